@@ -38,7 +38,7 @@ pub enum Error {
     #[error("the simulation failed: {}", chain(&**source))]
     Simulation {
         /// Why.
-        source: Box<lsmx_simulator::Failure>,
+        source: Box<lsmx_simulator::Error>,
     },
     /// A spec file is not what it should be.
     #[error("{}, line {line}: {what}", path.display())]

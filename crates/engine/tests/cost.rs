@@ -31,7 +31,7 @@ use lsmx::{
 use lsmx_base::work_counter::{WorkKind, total};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_simulator::workload::{Distribution, Phase};
-use lsmx_simulator::{Config, MERGE_PARTS_DEFAULT};
+use lsmx_simulator::{Config, SUBCOMPACTIONS_DEFAULT, simulate};
 use lsmx_stress::modelling::scale;
 
 #[global_allocator]
@@ -684,7 +684,7 @@ fn simulate_costs_n_log_n() {
             memtable_bytes: 1 << 20,
             table_bytes: 1 << 20,
             block_cache_bytes: 8 << 20,
-            merge_parts: MERGE_PARTS_DEFAULT,
+            subcompactions_max: SUBCOMPACTIONS_DEFAULT,
             seed: 1,
         };
         let mut looks = 0;
@@ -693,7 +693,7 @@ fn simulate_costs_n_log_n() {
                 looks += 1;
                 true
             };
-            config.run(&"leveled".parse().unwrap(), count).unwrap();
+            simulate(&config, &"leveled".parse().unwrap(), count).unwrap();
         });
         bill.with("Flushes", looks)
     });

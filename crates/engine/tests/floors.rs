@@ -62,16 +62,17 @@ const COMPACTION: &[&[&str]] = &[
     &["spec"],
 ];
 
-/// Modules of the simulator's crate; its root plays jobs.
+/// Modules of the crate of the simulator.
 const SIMULATOR: &[&[&str]] = &[
-    &["workload", "cost", "numbers"],
-    &["random", "content"],
-    &["seqs", "older", "coarse"],
-    &["body", "sizes", "cut"],
-    &["parts", "source", "traffic", "writer"],
-    &["merge", "caching"],
-    &["lookups"],
-    &["report"],
+    &["workload"],
+    &["cost_model", "math"],
+    &["position", "sampler", "entry_counts"],
+    &["seq_range"],
+    &["histogram", "table_size", "split_points", "file_grouping", "block_cache"],
+    &["subcompactions", "merge_input", "output_writer", "write_model"],
+    &["merge", "config", "report"],
+    &["error", "lookups"],
+    &["simulation"],
 ];
 
 /// Modules of the crate of operand buckets.

@@ -1,96 +1,54 @@
-//! What lookups cost in a simulated tree: expected blocks that the cache does not have, per lookup.
+//! Costs of lookups in a simulated tree: expected blocks per lookup that the cache lacks.
 //!
-//! A lookup asks the runs from new to old. In each of them the one file that may hold the key is
-//! asked: its filter, but not in the last run; where that lets the key pass, its top index, an index
-//! block and a data block. Keys are taken to be asked for alike.
+//! A lookup visits the runs from new to old. In each run it probes the one file whose range may hold the
+//! key: its filter, unless the run is the last one, and if the filter passes, its top index, one index
+//! block and one data block.
 //!
-//! The cache keeps metadata before data, as the engine's does: filters of all runs but the last and
-//! all top indexes first, then index blocks, then data. Of metadata that does not fit as a whole the
-//! share is there that fits; of data blocks those that were asked for last (`caching.rs`): of the runs
-//! that lookups end in, which for absent keys is the last one alone, and of popular keys.
+//! As in the engine, the cache holds metadata before data: filters of all runs except the last and all top
+//! indexes first, then index blocks, then data blocks. Of metadata that does not fit, the share that fits
+//! is cached. Data blocks are evicted in LRU order; [`block_cache`](crate::block_cache) computes their
+//! misses from the runs in which lookups end and from the popularity of keys.
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
-use crate::workload::{Distribution, Lookups, Phase};
 use lsmx_compaction::{SortedRun, TreeShape};
 
-use crate::body::{place_of, width};
-use crate::caching::{self, Asked};
-use crate::coarse::Coarse;
-use crate::numbers::{DOMAIN, ratio, real, whole};
-use crate::sizes::{Load, Sizes};
+use crate::block_cache::{BlockGroup, expected_misses, group_by_popularity};
+use crate::file_grouping::FileGrouping;
+use crate::math::{ratio, round_to_u64, to_f64};
+use crate::position::{POSITION_COUNT, positions_of_range, range_width};
+use crate::report::{PointLookupReport, RangeLookupReport};
+use crate::table_size::{BLOCK_BYTES, EntryTotals, SizeModel};
+use crate::workload::{Distribution, LookupGroup, Phase};
 
-/// Share of absent keys that a filter lets pass: one in 256, with eight bits for a key.
-const FALSE_POSITIVES: f64 = 1.0 / 256.0;
+/// Share of absent keys that a filter with eight bits per key passes.
+const FALSE_POSITIVE_RATE: f64 = 1.0 / 256.0;
 
-/// Point lookups of one kind, as estimated.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PointReport {
-    /// Share that asks for absent keys.
-    pub alpha: f64,
-    /// How many.
-    pub ops: u64,
-    /// Blocks of all kinds that the cache does not have, per lookup.
-    pub ios_per_get: f64,
-    /// The same by kind, in all.
-    pub blocks_read: BTreeMap<String, u64>,
-    /// Share of the keys a table does not have that its filter lets pass.
-    pub filter_false_positive_rate: f64,
-    /// Runs whose range holds the key, filters asked or not.
-    pub runs_asked: f64,
-}
-
-/// Range lookups, as estimated.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct RangeReport {
-    /// How many.
-    pub ops: u64,
-    /// Entries they return.
-    pub entries: u64,
-    /// Runs that one of them reads from.
-    pub runs_touched: f64,
-    /// Blocks that the cache does not have, by kind, in all.
-    pub blocks_read: BTreeMap<String, u64>,
-}
-
-impl RangeReport {
-    /// Adds the lookups of another phase.
-    pub(super) fn add(&mut self, other: &RangeReport) {
-        let ops = real(self.ops + other.ops);
-        let touched = self.runs_touched * real(self.ops) + other.runs_touched * real(other.ops);
-        self.runs_touched = ratio(touched, ops);
-        self.ops += other.ops;
-        self.entries += other.entries;
-        for (kind, blocks) in &other.blocks_read {
-            *self.blocks_read.entry(kind.clone()).or_default() += blocks;
-        }
-    }
-}
-
-/// Lookups of a phase that writes too: the mean of several looks at the tree.
+/// Mean costs of the lookups of a phase that also writes, over several states of the tree.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Mixed {
-    looks: f64,
-    pub(super) points: Vec<PointReport>,
-    pub(super) ranges: RangeReport,
+pub(crate) struct MeanLookupCosts {
+    samples: f64,
+    pub(crate) points: Vec<PointLookupReport>,
+    pub(crate) ranges: RangeLookupReport,
 }
 
-impl Mixed {
-    /// Adds what all lookups of the phase would cost at one moment.
-    pub(super) fn add(&mut self, points: Vec<PointReport>, ranges: &RangeReport) {
-        self.looks += 1.0;
-        let share = 1.0 / self.looks;
-        let mean = |own: &mut f64, new: f64| *own += (new - *own) * share;
-        let means = |own: &mut BTreeMap<String, u64>, new: &BTreeMap<String, u64>| {
-            for kind in new.keys() {
-                own.entry(kind.clone()).or_default();
+impl MeanLookupCosts {
+    /// Adds the costs of all lookups of the phase in one state of the tree.
+    pub(crate) fn add(&mut self, points: Vec<PointLookupReport>, ranges: &RangeLookupReport) {
+        self.samples += 1.0;
+        let share = 1.0 / self.samples;
+        let update = |mean: &mut f64, sample: f64| *mean += (sample - *mean) * share;
+        let update_count = |mean: &mut u64, sample: u64| {
+            let mut exact = to_f64(*mean);
+            update(&mut exact, to_f64(sample));
+            *mean = round_to_u64(exact);
+        };
+        let update_blocks = |means: &mut BTreeMap<String, u64>, samples: &BTreeMap<String, u64>| {
+            for kind in samples.keys() {
+                means.entry(kind.clone()).or_default();
             }
-            for (kind, blocks) in own {
-                let mut exact = real(*blocks);
-                mean(&mut exact, real(new.get(kind).copied().unwrap_or(0)));
-                *blocks = whole(exact);
+            for (kind, mean) in means {
+                update_count(mean, samples.get(kind).copied().unwrap_or(0));
             }
         };
         if self.points.is_empty() {
@@ -98,266 +56,275 @@ impl Mixed {
             self.ranges = ranges.clone();
             return;
         }
-        for (own, new) in self.points.iter_mut().zip(&points) {
-            mean(&mut own.ios_per_get, new.ios_per_get);
-            mean(&mut own.runs_asked, new.runs_asked);
-            means(&mut own.blocks_read, &new.blocks_read);
+        for (mean, sample) in self.points.iter_mut().zip(&points) {
+            update(&mut mean.ios_per_get, sample.ios_per_get);
+            update(&mut mean.runs_probed, sample.runs_probed);
+            update_blocks(&mut mean.blocks_read, &sample.blocks_read);
         }
-        mean(&mut self.ranges.runs_touched, ranges.runs_touched);
-        let mut entries = real(self.ranges.entries);
-        mean(&mut entries, real(ranges.entries));
-        self.ranges.entries = whole(entries);
-        means(&mut self.ranges.blocks_read, &ranges.blocks_read);
+        update(&mut self.ranges.runs_touched, ranges.runs_touched);
+        update_count(&mut self.ranges.entries, ranges.entries);
+        update_blocks(&mut self.ranges.blocks_read, &ranges.blocks_read);
     }
 }
 
-/// How lookups ask, besides for what.
+/// Conditions under which point lookups run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Asking {
-    /// Which keys are popular.
-    pub(super) distribution: Distribution,
-    /// Lookups since the tree was last written.
-    pub(super) before: f64,
+pub(crate) struct LookupContext {
+    /// Distribution of the requested keys.
+    pub(crate) distribution: Distribution,
+    /// Number of lookups since the last write to the tree.
+    pub(crate) lookups_before: f64,
 }
 
-/// One run, as lookups meet it.
+/// Properties of one run that determine the cost of lookups.
 #[derive(Clone, Copy, Debug, Default)]
-struct Run {
-    /// Share of the key domain that its files cover.
-    covered: f64,
+struct RunProfile {
+    /// Share of the key domain that the files cover.
+    domain_share: f64,
     puts: f64,
     entries: f64,
+    /// Number of data blocks.
     data_blocks: f64,
-    data: f64,
-    index: f64,
-    top_index: f64,
-    filter: f64,
+    data_bytes: f64,
+    index_bytes: f64,
+    top_index_bytes: f64,
+    filter_bytes: f64,
     is_last: bool,
 }
 
-/// A tree as lookups meet it.
-#[derive(Clone, Debug)]
-pub(super) struct Reading {
-    runs: Vec<Run>,
-    live: f64,
-    /// Chance that a block of each kind is not in the cache.
-    metadata_missed: f64,
-    index_missed: f64,
-    data_missed: f64,
-    /// Bytes that the cache has for data blocks.
-    data_cache: f64,
+impl RunProfile {
+    fn new(run: &SortedRun, grouping: &FileGrouping, sizes: &SizeModel) -> RunProfile {
+        let mut profile = RunProfile::default();
+        let tables: u64 = run.files.iter().map(|file| grouping.table_count(file)).sum();
+        for file in &run.files {
+            let (start, end) = positions_of_range(&file.range);
+            profile.domain_share += range_width(start, end) / POSITION_COUNT;
+            profile.entries += to_f64(file.entries);
+            profile.puts += to_f64(file.entries.saturating_sub(file.tombstones));
+        }
+        // The tables of a run are similar, so one table of mean size represents all of them.
+        let puts = profile.puts / to_f64(tables.max(1));
+        let totals = EntryTotals { puts, ..EntryTotals::default() };
+        let table = sizes.table_size(&totals, ratio(profile.entries, profile.domain_share));
+        let tables = to_f64(tables);
+        profile.domain_share = profile.domain_share.min(1.0);
+        profile.data_blocks = table.data_blocks * tables;
+        profile.data_bytes = table.data_bytes * tables;
+        profile.index_bytes = table.index_bytes * tables;
+        profile.top_index_bytes = table.top_index_bytes * tables;
+        profile.filter_bytes = table.filter_bytes * tables;
+        profile
+    }
 }
 
-impl Reading {
-    pub(super) fn of(
+/// The runs of a tree and the miss rates of the cache.
+#[derive(Clone, Debug)]
+pub(crate) struct LookupModel {
+    /// From new to old.
+    runs: Vec<RunProfile>,
+    live_keys: f64,
+    /// Miss rate of filters and top indexes.
+    metadata_miss_rate: f64,
+    index_miss_rate: f64,
+    /// Miss rate of data blocks if all blocks are equally popular.
+    data_miss_rate: f64,
+    /// Bytes that metadata leaves for data blocks.
+    data_cache_bytes: f64,
+}
+
+impl LookupModel {
+    pub(crate) fn new(
         shape: &TreeShape,
-        coarse: &Coarse,
-        sizes: &Sizes,
-        live: f64,
+        grouping: &FileGrouping,
+        sizes: &SizeModel,
+        live_keys: f64,
         cache_bytes: u64,
-    ) -> Reading {
-        let mut runs: Vec<Run> =
-            shape.runs().map(|(_, run)| measured(run, coarse, sizes)).collect();
+    ) -> LookupModel {
+        let mut runs: Vec<RunProfile> =
+            shape.runs().map(|(_, run)| RunProfile::new(run, grouping, sizes)).collect();
         if let Some(last) = runs.last_mut() {
             last.is_last = true;
         }
-        let sum = |part: fn(&Run) -> f64| runs.iter().map(part).sum::<f64>();
-        let first =
-            sum(|run| run.top_index) + sum(|run| if run.is_last { 0.0 } else { run.filter });
-        let (index, data) = (sum(|run| run.index), sum(|run| run.data));
-        let cache = real(cache_bytes);
-        let missed = |before: f64, bytes: f64| {
+        let sum = |part: fn(&RunProfile) -> f64| runs.iter().map(part).sum::<f64>();
+        let metadata = sum(|run| run.top_index_bytes)
+            + sum(|run| if run.is_last { 0.0 } else { run.filter_bytes });
+        let (index, data) = (sum(|run| run.index_bytes), sum(|run| run.data_bytes));
+        let cache = to_f64(cache_bytes);
+        let miss_rate = |before: f64, bytes: f64| {
             1.0 - if bytes > 0.0 { ((cache - before) / bytes).clamp(0.0, 1.0) } else { 1.0 }
         };
-        Reading {
-            live,
-            metadata_missed: missed(0.0, first),
-            index_missed: missed(first, index),
-            data_missed: missed(first + index, data),
-            data_cache: (cache - first - index).max(0.0),
+        LookupModel {
+            live_keys,
+            metadata_miss_rate: miss_rate(0.0, metadata),
+            index_miss_rate: miss_rate(metadata, index),
+            data_miss_rate: miss_rate(metadata + index, data),
+            data_cache_bytes: (cache - metadata - index).max(0.0),
             runs,
         }
     }
 
-    /// Point lookups of a phase.
-    pub(super) fn point(&self, lookups: &Lookups, asking: &Asking) -> PointReport {
-        let absent = self.touched(None);
-        let newest: f64 = self.runs.iter().map(|run| run.puts).sum();
-        // The newest entry of a key is in this run as often as it holds entries of all that there are:
-        // older ones of the same key stand below, so newer runs count in full first.
-        let (mut left, mut present) = (self.live.min(newest), Touched::default());
+    pub(crate) fn point_lookups(
+        &self,
+        lookups: &LookupGroup,
+        context: &LookupContext,
+    ) -> PointLookupReport {
+        let absent = self.block_reads(None);
+        let all_puts: f64 = self.runs.iter().map(|run| run.puts).sum();
+        // Older entries of a key are in older runs, so all puts of newer runs are newest entries, until
+        // every live key is found.
+        let (mut left, mut present) = (self.live_keys.min(all_puts), BlockReads::default());
         let mut found = 0.0;
         for (at, run) in self.runs.iter().enumerate() {
             let here = if run.is_last { left } else { run.puts.min(left) };
             left -= here;
             found += here;
-            present.add(&self.touched(Some(at)), here);
+            present.add_scaled(&self.block_reads(Some(at)), here);
         }
-        let present = present.scaled(ratio(1.0, found));
         let alpha = lookups.alpha;
-        let mut all = absent.scaled(alpha);
-        all.add(&present, 1.0 - alpha);
-        let ops = real(lookups.ops);
-        let mut ios = self.missed(&all);
-        ios.insert("data", self.data_missed_of(&all, asking, ops));
-        PointReport {
+        let mut reads = absent.scaled(alpha);
+        reads.add_scaled(&present.scaled(ratio(1.0, found)), 1.0 - alpha);
+        let ops = to_f64(lookups.ops);
+        let mut misses = self.block_misses(&reads);
+        misses.insert("data", self.data_block_misses(&reads, context, ops));
+        PointLookupReport {
             alpha,
             ops: lookups.ops,
-            ios_per_get: ios.values().sum(),
-            blocks_read: whole_blocks(&ios, ops),
-            filter_false_positive_rate: FALSE_POSITIVES,
-            runs_asked: all.runs,
+            ios_per_get: misses.values().sum(),
+            blocks_read: total_blocks(&misses, ops),
+            filter_false_positive_rate: FALSE_POSITIVE_RATE,
+            runs_probed: reads.runs,
         }
     }
 
-    /// Data blocks per lookup that the cache lacks.
-    fn data_missed_of(&self, touched: &Touched, asking: &Asking, ops: f64) -> f64 {
+    /// Returns the data blocks per lookup that the cache lacks, by the popularity of blocks.
+    fn data_block_misses(&self, reads: &BlockReads, context: &LookupContext, ops: f64) -> f64 {
         let mut groups = Vec::new();
-        for (run, &per_lookup) in self.runs.iter().zip(&touched.data_of) {
-            match asking.distribution {
-                // Neighbours in key order are asked for one after the other.
-                Distribution::Sequential => groups.push(Asked {
-                    blocks: run.data_blocks,
-                    per_lookup: per_lookup * ratio(run.data_blocks, run.entries).min(1.0),
+        for (run, &requests_per_lookup) in self.runs.iter().zip(&reads.data_by_run) {
+            let blocks = run.data_blocks;
+            match context.distribution {
+                // Successive lookups request neighbouring keys, which share a block.
+                Distribution::Sequential => groups.push(BlockGroup {
+                    blocks,
+                    requests_per_lookup: requests_per_lookup * ratio(blocks, run.entries).min(1.0),
                 }),
-                Distribution::Zipf => groups.extend(caching::by_popularity(
-                    run.data_blocks,
-                    run.entries.max(1.0),
-                    per_lookup,
-                )),
-                _ => groups.push(Asked { blocks: run.data_blocks, per_lookup }),
+                Distribution::Zipf => {
+                    let keys = run.entries.max(1.0);
+                    groups.extend(group_by_popularity(blocks, keys, requests_per_lookup));
+                }
+                _ => groups.push(BlockGroup { blocks, requests_per_lookup }),
             }
         }
         let block_bytes = ratio(
-            self.runs.iter().map(|run| run.data).sum(),
+            self.runs.iter().map(|run| run.data_bytes).sum(),
             self.runs.iter().map(|run| run.data_blocks).sum(),
         );
-        let fitting = ratio(self.data_cache, block_bytes);
-        caching::missed(&groups, fitting, asking.before, ops)
+        let cache_blocks = ratio(self.data_cache_bytes, block_bytes);
+        expected_misses(&groups, cache_blocks, context.lookups_before, ops)
     }
 
-    /// Blocks that a lookup touches whose key is in the `holder`-th run, or in none.
-    fn touched(&self, holder: Option<usize>) -> Touched {
-        let mut touched = Touched { data_of: vec![0.0; self.runs.len()], ..Touched::default() };
+    /// Returns the blocks that a lookup reads whose key is in the run with index `holder`, or absent.
+    fn block_reads(&self, holder: Option<usize>) -> BlockReads {
+        let mut reads =
+            BlockReads { data_by_run: vec![0.0; self.runs.len()], ..BlockReads::default() };
         for (at, run) in self.runs.iter().enumerate() {
             let holds = holder == Some(at);
-            let asked = if holds { 1.0 } else { run.covered };
-            let passes = if holds || run.is_last { 1.0 } else { FALSE_POSITIVES };
-            touched.runs += asked;
-            touched.filter += if run.is_last { 0.0 } else { asked };
-            touched.top_index += asked * passes;
-            touched.index += asked * passes;
-            touched.data += asked * passes;
-            touched.data_of[at] = asked * passes;
+            let probed = if holds { 1.0 } else { run.domain_share };
+            let pass_rate = if holds || run.is_last { 1.0 } else { FALSE_POSITIVE_RATE };
+            reads.runs += probed;
+            reads.filter += if run.is_last { 0.0 } else { probed };
+            reads.top_index += probed * pass_rate;
+            reads.index += probed * pass_rate;
+            reads.data += probed * pass_rate;
+            reads.data_by_run[at] = probed * pass_rate;
             if holds {
                 break;
             }
         }
-        touched
+        reads
     }
 
-    /// Range lookups of a phase.
-    pub(super) fn range(&self, phase: &Phase) -> RangeReport {
-        let entries = (self.live * phase.selectivity).max(1.0);
-        let share = ratio(entries, self.live).min(1.0);
-        let mut touched = Touched::default();
+    pub(crate) fn range_lookups(&self, phase: &Phase) -> RangeLookupReport {
+        let entries = (self.live_keys * phase.selectivity).max(1.0);
+        let share = ratio(entries, self.live_keys).min(1.0);
+        let mut reads = BlockReads::default();
         for run in &self.runs {
-            // A seek reads where the range begins; the blocks after that are those of its entries.
-            let blocks = run.covered + run.data_blocks * share;
-            let blocks_per_index = ratio(run.data_blocks, (run.index / 4096.0).max(1.0)).max(1.0);
-            touched.runs += run.covered;
-            touched.top_index += run.covered;
-            touched.index += run.covered + run.data_blocks * share / blocks_per_index;
-            touched.data += blocks;
+            // The seek reads one block of each kind. Further blocks hold the entries of the range.
+            let data = run.data_blocks * share;
+            let index_blocks = (run.index_bytes / to_f64(BLOCK_BYTES)).max(1.0);
+            let blocks_per_index = ratio(run.data_blocks, index_blocks).max(1.0);
+            reads.runs += run.domain_share;
+            reads.top_index += run.domain_share;
+            reads.index += run.domain_share + data / blocks_per_index;
+            reads.data += run.domain_share + data;
         }
-        let ops = real(phase.ranges);
-        let blocks = self.missed(&touched);
-        RangeReport {
+        let misses = self.block_misses(&reads);
+        RangeLookupReport {
             ops: phase.ranges,
-            entries: whole(entries) * phase.ranges,
-            runs_touched: touched.runs,
-            blocks_read: whole_blocks(&blocks, ops),
+            entries: round_to_u64(entries) * phase.ranges,
+            runs_touched: reads.runs,
+            blocks_read: total_blocks(&misses, to_f64(phase.ranges)),
         }
     }
 
-    fn missed(&self, touched: &Touched) -> BTreeMap<&'static str, f64> {
+    /// Returns the blocks per lookup that the cache lacks, by kind, if data blocks are equally popular.
+    fn block_misses(&self, reads: &BlockReads) -> BTreeMap<&'static str, f64> {
         BTreeMap::from([
-            ("filter", touched.filter * self.metadata_missed),
-            ("top_index", touched.top_index * self.metadata_missed),
-            ("index", touched.index * self.index_missed),
-            ("data", touched.data * self.data_missed),
+            ("filter", reads.filter * self.metadata_miss_rate),
+            ("top_index", reads.top_index * self.metadata_miss_rate),
+            ("index", reads.index * self.index_miss_rate),
+            ("data", reads.data * self.data_miss_rate),
         ])
     }
 }
 
-/// Blocks of all lookups; kinds that are never read are left out.
-fn whole_blocks(ios: &BTreeMap<&'static str, f64>, ops: f64) -> BTreeMap<String, u64> {
-    let blocks = ios.iter().map(|(kind, ios)| ((*kind).to_owned(), whole(ios * ops)));
+/// Returns the blocks of all lookups, by kind. Kinds without reads are omitted.
+fn total_blocks(misses: &BTreeMap<&'static str, f64>, ops: f64) -> BTreeMap<String, u64> {
+    let blocks =
+        misses.iter().map(|(kind, misses)| ((*kind).to_owned(), round_to_u64(misses * ops)));
     blocks.filter(|(_, blocks)| *blocks > 0).collect()
 }
 
-/// Blocks that a lookup needs, by kind.
+/// Blocks that a lookup reads from cache or storage, by kind.
 #[derive(Clone, Debug, Default)]
-struct Touched {
+struct BlockReads {
     runs: f64,
     filter: f64,
     top_index: f64,
     index: f64,
     data: f64,
-    /// The same, run by run.
-    data_of: Vec<f64>,
+    /// Data blocks by run.
+    data_by_run: Vec<f64>,
 }
 
-impl Touched {
-    fn scaled(&self, share: f64) -> Touched {
-        let mut scaled = Touched::default();
-        scaled.add(self, share);
+impl BlockReads {
+    fn scaled(&self, share: f64) -> BlockReads {
+        let mut scaled = BlockReads::default();
+        scaled.add_scaled(self, share);
         scaled
     }
 
-    fn add(&mut self, other: &Touched, share: f64) {
+    fn add_scaled(&mut self, other: &BlockReads, share: f64) {
         self.runs += other.runs * share;
         self.filter += other.filter * share;
         self.top_index += other.top_index * share;
         self.index += other.index * share;
         self.data += other.data * share;
-        self.data_of.resize(self.data_of.len().max(other.data_of.len()), 0.0);
-        for (data, more) in self.data_of.iter_mut().zip(&other.data_of) {
+        self.data_by_run.resize(self.data_by_run.len().max(other.data_by_run.len()), 0.0);
+        for (data, more) in self.data_by_run.iter_mut().zip(&other.data_by_run) {
             *data += more * share;
         }
     }
 }
 
-fn measured(run: &SortedRun, coarse: &Coarse, sizes: &Sizes) -> Run {
-    let mut all = Run::default();
-    let files: u64 = run.files.iter().map(|file| coarse.tables(file)).sum();
-    for file in &run.files {
-        let (from, to) = (place_of(&file.range.smallest), place_of(&file.range.largest));
-        all.covered += width(from, to) / DOMAIN;
-        all.entries += real(file.entries);
-        all.puts += real(file.entries.saturating_sub(file.tombstones));
-    }
-    // RunFiles of a run are alike, so one of mean size stands for all of them.
-    let load = Load { puts: all.puts / real(files.max(1)), ..Load::default() };
-    let table = sizes.table(&load, ratio(all.entries, all.covered));
-    let files = real(files);
-    all.covered = all.covered.min(1.0);
-    all.data_blocks = table.data_blocks * files;
-    all.data = table.data * files;
-    all.index = table.index * files;
-    all.top_index = table.top_index * files;
-    all.filter = table.filter * files;
-    all
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::workload::Distribution;
-    use lsmx_compaction::{FileId, KeyRange, Level, ManifestLevel, RunId, TableMeta};
     use std::sync::Arc;
 
-    /// Runs of so many entries, newest first, each one file over the whole domain.
+    use lsmx_compaction::{FileId, KeyRange, Level, ManifestLevel, RunId, TableMeta};
+
+    use super::*;
+
+    /// Returns runs with the given numbers of entries, newest first, each one file over all keys.
     fn tree(entries: &[u64]) -> TreeShape {
         let run = |(id, &entries): (u64, &u64)| {
             let range = KeyRange::new([0; 8].to_vec(), [255; 8].to_vec());
@@ -374,76 +341,79 @@ mod tests {
         TreeShape::from_levels(vec![ManifestLevel { runs, cursor: None }], 100).unwrap()
     }
 
-    fn reading(entries: &[u64], cache_bytes: u64) -> Reading {
+    fn model(entries: &[u64], cache_bytes: u64) -> LookupModel {
         let shape = tree(entries);
         assert_eq!(shape.runs_of(Level(0)).len(), entries.len());
         let live = entries.iter().sum::<u64>();
-        let (coarse, sizes) = (Coarse::none(), Sizes::new(16, 100, 1 << 20));
-        Reading::of(&shape, &coarse, &sizes, real(live), cache_bytes)
+        let (grouping, sizes) = (FileGrouping::none(), SizeModel::new(16, 100, 1 << 20));
+        LookupModel::new(&shape, &grouping, &sizes, to_f64(live), cache_bytes)
     }
 
-    fn ios(reading: &Reading, alpha: f64) -> f64 {
-        let asking = Asking { distribution: Distribution::Uniform, before: 1e12 };
-        reading.point(&Lookups { alpha, ops: 100 }, &asking).ios_per_get
+    fn ios(model: &LookupModel, alpha: f64) -> f64 {
+        let context = LookupContext { distribution: Distribution::Uniform, lookups_before: 1e12 };
+        model.point_lookups(&LookupGroup { alpha, ops: 100 }, &context).ios_per_get
     }
 
     #[test]
-    fn without_a_cache_every_block_touched_is_read() {
-        let reading = reading(&[1000, 1000, 8000], 0);
-        // Two filters; the last run has none: top index, index block, data block.
-        let absent = 2.0 * (1.0 + 3.0 * FALSE_POSITIVES) + 3.0;
-        assert!((ios(&reading, 1.0) - absent).abs() < 1e-9);
-        // A tenth is found in each of the upper runs.
-        let f = FALSE_POSITIVES * 3.0;
+    fn point_lookups_without_cache_read_every_block() {
+        let model = model(&[1000, 1000, 8000], 0);
+        // Two filters, and in the last run a top index, an index block and a data block.
+        let absent = 2.0 * (1.0 + 3.0 * FALSE_POSITIVE_RATE) + 3.0;
+        assert!((ios(&model, 1.0) - absent).abs() < 1e-9);
+        // Each of the upper runs holds a tenth of the keys.
+        let f = FALSE_POSITIVE_RATE * 3.0;
         let present = 0.1 * 4.0 + 0.1 * (1.0 + f + 4.0) + 0.8 * (2.0 * (1.0 + f) + 3.0);
-        assert!((ios(&reading, 0.0) - present).abs() < 1e-9);
-        let half = ios(&reading, 0.5);
+        assert!((ios(&model, 0.0) - present).abs() < 1e-9);
+        let half = ios(&model, 0.5);
         assert!((half - (absent + present) / 2.0).abs() < 1e-9);
     }
 
     #[test]
-    fn metadata_comes_before_data_in_the_cache() {
+    fn cache_holds_metadata_before_data() {
         let runs = [1000, 1000, 80_000];
-        let all = reading(&runs, 1 << 30);
+        let all = model(&runs, 1 << 30);
         assert!(ios(&all, 0.0) < 1e-9 && ios(&all, 1.0) < 1e-9);
-        let none = reading(&runs, 0);
-        let metadata: f64 =
-            none.runs.iter().map(|r| r.top_index + if r.is_last { 0.0 } else { r.filter }).sum();
-        let index: f64 = none.runs.iter().map(|run| run.index).sum();
-        let first = reading(&runs, whole(metadata) + 1);
+        let none = model(&runs, 0);
+        let metadata: f64 = none
+            .runs
+            .iter()
+            .map(|run| run.top_index_bytes + if run.is_last { 0.0 } else { run.filter_bytes })
+            .sum();
+        let index: f64 = none.runs.iter().map(|run| run.index_bytes).sum();
+        let first = model(&runs, round_to_u64(metadata) + 1);
         assert!((1.9..2.1).contains(&ios(&first, 1.0)), "{}", ios(&first, 1.0));
-        let second = reading(&runs, whole(metadata + index) + 1);
+        let second = model(&runs, round_to_u64(metadata + index) + 1);
         assert!((0.9..1.1).contains(&ios(&second, 1.0)), "{}", ios(&second, 1.0));
     }
 
     #[test]
-    fn mixed_lookups_cost_the_mean_of_the_looks() {
-        let lookups = Lookups { alpha: 0.0, ops: 100 };
-        let looks = [&[9000][..], &[1000, 9000][..], &[1000, 1000, 9000][..]];
-        let asking = Asking { distribution: Distribution::Uniform, before: 1e12 };
-        let points = looks.map(|entries| reading(entries, 0).point(&lookups, &asking));
-        let mut mixed = Mixed::default();
+    fn mean_lookup_costs_average_all_samples() {
+        let lookups = LookupGroup { alpha: 0.0, ops: 100 };
+        let trees = [&[9000][..], &[1000, 9000][..], &[1000, 1000, 9000][..]];
+        let context = LookupContext { distribution: Distribution::Uniform, lookups_before: 1e12 };
+        let points = trees.map(|entries| model(entries, 0).point_lookups(&lookups, &context));
+        let mut costs = MeanLookupCosts::default();
         for point in &points {
-            mixed.add(vec![point.clone()], &RangeReport::default());
+            costs.add(vec![point.clone()], &RangeLookupReport::default());
         }
         let mean = points.iter().map(|point| point.ios_per_get).sum::<f64>() / 3.0;
-        let found = &mixed.points[0];
+        let found = &costs.points[0];
         assert!((found.ios_per_get - mean).abs() < 1e-9, "{found:?}");
         assert_eq!(found.ops, 100);
-        // Filters only from the second look on.
+        // The first sample reads no filters.
         let filters: u64 = points.iter().filter_map(|it| it.blocks_read.get("filter")).sum();
         assert!(found.blocks_read["filter"].abs_diff(filters / 3) <= 2, "{found:?}");
     }
 
     #[test]
-    fn a_range_reads_from_every_run_what_it_returns() {
+    fn range_lookups_read_their_share_of_each_run() {
         let mut phase = Phase::new("ranges", Distribution::Uniform);
         phase.ranges = 10;
         phase.selectivity = 0.1;
-        let report = reading(&[1000, 9000], 0).range(&phase);
+        let report = model(&[1000, 9000], 0).range_lookups(&phase);
         assert_eq!((report.ops, report.entries), (10, 10_000));
         assert!((report.runs_touched - 2.0).abs() < 1e-9);
-        // 10,000 entries of about 120 bytes in 4 KiB blocks, a tenth of them, and two seeks, ten times.
+        // A tenth of 10,000 entries of about 120 bytes in 4 KiB blocks, and two seeks, ten times.
         let data = report.blocks_read["data"];
         assert!((300..370).contains(&data), "{data}");
     }

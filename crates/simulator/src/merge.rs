@@ -1,86 +1,126 @@
-//! What a job writes: stretches of its inputs, merged from end to end and cut as the engine cuts.
+//! Merges the histograms of a job's inputs into outputs.
 //!
-//! 1. The ranges of all inputs are walked in key order, from one end of a stretch to the next. In
-//!    such an interval each input holds its entries spread evenly; how many, is drawn.
-//! 2. The newest input absorbs the older ones. Where no older run that stays could hold the keys,
-//!    tombstones go.
-//! 3. The engine's [`OutputSplitter`] is asked at each place where its answer may change: at a boundary,
-//!    where a grandparent begins, and where the output reaches its target size, a place that is drawn
-//!    too.
+//! 1. Visit the key ranges of all inputs in key order, one interval of constant density at a time. The
+//!    number of entries that each input has in the interval is sampled.
+//! 2. Merge the older inputs into the newest one. Where no older run remains that could hold the keys,
+//!    drop tombstones.
+//! 3. Call the engine's `OutputSplitter` wherever its answer may change: at boundaries, at starts of
+//!    grandparents, and where the output reaches its target size. The position of the last one is
+//!    sampled too.
 
-use crate::body::{Stretch, width};
-use crate::content::Content;
-use crate::cut::Cut;
-use crate::numbers::{DOMAIN, real};
-use crate::older::Older;
-use crate::random::Dice;
-use crate::source::Source;
-use crate::writer::Writer;
+use crate::entry_counts::EntryCounts;
+use crate::histogram::Bin;
+use crate::math::to_f64;
+use crate::merge_input::MergeInput;
+use crate::output_writer::{MergeOutput, OutputWriter};
+use crate::position::{POSITION_COUNT, range_width};
+use crate::sampler::Sampler;
+use crate::split_points::SplitPoints;
+use crate::workload::RANGE_DELETE_RECORDS;
 
-/// Merges `sources`, newest first, into outputs.
-pub(super) fn merge(
-    sources: &mut [Source<'_>],
-    older: &mut Older,
-    cut: &mut Cut<'_>,
-    writer: &mut Writer<'_>,
-    classes: usize,
+/// Files of older runs that stay in the tree. Where they overlap a merge, its tombstones are kept.
+#[derive(Debug, Default)]
+pub(crate) struct OlderRuns {
+    /// File ranges of each run in key order, and the index of the first range that is not passed.
+    runs: Vec<(Vec<(u64, u64)>, usize)>,
+}
+
+impl OlderRuns {
+    /// Adds the file ranges of one run, in key order.
+    pub(crate) fn add_run(&mut self, ranges: Vec<(u64, u64)>) {
+        self.runs.push((ranges, 0));
+    }
+
+    /// Returns whether a file overlaps position `at`, and the last position with the same answer.
+    ///
+    /// `at` never decreases from one call to the next.
+    fn overlap_at(&mut self, at: u64) -> (bool, u64) {
+        let (mut overlaps, mut until) = (false, u64::MAX);
+        for (ranges, next) in &mut self.runs {
+            while ranges.get(*next).is_some_and(|range| range.1 < at) {
+                *next += 1;
+            }
+            match ranges.get(*next) {
+                Some(&(start, _)) if start > at => until = until.min(start - 1),
+                Some(&(_, end)) => {
+                    overlaps = true;
+                    until = until.min(end);
+                }
+                None => {}
+            }
+        }
+        (overlaps, until)
+    }
+}
+
+/// Merges `inputs`, newest first, and returns the outputs of `writer`.
+///
+/// `class_count` is the number of popularity classes, `records` the size of the key domain in records.
+pub(crate) fn merge(
+    mut inputs: Vec<MergeInput<'_>>,
+    mut older: OlderRuns,
+    mut splits: SplitPoints<'_>,
+    mut writer: OutputWriter<'_>,
+    class_count: usize,
     records: f64,
-    dice: &mut Dice,
-) {
-    let (mut merged, mut part) =
-        (vec![Content::default(); classes], vec![Content::default(); classes]);
-    let mut at = sources.iter().filter_map(Source::from).min().unwrap_or(u64::MAX);
+    sampler: &mut Sampler,
+) -> Vec<MergeOutput> {
+    let mut merged = vec![EntryCounts::default(); class_count];
+    let mut part = merged.clone();
+    let mut at = inputs.iter().filter_map(MergeInput::position).min().unwrap_or(u64::MAX);
     loop {
-        let (covered, covered_until) = older.covers(at);
-        let Some(to) = sources.iter().filter_map(|source| source.until(at)).min() else { return };
-        let to = to.min(covered_until).min(cut.until(at)).max(at);
-        let starts = sources.iter().any(|source| source.starts_at(at));
-        let ends = sources.iter().any(|source| source.ends_at(at, to));
-        let mut found: Option<Stretch> = None;
-        for source in sources.iter_mut() {
-            let Some(stretch) = source.take(at, to, dice, &mut part) else { continue };
+        let (has_older, older_until) = older.overlap_at(at);
+        let constant_until = inputs.iter().filter_map(|input| input.constant_until(at)).min();
+        let Some(to) = constant_until else { break };
+        let to = to.min(older_until).min(splits.constant_until(at)).max(at);
+        let key_at_start = inputs.iter().any(|input| input.has_file_start_at(at));
+        let key_at_end = inputs.iter().any(|input| input.has_file_end_at(at, to));
+        let mut found: Option<Bin> = None;
+        for input in &mut inputs {
+            let Some(bin) = input.take(at, to, sampler, &mut part) else { continue };
             match &mut found {
                 None => {
                     merged.copy_from_slice(&part);
-                    found = Some(stretch);
+                    found = Some(bin);
                 }
                 Some(all) => {
-                    let hidden = hidden_share(all.spans, at, to, records);
+                    let hidden = range_deleted_share(all.range_tombstones, at, to, records);
                     for (newer, older) in merged.iter_mut().zip(&mut part) {
                         if hidden > 0.0 {
                             older.hide(hidden);
                         }
-                        newer.absorb(older);
+                        newer.merge_older(older);
                     }
-                    all.spans += stretch.spans;
-                    all.seqs.join(&stretch.seqs);
+                    all.range_tombstones += bin.range_tombstones;
+                    all.seqs.extend(&bin.seqs);
                 }
             }
         }
-        if let Some(mut stretch) = found {
-            stretch.to = to;
-            if !covered {
-                stretch.spans = 0.0;
-                merged.iter_mut().for_each(Content::settle);
+        if let Some(mut bin) = found {
+            bin.end = to;
+            if !has_older {
+                bin.range_tombstones = 0.0;
+                merged.iter_mut().for_each(EntryCounts::compact_last_run);
             }
-            writer.add(at, stretch, &mut merged, (starts, ends), cut, dice);
+            writer.add_bin(at, bin, &mut merged, (key_at_start, key_at_end), &mut splits, sampler);
         }
-        if cut.part_ends(to) {
-            writer.end(dice);
+        if splits.end_subcompaction(to) {
+            writer.finish_output(sampler);
         }
         if to == u64::MAX {
-            return;
+            break;
         }
         at = to + 1;
     }
+    writer.finish(sampler)
 }
 
-/// Share of the older keys of a range that so many range deletes of a workload hide.
-fn hidden_share(spans: f64, from: u64, to: u64, records: f64) -> f64 {
-    if spans <= 0.0 {
+/// Returns the share of the older keys in `from..=to` that range tombstones hide.
+fn range_deleted_share(range_tombstones: f64, from: u64, to: u64, records: f64) -> f64 {
+    if range_tombstones <= 0.0 {
         return 0.0;
     }
-    let places = width(from, to) / DOMAIN * records;
-    let covered = spans * real(crate::workload::RANGE_DELETE_PLACES);
-    1.0 - libm::exp(-covered / places.max(1.0))
+    let records_in_range = range_width(from, to) / POSITION_COUNT * records;
+    let deleted = range_tombstones * to_f64(RANGE_DELETE_RECORDS);
+    1.0 - libm::exp(-deleted / records_in_range.max(1.0))
 }

@@ -1,160 +1,208 @@
-//! What a simulation found out.
+//! Results of a simulation.
 
-use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 use lsmx_compaction::{Level, TreeShape};
+use serde::{Deserialize, Serialize};
 
-use crate::coarse::Coarse;
-use crate::lookups::{PointReport, RangeReport};
-use crate::numbers::{count, ratio, real, whole};
-use crate::sizes::Sizes;
-use crate::traffic::{Traffic, Writes};
+use crate::file_grouping::FileGrouping;
+use crate::math::{len_to_u64, ratio, round_to_u64, to_f64};
+use crate::table_size::SizeModel;
+use crate::write_model::{WriteCounts, WriteModel};
 
-/// Counters of a simulation.
+/// Counters of a running simulation.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Totals {
-    writes: Writes,
+pub(crate) struct Counters {
+    writes: WriteCounts,
     ingested_bytes: f64,
-    pub(super) flushes: u64,
-    pub(super) flushed_bytes: u64,
-    pub(super) jobs: u64,
-    pub(super) moves: u64,
-    pub(super) drops: u64,
-    pub(super) read_bytes: u64,
-    pub(super) written_bytes: u64,
+    pub(crate) flushes: u64,
+    pub(crate) flushed_bytes: u64,
+    pub(crate) jobs: u64,
+    pub(crate) moves: u64,
+    pub(crate) drops: u64,
+    pub(crate) read_bytes: u64,
+    pub(crate) written_bytes: u64,
 }
 
-impl Totals {
-    pub(super) fn note(&mut self, writes: &Writes, sizes: &Sizes) {
+impl Counters {
+    pub(crate) fn add_writes(&mut self, writes: &WriteCounts, sizes: &SizeModel) {
         self.writes.add(writes);
-        let (key, value) = (real(sizes.key_bytes), real(sizes.value_bytes));
+        let (key, value) = (to_f64(sizes.key_bytes), to_f64(sizes.value_bytes));
         self.ingested_bytes += (writes.inserts + writes.updates) * (key + value)
             + writes.deletes * key
-            + writes.merges * (key + real(sizes.operand_bytes()))
+            + writes.merges * (key + to_f64(sizes.operand_bytes()))
             + writes.range_deletes * 2.0 * key;
     }
 
-    /// Writes so far that change a key that is there.
-    pub(super) fn changes(&self) -> f64 {
-        self.writes.updates + self.writes.merges
+    /// Returns whether any write so far changed the value of a present key.
+    pub(crate) fn has_updates(&self) -> bool {
+        self.writes.updates + self.writes.merges > 0.0
     }
 }
 
 /// One level of a simulated tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LevelReport {
-    /// Its number.
+    /// Number of the level.
     pub level: u64,
-    /// Sorted runs.
+    /// Number of sorted runs.
     pub runs: u64,
-    /// RunFiles.
+    /// Number of tables.
     pub files: u64,
-    /// Bytes of the files.
+    /// Bytes of all tables.
     pub bytes: u64,
-    /// Entries, shadowed ones and tombstones included.
+    /// Number of entries, including shadowed entries and tombstones.
     pub entries: u64,
-    /// Tombstones.
+    /// Number of tombstones.
     pub tombstones: u64,
 }
 
-/// What compaction did.
+/// Work done by compaction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CompactionReport {
-    /// Jobs that merged or rewrote.
+    /// Number of jobs that merged or rewrote files.
     pub jobs: u64,
-    /// Jobs that only edited the manifest.
+    /// Number of jobs that only edited the manifest.
     pub trivial_moves: u64,
-    /// Jobs that let files go unread.
+    /// Number of jobs that dropped files without reading them.
     pub drops: u64,
-    /// Bytes of the inputs.
+    /// Bytes of all inputs.
     pub read_bytes: u64,
-    /// Bytes of the outputs.
+    /// Bytes of all outputs.
     pub written_bytes: u64,
 }
 
-/// What a simulation found out, in the words of `lsmx explore`.
+/// Estimated costs of the point lookups of a phase that share one proportion of absent keys.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PointLookupReport {
+    /// Share of lookups of absent keys.
+    pub alpha: f64,
+    /// Number of lookups.
+    pub ops: u64,
+    /// Blocks of all kinds per lookup that the cache lacks.
+    pub ios_per_get: f64,
+    /// Blocks of all lookups that the cache lacks, by kind.
+    pub blocks_read: BTreeMap<String, u64>,
+    /// Share of absent keys that the filter of a table passes.
+    pub filter_false_positive_rate: f64,
+    /// Runs per lookup whose range contains the key, whether or not a filter excludes them.
+    #[serde(rename = "runs_asked")]
+    pub runs_probed: f64,
+}
+
+/// Estimated costs of range lookups.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RangeLookupReport {
+    /// Number of lookups.
+    pub ops: u64,
+    /// Number of entries returned by all lookups.
+    pub entries: u64,
+    /// Runs per lookup that are read.
+    pub runs_touched: f64,
+    /// Blocks of all lookups that the cache lacks, by kind.
+    pub blocks_read: BTreeMap<String, u64>,
+}
+
+impl RangeLookupReport {
+    /// Adds the lookups of another phase.
+    pub(crate) fn add(&mut self, other: &RangeLookupReport) {
+        let ops = to_f64(self.ops + other.ops);
+        let touched = self.runs_touched * to_f64(self.ops) + other.runs_touched * to_f64(other.ops);
+        self.runs_touched = ratio(touched, ops);
+        self.ops += other.ops;
+        self.entries += other.entries;
+        for (kind, blocks) in &other.blocks_read {
+            *self.blocks_read.entry(kind.clone()).or_default() += blocks;
+        }
+    }
+}
+
+/// Results of a simulation. Fields have the names of the results of `lsmx explore`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Key and value bytes of all writes.
     pub ingested_bytes: u64,
-    /// Bytes of tables that flushes wrote.
+    /// Bytes of the tables that flushes wrote.
     pub flushed_bytes: u64,
-    /// Memtables that became tables.
+    /// Number of flushes.
     pub flushes: u64,
-    /// What compaction did.
+    /// Work done by compaction.
     pub compaction: CompactionReport,
     /// (Compaction read + written) ÷ ingested.
     pub data_moved_ratio: f64,
     /// (Flushed + compaction written) ÷ ingested.
     pub write_amplification: f64,
-    /// Compaction written ÷ bytes of unique live data.
+    /// Compaction written ÷ key and value bytes of the live records.
     pub compaction_write_amplification: f64,
-    /// Live file bytes ÷ bytes of the newest versions.
+    /// Bytes of all tables ÷ key and value bytes of the live records.
     pub space_amplification: f64,
-    /// Bytes of invalid entries ÷ bytes of live ones.
+    /// Bytes of invalid entries ÷ bytes of valid ones.
     pub space_amplification_invalid: f64,
     /// Point lookups, by phase and share of absent keys.
-    pub point_lookups: Vec<PointReport>,
-    /// Range lookups.
-    pub range_lookups: RangeReport,
-    /// The tree at the end.
+    pub point_lookups: Vec<PointLookupReport>,
+    /// Range lookups of all phases.
+    pub range_lookups: RangeLookupReport,
+    /// The final tree, without empty levels.
     pub levels: Vec<LevelReport>,
 }
 
 impl Report {
-    pub(super) fn new(
+    /// Returns the report of a tree, without its lookups.
+    pub(crate) fn new(
         shape: &TreeShape,
-        coarse: &Coarse,
-        totals: &Totals,
-        sizes: &Sizes,
-        traffic: &Traffic,
+        grouping: &FileGrouping,
+        counters: &Counters,
+        sizes: &SizeModel,
+        writes: &WriteModel,
     ) -> Report {
-        let live = traffic.live();
-        let live_bytes = live * real(sizes.key_bytes + sizes.value_bytes);
-        let levels = levels(shape, coarse);
-        let bytes: u64 = levels.iter().map(|level| level.bytes).sum();
-        let entries: u64 = levels.iter().map(|level| level.entries).sum();
-        let tombstones: u64 = levels.iter().map(|level| level.tombstones).sum();
-        let shadowed = (real(entries) - real(tombstones) - live).max(0.0);
-        let key_share = ratio(real(sizes.key_bytes), real(sizes.key_bytes + sizes.value_bytes));
-        let ingested = totals.ingested_bytes;
+        let live = writes.live_keys();
+        let live_bytes = live * to_f64(sizes.key_bytes + sizes.value_bytes);
+        let levels = level_reports(shape, grouping);
+        let sum = |part: fn(&LevelReport) -> u64| levels.iter().map(part).sum::<u64>();
+        let entries = to_f64(sum(|level| level.entries));
+        let tombstones = to_f64(sum(|level| level.tombstones));
+        let bytes = to_f64(sum(|level| level.bytes));
+        let shadowed = (entries - tombstones - live).max(0.0);
+        let key_share = ratio(to_f64(sizes.key_bytes), to_f64(sizes.key_bytes + sizes.value_bytes));
+        let ingested = counters.ingested_bytes;
+        let written = counters.written_bytes;
         Report {
-            ingested_bytes: whole(ingested),
-            flushed_bytes: totals.flushed_bytes,
-            flushes: totals.flushes,
+            ingested_bytes: round_to_u64(ingested),
+            flushed_bytes: counters.flushed_bytes,
+            flushes: counters.flushes,
             compaction: CompactionReport {
-                jobs: totals.jobs,
-                trivial_moves: totals.moves,
-                drops: totals.drops,
-                read_bytes: totals.read_bytes,
-                written_bytes: totals.written_bytes,
+                jobs: counters.jobs,
+                trivial_moves: counters.moves,
+                drops: counters.drops,
+                read_bytes: counters.read_bytes,
+                written_bytes: written,
             },
-            data_moved_ratio: ratio(real(totals.read_bytes + totals.written_bytes), ingested),
-            write_amplification: ratio(real(totals.flushed_bytes + totals.written_bytes), ingested),
-            compaction_write_amplification: ratio(real(totals.written_bytes), live_bytes),
-            space_amplification: ratio(real(bytes), live_bytes),
+            data_moved_ratio: ratio(to_f64(counters.read_bytes + written), ingested),
+            write_amplification: ratio(to_f64(counters.flushed_bytes + written), ingested),
+            compaction_write_amplification: ratio(to_f64(written), live_bytes),
+            space_amplification: ratio(bytes, live_bytes),
             space_amplification_invalid: ratio(shadowed, live)
-                + ratio(real(tombstones), live) * key_share,
+                + ratio(tombstones, live) * key_share,
             point_lookups: Vec::new(),
-            range_lookups: RangeReport::default(),
+            range_lookups: RangeLookupReport::default(),
             levels,
         }
     }
 
-    /// RunFiles of all levels.
+    /// Returns the number of tables in all levels.
     #[must_use]
     pub fn files(&self) -> u64 {
         self.levels.iter().map(|level| level.files).sum()
     }
 
-    /// Sorted runs of all levels.
+    /// Returns the number of sorted runs in all levels.
     #[must_use]
     pub fn runs(&self) -> u64 {
         self.levels.iter().map(|level| level.runs).sum()
     }
 }
 
-fn levels(shape: &TreeShape, coarse: &Coarse) -> Vec<LevelReport> {
+fn level_reports(shape: &TreeShape, grouping: &FileGrouping) -> Vec<LevelReport> {
     (0..shape.levels.len())
         .filter_map(Level::from_index)
         .map(|level| {
@@ -162,8 +210,8 @@ fn levels(shape: &TreeShape, coarse: &Coarse) -> Vec<LevelReport> {
             let files = || runs.iter().flat_map(|run| &run.files);
             LevelReport {
                 level: u64::from(level.0),
-                runs: count(runs.len()),
-                files: files().map(|file| coarse.tables(file)).sum(),
+                runs: len_to_u64(runs.len()),
+                files: files().map(|file| grouping.table_count(file)).sum(),
                 bytes: files().map(|file| file.bytes).sum(),
                 entries: files().map(|file| file.entries).sum(),
                 tombstones: files().map(|file| file.tombstones).sum(),

@@ -1,61 +1,65 @@
-//! Estimates against sets of keys that are really there.
+//! Compares estimates with sets of real keys, and runs small simulations of all presets.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use crate::workload::{Distribution, Phase};
+use lsmx_compaction::{CompactionPolicy, Debt, Job, PolicySpec, Preset, RunningJobs, TreeShape};
 
-use crate::body::Body;
-use crate::content::Content;
-use crate::cut::Cut;
-use crate::merge::merge;
-use crate::older::Older;
-use crate::random::Dice;
-use crate::seqs::Seqs;
-use crate::sizes::Sizes;
-use crate::source::Source;
-use crate::traffic::{Traffic, Writes};
-use crate::writer::{Room, Stamp, Writer};
+use crate::config::{Config, SUBCOMPACTIONS_DEFAULT};
+use crate::entry_counts::EntryCounts;
+use crate::error::Error;
+use crate::histogram::Histogram;
+use crate::math::{len_to_u64, round_to_u64, to_f64};
+use crate::merge::{OlderRuns, merge};
+use crate::merge_input::MergeInput;
+use crate::output_writer::{OutputTimes, OutputWriter, WriteBuffers};
+use crate::report::{LevelReport, Report};
+use crate::sampler::Sampler;
+use crate::seq_range::SeqRange;
+use crate::simulation::{simulate, simulate_policy};
+use crate::split_points::SplitPoints;
+use crate::table_size::SizeModel;
+use crate::workload::{Distribution, LookupGroup, Phase, ZIPF_EXPONENT};
+use crate::write_model::{WriteCounts, WriteModel};
 
-/// What a real set of writes holds: keys with the newest write of each, a put or a delete.
-type Set = BTreeMap<u64, bool>;
+/// The newest write of each key: `true` for a put, `false` for a delete.
+type KeySet = BTreeMap<u64, bool>;
 
-/// A workload of puts of new keys, puts of present keys and deletes, key by key.
-struct Brute {
-    dice: Dice,
-    zipf: bool,
+/// Generates the keys of a workload one by one.
+struct KeyGenerator {
+    sampler: Sampler,
+    is_zipf: bool,
     inserted: u64,
-    dead: BTreeSet<u64>,
+    deleted: BTreeSet<u64>,
 }
 
-impl Brute {
+impl KeyGenerator {
     fn below(&mut self, n: u64) -> u64 {
-        let unit = self.dice.unit();
-        crate::numbers::whole((unit * crate::numbers::real(n)).floor()).min(n - 1)
+        round_to_u64((self.sampler.uniform() * to_f64(n)).floor()).min(n - 1)
     }
 
-    /// A key that is there. Of a zipf distribution that is popular by its number.
-    fn present(&mut self) -> u64 {
+    /// Returns a present key.
+    fn present_key(&mut self) -> u64 {
         loop {
-            let key = if self.zipf {
-                // The inverse of the integral of k^-0.99.
-                let power = 1.0 - crate::workload::ZIPF_EXPONENT;
-                let most = libm::pow(crate::numbers::real(self.inserted) + 0.5, power);
+            let key = if self.is_zipf {
+                // Inverse of the integral of k^-0.99.
+                let power = 1.0 - ZIPF_EXPONENT;
+                let most = libm::pow(to_f64(self.inserted) + 0.5, power);
                 let least = libm::pow(0.5, power);
-                let u = least + self.dice.unit() * (most - least);
-                let rank = crate::numbers::whole(libm::pow(u, 1.0 / power)).max(1) - 1;
-                self.scattered(rank.min(self.inserted - 1))
+                let u = least + self.sampler.uniform() * (most - least);
+                let rank = round_to_u64(libm::pow(u, 1.0 / power)).max(1) - 1;
+                self.key_of_rank(rank.min(self.inserted - 1))
             } else {
                 self.below(self.inserted)
             };
-            if !self.dead.contains(&key) {
+            if !self.deleted.contains(&key) {
                 return key;
             }
         }
     }
 
-    /// Popularity scattered over the age of keys, one to one; a key keeps its own until their number
-    /// has doubled.
-    fn scattered(&self, rank: u64) -> u64 {
+    /// Maps popularity ranks one-to-one to keys. The mapping changes when the number of keys doubles.
+    fn key_of_rank(&self, rank: u64) -> u64 {
         let width = self.inserted.next_power_of_two();
         let mut key = rank;
         loop {
@@ -67,211 +71,197 @@ impl Brute {
         }
     }
 
-    /// The writes of one memtable in even mixture.
-    fn write(&mut self, inserts: u64, updates: u64, deletes: u64) -> Set {
-        let mut set = Set::new();
+    /// Returns the contents of a memtable after writes in random order.
+    fn write_memtable(&mut self, inserts: u64, updates: u64, deletes: u64) -> KeySet {
+        let mut keys = KeySet::new();
         let mut left = [inserts, updates, deletes];
         while left.iter().sum::<u64>() > 0 {
-            let mut ticket = self.below(left.iter().sum());
+            let mut choice = self.below(left.iter().sum());
             let mut kind = 0;
-            while ticket >= left[kind] {
-                ticket -= left[kind];
+            while choice >= left[kind] {
+                choice -= left[kind];
                 kind += 1;
             }
             left[kind] -= 1;
             if kind == 0 || self.inserted == 0 {
-                set.insert(self.inserted, true);
+                keys.insert(self.inserted, true);
                 self.inserted += 1;
             } else {
-                let key = self.present();
-                set.insert(key, kind == 1);
+                let key = self.present_key();
+                keys.insert(key, kind == 1);
                 if kind == 2 {
-                    self.dead.insert(key);
+                    self.deleted.insert(key);
                 }
             }
         }
-        set
+        keys
     }
 }
 
-/// The older set under the newer one.
-fn merge_sets(newer: &Set, older: &Set) -> Set {
+fn merge_sets(newer: &KeySet, older: &KeySet) -> KeySet {
     let mut both = older.clone();
     both.extend(newer);
     both
 }
 
-/// Entries by kind of estimates, merged newest first with something older below or not.
-fn merge_bodies(bodies: &[&Body], covered: bool, classes: usize) -> Body {
-    let sizes = Sizes::new(16, 100, 1000);
-    let stamp = Stamp { now_us: 0, oldest_tombstone_us: None };
-    let mut room = Room::default();
-    let mut writer = Writer::new(&sizes, stamp, usize::MAX, &mut room);
-    let mut sources: Vec<Source<'_>> = bodies.iter().map(|&body| Source::new(vec![body])).collect();
-    let mut older = Older::default();
-    if covered {
-        older.add(vec![(0, u64::MAX)]);
+/// Merges histograms, newest first, with or without an older run that overlaps them.
+fn merge_histograms(inputs: &[&Histogram], has_older: bool, classes: usize) -> Histogram {
+    let sizes = SizeModel::new(16, 100, 1000);
+    let times = OutputTimes { now_us: 0, oldest_tombstone_us: None };
+    let mut buffers = WriteBuffers::default();
+    let writer = OutputWriter::new(&sizes, times, usize::MAX, 1, &mut buffers);
+    let inputs = inputs.iter().map(|&input| MergeInput::new(vec![input])).collect();
+    let mut older = OlderRuns::default();
+    if has_older {
+        older.add_run(vec![(0, u64::MAX)]);
     }
-    let mut dice = Dice::new(5);
-    merge(&mut sources, &mut older, &mut Cut::never(), &mut writer, classes, 1e6, &mut dice);
-    writer.finish(&mut dice).pop().map(|output| output.body).unwrap()
+    let (splits, mut sampler) = (SplitPoints::none(), Sampler::new(5));
+    let outputs = merge(inputs, older, splits, writer, classes, 1e6, &mut sampler);
+    outputs.into_iter().next_back().unwrap().contents
 }
 
-fn counts(body: &Body) -> (f64, f64) {
-    let puts = body.contents.iter().map(Content::puts).sum();
-    (puts, body.contents.iter().map(Content::tombstones).sum())
+/// Returns the numbers of puts and tombstones.
+fn estimated_counts(contents: &Histogram) -> (f64, f64) {
+    let puts = contents.counts.iter().map(EntryCounts::puts).sum();
+    (puts, contents.counts.iter().map(EntryCounts::tombstones).sum())
 }
 
-fn counts_of(set: &Set) -> (f64, f64) {
-    let puts = crate::numbers::count(set.values().filter(|put| **put).count());
-    let all = crate::numbers::count(set.len());
-    (crate::numbers::real(puts), crate::numbers::real(all - puts))
+/// Returns the numbers of puts and tombstones.
+fn real_counts(keys: &KeySet) -> (f64, f64) {
+    let puts = len_to_u64(keys.values().filter(|put| **put).count());
+    (to_f64(puts), to_f64(len_to_u64(keys.len()) - puts))
 }
 
 fn assert_close(what: &str, found: (f64, f64), expected: (f64, f64), tolerance: f64) {
-    let close = |a: f64, b: f64| (a - b).abs() <= tolerance * b + 12.0;
+    let is_close = |a: f64, b: f64| (a - b).abs() <= tolerance * b + 12.0;
     assert!(
-        close(found.0, expected.0) && close(found.1, expected.1),
-        "{what}: estimated {found:?}, in truth {expected:?}"
+        is_close(found.0, expected.0) && is_close(found.1, expected.1),
+        "{what}: estimated {found:?}, real {expected:?}"
     );
 }
 
-/// Plays memtables of equal writes; compares each, and what merges of neighbours come to.
+/// Writes equal memtables and merges them step by step. Compares estimated with real counts each time.
 fn compare(distribution: Distribution, inserts: u64, updates: u64, deletes: u64, tolerance: f64) {
     const MEMTABLES: u64 = 24;
     let mut phase = Phase::new("load", distribution);
     phase.inserts = inserts * MEMTABLES;
     phase.updates = updates * MEMTABLES;
     phase.deletes = deletes * MEMTABLES;
-    let zipf = distribution == Distribution::Zipf;
-    let mut brute = Brute { dice: Dice::new(3), zipf, inserted: 0, dead: BTreeSet::new() };
-    let mut traffic = Traffic::new(std::slice::from_ref(&phase));
-    let writes = Writes::of(&phase).scaled(1.0 / crate::numbers::real(MEMTABLES));
-    // As in a tree: four memtables become one when they are there, and later ones change what keys
-    // are popular.
-    let (mut sets, mut bodies) = (Vec::new(), Vec::new());
-    let (mut fours, mut fours_of_keys): (Vec<Body>, Vec<Set>) = (Vec::new(), Vec::new());
-    let classes = traffic.classes();
+    let is_zipf = distribution == Distribution::Zipf;
+    let mut generator =
+        KeyGenerator { sampler: Sampler::new(3), is_zipf, inserted: 0, deleted: BTreeSet::new() };
+    let mut model = WriteModel::new(std::slice::from_ref(&phase));
+    let writes = WriteCounts::from_phase(&phase).scaled(1.0 / to_f64(MEMTABLES));
+    let classes = model.class_count();
+    let assert_equal = |what: &str, contents: &Histogram, keys: &KeySet| {
+        let what = format!("{distribution} {what}");
+        assert_close(&what, estimated_counts(contents), real_counts(keys), tolerance);
+    };
+    // As in a tree, every four memtables merge, and later writes change the popularity of their keys.
+    let (mut sets, mut memtables) = (Vec::new(), Vec::new());
+    let (mut merged, mut merged_sets): (Vec<Histogram>, Vec<KeySet>) = (Vec::new(), Vec::new());
     for memtable in 0..MEMTABLES {
-        let set = brute.write(inserts, updates, deletes);
-        let body =
-            traffic.write(&phase, &writes, 0.0, Seqs { smallest: memtable, largest: memtable });
-        if traffic.mixes() {
-            fours.iter_mut().chain(&mut bodies).for_each(|body| traffic.mix(body));
+        let keys = generator.write_memtable(inserts, updates, deletes);
+        let seqs = SeqRange { smallest: memtable, largest: memtable };
+        let contents = model.write(&phase, &writes, 0.0, seqs);
+        if model.has_new_popularity() {
+            let files = merged.iter_mut().chain(&mut memtables);
+            files.for_each(|file| model.reassign_popularity(file));
         }
-        let what = format!("{distribution} memtable {memtable}");
-        assert_close(&what, counts(&body), counts_of(&set), tolerance);
-        sets.push(set);
-        bodies.push(body);
-        if bodies.len() < 4 {
+        assert_equal(&format!("memtable {memtable}"), &contents, &keys);
+        sets.push(keys);
+        memtables.push(contents);
+        if memtables.len() < 4 {
             continue;
         }
-        let newest_first: Vec<&Body> = bodies.iter().rev().collect();
-        let set = sets.iter().fold(Set::new(), |all, set| merge_sets(set, &all));
-        let body = merge_bodies(&newest_first, true, classes);
-        let what = format!("{distribution} four up to {memtable}");
-        assert_close(&what, counts(&body), counts_of(&set), tolerance);
-        fours.push(body);
-        fours_of_keys.push(set);
+        let newest_first: Vec<&Histogram> = memtables.iter().rev().collect();
+        let keys = sets.iter().fold(KeySet::new(), |all, keys| merge_sets(keys, &all));
+        let contents = merge_histograms(&newest_first, true, classes);
+        assert_equal(&format!("four memtables up to {memtable}"), &contents, &keys);
+        merged.push(contents);
+        merged_sets.push(keys);
         sets.clear();
-        bodies.clear();
+        memtables.clear();
     }
-    let upper = merge_bodies(&[&fours[5], &fours[4], &fours[3]], true, classes);
-    let upper_keys =
-        merge_sets(&fours_of_keys[5], &merge_sets(&fours_of_keys[4], &fours_of_keys[3]));
-    assert_close(
-        &format!("{distribution} upper"),
-        counts(&upper),
-        counts_of(&upper_keys),
-        tolerance,
-    );
-    let lower = merge_bodies(&[&fours[2], &fours[1], &fours[0]], false, classes);
-    let mut lower_keys =
-        merge_sets(&fours_of_keys[2], &merge_sets(&fours_of_keys[1], &fours_of_keys[0]));
+    let merge_three = |newest: usize| {
+        let older = merge_sets(&merged_sets[newest - 1], &merged_sets[newest - 2]);
+        merge_sets(&merged_sets[newest], &older)
+    };
+    let upper = merge_histograms(&[&merged[5], &merged[4], &merged[3]], true, classes);
+    let upper_keys = merge_three(5);
+    assert_equal("upper run", &upper, &upper_keys);
+    let lower = merge_histograms(&[&merged[2], &merged[1], &merged[0]], false, classes);
+    let mut lower_keys = merge_three(2);
     lower_keys.retain(|_, put| *put);
-    assert_close(
-        &format!("{distribution} lower"),
-        counts(&lower),
-        counts_of(&lower_keys),
-        tolerance,
-    );
+    assert_equal("last run", &lower, &lower_keys);
     let mut all_keys = merge_sets(&upper_keys, &lower_keys);
-    let all = merge_bodies(&[&upper, &lower], true, classes);
-    assert_close(
-        &format!("{distribution} all but last"),
-        counts(&all),
-        counts_of(&all_keys),
-        tolerance,
-    );
+    let all = merge_histograms(&[&upper, &lower], true, classes);
+    assert_equal("all, not in the last run", &all, &all_keys);
     all_keys.retain(|_, put| *put);
-    let all = merge_bodies(&[&upper, &lower], false, classes);
-    assert_close(&format!("{distribution} all"), counts(&all), counts_of(&all_keys), tolerance);
-    assert_close("live", (traffic.live(), 0.0), counts_of(&all_keys), tolerance);
+    let all = merge_histograms(&[&upper, &lower], false, classes);
+    assert_equal("all", &all, &all_keys);
+    assert_close("live keys", (model.live_keys(), 0.0), real_counts(&all_keys), tolerance);
 }
 
 #[test]
-fn unique_inserts_add_up() {
+fn estimates_of_unique_inserts_agree_with_keys() {
     compare(Distribution::Uniform, 2000, 0, 0, 0.001);
 }
 
 #[test]
-fn uniform_updates_meet_as_many_keys_as_they_do() {
+fn estimates_of_uniform_updates_agree_with_keys() {
     compare(Distribution::Uniform, 2000, 2000, 0, 0.015);
     compare(Distribution::Uniform, 200, 3000, 0, 0.02);
 }
 
 #[test]
-fn deletes_hide_as_many_keys_as_they_do() {
+fn estimates_of_deletes_agree_with_keys() {
     compare(Distribution::Uniform, 3000, 0, 400, 0.015);
     compare(Distribution::Uniform, 2000, 1000, 1000, 0.03);
 }
 
 #[test]
-fn popular_keys_meet_more_often() {
+fn estimates_of_zipf_updates_agree_with_keys() {
     compare(Distribution::Zipf, 2000, 2000, 0, 0.04);
 }
 
-/// A small workload with so many flushes that every level has something.
-fn small(updates: u64, deletes: u64, seed: u64) -> crate::Config {
+/// Returns a small workload with enough flushes to fill every level.
+fn small_config(updates: u64, deletes: u64, seed: u64) -> Config {
     let mut load = Phase::new("load", Distribution::Uniform);
     load.inserts = 30_000 - updates - deletes;
     load.updates = updates;
     load.deletes = deletes;
     load.settle = true;
-    crate::Config {
+    Config {
         phases: vec![load],
         key_bytes: 16,
         value_bytes: 112,
         memtable_bytes: 45_000,
         table_bytes: 45_000,
         block_cache_bytes: 1 << 20,
-        merge_parts: crate::MERGE_PARTS_DEFAULT,
+        subcompactions_max: SUBCOMPACTIONS_DEFAULT,
         seed,
     }
 }
 
 #[test]
-fn every_preset_keeps_every_key_whatever_the_seed() {
-    for preset in lsmx_compaction::Preset::ALL
-        .into_iter()
-        .filter(|preset| *preset != lsmx_compaction::Preset::Fifo)
-    {
-        let spec: lsmx_compaction::PolicySpec = preset.name().parse().unwrap();
+fn simulate_presets_with_any_seed_keeps_every_key() {
+    for preset in Preset::ALL.into_iter().filter(|preset| *preset != Preset::Fifo) {
+        let spec: PolicySpec = preset.name().parse().unwrap();
         for (updates, deletes) in [(0, 0), (15_000, 0), (0, 3_000), (9_000, 9_000)] {
             for seed in 0..4 {
-                let config = small(updates, deletes, seed);
-                let report = config.run(&spec, &mut |_| true).unwrap();
+                let config = small_config(updates, deletes, seed);
+                let report = simulate(&config, &spec, &mut |_| true).unwrap();
                 let what = format!("{spec} {updates} {deletes} seed {seed}");
-                let sum = |part: fn(&crate::LevelReport) -> u64| -> u64 {
-                    report.levels.iter().map(part).sum()
-                };
+                let sum =
+                    |part: fn(&LevelReport) -> u64| -> u64 { report.levels.iter().map(part).sum() };
                 let puts = sum(|level| level.entries) - sum(|level| level.tombstones);
                 let live = 30_000 - updates - 2 * deletes;
-                // RunFiles are counted in whole entries.
+                // The entries of a file are rounded to whole numbers.
                 assert!(puts + 300 + live / 50 >= live, "{what}: {puts} puts, {live} keys");
                 assert!(updates + deletes > 0 || puts.abs_diff(live) < 300, "{what}: {puts} puts");
                 assert!(report.flushes >= 100, "{what}: {} flushes", report.flushes);
-                let again = config.run(&spec, &mut |_| true).unwrap();
+                let again = simulate(&config, &spec, &mut |_| true).unwrap();
                 assert_eq!(report, again, "{what}");
             }
         }
@@ -279,37 +269,111 @@ fn every_preset_keeps_every_key_whatever_the_seed() {
 }
 
 #[test]
-fn whoever_wants_it_no_more_is_heard() {
-    let spec: lsmx_compaction::PolicySpec = "tiering".parse().unwrap();
+fn simulate_cancelled_by_caller_stops_after_flush() {
+    let spec: PolicySpec = "tiering".parse().unwrap();
     let mut flushes = 0;
-    let given_up = small(0, 0, 1).run(&spec, &mut |_| {
+    let result = simulate(&small_config(0, 0, 1), &spec, &mut |_| {
         flushes += 1;
         flushes < 5
     });
-    assert!(matches!(given_up, Err(crate::Failure::GivenUp)) && flushes == 5);
+    assert!(matches!(result, Err(Error::Cancelled)) && flushes == 5);
 }
 
-/// The sums of a simulation of 2^64 writes overflowed, and it never ended.
+/// The sums of a simulation of 2⁶⁴ writes once overflowed, and the simulation never ended.
 #[test]
-fn simulation_past_a_bound_is_refused_with_an_estimate() {
-    let spec: lsmx_compaction::PolicySpec = "leveled".parse().unwrap();
-    let config = |entries, memtable_bytes| crate::Config {
+fn simulate_past_a_bound_fails_with_the_estimated_size() {
+    let spec: PolicySpec = "leveled".parse().unwrap();
+    let config = |entries, memtable_bytes| Config {
         phases: vec![Phase { inserts: entries, ..Phase::new("load", Distribution::Uniform) }],
         memtable_bytes,
         table_bytes: memtable_bytes,
-        ..small(0, 0, 1)
+        ..small_config(0, 0, 1)
     };
     for (entries, memtable_bytes) in [(u64::MAX, 1 << 56), (1 << 45, 1 << 20)] {
         let config = config(entries, memtable_bytes);
         let mut flushes = 0;
-        let refused = config.run(&spec, &mut |_| {
+        let result = simulate(&config, &spec, &mut |_| {
             flushes += 1;
             false
         });
-        let expected = config.extent();
-        assert!(matches!(refused, Err(crate::Failure::TooLarge(extent)) if extent == expected));
+        let expected = config.estimate_size();
+        assert!(matches!(result, Err(Error::TooLarge(size)) if size == expected));
         assert_eq!(flushes, 0);
     }
-    // A large tree in few flushes is played.
-    assert!(config(1 << 40, 1 << 40).run(&spec, &mut |_| true).is_ok());
+    // A large tree with few flushes is within the bounds.
+    assert!(simulate(&config(1 << 40, 1 << 40), &spec, &mut |_| true).is_ok());
+}
+
+/// A policy that claims to choose single files, which prevents the grouping of files.
+#[derive(Debug)]
+struct UngroupedPolicy(Arc<dyn CompactionPolicy>);
+
+impl CompactionPolicy for UngroupedPolicy {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn pick(&self, shape: &TreeShape, busy: &RunningJobs) -> Option<Job> {
+        self.0.pick(shape, busy)
+    }
+
+    fn debt(&self, shape: &TreeShape, busy: &RunningJobs) -> Debt {
+        self.0.debt(shape, busy)
+    }
+
+    fn must_stop(&self, shape: &TreeShape) -> bool {
+        self.0.must_stop(shape)
+    }
+}
+
+fn build_policy(preset: Preset) -> Arc<dyn CompactionPolicy> {
+    PolicySpec::new(preset).build()
+}
+
+#[test]
+fn simulate_with_grouped_files_agrees_with_single_tables() {
+    let mut writes = Phase::new("write", Distribution::Uniform);
+    (writes.inserts, writes.updates) = (230_000_000, 20_000_000);
+    let mut reads = Phase::new("read", Distribution::Uniform);
+    reads.lookups = vec![LookupGroup { alpha: 0.5, ops: 1_000_000 }];
+    let config = Config {
+        phases: vec![writes, reads],
+        key_bytes: 32,
+        value_bytes: 110,
+        memtable_bytes: 16 << 20,
+        table_bytes: 16 << 20,
+        block_cache_bytes: 1 << 30,
+        subcompactions_max: 2,
+        seed: 1,
+    };
+    for preset in [Preset::Tiering, Preset::LazyLeveling] {
+        let policy = build_policy(preset);
+        assert!(!policy.is_file_based(), "{preset:?}");
+        let grouped = simulate_policy(&config, &*policy, &mut |_| true).unwrap();
+        let single = simulate_policy(&config, &UngroupedPolicy(policy), &mut |_| true).unwrap();
+        assert_eq!(grouped.compaction.jobs, single.compaction.jobs, "{preset:?}");
+        let assert_close = |value: fn(&Report) -> f64, tolerance: f64| {
+            let (found, expected) = (value(&grouped), value(&single));
+            let is_close = (found - expected).abs() <= tolerance * expected;
+            assert!(is_close, "{preset:?}: {found}, not {expected}");
+        };
+        assert_close(|report| report.data_moved_ratio, 0.002);
+        assert_close(|report| report.space_amplification, 0.002);
+        assert_close(|report| to_f64(report.files()), 0.01);
+        assert_eq!(grouped.point_lookups.len(), single.point_lookups.len());
+        assert_close(|report| report.point_lookups[0].ios_per_get, 0.01);
+    }
+}
+
+#[test]
+fn looks_at_files_is_set_for_presets_that_choose_files() {
+    let by_run = [Preset::Full, Preset::FullPreemptive, Preset::Universal, Preset::Fluid];
+    for preset in by_run {
+        assert!(!build_policy(preset).is_file_based(), "{preset:?}");
+    }
+    let by_file =
+        [Preset::LeastOverlap, Preset::OneLeveling, Preset::Leveled, Preset::Spooky, Preset::Fifo];
+    for preset in by_file {
+        assert!(build_policy(preset).is_file_based(), "{preset:?}");
+    }
 }

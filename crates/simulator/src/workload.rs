@@ -1,47 +1,50 @@
-//! What a workload is, as data: phases, and how keys are chosen. Engine experiments turn it into
-//! streams of operations, the simulator into estimates.
+//! Description of a workload: phases of operations, and the distribution of their keys.
+//!
+//! The experiments of `lsmx-bench` turn it into streams of operations, the simulator into estimates.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Where new keys fall in the key domain, and which of the present ones are asked for.
+/// Distribution of the keys that a phase inserts and accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Distribution {
-    /// New keys anywhere; every present key alike.
+    /// Inserts and accesses are uniform.
     #[default]
     Uniform,
-    /// New keys anywhere; present keys by zipf with exponent [`ZIPF_EXPONENT`], the popular ones
+    /// Inserts are uniform. Accesses follow zipf with exponent [`ZIPF_EXPONENT`]; popular keys are
     /// scattered over the key domain and over the age of the records.
     Zipf,
-    /// New keys under [`PREFIXES`] prefixes whose popularity is zipf with exponent 1; present keys
-    /// likewise.
+    /// Keys have one of [`PREFIXES`] prefixes, whose popularity follows zipf with exponent 1, for inserts
+    /// and for accesses.
     PrefixZipf,
-    /// New keys around the middle of the key domain, with a standard deviation of
-    /// [`NORMAL_DEVIATION`] of it; present keys likewise.
+    /// Inserts and accesses are normally distributed around the middle of the key domain, with standard
+    /// deviation [`NORMAL_DEVIATION`].
     Normal,
-    /// New keys in ascending order; present keys one after the other, round and round.
+    /// Inserts are in ascending order. Accesses visit the present keys in order, again and again.
     Sequential,
-    /// New keys in a window of 1/[`WINDOWS`] of the key domain that moves through it once;
-    /// [`WINDOW_SHARE`] of the accesses to present keys go to a window that moves alike.
+    /// Inserts fall into a window of 1/[`WINDOWS`] of the key domain that moves through the domain once.
+    /// [`WINDOW_SHARE`] of the accesses fall into a window that moves in the same way.
     Shifting,
 }
 
 /// Exponent of [`Distribution::Zipf`], as in YCSB.
 pub const ZIPF_EXPONENT: f64 = 0.99;
-/// Prefixes of [`Distribution::PrefixZipf`].
+/// Number of prefixes of [`Distribution::PrefixZipf`].
 pub const PREFIXES: u32 = 1024;
-/// Standard deviation of [`Distribution::Normal`] as a share of the key domain (the study's 34 %).
+/// Standard deviation of [`Distribution::Normal`] ÷ width of the key domain.
+///
+/// Source: Sarkar et al., PVLDB 14 (2021), who use 34 %.
 pub const NORMAL_DEVIATION: f64 = 0.34;
-/// Windows that [`Distribution::Shifting`] goes through.
+/// Number of windows into which [`Distribution::Shifting`] divides the key domain.
 pub const WINDOWS: u64 = 10;
-/// Share of accesses that go to the window of [`Distribution::Shifting`].
+/// Share of the accesses of [`Distribution::Shifting`] that fall into the window.
 pub const WINDOW_SHARE: f64 = 0.9;
 
 impl Distribution {
-    /// All of them, in the order in which they are listed to users.
+    /// All distributions, in the order in which they are listed to users.
     pub const ALL: [Distribution; 6] = [
         Distribution::Uniform,
         Distribution::Zipf,
@@ -51,7 +54,7 @@ impl Distribution {
         Distribution::Shifting,
     ];
 
-    /// The name as typed.
+    /// Returns the name by which users select the distribution.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -71,7 +74,7 @@ impl fmt::Display for Distribution {
     }
 }
 
-/// A distribution of this name is not known.
+/// No distribution has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown distribution {name:?}; known: {known}")]
 pub struct UnknownDistribution {
@@ -81,6 +84,7 @@ pub struct UnknownDistribution {
 
 impl FromStr for Distribution {
     type Err = UnknownDistribution;
+
     fn from_str(name: &str) -> Result<Self, UnknownDistribution> {
         Distribution::ALL.into_iter().find(|known| known.name() == name).ok_or_else(|| {
             UnknownDistribution {
@@ -91,60 +95,59 @@ impl FromStr for Distribution {
     }
 }
 
-/// Places in key order that a range delete covers: those of ten neighbouring records of the
-/// workload, whether they are there or not.
-pub const RANGE_DELETE_PLACES: u64 = 10;
+/// Number of records, neighbours in key order, that a range delete covers, present or not.
+pub const RANGE_DELETE_RECORDS: u64 = 10;
 
-/// Left out where it is zero, so that workloads without range deletes read as ever.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+/// Omits zero fields, so that workloads without a newer operation keep their old representation.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde requires a reference")]
 fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// A stretch of operations that are mixed evenly.
+/// A number of operations that are mixed evenly.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Phase {
-    /// What it is called in progress and errors.
+    /// Name in progress reports and errors.
     pub name: String,
-    /// Puts of new keys.
+    /// Number of puts of new keys.
     pub inserts: u64,
-    /// Puts of present keys.
+    /// Number of puts of present keys.
     pub updates: u64,
-    /// Deletes of present keys.
+    /// Number of deletes of present keys.
     pub deletes: u64,
-    /// Merge operands for present keys, each of which writes a few bytes of the value.
+    /// Number of merge operands for present keys. Each replaces a few bytes of the value.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub merges: u64,
-    /// Deletes of a range of [`RANGE_DELETE_PLACES`] places in key order.
+    /// Number of range deletes, each of [`RANGE_DELETE_RECORDS`] records.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub range_deletes: u64,
-    /// Point lookups, by the share of them that ask for absent keys.
-    pub lookups: Vec<Lookups>,
-    /// Range lookups.
+    /// Point lookups, by their share of absent keys.
+    pub lookups: Vec<LookupGroup>,
+    /// Number of range lookups.
     pub ranges: u64,
-    /// Entries a range lookup reads, as a share of the entries there.
+    /// Share of the present entries that one range lookup reads.
     pub selectivity: f64,
-    /// Which keys.
+    /// Distribution of the keys.
     pub distribution: Distribution,
-    /// Which of the present keys are the popular ones, where some are: phases with other numbers here
-    /// have other favourites, drawn anew.
+    /// Selects which of the present keys are popular. Phases with different numbers have different
+    /// popular keys.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub hot: u64,
-    /// Whether the memtable is flushed and all compactions are waited for at the end.
+    /// Whether the phase ends with a flush and waits for all compactions.
     pub settle: bool,
 }
 
-/// Point lookups of one kind.
+/// Point lookups with one share of absent keys.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Lookups {
-    /// Share of lookups that ask for absent keys.
+pub struct LookupGroup {
+    /// Share of lookups of absent keys.
     pub alpha: f64,
-    /// How many lookups.
+    /// Number of lookups.
     pub ops: u64,
 }
 
 impl Phase {
-    /// An empty phase.
+    /// Returns a phase without operations.
     #[must_use]
     pub fn new(name: impl Into<String>, distribution: Distribution) -> Phase {
         Phase {
@@ -163,20 +166,20 @@ impl Phase {
         }
     }
 
-    /// Puts, deletes and merges.
+    /// Returns the number of writes of all kinds.
     #[must_use]
     pub fn writes(&self) -> u64 {
         let counts = [self.inserts, self.updates, self.deletes, self.merges, self.range_deletes];
         counts.into_iter().fold(0, u64::saturating_add)
     }
 
-    /// Most records that its deletes take away.
+    /// Returns an upper bound for the number of records that the phase deletes.
     #[must_use]
     pub fn deleted_max(&self) -> u64 {
-        self.deletes.saturating_add(self.range_deletes.saturating_mul(RANGE_DELETE_PLACES))
+        self.deletes.saturating_add(self.range_deletes.saturating_mul(RANGE_DELETE_RECORDS))
     }
 
-    /// All operations.
+    /// Returns the number of operations of all kinds.
     #[must_use]
     pub fn ops(&self) -> u64 {
         let lookups = self.lookups.iter().map(|lookups| lookups.ops);
@@ -189,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_the_same_typed_and_printed() {
+    fn distribution_display_parses_back() {
         for distribution in Distribution::ALL {
             assert_eq!(distribution.to_string().parse(), Ok(distribution));
         }
@@ -198,16 +201,17 @@ mod tests {
     }
 
     #[test]
-    fn operations_are_all_that_a_phase_does() {
+    fn phase_counts_sum_all_kinds() {
         let mut phase = Phase::new("all", Distribution::Uniform);
         phase.inserts = 1;
         phase.updates = 2;
         phase.deletes = 4;
         phase.merges = 8;
         phase.range_deletes = 16;
-        phase.lookups = vec![Lookups { alpha: 0.0, ops: 32 }, Lookups { alpha: 1.0, ops: 64 }];
+        phase.lookups =
+            vec![LookupGroup { alpha: 0.0, ops: 32 }, LookupGroup { alpha: 1.0, ops: 64 }];
         phase.ranges = 128;
         assert_eq!((phase.writes(), phase.ops()), (31, 255));
-        assert_eq!(phase.deleted_max(), 4 + 16 * RANGE_DELETE_PLACES);
+        assert_eq!(phase.deleted_max(), 4 + 16 * RANGE_DELETE_RECORDS);
     }
 }

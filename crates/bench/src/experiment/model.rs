@@ -1,7 +1,9 @@
 //! The closed form's figures for a preset under a workload.
 
 use lsmx_compaction::{Parameter, PolicySpec, Preset};
-use lsmx_simulator::cost::{Costs, Design, Filters, Granularity, Runs, filter_bits, levels};
+use lsmx_simulator::cost_model::{
+    Costs, FilterAllocation, MergeGranularity, RunsPerLevel, TreeDesign, filter_bits, levels,
+};
 
 use crate::numbers::float;
 use crate::workload::phases::Phase;
@@ -26,10 +28,10 @@ pub fn costs(
     let preset = spec.preset()?;
     let t = parameter(Parameter::SizeRatio)?;
     let (runs, granularity) = match preset {
-        Preset::Full | Preset::FullPreemptive => (Runs::Leveling, Granularity::Full),
+        Preset::Full | Preset::FullPreemptive => (RunsPerLevel::Leveling, MergeGranularity::Full),
         Preset::Spooky => match spec.value(Parameter::Above) {
-            Some(1) => (Runs::Leveling, Granularity::TwoLevelSpooky),
-            _ => (Runs::Leveling, Granularity::Full),
+            Some(1) => (RunsPerLevel::Leveling, MergeGranularity::TwoLevelSpooky),
+            _ => (RunsPerLevel::Leveling, MergeGranularity::Full),
         },
         Preset::LeastOverlap
         | Preset::LeastOverlapGrandparent
@@ -38,15 +40,18 @@ pub fn costs(
         | Preset::ColdWrite
         | Preset::Old
         | Preset::TombstoneDensity
-        | Preset::TombstoneAge => (Runs::Leveling, Granularity::Partial),
+        | Preset::TombstoneAge => (RunsPerLevel::Leveling, MergeGranularity::Partial),
         Preset::OneLeveling | Preset::Leveled => {
-            (Runs::FirstTiered(parameter(Parameter::Trigger)?), Granularity::Partial)
+            (RunsPerLevel::FirstTiered(parameter(Parameter::Trigger)?), MergeGranularity::Partial)
         }
-        Preset::Tiering => (Runs::Tiering, Granularity::Full),
-        Preset::LazyLeveling => (Runs::LazyLeveling, Granularity::Full),
+        Preset::Tiering => (RunsPerLevel::Tiering, MergeGranularity::Full),
+        Preset::LazyLeveling => (RunsPerLevel::LazyLeveling, MergeGranularity::Full),
         Preset::Fluid => {
             let upper = parameter(Parameter::UpperRuns)?;
-            (Runs::Fluid { upper, last: parameter(Parameter::LastRuns)? }, Granularity::Full)
+            (
+                RunsPerLevel::Fluid { upper, last: parameter(Parameter::LastRuns)? },
+                MergeGranularity::Full,
+            )
         }
         _ => return None,
     };
@@ -57,7 +62,7 @@ pub fn costs(
     let l1 = parameter(Parameter::L1).filter(|_| preset.parameters().contains(&Parameter::L1));
     let first = l1.map_or(buffer, |memtables| buffer * memtables / t);
     let selectivity = phases.iter().find(|phase| phase.ranges > 0);
-    let design = Design {
+    let design = TreeDesign {
         size_ratio: t,
         levels: levels(live, first, t),
         runs,
@@ -66,7 +71,7 @@ pub fn costs(
         entries_per_block: (BLOCK_BYTES / (float(entry_bytes) + ENTRY_BYTES)).max(1.0),
     };
     let range_entries = selectivity.map_or(0.0, |phase| (phase.selectivity * live).max(1.0));
-    Some(design.costs(Filters::Uniform, filter_bits(FALSE_POSITIVES), range_entries))
+    Some(design.costs(FilterAllocation::Uniform, filter_bits(FALSE_POSITIVES), range_entries))
 }
 
 #[cfg(test)]

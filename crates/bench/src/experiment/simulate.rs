@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use lsmx_compaction::{PolicySpec, Primitives};
-use lsmx_simulator::cost::Costs;
+use lsmx_simulator::cost_model::Costs;
 use lsmx_simulator::{self as simulator, Report};
 use serde::Serialize;
 
@@ -208,7 +208,7 @@ fn cell(task: &Task, done: &AtomicU64, failed: &AtomicBool) -> Result<Cell> {
         told = writes;
         !failed.load(Ordering::Relaxed)
     };
-    let report = task.config.run(&task.policy, &mut go_on);
+    let report = simulator::simulate(&task.config, &task.policy, &mut go_on);
     let report = report.map_err(|source| Error::Simulation { source: Box::new(source) })?;
     Ok(task.cell(report, stopwatch.elapsed_s()))
 }
@@ -229,7 +229,7 @@ impl explore::Point {
             memtable_bytes: sizes.memtable_bytes,
             table_bytes: sizes.table_bytes,
             block_cache_bytes: sizes.block_cache_bytes,
-            merge_parts: simulator::MERGE_PARTS_DEFAULT,
+            subcompactions_max: simulator::SUBCOMPACTIONS_DEFAULT,
             seed,
         }))
     }
@@ -240,7 +240,7 @@ impl explore::Point {
     /// When a parameter is out of range, or the policy makes a mistake.
     pub fn simulate(&self, policy: &PolicySpec, seed: u64) -> Result<Option<Report>> {
         let Some(config) = self.simulation(seed)? else { return Ok(None) };
-        let report = config.run(policy, &mut |_| true);
+        let report = simulator::simulate(&config, policy, &mut |_| true);
         report.map(Some).map_err(|source| Error::Simulation { source: Box::new(source) })
     }
 

@@ -3,7 +3,7 @@
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{Cell as TableCell, CellAlignment, ContentArrangement, Table};
 
-use lsmx_simulator::cost::Costs;
+use lsmx_simulator::cost_model::Costs;
 
 use crate::experiment::explore::result::{Cell, RecordsSummary, Workload};
 use crate::experiment::simulate;

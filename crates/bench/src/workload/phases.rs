@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::error::{Error, Result};
 use crate::numbers;
 
-pub use lsmx_simulator::workload::{Lookups, Phase, RANGE_DELETE_PLACES};
+pub use lsmx_simulator::workload::{LookupGroup, Phase, RANGE_DELETE_RECORDS};
 
 use super::Distribution;
 
@@ -26,7 +26,7 @@ pub struct Mix {
     pub deletes: f64,
     /// Share of the writes that are merges.
     pub merges: f64,
-    /// Share of the writes that delete a range of [`RANGE_DELETE_PLACES`] places.
+    /// Share of the writes that delete a range of [`RANGE_DELETE_RECORDS`] places.
     pub range_deletes: f64,
     /// Point lookups for each value of `empty_lookups`.
     pub lookups: u64,
@@ -79,10 +79,10 @@ impl Mix {
                 why: "nothing would be left",
             });
         }
-        let lookups: Vec<Lookups> = self
+        let lookups: Vec<LookupGroup> = self
             .empty_lookups
             .iter()
-            .map(|alpha| Lookups { alpha: *alpha, ops: self.lookups })
+            .map(|alpha| LookupGroup { alpha: *alpha, ops: self.lookups })
             .filter(|lookups| lookups.ops > 0)
             .collect();
         if self.interleave {
@@ -343,7 +343,7 @@ impl PhaseTable {
         phase.hot = self.hot;
         check_share("selectivity", self.selectivity)?;
         if self.lookups > 0 {
-            let each = |alpha: &f64| Lookups { alpha: *alpha, ops: self.lookups };
+            let each = |alpha: &f64| LookupGroup { alpha: *alpha, ops: self.lookups };
             phase.lookups = self.empty_lookups.as_slice().iter().map(each).collect();
         }
         phase.ranges = self.ranges;
@@ -379,8 +379,8 @@ mod tests {
         assert_eq!(phases.len(), 4);
         assert_eq!((phases[0].inserts, phases[0].updates, phases[0].deletes), (700, 200, 100));
         assert!(phases[0].settle);
-        assert_eq!(phases[1].lookups, [Lookups { alpha: 0.0, ops: 50 }]);
-        assert_eq!(phases[2].lookups, [Lookups { alpha: 1.0, ops: 50 }]);
+        assert_eq!(phases[1].lookups, [LookupGroup { alpha: 0.0, ops: 50 }]);
+        assert_eq!(phases[2].lookups, [LookupGroup { alpha: 1.0, ops: 50 }]);
         assert_eq!(phases[3].ranges, 5);
     }
 
@@ -443,7 +443,7 @@ mod tests {
         assert_eq!(phases[0].name, "1");
         assert_eq!((phases[0].inserts, phases[0].deletes, phases[0].settle), (90, 10, true));
         assert_eq!(phases[1].name, "read");
-        assert_eq!(phases[1].lookups, [Lookups { alpha: 0.5, ops: 10 }]);
+        assert_eq!(phases[1].lookups, [LookupGroup { alpha: 0.5, ops: 10 }]);
         assert_eq!(phases[1].distribution, Distribution::Zipf);
     }
 

@@ -7,7 +7,7 @@ use crate::numbers;
 
 use super::choice::{Choice, Live};
 use super::keys::KeySpace;
-use super::phases::{Phase, RANGE_DELETE_PLACES};
+use super::phases::{Phase, RANGE_DELETE_RECORDS};
 use super::random::Random;
 
 const PURPOSE_ORDER: u64 = 0x6f72_6465;
@@ -125,7 +125,7 @@ impl Stream {
 }
 
 impl Stream {
-    /// Deletes [`RANGE_DELETE_PLACES`] places from a record on. Records of a file have no order that is
+    /// Deletes [`RANGE_DELETE_RECORDS`] places from a record on. Records of a file have no order that is
     /// known beforehand: there it is the one record.
     fn delete_range(&mut self, record: u64) -> Operation {
         let Some(keys) = &self.keys else {
@@ -133,7 +133,7 @@ impl Stream {
             return Operation::Delete { record };
         };
         let from = keys.rank(record);
-        let past = from.saturating_add(RANGE_DELETE_PLACES).min(keys.len());
+        let past = from.saturating_add(RANGE_DELETE_RECORDS).min(keys.len());
         for record in (from..past).map(|rank| keys.record_at(rank)) {
             if self.live.contains(record) {
                 self.live.delete(record);
@@ -229,7 +229,7 @@ impl Iterator for PhaseStream<'_> {
 mod tests {
     use super::*;
     use crate::workload::Distribution;
-    use crate::workload::phases::Lookups;
+    use crate::workload::phases::LookupGroup;
     use std::collections::BTreeSet;
 
     fn mixed(distribution: Distribution) -> Phase {
@@ -241,7 +241,8 @@ mod tests {
         phase.range_deletes = 10;
         phase.ranges = 20;
         phase.selectivity = 0.1;
-        phase.lookups = vec![Lookups { alpha: 0.3, ops: 100 }, Lookups { alpha: 1.0, ops: 50 }];
+        phase.lookups =
+            vec![LookupGroup { alpha: 0.3, ops: 100 }, LookupGroup { alpha: 1.0, ops: 50 }];
         phase
     }
 

@@ -2,8 +2,8 @@
 
 use std::sync::OnceLock;
 
-use lsmx_base::failpoint;
 #[cfg(feature = "testing")]
+use lsmx_base::failpoint;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

@@ -1,7 +1,7 @@
 //! The same workload with fewer writes, or with more.
 
 use crate::numbers::{float, round};
-use crate::workload::phases::{Lookups, Phase};
+use crate::workload::phases::{LookupGroup, Phase};
 
 /// Most that a range lookup of a small tree reads, as a share of it: a larger one would be a scan.
 const SELECTIVITY_MAX: f64 = 0.1;
@@ -19,7 +19,7 @@ pub(super) fn scaled(phases: &[Phase], factor: f64, lookups_max: u64) -> Vec<Pha
         lookups: phase
             .lookups
             .iter()
-            .map(|it| Lookups { ops: it.ops.min(lookups_max), ..*it })
+            .map(|it| LookupGroup { ops: it.ops.min(lookups_max), ..*it })
             .collect(),
         ranges: phase.ranges.min(lookups_max),
         selectivity: match phase.selectivity {
@@ -52,7 +52,7 @@ mod tests {
         phase.inserts = 900_000;
         phase.updates = 100_000;
         phase.deletes = 3;
-        phase.lookups = vec![Lookups { alpha: 0.5, ops: 5000 }];
+        phase.lookups = vec![LookupGroup { alpha: 0.5, ops: 5000 }];
         phase.ranges = 50;
         phase.selectivity = 1e-4;
         let small = &scaled(&[phase.clone()], 0.1, 1000)[0];

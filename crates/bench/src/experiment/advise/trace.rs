@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::error::Result;
 use crate::numbers::{count, float, ratio, round};
 use crate::workload::Distribution;
-use crate::workload::phases::{Lookups, Phase};
+use crate::workload::phases::{LookupGroup, Phase};
 use crate::workload::trace::TraceFile;
 
 /// Stretches that a trace is cut into.
@@ -168,7 +168,7 @@ impl Seen {
             phase.distribution = distribution;
             if stretch.gets > 0 {
                 let alpha = ratio(stretch.absent, stretch.gets);
-                phase.lookups = vec![Lookups { alpha, ops: stretch.gets }];
+                phase.lookups = vec![LookupGroup { alpha, ops: stretch.gets }];
             }
             if phase.ranges > 0 {
                 phase.selectivity = stretch.selectivity / float(phase.ranges);
@@ -255,8 +255,8 @@ mod tests {
         assert_eq!((likeness.key_bytes, likeness.value_bytes), (8, 100));
         let [first, second] = &likeness.phases[..] else { panic!("{likeness:?}") };
         assert_eq!((first.inserts, first.updates, first.deletes), (3, 1, 1));
-        assert_eq!(first.lookups, [Lookups { alpha: 0.0, ops: 1 }]);
-        assert_eq!(second.lookups, [Lookups { alpha: 0.5, ops: 2 }]);
+        assert_eq!(first.lookups, [LookupGroup { alpha: 0.0, ops: 1 }]);
+        assert_eq!(second.lookups, [LookupGroup { alpha: 0.5, ops: 2 }]);
         assert_eq!(second.ranges, 1);
         assert!((second.selectivity - 0.5).abs() < 1e-9 && second.settle && !first.settle);
     }

@@ -100,14 +100,15 @@ impl FromStr for Weights {
 mod tests {
     use super::*;
     use crate::workload::Distribution;
-    use crate::workload::phases::Lookups;
+    use crate::workload::phases::LookupGroup;
 
     fn phases() -> Vec<Phase> {
         let mut load = Phase::new("load", Distribution::Uniform);
         load.inserts = 600;
         load.updates = 200;
         let mut read = Phase::new("read", Distribution::Uniform);
-        read.lookups = vec![Lookups { alpha: 0.0, ops: 50 }, Lookups { alpha: 1.0, ops: 50 }];
+        read.lookups =
+            vec![LookupGroup { alpha: 0.0, ops: 50 }, LookupGroup { alpha: 1.0, ops: 50 }];
         read.ranges = 100;
         vec![load, read]
     }

@@ -7,7 +7,7 @@ use lsmx::cache::FilterCounts;
 use lsmx::format::BlockKind;
 
 use crate::latency::Latencies;
-use crate::workload::phases::Lookups;
+use crate::workload::phases::LookupGroup;
 
 use super::result::{PointLookups, RangeLookups, RangesOfSelectivity};
 
@@ -71,7 +71,7 @@ impl Meter {
     }
 
     /// The row of lookups with this share of absent keys, over all phases.
-    pub(super) fn row(&mut self, lookups: &Lookups) -> usize {
+    pub(super) fn row(&mut self, lookups: &LookupGroup) -> usize {
         let same = |row: &Row| row.alpha.total_cmp(&lookups.alpha).is_eq();
         self.rows.iter().position(same).unwrap_or_else(|| {
             self.rows.push(Row { alpha: lookups.alpha, ..Row::default() });

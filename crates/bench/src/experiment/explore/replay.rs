@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::experiment::Progress;
 use crate::numbers;
 use crate::workload::model::Model;
-use crate::workload::phases::Lookups;
+use crate::workload::phases::LookupGroup;
 use crate::workload::random::{fill, mix};
 use crate::workload::record::to_hex;
 use crate::workload::trace::TraceFile;
@@ -63,7 +63,7 @@ pub(super) fn play(
 ) -> Result<u64> {
     progress.begin(&format!("{title}: trace"), trace.counts().ops());
     let default = Played { keyspace: run.keyspaces[0].clone(), model: Model::default() };
-    let row = run.meter.row(&Lookups { alpha: 0.0, ops: trace.counts().gets });
+    let row = run.meter.row(&LookupGroup { alpha: 0.0, ops: trace.counts().gets });
     let range_row = run.meter.range_row(None);
     let mut replay = Replay {
         run,

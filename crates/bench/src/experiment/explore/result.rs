@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use lsmx::format::BlockKind;
 use lsmx_simulator::Report;
-use lsmx_simulator::cost::Costs;
+use lsmx_simulator::cost_model::Costs;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::repeat::{Repeatable, Repeats};

@@ -1,0 +1,143 @@
+//! Expected misses of an LRU block cache whose blocks differ in popularity.
+//!
+//! Che's approximation: a block is cached if it was requested within the last `t` lookups, where `t` is
+//! such that all blocks requested in that time just fit. A block that was never requested misses,
+//! however large the cache is. The first lookups in a new tree therefore always miss.
+//!
+//! Source: Che, Tung, Wang, "Hierarchical Web Caching Systems", IEEE JSAC 20 (2002).
+
+use crate::math::zipf_weight;
+
+/// Steps of the binary search for the characteristic time.
+const SEARCH_STEPS: usize = 60;
+/// Upper bound of the characteristic time, in lookups: longer than any workload.
+const LOOKUPS_MAX: f64 = 1e15;
+
+/// Blocks that are equally popular.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct BlockGroup {
+    /// Number of blocks.
+    pub(crate) blocks: f64,
+    /// Blocks of the group that one lookup requests, on average.
+    pub(crate) requests_per_lookup: f64,
+}
+
+impl BlockGroup {
+    /// Returns the requests per lookup for a single block.
+    fn request_rate(&self) -> f64 {
+        if self.blocks > 0.0 { self.requests_per_lookup / self.blocks } else { 0.0 }
+    }
+}
+
+/// Returns the expected misses per lookup, over `lookups` that follow `lookups_before` others.
+///
+/// `cache_blocks` is the capacity of the cache in blocks.
+pub(crate) fn expected_misses(
+    groups: &[BlockGroup],
+    cache_blocks: f64,
+    lookups_before: f64,
+    lookups: f64,
+) -> f64 {
+    let t = characteristic_time(groups, cache_blocks);
+    let (from, to) = (lookups_before, lookups_before + lookups.max(1.0));
+    let miss_probability = |rate: f64| {
+        if rate <= 0.0 {
+            return 1.0;
+        }
+        let evicted = libm::exp(-rate * t);
+        if t <= from {
+            return evicted;
+        }
+        // Until the cache is full, only the first request of a block misses.
+        let filling = t.min(to);
+        let first = (libm::exp(-rate * from) - libm::exp(-rate * filling)) / rate;
+        (first + (to - filling) * evicted) / (to - from)
+    };
+    groups
+        .iter()
+        .map(|group| group.requests_per_lookup * miss_probability(group.request_rate()))
+        .sum()
+}
+
+/// Returns the number of lookups for which an unused block stays in the cache.
+fn characteristic_time(groups: &[BlockGroup], cache_blocks: f64) -> f64 {
+    let distinct_blocks = |t: f64| -> f64 {
+        groups.iter().map(|it| it.blocks * (1.0 - libm::exp(-it.request_rate() * t))).sum()
+    };
+    let (mut low, mut high) = (0.0, LOOKUPS_MAX);
+    if distinct_blocks(high) <= cache_blocks {
+        return high;
+    }
+    for _ in 0..SEARCH_STEPS {
+        let middle = f64::midpoint(low, high);
+        if distinct_blocks(middle) < cache_blocks { low = middle } else { high = middle }
+    }
+    low
+}
+
+/// Groups the blocks of a run by the most popular key in them, most popular first.
+///
+/// Key popularity follows zipf, and popular keys are scattered over the blocks. `requests_per_lookup` is
+/// the number of blocks of the run that one lookup requests.
+pub(crate) fn group_by_popularity(
+    blocks: f64,
+    keys: f64,
+    requests_per_lookup: f64,
+) -> Vec<BlockGroup> {
+    let all = zipf_weight(0.0, keys);
+    let mut groups: Vec<BlockGroup> = Vec::new();
+    let mut blocks_left = blocks;
+    let mut ranks: (f64, f64) = (0.0, 1.0);
+    while ranks.0 < keys && blocks >= 1.0 {
+        let to = ranks.1.min(keys);
+        let requests = requests_per_lookup * zipf_weight(ranks.0, to) / all;
+        // Some of these keys are in blocks that also hold a more popular key.
+        for group in &mut groups {
+            group.requests_per_lookup += requests * group.blocks / blocks;
+        }
+        let new_blocks = blocks_left * (1.0 - libm::exp(-(to - ranks.0) / blocks));
+        groups.push(BlockGroup {
+            blocks: new_blocks,
+            requests_per_lookup: requests * blocks_left / blocks,
+        });
+        blocks_left -= new_blocks;
+        ranks = (to, to * 2.0);
+    }
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expected_misses_of_even_blocks_is_the_share_that_does_not_fit() {
+        let even = [BlockGroup { blocks: 1000.0, requests_per_lookup: 1.0 }];
+        for fitting in [0.0, 250.0, 900.0] {
+            let found = expected_misses(&even, fitting, LOOKUPS_MAX, 1000.0);
+            assert!((found - (1.0 - fitting / 1000.0)).abs() < 1e-3, "{fitting}: {found}");
+        }
+        assert!(expected_misses(&even, 1000.0, LOOKUPS_MAX, 1000.0) < 1e-3);
+    }
+
+    #[test]
+    fn expected_misses_of_cold_cache_counts_first_requests() {
+        let even = [BlockGroup { blocks: 1000.0, requests_per_lookup: 1.0 }];
+        assert!(expected_misses(&even, 1e9, 0.0, 1.0) > 0.99);
+        // In a thousand lookups, the first request of each block misses.
+        let found = expected_misses(&even, 1e9, 0.0, 1000.0);
+        assert!((found - (1.0 - libm::exp(-1.0))).abs() < 1e-3, "{found}");
+        assert!(expected_misses(&even, 1e9, 1000.0, 1000.0) < found);
+    }
+
+    #[test]
+    fn expected_misses_of_popular_keys_is_low_in_a_small_cache() {
+        let groups = group_by_popularity(1000.0, 30_000.0, 1.0);
+        let blocks: f64 = groups.iter().map(|group| group.blocks).sum();
+        let requests: f64 = groups.iter().map(|group| group.requests_per_lookup).sum();
+        assert!((blocks - 1000.0).abs() < 1.0, "{blocks}");
+        assert!((requests - 1.0).abs() < 1e-6, "{requests}");
+        let found = expected_misses(&groups, 100.0, LOOKUPS_MAX, 1.0);
+        assert!((0.3..0.7).contains(&found), "{found}");
+    }
+}

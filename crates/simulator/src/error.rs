@@ -1,0 +1,35 @@
+//! Errors of a simulation.
+
+use crate::config::{BYTES_MAX, EstimatedSize, FLUSHES_MAX};
+
+/// Reason for which a simulation ended early.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The policy picked a job that cannot be applied to the tree.
+    #[error("{policy} picked an invalid job: {job}: {source}")]
+    Job {
+        /// Name of the policy.
+        policy: String,
+        /// Description of the job.
+        job: String,
+        /// Why the job is invalid.
+        source: Box<lsmx_compaction::Error>,
+    },
+    /// The policy still picks jobs after ten million jobs without a write.
+    #[error("{policy} never stops picking jobs")]
+    EndlessJobs {
+        /// Name of the policy.
+        policy: String,
+    },
+    /// The simulation exceeds [`FLUSHES_MAX`] or [`BYTES_MAX`].
+    #[error(
+        "about {:.0} flushes of {:.3e} bytes in total are too many: a simulation has at most \
+         {FLUSHES_MAX} flushes and {BYTES_MAX} bytes; write fewer entries or set a larger memtable",
+        .0.flushes, .0.bytes
+    )]
+    TooLarge(EstimatedSize),
+    /// The caller cancelled the simulation.
+    #[error("cancelled")]
+    Cancelled,
+}

@@ -1,0 +1,57 @@
+//! Simulated files that represent many tables, for policies that take whole runs.
+//!
+//! Such a policy picks the same jobs however a run is divided into files. A tree of tens of thousands of
+//! tables is then simulated with fewer, larger files. The report converts them back to tables.
+
+use lsmx_compaction::{CompactionPolicy, TableMeta};
+
+use crate::math::{round_to_u64, to_f64};
+
+/// Approximate number of files that the largest run keeps.
+const RUN_FILES: u64 = 500;
+/// Maximum size of a table ÷ its target size. Filter, footer and last entry exceed the target.
+const OVERSHOOT_RATIO: f64 = 1.01;
+
+/// Number of tables that one simulated file represents.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileGrouping {
+    pub(crate) tables_per_file: u64,
+    /// Target bytes of a table in the last job.
+    table_bytes: u64,
+}
+
+impl FileGrouping {
+    /// Returns the grouping for a tree that grows to `data_bytes`.
+    ///
+    /// Files are grouped only if the policy takes whole runs and a flush writes at most one table.
+    pub(crate) fn for_policy(
+        policy: &dyn CompactionPolicy,
+        data_bytes: u64,
+        table_bytes: u64,
+        flush_bytes: u64,
+    ) -> FileGrouping {
+        let can_group = !policy.is_file_based() && flush_bytes <= table_bytes;
+        let tables = data_bytes / table_bytes.max(1) / RUN_FILES;
+        FileGrouping { tables_per_file: if can_group { tables.max(1) } else { 1 }, table_bytes }
+    }
+
+    /// Returns the grouping in which each file is one table.
+    pub(crate) fn none() -> FileGrouping {
+        FileGrouping { tables_per_file: 1, table_bytes: 0 }
+    }
+
+    /// Sets the target bytes of a file for the next job, and returns those of a table.
+    pub(crate) fn set_file_bytes(&mut self, file_bytes: u64) -> u64 {
+        self.table_bytes = file_bytes / self.tables_per_file;
+        self.table_bytes
+    }
+
+    /// Returns the number of tables that a file represents.
+    pub(crate) fn table_count(&self, file: &TableMeta) -> u64 {
+        if self.tables_per_file == 1 {
+            return 1;
+        }
+        let table_bytes = to_f64(self.table_bytes.max(1)) * OVERSHOOT_RATIO;
+        round_to_u64((to_f64(file.bytes) / table_bytes).ceil()).max(1)
+    }
+}

@@ -1,0 +1,120 @@
+//! Iterator over one input run of a merge.
+
+use crate::entry_counts::EntryCounts;
+use crate::histogram::{Bin, Histogram};
+use crate::position::range_width;
+use crate::sampler::Sampler;
+
+/// One input run: its files in key order, read from front to back.
+#[derive(Debug)]
+pub(crate) struct MergeInput<'a> {
+    files: Vec<&'a Histogram>,
+    file_index: usize,
+    bin_index: usize,
+    /// Unread rest of the current bin; `None` at the end of the input.
+    bin: Option<Bin>,
+    /// First position of the unread rest.
+    position: u64,
+    /// Counts of the unread rest, by popularity class.
+    counts: Vec<EntryCounts>,
+    /// First and last position of the current file, both of which hold a key. `None` for memtables,
+    /// whose first and last keys are not known.
+    file_range: Option<(u64, u64)>,
+}
+
+impl<'a> MergeInput<'a> {
+    pub(crate) fn new(files: Vec<&'a Histogram>) -> MergeInput<'a> {
+        let mut input = MergeInput {
+            files,
+            file_index: 0,
+            bin_index: 0,
+            bin: None,
+            position: 0,
+            counts: Vec::new(),
+            file_range: None,
+        };
+        input.load_bin();
+        input
+    }
+
+    /// Returns the input for a part of a memtable.
+    pub(crate) fn from_memtable(writes: &'a Histogram) -> MergeInput<'a> {
+        MergeInput { file_range: None, ..MergeInput::new(vec![writes]) }
+    }
+
+    fn load_bin(&mut self) {
+        let Some(file) = self.files.get(self.file_index) else {
+            self.bin = None;
+            return;
+        };
+        self.bin = Some(file.bins[self.bin_index]);
+        self.position = file.bin_start(self.bin_index);
+        self.counts.clear();
+        self.counts.extend_from_slice(file.bin_counts(self.bin_index));
+        self.file_range = Some((file.start, file.end()));
+    }
+
+    /// Returns the first unread position, or `None` at the end of the input.
+    pub(crate) fn position(&self) -> Option<u64> {
+        self.bin.as_ref().map(|_| self.position)
+    }
+
+    /// Returns the last position up to which the density of the input is the same as at `at`.
+    pub(crate) fn constant_until(&self, at: u64) -> Option<u64> {
+        let bin = self.bin.as_ref()?;
+        Some(if self.position > at { self.position - 1 } else { bin.end })
+    }
+
+    /// Returns whether a file starts at `position`, so that a key is known to be there.
+    pub(crate) fn has_file_start_at(&self, position: u64) -> bool {
+        self.bin.is_some() && self.file_range.is_some_and(|(start, _)| start == position)
+    }
+
+    /// Returns whether a file that is being read at `at` ends at `position`.
+    pub(crate) fn has_file_end_at(&self, at: u64, position: u64) -> bool {
+        let ends_there = self.file_range.is_some_and(|(_, end)| end == position);
+        self.bin.is_some() && self.position <= at && ends_there
+    }
+
+    /// Moves the counts of `at..=to` into `out` and returns the bin of that interval.
+    ///
+    /// The density must be constant in the interval. Returns `None` if the input is empty there.
+    pub(crate) fn take(
+        &mut self,
+        at: u64,
+        to: u64,
+        sampler: &mut Sampler,
+        out: &mut [EntryCounts],
+    ) -> Option<Bin> {
+        let rest = self.bin.as_mut().filter(|_| self.position <= at)?;
+        let mut bin = *rest;
+        if bin.end <= to {
+            out.copy_from_slice(&self.counts);
+            self.bin_index += 1;
+            if self.bin_index == self.files[self.file_index].bins.len() {
+                self.bin_index = 0;
+                self.file_index += 1;
+            }
+            self.load_bin();
+            return Some(bin);
+        }
+        let share = range_width(at, to) / range_width(at, bin.end);
+        let (mut taken, mut left) = (0.0, 0.0);
+        for (part, rest) in out.iter_mut().zip(&mut self.counts) {
+            let entries = rest.entries();
+            let sampled =
+                if entries > 0.0 { sampler.binomial(entries, share) / entries } else { share };
+            *part = rest.scaled(sampled);
+            // The keys of a population are many and evenly spread, so their share is not sampled.
+            part.population = rest.population * share;
+            rest.subtract(part);
+            taken += entries * sampled;
+            left += entries * (1.0 - sampled);
+        }
+        bin.range_tombstones *= share;
+        rest.range_tombstones -= bin.range_tombstones;
+        bin.seqs = rest.seqs.split_off(taken, left, sampler);
+        self.position = to + 1;
+        Some(bin)
+    }
+}

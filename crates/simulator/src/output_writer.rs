@@ -1,0 +1,273 @@
+//! Writes the outputs of a simulated merge, split at the sizes of the engine's tables.
+
+use lsmx_compaction::{FileId, TableMeta};
+
+use crate::entry_counts::EntryCounts;
+use crate::histogram::{Bin, BinReducer, Histogram};
+use crate::math::round_to_u64;
+use crate::position::{POSITION_COUNT, key_range, range_width};
+use crate::sampler::Sampler;
+use crate::seq_range::SeqRange;
+use crate::split_points::SplitPoints;
+use crate::table_size::{EntryRates, EntryTotals, SizeModel};
+
+/// Number of entries below which an output is empty.
+const ENTRIES_MIN: f64 = 0.5;
+/// Bytes that no output reaches. A larger target size means a single output.
+const OUTPUT_BYTES_MAX: f64 = 1e18;
+/// Factor by which the key density may change before sizes are computed again.
+const DENSITY_STEP: f64 = 2.0;
+/// Maximum number of histograms kept for reuse.
+const SPARE_HISTOGRAMS_MAX: usize = 100;
+
+/// Times that all outputs of a job share.
+#[derive(Clone, Debug)]
+pub(crate) struct OutputTimes {
+    pub(crate) now_us: u64,
+    pub(crate) oldest_tombstone_us: Option<u64>,
+}
+
+/// A finished output. The caller sets its file id.
+#[derive(Debug)]
+pub(crate) struct MergeOutput {
+    pub(crate) shape: TableMeta,
+    pub(crate) contents: Histogram,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct WriteBuffers {
+    /// Histograms of removed files.
+    histograms: Vec<Histogram>,
+    /// Counts of a part of a bin.
+    counts: Vec<EntryCounts>,
+    reducer: BinReducer,
+}
+
+impl WriteBuffers {
+    /// Keeps the histograms of removed files for reuse.
+    pub(crate) fn recycle(&mut self, removed: impl Iterator<Item = Histogram>) {
+        self.histograms.extend(removed);
+        self.histograms.truncate(SPARE_HISTOGRAMS_MAX);
+    }
+}
+
+/// Writes the outputs of one job in key order.
+#[derive(Debug)]
+pub(crate) struct OutputWriter<'a> {
+    sizes: &'a SizeModel,
+    times: OutputTimes,
+    /// Maximum number of bins of an output.
+    bins_max: usize,
+    rates: EntryRates,
+    /// Key density for which `rates` was computed.
+    density: f64,
+    current: Option<OpenOutput>,
+    buffers: &'a mut WriteBuffers,
+    outputs: Vec<MergeOutput>,
+}
+
+/// The output being written.
+#[derive(Debug)]
+struct OpenOutput {
+    contents: Histogram,
+    totals: EntryTotals,
+    last_key: LastKey,
+    /// Sampled difference between the bytes of its entries and their expected bytes.
+    deviation_bytes: f64,
+}
+
+/// Range and mean distance from which the position of an output's last key is sampled.
+#[derive(Clone, Copy, Debug)]
+struct LastKey {
+    from: u64,
+    to: u64,
+    /// Mean distance between entries; 0 if a key is known to be at `to`.
+    gap: f64,
+}
+
+impl LastKey {
+    fn sample(&self, sampler: &mut Sampler) -> u64 {
+        if self.gap <= 0.0 {
+            return self.to;
+        }
+        let distance = round_to_u64(sampler.exponential() * self.gap);
+        self.to - distance.min(self.to.saturating_sub(self.from))
+    }
+}
+
+impl<'a> OutputWriter<'a> {
+    /// Returns a writer that expects about `output_count` outputs.
+    pub(crate) fn new(
+        sizes: &'a SizeModel,
+        times: OutputTimes,
+        bins_max: usize,
+        output_count: usize,
+        buffers: &'a mut WriteBuffers,
+    ) -> OutputWriter<'a> {
+        OutputWriter {
+            sizes,
+            times,
+            bins_max,
+            // The first bin has another density, so rates are computed then.
+            rates: EntryRates::default(),
+            density: 0.0,
+            current: None,
+            buffers,
+            outputs: Vec::with_capacity(output_count),
+        }
+    }
+
+    /// Returns the bytes that the engine's writer would report for the current output.
+    fn written_bytes(&self) -> f64 {
+        self.current.as_ref().map_or(0.0, |current| {
+            EntryRates::WRITTEN_BYTES_INITIAL
+                + self.rates.written_bytes(&current.totals)
+                + current.deviation_bytes
+        })
+    }
+
+    /// Adds the bin that starts at `from`, and ends outputs where `splits` requires.
+    ///
+    /// `keys_at_ends` states whether keys are known to be at the first and at the last position.
+    pub(crate) fn add_bin(
+        &mut self,
+        from: u64,
+        bin: Bin,
+        counts: &mut [EntryCounts],
+        keys_at_ends: (bool, bool),
+        splits: &mut SplitPoints<'_>,
+        sampler: &mut Sampler,
+    ) {
+        let (mut from, mut bin) = (from, bin);
+        let mut key_at_start = keys_at_ends.0;
+        loop {
+            let totals = EntryTotals::from_counts(counts, bin.range_tombstones);
+            let entries = totals.entries() + totals.range_tombstones;
+            if entries <= 0.0 {
+                return;
+            }
+            let width = range_width(from, bin.end);
+            self.update_rates(&totals, width);
+            let gap = width / (entries + 1.0);
+            if splits.split_before(from, self.written_bytes()) || self.current.is_none() {
+                self.finish_output(sampler);
+                let distance =
+                    if key_at_start { 0 } else { round_to_u64(sampler.exponential() * gap) };
+                from = from.saturating_add(distance).min(bin.end);
+                self.start_output(from, splits, sampler);
+            }
+            // The output ends before the first key that finds it full.
+            let room = (splits.file_bytes - self.written_bytes()).max(0.0);
+            let bytes = self.rates.written_bytes(&totals);
+            let Some(current) = self.current.as_mut() else { return };
+            let fitting = if bytes > 0.0 { entries * room / bytes } else { entries };
+            let fitting = libm::ceil(fitting.max(1.0));
+            // A single position cannot be divided.
+            if fitting >= entries - ENTRIES_MIN || from >= bin.end {
+                current.contents.push(bin, counts);
+                current.totals.add(&totals);
+                let gap = if keys_at_ends.1 { 0.0 } else { gap };
+                current.last_key = LastKey { from, to: bin.end, gap };
+                return;
+            }
+            let share = fitting / entries;
+            let offset = round_to_u64(sampler.order_statistic(fitting, entries) * width);
+            let end = from.saturating_add(offset).clamp(from, bin.end - 1);
+            let part = &mut self.buffers.counts;
+            part.clear();
+            part.extend(counts.iter().map(|all| all.scaled(share)));
+            let range_tombstones = bin.range_tombstones * share;
+            let seqs = bin.seqs.split_off(fitting, entries - fitting, sampler);
+            current.contents.push(Bin { end, range_tombstones, seqs }, part);
+            current.totals.add(&EntryTotals::from_counts(part, range_tombstones));
+            current.last_key = LastKey { from, to: end, gap: 0.0 };
+            for (all, part) in counts.iter_mut().zip(&*part) {
+                all.subtract(part);
+            }
+            bin.range_tombstones -= range_tombstones;
+            from = end + 1;
+            key_at_start = false;
+        }
+    }
+
+    /// Starts an output whose first key is at a position.
+    fn start_output(&mut self, first: u64, splits: &SplitPoints<'_>, sampler: &mut Sampler) {
+        let mut contents = self.buffers.histograms.pop().unwrap_or_default();
+        contents.reset(first);
+        let deviation_bytes = if splits.file_bytes < OUTPUT_BYTES_MAX {
+            sampler.normal() * self.rates.written_bytes_deviation(splits.file_bytes)
+        } else {
+            0.0
+        };
+        let last_key = LastKey { from: first, to: first, gap: 0.0 };
+        let totals = EntryTotals::default();
+        self.current = Some(OpenOutput { contents, totals, last_key, deviation_bytes });
+    }
+
+    /// Computes the entry sizes again if the key density has changed by [`DENSITY_STEP`].
+    fn update_rates(&mut self, totals: &EntryTotals, width: f64) {
+        let density = totals.entries() * POSITION_COUNT / width;
+        if density > self.density * DENSITY_STEP || density * DENSITY_STEP < self.density {
+            let mut all = self.current.as_ref().map_or_else(EntryTotals::default, |it| it.totals);
+            all.add(totals);
+            self.rates = self.sizes.entry_rates(&all, density);
+            self.density = density;
+        }
+    }
+
+    /// Finishes the current output, if any. Empty outputs are discarded.
+    pub(crate) fn finish_output(&mut self, sampler: &mut Sampler) {
+        let Some(OpenOutput { mut contents, totals, last_key, .. }) = self.current.take() else {
+            return;
+        };
+        let entries = totals.entries();
+        if entries + totals.range_tombstones < ENTRIES_MIN || contents.bins.is_empty() {
+            self.buffers.histograms.push(contents);
+            return;
+        }
+        contents.set_end(last_key.sample(sampler).max(contents.start));
+        let range_tombstones = contents.bins.iter().map(|bin| bin.range_tombstones).sum::<f64>();
+        let mut seqs = SeqRange::EMPTY;
+        contents.bins.iter().for_each(|bin| seqs.extend(&bin.seqs));
+        self.buffers.reducer.reduce(&mut contents, self.bins_max);
+        let shape = self.file_shape(&contents, &totals, range_tombstones, seqs);
+        self.outputs.push(MergeOutput { shape, contents });
+    }
+
+    /// Returns the shape that policies see, without file id and creation number.
+    fn file_shape(
+        &self,
+        contents: &Histogram,
+        totals: &EntryTotals,
+        range_tombstones: f64,
+        seqs: SeqRange,
+    ) -> TableMeta {
+        let (start, end) = (contents.start, contents.end());
+        let entries = totals.entries();
+        let density = entries * POSITION_COUNT / range_width(start, end);
+        let bytes = self.sizes.table_size(totals, density).total_bytes;
+        let tombstones = round_to_u64(totals.tombstones + range_tombstones);
+        TableMeta {
+            id: FileId(0),
+            range: key_range(start, end),
+            bytes: round_to_u64(bytes).max(1),
+            entries: round_to_u64(entries).max(1),
+            tombstones,
+            // Any number of the file will do, since the simulator takes no snapshots.
+            tombstone_seq_smallest: (tombstones > 0).then_some(seqs.smallest),
+            value_bytes: round_to_u64(self.sizes.value_bytes_of(totals)),
+            oldest_tombstone_us: self.times.oldest_tombstone_us.filter(|_| tombstones > 0),
+            seq_smallest: seqs.smallest,
+            seq_largest: seqs.largest,
+            last_read_us: self.times.now_us,
+            created_us: self.times.now_us,
+            creation: 0,
+        }
+    }
+
+    /// Finishes the current output and returns all outputs in key order.
+    pub(crate) fn finish(mut self, sampler: &mut Sampler) -> Vec<MergeOutput> {
+        self.finish_output(sampler);
+        self.outputs
+    }
+}

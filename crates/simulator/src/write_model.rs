@@ -1,0 +1,412 @@
+//! The keys that a workload writes: contents of one memtable at its flush.
+//!
+//! A position is a rank in key order, so keys are evenly spread over positions whatever their
+//! distribution. A distribution only determines where keys are inserted over time: anywhere (most), at
+//! the end (`sequential`), or in a moving window (`shifting`).
+//!
+//! Updates, deletes and merges access present keys. Keys are grouped into popularity classes; all keys of
+//! a class are equally popular. A memtable with many writes leaves a present key untouched with
+//! probability e⁻ˡ, where l is the mean number of accesses per key. Accesses to keys that the memtable
+//! itself inserts add no further entry.
+
+use crate::entry_counts::EntryCounts;
+use crate::histogram::{Bin, Histogram};
+use crate::math::{len_to_u64, ratio, round_to_u64, to_f64, zipf_weight};
+use crate::position::position_at_share;
+use crate::seq_range::SeqRange;
+use crate::workload::{
+    Distribution, NORMAL_DEVIATION, Phase, RANGE_DELETE_RECORDS, WINDOW_SHARE, WINDOWS,
+};
+
+/// Number of popularity ranks of a class ÷ that of the previous class.
+const CLASS_GROWTH: f64 = 4.0;
+/// Number of popularity classes of a zipf distribution.
+const ZIPF_CLASSES: usize = 14;
+/// Number of zones of the key domain for distributions that depend on the position.
+const ZONES: usize = 200;
+
+/// Numbers of writes by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct WriteCounts {
+    pub(crate) inserts: f64,
+    pub(crate) updates: f64,
+    pub(crate) deletes: f64,
+    pub(crate) merges: f64,
+    pub(crate) range_deletes: f64,
+}
+
+impl WriteCounts {
+    pub(crate) fn from_phase(phase: &Phase) -> WriteCounts {
+        WriteCounts {
+            inserts: to_f64(phase.inserts),
+            updates: to_f64(phase.updates),
+            deletes: to_f64(phase.deletes),
+            merges: to_f64(phase.merges),
+            range_deletes: to_f64(phase.range_deletes),
+        }
+    }
+
+    pub(crate) fn total(&self) -> f64 {
+        self.inserts + self.updates + self.deletes + self.merges + self.range_deletes
+    }
+
+    pub(crate) fn scaled(&self, share: f64) -> WriteCounts {
+        self.zip_with(self, |count, _| count * share)
+    }
+
+    pub(crate) fn add(&mut self, other: &WriteCounts) {
+        *self = self.zip_with(other, |count, other| count + other);
+    }
+
+    fn zip_with(&self, other: &WriteCounts, f: impl Fn(f64, f64) -> f64) -> WriteCounts {
+        WriteCounts {
+            inserts: f(self.inserts, other.inserts),
+            updates: f(self.updates, other.updates),
+            deletes: f(self.deletes, other.deletes),
+            merges: f(self.merges, other.merges),
+            range_deletes: f(self.range_deletes, other.range_deletes),
+        }
+    }
+}
+
+/// A part of the key domain into which inserts fall, as shares of the domain.
+#[derive(Clone, Copy, Debug)]
+struct InsertRange {
+    from: f64,
+    to: f64,
+    /// Share of the inserts that fall into this range.
+    share: f64,
+}
+
+/// Share of a popularity class in the keys and in the accesses.
+#[derive(Clone, Copy, Debug)]
+struct ClassShare {
+    keys: f64,
+    accesses: f64,
+}
+
+/// State of the key domain after the writes so far.
+#[derive(Clone, Debug)]
+pub(crate) struct WriteModel {
+    /// Distribution by which keys are inserted: that of the first phase.
+    insert_distribution: Distribution,
+    /// Records of the whole workload.
+    records: f64,
+    /// Records inserted so far.
+    inserted: f64,
+    /// Share of the key domain that sequential accesses have passed in the current round.
+    sequential_share: f64,
+    /// Number of present keys by zone of the key domain.
+    live_by_zone: Vec<f64>,
+    class_count: usize,
+    /// Number of more popular ranks before each class.
+    class_starts: Vec<f64>,
+    /// Whether the last writes took the number of keys past a power of two.
+    has_new_popularity: bool,
+}
+
+impl WriteModel {
+    pub(crate) fn new(phases: &[Phase]) -> WriteModel {
+        let insert_distribution =
+            phases.first().map_or(Distribution::Uniform, |phase| phase.distribution);
+        let records: u64 = phases.iter().map(|phase| phase.inserts).sum();
+        let has_zipf_writes = phases.iter().any(|phase| {
+            phase.distribution == Distribution::Zipf
+                && phase.updates + phase.deletes + phase.merges > 0
+        });
+        let class_count = if has_zipf_writes { ZIPF_CLASSES } else { 1 };
+        let depends_on_position = phases.iter().any(|phase| {
+            matches!(phase.distribution, Distribution::Sequential | Distribution::Shifting)
+                || phase.distribution != insert_distribution
+        });
+        let zones = if depends_on_position { ZONES } else { 1 };
+        let class_starts = (0..class_count)
+            .scan(0.0, |next, class| {
+                let start = *next;
+                *next = if class == 0 { 1.0 } else { *next * CLASS_GROWTH };
+                Some(start)
+            })
+            .collect();
+        WriteModel {
+            insert_distribution,
+            records: to_f64(records).max(1.0),
+            inserted: 0.0,
+            sequential_share: 0.0,
+            live_by_zone: vec![0.0; zones],
+            class_count,
+            class_starts,
+            has_new_popularity: false,
+        }
+    }
+
+    pub(crate) fn class_count(&self) -> usize {
+        self.class_count
+    }
+
+    pub(crate) fn live_keys(&self) -> f64 {
+        self.live_by_zone.iter().sum()
+    }
+
+    /// Returns the number of records of the whole workload, including those not yet inserted.
+    pub(crate) fn records(&self) -> f64 {
+        self.records
+    }
+
+    /// Returns the shares of each popularity class when `keys` keys have been inserted.
+    fn class_shares(&self, is_zipf: bool, keys: f64) -> Vec<ClassShare> {
+        let keys = keys.max(1.0);
+        let mut shares: Vec<ClassShare> = Vec::with_capacity(self.class_count);
+        for class in 0..self.class_count {
+            let from = self.class_starts[class].min(keys);
+            let to = self.class_starts.get(class + 1).map_or(keys, |next| next.min(keys));
+            let accesses = if is_zipf { zipf_weight(from, to) } else { to - from };
+            shares.push(ClassShare { keys: (to - from) / keys, accesses });
+        }
+        let sum: f64 = shares.iter().map(|share| share.accesses).sum();
+        for share in &mut shares {
+            share.accesses = ratio(share.accesses, sum);
+        }
+        shares
+    }
+
+    /// Returns the parts of the key domain into which the next `count` inserts fall.
+    fn insert_ranges(&self, count: f64) -> Vec<InsertRange> {
+        let n = self.records;
+        match self.insert_distribution {
+            Distribution::Sequential => {
+                let (from, to) = (self.inserted / n, (self.inserted + count) / n);
+                vec![InsertRange { from, to, share: 1.0 }]
+            }
+            Distribution::Shifting => {
+                let window = (n / to_f64(WINDOWS)).ceil();
+                let (mut at, end) = (self.inserted, self.inserted + count);
+                let mut ranges = Vec::new();
+                while at < end - 1e-9 {
+                    let start = libm::floor(at / window) * window;
+                    let until = (start + window).min(end);
+                    let window_end = (start + window).min(n);
+                    let share = ratio(until - at, count);
+                    ranges.push(InsertRange { from: start / n, to: window_end / n, share });
+                    at = until;
+                }
+                ranges
+            }
+            _ => vec![InsertRange { from: 0.0, to: 1.0, share: 1.0 }],
+        }
+    }
+
+    /// Returns the weight of each zone for the next `count` accesses to present keys.
+    ///
+    /// `progress` is the share of the phase that is done.
+    fn zone_weights(&mut self, phase: &Phase, count: f64, progress: f64) -> Vec<f64> {
+        let zones = self.live_by_zone.len();
+        if zones == 1 {
+            return vec![1.0];
+        }
+        let live = self.live_by_zone.clone();
+        let width = 1.0 / to_f64(len_to_u64(zones));
+        // Weights proportional to the overlap with a part of the domain. Empty zones get none.
+        let overlap = |from: f64, to: f64| -> Vec<f64> {
+            (0..zones)
+                .map(|zone| {
+                    let start = to_f64(len_to_u64(zone)) * width;
+                    let common = (to.min(start + width) - from.max(start)).max(0.0);
+                    if live[zone] > 0.0 { common } else { 0.0 }
+                })
+                .collect()
+        };
+        // `share` of the accesses follow `weights`, the others the number of present keys.
+        let mix = |weights: Vec<f64>, share: f64| -> Vec<f64> {
+            let (sum, live_sum) = (weights.iter().sum::<f64>(), live.iter().sum::<f64>());
+            if sum <= 0.0 {
+                return live.clone();
+            }
+            weights
+                .iter()
+                .zip(&live)
+                .map(|(weight, live)| share * weight / sum + (1.0 - share) * ratio(*live, live_sum))
+                .collect()
+        };
+        match phase.distribution {
+            Distribution::Sequential => {
+                let present = (self.inserted / self.records).max(width);
+                let from = self.sequential_share % present;
+                self.sequential_share = from + count / self.records;
+                let mut weights = overlap(from, from + count / self.records);
+                let next_round = overlap(0.0, self.sequential_share - present);
+                for (weight, more) in weights.iter_mut().zip(next_round) {
+                    *weight += more;
+                }
+                mix(weights, 1.0)
+            }
+            Distribution::Shifting => {
+                let is_loading = self.inserted < self.records;
+                let window = 1.0 / to_f64(WINDOWS) * (self.inserted / self.records);
+                let weights = if is_loading && self.insert_distribution == Distribution::Shifting {
+                    let to = self.inserted / self.records;
+                    overlap(to - window, to)
+                } else if is_loading {
+                    live.clone()
+                } else {
+                    let from = progress * (1.0 - window);
+                    overlap(from, from + window)
+                };
+                mix(weights, WINDOW_SHARE)
+            }
+            Distribution::Normal | Distribution::PrefixZipf
+                if phase.distribution != self.insert_distribution =>
+            {
+                let density = |zone: usize| {
+                    let at = (to_f64(len_to_u64(zone)) + 0.5) * width;
+                    if live[zone] > 0.0 { access_density(phase.distribution, at) } else { 0.0 }
+                };
+                mix((0..zones).map(density).collect(), 1.0)
+            }
+            _ => live,
+        }
+    }
+
+    /// Redistributes the entries of a file over the popularity classes.
+    ///
+    /// Keys change their popularity whenever their number has doubled.
+    pub(crate) fn reassign_popularity(&self, file: &mut Histogram) {
+        let shares = self.class_shares(true, self.inserted);
+        for classes in file.counts.chunks_mut(self.class_count) {
+            let mut all = EntryCounts::default();
+            classes.iter().for_each(|counts| all.add(counts));
+            for (counts, share) in classes.iter_mut().zip(&shares) {
+                *counts = all.scaled(share.keys);
+            }
+        }
+    }
+
+    /// Returns whether keys changed their popularity with the last writes.
+    pub(crate) fn has_new_popularity(&self) -> bool {
+        self.class_count > 1 && self.has_new_popularity
+    }
+
+    /// Applies writes of a phase, and returns what a memtable that received them holds at its flush.
+    ///
+    /// `progress` is the share of the phase that is done, `seqs` the sequence numbers of the writes.
+    pub(crate) fn write(
+        &mut self,
+        phase: &Phase,
+        writes: &WriteCounts,
+        progress: f64,
+        seqs: SeqRange,
+    ) -> Histogram {
+        let keys = self.inserted + writes.inserts / 2.0;
+        let class_shares = self.class_shares(phase.distribution == Distribution::Zipf, keys);
+        let inserts = self.insert_ranges(writes.inserts);
+        let accesses = writes.updates + writes.deletes + writes.merges;
+        let zone_weights = self.zone_weights(phase, accesses, progress);
+        let weight_sum: f64 = zone_weights.iter().sum();
+        let mut memtable = Histogram::with_start(0);
+        let mut counts = vec![EntryCounts::default(); self.class_count];
+        let mut live_changes = Vec::new();
+        for (from, to) in self.uniform_ranges(&inserts) {
+            let zone = self.zone_at((from + to) / 2.0);
+            let zone_width = 1.0 / to_f64(len_to_u64(self.live_by_zone.len()));
+            let zone_share = ((to - from) / zone_width).min(1.0);
+            let access_share = ratio(zone_weights[zone], weight_sum) * zone_share;
+            let inserted: f64 = inserts
+                .iter()
+                .map(|range| {
+                    let common = (to.min(range.to) - from.max(range.from)).max(0.0);
+                    writes.inserts * range.share * ratio(common, range.to - range.from)
+                })
+                .sum();
+            for (counts, share) in counts.iter_mut().zip(&class_shares) {
+                let present = self.live_by_zone[zone] * zone_share * share.keys;
+                let accesses = writes.scaled(access_share * share.accesses);
+                *counts = memtable_counts(present, inserted * share.keys, &accesses);
+            }
+            live_changes.push((zone, inserted - writes.deletes * access_share));
+            let range_tombstones = writes.range_deletes * access_share;
+            if range_tombstones > 0.0 {
+                // Range deletes also cover records that are not inserted yet; those are not deleted.
+                let covered =
+                    range_tombstones * to_f64(RANGE_DELETE_RECORDS) / ((to - from) * self.records);
+                let left = libm::exp(-covered);
+                let deleted = self.live_by_zone[zone] * zone_share * (1.0 - left);
+                live_changes.push((zone, -deleted));
+            }
+            let end = position_at_share(to).saturating_sub(1).max(memtable.end());
+            if memtable.bins.is_empty() {
+                memtable.start = position_at_share(from);
+            }
+            memtable.push(Bin { end, range_tombstones, seqs }, &counts);
+        }
+        for (zone, keys) in live_changes {
+            self.live_by_zone[zone] = (self.live_by_zone[zone] + keys).max(0.0);
+        }
+        let doublings = |inserted: f64| libm::ceil(libm::log2(inserted.max(1.0)));
+        self.has_new_popularity =
+            doublings(self.inserted + writes.inserts) > doublings(self.inserted);
+        self.inserted += writes.inserts;
+        memtable
+    }
+
+    /// Returns the parts of the key domain in which inserts and accesses have a constant density.
+    fn uniform_ranges(&self, inserts: &[InsertRange]) -> Vec<(f64, f64)> {
+        let zones = self.live_by_zone.len();
+        let mut ends: Vec<f64> =
+            (0..=zones).map(|zone| to_f64(len_to_u64(zone)) / to_f64(len_to_u64(zones))).collect();
+        ends.extend(inserts.iter().flat_map(|range| [range.from.min(1.0), range.to.min(1.0)]));
+        ends.sort_by(f64::total_cmp);
+        ends.dedup();
+        ends.windows(2).map(|pair| (pair[0], pair[1])).collect()
+    }
+
+    /// Returns the zone at a share of the key domain.
+    fn zone_at(&self, share: f64) -> usize {
+        let zones = len_to_u64(self.live_by_zone.len());
+        let zone = (share * to_f64(zones)).clamp(0.0, to_f64(zones - 1));
+        usize::try_from(round_to_u64(libm::floor(zone))).unwrap_or(0)
+    }
+}
+
+/// Returns the entries of a memtable for one popularity class.
+///
+/// `present` is the number of keys before the writes, `inserts` the number of new keys.
+fn memtable_counts(present: f64, inserts: f64, accesses: &WriteCounts) -> EntryCounts {
+    let after = (present + inserts - accesses.deletes).max(1.0);
+    // Mean number of accesses to a key that was present before, while the number of keys changes.
+    let accesses_per_key = |count: f64| {
+        if present <= 0.0 {
+            return 0.0;
+        }
+        let growth = after / present;
+        if (growth - 1.0).abs() < 1e-6 {
+            count / present
+        } else {
+            count * libm::log(growth) / (after - present)
+        }
+    };
+    let untouched = |count: f64| libm::exp(-accesses_per_key(count));
+    let pending_tombstones = present * (1.0 - untouched(accesses.deletes));
+    let population = present - pending_tombstones;
+    let updated = population * (1.0 - untouched(accesses.updates));
+    let operands = (population - updated) * (1.0 - untouched(accesses.merges));
+    let matched_tombstones = (accesses.deletes - pending_tombstones).clamp(0.0, inserts);
+    EntryCounts {
+        inserted: inserts - matched_tombstones,
+        updated,
+        operands,
+        pending_tombstones,
+        matched_tombstones,
+        population,
+    }
+}
+
+/// Returns the density of accesses at a share of the key domain, relative to its maximum.
+fn access_density(distribution: Distribution, at: f64) -> f64 {
+    match distribution {
+        Distribution::Normal => {
+            let x = (at - 0.5) / NORMAL_DEVIATION;
+            libm::exp(-x * x / 2.0)
+        }
+        // Popular prefixes are scattered, so the density of a zone with several of them is even.
+        _ => 1.0,
+    }
+}
