@@ -366,7 +366,7 @@ fn simulate_with_grouped_files_agrees_with_single_tables() {
 }
 
 #[test]
-fn looks_at_files_is_set_for_presets_that_choose_files() {
+fn is_file_based_is_true_for_presets_that_choose_files() {
     let by_run = [Preset::Full, Preset::FullPreemptive, Preset::Universal, Preset::Fluid];
     for preset in by_run {
         assert!(!build_policy(preset).is_file_based(), "{preset:?}");
