@@ -5,8 +5,7 @@
 //!            then, except for tombstones: value length varint · value
 //!
 //!            code 5, a range delete, whose key is the start of the range, has instead of a value:
-//!            end kind u8, 0 = a key follows, 1 = the end of the keyspace
-//!            only for end kind 0: end length varint · end, exclusive
+//!            the end of the range, `range_end.rs`
 //! ```
 //!
 //! Codes of entries are the numbers of their kinds in tables. A range delete is not an entry kind.
@@ -19,10 +18,10 @@ use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint, varint_len};
 use lsmx_base::key::EntryKind;
 use lsmx_base::malformed::Malformed;
 
+use crate::format::range_end::{decode_range_end, put_range_end};
+
 /// Code of a range delete. Codes 0 to 4 and 0x80 are entry kinds, or reserved for them.
 const RANGE_DELETE: u8 = 5;
-const END_KEY: u8 = 0;
-const END_OF_KEYSPACE: u8 = 1;
 
 /// Appends an operation on one key to a payload.
 pub(crate) fn put_operation(
@@ -57,13 +56,7 @@ pub(crate) fn put_range_delete(
     payload.push(RANGE_DELETE);
     put_varint(payload, u64::from(keyspace));
     put_bytes(payload, start);
-    match end {
-        Some(end) => {
-            payload.push(END_KEY);
-            put_bytes(payload, end);
-        }
-        None => payload.push(END_OF_KEYSPACE),
-    }
+    put_range_end(payload, end);
 }
 
 /// Effect of an operation. Ranges are positions in the payload.
@@ -130,17 +123,11 @@ impl<'a> BatchOperations<'a> {
         let code = self.rest.u8("kind of an operation")?;
         let kind = EntryKind::from_u8(code);
         if kind.is_none() && code != RANGE_DELETE {
-            return Err(Malformed::Field {
-                what: "kind of an operation",
-                found: u64::from(code),
-                expected: "a known kind",
-            });
+            return Err(Malformed::field("kind of an operation", u64::from(code), "a known kind"));
         }
         let keyspace = self.rest.varint("keyspace of an operation")?;
-        let keyspace = u32::try_from(keyspace).map_err(|_| Malformed::Field {
-            what: "keyspace of an operation",
-            found: keyspace,
-            expected: "at most 32 bits",
+        let keyspace = u32::try_from(keyspace).map_err(|_| {
+            Malformed::field("keyspace of an operation", keyspace, "at most 32 bits")
         })?;
         let key = self.decode_bytes("key of an operation")?;
         let action = match kind {
@@ -159,21 +146,13 @@ impl<'a> BatchOperations<'a> {
         &mut self,
         start: &Range<usize>,
     ) -> Result<Option<Range<usize>>, Malformed> {
-        match self.rest.u8("end kind of a range delete")? {
-            END_OF_KEYSPACE => Ok(None),
-            END_KEY => {
-                let end = self.decode_bytes("end of a range delete")?;
-                if self.payload[end.clone()] <= self.payload[start.clone()] {
-                    return Err(Malformed::Order { what: "start and end of a range delete are" });
-                }
-                Ok(Some(end))
-            }
-            other => Err(Malformed::Field {
-                what: "end kind of a range delete",
-                found: u64::from(other),
-                expected: "0 (a key) or 1 (the end of the keyspace)",
-            }),
+        let Some(end) = decode_range_end(&mut self.rest, "end of a range delete")? else {
+            return Ok(None);
+        };
+        if *end <= self.payload[start.clone()] {
+            return Err(Malformed::Order { what: "start and end of a range delete are" });
         }
+        Ok(Some(self.rest.offset() - end.len()..self.rest.offset()))
     }
 }
 
@@ -193,6 +172,7 @@ impl Iterator for BatchOperations<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::flipped_bits;
 
     fn sample() -> Vec<u8> {
         let mut payload = Vec::new();
@@ -253,9 +233,7 @@ mod tests {
     #[test]
     fn batch_flipped_bit_does_not_panic() {
         let payload = sample();
-        for bit in 0..payload.len() * 8 {
-            let mut flipped = payload.clone();
-            flipped[bit / 8] ^= 1 << (bit % 8);
+        for (_, flipped) in flipped_bits(&payload) {
             for operation in BatchOperations::new(&flipped).flatten() {
                 let end = match &operation.action {
                     BatchAction::Entry { value, .. } => value.end,

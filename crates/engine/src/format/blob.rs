@@ -214,26 +214,26 @@ impl ValuePointer {
             value_bytes: decoder.varint("value bytes of a value pointer")?,
         };
         if !decoder.is_empty() {
-            return Err(Malformed::Field {
-                what: "bytes after a value pointer",
-                found: len_u64(decoder.remaining()),
-                expected: "0",
-            });
+            return Err(Malformed::field(
+                "bytes after a value pointer",
+                len_u64(decoder.remaining()),
+                "0",
+            ));
         }
         let bytes = len_u64(BLOB_RECORD_BYTES_MIN)..=BLOB_RECORD_BYTES_MAX;
         if !bytes.contains(&pointer.bytes) {
-            return Err(Malformed::Field {
-                what: "record bytes of a value pointer",
-                found: pointer.bytes,
-                expected: "the size of a record",
-            });
+            return Err(Malformed::field(
+                "record bytes of a value pointer",
+                pointer.bytes,
+                "the size of a record",
+            ));
         }
         if pointer.value_bytes > VALUE_BYTES_MAX {
-            return Err(Malformed::Field {
-                what: "value bytes of a value pointer",
-                found: pointer.value_bytes,
-                expected: "at most 1 GiB",
-            });
+            return Err(Malformed::field(
+                "value bytes of a value pointer",
+                pointer.value_bytes,
+                "at most 1 GiB",
+            ));
         }
         Ok(pointer)
     }
@@ -246,11 +246,11 @@ impl ValuePointer {
         let limit = file_bytes.saturating_sub(len_u64(BLOB_TRAILER_BYTES));
         let end = self.offset.checked_add(self.bytes);
         if self.offset < len_u64(BLOB_HEADER_BYTES) || end.is_none_or(|end| end > limit) {
-            return Err(Malformed::Field {
-                what: "offset of a value pointer",
-                found: self.offset,
-                expected: "an offset among the records of its file",
-            });
+            return Err(Malformed::field(
+                "offset of a value pointer",
+                self.offset,
+                "an offset among the records of its file",
+            ));
         }
         Ok(())
     }
@@ -303,11 +303,7 @@ pub(crate) fn record_bytes(head: &[u8]) -> Result<u64, Malformed> {
     };
     let found = u64::from(bytes);
     if !(len_u64(BLOB_RECORD_BYTES_MIN)..=BLOB_RECORD_BYTES_MAX).contains(&found) {
-        return Err(Malformed::Field {
-            what: "bytes of a blob record",
-            found,
-            expected: "the size of a record",
-        });
+        return Err(Malformed::field("bytes of a blob record", found, "the size of a record"));
     }
     Ok(found)
 }
@@ -343,21 +339,21 @@ impl<'a> BlobRecord<'a> {
         let stored_bytes = record_bytes(bytes)?;
         if stored_bytes != len_u64(bytes.len()) {
             let (what, expected) = ("bytes of a blob record", "the size in its value pointer");
-            return Err(Malformed::Field { what, found: stored_bytes, expected });
+            return Err(Malformed::field(what, stored_bytes, expected));
         }
         let mut decoder = Decoder::with_offset(bytes, CHECKSUM_BYTES + size_of::<u32>());
         let compression = decoder.u8("compression of a value")?;
         let Some(compression) = Compression::from_u8(compression) else {
-            return Err(Malformed::Field {
-                what: "compression of a value",
-                found: u64::from(compression),
-                expected: "0 (none) or 1 (lz4)",
-            });
+            return Err(Malformed::field(
+                "compression of a value",
+                u64::from(compression),
+                "0 (none) or 1 (lz4)",
+            ));
         };
         let seq = decoder.varint("sequence number of a value")?;
         if seq > SeqNo::MAX.0 {
             let (what, expected) = ("sequence number of a value", "at most 2^56 - 1");
-            return Err(Malformed::Field { what, found: seq, expected });
+            return Err(Malformed::field(what, seq, expected));
         }
         let key = decoder.bytes("key of a value")?;
         let stored = decoder.take("value", decoder.remaining())?;
@@ -397,11 +393,7 @@ impl<'a> BlobRecord<'a> {
         };
         if len_u64(value.len()) != value_bytes {
             let (what, found) = ("bytes of a value", len_u64(value.len()));
-            return Err(Malformed::Field {
-                what,
-                found,
-                expected: "the size in its value pointer",
-            });
+            return Err(Malformed::field(what, found, "the size in its value pointer"));
         }
         Ok(value)
     }
@@ -443,6 +435,7 @@ impl std::ops::Deref for BlobValue<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::flipped_bits;
 
     const SAMPLE_HEADER: BlobHeader = BlobHeader { keyspace: 3, uid: 0xfeed, number: 9 };
     const TRAILER: BlobTrailer = BlobTrailer { records: 5, value_bytes: 4_000, uid: 0xfeed };
@@ -475,9 +468,7 @@ mod tests {
             (TRAILER.encode(99), |bytes| BlobTrailer::decode(bytes, 0xfeed, 99).is_ok());
         for (bytes, decodes) in [header, trailer] {
             assert!(decodes(&bytes));
-            for bit in 0..bytes.len() * 8 {
-                let mut damaged = bytes.clone();
-                damaged[bit / 8] ^= 1 << (bit % 8);
+            for (bit, damaged) in flipped_bits(&bytes) {
                 assert!(!decodes(&damaged), "bit {bit}");
             }
             for len in 0..bytes.len() {
@@ -509,9 +500,7 @@ mod tests {
             [(&b"a value"[..], Compression::None), (&[3; 300], Compression::Lz4)]
         {
             let bytes = record(value, compression);
-            for bit in 0..bytes.len() * 8 {
-                let mut damaged = bytes.clone();
-                damaged[bit / 8] ^= 1 << (bit % 8);
+            for (bit, damaged) in flipped_bits(&bytes) {
                 assert!(BlobRecord::decode(&damaged, 7, 40).is_err(), "bit {bit}");
             }
             for len in 0..bytes.len() {

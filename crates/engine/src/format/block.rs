@@ -81,11 +81,11 @@ impl Handle {
     /// # Errors
     /// Fails on overflow.
     pub(crate) fn end(self) -> Result<u64, Malformed> {
-        self.offset.checked_add(self.bytes).ok_or(Malformed::Field {
-            what: "block handle offset",
-            found: self.offset,
-            expected: "an offset inside the file",
-        })
+        self.offset.checked_add(self.bytes).ok_or(Malformed::field(
+            "block handle offset",
+            self.offset,
+            "an offset inside the file",
+        ))
     }
 
     /// Checks that the block fits into the first `limit` bytes of a file.
@@ -94,18 +94,14 @@ impl Handle {
     /// Fails if it does not fit, or is not larger than a trailer.
     pub(crate) fn check(self, limit: u64) -> Result<(), Malformed> {
         if self.bytes <= len_u64(TRAILER_BYTES) {
-            return Err(Malformed::Field {
-                what: "block handle size",
-                found: self.bytes,
-                expected: "more than a trailer",
-            });
+            return Err(Malformed::field("block handle size", self.bytes, "more than a trailer"));
         }
         if self.end()? > limit {
-            return Err(Malformed::Field {
-                what: "block handle end",
-                found: self.end()?,
-                expected: "an offset inside the file",
-            });
+            return Err(Malformed::field(
+                "block handle end",
+                self.end()?,
+                "an offset inside the file",
+            ));
         }
         Ok(())
     }
@@ -246,11 +242,11 @@ fn check(
     let compression = block[payload_bytes + 1];
     match Compression::from_u8(compression) {
         Some(compression) => Ok((payload_bytes, compression)),
-        None => Err(Malformed::Field {
-            what: "block compression",
-            found: u64::from(compression),
-            expected: "0 (none) or 1 (lz4)",
-        }),
+        None => Err(Malformed::field(
+            "block compression",
+            u64::from(compression),
+            "0 (none) or 1 (lz4)",
+        )),
     }
 }
 
@@ -265,11 +261,7 @@ pub(super) fn decompress_lz4(payload: &[u8]) -> Result<Vec<u8>, Malformed> {
     let packed = &payload[size_of::<u32>()..];
     let length = u64::from(length);
     let bound = BLOCK_CONTENT_BYTES_MAX.min(len_u64(packed.len()).saturating_mul(LZ4_RATIO_MAX));
-    let wrong = |expected| Malformed::Field {
-        what: "length of compressed contents",
-        found: length,
-        expected,
-    };
+    let wrong = |expected| Malformed::field("length of compressed contents", length, expected);
     if length > bound {
         return Err(wrong("at most what lz4 can compress to that size"));
     }
@@ -283,6 +275,7 @@ pub(super) fn decompress_lz4(payload: &[u8]) -> Result<Vec<u8>, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::flipped_bits;
 
     fn sealed(contents: &[u8], compression: Compression) -> Vec<u8> {
         let mut block = contents.to_vec();
@@ -318,9 +311,7 @@ mod tests {
         for contents in [&b"some contents"[..], &[3; 300]] {
             for compression in [Compression::None, Compression::Lz4] {
                 let block = sealed(contents, compression);
-                for bit in 0..block.len() * 8 {
-                    let mut damaged = block.clone();
-                    damaged[bit / 8] ^= 1 << (bit % 8);
+                for (bit, damaged) in flipped_bits(&block) {
                     assert!(open(damaged, BlockKind::Data, 7, 4096).is_err(), "bit {bit}");
                 }
                 for len in 0..block.len() {

@@ -95,6 +95,7 @@ impl Footer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::flipped_bits;
 
     const FOOTER: Footer =
         Footer { properties: Handle { offset: 77, bytes: 99 }, uid: 0xfeed, version: 1 };
@@ -109,9 +110,7 @@ mod tests {
     #[test]
     fn footer_damaged_is_error() {
         let bytes = FOOTER.encode();
-        for bit in 0..bytes.len() * 8 {
-            let mut damaged = bytes.clone();
-            damaged[bit / 8] ^= 1 << (bit % 8);
+        for (bit, damaged) in flipped_bits(&bytes) {
             assert!(Footer::decode(&damaged).is_err(), "bit {bit}");
         }
         for len in 0..bytes.len() {

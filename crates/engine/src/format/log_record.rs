@@ -102,10 +102,8 @@ impl RecordHeader {
         mark: SyncMark,
         payload: &[u8],
     ) -> Result<(), Malformed> {
-        let payload_bytes = u32::try_from(payload.len()).map_err(|_| Malformed::Field {
-            what: "payload bytes",
-            found: len_u64(payload.len()),
-            expected: "less than 4 GiB",
+        let payload_bytes = u32::try_from(payload.len()).map_err(|_| {
+            Malformed::field("payload bytes", len_u64(payload.len()), "less than 4 GiB")
         })?;
         let mut header = [0; RECORD_HEADER_BYTES];
         header[8..12].copy_from_slice(&payload_bytes.to_le_bytes());
@@ -154,7 +152,7 @@ impl RecordHeader {
 
     /// Checks the invariants of the fields.
     fn check(&self, offset: u64) -> Result<(), Malformed> {
-        let field = |what, found, expected| Err(Malformed::Field { what, found, expected });
+        let field = |what, found, expected| Err(Malformed::field(what, found, expected));
         if self.first_seq >= SEQ_END || self.first_seq + u64::from(self.count) > SEQ_END {
             return field("sequence number of a log record", self.first_seq, "less than 2^56");
         }
@@ -229,6 +227,7 @@ pub(crate) fn u32_at<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::flipped_bits;
 
     const LOCATION: (LogSeed, u64) = (LogSeed(77), 1000);
 
@@ -258,9 +257,7 @@ mod tests {
     #[test]
     fn log_record_flipped_bit_is_error() {
         let good = record(b"payload");
-        for bit in 0..good.len() * 8 {
-            let mut bad = good.clone();
-            bad[bit / 8] ^= 1 << (bit % 8);
+        for (bit, bad) in flipped_bits(&good) {
             assert!(decode(&bad, LOCATION).is_err(), "bit {bit}");
         }
     }

@@ -57,11 +57,11 @@ impl ManifestHeader {
     pub fn decode(bytes: &[u8]) -> Result<ManifestHeader, Malformed> {
         let (reserved, [db_uid, number]) = HEADER.decode(bytes)?;
         if reserved != 0 {
-            return Err(Malformed::Field {
-                what: "reserved bytes of a manifest header",
-                found: u64::from(reserved),
-                expected: "0",
-            });
+            return Err(Malformed::field(
+                "reserved bytes of a manifest header",
+                u64::from(reserved),
+                "0",
+            ));
         }
         Ok(ManifestHeader { db_uid, number })
     }
@@ -69,7 +69,7 @@ impl ManifestHeader {
 
 fn check_text_version(version: u32) -> Result<(), Malformed> {
     match version {
-        0 => Err(Malformed::Field { what: "format version", found: 0, expected: "1 or more" }),
+        0 => Err(Malformed::field("format version", 0, "1 or more")),
         1..=FORMAT_VERSION => Ok(()),
         found => Err(Malformed::Version { found, supported: FORMAT_VERSION }),
     }
@@ -101,11 +101,11 @@ impl CurrentFile {
     /// # Errors
     /// Fails when the format version is newer, or the line is malformed.
     pub fn decode(bytes: &[u8]) -> Result<CurrentFile, Malformed> {
-        let syntax_error = Malformed::Field {
-            what: "length of the pointer to the manifest",
-            found: len_u64(bytes.len()),
-            expected: "one line: lsmx VERSION MANIFEST-NUMBER uid HEX bytes HEX sum HEX",
-        };
+        let syntax_error = Malformed::field(
+            "length of the pointer to the manifest",
+            len_u64(bytes.len()),
+            "one line: lsmx VERSION MANIFEST-NUMBER uid HEX bytes HEX sum HEX",
+        );
         let text = std::str::from_utf8(bytes).map_err(|_| syntax_error.clone())?;
         let words: Vec<&str> = text.split_ascii_whitespace().collect();
         let ["lsmx", version, manifest, "uid", db_uid, "bytes", length, "sum", sum] = words[..]
@@ -129,6 +129,7 @@ impl CurrentFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::flipped_bits;
 
     const CURRENT: CurrentFile = CurrentFile { manifest: 2, db_uid: 0xc0ffee, bytes: 420 };
 
@@ -143,15 +144,11 @@ mod tests {
     #[test]
     fn manifest_header_and_current_file_flipped_bit_is_error() {
         let header = ManifestHeader { db_uid: 7, number: 2 }.encode();
-        for bit in 0..header.len() * 8 {
-            let mut bad = header;
-            bad[bit / 8] ^= 1 << (bit % 8);
+        for (bit, bad) in flipped_bits(&header) {
             assert!(ManifestHeader::decode(&bad).is_err(), "bit {bit}");
         }
         let current = CURRENT.encode().into_bytes();
-        for bit in 0..current.len() * 8 {
-            let mut bad = current.clone();
-            bad[bit / 8] ^= 1 << (bit % 8);
+        for (bit, bad) in flipped_bits(&current) {
             assert!(CurrentFile::decode(&bad).is_err(), "bit {bit}");
         }
     }

@@ -10,6 +10,7 @@ pub mod index;
 pub mod log_record;
 pub mod manifest_header;
 pub mod properties;
+mod range_end;
 pub mod range_tombstones;
 pub mod segment_header;
 pub mod version_edit;
@@ -67,4 +68,14 @@ impl BlockKind {
     pub fn from_u8(byte: u8) -> Option<BlockKind> {
         BlockKind::ALL.get(usize::from(byte)).copied()
     }
+}
+
+/// Returns all copies of `bytes` with one flipped bit, each with the number of the bit.
+#[cfg(test)]
+pub(crate) fn flipped_bits(bytes: &[u8]) -> impl Iterator<Item = (usize, Vec<u8>)> {
+    (0..bytes.len() * 8).map(|bit| {
+        let mut damaged = bytes.to_vec();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        (bit, damaged)
+    })
 }

@@ -215,20 +215,16 @@ impl TableProperties {
                 return Ok(());
             }
             unknown if unknown & REQUIRED != 0 => {
-                return Err(Malformed::Field {
-                    what: "property tag",
-                    found: u64::from(unknown),
-                    expected: "a known tag",
-                });
+                return Err(Malformed::field("property tag", u64::from(unknown), "a known tag"));
             }
             _ => return Ok(()),
         }
         if !decoder.is_empty() {
-            return Err(Malformed::Field {
-                what: "bytes after a property",
-                found: len_u64(decoder.remaining()),
-                expected: "0",
-            });
+            return Err(Malformed::field(
+                "bytes after a property",
+                len_u64(decoder.remaining()),
+                "0",
+            ));
         }
         Ok(())
     }
@@ -241,11 +237,11 @@ impl TableProperties {
         ];
         for (what, is_present, count) in pairs {
             if is_present != (count > 0) {
-                return Err(Malformed::Field {
+                return Err(Malformed::field(
                     what,
-                    found: u64::from(is_present),
-                    expected: "present if and only if the count is not 0",
-                });
+                    u64::from(is_present),
+                    "present if and only if the count is not 0",
+                ));
             }
         }
         if self.smallest > self.largest {
@@ -257,16 +253,17 @@ impl TableProperties {
 
 fn keyspace_name(bytes: &[u8]) -> Result<String, Malformed> {
     let name = std::str::from_utf8(bytes).ok().filter(|name| name.len() <= KEYSPACE_NAME_BYTES_MAX);
-    name.map(str::to_owned).ok_or(Malformed::Field {
-        what: "bytes of a keyspace name",
-        found: len_u64(bytes.len()),
-        expected: "at most 255 bytes of text",
-    })
+    name.map(str::to_owned).ok_or(Malformed::field(
+        "bytes of a keyspace name",
+        len_u64(bytes.len()),
+        "at most 255 bytes of text",
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::flipped_bits;
 
     fn sample() -> TableProperties {
         TableProperties {
@@ -309,9 +306,7 @@ mod tests {
                 assert_ne!(properties, sample());
             }
         }
-        for bit in 0..block.len() * 8 {
-            let mut damaged = block.clone();
-            damaged[bit / 8] ^= 1 << (bit % 8);
+        for (_, damaged) in flipped_bits(&block) {
             let _ = TableProperties::decode(&damaged.into());
         }
     }

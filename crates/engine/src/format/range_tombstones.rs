@@ -5,8 +5,7 @@
 //!  1  v  count     varint, number of fragments
 //!        fragment, repeated:
 //!     v+n  start      varint length and bytes, first deleted key
-//!      1   end kind   u8, 0 = a key follows, 1 = the end of the keyspace
-//!     v+n  end        varint length and bytes, first key not deleted; only for end kind 0
+//!      n   end        exclusive, `range_end.rs`
 //!      v   numbers    varint, number of sequence numbers, at least one
 //!      v   first      varint, the newest
 //!      v   …          varints, each the difference to the next older one, at least one
@@ -20,11 +19,11 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 use lsmx_base::range_tombstone::{RangeTombstone, newest_visible};
 
+use crate::format::range_end::{decode_range_end, put_range_end};
+
 /// Encoding number of range tombstone blocks.
 pub const ENCODING_FRAGMENTS: u8 = 0;
 
-const END_KEY: u8 = 0;
-const END_OF_KEYSPACE: u8 = 1;
 /// Minimum size of a fragment, in bytes: empty start, end kind, one sequence number.
 const FRAGMENT_BYTES_MIN: usize = 4;
 
@@ -47,13 +46,7 @@ pub fn encode(fragments: &[RangeTombstone]) -> Vec<u8> {
     put_varint(&mut out, len_u64(fragments.len()));
     for fragment in fragments {
         put_bytes(&mut out, &fragment.start);
-        match &fragment.end {
-            Some(end) => {
-                out.push(END_KEY);
-                put_bytes(&mut out, end);
-            }
-            None => out.push(END_OF_KEYSPACE),
-        }
+        put_range_end(&mut out, fragment.end.as_deref());
         put_varint(&mut out, len_u64(fragment.seqs.len()));
         let mut newer: Option<SeqNo> = None;
         for &seq in &fragment.seqs {
@@ -86,19 +79,19 @@ impl FragmentedTombstones {
         let mut decoder = Decoder::new(block);
         let encoding = decoder.u8("range tombstone encoding")?;
         if encoding != ENCODING_FRAGMENTS {
-            return Err(Malformed::Field {
-                what: "range tombstone encoding",
-                found: u64::from(encoding),
-                expected: "0 (fragments)",
-            });
+            return Err(Malformed::field(
+                "range tombstone encoding",
+                u64::from(encoding),
+                "0 (fragments)",
+            ));
         }
         let count = decoder.length("range tombstone count")?;
         if count > decoder.remaining() / FRAGMENT_BYTES_MIN {
-            return Err(Malformed::Field {
-                what: "range tombstone count",
-                found: len_u64(count),
-                expected: "as many as fit into the block",
-            });
+            return Err(Malformed::field(
+                "range tombstone count",
+                len_u64(count),
+                "as many as fit into the block",
+            ));
         }
         let mut fragments: Vec<RangeTombstone> = Vec::with_capacity(count);
         let mut bytes = block.len();
@@ -116,11 +109,11 @@ impl FragmentedTombstones {
             fragments.push(fragment);
         }
         if !decoder.is_empty() {
-            return Err(Malformed::Field {
-                what: "bytes after the last range tombstone",
-                found: len_u64(decoder.remaining()),
-                expected: "0",
-            });
+            return Err(Malformed::field(
+                "bytes after the last range tombstone",
+                len_u64(decoder.remaining()),
+                "0",
+            ));
         }
         Ok(FragmentedTombstones { fragments, bytes })
     }
@@ -164,25 +157,14 @@ impl FragmentedTombstones {
 
 fn decode_fragment(block: &Bytes, decoder: &mut Decoder<'_>) -> Result<RangeTombstone, Malformed> {
     let start = block.slice_ref(decoder.bytes("range tombstone start")?);
-    let end_kind = decoder.u8("range tombstone end kind")?;
-    let end = match end_kind {
-        END_KEY => Some(block.slice_ref(decoder.bytes("range tombstone end")?)),
-        END_OF_KEYSPACE => None,
-        _ => {
-            return Err(Malformed::Field {
-                what: "range tombstone end kind",
-                found: u64::from(end_kind),
-                expected: "0 (a key) or 1 (the end of the keyspace)",
-            });
-        }
-    };
+    let end = decode_range_end(decoder, "range tombstone end")?.map(|end| block.slice_ref(end));
     let count = decoder.length("range tombstone numbers")?;
     if count == 0 || count > decoder.remaining() {
-        return Err(Malformed::Field {
-            what: "range tombstone numbers",
-            found: len_u64(count),
-            expected: "at least one, and as many as fit into the block",
-        });
+        return Err(Malformed::field(
+            "range tombstone numbers",
+            len_u64(count),
+            "at least one, and as many as fit into the block",
+        ));
     }
     let mut seqs = Vec::with_capacity(count);
     let mut seq = decoder.varint("range tombstone number")?;
@@ -196,11 +178,11 @@ fn decode_fragment(block: &Bytes, decoder: &mut Decoder<'_>) -> Result<RangeTomb
         seqs.push(SeqNo(seq));
     }
     if seqs[0] > SeqNo::MAX {
-        return Err(Malformed::Field {
-            what: "range tombstone number",
-            found: seqs[0].0,
-            expected: "a sequence number of 56 bits",
-        });
+        return Err(Malformed::field(
+            "range tombstone number",
+            seqs[0].0,
+            "a sequence number of 56 bits",
+        ));
     }
     Ok(RangeTombstone { start, end, seqs })
 }
@@ -211,6 +193,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::format::flipped_bits;
 
     fn range(start: &str, end: Option<&str>, seqs: &[u64]) -> RangeTombstone {
         let bytes = |key: &str| Bytes::copy_from_slice(key.as_bytes());
@@ -234,9 +217,7 @@ mod tests {
                 "{len} bytes"
             );
         }
-        for bit in 0..block.len() * 8 {
-            let mut damaged = block.clone();
-            damaged[bit / 8] ^= 1 << (bit % 8);
+        for (_, damaged) in flipped_bits(&block) {
             if let Ok(ranges) = FragmentedTombstones::decode(&damaged.into()) {
                 let _ = ranges.covering(b"a", SeqNo::MAX);
             }

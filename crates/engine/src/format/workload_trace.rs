@@ -17,8 +17,7 @@
 //!  1 put            keyspace varint · key length varint · key · value bytes varint [· value]
 //!  2 delete         keyspace · key
 //!  3 merge          as put, with the operand
-//!  4 delete range   keyspace · first key · end kind u8, 0 = a key follows, 1 = end of the keyspace
-//!                   only for end kind 0: end key, exclusive
+//!  4 delete range   keyspace · first key · end of the range, `range_end.rs`
 //!  5 get            keyspace · key · found varint, 0 = absent, else bytes of the value plus 1
 //!  6 scan           keyspace · start kind u8, bit 0: backward, bit 1: a key follows
 //!                   only with bit 1: key to start from · entries read varint
@@ -36,6 +35,7 @@ use lsmx_base::file_header::FileHeaderFormat;
 use lsmx_base::malformed::Malformed;
 
 use crate::format::log_record::LogSeed;
+use crate::format::range_end::{decode_range_end, put_range_end};
 use crate::format::{FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// First bytes of a trace.
@@ -47,8 +47,6 @@ const HEADER: FileHeaderFormat = FileHeaderFormat::new("trace header", TRACE_MAG
 const KEYS_HASHED: u32 = 1;
 const VALUES_KEPT: u32 = 1 << 1;
 const SYNCED: u8 = 1 << 7;
-const END_KEY: u8 = 0;
-const END_OF_KEYSPACE: u8 = 1;
 const BACKWARD: u8 = 1;
 const START_KEY: u8 = 1 << 1;
 
@@ -81,7 +79,7 @@ impl TraceHeader {
     pub fn decode(bytes: &[u8]) -> Result<TraceHeader, Malformed> {
         let (flags, [uid, begun_us]) = HEADER.decode(bytes)?;
         if flags & !(KEYS_HASHED | VALUES_KEPT) != 0 {
-            return Err(field("flags of a trace", u64::from(flags), "known bits only"));
+            return Err(Malformed::field("flags of a trace", u64::from(flags), "known bits only"));
         }
         Ok(TraceHeader {
             keys_hashed: flags & KEYS_HASHED != 0,
@@ -96,10 +94,6 @@ impl TraceHeader {
     pub fn seed(&self) -> LogSeed {
         LogSeed::new(self.uid, self.begun_us)
     }
-}
-
-fn field(what: &'static str, found: u64, expected: &'static str) -> Malformed {
-    Malformed::Field { what, found, expected }
 }
 
 /// A recorded value or operand.
@@ -253,13 +247,7 @@ impl TraceItem<'_> {
             TraceEvent::Delete { keyspace, key } => put_key(out, keyspace, key),
             TraceEvent::DeleteRange { keyspace, start, end } => {
                 put_key(out, keyspace, start);
-                match end {
-                    Some(end) => {
-                        out.push(END_KEY);
-                        put_bytes(out, end);
-                    }
-                    None => out.push(END_OF_KEYSPACE),
-                }
+                put_range_end(out, end);
             }
             TraceEvent::Get { keyspace, key, found } => {
                 put_key(out, keyspace, key);
@@ -303,7 +291,11 @@ impl<'a> TraceItems<'a> {
         let synced = code & SYNCED != 0;
         let event = self.decode_event(code & !SYNCED)?;
         if synced && !event.is_write() {
-            return Err(field("code of an item", u64::from(code), "synced only for commits"));
+            return Err(Malformed::field(
+                "code of an item",
+                u64::from(code),
+                "synced only for commits",
+            ));
         }
         Ok(TraceItem { after_us, synced, event })
     }
@@ -321,18 +313,8 @@ impl<'a> TraceItems<'a> {
             }
             4 => {
                 let (keyspace, start) = (self.decode_keyspace()?, self.decode_key()?);
-                let end = match self.rest.u8("end kind of a range delete")? {
-                    END_OF_KEYSPACE => None,
-                    END_KEY => Some(self.decode_key()?),
-                    other => {
-                        let expected = "0 (a key) or 1 (the end of the keyspace)";
-                        return Err(field(
-                            "end kind of a range delete",
-                            u64::from(other),
-                            expected,
-                        ));
-                    }
-                };
+                let end = decode_range_end(&mut self.rest, "end of a range delete")?;
+                let end = end.map(check_key).transpose()?;
                 if end.is_some_and(|end| end <= start) {
                     return Err(Malformed::Order { what: "start and end of a range delete are" });
                 }
@@ -342,7 +324,11 @@ impl<'a> TraceItems<'a> {
                 let (keyspace, key) = (self.decode_keyspace()?, self.decode_key()?);
                 let found = self.rest.varint("value found")?.checked_sub(1);
                 if found.is_some_and(|bytes| bytes > VALUE_BYTES_MAX) {
-                    return Err(field("bytes of a value", found.unwrap_or(0), "at most 1 GiB"));
+                    return Err(Malformed::field(
+                        "bytes of a value",
+                        found.unwrap_or(0),
+                        "at most 1 GiB",
+                    ));
                 }
                 TraceEvent::Get { keyspace, key, found }
             }
@@ -350,7 +336,11 @@ impl<'a> TraceItems<'a> {
                 let keyspace = self.decode_keyspace()?;
                 let kind = self.rest.u8("start kind of a scan")?;
                 if kind & !(BACKWARD | START_KEY) != 0 {
-                    return Err(field("start kind of a scan", u64::from(kind), "0 to 3"));
+                    return Err(Malformed::field(
+                        "start kind of a scan",
+                        u64::from(kind),
+                        "0 to 3",
+                    ));
                 }
                 let start = if kind & START_KEY != 0 { Some(self.decode_key()?) } else { None };
                 let entries = self.rest.varint("entries of a scan")?;
@@ -361,13 +351,17 @@ impl<'a> TraceItems<'a> {
                 let keyspace = self.decode_keyspace()?;
                 let name = self.rest.bytes("name of a keyspace")?;
                 let name = std::str::from_utf8(name).map_err(|error| {
-                    field("name of a keyspace", len_u64(error.valid_up_to()), "valid UTF-8")
+                    Malformed::field(
+                        "name of a keyspace",
+                        len_u64(error.valid_up_to()),
+                        "valid UTF-8",
+                    )
                 })?;
                 TraceEvent::Keyspace { keyspace, name }
             }
             9 => TraceEvent::Lost { operations: self.decode_operations()? },
             10 => TraceEvent::End { operations: self.decode_operations()? },
-            _ => return Err(field("code of an item", u64::from(code), "a known code")),
+            _ => return Err(Malformed::field("code of an item", u64::from(code), "a known code")),
         })
     }
 
@@ -378,16 +372,11 @@ impl<'a> TraceItems<'a> {
     fn decode_keyspace(&mut self) -> Result<u32, Malformed> {
         let number = self.rest.varint("keyspace of an item")?;
         let expected = "at most 32 bits";
-        u32::try_from(number).map_err(|_| field("keyspace of an item", number, expected))
+        u32::try_from(number).map_err(|_| Malformed::field("keyspace of an item", number, expected))
     }
 
     fn decode_key(&mut self) -> Result<&'a [u8], Malformed> {
-        let key = self.rest.bytes("key of an item")?;
-        // The exclusive end of a range may be one byte longer than the longest key.
-        if len_u64(key.len()) > KEY_BYTES_MAX + 1 {
-            return Err(field("bytes of a key", len_u64(key.len()), "at most 64 KiB"));
-        }
-        Ok(key)
+        check_key(self.rest.bytes("key of an item")?)
     }
 
     fn decode_value(&mut self) -> Result<TraceValue<'a>, Malformed> {
@@ -397,10 +386,18 @@ impl<'a> TraceItems<'a> {
         }
         let bytes = self.rest.varint("bytes of a value")?;
         if bytes > VALUE_BYTES_MAX {
-            return Err(field("bytes of a value", bytes, "at most 1 GiB"));
+            return Err(Malformed::field("bytes of a value", bytes, "at most 1 GiB"));
         }
         Ok(TraceValue { bytes, content: None })
     }
+}
+
+fn check_key(key: &[u8]) -> Result<&[u8], Malformed> {
+    // The exclusive end of a range may be one byte longer than the longest key.
+    if len_u64(key.len()) > KEY_BYTES_MAX + 1 {
+        return Err(Malformed::field("bytes of a key", len_u64(key.len()), "at most 64 KiB"));
+    }
+    Ok(key)
 }
 
 impl<'a> Iterator for TraceItems<'a> {
@@ -419,6 +416,7 @@ impl<'a> Iterator for TraceItems<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::flipped_bits;
 
     fn items(values_kept: bool) -> Vec<TraceItem<'static>> {
         let content = values_kept.then_some(&b"red"[..]);
@@ -479,9 +477,7 @@ mod tests {
     fn trace_items_flipped_bit_is_error_or_reencodes_equal() {
         for kept in [false, true] {
             let payload = payload(kept);
-            for bit in 0..payload.len() * 8 {
-                let mut flipped = payload.clone();
-                flipped[bit / 8] ^= 1 << (bit % 8);
+            for (bit, flipped) in flipped_bits(&payload) {
                 let read: Vec<_> = TraceItems::new(&flipped, kept).collect();
                 if let Ok(items) = read.into_iter().collect::<Result<Vec<_>, _>>() {
                     let mut again = Vec::new();
@@ -498,9 +494,7 @@ mod tests {
             let header = TraceHeader { keys_hashed, values_kept, uid: 77, begun_us: 1_000_000 };
             let good = header.encode();
             assert_eq!(TraceHeader::decode(&good), Ok(header));
-            for bit in 0..good.len() * 8 {
-                let mut bad = good;
-                bad[bit / 8] ^= 1 << (bit % 8);
+            for (bit, bad) in flipped_bits(&good) {
                 assert!(TraceHeader::decode(&bad).is_err(), "bit {bit}");
             }
             for length in 0..good.len() {

@@ -316,11 +316,11 @@ impl SegmentChain<'_> {
             };
             let before = next.predecessor().map_or(0, |before| before.last_seq);
             if before != report.last_seq.0 {
-                let what = Malformed::Field {
-                    what: "predecessor's last sequence number",
-                    found: before,
-                    expected: "the number of its last record",
-                };
+                let what = Malformed::field(
+                    "predecessor's last sequence number",
+                    before,
+                    "the number of its last record",
+                );
                 let reason = StopReason::Malformed(what);
                 return Ok(Some(ReplayStop {
                     id: next.id,
@@ -341,11 +341,7 @@ impl SegmentChain<'_> {
         });
         let first = all.next();
         let Some(second) = all.next() else { return Ok(first) };
-        let what = Malformed::Field {
-            what: "predecessor of two segments",
-            found: id,
-            expected: "one successor",
-        };
+        let what = Malformed::field("predecessor of two segments", id, "one successor");
         Err(ReplayStop {
             id: second.id,
             offset: 0,

@@ -94,20 +94,16 @@ impl<'a> RawEntry<'a> {
         let unshared = decoder.length("unshared key length")?;
         let kind = decoder.u8("entry kind")?;
         let Some(kind) = EntryKind::from_u8(kind) else {
-            return Err(Malformed::Field {
-                what: "entry kind",
-                found: u64::from(kind),
-                expected: "a known kind",
-            });
+            return Err(Malformed::field("entry kind", u64::from(kind), "a known kind"));
         };
         let seq = SeqNo(decoder.varint("sequence number")?);
         let value_bytes = decoder.length("value length")?;
         if seq > SeqNo::MAX || len_u64(value_bytes) > VALUE_BYTES_MAX {
-            return Err(Malformed::Field {
-                what: "sequence number or value length",
-                found: if seq > SeqNo::MAX { seq.0 } else { len_u64(value_bytes) },
-                expected: "56 bits, and at most 1 GiB",
-            });
+            return Err(Malformed::field(
+                "sequence number or value length",
+                if seq > SeqNo::MAX { seq.0 } else { len_u64(value_bytes) },
+                "56 bits, and at most 1 GiB",
+            ));
         }
         let suffix = decoder.take("key suffix", unshared)?;
         let value_at = decoder.offset();
@@ -169,11 +165,11 @@ impl DataBlock {
                     tag_counts: Some(tag_counts),
                 })
             }
-            _ => Err(Malformed::Field {
-                what: "data block encoding",
-                found: u64::from(encoding),
-                expected: "0 (prefix) or 1 (tagged)",
-            }),
+            _ => Err(Malformed::field(
+                "data block encoding",
+                u64::from(encoding),
+                "0 (prefix) or 1 (tagged)",
+            )),
         }
     }
 
@@ -183,11 +179,11 @@ impl DataBlock {
         let count = u64::from(count.unwrap_or(0));
         let tail = (count + 1) * len_u64(size_of::<u32>());
         if count == 0 || tail + len_u64(ENTRIES_AT) > len_u64(bytes.len()) {
-            return Err(Malformed::Field {
-                what: "data block restarts",
-                found: count,
-                expected: "at least one, and as many as fit into the block",
-            });
+            return Err(Malformed::field(
+                "data block restarts",
+                count,
+                "at least one, and as many as fit into the block",
+            ));
         }
         let restarts_at = bytes.len() - to_usize("data block restarts", tail)?;
         let restarts = to_usize("data block restarts", count)?;
@@ -228,11 +224,11 @@ impl DataBlock {
             }
         };
         if at < ENTRIES_AT || at >= self.entries_end {
-            return Err(Malformed::Field {
-                what: "data block restart",
-                found: len_u64(at),
-                expected: "the offset of an entry",
-            });
+            return Err(Malformed::field(
+                "data block restart",
+                len_u64(at),
+                "the offset of an entry",
+            ));
         }
         Ok(at)
     }
@@ -290,11 +286,11 @@ impl DataBlock {
     fn restart_entry(&self, index: usize) -> Result<RawEntry<'_>, Malformed> {
         let entry = self.entry(self.restart(index)?)?;
         if entry.shared != 0 {
-            return Err(Malformed::Field {
-                what: "shared key length at a restart",
-                found: len_u64(entry.shared),
-                expected: "0",
-            });
+            return Err(Malformed::field(
+                "shared key length at a restart",
+                len_u64(entry.shared),
+                "0",
+            ));
         }
         Ok(entry)
     }
@@ -440,30 +436,26 @@ impl DataBlock {
 /// The error for an entry that shares more bytes than the previous key has.
 #[cold]
 pub(crate) fn shares_too_much(shared: usize) -> Malformed {
-    Malformed::Field {
-        what: "shared key length",
-        found: len_u64(shared),
-        expected: "at most the length of the previous key",
-    }
+    Malformed::field("shared key length", len_u64(shared), "at most the length of the previous key")
 }
 
 /// The error for a wrong tag, which hides its entry from lookups, or a wrong number of tags.
 #[cold]
 fn tag_error(ordinal: usize) -> Malformed {
-    Malformed::Field {
-        what: "data block tag of entry",
-        found: len_u64(ordinal),
-        expected: "one for each entry, from the hash of its key",
-    }
+    Malformed::field(
+        "data block tag of entry",
+        len_u64(ordinal),
+        "one for each entry, from the hash of its key",
+    )
 }
 
 /// The error for an entry that repeats bytes of the previous key in its suffix. A search takes the first
 /// suffix byte for a difference.
 #[cold]
 pub(crate) fn shares_too_little(shared: usize) -> Malformed {
-    Malformed::Field {
-        what: "shared key length",
-        found: len_u64(shared),
-        expected: "the length of the common prefix with the previous key",
-    }
+    Malformed::field(
+        "shared key length",
+        len_u64(shared),
+        "the length of the common prefix with the previous key",
+    )
 }

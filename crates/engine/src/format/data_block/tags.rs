@@ -82,10 +82,12 @@ impl TagCounts {
         };
         let (entries, interval) =
             (usize::from(u16::from_le_bytes([low, high])), usize::from(interval));
-        let wrong = |what, found| Malformed::Field {
-            what,
-            found: len_u64(found),
-            expected: "at least one, and as many as fit into the block",
+        let wrong = |what, found| {
+            Malformed::field(
+                what,
+                len_u64(found),
+                "at least one, and as many as fit into the block",
+            )
         };
         if interval == 0 {
             return Err(wrong("data block restart interval", interval));

@@ -130,11 +130,11 @@ impl BoundaryStrings {
         let area = to_usize("boundaries", decoder.varint("bytes of boundaries")?)?;
         let has_seqs = decoder.u8("whether boundaries have numbers")?;
         if has_seqs > 1 {
-            return Err(Malformed::Field {
-                what: "whether boundaries have numbers",
-                found: u64::from(has_seqs),
-                expected: "0 or 1",
-            });
+            return Err(Malformed::field(
+                "whether boundaries have numbers",
+                u64::from(has_seqs),
+                "0 or 1",
+            ));
         }
         let group_bytes = group_offset_bytes(area);
         let groups_at = offset_in_block(decoder.offset())?;
@@ -248,11 +248,11 @@ impl BoundaryStrings {
             at = entry.next;
         }
         if at != self.area_end as usize {
-            return Err(Malformed::Field {
-                what: "bytes after the last boundary",
-                found: len_u64(self.area_end as usize - at),
-                expected: "0",
-            });
+            return Err(Malformed::field(
+                "bytes after the last boundary",
+                len_u64(self.area_end as usize - at),
+                "0",
+            ));
         }
         Ok(all)
     }

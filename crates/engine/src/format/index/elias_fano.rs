@@ -149,11 +149,11 @@ impl EliasFano {
         let high_last = to_usize("packed numbers", last >> low)?;
         // The choice of `low` guarantees this, unless the last number has too many bits.
         if high_last > 2 * count || count == 0 || count > COUNT_MAX {
-            return Err(Malformed::Field {
-                what: "last of packed numbers",
-                found: last,
-                expected: "a number of at most 57 bits",
-            });
+            return Err(Malformed::field(
+                "last of packed numbers",
+                last,
+                "a number of at most 57 bits",
+            ));
         }
         let words = (count + high_last + 1).div_ceil(WORD_BITS);
         let mut skip = |bytes: usize| {

@@ -425,22 +425,22 @@ impl MixedRadixMap {
             };
             let new_end = end.checked_mul(base).filter(|&end| end <= NUMBER_END);
             let (Some(new_end), true) = (new_end, is_bitmap_valid) else {
-                return Err(Malformed::Field {
-                    what: "digits of a position",
-                    found: base,
-                    expected: "digits for bytes from first to last, and at most 2^57 numbers",
-                });
+                return Err(Malformed::field(
+                    "digits of a position",
+                    base,
+                    "digits for bytes from first to last, and at most 2^57 numbers",
+                ));
             };
             end = new_end;
         }
         let shift = decoder.u8("dropped low bits")?;
         if u32::from(shift) >= u64::BITS || positions == 0 || usize::from(positions) > POSITIONS_MAX
         {
-            return Err(Malformed::Field {
-                what: "dropped low bits",
-                found: u64::from(shift),
-                expected: "below 64, with 1 to 64 positions",
-            });
+            return Err(Malformed::field(
+                "dropped low bits",
+                u64::from(shift),
+                "below 64, with 1 to 64 positions",
+            ));
         }
         let base = decoder.varint("base of boundaries")?;
         Ok(MixedRadixMap { base, prefix_at, prefix_bytes, positions_at, positions, shift })

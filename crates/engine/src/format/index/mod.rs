@@ -45,22 +45,19 @@ fn key_head(user_key: &[u8]) -> u64 {
 fn decode_prefix<'a>(decoder: &mut Decoder<'a>) -> Result<&'a [u8], Malformed> {
     let prefix = decoder.bytes("prefix of boundaries")?;
     if len_u64(prefix.len()) > super::KEY_BYTES_MAX {
-        return Err(Malformed::Field {
-            what: "prefix of boundaries",
-            found: len_u64(prefix.len()),
-            expected: "at most the maximum length of a key",
-        });
+        return Err(Malformed::field(
+            "prefix of boundaries",
+            len_u64(prefix.len()),
+            "at most the maximum length of a key",
+        ));
     }
     Ok(prefix)
 }
 
 /// Converts an offset in a block to `u32`, which halves the memory of a decoded index.
 fn offset_in_block(at: usize) -> Result<u32, Malformed> {
-    u32::try_from(at).map_err(|_| Malformed::Field {
-        what: "offset in an index block",
-        found: len_u64(at),
-        expected: "below 4 GiB",
-    })
+    u32::try_from(at)
+        .map_err(|_| Malformed::field("offset in an index block", len_u64(at), "below 4 GiB"))
 }
 
 /// Contents of an index block or a top index, searched in place.
@@ -85,11 +82,11 @@ impl IndexBlock {
             ENCODING_SUCCINCT => {
                 Ok(IndexBlock(IndexEncoding::Succinct(SuccinctIndex::new(&block)?)))
             }
-            coding => Err(Malformed::Field {
-                what: "index encoding",
-                found: u64::from(coding),
-                expected: "0 (prefix) or 1 (succinct)",
-            }),
+            coding => Err(Malformed::field(
+                "index encoding",
+                u64::from(coding),
+                "0 (prefix) or 1 (succinct)",
+            )),
         }
     }
 

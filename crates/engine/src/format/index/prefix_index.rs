@@ -143,21 +143,17 @@ impl PrefixIndex {
         let mut decoder = Decoder::new(block);
         let coding = decoder.u8("index encoding")?;
         if coding != ENCODING_PREFIX {
-            return Err(Malformed::Field {
-                what: "index encoding",
-                found: u64::from(coding),
-                expected: "0 (prefix)",
-            });
+            return Err(Malformed::field("index encoding", u64::from(coding), "0 (prefix)"));
         }
         let interval = usize::from(decoder.u8("index restart interval")?);
         let count = block.len().checked_sub(size_of::<u32>()).and_then(|at| get_u32(block, at));
         let count = to_usize("index entries", u64::from(count.unwrap_or(0)))?;
         if interval == 0 || count == 0 || count > block.len() / ENTRY_BYTES_MIN {
-            return Err(Malformed::Field {
-                what: "index entries",
-                found: len_u64(count),
-                expected: "at least one, and as many as fit into the block",
-            });
+            return Err(Malformed::field(
+                "index entries",
+                len_u64(count),
+                "at least one, and as many as fit into the block",
+            ));
         }
         let restarts = count.div_ceil(interval);
         let tail = (restarts + 1) * size_of::<u32>();
@@ -180,11 +176,7 @@ impl PrefixIndex {
         let at = get_u32(&self.block, self.restarts_at + index * size_of::<u32>());
         let at = to_usize("index restart", u64::from(at.unwrap_or(0)))?;
         if at < ENTRIES_AT || at >= self.restarts_at {
-            return Err(Malformed::Field {
-                what: "index restart",
-                found: len_u64(at),
-                expected: "the offset of an entry",
-            });
+            return Err(Malformed::field("index restart", len_u64(at), "the offset of an entry"));
         }
         Ok(at)
     }
@@ -365,11 +357,11 @@ impl PrefixIndex {
             entries.push((Some(Separator { user_key: key.clone(), versions }), handle));
         }
         if iter.at != self.restarts_at {
-            return Err(Malformed::Field {
-                what: "bytes after the last index entry",
-                found: len_u64(self.restarts_at - iter.at.min(self.restarts_at)),
-                expected: "0",
-            });
+            return Err(Malformed::field(
+                "bytes after the last index entry",
+                len_u64(self.restarts_at - iter.at.min(self.restarts_at)),
+                "0",
+            ));
         }
         Ok(entries)
     }
@@ -413,11 +405,11 @@ impl<'a> PrefixIndexIter<'a> {
         self.key_bytes = entry.shared + entry.suffix.len();
         let base = if restart { 0 } else { self.previous_end };
         let Some(offset) = base.checked_add(entry.offset) else {
-            return Err(Malformed::Field {
-                what: "block offset",
-                found: entry.offset,
-                expected: "an offset inside the file",
-            });
+            return Err(Malformed::field(
+                "block offset",
+                entry.offset,
+                "an offset inside the file",
+            ));
         };
         let handle = Handle { offset, bytes: entry.bytes };
         self.previous_end = handle.end()?;
@@ -435,6 +427,7 @@ mod tests {
 
     use super::super::IndexBlock;
     use super::*;
+    use crate::format::flipped_bits;
 
     fn separator(user_key: &[u8], seq: Option<u64>) -> Separator {
         let versions = seq.map_or(VersionSide::Before, |seq| VersionSide::Split(SeqNo(seq)));
@@ -535,9 +528,7 @@ mod tests {
         for len in 0..whole.len() {
             probe(whole[..len].to_vec());
         }
-        for bit in 0..whole.len() * 8 {
-            let mut damaged = whole.clone();
-            damaged[bit / 8] ^= 1 << (bit % 8);
+        for (_, damaged) in flipped_bits(&whole) {
             probe(damaged);
         }
     }

@@ -229,11 +229,7 @@ impl SuccinctIndex {
         let form = decoder.u8("form of boundaries")?;
         let count = decoder.length("index entries")?;
         if count == 0 || count > elias_fano::COUNT_MAX {
-            return Err(Malformed::Field {
-                what: "index entries",
-                found: len_u64(count),
-                expected: "1 to 16384",
-            });
+            return Err(Malformed::field("index entries", len_u64(count), "1 to 16384"));
         }
         let offset = decoder.varint("block offset")?;
         let smallest = decoder.varint("smallest block size")?;
@@ -244,11 +240,7 @@ impl SuccinctIndex {
             .ok()
             .zip(smallest.checked_mul(len_u64(count)))
             .and_then(|(offset, bytes)| offset.checked_add(bytes)?.checked_add(sizes.last()))
-            .ok_or(Malformed::Field {
-                what: "block offset",
-                found: offset,
-                expected: "an offset inside the file",
-            })?;
+            .ok_or(Malformed::field("block offset", offset, "an offset inside the file"))?;
         let form = match (count, form) {
             (1, FORM_NUMBERS) => BoundaryForm::None,
             (_, FORM_NUMBERS) => {
@@ -257,11 +249,11 @@ impl SuccinctIndex {
                 let ties = decoder.length("tied boundaries")?;
                 let ordinals_at = decoder.offset();
                 if ties >= count {
-                    return Err(Malformed::Field {
-                        what: "tied boundaries",
-                        found: len_u64(ties),
-                        expected: "at most the number of boundaries",
-                    });
+                    return Err(Malformed::field(
+                        "tied boundaries",
+                        len_u64(ties),
+                        "at most the number of boundaries",
+                    ));
                 }
                 decoder.take("tied boundaries", ties * size_of::<u16>())?;
                 let ordinals_at = offset_in_block(ordinals_at)?;
@@ -279,19 +271,19 @@ impl SuccinctIndex {
                 BoundaryForm::Strings { prefix_at, prefix_bytes: offset_in_block(prefix)?, all }
             }
             _ => {
-                return Err(Malformed::Field {
-                    what: "form of boundaries",
-                    found: u64::from(form),
-                    expected: "0 (numbers), or 1 (strings) for at least two blocks",
-                });
+                return Err(Malformed::field(
+                    "form of boundaries",
+                    u64::from(form),
+                    "0 (numbers), or 1 (strings) for at least two blocks",
+                ));
             }
         };
         if !decoder.is_empty() {
-            return Err(Malformed::Field {
-                what: "bytes after the index",
-                found: len_u64(decoder.remaining()),
-                expected: "0",
-            });
+            return Err(Malformed::field(
+                "bytes after the index",
+                len_u64(decoder.remaining()),
+                "0",
+            ));
         }
         Ok(SuccinctIndex { block: block.into(), offset, smallest, sizes, form })
     }
@@ -419,11 +411,11 @@ impl SuccinctIndex {
         }
         for (ordinal, &number) in numbers.iter().enumerate() {
             let Some(key) = map.smallest_key(&self.block, number) else {
-                return Err(Malformed::Field {
-                    what: "number of a boundary",
-                    found: number,
-                    expected: "the number of some key",
-                });
+                return Err(Malformed::field(
+                    "number of a boundary",
+                    number,
+                    "the number of some key",
+                ));
             };
             // Every boundary but the first of those with equal numbers must be a tie.
             let is_repeated = ordinal > 0 && numbers[ordinal - 1] == number;

@@ -8,6 +8,7 @@ use proptest::sample::Index;
 use super::separator::PrecedingKey;
 use super::succinct::SuccinctIndexBuilder;
 use super::*;
+use crate::format::flipped_bits;
 
 type OwnedKey = (Vec<u8>, u64);
 
@@ -264,9 +265,7 @@ fn succinct_index_damaged_block_does_not_panic() {
             let cut = whole[..len].to_vec();
             assert!(IndexBlock::new(cut.into()).is_err(), "cut to {len} of {}", whole.len());
         }
-        for bit in 0..whole.len() * 8 {
-            let mut damaged = whole.clone();
-            damaged[bit / 8] ^= 1 << (bit % 8);
+        for (_, damaged) in flipped_bits(&whole) {
             probe(damaged);
         }
     }

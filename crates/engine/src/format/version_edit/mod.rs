@@ -362,11 +362,11 @@ impl VersionEdit {
             let mut body = Decoder::new(input.bytes("manifest change")?);
             if let Some(change) = Change::decode_body(tag, &mut body)? {
                 if !body.is_empty() {
-                    return Err(Malformed::Field {
-                        what: "bytes after the last field of a manifest change",
-                        found: body.remaining() as u64,
-                        expected: "0",
-                    });
+                    return Err(Malformed::field(
+                        "bytes after the last field of a manifest change",
+                        body.remaining() as u64,
+                        "0",
+                    ));
                 }
                 changes.push(change);
             }
@@ -563,11 +563,11 @@ impl Change {
             },
             OPTIONAL_TAGS_START.. => return Ok(None),
             unknown => {
-                return Err(Malformed::Field {
-                    what: "tag of a manifest change",
-                    found: u64::from(unknown),
-                    expected: "a known tag, or 128 or more",
-                });
+                return Err(Malformed::field(
+                    "tag of a manifest change",
+                    u64::from(unknown),
+                    "a known tag, or 128 or more",
+                ));
             }
         };
         Ok(Some(change))
@@ -588,11 +588,7 @@ fn get_option<'a, T>(
     match body.u8("presence of an optional field")? {
         0 => Ok(None),
         1 => get(body).map(Some),
-        found => Err(Malformed::Field {
-            what: "presence of an optional field",
-            found: u64::from(found),
-            expected: "0 or 1",
-        }),
+        found => Err(Malformed::field("presence of an optional field", u64::from(found), "0 or 1")),
     }
 }
 
@@ -606,7 +602,7 @@ fn get_token(body: &mut Decoder<'_>) -> Result<Token, Malformed> {
 
 fn get_u32(body: &mut Decoder<'_>, what: &'static str) -> Result<u32, Malformed> {
     let found = body.varint(what)?;
-    u32::try_from(found).map_err(|_| Malformed::Field { what, found, expected: "at most 2^32 - 1" })
+    u32::try_from(found).map_err(|_| Malformed::field(what, found, "at most 2^32 - 1"))
 }
 
 fn get_key(body: &mut Decoder<'_>, what: &'static str) -> Result<Bytes, Malformed> {
@@ -617,11 +613,11 @@ fn get_text(body: &mut Decoder<'_>, what: &'static str) -> Result<String, Malfor
     let bytes = body.bytes(what)?;
     match std::str::from_utf8(bytes) {
         Ok(text) => Ok(text.to_owned()),
-        Err(error) => Err(Malformed::Field {
+        Err(error) => Err(Malformed::field(
             what,
-            found: error.valid_up_to() as u64,
-            expected: "UTF-8, which ends at this byte",
-        }),
+            error.valid_up_to() as u64,
+            "UTF-8, which ends at this byte",
+        )),
     }
 }
 
@@ -638,6 +634,7 @@ fn get_runs(body: &mut Decoder<'_>) -> Result<Vec<RunId>, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::flipped_bits;
 
     fn every_change() -> VersionEdit {
         let file = FileRecord {
@@ -731,9 +728,7 @@ mod tests {
     fn version_edit_flipped_bit_is_error_or_other_edit() {
         let edit = every_change();
         let bytes = edit.encode();
-        for bit in 0..bytes.len() * 8 {
-            let mut bad = bytes.clone();
-            bad[bit / 8] ^= 1 << (bit % 8);
+        for (bit, bad) in flipped_bits(&bytes) {
             assert_ne!(VersionEdit::decode(&bad).as_ref(), Ok(&edit), "bit {bit}");
         }
     }
