@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::metrics::{MemoryMetrics, Metrics, ReadMetrics};
 use crate::options::db::Options;
 use crate::options::keyspace::KeyspaceOptions;
+use crate::options::read::ReadOptions;
 use crate::options::write::WriteOptions;
 use crate::tokio::pool::on_pool;
 use crate::tokio::shared::Shared;
@@ -188,6 +189,18 @@ impl Db {
     /// As there.
     pub async fn get(&self, key: impl AsRef<[u8]> + Send) -> Result<Option<Slice>> {
         self.default_keyspace().get(key).await
+    }
+
+    /// As [`crate::Db::get_with`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn get_with(
+        &self,
+        key: impl AsRef<[u8]> + Send,
+        options: &ReadOptions,
+    ) -> Result<Option<Slice>> {
+        self.default_keyspace().get_with(key, options).await
     }
 
     /// As [`crate::Db::contains_key`].

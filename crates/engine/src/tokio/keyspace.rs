@@ -9,6 +9,7 @@ use lsmx_base::sync::Arc;
 use crate::db::update::Update;
 use crate::db::{Entry, Explanation, MetadataSizes, WaitOptions};
 use crate::error::Result;
+use crate::options::read::{ReadOptions, ReadTier};
 use crate::options::stored_policy::Policy;
 use crate::options::write::WriteOptions;
 use crate::tokio::Range;
@@ -184,14 +185,26 @@ impl Keyspace {
     /// # Errors
     /// As there.
     pub async fn get(&self, key: impl AsRef<[u8]> + Send) -> Result<Option<Slice>> {
+        self.get_with(key, &ReadOptions::default()).await
+    }
+
+    /// As [`crate::Keyspace::get_with`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn get_with(
+        &self,
+        key: impl AsRef<[u8]> + Send,
+        options: &ReadOptions,
+    ) -> Result<Option<Slice>> {
         consume_budget().await;
         let key = key.as_ref();
         match self.inner.get_with(key, &MEMORY) {
-            Err(crate::Error::WouldBlock) => {}
+            Err(crate::Error::WouldBlock) if options.tier == ReadTier::Storage => {}
             answer => return answer,
         }
-        let key = key.to_vec();
-        self.on_pool(move |keyspace| keyspace.get(key)).await
+        let (key, options) = (key.to_vec(), *options);
+        self.on_pool(move |keyspace| keyspace.get_with(key, &options)).await
     }
 
     /// As [`crate::Keyspace::contains_key`].

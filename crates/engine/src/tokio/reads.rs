@@ -23,17 +23,6 @@ const KEYS_AT_ONCE: usize = 32;
 /// Keys past which a lookup of many goes to the pool as it is: to sort them is work.
 pub(crate) const KEYS_ON_TASK_MAX: usize = 1024;
 
-/// The answer that memory gives, else that of the pool.
-pub(crate) async fn answer<T: Send + 'static>(
-    in_memory: impl FnOnce() -> Result<T>,
-    with_files: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    match in_memory() {
-        Err(Error::WouldBlock) => on_pool(with_files).await,
-        answer => answer,
-    }
-}
-
 /// The values of keys as of one moment. `kept` is what the moment takes, such as a snapshot.
 pub(crate) async fn many<K: AsRef<[u8]> + Send + 'static>(
     shared: &Arc<Shared>,

@@ -9,9 +9,10 @@ use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
 use crate::db::Entry;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::options::read::{ReadOptions, ReadTier};
 use crate::tokio::pool::on_pool;
-use crate::tokio::reads::{KEYS_ON_TASK_MAX, MEMORY, answer, end_of, many};
+use crate::tokio::reads::{KEYS_ON_TASK_MAX, MEMORY, end_of, many};
 use crate::tokio::shared::Shared;
 use crate::tokio::{Keyspace, Range};
 
@@ -49,13 +50,28 @@ impl Snapshot {
         keyspace: &Keyspace,
         key: impl AsRef<[u8]> + Send,
     ) -> Result<Option<Slice>> {
+        self.get_with(keyspace, key, &ReadOptions::default()).await
+    }
+
+    /// As [`crate::Snapshot::get_with`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn get_with(
+        &self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]> + Send,
+        options: &ReadOptions,
+    ) -> Result<Option<Slice>> {
         consume_budget().await;
-        let (all, keyspace, key) = (self, keyspace.as_blocking(), key.as_ref());
-        let with_files = {
-            let (all, keyspace, key) = (all.clone(), keyspace.clone(), key.to_vec());
-            move || all.inner.get(&keyspace, key)
-        };
-        answer(|| all.inner.get_with(keyspace, key, &MEMORY), with_files).await
+        let (keyspace, key) = (keyspace.as_blocking(), key.as_ref());
+        match self.inner.get_with(keyspace, key, &MEMORY) {
+            Err(Error::WouldBlock) if options.tier == ReadTier::Storage => {}
+            answer => return answer,
+        }
+        let (all, keyspace, key, options) =
+            (self.clone(), keyspace.clone(), key.to_vec(), *options);
+        on_pool(move || all.inner.get_with(&keyspace, key, &options)).await
     }
 
     /// As [`crate::Snapshot::contains_key`].
