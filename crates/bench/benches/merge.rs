@@ -4,7 +4,7 @@ use bytes::Bytes;
 use criterion::{Criterion, Throughput};
 use lsmx::benching::{Memtable, merging};
 use lsmx::cursor::Cursor;
-use lsmx::table::FillCache;
+use lsmx::table::{ReadPurpose, TableCursor};
 
 use crate::data::{keys, sorted_keys, value};
 use crate::table::table;
@@ -15,7 +15,8 @@ const ENTRIES: u64 = 40_000;
 fn tables(n: usize) -> Vec<Box<dyn Cursor>> {
     let keys = sorted_keys(ENTRIES);
     let one = |first: usize| -> Box<dyn Cursor> {
-        Box::new(table(keys.iter().skip(first).step_by(n)).cursor(FillCache::Yes))
+        let table = table(keys.iter().skip(first).step_by(n));
+        Box::new(TableCursor::new(&table, ReadPurpose::Lookup))
     };
     (0..n).map(one).collect()
 }

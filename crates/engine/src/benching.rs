@@ -11,8 +11,8 @@ use crate::disposal::Disposal;
 use crate::error::Result;
 use crate::format::data_block::{DataBlock, DataBlockBuilder, common_prefix};
 use crate::iter::merging_iter::MergingCursor;
-pub use crate::table::Indexed;
-use crate::table::Table;
+pub use crate::table::IndexBlockKeys;
+use crate::table::{Table, index_blocks_with_keys};
 
 /// A memtable.
 #[derive(Debug)]
@@ -114,6 +114,6 @@ pub fn merging(sources: Vec<Box<dyn Cursor>>) -> Box<dyn Cursor> {
 ///
 /// # Errors
 /// When one cannot be read, or what it leads to.
-pub fn index_blocks(table: &Table) -> Result<Vec<Indexed>> {
-    table.index_blocks()
+pub fn index_blocks(table: &Table) -> Result<Vec<IndexBlockKeys>> {
+    index_blocks_with_keys(table)
 }

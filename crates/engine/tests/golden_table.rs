@@ -14,8 +14,8 @@ use std::sync::Arc;
 use lsmx::cache::BlockCache;
 use lsmx::cursor::Cursor;
 use lsmx::table::{
-    Compression, FillCache, FilterWidth, RangeTombstone, Table, TableIdentity, TableOptions,
-    TableWriter,
+    Compression, FilterWidth, RangeTombstone, ReadPurpose, Table, TableCursor, TableIdentity,
+    TableOptions, TableWriter, verify_table,
 };
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{EntryKind, SeqNo};
@@ -260,12 +260,12 @@ fn write(case: &Case) -> Vec<u8> {
         writer.add(InternalKey { user_key, seq: SeqNo(*seq), kind: *kind }, value).unwrap();
     }
     for span in spans() {
-        writer.add_span(span);
+        writer.add_range_tombstone(span);
     }
     writer.note_tombstone_time(1_000_001);
-    writer.note_created(2_000_002);
+    writer.set_created(2_000_002);
     if let Some((id, name)) = case.keyspace {
-        writer.note_keyspace(id, name);
+        writer.set_keyspace(id, name);
     }
     let summary = writer.finish().unwrap();
     let mut bytes = vec![0; usize::try_from(summary.bytes).unwrap()];
@@ -309,10 +309,10 @@ fn tables_of_every_version_are_read() {
         let identity = TableIdentity { id: FileId(1), bytes: case.bytes, uid: UID, checksum };
         let table =
             Arc::new(Table::open(&vfs, path, &identity, &BlockCache::new(1 << 20)).unwrap());
-        table.verify().unwrap();
+        verify_table(&table).unwrap();
 
         let mut read = Vec::new();
-        let mut cursor = table.cursor(FillCache::No);
+        let mut cursor = TableCursor::new(&table, ReadPurpose::Scan);
         cursor.first().unwrap();
         while cursor.valid() {
             let key = cursor.key();
@@ -331,7 +331,7 @@ fn tables_of_every_version_are_read() {
             ("key 016", 400, Some(300)),
             ("z", 300, Some(300)),
         ] {
-            let found = table.covering_span(key.as_bytes(), SeqNo(snapshot)).unwrap();
+            let found = table.covering_tombstone(key.as_bytes(), SeqNo(snapshot)).unwrap();
             assert_eq!(found, covering.map(SeqNo), "{key}");
         }
         let properties = table.properties();

@@ -95,15 +95,18 @@ fn written() -> Vec<Vec<u8>> {
     let summary = writer.finish().unwrap();
     let file = FileRecord {
         id: FileId(7),
-        range: KeyRange { smallest: summary.smallest.clone(), largest: summary.largest.clone() },
+        range: KeyRange {
+            smallest: summary.properties.smallest.clone(),
+            largest: summary.properties.largest.clone(),
+        },
         bytes: summary.bytes,
-        entries: summary.entries,
+        entries: summary.properties.entries,
         tombstones: 0,
-        value_bytes: summary.value_bytes,
+        value_bytes: summary.properties.value_bytes,
         oldest_tombstone_us: None,
         tombstone_seq_smallest: None,
-        seq_smallest: summary.seq_smallest.0,
-        seq_largest: summary.seq_largest.0,
+        seq_smallest: summary.properties.seq_smallest.0,
+        seq_largest: summary.properties.seq_largest.0,
         created_us: 0,
         creation: 1,
         uid: TABLE_UID,

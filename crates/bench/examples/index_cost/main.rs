@@ -16,10 +16,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use lsmx::benching::{Indexed, index_blocks};
+use lsmx::benching::{IndexBlockKeys, index_blocks};
 use lsmx::cache::BlockCache;
 use lsmx::format::index::{IndexBlock, Separator};
-use lsmx::table::{Table, TableIdentity, TableOptions, TableWriter};
+use lsmx::table::{Table, TableIdentity, TableOptions, TableWriter, verify_table};
 use lsmx::vfs::MemVfs;
 use lsmx::{EntryKind, SeqNo};
 use lsmx_base::key::InternalKey;
@@ -102,7 +102,7 @@ fn measure(what: &str, keys: &[Vec<u8>]) -> Result<(), Failure> {
     let identity =
         TableIdentity { id: FileId(1), bytes: summary.bytes, uid, checksum: summary.checksum };
     let table = Arc::new(Table::open(&vfs, path, &identity, &BlockCache::new(1 << 30))?);
-    table.verify()?;
+    verify_table(&table)?;
     let indexed = index_blocks(&table)?;
     let overhead = OVERHEAD_BYTES + size_of::<IndexBlock>();
     let bytes: usize = indexed.iter().map(|(index, _)| index.bytes() + overhead).sum();
@@ -133,7 +133,7 @@ fn beside(_: &[Vec<u8>], _: &[u8]) -> Result<String, Failure> {
 
 /// Bytes of an index of the same data blocks in which each separator is cut to what differs from the
 /// one before, but every sixteenth, with offset and size as varints.
-fn front_coded(indexed: &[Indexed], overhead: usize) -> Result<usize, Failure> {
+fn front_coded(indexed: &[IndexBlockKeys], overhead: usize) -> Result<usize, Failure> {
     let varint = |value: u64| (64 - (value | 1).leading_zeros() as usize).div_ceil(7);
     let internal = |user_key| InternalKey { user_key, seq: SeqNo(1), kind: EntryKind::Put };
     let mut firsts = indexed.iter().flat_map(|(_, blocks)| blocks).skip(1).map(|keys| &keys[0]);
@@ -164,7 +164,7 @@ fn front_coded(indexed: &[Indexed], overhead: usize) -> Result<usize, Failure> {
 }
 
 /// Time of a search in an index block that is in the processor's cache, its place included.
-fn nanoseconds(indexed: &[Indexed]) -> Result<f64, Failure> {
+fn nanoseconds(indexed: &[IndexBlockKeys]) -> Result<f64, Failure> {
     let (mut total, mut lookups) = (0.0, 0usize);
     for (index, blocks) in indexed.iter().step_by(indexed.len().div_ceil(8).max(1)) {
         // In no order, and not so many that the keys themselves are what is waited for.

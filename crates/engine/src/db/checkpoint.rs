@@ -153,7 +153,7 @@ impl<'a> Checkpoint<'a> {
             made.push(name.in_dir(target));
             if !self.link(&name.in_dir(source), &name.in_dir(target))? {
                 self.copy(&name.in_dir(source), &name.in_dir(target), file.bytes)?;
-                verify::verify_table(vfs, target, (id, file), &BlockCache::new(0))?;
+                verify::open_verified_table(vfs, target, (id, file), &BlockCache::new(0))?;
             }
             self.go_on()?;
         }

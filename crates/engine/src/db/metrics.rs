@@ -143,7 +143,7 @@ impl DbInner {
             held: self.held_metrics(),
             descriptors: DescriptorMetrics {
                 open: store.tables.descriptors.open_count() as u64,
-                max: store.tables.descriptors.limit() as u64,
+                max: store.tables.descriptors.fds_max() as u64,
                 reopened: store.tables.descriptors.reopened(),
             },
             background_io: self.background_io(),

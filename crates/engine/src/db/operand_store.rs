@@ -21,7 +21,7 @@ use crate::operand_store::{ContainedStore, OperandStore, OperandStoreFactory, Pl
 use crate::options::keyspace::{KeyspaceOptions, Persisted};
 use crate::options::memory_plan::MemoryPlan;
 use crate::state::{DbState, FileNumbers, TableSpace, Work};
-use crate::table::PooledVfs;
+use crate::table::FdCacheVfs;
 use crate::tree::Tree;
 use crate::tree::merge_resolver::Merging;
 use crate::tree::operands::{Attached, Counts, Folds};
@@ -52,7 +52,7 @@ impl Site<'_> {
     ) -> Result<Arc<Attached>> {
         let space = self.space;
         let descriptors = Arc::clone(&space.descriptors);
-        let pooled = Arc::new(PooledVfs::new(Arc::clone(&space.vfs), descriptors));
+        let pooled = Arc::new(FdCacheVfs::new(Arc::clone(&space.vfs), descriptors));
         let files = StoreFiles::pooled(
             &pooled,
             Arc::new(space.paced_store(&pooled)),
@@ -64,7 +64,7 @@ impl Site<'_> {
         let code = || UserCode::OperandStore(factory.name().to_owned());
         let opened = Error::catch_user(code, || factory.open(place, token)).flatten();
         let store = opened.inspect_err(|_| files.discard_made())?;
-        let closed = Arc::clone(space.descriptors.closed());
+        let closed = Arc::clone(space.descriptors.closed_flag());
         let store: Arc<dyn OperandStore> = ContainedStore::new(store, factory.name(), closed);
         files.found(store.live_files());
         let attached = Attached {

@@ -12,6 +12,7 @@ use crate::error::Result;
 use crate::lookup::batch;
 use crate::lookup::batch::is_device;
 use crate::lookup::point::Reads;
+use crate::table::bytes_before;
 use crate::tree::Tree;
 use crate::tree::version::{SuperVersion, TableFile};
 
@@ -284,13 +285,13 @@ fn bytes_between(table: &TableFile, lower: &Bound<Vec<u8>>, upper: &Bound<Vec<u8
     let (range, whole) = (&table.shape().range, table.shape().bytes);
     let from = match lower {
         Bound::Included(key) | Bound::Excluded(key) if **key > *range.smallest => {
-            if **key > *range.largest { whole } else { table.table().bytes_before(key)? }
+            if **key > *range.largest { whole } else { bytes_before(table.table(), key)? }
         }
         _ => 0,
     };
     let to = match upper {
         Bound::Included(key) | Bound::Excluded(key) if **key < *range.largest => {
-            if **key < *range.smallest { 0 } else { table.table().bytes_before(key)? }
+            if **key < *range.smallest { 0 } else { bytes_before(table.table(), key)? }
         }
         _ => whole,
     };

@@ -16,8 +16,8 @@ use crate::format::file_name::FileName;
 use crate::format::version_edit::BlobFileRecord;
 use crate::fuzzing::logs::{DIR, disk};
 use crate::fuzzing::repair;
-use crate::table::{Access, FillCache};
-use crate::value_log::{Blob, BlobScan};
+use crate::table::{ReadContext, ReadPurpose};
+use crate::value_log::{BlobReader, BlobScan};
 
 /// A value pointer.
 pub fn value_pointer(bytes: &[u8]) {
@@ -66,9 +66,9 @@ pub fn blob(bytes: &[u8]) {
     let name = FileName::Blob(9);
     let (vfs, path) = (disk(name, bytes), name.in_dir(Path::new(DIR)));
     let keyspace = header.map_or(0, |header| header.keyspace);
-    let Ok(open) = Blob::open(&vfs, &path, keyspace, &record, cache) else { return };
+    let Ok(open) = BlobReader::open(&vfs, &path, keyspace, &record, cache) else { return };
     let verified = open.verify();
-    let mut access = Access::of(FillCache::Yes);
+    let mut access = ReadContext::new(ReadPurpose::Lookup);
     for offset in [0, 40, u64::MAX] {
         let pointer = ValuePointer { file: 9, offset, bytes: 60, value_bytes: 30 };
         let _ = open.value((b"key-000123", crate::SeqNo(3)), &pointer, &mut access);
@@ -85,8 +85,9 @@ pub fn blob(bytes: &[u8]) {
         let value_bytes = found.value_bytes().expect("verified");
         let pointer = ValuePointer { file: 9, offset: len_u64(at), bytes: length, value_bytes };
         let entry = (found.key, found.seq);
-        let alone = open.value(entry, &pointer, &mut Access::of(FillCache::Job)).expect("verified");
-        let walked = scan.value(&open, entry, &pointer, &mut Access::of(FillCache::Job));
+        let alone =
+            open.value(entry, &pointer, &mut ReadContext::new(ReadPurpose::Job)).expect("verified");
+        let walked = scan.value(&open, entry, &pointer, &mut ReadContext::new(ReadPurpose::Job));
         assert_eq!(walked.expect("verified"), alone);
         (at, records) = (end, records + 1);
     }

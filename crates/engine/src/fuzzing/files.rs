@@ -16,7 +16,7 @@ use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::manifest_header::CurrentFile;
 use crate::fuzzing::logs::{DIR, disk};
 use crate::fuzzing::repair;
-use crate::table::{FillCache, Table, TableCursor, TableIdentity};
+use crate::table::{ReadPurpose, Table, TableCursor, TableIdentity, verify_table};
 
 /// Keys that every table is asked for, besides its own.
 const PROBES: [&[u8]; 3] = [b"", b"key-000123", &[0xff; 9]];
@@ -63,8 +63,8 @@ pub fn file_name(bytes: &[u8]) {
 type Entry = (Vec<u8>, SeqNo, EntryKind, Vec<u8>);
 
 /// All entries in the order of the keys; `None` when there are more than [`ENTRIES_MAX`].
-fn walk(table: &Arc<Table>, fill: FillCache, forward: bool) -> Result<Option<Vec<Entry>>> {
-    let mut cursor: TableCursor = table.cursor(fill);
+fn walk(table: &Arc<Table>, fill: ReadPurpose, forward: bool) -> Result<Option<Vec<Entry>>> {
+    let mut cursor: TableCursor = TableCursor::new(table, fill);
     let mut seen = Vec::new();
     if forward {
         cursor.first()?
@@ -100,13 +100,13 @@ pub fn table(bytes: &[u8]) {
     let path = FileName::Table(7).in_dir(Path::new(DIR));
     let Ok(table) = Table::open(&vfs, &path, &identity, cache) else { return };
     let table = Arc::new(table);
-    let verified = table.verify();
-    let forward = walk(&table, FillCache::Job, true);
-    let backward = walk(&table, FillCache::Yes, false);
+    let verified = verify_table(&table);
+    let forward = walk(&table, ReadPurpose::Job, true);
+    let backward = walk(&table, ReadPurpose::Lookup, false);
     for key in PROBES {
         let _ = table.get(key, SeqNo::MAX, true);
-        let _ = table.covering_span(key, SeqNo(40));
-        let mut cursor = table.cursor(FillCache::No);
+        let _ = table.covering_tombstone(key, SeqNo(40));
+        let mut cursor = TableCursor::new(&table, ReadPurpose::Scan);
         let _ = cursor.seek(key, SeqNo(9));
         let _ = cursor.seek_before(key, SeqNo::MAX);
     }
@@ -122,7 +122,7 @@ pub fn table(bytes: &[u8]) {
         assert_eq!(found.seq, *seq);
         assert!(found.kind > *kind || (found.kind == *kind && *found.value == **value));
     }
-    let spans = table.spans(FillCache::No).expect("verified");
+    let spans = table.range_tombstones(ReadPurpose::Scan).expect("verified");
     assert_eq!(len_u64(spans.as_slice().len()), table.properties().range_tombstone_count);
 }
 

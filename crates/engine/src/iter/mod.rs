@@ -10,14 +10,14 @@ pub(crate) mod run_iter;
 pub(crate) mod value_resolver;
 
 use crate::options::read::{ReadOptions, ReadTier};
-use crate::table::FillCache;
+use crate::table::ReadPurpose;
 
 /// Returns which blocks a range read with these options adds to the block cache.
-fn fill_cache(options: &ReadOptions) -> FillCache {
+fn read_purpose(options: &ReadOptions) -> ReadPurpose {
     match (options.tier, options.fill_cache) {
-        (ReadTier::Memory, _) => FillCache::Memory,
-        (ReadTier::Storage, Some(true)) => FillCache::Yes,
+        (ReadTier::Memory, _) => ReadPurpose::MemoryOnly,
+        (ReadTier::Storage, Some(true)) => ReadPurpose::Lookup,
         // A long scan must not evict the blocks that lookups need.
-        (ReadTier::Storage, _) => FillCache::No,
+        (ReadTier::Storage, _) => ReadPurpose::Scan,
     }
 }

@@ -16,9 +16,9 @@ use crate::format::blob::ValuePointer;
 use crate::iter::db_iter::VisibleCursor;
 use crate::iter::merging_iter::MergingCursor;
 use crate::lookup::batch::{at_once, is_device};
-use crate::table::{Access, FillCache};
+use crate::table::{ReadContext, ReadPurpose};
 use crate::tree::version::{BlobFile, BlobSet};
-use crate::value_log::{Stretch, StretchBuffer, Wanted, stretches};
+use crate::value_log::{BatchRead, BatchReadBuffer, ValueRequest, plan_batch_reads};
 
 /// Entries of the first batch, which comes with the second value in the value log.
 const BATCH_FIRST: usize = 4;
@@ -64,7 +64,7 @@ pub(crate) struct Walk {
     /// Whether a device had to be waited for, the last time.
     waits: bool,
     /// What stretches of blob files are read into.
-    buffer: StretchBuffer,
+    buffer: BatchReadBuffer,
     /// Key of the last entry that was given, if that was read ahead; else the cursor stands on it.
     given: Option<Slice>,
 }
@@ -86,7 +86,7 @@ impl Walk {
             ahead: VecDeque::new(),
             behind: Behind::More,
             waits: false,
-            buffer: StretchBuffer::default(),
+            buffer: BatchReadBuffer::default(),
             given: None,
         }
     }
@@ -166,7 +166,7 @@ impl Walk {
             None => self.batch.min(most_ever),
         };
         self.batch = (most * 2).min(most_ever);
-        let mut access = Access::of(FillCache::No);
+        let mut access = ReadContext::new(ReadPurpose::Scan);
         let (mut wanted, mut bytes) = (Vec::with_capacity(most), 0_u64);
         loop {
             let place = self.ahead.len();
@@ -176,7 +176,7 @@ impl Walk {
                     Ok(Looked::There(value)) => Ok(value),
                     Ok(Looked::InLog(file, pointer)) => {
                         bytes = bytes.saturating_add(pointer.bytes);
-                        wanted.push(Wanted { place, seq, file, pointer });
+                        wanted.push(ValueRequest { index: place, seq, file, pointer });
                         // In its place until it was read. Nobody sees this, and it is no value.
                         Err(Error::WouldBlock)
                     }
@@ -204,21 +204,21 @@ impl Walk {
 
     /// Reads the values of a batch: stretch by stretch while that takes no longer than the system's cache does,
     /// and from the first read of a device on all that is left at once.
-    fn read(&mut self, env: &Env, wanted: &mut [Wanted<BlobFile>]) {
-        let fill = FillCache::No;
-        let stretches = stretches(wanted, self.waits);
-        let mut left = stretches.as_slice();
+    fn read(&mut self, env: &Env, wanted: &mut [ValueRequest<BlobFile>]) {
+        let fill = ReadPurpose::Scan;
+        let reads = plan_batch_reads(wanted, self.waits);
+        let mut left = reads.as_slice();
         self.waits = false;
         let mut now_ns = env.monotonic_ns();
         let mut opened = Vec::new();
         while !self.waits
-            && let Some((stretch, others)) = left.split_first()
+            && let Some((batch, others)) = left.split_first()
         {
             let key = |place: usize| &*self.ahead[place].0;
-            stretch.read(&mut self.buffer, fill, key, |place, value| opened.push((place, value)));
+            batch.read(&mut self.buffer, fill, key, |place, value| opened.push((place, value)));
             left = others;
             // Copies and checksums of so many bytes, too.
-            let allowed_ns = stretch.bytes();
+            let allowed_ns = batch.bytes();
             let before_ns = std::mem::replace(&mut now_ns, env.monotonic_ns());
             self.waits = is_device(env, now_ns.saturating_sub(before_ns + allowed_ns));
             for (place, value) in opened.drain(..) {
@@ -226,15 +226,15 @@ impl Walk {
             }
         }
         let ahead = &self.ahead;
-        let read = |stretch: &Stretch<'_, BlobFile>| {
+        let read = |stretch: &BatchRead<'_, BlobFile>| {
             let mut opened = Vec::new();
             let key = |place: usize| &*ahead[place].0;
-            stretch.read(&mut StretchBuffer::default(), fill, key, |place, value| {
+            stretch.read(&mut BatchReadBuffer::default(), fill, key, |place, value| {
                 opened.push((place, value))
             });
             opened
         };
-        for (place, value) in at_once(env, left, Stretch::will_need, read) {
+        for (place, value) in at_once(env, left, BatchRead::will_need, read) {
             self.ahead[place].1 = value;
         }
     }
@@ -247,9 +247,9 @@ enum Looked {
 }
 
 /// Looks for a value in memory; one that is not there lies within its file.
-fn look(blobs: &BlobSet, pointer: &[u8], access: &mut Access) -> Result<Looked> {
+fn look(blobs: &BlobSet, pointer: &[u8], access: &mut ReadContext) -> Result<Looked> {
     let (file, pointer) = blobs.locate(pointer)?;
-    Ok(match file.blob().look(&pointer, access)? {
+    Ok(match file.blob().peek_value(&pointer, access)? {
         Some(value) => Looked::There(value),
         None => Looked::InLog(Arc::clone(file), pointer),
     })

@@ -13,10 +13,10 @@ use crate::cursor::Cursor;
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::iter::db_iter::VisibleCursor;
-use crate::iter::fill_cache;
 use crate::iter::merging_iter::MergingCursor;
 use crate::iter::prefetch::{Entry, ReadAhead, Walk};
 use crate::iter::range_tombstone_filter::Deleted;
+use crate::iter::read_purpose;
 use crate::iter::run_iter::RunCursor;
 use crate::iter::value_resolver::PointedValues;
 use crate::lookup::point::Reads;
@@ -222,7 +222,7 @@ impl Range {
         for run in self.view.version.runs() {
             // A scan takes what is cached, and does not wash it out.
             let tables = Arc::clone(run.tables());
-            let fill = fill_cache(&self.options);
+            let fill = read_purpose(&self.options);
             sources.push(Box::new(RunCursor::new(tables, fill, deleted.clone())));
         }
         let merging = Arc::clone(&self.merging);

@@ -11,7 +11,7 @@ use lsmx_base::sync::Arc;
 use crate::cursor::Cursor;
 use crate::error::Result;
 use crate::iter::range_tombstone_filter::Deleted;
-use crate::table::{FillCache, TableCursor};
+use crate::table::{ReadPurpose, TableCursor};
 use crate::tree::version::TableFile;
 
 /// Walks the tables of a run, which it keeps alive, one after the other; opens a cursor on a table
@@ -19,7 +19,7 @@ use crate::tree::version::TableFile;
 #[derive(Debug)]
 pub(crate) struct RunCursor {
     tables: Arc<[Arc<TableFile>]>,
-    fill: FillCache,
+    fill: ReadPurpose,
     index: usize,
     current: Option<TableCursor>,
     /// What is leapt over.
@@ -37,7 +37,7 @@ impl RunCursor {
     /// hides.
     pub(crate) fn new(
         tables: Arc<[Arc<TableFile>]>,
-        fill: FillCache,
+        fill: ReadPurpose,
         deleted: Option<Deleted>,
     ) -> RunCursor {
         RunCursor { tables, fill, index: 0, current: None, deleted }
@@ -55,7 +55,7 @@ impl RunCursor {
         }
         let table = self.tables.get(index)?;
         self.index = index;
-        Some(self.current.get_or_insert_with(|| table.table().cursor(self.fill)))
+        Some(self.current.get_or_insert_with(|| TableCursor::new(table.table(), self.fill)))
     }
 
     /// Drops the table's cursor if moving it failed or it stands nowhere.

@@ -5,9 +5,9 @@ use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
 use crate::error::Result;
-use crate::iter::fill_cache;
+use crate::iter::read_purpose;
 use crate::options::read::ReadOptions;
-use crate::table::Access;
+use crate::table::ReadContext;
 use crate::tree::version::BlobSet;
 use crate::value_log::BlobScan;
 
@@ -16,15 +16,15 @@ use crate::value_log::BlobScan;
 pub(crate) struct PointedValues {
     blobs: Arc<BlobSet>,
     scan: BlobScan,
-    access: Access,
+    access: ReadContext,
 }
 
 impl PointedValues {
     /// Those of a view, for a walk of this kind. It takes what is cached, and does not wash it out.
     pub(crate) fn new(blobs: &Arc<BlobSet>, options: &ReadOptions) -> PointedValues {
-        let fill = fill_cache(options);
+        let fill = read_purpose(options);
         let (blobs, scan) = (Arc::clone(blobs), BlobScan::default());
-        PointedValues { blobs, scan, access: Access::of(fill) }
+        PointedValues { blobs, scan, access: ReadContext::new(fill) }
     }
 
     /// The value that an entry points to.

@@ -21,12 +21,12 @@ use crate::event::{Event, FileQuarantined, QuarantineEnd};
 use crate::format::file_name::FileName;
 use crate::operand_store::OperandFileKind;
 use crate::state::{DbState, Work};
-use crate::table::Table;
+use crate::table::{Table, verify_table};
 use crate::tree::counters::add;
 use crate::tree::operands::Attached;
 use crate::tree::version::SuperVersion;
 use crate::tree::{Retry, Tree, TreeJobs};
-use crate::value_log::Blob;
+use crate::value_log::BlobReader;
 use crate::vfs::out_of_descriptors;
 
 /// Whether the error means that a completely written file cannot be read.
@@ -204,12 +204,13 @@ fn verify_file(state: &DbState, tree: &Tree, name: FileName) -> Result<()> {
         FileName::Table(number) => {
             let Some(table) = view.version.table(FileId(number)) else { return Ok(()) };
             let (path, identity) = (table.path(), table.table().identity());
-            Table::open_from_device(vfs, path, identity)?.verify()?;
+            verify_table(&Table::open_from_device(vfs, path, identity)?)?;
             identity.bytes
         }
         FileName::Blob(number) => {
             let Some(file) = view.version.blobs().file(FileId(number)) else { return Ok(()) };
-            Blob::open_from_device(vfs, file.blob().path(), tree.id, file.record())?.verify()?;
+            BlobReader::open_from_device(vfs, file.blob().path(), tree.id, file.record())?
+                .verify()?;
             file.record().bytes
         }
         FileName::Bucket(number) => verify_operand_file(tree, OperandFileKind::Bucket, number)?,

@@ -12,7 +12,7 @@ use crate::format::block::Handle;
 use crate::iter::operand_fold::Fold;
 use crate::lookup::operands;
 use crate::options::read::{ReadOptions, ReadTier};
-use crate::table::{Access, FillCache, Table};
+use crate::table::{ReadContext, ReadPurpose, Table, TableCursor};
 use crate::tree::Tree;
 use crate::tree::version::{BlobFile, SuperVersion};
 
@@ -42,7 +42,7 @@ impl From<&ReadOptions> for Reads {
 
 /// What a lookup has met in tables, until it is known that it counts.
 struct Met<'a> {
-    access: Access,
+    access: ReadContext,
     /// Any table it came to.
     table: Option<&'a Arc<Table>>,
     /// The table of the last sorted run, and whether it had the key.
@@ -53,20 +53,20 @@ struct Met<'a> {
 
 impl Met<'_> {
     fn nothing(reads: Reads) -> Met<'static> {
-        let mut access = Access::lookup(match reads {
-            Reads::Storage | Reads::Tables => FillCache::Yes,
-            Reads::StorageUncached => FillCache::No,
-            Reads::Memory => FillCache::Memory,
+        let mut access = ReadContext::for_lookup(match reads {
+            Reads::Storage | Reads::Tables => ReadPurpose::Lookup,
+            Reads::StorageUncached => ReadPurpose::Scan,
+            Reads::Memory => ReadPurpose::MemoryOnly,
         });
         if reads == Reads::Tables {
-            access.leave_blobs();
+            access.forbid_blob_reads();
         }
         Met { access, table: None, last_run: None, blob: None }
     }
 
     fn count(&self, tree: &Tree, view: &SuperVersion) {
         if let Some(table) = self.table {
-            self.access.settle(table.cache());
+            self.access.publish_counts(table.cache());
         }
         if let Some((table, found)) = self.last_run {
             tree.note_last_run(&view.version, table, found);
@@ -163,7 +163,7 @@ pub(crate) fn attempt<'a>(
         if met.blob.is_some() {
             return Ok(Attempt::Pending(Box::new(Pending { fold, met })));
         }
-        if let (Some(table), Some(block)) = (met.table, met.access.missing()) {
+        if let (Some(table), Some(block)) = (met.table, met.access.missing_block()) {
             return Ok(Attempt::Lacks { table, block });
         }
         if view.operands.is_some() {
@@ -271,9 +271,9 @@ fn gather<'a, const NEWEST: bool>(
             && !table.may_contain(user_key)?
         {
             true => None,
-            false => table.covering_span_by(user_key, snapshot, &mut met.access)?,
+            false => table.covering_tombstone_with(user_key, snapshot, &mut met.access)?,
         };
-        let found = match table.look_up(user_key, snapshot, use_filter, &mut met.access) {
+        let found = match table.get_with(user_key, snapshot, use_filter, &mut met.access) {
             Err(_) if failpoint::is_on(Failpoint::ReadErrorIsNotFound) => None,
             found => found?,
         };
@@ -313,10 +313,13 @@ fn older_operands(
     operand: SeqNo,
     covering: Option<SeqNo>,
     fold: &mut Fold,
-    access: &mut Access,
+    access: &mut ReadContext,
 ) -> Result<bool> {
     let Some(below) = operand.0.checked_sub(1) else { return Ok(false) };
-    let mut cursor = table.cursor_by(std::mem::replace(access, Access::lookup(FillCache::Memory)));
+    let mut cursor = TableCursor::with_context(
+        table,
+        std::mem::replace(access, ReadContext::for_lookup(ReadPurpose::MemoryOnly)),
+    );
     let mut walk = || {
         cursor.seek(user_key, SeqNo(below))?;
         while cursor.valid() && cursor.key().user_key == user_key {
@@ -329,6 +332,6 @@ fn older_operands(
         Ok(false)
     };
     let ended = walk();
-    *access = cursor.into_access();
+    *access = cursor.into_context();
     ended
 }

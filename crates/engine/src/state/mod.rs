@@ -24,13 +24,13 @@ use crate::health::Health;
 use crate::manifest::{Manifest, ManifestState};
 use crate::metrics::Latencies;
 use crate::options::keyspace::kept_logs;
-use crate::table::{DescriptorPool, PooledVfs, Table, TableIdentity, TableSummary};
+use crate::table::{FdCache, FdCacheVfs, Table, TableIdentity, TableSummary};
 use crate::tree::guard_history::GuardHistory;
 use crate::tree::snapshots::Sequence;
 pub(crate) use crate::tree::version::FileNumbers;
 use crate::tree::version::{BlobFile, BlobUse, Janitor, SuperVersion, TableFile, Version};
 use crate::tree::{NEVER, Tree};
-use crate::value_log::Blob;
+use crate::value_log::BlobReader;
 use crate::vfs::{PacedVfs, Vfs};
 use crate::wal::{DiskReserve, ResumeWrites, Wal};
 
@@ -80,7 +80,7 @@ pub(crate) struct TableSpace {
     pub(crate) dir: PathBuf,
     pub(crate) env: Env,
     pub(crate) cache: Arc<BlockCache>,
-    pub(crate) descriptors: Arc<DescriptorPool>,
+    pub(crate) descriptors: Arc<FdCache>,
     pub(crate) files: Arc<FileNumbers>,
     pub(crate) janitor: Arc<Janitor>,
     /// Frees what readers let go.
@@ -118,7 +118,7 @@ impl TableSpace {
     }
 
     /// Where an operand store creates its files: at the pace of flushes, within the budget of descriptors.
-    pub(crate) fn paced_store(&self, pooled: &Arc<PooledVfs>) -> PacedVfs {
+    pub(crate) fn paced_store(&self, pooled: &Arc<FdCacheVfs>) -> PacedVfs {
         let (rate, forget) = (Arc::clone(&self.rate), !self.keep_flushed_cached);
         PacedVfs::new(Arc::clone(pooled) as Arc<_>, rate, IoPriority::Flush, forget)
     }
@@ -149,10 +149,10 @@ impl TableSpace {
     /// Opens a blob file of a keyspace, just written and synced or named by the manifest.
     ///
     /// # Errors
-    /// As [`Blob::open_in`].
+    /// As [`BlobReader::open_in`].
     pub(crate) fn open_blob(&self, keyspace: u32, blob: &BlobFileRecord) -> Result<Arc<BlobFile>> {
         let path = self.blob_path(blob.id);
-        let blob = Blob::open_in(&self.descriptors, &path, keyspace, blob, &self.cache)?;
+        let blob = BlobReader::open_in(&self.descriptors, &path, keyspace, blob, &self.cache)?;
         Ok(Arc::new(BlobFile::new(blob, Arc::clone(&self.janitor))))
     }
 
@@ -350,7 +350,7 @@ impl DbState {
     /// Opens the files of all that iterators hold, and keeps them open: the next owner of the database
     /// may remove them. Where that fails, the iterator that needs the file gets the error.
     pub(crate) fn keep_held_files_open(&self) {
-        self.tables.descriptors.keep_opened();
+        self.tables.descriptors.pin_store_files();
         let mut views: Vec<_> = self.left.lock().iter().filter_map(Weak::upgrade).collect();
         views.extend(self.all_trees().iter().flat_map(|tree| tree.held_views()));
         for file in views.iter().flat_map(|view| view.version.blobs().files()) {
@@ -877,17 +877,17 @@ pub(crate) fn shape_of(
     TableMeta {
         id,
         range: lsmx_compaction::KeyRange {
-            smallest: summary.smallest.clone(),
-            largest: summary.largest.clone(),
+            smallest: summary.properties.smallest.clone(),
+            largest: summary.properties.largest.clone(),
         },
         bytes: summary.bytes,
-        entries: summary.entries,
-        tombstones: summary.tombstones + summary.range_tombstones,
+        entries: summary.properties.entries,
+        tombstones: summary.properties.tombstones + summary.properties.range_tombstone_count,
         tombstone_seq_smallest: summary.tombstone_seq_smallest.map(|seq| seq.0),
-        value_bytes: summary.value_bytes,
-        oldest_tombstone_us: summary.oldest_tombstone_us,
-        seq_smallest: summary.seq_smallest.0,
-        seq_largest: summary.seq_largest.0,
+        value_bytes: summary.properties.value_bytes,
+        oldest_tombstone_us: summary.properties.oldest_tombstone_us,
+        seq_smallest: summary.properties.seq_smallest.0,
+        seq_largest: summary.properties.seq_largest.0,
         last_read_us: now_us,
         created_us: now_us,
         creation,

@@ -1,4 +1,4 @@
-//! A cursor over one table, both ways.
+//! A cursor over the entries of one table, in both directions.
 
 use lsmx_base::key::{InternalKey, SeqNo};
 use lsmx_base::malformed::Malformed;
@@ -11,67 +11,73 @@ use crate::format::block::Handle;
 use crate::format::data_block::DataBlock;
 use crate::format::data_block::cursor::DataBlockCursor;
 use crate::format::index::IndexBlock;
-use crate::table::access::Access;
-use crate::table::read_ahead::ReadAhead;
-use crate::table::reader::{FillCache, Table};
+use crate::table::read_ahead::BlockReadAhead;
+use crate::table::read_context::{ReadContext, ReadPurpose};
+use crate::table::reader::Table;
 
-/// A cursor over the entries of one table. It holds on to the index block and the data block it is
-/// in, so that going on asks no cache for them again.
+/// A cursor over the entries of one table. It holds its current index block and data block, so that a step inside
+/// them does not access the cache.
 #[derive(Debug)]
 pub struct TableCursor {
     table: Arc<Table>,
-    access: Access,
-    ahead: ReadAhead,
+    context: ReadContext,
+    read_ahead: BlockReadAhead,
     top: Option<Arc<IndexBlock>>,
-    /// An index block with its ordinal.
+    /// The index block used last, with its ordinal.
     index: Option<(usize, Arc<IndexBlock>)>,
-    /// The block the cursor is in, once it has been in one.
-    current: Option<Current>,
+    /// The data block used last.
+    current: Option<CurrentBlock>,
 }
 
-/// Where a data block stands in the two-level index.
+/// Position of a data block in the two-level index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
-    /// Ordinal of its index block in the top index.
-    top: usize,
-    /// Its ordinal in that index block.
+struct BlockPosition {
+    /// Ordinal of the index block in the top index.
+    index_block: usize,
+    /// Ordinal of the data block in the index block.
     block: usize,
 }
 
 #[derive(Debug)]
-struct Current {
-    place: Place,
+struct CurrentBlock {
+    position: BlockPosition,
     handle: Handle,
     entries: DataBlockCursor,
 }
 
 impl TableCursor {
-    pub(crate) fn new(table: Arc<Table>, access: Access) -> TableCursor {
-        let ahead = ReadAhead::default();
-        TableCursor { table, access, ahead, top: None, index: None, current: None }
+    /// Creates a cursor without a current entry.
+    #[must_use]
+    pub fn new(table: &Arc<Table>, purpose: ReadPurpose) -> TableCursor {
+        TableCursor::with_context(table, ReadContext::new(purpose))
     }
 
-    /// What a lookup that it was part of has met.
-    pub(crate) fn into_access(self) -> Access {
-        self.access
+    /// Creates a cursor that is part of a lookup.
+    pub(crate) fn with_context(table: &Arc<Table>, context: ReadContext) -> TableCursor {
+        let (table, read_ahead) = (Arc::clone(table), BlockReadAhead::default());
+        TableCursor { table, context, read_ahead, top: None, index: None, current: None }
     }
 
-    /// The table it walks over.
+    /// Returns the context with the counts of the lookup.
+    pub(crate) fn into_context(self) -> ReadContext {
+        self.context
+    }
+
+    /// Returns the table.
     #[must_use]
     pub fn table(&self) -> &Arc<Table> {
         &self.table
     }
 
-    /// The top index, or `None` if the table has no entries.
-    fn top(&mut self) -> Result<Option<Arc<IndexBlock>>> {
+    /// Returns the top index, or `None` if the table has no entries.
+    fn top_index(&mut self) -> Result<Option<Arc<IndexBlock>>> {
         if self.top.is_none() {
-            self.top = self.table.top_index(&mut self.access)?;
+            self.top = self.table.top_index(&mut self.context)?;
         }
         Ok(self.top.clone())
     }
 
-    /// The index block with this ordinal, which lies at `handle`.
-    fn index(
+    fn index_block(
         &mut self,
         top: &IndexBlock,
         ordinal: usize,
@@ -80,88 +86,94 @@ impl TableCursor {
         match &self.index {
             Some((held, index)) if *held == ordinal => Ok(index.clone()),
             _ => {
-                let index = self.table.index_block(ordinal, top, handle, &mut self.access)?;
+                let index = self.table.index_block(ordinal, top, handle, &mut self.context)?;
                 self.index = Some((ordinal, index.clone()));
                 Ok(index)
             }
         }
     }
 
-    /// The first data block that can hold an entry at or after (`user_key`, `seq`).
-    fn seek_block(&mut self, user_key: &[u8], seq: SeqNo) -> Result<Option<(Handle, Place)>> {
-        let Some(top) = self.top()? else {
+    /// Returns the first data block that can hold an entry at or after (`user_key`, `seq`).
+    fn find_block(
+        &mut self,
+        user_key: &[u8],
+        seq: SeqNo,
+    ) -> Result<Option<(Handle, BlockPosition)>> {
+        let Some(top) = self.top_index()? else {
             return Ok(None);
         };
-        let top_at = self.table.properties.top_index.map_or(0, |handle| handle.offset);
-        let at = |what: Malformed| Error::malformed(what, self.table.path(), top_at);
+        let at = |what: Malformed| self.top_index_error(what);
         let Some((ordinal, handle)) = top.seek(user_key, seq).map_err(at)? else {
             return Ok(None);
         };
-        let index = self.index(&top, ordinal, handle)?;
+        let index = self.index_block(&top, ordinal, handle)?;
         let found = index
             .seek(user_key, seq)
             .map_err(|what| Error::malformed(what, self.table.path(), handle.offset))?;
         match found {
-            Some((block, data)) => Ok(Some((data, Place { top: ordinal, block }))),
-            None => Err(self.table.levels_disagree(handle)),
+            Some((block, data)) => Ok(Some((data, BlockPosition { index_block: ordinal, block }))),
+            None => Err(self.table.index_order_error(handle)),
         }
     }
 
-    /// The data block with this ordinal in an index block, or its last with `None`. There is none
-    /// past the last of either.
+    /// Returns the data block with this ordinal in an index block, or the last one for `None`. Returns `None` past the
+    /// end of either index level.
     fn block_at(
         &mut self,
-        ordinal: usize,
+        index_block: usize,
         block: Option<usize>,
-    ) -> Result<Option<(Handle, Place)>> {
-        let Some(top) = self.top()? else {
+    ) -> Result<Option<(Handle, BlockPosition)>> {
+        let Some(top) = self.top_index()? else {
             return Ok(None);
         };
-        let top_at = self.table.properties.top_index.map_or(0, |handle| handle.offset);
-        let at = |what: Malformed| Error::malformed(what, self.table.path(), top_at);
-        let Some(handle) = top.handle(ordinal).map_err(at)? else {
+        let at = |what: Malformed| self.top_index_error(what);
+        let Some(handle) = top.handle(index_block).map_err(at)? else {
             return Ok(None);
         };
-        let index = self.index(&top, ordinal, handle)?;
-        // An index block has at least one entry.
+        let index = self.index_block(&top, index_block, handle)?;
+        // Index blocks are not empty.
         let block = block.unwrap_or(index.count() - 1);
         let data = index
             .handle(block)
             .map_err(|what| Error::malformed(what, self.table.path(), handle.offset))?;
-        Ok(data.map(|data| (data, Place { top: ordinal, block })))
+        Ok(data.map(|data| (data, BlockPosition { index_block, block })))
     }
 
-    /// Goes into a block and moves there.
-    fn enter(
+    #[cold]
+    fn top_index_error(&self, what: Malformed) -> crate::error::Error {
+        let offset = self.table.properties().top_index.map_or(0, |handle| handle.offset);
+        Error::malformed(what, self.table.path(), offset)
+    }
+
+    /// Makes a data block the current one and calls `position_entries` on its entries.
+    fn enter_block(
         &mut self,
-        (handle, place): (Handle, Place),
-        go: impl FnOnce(&mut DataBlockCursor) -> Result<(), Malformed>,
+        (handle, position): (Handle, BlockPosition),
+        position_entries: impl FnOnce(&mut DataBlockCursor) -> Result<(), Malformed>,
     ) -> Result<()> {
         let at = |what: Malformed| Error::malformed(what, self.table.path(), handle.offset);
-        // It may be in this block already, as when it seeks a near key.
+        // A seek to a near key often stays in the current block.
         if self.current.as_ref().is_none_or(|current| current.handle != handle) {
-            // Should the block not be readable, the cursor is in none.
-            let before = self.current.take();
-            let contents = match self.access.fill() {
-                FillCache::Yes => self.table.data_block(handle, &mut self.access)?,
-                FillCache::No | FillCache::Job | FillCache::Ahead | FillCache::Memory => {
-                    self.ahead.block(&self.table, handle, &mut self.access)?
-                }
+            // If the read fails, the cursor has no current block.
+            let previous = self.current.take();
+            let contents = match self.context.purpose() {
+                ReadPurpose::Lookup => self.table.data_block(handle, &mut self.context)?,
+                _ => self.read_ahead.block(&self.table, handle, &mut self.context)?,
             };
             let block = DataBlock::new(contents).map_err(at)?;
-            let entries = match before {
-                Some(Current { mut entries, .. }) => {
+            let entries = match previous {
+                Some(CurrentBlock { mut entries, .. }) => {
                     entries.reset(block);
                     entries
                 }
                 None => DataBlockCursor::new(block),
             };
-            self.current = Some(Current { place, handle, entries });
+            self.current = Some(CurrentBlock { position, handle, entries });
         }
         match &mut self.current {
             Some(current) => {
-                current.place = place;
-                go(&mut current.entries).map_err(at)
+                current.position = position;
+                position_entries(&mut current.entries).map_err(at)
             }
             None => Ok(()),
         }
@@ -173,14 +185,15 @@ impl TableCursor {
         }
     }
 
-    /// Moves to the first entry of the block after `place`.
-    fn enter_next(&mut self, place: Place) -> Result<()> {
-        let mut next = self.block_at(place.top, Some(place.block + 1))?;
+    /// Moves to the first entry of the block after `position`.
+    fn enter_next_block(&mut self, position: BlockPosition) -> Result<()> {
+        let BlockPosition { index_block, block } = position;
+        let mut next = self.block_at(index_block, Some(block + 1))?;
         if next.is_none() {
-            next = self.block_at(place.top + 1, Some(0))?;
+            next = self.block_at(index_block + 1, Some(0))?;
         }
         match next {
-            Some(next) => self.enter(next, DataBlockCursor::first),
+            Some(next) => self.enter_block(next, DataBlockCursor::first),
             None => {
                 self.invalidate();
                 Ok(())
@@ -188,15 +201,15 @@ impl TableCursor {
         }
     }
 
-    /// Moves to the last entry of the block before `place`.
-    fn enter_previous(&mut self, place: Place) -> Result<()> {
-        let previous = match place {
-            Place { top: 0, block: 0 } => None,
-            Place { top, block: 0 } => self.block_at(top - 1, None)?,
-            Place { top, block } => self.block_at(top, Some(block - 1))?,
+    /// Moves to the last entry of the block before `position`.
+    fn enter_previous_block(&mut self, position: BlockPosition) -> Result<()> {
+        let previous = match position {
+            BlockPosition { index_block: 0, block: 0 } => None,
+            BlockPosition { index_block, block: 0 } => self.block_at(index_block - 1, None)?,
+            BlockPosition { index_block, block } => self.block_at(index_block, Some(block - 1))?,
         };
         match previous {
-            Some(previous) => self.enter(previous, DataBlockCursor::last),
+            Some(previous) => self.enter_block(previous, DataBlockCursor::last),
             None => {
                 self.invalidate();
                 Ok(())
@@ -204,11 +217,11 @@ impl TableCursor {
         }
     }
 
-    /// Moves by `go` in the current block, and on to a neighbour by `leave` where that ends.
+    /// Moves inside the current block by `step_entry`, or to a neighbouring block by `leave_block` at its end.
     fn step(
         &mut self,
-        go: impl FnOnce(&mut DataBlockCursor) -> Result<(), Malformed>,
-        leave: impl FnOnce(&mut Self, Place) -> Result<()>,
+        step_entry: impl FnOnce(&mut DataBlockCursor) -> Result<(), Malformed>,
+        leave_block: impl FnOnce(&mut Self, BlockPosition) -> Result<()>,
     ) -> Result<()> {
         let Some(current) = &mut self.current else {
             return Ok(());
@@ -216,19 +229,19 @@ impl TableCursor {
         if !current.entries.valid() {
             return Ok(());
         }
-        go(&mut current.entries)
+        step_entry(&mut current.entries)
             .map_err(|what| Error::malformed(what, self.table.path(), current.handle.offset))?;
         if current.entries.valid() {
             return Ok(());
         }
-        let place = current.place;
-        leave(self, place)
+        let position = current.position;
+        leave_block(self, position)
     }
 
     fn entries(&self) -> &DataBlockCursor {
         match &self.current {
             Some(current) => &current.entries,
-            None => panic!("a cursor that stands nowhere was asked for its entry"),
+            None => panic!("the cursor has no current entry"),
         }
     }
 }
@@ -256,49 +269,49 @@ impl Cursor for TableCursor {
     fn first(&mut self) -> Result<()> {
         self.invalidate();
         match self.block_at(0, Some(0))? {
-            Some(first) => self.enter(first, DataBlockCursor::first),
+            Some(first) => self.enter_block(first, DataBlockCursor::first),
             None => Ok(()),
         }
     }
 
     fn last(&mut self) -> Result<()> {
         self.invalidate();
-        let past = self.top()?.map_or(0, |top| top.count());
-        self.enter_previous(Place { top: past, block: 0 })
+        let end = self.top_index()?.map_or(0, |top| top.count());
+        self.enter_previous_block(BlockPosition { index_block: end, block: 0 })
     }
 
     fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
         self.invalidate();
-        let Some((handle, place)) = self.seek_block(user_key, seq)? else {
+        let Some((handle, position)) = self.find_block(user_key, seq)? else {
             return Ok(());
         };
-        self.enter((handle, place), |entries| entries.seek(user_key, seq))?;
+        self.enter_block((handle, position), |entries| entries.seek(user_key, seq))?;
         if self.valid() {
             return Ok(());
         }
-        // All of the block is before the target, its separator is not: the next entry is it.
-        self.enter_next(place)
+        // The target lies between the last entry of the block and its separator.
+        self.enter_next_block(position)
     }
 
     fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
         self.invalidate();
-        let Some((handle, place)) = self.seek_block(user_key, seq)? else {
+        let Some((handle, position)) = self.find_block(user_key, seq)? else {
             return self.last();
         };
-        self.enter((handle, place), |entries| entries.seek_before(user_key, seq))?;
+        self.enter_block((handle, position), |entries| entries.seek_before(user_key, seq))?;
         if self.valid() {
             return Ok(());
         }
-        self.enter_previous(place)
+        self.enter_previous_block(position)
     }
 
     #[inline]
     fn next(&mut self) -> Result<()> {
-        self.step(DataBlockCursor::next, Self::enter_next)
+        self.step(DataBlockCursor::next, Self::enter_next_block)
     }
 
     #[inline]
     fn prev(&mut self) -> Result<()> {
-        self.step(DataBlockCursor::prev, Self::enter_previous)
+        self.step(DataBlockCursor::prev, Self::enter_previous_block)
     }
 }

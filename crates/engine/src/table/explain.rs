@@ -1,113 +1,110 @@
-//! A lookup in one table that tells what it does.
+//! A lookup in one table that reports its steps.
 
+use lsmx_base::coding::len_u64;
 use lsmx_base::key::{EntryKind, SeqNo};
+use lsmx_base::malformed::Malformed;
 use serde::Serialize;
 
+use crate::cache::MetadataKind;
 use crate::error::{Error, Result};
 use crate::format::BlockKind;
 use crate::format::blob::ValuePointer;
 use crate::format::block::Handle;
 use crate::format::data_block::DataBlock;
+use crate::table::read_context::{ReadContext, ReadPurpose};
+use crate::table::reader::Table;
 
-use crate::table::access::Access;
-use crate::table::reader::{FillCache, Table};
-
-/// Where a block came from.
+/// Origin of a block that a lookup needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BlockSource {
-    /// It was in memory.
+    /// The block was in memory.
     Cache,
-    /// Storage had to give it.
+    /// The block was read from storage.
     Storage,
 }
 
 /// A block that a lookup needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct BlockRead {
-    /// What the block holds.
+    /// EntryKind of the block.
     pub kind: BlockKind,
-    /// Its offset in the table's file; of a value in the value log, in the blob file.
+    /// Offset in the table file, or in the blob file for a separated value.
     pub offset: u64,
-    /// Its bytes in the file.
+    /// Bytes in the file.
     pub bytes: u64,
-    /// Where it came from.
+    /// Origin of the block.
     pub source: BlockSource,
 }
 
-/// What a lookup in one table did.
+/// The steps of a lookup in one table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TableProbe {
-    /// What the filter answered; `None` if it was not asked or there is none.
+    /// Result of the filter, or `None` if no filter was used.
     pub(crate) filter_may_contain: Option<bool>,
-    /// Blocks it needed, in order.
+    /// Blocks in the order of their use.
     pub(crate) blocks: Vec<BlockRead>,
-    /// The newest entry that the reader may see: number, kind, bytes of its value.
+    /// The newest visible entry: sequence number, kind, bytes of the value.
     pub(crate) found: Option<(SeqNo, EntryKind, u64)>,
-    /// Its value pointer, if it has one.
+    /// The value pointer of that entry, if it has one.
     pub(crate) pointer: Option<Vec<u8>>,
 }
 
-impl Table {
-    /// Does what [`Table::get`] does, step by step. A block counts as cached if it was in memory just
-    /// before the step that needs it; what another thread does in between is not seen.
-    ///
-    /// # Errors
-    /// As [`Table::get`].
-    pub(crate) fn explain(
-        &self,
-        user_key: &[u8],
-        snapshot: SeqNo,
-        use_filter: bool,
-    ) -> Result<TableProbe> {
-        let mut probe = TableProbe::default();
-        if let Some(handle) = self.properties.filter.filter(|_| use_filter) {
-            probe.note(BlockKind::Filter, handle, self.filter_is_resident());
-            let may_contain = self.may_contain(user_key)?;
-            probe.filter_may_contain = Some(may_contain);
-            if !may_contain {
-                return Ok(probe);
-            }
-        }
-        let access = &mut Access::of(FillCache::Yes);
-        let Some(top_handle) = self.properties.top_index else { return Ok(probe) };
-        probe.note(BlockKind::TopIndex, top_handle, self.top_index_is_resident());
-        let Some(top) = self.top_index(access)? else { return Ok(probe) };
-        let at = |handle: Handle| {
-            move |what: lsmx_base::malformed::Malformed| {
-                Error::malformed(what, &self.path, handle.offset)
-            }
-        };
-        let Some((ordinal, index_handle)) = top.seek(user_key, snapshot).map_err(at(top_handle))?
-        else {
-            return Ok(probe);
-        };
-        let resident = self.index_is_resident(ordinal, top.count());
-        probe.note(BlockKind::Index, index_handle, resident);
-        let index = self.index_block(ordinal, &top, index_handle, access)?;
-        let found = index.seek(user_key, snapshot).map_err(at(index_handle))?;
-        let (_, data_handle) = found.ok_or_else(|| self.levels_disagree(index_handle))?;
-        let resident = self.data_is_resident(data_handle);
-        probe.note(BlockKind::Data, data_handle, resident);
-        let block =
-            DataBlock::new(self.data_block(data_handle, access)?).map_err(at(data_handle))?;
-        if let Some(hit) = block.get(user_key, snapshot).map_err(at(data_handle))? {
-            let mut bytes = lsmx_base::coding::len_u64(hit.value_end.saturating_sub(hit.value_at));
-            if hit.kind == EntryKind::ValuePointer {
-                let pointer = block.bytes().get(hit.value_at..hit.value_end).unwrap_or_default();
-                let decoded = ValuePointer::decode(pointer).map_err(at(data_handle))?;
-                bytes = decoded.value_bytes;
-                probe.pointer = Some(pointer.to_vec());
-            }
-            probe.found = Some((hit.seq, hit.kind, bytes));
-        }
-        Ok(probe)
+impl TableProbe {
+    fn record_block(&mut self, kind: BlockKind, handle: Handle, is_resident: bool) {
+        let source = if is_resident { BlockSource::Cache } else { BlockSource::Storage };
+        self.blocks.push(BlockRead { kind, offset: handle.offset, bytes: handle.bytes, source });
     }
 }
 
-impl TableProbe {
-    fn note(&mut self, kind: BlockKind, handle: Handle, resident: bool) {
-        let source = if resident { BlockSource::Cache } else { BlockSource::Storage };
-        self.blocks.push(BlockRead { kind, offset: handle.offset, bytes: handle.bytes, source });
+/// Performs the steps of [`Table::get`] and reports them.
+///
+/// A block counts as cached if it is in memory immediately before its step. Concurrent evictions may change that.
+///
+/// # Errors
+/// As [`Table::get`].
+pub(crate) fn explain_get(
+    table: &Table,
+    user_key: &[u8],
+    snapshot: SeqNo,
+    use_filter: bool,
+) -> Result<TableProbe> {
+    let mut probe = TableProbe::default();
+    if let Some(handle) = table.properties().filter.filter(|_| use_filter) {
+        probe.record_block(BlockKind::Filter, handle, table.is_resident(MetadataKind::Filter));
+        let may_contain = table.may_contain(user_key)?;
+        probe.filter_may_contain = Some(may_contain);
+        if !may_contain {
+            return Ok(probe);
+        }
     }
+    let context = &mut ReadContext::new(ReadPurpose::Lookup);
+    let Some(top_handle) = table.properties().top_index else { return Ok(probe) };
+    probe.record_block(BlockKind::TopIndex, top_handle, table.is_resident(MetadataKind::TopIndex));
+    let Some(top) = table.top_index(context)? else { return Ok(probe) };
+    let at =
+        |handle: Handle| move |what: Malformed| Error::malformed(what, table.path(), handle.offset);
+    let Some((ordinal, index_handle)) = top.seek(user_key, snapshot).map_err(at(top_handle))?
+    else {
+        return Ok(probe);
+    };
+    let is_resident = table.is_index_block_resident(ordinal, top.count());
+    probe.record_block(BlockKind::Index, index_handle, is_resident);
+    let index = table.index_block(ordinal, &top, index_handle, context)?;
+    let found = index.seek(user_key, snapshot).map_err(at(index_handle))?;
+    let (_, data_handle) = found.ok_or_else(|| table.index_order_error(index_handle))?;
+    let is_resident = table.is_data_block_resident(data_handle);
+    probe.record_block(BlockKind::Data, data_handle, is_resident);
+    let block = DataBlock::new(table.data_block(data_handle, context)?).map_err(at(data_handle))?;
+    if let Some(hit) = block.get(user_key, snapshot).map_err(at(data_handle))? {
+        let mut bytes = len_u64(hit.value_end.saturating_sub(hit.value_at));
+        if hit.kind == EntryKind::ValuePointer {
+            let pointer = block.bytes().get(hit.value_at..hit.value_end).unwrap_or_default();
+            let decoded = ValuePointer::decode(pointer).map_err(at(data_handle))?;
+            bytes = decoded.value_bytes;
+            probe.pointer = Some(pointer.to_vec());
+        }
+        probe.found = Some((hit.seq, hit.kind, bytes));
+    }
+    Ok(probe)
 }

@@ -1,42 +1,44 @@
-//! Tables: immutable sorted files, written once and read through the block cache.
+//! Tables: immutable sorted files.
 
-pub use lsmx_base::filter::FilterWidth;
-pub use lsmx_base::range_tombstone::RangeTombstone;
-
-mod access;
-mod block_end;
-pub mod cursor;
-mod descriptors;
+mod block_splitter;
+mod cursor;
 pub(crate) mod explain;
-mod metadata;
+mod fd_cache;
+mod fd_cache_vfs;
+mod file_appender;
+mod index_stats;
 pub mod options;
-mod pooled;
 mod read_ahead;
-pub mod reader;
-mod scratch;
-mod sizes;
+mod read_buffer;
+mod read_context;
+mod reader;
 mod verify;
 mod warm_up;
-mod weights;
-#[cfg(feature = "benching")]
-mod whole_index;
-pub mod writer;
+mod writer;
 
 #[cfg(test)]
 mod tests;
 
+pub use lsmx_base::filter::FilterWidth;
+pub use lsmx_base::range_tombstone::RangeTombstone;
+
 pub use crate::format::block::Compression;
 pub use crate::format::properties::TableProperties;
 pub use crate::format::range_tombstones::FragmentedTombstones;
-pub(crate) use access::Access;
 pub use cursor::TableCursor;
-pub(crate) use descriptors::{Descriptor, DescriptorPool, FileIdentity, JobReads, Source};
-pub use options::TableOptions;
-pub(crate) use pooled::PooledVfs;
-pub use reader::{FillCache, Found, Table, TableIdentity};
-pub(crate) use scratch::with as with_scratch;
-pub(crate) use warm_up::Warmed;
-pub(crate) use weights::Weight;
+pub(crate) use fd_cache::{CachedFile, FdCache, FileIdentity, JobReadOptions, ReadSource};
+pub(crate) use fd_cache_vfs::FdCacheVfs;
+pub(crate) use file_appender::FileAppender;
 #[cfg(feature = "benching")]
-pub use whole_index::Indexed;
+pub use index_stats::IndexBlockKeys;
+#[cfg(feature = "benching")]
+pub(crate) use index_stats::index_blocks_with_keys;
+pub(crate) use index_stats::{KeyWeight, bytes_before, key_weights, metadata_sizes};
+pub use options::TableOptions;
+pub(crate) use read_buffer::with_read_buffer;
+pub(crate) use read_context::ReadContext;
+pub use read_context::ReadPurpose;
+pub use reader::{Table, TableEntry, TableIdentity};
+pub use verify::verify_table;
+pub(crate) use warm_up::{WarmUpResult, warm_up};
 pub use writer::{TableSummary, TableWriter};

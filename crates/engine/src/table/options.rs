@@ -1,4 +1,6 @@
-//! How tables are written.
+//! Options of table files.
+
+use std::ops::RangeInclusive;
 
 use lsmx_base::filter::FilterWidth;
 
@@ -14,32 +16,39 @@ pub const RESTART_INTERVAL_DEFAULT: u32 = 16;
 /// Default of [`TableOptions::index_block_bytes`].
 pub const INDEX_BLOCK_BYTES_DEFAULT: u32 = 4096;
 
-/// Smallest and largest target of a block.
-const BLOCK_BYTES_RANGE: std::ops::RangeInclusive<u32> = 64..=16 << 20;
+/// Allowed values of [`TableOptions::block_bytes`] and [`TableOptions::index_block_bytes`].
+const BLOCK_BYTES_RANGE: RangeInclusive<u32> = 64..=16 << 20;
 
-/// How tables are written. Tables written with other options can be read all the same.
+/// Options for writing tables. Tables with different options can be read together.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TableOptions {
-    /// Target bytes of a data block in the file before compression, 64 to 16 Mi. Blocks end within a
-    /// sixteenth of it, where a short separator suffices; an entry that is longer has a block of its
-    /// own. Larger: smaller index, more bytes per lookup. Most users
-    /// leave it. Default: [`BLOCK_BYTES_DEFAULT`].
+    /// Target bytes of a data block before compression, 64 to 16 Mi.
+    ///
+    /// A block ends within 1/16 of the target, where the index key is shortest. A longer entry has a block of its own.
+    /// Larger blocks make the index smaller, but a lookup reads more bytes. Most users keep the default,
+    /// [`BLOCK_BYTES_DEFAULT`].
     pub block_bytes: u32,
-    /// Entries from one full key to the next in a data block, 1 to 4096. Smaller: faster search,
-    /// larger blocks. Most users leave it. Default: [`RESTART_INTERVAL_DEFAULT`].
+    /// Number of entries between restart points in a data block, 1 to 4096.
+    ///
+    /// A smaller interval makes searches faster and blocks larger. Most users keep the default,
+    /// [`RESTART_INTERVAL_DEFAULT`].
     pub restart_interval: u32,
-    /// Whether data blocks have a byte of each key's hash beside their entries, where these have 32 bytes
-    /// or more on average: lookups then look at few entries. Default: yes.
+    /// Whether data blocks contain one hash byte per key, which lets a lookup skip most entries. Blocks whose entries
+    /// have less than 32 bytes on average never contain them. Default: true.
     pub block_tags: bool,
-    /// Target bytes of an index block, 64 to 16 Mi; it has at most 16,384 data blocks, and boundaries of
-    /// about 1 MiB. Smaller: a larger top index, which is needed
-    /// for every lookup. Most users leave it. Default: [`INDEX_BLOCK_BYTES_DEFAULT`].
+    /// Target bytes of an index block, 64 to 16 Mi.
+    ///
+    /// An index block covers at most 16,384 data blocks and about 1 MiB of boundary keys. Smaller index blocks make
+    /// the top index larger, which every lookup needs. Most users keep the default,
+    /// [`INDEX_BLOCK_BYTES_DEFAULT`].
     pub index_block_bytes: u32,
-    /// How data blocks are packed. Default: not at all.
+    /// Compression of data blocks. Default: none.
     pub compression: Compression,
-    /// Which filter is written; the narrow one is about 1 % of a table of 100-byte entries. Without one
-    /// every lookup of an absent key reads a data block. Default: [`FilterWidth::Fuse8`].
+    /// Width of the filter, or `None` for no filter. Default: [`FilterWidth::Fuse8`].
+    ///
+    /// The 8-bit filter takes about 1 % of a table of 100-byte entries. Without a filter, each lookup of an absent key
+    /// reads a data block.
     pub filter: Option<FilterWidth>,
 }
 
@@ -57,33 +66,17 @@ impl Default for TableOptions {
 }
 
 impl TableOptions {
-    /// Checks that every option is within its range.
+    /// Checks the range of each option.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] names the first that is not.
+    /// [`Error::InvalidOption`] with the first option that is out of range.
     pub fn validate(&self) -> Result<()> {
-        let checks = [
-            (
-                "block_bytes",
-                self.block_bytes,
-                BLOCK_BYTES_RANGE.contains(&self.block_bytes),
-                "64 to 16777216",
-            ),
-            (
-                "index_block_bytes",
-                self.index_block_bytes,
-                BLOCK_BYTES_RANGE.contains(&self.index_block_bytes),
-                "64 to 16777216",
-            ),
-            (
-                "restart_interval",
-                self.restart_interval,
-                (1..=4096).contains(&self.restart_interval),
-                "1 to 4096",
-            ),
-        ];
-        for (name, value, valid, must) in checks {
-            if !valid {
+        for (name, value, range, must) in [
+            ("block_bytes", self.block_bytes, BLOCK_BYTES_RANGE, "64 to 16777216"),
+            ("index_block_bytes", self.index_block_bytes, BLOCK_BYTES_RANGE, "64 to 16777216"),
+            ("restart_interval", self.restart_interval, 1..=4096, "1 to 4096"),
+        ] {
+            if !range.contains(&value) {
                 return Err(Error::InvalidOption { name, value: value.to_string(), must });
             }
         }
@@ -96,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_outside_their_range_are_refused_by_name() {
+    fn validate_option_out_of_range_is_named() {
         assert!(TableOptions::default().validate().is_ok());
         let refused = |options: TableOptions| match options.validate() {
             Err(Error::InvalidOption { name, .. }) => name,

@@ -1,8 +1,8 @@
-//! Reads more than one block at a time for cursors that walk on.
+//! Read-ahead of data blocks for cursors.
 //!
-//! What a search leads to is read alone and stays in the cache, as for a lookup, and so is the block
-//! after it, for short ranges that happen to begin at the end of one. A cursor that goes on from
-//! there, in either direction, is a scan: each further read takes twice as much, and none stays.
+//! 1. The block that a seek leads to is read alone, and so is the next block. Both stay in the cache, as for a lookup.
+//! 2. A cursor that moves on to adjacent blocks, in either direction, is a scan. Each further read covers twice as many
+//!    bytes as the last one, and its blocks do not stay in the cache.
 
 use lsmx_base::coding::{len_u64, to_usize};
 use lsmx_base::malformed::Malformed;
@@ -12,145 +12,159 @@ use lsmx_base::sync::Arc;
 use crate::cache::BlockCache;
 use crate::error::{Error, Result};
 use crate::format::block::Handle;
-use crate::table::access::Access;
-use crate::table::descriptors::Source;
-use crate::table::reader::{FillCache, Table};
+use crate::table::fd_cache::ReadSource;
+use crate::table::read_context::{ReadContext, ReadPurpose};
+use crate::table::reader::Table;
 
-/// Bytes of the first read ahead.
-const FIRST_BYTES: u64 = 16 << 10;
+/// Bytes of the first read-ahead.
+const READ_BYTES_FIRST: u64 = 16 << 10;
 
-/// Most bytes read ahead.
-const BYTES_MAX: u64 = 256 << 10;
+/// Maximum bytes of a read-ahead.
+const READ_BYTES_MAX: u64 = 256 << 10;
 
-/// Blocks from a search on before a reader's walk counts as a scan.
-const SEARCH_BLOCKS: u32 = 2;
+/// Number of adjacent blocks after a seek from which on a cursor counts as a scan.
+const SCAN_BLOCKS_MIN: u32 = 2;
 
-/// Bytes of the data part of one table that were read and not yet used up.
+/// Bytes of one table's data blocks that were read ahead.
 #[derive(Debug, Default)]
-pub(crate) struct ReadAhead {
-    /// Where the window begins in the file.
+pub(super) struct BlockReadAhead {
+    /// Offset of the window in the file.
     offset: u64,
-    /// Keeps its memory; the first `held` bytes are the window.
+    /// The window is the first `window_bytes` bytes. The rest is spare capacity.
     buffer: Vec<u8>,
-    held: usize,
-    /// Where the block asked for last lies.
-    last: Option<Handle>,
-    /// Neighbours asked for one after the other since the last search.
-    walked: u32,
-    /// Bytes of the next read ahead.
+    window_bytes: usize,
+    /// The block that was requested last.
+    last_block: Option<Handle>,
+    /// Number of adjacent blocks requested since the last seek.
+    adjacent_blocks: u32,
+    /// Bytes of the next read-ahead.
     next_bytes: u64,
-    /// Where the window is counted, once there was one.
-    counted: Option<Arc<BlockCache>>,
+    /// The cache that counts the buffer. Set with the first buffer.
+    counted_by: Option<Arc<BlockCache>>,
 }
 
-impl Drop for ReadAhead {
+/// Direction of a cursor between two blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Forward,
+    Backward,
+}
+
+impl Drop for BlockReadAhead {
     fn drop(&mut self) {
-        if let Some(cache) = &self.counted {
+        if let Some(cache) = &self.counted_by {
             cache.sub_read_ahead_bytes(len_u64(self.buffer.len()));
         }
     }
 }
 
-impl ReadAhead {
-    /// The contents of a data block: from the cache, from what was read ahead, or from the file.
-    pub(crate) fn block(
+impl BlockReadAhead {
+    /// Returns the contents of a data block from the cache, the window or the file.
+    pub(super) fn block(
         &mut self,
         table: &Table,
         handle: Handle,
-        access: &mut Access,
+        context: &mut ReadContext,
     ) -> Result<BlockBytes> {
-        // Offsets that were not checked yet may be anything.
-        let follows = |a: Handle, b: Handle| a.offset.checked_add(a.bytes) == Some(b.offset);
-        let last = self.last.replace(handle);
-        let onward = last.is_some_and(|last| follows(last, handle));
-        let backward = last.is_some_and(|last| follows(handle, last));
-        if onward || backward {
-            self.walked = self.walked.saturating_add(1);
-        } else {
-            self.walked = 0;
-            self.next_bytes = FIRST_BYTES;
-        }
-        if self.walked < SEARCH_BLOCKS {
-            match access.fill() {
-                FillCache::No => return table.data_block(handle, &mut Access::of(FillCache::Yes)),
-                FillCache::Memory => return table.data_block(handle, access),
-                FillCache::Yes | FillCache::Job | FillCache::Ahead => {}
+        let direction = self.note_block(handle);
+        if self.adjacent_blocks < SCAN_BLOCKS_MIN {
+            match context.purpose() {
+                ReadPurpose::Scan => {
+                    let lookup = &mut ReadContext::new(ReadPurpose::Lookup);
+                    return table.data_block(handle, lookup);
+                }
+                ReadPurpose::MemoryOnly => return table.data_block(handle, context),
+                ReadPurpose::Lookup | ReadPurpose::Job | ReadPurpose::WarmUp => {}
             }
         }
-        if let Some(block) = table.peek_data_block(handle, access) {
+        if let Some(block) = table.peek_data_block(handle, context) {
             return Ok(block);
         }
-        let fill = access.may_read(handle)?;
-        let at = |what: Malformed| Error::malformed(what, &table.path, handle.offset);
-        handle.check(table.identity.bytes).map_err(at)?;
-        table.file.reading(fill, |source| {
-            if source == Source::Device {
+        let purpose = context.admit_read(handle)?;
+        let at = |what: Malformed| Error::malformed(what, table.path(), handle.offset);
+        handle.check(table.identity().bytes).map_err(at)?;
+        table.file.read_with_retry(purpose, |source| {
+            if source == ReadSource::Device {
                 let stored = table.file.read_exact_from(source, handle.offset, handle.bytes)?;
-                return table.open_data_block(&stored, handle, fill);
+                return table.open_data_block(&stored, handle, purpose);
             }
             if self.window(handle).is_none() {
-                self.read(table, handle, (onward, backward), fill)?;
+                self.read(table, handle, direction, purpose)?;
             }
             let Some(stored) = self.window(handle) else {
                 let what = "block read ahead";
                 return Err(at(Malformed::Truncated { what, needed: handle.bytes, found: 0 }));
             };
-            table.open_data_block(stored, handle, fill)
+            table.open_data_block(stored, handle, purpose)
         })
     }
 
-    /// The block's bytes, if they were read ahead.
-    fn window(&self, handle: Handle) -> Option<&[u8]> {
-        let at = usize::try_from(handle.offset.checked_sub(self.offset)?).ok()?;
-        let end = at.checked_add(usize::try_from(handle.bytes).ok()?)?;
-        self.buffer[..self.held].get(at..end)
+    /// Counts a requested block. Returns the direction if it is adjacent to the last one.
+    fn note_block(&mut self, handle: Handle) -> Option<Direction> {
+        // The handles are unchecked, so their sum may overflow.
+        let is_before = |a: Handle, b: Handle| a.offset.checked_add(a.bytes) == Some(b.offset);
+        let direction = match self.last_block.replace(handle) {
+            Some(last) if is_before(last, handle) => Some(Direction::Forward),
+            Some(last) if is_before(handle, last) => Some(Direction::Backward),
+            _ => None,
+        };
+        if direction.is_some() {
+            self.adjacent_blocks = self.adjacent_blocks.saturating_add(1);
+        } else {
+            self.adjacent_blocks = 0;
+            self.next_bytes = READ_BYTES_FIRST;
+        }
+        direction
     }
 
-    /// Takes memory for a window of so many bytes, and has it counted.
-    fn make_room(&mut self, table: &Table, bytes: usize) {
-        if self.buffer.len() >= bytes && len_u64(self.buffer.len()) <= BYTES_MAX {
+    /// Returns the stored bytes of a block if they are in the window.
+    fn window(&self, handle: Handle) -> Option<&[u8]> {
+        let start = usize::try_from(handle.offset.checked_sub(self.offset)?).ok()?;
+        let end = start.checked_add(usize::try_from(handle.bytes).ok()?)?;
+        self.buffer[..self.window_bytes].get(start..end)
+    }
+
+    /// Makes the buffer at least `bytes` long. A buffer above the maximum is replaced by one of exactly this length.
+    fn resize_buffer(&mut self, table: &Table, bytes: usize) {
+        if self.buffer.len() >= bytes && len_u64(self.buffer.len()) <= READ_BYTES_MAX {
             return;
         }
-        let cache = self.counted.get_or_insert_with(|| table.cache().clone());
+        let cache = self.counted_by.get_or_insert_with(|| table.cache().clone());
         cache.sub_read_ahead_bytes(len_u64(self.buffer.len()));
         cache.add_read_ahead_bytes(len_u64(bytes));
         self.buffer = vec![0; bytes];
     }
 
-    /// Reads the block, and what comes next if it goes on from the last one. The handle was
-    /// checked.
+    /// Reads a block, whose handle was checked, and following or preceding blocks in the direction of the cursor.
     fn read(
         &mut self,
         table: &Table,
         handle: Handle,
-        (onward, backward): (bool, bool),
-        fill: FillCache,
+        direction: Option<Direction>,
+        purpose: ReadPurpose,
     ) -> Result<()> {
-        // Nothing of the old window is left if this read fails.
-        self.held = 0;
+        // After a failed read the window is empty.
+        self.window_bytes = 0;
         let end = handle.offset + handle.bytes;
-        let (from, to) = if !onward && !backward {
-            (handle.offset, end)
-        } else {
-            let bytes = self.next_bytes.max(handle.bytes);
-            self.next_bytes = (self.next_bytes * 2).min(BYTES_MAX);
-            let data_end = table.properties.data_bytes.min(table.identity.bytes).max(end);
-            match onward {
-                true => (handle.offset, data_end.min(handle.offset + bytes)),
-                false => (end.saturating_sub(bytes), end),
+        let (start, end) = match direction {
+            None => (handle.offset, end),
+            Some(direction) => {
+                let bytes = self.next_bytes.max(handle.bytes);
+                self.next_bytes = (self.next_bytes * 2).min(READ_BYTES_MAX);
+                let data_bytes = table.properties().data_bytes.min(table.identity().bytes);
+                match direction {
+                    Direction::Forward => {
+                        (handle.offset, data_bytes.max(end).min(handle.offset + bytes))
+                    }
+                    Direction::Backward => (end.saturating_sub(bytes), end),
+                }
             }
         };
-        let bytes = to_usize("read ahead", to - from)
-            .map_err(|what| Error::malformed(what, &table.path, handle.offset))?;
-        self.make_room(table, bytes);
-        let window = &mut self.buffer[..bytes];
-        match fill {
-            FillCache::Job => table.file.fill_for_job(from, window)?,
-            FillCache::Yes | FillCache::No | FillCache::Ahead | FillCache::Memory => {
-                table.file.fill(from, window)?;
-            }
-        }
-        (self.offset, self.held) = (from, bytes);
+        let bytes = to_usize("read ahead", end - start)
+            .map_err(|what| Error::malformed(what, table.path(), handle.offset))?;
+        self.resize_buffer(table, bytes);
+        table.file.fill_for(purpose, start, &mut self.buffer[..bytes])?;
+        (self.offset, self.window_bytes) = (start, bytes);
         Ok(())
     }
 }

@@ -6,15 +6,14 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use lsmx_base::coding::{len_u64, to_usize};
 use lsmx_base::failpoint::{self, Failpoint};
-use lsmx_base::filter::Filter;
-use lsmx_base::filter::key_hash;
+use lsmx_base::filter::{Filter, key_hash};
 use lsmx_base::key::{EntryKind, SeqNo};
 use lsmx_base::malformed::Malformed;
 use lsmx_base::slice::{BlockBytes, Slice};
 use lsmx_base::sync::{Arc, AtomicU64, Ordering};
 use lsmx_compaction::FileId;
 
-use crate::cache::{BlockCache, MetadataKind, MetadataSlot, TableMetadataSlots};
+use crate::cache::{BlockCache, MetadataBlock, MetadataKind, MetadataSlot, TableMetadataSlots};
 use crate::error::{Error, Result};
 use crate::format::BlockKind;
 use crate::format::block::{self, Handle};
@@ -23,76 +22,50 @@ use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::index::IndexBlock;
 use crate::format::properties::TableProperties;
 use crate::format::range_tombstones::FragmentedTombstones;
-use crate::table::access::Access;
-use crate::table::cursor::TableCursor;
-use crate::table::descriptors::{Descriptor, DescriptorPool, FileIdentity, read_exact};
-use crate::table::scratch;
+use crate::table::fd_cache::{CachedFile, FdCache, FileIdentity, read_exact};
+use crate::table::read_buffer::with_read_buffer;
+use crate::table::read_context::{ReadContext, ReadPurpose};
 use crate::vfs::{File, Vfs, open_uncached};
 
-/// Bytes read from the end of a file when it is opened. Footer and properties fit unless the
-/// table's keys are long.
-const OPEN_BYTES: u64 = 1024;
+/// Bytes that an open reads from the end of the file. They include the properties unless the smallest and largest
+/// key are long.
+const TAIL_BYTES: u64 = 1024;
 
-/// What the manifest says of a table: the file must be this one and no other.
+/// The fields of a manifest record that identify a table file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableIdentity {
-    /// The file's number.
+    /// Number of the file.
     pub id: FileId,
     /// Bytes of the file.
     pub bytes: u64,
-    /// The table's random uid.
+    /// Random uid of the table.
     pub uid: u64,
     /// XXH3-64 of the whole file.
     pub checksum: u64,
 }
 
-/// Whether blocks that are read stay in the cache. Blocks that are there are used in any case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FillCache {
-    /// They stay: lookups.
-    Yes,
-    /// Metadata stays, and of data the block that a search leads to; what a walk goes on to does
-    /// not: long scans must not wash out what lookups need.
-    No,
-    /// They do not stay and are not counted as hits or misses: the work of jobs is not the cost of
-    /// any lookup.
-    Job,
-    /// Metadata that is read before anybody asks for it: it stays, and is not counted.
-    Ahead,
-    /// Nothing is read: what is not in memory is [`Error::WouldBlock`].
-    Memory,
-}
-
-impl FillCache {
-    /// Whether hits and misses are those of a reader.
-    #[inline]
-    pub(crate) fn counts(self) -> bool {
-        matches!(self, FillCache::Yes | FillCache::No | FillCache::Memory)
-    }
-}
-
-/// The newest entry of a key that a reader may see in one table.
+/// The newest visible entry of a key in one table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Its sequence number.
+pub struct TableEntry {
+    /// Sequence number.
     pub seq: SeqNo,
-    /// What it does.
+    /// EntryKind of the entry.
     pub kind: EntryKind,
-    /// Its value, which shares the memory of the cached block.
+    /// Value. It shares the memory of the cached block.
     pub value: Slice,
 }
 
-/// A table, open for reading. Shared by all readers; holds no lock.
+/// A table that is open for reading. All readers share it without a lock.
 #[derive(Debug)]
 pub struct Table {
-    pub(crate) file: Arc<Descriptor>,
-    pub(crate) path: PathBuf,
-    pub(crate) identity: TableIdentity,
-    pub(crate) properties: TableProperties,
+    pub(super) file: Arc<CachedFile>,
+    path: PathBuf,
+    identity: TableIdentity,
+    properties: TableProperties,
     slots: Arc<TableMetadataSlots>,
-    /// This opening's number in the cache.
+    /// Key of this open table in the block cache.
     cache_id: u64,
-    /// When a lookup last came here; a hint for policies, pairs with nothing.
+    /// Time of the last lookup. A hint for policies, so all accesses are relaxed.
     last_read_us: AtomicU64,
 }
 
@@ -100,19 +73,19 @@ impl Table {
     /// Opens a table and reads its footer and properties.
     ///
     /// # Errors
-    /// [`Error::Io`] when the file cannot be opened or read (`NotFound` if it is missing),
-    /// [`Error::Corrupt`] when it is damaged or another file than `identity` says,
-    /// [`Error::UnsupportedVersion`] when a later version wrote it.
+    /// - [`Error::Io`] if the file cannot be opened or read, with kind `NotFound` if it is missing.
+    /// - [`Error::Corrupt`] if the file is damaged or does not match `identity`.
+    /// - [`Error::UnsupportedVersion`] if a later version wrote the file.
     pub fn open(
         vfs: &dyn Vfs,
         path: &Path,
         identity: &TableIdentity,
         cache: &Arc<BlockCache>,
     ) -> Result<Table> {
-        Table::open_staying(vfs.open(path), path, identity, cache)
+        Table::open_pinned(vfs.open(path), path, identity, cache)
     }
 
-    /// As [`Table::open`]; reads come from the device, see [`open_uncached`].
+    /// Opens a table whose reads bypass the page cache, see [`open_uncached`].
     ///
     /// # Errors
     /// As [`Table::open`].
@@ -121,98 +94,56 @@ impl Table {
         path: &Path,
         identity: &TableIdentity,
     ) -> Result<Table> {
-        Table::open_staying(open_uncached(vfs, path), path, identity, &BlockCache::new(0))
+        Table::open_pinned(open_uncached(vfs, path), path, identity, &BlockCache::new(0))
     }
 
-    fn open_staying(
+    /// Opens a table whose descriptor stays open.
+    fn open_pinned(
         opened: io::Result<Arc<dyn File>>,
         path: &Path,
         identity: &TableIdentity,
         cache: &Arc<BlockCache>,
     ) -> Result<Table> {
         let file = opened.map_err(|error| Error::io("open", path, error))?;
-        let descriptor =
-            Descriptor::staying(Arc::clone(&file), path, FileIdentity::table(identity));
-        Table::open_file(&*file, Arc::new(descriptor), path, identity, cache)
+        let file_identity = FileIdentity::of_table(identity.bytes, identity.uid);
+        let pinned = CachedFile::pinned(Arc::clone(&file), path, file_identity);
+        Table::from_file(&*file, Arc::new(pinned), path, identity, cache)
     }
 
-    /// As [`Table::open`], with a descriptor that the pool may close and open again.
+    /// Opens a table whose descriptor the cache may close and reopen.
     ///
     /// # Errors
     /// As [`Table::open`].
     pub(crate) fn open_in(
-        pool: &Arc<DescriptorPool>,
+        fd_cache: &Arc<FdCache>,
         path: &Path,
         identity: &TableIdentity,
         cache: &Arc<BlockCache>,
     ) -> Result<Table> {
-        let descriptor = Descriptor::pooled(pool, path, FileIdentity::table(identity));
-        let file = descriptor.open_first()?;
-        Table::open_file(&*file, descriptor, path, identity, cache)
+        let file_identity = FileIdentity::of_table(identity.bytes, identity.uid);
+        let cached = CachedFile::new(fd_cache, path, file_identity);
+        let file = cached.open_first()?;
+        Table::from_file(&*file, cached, path, identity, cache)
     }
 
-    fn open_file(
+    fn from_file(
         file: &dyn File,
-        descriptor: Arc<Descriptor>,
+        cached: Arc<CachedFile>,
         path: &Path,
         identity: &TableIdentity,
         cache: &Arc<BlockCache>,
     ) -> Result<Table> {
-        let bytes = file.len().map_err(|error| Error::io("read the size of", path, error))?;
-        if bytes != identity.bytes {
-            let what = "table size";
-            let wrong = Malformed::Identity { what, expected: identity.bytes, found: bytes };
-            return Err(Error::malformed(wrong, path, 0));
-        }
-        let footer_bytes = len_u64(FOOTER_BYTES);
-        let Some(footer_at) = bytes.checked_sub(footer_bytes) else {
-            let what = "table footer";
-            let short = Malformed::Truncated { what, needed: footer_bytes, found: bytes };
-            return Err(Error::malformed(short, path, 0));
-        };
-        let tail_at = bytes.saturating_sub(OPEN_BYTES);
-        let tail = read_exact(file, path, tail_at, bytes - tail_at)?;
-        cache.count_miss(BlockKind::Open);
-        let footer = Footer::decode(&tail[tail.len() - FOOTER_BYTES..])
-            .map_err(|what| Error::malformed(what, path, footer_at))?;
-        if footer.uid != identity.uid {
-            let what = "table uid";
-            let foreign = Malformed::Identity { what, expected: identity.uid, found: footer.uid };
-            return Err(Error::malformed(foreign, path, footer_at));
-        }
-        let handle = footer.properties;
-        handle.check(footer_at).map_err(|what| Error::malformed(what, path, footer_at))?;
-        let stored = match handle.offset.checked_sub(tail_at) {
-            Some(at) => {
-                let at = to_usize("properties", at)
-                    .map_err(|what| Error::malformed(what, path, footer_at))?;
-                let end = tail.len() - FOOTER_BYTES;
-                let bytes = to_usize("properties", handle.bytes).unwrap_or(end);
-                tail[at..end.min(at + bytes)].to_vec()
-            }
-            None => {
-                cache.count_miss(BlockKind::Open);
-                read_exact(file, path, handle.offset, handle.bytes)?
-            }
-        };
-        let properties = block::open(stored, BlockKind::Open, identity.uid, handle.offset)
-            .and_then(|contents| TableProperties::decode(&contents))
-            .map_err(|what| Error::malformed(what, path, handle.offset))?;
-        let named = [properties.top_index, properties.filter, properties.range_tombstones];
-        for handle in named.into_iter().flatten() {
-            handle
-                .check(footer_at)
-                .map_err(|what| Error::malformed(what, path, footer.properties.offset))?;
-        }
+        let properties = read_properties(file, path, identity, cache)?;
         let cache_id = match failpoint::is_on(Failpoint::CacheKeyReused) {
             true => cache.next_table_number() % 8,
             false => cache.next_table_number(),
         };
-        let keys = properties.smallest.len() + properties.largest.len();
-        let key_bytes = len_u64(keys + path.as_os_str().len());
-        let slots = TableMetadataSlots::new(cache, key_bytes, properties.index_blocks.min(bytes));
+        let key_bytes = properties.smallest.len() + properties.largest.len();
+        let key_bytes = len_u64(key_bytes + path.as_os_str().len());
+        let slots =
+            TableMetadataSlots::new(cache, key_bytes, properties.index_blocks.min(identity.bytes));
         Ok(Table {
-            file: descriptor,
+            file: cached,
             path: path.to_owned(),
             identity: *identity,
             last_read_us: AtomicU64::new(properties.created_us),
@@ -222,243 +153,243 @@ impl Table {
         })
     }
 
-    /// The newest entry of `user_key` in this table that is not newer than `snapshot`. Asks the
-    /// filter first if `use_filter` says so and there is one. Range tombstones are not looked at:
-    /// see [`Table::covering_span`].
+    /// Returns the newest entry of `user_key` in this table whose sequence number is at most `snapshot`.
+    ///
+    /// Checks the filter first if `use_filter` is set. Ignores range tombstones, see [`Table::covering_tombstone`].
     ///
     /// # Errors
-    /// When a block cannot be read or is damaged.
-    pub fn get(&self, user_key: &[u8], snapshot: SeqNo, use_filter: bool) -> Result<Option<Found>> {
-        let mut access = Access::lookup(FillCache::Yes);
-        let found = self.look_up(user_key, snapshot, use_filter, &mut access);
-        access.settle(self.cache());
-        found
-    }
-
-    /// As [`Table::get`]; what it met is in `access`, for the caller to count.
-    pub(crate) fn look_up(
+    /// When a block cannot be read or is corrupt.
+    pub fn get(
         &self,
         user_key: &[u8],
         snapshot: SeqNo,
         use_filter: bool,
-        access: &mut Access,
-    ) -> Result<Option<Found>> {
-        let filtered = use_filter && self.properties.filter.is_some();
-        if use_filter && !self.filter_passes(user_key, access)? {
-            if filtered {
-                access.filter_negative(self.slots.level());
+    ) -> Result<Option<TableEntry>> {
+        let mut context = ReadContext::for_lookup(ReadPurpose::Lookup);
+        let found = self.get_with(user_key, snapshot, use_filter, &mut context);
+        context.publish_counts(self.cache());
+        found
+    }
+
+    /// As [`Table::get`], within the lookup of the caller. The caller publishes the counts.
+    pub(crate) fn get_with(
+        &self,
+        user_key: &[u8],
+        snapshot: SeqNo,
+        use_filter: bool,
+        context: &mut ReadContext,
+    ) -> Result<Option<TableEntry>> {
+        let has_filter = use_filter && self.properties.filter.is_some();
+        if use_filter && !self.may_contain_with(user_key, context)? {
+            if has_filter {
+                context.record_filter_negative(self.slots.level());
             }
             return Ok(None);
         }
-        let found = self.find(user_key, snapshot, access)?;
-        if filtered && found.is_none() {
-            access.filter_false_positive(self.slots.level());
+        let found = self.get_unfiltered(user_key, snapshot, context)?;
+        if has_filter && found.is_none() {
+            context.record_filter_false_positive(self.slots.level());
         }
         Ok(found)
     }
 
-    /// As [`Table::look_up`], without asking the filter.
-    fn find(&self, user_key: &[u8], snapshot: SeqNo, access: &mut Access) -> Result<Option<Found>> {
-        let Some(handle) = self.seek_block(user_key, snapshot, access)? else {
+    fn get_unfiltered(
+        &self,
+        user_key: &[u8],
+        snapshot: SeqNo,
+        context: &mut ReadContext,
+    ) -> Result<Option<TableEntry>> {
+        let Some(handle) = self.find_data_block(user_key, snapshot, context)? else {
             return Ok(None);
         };
-        // What comes after the block is after (user_key, snapshot), and what comes before it is before:
-        // an entry of this key that the reader may see is in this block, or there is none.
-        let block = self.data_block(handle, access)?;
+        // All entries of earlier blocks are before (user_key, snapshot), and all of later blocks after it. Only this
+        // block can hold the entry.
+        let block = self.data_block(handle, context)?;
         let at = |what: Malformed| Error::malformed(what, &self.path, handle.offset);
         let block = DataBlock::new(block).map_err(at)?;
         let Some(hit) = block.get(user_key, snapshot).map_err(at)? else {
             return Ok(None);
         };
-        // Narrowing what we hold costs nothing, a slice of it would count one more owner.
+        // Converting the block avoids a reference count, which slicing would need.
         let value = Slice::from_block(block.into_bytes().into_range(hit.value_at, hit.value_end));
-        Ok(Some(Found { seq: hit.seq, kind: hit.kind, value }))
+        Ok(Some(TableEntry { seq: hit.seq, kind: hit.kind, value }))
     }
 
-    /// Brings the filter into memory, if there is one.
-    pub(crate) fn read_filter(&self, fill: FillCache) -> Result<()> {
+    /// Reads the filter into memory if there is one.
+    pub(super) fn load_filter(&self, purpose: ReadPurpose) -> Result<()> {
         let Some(handle) = self.properties.filter else { return Ok(()) };
         let slot = &self.slots.filter;
-        let access = &mut Access::of(fill);
-        self.with_metadata(slot, MetadataKind::Filter, 0, handle, access, Filter::new, |_| Ok(()))
+        let context = &mut ReadContext::new(purpose);
+        self.with_metadata(slot, MetadataKind::Filter, 0, handle, context, Filter::new, |_| Ok(()))
     }
 
-    /// Whether the filter lets this key pass; without a filter, any key.
+    /// Returns false if the filter rules `user_key` out. Without a filter, returns whether the table has entries.
     ///
     /// # Errors
-    /// When the filter cannot be read or is damaged.
+    /// When the filter cannot be read or is corrupt.
     pub fn may_contain(&self, user_key: &[u8]) -> Result<bool> {
-        self.filter_passes(user_key, &mut Access::of(FillCache::Yes))
+        self.may_contain_with(user_key, &mut ReadContext::new(ReadPurpose::Lookup))
     }
 
-    fn filter_passes(&self, user_key: &[u8], access: &mut Access) -> Result<bool> {
+    fn may_contain_with(&self, user_key: &[u8], context: &mut ReadContext) -> Result<bool> {
         let Some(handle) = self.properties.filter else {
             return Ok(self.properties.entries > 0);
         };
         let hash = key_hash(user_key);
         let slot = &self.slots.filter;
-        self.with_metadata(slot, MetadataKind::Filter, 0, handle, access, Filter::new, |filter| {
+        self.with_metadata(slot, MetadataKind::Filter, 0, handle, context, Filter::new, |filter| {
             Ok(filter.may_contain(hash))
         })
     }
 
-    /// The newest range delete of this table that covers `user_key` for a reader at `snapshot`.
+    /// Returns the newest range tombstone of this table that covers `user_key` and is visible at `snapshot`.
     ///
     /// # Errors
-    /// When the range tombstones cannot be read or are damaged.
-    pub fn covering_span(&self, user_key: &[u8], snapshot: SeqNo) -> Result<Option<SeqNo>> {
-        self.covering_span_by(user_key, snapshot, &mut Access::of(FillCache::Yes))
+    /// When the range tombstones cannot be read or are corrupt.
+    pub fn covering_tombstone(&self, user_key: &[u8], snapshot: SeqNo) -> Result<Option<SeqNo>> {
+        let context = &mut ReadContext::new(ReadPurpose::Lookup);
+        self.covering_tombstone_with(user_key, snapshot, context)
     }
 
-    /// As [`Table::covering_span`]; what it met is in `access`, for the caller to count.
+    /// As [`Table::covering_tombstone`], within the lookup of the caller. The caller publishes the counts.
     #[inline]
-    pub(crate) fn covering_span_by(
+    pub(crate) fn covering_tombstone_with(
         &self,
         user_key: &[u8],
         snapshot: SeqNo,
-        access: &mut Access,
+        context: &mut ReadContext,
     ) -> Result<Option<SeqNo>> {
-        self.with_spans(access, |spans| spans.covering(user_key, snapshot)).map(Option::flatten)
+        let covering = |tombstones: &FragmentedTombstones| tombstones.covering(user_key, snapshot);
+        self.with_range_tombstones(context, covering).map(Option::flatten)
     }
 
-    /// All range tombstones of this table, fragmented, in key order.
+    /// Returns all range tombstones of this table as fragments in key order.
     ///
     /// # Errors
-    /// When they cannot be read or are damaged.
-    pub fn spans(&self, fill: FillCache) -> Result<FragmentedTombstones> {
-        self.with_spans(&mut Access::of(fill), FragmentedTombstones::clone)
+    /// When they cannot be read or are corrupt.
+    pub fn range_tombstones(&self, purpose: ReadPurpose) -> Result<FragmentedTombstones> {
+        let context = &mut ReadContext::new(purpose);
+        self.with_range_tombstones(context, FragmentedTombstones::clone)
             .map(Option::unwrap_or_default)
     }
 
-    fn with_spans<R>(
+    fn with_range_tombstones<R>(
         &self,
-        access: &mut Access,
-        ask: impl FnOnce(&FragmentedTombstones) -> R,
+        context: &mut ReadContext,
+        read: impl FnOnce(&FragmentedTombstones) -> R,
     ) -> Result<Option<R>> {
         let Some(handle) = self.properties.range_tombstones else {
             return Ok(None);
         };
-        let slot = &self.slots.range_tombstones;
-        let kind = MetadataKind::RangeTombstones;
+        let (slot, kind) = (&self.slots.range_tombstones, MetadataKind::RangeTombstones);
         let decode = |contents| FragmentedTombstones::decode(&contents);
-        self.with_metadata(slot, kind, 0, handle, access, decode, |spans| Ok(Some(ask(spans))))
+        self.with_metadata(slot, kind, 0, handle, context, decode, |spans| Ok(Some(read(spans))))
     }
 
-    /// A cursor over all entries.
-    #[must_use]
-    pub fn cursor(self: &Arc<Self>, fill: FillCache) -> TableCursor {
-        TableCursor::new(self.clone(), Access::of(fill))
-    }
-
-    /// A cursor that is part of a lookup.
-    pub(crate) fn cursor_by(self: &Arc<Self>, access: Access) -> TableCursor {
-        TableCursor::new(self.clone(), access)
-    }
-
-    /// Opens the file, if it is not open, and keeps it open until the table goes.
+    /// Opens the file if it is closed, and keeps it open as long as the table is open.
     pub(crate) fn keep_open(&self) -> Result<()> {
         self.file.keep_open()
     }
 
-    /// What the table says of itself.
+    /// Returns the properties block.
     #[must_use]
     pub fn properties(&self) -> &TableProperties {
         &self.properties
     }
 
-    /// Which file this is.
+    /// Returns the identity that the manifest records.
     #[must_use]
     pub fn identity(&self) -> &TableIdentity {
         &self.identity
     }
 
-    /// Where the file is.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Notes that a lookup came here.
+    /// Records the time of a lookup.
     #[inline]
-    pub fn touch(&self, now_us: u64) {
+    pub fn record_read(&self, now_us: u64) {
         self.last_read_us.store(now_us, Ordering::Relaxed);
     }
 
-    /// When a lookup last came here, in microseconds; the table's creation until then.
+    /// Returns the time of the last lookup in microseconds, initially the creation time of the table.
     #[must_use]
     pub fn last_read_us(&self) -> u64 {
         self.last_read_us.load(Ordering::Relaxed)
     }
 
-    /// Notes which level it lies in.
+    /// Sets the level under which filter results are counted.
     pub(crate) fn set_level(&self, level: u8) {
         self.slots.set_level(level);
     }
 
-    /// Takes the filter out of memory, for a table that has come to lie in the last sorted run.
+    /// Frees the memory of the filter. Used when the table becomes part of the last sorted run.
     pub fn release_filter(&self) {
         self.slots.release_filter();
     }
 
-    /// The first data block that can hold an entry at or after (`user_key`, `seq`), or `None` if
-    /// all entries are before.
-    fn seek_block(
+    /// Returns the first data block that can hold an entry at or after (`user_key`, `seq`), or `None` if all entries
+    /// are before it.
+    fn find_data_block(
         &self,
         user_key: &[u8],
         seq: SeqNo,
-        access: &mut Access,
+        context: &mut ReadContext,
     ) -> Result<Option<Handle>> {
-        let Some((ordinal, handle, count)) = self.with_top_index(access, |top| {
+        let Some((ordinal, handle, count)) = self.with_top_index(context, |top| {
             Ok(top.seek(user_key, seq)?.map(|(ordinal, handle)| (ordinal, handle, top.count())))
         })?
         else {
             return Ok(None);
         };
         let found =
-            self.with_index(ordinal, count, handle, access, |index| index.seek(user_key, seq))?;
+            self.with_index(ordinal, count, handle, context, |index| index.seek(user_key, seq))?;
         match found {
             Some((_, data)) => Ok(Some(data)),
-            None => Err(self.levels_disagree(handle)),
+            None => Err(self.index_order_error(handle)),
         }
     }
 
-    /// An index block whose last separator is before a key that the top index has it hold; only one of
-    /// coding 0 has a last separator.
+    /// Returns the error of an index block that ends before a key which the top index assigns to it. Only index
+    /// blocks of coding 0 have a last separator, so only they can end early.
     #[cold]
-    pub(crate) fn levels_disagree(&self, index: Handle) -> Error {
+    pub(super) fn index_order_error(&self, index: Handle) -> Error {
         let what = "index blocks and top index are";
         Error::malformed(Malformed::Order { what }, &self.path, index.offset)
     }
 
-    /// The top index, for a cursor to hold on to; `None` if there are no entries.
-    pub(crate) fn top_index(&self, access: &mut Access) -> Result<Option<Arc<IndexBlock>>> {
-        self.with_top_index(access, |top| Ok(Some(top.clone())))
+    /// Returns the top index, or `None` if the table has no entries.
+    pub(super) fn top_index(&self, context: &mut ReadContext) -> Result<Option<Arc<IndexBlock>>> {
+        self.with_top_index(context, |top| Ok(Some(top.clone())))
     }
 
-    /// An index block, for a cursor to hold on to.
-    pub(crate) fn index_block(
+    /// Returns the index block with this ordinal in the top index.
+    pub(super) fn index_block(
         &self,
         ordinal: usize,
         top: &IndexBlock,
         handle: Handle,
-        access: &mut Access,
+        context: &mut ReadContext,
     ) -> Result<Arc<IndexBlock>> {
-        let found =
-            self.with_index(ordinal, top.count(), handle, access, |index| Ok(Some(index.clone())))?;
-        found.ok_or_else(|| self.levels_disagree(handle))
+        let clone = |index: &Arc<IndexBlock>| Ok(Some(index.clone()));
+        let found = self.with_index(ordinal, top.count(), handle, context, clone)?;
+        found.ok_or_else(|| self.index_order_error(handle))
     }
 
     fn with_top_index<R>(
         &self,
-        access: &mut Access,
-        ask: impl FnOnce(&Arc<IndexBlock>) -> Result<Option<R>, Malformed>,
+        context: &mut ReadContext,
+        read: impl FnOnce(&Arc<IndexBlock>) -> Result<Option<R>, Malformed>,
     ) -> Result<Option<R>> {
         let Some(handle) = self.properties.top_index else {
             return Ok(None);
         };
         let slot = &self.slots.top_index;
         let decode = |contents| self.decode_top_index(contents);
-        self.with_metadata(slot, MetadataKind::TopIndex, 0, handle, access, decode, ask)
+        self.with_metadata(slot, MetadataKind::TopIndex, 0, handle, context, decode, read)
     }
 
     fn decode_top_index(&self, contents: Bytes) -> Result<IndexBlock, Malformed> {
@@ -475,30 +406,38 @@ impl Table {
 
     fn with_index<R>(
         &self,
-        top: usize,
+        ordinal: usize,
         count: usize,
         handle: Handle,
-        access: &mut Access,
-        ask: impl FnOnce(&Arc<IndexBlock>) -> Result<Option<R>, Malformed>,
+        context: &mut ReadContext,
+        read: impl FnOnce(&Arc<IndexBlock>) -> Result<Option<R>, Malformed>,
     ) -> Result<Option<R>> {
-        let Some(slot) = self.slots.index_slot(top, count) else {
+        let Some(slot) = self.slots.index_slot(ordinal, count) else {
             return Ok(None);
         };
-        self.with_metadata(slot, MetadataKind::Index, top, handle, access, IndexBlock::new, ask)
+        self.with_metadata(
+            slot,
+            MetadataKind::Index,
+            ordinal,
+            handle,
+            context,
+            IndexBlock::new,
+            read,
+        )
     }
 
-    /// Asks a metadata block, which is read if it is not in its slot.
+    /// Calls `read` with a metadata block, which is read from the file if its slot is empty.
     #[inline]
-    #[expect(clippy::too_many_arguments, reason = "one place for what all metadata has in common")]
-    fn with_metadata<T: crate::cache::MetadataBlock, R>(
+    #[expect(clippy::too_many_arguments, reason = "shared by all kinds of metadata")]
+    fn with_metadata<T: MetadataBlock, R>(
         &self,
         slot: &MetadataSlot<T>,
         metadata: MetadataKind,
         ordinal: usize,
         handle: Handle,
-        access: &mut Access,
+        context: &mut ReadContext,
         decode: impl FnOnce(Bytes) -> Result<T, Malformed>,
-        ask: impl FnOnce(&Arc<T>) -> Result<R, Malformed>,
+        read: impl FnOnce(&Arc<T>) -> Result<R, Malformed>,
     ) -> Result<R> {
         let kind = match metadata {
             MetadataKind::Index => BlockKind::Index,
@@ -508,68 +447,65 @@ impl Table {
         };
         let at = |what: Malformed| Error::malformed(what, &self.path, handle.offset);
         if let Some(content) = &*slot.get() {
-            access.hit(self.cache(), kind);
-            return ask(content).map_err(at);
+            context.record_hit(self.cache(), kind);
+            return read(content).map_err(at);
         }
-        let fill = access.may_read(handle)?;
-        let contents = self.read_block(handle, kind, fill)?;
+        let purpose = context.admit_read(handle)?;
+        let contents = self.read_block(handle, kind, purpose)?;
         let content = Arc::new(decode(contents).map_err(at)?);
-        // Metadata goes before data: a scan keeps what it has read of it, only jobs leave
-        // no trace.
-        if fill != FillCache::Job {
+        if purpose != ReadPurpose::Job {
             self.slots.fill(slot, metadata, ordinal, &content);
         }
-        ask(&content).map_err(at)
+        read(&content).map_err(at)
     }
 
-    /// The contents of a data block.
+    /// Returns the contents of a data block.
     #[inline]
-    pub(crate) fn data_block(&self, handle: Handle, access: &mut Access) -> Result<BlockBytes> {
+    pub(super) fn data_block(
+        &self,
+        handle: Handle,
+        context: &mut ReadContext,
+    ) -> Result<BlockBytes> {
         if let Some(block) = self.cache().get_data_block(self.cache_id, handle.offset) {
-            access.hit(self.cache(), BlockKind::Data);
+            context.record_hit(self.cache(), BlockKind::Data);
             return Ok(block);
         }
-        let fill = access.may_read(handle)?;
-        let block = self.read_data_block(handle, fill)?;
-        if fill == FillCache::Yes {
+        let purpose = context.admit_read(handle)?;
+        let block = self.read_data_block(handle, purpose)?;
+        if purpose == ReadPurpose::Lookup {
             self.cache().insert_data_block(self.cache_id, handle.offset, &block);
         }
         Ok(block)
     }
 
-    /// The contents of a data block if they are in memory; does not count as a use.
-    pub(crate) fn peek_data_block(
+    /// Returns the contents of a data block if they are in memory, without marking the block as used.
+    pub(super) fn peek_data_block(
         &self,
         handle: Handle,
-        access: &mut Access,
+        context: &mut ReadContext,
     ) -> Option<BlockBytes> {
         let block = self.cache().peek_data_block(self.cache_id, handle.offset)?;
-        access.hit(self.cache(), BlockKind::Data);
+        context.record_hit(self.cache(), BlockKind::Data);
         Some(block)
     }
 
-    /// Whether the range tombstones are in memory.
-    pub(crate) fn spans_are_resident(&self) -> bool {
-        self.slots.range_tombstones.get().is_some()
+    /// Whether the only block of this kind is in memory. Index blocks have [`Table::is_index_block_resident`].
+    pub(super) fn is_resident(&self, kind: MetadataKind) -> bool {
+        match kind {
+            MetadataKind::Filter => self.slots.filter.get().is_some(),
+            MetadataKind::TopIndex => self.slots.top_index.get().is_some(),
+            MetadataKind::RangeTombstones => self.slots.range_tombstones.get().is_some(),
+            MetadataKind::Index => false,
+        }
     }
 
-    /// Whether the filter is in memory.
-    pub(crate) fn filter_is_resident(&self) -> bool {
-        self.slots.filter.get().is_some()
-    }
-
-    /// Whether the top index is in memory.
-    pub(crate) fn top_index_is_resident(&self) -> bool {
-        self.slots.top_index.get().is_some()
-    }
-
-    /// Whether an index block is in memory; `count` is that of all.
-    pub(crate) fn index_is_resident(&self, ordinal: usize, count: usize) -> bool {
+    /// Whether the index block with this ordinal is in memory. `count` is the number of index blocks.
+    pub(super) fn is_index_block_resident(&self, ordinal: usize, count: usize) -> bool {
         self.slots.index_slot(ordinal, count).is_some_and(|slot| slot.get().is_some())
     }
 
     /// Whether a data block is in memory.
-    pub(crate) fn data_is_resident(&self, handle: Handle) -> bool {
+    pub(super) fn is_data_block_resident(&self, handle: Handle) -> bool {
         self.cache().peek_data_block(self.cache_id, handle.offset).is_some()
     }
 
@@ -577,22 +513,22 @@ impl Table {
         self.slots.cache()
     }
 
-    /// Says that a block is about to be read; returns whether the file system reads it ahead.
+    /// Announces a read of a block. Returns whether the file system reads it ahead.
     ///
     /// # Errors
-    /// When the file cannot be opened again.
+    /// When the file cannot be reopened.
     pub(crate) fn will_need(&self, handle: Handle) -> Result<bool> {
         self.file.will_need(handle.offset, handle.bytes)
     }
 
     /// Reads a metadata block from the file and checks it.
-    fn read_block(&self, handle: Handle, kind: BlockKind, fill: FillCache) -> Result<Bytes> {
-        // Before memory is taken for it.
+    fn read_block(&self, handle: Handle, kind: BlockKind, purpose: ReadPurpose) -> Result<Bytes> {
         let at = |what: Malformed| Error::malformed(what, &self.path, handle.offset);
+        // A corrupt handle must not cause a large allocation.
         handle.check(self.identity.bytes).map_err(at)?;
-        self.file.reading(fill, |source| {
+        self.file.read_with_retry(purpose, |source| {
             let stored = self.file.read_exact_from(source, handle.offset, handle.bytes)?;
-            if fill.counts() {
+            if purpose.is_counted() {
                 self.cache().count_miss(kind);
             }
             block::open(stored, kind, self.identity.uid, handle.offset).map_err(at)
@@ -600,32 +536,88 @@ impl Table {
     }
 
     /// Reads a data block from the file and checks it.
-    fn read_data_block(&self, handle: Handle, fill: FillCache) -> Result<BlockBytes> {
-        // Before memory is taken for it.
+    fn read_data_block(&self, handle: Handle, purpose: ReadPurpose) -> Result<BlockBytes> {
         let at = |what: Malformed| Error::malformed(what, &self.path, handle.offset);
+        // A corrupt handle must not cause a large allocation.
         handle.check(self.identity.bytes).map_err(at)?;
         let bytes = to_usize("block", handle.bytes).map_err(at)?;
-        scratch::with(bytes, |stored| {
-            self.file.reading(fill, |source| {
+        with_read_buffer(bytes, |stored| {
+            self.file.read_with_retry(purpose, |source| {
                 self.file.fill_from(source, handle.offset, stored)?;
-                self.open_data_block(stored, handle, fill)
+                self.open_data_block(stored, handle, purpose)
             })
         })
     }
 
-    /// Checks the bytes of a data block that was read from the file, and copies its contents.
-    pub(crate) fn open_data_block(
+    /// Checks the stored bytes of a data block and copies its contents.
+    pub(super) fn open_data_block(
         &self,
         stored: &[u8],
         handle: Handle,
-        fill: FillCache,
+        purpose: ReadPurpose,
     ) -> Result<BlockBytes> {
-        if fill.counts() {
+        if purpose.is_counted() {
             self.cache().count_miss(BlockKind::Data);
         }
-        // Jobs let their blocks go again.
-        let live = (fill != FillCache::Job).then(|| self.cache().live_blocks());
+        // Jobs hold few blocks at a time, so theirs are not counted as live.
+        let live = (purpose != ReadPurpose::Job).then(|| self.cache().live_blocks());
         block::open_copied(stored, BlockKind::Data, self.identity.uid, handle.offset, live)
             .map_err(|what| Error::malformed(what, &self.path, handle.offset))
     }
+}
+
+/// Reads the end of a table file and checks its size, footer and properties.
+fn read_properties(
+    file: &dyn File,
+    path: &Path,
+    identity: &TableIdentity,
+    cache: &BlockCache,
+) -> Result<TableProperties> {
+    let bytes = file.len().map_err(|error| Error::io("read the size of", path, error))?;
+    if bytes != identity.bytes {
+        let what = "table size";
+        let wrong = Malformed::Identity { what, expected: identity.bytes, found: bytes };
+        return Err(Error::malformed(wrong, path, 0));
+    }
+    let footer_bytes = len_u64(FOOTER_BYTES);
+    let Some(footer_at) = bytes.checked_sub(footer_bytes) else {
+        let what = "table footer";
+        let short = Malformed::Truncated { what, needed: footer_bytes, found: bytes };
+        return Err(Error::malformed(short, path, 0));
+    };
+    let tail_at = bytes.saturating_sub(TAIL_BYTES);
+    let tail = read_exact(file, path, tail_at, bytes - tail_at)?;
+    cache.count_miss(BlockKind::Open);
+    let footer = Footer::decode(&tail[tail.len() - FOOTER_BYTES..])
+        .map_err(|what| Error::malformed(what, path, footer_at))?;
+    if footer.uid != identity.uid {
+        let what = "table uid";
+        let foreign = Malformed::Identity { what, expected: identity.uid, found: footer.uid };
+        return Err(Error::malformed(foreign, path, footer_at));
+    }
+    let handle = footer.properties;
+    handle.check(footer_at).map_err(|what| Error::malformed(what, path, footer_at))?;
+    let stored = match handle.offset.checked_sub(tail_at) {
+        Some(start) => {
+            let start = to_usize("properties", start)
+                .map_err(|what| Error::malformed(what, path, footer_at))?;
+            let end = tail.len() - FOOTER_BYTES;
+            let bytes = to_usize("properties", handle.bytes).unwrap_or(end);
+            tail[start..end.min(start + bytes)].to_vec()
+        }
+        None => {
+            cache.count_miss(BlockKind::Open);
+            read_exact(file, path, handle.offset, handle.bytes)?
+        }
+    };
+    let properties = block::open(stored, BlockKind::Open, identity.uid, handle.offset)
+        .and_then(|contents| TableProperties::decode(&contents))
+        .map_err(|what| Error::malformed(what, path, handle.offset))?;
+    let handles = [properties.top_index, properties.filter, properties.range_tombstones];
+    for handle in handles.into_iter().flatten() {
+        handle
+            .check(footer_at)
+            .map_err(|what| Error::malformed(what, path, footer.properties.offset))?;
+    }
+    Ok(properties)
 }

@@ -1,4 +1,4 @@
-//! Tables against a model: an ordered list of entries.
+//! Compares tables with a sorted list of entries.
 
 use std::path::Path;
 
@@ -35,9 +35,9 @@ fn write(
         writer.add(key(entry), &entry.3).unwrap();
     }
     for span in spans {
-        writer.add_span(span.clone());
+        writer.add_range_tombstone(span.clone());
     }
-    writer.note_created(77);
+    writer.set_created(77);
     writer.finish().unwrap()
 }
 
@@ -76,7 +76,7 @@ fn at(cursor: &TableCursor) -> Option<Entry> {
 }
 
 #[test]
-fn one_key_is_a_table() {
+fn get_table_with_one_key_finds_it() {
     for options in [
         TableOptions::default(),
         TableOptions { filter: None, compression: Compression::Lz4, ..TableOptions::default() },
@@ -85,21 +85,25 @@ fn one_key_is_a_table() {
         let entries = [put("k", 5, "v")];
         let summary = write(&vfs, &options, &entries, &[]);
         assert_eq!(
-            (summary.entries, &*summary.smallest, &*summary.largest),
+            (
+                summary.properties.entries,
+                &*summary.properties.smallest,
+                &*summary.properties.largest
+            ),
             (1, &b"k"[..], &b"k"[..])
         );
-        assert_eq!(summary.filter_bytes > 0, options.filter.is_some());
+        assert_eq!(summary.properties.filter.is_some(), options.filter.is_some());
         let table = open(&vfs, &summary, &BlockCache::new(1 << 20));
         assert_eq!(table_get(&table, b"k", 5, true), Some(entries[0].clone()));
         assert_eq!(table_get(&table, b"k", 4, true), None);
         assert_eq!(table_get(&table, b"", 5, true), None);
         assert_eq!(table_get(&table, b"l", 5, false), None);
-        table.verify().unwrap();
+        verify_table(&table).unwrap();
     }
 }
 
 #[test]
-fn the_longest_key_and_a_long_value_come_back() {
+fn get_longest_key_and_long_value_round_trip() {
     let vfs = MemVfs::new();
     let entries = vec![
         (vec![7; 65_536], 9, EntryKind::Put, vec![1; 3 << 20]),
@@ -111,22 +115,22 @@ fn the_longest_key_and_a_long_value_come_back() {
     for entry in &entries {
         assert_eq!(table_get(&table, &entry.0, entry.1, true).as_ref(), Some(entry));
     }
-    table.verify().unwrap();
+    verify_table(&table).unwrap();
 }
 
 #[test]
-fn keys_and_values_past_the_limits_are_refused() {
+fn writer_key_above_limit_is_refused() {
     let vfs = MemVfs::new();
     let options = TableOptions::default();
     let mut writer = TableWriter::create(&vfs, Path::new(PATH), UID, &options).unwrap();
     let long = (vec![0; 65_537], 1, EntryKind::Put, vec![]);
     let error = writer.add(key(&long), &[]).unwrap_err();
     assert!(matches!(error, Error::TooLarge { what: "key", limit: 65_536, .. }), "{error}");
-    assert!(writer.finish().is_err(), "a writer that failed must not finish");
+    assert!(writer.finish().is_err(), "finish after an error must fail");
 }
 
 #[test]
-fn entries_out_of_order_and_empty_tables_are_refused() {
+fn writer_unordered_entries_and_empty_table_are_refused() {
     let vfs = MemVfs::new();
     let options = TableOptions::default();
     for (first, second) in [
@@ -145,7 +149,7 @@ fn entries_out_of_order_and_empty_tables_are_refused() {
 }
 
 #[test]
-fn a_table_of_range_tombstones_alone_has_no_entries() {
+fn table_with_range_tombstones_alone_has_no_entries() {
     let vfs = MemVfs::new();
     let span = |start: &'static [u8], end: Option<&'static [u8]>, seq| RangeTombstone {
         start: start.into(),
@@ -154,17 +158,23 @@ fn a_table_of_range_tombstones_alone_has_no_entries() {
     };
     let spans = [span(b"b", Some(b"m"), 5), span(b"f", None, 9)];
     let summary = write(&vfs, &TableOptions::default(), &[], &spans);
-    assert_eq!((&*summary.smallest, &*summary.largest), (&b"b"[..], &b"m"[..]));
-    assert_eq!((summary.seq_smallest, summary.seq_largest), (SeqNo(5), SeqNo(9)));
+    assert_eq!(
+        (&*summary.properties.smallest, &*summary.properties.largest),
+        (&b"b"[..], &b"m"[..])
+    );
+    assert_eq!(
+        (summary.properties.seq_smallest, summary.properties.seq_largest),
+        (SeqNo(5), SeqNo(9))
+    );
     let table = open(&vfs, &summary, &BlockCache::new(1 << 20));
-    assert_eq!(table.covering_span(b"c", SeqNo(8)).unwrap(), Some(SeqNo(5)));
-    assert_eq!(table.covering_span(b"f", SeqNo(8)).unwrap(), Some(SeqNo(5)));
-    assert_eq!(table.covering_span(b"f", SeqNo(9)).unwrap(), Some(SeqNo(9)));
-    assert_eq!(table.covering_span(b"z", SeqNo(9)).unwrap(), Some(SeqNo(9)));
-    assert_eq!(table.covering_span(b"a", SeqNo(9)).unwrap(), None);
-    assert_eq!(table.spans(FillCache::Yes).unwrap().as_slice().len(), 3);
+    assert_eq!(table.covering_tombstone(b"c", SeqNo(8)).unwrap(), Some(SeqNo(5)));
+    assert_eq!(table.covering_tombstone(b"f", SeqNo(8)).unwrap(), Some(SeqNo(5)));
+    assert_eq!(table.covering_tombstone(b"f", SeqNo(9)).unwrap(), Some(SeqNo(9)));
+    assert_eq!(table.covering_tombstone(b"z", SeqNo(9)).unwrap(), Some(SeqNo(9)));
+    assert_eq!(table.covering_tombstone(b"a", SeqNo(9)).unwrap(), None);
+    assert_eq!(table.range_tombstones(ReadPurpose::Lookup).unwrap().as_slice().len(), 3);
     assert_eq!(table.get(b"c", SeqNo::MAX, true).unwrap(), None);
-    let mut cursor = table.cursor(FillCache::No);
+    let mut cursor = TableCursor::new(&table, ReadPurpose::Scan);
     for go in [Cursor::first, Cursor::last] {
         go(&mut cursor).unwrap();
         assert!(!cursor.valid());
@@ -173,11 +183,11 @@ fn a_table_of_range_tombstones_alone_has_no_entries() {
     assert!(!cursor.valid());
     cursor.seek_before(b"c", SeqNo::MAX).unwrap();
     assert!(!cursor.valid());
-    table.verify().unwrap();
+    verify_table(&table).unwrap();
 }
 
 #[test]
-fn a_missing_file_is_not_found() {
+fn open_missing_file_is_not_found() {
     let vfs = MemVfs::new();
     let summary = write(&vfs, &TableOptions::default(), &[put("k", 1, "v")], &[]);
     vfs.remove(Path::new(PATH)).unwrap();
@@ -189,7 +199,7 @@ fn a_missing_file_is_not_found() {
 }
 
 #[test]
-fn another_file_than_the_manifest_says_is_refused() {
+fn open_wrong_identity_is_refused() {
     let vfs = MemVfs::new();
     let summary = write(&vfs, &TableOptions::default(), &[put("k", 1, "v")], &[]);
     let cache = BlockCache::new(0);
@@ -203,13 +213,13 @@ fn another_file_than_the_manifest_says_is_refused() {
     let changed = TableIdentity { checksum: right.checksum ^ 1, ..right };
     let table = Table::open(&vfs, Path::new(PATH), &changed, &cache).unwrap();
     assert!(matches!(
-        table.verify(),
+        verify_table(&table),
         Err(Error::Corrupt { source: Malformed::Checksum { .. }, .. })
     ));
 }
 
 #[test]
-fn any_flipped_bit_or_truncation_is_an_error_or_the_right_answer() {
+fn read_damaged_table_fails_or_is_right() {
     let vfs = MemVfs::new();
     let entries: Vec<Entry> =
         (0..60u64).map(|i| put(format!("key{:02}", i / 3), 100 - i, "value")).collect();
@@ -236,17 +246,17 @@ fn any_flipped_bit_or_truncation_is_an_error_or_the_right_answer() {
             return;
         };
         let table = Arc::new(table);
-        assert!(table.verify().is_err());
+        assert!(verify_table(&table).is_err());
         for entry in entries.iter().step_by(7) {
             if let Ok(found) = table.get(&entry.0, SeqNo(entry.1), true) {
-                let found = found.expect("a key that is there is found, or an error says why not");
+                let found = found.expect("a present key is found or its read fails");
                 assert_eq!((found.seq.0, &*found.value), (entry.1, &*entry.3));
             }
         }
-        if let Ok(covering) = table.covering_span(b"key07", SeqNo(499)) {
+        if let Ok(covering) = table.covering_tombstone(b"key07", SeqNo(499)) {
             assert_eq!(covering, Some(SeqNo(3)));
         }
-        let mut cursor = table.cursor(FillCache::No);
+        let mut cursor = TableCursor::new(&table, ReadPurpose::Scan);
         let mut read = Vec::new();
         let mut moved = cursor.first();
         while moved.is_ok() && cursor.valid() {
@@ -267,7 +277,7 @@ fn any_flipped_bit_or_truncation_is_an_error_or_the_right_answer() {
     }
 }
 
-/// Keys that are hard on separators and prefixes: empty, runs of 0x00 and 0xff, shared starts.
+/// Generates difficult keys for separators and prefixes: empty ones, runs of 0x00 and 0xff, long common prefixes.
 fn any_key() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         proptest::collection::vec(prop_oneof![Just(0u8), Just(1), Just(254), Just(255)], 0..6),
@@ -351,22 +361,22 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_table_answers_like_a_sorted_list(
+    fn table_random_operations_match_sorted_list(
         entries in any_entries(),
         options in any_options(),
         absent in proptest::collection::vec(any_key(), 10),
         moves in proptest::collection::vec(any_move(), 0..120),
         budget in prop_oneof![Just(0u64), 0u64..20_000, Just(1u64 << 20)],
-        fill in prop_oneof![Just(FillCache::Yes), Just(FillCache::No), Just(FillCache::Job)],
+        fill in prop_oneof![Just(ReadPurpose::Lookup), Just(ReadPurpose::Scan), Just(ReadPurpose::Job)],
     ) {
         let vfs = MemVfs::new();
         let summary = write(&vfs, &options, &entries, &[]);
         let cache = BlockCache::new(budget);
         let table = open(&vfs, &summary, &cache);
-        table.verify().unwrap();
-        prop_assert_eq!(summary.entries, entries.len() as u64);
-        prop_assert_eq!(&*summary.smallest, &*entries[0].0);
-        prop_assert_eq!(&*summary.largest, &*entries[entries.len() - 1].0);
+        verify_table(&table).unwrap();
+        prop_assert_eq!(summary.properties.entries, entries.len() as u64);
+        prop_assert_eq!(&*summary.properties.smallest, &*entries[0].0);
+        prop_assert_eq!(&*summary.properties.largest, &*entries[entries.len() - 1].0);
 
         let keys = entries.iter().map(|entry| entry.0.clone()).chain(absent);
         for user_key in keys {
@@ -378,7 +388,7 @@ proptest! {
             }
         }
 
-        let mut cursor = table.cursor(fill);
+        let mut cursor = TableCursor::new(&table, fill);
         let mut model: Option<usize> = None;
         for step in moves {
             let before = |user_key: &[u8], seq: u64| {
@@ -424,14 +434,14 @@ proptest! {
     }
 }
 
-/// Bytes in memory, without what open tables take besides their blocks.
+/// Returns the bytes of all blocks in memory, without those of open tables.
 fn blocks_of(cache: &BlockCache) -> PerBlockKind<u64> {
     let resident = cache.resident_bytes();
     PerBlockKind::from_fn(|kind| if kind == BlockKind::Open { 0 } else { resident[kind] })
 }
 
 #[test]
-fn an_open_table_counts_its_reads_by_kind() {
+fn table_reads_are_counted_by_kind() {
     let vfs = MemVfs::new();
     let entries: Vec<Entry> =
         (0..20_000u64).map(|i| put(format!("{i:08}"), 1, "a value of some length")).collect();
@@ -448,25 +458,25 @@ fn an_open_table_counts_its_reads_by_kind() {
     }
     assert!(table.get(b"absent", SeqNo(1), true).unwrap().is_none());
     assert_eq!(cache.counts()[BlockKind::Filter].hits, 2);
-    let mut cursor = table.cursor(FillCache::Job);
+    let mut cursor = TableCursor::new(&table, ReadPurpose::Job);
     cursor.first().unwrap();
     let before = cache.counts();
     while cursor.valid() {
         cursor.next().unwrap();
     }
-    assert_eq!(cache.counts(), before, "jobs are not counted");
+    assert_eq!(cache.counts(), before, "reads of jobs were counted");
 }
 
 #[test]
-fn reading_ahead_changes_nothing_but_the_number_of_reads() {
+fn cursor_read_ahead_returns_all_entries() {
     let vfs = MemVfs::new();
     let entries: Vec<Entry> =
         (0..30_000u64).map(|i| put(format!("{i:08}"), i, "a value of some length")).collect();
     let summary = write(&vfs, &TableOptions::default(), &entries, &[]);
     let cache = BlockCache::new(1 << 20);
     let table = open(&vfs, &summary, &cache);
-    for fill in [FillCache::Job, FillCache::No, FillCache::Yes] {
-        let mut cursor = table.cursor(fill);
+    for fill in [ReadPurpose::Job, ReadPurpose::Scan, ReadPurpose::Lookup] {
+        let mut cursor = TableCursor::new(&table, fill);
         cursor.first().unwrap();
         for entry in &entries {
             assert_eq!(at(&cursor).as_ref(), Some(entry));
@@ -481,15 +491,15 @@ fn reading_ahead_changes_nothing_but_the_number_of_reads() {
         assert!(!cursor.valid());
         let resident = blocks_of(&cache);
         match fill {
-            FillCache::Job => assert_eq!(resident, PerBlockKind::default()),
-            // The first block and the last, each with its neighbour, as after any search.
-            FillCache::No => {
+            ReadPurpose::Job => assert_eq!(resident, PerBlockKind::default()),
+            // A seek keeps its block and the next one: here the first two and the last two blocks.
+            ReadPurpose::Scan => {
                 let data = resident[BlockKind::Data];
                 assert!(data > 0 && data < 5 * 4096, "{data}");
                 assert!(resident[BlockKind::Index] > 0);
             }
-            FillCache::Yes => assert!(resident[BlockKind::Data] > 0),
-            FillCache::Ahead | FillCache::Memory => unreachable!("not among those tried"),
+            ReadPurpose::Lookup => assert!(resident[BlockKind::Data] > 0),
+            ReadPurpose::WarmUp | ReadPurpose::MemoryOnly => unreachable!("not tested here"),
         }
     }
 }

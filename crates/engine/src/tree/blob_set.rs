@@ -18,34 +18,34 @@ use crate::format::BlockKind;
 use crate::format::blob::ValuePointer;
 use crate::format::file_name::FileName;
 use crate::format::version_edit::{BlobFileRecord, BlobReference, Change};
-use crate::table::Access;
+use crate::table::ReadContext;
 use crate::table::explain::{BlockRead, BlockSource};
 use crate::tree::version::{Janitor, TableFile, Version};
-use crate::value_log::{Blob, BlobScan};
+use crate::value_log::{BlobReader, BlobScan};
 
 /// An open blob file that tables share.
 #[derive(Debug)]
 pub(crate) struct BlobFile {
-    blob: Blob,
+    blob: BlobReader,
     obsolete: AtomicBool,
     janitor: Arc<Janitor>,
 }
 
-impl AsRef<Blob> for BlobFile {
-    fn as_ref(&self) -> &Blob {
+impl AsRef<BlobReader> for BlobFile {
+    fn as_ref(&self) -> &BlobReader {
         &self.blob
     }
 }
 
 impl BlobFile {
     /// An open blob file.
-    pub(crate) fn new(blob: Blob, janitor: Arc<Janitor>) -> BlobFile {
+    pub(crate) fn new(blob: BlobReader, janitor: Arc<Janitor>) -> BlobFile {
         janitor.opened(blob.record().id);
         BlobFile { blob, obsolete: AtomicBool::new(false), janitor }
     }
 
     /// The open file.
-    pub(crate) fn blob(&self) -> &Blob {
+    pub(crate) fn blob(&self) -> &BlobReader {
         &self.blob
     }
 
@@ -163,7 +163,7 @@ impl BlobSet {
         &self,
         entry: (&[u8], SeqNo),
         pointer: &[u8],
-        access: &mut Access,
+        access: &mut ReadContext,
     ) -> Result<Slice> {
         let (file, pointer) = self.locate(pointer)?;
         file.blob().value(entry, &pointer, access)
@@ -178,7 +178,7 @@ impl BlobSet {
         scan: &mut BlobScan,
         entry: (&[u8], SeqNo),
         pointer: &[u8],
-        access: &mut Access,
+        access: &mut ReadContext,
     ) -> Result<Slice> {
         let (file, pointer) = self.locate(pointer)?;
         scan.value(file.blob(), entry, &pointer, access)

@@ -476,7 +476,7 @@ impl Tree {
     #[inline]
     pub(crate) fn note_read(&self, table: &Table) {
         if self.notes_reads.load(Ordering::Relaxed) {
-            table.touch(self.env.database_us());
+            table.record_read(self.env.database_us());
         }
     }
 

@@ -12,7 +12,7 @@ use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering};
 use crate::error::{Error, Result};
 use crate::format::file_name::FileName;
 use crate::operand_store::{OperandFileKind, OperandFiles, OperandView, Token};
-use crate::table::{DescriptorPool, PooledVfs};
+use crate::table::{FdCache, FdCacheVfs};
 use crate::tree::version::{FileNumbers, Janitor};
 use crate::vfs::{File, Vfs};
 
@@ -70,7 +70,7 @@ pub(crate) struct StoreFiles {
     numbers: Arc<FileNumbers>,
     janitor: Arc<Janitor>,
     /// Budget of the store that has the files; none of a copy, or of a store of a closed database.
-    descriptors: Option<Arc<DescriptorPool>>,
+    descriptors: Option<Arc<FdCache>>,
     known: Mutex<Known>,
 }
 
@@ -96,14 +96,14 @@ impl StoreFiles {
 
     /// No files yet, of a store in an open database.
     pub(crate) fn pooled(
-        pooled: &Arc<PooledVfs>,
+        pooled: &Arc<FdCacheVfs>,
         paced: Arc<dyn Vfs>,
         dir: PathBuf,
         numbers: Arc<FileNumbers>,
         janitor: Arc<Janitor>,
     ) -> Arc<StoreFiles> {
         let (vfs, known) = (Arc::clone(pooled) as Arc<_>, Mutex::default());
-        let descriptors = Some(Arc::clone(pooled.pool()));
+        let descriptors = Some(Arc::clone(pooled.cache()));
         Arc::new(StoreFiles { vfs, paced, dir, numbers, janitor, descriptors, known })
     }
 
@@ -153,7 +153,7 @@ impl OperandFiles for StoreFiles {
     }
 
     fn writers_max(&self) -> usize {
-        self.descriptors.as_ref().map_or(usize::MAX, |pool| pool.writers_max())
+        self.descriptors.as_ref().map_or(usize::MAX, |cache| cache.store_writers_max())
     }
 
     fn sync_names(&self) -> Result<()> {

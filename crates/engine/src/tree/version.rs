@@ -14,7 +14,7 @@ use lsmx_compaction::{FileId, SortedRun, TreeShape};
 use crate::disposal::Disposal;
 use crate::error::Error;
 use crate::format::range_tombstones::FragmentedTombstones;
-use crate::table::FillCache;
+use crate::table::ReadPurpose;
 
 pub(crate) use crate::tree::blob_set::{BlobFile, BlobSet, BlobUse, blob_changes};
 pub(crate) use crate::tree::file_numbers::FileNumbers;
@@ -239,7 +239,7 @@ impl Version {
         let mut all = Vec::new();
         let tables = self.runs.iter().flat_map(|run| run.tables.iter());
         for table in tables.filter(|table| table.has_spans() && wanted(table)) {
-            all.push(table.table().spans(FillCache::Yes)?);
+            all.push(table.table().range_tombstones(ReadPurpose::Lookup)?);
         }
         Ok(build_index(all.iter().flat_map(FragmentedTombstones::as_slice)))
     }

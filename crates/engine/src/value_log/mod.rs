@@ -1,13 +1,13 @@
-//! The value log: large values in blob files beside the tree, which keeps pointers to them.
+//! The value log: blob files with large values, which tables point to.
 
-mod file;
+mod batch_read;
+mod reader;
 mod scan;
-mod together;
 mod writer;
 
-pub(crate) use file::Blob;
+pub(crate) use batch_read::{BatchRead, BatchReadBuffer, ValueRequest, plan_batch_reads};
+pub(crate) use reader::BlobReader;
 pub(crate) use scan::BlobScan;
-pub(crate) use together::{Stretch, StretchBuffer, Wanted, stretches};
 pub(crate) use writer::BlobWriter;
 
 #[cfg(test)]

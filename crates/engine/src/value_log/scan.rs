@@ -1,9 +1,11 @@
-//! Reads values for who walks over keys.
+//! Reads the values of consecutive keys with read-ahead.
 //!
-//! Values of one blob file lie in key order as their pointers do: a job writes both together. So a walk
-//! comes to each file at places that go one way, with gaps where values have died, and it pays to read
-//! on from there. Each file has a window of its own: the first value is read alone, as for a lookup, and
-//! while the next one is near, each further read takes twice as much. Windows together are bounded.
+//! A job writes entries and their values in the same order, so the values of one blob file are in key order. A scan
+//! therefore visits each file in one direction, with gaps where values are garbage. Each file has a window:
+//!
+//! 1. The first value is read alone, as for a lookup.
+//! 2. While the next value is near the window, each read covers twice as many bytes as the last one.
+//! 3. The windows together are bounded. Above the bound, the least recently used one is dropped.
 
 use std::collections::BTreeMap;
 
@@ -17,90 +19,89 @@ use lsmx_compaction::FileId;
 use crate::cache::BlockCache;
 use crate::error::{Error, Result};
 use crate::format::blob::{BLOB_HEADER_BYTES, BLOB_TRAILER_BYTES, ValuePointer};
-use crate::table::{Access, FillCache, Source};
-use crate::value_log::Blob;
+use crate::table::{ReadContext, ReadPurpose, ReadSource};
+use crate::value_log::reader::BlobReader;
 
-/// Bytes of the first read ahead.
-const FIRST_BYTES: u64 = 16 << 10;
-/// Most bytes of one window, but for a longer value.
+/// Bytes of the first read-ahead.
+const READ_BYTES_FIRST: u64 = 16 << 10;
+/// Maximum bytes of a window, except for a longer value.
 const WINDOW_BYTES_MAX: u64 = 256 << 10;
-/// Bytes of all windows together at which the one that rested longest goes.
+/// Maximum bytes of all windows of a scan.
 const WINDOWS_BYTES_MAX: u64 = 16 << 20;
 
 /// Bytes of one blob file that were read ahead.
 #[derive(Debug, Default)]
-struct Window {
-    /// Where it begins in the file.
+struct BlobWindow {
+    /// Offset in the file.
     offset: u64,
     buffer: Vec<u8>,
-    /// Bytes of the next read.
+    /// Bytes of the next read-ahead.
     next_bytes: u64,
-    /// When it was used last, by the count of uses.
-    used: u64,
+    /// Value of [`BlobScan::uses`] at the last use.
+    last_use: u64,
 }
 
-impl Window {
+impl BlobWindow {
     fn end(&self) -> u64 {
         self.offset + len_u64(self.buffer.len())
     }
 
-    /// The record's bytes, if they were read.
+    /// Returns the stored bytes of a record if they are in the window.
     fn record(&self, pointer: &ValuePointer) -> Option<&[u8]> {
-        let at = usize::try_from(pointer.offset.checked_sub(self.offset)?).ok()?;
-        let end = at.checked_add(usize::try_from(pointer.bytes).ok()?)?;
-        self.buffer.get(at..end)
+        let start = usize::try_from(pointer.offset.checked_sub(self.offset)?).ok()?;
+        let end = start.checked_add(usize::try_from(pointer.bytes).ok()?)?;
+        self.buffer.get(start..end)
     }
 }
 
-/// The windows of one walk.
+/// Reads the values of a scan.
 #[derive(Debug, Default)]
 pub(crate) struct BlobScan {
-    windows: BTreeMap<FileId, Window>,
+    windows: BTreeMap<FileId, BlobWindow>,
+    /// Bytes of all windows.
     bytes: u64,
+    /// Number of values read.
     uses: u64,
-    /// Where the windows are counted, once there was one.
-    counted: Option<Arc<BlockCache>>,
+    /// The cache that counts the windows. Set with the first window.
+    counted_by: Option<Arc<BlockCache>>,
 }
 
 impl Drop for BlobScan {
     fn drop(&mut self) {
-        if let Some(cache) = &self.counted {
+        if let Some(cache) = &self.counted_by {
             cache.sub_read_ahead_bytes(self.bytes);
         }
     }
 }
 
 impl BlobScan {
-    /// The value of an entry: from the cache, from what was read ahead, or from the file.
+    /// Returns the value of an entry from a window, the cache or the file.
     ///
     /// # Errors
-    /// As [`Blob::value`].
+    /// As [`BlobReader::value`].
     pub(crate) fn value(
         &mut self,
-        blob: &Blob,
+        blob: &BlobReader,
         entry: (&[u8], SeqNo),
         pointer: &ValuePointer,
-        access: &mut Access,
+        context: &mut ReadContext,
     ) -> Result<Slice> {
-        let id = blob.record().id;
         self.uses += 1;
-        let fill = access.fill();
-        blob.reading(fill, |source| {
-            if source == Source::Device {
-                blob.checked_bytes(pointer)?;
-                return blob.record_from_device(entry, pointer, fill).map(Slice::from_block);
+        let purpose = context.purpose();
+        blob.read_with_retry(purpose, |source| {
+            if source == ReadSource::Device {
+                return blob.value_from_device(entry, pointer, purpose);
             }
-            // What was read ahead is nearer than the cache.
-            if let Some(value) = self.read_ahead(id, blob, entry, pointer, access) {
+            // The window comes first because it is cheaper than the cache.
+            if let Some(value) = self.value_in_window(blob, entry, pointer, context) {
                 return value;
             }
-            if let Some(value) = blob.peek(pointer, access)? {
+            if let Some(value) = blob.peek_value(pointer, context)? {
                 return Ok(value);
             }
-            let fill = access.may_read_blob()?;
-            blob.checked_bytes(pointer)?;
-            self.read(blob, pointer, fill)?;
-            self.read_ahead(id, blob, entry, pointer, access).unwrap_or_else(|| {
+            let purpose = context.admit_blob_read()?;
+            self.read_window(blob, pointer, purpose)?;
+            self.value_in_window(blob, entry, pointer, context).unwrap_or_else(|| {
                 let (what, needed) = ("value read ahead", pointer.bytes);
                 let short = Malformed::Truncated { what, needed, found: 0 };
                 Err(Error::malformed(short, blob.path(), pointer.offset))
@@ -108,107 +109,109 @@ impl BlobScan {
         })
     }
 
-    /// The value, if its record was read.
-    fn read_ahead(
+    fn value_in_window(
         &mut self,
-        id: FileId,
-        blob: &Blob,
+        blob: &BlobReader,
         entry: (&[u8], SeqNo),
         pointer: &ValuePointer,
-        access: &Access,
+        context: &ReadContext,
     ) -> Option<Result<Slice>> {
-        let window = self.windows.get_mut(&id)?;
-        window.used = self.uses;
+        let window = self.windows.get_mut(&blob.record().id)?;
+        window.last_use = self.uses;
         let stored = window.record(pointer)?;
-        let opened = access.may_read_blob();
-        Some(
-            opened
-                .and_then(|fill| blob.open_record(stored, entry, pointer, fill))
-                .map(Slice::from_block),
-        )
+        let opened = context
+            .admit_blob_read()
+            .and_then(|purpose| blob.open_record(stored, entry, pointer, purpose));
+        Some(opened.map(Slice::from_block))
     }
 
-    /// Reads the record, and what comes next if it goes on from the last one. The pointer was checked.
-    fn read(&mut self, blob: &Blob, pointer: &ValuePointer, fill: FillCache) -> Result<()> {
+    /// Replaces the window of a file by one that contains the record, whose pointer was checked.
+    fn read_window(
+        &mut self,
+        blob: &BlobReader,
+        pointer: &ValuePointer,
+        purpose: ReadPurpose,
+    ) -> Result<()> {
         let id = blob.record().id;
-        // Nothing of the old window is left if this read fails.
+        // After a failed read the file has no window.
         let old = self.windows.remove(&id);
-        let next = match &old {
-            None => NextRead::alone(pointer),
-            Some(old) => NextRead::after(old, blob, pointer),
+        let plan = match &old {
+            None => WindowPlan::of_record(pointer),
+            Some(old) => WindowPlan::after_window(old, blob, pointer),
         };
-        let NextRead { from, to, next_bytes, .. } = next;
+        let cache = self.counted_by.get_or_insert_with(|| Arc::clone(blob.cache()));
         let old_bytes = old.map_or(0, |old| len_u64(old.buffer.len()));
-        let bytes = usize::try_from(to - from).unwrap_or(0);
-        let cache = self.counted.get_or_insert_with(|| Arc::clone(blob.cache()));
         cache.sub_read_ahead_bytes(old_bytes);
         self.bytes -= old_bytes;
-        let mut buffer = vec![0; bytes];
-        blob.fill(from, &mut buffer, fill)?;
-        cache.add_read_ahead_bytes(len_u64(bytes));
-        self.bytes += len_u64(bytes);
-        self.windows.insert(id, Window { offset: from, buffer, next_bytes, used: self.uses });
-        if let Some((from, bytes)) = next.then {
-            // Only a hint: whoever reads there gets the error.
-            let _ = blob.will_need(from, bytes);
+        let bytes = plan.end - plan.start;
+        let mut buffer = vec![0; usize::try_from(bytes).unwrap_or(0)];
+        blob.fill(plan.start, &mut buffer, purpose)?;
+        cache.add_read_ahead_bytes(bytes);
+        self.bytes += bytes;
+        let (offset, next_bytes, last_use) = (plan.start, plan.next_bytes, self.uses);
+        self.windows.insert(id, BlobWindow { offset, buffer, next_bytes, last_use });
+        if let Some((offset, bytes)) = plan.following {
+            // Only a hint. A later read returns the error.
+            let _ = blob.will_need(offset, bytes);
         }
-        self.make_room(id);
+        self.drop_excess_windows(id);
         Ok(())
     }
 
-    /// Lets windows go that rested longest, all but this one, until the rest is within the bound.
-    fn make_room(&mut self, kept: FileId) {
+    /// Drops the least recently used windows except `kept` until the rest is within the bound.
+    fn drop_excess_windows(&mut self, kept: FileId) {
         while self.bytes > WINDOWS_BYTES_MAX {
             let others = self.windows.iter().filter(|(id, _)| **id != kept);
-            let Some((&id, _)) = others.min_by_key(|(id, window)| (window.used, **id)) else {
+            let Some((&id, _)) = others.min_by_key(|(id, window)| (window.last_use, **id)) else {
                 break;
             };
             let Some(window) = self.windows.remove(&id) else { break };
             let bytes = len_u64(window.buffer.len());
             self.bytes -= bytes;
-            if let Some(cache) = &self.counted {
+            if let Some(cache) = &self.counted_by {
                 cache.sub_read_ahead_bytes(bytes);
             }
         }
     }
 }
 
-/// Where the next read goes.
-struct NextRead {
-    from: u64,
-    to: u64,
-    /// How much the one after it takes.
+/// Range of the next window.
+struct WindowPlan {
+    start: u64,
+    end: u64,
+    /// Bytes of the read-ahead after this one.
     next_bytes: u64,
-    /// Where that will be, if the walk goes on so: offset and bytes.
-    then: Option<(u64, u64)>,
+    /// Expected range of the window after this one: offset and bytes.
+    following: Option<(u64, u64)>,
 }
 
-impl NextRead {
-    /// The record and nothing else.
-    fn alone(pointer: &ValuePointer) -> NextRead {
-        let (from, to) = (pointer.offset, pointer.offset + pointer.bytes);
-        NextRead { from, to, next_bytes: FIRST_BYTES, then: None }
+impl WindowPlan {
+    /// Plans to read one record alone.
+    fn of_record(pointer: &ValuePointer) -> WindowPlan {
+        let (start, end) = (pointer.offset, pointer.offset + pointer.bytes);
+        WindowPlan { start, end, next_bytes: READ_BYTES_FIRST, following: None }
     }
 
-    /// More than the record, if it is near the last window, in either direction.
-    fn after(old: &Window, blob: &Blob, pointer: &ValuePointer) -> NextRead {
+    /// Plans a read-ahead if the record is near the old window, in either direction.
+    fn after_window(old: &BlobWindow, blob: &BlobReader, pointer: &ValuePointer) -> WindowPlan {
         let (start, end) = (pointer.offset, pointer.offset + pointer.bytes);
-        let near = old.next_bytes;
+        let distance_max = old.next_bytes;
         let bytes = old.next_bytes.max(pointer.bytes);
         let next_bytes = (old.next_bytes * 2).min(WINDOW_BYTES_MAX);
-        let first = len_u64(BLOB_HEADER_BYTES);
-        let last = blob.record().bytes.saturating_sub(len_u64(BLOB_TRAILER_BYTES));
-        if start >= old.offset && start <= old.end().saturating_add(near) {
-            let to = (start + bytes).min(last).max(end);
-            let then = (to < last).then(|| (to, next_bytes.min(last - to)));
-            NextRead { from: start, to, next_bytes, then }
-        } else if end <= old.end() && end.saturating_add(near) >= old.offset {
-            let from = end.saturating_sub(bytes).max(first).min(start);
-            let ahead = next_bytes.min(from.saturating_sub(first));
-            let then = (ahead > 0).then(|| (from - ahead, ahead));
-            NextRead { from, to: end, next_bytes, then }
+        let records_start = len_u64(BLOB_HEADER_BYTES);
+        let records_end = blob.record().bytes.saturating_sub(len_u64(BLOB_TRAILER_BYTES));
+        if start >= old.offset && start <= old.end().saturating_add(distance_max) {
+            let end = (start + bytes).min(records_end).max(end);
+            let left = records_end.saturating_sub(end);
+            let following = (left > 0).then(|| (end, next_bytes.min(left)));
+            WindowPlan { start, end, next_bytes, following }
+        } else if end <= old.end() && end.saturating_add(distance_max) >= old.offset {
+            let start = end.saturating_sub(bytes).max(records_start).min(start);
+            let left = next_bytes.min(start.saturating_sub(records_start));
+            let following = (left > 0).then(|| (start - left, left));
+            WindowPlan { start, end, next_bytes, following }
         } else {
-            NextRead::alone(pointer)
+            WindowPlan::of_record(pointer)
         }
     }
 }

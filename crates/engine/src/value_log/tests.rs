@@ -1,4 +1,4 @@
-//! What a writer writes, readers find, alone and on a walk.
+//! Writes blob files and reads them by lookups and scans.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ use crate::cache::BlockCache;
 use crate::format::BlockKind;
 use crate::format::blob::{BlobHeader, BlobTrailer, ValuePointer, put_record};
 use crate::format::version_edit::BlobFileRecord;
-use crate::table::{Access, Compression, DescriptorPool, FillCache};
-use crate::value_log::{Blob, BlobScan, BlobWriter};
+use crate::table::{Compression, FdCache, ReadContext, ReadPurpose};
+use crate::value_log::{BlobReader, BlobScan, BlobWriter};
 use crate::vfs::{CountingVfs, MemVfs, Vfs, VfsCall};
 use crate::{Error, Malformed};
 
@@ -26,7 +26,7 @@ fn value(number: u64) -> Vec<u8> {
     number.to_string().into_bytes().into_iter().cycle().take(bytes).collect()
 }
 
-/// A file with these values, and where they lie.
+/// Writes a file with `count` values and returns their positions.
 fn written(vfs: &dyn Vfs, count: u64) -> (BlobFileRecord, Vec<ValuePointer>) {
     let mut writer = BlobWriter::create(vfs, Path::new(PATH), &HEADER, Compression::None).unwrap();
     let add = |number| writer.add(&key(number), SeqNo(number), &value(number)).unwrap();
@@ -34,13 +34,13 @@ fn written(vfs: &dyn Vfs, count: u64) -> (BlobFileRecord, Vec<ValuePointer>) {
     (writer.finish().unwrap(), pointers)
 }
 
-fn open(vfs: &Arc<dyn Vfs>, record: &BlobFileRecord, cache_bytes: u64) -> Blob {
-    let pool = DescriptorPool::new(Arc::clone(vfs), 1, false, None);
-    Blob::open_in(&pool, Path::new(PATH), 4, record, &BlockCache::new(cache_bytes)).unwrap()
+fn open(vfs: &Arc<dyn Vfs>, record: &BlobFileRecord, cache_bytes: u64) -> BlobReader {
+    let pool = FdCache::new(Arc::clone(vfs), 1, false, None);
+    BlobReader::open_in(&pool, Path::new(PATH), 4, record, &BlockCache::new(cache_bytes)).unwrap()
 }
 
 #[test]
-fn a_file_is_header_records_and_trailer() {
+fn writer_file_has_header_records_and_trailer() {
     let vfs = MemVfs::new();
     let (record, pointers) = written(&vfs, 3_000);
     let mut bytes = HEADER.encode();
@@ -64,7 +64,7 @@ fn a_file_is_header_records_and_trailer() {
 }
 
 #[test]
-fn walks_both_ways_read_each_byte_about_once() {
+fn scan_in_both_directions_reads_each_byte_about_once() {
     let counting = CountingVfs::new(Arc::new(MemVfs::new()));
     let vfs: Arc<dyn Vfs> = Arc::new(counting.clone());
     let (record, pointers) = written(&*vfs, 3_000);
@@ -77,7 +77,7 @@ fn walks_both_ways_read_each_byte_about_once() {
         if backward {
             numbers.reverse();
         }
-        let (mut scan, mut access) = (BlobScan::default(), Access::of(FillCache::No));
+        let (mut scan, mut access) = (BlobScan::default(), ReadContext::new(ReadPurpose::Scan));
         for number in numbers {
             let key = key(number);
             let entry = (&key[..], SeqNo(number));
@@ -92,32 +92,32 @@ fn walks_both_ways_read_each_byte_about_once() {
 }
 
 #[test]
-fn what_is_asked_for_alone_stays_in_the_cache_and_is_counted() {
+fn value_of_a_lookup_is_cached_and_counted() {
     let vfs: Arc<dyn Vfs> = Arc::new(MemVfs::new());
     let (record, pointers) = written(&*vfs, 10);
     let blob = open(&vfs, &record, 1 << 20);
     let read = |fill, number: u64| {
         let key = key(number);
         let pointer = &pointers[usize::try_from(number).unwrap()];
-        blob.value((&key, SeqNo(number)), pointer, &mut Access::of(fill))
+        blob.value((&key, SeqNo(number)), pointer, &mut ReadContext::new(fill))
     };
-    assert!(matches!(read(FillCache::Memory, 3), Err(Error::WouldBlock)));
-    assert_eq!(read(FillCache::Job, 3).unwrap(), value(3));
-    assert!(matches!(read(FillCache::Memory, 3), Err(Error::WouldBlock)));
-    assert_eq!(read(FillCache::Yes, 3).unwrap(), value(3));
-    assert_eq!(read(FillCache::Memory, 3).unwrap(), value(3));
+    assert!(matches!(read(ReadPurpose::MemoryOnly, 3), Err(Error::WouldBlock)));
+    assert_eq!(read(ReadPurpose::Job, 3).unwrap(), value(3));
+    assert!(matches!(read(ReadPurpose::MemoryOnly, 3), Err(Error::WouldBlock)));
+    assert_eq!(read(ReadPurpose::Lookup, 3).unwrap(), value(3));
+    assert_eq!(read(ReadPurpose::MemoryOnly, 3).unwrap(), value(3));
     let counts = blob.cache().counts();
     assert_eq!((counts[BlockKind::Blob].misses, counts[BlockKind::Blob].hits), (1, 1));
 }
 
 #[test]
-fn another_entry_s_value_is_refused() {
+fn value_with_wrong_pointer_is_refused() {
     let vfs: Arc<dyn Vfs> = Arc::new(MemVfs::new());
     let (record, pointers) = written(&*vfs, 10);
     let blob = open(&vfs, &record, 0);
     let read = |number: u64, pointer: &ValuePointer| {
         let key = key(number);
-        blob.value((&key, SeqNo(number)), pointer, &mut Access::of(FillCache::Yes))
+        blob.value((&key, SeqNo(number)), pointer, &mut ReadContext::new(ReadPurpose::Lookup))
     };
     let corrupt = |found| matches!(found, Err(Error::Corrupt { .. }));
     assert!(read(4, &pointers[4]).is_ok());

@@ -20,7 +20,7 @@ use crate::format::version_edit::FileRecord;
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::options::db::Options;
 use crate::options::keyspace::kept_logs;
-use crate::table::{Table, TableIdentity};
+use crate::table::{Table, TableIdentity, verify_table};
 use crate::vfs::Vfs;
 use crate::wal::{
     RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, replay, replay_segments,
@@ -117,7 +117,7 @@ fn verify_keyspace(
     report.blob_files += values.files();
     report.blob_bytes += values.bytes();
     for (_, _, file) in keyspace.files() {
-        let table = verify_table(vfs, dir, (id, file), &cache)?;
+        let table = open_verified_table(vfs, dir, (id, file), &cache)?;
         report.blob_values +=
             values.verify_table(&table, keyspace.value_log.references_of(file.id))?;
         report.tables += 1;
@@ -128,7 +128,7 @@ fn verify_keyspace(
 }
 
 /// A table is sound, and the one that the manifest names for a keyspace.
-pub(crate) fn verify_table(
+pub(crate) fn open_verified_table(
     vfs: &dyn Vfs,
     dir: &Path,
     (keyspace, file): (u32, &FileRecord),
@@ -138,7 +138,7 @@ pub(crate) fn verify_table(
     let path = FileName::Table(id.0).in_dir(dir);
     let table = Table::open(vfs, &path, &TableIdentity { id, bytes, uid, checksum }, cache);
     let table = table.map_err(|error| recovery::named(error, &dir.join(CURRENT)))?;
-    table.verify()?;
+    verify_table(&table)?;
     verify_record(&path, &table, file)?;
     if let Some((found, _)) = table.properties().keyspace
         && found != keyspace

@@ -17,14 +17,14 @@ use crate::format::blob::ValuePointer;
 use crate::format::file_name::{CURRENT, FileName};
 use crate::format::version_edit::{BlobFileRecord, BlobReference};
 use crate::manifest::KeyspaceState;
-use crate::table::{Access, FillCache, Table};
-use crate::value_log::Blob;
+use crate::table::{ReadContext, ReadPurpose, Table, TableCursor};
+use crate::value_log::BlobReader;
 use crate::vfs::Vfs;
 
 /// The blob files of one keyspace, each of them sound.
 pub(crate) struct Values {
     dir: PathBuf,
-    blobs: BTreeMap<FileId, Blob>,
+    blobs: BTreeMap<FileId, BlobReader>,
 }
 
 impl Values {
@@ -43,7 +43,7 @@ impl Values {
     }
 
     /// Blob files that are known to be sound; no others are.
-    pub(crate) fn of(dir: &Path, blobs: BTreeMap<FileId, Blob>) -> Values {
+    pub(crate) fn of(dir: &Path, blobs: BTreeMap<FileId, BlobReader>) -> Values {
         Values { dir: dir.to_owned(), blobs }
     }
 
@@ -68,8 +68,8 @@ impl Values {
         references: &[BlobReference],
     ) -> Result<u64> {
         let mut found = BTreeMap::<FileId, (u64, u64)>::new();
-        let mut cursor = table.cursor(FillCache::Job);
-        let mut access = Access::of(FillCache::Job);
+        let mut cursor = TableCursor::new(table, ReadPurpose::Job);
+        let mut access = ReadContext::new(ReadPurpose::Job);
         cursor.first()?;
         while cursor.valid() {
             let key = cursor.key();
@@ -114,9 +114,9 @@ pub(crate) fn verify_blob(
     keyspace: u32,
     record: &BlobFileRecord,
     cache: &Arc<BlockCache>,
-) -> Result<Blob> {
+) -> Result<BlobReader> {
     let path = FileName::Blob(record.id.0).in_dir(dir);
-    let blob = Blob::open(vfs, &path, keyspace, record, cache);
+    let blob = BlobReader::open(vfs, &path, keyspace, record, cache);
     let blob = blob.map_err(|error| recovery::named(error, &dir.join(CURRENT)))?;
     blob.verify()?;
     Ok(blob)

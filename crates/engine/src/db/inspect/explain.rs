@@ -10,7 +10,7 @@ use crate::db::{DbInner, Keyspace};
 use crate::error::Result;
 use crate::lookup::point::Reads;
 use crate::operand_store::OperandReads;
-use crate::table::explain::{BlockRead, BlockSource};
+use crate::table::explain::{BlockRead, BlockSource, explain_get};
 use crate::tree::Tree;
 
 /// What the lookup of one key did, step by step; prints as one line for each step.
@@ -166,9 +166,9 @@ impl DbInner {
             };
             if let Some(file) = run.table_for(key) {
                 let use_filter = filter_last_run || index + 1 < count;
-                let probe = file.table().explain(key, seq, use_filter)?;
+                let probe = explain_get(file.table(), key, seq, use_filter)?;
                 let found = probe.found.map(|(seq, kind, bytes)| entry(seq, kind, bytes));
-                let deleted = file.table().covering_span(key, seq)?.map(|seq| seq.0);
+                let deleted = file.table().covering_tombstone(key, seq)?.map(|seq| seq.0);
                 answered = ends(&found) || deleted.is_some();
                 newest = newest.or(deleted.max(found.map(|found| found.seq)));
                 step.file = Some(file.shape().id.0);

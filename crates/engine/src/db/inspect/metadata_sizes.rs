@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::db::{DbInner, Keyspace};
 use crate::error::Result;
+use crate::table::metadata_sizes;
 use crate::tree::Tree;
 
 /// What lookups in a keyspace need in memory beside data, if no metadata is ever to be read twice:
@@ -85,7 +86,7 @@ impl DbInner {
             for file in run.tables().iter() {
                 let table = file.table();
                 let properties = table.properties();
-                let parts = table.metadata()?;
+                let parts = metadata_sizes(table)?;
                 metadata.tables += 1;
                 metadata.table_bytes += table.identity().bytes;
                 metadata.entries += properties.entries;

@@ -37,7 +37,7 @@ use crate::options::db::Options;
 use crate::options::kept_log::KeptLog;
 use crate::options::keyspace::{Persisted, kept_logs};
 use crate::state::{DbState, FileNumbers, StoreParts, TableSpace, Trees, record_of};
-use crate::table::{DescriptorPool, JobReads};
+use crate::table::{FdCache, JobReadOptions};
 use crate::tree::guard_history::GuardHistory;
 use crate::tree::operands::Lacking;
 use crate::tree::snapshots::Sequence;
@@ -188,9 +188,9 @@ impl Recovery {
             check_direct_reads(&*vfs, dir)?;
         }
         let keep_cached = options.keep_cached && !direct;
-        let job_reads = JobReads { rate: Arc::clone(&rate), keep_cached };
+        let job_reads = JobReadOptions { rate: Arc::clone(&rate), keep_cached };
         let limit = options.open_tables_max(&*vfs);
-        let descriptors = DescriptorPool::new(Arc::clone(&vfs), limit, direct, Some(job_reads));
+        let descriptors = FdCache::new(Arc::clone(&vfs), limit, direct, Some(job_reads));
         let shed: Arc<dyn ReleaseResource> = descriptors.clone();
         shedding.set_descriptor_owner(Arc::downgrade(&shed));
         let stores = state.keyspaces.values().filter(|it| it.operand_token.is_some()).count();

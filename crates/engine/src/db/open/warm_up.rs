@@ -8,7 +8,7 @@ use crate::db::{Db, DbInner};
 use crate::env::{Background, JoinHandle, WaitCause};
 use crate::error::Result;
 use crate::state::DbState;
-use crate::table::Warmed;
+use crate::table::{WarmUpResult, warm_up};
 
 /// What is read first: the order in which the governor would let it go, the other way round.
 const ORDER: [MetadataKind; 4] = [
@@ -103,7 +103,7 @@ fn run(store: &DbState, go_on: &dyn Fn() -> bool) -> Result<()> {
             let all = kind != MetadataKind::Filter || tree.filter_last_run();
             let asked = if all { runs.len() } else { runs.len().saturating_sub(1) };
             for table in runs[..asked].iter().flat_map(|run| run.tables().iter()) {
-                if table.table().warm_up(kind, go_on)? == Warmed::Full {
+                if warm_up(table.table(), kind, go_on)? == WarmUpResult::Stopped {
                     return Ok(());
                 }
             }

@@ -139,7 +139,7 @@ impl<'a> JobOutputs<'a> {
 
     /// Finishes the current table if the splitter ends it before this key.
     fn split_before(&mut self, next: &[u8]) -> Result<bool> {
-        let table_bytes = self.current.as_ref().map_or(0, |(_, writer)| writer.written_bytes());
+        let table_bytes = self.current.as_ref().map_or(0, |(_, writer)| writer.estimated_bytes());
         let bytes = table_bytes + len_u64(self.range_tombstones.current_bytes());
         let is_split = self
             .splitter
@@ -167,7 +167,7 @@ impl<'a> JobOutputs<'a> {
         let options = self.tree.settings().options.table_options(self.level, self.filter);
         let uid = self.table_factory.env.random_u64();
         let mut writer = TableWriter::create(&self.vfs, &path, uid, &options)?;
-        writer.note_keyspace(self.tree.id, &self.tree.name);
+        writer.set_keyspace(self.tree.id, &self.tree.name);
         if let Some(us) = self.oldest_tombstone_us {
             writer.note_tombstone_time(us);
         }
@@ -215,7 +215,7 @@ impl<'a> JobOutputs<'a> {
         if !range_tombstones.is_empty() {
             let writer = self.writer()?;
             for tombstone in range_tombstones {
-                writer.add_span(tombstone);
+                writer.add_range_tombstone(tombstone);
             }
         }
         if let Some((id, writer)) = self.current.take() {

@@ -24,7 +24,7 @@ use crate::jobs::version_installer::{install_version, sync_directory};
 use crate::jobs::worker_pool::WorkerPool;
 use crate::options::filter_bits::Coming;
 use crate::state::DbState;
-use crate::table::FillCache;
+use crate::table::ReadPurpose;
 use crate::trace::{JobBegin, JobSpan};
 use crate::tree::Tree;
 use crate::tree::counters::add;
@@ -71,7 +71,7 @@ pub(crate) fn run_job(
     if !failpoint::is_on(Failpoint::DamagedInputsStayBusy) || !is_corrupt {
         tree.jobs.lock().busy.finish(job);
     }
-    for first in state.tables.descriptors.take_repeated() {
+    for first in state.tables.descriptors.take_repeated_reads() {
         state.tell(&Event::ReadRepeated(Arc::new(first)));
     }
     if let Err(error) = &result
@@ -264,7 +264,8 @@ fn merge(
         });
         let tables = tables.collect::<Result<Arc<[_]>, _>>()?;
         for table in tables.iter().filter(|table| table.has_spans()) {
-            tombstones.extend_from_slice(table.table().spans(FillCache::Job)?.as_slice());
+            tombstones
+                .extend_from_slice(table.table().range_tombstones(ReadPurpose::Job)?.as_slice());
         }
         runs.push(tables);
     }

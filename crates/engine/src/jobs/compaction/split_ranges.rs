@@ -18,7 +18,7 @@ use lsmx_base::range_tombstone::{RangeTombstone, successor};
 use lsmx_base::sync::Arc;
 use lsmx_compaction::KeyRange;
 
-use crate::table::Weight;
+use crate::table::KeyWeight;
 use crate::tree::version::TableFile;
 
 /// A range of user keys.
@@ -34,7 +34,7 @@ pub(crate) struct KeySubrange {
 ///
 /// The subranges are in key order and together hold all keys.
 pub(crate) fn split_key_range(
-    mut weights: Vec<Weight>,
+    mut weights: Vec<KeyWeight>,
     range: &KeyRange,
     count_max: usize,
     bytes_min: u64,
@@ -131,9 +131,9 @@ mod tests {
     use lsmx_base::key::SeqNo;
     use lsmx_base::range_tombstone::fragment;
 
-    fn weights(all: &[(&str, u64)]) -> Vec<Weight> {
+    fn weights(all: &[(&str, u64)]) -> Vec<KeyWeight> {
         let weight =
-            |&(until, bytes): &(&str, u64)| Weight { until: until.as_bytes().to_vec(), bytes };
+            |&(until, bytes): &(&str, u64)| KeyWeight { until: until.as_bytes().to_vec(), bytes };
         all.iter().map(weight).collect()
     }
 
@@ -193,7 +193,7 @@ mod tests {
             least in 1u64..40,
         ) {
             let weights: Vec<_> =
-                weights.into_iter().map(|(until, bytes)| Weight { until, bytes }).collect();
+                weights.into_iter().map(|(until, bytes)| KeyWeight { until, bytes }).collect();
             let keys = || weights.iter().map(|weight| weight.until.clone());
             let range = KeyRange::new(keys().min().unwrap(), keys().max().unwrap());
             let subranges = split_key_range(weights.clone(), &range, max, least);
@@ -206,7 +206,7 @@ mod tests {
                 prop_assert!(*to > range.smallest && *to <= range.largest);
             }
             for subrange in &subranges {
-                let inside = |weight: &&Weight| {
+                let inside = |weight: &&KeyWeight| {
                     subrange.from.as_ref().is_none_or(|from| **from <= *weight.until)
                         && !subrange.ends_before(&weight.until)
                 };

@@ -26,7 +26,7 @@ use crate::jobs::compaction::split_ranges::{KeySubrange, split_key_range};
 use crate::jobs::compaction::version_filter::VersionFilter;
 use crate::jobs::value_log::output_values::ValueSource;
 use crate::state::DbState;
-use crate::table::{FillCache, FilterWidth};
+use crate::table::{FilterWidth, ReadPurpose, key_weights};
 use crate::trace::{JobBegin, JobSpan};
 use crate::tree::Tree;
 use crate::tree::version::TableFile;
@@ -71,7 +71,7 @@ impl MergeInputs {
         }
         let mut weights = Vec::new();
         for table in self.runs.iter().flat_map(|tables| tables.iter()) {
-            weights.extend(table.table().weights(FillCache::Job)?);
+            weights.extend(key_weights(table.table(), ReadPurpose::Job)?);
         }
         Ok(split_key_range(weights, range, count_max, bytes_min))
     }
@@ -301,7 +301,7 @@ impl Subcompactions {
             // Skips blocks and tables that range tombstones cover, without reading them.
             RunCursor::new(
                 subrange.overlapping_tables(tables),
-                FillCache::Job,
+                ReadPurpose::Job,
                 retention.deleted.clone(),
             )
         });

@@ -23,7 +23,7 @@ use crate::iter::range_tombstone_filter::Deleted;
 use crate::jobs::compaction::retention::{EntryDecision, Retention};
 use crate::jobs::value_log::output_values::ValueSource;
 use crate::merge_operator::MergeOperator;
-use crate::table::{Access, FillCache};
+use crate::table::{ReadContext, ReadPurpose};
 use crate::tree::merge_resolver::Merging;
 
 /// Maximum number of pending operands. At this number they are combined and written.
@@ -180,7 +180,7 @@ impl<'a> VersionFilter<'a> {
 
     /// Reads the value that the current entry points to.
     fn read_value(&self, cursor: &impl Cursor) -> Result<Slice> {
-        let (key, mut access) = (cursor.key(), Access::of(FillCache::Job));
+        let (key, mut access) = (cursor.key(), ReadContext::new(ReadPurpose::Job));
         self.values.blobs.value((key.user_key, key.seq), cursor.value(), &mut access)
     }
 

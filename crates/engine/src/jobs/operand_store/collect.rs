@@ -31,7 +31,7 @@ use crate::jobs::version_installer::{install_version, sync_directory};
 use crate::operand_store::{Collection, Prepared};
 use crate::options::filter_bits::Coming;
 use crate::state::DbState;
-use crate::table::{Access, FillCache};
+use crate::table::{ReadContext, ReadPurpose};
 use crate::trace::{JobBegin, JobSpan};
 use crate::tree::counters::add;
 use crate::tree::merge_resolver::Merging;
@@ -340,7 +340,7 @@ impl<'a> TableLookup<'a> {
         let deleted = tombstones.and_then(|tombstones| Deleted::for_reader(tombstones, SeqNo::MAX));
         let runs = version.runs().iter();
         let runs = runs
-            .map(|run| RunCursor::new(Arc::clone(run.tables()), FillCache::Job, deleted.clone()));
+            .map(|run| RunCursor::new(Arc::clone(run.tables()), ReadPurpose::Job, deleted.clone()));
         let cursor = MergingCursor::new(runs.collect());
         Ok(TableLookup { merging, version, cursor, is_positioned: false, deleted })
     }
@@ -366,7 +366,7 @@ impl<'a> TableLookup<'a> {
             self.cursor.next()?;
         }
         fold.resolve(|seq, pointer| {
-            let mut access = Access::of(FillCache::Job);
+            let mut access = ReadContext::new(ReadPurpose::Job);
             self.version.blobs().value((user_key, seq), pointer, &mut access)
         })?;
         Ok((newest, fold.finish_for_job(self.merging, user_key)))

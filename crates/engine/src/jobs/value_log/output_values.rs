@@ -21,7 +21,7 @@ use crate::format::blob::{BlobHeader, ValuePointer};
 use crate::jobs::value_log::relocate::ValueRelocation;
 use crate::options::value_separation::ValueSeparation;
 use crate::state::TableSpace;
-use crate::table::{Access, Compression, FillCache};
+use crate::table::{Compression, ReadContext, ReadPurpose};
 use crate::tree::Tree;
 use crate::tree::counters::add;
 use crate::tree::version::{BlobFile, BlobSet, BlobUse};
@@ -142,7 +142,7 @@ impl OutputValues {
                     return Ok(ValuePlacement::AsIs);
                 }
                 let entry = (key.user_key, key.seq);
-                let mut access = Access::of(FillCache::Job);
+                let mut access = ReadContext::new(ReadPurpose::Job);
                 let value = match self.scan.value(file.blob(), entry, &pointer, &mut access) {
                     // The relocation is optional. A reader of the value gets the error.
                     Err(_) if may_stay => {

@@ -72,8 +72,8 @@ impl Maker<'_> {
         if !self.dry_run {
             let options = TableOptions::default();
             let mut begun = TableWriter::create(self.vfs, &path, self.env.random_u64(), &options)?;
-            begun.note_keyspace(id, name);
-            begun.note_created(self.env.creation_time_us());
+            begun.set_keyspace(id, name);
+            begun.set_created(self.env.creation_time_us());
             writer = Some(begun);
         }
         let (id, seq_largest, references) = (FileId(number), SeqNo::ZERO, BTreeMap::new());
@@ -100,7 +100,7 @@ impl Maker<'_> {
         let Some(mut writer) = table.writer.take() else {
             return Ok(Made { record: None, seq_largest, references });
         };
-        spans.into_iter().for_each(|span| writer.add_span(span));
+        spans.into_iter().for_each(|span| writer.add_range_tombstone(span));
         if let Some(us) = oldest_tombstone_us {
             writer.note_tombstone_time(us);
         }
@@ -138,7 +138,7 @@ impl NewTable {
 
     /// Bytes written, about.
     pub(crate) fn bytes(&self) -> u64 {
-        self.writer.as_ref().map_or(0, TableWriter::written_bytes)
+        self.writer.as_ref().map_or(0, TableWriter::estimated_bytes)
     }
 }
 

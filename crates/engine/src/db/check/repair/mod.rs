@@ -41,7 +41,7 @@ use self::make::{Made, Maker, Values};
 pub use self::report::{Finding, Lost, LostKind, RepairReport};
 use self::values::BlobRemains;
 use crate::cache::BlockCache;
-use crate::db::check::verify::verify_table;
+use crate::db::check::verify::open_verified_table;
 use crate::db::check::verify_values::{self, verify_blob};
 use crate::db::open;
 use crate::db::open::lock::Claim;
@@ -291,7 +291,7 @@ impl<'a> Repair<'a> {
         let mut values = Values::new(checked.numbers(), remains);
         for (level, run, file) in keyspace.files() {
             let references = keyspace.value_log.references_of(file.id);
-            let wrong = verify_table(&**self.vfs, self.dir, (id, file), &self.cache)
+            let wrong = open_verified_table(&**self.vfs, self.dir, (id, file), &self.cache)
                 .and_then(|table| checked.verify_table(&table, references))
                 .err();
             match wrong {

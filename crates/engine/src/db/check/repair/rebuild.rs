@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::format::version_edit::FileRecord;
 use crate::iter::merging_iter::MergingCursor;
 use crate::jobs::compaction::range_tombstone_queue::RangeTombstoneQueue;
-use crate::table::{FillCache, Table, TableIdentity};
+use crate::table::{ReadPurpose, Table, TableCursor, TableIdentity, verify_table};
 use crate::vfs::Vfs;
 
 /// Bytes of a table from which on the next begins.
@@ -50,7 +50,7 @@ pub(crate) fn open_sound(
     }
     let identity = TableIdentity { id, bytes, uid, checksum: sum.digest() };
     let table = Table::open(vfs, path, &identity, cache)?;
-    table.verify()?;
+    verify_table(&table)?;
     Ok(Arc::new(table))
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn merge(
 ) -> Result<Vec<Arc<FileRecord>>> {
     let mut spans: Vec<RangeTombstone> = Vec::new();
     for table in tables {
-        spans.extend_from_slice(table.spans(FillCache::Job)?.as_slice());
+        spans.extend_from_slice(table.range_tombstones(ReadPurpose::Job)?.as_slice());
     }
     let oldest = tables.iter().filter_map(|table| table.properties().oldest_tombstone_us).min();
     let mut run = Run {
@@ -77,8 +77,9 @@ pub(crate) fn merge(
         table: None,
         files: Vec::new(),
     };
-    let mut merged =
-        MergingCursor::new(tables.iter().map(|table| table.cursor(FillCache::Job)).collect());
+    let mut merged = MergingCursor::new(
+        tables.iter().map(|table| TableCursor::new(table, ReadPurpose::Job)).collect(),
+    );
     merged.first()?;
     let mut last: Option<Bytes> = None;
     while merged.valid() {

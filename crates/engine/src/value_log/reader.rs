@@ -1,9 +1,8 @@
-//! An open blob file: pointer → value.
+//! An open blob file, which returns the values of value pointers.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-use lsmx_base::checksum::StreamingChecksum;
 use lsmx_base::coding::{len_u64, to_usize};
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
@@ -19,89 +18,89 @@ use crate::format::blob::{
 };
 use crate::format::version_edit::BlobFileRecord;
 use crate::table::{
-    Access, Descriptor, DescriptorPool, FileIdentity, FillCache, Source, with_scratch,
+    CachedFile, FdCache, FileIdentity, ReadContext, ReadPurpose, ReadSource, with_read_buffer,
 };
 use crate::vfs::{File, Vfs, open_uncached};
 
-/// Bytes of one read while the whole file is summed.
-const CHUNK_BYTES: u64 = 256 << 10;
-
-/// A blob file, open for reading. Shared by all readers; holds no lock.
+/// A blob file that is open for reading. All readers share it without a lock.
 #[derive(Debug)]
-pub(crate) struct Blob {
-    file: Arc<Descriptor>,
+pub(crate) struct BlobReader {
+    file: Arc<CachedFile>,
     path: PathBuf,
     record: BlobFileRecord,
     cache: Arc<BlockCache>,
-    /// This opening's number in the cache.
+    /// Key of this open file in the block cache.
     cache_id: u64,
 }
 
-impl Blob {
-    /// Opens the blob file of a keyspace that the manifest names, with a descriptor that the pool may
-    /// close and open again.
+impl BlobReader {
+    /// Opens a blob file whose descriptor the cache may close and reopen.
     ///
     /// # Errors
-    /// [`Error::Io`] when it cannot be opened or read (`NotFound` if it is missing),
-    /// [`Error::Corrupt`] when it is damaged or another file than the manifest says.
+    /// - [`Error::Io`] if the file cannot be opened or read, with kind `NotFound` if it is missing.
+    /// - [`Error::Corrupt`] if the file is damaged or does not match its manifest record.
     pub(crate) fn open_in(
-        pool: &Arc<DescriptorPool>,
+        fd_cache: &Arc<FdCache>,
         path: &Path,
         keyspace: u32,
         record: &BlobFileRecord,
         cache: &Arc<BlockCache>,
-    ) -> Result<Blob> {
-        let file = Descriptor::pooled(pool, path, FileIdentity::blob(record));
+    ) -> Result<BlobReader> {
+        let identity = FileIdentity::of_blob_file(record.bytes, record.uid);
+        let file = CachedFile::new(fd_cache, path, identity);
         file.open_first()?;
-        Blob::checked(file, path, keyspace, record, cache)
+        BlobReader::from_file(file, path, keyspace, record, cache)
     }
 
-    /// As [`Blob::open_in`], with a descriptor of its own.
+    /// Opens a blob file whose descriptor stays open.
     ///
     /// # Errors
-    /// As [`Blob::open_in`].
+    /// As [`BlobReader::open_in`].
     pub(crate) fn open(
         vfs: &dyn Vfs,
         path: &Path,
         keyspace: u32,
         record: &BlobFileRecord,
         cache: &Arc<BlockCache>,
-    ) -> Result<Blob> {
-        Blob::open_staying(vfs.open(path), path, keyspace, record, cache)
+    ) -> Result<BlobReader> {
+        BlobReader::open_pinned(vfs.open(path), path, keyspace, record, cache)
     }
 
-    /// As [`Blob::open`]; reads come from the device, see [`open_uncached`].
+    /// Opens a blob file whose reads bypass the page cache, see [`open_uncached`].
     ///
     /// # Errors
-    /// As [`Blob::open_in`].
+    /// As [`BlobReader::open_in`].
     pub(crate) fn open_from_device(
         vfs: &dyn Vfs,
         path: &Path,
         keyspace: u32,
         record: &BlobFileRecord,
-    ) -> Result<Blob> {
-        Blob::open_staying(open_uncached(vfs, path), path, keyspace, record, &BlockCache::new(0))
+    ) -> Result<BlobReader> {
+        let (opened, cache) = (open_uncached(vfs, path), BlockCache::new(0));
+        BlobReader::open_pinned(opened, path, keyspace, record, &cache)
     }
 
-    fn open_staying(
+    fn open_pinned(
         opened: io::Result<Arc<dyn File>>,
         path: &Path,
         keyspace: u32,
         record: &BlobFileRecord,
         cache: &Arc<BlockCache>,
-    ) -> Result<Blob> {
+    ) -> Result<BlobReader> {
         let file = opened.map_err(|error| Error::io("open", path, error))?;
-        let file = Arc::new(Descriptor::staying(file, path, FileIdentity::blob(record)));
-        Blob::checked(file, path, keyspace, record, cache)
+        let identity = FileIdentity::of_blob_file(record.bytes, record.uid);
+        let file = Arc::new(CachedFile::pinned(file, path, identity));
+        BlobReader::from_file(file, path, keyspace, record, cache)
     }
 
-    fn checked(
-        file: Arc<Descriptor>,
+    /// Checks size and header of the file.
+    fn from_file(
+        file: Arc<CachedFile>,
         path: &Path,
         keyspace: u32,
         record: &BlobFileRecord,
         cache: &Arc<BlockCache>,
-    ) -> Result<Blob> {
+    ) -> Result<BlobReader> {
         let found = file.len()?;
         if found != record.bytes || found < len_u64(BLOB_HEADER_BYTES + BLOB_TRAILER_BYTES) {
             let what = "blob file size";
@@ -125,88 +124,74 @@ impl Blob {
             }
         }
         let (path, cache_id) = (path.to_owned(), cache.next_table_number());
-        Ok(Blob { file, path, record: *record, cache: Arc::clone(cache), cache_id })
+        Ok(BlobReader { file, path, record: *record, cache: Arc::clone(cache), cache_id })
     }
 
-    /// What the manifest says of it.
+    /// Returns the manifest record.
     pub(crate) fn record(&self) -> &BlobFileRecord {
         &self.record
     }
 
-    /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Opens the file, if it is not open, and keeps it open until this goes.
+    /// Opens the file if it is closed, and keeps it open as long as this reader exists.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// When the file cannot be opened.
     pub(crate) fn keep_open(&self) -> Result<()> {
         self.file.keep_open()
     }
 
-    /// The value of an entry: from the cache, or from the file.
+    /// Returns the value of an entry from the cache or the file.
     ///
     /// # Errors
-    /// When the record cannot be read, is damaged or another entry's; [`Error::WouldBlock`].
+    /// - [`Error::Corrupt`] if the record is damaged or belongs to another entry.
+    /// - [`Error::WouldBlock`] if the context does not allow the read.
+    /// - [`Error::Io`] if the record cannot be read.
     pub(crate) fn value(
         &self,
-        (key, seq): (&[u8], SeqNo),
+        entry: (&[u8], SeqNo),
         pointer: &ValuePointer,
-        access: &mut Access,
+        context: &mut ReadContext,
     ) -> Result<Slice> {
         if let Some(value) = self.cache.get_data_block(self.cache_id, pointer.offset) {
-            access.hit(&self.cache, BlockKind::Blob);
-            return self.cached(pointer, value);
+            context.record_hit(&self.cache, BlockKind::Blob);
+            return self.check_cached_value(pointer, value);
         }
-        let fill = access.may_read_blob()?;
-        let bytes = self.checked_bytes(pointer)?;
-        let value = with_scratch(bytes, |stored| {
-            self.file.reading(fill, |source| {
+        let purpose = context.admit_blob_read()?;
+        let bytes = self.check_pointer(pointer)?;
+        let value = with_read_buffer(bytes, |stored| {
+            self.file.read_with_retry(purpose, |source| {
                 match source {
-                    Source::Usual => self.fill(pointer.offset, stored, fill)?,
-                    Source::Device => self.file.fill_from_device(pointer.offset, stored)?,
+                    ReadSource::Cached => self.fill(pointer.offset, stored, purpose)?,
+                    ReadSource::Device => self.file.fill_from(source, pointer.offset, stored)?,
                 }
-                self.open_record(stored, (key, seq), pointer, fill)
+                self.open_record(stored, entry, pointer, purpose)
             })
         })?;
-        if fill == FillCache::Yes {
+        if purpose == ReadPurpose::Lookup {
             self.cache.insert_data_block(self.cache_id, pointer.offset, &value);
         }
         Ok(Slice::from_block(value))
     }
 
-    /// The value if it is in memory; does not count as a use.
+    /// Returns the value if it is in memory, without marking it as used. If it is not, checks that the record is
+    /// inside the file.
     ///
     /// # Errors
-    /// As [`Blob::value`].
-    pub(crate) fn peek(
+    /// [`Error::Corrupt`] if the pointer is wrong.
+    pub(crate) fn peek_value(
         &self,
         pointer: &ValuePointer,
-        access: &mut Access,
+        context: &mut ReadContext,
     ) -> Result<Option<Slice>> {
         let Some(value) = self.cache.peek_data_block(self.cache_id, pointer.offset) else {
-            return Ok(None);
+            return self.check_pointer(pointer).map(|_| None);
         };
-        access.hit(&self.cache, BlockKind::Blob);
-        self.cached(pointer, value).map(Some)
-    }
-
-    /// The value if it is in memory; if it is not, its record lies within the file.
-    ///
-    /// # Errors
-    /// As [`Blob::value`], of what reads nothing.
-    pub(crate) fn look(
-        &self,
-        pointer: &ValuePointer,
-        access: &mut Access,
-    ) -> Result<Option<Slice>> {
-        let value = self.peek(pointer, access)?;
-        if value.is_none() {
-            self.checked_bytes(pointer)?;
-        }
-        Ok(value)
+        context.record_hit(&self.cache, BlockKind::Blob);
+        self.check_cached_value(pointer, value).map(Some)
     }
 
     /// Whether the value is in memory.
@@ -214,7 +199,7 @@ impl Blob {
         self.cache.peek_data_block(self.cache_id, pointer.offset).is_some()
     }
 
-    fn cached(&self, pointer: &ValuePointer, value: BlockBytes) -> Result<Slice> {
+    fn check_cached_value(&self, pointer: &ValuePointer, value: BlockBytes) -> Result<Slice> {
         let found = len_u64(value.len());
         if found != pointer.value_bytes {
             let (what, expected) = ("bytes of a value", "what its pointer says");
@@ -224,94 +209,86 @@ impl Blob {
         Ok(Slice::from_block(value))
     }
 
-    /// The bytes of a record, once it is sure that there may be so many, before memory is taken for it.
-    pub(crate) fn checked_bytes(&self, pointer: &ValuePointer) -> Result<usize> {
+    /// Returns the bytes of a record after checking that it is inside the file. A corrupt pointer must not cause a
+    /// large allocation.
+    pub(super) fn check_pointer(&self, pointer: &ValuePointer) -> Result<usize> {
         let at = |what: Malformed| Error::malformed(what, &self.path, pointer.offset);
         pointer.check(self.record.bytes).map_err(at)?;
         to_usize("blob record", pointer.bytes).map_err(at)
     }
 
-    /// Reads bytes of the file.
-    ///
-    /// # Errors
-    /// When they cannot be read.
-    pub(crate) fn fill(&self, offset: u64, buffer: &mut [u8], fill: FillCache) -> Result<()> {
-        match fill {
-            FillCache::Job => self.file.fill_for_job(offset, buffer),
-            _ => self.file.fill(offset, buffer),
-        }
+    /// Fills the buffer with the bytes at `offset`.
+    pub(super) fn fill(&self, offset: u64, buffer: &mut [u8], purpose: ReadPurpose) -> Result<()> {
+        self.file.fill_for(purpose, offset, buffer)
     }
 
-    /// Runs `read` as [`Descriptor::reading`] does.
+    /// Calls `read` as [`CachedFile::read_with_retry`] does.
     ///
     /// # Errors
-    /// Those of the last run.
-    pub(crate) fn reading<R>(
+    /// The error of the last call.
+    pub(super) fn read_with_retry<R>(
         &self,
-        fill: FillCache,
-        read: impl FnMut(Source) -> Result<R>,
+        purpose: ReadPurpose,
+        read: impl FnMut(ReadSource) -> Result<R>,
     ) -> Result<R> {
-        self.file.reading(fill, read)
+        self.file.read_with_retry(purpose, read)
     }
 
-    /// Reads a record from the device and checks it.
+    /// Reads a record from the device and returns its value.
     ///
     /// # Errors
-    /// As [`Blob::value`].
-    pub(crate) fn record_from_device(
+    /// As [`BlobReader::value`].
+    pub(super) fn value_from_device(
         &self,
         entry: (&[u8], SeqNo),
         pointer: &ValuePointer,
-        fill: FillCache,
-    ) -> Result<BlockBytes> {
-        let stored = self.file.read_exact_from(Source::Device, pointer.offset, pointer.bytes)?;
-        self.open_record(&stored, entry, pointer, fill)
+        purpose: ReadPurpose,
+    ) -> Result<Slice> {
+        self.check_pointer(pointer)?;
+        let (source, offset) = (ReadSource::Device, pointer.offset);
+        let stored = self.file.read_exact_from(source, offset, pointer.bytes)?;
+        self.open_record(&stored, entry, pointer, purpose).map(Slice::from_block)
     }
 
-    /// Says that a record is about to be read; returns whether the file system reads it ahead.
+    /// Announces a read. Returns whether the file system reads the bytes ahead.
     ///
     /// # Errors
-    /// When the file cannot be opened again.
+    /// When the file cannot be reopened.
     pub(crate) fn will_need(&self, offset: u64, bytes: u64) -> Result<bool> {
         self.file.will_need(offset, bytes)
     }
 
-    /// Checks the bytes of a record that was read, and copies its value.
-    pub(crate) fn open_record(
+    /// Checks the stored bytes of a record and copies its value.
+    pub(super) fn open_record(
         &self,
         stored: &[u8],
         (key, seq): (&[u8], SeqNo),
         pointer: &ValuePointer,
-        fill: FillCache,
+        purpose: ReadPurpose,
     ) -> Result<BlockBytes> {
-        if fill.counts() {
+        if purpose.is_counted() {
             self.cache.count_miss(BlockKind::Blob);
         }
         let at = |what: Malformed| Error::malformed(what, &self.path, pointer.offset);
         let record = BlobRecord::decode(stored, self.record.uid, pointer.offset).map_err(at)?;
         record.check(key, seq).map_err(at)?;
         let value = record.value(pointer.value_bytes).map_err(at)?;
-        // Jobs let their values go again.
-        let live = (fill != FillCache::Job).then(|| self.cache.live_blocks());
+        // Values of jobs are freed soon, so they are not counted as live.
+        let live = (purpose != ReadPurpose::Job).then(|| self.cache.live_blocks());
         Ok(BlockBytes::copy_counted(&value, live))
     }
 
-    pub(crate) fn cache(&self) -> &Arc<BlockCache> {
+    pub(super) fn cache(&self) -> &Arc<BlockCache> {
         &self.cache
     }
 
-    /// Reads the whole file past the cache and checks its checksum, every record, the counts.
+    /// Reads the whole file without the cache, and checks all records, the trailer, the manifest record and the
+    /// checksum of the file.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its place; or when the file cannot be read.
+    /// The first violation with its offset, or the error of a read.
     pub(crate) fn verify(&self) -> Result<()> {
-        let mut sum = StreamingChecksum::new(0);
-        let mut offset = 0;
-        while offset < self.record.bytes {
-            let bytes = CHUNK_BYTES.min(self.record.bytes - offset);
-            sum.update(&self.file.read_exact(offset, bytes)?);
-            offset += bytes;
-        }
+        let checksum = self.file.compute_checksum(self.record.bytes)?;
         let trailer_at = self.record.bytes - len_u64(BLOB_TRAILER_BYTES);
         let (mut records, mut value_bytes) = (0, 0);
         let mut offset = len_u64(BLOB_HEADER_BYTES);
@@ -333,18 +310,19 @@ impl Blob {
         let at = |what: Malformed| Error::malformed(what, &self.path, trailer_at);
         let trailer = self.file.read_exact(trailer_at, len_u64(BLOB_TRAILER_BYTES))?;
         let trailer = BlobTrailer::decode(&trailer, self.record.uid, trailer_at).map_err(at)?;
-        for (what, found, said, named) in [
-            ("records of the trailer", trailer.records, records, "as many as there are"),
-            ("value bytes of the trailer", trailer.value_bytes, value_bytes, "those of all values"),
-            ("records of the file", records, self.record.records, "what the manifest says"),
-            ("value bytes", value_bytes, self.record.value_bytes, "what the manifest says"),
+        let of_manifest = "what the manifest says";
+        for (what, found, counted, expected) in [
+            ("records of the trailer", trailer.records, records, "the number of records"),
+            ("value bytes of the trailer", trailer.value_bytes, value_bytes, "their value bytes"),
+            ("records of the file", records, self.record.records, of_manifest),
+            ("value bytes", value_bytes, self.record.value_bytes, of_manifest),
         ] {
-            if found != said {
-                return Err(at(Malformed::Field { what, found, expected: named }));
+            if found != counted {
+                return Err(at(Malformed::Field { what, found, expected }));
             }
         }
-        let (expected, found) = (self.record.checksum, sum.digest());
-        if expected != found {
+        if checksum != self.record.checksum {
+            let (expected, found) = (self.record.checksum, checksum);
             return Err(Error::malformed(Malformed::Checksum { expected, found }, &self.path, 0));
         }
         Ok(())

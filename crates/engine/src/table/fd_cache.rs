@@ -1,0 +1,694 @@
+//! A bounded cache of file descriptors for tables, blob files and the files of operand stores.
+//!
+//! A table keeps its metadata in memory while it is open, but its file may be closed and reopened. A read finds the
+//! open file with one atomic load. If the file is closed, the read reopens it and checks that it is the same file.
+//! When the limit is reached, the clock algorithm (second chance) closes the file of another table first.
+//!
+//! A file that a version names is never removed, so it can be reopened. The janitor receives the file when the last
+//! handle of the table is dropped. After a close the next owner of the database does not know of such handles.
+//! Iterators that outlive the close therefore keep their files open, see [`CachedFile::keep_open`].
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use arc_swap::ArcSwapOption;
+use lsmx_base::checksum::StreamingChecksum;
+use lsmx_base::coding::{len_u64, to_usize};
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::malformed::Malformed;
+use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, Weak};
+
+use crate::env::rate_limit::{IoPriority, RateLimiter};
+use crate::error::{Error, Result};
+use crate::format::blob::{BLOB_HEADER_BYTES, BlobHeader};
+use crate::format::footer::{FOOTER_BYTES, Footer};
+use crate::table::read_context::ReadPurpose;
+use crate::vfs::{File, ReleaseResource, Vfs, open_uncached};
+
+/// Maximum number of repeated reads kept for reports. Further ones are only counted.
+const REPEATED_READS_MAX: usize = 64;
+
+/// Bytes of one read while a whole file is checksummed.
+const CHECKSUM_READ_BYTES: u64 = 256 << 10;
+
+/// The file descriptors of one database.
+#[derive(Debug)]
+pub(crate) struct FdCache {
+    vfs: Arc<dyn Vfs>,
+    fds_max: usize,
+    clock: Mutex<Clock>,
+    /// Number of files reopened after the cache had closed them.
+    reopened: AtomicU64,
+    /// Number of corrupt reads of jobs whose repetition from the device succeeded.
+    reads_repeated: AtomicU64,
+    /// Errors of these reads that were not reported yet, at most [`REPEATED_READS_MAX`].
+    repeated_reads: Mutex<Vec<Error>>,
+    /// Whether files are opened for direct I/O.
+    direct_io: bool,
+    job_reads: Option<JobReadOptions>,
+    /// Set before the database lock is released, because the next owner may remove files. Pairs with the load after
+    /// a failed open.
+    is_closed: Arc<AtomicBool>,
+    /// Set while the database closes: files that operand stores open then are not counted and stay open.
+    pins_store_files: AtomicBool,
+    open_stores: AtomicUsize,
+}
+
+/// How background jobs read files.
+#[derive(Debug)]
+pub(crate) struct JobReadOptions {
+    /// Rate limit of the reads.
+    pub(crate) rate: Arc<RateLimiter>,
+    /// Whether the bytes stay in the page cache.
+    pub(crate) keep_cached: bool,
+}
+
+/// State of the clock algorithm.
+#[derive(Debug, Default)]
+struct Clock {
+    /// Files that can be closed. The hand is at the front.
+    files: VecDeque<Weak<CachedFile>>,
+    /// Number of descriptors that are open or about to be opened.
+    open: usize,
+}
+
+impl FdCache {
+    /// Creates a cache of at most `fds_max` descriptors, at least one.
+    ///
+    /// A read that uses a file while the cache evicts it keeps that file open until the read ends.
+    pub(crate) fn new(
+        vfs: Arc<dyn Vfs>,
+        fds_max: usize,
+        direct_io: bool,
+        job_reads: Option<JobReadOptions>,
+    ) -> Arc<FdCache> {
+        Arc::new(FdCache {
+            vfs,
+            fds_max: fds_max.max(1),
+            clock: Mutex::default(),
+            reopened: AtomicU64::new(0),
+            reads_repeated: AtomicU64::new(0),
+            repeated_reads: Mutex::default(),
+            direct_io,
+            job_reads,
+            is_closed: Arc::default(),
+            pins_store_files: AtomicBool::new(false),
+            open_stores: AtomicUsize::new(0),
+        })
+    }
+
+    /// Keeps all files open that operand stores open from now on.
+    pub(crate) fn pin_store_files(&self) {
+        self.pins_store_files.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn pins_store_files(&self) -> bool {
+        self.pins_store_files.load(Ordering::Relaxed)
+    }
+
+    /// Counts an operand store that was opened.
+    pub(super) fn add_store(&self) {
+        self.open_stores.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts an operand store that was closed.
+    pub(super) fn remove_store(&self) {
+        self.open_stores.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of open operand stores.
+    pub(crate) fn store_count(&self) -> usize {
+        self.open_stores.load(Ordering::Relaxed)
+    }
+
+    /// Returns the maximum number of files that one operand store may have open for appending. All stores together get
+    /// half of the limit.
+    pub(crate) fn store_writers_max(&self) -> usize {
+        if failpoint::is_on(Failpoint::StoreFilesOutsideBudget) {
+            return self.fds_max.max(16);
+        }
+        (self.fds_max / 2 / self.store_count().max(1)).max(1)
+    }
+
+    /// Creates a file that counts towards the limit while it is open. The cache does not close it.
+    pub(super) fn create(
+        self: &Arc<Self>,
+        vfs: &dyn Vfs,
+        path: &Path,
+    ) -> io::Result<Arc<dyn File>> {
+        self.reserve_fd();
+        match vfs.create(path) {
+            Ok(file) => {
+                let file = CachedFile::with_file(Some(Arc::clone(self)), path, None, Some(file));
+                Ok(Arc::new(FdCacheFile(Arc::new(file))))
+            }
+            Err(error) => {
+                self.release_fd();
+                Err(error)
+            }
+        }
+    }
+
+    /// Marks the database as closed. Files that cannot be reopened from now on fail with [`Error::Closed`].
+    pub(crate) fn set_closed(&self) {
+        self.is_closed.store(true, Ordering::Release);
+    }
+
+    /// Returns the flag that [`FdCache::set_closed`] sets.
+    pub(crate) fn closed_flag(&self) -> &Arc<AtomicBool> {
+        &self.is_closed
+    }
+
+    /// Replaces the error of a failed open by [`Error::Closed`] if the database is closed: the next owner may have
+    /// removed or replaced the file.
+    fn open_error(&self, error: Error) -> Error {
+        let closed = self.is_closed.load(Ordering::Acquire);
+        if closed && !failpoint::is_on(Failpoint::ReadDuringCloseNamesFile) {
+            Error::Closed
+        } else {
+            error
+        }
+    }
+
+    /// Returns the maximum number of open descriptors.
+    pub(crate) fn fds_max(&self) -> usize {
+        self.fds_max
+    }
+
+    /// Returns the number of open descriptors.
+    pub(crate) fn open_count(&self) -> usize {
+        self.clock.lock().open
+    }
+
+    /// Returns the number of files reopened after the cache had closed them.
+    pub(crate) fn reopened(&self) -> u64 {
+        self.reopened.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of corrupt reads of jobs whose repetition from the device succeeded.
+    pub(crate) fn reads_repeated(&self) -> u64 {
+        self.reads_repeated.load(Ordering::Relaxed)
+    }
+
+    /// Takes the errors of these reads that were not reported yet.
+    pub(crate) fn take_repeated_reads(&self) -> Vec<Error> {
+        std::mem::take(&mut *self.repeated_reads.lock())
+    }
+
+    fn record_repeated_read(&self, first: Error) {
+        self.reads_repeated.fetch_add(1, Ordering::Relaxed);
+        let mut repeated = self.repeated_reads.lock();
+        if repeated.len() < REPEATED_READS_MAX {
+            repeated.push(first);
+        }
+    }
+
+    /// Counts one more descriptor, and closes others if the limit is reached.
+    fn reserve_fd(&self) {
+        let mut evicted = Vec::new();
+        let mut clock = self.clock.lock();
+        // Two rounds visit each file once with its use bit cleared. If all descriptors are about to be opened, none
+        // can be closed and the limit is exceeded by one.
+        let mut visits = 2 * clock.files.len();
+        while clock.open >= self.fds_max && visits > 0 {
+            visits -= 1;
+            let second_chance = visits >= clock.files.len();
+            evicted.extend(clock.visit(second_chance));
+        }
+        clock.open += 1;
+        drop(clock);
+        // Outside the lock: this closes files and may drop the last handle of a table.
+        drop(evicted);
+    }
+
+    /// Subtracts a descriptor that was closed or could not be opened.
+    fn release_fd(&self) {
+        self.clock.lock().open -= 1;
+    }
+
+    fn add_to_clock(&self, file: &Arc<CachedFile>) {
+        let mut clock = self.clock.lock();
+        if clock.files.len() == clock.files.capacity() {
+            // Removes the entries of dropped files instead of growing the queue.
+            clock.files.retain(|file| file.strong_count() > 0);
+        }
+        clock.files.push_back(Arc::downgrade(file));
+    }
+}
+
+impl Clock {
+    /// Visits the next file and takes its descriptor if it may be closed. With `second_chance`, a used file loses
+    /// its use bit instead.
+    ///
+    /// The caller drops the result after it has released the lock.
+    fn visit(&mut self, second_chance: bool) -> Option<(Arc<CachedFile>, Option<Arc<OpenFile>>)> {
+        let cached = self.files.pop_front()?.upgrade()?;
+        if cached.is_kept_open.load(Ordering::Relaxed) {
+            return Some((cached, None));
+        }
+        if second_chance && cached.was_used.swap(false, Ordering::Relaxed) {
+            self.files.push_back(Arc::downgrade(&cached));
+            return Some((cached, None));
+        }
+        let file = cached.file.swap(None);
+        self.open -= usize::from(file.is_some());
+        Some((cached, file))
+    }
+}
+
+impl ReleaseResource for FdCache {
+    /// Closes half of the open files.
+    fn release(&self) -> bool {
+        let mut evicted = Vec::new();
+        let mut clock = self.clock.lock();
+        let (before, mut visits) = (clock.open, clock.files.len());
+        while visits > 0 && clock.open > before / 2 {
+            visits -= 1;
+            evicted.extend(clock.visit(false));
+        }
+        let has_closed = clock.open < before;
+        drop(clock);
+        drop(evicted);
+        has_closed
+    }
+}
+
+/// Source of the bytes of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadSource {
+    /// The cached descriptor, and the page cache unless direct I/O is used.
+    Cached,
+    /// The device, see [`CachedFile::fill_from_device`].
+    Device,
+}
+
+#[derive(Debug)]
+struct OpenFile(Arc<dyn File>);
+
+/// Size and uid of a file, which are checked when the file is reopened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileIdentity {
+    bytes: u64,
+    uid: u64,
+    is_blob_file: bool,
+}
+
+impl FileIdentity {
+    /// Returns the identity of a table.
+    pub(crate) fn of_table(bytes: u64, uid: u64) -> FileIdentity {
+        FileIdentity { bytes, uid, is_blob_file: false }
+    }
+
+    /// Returns the identity of a blob file.
+    pub(crate) fn of_blob_file(bytes: u64, uid: u64) -> FileIdentity {
+        FileIdentity { bytes, uid, is_blob_file: true }
+    }
+}
+
+/// A file that the cache may close and reopen.
+#[derive(Debug)]
+pub(crate) struct CachedFile {
+    /// `None` if the file stays open and is not counted.
+    cache: Option<Arc<FdCache>>,
+    path: PathBuf,
+    /// `None` for files of operand stores, whose frames contain the uid.
+    identity: Option<FileIdentity>,
+    file: ArcSwapOption<OpenFile>,
+    /// Use bit of the clock. All accesses are relaxed: a lost update costs at most one reopening.
+    was_used: AtomicBool,
+    /// Whether the clock ignores the file. Written under the clock's lock, and read by the clock under it.
+    is_kept_open: AtomicBool,
+}
+
+impl CachedFile {
+    /// Wraps an open file that stays open.
+    pub(crate) fn pinned(file: Arc<dyn File>, path: &Path, identity: FileIdentity) -> CachedFile {
+        CachedFile::with_file(None, path, Some(identity), Some(file))
+    }
+
+    /// Creates a file that is not open yet.
+    pub(crate) fn new(
+        cache: &Arc<FdCache>,
+        path: &Path,
+        identity: FileIdentity,
+    ) -> Arc<CachedFile> {
+        Arc::new(CachedFile::with_file(Some(Arc::clone(cache)), path, Some(identity), None))
+    }
+
+    /// Opens a file of an operand store for reading.
+    pub(super) fn open_store_file(
+        cache: &Arc<FdCache>,
+        path: &Path,
+    ) -> io::Result<Arc<CachedFile>> {
+        let file = Arc::new(CachedFile::with_file(Some(Arc::clone(cache)), path, None, None));
+        file.open_first().map_err(into_io_error)?;
+        Ok(file)
+    }
+
+    fn with_file(
+        cache: Option<Arc<FdCache>>,
+        path: &Path,
+        identity: Option<FileIdentity>,
+        file: Option<Arc<dyn File>>,
+    ) -> CachedFile {
+        CachedFile {
+            cache,
+            path: path.to_owned(),
+            identity,
+            file: ArcSwapOption::from_pointee(file.map(OpenFile)),
+            was_used: AtomicBool::new(false),
+            is_kept_open: AtomicBool::new(false),
+        }
+    }
+
+    /// Opens the file for the first time.
+    pub(crate) fn open_first(self: &Arc<Self>) -> Result<Arc<dyn File>> {
+        Ok(Arc::clone(&self.open(false)?.0))
+    }
+
+    /// Calls `call` with the open file. Reopens the file if necessary.
+    fn call<R>(self: &Arc<Self>, call: impl FnOnce(&dyn File) -> io::Result<R>) -> io::Result<R> {
+        if let Some(open) = &*self.file.load() {
+            self.was_used.store(true, Ordering::Relaxed);
+            return call(&*open.0);
+        }
+        let open = self.open(true).map_err(into_io_error)?;
+        call(&*open.0)
+    }
+
+    fn call_if_open(&self, call: impl FnOnce(&dyn File)) {
+        if let Some(open) = &*self.file.load() {
+            call(&*open.0);
+        }
+    }
+
+    /// Returns the size of the file in the file system.
+    pub(crate) fn len(self: &Arc<Self>) -> Result<u64> {
+        let len = match &*self.file.load() {
+            Some(open) => open.0.len(),
+            None => self.open(true)?.0.len(),
+        };
+        len.map_err(|error| Error::io("read the size of", &self.path, error))
+    }
+
+    /// Opens the file if it is closed, and keeps it open regardless of the limit.
+    pub(crate) fn keep_open(self: &Arc<Self>) -> Result<()> {
+        let Some(cache) = &self.cache else { return Ok(()) };
+        {
+            let _clock = cache.clock.lock();
+            self.is_kept_open.store(true, Ordering::Relaxed);
+        }
+        if self.file.load().is_none() { self.open(true).map(drop) } else { Ok(()) }
+    }
+
+    /// Reads `bytes` bytes at `offset`. The caller has checked that they are inside the file.
+    pub(crate) fn read_exact(self: &Arc<Self>, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+        self.read_exact_from(ReadSource::Cached, offset, bytes)
+    }
+
+    /// As [`CachedFile::read_exact`], from the given source.
+    pub(crate) fn read_exact_from(
+        self: &Arc<Self>,
+        source: ReadSource,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<Vec<u8>> {
+        let needed =
+            to_usize("block", bytes).map_err(|what| Error::malformed(what, &self.path, offset))?;
+        let mut buffer = vec![0; needed];
+        self.fill_from(source, offset, &mut buffer)?;
+        Ok(buffer)
+    }
+
+    /// Fills the buffer with the bytes at `offset` from the given source.
+    #[inline]
+    pub(crate) fn fill_from(
+        self: &Arc<Self>,
+        source: ReadSource,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<()> {
+        match source {
+            ReadSource::Cached => self.fill(offset, buffer),
+            ReadSource::Device => self.fill_from_device(offset, buffer),
+        }
+    }
+
+    /// Fills the buffer with the bytes at `offset`. Reads of jobs are rate-limited, and leave the page cache if the
+    /// options say so.
+    pub(crate) fn fill_for(
+        self: &Arc<Self>,
+        purpose: ReadPurpose,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<()> {
+        self.fill(offset, buffer)?;
+        let options = self.cache.as_ref().and_then(|cache| cache.job_reads.as_ref());
+        if let Some(options) = options.filter(|_| purpose == ReadPurpose::Job) {
+            let bytes = len_u64(buffer.len());
+            if !options.keep_cached {
+                self.call_if_open(|file| file.forget(offset, bytes));
+            }
+            options.rate.acquire(IoPriority::Compaction, bytes);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn fill(self: &Arc<Self>, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let open = self.file.load();
+        if let Some(open) = &*open {
+            // The load avoids a write to a shared cache line if the bit is already set.
+            if !self.was_used.load(Ordering::Relaxed) {
+                self.was_used.store(true, Ordering::Relaxed);
+            }
+            return fill_exact(&*open.0, &self.path, offset, buffer);
+        }
+        drop(open);
+        let open = self.open(true)?;
+        fill_exact(&*open.0, &self.path, offset, buffer)
+    }
+
+    /// Announces a read. Returns whether the file system reads the bytes ahead.
+    pub(crate) fn will_need(self: &Arc<Self>, offset: u64, bytes: u64) -> Result<bool> {
+        if let Some(open) = &*self.file.load() {
+            return Ok(open.0.will_need(offset, bytes));
+        }
+        Ok(self.open(true)?.0.will_need(offset, bytes))
+    }
+
+    /// Calls `read`, which reads and checks bytes of this file. If a job finds them corrupt, calls `read` once more
+    /// with [`ReadSource::Device`], so that a transient read error does not fail the job.
+    ///
+    /// # Errors
+    /// The error of the last call.
+    #[inline]
+    pub(crate) fn read_with_retry<R>(
+        &self,
+        purpose: ReadPurpose,
+        mut read: impl FnMut(ReadSource) -> Result<R>,
+    ) -> Result<R> {
+        match read(ReadSource::Cached) {
+            Err(first @ Error::Corrupt { .. })
+                if purpose == ReadPurpose::Job
+                    && !failpoint::is_on(Failpoint::CorruptReadNotRepeated) =>
+            {
+                let repeated = read(ReadSource::Device)?;
+                if let Some(cache) = &self.cache {
+                    cache.record_repeated_read(first);
+                }
+                Ok(repeated)
+            }
+            result => result,
+        }
+    }
+
+    /// Fills the buffer with the bytes at `offset` from the device.
+    ///
+    /// Uses a new descriptor with direct I/O where the file system supports it. The pages are dropped from the page
+    /// cache, so that later reads also read them from the device.
+    #[cold]
+    fn fill_from_device(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        if let Some(open) = &*self.file.load() {
+            open.0.forget(offset, len_u64(buffer.len()));
+            if self.cache.is_none() {
+                return fill_exact(&*open.0, &self.path, offset, buffer);
+            }
+        }
+        let Some(cache) = &self.cache else {
+            return Err(Error::io("open", &self.path, io::ErrorKind::NotFound.into()));
+        };
+        let opened = open_uncached(&*cache.vfs, &self.path);
+        let file =
+            opened.map_err(|error| cache.open_error(Error::io("open", &self.path, error)))?;
+        fill_exact(&*file, &self.path, offset, buffer)
+    }
+
+    /// Returns the XXH3-64 of the first `bytes` bytes of the file.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub(crate) fn compute_checksum(self: &Arc<Self>, bytes: u64) -> Result<u64> {
+        let (mut checksum, mut offset) = (StreamingChecksum::new(0), 0);
+        while offset < bytes {
+            let read_bytes = CHECKSUM_READ_BYTES.min(bytes - offset);
+            checksum.update(&self.read_exact(offset, read_bytes)?);
+            offset += read_bytes;
+        }
+        Ok(checksum.digest())
+    }
+
+    /// Opens the file. If `is_reopened`, checks that it is the same file as before.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] if the open fails and the database is closed.
+    #[cold]
+    fn open(self: &Arc<Self>, is_reopened: bool) -> Result<Arc<OpenFile>> {
+        let Some(cache) = &self.cache else {
+            // Unreachable: a pinned file is open from its creation on.
+            let closed = io::Error::other("the descriptor is closed");
+            return Err(Error::io("open", &self.path, closed));
+        };
+        cache.reserve_fd();
+        let opened = match cache.direct_io {
+            false => cache.vfs.open(&self.path),
+            true => cache.vfs.open_direct(&self.path),
+        };
+        let opened =
+            opened.map_err(|error| Error::io("open", &self.path, error)).and_then(|file| {
+                if is_reopened {
+                    self.check_identity(&*file)?;
+                    cache.reopened.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(Arc::new(OpenFile(file)))
+            });
+        match opened {
+            Err(error) => {
+                cache.release_fd();
+                // A concurrent `keep_open` may have opened the file before the database was closed.
+                self.file.load_full().ok_or_else(|| cache.open_error(error))
+            }
+            Ok(open) => {
+                let none: Option<Arc<OpenFile>> = None;
+                match &*self.file.compare_and_swap(&none, Some(Arc::clone(&open))) {
+                    None => cache.add_to_clock(self),
+                    // Another thread opened the file first. This descriptor is closed after the read.
+                    Some(_) => cache.release_fd(),
+                }
+                Ok(open)
+            }
+        }
+    }
+
+    /// Checks size and uid, so that a file that was replaced while it was closed is not used.
+    fn check_identity(&self, file: &dyn File) -> Result<()> {
+        let Some(identity) = &self.identity else { return Ok(()) };
+        let bytes = file.len().map_err(|error| Error::io("read the size of", &self.path, error))?;
+        if bytes != identity.bytes {
+            let what = "file size";
+            let wrong = Malformed::Identity { what, expected: identity.bytes, found: bytes };
+            return Err(Error::malformed(wrong, &self.path, 0));
+        }
+        let (uid_at, found) = if identity.is_blob_file {
+            let header = read_exact(file, &self.path, 0, len_u64(BLOB_HEADER_BYTES).min(bytes))?;
+            let header = BlobHeader::decode(&header)
+                .map_err(|what| Error::malformed(what, &self.path, 0))?;
+            (0, header.uid)
+        } else {
+            let footer_at = bytes.saturating_sub(len_u64(FOOTER_BYTES));
+            let footer = read_exact(file, &self.path, footer_at, bytes - footer_at)?;
+            let footer = Footer::decode(&footer)
+                .map_err(|what| Error::malformed(what, &self.path, footer_at))?;
+            (footer_at, footer.uid)
+        };
+        if found != identity.uid {
+            let what = "uid of the file";
+            let wrong = Malformed::Identity { what, expected: identity.uid, found };
+            return Err(Error::malformed(wrong, &self.path, uid_at));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for CachedFile {
+    fn drop(&mut self) {
+        if let (Some(cache), Some(_)) = (&self.cache, self.file.swap(None)) {
+            cache.release_fd();
+        }
+    }
+}
+
+/// A file of an operand store. Its descriptor counts towards the limit of the cache.
+#[derive(Debug)]
+pub(super) struct FdCacheFile(pub(super) Arc<CachedFile>);
+
+impl File for FdCacheFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.call(|file| file.read_at(buffer, offset))
+    }
+
+    fn append(&self, bytes: &[u8]) -> io::Result<()> {
+        self.0.call(|file| file.append(bytes))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.call(|file| file.sync())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.0.call(|file| file.len())
+    }
+
+    fn grow_ahead(&self) {
+        self.0.call_if_open(|file| file.grow_ahead());
+    }
+
+    fn stop_growing(&self) {
+        self.0.call_if_open(|file| file.stop_growing());
+    }
+
+    fn will_need(&self, offset: u64, bytes: u64) -> bool {
+        self.0.call(|file| Ok(file.will_need(offset, bytes))).unwrap_or(false)
+    }
+
+    fn forget(&self, offset: u64, bytes: u64) {
+        self.0.call_if_open(|file| file.forget(offset, bytes));
+    }
+
+    fn drop_unsynced(&self, cached: bool) -> bool {
+        self.0.call(|file| Ok(file.drop_unsynced(cached))).unwrap_or(false)
+    }
+}
+
+/// Converts the error of a reopening to the type that [`File`] returns.
+fn into_io_error(error: Error) -> io::Error {
+    match error {
+        Error::Io { source, .. } => match source.raw_os_error() {
+            Some(code) => io::Error::from_raw_os_error(code),
+            None => io::Error::new(source.kind(), source),
+        },
+        other => io::Error::other(other),
+    }
+}
+
+/// Reads `bytes` bytes at `offset`. The caller has checked that they are inside the file.
+pub(super) fn read_exact(file: &dyn File, path: &Path, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+    let needed = to_usize("block", bytes).map_err(|what| Error::malformed(what, path, offset))?;
+    let mut buffer = vec![0; needed];
+    fill_exact(file, path, offset, &mut buffer)?;
+    Ok(buffer)
+}
+
+fn fill_exact(file: &dyn File, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<()> {
+    let found = file.read_at(buffer, offset).map_err(|error| Error::io("read", path, error))?;
+    if found != buffer.len() {
+        let (needed, found) = (len_u64(buffer.len()), len_u64(found));
+        return Err(Error::malformed(
+            Malformed::Truncated { what: "file", needed, found },
+            path,
+            offset,
+        ));
+    }
+    Ok(())
+}

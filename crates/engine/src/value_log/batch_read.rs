@@ -1,0 +1,149 @@
+//! Reads the values of several known entries, such as the next ones of a scan.
+//!
+//! Values of neighbouring keys that one job wrote are adjacent in a blob file. One read covers several of them. Reads
+//! of different places can run concurrently.
+
+use lsmx_base::coding::len_u64;
+use lsmx_base::key::SeqNo;
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::Arc;
+
+use crate::cache::BlockCache;
+use crate::error::Result;
+use crate::format::blob::ValuePointer;
+use crate::table::ReadPurpose;
+use crate::value_log::reader::BlobReader;
+
+/// Maximum gap between two values of one read, in bytes: for the page cache and for a device. Reading the gap is
+/// cheaper than a second read.
+const GAP_BYTES_MAX: [u64; 2] = [2 << 10, 32 << 10];
+/// Maximum bytes of one read, except for a longer value.
+const READ_BYTES_MAX: u64 = 256 << 10;
+
+/// A value that is to be read. `F` holds the blob file.
+#[derive(Debug)]
+pub(crate) struct ValueRequest<F> {
+    /// Index of the entry in the batch.
+    pub(crate) index: usize,
+    pub(crate) seq: SeqNo,
+    pub(crate) file: Arc<F>,
+    /// Position of the value, which is inside the file.
+    pub(crate) pointer: ValuePointer,
+}
+
+impl<F: AsRef<BlobReader>> ValueRequest<F> {
+    fn blob(&self) -> &BlobReader {
+        (*self.file).as_ref()
+    }
+
+    fn end(&self) -> u64 {
+        self.pointer.offset + self.pointer.bytes
+    }
+}
+
+/// One read of adjacent values of a blob file.
+#[derive(Debug)]
+pub(crate) struct BatchRead<'a, F> {
+    /// In the order of the file. Not empty.
+    requests: &'a [ValueRequest<F>],
+    start: u64,
+    end: u64,
+}
+
+/// A reusable buffer of batch reads. The cache counts it as read-ahead memory.
+#[derive(Debug, Default)]
+pub(crate) struct BatchReadBuffer {
+    bytes: Vec<u8>,
+    /// The cache that counts the buffer. Set with the first bytes.
+    counted_by: Option<Arc<BlockCache>>,
+}
+
+impl BatchReadBuffer {
+    /// Returns `bytes` bytes of the buffer with arbitrary contents.
+    fn first_bytes(&mut self, bytes: usize, cache: &Arc<BlockCache>) -> &mut [u8] {
+        if let Some(added) = bytes.checked_sub(self.bytes.len()) {
+            let counted_by = self.counted_by.get_or_insert_with(|| Arc::clone(cache));
+            counted_by.add_read_ahead_bytes(len_u64(added));
+            self.bytes.resize(bytes, 0);
+        }
+        &mut self.bytes[..bytes]
+    }
+}
+
+impl Drop for BatchReadBuffer {
+    fn drop(&mut self) {
+        if let Some(cache) = &self.counted_by {
+            cache.sub_read_ahead_bytes(len_u64(self.bytes.len()));
+        }
+    }
+}
+
+/// Sorts the requests by position and groups them into reads. `from_device` states whether the values are expected on
+/// a device instead of in the page cache.
+pub(crate) fn plan_batch_reads<F: AsRef<BlobReader>>(
+    requests: &mut [ValueRequest<F>],
+    from_device: bool,
+) -> Vec<BatchRead<'_, F>> {
+    requests.sort_unstable_by_key(|request| (request.pointer.file, request.pointer.offset));
+    let gap_bytes_max = GAP_BYTES_MAX[usize::from(from_device)];
+    let mut reads = Vec::new();
+    let mut left = &*requests;
+    while let Some(first) = left.first() {
+        let start = first.pointer.offset;
+        let mut end = first.end();
+        let others = left[1..].iter().take_while(|request| {
+            let is_near = request.pointer.file == first.pointer.file
+                && request.pointer.offset <= end.saturating_add(gap_bytes_max)
+                && request.end() <= start.saturating_add(READ_BYTES_MAX);
+            if is_near {
+                end = end.max(request.end());
+            }
+            is_near
+        });
+        let count = 1 + others.count();
+        let (requests, rest) = left.split_at(count);
+        reads.push(BatchRead { requests, start, end });
+        left = rest;
+    }
+    reads
+}
+
+impl<F: AsRef<BlobReader>> BatchRead<'_, F> {
+    /// Announces the read. Returns whether the file system reads the bytes ahead.
+    pub(crate) fn will_need(&self) -> bool {
+        let Some(first) = self.requests.first() else { return true };
+        // If the file cannot be opened, the read returns the error.
+        first.blob().will_need(self.start, self.bytes()).unwrap_or(true)
+    }
+
+    /// Returns the bytes of the read.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.end - self.start
+    }
+
+    /// Reads the values and passes each with its index to `set_value`. If the read fails, all values get its error,
+    /// and no value is read again alone.
+    pub(crate) fn read<'k>(
+        &self,
+        buffer: &mut BatchReadBuffer,
+        purpose: ReadPurpose,
+        key: impl Fn(usize) -> &'k [u8],
+        mut set_value: impl FnMut(usize, Result<Slice>),
+    ) {
+        let Some(first) = self.requests.first() else { return };
+        // Fits, because the pointers were checked.
+        let bytes = usize::try_from(self.bytes()).unwrap_or(0);
+        let buffer = buffer.first_bytes(bytes, first.blob().cache());
+        let filled = first.blob().fill(self.start, buffer, purpose);
+        for request in self.requests {
+            let ValueRequest { index, seq, pointer, .. } = request;
+            let value = filled.clone().and_then(|()| {
+                let start = usize::try_from(pointer.offset - self.start).unwrap_or(0);
+                let end = start + usize::try_from(pointer.bytes).unwrap_or(0);
+                let entry = (key(*index), *seq);
+                request.blob().open_record(&buffer[start..end], entry, pointer, purpose)
+            });
+            set_value(*index, value.map(Slice::from_block));
+        }
+    }
+}
