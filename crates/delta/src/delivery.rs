@@ -328,7 +328,7 @@ struct DeliveryCacheUpdate {
     base: Arc<StoreView>,
     /// Tails that were written to files.
     ///
-    /// Entries of their keys are extended too: a page's sequence range does not tell which of its keys have a
+    /// Entries of their keys are extended too: a page's sequence range does not show which of its keys have a
     /// record above an entry.
     written_tails: Vec<Arc<Tail>>,
 }

@@ -6,7 +6,7 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::{Chance, Driver, Model, Write};
+use common::{Driver, Model, TestRng, Write};
 use lsmx::Result;
 use lsmx::operand_store::Token;
 use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
@@ -17,14 +17,14 @@ fn options() -> DeltaOptions {
     DeltaOptions::default().bucket_bytes(1024).buckets_max(9).log_bytes_max(3000).cache_bytes(4000)
 }
 
-fn writes(random: &mut Chance) -> Vec<Write> {
+fn writes(random: &mut TestRng) -> Vec<Write> {
     let count = 5 + random.below(25);
-    let write = |random: &mut Chance| {
+    let write = |random: &mut TestRng| {
         let key = format!("key{:02}", random.below(30)).into_bytes();
         match random.below(20) {
             0..15 => Write::Operand { key, bytes: usize::try_from(random.below(50)).unwrap() },
-            15..19 => Write::Anchor { key },
-            _ => Write::RangeAnchor { start: key, end: None },
+            15..19 => Write::DeleteMarker { key },
+            _ => Write::RangeDeleteMarker { start: key, end: None },
         }
     };
     (0..count).map(|_| write(random)).collect()
@@ -33,17 +33,17 @@ fn writes(random: &mut Chance) -> Vec<Write> {
 /// What the manifest of the engine would say.
 type Durable = Arc<Mutex<(Option<Token>, Model, BTreeSet<u64>)>>;
 
-fn note(durable: &Durable, driver: &Driver) {
+fn save_durable_state(durable: &Durable, driver: &Driver) {
     *durable.lock() = (driver.token, driver.model.clone(), driver.snapshots.clone());
 }
 
 /// Flushes, collections and reopenings; `durable` follows each commit before what it makes obsolete goes.
 fn work(driver: &mut Driver, seed: u64, rounds: usize, durable: &Durable) -> Result<()> {
-    let mut random = Chance(seed);
+    let mut random = TestRng(seed);
     for round in 0..rounds {
         let (prepared, model) = driver.deliver(&writes(&mut random))?;
         (driver.token, driver.model) = (Some(prepared.token), model);
-        note(durable, driver);
+        save_durable_state(durable, driver);
         driver.store.committed(prepared.token);
         if round % 5 == 3 {
             driver.snapshots.insert(driver.model.through);
@@ -51,18 +51,18 @@ fn work(driver: &mut Driver, seed: u64, rounds: usize, durable: &Durable) -> Res
         if round % 5 == 1 {
             driver.snapshots.pop_first();
         }
-        note(durable, driver);
+        save_durable_state(durable, driver);
         let store = driver.store.clone();
         if store.collection_is_due()
             && let Some(mut collection) = store.collect(&driver.snapshots())?
         {
             let mut model = driver.model.clone();
             if let Some(mut leaving) = collection.leaving()? {
-                common::take_leaving(&mut model, &mut *leaving)?;
+                common::move_to_tree(&mut model, &mut *leaving)?;
             }
             let prepared = collection.prepare()?;
             (driver.token, driver.model) = (Some(prepared.token), model);
-            note(durable, driver);
+            save_durable_state(durable, driver);
             driver.store.committed(prepared.token);
         }
         if round % 7 == 6 {
@@ -81,7 +81,7 @@ fn recover(vfs: MemVfs, state: &(Option<Token>, Model, BTreeSet<u64>), seed: u64
     let mut driver = Driver {
         store: lsmx::operand_store::OperandStoreFactory::open(
             &lsmx_delta::DeltaStoreFactory::new(options()),
-            common::place(&files, &Arc::default()),
+            common::store_context(&files, &Arc::default()),
             state.0,
         )
         .unwrap(),
@@ -97,7 +97,7 @@ fn recover(vfs: MemVfs, state: &(Option<Token>, Model, BTreeSet<u64>), seed: u64
     driver.verify().unwrap();
     driver.check().unwrap();
     driver.reopen().unwrap();
-    let mut random = Chance(seed);
+    let mut random = TestRng(seed);
     driver.flush(&writes(&mut random));
     driver.collect(None).unwrap();
     let images = CrashImage::ALL.len() as u64;
@@ -165,7 +165,7 @@ fn failed_call_loses_no_committed_state() {
             let (token, model, snapshots) = durable.lock().clone();
             (driver.token, driver.model, driver.snapshots) = (token, model, snapshots);
             driver.seq += 1000;
-            let mut random = Chance(nth);
+            let mut random = TestRng(nth);
             driver.flush(&writes(&mut random));
             driver.check().unwrap();
             driver.collect(None).unwrap();

@@ -6,7 +6,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{Chance, Driver, Write};
+use common::{Driver, TestRng, Write};
 use lsmx::operand_store::{OperandFileKind, OperandFiles};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Error, Result};
@@ -18,14 +18,16 @@ use lsmx_delta::DeltaOptions;
 fn store() -> Driver {
     let options = DeltaOptions::default().bucket_bytes(1024).log_bytes_max(2500).cache_bytes(0);
     let mut driver = Driver::new(options);
-    let mut chance = Chance(7);
+    let mut rng = TestRng(7);
     for round in 0..14 {
         let mut writes = Vec::new();
         for _ in 0..25 {
-            let key = format!("key{:02}", chance.below(20)).into_bytes();
-            writes.push(match chance.below(12) {
-                0 => Write::Anchor { key },
-                1 if round > 10 => Write::RangeAnchor { start: key, end: Some(b"key19".to_vec()) },
+            let key = format!("key{:02}", rng.below(20)).into_bytes();
+            writes.push(match rng.below(12) {
+                0 => Write::DeleteMarker { key },
+                1 if round > 10 => {
+                    Write::RangeDeleteMarker { start: key, end: Some(b"key19".to_vec()) }
+                }
                 _ => Write::Operand { key, bytes: 12 },
             });
         }
@@ -46,7 +48,7 @@ fn store() -> Driver {
 fn changed(driver: &Driver, victim: &Path, bytes: Option<&[u8]>) -> MemVfs {
     let vfs = MemVfs::new();
     vfs.create_dir("db".as_ref()).unwrap();
-    for (kind, number) in driver.files.there() {
+    for (kind, number) in driver.files.existing_files() {
         let path = driver.files.path(kind, number);
         if path != victim {
             vfs.create(&path).unwrap().append(&contents(driver, &path)).unwrap();
@@ -84,7 +86,7 @@ fn ask(driver: &mut Driver, vfs: MemVfs) -> (Result<()>, Result<()>) {
 fn damaged_file_is_reported_or_harmless() {
     let source = store();
     let (mut found, mut harmless, mut kinds) = (0, 0, 0);
-    for (kind, number) in source.files.there() {
+    for (kind, number) in source.files.existing_files() {
         let path = source.files.path(kind, number);
         let whole = contents(&source, &path);
         let mut driver = store();
@@ -123,7 +125,7 @@ fn damaged_file_is_reported_or_harmless() {
 fn dump_prints_every_frame_and_reports_damage() {
     let source = store();
     let mut all = String::new();
-    for (kind, number) in source.files.there() {
+    for (kind, number) in source.files.existing_files() {
         let path = source.files.path(kind, number);
         let mut text = Vec::new();
         lsmx_delta::dump(&*source.files.vfs, &path, &mut text).unwrap();

@@ -9,7 +9,7 @@ mod common;
 use std::alloc::System;
 
 use cap::Cap;
-use common::{Chance, Driver, Write};
+use common::{Driver, TestRng, Write};
 use lsmx::fuzzing::feed::{self, Seeds};
 use lsmx_delta::DeltaOptions;
 use lsmx_delta::fuzzing::{TARGETS, seeds};
@@ -24,14 +24,14 @@ const INPUTS: u64 = 300_000;
 fn add_store(all: &mut Seeds, bucket_bytes: u64, rounds: u64, collected_from: u64) {
     let options = DeltaOptions::default().bucket_bytes(bucket_bytes).log_bytes_max(1500);
     let mut driver = Driver::new(options);
-    let mut chance = Chance(rounds);
+    let mut rng = TestRng(rounds);
     for round in 0..rounds {
         let mut write = |_| {
-            let key = format!("key{:02}", chance.below(20)).into_bytes();
-            match chance.below(12) {
-                0 => Write::Anchor { key },
-                1 => Write::RangeAnchor { start: key, end: Some(b"key19".to_vec()) },
-                2 => Write::RangeAnchor { start: key, end: None },
+            let key = format!("key{:02}", rng.below(20)).into_bytes();
+            match rng.below(12) {
+                0 => Write::DeleteMarker { key },
+                1 => Write::RangeDeleteMarker { start: key, end: Some(b"key19".to_vec()) },
+                2 => Write::RangeDeleteMarker { start: key, end: None },
                 _ => Write::Operand { key, bytes: 12 },
             }
         };

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Counts, Driver, Files, Model, Write, check_view, place};
+use common::{Counts, Driver, Files, Model, Write, check_view, store_context};
 use lsmx::operand_store::{OperandStoreFactory, OperandView};
 use lsmx::vfs::Vfs;
 use lsmx_base::sync::Arc;
@@ -48,8 +48,8 @@ fn write() -> impl Strategy<Value = Write> {
     prop_oneof![
         12 => (key(), 0..40_usize).prop_map(|(key, bytes)| Write::Operand { key, bytes }),
         1 => (key(), 200..900_usize).prop_map(|(key, bytes)| Write::Operand { key, bytes }),
-        3 => key().prop_map(|key| Write::Anchor { key }),
-        1 => (key(), proptest::option::of(key())).prop_map(|(start, end)| Write::RangeAnchor { start, end }),
+        3 => key().prop_map(|key| Write::DeleteMarker { key }),
+        1 => (key(), proptest::option::of(key())).prop_map(|(start, end)| Write::RangeDeleteMarker { start, end }),
     ]
 }
 
@@ -177,11 +177,11 @@ fn play(options: DeltaOptions, steps: Vec<Step>, seen: &mut Seen) {
                 let token = driver.store.view().copy_to(&*target).unwrap();
                 let counts = Arc::<Counts>::default();
                 let factory = DeltaStoreFactory::new(driver.options);
-                factory.verify(place(&target, &counts), token).unwrap();
-                let copy = factory.open(place(&target, &counts), Some(token)).unwrap();
+                factory.verify(store_context(&target, &counts), token).unwrap();
+                let copy = factory.open(store_context(&target, &counts), Some(token)).unwrap();
                 let len = driver.model.tree.len();
                 check_view(&copy.view(), &driver.model, driver.model.through, len).unwrap();
-                for (kind, number) in target.there() {
+                for (kind, number) in target.existing_files() {
                     driver
                         .mem
                         .remove(&lsmx::operand_store::OperandFiles::path(&*target, kind, number))
@@ -207,7 +207,7 @@ fn play(options: DeltaOptions, steps: Vec<Step>, seen: &mut Seen) {
     pins.clear();
     driver.flush(&[]);
     let live = driver.store.live_files().into_iter().collect();
-    assert_eq!(driver.files.there(), live);
+    assert_eq!(driver.files.existing_files(), live);
     driver.verify().unwrap();
     seen.add(&driver);
     driver.reopen().unwrap();

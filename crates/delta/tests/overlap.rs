@@ -6,7 +6,7 @@ mod common;
 
 use std::cell::RefCell;
 
-use common::{Driver, Write, take_leaving};
+use common::{Driver, Write, move_to_tree};
 use lsmx::operand_store::{Collection, OperandStore};
 use lsmx::vfs::MemOperationKind;
 use lsmx_base::sync::{Arc, AtomicBool, Ordering};
@@ -23,9 +23,9 @@ fn key(number: u64) -> Vec<u8> {
     format!("key{number:02}").into_bytes()
 }
 
-fn round(anchors: bool) -> Vec<Write> {
-    let write = |number| match anchors && number % 3 == 0 {
-        true => Write::Anchor { key: key(number) },
+fn round(with_markers: bool) -> Vec<Write> {
+    let write = |number| match with_markers && number % 3 == 0 {
+        true => Write::DeleteMarker { key: key(number) },
         false => Write::Operand { key: key(number), bytes: 40 },
     };
     (0..KEYS).map(write).collect()
@@ -61,7 +61,7 @@ fn collection_keeps_pages_of_concurrent_delivery() {
         let mut collection = BEGUN.take().expect("the delivery wrote a page");
         let mut model = driver.model.clone();
         if let Some(mut leaving) = collection.leaving().unwrap() {
-            take_leaving(&mut model, &mut *leaving).unwrap();
+            move_to_tree(&mut model, &mut *leaving).unwrap();
         }
         let prepared = collection.prepare().unwrap();
         driver.commit(&prepared, model);

@@ -9,8 +9,8 @@ use lsmx::operand_store::OperandReads;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use lsmx_delta::DeltaOptions;
 
-/// Each delivery brings two operands for every key, or an anchor and one; what is read must be all rounds
-/// in order, from some anchor on, and end with the round of the view.
+/// Each delivery brings two operands for every key, or a delete marker and one; what is read must be all rounds
+/// in order, from some delete marker on, and end with the round of the view.
 #[test]
 fn concurrent_readers_see_complete_deliveries() {
     const KEYS: u64 = 40;
@@ -26,12 +26,12 @@ fn concurrent_readers_see_complete_deliveries() {
     for reader in 0..3 {
         let (store, done, reads) = (driver.store.clone(), done.clone(), reads.clone());
         readers.push(std::thread::spawn(move || {
-            let mut chance = common::Chance(reader);
+            let mut rng = common::TestRng(reader);
             while !done.load(Ordering::Acquire) {
                 let view = store.view();
                 let mut first_seen: Option<Vec<u64>> = None;
                 for _ in 0..5 {
-                    let key = format!("key{:02}", chance.below(KEYS));
+                    let key = format!("key{:02}", rng.below(KEYS));
                     let mut found = Vec::new();
                     view.operands(
                         key.as_bytes(),
@@ -40,7 +40,7 @@ fn concurrent_readers_see_complete_deliveries() {
                         &mut found,
                     )
                     .unwrap();
-                    let text = String::from_utf8(common::amount(&found)).unwrap();
+                    let text = String::from_utf8(common::concat_operands(&found)).unwrap();
                     let seqs = text.split(',').map(|seq| seq.trim_matches('.'));
                     let rounds: Vec<u64> = seqs
                         .filter(|seq| !seq.is_empty())
@@ -63,7 +63,7 @@ fn concurrent_readers_see_complete_deliveries() {
         for number in 0..KEYS {
             let key = format!("key{number:02}").into_bytes();
             writes.push(match (round + number) % 6 {
-                0 => Write::Anchor { key: key.clone() },
+                0 => Write::DeleteMarker { key: key.clone() },
                 _ => Write::Operand { key: key.clone(), bytes: 12 },
             });
             writes.push(Write::Operand { key, bytes: 12 });

@@ -34,7 +34,7 @@ impl Files {
     }
 
     /// Kinds and numbers of the files that are there.
-    pub fn there(&self) -> BTreeSet<(OperandFileKind, u64)> {
+    pub fn existing_files(&self) -> BTreeSet<(OperandFileKind, u64)> {
         let names = self.vfs.list(&self.dir).unwrap();
         let kind = |name: &String| {
             let (number, kind) = name.split_once('.').unwrap();
@@ -87,9 +87,9 @@ impl OperandFiles for Files {
 
 /// Numbers that follow from a seed.
 #[derive(Clone, Debug)]
-pub struct Chance(pub u64);
+pub struct TestRng(pub u64);
 
-impl Chance {
+impl TestRng {
     pub fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;
@@ -101,11 +101,11 @@ impl Chance {
 
 /// Appends; long operands do not fold.
 #[derive(Debug)]
-pub struct Folds;
+pub struct AppendFolds;
 
 const FOLDED_BYTES_MAX: usize = 24;
 
-impl OperandFolds for Folds {
+impl OperandFolds for AppendFolds {
     fn partial(&self, _: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
         (older.len() + newer.len() <= FOLDED_BYTES_MAX).then(|| [older, newer].concat())
     }
@@ -129,12 +129,12 @@ impl OperandCounts for Counts {
     }
 }
 
-pub fn place(files: &Arc<Files>, counts: &Arc<Counts>) -> Place {
+pub fn store_context(files: &Arc<Files>, counts: &Arc<Counts>) -> Place {
     Place {
         keyspace: "default".to_owned(),
         files: files.clone(),
         env: Env::new(Background::Inline, Some(files.next.load(Ordering::Relaxed))),
-        folds: Arc::new(Folds),
+        folds: Arc::new(AppendFolds),
         counts: counts.clone(),
         memory_bytes: None,
         direct_reads: false,
@@ -146,37 +146,37 @@ pub fn place(files: &Arc<Files>, counts: &Arc<Counts>) -> Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Operand(Vec<u8>),
-    Anchor,
+    DeleteMarker,
 }
 
 /// Key, number and bytes of an operand.
 pub type Entry = (Vec<u8>, u64, Vec<u8>);
 
-/// What was delivered: by key the events with their numbers, and range anchors.
+/// What was delivered: by key the events with their numbers, and range delete markers.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     pub keys: BTreeMap<Vec<u8>, BTreeMap<u64, Event>>,
-    pub ranges: Vec<(Vec<u8>, Option<Vec<u8>>, u64)>,
+    pub range_markers: Vec<(Vec<u8>, Option<Vec<u8>>, u64)>,
     /// Operands in the tree: key, number, bytes.
     pub tree: Vec<Entry>,
     pub through: u64,
 }
 
 impl Model {
-    /// Newest anchor of a key up to a number.
-    pub fn anchor(&self, key: &[u8], at: u64) -> u64 {
-        let ranges = self.ranges.iter().filter(|(start, end, seq)| {
+    /// Newest delete marker of a key up to a number.
+    pub fn newest_marker(&self, key: &[u8], at: u64) -> u64 {
+        let ranges = self.range_markers.iter().filter(|(start, end, seq)| {
             *seq <= at && **start <= *key && end.as_ref().is_none_or(|end| *key < **end)
         });
         let own = self.keys.get(key).into_iter().flat_map(|events| events.range(..=at));
-        let own = own.filter(|(_, event)| **event == Event::Anchor).map(|(seq, _)| *seq);
+        let own = own.filter(|(_, event)| **event == Event::DeleteMarker).map(|(seq, _)| *seq);
         ranges.map(|range| range.2).chain(own).max().unwrap_or(0)
     }
 
     /// What the operands of a key amount to for a reader.
     pub fn expected(&self, key: &[u8], at: u64) -> Vec<u8> {
-        let anchor = self.anchor(key, at);
-        let events = self.keys.get(key).into_iter().flat_map(|events| events.range(anchor..=at));
+        let marker = self.newest_marker(key, at);
+        let events = self.keys.get(key).into_iter().flat_map(|events| events.range(marker..=at));
         let mut all = Vec::new();
         for (_, event) in events {
             if let Event::Operand(bytes) = event {
@@ -188,10 +188,10 @@ impl Model {
 
     /// What the first `len` operands in the tree amount to.
     pub fn in_tree(&self, key: &[u8], at: u64, len: usize) -> Vec<u8> {
-        let anchor = self.anchor(key, at);
+        let marker = self.newest_marker(key, at);
         let mut own: Vec<_> = self.tree[..len]
             .iter()
-            .filter(|(own, seq, _)| own == key && (anchor..=at).contains(seq))
+            .filter(|(own, seq, _)| own == key && (marker..=at).contains(seq))
             .collect();
         own.sort_by_key(|(_, seq, _)| *seq);
         own.iter().flat_map(|(_, _, bytes)| bytes.clone()).collect()
@@ -202,8 +202,8 @@ impl Model {
 #[derive(Clone, Debug)]
 pub enum Write {
     Operand { key: Vec<u8>, bytes: usize },
-    Anchor { key: Vec<u8> },
-    RangeAnchor { start: Vec<u8>, end: Option<Vec<u8>> },
+    DeleteMarker { key: Vec<u8> },
+    RangeDeleteMarker { start: Vec<u8>, end: Option<Vec<u8>> },
 }
 
 /// The engine's part.
@@ -231,7 +231,8 @@ impl Driver {
     pub fn on(mem: MemVfs, vfs: Arc<dyn Vfs>, options: DeltaOptions) -> Driver {
         let files = Files::new(vfs, "db", 1);
         let counts = Arc::<Counts>::default();
-        let store = DeltaStoreFactory::new(options).open(place(&files, &counts), None).unwrap();
+        let store =
+            DeltaStoreFactory::new(options).open(store_context(&files, &counts), None).unwrap();
         let (model, snapshots) = (Model::default(), BTreeSet::new());
         Driver { mem, files, counts, options, store, token: None, model, seq: 0, snapshots }
     }
@@ -254,10 +255,10 @@ impl Driver {
                     operand.resize(operand.len().max(*bytes), b'.');
                     flush.entry(key.clone()).or_default().insert(self.seq, Event::Operand(operand));
                 }
-                Write::Anchor { key } => {
-                    flush.entry(key.clone()).or_default().insert(self.seq, Event::Anchor);
+                Write::DeleteMarker { key } => {
+                    flush.entry(key.clone()).or_default().insert(self.seq, Event::DeleteMarker);
                 }
-                Write::RangeAnchor { start, end } => {
+                Write::RangeDeleteMarker { start, end } => {
                     ranges.push((start.clone(), end.clone(), self.seq));
                 }
             }
@@ -267,7 +268,7 @@ impl Driver {
             for (seq, event) in events.iter().rev() {
                 match event {
                     Event::Operand(bytes) => delivery.operand(key, SeqNo(*seq), bytes)?,
-                    Event::Anchor => {
+                    Event::DeleteMarker => {
                         let older = events.range(..seq).next().is_some();
                         if older || delivery.may_hold(key) {
                             delivery.anchor(key, SeqNo(*seq))?;
@@ -283,7 +284,7 @@ impl Driver {
         for (key, events) in flush {
             model.keys.entry(key).or_default().extend(events);
         }
-        model.ranges.extend(ranges);
+        model.range_markers.extend(ranges);
         model.through = self.seq;
         Ok(prepared)
     }
@@ -316,7 +317,7 @@ impl Driver {
         }
         let mut model = self.model.clone();
         if let Some(mut leaving) = collection.leaving()? {
-            take_leaving(&mut model, &mut *leaving)?;
+            move_to_tree(&mut model, &mut *leaving)?;
         }
         let prepared = collection.prepare()?;
         self.commit(&prepared, model);
@@ -329,7 +330,7 @@ impl Driver {
         let mut collection = store.collect_all()?;
         let mut model = self.model.clone();
         if let Some(mut leaving) = collection.leaving()? {
-            take_leaving(&mut model, &mut *leaving)?;
+            move_to_tree(&mut model, &mut *leaving)?;
         }
         let prepared = collection.prepare()?;
         self.commit(&prepared, model);
@@ -345,7 +346,7 @@ impl Driver {
     pub fn reopen_on(&mut self, vfs: Arc<dyn Vfs>) -> Result<()> {
         self.open_on(vfs)?;
         let live: BTreeSet<_> = self.store.live_files().into_iter().collect();
-        let there = self.files.there();
+        let there = self.files.existing_files();
         assert!(live.is_subset(&there), "{live:?} {there:?}");
         for (kind, number) in there.difference(&live) {
             self.files.vfs.remove(&self.files.path(*kind, *number)).unwrap();
@@ -359,15 +360,15 @@ impl Driver {
         let next = self.files.next.load(Ordering::Relaxed) + 100;
         self.files = Files::new(vfs, "db", next);
         self.counts = Arc::default();
-        let place = place(&self.files, &self.counts);
-        self.store = DeltaStoreFactory::new(self.options).open(place, self.token)?;
+        let context = store_context(&self.files, &self.counts);
+        self.store = DeltaStoreFactory::new(self.options).open(context, self.token)?;
         Ok(())
     }
 
     pub fn verify(&self) -> Result<()> {
         let Some(token) = self.token else { return Ok(()) };
         let counts = Arc::<Counts>::default();
-        DeltaStoreFactory::new(self.options).verify(place(&self.files, &counts), token)?;
+        DeltaStoreFactory::new(self.options).verify(store_context(&self.files, &counts), token)?;
         Ok(())
     }
 
@@ -382,15 +383,15 @@ impl Driver {
     }
 }
 
-pub fn take_leaving(model: &mut Model, cursor: &mut dyn Cursor) -> Result<()> {
+pub fn move_to_tree(model: &mut Model, cursor: &mut dyn Cursor) -> Result<()> {
     let before = model.tree.len();
     cursor.first()?;
     while cursor.valid() {
         let key = cursor.key();
         assert_eq!(key.kind, EntryKind::Merge);
         // It becomes the newest of its key in the tree.
-        let anchor = model.anchor(key.user_key, u64::MAX);
-        assert!(key.seq.0 > anchor, "{} leaves below {anchor}", key.seq);
+        let marker = model.newest_marker(key.user_key, u64::MAX);
+        assert!(key.seq.0 > marker, "{} moves below {marker}", key.seq);
         let older = model.tree[..before].iter().filter(|it| it.0 == key.user_key);
         assert!(older.map(|it| it.1).max().is_none_or(|older| older < key.seq.0));
         model.tree.push((key.user_key.to_vec(), key.seq.0, cursor.value().to_vec()));
@@ -400,7 +401,7 @@ pub fn take_leaving(model: &mut Model, cursor: &mut dyn Cursor) -> Result<()> {
 }
 
 /// What operands, newest first, amount to.
-pub fn amount(operands: &[Operand]) -> Vec<u8> {
+pub fn concat_operands(operands: &[Operand]) -> Vec<u8> {
     assert!(operands.windows(2).all(|two| two[0].first > two[1].last), "{operands:?}");
     operands.iter().rev().flat_map(|operand| operand.bytes.to_vec()).collect()
 }
@@ -413,7 +414,7 @@ pub fn check_view(view: &Arc<dyn OperandView>, model: &Model, at: u64, tree: usi
         let mut found = Vec::new();
         view.operands(key, SeqNo(at), OperandReads::Storage, &mut found)?;
         assert!(found.iter().all(|operand| operand.last.0 <= at));
-        let own = amount(&found);
+        let own = concat_operands(&found);
         let whole = [model.in_tree(key, at, tree), own.clone()].concat();
         let shown = |bytes: &[u8]| bytes.escape_ascii().to_string();
         let expected = model.expected(key, at);
@@ -425,7 +426,7 @@ pub fn check_view(view: &Arc<dyn OperandView>, model: &Model, at: u64, tree: usi
         // Memory alone gives the same or nothing.
         let mut again = Vec::new();
         match view.operands(key, SeqNo(at), OperandReads::Memory, &mut again) {
-            Ok(()) => assert_eq!(amount(&again), amount(&found)),
+            Ok(()) => assert_eq!(concat_operands(&again), concat_operands(&found)),
             Err(Error::WouldBlock) => {}
             Err(other) => return Err(other),
         }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use common::{Chance, Driver, Write};
+use common::{Driver, TestRng, Write};
 use lsmx::cursor::Cursor;
 use lsmx::operand_store::{OperandFiles, OperandReads};
 use lsmx::vfs::{MemVfs, Vfs};
@@ -53,21 +53,20 @@ fn frames(bytes: &[u8]) -> Vec<(usize, usize)> {
 }
 
 /// Changes some bytes of a frame, its kind perhaps among them, and puts its checksum right.
-fn forge(bytes: &mut [u8], chance: &mut Chance) {
+fn forge(bytes: &mut [u8], rng: &mut TestRng) {
     let uid = number(&bytes[16..24]);
     let frames = frames(bytes);
-    let below =
-        |chance: &mut Chance, end: usize| usize::try_from(chance.below(end as u64)).unwrap();
-    for _ in 0..=chance.below(2) {
-        let (from, end) = frames[below(chance, frames.len())];
-        for _ in 0..=chance.below(3) {
+    let below = |rng: &mut TestRng, end: usize| usize::try_from(rng.below(end as u64)).unwrap();
+    for _ in 0..=rng.below(2) {
+        let (from, end) = frames[below(rng, frames.len())];
+        for _ in 0..=rng.below(3) {
             // From the kind on: with another length there would be other frames behind.
-            let at = from + 12 + below(chance, end - from - 12);
-            bytes[at] = match chance.below(4) {
+            let at = from + 12 + below(rng, end - from - 12);
+            bytes[at] = match rng.below(4) {
                 0 => 0,
                 1 => 0xff,
-                2 => bytes[at] ^ (1 << chance.below(8)),
-                _ => u8::try_from(chance.below(256)).unwrap(),
+                2 => bytes[at] ^ (1 << rng.below(8)),
+                _ => u8::try_from(rng.below(256)).unwrap(),
             };
         }
         let sum = checksum(&bytes[from + 8..end], uid, from as u64);
@@ -79,15 +78,15 @@ fn forge(bytes: &mut [u8], chance: &mut Chance) {
 fn store() -> (Driver, BTreeMap<PathBuf, Vec<u8>>) {
     let options = DeltaOptions::default().bucket_bytes(1024).log_bytes_max(2500).cache_bytes(2000);
     let mut driver = Driver::new(options);
-    let mut chance = Chance(3);
+    let mut rng = TestRng(3);
     for round in 0..12 {
         let writes: Vec<Write> = (0..25)
             .map(|_| {
-                let key = format!("key{:02}", chance.below(20)).into_bytes();
-                match chance.below(12) {
-                    0 => Write::Anchor { key },
+                let key = format!("key{:02}", rng.below(20)).into_bytes();
+                match rng.below(12) {
+                    0 => Write::DeleteMarker { key },
                     1 if round > 8 => {
-                        Write::RangeAnchor { start: key, end: Some(b"key19".to_vec()) }
+                        Write::RangeDeleteMarker { start: key, end: Some(b"key19".to_vec()) }
                     }
                     _ => Write::Operand { key, bytes: 12 },
                 }
@@ -103,7 +102,7 @@ fn store() -> (Driver, BTreeMap<PathBuf, Vec<u8>>) {
         let bytes = driver.mem.read_all(&path).unwrap();
         (path, bytes)
     };
-    let files = driver.files.there().into_iter().map(path).map(read).collect();
+    let files = driver.files.existing_files().into_iter().map(path).map(read).collect();
     (driver, files)
 }
 
@@ -151,19 +150,19 @@ fn forged_file_is_read_or_rejected() {
     let paths: Vec<&PathBuf> = files.keys().collect();
     let (mut answered, mut refused) = (0_u64, 0_u64);
     for input in 0..inputs {
-        let mut chance = Chance(seed.wrapping_mul(0x1_0000_0001).wrapping_add(input));
+        let mut rng = TestRng(seed.wrapping_mul(0x1_0000_0001).wrapping_add(input));
         // The log is one of many files, and most is decoded of it.
         let log = paths.iter().position(|path| path.extension().is_some_and(|it| it == "operands"));
-        let victim = match chance.below(2) {
+        let victim = match rng.below(2) {
             0 => log.unwrap(),
-            _ => usize::try_from(chance.below(paths.len() as u64)).unwrap(),
+            _ => usize::try_from(rng.below(paths.len() as u64)).unwrap(),
         };
         let vfs = MemVfs::new();
         vfs.create_dir(Path::new("db")).unwrap();
         for (path, bytes) in &files {
             let mut bytes = bytes.clone();
             if path == paths[victim] {
-                forge(&mut bytes, &mut chance);
+                forge(&mut bytes, &mut rng);
             }
             vfs.write_all(path, &bytes).unwrap();
         }

@@ -7,7 +7,7 @@ mod common;
 use std::cell::RefCell;
 use std::path::PathBuf;
 
-use common::{Counts, Files, amount, place};
+use common::{Counts, Files, concat_operands, store_context};
 use lsmx::operand_store::{
     OperandFileKind, OperandFiles, OperandReads, OperandStore, OperandStoreFactory, Place,
 };
@@ -74,7 +74,7 @@ fn collection_started_after_abandon_loses_no_delivery() {
     let files = Files::new(Arc::new(vfs), "db", 1);
     let place = Place {
         files: Arc::new(Hooked(files.clone())),
-        ..place(&files, &Arc::<Counts>::default())
+        ..store_context(&files, &Arc::<Counts>::default())
     };
     let options = DeltaOptions::default().bucket_bytes(512);
     // A hook cannot borrow it.
@@ -99,7 +99,7 @@ fn collection_started_after_abandon_loses_no_delivery() {
         let mut found = Vec::new();
         let view = store.view();
         view.operands(key.as_bytes(), SeqNo::MAX, OperandReads::Storage, &mut found).unwrap();
-        assert_eq!(amount(&found), format!("{expected},").into_bytes(), "{key}");
+        assert_eq!(concat_operands(&found), format!("{expected},").into_bytes(), "{key}");
     }
     assert!(store.collection_is_due());
     assert!(store.collect(&[SeqNo(late + 1)]).unwrap().is_some());

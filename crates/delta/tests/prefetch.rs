@@ -7,7 +7,7 @@ mod common;
 use std::io;
 use std::path::Path;
 
-use common::{Driver, Write, place};
+use common::{Driver, Write, store_context};
 use lsmx::SeqNo;
 use lsmx::operand_store::{OperandReads, OperandStoreFactory, OperandView, Place};
 use lsmx::vfs::{File, FileHint, FileLayer, MemVfs, OpenMode, Vfs, VfsLayer};
@@ -103,7 +103,7 @@ fn lookup_prefetches_pages_and_direct_reads_drop_them() {
     let place = |direct_reads| Place {
         direct_reads,
         read_only: true,
-        ..place(&driver.files, &driver.counts)
+        ..store_context(&driver.files, &driver.counts)
     };
     for direct_reads in [false, true] {
         let store =
