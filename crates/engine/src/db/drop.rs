@@ -72,7 +72,7 @@ impl DbInner {
         let freed =
             |memtable: &Arc<Memtable>| match failpoint::is_on(Failpoint::DroppedMemtableCounted) {
                 true => memtable.bytes(),
-                false => memtable.free(),
+                false => memtable.release_bytes(),
             };
         store.memtable_bytes_freed(view.memtables().map(freed).sum());
         drop(view);

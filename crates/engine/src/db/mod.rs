@@ -632,7 +632,7 @@ impl DbInner {
                 self.store.env.yield_point(YieldKind::Commit);
                 let bytes = memtable.set_folded(&key, seq, value);
                 self.store.memtable_bytes_grown(bytes);
-                if !memtable.grow(bytes) {
+                if !memtable.add_bytes(bytes) {
                     self.store.memtable_bytes_freed(bytes);
                 }
             }

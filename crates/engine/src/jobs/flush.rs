@@ -101,7 +101,7 @@ fn flush_memtable(
         keyspace: tree.name.clone(),
         memtable_bytes: memtable.bytes(),
     }));
-    let (shape, tombstone_us) = (view.version.shape(), memtable.tombstone_us());
+    let (shape, tombstone_us) = (view.version.shape(), memtable.first_tombstone_us());
     let mut outputs = JobOutputs::for_flush(&state.tables, tree, memtable, shape, tombstone_us);
     let retention = Retention::for_flush(state.sequence.snapshots(), view.version.shape())
         .with_operand_view(view.operands.as_ref().map(|beside| &beside.view));
@@ -154,7 +154,7 @@ fn flush_memtable(
     });
     state.flush_us.record(elapsed_us);
     span.done(memtable.bytes(), written_bytes, elapsed_us);
-    state.memtable_bytes_freed(memtable.free());
+    state.memtable_bytes_freed(memtable.release_bytes());
     state.tell(&Event::Flush(FlushEnd {
         keyspace: tree.name.clone(),
         output,

@@ -184,8 +184,8 @@ fn look_up<'a>(
     (fold, met): (&mut Fold, &mut Met<'a>),
 ) -> Result<Option<Slice>> {
     for memtable in view.memtables() {
-        let covering = memtable.covering(user_key, snapshot);
-        let ended = memtable.walk(user_key, snapshot, |seq, kind, value| {
+        let covering = memtable.newest_covering(user_key, snapshot);
+        let ended = memtable.visit_versions(user_key, snapshot, |seq, kind, value| {
             covering < Some(seq) && fold.older(seq, kind, value)
         });
         // What lies in older places is older than any range delete here.

@@ -1,83 +1,81 @@
-//! Memory for keys and values of a memtable.
+//! Memory for the keys and values of a memtable.
 //!
-//! They are copied into chunks of the memtable's own: what it holds is then what it counts, while
-//! memory shared with the log, or with a batch that writes to many trees, would stay as long as the
-//! last of its trees has an entry there. Handles to a chunk are counted, so that a reader may keep a
-//! value when the memtable is gone, and no more than a chunk with it.
+//! Entries are copied into chunks that belong to the memtable, so that its byte count is exact. Memory shared with the
+//! WAL or with a batch would stay allocated until the last keyspace has flushed its entries. Chunks are reference
+//! counted: a reader may keep a value after the memtable is freed, and keeps one chunk alive.
 //!
-//! A memtable has an arena for what is inserted. What is replayed comes with memory from another one,
-//! which its memtables share.
+//! A memtable has an arena for inserts. Replayed entries use an arena that several memtables share.
 
 use bytes::{Bytes, BytesMut};
 use lsmx_base::coding::len_u64;
 
-/// Bytes of the first chunk: most of thousands of keyspaces may hold next to nothing.
+/// Bytes of the first chunk. Small, because many keyspaces may have few entries.
 const CHUNK_BYTES_MIN: usize = 1 << 9;
-/// Bytes of a chunk once the memtable is large.
+/// Maximum bytes of a chunk.
 const CHUNK_BYTES_MAX: usize = 32 << 10;
-/// From so many bytes on an entry has its memory to itself.
-const ALONE_BYTES: usize = CHUNK_BYTES_MAX / 8;
-/// What an allocation takes besides: the allocator's header, and the count of its handles.
-const ALLOCATION_BYTES: u64 = 48;
+/// Minimum bytes of an entry with its own allocation.
+const LARGE_ENTRY_BYTES: usize = CHUNK_BYTES_MAX / 8;
+/// Overhead of an allocation in bytes: header of the allocator and reference count.
+const ALLOCATION_OVERHEAD_BYTES: u64 = 48;
 
-/// Gives out memory, chunk by chunk.
+/// Allocates memory from chunks.
 #[derive(Debug)]
 pub(crate) struct Arena {
-    /// What is left of the chunk at hand; nothing is written there yet.
+    /// Unused rest of the current chunk.
     chunk: BytesMut,
-    /// Size of the next chunk.
-    next_bytes: usize,
+    /// Bytes of the next chunk.
+    next_chunk_bytes: usize,
 }
 
 impl Arena {
     pub(crate) fn new() -> Arena {
-        Arena { chunk: BytesMut::new(), next_bytes: CHUNK_BYTES_MIN }
+        Arena { chunk: BytesMut::new(), next_chunk_bytes: CHUNK_BYTES_MIN }
     }
 
-    /// Copies a key and a value, or whatever belongs behind the key.
-    pub(crate) fn copy(&mut self, key: &[u8], value: &[u8]) -> Copied {
-        let (data, taken_bytes) = self.put(key, value);
-        Copied { data, key_bytes: key.len(), taken_bytes }
+    /// Copies a key and its payload.
+    pub(crate) fn copy(&mut self, key: &[u8], payload: &[u8]) -> CopiedEntry {
+        let (data, allocated_bytes) = self.copy_bytes(key, payload);
+        CopiedEntry { data, key_bytes: key.len(), allocated_bytes }
     }
 
-    /// Copies a key and a value, one behind the other. Returns the bytes that this takes, too, with
-    /// what is left of a chunk that they do not fit into.
-    fn put(&mut self, key: &[u8], value: &[u8]) -> (Bytes, u64) {
-        let bytes = key.len() + value.len();
-        if bytes >= ALONE_BYTES {
-            let mut alone = Vec::with_capacity(bytes);
-            alone.extend_from_slice(key);
-            alone.extend_from_slice(value);
-            return (Bytes::from(alone), len_u64(bytes) + ALLOCATION_BYTES);
+    /// Copies a key, followed by its payload. Also returns the allocated bytes, including the unused rest of a chunk that
+    /// is replaced.
+    fn copy_bytes(&mut self, key: &[u8], payload: &[u8]) -> (Bytes, u64) {
+        let bytes = key.len() + payload.len();
+        if bytes >= LARGE_ENTRY_BYTES {
+            let mut large = Vec::with_capacity(bytes);
+            large.extend_from_slice(key);
+            large.extend_from_slice(payload);
+            return (Bytes::from(large), len_u64(bytes) + ALLOCATION_OVERHEAD_BYTES);
         }
-        let mut taken = len_u64(bytes);
+        let mut allocated = len_u64(bytes);
         if self.chunk.capacity() < bytes {
-            taken += len_u64(self.chunk.capacity()) + ALLOCATION_BYTES;
-            self.chunk = BytesMut::with_capacity(self.next_bytes.max(bytes));
-            self.next_bytes = (2 * self.next_bytes).min(CHUNK_BYTES_MAX);
+            allocated += len_u64(self.chunk.capacity()) + ALLOCATION_OVERHEAD_BYTES;
+            self.chunk = BytesMut::with_capacity(self.next_chunk_bytes.max(bytes));
+            self.next_chunk_bytes = (2 * self.next_chunk_bytes).min(CHUNK_BYTES_MAX);
         }
         self.chunk.extend_from_slice(key);
-        self.chunk.extend_from_slice(value);
-        (self.chunk.split().freeze(), taken)
+        self.chunk.extend_from_slice(payload);
+        (self.chunk.split().freeze(), allocated)
     }
 }
 
-/// A key and a value that lie in memory of an arena.
+/// A key and its payload in the memory of an arena.
 #[derive(Debug)]
-pub(crate) struct Copied {
-    /// One behind the other.
+pub(crate) struct CopiedEntry {
+    /// Key, followed by the payload.
     pub(crate) data: Bytes,
     pub(crate) key_bytes: usize,
-    /// Bytes of memory that this took.
-    pub(crate) taken_bytes: u64,
+    /// Bytes that the arena allocated for this entry.
+    pub(crate) allocated_bytes: u64,
 }
 
-impl Copied {
+impl CopiedEntry {
     pub(crate) fn key(&self) -> &[u8] {
         &self.data[..self.key_bytes]
     }
 
-    pub(crate) fn behind_key(&self) -> &[u8] {
+    pub(crate) fn payload(&self) -> &[u8] {
         &self.data[self.key_bytes..]
     }
 }
@@ -87,21 +85,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_put_stays_and_what_it_takes_is_told() {
+    fn arena_keeps_copies_and_counts_allocated_bytes() {
         let mut arena = Arena::new();
-        let (mut kept, mut told, mut alone) = (Vec::new(), 0, 0);
-        for size in (0..500).map(|at: usize| at * at % (2 * ALONE_BYTES)) {
+        let (mut kept, mut total, mut large) = (Vec::new(), 0, 0);
+        for size in (0..500).map(|at: usize| at * at % (2 * LARGE_ENTRY_BYTES)) {
             let (key, value) = (vec![7; size / 3], vec![8; size - size / 3]);
-            let (data, taken) = arena.put(&key, &value);
-            told += taken;
-            alone += if size < ALONE_BYTES { 0 } else { taken };
+            let (data, allocated) = arena.copy_bytes(&key, &value);
+            total += allocated;
+            large += if size < LARGE_ENTRY_BYTES { 0 } else { allocated };
             kept.push((data, [key, value].concat()));
         }
         assert!(kept.iter().all(|(data, expected)| data == expected));
-        // What is in chunks, with what is left of the last, is whole chunks: of each size below the
-        // largest one, of that several.
-        let in_chunks = told - alone + len_u64(arena.chunk.capacity());
-        let smaller = len_u64(CHUNK_BYTES_MAX - CHUNK_BYTES_MIN) + 6 * ALLOCATION_BYTES;
-        assert_eq!((in_chunks - smaller) % (len_u64(CHUNK_BYTES_MAX) + ALLOCATION_BYTES), 0);
+        // Entries in chunks and the unused rest add up to whole chunks: one of each smaller size, and several of the
+        // maximum size.
+        let in_chunks = total - large + len_u64(arena.chunk.capacity());
+        let smaller = len_u64(CHUNK_BYTES_MAX - CHUNK_BYTES_MIN) + 6 * ALLOCATION_OVERHEAD_BYTES;
+        assert_eq!(
+            (in_chunks - smaller) % (len_u64(CHUNK_BYTES_MAX) + ALLOCATION_OVERHEAD_BYTES),
+            0
+        );
     }
 }

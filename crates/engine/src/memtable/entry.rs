@@ -1,114 +1,114 @@
-//! An entry of a memtable.
-//!
-//! A merge operand has room for a *folded value*: what its key is worth at its number.
+//! An entry of a memtable. A merge operand can have a *folded value*: the value of its key at its sequence number.
 
 use bytes::Bytes;
 use lsmx_base::key::{EntryKind, InternalKey, KeyPrefix, SeqNo};
 use lsmx_base::sync::OnceLock;
 
-use crate::memtable::tree::Target;
+use crate::memtable::btree::SeekTarget;
 use crate::merge_operator::{CHAIN_BYTES_MAX, CHAIN_OPERANDS_MAX};
 
-/// Operands that a reader has to gather from one of them on, as far as the memtable knows.
+/// Number and bytes of the operands that a reader of a key must combine, as far as the memtable knows.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Chain {
+pub(crate) struct OperandChain {
     operands: u32,
     bytes: u64,
 }
 
-impl Chain {
-    /// As if there were so many operands below.
-    pub(crate) fn above(operands: u32) -> Chain {
-        let share = CHAIN_BYTES_MAX / u64::from(CHAIN_OPERANDS_MAX);
-        Chain { operands, bytes: u64::from(operands) * share }
+impl OperandChain {
+    /// Creates a chain with an assumed number of older operands.
+    pub(crate) fn with_operands(operands: u32) -> OperandChain {
+        let operand_bytes = CHAIN_BYTES_MAX / u64::from(CHAIN_OPERANDS_MAX);
+        OperandChain { operands, bytes: u64::from(operands) * operand_bytes }
     }
 
-    /// With one more operand of so many bytes; and whether it is long by now. Then it counts as
-    /// folded: should that fail, it is tried again after as many more, not with every operand.
-    pub(crate) fn with(self, bytes: usize) -> (Chain, bool) {
+    /// Adds an operand. Returns the new chain, and whether the operands should be folded.
+    ///
+    /// In that case the new chain is empty: if folding fails, the next attempt follows after as many operands.
+    pub(crate) fn add_operand(self, bytes: usize) -> (OperandChain, bool) {
         let bytes = self.bytes + bytes as u64;
-        let chain = Chain { operands: self.operands + 1, bytes };
+        let chain = OperandChain { operands: self.operands + 1, bytes };
         if chain.operands >= CHAIN_OPERANDS_MAX || chain.bytes >= CHAIN_BYTES_MAX {
-            (Chain::default(), true)
+            (OperandChain::default(), true)
         } else {
             (chain, false)
         }
     }
 }
 
-/// Key and value as they were written, one behind the other.
+/// Key, followed by the value, as written.
 #[derive(Debug)]
-enum Stored {
+enum EntryData {
     Plain(Bytes),
-    /// Boxed, so that puts do not pay for it.
-    Operand(Box<Operand>),
+    /// Boxed, so that other entries are not larger.
+    Operand(Box<OperandData>),
 }
 
-const _: () = assert!(size_of::<Stored>() == size_of::<Bytes>(), "puts pay nothing");
+const _: () = assert!(size_of::<EntryData>() == size_of::<Bytes>(), "a put has no overhead");
 
-/// Bytes that an operand takes besides what a put takes; the allocator adds a header.
-pub(crate) const OPERAND_BYTES: u64 = (size_of::<Operand>() + 2 * size_of::<usize>()) as u64;
+/// Overhead of an operand in bytes compared with a put, including the header of the allocator.
+pub(crate) const OPERAND_OVERHEAD_BYTES: u64 =
+    (size_of::<OperandData>() + 2 * size_of::<usize>()) as u64;
 
 #[derive(Debug)]
-struct Operand {
+struct OperandData {
     data: Bytes,
-    chain: Chain,
-    /// Never in a file: a flush takes it for a put or a delete.
+    chain: OperandChain,
+    /// Set at most once. A flush writes it as a put or a delete.
     folded: OnceLock<(EntryKind, Bytes)>,
 }
 
 /// An internal key and its value.
 #[derive(Debug)]
-pub(crate) struct Entry {
-    stored: Stored,
+pub(crate) struct MemtableEntry {
+    data: EntryData,
     key_bytes: u32,
-    /// Sequence number and kind, so that larger means earlier in the order of one user key.
+    /// Sequence number and kind. Entries of one user key are sorted by descending tag.
     tag: u64,
 }
 
-/// What an entry is besides key and value.
+/// Metadata of a new entry.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Label {
+pub(crate) struct EntryMeta {
     pub(crate) seq: SeqNo,
     pub(crate) kind: EntryKind,
-    /// Of an operand.
-    pub(crate) chain: Option<Chain>,
+    /// Chain of an operand; `None` for other kinds.
+    pub(crate) chain: Option<OperandChain>,
 }
 
-/// Larger means earlier in the order of one user key, so the newest comes first.
-pub(crate) fn tag(seq: SeqNo, kind: EntryKind) -> u64 {
+/// Returns the tag of an entry. Entries of one user key are sorted by descending tag, newest first.
+pub(crate) fn entry_tag(seq: SeqNo, kind: EntryKind) -> u64 {
     seq.0 << 8 | kind as u64
 }
 
-impl Entry {
-    /// An entry whose key are the first `key_bytes` of `data`, and whose value is the rest.
-    pub(crate) fn new(data: Bytes, key_bytes: usize, label: Label) -> Entry {
-        let stored = match label.chain {
-            None => Stored::Plain(data),
+impl MemtableEntry {
+    /// Creates an entry. The first `key_bytes` bytes of `data` are the key, the rest is the value.
+    pub(crate) fn new(data: Bytes, key_bytes: usize, meta: EntryMeta) -> MemtableEntry {
+        let data = match meta.chain {
+            None => EntryData::Plain(data),
             Some(chain) => {
-                Stored::Operand(Box::new(Operand { data, chain, folded: OnceLock::new() }))
+                EntryData::Operand(Box::new(OperandData { data, chain, folded: OnceLock::new() }))
             }
         };
-        // No payload of a commit has more.
-        let key_bytes = u32::try_from(key_bytes).expect("a key has less than 4 GiB");
-        Entry { stored, key_bytes, tag: tag(label.seq, label.kind) }
+        // The size of a commit is limited to less.
+        let key_bytes = u32::try_from(key_bytes).expect("a key is smaller than 4 GiB");
+        MemtableEntry { data, key_bytes, tag: entry_tag(meta.seq, meta.kind) }
     }
 
     #[inline]
-    fn data(&self) -> &Bytes {
-        match &self.stored {
-            Stored::Plain(data) => data,
-            Stored::Operand(operand) => &operand.data,
+    fn bytes(&self) -> &Bytes {
+        match &self.data {
+            EntryData::Plain(data) => data,
+            EntryData::Operand(operand) => &operand.data,
         }
     }
 
     #[inline]
     pub(crate) fn user_key(&self) -> &[u8] {
-        &self.data()[..self.key_bytes as usize]
+        &self.bytes()[..self.key_bytes as usize]
     }
 
     pub(crate) fn user_key_bytes(&self) -> Bytes {
-        self.data().slice(..self.key_bytes as usize)
+        self.bytes().slice(..self.key_bytes as usize)
     }
 
     #[inline]
@@ -120,68 +120,72 @@ impl Entry {
         SeqNo(self.tag >> 8)
     }
 
-    /// The kind that it was written with.
+    /// Returns the kind as written.
     fn kind(&self) -> EntryKind {
-        // The byte came from a `EntryKind`.
+        // The byte was converted from a `EntryKind`.
         EntryKind::from_u8((self.tag & 0xff) as u8).unwrap_or(EntryKind::Delete)
     }
 
-    pub(crate) fn target(&self) -> Target<'_> {
-        Target { prefix: KeyPrefix::new(self.user_key()), user_key: self.user_key(), tag: self.tag }
-    }
-
-    /// What a newer operand of the key is added to.
-    pub(crate) fn chain(&self) -> Chain {
-        match &self.stored {
-            Stored::Operand(operand) if operand.folded.get().is_none() => operand.chain,
-            _ => Chain::default(),
+    pub(crate) fn target(&self) -> SeekTarget<'_> {
+        SeekTarget {
+            prefix: KeyPrefix::new(self.user_key()),
+            user_key: self.user_key(),
+            tag: self.tag,
         }
     }
 
-    /// Whether it has its folded value.
-    #[inline]
-    pub(crate) fn is_folded(&self) -> bool {
-        matches!(&self.stored, Stored::Operand(operand) if operand.folded.get().is_some())
+    /// Returns the chain that a newer operand of the key extends.
+    pub(crate) fn chain(&self) -> OperandChain {
+        match &self.data {
+            EntryData::Operand(operand) if operand.folded.get().is_none() => operand.chain,
+            _ => OperandChain::default(),
+        }
     }
 
-    /// EntryKind and value that it folds to, where a reader saw it so.
+    /// Returns whether the entry has a folded value.
     #[inline]
-    fn folded(&self, seen: bool) -> Option<&(EntryKind, Bytes)> {
-        match &self.stored {
-            Stored::Operand(operand) if seen => operand.folded.get(),
+    pub(crate) fn is_folded(&self) -> bool {
+        matches!(&self.data, EntryData::Operand(operand) if operand.folded.get().is_some())
+    }
+
+    /// Returns the folded kind and value, if the reader uses them.
+    #[inline]
+    fn folded(&self, is_folded: bool) -> Option<&(EntryKind, Bytes)> {
+        match &self.data {
+            EntryData::Operand(operand) if is_folded => operand.folded.get(),
             _ => None,
         }
     }
 
-    /// Its key as a reader is to see it, who saw it `folded` or not.
-    pub(crate) fn internal_key(&self, folded: bool) -> InternalKey<'_> {
-        let kind = self.folded(folded).map_or_else(|| self.kind(), |(kind, _)| *kind);
+    /// Returns the internal key. `is_folded` is the result of [`MemtableEntry::is_folded`] that the reader uses.
+    pub(crate) fn internal_key(&self, is_folded: bool) -> InternalKey<'_> {
+        let kind = self.folded(is_folded).map_or_else(|| self.kind(), |(kind, _)| *kind);
         InternalKey { user_key: self.user_key(), seq: self.seq(), kind }
     }
 
-    /// Its value as that reader is to see it.
-    pub(crate) fn value(&self, folded: bool) -> &[u8] {
-        match self.folded(folded) {
+    /// Returns the value, or the folded value.
+    pub(crate) fn value(&self, is_folded: bool) -> &[u8] {
+        match self.folded(is_folded) {
             Some((_, value)) => value,
-            None => &self.data()[self.key_bytes as usize..],
+            None => &self.bytes()[self.key_bytes as usize..],
         }
     }
 
-    /// [`Entry::value`] to keep.
-    pub(crate) fn value_bytes(&self, folded: bool) -> Bytes {
-        match self.folded(folded) {
+    /// Like [`MemtableEntry::value`], as a reference-counted slice.
+    pub(crate) fn value_bytes(&self, is_folded: bool) -> Bytes {
+        match self.folded(is_folded) {
             Some((_, value)) => value.clone(),
-            None => self.data().slice(self.key_bytes as usize..),
+            None => self.bytes().slice(self.key_bytes as usize..),
         }
     }
 
-    /// Sets the folded value, once; returns its bytes.
+    /// Sets the folded value, unless it is set. Returns its bytes, or 0.
     pub(crate) fn set_folded(&self, value: Option<Bytes>) -> u64 {
-        let Stored::Operand(operand) = &self.stored else { return 0 };
+        let EntryData::Operand(operand) = &self.data else { return 0 };
         let folded =
             value.map_or((EntryKind::Delete, Bytes::new()), |value| (EntryKind::Put, value));
         let bytes = folded.1.len() as u64;
-        // Its place is counted with the operand.
+        // The overhead is counted with the operand.
         if operand.folded.set(folded).is_ok() { bytes } else { 0 }
     }
 }

@@ -1,4 +1,4 @@
-//! What readers find in a memtable.
+//! Tests of memtable reads.
 
 use lsmx_base::sync::Mutex;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use crate::disposal::Disposal;
 use crate::memtable::*;
 
-fn filled() -> Arc<Memtable> {
+fn new_memtable() -> Arc<Memtable> {
     let memtable = Arc::new(Memtable::new(SeqNo(1), &Disposal::default()));
     for (key, seq, value) in [("b", 1, "b1"), ("a", 2, "a2"), ("b", 5, "b5"), ("c", 3, "c3")] {
         memtable.insert(key.as_bytes(), SeqNo(seq), EntryKind::Put, value.as_bytes());
@@ -15,8 +15,8 @@ fn filled() -> Arc<Memtable> {
     memtable
 }
 
-/// Every key that the tests of order use: few different ones, many that share sixteen bytes.
-fn awkward_key() -> impl Strategy<Value = Vec<u8>> {
+/// Generates keys with many duplicates, and many that share their first sixteen bytes.
+fn colliding_key() -> impl Strategy<Value = Vec<u8>> {
     let long = prop::collection::vec(0u8..3, 0..4).prop_map(|tail| {
         let mut key = b"sixteen bytes or more, all the same".to_vec();
         key.truncate(16);
@@ -30,16 +30,14 @@ fn awkward_key() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Entries that a history has; with fewer there is one node.
+/// Maximum number of entries of a case; enough for several nodes.
 const ENTRIES_MAX: usize = if cfg!(miri) { 40 } else { 400 };
 
 proptest! {
-    /// Whatever is put in and whatever steps are taken, a cursor stands where one over the
-    /// sorted entries would.
     #[test]
-    fn a_cursor_stands_where_one_over_a_sorted_list_would(
-        entries in prop::collection::vec((awkward_key(), any::<bool>()), 0..ENTRIES_MAX),
-        steps in prop::collection::vec((0u8..8, awkward_key(), 0u64..400), 1..40),
+    fn cursor_equals_sorted_list_model(
+        entries in prop::collection::vec((colliding_key(), any::<bool>()), 0..ENTRIES_MAX),
+        steps in prop::collection::vec((0u8..8, colliding_key(), 0u64..400), 1..40),
     ) {
         let memtable = Arc::new(Memtable::new(SeqNo(1), &Disposal::default()));
         let mut sorted: Vec<(Vec<u8>, u64)> = Vec::new();
@@ -83,11 +81,11 @@ proptest! {
     }
 }
 
-/// Readers under way while four writers put entries in: whatever was there before a look began
-/// is found, by lookups and by walks both ways, and walks are in order.
+/// Four writers insert while readers look up keys and iterate in both directions. Readers find every entry that was
+/// inserted before their read began, in order.
 #[test]
-fn readers_miss_nothing_while_nodes_split() {
-    // Enough for a second level.
+fn concurrent_readers_find_all_earlier_entries_during_splits() {
+    // Enough for two levels of nodes.
     const ENTRIES: u64 = if cfg!(miri) { 120 } else { 20_000 };
     let memtable = Arc::new(Memtable::new(SeqNo(1), &Disposal::default()));
     let (given, done) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -132,7 +130,7 @@ fn readers_miss_nothing_while_nodes_split() {
                         count += u64::from(at.1 <= there);
                         if forward { cursor.next() } else { cursor.prev() }.unwrap();
                     }
-                    assert_eq!(count, there, "of those that were there before the walk");
+                    assert_eq!(count, there, "entries from before the iteration");
                     if there == ENTRIES {
                         break;
                     }
@@ -144,8 +142,8 @@ fn readers_miss_nothing_while_nodes_split() {
 }
 
 #[test]
-fn get_answers_as_of_a_number() {
-    let memtable = filled();
+fn get_returns_the_version_at_the_snapshot() {
+    let memtable = new_memtable();
     let value = |key: &str, seq| {
         memtable.get(key.as_bytes(), SeqNo(seq)).map(|(seq, kind, _)| (seq.0, kind))
     };
@@ -157,8 +155,8 @@ fn get_answers_as_of_a_number() {
 }
 
 #[test]
-fn cursor_walks_newest_first_both_ways() {
-    let memtable = filled();
+fn cursor_iterates_newest_first_in_both_directions() {
+    let memtable = new_memtable();
     let mut cursor = memtable.cursor();
     let at = |cursor: &MemtableCursor| {
         let key = cursor.key();
@@ -190,10 +188,10 @@ fn cursor_walks_newest_first_both_ways() {
     assert_eq!(at(&cursor), ("a".to_owned(), 2));
 }
 
-/// Everything that a walk sees of a key at a number, newest first.
-fn seen(memtable: &Memtable, seq: u64) -> Vec<(EntryKind, Slice)> {
+/// Returns the versions of the key `k` at a sequence number, newest first, up to the first that is not an operand.
+fn read_versions(memtable: &Memtable, seq: u64) -> Vec<(EntryKind, Slice)> {
     let mut seen = Vec::new();
-    memtable.walk(b"k", SeqNo(seq), |_, kind, value| {
+    memtable.visit_versions(b"k", SeqNo(seq), |_, kind, value| {
         seen.push((kind, value));
         kind == EntryKind::Merge
     });
@@ -201,7 +199,7 @@ fn seen(memtable: &Memtable, seq: u64) -> Vec<(EntryKind, Slice)> {
 }
 
 #[test]
-fn a_folded_value_hides_what_is_older_from_its_number_on() {
+fn folded_value_hides_older_operands_from_its_sequence_number_on() {
     let memtable = Arc::new(Memtable::new(SeqNo(1), &Disposal::default()));
     for seq in 1..=4 {
         memtable.insert(b"k", SeqNo(seq), EntryKind::Merge, b"o");
@@ -209,17 +207,24 @@ fn a_folded_value_hides_what_is_older_from_its_number_on() {
     let mut cursor = memtable.cursor();
     cursor.seek(b"k", SeqNo(3)).unwrap();
     let bytes = memtable.set_folded(b"k", SeqNo(3), Some(Slice::from(&b"ooo"[..])));
-    assert!(bytes >= 3 && memtable.set_folded(b"k", SeqNo(3), None) == 0, "once");
-    assert_eq!(memtable.set_folded(b"k", SeqNo(9), None), 0, "no such operand");
-    assert_eq!(seen(&memtable, 9).len(), 2);
-    assert_eq!(seen(&memtable, 3), [(EntryKind::Put, Slice::from(&b"ooo"[..]))]);
-    assert_eq!(seen(&memtable, 2).len(), 2, "older readers see the older operands");
-    // Where a cursor stands nothing changes; where it comes to, it sees the value.
+    assert!(
+        bytes >= 3 && memtable.set_folded(b"k", SeqNo(3), None) == 0,
+        "a folded value is set once"
+    );
+    assert_eq!(memtable.set_folded(b"k", SeqNo(9), None), 0, "there is no such operand");
+    assert_eq!(read_versions(&memtable, 9).len(), 2);
+    assert_eq!(read_versions(&memtable, 3), [(EntryKind::Put, Slice::from(&b"ooo"[..]))]);
+    assert_eq!(
+        read_versions(&memtable, 2).len(),
+        2,
+        "readers at older sequence numbers see the older operands"
+    );
+    // A cursor on the entry still sees the operand. After a move it sees the folded value.
     assert_eq!((cursor.key().kind, cursor.value()), (EntryKind::Merge, &b"o"[..]));
     cursor.prev().unwrap();
     cursor.next().unwrap();
     assert_eq!((cursor.key().kind, cursor.value()), (EntryKind::Put, &b"ooo"[..]));
-    // A key that merges to nothing shows as deleted.
+    // A folded value of `None` is a delete.
     memtable.set_folded(b"k", SeqNo(4), None);
     assert_eq!(
         memtable.get(b"k", SeqNo(9)).map(|(seq, kind, _)| (seq.0, kind)),
@@ -228,7 +233,7 @@ fn a_folded_value_hides_what_is_older_from_its_number_on() {
 }
 
 #[test]
-fn long_chains_ask_to_be_folded_and_start_again_from_there() {
+fn long_operand_chain_requests_a_fold_and_restarts() {
     use crate::merge_operator::{CHAIN_BYTES_MAX, CHAIN_OPERANDS_MAX};
     let memtable = Memtable::new(SeqNo(1), &Disposal::default());
     let add = |key: &'static str, seq: u32, below| {
@@ -238,25 +243,25 @@ fn long_chains_ask_to_be_folded_and_start_again_from_there() {
     assert_eq!(long, [1, 2, 3].map(|times| times * CHAIN_OPERANDS_MAX));
     assert!(!add("below", 100, CHAIN_OPERANDS_MAX - 2) && add("below", 101, 0));
     memtable.insert(b"put", SeqNo(110), EntryKind::Put, b"");
-    assert!(!add("put", 111, CHAIN_OPERANDS_MAX), "a put is a base");
+    assert!(!add("put", 111, CHAIN_OPERANDS_MAX), "a put ends the chain");
     let large = vec![0; usize::try_from(CHAIN_BYTES_MAX).unwrap() / 2];
     let large = |seq| memtable.insert_operand(b"large", SeqNo(seq), &large, 0).1;
     assert_eq!([large(120), large(121), large(122), large(123)], [false, true, false, true]);
 }
 
 #[test]
-fn bytes_are_let_go_once_and_none_come_after() {
+fn bytes_are_released_once_and_none_are_added_afterwards() {
     let memtable = Memtable::new(SeqNo(1), &Disposal::default());
     let bytes = memtable.insert(b"k", SeqNo(1), EntryKind::Put, b"v");
-    assert!(memtable.grow(5));
-    assert_eq!((memtable.free(), memtable.free()), (bytes + 5, 0));
-    assert!(!memtable.grow(5));
+    assert!(memtable.add_bytes(5));
+    assert_eq!((memtable.release_bytes(), memtable.release_bytes()), (bytes + 5, 0));
+    assert!(!memtable.add_bytes(5));
     assert_eq!(memtable.bytes(), bytes + 5);
 }
 
-/// What is held back for a batch before it is written goes by this constant.
+/// The memory budget of a batch is computed from `ENTRY_OVERHEAD_BYTES`.
 #[test]
-fn an_entry_takes_about_what_batches_are_told_to_take() {
+fn entry_overhead_is_close_to_its_estimate() {
     const ENTRIES: u64 = if cfg!(miri) { 500 } else { 20_000 };
     for value_bytes in [0_usize, 100, 1_000] {
         let memtable = Memtable::new(SeqNo(1), &Disposal::default());
@@ -266,8 +271,8 @@ fn an_entry_takes_about_what_batches_are_told_to_take() {
             memtable.insert(&key, SeqNo(seq), EntryKind::Put, &vec![7; value_bytes]);
         }
         let payload = 16 + u64::try_from(value_bytes).unwrap();
-        let beside = (memtable.bytes() - empty) / ENTRIES - payload;
-        let about = ENTRY_BYTES_ABOUT / 5 * 4..=ENTRY_BYTES_ABOUT / 5 * 6;
-        assert!(about.contains(&beside), "{beside} beside values of {value_bytes}");
+        let overhead = (memtable.bytes() - empty) / ENTRIES - payload;
+        let expected = ENTRY_OVERHEAD_BYTES / 5 * 4..=ENTRY_OVERHEAD_BYTES / 5 * 6;
+        assert!(expected.contains(&overhead), "{overhead} bytes for values of {value_bytes}");
     }
 }

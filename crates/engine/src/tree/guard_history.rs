@@ -105,12 +105,12 @@ impl GuardHistory {
     ) -> Option<FlushedWrites> {
         let (first_seq, spans) = (memtable.first_seq(), memtable.tombstone_indexes());
         let span_bytes: u64 = spans.iter().map(|spans| len_u64(spans.bytes())).sum();
-        let key_bytes = memtable.entries().saturating_mul(BYTES_PER_KEY);
+        let key_bytes = memtable.entry_count().saturating_mul(BYTES_PER_KEY);
         let bytes = RECORD_BYTES.saturating_add(span_bytes).saturating_add(key_bytes);
         if bytes > self.bytes_max || failpoint::is_on(Failpoint::GuardHistoryForgotten) {
             return None;
         }
-        let entries = usize::try_from(memtable.entries()).ok()?;
+        let entries = usize::try_from(memtable.entry_count()).ok()?;
         let keys = KeyHashes::with_capacity(entries, first_seq);
         Some(FlushedWrites { keyspace, first_seq, last_seq, keys, spans, bytes })
     }

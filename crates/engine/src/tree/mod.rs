@@ -446,7 +446,7 @@ impl Tree {
         let (due_us, wait_us) = (due_us.unwrap_or(NEVER), tombstone_wait_us.unwrap_or(NEVER));
         self.due_us.store(due_us, Ordering::Relaxed);
         self.tombstone_wait_us.store(wait_us, Ordering::Relaxed);
-        let written_us = self.view().active.tombstone_us();
+        let written_us = self.view().active.first_tombstone_us();
         let memtable_us = written_us.map_or(NEVER, |us| us.saturating_add(wait_us));
         self.memtable_due_us.store(memtable_us, Ordering::Relaxed);
         due_us.min(memtable_us)

@@ -80,7 +80,7 @@ impl SuperVersion {
 
     /// Smallest number that was promised to a memtable: the WAL is needed from there on.
     pub(crate) fn first_unflushed(&self) -> Option<SeqNo> {
-        self.memtables().filter_map(|memtable| memtable.first_promised()).min()
+        self.memtables().filter_map(|memtable| memtable.first_announced()).min()
     }
 
     /// Bytes of all memtables.

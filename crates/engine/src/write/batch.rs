@@ -76,7 +76,7 @@ impl WriteBatch {
 
     /// Bytes it takes in memtables, about.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        self.bytes().saturating_add(u64::from(self.count) * memtable::ENTRY_BYTES_ABOUT)
+        self.bytes().saturating_add(u64::from(self.count) * memtable::ENTRY_OVERHEAD_BYTES)
     }
 
     /// Forgets all operations and guards, and keeps the memory.

@@ -702,7 +702,7 @@ impl Committer {
                 self.seal_active(tree, first);
             }
             let active = Arc::clone(&tree.view().active);
-            active.promise(first);
+            active.announce_commit(first);
             targets.push(active);
         }
         queue.seq_next += u64::from(request.count);
@@ -710,7 +710,7 @@ impl Committer {
 
     /// Seals a tree's active memtable, if anything was promised to it, and has it flushed.
     fn seal_active(&self, tree: &Arc<Tree>, first_seq: SeqNo) {
-        if tree.view().active.first_promised().is_some() {
+        if tree.view().active.first_announced().is_some() {
             tree.change(|view| view.seal(first_seq));
             self.store.make_ready(Work::Flush, tree.id);
         }

@@ -297,7 +297,9 @@ pub(crate) fn check_published(store: &DbState, guard: &Guard) -> GuardState {
     let newer = |memtable: &Arc<Memtable>| {
         work_counter::add(WorkKind::LeaderVisits, 1);
         let written = memtable.get(&guard.key, SeqNo::MAX).map(|(seq, ..)| seq);
-        written.max(memtable.covering(&guard.key, SeqNo::MAX)).is_some_and(|seq| seq > guard.read)
+        written
+            .max(memtable.newest_covering(&guard.key, SeqNo::MAX))
+            .is_some_and(|seq| seq > guard.read)
     };
     if view.memtables().any(newer) {
         return GuardState::Refused;
@@ -358,7 +360,7 @@ fn insert(store: &DbState, ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 
                 let end = end.map(|end| &payload[end]);
                 counters.ingested_bytes.add(len_u64(key.len() + end.map_or(0, <[u8]>::len)));
                 note_tombstone(store, tree, memtable);
-                memtable.insert_span(key, end, seq)
+                memtable.insert_range_tombstone(key, end, seq)
             }
         };
         if failpoint::is_on(Failpoint::BatchSplit) && request.count > 1 {
@@ -370,7 +372,7 @@ fn insert(store: &DbState, ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 
 
 /// Notes when a memtable got its first tombstone, and when that has to leave it.
 fn note_tombstone(store: &DbState, tree: &Tree, memtable: &Memtable) {
-    if memtable.note_tombstone(|| store.env.database_us()) {
+    if memtable.record_tombstone(|| store.env.database_us()) {
         store.look_not_after(tree.tombstone_written(store.env.database_us()));
     }
 }

@@ -124,9 +124,9 @@ impl DbInner {
         let ends = |found: &Option<EntryFound>| found.is_some_and(|found| found.kind != MERGE);
         let mut answered = false;
         for (number, memtable) in view.memtables().enumerate() {
-            let covering = memtable.covering(key, seq);
+            let covering = memtable.newest_covering(key, seq);
             let mut found = Vec::new();
-            let ended = memtable.walk(key, seq, |seq, kind, value| {
+            let ended = memtable.visit_versions(key, seq, |seq, kind, value| {
                 let counts = covering < Some(seq);
                 if counts {
                     found.push(entry(seq, kind, len_u64(value.len())));

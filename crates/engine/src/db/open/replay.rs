@@ -16,7 +16,7 @@ use lsmx_base::sync::{Arc, Mutex, Signal};
 use crate::env::{Background, Env, JoinHandle, WaitCause};
 use crate::error::{Error, Result};
 use crate::format::batch::{BatchAction, BatchOperation, BatchOperations};
-use crate::memtable::{Arena, Copied};
+use crate::memtable::{Arena, CopiedEntry};
 use crate::tree::Tree;
 
 /// Most bytes of commits in a batch.
@@ -60,7 +60,7 @@ struct Place {
 struct Ready {
     keyspace: u32,
     seq: SeqNo,
-    copied: Copied,
+    copied: CopiedEntry,
     what: What,
 }
 
@@ -146,8 +146,8 @@ fn insert(batch: &mut Vec<Ready>, targets: &BTreeMap<u32, Target>, full: &mut Ve
                     0
                 }
                 What::DeleteRange { to_the_end } => {
-                    let end = (!to_the_end).then(|| copied.behind_key());
-                    active.insert_span(copied.key(), end, seq)
+                    let end = (!to_the_end).then(|| copied.payload());
+                    active.insert_range_tombstone(copied.key(), end, seq)
                 }
             };
         }

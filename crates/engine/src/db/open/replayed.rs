@@ -118,7 +118,7 @@ fn middle(tables: &TableSpace, view: &SuperVersion) -> Option<bytes::Bytes> {
     let threads = matches!(tables.env.background(), Background::Threads { .. });
     let memtable = &view.active;
     // A range delete may reach over the middle.
-    (threads && memtable.bytes() >= HALVED_FROM_BYTES && !memtable.has_spans())
-        .then(|| memtable.middle())
+    (threads && memtable.bytes() >= HALVED_FROM_BYTES && !memtable.has_range_tombstones())
+        .then(|| memtable.middle_key())
         .flatten()
 }

@@ -189,7 +189,9 @@ impl DbInner {
         for mut rewritten in rewritten {
             let token = rewritten.token();
             let Rewritten { tree, before, version, operands, .. } = &rewritten;
-            store.memtable_bytes_freed(before.memtables().map(|memtable| memtable.free()).sum());
+            store.memtable_bytes_freed(
+                before.memtables().map(|memtable| memtable.release_bytes()).sum(),
+            );
             tree.change(|_| SuperVersion::fresh(version, next_seq).beside(operands.clone()));
             if let (Some(turn), Some(token)) = (rewritten.turn.take(), token) {
                 turn.attached.store.committed(token);
@@ -233,7 +235,7 @@ fn rewrite_tree<'a>(
             continue;
         }
         let Rewritten { version, operands, turn, .. } = &rewritten;
-        let (shape, tombstone_us) = (version.shape(), memtable.tombstone_us());
+        let (shape, tombstone_us) = (version.shape(), memtable.first_tombstone_us());
         let mut outputs = JobOutputs::for_flush(&store.tables, tree, memtable, shape, tombstone_us);
         let retention = Retention::for_flush(store.sequence.snapshots(), version.shape())
             .with_operand_view(operands.as_ref().map(|beside| &beside.view));

@@ -55,7 +55,7 @@ impl<'a> JobOutputs<'a> {
         shape: &TreeShape,
         oldest_tombstone_us: Option<u64>,
     ) -> JobOutputs<'a> {
-        let incoming = Coming::Flush { entries: memtable.entries() };
+        let incoming = Coming::Flush { entries: memtable.entry_count() };
         let filter = tree.filter_width(shape, &incoming);
         JobOutputs::new(IoPriority::Flush, table_factory, tree, (0, filter), oldest_tombstone_us)
     }

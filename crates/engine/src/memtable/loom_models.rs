@@ -1,19 +1,19 @@
-//! Models of one that writes into a memtable while others read it.
+//! Loom models of a memtable with one writer and concurrent readers.
 //!
-//! The reader is the thread that is started: loom remembers of an atomic who touched it last, so that a
-//! writer which loads before it stores would hide a reader that came before.
+//! The spawned thread is the reader. Loom records only the last access to an atomic, so a writer that loads before it
+//! stores would hide an earlier reader.
 
 use lsmx_base::sync::loom_model::{explore, spawn};
 use lsmx_base::sync::{AtomicU32, AtomicUsize};
 
-use crate::memtable::growing::Growing;
+use crate::memtable::stable_vec::StableVec;
 use crate::memtable::*;
 
-/// Entries of a full leaf.
-const FULL: u64 = crate::memtable::node::SLOTS as u64;
+/// Number of entries of a full leaf.
+const LEAF_ENTRIES: u64 = crate::memtable::btree_node::SLOTS as u64;
 
-/// With entries at the numbers 1 to `count`; their keys are the even numbers from 2 on.
-fn filled(count: u64) -> Arc<Memtable> {
+/// Creates a memtable with entries at sequence numbers 1 to `count`. Their keys are the even numbers from 2.
+fn new_memtable(count: u64) -> Arc<Memtable> {
     let memtable = Memtable::new(SeqNo(1), &Disposal::default());
     for number in 1..=count {
         put(&memtable, 2 * number, number);
@@ -29,8 +29,8 @@ fn find(memtable: &Memtable, key: u64) -> Option<u64> {
     memtable.get(&key.to_be_bytes(), SeqNo::MAX).map(|(seq, ..)| seq.0)
 }
 
-/// The keys that a cursor comes to from `from` on.
-fn walk(memtable: &Arc<Memtable>, from: u64) -> Vec<u64> {
+/// Returns the keys that a cursor visits from `from` on.
+fn read_keys(memtable: &Arc<Memtable>, from: u64) -> Vec<u64> {
     let (mut cursor, mut keys) = (memtable.cursor(), Vec::new());
     cursor.seek(&from.to_be_bytes(), SeqNo::MAX).unwrap();
     while cursor.valid() {
@@ -40,13 +40,12 @@ fn walk(memtable: &Arc<Memtable>, from: u64) -> Vec<u64> {
     keys
 }
 
-/// An entry shows in the order of a node before what it holds, or one that is there does not show while
-/// another comes.
+/// Finds an entry that is visible before its slot is written, and an entry that disappears during another insert.
 #[test]
-fn an_entry_is_found_while_another_comes() {
+fn existing_entry_is_found_during_an_insert() {
     for new in [1, 3] {
         explore(None, move || {
-            let memtable = filled(1);
+            let memtable = new_memtable(1);
             let other = Arc::clone(&memtable);
             let reader = spawn(move || {
                 assert_eq!(find(&other, 2), Some(1));
@@ -59,44 +58,46 @@ fn an_entry_is_found_while_another_comes() {
     }
 }
 
-/// A full leaf is split: its upper half is in neither node, or a slot is read that is used again.
+/// Finds an upper half that is in neither node during a split, and a read of a reused slot.
 #[test]
-fn an_entry_is_found_while_its_leaf_is_split() {
-    // With 3 the slot of 18 is used again, at once.
-    for (new, sought) in [(3, 18), (3, 2), (3, 2 * FULL), (2 * FULL - 1, 2 * FULL), (17, 16)] {
+fn existing_entry_is_found_during_a_split() {
+    // The insert of 3 reuses the slot of 18 immediately.
+    for (new, sought) in
+        [(3, 18), (3, 2), (3, 2 * LEAF_ENTRIES), (2 * LEAF_ENTRIES - 1, 2 * LEAF_ENTRIES), (17, 16)]
+    {
         explore(Some(2), move || {
-            let memtable = filled(FULL);
+            let memtable = new_memtable(LEAF_ENTRIES);
             let other = Arc::clone(&memtable);
             let reader = spawn(move || assert_eq!(find(&other, sought), Some(sought / 2)));
-            put(&memtable, new, FULL + 1);
+            put(&memtable, new, LEAF_ENTRIES + 1);
             reader.join().unwrap();
-            assert_eq!(find(&memtable, new), Some(FULL + 1));
+            assert_eq!(find(&memtable, new), Some(LEAF_ENTRIES + 1));
         });
     }
 }
 
-/// A cursor walks over a leaf that is split behind or before it.
+/// A cursor reads a leaf that is split before or after its position.
 #[test]
-fn a_cursor_misses_nothing_while_its_leaf_is_split() {
+fn cursor_misses_no_entry_during_a_split() {
     explore(Some(1), || {
-        let memtable = filled(FULL);
+        let memtable = new_memtable(LEAF_ENTRIES);
         let other = Arc::clone(&memtable);
         let reader = spawn(move || {
-            let mut keys = walk(&other, 12);
+            let mut keys = read_keys(&other, 12);
             keys.retain(|&key| key != 13);
-            let expected: Vec<u64> = (6..=FULL).map(|number| 2 * number).collect();
+            let expected: Vec<u64> = (6..=LEAF_ENTRIES).map(|number| 2 * number).collect();
             assert_eq!(keys, expected);
         });
-        put(&memtable, 13, FULL + 1);
+        put(&memtable, 13, LEAF_ENTRIES + 1);
         reader.join().unwrap();
     });
 }
 
-/// The array grows while it is read: a number is known before its place is.
+/// Finds a published number whose item is not readable while the array grows.
 #[test]
-fn a_number_that_is_known_has_its_place() {
+fn published_number_has_an_item() {
     explore(None, || {
-        let array: Arc<Growing<AtomicU32, 2>> = Arc::new(Growing::new());
+        let array: Arc<StableVec<AtomicU32, 2>> = Arc::new(StableVec::new());
         let count = Arc::new(AtomicU32::new(0));
         let (other, counted) = (Arc::clone(&array), Arc::clone(&count));
         let reader = spawn(move || {
@@ -107,49 +108,49 @@ fn a_number_that_is_known_has_its_place() {
             let _ = other.get(known);
         });
         for number in 0..3 {
-            array.reach(number).unwrap().store(number + 1, Ordering::Relaxed);
+            array.get_or_grow(number).unwrap().store(number + 1, Ordering::Relaxed);
             count.store(number + 1, Ordering::Release);
         }
         reader.join().unwrap();
     });
 }
 
-/// Two range deletes come, and are made one piece: a reader at a number misses one that it is to heed.
+/// Finds a range tombstone that a reader at its sequence number misses while two chunks are combined.
 #[test]
-fn a_range_delete_is_heeded_from_its_number_on() {
+fn range_tombstone_is_visible_from_its_sequence_number_on() {
     explore(None, || {
-        let memtable = filled(0);
+        let memtable = new_memtable(0);
         let published = Arc::new(AtomicU64::new(0));
         let (other, sees) = (Arc::clone(&memtable), Arc::clone(&published));
         let reader = spawn(move || {
             let read = sees.load(Ordering::Acquire);
-            let covering = other.covering(b"b", SeqNo(read)).map_or(0, |seq| seq.0);
+            let covering = other.newest_covering(b"b", SeqNo(read)).map_or(0, |seq| seq.0);
             assert_eq!(covering, read);
         });
         for seq in 1..=2 {
-            memtable.insert_span(b"a", Some(b"c"), SeqNo(seq));
+            memtable.insert_range_tombstone(b"a", Some(b"c"), SeqNo(seq));
             published.store(seq, Ordering::Release);
         }
         reader.join().unwrap();
     });
 }
 
-/// A folded value comes while the memtable is let go: its bytes stay counted for ever, or go twice.
+/// Finds bytes of a late folded value that are never released, or released twice.
 #[test]
-fn bytes_that_come_late_are_counted_once_or_not_at_all() {
+fn bytes_added_during_release_are_counted_once_or_not_at_all() {
     explore(None, || {
-        let memtable = filled(1);
+        let memtable = new_memtable(1);
         let before = memtable.bytes();
         let counted = Arc::new(AtomicUsize::new(0));
         let (other, counts) = (Arc::clone(&memtable), Arc::clone(&counted));
         let writer = spawn(move || {
-            if other.grow(5) {
+            if other.add_bytes(5) {
                 counts.store(5, Ordering::Relaxed);
             }
         });
-        let freed = memtable.free();
+        let released = memtable.release_bytes();
         writer.join().unwrap();
-        assert_eq!(freed, before + counted.load(Ordering::Relaxed) as u64);
-        assert_eq!(memtable.free(), 0);
+        assert_eq!(released, before + counted.load(Ordering::Relaxed) as u64);
+        assert_eq!(memtable.release_bytes(), 0);
     });
 }

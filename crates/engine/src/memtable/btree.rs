@@ -1,0 +1,449 @@
+//! The sorted entries of a memtable: an append-only B-link tree for one writer at a time and lock-free readers.
+//!
+//! Entries are in one growing array in insertion order. The nodes of the tree refer to them by number. A search reads
+//! three or four cache lines of one node per level. A skip list follows about twenty pointers in sequence, each a cache
+//! miss.
+//!
+//! - Entries are never moved or removed. A cursor stores the number of its entry.
+//! - A full node moves its upper half to a new right sibling, and then inserts that into its parent. A reader that arrives
+//!   before the parent is updated follows the link to the right sibling. Source: Lehman and Yao, "Efficient Locking for
+//!   Concurrent Operations on B-Trees", ACM TODS 6 (1981).
+//! - A reader repeats the search in a node that was split concurrently; see `btree_node.rs`.
+
+use std::cmp::Ordering as Order;
+
+use lsmx_base::coding::len_u64;
+use lsmx_base::key::{EntryKind, KeyPrefix, SeqNo};
+use lsmx_base::sync::{AtomicU32, Mutex, OnceLock, Ordering};
+
+use crate::memtable::arena::{Arena, CopiedEntry};
+use crate::memtable::btree_node::{NO_NODE, NodeSlot, Permutation, SLOTS, TreeNode};
+use crate::memtable::entry::{EntryMeta, MemtableEntry, entry_tag};
+use crate::memtable::stable_vec::StableVec;
+
+/// Entries of a segment, as a power of two: 14 KiB.
+const ENTRIES_BITS: u32 = 8;
+/// Nodes of a segment, as a power of two: 14 KiB.
+const NODES_BITS: u32 = 5;
+/// Bytes of an entry without key and value, including its share of the segment list.
+const ENTRY_BYTES: u64 = size_of::<OnceLock<MemtableEntry>>() as u64 + 1;
+/// Bytes of a node, including its share of the segment list.
+const NODE_BYTES: usize = size_of::<TreeNode>() + 1;
+/// A position in the order of entries to search for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SeekTarget<'a> {
+    pub(crate) prefix: KeyPrefix,
+    pub(crate) user_key: &'a [u8],
+    pub(crate) tag: u64,
+}
+
+impl<'a> SeekTarget<'a> {
+    /// Creates a target directly before the newest entry of `user_key` that is not newer than `seq`.
+    pub(crate) fn new(user_key: &'a [u8], seq: SeqNo) -> SeekTarget<'a> {
+        SeekTarget {
+            prefix: KeyPrefix::new(user_key),
+            user_key,
+            tag: entry_tag(seq, EntryKind::ValuePointer),
+        }
+    }
+}
+
+/// Number of an entry, and its position in a leaf with the state of the leaf at that time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TreePosition {
+    pub(crate) entry: u32,
+    leaf: u32,
+    position: usize,
+    permutation: Permutation,
+    splits: u32,
+}
+
+impl TreePosition {
+    fn to_search(self) -> NodeSearch {
+        let TreePosition { position, permutation, splits, .. } = self;
+        NodeSearch { position, permutation, splits, next: None }
+    }
+}
+
+/// Result of a search in one node.
+struct NodeSearch {
+    /// Number of slots before the target.
+    position: usize,
+    permutation: Permutation,
+    splits: u32,
+    /// Right sibling, if all slots of the node and no slot of the sibling are before the target.
+    next: Option<u32>,
+}
+
+/// State of the writer.
+#[derive(Debug)]
+struct TreeWriter {
+    arena: Arena,
+    /// Nodes from the root to a leaf, with the position in each.
+    path: Vec<(u32, usize)>,
+    node_count: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct BLinkTree {
+    entries: StableVec<OnceLock<MemtableEntry>, ENTRIES_BITS>,
+    nodes: StableVec<TreeNode, NODES_BITS>,
+    /// `NO_NODE` for an empty tree.
+    root: AtomicU32,
+    entry_count: AtomicU32,
+    /// Guards the state of the writer and serializes inserts.
+    writer: Mutex<TreeWriter>,
+}
+
+impl BLinkTree {
+    pub(crate) fn new() -> BLinkTree {
+        let writer = TreeWriter { arena: Arena::new(), path: Vec::new(), node_count: 0 };
+        BLinkTree {
+            entries: StableVec::new(),
+            nodes: StableVec::new(),
+            root: AtomicU32::new(NO_NODE),
+            entry_count: AtomicU32::new(0),
+            writer: Mutex::new(writer),
+        }
+    }
+
+    /// Returns the number of entries.
+    pub(crate) fn len(&self) -> u32 {
+        self.entry_count.load(Ordering::Acquire)
+    }
+
+    /// Returns an entry by a number that a search returned.
+    #[inline]
+    pub(crate) fn entry(&self, number: u32) -> &MemtableEntry {
+        // An entry is stored in the array before its number is stored in a node.
+        self.try_entry(number).expect("a node refers to existing entries")
+    }
+
+    #[inline]
+    fn try_entry(&self, number: u32) -> Option<&MemtableEntry> {
+        self.entries.get(number)?.get()
+    }
+
+    #[inline]
+    fn node(&self, number: u32) -> &TreeNode {
+        // A node is stored in the array before its number is stored in another node.
+        self.nodes.get(number).expect("a node refers to existing nodes")
+    }
+
+    /// Returns the root, unless the tree is empty.
+    #[inline]
+    fn root(&self) -> Option<u32> {
+        Some(self.root.load(Ordering::Acquire)).filter(|&root| root != NO_NODE)
+    }
+
+    /// Returns whether a slot is before a target. Compares the entry if the prefixes are equal. `None` if the slot is being
+    /// reused.
+    #[inline]
+    fn is_before(&self, node: &TreeNode, slot: usize, target: SeekTarget<'_>) -> Option<bool> {
+        match node.compare_prefix(slot, target.prefix) {
+            Order::Less => Some(true),
+            Order::Greater => Some(false),
+            Order::Equal => {
+                let entry = self.try_entry(node.entry(slot))?;
+                let order = entry.user_key().cmp(target.user_key);
+                Some(order.then(target.tag.cmp(&entry.tag())) == Order::Less)
+            }
+        }
+    }
+
+    /// Binary search for a target in a node.
+    #[inline]
+    fn search_node(&self, node: &TreeNode, target: SeekTarget<'_>) -> NodeSearch {
+        loop {
+            let splits = node.split_count();
+            let permutation = node.permutation();
+            let (mut low, mut high) = (0, permutation.len());
+            while low < high {
+                let middle = (low + high) / 2;
+                match self.is_before(node, permutation.slot(middle), target) {
+                    Some(true) => low = middle + 1,
+                    Some(false) => high = middle,
+                    // The slot is reused, so `is_unsplit_since` returns false.
+                    None => break,
+                }
+            }
+            if node.is_unsplit_since(splits) {
+                return NodeSearch { position: low, permutation, splits, next: None };
+            }
+        }
+    }
+
+    /// Searches the node and its right siblings, to which a split may have moved the target.
+    #[inline]
+    fn search_right(&self, number: &mut u32, target: SeekTarget<'_>) -> NodeSearch {
+        loop {
+            let node = self.node(*number);
+            let found = self.search_node(node, target);
+            if found.position < found.permutation.len() {
+                return found;
+            }
+            // All slots of this node are before the target. The first slot of the next node never changes, because smaller
+            // entries are inserted further left.
+            let Some(next) = node.next() else { return found };
+            if self.search_node(self.node(next), target).position == 0 {
+                return NodeSearch { next: Some(next), ..found };
+            }
+            *number = next;
+        }
+    }
+
+    /// Finds the leaf of a target, and the position in it.
+    fn descend(&self, target: SeekTarget<'_>) -> Option<(u32, NodeSearch)> {
+        let mut number = self.root()?;
+        loop {
+            let found = self.search_right(&mut number, target);
+            let node = self.node(number);
+            if node.level() == 0 {
+                return Some((number, found));
+            }
+            // The last child whose smallest entry is before the target, or the leftmost child.
+            let slot = found.permutation.slot(found.position.saturating_sub(1));
+            let child = node.child(slot);
+            if node.is_unsplit_since(found.splits) {
+                number = child;
+            }
+        }
+    }
+
+    /// Returns the entry at a position of a leaf, or the first one of the next leaf. `None` at the end of the tree, `Err` if
+    /// the leaf was split concurrently.
+    #[inline]
+    fn position_at(
+        &self,
+        leaf: u32,
+        found: &NodeSearch,
+        position: usize,
+    ) -> Result<Option<TreePosition>, ()> {
+        let node = self.node(leaf);
+        if position >= found.permutation.len() {
+            // Uses the sibling from the search, because a split may have inserted another one since.
+            return found.next.map_or(Ok(None), |next| self.first_of(next));
+        }
+        let entry = node.entry(found.permutation.slot(position));
+        if !node.is_unsplit_since(found.splits) {
+            return Err(());
+        }
+        let (permutation, splits) = (found.permutation, found.splits);
+        Ok(Some(TreePosition { entry, leaf, position, permutation, splits }))
+    }
+
+    fn first_of(&self, leaf: u32) -> Result<Option<TreePosition>, ()> {
+        let node = self.node(leaf);
+        let splits = node.split_count();
+        let permutation = node.permutation();
+        let found = NodeSearch { position: 0, permutation, splits, next: None };
+        self.position_at(leaf, &found, 0)
+    }
+
+    /// Finds the first entry at or after a target.
+    pub(crate) fn seek(&self, target: SeekTarget<'_>) -> Option<TreePosition> {
+        loop {
+            let (leaf, found) = self.descend(target)?;
+            if let Ok(position) = self.position_at(leaf, &found, found.position) {
+                return position;
+            }
+        }
+    }
+
+    /// Finds the last entry before a target.
+    pub(crate) fn seek_before(&self, target: SeekTarget<'_>) -> Option<TreePosition> {
+        loop {
+            let (leaf, found) = self.descend(target)?;
+            // Every leaf except the leftmost begins with an entry before the target.
+            let position = found.position.checked_sub(1)?;
+            if let Ok(position) = self.position_at(leaf, &found, position) {
+                return position;
+            }
+        }
+    }
+
+    /// Returns the first entry.
+    pub(crate) fn first(&self) -> Option<TreePosition> {
+        self.seek(SeekTarget { prefix: KeyPrefix([0, 0]), user_key: &[], tag: u64::MAX })
+    }
+
+    /// Returns the last entry.
+    pub(crate) fn last(&self) -> Option<TreePosition> {
+        let mut number = self.root()?;
+        loop {
+            let node = self.node(number);
+            let splits = node.split_count();
+            let permutation = node.permutation();
+            if let Some(next) = node.next() {
+                number = next;
+                continue;
+            }
+            let position = permutation.len().checked_sub(1)?;
+            if node.level() == 0 {
+                let found = NodeSearch { position, permutation, splits, next: None };
+                if let Ok(position) = self.position_at(number, &found, position) {
+                    return position;
+                }
+                continue;
+            }
+            let child = node.child(permutation.slot(position));
+            if node.is_unsplit_since(splits) {
+                number = child;
+            }
+        }
+    }
+
+    /// Returns an entry near the median; `None` for a tree of one leaf. There must be no concurrent insert.
+    pub(crate) fn middle_entry(&self) -> Option<&MemtableEntry> {
+        let root = self.node(self.root()?);
+        let permutation = root.permutation();
+        let slot = (root.level() > 0).then(|| permutation.slot(permutation.len() / 2))?;
+        Some(self.entry(root.entry(slot)))
+    }
+
+    /// Returns the next entry.
+    #[inline]
+    pub(crate) fn next(&self, at: TreePosition) -> Option<TreePosition> {
+        let node = self.node(at.leaf);
+        // Without an insert into the leaf, the next entry is in the next position.
+        if at.position + 1 < at.permutation.len()
+            && node.permutation() == at.permutation
+            && let Ok(position) = self.position_at(at.leaf, &at.to_search(), at.position + 1)
+        {
+            return position;
+        }
+        let mut target = self.entry(at.entry).target();
+        // The smallest target after the entry. Sequence numbers are at least 1, so the tag is not 0.
+        target.tag -= 1;
+        let mut leaf = at.leaf;
+        loop {
+            let found = self.search_right(&mut leaf, target);
+            if let Ok(position) = self.position_at(leaf, &found, found.position) {
+                return position;
+            }
+        }
+    }
+
+    /// Returns the previous entry.
+    #[inline]
+    pub(crate) fn prev(&self, at: TreePosition) -> Option<TreePosition> {
+        let node = self.node(at.leaf);
+        if at.position > 0
+            && node.permutation() == at.permutation
+            && let Ok(position) = self.position_at(at.leaf, &at.to_search(), at.position - 1)
+        {
+            return position;
+        }
+        self.seek_before(self.entry(at.entry).target())
+    }
+
+    /// Inserts an entry with a unique sequence number. Returns the number of allocated bytes.
+    pub(crate) fn insert(&self, user_key: &[u8], value: &[u8], meta: EntryMeta) -> u64 {
+        let mut writer = self.writer.lock();
+        let copied = writer.arena.copy(user_key, value);
+        self.link(&mut writer, copied, meta)
+    }
+
+    /// Like [`BLinkTree::insert`], for an entry that is in memory of an arena already.
+    pub(crate) fn insert_copied(&self, copied: CopiedEntry, meta: EntryMeta) -> u64 {
+        self.link(&mut self.writer.lock(), copied, meta)
+    }
+
+    fn link(&self, writer: &mut TreeWriter, copied: CopiedEntry, meta: EntryMeta) -> u64 {
+        let TreeWriter { path, node_count, .. } = writer;
+        let mut bytes = copied.allocated_bytes;
+        let entry = MemtableEntry::new(copied.data, copied.key_bytes, meta);
+        let number = self.entry_count.load(Ordering::Relaxed);
+        let cell = self.entries.get_or_grow(number).expect("it is the next entry");
+        // Numbers are assigned under the lock, so the cell is empty.
+        let _ = cell.set(entry);
+        let target = self.entry(number).target();
+        // An entry takes more than 64 bytes, so memory is exhausted before 2^32 entries.
+        self.entry_count
+            .store(number.checked_add(1).expect("memory is exhausted before"), Ordering::Release);
+        bytes += ENTRY_BYTES;
+        let nodes_before = *node_count;
+        let mut slot = NodeSlot { prefix: target.prefix, entry: number, child: NO_NODE };
+        let Some(root) = self.root() else {
+            let root = self.add_node(node_count, 0, NO_NODE, std::iter::once(slot));
+            self.root.store(root, Ordering::Release);
+            return bytes + len_u64(NODE_BYTES);
+        };
+        path.clear();
+        let mut node_number = root;
+        loop {
+            let node = self.node(node_number);
+            let found = self.search_node(node, target);
+            if node.level() == 0 {
+                path.push((node_number, found.position));
+                break;
+            }
+            // A right half of the child is inserted after the child.
+            let after_child = found.position.max(1);
+            path.push((node_number, after_child));
+            node_number = node.child(found.permutation.slot(after_child - 1));
+        }
+        let mut was_split = true;
+        while was_split && let Some((number, position)) = path.pop() {
+            match self.insert_slot(node_count, number, position, slot) {
+                Some(right) => slot = right,
+                None => was_split = false,
+            }
+        }
+        if was_split {
+            // The root was split, so the tree gets a new root.
+            let node = self.node(root);
+            let left = NodeSlot { child: root, ..node.slot(node.permutation().slot(0)) };
+            let level = node.level() + 1;
+            let root = self.add_node(node_count, level, NO_NODE, [left, slot].into_iter());
+            self.root.store(root, Ordering::Release);
+        }
+        bytes + u64::from(*node_count - nodes_before) * len_u64(NODE_BYTES)
+    }
+
+    /// Inserts a slot at a position of a node. Splits a full node and returns the slot of the new right node, which the
+    /// caller inserts into the parent.
+    fn insert_slot(
+        &self,
+        node_count: &mut u32,
+        number: u32,
+        position: usize,
+        slot: NodeSlot,
+    ) -> Option<NodeSlot> {
+        let node = self.node(number);
+        let permutation = node.permutation();
+        if permutation.len() < SLOTS {
+            node.insert(position, slot);
+            return None;
+        }
+        let next = node.next().unwrap_or(NO_NODE);
+        // An insert at the right end of the tree suggests ascending keys, so the full node stays full.
+        let at = if next == NO_NODE && position == SLOTS { SLOTS } else { SLOTS.div_ceil(2) };
+        let moved = (at..SLOTS).map(|position| node.slot(permutation.slot(position)));
+        let right = self.add_node(node_count, node.level(), next, moved);
+        let new = self.node(right);
+        if position > at || at == SLOTS {
+            new.insert(position - at, slot);
+        }
+        node.split_off(at, right);
+        if position <= at && at < SLOTS {
+            node.insert(position, slot);
+        }
+        Some(NodeSlot { child: right, ..new.slot(new.permutation().slot(0)) })
+    }
+
+    /// Adds a node with sorted slots. It is not reachable yet.
+    fn add_node(
+        &self,
+        node_count: &mut u32,
+        level: u32,
+        next: u32,
+        slots: impl Iterator<Item = NodeSlot>,
+    ) -> u32 {
+        let number = *node_count;
+        // The number fits, because there are fewer nodes than entries.
+        self.nodes.get_or_grow(number).expect("it is the next node").init(level, next, slots);
+        *node_count += 1;
+        number
+    }
+}

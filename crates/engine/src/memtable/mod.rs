@@ -1,0 +1,388 @@
+//! The memtable: sorted writes of one interval of sequence numbers.
+//!
+//! A merge operand can receive a *folded value* once after its insert: the value of its key at its sequence number.
+//! Readers and the flush then see the entry as a put or a delete, which hides older entries from readers at this or a
+//! later sequence number. Both representations give the same result, so no synchronization is needed.
+
+mod arena;
+mod btree;
+mod btree_node;
+mod entry;
+#[cfg(all(test, loom))]
+mod loom_models;
+mod range_tombstones;
+mod stable_vec;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use crate::cursor::Cursor;
+use crate::disposal::Disposal;
+use crate::error::Result;
+pub(crate) use arena::{Arena, CopiedEntry};
+use btree::{BLinkTree, SeekTarget, TreePosition};
+use entry::{EntryMeta, MemtableEntry, OPERAND_OVERHEAD_BYTES, OperandChain};
+use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
+use lsmx_base::range_tombstone::RangeTombstone;
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::{Arc, AtomicU64, Ordering};
+use lsmx_base::tombstone_index::TombstoneIndex;
+use range_tombstones::MemtableRangeTombstones;
+
+/// Flag in the byte count: the bytes are no longer part of the total of all memtables.
+const RELEASED: u64 = 1 << 63;
+
+/// Sorted writes of one keyspace in one interval of sequence numbers.
+///
+/// The commit pipeline inserts while readers read concurrently. A sealed memtable is flushed after its last insert has
+/// ended.
+pub(crate) struct Memtable {
+    tree: BLinkTree,
+    range_tombstones: MemtableRangeTombstones,
+    /// Number of bytes, with the flag [`RELEASED`].
+    bytes: AtomicU64,
+    /// Start of the interval. All writes of the keyspace from here on, up to the seal, are in this memtable.
+    first_seq: SeqNo,
+    /// Smallest sequence number announced for this memtable; `u64::MAX` if there is none. The commit leader sets it before
+    /// the WAL append, so that the segment is not deleted between append and insert.
+    first_announced: AtomicU64,
+    /// Write time of the first tombstone in microseconds; [`NO_TOMBSTONE`] without one.
+    first_tombstone_us: AtomicU64,
+    /// Frees the entries in the background after a drop.
+    disposal: Disposal,
+}
+
+/// Approximate overhead of an entry in bytes, including its share of tree nodes.
+pub(crate) const ENTRY_OVERHEAD_BYTES: u64 = 100;
+
+const NO_TOMBSTONE: u64 = u64::MAX;
+
+impl Memtable {
+    /// Creates an empty memtable for sequence numbers from `first_seq` on.
+    pub(crate) fn new(first_seq: SeqNo, disposal: &Disposal) -> Memtable {
+        Memtable {
+            tree: BLinkTree::new(),
+            range_tombstones: MemtableRangeTombstones::new(),
+            bytes: AtomicU64::new(0),
+            first_seq,
+            first_announced: AtomicU64::new(u64::MAX),
+            first_tombstone_us: AtomicU64::new(NO_TOMBSTONE),
+            disposal: disposal.clone(),
+        }
+    }
+
+    /// Records the write time of the first tombstone or range tombstone. Returns whether this call recorded it.
+    pub(crate) fn record_tombstone(&self, now_us: impl FnOnce() -> u64) -> bool {
+        if self.first_tombstone_us.load(Ordering::Relaxed) != NO_TOMBSTONE {
+            return false;
+        }
+        // There is one writer at a time, so a load and a store are enough.
+        self.first_tombstone_us.store(now_us().min(NO_TOMBSTONE - 1), Ordering::Relaxed);
+        true
+    }
+
+    /// Returns the write time of the first tombstone, in microseconds.
+    pub(crate) fn first_tombstone_us(&self) -> Option<u64> {
+        Some(self.first_tombstone_us.load(Ordering::Relaxed)).filter(|us| *us != NO_TOMBSTONE)
+    }
+
+    /// Returns the start of the interval of sequence numbers.
+    pub(crate) fn first_seq(&self) -> SeqNo {
+        self.first_seq
+    }
+
+    /// Announces a commit that starts at `seq` and writes to this memtable. Called in order of sequence numbers.
+    pub(crate) fn announce_commit(&self, seq: SeqNo) {
+        self.first_announced.fetch_min(seq.0, Ordering::Release);
+    }
+
+    /// Returns the smallest announced sequence number. The WAL is needed from there on.
+    pub(crate) fn first_announced(&self) -> Option<SeqNo> {
+        match self.first_announced.load(Ordering::Acquire) {
+            u64::MAX => None,
+            seq => Some(SeqNo(seq)),
+        }
+    }
+
+    /// Inserts an entry with a unique sequence number. Returns the number of added bytes.
+    pub(crate) fn insert(&self, user_key: &[u8], seq: SeqNo, kind: EntryKind, value: &[u8]) -> u64 {
+        if kind == EntryKind::Merge {
+            return self.insert_operand(user_key, seq, value, 0).0;
+        }
+        let bytes = self.tree.insert(user_key, value, EntryMeta { seq, kind, chain: None });
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        bytes
+    }
+
+    /// Like [`Memtable::insert`], for an entry that is in the memory of an arena already.
+    pub(crate) fn insert_copied(&self, copied: CopiedEntry, seq: SeqNo, kind: EntryKind) -> u64 {
+        if kind == EntryKind::Merge {
+            return self.insert(copied.key(), seq, kind, copied.payload());
+        }
+        let bytes = self.tree.insert_copied(copied, EntryMeta { seq, kind, chain: None });
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        bytes
+    }
+
+    /// Inserts a range tombstone. Returns the number of added bytes.
+    pub(crate) fn insert_range_tombstone(
+        &self,
+        start: &[u8],
+        end: Option<&[u8]>,
+        seq: SeqNo,
+    ) -> u64 {
+        let (start, end) = (Bytes::copy_from_slice(start), end.map(Bytes::copy_from_slice));
+        let bytes = self.range_tombstones.insert(start, end, seq);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        bytes
+    }
+
+    /// Returns the newest range tombstone that covers `user_key` for a reader at `snapshot`.
+    #[inline]
+    pub(crate) fn newest_covering(&self, user_key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
+        self.range_tombstones.newest_covering(user_key, snapshot)
+    }
+
+    /// Returns whether there are range tombstones.
+    pub(crate) fn has_range_tombstones(&self) -> bool {
+        !self.range_tombstones.is_empty()
+    }
+
+    /// Returns the indexes over all range tombstones.
+    pub(crate) fn tombstone_indexes(&self) -> Vec<Arc<TombstoneIndex>> {
+        self.range_tombstones.indexes()
+    }
+
+    /// Returns the range tombstones, each with one sequence number.
+    pub(crate) fn range_tombstones(&self) -> Vec<RangeTombstone> {
+        self.range_tombstones.to_vec()
+    }
+
+    /// Returns the smallest and the largest user key of the entries.
+    pub(crate) fn key_range(&self) -> Option<(Bytes, Bytes)> {
+        let (first, last) = (self.tree.first()?, self.tree.last()?);
+        let key = |at: TreePosition| self.tree.entry(at.entry).user_key_bytes();
+        Some((key(first), key(last)))
+    }
+
+    /// Returns a user key near the median of all; `None` for a small memtable.
+    pub(crate) fn middle_key(&self) -> Option<Bytes> {
+        self.tree.middle_entry().map(MemtableEntry::user_key_bytes)
+    }
+
+    /// Finds the newest entry of `user_key` that is not newer than `seq`.
+    fn find(&self, user_key: &[u8], seq: SeqNo) -> Option<(TreePosition, &MemtableEntry)> {
+        let at = self.tree.seek(SeekTarget::new(user_key, seq))?;
+        let entry = self.tree.entry(at.entry);
+        (entry.user_key() == user_key).then_some((at, entry))
+    }
+
+    /// Inserts a merge operand. Returns the number of added bytes, and whether the operands of the key should be folded.
+    ///
+    /// For the first operand of a key, `older_operands` is the assumed number of operands in older data.
+    pub(crate) fn insert_operand(
+        &self,
+        user_key: &[u8],
+        seq: SeqNo,
+        operand: &[u8],
+        older_operands: u32,
+    ) -> (u64, bool) {
+        let older = self.find(user_key, seq);
+        let chain = older.map_or_else(
+            || OperandChain::with_operands(older_operands),
+            |(_, older)| older.chain(),
+        );
+        let (chain, is_long) = chain.add_operand(operand.len());
+        let meta = EntryMeta { seq, kind: EntryKind::Merge, chain: Some(chain) };
+        let bytes = self.tree.insert(user_key, operand, meta) + OPERAND_OVERHEAD_BYTES;
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        (bytes, is_long)
+    }
+
+    /// Sets the folded value of a merge operand. `None` is a delete.
+    ///
+    /// Returns the bytes that the caller must add with [`Memtable::add_bytes`]; 0 if there is no such operand or it has a
+    /// folded value.
+    pub(crate) fn set_folded(&self, user_key: &[u8], seq: SeqNo, value: Option<Slice>) -> u64 {
+        match self.find(user_key, seq) {
+            Some((_, entry)) if entry.seq() == seq => {
+                entry.set_folded(value.map(Slice::into_bytes))
+            }
+            _ => 0,
+        }
+    }
+
+    /// Adds to the byte count. Returns false if the bytes were released already.
+    pub(crate) fn add_bytes(&self, bytes: u64) -> bool {
+        let counted = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| {
+            (old & RELEASED == 0).then_some(old + bytes)
+        });
+        counted.is_ok()
+    }
+
+    /// Releases the bytes from the total of all memtables and returns their number. Later calls return 0.
+    pub(crate) fn release_bytes(&self) -> u64 {
+        let bytes = self.bytes.fetch_or(RELEASED, Ordering::Relaxed);
+        if bytes & RELEASED == 0 { bytes } else { 0 }
+    }
+
+    /// Returns the approximate bytes in memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed) & !RELEASED
+    }
+
+    /// Returns the number of entries, without range tombstones.
+    pub(crate) fn entry_count(&self) -> u64 {
+        u64::from(self.tree.len())
+    }
+
+    /// Returns whether the memtable has neither entries nor range tombstones.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tree.len() == 0 && self.range_tombstones.is_empty()
+    }
+
+    /// Returns the newest entry of `user_key` that is not newer than `snapshot`.
+    pub(crate) fn get(
+        &self,
+        user_key: &[u8],
+        snapshot: SeqNo,
+    ) -> Option<(SeqNo, EntryKind, Slice)> {
+        let mut found = None;
+        self.visit_versions(user_key, snapshot, |seq, kind, value| {
+            found = Some((seq, kind, value));
+            false
+        });
+        found
+    }
+
+    /// Calls `visit` with the versions of `user_key` that are not newer than `snapshot`, newest first, until it returns
+    /// false. Returns whether it returned false.
+    pub(crate) fn visit_versions(
+        &self,
+        user_key: &[u8],
+        snapshot: SeqNo,
+        mut visit: impl FnMut(SeqNo, EntryKind, Slice) -> bool,
+    ) -> bool {
+        let mut found = self.find(user_key, snapshot);
+        while let Some((at, entry)) = found {
+            let folded = entry.is_folded();
+            let key = entry.internal_key(folded);
+            if !visit(key.seq, key.kind, Slice::new(entry.value_bytes(folded))) {
+                return true;
+            }
+            found = self.tree.next(at).map(|at| (at, self.tree.entry(at.entry)));
+            found = found.filter(|(_, entry)| entry.user_key() == user_key);
+        }
+        false
+    }
+
+    /// Returns a cursor over all entries. It may or may not see concurrent inserts.
+    pub(crate) fn cursor(self: &Arc<Memtable>) -> MemtableCursor {
+        MemtableCursor { memtable: Arc::clone(self), position: None, is_folded: false }
+    }
+}
+
+impl Drop for Memtable {
+    /// Frees the entries in the background, because the last owner may be a reader.
+    fn drop(&mut self) {
+        if !self.is_empty() {
+            let tree = std::mem::replace(&mut self.tree, BLinkTree::new());
+            let empty = MemtableRangeTombstones::new();
+            let range_tombstones = std::mem::replace(&mut self.range_tombstones, empty);
+            self.disposal.dispose((tree, range_tombstones));
+        }
+    }
+}
+
+impl fmt::Debug for Memtable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memtable")
+            .field("first_seq", &self.first_seq)
+            .field("entries", &self.tree.len())
+            .field("bytes", &self.bytes())
+            .finish()
+    }
+}
+
+/// A cursor over a memtable, which it keeps alive.
+pub(crate) struct MemtableCursor {
+    memtable: Arc<Memtable>,
+    position: Option<TreePosition>,
+    /// Whether the cursor shows the folded value of the entry. Decided when the cursor moves to the entry, so that kind and
+    /// value match.
+    is_folded: bool,
+}
+
+impl MemtableCursor {
+    fn position(&self) -> TreePosition {
+        // `Cursor` allows `key`, `value`, `next` and `prev` only while `valid()`.
+        self.position.expect("the cursor is valid")
+    }
+
+    fn entry(&self) -> &MemtableEntry {
+        self.memtable.tree.entry(self.position().entry)
+    }
+
+    fn set_position(&mut self, position: Option<TreePosition>) {
+        let entry = position.map(|at| self.memtable.tree.entry(at.entry));
+        self.is_folded = entry.is_some_and(MemtableEntry::is_folded);
+        self.position = position;
+    }
+}
+
+impl fmt::Debug for MemtableCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemtableCursor").field("valid", &self.valid()).finish()
+    }
+}
+
+impl Cursor for MemtableCursor {
+    fn valid(&self) -> bool {
+        self.position.is_some()
+    }
+
+    fn key(&self) -> InternalKey<'_> {
+        self.entry().internal_key(self.is_folded)
+    }
+
+    fn value(&self) -> &[u8] {
+        self.entry().value(self.is_folded)
+    }
+
+    fn value_slice(&self) -> Slice {
+        Slice::new(self.entry().value_bytes(self.is_folded))
+    }
+
+    fn first(&mut self) -> Result<()> {
+        self.set_position(self.memtable.tree.first());
+        Ok(())
+    }
+
+    fn last(&mut self) -> Result<()> {
+        self.set_position(self.memtable.tree.last());
+        Ok(())
+    }
+
+    fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
+        self.set_position(self.memtable.tree.seek(SeekTarget::new(user_key, seq)));
+        Ok(())
+    }
+
+    fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
+        self.set_position(self.memtable.tree.seek_before(SeekTarget::new(user_key, seq)));
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<()> {
+        self.set_position(self.memtable.tree.next(self.position()));
+        Ok(())
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        self.set_position(self.memtable.tree.prev(self.position()));
+        Ok(())
+    }
+}
