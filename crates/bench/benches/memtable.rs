@@ -4,15 +4,15 @@ use std::hint::black_box;
 
 use bytes::Bytes;
 use criterion::{BatchSize, Criterion};
-use lsmx::benching::Memtable;
+use lsmx::benching::BenchMemtable;
 
 use crate::data::{keys, value};
 
 /// What a memtable of 16 MiB holds.
 const ENTRIES: u64 = 70_000;
 
-fn filled(keys: &[Bytes], value: &Bytes) -> Memtable {
-    let memtable = Memtable::default();
+fn filled(keys: &[Bytes], value: &Bytes) -> BenchMemtable {
+    let memtable = BenchMemtable::default();
     for (seq, key) in (1..).zip(keys) {
         memtable.insert(key, seq, value);
     }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use criterion::{Criterion, Throughput};
-use lsmx::benching::{Memtable, merging};
+use lsmx::benching::{BenchMemtable, merging};
 use lsmx::cursor::Cursor;
 use lsmx::table::{ReadPurpose, TableCursor};
 
@@ -26,7 +26,7 @@ fn memtables(n: usize) -> Vec<Box<dyn Cursor>> {
     let value = Bytes::from(value());
     let keys = keys(ENTRIES);
     let one = |first: usize| {
-        let memtable = Memtable::default();
+        let memtable = BenchMemtable::default();
         for (seq, key) in (1..).zip(keys.iter().skip(first).step_by(n)) {
             memtable.insert(key, seq, &value);
         }

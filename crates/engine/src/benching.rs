@@ -16,15 +16,15 @@ use crate::table::{Table, index_blocks_with_keys};
 
 /// A memtable.
 #[derive(Debug)]
-pub struct Memtable(Arc<crate::memtable::Memtable>);
+pub struct BenchMemtable(Arc<crate::memtable::Memtable>);
 
-impl Default for Memtable {
-    fn default() -> Memtable {
-        Memtable(Arc::new(crate::memtable::Memtable::new(SeqNo(1), &Disposal::default())))
+impl Default for BenchMemtable {
+    fn default() -> BenchMemtable {
+        BenchMemtable(Arc::new(crate::memtable::Memtable::new(SeqNo(1), &Disposal::default())))
     }
 }
 
-impl Memtable {
+impl BenchMemtable {
     /// Inserts a put with this number.
     pub fn insert(&self, key: &[u8], seq: u64, value: &[u8]) {
         self.0.insert(key, SeqNo(seq), EntryKind::Put, value);

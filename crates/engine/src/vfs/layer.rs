@@ -74,15 +74,13 @@ impl FileHint {
 }
 
 /// A [`Vfs`] that forwards its calls to an inner one.
+#[expect(clippy::missing_errors_doc, reason = "errors of the inner file system are returned")]
 pub trait VfsLayer: fmt::Debug + Send + Sync + 'static {
     /// Returns the inner file system.
     fn inner(&self) -> &dyn Vfs;
 
     /// Makes one call; `forward` makes it on the inner file system. Runs for every call except
     /// [`Vfs::open_files_limit`]. `path` is the old name of a rename, and the existing name of a hard link.
-    ///
-    /// # Errors
-    /// Those of `forward`.
     fn intercept<T>(
         &self,
         call: VfsCall,
@@ -94,17 +92,11 @@ pub trait VfsLayer: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Opens a file, inside [`VfsLayer::intercept`].
-    ///
-    /// # Errors
-    /// Those of the inner file system.
     fn intercept_open(&self, mode: OpenMode, path: &Path) -> io::Result<Arc<dyn File>> {
         mode.open(self.inner(), path)
     }
 
     /// Locks a file by `lock`, inside [`VfsLayer::intercept`].
-    ///
-    /// # Errors
-    /// Those of `lock`.
     fn intercept_lock(
         &self,
         path: &Path,
@@ -187,15 +179,13 @@ impl<L: VfsLayer> Vfs for L {
 }
 
 /// A [`File`] that forwards its calls to an inner one.
+#[expect(clippy::missing_errors_doc, reason = "errors of the inner file are returned")]
 pub trait FileLayer: fmt::Debug + Send + Sync {
     /// Returns the inner file.
     fn inner(&self) -> &dyn File;
 
     /// Makes one call; `forward` makes it on the inner file. Runs for all calls except hints, and except those
     /// whose own method below is replaced.
-    ///
-    /// # Errors
-    /// Those of `forward`.
     fn intercept<T>(
         &self,
         call: VfsCall,
@@ -206,25 +196,16 @@ pub trait FileLayer: fmt::Debug + Send + Sync {
     }
 
     /// Makes a call of [`File::read_at`].
-    ///
-    /// # Errors
-    /// Those of the inner file.
     fn intercept_read(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         self.intercept(VfsCall::Read, || self.inner().read_at(buffer, offset))
     }
 
     /// Makes a call of [`File::append`].
-    ///
-    /// # Errors
-    /// Those of the inner file.
     fn intercept_append(&self, bytes: &[u8]) -> io::Result<()> {
         self.intercept(VfsCall::Append, || self.inner().append(bytes))
     }
 
     /// Makes a call of [`File::sync`].
-    ///
-    /// # Errors
-    /// Those of the inner file.
     fn intercept_sync(&self) -> io::Result<()> {
         self.intercept(VfsCall::Sync, || self.inner().sync())
     }

@@ -34,6 +34,7 @@ pub(crate) use resource_retry::{ReleaseResource, ResourceRetryVfs};
 /// A file system.
 ///
 /// Methods return the error of the operating system. The documentation lists errors that the engine depends on.
+#[expect(clippy::missing_errors_doc, reason = "each method can return any error of the system")]
 pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     /// Creates a file for appending and reading.
     ///
@@ -58,9 +59,6 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Renames a file. Replaces an existing file of the new name.
-    ///
-    /// # Errors
-    /// Those of the system.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Creates a second name for a file.
@@ -70,9 +68,6 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Removes a name. Open handles can still read the file.
-    ///
-    /// # Errors
-    /// Those of the system.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
     /// Creates one directory. Its parent must exist.
@@ -91,9 +86,6 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Returns the sorted names of the files and directories in a directory.
-    ///
-    /// # Errors
-    /// Those of the system.
     fn list(&self, path: &Path) -> io::Result<Vec<String>>;
 
     /// Returns whether the name exists. If that cannot be determined, returns an error.
@@ -114,9 +106,6 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Syncs the names in a directory to stable storage.
-    ///
-    /// # Errors
-    /// Those of the system.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
 
     /// Locks a file exclusively until the guard is dropped or the process ends. Creates the file if it is missing.
@@ -140,18 +129,13 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn LockGuard>>;
 }
 
-/// An open file.
+/// An open file. Methods return the error of the operating system.
+#[expect(clippy::missing_errors_doc, reason = "each method can return any error of the system")]
 pub trait File: fmt::Debug + Send + Sync {
     /// Reads at `offset` until `buffer` is full or the file ends. Returns the number of bytes read.
-    ///
-    /// # Errors
-    /// Those of the system.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 
     /// Appends all of `bytes`. After an error a part may have been appended.
-    ///
-    /// # Errors
-    /// Those of the system.
     fn append(&self, bytes: &[u8]) -> io::Result<()>;
 
     /// Syncs all appended bytes to stable storage, but not the name of the file.
@@ -162,15 +146,9 @@ pub trait File: fmt::Debug + Send + Sync {
     fn sync(&self) -> io::Result<()>;
 
     /// Returns the length in bytes.
-    ///
-    /// # Errors
-    /// Those of the system.
     fn len(&self) -> io::Result<u64>;
 
     /// Returns whether the file has no bytes.
-    ///
-    /// # Errors
-    /// Those of the system.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
