@@ -84,7 +84,8 @@ impl FilePicker {
                 order.rotate_left(self.first_after_cursor(shape, level, run).unwrap_or(0));
             }
             FilePicker::LeastOverlap | FilePicker::LeastOverlapGrandparent => {
-                let overlaps = files.overlaps(shape.runs_of(self.overlapped_level(shape, next)));
+                let below = shape.runs_of(self.overlapped_level(shape, next));
+                let overlaps = files.overlaps(0..files.len(), below);
                 order.sort_by_key(|&index| (files.overlap_cost(index, overlaps[index]), index));
             }
             _ => order.sort_by_key(|&index| (self.rank(&files[index]), index)),
@@ -92,7 +93,8 @@ impl FilePicker {
         order
     }
 
-    /// Returns the first index of [`FilePicker::order`], in linear time.
+    /// Returns the first index of [`FilePicker::order`]. Examines only files that have changed since the last
+    /// call.
     #[must_use]
     pub fn first(
         self,
@@ -108,7 +110,11 @@ impl FilePicker {
             FilePicker::LeastOverlap | FilePicker::LeastOverlapGrandparent => {
                 files.least_overlap(shape.runs_of(self.overlapped_level(shape, next)))
             }
-            _ => (0..files.len()).min_by_key(|&index| (self.rank(&files[index]), index)),
+            FilePicker::ColdestAccess => files.least_rank(0, |file| self.rank(file)),
+            FilePicker::ColdestWrite => files.least_rank(1, |file| self.rank(file)),
+            FilePicker::Oldest => files.least_rank(2, |file| self.rank(file)),
+            FilePicker::MostTombstones => files.least_rank(3, |file| self.rank(file)),
+            FilePicker::OldestTombstone => files.least_rank(4, |file| self.rank(file)),
         }
     }
 
@@ -160,7 +166,7 @@ impl FilePicker {
         let level = self.overlapped_level(shape, next);
         let overlaps = match self {
             FilePicker::LeastOverlap | FilePicker::LeastOverlapGrandparent => {
-                run.files.overlaps(shape.runs_of(level))
+                run.files.overlaps(0..run.files.len(), shape.runs_of(level))
             }
             _ => Vec::new(),
         };

@@ -48,7 +48,7 @@ pub enum Parameter {
     Ttl,
 }
 
-/// ParameterUnit of the values of a parameter.
+/// Unit of the values of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParameterUnit {
     /// A number without a unit.
