@@ -223,7 +223,7 @@ mod tests {
         let tombstones = build_index(&[tombstone("a", Some("z\0"), &[30])]);
         let pick = pick_delete_only(&shape, &tombstones, &[], |_| false);
         let job = pick.job.unwrap();
-        assert_eq!(job.to_string(), "drop L0{1}   why: range deletes cover it");
+        assert_eq!(job.to_string(), "drop L0{1}   why: covered by range tombstones");
         let shape = shape.apply(&job, Vec::new()).unwrap().shape;
         assert!(
             pick_delete_only(&shape, &tombstones, &[], |file| file.id == FileId(2)).job.is_none()
