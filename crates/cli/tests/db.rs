@@ -296,7 +296,7 @@ fn a_damaged_database_is_repaired_and_what_is_lost_is_told() {
     db(&path, "repair").fails(1, &["is not a database", "no such directory"]);
     let file = directory.path().join("file");
     fs::write(&file, "text").unwrap();
-    db(&file, "repair").fails(1, &["is not a database", "it is no directory"]);
+    db(&file, "repair").fails(1, &["is not a database", "it is not a directory"]);
     let records: String = (0..5_000).map(|key| format!("key{key:04}\tvalue{key}\n")).collect();
     db_with_input(&path, "import -", records.as_bytes()).ok();
     db(&path, "compact").ok();

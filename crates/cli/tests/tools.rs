@@ -129,10 +129,10 @@ fn where_no_database_is_every_verb_but_those_that_make_one_says_so() {
     for verb in verbs {
         db(&none, verb).fails(1, &["none is not a database: there is no such directory"]);
         db(&foreign, verb).fails(1, &["foreign is not a database"]);
-        db(&plain, verb).fails(1, &["plain", "it is no directory"]);
+        db(&plain, verb).fails(1, &["plain", "it is not a directory"]);
     }
     db(&foreign, "put k v").fails(1, &["foreign is not a database", "other files"]);
-    db(&plain, "put k v").fails(1, &["plain", "it is no directory"]);
+    db(&plain, "put k v").fails(1, &["plain", "it is not a directory"]);
     assert!(!none.exists() && !copy.exists());
     assert_eq!(files(&foreign, "").len(), 1);
 }

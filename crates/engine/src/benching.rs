@@ -7,7 +7,7 @@ use lsmx_base::sync::Arc;
 
 use crate::cache::{BlockCache, BlockCacheKind};
 use crate::cursor::Cursor;
-use crate::disposal::Disposal;
+use crate::deferred_drop::DeferredDrop;
 use crate::error::Result;
 use crate::format::data_block::{DataBlock, DataBlockBuilder, common_prefix};
 use crate::iter::merging_iter::MergingCursor;
@@ -20,7 +20,7 @@ pub struct BenchMemtable(Arc<crate::memtable::Memtable>);
 
 impl Default for BenchMemtable {
     fn default() -> BenchMemtable {
-        BenchMemtable(Arc::new(crate::memtable::Memtable::new(SeqNo(1), &Disposal::default())))
+        BenchMemtable(Arc::new(crate::memtable::Memtable::new(SeqNo(1), &DeferredDrop::default())))
     }
 }
 

@@ -1,27 +1,29 @@
-//! User code that the engine runs: listeners, merge operators, policies, operand stores.
+//! Context of threads that belong to the engine or run callbacks: listeners, merge operators, compaction
+//! policies and operand stores.
 //!
-//! A call that waits for background work never returns on a thread that this work needs. So each thread knows
-//! whether it belongs to the engine, or runs a callback of it at the moment: such calls fail there at once,
-//! writes do not wait for background work, and the drop of the last handle closes on another thread.
+//! A call that waits for background work would deadlock on a thread that this work needs. So each thread records
+//! its context. On a thread with a context such calls fail at once, writes do not wait for background work, and
+//! dropping the last handle closes the database on another thread.
 
+use std::any::Any;
 use std::cell::Cell;
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::thread_local;
 
 thread_local! {
-    static CONTEXT: Cell<Option<Context>> = const { Cell::new(None) };
+    static CONTEXT: Cell<Option<CallbackContext>> = const { Cell::new(None) };
 }
 
 thread_local! {
-    /// How many scopes hold events back on this thread.
-    static HOLDS: Cell<usize> = const { Cell::new(0) };
+    /// Number of scopes that defer events on this thread.
+    static DEFER_SCOPES: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Where a thread is that must not wait for background work.
+/// Context of a thread that must not wait for background work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Context {
-    /// A thread of the engine. Compaction policies and operand stores run here, among others.
+pub(crate) enum CallbackContext {
+    /// A thread of the engine. It runs compaction policies and operand stores, among others.
     EngineThread,
     /// [`EventListener::on_event`](crate::EventListener::on_event).
     Listener,
@@ -31,69 +33,77 @@ pub(crate) enum Context {
     MergeOperator,
 }
 
-impl Context {
+impl CallbackContext {
     fn as_str(self) -> &'static str {
         match self {
-            Context::EngineThread => "a thread of the engine",
-            Context::Listener => "an event listener",
-            Context::CompactionPolicy => "a compaction policy",
-            Context::MergeOperator => "a merge operator",
+            CallbackContext::EngineThread => "a thread of the engine",
+            CallbackContext::Listener => "an event listener",
+            CallbackContext::CompactionPolicy => "a compaction policy",
+            CallbackContext::MergeOperator => "a merge operator",
         }
     }
 }
 
-/// Marks the calling thread until it is dropped.
+/// Restores the previous context of the current thread when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Entered {
-    outer: Option<Context>,
+pub(crate) struct CallbackContextGuard {
+    outer: Option<CallbackContext>,
 }
 
-/// Marks the calling thread as being in this context.
-pub(crate) fn enter(context: Context) -> Entered {
-    // Without thread-locals the thread is ending, and no mark is needed.
+/// Sets the context of the current thread until the guard is dropped.
+pub(crate) fn enter(context: CallbackContext) -> CallbackContextGuard {
+    // If the thread locals are destroyed, the thread is ending and makes no more calls.
     let outer = CONTEXT.try_with(|current| current.replace(Some(context))).unwrap_or_default();
-    Entered { outer }
+    CallbackContextGuard { outer }
 }
 
-impl Drop for Entered {
+impl Drop for CallbackContextGuard {
     fn drop(&mut self) {
         let _ = CONTEXT.try_with(|current| current.set(self.outer));
     }
 }
 
-fn current() -> Option<Context> {
+fn current_context() -> Option<CallbackContext> {
     CONTEXT
         .try_with(Cell::get)
         .unwrap_or_default()
         .filter(|_| !failpoint::is_on(Failpoint::ReentryUnchecked))
 }
 
-/// Whether the calling thread must not wait for background work.
-pub(crate) fn is_inside() -> bool {
-    current().is_some()
+/// Returns whether the current thread must not wait for background work.
+pub(crate) fn has_context() -> bool {
+    current_context().is_some()
 }
 
-/// The context of the calling thread, such as `an event listener`, if it must not wait for background work.
-pub(crate) fn context() -> Option<&'static str> {
-    current().map(Context::as_str)
+/// Returns the name of the current thread's context, such as `an event listener`. Returns `None` if the
+/// thread may wait for background work.
+pub(crate) fn context_name() -> Option<&'static str> {
+    current_context().map(CallbackContext::as_str)
 }
 
-/// Begins a scope in which the calling thread delivers no events.
-pub(crate) fn hold_events() {
-    let _ = HOLDS.try_with(|holds| holds.set(holds.get() + 1));
+/// Starts a scope in which the current thread delivers no events.
+pub(crate) fn enter_defer_scope() {
+    let _ = DEFER_SCOPES.try_with(|scopes| scopes.set(scopes.get() + 1));
 }
 
-/// Ends such a scope; returns whether it was the outermost one.
-pub(crate) fn release_events() -> bool {
-    HOLDS
-        .try_with(|holds| {
-            holds.set(holds.get().saturating_sub(1));
-            holds.get() == 0
+/// Ends a scope of [`enter_defer_scope`]. Returns whether it was the outermost one.
+pub(crate) fn leave_defer_scope() -> bool {
+    DEFER_SCOPES
+        .try_with(|scopes| {
+            scopes.set(scopes.get().saturating_sub(1));
+            scopes.get() == 0
         })
         .unwrap_or(true)
 }
 
-/// Whether the calling thread delivers no events now.
-pub(crate) fn holds_events() -> bool {
-    HOLDS.try_with(Cell::get).unwrap_or(0) > 0
+/// Returns whether the current thread must not deliver events now.
+pub(crate) fn is_deferring_events() -> bool {
+    DEFER_SCOPES.try_with(Cell::get).unwrap_or(0) > 0
+}
+
+/// Returns the message of a caught panic.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "no message".to_owned())
 }

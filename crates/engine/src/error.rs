@@ -1,4 +1,4 @@
-//! What can go wrong, with the file, the offset and the cause.
+//! Errors of the engine, with file, offset and cause.
 //!
 //! The message of an [`Error`] is one line that ends with its causes, joined by `: `.
 //! [`source`](std::error::Error::source) returns the same causes to programs.
@@ -11,115 +11,118 @@ use std::sync::Arc;
 
 use lsmx_base::malformed::Malformed;
 
+use crate::callback::panic_message;
 use crate::merge_operator::MergeError;
-use crate::panics;
 
 /// Result of an operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error of the engine. Clones share the cause, so that every member of a failed commit group
-/// and every later write can be told the same.
+/// An error of the engine.
+///
+/// Clones share the cause: all members of a failed commit group, and all later writes, return the same
+/// error.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A call to the file system failed.
     #[error("cannot {action} {}: {}", path.display(), chain(&**source))]
     Io {
-        /// What was tried, such as `read` or `sync`.
+        /// Verb of the failed call, such as `read` or `sync`.
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: Arc<io::Error>,
     },
-    /// The bytes of a file are not what was written.
+    /// The bytes of a file differ from those that were written.
     #[error("{} is corrupt at byte {offset}: {source}", path.display())]
     Corrupt {
         /// The file.
         path: PathBuf,
         /// Offset in the file.
         offset: u64,
-        /// What is wrong there.
+        /// Reason why the bytes cannot be decoded.
         source: Malformed,
     },
-    /// A file that another file names is not there, or `CURRENT` of a directory that holds tables or commits.
+    /// A file that another file names does not exist, or a directory with tables or commits has no `CURRENT`.
     #[error("{} is missing, required by {}", path.display(), named_by.display())]
     Missing {
         /// The missing file.
         path: PathBuf,
-        /// The file that names it; of `CURRENT` the directory.
+        /// The file that names it. For `CURRENT`, the directory.
         named_by: PathBuf,
     },
-    /// The directory holds no database.
+    /// The directory contains no database.
     #[error("{} is not a database: {why}", path.display())]
     NotADatabase {
         /// The directory.
         path: PathBuf,
-        /// What is lacking.
+        /// Reason.
         why: &'static str,
     },
-    /// A repair cannot bring all keyspaces to the last commit before the damage of the log. Nothing was changed.
+    /// A repair cannot restore all keyspaces to the last commit before the damage in the WAL. It changed nothing.
     #[error(
-        "keyspace {keyspace:?} cannot go back to the last commit before the damage of the log, because {why}; \
+        "keyspace {keyspace:?} cannot be restored to the last commit before the damage in the WAL, because {why}; \
          repair without a common prefix"
     )]
     NoCommonPrefix {
         /// The keyspace.
         keyspace: String,
-        /// What is lacking.
+        /// Reason.
         why: &'static str,
     },
-    /// The file was written by a version that this one does not know.
-    #[error("{} has format version {found}, this build knows up to {supported}", path.display())]
+    /// The format version of the file is newer than this build supports.
+    #[error("{} has format version {found}, this build supports up to {supported}", path.display())]
     UnsupportedVersion {
         /// The file.
         path: PathBuf,
-        /// Version in the file.
+        /// Version of the file.
         found: u32,
-        /// Newest version this build reads.
+        /// Newest version that this build reads.
         supported: u32,
     },
-    /// Somebody else has the database open.
+    /// Another process or handle has opened the database.
     #[error("{} is locked by another owner", path.display())]
     Locked {
         /// The lock file.
         path: PathBuf,
     },
-    /// A write-path error made the database read-only; `resume()` tries again.
+    /// An error of the write path made the database read-only. `resume()` retries the failed work.
     #[error("the database is read-only after a write error: {cause}")]
     ReadOnly {
         /// The first error.
         #[source]
         cause: Arc<Error>,
     },
-    /// Work in the background has failed, such as a compaction, and this is the first write since. It was
-    /// not done; nothing stands in the way of the next one. The work is tried again after a pause, and the next
-    /// error of its kind is told once some has ended well in between.
-    #[error("{work}{} failed in the background; this write was not done, the next may be: {cause}", of_keyspace(keyspace.as_deref()))]
+    /// Background work, such as a compaction, has failed before this write. The write was not done.
+    ///
+    /// The error does not affect later writes. The engine repeats the work after a pause. It reports the next
+    /// error of this kind only after such work has succeeded in between.
+    #[error("{work}{} failed in the background; this write was not done, later writes may succeed: {cause}", of_keyspace(keyspace.as_deref()))]
     Background {
-        /// What failed: `compaction`, `collection`, `removal`, `delete-only compaction`.
+        /// Failed work: `compaction`, `collection`, `removal`, `delete-only compaction`.
         work: &'static str,
-        /// Name of the keyspace, where there is one.
+        /// Name of the keyspace, if the work belongs to one.
         keyspace: Option<String>,
-        /// Why.
+        /// Error of the work.
         #[source]
         cause: Arc<Error>,
     },
-    /// Background work panicked: a bug of the engine. What it was at is left as it was before.
+    /// Background work panicked. This is a bug of the engine. The work had no effect.
     #[error("background work panicked: {message}")]
     Panicked {
-        /// What the panic said.
+        /// Message of the panic.
         message: String,
     },
-    /// Code that the user supplied panicked. The panic ended only the call that the engine made of it.
+    /// Code of the user panicked. The panic ended only the engine's call of this code.
     #[error("{code} panicked: {message}")]
     UserPanic {
-        /// Whose code it was.
+        /// The code that panicked.
         code: UserCode,
-        /// The message of the panic.
+        /// Message of the panic.
         message: String,
     },
-    /// The process may open fewer files than the database needs. Nothing was changed.
+    /// The process can open fewer files than the database needs. Nothing was changed.
     #[error(
         "the database needs {needed} file descriptors, {available} are available: raise the limit of open files (ulimit -n)"
     )]
@@ -132,59 +135,65 @@ pub enum Error {
     /// The database has been closed.
     #[error("the database is closed")]
     Closed,
-    /// A key, value or batch is past a documented limit. Nothing of the write was done.
+    /// A key, value or batch exceeds a documented limit. The write was not done.
     #[error("{what} has {bytes} bytes, the limit is {limit}")]
     TooLarge {
-        /// What is too large: `key`, `value` or `batch`.
+        /// `key`, `value` or `batch`.
         what: &'static str,
-        /// Its bytes.
+        /// Size, in bytes.
         bytes: u64,
-        /// The limit.
+        /// Limit, in bytes.
         limit: u64,
     },
-    /// A write would have had to wait, and was asked not to.
+    /// A write that must not wait would have had to wait. It was not done.
     #[error("the write would wait for {cause}")]
     WouldWait {
-        /// What it would have waited for.
+        /// Event that the write would have waited for.
         cause: &'static str,
     },
-    /// A read that was to touch nothing but memory would have had to read a file, or would have gone
-    /// on for long. Nothing of it was counted; [`Keyspace::get`](crate::Keyspace::get) and its like
-    /// answer.
-    #[error("the answer is not in memory")]
+    /// A read that is restricted to memory would have had to read a file or would have taken long.
+    ///
+    /// The read is not counted in the metrics. [`Keyspace::get`](crate::Keyspace::get) and similar functions
+    /// return the result.
+    #[error("the result is not in memory")]
     WouldBlock,
-    /// The runtime of an asynchronous call was shut down before the call was done. A write may yet be
-    /// there, wholly.
-    #[error("the runtime was shut down before the call was done")]
+    /// The runtime of an asynchronous call was shut down before the call returned. A write may have been done,
+    /// completely or not at all.
+    #[error("the runtime was shut down before the call returned")]
     RuntimeEnded,
-    /// A call that may wait for background work was made on a thread which that work may need: a thread of the
-    /// engine, or one that runs a listener or a merge operator. Nothing was done.
+    /// A call that may wait for background work was made on a thread that this work may need. Nothing was done.
+    ///
+    /// Such threads are the threads of the engine and threads that run a listener or a merge operator.
     #[error(
         "{call} was called from {context} and might wait for itself; call it from a thread of your own"
     )]
     Reentrant {
-        /// The call, such as `flush`.
+        /// Name of the call, such as `flush`.
         call: &'static str,
-        /// Where it was made, such as `an event listener`.
+        /// Context of the thread, such as `an event listener`.
         context: &'static str,
     },
-    /// The deadline of a call passed while it waited. Of a write nothing was done. Other calls may have done a
-    /// part of their work, and end the device call that they are in.
+    /// The deadline of a call passed while it waited.
+    ///
+    /// A write was not done. Other calls may have done a part of their work, and complete their current device
+    /// call.
     #[error("the deadline passed while waiting for {cause}")]
     Deadline {
-        /// What it waited for.
+        /// Event that the call waited for.
         cause: &'static str,
     },
-    /// The deadline of a write passed when another thread had taken the write into a group of commits. The write
-    /// becomes visible, wholly, or fails, when the device calls of that group return. To learn which, read
-    /// what was written after a later write has returned.
+    /// The deadline of a write passed after another thread had added the write to its commit group.
+    ///
+    /// The write takes effect completely or fails when the device calls of that group return. To determine the
+    /// result, read the written keys after a later write has returned.
     #[error("the deadline passed while waiting for {cause}; the write may still be done")]
     Undecided {
-        /// What it waited for.
+        /// Event that the write waited for.
         cause: &'static str,
     },
-    /// A guarded key was written after the caller read it, or a range delete covers it since. Nothing of
-    /// the batch was done. The caller reads again and decides anew.
+    /// A guarded key was written or range-deleted after the caller read it. The batch was not done.
+    ///
+    /// The caller reads the key again and retries.
     #[error(
         "{} was written after sequence number {read}: read it again and retry",
         key_in(key, keyspace)
@@ -197,11 +206,13 @@ pub enum Error {
         /// The sequence number of the guard.
         read: u64,
     },
-    /// A guard names a sequence number that is older than the known history of its keyspace, so whether
-    /// it holds cannot be decided. Nothing of the batch was done. The caller reads again and retries. The
-    /// history covers at least the memtables, and begins anew when the database is opened.
+    /// A guard has a sequence number that is older than the write history of its keyspace, so the guard cannot
+    /// be checked. The batch was not done.
+    ///
+    /// The caller reads the key again and retries. The history covers at least the memtables. It is empty
+    /// after an open.
     #[error(
-        "whether {} was written after sequence number {read} is not known any more: read it again and retry",
+        "the history does not show whether {} was written after sequence number {read}: read it again and retry",
         key_in(key, keyspace)
     )]
     GuardUnknown {
@@ -212,30 +223,33 @@ pub enum Error {
         /// The sequence number of the guard.
         read: u64,
     },
-    /// A keyspace was asked to merge, or to show merged operands, and was not given the operator
-    /// that knows how. Its other keys are read as ever.
+    /// An operation needs the merge operator of the keyspace, which was opened without it.
+    ///
+    /// Keys without merge operands can be read.
     #[error("keyspace {keyspace:?} has no merge operator: it was opened without {}", operator.as_deref().unwrap_or("one"))]
     NoMergeOperator {
         /// The keyspace.
         keyspace: String,
-        /// Name of the operator it was given before, if there was one.
+        /// Name of the operator of an earlier open, if there was one.
         operator: Option<String>,
     },
-    /// The operand store of a keyspace was not given, or could not be opened. The keyspace cannot be read or
-    /// written until [`Db::keyspace`](crate::Db::keyspace) is called with the store; other keyspaces work.
+    /// The operand store of a keyspace was not passed to the open, or could not be opened.
+    ///
+    /// The keyspace cannot be read or written until [`Db::keyspace`](crate::Db::keyspace) is called with the
+    /// store. Other keyspaces are not affected.
     #[error("keyspace {keyspace:?} has no operand store {store:?}: {}", unopened(cause.as_deref()))]
     NoOperandStore {
         /// The keyspace.
         keyspace: String,
         /// Name of the store.
         store: String,
-        /// Why the store could not be opened; `None` if it was not given.
+        /// Error of opening the store, or `None` if the store was not passed.
         #[source]
         cause: Option<Arc<Error>>,
     },
-    /// A keyspace has a custom compaction policy and was opened without it.
+    /// A keyspace with a custom compaction policy was opened without it.
     #[error(
-        "keyspace {keyspace:?} was opened without its compaction policy {policy:?}: give it, or set another one"
+        "keyspace {keyspace:?} was opened without its compaction policy {policy:?}: pass it, or set another one"
     )]
     NoCompactionPolicy {
         /// The keyspace.
@@ -243,150 +257,154 @@ pub enum Error {
         /// Name of the policy.
         policy: String,
     },
-    /// An operand store broke the terms between it and the tree. What it wanted was not done.
+    /// An operand store violated the contract of its trait. The operation was not done.
     #[error("operand store {store:?} of keyspace {keyspace:?} {wrong}")]
     OperandStoreMistake {
         /// The keyspace.
         keyspace: String,
         /// Name of the store.
         store: String,
-        /// What it did.
+        /// Description of the violation.
         wrong: &'static str,
     },
-    /// Snapshots are held that see what is to change for all of them.
-    #[error("snapshots are held that {what} would change")]
+    /// The operation would change the view of open snapshots.
+    #[error("{what} would change the view of open snapshots")]
     SnapshotsHeld {
-        /// What was to be done.
+        /// The operation.
         what: &'static str,
     },
-    /// The operands of a key do not fold; other keys are read as ever. A put or a delete of the key
-    /// makes it readable again.
+    /// The merge operator failed to combine the operands of a key.
+    ///
+    /// Other keys are not affected. A put or a delete of the key makes it readable again.
     #[error("cannot merge {}: {why}", key_in(key, keyspace))]
     MergeFailed {
         /// The keyspace.
         keyspace: String,
         /// The key.
         key: Vec<u8>,
-        /// What the operator said.
+        /// Error of the operator.
         #[source]
         why: MergeError,
     },
-    /// There is no keyspace of this name.
+    /// No keyspace has this name.
     #[error("there is no keyspace {name:?}")]
     UnknownKeyspace {
-        /// The name asked for.
+        /// The requested name.
         name: String,
     },
-    /// The keyspace of this handle was dropped. One of the same name that was made since is another.
+    /// The keyspace of this handle was dropped. A newer keyspace with the same name is a different one.
     #[error("keyspace {name:?} was dropped")]
     KeyspaceDropped {
-        /// Its name.
+        /// Name of the keyspace.
         name: String,
     },
-    /// A custom compaction policy picked a job that breaks a rule. The job was not begun; the policy may
-    /// pick again after a pause.
-    #[error("policy {policy} picked a job that breaks a rule: {job}")]
+    /// A custom compaction policy picked an invalid job. The job was not started.
+    ///
+    /// The policy may pick another job after a pause.
+    #[error("policy {policy} picked an invalid job: {job}")]
     PolicyMistake {
         /// Name of the policy.
         policy: String,
         /// The job, on one line.
         job: String,
-        /// The rule.
+        /// The violated rule.
         #[source]
         rule: Arc<JobRule>,
     },
-    /// A custom compaction policy stops writes and picks no job, so that nothing would ever release them.
+    /// A custom compaction policy stops writes but picks no job, so that the writes would never continue.
     #[error(
-        "policy {policy} of keyspace {keyspace:?} stops writes and picks no job for this tree: {shape}; set another policy"
+        "policy {policy} of keyspace {keyspace:?} stops writes but picks no job for this tree: {shape}; set another policy"
     )]
     PolicyStalled {
         /// The keyspace.
         keyspace: String,
         /// Name of the policy.
         policy: String,
-        /// Runs, files and bytes of each level that holds something, on one line.
+        /// Runs, files and bytes of each non-empty level, on one line.
         shape: String,
     },
-    /// The jobs that a keyspace's policy wants need a file that cannot be read. Writes continue while
-    /// other runs of L0 can be merged; this is what they fail with once none can, and what
-    /// [`Db::wait_idle`](crate::Db::wait_idle) returns. [`Db::health`](crate::Db::health) lists all such
-    /// files.
+    /// The jobs of a keyspace's policy need a file that cannot be read.
+    ///
+    /// Writes continue while other runs of L0 can be merged. After that, writes and
+    /// [`Db::wait_idle`](crate::Db::wait_idle) return this error. [`Db::health`](crate::Db::health) lists
+    /// all unreadable files.
     #[error("compaction of keyspace {keyspace:?} is blocked by {}, which cannot be read: restore the file or its device and call resume(), or close the database and repair it: {cause}", file.display())]
     CompactionBlocked {
         /// The keyspace.
         keyspace: String,
         /// The quarantined file.
         file: PathBuf,
-        /// Why it cannot be read.
+        /// Error of the read.
         #[source]
         cause: Arc<Error>,
     },
-    /// The policy that was asked for cannot rule a database.
+    /// The requested policy is not usable for a database.
     #[error(transparent)]
     Policy(lsmx_compaction::Error),
-    /// The default keyspace is there as long as the database.
+    /// The default keyspace cannot be dropped.
     #[error("the default keyspace cannot be dropped")]
     DefaultKeyspace,
-    /// The database was opened for reading only.
+    /// The database was opened in read-only mode.
     #[error("the database was opened read-only")]
     OpenedReadOnly,
-    /// What is to be made would stand where something is already.
-    #[error("{} is there and is not an empty directory", path.display())]
+    /// The target path exists and is not an empty directory.
+    #[error("{} exists and is not an empty directory", path.display())]
     TargetNotEmpty {
-        /// The path that was named.
+        /// The target path.
         path: PathBuf,
     },
-    /// An output would have, or lie below, the name of an engine file in a database directory.
+    /// An output path is that of an engine file in a database directory, or below such a path.
     #[error("{} has the name of an engine file in a database directory, choose another path", path.display())]
     OutputInDatabase {
-        /// The path that was named.
+        /// The output path.
         path: PathBuf,
     },
-    /// A handle of another database was used.
+    /// The keyspace handle belongs to another database.
     #[error("keyspace {name:?} belongs to another database")]
     ForeignKeyspace {
-        /// Its name.
+        /// Name of the keyspace.
         name: String,
     },
-    /// Two options contradict each other, or one contradicts what is on disk.
+    /// Two options contradict each other, or an option contradicts the state on disk.
     #[error("option {first} contradicts {second}: {why}")]
     Contradiction {
         /// One option with its value.
         first: String,
-        /// The other, with its value.
+        /// The other option or the state, with its value.
         second: String,
-        /// Why they do not go together.
+        /// Reason.
         why: &'static str,
     },
     /// An option has a value outside its range.
     #[error("option {name} is {value}, must be {must}")]
     InvalidOption {
-        /// The option.
+        /// Name of the option.
         name: &'static str,
-        /// Its value.
+        /// Invalid value.
         value: String,
-        /// What it must be.
+        /// Description of the valid values.
         must: &'static str,
     },
-    /// Entries for a table came out of order. Nothing of the table may be used.
-    #[error("entries for {} came out of order", path.display())]
+    /// Entries were not added to a table in ascending order. The table must not be used.
+    #[error("entries for {} are out of order", path.display())]
     OutOfOrder {
-        /// The table that was being written.
+        /// The table.
         path: PathBuf,
     },
-    /// A table was finished without any entry or range tombstone.
-    #[error("nothing was written to {}", path.display())]
+    /// A table was finished without entries and range tombstones.
+    #[error("no entries were added to {}", path.display())]
     EmptyTable {
-        /// The table that was being written.
+        /// The table.
         path: PathBuf,
     },
-    /// A compaction policy returned a job that does not fit the tree.
-    #[error("compaction job refused: {}", chain(.0))]
+    /// A compaction policy returned a job that does not match the tree.
+    #[error("invalid compaction job: {}", chain(.0))]
     Compaction(#[from] lsmx_compaction::Error),
 }
 
-/// Returns the message of an error and those of its causes as one line, joined by `: `. A cause is left out if
-/// the message before it ends with it already, as that of an [`Error`] does.
+/// Returns the messages of an error and its causes as one line, joined by `: `.
+///
+/// Omits a cause if the message before it already ends with it, as the message of an [`Error`] does.
 #[must_use]
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut line = error.to_string();
@@ -402,12 +420,12 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     line
 }
 
-/// Names a key in a message, by at most its first 64 bytes.
+/// Formats a key for a message. Includes at most its first 64 bytes.
 fn key_in(key: &[u8], keyspace: &str) -> String {
     format!("key \"{}\" of keyspace {keyspace:?}", key[..key.len().min(64)].escape_ascii())
 }
 
-/// Why an operand store is not open, and what the caller can do.
+/// Describes why an operand store is not open, and the action for the caller.
 fn unopened(cause: Option<&Error>) -> String {
     match cause {
         None => "open the keyspace with the store".to_owned(),
@@ -415,27 +433,29 @@ fn unopened(cause: Option<&Error>) -> String {
     }
 }
 
-/// A rule that a job of a compaction policy must keep.
+/// A rule for the jobs of a compaction policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobRule {
-    /// Only a policy that says so may drop data that was not deleted.
+    /// Only a policy whose `can_drop_data()` is true may drop data that was not deleted.
     #[error("it drops data, and can_drop_data() of the policy is false")]
     DropsData,
-    /// A job takes no file that is busy, and does not write into the range of a running job.
-    #[error("it collides with a running job")]
+    /// A job must not use a busy file and must not write to the key range of a running job.
+    #[error("it conflicts with a running job")]
     Busy,
-    /// The inputs are in the tree, newest first, and nothing older comes to stand above something newer.
+    /// The inputs must be in the tree, newest first, and the outputs must not precede newer data.
     #[error(transparent)]
     Shape(lsmx_compaction::Error),
 }
 
-/// Code that users supply and the engine calls.
+/// Code of the user that the engine calls.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UserCode {
-    /// The [`Vfs`](crate::vfs::Vfs) of the database or one of its files. The error of the call that panicked is
-    /// [`Error::Io`], which names the file; its source is an [`std::io::Error`] that holds the [`Error::UserPanic`].
+    /// The [`Vfs`](crate::vfs::Vfs) of the database or one of its files.
+    ///
+    /// The failed call returns [`Error::Io`] with the file name. Its source is a [`std::io::Error`] that contains
+    /// the [`Error::UserPanic`].
     #[error("the file system")]
     FileSystem,
     /// A compaction policy, by name.
@@ -446,7 +466,7 @@ pub enum UserCode {
     OperandStore(String),
 }
 
-/// As part of a message: whose work it was.
+/// Formats the keyspace of background work for a message.
 fn of_keyspace(name: Option<&str>) -> String {
     name.map_or_else(String::new, |name| format!(" of keyspace {name:?}"))
 }
@@ -463,37 +483,40 @@ impl Error {
         }
     }
 
-    /// The error for a caught panic of the engine, or of user code if [`Error::rethrow`] passed it on.
-    pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Error {
+    /// Converts a caught panic of the engine. Returns the original error if the panic is from
+    /// [`Error::resume_panic`].
+    pub(crate) fn from_panic(panic: &(dyn Any + Send)) -> Error {
         match panic.downcast_ref::<Error>() {
             Some(known) => known.clone(),
-            None => Error::Panicked { message: panics::message(panic) },
+            None => Error::Panicked { message: panic_message(panic) },
         }
     }
 
-    /// Calls user code. A panic in it is returned as [`Error::UserPanic`].
+    /// Calls user code. Returns [`Error::UserPanic`] if it panics.
     pub(crate) fn catch_user<T>(
         code: impl FnOnce() -> UserCode,
         call: impl FnOnce() -> T,
     ) -> Result<T> {
-        // The engine passes shared references and plain values, and reads nothing that the call has left unfinished.
+        // Unwind safety: the engine passes shared references and plain values, and reads no state that the call
+        // may have left incomplete.
         catch_unwind(AssertUnwindSafe(call)).map_err(|panic| match panic.downcast_ref::<Error>() {
             Some(known) => known.clone(),
-            None => Error::UserPanic { code: code(), message: panics::message(&*panic) },
+            None => Error::UserPanic { code: code(), message: panic_message(&*panic) },
         })
     }
 
-    /// Goes on with a panic of user code where the caller takes no error; [`Error::panicked`] recognises it.
-    pub(crate) fn rethrow(self) -> ! {
+    /// Continues a panic of user code where the caller cannot return an error. [`Error::from_panic`] converts it
+    /// back.
+    pub(crate) fn resume_panic(self) -> ! {
         resume_unwind(Box::new(self))
     }
 
-    /// Whether user code panicked, rather than the engine.
+    /// Returns whether user code panicked.
     pub(crate) fn is_user_panic(&self) -> bool {
         matches!(self, Error::UserPanic { .. })
     }
 
-    /// The file or directory that it is about, if it is about one.
+    /// Returns the file or directory that the error concerns, if there is one.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match self {
@@ -513,18 +536,18 @@ impl Error {
         }
     }
 
-    /// A failed call on a file in the directory of a database: where that is no directory, it is no
-    /// database.
-    pub(crate) fn inside(action: &'static str, path: &Path, source: io::Error) -> Error {
+    /// Creates the error of a failed call on a file in a database directory. The error is
+    /// [`Error::NotADatabase`] if the parent is not a directory.
+    pub(crate) fn io_in_database(action: &'static str, path: &Path, source: io::Error) -> Error {
         match path.parent() {
             Some(dir) if source.kind() == io::ErrorKind::NotADirectory => {
-                Error::NotADatabase { path: dir.to_owned(), why: "it is no directory" }
+                Error::NotADatabase { path: dir.to_owned(), why: "it is not a directory" }
             }
             _ => Error::io(action, path, source),
         }
     }
 
-    /// A failed call to the file system.
+    /// Creates the error of a failed file system call.
     pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> Error {
         Error::Io { action, path: path.to_owned(), source: Arc::new(source) }
     }
@@ -534,7 +557,7 @@ impl Error {
 mod tests {
     use super::*;
 
-    /// The message and those of all causes, each cause as its own message has it.
+    /// Returns the messages of an error and of all its causes.
     fn messages(error: &dyn std::error::Error) -> Vec<String> {
         std::iter::successors(Some(error), |error| error.source())
             .map(ToString::to_string)
@@ -571,7 +594,7 @@ mod tests {
             for cause in &messages[1..] {
                 assert!(messages[0].ends_with(&format!(": {cause}")), "{messages:?}");
             }
-            assert_eq!(chain(&error), messages[0], "a cause is printed twice");
+            assert_eq!(chain(&error), messages[0], "no cause is printed twice");
         }
         let read_only = Error::ReadOnly { cause: Arc::new(io()) };
         let text =
@@ -579,7 +602,7 @@ mod tests {
         assert_eq!(read_only.to_string(), text);
     }
 
-    /// A cause that does not print its own causes.
+    /// An error whose message does not include its causes.
     #[derive(Debug, thiserror::Error)]
     #[error("outer")]
     struct Outer(#[source] io::Error);

@@ -1,4 +1,4 @@
-//! What happens in the background, told to a listener; every event prints as one line.
+//! Events of background work for a listener. Each event prints as one line.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,127 +10,131 @@ use crate::env::ClockReport;
 use crate::error::Error;
 use crate::wal::RecoveryReport;
 
-/// Receives events, on the threads on which they happen.
+/// Receives events on the threads on which they occur.
 ///
-/// The thread continues only when the call returns, so be short. No lock of the engine is held, and a thread that
-/// leads commits has handed its lead on. A listener may read. A write that would have to wait for a flush or a
-/// compaction fails with [`Error::WouldWait`]. `flush`, `wait_idle`, `compact_range`, `checkpoint`, `resume`,
-/// `drop_keyspace`, `operands_to_tree` and `close` fail with [`Error::Reentrant`], because they might wait for the
-/// very thread that calls them; call them from a thread of your own. If the last handle is dropped in a listener,
-/// another thread closes the database. A panic in a listener is caught and has no effect on the engine.
+/// The thread continues after the call returns, so the call should be short. The thread holds no lock of the engine
+/// and does not lead a commit group.
+///
+/// A listener may read. A write fails with [`Error::WouldWait`] if it would have to wait for a flush or a
+/// compaction. `flush`, `wait_idle`, `compact_range`, `checkpoint`, `resume`, `drop_keyspace`, `operands_to_tree` and
+/// `close` fail with [`Error::Reentrant`], because they might wait for the thread of the listener. Call them from a
+/// thread of your own.
+///
+/// If a listener drops the last handle, another thread closes the database. A panic in a listener is caught and
+/// has no effect on the engine.
 pub trait EventListener: Send + Sync {
-    /// Something happened.
+    /// Handles an event.
     fn on_event(&self, event: &Event);
 }
 
-/// A flush begins.
+/// Start of a flush.
 #[derive(Clone, Debug)]
 pub struct FlushBegin {
     /// Name of the keyspace.
     pub keyspace: String,
-    /// Bytes of the memtable in memory.
+    /// Memory usage of the memtable, in bytes.
     pub memtable_bytes: u64,
 }
 
-/// A compaction job begins.
+/// Start of a compaction job.
 #[derive(Clone, Debug)]
 pub struct CompactionBegin {
     /// Name of the keyspace.
     pub keyspace: String,
-    /// The job as the policy gave it.
+    /// The job that the policy picked.
     pub job: Job,
-    /// Bytes of whole input files.
+    /// Total size of the input files, in bytes.
     pub input_bytes: u64,
 }
 
-/// What led a policy to a job.
+/// Explanation of a policy's decision for a job.
 #[derive(Clone, Debug)]
 pub struct Decision {
     /// Name of the keyspace.
     pub keyspace: String,
-    /// Name of its policy.
+    /// Name of the policy.
     pub policy: String,
-    /// Scores, candidates, and the job that was picked.
+    /// Scores, candidates, and the picked job.
     pub explanation: Explanation,
 }
 
-/// A memtable became a sorted run in L0.
+/// End of a flush: a memtable became a sorted run in L0.
 #[derive(Clone, Debug)]
 pub struct FlushEnd {
     /// Name of the keyspace.
     pub keyspace: String,
-    /// The new file; none if everything in the memtable was shadowed.
+    /// The new file, or `None` if the memtable had no visible entry.
     pub output: Option<FileId>,
-    /// Entries in the new file.
+    /// Number of entries in the new file.
     pub entries: u64,
-    /// Bytes of the new file.
+    /// Size of the new file, in bytes.
     pub written_bytes: u64,
-    /// Time it took, in microseconds.
+    /// Duration, in microseconds.
     pub elapsed_us: u64,
 }
 
-/// A compaction job became part of the tree.
+/// End of a compaction job: its outputs are part of the tree.
 #[derive(Clone, Debug)]
 pub struct CompactionEnd {
     /// Name of the keyspace.
     pub keyspace: String,
-    /// The job as the policy gave it.
+    /// The job that the policy picked.
     pub job: Job,
-    /// Files it made.
+    /// Output files.
     pub outputs: Vec<FileId>,
-    /// Bytes of whole input files.
+    /// Total size of the input files, in bytes.
     pub read_bytes: u64,
-    /// Bytes of output files.
+    /// Total size of the output files, in bytes.
     pub written_bytes: u64,
-    /// Entries read.
+    /// Number of entries read.
     pub entries_read: u64,
-    /// Entries written.
+    /// Number of entries written.
     pub entries_written: u64,
-    /// Ranges of keys that it was divided into; 1 if it was not.
+    /// Number of subcompactions; 1 if the job was not split.
     pub parts: usize,
-    /// Bytes of the files that left the tree: the inputs, but for those of a trivial move.
+    /// Total size of the input files that left the tree, in bytes. 0 for a trivial move.
     pub released_bytes: u64,
-    /// Tombstones in the inputs, unless they were moved.
+    /// Number of tombstones in the inputs. 0 for a trivial move.
     pub tombstones_read: u64,
-    /// Tombstones in the outputs.
+    /// Number of tombstones in the outputs.
     pub tombstones_written: u64,
-    /// When the oldest tombstone of the inputs was written, in microseconds of the database's clock.
+    /// Write time of the oldest tombstone in the inputs, in microseconds of the database clock.
     pub oldest_tombstone_us: Option<u64>,
-    /// From the pick to the end of the manifest edit, in microseconds.
+    /// Duration from the pick to the end of the manifest edit, in microseconds.
     pub elapsed_us: u64,
-    /// Time of all threads that worked on it, in microseconds; with one part that is `elapsed_us`.
+    /// Total time of all threads of the job, in microseconds. Without subcompactions it equals `elapsed_us`.
     pub thread_us: u64,
-    /// Processor time in `thread_us`; the rest they waited, for files mostly. 0 on a driven clock.
+    /// Processor time within `thread_us`. The rest is waiting, mostly for files. 0 with a simulated clock.
     pub cpu_us: u64,
-    /// When it ended, in microseconds of the database's clock.
+    /// End time, in microseconds of the database clock.
     pub ended_us: u64,
 }
 
-/// An operand store was collected.
+/// End of a collection: operands of an operand store moved to the tree.
 #[derive(Clone, Debug)]
 pub struct OperandsCollected {
     /// Name of the keyspace.
     pub keyspace: String,
-    /// Entries that came to the tree.
+    /// Number of entries added to the tree.
     pub entries: u64,
-    /// Bytes of their files.
+    /// Size of the new files, in bytes.
     pub written_bytes: u64,
-    /// Time it took, in microseconds.
+    /// Duration, in microseconds.
     pub elapsed_us: u64,
 }
 
-/// A file that background work cannot read was quarantined: no job takes it until a read of it succeeds.
+/// Quarantine of a file that background work cannot read. No job uses the file until a read of it succeeds.
 #[derive(Clone, Debug)]
 pub struct FileQuarantined {
     /// Name of the keyspace.
     pub keyspace: String,
     /// The file.
     pub path: PathBuf,
-    /// Why it cannot be read.
+    /// Error of the read.
     pub error: Arc<Error>,
 }
 
-/// The quarantine of a file ended: a read of the whole file succeeded, or the keyspace needs it no more.
+/// End of the quarantine of a file. The whole file was read, or the keyspace does not need it any more.
 #[derive(Clone, Debug)]
 pub struct QuarantineEnd {
     /// Name of the keyspace.
@@ -139,83 +143,85 @@ pub struct QuarantineEnd {
     pub path: PathBuf,
 }
 
-/// Background work failed.
+/// Error of background work.
 #[derive(Clone, Debug)]
 pub struct BackgroundError {
-    /// What failed: `flush`, `compaction`, `collection`, `sync`, `removal`.
+    /// Failed work: `flush`, `compaction`, `collection`, `sync` or `removal`.
     pub work: &'static str,
-    /// Name of the keyspace, where there is one.
+    /// Name of the keyspace, if the work belongs to one.
     pub keyspace: Option<String>,
-    /// Why.
+    /// The error.
     pub error: Error,
 }
 
-/// A write begins to wait.
+/// Start of a write stall.
 #[derive(Clone, Debug)]
 pub struct StallBegin {
     /// Name of the keyspace.
     pub keyspace: String,
-    /// What it waits for.
+    /// Event that the write waits for.
     pub cause: &'static str,
 }
 
-/// A write waited.
+/// End of a write stall.
 #[derive(Clone, Debug)]
 pub struct Stall {
     /// Name of the keyspace.
     pub keyspace: String,
-    /// What it waited for.
+    /// Event that the write waited for.
     pub cause: &'static str,
-    /// How long, in microseconds.
+    /// Duration, in microseconds.
     pub waited_us: u64,
 }
 
-/// Something that happened.
+/// An event of the engine.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// Opening the database replayed its log.
+    /// An open of the database replayed the WAL.
     Recovery(Arc<RecoveryReport>),
-    /// A flush begins; [`Event::Flush`] or [`Event::Failure`] follows.
+    /// A flush starts. [`Event::Flush`] or [`Event::Failure`] follows.
     FlushBegin(FlushBegin),
-    /// A compaction job begins; [`Event::Compaction`] or [`Event::Failure`] follows, or nothing if
-    /// the database is closed meanwhile.
+    /// A compaction job starts. [`Event::Compaction`] or [`Event::Failure`] follows, unless the database is
+    /// closed before the end of the job.
     CompactionBegin(CompactionBegin),
-    /// A policy picked a job; only with [`Options::explain_decisions`](crate::Options::explain_decisions).
+    /// A policy picked a job. Sent only with
+    /// [`Options::explain_decisions`](crate::Options::explain_decisions).
     Decision(Arc<Decision>),
-    /// A new manifest took the place of one that had grown long; the number in its name.
+    /// A new manifest replaced one that had become too long. The value is the number in its file name.
     ManifestAfresh(u64),
-    /// A flush ended well.
+    /// A flush succeeded.
     Flush(FlushEnd),
-    /// A compaction job ended well.
+    /// A compaction job succeeded.
     Compaction(CompactionEnd),
-    /// A collection of an operand store ended well.
+    /// A collection of an operand store succeeded.
     OperandsCollected(OperandsCollected),
-    /// Background work failed; it is tried again or the database is read-only.
+    /// Background work failed. The engine repeats it, or the database is read-only.
     Failure(BackgroundError),
-    /// A job read corrupt bytes, and a second read of them past all caches succeeded. Carries the
-    /// error of the first read.
+    /// A job read corrupt bytes, but a second read that bypassed all caches succeeded. The value is the error of
+    /// the first read.
     ReadRepeated(Arc<Error>),
-    /// A file that background work cannot read was quarantined.
+    /// Background work cannot read a file, so the file was quarantined.
     FileQuarantined(FileQuarantined),
     /// The quarantine of a file ended.
     QuarantineEnd(QuarantineEnd),
     /// The database became read-only.
     ReadOnly(Arc<Error>),
-    /// The database takes writes again.
+    /// The database accepts writes again.
     Resumed,
-    /// A write begins to wait; [`Event::Stalled`] follows on the same thread.
+    /// A write starts to wait. [`Event::Stalled`] follows on the same thread.
     StallBegin(StallBegin),
-    /// A write waited for a stall to end.
+    /// A write has waited.
     Stalled(Stall),
-    /// A file that nothing names was found when the database was opened, and removed.
+    /// An open removed a file that no manifest names.
     OrphanRemoved(PathBuf),
-    /// The file `RESERVE` cannot be made or grown. The database works without it. At most once per opening.
+    /// The file `RESERVE` cannot be created or extended. The database works without it. Sent at most once per
+    /// open.
     NoReserve(Arc<Error>),
-    /// A file with the name of an engine file has a number that no file of this database can have. It is
-    /// ignored and left alone.
+    /// A file has the name of an engine file, but a number that this database cannot have used. The file is
+    /// ignored and not removed.
     StrayFile(PathBuf),
-    /// The wall clock and the database clock disagree.
+    /// The wall clock and the database clock differ.
     Clock(ClockReport),
 }
 
@@ -225,7 +231,7 @@ impl fmt::Display for Event {
             Event::Recovery(report) => {
                 write!(
                     f,
-                    "recovered {} records of {} segments, {} bytes cut",
+                    "recovered {} records of {} segments, {} bytes truncated",
                     report.records, report.segments, report.bytes_cut
                 )?;
                 let Some(damage) = &report.damage else { return Ok(()) };
@@ -237,12 +243,12 @@ impl fmt::Display for Event {
             }
             Event::FlushBegin(begin) => write!(
                 f,
-                "[{}] flushes a memtable of {} bytes",
+                "[{}] flush of a memtable of {} bytes starts",
                 begin.keyspace, begin.memtable_bytes
             ),
             Event::CompactionBegin(begin) => write!(
                 f,
-                "[{}] begins a {:?} of {} bytes to L{}: {}",
+                "[{}] {:?} of {} bytes to L{} starts: {}",
                 begin.keyspace,
                 begin.job.kind,
                 begin.input_bytes,
@@ -251,9 +257,9 @@ impl fmt::Display for Event {
             ),
             Event::Decision(decision) => {
                 let Decision { keyspace, policy, explanation } = &**decision;
-                write!(f, "[{keyspace}] {policy} decides: {explanation}")
+                write!(f, "[{keyspace}] {policy} decision: {explanation}")
             }
-            Event::ManifestAfresh(number) => write!(f, "began manifest {number}"),
+            Event::ManifestAfresh(number) => write!(f, "created manifest {number}"),
             Event::Flush(end) => write!(
                 f,
                 "[{}] flushed {} entries, {} bytes in {} us",
@@ -281,7 +287,7 @@ impl fmt::Display for Event {
                 write!(f, "[{keyspace}] {} failed: {}", failure.work, failure.error)
             }
             Event::ReadRepeated(first) => {
-                write!(f, "a second read past all caches succeeded after: {first}")
+                write!(f, "a second read without caches succeeded after: {first}")
             }
             Event::FileQuarantined(file) => {
                 write!(f, "[{}] quarantined {}: {}", file.keyspace, file.path.display(), file.error)
@@ -290,7 +296,7 @@ impl fmt::Display for Event {
                 write!(f, "[{}] ended the quarantine of {}", end.keyspace, end.path.display())
             }
             Event::ReadOnly(cause) => write!(f, "the database is read-only: {cause}"),
-            Event::Resumed => write!(f, "the database takes writes again"),
+            Event::Resumed => write!(f, "the database accepts writes again"),
             Event::StallBegin(stall) => {
                 write!(f, "[{}] a write waits for {}", stall.keyspace, stall.cause)
             }
@@ -300,12 +306,14 @@ impl fmt::Display for Event {
                 stall.keyspace, stall.waited_us, stall.cause
             ),
             Event::StrayFile(path) => {
-                write!(f, "ignored {}, no file of this database has such a number", path.display())
+                write!(f, "ignored {}: the database cannot have used this number", path.display())
             }
             Event::Clock(report) => write!(f, "{report}"),
-            Event::OrphanRemoved(path) => write!(f, "removed {}, nothing names it", path.display()),
+            Event::OrphanRemoved(path) => {
+                write!(f, "removed {}: the manifest does not name it", path.display())
+            }
             Event::NoReserve(cause) => {
-                write!(f, "no room is kept for a full disk: {cause}")
+                write!(f, "no disk space is reserved: {cause}")
             }
         }
     }

@@ -33,6 +33,7 @@
 //! What is promised after a crash stands in `docs/reliability.md` of the repository, the way of a write
 //! and of a read in `docs/architecture.md`, every byte of every file in `docs/format.md`.
 
+mod background_error;
 #[cfg(feature = "benching")]
 #[doc(hidden)]
 pub mod benching;
@@ -40,7 +41,7 @@ pub mod cache;
 mod callback;
 pub mod cursor;
 pub mod db;
-mod disposal;
+mod deferred_drop;
 pub mod dump;
 pub mod env;
 pub mod error;
@@ -50,8 +51,8 @@ pub mod format;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod guide;
-mod health;
 mod iter;
+mod job_tracing;
 mod jobs;
 mod log_reader;
 mod lookup;
@@ -63,12 +64,10 @@ pub mod merge_operator;
 pub mod metrics;
 pub mod operand_store;
 pub mod options;
-mod panics;
 mod state;
 pub mod table;
 #[cfg(feature = "tokio")]
 pub mod tokio;
-mod trace;
 pub mod tree;
 mod value_log;
 pub mod vfs;

@@ -19,7 +19,7 @@ const BASE: &[&[&str]] = &[
 
 /// Modules of the engine from the ground up; a floor uses those before it, and its own.
 const ENGINE: &[&[&str]] = &[
-    &["error", "cursor", "health", "callback", "merge_operator", "disposal", "panics"],
+    &["error", "cursor", "background_error", "callback", "merge_operator", "deferred_drop"],
     &["vfs", "env"],
     &["operand_store"],
     &["format"],
@@ -28,7 +28,7 @@ const ENGINE: &[&[&str]] = &[
     &["dump"],
     &["memtable", "wal", "manifest"],
     &["event"],
-    &["trace"],
+    &["job_tracing"],
     &["cache"],
     &["metrics"],
     &["table"],

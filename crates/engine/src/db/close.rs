@@ -59,7 +59,7 @@ impl DbInner {
             return Err(Error::Deadline { cause: WaitCause::Close.as_str() });
         }
         // Nobody is left who frees for readers.
-        store.tables.disposal.end();
+        store.tables.deferred_drop.stop();
         let marked = self.mark_clean();
         store.tables.reserve.release();
         store.release_dropped(true);
@@ -71,7 +71,7 @@ impl DbInner {
     }
 
     fn flush_to_close(&self, deadline_us: Option<u64>) -> Result<()> {
-        self.store.health.check()?;
+        self.store.error_state.check_writable()?;
         let trees = self.store.all_trees();
         self.committer.seal(trees.clone(), deadline_us)?;
         self.runner.wait_flushed(&trees, self.committer.seq_next(), deadline_us)
@@ -80,7 +80,7 @@ impl DbInner {
     /// Has log and manifest say that this is where everything ends.
     fn mark_clean(&self) -> Result<()> {
         let store = &self.store;
-        store.health.check()?;
+        store.error_state.check_writable()?;
         let (segment, bytes) = store.wal.close()?;
         // Numbers of commits that failed before a `resume` are among them: none is given twice.
         let last_seq = SeqNo(self.committer.seq_next().0.saturating_sub(1));

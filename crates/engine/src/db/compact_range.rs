@@ -84,7 +84,7 @@ impl DbInner {
                 let ran = || run_job(store, &self.throttle, workers, tree, &picked);
                 // As in a worker: nothing may wait for ever for what a panic leaves behind.
                 let ran = catch_unwind(AssertUnwindSafe(ran))
-                    .unwrap_or_else(|panic| Err(store.fail(Error::panicked(&*panic))));
+                    .unwrap_or_else(|panic| Err(store.fail(Error::from_panic(&*panic))));
                 // A failure there is told by having made the database read-only.
                 let _ = obsolete_files::rewrite_manifest(store);
                 backpressure::refresh(store, &self.throttle, tree);
@@ -124,7 +124,7 @@ impl DbInner {
         deadline_us: Option<u64>,
     ) -> Result<Option<Option<PickedJob>>> {
         let store = &self.store;
-        store.health.check()?;
+        store.error_state.check_writable()?;
         tree.check_live()?;
         if store.is_closing() {
             return Err(Error::Closed);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::{Arc, Mutex, Ordering, Signal};
 
-use crate::callback::{self, Context};
+use crate::callback::{self, CallbackContext};
 use crate::db::DbInner;
 use crate::env::{Background, WaitCause};
 use crate::error::{Error, Result};
@@ -68,7 +68,7 @@ impl DbInner {
         let answer = Arc::new(Answer { result: Mutex::new(None), given: Signal::new() });
         let (core, to_give) = (Arc::clone(self), Arc::clone(&answer));
         let body = move || {
-            let _engine = callback::enter(Context::EngineThread);
+            let _engine = callback::enter(CallbackContext::EngineThread);
             let result = catch_unwind(AssertUnwindSafe(|| work(&core)));
             *to_give.result.lock() = Some(result);
             to_give.given.notify();

@@ -28,7 +28,7 @@ impl DbInner {
         if name == DEFAULT_KEYSPACE {
             return Err(Error::DefaultKeyspace);
         }
-        self.store.health.check()?;
+        self.store.error_state.check_writable()?;
         {
             let _turn = self.turn(None)?;
             let tree = self.store.trees.read().name(name).cloned();

@@ -356,7 +356,7 @@ impl DbInner {
         }
         self.options.check_keyspace(name, &options)?;
         let options = self.options.memory_plan().fit(options);
-        self.store.health.check()?;
+        self.store.error_state.check_writable()?;
         loop {
             if !create && self.store.trees.read().name(name).is_none() {
                 return Err(Error::UnknownKeyspace { name: name.to_owned() });
@@ -441,7 +441,7 @@ impl DbInner {
         if self.read_only.is_some() {
             return Err(Error::OpenedReadOnly);
         }
-        self.store.health.check()?;
+        self.store.error_state.check_writable()?;
         let changed = self.retune_alone(tree, change);
         self.store.tell_pending();
         changed?;
@@ -491,7 +491,8 @@ impl DbInner {
             options: persisted.encode(),
         }])?;
         let first_seq = self.committer.seq_next();
-        let (name, version) = (name.to_owned(), Arc::new(Version::empty(&store.tables.disposal)));
+        let (name, version) =
+            (name.to_owned(), Arc::new(Version::empty(&store.tables.deferred_drop)));
         let origin = Origin { opening: self.opening, env: store.env.clone() };
         let tree = Tree::new(origin, id, name, options, policy, version, first_seq);
         let tree = Arc::new(tree);

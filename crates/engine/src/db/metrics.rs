@@ -151,7 +151,7 @@ impl DbInner {
             compaction_us: store.compaction_us.metrics(),
             snapshots: store.sequence.snapshot_count() as u64,
             published_seq: store.sequence.published().0,
-            read_only: store.health.cause().map(|cause| cause.to_string()),
+            read_only: store.error_state.read_only_cause().map(|cause| cause.to_string()),
         }
     }
 }

@@ -127,7 +127,7 @@ impl std::fmt::Debug for DbInner {
 /// # Errors
 /// [`Error::Reentrant`].
 fn check_reentry(call: &'static str) -> Result<()> {
-    match callback::context() {
+    match callback::context_name() {
         Some(context) => Err(Error::Reentrant { call, context }),
         None => Ok(()),
     }
@@ -136,7 +136,7 @@ fn check_reentry(call: &'static str) -> Result<()> {
 impl Drop for Handle {
     fn drop(&mut self) {
         // Errors have reached the listener. A caller that needs the result calls `close`.
-        if !callback::is_inside() {
+        if !callback::has_context() {
             let _ = self.0.close(None);
             return;
         }
@@ -171,7 +171,7 @@ impl Db {
             true => open::read_only::open(path, options),
             false => open::open(path, options),
         }));
-        opened.unwrap_or_else(|panic| Err(Error::panicked(&*panic))).map(Db::new)
+        opened.unwrap_or_else(|panic| Err(Error::from_panic(&*panic))).map(Db::new)
     }
 
     fn new(core: DbInner) -> Db {
@@ -466,7 +466,7 @@ impl Db {
     /// Why the database is read-only, if it is.
     #[must_use]
     pub fn read_only_cause(&self) -> Option<Arc<Error>> {
-        self.core().store.health.cause()
+        self.core().store.error_state.read_only_cause()
     }
 
     /// Lists the obstacles to writes and background work: why the database is
@@ -608,9 +608,9 @@ impl DbInner {
         if batch.is_empty() && batch.guards.is_empty() && !sync {
             return Ok(false);
         }
-        self.store.health.check()?;
+        self.store.error_state.check_writable()?;
         if !batch.is_empty() {
-            self.store.health.check_owed()?;
+            self.store.error_state.check_deferred_error()?;
         }
         Ok(true)
     }

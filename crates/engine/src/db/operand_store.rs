@@ -170,7 +170,7 @@ impl DbInner {
         let moved = {
             // No resumption, no drop, no other way of changing what the keyspace is.
             let _turn = self.turn(None)?;
-            self.store.health.check()?;
+            self.store.error_state.check_writable()?;
             tree.check_takes_writes()?;
             self.move_operands(tree)
         };

@@ -148,7 +148,7 @@ impl Range {
     /// view, and no background thread does that.
     #[cfg(feature = "tokio")]
     pub(crate) fn frees(&self) -> bool {
-        Arc::strong_count(&self.view) == 1 && !self.view.version.disposal().is_open()
+        Arc::strong_count(&self.view) == 1 && !self.view.version.deferred_drop().is_running()
     }
 
     /// Lets the cursors go and puts the bounds where they stand.

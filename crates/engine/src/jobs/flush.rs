@@ -12,6 +12,7 @@ use crate::env::{Env, YieldKind};
 use crate::error::{Error, Result};
 use crate::event::{Event, FlushBegin, FlushEnd};
 use crate::format::version_edit::Change;
+use crate::job_tracing::{JobSpan, JobSpanFields};
 use crate::jobs::compaction::output::JobOutputs;
 use crate::jobs::compaction::retention::Retention;
 use crate::jobs::compaction::version_filter::VersionFilter;
@@ -19,7 +20,6 @@ use crate::jobs::operand_store::deliver::OperandDelivery;
 use crate::jobs::version_installer::{install_version, sync_directory};
 use crate::memtable::Memtable;
 use crate::state::DbState;
-use crate::trace::{JobBegin, JobSpan};
 use crate::tree::Tree;
 use crate::tree::counters::add;
 use crate::tree::guard_history::FlushedWrites;
@@ -42,7 +42,7 @@ pub(crate) fn flush_oldest_memtable(
     {
         let mut jobs = tree.jobs.lock();
         let idle = tree.view().sealed.is_empty() || tree.is_dropped();
-        if jobs.flushing || idle || state.health.check().is_err() {
+        if jobs.flushing || idle || state.error_state.check_writable().is_err() {
             return Ok(false);
         }
         jobs.flushing = true;
@@ -57,13 +57,13 @@ pub(crate) fn flush_oldest_memtable(
         return Ok(false);
     };
     let reason = &"its memtable is sealed";
-    let job = JobBegin { kind: "flush", keyspace: &tree.name, inputs: 1, reason };
-    let span = JobSpan::begin(job);
+    let job = JobSpanFields { kind: "flush", keyspace: &tree.name, inputs: 1, reason };
+    let span = JobSpan::start(job);
     let flush = || flush_memtable(state, committer, tree, &span, guard.as_ref());
-    let flushed =
-        catch_unwind(AssertUnwindSafe(flush)).unwrap_or_else(|panic| Err(Error::panicked(&*panic)));
+    let flushed = catch_unwind(AssertUnwindSafe(flush))
+        .unwrap_or_else(|panic| Err(Error::from_panic(&*panic)));
     if let Err(error) = &flushed {
-        span.failed(error);
+        span.record_error(error);
         if let Some(guard) = &guard {
             guard.attached.store.abandon();
         }
@@ -95,7 +95,7 @@ fn flush_memtable(
     let Some((memtable, last_seq)) = view.oldest_sealed() else { return Ok(()) };
     // All inserts have ended once the last sequence number is published.
     committer.wait_published(last_seq);
-    state.health.check()?;
+    state.error_state.check_writable()?;
     let start_ns = state.env.monotonic_ns();
     state.tell(&Event::FlushBegin(FlushBegin {
         keyspace: tree.name.clone(),
@@ -153,7 +153,7 @@ fn flush_memtable(
         flow.us_total += elapsed_us;
     });
     state.flush_us.record(elapsed_us);
-    span.done(memtable.bytes(), written_bytes, elapsed_us);
+    span.record_success(memtable.bytes(), written_bytes, elapsed_us);
     state.memtable_bytes_freed(memtable.release_bytes());
     state.tell(&Event::Flush(FlushEnd {
         keyspace: tree.name.clone(),

@@ -205,7 +205,7 @@ impl FlushTrigger {
         {
             return;
         }
-        if state.health.check().is_err() || state.is_closing() {
+        if state.error_state.check_writable().is_err() || state.is_closing() {
             return;
         }
         let trees = state.all_trees();
@@ -228,7 +228,10 @@ impl FlushTrigger {
     fn run_timed_work(&self, now_us: u64) {
         let state = &self.state;
         // In a read-only database no work is possible; `resume` checks all trees.
-        if !state.take_due(now_us) || state.health.check().is_err() || state.is_closing() {
+        if !state.take_due(now_us)
+            || state.error_state.check_writable().is_err()
+            || state.is_closing()
+        {
             return;
         }
         let (mut expired, mut next_us) = (Vec::new(), NEVER);

@@ -11,7 +11,7 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, AtomicUsize, Mutex, Ordering};
 
-use crate::disposal::as_background;
+use crate::deferred_drop::run_in_background;
 use crate::env::{Background, JoinHandle, WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::jobs::compaction::pick::pick_job;
@@ -99,7 +99,7 @@ impl JobScheduler {
         for number in 0..self.workers.count() {
             self.spawn(&format!("lsmx-compact-{number}"), Work::Compaction)?;
         }
-        self.state.tables.disposal.begin();
+        self.state.tables.deferred_drop.start();
         Ok(())
     }
 
@@ -130,7 +130,7 @@ impl JobScheduler {
         let scheduler = Arc::clone(self);
         self.running_threads.fetch_add(1, Ordering::AcqRel);
         let body = move || {
-            as_background(|| scheduler.run_thread(kind));
+            run_in_background(|| scheduler.run_thread(kind));
             scheduler.running_threads.fetch_sub(1, Ordering::AcqRel);
             scheduler.state.progress.notify();
         };
@@ -152,7 +152,7 @@ impl JobScheduler {
             if failpoint::is_on(Failpoint::PanicEndsThread) {
                 resume_unwind(panic);
             }
-            state.fail(Error::panicked(&*panic));
+            state.fail(Error::from_panic(&*panic));
             // Work that panics at once again must not keep a processor busy.
             let deadline = Some(state.env.now_us().saturating_add(TICK_US));
             let closing = &mut || state.is_closing();
@@ -164,7 +164,7 @@ impl JobScheduler {
     fn run_once(&self, kind: Work) {
         let state = &self.state;
         self.queue_unblocked_trees();
-        if state.tables.disposal.has_some() {
+        if state.tables.deferred_drop.has_queued() {
             state.remove_discarded();
         }
         if self.run_next(kind) {
@@ -178,9 +178,9 @@ impl JobScheduler {
             let is_due = kind == Work::Flush
                 && (state.wal.is_sync_due_by_bytes() || state.is_reserve_requested());
             state.is_closing()
-                || state.tables.disposal.has_some()
+                || state.tables.deferred_drop.has_queued()
                 || (kind == Work::Flush && (state.janitor.has_some() || state.due_us() < due_us))
-                || ((is_due || self.has_work(kind)) && state.health.check().is_ok())
+                || ((is_due || self.has_work(kind)) && state.error_state.check_writable().is_ok())
         });
         match kind {
             Work::Flush => {
@@ -245,7 +245,7 @@ impl JobScheduler {
     pub(crate) fn sync_if_due(&self) {
         let state = &self.state;
         state.report_clock();
-        if state.health.check().is_ok()
+        if state.error_state.check_writable().is_ok()
             && state.wal.is_sync_due(state.env.now_us())
             && let Err(error) = state.wal.sync()
         {
@@ -261,7 +261,7 @@ impl JobScheduler {
             state.remove_discarded();
         }
         // In a read-only database no result can be made durable.
-        if state.health.check().is_err() {
+        if state.error_state.check_writable().is_err() {
             return false;
         }
         let Some(tree) = state.take_ready(kind) else {
@@ -284,7 +284,7 @@ impl JobScheduler {
         // A panic of the engine is a bug or an allocation failure; partial results must not become durable. A panic
         // of user code fails this work, which is retried after a pause.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
-            let error = Error::panicked(&*panic);
+            let error = Error::from_panic(&*panic);
             if kind == Work::Flush {
                 tree.jobs.lock().flushing = false;
             }
@@ -358,9 +358,9 @@ impl JobScheduler {
         let in_time = state.env.wait(cause, &state.progress, deadline_us, &mut || {
             let idle = state.is_idle()
                 && (state.is_clean() || failpoint::is_on(Failpoint::RemovalNotAwaited));
-            idle || state.health.check().is_err() || state.is_closing()
+            idle || state.error_state.check_writable().is_err() || state.is_closing()
         });
-        state.health.check()?;
+        state.error_state.check_writable()?;
         if state.is_closing() {
             return Err(Error::Closed);
         }
@@ -398,9 +398,9 @@ impl JobScheduler {
             done == trees.len()
         };
         let in_time = state.env.wait(WaitCause::Flush, &state.progress, deadline_us, &mut || {
-            flushed() || state.health.check().is_err() || state.is_closing()
+            flushed() || state.error_state.check_writable().is_err() || state.is_closing()
         });
-        state.health.check()?;
+        state.error_state.check_writable()?;
         if state.is_closing() && !flushed() {
             // No thread flushes any more; the sealed memtables remain in the WAL.
             return Err(Error::Closed);

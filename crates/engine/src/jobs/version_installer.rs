@@ -78,7 +78,7 @@ fn install_locked(
             let _ = state.vfs.remove(table.path());
         }
     }
-    state.health.check()?;
+    state.error_state.check_writable()?;
     // From here on the manifest may name the outputs, even if the call fails or panics.
     if !failpoint::is_on(Failpoint::UncertainTablesDeleted) {
         outputs.keep_files();

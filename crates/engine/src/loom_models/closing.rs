@@ -4,8 +4,8 @@ use lsmx_base::sync::loom_model::{explore, spawn};
 use lsmx_base::sync::{Arc, AtomicUsize, Ordering};
 
 use crate::Error;
-use crate::disposal::Disposal;
-use crate::health::Health;
+use crate::background_error::BackgroundErrorState;
+use crate::deferred_drop::DeferredDrop;
 use crate::loom_models::{open, open_on};
 
 /// A write comes while the database is closed: it is acknowledged and gone after the next opening, or
@@ -55,11 +55,11 @@ impl Drop for Thing {
 #[test]
 fn what_is_let_go_during_a_close_is_freed() {
     explore(None, || {
-        let (disposal, freed) = (Disposal::default(), Arc::new(AtomicUsize::new(0)));
-        disposal.begin();
-        let (reader, thing) = (disposal.clone(), Thing(Arc::clone(&freed)));
-        let reader = spawn(move || reader.dispose(thing));
-        disposal.end();
+        let (deferred_drop, freed) = (DeferredDrop::default(), Arc::new(AtomicUsize::new(0)));
+        deferred_drop.start();
+        let (reader, thing) = (deferred_drop.clone(), Thing(Arc::clone(&freed)));
+        let reader = spawn(move || reader.drop_later(thing));
+        deferred_drop.stop();
         reader.join().unwrap();
         assert_eq!(freed.load(Ordering::Relaxed), 1);
     });
@@ -70,15 +70,16 @@ fn what_is_let_go_during_a_close_is_freed() {
 #[test]
 fn one_error_is_the_first_and_everybody_is_told_it() {
     explore(None, || {
-        let health = Arc::new(Health::default());
-        let fail = |health: &Health, name: &str| {
-            let (told, first) = health.fail(Error::UnknownKeyspace { name: name.to_owned() });
-            assert!(health.check().is_err());
+        let error_state = Arc::new(BackgroundErrorState::default());
+        let fail = |error_state: &BackgroundErrorState, name: &str| {
+            let (told, first) =
+                error_state.set_read_only(Error::UnknownKeyspace { name: name.to_owned() });
+            assert!(error_state.check_writable().is_err());
             (told.to_string(), first)
         };
-        let other = Arc::clone(&health);
+        let other = Arc::clone(&error_state);
         let failing = spawn(move || fail(&other, "a"));
-        let (told, first) = fail(&health, "b");
+        let (told, first) = fail(&error_state, "b");
         let (told_other, first_other) = failing.join().unwrap();
         assert_eq!(told, told_other);
         assert!(first != first_other);

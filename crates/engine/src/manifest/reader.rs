@@ -303,7 +303,7 @@ fn read_current(vfs: &dyn Vfs, dir: &Path) -> Result<CurrentFile> {
         Err(source) if source.kind() == io::ErrorKind::NotFound => {
             return Err(missing_current_error(vfs, dir));
         }
-        Err(source) => return Err(Error::inside("open", &path, source)),
+        Err(source) => return Err(Error::io_in_database("open", &path, source)),
     };
     let mut line = [0; CURRENT_BYTES_MAX];
     let read = file.read_at(&mut line, 0);

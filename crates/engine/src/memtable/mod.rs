@@ -20,7 +20,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use crate::cursor::Cursor;
-use crate::disposal::Disposal;
+use crate::deferred_drop::DeferredDrop;
 use crate::error::Result;
 pub(crate) use arena::{Arena, CopiedEntry};
 use btree::{BLinkTree, SeekTarget, TreePosition};
@@ -52,7 +52,7 @@ pub(crate) struct Memtable {
     /// Write time of the first tombstone in microseconds; [`NO_TOMBSTONE`] without one.
     first_tombstone_us: AtomicU64,
     /// Frees the entries in the background after a drop.
-    disposal: Disposal,
+    deferred_drop: DeferredDrop,
 }
 
 /// Approximate overhead of an entry in bytes, including its share of tree nodes.
@@ -62,7 +62,7 @@ const NO_TOMBSTONE: u64 = u64::MAX;
 
 impl Memtable {
     /// Creates an empty memtable for sequence numbers from `first_seq` on.
-    pub(crate) fn new(first_seq: SeqNo, disposal: &Disposal) -> Memtable {
+    pub(crate) fn new(first_seq: SeqNo, deferred_drop: &DeferredDrop) -> Memtable {
         Memtable {
             tree: BLinkTree::new(),
             range_tombstones: MemtableRangeTombstones::new(),
@@ -70,7 +70,7 @@ impl Memtable {
             first_seq,
             first_announced: AtomicU64::new(u64::MAX),
             first_tombstone_us: AtomicU64::new(NO_TOMBSTONE),
-            disposal: disposal.clone(),
+            deferred_drop: deferred_drop.clone(),
         }
     }
 
@@ -292,7 +292,7 @@ impl Drop for Memtable {
             let tree = std::mem::replace(&mut self.tree, BLinkTree::new());
             let empty = MemtableRangeTombstones::new();
             let range_tombstones = std::mem::replace(&mut self.range_tombstones, empty);
-            self.disposal.dispose((tree, range_tombstones));
+            self.deferred_drop.drop_later((tree, range_tombstones));
         }
     }
 }

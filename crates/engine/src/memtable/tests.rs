@@ -3,11 +3,11 @@
 use lsmx_base::sync::Mutex;
 use proptest::prelude::*;
 
-use crate::disposal::Disposal;
+use crate::deferred_drop::DeferredDrop;
 use crate::memtable::*;
 
 fn new_memtable() -> Arc<Memtable> {
-    let memtable = Arc::new(Memtable::new(SeqNo(1), &Disposal::default()));
+    let memtable = Arc::new(Memtable::new(SeqNo(1), &DeferredDrop::default()));
     for (key, seq, value) in [("b", 1, "b1"), ("a", 2, "a2"), ("b", 5, "b5"), ("c", 3, "c3")] {
         memtable.insert(key.as_bytes(), SeqNo(seq), EntryKind::Put, value.as_bytes());
     }
@@ -39,7 +39,7 @@ proptest! {
         entries in prop::collection::vec((colliding_key(), any::<bool>()), 0..ENTRIES_MAX),
         steps in prop::collection::vec((0u8..8, colliding_key(), 0u64..400), 1..40),
     ) {
-        let memtable = Arc::new(Memtable::new(SeqNo(1), &Disposal::default()));
+        let memtable = Arc::new(Memtable::new(SeqNo(1), &DeferredDrop::default()));
         let mut sorted: Vec<(Vec<u8>, u64)> = Vec::new();
         for ((key, put), seq) in entries.into_iter().zip(1..) {
             let kind = if put { EntryKind::Put } else { EntryKind::Delete };
@@ -87,7 +87,7 @@ proptest! {
 fn concurrent_readers_find_all_earlier_entries_during_splits() {
     // Enough for two levels of nodes.
     const ENTRIES: u64 = if cfg!(miri) { 120 } else { 20_000 };
-    let memtable = Arc::new(Memtable::new(SeqNo(1), &Disposal::default()));
+    let memtable = Arc::new(Memtable::new(SeqNo(1), &DeferredDrop::default()));
     let (given, done) = (AtomicU64::new(0), AtomicU64::new(0));
     let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
     let ended = Mutex::new(std::collections::BTreeSet::new());
@@ -200,7 +200,7 @@ fn read_versions(memtable: &Memtable, seq: u64) -> Vec<(EntryKind, Slice)> {
 
 #[test]
 fn folded_value_hides_older_operands_from_its_sequence_number_on() {
-    let memtable = Arc::new(Memtable::new(SeqNo(1), &Disposal::default()));
+    let memtable = Arc::new(Memtable::new(SeqNo(1), &DeferredDrop::default()));
     for seq in 1..=4 {
         memtable.insert(b"k", SeqNo(seq), EntryKind::Merge, b"o");
     }
@@ -235,7 +235,7 @@ fn folded_value_hides_older_operands_from_its_sequence_number_on() {
 #[test]
 fn long_operand_chain_requests_a_fold_and_restarts() {
     use crate::merge_operator::{CHAIN_BYTES_MAX, CHAIN_OPERANDS_MAX};
-    let memtable = Memtable::new(SeqNo(1), &Disposal::default());
+    let memtable = Memtable::new(SeqNo(1), &DeferredDrop::default());
     let add = |key: &'static str, seq: u32, below| {
         memtable.insert_operand(key.as_bytes(), SeqNo(seq.into()), b"o", below).1
     };
@@ -251,7 +251,7 @@ fn long_operand_chain_requests_a_fold_and_restarts() {
 
 #[test]
 fn bytes_are_released_once_and_none_are_added_afterwards() {
-    let memtable = Memtable::new(SeqNo(1), &Disposal::default());
+    let memtable = Memtable::new(SeqNo(1), &DeferredDrop::default());
     let bytes = memtable.insert(b"k", SeqNo(1), EntryKind::Put, b"v");
     assert!(memtable.add_bytes(5));
     assert_eq!((memtable.release_bytes(), memtable.release_bytes()), (bytes + 5, 0));
@@ -264,7 +264,7 @@ fn bytes_are_released_once_and_none_are_added_afterwards() {
 fn entry_overhead_is_close_to_its_estimate() {
     const ENTRIES: u64 = if cfg!(miri) { 500 } else { 20_000 };
     for value_bytes in [0_usize, 100, 1_000] {
-        let memtable = Memtable::new(SeqNo(1), &Disposal::default());
+        let memtable = Memtable::new(SeqNo(1), &DeferredDrop::default());
         let empty = memtable.bytes();
         for seq in 1..=ENTRIES {
             let key = u128::from(seq.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes();

@@ -13,8 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lsmx_base::sync::Arc;
 
-use crate::callback::{self, Context};
-use crate::panics;
+use crate::callback::{self, CallbackContext, panic_message};
 
 pub use crate::merge_operator::builtin::{Append, Counter, FieldUpdate, Max, Min, SetUnion};
 
@@ -107,10 +106,10 @@ impl<T: MergeOperator + ?Sized> MergeOperator for Arc<T> {
 
 /// Calls a user's operator; a panic is an answer like any other.
 fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, MergeError> {
-    let _inside = callback::enter(Context::MergeOperator);
+    let _inside = callback::enter(CallbackContext::MergeOperator);
     // The operator is borrowed and has no state by law, so nothing half done can be seen.
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
-        MergeError::new(format!("the merge operator panicked: {}", panics::message(&*panic)))
+        MergeError::new(format!("the merge operator panicked: {}", panic_message(&*panic)))
     })
 }
 

@@ -96,7 +96,7 @@ impl ContainedStore {
 impl OperandStore for ContainedStore {
     fn view(&self) -> Arc<dyn OperandView> {
         let view = contain(&self.name, || self.inner.view());
-        self.view_of(view.unwrap_or_else(|error| error.rethrow()))
+        self.view_of(view.unwrap_or_else(|error| error.resume_panic()))
     }
 
     fn deliver(&self, through: SeqNo) -> Result<Box<dyn Delivery + '_>> {
@@ -117,7 +117,7 @@ impl OperandStore for ContainedStore {
 
     fn collection_is_due(&self) -> bool {
         let due = contain(&self.name, || self.inner.collection_is_due());
-        due.unwrap_or_else(|error| error.rethrow())
+        due.unwrap_or_else(|error| error.resume_panic())
     }
 
     fn collect(&self, snapshots: &[SeqNo]) -> Result<Option<Box<dyn Collection + '_>>> {
@@ -146,7 +146,7 @@ impl OperandStore for ContainedStore {
         // A store that does not know of its last commit would name the files of the one before.
         let files =
             self.settle(None).and_then(|()| contain(&self.name, || self.inner.live_files()));
-        files.unwrap_or_else(|error| error.rethrow())
+        files.unwrap_or_else(|error| error.resume_panic())
     }
 
     // Observation must not end what it observes: a store that panics here counts as empty.

@@ -11,16 +11,16 @@ use lsmx_base::sync::{
 };
 use lsmx_compaction::{FileId, TableMeta};
 
+use crate::background_error::BackgroundErrorState;
 use crate::cache::BlockCache;
-use crate::callback::{self, Context};
-use crate::disposal::Disposal;
+use crate::callback::{self, CallbackContext};
+use crate::deferred_drop::DeferredDrop;
 use crate::env::Env;
 use crate::env::rate_limit::{IoPriority, RateLimiter};
 use crate::error::{Error, Result};
 use crate::event::{BackgroundError, Event, EventListener};
 use crate::format::file_name::FileName;
 use crate::format::version_edit::{BlobFileRecord, FileRecord};
-use crate::health::Health;
 use crate::manifest::{Manifest, ManifestState};
 use crate::metrics::Latencies;
 use crate::options::keyspace::kept_logs;
@@ -84,7 +84,7 @@ pub(crate) struct TableSpace {
     pub(crate) files: Arc<FileNumbers>,
     pub(crate) janitor: Arc<Janitor>,
     /// Frees what readers let go.
-    pub(crate) disposal: Disposal,
+    pub(crate) deferred_drop: DeferredDrop,
     /// Limits what jobs read and write.
     pub(crate) rate: Arc<RateLimiter>,
     /// Whether what compactions read and write stays in the system's cache.
@@ -179,7 +179,7 @@ pub(crate) struct DbState {
     pub(crate) env: Env,
     pub(crate) manifest: Arc<Manifest>,
     pub(crate) wal: Arc<Wal>,
-    pub(crate) health: Health,
+    pub(crate) error_state: BackgroundErrorState,
     pub(crate) sequence: Arc<Sequence>,
     pub(crate) guard_history: GuardHistory,
     pub(crate) files: Arc<FileNumbers>,
@@ -287,7 +287,7 @@ impl DbState {
             tables,
             manifest: parts.manifest,
             wal: parts.wal,
-            health: Health::default(),
+            error_state: BackgroundErrorState::default(),
             sequence: parts.sequence,
             guard_history: parts.guard_history,
             trees: RwLock::new(parts.trees),
@@ -333,7 +333,7 @@ impl DbState {
             released
         };
         for (_, tree) in released {
-            let nothing = Arc::new(Version::empty(&self.tables.disposal));
+            let nothing = Arc::new(Version::empty(&self.tables.deferred_drop));
             tree.change(|_| SuperVersion::fresh(&nothing, SeqNo::MAX));
             tree.beside.detach();
             let mut left = self.left.lock();
@@ -388,7 +388,7 @@ impl DbState {
     /// the listener is caught. No lock of the engine is held.
     pub(crate) fn tell(&self, event: &Event) {
         assert_unlocked();
-        if callback::holds_events() {
+        if callback::is_deferring_events() {
             self.keep_event(event.clone());
         } else {
             tell(self.listener.as_deref(), event);
@@ -398,7 +398,7 @@ impl DbState {
     /// Holds back the events of the calling thread until the result is dropped: a listener must not run while
     /// other threads wait for what the calling thread is about to do.
     pub(crate) fn hold_events(&self) -> EventsHeld<'_> {
-        callback::hold_events();
+        callback::enter_defer_scope();
         EventsHeld(self)
     }
 
@@ -419,7 +419,7 @@ impl DbState {
     /// As [`DbState::fail`], for callers that hold a lock: the listener is told by
     /// [`DbState::tell_pending`], which they call once it is free.
     pub(crate) fn fail_locked(&self, error: Error) -> Error {
-        let (told, first) = self.health.fail(error);
+        let (told, first) = self.error_state.set_read_only(error);
         if first && let Error::ReadOnly { cause } = &told {
             self.keep_event(Event::ReadOnly(Arc::clone(cause)));
         }
@@ -433,7 +433,7 @@ impl DbState {
 
     /// Delivers the events that the calling thread kept for later, unless it holds events back.
     pub(crate) fn tell_pending(&self) {
-        if callback::holds_events() {
+        if callback::is_deferring_events() {
             return;
         }
         let this = thread::current().id();
@@ -456,7 +456,11 @@ impl DbState {
     /// Has the next write told of background work that failed; false if it is told of something else already.
     pub(crate) fn owe(&self, work: &'static str, keyspace: Option<&Tree>, error: &Error) -> bool {
         let keyspace = keyspace.map(|tree| tree.name.clone());
-        self.health.owe(Error::Background { work, keyspace, cause: Arc::new(error.clone()) })
+        self.error_state.defer_error(Error::Background {
+            work,
+            keyspace,
+            cause: Arc::new(error.clone()),
+        })
     }
 
     fn ready(&self, work: Work) -> &Mutex<Ready> {
@@ -743,11 +747,11 @@ impl DbState {
     /// opening.
     pub(crate) fn remove_discarded(&self) {
         self.release_dropped(false);
-        if !self.tables.disposal.has_some() && !self.janitor.has_some() {
+        if !self.tables.deferred_drop.has_queued() && !self.janitor.has_some() {
             return;
         }
         self.removing.fetch_add(1, Ordering::AcqRel);
-        self.tables.disposal.free();
+        self.tables.deferred_drop.drop_queued();
         for path in self.janitor.take() {
             match self.vfs.remove(&path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -763,7 +767,7 @@ impl DbState {
     /// Whether no obsolete file remains that may be removed now, and no thread is removing one.
     pub(crate) fn is_clean(&self) -> bool {
         // Files are taken over before `removing` falls, so they are asked for first.
-        !self.tables.disposal.has_some()
+        !self.tables.deferred_drop.has_queued()
             && !self.janitor.has_some()
             && self.removing.load(Ordering::Acquire) == 0
     }
@@ -796,7 +800,7 @@ impl DbState {
 
     /// Adapts the reserve to what a resumption would write.
     pub(crate) fn fit_reserve(&self) {
-        if self.health.check().is_err() || self.is_closing() {
+        if self.error_state.check_writable().is_err() || self.is_closing() {
             return;
         }
         let file_bytes =
@@ -844,7 +848,7 @@ pub(crate) struct EventsHeld<'a>(&'a DbState);
 
 impl Drop for EventsHeld<'_> {
     fn drop(&mut self) {
-        if callback::release_events() {
+        if callback::leave_defer_scope() {
             self.0.tell_pending();
         }
     }
@@ -858,9 +862,9 @@ impl std::fmt::Debug for DbState {
 
 /// Tells a listener; a panic in it is caught.
 pub(crate) fn tell(listener: Option<&dyn EventListener>, event: &Event) {
-    crate::trace::event(event);
+    crate::job_tracing::emit_event(event);
     if let Some(listener) = listener {
-        let _inside = callback::enter(Context::Listener);
+        let _inside = callback::enter(CallbackContext::Listener);
         // The listener sees shared data only through `&Event`, so no state of ours is left broken.
         let told = std::panic::AssertUnwindSafe(|| listener.on_event(event));
         let _ = std::panic::catch_unwind(told);

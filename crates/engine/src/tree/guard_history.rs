@@ -184,13 +184,13 @@ impl Recorded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disposal::Disposal;
+    use crate::deferred_drop::DeferredDrop;
     use lsmx_base::key::EntryKind;
 
     /// Records a memtable for the numbers from `first` up to `last` that has the key `first`, written at
     /// `first`.
     fn record(history: &GuardHistory, keyspace: u32, first: u64, last: u64) {
-        let memtable = Memtable::new(SeqNo(first), &Disposal::default());
+        let memtable = Memtable::new(SeqNo(first), &DeferredDrop::default());
         let key = first.to_be_bytes();
         memtable.insert(&key, SeqNo(first), EntryKind::Put, b"");
         let mut writes = history.begin(keyspace, &memtable, SeqNo(last)).expect("one key fits");

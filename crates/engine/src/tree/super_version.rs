@@ -23,7 +23,7 @@ pub(crate) struct SuperVersion {
 impl SuperVersion {
     /// These files, and an empty memtable for all numbers from `first_seq` on.
     pub(crate) fn fresh(version: &Arc<Version>, first_seq: SeqNo) -> SuperVersion {
-        let active = Arc::new(Memtable::new(first_seq, version.disposal()));
+        let active = Arc::new(Memtable::new(first_seq, version.deferred_drop()));
         let version = Arc::clone(version);
         SuperVersion { active, sealed: Vec::new(), version, operands: None }
     }
@@ -38,7 +38,7 @@ impl SuperVersion {
         let mut sealed = Vec::with_capacity(self.sealed.len() + 1);
         sealed.push(Arc::clone(&self.active));
         sealed.extend(self.sealed.iter().cloned());
-        let active = Arc::new(Memtable::new(first_seq, self.version.disposal()));
+        let active = Arc::new(Memtable::new(first_seq, self.version.deferred_drop()));
         let version = Arc::clone(&self.version);
         SuperVersion { active, sealed, version, operands: self.operands.clone() }
     }
@@ -93,14 +93,14 @@ impl SuperVersion {
 mod tests {
     use super::*;
     use crate::cursor::Cursor;
-    use crate::disposal::Disposal;
+    use crate::deferred_drop::DeferredDrop;
     use lsmx_base::key::EntryKind;
 
     #[test]
     fn a_reader_that_lets_a_memtable_go_last_does_not_free_it() {
-        let disposal = Disposal::default();
-        disposal.begin();
-        let version = Arc::new(Version::empty(&disposal));
+        let deferred_drop = DeferredDrop::default();
+        deferred_drop.start();
+        let version = Arc::new(Version::empty(&deferred_drop));
         let values = (1..=2).map(|seq| {
             let view = SuperVersion::fresh(&version, SeqNo(seq)).seal(SeqNo(seq + 1));
             let memtable = &view.sealed[0];
@@ -120,7 +120,7 @@ mod tests {
         drop(cursor);
         // A value shares its memory with the others of its memtable.
         assert!(!in_view.is_unique() && !in_cursor.is_unique());
-        disposal.free();
+        deferred_drop.drop_queued();
         assert!(in_view.is_unique() && in_cursor.is_unique());
     }
 }

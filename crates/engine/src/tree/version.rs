@@ -11,7 +11,7 @@ use lsmx_base::sync::{Arc, OnceLock};
 use lsmx_base::tombstone_index::TombstoneIndex;
 use lsmx_compaction::{FileId, SortedRun, TreeShape};
 
-use crate::disposal::Disposal;
+use crate::deferred_drop::DeferredDrop;
 use crate::error::Error;
 use crate::format::range_tombstones::FragmentedTombstones;
 use crate::table::ReadPurpose;
@@ -68,7 +68,7 @@ pub(crate) struct Version {
     /// Those of all tables together, once somebody has asked for them.
     spans: OnceLock<Arc<TombstoneIndex>>,
     /// Takes over what it is made of when it goes.
-    disposal: Disposal,
+    deferred_drop: DeferredDrop,
 }
 
 impl Drop for Version {
@@ -78,17 +78,17 @@ impl Drop for Version {
             let shape = std::mem::take(&mut self.shape);
             let (runs, tables) = (std::mem::take(&mut self.runs), std::mem::take(&mut self.tables));
             let blobs = std::mem::take(&mut self.blobs);
-            self.disposal.dispose((shape, runs, tables, blobs, self.spans.take()));
+            self.deferred_drop.drop_later((shape, runs, tables, blobs, self.spans.take()));
         }
     }
 }
 
 impl Version {
-    /// No files; what this version and those made of it hold goes to `disposal`.
-    pub(crate) fn empty(disposal: &Disposal) -> Version {
+    /// No files; what this version and those made of it hold goes to `deferred_drop`.
+    pub(crate) fn empty(deferred_drop: &DeferredDrop) -> Version {
         let (shape, runs, tables, blobs) = Default::default();
-        let (spans, disposal) = (OnceLock::new(), disposal.clone());
-        Version { shape, runs, tables, blobs, has_spans: false, spans, disposal }
+        let (spans, deferred_drop) = (OnceLock::new(), deferred_drop.clone());
+        Version { shape, runs, tables, blobs, has_spans: false, spans, deferred_drop }
     }
 
     /// The version with this shape; its tables are those of `before` and `opened`.
@@ -132,13 +132,13 @@ impl Version {
         }
         let has_spans = tables.values().any(|table| table.has_spans());
         let blobs = Arc::new(BlobSet::of(tables.values()));
-        let (spans, disposal) = (OnceLock::new(), before.disposal.clone());
-        Ok(Version { shape, runs, tables, blobs, has_spans, spans, disposal })
+        let (spans, deferred_drop) = (OnceLock::new(), before.deferred_drop.clone());
+        Ok(Version { shape, runs, tables, blobs, has_spans, spans, deferred_drop })
     }
 
     /// What takes over the memtables and tables that go.
-    pub(crate) fn disposal(&self) -> &Disposal {
-        &self.disposal
+    pub(crate) fn deferred_drop(&self) -> &DeferredDrop {
+        &self.deferred_drop
     }
 
     /// Levels, runs and files as numbers.

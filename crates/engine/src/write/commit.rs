@@ -427,7 +427,7 @@ impl Committer {
             if failpoint::is_on(Failpoint::PanicStrandsGroup) {
                 resume_unwind(panic);
             }
-            self.abandon(&mut group, Error::panicked(&*panic));
+            self.abandon(&mut group, Error::from_panic(&*panic));
         }
         self.changed.notify();
         group.clear();
@@ -661,7 +661,7 @@ impl Committer {
         members: &[Arc<Ticket>],
         checks: &mut u64,
     ) -> Result<()> {
-        self.store.health.check()?;
+        self.store.error_state.check_writable()?;
         if self.store.is_closing() {
             // `close` waits for those admitted before it said so, and for nobody else.
             return Err(Error::Closed);
@@ -789,7 +789,7 @@ impl Committer {
         let sequence = &self.store.sequence;
         if sequence.published() < seq {
             self.store.env.wait(WaitCause::CommitAhead, &self.changed, None, &mut || {
-                sequence.published() >= seq || self.store.health.check().is_err()
+                sequence.published() >= seq || self.store.error_state.check_writable().is_err()
             });
         }
     }

@@ -66,7 +66,7 @@ fn all_files(database: &Path) -> Result<Vec<PathBuf>, Failure> {
             Failure::from(lsmx::Error::NotADatabase { path, why })
         }
         io::ErrorKind::NotADirectory => {
-            let (path, why) = (database.to_owned(), "it is no directory");
+            let (path, why) = (database.to_owned(), "it is not a directory");
             Failure::from(lsmx::Error::NotADatabase { path, why })
         }
         _ => Failure::file("list", database.display().to_string(), error),

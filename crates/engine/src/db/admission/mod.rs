@@ -151,7 +151,7 @@ impl DbInner {
             trees: &batch.trees,
             bytes: batch.memory_bytes(),
             // The background work that a write would wait for may be what this thread does.
-            no_slowdown: by.no_slowdown || callback::is_inside(),
+            no_slowdown: by.no_slowdown || callback::has_context(),
             deadline_us: self.committer.deadline_us(by.deadline),
             stage: match self.store.env.background() {
                 Background::Inline => Stage::Inline,
@@ -265,7 +265,7 @@ impl Admission<'_, '_> {
             }),
             Stage::Throttle | Stage::Inline | Stage::Admitted => true,
         };
-        there || store.health.check().is_err() || store.is_closing()
+        there || store.error_state.check_writable().is_err() || store.is_closing()
     }
 
     /// What a write is told whose deadline has passed during [`Step::Wait`].
@@ -296,7 +296,7 @@ impl Admission<'_, '_> {
 
     fn check_open(&mut self) -> Result<()> {
         let store = &self.core.store;
-        let open = store.health.check();
+        let open = store.error_state.check_writable();
         let open = open.and(if store.is_closing() { Err(Error::Closed) } else { Ok(()) });
         if open.is_err() {
             // Told before the error is.

@@ -86,7 +86,8 @@ fn optional_chain<S: Serializer>(
 impl DbInner {
     pub(crate) fn health(&self) -> Health {
         let store = &self.store;
-        let mut health = Health { read_only: store.health.cause(), ..Health::default() };
+        let mut health =
+            Health { read_only: store.error_state.read_only_cause(), ..Health::default() };
         for tree in store.all_trees() {
             quarantine::release_unneeded_files(store, &tree);
             add_tree(&tree, &mut health);

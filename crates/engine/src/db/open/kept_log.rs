@@ -98,7 +98,7 @@ impl DbInner {
         check_reentry("keyspace")?;
         // No drop, no checkpoint, no other delivery.
         let _turn = self.turn(None)?;
-        self.store.health.check()?;
+        self.store.error_state.check_writable()?;
         tree.check_live()?;
         let Some(kept) = tree.beside.kept_log() else { return Ok(()) };
         tree.merging.admit(options.merge_operator.as_ref())?;

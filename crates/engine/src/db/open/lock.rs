@@ -61,7 +61,8 @@ impl Claim {
     fn lock(&mut self) -> Result<()> {
         let path = &self.lock;
         let exists = self.vfs.exists(path);
-        self.lock_created = !exists.map_err(|error| Error::inside("look for", path, error))?;
+        self.lock_created =
+            !exists.map_err(|error| Error::io_in_database("look for", path, error))?;
         let guard = self.vfs.lock(path).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => Error::Locked { path: path.clone() },
             _ => Error::io("lock", path, error),

@@ -30,10 +30,10 @@ use crate::db::{DEFAULT_KEYSPACE, DbInner};
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::format::file_name::{CURRENT, FileName};
+use crate::job_tracing::{JobSpan, JobSpanFields};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::options::db::Options;
 use crate::options::keyspace::Persisted;
-use crate::trace::{JobBegin, JobSpan};
 use crate::vfs::{Vfs, missing_dir_reason};
 use crate::wal::{is_disk_full, remove_reserve};
 
@@ -59,8 +59,8 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<DbInner> {
     let env = Env::with_clock(options.background, options.seed, options.clock.clone());
     let recovery = if exists {
         let reason = &"the database is opened";
-        let job = JobBegin { kind: "recovery", keyspace: "", inputs: 0, reason };
-        let _span = JobSpan::begin(job);
+        let job = JobSpanFields { kind: "recovery", keyspace: "", inputs: 0, reason };
+        let _span = JobSpan::start(job);
         match recover(&vfs, dir, &options, &env) {
             // A process that was killed has kept room for the tables that this has to write.
             Err(error) if is_disk_full(&error) && remove_reserve(vfs.as_ref(), dir)? => {
@@ -90,7 +90,7 @@ pub(crate) fn is_there(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
     let current = dir.join(CURRENT);
     match vfs.exists(&current) {
         Err(_) if failpoint::is_on(Failpoint::OpenErrorCreatesDatabase) => Ok(false),
-        exists => exists.map_err(|error| Error::inside("look for", &current, error)),
+        exists => exists.map_err(|error| Error::io_in_database("look for", &current, error)),
     }
 }
 

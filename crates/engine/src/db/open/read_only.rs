@@ -73,7 +73,7 @@ pub(crate) fn share_lock(vfs: &dyn Vfs, dir: &Path) -> Result<Option<Box<dyn Loc
         Err(error) => match error.kind() {
             io::ErrorKind::NotFound => Ok(None),
             io::ErrorKind::WouldBlock => Err(Error::Locked { path }),
-            _ => Err(Error::inside("lock", &path, error)),
+            _ => Err(Error::io_in_database("lock", &path, error)),
         },
     }
 }

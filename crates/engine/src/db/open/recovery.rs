@@ -18,7 +18,7 @@ use crate::db::open::warm_up::WarmUp;
 use crate::db::operand_store::{self, Site};
 use crate::db::update::Turns;
 use crate::db::{DEFAULT_KEYSPACE, DbInner};
-use crate::disposal::Disposal;
+use crate::deferred_drop::DeferredDrop;
 use crate::env::Env;
 use crate::env::rate_limit::RateLimiter;
 use crate::error::{Error, Result};
@@ -204,7 +204,7 @@ impl Recovery {
             keep_cached,
             keep_flushed_cached: !direct,
             janitor: Arc::new(Janitor::new(progress.clone())),
-            disposal: Disposal::new(progress.clone()),
+            deferred_drop: DeferredDrop::new(progress.clone()),
             files: Arc::new(FileNumbers::new(files)),
             creation: AtomicU64::new(creation.unwrap_or(0)),
             beside_bytes: Arc::default(),
@@ -343,7 +343,7 @@ impl Recovery {
         for (&id, keyspace) in &self.state.keyspaces {
             let (shape, tables) = self.open_tables(id, keyspace)?;
             self.opened.insert(id, shape.clone());
-            let nothing = Version::empty(&self.tables.disposal);
+            let nothing = Version::empty(&self.tables.deferred_drop);
             let version = Arc::new(Version::new(shape, &nothing, &tables)?);
             let persisted = self.persisted(keyspace)?;
             let options = self.options.until_opened(&keyspace.name, &persisted);

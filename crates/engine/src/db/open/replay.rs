@@ -249,7 +249,7 @@ fn help(env: &Env, targets: &BTreeMap<u32, Target>, shared: &Mutex<Handover>, ch
             handover.busy = false;
             handover.full.extend(full);
             handover.spare = Some(batch);
-            handover.failed = inserted.err().map(|panic| Error::panicked(&*panic));
+            handover.failed = inserted.err().map(|panic| Error::from_panic(&*panic));
         }
         changed.notify();
     }

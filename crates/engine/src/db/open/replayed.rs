@@ -70,7 +70,7 @@ fn write<'a>(
     };
     let caught = |from, to| {
         let written = catch_unwind(AssertUnwindSafe(|| write(from, to)));
-        written.unwrap_or_else(|panic| Err(Error::panicked(&*panic)))
+        written.unwrap_or_else(|panic| Err(Error::from_panic(&*panic)))
     };
     let (lower, upper) = std::thread::scope(|scope| {
         let name = "lsmx-recovery".to_owned();
@@ -80,7 +80,7 @@ fn write<'a>(
             Ok(thread) => {
                 let lower = caught(None, Some(&*middle));
                 // It has caught its own panics.
-                let upper = thread.join().unwrap_or_else(|panic| Err(Error::panicked(&*panic)));
+                let upper = thread.join().unwrap_or_else(|panic| Err(Error::from_panic(&*panic)));
                 (lower, upper)
             }
             // The system gives no thread.

@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::format::file_name::FileName;
 use crate::format::version_edit::{Change, VersionEdit};
+use crate::job_tracing::{JobSpan, JobSpanFields};
 use crate::jobs::compaction::output::JobOutputs;
 use crate::jobs::compaction::retention::Retention;
 use crate::jobs::compaction::version_filter::VersionFilter;
@@ -27,7 +28,6 @@ use crate::jobs::quarantine;
 use crate::jobs::version_installer::sync_directory;
 use crate::operand_store::Token;
 use crate::state::{DbState, Work, record_of};
-use crate::trace::{JobBegin, JobSpan};
 use crate::tree::Tree;
 use crate::tree::operands::StoreTurn;
 use crate::tree::version::{BesideView, SuperVersion, Version, blob_changes, changes_between};
@@ -70,11 +70,11 @@ impl DbInner {
     fn resume_by(&self, deadline_us: Option<u64>) -> Result<()> {
         self.check_writable()?;
         let _turn = self.turn(deadline_us)?;
-        if self.store.health.check().is_err() {
+        if self.store.error_state.check_writable().is_err() {
             self.resume_alone(deadline_us)?;
         } else {
             // The caller knows of what failed before.
-            self.store.health.forgive();
+            self.store.error_state.clear_deferred_error();
         }
         self.retry_background_work()
     }
@@ -104,8 +104,8 @@ impl DbInner {
     fn resume_alone(&self, deadline_us: Option<u64>) -> Result<()> {
         let store = &self.store;
         let reason = &"the user asked for it";
-        let job = JobBegin { kind: "resume", keyspace: "", inputs: 0, reason };
-        let span = JobSpan::begin(job);
+        let job = JobSpanFields { kind: "resume", keyspace: "", inputs: 0, reason };
+        let span = JobSpan::start(job);
         // Writes and jobs fail fast while the database is read-only; these wait for those that
         // began before.
         let rewrite = || match self.runner.pause(deadline_us) && self.committer.drain(deadline_us) {
@@ -114,13 +114,13 @@ impl DbInner {
         };
         // Background work goes on even if this panics, or every later call would wait for it.
         let rewritten = catch_unwind(AssertUnwindSafe(rewrite))
-            .unwrap_or_else(|panic| Err(Error::panicked(&*panic)));
+            .unwrap_or_else(|panic| Err(Error::from_panic(&*panic)));
         match &rewritten {
             Ok(()) => {
-                store.health.clear();
+                store.error_state.clear();
                 store.tell(&Event::Resumed);
             }
-            Err(error) => span.failed(error),
+            Err(error) => span.record_error(error),
         }
         // Removes the files of a failed attempt. Background work continues even if this panics.
         let cleaned = catch_unwind(AssertUnwindSafe(|| {
@@ -130,7 +130,7 @@ impl DbInner {
         }));
         self.runner.unpause();
         if let Err(panic) = cleaned {
-            return Err(store.fail(Error::panicked(&*panic)));
+            return Err(store.fail(Error::from_panic(&*panic)));
         }
         self.runner.run_inline();
         rewritten

@@ -3,7 +3,7 @@
 use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering};
 
 use crate::cache::MetadataKind;
-use crate::callback::{self, Context};
+use crate::callback::{self, CallbackContext};
 use crate::db::{Db, DbInner};
 use crate::env::{Background, JoinHandle, WaitCause};
 use crate::error::Result;
@@ -60,7 +60,7 @@ impl DbInner {
         let store = Arc::clone(&self.store);
         let (stop, ended) = (Arc::clone(&self.warm_up.stop), Arc::clone(&self.warm_up.ended));
         let body = move || {
-            let _inside = callback::enter(Context::EngineThread);
+            let _inside = callback::enter(CallbackContext::EngineThread);
             let _ = run(&store, &|| !stop.load(Ordering::Relaxed));
             ended.store(true, Ordering::Release);
             store.progress.notify();

@@ -6,7 +6,7 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{CompactionPolicy, FileId, Job, JobKind, TableMeta, TreeShape};
 
-use crate::callback::{self, Context};
+use crate::callback::{self, CallbackContext};
 use crate::error::{Error, JobRule, Result, UserCode};
 use crate::event::{Decision, Event};
 use crate::jobs::compaction::delete_only::pick_delete_only;
@@ -85,7 +85,7 @@ impl PickedJob {
 /// Delete-only jobs come first, then blob garbage collection if space is short, then the policy, then other blob
 /// garbage collection.
 pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
-    if state.health.check().is_err() || state.is_closing() {
+    if state.error_state.check_writable().is_err() || state.is_closing() {
         return None;
     }
     let now_us = state.env.now_us();
@@ -196,7 +196,7 @@ fn pick_policy_job(
 ) -> Result<Option<Job>> {
     let policy = Arc::clone(&tree.settings().policy);
     jobs.blocked = None;
-    let _inside = callback::enter(Context::CompactionPolicy);
+    let _inside = callback::enter(CallbackContext::CompactionPolicy);
     let pick = || {
         let job = policy.pick(shape, &jobs.busy);
         let waits = job.is_none() && policy.is_waiting_for_snapshots(shape);

@@ -12,6 +12,7 @@ use crate::env::YieldKind;
 use crate::env::rate_limit::IoPriority;
 use crate::error::{Error, Result};
 use crate::event::{CompactionBegin, CompactionEnd, Event};
+use crate::job_tracing::{JobSpan, JobSpanFields};
 use crate::jobs::compaction::output::JobOutputs;
 use crate::jobs::compaction::pick::PickedJob;
 use crate::jobs::compaction::retention::Retention;
@@ -25,7 +26,6 @@ use crate::jobs::worker_pool::WorkerPool;
 use crate::options::filter_bits::Coming;
 use crate::state::DbState;
 use crate::table::ReadPurpose;
-use crate::trace::{JobBegin, JobSpan};
 use crate::tree::Tree;
 use crate::tree::counters::add;
 use crate::tree::version::Version;
@@ -44,7 +44,7 @@ pub(crate) fn run_job(
     picked: &PickedJob,
 ) -> Result<()> {
     let job = &picked.job;
-    let span = JobSpan::begin(JobBegin {
+    let span = JobSpan::start(JobSpanFields {
         kind: match job.kind {
             JobKind::Merge => "merge",
             JobKind::Rewrite => "rewrite",
@@ -57,7 +57,7 @@ pub(crate) fn run_job(
     });
     let result = catch_panics(state, || execute(state, throttle, workers, tree, picked, &span));
     if let Err(error) = &result {
-        span.failed(error);
+        span.record_error(error);
     }
     // Before the inputs are released: no other job may take the unreadable file, and none may start before the pause.
     match &result {
@@ -130,7 +130,7 @@ fn execute(
     let mut time = start.elapsed(&state.env);
     let elapsed_us = time.elapsed_ns / 1_000;
     time.add(stats.helper_time);
-    span.done(stats.read_bytes, written_bytes, elapsed_us);
+    span.record_success(stats.read_bytes, written_bytes, elapsed_us);
     update_metrics(state, throttle, tree, picked, &stats, written_bytes, elapsed_us);
     let removes_inputs = job.kind != JobKind::Move;
     let tombstones_read = picked.input_files().map(|file| file.tombstones).sum();

@@ -19,6 +19,7 @@ use crate::env::{Env, WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::iter::merging_iter::MergingCursor;
 use crate::iter::run_iter::RunCursor;
+use crate::job_tracing::{JobSpan, JobSpanFields};
 use crate::jobs::compaction::output::{JobOutputs, SubcompactionOutput};
 use crate::jobs::compaction::retention::Retention;
 use crate::jobs::compaction::retry::catch_panics;
@@ -27,7 +28,6 @@ use crate::jobs::compaction::version_filter::VersionFilter;
 use crate::jobs::value_log::output_values::ValueSource;
 use crate::state::DbState;
 use crate::table::{FilterWidth, ReadPurpose, key_weights};
-use crate::trace::{JobBegin, JobSpan};
 use crate::tree::Tree;
 use crate::tree::version::TableFile;
 use crate::write::backpressure;
@@ -265,7 +265,7 @@ impl Subcompactions {
     fn run_traced(&self, state: &DbState, index: usize) -> Result<SubcompactionOutput> {
         let inputs = &self.inputs;
         let start_ns = state.env.monotonic_ns();
-        let span = JobSpan::begin(JobBegin {
+        let span = JobSpan::start(JobSpanFields {
             kind: "part",
             keyspace: &inputs.tree.name,
             inputs: inputs.job.input_files().count(),
@@ -276,9 +276,9 @@ impl Subcompactions {
             Ok(output) => {
                 let elapsed_us = state.env.monotonic_ns().saturating_sub(start_ns) / 1_000;
                 let read_bytes = inputs.input_bytes / u64::try_from(self.count()).unwrap_or(1);
-                span.done(read_bytes, output.bytes(), elapsed_us);
+                span.record_success(read_bytes, output.bytes(), elapsed_us);
             }
-            Err(error) => span.failed(error),
+            Err(error) => span.record_error(error),
         }
         result
     }

@@ -22,6 +22,7 @@ use crate::iter::merging_iter::MergingCursor;
 use crate::iter::operand_fold::Fold;
 use crate::iter::range_tombstone_filter::Deleted;
 use crate::iter::run_iter::RunCursor;
+use crate::job_tracing::{JobSpan, JobSpanFields};
 use crate::jobs::compaction::output::JobOutputs;
 use crate::jobs::compaction::retention::Retention;
 use crate::jobs::compaction::retry::{backoff_us, catch_panics, defer_error, is_cancelled};
@@ -32,7 +33,6 @@ use crate::operand_store::{Collection, Prepared};
 use crate::options::filter_bits::Coming;
 use crate::state::DbState;
 use crate::table::{ReadContext, ReadPurpose};
-use crate::trace::{JobBegin, JobSpan};
 use crate::tree::counters::add;
 use crate::tree::merge_resolver::Merging;
 use crate::tree::operands::{Attached, StoreTurn};
@@ -44,7 +44,10 @@ pub(crate) fn collect_if_due(state: &DbState, tree: &Tree) -> bool {
     let Some(attached) = tree.beside.attached() else { return false };
     let is_blocked = || {
         let paused = state.env.now_us() < tree.jobs.lock().collection.retry_at_us;
-        paused || state.health.check().is_err() || state.is_closing() || tree.is_dropped()
+        paused
+            || state.error_state.check_writable().is_err()
+            || state.is_closing()
+            || tree.is_dropped()
     };
     if is_blocked() {
         return false;
@@ -56,8 +59,8 @@ pub(crate) fn collect_if_due(state: &DbState, tree: &Tree) -> bool {
     }
     let Some(_collecting) = attached.begin_collecting() else { return false };
     let reason = &"its operand store is due";
-    let job = JobBegin { kind: "collection", keyspace: &tree.name, inputs: 1, reason };
-    let span = JobSpan::begin(job);
+    let job = JobSpanFields { kind: "collection", keyspace: &tree.name, inputs: 1, reason };
+    let span = JobSpan::start(job);
     let mut collected = catch_panics(state, || run_collection(state, tree, &attached, &span));
     let mut quarantined = false;
     if let Err(error @ Error::Corrupt { .. }) = &collected {
@@ -76,7 +79,7 @@ pub(crate) fn collect_if_due(state: &DbState, tree: &Tree) -> bool {
     match &collected {
         Ok(_) => clear_failures(state, tree),
         Err(error) => {
-            span.failed(error);
+            span.record_error(error);
             if !is_cancelled(error) && !matches!(error, Error::ReadOnly { .. }) {
                 add(&tree.counters.compaction_failures, 1);
                 // A collection without the quarantined file needs no pause.
@@ -137,7 +140,7 @@ fn run_collection(
     if !std::ptr::eq(&*guard.attached, attached) {
         return Ok(false);
     }
-    state.health.check()?;
+    state.error_state.check_writable()?;
     if state.is_closing() {
         return Err(Error::Closed);
     }
@@ -145,7 +148,7 @@ fn run_collection(
     let moved = move_to_tree(state, tree, &guard, collection, MoveMode::Fold, Vec::new());
     let MoveResult { entries, written_bytes } = moved.inspect_err(|_| attached.store.abandon())?;
     let elapsed_us = state.env.monotonic_ns().saturating_sub(start_ns) / 1_000;
-    span.done(0, written_bytes, elapsed_us);
+    span.record_success(0, written_bytes, elapsed_us);
     state.tell(&Event::OperandsCollected(OperandsCollected {
         keyspace: tree.name.clone(),
         entries,

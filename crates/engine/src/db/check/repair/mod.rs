@@ -161,7 +161,7 @@ fn not_a_database(vfs: &dyn Vfs, error: Error, dir: &Path) -> Error {
             open::missing(vfs, dir)
         }
         Error::Io { source, .. } if source.kind() == io::ErrorKind::NotADirectory => {
-            Error::NotADatabase { path: dir.to_owned(), why: "it is no directory" }
+            Error::NotADatabase { path: dir.to_owned(), why: "it is not a directory" }
         }
         _ => error,
     }
