@@ -1,18 +1,18 @@
-//! Merges and atomic updates: changing a value without racing anybody, with or without reading it.
+//! Merge operators and atomic updates.
 //!
-//! A counter, a list that grows, a field of a record: the new value depends on the old one. There are
-//! three ways to write it, and none loses an update when several threads do it at once.
+//! The new value of a counter, a list or a field of a record depends on its old value. There are three ways to write
+//! such a value. None of them loses an update of another thread.
 //!
-//! | | reads | writes | good for |
+//! | | reads | writes | use for |
 //! | --- | --- | --- | --- |
-//! | [`Keyspace::merge`] | nothing | the change alone | frequent changes, rare reads |
-//! | [`Keyspace::fetch_update`] | the value | the value | changes that only your code can make |
-//! | [`WriteBatch::guard`] | what you read | a batch, or nothing | changes that depend on several keys |
+//! | [`Keyspace::merge`] | nothing | the operand | frequent updates, rare reads |
+//! | [`Keyspace::fetch_update`] | the value | the value | updates that only your code can compute |
+//! | [`WriteBatch::guard`] | the keys that you read | a batch, or nothing | updates that depend on several keys |
 //!
 //! # Merging
 //!
-//! A keyspace that merges has a *merge operator*. A merge stores an *operand*; what the operands of a
-//! key amount to is worked out by whoever reads it, and by the jobs that rewrite it anyway.
+//! A keyspace with merges has a *merge operator*. A merge stores an *operand*. Reads, flushes and compactions combine
+//! the operands of a key into a value.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -27,7 +27,7 @@
 //! visits.merge("page", 2u64.to_le_bytes())?;
 //! assert_eq!(visits.get("page")?.as_deref(), Some(&3u64.to_le_bytes()[..]));
 //!
-//! // In a batch with anything else, all or nothing.
+//! // Merges can be part of a batch.
 //! let mut batch = WriteBatch::new();
 //! batch.merge(&visits, "page", 1u64.to_le_bytes());
 //! batch.put(&db.default_keyspace(), "last", "page");
@@ -36,15 +36,16 @@
 //! # }
 //! ```
 //!
-//! Ready-made are [`Counter`], [`Append`], [`Max`], [`Min`], [`FieldUpdate`] and [`SetUnion`].
+//! The crate contains the operators [`Counter`], [`Append`], [`Max`], [`Min`], [`FieldUpdate`] and [`SetUnion`].
 //!
-//! # Giving the operator, and not giving it
+//! # Opening a keyspace with its operator
 //!
-//! The operator's *name* stays with the keyspace; a keyspace made without one takes one on later. The
-//! operator itself is code, so each open of the database is followed by a [`Db::keyspace`] that gives it; that of
-//! the default keyspace is in [`Options::keyspace_defaults`]. An operator with another name is
-//! [`Error::Contradiction`]. Until the operator is given, flushes and compactions keep operands as they are,
-//! and reading a key that has some, like merging, is [`Error::NoMergeOperator`].
+//! The keyspace stores the *name* of its operator. A keyspace that was created without an operator can get one later.
+//! The operator itself is code. So each program that opens the database passes it to [`Db::keyspace`], or for the
+//! default keyspace to [`Options::keyspace_defaults`]. An operator with another name is [`Error::Contradiction`].
+//!
+//! Without the operator, flushes and compactions keep operands unchanged. Merges, and reads of keys with operands, fail
+//! with [`Error::NoMergeOperator`].
 //!
 //! # Writing an operator
 //!
@@ -54,7 +55,7 @@
 //! # let path = dir.path().join("data");
 //! use lsmx::{Db, KeyspaceOptions, MergeError, MergeOperator, Options};
 //!
-//! /// A balance in cents that never falls below zero; an account with nothing left is gone.
+//! /// A balance in cents that never falls below zero. A balance of zero deletes the key.
 //! #[derive(Debug)]
 //! struct Balance;
 //!
@@ -80,7 +81,7 @@
 //!         }
 //!         Ok((balance > 0).then(|| balance.to_le_bytes().to_vec()))
 //!     }
-//!     // No partial merge: +5 −9 is not −4 for somebody who has nothing.
+//!     // No partial merge: the limit at zero makes the result depend on the base value.
 //! }
 //!
 //! let options = KeyspaceOptions::default().merge_operator(Balance);
@@ -93,23 +94,27 @@
 //! # }
 //! ```
 //!
-//! The laws stand at [`MergeOperator`]: equal arguments give equal results, operands may be folded in
-//! steps, and a partial merge changes nothing. An operator that merges partially keeps its operands
-//! few without ever reading a base; one that does not is asked for whole values now and then.
+//! [`MergeOperator`] states the rules: equal arguments give equal results, operands may be combined in several steps,
+//! and a partial merge does not change the result. An operator with partial merges keeps the number of operands small
+//! without reading the base value. Without partial merges, the engine computes whole values from time to time.
 //!
-//! # What a merge costs
+//! # Cost of a merge
 //!
-//! A write costs what a put costs. A read gathers the key's operands down to its last put or delete.
-//! That chain is bounded: once a key has [`CHAIN_OPERANDS_MAX`] operands in a memtable, or
-//! [`CHAIN_BYTES_MAX`] bytes of them, the writer reads the key and keeps its value beside the last
-//! operand, where readers stop; flushes and compactions fold what lies between two snapshots; and where
-//! operands gather in tables because they do not merge partially, one merge of [`CHAIN_OPERANDS_MAX`]
-//! folds what is below. So a key's base is read about once for so many operands.
-//! [`MergeMetrics`](crate::metrics::MergeMetrics) shows the longest chain that a read had to fold.
+//! A merge costs as much as a put. A read collects the operands of the key down to its last put or delete. Three
+//! mechanisms bound the number of operands:
 //!
-//! When operands do not fold, [`Error::MergeFailed`] says why, for that key alone: a range gives it in the
-//! place of the entry and goes on, jobs keep the operands as they are. A put or a delete of the key makes
-//! it readable again.
+//! - If a key has [`CHAIN_OPERANDS_MAX`] operands or [`CHAIN_BYTES_MAX`] bytes of operands in a memtable, the writer
+//!   reads the key and stores its value with the last operand. Reads stop at this value.
+//! - Flushes and compactions combine operands that no snapshot separates.
+//! - If operands without partial merges accumulate in tables, one of [`CHAIN_OPERANDS_MAX`] merges combines the older
+//!   ones.
+//!
+//! So the base value of a key is read about once per [`CHAIN_OPERANDS_MAX`] operands.
+//! [`MergeMetrics`](crate::metrics::MergeMetrics) shows the longest chain that a read has combined.
+//!
+//! If the operands of a key cannot be combined, reads of this key fail with [`Error::MergeFailed`]. An iterator returns
+//! the error in place of the entry and continues. Jobs keep the operands. A put or a delete of the key makes it
+//! readable again.
 //!
 //! # Updating
 //!
@@ -126,24 +131,23 @@
 //! })?;
 //! assert_eq!(before, None);
 //!
-//! // Take a job if nobody has it.
+//! // Take the job if it has no owner.
 //! let taken = keyspace.fetch_update("job", |owner| match owner {
 //!     None => Update::Put(b"me".to_vec()),
 //!     Some(_) => Update::Keep,
 //! })?;
-//! assert!(taken.is_none(), "nobody had it, so now it is ours");
+//! assert!(taken.is_none(), "the job had no owner");
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! An update reads, asks your closure, and commits only if nobody has written the key meanwhile;
-//! otherwise it asks again. Updates of one key take turns, so they do not make each other start over
-//! and over. A closure that is slow, or that waits for another update of the same key, loses its turn's
-//! privilege after some milliseconds, and stays correct: there is nothing to deadlock on.
+//! An update reads the value, calls the closure, and commits if the key was not written in the meantime. Otherwise it
+//! starts again. Updates of one key run one after the other, so that they do not invalidate each other repeatedly. If a
+//! closure is slow, or waits for another update of the same key, the next update starts after some milliseconds. The
+//! result stays correct, and a deadlock is not possible.
 //!
-//! `examples/counter_store.rs` has both in one program: counts and statistics that are merged, a stock
-//! that is updated. `examples/json_merge_patch.rs` is an operator for JSON documents, with the tests that
-//! an operator needs.
+//! `examples/counter_store.rs` uses both: merges for counts and statistics, updates for a stock.
+//! `examples/json_merge_patch.rs` is an operator for JSON documents, with the tests that an operator needs.
 //!
 //! [`Keyspace::merge`]: crate::Keyspace::merge
 //! [`Keyspace::fetch_update`]: crate::Keyspace::fetch_update
