@@ -38,7 +38,7 @@ impl DbInner {
             if !self.join_warm_up(deadline_us) {
                 return Err(Error::Deadline { cause: WaitCause::Close.as_str() });
             }
-            self.store.keep_held_files_open();
+            self.store.keep_files_of_iterators_open();
             self.free_lock();
             return Ok(());
         }
@@ -62,9 +62,9 @@ impl DbInner {
         store.tables.deferred_drop.stop();
         let marked = self.mark_clean();
         store.tables.reserve.release();
-        store.release_dropped(true);
+        store.release_dropped_keyspaces(true);
         store.remove_discarded();
-        store.keep_held_files_open();
+        store.keep_files_of_iterators_open();
         self.free_lock();
         // Past the deadline what is left waits in the log, which the next opening replays.
         flushed.and(marked)

@@ -13,7 +13,7 @@ use crate::jobs::compaction::manual::{KeyBounds, ManualPlan, plan_manual};
 use crate::jobs::compaction::pick::PickedJob;
 use crate::jobs::compaction::run::run_job;
 use crate::jobs::{obsolete_files, quarantine};
-use crate::state::Work;
+use crate::state::work_queue::WorkKind;
 use crate::tree::Tree;
 use crate::write::backpressure;
 
@@ -75,7 +75,7 @@ impl DbInner {
             let picked = self.wait_for_files(tree, bounds, deadline_us);
             tree.jobs.lock().manual_waiting -= 1;
             // The policy goes on with what is left.
-            store.make_ready(Work::Compaction, tree.id);
+            store.work.push(WorkKind::Compaction, tree.id);
             picked
         };
         let compacted = match picked {
@@ -88,13 +88,13 @@ impl DbInner {
                 // A failure there is told by having made the database read-only.
                 let _ = obsolete_files::rewrite_manifest(store);
                 backpressure::refresh(store, &self.throttle, tree);
-                store.looked(Work::Compaction);
+                store.work.end_work(WorkKind::Compaction);
                 ran
             }
             Ok(None) => Ok(()),
             Err(error) => Err(error),
         };
-        store.make_ready(Work::Compaction, tree.id);
+        store.work.push(WorkKind::Compaction, tree.id);
         self.runner.run_inline();
         compacted
     }
@@ -134,7 +134,7 @@ impl DbInner {
         let shape = tree.shape(store.env.database_us(), store.sequence.snapshot_bounds());
         match plan_manual(&shape, &jobs.busy, bounds)? {
             ManualPlan::UpToDate => Ok(Some(None)),
-            ManualPlan::Run(job) if store.begin_look(Work::Compaction) => {
+            ManualPlan::Run(job) if store.work.begin_work(WorkKind::Compaction) => {
                 Ok(Some(Some(PickedJob::reserve(&mut jobs, *job, shape, deadline_us))))
             }
             ManualPlan::Run(_) => Ok(None),

@@ -31,12 +31,12 @@ impl DbInner {
         self.store.error_state.check_writable()?;
         {
             let _turn = self.turn(None)?;
-            let tree = self.store.trees.read().name(name).cloned();
+            let tree = self.store.trees.read().by_name(name).cloned();
             let tree = tree.ok_or_else(|| Error::UnknownKeyspace { name: name.to_owned() })?;
             tree.set_dropping(true);
             if let Err(error) = self.drop_tree(&tree) {
                 tree.set_dropping(false);
-                self.store.tell_pending();
+                self.store.emit_pending_events();
                 return Err(error);
             }
         }
@@ -74,9 +74,9 @@ impl DbInner {
                 true => memtable.bytes(),
                 false => memtable.release_bytes(),
             };
-        store.memtable_bytes_freed(view.memtables().map(freed).sum());
+        store.memtables.subtract(view.memtables().map(freed).sum());
         drop(view);
-        store.keep_dropped(number, Arc::clone(tree));
+        store.add_dropped_keyspace(number, Arc::clone(tree));
         for segment in tree.beside.kept_log().iter().flat_map(|kept| kept.segments()) {
             store.janitor.discard(FileName::Segment(segment.id).in_dir(&store.dir));
         }
@@ -116,7 +116,7 @@ mod tests {
             let snapshot = db.snapshot();
             db.drop_keyspace("k").unwrap();
             core.fold_chains(long, crate::lookup::point::Reads::Storage);
-            assert_eq!(core.store.memtable_bytes(), 0, "after round {round}");
+            assert_eq!(core.store.memtables.used_bytes(), 0, "after round {round}");
             drop(snapshot);
         }
     }

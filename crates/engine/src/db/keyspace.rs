@@ -19,7 +19,7 @@ use crate::options::read::ReadOptions;
 use crate::options::stored_policy::Policy;
 use crate::options::stored_policy::StoredPolicy;
 use crate::options::write::WriteOptions;
-use crate::state::Work;
+use crate::state::work_queue::WorkKind;
 use crate::tree::operands::Attached;
 use crate::tree::snapshots::Pinned;
 use crate::tree::version::Version;
@@ -358,18 +358,18 @@ impl DbInner {
         let options = self.options.memory_plan().fit(options);
         self.store.error_state.check_writable()?;
         loop {
-            if !create && self.store.trees.read().name(name).is_none() {
+            if !create && self.store.trees.read().by_name(name).is_none() {
                 return Err(Error::UnknownKeyspace { name: name.to_owned() });
             }
             let beside = self.open_beside(name, &options)?;
             if let Some(opened) = &beside {
-                let tree = opened.tree.and_then(|id| self.store.trees.read().id(id).cloned());
+                let tree = opened.tree.and_then(|id| self.store.trees.read().by_id(id).cloned());
                 tree.map_or(Ok(()), |tree| {
                     self.deliver_kept_log(&tree, &opened.attached, &options)
                 })?;
             }
             let tree = self.open_keyspace_alone(name, &options, beside, create);
-            self.store.tell_pending();
+            self.store.emit_pending_events();
             self.store.discard_unclaimed_files();
             // None: another keyspace has this name by now.
             if let Some(tree) = tree? {
@@ -392,7 +392,7 @@ impl DbInner {
         let _one_at_a_time = self.creating.lock();
         // Closing takes the lock once, and after that changes nothing but its own.
         self.check_open()?;
-        let existing = self.store.trees.read().name(name).cloned();
+        let existing = self.store.trees.read().by_name(name).cloned();
         let other = |opened: &Opened| opened.tree != existing.as_ref().map(|tree| tree.id);
         let lacks = existing.as_ref().is_some_and(|tree| {
             beside.is_none() && options.operand_store.is_some() && tree.beside.attached().is_none()
@@ -443,7 +443,7 @@ impl DbInner {
         }
         self.store.error_state.check_writable()?;
         let changed = self.retune_alone(tree, change);
-        self.store.tell_pending();
+        self.store.emit_pending_events();
         changed?;
         backpressure::refresh(&self.store, &self.throttle, tree);
         self.runner.run_inline();
@@ -548,7 +548,7 @@ impl DbInner {
         tree.set_settings(options, policy);
         // The obstacle belonged to the previous policy.
         tree.jobs.lock().blocked = None;
-        self.store.make_ready(Work::Compaction, tree.id);
+        self.store.work.push(WorkKind::Compaction, tree.id);
         Ok(())
     }
 }

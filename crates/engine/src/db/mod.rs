@@ -38,7 +38,9 @@ use crate::options::keyspace::KeyspaceOptions;
 use crate::options::memory_plan::MemoryPlan;
 use crate::options::read::ReadOptions;
 use crate::options::write::{Durability, WriteOptions};
-use crate::state::{DbState, Reservation, Work};
+use crate::state::DbState;
+use crate::state::memtable_budget::MemtableReservation;
+use crate::state::work_queue::WorkKind;
 use crate::tree::{Opening, Tree};
 use crate::vfs::LockGuard;
 use crate::workload_trace::Recording;
@@ -222,7 +224,7 @@ impl Db {
             return Ok(Keyspace::new(Arc::clone(&self.handle), tree));
         }
         let trees = self.core().store.trees.read();
-        let tree = trees.name(name).cloned();
+        let tree = trees.by_name(name).cloned();
         let tree = tree.ok_or_else(|| Error::UnknownKeyspace { name: name.to_owned() })?;
         if self.core().read_only.is_none() {
             tree.check_policy()?;
@@ -233,7 +235,7 @@ impl Db {
     /// Returns whether a keyspace of this name exists.
     #[must_use]
     pub fn keyspace_exists(&self, name: &str) -> bool {
-        self.core().store.trees.read().name(name).is_some()
+        self.core().store.trees.read().by_name(name).is_some()
     }
 
     /// Drops the keyspace of this name, durably, with everything in it. Its handles answer
@@ -579,7 +581,7 @@ impl DbInner {
         let (deadline_us, reservation) = self.admit(&batch, options)?;
         let sync = options.durability == Durability::Sync;
         let traced = self.note_before_commit(&batch);
-        let reserved_bytes = reservation.map_or(0, Reservation::into_bytes);
+        let reserved_bytes = reservation.map_or(0, MemtableReservation::into_bytes);
         let long = self.committer.commit(batch, sync, reserved_bytes, deadline_us)?;
         if let Some(traced) = traced {
             traced.committed(sync);
@@ -631,9 +633,9 @@ impl DbInner {
                 // The memtable may be sealed, flushed and gone meanwhile: nobody minds.
                 self.store.env.yield_point(YieldKind::Commit);
                 let bytes = memtable.set_folded(&key, seq, value);
-                self.store.memtable_bytes_grown(bytes);
+                self.store.memtables.add(bytes);
                 if !memtable.add_bytes(bytes) {
-                    self.store.memtable_bytes_freed(bytes);
+                    self.store.memtables.subtract(bytes);
                 }
             }
         }
@@ -642,7 +644,7 @@ impl DbInner {
     /// What a commit sets off: the governors of log and memory, and inline the work itself.
     pub(crate) fn after_commit(&self, deadline_us: Option<u64>) {
         let store = &self.store;
-        if store.wal.claim_sync_request() || store.asks_for_reserve() {
+        if store.wal.claim_sync_request() || store.request_reserve() {
             store.progress.notify();
         }
         self.governor.flush_if_due(deadline_us);
@@ -699,9 +701,9 @@ impl DbInner {
                 let files = !view.version.runs().is_empty() || view.operands.is_some();
                 (!view.sealed.is_empty(), files)
             };
-            for (work, there) in [(Work::Flush, sealed), (Work::Compaction, files)] {
+            for (work, there) in [(WorkKind::Flush, sealed), (WorkKind::Compaction, files)] {
                 if there {
-                    self.store.make_ready(work, tree.id);
+                    self.store.work.push(work, tree.id);
                 }
             }
         }

@@ -20,11 +20,14 @@ use crate::manifest::{KeyspaceState, ManifestState};
 use crate::operand_store::{ContainedStore, OperandStore, OperandStoreFactory, Place, Token};
 use crate::options::keyspace::{KeyspaceOptions, Persisted};
 use crate::options::memory_plan::MemoryPlan;
-use crate::state::{DbState, FileNumbers, TableSpace, Work};
+use crate::state::DbState;
+use crate::state::table_factory::TableFactory;
+use crate::state::work_queue::WorkKind;
 use crate::table::FdCacheVfs;
 use crate::tree::Tree;
 use crate::tree::merge_resolver::Merging;
 use crate::tree::operands::{Attached, Counts, Folds};
+use crate::tree::version::FileNumbers;
 use crate::tree::version::{Life, StoreFiles, operand_file_name};
 use crate::vfs::Vfs;
 
@@ -35,7 +38,7 @@ const STORES_PER_CACHE: u64 = 2;
 
 /// Where a store is opened.
 pub(crate) struct Site<'a> {
-    pub(crate) space: &'a TableSpace,
+    pub(crate) space: &'a TableFactory,
     pub(crate) memory: MemoryPlan,
     pub(crate) direct_reads: bool,
     pub(crate) read_only: bool,
@@ -193,8 +196,8 @@ impl DbInner {
         turn.attached.life.set_over();
         tree.beside.detach();
         let forgotten = self.forget_store(tree);
-        store.tell_pending();
-        store.make_ready(Work::Compaction, tree.id);
+        store.emit_pending_events();
+        store.work.push(WorkKind::Compaction, tree.id);
         forgotten
     }
 
@@ -237,7 +240,7 @@ impl DbInner {
         name: &str,
         options: &KeyspaceOptions,
     ) -> Result<Option<Opened>> {
-        let tree = self.store.trees.read().name(name).cloned();
+        let tree = self.store.trees.read().by_name(name).cloned();
         let known = tree.as_ref().and_then(|tree| tree.beside.name());
         let Some(factory) = &options.operand_store else {
             return match &tree {
@@ -282,7 +285,7 @@ impl DbInner {
 }
 
 /// The files of a store in another directory, for a copy: what is let go of there is removed by nobody.
-pub(crate) fn files_in(space: &TableSpace, dir: &Path) -> Arc<StoreFiles> {
+pub(crate) fn files_in(space: &TableFactory, dir: &Path) -> Arc<StoreFiles> {
     StoreFiles::new(
         Arc::clone(&space.vfs),
         Arc::clone(&space.vfs),

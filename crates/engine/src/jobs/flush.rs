@@ -53,7 +53,7 @@ pub(crate) fn flush_oldest_memtable(
     };
     let Ok(guard) = reserved else {
         tree.jobs.lock().flushing = false;
-        state.park_flush(tree);
+        state.work.park_flush(tree);
         return Ok(false);
     };
     let reason = &"its memtable is sealed";
@@ -97,7 +97,7 @@ fn flush_memtable(
     committer.wait_published(last_seq);
     state.error_state.check_writable()?;
     let start_ns = state.env.monotonic_ns();
-    state.tell(&Event::FlushBegin(FlushBegin {
+    state.emit(&Event::FlushBegin(FlushBegin {
         keyspace: tree.name.clone(),
         memtable_bytes: memtable.bytes(),
     }));
@@ -154,8 +154,8 @@ fn flush_memtable(
     });
     state.flush_us.record(elapsed_us);
     span.record_success(memtable.bytes(), written_bytes, elapsed_us);
-    state.memtable_bytes_freed(memtable.release_bytes());
-    state.tell(&Event::Flush(FlushEnd {
+    state.memtables.subtract(memtable.release_bytes());
+    state.emit(&Event::Flush(FlushEnd {
         keyspace: tree.name.clone(),
         output,
         entries: outputs.entries,

@@ -9,7 +9,8 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 
 use crate::error::Result;
-use crate::state::{DbState, Work};
+use crate::state::DbState;
+use crate::state::work_queue::WorkKind;
 use crate::tree::{NEVER, Tree};
 use crate::write::commit::Committer;
 
@@ -85,7 +86,7 @@ impl FlushTrigger {
     pub(crate) fn next_check_us(&self) -> u64 {
         let env = &self.state.env;
         // Converts a time of the database clock to the scheduling clock.
-        let left_us = self.state.due_us().saturating_sub(env.database_us());
+        let left_us = self.state.work.due_us().saturating_sub(env.database_us());
         let due_us = env.now_us().saturating_add(left_us);
         self.next_check_us.load(Ordering::Relaxed).min(due_us)
     }
@@ -101,9 +102,9 @@ impl FlushTrigger {
     pub(crate) fn is_flush_due(&self) -> bool {
         let state = &self.state;
         let wal_is_large = state.wal.live_bytes() > self.limits.wal_bytes;
-        let memory_is_large = state.memtable_bytes() > self.limits.memtable_bytes;
+        let memory_is_large = state.memtables.used_bytes() > self.limits.memtable_bytes;
         // A flush reduces both, unless it waits for an operand store.
-        ((wal_is_large || memory_is_large) && !state.is_flush_under_way())
+        ((wal_is_large || memory_is_large) && !state.work.has_unblocked_flush())
             || self.is_pinned_check_due()
     }
 
@@ -166,8 +167,8 @@ impl FlushTrigger {
             }
         }
         let wal_is_large = state.wal.live_bytes() > self.limits.wal_bytes;
-        let memory_is_large = state.memtable_bytes() > self.limits.memtable_bytes;
-        if !(wal_is_large || memory_is_large) || state.is_flush_under_way() {
+        let memory_is_large = state.memtables.used_bytes() > self.limits.memtable_bytes;
+        if !(wal_is_large || memory_is_large) || state.work.has_unblocked_flush() {
             return Ok(());
         }
         let trees = state.all_trees();
@@ -212,7 +213,7 @@ impl FlushTrigger {
         for tree in &trees {
             let view = tree.view();
             if !view.version.runs().is_empty() || view.operands.is_some() {
-                state.make_ready(Work::Compaction, tree.id);
+                state.work.push(WorkKind::Compaction, tree.id);
             }
         }
         let idle = self.find_idle_trees(&trees, now_us);
@@ -228,7 +229,7 @@ impl FlushTrigger {
     fn run_timed_work(&self, now_us: u64) {
         let state = &self.state;
         // In a read-only database no work is possible; `resume` checks all trees.
-        if !state.take_due(now_us)
+        if !state.work.take_due_check(now_us)
             || state.error_state.check_writable().is_err()
             || state.is_closing()
         {
@@ -238,7 +239,7 @@ impl FlushTrigger {
         for tree in state.all_trees() {
             let (compaction_us, memtable_us) = tree.take_due(now_us);
             if compaction_us <= now_us {
-                state.make_ready(Work::Compaction, tree.id);
+                state.work.push(WorkKind::Compaction, tree.id);
             } else {
                 next_us = next_us.min(compaction_us);
             }
@@ -248,7 +249,7 @@ impl FlushTrigger {
                 next_us = next_us.min(memtable_us);
             }
         }
-        state.look_not_after(next_us);
+        state.work.schedule_check(next_us);
         if !expired.is_empty() {
             // An error has made the database read-only; the next write returns it.
             let _ = self.committer.seal(expired, None);

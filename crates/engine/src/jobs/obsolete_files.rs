@@ -16,7 +16,7 @@ use crate::state::DbState;
 /// If the manifest cannot be written; the database becomes read-only.
 pub(crate) fn retire_segments(state: &DbState) -> Result<()> {
     let retired = retire_segments_locked(state);
-    state.tell_pending();
+    state.emit_pending_events();
     retired
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn rewrite_manifest(state: &DbState) -> Result<()> {
         let old = state.manifest.rewrite(number, None);
         let old = old.map_err(|error| state.fail(error))?;
         state.janitor.discard(FileName::Manifest(old).in_dir(&state.dir));
-        state.tell(&Event::ManifestAfresh(number));
+        state.emit(&Event::ManifestAfresh(number));
     }
     Ok(())
 }

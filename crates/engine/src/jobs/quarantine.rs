@@ -20,7 +20,8 @@ use crate::error::{Error, Result};
 use crate::event::{Event, FileQuarantined, QuarantineEnd};
 use crate::format::file_name::FileName;
 use crate::operand_store::OperandFileKind;
-use crate::state::{DbState, Work};
+use crate::state::DbState;
+use crate::state::work_queue::WorkKind;
 use crate::table::{Table, verify_table};
 use crate::tree::counters::add;
 use crate::tree::operands::Attached;
@@ -95,7 +96,7 @@ fn add_to_quarantine(state: &DbState, tree: &Tree, name: FileName, error: &Error
     }
     add(&tree.counters.quarantines, 1);
     exclude_from_collections(tree);
-    state.tell(&Event::FileQuarantined(FileQuarantined {
+    state.emit(&Event::FileQuarantined(FileQuarantined {
         keyspace: tree.name.clone(),
         path,
         error: cause,
@@ -171,8 +172,8 @@ fn report_release(state: &DbState, tree: &Tree, path: PathBuf) {
             state.set_failing(tree.id, false);
         }
     }
-    state.tell(&Event::QuarantineEnd(QuarantineEnd { keyspace: tree.name.clone(), path }));
-    state.make_ready(Work::Compaction, tree.id);
+    state.emit(&Event::QuarantineEnd(QuarantineEnd { keyspace: tree.name.clone(), path }));
+    state.work.push(WorkKind::Compaction, tree.id);
 }
 
 /// Reads a file from the device and ends its quarantine if it is intact.

@@ -21,7 +21,8 @@ use crate::jobs::flush_trigger::FlushTrigger;
 use crate::jobs::operand_store::collect::collect_if_due;
 use crate::jobs::worker_pool::WorkerPool;
 use crate::jobs::{flush, obsolete_files, quarantine};
-use crate::state::{DbState, Work};
+use crate::state::DbState;
+use crate::state::work_queue::WorkKind;
 use crate::tree::Tree;
 use crate::write::backpressure;
 use crate::write::commit::Committer;
@@ -35,12 +36,12 @@ const RETRY_CHECK_US: u64 = 10_000;
 /// Ends the work on a tree that [`DbState::take_ready`] returned.
 struct WorkGuard<'a> {
     state: &'a DbState,
-    kind: Work,
+    kind: WorkKind,
 }
 
 impl Drop for WorkGuard<'_> {
     fn drop(&mut self) {
-        self.state.looked(self.kind);
+        self.state.work.end_work(self.kind);
     }
 }
 
@@ -97,7 +98,7 @@ impl JobScheduler {
         }
         self.start_flush_threads(0)?;
         for number in 0..self.workers.count() {
-            self.spawn(&format!("lsmx-compact-{number}"), Work::Compaction)?;
+            self.spawn(&format!("lsmx-compact-{number}"), WorkKind::Compaction)?;
         }
         self.state.tables.deferred_drop.start();
         Ok(())
@@ -120,13 +121,13 @@ impl JobScheduler {
             || failpoint::is_on(Failpoint::FlushWaitsForStore);
         let wanted = if single_thread { 1 } else { 1 + stores.saturating_add(additional) };
         while self.flush_threads.load(Ordering::Relaxed) < wanted {
-            self.spawn("lsmx-flush", Work::Flush)?;
+            self.spawn("lsmx-flush", WorkKind::Flush)?;
             self.flush_threads.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    fn spawn(self: &Arc<Self>, name: &str, kind: Work) -> io::Result<()> {
+    fn spawn(self: &Arc<Self>, name: &str, kind: WorkKind) -> io::Result<()> {
         let scheduler = Arc::clone(self);
         self.running_threads.fetch_add(1, Ordering::AcqRel);
         let body = move || {
@@ -143,7 +144,7 @@ impl JobScheduler {
 
     /// Runs work of one kind until the database closes. A panic makes the database read-only but does not end the
     /// thread, because `resume` and `close` need it.
-    fn run_thread(&self, kind: Work) {
+    fn run_thread(&self, kind: WorkKind) {
         let state = &self.state;
         while !state.is_closing() {
             let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run_once(kind))) else {
@@ -153,7 +154,7 @@ impl JobScheduler {
                 resume_unwind(panic);
             }
             state.fail(Error::from_panic(&*panic));
-            // Work that panics at once again must not keep a processor busy.
+            // WorkKind that panics at once again must not keep a processor busy.
             let deadline = Some(state.env.now_us().saturating_add(TICK_US));
             let closing = &mut || state.is_closing();
             state.env.wait(WaitCause::Work, &state.progress, deadline, closing);
@@ -161,7 +162,7 @@ impl JobScheduler {
     }
 
     /// Runs work on one tree, or waits until there is some.
-    fn run_once(&self, kind: Work) {
+    fn run_once(&self, kind: WorkKind) {
         let state = &self.state;
         self.queue_unblocked_trees();
         if state.tables.deferred_drop.has_queued() {
@@ -172,45 +173,48 @@ impl JobScheduler {
             return;
         }
         // If work becomes due before this time, the deadline has to be computed again.
-        let due_us = state.due_us();
+        let due_us = state.work.due_us();
         let deadline = self.next_wakeup_us(kind);
         let was_notified = state.env.wait(WaitCause::Work, &state.progress, deadline, &mut || {
-            let is_due = kind == Work::Flush
+            let is_due = kind == WorkKind::Flush
                 && (state.wal.is_sync_due_by_bytes() || state.is_reserve_requested());
             state.is_closing()
                 || state.tables.deferred_drop.has_queued()
-                || (kind == Work::Flush && (state.janitor.has_some() || state.due_us() < due_us))
+                || (kind == WorkKind::Flush
+                    && (state.janitor.has_some() || state.work.due_us() < due_us))
                 || ((is_due || self.has_work(kind)) && state.error_state.check_writable().is_ok())
         });
         match kind {
-            Work::Flush => {
+            WorkKind::Flush => {
                 self.sync_if_due();
-                state.fit_reserve();
+                state.resize_reserve();
                 self.flush_trigger.check_trees_if_due();
             }
-            Work::Compaction if !was_notified => self.queue_retries(),
-            Work::Compaction => {}
+            WorkKind::Compaction if !was_notified => self.queue_retries(),
+            WorkKind::Compaction => {}
         }
     }
 
     /// Whether [`JobScheduler::run_next`] would find work.
-    fn has_work(&self, kind: Work) -> bool {
+    fn has_work(&self, kind: WorkKind) -> bool {
         let state = &self.state;
-        state.has_ready(kind)
-            || (kind == Work::Compaction && self.workers.has_offer() && !state.is_paused(kind))
+        state.work.has_work(kind)
+            || (kind == WorkKind::Compaction
+                && self.workers.has_offer()
+                && !state.work.is_paused(kind))
     }
 
     /// Returns the time at which an idle thread wakes without a notification. `None` if it exceeds the range of the
     /// clock: an overflowed deadline would already have passed, and the thread would spin.
-    fn next_wakeup_us(&self, kind: Work) -> Option<u64> {
+    fn next_wakeup_us(&self, kind: WorkKind) -> Option<u64> {
         let now_us = self.state.env.now_us();
-        if kind == Work::Flush {
+        if kind == WorkKind::Flush {
             let tick_us = deadline_after(now_us, TICK_US)?;
             return Some(
                 tick_us.min(self.flush_trigger.next_check_us().max(deadline_after(now_us, 1)?)),
             );
         }
-        let has_held_tree = self.state.trees.read().all().any(|tree| tree.is_held());
+        let has_held_tree = self.state.trees.read().iter().any(|tree| tree.is_held());
         let longest = if has_held_tree { TICK_US } else { 60 * TICK_US };
         let trees = self.state.failing_trees();
         let retries = trees.iter().filter_map(|tree| tree.jobs.lock().next_try_us());
@@ -224,9 +228,9 @@ impl JobScheduler {
     fn queue_unblocked_trees(&self) {
         let released = self.state.sequence.released();
         let trees = self.state.trees.read();
-        for tree in trees.all().filter(|tree| tree.may_be_free(released)) {
+        for tree in trees.iter().filter(|tree| tree.may_be_free(released)) {
             tree.set_held(true, released);
-            self.state.make_ready(Work::Compaction, tree.id);
+            self.state.work.push(WorkKind::Compaction, tree.id);
         }
     }
 
@@ -236,7 +240,7 @@ impl JobScheduler {
         for tree in self.state.failing_trees() {
             let is_due = tree.jobs.lock().next_try_us().is_some_and(|at_us| at_us <= now_us);
             if is_due {
-                self.state.make_ready(Work::Compaction, tree.id);
+                self.state.work.push(WorkKind::Compaction, tree.id);
             }
         }
     }
@@ -255,24 +259,24 @@ impl JobScheduler {
     }
 
     /// Runs work of this kind on one tree, or helps another thread. Returns whether there was any work.
-    fn run_next(&self, kind: Work) -> bool {
+    fn run_next(&self, kind: WorkKind) -> bool {
         let state = &self.state;
-        if kind == Work::Flush {
+        if kind == WorkKind::Flush {
             state.remove_discarded();
         }
         // In a read-only database no result can be made durable.
         if state.error_state.check_writable().is_err() {
             return false;
         }
-        let Some(tree) = state.take_ready(kind) else {
-            return kind == Work::Compaction && self.workers.help(state);
+        let Some(tree) = state.work.take(kind, &state.trees) else {
+            return kind == WorkKind::Compaction && self.workers.help(state);
         };
         // Dropped also on a panic, because `pause` waits for it.
         let _guard = WorkGuard { state, kind };
         let work = || {
             match kind {
-                Work::Flush => self.flush(&tree),
-                Work::Compaction => self.compact(&tree),
+                WorkKind::Flush => self.flush(&tree),
+                WorkKind::Compaction => self.compact(&tree),
             }
             // An error has made the database read-only, so the next write returns it.
             let _ = obsolete_files::rewrite_manifest(state);
@@ -285,10 +289,10 @@ impl JobScheduler {
         // of user code fails this work, which is retried after a pause.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
             let error = Error::from_panic(&*panic);
-            if kind == Work::Flush {
+            if kind == WorkKind::Flush {
                 tree.jobs.lock().flushing = false;
             }
-            if kind == Work::Compaction && error.is_user_panic() {
+            if kind == WorkKind::Compaction && error.is_user_panic() {
                 handle_failure(state, "compaction", &tree, &error);
             } else {
                 state.fail(error);
@@ -296,7 +300,7 @@ impl JobScheduler {
         }
         // The work may have freed disk space, and changed the sizes that bound the reserve.
         state.tables.reserve.unblock();
-        state.fit_reserve();
+        state.resize_reserve();
         true
     }
 
@@ -305,9 +309,9 @@ impl JobScheduler {
         // An error has been reported and has made the database read-only.
         if let Ok(true) = flush::flush_oldest_memtable(state, &self.committer, tree) {
             let _ = obsolete_files::retire_segments(state);
-            state.make_ready(Work::Compaction, tree.id);
+            state.work.push(WorkKind::Compaction, tree.id);
             if !tree.view().sealed.is_empty() {
-                state.make_ready(Work::Flush, tree.id);
+                state.work.push(WorkKind::Flush, tree.id);
             }
         }
     }
@@ -316,12 +320,12 @@ impl JobScheduler {
         let state = &self.state;
         quarantine::recheck_due_files(state, tree);
         if collect_if_due(state, tree) {
-            state.make_ready(Work::Compaction, tree.id);
+            state.work.push(WorkKind::Compaction, tree.id);
             return;
         }
         let Some(picked) = pick_job(state, tree) else { return };
         // Another thread may find a second job in the same tree.
-        state.make_ready(Work::Compaction, tree.id);
+        state.work.push(WorkKind::Compaction, tree.id);
         // The job may take long, and the work behind it adds to the debt.
         backpressure::refresh(state, &self.throttle, tree);
         let _busy = self.workers.mark_busy();
@@ -329,7 +333,7 @@ impl JobScheduler {
         if let Err(error) = run_job(state, &self.throttle, &self.workers, tree, &picked) {
             defer_error(state, "compaction", tree, &error);
         }
-        state.make_ready(Work::Compaction, tree.id);
+        state.work.push(WorkKind::Compaction, tree.id);
     }
 
     /// Runs background work on the calling thread until none is left, if the environment has no threads.
@@ -337,12 +341,12 @@ impl JobScheduler {
         if self.state.env.background() == Background::Inline {
             self.sync_if_due();
             if self.state.is_reserve_due() {
-                self.state.fit_reserve();
+                self.state.resize_reserve();
             }
             self.queue_unblocked_trees();
             self.queue_retries();
             self.flush_trigger.check_trees_if_due();
-            while self.run_next(Work::Flush) || self.run_next(Work::Compaction) {}
+            while self.run_next(WorkKind::Flush) || self.run_next(WorkKind::Compaction) {}
             self.state.remove_discarded();
         }
     }
@@ -356,7 +360,7 @@ impl JobScheduler {
         self.queue_unblocked_trees();
         let state = &self.state;
         let in_time = state.env.wait(cause, &state.progress, deadline_us, &mut || {
-            let idle = state.is_idle()
+            let idle = state.work.is_idle()
                 && (state.is_clean() || failpoint::is_on(Failpoint::RemovalNotAwaited));
             idle || state.error_state.check_writable().is_err() || state.is_closing()
         });
@@ -411,17 +415,17 @@ impl JobScheduler {
     /// Starts no new work and waits until none is running. Returns false if the deadline passes first.
     pub(crate) fn pause(&self, deadline_us: Option<u64>) -> bool {
         let state = &self.state;
-        state.set_paused(true);
+        state.work.set_paused(true);
         let cause = WaitCause::BackgroundWork;
-        state.env.wait(cause, &state.progress, deadline_us, &mut || state.is_quiet())
+        state.env.wait(cause, &state.progress, deadline_us, &mut || state.work.is_quiet())
     }
 
     /// Continues after [`JobScheduler::pause`] and queues every tree.
     pub(crate) fn unpause(&self) {
-        self.state.set_paused(false);
+        self.state.work.set_paused(false);
         for tree in self.state.all_trees() {
-            self.state.make_ready(Work::Flush, tree.id);
-            self.state.make_ready(Work::Compaction, tree.id);
+            self.state.work.push(WorkKind::Flush, tree.id);
+            self.state.work.push(WorkKind::Compaction, tree.id);
         }
     }
 

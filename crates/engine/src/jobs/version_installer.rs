@@ -10,7 +10,8 @@ use crate::error::{Error, Result};
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::jobs::compaction::output::JobOutputs;
 use crate::memtable::Memtable;
-use crate::state::{DbState, record_of};
+use crate::state::DbState;
+use crate::state::table_factory::build_file_record;
 use crate::tree::version::{BesideView, SuperVersion, Version, blob_changes, changes_between};
 use crate::tree::{Tree, last_run_filter};
 use crate::vfs::Vfs;
@@ -41,7 +42,7 @@ pub(crate) fn install_version(
         }
     };
     let installed = install_locked(state, tree, outputs, swap, changes, next);
-    state.tell_pending();
+    state.emit_pending_events();
     installed
 }
 
@@ -63,7 +64,7 @@ fn install_locked(
         let found = new_tables.iter().find(|table| table.shape().id == file.id);
         let table = found.or_else(|| before.table(file.id));
         let unknown = lsmx_compaction::Error::UnknownFile { file: file.id };
-        table.map(|table| record_of(table)).ok_or(unknown)
+        table.map(|table| build_file_record(table)).ok_or(unknown)
     };
     let mut edit = changes_between(tree.id, before.shape(), &shape, record)?;
     let after = Arc::new(Version::new(shape, &before, new_tables)?);

@@ -9,7 +9,8 @@ use lsmx_base::sync::{Arc, AtomicUsize, Mutex, Ordering};
 use crate::env::{Background, WORKERS_DEFAULT};
 use crate::error::Result;
 use crate::jobs::compaction::subcompactions::{MergeResult, SubcompactionThread, Subcompactions};
-use crate::state::{DbState, Work};
+use crate::state::DbState;
+use crate::state::work_queue::WorkKind;
 
 /// Compaction workers of one database.
 #[derive(Debug)]
@@ -98,7 +99,7 @@ impl WorkerPool {
     /// Runs a pending subcompaction. Returns false if there is none or no work may start. The owner of the merge gets
     /// the result.
     pub(crate) fn help(&self, state: &DbState) -> bool {
-        if !self.has_offer() || !state.begin_look(Work::Compaction) {
+        if !self.has_offer() || !state.work.begin_work(WorkKind::Compaction) {
             return false;
         }
         let offer = {
@@ -110,7 +111,7 @@ impl WorkerPool {
             subcompactions.run_next(state, SubcompactionThread::Helper)
         });
         drop(busy);
-        state.looked(Work::Compaction);
+        state.work.end_work(WorkKind::Compaction);
         helped
     }
 }

@@ -10,7 +10,7 @@ use crate::db::admission::Step;
 use crate::env::{Background, Env, WaitCause};
 use crate::error::{Error, Result};
 use crate::options::write::{Durability, WriteOptions};
-use crate::state::Reservation;
+use crate::state::memtable_budget::MemtableReservation;
 use crate::tokio::attendant::PoolAttendant;
 use crate::tokio::pool::on_pool;
 use crate::tokio::shared::Shared;
@@ -39,7 +39,7 @@ impl Shared {
         let traced = core.note_before_commit(&batch);
         let pending = {
             let attendant = PoolAttendant::of(self.db().handle());
-            let reserved_bytes = reservation.map_or(0, Reservation::into_bytes);
+            let reserved_bytes = reservation.map_or(0, MemtableReservation::into_bytes);
             core.committer.commit_for_task(batch, sync, reserved_bytes, &attendant)
         };
         decided(&core.store.env, pending, deadline_us).await?;
@@ -57,7 +57,7 @@ impl Shared {
         self: &'a Arc<Shared>,
         batch: &WriteBatch,
         options: WriteOptions,
-    ) -> Result<(Option<u64>, Option<Reservation<'a>>)> {
+    ) -> Result<(Option<u64>, Option<MemtableReservation<'a>>)> {
         let core = self.core();
         let store = &core.store;
         let mut admission = core.admission(batch, options);

@@ -34,7 +34,7 @@ pub(crate) fn refresh(store: &DbState, throttle: &Throttle, tree: &Tree) {
     let code = || UserCode::CompactionPolicy(policy.name().to_owned());
     match Error::catch_user(code, ask) {
         Ok(((due_us, tombstone_us), debt, must_stop)) => {
-            store.look_not_after(tree.set_due(due_us, tombstone_us));
+            store.work.schedule_check(tree.set_due(due_us, tombstone_us));
             let debt = with_room_left(tree, debt);
             tree.set_backpressure(throttle.rate(debt), must_stop);
         }
@@ -47,7 +47,7 @@ pub(crate) fn refresh(store: &DbState, throttle: &Throttle, tree: &Tree) {
             store.set_failing(tree.id, true);
             if !known {
                 store.report("compaction", Some(tree), &error);
-                store.owe("compaction", Some(tree), &error);
+                store.defer_error("compaction", Some(tree), &error);
             }
         }
     }

@@ -35,7 +35,8 @@ use crate::env::{Background, WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::memtable::Memtable;
 use crate::metrics::CommitMetrics;
-use crate::state::{DbState, Work};
+use crate::state::DbState;
+use crate::state::work_queue::WorkKind;
 use crate::tree::Tree;
 use crate::tree::counters::add;
 use crate::tree::guard_history::GuardState;
@@ -363,7 +364,7 @@ impl Committer {
     /// Has a thread sent that leads for a task, or wakes one that waits in admission. No lock is held.
     fn send_for(&self, ticket: &Ticket) {
         ticket.owner.send();
-        if self.store.memtables_are_full() {
+        if self.store.memtables.is_full() {
             self.store.progress.notify();
         }
     }
@@ -379,7 +380,7 @@ impl Committer {
 
     /// Says what became of a commit. No lock is held.
     fn decide(&self, ticket: &Ticket, result: Result<()>) {
-        self.store.release_reserved(ticket.request.reserved_bytes);
+        self.store.memtables.release(ticket.request.reserved_bytes);
         if let Owner::Task { attendant, .. } = &ticket.owner {
             let long = std::mem::take(&mut *ticket.long.lock());
             if !long.is_empty() {
@@ -407,7 +408,7 @@ impl Committer {
         queue.threads -= usize::from(removed && ticket.can_lead());
         drop(queue);
         if removed {
-            self.store.release_reserved(ticket.request.reserved_bytes);
+            self.store.memtables.release(ticket.request.reserved_bytes);
         }
         // Whoever waits for the queue to drain asks again.
         self.changed.notify();
@@ -489,7 +490,7 @@ impl Committer {
         for member in failed.iter().filter(|member| member.decided().is_none()) {
             self.decide(member, Err(error.clone()));
         }
-        self.store.tell_pending();
+        self.store.emit_pending_events();
     }
 
     fn insert(&self, group: &mut Group) {
@@ -498,7 +499,7 @@ impl Committer {
             self.store.sequence.publish(self.store.sequence.published().max(group.last_seq()));
             self.store.env.yield_point(YieldKind::Commit);
         }
-        self.store.memtable_bytes_grown(group.insert(&self.store));
+        self.store.memtables.add(group.insert(&self.store));
         self.store.env.yield_point(YieldKind::Commit);
     }
 
@@ -712,7 +713,7 @@ impl Committer {
     fn seal_active(&self, tree: &Arc<Tree>, first_seq: SeqNo) {
         if tree.view().active.first_announced().is_some() {
             tree.change(|view| view.seal(first_seq));
-            self.store.make_ready(Work::Flush, tree.id);
+            self.store.work.push(WorkKind::Flush, tree.id);
         }
     }
 

@@ -373,7 +373,7 @@ fn insert(store: &DbState, ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 
 /// Notes when a memtable got its first tombstone, and when that has to leave it.
 fn note_tombstone(store: &DbState, tree: &Tree, memtable: &Memtable) {
     if memtable.record_tombstone(|| store.env.database_us()) {
-        store.look_not_after(tree.tombstone_written(store.env.database_us()));
+        store.work.schedule_check(tree.tombstone_written(store.env.database_us()));
     }
 }
 

@@ -18,7 +18,9 @@ use crate::env::{Background, WaitCause};
 use crate::error::{Error, Result};
 use crate::event::{Event, Stall, StallBegin};
 use crate::options::write::WriteOptions;
-use crate::state::{DbState, Reservation, Work};
+use crate::state::DbState;
+use crate::state::memtable_budget::MemtableReservation;
+use crate::state::work_queue::WorkKind;
 use crate::tree::Tree;
 use crate::write::batch::WriteBatch;
 
@@ -64,7 +66,7 @@ pub(crate) struct Admission<'a, 'b> {
     no_slowdown: bool,
     pub(crate) deadline_us: Option<u64>,
     /// Memtable bytes of the write, once it is admitted.
-    pub(crate) reservation: Option<Reservation<'a>>,
+    pub(crate) reservation: Option<MemtableReservation<'a>>,
     stage: Stage,
     /// Whether the throttle has let it pass.
     throttled: bool,
@@ -83,7 +85,7 @@ struct Stalled<'a, 'b> {
 impl<'a, 'b> Stalled<'a, 'b> {
     fn begin(store: &'a DbState, tree: &'b Tree, cause: WaitCause) -> Stalled<'a, 'b> {
         let (keyspace, start_us) = (tree.name.clone(), store.env.now_us());
-        store.tell(&Event::StallBegin(StallBegin { keyspace, cause: cause.as_str() }));
+        store.emit(&Event::StallBegin(StallBegin { keyspace, cause: cause.as_str() }));
         Stalled { store, tree, cause, start_us }
     }
 }
@@ -99,7 +101,7 @@ impl Drop for Stalled<'_, '_> {
         };
         counter.waited(waited_us);
         let (keyspace, cause) = (tree.name.clone(), cause.as_str());
-        store.tell(&Event::Stalled(Stall { keyspace, cause, waited_us }));
+        store.emit(&Event::Stalled(Stall { keyspace, cause, waited_us }));
     }
 }
 
@@ -112,7 +114,7 @@ impl DbInner {
         &self,
         batch: &WriteBatch,
         by: WriteOptions,
-    ) -> Result<(Option<u64>, Option<Reservation<'_>>)> {
+    ) -> Result<(Option<u64>, Option<MemtableReservation<'_>>)> {
         let mut admission = self.admission(batch, by);
         self.go_through(&mut admission)?;
         Ok((admission.deadline_us, admission.reservation.take()))
@@ -165,7 +167,9 @@ impl DbInner {
 
     /// Whether memtables will shrink, or fewer bytes be reserved, without any help of the write.
     fn memory_is_on_its_way(&self) -> bool {
-        self.store.is_flushing() || self.governor.is_running() || self.store.reserved_bytes() > 0
+        self.store.work.has_flush()
+            || self.governor.is_running()
+            || self.store.memtables.reserved_bytes() > 0
     }
 }
 
@@ -188,14 +192,14 @@ impl Admission<'_, '_> {
                         self.check_open()?;
                         tree.check_live()?;
                         if let Some(error) = hopeless(tree) {
-                            self.core.store.make_ready(Work::Compaction, tree.id);
+                            self.core.store.work.push(WorkKind::Compaction, tree.id);
                             return Err(error);
                         }
                     } else if let Some(cause) = lacks_room(tree) {
                         self.stall(tree, cause)?;
                         // The answers of a custom policy may have changed since compactions last asked it.
                         if cause == WaitCause::TooManyRuns {
-                            self.core.store.make_ready(Work::Compaction, tree.id);
+                            self.core.store.work.push(WorkKind::Compaction, tree.id);
                         }
                         return Ok(Step::Wait(cause));
                     }
@@ -234,7 +238,7 @@ impl Admission<'_, '_> {
                         continue;
                     }
                     let nothing_to_flush = tries == GOVERN_TRIES_MAX;
-                    self.reservation = core.store.reserve(self.bytes, nothing_to_flush);
+                    self.reservation = core.store.memtables.reserve(self.bytes, nothing_to_flush);
                     if self.reservation.is_some() {
                         self.go_on_to(Stage::Admitted);
                         continue;
@@ -257,9 +261,7 @@ impl Admission<'_, '_> {
     pub(crate) fn may_go_on(&self) -> bool {
         let store = &self.core.store;
         let there = match self.stage {
-            Stage::Memory { .. } => {
-                !store.memtables_are_full() || !self.core.memory_is_on_its_way()
-            }
+            Stage::Memory { .. } => !store.memtables.is_full() || !self.core.memory_is_on_its_way(),
             Stage::Room(index) => self.trees.get(index).is_none_or(|tree| {
                 lacks_room(tree).is_none() || hopeless(tree).is_some() || tree.is_dropped()
             }),
@@ -285,7 +287,7 @@ impl Admission<'_, '_> {
         for tree in self.trees.iter().filter(|tree| tree.must_stop()) {
             // No other thread would try again at the end of the pause.
             tree.jobs.lock().retry_at_us = 0;
-            self.core.store.make_ready(Work::Compaction, tree.id);
+            self.core.store.work.push(WorkKind::Compaction, tree.id);
             self.core.runner.run_inline();
             if let Some(error) = hopeless(tree) {
                 return Err(error);

@@ -53,7 +53,7 @@ fn a_stopped_write_goes_on_when_runs_were_released() {
         let writer = spawn(move || admit(other.core()).unwrap());
         // As a look does that ends.
         tree.set_backpressure(0, false);
-        db.core().store.make_ready(crate::state::Work::Compaction, tree.id);
+        db.core().store.work.push(crate::state::work_queue::WorkKind::Compaction, tree.id);
         writer.join().unwrap();
     });
 }

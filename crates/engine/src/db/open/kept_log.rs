@@ -103,7 +103,7 @@ impl DbInner {
         let Some(kept) = tree.beside.kept_log() else { return Ok(()) };
         tree.merging.admit(options.merge_operator.as_ref())?;
         let delivered = self.deliver(tree, attached, &kept);
-        self.store.tell_pending();
+        self.store.emit_pending_events();
         if delivered.is_err() {
             attached.store.abandon();
         }

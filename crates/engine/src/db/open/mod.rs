@@ -105,9 +105,9 @@ fn finish(recovery: Recovery, claim: Claim) -> Result<DbInner> {
     let lock = Some(claim.keep());
     let core = recovery.assemble(Parts { manifest, wal, lock, read_only: None })?;
     if are_all_known {
-        core.store.sweep(&state, Some(&operand_files));
+        core.store.remove_orphans(&state, Some(&operand_files));
     } else {
-        core.store.sweep(&state, None);
+        core.store.remove_orphans(&state, None);
         core.store.note_unclaimed_files(&operand_files);
     }
     core.look_at_all();

@@ -36,11 +36,14 @@ use crate::operand_store::Token;
 use crate::options::db::Options;
 use crate::options::kept_log::KeptLog;
 use crate::options::keyspace::{Persisted, kept_logs};
-use crate::state::{DbState, FileNumbers, StoreParts, TableSpace, Trees, record_of};
+use crate::state::keyspaces::Keyspaces;
+use crate::state::table_factory::{TableFactory, build_file_record};
+use crate::state::{DbParts, DbState};
 use crate::table::{FdCache, JobReadOptions};
 use crate::tree::guard_history::GuardHistory;
 use crate::tree::operands::Lacking;
 use crate::tree::snapshots::Sequence;
+use crate::tree::version::FileNumbers;
 use crate::tree::version::{
     BlobFile, BlobUse, Janitor, SuperVersion, TableFile, Version, blob_changes, changes_between,
     operand_file_name,
@@ -68,7 +71,7 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    fn new(space: &TableSpace) -> Ledger {
+    fn new(space: &TableFactory) -> Ledger {
         Ledger { files: Arc::clone(&space.files), manifest: OnceLock::new() }
     }
 
@@ -106,12 +109,12 @@ pub(crate) struct Parts {
 
 /// An opening under way.
 pub(crate) struct Recovery {
-    tables: TableSpace,
+    tables: TableFactory,
     options: Options,
     state: ManifestState,
     /// Where that comes from.
     manifest: PathBuf,
-    trees: Trees,
+    trees: Keyspaces,
     opening: Opening,
     /// Shapes as the manifest had them, by tree.
     opened: BTreeMap<u32, TreeShape>,
@@ -195,7 +198,7 @@ impl Recovery {
         shedding.set_descriptor_owner(Arc::downgrade(&shed));
         let stores = state.keyspaces.values().filter(|it| it.operand_token.is_some()).count();
         check_available(&*vfs, dir, options.background, stores)?;
-        let tables = TableSpace {
+        let tables = TableFactory {
             descriptors,
             reserve,
             compaction_vfs: shedding.without_space_owner(),
@@ -212,7 +215,7 @@ impl Recovery {
             dir: dir.to_owned(),
             env,
         };
-        let (trees, opened) = (Trees::default(), BTreeMap::new());
+        let (trees, opened) = (Keyspaces::default(), BTreeMap::new());
         let report = RecoveryReport::default();
         let mut recovery = Recovery {
             tables,
@@ -242,7 +245,7 @@ impl Recovery {
 
     /// Fails if the default keyspace, which an open database has in use, lacks its custom policy.
     pub(crate) fn check_policy(&self) -> Result<()> {
-        self.trees.name(DEFAULT_KEYSPACE).map_or(Ok(()), |tree| tree.check_policy())
+        self.trees.by_name(DEFAULT_KEYSPACE).map_or(Ok(()), |tree| tree.check_policy())
     }
 
     /// What the manifest says.
@@ -274,7 +277,7 @@ impl Recovery {
     pub(crate) fn assemble(self, parts: Parts) -> Result<DbInner> {
         let Recovery { tables, options, trees, opening, seq_next, report, progress, .. } = self;
         let Parts { manifest, wal, lock, read_only } = parts;
-        let Some(default) = trees.name(DEFAULT_KEYSPACE).cloned() else {
+        let Some(default) = trees.by_name(DEFAULT_KEYSPACE).cloned() else {
             let why = "its manifest names no default keyspace";
             return Err(Error::NotADatabase { path: tables.dir, why });
         };
@@ -283,7 +286,7 @@ impl Recovery {
         let listener = options.listener.clone();
         let explains = options.explain_decisions && listener.is_some();
         let memory = options.memory_plan();
-        let parts = StoreParts {
+        let parts = DbParts {
             tables,
             manifest,
             wal,
@@ -296,7 +299,7 @@ impl Recovery {
             progress,
         };
         let store = Arc::new(DbState::new(parts));
-        store.tell(&Event::Recovery(Arc::new(report)));
+        store.emit(&Event::Recovery(Arc::new(report)));
         store.report_clock();
         let committer = Arc::new(Committer::new(Arc::clone(&store), seq_next));
         let throttle = Arc::new(Throttle::new(options.write_control));
@@ -427,10 +430,10 @@ impl Recovery {
 
     /// Files of the operand stores that are open, and whether no other store may have files.
     pub(crate) fn operand_files(&self) -> (BTreeSet<FileName>, bool) {
-        let attached = self.trees.all().filter_map(|tree| tree.beside.attached());
+        let attached = self.trees.iter().filter_map(|tree| tree.beside.attached());
         let live = attached.flat_map(|attached| attached.store.live_files());
         let live = live.map(|(kind, number)| operand_file_name(kind, number)).collect();
-        (live, !self.trees.all().any(|tree| tree.beside.lacks()))
+        (live, !self.trees.iter().any(|tree| tree.beside.lacks()))
     }
 
     fn persisted(&self, keyspace: &KeyspaceState) -> Result<Persisted> {
@@ -478,7 +481,7 @@ impl Recovery {
 
     /// Removes the tables that an opening wrote before it failed.
     pub(crate) fn take_back(&self, error: Error) -> Error {
-        for tree in self.trees.all() {
+        for tree in self.trees.iter() {
             if let Some(attached) = tree.beside.attached() {
                 attached.store.abandon();
                 attached.life.files.discard_made();
@@ -497,7 +500,7 @@ impl Recovery {
             }
         }
         let known = kept_logs(&self.state);
-        for tree in self.trees.all().filter(|tree| self.behind.contains_key(&tree.id)) {
+        for tree in self.trees.iter().filter(|tree| self.behind.contains_key(&tree.id)) {
             let segments = tree.beside.kept_log().map_or_else(Vec::new, |kept| kept.segments());
             let is_new = |id| known.get(&tree.id).is_none_or(|kept| !kept.holds(id));
             for segment in segments.iter().filter(|segment| is_new(segment.id)) {
@@ -608,7 +611,7 @@ impl Recovery {
     fn targets(&self) -> BTreeMap<u32, Target> {
         let lacking = self.lacking();
         let targets = self.state.keyspaces.iter().filter_map(|(&id, keyspace)| {
-            let tree = Arc::clone(self.trees.id(id).filter(|_| !lacking.contains_key(&id))?);
+            let tree = Arc::clone(self.trees.by_id(id).filter(|_| !lacking.contains_key(&id))?);
             Some((id, Target { tree, flushed_through: self.flushed_through(keyspace) }))
         });
         targets.collect()
@@ -619,7 +622,7 @@ impl Recovery {
     /// in memory, and has none.
     fn lacking(&self) -> BTreeMap<u32, SeqNo> {
         let lacking = self.state.keyspaces.iter().filter(|&(&id, _)| {
-            !self.read_only && self.trees.id(id).is_some_and(|tree| tree.beside.lacks())
+            !self.read_only && self.trees.by_id(id).is_some_and(|tree| tree.beside.lacks())
         });
         lacking.map(|(&id, keyspace)| (id, self.flushed_through(keyspace))).collect()
     }
@@ -628,7 +631,7 @@ impl Recovery {
     /// was found, by keyspace.
     fn replay_kept_logs(&self, mode: RecoveryMode) -> Result<Vec<(String, RecoveryReport)>> {
         let (lacking, mut reports) = (self.lacking(), Vec::new());
-        for tree in self.trees.all().filter(|tree| !lacking.contains_key(&tree.id)) {
+        for tree in self.trees.iter().filter(|tree| !lacking.contains_key(&tree.id)) {
             let Some(kept) = tree.beside.kept_log() else { continue };
             let env = &self.tables.env;
             let target = Target { tree: Arc::clone(tree), flushed_through: SeqNo(kept.after) };
@@ -783,7 +786,7 @@ impl Recovery {
         };
         ledger.name_in(&manifest);
         self.remove_reservation();
-        for tree in self.trees.all() {
+        for tree in self.trees.iter() {
             let token = state.keyspaces.get(&tree.id).and_then(|keyspace| keyspace.operand_token);
             if let (Some(attached), Some(token)) = (tree.beside.attached(), token) {
                 attached.store.committed(token);
@@ -798,11 +801,11 @@ impl Recovery {
 
     /// Writes everything that the new manifest will name.
     fn prepare(&self) -> Result<Prepared> {
-        for tree in self.trees.all() {
+        for tree in self.trees.iter() {
             self.flush(tree, self.seq_next)?;
         }
         for (&id, &after) in &self.behind {
-            self.trees.id(id).map_or(Ok(()), |tree| self.keep_log(tree, after))?;
+            self.trees.by_id(id).map_or(Ok(()), |tree| self.keep_log(tree, after))?;
         }
         self.reserve_numbers()?;
         let ledger = self.ledger();
@@ -828,12 +831,12 @@ impl Recovery {
             Change::FileNumberNext(self.tables.files.next()),
             Change::ClockUs(self.tables.env.database_us()),
         ];
-        for tree in self.trees.all() {
+        for tree in self.trees.iter() {
             let view = tree.pin();
             let before = &self.opened[&tree.id];
             let record = |file: &Arc<TableMeta>| {
                 let unknown = lsmx_compaction::Error::UnknownFile { file: file.id };
-                view.version.table(file.id).map(|table| record_of(table)).ok_or(unknown)
+                view.version.table(file.id).map(|table| build_file_record(table)).ok_or(unknown)
             };
             changes.extend(changes_between(tree.id, before, view.version.shape(), record)?);
             let log = self.state.keyspaces.get(&tree.id).map(|keyspace| &keyspace.value_log);

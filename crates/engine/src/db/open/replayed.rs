@@ -16,7 +16,7 @@ use crate::jobs::compaction::retention::Retention;
 use crate::jobs::compaction::version_filter::VersionFilter;
 use crate::jobs::flush::{write_memtable, write_memtable_range};
 use crate::jobs::operand_store::deliver::OperandDelivery;
-use crate::state::TableSpace;
+use crate::state::table_factory::TableFactory;
 use crate::tree::Tree;
 use crate::tree::version::{BesideView, SuperVersion, Version};
 
@@ -30,7 +30,7 @@ const HALVED_FROM_BYTES: u64 = 4 << 20;
 /// # Errors
 /// When a table cannot be written.
 fn write<'a>(
-    tables: &'a TableSpace,
+    tables: &'a TableFactory,
     tree: &'a Tree,
     view: &SuperVersion,
     through: SeqNo,
@@ -98,7 +98,7 @@ fn write<'a>(
 /// # Errors
 /// When a table cannot be written.
 pub(crate) fn flush<'a>(
-    tables: &'a TableSpace,
+    tables: &'a TableFactory,
     tree: &'a Tree,
     seq_next: SeqNo,
     edited_us: u64,
@@ -114,7 +114,7 @@ pub(crate) fn flush<'a>(
 }
 
 /// Where to halve the memtable, if that is to be done.
-fn middle(tables: &TableSpace, view: &SuperVersion) -> Option<bytes::Bytes> {
+fn middle(tables: &TableFactory, view: &SuperVersion) -> Option<bytes::Bytes> {
     let threads = matches!(tables.env.background(), Background::Threads { .. });
     let memtable = &view.active;
     // A range delete may reach over the middle.

@@ -27,7 +27,9 @@ use crate::jobs::operand_store::deliver::OperandDelivery;
 use crate::jobs::quarantine;
 use crate::jobs::version_installer::sync_directory;
 use crate::operand_store::Token;
-use crate::state::{DbState, Work, record_of};
+use crate::state::DbState;
+use crate::state::table_factory::build_file_record;
+use crate::state::work_queue::WorkKind;
 use crate::tree::Tree;
 use crate::tree::operands::StoreTurn;
 use crate::tree::version::{BesideView, SuperVersion, Version, blob_changes, changes_between};
@@ -94,7 +96,7 @@ impl DbInner {
                 jobs.blocked = None;
             }
             drop(jobs);
-            self.store.make_ready(Work::Compaction, tree.id);
+            self.store.work.push(WorkKind::Compaction, tree.id);
         }
         self.runner.run_inline();
         let quarantined = |tree: &&Arc<Tree>| !tree.jobs.lock().quarantine.is_empty();
@@ -118,7 +120,7 @@ impl DbInner {
         match &rewritten {
             Ok(()) => {
                 store.error_state.clear();
-                store.tell(&Event::Resumed);
+                store.emit(&Event::Resumed);
             }
             Err(error) => span.record_error(error),
         }
@@ -126,7 +128,7 @@ impl DbInner {
         let cleaned = catch_unwind(AssertUnwindSafe(|| {
             store.remove_discarded();
             store.tables.reserve.reset(self.options.wal.reserve);
-            store.fit_reserve();
+            store.resize_reserve();
         }));
         self.runner.unpause();
         if let Err(panic) = cleaned {
@@ -160,7 +162,7 @@ impl DbInner {
             let Rewritten { tree, before, version, .. } = rewritten;
             let record = |file: &Arc<TableMeta>| {
                 let unknown = lsmx_compaction::Error::UnknownFile { file: file.id };
-                version.table(file.id).map(|table| record_of(table)).ok_or(unknown)
+                version.table(file.id).map(|table| build_file_record(table)).ok_or(unknown)
             };
             let shape = before.version.shape();
             changes.extend(changes_between(tree.id, shape, version.shape(), record)?);
@@ -189,9 +191,9 @@ impl DbInner {
         for mut rewritten in rewritten {
             let token = rewritten.token();
             let Rewritten { tree, before, version, operands, .. } = &rewritten;
-            store.memtable_bytes_freed(
-                before.memtables().map(|memtable| memtable.release_bytes()).sum(),
-            );
+            store
+                .memtables
+                .subtract(before.memtables().map(|memtable| memtable.release_bytes()).sum());
             tree.change(|_| SuperVersion::fresh(version, next_seq).beside(operands.clone()));
             if let (Some(turn), Some(token)) = (rewritten.turn.take(), token) {
                 turn.attached.store.committed(token);
@@ -199,7 +201,7 @@ impl DbInner {
             }
         }
         // Operand stores themselves let go of what was prepared in vain.
-        store.sweep(&store.manifest.state(), None);
+        store.remove_orphans(&store.manifest.state(), None);
         Ok(())
     }
 }

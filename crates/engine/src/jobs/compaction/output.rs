@@ -14,7 +14,7 @@ use crate::jobs::compaction::range_tombstone_queue::RangeTombstoneQueue;
 use crate::jobs::value_log::output_values::{OutputValues, ValuePlacement, ValueSource};
 use crate::memtable::Memtable;
 use crate::options::filter_bits::Coming;
-use crate::state::TableSpace;
+use crate::state::table_factory::TableFactory;
 use crate::table::{FilterWidth, TableWriter};
 use crate::tree::Tree;
 use crate::tree::counters::add;
@@ -26,7 +26,7 @@ use crate::vfs::{PacedVfs, Vfs};
 /// Dropping it before [`JobOutputs::keep_files`] deletes the files it wrote.
 #[derive(Debug)]
 pub(crate) struct JobOutputs<'a> {
-    table_factory: &'a TableSpace,
+    table_factory: &'a TableFactory,
     /// Creates the files, at the pace of the job's I/O priority.
     vfs: PacedVfs,
     tree: &'a Tree,
@@ -49,7 +49,7 @@ pub(crate) struct JobOutputs<'a> {
 impl<'a> JobOutputs<'a> {
     /// Creates the output of a flush: one L0 run, paced as a flush.
     pub(crate) fn for_flush(
-        table_factory: &'a TableSpace,
+        table_factory: &'a TableFactory,
         tree: &'a Tree,
         memtable: &Memtable,
         shape: &TreeShape,
@@ -63,7 +63,7 @@ impl<'a> JobOutputs<'a> {
     /// Creates an empty output for a level, with the given filter width and I/O priority.
     pub(crate) fn new(
         priority: IoPriority,
-        table_factory: &'a TableSpace,
+        table_factory: &'a TableFactory,
         tree: &'a Tree,
         (level, filter): (u8, FilterWidth),
         oldest_tombstone_us: Option<u64>,

@@ -149,7 +149,7 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
     // The policy does not explain delete-only and garbage collection jobs.
     if let Some(decision) = decision.filter(|d| d.explanation.picked.as_ref() == Some(&picked.job))
     {
-        state.tell(&Event::Decision(Arc::new(decision)));
+        state.emit(&Event::Decision(Arc::new(decision)));
     }
     Some(picked)
 }

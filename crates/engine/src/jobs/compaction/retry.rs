@@ -75,7 +75,7 @@ pub(crate) fn defer_error(state: &DbState, work: &'static str, tree: &Tree, erro
     }
     let mut jobs = tree.jobs.lock();
     // If the next write already returns another error, a later attempt may report this one.
-    jobs.told = jobs.told || state.owe(work, Some(tree), error);
+    jobs.told = jobs.told || state.defer_error(work, Some(tree), error);
 }
 
 /// Clears the last failure if no job remains that could fail again. Otherwise `wait_idle` would return it, and idle

@@ -72,7 +72,7 @@ pub(crate) fn run_job(
         tree.jobs.lock().busy.finish(job);
     }
     for first in state.tables.descriptors.take_repeated_reads() {
-        state.tell(&Event::ReadRepeated(Arc::new(first)));
+        state.emit(&Event::ReadRepeated(Arc::new(first)));
     }
     if let Err(error) = &result
         && !is_cancelled(error)
@@ -102,7 +102,7 @@ fn execute(
         None => None,
     };
     let start = ThreadTime::now(&state.env);
-    state.tell(&Event::CompactionBegin(CompactionBegin {
+    state.emit(&Event::CompactionBegin(CompactionBegin {
         keyspace: tree.name.clone(),
         job: job.clone(),
         input_bytes: picked.input_bytes(),
@@ -134,7 +134,7 @@ fn execute(
     update_metrics(state, throttle, tree, picked, &stats, written_bytes, elapsed_us);
     let removes_inputs = job.kind != JobKind::Move;
     let tombstones_read = picked.input_files().map(|file| file.tombstones).sum();
-    state.tell(&Event::Compaction(CompactionEnd {
+    state.emit(&Event::Compaction(CompactionEnd {
         keyspace: tree.name.clone(),
         released_bytes: if removes_inputs { picked.input_bytes() } else { 0 },
         tombstones_read: if removes_inputs { tombstones_read } else { 0 },

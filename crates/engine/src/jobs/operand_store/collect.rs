@@ -67,7 +67,7 @@ pub(crate) fn collect_if_due(state: &DbState, tree: &Tree) -> bool {
         match quarantine::recheck_operand_file(&attached, error) {
             // The read error was transient.
             Some(Ok(_)) => {
-                state.tell(&Event::ReadRepeated(Arc::new(error.clone())));
+                state.emit(&Event::ReadRepeated(Arc::new(error.clone())));
                 collected = catch_panics(state, || run_collection(state, tree, &attached, &span));
             }
             Some(Err(again)) => {
@@ -149,7 +149,7 @@ fn run_collection(
     let MoveResult { entries, written_bytes } = moved.inspect_err(|_| attached.store.abandon())?;
     let elapsed_us = state.env.monotonic_ns().saturating_sub(start_ns) / 1_000;
     span.record_success(0, written_bytes, elapsed_us);
-    state.tell(&Event::OperandsCollected(OperandsCollected {
+    state.emit(&Event::OperandsCollected(OperandsCollected {
         keyspace: tree.name.clone(),
         entries,
         written_bytes,

@@ -20,7 +20,7 @@ use crate::error::Result;
 use crate::format::blob::{BlobHeader, ValuePointer};
 use crate::jobs::value_log::relocate::ValueRelocation;
 use crate::options::value_separation::ValueSeparation;
-use crate::state::TableSpace;
+use crate::state::table_factory::TableFactory;
 use crate::table::{Compression, ReadContext, ReadPurpose};
 use crate::tree::Tree;
 use crate::tree::counters::add;
@@ -114,7 +114,7 @@ impl OutputValues {
     /// If a value cannot be read, or a blob file cannot be written.
     pub(crate) fn place(
         &mut self,
-        (table_factory, vfs): (&TableSpace, &dyn Vfs),
+        (table_factory, vfs): (&TableFactory, &dyn Vfs),
         paths: &mut Vec<PathBuf>,
         key: InternalKey<'_>,
         value: &[u8],
@@ -176,7 +176,7 @@ impl OutputValues {
 
     fn write_value(
         &mut self,
-        (table_factory, vfs): (&TableSpace, &dyn Vfs),
+        (table_factory, vfs): (&TableFactory, &dyn Vfs),
         paths: &mut Vec<PathBuf>,
         key: InternalKey<'_>,
         value: &[u8],
@@ -201,7 +201,7 @@ impl OutputValues {
         Ok(())
     }
 
-    fn finish_file(&mut self, table_factory: &TableSpace) -> Result<()> {
+    fn finish_file(&mut self, table_factory: &TableFactory) -> Result<()> {
         if let Some(writer) = self.writer.take() {
             let record = writer.finish()?;
             self.finished.push(table_factory.open_blob(self.keyspace, &record)?);
@@ -216,7 +216,7 @@ impl OutputValues {
     /// If a blob file cannot be written, synced or reopened.
     pub(crate) fn finish_table(
         &mut self,
-        table_factory: &TableSpace,
+        table_factory: &TableFactory,
         tree: &Tree,
     ) -> Result<Vec<BlobUse>> {
         self.finish_file(table_factory)?;

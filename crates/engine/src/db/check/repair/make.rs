@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::format::blob::ValuePointer;
 use crate::format::file_name::FileName;
 use crate::format::version_edit::{BlobReference, FileRecord};
-use crate::state::shape_of;
+use crate::state::table_factory::build_table_meta;
 use crate::table::{TableOptions, TableWriter};
 use crate::vfs::Vfs;
 
@@ -105,7 +105,8 @@ impl Maker<'_> {
             writer.note_tombstone_time(us);
         }
         let summary = writer.finish()?;
-        let shape = shape_of(table.id, &summary, self.env.creation_time_us(), self.creation);
+        let shape =
+            build_table_meta(table.id, &summary, self.env.creation_time_us(), self.creation);
         self.creation += 1;
         let record = FileRecord::from_shape(&shape, summary.uid, summary.checksum);
         Ok(Made { record: Some(Arc::new(record)), seq_largest, references })

@@ -1,0 +1,153 @@
+//! Creates and opens table files and blob files.
+
+use std::path::PathBuf;
+
+use lsmx_base::sync::{Arc, AtomicU64, Ordering};
+use lsmx_compaction::{FileId, KeyRange, TableMeta};
+
+use crate::cache::BlockCache;
+use crate::deferred_drop::DeferredDrop;
+use crate::env::Env;
+use crate::env::rate_limit::{IoPriority, RateLimiter};
+use crate::error::Result;
+use crate::format::file_name::FileName;
+use crate::format::version_edit::{BlobFileRecord, FileRecord};
+use crate::table::{FdCache, FdCacheVfs, Table, TableIdentity, TableSummary};
+use crate::tree::version::{BlobFile, BlobUse, FileNumbers, Janitor, TableFile};
+use crate::value_log::BlobReader;
+use crate::vfs::{PacedVfs, Vfs};
+use crate::wal::DiskReserve;
+
+/// Directory, caches and limits shared by all table and blob files of a database.
+#[derive(Debug)]
+pub(crate) struct TableFactory {
+    pub(crate) vfs: Arc<dyn Vfs>,
+    /// Like `vfs`, but without access to the disk reserve: a compaction would use it up and fail nevertheless.
+    pub(crate) compaction_vfs: Arc<dyn Vfs>,
+    pub(crate) reserve: Arc<DiskReserve>,
+    pub(crate) dir: PathBuf,
+    pub(crate) env: Env,
+    pub(crate) cache: Arc<BlockCache>,
+    pub(crate) descriptors: Arc<FdCache>,
+    pub(crate) files: Arc<FileNumbers>,
+    pub(crate) janitor: Arc<Janitor>,
+    /// Frees memory that readers release.
+    pub(crate) deferred_drop: DeferredDrop,
+    /// Rate limit of background I/O.
+    pub(crate) rate: Arc<RateLimiter>,
+    /// Whether data read and written by compactions stays in the page cache.
+    pub(crate) keep_cached: bool,
+    /// Whether data written by flushes stays in the page cache.
+    pub(crate) keep_flushed_cached: bool,
+    /// Number of tables created; orders tables by creation.
+    pub(crate) creation: AtomicU64,
+    /// Bytes that operand stores may have to rewrite, in total.
+    pub(crate) beside_bytes: Arc<AtomicU64>,
+}
+
+impl TableFactory {
+    /// Path of a table.
+    pub(crate) fn path(&self, id: FileId) -> PathBuf {
+        FileName::Table(id.0).in_dir(&self.dir)
+    }
+
+    /// Path of a blob file.
+    pub(crate) fn blob_path(&self, id: FileId) -> PathBuf {
+        FileName::Blob(id.0).in_dir(&self.dir)
+    }
+
+    /// File system for the output files of jobs with this I/O priority.
+    pub(crate) fn paced(&self, priority: IoPriority) -> PacedVfs {
+        let (vfs, forget) = match priority {
+            IoPriority::Flush => (&self.vfs, !self.keep_flushed_cached),
+            IoPriority::Compaction => (&self.compaction_vfs, !self.keep_cached),
+        };
+        PacedVfs::new(Arc::clone(vfs), Arc::clone(&self.rate), priority, forget)
+    }
+
+    /// File system for an operand store: paced like flushes, within the file descriptor budget.
+    pub(crate) fn paced_store(&self, pooled: &Arc<FdCacheVfs>) -> PacedVfs {
+        let (rate, forget) = (Arc::clone(&self.rate), !self.keep_flushed_cached);
+        PacedVfs::new(Arc::clone(pooled) as Arc<_>, rate, IoPriority::Flush, forget)
+    }
+
+    /// Opens a table that was just written and synced, with references to these blob files.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(crate) fn open_new(
+        &self,
+        id: FileId,
+        summary: &TableSummary,
+        blobs: Vec<BlobUse>,
+    ) -> Result<Arc<TableFile>> {
+        let creation = self.creation.fetch_add(1, Ordering::Relaxed);
+        let meta = build_table_meta(id, summary, self.env.creation_time_us(), creation);
+        self.open_table(meta, summary.uid, summary.checksum, blobs)
+    }
+
+    /// Opens a table named by the manifest.
+    ///
+    /// # Errors
+    /// See [`Table::open`].
+    pub(crate) fn open(&self, record: &FileRecord, blobs: Vec<BlobUse>) -> Result<Arc<TableFile>> {
+        self.open_table(record.shape(), record.uid, record.checksum, blobs)
+    }
+
+    /// Opens a blob file that was just synced, or is named by the manifest.
+    ///
+    /// # Errors
+    /// See [`BlobReader::open_in`].
+    pub(crate) fn open_blob(&self, keyspace: u32, blob: &BlobFileRecord) -> Result<Arc<BlobFile>> {
+        let path = self.blob_path(blob.id);
+        let blob = BlobReader::open_in(&self.descriptors, &path, keyspace, blob, &self.cache)?;
+        Ok(Arc::new(BlobFile::new(blob, Arc::clone(&self.janitor))))
+    }
+
+    fn open_table(
+        &self,
+        meta: TableMeta,
+        uid: u64,
+        checksum: u64,
+        blobs: Vec<BlobUse>,
+    ) -> Result<Arc<TableFile>> {
+        let identity = TableIdentity { id: meta.id, bytes: meta.bytes, uid, checksum };
+        let path = self.path(meta.id);
+        let table = Table::open_in(&self.descriptors, &path, &identity, &self.cache)?;
+        let janitor = Arc::clone(&self.janitor);
+        Ok(Arc::new(TableFile::new(Arc::new(table), Arc::new(meta), blobs, path, janitor)))
+    }
+}
+
+/// Builds the metadata of a table from the summary of its writer.
+pub(crate) fn build_table_meta(
+    id: FileId,
+    summary: &TableSummary,
+    now_us: u64,
+    creation: u64,
+) -> TableMeta {
+    TableMeta {
+        id,
+        range: KeyRange {
+            smallest: summary.properties.smallest.clone(),
+            largest: summary.properties.largest.clone(),
+        },
+        bytes: summary.bytes,
+        entries: summary.properties.entries,
+        tombstones: summary.properties.tombstones + summary.properties.range_tombstone_count,
+        tombstone_seq_smallest: summary.tombstone_seq_smallest.map(|seq| seq.0),
+        value_bytes: summary.properties.value_bytes,
+        oldest_tombstone_us: summary.properties.oldest_tombstone_us,
+        seq_smallest: summary.properties.seq_smallest.0,
+        seq_largest: summary.properties.seq_largest.0,
+        last_read_us: now_us,
+        created_us: now_us,
+        creation,
+    }
+}
+
+/// Builds the manifest record of an open table.
+pub(crate) fn build_file_record(table: &TableFile) -> Arc<FileRecord> {
+    let identity = table.table().identity();
+    Arc::new(FileRecord::from_shape(table.shape(), identity.uid, identity.checksum))
+}

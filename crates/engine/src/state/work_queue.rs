@@ -1,0 +1,190 @@
+//! Queues of trees with possible background work.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock, Signal};
+
+use crate::state::keyspaces::Keyspaces;
+use crate::tree::{NEVER, Tree};
+
+/// Kind of background work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WorkKind {
+    /// The tree may have a sealed memtable.
+    Flush,
+    /// The tree may need a compaction.
+    Compaction,
+}
+
+const KINDS: [WorkKind; 2] = [WorkKind::Flush, WorkKind::Compaction];
+
+/// Trees with possible work, one queue per kind.
+#[derive(Debug)]
+pub(crate) struct WorkQueues {
+    flush: Mutex<WorkQueue>,
+    compaction: Mutex<WorkQueue>,
+    /// Time at which work next becomes due by time alone, in microseconds; [`NEVER`] if none does.
+    due_us: AtomicU64,
+    /// Notified when work is queued or ends.
+    progress: Signal,
+}
+
+/// Trees in the order in which they were queued, each at most once.
+#[derive(Debug, Default)]
+struct WorkQueue {
+    queue: VecDeque<u32>,
+    queued: BTreeSet<u32>,
+    /// Trees whose flush waits until another thread unlocks their operand store. They are taken from this list once
+    /// the store is unlocked.
+    parked: Vec<Arc<Tree>>,
+    /// Number of trees being worked on.
+    running: usize,
+    /// No tree is taken while set.
+    is_paused: bool,
+}
+
+impl WorkQueue {
+    /// Returns the index of a parked tree whose operand store is unlocked.
+    fn unblocked(&self) -> Option<usize> {
+        self.parked.iter().position(|tree| !tree.beside.is_reserved())
+    }
+}
+
+impl WorkQueues {
+    /// Creates empty queues.
+    pub(crate) fn new(progress: Signal) -> WorkQueues {
+        let (flush, compaction) = (Mutex::default(), Mutex::default());
+        WorkQueues { flush, compaction, due_us: AtomicU64::new(NEVER), progress }
+    }
+
+    fn queue(&self, kind: WorkKind) -> &Mutex<WorkQueue> {
+        match kind {
+            WorkKind::Flush => &self.flush,
+            WorkKind::Compaction => &self.compaction,
+        }
+    }
+
+    /// Queues a tree unless it is queued already.
+    pub(crate) fn push(&self, kind: WorkKind, tree: u32) {
+        {
+            let mut queue = self.queue(kind).lock();
+            if queue.queued.insert(tree) {
+                queue.queue.push_back(tree);
+            }
+        }
+        self.progress.notify();
+    }
+
+    /// Schedules a check of all trees at `due_us`, if none is scheduled earlier.
+    pub(crate) fn schedule_check(&self, due_us: u64) {
+        if due_us < self.due_us.fetch_min(due_us, Ordering::AcqRel) {
+            self.progress.notify();
+        }
+    }
+
+    /// Time at which work next becomes due by time alone.
+    pub(crate) fn due_us(&self) -> u64 {
+        self.due_us.load(Ordering::Acquire)
+    }
+
+    /// Clears the scheduled check if it is due. Returns whether the caller has to make it.
+    pub(crate) fn take_due_check(&self, now_us: u64) -> bool {
+        let due_us = self.due_us();
+        due_us <= now_us
+            && self
+                .due_us
+                .compare_exchange(due_us, NEVER, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    /// Takes the tree that was queued first. [`WorkQueues::end_work`] must follow.
+    pub(crate) fn take(&self, kind: WorkKind, trees: &RwLock<Keyspaces>) -> Option<Arc<Tree>> {
+        loop {
+            let id = {
+                let mut queue = self.queue(kind).lock();
+                if queue.is_paused {
+                    return None;
+                }
+                if let Some(at) = queue.unblocked() {
+                    queue.running += 1;
+                    return Some(queue.parked.remove(at));
+                }
+                let id = queue.queue.pop_front()?;
+                queue.queued.remove(&id);
+                queue.running += 1;
+                id
+            };
+            if let Some(tree) = trees.read().by_id(id) {
+                return Some(Arc::clone(tree));
+            }
+            self.end_work(kind);
+        }
+    }
+
+    /// Starts work outside the queue, which [`WorkQueues::end_work`] ends. Returns false while paused.
+    pub(crate) fn begin_work(&self, kind: WorkKind) -> bool {
+        let mut queue = self.queue(kind).lock();
+        if !queue.is_paused {
+            queue.running += 1;
+        }
+        !queue.is_paused
+    }
+
+    /// Ends work on a tree.
+    pub(crate) fn end_work(&self, kind: WorkKind) {
+        self.queue(kind).lock().running -= 1;
+        self.progress.notify();
+    }
+
+    /// Whether a tree can be taken.
+    pub(crate) fn has_work(&self, kind: WorkKind) -> bool {
+        let queue = self.queue(kind).lock();
+        !queue.is_paused && (!queue.queue.is_empty() || queue.unblocked().is_some())
+    }
+
+    /// Postpones the flush of a tree until its operand store is unlocked.
+    pub(crate) fn park_flush(&self, tree: &Arc<Tree>) {
+        let mut queue = self.flush.lock();
+        if !queue.parked.iter().any(|parked| parked.id == tree.id) {
+            queue.parked.push(Arc::clone(tree));
+        }
+    }
+
+    /// Whether no work may start.
+    pub(crate) fn is_paused(&self, kind: WorkKind) -> bool {
+        self.queue(kind).lock().is_paused
+    }
+
+    /// Whether no work is queued or running. Flushes queue compactions before they end, so they are checked first.
+    pub(crate) fn is_idle(&self) -> bool {
+        KINDS.into_iter().all(|kind| {
+            let queue = self.queue(kind).lock();
+            queue.queue.is_empty() && queue.parked.is_empty() && queue.running == 0
+        })
+    }
+
+    /// Whether a flush is queued, parked or running.
+    pub(crate) fn has_flush(&self) -> bool {
+        let queue = self.flush.lock();
+        !queue.queue.is_empty() || !queue.parked.is_empty() || queue.running > 0
+    }
+
+    /// Whether a flush is running, or queued and not blocked by an operand store.
+    pub(crate) fn has_unblocked_flush(&self) -> bool {
+        let queue = self.flush.lock();
+        !queue.queue.is_empty() || queue.unblocked().is_some() || queue.running > 0
+    }
+
+    /// Pauses or resumes the taking of trees.
+    pub(crate) fn set_paused(&self, is_paused: bool) {
+        for kind in KINDS {
+            self.queue(kind).lock().is_paused = is_paused;
+        }
+        self.progress.notify();
+    }
+
+    /// Whether no work is running.
+    pub(crate) fn is_quiet(&self) -> bool {
+        KINDS.into_iter().all(|kind| self.queue(kind).lock().running == 0)
+    }
+}
