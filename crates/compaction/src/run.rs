@@ -458,7 +458,7 @@ impl RunFiles {
         OverlapCost { overlap, own, seq_smallest: file.seq_smallest }
     }
 
-    /// Returns the index of the file with the smallest [`OverlapCost`] for `below`. Ties: the smaller
+    /// Returns the index of the file with the smallest `OverlapCost` for `below`. Ties: the smaller
     /// key.
     #[must_use]
     pub fn least_overlap(&self, below: &[Arc<SortedRun>]) -> Option<usize> {

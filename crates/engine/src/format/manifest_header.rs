@@ -96,7 +96,7 @@ impl CurrentFile {
         format!("{line} sum {:016x}\n", xxh3(line.as_bytes()))
     }
 
-    /// Parses the line. Accepts only what [`Current::encode`] writes.
+    /// Parses the line. Accepts only what [`CurrentFile::encode`] writes.
     ///
     /// # Errors
     /// Fails when the format version is newer, or the line is malformed.
