@@ -75,6 +75,11 @@ pub mod wal;
 pub mod workload_trace;
 pub mod write;
 
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 pub use crate::db::{BlockedCompaction, Health, QuarantinedFile};
 pub use crate::db::{
     DEFAULT_KEYSPACE, Db, Keyspace, Snapshot, Update, VerifyReport, WaitOptions, verify,
