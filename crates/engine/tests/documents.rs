@@ -40,7 +40,8 @@ fn missing(document: &Path, text: &str) -> Vec<String> {
 
 #[test]
 fn documents_name_files_that_exist() {
-    let mut documents = vec![root().join("README.md"), root().join("CHANGELOG.md")];
+    let mut documents =
+        vec![root().join("README.md"), root().join("CHANGELOG.md"), root().join("CONTRIBUTING.md")];
     markdown(&root().join("docs"), &mut documents);
     assert!(documents.len() > 10, "{documents:?}");
     for document in documents {
