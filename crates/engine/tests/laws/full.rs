@@ -215,8 +215,13 @@ fn fill_and_resume(dir: &Path, chance: Chance, when: &str) {
     };
     // An opening that fails, and one for reading, change nothing.
     let before = listed();
-    let is_manifest = |name: &&std::ffi::OsString| name.to_string_lossy().contains("MANIFEST");
-    let manifest = dir.join(before.iter().filter(is_manifest).max().unwrap());
+    // A manifest that could not be completed may have a larger number than the current one.
+    let current = String::from_utf8(std::fs::read(dir.join("CURRENT")).unwrap()).unwrap();
+    let is_current = |name: &&std::ffi::OsString| {
+        let name = name.to_string_lossy();
+        name.contains("MANIFEST") && current.split_whitespace().any(|word| *word == *name)
+    };
+    let manifest = dir.join(before.iter().find(is_current).unwrap());
     OsVfs.rename(&manifest, &dir.parent().unwrap().join("away")).unwrap();
     assert!(Db::open(&dir, options()).is_err());
     OsVfs.rename(&dir.parent().unwrap().join("away"), &manifest).unwrap();
