@@ -45,7 +45,7 @@ fn number(cell: &Value, path: &str) -> f64 {
 fn simulate_past_the_bound_fails_at_once_with_an_estimate() {
     let entries = u64::MAX.to_string();
     lsmx(&["simulate", "--policy", "leveled", "--entries", &entries])
-        .fails(1, &["flushes of", "bytes in all can be simulated"]);
+        .fails(1, &["flushes of", "bytes in total are too many"]);
 }
 
 #[test]
