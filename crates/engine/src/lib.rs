@@ -4,14 +4,15 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let dir = tempfile::tempdir()?;
 //! # let path = dir.path().join("data");
-//! use lsmx::{Db, Durability, KeyspaceOptions, Options, WriteBatch};
+//! use lsmx::{Db, Durability, KeyspaceOptions, Options, PolicySpec, WriteBatch};
 //!
 //! let db = Db::open(&path, Options::default())?;
 //! db.put(b"apple", b"red")?;
 //! assert_eq!(db.get(b"apple")?.as_deref(), Some(&b"red"[..]));
 //!
 //! // A keyspace is a tree of its own; a batch may touch several, all or nothing.
-//! let users = db.keyspace("users", KeyspaceOptions::default().policy("tiering".parse::<PolicySpec>()?))?;
+//! let tiering: PolicySpec = "tiering".parse()?;
+//! let users = db.keyspace("users", KeyspaceOptions::default().policy(tiering))?;
 //! let mut batch = WriteBatch::new();
 //! batch.put(&users, b"ada", b"1815");
 //! batch.put(&users, b"alan", b"1912");

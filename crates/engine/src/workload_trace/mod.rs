@@ -4,7 +4,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let dir = tempfile::tempdir()?;
 //! # let path = dir.path().join("day.trace");
-//! use lsmx::workload_trace::{TraceReader, Traced};
+//! use lsmx::workload_trace::{TraceEvent, TraceReader};
 //!
 //! # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
 //! let trace = db.record_trace(&path)?;
