@@ -216,7 +216,7 @@ fn fill_and_resume(dir: &Path, chance: Chance, when: &str) {
     // An opening that fails, and one for reading, change nothing.
     let before = listed();
     // A manifest that could not be completed may have a larger number than the current one.
-    let current = String::from_utf8(std::fs::read(dir.join("CURRENT")).unwrap()).unwrap();
+    let current = std::fs::read_to_string(dir.join("CURRENT")).unwrap();
     let is_current = |name: &&std::ffi::OsString| {
         let name = name.to_string_lossy();
         name.contains("MANIFEST") && current.split_whitespace().any(|word| *word == *name)
