@@ -40,6 +40,27 @@ fn number(cell: &Value, path: &str) -> f64 {
     cell.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("no {path} in {cell}"))
 }
 
+/// The digests are compared with those of earlier builds. `UPDATE=1` rewrites the list.
+#[test]
+fn deterministic_digests_equal_the_checked_in_list() {
+    let directory = tempfile::tempdir().unwrap();
+    let words = "--policy all --deterministic --seed 7 --entries 6000 --value-len 48 --memtable 16K \
+                 --size-ratio 3 --lookups 200 --ranges 5 --selectivity 0.01 --deletes 0.1 \
+                 --range-deletes 0.001";
+    let list: String = cells(words, directory.path())
+        .iter()
+        .map(|cell| {
+            let text = |name: &str| cell[name].as_str().unwrap().to_owned();
+            format!("{} {}\n", text("policy"), text("digest"))
+        })
+        .collect();
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/digests.txt");
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(&file, &list).unwrap();
+    }
+    assert_eq!(list, fs::read_to_string(&file).unwrap());
+}
+
 /// It ran without end and said nothing.
 #[test]
 fn simulate_past_the_bound_fails_at_once_with_an_estimate() {

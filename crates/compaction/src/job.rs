@@ -388,7 +388,7 @@ impl fmt::Display for JobKind {
 }
 
 /// Prints one line such as `merge L0{7 6} -> new run in L1   why: L0 holds 2 runs`. Runs of the same
-/// level are separated by `/`.
+/// level are separated by `/`. The alternate form `{:#}` leaves the reason out.
 impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.kind)?;
@@ -416,6 +416,9 @@ impl fmt::Display for Job {
                 }
                 Placement::JoinRun(run) => write!(f, " -> r{} of {level}", run.0)?,
             }
+        }
+        if f.alternate() {
+            return Ok(());
         }
         write!(f, "   why: {}", self.reason)
     }

@@ -8,20 +8,20 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Collects the Markdown files below a directory.
-fn markdown(dir: &Path, found: &mut Vec<PathBuf>) {
+/// Collects the files with this extension below a directory.
+fn files(dir: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            markdown(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "md") {
+            files(&path, extension, found);
+        } else if path.extension().is_some_and(|other| other == extension) {
             found.push(path);
         }
     }
 }
 
 /// Returns the links and the paths in backquotes that name no file or directory.
-fn missing(document: &Path, text: &str) -> Vec<String> {
+fn missing(document: &Path, text: &str, sources_of_crates: &[PathBuf]) -> Vec<String> {
     let folder = document.parent().unwrap();
     let links = text.split("](").skip(1).filter_map(|rest| {
         let link = rest.split(')').next().unwrap();
@@ -35,25 +35,40 @@ fn missing(document: &Path, text: &str) -> Vec<String> {
             && code.chars().all(|char| char.is_ascii_alphanumeric() || "_-./".contains(char));
         is_path.then(|| (code, root().join(code)))
     });
-    links.chain(paths).filter(|(_, path)| !path.exists()).map(|(name, _)| name.to_owned()).collect()
+    let missing = links.chain(paths).filter(|(_, path)| !path.exists());
+    let mut missing: Vec<_> = missing.map(|(name, _)| name.to_owned()).collect();
+    // A source file may be named by the end of its path.
+    let sources = text.split('`').skip(1).step_by(2).filter(|code| {
+        let is_path =
+            |char: char| char.is_ascii_lowercase() || char.is_ascii_digit() || "_/.".contains(char);
+        code.ends_with(".rs") && !code.starts_with("crates/") && code.chars().all(is_path)
+    });
+    let exists = |code: &str| sources_of_crates.iter().any(|source| source.ends_with(code));
+    missing.extend(sources.filter(|code| !exists(code)).map(str::to_owned));
+    missing
 }
 
 #[test]
 fn documents_name_files_that_exist() {
     let mut documents =
         vec![root().join("README.md"), root().join("CHANGELOG.md"), root().join("CONTRIBUTING.md")];
-    markdown(&root().join("docs"), &mut documents);
+    files(&root().join("docs"), "md", &mut documents);
+    let mut sources = Vec::new();
+    files(&root().join("crates"), "rs", &mut sources);
     assert!(documents.len() > 10, "{documents:?}");
     for document in documents {
         let text = std::fs::read_to_string(&document).unwrap();
-        let missing = missing(&document, &text);
+        let missing = missing(&document, &text, &sources);
         assert!(missing.is_empty(), "{} names missing files: {missing:?}", document.display());
     }
 }
 
 #[test]
 fn missing_link_and_path_are_found() {
-    let text =
-        "[a](README.md) [b](no.md#x) [c](https://x.y) `docs/no.md` `crates/engine` `crates/<x>`";
-    assert_eq!(missing(&root().join("README.md"), text), ["no.md#x", "docs/no.md"]);
+    let text = "[a](README.md) [b](no.md#x) [c](https://x.y) `docs/no.md` `crates/engine` `crates/<x>` `a/b.rs` `a/no.rs`";
+    let sources = [PathBuf::from("crates/x/a/b.rs")];
+    assert_eq!(
+        missing(&root().join("README.md"), text, &sources),
+        ["no.md#x", "docs/no.md", "a/no.rs"]
+    );
 }

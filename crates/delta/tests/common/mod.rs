@@ -152,7 +152,7 @@ pub enum Event {
 /// Key, number and bytes of an operand.
 pub type Entry = (Vec<u8>, u64, Vec<u8>);
 
-/// What was delivered: by key the events with their numbers, and range delete markers.
+/// The delivered events of each key by sequence number, and the delivered range delete markers.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     pub keys: BTreeMap<Vec<u8>, BTreeMap<u64, Event>>,

@@ -298,10 +298,13 @@ pub struct Prepared {
 
 /// Buckets made anew, and operands that leave for the tree.
 pub trait Collection {
-    /// What leaves for the tree, if something does: entries of kind [`Merge`](crate::EntryKind::Merge) of all
-    /// operands in the buckets that go, deliveries since the collection began included. Of a key all that
-    /// no anchor voids leaves, or nothing: for whoever sees what has left, what is older in the store is void.
-    /// Called while no delivery is under way, and before [`Collection::prepare`].
+    /// Returns a cursor over the operands that move to the tree, or `None` if no operand moves.
+    ///
+    /// The entries have the kind [`Merge`](crate::EntryKind::Merge). They are the operands of the buckets that the
+    /// collection removes, including deliveries since it began. Of a key, either all operands that no delete marker
+    /// voids move, or none: an operand in the tree voids the older operands of its key in the store.
+    ///
+    /// The engine calls this before [`Collection::prepare`], while no delivery runs.
     ///
     /// # Errors
     /// When a file cannot be read, or is damaged.

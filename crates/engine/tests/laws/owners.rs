@@ -146,9 +146,9 @@ fn failing_openings(seed: u64) {
                 let refused =
                     match Db::open("db", options(Background::Inline).vfs(Arc::new(faulty.clone())))
                     {
-                        // It was not asked so often.
+                        // The open makes fewer such calls.
                         Ok(_) if k > 0 => break,
-                        refused => refused.expect_err("the first question fails"),
+                        refused => refused.expect_err("the first call fails"),
                     };
                 assert!(
                     matches!(refused, Error::Io { .. }),

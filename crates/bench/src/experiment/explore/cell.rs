@@ -25,7 +25,7 @@ use crate::workload::stream::{Operation, Stream};
 use crate::workload::trace::TraceFile;
 
 use super::decisions::Decisions;
-use super::digest::{Digest, Scan};
+use super::digest::{Digest, DigestedJob, Scan};
 use super::history::History;
 use super::meter::{Meter, Reader};
 use super::replay;
@@ -156,10 +156,9 @@ impl EventListener for Jobs {
                 if end.job.kind != JobKind::Move && end.elapsed_us > 0 {
                     heard.latencies.record_ns(end.elapsed_us.saturating_mul(1000));
                 }
-                // A job prints as its kind, inputs by level and run, and target.
                 heard.digest.line(format_args!(
                     "job {} out {:?} read {} written {}",
-                    end.job,
+                    DigestedJob(&end.job),
                     end.outputs.iter().map(|file| file.0).collect::<Vec<_>>(),
                     end.read_bytes,
                     end.written_bytes

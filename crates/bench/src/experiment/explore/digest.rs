@@ -14,6 +14,7 @@
 
 use std::fmt;
 
+use lsmx_compaction::{Job, Reason};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::numbers;
@@ -63,6 +64,28 @@ impl Digest {
     #[must_use]
     pub fn hex(&self) -> String {
         format!("{:032x}", self.0.digest128())
+    }
+}
+
+/// Prints a job for a digest: kind, inputs by level and run, target and reason.
+///
+/// Digests of published results must stay reproducible. Therefore the texts of reasons are fixed here and do not
+/// follow the texts that [`Reason`] prints for readers.
+#[derive(Debug)]
+pub struct DigestedJob<'a>(pub &'a Job);
+
+impl fmt::Display for DigestedJob<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#}   why: ", self.0)?;
+        match &self.0.reason {
+            Reason::NoWrites { runs } => write!(f, "at rest with {runs} runs in L0"),
+            Reason::SizeRatio { runs } => write!(f, "{runs} runs of like size"),
+            Reason::Shape { level } => write!(f, "{level} has a foreign shape"),
+            Reason::TotalBytes { bytes } => write!(f, "the queue holds {bytes} bytes"),
+            Reason::RangeDeleted => f.write_str("range deletes cover it"),
+            Reason::Manual => f.write_str("asked for"),
+            reason => write!(f, "{reason}"),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Records of a blob file that no table references are garbage. Ordinary compactions rarely empty a file whose keys
 //! are spread over the key space. A separate job therefore rewrites tables in place (same run, same bounds) and copies
-//! the values they reference in the worst files to new files. A file is removed once its last reference is gone.
+//! the values they reference in the worst files to new files. A file is removed when no table references it.
 //!
 //! 1. A file qualifies if its share of garbage exceeds the ratio. If all files together exceed the space limit
 //!    relative to their referenced bytes, the worst files qualify regardless of their share, and the job precedes

@@ -1,11 +1,11 @@
-//! What a repair found and did.
+//! Report of a repair.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::Serialize;
 
-/// What [`repair`](crate::db::check::repair::repair) found and did, or would do.
+/// Findings and changes of [`repair`](crate::db::check::repair::repair). A dry run reports the changes that it would make.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RepairReport {
     /// Whether something was wrong. If not, nothing was done.
