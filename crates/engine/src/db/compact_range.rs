@@ -26,9 +26,9 @@ impl Keyspace {
     /// is its business.
     ///
     /// # Errors
-    /// As [`Keyspace::compact_range_opt`], without [`Error::Deadline`].
+    /// As [`Keyspace::compact_range_with`], without [`Error::Deadline`].
     pub fn compact_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<()> {
-        self.compact_range_opt(range, &WaitOptions::default())
+        self.compact_range_with(range, &WaitOptions::default())
     }
 
     /// [`Keyspace::compact_range`] with a deadline. The job gives up between two blocks when the deadline has
@@ -39,7 +39,7 @@ impl Keyspace {
     /// [`Error::ReadOnly`] with the cause; [`Error::Corrupt`] and [`Error::Io`] if an input cannot be
     /// read or an output not be written; [`Error::CompactionBlocked`] if an input is quarantined. The tree is
     /// as before.
-    pub fn compact_range_opt<K: AsRef<[u8]>>(
+    pub fn compact_range_with<K: AsRef<[u8]>>(
         &self,
         range: impl RangeBounds<K>,
         options: &WaitOptions,

@@ -263,7 +263,7 @@ impl Db {
     /// [`Error::Io`], [`Error::Closed`], [`Error::ReadOnly`]. Nothing in the target opens as a
     /// database then, and this one is as before.
     pub fn checkpoint(&self, target: impl AsRef<Path>) -> Result<()> {
-        self.checkpoint_opt(target, &WaitOptions::default())
+        self.checkpoint_with(target, &WaitOptions::default())
     }
 
     /// [`Db::checkpoint`] with a deadline. If it passes, the copy is removed again, once the device call that
@@ -271,7 +271,7 @@ impl Db {
     ///
     /// # Errors
     /// As [`Db::checkpoint`]; [`Error::Deadline`].
-    pub fn checkpoint_opt(&self, target: impl AsRef<Path>, options: &WaitOptions) -> Result<()> {
+    pub fn checkpoint_with(&self, target: impl AsRef<Path>, options: &WaitOptions) -> Result<()> {
         check_reentry("checkpoint")?;
         self.core().checkpoint(target.as_ref(), options)
     }
@@ -381,14 +381,14 @@ impl Db {
     /// # Errors
     /// [`Error::ReadOnly`] with the cause.
     pub fn sync(&self) -> Result<()> {
-        self.sync_opt(&WaitOptions::default())
+        self.sync_with(&WaitOptions::default())
     }
 
     /// [`Db::sync`] with a deadline.
     ///
     /// # Errors
     /// As [`Db::sync`]; [`Error::Deadline`]: the sync may still be done.
-    pub fn sync_opt(&self, options: &WaitOptions) -> Result<()> {
+    pub fn sync_with(&self, options: &WaitOptions) -> Result<()> {
         let core = self.core();
         let deadline_us = core.committer.deadline_us(options.deadline);
         core.within(WaitCause::CommitAhead, deadline_us, move |core| {
@@ -402,14 +402,14 @@ impl Db {
     /// # Errors
     /// [`Error::ReadOnly`] with the cause.
     pub fn flush(&self) -> Result<()> {
-        self.flush_opt(&WaitOptions::default())
+        self.flush_with(&WaitOptions::default())
     }
 
     /// [`Db::flush`] with a deadline.
     ///
     /// # Errors
     /// As [`Db::flush`]; [`Error::Deadline`]: the flushes that are due go on in the background.
-    pub fn flush_opt(&self, options: &WaitOptions) -> Result<()> {
+    pub fn flush_with(&self, options: &WaitOptions) -> Result<()> {
         check_reentry("flush")?;
         let core = self.core();
         let deadline_us = core.committer.deadline_us(options.deadline);
@@ -423,14 +423,14 @@ impl Db {
     /// a quarantined file keeps a policy from the job it wants, else why a file is quarantined, if one is;
     /// [`Error::PolicyStalled`].
     pub fn wait_idle(&self) -> Result<()> {
-        self.wait_idle_opt(&WaitOptions::default())
+        self.wait_idle_with(&WaitOptions::default())
     }
 
     /// [`Db::wait_idle`] with a deadline.
     ///
     /// # Errors
     /// As [`Db::wait_idle`]; [`Error::Deadline`].
-    pub fn wait_idle_opt(&self, options: &WaitOptions) -> Result<()> {
+    pub fn wait_idle_with(&self, options: &WaitOptions) -> Result<()> {
         check_reentry("wait_idle")?;
         let (core, cause) = (self.core(), WaitCause::BackgroundWork);
         let deadline_us = core.committer.deadline_us(options.deadline);
@@ -452,7 +452,7 @@ impl Db {
     /// writes again, but for a keyspace at the hard stop of its policy that a quarantined file keeps from
     /// being compacted.
     pub fn resume(&self) -> Result<()> {
-        self.resume_opt(&WaitOptions::default())
+        self.resume_with(&WaitOptions::default())
     }
 
     /// [`Db::resume`] with a deadline.
@@ -460,7 +460,7 @@ impl Db {
     /// # Errors
     /// As [`Db::resume`]; [`Error::Deadline`]: if the resumption is in a device call, it continues when that
     /// returns, and [`Event::Resumed`](crate::Event::Resumed) reports its success.
-    pub fn resume_opt(&self, options: &WaitOptions) -> Result<()> {
+    pub fn resume_with(&self, options: &WaitOptions) -> Result<()> {
         check_reentry("resume")?;
         self.core().resume(options)
     }

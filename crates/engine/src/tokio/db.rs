@@ -127,17 +127,17 @@ impl Db {
         self.on_pool(move |db| db.checkpoint(target)).await
     }
 
-    /// As [`crate::Db::checkpoint_opt`].
+    /// As [`crate::Db::checkpoint_with`].
     ///
     /// # Errors
     /// As there.
-    pub async fn checkpoint_opt(
+    pub async fn checkpoint_with(
         &self,
         target: impl AsRef<Path> + Send,
         options: WaitOptions,
     ) -> Result<()> {
         let target = target.as_ref().to_owned();
-        self.on_pool(move |db| db.checkpoint_opt(target, &options)).await
+        self.on_pool(move |db| db.checkpoint_with(target, &options)).await
     }
 
     /// As [`crate::Db::put`].
@@ -256,12 +256,12 @@ impl Db {
         self.on_pool(crate::Db::sync).await
     }
 
-    /// As [`crate::Db::sync_opt`].
+    /// As [`crate::Db::sync_with`].
     ///
     /// # Errors
     /// As there.
-    pub async fn sync_opt(&self, options: WaitOptions) -> Result<()> {
-        self.on_pool(move |db| db.sync_opt(&options)).await
+    pub async fn sync_with(&self, options: WaitOptions) -> Result<()> {
+        self.on_pool(move |db| db.sync_with(&options)).await
     }
 
     /// As [`crate::Db::flush`].
@@ -272,12 +272,12 @@ impl Db {
         self.on_pool(crate::Db::flush).await
     }
 
-    /// As [`crate::Db::flush_opt`].
+    /// As [`crate::Db::flush_with`].
     ///
     /// # Errors
     /// As there.
-    pub async fn flush_opt(&self, options: WaitOptions) -> Result<()> {
-        self.on_pool(move |db| db.flush_opt(&options)).await
+    pub async fn flush_with(&self, options: WaitOptions) -> Result<()> {
+        self.on_pool(move |db| db.flush_with(&options)).await
     }
 
     /// As [`crate::Db::wait_idle`].
@@ -288,12 +288,12 @@ impl Db {
         self.on_pool(crate::Db::wait_idle).await
     }
 
-    /// As [`crate::Db::wait_idle_opt`].
+    /// As [`crate::Db::wait_idle_with`].
     ///
     /// # Errors
     /// As there.
-    pub async fn wait_idle_opt(&self, options: WaitOptions) -> Result<()> {
-        self.on_pool(move |db| db.wait_idle_opt(&options)).await
+    pub async fn wait_idle_with(&self, options: WaitOptions) -> Result<()> {
+        self.on_pool(move |db| db.wait_idle_with(&options)).await
     }
 
     /// As [`crate::Db::warm_up`].
@@ -312,12 +312,12 @@ impl Db {
         self.on_pool(crate::Db::resume).await
     }
 
-    /// As [`crate::Db::resume_opt`].
+    /// As [`crate::Db::resume_with`].
     ///
     /// # Errors
     /// As there.
-    pub async fn resume_opt(&self, options: WaitOptions) -> Result<()> {
-        self.on_pool(move |db| db.resume_opt(&options)).await
+    pub async fn resume_with(&self, options: WaitOptions) -> Result<()> {
+        self.on_pool(move |db| db.resume_with(&options)).await
     }
 
     /// As [`crate::Db::read_only_cause`].

@@ -348,17 +348,17 @@ impl Keyspace {
         self.on_pool(|keyspace| keyspace.operands_to_tree()).await
     }
 
-    /// As [`crate::Keyspace::compact_range_opt`].
+    /// As [`crate::Keyspace::compact_range_with`].
     ///
     /// # Errors
     /// As there.
-    pub async fn compact_range_opt<K: AsRef<[u8]>>(
+    pub async fn compact_range_with<K: AsRef<[u8]>>(
         &self,
         range: impl RangeBounds<K> + Send,
         options: WaitOptions,
     ) -> Result<()> {
         let range = owned(&range);
-        self.on_pool(move |keyspace| keyspace.compact_range_opt(range, &options)).await
+        self.on_pool(move |keyspace| keyspace.compact_range_with(range, &options)).await
     }
 
     /// As [`crate::Keyspace::approximate_size`].

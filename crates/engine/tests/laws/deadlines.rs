@@ -35,12 +35,12 @@ fn open_when_unlocked(disk: &FaultVfs) -> Db {
 fn call_all(db: &Db) -> Vec<(&'static str, lsmx::Result<()>)> {
     let short = &WaitOptions::from(SHORT);
     vec![
-        ("sync", db.sync_opt(short)),
-        ("flush", db.flush_opt(short)),
-        ("wait_idle", db.wait_idle_opt(short)),
-        ("checkpoint", db.checkpoint_opt("late", short)),
-        ("compact_range", db.default_keyspace().compact_range_opt::<&[u8]>(.., short)),
-        ("resume", db.resume_opt(short)),
+        ("sync", db.sync_with(short)),
+        ("flush", db.flush_with(short)),
+        ("wait_idle", db.wait_idle_with(short)),
+        ("checkpoint", db.checkpoint_with("late", short)),
+        ("compact_range", db.default_keyspace().compact_range_with::<&[u8]>(.., short)),
+        ("resume", db.resume_with(short)),
     ]
 }
 
@@ -137,7 +137,7 @@ fn deadline_own_device_call_hangs_is_kept() {
     db.put("key", "value").unwrap();
     gate.shut();
     watched("a sync", || {
-        let late = db.sync_opt(&SHORT.into());
+        let late = db.sync_with(&SHORT.into());
         assert!(matches!(late, Err(Error::Deadline { .. })), "{late:?}");
     });
     gate.open();
@@ -148,7 +148,7 @@ fn deadline_own_device_call_hangs_is_kept() {
     disk.add(each(&[VfsCall::Create], ".sst"));
     gate.shut();
     watched("a resumption", || {
-        let late = db.resume_opt(&SHORT.into());
+        let late = db.resume_with(&SHORT.into());
         assert!(matches!(late, Err(Error::Deadline { .. })), "{late:?}");
         assert!(db.read_only_cause().is_some());
         gate.open();

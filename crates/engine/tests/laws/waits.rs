@@ -269,7 +269,7 @@ fn close_and_compaction() {
     let main = db.default_keyspace();
     (0..50u64).for_each(|n| main.put(n.to_be_bytes(), [1; 100]).unwrap());
     gate.shut();
-    let late = main.compact_range_opt::<&[u8]>(.., &SHORT.into());
+    let late = main.compact_range_with::<&[u8]>(.., &SHORT.into());
     assert!(matches!(late, Err(Error::Deadline { .. })), "{late:?}");
     let late = db.close(Some(SHORT));
     let Err(Error::Deadline { cause }) = late else { panic!("{late:?}") };
