@@ -177,7 +177,7 @@ mod tests {
     fn last_reader_of_a_table_does_not_close_it() {
         let inline = Options::default().background(Background::Inline);
         let db = Db::open("db", inline.vfs(Arc::new(MemVfs::new()))).unwrap();
-        let (all, tables) = (db.default_keyspace(), &db.core().store.tables);
+        let (all, tables) = (db.default_keyspace(), &db.inner().state.tables);
         let iter_over_obsolete_table = || {
             db.put("a", "table").unwrap();
             db.put("b", "table").unwrap();
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn background_threads_of_a_database_drop_queued_values() {
         let db = Db::open("db", Options::default().vfs(Arc::new(MemVfs::new()))).unwrap();
-        let deferred_drop = db.core().store.tables.deferred_drop.clone();
+        let deferred_drop = db.inner().state.tables.deferred_drop.clone();
         let (sender, receiver) = mpsc::channel();
         deferred_drop.drop_later(SendsThreadName(sender.clone()));
         let thread = receiver.recv_timeout(Duration::from_secs(60)).unwrap();

@@ -55,20 +55,20 @@ impl DbInner {
         let deadline_us = self.committer.deadline_us(options.deadline);
         let target = target.to_owned();
         let work = move |core: &DbInner| core.checkpoint_by(&target, deadline_us);
-        self.within(WaitCause::BackgroundWork, deadline_us, work)
+        self.run_with_deadline(WaitCause::BackgroundWork, deadline_us, work)
     }
 
     fn checkpoint_by(&self, target: &Path, deadline_us: Option<u64>) -> Result<()> {
         self.check_writable()?;
-        outputs::check_output(&*self.store.vfs, target)?;
-        self.tick();
+        outputs::check_output(&*self.state.vfs, target)?;
+        self.begin_operation();
         let made = {
-            let _turn = self.turn(deadline_us)?;
+            let _turn = self.lock_admin(deadline_us)?;
             self.committer.sync(deadline_us)?;
-            let _all_files_stay = self.store.janitor.hold();
+            let _all_files_stay = self.state.janitor.hold();
             Checkpoint::new(self, deadline_us).and_then(|mut checkpoint| checkpoint.make(target))
         };
-        self.runner.run_inline();
+        self.scheduler.run_inline();
         made
     }
 }
@@ -80,7 +80,7 @@ struct Checkpoint<'a> {
     /// When the copy is given up.
     deadline_us: Option<u64>,
     number: u64,
-    state: ManifestState,
+    copied: ManifestState,
     segments: Vec<DurableSegment>,
     /// Keyspaces with operand stores, as that state has them.
     stores: Vec<StoreToCopy>,
@@ -96,7 +96,7 @@ struct StoreToCopy {
 impl<'a> Checkpoint<'a> {
     /// Takes the state of this moment.
     fn new(core: &'a DbInner, deadline_us: Option<u64>) -> Result<Checkpoint<'a>> {
-        let store = &core.store;
+        let store = &core.state;
         let trees = store.all_trees();
         let with_store: Vec<_> = trees.iter().filter(|tree| tree.beside.is_there()).collect();
         let (mut state, segments, stores) = {
@@ -125,7 +125,7 @@ impl<'a> Checkpoint<'a> {
         state.wal_mark = segments.last().map(|last| (last.id, last.bytes));
         state.file_number_next = store.files.next();
         state.clean_close = false;
-        Ok(Checkpoint { core, store, deadline_us, number, state, segments, stores })
+        Ok(Checkpoint { core, store, deadline_us, number, copied: state, segments, stores })
     }
 
     fn make(&mut self, target: &Path) -> Result<()> {
@@ -147,7 +147,7 @@ impl<'a> Checkpoint<'a> {
             self.copy_store(&beside, target, made)?;
             self.go_on()?;
         }
-        let tables = self.state.keyspaces.iter();
+        let tables = self.copied.keyspaces.iter();
         for (id, file) in tables.flat_map(|(id, keyspace)| keyspace.files().map(|at| (*id, at.2))) {
             let name = FileName::Table(file.id.0);
             made.push(name.in_dir(target));
@@ -157,7 +157,7 @@ impl<'a> Checkpoint<'a> {
             }
             self.go_on()?;
         }
-        for (&id, keyspace) in &self.state.keyspaces {
+        for (&id, keyspace) in &self.copied.keyspaces {
             for blob in keyspace.value_log.blobs() {
                 let name = FileName::Blob(blob.id.0);
                 made.push(name.in_dir(target));
@@ -169,8 +169,8 @@ impl<'a> Checkpoint<'a> {
             }
         }
         let from = LogLocation { dir: source, db_uid: self.store.manifest.db_uid() };
-        let to = LogLocation { dir: target, db_uid: self.state.db_uid };
-        let kept: Vec<_> = kept_logs(&self.state).values().flat_map(KeptLog::segments).collect();
+        let to = LogLocation { dir: target, db_uid: self.copied.db_uid };
+        let kept: Vec<_> = kept_logs(&self.copied).values().flat_map(KeptLog::segments).collect();
         for &segment in kept.iter().chain(&self.segments) {
             let path = FileName::Segment(segment.id).in_dir(target);
             made.push(path.clone());
@@ -180,11 +180,11 @@ impl<'a> Checkpoint<'a> {
             }
         }
         let manifest = FileName::Manifest(self.number).in_dir(target);
-        verify::verify_log(vfs, target, &self.state, &manifest)?;
+        verify::verify_log(vfs, target, &self.copied, &manifest)?;
         made.push(manifest);
         made.push(FileName::Temporary(self.number).in_dir(target));
         let vfs = Arc::clone(&self.store.vfs);
-        Manifest::create(vfs, target, self.number, &self.state)?;
+        Manifest::create(vfs, target, self.number, &self.copied)?;
         // Its caller does not wait any more, and may try again.
         self.check_deadline()
     }
@@ -198,18 +198,18 @@ impl<'a> Checkpoint<'a> {
     ) -> Result<()> {
         let StoreToCopy { tree, attached, operands } = beside;
         let space = &self.store.tables;
-        let files = operand_store::files_in(space, target);
+        let files = operand_store::files_in_dir(space, target);
         let copied = operands.view.copy_to(&*files);
         made.extend(files.made());
         let token = copied?;
         if let Some(attached) = attached {
-            let site = self.core.site();
+            let site = self.core.store_opener();
             attached.factory.verify(site.place(&tree.name, &tree.merging, &files), token)?;
         }
-        if let Some(keyspace) = self.state.keyspaces.get_mut(&tree.id) {
+        if let Some(keyspace) = self.copied.keyspaces.get_mut(&tree.id) {
             keyspace.operand_token = Some(token);
         }
-        self.state.file_number_next = space.files.next();
+        self.copied.file_number_next = space.files.next();
         Ok(())
     }
 

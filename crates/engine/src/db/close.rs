@@ -21,28 +21,30 @@ impl DbInner {
         let deadline_us = self.committer.deadline_us(deadline);
         self.closed.store(true, Ordering::Release);
         self.stop_warm_up();
-        self.within(WaitCause::Close, deadline_us, move |core| core.close_by(deadline_us))
+        self.run_with_deadline(WaitCause::Close, deadline_us, move |core| {
+            core.close_by(deadline_us)
+        })
     }
 
     /// Flushes until the deadline, and closes.
     fn close_by(&self, flush_deadline_us: Option<u64>) -> Result<()> {
-        let deadline_us = match self.store.env.background() {
+        let deadline_us = match self.state.env.background() {
             Background::Inline => flush_deadline_us,
             _ => None,
         };
-        let _turn = self.turn_to_close(WaitCause::Close, deadline_us)?;
-        if self.lock_freed.load(Ordering::Acquire) {
+        let _turn = self.lock_admin_to_close(WaitCause::Close, deadline_us)?;
+        if self.lock_released.load(Ordering::Acquire) {
             return Ok(());
         }
         if self.read_only.is_some() {
             if !self.join_warm_up(deadline_us) {
                 return Err(Error::Deadline { cause: WaitCause::Close.as_str() });
             }
-            self.store.keep_files_of_iterators_open();
+            self.state.keep_files_of_iterators_open();
             self.free_lock();
             return Ok(());
         }
-        let store = &self.store;
+        let store = &self.state;
         let flushed =
             if store.is_closing() { Ok(()) } else { self.flush_to_close(flush_deadline_us) };
         // Calls that began before the close may still be on their way: from here on the leader of a
@@ -50,10 +52,10 @@ impl DbInner {
         store.closing.store(true, Ordering::Release);
         store.progress.notify();
         // Those that are past that check are waited for.
-        drop(self.creating.lock());
+        drop(self.keyspace_changes.lock());
         let ended = self.committer.drain(deadline_us)
-            && self.runner.pause(deadline_us)
-            && self.runner.join(deadline_us)
+            && self.scheduler.pause(deadline_us)
+            && self.scheduler.join(deadline_us)
             && self.join_warm_up(deadline_us);
         if !ended {
             return Err(Error::Deadline { cause: WaitCause::Close.as_str() });
@@ -71,15 +73,15 @@ impl DbInner {
     }
 
     fn flush_to_close(&self, deadline_us: Option<u64>) -> Result<()> {
-        self.store.error_state.check_writable()?;
-        let trees = self.store.all_trees();
+        self.state.error_state.check_writable()?;
+        let trees = self.state.all_trees();
         self.committer.seal(trees.clone(), deadline_us)?;
-        self.runner.wait_flushed(&trees, self.committer.seq_next(), deadline_us)
+        self.scheduler.wait_flushed(&trees, self.committer.seq_next(), deadline_us)
     }
 
     /// Has log and manifest say that this is where everything ends.
     fn mark_clean(&self) -> Result<()> {
-        let store = &self.store;
+        let store = &self.state;
         store.error_state.check_writable()?;
         let (segment, bytes) = store.wal.close()?;
         // Numbers of commits that failed before a `resume` are among them: none is given twice.
@@ -98,10 +100,10 @@ impl DbInner {
     /// database changes no file any more, because the next owner may be reading it.
     fn free_lock(&self) {
         if !failpoint::is_on(Failpoint::SegmentCutAfterClose) {
-            self.store.wal.stop_growing();
+            self.state.wal.stop_growing();
         }
-        self.store.tables.descriptors.set_closed();
+        self.state.tables.descriptors.set_closed();
         drop(self.lock.lock().take());
-        self.lock_freed.store(true, Ordering::Release);
+        self.lock_released.store(true, Ordering::Release);
     }
 }

@@ -47,10 +47,10 @@ impl Keyspace {
         check_reentry("compact_range")?;
         let owned = |bound: Bound<&K>| bound.map(|key| Bytes::copy_from_slice(key.as_ref()));
         let bounds = (owned(range.start_bound()), owned(range.end_bound()));
-        let (core, tree) = (self.core(), Arc::clone(self.tree()));
+        let (core, tree) = (self.inner(), Arc::clone(self.tree()));
         let deadline_us = core.committer.deadline_us(options.deadline);
         let work = move |core: &DbInner| core.compact_range(&tree, &bounds, deadline_us);
-        core.within(WaitCause::Compaction, deadline_us, work)
+        core.run_with_deadline(WaitCause::Compaction, deadline_us, work)
     }
 }
 
@@ -63,13 +63,13 @@ impl DbInner {
     ) -> Result<()> {
         self.check_writable()?;
         tree.check_live()?;
-        self.tick();
-        let store = &self.store;
+        self.begin_operation();
+        let store = &self.state;
         // The caller wants these files merged now, so the pause before their next read does not apply.
         quarantine::recheck_all_files(store, tree);
         let trees = [Arc::clone(tree)];
         self.committer.seal(trees.to_vec(), deadline_us)?;
-        self.runner.wait_flushed(&trees, self.committer.seq_next(), deadline_us)?;
+        self.scheduler.wait_flushed(&trees, self.committer.seq_next(), deadline_us)?;
         let picked = {
             tree.jobs.lock().manual_waiting += 1;
             let picked = self.wait_for_files(tree, bounds, deadline_us);
@@ -80,7 +80,7 @@ impl DbInner {
         };
         let compacted = match picked {
             Ok(Some(picked)) => {
-                let workers = self.runner.workers();
+                let workers = self.scheduler.workers();
                 let ran = || run_job(store, &self.throttle, workers, tree, &picked);
                 // As in a worker: nothing may wait for ever for what a panic leaves behind.
                 let ran = catch_unwind(AssertUnwindSafe(ran))
@@ -95,7 +95,7 @@ impl DbInner {
             Err(error) => Err(error),
         };
         store.work.push(WorkKind::Compaction, tree.id);
-        self.runner.run_inline();
+        self.scheduler.run_inline();
         compacted
     }
 
@@ -106,7 +106,7 @@ impl DbInner {
         bounds: &KeyBounds,
         deadline_us: Option<u64>,
     ) -> Result<Option<PickedJob>> {
-        let store = &self.store;
+        let store = &self.state;
         let mut answer = None;
         let cause = WaitCause::Compaction;
         store.env.wait(cause, &store.progress, deadline_us, &mut || {
@@ -123,7 +123,7 @@ impl DbInner {
         bounds: &KeyBounds,
         deadline_us: Option<u64>,
     ) -> Result<Option<Option<PickedJob>>> {
-        let store = &self.store;
+        let store = &self.state;
         store.error_state.check_writable()?;
         tree.check_live()?;
         if store.is_closing() {

@@ -46,13 +46,13 @@ impl DbInner {
     ///
     /// # Errors
     /// Those of `work`; [`Error::Deadline`]; [`Error::Io`] if the system gives no thread.
-    pub(crate) fn within<T: std::fmt::Debug + Send + 'static>(
+    pub(crate) fn run_with_deadline<T: std::fmt::Debug + Send + 'static>(
         self: &Arc<DbInner>,
         cause: WaitCause,
         deadline_us: Option<u64>,
         work: impl FnOnce(&DbInner) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let env = &self.store.env;
+        let env = &self.state.env;
         let here = deadline_us.is_none() || env.background() == Background::Inline;
         if here || failpoint::is_on(Failpoint::DeadlineIgnoresDevice) {
             return work(self);
@@ -62,7 +62,7 @@ impl DbInner {
             let taken = |count| (count < CALL_THREADS_MAX).then_some(count + 1);
             self.call_threads.fetch_update(Ordering::AcqRel, Ordering::Relaxed, taken).is_ok()
         };
-        if !env.wait(cause, &self.store.progress, deadline_us, place) {
+        if !env.wait(cause, &self.state.progress, deadline_us, place) {
             return Err(late());
         }
         let answer = Arc::new(Answer { result: Mutex::new(None), given: Signal::new() });
@@ -73,11 +73,11 @@ impl DbInner {
             *to_give.result.lock() = Some(result);
             to_give.given.notify();
             core.call_threads.fetch_sub(1, Ordering::AcqRel);
-            core.store.progress.notify();
+            core.state.progress.notify();
         };
         let thread = env.spawn("lsmx-call", body).map_err(|error| {
             self.call_threads.fetch_sub(1, Ordering::AcqRel);
-            Error::io("start a thread for a call to", &self.store.dir, error)
+            Error::io("start a thread for a call to", &self.state.dir, error)
         })?;
         let mut result = None;
         env.wait(cause, &answer.given, deadline_us, &mut || {

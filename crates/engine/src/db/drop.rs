@@ -24,31 +24,31 @@ impl DbInner {
     /// Drops the keyspace of this name.
     pub(crate) fn drop_keyspace(&self, name: &str) -> Result<()> {
         self.check_writable()?;
-        self.tick();
+        self.begin_operation();
         if name == DEFAULT_KEYSPACE {
             return Err(Error::DefaultKeyspace);
         }
-        self.store.error_state.check_writable()?;
+        self.state.error_state.check_writable()?;
         {
-            let _turn = self.turn(None)?;
-            let tree = self.store.trees.read().by_name(name).cloned();
+            let _turn = self.lock_admin(None)?;
+            let tree = self.state.trees.read().by_name(name).cloned();
             let tree = tree.ok_or_else(|| Error::UnknownKeyspace { name: name.to_owned() })?;
             tree.set_dropping(true);
             if let Err(error) = self.drop_tree(&tree) {
                 tree.set_dropping(false);
-                self.store.emit_pending_events();
+                self.state.emit_pending_events();
                 return Err(error);
             }
         }
-        self.runner.run_inline();
+        self.scheduler.run_inline();
         Ok(())
     }
 
     fn drop_tree(&self, tree: &Arc<Tree>) -> Result<()> {
-        let store = &self.store;
+        let store = &self.state;
         self.committer.sync(None)?;
         let number = {
-            let _one_at_a_time = self.creating.lock();
+            let _one_at_a_time = self.keyspace_changes.lock();
             let _order = tree.install.lock();
             if !failpoint::is_on(Failpoint::DropNotLogged) {
                 self.append_edit(vec![Change::DropKeyspace { id: tree.id }])?;
@@ -103,7 +103,7 @@ mod tests {
     fn drop_keyspace_fold_after_the_drop_counts_no_bytes() {
         let options = Options::default().background(Background::Inline);
         let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
-        let core = db.core();
+        let core = db.inner();
         for round in 0..10_000 {
             let options = KeyspaceOptions::default().merge_operator(Append::new());
             let keyspace = db.keyspace("k", options).unwrap();
@@ -116,7 +116,7 @@ mod tests {
             let snapshot = db.snapshot();
             db.drop_keyspace("k").unwrap();
             core.fold_chains(long, crate::lookup::point::Reads::Storage);
-            assert_eq!(core.store.memtables.used_bytes(), 0, "after round {round}");
+            assert_eq!(core.state.memtables.used_bytes(), 0, "after round {round}");
             drop(snapshot);
         }
     }

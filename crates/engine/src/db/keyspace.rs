@@ -8,7 +8,7 @@ use lsmx_base::key::{EntryKind, SeqNo};
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
-use crate::db::operand_store::Opened;
+use crate::db::operand_store::OpenedStore;
 use crate::db::{DbInner, Handle};
 use crate::error::{Error, Result};
 use crate::format::version_edit::{Change, KEYSPACE_NAME_BYTES_MAX, VersionEdit};
@@ -50,7 +50,7 @@ impl Keyspace {
         &self.tree
     }
 
-    pub(crate) fn core(&self) -> &Arc<DbInner> {
+    pub(crate) fn inner(&self) -> &Arc<DbInner> {
         &self.handle.0
     }
 
@@ -267,7 +267,7 @@ impl Keyspace {
         if let Err(error) = core.check_open() {
             return Range::failed(error, &self.tree);
         }
-        core.tick();
+        core.begin_operation();
         let view = self.tree.pin();
         let gone = match &pinned {
             None => self.tree.check_live(),
@@ -277,11 +277,11 @@ impl Keyspace {
             return Range::failed(error, &self.tree);
         }
         let seq =
-            pinned.as_ref().map_or_else(|| core.store.sequence.published(), |pinned| pinned.seq());
+            pinned.as_ref().map_or_else(|| core.state.sequence.published(), |pinned| pinned.seq());
         let merging = Arc::clone(&self.tree.merging);
         let range = Range::new(view, merging, seq, pinned, lower, upper);
-        let range = range.reading_ahead(&core.store.env);
-        match core.note_scan(&self.tree) {
+        let range = range.reading_ahead(&core.state.env);
+        match core.start_scan_trace(&self.tree) {
             Some(trace) => range.recorded(trace),
             None => range,
         }
@@ -346,7 +346,7 @@ impl DbInner {
         create: bool,
     ) -> Result<Arc<Tree>> {
         self.check_open()?;
-        self.tick();
+        self.begin_operation();
         if name.is_empty() || name.len() > KEYSPACE_NAME_BYTES_MAX {
             return Err(Error::InvalidOption {
                 name: "keyspace name",
@@ -356,26 +356,26 @@ impl DbInner {
         }
         self.options.check_keyspace(name, &options)?;
         let options = self.options.memory_plan().fit(options);
-        self.store.error_state.check_writable()?;
+        self.state.error_state.check_writable()?;
         loop {
-            if !create && self.store.trees.read().by_name(name).is_none() {
+            if !create && self.state.trees.read().by_name(name).is_none() {
                 return Err(Error::UnknownKeyspace { name: name.to_owned() });
             }
-            let beside = self.open_beside(name, &options)?;
+            let beside = self.open_operand_store(name, &options)?;
             if let Some(opened) = &beside {
-                let tree = opened.tree.and_then(|id| self.store.trees.read().by_id(id).cloned());
+                let tree = opened.tree.and_then(|id| self.state.trees.read().by_id(id).cloned());
                 tree.map_or(Ok(()), |tree| {
                     self.deliver_kept_log(&tree, &opened.attached, &options)
                 })?;
             }
             let tree = self.open_keyspace_alone(name, &options, beside, create);
-            self.store.emit_pending_events();
-            self.store.discard_unclaimed_files();
+            self.state.emit_pending_events();
+            self.state.discard_unclaimed_files();
             // None: another keyspace has this name by now.
             if let Some(tree) = tree? {
                 if self.read_only.is_none() {
                     // Not under the lock: this calls the policy, and may call the listener.
-                    backpressure::refresh(&self.store, &self.throttle, &tree);
+                    backpressure::refresh(&self.state, &self.throttle, &tree);
                 }
                 return Ok(tree);
             }
@@ -386,14 +386,14 @@ impl DbInner {
         &self,
         name: &str,
         options: &KeyspaceOptions,
-        beside: Option<Opened>,
+        beside: Option<OpenedStore>,
         create: bool,
     ) -> Result<Option<Arc<Tree>>> {
-        let _one_at_a_time = self.creating.lock();
+        let _one_at_a_time = self.keyspace_changes.lock();
         // Closing takes the lock once, and after that changes nothing but its own.
         self.check_open()?;
-        let existing = self.store.trees.read().by_name(name).cloned();
-        let other = |opened: &Opened| opened.tree != existing.as_ref().map(|tree| tree.id);
+        let existing = self.state.trees.read().by_name(name).cloned();
+        let other = |opened: &OpenedStore| opened.tree != existing.as_ref().map(|tree| tree.id);
         let lacks = existing.as_ref().is_some_and(|tree| {
             beside.is_none() && options.operand_store.is_some() && tree.beside.attached().is_none()
         });
@@ -402,8 +402,8 @@ impl DbInner {
         }
         let attached = beside.map(|opened| opened.attached);
         if attached.is_some() && self.read_only.is_none() {
-            let started = self.runner.start_flush_threads(1);
-            started.map_err(|error| Error::io("start a thread for", &self.store.dir, error))?;
+            let started = self.scheduler.start_flush_threads(1);
+            started.map_err(|error| Error::io("start a thread for", &self.state.dir, error))?;
         }
         let options = options.clone();
         match existing {
@@ -437,16 +437,16 @@ impl DbInner {
         change: impl FnOnce(KeyspaceOptions) -> KeyspaceOptions,
     ) -> Result<()> {
         self.check_open()?;
-        self.tick();
+        self.begin_operation();
         if self.read_only.is_some() {
             return Err(Error::OpenedReadOnly);
         }
-        self.store.error_state.check_writable()?;
+        self.state.error_state.check_writable()?;
         let changed = self.retune_alone(tree, change);
-        self.store.emit_pending_events();
+        self.state.emit_pending_events();
         changed?;
-        backpressure::refresh(&self.store, &self.throttle, tree);
-        self.runner.run_inline();
+        backpressure::refresh(&self.state, &self.throttle, tree);
+        self.scheduler.run_inline();
         Ok(())
     }
 
@@ -455,7 +455,7 @@ impl DbInner {
         tree: &Arc<Tree>,
         change: impl FnOnce(KeyspaceOptions) -> KeyspaceOptions,
     ) -> Result<()> {
-        let _one_at_a_time = self.creating.lock();
+        let _one_at_a_time = self.keyspace_changes.lock();
         self.check_open()?;
         tree.check_takes_writes()?;
         let options = change(tree.settings().options.clone());
@@ -466,7 +466,7 @@ impl DbInner {
     /// Appends a manifest edit that an operation makes, under a lock; the log is synced first, so that the
     /// keyspace is not ahead of commits made before.
     pub(crate) fn append_edit(&self, changes: Vec<Change>) -> Result<()> {
-        let store = &self.store;
+        let store = &self.state;
         let synced = match failpoint::is_on(Failpoint::EditWithoutWalSync) {
             true => Ok(()),
             false => store.wal.sync().map(drop),
@@ -481,7 +481,7 @@ impl DbInner {
         options: KeyspaceOptions,
         attached: Option<Arc<Attached>>,
     ) -> Result<Arc<Tree>> {
-        let store = &self.store;
+        let store = &self.state;
         let policy = options.stored_policy().unwrap_or_default();
         let id = store.manifest.with_state(|state| state.keyspace_id_next);
         let persisted = Persisted::of_new(&options);
@@ -548,7 +548,7 @@ impl DbInner {
         tree.set_settings(options, policy);
         // The obstacle belonged to the previous policy.
         tree.jobs.lock().blocked = None;
-        self.store.work.push(WorkKind::Compaction, tree.id);
+        self.state.work.push(WorkKind::Compaction, tree.id);
         Ok(())
     }
 }

@@ -20,7 +20,7 @@ fn read(counter: &AtomicU64) -> u64 {
 
 impl DbInner {
     pub(crate) fn memory_metrics(&self) -> MemoryMetrics {
-        let store = &self.store;
+        let store = &self.state;
         let cache = &store.tables.cache;
         let mut memory = MemoryMetrics {
             budget_bytes: self.memory.budget,
@@ -50,7 +50,7 @@ impl DbInner {
     }
 
     fn held_metrics(&self) -> HeldMetrics {
-        let store = &self.store;
+        let store = &self.state;
         let (files, file_bytes) = store.janitor.held();
         let mut held = HeldMetrics {
             snapshots: store.sequence.snapshot_count() as u64,
@@ -72,7 +72,7 @@ impl DbInner {
     }
 
     fn background_io(&self) -> BackgroundIoMetrics {
-        let rate = &self.store.tables.rate;
+        let rate = &self.state.tables.rate;
         let lane = |lane| {
             let (bytes, waited_us) = rate.usage(lane);
             LaneMetrics { bytes, waited_us }
@@ -81,12 +81,12 @@ impl DbInner {
             rate: rate.rate(),
             flush: lane(IoPriority::Flush),
             compaction: lane(IoPriority::Compaction),
-            reads_repeated: self.store.tables.descriptors.reads_repeated(),
+            reads_repeated: self.state.tables.descriptors.reads_repeated(),
         }
     }
 
     pub(crate) fn read_metrics(&self) -> ReadMetrics {
-        let blocks = &self.store.tables.cache;
+        let blocks = &self.state.tables.cache;
         let (counts, resident) = (blocks.counts(), blocks.resident_bytes());
         let cache = counts.iter().zip(resident.iter()).map(|((kind, counts), (_, resident))| {
             let (hits, misses) = (counts.hits, counts.misses);
@@ -101,7 +101,7 @@ impl DbInner {
     }
 
     pub(crate) fn metrics(&self) -> Metrics {
-        let store = &self.store;
+        let store = &self.state;
         let ReadMetrics { cache, filter, filter_by_level } = self.read_metrics();
         let (trees, now_us) = (store.all_trees(), store.env.database_us());
         let mut wal = self.read_only.clone().unwrap_or_else(|| WalMetrics {

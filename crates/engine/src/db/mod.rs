@@ -62,7 +62,7 @@ pub use crate::db::inspect::observe::{Observation, ObservedKeyspace, ObservedLev
 pub use crate::db::keyspace::Keyspace;
 pub use crate::db::reads::Entry;
 #[cfg(feature = "tokio")]
-pub(crate) use crate::db::reads::Lookups;
+pub(crate) use crate::db::reads::MultiGet;
 pub use crate::db::snapshot::Snapshot;
 pub use crate::db::update::Update;
 pub use crate::table::explain::{BlockRead, BlockSource};
@@ -71,46 +71,46 @@ pub use crate::options::db::DEFAULT_KEYSPACE;
 
 /// All parts of one open database.
 pub(crate) struct DbInner {
-    pub(crate) store: Arc<DbState>,
+    pub(crate) state: Arc<DbState>,
     pub(crate) committer: Arc<Committer>,
     pub(crate) throttle: Arc<Throttle>,
-    pub(crate) runner: Arc<crate::jobs::scheduler::JobScheduler>,
-    pub(crate) governor: Arc<FlushTrigger>,
+    pub(crate) scheduler: Arc<crate::jobs::scheduler::JobScheduler>,
+    pub(crate) flush_trigger: Arc<FlushTrigger>,
     pub(crate) options: Options,
     pub(crate) memory: MemoryPlan,
     pub(crate) opening: Opening,
-    pub(crate) default: Arc<Tree>,
+    pub(crate) default_tree: Arc<Tree>,
     /// If nothing is ever changed: the log as it lay there.
     read_only: Option<WalMetrics>,
     /// Keeps other openers out; let go by closing.
     lock: Mutex<Option<Box<dyn LockGuard>>>,
     /// One keyspace is created or changed at a time; held over I/O, taken by nothing else.
-    creating: Mutex<()>,
+    keyspace_changes: Mutex<()>,
     /// Whether somebody closes, or has closed, the database.
     closed: AtomicBool,
     /// Threads that run calls with a deadline, see [`DbInner::within`].
     call_threads: AtomicUsize,
     /// Whether closing has come to its end.
-    lock_freed: AtomicBool,
+    lock_released: AtomicBool,
     /// Who may read and write back which keys.
-    pub(crate) turns: update::Turns,
+    pub(crate) key_locks: update::KeyLocks,
     /// Who reads metadata ahead.
     warm_up: crate::db::open::warm_up::WarmUp,
     /// Who notes what users do.
     recording: Arc<Recording>,
     /// One resumption, drop of a keyspace or checkpoint at a time, and none while closing ends: see
     /// [`DbInner::turn`].
-    taken: AtomicBool,
+    admin_locked: AtomicBool,
 }
 
 /// The turn to do what goes one after the other.
 #[derive(Debug)]
-struct Turn<'a>(&'a DbInner);
+struct AdminLock<'a>(&'a DbInner);
 
-impl Drop for Turn<'_> {
+impl Drop for AdminLock<'_> {
     fn drop(&mut self) {
-        self.0.taken.store(false, Ordering::Release);
-        self.0.store.progress.notify();
+        self.0.admin_locked.store(false, Ordering::Release);
+        self.0.state.progress.notify();
     }
 }
 
@@ -120,7 +120,7 @@ pub(crate) struct Handle(pub(crate) Arc<DbInner>);
 
 impl std::fmt::Debug for DbInner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DbInner").field("store", &self.store).finish_non_exhaustive()
+        f.debug_struct("DbInner").field("store", &self.state).finish_non_exhaustive()
     }
 }
 
@@ -145,7 +145,7 @@ impl Drop for Handle {
         // Closing waits for the threads of the engine, and this may be one of them.
         let core = Arc::clone(&self.0);
         let close = move || drop(core.close(None));
-        if self.0.store.env.spawn("lsmx-close", close).is_err() {
+        if self.0.state.env.spawn("lsmx-close", close).is_err() {
             // The lock must not become free while threads of the engine still write.
             std::mem::forget(Arc::clone(&self.0));
         }
@@ -185,14 +185,14 @@ impl Db {
         &self.handle
     }
 
-    pub(crate) fn core(&self) -> &Arc<DbInner> {
+    pub(crate) fn inner(&self) -> &Arc<DbInner> {
         &self.handle.0
     }
 
     /// The keyspace named [`DEFAULT_KEYSPACE`], which every database has.
     #[must_use]
     pub fn default_keyspace(&self) -> Keyspace {
-        Keyspace::new(Arc::clone(&self.handle), Arc::clone(&self.core().default))
+        Keyspace::new(Arc::clone(&self.handle), Arc::clone(&self.inner().default_tree))
     }
 
     /// Opens the keyspace of this name, or makes it. This call is the one place for the options of a keyspace: they
@@ -208,7 +208,7 @@ impl Db {
     /// custom policy and is given none; [`Error::InvalidOption`] for a name that is empty or longer than 255 bytes, or for options
     /// out of range; [`Error::ReadOnly`], [`Error::Closed`].
     pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
-        let tree = self.core().open_keyspace(name, options, true)?;
+        let tree = self.inner().open_keyspace(name, options, true)?;
         Ok(Keyspace::new(Arc::clone(&self.handle), tree))
     }
 
@@ -220,13 +220,13 @@ impl Db {
     /// unless the database is read-only.
     pub fn open_keyspace(&self, name: &str, options: Option<KeyspaceOptions>) -> Result<Keyspace> {
         if let Some(options) = options {
-            let tree = self.core().open_keyspace(name, options, false)?;
+            let tree = self.inner().open_keyspace(name, options, false)?;
             return Ok(Keyspace::new(Arc::clone(&self.handle), tree));
         }
-        let trees = self.core().store.trees.read();
+        let trees = self.inner().state.trees.read();
         let tree = trees.by_name(name).cloned();
         let tree = tree.ok_or_else(|| Error::UnknownKeyspace { name: name.to_owned() })?;
-        if self.core().read_only.is_none() {
+        if self.inner().read_only.is_none() {
             tree.check_policy()?;
         }
         Ok(Keyspace::new(Arc::clone(&self.handle), tree))
@@ -235,7 +235,7 @@ impl Db {
     /// Returns whether a keyspace of this name exists.
     #[must_use]
     pub fn keyspace_exists(&self, name: &str) -> bool {
-        self.core().store.trees.read().by_name(name).is_some()
+        self.inner().state.trees.read().by_name(name).is_some()
     }
 
     /// Drops the keyspace of this name, durably, with everything in it. Its handles answer
@@ -248,7 +248,7 @@ impl Db {
     /// gone, wholly.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         check_reentry("drop_keyspace")?;
-        self.core().drop_keyspace(name)
+        self.inner().drop_keyspace(name)
     }
 
     /// Makes a copy of the database in `target`, which must not exist or be an empty directory. The
@@ -273,13 +273,13 @@ impl Db {
     /// As [`Db::checkpoint`]; [`Error::Deadline`].
     pub fn checkpoint_with(&self, target: impl AsRef<Path>, options: &WaitOptions) -> Result<()> {
         check_reentry("checkpoint")?;
-        self.core().checkpoint(target.as_ref(), options)
+        self.inner().checkpoint(target.as_ref(), options)
     }
 
     /// Names of all keyspaces, sorted.
     #[must_use]
     pub fn keyspaces(&self) -> Vec<String> {
-        let trees = self.core().store.all_trees();
+        let trees = self.inner().state.all_trees();
         let mut names: Vec<_> = trees.iter().map(|tree| tree.name.clone()).collect();
         names.sort_unstable();
         names
@@ -290,7 +290,7 @@ impl Db {
     /// # Errors
     /// As [`Db::write`].
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        self.core().put(&self.core().default, key.as_ref(), value.as_ref())
+        self.inner().put(&self.inner().default_tree, key.as_ref(), value.as_ref())
     }
 
     /// Deletes `key` from the default keyspace, `Buffered`.
@@ -298,7 +298,7 @@ impl Db {
     /// # Errors
     /// As [`Db::write`].
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
-        self.core().delete(&self.core().default, key.as_ref())
+        self.inner().delete(&self.inner().default_tree, key.as_ref())
     }
 
     /// Deletes all keys of a range from the default keyspace, `Buffered`: see
@@ -315,7 +315,7 @@ impl Db {
     /// # Errors
     /// As [`Db::write`].
     pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
-        self.core().merge(&self.core().default, key.as_ref(), operand.as_ref())
+        self.inner().merge(&self.inner().default_tree, key.as_ref(), operand.as_ref())
     }
 
     /// The value of `key` in the default keyspace; shares the memory of the block it lies in.
@@ -324,7 +324,7 @@ impl Db {
     /// [`Error::Corrupt`], [`Error::Io`] if a block cannot be read; [`Error::NoMergeOperator`],
     /// [`Error::MergeFailed`] if the key's operands do not fold; [`Error::Closed`].
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
-        self.core().get(&self.core().default, key.as_ref(), None, Reads::Storage)
+        self.inner().get(&self.inner().default_tree, key.as_ref(), None, Reads::Storage)
     }
 
     /// Returns the value of `key`, read with these options.
@@ -332,7 +332,7 @@ impl Db {
     /// # Errors
     /// As [`Db::get`]; [`Error::WouldBlock`] with [`ReadTier::Memory`](crate::ReadTier::Memory).
     pub fn get_with(&self, key: impl AsRef<[u8]>, options: &ReadOptions) -> Result<Option<Slice>> {
-        self.core().get(&self.core().default, key.as_ref(), None, options.into())
+        self.inner().get(&self.inner().default_tree, key.as_ref(), None, options.into())
     }
 
     /// Commits a batch: all of it or nothing, over all its keyspaces.
@@ -344,14 +344,14 @@ impl Db {
     /// [`Error::Undecided`]: the deadline has passed, and the batch may still become visible.
     /// [`Error::ReadOnly`] with the cause: the batch is not visible; after a power loss or a reopening it may be there, wholly.
     pub fn write(&self, batch: WriteBatch, options: impl Into<WriteOptions>) -> Result<()> {
-        self.core().write(batch, options.into())
+        self.inner().write(batch, options.into())
     }
 
     /// A view of all keyspaces as they are now, which stays as it is while it is held.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        self.core().tick();
-        let store = &self.core().store;
+        self.inner().begin_operation();
+        let store = &self.inner().state;
         loop {
             if let Some(snapshot) = self.try_snapshot() {
                 return snapshot;
@@ -364,7 +364,7 @@ impl Db {
 
     /// [`Db::snapshot`], unless that has to wait.
     pub(crate) fn try_snapshot(&self) -> Option<Snapshot> {
-        let store = &self.core().store;
+        let store = &self.inner().state;
         let now_us = store.env.now_us();
         let pinned = if failpoint::is_on(Failpoint::SnapshotInTwoSteps) {
             let seq = store.sequence.published();
@@ -389,9 +389,9 @@ impl Db {
     /// # Errors
     /// As [`Db::sync`]; [`Error::Deadline`]: the sync may still be done.
     pub fn sync_with(&self, options: &WaitOptions) -> Result<()> {
-        let core = self.core();
+        let core = self.inner();
         let deadline_us = core.committer.deadline_us(options.deadline);
-        core.within(WaitCause::CommitAhead, deadline_us, move |core| {
+        core.run_with_deadline(WaitCause::CommitAhead, deadline_us, move |core| {
             core.check_writable()?;
             core.committer.sync(deadline_us)
         })
@@ -411,9 +411,9 @@ impl Db {
     /// As [`Db::flush`]; [`Error::Deadline`]: the flushes that are due go on in the background.
     pub fn flush_with(&self, options: &WaitOptions) -> Result<()> {
         check_reentry("flush")?;
-        let core = self.core();
+        let core = self.inner();
         let deadline_us = core.committer.deadline_us(options.deadline);
-        core.within(WaitCause::Flush, deadline_us, move |core| core.flush(deadline_us))
+        core.run_with_deadline(WaitCause::Flush, deadline_us, move |core| core.flush(deadline_us))
     }
 
     /// Waits until every sealed memtable is flushed and every compaction policy rests.
@@ -432,11 +432,11 @@ impl Db {
     /// As [`Db::wait_idle`]; [`Error::Deadline`].
     pub fn wait_idle_with(&self, options: &WaitOptions) -> Result<()> {
         check_reentry("wait_idle")?;
-        let (core, cause) = (self.core(), WaitCause::BackgroundWork);
+        let (core, cause) = (self.inner(), WaitCause::BackgroundWork);
         let deadline_us = core.committer.deadline_us(options.deadline);
-        core.within(cause, deadline_us, move |core| {
+        core.run_with_deadline(cause, deadline_us, move |core| {
             core.check_open()?;
-            core.runner.wait_idle(cause, deadline_us)
+            core.scheduler.wait_idle(cause, deadline_us)
         })
     }
 
@@ -462,13 +462,13 @@ impl Db {
     /// returns, and [`Event::Resumed`](crate::Event::Resumed) reports its success.
     pub fn resume_with(&self, options: &WaitOptions) -> Result<()> {
         check_reentry("resume")?;
-        self.core().resume(options)
+        self.inner().resume(options)
     }
 
     /// Why the database is read-only, if it is.
     #[must_use]
     pub fn read_only_cause(&self) -> Option<Arc<Error>> {
-        self.core().store.error_state.read_only_cause()
+        self.inner().state.error_state.read_only_cause()
     }
 
     /// Lists the obstacles to writes and background work: why the database is
@@ -476,31 +476,31 @@ impl Db {
     /// compacted. Reads no file.
     #[must_use]
     pub fn health(&self) -> Health {
-        self.core().health()
+        self.inner().health()
     }
 
     /// Limits the bytes per second that flushes and compactions read and write from here on;
     /// `None`: no limit. See [`Options::background_io_rate`].
     pub fn set_background_io_rate(&self, bytes_per_s: Option<u64>) {
-        self.core().store.tables.rate.set_rate(bytes_per_s);
+        self.inner().state.tables.rate.set_rate(bytes_per_s);
     }
 
     /// Where memory goes.
     #[must_use]
     pub fn memory(&self) -> MemoryMetrics {
-        self.core().memory_metrics()
+        self.inner().memory_metrics()
     }
 
     /// Counters and the shape of all trees.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
-        self.core().metrics()
+        self.inner().metrics()
     }
 
     /// What of [`Db::metrics`] reads change, cheap enough to be asked around single operations.
     #[must_use]
     pub fn read_metrics(&self) -> ReadMetrics {
-        self.core().read_metrics()
+        self.inner().read_metrics()
     }
 
     /// Closes the database: flushes, ends background work, marks the log, frees the lock. Every
@@ -514,13 +514,13 @@ impl Db {
     /// [`Background::Inline`](crate::env::Background::Inline) the lock is freed by a later call.)
     pub fn close(&self, deadline: Option<Duration>) -> Result<()> {
         check_reentry("close")?;
-        self.core().close(deadline)
+        self.inner().close(deadline)
     }
 
     /// Time and randomness of this database, for experiments.
     #[must_use]
     pub fn env(&self) -> &Env {
-        &self.core().store.env
+        &self.inner().state.env
     }
 }
 
@@ -533,27 +533,33 @@ impl DbInner {
     ///
     /// # Errors
     /// [`Error::Deadline`]; [`Error::Closed`] if the database was closed meanwhile.
-    fn turn(&self, deadline_us: Option<u64>) -> Result<Turn<'_>> {
-        let turn = self.turn_to_close(WaitCause::BackgroundWork, deadline_us)?;
+    fn lock_admin(&self, deadline_us: Option<u64>) -> Result<AdminLock<'_>> {
+        let turn = self.lock_admin_to_close(WaitCause::BackgroundWork, deadline_us)?;
         self.check_open()?;
         Ok(turn)
     }
 
     /// As [`DbInner::turn`], also of a database that is closed already.
-    fn turn_to_close(&self, cause: WaitCause, deadline_us: Option<u64>) -> Result<Turn<'_>> {
-        let store = &self.store;
+    fn lock_admin_to_close(
+        &self,
+        cause: WaitCause,
+        deadline_us: Option<u64>,
+    ) -> Result<AdminLock<'_>> {
+        let store = &self.state;
         let met = store.env.wait(cause, &store.progress, deadline_us, &mut || {
             // Who finds it taken stores nothing: a swap would, and loom cannot tell it from a turn.
-            self.taken.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            self.admin_locked
+                .compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
         });
-        if met { Ok(Turn(self)) } else { Err(Error::Deadline { cause: cause.as_str() }) }
+        if met { Ok(AdminLock(self)) } else { Err(Error::Deadline { cause: cause.as_str() }) }
     }
 
     /// Every operation of a user begins here: a driven clock moves by 1 µs, a replayed schedule may
     /// switch.
-    pub(crate) fn tick(&self) {
-        self.store.env.advance_us(1);
-        self.store.env.yield_point(YieldKind::UserOperation);
+    pub(crate) fn begin_operation(&self) {
+        self.state.env.advance_us(1);
+        self.state.env.yield_point(YieldKind::UserOperation);
     }
 
     pub(crate) fn put(&self, tree: &Arc<Tree>, key: &[u8], value: &[u8]) -> Result<()> {
@@ -580,7 +586,7 @@ impl DbInner {
         }
         let (deadline_us, reservation) = self.admit(&batch, options)?;
         let sync = options.durability == Durability::Sync;
-        let traced = self.note_before_commit(&batch);
+        let traced = self.start_commit_trace(&batch);
         let reserved_bytes = reservation.map_or(0, MemtableReservation::into_bytes);
         let long = self.committer.commit(batch, sync, reserved_bytes, deadline_us)?;
         if let Some(traced) = traced {
@@ -596,7 +602,7 @@ impl DbInner {
     /// Checks a write before it waits for anything; false if there is nothing to do.
     pub(crate) fn check_write(&self, batch: &WriteBatch, options: WriteOptions) -> Result<bool> {
         self.check_writable()?;
-        self.tick();
+        self.begin_operation();
         batch.check()?;
         let guarded = batch.guards.iter().map(|guard| &guard.tree);
         for tree in batch.trees.iter().chain(guarded) {
@@ -610,9 +616,9 @@ impl DbInner {
         if batch.is_empty() && batch.guards.is_empty() && !sync {
             return Ok(false);
         }
-        self.store.error_state.check_writable()?;
+        self.state.error_state.check_writable()?;
         if !batch.is_empty() {
-            self.store.error_state.check_deferred_error()?;
+            self.state.error_state.check_deferred_error()?;
         }
         Ok(true)
     }
@@ -631,11 +637,11 @@ impl DbInner {
                 if failpoint::is_on(Failpoint::FoldedValueStale) { SeqNo(seq.0 - 1) } else { seq };
             if let Ok(value) = crate::lookup::point::value(&tree, &view, &key, as_of, reads) {
                 // The memtable may be sealed, flushed and gone meanwhile: nobody minds.
-                self.store.env.yield_point(YieldKind::Commit);
+                self.state.env.yield_point(YieldKind::Commit);
                 let bytes = memtable.set_folded(&key, seq, value);
-                self.store.memtables.add(bytes);
+                self.state.memtables.add(bytes);
                 if !memtable.add_bytes(bytes) {
-                    self.store.memtables.subtract(bytes);
+                    self.state.memtables.subtract(bytes);
                 }
             }
         }
@@ -643,12 +649,12 @@ impl DbInner {
 
     /// What a commit sets off: the governors of log and memory, and inline the work itself.
     pub(crate) fn after_commit(&self, deadline_us: Option<u64>) {
-        let store = &self.store;
+        let store = &self.state;
         if store.wal.claim_sync_request() || store.request_reserve() {
             store.progress.notify();
         }
-        self.governor.flush_if_due(deadline_us);
-        self.runner.run_inline();
+        self.flush_trigger.flush_if_due(deadline_us);
+        self.scheduler.run_inline();
     }
 
     pub(crate) fn get(
@@ -660,41 +666,41 @@ impl DbInner {
     ) -> Result<Option<Slice>> {
         self.check_open()?;
         if reads != Reads::Memory {
-            self.tick();
+            self.begin_operation();
         }
         // First the view, then the number: whatever the number promises is in the view.
         let view = tree.view();
         if snapshot.is_none() {
             tree.check_live()?;
         }
-        let seq = snapshot.unwrap_or_else(|| self.store.sequence.published());
+        let seq = snapshot.unwrap_or_else(|| self.state.sequence.published());
         let value = crate::lookup::point::value(tree, &view, key, seq, reads);
         if reads == Reads::Memory {
             if matches!(value, Err(Error::WouldBlock)) {
                 // Whoever tries again counts.
                 return value;
             }
-            self.tick();
+            self.begin_operation();
         }
         tree.counters.gets.add(1);
         let value = value?;
-        self.note_get(tree, key, value.as_ref());
+        self.record_get(tree, key, value.as_ref());
         Ok(value)
     }
 
     fn flush(&self, deadline_us: Option<u64>) -> Result<()> {
         self.check_writable()?;
-        self.tick();
-        let trees = self.store.all_trees();
+        self.begin_operation();
+        let trees = self.state.all_trees();
         self.committer.sync(deadline_us)?;
         self.committer.seal(trees.clone(), deadline_us)?;
-        self.runner.wait_flushed(&trees, self.committer.seq_next(), deadline_us)
+        self.scheduler.wait_flushed(&trees, self.committer.seq_next(), deadline_us)
     }
 
     /// Has every tree looked at, for instance after opening.
-    pub(crate) fn look_at_all(&self) {
-        for tree in self.store.all_trees() {
-            backpressure::refresh(&self.store, &self.throttle, &tree);
+    pub(crate) fn schedule_all_trees(&self) {
+        for tree in self.state.all_trees() {
+            backpressure::refresh(&self.state, &self.throttle, &tree);
             // Of thousands of keyspaces most may be empty.
             let (sealed, files) = {
                 let view = tree.view();
@@ -703,7 +709,7 @@ impl DbInner {
             };
             for (work, there) in [(WorkKind::Flush, sealed), (WorkKind::Compaction, files)] {
                 if there {
-                    self.store.work.push(work, tree.id);
+                    self.state.work.push(work, tree.id);
                 }
             }
         }

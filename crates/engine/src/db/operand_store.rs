@@ -37,14 +37,14 @@ const STORE_BYTES_MIN: u64 = 1 << 20;
 const STORES_PER_CACHE: u64 = 2;
 
 /// Where a store is opened.
-pub(crate) struct Site<'a> {
+pub(crate) struct StoreOpener<'a> {
     pub(crate) space: &'a TableFactory,
     pub(crate) memory: MemoryPlan,
     pub(crate) direct_reads: bool,
     pub(crate) read_only: bool,
 }
 
-impl Site<'_> {
+impl StoreOpener<'_> {
     /// Opens the store of a keyspace as of a token.
     pub(crate) fn open(
         &self,
@@ -112,7 +112,7 @@ fn memory_bytes(memory: MemoryPlan) -> u64 {
 }
 
 /// Fails if a keyspace has another store than the one that is given.
-pub(crate) fn agree(keyspace: &str, known: &str, given: &str) -> Result<()> {
+pub(crate) fn check_store_name(keyspace: &str, known: &str, given: &str) -> Result<()> {
     if known == given {
         return Ok(());
     }
@@ -124,7 +124,7 @@ pub(crate) fn agree(keyspace: &str, known: &str, given: &str) -> Result<()> {
 }
 
 /// A store that was opened for a keyspace before the lock that changes keyspaces was taken.
-pub(crate) struct Opened {
+pub(crate) struct OpenedStore {
     /// The keyspace, if there was one.
     pub(crate) tree: Option<u32>,
     pub(crate) attached: Arc<Attached>,
@@ -141,7 +141,7 @@ impl Keyspace {
     /// [`Error::Closed`]; [`Error::Corrupt`] and [`Error::Io`] if something cannot be read or written: all is
     /// as before.
     pub fn operands_to_tree(&self) -> Result<()> {
-        self.core().operands_to_tree(self.tree())
+        self.inner().operands_to_tree(self.tree())
     }
 }
 
@@ -168,21 +168,21 @@ impl DbInner {
     fn operands_to_tree(&self, tree: &Arc<Tree>) -> Result<()> {
         check_reentry("operands_to_tree")?;
         self.check_writable()?;
-        self.tick();
+        self.begin_operation();
         tree.check_takes_writes()?;
         let moved = {
             // No resumption, no drop, no other way of changing what the keyspace is.
-            let _turn = self.turn(None)?;
-            self.store.error_state.check_writable()?;
+            let _turn = self.lock_admin(None)?;
+            self.state.error_state.check_writable()?;
             tree.check_takes_writes()?;
             self.move_operands(tree)
         };
-        self.runner.run_inline();
+        self.scheduler.run_inline();
         moved
     }
 
     fn move_operands(&self, tree: &Arc<Tree>) -> Result<()> {
-        let store = &self.store;
+        let store = &self.state;
         // What the log holds is no later than the edit.
         self.committer.sync(None)?;
         let Some(turn) = tree.beside.turn(&store.env, &store.progress) else { return Ok(()) };
@@ -204,7 +204,7 @@ impl DbInner {
     /// Has the options of a keyspace do without the store that it let go. Somebody may have changed them
     /// meanwhile, of what they were with it.
     fn forget_store(&self, tree: &Tree) -> Result<()> {
-        let _one_at_a_time = self.creating.lock();
+        let _one_at_a_time = self.keyspace_changes.lock();
         let settings = tree.settings();
         let (mut options, policy) = (settings.options.clone(), settings.stored_policy.clone());
         options.operand_store = None;
@@ -213,16 +213,16 @@ impl DbInner {
         let same = |state: &ManifestState| {
             state.keyspaces.get(&tree.id).is_none_or(|at| at.options == options)
         };
-        if self.store.manifest.with_state(same) {
+        if self.state.manifest.with_state(same) {
             return Ok(());
         }
         self.append_edit(vec![Change::SetOptions { keyspace: tree.id, options }])
     }
 
     /// Where the stores of this database are.
-    pub(crate) fn site(&self) -> Site<'_> {
-        Site {
-            space: &self.store.tables,
+    pub(crate) fn store_opener(&self) -> StoreOpener<'_> {
+        StoreOpener {
+            space: &self.state.tables,
             memory: self.memory,
             direct_reads: self.options.direct_reads,
             read_only: self.read_only.is_some(),
@@ -235,12 +235,12 @@ impl DbInner {
     /// # Errors
     /// [`Error::NoOperandStore`] if it needs one that the options do not name; [`Error::Contradiction`] if
     /// they name another; those of the store.
-    pub(crate) fn open_beside(
+    pub(crate) fn open_operand_store(
         &self,
         name: &str,
         options: &KeyspaceOptions,
-    ) -> Result<Option<Opened>> {
-        let tree = self.store.trees.read().by_name(name).cloned();
+    ) -> Result<Option<OpenedStore>> {
+        let tree = self.state.trees.read().by_name(name).cloned();
         let known = tree.as_ref().and_then(|tree| tree.beside.name());
         let Some(factory) = &options.operand_store else {
             return match &tree {
@@ -249,7 +249,7 @@ impl DbInner {
             };
         };
         if let Some(known) = &known {
-            agree(name, known, factory.name())?;
+            check_store_name(name, known, factory.name())?;
         }
         if self.read_only.is_some() && known.is_none() {
             // Nothing lives in it, and nothing is going to.
@@ -260,19 +260,19 @@ impl DbInner {
             Some(tree) => Arc::clone(&tree.merging),
             None => Arc::new(Merging::new(name.to_owned(), options.merge_operator.clone())),
         };
-        let (vfs, stores) = (&*self.store.vfs, self.store.tables.descriptors.store_count());
-        check_available_for_store(vfs, &self.store.dir, self.options.background, stores)?;
+        let (vfs, stores) = (&*self.state.vfs, self.state.tables.descriptors.store_count());
+        check_available_for_store(vfs, &self.state.dir, self.options.background, stores)?;
         let id = tree.as_ref().map(|tree| tree.id);
         let state = |id| {
-            self.store.manifest.with_state(|state| Some(state.keyspaces.get(&id)?.operand_token))
+            self.state.manifest.with_state(|state| Some(state.keyspaces.get(&id)?.operand_token))
         };
         let token = id.and_then(state).flatten();
-        let attached = self.site().open(name, &merging, factory, token);
+        let attached = self.store_opener().open(name, &merging, factory, token);
         let attached =
-            attached.map_err(|error| recovery::named(error, &self.store.manifest.path()))?;
+            attached.map_err(|error| recovery::named(error, &self.state.manifest.path()))?;
         let live = attached.store.live_files().into_iter();
-        self.store.claim_files(live.map(|(kind, number)| operand_file_name(kind, number)));
-        Ok(Some(Opened { tree: id, attached }))
+        self.state.claim_files(live.map(|(kind, number)| operand_file_name(kind, number)));
+        Ok(Some(OpenedStore { tree: id, attached }))
     }
 
     /// Has readers and flushes know of a store that was opened for this tree.
@@ -285,7 +285,7 @@ impl DbInner {
 }
 
 /// The files of a store in another directory, for a copy: what is let go of there is removed by nobody.
-pub(crate) fn files_in(space: &TableFactory, dir: &Path) -> Arc<StoreFiles> {
+pub(crate) fn files_in_dir(space: &TableFactory, dir: &Path) -> Arc<StoreFiles> {
     StoreFiles::new(
         Arc::clone(&space.vfs),
         Arc::clone(&space.vfs),
@@ -296,7 +296,7 @@ pub(crate) fn files_in(space: &TableFactory, dir: &Path) -> Arc<StoreFiles> {
 }
 
 /// What verification found of a keyspace's operand store.
-pub(crate) enum Beside {
+pub(crate) enum StoreCheck {
     /// It has none.
     Nothing,
     /// All is in order; it consists of these files.
@@ -311,27 +311,29 @@ pub(crate) fn verify_store(
     dir: &Path,
     keyspace: &KeyspaceState,
     stores: &[Arc<dyn OperandStoreFactory>],
-) -> Result<Beside> {
+) -> Result<StoreCheck> {
     let Some(persisted) = Persisted::decode(&keyspace.options) else {
         let expected = "options this build knows";
         let what = Malformed::Field { what: "options of a keyspace", found: 0, expected };
         return Err(Error::malformed(what, &dir.join(CURRENT), 0));
     };
-    let Some(name) = persisted.store_name() else { return Ok(Beside::Nothing) };
-    let Some(token) = keyspace.operand_token else { return Ok(Beside::Checked(BTreeSet::new())) };
+    let Some(name) = persisted.store_name() else { return Ok(StoreCheck::Nothing) };
+    let Some(token) = keyspace.operand_token else {
+        return Ok(StoreCheck::Checked(BTreeSet::new()));
+    };
     let Some(factory) = stores.iter().find(|store| store.name() == name) else {
-        return Ok(Beside::Unchecked);
+        return Ok(StoreCheck::Unchecked);
     };
     let place = || place_to_read(vfs, dir, &keyspace.name);
     factory.verify(place(), token).map_err(|error| recovery::named(error, &dir.join(CURRENT)))?;
-    live_files_of(factory, place(), token).map(Beside::Checked)
+    live_files_of(factory, place(), token).map(StoreCheck::Checked)
 }
 
 /// The files that the operand store of a keyspace consists of; none without a store.
 ///
 /// # Errors
 /// When it cannot be opened.
-pub(crate) fn live_files(
+pub(crate) fn live_store_files(
     vfs: &Arc<dyn Vfs>,
     dir: &Path,
     keyspace: &KeyspaceState,

@@ -38,7 +38,7 @@ impl Keyspace {
         &self,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Slice>>> {
-        self.core().multi_get(self.tree(), keys, None)
+        self.inner().multi_get(self.tree(), keys, None)
     }
 
     /// The entry with the smallest key.
@@ -70,7 +70,7 @@ impl Keyspace {
     /// As [`Db::get`], if a top index cannot be read.
     pub fn approximate_size<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<u64> {
         let bound = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
-        self.core().approximate_size(
+        self.inner().approximate_size(
             self.tree(),
             &bound(range.start_bound()),
             &bound(range.end_bound()),
@@ -95,7 +95,7 @@ impl Db {
         &self,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Slice>>> {
-        self.core().multi_get(&self.core().default, keys, None)
+        self.inner().multi_get(&self.inner().default_tree, keys, None)
     }
 }
 
@@ -118,7 +118,7 @@ impl Snapshot {
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Slice>>> {
         self.check_sees(keyspace)?;
-        keyspace.core().multi_get(keyspace.tree(), keys, Some(self.seq()))
+        keyspace.inner().multi_get(keyspace.tree(), keys, Some(self.seq()))
     }
 
     /// The entry with the smallest key at that number.
@@ -139,7 +139,7 @@ impl Snapshot {
 }
 
 /// Many keys on their way to their values, in key order.
-pub(crate) struct Lookups<K> {
+pub(crate) struct MultiGet<K> {
     view: Arc<SuperVersion>,
     seq: SeqNo,
     keys: Vec<K>,
@@ -150,7 +150,7 @@ pub(crate) struct Lookups<K> {
     done: usize,
 }
 
-impl<K: AsRef<[u8]>> Lookups<K> {
+impl<K: AsRef<[u8]>> MultiGet<K> {
     /// Looks up at most so many of those that are left; returns whether none is.
     ///
     /// # Errors
@@ -176,19 +176,19 @@ impl<K: AsRef<[u8]>> Lookups<K> {
     ///
     /// # Errors
     /// As [`Db::get`].
-    pub(crate) fn look_up_rest(&mut self, env: &Env, tree: &Tree) -> Result<()> {
+    pub(crate) fn look_up_all(&mut self, env: &Env, tree: &Tree) -> Result<()> {
         let mut now_ns = env.monotonic_ns();
         while !self.look_up(tree, Reads::Storage, 1)? {
             let before_ns = std::mem::replace(&mut now_ns, env.monotonic_ns());
             if is_device(env, now_ns.saturating_sub(before_ns)) {
-                return self.look_up_together(env, tree);
+                return self.look_up_batch(env, tree);
             }
         }
         Ok(())
     }
 
     /// Looks up all that are left, with what must be read for them read at once.
-    fn look_up_together(&mut self, env: &Env, tree: &Tree) -> Result<()> {
+    fn look_up_batch(&mut self, env: &Env, tree: &Tree) -> Result<()> {
         // One that is asked twice is looked up once, on either side of the change.
         while self.done > 0
             && let (Some(&before), Some(&at)) =
@@ -213,9 +213,9 @@ impl<K: AsRef<[u8]>> Lookups<K> {
     }
 
     /// The values, in the order of the keys.
-    pub(crate) fn end(self, core: &DbInner, tree: &Tree) -> Vec<Option<Slice>> {
+    pub(crate) fn into_values(self, core: &DbInner, tree: &Tree) -> Vec<Option<Slice>> {
         for &at in &self.order {
-            core.note_get(tree, self.keys[at].as_ref(), self.values[at].as_ref());
+            core.record_get(tree, self.keys[at].as_ref(), self.values[at].as_ref());
         }
         self.values
     }
@@ -228,30 +228,30 @@ impl DbInner {
         keys: impl IntoIterator<Item = K>,
         snapshot: Option<SeqNo>,
     ) -> Result<Vec<Option<Slice>>> {
-        let mut lookups = self.lookups(tree, keys.into_iter().collect(), snapshot)?;
-        lookups.look_up_rest(&self.store.env, tree)?;
-        Ok(lookups.end(self, tree))
+        let mut lookups = self.begin_multi_get(tree, keys.into_iter().collect(), snapshot)?;
+        lookups.look_up_all(&self.state.env, tree)?;
+        Ok(lookups.into_values(self, tree))
     }
 
     /// Begins to look many keys up as of one moment.
-    pub(crate) fn lookups<K: AsRef<[u8]>>(
+    pub(crate) fn begin_multi_get<K: AsRef<[u8]>>(
         &self,
         tree: &Tree,
         keys: Vec<K>,
         snapshot: Option<SeqNo>,
-    ) -> Result<Lookups<K>> {
+    ) -> Result<MultiGet<K>> {
         self.check_open()?;
-        self.tick();
+        self.begin_operation();
         tree.counters.gets.add(lsmx_base::coding::len_u64(keys.len()));
         // First the view, then the number: whatever the number promises is in the view.
         let view = tree.pin();
         if snapshot.is_none() {
             tree.check_live()?;
         }
-        let seq = snapshot.unwrap_or_else(|| self.store.sequence.published());
+        let seq = snapshot.unwrap_or_else(|| self.state.sequence.published());
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_by(|&a, &b| keys[a].as_ref().cmp(keys[b].as_ref()));
-        Ok(Lookups { view, seq, values: vec![None; keys.len()], keys, order, done: 0 })
+        Ok(MultiGet { view, seq, values: vec![None; keys.len()], keys, order, done: 0 })
     }
 
     fn approximate_size(
@@ -261,7 +261,7 @@ impl DbInner {
         upper: &Bound<Vec<u8>>,
     ) -> Result<u64> {
         self.check_open()?;
-        self.tick();
+        self.begin_operation();
         let view = tree.pin();
         tree.check_live()?;
         if let (

@@ -33,24 +33,24 @@ impl Db {
         path: impl AsRef<Path>,
         options: TraceOptions,
     ) -> Result<Trace> {
-        let core = self.core();
+        let core = self.inner();
         core.check_open()?;
         let path = path.as_ref();
-        outputs::check_output(&*core.store.vfs, path)?;
-        let vfs = Arc::clone(&core.store.vfs);
-        Trace::begin(&core.recording, vfs, &core.store.env, path, options)
+        outputs::check_output(&*core.state.vfs, path)?;
+        let vfs = Arc::clone(&core.state.vfs);
+        Trace::begin(&core.recording, vfs, &core.state.env, path, options)
     }
 }
 
 /// A commit that a trace will note if it goes well; the commit itself takes its batch along.
-pub(crate) struct Traceable {
+pub(crate) struct CommitTrace {
     recorder: Arc<Recorder>,
     payload: Vec<u8>,
     count: u32,
     trees: Vec<Arc<Tree>>,
 }
 
-impl Traceable {
+impl CommitTrace {
     pub(crate) fn committed(self, synced: bool) {
         let keyspaces = self.trees.iter().map(|tree| (tree.id, tree.name.as_str()));
         self.recorder.committed(&self.payload, self.count, synced, keyspaces);
@@ -60,29 +60,29 @@ impl Traceable {
 impl DbInner {
     /// What a trace needs of a batch, while one is recorded.
     #[inline]
-    pub(crate) fn note_before_commit(&self, batch: &WriteBatch) -> Option<Traceable> {
+    pub(crate) fn start_commit_trace(&self, batch: &WriteBatch) -> Option<CommitTrace> {
         let recorder = self.recording.recorder().filter(|_| !batch.is_empty())?;
         let (payload, trees) = (batch.payload.clone(), batch.trees.clone());
-        Some(Traceable { recorder, payload, count: batch.count, trees })
+        Some(CommitTrace { recorder, payload, count: batch.count, trees })
     }
 
     /// Notes a lookup that went well.
     #[inline]
-    pub(crate) fn note_get(&self, tree: &Tree, key: &[u8], value: Option<&Slice>) {
+    pub(crate) fn record_get(&self, tree: &Tree, key: &[u8], value: Option<&Slice>) {
         if let Some(recorder) = self.recording.recorder() {
-            note_get(&recorder, tree, key, value);
+            record_get(&recorder, tree, key, value);
         }
     }
 
     /// What notes how far an iterator goes, while anybody wants to know.
     #[inline]
-    pub(crate) fn note_scan(&self, tree: &Tree) -> Option<Box<ScanTrace>> {
+    pub(crate) fn start_scan_trace(&self, tree: &Tree) -> Option<Box<ScanTrace>> {
         let recorder = self.recording.recorder()?;
         Some(Box::new(ScanTrace::new(recorder, tree.id, tree.name.clone())))
     }
 }
 
 #[cold]
-fn note_get(recorder: &Recorder, tree: &Tree, key: &[u8], value: Option<&Slice>) {
+fn record_get(recorder: &Recorder, tree: &Tree, key: &[u8], value: Option<&Slice>) {
     recorder.got((tree.id, &tree.name), key, value.map(|value| value.len()));
 }

@@ -25,7 +25,7 @@ use crate::options::write::WriteOptions;
 use crate::tree::Tree;
 use crate::write::batch::WriteBatch;
 
-/// Turns of one database.
+/// KeyLocks of one database.
 const TURNS: usize = 64;
 /// Longest wait for a turn before an update goes on without.
 const TURN_PATIENCE_US: u64 = 20_000;
@@ -56,31 +56,31 @@ impl From<Option<Vec<u8>>> for Update {
 
 /// Who may update which keys now.
 #[derive(Debug)]
-pub(crate) struct Turns {
+pub(crate) struct KeyLocks {
     taken: [AtomicBool; TURNS],
     /// Given when a turn is over.
-    over: Signal,
+    released: Signal,
 }
 
 /// A turn, over when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Turn<'a> {
-    turns: &'a Turns,
+pub(crate) struct KeyLock<'a> {
+    turns: &'a KeyLocks,
     taken: &'a AtomicBool,
 }
 
-impl Turns {
-    pub(crate) fn new() -> Turns {
-        Turns { taken: std::array::from_fn(|_| AtomicBool::new(false)), over: Signal::new() }
+impl KeyLocks {
+    pub(crate) fn new() -> KeyLocks {
+        KeyLocks { taken: std::array::from_fn(|_| AtomicBool::new(false)), released: Signal::new() }
     }
 
     /// Waits for the turn of a key; none if that takes too long.
-    fn take(&self, env: &Env, tree: &Tree, key: &[u8]) -> Option<Turn<'_>> {
-        let mut turn = self.try_take(tree, key);
+    fn take(&self, env: &Env, tree: &Tree, key: &[u8]) -> Option<KeyLock<'_>> {
+        let mut turn = self.try_lock(tree, key);
         if turn.is_none() {
-            let until = Some(self.patience_us(env));
-            env.wait(WaitCause::Update, &self.over, until, &mut || {
-                turn = self.try_take(tree, key);
+            let until = Some(self.wait_limit_us(env));
+            env.wait(WaitCause::Update, &self.released, until, &mut || {
+                turn = self.try_lock(tree, key);
                 turn.is_some()
             });
         }
@@ -88,34 +88,34 @@ impl Turns {
     }
 
     /// The turn of a key, if it is free.
-    pub(crate) fn try_take(&self, tree: &Tree, key: &[u8]) -> Option<Turn<'_>> {
+    pub(crate) fn try_lock(&self, tree: &Tree, key: &[u8]) -> Option<KeyLock<'_>> {
         let hash = xxh3_64_with_seed(key, u64::from(tree.id));
         let taken = &self.taken[low_u32(hash) as usize % TURNS];
         let free = !taken.swap(true, Ordering::Acquire);
-        free.then(|| Turn { turns: self, taken })
+        free.then(|| KeyLock { turns: self, taken })
     }
 
     /// When who waits for a turn from now on goes on without.
-    pub(crate) fn patience_us(&self, env: &Env) -> u64 {
+    pub(crate) fn wait_limit_us(&self, env: &Env) -> u64 {
         env.now_us().saturating_add(TURN_PATIENCE_US)
     }
 
     /// Given when a turn is over.
     #[cfg(feature = "tokio")]
-    pub(crate) fn over(&self) -> &Signal {
-        &self.over
+    pub(crate) fn released(&self) -> &Signal {
+        &self.released
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for KeyLock<'_> {
     fn drop(&mut self) {
         self.taken.store(false, Ordering::Release);
-        self.turns.over.notify();
+        self.turns.released.notify();
     }
 }
 
 /// A key before and after an update.
-pub(crate) struct Updated {
+pub(crate) struct UpdateResult {
     pub(crate) before: Option<Slice>,
     pub(crate) after: Option<Slice>,
 }
@@ -152,7 +152,7 @@ impl Keyspace {
         mut update: impl FnMut(Option<&[u8]>) -> U,
     ) -> Result<Option<Slice>> {
         let update = &mut |old: Option<&[u8]>| update(old).into();
-        let updated = self.core().update(self.tree(), key.as_ref(), options.into(), update);
+        let updated = self.inner().update(self.tree(), key.as_ref(), options.into(), update);
         updated.map(|updated| updated.before)
     }
 
@@ -179,7 +179,7 @@ impl Keyspace {
         mut update: impl FnMut(Option<&[u8]>) -> U,
     ) -> Result<Option<Slice>> {
         let update = &mut |old: Option<&[u8]>| update(old).into();
-        let updated = self.core().update(self.tree(), key.as_ref(), options.into(), update);
+        let updated = self.inner().update(self.tree(), key.as_ref(), options.into(), update);
         updated.map(|updated| updated.after)
     }
 }
@@ -191,13 +191,13 @@ impl DbInner {
         key: &[u8],
         options: WriteOptions,
         update: &mut dyn FnMut(Option<&[u8]>) -> Update,
-    ) -> Result<Updated> {
+    ) -> Result<UpdateResult> {
         self.check_open()?;
-        let _turn = self.turns.take(&self.store.env, tree, key);
+        let _turn = self.key_locks.take(&self.state.env, tree, key);
         loop {
-            self.tick();
+            self.begin_operation();
             let (read, before) = self.read_to_update(tree, key, Reads::Storage)?;
-            let (updated, batch) = updated(tree, key, read, before, update);
+            let (updated, batch) = apply_update(tree, key, read, before, update);
             let Some(batch) = batch else { return Ok(updated) };
             match self.write(batch, options) {
                 // Another commit wrote the key, or so much was written meanwhile that the history does
@@ -222,28 +222,28 @@ impl DbInner {
         // let go before the closure runs, which may take its time.
         let (read, before) = {
             let view = tree.pin();
-            let read = self.store.sequence.published();
+            let read = self.state.sequence.published();
             (read, crate::lookup::point::value(tree, &view, key, read, reads))
         };
         if !matches!(before, Err(Error::WouldBlock)) {
             tree.counters.gets.add(1);
         }
         let before = before?;
-        self.note_get(tree, key, before.as_ref());
+        self.record_get(tree, key, before.as_ref());
         Ok((read, before))
     }
 }
 
 /// What an update makes of a key, and the batch that does it, unless it stays as it is.
-pub(crate) fn updated(
+pub(crate) fn apply_update(
     tree: &Arc<Tree>,
     key: &[u8],
     read: SeqNo,
     before: Option<Slice>,
     update: &mut dyn FnMut(Option<&[u8]>) -> Update,
-) -> (Updated, Option<WriteBatch>) {
+) -> (UpdateResult, Option<WriteBatch>) {
     let after = match update(before.as_deref()) {
-        Update::Keep => return (Updated { after: before.clone(), before }, None),
+        Update::Keep => return (UpdateResult { after: before.clone(), before }, None),
         Update::Delete => None,
         Update::Put(value) => Some(Slice::from(value)),
     };
@@ -254,7 +254,7 @@ pub(crate) fn updated(
     if !failpoint::is_on(Failpoint::UpdateWithoutGuard) {
         batch.add_guard(tree, key, read);
     }
-    (Updated { before, after }, Some(batch))
+    (UpdateResult { before, after }, Some(batch))
 }
 
 #[cfg(test)]

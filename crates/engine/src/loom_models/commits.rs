@@ -33,7 +33,7 @@ fn assert_whole(db: &Db, keys: &[&str]) {
 
 fn assert_idle(db: &Db) {
     // Without a writer that would notify it, a drain that has to wait is a deadlock.
-    assert!(db.core().committer.drain(None));
+    assert!(db.inner().committer.drain(None));
 }
 
 /// Two writers come at once: the leader leaves without having seen the other one in the queue, or tells
@@ -46,7 +46,7 @@ fn every_writer_is_told() {
         let writer = spawn(move || put(&other, "a", b"1"));
         put(&db, "b", b"2");
         writer.join().unwrap();
-        assert_eq!(db.core().committer.seq_next().0, 3);
+        assert_eq!(db.inner().committer.seq_next().0, 3);
         assert_whole(&db, &["a", "b"]);
         assert_idle(&db);
     });
@@ -165,16 +165,16 @@ fn a_task_is_told_whoever_leads() {
         let leader = spawn(move || {
             // One is sent for a task at most, or none: the writer may lead for it.
             let is_sent = &mut || leads.count.load(Ordering::Relaxed) > 0;
-            let env = &other.core().store.env;
+            let env = &other.inner().state.env;
             env.wait(WaitCause::Work, &leads.signal, None, is_sent);
-            while other.core().committer.attend() {}
+            while other.inner().committer.attend() {}
         });
         let (other, sends) = (db.clone(), Arc::clone(&sent));
         let task = spawn(move || {
             let mut batch = WriteBatch::new();
             batch.put(&other.default_keyspace(), "a", "1");
             let attendant: Arc<dyn Attendant> = sends;
-            let pending = other.core().committer.commit_for_task(batch, false, 0, &attendant);
+            let pending = other.inner().committer.commit_for_task(batch, false, 0, &attendant);
             let waker = Waker::from(Arc::new(Unpark(thread::current())));
             loop {
                 match pending.poll(&mut Context::from_waker(&waker)) {

@@ -37,7 +37,7 @@ fn a_handle_takes_a_snapshot_in_one_step() {
         let other = db.clone();
         let job = spawn(move || {
             other.put("a", "2").unwrap();
-            !other.core().store.sequence.snapshots().contains(&SeqNo(1))
+            !other.inner().state.sequence.snapshots().contains(&SeqNo(1))
         });
         let snapshot = db.snapshot();
         let dropped = job.join().unwrap();

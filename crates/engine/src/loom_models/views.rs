@@ -35,15 +35,15 @@ fn a_commit_is_found_while_its_memtable_is_sealed() {
             let mut batch = WriteBatch::new();
             // Large, so that the next group is led while this one is inserted.
             batch.put(&other.default_keyspace(), "b", [7; 5 << 10]);
-            other.core().committer.commit(batch, false, 0, None).unwrap();
+            other.inner().committer.commit(batch, false, 0, None).unwrap();
             assert!(other.get("b").unwrap().is_some());
         });
-        let core = db.core();
-        core.committer.seal(vec![Arc::clone(&core.default)], None).unwrap();
+        let core = db.inner();
+        core.committer.seal(vec![Arc::clone(&core.default_tree)], None).unwrap();
         assert!(db.get("a").unwrap().is_some());
         writer.join().unwrap();
         db.flush().unwrap();
-        assert!(core.default.pin().memtables().all(|memtable| memtable.is_empty()));
+        assert!(core.default_tree.pin().memtables().all(|memtable| memtable.is_empty()));
         assert!(db.get("a").unwrap().is_some() && db.get("b").unwrap().is_some());
     });
 }
@@ -53,7 +53,7 @@ fn a_commit_is_found_while_its_memtable_is_sealed() {
 fn no_change_of_a_view_is_lost() {
     explore(Some(3), || {
         let (_, db) = open();
-        let tree = Arc::clone(&db.core().default);
+        let tree = Arc::clone(&db.inner().default_tree);
         let other = Arc::clone(&tree);
         let change = spawn(move || other.change(|view| view.seal(SeqNo(2))));
         tree.change(|view| view.seal(SeqNo(2)));
@@ -67,7 +67,7 @@ fn no_change_of_a_view_is_lost() {
 fn a_view_that_is_held_is_known() {
     explore(Some(3), || {
         let (_, db) = open();
-        let tree = Arc::clone(&db.core().default);
+        let tree = Arc::clone(&db.inner().default_tree);
         let other = Arc::clone(&tree);
         let reader = spawn(move || other.pin());
         tree.change(|view| view.seal(SeqNo(1)));

@@ -240,7 +240,7 @@ impl Db {
     /// # Errors
     /// [`Error::RuntimeEnded`], if it had to wait.
     pub async fn snapshot(&self) -> Result<Snapshot> {
-        self.shared.core().tick();
+        self.shared.inner().begin_operation();
         let inner = match self.as_blocking().try_snapshot() {
             Some(inner) => inner,
             None => self.on_pool(|db| Ok(db.snapshot())).await?,

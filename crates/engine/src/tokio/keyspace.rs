@@ -229,7 +229,7 @@ impl Keyspace {
                 return self.on_pool(|keyspace| keyspace.multi_get(keys)).await;
             }
             let tree = self.inner.tree();
-            let lookups = self.shared.core().lookups(tree, keys, None)?;
+            let lookups = self.shared.inner().begin_multi_get(tree, keys, None)?;
             many(&self.shared, tree, lookups, ()).await
         }
     }

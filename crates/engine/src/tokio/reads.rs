@@ -5,7 +5,7 @@ use ::tokio::task::consume_budget;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
-use crate::db::Lookups;
+use crate::db::MultiGet;
 use crate::error::{Error, Result};
 use crate::iter::range::Range;
 use crate::lookup::point::Reads;
@@ -27,12 +27,12 @@ pub(crate) const KEYS_ON_TASK_MAX: usize = 1024;
 pub(crate) async fn many<K: AsRef<[u8]> + Send + 'static>(
     shared: &Arc<Shared>,
     tree: &Arc<Tree>,
-    mut lookups: Lookups<K>,
+    mut lookups: MultiGet<K>,
     kept: impl Send + 'static,
 ) -> Result<Vec<Option<Slice>>> {
     loop {
         match lookups.look_up(tree, Reads::Memory, KEYS_AT_ONCE) {
-            Ok(true) => return Ok(lookups.end(shared.core(), tree)),
+            Ok(true) => return Ok(lookups.into_values(shared.inner(), tree)),
             Ok(false) => ::tokio::task::yield_now().await,
             Err(Error::WouldBlock) => break,
             Err(error) => return Err(error),
@@ -40,9 +40,9 @@ pub(crate) async fn many<K: AsRef<[u8]> + Send + 'static>(
     }
     let (shared, tree) = (Arc::clone(shared), Arc::clone(tree));
     on_pool(move || {
-        lookups.look_up_rest(&shared.core().store.env, &tree)?;
+        lookups.look_up_all(&shared.inner().state.env, &tree)?;
         drop(kept);
-        Ok(lookups.end(shared.core(), &tree))
+        Ok(lookups.into_values(shared.inner(), &tree))
     })
     .await
 }

@@ -23,7 +23,7 @@ impl Shared {
     /// # Errors
     /// [`Error::Contradiction`] for a database whose threads are replayed.
     pub(crate) fn new(db: Db) -> Result<Arc<Shared>> {
-        if let Background::Stepped { .. } = db.core().store.env.background() {
+        if let Background::Stepped { .. } = db.inner().state.env.background() {
             return Err(Error::Contradiction {
                 first: "background = stepped".to_owned(),
                 second: "asynchronous handle".to_owned(),
@@ -37,26 +37,27 @@ impl Shared {
         self.db.as_ref().expect("taken out by drop alone")
     }
 
-    pub(crate) fn core(&self) -> &DbInner {
-        self.db().core()
+    pub(crate) fn inner(&self) -> &DbInner {
+        self.db().inner()
     }
 
     /// Has a thread see to it that something is flushed, if memtables ask for it and nobody does, and
     /// waits until it has; false once the deadline has passed before.
     pub(crate) async fn govern(self: &Arc<Shared>, deadline_us: Option<u64>) -> bool {
-        let core = self.core();
-        if !core.governor.is_flush_due() && !self.governing.load(Ordering::Acquire) {
+        let core = self.inner();
+        if !core.flush_trigger.is_flush_due() && !self.governing.load(Ordering::Acquire) {
             return true;
         }
         if !self.governing.swap(true, Ordering::AcqRel) {
             let governing = Governing(Arc::clone(self));
             ::tokio::task::spawn_blocking(move || {
-                governing.0.core().governor.flush_if_due(deadline_us);
+                governing.0.inner().flush_trigger.flush_if_due(deadline_us);
             });
         }
-        let store = &core.store;
+        let store = &core.state;
         // Another thread may be on its way again by the time that this task is asked.
-        let ended = || !self.governing.load(Ordering::Acquire) || !core.governor.is_flush_due();
+        let ended =
+            || !self.governing.load(Ordering::Acquire) || !core.flush_trigger.is_flush_due();
         wait(&store.env, &store.progress, deadline_us, ended).await
     }
 }
@@ -67,7 +68,7 @@ struct Governing(Arc<Shared>);
 impl Drop for Governing {
     fn drop(&mut self) {
         self.0.governing.store(false, Ordering::Release);
-        self.0.core().store.progress.notify();
+        self.0.inner().state.progress.notify();
     }
 }
 

@@ -104,7 +104,7 @@ impl Snapshot {
             }
             self.inner.check_sees(keyspace)?;
             let tree = keyspace.tree();
-            let lookups = self.shared.core().lookups(tree, keys, Some(self.seq()))?;
+            let lookups = self.shared.inner().begin_multi_get(tree, keys, Some(self.seq()))?;
             many(&self.shared, tree, lookups, self.clone()).await
         }
     }

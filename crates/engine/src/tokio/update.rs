@@ -2,7 +2,7 @@
 
 use lsmx_base::sync::Arc;
 
-use crate::db::update::{Turn, Update, Updated, updated};
+use crate::db::update::{KeyLock, Update, UpdateResult, apply_update};
 use crate::error::{Error, Result};
 use crate::lookup::point::Reads;
 use crate::options::write::WriteOptions;
@@ -18,22 +18,22 @@ impl Shared {
         key: &[u8],
         options: WriteOptions,
         update: &mut (dyn FnMut(Option<&[u8]>) -> Update + Send),
-    ) -> Result<Updated> {
-        let core = self.core();
+    ) -> Result<UpdateResult> {
+        let core = self.inner();
         core.check_open()?;
         let _turn = self.turn(tree, key).await;
         loop {
             ::tokio::task::consume_budget().await;
-            core.tick();
+            core.begin_operation();
             let (read, before) = match core.read_to_update(tree, key, Reads::Memory) {
                 Err(Error::WouldBlock) => {
                     let (shared, tree, key) = (Arc::clone(self), Arc::clone(tree), key.to_vec());
-                    let read = move || shared.core().read_to_update(&tree, &key, Reads::Storage);
+                    let read = move || shared.inner().read_to_update(&tree, &key, Reads::Storage);
                     on_pool(read).await?
                 }
                 read => read?,
             };
-            let (updated, batch) = updated(tree, key, read, before, update);
+            let (updated, batch) = apply_update(tree, key, read, before, update);
             let Some(batch) = batch else { return Ok(updated) };
             match self.write(batch, options).await {
                 Err(Error::GuardRefused { .. } | Error::GuardUnknown { .. }) => {}
@@ -43,16 +43,16 @@ impl Shared {
     }
 
     /// Waits for the turn of a key, and no longer than is good for anybody.
-    async fn turn(&self, tree: &Tree, key: &[u8]) -> Option<Turn<'_>> {
-        let (env, turns) = (&self.core().store.env, &self.core().turns);
-        let mut turn = turns.try_take(tree, key);
+    async fn turn(&self, tree: &Tree, key: &[u8]) -> Option<KeyLock<'_>> {
+        let (env, turns) = (&self.inner().state.env, &self.inner().key_locks);
+        let mut turn = turns.try_lock(tree, key);
         if turn.is_none() {
-            let until = Some(turns.patience_us(env));
+            let until = Some(turns.wait_limit_us(env));
             let taken = || {
-                turn = turns.try_take(tree, key);
+                turn = turns.try_lock(tree, key);
                 turn.is_some()
             };
-            wait(env, turns.over(), until, taken).await;
+            wait(env, turns.released(), until, taken).await;
         }
         turn
     }

@@ -25,29 +25,29 @@ impl Shared {
         batch: WriteBatch,
         options: WriteOptions,
     ) -> Result<()> {
-        let core = self.core();
-        if core.store.env.background() == Background::Inline {
+        let core = self.inner();
+        if core.state.env.background() == Background::Inline {
             // With the jobs that it sets off.
             let shared = Arc::clone(self);
-            return on_pool(move || shared.core().write(batch, options)).await;
+            return on_pool(move || shared.inner().write(batch, options)).await;
         }
         if !core.check_write(&batch, options)? {
             return Ok(());
         }
         let (deadline_us, reservation) = self.admit(&batch, options).await?;
         let sync = options.durability == Durability::Sync;
-        let traced = core.note_before_commit(&batch);
+        let traced = core.start_commit_trace(&batch);
         let pending = {
             let attendant = PoolAttendant::of(self.db().handle());
             let reserved_bytes = reservation.map_or(0, MemtableReservation::into_bytes);
             core.committer.commit_for_task(batch, sync, reserved_bytes, &attendant)
         };
-        decided(&core.store.env, pending, deadline_us).await?;
+        decided(&core.state.env, pending, deadline_us).await?;
         if let Some(traced) = traced {
             traced.committed(sync);
         }
-        if core.store.wal.claim_sync_request() {
-            core.store.progress.notify();
+        if core.state.wal.claim_sync_request() {
+            core.state.progress.notify();
         }
         Ok(())
     }
@@ -58,23 +58,23 @@ impl Shared {
         batch: &WriteBatch,
         options: WriteOptions,
     ) -> Result<(Option<u64>, Option<MemtableReservation<'a>>)> {
-        let core = self.core();
-        let store = &core.store;
+        let core = self.inner();
+        let store = &core.state;
         let mut admission = core.admission(batch, options);
         loop {
             match admission.step()? {
                 Step::Queue => return Ok((admission.deadline_us, admission.reservation.take())),
-                Step::Govern => {
+                Step::Flush => {
                     if !self.govern(admission.deadline_us).await {
-                        return Err(admission.give_up());
+                        return Err(admission.deadline_error());
                     }
                 }
                 Step::Pause(us) => ::tokio::time::sleep(Duration::from_micros(us)).await,
                 Step::Wait(_) => {
                     let (signal, deadline_us) = (&store.progress, admission.deadline_us);
-                    let may_go_on = || admission.may_go_on();
-                    if !wait(&store.env, signal, deadline_us, may_go_on).await {
-                        return Err(admission.give_up());
+                    let can_continue = || admission.can_continue();
+                    if !wait(&store.env, signal, deadline_us, can_continue).await {
+                        return Err(admission.deadline_error());
                     }
                 }
             }

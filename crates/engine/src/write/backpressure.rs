@@ -110,10 +110,10 @@ mod tests {
         let keyspace = KeyspaceOptions::default().memtable_bytes(1 << 20).policy(Arc::new(Behind));
         let options = Options::default().background(Background::Inline).keyspace_defaults(keyspace);
         let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
-        let core = db.core();
-        let tree = Arc::clone(&core.default);
+        let core = db.inner();
+        let tree = Arc::clone(&core.default_tree);
         let rate = || {
-            refresh(&core.store, &core.throttle, &tree);
+            refresh(&core.state, &core.throttle, &tree);
             tree.admitted_rate().unwrap()
         };
         let empty = rate();

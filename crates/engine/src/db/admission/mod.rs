@@ -30,8 +30,8 @@ pub(crate) enum Step {
     /// Queue.
     Queue,
     /// Have the governor look, which may commit: memory is full, and perhaps nobody flushes.
-    Govern,
-    /// Wait until [`Admission::may_go_on`]; `progress` tells when to ask.
+    Flush,
+    /// Wait until [`Admission::can_continue`]; `progress` tells when to ask.
     Wait(WaitCause),
     /// Pause for so many microseconds.
     Pause(u64),
@@ -121,20 +121,20 @@ impl DbInner {
     }
 
     fn go_through(&self, admission: &mut Admission<'_, '_>) -> Result<()> {
-        let env = &self.store.env;
+        let env = &self.state.env;
         loop {
             match admission.step()? {
                 Step::Queue => return Ok(()),
-                Step::Govern => self.governor.flush_if_due(admission.deadline_us),
+                Step::Flush => self.flush_trigger.flush_if_due(admission.deadline_us),
                 Step::Pause(us) => env.pause_us(us),
                 Step::Wait(cause) => {
-                    let progress = &self.store.progress;
+                    let progress = &self.state.progress;
                     let committer = &self.committer;
                     // The memory may be reserved by tasks that no thread leads for.
                     let promised = || cause == WaitCause::MemoryFull && committer.is_promised();
-                    let may_go_on = &mut || admission.may_go_on() || promised();
-                    if !env.wait(cause, progress, admission.deadline_us, may_go_on) {
-                        return Err(admission.give_up());
+                    let can_continue = &mut || admission.can_continue() || promised();
+                    if !env.wait(cause, progress, admission.deadline_us, can_continue) {
+                        return Err(admission.deadline_error());
                     }
                     committer.lead_if_promised();
                 }
@@ -155,7 +155,7 @@ impl DbInner {
             // The background work that a write would wait for may be what this thread does.
             no_slowdown: by.no_slowdown || callback::has_context(),
             deadline_us: self.committer.deadline_us(by.deadline),
-            stage: match self.store.env.background() {
+            stage: match self.state.env.background() {
                 Background::Inline => Stage::Inline,
                 _ => Stage::Room(0),
             },
@@ -167,9 +167,9 @@ impl DbInner {
 
     /// Whether memtables will shrink, or fewer bytes be reserved, without any help of the write.
     fn memory_is_on_its_way(&self) -> bool {
-        self.store.work.has_flush()
-            || self.governor.is_running()
-            || self.store.memtables.reserved_bytes() > 0
+        self.state.work.has_flush()
+            || self.flush_trigger.is_running()
+            || self.state.memtables.reserved_bytes() > 0
     }
 }
 
@@ -191,15 +191,15 @@ impl Admission<'_, '_> {
                     if self.stalled.take().is_some() {
                         self.check_open()?;
                         tree.check_live()?;
-                        if let Some(error) = hopeless(tree) {
-                            self.core.store.work.push(WorkKind::Compaction, tree.id);
+                        if let Some(error) = find_write_obstacle(tree) {
+                            self.core.state.work.push(WorkKind::Compaction, tree.id);
                             return Err(error);
                         }
                     } else if let Some(cause) = lacks_room(tree) {
                         self.stall(tree, cause)?;
                         // The answers of a custom policy may have changed since compactions last asked it.
                         if cause == WaitCause::TooManyRuns {
-                            self.core.store.work.push(WorkKind::Compaction, tree.id);
+                            self.core.state.work.push(WorkKind::Compaction, tree.id);
                         }
                         return Ok(Step::Wait(cause));
                     }
@@ -212,7 +212,7 @@ impl Admission<'_, '_> {
                     }
                     let (core, trees) = (self.core, self.trees);
                     let pause = core.throttle.pause_us(
-                        &core.store,
+                        &core.state,
                         trees,
                         self.bytes,
                         self.no_slowdown,
@@ -238,7 +238,7 @@ impl Admission<'_, '_> {
                         continue;
                     }
                     let nothing_to_flush = tries == GOVERN_TRIES_MAX;
-                    self.reservation = core.store.memtables.reserve(self.bytes, nothing_to_flush);
+                    self.reservation = core.state.memtables.reserve(self.bytes, nothing_to_flush);
                     if self.reservation.is_some() {
                         self.go_on_to(Stage::Admitted);
                         continue;
@@ -250,7 +250,7 @@ impl Admission<'_, '_> {
                         return Ok(Step::Wait(WaitCause::MemoryFull));
                     }
                     self.stage = Stage::Memory { tries: tries + 1 };
-                    return Ok(Step::Govern);
+                    return Ok(Step::Flush);
                 }
                 Stage::Admitted => return Ok(Step::Queue),
             }
@@ -258,12 +258,14 @@ impl Admission<'_, '_> {
     }
 
     /// Whether what [`Step::Wait`] waits for is there, or will not come.
-    pub(crate) fn may_go_on(&self) -> bool {
-        let store = &self.core.store;
+    pub(crate) fn can_continue(&self) -> bool {
+        let store = &self.core.state;
         let there = match self.stage {
             Stage::Memory { .. } => !store.memtables.is_full() || !self.core.memory_is_on_its_way(),
             Stage::Room(index) => self.trees.get(index).is_none_or(|tree| {
-                lacks_room(tree).is_none() || hopeless(tree).is_some() || tree.is_dropped()
+                lacks_room(tree).is_none()
+                    || find_write_obstacle(tree).is_some()
+                    || tree.is_dropped()
             }),
             Stage::Throttle | Stage::Inline | Stage::Admitted => true,
         };
@@ -271,7 +273,7 @@ impl Admission<'_, '_> {
     }
 
     /// What a write is told whose deadline has passed during [`Step::Wait`].
-    pub(crate) fn give_up(&mut self) -> Error {
+    pub(crate) fn deadline_error(&mut self) -> Error {
         let cause = self.stalled.take().map_or(WaitCause::Throttle, |stalled| stalled.cause);
         let late = Error::Deadline { cause: cause.as_str() };
         self.check_open().err().unwrap_or(late)
@@ -287,9 +289,9 @@ impl Admission<'_, '_> {
         for tree in self.trees.iter().filter(|tree| tree.must_stop()) {
             // No other thread would try again at the end of the pause.
             tree.jobs.lock().retry_at_us = 0;
-            self.core.store.work.push(WorkKind::Compaction, tree.id);
-            self.core.runner.run_inline();
-            if let Some(error) = hopeless(tree) {
+            self.core.state.work.push(WorkKind::Compaction, tree.id);
+            self.core.scheduler.run_inline();
+            if let Some(error) = find_write_obstacle(tree) {
                 return Err(error);
             }
         }
@@ -297,7 +299,7 @@ impl Admission<'_, '_> {
     }
 
     fn check_open(&mut self) -> Result<()> {
-        let store = &self.core.store;
+        let store = &self.core.state;
         let open = store.error_state.check_writable();
         let open = open.and(if store.is_closing() { Err(Error::Closed) } else { Ok(()) });
         if open.is_err() {
@@ -314,7 +316,7 @@ impl<'b> Admission<'_, 'b> {
             if self.no_slowdown {
                 return Err(Error::WouldWait { cause: cause.as_str() });
             }
-            self.stalled = Some(Stalled::begin(&self.core.store, tree, cause));
+            self.stalled = Some(Stalled::begin(&self.core.state, tree, cause));
         }
         Ok(())
     }
@@ -338,7 +340,7 @@ fn lacks_room(tree: &Tree) -> Option<WaitCause> {
 /// are blocked.
 ///
 /// The caller requests another look at the tree, so that writes continue soon after the obstacle has ended.
-pub(crate) fn hopeless(tree: &Tree) -> Option<Error> {
+pub(crate) fn find_write_obstacle(tree: &Tree) -> Option<Error> {
     match lacks_room(tree) {
         Some(WaitCause::TooManyRuns) => tree.jobs.lock().write_trouble(&tree.name),
         _ => None,

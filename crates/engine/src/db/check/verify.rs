@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::cache::BlockCache;
 use crate::db::check::verify_values::Values;
 use crate::db::open::{read_only, recovery};
-use crate::db::operand_store::{self, Beside};
+use crate::db::operand_store::{self, StoreCheck};
 use crate::error::{Error, Result};
 use crate::format::batch::{BatchAction, BatchOperations};
 use crate::format::file_name::{CURRENT, FileName};
@@ -77,12 +77,12 @@ pub fn verify(path: impl AsRef<Path>, options: &Options) -> Result<VerifyReport>
     for (&id, keyspace) in &state.keyspaces {
         verify_keyspace(&*vfs, dir, (id, keyspace), &mut report)?;
         match operand_store::verify_store(&vfs, dir, keyspace, stores)? {
-            Beside::Nothing => {}
-            Beside::Checked(files) => {
+            StoreCheck::Nothing => {}
+            StoreCheck::Checked(files) => {
                 report.operand_stores += 1;
                 operand_files.iter_mut().for_each(|all| all.extend(&files));
             }
-            Beside::Unchecked => {
+            StoreCheck::Unchecked => {
                 report.operands_unchecked.push(keyspace.name.clone());
                 operand_files = None;
             }

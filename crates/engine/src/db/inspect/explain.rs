@@ -100,17 +100,17 @@ impl Keyspace {
     /// # Errors
     /// As [`Db::get`](crate::Db::get).
     pub fn explain(&self, key: impl AsRef<[u8]>) -> Result<Explanation> {
-        self.core().explain(self.tree(), key.as_ref())
+        self.inner().explain(self.tree(), key.as_ref())
     }
 }
 
 impl DbInner {
     fn explain(&self, tree: &Tree, key: &[u8]) -> Result<Explanation> {
         self.check_open()?;
-        self.tick();
+        self.begin_operation();
         let view = tree.pin();
         tree.check_live()?;
-        let seq = self.store.sequence.published();
+        let seq = self.state.sequence.published();
         let mut explanation = Explanation {
             keyspace: tree.name.clone(),
             seq: seq.0,

@@ -85,7 +85,7 @@ fn optional_chain<S: Serializer>(
 
 impl DbInner {
     pub(crate) fn health(&self) -> Health {
-        let store = &self.store;
+        let store = &self.state;
         let mut health =
             Health { read_only: store.error_state.read_only_cause(), ..Health::default() };
         for tree in store.all_trees() {

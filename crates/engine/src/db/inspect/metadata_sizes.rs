@@ -70,7 +70,7 @@ impl Keyspace {
     /// # Errors
     /// When range tombstones cannot be read or are damaged; [`Error::Closed`](crate::Error::Closed).
     pub fn metadata(&self) -> Result<MetadataSizes> {
-        self.core().metadata(self.tree())
+        self.inner().metadata(self.tree())
     }
 }
 

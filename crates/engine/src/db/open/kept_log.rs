@@ -43,7 +43,7 @@ struct LateReplay<'a> {
 impl LateReplay<'_> {
     /// Flushes the memtable of the stage.
     fn flush(&mut self, seq_next: SeqNo) -> Result<()> {
-        let store = &self.core.store;
+        let store = &self.core.state;
         if self.stage.view().active.is_empty() {
             return Ok(());
         }
@@ -56,7 +56,7 @@ impl LateReplay<'_> {
     }
 
     fn run(&mut self, kept: &KeptLog) -> Result<()> {
-        let store = &self.core.store;
+        let store = &self.core.state;
         let flushed_through = SeqNo(kept.after);
         let target = Target { tree: Arc::clone(self.stage), flushed_through };
         let mut replaying = Replay::new(&store.env, BTreeMap::from([(self.stage.id, target)]));
@@ -97,13 +97,13 @@ impl DbInner {
         }
         check_reentry("keyspace")?;
         // No drop, no checkpoint, no other delivery.
-        let _turn = self.turn(None)?;
-        self.store.error_state.check_writable()?;
+        let _turn = self.lock_admin(None)?;
+        self.state.error_state.check_writable()?;
         tree.check_live()?;
         let Some(kept) = tree.beside.kept_log() else { return Ok(()) };
         tree.merging.admit(options.merge_operator.as_ref())?;
         let delivered = self.deliver(tree, attached, &kept);
-        self.store.emit_pending_events();
+        self.state.emit_pending_events();
         if delivered.is_err() {
             attached.store.abandon();
         }
@@ -111,7 +111,7 @@ impl DbInner {
     }
 
     fn deliver(&self, tree: &Arc<Tree>, attached: &Arc<Attached>, kept: &KeptLog) -> Result<()> {
-        let store = &self.store;
+        let store = &self.state;
         let stage = Arc::new(self.stage(tree, attached, kept));
         let outputs = {
             let view = stage.view();
@@ -157,7 +157,7 @@ impl DbInner {
     fn stage(&self, tree: &Tree, attached: &Arc<Attached>, kept: &KeptLog) -> Tree {
         let settings = tree.settings();
         let (options, policy) = (settings.options.clone(), settings.stored_policy.clone());
-        let origin = Origin { opening: self.opening, env: self.store.env.clone() };
+        let origin = Origin { opening: self.opening, env: self.state.env.clone() };
         let version = Arc::clone(&tree.pin().version);
         let (name, first_seq) = (tree.name.clone(), SeqNo(kept.after + 1));
         let mut stage = Tree::new(origin, tree.id, name, options, policy, version, first_seq);

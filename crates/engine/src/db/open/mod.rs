@@ -105,19 +105,19 @@ fn finish(recovery: Recovery, claim: Claim) -> Result<DbInner> {
     let lock = Some(claim.keep());
     let core = recovery.assemble(Parts { manifest, wal, lock, read_only: None })?;
     if are_all_known {
-        core.store.remove_orphans(&state, Some(&operand_files));
+        core.state.remove_orphans(&state, Some(&operand_files));
     } else {
-        core.store.remove_orphans(&state, None);
-        core.store.note_unclaimed_files(&operand_files);
+        core.state.remove_orphans(&state, None);
+        core.state.note_unclaimed_files(&operand_files);
     }
-    core.look_at_all();
-    if let Err(error) = core.runner.start() {
+    core.schedule_all_trees();
+    if let Err(error) = core.scheduler.start() {
         // Those that were started must not outlive the lock.
-        core.store.closing.store(true, Ordering::Release);
-        core.runner.join(None);
-        return Err(Error::io("start threads for", &core.store.dir, error));
+        core.state.closing.store(true, Ordering::Release);
+        core.scheduler.join(None);
+        return Err(Error::io("start threads for", &core.state.dir, error));
     }
-    core.runner.run_inline();
+    core.scheduler.run_inline();
     core.begin_warm_up();
     Ok(core)
 }

@@ -15,8 +15,8 @@ use crate::db::open::fd_limit::check_available;
 use crate::db::open::replay::{Replay, Target};
 use crate::db::open::replayed;
 use crate::db::open::warm_up::WarmUp;
-use crate::db::operand_store::{self, Site};
-use crate::db::update::Turns;
+use crate::db::operand_store::{self, StoreOpener};
+use crate::db::update::KeyLocks;
 use crate::db::{DEFAULT_KEYSPACE, DbInner};
 use crate::deferred_drop::DeferredDrop;
 use crate::env::Env;
@@ -320,24 +320,24 @@ impl Recovery {
             WorkerPool::new(options.background, options.merge_parts_max),
         );
         Ok(DbInner {
-            store,
+            state: store,
             committer,
-            runner: Arc::new(runner),
-            governor,
+            scheduler: Arc::new(runner),
+            flush_trigger: governor,
             throttle,
             memory,
             options,
             opening,
-            default,
+            default_tree: default,
             read_only,
             lock: Mutex::new(lock),
-            creating: Mutex::new(()),
-            turns: Turns::new(),
+            keyspace_changes: Mutex::new(()),
+            key_locks: KeyLocks::new(),
             warm_up: WarmUp::default(),
             recording: Arc::default(),
             closed: AtomicBool::new(false),
-            lock_freed: AtomicBool::new(false),
-            taken: AtomicBool::new(false),
+            lock_released: AtomicBool::new(false),
+            admin_locked: AtomicBool::new(false),
             call_threads: AtomicUsize::new(0),
         })
     }
@@ -397,7 +397,7 @@ impl Recovery {
             // A database that nothing is written to does not take one on.
             (None, _) => return Ok(()),
             (Some(known), Some(given)) => {
-                operand_store::agree(&tree.name, known, given.name())?;
+                operand_store::check_store_name(&tree.name, known, given.name())?;
                 given
             }
             (Some(known), None) => {
@@ -405,7 +405,7 @@ impl Recovery {
                 return Ok(());
             }
         };
-        let site = Site {
+        let site = StoreOpener {
             space: &self.tables,
             memory: self.options.memory_plan(),
             direct_reads: self.options.direct_reads,

@@ -11,7 +11,7 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
 use lsmx_compaction::TableMeta;
 
-use crate::db::admission::hopeless;
+use crate::db::admission::find_write_obstacle;
 use crate::db::{DbInner, WaitOptions};
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
@@ -66,17 +66,19 @@ impl DbInner {
     /// Makes the database writable again.
     pub(crate) fn resume(self: &Arc<DbInner>, options: &WaitOptions) -> Result<()> {
         let deadline_us = self.committer.deadline_us(options.deadline);
-        self.within(WaitCause::BackgroundWork, deadline_us, move |core| core.resume_by(deadline_us))
+        self.run_with_deadline(WaitCause::BackgroundWork, deadline_us, move |core| {
+            core.resume_by(deadline_us)
+        })
     }
 
     fn resume_by(&self, deadline_us: Option<u64>) -> Result<()> {
         self.check_writable()?;
-        let _turn = self.turn(deadline_us)?;
-        if self.store.error_state.check_writable().is_err() {
+        let _turn = self.lock_admin(deadline_us)?;
+        if self.state.error_state.check_writable().is_err() {
             self.resume_alone(deadline_us)?;
         } else {
             // The caller knows of what failed before.
-            self.store.error_state.clear_deferred_error();
+            self.state.error_state.clear_deferred_error();
         }
         self.retry_background_work()
     }
@@ -86,9 +88,9 @@ impl DbInner {
     /// # Errors
     /// If a file is still unreadable, and writes of its keyspace have to wait because of it.
     fn retry_background_work(&self) -> Result<()> {
-        let trees = self.store.failing_trees();
+        let trees = self.state.failing_trees();
         for tree in &trees {
-            let readable = quarantine::recheck_all_files(&self.store, tree);
+            let readable = quarantine::recheck_all_files(&self.state, tree);
             let mut jobs = tree.jobs.lock();
             (jobs.failures, jobs.retry_at_us) = (0, 0);
             (jobs.collection.failures, jobs.collection.retry_at_us) = (0, 0);
@@ -96,24 +98,29 @@ impl DbInner {
                 jobs.blocked = None;
             }
             drop(jobs);
-            self.store.work.push(WorkKind::Compaction, tree.id);
+            self.state.work.push(WorkKind::Compaction, tree.id);
         }
-        self.runner.run_inline();
+        self.scheduler.run_inline();
         let quarantined = |tree: &&Arc<Tree>| !tree.jobs.lock().quarantine.is_empty();
-        trees.iter().filter(quarantined).find_map(|tree| hopeless(tree)).map_or(Ok(()), Err)
+        trees
+            .iter()
+            .filter(quarantined)
+            .find_map(|tree| find_write_obstacle(tree))
+            .map_or(Ok(()), Err)
     }
 
     fn resume_alone(&self, deadline_us: Option<u64>) -> Result<()> {
-        let store = &self.store;
+        let store = &self.state;
         let reason = &"the user asked for it";
         let job = JobSpanFields { kind: "resume", keyspace: "", inputs: 0, reason };
         let span = JobSpan::start(job);
         // Writes and jobs fail fast while the database is read-only; these wait for those that
         // began before.
-        let rewrite = || match self.runner.pause(deadline_us) && self.committer.drain(deadline_us) {
-            true => self.rewrite(),
-            false => Err(Error::Deadline { cause: WaitCause::BackgroundWork.as_str() }),
-        };
+        let rewrite =
+            || match self.scheduler.pause(deadline_us) && self.committer.drain(deadline_us) {
+                true => self.rewrite(),
+                false => Err(Error::Deadline { cause: WaitCause::BackgroundWork.as_str() }),
+            };
         // Background work goes on even if this panics, or every later call would wait for it.
         let rewritten = catch_unwind(AssertUnwindSafe(rewrite))
             .unwrap_or_else(|panic| Err(Error::from_panic(&*panic)));
@@ -130,17 +137,17 @@ impl DbInner {
             store.tables.reserve.reset(self.options.wal.reserve);
             store.resize_reserve();
         }));
-        self.runner.unpause();
+        self.scheduler.unpause();
         if let Err(panic) = cleaned {
             return Err(store.fail(Error::from_panic(&*panic)));
         }
-        self.runner.run_inline();
+        self.scheduler.run_inline();
         rewritten
     }
 
     /// Makes the state in memory the durable one.
     fn rewrite(&self) -> Result<()> {
-        let store = &self.store;
+        let store = &self.state;
         let last_seq = self.committer.publish_all()?;
         let next_seq = SeqNo(last_seq.0 + 1);
         let trees = store.all_trees();

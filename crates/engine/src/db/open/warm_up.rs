@@ -39,9 +39,9 @@ impl Db {
     /// # Errors
     /// [`Error::Closed`](crate::Error::Closed); when a block cannot be read or is damaged.
     pub fn warm_up(&self) -> Result<()> {
-        let core = self.core();
+        let core = self.inner();
         core.check_open()?;
-        run(&core.store, &|| core.check_open().is_ok())?;
+        run(&core.state, &|| core.check_open().is_ok())?;
         core.check_open()
     }
 }
@@ -54,10 +54,10 @@ impl DbInner {
         }
         // Whoever needs what could not be read meets the error, and is told where it is.
         if self.options.background == Background::Inline {
-            let _ = run(&self.store, &|| true);
+            let _ = run(&self.state, &|| true);
             return;
         }
-        let store = Arc::clone(&self.store);
+        let store = Arc::clone(&self.state);
         let (stop, ended) = (Arc::clone(&self.warm_up.stop), Arc::clone(&self.warm_up.ended));
         let body = move || {
             let _inside = callback::enter(CallbackContext::EngineThread);
@@ -66,7 +66,7 @@ impl DbInner {
             store.progress.notify();
         };
         // Without a thread lookups read what they need, as without a warm-up.
-        *self.warm_up.thread.lock() = self.store.env.spawn("lsmx-warm-up", body).ok();
+        *self.warm_up.thread.lock() = self.state.env.spawn("lsmx-warm-up", body).ok();
     }
 
     /// Has the warm-up stop before its next block.
@@ -80,7 +80,7 @@ impl DbInner {
         if thread.lock().is_none() {
             return true;
         }
-        let store = &self.store;
+        let store = &self.state;
         let ended = || ended.load(Ordering::Acquire);
         if !store.env.wait(WaitCause::Close, &store.progress, deadline_us, &mut || ended()) {
             return false;

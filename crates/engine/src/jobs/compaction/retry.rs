@@ -114,8 +114,8 @@ mod tests {
     fn retry_successful_job_ends_back_off_of_failed_job() {
         let options = Options::default().background(Background::Inline);
         let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
-        let core = db.core();
-        let (state, tree) = (&core.store, &core.default);
+        let core = db.inner();
+        let (state, tree) = (&core.state, &core.default_tree);
         let cause = std::io::Error::other("no space");
         record_failure(state, tree, &Error::io("append to", std::path::Path::new("1.sst"), cause));
         assert!(tree.jobs.lock().retry_at_us > state.env.now_us());

@@ -324,8 +324,8 @@ mod tests {
             db.put(format!("key-{bytes}"), vec![1; bytes]).unwrap();
             db.flush().unwrap();
         }
-        let core = db.core();
-        let (state, tree) = (&core.store, &core.default);
+        let core = db.inner();
+        let (state, tree) = (&core.state, &core.default_tree);
         let relocatable_bytes = || {
             let view = tree.pin();
             let bytes_of = |id: &FileId| view.version.blobs().file(*id).unwrap().record().bytes;

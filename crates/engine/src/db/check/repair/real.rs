@@ -10,7 +10,7 @@ use lsmx_base::sync::Arc;
 use crate::db::check::repair::{Lost, LostKind, Repair, basis};
 use crate::db::check::verify::read_log;
 use crate::db::open::recovery::Recovery;
-use crate::db::operand_store::{self, Beside};
+use crate::db::operand_store::{self, StoreCheck};
 use crate::error::{Error, Result};
 use crate::format::file_name::{CURRENT, FileName};
 use crate::format::version_edit::Change;
@@ -31,12 +31,12 @@ impl Repair<'_> {
         for (id, keyspace) in keyspaces {
             let checked = operand_store::verify_store(self.vfs, self.dir, &keyspace, self.stores);
             let wrong = match checked {
-                Ok(Beside::Nothing) => continue,
-                Ok(Beside::Checked(files)) => {
+                Ok(StoreCheck::Nothing) => continue,
+                Ok(StoreCheck::Checked(files)) => {
                     live.extend(files);
                     continue;
                 }
-                Ok(Beside::Unchecked) => {
+                Ok(StoreCheck::Unchecked) => {
                     // Which files are whose nobody knows then.
                     let persisted = Persisted::decode(&keyspace.options);
                     let store = persisted.as_ref().and_then(Persisted::store_name);
@@ -45,7 +45,8 @@ impl Repair<'_> {
                 }
                 Err(wrong) => wrong,
             };
-            let opened = operand_store::live_files(self.vfs, self.dir, &keyspace, self.stores);
+            let opened =
+                operand_store::live_store_files(self.vfs, self.dir, &keyspace, self.stores);
             if let Ok(files) = opened {
                 let done = "it stays: reads of keys whose operands are damaged answer an error";
                 self.found(&wrong, done)?;
