@@ -28,7 +28,7 @@ fn env(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().expect("a whole number"))
 }
 
-/// As `docs/format.md` says of blocks.
+/// As `docs/reference/format.md` says of blocks.
 fn checksum(bytes: &[u8], uid: u64, offset: u64) -> u64 {
     let mut x = uid ^ offset.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

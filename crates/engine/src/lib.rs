@@ -31,13 +31,15 @@
 //! # }
 //! ```
 //!
-//! What is promised after a crash stands in `docs/reliability.md` of the repository, the way of a write
-//! and of a read in `docs/architecture.md`, every byte of every file in `docs/format.md`.
+//! What is promised after a crash stands in `docs/design/reliability.md` of the repository, the way of a write
+//! and of a read in `docs/design/architecture.md`, every byte of every file in `docs/reference/format.md`.
 
 mod background_error;
 #[cfg(feature = "benching")]
 #[doc(hidden)]
 pub mod benching;
+#[cfg(doctest)]
+mod book;
 pub mod cache;
 mod callback;
 pub mod cursor;
@@ -75,11 +77,6 @@ pub mod vfs;
 pub mod wal;
 pub mod workload_trace;
 pub mod write;
-
-/// Compiles the example of the README.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
 
 pub use crate::db::{BlockedCompaction, Health, QuarantinedFile};
 pub use crate::db::{

@@ -1,4 +1,4 @@
-//! Every link and path in the documents exists.
+//! Every link and path in the documents exists, and the book in `docs` is complete.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "it reads documents, not data")]
 
@@ -61,6 +61,52 @@ fn documents_name_files_that_exist() {
         let missing = missing(&document, &text, &sources);
         assert!(missing.is_empty(), "{} names missing files: {missing:?}", document.display());
     }
+}
+
+/// Returns the info strings of the code blocks in a page.
+fn code_languages(text: &str) -> Vec<&str> {
+    let fences = text.lines().filter_map(|line| line.trim_start().strip_prefix("```"));
+    fences.step_by(2).collect()
+}
+
+/// Returns the pages of the book, without `SUMMARY.md`.
+fn pages() -> Vec<PathBuf> {
+    let mut pages = Vec::new();
+    files(&root().join("docs"), "md", &mut pages);
+    pages.retain(|page| !page.ends_with("SUMMARY.md"));
+    assert!(pages.len() > 10, "{pages:?}");
+    pages
+}
+
+#[test]
+fn book_summary_lists_every_page() {
+    let docs = root().join("docs");
+    let summary = std::fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
+    for page in pages() {
+        let link = format!("]({})", page.strip_prefix(&docs).unwrap().display());
+        assert_eq!(summary.matches(&link).count(), 1, "SUMMARY.md lists {link} once");
+    }
+}
+
+#[test]
+fn book_code_blocks_name_their_language_and_rust_is_compiled() {
+    let compiled = root().join("crates/engine/src/book.rs");
+    let compiled = std::fs::read_to_string(compiled).unwrap();
+    for page in pages() {
+        let text = std::fs::read_to_string(&page).unwrap();
+        let languages = code_languages(&text);
+        assert!(!languages.contains(&""), "{}: a code block has no language", page.display());
+        if languages.iter().any(|language| language.split(',').any(|word| word == "rust")) {
+            let path = page.strip_prefix(root()).unwrap().display().to_string();
+            assert!(compiled.contains(&path), "book.rs does not compile the samples of {path}");
+        }
+    }
+}
+
+#[test]
+fn code_languages_are_those_of_opening_fences() {
+    let text = "a\n```rust,no_run\nx\n```\n  ```\nx\n  ```\n";
+    assert_eq!(code_languages(text), ["rust,no_run", ""]);
 }
 
 #[test]

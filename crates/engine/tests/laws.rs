@@ -1,4 +1,4 @@
-//! The laws of the contract (`docs/reliability.md`), one test each, as far as a test can state them: what is
+//! The laws of the contract (`docs/design/reliability.md`), one test each, as far as a test can state them: what is
 //! promised stands in the comments, what is checked in the code.
 //!
 //! Other tests look for what nobody has thought of; these say in a few seconds which promise is broken.

@@ -47,7 +47,7 @@
 //! 4. The size model turns numbers of entries into the bytes of tables and memtables.
 //! 5. The lookup model computes the blocks that lookups read, and the share of them in the cache.
 //!
-//! `docs/compaction.md` lists what the simulation leaves out, and `docs/results/design-space.md` compares
+//! `docs/design/compaction.md` lists what the simulation leaves out, and `docs/results/design-space.md` compares
 //! it with the engine.
 
 mod block_cache;

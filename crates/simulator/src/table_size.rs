@@ -1,6 +1,6 @@
 //! Size model of the engine's tables and memtables.
 //!
-//! The formulas follow the engine's writers; `docs/format.md` describes the layouts. Each data block loses
+//! The formulas follow the engine's writers; `docs/reference/format.md` describes the layouts. Each data block loses
 //! the space into which the next entry does not fit. A key is stored without the prefix that it shares
 //! with the key before it, and the length of that prefix depends on the density of the table's keys.
 //! Constants marked as measured stand for details that the formulas leave out, such as the length of

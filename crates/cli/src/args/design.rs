@@ -72,7 +72,7 @@ pub(crate) struct ExploreArgs {
     /// Policies, separated by commas, or `all` (every one that drops no data).
     #[arg(long, value_name = "NAME,…", value_parser = policies, required_unless_present = "spec")]
     pub(crate) policy: Option<Policies>,
-    /// A policy put together from primitives in a TOML file; docs/compaction.md says how. It comes
+    /// A policy put together from primitives in a TOML file; docs/design/compaction.md says how. It comes
     /// behind those of --policy.
     #[arg(long, value_name = "FILE")]
     pub(crate) spec: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! Encoding of all bytes on disk, without I/O. `docs/format.md` describes how the parts form a file.
+//! Encoding of all bytes on disk, without I/O. `docs/reference/format.md` describes how the parts form a file.
 
 pub(crate) mod batch;
 pub mod blob;

@@ -1,4 +1,4 @@
-//! Models of what threads do to one another, played by loom in all interleavings: `docs/testing.md`.
+//! Models of what threads do to one another, played by loom in all interleavings: `docs/design/testing.md`.
 //!
 //! What is modelled is the engine itself, on a file system in memory. Each model opens a database of
 //! its own, alone; the interleavings begin with its threads.

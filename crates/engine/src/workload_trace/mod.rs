@@ -29,7 +29,7 @@
 //! are counted as lost, and the trace says where and how many. If its file cannot be written the trace
 //! ends, and its handle says why. While nothing is recorded, an operation pays one relaxed load.
 //!
-//! `lsmx explore --trace` plays a trace under any compaction policy; `docs/format.md` has its bytes.
+//! `lsmx explore --trace` plays a trace under any compaction policy; `docs/reference/format.md` has its bytes.
 
 mod reader;
 mod recorder;

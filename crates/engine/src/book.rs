@@ -1,0 +1,17 @@
+//! Compiles and runs the Rust samples of the README and of the book as documentation tests.
+//!
+//! `tests/documents.rs` checks that every page with a Rust sample is listed.
+
+macro_rules! samples {
+    ($($name:ident = $path:literal,)*) => {
+        $(
+            #[doc = include_str!(concat!("../../../", $path))]
+            struct $name;
+        )*
+    };
+}
+
+samples! {
+    Readme = "README.md",
+    OperandStore = "docs/design/operand-store.md",
+}
