@@ -13,5 +13,11 @@ macro_rules! samples {
 
 samples! {
     Readme = "README.md",
+    Keyspaces = "docs/guide/keyspaces.md",
+    Durability = "docs/guide/durability.md",
+    Sizing = "docs/guide/sizing.md",
+    Compaction = "docs/guide/compaction.md",
+    MergeOperators = "docs/guide/merge-operators.md",
+    Traces = "docs/guide/traces.md",
     OperandStore = "docs/design/operand-store.md",
 }

@@ -31,8 +31,22 @@
 //! # }
 //! ```
 //!
-//! What is promised after a crash stands in `docs/design/reliability.md` of the repository, the way of a write
-//! and of a read in `docs/design/architecture.md`, every byte of every file in `docs/reference/format.md`.
+//! # Guide
+//!
+//! The book in `docs` of the repository explains these topics; `mdbook build docs` builds it.
+//!
+//! | topic | page | items |
+//! | --- | --- | --- |
+//! | open, read, write, iterate | `docs/guide/embed.md` | [`Db`], [`WriteBatch`], [`Range`], [`Snapshot`] |
+//! | several trees in one database | `docs/guide/keyspaces.md` | [`Keyspace`], [`KeyspaceOptions`] |
+//! | crashes, errors, deadlines | `docs/guide/durability.md` | [`Durability`], [`WriteOptions`], [`WaitOptions`] |
+//! | memory and disk | `docs/guide/sizing.md` | [`Options::memory_budget`], [`metrics::MemoryMetrics`] |
+//! | compaction policies | `docs/guide/compaction.md` | [`PolicySpec`], [`compaction`] |
+//! | merge operators, atomic updates | `docs/guide/merge-operators.md` | [`merge_operator`], [`Update`] |
+//! | large values | `docs/guide/value-log.md` | [`ValueSeparation`] |
+//! | backup and repair | `docs/guide/backup.md` | [`Db::checkpoint`], [`verify`](fn@verify), [`repair`](fn@repair) |
+//! | operation and monitoring | `docs/guide/operations.md` | [`Metrics`], [`Health`], [`EventListener`] |
+//! | recording workloads | `docs/guide/traces.md` | [`workload_trace`] |
 
 mod background_error;
 #[cfg(feature = "benching")]
@@ -53,7 +67,6 @@ pub mod format;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod fuzzing;
-pub mod guide;
 mod iter;
 mod job_tracing;
 mod jobs;

@@ -42,7 +42,7 @@ const ENGINE: &[&[&str]] = &[
     &["db", "loom_models"],
     &["tokio"],
     // Text alone.
-    &["guide", "book"],
+    &["book"],
     // What fuzzers and benchmarks drive; not part of what users get.
     &["fuzzing", "benching"],
 ];

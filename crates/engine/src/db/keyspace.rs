@@ -114,7 +114,7 @@ impl Keyspace {
 
     /// Merges an operand into `key`, `Buffered`: without reading, its value becomes what the
     /// keyspace's [merge operator](KeyspaceOptions::merge_operator) makes of the value and the
-    /// operand. [`guide::merges`](crate::guide::merges) tells more.
+    /// operand. See `docs/guide/merge-operators.md`.
     ///
     /// # Errors
     /// As [`Db::write`](crate::Db::write); [`Error::NoMergeOperator`]. Whether the operand makes

@@ -3,7 +3,7 @@
 //! A merge stores an *operand*. What a key's operands amount to is worked out when it is read, and
 //! by the jobs that rewrite its versions anyway. How they fold is the operator's business, which a
 //! keyspace is given with [`KeyspaceOptions::merge_operator`](crate::KeyspaceOptions::merge_operator).
-//! [`guide::merges`](crate::guide::merges) shows how to use and how to write one.
+//! `docs/guide/merge-operators.md` shows how to use and how to write one.
 
 pub(crate) mod builtin;
 

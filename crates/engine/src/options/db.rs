@@ -168,8 +168,8 @@ impl Options {
         self
     }
 
-    /// Bytes that memtables, cached blocks, open tables and jobs take together; see the guide on
-    /// memory. Three eighths go to memtables, at which writes wait, one eighth to the buffers of
+    /// Bytes that memtables, cached blocks, open tables and jobs take together; see `docs/guide/sizing.md`.
+    /// Three eighths go to memtables, at which writes wait, one eighth to the buffers of
     /// jobs; the rest goes to open tables first and cached blocks after.
     /// [`Options::block_cache_bytes`] and [`Options::memtable_bytes_max`] set one part, and the
     /// other gets the rest. Whatever a keyspace's own options say, its memtable is flushed at half
