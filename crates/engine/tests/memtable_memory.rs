@@ -52,8 +52,8 @@ fn batches_in_flight_stay_within_the_budget() -> usize {
     let batches: Vec<_> = (0..WRITERS as u64)
         .map(|writer| {
             let mut batch = WriteBatch::new();
-            while batch.bytes() < BATCH_BYTES {
-                let key = [writer, batch.bytes()].map(u64::to_be_bytes).concat();
+            while batch.encoded_bytes() < BATCH_BYTES {
+                let key = [writer, batch.encoded_bytes()].map(u64::to_be_bytes).concat();
                 batch.put(&keyspace, key, [7; 1 << 10]);
             }
             batch

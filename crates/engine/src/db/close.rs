@@ -76,7 +76,7 @@ impl DbInner {
         self.state.error_state.check_writable()?;
         let trees = self.state.all_trees();
         self.committer.seal(trees.clone(), deadline_us)?;
-        self.scheduler.wait_flushed(&trees, self.committer.seq_next(), deadline_us)
+        self.scheduler.wait_flushed(&trees, self.committer.next_seq(), deadline_us)
     }
 
     /// Has log and manifest say that this is where everything ends.
@@ -85,7 +85,7 @@ impl DbInner {
         store.error_state.check_writable()?;
         let (segment, bytes) = store.wal.close()?;
         // Numbers of commits that failed before a `resume` are among them: none is given twice.
-        let last_seq = SeqNo(self.committer.seq_next().0.saturating_sub(1));
+        let last_seq = SeqNo(self.committer.next_seq().0.saturating_sub(1));
         store.manifest.append(&VersionEdit {
             changes: vec![
                 Change::WalMark { segment, bytes },

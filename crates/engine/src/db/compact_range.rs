@@ -69,7 +69,7 @@ impl DbInner {
         quarantine::recheck_all_files(store, tree);
         let trees = [Arc::clone(tree)];
         self.committer.seal(trees.to_vec(), deadline_us)?;
-        self.scheduler.wait_flushed(&trees, self.committer.seq_next(), deadline_us)?;
+        self.scheduler.wait_flushed(&trees, self.committer.next_seq(), deadline_us)?;
         let picked = {
             tree.jobs.lock().manual_waiting += 1;
             let picked = self.wait_for_files(tree, bounds, deadline_us);

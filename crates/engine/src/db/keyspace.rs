@@ -490,7 +490,7 @@ impl DbInner {
             name: name.to_owned(),
             options: persisted.encode(),
         }])?;
-        let first_seq = self.committer.seq_next();
+        let first_seq = self.committer.next_seq();
         let (name, version) =
             (name.to_owned(), Arc::new(Version::empty(&store.tables.deferred_drop)));
         let origin = Origin { opening: self.opening, env: store.env.clone() };

@@ -47,8 +47,8 @@ use crate::workload_trace::Recording;
 use crate::write::backpressure;
 use crate::write::batch::WriteBatch;
 use crate::write::commit::Committer;
-use crate::write::group::LongChain;
 use crate::write::throttle::Throttle;
+use crate::write::ticket::LongOperandChain;
 
 pub use crate::db::check::repair::{Finding, Lost, LostKind, RepairOptions, RepairReport, repair};
 pub use crate::db::check::verify::{VerifyReport, verify};
@@ -625,8 +625,8 @@ impl DbInner {
 
     /// Folds operands that have become many in their memtable, so that nobody has to gather them
     /// again. A chain that does not fold is left to whoever reads its key.
-    pub(crate) fn fold_chains(&self, chains: Vec<LongChain>, reads: Reads) {
-        for LongChain { tree, memtable, key, seq } in chains {
+    pub(crate) fn fold_chains(&self, chains: Vec<LongOperandChain>, reads: Reads) {
+        for LongOperandChain { tree, memtable, key, seq } in chains {
             let view = tree.pin();
             // Without the memtable the view may lack versions that are hidden at newer numbers and
             // no snapshot holds. With it, all that is older is there: tables hold older numbers only.
@@ -694,7 +694,7 @@ impl DbInner {
         let trees = self.state.all_trees();
         self.committer.sync(deadline_us)?;
         self.committer.seal(trees.clone(), deadline_us)?;
-        self.scheduler.wait_flushed(&trees, self.committer.seq_next(), deadline_us)
+        self.scheduler.wait_flushed(&trees, self.committer.next_seq(), deadline_us)
     }
 
     /// Has every tree looked at, for instance after opening.

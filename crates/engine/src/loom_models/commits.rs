@@ -11,7 +11,7 @@ use crate::env::WaitCause;
 use crate::loom_models::open;
 use crate::options::write::WriteOptions;
 use crate::write::batch::WriteBatch;
-use crate::write::group::Attendant;
+use crate::write::ticket::TaskWorkers;
 use crate::{Db, Error};
 
 /// As many bytes as make a group large: the lead goes on before it is inserted.
@@ -46,7 +46,7 @@ fn every_writer_is_told() {
         let writer = spawn(move || put(&other, "a", b"1"));
         put(&db, "b", b"2");
         writer.join().unwrap();
-        assert_eq!(db.inner().committer.seq_next().0, 3);
+        assert_eq!(db.inner().committer.next_seq().0, 3);
         assert_whole(&db, &["a", "b"]);
         assert_idle(&db);
     });
@@ -137,13 +137,13 @@ struct Sent {
     count: AtomicUsize,
 }
 
-impl Attendant for Sent {
-    fn lead(&self) {
+impl TaskWorkers for Sent {
+    fn start_leader(&self) {
         self.count.fetch_add(1, Ordering::Relaxed);
         self.signal.notify();
     }
 
-    fn fold(&self) {}
+    fn start_folding(&self) {}
 }
 
 struct Unpark(thread::Thread);
@@ -167,13 +167,13 @@ fn a_task_is_told_whoever_leads() {
             let is_sent = &mut || leads.count.load(Ordering::Relaxed) > 0;
             let env = &other.inner().state.env;
             env.wait(WaitCause::Work, &leads.signal, None, is_sent);
-            while other.inner().committer.attend() {}
+            while other.inner().committer.lead_for_tasks() {}
         });
         let (other, sends) = (db.clone(), Arc::clone(&sent));
         let task = spawn(move || {
             let mut batch = WriteBatch::new();
             batch.put(&other.default_keyspace(), "a", "1");
-            let attendant: Arc<dyn Attendant> = sends;
+            let attendant: Arc<dyn TaskWorkers> = sends;
             let pending = other.inner().committer.commit_for_task(batch, false, 0, &attendant);
             let waker = Waker::from(Arc::new(Unpark(thread::current())));
             loop {
@@ -186,7 +186,7 @@ fn a_task_is_told_whoever_leads() {
         put(&db, "b", b"2");
         task.join().unwrap();
         // Nobody may have been sent.
-        sent.lead();
+        sent.start_leader();
         leader.join().unwrap();
         assert_whole(&db, &["a", "b"]);
         assert_idle(&db);

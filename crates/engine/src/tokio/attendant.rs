@@ -9,7 +9,7 @@ use lsmx_base::sync::{Arc, Weak};
 use crate::db::Handle;
 use crate::lookup::point::Reads;
 use crate::write::commit::Committer;
-use crate::write::group::Attendant;
+use crate::write::ticket::TaskWorkers;
 
 /// Most turns of one errand: then whatever else waits for a thread of the pool has its turn, and the
 /// errand goes on behind it. Where requests keep coming faster than syncs end, it would never end.
@@ -28,7 +28,7 @@ pub(crate) struct PoolAttendant {
 impl PoolAttendant {
     /// # Panics
     /// Outside of a runtime.
-    pub(crate) fn of(handle: &Arc<Handle>) -> Arc<dyn Attendant> {
+    pub(crate) fn of(handle: &Arc<Handle>) -> Arc<dyn TaskWorkers> {
         Arc::new(PoolAttendant {
             runtime: Runtime::current(),
             committer: Arc::clone(&handle.0.committer),
@@ -47,12 +47,12 @@ impl PoolAttendant {
     }
 }
 
-impl Attendant for PoolAttendant {
-    fn lead(&self) {
+impl TaskWorkers for PoolAttendant {
+    fn start_leader(&self) {
         self.send(What::Lead);
     }
 
-    fn fold(&self) {
+    fn start_folding(&self) {
         self.send(What::Fold);
     }
 }
@@ -67,9 +67,9 @@ impl What {
     /// Does what must be done, on this thread.
     fn done_here(self, committer: &Committer) {
         match self {
-            What::Lead => while committer.attend() {},
+            What::Lead => while committer.lead_for_tasks() {},
             // Left to whoever reads the keys.
-            What::Fold => while !committer.chains().is_empty() {},
+            What::Fold => while !committer.take_long_chains().is_empty() {},
         }
     }
 }
@@ -96,7 +96,7 @@ impl Errand {
         let PoolAttendant { committer, db, .. } = &self.pool;
         match self.what {
             What::Lead => {
-                let led = committer.attend();
+                let led = committer.lead_for_tasks();
                 // The lead has gone on: what the governor commits may take it.
                 if led && let Some(handle) = db.upgrade() {
                     handle.0.after_commit(None);
@@ -104,7 +104,7 @@ impl Errand {
                 led
             }
             What::Fold => {
-                let chains = committer.chains();
+                let chains = committer.take_long_chains();
                 if chains.is_empty() {
                     return false;
                 }

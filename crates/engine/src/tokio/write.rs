@@ -16,7 +16,7 @@ use crate::tokio::pool::on_pool;
 use crate::tokio::shared::Shared;
 use crate::tokio::wait::{Patience, wait};
 use crate::write::batch::WriteBatch;
-use crate::write::commit::Pending;
+use crate::write::commit::PendingCommit;
 
 impl Shared {
     /// As [`DbInner::write`](crate::db::DbInner::write).
@@ -84,7 +84,7 @@ impl Shared {
 
 /// Waits until a commit is decided or its deadline has passed. At the deadline it is withdrawn, unless a leader
 /// has taken it.
-async fn decided(env: &Env, pending: Pending, deadline_us: Option<u64>) -> Result<()> {
+async fn decided(env: &Env, pending: PendingCommit, deadline_us: Option<u64>) -> Result<()> {
     let mut patience = Patience::until(env, deadline_us);
     poll_fn(|task| {
         let decided = pending.poll(task);
@@ -96,7 +96,7 @@ async fn decided(env: &Env, pending: Pending, deadline_us: Option<u64>) -> Resul
             return Poll::Ready(Err(Error::Deadline { cause }));
         }
         match pending.poll(task) {
-            Poll::Pending => Poll::Ready(Err(pending.undecided())),
+            Poll::Pending => Poll::Ready(Err(pending.deadline_error())),
             decided => decided,
         }
     })

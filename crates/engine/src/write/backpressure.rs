@@ -1,9 +1,9 @@
-//! How fast writes to a tree may come, worked out anew whenever that may have changed: after a flush,
-//! when a job is picked, has finished a table, has ended, and when the policy changes.
+//! Updates the admitted write rate of a tree from the debt of its compaction policy.
 //!
-//! A policy says how much must be written before its next run is released, and how many bytes of
-//! memtables fit until then. What the memtables hold by now is taken off that, so that the last of
-//! them is full when the run is released, and not before.
+//! The rate is updated when the debt may have changed: after a flush, when a job is picked, finishes a table or ends, and
+//! when the policy changes. The debt contains the bytes to rewrite before the next run is released, and the headroom
+//! of memtable bytes until then. Current memtable bytes are subtracted from the headroom, so that writes do not stop
+//! before that run is released.
 
 use lsmx_base::sync::Arc;
 use lsmx_compaction::Debt;
@@ -14,60 +14,59 @@ use crate::state::DbState;
 use crate::tree::Tree;
 use crate::write::throttle::Throttle;
 
-/// Pause after a panic of the policy, in microseconds.
+/// Delay after a panic of the policy, in microseconds.
 const RETRY_US: u64 = 1_000_000;
 
-/// Says how fast writes to a tree may come from now on.
-pub(crate) fn refresh(store: &DbState, throttle: &Throttle, tree: &Tree) {
-    let (now_us, snapshots) = (store.env.database_us(), store.sequence.snapshot_bounds());
-    // Shape and policy are read under the lock, so that of two threads the later one has the
-    // newer ones. Otherwise an old "stop" could be the last word, with no job left to take it
-    // back.
+/// Updates the admitted write rate of a tree.
+pub(crate) fn refresh(state: &DbState, throttle: &Throttle, tree: &Tree) {
+    let (now_us, snapshots) = (state.env.database_us(), state.sequence.snapshot_bounds());
+    // Shape and policy are read under the lock, so that the last thread to set the rate uses the newest ones. An outdated
+    // stop could otherwise remain, without a job that would end it.
     let mut jobs = tree.jobs.lock();
     let policy = Arc::clone(&tree.settings().policy);
     let shape = tree.shape(now_us, snapshots);
-    let ask = || {
+    let call_policy = || {
         let due = (policy.next_due_us(&shape), policy.memtable_tombstone_age_max_us(&shape));
         let shape = jobs.quarantine.counted(&shape);
         (due, policy.debt(&shape, &jobs.busy), policy.must_stop(&shape))
     };
     let code = || UserCode::CompactionPolicy(policy.name().to_owned());
-    match Error::catch_user(code, ask) {
+    match Error::catch_user(code, call_policy) {
         Ok(((due_us, tombstone_us), debt, must_stop)) => {
-            store.work.schedule_check(tree.set_due(due_us, tombstone_us));
-            let debt = with_room_left(tree, debt);
-            tree.set_backpressure(throttle.rate(debt), must_stop);
+            state.work.schedule_check(tree.set_due(due_us, tombstone_us));
+            let debt = subtract_memtable_bytes(tree, debt);
+            tree.set_backpressure(throttle.admitted_rate(debt), must_stop);
         }
-        // Its last answers stand until it is asked again, with the next job or after a pause.
+        // The last results of the policy stay in effect until the next job or the retry.
         Err(error) => {
-            let known = std::mem::replace(&mut jobs.told, true);
+            let is_reported = std::mem::replace(&mut jobs.told, true);
             jobs.retry_at_us = jobs.retry_at_us.max(now_us.saturating_add(RETRY_US));
             jobs.last_error = Some(error.clone());
             drop(jobs);
-            store.set_failing(tree.id, true);
-            if !known {
-                store.report("compaction", Some(tree), &error);
-                store.defer_error("compaction", Some(tree), &error);
+            state.set_failing(tree.id, true);
+            if !is_reported {
+                state.report("compaction", Some(tree), &error);
+                state.defer_error("compaction", Some(tree), &error);
             }
         }
     }
 }
 
-/// The same while a job goes on: its end has come nearer.
-pub(crate) fn refresh_on_progress(store: &DbState, throttle: &Throttle, tree: &Tree) {
-    // Inline, nobody writes meanwhile.
-    if store.env.background() != Background::Inline && tree.admitted_rate().is_some() {
-        refresh(store, throttle, tree);
+/// Updates the admitted rate of a limited tree while a job is running.
+pub(crate) fn refresh_on_progress(state: &DbState, throttle: &Throttle, tree: &Tree) {
+    // Inline jobs run on the only writing thread, so no write waits for their progress.
+    if state.env.background() != Background::Inline && tree.admitted_rate().is_some() {
+        refresh(state, throttle, tree);
     }
 }
 
-/// A debt with the room that is left in memtables, too.
-fn with_room_left(tree: &Tree, debt: Debt) -> Debt {
+/// Subtracts the current memtable bytes from the headroom.
+fn subtract_memtable_bytes(tree: &Tree, debt: Debt) -> Debt {
     if debt.pending_bytes == 0 {
         return debt;
     }
-    let held = tree.view().memtable_bytes();
-    Debt { headroom_bytes: debt.headroom_bytes.saturating_sub(held), ..debt }
+    let bytes = tree.view().memtable_bytes();
+    Debt { headroom_bytes: debt.headroom_bytes.saturating_sub(bytes), ..debt }
 }
 
 #[cfg(test)]
@@ -81,13 +80,13 @@ mod tests {
     const PENDING_BYTES: u64 = 1 << 20;
     const HEADROOM_BYTES: u64 = 64 << 10;
 
-    /// Is always behind by the same, and does nothing about it.
+    /// A policy with a constant debt that never picks a job.
     #[derive(Debug)]
-    struct Behind;
+    struct ConstantDebt;
 
-    impl CompactionPolicy for Behind {
+    impl CompactionPolicy for ConstantDebt {
         fn name(&self) -> &str {
-            "behind"
+            "constant-debt"
         }
 
         fn pick(&self, _: &TreeShape, _: &RunningJobs) -> Option<Job> {
@@ -103,11 +102,12 @@ mod tests {
         }
     }
 
-    /// Writes once ran on at the rate of an empty memtable until it was full, and then stopped for as
-    /// long as the merge had still to go.
+    /// Bug: the rate of an empty memtable was kept until the memtable was full. Writes then stopped until the compaction
+    /// ended.
     #[test]
-    fn the_fuller_the_last_memtable_the_slower_writes_come() {
-        let keyspace = KeyspaceOptions::default().memtable_bytes(1 << 20).policy(Arc::new(Behind));
+    fn admitted_rate_falls_as_memtable_fills() {
+        let keyspace =
+            KeyspaceOptions::default().memtable_bytes(1 << 20).policy(Arc::new(ConstantDebt));
         let options = Options::default().background(Background::Inline).keyspace_defaults(keyspace);
         let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
         let core = db.inner();
@@ -118,9 +118,9 @@ mod tests {
         };
         let empty = rate();
         let mut rates = vec![empty];
-        let held = || tree.view().memtable_bytes();
+        let memtable_bytes = || tree.view().memtable_bytes();
         for key in 0_u64.. {
-            if held() >= HEADROOM_BYTES / 2 {
+            if memtable_bytes() >= HEADROOM_BYTES / 2 {
                 break;
             }
             db.put(key.to_be_bytes(), [7; 1000]).unwrap();
@@ -130,8 +130,8 @@ mod tests {
         let half =
             f64::from(u32::try_from(rate()).unwrap()) / f64::from(u32::try_from(empty).unwrap());
         assert!((0.4..0.52).contains(&half), "{half}");
-        while held() < HEADROOM_BYTES {
-            db.put(held().to_be_bytes(), [7; 1000]).unwrap();
+        while memtable_bytes() < HEADROOM_BYTES {
+            db.put(memtable_bytes().to_be_bytes(), [7; 1000]).unwrap();
         }
         assert!(rate() < empty / 10);
     }

@@ -1,4 +1,4 @@
-//! A batch: operations on any keyspaces of one database that happen together or not at all.
+//! Write batches: operations that are committed atomically.
 
 use std::ops::Bound;
 
@@ -15,108 +15,123 @@ use crate::memtable;
 use crate::tree::Tree;
 use crate::tree::key_hashes::key_hash;
 
-/// Largest batch, keys, values and a few bytes per operation: 2 GiB less one byte.
+/// Maximum encoded size of a batch, in bytes: 2 GiB − 1.
 pub const BATCH_BYTES_MAX: u64 = (1 << 31) - 1;
 
-/// A condition of a batch: the key was not written after this number.
+/// A condition of a batch: the key has no write after a sequence number.
 #[derive(Clone, Debug)]
 pub(crate) struct Guard {
     pub(crate) tree: Arc<Tree>,
     pub(crate) key: Bytes,
     pub(crate) key_hash: u64,
+    /// Sequence number at which the key was read.
     pub(crate) read: SeqNo,
 }
 
-/// Operations that take effect together, in the order they were added.
+/// Operations on keyspaces of one database that are committed atomically, in the order in which they were added.
 ///
-/// A key or value past its limit, a batch past [`BATCH_BYTES_MAX`], or a merge in a keyspace without
-/// an operator makes the write of the whole batch fail.
+/// An invalid operation makes [`Db::write`](crate::Db::write) of the whole batch fail. Invalid are a key or value above
+/// its maximum size, an operation that exceeds [`BATCH_BYTES_MAX`], and a merge in a keyspace without a merge operator.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// use lsmx::{Db, Options, WriteBatch, WriteOptions};
+///
+/// let db = Db::open(dir.path().join("data"), Options::default())?;
+/// let keyspace = db.default_keyspace();
+/// let mut batch = WriteBatch::new();
+/// batch.put(&keyspace, b"apple", b"red");
+/// batch.delete(&keyspace, b"pear");
+/// db.write(batch, WriteOptions::default())?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct WriteBatch {
     pub(crate) payload: Vec<u8>,
     pub(crate) count: u32,
-    /// Keyspaces it touches, each once.
+    /// Trees of all operations, without duplicates.
     pub(crate) trees: Vec<Arc<Tree>>,
     pub(crate) guards: Vec<Guard>,
-    refused: Option<Error>,
+    /// Error of the first invalid operation.
+    error: Option<Error>,
 }
 
 impl WriteBatch {
-    /// An empty batch.
+    /// Creates an empty batch.
     #[must_use]
     pub fn new() -> WriteBatch {
         WriteBatch::default()
     }
 
-    /// A batch with room for exactly one operation.
+    /// Creates a batch with capacity for one operation.
     pub(crate) fn for_one(keyspace: u32, key: &[u8], value: &[u8]) -> WriteBatch {
-        // What is past the limits is refused before it is copied.
+        // A key or value above its maximum size is never copied.
         let fits = len_u64(key.len()) <= KEY_BYTES_MAX && len_u64(value.len()) <= VALUE_BYTES_MAX;
         let bytes = if fits { operation_bytes(keyspace, key, value) } else { 0 };
         WriteBatch { payload: Vec::with_capacity(bytes), ..WriteBatch::default() }
     }
 
-    /// Operations in it.
+    /// Returns the number of operations.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count as usize
     }
 
-    /// Whether it has no operations.
+    /// Returns whether the batch contains no operations.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Bytes it takes in the log, about.
+    /// Returns the encoded size of the operations in bytes, without the header of the WAL record.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
+    pub fn encoded_bytes(&self) -> u64 {
         len_u64(self.payload.len())
     }
 
-    /// Bytes it takes in memtables, about.
+    /// Returns the approximate memtable memory of the operations, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        self.bytes().saturating_add(u64::from(self.count) * memtable::ENTRY_OVERHEAD_BYTES)
+        let overhead = u64::from(self.count) * memtable::ENTRY_OVERHEAD_BYTES;
+        self.encoded_bytes().saturating_add(overhead)
     }
 
-    /// Forgets all operations and guards, and keeps the memory.
+    /// Removes all operations and guards, and keeps the capacity.
     pub fn clear(&mut self) {
         self.payload.clear();
         self.count = 0;
         self.trees.clear();
         self.guards.clear();
-        self.refused = None;
+        self.error = None;
     }
 
-    /// Why it cannot be written, if it cannot.
+    /// Returns the error of the first invalid operation.
     pub(crate) fn check(&self) -> Result<()> {
-        match &self.refused {
-            Some(error) => Err(error.clone()),
-            None => Ok(()),
-        }
+        self.error.clone().map_or(Ok(()), Err)
     }
 
-    /// Adds an operation.
+    /// Adds an operation on a single key.
     pub(crate) fn add(&mut self, tree: &Arc<Tree>, kind: EntryKind, key: &[u8], value: &[u8]) {
         let bytes = operation_bytes(tree.id, key, value);
         let sizes = [
             ("key", len_u64(key.len()), KEY_BYTES_MAX),
             ("value", len_u64(value.len()), VALUE_BYTES_MAX),
         ];
-        if !self.admits(&sizes, bytes) {
+        if !self.check_sizes(&sizes, bytes) {
             return;
         }
         if kind == EntryKind::Merge
             && let Err(error) = tree.merging.operator()
         {
-            self.refused.get_or_insert(error);
+            self.error.get_or_insert(error);
             return;
         }
         put_operation(&mut self.payload, kind, tree.id, key, value);
-        self.added(tree);
+        self.count_operation(tree);
     }
 
-    /// Adds a range delete, unless no key can be between the bounds.
+    /// Adds a range delete, unless the range is empty.
     pub(crate) fn add_range_delete(
         &mut self,
         tree: &Arc<Tree>,
@@ -129,8 +144,8 @@ impl WriteBatch {
         };
         let sizes =
             [("key", bytes_of(start), KEY_BYTES_MAX), ("key", bytes_of(end), KEY_BYTES_MAX)];
-        // Before a key past its limit is copied.
-        if !self.admits(&sizes, 0) {
+        // Checked before the keys are copied.
+        if !self.check_sizes(&sizes, 0) {
             return;
         }
         let start = match start {
@@ -146,35 +161,36 @@ impl WriteBatch {
         if end.as_ref().is_some_and(|end| *end <= start) {
             return;
         }
-        // An end takes what a value would, and one byte for its kind.
+        // The end key is encoded like a value, plus one byte for its kind.
         let bytes = operation_bytes(tree.id, &start, end.as_deref().unwrap_or_default()) + 1;
-        if self.admits(&[], bytes) {
+        if self.check_sizes(&[], bytes) {
             put_range_delete(&mut self.payload, tree.id, &start, end.as_deref());
-            self.added(tree);
+            self.count_operation(tree);
         }
     }
 
-    /// Whether an operation of these sizes, which takes so many bytes, is within the limits. If it is
-    /// not, the batch cannot be written.
-    fn admits(&mut self, sizes: &[(&'static str, u64, u64)], bytes: usize) -> bool {
-        let batch = ("batch", self.bytes() + len_u64(bytes), BATCH_BYTES_MAX);
-        for &(what, bytes, limit) in sizes.iter().chain([&batch]) {
+    /// Returns whether the sizes of an operation are allowed: each (name, size, maximum), and the encoded size in bytes.
+    /// Otherwise the batch becomes invalid.
+    fn check_sizes(&mut self, sizes: &[(&'static str, u64, u64)], operation_bytes: usize) -> bool {
+        let batch_bytes = self.encoded_bytes() + len_u64(operation_bytes);
+        for &(what, bytes, limit) in sizes.iter().chain([&("batch", batch_bytes, BATCH_BYTES_MAX)])
+        {
             if bytes > limit {
-                self.refused.get_or_insert(Error::TooLarge { what, bytes, limit });
+                self.error.get_or_insert(Error::TooLarge { what, bytes, limit });
                 return false;
             }
         }
         true
     }
 
-    fn added(&mut self, tree: &Arc<Tree>) {
+    fn count_operation(&mut self, tree: &Arc<Tree>) {
         self.count += 1;
         if !self.trees.iter().any(|known| Arc::ptr_eq(known, tree)) {
             self.trees.push(Arc::clone(tree));
         }
     }
 
-    /// Adds a guard.
+    /// Adds a guard for a key that was read at sequence number `read`.
     pub(crate) fn add_guard(&mut self, tree: &Arc<Tree>, key: &[u8], read: SeqNo) {
         let key_hash = key_hash(tree.id, key);
         let (tree, key) = (Arc::clone(tree), Bytes::copy_from_slice(key));

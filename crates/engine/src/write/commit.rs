@@ -1,28 +1,26 @@
-//! The commit pipeline: four stations in the order of the log.
+//! The commit pipeline. Commits pass four stages in WAL order:
 //!
-//! 1. *Appended.* Writers queue; the one that finds nobody leading leads. It takes a group off the
-//!    queue, checks guards, gives out sequence numbers, seals full memtables, and appends the whole
-//!    group to the log in one write.
-//! 2. *Synced*, if any in the group asked for it. A failed append or sync fails the whole group,
-//!    leaves nothing in memory, and makes the database read-only; its numbers are never given again.
-//! 3. *Inserted* into the memtables by the leader, for all of its group: so a member sleeps once and
-//!    not at every station.
-//! 4. *Published*, strictly in order: a commit is seen only when all before it are.
+//! 1. *Logging.* Writers queue. If there is no leader, the writer leads. The leader takes a group of commits from the
+//!    queue, checks guards, assigns sequence numbers and seals full memtables. It appends the group to the WAL in one
+//!    write.
+//! 2. *Sync*, if a member requested it. If the append or the sync fails, the whole group fails and is not inserted. The
+//!    database becomes read-only, and the sequence numbers are not reused.
+//! 3. *Insertion* into the memtables. The leader inserts for all members, so that a member sleeps once, not at every
+//!    stage.
+//! 4. *Publication*, in WAL order. A commit is visible only after all earlier commits.
 //!
-//! A leader has one group. It hands the lead to whoever waits first: a large group before it is
-//! inserted, so that the next one can go to the log meanwhile; a small one only when it is
-//! published, under one lock with that. Every sleeper has a signal of its own.
+//! The leader passes the lead to the first waiting thread. A small group is published first, under the same lock. A large
+//! group passes the lead before its insertion, so that the next group can be logged meanwhile. Each sleeping thread has
+//! its own signal.
 //!
-//! Tasks of an asynchronous runtime queue as threads do, and do not lead. A thread that commits leads
-//! for those ahead of it; where none does, the lead is *promised*, and a thread that the tasks'
-//! attendant sends comes for it. Until it has come, any other that commits or closes takes the lead: so
-//! the queue never depends on whether the runtime has a thread to spare.
+//! Async tasks queue like threads, but never lead. A thread leads for the tasks ahead of it. If only tasks wait, the lead
+//! is *offered*, and a worker thread that [`TaskWorkers`] starts takes it. Until then, any other thread that commits or
+//! closes may take it, so that progress does not depend on a free thread of the runtime.
 //!
-//! The leader changes what later commits depend on (numbers, active memtables) alone, so neither
-//! needs a lock of its own. No lock is held over I/O or a wait.
+//! Only the leader changes sequence numbers and active memtables, so neither needs its own lock. No lock is held during
+//! I/O or while waiting.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -33,104 +31,36 @@ use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering, Signal, thread_local, thr
 
 use crate::env::{Background, WaitCause, YieldKind};
 use crate::error::{Error, Result};
-use crate::memtable::Memtable;
 use crate::metrics::CommitMetrics;
 use crate::state::DbState;
-use crate::state::work_queue::WorkKind;
 use crate::tree::Tree;
 use crate::tree::counters::add;
-use crate::tree::guard_history::GuardState;
 use crate::write::batch::WriteBatch;
-use crate::write::group::check_published;
-use crate::write::group::{Attendant, Group, LongChain, Owner, Request, Stage, Station, Ticket};
+use crate::write::group::{CommitGroup, GroupStage};
+use crate::write::queue::{CommitQueue, InFlightGroup, Leadership};
+use crate::write::ticket::{CommitRequest, LongOperandChain, TaskWorkers, Ticket, TicketOwner};
 
-/// Payload bytes at which a group takes no further member.
-const GROUP_BYTES_MAX: usize = 1 << 20;
-/// Members at which it takes none either: tasks that queue wait for the lock under which it is made up.
-const GROUP_MEMBERS_MAX: usize = 4 << 10;
-/// Pairs of guards and earlier commits at which a group takes no further member.
-const GROUP_CHECKS_MAX: usize = 8 << 10;
-/// Payload bytes up to which a group is inserted before the lead goes on: that takes no longer than
-/// waking the next leader does.
+/// Maximum payload of a group that is inserted before the lead is passed on, in bytes. Such an insertion takes no longer
+/// than waking the next leader.
 const SMALL_GROUP_BYTES: usize = 4 << 10;
-/// Which part of the time of a sync a leader waits for writers that are on their way back.
-const GATHER_PART: u64 = 2;
-/// Most chains of operands that are kept to be folded for tasks.
-const CHAINS_MAX: usize = 1 << 10;
-
-/// Commits of one group. Shared, so that checks of guards clone a group under the lock in constant time.
-type Members = Arc<Vec<Arc<Ticket>>>;
-
-/// A group between the log and its publication.
-#[derive(Debug)]
-struct InFlight {
-    members: Members,
-    last_seq: SeqNo,
-    inserted: bool,
-}
+/// Divisor of the average sync time that gives the maximum wait for writers of the last sync.
+const SYNC_WAIT_DIVISOR: u64 = 2;
 
 thread_local! {
-    /// The memory of a group that this thread has led.
-    static SPARE: Cell<Group> = Cell::default();
+    /// Reused memory of the last group that this thread led.
+    static SPARE_GROUP: Cell<CommitGroup> = Cell::default();
 }
 
-/// Who leads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lead {
-    /// Nobody, and nobody waits.
-    Free,
-    /// A thread.
-    Taken,
-    /// Whoever comes first: the thread that an attendant sends for the tasks that wait, or another that
-    /// commits.
-    Promised,
-}
-
-#[derive(Debug)]
-struct Queue {
-    /// The number that the next operation gets.
-    seq_next: u64,
-    lead: Lead,
-    /// Whether a thread that leads for tasks is there, or on its way: one at a time.
-    attended: bool,
-    /// Whether the leader syncs the group at hand.
-    lead_syncs: bool,
-    waiting: VecDeque<Arc<Ticket>>,
-    /// How many of these are threads'.
-    threads: usize,
-    /// In the log, not published yet; in the order of the log.
-    in_flight: VecDeque<InFlight>,
-    /// How many waiting writers the leader holds its group back for; 0 if it does not.
-    gathering: usize,
-    /// Writers that asked for the last sync, or came during it.
-    sync_writers: usize,
-    /// Chains of operands that commits of tasks made too long.
-    chains: Vec<LongChain>,
-    /// Whether a thread that folds them is there, or on its way.
-    folding: bool,
-    /// Why the memtables may hold a part of a group, if they may. Nothing is published any more until the database is
-    /// opened again.
-    torn: Option<Error>,
-}
-
-impl Queue {
-    /// Promises the lead; returns whether somebody has to be sent for it.
-    fn promise(&mut self) -> bool {
-        self.lead = Lead::Promised;
-        !std::mem::replace(&mut self.attended, true)
-    }
-}
-
-/// Takes commits through the four stations.
+/// The commit pipeline of one database.
 #[derive(Debug)]
 pub(crate) struct Committer {
-    store: Arc<DbState>,
-    queue: Mutex<Queue>,
-    /// Given when nobody leads any more, or something was published.
+    state: Arc<DbState>,
+    queue: Mutex<CommitQueue>,
+    /// Notified when leadership ends or a group is published.
     changed: Signal,
-    /// Given when as many wait as the leader gathers.
-    gathered: Signal,
-    /// How long a sync of a group takes, averaged, in microseconds.
+    /// Notified when the awaited number of writers is in the queue.
+    writers_arrived: Signal,
+    /// Moving average of the sync time of a group, in microseconds.
     sync_us: AtomicU64,
     counters: CommitCounters,
 }
@@ -144,34 +74,21 @@ struct CommitCounters {
 }
 
 impl Committer {
-    /// A pipeline whose first operation gets the number `seq_next`.
-    pub(crate) fn new(store: Arc<DbState>, seq_next: SeqNo) -> Committer {
-        let queue = Queue {
-            seq_next: seq_next.0,
-            lead: Lead::Free,
-            attended: false,
-            lead_syncs: false,
-            waiting: VecDeque::new(),
-            threads: 0,
-            in_flight: VecDeque::new(),
-            gathering: 0,
-            sync_writers: 0,
-            chains: Vec::new(),
-            folding: false,
-            torn: None,
-        };
+    /// Creates a pipeline whose first operation gets the sequence number `next_seq`.
+    pub(crate) fn new(state: Arc<DbState>, next_seq: SeqNo) -> Committer {
         Committer {
-            store,
-            queue: Mutex::new(queue),
+            state,
+            queue: Mutex::new(CommitQueue::new(next_seq)),
             changed: Signal::new(),
-            gathered: Signal::new(),
+            writers_arrived: Signal::new(),
             sync_us: AtomicU64::new(0),
             counters: CommitCounters::default(),
         }
     }
 
-    /// Commits a batch for which so many memtable bytes are reserved. Returns the chains of operands that
-    /// it made too long.
+    /// Commits a batch. Returns the operand chains that reached the limit by it.
+    ///
+    /// `reserved_bytes` of memtable memory are released when the commit finishes.
     ///
     /// # Errors
     /// [`Error::ReadOnly`] after a write-path error, [`Error::GuardRefused`], [`Error::GuardUnknown`],
@@ -182,21 +99,21 @@ impl Committer {
         sync: bool,
         reserved_bytes: u64,
         deadline_us: Option<u64>,
-    ) -> Result<Vec<LongChain>> {
-        self.submit(Request::of(batch, sync, reserved_bytes), deadline_us)
+    ) -> Result<Vec<LongOperandChain>> {
+        self.submit(CommitRequest::from_batch(batch, sync, reserved_bytes), deadline_us)
     }
 
-    /// Syncs the log through everything committed before the call.
+    /// Syncs the WAL up to the last commit before the call.
     pub(crate) fn sync(&self, deadline_us: Option<u64>) -> Result<()> {
-        self.submit(Request { sync: true, ..Request::default() }, deadline_us).map(drop)
+        self.submit(CommitRequest { sync: true, ..CommitRequest::default() }, deadline_us).map(drop)
     }
 
-    /// Seals the active memtables of trees, at one point of the order of commits.
+    /// Seals the active memtables of several trees at the same position in the commit order.
     pub(crate) fn seal(&self, trees: Vec<Arc<Tree>>, deadline_us: Option<u64>) -> Result<()> {
-        self.submit(Request { seal: trees, ..Request::default() }, deadline_us).map(drop)
+        let request = CommitRequest { seal: trees, ..CommitRequest::default() };
+        self.submit(request, deadline_us).map(drop)
     }
 
-    /// What came through so far.
     pub(crate) fn metrics(&self) -> CommitMetrics {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         CommitMetrics {
@@ -207,244 +124,219 @@ impl Committer {
         }
     }
 
-    /// The number that the next operation gets.
-    pub(crate) fn seq_next(&self) -> SeqNo {
-        SeqNo(self.queue.lock().seq_next)
+    /// Returns the sequence number of the next operation.
+    pub(crate) fn next_seq(&self) -> SeqNo {
+        SeqNo(self.queue.lock().next_seq)
     }
 
-    /// Waits until no commit is under way. New ones must be kept out by other means.
+    /// Waits until no commit is in progress. The caller must prevent new commits. Returns false at the deadline.
     pub(crate) fn drain(&self, deadline_us: Option<u64>) -> bool {
         loop {
-            let idle = |queue: &Queue| {
-                queue.lead == Lead::Free && queue.waiting.is_empty() && queue.in_flight.is_empty()
-            };
             let cause = WaitCause::CommitAhead;
-            let met = self.store.env.wait(cause, &self.changed, deadline_us, &mut || {
+            let can_continue = self.state.env.wait(cause, &self.changed, deadline_us, &mut || {
                 let queue = self.queue.lock();
-                idle(&queue) || queue.lead == Lead::Promised
+                queue.is_idle() || queue.leadership == Leadership::Offered
             });
-            if !met {
+            if !can_continue {
                 return false;
             }
             let mut queue = self.queue.lock();
-            if queue.lead == Lead::Promised {
-                // Whoever is to come for it may be waiting for this thread.
-                queue.lead = Lead::Taken;
+            if queue.take_offered_lead() {
+                // The worker that was started for it may wait for this thread.
                 drop(queue);
                 self.lead_group();
-            } else if idle(&queue) {
+            } else if queue.is_idle() {
                 return true;
             }
         }
     }
 
-    /// Commits a batch for a task: what is returned tells when it is decided. Whether anybody asks or
-    /// not, the commit takes its way. Chains of operands that it makes too long are among
-    /// [`Committer::chains`].
-    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "tasks alone need it"))]
+    /// Submits a batch for an async task. The commit continues if the returned value is dropped.
+    ///
+    /// [`Committer::take_long_chains`] returns the operand chains that reached the limit by it.
+    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only async tasks use it"))]
     pub(crate) fn commit_for_task(
         self: &Arc<Self>,
         batch: WriteBatch,
         sync: bool,
         reserved_bytes: u64,
-        attendant: &Arc<dyn Attendant>,
-    ) -> Pending {
-        let attendant = Arc::clone(attendant);
-        let owner = Owner::Task { waker: Mutex::default(), attendant };
-        let ticket = Ticket::new(Request::of(batch, sync, reserved_bytes), owner);
-        let send = {
+        workers: &Arc<dyn TaskWorkers>,
+    ) -> PendingCommit {
+        let workers = Arc::clone(workers);
+        let owner = TicketOwner::Task { waker: Mutex::default(), workers };
+        let ticket = Ticket::new(CommitRequest::from_batch(batch, sync, reserved_bytes), owner);
+        let needs_leader = {
             let mut queue = self.queue.lock();
             self.enqueue(&mut queue, &ticket);
-            queue.lead == Lead::Free && queue.promise()
+            queue.leadership == Leadership::Idle && queue.offer_lead()
         };
-        if send {
-            self.send_for(&ticket);
+        if needs_leader {
+            self.wake_leader(Some(&ticket));
         }
-        Pending { committer: Arc::clone(self), ticket }
+        PendingCommit { committer: Arc::clone(self), ticket }
     }
 
-    fn enqueue(&self, queue: &mut Queue, ticket: &Arc<Ticket>) {
-        if queue.lead_syncs && !ticket.request.sync {
+    fn enqueue(&self, queue: &mut CommitQueue, ticket: &Arc<Ticket>) {
+        if queue.is_syncing && !ticket.request.sync {
             add(&self.counters.behind_sync, 1);
         }
-        queue.threads += usize::from(ticket.can_lead());
-        queue.waiting.push_back(Arc::clone(ticket));
-        if queue.gathering > 0 && queue.waiting.len() >= queue.gathering {
-            queue.gathering = 0;
-            self.gathered.notify();
+        if queue.push(ticket) {
+            self.writers_arrived.notify();
         }
     }
 
-    fn submit(&self, request: Request, deadline_us: Option<u64>) -> Result<Vec<LongChain>> {
+    fn submit(
+        &self,
+        request: CommitRequest,
+        deadline_us: Option<u64>,
+    ) -> Result<Vec<LongOperandChain>> {
         let changed = thread_signal();
-        let ticket = Ticket::new(request, Owner::Thread(changed.clone()));
-        self.store.env.yield_point(YieldKind::Commit);
-        let mut lead = {
+        let ticket = Ticket::new(request, TicketOwner::Thread(changed.clone()));
+        self.state.env.yield_point(YieldKind::Commit);
+        let mut leads = {
             let mut queue = self.queue.lock();
             self.enqueue(&mut queue, &ticket);
-            // Who was promised the lead has not come for it, and may be waiting for this very thread.
-            std::mem::replace(&mut queue.lead, Lead::Taken) != Lead::Taken
+            // An offered lead is taken too: the worker that was started for it may wait for this thread.
+            std::mem::replace(&mut queue.leadership, Leadership::Held) != Leadership::Held
         };
         let wait = |deadline_us| {
-            let turn = &mut || !ticket.is_waiting();
-            self.store.env.wait(WaitCause::CommitAhead, &changed, deadline_us, turn)
+            let has_changed = &mut || !ticket.is_queued();
+            self.state.env.wait(WaitCause::CommitAhead, &changed, deadline_us, has_changed)
         };
         loop {
-            if lead {
-                // Most often the own ticket is in the group. It is not where threads lead for tasks
-                // ahead of them that fill a group, and not decided where a group before is not
-                // inserted yet.
+            if leads {
+                // The group usually contains the own ticket. Exceptions are groups filled by tasks ahead of it. The
+                // ticket may also be unfinished if an earlier group is not inserted yet.
                 self.lead_group();
             }
-            let late = !wait(deadline_us);
-            if late && self.withdraw(&ticket) {
+            let is_late = !wait(deadline_us);
+            if is_late && self.withdraw(&ticket) {
                 return Err(Error::Deadline { cause: WaitCause::CommitAhead.as_str() });
             }
-            if late && failpoint::is_on(Failpoint::FollowerExceedsDeadline) {
+            if is_late && failpoint::is_on(Failpoint::FollowerExceedsDeadline) {
                 wait(None);
             }
-            if let Some(result) = ticket.decided() {
+            if let Some(result) = ticket.result() {
                 result?;
-                return Ok(std::mem::take(&mut *ticket.long.lock()));
+                return Ok(std::mem::take(&mut *ticket.long_chains.lock()));
             }
-            lead = ticket.take_lead();
-            if late && !lead {
-                return Err(ticket.undecided());
+            leads = ticket.take_lead();
+            if is_late && !leads {
+                return Err(ticket.deadline_error());
             }
         }
     }
 
-    /// Leads the next group for tasks, if that was promised; false if it was not, or not any more: then
-    /// whoever the [`Attendant`] sent may go.
-    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "tasks alone need it"))]
-    pub(crate) fn attend(&self) -> bool {
+    /// Leads the next group if the lead is offered. Otherwise returns false, and the worker that [`TaskWorkers`] started
+    /// must exit.
+    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only async tasks use it"))]
+    pub(crate) fn lead_for_tasks(&self) -> bool {
         let mut queue = self.queue.lock();
-        let promised = queue.lead == Lead::Promised;
-        if promised && !queue.waiting.is_empty() {
-            queue.lead = Lead::Taken;
-            drop(queue);
-            self.lead_group();
-            return true;
+        if queue.take_offered_lead() {
+            if !queue.waiting.is_empty() {
+                drop(queue);
+                self.lead_group();
+                return true;
+            }
+            queue.leadership = Leadership::Idle;
         }
-        if promised {
-            queue.lead = Lead::Free;
-        }
-        queue.attended = false;
+        queue.has_task_leader = false;
         drop(queue);
         self.changed.notify();
         false
     }
 
-    /// Takes the chains of operands that commits of tasks made too long; without any, whoever the
-    /// [`Attendant`] sent may go.
-    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "tasks alone need it"))]
-    pub(crate) fn chains(&self) -> Vec<LongChain> {
-        let mut queue = self.queue.lock();
-        let chains = std::mem::take(&mut queue.chains);
-        queue.folding = !chains.is_empty();
-        chains
+    /// Removes and returns the operand chains of task commits that reached the limit. If there are none, the worker that
+    /// [`TaskWorkers`] started must exit.
+    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only async tasks use it"))]
+    pub(crate) fn take_long_chains(&self) -> Vec<LongOperandChain> {
+        self.queue.lock().take_long_chains()
     }
 
-    /// Whether the lead is promised and no thread has come for it yet.
-    pub(crate) fn is_promised(&self) -> bool {
-        self.queue.lock().lead == Lead::Promised
+    /// Returns whether the lead is offered and no thread has taken it.
+    pub(crate) fn is_lead_offered(&self) -> bool {
+        self.queue.lock().leadership == Leadership::Offered
     }
 
-    /// Leads one group if the lead is promised. A thread that waits for the commits of tasks calls this:
-    /// their runtime may have no other thread.
-    pub(crate) fn lead_if_promised(&self) {
-        let mut queue = self.queue.lock();
-        if queue.lead == Lead::Promised {
-            queue.lead = Lead::Taken;
-            drop(queue);
+    /// Leads one group if the lead is offered.
+    ///
+    /// A thread calls this before it waits for commits of tasks, because their runtime may have no other thread.
+    pub(crate) fn lead_if_offered(&self) {
+        if self.queue.lock().take_offered_lead() {
             self.lead_group();
         }
     }
 
-    /// Has a thread sent that leads for a task, or wakes one that waits in admission. No lock is held.
-    fn send_for(&self, ticket: &Ticket) {
-        ticket.owner.send();
-        if self.store.memtables.is_full() {
-            self.store.progress.notify();
-        }
-    }
-
-    /// Wakes the thread that leads next, or has one sent.
-    fn wake(&self, next: Option<Arc<Ticket>>) {
-        match next.as_deref() {
-            Some(Ticket { owner: Owner::Thread(changed), .. }) => changed.notify(),
-            Some(ticket) => self.send_for(ticket),
+    /// Wakes the thread that leads next, or starts a worker thread. The queue must be unlocked.
+    fn wake_leader(&self, next: Option<&Arc<Ticket>>) {
+        match next.map(|ticket| &ticket.owner) {
+            Some(TicketOwner::Thread(changed)) => changed.notify(),
+            Some(TicketOwner::Task { workers, .. }) => {
+                workers.start_leader();
+                // A thread that waits for memtable memory can also take the lead.
+                if self.state.memtables.is_full() {
+                    self.state.progress.notify();
+                }
+            }
             None => {}
         }
     }
 
-    /// Says what became of a commit. No lock is held.
-    fn decide(&self, ticket: &Ticket, result: Result<()>) {
-        self.store.memtables.release(ticket.request.reserved_bytes);
-        if let Owner::Task { attendant, .. } = &ticket.owner {
-            let long = std::mem::take(&mut *ticket.long.lock());
-            if !long.is_empty() {
-                let send = {
-                    let mut queue = self.queue.lock();
-                    // What is past the bound is left to whoever reads the keys.
-                    let room = CHAINS_MAX.saturating_sub(queue.chains.len());
-                    queue.chains.extend(long.into_iter().take(room));
-                    !std::mem::replace(&mut queue.folding, true)
-                };
-                if send {
-                    attendant.fold();
-                }
+    /// Finishes a commit: releases its memory and wakes its owner. The queue must be unlocked.
+    fn finish(&self, ticket: &Ticket, result: Result<()>) {
+        self.state.memtables.release(ticket.request.reserved_bytes);
+        if let TicketOwner::Task { workers, .. } = &ticket.owner {
+            let chains = std::mem::take(&mut *ticket.long_chains.lock());
+            if !chains.is_empty() && self.queue.lock().push_long_chains(chains) {
+                workers.start_folding();
             }
         }
-        ticket.go_to(Station::Decided(result));
+        ticket.finish(result);
     }
 
-    /// Takes a ticket back that no leader has taken yet, and that is not to lead.
+    /// Removes a ticket from the queue, unless a leader has taken it or its owner must lead. Returns whether it was
+    /// removed.
     fn withdraw(&self, ticket: &Arc<Ticket>) -> bool {
-        let mut queue = self.queue.lock();
-        let place = queue.waiting.iter().position(|waiting| Arc::ptr_eq(waiting, ticket));
-        let place = place.filter(|_| ticket.is_waiting());
-        let removed = place.and_then(|place| queue.waiting.remove(place)).is_some();
-        queue.threads -= usize::from(removed && ticket.can_lead());
-        drop(queue);
-        if removed {
-            self.store.memtables.release(ticket.request.reserved_bytes);
+        let is_removed = self.queue.lock().remove(ticket);
+        if is_removed {
+            self.state.memtables.release(ticket.request.reserved_bytes);
         }
-        // Whoever waits for the queue to drain asks again.
+        // `drain` checks the queue again.
         self.changed.notify();
-        removed
+        is_removed
     }
 
-    /// Takes the next group through all stations. A panic on the way fails the group, for later commits and `close`
-    /// would wait for its leader without end.
+    /// Takes the next group through all stages.
+    ///
+    /// A panic fails the group. Otherwise later commits and `close` would wait forever for its leader.
     fn lead_group(&self) {
-        // Until the lead is handed on and the group is decided.
+        // Events are delivered after the lead is passed on and the group is finished.
         let _events =
-            (!failpoint::is_on(Failpoint::EventsDuringLead)).then(|| self.store.hold_events());
-        // Where the thread's locals are gone it is ending.
-        let mut group = SPARE.try_with(Cell::take).unwrap_or_default();
-        let led = catch_unwind(AssertUnwindSafe(|| self.lead(&mut group)));
-        if let Err(panic) = led {
+            (!failpoint::is_on(Failpoint::EventsDuringLead)).then(|| self.state.hold_events());
+        // Thread locals are unavailable while the thread exits.
+        let mut group = SPARE_GROUP.try_with(Cell::take).unwrap_or_default();
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.run_stages(&mut group)));
+        if let Err(panic) = outcome {
             if failpoint::is_on(Failpoint::PanicStrandsGroup) {
                 resume_unwind(panic);
             }
-            self.abandon(&mut group, Error::from_panic(&*panic));
+            self.abort(&mut group, Error::from_panic(&*panic));
         }
         self.changed.notify();
         group.clear();
-        let _ = SPARE.try_with(|spare| spare.set(group));
+        let _ = SPARE_GROUP.try_with(|spare| spare.set(group));
     }
 
-    fn lead(&self, group: &mut Group) {
-        group.stage = Stage::Logging;
-        group.leads = true;
-        self.gather();
+    fn run_stages(&self, group: &mut CommitGroup) {
+        group.stage = GroupStage::Logging;
+        group.has_lead = true;
+        self.wait_for_writers();
         self.take_group(group);
         add(&self.counters.groups, 1);
         add(&self.counters.requests, group.members.len() as u64);
-        let written = self.write_log(group);
-        self.store.env.yield_point(YieldKind::Commit);
-        match written {
+        let logged = self.write_log(group);
+        self.state.env.yield_point(YieldKind::Commit);
+        match logged {
             Ok(()) if group.payload_bytes <= SMALL_GROUP_BYTES => {
                 self.insert(group);
                 self.publish(group);
@@ -458,372 +350,243 @@ impl Committer {
         }
     }
 
-    /// Ends a group whose leader has panicked: the database becomes read-only, the group and those behind it fail, and
-    /// the lead goes on.
-    fn abandon(&self, group: &mut Group, error: Error) {
-        if group.stage == Stage::Decided {
-            // Its fate is sealed; only some of its members have not been notified.
-            for member in group.members.iter().filter(|member| member.decided().is_none()) {
-                self.decide(member, group.decision.clone());
+    /// Ends a group after a panic of its leader. The database becomes read-only, and the lead is passed on.
+    ///
+    /// The group fails. If it was being inserted, later groups in flight fail too.
+    fn abort(&self, group: &mut CommitGroup, error: Error) {
+        if group.stage == GroupStage::Finished {
+            // The result is final. Only some members are not notified.
+            for member in group.members.iter().filter(|member| member.result().is_none()) {
+                self.finish(member, group.result.clone());
             }
             return;
         }
-        // No panic is known to have left the log whole.
-        self.store.wal.fail(&error);
-        let error = self.store.fail_locked(error);
+        // After a panic, the end of the WAL may be incomplete.
+        self.state.wal.fail(&error);
+        let error = self.state.fail_locked(error);
         let mut failed = group.members.clone();
-        failed.extend(group.refused.drain(..).map(|(ticket, _)| ticket));
+        failed.extend(group.rejected.drain(..).map(|(ticket, _)| ticket));
         let mut queue = self.queue.lock();
-        if group.stage == Stage::Inserting {
-            // Some of its operations may be in the memtables, so nothing from here on may be published. The log has
-            // all of them: reopening makes the group whole.
-            queue.torn = Some(error.clone());
-            let own = group.last_seq();
-            let at = queue.in_flight.iter().position(|at| at.last_seq >= own);
-            let behind = at.map(|at| queue.in_flight.split_off(at));
-            failed
-                .extend(behind.iter().flatten().flat_map(|behind| behind.members.iter().cloned()));
+        if group.stage == GroupStage::Inserting {
+            // The memtables may contain a part of the group, so nothing may be published from here on. The WAL contains the
+            // whole group, and the next open replays it.
+            queue.incomplete_insert = Some(error.clone());
+            failed.extend(queue.remove_in_flight_from(group.last_seq()));
         }
-        let next = if group.leads { self.hand_over(&mut queue, group) } else { None };
+        let next = if group.has_lead { queue.pass_lead(group) } else { None };
         drop(queue);
-        self.wake(next);
-        for member in failed.iter().filter(|member| member.decided().is_none()) {
-            self.decide(member, Err(error.clone()));
+        self.wake_leader(next.as_ref());
+        for member in failed.iter().filter(|member| member.result().is_none()) {
+            self.finish(member, Err(error.clone()));
         }
-        self.store.emit_pending_events();
+        self.state.emit_pending_events();
     }
 
-    fn insert(&self, group: &mut Group) {
-        group.stage = Stage::Inserting;
+    fn insert(&self, group: &mut CommitGroup) {
+        group.stage = GroupStage::Inserting;
         if failpoint::is_on(Failpoint::CommitPublishedEarly) {
-            self.store.sequence.publish(self.store.sequence.published().max(group.last_seq()));
-            self.store.env.yield_point(YieldKind::Commit);
+            self.publish_up_to(group.last_seq());
+            self.state.env.yield_point(YieldKind::Commit);
         }
-        self.store.memtables.add(group.insert(&self.store));
-        self.store.env.yield_point(YieldKind::Commit);
+        self.state.memtables.add(group.insert(&self.state));
+        self.state.env.yield_point(YieldKind::Commit);
     }
 
-    /// Hands the lead over and publishes a group; where one before it is not inserted yet, its
-    /// leader does that.
-    fn publish(&self, group: &mut Group) {
+    fn publish_up_to(&self, last_seq: SeqNo) {
+        self.state.sequence.publish(self.state.sequence.published().max(last_seq));
+    }
+
+    /// Passes the lead on and publishes a group. If an earlier group is not inserted, the leader of that group publishes
+    /// this one too.
+    fn publish(&self, group: &mut CommitGroup) {
         let last_seq = group.last_seq();
         let mut queue = self.queue.lock();
-        let next = self.hand_over(&mut queue, group);
-        group.stage = Stage::Decided;
-        if let Some(torn) = &queue.torn {
-            group.decision = Err(torn.clone());
+        let next = queue.pass_lead(group);
+        group.stage = GroupStage::Finished;
+        if let Some(error) = &queue.incomplete_insert {
+            group.result = Err(error.clone());
         } else if queue.in_flight.is_empty() {
-            self.store.sequence.publish(self.store.sequence.published().max(last_seq));
+            self.publish_up_to(last_seq);
         } else {
             let members = Arc::new(std::mem::take(&mut group.members));
-            queue.in_flight.push_back(InFlight { members, last_seq, inserted: true });
+            queue.in_flight.push_back(InFlightGroup { members, last_seq, is_inserted: true });
         }
         drop(queue);
-        self.wake(next);
+        self.wake_leader(next.as_ref());
         for member in &group.members {
-            self.decide(member, group.decision.clone());
+            self.finish(member, group.result.clone());
         }
     }
 
-    /// Hands the lead over before a group is inserted.
-    fn put_in_flight(&self, group: &mut Group) {
+    /// Passes the lead on before the group is inserted.
+    fn put_in_flight(&self, group: &mut CommitGroup) {
         let (members, last_seq) = (Arc::new(group.members.clone()), group.last_seq());
         let mut queue = self.queue.lock();
-        queue.in_flight.push_back(InFlight { members, last_seq, inserted: false });
-        let next = self.hand_over(&mut queue, group);
+        queue.in_flight.push_back(InFlightGroup { members, last_seq, is_inserted: false });
+        let next = queue.pass_lead(group);
         drop(queue);
-        self.wake(next);
+        self.wake_leader(next.as_ref());
     }
 
-    /// Publishes a group that is in flight, and those behind it that are inserted, unless one before
-    /// it is not: then that one's leader does.
-    fn publish_in_order(&self, group: &mut Group) {
+    /// Marks a group in flight as inserted, and publishes the oldest groups up to the first that is not inserted.
+    fn publish_in_order(&self, group: &mut CommitGroup) {
         let last_seq = group.last_seq();
-        let mut done = Vec::new();
+        let mut published = Vec::new();
         let mut queue = self.queue.lock();
-        group.stage = Stage::Decided;
-        // Only a group with operations is large, so its last number is its own.
-        if let Some(own) = queue.in_flight.iter_mut().find(|at| at.last_seq == last_seq) {
-            own.inserted = true;
+        group.stage = GroupStage::Finished;
+        // Only a group with operations is large, so its last sequence number is unique.
+        if let Some(own) = queue.in_flight.iter_mut().find(|other| other.last_seq == last_seq) {
+            own.is_inserted = true;
         }
-        while queue.in_flight.front().is_some_and(|first| first.inserted)
-            && let Some(InFlight { members, last_seq, .. }) = queue.in_flight.pop_front()
-        {
-            self.store.sequence.publish(self.store.sequence.published().max(last_seq));
-            done.push(members);
+        while let Some(InFlightGroup { members, last_seq, .. }) = queue.pop_inserted() {
+            self.publish_up_to(last_seq);
+            published.push(members);
         }
         drop(queue);
-        for member in done.iter().flat_map(|members| members.iter()) {
-            self.decide(member, Ok(()));
+        for member in published.iter().flat_map(|members| members.iter()) {
+            self.finish(member, Ok(()));
         }
     }
 
-    fn fail(&self, group: &mut Group, error: &Error) {
-        let next = self.hand_over(&mut self.queue.lock(), group);
-        (group.stage, group.decision) = (Stage::Decided, Err(error.clone()));
-        self.wake(next);
+    fn fail(&self, group: &mut CommitGroup, error: &Error) {
+        let next = self.queue.lock().pass_lead(group);
+        (group.stage, group.result) = (GroupStage::Finished, Err(error.clone()));
+        self.wake_leader(next.as_ref());
         for member in &group.members {
-            self.decide(member, Err(error.clone()));
+            self.finish(member, Err(error.clone()));
         }
     }
 
-    /// Holds a group that is to be synced back for the writers of the last sync: they are on their
-    /// way with their next commits, and would else wait for the sync after this one.
-    fn gather(&self) {
-        if !matches!(self.store.env.background(), Background::Threads { .. }) {
+    /// Delays a group that will be synced until the writers of the last sync have queued again.
+    ///
+    /// Their next commits usually arrive soon. Without the delay they would wait for one more sync.
+    fn wait_for_writers(&self) {
+        if !matches!(self.state.env.background(), Background::Threads { .. }) {
             return;
         }
-        let patience_us = self.sync_us.load(Ordering::Relaxed) / GATHER_PART;
+        let wait_us = self.sync_us.load(Ordering::Relaxed) / SYNC_WAIT_DIVISOR;
         {
             let mut queue = self.queue.lock();
-            if patience_us == 0
-                || queue.waiting.len() >= queue.sync_writers
+            if wait_us == 0
+                || queue.waiting.len() >= queue.last_sync_writers
                 || !queue.waiting.iter().any(|ticket| ticket.request.sync)
             {
                 return;
             }
-            queue.gathering = queue.sync_writers;
+            queue.awaited_writers = queue.last_sync_writers;
         }
-        let deadline_us = Some(self.store.env.now_us().saturating_add(patience_us));
-        self.store.env.wait(WaitCause::CommitAhead, &self.gathered, deadline_us, &mut || {
-            self.queue.lock().gathering == 0
-        });
-        self.queue.lock().gathering = 0;
+        let deadline_us = Some(self.state.env.now_us().saturating_add(wait_us));
+        self.state.env.wait(
+            WaitCause::CommitAhead,
+            &self.writers_arrived,
+            deadline_us,
+            &mut || self.queue.lock().awaited_writers == 0,
+        );
+        self.queue.lock().awaited_writers = 0;
     }
 
-    /// Takes the next group off the queue, refuses members that may not be written, and numbers the rest.
+    /// Takes the next group from the queue, rejects members that must not be written, and assigns sequence numbers.
     ///
-    /// Only the leader changes numbers and active memtables, so the lock may be released for the checks
-    /// of guards: their cost depends on the batches. Groups leave `in_flight` meanwhile, none enters.
-    fn take_group(&self, group: &mut Group) {
+    /// The queue is unlocked during guard checks, because their cost depends on the batches. This is safe: only the leader
+    /// changes sequence numbers and memtables, and meanwhile groups leave `in_flight`, but none is added.
+    fn take_group(&self, group: &mut CommitGroup) {
         let mut queue = self.queue.lock();
-        if Self::take_members(&mut queue, group) {
-            let ahead: Vec<_> = queue.in_flight.iter().map(|at| Arc::clone(&at.members)).collect();
+        let checks = if queue.take_members(group) {
+            let in_flight: Vec<_> =
+                queue.in_flight.iter().map(|other| Arc::clone(&other.members)).collect();
             drop(queue);
-            self.refuse(group, &ahead);
+            let checks = group.reject_members(&self.state, &in_flight);
             queue = self.queue.lock();
+            checks
         } else {
-            self.refuse(group, &[]);
-        }
-        let Group { members, targets, .. } = &mut *group;
-        for ticket in members {
-            self.number(&mut queue, targets, ticket);
-        }
-        queue.lead_syncs = group.sync;
-        drop(queue);
-        for (ticket, error) in group.refused.drain(..) {
-            self.decide(&ticket, Err(error));
-        }
-    }
-
-    /// Moves waiting commits into a group. Returns whether any of them has guards.
-    fn take_members(queue: &mut Queue, group: &mut Group) -> bool {
-        let in_flight: usize = queue.in_flight.iter().map(|at| at.members.len()).sum();
-        let (mut bytes, mut checks, mut guarded) = (0, 0, false);
-        while bytes < GROUP_BYTES_MAX
-            && group.members.len() < GROUP_MEMBERS_MAX
-            && checks < GROUP_CHECKS_MAX
-            && let Some(ticket) = queue.waiting.pop_front()
-        {
-            queue.threads -= usize::from(ticket.can_lead());
-            bytes += ticket.request.payload.len();
-            checks += ticket.request.guards.len() * (1 + in_flight + group.members.len());
-            guarded |= !ticket.request.guards.is_empty();
-            group.members.push(ticket);
-        }
-        guarded
-    }
-
-    /// Sets members aside that may not be written, with the reasons. `ahead` are the groups in flight.
-    fn refuse(&self, group: &mut Group, ahead: &[Members]) {
-        let (mut checks, mut kept) = (0, 0);
-        for index in 0..group.members.len() {
-            let (earlier, ticket) = (&group.members[..kept], &group.members[index]);
-            match self.check(ticket, ahead, earlier, &mut checks) {
-                Ok(()) => {
-                    group.payload_bytes += ticket.request.payload.len();
-                    group.sync |= ticket.request.sync;
-                    group.members.swap(kept, index);
-                    kept += 1;
-                }
-                Err(error) => group.refused.push((Arc::clone(ticket), error)),
-            }
-        }
-        group.members.truncate(kept);
+            group.reject_members(&self.state, &[])
+        };
         add(&self.counters.guard_checks, checks);
-    }
-
-    /// Checks whether a commit may be written. `ahead` are the groups in flight, `members` the commits
-    /// before it in its own group.
-    fn check(
-        &self,
-        ticket: &Ticket,
-        ahead: &[Members],
-        members: &[Arc<Ticket>],
-        checks: &mut u64,
-    ) -> Result<()> {
-        self.store.error_state.check_writable()?;
-        if self.store.is_closing() {
-            // `close` waits for those admitted before it said so, and for nobody else.
-            return Err(Error::Closed);
-        }
-        let request = &ticket.request;
-        for tree in &request.trees {
-            tree.check_takes_writes()?;
-        }
-        for guard in &request.guards {
-            guard.tree.check_takes_writes()?;
-            let mut earlier = ahead.iter().flat_map(|members| members.iter()).chain(members);
-            let (keyspace, key, read) = (&guard.tree.name, &guard.key, guard.read.0);
-            match check_published(&self.store, guard) {
-                GuardState::Holds if !earlier.any(|earlier| earlier.writes(guard, checks)) => {}
-                GuardState::Unknown => {
-                    let (keyspace, key) = (keyspace.clone(), key.to_vec());
-                    return Err(Error::GuardUnknown { keyspace, key, read });
-                }
-                GuardState::Holds | GuardState::Refused => {
-                    let (keyspace, key) = (keyspace.clone(), key.to_vec());
-                    return Err(Error::GuardRefused { keyspace, key, read });
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives a commit its sequence numbers and its memtables, which are added to `targets`.
-    fn number(&self, queue: &mut Queue, targets: &mut Vec<Arc<Memtable>>, ticket: &Ticket) {
-        let request = &ticket.request;
-        let first = SeqNo(queue.seq_next);
-        ticket.first_seq.store(first.0, Ordering::Release);
-        for tree in &request.seal {
-            self.seal_active(tree, first);
-        }
-        for tree in &request.trees {
-            if tree.view().active.bytes() >= tree.settings().options.memtable_bytes {
-                self.seal_active(tree, first);
-            }
-            let active = Arc::clone(&tree.view().active);
-            active.announce_commit(first);
-            targets.push(active);
-        }
-        queue.seq_next += u64::from(request.count);
-    }
-
-    /// Seals a tree's active memtable, if anything was promised to it, and has it flushed.
-    fn seal_active(&self, tree: &Arc<Tree>, first_seq: SeqNo) {
-        if tree.view().active.first_announced().is_some() {
-            tree.change(|view| view.seal(first_seq));
-            self.store.work.push(WorkKind::Flush, tree.id);
+        group.assign_sequence_numbers(&self.state, &mut queue.next_seq);
+        queue.is_syncing = group.sync;
+        drop(queue);
+        for (ticket, error) in group.rejected.drain(..) {
+            self.finish(&ticket, Err(error));
         }
     }
 
-    /// The first two stations.
-    fn write_log(&self, group: &Group) -> Result<()> {
-        let asking = if failpoint::is_on(Failpoint::FollowerSyncForgotten) {
+    /// Appends the group to the WAL, and syncs it if a member requested that.
+    fn write_log(&self, group: &CommitGroup) -> Result<()> {
+        let considered = if failpoint::is_on(Failpoint::FollowerSyncForgotten) {
             1
         } else {
             group.members.len()
         };
-        let sync = group.sync && group.members.iter().take(asking).any(|at| at.request.sync);
-        let logged = sync || !failpoint::is_on(Failpoint::BufferedNotLogged);
+        let sync = group.sync && group.members.iter().take(considered).any(|at| at.request.sync);
+        let is_logged = sync || !failpoint::is_on(Failpoint::BufferedNotLogged);
         let write = || {
-            let records = group.records();
-            if !records.is_empty() && logged {
-                self.store.wal.append(&records)?;
+            let records = group.wal_records();
+            if !records.is_empty() && is_logged {
+                self.state.wal.append(&records)?;
             }
             if sync {
-                let start_ns = self.store.env.monotonic_ns();
-                self.store.wal.sync()?;
-                let us = self.store.env.monotonic_ns().saturating_sub(start_ns) / 1_000;
+                let start_ns = self.state.env.monotonic_ns();
+                self.state.wal.sync()?;
+                let us = self.state.env.monotonic_ns().saturating_sub(start_ns) / 1_000;
                 let average = self.sync_us.load(Ordering::Relaxed);
                 self.sync_us.store(average - average / 8 + us / 8, Ordering::Relaxed);
             }
             Ok(())
         };
-        write().map_err(|error| self.store.fail(error))
+        write().map_err(|error| self.state.fail(error))
     }
 
-    /// Gives the lead, after this group, to the thread that waits first, or promises it to whoever comes
-    /// for the tasks; the caller wakes that writer, or has somebody sent, once the queue is free.
-    fn hand_over(&self, queue: &mut Queue, group: &mut Group) -> Option<Arc<Ticket>> {
-        group.leads = false;
-        queue.lead_syncs = false;
-        if group.sync {
-            queue.sync_writers = group.members.len() + queue.waiting.len();
-        }
-        let Some(first) = queue.waiting.front() else {
-            queue.lead = Lead::Free;
-            return None;
-        };
-        // Tasks cannot lead, so a thread leads for those that wait before it: it needs no waking of
-        // another one, and it may be the one that the other would have to wait for.
-        let mut threads = queue.waiting.iter().filter(|ticket| ticket.can_lead());
-        match if queue.threads > 0 { threads.next() } else { None } {
-            Some(thread) => {
-                // Under the lock of the queue, so that it is not withdrawn.
-                *thread.station.lock() = Station::Leading;
-                Some(Arc::clone(thread))
-            }
-            None => {
-                let first = Arc::clone(first);
-                queue.promise().then_some(first)
-            }
-        }
-    }
-
-    /// Makes every number given so far visible; only while no commit is under way.
+    /// Publishes all assigned sequence numbers. No commit may be in progress.
     ///
     /// # Errors
-    /// The cause, if the memtables may hold a part of a group: only reopening continues then.
+    /// Returns the original error if the memtables may contain an incomplete group. The database must then be reopened.
     pub(crate) fn publish_all(&self) -> Result<SeqNo> {
         let queue = self.queue.lock();
-        if let Some(torn) = &queue.torn {
-            return Err(torn.clone());
+        if let Some(error) = &queue.incomplete_insert {
+            return Err(error.clone());
         }
-        let last = SeqNo(queue.seq_next - 1);
-        self.store.sequence.publish(last);
+        let last = SeqNo(queue.next_seq - 1);
+        self.state.sequence.publish(last);
         Ok(last)
     }
 
-    /// Waits until everything up to `seq` is published: then all inserts up to there have ended.
+    /// Waits until `seq` is published. All insertions up to `seq` have then ended.
     pub(crate) fn wait_published(&self, seq: SeqNo) {
-        let sequence = &self.store.sequence;
+        let sequence = &self.state.sequence;
         if sequence.published() < seq {
-            self.store.env.wait(WaitCause::CommitAhead, &self.changed, None, &mut || {
-                sequence.published() >= seq || self.store.error_state.check_writable().is_err()
+            self.state.env.wait(WaitCause::CommitAhead, &self.changed, None, &mut || {
+                sequence.published() >= seq || self.state.error_state.check_writable().is_err()
             });
         }
     }
 
-    /// The deadline of a call that may wait this long.
-    pub(crate) fn deadline_us(&self, patience: Option<Duration>) -> Option<u64> {
-        let patience = u64::try_from(patience?.as_micros()).unwrap_or(u64::MAX);
-        Some(self.store.env.now_us().saturating_add(patience))
+    /// Converts a maximum waiting time from now to a deadline of the environment's clock.
+    pub(crate) fn deadline_us(&self, wait_max: Option<Duration>) -> Option<u64> {
+        let wait_us = u64::try_from(wait_max?.as_micros()).unwrap_or(u64::MAX);
+        Some(self.state.env.now_us().saturating_add(wait_us))
     }
 }
 
-/// A commit that a task waits for.
+/// A commit that an async task waits for.
 #[derive(Debug)]
-pub(crate) struct Pending {
+pub(crate) struct PendingCommit {
     committer: Arc<Committer>,
     ticket: Arc<Ticket>,
 }
 
-impl Pending {
-    /// What became of it.
-    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "tasks alone need it"))]
+#[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only async tasks use it"))]
+impl PendingCommit {
+    /// Returns the result when the commit has finished.
     pub(crate) fn poll(&self, task: &mut Context<'_>) -> Poll<Result<()>> {
         self.ticket.poll(task.waker()).map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// The error of a task that gives up waiting though the commit could not be withdrawn.
-    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "tasks alone need it"))]
-    pub(crate) fn undecided(&self) -> Error {
-        self.ticket.undecided()
+    /// Returns the error for a task whose deadline has passed and whose commit could not be withdrawn.
+    pub(crate) fn deadline_error(&self) -> Error {
+        self.ticket.deadline_error()
     }
 
-    /// Takes it back, unless a leader has it already.
-    #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "tasks alone need it"))]
+    /// Withdraws the commit, unless a leader has taken it. Returns whether it was withdrawn.
     pub(crate) fn withdraw(&self) -> bool {
         self.committer.withdraw(&self.ticket)
     }

@@ -1,272 +1,82 @@
-//! Commits on their way through the pipeline, and the groups that they go in.
-
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::task::Waker;
+//! Commit groups: the commits that pass the pipeline together.
 
 use bytes::Bytes;
 use lsmx_base::coding::{len_u64, low_u32};
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::{EntryKind, SeqNo};
-use lsmx_base::sync::{Arc, AtomicU64, Mutex, OnceLock, Ordering, Signal};
+use lsmx_base::sync::{Arc, Ordering};
 use lsmx_base::work_counter::{self, WorkKind};
 
-use crate::env::WaitCause;
 use crate::error::{Error, Result};
 use crate::format::batch::{BatchAction, BatchOperations};
 use crate::memtable::Memtable;
 use crate::merge_operator::CHAIN_OPERANDS_MAX;
 use crate::state::DbState;
+use crate::state::work_queue::WorkKind as QueuedWork;
 use crate::tree::Tree;
 use crate::tree::guard_history::GuardState;
 use crate::wal::WalRecord;
-use crate::write::batch::{Guard, WriteBatch};
-use crate::write::write_set::WriteSet;
+use crate::write::batch::Guard;
+use crate::write::queue::GroupMembers;
+use crate::write::ticket::{LongOperandChain, Ticket};
 
-/// Operands that their writer should fold, as many as they are in the memtable by now.
-#[derive(Debug)]
-pub(crate) struct LongChain {
-    pub(crate) tree: Arc<Tree>,
-    pub(crate) memtable: Arc<Memtable>,
-    pub(crate) key: Bytes,
-    /// Number of the newest of them.
-    pub(crate) seq: SeqNo,
-}
-
-/// What a writer hands in.
-#[derive(Debug, Default)]
-pub(crate) struct Request {
-    pub(crate) payload: Vec<u8>,
-    pub(crate) count: u32,
-    pub(crate) trees: Vec<Arc<Tree>>,
-    pub(crate) guards: Vec<Guard>,
-    pub(crate) sync: bool,
-    /// Memtable bytes reserved for it, released when it is decided.
-    pub(crate) reserved_bytes: u64,
-    /// Trees whose active memtable is to be sealed at this point of the order.
-    pub(crate) seal: Vec<Arc<Tree>>,
-}
-
-/// What a database has done by somebody else for tasks that commit: tasks cannot lead.
-pub(crate) trait Attendant: std::fmt::Debug + Send + Sync {
-    /// Has some thread call [`Committer::attend`](crate::write::commit::Committer::attend) until it answers
-    /// false. Where no thread can be had, this does.
-    fn lead(&self);
-    /// Has some thread fold what [`Committer::chains`](crate::write::commit::Committer::chains) gives until
-    /// there is no more.
-    fn fold(&self);
-}
-
-/// Who waits for a commit, if anybody does.
-#[derive(Debug)]
-pub(crate) enum Owner {
-    /// A thread, by this signal. It can lead.
-    Thread(Signal),
-    /// A task. Whoever leads in its place is sent by the attendant.
-    Task { waker: Mutex<Option<Waker>>, attendant: Arc<dyn Attendant> },
-}
-
-impl Owner {
-    /// Has a leader sent for a task. No lock is held.
-    pub(crate) fn send(&self) {
-        if let Owner::Task { attendant, .. } = self {
-            attendant.lead();
-        }
-    }
-}
-
-impl Request {
-    /// A batch to commit.
-    pub(crate) fn of(batch: WriteBatch, sync: bool, reserved_bytes: u64) -> Request {
-        let WriteBatch { payload, count, trees, guards, .. } = batch;
-        Request { payload, count, trees, guards, sync, reserved_bytes, seal: Vec::new() }
-    }
-}
-
-/// Where a commit stands.
-#[derive(Debug)]
-pub(crate) enum Station {
-    Waiting,
-    /// First in the queue, and to lead the next group.
-    Leading,
-    /// Published, or failed.
-    Decided(Result<()>),
-}
-
-#[derive(Debug)]
-pub(crate) struct Ticket {
-    pub(crate) request: Request,
-    /// First number; 0 until it is given.
-    pub(crate) first_seq: AtomicU64,
-    pub(crate) station: Mutex<Station>,
-    /// Chains of operands that it made too long.
-    pub(crate) long: Mutex<Vec<LongChain>>,
-    /// Keys and ranges that it writes. Set by the first guard of a later commit that needs it.
-    write_set: OnceLock<Box<WriteSet>>,
-    /// Told when the station has changed.
-    pub(crate) owner: Owner,
-}
-
-impl Ticket {
-    pub(crate) fn new(request: Request, owner: Owner) -> Arc<Ticket> {
-        Arc::new(Ticket {
-            request,
-            first_seq: AtomicU64::new(0),
-            station: Mutex::new(Station::Waiting),
-            long: Mutex::default(),
-            write_set: OnceLock::new(),
-            owner,
-        })
-    }
-
-    pub(crate) fn first_seq(&self) -> u64 {
-        self.first_seq.load(Ordering::Acquire)
-    }
-
-    /// Last number; one less than the first for a request without operations.
-    pub(crate) fn last_seq(&self) -> SeqNo {
-        SeqNo(self.first_seq() + u64::from(self.request.count) - 1)
-    }
-
-    pub(crate) fn is_waiting(&self) -> bool {
-        matches!(*self.station.lock(), Station::Waiting)
-    }
-
-    pub(crate) fn go_to(&self, station: Station) {
-        *self.station.lock() = station;
-        if failpoint::is_on(Failpoint::WakeUpLost) {
-            return;
-        }
-        match &self.owner {
-            Owner::Thread(changed) => changed.notify(),
-            Owner::Task { waker, .. } => {
-                let waker = waker.lock().take();
-                if let Some(waker) = waker {
-                    // A runtime's waker that panics must not keep the other members of the group from theirs.
-                    let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
-                }
-            }
-        }
-    }
-
-    /// Whether its owner is a thread, which can lead.
-    pub(crate) fn can_lead(&self) -> bool {
-        matches!(self.owner, Owner::Thread(_))
-    }
-
-    /// Whether its owner is to lead now. Who has asked leads.
-    pub(crate) fn take_lead(&self) -> bool {
-        let mut station = self.station.lock();
-        let leads = matches!(*station, Station::Leading);
-        if leads {
-            *station = Station::Waiting;
-        }
-        leads
-    }
-
-    /// What became of it; if that is not decided, the task is woken when it is.
-    pub(crate) fn poll(&self, task: &Waker) -> Option<Result<()>> {
-        if let Owner::Task { waker, .. } = &self.owner {
-            // Put in place first: who decides after this finds it, and of who decided before the
-            // station tells.
-            let before = waker.lock().replace(task.clone());
-            drop(before);
-        }
-        self.decided()
-    }
-
-    /// The error of a caller that waits no longer for a request which a leader has taken.
-    pub(crate) fn undecided(&self) -> Error {
-        let cause = WaitCause::CommitAhead.as_str();
-        match self.request.count {
-            // A sync, or a seal: the caller loses nothing if it happens later.
-            0 => Error::Deadline { cause },
-            _ => Error::Undecided { cause },
-        }
-    }
-
-    /// What became of it, once that is decided.
-    pub(crate) fn decided(&self) -> Option<Result<()>> {
-        match &*self.station.lock() {
-            Station::Decided(result) => Some(result.clone()),
-            Station::Waiting | Station::Leading => None,
-        }
-    }
-
-    /// Returns whether the commit writes or deletes the key of a guard. Builds the write set on the first
-    /// call; then a call costs one hash probe. Adds the work to `checks`.
-    pub(crate) fn writes(&self, guard: &Guard, checks: &mut u64) -> bool {
-        let Request { payload, count, .. } = &self.request;
-        let mut build = || {
-            *checks += u64::from(*count);
-            work_counter::add(WorkKind::LeaderVisits, *count as usize);
-            Box::new(WriteSet::new(payload, *count))
-        };
-        if failpoint::is_on(Failpoint::GuardScansCommit) {
-            return build().writes(payload, guard);
-        }
-        let write_set = self.write_set.get_or_init(build);
-        *checks += 1;
-        work_counter::add(WorkKind::LeaderVisits, 1);
-        write_set.writes(payload, guard)
-    }
-}
-
-/// How far a group is.
+/// Progress of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Stage {
-    /// Not in the log, or not known to be there wholly.
+pub(super) enum GroupStage {
+    /// The group may be missing or incomplete in the WAL.
     #[default]
     Logging,
-    /// In the log, and perhaps partly in the memtables.
+    /// The WAL contains the group. The memtables may contain a part of it.
     Inserting,
-    /// Published or failed; its members are being notified.
-    Decided,
+    /// Published or failed. Some members may not have been notified.
+    Finished,
 }
 
-/// Commits that go through the stations together.
+/// Commits that pass the pipeline together.
 #[derive(Debug)]
-pub(crate) struct Group {
-    pub(crate) members: Vec<Arc<Ticket>>,
-    /// The memtables they write to, one for each tree of each request, in that order.
-    pub(crate) targets: Vec<Arc<Memtable>>,
-    /// Members that were set aside, with the reasons; they have not been notified.
-    pub(crate) refused: Vec<(Arc<Ticket>, Error)>,
-    pub(crate) payload_bytes: usize,
-    pub(crate) sync: bool,
-    pub(crate) stage: Stage,
-    /// Whether its leader has the lead of the queue.
-    pub(crate) leads: bool,
-    /// What its members are told at [`Stage::Decided`].
-    pub(crate) decision: Result<()>,
+pub(super) struct CommitGroup {
+    pub(super) members: Vec<Arc<Ticket>>,
+    /// Target memtables: one for each tree of each request, in the order of members and trees.
+    targets: Vec<Arc<Memtable>>,
+    /// Rejected members with their errors, not notified yet.
+    pub(super) rejected: Vec<(Arc<Ticket>, Error)>,
+    pub(super) payload_bytes: usize,
+    pub(super) sync: bool,
+    pub(super) stage: GroupStage,
+    /// Whether the group's leader still leads the queue.
+    pub(super) has_lead: bool,
+    /// Result for all members at [`GroupStage::Finished`].
+    pub(super) result: Result<()>,
 }
 
-impl Default for Group {
-    fn default() -> Group {
-        Group {
+impl Default for CommitGroup {
+    fn default() -> CommitGroup {
+        CommitGroup {
             members: Vec::new(),
             targets: Vec::new(),
-            refused: Vec::new(),
+            rejected: Vec::new(),
             payload_bytes: 0,
             sync: false,
-            stage: Stage::default(),
-            leads: false,
-            decision: Ok(()),
+            stage: GroupStage::default(),
+            has_lead: false,
+            result: Ok(()),
         }
     }
 }
 
-impl Group {
-    pub(crate) fn last_seq(&self) -> SeqNo {
+impl CommitGroup {
+    pub(super) fn last_seq(&self) -> SeqNo {
         self.members.last().map_or(SeqNo::ZERO, |member| member.last_seq())
     }
 
-    pub(crate) fn clear(&mut self) {
+    /// Removes all members and keeps the capacity.
+    pub(super) fn clear(&mut self) {
         self.members.clear();
         self.targets.clear();
-        (self.payload_bytes, self.sync, self.decision) = (0, false, Ok(()));
+        (self.payload_bytes, self.sync, self.result) = (0, false, Ok(()));
     }
 
-    pub(crate) fn records(&self) -> Vec<WalRecord<'_>> {
+    pub(super) fn wal_records(&self) -> Vec<WalRecord<'_>> {
         let with_operations = self.members.iter().filter(|member| member.request.count > 0);
         let records = with_operations.map(|member| WalRecord {
             first_seq: SeqNo(member.first_seq()),
@@ -276,63 +86,150 @@ impl Group {
         records.collect()
     }
 
-    /// Puts the operations of all members into the memtables; returns the bytes these grew by.
-    pub(crate) fn insert(&self, store: &DbState) -> u64 {
-        let (mut target, mut grown) = (0, 0);
-        for member in &self.members {
-            let request = &member.request;
-            let targets = &self.targets[target..target + request.trees.len()];
-            target += request.trees.len();
-            grown += insert(store, member, targets);
+    /// Moves members that must not be written to `rejected`. Returns the number of visited operations and write sets.
+    ///
+    /// `in_flight` are the members of the groups that are not published yet.
+    pub(super) fn reject_members(&mut self, state: &DbState, in_flight: &[GroupMembers]) -> u64 {
+        let (mut checks, mut kept) = (0, 0);
+        for index in 0..self.members.len() {
+            let (earlier, ticket) = (&self.members[..kept], &self.members[index]);
+            match check_member(state, ticket, in_flight, earlier, &mut checks) {
+                Ok(()) => {
+                    self.payload_bytes += ticket.request.payload.len();
+                    self.sync |= ticket.request.sync;
+                    self.members.swap(kept, index);
+                    kept += 1;
+                }
+                Err(error) => self.rejected.push((Arc::clone(ticket), error)),
+            }
         }
-        grown
+        self.members.truncate(kept);
+        checks
+    }
+
+    /// Assigns sequence numbers from `next_seq` on and target memtables to all members. Seals full memtables first.
+    pub(super) fn assign_sequence_numbers(&mut self, state: &DbState, next_seq: &mut u64) {
+        for ticket in &self.members {
+            let request = &ticket.request;
+            let first = SeqNo(*next_seq);
+            ticket.first_seq.store(first.0, Ordering::Release);
+            for tree in &request.seal {
+                seal_active(state, tree, first);
+            }
+            for tree in &request.trees {
+                if tree.view().active.bytes() >= tree.settings().options.memtable_bytes {
+                    seal_active(state, tree, first);
+                }
+                let active = Arc::clone(&tree.view().active);
+                active.announce_commit(first);
+                self.targets.push(active);
+            }
+            *next_seq += u64::from(request.count);
+        }
+    }
+
+    /// Inserts the operations of all members into the memtables. Returns the number of added bytes.
+    pub(super) fn insert(&self, state: &DbState) -> u64 {
+        let (mut first_target, mut added_bytes) = (0, 0);
+        for member in &self.members {
+            let tree_count = member.request.trees.len();
+            let targets = &self.targets[first_target..first_target + tree_count];
+            first_target += tree_count;
+            added_bytes += insert_commit(state, member, targets);
+        }
+        added_bytes
     }
 }
 
-/// Checks a guard against published writes: memtables first, then the history of flushed writes.
-pub(crate) fn check_published(store: &DbState, guard: &Guard) -> GuardState {
+/// Seals the active memtable of a tree and schedules its flush, unless no commit was announced to it.
+fn seal_active(state: &DbState, tree: &Arc<Tree>, first_seq: SeqNo) {
+    if tree.view().active.first_announced().is_some() {
+        tree.change(|view| view.seal(first_seq));
+        state.work.push(QueuedWork::Flush, tree.id);
+    }
+}
+
+/// Checks whether a commit may be written. `earlier` are the commits before it in its own group.
+fn check_member(
+    state: &DbState,
+    ticket: &Ticket,
+    in_flight: &[GroupMembers],
+    earlier: &[Arc<Ticket>],
+    checks: &mut u64,
+) -> Result<()> {
+    state.error_state.check_writable()?;
+    if state.is_closing() {
+        // `close` waits only for writes that were admitted before it set this flag.
+        return Err(Error::Closed);
+    }
+    let request = &ticket.request;
+    for tree in &request.trees {
+        tree.check_takes_writes()?;
+    }
+    for guard in &request.guards {
+        guard.tree.check_takes_writes()?;
+        let mut unpublished = in_flight.iter().flat_map(|members| members.iter()).chain(earlier);
+        let (keyspace, key, read) = (&guard.tree.name, &guard.key, guard.read.0);
+        match check_published(state, guard) {
+            GuardState::Holds if !unpublished.any(|other| other.writes_key_of(guard, checks)) => {}
+            GuardState::Unknown => {
+                let (keyspace, key) = (keyspace.clone(), key.to_vec());
+                return Err(Error::GuardUnknown { keyspace, key, read });
+            }
+            GuardState::Holds | GuardState::Refused => {
+                let (keyspace, key) = (keyspace.clone(), key.to_vec());
+                return Err(Error::GuardRefused { keyspace, key, read });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks a guard against published writes: the memtables first, then the history of flushed writes.
+fn check_published(state: &DbState, guard: &Guard) -> GuardState {
     // A flush appends to the history before its memtable leaves the view, so the view is loaded first.
     let view = guard.tree.view();
     let oldest = view.sealed.last().unwrap_or(&view.active).first_seq();
-    let newer = |memtable: &Arc<Memtable>| {
+    let has_newer_write = |memtable: &Arc<Memtable>| {
         work_counter::add(WorkKind::LeaderVisits, 1);
         let written = memtable.get(&guard.key, SeqNo::MAX).map(|(seq, ..)| seq);
         written
             .max(memtable.newest_covering(&guard.key, SeqNo::MAX))
             .is_some_and(|seq| seq > guard.read)
     };
-    if view.memtables().any(newer) {
+    if view.memtables().any(has_newer_write) {
         return GuardState::Refused;
     }
     if oldest.0 <= guard.read.0.saturating_add(1) {
         return GuardState::Holds;
     }
     let key = (&guard.key[..], guard.key_hash);
-    store.guard_history.check(guard.tree.id, key, guard.read, oldest)
+    state.guard_history.check(guard.tree.id, key, guard.read, oldest)
 }
 
-/// Puts the operations of a commit into the memtables of its trees; returns the bytes they grew by.
-/// The ticket learns of the chains of operands that have become long.
-fn insert(store: &DbState, ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
+/// Inserts the operations of a commit into the memtables of its trees. Returns the number of added bytes.
+///
+/// Operand chains that reach the limit are added to the ticket.
+fn insert_commit(state: &DbState, ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
     let request = &ticket.request;
     let payload = &request.payload;
-    let (mut last, mut grown) = (0, 0);
+    let (mut last, mut added_bytes) = (0, 0);
     // The payload was encoded by this process, so every operation decodes.
     let operations = BatchOperations::new(payload).flatten();
     for (seq, operation) in (ticket.first_seq()..).zip(operations) {
         work_counter::add(WorkKind::LeaderVisits, 1);
-        // Neighbouring operations mostly go to the same tree.
+        // Consecutive operations usually write to the same tree.
         if request.trees[last].id != operation.keyspace {
             last = request
                 .trees
                 .iter()
                 .position(|tree| tree.id == operation.keyspace)
-                .expect("a batch lists every tree it writes");
+                .expect("a batch lists every tree that it writes");
         }
         let key = &payload[operation.key];
         let (tree, memtable, seq) = (&request.trees[last], &memtables[last], SeqNo(seq));
         let counters = &tree.counters;
-        grown += match operation.action {
+        added_bytes += match operation.action {
             BatchAction::Entry { kind, value } => {
                 let value = &payload[value];
                 let bytes = len_u64(key.len() + value.len());
@@ -341,17 +238,18 @@ fn insert(store: &DbState, ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 
                     counters.put_bytes.add(bytes);
                 }
                 if kind == EntryKind::Merge {
-                    let below = operands_below(tree, seq);
+                    let below = assumed_operands_below(tree, seq);
                     let (bytes, is_long) = memtable.insert_operand(key, seq, value, below);
                     if is_long {
                         let (tree, memtable) = (Arc::clone(tree), Arc::clone(memtable));
                         let key = Bytes::copy_from_slice(key);
-                        ticket.long.lock().push(LongChain { tree, memtable, key, seq });
+                        let chain = LongOperandChain { tree, memtable, key, seq };
+                        ticket.long_chains.lock().push(chain);
                     }
                     bytes
                 } else {
                     if kind == EntryKind::Delete {
-                        note_tombstone(store, tree, memtable);
+                        record_tombstone(state, tree, memtable);
                     }
                     memtable.insert(key, seq, kind, value)
                 }
@@ -359,7 +257,7 @@ fn insert(store: &DbState, ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 
             BatchAction::DeleteRange { end } => {
                 let end = end.map(|end| &payload[end]);
                 counters.ingested_bytes.add(len_u64(key.len() + end.map_or(0, <[u8]>::len)));
-                note_tombstone(store, tree, memtable);
+                record_tombstone(state, tree, memtable);
                 memtable.insert_range_tombstone(key, end, seq)
             }
         };
@@ -367,25 +265,25 @@ fn insert(store: &DbState, ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 
             break;
         }
     }
-    grown
+    added_bytes
 }
 
-/// Notes when a memtable got its first tombstone, and when that has to leave it.
-fn note_tombstone(store: &DbState, tree: &Tree, memtable: &Memtable) {
-    if memtable.record_tombstone(|| store.env.database_us()) {
-        store.work.schedule_check(tree.tombstone_written(store.env.database_us()));
+/// Records the first tombstone of a memtable, and schedules the flush that its maximum age requires.
+fn record_tombstone(state: &DbState, tree: &Tree, memtable: &Memtable) {
+    if memtable.record_tombstone(|| state.env.database_us()) {
+        state.work.schedule_check(tree.tombstone_written(state.env.database_us()));
     }
 }
 
-/// How many operands of its key the first one in a memtable is to count as lying below it.
+/// Returns the assumed number of operands below the first operand of a key in a memtable.
 ///
-/// Nobody knows without reading. Where jobs fold operands partially it does not matter, there are as
-/// many as runs. Elsewhere, were it 0, a key that gets a few operands in each memtable would gather
-/// them without end in the tables above its base. Drawn evenly up to the bound, each operand has the
-/// same chance of being the one that makes its writer fold: one in [`CHAIN_OPERANDS_MAX`], so a
-/// chain of *n* times as many has a probability below e^-n. The draw follows from the number, so that
-/// equal seeds give equal files.
-fn operands_below(tree: &Tree, seq: SeqNo) -> u32 {
+/// The real number is unknown without a read. It is irrelevant if compactions merge operands partially. Otherwise a
+/// constant 0 would let a key with few operands per memtable accumulate operands in the tables without bound.
+///
+/// The number is uniform in `0..CHAIN_OPERANDS_MAX`, so each operand reaches the limit with probability
+/// 1 / [`CHAIN_OPERANDS_MAX`]. A chain of n times that length has a probability below e^-n. The number is derived from
+/// the sequence number, so that equal seeds produce equal files.
+fn assumed_operands_below(tree: &Tree, seq: SeqNo) -> u32 {
     if !tree.merging.keeps_operands() {
         return 0;
     }

@@ -1,8 +1,10 @@
-//! The write path: batches, the commit pipeline, and what slows writers down.
+//! The write path: batches, the commit pipeline, and the limits on the write rate.
 
 pub(crate) mod backpressure;
 pub mod batch;
 pub(crate) mod commit;
-pub(crate) mod group;
+mod group;
+mod queue;
 pub(crate) mod throttle;
+pub(crate) mod ticket;
 mod write_set;

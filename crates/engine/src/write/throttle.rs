@@ -1,10 +1,9 @@
-//! Backpressure: writes slow down smoothly by debt, and stop only where they must.
+//! The write throttle: delays writes smoothly as compaction debt grows.
 //!
-//! The admitted rate of a tree is the measured drain of its compactions × headroom ÷ pending bytes
-//! of its policy's [`Debt`](lsmx_compaction::Debt), in bytes of memtables (`backpressure.rs`). A batch goes at the slowest rate among its
-//! keyspaces, by one token bucket per database, with rare short pauses. Where a policy's hard stop
-//! is reached, or memtables wait for their flush, the write waits with a named cause
-//! (`db/admission.rs`).
+//! The admitted rate of a tree is drain rate × headroom ÷ pending bytes of its policy's
+//! [`Debt`](lsmx_compaction::Debt), in memtable bytes per second (see `backpressure.rs`). A batch is limited by the lowest
+//! rate among its trees. One token bucket per database turns the rate into short pauses. If the policy stops writes or
+//! too many memtables wait for their flush, the write stalls (see `db/admission`).
 
 use lsmx_base::sync::{Arc, AtomicU64, Ordering};
 use lsmx_compaction::Debt;
@@ -16,56 +15,57 @@ use crate::state::DbState;
 use crate::tree::Tree;
 use crate::tree::counters::add;
 
-/// What compactions are taken to drain before the first was measured, in bytes per second.
-const DRAIN_START: u64 = 64 << 20;
-/// Slowest admitted rate in bytes per second: past it the hard stop is the better answer.
+/// Initial drain rate, before the first measured compaction, in bytes per second.
+const INITIAL_DRAIN_RATE: u64 = 64 << 20;
+/// Minimum admitted rate, in bytes per second. Below it, stopping writes is better.
 const RATE_MIN: u64 = 256 << 10;
-/// Pauses shorter than this are saved up.
+/// Minimum pause, in microseconds. Shorter pauses accumulate.
 const PAUSE_US_MIN: u64 = 1_000;
-/// Longest single pause.
+/// Maximum pause, in microseconds.
 const PAUSE_US_MAX: u64 = 10_000;
 
-/// The token bucket of one database and the measured drain of its compactions.
+/// Token bucket of one database, and the measured drain rate of its compactions.
 #[derive(Debug)]
 pub(crate) struct Throttle {
     control: WriteControl,
-    /// When the bucket is empty again, as the environment's clock counts.
+    /// Time of the environment's clock at which the admitted bytes are paid off.
     free_at_us: AtomicU64,
-    /// Bytes per second that compactions write, averaged.
-    drain: AtomicU64,
+    /// Moving average of the bytes that compactions write per second.
+    drain_rate: AtomicU64,
 }
 
 impl Throttle {
-    /// A throttle that knows nothing yet.
+    /// Creates a throttle with the initial drain rate.
     pub(crate) fn new(control: WriteControl) -> Throttle {
-        let drain = AtomicU64::new(DRAIN_START);
-        Throttle { control, free_at_us: AtomicU64::new(0), drain }
+        let drain_rate = AtomicU64::new(INITIAL_DRAIN_RATE);
+        Throttle { control, free_at_us: AtomicU64::new(0), drain_rate }
     }
 
-    /// Takes a finished compaction into the measured drain: a moving average over about eight.
-    pub(crate) fn drained(&self, bytes: u64, us: u64) {
+    /// Adds a finished compaction to the drain rate, with a weight of one eighth.
+    pub(crate) fn record_compaction(&self, bytes: u64, us: u64) {
         if bytes == 0 {
             return;
         }
         let rate = bytes.saturating_mul(1_000_000) / us.max(1);
-        let before = self.drain.load(Ordering::Relaxed);
-        self.drain.store(before - before / 8 + rate / 8, Ordering::Relaxed);
+        let before = self.drain_rate.load(Ordering::Relaxed);
+        self.drain_rate.store(before - before / 8 + rate / 8, Ordering::Relaxed);
     }
 
-    /// The rate that writes to a tree with this debt are admitted at; 0: no limit.
-    pub(crate) fn rate(&self, debt: Debt) -> u64 {
+    /// Returns the admitted rate for writes to a tree with this debt, in bytes per second; 0 means no limit.
+    pub(crate) fn admitted_rate(&self, debt: Debt) -> u64 {
         if self.control == WriteControl::Stop || debt.pending_bytes == 0 {
             return 0;
         }
-        let drain = u128::from(self.drain.load(Ordering::Relaxed));
+        let drain = u128::from(self.drain_rate.load(Ordering::Relaxed));
         let rate = drain * u128::from(debt.headroom_bytes) / u128::from(debt.pending_bytes);
         u64::try_from(rate).unwrap_or(u64::MAX).max(RATE_MIN)
     }
 
-    /// How long a write that adds `bytes` to the memtables of these trees has to pause.
+    /// Returns the pause for a write of `bytes` to the memtables of these trees, in microseconds.
     ///
     /// # Errors
-    /// [`Error::WouldWait`] if it would have to wait and must not, [`Error::Deadline`].
+    /// [`Error::WouldWait`] if a pause is needed and `no_slowdown` is set. [`Error::Deadline`] if it ends after the
+    /// deadline.
     pub(crate) fn pause_us(
         &self,
         store: &DbState,
@@ -79,8 +79,8 @@ impl Throttle {
         };
         let now = store.env.now_us();
         let cost = bytes.saturating_mul(1_000_000) / rate;
-        // The debt of the bucket is bounded by one pause: what is past it is forgiven, or a burst
-        // of large batches would slow small ones down long after. The hard stop is behind it.
+        // One write adds at most the maximum pause. Otherwise a burst of large batches would delay later small ones for
+        // long. The stop limit still bounds the memtables.
         let slot = |free_at: u64| {
             free_at.max(now).saturating_add(cost).min(now.saturating_add(PAUSE_US_MAX))
         };

@@ -8,16 +8,15 @@ use crate::format::batch::{BatchAction, BatchOperations};
 use crate::tree::key_hashes::{KeyHashes, key_hash};
 use crate::write::batch::Guard;
 
-/// Write set of one commit. Building it takes n log n time for n range deletes, and linear time for
-/// other operations.
+/// Write set of one commit. Building it takes O(n log n) time for n range deletes, and linear time for other operations.
 #[derive(Debug)]
-pub(crate) struct WriteSet {
+pub(super) struct WriteSet {
     keys: KeyHashes,
-    /// Disjoint deleted ranges, by keyspace and start.
+    /// Disjoint ranges, sorted by keyspace and start.
     ranges: Vec<DeletedRange>,
 }
 
-/// A range of keys. Both bounds are places in the commit's payload.
+/// A range of keys. Both bounds are byte ranges of the commit's payload.
 #[derive(Debug)]
 struct DeletedRange {
     keyspace: u32,
@@ -28,8 +27,8 @@ struct DeletedRange {
 
 impl WriteSet {
     /// Builds the set from a payload of `count` operations that this process encoded.
-    pub(crate) fn new(payload: &[u8], count: u32) -> WriteSet {
-        // The order within the commit does not matter: a guard never names a number inside of it.
+    pub(super) fn new(payload: &[u8], count: u32) -> WriteSet {
+        // A guard never has a sequence number inside of a commit, so the order of its operations is irrelevant.
         let mut keys = KeyHashes::with_capacity(count as usize, SeqNo::ZERO);
         let mut ranges = Vec::new();
         for operation in BatchOperations::new(payload).flatten() {
@@ -43,37 +42,37 @@ impl WriteSet {
                 }
             }
         }
-        ranges.sort_unstable_by(|a, b| {
-            let place = |range: &DeletedRange| (range.keyspace, &payload[range.start.clone()]);
-            place(a).cmp(&place(b))
-        });
-        ranges.dedup_by(|next, last| last.join(next, payload));
+        ranges.sort_unstable_by(|a, b| a.sort_key(payload).cmp(&b.sort_key(payload)));
+        ranges.dedup_by(|next, last| last.extend(next, payload));
         WriteSet { keys, ranges }
     }
 
     /// Returns whether an operation writes or deletes the key of the guard.
-    pub(crate) fn writes(&self, payload: &[u8], guard: &Guard) -> bool {
+    pub(super) fn writes_key_of(&self, payload: &[u8], guard: &Guard) -> bool {
         if self.keys.newest(guard.key_hash).is_some() {
             return true;
         }
         let key = (guard.tree.id, &guard.key[..]);
-        let after = self
-            .ranges
-            .partition_point(|range| (range.keyspace, &payload[range.start.clone()]) <= key);
+        let after = self.ranges.partition_point(|range| range.sort_key(payload) <= key);
         after.checked_sub(1).is_some_and(|last| {
             let DeletedRange { keyspace, end, .. } = &self.ranges[last];
-            let reaches = |end: &Range<usize>| guard.key < payload[end.clone()];
-            *keyspace == guard.tree.id && end.as_ref().is_none_or(reaches)
+            let is_before = |end: &Range<usize>| guard.key < payload[end.clone()];
+            *keyspace == guard.tree.id && end.as_ref().is_none_or(is_before)
         })
     }
 }
 
 impl DeletedRange {
-    /// Extends this range by one that starts at or behind its start, unless there is a gap between them.
-    fn join(&mut self, next: &DeletedRange, payload: &[u8]) -> bool {
-        let bytes = |place: &Range<usize>| &payload[place.clone()];
-        let meets = |end: &Range<usize>| bytes(&next.start) <= bytes(end);
-        if self.keyspace != next.keyspace || !self.end.as_ref().is_none_or(meets) {
+    fn sort_key<'a>(&self, payload: &'a [u8]) -> (u32, &'a [u8]) {
+        (self.keyspace, &payload[self.start.clone()])
+    }
+
+    /// Extends this range by one that does not start before it, unless there is a gap between them. Returns whether the
+    /// range was extended.
+    fn extend(&mut self, next: &DeletedRange, payload: &[u8]) -> bool {
+        let bytes = |range: &Range<usize>| &payload[range.clone()];
+        let touches = |end: &Range<usize>| bytes(&next.start) <= bytes(end);
+        if self.keyspace != next.keyspace || !self.end.as_ref().is_none_or(touches) {
             return false;
         }
         self.end = match (self.end.take(), &next.end) {

@@ -35,10 +35,10 @@ pub(crate) fn batches_in_flight(seed: u64) -> Outcome {
             let keyspace = db.default_keyspace();
             for _ in 0..2 {
                 let mut batch = WriteBatch::new();
-                while batch.bytes() < BATCH_BYTES {
+                while batch.encoded_bytes() < BATCH_BYTES {
                     batch.put(
                         &keyspace,
-                        [writer, batch.bytes()].map(u64::to_be_bytes).concat(),
+                        [writer, batch.encoded_bytes()].map(u64::to_be_bytes).concat(),
                         [7; VALUE_BYTES],
                     );
                 }

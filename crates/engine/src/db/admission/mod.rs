@@ -131,12 +131,12 @@ impl DbInner {
                     let progress = &self.state.progress;
                     let committer = &self.committer;
                     // The memory may be reserved by tasks that no thread leads for.
-                    let promised = || cause == WaitCause::MemoryFull && committer.is_promised();
+                    let promised = || cause == WaitCause::MemoryFull && committer.is_lead_offered();
                     let can_continue = &mut || admission.can_continue() || promised();
                     if !env.wait(cause, progress, admission.deadline_us, can_continue) {
                         return Err(admission.deadline_error());
                     }
-                    committer.lead_if_promised();
+                    committer.lead_if_offered();
                 }
             }
         }

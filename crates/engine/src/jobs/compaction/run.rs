@@ -180,7 +180,7 @@ fn update_metrics(
             add(&counters.compaction_read_bytes, stats.read_bytes);
             add(&counters.compaction_written_bytes, written_bytes);
             add(&counters.compaction_us, elapsed_us);
-            throttle.drained(written_bytes, elapsed_us);
+            throttle.record_compaction(written_bytes, elapsed_us);
             counters.flowed(level, |flow| {
                 flow.jobs += 1;
                 flow.came_bytes += picked.incoming_bytes();
