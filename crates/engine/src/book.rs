@@ -13,11 +13,14 @@ macro_rules! samples {
 
 samples! {
     Readme = "README.md",
+    Embed = "docs/guide/embed.md",
     Keyspaces = "docs/guide/keyspaces.md",
     Durability = "docs/guide/durability.md",
     Sizing = "docs/guide/sizing.md",
     Compaction = "docs/guide/compaction.md",
     MergeOperators = "docs/guide/merge-operators.md",
+    ValueLog = "docs/guide/value-log.md",
+    Backup = "docs/guide/backup.md",
     Traces = "docs/guide/traces.md",
     OperandStore = "docs/design/operand-store.md",
 }

@@ -103,6 +103,76 @@ fn book_code_blocks_name_their_language_and_rust_is_compiled() {
     }
 }
 
+/// Returns the text of all files with this extension below a directory of the repository.
+fn text_of(dir: &str, extension: &str) -> String {
+    let mut found = Vec::new();
+    files(&root().join(dir), extension, &mut found);
+    found.sort_unstable();
+    found.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect()
+}
+
+/// Returns the name at the start of `text`.
+fn name(text: &str) -> &str {
+    let end = text.find(|char: char| !char.is_ascii_alphanumeric() && char != '_');
+    &text[..end.unwrap_or(text.len())]
+}
+
+/// Checks that a page has each name in backquotes.
+fn assert_page_has(page: &str, names: &[String]) {
+    let text = std::fs::read_to_string(root().join(page)).unwrap();
+    assert!(names.len() > 10, "{names:?}");
+    let missing: Vec<_> =
+        names.iter().filter(|name| !text.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "{page} lacks {missing:?}");
+}
+
+#[test]
+fn options_page_lists_every_option() {
+    let source = text_of("crates/engine/src/options", "rs");
+    let builders = source.split("    pub fn ").skip(1).filter(|rest| {
+        let signature = rest.split('{').next().unwrap();
+        signature.contains("mut self")
+    });
+    let fields = ["write.rs", "value_separation.rs"].map(|file| format!("options/{file}"));
+    let fields = fields
+        .map(|file| std::fs::read_to_string(root().join("crates/engine/src").join(file)).unwrap());
+    let fields = fields.iter().flat_map(|text| text.split("    pub ").skip(1));
+    let fields = fields.filter(|rest| rest[name(rest).len()..].starts_with(": "));
+    let names: Vec<_> = builders.chain(fields).map(|rest| name(rest).to_owned()).collect();
+    assert_page_has("docs/reference/options.md", &names);
+}
+
+#[test]
+fn metrics_page_lists_every_field() {
+    let source = text_of("crates/engine/src/metrics", "rs");
+    let fields = source.split("    pub ").skip(1);
+    let fields = fields.filter(|rest| rest[name(rest).len()..].starts_with(": "));
+    let names: Vec<_> = fields.map(|rest| name(rest).to_owned()).collect();
+    let text = std::fs::read_to_string(root().join("docs/reference/metrics.md")).unwrap();
+    assert!(names.len() > 100, "{names:?}");
+    // A field of a field is listed as `outer.field`.
+    let is_listed =
+        |name: &String| text.contains(&format!("`{name}`")) || text.contains(&format!(".{name}`"));
+    let missing: Vec<_> = names.iter().filter(|name| !is_listed(name)).collect();
+    assert!(missing.is_empty(), "metrics.md lacks {missing:?}");
+}
+
+#[test]
+fn command_pages_list_every_flag() {
+    let pages = text_of("docs/reference/commands", "md");
+    let source = text_of("crates/cli/src/args", "rs");
+    let mut flags = 0;
+    for rest in source.split("#[arg(long").skip(1) {
+        let after = rest.split_once(")]\n").unwrap().1.trim_start();
+        let field = after.strip_prefix("pub(crate) ").unwrap_or(after);
+        let flag = format!("--{}", name(field).replace('_', "-"));
+        let is_listed = |end: &str| pages.contains(&format!("`{flag}{end}"));
+        assert!(is_listed("`") || is_listed(" "), "no page lists {flag}");
+        flags += 1;
+    }
+    assert!(flags > 80, "{flags}");
+}
+
 #[test]
 fn code_languages_are_those_of_opening_fences() {
     let text = "a\n```rust,no_run\nx\n```\n  ```\nx\n  ```\n";
