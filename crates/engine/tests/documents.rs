@@ -20,14 +20,26 @@ fn files(dir: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns the links and the paths in backquotes that name no file or directory.
+/// Returns whether a page has a heading with this anchor.
+fn has_heading(page: &Path, anchor: &str) -> bool {
+    let text = std::fs::read_to_string(page).unwrap();
+    let mut headings = text.lines().filter(|line| line.starts_with('#'));
+    headings.any(|line| {
+        let title = line.trim_start_matches('#').trim().to_lowercase();
+        let chars = title.chars().filter(|&char| char.is_alphanumeric() || " -_".contains(char));
+        chars.map(|char| if char == ' ' { '-' } else { char }).eq(anchor.chars())
+    })
+}
+
+/// Returns the links and the paths in backquotes that name no file, directory or heading.
 fn missing(document: &Path, text: &str, sources_of_crates: &[PathBuf]) -> Vec<String> {
     let folder = document.parent().unwrap();
     let links = text.split("](").skip(1).filter_map(|rest| {
         let link = rest.split(')').next().unwrap();
         let path = link.split('#').next().unwrap();
-        let is_file = !path.is_empty() && !path.contains("://") && !path.contains("::");
-        is_file.then(|| (link, folder.join(path)))
+        let is_file = !link.is_empty() && !path.contains("://") && !path.contains("::");
+        let file = if path.is_empty() { document.to_owned() } else { folder.join(path) };
+        is_file.then_some((link, file))
     });
     let paths = text.split('`').skip(1).step_by(2).filter_map(|code| {
         let top = ["docs/", "crates/", "scripts/", "fuzz/", "tests/outside/"];
@@ -35,7 +47,10 @@ fn missing(document: &Path, text: &str, sources_of_crates: &[PathBuf]) -> Vec<St
             && code.chars().all(|char| char.is_ascii_alphanumeric() || "_-./".contains(char));
         is_path.then(|| (code, root().join(code)))
     });
-    let missing = links.chain(paths).filter(|(_, path)| !path.exists());
+    let missing = links.chain(paths).filter(|(name, path)| {
+        !path.exists()
+            || name.split_once('#').is_some_and(|(_, heading)| !has_heading(path, heading))
+    });
     let mut missing: Vec<_> = missing.map(|(name, _)| name.to_owned()).collect();
     // A source file may be named by the end of its path.
     let sources = text.split('`').skip(1).step_by(2).filter(|code| {
@@ -181,10 +196,10 @@ fn code_languages_are_those_of_opening_fences() {
 
 #[test]
 fn missing_link_and_path_are_found() {
-    let text = "[a](README.md) [b](no.md#x) [c](https://x.y) `docs/no.md` `crates/engine` `crates/<x>` `a/b.rs` `a/no.rs`";
+    let text = "[a](README.md) [b](no.md#x) [h](README.md#map) [i](README.md#no) [c](https://x.y) `docs/no.md` `crates/engine` `crates/<x>` `a/b.rs` `a/no.rs`";
     let sources = [PathBuf::from("crates/x/a/b.rs")];
     assert_eq!(
         missing(&root().join("README.md"), text, &sources),
-        ["no.md#x", "docs/no.md", "a/no.rs"]
+        ["no.md#x", "README.md#no", "docs/no.md", "a/no.rs"]
     );
 }
