@@ -1,22 +1,22 @@
-//! A copy of the database at one moment that costs little more than its log: tables are linked.
+//! Copy of a database at one moment.
 //!
-//! 1. Everything committed so far is synced. From here on no file is removed.
-//! 2. The state of the manifest is taken, then how far the log is on stable storage. Before an edit
-//!    says that a memtable was flushed, the log is synced through it, so the log reaches at least as
-//!    far as the tables: together they are what a crash at this moment would leave, a prefix.
-//! 3. Operand stores write copies of what readers had of them at that moment. Tables are linked, or copied where the file system cannot link; segments are copied up to
-//!    there and synced; a new manifest names both. What was copied is read again and checked: a
-//!    read that went wrong must not become the copy. `CURRENT` comes last: before it there is no
-//!    database in the target.
+//! 1. Sync the WAL. From here on no file is removed.
+//! 2. Read the manifest state, then the durable length of the WAL. An edit that records a flush is written only after
+//!    a sync of the flushed commits. So the WAL reaches at least as far as the tables, and both together are a state
+//!    that a crash at this moment could leave.
+//! 3. Operand stores copy the view that readers had at this moment. Tables and blob files are linked, or copied if the
+//!    file system cannot link. Segments are copied up to the durable length and synced. Copied files are read again
+//!    and verified, so that a read error does not enter the copy.
+//! 4. Write a new manifest and finally `CURRENT`. Without `CURRENT` the target is not a database.
 //!
-//! Memtables are not flushed first: a checkpoint does not change the tree that it copies, works
-//! while flushes wait, and what it copies instead is bounded by the limit of the log.
+//! Memtables are not flushed. So a checkpoint does not change the tree, works while flushes wait, and copies at most
+//! the maximum size of the WAL.
 //!
-//! A checkpoint is a database with a uid of its own. The uid seeds the checksums of the manifest and of
-//! the log, so the segments are encoded again and not copied byte by byte. A manifest or a segment that
-//! is moved between a checkpoint and its original is therefore an error that names the file.
+//! The copy has its own database uid, which seeds the checksums of manifest and WAL. Segments are therefore encoded
+//! again. A manifest or segment that is moved between a checkpoint and its original is detected as an error.
 
 use std::io;
+use std::mem;
 use std::path::{Path, PathBuf};
 
 use lsmx_base::checksum::xxh3;
@@ -27,11 +27,13 @@ use lsmx_base::sync::Arc;
 
 use crate::cache::BlockCache;
 use crate::db::check::{verify, verify_values};
+use crate::db::deadline::run_with_deadline;
 use crate::db::open::lock::Claim;
-use crate::db::{DbInner, WaitOptions, operand_store, outputs};
+use crate::db::operand_store::{self, store_opener};
+use crate::db::{DbInner, WaitOptions};
 use crate::env::{WaitCause, YieldKind};
 use crate::error::{Error, Result};
-use crate::format::file_name::{FileName, LOCK};
+use crate::format::file_name::{CURRENT, FileName, LOCK};
 use crate::manifest::{Manifest, ManifestState};
 use crate::options::kept_log::KeptLog;
 use crate::options::keyspace::kept_logs;
@@ -42,51 +44,45 @@ use crate::tree::version::BesideView;
 use crate::vfs::Vfs;
 use crate::wal::{DurableSegment, LogLocation, copy_segment};
 
-/// Bytes of one read while a file is copied.
+/// Maximum size of one read during the copy of a file, in bytes.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-impl DbInner {
-    /// Makes a checkpoint in `target`.
-    pub(crate) fn checkpoint(
-        self: &Arc<DbInner>,
-        target: &Path,
-        options: &WaitOptions,
-    ) -> Result<()> {
-        let deadline_us = self.committer.deadline_us(options.deadline);
-        let target = target.to_owned();
-        let work = move |core: &DbInner| core.checkpoint_by(&target, deadline_us);
-        self.run_with_deadline(WaitCause::BackgroundWork, deadline_us, work)
-    }
-
-    fn checkpoint_by(&self, target: &Path, deadline_us: Option<u64>) -> Result<()> {
-        self.check_writable()?;
-        outputs::check_output(&*self.state.vfs, target)?;
-        self.begin_operation();
-        let made = {
-            let _turn = self.lock_admin(deadline_us)?;
-            self.committer.sync(deadline_us)?;
-            let _all_files_stay = self.state.janitor.hold();
-            Checkpoint::new(self, deadline_us).and_then(|mut checkpoint| checkpoint.make(target))
-        };
-        self.scheduler.run_inline();
-        made
-    }
+/// Creates a checkpoint in `target`.
+pub(crate) fn checkpoint(inner: &Arc<DbInner>, target: &Path, options: &WaitOptions) -> Result<()> {
+    let deadline_us = inner.committer.deadline_us(options.deadline);
+    let target = target.to_owned();
+    run_with_deadline(inner, WaitCause::BackgroundWork, deadline_us, move |inner| {
+        checkpoint_by(inner, &target, deadline_us)
+    })
 }
 
-/// What is to be copied.
+fn checkpoint_by(inner: &DbInner, target: &Path, deadline_us: Option<u64>) -> Result<()> {
+    inner.check_writable()?;
+    check_output(&*inner.state.vfs, target)?;
+    inner.begin_operation();
+    let created = {
+        let _lock = inner.lock_admin(deadline_us)?;
+        inner.committer.sync(deadline_us)?;
+        let _removal_hold = inner.state.janitor.hold();
+        Checkpoint::new(inner, deadline_us).and_then(|mut checkpoint| checkpoint.create(target))
+    };
+    inner.scheduler.run_inline();
+    created
+}
+
+/// The state to copy.
 struct Checkpoint<'a> {
-    core: &'a DbInner,
-    store: &'a DbState,
-    /// When the copy is given up.
+    inner: &'a DbInner,
+    state: &'a DbState,
     deadline_us: Option<u64>,
+    /// File number of the new manifest.
     number: u64,
-    copied: ManifestState,
+    manifest: ManifestState,
     segments: Vec<DurableSegment>,
-    /// Keyspaces with operand stores, as that state has them.
     stores: Vec<StoreToCopy>,
 }
 
-/// The operand store of a keyspace at one moment.
+/// The operand store of a keyspace at the moment of the checkpoint.
 struct StoreToCopy {
     tree: Arc<Tree>,
     attached: Option<Arc<Attached>>,
@@ -94,137 +90,142 @@ struct StoreToCopy {
 }
 
 impl<'a> Checkpoint<'a> {
-    /// Takes the state of this moment.
-    fn new(core: &'a DbInner, deadline_us: Option<u64>) -> Result<Checkpoint<'a>> {
-        let store = &core.state;
-        let trees = store.all_trees();
+    /// Reads the current state.
+    fn new(inner: &'a DbInner, deadline_us: Option<u64>) -> Result<Checkpoint<'a>> {
+        let state = &inner.state;
+        let trees = state.all_trees();
         let with_store: Vec<_> = trees.iter().filter(|tree| tree.beside.is_there()).collect();
-        let (mut state, segments, stores) = {
-            // So that what readers have of a store is what the manifest says of it.
-            let _installing: Vec<_> = with_store.iter().map(|tree| tree.install.lock()).collect();
-            // So that the manifest and the log agree on the oldest segment.
-            let _retiring = store.retiring.lock();
-            let state = store.manifest.state();
-            let named = |tree: &&&Arc<Tree>| {
-                state.keyspaces.get(&tree.id).is_some_and(|at| at.operand_token.is_some())
+        let (mut manifest, segments, stores) = {
+            // Keeps the views of the stores equal to their tokens in the manifest.
+            let _installs: Vec<_> = with_store.iter().map(|tree| tree.install.lock()).collect();
+            // Keeps the oldest segment of the WAL equal to that of the manifest.
+            let _retiring = state.retiring.lock();
+            let manifest = state.manifest.state();
+            let has_token = |tree: &&&Arc<Tree>| {
+                let keyspace = manifest.keyspaces.get(&tree.id);
+                keyspace.is_some_and(|keyspace| keyspace.operand_token.is_some())
             };
-            let stores = with_store.iter().filter(named).filter_map(|tree| {
+            let stores = with_store.iter().filter(has_token).filter_map(|tree| {
                 let (tree, attached) = (Arc::clone(tree), tree.beside.attached());
                 let operands = tree.pin().operands.clone()?;
                 Some(StoreToCopy { tree, attached, operands })
             });
             let stores = stores.collect();
-            (state, store.wal.durable_segments()?, stores)
+            (manifest, state.wal.durable_segments()?, stores)
         };
-        let number = store.files.allocate();
+        let number = state.files.allocate();
         if !failpoint::is_on(Failpoint::CheckpointKeepsUid) {
-            state.db_uid = new_uid(state.db_uid, number, store.env.random_u64());
+            manifest.db_uid = new_uid(manifest.db_uid, number, state.env.random_u64());
         }
-        state.wal_oldest = segments.first().map_or(state.wal_oldest, |first| first.id);
-        state.wal_named = segments.iter().map(|segment| segment.id).collect();
-        state.wal_mark = segments.last().map(|last| (last.id, last.bytes));
-        state.file_number_next = store.files.next();
-        state.clean_close = false;
-        Ok(Checkpoint { core, store, deadline_us, number, copied: state, segments, stores })
+        manifest.wal_oldest = segments.first().map_or(manifest.wal_oldest, |first| first.id);
+        manifest.wal_named = segments.iter().map(|segment| segment.id).collect();
+        manifest.wal_mark = segments.last().map(|last| (last.id, last.bytes));
+        manifest.file_number_next = state.files.next();
+        manifest.clean_close = false;
+        Ok(Checkpoint { inner, state, deadline_us, number, manifest, segments, stores })
     }
 
-    fn make(&mut self, target: &Path) -> Result<()> {
-        let vfs = self.store.vfs.as_ref();
+    fn create(&mut self, target: &Path) -> Result<()> {
+        let vfs = self.state.vfs.as_ref();
         check_empty(vfs, target)?;
-        let claim = Claim::create(&self.store.vfs, target)?;
+        let claim = Claim::create(&self.state.vfs, target)?;
         // Another process may have written to the target before it was locked.
         check_empty(vfs, target)?;
-        let mut made = Vec::new();
-        self.fill(target, &mut made).inspect_err(|_| take_back(vfs, target, &made))?;
+        let mut created = Vec::new();
+        self.write_files(target, &mut created)
+            .inspect_err(|_| remove_created(vfs, target, &created))?;
         drop(claim.keep());
         Ok(())
     }
 
-    /// Fills the target, and notes what it makes before it does.
-    fn fill(&mut self, target: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
-        let (vfs, source) = (self.store.vfs.as_ref(), &self.store.dir);
-        for beside in std::mem::take(&mut self.stores) {
-            self.copy_store(&beside, target, made)?;
-            self.go_on()?;
+    /// Writes all files of the copy. Adds the path of each file to `created` before it exists.
+    fn write_files(&mut self, target: &Path, created: &mut Vec<PathBuf>) -> Result<()> {
+        let (vfs, source) = (self.state.vfs.as_ref(), &self.state.dir);
+        for store in mem::take(&mut self.stores) {
+            self.copy_store(&store, target, created)?;
+            self.check_continue()?;
         }
-        let tables = self.copied.keyspaces.iter();
-        for (id, file) in tables.flat_map(|(id, keyspace)| keyspace.files().map(|at| (*id, at.2))) {
-            let name = FileName::Table(file.id.0);
-            made.push(name.in_dir(target));
-            if !self.link(&name.in_dir(source), &name.in_dir(target))? {
-                self.copy(&name.in_dir(source), &name.in_dir(target), file.bytes)?;
-                verify::open_verified_table(vfs, target, (id, file), &BlockCache::new(0))?;
+        for (&id, keyspace) in &self.manifest.keyspaces {
+            for (_, _, file) in keyspace.files() {
+                if self.link_or_copy(FileName::Table(file.id.0), target, file.bytes, created)? {
+                    verify::open_verified_table(vfs, target, (id, file), &BlockCache::new(0))?;
+                }
+                self.check_continue()?;
             }
-            self.go_on()?;
         }
-        for (&id, keyspace) in &self.copied.keyspaces {
+        for (&id, keyspace) in &self.manifest.keyspaces {
             for blob in keyspace.value_log.blobs() {
-                let name = FileName::Blob(blob.id.0);
-                made.push(name.in_dir(target));
-                if !self.link(&name.in_dir(source), &name.in_dir(target))? {
-                    self.copy(&name.in_dir(source), &name.in_dir(target), blob.bytes)?;
+                if self.link_or_copy(FileName::Blob(blob.id.0), target, blob.bytes, created)? {
                     verify_values::verify_blob(vfs, target, id, blob, &BlockCache::new(0))?;
                 }
-                self.go_on()?;
+                self.check_continue()?;
             }
         }
-        let from = LogLocation { dir: source, db_uid: self.store.manifest.db_uid() };
-        let to = LogLocation { dir: target, db_uid: self.copied.db_uid };
-        let kept: Vec<_> = kept_logs(&self.copied).values().flat_map(KeptLog::segments).collect();
+        let from = LogLocation { dir: source, db_uid: self.state.manifest.db_uid() };
+        let to = LogLocation { dir: target, db_uid: self.manifest.db_uid };
+        let kept: Vec<_> = kept_logs(&self.manifest).values().flat_map(KeptLog::segments).collect();
         for &segment in kept.iter().chain(&self.segments) {
             let path = FileName::Segment(segment.id).in_dir(target);
-            made.push(path.clone());
-            let copied = copy_segment(vfs, from, to, segment, &|| self.go_on())?;
+            created.push(path.clone());
+            let copied = copy_segment(vfs, from, to, segment, &|| self.check_continue())?;
             if !failpoint::is_on(Failpoint::CheckpointUnsynced) {
                 copied.sync().map_err(|error| Error::io("sync", &path, error))?;
             }
         }
         let manifest = FileName::Manifest(self.number).in_dir(target);
-        verify::verify_log(vfs, target, &self.copied, &manifest)?;
-        made.push(manifest);
-        made.push(FileName::Temporary(self.number).in_dir(target));
-        let vfs = Arc::clone(&self.store.vfs);
-        Manifest::create(vfs, target, self.number, &self.copied)?;
-        // Its caller does not wait any more, and may try again.
+        verify::verify_log(vfs, target, &self.manifest, &manifest)?;
+        created.push(manifest);
+        created.push(FileName::Temporary(self.number).in_dir(target));
+        let vfs = Arc::clone(&self.state.vfs);
+        Manifest::create(vfs, target, self.number, &self.manifest)?;
+        // After the deadline the caller has an error and may retry, so this copy must not remain.
         self.check_deadline()
     }
 
-    /// Has an operand store copy itself; the copy's manifest names the copy.
+    /// Copies an operand store and records the token of the copy.
     fn copy_store(
         &mut self,
-        beside: &StoreToCopy,
+        store: &StoreToCopy,
         target: &Path,
-        made: &mut Vec<PathBuf>,
+        created: &mut Vec<PathBuf>,
     ) -> Result<()> {
-        let StoreToCopy { tree, attached, operands } = beside;
-        let space = &self.store.tables;
-        let files = operand_store::files_in_dir(space, target);
+        let StoreToCopy { tree, attached, operands } = store;
+        let tables = &self.state.tables;
+        let files = operand_store::files_in_dir(tables, target);
         let copied = operands.view.copy_to(&*files);
-        made.extend(files.made());
+        created.extend(files.made());
         let token = copied?;
         if let Some(attached) = attached {
-            let site = self.core.store_opener();
-            attached.factory.verify(site.place(&tree.name, &tree.merging, &files), token)?;
+            let context = store_opener(self.inner).context(&tree.name, &tree.merging, &files);
+            attached.factory.verify(context, token)?;
         }
-        if let Some(keyspace) = self.copied.keyspaces.get_mut(&tree.id) {
+        if let Some(keyspace) = self.manifest.keyspaces.get_mut(&tree.id) {
             keyspace.operand_token = Some(token);
         }
-        self.copied.file_number_next = space.files.next();
+        self.manifest.file_number_next = tables.files.next();
         Ok(())
     }
 
-    /// Gives a table a second name; false where the two places have no files in common.
-    fn link(&self, from: &Path, to: &Path) -> Result<bool> {
-        match self.store.vfs.hard_link(from, to) {
-            Ok(()) => Ok(true),
-            Err(error) if cannot_link(&error) => Ok(false),
-            Err(error) => Err(Error::io("link", to, error)),
+    /// Links a file into the target, or copies it if it cannot be linked. Returns whether it was copied.
+    fn link_or_copy(
+        &self,
+        name: FileName,
+        target: &Path,
+        bytes: u64,
+        created: &mut Vec<PathBuf>,
+    ) -> Result<bool> {
+        let (from, to) = (name.in_dir(&self.state.dir), name.in_dir(target));
+        created.push(to.clone());
+        match self.state.vfs.hard_link(&from, &to) {
+            Ok(()) => Ok(false),
+            Err(error) if cannot_link(&error) => self.copy(&from, &to, bytes).map(|()| true),
+            Err(error) => Err(Error::io("link", &to, error)),
         }
     }
 
     /// Copies the first `bytes` of a file and syncs the copy.
     fn copy(&self, from: &Path, to: &Path, bytes: u64) -> Result<()> {
-        let vfs = self.store.vfs.as_ref();
+        let vfs = self.state.vfs.as_ref();
         let source = vfs.open(from).map_err(|error| Error::io("open", from, error))?;
         let target = vfs.create(to).map_err(|error| Error::io("create", to, error))?;
         let mut buffer = vec![0; to_usize("chunk", CHUNK_BYTES.min(bytes)).unwrap_or(0)];
@@ -236,30 +237,27 @@ impl<'a> Checkpoint<'a> {
             let read = source.read_at(chunk, offset);
             let read = len_u64(read.map_err(|error| Error::io("read", from, error))?);
             if read < wanted {
-                let (what, needed, found) = ("file", bytes, offset + read);
-                return Err(Error::malformed(
-                    Malformed::Truncated { what, needed, found },
-                    from,
-                    found,
-                ));
+                let found = offset + read;
+                let truncated = Malformed::Truncated { what: "file", needed: bytes, found };
+                return Err(Error::malformed(truncated, from, found));
             }
             target.append(chunk).map_err(|error| Error::io("append to", to, error))?;
             offset += wanted;
-            self.go_on()?;
+            self.check_continue()?;
         }
         target.sync().map_err(|error| Error::io("sync", to, error))
     }
 
-    /// A yield point. Fails if the database is being closed, which waits for this, or if the deadline has passed.
-    fn go_on(&self) -> Result<()> {
-        self.store.env.yield_point(YieldKind::JobStep);
-        self.core.check_open()?;
+    /// Yields. Fails if the database is closing, because close waits for the checkpoint, or after the deadline.
+    fn check_continue(&self) -> Result<()> {
+        self.state.env.yield_point(YieldKind::JobStep);
+        self.inner.check_open()?;
         self.check_deadline()
     }
 
     fn check_deadline(&self) -> Result<()> {
         match self.deadline_us {
-            Some(deadline_us) if self.store.env.now_us() >= deadline_us => {
+            Some(deadline_us) if self.state.env.now_us() >= deadline_us => {
                 Err(Error::Deadline { cause: WaitCause::BackgroundWork.as_str() })
             }
             _ => Ok(()),
@@ -267,8 +265,8 @@ impl<'a> Checkpoint<'a> {
     }
 }
 
-/// The uid of a checkpoint. It differs from the uid of the original and of every other checkpoint of it,
-/// also where a fixed seed repeats the random numbers: the number of the manifest is never used twice.
+/// Returns the uid of a checkpoint. It differs from the uids of the original and of its other checkpoints, even if a
+/// fixed seed repeats the random numbers, because no manifest number is used twice.
 fn new_uid(original: u64, manifest: u64, random: u64) -> u64 {
     let mut identity = [0; 24];
     for (field, number) in identity.chunks_exact_mut(8).zip([original, manifest, random]) {
@@ -278,7 +276,7 @@ fn new_uid(original: u64, manifest: u64, random: u64) -> u64 {
     if uid == original { !uid } else { uid }
 }
 
-/// Whether an error of a link means that these two names cannot stand for one file here.
+/// Returns whether a failed link means that the file system cannot link the two paths.
 fn cannot_link(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -289,28 +287,60 @@ fn cannot_link(error: &io::Error) -> bool {
     )
 }
 
-/// Refuses a target that holds something; the lock file of a checkpoint that failed is nothing.
+/// Fails if a path that a caller chose for a new file or directory names an engine file in a database directory, or
+/// lies below such a file.
+///
+/// The next open of that database would remove the output as an orphan, or a new engine file would collide with it.
+/// Each component is checked in its directory, so relative paths, `..` and symbolic links are recognized.
+///
+/// # Errors
+/// [`Error::OutputInDatabase`]; [`Error::Io`] if a directory cannot be read.
+pub(crate) fn check_output(vfs: &dyn Vfs, path: &Path) -> Result<()> {
+    if failpoint::is_on(Failpoint::OutputOverwritesEngineFile) {
+        return Ok(());
+    }
+    for ancestor in path.ancestors() {
+        let name = ancestor.file_name().and_then(|name| name.to_str());
+        let (Some(_), Some(dir)) = (name.and_then(FileName::parse), ancestor.parent()) else {
+            continue;
+        };
+        for marker in [CURRENT, LOCK] {
+            let marker = dir.join(marker);
+            match vfs.exists(&marker) {
+                Ok(true) => return Err(Error::OutputInDatabase { path: path.to_owned() }),
+                Ok(false) => {}
+                Err(error) => match error.kind() {
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {}
+                    _ => return Err(Error::io("look for", &marker, error)),
+                },
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Fails if the target is not empty. The lock file of a failed checkpoint may remain there.
 fn check_empty(vfs: &dyn Vfs, target: &Path) -> Result<()> {
-    let refused = || Err(Error::TargetNotEmpty { path: target.to_owned() });
+    let not_empty = || Err(Error::TargetNotEmpty { path: target.to_owned() });
     match vfs.list(target) {
         Ok(names) if names.iter().all(|name| name == LOCK) => Ok(()),
-        Ok(_) => refused(),
+        Ok(_) => not_empty(),
         Err(error) => match error.kind() {
             io::ErrorKind::NotFound => Ok(()),
-            io::ErrorKind::NotADirectory => refused(),
+            io::ErrorKind::NotADirectory => not_empty(),
             _ => Err(Error::io("list", target, error)),
         },
     }
 }
 
-/// Removes what a checkpoint has made before it failed, so that it can be tried again. `CURRENT` goes
-/// first, for good, so that nothing ever opens what is left.
-fn take_back(vfs: &dyn Vfs, target: &Path, made: &[PathBuf]) {
-    // What does not work now, on a disk that fails, is left: without `CURRENT` it is no database, and
-    // with it all that it names is there.
+/// Removes the files of a failed checkpoint, so that it can be retried. The removal of `CURRENT` comes first and is
+/// synced, so that no partial copy opens.
+fn remove_created(vfs: &dyn Vfs, target: &Path, created: &[PathBuf]) {
+    // Files that cannot be removed are harmless. Without `CURRENT` the target is not a database. With it, all listed
+    // files exist.
     let _ = vfs.remove(&FileName::Current.in_dir(target));
     let _ = vfs.sync_dir(target);
-    for path in made {
+    for path in created {
         let _ = vfs.remove(path);
     }
 }

@@ -1,11 +1,12 @@
 //! Calls with a deadline.
 //!
-//! A caller cannot leave a device call that hangs. So the work of a call with a deadline runs on a thread of the
-//! engine, which ends with the work, and the caller waits for its answer until the deadline. The work knows the
-//! deadline as well: it gives up between two device calls. Without a deadline, and under
-//! [`Background::Inline`], the work runs on the caller's thread.
+//! A thread cannot leave a device call that hangs. Therefore the work of a call with a deadline runs on a separate
+//! thread, and the caller waits for the result until the deadline. The work itself also checks the deadline between
+//! device calls. Without a deadline, and under [`Background::Inline`], the work runs on the thread of the caller.
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::thread;
 use std::time::Duration;
 
 use lsmx_base::failpoint::{self, Failpoint};
@@ -16,15 +17,16 @@ use crate::db::DbInner;
 use crate::env::{Background, WaitCause};
 use crate::error::{Error, Result};
 
-/// Calls with a deadline whose threads are at work at the same time, at most. Further ones wait for a place: a
-/// caller that tries again and again while a device hangs must not leave a thread behind each time.
+/// Maximum number of threads that run calls with a deadline. Further calls wait for one to end.
+///
+/// Without a limit, retries of a call during a device failure would each leave a blocked thread.
 const CALL_THREADS_MAX: usize = 16;
 
-/// How long a call may take.
+/// Options of calls that wait for background work or devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WaitOptions {
-    /// Time after which the call returns [`Error::Deadline`], even if a device call hangs. `None`: no
-    /// limit. Work that is in a device call at that moment ends when the device call returns.
+    /// Maximum duration of the call, even if a device call hangs. The call then returns [`Error::Deadline`], and
+    /// its work ends when the current device call returns. Default: no limit.
     pub deadline: Option<Duration>,
 }
 
@@ -34,59 +36,58 @@ impl From<Duration> for WaitOptions {
     }
 }
 
-/// The result of the work, or the panic that ended it.
+/// The result of a call, passed from its thread to the caller.
 #[derive(Debug)]
-struct Answer<T> {
-    result: Mutex<Option<std::thread::Result<Result<T>>>>,
-    given: Signal,
+struct CallResult<T> {
+    /// The error is a panic of the work.
+    result: Mutex<Option<thread::Result<Result<T>>>>,
+    is_set: Signal,
 }
 
-impl DbInner {
-    /// Runs `work`, and returns at the deadline at the latest. `cause` is what the caller waits for meanwhile.
-    ///
-    /// # Errors
-    /// Those of `work`; [`Error::Deadline`]; [`Error::Io`] if the system gives no thread.
-    pub(crate) fn run_with_deadline<T: std::fmt::Debug + Send + 'static>(
-        self: &Arc<DbInner>,
-        cause: WaitCause,
-        deadline_us: Option<u64>,
-        work: impl FnOnce(&DbInner) -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let env = &self.state.env;
-        let here = deadline_us.is_none() || env.background() == Background::Inline;
-        if here || failpoint::is_on(Failpoint::DeadlineIgnoresDevice) {
-            return work(self);
-        }
-        let late = || Error::Deadline { cause: cause.as_str() };
-        let place = &mut || {
-            let taken = |count| (count < CALL_THREADS_MAX).then_some(count + 1);
-            self.call_threads.fetch_update(Ordering::AcqRel, Ordering::Relaxed, taken).is_ok()
-        };
-        if !env.wait(cause, &self.state.progress, deadline_us, place) {
-            return Err(late());
-        }
-        let answer = Arc::new(Answer { result: Mutex::new(None), given: Signal::new() });
-        let (core, to_give) = (Arc::clone(self), Arc::clone(&answer));
-        let body = move || {
-            let _engine = callback::enter(CallbackContext::EngineThread);
-            let result = catch_unwind(AssertUnwindSafe(|| work(&core)));
-            *to_give.result.lock() = Some(result);
-            to_give.given.notify();
-            core.call_threads.fetch_sub(1, Ordering::AcqRel);
-            core.state.progress.notify();
-        };
-        let thread = env.spawn("lsmx-call", body).map_err(|error| {
-            self.call_threads.fetch_sub(1, Ordering::AcqRel);
-            Error::io("start a thread for a call to", &self.state.dir, error)
-        })?;
-        let mut result = None;
-        env.wait(cause, &answer.given, deadline_us, &mut || {
-            result = answer.result.lock().take();
-            result.is_some()
-        });
-        let result = result.ok_or_else(late)?;
-        // The work is done, so the thread is about to end.
-        let _ = env.join(thread);
-        result.unwrap_or_else(|panic| resume_unwind(panic))
+/// Runs `work` and returns at the deadline at the latest. `cause` is the reason of the caller's wait.
+///
+/// # Errors
+/// Those of `work`; [`Error::Deadline`]; [`Error::Io`] if no thread can be created.
+pub(crate) fn run_with_deadline<T: fmt::Debug + Send + 'static>(
+    inner: &Arc<DbInner>,
+    cause: WaitCause,
+    deadline_us: Option<u64>,
+    work: impl FnOnce(&DbInner) -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let env = &inner.state.env;
+    let is_local = deadline_us.is_none() || env.background() == Background::Inline;
+    if is_local || failpoint::is_on(Failpoint::DeadlineIgnoresDevice) {
+        return work(inner);
     }
+    let deadline_error = || Error::Deadline { cause: cause.as_str() };
+    let reserve_thread = &mut || {
+        let add = |count| (count < CALL_THREADS_MAX).then_some(count + 1);
+        inner.call_threads.fetch_update(Ordering::AcqRel, Ordering::Relaxed, add).is_ok()
+    };
+    if !env.wait(cause, &inner.state.progress, deadline_us, reserve_thread) {
+        return Err(deadline_error());
+    }
+    let call = Arc::new(CallResult { result: Mutex::new(None), is_set: Signal::new() });
+    let (thread_inner, thread_call) = (Arc::clone(inner), Arc::clone(&call));
+    let body = move || {
+        let _context = callback::enter(CallbackContext::EngineThread);
+        let result = catch_unwind(AssertUnwindSafe(|| work(&thread_inner)));
+        *thread_call.result.lock() = Some(result);
+        thread_call.is_set.notify();
+        thread_inner.call_threads.fetch_sub(1, Ordering::AcqRel);
+        thread_inner.state.progress.notify();
+    };
+    let thread = env.spawn("lsmx-call", body).map_err(|error| {
+        inner.call_threads.fetch_sub(1, Ordering::AcqRel);
+        Error::io("start a thread for a call to", &inner.state.dir, error)
+    })?;
+    let mut result = None;
+    env.wait(cause, &call.is_set, deadline_us, &mut || {
+        result = call.result.lock().take();
+        result.is_some()
+    });
+    let result = result.ok_or_else(deadline_error)?;
+    // The work is complete, so the thread ends soon.
+    let _ = env.join(thread);
+    result.unwrap_or_else(|panic| resume_unwind(panic))
 }

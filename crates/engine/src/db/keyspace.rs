@@ -1,40 +1,41 @@
-//! A keyspace as users hold it, and how one comes into being.
+//! The handle of a keyspace, and the operations of a write batch that take one.
 
 use std::ops::{Bound, RangeBounds};
 
 use bytes::Bytes;
-use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::{EntryKind, SeqNo};
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
-use crate::db::operand_store::OpenedStore;
-use crate::db::{DbInner, Handle};
+use crate::db::update::Update;
+use crate::db::{
+    DbInner, Handle, WaitOptions, check_reentry, compact_range, open_keyspace, operand_store,
+    update,
+};
 use crate::error::{Error, Result};
-use crate::format::version_edit::{Change, KEYSPACE_NAME_BYTES_MAX, VersionEdit};
 use crate::iter::range::{Range, after_prefix};
 use crate::lookup::point::Reads;
-use crate::options::keyspace::{KeyspaceOptions, OptionsInForce, Persisted, StoredOperandStore};
+use crate::options::keyspace::OptionsInForce;
 use crate::options::read::ReadOptions;
 use crate::options::stored_policy::Policy;
-use crate::options::stored_policy::StoredPolicy;
 use crate::options::write::WriteOptions;
-use crate::state::work_queue::WorkKind;
-use crate::tree::operands::Attached;
+use crate::table::bytes_before;
+use crate::tree::Tree;
 use crate::tree::snapshots::Pinned;
-use crate::tree::version::Version;
-use crate::tree::{Origin, Tree};
-use crate::write::backpressure;
+use crate::tree::version::TableFile;
 use crate::write::batch::WriteBatch;
 
-/// A named tree of one database. Clones are handles of the same one.
+/// An entry of a keyspace: key and value.
+pub type Entry = (Slice, Slice);
+
+/// A named tree of one database. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Keyspace {
     handle: Arc<Handle>,
     tree: Arc<Tree>,
 }
 
-/// For batches, which take any kind of handle.
+/// Lets batches accept blocking and asynchronous handles.
 impl AsRef<Keyspace> for Keyspace {
     fn as_ref(&self) -> &Keyspace {
         self
@@ -54,15 +55,15 @@ impl Keyspace {
         &self.handle.0
     }
 
+    /// Fails if the keyspace belongs to another database.
     pub(crate) fn check_owner(&self, handle: &Arc<Handle>) -> Result<()> {
-        if Arc::ptr_eq(&self.handle, handle) {
-            Ok(())
-        } else {
-            Err(Error::ForeignKeyspace { name: self.tree.name.clone() })
+        match Arc::ptr_eq(&self.handle, handle) {
+            true => Ok(()),
+            false => Err(Error::ForeignKeyspace { name: self.tree.name.clone() }),
         }
     }
 
-    /// Its name.
+    /// Returns the name of the keyspace.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.tree.name
@@ -74,8 +75,8 @@ impl Keyspace {
         self.tree.settings().policy()
     }
 
-    /// The options that are in force: those of the last [`Db::keyspace`](crate::Db::keyspace) or
-    /// [`Keyspace::set_policy`], and what the manifest stores of the options that were left out.
+    /// Returns the current options: those of the last [`Db::keyspace`](crate::Db::keyspace) or
+    /// [`Keyspace::set_policy`], and the stored values of options that were not set.
     #[must_use]
     pub fn options(&self) -> OptionsInForce {
         let settings = self.tree.settings();
@@ -96,91 +97,97 @@ impl Keyspace {
         }
     }
 
-    /// Gives `key` a value, `Buffered`.
+    /// Writes a value with [`Durability::Buffered`](crate::Durability::Buffered).
     ///
     /// # Errors
-    /// As [`Db::write`](crate::Db::write).
+    /// Those of [`Db::write`](crate::Db::write).
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        self.handle.0.put(&self.tree, key.as_ref(), value.as_ref())
+        self.put_with(key, value, WriteOptions::default())
     }
 
-    /// Deletes `key`, `Buffered`.
+    /// Writes a value with options.
     ///
     /// # Errors
-    /// As [`Db::write`](crate::Db::write).
-    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
-        self.handle.0.delete(&self.tree, key.as_ref())
-    }
-
-    /// Merges an operand into `key`, `Buffered`: without reading, its value becomes what the
-    /// keyspace's [merge operator](KeyspaceOptions::merge_operator) makes of the value and the
-    /// operand. See `docs/guide/merge-operators.md`.
-    ///
-    /// # Errors
-    /// As [`Db::write`](crate::Db::write); [`Error::NoMergeOperator`]. Whether the operand makes
-    /// sense to the operator, a read tells.
-    pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
-        self.handle.0.merge(&self.tree, key.as_ref(), operand.as_ref())
-    }
-
-    /// [`Keyspace::merge`] with options.
-    ///
-    /// # Errors
-    /// As [`Keyspace::merge`].
-    pub fn merge_with(
-        &self,
-        key: impl AsRef<[u8]>,
-        operand: impl AsRef<[u8]>,
-        options: impl Into<WriteOptions>,
-    ) -> Result<()> {
-        let mut batch = WriteBatch::new();
-        batch.merge(self, key, operand);
-        self.handle.0.write(batch, options.into())
-    }
-
-    /// [`Keyspace::put`] with options.
-    ///
-    /// # Errors
-    /// As [`Db::write`](crate::Db::write).
+    /// Those of [`Db::write`](crate::Db::write).
     pub fn put_with(
         &self,
         key: impl AsRef<[u8]>,
         value: impl AsRef<[u8]>,
         options: impl Into<WriteOptions>,
     ) -> Result<()> {
-        let mut batch = WriteBatch::new();
-        batch.put(self, key, value);
-        self.handle.0.write(batch, options.into())
+        self.write_entry(EntryKind::Put, key.as_ref(), value.as_ref(), options.into())
     }
 
-    /// [`Keyspace::delete`] with options.
+    /// Deletes a key with [`Durability::Buffered`](crate::Durability::Buffered).
     ///
     /// # Errors
-    /// As [`Db::write`](crate::Db::write).
+    /// Those of [`Db::write`](crate::Db::write).
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.delete_with(key, WriteOptions::default())
+    }
+
+    /// Deletes a key with options.
+    ///
+    /// # Errors
+    /// Those of [`Db::write`](crate::Db::write).
     pub fn delete_with(
         &self,
         key: impl AsRef<[u8]>,
         options: impl Into<WriteOptions>,
     ) -> Result<()> {
-        let mut batch = WriteBatch::new();
-        batch.delete(self, key);
-        self.handle.0.write(batch, options.into())
+        self.write_entry(EntryKind::Delete, key.as_ref(), &[], options.into())
     }
 
-    /// Deletes all keys of a range, `Buffered`. It costs one record, however many keys there are;
-    /// their space is freed in the background. A range that no key can be in, such as `b..a`,
-    /// deletes nothing.
+    /// Writes a merge operand with [`Durability::Buffered`](crate::Durability::Buffered), without reading the key.
+    ///
+    /// Reads combine the operands of a key with the [merge operator](crate::KeyspaceOptions::merge_operator) of the
+    /// keyspace; see `docs/guide/merge-operators.md`.
     ///
     /// # Errors
-    /// As [`Db::write`](crate::Db::write).
+    /// Those of [`Db::write`](crate::Db::write); [`Error::NoMergeOperator`]. An operand that the operator cannot
+    /// apply is reported by reads only.
+    pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
+        self.merge_with(key, operand, WriteOptions::default())
+    }
+
+    /// Writes a merge operand with options; see [`Keyspace::merge`].
+    ///
+    /// # Errors
+    /// Those of [`Keyspace::merge`].
+    pub fn merge_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        operand: impl AsRef<[u8]>,
+        options: impl Into<WriteOptions>,
+    ) -> Result<()> {
+        self.write_entry(EntryKind::Merge, key.as_ref(), operand.as_ref(), options.into())
+    }
+
+    fn write_entry(
+        &self,
+        kind: EntryKind,
+        key: &[u8],
+        value: &[u8],
+        options: WriteOptions,
+    ) -> Result<()> {
+        self.inner().write_entry(&self.tree, kind, key, value, options)
+    }
+
+    /// Deletes all keys of a range with [`Durability::Buffered`](crate::Durability::Buffered).
+    ///
+    /// The deletion is one record, independent of the number of keys. Compactions free the space. An empty range,
+    /// such as `b..a`, has no effect.
+    ///
+    /// # Errors
+    /// Those of [`Db::write`](crate::Db::write).
     pub fn delete_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<()> {
         self.delete_range_with(range, WriteOptions::default())
     }
 
-    /// [`Keyspace::delete_range`] with options.
+    /// Deletes all keys of a range with options; see [`Keyspace::delete_range`].
     ///
     /// # Errors
-    /// As [`Db::write`](crate::Db::write).
+    /// Those of [`Db::write`](crate::Db::write).
     pub fn delete_range_with<K: AsRef<[u8]>>(
         &self,
         range: impl RangeBounds<K>,
@@ -188,108 +195,315 @@ impl Keyspace {
     ) -> Result<()> {
         let mut batch = WriteBatch::new();
         batch.delete_range(self, range);
-        self.handle.0.write(batch, options.into())
+        self.inner().write(batch, options.into())
     }
 
-    /// Gives the keyspace another compaction policy, which is remembered. Nothing is rewritten for that
-    /// alone: the tree comes to the shape that the policy wants job by job, while reads and writes go
-    /// on. One that drops data, `fifo`, begins to do so.
+    /// Deletes all keys with a range deletion; see [`Keyspace::delete_range`].
+    ///
+    /// Files that no snapshot or iterator needs are removed without being read.
     ///
     /// # Errors
-    /// [`Error::Policy`] if a parameter of the policy is a share of an experiment's run;
-    /// [`Error::KeyspaceDropped`]; [`Error::OpenedReadOnly`]; [`Error::ReadOnly`] with the cause;
-    /// [`Error::Closed`].
-    pub fn set_policy(&self, policy: impl Into<Policy>) -> Result<()> {
-        self.handle.0.retune(&self.tree, |options| options.policy(policy))
-    }
-
-    /// Deletes all keys, `Buffered`: a range delete like any other, in the log and in the order of
-    /// commits. Files that nobody can see into any more go without being read.
-    ///
-    /// # Errors
-    /// As [`Db::write`](crate::Db::write).
+    /// Those of [`Db::write`](crate::Db::write).
     pub fn clear(&self) -> Result<()> {
         self.delete_range::<&[u8]>(..)
     }
 
-    /// The value of `key`; shares the memory of the block it lies in.
+    /// Replaces the value of a key by a function of the value, atomically, and returns the previous value.
+    ///
+    /// `update` returns an [`Update`], the new value, or an `Option` of it where `None` deletes the key. It is
+    /// called again if another commit writes the key, so it must have no side effects. It may call the database;
+    /// if it writes the same key in each call, this call never returns. If it panics, the key is unchanged. The
+    /// commit has [`Durability::Buffered`](crate::Durability::Buffered).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
+    /// let counters = db.default_keyspace();
+    /// let increment = |old: Option<&[u8]>| vec![old.map_or(0, |old| old[0]) + 1];
+    /// assert_eq!(counters.fetch_update("visits", increment)?, None);
+    /// assert_eq!(counters.fetch_update("visits", increment)?.as_deref(), Some(&[1][..]));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// As [`Db::get`](crate::Db::get).
+    /// Those of [`Keyspace::get`] and [`Db::write`](crate::Db::write). The call retries after
+    /// [`Error::GuardRefused`] and [`Error::GuardUnknown`].
+    pub fn fetch_update<U: Into<Update>>(
+        &self,
+        key: impl AsRef<[u8]>,
+        update: impl FnMut(Option<&[u8]>) -> U,
+    ) -> Result<Option<Slice>> {
+        self.fetch_update_with(key, WriteOptions::default(), update)
+    }
+
+    /// Updates a value with options; see [`Keyspace::fetch_update`]. The deadline applies to each attempt.
+    ///
+    /// # Errors
+    /// Those of [`Keyspace::fetch_update`].
+    pub fn fetch_update_with<U: Into<Update>>(
+        &self,
+        key: impl AsRef<[u8]>,
+        options: impl Into<WriteOptions>,
+        mut update: impl FnMut(Option<&[u8]>) -> U,
+    ) -> Result<Option<Slice>> {
+        let update = &mut |old: Option<&[u8]>| update(old).into();
+        let result = update::update(self.inner(), &self.tree, key.as_ref(), options.into(), update);
+        result.map(|values| values.before)
+    }
+
+    /// Updates a value and returns the new value; see [`Keyspace::fetch_update`].
+    ///
+    /// # Errors
+    /// Those of [`Keyspace::fetch_update`].
+    pub fn update_fetch<U: Into<Update>>(
+        &self,
+        key: impl AsRef<[u8]>,
+        update: impl FnMut(Option<&[u8]>) -> U,
+    ) -> Result<Option<Slice>> {
+        self.update_fetch_with(key, WriteOptions::default(), update)
+    }
+
+    /// Updates a value with options and returns the new value. The deadline applies to each attempt.
+    ///
+    /// # Errors
+    /// Those of [`Keyspace::fetch_update`].
+    pub fn update_fetch_with<U: Into<Update>>(
+        &self,
+        key: impl AsRef<[u8]>,
+        options: impl Into<WriteOptions>,
+        mut update: impl FnMut(Option<&[u8]>) -> U,
+    ) -> Result<Option<Slice>> {
+        let update = &mut |old: Option<&[u8]>| update(old).into();
+        let result = update::update(self.inner(), &self.tree, key.as_ref(), options.into(), update);
+        result.map(|values| values.after)
+    }
+
+    /// Sets and stores another compaction policy.
+    ///
+    /// Data is not rewritten at once. The jobs of the new policy reshape the tree in the background. A policy that
+    /// drops data, such as `fifo`, starts to do so.
+    ///
+    /// # Errors
+    /// [`Error::Policy`] if a parameter is relative to the run of an experiment; [`Error::KeyspaceDropped`];
+    /// [`Error::OpenedReadOnly`]; [`Error::ReadOnly`] with the cause; [`Error::Closed`].
+    pub fn set_policy(&self, policy: impl Into<Policy>) -> Result<()> {
+        open_keyspace::set_policy(self.inner(), &self.tree, policy.into())
+    }
+
+    /// Returns the value of a key. The value shares the memory of its cached block.
+    ///
+    /// # Errors
+    /// Those of [`Db::get`](crate::Db::get).
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
-        self.handle.0.get(&self.tree, key.as_ref(), None, Reads::Storage)
+        self.inner().get(&self.tree, key.as_ref(), None, Reads::Storage)
     }
 
-    /// Returns the value of `key`, read with these options.
+    /// Returns the value of a key, read with options.
     ///
     /// # Errors
-    /// As [`Keyspace::get`]; [`Error::WouldBlock`] with [`ReadTier::Memory`](crate::ReadTier::Memory).
+    /// Those of [`Keyspace::get`]; [`Error::WouldBlock`] with [`ReadTier::Memory`](crate::ReadTier::Memory).
     pub fn get_with(&self, key: impl AsRef<[u8]>, options: &ReadOptions) -> Result<Option<Slice>> {
-        self.handle.0.get(&self.tree, key.as_ref(), None, options.into())
+        self.inner().get(&self.tree, key.as_ref(), None, options.into())
     }
 
-    /// The entries of a range of keys, as they are now, from both ends.
+    /// Returns whether a key has a value.
+    ///
+    /// # Errors
+    /// Those of [`Keyspace::get`].
+    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.get(key)?.is_some())
+    }
+
+    /// Returns the values of many keys at one sequence number, in the order of `keys`.
+    ///
+    /// Keys are looked up in ascending order, each distinct key once. After the first lookup that waits for a
+    /// device, the remaining blocks are read concurrently.
+    ///
+    /// # Errors
+    /// Those of [`Keyspace::get`]; one failed lookup fails the call.
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Slice>>> {
+        self.inner().multi_get(&self.tree, keys, None)
+    }
+
+    /// Returns the entry with the smallest key.
+    ///
+    /// # Errors
+    /// Those of [`Keyspace::get`].
+    pub fn first(&self) -> Result<Option<Entry>> {
+        self.iter().next().transpose()
+    }
+
+    /// Returns the entry with the largest key.
+    ///
+    /// # Errors
+    /// Those of [`Keyspace::get`].
+    pub fn last(&self) -> Result<Option<Entry>> {
+        self.iter().next_back().transpose()
+    }
+
+    /// Returns an iterator over the current entries of a range of keys. It iterates in both directions.
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Range {
         self.range_at(range, None)
     }
 
-    /// All entries.
+    /// Returns an iterator over all current entries.
     pub fn iter(&self) -> Range {
         self.range::<&[u8]>(..)
     }
 
-    /// The entries whose keys begin with `prefix`.
+    /// Returns an iterator over the current entries whose keys start with `prefix`.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
         self.prefix_at(prefix.as_ref(), None)
     }
 
-    pub(crate) fn prefix_at(&self, prefix: &[u8], pinned: Option<Arc<Pinned>>) -> Range {
+    pub(crate) fn prefix_at(&self, prefix: &[u8], snapshot: Option<Arc<Pinned>>) -> Range {
         let lower = Bound::Included(Bytes::copy_from_slice(prefix));
-        self.bounded(lower, after_prefix(prefix), pinned)
+        self.bounded_range(lower, after_prefix(prefix), snapshot)
     }
 
     pub(crate) fn range_at<K: AsRef<[u8]>>(
         &self,
         range: impl RangeBounds<K>,
-        pinned: Option<Arc<Pinned>>,
+        snapshot: Option<Arc<Pinned>>,
     ) -> Range {
-        let owned = |bound: Bound<&K>| bound.map(|key| Bytes::copy_from_slice(key.as_ref()));
-        self.bounded(owned(range.start_bound()), owned(range.end_bound()), pinned)
+        let (lower, upper) = owned_bounds(range);
+        self.bounded_range(lower, upper, snapshot)
     }
 
-    fn bounded(
+    fn bounded_range(
         &self,
         lower: Bound<Bytes>,
         upper: Bound<Bytes>,
-        pinned: Option<Arc<Pinned>>,
+        snapshot: Option<Arc<Pinned>>,
     ) -> Range {
-        let core = &self.handle.0;
-        if let Err(error) = core.check_open() {
+        let inner = self.inner();
+        if let Err(error) = inner.check_open() {
             return Range::failed(error, &self.tree);
         }
-        core.begin_operation();
+        inner.begin_operation();
+        // The view is read before the sequence number, so it contains every commit up to that number.
         let view = self.tree.pin();
-        let gone = match &pinned {
+        let is_readable = match &snapshot {
             None => self.tree.check_live(),
-            Some(pinned) => self.tree.check_seen_by(pinned),
+            Some(snapshot) => self.tree.check_seen_by(snapshot),
         };
-        if let Err(error) = gone {
+        if let Err(error) = is_readable {
             return Range::failed(error, &self.tree);
         }
-        let seq =
-            pinned.as_ref().map_or_else(|| core.state.sequence.published(), |pinned| pinned.seq());
+        let published = || inner.state.sequence.published();
+        let seq = snapshot.as_ref().map_or_else(published, |snapshot| snapshot.seq());
         let merging = Arc::clone(&self.tree.merging);
-        let range = Range::new(view, merging, seq, pinned, lower, upper);
-        let range = range.reading_ahead(&core.state.env);
-        match core.start_scan_trace(&self.tree) {
+        let range = Range::new(view, merging, seq, snapshot, lower, upper);
+        let range = range.reading_ahead(&inner.state.env);
+        match inner.start_scan_trace(&self.tree) {
             Some(trace) => range.recorded(trace),
             None => range,
         }
     }
+
+    /// Returns the approximate number of bytes that a range of keys occupies in table files.
+    ///
+    /// Obsolete entries count. Memtables and blob files do not count. A file that extends beyond the range counts
+    /// in proportion to its index blocks in the range, according to its top index. The maximum error per sorted run
+    /// and bound is the data of one index block (some hundred data blocks), or one file if that is smaller.
+    ///
+    /// # Errors
+    /// Those of [`Keyspace::get`] if a top index cannot be read.
+    pub fn approximate_size<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<u64> {
+        let lower = range.start_bound().map(AsRef::as_ref);
+        let upper = range.end_bound().map(AsRef::as_ref);
+        self.inner().check_open()?;
+        self.inner().begin_operation();
+        let view = self.tree.pin();
+        self.tree.check_live()?;
+        if let (
+            Bound::Included(lower) | Bound::Excluded(lower),
+            Bound::Included(upper) | Bound::Excluded(upper),
+        ) = (lower, upper)
+            && lower > upper
+        {
+            return Ok(0);
+        }
+        let tables = view.version.runs().iter().flat_map(|run| run.tables().iter());
+        tables.map(|table| bytes_between(table, lower, upper)).sum()
+    }
+
+    /// Merges all entries of a range of keys into one sorted run in the deepest level.
+    ///
+    /// Memtables are flushed first. One job then merges all files that overlap the range, with the files that have
+    /// to move with them. It drops tombstones and obsolete entries that no snapshot needs. Reads and writes continue.
+    /// The inputs are removed at the end, so the range temporarily needs twice its space. The compaction policy may
+    /// reshape the tree afterwards.
+    ///
+    /// # Errors
+    /// Those of [`Keyspace::compact_range_with`], except [`Error::Deadline`].
+    pub fn compact_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<()> {
+        self.compact_range_with(range, &WaitOptions::default())
+    }
+
+    /// Merges all entries of a range with a deadline; see [`Keyspace::compact_range`].
+    ///
+    /// The job checks the deadline between two blocks.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`]; [`Error::Closed`]; [`Error::KeyspaceDropped`]; [`Error::OpenedReadOnly`];
+    /// [`Error::ReadOnly`] with the cause; [`Error::Corrupt`] and [`Error::Io`] if an input cannot be read or an
+    /// output cannot be written; [`Error::CompactionBlocked`] if an input is quarantined. After an error the
+    /// tables are unchanged, except for the flush.
+    pub fn compact_range_with<K: AsRef<[u8]>>(
+        &self,
+        range: impl RangeBounds<K>,
+        options: &WaitOptions,
+    ) -> Result<()> {
+        check_reentry("compact_range")?;
+        compact_range::compact_range(self.inner(), &self.tree, owned_bounds(range), options)
+    }
+
+    /// Moves all operands from the operand store of the keyspace to its tree and detaches the store.
+    ///
+    /// Memtables are flushed to the store first. Later opens do not need the store. Without a store the call has
+    /// no effect. During the call [`Db::snapshot`](crate::Db::snapshot) waits.
+    ///
+    /// # Errors
+    /// [`Error::SnapshotsHeld`] if a snapshot exists; [`Error::NoOperandStore`]; [`Error::KeyspaceDropped`];
+    /// [`Error::OpenedReadOnly`]; [`Error::ReadOnly`] with the cause; [`Error::Closed`]; [`Error::Corrupt`] and
+    /// [`Error::Io`] if a file cannot be read or written. After an error the keyspace is unchanged.
+    pub fn operands_to_tree(&self) -> Result<()> {
+        operand_store::operands_to_tree(self.inner(), &self.tree)
+    }
 }
 
+fn owned_bounds<K: AsRef<[u8]>>(range: impl RangeBounds<K>) -> (Bound<Bytes>, Bound<Bytes>) {
+    let owned = |bound: Bound<&K>| bound.map(|key| Bytes::copy_from_slice(key.as_ref()));
+    (owned(range.start_bound()), owned(range.end_bound()))
+}
+
+/// Returns the approximate number of bytes of a table between two bounds.
+fn bytes_between(table: &TableFile, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<u64> {
+    let (range, file_bytes) = (&table.shape().range, table.shape().bytes);
+    let start = match lower {
+        Bound::Included(key) | Bound::Excluded(key) if *key > *range.smallest => {
+            if *key > *range.largest { file_bytes } else { bytes_before(table.table(), key)? }
+        }
+        _ => 0,
+    };
+    let end = match upper {
+        Bound::Included(key) | Bound::Excluded(key) if *key < *range.largest => {
+            if *key < *range.smallest { 0 } else { bytes_before(table.table(), key)? }
+        }
+        _ => file_bytes,
+    };
+    Ok(end.saturating_sub(start))
+}
+
+/// These methods take a [`Keyspace`], which the module of [`WriteBatch`] must not import.
 impl WriteBatch {
-    /// Gives `key` a value.
+    /// Adds a write of a value.
     pub fn put(
         &mut self,
         keyspace: &impl AsRef<Keyspace>,
@@ -299,13 +513,13 @@ impl WriteBatch {
         self.add(keyspace.as_ref().tree(), EntryKind::Put, key.as_ref(), value.as_ref());
     }
 
-    /// Deletes `key`.
+    /// Adds a deletion of a key.
     pub fn delete(&mut self, keyspace: &impl AsRef<Keyspace>, key: impl AsRef<[u8]>) {
         self.add(keyspace.as_ref().tree(), EntryKind::Delete, key.as_ref(), &[]);
     }
 
-    /// Deletes all keys of a range, those that the batch has written before included. Of a range that
-    /// no key can be in, such as `b..a`, nothing is noted.
+    /// Adds a deletion of all keys of a range, including earlier writes of this batch. An empty range, such as
+    /// `b..a`, adds nothing.
     pub fn delete_range<K: AsRef<[u8]>>(
         &mut self,
         keyspace: &impl AsRef<Keyspace>,
@@ -316,8 +530,8 @@ impl WriteBatch {
         self.add_range_delete(keyspace.as_ref().tree(), start, end);
     }
 
-    /// Merges an operand into `key`, as [`Keyspace::merge`]. In a keyspace without a merge operator
-    /// the write of the batch fails with [`Error::NoMergeOperator`].
+    /// Adds a merge operand; see [`Keyspace::merge`]. The write of the batch fails with
+    /// [`Error::NoMergeOperator`] if the keyspace has no merge operator.
     pub fn merge(
         &mut self,
         keyspace: &impl AsRef<Keyspace>,
@@ -327,228 +541,35 @@ impl WriteBatch {
         self.add(keyspace.as_ref().tree(), EntryKind::Merge, key.as_ref(), operand.as_ref());
     }
 
-    /// Makes the batch conditional. The write fails with [`Error::GuardRefused`] if `key` was written or
-    /// deleted after the sequence number `read` (see [`Snapshot::seq`](crate::Snapshot::seq)). It fails
-    /// with [`Error::GuardUnknown`] if `read` is older than the recent history. The history consists of
-    /// the memtables and of hashes of flushed keys, up to 16 MiB and 1/16 of the memory budget. That is the
-    /// last second under ordinary load. In both cases the caller reads the key again and retries.
-    pub fn guard(&mut self, keyspace: &impl AsRef<Keyspace>, key: impl AsRef<[u8]>, read: SeqNo) {
-        self.add_guard(keyspace.as_ref().tree(), key.as_ref(), read);
-    }
-}
-
-impl DbInner {
-    /// Opens the keyspace, or creates it if it does not exist and `create` is true.
-    pub(crate) fn open_keyspace(
-        &self,
-        name: &str,
-        options: KeyspaceOptions,
-        create: bool,
-    ) -> Result<Arc<Tree>> {
-        self.check_open()?;
-        self.begin_operation();
-        if name.is_empty() || name.len() > KEYSPACE_NAME_BYTES_MAX {
-            return Err(Error::InvalidOption {
-                name: "keyspace name",
-                value: format!("{} bytes", name.len()),
-                must: "1 to 255 bytes",
-            });
-        }
-        self.options.check_keyspace(name, &options)?;
-        let options = self.options.memory_plan().fit(options);
-        self.state.error_state.check_writable()?;
-        loop {
-            if !create && self.state.trees.read().by_name(name).is_none() {
-                return Err(Error::UnknownKeyspace { name: name.to_owned() });
-            }
-            let beside = self.open_operand_store(name, &options)?;
-            if let Some(opened) = &beside {
-                let tree = opened.tree.and_then(|id| self.state.trees.read().by_id(id).cloned());
-                tree.map_or(Ok(()), |tree| {
-                    self.deliver_kept_log(&tree, &opened.attached, &options)
-                })?;
-            }
-            let tree = self.open_keyspace_alone(name, &options, beside, create);
-            self.state.emit_pending_events();
-            self.state.discard_unclaimed_files();
-            // None: another keyspace has this name by now.
-            if let Some(tree) = tree? {
-                if self.read_only.is_none() {
-                    // Not under the lock: this calls the policy, and may call the listener.
-                    backpressure::refresh(&self.state, &self.throttle, &tree);
-                }
-                return Ok(tree);
-            }
-        }
-    }
-
-    fn open_keyspace_alone(
-        &self,
-        name: &str,
-        options: &KeyspaceOptions,
-        beside: Option<OpenedStore>,
-        create: bool,
-    ) -> Result<Option<Arc<Tree>>> {
-        let _one_at_a_time = self.keyspace_changes.lock();
-        // Closing takes the lock once, and after that changes nothing but its own.
-        self.check_open()?;
-        let existing = self.state.trees.read().by_name(name).cloned();
-        let other = |opened: &OpenedStore| opened.tree != existing.as_ref().map(|tree| tree.id);
-        let lacks = existing.as_ref().is_some_and(|tree| {
-            beside.is_none() && options.operand_store.is_some() && tree.beside.attached().is_none()
-        });
-        if beside.as_ref().is_some_and(other) || (lacks && self.read_only.is_none()) {
-            return Ok(None);
-        }
-        let attached = beside.map(|opened| opened.attached);
-        if attached.is_some() && self.read_only.is_none() {
-            let started = self.scheduler.start_flush_threads(1);
-            started.map_err(|error| Error::io("start a thread for", &self.state.dir, error))?;
-        }
-        let options = options.clone();
-        match existing {
-            Some(tree) if self.read_only.is_some() => {
-                tree.merging.admit(options.merge_operator.as_ref())?;
-                if let Some(operator) = options.merge_operator.clone() {
-                    tree.merging.supply(operator);
-                }
-                if let Some(attached) = attached {
-                    self.attach(&tree, attached);
-                }
-                // Tuning is the caller's business; what would be remembered is not.
-                let policy = tree.settings().stored_policy.clone();
-                tree.set_settings(options, policy);
-                Ok(Some(tree))
-            }
-            None if self.read_only.is_some() => Err(Error::OpenedReadOnly),
-            Some(tree) => {
-                self.change_options(&tree, options, attached)?;
-                Ok(Some(tree))
-            }
-            None if !create => Err(Error::UnknownKeyspace { name: name.to_owned() }),
-            None => self.create_keyspace(name, options, attached).map(Some),
-        }
-    }
-
-    /// Changes the options of a keyspace that is open.
-    fn retune(
-        &self,
-        tree: &Arc<Tree>,
-        change: impl FnOnce(KeyspaceOptions) -> KeyspaceOptions,
-    ) -> Result<()> {
-        self.check_open()?;
-        self.begin_operation();
-        if self.read_only.is_some() {
-            return Err(Error::OpenedReadOnly);
-        }
-        self.state.error_state.check_writable()?;
-        let changed = self.retune_alone(tree, change);
-        self.state.emit_pending_events();
-        changed?;
-        backpressure::refresh(&self.state, &self.throttle, tree);
-        self.scheduler.run_inline();
-        Ok(())
-    }
-
-    fn retune_alone(
-        &self,
-        tree: &Arc<Tree>,
-        change: impl FnOnce(KeyspaceOptions) -> KeyspaceOptions,
-    ) -> Result<()> {
-        let _one_at_a_time = self.keyspace_changes.lock();
-        self.check_open()?;
-        tree.check_takes_writes()?;
-        let options = change(tree.settings().options.clone());
-        options.check()?;
-        self.change_options(tree, options, None)
-    }
-
-    /// Appends a manifest edit that an operation makes, under a lock; the log is synced first, so that the
-    /// keyspace is not ahead of commits made before.
-    pub(crate) fn append_edit(&self, changes: Vec<Change>) -> Result<()> {
-        let store = &self.state;
-        let synced = match failpoint::is_on(Failpoint::EditWithoutWalSync) {
-            true => Ok(()),
-            false => store.wal.sync().map(drop),
-        };
-        let appended = synced.and_then(|()| store.manifest.append(&VersionEdit { changes }));
-        appended.map_err(|error| store.fail_locked(error))
-    }
-
-    fn create_keyspace(
-        &self,
-        name: &str,
-        options: KeyspaceOptions,
-        attached: Option<Arc<Attached>>,
-    ) -> Result<Arc<Tree>> {
-        let store = &self.state;
-        let policy = options.stored_policy().unwrap_or_default();
-        let id = store.manifest.with_state(|state| state.keyspace_id_next);
-        let persisted = Persisted::of_new(&options);
-        self.append_edit(vec![Change::CreateKeyspace {
-            id,
-            name: name.to_owned(),
-            options: persisted.encode(),
-        }])?;
-        let first_seq = self.committer.next_seq();
-        let (name, version) =
-            (name.to_owned(), Arc::new(Version::empty(&store.tables.deferred_drop)));
-        let origin = Origin { opening: self.opening, env: store.env.clone() };
-        let tree = Tree::new(origin, id, name, options, policy, version, first_seq);
-        let tree = Arc::new(tree);
-        if let Some(attached) = attached {
-            self.attach(&tree, attached);
-        }
-        store.trees.write().insert(Arc::clone(&tree));
-        Ok(tree)
-    }
-
-    /// `attached` is the store that it is given, if that is news.
-    fn change_options(
-        &self,
-        tree: &Arc<Tree>,
-        options: KeyspaceOptions,
-        attached: Option<Arc<Attached>>,
-    ) -> Result<()> {
-        let attached = attached.filter(|_| tree.beside.attached().is_none());
-        let converted = attached.is_some() && !tree.beside.is_there();
-        let settings = tree.settings();
-        let current = settings.stored_policy.clone();
-        let policy = options.stored_policy().unwrap_or_else(|| current.clone());
-        let mut options = options;
-        if let (StoredPolicy::Custom(_), None) = (&policy, options.custom_policy()) {
-            tree.check_policy()?;
-            // Given before, and not given up.
-            options.policy = settings.options.policy.clone();
-        }
-        drop(settings);
-        let operator = options.merge_operator.clone();
-        let separates = options.value_separation.is_some() && !tree.is_separated();
-        let operator_is_news = tree.merging.admit(operator.as_ref())?;
-        if operator_is_news || policy != current || converted || separates {
-            let name = operator.as_ref().map(|operator| operator.name());
-            let persisted = Persisted {
-                policy: policy.to_string(),
-                merge_operator: tree.merging.name().or(name).map(str::to_owned),
-                operand_store: attached
-                    .as_ref()
-                    .map(|attached| StoredOperandStore::Name(attached.factory.name().to_owned()))
-                    .or_else(|| tree.beside.stored()),
-                value_separation: tree.is_separated() || separates,
-            };
-            let options = persisted.encode();
-            self.append_edit(vec![Change::SetOptions { keyspace: tree.id, options }])?;
-        }
-        if let Some(operator) = operator {
-            tree.merging.supply(operator);
-        }
-        if let Some(attached) = attached {
-            self.attach(tree, attached);
-        }
-        tree.set_settings(options, policy);
-        // The obstacle belonged to the previous policy.
-        tree.jobs.lock().blocked = None;
-        self.state.work.push(WorkKind::Compaction, tree.id);
-        Ok(())
+    /// Adds the condition that a key was not written after the sequence number `read_seq`, such as that of
+    /// [`Snapshot::seq`](crate::Snapshot::seq).
+    ///
+    /// The write fails with [`Error::GuardRefused`] if the key was written or deleted later. It fails with
+    /// [`Error::GuardUnknown`] if `read_seq` is older than the recent history. In both cases the caller reads the
+    /// key again and retries. The history consists of the memtables and of hashes of flushed keys, up to 16 MiB and
+    /// 1/16 of the memory budget. Under ordinary load it covers the last second.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
+    /// let accounts = db.default_keyspace();
+    /// let snapshot = db.snapshot();
+    /// db.put("ada", "1")?; // Written after the snapshot.
+    /// let mut batch = lsmx::WriteBatch::new();
+    /// batch.guard(&accounts, "ada", snapshot.seq());
+    /// batch.put(&accounts, "ada", "2");
+    /// let refused = db.write(batch, lsmx::Durability::Buffered);
+    /// assert!(matches!(refused, Err(lsmx::Error::GuardRefused { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn guard(
+        &mut self,
+        keyspace: &impl AsRef<Keyspace>,
+        key: impl AsRef<[u8]>,
+        read_seq: SeqNo,
+    ) {
+        self.add_guard(keyspace.as_ref().tree(), key.as_ref(), read_seq);
     }
 }

@@ -1,4 +1,4 @@
-//! Reads all counters together.
+//! Collects the metrics of a database from its counters.
 
 use lsmx_base::sync::{AtomicU64, Ordering};
 
@@ -18,141 +18,136 @@ fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-impl DbInner {
-    pub(crate) fn memory_metrics(&self) -> MemoryMetrics {
-        let store = &self.state;
-        let cache = &store.tables.cache;
-        let mut memory = MemoryMetrics {
-            budget_bytes: self.memory.budget,
-            memtable_bytes_max: self.memory.memtables,
-            block_cache_bytes_max: self.memory.cache,
-            block_cache_kind: cache.kind(),
-            wal_buffer: store.wal.buffer_bytes(),
-            guard_history: store.guard_history.bytes(),
-            open_tables: cache.open_table_bytes(),
-            operand_stores: cache.operand_store_bytes(),
-            read_ahead: cache.read_ahead_bytes(),
-            ..MemoryMetrics::default()
-        };
-        for (kind, &bytes) in cache.resident_bytes().iter() {
-            *match kind {
-                BlockKind::Data => &mut memory.data_blocks,
-                _ => &mut memory.metadata_blocks,
-            } += bytes;
-        }
-        for tree in store.all_trees() {
-            let view = tree.view();
-            memory.memtables_active += view.active.bytes();
-            memory.memtables_sealed += view.sealed.iter().map(|sealed| sealed.bytes()).sum::<u64>();
-            memory.memtables_pinned += tree.old_views.memtable_bytes(&view);
-        }
-        memory
+pub(crate) fn memory_metrics(inner: &DbInner) -> MemoryMetrics {
+    let state = &inner.state;
+    let cache = &state.tables.cache;
+    let mut memory = MemoryMetrics {
+        budget_bytes: inner.memory.budget,
+        memtable_bytes_max: inner.memory.memtables,
+        block_cache_bytes_max: inner.memory.cache,
+        block_cache_kind: cache.kind(),
+        wal_buffer: state.wal.buffer_bytes(),
+        guard_history: state.guard_history.bytes(),
+        open_tables: cache.open_table_bytes(),
+        operand_stores: cache.operand_store_bytes(),
+        read_ahead: cache.read_ahead_bytes(),
+        ..MemoryMetrics::default()
+    };
+    for (kind, &bytes) in cache.resident_bytes().iter() {
+        *match kind {
+            BlockKind::Data => &mut memory.data_blocks,
+            _ => &mut memory.metadata_blocks,
+        } += bytes;
     }
-
-    fn held_metrics(&self) -> HeldMetrics {
-        let store = &self.state;
-        let (files, file_bytes) = store.janitor.held();
-        let mut held = HeldMetrics {
-            snapshots: store.sequence.snapshot_count() as u64,
-            files,
-            file_bytes,
-            block_bytes: store.tables.cache.uncached_live_bytes(),
-            ..HeldMetrics::default()
-        };
-        if let Some((seq, since_us)) = store.sequence.oldest_held() {
-            held.oldest_snapshot_age_us = store.env.now_us().saturating_sub(since_us);
-            held.oldest_snapshot_behind = store.sequence.published().0.saturating_sub(seq.0);
-        }
-        for tree in store.all_trees() {
-            let (views, pins) = tree.old_views.in_use();
-            held.old_views += views;
-            held.view_pins += pins + tree.current_pins();
-        }
-        held
+    for tree in state.all_trees() {
+        let view = tree.view();
+        memory.memtables_active += view.active.bytes();
+        memory.memtables_sealed += view.sealed.iter().map(|sealed| sealed.bytes()).sum::<u64>();
+        memory.memtables_pinned += tree.old_views.memtable_bytes(&view);
     }
+    memory
+}
 
-    fn background_io(&self) -> BackgroundIoMetrics {
-        let rate = &self.state.tables.rate;
-        let lane = |lane| {
-            let (bytes, waited_us) = rate.usage(lane);
-            LaneMetrics { bytes, waited_us }
-        };
-        BackgroundIoMetrics {
-            rate: rate.rate(),
-            flush: lane(IoPriority::Flush),
-            compaction: lane(IoPriority::Compaction),
-            reads_repeated: self.state.tables.descriptors.reads_repeated(),
-        }
+fn held_metrics(inner: &DbInner) -> HeldMetrics {
+    let state = &inner.state;
+    let (files, file_bytes) = state.janitor.held();
+    let mut held = HeldMetrics {
+        snapshots: state.sequence.snapshot_count() as u64,
+        files,
+        file_bytes,
+        block_bytes: state.tables.cache.uncached_live_bytes(),
+        ..HeldMetrics::default()
+    };
+    if let Some((seq, since_us)) = state.sequence.oldest_held() {
+        held.oldest_snapshot_age_us = state.env.now_us().saturating_sub(since_us);
+        held.oldest_snapshot_behind = state.sequence.published().0.saturating_sub(seq.0);
     }
-
-    pub(crate) fn read_metrics(&self) -> ReadMetrics {
-        let blocks = &self.state.tables.cache;
-        let (counts, resident) = (blocks.counts(), blocks.resident_bytes());
-        let cache = counts.iter().zip(resident.iter()).map(|((kind, counts), (_, resident))| {
-            let (hits, misses) = (counts.hits, counts.misses);
-            (kind, CacheMetrics { hits, misses, resident_bytes: *resident })
-        });
-        let filter_by_level = blocks.filter_counts();
-        ReadMetrics {
-            cache: cache.filter(|(_, cache)| *cache != CacheMetrics::default()).collect(),
-            filter: filter_by_level.values().copied().sum(),
-            filter_by_level,
-        }
+    for tree in state.all_trees() {
+        let (views, pins) = tree.old_views.in_use();
+        held.old_views += views;
+        held.view_pins += pins + tree.current_pins();
     }
+    held
+}
 
-    pub(crate) fn metrics(&self) -> Metrics {
-        let store = &self.state;
-        let ReadMetrics { cache, filter, filter_by_level } = self.read_metrics();
-        let (trees, now_us) = (store.all_trees(), store.env.database_us());
-        let mut wal = self.read_only.clone().unwrap_or_else(|| WalMetrics {
-            segments: store.wal.segment_count(),
-            live_bytes: store.wal.live_bytes(),
-            written_bytes: store.wal.written_bytes(),
-            syncs: store.wal.syncs(),
-            reserved_bytes: store.tables.reserve.bytes(),
-            ..WalMetrics::default()
-        });
-        for kept in trees.iter().filter_map(|tree| tree.beside.kept_log()) {
-            wal.kept_segments += kept.count();
-            wal.kept_bytes += kept.bytes();
-        }
-        let mut disk = DiskMetrics {
-            log_bytes: wal.live_bytes + wal.kept_bytes,
-            reserve_bytes: wal.reserved_bytes,
-            ..DiskMetrics::default()
-        };
-        for tree in &trees {
-            let view = tree.pin();
-            let blobs = view.version.blobs().files().map(|used| used.file.record().bytes);
-            let blob_bytes: u64 = blobs.sum();
-            disk.blob_bytes += blob_bytes;
-            disk.table_bytes += view.version.file_bytes() - blob_bytes;
-        }
-        Metrics {
-            keyspaces: trees
-                .iter()
-                .map(|tree| (tree.name.clone(), keyspace(tree, now_us)))
-                .collect(),
-            cache,
-            filter,
-            filter_by_level,
-            commits: self.committer.metrics(),
-            wal,
-            disk,
-            memory: self.memory_metrics(),
-            held: self.held_metrics(),
-            descriptors: DescriptorMetrics {
-                open: store.tables.descriptors.open_count() as u64,
-                max: store.tables.descriptors.fds_max() as u64,
-                reopened: store.tables.descriptors.reopened(),
-            },
-            background_io: self.background_io(),
-            flush_us: store.flush_us.metrics(),
-            compaction_us: store.compaction_us.metrics(),
-            snapshots: store.sequence.snapshot_count() as u64,
-            published_seq: store.sequence.published().0,
-            read_only: store.error_state.read_only_cause().map(|cause| cause.to_string()),
-        }
+fn background_io(inner: &DbInner) -> BackgroundIoMetrics {
+    let rate = &inner.state.tables.rate;
+    let lane = |lane| {
+        let (bytes, waited_us) = rate.usage(lane);
+        LaneMetrics { bytes, waited_us }
+    };
+    BackgroundIoMetrics {
+        rate: rate.rate(),
+        flush: lane(IoPriority::Flush),
+        compaction: lane(IoPriority::Compaction),
+        reads_repeated: inner.state.tables.descriptors.reads_repeated(),
+    }
+}
+
+pub(crate) fn read_metrics(inner: &DbInner) -> ReadMetrics {
+    let blocks = &inner.state.tables.cache;
+    let (counts, resident) = (blocks.counts(), blocks.resident_bytes());
+    let cache = counts.iter().zip(resident.iter()).map(|((kind, counts), (_, resident))| {
+        let (hits, misses) = (counts.hits, counts.misses);
+        (kind, CacheMetrics { hits, misses, resident_bytes: *resident })
+    });
+    let filter_by_level = blocks.filter_counts();
+    ReadMetrics {
+        cache: cache.filter(|(_, cache)| *cache != CacheMetrics::default()).collect(),
+        filter: filter_by_level.values().copied().sum(),
+        filter_by_level,
+    }
+}
+
+pub(crate) fn metrics(inner: &DbInner) -> Metrics {
+    let state = &inner.state;
+    let ReadMetrics { cache, filter, filter_by_level } = read_metrics(inner);
+    let (trees, now_us) = (state.all_trees(), state.env.database_us());
+    let mut wal = inner.read_only.clone().unwrap_or_else(|| WalMetrics {
+        segments: state.wal.segment_count(),
+        live_bytes: state.wal.live_bytes(),
+        written_bytes: state.wal.written_bytes(),
+        syncs: state.wal.syncs(),
+        reserved_bytes: state.tables.reserve.bytes(),
+        ..WalMetrics::default()
+    });
+    for kept in trees.iter().filter_map(|tree| tree.beside.kept_log()) {
+        wal.kept_segments += kept.count();
+        wal.kept_bytes += kept.bytes();
+    }
+    let mut disk = DiskMetrics {
+        log_bytes: wal.live_bytes + wal.kept_bytes,
+        reserve_bytes: wal.reserved_bytes,
+        ..DiskMetrics::default()
+    };
+    for tree in &trees {
+        let view = tree.pin();
+        let blobs = view.version.blobs().files().map(|used| used.file.record().bytes);
+        let blob_bytes: u64 = blobs.sum();
+        disk.blob_bytes += blob_bytes;
+        disk.table_bytes += view.version.file_bytes() - blob_bytes;
+    }
+    Metrics {
+        keyspaces: trees.iter().map(|tree| (tree.name.clone(), keyspace(tree, now_us))).collect(),
+        cache,
+        filter,
+        filter_by_level,
+        commits: inner.committer.metrics(),
+        wal,
+        disk,
+        memory: memory_metrics(inner),
+        held: held_metrics(inner),
+        descriptors: DescriptorMetrics {
+            open: state.tables.descriptors.open_count() as u64,
+            max: state.tables.descriptors.fds_max() as u64,
+            reopened: state.tables.descriptors.reopened(),
+        },
+        background_io: background_io(inner),
+        flush_us: state.flush_us.metrics(),
+        compaction_us: state.compaction_us.metrics(),
+        snapshots: state.sequence.snapshot_count() as u64,
+        published_seq: state.sequence.published().0,
+        read_only: state.error_state.read_only_cause().map(|cause| cause.to_string()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The database handle: everything below, put together.
+//! The database handle [`Db`] and the parts of an open database.
 
 pub(crate) mod admission;
 pub(crate) mod check;
@@ -6,32 +6,41 @@ pub(crate) mod checkpoint;
 pub(crate) mod close;
 pub(crate) mod compact_range;
 pub(crate) mod deadline;
-pub(crate) mod drop;
+pub(crate) mod drop_keyspace;
 pub(crate) mod inspect;
 pub(crate) mod keyspace;
 pub(crate) mod metrics;
+pub(crate) mod multi_get;
 pub(crate) mod open;
+pub(crate) mod open_keyspace;
 pub(crate) mod operand_store;
-pub(crate) mod outputs;
-pub(crate) mod reads;
 pub(crate) mod snapshot;
-pub(crate) mod trace_recording;
 pub(crate) mod update;
 
+use std::fmt;
+use std::mem;
+use std::ops::RangeBounds;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::Duration;
 
+use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
-use lsmx_base::key::SeqNo;
+use lsmx_base::key::{EntryKind, SeqNo};
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
 
 use crate::callback;
+use crate::db::admission::admit;
+use crate::db::multi_get::MultiGet;
+use crate::db::open::warm_up::WarmUp;
+use crate::db::update::KeyLocks;
 use crate::env::{Env, WaitCause, YieldKind};
 use crate::error::{Error, Result};
+use crate::format::version_edit::{Change, VersionEdit};
 use crate::jobs::flush_trigger::FlushTrigger;
-use crate::lookup::point::Reads;
+use crate::jobs::scheduler::JobScheduler;
+use crate::lookup::point::{self, Reads};
 use crate::metrics::{MemoryMetrics, Metrics, ReadMetrics, WalMetrics};
 use crate::options::db::Options;
 use crate::options::keyspace::KeyspaceOptions;
@@ -43,7 +52,7 @@ use crate::state::memtable_budget::MemtableReservation;
 use crate::state::work_queue::WorkKind;
 use crate::tree::{Opening, Tree};
 use crate::vfs::LockGuard;
-use crate::workload_trace::Recording;
+use crate::workload_trace::{Recorder, Recording, ScanTrace, Trace, TraceOptions};
 use crate::write::backpressure;
 use crate::write::batch::WriteBatch;
 use crate::write::commit::Committer;
@@ -59,51 +68,45 @@ pub use crate::db::inspect::explain::{
 pub use crate::db::inspect::health::{BlockedCompaction, Health, QuarantinedFile};
 pub use crate::db::inspect::metadata_sizes::MetadataSizes;
 pub use crate::db::inspect::observe::{Observation, ObservedKeyspace, ObservedLevel, observe};
-pub use crate::db::keyspace::Keyspace;
-pub use crate::db::reads::Entry;
-#[cfg(feature = "tokio")]
-pub(crate) use crate::db::reads::MultiGet;
+pub use crate::db::keyspace::{Entry, Keyspace};
 pub use crate::db::snapshot::Snapshot;
 pub use crate::db::update::Update;
 pub use crate::table::explain::{BlockRead, BlockSource};
 
 pub use crate::options::db::DEFAULT_KEYSPACE;
 
-/// All parts of one open database.
+/// The parts of one open database.
 pub(crate) struct DbInner {
     pub(crate) state: Arc<DbState>,
     pub(crate) committer: Arc<Committer>,
     pub(crate) throttle: Arc<Throttle>,
-    pub(crate) scheduler: Arc<crate::jobs::scheduler::JobScheduler>,
+    pub(crate) scheduler: Arc<JobScheduler>,
     pub(crate) flush_trigger: Arc<FlushTrigger>,
     pub(crate) options: Options,
     pub(crate) memory: MemoryPlan,
     pub(crate) opening: Opening,
+    /// Tree of the default keyspace.
     pub(crate) default_tree: Arc<Tree>,
-    /// If nothing is ever changed: the log as it lay there.
+    /// Size of the WAL found by the open. `None` if the database is writable.
     read_only: Option<WalMetrics>,
-    /// Keeps other openers out; let go by closing.
+    /// Lock on the directory. Close releases it.
     lock: Mutex<Option<Box<dyn LockGuard>>>,
-    /// One keyspace is created or changed at a time; held over I/O, taken by nothing else.
+    /// Serializes changes of keyspaces and their options. Held during I/O, and locked before `Tree::install`.
     keyspace_changes: Mutex<()>,
-    /// Whether somebody closes, or has closed, the database.
+    /// Set at the start of close. Pairs with [`DbInner::check_open`].
     closed: AtomicBool,
-    /// Threads that run calls with a deadline, see [`DbInner::within`].
+    /// Number of threads that run calls with a deadline.
     call_threads: AtomicUsize,
-    /// Whether closing has come to its end.
+    /// Set when close has completed.
     lock_released: AtomicBool,
-    /// Who may read and write back which keys.
-    pub(crate) key_locks: update::KeyLocks,
-    /// Who reads metadata ahead.
-    warm_up: crate::db::open::warm_up::WarmUp,
-    /// Who notes what users do.
+    pub(crate) key_locks: KeyLocks,
+    warm_up: WarmUp,
     recording: Arc<Recording>,
-    /// One resumption, drop of a keyspace or checkpoint at a time, and none while closing ends: see
-    /// [`DbInner::turn`].
+    /// Whether an [`AdminLock`] exists.
     admin_locked: AtomicBool,
 }
 
-/// The turn to do what goes one after the other.
+/// Serializes `resume`, `drop_keyspace`, `checkpoint`, `operands_to_tree` and `close`.
 #[derive(Debug)]
 struct AdminLock<'a>(&'a DbInner);
 
@@ -114,17 +117,17 @@ impl Drop for AdminLock<'_> {
     }
 }
 
-/// A handle of a user. Dropping the last one closes the database.
+/// Shared by all handles of one database. Closes the database when dropped.
 #[derive(Debug)]
 pub(crate) struct Handle(pub(crate) Arc<DbInner>);
 
-impl std::fmt::Debug for DbInner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DbInner").field("store", &self.state).finish_non_exhaustive()
+impl fmt::Debug for DbInner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DbInner").field("state", &self.state).finish_non_exhaustive()
     }
 }
 
-/// Fails if the calling thread must not wait for background work.
+/// Fails if the calling thread runs a callback, because a callback must not wait for background work.
 ///
 /// # Errors
 /// [`Error::Reentrant`].
@@ -137,35 +140,37 @@ fn check_reentry(call: &'static str) -> Result<()> {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // Errors have reached the listener. A caller that needs the result calls `close`.
+        // The listener has received the errors. Callers that need the result call `close`.
         if !callback::has_context() {
-            let _ = self.0.close(None);
+            let _ = close::close(&self.0, None);
             return;
         }
-        // Closing waits for the threads of the engine, and this may be one of them.
-        let core = Arc::clone(&self.0);
-        let close = move || drop(core.close(None));
+        // Close joins the threads of the engine, and the current thread may be one of them.
+        let inner = Arc::clone(&self.0);
+        let close = move || drop(close::close(&inner, None));
         if self.0.state.env.spawn("lsmx-close", close).is_err() {
-            // The lock must not become free while threads of the engine still write.
-            std::mem::forget(Arc::clone(&self.0));
+            // Engine threads can still write, so the lock must never be released.
+            mem::forget(Arc::clone(&self.0));
         }
     }
 }
 
-/// An open database. Clones are handles of the same one; the last one that goes closes it.
+/// An open database. Clones share it; dropping the last handle closes it.
 #[derive(Clone, Debug)]
 pub struct Db {
     handle: Arc<Handle>,
 }
 
 impl Db {
-    /// Opens the database in a directory, or makes one. A keyspace whose operand store is not given, or cannot be
-    /// opened, does not fail the open: calls on it return [`Error::NoOperandStore`].
+    /// Opens the database in a directory, or creates it.
+    ///
+    /// A missing or damaged operand store does not fail the open. Calls on its keyspace return
+    /// [`Error::NoOperandStore`] instead.
     ///
     /// # Errors
-    /// [`Error::NotADatabase`], [`Error::Locked`], [`Error::UnsupportedVersion`],
-    /// [`Error::Corrupt`], [`Error::Missing`], [`Error::Contradiction`], [`Error::InvalidOption`],
-    /// [`Error::NoCompactionPolicy`] for the default keyspace, [`Error::Io`]. Failing to open changes nothing that is there.
+    /// [`Error::NotADatabase`], [`Error::Locked`], [`Error::UnsupportedVersion`], [`Error::Corrupt`],
+    /// [`Error::Missing`], [`Error::Contradiction`], [`Error::InvalidOption`], [`Error::Io`];
+    /// [`Error::NoCompactionPolicy`] for the default keyspace. After an error, existing data is unchanged.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let path = path.as_ref();
         // A panic in user code, such as an operand store, fails the open and releases the lock.
@@ -176,8 +181,8 @@ impl Db {
         opened.unwrap_or_else(|panic| Err(Error::from_panic(&*panic))).map(Db::new)
     }
 
-    fn new(core: DbInner) -> Db {
-        Db { handle: Arc::new(Handle(Arc::new(core))) }
+    fn new(inner: DbInner) -> Db {
+        Db { handle: Arc::new(Handle(Arc::new(inner))) }
     }
 
     #[cfg(feature = "tokio")]
@@ -189,43 +194,42 @@ impl Db {
         &self.handle.0
     }
 
-    /// The keyspace named [`DEFAULT_KEYSPACE`], which every database has.
+    /// Returns the keyspace named [`DEFAULT_KEYSPACE`], which always exists.
     #[must_use]
     pub fn default_keyspace(&self) -> Keyspace {
         Keyspace::new(Arc::clone(&self.handle), Arc::clone(&self.inner().default_tree))
     }
 
-    /// Opens the keyspace of this name, or makes it. This call is the one place for the options of a keyspace: they
-    /// are in force until the next such call or until the database is closed, and
-    /// [`Keyspace::options`] shows them. The names of the merge operator and of the operand store, and the policy,
-    /// stay with the keyspace if the options leave them out.
+    /// Opens a keyspace, or creates it.
+    ///
+    /// The options apply until the next call or until the database is closed; [`Keyspace::options`] returns them.
+    /// The policy and the names of merge operator and operand store are stored. They stay the same if `options`
+    /// does not set them.
     ///
     /// # Errors
-    /// [`Error::Contradiction`] if the keyspace has another merge operator or operand store;
-    /// [`Error::NoOperandStore`] if it needs one that is not given; the error of an operand store that cannot be
-    /// opened; [`Error::Reentrant`] if the log is kept for the store and an event listener makes the call;
-    /// [`Error::NoCompactionPolicy`] if it has a
-    /// custom policy and is given none; [`Error::InvalidOption`] for a name that is empty or longer than 255 bytes, or for options
-    /// out of range; [`Error::ReadOnly`], [`Error::Closed`].
+    /// - [`Error::Contradiction`] if the keyspace has another merge operator or operand store.
+    /// - [`Error::NoOperandStore`] if it needs an operand store that is not set, or the error of opening the store.
+    /// - [`Error::NoCompactionPolicy`] if it has a custom policy that is not set.
+    /// - [`Error::Reentrant`] if an event listener makes the call and log segments are kept for the store.
+    /// - [`Error::InvalidOption`] for an empty name, a name of more than 255 bytes, or an option out of range.
+    /// - [`Error::ReadOnly`], [`Error::Closed`].
     pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
-        let tree = self.inner().open_keyspace(name, options, true)?;
+        let tree = open_keyspace::open_keyspace(self.inner(), name, options, true)?;
         Ok(Keyspace::new(Arc::clone(&self.handle), tree))
     }
 
-    /// Opens the keyspace of this name, which must exist. `None` keeps the options in force.
+    /// Opens a keyspace that must exist. `None` keeps its current options.
     ///
     /// # Errors
-    /// [`Error::UnknownKeyspace`] if it does not exist; with options as [`Db::keyspace`]; without options
-    /// [`Error::NoCompactionPolicy`] if it has a custom policy that was not given since the database was opened,
-    /// unless the database is read-only.
+    /// [`Error::UnknownKeyspace`] if it does not exist. With options, those of [`Db::keyspace`]. Without options,
+    /// [`Error::NoCompactionPolicy`] if it has a custom policy that was not set since the open, unless the
+    /// database is read-only.
     pub fn open_keyspace(&self, name: &str, options: Option<KeyspaceOptions>) -> Result<Keyspace> {
         if let Some(options) = options {
-            let tree = self.inner().open_keyspace(name, options, false)?;
+            let tree = open_keyspace::open_keyspace(self.inner(), name, options, false)?;
             return Ok(Keyspace::new(Arc::clone(&self.handle), tree));
         }
-        let trees = self.inner().state.trees.read();
-        let tree = trees.by_name(name).cloned();
-        let tree = tree.ok_or_else(|| Error::UnknownKeyspace { name: name.to_owned() })?;
+        let tree = self.inner().existing_tree(name)?;
         if self.inner().read_only.is_none() {
             tree.check_policy()?;
         }
@@ -238,45 +242,48 @@ impl Db {
         self.inner().state.trees.read().by_name(name).is_some()
     }
 
-    /// Drops the keyspace of this name, durably, with everything in it. Its handles answer
-    /// [`Error::KeyspaceDropped`] from then on; iterators that are under way and snapshots taken
-    /// before go on seeing it. A keyspace made later under the same name is a new, empty one.
+    /// Drops a keyspace with all its entries, durably.
+    ///
+    /// Its handles then return [`Error::KeyspaceDropped`]. Running iterators and older snapshots still read it.
+    /// A new keyspace of the same name is empty.
     ///
     /// # Errors
-    /// [`Error::UnknownKeyspace`], [`Error::DefaultKeyspace`]: nothing was done.
-    /// [`Error::ReadOnly`] with the cause: it is there; after a power loss or a reopening it may be
-    /// gone, wholly.
+    /// [`Error::UnknownKeyspace`], [`Error::DefaultKeyspace`]: the keyspaces are unchanged.
+    /// [`Error::ReadOnly`] with the cause: the keyspace exists until the next open, which may find it dropped.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         check_reentry("drop_keyspace")?;
-        self.inner().drop_keyspace(name)
+        drop_keyspace::drop_keyspace(self.inner(), name)
     }
 
-    /// Makes a copy of the database in `target`, which must not exist or be an empty directory. The
-    /// copy opens as a database of its own and holds everything that was committed before the call,
-    /// and perhaps some commits after; it is on stable storage when the call returns. Tables are
-    /// linked where the file system can, so it takes little space and time; writes, flushes and
-    /// compactions go on meanwhile.
+    /// Copies the database to `target`, which must not exist or must be an empty directory.
+    ///
+    /// The copy is an independent database. It contains every commit before the call, and possibly later ones, and
+    /// is on stable storage when the call returns. Tables are hard links where the file system supports them. Writes,
+    /// flushes and compactions continue during the call.
     ///
     /// # Errors
-    /// [`Error::TargetNotEmpty`]; [`Error::OutputInDatabase`] for the name of an engine file in a database
-    /// directory; [`Error::Locked`] if somebody else is at work there;
-    /// [`Error::Io`], [`Error::Closed`], [`Error::ReadOnly`]. Nothing in the target opens as a
-    /// database then, and this one is as before.
+    /// - [`Error::TargetNotEmpty`]; [`Error::Locked`] if another process uses the target.
+    /// - [`Error::OutputInDatabase`] if the path has the name of an engine file in a database directory.
+    /// - [`Error::Io`], [`Error::Closed`], [`Error::ReadOnly`].
+    ///
+    /// After an error the target does not open as a database, and this database is unchanged.
     pub fn checkpoint(&self, target: impl AsRef<Path>) -> Result<()> {
         self.checkpoint_with(target, &WaitOptions::default())
     }
 
-    /// [`Db::checkpoint`] with a deadline. If it passes, the copy is removed again, once the device call that
-    /// it is in has returned; until then the target is locked.
+    /// Copies the database to `target` with a deadline; see [`Db::checkpoint`].
+    ///
+    /// After the deadline the engine removes the partial copy as soon as the current device call returns. Until
+    /// then the target is locked.
     ///
     /// # Errors
-    /// As [`Db::checkpoint`]; [`Error::Deadline`].
+    /// Those of [`Db::checkpoint`]; [`Error::Deadline`].
     pub fn checkpoint_with(&self, target: impl AsRef<Path>, options: &WaitOptions) -> Result<()> {
         check_reentry("checkpoint")?;
-        self.inner().checkpoint(target.as_ref(), options)
+        checkpoint::checkpoint(self.inner(), target.as_ref(), options)
     }
 
-    /// Names of all keyspaces, sorted.
+    /// Returns the names of all keyspaces in ascending order.
     #[must_use]
     pub fn keyspaces(&self) -> Vec<String> {
         let trees = self.inner().state.all_trees();
@@ -285,98 +292,121 @@ impl Db {
         names
     }
 
-    /// Gives `key` a value in the default keyspace, `Buffered`.
+    /// Writes a value to the default keyspace with [`Durability::Buffered`].
     ///
     /// # Errors
-    /// As [`Db::write`].
+    /// Those of [`Db::write`].
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        self.inner().put(&self.inner().default_tree, key.as_ref(), value.as_ref())
+        self.write_entry(EntryKind::Put, key.as_ref(), value.as_ref())
     }
 
-    /// Deletes `key` from the default keyspace, `Buffered`.
+    /// Deletes a key of the default keyspace with [`Durability::Buffered`].
     ///
     /// # Errors
-    /// As [`Db::write`].
+    /// Those of [`Db::write`].
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
-        self.inner().delete(&self.inner().default_tree, key.as_ref())
+        self.write_entry(EntryKind::Delete, key.as_ref(), &[])
     }
 
-    /// Deletes all keys of a range from the default keyspace, `Buffered`: see
-    /// [`Keyspace::delete_range`].
+    /// Deletes a range of keys of the default keyspace; see [`Keyspace::delete_range`].
     ///
     /// # Errors
-    /// As [`Db::write`].
-    pub fn delete_range<K: AsRef<[u8]>>(&self, range: impl std::ops::RangeBounds<K>) -> Result<()> {
+    /// Those of [`Db::write`].
+    pub fn delete_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<()> {
         self.default_keyspace().delete_range(range)
     }
 
-    /// Merges an operand into `key` in the default keyspace, `Buffered`; see [`Keyspace::merge`].
+    /// Writes a merge operand to the default keyspace; see [`Keyspace::merge`].
     ///
     /// # Errors
-    /// As [`Db::write`].
+    /// Those of [`Db::write`].
     pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
-        self.inner().merge(&self.inner().default_tree, key.as_ref(), operand.as_ref())
+        self.write_entry(EntryKind::Merge, key.as_ref(), operand.as_ref())
     }
 
-    /// The value of `key` in the default keyspace; shares the memory of the block it lies in.
+    fn write_entry(&self, kind: EntryKind, key: &[u8], value: &[u8]) -> Result<()> {
+        let inner = self.inner();
+        inner.write_entry(&inner.default_tree, kind, key, value, WriteOptions::default())
+    }
+
+    /// Returns the value of a key in the default keyspace. The value shares the memory of its cached block.
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Io`] if a block cannot be read; [`Error::NoMergeOperator`],
-    /// [`Error::MergeFailed`] if the key's operands do not fold; [`Error::Closed`].
+    /// [`Error::MergeFailed`] if the operands of the key cannot be combined; [`Error::Closed`].
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.inner().get(&self.inner().default_tree, key.as_ref(), None, Reads::Storage)
     }
 
-    /// Returns the value of `key`, read with these options.
+    /// Returns the value of a key in the default keyspace, read with options.
     ///
     /// # Errors
-    /// As [`Db::get`]; [`Error::WouldBlock`] with [`ReadTier::Memory`](crate::ReadTier::Memory).
+    /// Those of [`Db::get`]; [`Error::WouldBlock`] with [`ReadTier::Memory`](crate::ReadTier::Memory).
     pub fn get_with(&self, key: impl AsRef<[u8]>, options: &ReadOptions) -> Result<Option<Slice>> {
         self.inner().get(&self.inner().default_tree, key.as_ref(), None, options.into())
     }
 
-    /// Commits a batch: all of it or nothing, over all its keyspaces.
+    /// Returns whether a key of the default keyspace has a value.
     ///
     /// # Errors
-    /// [`Error::TooLarge`], [`Error::ForeignKeyspace`], [`Error::NoMergeOperator`],
-    /// [`Error::GuardRefused`], [`Error::GuardUnknown`], [`Error::WouldWait`], [`Error::Deadline`],
-    /// [`Error::Background`], [`Error::CompactionBlocked`], [`Error::PolicyStalled`]: nothing was done.
-    /// [`Error::Undecided`]: the deadline has passed, and the batch may still become visible.
-    /// [`Error::ReadOnly`] with the cause: the batch is not visible; after a power loss or a reopening it may be there, wholly.
+    /// Those of [`Db::get`].
+    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.get(key)?.is_some())
+    }
+
+    /// Returns the values of many keys of the default keyspace; see [`Keyspace::multi_get`].
+    ///
+    /// # Errors
+    /// Those of [`Db::get`].
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Slice>>> {
+        self.inner().multi_get(&self.inner().default_tree, keys, None)
+    }
+
+    /// Commits a batch atomically, across all its keyspaces.
+    ///
+    /// # Errors
+    /// - [`Error::TooLarge`], [`Error::ForeignKeyspace`], [`Error::NoMergeOperator`], [`Error::GuardRefused`],
+    ///   [`Error::GuardUnknown`], [`Error::WouldWait`], [`Error::Deadline`], [`Error::Background`],
+    ///   [`Error::CompactionBlocked`], [`Error::PolicyStalled`]: the batch is not committed.
+    /// - [`Error::Undecided`]: the deadline has passed, and the batch may still become visible.
+    /// - [`Error::ReadOnly`] with the cause: the batch is not visible. The next open may find it, as a whole.
     pub fn write(&self, batch: WriteBatch, options: impl Into<WriteOptions>) -> Result<()> {
         self.inner().write(batch, options.into())
     }
 
-    /// A view of all keyspaces as they are now, which stays as it is while it is held.
+    /// Returns a consistent, unchanging view of all keyspaces.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.inner().begin_operation();
-        let store = &self.inner().state;
+        let state = &self.inner().state;
         loop {
             if let Some(snapshot) = self.try_snapshot() {
                 return snapshot;
             }
-            // A manifest edit is on its way that lets files of a queue go; it always ends.
-            let ended = &mut || !store.sequence.is_leaving();
-            store.env.wait(WaitCause::BackgroundWork, &store.progress, None, ended);
+            // An edit that removes data which a snapshot could see is being installed. It always ends.
+            let ended = &mut || !state.sequence.is_leaving();
+            state.env.wait(WaitCause::BackgroundWork, &state.progress, None, ended);
         }
     }
 
-    /// [`Db::snapshot`], unless that has to wait.
+    /// Returns a snapshot, or `None` if the caller has to wait for a manifest edit.
     pub(crate) fn try_snapshot(&self) -> Option<Snapshot> {
-        let store = &self.inner().state;
-        let now_us = store.env.now_us();
+        let state = &self.inner().state;
+        let now_us = state.env.now_us();
         let pinned = if failpoint::is_on(Failpoint::SnapshotInTwoSteps) {
-            let seq = store.sequence.published();
-            store.env.yield_point(YieldKind::UserOperation);
-            store.sequence.register_as(now_us, |_| seq)?
+            let seq = state.sequence.published();
+            state.env.yield_point(YieldKind::UserOperation);
+            state.sequence.register_as(now_us, |_| seq)?
         } else {
-            store.sequence.register(now_us)?
+            state.sequence.register(now_us)?
         };
         Some(Snapshot::new(Arc::clone(&self.handle), pinned))
     }
 
-    /// Puts everything committed so far on stable storage.
+    /// Syncs the WAL, so that all earlier commits are on stable storage.
     ///
     /// # Errors
     /// [`Error::ReadOnly`] with the cause.
@@ -384,20 +414,20 @@ impl Db {
         self.sync_with(&WaitOptions::default())
     }
 
-    /// [`Db::sync`] with a deadline.
+    /// Syncs the WAL with a deadline; see [`Db::sync`].
     ///
     /// # Errors
-    /// As [`Db::sync`]; [`Error::Deadline`]: the sync may still be done.
+    /// Those of [`Db::sync`]; [`Error::Deadline`]: the sync may still complete.
     pub fn sync_with(&self, options: &WaitOptions) -> Result<()> {
-        let core = self.inner();
-        let deadline_us = core.committer.deadline_us(options.deadline);
-        core.run_with_deadline(WaitCause::CommitAhead, deadline_us, move |core| {
-            core.check_writable()?;
-            core.committer.sync(deadline_us)
+        let inner = self.inner();
+        let deadline_us = inner.committer.deadline_us(options.deadline);
+        deadline::run_with_deadline(inner, WaitCause::CommitAhead, deadline_us, move |inner| {
+            inner.check_writable()?;
+            inner.committer.sync(deadline_us)
         })
     }
 
-    /// Writes all memtables to tables, on stable storage.
+    /// Writes all memtables to tables on stable storage.
     ///
     /// # Errors
     /// [`Error::ReadOnly`] with the cause.
@@ -405,122 +435,165 @@ impl Db {
         self.flush_with(&WaitOptions::default())
     }
 
-    /// [`Db::flush`] with a deadline.
+    /// Writes all memtables to tables with a deadline; see [`Db::flush`].
     ///
     /// # Errors
-    /// As [`Db::flush`]; [`Error::Deadline`]: the flushes that are due go on in the background.
+    /// Those of [`Db::flush`]; [`Error::Deadline`]: the flushes continue in the background.
     pub fn flush_with(&self, options: &WaitOptions) -> Result<()> {
         check_reentry("flush")?;
-        let core = self.inner();
-        let deadline_us = core.committer.deadline_us(options.deadline);
-        core.run_with_deadline(WaitCause::Flush, deadline_us, move |core| core.flush(deadline_us))
+        let inner = self.inner();
+        let deadline_us = inner.committer.deadline_us(options.deadline);
+        deadline::run_with_deadline(inner, WaitCause::Flush, deadline_us, move |inner| {
+            inner.flush(deadline_us)
+        })
     }
 
-    /// Waits until every sealed memtable is flushed and every compaction policy rests.
+    /// Waits until all sealed memtables are flushed and no compaction is due.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] with the cause; why compactions fail, if they do; [`Error::CompactionBlocked`] if
-    /// a quarantined file keeps a policy from the job it wants, else why a file is quarantined, if one is;
-    /// [`Error::PolicyStalled`].
+    /// [`Error::ReadOnly`] with the cause; the error of failing compactions; [`Error::CompactionBlocked`] if a
+    /// quarantined file blocks a compaction; the reason of a quarantine; [`Error::PolicyStalled`].
     pub fn wait_idle(&self) -> Result<()> {
         self.wait_idle_with(&WaitOptions::default())
     }
 
-    /// [`Db::wait_idle`] with a deadline.
+    /// Waits for background work with a deadline; see [`Db::wait_idle`].
     ///
     /// # Errors
-    /// As [`Db::wait_idle`]; [`Error::Deadline`].
+    /// Those of [`Db::wait_idle`]; [`Error::Deadline`].
     pub fn wait_idle_with(&self, options: &WaitOptions) -> Result<()> {
         check_reentry("wait_idle")?;
-        let (core, cause) = (self.inner(), WaitCause::BackgroundWork);
-        let deadline_us = core.committer.deadline_us(options.deadline);
-        core.run_with_deadline(cause, deadline_us, move |core| {
-            core.check_open()?;
-            core.scheduler.wait_idle(cause, deadline_us)
+        let (inner, cause) = (self.inner(), WaitCause::BackgroundWork);
+        let deadline_us = inner.committer.deadline_us(options.deadline);
+        deadline::run_with_deadline(inner, cause, deadline_us, move |inner| {
+            inner.check_open()?;
+            inner.scheduler.wait_idle(cause, deadline_us)
         })
     }
 
-    /// Takes writes again after an error made the database read-only. Everything acknowledged is
-    /// written to new files first; nothing of a commit that failed comes back. On a full disk this takes about as
-    /// much room as the memtables do.
+    /// Makes the database writable again after an error made it read-only.
     ///
-    /// Quarantined files are read again, whole, and those that are as they should be are used again. Files
-    /// that are still unreadable stay in [`Db::health`].
+    /// All acknowledged writes are first written to new files; failed commits stay lost. This needs about as much
+    /// free space as the memtables. Quarantined files are verified, and intact ones are used again.
+    /// [`Db::health`] still lists the others.
     ///
     /// # Errors
-    /// Why it does not work yet; the database stays read-only. [`Error::CompactionBlocked`] if it takes
-    /// writes again, but for a keyspace at the hard stop of its policy that a quarantined file keeps from
-    /// being compacted.
+    /// The obstacle; the database stays read-only. [`Error::CompactionBlocked`] if the database is writable,
+    /// except for a keyspace at the hard stop of its policy whose compaction a quarantined file blocks.
     pub fn resume(&self) -> Result<()> {
         self.resume_with(&WaitOptions::default())
     }
 
-    /// [`Db::resume`] with a deadline.
+    /// Makes the database writable again with a deadline; see [`Db::resume`].
     ///
     /// # Errors
-    /// As [`Db::resume`]; [`Error::Deadline`]: if the resumption is in a device call, it continues when that
-    /// returns, and [`Event::Resumed`](crate::Event::Resumed) reports its success.
+    /// Those of [`Db::resume`]; [`Error::Deadline`]: a resume in a device call continues when the call returns,
+    /// and [`Event::Resumed`](crate::Event::Resumed) reports its success.
     pub fn resume_with(&self, options: &WaitOptions) -> Result<()> {
         check_reentry("resume")?;
         self.inner().resume(options)
     }
 
-    /// Why the database is read-only, if it is.
+    /// Returns the error that made the database read-only.
     #[must_use]
     pub fn read_only_cause(&self) -> Option<Arc<Error>> {
         self.inner().state.error_state.read_only_cause()
     }
 
-    /// Lists the obstacles to writes and background work: why the database is
-    /// read-only, which files are quarantined because they cannot be read, which keyspaces cannot be
-    /// compacted. Reads no file.
+    /// Returns the obstacles to writes and background work: the read-only cause, quarantined files, and keyspaces
+    /// whose compaction is blocked. Reads no file.
     #[must_use]
     pub fn health(&self) -> Health {
         self.inner().health()
     }
 
-    /// Limits the bytes per second that flushes and compactions read and write from here on;
-    /// `None`: no limit. See [`Options::background_io_rate`].
+    /// Sets the maximum rate of flush and compaction I/O, in bytes per second; `None` removes the limit. See
+    /// [`Options::background_io_rate`].
     pub fn set_background_io_rate(&self, bytes_per_s: Option<u64>) {
         self.inner().state.tables.rate.set_rate(bytes_per_s);
     }
 
-    /// Where memory goes.
-    #[must_use]
-    pub fn memory(&self) -> MemoryMetrics {
-        self.inner().memory_metrics()
-    }
-
-    /// Counters and the shape of all trees.
-    #[must_use]
-    pub fn metrics(&self) -> Metrics {
-        self.inner().metrics()
-    }
-
-    /// What of [`Db::metrics`] reads change, cheap enough to be asked around single operations.
-    #[must_use]
-    pub fn read_metrics(&self) -> ReadMetrics {
-        self.inner().read_metrics()
-    }
-
-    /// Closes the database: flushes, ends background work, marks the log, frees the lock. Every
-    /// later call on any handle answers [`Error::Closed`]. Memtables that the deadline leaves no time
-    /// for stay in the log, which the next opening replays. Iterators continue, and a read that began before the
-    /// close returns its result, or [`Error::Closed`] if it needs a file that the next owner has removed.
+    /// Records all following operations in a new file, until the returned handle is stopped or dropped.
+    ///
+    /// A trace has keys, value sizes and times. [`crate::workload_trace`] describes its cost and guarantees.
     ///
     /// # Errors
-    /// The first step that failed; the database is closed all the same. After [`Error::Deadline`] a thread of the
-    /// engine may still be in a device call: the lock is freed when that returns. A later call waits for it. (Under
-    /// [`Background::Inline`](crate::env::Background::Inline) the lock is freed by a later call.)
-    pub fn close(&self, deadline: Option<Duration>) -> Result<()> {
-        check_reentry("close")?;
-        self.inner().close(deadline)
+    /// [`Error::Io`] if the file exists or cannot be created; [`Error::InvalidOption`] if a recording is active;
+    /// [`Error::OutputInDatabase`] if the path has the name of an engine file in a database directory;
+    /// [`Error::Closed`].
+    pub fn record_trace(&self, path: impl AsRef<Path>) -> Result<Trace> {
+        self.record_trace_with(path, TraceOptions::default())
     }
 
-    /// Time and randomness of this database, for experiments.
+    /// Records all following operations with options, such as hashed keys; see [`Db::record_trace`].
+    ///
+    /// # Errors
+    /// Those of [`Db::record_trace`].
+    pub fn record_trace_with(
+        &self,
+        path: impl AsRef<Path>,
+        options: TraceOptions,
+    ) -> Result<Trace> {
+        let (inner, path) = (self.inner(), path.as_ref());
+        inner.check_open()?;
+        let vfs = Arc::clone(&inner.state.vfs);
+        checkpoint::check_output(&*vfs, path)?;
+        Trace::begin(&inner.recording, vfs, &inner.state.env, path, options)
+    }
+
+    /// Returns the use of memory by memtables, caches and indexes.
+    #[must_use]
+    pub fn memory(&self) -> MemoryMetrics {
+        metrics::memory_metrics(self.inner())
+    }
+
+    /// Returns all counters and the shape of all trees.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        metrics::metrics(self.inner())
+    }
+
+    /// Returns the counters of [`Db::metrics`] that reads change. Cheap enough to call around single operations.
+    #[must_use]
+    pub fn read_metrics(&self) -> ReadMetrics {
+        metrics::read_metrics(self.inner())
+    }
+
+    /// Closes the database: flushes, stops background work, marks the WAL and releases the lock.
+    ///
+    /// Later calls on any handle return [`Error::Closed`]. Memtables that are not flushed before the deadline are
+    /// replayed from the WAL by the next open. Iterators and running reads continue. A running read returns
+    /// [`Error::Closed`] if the next owner of the database has removed a file that it needs.
+    ///
+    /// # Errors
+    /// The error of the first failed step; the database is closed in any case. After [`Error::Deadline`] the lock
+    /// is released when the current device call returns, and a second `close` waits for that. Under
+    /// [`Background::Inline`](crate::env::Background::Inline) only a second `close` releases it.
+    pub fn close(&self, deadline: Option<Duration>) -> Result<()> {
+        check_reentry("close")?;
+        close::close(self.inner(), deadline)
+    }
+
+    /// Returns the clock and random generator of this database, for experiments.
     #[must_use]
     pub fn env(&self) -> &Env {
         &self.inner().state.env
+    }
+}
+
+/// A commit to record in a workload trace if it succeeds.
+pub(crate) struct CommitTrace {
+    recorder: Arc<Recorder>,
+    payload: Vec<u8>,
+    count: u32,
+    trees: Vec<Arc<Tree>>,
+}
+
+impl CommitTrace {
+    /// Records the commit.
+    pub(crate) fn committed(self, is_synced: bool) {
+        let keyspaces = self.trees.iter().map(|tree| (tree.id, tree.name.as_str()));
+        self.recorder.committed(&self.payload, self.count, is_synced, keyspaces);
     }
 }
 
@@ -529,77 +602,86 @@ impl DbInner {
         if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
     }
 
-    /// Waits for the turn to do what goes one after the other, and what closing waits for.
-    ///
-    /// # Errors
-    /// [`Error::Deadline`]; [`Error::Closed`] if the database was closed meanwhile.
-    fn lock_admin(&self, deadline_us: Option<u64>) -> Result<AdminLock<'_>> {
-        let turn = self.lock_admin_to_close(WaitCause::BackgroundWork, deadline_us)?;
+    /// Fails if the database is closed or was opened read-only.
+    pub(crate) fn check_writable(&self) -> Result<()> {
         self.check_open()?;
-        Ok(turn)
+        if self.read_only.is_some() { Err(Error::OpenedReadOnly) } else { Ok(()) }
     }
 
-    /// As [`DbInner::turn`], also of a database that is closed already.
+    /// Returns the tree of an existing keyspace.
+    fn existing_tree(&self, name: &str) -> Result<Arc<Tree>> {
+        let tree = self.state.trees.read().by_name(name).cloned();
+        tree.ok_or_else(|| Error::UnknownKeyspace { name: name.to_owned() })
+    }
+
+    /// Waits for the [`AdminLock`].
+    ///
+    /// # Errors
+    /// [`Error::Deadline`]; [`Error::Closed`] if the database was closed during the wait.
+    fn lock_admin(&self, deadline_us: Option<u64>) -> Result<AdminLock<'_>> {
+        let lock = self.lock_admin_to_close(WaitCause::BackgroundWork, deadline_us)?;
+        self.check_open()?;
+        Ok(lock)
+    }
+
+    /// Waits for the [`AdminLock`], even if the database is closed.
     fn lock_admin_to_close(
         &self,
         cause: WaitCause,
         deadline_us: Option<u64>,
     ) -> Result<AdminLock<'_>> {
-        let store = &self.state;
-        let met = store.env.wait(cause, &store.progress, deadline_us, &mut || {
-            // Who finds it taken stores nothing: a swap would, and loom cannot tell it from a turn.
-            self.admin_locked
-                .compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
+        let state = &self.state;
+        let is_locked = state.env.wait(cause, &state.progress, deadline_us, &mut || {
+            // A failed exchange stores nothing. The models of loom cannot tell the store of a `swap` from a lock.
+            let locked = &self.admin_locked;
+            locked.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         });
-        if met { Ok(AdminLock(self)) } else { Err(Error::Deadline { cause: cause.as_str() }) }
+        match is_locked {
+            true => Ok(AdminLock(self)),
+            false => Err(Error::Deadline { cause: cause.as_str() }),
+        }
     }
 
-    /// Every operation of a user begins here: a driven clock moves by 1 µs, a replayed schedule may
-    /// switch.
+    /// Starts a user operation: advances a simulated clock by 1 µs and lets the stepped environment switch tasks.
     pub(crate) fn begin_operation(&self) {
         self.state.env.advance_us(1);
         self.state.env.yield_point(YieldKind::UserOperation);
     }
 
-    pub(crate) fn put(&self, tree: &Arc<Tree>, key: &[u8], value: &[u8]) -> Result<()> {
+    /// Commits one entry.
+    pub(crate) fn write_entry(
+        &self,
+        tree: &Arc<Tree>,
+        kind: EntryKind,
+        key: &[u8],
+        value: &[u8],
+        options: WriteOptions,
+    ) -> Result<()> {
         let mut batch = WriteBatch::for_one(tree.id, key, value);
-        batch.add(tree, crate::EntryKind::Put, key, value);
-        self.write(batch, WriteOptions::default())
-    }
-
-    pub(crate) fn delete(&self, tree: &Arc<Tree>, key: &[u8]) -> Result<()> {
-        let mut batch = WriteBatch::for_one(tree.id, key, &[]);
-        batch.add(tree, crate::EntryKind::Delete, key, &[]);
-        self.write(batch, WriteOptions::default())
-    }
-
-    pub(crate) fn merge(&self, tree: &Arc<Tree>, key: &[u8], operand: &[u8]) -> Result<()> {
-        let mut batch = WriteBatch::for_one(tree.id, key, operand);
-        batch.add(tree, crate::EntryKind::Merge, key, operand);
-        self.write(batch, WriteOptions::default())
+        batch.add(tree, kind, key, value);
+        self.write(batch, options)
     }
 
     pub(crate) fn write(&self, batch: WriteBatch, options: WriteOptions) -> Result<()> {
         if !self.check_write(&batch, options)? {
             return Ok(());
         }
-        let (deadline_us, reservation) = self.admit(&batch, options)?;
+        let (deadline_us, reservation) = admit(self, &batch, options)?;
         let sync = options.durability == Durability::Sync;
-        let traced = self.start_commit_trace(&batch);
+        let trace = self.start_commit_trace(&batch);
         let reserved_bytes = reservation.map_or(0, MemtableReservation::into_bytes);
-        let long = self.committer.commit(batch, sync, reserved_bytes, deadline_us)?;
-        if let Some(traced) = traced {
-            traced.committed(sync);
+        let long_chains = self.committer.commit(batch, sync, reserved_bytes, deadline_us)?;
+        if let Some(trace) = trace {
+            trace.committed(sync);
         }
-        // The commit is done: with a deadline its caller waits for no device any more.
+        // The commit is complete, so a caller with a deadline must not wait for a device now.
         let reads = if deadline_us.is_some() { Reads::Memory } else { Reads::Storage };
-        self.fold_chains(long, reads);
+        self.fold_chains(long_chains, reads);
         self.after_commit(deadline_us);
         Ok(())
     }
 
-    /// Checks a write before it waits for anything; false if there is nothing to do.
+    /// Checks a write before it waits. Returns false if the write has no effect.
     pub(crate) fn check_write(&self, batch: &WriteBatch, options: WriteOptions) -> Result<bool> {
         self.check_writable()?;
         self.begin_operation();
@@ -609,7 +691,7 @@ impl DbInner {
             if tree.opening != self.opening {
                 return Err(Error::ForeignKeyspace { name: tree.name.clone() });
             }
-            // Sooner than the leader of the commit could say it.
+            // The commit leader checks this again. The check here fails before the write waits.
             tree.check_takes_writes()?;
         }
         let sync = options.durability == Durability::Sync;
@@ -623,40 +705,42 @@ impl DbInner {
         Ok(true)
     }
 
-    /// Folds operands that have become many in their memtable, so that nobody has to gather them
-    /// again. A chain that does not fold is left to whoever reads its key.
+    /// Combines long operand chains and stores the values in their memtables, so that reads need not do it again.
+    ///
+    /// A chain that cannot be combined is skipped; reads of its key report the error.
     pub(crate) fn fold_chains(&self, chains: Vec<LongOperandChain>, reads: Reads) {
         for LongOperandChain { tree, memtable, key, seq } in chains {
             let view = tree.pin();
-            // Without the memtable the view may lack versions that are hidden at newer numbers and
-            // no snapshot holds. With it, all that is older is there: tables hold older numbers only.
-            if !view.memtables().any(|there| Arc::ptr_eq(there, &memtable)) {
+            // Older versions are complete only while the view has the memtable, because tables then hold older
+            // sequence numbers only. Afterwards, hidden versions that no snapshot needs may be missing.
+            if !view.memtables().any(|current| Arc::ptr_eq(current, &memtable)) {
                 continue;
             }
-            let as_of =
+            let read_seq =
                 if failpoint::is_on(Failpoint::FoldedValueStale) { SeqNo(seq.0 - 1) } else { seq };
-            if let Ok(value) = crate::lookup::point::value(&tree, &view, &key, as_of, reads) {
-                // The memtable may be sealed, flushed and gone meanwhile: nobody minds.
+            if let Ok(value) = point::value(&tree, &view, &key, read_seq, reads) {
+                // The memtable may be flushed or dropped meanwhile; the value is then unused.
                 self.state.env.yield_point(YieldKind::Commit);
-                let bytes = memtable.set_folded(&key, seq, value);
-                self.state.memtables.add(bytes);
-                if !memtable.add_bytes(bytes) {
-                    self.state.memtables.subtract(bytes);
+                let added_bytes = memtable.set_folded(&key, seq, value);
+                self.state.memtables.add(added_bytes);
+                if !memtable.add_bytes(added_bytes) {
+                    self.state.memtables.subtract(added_bytes);
                 }
             }
         }
     }
 
-    /// What a commit sets off: the governors of log and memory, and inline the work itself.
+    /// Starts the work that a commit has made due: WAL syncs, flushes, and inline jobs.
     pub(crate) fn after_commit(&self, deadline_us: Option<u64>) {
-        let store = &self.state;
-        if store.wal.claim_sync_request() || store.request_reserve() {
-            store.progress.notify();
+        let state = &self.state;
+        if state.wal.claim_sync_request() || state.request_reserve() {
+            state.progress.notify();
         }
         self.flush_trigger.flush_if_due(deadline_us);
         self.scheduler.run_inline();
     }
 
+    /// Returns the value of a key at a snapshot, or the newest value.
     pub(crate) fn get(
         &self,
         tree: &Tree,
@@ -668,16 +752,16 @@ impl DbInner {
         if reads != Reads::Memory {
             self.begin_operation();
         }
-        // First the view, then the number: whatever the number promises is in the view.
+        // The view is read before the sequence number, so it contains every commit up to that number.
         let view = tree.view();
         if snapshot.is_none() {
             tree.check_live()?;
         }
         let seq = snapshot.unwrap_or_else(|| self.state.sequence.published());
-        let value = crate::lookup::point::value(tree, &view, key, seq, reads);
+        let value = point::value(tree, &view, key, seq, reads);
         if reads == Reads::Memory {
             if matches!(value, Err(Error::WouldBlock)) {
-                // Whoever tries again counts.
+                // Only the retry is counted.
                 return value;
             }
             self.begin_operation();
@@ -688,30 +772,130 @@ impl DbInner {
         Ok(value)
     }
 
+    fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        tree: &Tree,
+        keys: impl IntoIterator<Item = K>,
+        snapshot: Option<SeqNo>,
+    ) -> Result<Vec<Option<Slice>>> {
+        let mut multi_get = self.begin_multi_get(tree, keys.into_iter().collect(), snapshot)?;
+        multi_get.look_up_all(&self.state.env, tree)?;
+        Ok(multi_get.into_values(self, tree))
+    }
+
+    /// Pins a view for the lookup of many keys.
+    pub(crate) fn begin_multi_get<K: AsRef<[u8]>>(
+        &self,
+        tree: &Tree,
+        keys: Vec<K>,
+        snapshot: Option<SeqNo>,
+    ) -> Result<MultiGet<K>> {
+        self.check_open()?;
+        self.begin_operation();
+        tree.counters.gets.add(len_u64(keys.len()));
+        // The view is read before the sequence number, so it contains every commit up to that number.
+        let view = tree.pin();
+        if snapshot.is_none() {
+            tree.check_live()?;
+        }
+        let seq = snapshot.unwrap_or_else(|| self.state.sequence.published());
+        Ok(MultiGet::new(view, seq, keys))
+    }
+
+    /// Returns the value of a key before an update, and the sequence number of the read.
+    ///
+    /// # Errors
+    /// Those of [`Keyspace::get`].
+    pub(crate) fn read_to_update(
+        &self,
+        tree: &Tree,
+        key: &[u8],
+        reads: Reads,
+    ) -> Result<(SeqNo, Option<Slice>)> {
+        let (read_seq, value) = {
+            // The view is read before the sequence number, so it contains every commit up to that number. It is
+            // released before the caller's closure, which may take long.
+            let view = tree.pin();
+            let read_seq = self.state.sequence.published();
+            (read_seq, point::value(tree, &view, key, read_seq, reads))
+        };
+        if !matches!(value, Err(Error::WouldBlock)) {
+            tree.counters.gets.add(1);
+        }
+        let value = value?;
+        self.record_get(tree, key, value.as_ref());
+        Ok((read_seq, value))
+    }
+
     fn flush(&self, deadline_us: Option<u64>) -> Result<()> {
         self.check_writable()?;
         self.begin_operation();
-        let trees = self.state.all_trees();
         self.committer.sync(deadline_us)?;
-        self.committer.seal(trees.clone(), deadline_us)?;
-        self.scheduler.wait_flushed(&trees, self.committer.next_seq(), deadline_us)
+        self.flush_trees(&self.state.all_trees(), deadline_us)
     }
 
-    /// Has every tree looked at, for instance after opening.
+    /// Seals the memtables of the trees and waits for their flushes.
+    fn flush_trees(&self, trees: &[Arc<Tree>], deadline_us: Option<u64>) -> Result<()> {
+        self.committer.seal(trees.to_vec(), deadline_us)?;
+        self.scheduler.wait_flushed(trees, self.committer.next_seq(), deadline_us)
+    }
+
+    /// Queues each tree that may need a flush or a compaction. Empty trees, often the majority, are not queued.
     pub(crate) fn schedule_all_trees(&self) {
         for tree in self.state.all_trees() {
             backpressure::refresh(&self.state, &self.throttle, &tree);
-            // Of thousands of keyspaces most may be empty.
-            let (sealed, files) = {
+            let (has_sealed, has_files) = {
                 let view = tree.view();
-                let files = !view.version.runs().is_empty() || view.operands.is_some();
-                (!view.sealed.is_empty(), files)
+                let has_files = !view.version.runs().is_empty() || view.operands.is_some();
+                (!view.sealed.is_empty(), has_files)
             };
-            for (work, there) in [(WorkKind::Flush, sealed), (WorkKind::Compaction, files)] {
-                if there {
+            for (work, is_due) in [(WorkKind::Flush, has_sealed), (WorkKind::Compaction, has_files)]
+            {
+                if is_due {
                     self.state.work.push(work, tree.id);
                 }
             }
         }
     }
+
+    /// Appends an edit to the manifest after a sync of the WAL, so that the edit is not ahead of earlier commits.
+    ///
+    /// The caller holds `keyspace_changes`.
+    pub(crate) fn append_edit(&self, changes: Vec<Change>) -> Result<()> {
+        let state = &self.state;
+        let synced = match failpoint::is_on(Failpoint::EditWithoutWalSync) {
+            true => Ok(()),
+            false => state.wal.sync().map(drop),
+        };
+        let appended = synced.and_then(|()| state.manifest.append(&VersionEdit { changes }));
+        appended.map_err(|error| state.fail_locked(error))
+    }
+
+    /// Returns a trace of the batch if a recording is active.
+    #[inline]
+    pub(crate) fn start_commit_trace(&self, batch: &WriteBatch) -> Option<CommitTrace> {
+        let recorder = self.recording.recorder().filter(|_| !batch.is_empty())?;
+        let (payload, trees) = (batch.payload.clone(), batch.trees.clone());
+        Some(CommitTrace { recorder, payload, count: batch.count, trees })
+    }
+
+    /// Records a successful lookup if a recording is active.
+    #[inline]
+    pub(crate) fn record_get(&self, tree: &Tree, key: &[u8], value: Option<&Slice>) {
+        if let Some(recorder) = self.recording.recorder() {
+            record_get_in(&recorder, tree, key, value);
+        }
+    }
+
+    /// Returns a trace for a new iterator if a recording is active.
+    #[inline]
+    pub(crate) fn start_scan_trace(&self, tree: &Tree) -> Option<Box<ScanTrace>> {
+        let recorder = self.recording.recorder()?;
+        Some(Box::new(ScanTrace::new(recorder, tree.id, tree.name.clone())))
+    }
+}
+
+#[cold]
+fn record_get_in(recorder: &Recorder, tree: &Tree, key: &[u8], value: Option<&Slice>) {
+    recorder.got((tree.id, &tree.name), key, value.map(|value| value.len()));
 }

@@ -1,4 +1,4 @@
-//! A view of the whole database at one number.
+//! Snapshots of a database.
 
 use std::ops::RangeBounds;
 
@@ -6,14 +6,17 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
-use crate::db::{Handle, Keyspace};
+use crate::db::keyspace::{Entry, Keyspace};
+use crate::db::{DbInner, Handle};
 use crate::error::Result;
 use crate::iter::range::Range;
 use crate::lookup::point::Reads;
 use crate::options::read::ReadOptions;
 use crate::tree::snapshots::Pinned;
 
-/// All keyspaces as they were at one moment. What it sees is kept until the last clone is dropped.
+/// A consistent view of all keyspaces at one sequence number.
+///
+/// The entries that it sees are kept until the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     handle: Arc<Handle>,
@@ -25,31 +28,36 @@ impl Snapshot {
         Snapshot { handle, pinned: Arc::new(pinned) }
     }
 
-    /// Fails if the keyspace is another database's, or was dropped before this snapshot was taken.
+    /// Fails if the keyspace belongs to another database or was dropped before the snapshot.
     pub(crate) fn check_sees(&self, keyspace: &Keyspace) -> Result<()> {
         keyspace.check_owner(&self.handle)?;
         keyspace.tree().check_seen_by(&self.pinned)
     }
 
-    /// The number up to which it sees; what a guard names.
+    fn inner(&self) -> &DbInner {
+        &self.handle.0
+    }
+
+    /// Returns the largest sequence number that the snapshot sees. Guards of a batch take it.
     #[must_use]
     pub fn seq(&self) -> SeqNo {
         self.pinned.seq()
     }
 
-    /// The value of `key` at that number.
+    /// Returns the value of a key.
     ///
     /// # Errors
-    /// As [`Db::get`](crate::Db::get); [`Error::ForeignKeyspace`](crate::Error::ForeignKeyspace).
+    /// Those of [`Db::get`](crate::Db::get); [`Error::ForeignKeyspace`](crate::Error::ForeignKeyspace).
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.check_sees(keyspace)?;
-        self.handle.0.get(keyspace.tree(), key.as_ref(), Some(self.seq()), Reads::Storage)
+        self.inner().get(keyspace.tree(), key.as_ref(), Some(self.seq()), Reads::Storage)
     }
 
-    /// Returns the value of `key`, read with these options.
+    /// Returns the value of a key, read with options.
     ///
     /// # Errors
-    /// As [`Snapshot::get`]; [`Error::WouldBlock`](crate::Error::WouldBlock) with [`ReadTier::Memory`](crate::ReadTier::Memory).
+    /// Those of [`Snapshot::get`]; [`Error::WouldBlock`](crate::Error::WouldBlock) with
+    /// [`ReadTier::Memory`](crate::ReadTier::Memory).
     pub fn get_with(
         &self,
         keyspace: &Keyspace,
@@ -57,11 +65,47 @@ impl Snapshot {
         options: &ReadOptions,
     ) -> Result<Option<Slice>> {
         self.check_sees(keyspace)?;
-        self.handle.0.get(keyspace.tree(), key.as_ref(), Some(self.seq()), options.into())
+        self.inner().get(keyspace.tree(), key.as_ref(), Some(self.seq()), options.into())
     }
 
-    /// The entries of a range at that number. The range gives one error if the keyspace belongs to
-    /// another database.
+    /// Returns whether a key has a value.
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::get`].
+    pub fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.get(keyspace, key)?.is_some())
+    }
+
+    /// Returns the values of many keys; see [`Keyspace::multi_get`].
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::get`].
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keyspace: &Keyspace,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Slice>>> {
+        self.check_sees(keyspace)?;
+        self.inner().multi_get(keyspace.tree(), keys, Some(self.seq()))
+    }
+
+    /// Returns the entry with the smallest key.
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::get`].
+    pub fn first(&self, keyspace: &Keyspace) -> Result<Option<Entry>> {
+        self.iter(keyspace).next().transpose()
+    }
+
+    /// Returns the entry with the largest key.
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::get`].
+    pub fn last(&self, keyspace: &Keyspace) -> Result<Option<Entry>> {
+        self.iter(keyspace).next_back().transpose()
+    }
+
+    /// Returns an iterator over a range of keys. For a keyspace of another database it returns one error.
     pub fn range<K: AsRef<[u8]>>(&self, keyspace: &Keyspace, range: impl RangeBounds<K>) -> Range {
         match keyspace.check_owner(&self.handle) {
             Ok(()) => keyspace.range_at(range, Some(Arc::clone(&self.pinned))),
@@ -69,7 +113,7 @@ impl Snapshot {
         }
     }
 
-    /// The entries whose keys begin with `prefix`, at that number.
+    /// Returns an iterator over the entries whose keys start with `prefix`; see [`Snapshot::range`].
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Range {
         match keyspace.check_owner(&self.handle) {
             Ok(()) => keyspace.prefix_at(prefix.as_ref(), Some(Arc::clone(&self.pinned))),
@@ -77,7 +121,7 @@ impl Snapshot {
         }
     }
 
-    /// All entries at that number.
+    /// Returns an iterator over all entries; see [`Snapshot::range`].
     #[must_use]
     pub fn iter(&self, keyspace: &Keyspace) -> Range {
         self.range::<&[u8]>(keyspace, ..)

@@ -1,14 +1,14 @@
-//! Reading a key and writing it back as one atomic step.
+//! Atomic read-modify-write of one key.
 //!
-//! 1. Read the key as of the published number.
-//! 2. Ask the caller what is to become of it.
-//! 3. Commit that with a guard. If the guard is refused, or cannot be decided, repeat from 1.
+//! 1. Read the key at the published sequence number.
+//! 2. Call the closure of the caller with the value.
+//! 3. Commit the result with a guard on the key. If the guard is refused or cannot be decided, repeat from step 1.
 //!
-//! What makes it right is the guard alone. Taking *turns* is a courtesy: updates of the same key (and
-//! of few others, there are as many turns as fit in an array) go one after the other, so that among
-//! themselves none is ever refused and none starves. A turn is held while the caller's closure runs,
-//! so nobody waits for one longer than [`TURN_PATIENCE_US`]: a closure that is slow, or that waits for
-//! another update of the same key, costs others time or a refusal, never their progress.
+//! The guard alone makes the update atomic. Key locks only avoid refusals between concurrent updates of a key, so
+//! that none starves. A lock is held while the closure runs, and the closure may wait for another update of the same
+//! key. Therefore an update waits at most [`LOCK_WAIT_US_MAX`] for the lock and then continues without it.
+
+use std::array;
 
 use lsmx_base::coding::low_u32;
 use lsmx_base::failpoint::{self, Failpoint};
@@ -17,7 +17,7 @@ use lsmx_base::slice::Slice;
 use lsmx_base::sync::{Arc, AtomicBool, Ordering, Signal};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::db::{DbInner, Keyspace};
+use crate::db::DbInner;
 use crate::env::{Env, WaitCause};
 use crate::error::{Error, Result};
 use crate::lookup::point::Reads;
@@ -25,19 +25,19 @@ use crate::options::write::WriteOptions;
 use crate::tree::Tree;
 use crate::write::batch::WriteBatch;
 
-/// KeyLocks of one database.
-const TURNS: usize = 64;
-/// Longest wait for a turn before an update goes on without.
-const TURN_PATIENCE_US: u64 = 20_000;
+/// Number of key locks of a database.
+const KEY_LOCKS: usize = 64;
+/// Maximum wait for a key lock, in microseconds.
+const LOCK_WAIT_US_MAX: u64 = 20_000;
 
-/// What is to become of a key that was read.
+/// The result of an update function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Update {
-    /// It stays as it is; nothing is written.
+    /// Leaves the key unchanged, without a write.
     Keep,
-    /// It has no value any more.
+    /// Deletes the key.
     Delete,
-    /// It has this value.
+    /// Replaces the value.
     Put(Vec<u8>),
 }
 
@@ -48,59 +48,60 @@ impl From<Vec<u8>> for Update {
 }
 
 impl From<Option<Vec<u8>>> for Update {
-    /// `None` deletes.
+    /// Returns [`Update::Delete`] for `None`.
     fn from(value: Option<Vec<u8>>) -> Update {
         value.map_or(Update::Delete, Update::Put)
     }
 }
 
-/// Who may update which keys now.
+/// Locks of keys during updates. Keys with the same hash share a lock.
 #[derive(Debug)]
 pub(crate) struct KeyLocks {
-    taken: [AtomicBool; TURNS],
-    /// Given when a turn is over.
+    locked: [AtomicBool; KEY_LOCKS],
+    /// Notified when a lock is released.
     released: Signal,
 }
 
-/// A turn, over when this is dropped.
+/// Releases a key lock when dropped.
 #[derive(Debug)]
 pub(crate) struct KeyLock<'a> {
-    turns: &'a KeyLocks,
-    taken: &'a AtomicBool,
+    locks: &'a KeyLocks,
+    locked: &'a AtomicBool,
 }
 
 impl KeyLocks {
     pub(crate) fn new() -> KeyLocks {
-        KeyLocks { taken: std::array::from_fn(|_| AtomicBool::new(false)), released: Signal::new() }
+        let locked = array::from_fn(|_| AtomicBool::new(false));
+        KeyLocks { locked, released: Signal::new() }
     }
 
-    /// Waits for the turn of a key; none if that takes too long.
-    fn take(&self, env: &Env, tree: &Tree, key: &[u8]) -> Option<KeyLock<'_>> {
-        let mut turn = self.try_lock(tree, key);
-        if turn.is_none() {
-            let until = Some(self.wait_limit_us(env));
-            env.wait(WaitCause::Update, &self.released, until, &mut || {
-                turn = self.try_lock(tree, key);
-                turn.is_some()
+    /// Waits for the lock of a key. Returns `None` after [`LOCK_WAIT_US_MAX`].
+    fn lock(&self, env: &Env, tree: &Tree, key: &[u8]) -> Option<KeyLock<'_>> {
+        let mut lock = self.try_lock(tree, key);
+        if lock.is_none() {
+            let limit_us = Some(self.wait_limit_us(env));
+            env.wait(WaitCause::Update, &self.released, limit_us, &mut || {
+                lock = self.try_lock(tree, key);
+                lock.is_some()
             });
         }
-        turn
+        lock
     }
 
-    /// The turn of a key, if it is free.
+    /// Returns the lock of a key if it is free.
     pub(crate) fn try_lock(&self, tree: &Tree, key: &[u8]) -> Option<KeyLock<'_>> {
         let hash = xxh3_64_with_seed(key, u64::from(tree.id));
-        let taken = &self.taken[low_u32(hash) as usize % TURNS];
-        let free = !taken.swap(true, Ordering::Acquire);
-        free.then(|| KeyLock { turns: self, taken })
+        let locked = &self.locked[low_u32(hash) as usize % KEY_LOCKS];
+        let was_locked = locked.swap(true, Ordering::Acquire);
+        (!was_locked).then(|| KeyLock { locks: self, locked })
     }
 
-    /// When who waits for a turn from now on goes on without.
+    /// Returns the time until which an update that starts now waits for a lock, in microseconds.
     pub(crate) fn wait_limit_us(&self, env: &Env) -> u64 {
-        env.now_us().saturating_add(TURN_PATIENCE_US)
+        env.now_us().saturating_add(LOCK_WAIT_US_MAX)
     }
 
-    /// Given when a turn is over.
+    /// Signal notified when a lock is released.
     #[cfg(feature = "tokio")]
     pub(crate) fn released(&self) -> &Signal {
         &self.released
@@ -109,136 +110,46 @@ impl KeyLocks {
 
 impl Drop for KeyLock<'_> {
     fn drop(&mut self) {
-        self.taken.store(false, Ordering::Release);
-        self.turns.released.notify();
+        self.locked.store(false, Ordering::Release);
+        self.locks.released.notify();
     }
 }
 
-/// A key before and after an update.
+/// Values of a key before and after an update.
 pub(crate) struct UpdateResult {
     pub(crate) before: Option<Slice>,
     pub(crate) after: Option<Slice>,
 }
 
-impl Keyspace {
-    /// Changes the value of `key` by a function of the value, atomically; returns the value before,
-    /// whether or not it was changed. `Buffered`.
-    ///
-    /// `update` may be called several times, each time with the value as it is then, and the last
-    /// call counts; it must have no other effect. Its result is an [`Update`], the new value, or an
-    /// `Option` of one, where `None` deletes. It may call the database, this method included: a
-    /// commit of its own that writes the same key makes it be called again, without end if it does
-    /// so each time. If it panics, nothing is written.
-    ///
-    /// # Errors
-    /// As [`Keyspace::get`] and [`Db::write`](crate::Db::write), except [`Error::GuardRefused`] and
-    /// [`Error::GuardUnknown`], after which it retries.
-    pub fn fetch_update<U: Into<Update>>(
-        &self,
-        key: impl AsRef<[u8]>,
-        update: impl FnMut(Option<&[u8]>) -> U,
-    ) -> Result<Option<Slice>> {
-        self.fetch_update_with(key, WriteOptions::default(), update)
-    }
-
-    /// [`Keyspace::fetch_update`] with options. The deadline is that of each try.
-    ///
-    /// # Errors
-    /// As [`Keyspace::fetch_update`].
-    pub fn fetch_update_with<U: Into<Update>>(
-        &self,
-        key: impl AsRef<[u8]>,
-        options: impl Into<WriteOptions>,
-        mut update: impl FnMut(Option<&[u8]>) -> U,
-    ) -> Result<Option<Slice>> {
-        let update = &mut |old: Option<&[u8]>| update(old).into();
-        let updated = self.inner().update(self.tree(), key.as_ref(), options.into(), update);
-        updated.map(|updated| updated.before)
-    }
-
-    /// [`Keyspace::fetch_update`], but returns the value after.
-    ///
-    /// # Errors
-    /// As [`Keyspace::fetch_update`].
-    pub fn update_fetch<U: Into<Update>>(
-        &self,
-        key: impl AsRef<[u8]>,
-        update: impl FnMut(Option<&[u8]>) -> U,
-    ) -> Result<Option<Slice>> {
-        self.update_fetch_with(key, WriteOptions::default(), update)
-    }
-
-    /// [`Keyspace::update_fetch`] with options. The deadline is that of each try.
-    ///
-    /// # Errors
-    /// As [`Keyspace::fetch_update`].
-    pub fn update_fetch_with<U: Into<Update>>(
-        &self,
-        key: impl AsRef<[u8]>,
-        options: impl Into<WriteOptions>,
-        mut update: impl FnMut(Option<&[u8]>) -> U,
-    ) -> Result<Option<Slice>> {
-        let update = &mut |old: Option<&[u8]>| update(old).into();
-        let updated = self.inner().update(self.tree(), key.as_ref(), options.into(), update);
-        updated.map(|updated| updated.after)
+/// Updates a key by a function of its value.
+pub(crate) fn update(
+    inner: &DbInner,
+    tree: &Arc<Tree>,
+    key: &[u8],
+    options: WriteOptions,
+    update: &mut dyn FnMut(Option<&[u8]>) -> Update,
+) -> Result<UpdateResult> {
+    inner.check_open()?;
+    let _lock = inner.key_locks.lock(&inner.state.env, tree, key);
+    loop {
+        inner.begin_operation();
+        let (read_seq, before) = inner.read_to_update(tree, key, Reads::Storage)?;
+        let (result, batch) = apply_update(tree, key, read_seq, before, update);
+        let Some(batch) = batch else { return Ok(result) };
+        match inner.write(batch, options) {
+            // Another commit wrote the key, or later commits exceed the recorded history. Each retry implies that
+            // other commits succeeded.
+            Err(Error::GuardRefused { .. } | Error::GuardUnknown { .. }) => {}
+            written => return written.map(|()| result),
+        }
     }
 }
 
-impl DbInner {
-    fn update(
-        &self,
-        tree: &Arc<Tree>,
-        key: &[u8],
-        options: WriteOptions,
-        update: &mut dyn FnMut(Option<&[u8]>) -> Update,
-    ) -> Result<UpdateResult> {
-        self.check_open()?;
-        let _turn = self.key_locks.take(&self.state.env, tree, key);
-        loop {
-            self.begin_operation();
-            let (read, before) = self.read_to_update(tree, key, Reads::Storage)?;
-            let (updated, batch) = apply_update(tree, key, read, before, update);
-            let Some(batch) = batch else { return Ok(updated) };
-            match self.write(batch, options) {
-                // Another commit wrote the key, or so much was written meanwhile that the history does
-                // not reach back to the read. Each retry implies progress of other commits.
-                Err(Error::GuardRefused { .. } | Error::GuardUnknown { .. }) => {}
-                written => return written.map(|()| updated),
-            }
-        }
-    }
-
-    /// The value of a key that is about to be updated, and the number it was read at.
-    ///
-    /// # Errors
-    /// As [`Keyspace::get`].
-    pub(crate) fn read_to_update(
-        &self,
-        tree: &Tree,
-        key: &[u8],
-        reads: Reads,
-    ) -> Result<(SeqNo, Option<Slice>)> {
-        // First the view, then the number: whatever the number promises is in the view. It is
-        // let go before the closure runs, which may take its time.
-        let (read, before) = {
-            let view = tree.pin();
-            let read = self.state.sequence.published();
-            (read, crate::lookup::point::value(tree, &view, key, read, reads))
-        };
-        if !matches!(before, Err(Error::WouldBlock)) {
-            tree.counters.gets.add(1);
-        }
-        let before = before?;
-        self.record_get(tree, key, before.as_ref());
-        Ok((read, before))
-    }
-}
-
-/// What an update makes of a key, and the batch that does it, unless it stays as it is.
+/// Calls the update function. Returns the batch to commit, or `None` if the key stays the same.
 pub(crate) fn apply_update(
     tree: &Arc<Tree>,
     key: &[u8],
-    read: SeqNo,
+    read_seq: SeqNo,
     before: Option<Slice>,
     update: &mut dyn FnMut(Option<&[u8]>) -> Update,
 ) -> (UpdateResult, Option<WriteBatch>) {
@@ -252,7 +163,7 @@ pub(crate) fn apply_update(
     let mut batch = WriteBatch::for_one(tree.id, key, value);
     batch.add(tree, kind, key, value);
     if !failpoint::is_on(Failpoint::UpdateWithoutGuard) {
-        batch.add_guard(tree, key, read);
+        batch.add_guard(tree, key, read_seq);
     }
     (UpdateResult { before, after }, Some(batch))
 }
@@ -270,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_value_before_or_after_is_returned() {
+    fn fetch_update_and_update_fetch_return_old_and_new_value() {
         let keyspace = open().default_keyspace();
         let append = |old: Option<&[u8]>| [old.unwrap_or_default(), b"x"].concat();
         assert_eq!(keyspace.fetch_update("k", append).unwrap(), None);
@@ -283,13 +194,13 @@ mod tests {
     }
 
     #[test]
-    fn a_closure_that_calls_the_database_gets_on() {
+    fn update_closure_updates_same_key_is_retried() {
         let keyspace = open().default_keyspace();
         let mut calls = 0;
         let update = |old: Option<&[u8]>| {
             calls += 1;
             if calls == 1 {
-                // The same key, whose turn is ours, from within.
+                // The outer update holds the lock of this key.
                 keyspace.fetch_update("k", |_| b"inner".to_vec()).unwrap();
             }
             [old.unwrap_or(b"none"), b"+"].concat()
@@ -299,9 +210,9 @@ mod tests {
     }
 
     #[test]
-    fn a_closure_that_panics_leaves_nothing_behind() {
+    fn update_closure_panics_releases_lock() {
         let keyspace = open().default_keyspace();
-        let panic = |_: Option<&[u8]>| -> Update { panic!("not today") };
+        let panic = |_: Option<&[u8]>| -> Update { panic!("update closure") };
         let call = || keyspace.fetch_update("k", panic);
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err());
         assert_eq!(keyspace.update_fetch("k", |_| b"v".to_vec()).unwrap().unwrap(), b"v");

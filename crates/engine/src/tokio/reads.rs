@@ -5,7 +5,7 @@ use ::tokio::task::consume_budget;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
-use crate::db::MultiGet;
+use crate::db::multi_get::MultiGet;
 use crate::error::{Error, Result};
 use crate::iter::range::Range;
 use crate::lookup::point::Reads;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lsmx_base::sync::Arc;
 
-use crate::db::admission::Step;
+use crate::db::admission::{Admission, Step};
 use crate::env::{Background, Env, WaitCause};
 use crate::error::{Error, Result};
 use crate::options::write::{Durability, WriteOptions};
@@ -60,10 +60,10 @@ impl Shared {
     ) -> Result<(Option<u64>, Option<MemtableReservation<'a>>)> {
         let core = self.inner();
         let store = &core.state;
-        let mut admission = core.admission(batch, options);
+        let mut admission = Admission::new(core, batch, options);
         loop {
             match admission.step()? {
-                Step::Queue => return Ok((admission.deadline_us, admission.reservation.take())),
+                Step::Commit => return Ok((admission.deadline_us, admission.reservation.take())),
                 Step::Flush => {
                     if !self.govern(admission.deadline_us).await {
                         return Err(admission.deadline_error());

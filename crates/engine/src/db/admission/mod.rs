@@ -1,14 +1,15 @@
-//! Admission of a write before it queues: it waits for room in each of its trees, the throttle, memory for
-//! memtables.
+//! Admission of writes to the commit queue.
 //!
-//! Memory comes last, because the write reserves it: reserved bytes count as bytes of memtables until the
-//! commit is decided. A write is admitted while memtables are below their bound, so they exceed it by
-//! one batch at most, however many writes are on their way.
+//! A write waits for room in each of its trees, then for the throttle, then for memtable memory. Memory comes last
+//! because the write reserves it, and reserved bytes count as memtable bytes until the commit is decided. A write is
+//! admitted while the memtables are below their limit, so concurrent writes exceed it by one batch at most.
 //!
-//! It is told step by step what to wait for, so that a thread can park where a task awaits.
+//! [`Admission::step`] returns each required wait, so that threads block and asynchronous tasks await.
 
 #[cfg(all(test, loom))]
 mod models;
+
+use std::mem;
 
 use lsmx_base::sync::Arc;
 
@@ -24,76 +25,78 @@ use crate::state::work_queue::WorkKind;
 use crate::tree::Tree;
 use crate::write::batch::WriteBatch;
 
-/// What a write has to do next.
+/// Number of sealed memtables at which writes to a tree wait for a flush.
+const SEALED_COUNT_MAX: usize = 4;
+/// Maximum number of consecutive [`Step::Flush`] steps. If memory is then still full, nothing can be flushed, and the
+/// write is admitted.
+const FLUSH_ATTEMPTS_MAX: u8 = 4;
+
+/// The next action of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Queue.
-    Queue,
-    /// Have the governor look, which may commit: memory is full, and perhaps nobody flushes.
+    /// Commit the batch.
+    Commit,
+    /// Call the flush trigger, because memory is full.
     Flush,
-    /// Wait until [`Admission::can_continue`]; `progress` tells when to ask.
+    /// Wait until [`Admission::can_continue`], checked after each notification of `progress`.
     Wait(WaitCause),
-    /// Pause for so many microseconds.
+    /// Pause for a number of microseconds.
     Pause(u64),
 }
 
-/// Most times in a row that a write has the governor look for something to flush. After that nothing can
-/// be flushed, and the write is admitted.
-const GOVERN_TRIES_MAX: u8 = 4;
-
-/// Where a write stands.
+/// The state of an admission.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
-    /// At the tree of this index.
+    /// Checks the tree of this index for room.
     Room(usize),
     Throttle,
-    /// The committing thread itself flushes and compacts: there is no other thread to wait for.
+    /// Compacts on the committing thread, which has no background threads to wait for.
     Inline,
-    /// The governor has looked so many times since the write last waited.
+    /// Reserves memory. `attempts` is the number of flush attempts since the last wait.
     Memory {
-        tries: u8,
+        attempts: u8,
     },
     Admitted,
 }
 
-/// A write on its way to the queue.
+/// A write before its commit.
 #[derive(Debug)]
 pub(crate) struct Admission<'a, 'b> {
-    core: &'a DbInner,
+    inner: &'a DbInner,
     trees: &'b [Arc<Tree>],
-    /// What it adds to the memtables.
+    /// Number of bytes that the write adds to memtables.
     bytes: u64,
     no_slowdown: bool,
     pub(crate) deadline_us: Option<u64>,
-    /// Memtable bytes of the write, once it is admitted.
+    /// Memtable bytes reserved for the admitted write.
     pub(crate) reservation: Option<MemtableReservation<'a>>,
     stage: Stage,
-    /// Whether the throttle has let it pass.
-    throttled: bool,
-    stalled: Option<Stalled<'a, 'b>>,
+    /// Whether the throttle was applied.
+    is_throttled: bool,
+    stall: Option<WriteStall<'a, 'b>>,
 }
 
-/// A write that stands still: told when it begins and, be it given up, when it ends.
+/// A stalled write. Emits [`Event::StallBegin`], and [`Event::Stalled`] when dropped.
 #[derive(Debug)]
-struct Stalled<'a, 'b> {
-    store: &'a DbState,
+struct WriteStall<'a, 'b> {
+    state: &'a DbState,
     tree: &'b Tree,
     cause: WaitCause,
     start_us: u64,
 }
 
-impl<'a, 'b> Stalled<'a, 'b> {
-    fn begin(store: &'a DbState, tree: &'b Tree, cause: WaitCause) -> Stalled<'a, 'b> {
-        let (keyspace, start_us) = (tree.name.clone(), store.env.now_us());
-        store.emit(&Event::StallBegin(StallBegin { keyspace, cause: cause.as_str() }));
-        Stalled { store, tree, cause, start_us }
+impl<'a, 'b> WriteStall<'a, 'b> {
+    fn begin(state: &'a DbState, tree: &'b Tree, cause: WaitCause) -> WriteStall<'a, 'b> {
+        let (keyspace, start_us) = (tree.name.clone(), state.env.now_us());
+        state.emit(&Event::StallBegin(StallBegin { keyspace, cause: cause.as_str() }));
+        WriteStall { state, tree, cause, start_us }
     }
 }
 
-impl Drop for Stalled<'_, '_> {
+impl Drop for WriteStall<'_, '_> {
     fn drop(&mut self) {
-        let Stalled { store, tree, cause, start_us } = self;
-        let waited_us = store.env.now_us().saturating_sub(*start_us);
+        let WriteStall { state, tree, cause, start_us } = self;
+        let waited_us = state.env.now_us().saturating_sub(*start_us);
         let counter = match cause {
             WaitCause::MemoryFull => &tree.counters.memory_stalls,
             WaitCause::MemtablesFull => &tree.counters.memtable_stalls,
@@ -101,40 +104,65 @@ impl Drop for Stalled<'_, '_> {
         };
         counter.waited(waited_us);
         let (keyspace, cause) = (tree.name.clone(), cause.as_str());
-        store.emit(&Event::Stalled(Stall { keyspace, cause, waited_us }));
+        state.emit(&Event::Stalled(Stall { keyspace, cause, waited_us }));
     }
 }
 
-impl DbInner {
-    /// Waits until a write may queue. Returns its deadline and what is reserved for it.
-    ///
-    /// # Errors
-    /// As [`Admission::step`]; [`Error::Deadline`].
-    pub(crate) fn admit(
-        &self,
-        batch: &WriteBatch,
-        by: WriteOptions,
-    ) -> Result<(Option<u64>, Option<MemtableReservation<'_>>)> {
-        let mut admission = self.admission(batch, by);
-        self.go_through(&mut admission)?;
-        Ok((admission.deadline_us, admission.reservation.take()))
+/// Waits until a write can be committed. Returns its deadline and its memory reservation.
+///
+/// # Errors
+/// Those of [`Admission::step`]; [`Error::Deadline`].
+pub(crate) fn admit<'a>(
+    inner: &'a DbInner,
+    batch: &WriteBatch,
+    options: WriteOptions,
+) -> Result<(Option<u64>, Option<MemtableReservation<'a>>)> {
+    let mut admission = Admission::new(inner, batch, options);
+    admission.wait()?;
+    Ok((admission.deadline_us, admission.reservation.take()))
+}
+
+impl<'a, 'b> Admission<'a, 'b> {
+    /// Starts the admission of a write. The deadline counts from this call.
+    pub(crate) fn new(
+        inner: &'a DbInner,
+        batch: &'b WriteBatch,
+        options: WriteOptions,
+    ) -> Admission<'a, 'b> {
+        Admission {
+            inner,
+            trees: &batch.trees,
+            bytes: batch.memory_bytes(),
+            // A callback must not wait, because its own thread may run the required background work.
+            no_slowdown: options.no_slowdown || callback::has_context(),
+            deadline_us: inner.committer.deadline_us(options.deadline),
+            stage: match inner.state.env.background() {
+                Background::Inline => Stage::Inline,
+                _ => Stage::Room(0),
+            },
+            reservation: None,
+            is_throttled: false,
+            stall: None,
+        }
     }
 
-    fn go_through(&self, admission: &mut Admission<'_, '_>) -> Result<()> {
-        let env = &self.state.env;
+    /// Performs all steps on the current thread.
+    fn wait(&mut self) -> Result<()> {
+        let (inner, env) = (self.inner, &self.inner.state.env);
         loop {
-            match admission.step()? {
-                Step::Queue => return Ok(()),
-                Step::Flush => self.flush_trigger.flush_if_due(admission.deadline_us),
-                Step::Pause(us) => env.pause_us(us),
+            match self.step()? {
+                Step::Commit => return Ok(()),
+                Step::Flush => inner.flush_trigger.flush_if_due(self.deadline_us),
+                Step::Pause(pause_us) => env.pause_us(pause_us),
                 Step::Wait(cause) => {
-                    let progress = &self.state.progress;
-                    let committer = &self.committer;
-                    // The memory may be reserved by tasks that no thread leads for.
-                    let promised = || cause == WaitCause::MemoryFull && committer.is_lead_offered();
-                    let can_continue = &mut || admission.can_continue() || promised();
-                    if !env.wait(cause, progress, admission.deadline_us, can_continue) {
-                        return Err(admission.deadline_error());
+                    let committer = &inner.committer;
+                    // Queued commits of async tasks may hold the memory. If no thread leads them, this thread does.
+                    let is_offered =
+                        || cause == WaitCause::MemoryFull && committer.is_lead_offered();
+                    let can_continue = &mut || self.can_continue() || is_offered();
+                    let progress = &inner.state.progress;
+                    if !env.wait(cause, progress, self.deadline_us, can_continue) {
+                        return Err(self.deadline_error());
                     }
                     committer.lead_if_offered();
                 }
@@ -142,126 +170,95 @@ impl DbInner {
         }
     }
 
-    /// The way of a write to the queue; its deadline begins here.
-    pub(crate) fn admission<'a, 'b>(
-        &'a self,
-        batch: &'b WriteBatch,
-        by: WriteOptions,
-    ) -> Admission<'a, 'b> {
-        Admission {
-            core: self,
-            trees: &batch.trees,
-            bytes: batch.memory_bytes(),
-            // The background work that a write would wait for may be what this thread does.
-            no_slowdown: by.no_slowdown || callback::has_context(),
-            deadline_us: self.committer.deadline_us(by.deadline),
-            stage: match self.state.env.background() {
-                Background::Inline => Stage::Inline,
-                _ => Stage::Room(0),
-            },
-            reservation: None,
-            throttled: false,
-            stalled: None,
-        }
-    }
-
-    /// Whether memtables will shrink, or fewer bytes be reserved, without any help of the write.
-    fn memory_is_on_its_way(&self) -> bool {
-        self.state.work.has_flush()
-            || self.flush_trigger.is_running()
-            || self.state.memtables.reserved_bytes() > 0
-    }
-}
-
-impl Admission<'_, '_> {
-    /// What the write has to do next.
+    /// Returns the next step.
     ///
     /// # Errors
-    /// [`Error::WouldWait`] if it would have to wait and must not; [`Error::Deadline`] if the throttle
-    /// wants a longer pause; after a wait what has ended it: [`Error::ReadOnly`], [`Error::Closed`],
-    /// [`Error::KeyspaceDropped`], or why compactions fail, where writes must wait for them.
+    /// - [`Error::WouldWait`] if the write must not wait.
+    /// - [`Error::Deadline`] if the throttle requires a pause beyond the deadline.
+    /// - After a wait: [`Error::ReadOnly`], [`Error::Closed`], [`Error::KeyspaceDropped`], or the error of the
+    ///   compactions that the write waited for.
     pub(crate) fn step(&mut self) -> Result<Step> {
         loop {
             match self.stage {
                 Stage::Room(index) => {
                     let Some(tree) = self.trees.get(index) else {
-                        self.go_on_to(Stage::Throttle);
+                        self.set_stage(Stage::Throttle);
                         continue;
                     };
-                    if self.stalled.take().is_some() {
+                    if self.stall.take().is_some() {
                         self.check_open()?;
                         tree.check_live()?;
                         if let Some(error) = find_write_obstacle(tree) {
-                            self.core.state.work.push(WorkKind::Compaction, tree.id);
+                            self.inner.state.work.push(WorkKind::Compaction, tree.id);
                             return Err(error);
                         }
                     } else if let Some(cause) = lacks_room(tree) {
-                        self.stall(tree, cause)?;
-                        // The answers of a custom policy may have changed since compactions last asked it.
+                        self.begin_stall(tree, cause)?;
+                        // The result of a custom policy may have changed since its last call.
                         if cause == WaitCause::TooManyRuns {
-                            self.core.state.work.push(WorkKind::Compaction, tree.id);
+                            self.inner.state.work.push(WorkKind::Compaction, tree.id);
                         }
                         return Ok(Step::Wait(cause));
                     }
-                    self.go_on_to(Stage::Room(index + 1));
+                    self.set_stage(Stage::Room(index + 1));
                 }
                 Stage::Throttle => {
-                    self.stage = Stage::Memory { tries: 0 };
-                    if std::mem::replace(&mut self.throttled, true) {
+                    self.stage = Stage::Memory { attempts: 0 };
+                    if mem::replace(&mut self.is_throttled, true) {
                         continue;
                     }
-                    let (core, trees) = (self.core, self.trees);
-                    let pause = core.throttle.pause_us(
-                        &core.state,
+                    let (inner, trees) = (self.inner, self.trees);
+                    let pause_us = inner.throttle.pause_us(
+                        &inner.state,
                         trees,
                         self.bytes,
                         self.no_slowdown,
                         self.deadline_us,
                     )?;
-                    if pause > 0 {
-                        return Ok(Step::Pause(pause));
+                    if pause_us > 0 {
+                        return Ok(Step::Pause(pause_us));
                     }
                 }
                 Stage::Inline => {
                     self.stage = Stage::Admitted;
-                    self.check_inline()?;
+                    self.compact_inline()?;
                 }
-                Stage::Memory { tries } => {
-                    let (core, trees) = (self.core, self.trees);
+                Stage::Memory { attempts } => {
+                    let (inner, trees) = (self.inner, self.trees);
                     let Some(tree) = trees.first() else {
-                        self.go_on_to(Stage::Admitted);
+                        self.set_stage(Stage::Admitted);
                         continue;
                     };
-                    let waited = self.stalled.is_some();
-                    if waited && trees.iter().any(|tree| lacks_room(tree).is_some()) {
-                        self.go_on_to(Stage::Room(0));
+                    let has_waited = self.stall.is_some();
+                    if has_waited && trees.iter().any(|tree| lacks_room(tree).is_some()) {
+                        self.set_stage(Stage::Room(0));
                         continue;
                     }
-                    let nothing_to_flush = tries == GOVERN_TRIES_MAX;
-                    self.reservation = core.state.memtables.reserve(self.bytes, nothing_to_flush);
+                    let force = attempts == FLUSH_ATTEMPTS_MAX;
+                    self.reservation = inner.state.memtables.reserve(self.bytes, force);
                     if self.reservation.is_some() {
-                        self.go_on_to(Stage::Admitted);
+                        self.set_stage(Stage::Admitted);
                         continue;
                     }
-                    self.stall(tree, WaitCause::MemoryFull)?;
+                    self.begin_stall(tree, WaitCause::MemoryFull)?;
                     self.check_open()?;
-                    if tries > 0 && core.memory_is_on_its_way() {
-                        self.stage = Stage::Memory { tries: 0 };
+                    if attempts > 0 && self.is_memory_expected() {
+                        self.stage = Stage::Memory { attempts: 0 };
                         return Ok(Step::Wait(WaitCause::MemoryFull));
                     }
-                    self.stage = Stage::Memory { tries: tries + 1 };
+                    self.stage = Stage::Memory { attempts: attempts + 1 };
                     return Ok(Step::Flush);
                 }
-                Stage::Admitted => return Ok(Step::Queue),
+                Stage::Admitted => return Ok(Step::Commit),
             }
         }
     }
 
-    /// Whether what [`Step::Wait`] waits for is there, or will not come.
+    /// Returns whether the wait of [`Step::Wait`] is over.
     pub(crate) fn can_continue(&self) -> bool {
-        let store = &self.core.state;
-        let there = match self.stage {
-            Stage::Memory { .. } => !store.memtables.is_full() || !self.core.memory_is_on_its_way(),
+        let state = &self.inner.state;
+        let is_ready = match self.stage {
+            Stage::Memory { .. } => !state.memtables.is_full() || !self.is_memory_expected(),
             Stage::Room(index) => self.trees.get(index).is_none_or(|tree| {
                 lacks_room(tree).is_none()
                     || find_write_obstacle(tree).is_some()
@@ -269,28 +266,44 @@ impl Admission<'_, '_> {
             }),
             Stage::Throttle | Stage::Inline | Stage::Admitted => true,
         };
-        there || store.error_state.check_writable().is_err() || store.is_closing()
+        is_ready || state.error_state.check_writable().is_err() || state.is_closing()
     }
 
-    /// What a write is told whose deadline has passed during [`Step::Wait`].
+    /// Ends the stall and returns the error of a write whose deadline has passed.
     pub(crate) fn deadline_error(&mut self) -> Error {
-        let cause = self.stalled.take().map_or(WaitCause::Throttle, |stalled| stalled.cause);
+        let cause = self.stall.take().map_or(WaitCause::Throttle, |stall| stall.cause);
         let late = Error::Deadline { cause: cause.as_str() };
         self.check_open().err().unwrap_or(late)
     }
 
-    fn go_on_to(&mut self, stage: Stage) {
-        self.stalled = None;
+    /// Returns whether memtable memory will be released without an action of this write.
+    fn is_memory_expected(&self) -> bool {
+        let DbInner { state, flush_trigger, .. } = self.inner;
+        state.work.has_flush() || flush_trigger.is_running() || state.memtables.reserved_bytes() > 0
+    }
+
+    fn set_stage(&mut self, stage: Stage) {
+        self.stall = None;
         self.stage = stage;
     }
 
-    /// Fails if a tree is at its hard stop and compactions on this thread cannot change that.
-    fn check_inline(&self) -> Result<()> {
+    fn begin_stall(&mut self, tree: &'b Tree, cause: WaitCause) -> Result<()> {
+        if self.stall.is_none() {
+            if self.no_slowdown {
+                return Err(Error::WouldWait { cause: cause.as_str() });
+            }
+            self.stall = Some(WriteStall::begin(&self.inner.state, tree, cause));
+        }
+        Ok(())
+    }
+
+    /// Runs the compactions of trees at their hard stop. Fails if a tree remains there.
+    fn compact_inline(&self) -> Result<()> {
         for tree in self.trees.iter().filter(|tree| tree.must_stop()) {
-            // No other thread would try again at the end of the pause.
+            // No other thread would retry after the pause of a failed compaction.
             tree.jobs.lock().retry_at_us = 0;
-            self.core.state.work.push(WorkKind::Compaction, tree.id);
-            self.core.scheduler.run_inline();
+            self.inner.state.work.push(WorkKind::Compaction, tree.id);
+            self.inner.scheduler.run_inline();
             if let Some(error) = find_write_obstacle(tree) {
                 return Err(error);
             }
@@ -299,33 +312,18 @@ impl Admission<'_, '_> {
     }
 
     fn check_open(&mut self) -> Result<()> {
-        let store = &self.core.state;
-        let open = store.error_state.check_writable();
-        let open = open.and(if store.is_closing() { Err(Error::Closed) } else { Ok(()) });
+        let state = &self.inner.state;
+        let open = state.error_state.check_writable();
+        let open = open.and(if state.is_closing() { Err(Error::Closed) } else { Ok(()) });
         if open.is_err() {
-            // Told before the error is.
-            self.stalled = None;
+            // The listener receives the end of the stall before the caller receives the error.
+            self.stall = None;
         }
         open
     }
 }
 
-impl<'b> Admission<'_, 'b> {
-    fn stall(&mut self, tree: &'b Tree, cause: WaitCause) -> Result<()> {
-        if self.stalled.is_none() {
-            if self.no_slowdown {
-                return Err(Error::WouldWait { cause: cause.as_str() });
-            }
-            self.stalled = Some(Stalled::begin(&self.core.state, tree, cause));
-        }
-        Ok(())
-    }
-}
-
-/// Sealed memtables of one tree at which its writes wait for a flush.
-const SEALED_COUNT_MAX: usize = 4;
-
-/// What a tree needs before it takes a write.
+/// Returns the reason why writes to a tree must wait.
 fn lacks_room(tree: &Tree) -> Option<WaitCause> {
     if tree.view().sealed.len() >= SEALED_COUNT_MAX {
         Some(WaitCause::MemtablesFull)
@@ -336,10 +334,10 @@ fn lacks_room(tree: &Tree) -> Option<WaitCause> {
     }
 }
 
-/// Why a write must not wait for a compaction of this tree: compactions alone release runs, and they fail or
-/// are blocked.
+/// Returns the error of a write that must not wait for a compaction of this tree, because compactions fail or are
+/// blocked.
 ///
-/// The caller requests another look at the tree, so that writes continue soon after the obstacle has ended.
+/// The caller queues the tree again, so that writes continue soon after the obstacle is removed.
 pub(crate) fn find_write_obstacle(tree: &Tree) -> Option<Error> {
     match lacks_room(tree) {
         Some(WaitCause::TooManyRuns) => tree.jobs.lock().write_trouble(&tree.name),

@@ -1,85 +1,84 @@
-//! Models of writes that wait for room.
+//! Loom models of writes that wait for room.
 
 use lsmx_base::sync::loom_model::{explore, spawn};
 
 use crate::db::admission::*;
 use crate::loom_models::open;
-use crate::{Db, Error};
+use crate::{Db, EntryKind, Error};
 
-/// A database whose memtables all wait for their flush.
-fn full() -> Db {
+/// Returns a database whose default tree has the maximum number of sealed memtables.
+fn full_db() -> Db {
     let (_, db) = open();
-    let core = db.inner();
+    let inner = db.inner();
     for _ in 0..SEALED_COUNT_MAX {
-        let mut batch = crate::WriteBatch::new();
+        let mut batch = WriteBatch::new();
         batch.put(&db.default_keyspace(), "key", "value");
-        // Past what would do the work at once.
-        core.committer.commit(batch, false, 0, None).unwrap();
-        core.committer.seal(vec![Arc::clone(&core.default_tree)], None).unwrap();
+        // Commits without the inline flush of `DbInner::write`.
+        inner.committer.commit(batch, false, 0, None).unwrap();
+        inner.committer.seal(vec![Arc::clone(&inner.default_tree)], None).unwrap();
     }
-    assert_eq!(lacks_room(&core.default_tree), Some(WaitCause::MemtablesFull));
+    assert_eq!(lacks_room(&inner.default_tree), Some(WaitCause::MemtablesFull));
     db
 }
 
-/// Goes the way of a write of a database with background threads.
-fn admit(core: &DbInner) -> Result<()> {
+/// Admits a write as in a database with background threads.
+fn admit_threaded(inner: &DbInner) -> Result<()> {
     let mut batch = WriteBatch::new();
-    batch.add(&core.default_tree, crate::EntryKind::Put, b"key", b"value");
-    let stage = Stage::Room(0);
-    let mut admission = Admission { stage, ..core.admission(&batch, WriteOptions::default()) };
-    core.go_through(&mut admission)
+    batch.add(&inner.default_tree, EntryKind::Put, b"key", b"value");
+    let admission = Admission::new(inner, &batch, WriteOptions::default());
+    Admission { stage: Stage::Room(0), ..admission }.wait()
 }
 
-/// The flush ends between the look at the memtables and the sleep: the writer sleeps for ever.
+/// Without the right order of check and sleep, a flush that ends in between leaves the writer asleep.
 #[test]
-fn a_stalled_write_goes_on_when_a_flush_has_made_room() {
+fn stalled_write_after_flush_continues() {
     explore(Some(1), || {
-        let db = full();
+        let db = full_db();
         let other = db.clone();
-        let writer = spawn(move || admit(other.inner()).unwrap());
+        let writer = spawn(move || admit_threaded(other.inner()).unwrap());
         db.inner().scheduler.run_inline();
         writer.join().unwrap();
     });
 }
 
-/// The policy takes its hard stop back.
+/// The policy cancels its hard stop.
 #[test]
-fn a_stopped_write_goes_on_when_runs_were_released() {
+fn stopped_write_after_end_of_hard_stop_continues() {
     explore(None, || {
         let (_, db) = open();
         let tree = Arc::clone(&db.inner().default_tree);
         tree.set_backpressure(0, true);
         let other = db.clone();
-        let writer = spawn(move || admit(other.inner()).unwrap());
-        // As a look does that ends.
+        let writer = spawn(move || admit_threaded(other.inner()).unwrap());
+        // Does what the refresh of the backpressure does after a job.
         tree.set_backpressure(0, false);
-        db.inner().state.work.push(crate::state::work_queue::WorkKind::Compaction, tree.id);
+        db.inner().state.work.push(WorkKind::Compaction, tree.id);
         writer.join().unwrap();
     });
 }
 
-/// A write stands still when the database is closed, or becomes read-only: nobody makes room any more.
+/// No job makes room after the close.
 #[test]
-fn a_stalled_write_is_told_of_a_close() {
+fn stalled_write_during_close_ends() {
     explore(Some(1), || {
-        let db = full();
+        let db = full_db();
         let other = db.clone();
-        let writer = spawn(move || admit(other.inner()));
+        let writer = spawn(move || admit_threaded(other.inner()));
         db.close(None).unwrap();
-        let told = writer.join().unwrap();
-        assert!(matches!(told, Ok(()) | Err(Error::Closed)), "{told:?}");
+        let result = writer.join().unwrap();
+        assert!(matches!(result, Ok(()) | Err(Error::Closed)), "{result:?}");
     });
 }
 
-/// The same, of an error that makes the database read-only.
+/// No job makes room after an error has made the database read-only.
 #[test]
-fn a_stalled_write_is_told_of_an_error() {
+fn stalled_write_after_background_error_fails() {
     explore(Some(2), || {
-        let db = full();
+        let db = full_db();
         let other = db.clone();
-        let writer = spawn(move || admit(other.inner()));
+        let writer = spawn(move || admit_threaded(other.inner()));
         db.inner().state.fail(Error::Closed);
-        let told = writer.join().unwrap();
-        assert!(matches!(told, Err(Error::ReadOnly { .. })), "{told:?}");
+        let result = writer.join().unwrap();
+        assert!(matches!(result, Err(Error::ReadOnly { .. })), "{result:?}");
     });
 }

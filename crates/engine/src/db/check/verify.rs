@@ -77,7 +77,7 @@ pub fn verify(path: impl AsRef<Path>, options: &Options) -> Result<VerifyReport>
     for (&id, keyspace) in &state.keyspaces {
         verify_keyspace(&*vfs, dir, (id, keyspace), &mut report)?;
         match operand_store::verify_store(&vfs, dir, keyspace, stores)? {
-            StoreCheck::Nothing => {}
+            StoreCheck::NoStore => {}
             StoreCheck::Checked(files) => {
                 report.operand_stores += 1;
                 operand_files.iter_mut().for_each(|all| all.extend(&files));

@@ -23,14 +23,6 @@ use crate::options::db::Options;
 use crate::vfs::{LockGuard, MemVfs, Vfs};
 use crate::wal::{SegmentRegistry, Wal};
 
-impl DbInner {
-    /// Fails if the database was opened for reading only, or is closed.
-    pub(crate) fn check_writable(&self) -> Result<()> {
-        self.check_open()?;
-        if self.read_only.is_some() { Err(Error::OpenedReadOnly) } else { Ok(()) }
-    }
-}
-
 /// Opens the database in `dir` for reading only.
 pub(crate) fn open(dir: &Path, options: Options) -> Result<DbInner> {
     options.check()?;

@@ -406,7 +406,7 @@ impl Recovery {
             }
         };
         let site = StoreOpener {
-            space: &self.tables,
+            tables: &self.tables,
             memory: self.options.memory_plan(),
             direct_reads: self.options.direct_reads,
             read_only: self.read_only,

@@ -12,6 +12,7 @@ use lsmx_base::sync::Arc;
 use lsmx_compaction::TableMeta;
 
 use crate::db::admission::find_write_obstacle;
+use crate::db::deadline::run_with_deadline;
 use crate::db::{DbInner, WaitOptions};
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
@@ -66,7 +67,7 @@ impl DbInner {
     /// Makes the database writable again.
     pub(crate) fn resume(self: &Arc<DbInner>, options: &WaitOptions) -> Result<()> {
         let deadline_us = self.committer.deadline_us(options.deadline);
-        self.run_with_deadline(WaitCause::BackgroundWork, deadline_us, move |core| {
+        run_with_deadline(self, WaitCause::BackgroundWork, deadline_us, move |core| {
             core.resume_by(deadline_us)
         })
     }

@@ -31,7 +31,7 @@ impl Repair<'_> {
         for (id, keyspace) in keyspaces {
             let checked = operand_store::verify_store(self.vfs, self.dir, &keyspace, self.stores);
             let wrong = match checked {
-                Ok(StoreCheck::Nothing) => continue,
+                Ok(StoreCheck::NoStore) => continue,
                 Ok(StoreCheck::Checked(files)) => {
                     live.extend(files);
                     continue;

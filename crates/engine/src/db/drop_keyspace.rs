@@ -1,0 +1,120 @@
+//! Dropping a keyspace.
+//!
+//! 1. The commit leader refuses new commits to the keyspace. A sync of the WAL then waits for the earlier commits, so
+//!    that the drop is ordered after them.
+//! 2. One manifest edit removes the keyspace. Jobs that would install files find the tree dropped.
+//! 3. Handles return [`Error::KeyspaceDropped`]. Running iterators and older snapshots still read the keyspace. Its
+//!    files are removed when no reader holds them.
+//!
+//! Replay skips operations on a keyspace that the manifest does not list. Its id is never reused.
+
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::sync::Arc;
+
+use crate::db::{DEFAULT_KEYSPACE, DbInner};
+use crate::error::{Error, Result};
+use crate::format::file_name::FileName;
+use crate::format::version_edit::Change;
+use crate::jobs::obsolete_files;
+use crate::memtable::Memtable;
+use crate::tree::Tree;
+
+/// Drops a keyspace.
+pub(crate) fn drop_keyspace(inner: &DbInner, name: &str) -> Result<()> {
+    inner.check_writable()?;
+    inner.begin_operation();
+    if name == DEFAULT_KEYSPACE {
+        return Err(Error::DefaultKeyspace);
+    }
+    inner.state.error_state.check_writable()?;
+    {
+        let _lock = inner.lock_admin(None)?;
+        let tree = inner.existing_tree(name)?;
+        tree.set_dropping(true);
+        if let Err(error) = drop_tree(inner, &tree) {
+            tree.set_dropping(false);
+            inner.state.emit_pending_events();
+            return Err(error);
+        }
+    }
+    inner.scheduler.run_inline();
+    Ok(())
+}
+
+fn drop_tree(inner: &DbInner, tree: &Arc<Tree>) -> Result<()> {
+    let state = &inner.state;
+    inner.committer.sync(None)?;
+    let number = {
+        let _changes = inner.keyspace_changes.lock();
+        let _install = tree.install.lock();
+        if !failpoint::is_on(Failpoint::DropNotLogged) {
+            inner.append_edit(vec![Change::DropKeyspace { id: tree.id }])?;
+        }
+        let number = state.sequence.count_drop();
+        tree.set_dropped(number);
+        state.trees.write().remove(tree);
+        state.set_failing(tree.id, false);
+        state.guard_history.forget(tree.id);
+        number
+    };
+    let view = tree.pin();
+    for table in view.version.runs().iter().flat_map(|run| run.tables().iter()) {
+        table.set_obsolete();
+    }
+    if let Some(attached) = tree.beside.attached() {
+        attached.life.set_over();
+    }
+    view.version.blobs().files().for_each(|used| used.file.set_obsolete());
+    // The bytes are subtracted once. Values that a later fold adds to a memtable are not counted.
+    let released =
+        |memtable: &Arc<Memtable>| match failpoint::is_on(Failpoint::DroppedMemtableCounted) {
+            true => memtable.bytes(),
+            false => memtable.release_bytes(),
+        };
+    state.memtables.subtract(view.memtables().map(released).sum());
+    drop(view);
+    state.add_dropped_keyspace(number, Arc::clone(tree));
+    for segment in tree.beside.kept_log().iter().flat_map(|kept| kept.segments()) {
+        state.janitor.discard(FileName::Segment(segment.id).in_dir(&state.dir));
+    }
+    tree.beside.set_kept_log(None);
+    state.discard_unclaimed_files();
+    // The memtables no longer retain segments. If this edit fails, the drop is still durable, and the next write
+    // returns the error.
+    let _ = obsolete_files::retire_segments(state);
+    state.progress.notify();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::Background;
+    use crate::lookup::point::Reads;
+    use crate::merge_operator::{Append, CHAIN_OPERANDS_MAX};
+    use crate::vfs::MemVfs;
+    use crate::{Db, KeyspaceOptions, Options, WriteBatch};
+
+    /// A snapshot keeps the memtable of a dropped keyspace, and a long operand chain is combined after the drop.
+    #[test]
+    fn drop_keyspace_later_fold_adds_no_bytes() {
+        let options = Options::default().background(Background::Inline);
+        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+        let inner = db.inner();
+        for round in 0..10_000 {
+            let options = KeyspaceOptions::default().merge_operator(Append::new());
+            let keyspace = db.keyspace("k", options).unwrap();
+            let mut batch = WriteBatch::new();
+            for _ in 0..=CHAIN_OPERANDS_MAX {
+                batch.merge(&keyspace, "key", "operand");
+            }
+            let long_chains = inner.committer.commit(batch, false, 0, None).unwrap();
+            assert!(!long_chains.is_empty(), "the chain is too short");
+            let snapshot = db.snapshot();
+            db.drop_keyspace("k").unwrap();
+            inner.fold_chains(long_chains, Reads::Storage);
+            assert_eq!(inner.state.memtables.used_bytes(), 0, "after round {round}");
+            drop(snapshot);
+        }
+    }
+}

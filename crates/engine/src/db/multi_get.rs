@@ -1,0 +1,112 @@
+//! Lookup of many keys at one sequence number.
+
+use std::mem;
+
+use lsmx_base::key::SeqNo;
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::Arc;
+
+use crate::db::DbInner;
+use crate::env::Env;
+use crate::error::Result;
+use crate::lookup::batch::{self, is_device};
+use crate::lookup::point::{self, Reads};
+use crate::tree::Tree;
+use crate::tree::version::SuperVersion;
+
+/// A lookup of many keys in key order.
+pub(crate) struct MultiGet<K> {
+    view: Arc<SuperVersion>,
+    seq: SeqNo,
+    keys: Vec<K>,
+    values: Vec<Option<Slice>>,
+    /// Indexes into `keys` in key order.
+    order: Vec<usize>,
+    /// Number of completed lookups, in key order.
+    done: usize,
+}
+
+impl<K: AsRef<[u8]>> MultiGet<K> {
+    pub(crate) fn new(view: Arc<SuperVersion>, seq: SeqNo, keys: Vec<K>) -> MultiGet<K> {
+        let mut order: Vec<usize> = (0..keys.len()).collect();
+        order.sort_by(|&a, &b| keys[a].as_ref().cmp(keys[b].as_ref()));
+        MultiGet { view, seq, values: vec![None; keys.len()], keys, order, done: 0 }
+    }
+
+    /// Looks up at most `count` of the remaining keys. Returns whether no key remains.
+    ///
+    /// # Errors
+    /// Those of [`Db::get`](crate::Db::get). The caller may continue after
+    /// [`Error::WouldBlock`](crate::Error::WouldBlock).
+    pub(crate) fn look_up(&mut self, tree: &Tree, reads: Reads, count: usize) -> Result<bool> {
+        let end = self.done.saturating_add(count).min(self.order.len());
+        while self.done < end {
+            if self.copy_duplicate() {
+                continue;
+            }
+            let index = self.order[self.done];
+            let key = self.keys[index].as_ref();
+            self.values[index] = point::value(tree, &self.view, key, self.seq, reads)?;
+            self.done += 1;
+        }
+        Ok(self.done == self.order.len())
+    }
+
+    /// Copies the value of the previous key if the next key equals it. Returns whether it does.
+    fn copy_duplicate(&mut self) -> bool {
+        let Some(&index) = self.order.get(self.done) else { return false };
+        let Some(&previous) = self.done.checked_sub(1).and_then(|at| self.order.get(at)) else {
+            return false;
+        };
+        let is_duplicate = self.keys[previous].as_ref() == self.keys[index].as_ref();
+        if is_duplicate {
+            self.values[index] = self.values[previous].clone();
+            self.done += 1;
+        }
+        is_duplicate
+    }
+
+    /// Looks up all remaining keys.
+    ///
+    /// Keys are looked up one by one while memory and the page cache suffice. After the first device read, the
+    /// blocks of all remaining keys are read concurrently. With a simulated clock no lookup takes time; the batch
+    /// then starts at the second key.
+    ///
+    /// # Errors
+    /// Those of [`Db::get`](crate::Db::get).
+    pub(crate) fn look_up_all(&mut self, env: &Env, tree: &Tree) -> Result<()> {
+        let mut now_ns = env.monotonic_ns();
+        while !self.look_up(tree, Reads::Storage, 1)? {
+            let before_ns = mem::replace(&mut now_ns, env.monotonic_ns());
+            if is_device(env, now_ns.saturating_sub(before_ns)) {
+                return self.look_up_batch(env, tree);
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks up all remaining keys with concurrent reads.
+    fn look_up_batch(&mut self, env: &Env, tree: &Tree) -> Result<()> {
+        while self.copy_duplicate() {}
+        let Some(remaining) = self.order.get(self.done..) else { return Ok(()) };
+        let mut keys: Vec<&[u8]> = remaining.iter().map(|&at| self.keys[at].as_ref()).collect();
+        keys.dedup();
+        let values = batch::values(env, tree, &self.view, &keys, self.seq)?;
+        // `found` and `remaining` are both in key order.
+        let mut found = keys.iter().zip(values).peekable();
+        for &index in remaining {
+            while found.next_if(|(key, _)| **key < self.keys[index].as_ref()).is_some() {}
+            self.values[index] = found.peek().and_then(|(_, value)| value.clone());
+        }
+        self.done = self.order.len();
+        Ok(())
+    }
+
+    /// Returns the values in the order of the keys, and records the lookups in the active trace.
+    pub(crate) fn into_values(self, inner: &DbInner, tree: &Tree) -> Vec<Option<Slice>> {
+        for &index in &self.order {
+            inner.record_get(tree, self.keys[index].as_ref(), self.values[index].as_ref());
+        }
+        self.values
+    }
+}

@@ -1,0 +1,204 @@
+//! Opens and creates keyspaces, and changes their options.
+
+use lsmx_base::sync::Arc;
+
+use crate::db::DbInner;
+use crate::db::operand_store::{OpenedStore, attach, open_operand_store};
+use crate::error::{Error, Result};
+use crate::format::version_edit::{Change, KEYSPACE_NAME_BYTES_MAX};
+use crate::options::keyspace::{KeyspaceOptions, Persisted, StoredOperandStore};
+use crate::options::stored_policy::{Policy, StoredPolicy};
+use crate::state::work_queue::WorkKind;
+use crate::tree::operands::Attached;
+use crate::tree::version::Version;
+use crate::tree::{Origin, Tree};
+use crate::write::backpressure;
+
+/// Opens a keyspace. Creates it if it does not exist and `create` is true.
+pub(crate) fn open_keyspace(
+    inner: &DbInner,
+    name: &str,
+    options: KeyspaceOptions,
+    create: bool,
+) -> Result<Arc<Tree>> {
+    inner.check_open()?;
+    inner.begin_operation();
+    if name.is_empty() || name.len() > KEYSPACE_NAME_BYTES_MAX {
+        return Err(Error::InvalidOption {
+            name: "keyspace name",
+            value: format!("{} bytes", name.len()),
+            must: "1 to 255 bytes",
+        });
+    }
+    inner.options.check_keyspace(name, &options)?;
+    let options = inner.options.memory_plan().fit(options);
+    inner.state.error_state.check_writable()?;
+    loop {
+        if !create {
+            inner.existing_tree(name)?;
+        }
+        let opened = open_operand_store(inner, name, &options)?;
+        if let Some(OpenedStore { tree: Some(id), attached }) = &opened {
+            let tree = inner.state.trees.read().by_id(*id).cloned();
+            tree.map_or(Ok(()), |tree| inner.deliver_kept_log(&tree, attached, &options))?;
+        }
+        let tree = open_with_store(inner, name, &options, opened, create);
+        inner.state.emit_pending_events();
+        inner.state.discard_unclaimed_files();
+        if let Some(tree) = tree? {
+            if inner.read_only.is_none() {
+                // Called without a lock, because it calls the policy and possibly the listener.
+                backpressure::refresh(&inner.state, &inner.throttle, &tree);
+            }
+            return Ok(tree);
+        }
+    }
+}
+
+/// Opens or creates a keyspace with the operand store that was opened for it.
+///
+/// Returns `None` if another keyspace has the name by now, and the caller must retry.
+fn open_with_store(
+    inner: &DbInner,
+    name: &str,
+    options: &KeyspaceOptions,
+    opened: Option<OpenedStore>,
+    create: bool,
+) -> Result<Option<Arc<Tree>>> {
+    let _changes = inner.keyspace_changes.lock();
+    // Close sets the flag, then acquires the lock once. No keyspace changes after that.
+    inner.check_open()?;
+    let existing = inner.state.trees.read().by_name(name).cloned();
+    let is_replaced = |opened: &OpenedStore| opened.tree != existing.as_ref().map(|tree| tree.id);
+    let lacks_store = existing.as_ref().is_some_and(|tree| {
+        opened.is_none() && options.operand_store.is_some() && tree.beside.attached().is_none()
+    });
+    if opened.as_ref().is_some_and(is_replaced) || (lacks_store && inner.read_only.is_none()) {
+        return Ok(None);
+    }
+    let attached = opened.map(|opened| opened.attached);
+    if attached.is_some() && inner.read_only.is_none() {
+        let started = inner.scheduler.start_flush_threads(1);
+        started.map_err(|error| Error::io("start a thread for", &inner.state.dir, error))?;
+    }
+    let options = options.clone();
+    match existing {
+        Some(tree) if inner.read_only.is_some() => {
+            tree.merging.admit(options.merge_operator.as_ref())?;
+            if let Some(operator) = options.merge_operator.clone() {
+                tree.merging.supply(operator);
+            }
+            if let Some(attached) = attached {
+                attach(&tree, attached);
+            }
+            // Options in memory change, the stored policy does not.
+            let policy = tree.settings().stored_policy.clone();
+            tree.set_settings(options, policy);
+            Ok(Some(tree))
+        }
+        None if inner.read_only.is_some() => Err(Error::OpenedReadOnly),
+        Some(tree) => {
+            change_options(inner, &tree, options, attached)?;
+            Ok(Some(tree))
+        }
+        None if !create => Err(Error::UnknownKeyspace { name: name.to_owned() }),
+        None => create_keyspace(inner, name, options, attached).map(Some),
+    }
+}
+
+/// Sets the compaction policy of an open keyspace.
+pub(crate) fn set_policy(inner: &DbInner, tree: &Arc<Tree>, policy: Policy) -> Result<()> {
+    inner.check_writable()?;
+    inner.begin_operation();
+    inner.state.error_state.check_writable()?;
+    let changed = {
+        let _changes = inner.keyspace_changes.lock();
+        inner.check_open().and_then(|()| tree.check_takes_writes()).and_then(|()| {
+            let options = tree.settings().options.clone().policy(policy);
+            options.check()?;
+            change_options(inner, tree, options, None)
+        })
+    };
+    inner.state.emit_pending_events();
+    changed?;
+    backpressure::refresh(&inner.state, &inner.throttle, tree);
+    inner.scheduler.run_inline();
+    Ok(())
+}
+
+/// Creates a keyspace. The caller holds `keyspace_changes`.
+fn create_keyspace(
+    inner: &DbInner,
+    name: &str,
+    options: KeyspaceOptions,
+    attached: Option<Arc<Attached>>,
+) -> Result<Arc<Tree>> {
+    let state = &inner.state;
+    let policy = options.stored_policy().unwrap_or_default();
+    let id = state.manifest.with_state(|manifest| manifest.keyspace_id_next);
+    let (name, persisted) = (name.to_owned(), Persisted::of_new(&options).encode());
+    inner.append_edit(vec![Change::CreateKeyspace {
+        id,
+        name: name.clone(),
+        options: persisted,
+    }])?;
+    let first_seq = inner.committer.next_seq();
+    let version = Arc::new(Version::empty(&state.tables.deferred_drop));
+    let origin = Origin { opening: inner.opening, env: state.env.clone() };
+    let tree = Arc::new(Tree::new(origin, id, name, options, policy, version, first_seq));
+    if let Some(attached) = attached {
+        attach(&tree, attached);
+    }
+    state.trees.write().insert(Arc::clone(&tree));
+    Ok(tree)
+}
+
+/// Changes the options of an existing keyspace and stores the persistent ones.
+///
+/// The caller holds `keyspace_changes`. `attached` is ignored if the keyspace has an open store.
+fn change_options(
+    inner: &DbInner,
+    tree: &Arc<Tree>,
+    mut options: KeyspaceOptions,
+    attached: Option<Arc<Attached>>,
+) -> Result<()> {
+    let attached = attached.filter(|_| tree.beside.attached().is_none());
+    let adds_store = attached.is_some() && !tree.beside.is_there();
+    let settings = tree.settings();
+    let stored_policy = settings.stored_policy.clone();
+    let policy = options.stored_policy().unwrap_or_else(|| stored_policy.clone());
+    if let (StoredPolicy::Custom(_), None) = (&policy, options.custom_policy()) {
+        tree.check_policy()?;
+        // The custom policy of the previous call still applies.
+        options.policy = settings.options.policy.clone();
+    }
+    drop(settings);
+    let operator = options.merge_operator.clone();
+    let adds_separation = options.value_separation.is_some() && !tree.is_separated();
+    let adds_operator = tree.merging.admit(operator.as_ref())?;
+    if adds_operator || policy != stored_policy || adds_store || adds_separation {
+        let operator_name = operator.as_ref().map(|operator| operator.name());
+        let persisted = Persisted {
+            policy: policy.to_string(),
+            merge_operator: tree.merging.name().or(operator_name).map(str::to_owned),
+            operand_store: attached
+                .as_ref()
+                .map(|attached| StoredOperandStore::Name(attached.factory.name().to_owned()))
+                .or_else(|| tree.beside.stored()),
+            value_separation: tree.is_separated() || adds_separation,
+        };
+        let options = persisted.encode();
+        inner.append_edit(vec![Change::SetOptions { keyspace: tree.id, options }])?;
+    }
+    if let Some(operator) = operator {
+        tree.merging.supply(operator);
+    }
+    if let Some(attached) = attached {
+        attach(tree, attached);
+    }
+    tree.set_settings(options, policy);
+    // The previous policy was blocked; the new one may not be.
+    tree.jobs.lock().blocked = None;
+    inner.state.work.push(WorkKind::Compaction, tree.id);
+    Ok(())
+}
