@@ -78,6 +78,33 @@ fn documents_name_files_that_exist() {
     }
 }
 
+/// Returns the paths of documents in a source text.
+fn documents_in(text: &str) -> impl Iterator<Item = &str> {
+    let rests = text.match_indices("docs/").map(|(at, _)| &text[at..]);
+    let paths = rests.map(|rest| {
+        let is_path = |char: char| char.is_ascii_alphanumeric() || "_-./".contains(char);
+        &rest[..rest.find(|char| !is_path(char)).unwrap_or(rest.len())]
+    });
+    paths.filter(|path| path.ends_with(".md"))
+}
+
+#[test]
+fn sources_name_documents_that_exist() {
+    let mut sources = vec![root().join("scripts/study"), root().join("scripts/long")];
+    files(&root().join("crates"), "rs", &mut sources);
+    files(&root().join("crates"), "toml", &mut sources);
+    sources.retain(|source| !source.ends_with(file!()));
+    let mut documents = 0;
+    for source in sources {
+        let text = std::fs::read_to_string(&source).unwrap();
+        for path in documents_in(&text) {
+            assert!(root().join(path).exists(), "{} names {path}", source.display());
+            documents += 1;
+        }
+    }
+    assert!(documents > 20, "{documents}");
+}
+
 /// Returns the info strings of the code blocks in a page.
 fn code_languages(text: &str) -> Vec<&str> {
     let fences = text.lines().filter_map(|line| line.trim_start().strip_prefix("```"));
