@@ -547,6 +547,16 @@ impl Error {
         }
     }
 
+    /// Converts the error of a file that does not exist to [`Error::Missing`], and returns any other error unchanged.
+    pub(crate) fn or_missing(self, named_by: &Path) -> Error {
+        match self {
+            Error::Io { path, source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                Error::Missing { path, named_by: named_by.to_owned() }
+            }
+            error => error,
+        }
+    }
+
     /// Creates the error of a failed file system call.
     pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> Error {
         Error::Io { action, path: path.to_owned(), source: Arc::new(source) }

@@ -96,7 +96,7 @@ pub use crate::db::{
     DEFAULT_KEYSPACE, Db, Keyspace, Snapshot, Update, VerifyReport, WaitOptions, verify,
 };
 pub use crate::db::{Explanation, MetadataSizes, Observation, observe};
-pub use crate::db::{Finding, Lost, LostKind, RepairOptions, RepairReport, repair};
+pub use crate::db::{Finding, Loss, LossKind, RepairOptions, RepairReport, repair};
 pub use crate::iter::range::Range;
 pub use crate::merge_operator::{MergeError, MergeOperator};
 pub use crate::options::db::Options;

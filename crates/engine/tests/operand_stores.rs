@@ -14,7 +14,7 @@ use lsmx::merge_operator::Append;
 use lsmx::operand_store::OperandStoreFactory;
 use lsmx::vfs::{CrashImage, MemVfs, Vfs};
 use lsmx::{
-    Db, Error, KeyspaceOptions, LostKind, Options, Range, ReadOptions, ReadTier, RepairOptions,
+    Db, Error, KeyspaceOptions, LossKind, Options, Range, ReadOptions, ReadTier, RepairOptions,
     repair, verify,
 };
 
@@ -711,7 +711,7 @@ fn a_repair_keeps_a_store_that_can_be_opened_and_begins_another_anew() {
     let report = repair(&damaged);
     let lost: Vec<_> =
         report.lost.iter().map(|lost| (lost.what, lost.keyspace.as_deref())).collect();
-    assert_eq!(lost, [(LostKind::Operands, Some("default"))]);
+    assert_eq!(lost, [(LossKind::Operands, Some("default"))]);
     let db = open(&damaged, with(QUIET));
     shows(&db, "a=1 b=1 c=1");
     db.merge("b", "3").unwrap();

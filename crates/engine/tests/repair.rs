@@ -20,7 +20,7 @@ use lsmx::format::properties::TableProperties;
 use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs};
 use lsmx::wal::WalOptions;
 use lsmx::{
-    Compression, Db, Durability, Error, KeyspaceOptions, LostKind, Options, RepairOptions,
+    Compression, Db, Durability, Error, KeyspaceOptions, LossKind, Options, RepairOptions,
     RepairReport, ValueSeparation, WriteBatch,
 };
 use lsmx_stress::modelling::{Dice, scale, seed, watchdog};
@@ -129,7 +129,7 @@ impl Intact {
         );
         let db = Db::open("db", options(5).vfs(Arc::new(disk.clone())))
             .unwrap_or_else(|error| panic!("{done}: {error:?} {}", told(report)));
-        let commits_lost = report.lost.iter().any(|lost| lost.what == LostKind::Commits);
+        let commits_lost = report.lost.iter().any(|lost| lost.what == LossKind::Commits);
         // A log cut behind its last mark looks like one that a power loss has cut.
         let last = match done.contains(".wal ") {
             false => self.states.len() - 1,
@@ -446,7 +446,7 @@ fn range_deletes_of_a_damaged_table_stay_or_are_told() {
         }
         let report = repair(&disk).unwrap();
         assert_eq!(report.tables_rewritten, 1, "{}", told(&report));
-        let told_of = report.lost.iter().any(|lost| lost.what == LostKind::RangeDeletes);
+        let told_of = report.lost.iter().any(|lost| lost.what == LossKind::RangeDeletes);
         assert_eq!((told_of, report.may_affect("default", &key(6))), (!stay, !stay), "{damaged:?}");
         let db = open(&disk);
         assert_eq!(db.get(key(6)).unwrap().is_none(), stay, "{damaged:?}");

@@ -26,9 +26,10 @@ use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
 
 use crate::cache::BlockCache;
-use crate::db::check::{verify, verify_values};
+use crate::db::check::{verify, verify_blobs};
 use crate::db::deadline::run_with_deadline;
 use crate::db::open::lock::Claim;
+use crate::db::open::log_source::LogSource;
 use crate::db::operand_store::{self, store_opener};
 use crate::db::{DbInner, WaitOptions};
 use crate::env::{WaitCause, YieldKind};
@@ -42,7 +43,7 @@ use crate::tree::Tree;
 use crate::tree::operands::Attached;
 use crate::tree::version::BesideView;
 use crate::vfs::Vfs;
-use crate::wal::{DurableSegment, LogLocation, copy_segment};
+use crate::wal::{DurableSegment, LogLocation, RecoveryMode, copy_segment};
 
 /// Maximum size of one read during the copy of a file, in bytes.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -156,7 +157,7 @@ impl<'a> Checkpoint<'a> {
         for (&id, keyspace) in &self.manifest.keyspaces {
             for blob in keyspace.value_log.blobs() {
                 if self.link_or_copy(FileName::Blob(blob.id.0), target, blob.bytes, created)? {
-                    verify_values::verify_blob(vfs, target, id, blob, &BlockCache::new(0))?;
+                    verify_blobs::verify_blob(vfs, target, id, blob, &BlockCache::new(0))?;
                 }
                 self.check_continue()?;
             }
@@ -173,7 +174,8 @@ impl<'a> Checkpoint<'a> {
             }
         }
         let manifest = FileName::Manifest(self.number).in_dir(target);
-        verify::verify_log(vfs, target, &self.manifest, &manifest)?;
+        let (state, mode) = (&self.manifest, RecoveryMode::Strict);
+        LogSource { vfs, dir: target, state, manifest: &manifest, mode }.check()?;
         created.push(manifest);
         created.push(FileName::Temporary(self.number).in_dir(target));
         let vfs = Arc::clone(&self.state.vfs);

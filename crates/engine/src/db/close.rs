@@ -20,7 +20,7 @@ use crate::format::version_edit::{Change, VersionEdit};
 pub(crate) fn close(inner: &Arc<DbInner>, deadline: Option<Duration>) -> Result<()> {
     let deadline_us = inner.committer.deadline_us(deadline);
     inner.closed.store(true, Ordering::Release);
-    inner.stop_warm_up();
+    inner.warm_up.stop();
     run_with_deadline(inner, WaitCause::Close, deadline_us, move |inner| {
         close_by(inner, deadline_us)
     })
@@ -39,7 +39,7 @@ fn close_by(inner: &DbInner, flush_deadline_us: Option<u64>) -> Result<()> {
     }
     let state = &inner.state;
     if inner.read_only.is_some() {
-        if !inner.join_warm_up(deadline_us) {
+        if !inner.warm_up.join(&inner.state, deadline_us) {
             return Err(deadline_error());
         }
         state.keep_files_of_iterators_open();
@@ -61,7 +61,7 @@ fn close_by(inner: &DbInner, flush_deadline_us: Option<u64>) -> Result<()> {
     let has_stopped = inner.committer.drain(deadline_us)
         && inner.scheduler.pause(deadline_us)
         && inner.scheduler.join(deadline_us)
-        && inner.join_warm_up(deadline_us);
+        && inner.warm_up.join(&inner.state, deadline_us);
     if !has_stopped {
         return Err(deadline_error());
     }

@@ -59,7 +59,7 @@ use crate::write::commit::Committer;
 use crate::write::throttle::Throttle;
 use crate::write::ticket::LongOperandChain;
 
-pub use crate::db::check::repair::{Finding, Lost, LostKind, RepairOptions, RepairReport, repair};
+pub use crate::db::check::repair::{Finding, Loss, LossKind, RepairOptions, RepairReport, repair};
 pub use crate::db::check::verify::{VerifyReport, verify};
 pub use crate::db::deadline::WaitOptions;
 pub use crate::db::inspect::explain::{
@@ -491,7 +491,23 @@ impl Db {
     /// and [`Event::Resumed`](crate::Event::Resumed) reports its success.
     pub fn resume_with(&self, options: &WaitOptions) -> Result<()> {
         check_reentry("resume")?;
-        self.inner().resume(options)
+        open::resume::resume(self.inner(), options)
+    }
+
+    /// Loads the metadata that lookups need into the block cache: range tombstones, top indexes, filters, index
+    /// blocks. Stops when the cache is full. Filters of the last sorted run are skipped if lookups do not use
+    /// them.
+    ///
+    /// Reads about [`MetadataSizes::inflection_2`] bytes, 0.14 % of the database. Counts no cache hits or misses.
+    /// Lookups continue meanwhile. [`Options::warm_up`] does the same in the background after an open.
+    ///
+    /// # Errors
+    /// [`Error::Closed`]; a block cannot be read or is damaged.
+    pub fn warm_up(&self) -> Result<()> {
+        let inner = self.inner();
+        inner.check_open()?;
+        open::warm_up::load_metadata(&inner.state, &|| inner.check_open().is_ok())?;
+        inner.check_open()
     }
 
     /// Returns the error that made the database read-only.

@@ -8,8 +8,7 @@ use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64};
 
 use crate::cache::BlockCache;
-use crate::db::open::fd_limit::check_available_for_store;
-use crate::db::open::recovery;
+use crate::db::open::fd_limit::{IDLE_DESCRIPTORS, check_available, needed_descriptors};
 use crate::db::{DbInner, check_reentry};
 use crate::env::{Background, Env};
 use crate::error::{Error, Result, UserCode};
@@ -174,13 +173,15 @@ pub(crate) fn open_operand_store(
         None => Arc::new(Merging::new(name.to_owned(), options.merge_operator.clone())),
     };
     let (vfs, stores) = (&*state.vfs, state.tables.descriptors.store_count());
-    check_available_for_store(vfs, &state.dir, inner.options.background, stores)?;
+    // An open database with one more store must be able to open again.
+    let needed = needed_descriptors(inner.options.background, stores.saturating_add(1));
+    check_available(vfs, &state.dir, needed - IDLE_DESCRIPTORS)?;
     let id = tree.as_ref().map(|tree| tree.id);
     let token_of =
         |id| state.manifest.with_state(|manifest| Some(manifest.keyspaces.get(&id)?.operand_token));
     let token = id.and_then(token_of).flatten();
     let attached = store_opener(inner).open(name, &merging, factory, token);
-    let attached = attached.map_err(|error| recovery::named(error, &state.manifest.path()))?;
+    let attached = attached.map_err(|error| error.or_missing(&state.manifest.path()))?;
     let live = attached.store.live_files().into_iter();
     state.claim_files(live.map(|(kind, number)| operand_file_name(kind, number)));
     Ok(Some(OpenedStore { tree: id, attached }))
@@ -307,7 +308,7 @@ pub(crate) fn verify_store(
         return Ok(StoreCheck::Unchecked);
     };
     let context = read_only_context(vfs, dir, &keyspace.name);
-    factory.verify(context, token).map_err(|error| recovery::named(error, &dir.join(CURRENT)))?;
+    factory.verify(context, token).map_err(|error| error.or_missing(&dir.join(CURRENT)))?;
     live_files(vfs, dir, keyspace, factory, token).map(StoreCheck::Checked)
 }
 

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{FileId, Level, RunId};
+use lsmx_compaction::{FileId, Level, ManifestLevel, RunId, TableMeta, TreeShape};
 
 use crate::format::file_name::FILE_NUMBER_MAX;
 use crate::format::version_edit::{Change, FileRecord, KEYSPACE_NAME_BYTES_MAX, VersionEdit};
 use crate::manifest::value_log::ValueLogState;
 use crate::operand_store::Token;
-use crate::{Malformed, SeqNo};
+use crate::{Malformed, Result, SeqNo};
 
 /// A sorted run of a keyspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +51,29 @@ impl KeyspaceState {
             runs.iter()
                 .flat_map(move |run| run.files.iter().map(move |file| (Level(level), run.id, file)))
         })
+    }
+
+    /// Returns the shape of the tree. `table_meta` returns the metadata of a file; it is called level by level.
+    ///
+    /// # Errors
+    /// `table_meta` fails, or the runs are invalid.
+    pub(crate) fn build_shape(
+        &self,
+        table_meta: &mut dyn FnMut(&FileRecord) -> Result<Arc<TableMeta>>,
+    ) -> Result<TreeShape> {
+        let mut levels = Vec::with_capacity(self.levels.len());
+        for (level, runs) in (0u8..=u8::MAX).zip(&self.levels) {
+            let mut shape = ManifestLevel {
+                cursor: self.cursors.get(&level).cloned(),
+                runs: Vec::with_capacity(runs.len()),
+            };
+            for run in runs {
+                let files = run.files.iter().map(|file| table_meta(file));
+                shape.runs.push((run.id, files.collect::<Result<_>>()?));
+            }
+            levels.push(shape);
+        }
+        Ok(TreeShape::from_levels(levels, self.run_id_next)?)
     }
 
     fn add_file(&mut self, level: Level, run: RunId, file: &Arc<FileRecord>) {

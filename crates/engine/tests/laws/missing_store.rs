@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lsmx::operand_store::OperandStoreFactory;
 use lsmx::vfs::{CrashImage, MemVfs};
 use lsmx::wal::RecoveryMode;
-use lsmx::{Db, Durability, Error, LostKind, Options, RepairOptions, repair, verify};
+use lsmx::{Db, Durability, Error, LossKind, Options, RepairOptions, repair, verify};
 
 use super::arsenal::missing_store::{
     Broken, DIR, STORE, merging, open, operands_wait_for_their_store, options,
@@ -164,7 +164,7 @@ fn operand_store_missing_repair_without_manifest_keeps_the_log_of_others() {
     let report =
         repair(DIR, &Options::default().vfs(Arc::new(image.clone())), &RepairOptions::default())
             .unwrap();
-    assert!(report.lost.iter().any(|lost| lost.what == LostKind::Commits), "{report:?}");
+    assert!(report.lost.iter().any(|lost| lost.what == LossKind::Commits), "{report:?}");
     let db = open(&image, options()).unwrap();
     assert_eq!(&*db.get("k").unwrap().unwrap(), b"v");
     assert_eq!(&*db.get("late").unwrap().unwrap(), b"v");

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use lsmx::{Lost, Options, RepairOptions, RepairReport};
+use lsmx::{Loss, Options, RepairOptions, RepairReport};
 use lsmx_bench::report::text;
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
@@ -92,7 +92,7 @@ fn tell(lines: &mut String, report: &RepairReport, dry_run: bool) -> std::fmt::R
     }
 }
 
-fn one_line(lost: &Lost) -> String {
+fn one_line(lost: &Loss) -> String {
     let mut line = format!("{} of {}", lost.what.as_str(), lost.path.display());
     let key = |key: &Option<Vec<u8>>, none: &str| match key {
         Some(key) => format!("\"{}\"", key[..key.len().min(64)].escape_ascii()),

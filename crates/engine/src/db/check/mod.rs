@@ -1,5 +1,5 @@
-//! Verification and repair of databases that are not open.
+//! Verification and repair of closed databases.
 
 pub(crate) mod repair;
 pub(crate) mod verify;
-pub(crate) mod verify_values;
+pub(crate) mod verify_blobs;

@@ -1,20 +1,18 @@
-//! Checks a closed database from end to end: every checksum, every order, every name, every pointer.
+//! Verification of a closed database: checksums, order, file names and value pointers.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use lsmx_base::key::EntryKind;
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{ManifestLevel, TreeShape};
 use serde::Serialize;
 
 use crate::cache::BlockCache;
-use crate::db::check::verify_values::Values;
-use crate::db::open::{read_only, recovery};
+use crate::db::check::verify_blobs::VerifiedBlobs;
+use crate::db::open::lock::lock_shared;
+use crate::db::open::log_source::LogSource;
 use crate::db::operand_store::{self, StoreCheck};
 use crate::error::{Error, Result};
-use crate::format::batch::{BatchAction, BatchOperations};
 use crate::format::file_name::{CURRENT, FileName};
 use crate::format::version_edit::FileRecord;
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
@@ -22,53 +20,51 @@ use crate::options::db::Options;
 use crate::options::keyspace::kept_logs;
 use crate::table::{Table, TableIdentity, verify_table};
 use crate::vfs::Vfs;
-use crate::wal::{
-    RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, replay, replay_segments,
-};
+use crate::wal::RecoveryMode;
 
-/// What a check of a whole database found to be in order.
+/// Result of [`verify`]: the number and size of the checked files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct VerifyReport {
-    /// Keyspaces.
+    /// Number of keyspaces.
     pub keyspaces: u64,
-    /// Tables, each read from the first byte to the last.
+    /// Number of tables. Each was read completely.
     pub tables: u64,
-    /// Bytes of the tables.
+    /// Size of the tables, in bytes.
     pub table_bytes: u64,
-    /// Entries in the tables.
+    /// Number of entries in the tables.
     pub entries: u64,
-    /// Blob files, each read from the first byte to the last.
+    /// Number of blob files. Each was read completely.
     pub blob_files: u64,
-    /// Bytes of the blob files.
+    /// Size of the blob files, in bytes.
     pub blob_bytes: u64,
-    /// Values in them that tables point to.
+    /// Number of values in blob files that tables point to.
     pub blob_values: u64,
-    /// Segments of the log.
+    /// Number of log segments.
     pub wal_segments: u64,
-    /// Commits in the log.
+    /// Number of commits in the log.
     pub wal_records: u64,
-    /// Bytes of a torn tail that the next opening will cut.
+    /// Size of the torn tail of the log, in bytes. The next open cuts it.
     pub wal_tail_bytes: u64,
-    /// Operand stores, each checked from end to end.
+    /// Number of operand stores. Each was checked completely.
     pub operand_stores: u64,
-    /// Keyspaces whose operands were not checked, because no store of their name was given.
+    /// Names of the keyspaces whose operands were not checked, because their store was not given.
     pub operands_unchecked: Vec<String>,
-    /// Files that nothing names; the next opening removes them.
+    /// Files that the manifest does not list. The next open removes them.
     pub orphans: Vec<PathBuf>,
 }
 
-/// Checks every file of the database in a directory, which must not be open for writing. Changes no file.
+/// Checks every file of a database that is not open for writing. Changes nothing.
 ///
-/// The manifest, all tables (checksums, order, index, filter, properties), the invariants of every tree, all
-/// blob files and all pointers to them, and the log are checked. Of the options only the file system
-/// ([`Options::vfs`]) and the operand stores ([`Options::operand_store`]) are used. Operand stores without a
-/// factory are not checked; [`VerifyReport::operands_unchecked`] lists their keyspaces.
+/// Checks the manifest, the shape of every tree, all tables (checksums, order, index, filter, properties), all blob
+/// files and pointers to them, the operand stores and the log. Uses only the file system
+/// ([`Options::vfs`]) and the operand stores ([`Options::operand_store`]) of the options. Operand stores without a
+/// factory are not checked; see [`VerifyReport::operands_unchecked`].
 ///
 /// # Errors
-/// The first fault that is found, with file and offset; [`Error::Locked`] while the database is open for writing.
+/// The first fault, with file and offset; [`Error::Locked`] if the database is open for writing.
 pub fn verify(path: impl AsRef<Path>, options: &Options) -> Result<VerifyReport> {
     let (dir, vfs, stores) = (path.as_ref(), options.file_system(), &options.operand_stores);
-    let _lock = read_only::share_lock(&*vfs, dir)?;
+    let _lock = lock_shared(&*vfs, dir)?;
     let loaded = Manifest::load(&*vfs, dir)?;
     let state = &loaded.state;
     let mut report =
@@ -88,11 +84,12 @@ pub fn verify(path: impl AsRef<Path>, options: &Options) -> Result<VerifyReport>
             }
         }
     }
-    let replayed = verify_log(&*vfs, dir, state, &loaded.path)?;
-    report.wal_segments = replayed.segments;
-    report.wal_records = replayed.records;
-    report.wal_tail_bytes = replayed.bytes_cut;
-    report.orphans = orphans(&*vfs, dir, state, loaded.number, operand_files.as_ref())?;
+    let (mode, manifest) = (RecoveryMode::Strict, &*loaded.path);
+    let log = LogSource { vfs: &*vfs, dir, state, manifest, mode }.check()?;
+    report.wal_segments = log.segments;
+    report.wal_records = log.records;
+    report.wal_tail_bytes = log.bytes_cut;
+    report.orphans = find_orphans(&*vfs, dir, state, loaded.number, operand_files.as_ref())?;
     Ok(report)
 }
 
@@ -103,23 +100,14 @@ fn verify_keyspace(
     report: &mut VerifyReport,
 ) -> Result<()> {
     let cache = BlockCache::new(0);
-    let mut levels = Vec::new();
-    for runs in &keyspace.levels {
-        let mut parts = ManifestLevel::default();
-        for run in runs {
-            let shapes = run.files.iter().map(|file| Arc::new(file.shape())).collect();
-            parts.runs.push((run.id, shapes));
-        }
-        levels.push(parts);
-    }
-    TreeShape::from_levels(levels, keyspace.run_id_next)?.check()?;
-    let values = Values::open(vfs, dir, (id, keyspace), &cache)?;
-    report.blob_files += values.files();
-    report.blob_bytes += values.bytes();
+    keyspace.build_shape(&mut |file| Ok(Arc::new(file.shape())))?.check()?;
+    let blobs = VerifiedBlobs::open(vfs, dir, (id, keyspace), &cache)?;
+    report.blob_files += blobs.file_count();
+    report.blob_bytes += blobs.bytes();
     for (_, _, file) in keyspace.files() {
         let table = open_verified_table(vfs, dir, (id, file), &cache)?;
         report.blob_values +=
-            values.verify_table(&table, keyspace.value_log.references_of(file.id))?;
+            blobs.verify_pointers(&table, keyspace.value_log.references_of(file.id))?;
         report.tables += 1;
         report.table_bytes += file.bytes;
         report.entries += file.entries;
@@ -127,7 +115,7 @@ fn verify_keyspace(
     Ok(())
 }
 
-/// A table is sound, and the one that the manifest names for a keyspace.
+/// Opens a table, and checks its content against itself and against its record in the manifest.
 pub(crate) fn open_verified_table(
     vfs: &dyn Vfs,
     dir: &Path,
@@ -137,97 +125,50 @@ pub(crate) fn open_verified_table(
     let (id, bytes, uid, checksum) = (file.id, file.bytes, file.uid, file.checksum);
     let path = FileName::Table(id.0).in_dir(dir);
     let table = Table::open(vfs, &path, &TableIdentity { id, bytes, uid, checksum }, cache);
-    let table = table.map_err(|error| recovery::named(error, &dir.join(CURRENT)))?;
+    let table = table.map_err(|error| error.or_missing(&dir.join(CURRENT)))?;
     verify_table(&table)?;
     verify_record(&path, &table, file)?;
     if let Some((found, _)) = table.properties().keyspace
         && found != keyspace
     {
-        let (what, expected, found) =
-            ("keyspace of a table", u64::from(keyspace), u64::from(found));
-        return Err(Error::malformed(Malformed::Identity { what, expected, found }, &path, 0));
+        let (expected, found) = (u64::from(keyspace), u64::from(found));
+        let what = Malformed::Identity { what: "keyspace of a table", expected, found };
+        return Err(Error::malformed(what, &path, 0));
     }
     Ok(Arc::new(table))
 }
 
-/// What the manifest says of a table is what the table says: the bounds, within which all entries and
-/// range tombstones lie, and the counts.
+/// Checks the properties of a table against its record in the manifest. All entries and range tombstones are within
+/// the bounds in the properties.
 fn verify_record(path: &Path, table: &Table, file: &FileRecord) -> Result<()> {
     let found = table.properties();
-    let bounds = [
+    let differs = |what, found| {
+        Err(Error::malformed(Malformed::field(what, found, "the value in the manifest"), path, 0))
+    };
+    for (what, found, expected) in [
         ("smallest key of the table", &found.smallest, &file.range.smallest),
         ("largest key of the table", &found.largest, &file.range.largest),
-    ];
-    let expected = "what the manifest says";
-    for (what, found, said) in bounds {
-        if found != said {
-            return Err(Error::malformed(
-                Malformed::Field { what, found: found.len() as u64, expected },
-                path,
-                0,
-            ));
+    ] {
+        if found != expected {
+            return differs(what, found.len() as u64);
         }
     }
     let tombstones = found.tombstones + found.range_tombstone_count;
-    for (what, found, said) in [
+    for (what, found, expected) in [
         ("entries of the table", found.entries, file.entries),
         ("tombstones of the table", tombstones, file.tombstones),
         ("smallest number of the table", found.seq_smallest.0, file.seq_smallest),
         ("largest number of the table", found.seq_largest.0, file.seq_largest),
     ] {
-        if found != said {
-            return Err(Error::malformed(Malformed::Field { what, found, expected }, path, 0));
+        if found != expected {
+            return differs(what, found);
         }
     }
     Ok(())
 }
 
-/// Checks that the log is sound and holds every commit that the manifest vouches for.
-pub(crate) fn verify_log(
-    vfs: &dyn Vfs,
-    dir: &Path,
-    state: &ManifestState,
-    manifest: &Path,
-) -> Result<RecoveryReport> {
-    read_log(vfs, dir, state, manifest, RecoveryMode::Strict)
-}
-
-/// Reads the log as an opening in this mode does, and keeps no commit.
-pub(crate) fn read_log(
-    vfs: &dyn Vfs,
-    dir: &Path,
-    state: &ManifestState,
-    manifest: &Path,
-    mode: RecoveryMode,
-) -> Result<RecoveryReport> {
-    let from = ReplayFrom {
-        oldest_segment: state.wal_oldest,
-        named: state.wal_named.clone(),
-        mark: state.wal_mark,
-        named_by: manifest.to_owned(),
-    };
-    let known = state.keyspace_id_next;
-    let mut report = replay(vfs, dir, state.db_uid, &from, mode, &mut |record| {
-        check_record(dir, &record, known)
-    })?;
-    let short = check_reach(vfs, dir, state, &report);
-    if mode == RecoveryMode::Strict {
-        short.clone()?;
-    }
-    report.damage = report.damage.or(short.err());
-    report.complete_through = state.complete_through(report.last_seq);
-    for (id, log) in kept_logs(state) {
-        let (home, segments) = ((dir, state.db_uid), log.segments());
-        let mut check = |record: ReplayedRecord<'_>| check_record(dir, &record, known);
-        let kept = replay_segments(vfs, home, &segments, manifest, mode, &mut check)?;
-        report.segments += kept.segments;
-        report.records += kept.records;
-        report.add_kept_log(state.keyspaces[&id].name.clone(), kept);
-    }
-    Ok(report)
-}
-
-fn orphans(
+/// Returns the files that neither the manifest nor, if they are known, the operand stores use.
+fn find_orphans(
     vfs: &dyn Vfs,
     dir: &Path,
     state: &ManifestState,
@@ -235,12 +176,12 @@ fn orphans(
     operand_files: Option<&BTreeSet<FileName>>,
 ) -> Result<Vec<PathBuf>> {
     let names = vfs.list(dir).map_err(|error| Error::io("list", dir, error))?;
-    let (named, kept) = (state.file_numbers(), kept_logs(state));
-    let ours = |name: &String| {
+    let (listed, kept) = (state.file_numbers(), kept_logs(state));
+    let parse = |name: &String| {
         FileName::parse(name).filter(|file| !file.is_stray(Some(state.file_number_next)))
     };
-    let orphan = |name: &String| match ours(name) {
-        Some(FileName::Table(id) | FileName::Blob(id)) => !named.contains(&id),
+    let is_orphan = |name: &String| match parse(name) {
+        Some(FileName::Table(id) | FileName::Blob(id)) => !listed.contains(&id),
         Some(FileName::Segment(id)) => {
             id < state.wal_oldest && !kept.values().any(|log| log.holds(id))
         }
@@ -251,73 +192,5 @@ fn orphans(
         }
         Some(FileName::Current | FileName::Lock | FileName::Reserve) | None => false,
     };
-    Ok(names.into_iter().filter(orphan).map(|name| dir.join(name)).collect())
-}
-
-/// Checks the payload of a commit of the log, so that it can be taken without a doubt.
-pub(crate) fn check_record(
-    dir: &Path,
-    record: &ReplayedRecord<'_>,
-    keyspace_next: u32,
-) -> Result<()> {
-    let path = || FileName::Segment(record.segment).in_dir(dir);
-    let mut count = 0u32;
-    for operation in BatchOperations::new(record.payload) {
-        let operation = operation.map_err(|what| Error::malformed(what, &path(), record.offset))?;
-        if operation.keyspace >= keyspace_next {
-            let what = Malformed::Field {
-                what: "keyspace of an operation",
-                found: u64::from(operation.keyspace),
-                expected: "one that the manifest knows or knew",
-            };
-            return Err(Error::malformed(what, &path(), record.offset));
-        }
-        if let BatchAction::Entry { kind: EntryKind::ValuePointer, .. } = operation.action {
-            let (what, found) = ("kind of an operation", u64::from(EntryKind::ValuePointer as u8));
-            let expected = "no value pointer: values go into the log whole";
-            return Err(Error::malformed(
-                Malformed::Field { what, found, expected },
-                &path(),
-                record.offset,
-            ));
-        }
-        count += 1;
-    }
-    if count != record.count {
-        let (found, expected) = (u64::from(count), "as many as the record says");
-        let what = Malformed::Field { what: "operations of a commit", found, expected };
-        return Err(Error::malformed(what, &path(), record.offset));
-    }
-    Ok(())
-}
-
-/// Checks that the log goes as far as the newest flush: before a flush is in the manifest the log is
-/// synced through it, so what is missing up to there was damaged. A keyspace that was flushed later
-/// than others would be ahead of them.
-pub(crate) fn check_reach(
-    vfs: &dyn Vfs,
-    dir: &Path,
-    state: &ManifestState,
-    report: &RecoveryReport,
-) -> Result<()> {
-    let flushed = state.keyspaces.values().map(|keyspace| keyspace.flushed_through).max();
-    if flushed.is_none_or(|flushed| report.last_seq >= flushed) {
-        return Ok(());
-    }
-    let (path, offset) = match &report.cut_at {
-        Some(cut) => cut.clone(),
-        None => {
-            let newest = state.wal_named.iter().copied().max().unwrap_or(state.wal_oldest);
-            let path = FileName::Segment(newest).in_dir(dir);
-            let len = vfs.open(&path).and_then(|file| file.len());
-            let bytes = len.map_err(|error| Error::io("read the size of", &path, error))?;
-            (path, bytes)
-        }
-    };
-    let (found, expected) = (report.last_seq.0, "that of the newest flush or a later one");
-    Err(Error::malformed(
-        Malformed::Field { what: "last sequence number of the log", found, expected },
-        &path,
-        offset,
-    ))
+    Ok(names.into_iter().filter(is_orphan).map(|name| dir.join(name)).collect())
 }

@@ -1,4 +1,4 @@
-//! Checks at open that the process may open enough files.
+//! Checks that the process may open enough files.
 
 use std::path::Path;
 
@@ -10,49 +10,27 @@ use crate::format::file_name::LOCK;
 use crate::options::db::{OPEN_FILES_MIN, OPEN_FILES_PER_STORE, OPEN_FILES_PER_WORKER};
 use crate::vfs::{Vfs, out_of_descriptors};
 
-/// Descriptors that an open database without work has: manifest and log.
-const HELD_AT_REST: usize = 2;
-const _: () = assert!(HELD_AT_REST < OPEN_FILES_MIN, "a difference of the two is positive");
+/// Descriptors of an idle open database: manifest and log.
+pub(crate) const IDLE_DESCRIPTORS: usize = 2;
+const _: () = assert!(IDLE_DESCRIPTORS < OPEN_FILES_MIN, "their difference must be positive");
 
-/// Fails unless the process can open as many more files as a database with such threads and so many operand stores
-/// needs. Opens the lock file in `dir` as often. File systems that name no limit have enough.
-///
-/// # Errors
-/// [`Error::TooFewDescriptors`].
-pub(crate) fn check_available(
-    vfs: &dyn Vfs,
-    dir: &Path,
-    background: Background,
-    stores: usize,
-) -> Result<()> {
-    check(vfs, dir, needed(background, stores))
-}
-
-/// As [`check_available`], for an open database that is given one more operand store. So it is not refused when it
-/// is opened again.
-///
-/// # Errors
-/// [`Error::TooFewDescriptors`].
-pub(crate) fn check_available_for_store(
-    vfs: &dyn Vfs,
-    dir: &Path,
-    background: Background,
-    stores: usize,
-) -> Result<()> {
-    check(vfs, dir, needed(background, stores.saturating_add(1)) - HELD_AT_REST)
-}
-
-fn needed(background: Background, stores: usize) -> usize {
+/// Returns the number of files that a database with these threads and operand stores may have open.
+pub(crate) fn needed_descriptors(background: Background, stores: usize) -> usize {
     let workers = match background {
         Background::Threads { workers } | Background::Stepped { workers, .. } => workers,
         Background::Inline => 0,
     };
-    let of_workers = OPEN_FILES_PER_WORKER.saturating_mul(workers);
-    let of_stores = OPEN_FILES_PER_STORE.saturating_mul(stores);
-    OPEN_FILES_MIN.saturating_add(of_workers).saturating_add(of_stores)
+    let for_workers = OPEN_FILES_PER_WORKER.saturating_mul(workers);
+    let for_stores = OPEN_FILES_PER_STORE.saturating_mul(stores);
+    OPEN_FILES_MIN.saturating_add(for_workers).saturating_add(for_stores)
 }
 
-fn check(vfs: &dyn Vfs, dir: &Path, needed: usize) -> Result<()> {
+/// Checks that the process can open this many more files, by opening the lock file in `dir` as often. Always succeeds
+/// on file systems without a limit.
+///
+/// # Errors
+/// [`Error::TooFewDescriptors`].
+pub(crate) fn check_available(vfs: &dyn Vfs, dir: &Path, needed: usize) -> Result<()> {
     if vfs.open_files_limit().is_none() {
         return Ok(());
     }
@@ -65,7 +43,7 @@ fn check(vfs: &dyn Vfs, dir: &Path, needed: usize) -> Result<()> {
                 let (available, needed) = (len_u64(open.len()), len_u64(needed));
                 return Err(Error::TooFewDescriptors { available, needed });
             }
-            // Any other error, such as that of a missing lock file, does not tell how many there are.
+            // Any other error, such as a missing lock file, says nothing about the limit.
             Err(_) => break,
         }
     }

@@ -1,4 +1,4 @@
-//! The lock of a database that is being opened or created.
+//! Locks of a database directory.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,16 +19,13 @@ pub(crate) struct Claim {
     /// Directories that this claim created, outermost first.
     dirs: Vec<PathBuf>,
     lock: PathBuf,
-    /// There was no lock file before.
+    /// Whether this claim created the lock file.
     lock_created: bool,
     guard: Option<Box<dyn LockGuard>>,
 }
 
 impl Claim {
     /// Locks an existing directory.
-    ///
-    /// # Errors
-    /// [`Error::Locked`]; a file system error.
     pub(crate) fn take(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<Claim> {
         let mut claim = Claim::new(vfs, dir);
         claim.lock()?;
@@ -36,15 +33,12 @@ impl Claim {
     }
 
     /// Creates a directory and its parents where they are missing, and locks it.
-    ///
-    /// # Errors
-    /// As [`Claim::take`]; [`Error::NotADatabase`] for a symbolic link to a missing directory.
     pub(crate) fn create(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<Claim> {
         loop {
             let mut claim = Claim::new(vfs, dir);
             claim.create_dir(dir)?;
             match claim.lock() {
-                // The failed open of another process has removed the directory that it had created.
+                // A failed open in another process removed the directory, which it had created.
                 Err(Error::Io { source, .. })
                     if source.kind() == io::ErrorKind::NotFound
                         && !vfs.exists(dir).unwrap_or(true) => {}
@@ -79,7 +73,7 @@ impl Claim {
                     let why = missing_dir_reason(&*self.vfs, dir);
                     Err(Error::NotADatabase { path: dir.to_owned(), why })
                 }
-                // The lock fails with any other error, too.
+                // Taking the lock reports any other error.
                 _ => Ok(()),
             };
         }
@@ -99,7 +93,7 @@ impl Claim {
         self.vfs.sync_dir(parent).map_err(|error| Error::io("sync", parent, error))
     }
 
-    /// Leaves the directories and the lock file where they are, and returns the lock.
+    /// Returns the lock. The directories and the lock file stay.
     pub(crate) fn keep(mut self) -> Box<dyn LockGuard> {
         self.dirs.clear();
         self.guard.take().expect("both constructors take the lock, and only this call releases it")
@@ -111,15 +105,28 @@ impl Drop for Claim {
         if failpoint::is_on(Failpoint::FailedOpenLeavesFiles) {
             return;
         }
-        // The lock is still held, so the file is not in use. A process that has opened it already finds after
-        // locking it that it has lost its name. That check needs file identities, which only Unix has here.
+        // The lock is still held, so no other process uses the file. A process that has it open checks after locking
+        // whether the file still has its name. The check needs file identities, which are implemented for Unix only.
         if self.lock_created && self.guard.is_some() && cfg!(unix) {
-            // If this fails, an unlocked file stays; it blocks no later open.
+            // If this fails, an unlocked file stays, which does not block a later open.
             let _ = self.vfs.remove(&self.lock);
         }
         for dir in self.dirs.iter().rev() {
-            // A directory with files stays: they belong to another process or to a manifest in doubt.
+            // This fails for a directory with files. They belong to another process, or a manifest may list them.
             let _ = self.vfs.remove_dir(dir);
         }
+    }
+}
+
+/// Locks a database directory against writers. Returns `None` if it has no lock file, as in a copy; none is created.
+pub(crate) fn lock_shared(vfs: &dyn Vfs, dir: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+    let path = dir.join(LOCK);
+    match vfs.lock_shared(&path) {
+        Ok(guard) => Ok(Some(guard)),
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound => Ok(None),
+            io::ErrorKind::WouldBlock => Err(Error::Locked { path }),
+            _ => Err(Error::io_in_database("lock", &path, error)),
+        },
     }
 }

@@ -1,20 +1,25 @@
-//! Opening: make a database, or bring one back to the state after its last durable commits.
+//! Opens or creates a database. An existing one gets the state after its last durable commit.
 //!
-//! 1. Look for `CURRENT`. Only "not found" means that there is no database.
-//! 2. Take the lock; load the manifest; open every table it names.
-//! 3. Replay the log into memtables; one that gets full becomes a table on the way.
-//! 4. Write all memtables to tables, begin a new chain of log segments, and make both real by one
-//!    new manifest. Until `CURRENT` points to it, the old state stands untouched, so a crash in
-//!    here changes nothing; after it, what recovery has shown is durable.
-//! 5. Remove every file that nothing names.
+//! 1. `CURRENT` is looked up. The database is missing only if the result is "not found".
+//! 2. The directory is locked, the manifest is loaded, and the tables that it lists are opened.
+//! 3. The log is replayed into memtables. Full memtables are flushed.
+//! 4. All memtables are flushed, a new log is started, and a new manifest lists the tables and the log. A crash before
+//!    `CURRENT` names this manifest changes nothing. After it, the recovered state is durable.
+//! 5. Files that the manifest does not list are removed.
 
+pub(crate) mod assemble;
 pub(crate) mod fd_limit;
-pub(crate) mod kept_log;
+pub(crate) mod file_numbers;
+pub(crate) mod kept_log_delivery;
+pub(crate) mod kept_log_writer;
 pub(crate) mod lock;
+pub(crate) mod log_source;
+pub(crate) mod memtable_flush;
+pub(crate) mod new_manifest;
+pub(crate) mod open_trees;
 pub(crate) mod read_only;
 pub(crate) mod recovery;
 pub(crate) mod replay;
-pub(crate) mod replayed;
 pub(crate) mod resume;
 pub(crate) mod warm_up;
 
@@ -24,12 +29,15 @@ use std::path::Path;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::{Arc, Ordering};
 
+use crate::db::open::assemble::{OpenFiles, assemble};
+use crate::db::open::fd_limit::{check_available, needed_descriptors};
 use crate::db::open::lock::Claim;
-use crate::db::open::recovery::{Durable, Parts, Recovery};
+use crate::db::open::recovery::{DurableState, Recovery};
 use crate::db::{DEFAULT_KEYSPACE, DbInner};
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::format::file_name::{CURRENT, FileName};
+use crate::format::segment_header::SEGMENT_HEADER_BYTES;
 use crate::job_tracing::{JobSpan, JobSpanFields};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::options::db::Options;
@@ -37,56 +45,56 @@ use crate::options::keyspace::Persisted;
 use crate::vfs::{Vfs, missing_dir_reason};
 use crate::wal::{is_disk_full, remove_reserve};
 
-/// Opens the database in `dir`, or makes one.
+/// Opens the database in `dir`, or creates it.
 pub(crate) fn open(dir: &Path, options: Options) -> Result<DbInner> {
     options.check()?;
     let vfs = options.file_system();
-    let claim = if is_there(vfs.as_ref(), dir)? {
+    let claim = if database_exists(vfs.as_ref(), dir)? {
         Claim::take(&vfs, dir)?
     } else {
         if !options.create_if_missing {
-            return Err(missing(vfs.as_ref(), dir));
+            return Err(not_a_database(vfs.as_ref(), dir));
         }
-        check_free(vfs.as_ref(), dir)?;
+        check_can_create(vfs.as_ref(), dir)?;
         Claim::create(&vfs, dir)?
     };
-    fd_limit::check_available(vfs.as_ref(), dir, options.background, 0)?;
-    // Somebody else may have made a database, and let it go, before the lock was ours.
-    let exists = is_there(vfs.as_ref(), dir)?;
+    check_available(vfs.as_ref(), dir, needed_descriptors(options.background, 0))?;
+    // Another process may have created and closed a database before this one got the lock.
+    let exists = database_exists(vfs.as_ref(), dir)?;
     if !exists {
-        check_free(vfs.as_ref(), dir)?;
+        check_can_create(vfs.as_ref(), dir)?;
     }
     let env = Env::with_clock(options.background, options.seed, options.clock.clone());
     let recovery = if exists {
         let reason = &"the database is opened";
-        let job = JobSpanFields { kind: "recovery", keyspace: "", inputs: 0, reason };
-        let _span = JobSpan::start(job);
+        let fields = JobSpanFields { kind: "recovery", keyspace: "", inputs: 0, reason };
+        let _span = JobSpan::start(fields);
         match recover(&vfs, dir, &options, &env) {
-            // A process that was killed has kept room for the tables that this has to write.
+            // A killed process may have left its disk reserve, whose space recovery needs for tables.
             Err(error) if is_disk_full(&error) && remove_reserve(vfs.as_ref(), dir)? => {
                 recover(&vfs, dir, &options, &env)?
             }
             recovery => recovery?,
         }
     } else {
-        let state = new_state(&options, &env);
+        let state = create_state(&options, &env);
         Recovery::new(vfs, dir, options, env, (state, &dir.join(CURRENT)), false)?
     };
     finish(recovery, claim)
 }
 
-/// Steps 2 and 3. When it fails, nothing has changed.
+/// Performs steps 2 and 3. A failure changes nothing.
 fn recover(vfs: &Arc<dyn Vfs>, dir: &Path, options: &Options, env: &Env) -> Result<Recovery> {
     let loaded = Manifest::load(vfs.as_ref(), dir)?;
     let (vfs, manifest) = (Arc::clone(vfs), (loaded.state, &*loaded.path));
     let mut recovery = Recovery::new(vfs, dir, options.clone(), env.clone(), manifest, false)?;
     recovery.check_policy()?;
-    recovery.replay(&loaded.path).map_err(|error| recovery.take_back(error))?;
+    recovery.replay_log().map_err(|error| recovery.roll_back(error))?;
     Ok(recovery)
 }
 
-/// Whether the directory holds a database. Only "not found" means that it does not.
-pub(crate) fn is_there(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
+/// Returns whether the directory holds a database.
+pub(crate) fn database_exists(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
     let current = dir.join(CURRENT);
     match vfs.exists(&current) {
         Err(_) if failpoint::is_on(Failpoint::OpenErrorCreatesDatabase) => Ok(false),
@@ -94,49 +102,50 @@ pub(crate) fn is_there(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
     }
 }
 
-/// Steps 4 and 5, and the parts of a running database around the result.
+/// Performs steps 4 and 5, and starts the threads of the database.
 fn finish(recovery: Recovery, claim: Claim) -> Result<DbInner> {
-    // From here on something is written in any case.
-    let ready = remove_reserve(recovery.vfs(), recovery.dir());
-    ready.map_err(|error| recovery.take_back(error))?;
-    let durable = recovery.make_durable()?;
-    let Durable { manifest, wal, state } = durable;
-    let (operand_files, are_all_known) = recovery.operand_files();
+    // The files written from here on may need the space of the reserve.
+    let removed = remove_reserve(recovery.tables.vfs.as_ref(), &recovery.tables.dir);
+    removed.map_err(|error| recovery.roll_back(error))?;
+    let DurableState { manifest, wal, state } = recovery.make_durable()?;
+    let (operand_files, are_all_open) = recovery.operand_files();
     let lock = Some(claim.keep());
-    let core = recovery.assemble(Parts { manifest, wal, lock, read_only: None })?;
-    if are_all_known {
-        core.state.remove_orphans(&state, Some(&operand_files));
+    let db = assemble(recovery, OpenFiles { manifest, wal, lock, read_only: None })?;
+    if are_all_open {
+        db.state.remove_orphans(&state, Some(&operand_files));
     } else {
-        core.state.remove_orphans(&state, None);
-        core.state.note_unclaimed_files(&operand_files);
+        db.state.remove_orphans(&state, None);
+        db.state.note_unclaimed_files(&operand_files);
     }
-    core.schedule_all_trees();
-    if let Err(error) = core.scheduler.start() {
-        // Those that were started must not outlive the lock.
-        core.state.closing.store(true, Ordering::Release);
-        core.scheduler.join(None);
-        return Err(Error::io("start threads for", &core.state.dir, error));
+    db.schedule_all_trees();
+    if let Err(error) = db.scheduler.start() {
+        // The started threads must end before the lock is released.
+        db.state.closing.store(true, Ordering::Release);
+        db.scheduler.join(None);
+        return Err(Error::io("start threads for", &db.state.dir, error));
     }
-    core.scheduler.run_inline();
-    core.begin_warm_up();
-    Ok(core)
+    db.scheduler.run_inline();
+    if db.options.warm_up {
+        db.warm_up.start(&db.state);
+    }
+    Ok(db)
 }
 
-/// What to say of a directory without `CURRENT`.
-pub(crate) fn missing(vfs: &dyn Vfs, dir: &Path) -> Error {
+/// Returns the error for a directory without `CURRENT`.
+pub(crate) fn not_a_database(vfs: &dyn Vfs, dir: &Path) -> Error {
     let why = match vfs.list(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => missing_dir_reason(vfs, dir),
         Err(error) => return Error::io("list", dir, error),
         Ok(names) if names.iter().any(|name| FileName::parse(name).is_some()) => {
-            "CURRENT is missing; its creation was cut short, or files were removed"
+            "CURRENT is missing; the creation was interrupted, or files were removed"
         }
         Ok(_) => "CURRENT is missing",
     };
     Error::NotADatabase { path: dir.to_owned(), why }
 }
 
-/// Refuses to make a database where something else is, or where one has lost its `CURRENT`.
-fn check_free(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
+/// Checks that a directory has neither other files nor a database that has lost its `CURRENT`.
+fn check_can_create(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
     let names = match vfs.list(dir) {
         Ok(names) => names,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -152,17 +161,13 @@ fn check_free(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
                 | FileName::Blob(_)
                 | FileName::Operands(_)
                 | FileName::Bucket(_),
-            ) => {
-                return refuse(
-                    "CURRENT is missing, but there are tables or operands: it was removed",
-                );
-            }
+            ) => return refuse("CURRENT was removed: there are tables, blob files or operands"),
             Some(FileName::Segment(_)) => {
                 let file = vfs.open(&path).map_err(|error| Error::io("open", &path, error))?;
-                let bytes =
-                    file.len().map_err(|error| Error::io("read the size of", &path, error))?;
-                if bytes > crate::format::segment_header::SEGMENT_HEADER_BYTES as u64 {
-                    return refuse("CURRENT is missing, but the log holds writes: it was removed");
+                let len = file.len();
+                let bytes = len.map_err(|error| Error::io("read the size of", &path, error))?;
+                if bytes > SEGMENT_HEADER_BYTES as u64 {
+                    return refuse("CURRENT was removed: the log holds writes");
                 }
             }
             Some(_) => {}
@@ -171,8 +176,8 @@ fn check_free(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A state that holds nothing but the default keyspace.
-fn new_state(options: &Options, env: &Env) -> ManifestState {
+/// Creates the state of a new database: an empty default keyspace.
+fn create_state(options: &Options, env: &Env) -> ManifestState {
     let keyspace = KeyspaceState {
         name: DEFAULT_KEYSPACE.to_owned(),
         options: Persisted::of_new(options.of_default()).encode(),

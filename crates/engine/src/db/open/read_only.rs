@@ -1,83 +1,80 @@
-//! Opening without changing a byte.
+//! Opens a database without writing to it.
 //!
-//! The log is replayed into memtables that stay in memory: no table is written, no log begun, no
-//! manifest, so a commit that a later opening for writing loses with a torn tail may be shown. Log and
-//! manifest of such a database are scratch files in memory that nothing is ever added to, so that the
-//! rest of the engine needs no second shape; every call that would change something is refused first.
+//! The log is replayed into memtables that stay in memory. Commits of a torn tail that are whole are visible, although
+//! a later open for writing may lose them. The new manifest and log are in memory and stay empty, because every
+//! write is refused; the rest of the engine needs no special case.
 
-use std::io;
 use std::path::Path;
 
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
 
 use crate::db::DbInner;
-use crate::db::open;
-use crate::db::open::recovery::{Parts, Recovery};
+use crate::db::open::assemble::{OpenFiles, assemble};
+use crate::db::open::lock::lock_shared;
+use crate::db::open::new_manifest::ManifestSegments;
+use crate::db::open::recovery::Recovery;
+use crate::db::open::{database_exists, not_a_database};
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::format::file_name::{FileName, LOCK};
-use crate::manifest::Manifest;
+use crate::format::file_name::FileName;
+use crate::manifest::{Manifest, ManifestState};
 use crate::metrics::WalMetrics;
 use crate::options::db::Options;
-use crate::vfs::{LockGuard, MemVfs, Vfs};
-use crate::wal::{SegmentRegistry, Wal};
+use crate::vfs::{MemVfs, Vfs};
+use crate::wal::Wal;
 
-/// Opens the database in `dir` for reading only.
+/// Opens the database in `dir` read-only.
 pub(crate) fn open(dir: &Path, options: Options) -> Result<DbInner> {
     options.check()?;
     let vfs = options.file_system();
-    if !open::is_there(vfs.as_ref(), dir)? {
-        return Err(open::missing(vfs.as_ref(), dir));
+    if !database_exists(vfs.as_ref(), dir)? {
+        return Err(not_a_database(vfs.as_ref(), dir));
     }
-    let lock = share_lock(vfs.as_ref(), dir)?;
+    let lock = lock_shared(vfs.as_ref(), dir)?;
     let loaded = Manifest::load(vfs.as_ref(), dir)?;
     let env = Env::with_clock(options.background, options.seed, options.clock.clone());
     let mut recovery = Recovery::new(vfs, dir, options, env, (loaded.state, &loaded.path), true)?;
-    recovery.replay(&loaded.path)?;
-    let found = found_log(&recovery)?;
-    let (manifest, wal) = scratch(&recovery, loaded.number)?;
-    let core = recovery.assemble(Parts { manifest, wal, lock, read_only: Some(found) })?;
-    core.begin_warm_up();
-    Ok(core)
+    recovery.replay_log()?;
+    let tables = &recovery.tables;
+    let log_metrics = measure_log(tables.vfs.as_ref(), dir, recovery.state.wal_oldest)?;
+    let segments = Arc::new(ManifestSegments::new(&tables.files));
+    let (manifest, wal) =
+        create_in_memory(&recovery.state, loaded.number, segments, &recovery.options)?;
+    let files = OpenFiles { manifest, wal, lock, read_only: Some(log_metrics) };
+    let db = assemble(recovery, files)?;
+    if db.options.warm_up {
+        db.warm_up.start(&db.state);
+    }
+    Ok(db)
 }
 
-/// What the log takes on the disk.
-fn found_log(recovery: &Recovery) -> Result<WalMetrics> {
-    let (vfs, dir, oldest) = (recovery.vfs(), recovery.dir(), recovery.state().wal_oldest);
-    let mut found = WalMetrics::default();
+/// Returns the number and the size of the live log segments on disk.
+fn measure_log(vfs: &dyn Vfs, dir: &Path, oldest: u64) -> Result<WalMetrics> {
+    let mut metrics = WalMetrics::default();
     for name in vfs.list(dir).map_err(|error| Error::io("list", dir, error))? {
         if matches!(FileName::parse(&name), Some(FileName::Segment(id)) if id >= oldest) {
             let path = dir.join(name);
             let len = vfs.open(&path).and_then(|file| file.len());
-            found.segments += 1;
-            found.live_bytes += len.map_err(|error| Error::io("read the size of", &path, error))?;
+            metrics.segments += 1;
+            metrics.live_bytes +=
+                len.map_err(|error| Error::io("read the size of", &path, error))?;
         }
     }
-    Ok(found)
+    Ok(metrics)
 }
 
-/// Keeps writers out. Where there is no lock file, as in a copy, none is made.
-pub(crate) fn share_lock(vfs: &dyn Vfs, dir: &Path) -> Result<Option<Box<dyn LockGuard>>> {
-    let path = dir.join(LOCK);
-    match vfs.lock_shared(&path) {
-        Ok(guard) => Ok(Some(guard)),
-        Err(error) => match error.kind() {
-            io::ErrorKind::NotFound => Ok(None),
-            io::ErrorKind::WouldBlock => Err(Error::Locked { path }),
-            _ => Err(Error::io_in_database("lock", &path, error)),
-        },
-    }
-}
-
-/// A manifest and a log in memory.
-fn scratch(recovery: &Recovery, number: u64) -> Result<(Arc<Manifest>, Arc<Wal>)> {
+/// Creates a manifest and a log in memory.
+fn create_in_memory(
+    state: &ManifestState,
+    number: u64,
+    segments: Arc<ManifestSegments>,
+    options: &Options,
+) -> Result<(Arc<Manifest>, Arc<Wal>)> {
     let vfs: Arc<dyn Vfs> = Arc::new(MemVfs::new());
-    let (dir, state) = (Path::new(""), recovery.state());
-    let ledger = recovery.ledger();
+    let dir = Path::new("");
     let manifest = Manifest::create(Arc::clone(&vfs), dir, number, state)?;
-    let ledger = ledger as Arc<dyn SegmentRegistry>;
-    let wal = Wal::create(vfs, dir, state.db_uid, ledger, recovery.wal_options(), SeqNo(1))?;
+    let wal = Wal::create(vfs, dir, state.db_uid, segments, options.wal_options(), SeqNo(1))?;
     wal.sync_first_segment()?;
     Ok((Arc::new(manifest), Arc::new(wal)))
 }

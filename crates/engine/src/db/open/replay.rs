@@ -1,9 +1,10 @@
-//! Puts the commits of the log into memtables, on two threads.
+//! Inserts the commits of a log into memtables, on two threads.
 //!
-//! The thread that reads the log gathers commits in batches, sorts the operations of each, and copies
-//! them to where they will stay; a helper puts them in order. A memtable takes one writer at a time, so
-//! two of those would stand in each other's way, but one who comes with sorted keys finds what it looks
-//! at in its caches. Before a full memtable becomes a table, everything that was read is in.
+//! The thread that reads the log collects commits in batches. It sorts the operations of a batch, and copies them to
+//! memory of their memtable. A second thread inserts them. Two inserting threads would block each other, because a
+//! memtable admits one writer at a time. Sorted insertion finds the visited nodes in the CPU cache.
+//!
+//! When a memtable is full, all commits read so far are inserted before it is flushed.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,107 +20,112 @@ use crate::format::batch::{BatchAction, BatchOperation, BatchOperations};
 use crate::memtable::{Arena, CopiedEntry};
 use crate::tree::Tree;
 
-/// Most bytes of commits in a batch.
+/// Maximum bytes of commits in a batch.
 const BATCH_BYTES_MAX: u64 = 1 << 20;
-/// A batch is at most this part of a memtable, which may pass its size by three of them.
-const BATCH_PART: u64 = 16;
+/// A batch has at most this fraction of the bytes of a memtable. A memtable may exceed its size by three batches.
+const BATCHES_PER_MEMTABLE: u64 = 16;
 
 /// A tree that commits are replayed into.
 #[derive(Debug)]
-pub(crate) struct Target {
+pub(crate) struct ReplayTarget {
     pub(crate) tree: Arc<Tree>,
-    /// Its tables hold what was written up to here.
+    /// Sequence number up to which operations are skipped, because tables hold them.
     pub(crate) flushed_through: SeqNo,
 }
 
-/// Commits that are being gathered.
+/// Collects the operations of a batch.
 #[derive(Debug, Default)]
-struct Gathering {
-    /// One behind the other.
-    bytes: Vec<u8>,
-    /// Their operations that no table holds, in the order of their numbers; places are places in
-    /// `bytes`.
+struct BatchCollector {
+    /// Encoded commits, concatenated.
+    encoded: Vec<u8>,
+    /// Operations that tables do not hold, by sequence number. Their positions are offsets in `encoded`.
     operations: Vec<(SeqNo, BatchOperation)>,
-    /// The order to insert them in: by keyspace and key, then number.
-    order: Vec<Place>,
-    /// Memory for the memtables of each keyspace.
+    /// Insertion order: by keyspace, key and sequence number.
+    order: Vec<OperationOrder>,
+    /// Memory for the memtable of each keyspace.
     arenas: BTreeMap<u32, Arena>,
 }
 
-/// Where an operation comes in the order.
+/// Sort key of an operation.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct OperationOrder {
     keyspace: u32,
-    /// Which of the operations.
+    /// Index in `operations`.
     index: u32,
     prefix: KeyPrefix,
 }
 
-/// An operation whose bytes lie in memory of its memtable.
+/// An operation whose key and value are in memory of its memtable.
 #[derive(Debug)]
-struct Ready {
+struct CopiedOperation {
     keyspace: u32,
     seq: SeqNo,
     copied: CopiedEntry,
-    what: What,
+    action: CopiedAction,
 }
 
 #[derive(Debug)]
-enum What {
+enum CopiedAction {
     Entry(EntryKind),
-    /// What lies behind the key is the end of the range.
+    /// The value is the end of the range.
     DeleteRange {
-        to_the_end: bool,
+        is_unbounded: bool,
     },
 }
 
-impl Gathering {
-    /// Takes a commit, as far as tables do not hold it.
-    fn take(&mut self, targets: &BTreeMap<u32, Target>, first_seq: SeqNo, payload: &[u8]) {
-        let at = self.bytes.len();
-        self.bytes.extend_from_slice(payload);
-        // The record was checked, so every operation decodes.
+impl BatchCollector {
+    /// Adds the operations of a commit that tables do not hold.
+    fn add_commit(
+        &mut self,
+        targets: &BTreeMap<u32, ReplayTarget>,
+        first_seq: SeqNo,
+        payload: &[u8],
+    ) {
+        let offset = self.encoded.len();
+        self.encoded.extend_from_slice(payload);
+        // The record was checked, so every operation can be decoded.
         for (seq, mut operation) in (first_seq.0..).zip(BatchOperations::new(payload).flatten()) {
             let target = targets.get(&operation.keyspace);
             if target.is_some_and(|target| SeqNo(seq) > target.flushed_through) {
-                operation.shift(at);
+                operation.shift(offset);
                 self.operations.push((SeqNo(seq), operation));
             }
         }
     }
 
-    /// Gives out what was gathered, in order.
-    fn give(&mut self, batch: &mut Vec<Ready>) {
+    /// Moves all operations to `batch`, in insertion order.
+    fn drain_into(&mut self, batch: &mut Vec<CopiedOperation>) {
         self.sort();
-        batch.extend(self.order.iter().map(|place| {
-            let (seq, operation) = &self.operations[place.index as usize];
-            let (behind, what) = match &operation.action {
-                BatchAction::Entry { kind, value } => (value.clone(), What::Entry(*kind)),
-                BatchAction::DeleteRange { end: Some(end) } => {
-                    (end.clone(), What::DeleteRange { to_the_end: false })
-                }
-                BatchAction::DeleteRange { end: None } => {
-                    (0..0, What::DeleteRange { to_the_end: true })
+        batch.extend(self.order.iter().map(|order| {
+            let (seq, operation) = &self.operations[order.index as usize];
+            let (value, action) = match &operation.action {
+                BatchAction::Entry { kind, value } => (value.clone(), CopiedAction::Entry(*kind)),
+                BatchAction::DeleteRange { end } => {
+                    let action = CopiedAction::DeleteRange { is_unbounded: end.is_none() };
+                    (end.clone().unwrap_or(0..0), action)
                 }
             };
-            let arena = self.arenas.entry(place.keyspace).or_insert_with(Arena::new);
-            let (key, behind) = (&self.bytes[operation.key.clone()], &self.bytes[behind]);
-            Ready { keyspace: place.keyspace, seq: *seq, copied: arena.copy(key, behind), what }
+            let arena = self.arenas.entry(order.keyspace).or_insert_with(Arena::new);
+            let (key, value) = (&self.encoded[operation.key.clone()], &self.encoded[value]);
+            let copied = arena.copy(key, value);
+            CopiedOperation { keyspace: order.keyspace, seq: *seq, copied, action }
         }));
-        self.bytes.clear();
+        self.encoded.clear();
         self.operations.clear();
         self.order.clear();
     }
 
     fn sort(&mut self) {
-        // No batch has 2^32 operations: each takes some bytes.
+        // A batch has fewer than 2^32 operations, because each takes several bytes.
         let operations = (0u32..).zip(&self.operations);
-        self.order.extend(operations.map(|(index, (_, operation))| Place {
+        self.order.extend(operations.map(|(index, (_, operation))| OperationOrder {
             keyspace: operation.keyspace,
             index,
-            prefix: KeyPrefix::new(&self.bytes[operation.key.clone()]),
+            prefix: KeyPrefix::new(&self.encoded[operation.key.clone()]),
         }));
-        let key = |place: &Place| &self.bytes[self.operations[place.index as usize].1.key.clone()];
+        let key = |order: &OperationOrder| {
+            &self.encoded[self.operations[order.index as usize].1.key.clone()]
+        };
         self.order.sort_unstable_by(|a, b| {
             (a.keyspace.cmp(&b.keyspace))
                 .then_with(|| a.prefix.cmp(&b.prefix))
@@ -129,205 +135,212 @@ impl Gathering {
     }
 }
 
-/// Inserts operations and lets them go; adds the trees whose memtable is full now to `full`.
-fn insert(batch: &mut Vec<Ready>, targets: &BTreeMap<u32, Target>, full: &mut Vec<u32>) {
+/// Inserts a batch and empties it. Adds the ids of the trees whose memtable is full to `full`.
+fn insert_batch(
+    batch: &mut Vec<CopiedOperation>,
+    targets: &BTreeMap<u32, ReplayTarget>,
+    full: &mut Vec<u32>,
+) {
     let mut batch = batch.drain(..).peekable();
     while let Some(keyspace) = batch.peek().map(|first| first.keyspace) {
-        // Only operations on targets were taken.
+        // The collector skips operations without a target.
         let Some(target) = targets.get(&keyspace) else { return };
-        let active = &target.tree.view().active;
-        while let Some(ready) = batch.next_if(|ready| ready.keyspace == keyspace) {
-            let Ready { seq, copied, what, .. } = ready;
-            match what {
-                What::Entry(kind) => active.insert_copied(copied, seq, kind),
-                What::DeleteRange { .. }
+        let memtable = &target.tree.view().active;
+        while let Some(operation) = batch.next_if(|next| next.keyspace == keyspace) {
+            let CopiedOperation { seq, copied, action, .. } = operation;
+            match action {
+                CopiedAction::Entry(kind) => memtable.insert_copied(copied, seq, kind),
+                CopiedAction::DeleteRange { .. }
                     if failpoint::is_on(Failpoint::ReplaySkipsRangeDeletes) =>
                 {
                     0
                 }
-                What::DeleteRange { to_the_end } => {
-                    let end = (!to_the_end).then(|| copied.payload());
-                    active.insert_range_tombstone(copied.key(), end, seq)
+                CopiedAction::DeleteRange { is_unbounded } => {
+                    let end = (!is_unbounded).then(|| copied.payload());
+                    memtable.insert_range_tombstone(copied.key(), end, seq)
                 }
             };
         }
-        if active.bytes() >= target.tree.settings().options.memtable_bytes {
+        if memtable.bytes() >= target.tree.settings().options.memtable_bytes {
             full.push(keyspace);
         }
     }
 }
 
-/// What lies between the two threads.
+/// State shared by the reading and the inserting thread.
 #[derive(Debug, Default)]
-struct Handover {
-    batch: Option<Vec<Ready>>,
-    /// A batch is being inserted.
-    busy: bool,
-    /// An empty batch, for its memory.
-    spare: Option<Vec<Ready>>,
-    /// Trees that have become full.
+struct SharedBatch {
+    /// Next batch to insert.
+    batch: Option<Vec<CopiedOperation>>,
+    /// Whether a batch is being inserted.
+    is_inserting: bool,
+    /// An empty batch, kept for its allocation.
+    spare: Option<Vec<CopiedOperation>>,
+    /// Ids of the trees whose memtable is full.
     full: Vec<u32>,
-    over: bool,
+    /// Whether the inserting thread must end.
+    is_closed: bool,
     failed: Option<Error>,
 }
 
+/// Handle of the inserting thread.
 #[derive(Debug)]
-struct Helper {
+struct InsertThread {
     env: Env,
-    handover: Arc<Mutex<Handover>>,
+    shared: Arc<Mutex<SharedBatch>>,
     changed: Signal,
     thread: Option<JoinHandle>,
 }
 
-impl Helper {
-    /// `None` if the system gives no thread: then there is one thread less at work.
-    fn start(env: &Env, targets: &Arc<BTreeMap<u32, Target>>) -> Option<Helper> {
-        let (handover, changed) = (Arc::new(Mutex::new(Handover::default())), Signal::new());
+impl InsertThread {
+    /// Spawns the thread. Returns `None` if that fails; then the reading thread inserts.
+    fn spawn(env: &Env, targets: &Arc<BTreeMap<u32, ReplayTarget>>) -> Option<InsertThread> {
+        let (shared, changed) = (Arc::new(Mutex::new(SharedBatch::default())), Signal::new());
         let body = {
             let (env, targets) = (env.clone(), Arc::clone(targets));
-            let (handover, changed) = (Arc::clone(&handover), changed.clone());
-            move || help(&env, &targets, &handover, &changed)
+            let (shared, changed) = (Arc::clone(&shared), changed.clone());
+            move || insert_batches(&env, &targets, &shared, &changed)
         };
         let thread = env.spawn("lsmx-replay", body).ok()?;
-        Some(Helper { env: env.clone(), handover, changed, thread: Some(thread) })
+        Some(InsertThread { env: env.clone(), shared, changed, thread: Some(thread) })
     }
 
-    /// Hands a batch over and takes an empty one for it, once the one before it is being inserted.
-    fn hand_over(&self, batch: &mut Vec<Ready>) {
+    /// Passes a batch to the thread and replaces it by an empty one. Waits until the thread has started on the
+    /// previous batch.
+    fn send(&self, batch: &mut Vec<CopiedOperation>) {
         self.env.wait(WaitCause::Replay, &self.changed, None, &mut || {
-            let mut handover = self.handover.lock();
-            if handover.batch.is_some() && handover.failed.is_none() {
+            let mut shared = self.shared.lock();
+            if shared.batch.is_some() && shared.failed.is_none() {
                 return false;
             }
-            let spare = handover.spare.take().unwrap_or_default();
-            // After a failure nobody takes it any more, and `drain` tells.
-            handover.batch = Some(std::mem::replace(batch, spare));
+            let spare = shared.spare.take().unwrap_or_default();
+            // After a failure the batch is never inserted, and `flush` returns the error.
+            shared.batch = Some(std::mem::replace(batch, spare));
             true
         });
         self.changed.notify();
     }
 
-    /// Waits until everything that was handed over is inserted.
-    fn drain(&self) -> Result<()> {
+    /// Waits until all batches are inserted.
+    fn flush(&self) -> Result<()> {
         self.env.wait(WaitCause::Replay, &self.changed, None, &mut || {
-            let handover = self.handover.lock();
-            handover.failed.is_some() || (handover.batch.is_none() && !handover.busy)
+            let shared = self.shared.lock();
+            shared.failed.is_some() || (shared.batch.is_none() && !shared.is_inserting)
         });
-        self.handover.lock().failed.clone().map_or(Ok(()), Err)
+        self.shared.lock().failed.clone().map_or(Ok(()), Err)
     }
 }
 
-impl Drop for Helper {
+impl Drop for InsertThread {
     fn drop(&mut self) {
-        self.handover.lock().over = true;
+        self.shared.lock().is_closed = true;
         self.changed.notify();
         if let Some(thread) = self.thread.take() {
-            // It catches its own panics.
+            // The thread catches its panics.
             let _ = self.env.join(thread);
         }
     }
 }
 
-/// What the helper does until it is over.
-fn help(env: &Env, targets: &BTreeMap<u32, Target>, shared: &Mutex<Handover>, changed: &Signal) {
+/// Inserts batches until the handle of the thread is dropped.
+fn insert_batches(
+    env: &Env,
+    targets: &BTreeMap<u32, ReplayTarget>,
+    shared: &Mutex<SharedBatch>,
+    changed: &Signal,
+) {
     loop {
         let mut batch = None;
         env.wait(WaitCause::Work, changed, None, &mut || {
-            let mut handover = shared.lock();
-            batch = handover.batch.take();
-            handover.busy = batch.is_some();
-            handover.busy || handover.over
+            let mut shared = shared.lock();
+            batch = shared.batch.take();
+            shared.is_inserting = batch.is_some();
+            shared.is_inserting || shared.is_closed
         });
         let Some(mut batch) = batch else { return };
-        // There is room for the next one.
+        // Wakes a reader that waits to send the next batch.
         changed.notify();
         let mut full = Vec::new();
-        let insert = || insert(&mut batch, targets, &mut full);
+        let insert = || insert_batch(&mut batch, targets, &mut full);
         let inserted = catch_unwind(AssertUnwindSafe(insert));
         {
-            let mut handover = shared.lock();
-            handover.busy = false;
-            handover.full.extend(full);
-            handover.spare = Some(batch);
-            handover.failed = inserted.err().map(|panic| Error::from_panic(&*panic));
+            let mut shared = shared.lock();
+            shared.is_inserting = false;
+            shared.full.extend(full);
+            shared.spare = Some(batch);
+            shared.failed = inserted.err().map(|panic| Error::from_panic(&*panic));
         }
         changed.notify();
     }
 }
 
-/// A replay that is under way.
+/// Replay of commits into the memtables of trees.
 #[derive(Debug)]
-pub(crate) struct Replay {
-    targets: Arc<BTreeMap<u32, Target>>,
-    gathering: Gathering,
-    batch: Vec<Ready>,
+pub(crate) struct LogReplay {
+    targets: Arc<BTreeMap<u32, ReplayTarget>>,
+    collector: BatchCollector,
+    batch: Vec<CopiedOperation>,
+    /// Bytes of commits at which a batch is complete; 0 without a second thread.
     batch_bytes: u64,
+    /// Ids of the trees whose memtable is full.
     full: Vec<u32>,
-    helper: Option<Helper>,
+    thread: Option<InsertThread>,
 }
 
-impl Replay {
-    pub(crate) fn new(env: &Env, targets: BTreeMap<u32, Target>) -> Replay {
-        let memtable_bytes = |target: &Target| target.tree.settings().options.memtable_bytes;
+impl LogReplay {
+    pub(crate) fn new(env: &Env, targets: BTreeMap<u32, ReplayTarget>) -> LogReplay {
+        let memtable_bytes = |target: &ReplayTarget| target.tree.settings().options.memtable_bytes;
         let smallest = targets.values().map(memtable_bytes).min().unwrap_or(0);
-        let inline = env.background() == Background::Inline;
-        let batch_bytes = if inline { 0 } else { (smallest / BATCH_PART).min(BATCH_BYTES_MAX) };
-        Replay {
+        let batch_bytes = match env.background() {
+            Background::Inline => 0,
+            _ => (smallest / BATCHES_PER_MEMTABLE).min(BATCH_BYTES_MAX),
+        };
+        LogReplay {
             targets: Arc::new(targets),
-            gathering: Gathering::default(),
+            collector: BatchCollector::default(),
             batch: Vec::new(),
             batch_bytes,
             full: Vec::new(),
-            helper: None,
+            thread: None,
         }
     }
 
-    /// Takes a commit. Returns the trees whose memtables are full; then everything that was taken is
-    /// in the memtables, and nobody inserts.
-    ///
-    /// # Errors
-    /// If the helper has panicked.
-    pub(crate) fn take(
+    /// Adds a commit. Returns the trees whose memtables are full. If there are any, all commits added so far are
+    /// inserted, and no thread inserts until the next call.
+    pub(crate) fn add_commit(
         &mut self,
         env: &Env,
         first_seq: SeqNo,
         payload: &[u8],
     ) -> Result<Vec<Arc<Tree>>> {
-        self.gathering.take(&self.targets, first_seq, payload);
-        if len_u64(self.gathering.bytes.len()) < self.batch_bytes {
+        self.collector.add_commit(&self.targets, first_seq, payload);
+        if len_u64(self.collector.encoded.len()) < self.batch_bytes {
             return Ok(Vec::new());
         }
-        self.gathering.give(&mut self.batch);
-        if self.helper.is_none() && self.batch_bytes > 0 {
-            // Only now: most openings have less to replay than a batch.
-            self.helper = Helper::start(env, &self.targets);
+        self.collector.drain_into(&mut self.batch);
+        if self.thread.is_none() && self.batch_bytes > 0 {
+            // Spawned with the first complete batch, which most logs do not fill.
+            self.thread = InsertThread::spawn(env, &self.targets);
         }
-        match &self.helper {
-            Some(helper) => {
-                helper.hand_over(&mut self.batch);
-                self.full.append(&mut helper.handover.lock().full);
+        match &self.thread {
+            Some(thread) => {
+                thread.send(&mut self.batch);
+                self.full.append(&mut thread.shared.lock().full);
             }
-            None => self.insert(),
+            None => insert_batch(&mut self.batch, &self.targets, &mut self.full),
         }
         if self.full.is_empty() { Ok(Vec::new()) } else { self.finish() }
     }
 
-    fn insert(&mut self) {
-        insert(&mut self.batch, &self.targets, &mut self.full);
-    }
-
-    /// Waits until what was handed over is in, and inserts the rest. Returns the trees whose memtables are full.
-    ///
-    /// # Errors
-    /// If the helper has panicked.
+    /// Inserts all commits added so far. Returns the trees whose memtables are full.
     pub(crate) fn finish(&mut self) -> Result<Vec<Arc<Tree>>> {
-        if let Some(helper) = &self.helper {
-            helper.drain()?;
-            self.full.append(&mut helper.handover.lock().full);
+        if let Some(thread) = &self.thread {
+            thread.flush()?;
+            self.full.append(&mut thread.shared.lock().full);
         }
-        // Behind what came before: operands of a key are counted in their order.
-        self.gathering.give(&mut self.batch);
-        self.insert();
+        // Only after the earlier batches, because a memtable counts the operands of a key in their order.
+        self.collector.drain_into(&mut self.batch);
+        insert_batch(&mut self.batch, &self.targets, &mut self.full);
         self.full.sort_unstable();
         self.full.dedup();
         let full = std::mem::take(&mut self.full);

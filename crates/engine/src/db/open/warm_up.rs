@@ -1,109 +1,87 @@
-//! Metadata in memory before the first lookups need it.
+//! Loads metadata into the block cache before lookups need it.
 
 use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering};
 
 use crate::cache::MetadataKind;
 use crate::callback::{self, CallbackContext};
-use crate::db::{Db, DbInner};
 use crate::env::{Background, JoinHandle, WaitCause};
 use crate::error::Result;
 use crate::state::DbState;
 use crate::table::{WarmUpResult, warm_up};
 
-/// What is read first: the order in which the governor would let it go, the other way round.
-const ORDER: [MetadataKind; 4] = [
+/// Order of loading: the reverse of the order in which the cache evicts metadata.
+const LOAD_ORDER: [MetadataKind; 4] = [
     MetadataKind::RangeTombstones,
     MetadataKind::TopIndex,
     MetadataKind::Filter,
     MetadataKind::Index,
 ];
 
-/// The thread that warms up, if there is one.
+/// Thread that loads metadata after an open.
 #[derive(Debug, Default)]
 pub(crate) struct WarmUp {
     stop: Arc<AtomicBool>,
-    /// Whether the thread has nothing left to do.
+    /// Whether the thread has finished. The thread stores with Release, `join` loads with Acquire.
     ended: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle>>,
 }
 
-impl Db {
-    /// Reads the metadata of all tables that lookups will ask for and that is not in memory: range
-    /// tombstones, top indexes, filters (of the last sorted run if they are asked), then index blocks.
-    /// It stops where the block cache has no room left. Reads as many bytes as
-    /// [`MetadataSizes::inflection_2`](crate::MetadataSizes::inflection_2) says, about 0.14 % of the
-    /// database; lookups go on meanwhile. None of it is counted as a hit or a miss.
+impl WarmUp {
+    /// Starts loading in the background, or loads on the calling thread under [`Background::Inline`].
     ///
-    /// [`Options::warm_up`](crate::Options::warm_up) does so in the background from the opening on.
-    ///
-    /// # Errors
-    /// [`Error::Closed`](crate::Error::Closed); when a block cannot be read or is damaged.
-    pub fn warm_up(&self) -> Result<()> {
-        let core = self.inner();
-        core.check_open()?;
-        run(&core.state, &|| core.check_open().is_ok())?;
-        core.check_open()
-    }
-}
-
-impl DbInner {
-    /// Begins to warm up, if that was asked for.
-    pub(crate) fn begin_warm_up(&self) {
-        if !self.options.warm_up {
+    /// Ignores errors. A lookup that needs the same block returns them.
+    pub(crate) fn start(&self, store: &Arc<DbState>) {
+        if store.env.background() == Background::Inline {
+            let _ = load_metadata(store, &|| true);
             return;
         }
-        // Whoever needs what could not be read meets the error, and is told where it is.
-        if self.options.background == Background::Inline {
-            let _ = run(&self.state, &|| true);
-            return;
-        }
-        let store = Arc::clone(&self.state);
-        let (stop, ended) = (Arc::clone(&self.warm_up.stop), Arc::clone(&self.warm_up.ended));
+        let (stop, ended) = (Arc::clone(&self.stop), Arc::clone(&self.ended));
+        let state = Arc::clone(store);
         let body = move || {
-            let _inside = callback::enter(CallbackContext::EngineThread);
-            let _ = run(&store, &|| !stop.load(Ordering::Relaxed));
+            let _context = callback::enter(CallbackContext::EngineThread);
+            let _ = load_metadata(&state, &|| !stop.load(Ordering::Relaxed));
             ended.store(true, Ordering::Release);
-            store.progress.notify();
+            state.progress.notify();
         };
-        // Without a thread lookups read what they need, as without a warm-up.
-        *self.warm_up.thread.lock() = self.state.env.spawn("lsmx-warm-up", body).ok();
+        // If no thread can be spawned, lookups load the metadata themselves.
+        *self.thread.lock() = store.env.spawn("lsmx-warm-up", body).ok();
     }
 
-    /// Has the warm-up stop before its next block.
-    pub(crate) fn stop_warm_up(&self) {
-        self.warm_up.stop.store(true, Ordering::Relaxed);
+    /// Makes the thread stop before its next block.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Waits until the warm-up has stopped; returns whether it has.
-    pub(crate) fn join_warm_up(&self, deadline_us: Option<u64>) -> bool {
-        let WarmUp { ended, thread, .. } = &self.warm_up;
-        if thread.lock().is_none() {
+    /// Waits for the thread to end. Returns false if the deadline passes first.
+    pub(crate) fn join(&self, store: &DbState, deadline_us: Option<u64>) -> bool {
+        if self.thread.lock().is_none() {
             return true;
         }
-        let store = &self.state;
-        let ended = || ended.load(Ordering::Acquire);
-        if !store.env.wait(WaitCause::Close, &store.progress, deadline_us, &mut || ended()) {
+        let mut ended = || self.ended.load(Ordering::Acquire);
+        if !store.env.wait(WaitCause::Close, &store.progress, deadline_us, &mut ended) {
             return false;
         }
-        let thread = thread.lock().take();
+        let thread = self.thread.lock().take();
         if let Some(thread) = thread {
-            // It has nothing left to do, so it ends well.
+            // The body is finished and did not panic.
             let _ = store.env.join(thread);
         }
         true
     }
 }
 
-fn run(store: &DbState, go_on: &dyn Fn() -> bool) -> Result<()> {
+/// Loads the metadata of all tables until the cache is full or `may_continue` returns false. Skips filters of the
+/// last sorted run if lookups do not use them.
+pub(crate) fn load_metadata(store: &DbState, may_continue: &dyn Fn() -> bool) -> Result<()> {
     let trees = store.all_trees();
-    for kind in ORDER {
+    for kind in LOAD_ORDER {
         for tree in &trees {
             let view = tree.pin();
             let runs = view.version.runs();
-            let all = kind != MetadataKind::Filter || tree.filter_last_run();
-            let asked = if all { runs.len() } else { runs.len().saturating_sub(1) };
-            for table in runs[..asked].iter().flat_map(|run| run.tables().iter()) {
-                if warm_up(table.table(), kind, go_on)? == WarmUpResult::Stopped {
+            let skips_last = kind == MetadataKind::Filter && !tree.filter_last_run();
+            let run_count = runs.len().saturating_sub(usize::from(skips_last));
+            for table in runs[..run_count].iter().flat_map(|run| run.tables().iter()) {
+                if warm_up(table.table(), kind, may_continue)? == WarmUpResult::Stopped {
                     return Ok(());
                 }
             }
@@ -115,9 +93,14 @@ fn run(store: &DbState, go_on: &dyn Fn() -> bool) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lsmx_compaction::{PolicySpec, Preset};
+
+    use crate::db::Db;
+    use crate::error::Error;
     use crate::format::BlockKind;
+    use crate::options::db::Options;
+    use crate::options::keyspace::KeyspaceOptions;
     use crate::vfs::MemVfs;
-    use crate::{KeyspaceOptions, Options, PolicySpec};
 
     const KEYS: u32 = 30_000;
 
@@ -129,11 +112,11 @@ mod tests {
         let keyspace = KeyspaceOptions::default()
             .memtable_bytes(256 << 10)
             .table_bytes(256 << 10)
-            .policy(PolicySpec::new(lsmx_compaction::Preset::Tiering));
+            .policy(PolicySpec::new(Preset::Tiering));
         Options::default().background(Background::Inline).keyspace_defaults(keyspace)
     }
 
-    fn filled() -> Arc<MemVfs> {
+    fn create_filled_database() -> Arc<MemVfs> {
         let vfs = Arc::new(MemVfs::new());
         let db = Db::open("db", options().vfs(vfs.clone())).unwrap();
         for number in 0..KEYS {
@@ -144,31 +127,36 @@ mod tests {
         vfs
     }
 
-    fn resident(db: &Db, kind: BlockKind) -> u64 {
+    fn resident_bytes(db: &Db, kind: BlockKind) -> u64 {
         db.read_metrics().cache.get(&kind).map_or(0, |cache| cache.resident_bytes)
     }
 
     #[test]
-    fn lookups_find_all_metadata_in_memory() {
-        let vfs = filled();
-        let warm = options().warm_up(true);
+    fn warm_up_on_open_loads_all_metadata() {
+        let vfs = create_filled_database();
+        let warm_options = options().warm_up(true);
         for read_only in [true, false] {
             let db = match read_only {
-                true => Db::open("db", warm.clone().read_only(true).vfs(vfs.clone())).unwrap(),
-                false => Db::open("db", warm.clone().vfs(vfs.clone())).unwrap(),
+                true => {
+                    Db::open("db", warm_options.clone().read_only(true).vfs(vfs.clone())).unwrap()
+                }
+                false => Db::open("db", warm_options.clone().vfs(vfs.clone())).unwrap(),
             };
             let sizes = db.default_keyspace().metadata().unwrap();
             assert!(sizes.runs > 1 && sizes.filter_bytes > 0 && sizes.range_tombstone_bytes > 0);
-            assert_eq!(resident(&db, BlockKind::Filter), sizes.filter_bytes);
-            assert_eq!(resident(&db, BlockKind::TopIndex), sizes.top_index_bytes);
-            assert_eq!(resident(&db, BlockKind::Index), sizes.index_bytes);
-            assert_eq!(resident(&db, BlockKind::RangeTombstones), sizes.range_tombstone_bytes);
-            // What the opening itself read is counted there.
+            assert_eq!(resident_bytes(&db, BlockKind::Filter), sizes.filter_bytes);
+            assert_eq!(resident_bytes(&db, BlockKind::TopIndex), sizes.top_index_bytes);
+            assert_eq!(resident_bytes(&db, BlockKind::Index), sizes.index_bytes);
+            assert_eq!(
+                resident_bytes(&db, BlockKind::RangeTombstones),
+                sizes.range_tombstone_bytes
+            );
+            // Only the open itself counts hits and misses.
             let counted = db.read_metrics().cache;
             let counted = counted.iter().filter(|(_, cache)| cache.hits + cache.misses > 0);
             let kinds: Vec<_> = counted.map(|(kind, _)| *kind).collect();
-            let of_opening = [BlockKind::Open, BlockKind::RangeTombstones];
-            assert!(kinds.iter().all(|kind| of_opening.contains(kind)), "{kinds:?}");
+            let kinds_of_open = [BlockKind::Open, BlockKind::RangeTombstones];
+            assert!(kinds.iter().all(|kind| kinds_of_open.contains(kind)), "{kinds:?}");
             for number in 0..KEYS / 10 {
                 assert_eq!(db.get(key(number)).unwrap().is_some(), number != 1);
             }
@@ -181,31 +169,32 @@ mod tests {
     }
 
     #[test]
-    fn it_stops_where_the_cache_is_full() {
-        let vfs = filled();
+    fn warm_up_full_cache_stops() {
+        let vfs = create_filled_database();
         let db = Db::open("db", options().read_only(true).vfs(vfs.clone())).unwrap();
         let sizes = db.default_keyspace().metadata().unwrap();
         db.close(None).unwrap();
-        // All but some index blocks.
+        // Room for all metadata except half of the index blocks.
         let bytes = sizes.inflection_2() - sizes.index_bytes / 2;
         let db = Db::open("db", options().block_cache_bytes(bytes).vfs(vfs)).unwrap();
-        assert_eq!(resident(&db, BlockKind::TopIndex), 0);
+        assert_eq!(resident_bytes(&db, BlockKind::TopIndex), 0);
         db.warm_up().unwrap();
-        assert_eq!(resident(&db, BlockKind::Filter), sizes.filter_bytes);
-        let index = resident(&db, BlockKind::Index);
-        assert!(0 < index && index <= sizes.index_bytes / 2, "{index} of {}", sizes.index_bytes);
+        assert_eq!(resident_bytes(&db, BlockKind::Filter), sizes.filter_bytes);
+        let index_bytes = resident_bytes(&db, BlockKind::Index);
+        assert!(0 < index_bytes, "no index block was loaded");
+        assert!(index_bytes <= sizes.index_bytes / 2, "{index_bytes} of {}", sizes.index_bytes);
         db.close(None).unwrap();
-        assert!(matches!(db.warm_up(), Err(crate::Error::Closed)));
+        assert!(matches!(db.warm_up(), Err(Error::Closed)));
     }
 
     #[test]
-    fn a_close_ends_it_in_the_background() {
-        let vfs = filled();
-        let threads = options().background(Background::Threads { workers: 1 }).warm_up(true);
+    fn warm_up_thread_ends_on_close() {
+        let vfs = create_filled_database();
+        let thread_options = options().background(Background::Threads { workers: 1 }).warm_up(true);
         for _ in 0..20 {
-            Db::open("db", threads.clone().vfs(vfs.clone())).unwrap().close(None).unwrap();
+            Db::open("db", thread_options.clone().vfs(vfs.clone())).unwrap().close(None).unwrap();
         }
-        let db = Db::open("db", threads.vfs(vfs)).unwrap();
+        let db = Db::open("db", thread_options.vfs(vfs)).unwrap();
         assert!(db.get(key(5)).unwrap().is_some());
     }
 }

@@ -5,113 +5,144 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-/// Findings and changes of [`repair`](crate::db::check::repair::repair). A dry run reports the changes that it would make.
+use crate::error::Error;
+use crate::format::version_edit::FileRecord;
+
+/// Findings and changes of [`repair`](crate::repair). A dry run reports the changes that it would make.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RepairReport {
-    /// Whether something was wrong. If not, nothing was done.
+    /// Whether damage was found. If not, nothing was changed.
     pub damaged: bool,
-    /// Tables that are as they were.
+    /// Number of undamaged tables.
     pub tables_sound: u64,
-    /// Tables whose readable entries were written to new ones.
+    /// Number of damaged tables whose readable entries were written to new tables.
     pub tables_rewritten: u64,
-    /// Tables of which nothing could be read, or that are missing.
+    /// Number of tables that are missing or completely unreadable.
     pub tables_lost: u64,
-    /// Tables with later commits that [`common_prefix`](crate::db::check::repair::RepairOptions::common_prefix) has dropped.
+    /// Number of tables dropped by [`RepairOptions::common_prefix`](crate::RepairOptions::common_prefix).
     pub tables_dropped: u64,
-    /// Entries of the rewritten tables.
+    /// Number of entries read from damaged tables.
     pub entries_salvaged: u64,
-    /// Commits that the log held.
+    /// Number of commits in the log.
     pub commits: u64,
-    /// Bytes at the end of the log that hold no whole commit. Nothing distinguishes the torn tail of a power
-    /// loss from damage of these bytes, so they are no finding.
+    /// Bytes at the end of the log that hold no complete commit. They are not a finding, because damage there looks
+    /// like the torn tail of a power loss.
     pub log_tail_bytes: u64,
-    /// For each keyspace by name, the sequence number up to which it is complete: it holds all of its
-    /// operations up to this number and none after it, apart from entries, values, range deletes and operands that
-    /// [`lost`](RepairReport::lost) names. `None` if [`in_doubt`](RepairReport::in_doubt).
+    /// For each keyspace by name, the sequence number up to which it is complete: it holds all of its operations up
+    /// to this number and none after it, except for those in [`lost`](RepairReport::lost). `None` if
+    /// [`in_doubt`](RepairReport::in_doubt).
     pub complete_through: BTreeMap<String, Option<u64>>,
-    /// What was wrong, in the order in which it was found.
+    /// Damage, in the order in which it was found.
     pub findings: Vec<Finding>,
-    /// What cannot be read any more.
-    pub lost: Vec<Lost>,
-    /// Whether parts of the manifest are lost. Then nobody can tell which tables are missing, or were let go
-    /// before and are back, so nothing can be said of what is not in `lost` either.
+    /// Unreadable data.
+    pub lost: Vec<Loss>,
+    /// Whether parts of the manifest are lost. Then tables may be missing or reappear without an entry in
+    /// [`lost`](RepairReport::lost).
     pub in_doubt: bool,
-    /// Where the files are that were damaged, or that the repair could not place.
+    /// Directory with the damaged files and those that the repair could not use.
     pub set_aside: Option<PathBuf>,
-    /// Names of these files.
+    /// Names of the files in this directory.
     pub files_set_aside: Vec<String>,
 }
 
 impl RepairReport {
-    /// Whether what is read of a key may be other than it was: an older value, a deleted one, or none.
+    /// Returns whether the value of a key may have changed to an older value, a deleted value or none.
     #[must_use]
     pub fn may_affect(&self, keyspace: &str, key: &[u8]) -> bool {
-        let lost = self.lost.iter().any(|lost| {
-            lost.keyspace.as_deref().is_none_or(|name| name == keyspace)
-                && lost.from.as_deref().is_none_or(|from| from <= key)
-                && lost.to.as_deref().is_none_or(|to| key <= to)
+        let is_lost = self.lost.iter().any(|loss| {
+            loss.keyspace.as_deref().is_none_or(|name| name == keyspace)
+                && loss.from.as_deref().is_none_or(|from| from <= key)
+                && loss.to.as_deref().is_none_or(|to| key <= to)
         });
-        lost || self.in_doubt
+        is_lost || self.in_doubt
     }
 }
 
-/// Something that was wrong.
+/// Damage of one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The file or directory.
+    /// Path of the file or directory.
     pub path: PathBuf,
-    /// What is wrong with it, and where.
+    /// The damage and its position.
     pub what: String,
-    /// What was done about it.
+    /// Action of the repair.
     pub done: String,
 }
 
-/// Something that is lost.
+/// Data that cannot be read any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Lost {
-    /// Name of the keyspace; none for what belongs to several, or to nobody knows which.
+pub struct Loss {
+    /// Name of the keyspace. `None` if several may be affected.
     pub keyspace: Option<String>,
-    /// The file it was in.
+    /// File that held the data.
     pub path: PathBuf,
-    /// What it was.
-    pub what: LostKind,
-    /// The smallest key that may be affected; none: from the beginning.
+    /// Kind of the data.
+    pub what: LossKind,
+    /// Smallest key that may be affected. `None`: no lower bound.
     pub from: Option<Vec<u8>>,
-    /// The largest key that may be affected; none: to the end.
+    /// Largest key that may be affected. `None`: no upper bound.
     pub to: Option<Vec<u8>>,
-    /// Bytes of the file that could not be read, as far as that is known.
+    /// Unreadable bytes of the file, or 0 if unknown.
     pub bytes: u64,
-    /// What is wrong there.
+    /// Cause of the loss.
     pub why: String,
 }
 
-/// What is lost of a range of keys.
+impl Loss {
+    /// Creates a loss without key bounds.
+    pub(crate) fn new(
+        keyspace: Option<&str>,
+        path: PathBuf,
+        what: LossKind,
+        why: impl ToString,
+    ) -> Loss {
+        let (keyspace, why) = (keyspace.map(str::to_owned), why.to_string());
+        Loss { keyspace, path, what, from: None, to: None, bytes: 0, why }
+    }
+
+    /// Creates the loss of a whole table.
+    pub(crate) fn of_table(
+        keyspace: &str,
+        path: PathBuf,
+        what: LossKind,
+        (table, why): (&FileRecord, &Error),
+    ) -> Loss {
+        Loss {
+            from: Some(table.range.smallest.to_vec()),
+            to: Some(table.range.largest.to_vec()),
+            bytes: table.bytes,
+            ..Loss::new(Some(keyspace), path, what, why)
+        }
+    }
+}
+
+/// Kind of lost data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum LostKind {
-    /// Entries: their keys have an older value, one that was deleted, or none.
+pub enum LossKind {
+    /// Entries of a table. Reads return an older value, a deleted value or none.
     Entries,
-    /// Values of entries, in a blob file; as for entries.
+    /// Values in a blob file. Reads return an older value, a deleted value or none.
     Values,
-    /// Range deletes: what they had deleted may be back.
+    /// Range tombstones of a table. Deleted keys may reappear.
     RangeDeletes,
     /// Merge operands.
     Operands,
-    /// The last commits.
+    /// Newest commits.
     Commits,
 }
 
-impl LostKind {
-    /// For people.
+impl LossKind {
+    /// Returns the name of the data in messages.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
-            LostKind::Entries => "entries",
-            LostKind::Values => "values",
-            LostKind::RangeDeletes => "range deletes",
-            LostKind::Operands => "merge operands",
-            LostKind::Commits => "commits",
+            LossKind::Entries => "entries",
+            LossKind::Values => "values",
+            LossKind::RangeDeletes => "range deletes",
+            LossKind::Operands => "merge operands",
+            LossKind::Commits => "commits",
         }
     }
 }

@@ -1,0 +1,113 @@
+//! Reverts all keyspaces to a common prefix of their operations if the log is damaged.
+//!
+//! 1. Let D be the last sequence number before the damage. A keyspace that was flushed past D has later commits than
+//!    the other keyspaces.
+//! 2. The manifest has the state of that keyspace before its first flush past D. If all files of that state exist, and
+//!    the log has all commits from there up to D, then state and log are as after a crash before the flush. The
+//!    replay of the log ends at D.
+//! 3. Files that only the later state uses are set aside.
+//!
+//! Dropping only the tables whose sequence numbers are all larger than D would lose data. Flushes and compactions drop
+//! entries that newer ones shadow, so such a table may replace entries before D that no file holds any more.
+
+use std::collections::BTreeSet;
+
+use lsmx_base::failpoint::{self, Failpoint};
+
+use crate::db::DEFAULT_KEYSPACE;
+use crate::db::check::repair::context::{RepairContext, is_damage};
+use crate::db::check::repair::report::{Loss, LossKind};
+use crate::db::check::repair::starting_state::first_seq;
+use crate::db::open::log_source::last_known_seq;
+use crate::error::{Error, Result};
+use crate::format::file_name::FileName;
+use crate::manifest::{KeyspaceState, Manifest};
+use crate::options::keyspace::Persisted;
+use crate::wal::RecoveryMode;
+
+/// Reverts every keyspace that was flushed past the damage of the log to its state before that flush.
+pub(crate) fn revert_to_common_prefix(
+    repair: &mut RepairContext<'_>,
+    is_manifest_damaged: bool,
+) -> Result<()> {
+    let refuse =
+        |keyspace: &str, why| Err(Error::NoCommonPrefix { keyspace: keyspace.to_owned(), why });
+    if is_manifest_damaged {
+        return refuse(DEFAULT_KEYSPACE, "CURRENT or the manifest is damaged");
+    }
+    let Err(damage) = repair.check_log(RecoveryMode::Strict) else { return Ok(()) };
+    let log = match repair.check_log(RecoveryMode::Tolerant) {
+        Ok(log) => log,
+        Err(error) if !is_damage(&error) => return Err(error),
+        Err(_) => return refuse(DEFAULT_KEYSPACE, "nothing in the log is readable"),
+    };
+    let short = log.complete_through.iter().find(|&(_, end)| *end < log.last_seq);
+    if let Some((keyspace, _)) = short {
+        return refuse(keyspace, "the log that is kept for its operand store is damaged");
+    }
+    let earlier = Manifest::states_before_flushes_past(&**repair.vfs, repair.dir, log.last_seq)?;
+    let files: BTreeSet<FileName> = repair.list_files()?.into_iter().collect();
+    let oldest = repair.state.wal_oldest;
+    let log_start = match files.contains(&FileName::Segment(oldest)) {
+        true => first_seq(&**repair.vfs, repair.dir, oldest)?,
+        false => None,
+    };
+    let last_seq = last_known_seq(&repair.state);
+    let mut is_reverted = false;
+    for (id, earlier) in earlier {
+        // A dropped keyspace stays dropped.
+        let Some(current) = repair.state.keyspaces.get(&id).cloned() else { continue };
+        let Some(earlier) = earlier else {
+            return refuse(&current.name, "the manifest was started after the flush");
+        };
+        let persisted = Persisted::decode(&current.options);
+        if persisted.is_none_or(|persisted| persisted.store_name().is_some()) {
+            return refuse(&current.name, "its operand store keeps only its newest state");
+        }
+        if file_names(&earlier).any(|file| !files.contains(&file)) {
+            return refuse(&current.name, "a compaction has removed files of its earlier state");
+        }
+        if log_start.is_none_or(|first| first.0 > earlier.flushed_through.0 + 1) {
+            return refuse(&current.name, "the log no longer holds all commits since its flush");
+        }
+        revert_keyspace(repair, id, (&current, earlier), &damage);
+        is_reverted = true;
+    }
+    if is_reverted {
+        repair.add_finding(&damage, "tables with later commits were dropped")?;
+    }
+    // The sequence numbers of dropped commits are not used again.
+    repair.state.last_seq = last_seq;
+    Ok(())
+}
+
+fn revert_keyspace(
+    repair: &mut RepairContext<'_>,
+    id: u32,
+    (current, earlier): (&KeyspaceState, KeyspaceState),
+    damage: &Error,
+) {
+    let kept: BTreeSet<FileName> = file_names(&earlier).collect();
+    repair.set_aside.extend(file_names(current).filter(|file| !kept.contains(file)));
+    for (.., table) in current.files() {
+        if !kept.contains(&FileName::Table(table.id.0)) {
+            let (path, cause) = (repair.table_path(table.id.0), (&**table, damage));
+            repair.report.tables_dropped += 1;
+            let loss = Loss::of_table(&current.name, path, LossKind::Commits, cause);
+            repair.report.lost.push(loss);
+        }
+    }
+    let flushed_through = match failpoint::is_on(Failpoint::DroppedFlushStaysCounted) {
+        true => current.flushed_through,
+        false => earlier.flushed_through,
+    };
+    let (options, run_id_next) = (current.options.clone(), current.run_id_next);
+    let state = KeyspaceState { flushed_through, options, run_id_next, ..earlier };
+    repair.state.keyspaces.insert(id, state);
+}
+
+/// Returns the tables and blob files of a keyspace.
+fn file_names(keyspace: &KeyspaceState) -> impl Iterator<Item = FileName> + '_ {
+    let tables = keyspace.files().map(|(.., table)| FileName::Table(table.id.0));
+    tables.chain(keyspace.value_log.blobs().map(|blob| FileName::Blob(blob.id.0)))
+}

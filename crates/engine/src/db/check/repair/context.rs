@@ -1,0 +1,194 @@
+//! State shared by the steps of a repair.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use lsmx_base::key::InternalKey;
+use lsmx_base::sync::Arc;
+
+use crate::cache::BlockCache;
+use crate::db::check::repair::damaged_table::DamagedTable;
+use crate::db::check::repair::report::{Finding, Loss, LossKind, RepairReport};
+use crate::db::check::repair::salvage_table::salvage_table;
+use crate::db::check::repair::starting_state::{StartingState, list_files};
+use crate::db::check::repair::table_writer::{RepairTables, ValueSalvager, WrittenTable};
+use crate::db::open::file_numbers::{FILE_NUMBER_GAP, largest_number, next_creation};
+use crate::db::open::log_source::LogSource;
+use crate::env::Env;
+use crate::error::{Error, Result};
+use crate::format::file_name::FileName;
+use crate::format::version_edit::{Change, VersionEdit};
+use crate::manifest::ManifestState;
+use crate::operand_store::OperandStoreFactory;
+use crate::vfs::Vfs;
+use crate::wal::{RecoveryMode, RecoveryReport};
+
+/// A repair in progress.
+pub(crate) struct RepairContext<'a> {
+    pub(crate) vfs: &'a Arc<dyn Vfs>,
+    pub(crate) dir: &'a Path,
+    pub(crate) stores: &'a [Arc<dyn OperandStoreFactory>],
+    pub(crate) dry_run: bool,
+    pub(crate) cache: Arc<BlockCache>,
+    pub(crate) tables: RepairTables<'a>,
+    /// State of the repaired database.
+    pub(crate) state: ManifestState,
+    /// File that the state is from, for error messages.
+    pub(crate) manifest: PathBuf,
+    /// Files that are not part of the repaired database.
+    pub(crate) set_aside: BTreeSet<FileName>,
+    pub(crate) report: RepairReport,
+    /// Table files by the uid in their footers. Empty until they are needed.
+    tables_by_uid: BTreeMap<u64, PathBuf>,
+}
+
+/// The readable part of a damaged table.
+pub(crate) struct RewrittenTable {
+    pub(crate) written: WrittenTable,
+    pub(crate) lost: Vec<Loss>,
+}
+
+impl<'a> RepairContext<'a> {
+    pub(crate) fn new(
+        vfs: &'a Arc<dyn Vfs>,
+        dir: &'a Path,
+        env: &'a Env,
+        (stores, dry_run): (&'a [Arc<dyn OperandStoreFactory>], bool),
+        start: &StartingState,
+    ) -> Result<RepairContext<'a>> {
+        let state = start.state.clone();
+        let number = largest_number(&**vfs, dir, None)?.max(state.file_number_next);
+        env.start_database_clock(state.clock_us, u64::MAX);
+        let tables = RepairTables {
+            vfs: &**vfs,
+            dir,
+            env,
+            number_next: number + FILE_NUMBER_GAP,
+            creation_next: next_creation(&state),
+            dry_run,
+        };
+        Ok(RepairContext {
+            vfs,
+            dir,
+            stores,
+            dry_run,
+            cache: BlockCache::new(0),
+            tables,
+            state,
+            manifest: start.path.clone(),
+            set_aside: BTreeSet::new(),
+            report: RepairReport::default(),
+            tables_by_uid: BTreeMap::new(),
+        })
+    }
+
+    /// Adds a finding to the report.
+    ///
+    /// # Errors
+    /// The error is not caused by damage.
+    pub(crate) fn add_finding(&mut self, error: &Error, done: impl Into<String>) -> Result<()> {
+        if !is_damage(error) {
+            return Err(error.clone());
+        }
+        let path = error.path().unwrap_or(self.dir).to_owned();
+        self.report.findings.push(Finding { path, what: error.to_string(), done: done.into() });
+        Ok(())
+    }
+
+    pub(crate) fn list_files(&self) -> Result<Vec<FileName>> {
+        list_files(&**self.vfs, self.dir)
+    }
+
+    pub(crate) fn table_path(&self, number: u64) -> PathBuf {
+        FileName::Table(number).in_dir(self.dir)
+    }
+
+    /// Changes the state. Does nothing in a dry run, in which no new tables exist.
+    pub(crate) fn apply(&mut self, changes: Vec<Change>) -> Result<()> {
+        if self.dry_run || changes.is_empty() {
+            return Ok(());
+        }
+        self.state
+            .apply(&VersionEdit { changes })
+            .map_err(|what| Error::malformed(what, &self.manifest, 0))
+    }
+
+    /// Reads the log of the state and all kept logs.
+    pub(crate) fn check_log(&self, mode: RecoveryMode) -> Result<RecoveryReport> {
+        let (vfs, state, manifest) = (&**self.vfs, &self.state, &*self.manifest);
+        LogSource { vfs, dir: self.dir, state, manifest, mode }.check()
+    }
+
+    /// Finds the uids of all tables. A table may have the name of another one.
+    pub(crate) fn find_tables_by_uid(&mut self) -> Result<()> {
+        if !self.tables_by_uid.is_empty() {
+            return Ok(());
+        }
+        for file in self.list_files()? {
+            let path = file.in_dir(self.dir);
+            if matches!(file, FileName::Table(_))
+                && let Ok(table) = DamagedTable::open(&**self.vfs, &path, None)
+            {
+                let uid = table.uid();
+                self.tables_by_uid.insert(uid, path);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the readable entries of a damaged table to a new one. Returns `None` if nothing is readable.
+    pub(crate) fn rewrite_table(
+        &mut self,
+        (id, name): (u32, &str),
+        (path, uid): (&Path, u64),
+        values: &mut ValueSalvager<'_>,
+        oldest_tombstone_us: Option<u64>,
+    ) -> Result<Option<RewrittenTable>> {
+        let vfs = self.tables.vfs;
+        let opened = DamagedTable::open(vfs, path, Some(uid)).or_else(|error| {
+            let other_path = self.tables_by_uid.get(&uid).ok_or(error)?;
+            DamagedTable::open(vfs, other_path, Some(uid))
+        });
+        let Ok(damaged) = opened else { return Ok(None) };
+        let (tables, mut rewritten) = (&mut self.tables, None);
+        let found = salvage_table(&damaged, &mut |key: InternalKey<'_>, value| {
+            let Some(entry) = values.salvage(name, key, value) else { return Ok(()) };
+            let table = match rewritten.take() {
+                Some(table) => table,
+                None => tables.start((id, name))?,
+            };
+            rewritten.insert(table).add(entry)
+        })?;
+        if rewritten.is_none() && !found.range_tombstones.is_empty() {
+            rewritten = Some(tables.start((id, name))?);
+        }
+        let mut lost = values.take_lost();
+        let Some(rewritten) = rewritten else { return Ok(None) };
+        self.report.entries_salvaged += rewritten.entries;
+        for gap in &found.gaps {
+            let to_vec = |key: &Option<Bytes>| key.as_ref().map(|key| key.to_vec());
+            let loss = Loss::new(Some(name), path.to_owned(), LossKind::Entries, &gap.why);
+            let (from, to) = (to_vec(&gap.after), to_vec(&gap.before));
+            lost.push(Loss { from, to, bytes: gap.bytes, ..loss });
+        }
+        if let Some(why) = &found.range_tombstones_lost {
+            lost.push(Loss::new(Some(name), path.to_owned(), LossKind::RangeDeletes, why));
+        }
+        let written = self.tables.finish(rewritten, found.range_tombstones, oldest_tombstone_us)?;
+        Ok(Some(RewrittenTable { written, lost }))
+    }
+}
+
+/// Returns whether an error is caused by damage. Any other error ends the repair.
+pub(crate) fn is_damage(error: &Error) -> bool {
+    match error {
+        Error::UnsupportedVersion { .. } => false,
+        // An unreadable file is damaged. A file that cannot be opened may be intact.
+        Error::Io { action, source, .. } => {
+            *action == "read" || source.kind() == io::ErrorKind::NotFound
+        }
+        _ => true,
+    }
+}

@@ -1,0 +1,96 @@
+//! Reads values from damaged blob files.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use lsmx_base::coding::to_usize;
+use lsmx_base::key::SeqNo;
+use lsmx_base::malformed::Malformed;
+use lsmx_base::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::format::blob::{BLOB_HEADER_BYTES, BlobHeader, BlobRecord, ValuePointer};
+use crate::format::file_name::FileName;
+use crate::vfs::{File, Vfs};
+
+/// Blob files of a directory that may be damaged. Each record is validated by its own checksum.
+#[derive(Debug)]
+pub(crate) struct DamagedBlobs<'a> {
+    vfs: &'a dyn Vfs,
+    dir: &'a Path,
+    /// Uids in the manifest, by file number.
+    uids: BTreeMap<u64, u64>,
+    opened: BTreeMap<u64, Result<DamagedBlob>>,
+}
+
+#[derive(Clone, Debug)]
+struct DamagedBlob {
+    file: Arc<dyn File>,
+    path: PathBuf,
+    uid: u64,
+}
+
+impl<'a> DamagedBlobs<'a> {
+    /// The headers of the files in `uids` may be damaged, too.
+    pub(crate) fn new(
+        vfs: &'a dyn Vfs,
+        dir: &'a Path,
+        uids: BTreeMap<u64, u64>,
+    ) -> DamagedBlobs<'a> {
+        DamagedBlobs { vfs, dir, uids, opened: BTreeMap::new() }
+    }
+
+    /// Reads the value of an entry.
+    pub(crate) fn read_value(
+        &mut self,
+        (key, seq): (&[u8], SeqNo),
+        pointer: &ValuePointer,
+    ) -> Result<Vec<u8>> {
+        let blob = self.open(pointer.file)?;
+        let corrupt = |what: Malformed| Error::malformed(what, &blob.path, pointer.offset);
+        let bytes = blob.file.len().map_err(|error| Error::io("read", &blob.path, error))?;
+        let end = pointer.offset.checked_add(pointer.bytes);
+        if end.is_none_or(|end| end > bytes) {
+            let (what, needed) = ("blob file", end.unwrap_or(u64::MAX));
+            return Err(corrupt(Malformed::Truncated { what, needed, found: bytes }));
+        }
+        let mut stored = vec![0; to_usize("blob record", pointer.bytes).map_err(corrupt)?];
+        let read = blob.file.read_at(&mut stored, pointer.offset);
+        stored.truncate(read.map_err(|error| Error::io("read", &blob.path, error))?);
+        let record = BlobRecord::decode(&stored, blob.uid, pointer.offset).map_err(corrupt)?;
+        record.check(key, seq).map_err(corrupt)?;
+        Ok(record.value(pointer.value_bytes).map_err(corrupt)?.to_vec())
+    }
+
+    /// Returns the path of a blob file.
+    pub(crate) fn path(&self, number: u64) -> PathBuf {
+        FileName::Blob(number).in_dir(self.dir)
+    }
+
+    fn open(&mut self, number: u64) -> Result<DamagedBlob> {
+        let (vfs, dir, uid) = (self.vfs, self.dir, self.uids.get(&number).copied());
+        let open = || DamagedBlob::open(vfs, dir, number, uid);
+        self.opened.entry(number).or_insert_with(open).clone()
+    }
+}
+
+impl DamagedBlob {
+    /// Opens a blob file. Reads its header only if the uid is unknown.
+    fn open(vfs: &dyn Vfs, dir: &Path, number: u64, uid: Option<u64>) -> Result<DamagedBlob> {
+        let path = FileName::Blob(number).in_dir(dir);
+        let file = vfs.open(&path).map_err(|error| Error::io("open", &path, error))?;
+        if let Some(uid) = uid {
+            return Ok(DamagedBlob { file, path, uid });
+        }
+        let mut head = [0; BLOB_HEADER_BYTES];
+        let read = file.read_at(&mut head, 0).map_err(|error| Error::io("read", &path, error))?;
+        let corrupt = |what: Malformed| Error::malformed(what, &path, 0);
+        let BlobHeader { number: found, uid, .. } =
+            BlobHeader::decode(&head[..read]).map_err(corrupt)?;
+        if found != number {
+            let (what, expected) = ("number of a blob file", number);
+            return Err(corrupt(Malformed::Identity { what, expected, found }));
+        }
+        Ok(DamagedBlob { file, path, uid })
+    }
+}

@@ -1,0 +1,148 @@
+//! Repairs keyspaces whose files are known, and operand stores.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use lsmx_compaction::{Level, RunId};
+
+use crate::db::check::repair::context::{RepairContext, is_damage};
+use crate::db::check::repair::damaged_blobs::DamagedBlobs;
+use crate::db::check::repair::report::{Loss, LossKind};
+use crate::db::check::repair::table_writer::ValueSalvager;
+use crate::db::check::verify::open_verified_table;
+use crate::db::check::verify_blobs::{VerifiedBlobs, verify_blob};
+use crate::db::operand_store::{self, StoreCheck};
+use crate::error::{Error, Result};
+use crate::format::file_name::{CURRENT, FileName};
+use crate::format::version_edit::{Change, FileRecord};
+use crate::options::keyspace::Persisted;
+
+/// Checks the tables and blob files of a keyspace, and replaces damaged ones.
+pub(crate) fn repair_keyspace(repair: &mut RepairContext<'_>, id: u32) -> Result<()> {
+    let keyspace = repair.state.keyspaces[&id].clone();
+    let (mut sound, mut removed) = (BTreeMap::new(), Vec::new());
+    for record in keyspace.value_log.blobs() {
+        match verify_blob(&**repair.vfs, repair.dir, id, record, &repair.cache) {
+            Ok(blob) => drop(sound.insert(record.id, blob)),
+            Err(damage) => {
+                repair.add_finding(&damage, "readable values are moved to tables")?;
+                repair.set_aside.insert(FileName::Blob(record.id.0));
+                removed.push(Change::RemoveBlob { keyspace: id, id: record.id });
+            }
+        }
+    }
+    let blobs = VerifiedBlobs::new(repair.dir, sound);
+    let uids = keyspace.value_log.blobs().map(|record| (record.id.0, record.uid)).collect();
+    let damaged = DamagedBlobs::new(repair.tables.vfs, repair.tables.dir, uids);
+    let mut values = ValueSalvager::new(blobs.numbers(), damaged);
+    for (level, run, file) in keyspace.files() {
+        let references = keyspace.value_log.references_of(file.id);
+        let checked = open_verified_table(&**repair.vfs, repair.dir, (id, file), &repair.cache)
+            .and_then(|table| blobs.verify_pointers(&table, references));
+        match checked {
+            Ok(_) => repair.report.tables_sound += 1,
+            Err(error) if !is_damage(&error) => return Err(error),
+            Err(damage) => {
+                repair.find_tables_by_uid()?;
+                let keyspace = (id, &*keyspace.name);
+                replace_table(repair, keyspace, (level, run), (file, &damage), &mut values)?;
+            }
+        }
+    }
+    repair.apply(removed)
+}
+
+/// Replaces a damaged table by one with its readable entries.
+fn replace_table(
+    repair: &mut RepairContext<'_>,
+    (id, name): (u32, &str),
+    (level, run): (Level, RunId),
+    (file, damage): (&FileRecord, &Error),
+    values: &mut ValueSalvager<'_>,
+) -> Result<()> {
+    let path = repair.table_path(file.id.0);
+    repair.set_aside.insert(FileName::Table(file.id.0));
+    let rewritten =
+        repair.rewrite_table((id, name), (&path, file.uid), values, file.oldest_tombstone_us)?;
+    // One edit removes the table and adds the new one, so that the run keeps its position if it is empty in between.
+    let mut changes = vec![Change::RemoveFile { keyspace: id, id: file.id }];
+    let Some(rewritten) = rewritten else {
+        add_lost_table(repair, name, path, (file, damage), "nothing in it is readable")?;
+        return repair.apply(changes);
+    };
+    repair.add_finding(damage, "readable entries were written to a new table")?;
+    repair.report.tables_rewritten += 1;
+    // The record in the manifest bounds a loss without bounds.
+    for loss in rewritten.lost {
+        let from = loss.from.or_else(|| Some(file.range.smallest.to_vec()));
+        let to = loss.to.or_else(|| Some(file.range.largest.to_vec()));
+        repair.report.lost.push(Loss { from, to, ..loss });
+    }
+    if let Some(file) = rewritten.written.record {
+        let (table, blobs) = (file.id, rewritten.written.references.into());
+        changes.push(Change::AddFile { keyspace: id, level, run, file });
+        changes.push(Change::References { keyspace: id, table, blobs });
+    }
+    repair.apply(changes)
+}
+
+/// Reports a table that is lost completely.
+///
+/// # Errors
+/// The error is not caused by damage.
+pub(crate) fn add_lost_table(
+    repair: &mut RepairContext<'_>,
+    keyspace: &str,
+    path: PathBuf,
+    (file, damage): (&FileRecord, &Error),
+    done: &str,
+) -> Result<()> {
+    repair.add_finding(damage, done)?;
+    repair.report.tables_lost += 1;
+    repair.report.lost.push(Loss::of_table(keyspace, path, LossKind::Entries, (file, damage)));
+    Ok(())
+}
+
+/// Checks the operand stores. A damaged store that opens is kept: reads of damaged operands fail, and all others
+/// succeed. A store that does not open is replaced by an empty one.
+pub(crate) fn repair_operand_stores(repair: &mut RepairContext<'_>) -> Result<()> {
+    let keyspaces: Vec<_> = repair.state.keyspaces.clone().into_iter().collect();
+    let (mut live, mut is_lost) = (Vec::new(), false);
+    for (id, keyspace) in keyspaces {
+        let checked = operand_store::verify_store(repair.vfs, repair.dir, &keyspace, repair.stores);
+        let damage = match checked {
+            Ok(StoreCheck::NoStore) => continue,
+            Ok(StoreCheck::Checked(files)) => {
+                live.extend(files);
+                continue;
+            }
+            Ok(StoreCheck::Unchecked) => {
+                // The files of this store are unknown.
+                let persisted = Persisted::decode(&keyspace.options);
+                let store = persisted.as_ref().and_then(Persisted::store_name);
+                let (keyspace, store) = (keyspace.name, store.unwrap_or_default().to_owned());
+                return Err(Error::NoOperandStore { keyspace, store, cause: None });
+            }
+            Err(damage) => damage,
+        };
+        let opened =
+            operand_store::live_store_files(repair.vfs, repair.dir, &keyspace, repair.stores);
+        if let Ok(files) = opened {
+            repair.add_finding(&damage, "it is kept; reads of keys with damaged operands fail")?;
+            live.extend(files);
+            continue;
+        }
+        repair.add_finding(&damage, "it cannot be opened; the keyspace gets an empty store")?;
+        is_lost = true;
+        let (name, dir) = (Some(&*keyspace.name), repair.dir.to_owned());
+        repair.report.lost.push(Loss::new(name, dir, LossKind::Operands, &damage));
+        repair.apply(vec![Change::OperandToken { keyspace: id, token: None }])?;
+    }
+    if is_lost || repair.manifest.ends_with(CURRENT) {
+        let unused = repair.list_files()?.into_iter().filter(|file| {
+            matches!(file, FileName::Operands(_) | FileName::Bucket(_)) && !live.contains(file)
+        });
+        repair.set_aside.extend(unused);
+    }
+    Ok(())
+}

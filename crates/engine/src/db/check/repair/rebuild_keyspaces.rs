@@ -1,0 +1,178 @@
+//! Rebuilds keyspaces whose files are unknown because manifest edits are lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lsmx_base::key::SeqNo;
+use lsmx_base::malformed::Malformed;
+use lsmx_base::sync::Arc;
+use lsmx_compaction::{FileId, RunId};
+
+use crate::db::check::repair::context::RepairContext;
+use crate::db::check::repair::damaged_blobs::DamagedBlobs;
+use crate::db::check::repair::damaged_table::DamagedTable;
+use crate::db::check::repair::keyspaces::add_lost_table;
+use crate::db::check::repair::merge_tables::{merge_tables, open_sound_table};
+use crate::db::check::repair::report::{Loss, LossKind};
+use crate::db::check::repair::table_writer::ValueSalvager;
+use crate::error::{Error, Result};
+use crate::format::file_name::FileName;
+use crate::manifest::{KeyspaceState, RunRecord, ValueLogState};
+use crate::table::Table;
+
+/// A table that may belong to a keyspace.
+#[derive(Clone, Copy, Debug)]
+struct CandidateTable {
+    number: u64,
+    /// Uid in the manifest or in the footer.
+    uid: u64,
+}
+
+/// Rebuilds the tree of each keyspace as one run. Its inputs are all tables of the keyspace, according to the manifest
+/// or the table, except those in `removed`.
+pub(crate) fn rebuild_keyspaces(
+    repair: &mut RepairContext<'_>,
+    removed: &BTreeSet<u64>,
+) -> Result<()> {
+    let mut tables = find_candidates(repair, removed)?;
+    // The tables are set aside with the blob files that they point to.
+    let files = repair.list_files()?.into_iter();
+    repair.set_aside.extend(files.filter(|file| matches!(file, FileName::Blob(_))));
+    let ids: Vec<u32> = repair.state.keyspaces.keys().copied().collect();
+    for id in ids {
+        rebuild_keyspace(repair, id, tables.remove(&id).unwrap_or_default())?;
+    }
+    Ok(())
+}
+
+/// Returns the tables of each keyspace.
+fn find_candidates(
+    repair: &mut RepairContext<'_>,
+    removed: &BTreeSet<u64>,
+) -> Result<BTreeMap<u32, Vec<CandidateTable>>> {
+    let mut candidates = BTreeMap::<u32, Vec<CandidateTable>>::new();
+    let mut listed = BTreeSet::new();
+    let files = repair.list_files()?;
+    let mut missing = Vec::new();
+    for (&id, keyspace) in &repair.state.keyspaces {
+        for (_, _, file) in keyspace.files() {
+            let (number, uid) = (file.id.0, file.uid);
+            listed.insert(number);
+            match files.contains(&FileName::Table(number)) {
+                true => candidates.entry(id).or_default().push(CandidateTable { number, uid }),
+                false => missing.push((keyspace.name.clone(), Arc::clone(file))),
+            }
+        }
+    }
+    for (name, file) in missing {
+        let path = repair.table_path(file.id.0);
+        let error = Error::Missing { path: path.clone(), named_by: repair.manifest.clone() };
+        let done = "a lost manifest edit may have removed it";
+        add_lost_table(repair, &name, path, (&file, &error), done)?;
+    }
+    for file in files {
+        let FileName::Table(number) = file else { continue };
+        if listed.contains(&number) || removed.contains(&number) {
+            continue;
+        }
+        match identify_table(repair, number) {
+            Ok((id, uid)) => {
+                candidates.entry(id).or_default().push(CandidateTable { number, uid });
+            }
+            Err(error) => {
+                repair.add_finding(&error, "no manifest lists it, and its keyspace is unknown")?;
+                repair.set_aside.insert(file);
+                let path = repair.table_path(number);
+                repair.report.lost.push(Loss::new(None, path, LossKind::Entries, &error));
+            }
+        }
+    }
+    Ok(candidates)
+}
+
+/// Returns the keyspace and the uid of a table that no manifest lists.
+fn identify_table(repair: &RepairContext<'_>, number: u64) -> Result<(u32, u64)> {
+    let path = repair.table_path(number);
+    let table = DamagedTable::open(&**repair.vfs, &path, None)?;
+    let keyspaces = &repair.state.keyspaces;
+    let stored = table.properties().and_then(|found| found.keyspace.as_ref()).map(|(id, _)| *id);
+    let only = if keyspaces.len() == 1 { keyspaces.keys().next().copied() } else { None };
+    let id = stored.or(only);
+    let known = id.filter(|id| keyspaces.contains_key(id)).ok_or_else(|| {
+        let (found, expected) = (id.map_or(0, u64::from), "the id of a keyspace");
+        Error::malformed(Malformed::field("keyspace of a table", found, expected), &path, 0)
+    })?;
+    Ok((known, table.uid()))
+}
+
+fn rebuild_keyspace(
+    repair: &mut RepairContext<'_>,
+    id: u32,
+    candidates: Vec<CandidateTable>,
+) -> Result<()> {
+    let keyspace = repair.state.keyspaces[&id].clone();
+    let name = &*keyspace.name;
+    let uids = keyspace.value_log.blobs().map(|blob| (blob.id.0, blob.uid)).collect();
+    // No blob file is kept, because the set of blob files is unknown as well.
+    let damaged = DamagedBlobs::new(repair.tables.vfs, repair.tables.dir, uids);
+    let mut values = ValueSalvager::new(BTreeSet::new(), damaged);
+    let (mut tables, mut last_seq) = (Vec::new(), SeqNo::ZERO);
+    for candidate in candidates {
+        let table = open_or_rewrite(repair, (id, name), candidate, &mut values, &mut last_seq)?;
+        tables.extend(table);
+    }
+    let files = merge_tables(&mut repair.tables, (id, name), &tables, &mut values)?;
+    repair.report.lost.append(&mut values.take_lost());
+    let run = RunId(keyspace.run_id_next);
+    let levels = match files.is_empty() {
+        true => Vec::new(),
+        false => vec![vec![RunRecord { id: run, files }]],
+    };
+    let keyspace = KeyspaceState {
+        levels,
+        cursors: BTreeMap::new(),
+        run_id_next: run.0 + 1,
+        // Everything up to the newest entry of a table was flushed.
+        flushed_through: keyspace.flushed_through.max(last_seq),
+        value_log: ValueLogState::default(),
+        ..keyspace
+    };
+    repair.state.last_seq = repair.state.last_seq.max(keyspace.flushed_through);
+    repair.state.keyspaces.insert(id, keyspace);
+    Ok(())
+}
+
+/// Opens a table, or a new one with its readable entries if it is damaged. Returns `None` if nothing is readable, and in
+/// a dry run if the table is damaged. Raises `last_seq` to its largest sequence number.
+fn open_or_rewrite(
+    repair: &mut RepairContext<'_>,
+    (id, name): (u32, &str),
+    candidate: CandidateTable,
+    values: &mut ValueSalvager<'_>,
+    last_seq: &mut SeqNo,
+) -> Result<Option<Arc<Table>>> {
+    let path = repair.table_path(candidate.number);
+    repair.set_aside.insert(FileName::Table(candidate.number));
+    let identity = (FileId(candidate.number), candidate.uid);
+    let damage = match open_sound_table(&**repair.vfs, &path, identity, &repair.cache) {
+        Ok(table) => {
+            repair.report.tables_sound += 1;
+            *last_seq = (*last_seq).max(table.properties().seq_largest);
+            return Ok(Some(table));
+        }
+        Err(damage) => damage,
+    };
+    let rewritten = repair.rewrite_table((id, name), (&path, candidate.uid), values, None)?;
+    let Some(rewritten) = rewritten else {
+        repair.add_finding(&damage, "nothing in it is readable")?;
+        repair.report.tables_lost += 1;
+        repair.report.lost.push(Loss::new(Some(name), path, LossKind::Entries, &damage));
+        return Ok(None);
+    };
+    repair.add_finding(&damage, "readable entries were merged with the other tables")?;
+    repair.report.tables_rewritten += 1;
+    repair.report.lost.extend(rewritten.lost);
+    *last_seq = (*last_seq).max(rewritten.written.seq_largest);
+    let Some(record) = rewritten.written.record else { return Ok(None) };
+    let (path, identity) = (repair.table_path(record.id.0), (record.id, record.uid));
+    open_sound_table(&**repair.vfs, &path, identity, &repair.cache).map(Some)
+}

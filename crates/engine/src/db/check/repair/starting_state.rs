@@ -1,0 +1,262 @@
+//! The state that a repair starts from: that of the manifest, or as much of it as the other files reveal.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use lsmx_base::key::SeqNo;
+
+use crate::db::DEFAULT_KEYSPACE;
+use crate::db::check::repair::damaged_table::DamagedTable;
+use crate::env::Env;
+use crate::error::{Error, Result};
+use crate::format::batch::BatchOperations;
+use crate::format::file_name::{CURRENT, FileName};
+use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::manifest::{KeyspaceState, Manifest, ManifestState};
+use crate::options::keyspace::{KeyspaceOptions, Persisted};
+use crate::vfs::Vfs;
+use crate::wal::{RecoveryMode, ReplayFrom, ReplayedRecord, replay};
+
+/// First bytes of all magic numbers and of the line in `CURRENT`, in upper or lower case.
+const MAGIC_PREFIX: &[u8] = b"lsmx";
+/// Bytes of a magic number. A table ends with one.
+const MAGIC_BYTES: usize = 8;
+
+/// State that a repair starts from.
+#[derive(Debug)]
+pub(crate) struct StartingState {
+    pub(crate) state: ManifestState,
+    /// The manifest that the state is from, or `CURRENT` if there is none.
+    pub(crate) path: PathBuf,
+    /// Damage of `CURRENT` or the manifest.
+    pub(crate) damage: Option<Error>,
+    /// Damage that makes the state incomplete: the tables of a tree are unknown.
+    pub(crate) doubt: Option<Error>,
+    /// Numbers of the files that manifest edits removed.
+    pub(crate) removed: BTreeSet<u64>,
+}
+
+impl StartingState {
+    /// Reads the newest usable manifest. Without one, derives the state from tables and log.
+    pub(crate) fn find(vfs: &dyn Vfs, dir: &Path, env: &Env) -> Result<StartingState> {
+        let no_ids = BTreeSet::new();
+        let damage = match Manifest::load(vfs, dir) {
+            Ok(loaded) => {
+                let (mut state, path) = (loaded.state, loaded.path);
+                let doubt = find_lost_edit(vfs, dir, &state, &path)?;
+                if doubt.is_some() {
+                    add_unlisted_keyspaces(vfs, dir, &list_files(vfs, dir)?, &no_ids, &mut state)?;
+                }
+                let (damage, removed) = (doubt.clone(), BTreeSet::new());
+                return Ok(StartingState { state, path, damage, doubt, removed });
+            }
+            Err(newer @ Error::UnsupportedVersion { .. }) => return Err(newer),
+            Err(error) => error,
+        };
+        let files = list_files(vfs, dir)?;
+        let manifests: BTreeSet<u64> = files
+            .iter()
+            .filter_map(|file| match file {
+                FileName::Manifest(number) => Some(*number),
+                _ => None,
+            })
+            .collect();
+        // The newest manifest with a complete first edit, which was durable before `CURRENT` named the manifest.
+        for number in manifests.into_iter().rev() {
+            if let Some(found) = Manifest::salvage(vfs, dir, number)?
+                && !found.state.keyspaces.is_empty()
+            {
+                let (mut state, path, removed) = (found.state, found.path, found.removed);
+                if found.lost.is_some() {
+                    add_unlisted_keyspaces(vfs, dir, &files, &found.dropped, &mut state)?;
+                }
+                let (damage, doubt) = (Some(damage), found.lost);
+                return Ok(StartingState { state, path, damage, doubt, removed });
+            }
+        }
+        if !files.iter().any(|file| matches!(file, FileName::Table(_) | FileName::Segment(_))) {
+            return Err(damage);
+        }
+        let log_start = find_log_start(vfs, dir, &files)?;
+        let (wal_oldest, db_uid) = log_start.unwrap_or_else(|| (0, env.random_u64()));
+        let mut state = ManifestState { db_uid, wal_oldest, ..ManifestState::default() };
+        add_unlisted_keyspaces(vfs, dir, &files, &no_ids, &mut state)?;
+        let (path, doubt, damage) = (dir.join(CURRENT), Some(damage.clone()), Some(damage));
+        Ok(StartingState { state, path, damage, doubt, removed: BTreeSet::new() })
+    }
+}
+
+/// Returns the error of a file whose absence shows that the last edits of a readable manifest are lost.
+///
+/// The end of a manifest is not verifiable unless the database was closed. But files are removed only after the edit
+/// that removes them. So an edit is lost if the start of the log is missing, or if a table is missing while there is
+/// one that the manifest does not list.
+fn find_lost_edit(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    state: &ManifestState,
+    manifest: &Path,
+) -> Result<Option<Error>> {
+    if state.clean_close {
+        return Ok(None);
+    }
+    let files = list_files(vfs, dir)?;
+    let missing =
+        |file: FileName| Error::Missing { path: file.in_dir(dir), named_by: manifest.to_owned() };
+    let oldest = FileName::Segment(state.wal_oldest);
+    if state.wal_oldest > 0 && !files.contains(&oldest) {
+        return Ok(Some(missing(oldest)));
+    }
+    let mut tables = state.keyspaces.values().flat_map(KeyspaceState::files);
+    let lacks = tables.find(|(.., table)| !files.contains(&FileName::Table(table.id.0)));
+    let Some((.., lacks)) = lacks else { return Ok(None) };
+    let listed = state.file_numbers();
+    let is_unlisted_table = |file: &FileName| {
+        matches!(file, FileName::Table(id) if !listed.contains(id))
+            && DamagedTable::open(vfs, &file.in_dir(dir), None).is_ok()
+    };
+    Ok(files.iter().any(is_unlisted_table).then(|| missing(FileName::Table(lacks.id.0))))
+}
+
+/// Returns the database files of a directory.
+pub(crate) fn list_files(vfs: &dyn Vfs, dir: &Path) -> Result<Vec<FileName>> {
+    let names = vfs.list(dir).map_err(|error| Error::io("list", dir, error))?;
+    Ok(names.iter().filter_map(|name| FileName::parse(name)).collect())
+}
+
+/// Returns whether a file has an lsmx magic number at its start or end.
+pub(crate) fn has_magic(vfs: &dyn Vfs, dir: &Path, files: &[FileName]) -> Result<bool> {
+    for file in files {
+        let path = file.in_dir(dir);
+        let file = vfs.open(&path).map_err(|error| Error::io("open", &path, error))?;
+        let bytes = file.len().map_err(|error| Error::io("read the size of", &path, error))?;
+        for offset in [0, bytes.saturating_sub(MAGIC_BYTES as u64)] {
+            let mut found = [0; MAGIC_BYTES];
+            // An unreadable file counts as one without a magic number.
+            if file.read_at(&mut found, offset).is_ok()
+                && found[..MAGIC_PREFIX.len()].eq_ignore_ascii_case(MAGIC_PREFIX)
+            {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// Adds the default keyspace and those that occur in tables or in the log, except for dropped ones.
+fn add_unlisted_keyspaces(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    files: &[FileName],
+    dropped: &BTreeSet<u32>,
+    state: &mut ManifestState,
+) -> Result<()> {
+    let mut names = BTreeMap::from([(0, DEFAULT_KEYSPACE.to_owned())]);
+    for file in files {
+        let path = file.in_dir(dir);
+        if matches!(file, FileName::Table(_))
+            && let Ok(table) = DamagedTable::open(vfs, &path, None)
+            && let Some((id, name)) = table.properties().and_then(|found| found.keyspace.clone())
+        {
+            names.insert(id, name);
+        }
+    }
+    if let Some((oldest, _)) = find_log_start(vfs, dir, files)? {
+        let from = replay_start(dir, oldest.max(state.wal_oldest));
+        visit_readable_records(vfs, dir, state.db_uid, &from, &mut |record| {
+            for operation in BatchOperations::new(record.payload).flatten() {
+                let id = operation.keyspace;
+                names.entry(id).or_insert_with(|| format!("keyspace-{id}"));
+            }
+        });
+    }
+    let options = Persisted::of_new(&KeyspaceOptions::default()).encode();
+    for (id, name) in names {
+        // Ids are never used again, but names may be.
+        if dropped.contains(&id) || id == u32::MAX || state.keyspaces.contains_key(&id) {
+            continue;
+        }
+        let name = match state.keyspace_named(&name) {
+            Some(_) => format!("{name}-{id}"),
+            None => name,
+        };
+        let keyspace = KeyspaceState { name, options: options.clone(), ..KeyspaceState::default() };
+        state.keyspaces.insert(id, keyspace);
+        state.keyspace_id_next = state.keyspace_id_next.max(id + 1);
+    }
+    Ok(())
+}
+
+/// Returns the first segment of the log, and the uid of its database.
+///
+/// There may be several chains of segments: the log, kept logs, and one of an interrupted open. The log is the chain
+/// with commits that has the largest first sequence number. A kept log starts with sequence number 1.
+pub(crate) fn find_log_start(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    files: &[FileName],
+) -> Result<Option<(u64, u64)>> {
+    let chains = find_log_chains(vfs, dir, files)?.into_iter().map(|(header, commits)| {
+        (commits > 0, header.first_seq, Reverse(header.id), header.db_uid)
+    });
+    Ok(chains.max().map(|(.., Reverse(id), db_uid)| (id, db_uid)))
+}
+
+/// Returns the first valid header of each chain of segments, and the number of commits of the chain.
+pub(crate) fn find_log_chains(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    files: &[FileName],
+) -> Result<Vec<(SegmentHeader, u64)>> {
+    let mut headers = BTreeMap::new();
+    for file in files {
+        if let FileName::Segment(id) = file
+            && let Some(header) = read_segment_header(vfs, &file.in_dir(dir))?
+            && header.id == *id
+        {
+            headers.insert(*id, header);
+        }
+    }
+    let is_first = |header: &&SegmentHeader| {
+        !header.predecessor.is_some_and(|before| headers.contains_key(&before.id))
+    };
+    let chains = headers.values().filter(is_first).map(|header| {
+        let (from, mut commits) = (replay_start(dir, header.id), 0);
+        visit_readable_records(vfs, dir, header.db_uid, &from, &mut |_| commits += 1);
+        (*header, commits)
+    });
+    Ok(chains.collect())
+}
+
+/// Returns the smallest sequence number that a record of a segment can have, or `None` if its header is damaged.
+pub(crate) fn first_seq(vfs: &dyn Vfs, dir: &Path, segment: u64) -> Result<Option<SeqNo>> {
+    let header = read_segment_header(vfs, &FileName::Segment(segment).in_dir(dir))?;
+    Ok(header.map(|header| SeqNo(header.first_seq)))
+}
+
+fn replay_start(dir: &Path, oldest_segment: u64) -> ReplayFrom {
+    ReplayFrom { oldest_segment, named: Vec::new(), mark: None, named_by: dir.join(CURRENT) }
+}
+
+/// Visits the records of a log up to the first error. The repair reads the log again later and reports the error.
+fn visit_readable_records(
+    vfs: &dyn Vfs,
+    dir: &Path,
+    db_uid: u64,
+    from: &ReplayFrom,
+    visit: &mut dyn FnMut(ReplayedRecord<'_>),
+) {
+    let _ = replay(vfs, dir, db_uid, from, RecoveryMode::Tolerant, &mut |record| {
+        visit(record);
+        Ok(())
+    });
+}
+
+/// Reads the header of a segment. Returns `None` if it is damaged.
+fn read_segment_header(vfs: &dyn Vfs, path: &Path) -> Result<Option<SegmentHeader>> {
+    let file = vfs.open(path).map_err(|error| Error::io("open", path, error))?;
+    let mut first = [0; SEGMENT_HEADER_BYTES];
+    let read = file.read_at(&mut first, 0).map_err(|error| Error::io("read", path, error))?;
+    Ok(SegmentHeader::decode(&first[..read]).ok())
+}

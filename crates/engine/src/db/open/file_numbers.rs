@@ -1,0 +1,92 @@
+//! File numbers that an open may use.
+//!
+//! A power loss may remove the names of files whose numbers no manifest lists. Such a number must not be used again,
+//! so an open skips numbers after an unclean shutdown and reserves those that it uses.
+
+use std::path::{Path, PathBuf};
+
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::malformed::Malformed;
+use lsmx_base::sync::Mutex;
+
+use crate::error::{Error, Result};
+use crate::format::file_name::{FILE_NUMBER_MAX, FileName};
+use crate::jobs::version_installer::sync_directory;
+use crate::manifest::ManifestState;
+use crate::state::table_factory::TableFactory;
+use crate::vfs::Vfs;
+
+/// File numbers skipped after an unclean shutdown.
+pub(crate) const FILE_NUMBER_GAP: u64 = 1_000;
+
+/// Returns the largest number in the names of database files, or 0. Ignores stray files; see [`FileName::is_stray`].
+pub(crate) fn largest_number(vfs: &dyn Vfs, dir: &Path, next: Option<u64>) -> Result<u64> {
+    let names = vfs.list(dir).map_err(|error| Error::io("list", dir, error))?;
+    let files = names.iter().filter_map(|name| FileName::parse(name));
+    let numbers = files.filter(|file| !file.is_stray(next)).filter_map(FileName::number);
+    Ok(numbers.max().unwrap_or(0))
+}
+
+/// Returns the first file number that an open may use.
+pub(crate) fn first_free_number(vfs: &dyn Vfs, dir: &Path, state: &ManifestState) -> Result<u64> {
+    let next = state.file_number_next;
+    if failpoint::is_on(Failpoint::FileNumberReused) {
+        return Ok(next.max(1));
+    }
+    let gap = if state.clean_close { 0 } else { FILE_NUMBER_GAP };
+    let number = next.max(largest_number(vfs, dir, Some(next))? + 1) + gap;
+    if number > FILE_NUMBER_MAX {
+        let what = Malformed::field("number of the next file", number, "at most 2^56 - 1");
+        return Err(Error::malformed(what, dir, 0));
+    }
+    Ok(number)
+}
+
+/// Returns the creation counter of the next table.
+pub(crate) fn next_creation(state: &ManifestState) -> u64 {
+    let files = state.keyspaces.values().flat_map(|keyspace| keyspace.files());
+    files.map(|(.., file)| file.creation.saturating_add(1)).max().unwrap_or(0)
+}
+
+/// An empty file whose synced name makes the next open skip all numbers up to the one in its name.
+#[derive(Debug, Default)]
+pub(crate) struct FileNumberReservation {
+    /// Path of the file, and its number.
+    file: Mutex<Option<(PathBuf, u64)>>,
+}
+
+impl FileNumberReservation {
+    /// Reserves the next file numbers, unless enough are reserved. Called before files get their numbers.
+    pub(crate) fn extend(&self, tables: &TableFactory) -> Result<()> {
+        let next = tables.files.next();
+        let reserved = self.file.lock().as_ref().map(|&(_, number)| number);
+        // One flush uses far fewer than half of the reserved numbers.
+        if reserved.is_some_and(|number| next + FILE_NUMBER_GAP / 2 < number)
+            || failpoint::is_on(Failpoint::FileNumbersNotReserved)
+        {
+            return Ok(());
+        }
+        let number = (next + FILE_NUMBER_GAP).min(FILE_NUMBER_MAX);
+        let path = FileName::Temporary(number).in_dir(&tables.dir);
+        tables.vfs.create(&path).map_err(|source| Error::io("create", &path, source))?;
+        let before = self.file.lock().replace((path, number));
+        sync_directory(tables.vfs.as_ref(), &tables.dir)?;
+        if let Some((path, _)) = before {
+            remove_or_leave(tables.vfs.as_ref(), &path);
+        }
+        Ok(())
+    }
+
+    /// Removes the reservation. Called when a manifest lists the used numbers, or when the open failed.
+    pub(crate) fn remove(&self, vfs: &dyn Vfs) {
+        let reservation = self.file.lock().take();
+        if let Some((path, _)) = reservation {
+            remove_or_leave(vfs, &path);
+        }
+    }
+}
+
+/// Removes a file. If that fails, the file is an orphan, which an open removes.
+fn remove_or_leave(vfs: &dyn Vfs, path: &Path) {
+    let _ = vfs.remove(path);
+}

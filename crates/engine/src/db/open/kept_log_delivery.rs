@@ -1,0 +1,179 @@
+//! Delivers a kept log to an operand store that is opened after the database.
+//!
+//! 1. The commits are replayed into memtables of a staging tree, which readers do not see. As in recovery, they become
+//!    tables and a delivery to the store. The manifest does not change meanwhile.
+//! 2. One manifest edit adds the tables and the token of the store, and removes the kept log from the options.
+//! 3. Tables and store become visible, the keyspace accepts writes, and the segments are removed.
+//!
+//! A crash or an error before the edit changes nothing. The next call or open starts again from the kept log.
+
+use std::collections::BTreeMap;
+
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::Arc;
+use lsmx_compaction::{TableMeta, TreeShape};
+
+use crate::db::open::log_source::LogSource;
+use crate::db::open::memtable_flush::flush_active;
+use crate::db::open::replay::{LogReplay, ReplayTarget};
+use crate::db::{DbInner, check_reentry};
+use crate::error::Result;
+use crate::format::file_name::FileName;
+use crate::format::version_edit::Change;
+use crate::jobs::compaction::output::JobOutputs;
+use crate::jobs::version_installer::{install_version, sync_directory};
+use crate::options::kept_log::KeptLog;
+use crate::options::keyspace::{KeyspaceOptions, Persisted, StoredOperandStore};
+use crate::tree::operands::Attached;
+use crate::tree::{Origin, Tree};
+use crate::wal::ReplayedRecord;
+
+/// Replay of a kept log into the tables of a staging tree.
+struct KeptLogReplay<'a> {
+    db: &'a DbInner,
+    staging: &'a Arc<Tree>,
+    outputs: JobOutputs<'a>,
+    /// Shapes of the written tables by run, oldest run first.
+    runs: Vec<Vec<TableMeta>>,
+}
+
+impl KeptLogReplay<'_> {
+    fn run(&mut self, kept: &KeptLog) -> Result<()> {
+        let db = self.db;
+        let (store, env) = (&db.state, &db.state.env);
+        let flushed_through = SeqNo(kept.after);
+        let target = ReplayTarget { tree: Arc::clone(self.staging), flushed_through };
+        let mut replay = LogReplay::new(env, BTreeMap::from([(self.staging.id, target)]));
+        let (state, manifest) = (store.manifest.state(), store.manifest.path());
+        let log = LogSource {
+            vfs: store.vfs.as_ref(),
+            dir: &store.dir,
+            state: &state,
+            manifest: &manifest,
+            mode: db.options.recovery,
+        };
+        let mut seq_next = SeqNo(kept.after + 1);
+        log.replay_kept_log(kept, &mut |record: ReplayedRecord<'_>| {
+            db.check_open()?;
+            seq_next = SeqNo(record.first_seq.0 + u64::from(record.count));
+            match replay.add_commit(env, record.first_seq, record.payload)?.is_empty() {
+                true => Ok(()),
+                false => self.flush(seq_next),
+            }
+        })?;
+        replay.finish()?;
+        self.flush(seq_next)
+    }
+
+    /// Flushes the memtable of the staging tree.
+    fn flush(&mut self, seq_next: SeqNo) -> Result<()> {
+        if self.staging.view().active.is_empty() {
+            return Ok(());
+        }
+        let tables = &self.db.state.tables;
+        let written = flush_active(tables, self.staging, seq_next, tables.env.database_us())?;
+        let shapes = written.tables().iter().map(|table| (**table.shape()).clone());
+        self.runs.push(shapes.collect());
+        self.outputs.append(written.into_subcompaction_output(0));
+        Ok(())
+    }
+}
+
+/// Delivers the kept log of a keyspace to its operand store, and attaches the store. Does nothing if there is no kept
+/// log.
+///
+/// # Errors
+/// The options have another merge operator; the log or the store cannot be read or written. The database is unchanged
+/// then, unless the manifest edit failed.
+pub(crate) fn deliver(
+    db: &DbInner,
+    tree: &Arc<Tree>,
+    attached: &Arc<Attached>,
+    options: &KeyspaceOptions,
+) -> Result<()> {
+    if db.read_only.is_some() || tree.beside.kept_log().is_none() {
+        return Ok(());
+    }
+    check_reentry("keyspace")?;
+    // Excludes drops, checkpoints and other deliveries.
+    let _turn = db.lock_admin(None)?;
+    db.state.error_state.check_writable()?;
+    tree.check_live()?;
+    let Some(kept) = tree.beside.kept_log() else { return Ok(()) };
+    tree.merging.admit(options.merge_operator.as_ref())?;
+    let delivered = deliver_locked(db, tree, attached, &kept);
+    db.state.emit_pending_events();
+    if delivered.is_err() {
+        attached.store.abandon();
+    }
+    delivered
+}
+
+fn deliver_locked(
+    db: &DbInner,
+    tree: &Arc<Tree>,
+    attached: &Arc<Attached>,
+    kept: &KeptLog,
+) -> Result<()> {
+    let store = &db.state;
+    let staging = Arc::new(create_staging_tree(db, tree, attached, kept));
+    let outputs = {
+        let view = staging.view();
+        JobOutputs::for_flush(&store.tables, &staging, &view.active, view.version.shape(), None)
+    };
+    let mut replay = KeptLogReplay { db, staging: &staging, outputs, runs: Vec::new() };
+    replay.run(kept)?;
+    let KeptLogReplay { mut outputs, runs, .. } = replay;
+    if !outputs.tables().is_empty() {
+        sync_directory(store.vfs.as_ref(), &store.dir)?;
+    }
+    let operands = staging.pin().operands.clone();
+    let token = operands.as_ref().and_then(|operands| operands.token);
+    let remaining = failpoint::is_on(Failpoint::KeptLogDeliveredTwice).then(|| kept.clone());
+    let name = attached.factory.name().to_owned();
+    let persisted = Persisted {
+        operand_store: Some(StoredOperandStore::new(name, remaining)),
+        ..tree.persisted()
+    };
+    let changes = vec![
+        Change::OperandToken { keyspace: tree.id, token },
+        Change::SetOptions { keyspace: tree.id, options: persisted.encode() },
+    ];
+    // Compactions may have changed the real tree meanwhile, so the new runs are added to its current shape.
+    let next = |shape: &TreeShape| {
+        let add = |shape: TreeShape, run| shape.with_flush(run).map(|(shape, _)| shape);
+        runs.into_iter().try_fold(shape.clone(), add)
+    };
+    install_version(store, tree, &mut outputs, None, Some(operands.as_ref()), changes, next)?;
+    if let Some(token) = token.filter(|_| token != attached.opened) {
+        attached.store.committed(token);
+    }
+    tree.beside.set_kept_log(None);
+    tree.beside.attach(Arc::clone(attached));
+    attached.charge();
+    for segment in kept.segments() {
+        store.janitor.discard(FileName::Segment(segment.id).in_dir(&store.dir));
+    }
+    Ok(())
+}
+
+/// Creates a tree with the id, settings and files of `tree`, the operand store, and an empty memtable.
+fn create_staging_tree(
+    db: &DbInner,
+    tree: &Tree,
+    attached: &Arc<Attached>,
+    kept: &KeptLog,
+) -> Tree {
+    let settings = tree.settings();
+    let (options, policy) = (settings.options.clone(), settings.stored_policy.clone());
+    let origin = Origin { opening: db.opening, env: db.state.env.clone() };
+    let version = Arc::clone(&tree.pin().version);
+    let (name, first_seq) = (tree.name.clone(), SeqNo(kept.after + 1));
+    let mut staging = Tree::new(origin, tree.id, name, options, policy, version, first_seq);
+    staging.merging = Arc::clone(&tree.merging);
+    let view = attached.first_view();
+    staging.beside.attach(Arc::clone(attached));
+    staging.change(|current| current.clone().beside(Some(view.clone())));
+    staging
+}

@@ -1,0 +1,141 @@
+//! The log of a closed database, as described by its manifest.
+
+use std::path::Path;
+
+use lsmx_base::key::{EntryKind, SeqNo};
+use lsmx_base::malformed::Malformed;
+
+use crate::error::{Error, Result};
+use crate::format::batch::{BatchAction, BatchOperations};
+use crate::format::file_name::FileName;
+use crate::manifest::ManifestState;
+use crate::options::kept_log::KeptLog;
+use crate::options::keyspace::kept_logs;
+use crate::vfs::Vfs;
+use crate::wal::{
+    RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, replay, replay_segments,
+};
+
+/// Receives the commits of a replay.
+type RecordVisitor<'a> = dyn FnMut(ReplayedRecord<'_>) -> Result<()> + 'a;
+
+/// Location and expected content of a log.
+pub(crate) struct LogSource<'a> {
+    pub(crate) vfs: &'a dyn Vfs,
+    pub(crate) dir: &'a Path,
+    pub(crate) state: &'a ManifestState,
+    /// File that the state is from, for error messages.
+    pub(crate) manifest: &'a Path,
+    pub(crate) mode: RecoveryMode,
+}
+
+impl LogSource<'_> {
+    /// Passes every commit to `visit`, in order, after checking its operations. Then checks that the log reaches the
+    /// newest flush. In tolerant mode, a log that ends earlier is reported as damage.
+    pub(crate) fn replay(&self, visit: &mut RecordVisitor<'_>) -> Result<RecoveryReport> {
+        let from = ReplayFrom {
+            oldest_segment: self.state.wal_oldest,
+            named: self.state.wal_named.clone(),
+            mark: self.state.wal_mark,
+            named_by: self.manifest.to_owned(),
+        };
+        let uid = self.state.db_uid;
+        let mut report = replay(self.vfs, self.dir, uid, &from, self.mode, &mut |record| {
+            self.check_record(&record)?;
+            visit(record)
+        })?;
+        let ends_early = self.check_end(&report);
+        if self.mode == RecoveryMode::Strict {
+            ends_early.clone()?;
+        }
+        report.damage = report.damage.or(ends_early.err());
+        report.complete_through = self.state.complete_through(report.last_seq);
+        Ok(report)
+    }
+
+    /// Passes every commit of a kept log to `visit`, in order, after checking its operations.
+    pub(crate) fn replay_kept_log(
+        &self,
+        kept: &KeptLog,
+        visit: &mut RecordVisitor<'_>,
+    ) -> Result<RecoveryReport> {
+        let (home, segments) = ((self.dir, self.state.db_uid), kept.segments());
+        replay_segments(self.vfs, home, &segments, self.manifest, self.mode, &mut |record| {
+            self.check_record(&record)?;
+            visit(record)
+        })
+    }
+
+    /// Reads the log and all kept logs as an open does, without using the commits.
+    pub(crate) fn check(&self) -> Result<RecoveryReport> {
+        let mut report = self.replay(&mut |_| Ok(()))?;
+        for (id, log) in kept_logs(self.state) {
+            let kept = self.replay_kept_log(&log, &mut |_| Ok(()))?;
+            report.segments += kept.segments;
+            report.records += kept.records;
+            report.add_kept_log(self.state.keyspaces[&id].name.clone(), kept);
+        }
+        Ok(report)
+    }
+
+    /// Checks the operations of a commit.
+    fn check_record(&self, record: &ReplayedRecord<'_>) -> Result<()> {
+        let corrupt = |what| {
+            let path = FileName::Segment(record.segment).in_dir(self.dir);
+            Error::malformed(what, &path, record.offset)
+        };
+        let mut count = 0u32;
+        for operation in BatchOperations::new(record.payload) {
+            let operation = operation.map_err(corrupt)?;
+            if operation.keyspace >= self.state.keyspace_id_next {
+                let found = u64::from(operation.keyspace);
+                let expected = "the id of a present or dropped keyspace of the manifest";
+                let what = Malformed::field("keyspace of an operation", found, expected);
+                return Err(corrupt(what));
+            }
+            if let BatchAction::Entry { kind: EntryKind::ValuePointer, .. } = operation.action {
+                let found = u64::from(EntryKind::ValuePointer as u8);
+                let expected = "any kind except a value pointer";
+                return Err(corrupt(Malformed::field("kind of an operation", found, expected)));
+            }
+            count += 1;
+        }
+        if count != record.count {
+            let expected = "the number in the record";
+            let what = Malformed::field("operations of a commit", u64::from(count), expected);
+            return Err(corrupt(what));
+        }
+        Ok(())
+    }
+
+    /// Checks that the log reaches the newest flush.
+    ///
+    /// The log is synced before the manifest lists a flush, so a log that ends earlier is damaged. Otherwise a
+    /// keyspace with a later flush would be ahead of the others.
+    fn check_end(&self, report: &RecoveryReport) -> Result<()> {
+        let state = self.state;
+        let flushed = state.keyspaces.values().map(|keyspace| keyspace.flushed_through).max();
+        if flushed.is_none_or(|flushed| report.last_seq >= flushed) {
+            return Ok(());
+        }
+        let (path, offset) = match &report.cut_at {
+            Some(cut) => cut.clone(),
+            None => {
+                let newest = state.wal_named.iter().copied().max().unwrap_or(state.wal_oldest);
+                let path = FileName::Segment(newest).in_dir(self.dir);
+                let len = self.vfs.open(&path).and_then(|file| file.len());
+                let bytes = len.map_err(|error| Error::io("read the size of", &path, error))?;
+                (path, bytes)
+            }
+        };
+        let expected = "at least that of the newest flush";
+        let what = Malformed::field("last sequence number of the log", report.last_seq.0, expected);
+        Err(Error::malformed(what, &path, offset))
+    }
+}
+
+/// Returns the newest sequence number that the manifest knows: in the log, or flushed by a keyspace.
+pub(crate) fn last_known_seq(state: &ManifestState) -> SeqNo {
+    let flushed = state.keyspaces.values().map(|keyspace| keyspace.flushed_through);
+    flushed.fold(state.last_seq, SeqNo::max)
+}

@@ -1,0 +1,154 @@
+//! Writes memtables to tables while no flush job runs: during recovery and resume.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use bytes::Bytes;
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::Arc;
+
+use crate::env::Background;
+use crate::error::{Error, Result};
+use crate::jobs::compaction::output::JobOutputs;
+use crate::jobs::compaction::retention::Retention;
+use crate::jobs::compaction::version_filter::VersionFilter;
+use crate::jobs::flush::{write_memtable, write_memtable_range};
+use crate::jobs::operand_store::deliver::OperandDelivery;
+use crate::memtable::Memtable;
+use crate::state::table_factory::TableFactory;
+use crate::tree::Tree;
+use crate::tree::operands::Attached;
+use crate::tree::version::{BesideView, SuperVersion, Version};
+
+/// Smallest memtable, in bytes, that recovery writes with two threads.
+const TWO_THREADS_BYTES_MIN: u64 = 4 << 20;
+
+/// A memtable, and the state of its tree to which it is added.
+pub(crate) struct MemtableFlush<'a, 'v> {
+    pub(crate) tables: &'a TableFactory,
+    pub(crate) tree: &'a Tree,
+    pub(crate) memtable: &'v Arc<Memtable>,
+    pub(crate) version: &'v Version,
+    pub(crate) operands: Option<&'v BesideView>,
+    /// Snapshots whose entries are kept.
+    pub(crate) snapshots: Vec<SeqNo>,
+    /// Time of the oldest tombstone.
+    pub(crate) tombstone_us: Option<u64>,
+}
+
+impl<'a> MemtableFlush<'a, '_> {
+    /// Writes the memtable to tables, and delivers its operands to the operand store, which then holds everything up to
+    /// `last_seq`. Returns the tables, and the new view of the store if it has changed.
+    ///
+    /// The tables are synced, but not their directory entries.
+    pub(crate) fn write(
+        self,
+        store: Option<&Arc<Attached>>,
+        last_seq: SeqNo,
+    ) -> Result<(JobOutputs<'a>, Option<BesideView>)> {
+        let mut outputs = self.new_outputs();
+        let mut delivery = store.map(|store| OperandDelivery::new(store, last_seq)).transpose()?;
+        let (env, filter) = (&self.tables.env, self.filter());
+        write_memtable(env, filter, self.memtable, &mut outputs, delivery.as_mut(), None)?;
+        let prepared = delivery.map(OperandDelivery::prepare).transpose()?.flatten();
+        let view = store.zip(prepared).map(|(store, prepared)| store.beside(prepared));
+        Ok((outputs, view))
+    }
+
+    /// Writes the memtable to two tables of one run, each with half of the keys, on two threads.
+    fn write_halves(self, middle: &[u8]) -> Result<JobOutputs<'a>> {
+        let write_range = |from: Option<&[u8]>, to: Option<&[u8]>| {
+            let write = || {
+                let (mut outputs, filter) = (self.new_outputs(), self.filter());
+                let (env, range) = (&self.tables.env, (from, to));
+                write_memtable_range(env, filter, self.memtable, range, &mut outputs, None, None)?;
+                Ok(outputs)
+            };
+            let written = catch_unwind(AssertUnwindSafe(write));
+            written.unwrap_or_else(|panic| Err(Error::from_panic(&*panic)))
+        };
+        let (lower, upper) = std::thread::scope(|scope| {
+            let upper = || {
+                let outputs = write_range(Some(middle), None);
+                outputs.map(|outputs| outputs.into_subcompaction_output(0))
+            };
+            let name = "lsmx-recovery".to_owned();
+            match std::thread::Builder::new().name(name).spawn_scoped(scope, upper) {
+                Ok(thread) => {
+                    let lower = write_range(None, Some(middle));
+                    let joined = thread.join();
+                    (lower, joined.unwrap_or_else(|panic| Err(Error::from_panic(&*panic))))
+                }
+                // No thread can be spawned.
+                Err(_) => {
+                    (write_range(None, None), Ok(self.new_outputs().into_subcompaction_output(0)))
+                }
+            }
+        });
+        let mut outputs = lower?;
+        outputs.append(upper?);
+        Ok(outputs)
+    }
+
+    fn new_outputs(&self) -> JobOutputs<'a> {
+        let shape = self.version.shape();
+        JobOutputs::for_flush(self.tables, self.tree, self.memtable, shape, self.tombstone_us)
+    }
+
+    fn filter(&self) -> VersionFilter<'a> {
+        let retention = Retention::for_flush(self.snapshots.clone(), self.version.shape())
+            .with_operand_view(self.operands.map(|operands| &operands.view));
+        VersionFilter::new(retention, &self.tree.merging)
+    }
+
+    /// Returns the key at which to split the memtable for two threads, or `None` to use one.
+    fn split_key(&self) -> Option<Bytes> {
+        let has_threads = matches!(self.tables.env.background(), Background::Threads { .. });
+        let is_large = self.memtable.bytes() >= TWO_THREADS_BYTES_MIN;
+        // A range tombstone may span both halves.
+        (has_threads && is_large && !self.memtable.has_range_tombstones())
+            .then(|| self.memtable.middle_key())
+            .flatten()
+    }
+}
+
+/// Returns a version with the new tables as the newest run of L0.
+pub(crate) fn add_flushed_run(version: &Version, outputs: &JobOutputs<'_>) -> Result<Arc<Version>> {
+    let shapes = outputs.tables().iter().map(|table| (**table.shape()).clone());
+    let (shape, _) = version.shape().with_flush(shapes.collect())?;
+    Ok(Arc::new(Version::new(shape, version, outputs.tables())?))
+}
+
+/// Flushes the active memtable of a tree during recovery. Then the tree has the new run and an empty memtable that
+/// starts at `seq_next`. The manifest does not change.
+///
+/// No other thread uses the database yet, so a large memtable is written by two threads. With an operand store one
+/// thread is used, because operands are delivered in key order.
+///
+/// The log does not state the times of writes; tombstones get the time of the last manifest edit, `edited_us`.
+pub(crate) fn flush_active<'a>(
+    tables: &'a TableFactory,
+    tree: &'a Tree,
+    seq_next: SeqNo,
+    edited_us: u64,
+) -> Result<JobOutputs<'a>> {
+    let view = tree.pin();
+    let store = tree.beside.attached();
+    let flush = MemtableFlush {
+        tables,
+        tree,
+        memtable: &view.active,
+        version: &view.version,
+        operands: view.operands.as_ref(),
+        snapshots: Vec::new(),
+        tombstone_us: Some(edited_us),
+    };
+    let split_key = if store.is_none() { flush.split_key() } else { None };
+    let (outputs, prepared) = match split_key {
+        Some(middle) => (flush.write_halves(&middle)?, None),
+        None => flush.write(store.as_ref(), SeqNo(seq_next.0 - 1))?,
+    };
+    let operands = prepared.or_else(|| view.operands.clone());
+    let version = add_flushed_run(&view.version, &outputs)?;
+    tree.change(|_| SuperVersion::fresh(&version, seq_next).beside(operands.clone()));
+    Ok(outputs)
+}

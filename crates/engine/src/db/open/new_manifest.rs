@@ -1,0 +1,114 @@
+//! The manifest and the log that an open or a resume starts.
+
+use std::path::Path;
+
+use lsmx_base::key::SeqNo;
+use lsmx_base::sync::{Arc, OnceLock};
+use lsmx_compaction::{FileId, TableMeta, TreeShape};
+
+use crate::error::Result;
+use crate::format::file_name::FileName;
+use crate::format::version_edit::{Change, VersionEdit};
+use crate::manifest::Manifest;
+use crate::state::table_factory::{TableFactory, build_file_record};
+use crate::tree::version::{FileNumbers, Janitor, Version, blob_changes, changes_between};
+use crate::wal::{SegmentRegistry, Wal, WalOptions};
+
+/// Allocates segment ids, and lists new segments in the manifest once there is one.
+pub(crate) struct ManifestSegments {
+    files: Arc<FileNumbers>,
+    /// Set when the new manifest exists. That manifest already lists the first segment.
+    manifest: OnceLock<Arc<Manifest>>,
+}
+
+impl ManifestSegments {
+    pub(crate) fn new(files: &Arc<FileNumbers>) -> ManifestSegments {
+        ManifestSegments { files: Arc::clone(files), manifest: OnceLock::new() }
+    }
+
+    /// Makes later segments be listed in this manifest. Called at most once.
+    pub(crate) fn set_manifest(&self, manifest: &Arc<Manifest>) {
+        let _ = self.manifest.set(Arc::clone(manifest));
+    }
+}
+
+impl SegmentRegistry for ManifestSegments {
+    fn allocate(&self) -> u64 {
+        self.files.allocate()
+    }
+
+    fn register_segment(&self, id: u64) -> Result<()> {
+        match self.manifest.get() {
+            Some(manifest) => {
+                manifest.append(&VersionEdit { changes: vec![Change::WalSegment { id }] })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// A log whose first segment is on stable storage.
+pub(crate) struct NewLog {
+    pub(crate) wal: Wal,
+    /// Id of the first segment.
+    pub(crate) segment: u64,
+    pub(crate) segments: Arc<ManifestSegments>,
+}
+
+impl NewLog {
+    /// Creates a log whose first commit gets `seq_next`.
+    ///
+    /// # Errors
+    /// The segment cannot be written. It is discarded.
+    pub(crate) fn create(
+        tables: &TableFactory,
+        db_uid: u64,
+        options: WalOptions,
+        seq_next: SeqNo,
+    ) -> Result<NewLog> {
+        let segments = Arc::new(ManifestSegments::new(&tables.files));
+        let first = tables.files.next();
+        let (vfs, registry) = (Arc::clone(&tables.vfs), Arc::clone(&segments));
+        let wal = Wal::create(vfs, &tables.dir, db_uid, registry, options, seq_next);
+        let synced = wal.and_then(|wal| Ok((wal.sync_first_segment()?, wal)));
+        let (segment, wal) = synced.inspect_err(|_| {
+            tables.janitor.discard(FileName::Segment(first).in_dir(&tables.dir));
+        })?;
+        Ok(NewLog { wal, segment, segments })
+    }
+}
+
+/// Returns the manifest changes that start a log at `segment`, after `last_seq`.
+pub(crate) fn log_changes(tables: &TableFactory, segment: u64, last_seq: SeqNo) -> Vec<Change> {
+    vec![
+        Change::WalOldest { segment },
+        Change::WalSegment { id: segment },
+        Change::LastSeq(last_seq),
+        Change::FileNumberNext(tables.files.next()),
+        Change::ClockUs(tables.env.database_us()),
+    ]
+}
+
+/// Returns the manifest changes that turn a tree with this shape and these blob files into `after`.
+pub(crate) fn tree_changes(
+    tree: u32,
+    before: (&TreeShape, &[FileId]),
+    after: &Version,
+) -> Result<Vec<Change>> {
+    let record = |file: &Arc<TableMeta>| {
+        let unknown = lsmx_compaction::Error::UnknownFile { file: file.id };
+        after.table(file.id).map(|table| build_file_record(table)).ok_or(unknown)
+    };
+    let mut changes = changes_between(tree, before.0, after.shape(), record)?;
+    changes.extend(blob_changes(tree, before, after));
+    Ok(changes)
+}
+
+/// Discards a manifest that is not current, and the first segment of its log.
+pub(crate) fn discard_manifest(janitor: &Janitor, dir: &Path, manifest: u64, segment: u64) {
+    for file in
+        [FileName::Manifest(manifest), FileName::Temporary(manifest), FileName::Segment(segment)]
+    {
+        janitor.discard(file.in_dir(dir));
+    }
+}

@@ -1,0 +1,184 @@
+//! Opens the trees that a manifest lists, with their tables, blob files and operand stores.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use lsmx_base::key::SeqNo;
+use lsmx_base::malformed::Malformed;
+use lsmx_base::sync::Arc;
+use lsmx_compaction::{FileId, TreeShape};
+
+use crate::db::operand_store::{self, StoreOpener};
+use crate::error::{Error, Result};
+use crate::format::version_edit::BlobReference;
+use crate::manifest::{KeyspaceState, ManifestState};
+use crate::operand_store::Token;
+use crate::options::db::Options;
+use crate::options::keyspace::Persisted;
+use crate::state::keyspaces::Keyspaces;
+use crate::state::table_factory::TableFactory;
+use crate::tree::operands::Lacking;
+use crate::tree::version::{BlobFile, BlobUse, TableFile, Version};
+use crate::tree::{Opening, Origin, Tree};
+
+/// Inputs for opening the trees of a database.
+pub(crate) struct TreeOpener<'a> {
+    pub(crate) tables: &'a TableFactory,
+    pub(crate) options: &'a Options,
+    pub(crate) state: &'a ManifestState,
+    /// File that the state is from, for error messages.
+    pub(crate) manifest: &'a Path,
+    pub(crate) opening: Opening,
+    pub(crate) read_only: bool,
+}
+
+impl TreeOpener<'_> {
+    /// Opens all trees. Adds each to `trees`, and its shape in the manifest to `shapes`.
+    ///
+    /// # Errors
+    /// A file is missing or damaged, or the operand store of a keyspace has another name. The trees opened before the
+    /// error are in `trees`.
+    pub(crate) fn open_all(
+        &self,
+        trees: &mut Keyspaces,
+        shapes: &mut BTreeMap<u32, TreeShape>,
+    ) -> Result<()> {
+        for (&id, keyspace) in &self.state.keyspaces {
+            let (shape, tables) = self.open_tables(id, keyspace)?;
+            shapes.insert(id, shape.clone());
+            let empty = Version::empty(&self.tables.deferred_drop);
+            let version = Arc::new(Version::new(shape, &empty, &tables)?);
+            trees.insert(Arc::new(self.open_tree(id, keyspace, version)?));
+        }
+        Ok(())
+    }
+
+    fn open_tree(&self, id: u32, keyspace: &KeyspaceState, version: Arc<Version>) -> Result<Tree> {
+        let persisted = self.decode_options(keyspace)?;
+        let options = self.options.until_opened(&keyspace.name, &persisted);
+        let options = self.options.memory_plan().fit(options);
+        let policy = match options.stored_policy() {
+            Some(policy) => policy,
+            None => persisted.policy.parse()?,
+        };
+        let origin = Origin { opening: self.opening, env: self.tables.env.clone() };
+        let name = keyspace.name.clone();
+        let tree = Tree::new(origin, id, name, options, policy, version, SeqNo(1));
+        if persisted.value_separation {
+            tree.note_separated();
+        }
+        if let Some(operator) = &persisted.merge_operator {
+            tree.merging.remember(operator.clone())?;
+        }
+        tree.beside.set_kept_log(persisted.kept_log().cloned());
+        self.open_operand_store(&tree, persisted.store_name(), keyspace.operand_token)?;
+        Ok(tree)
+    }
+
+    fn decode_options(&self, keyspace: &KeyspaceState) -> Result<Persisted> {
+        Persisted::decode(&keyspace.options).ok_or_else(|| {
+            let expected = "options that this build can read";
+            let what = Malformed::field("options of a keyspace", 0, expected);
+            Error::malformed(what, self.manifest, 0)
+        })
+    }
+
+    /// Opens the operand store of a tree. If the store is not given or cannot be opened, the open succeeds and calls
+    /// on the keyspace fail.
+    fn open_operand_store(
+        &self,
+        tree: &Tree,
+        stored_name: Option<&str>,
+        token: Option<Token>,
+    ) -> Result<()> {
+        if stored_name.is_none() && token.is_some() {
+            let what = "token of an operand store that the options do not name";
+            let what = Malformed::field(what, u64::from(tree.id), "none");
+            return Err(Error::malformed(what, self.manifest, 0));
+        }
+        let factory = tree.settings().options.operand_store.clone().or_else(|| {
+            let mut stores = self.options.operand_stores.iter();
+            stores.find(|store| stored_name == Some(store.name())).cloned()
+        });
+        let set_lacking = |store: &str, cause: Option<Error>| {
+            let (keyspace, cause) = (tree.name.clone(), cause.map(Arc::new));
+            let lacking = Lacking { keyspace, store: store.to_owned(), cause };
+            let view = lacking.clone().view(token);
+            tree.beside.set_lacking(lacking);
+            tree.change(|current| current.clone().beside(Some(view.clone())));
+        };
+        let factory = match (stored_name, factory) {
+            (None, Some(factory)) if !self.read_only => factory,
+            // A read-only database is not converted to an operand store.
+            (None, _) => return Ok(()),
+            (Some(stored), Some(factory)) => {
+                operand_store::check_store_name(&tree.name, stored, factory.name())?;
+                factory
+            }
+            (Some(stored), None) => {
+                set_lacking(stored, None);
+                return Ok(());
+            }
+        };
+        let context = StoreOpener {
+            tables: self.tables,
+            memory: self.options.memory_plan(),
+            direct_reads: self.options.direct_reads,
+            read_only: self.read_only,
+        };
+        let attached = context.open(&tree.name, &tree.merging, &factory, token);
+        match (attached.map_err(|error| error.or_missing(self.manifest)), stored_name) {
+            (Ok(attached), _) => {
+                let view = attached.first_view();
+                tree.beside.attach(attached);
+                tree.change(|current| current.clone().beside(Some(view.clone())));
+                Ok(())
+            }
+            (Err(error), Some(stored)) => {
+                set_lacking(stored, Some(error));
+                Ok(())
+            }
+            // The keyspace has no operands yet and is not converted.
+            (Err(error), None) => Err(error),
+        }
+    }
+
+    /// Opens the tables and blob files of a keyspace.
+    fn open_tables(
+        &self,
+        id: u32,
+        keyspace: &KeyspaceState,
+    ) -> Result<(TreeShape, Vec<Arc<TableFile>>)> {
+        let blobs = self.open_blobs(id, keyspace)?;
+        let mut tables = Vec::new();
+        let shape = keyspace.build_shape(&mut |file| {
+            let references = keyspace.value_log.references_of(file.id);
+            let table = self.tables.open(file, resolve_references(&blobs, references));
+            let table = table.map_err(|error| error.or_missing(self.manifest))?;
+            let meta = Arc::clone(table.shape());
+            tables.push(table);
+            Ok(meta)
+        })?;
+        Ok((shape, tables))
+    }
+
+    fn open_blobs(&self, id: u32, keyspace: &KeyspaceState) -> Result<OpenBlobFiles> {
+        let blobs = keyspace.value_log.blobs().map(|blob| {
+            let opened = self.tables.open_blob(id, blob);
+            opened.map(|file| (blob.id, file)).map_err(|error| error.or_missing(self.manifest))
+        });
+        blobs.collect()
+    }
+}
+
+/// Open blob files of a keyspace.
+type OpenBlobFiles = BTreeMap<FileId, Arc<BlobFile>>;
+
+/// Returns the open files for the references of a table. The manifest has checked that it lists all of them.
+fn resolve_references(blobs: &OpenBlobFiles, references: &[BlobReference]) -> Vec<BlobUse> {
+    let uses = references.iter().filter_map(|reference| {
+        let file = Arc::clone(blobs.get(&reference.blob)?);
+        Some(BlobUse { file, bytes: reference.bytes, records: reference.records })
+    });
+    uses.collect()
+}
