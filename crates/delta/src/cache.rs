@@ -10,7 +10,7 @@
 //! Source: Li et al., key-delta separation (KDSep), ICDE 2024, key-delta cache.
 
 use bytes::Bytes;
-use lsmx::operand_store::{Operand, OperandFolds};
+use lsmx::operand_store::{Operand, OperandMerger};
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
 use xxhash_rust::xxh3::Xxh3DefaultBuilder;
@@ -67,11 +67,11 @@ impl OperandCache {
 }
 
 /// Folds adjacent operands where the merge operator supports it. The order is newest first.
-pub(crate) fn fold_operands(operands: &mut Vec<Operand>, key: &[u8], folds: &dyn OperandFolds) {
+pub(crate) fn fold_operands(operands: &mut Vec<Operand>, key: &[u8], merger: &dyn OperandMerger) {
     let mut folded: Vec<Operand> = Vec::with_capacity(operands.len());
     while let Some(newer) = operands.pop() {
         if let Some(older) = folded.last_mut()
-            && let Some(bytes) = folds.partial(key, &older.bytes, &newer.bytes)
+            && let Some(bytes) = merger.partial_merge(key, &older.bytes, &newer.bytes)
         {
             *older = Operand { first: older.first, last: newer.last, bytes: bytes.into() };
         } else {

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use lsmx::Result;
 use lsmx::cursor::Cursor;
-use lsmx::operand_store::OperandReads;
+use lsmx::operand_store::OperandReadTier;
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
@@ -20,7 +20,7 @@ struct ViewSource {
     view: Arc<StoreView>,
     /// Sequence number of the reader.
     at: SeqNo,
-    reads: OperandReads,
+    reads: OperandReadTier,
     counts_as_job: bool,
 }
 
@@ -31,15 +31,15 @@ impl ViewSource {
             return Ok(Vec::new());
         }
         let resources = &self.view.resources;
-        let counts = &*resources.files.context.counts;
+        let read_counters = &*resources.files.context.read_counters;
         let mut reader = match self.counts_as_job {
             true => BucketReader::for_job(&resources.counters.bucket_read_bytes),
-            false => BucketReader::for_user(self.reads, counts),
+            false => BucketReader::for_user(self.reads, read_counters),
         };
         let read = |bucket: &Bucket| bucket.read_records(&mut reader);
         let records = self.view.read_bucket(index, read)?;
         if reader.read_count == 0 && !self.counts_as_job {
-            counts.hit();
+            read_counters.record_hit();
         }
         let mut visible: Vec<Record> = Vec::with_capacity(records.len());
         for group in records.chunk_by(|a, b| a.key == b.key) {
@@ -75,7 +75,7 @@ impl OperandCursor {
     pub(crate) fn from_view(
         view: Arc<StoreView>,
         at: SeqNo,
-        reads: OperandReads,
+        reads: OperandReadTier,
         counts_as_job: bool,
     ) -> OperandCursor {
         let source = Some(ViewSource { view, at, reads, counts_as_job });

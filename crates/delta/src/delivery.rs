@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use lsmx::Result;
-use lsmx::operand_store::{Delivery, OperandView, Prepared};
+use lsmx::operand_store::{OperandDelivery, OperandView, PreparedVersion};
 use lsmx_base::coding::{Decoder, len_u64};
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
@@ -65,7 +65,7 @@ impl<'a> DeltaDelivery<'a> {
         put_record(&mut self.bytes, key, (seq, seq), operand);
     }
 
-    fn try_prepare(self) -> Result<Prepared> {
+    fn try_prepare(self) -> Result<PreparedVersion> {
         let DeltaDelivery { state, through, bytes, offsets, range_markers, .. } = self;
         let base = state.load_base()?;
         let records = EncodedRecords::new(bytes, offsets);
@@ -91,34 +91,39 @@ impl<'a> DeltaDelivery<'a> {
         })?;
         let cache_update = DeliveryCacheUpdate { records, base, written_tails };
         let view = state.install(token, view, Box::new(cache_update));
-        Ok(Prepared { token, view })
+        Ok(PreparedVersion { token, view })
     }
 }
 
-impl Delivery for DeltaDelivery<'_> {
-    fn may_hold(&self, key: &[u8]) -> bool {
-        self.base.may_hold(key)
+impl OperandDelivery for DeltaDelivery<'_> {
+    fn may_contain(&self, key: &[u8]) -> bool {
+        self.base.may_contain(key)
     }
 
-    fn operand(&mut self, key: &[u8], seq: SeqNo, operand: &[u8]) -> Result<()> {
+    fn add_operand(&mut self, key: &[u8], seq: SeqNo, operand: &[u8]) -> Result<()> {
         self.put(key, seq, Some(operand));
         Ok(())
     }
 
-    fn anchor(&mut self, key: &[u8], seq: SeqNo) -> Result<()> {
+    fn add_delete_marker(&mut self, key: &[u8], seq: SeqNo) -> Result<()> {
         self.delete_marker_count += 1;
         self.put(key, seq, None);
         Ok(())
     }
 
-    fn range_anchor(&mut self, start: &[u8], end: Option<&[u8]>, seq: SeqNo) -> Result<()> {
+    fn add_range_delete_marker(
+        &mut self,
+        start: &[u8],
+        end: Option<&[u8]>,
+        seq: SeqNo,
+    ) -> Result<()> {
         self.delete_marker_count += 1;
         let (start, end) = (Bytes::copy_from_slice(start), end.map(Bytes::copy_from_slice));
         self.range_markers.push(RangeMarker { start, end, seq });
         Ok(())
     }
 
-    fn prepare(self: Box<Self>) -> Result<Prepared> {
+    fn prepare(self: Box<Self>) -> Result<PreparedVersion> {
         let (state, delete_markers) = (self.state, self.delete_marker_count);
         let operands = self.offsets.len() + self.range_markers.len() - delete_markers;
         let prepared = self.try_prepare().inspect_err(|_| state.mark_stale())?;
@@ -391,7 +396,7 @@ impl DeliveryCacheUpdate {
         let newest = entry.newest.max(newest_marker);
         let newest = found.iter().map(|it| it.last).fold(newest, SeqNo::max);
         let mut operands = visible_operands(found, &entry.operands, newest_marker);
-        fold_operands(&mut operands, key, &*view.resources.files.context.folds);
+        fold_operands(&mut operands, key, &*view.resources.files.context.merger);
         let (bucket_id, complete_through) = (now.id, view.through);
         Some(CacheEntry { bucket_id, complete_through, newest, operands: operands.into() })
     }

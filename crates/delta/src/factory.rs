@@ -1,6 +1,8 @@
 //! Factory for the stores of keyspaces.
 
-use lsmx::operand_store::{OperandMetrics, OperandStore, OperandStoreFactory, Place, Token};
+use lsmx::operand_store::{
+    OperandMetrics, OperandStore, OperandStoreFactory, StoreContext, StoreToken,
+};
 use lsmx::{Error, Result};
 use lsmx_base::sync::Arc;
 
@@ -40,12 +42,16 @@ impl OperandStoreFactory for DeltaStoreFactory {
         "key-delta"
     }
 
-    fn open(&self, context: Place, token: Option<Token>) -> Result<Arc<dyn OperandStore>> {
+    fn open(
+        &self,
+        context: StoreContext,
+        token: Option<StoreToken>,
+    ) -> Result<Arc<dyn OperandStore>> {
         Ok(Arc::new(DeltaStore::open(context, token, self.options)?))
     }
 
-    fn verify(&self, context: Place, token: Token) -> Result<OperandMetrics> {
-        let context = Place { read_only: true, ..context };
+    fn verify(&self, context: StoreContext, token: StoreToken) -> Result<OperandMetrics> {
+        let context = StoreContext { read_only: true, ..context };
         let store = DeltaStore::open(context, Some(token), self.options)?;
         let view = store.state.committed_view();
         let memory = MemoryUsage::default();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use lsmx::Result;
-use lsmx::operand_store::{OperandFileKind, OperandFiles, Token};
+use lsmx::operand_store::{OperandFileKind, OperandFiles, StoreToken};
 use lsmx::vfs::File;
 use lsmx_base::coding::{len_u64, put_varint};
 use lsmx_base::sync::Arc;
@@ -27,8 +27,8 @@ pub(crate) struct LogPosition {
 }
 
 impl LogPosition {
-    pub(crate) fn from_token(token: Token) -> LogPosition {
-        let Token([number, end, uid, _]) = token;
+    pub(crate) fn from_token(token: StoreToken) -> LogPosition {
+        let StoreToken([number, end, uid, _]) = token;
         LogPosition { number, end, uid }
     }
 }
@@ -121,7 +121,7 @@ impl LogWriter {
     }
 
     /// Returns the token of the current end.
-    pub(crate) fn token(&self) -> Token {
-        Token([self.number, self.end, self.uid, 0])
+    pub(crate) fn token(&self) -> StoreToken {
+        StoreToken([self.number, self.end, self.uid, 0])
     }
 }

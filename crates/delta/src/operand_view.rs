@@ -6,7 +6,7 @@ use bytes::Bytes;
 use lsmx::Result;
 use lsmx::cursor::Cursor;
 use lsmx::operand_store::{
-    Operand, OperandFileKind, OperandFiles, OperandReads, OperandView, Token,
+    Operand, OperandFileKind, OperandFiles, OperandReadTier, OperandView, StoreToken,
 };
 use lsmx_base::coding::len_u64;
 use lsmx_base::key::SeqNo;
@@ -25,33 +25,33 @@ impl OperandView for StoreView {
         self.buckets.iter().all(|bucket| bucket.is_empty())
     }
 
-    fn may_hold(&self, key: &[u8]) -> bool {
+    fn may_contain(&self, key: &[u8]) -> bool {
         self.bucket_index(key).is_some_and(|index| self.buckets[index].may_contain(key))
     }
 
-    fn operands(
+    fn read_operands(
         &self,
         key: &[u8],
         at: SeqNo,
-        reads: OperandReads,
+        reads: OperandReadTier,
         found: &mut Vec<Operand>,
     ) -> Result<()> {
         let Some(index) = self.bucket_index(key) else { return Ok(()) };
         if self.buckets[index].is_empty() {
             return Ok(());
         }
-        let counts = &*self.resources.files.context.counts;
-        let mut reader = BucketReader::for_user(reads, counts);
+        let read_counters = &*self.resources.files.context.read_counters;
+        let mut reader = BucketReader::for_user(reads, read_counters);
         let operands =
             self.read_bucket(index, |bucket| self.find_operands(bucket, key, at, &mut reader))?;
         if reader.read_count == 0 {
-            counts.hit();
+            read_counters.record_hit();
         }
         found.extend(operands.iter().cloned());
         Ok(())
     }
 
-    fn will_need(&self, key: &[u8], at: SeqNo) {
+    fn prefetch(&self, key: &[u8], at: SeqNo) {
         if let Some(index) = self.bucket_index(key)
             && let bucket = &self.buckets[index]
             && !bucket.is_empty()
@@ -61,18 +61,18 @@ impl OperandView for StoreView {
         }
     }
 
-    fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReads) -> Box<dyn Cursor> {
+    fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReadTier) -> Box<dyn Cursor> {
         Box::new(OperandCursor::from_view(self, at, reads, false))
     }
 
-    fn keep_open(&self) {
+    fn keep_files_open(&self) {
         for file in self.files() {
             // A later read reports the error.
             let _ = file.keep_open();
         }
     }
 
-    fn copy_to(&self, target: &dyn OperandFiles) -> Result<Token> {
+    fn copy_to(&self, target: &dyn OperandFiles) -> Result<StoreToken> {
         let reloaded = if self.may_have_lost_pages() { self.reload()? } else { None };
         copy_view(reloaded.as_deref().unwrap_or(self), target)
     }
@@ -81,7 +81,7 @@ impl OperandView for StoreView {
 /// Copies the files of a view and writes a log with a snapshot of it.
 ///
 /// The copies have new numbers and the same uids, so that their checksums stay valid.
-fn copy_view(view: &StoreView, target: &dyn OperandFiles) -> Result<Token> {
+fn copy_view(view: &StoreView, target: &dyn OperandFiles) -> Result<StoreToken> {
     let mut ends: BTreeMap<u64, (&BucketFile, u64)> = BTreeMap::new();
     for bucket in &view.buckets {
         let sorted = bucket.sorted.iter().map(|sorted| (&sorted.file, sorted.end));

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use lsmx::operand_store::{OperandFileKind, Token};
+use lsmx::operand_store::{OperandFileKind, StoreToken};
 use lsmx::{Error, Result};
 use lsmx_base::coding::len_u64;
 use lsmx_base::key::SeqNo;
@@ -196,7 +196,10 @@ impl LogReplay {
 }
 
 /// Recovers the view of a token.
-pub(crate) fn recover_view(resources: &Arc<StoreResources>, token: Token) -> Result<StoreView> {
+pub(crate) fn recover_view(
+    resources: &Arc<StoreResources>,
+    token: StoreToken,
+) -> Result<StoreView> {
     Ok(recover(resources, token)?.0)
 }
 
@@ -204,7 +207,10 @@ pub(crate) fn recover_view(resources: &Arc<StoreResources>, token: Token) -> Res
 ///
 /// # Errors
 /// [`Error::Corrupt`] if the log is damaged before the token's end, or an I/O error.
-pub(crate) fn recover(resources: &Arc<StoreResources>, token: Token) -> Result<(StoreView, u64)> {
+pub(crate) fn recover(
+    resources: &Arc<StoreResources>,
+    token: StoreToken,
+) -> Result<(StoreView, u64)> {
     let context = &resources.files.context;
     let position = LogPosition::from_token(token);
     let path = context.files.path(OperandFileKind::Log, position.number);

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use lsmx::operand_store::{OperandFileKind, Place, Token};
+use lsmx::operand_store::{OperandFileKind, StoreContext, StoreToken};
 use lsmx::{Error, Result};
 use lsmx_base::coding::len_u64;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock, Weak};
@@ -47,8 +47,8 @@ pub(crate) struct StoreState {
 #[derive(Debug)]
 struct Tip {
     view: Arc<StoreView>,
-    token: Option<Token>,
-    committed_token: Option<Token>,
+    token: Option<StoreToken>,
+    committed_token: Option<StoreToken>,
     prepared: Vec<PreparedView>,
     /// Ids of the buckets under collection. Their tails must not be written to files.
     frozen_ids: Arc<BTreeSet<u64>>,
@@ -68,7 +68,7 @@ struct Tip {
 /// A prepared view that is not committed.
 #[derive(Debug)]
 struct PreparedView {
-    token: Token,
+    token: StoreToken,
     view: Arc<StoreView>,
     cache_update: Box<dyn CacheUpdate>,
 }
@@ -82,8 +82,8 @@ pub(crate) trait CacheUpdate: std::fmt::Debug + Send + Sync {
 impl StoreState {
     /// Recovers the state of a token, or returns an empty state.
     pub(crate) fn open(
-        context: Place,
-        token: Option<Token>,
+        context: StoreContext,
+        token: Option<StoreToken>,
         options: DeltaOptions,
     ) -> Result<StoreState> {
         options.check()?;
@@ -232,7 +232,7 @@ impl StoreState {
         base: &StoreView,
         has_new_files: bool,
         build: impl FnOnce(&mut FrameBuffer) -> Result<()>,
-    ) -> Result<Token> {
+    ) -> Result<StoreToken> {
         let counters = &self.resources.counters;
         let log_bytes_max = self.resources.options.log_bytes_max;
         let current = self.log.lock().take().filter(|log| log.grown_bytes() <= log_bytes_max);
@@ -247,7 +247,7 @@ impl StoreState {
         log.append(&mut frames)?;
         log.sync()?;
         if is_new || has_new_files {
-            self.resources.files.context.files.sync_names()?;
+            self.resources.files.context.files.sync_directory()?;
         }
         let token = log.token();
         counters.log_written_bytes.fetch_add(log.bytes() - bytes_before, Ordering::Relaxed);
@@ -271,7 +271,7 @@ impl StoreState {
     /// Makes a prepared view the base of the next delivery or collection.
     pub(crate) fn install(
         &self,
-        token: Token,
+        token: StoreToken,
         view: StoreView,
         cache_update: Box<dyn CacheUpdate>,
     ) -> Arc<StoreView> {
@@ -290,7 +290,7 @@ impl StoreState {
     }
 
     /// Commits all views prepared up to a token. Removes obsolete logs and marks obsolete files.
-    pub(crate) fn commit(&self, token: Token) {
+    pub(crate) fn commit(&self, token: StoreToken) {
         let (committed, in_doubt) = {
             let mut tip = self.tip.lock();
             let Some(index) = tip.prepared.iter().position(|it| it.token == token) else {
@@ -424,7 +424,7 @@ impl StoreState {
 /// Recovers the view of a token, or returns an empty view. Also returns the next bucket id.
 fn recover_or_empty(
     resources: &Arc<StoreResources>,
-    token: Option<Token>,
+    token: Option<StoreToken>,
 ) -> Result<(Arc<StoreView>, u64)> {
     let (view, next_id) = match token {
         Some(token) => recover(resources, token)?,

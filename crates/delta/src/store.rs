@@ -2,7 +2,8 @@
 
 use lsmx::Result;
 use lsmx::operand_store::{
-    Collection, Delivery, OperandFileKind, OperandMetrics, OperandStore, OperandView, Place, Token,
+    OperandCollection, OperandDelivery, OperandFileKind, OperandMetrics, OperandStore, OperandView,
+    StoreContext, StoreToken,
 };
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, Ordering};
@@ -21,8 +22,8 @@ pub(crate) struct DeltaStore {
 impl DeltaStore {
     /// Opens the store as of a token, or an empty store.
     pub(crate) fn open(
-        context: Place,
-        token: Option<Token>,
+        context: StoreContext,
+        token: Option<StoreToken>,
         options: DeltaOptions,
     ) -> Result<DeltaStore> {
         Ok(DeltaStore { state: StoreState::open(context, token, options)? })
@@ -34,12 +35,12 @@ impl OperandStore for DeltaStore {
         self.state.committed_view()
     }
 
-    fn deliver(&self, through: SeqNo) -> Result<Box<dyn Delivery + '_>> {
+    fn deliver(&self, through: SeqNo) -> Result<Box<dyn OperandDelivery + '_>> {
         let base = self.state.load_base()?;
         Ok(Box::new(DeltaDelivery::new(&self.state, base, through)))
     }
 
-    fn committed(&self, token: Token) {
+    fn mark_committed(&self, token: StoreToken) {
         self.state.commit(token);
     }
 
@@ -47,16 +48,16 @@ impl OperandStore for DeltaStore {
         self.state.abandon_prepared();
     }
 
-    fn collection_is_due(&self) -> bool {
+    fn is_collection_due(&self) -> bool {
         self.state.is_due()
     }
 
-    fn collect(&self, snapshots: &[SeqNo]) -> Result<Option<Box<dyn Collection + '_>>> {
+    fn collect(&self, snapshots: &[SeqNo]) -> Result<Option<Box<dyn OperandCollection + '_>>> {
         let collection = BucketCollection::start(&self.state, snapshots)?;
-        Ok(collection.map(|collection| Box::new(collection) as Box<dyn Collection + '_>))
+        Ok(collection.map(|collection| Box::new(collection) as Box<dyn OperandCollection + '_>))
     }
 
-    fn collect_all(&self) -> Result<Box<dyn Collection + '_>> {
+    fn collect_all(&self) -> Result<Box<dyn OperandCollection + '_>> {
         Ok(Box::new(FullCollection::start(&self.state)?))
     }
 
@@ -67,7 +68,7 @@ impl OperandStore for DeltaStore {
         }
     }
 
-    fn leave_out(&self, files: &[(OperandFileKind, u64)]) {
+    fn exclude_files(&self, files: &[(OperandFileKind, u64)]) {
         let buckets = files.iter().filter(|(kind, _)| *kind == OperandFileKind::Bucket);
         self.state.set_excluded_files(buckets.map(|(_, number)| *number).collect());
     }
@@ -80,7 +81,7 @@ impl OperandStore for DeltaStore {
         self.state.memory_bytes()
     }
 
-    fn rewritten_bytes(&self) -> u64 {
+    fn rewrite_bytes_max(&self) -> u64 {
         // Recovery returns the records of the log to tails, which are written again.
         self.state.resources.counters.log_bytes.load(Ordering::Relaxed)
     }

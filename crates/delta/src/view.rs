@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use lsmx::Result;
-use lsmx::operand_store::{Operand, OperandMetrics, Token};
+use lsmx::operand_store::{Operand, OperandMetrics, StoreToken};
 use lsmx_base::coding::len_u64;
 use lsmx_base::filter::key_hash;
 use lsmx_base::key::SeqNo;
@@ -27,7 +27,7 @@ use crate::range_markers::{MinTree, RangeMarkers};
 #[derive(Debug)]
 pub(crate) struct StoreResources {
     /// Recovers the view of a token from its log. A function pointer, because `recovery` imports this module.
-    pub(crate) recover_view: fn(&Arc<StoreResources>, Token) -> Result<StoreView>,
+    pub(crate) recover_view: fn(&Arc<StoreResources>, StoreToken) -> Result<StoreView>,
     pub(crate) options: DeltaOptions,
     pub(crate) files: Arc<FileTable>,
     pub(crate) cache: Option<OperandCache>,
@@ -67,7 +67,7 @@ pub(crate) struct StoreView {
     /// Every sequence number up to this one is included.
     pub(crate) through: SeqNo,
     /// Log position that contains the view. `None` for a recovered view, which needs only synced pages.
-    pub(crate) token: Option<Token>,
+    pub(crate) token: Option<StoreToken>,
     /// The same view, recovered from the log after pages were lost.
     pub(crate) reloaded: Arc<OnceLock<Arc<StoreView>>>,
 }
@@ -85,7 +85,7 @@ impl StoreView {
         }
     }
 
-    pub(crate) fn with_token(self, token: Token) -> StoreView {
+    pub(crate) fn with_token(self, token: StoreToken) -> StoreView {
         StoreView { token: Some(token), reloaded: Arc::default(), ..self }
     }
 
@@ -270,7 +270,7 @@ impl StoreView {
         match cache {
             // An entry saves work only if the lookup read from storage.
             Some(cache) if at >= self.through && reader.read_count > 0 => {
-                fold_operands(&mut operands, key, &*files.context.folds);
+                fold_operands(&mut operands, key, &*files.context.merger);
                 let operands: Arc<[Operand]> = operands.into();
                 let entry = CacheEntry {
                     bucket_id: bucket.id,

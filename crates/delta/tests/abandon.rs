@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use common::{Counts, Files, concat_operands, store_context};
 use lsmx::operand_store::{
-    OperandFileKind, OperandFiles, OperandReads, OperandStore, OperandStoreFactory, Place,
+    OperandFileKind, OperandFiles, OperandReadTier, OperandStore, OperandStoreFactory, StoreContext,
 };
 use lsmx::vfs::{File, MemVfs, Vfs};
 use lsmx::{Result, SeqNo};
@@ -43,8 +43,8 @@ impl OperandFiles for Hooked {
         self.0.create(kind)
     }
 
-    fn sync_names(&self) -> Result<()> {
-        self.0.sync_names()
+    fn sync_directory(&self) -> Result<()> {
+        self.0.sync_directory()
     }
 
     fn discard(&self, kind: OperandFileKind, number: u64) {
@@ -57,10 +57,10 @@ impl OperandFiles for Hooked {
 
 fn deliver(store: &dyn OperandStore, key: &[u8], seq: u64, commit: bool) {
     let mut delivery = store.deliver(SeqNo(seq)).unwrap();
-    delivery.operand(key, SeqNo(seq), format!("{seq},").as_bytes()).unwrap();
+    delivery.add_operand(key, SeqNo(seq), format!("{seq},").as_bytes()).unwrap();
     let prepared = delivery.prepare().unwrap();
     if commit {
-        store.committed(prepared.token);
+        store.mark_committed(prepared.token);
     }
 }
 
@@ -72,7 +72,7 @@ fn collection_started_after_abandon_loses_no_delivery() {
     let vfs = MemVfs::new();
     vfs.create_dir("db".as_ref()).unwrap();
     let files = Files::new(Arc::new(vfs), "db", 1);
-    let place = Place {
+    let place = StoreContext {
         files: Arc::new(Hooked(files.clone())),
         ..store_context(&files, &Arc::<Counts>::default())
     };
@@ -81,7 +81,7 @@ fn collection_started_after_abandon_loses_no_delivery() {
     let store: &'static _ =
         Box::leak(Box::new(DeltaStoreFactory::new(options).open(place, None).unwrap()));
     let mut seq = 0;
-    while !store.collection_is_due() {
+    while !store.is_collection_due() {
         seq += 1;
         deliver(&**store, format!("key{seq}").as_bytes(), seq, true);
     }
@@ -98,9 +98,10 @@ fn collection_started_after_abandon_loses_no_delivery() {
     for (key, expected) in [("late", late), ("later", late + 1), ("key1", 1)] {
         let mut found = Vec::new();
         let view = store.view();
-        view.operands(key.as_bytes(), SeqNo::MAX, OperandReads::Storage, &mut found).unwrap();
+        view.read_operands(key.as_bytes(), SeqNo::MAX, OperandReadTier::Storage, &mut found)
+            .unwrap();
         assert_eq!(concat_operands(&found), format!("{expected},").into_bytes(), "{key}");
     }
-    assert!(store.collection_is_due());
+    assert!(store.is_collection_due());
     assert!(store.collect(&[SeqNo(late + 1)]).unwrap().is_some());
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use common::{Driver, Model, TestRng, Write};
 use lsmx::Result;
-use lsmx::operand_store::Token;
+use lsmx::operand_store::StoreToken;
 use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
 use lsmx_base::sync::{Arc, Mutex};
 use lsmx_delta::DeltaOptions;
@@ -31,7 +31,7 @@ fn writes(random: &mut TestRng) -> Vec<Write> {
 }
 
 /// What the manifest of the engine would say.
-type Durable = Arc<Mutex<(Option<Token>, Model, BTreeSet<u64>)>>;
+type Durable = Arc<Mutex<(Option<StoreToken>, Model, BTreeSet<u64>)>>;
 
 fn save_durable_state(durable: &Durable, driver: &Driver) {
     *durable.lock() = (driver.token, driver.model.clone(), driver.snapshots.clone());
@@ -44,7 +44,7 @@ fn work(driver: &mut Driver, seed: u64, rounds: usize, durable: &Durable) -> Res
         let (prepared, model) = driver.deliver(&writes(&mut random))?;
         (driver.token, driver.model) = (Some(prepared.token), model);
         save_durable_state(durable, driver);
-        driver.store.committed(prepared.token);
+        driver.store.mark_committed(prepared.token);
         if round % 5 == 3 {
             driver.snapshots.insert(driver.model.through);
         }
@@ -53,17 +53,17 @@ fn work(driver: &mut Driver, seed: u64, rounds: usize, durable: &Durable) -> Res
         }
         save_durable_state(durable, driver);
         let store = driver.store.clone();
-        if store.collection_is_due()
+        if store.is_collection_due()
             && let Some(mut collection) = store.collect(&driver.snapshots())?
         {
             let mut model = driver.model.clone();
-            if let Some(mut leaving) = collection.leaving()? {
+            if let Some(mut leaving) = collection.moved_operands()? {
                 common::move_to_tree(&mut model, &mut *leaving)?;
             }
             let prepared = collection.prepare()?;
             (driver.token, driver.model) = (Some(prepared.token), model);
             save_durable_state(durable, driver);
-            driver.store.committed(prepared.token);
+            driver.store.mark_committed(prepared.token);
         }
         if round % 7 == 6 {
             driver.reopen()?;
@@ -76,7 +76,7 @@ fn work(driver: &mut Driver, seed: u64, rounds: usize, durable: &Durable) -> Res
 }
 
 /// Opens what a crash has left, compares, goes on, and crashes again.
-fn recover(vfs: MemVfs, state: &(Option<Token>, Model, BTreeSet<u64>), seed: u64) {
+fn recover(vfs: MemVfs, state: &(Option<StoreToken>, Model, BTreeSet<u64>), seed: u64) {
     let files = common::Files::new(Arc::new(vfs.clone()), "db", 100_000);
     let mut driver = Driver {
         store: lsmx::operand_store::OperandStoreFactory::open(

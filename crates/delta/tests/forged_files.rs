@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use common::{Driver, TestRng, Write};
 use lsmx::cursor::Cursor;
-use lsmx::operand_store::{OperandFiles, OperandReads};
+use lsmx::operand_store::{OperandFiles, OperandReadTier};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Error, Result, SeqNo};
 use lsmx_base::sync::Arc;
@@ -114,9 +114,14 @@ fn play(driver: &mut Driver, vfs: MemVfs) -> Result<()> {
     let mut found = Vec::new();
     for key in 0..20 {
         let key = format!("key{key:02}");
-        view.operands(key.as_bytes(), SeqNo(driver.seq), OperandReads::Storage, &mut found)?;
+        view.read_operands(
+            key.as_bytes(),
+            SeqNo(driver.seq),
+            OperandReadTier::Storage,
+            &mut found,
+        )?;
     }
-    let mut cursor = view.clone().cursor(SeqNo::MAX, OperandReads::Storage);
+    let mut cursor = view.clone().cursor(SeqNo::MAX, OperandReadTier::Storage);
     cursor.first()?;
     for _ in 0..10_000 {
         if !cursor.valid() {
@@ -128,11 +133,11 @@ fn play(driver: &mut Driver, vfs: MemVfs) -> Result<()> {
     let writes =
         (0..60).map(|key| Write::Operand { key: format!("key{key:02}").into(), bytes: 40 });
     let (prepared, _) = driver.deliver(&writes.collect::<Vec<_>>())?;
-    driver.store.committed(prepared.token);
+    driver.store.mark_committed(prepared.token);
     let store = driver.store.clone();
     if let Some(mut collection) = store.collect(&[SeqNo(driver.seq)])? {
-        collection.leaving()?;
-        store.committed(collection.prepare()?.token);
+        collection.moved_operands()?;
+        store.mark_committed(collection.prepare()?.token);
     }
     verified
 }

@@ -137,7 +137,7 @@ fn play(options: DeltaOptions, steps: Vec<Step>, seen: &mut Seen) {
                 let mut delivery = driver.store.deliver(lsmx::SeqNo(driver.seq)).unwrap();
                 for write in &writes {
                     if let Write::Operand { key, .. } = write {
-                        delivery.operand(key, lsmx::SeqNo(driver.seq), b"taken back").unwrap();
+                        delivery.add_operand(key, lsmx::SeqNo(driver.seq), b"taken back").unwrap();
                     }
                 }
             }
@@ -147,7 +147,7 @@ fn play(options: DeltaOptions, steps: Vec<Step>, seen: &mut Seen) {
             Step::CollectInVain => drop(driver.store.collect(&driver.snapshots()).unwrap()),
             Step::CollectAbandoned => {
                 if let Some(mut collection) = driver.store.collect(&driver.snapshots()).unwrap() {
-                    collection.leaving().unwrap();
+                    collection.moved_operands().unwrap();
                     collection.prepare().unwrap();
                     driver.store.abandon();
                 }

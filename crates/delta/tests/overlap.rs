@@ -7,7 +7,7 @@ mod common;
 use std::cell::RefCell;
 
 use common::{Driver, Write, move_to_tree};
-use lsmx::operand_store::{Collection, OperandStore};
+use lsmx::operand_store::{OperandCollection, OperandStore};
 use lsmx::vfs::MemOperationKind;
 use lsmx_base::sync::{Arc, AtomicBool, Ordering};
 use lsmx_delta::DeltaOptions;
@@ -16,7 +16,7 @@ const KEYS: u64 = 12;
 
 thread_local! {
     /// What the observer has begun, on the thread of the test.
-    static BEGUN: RefCell<Option<Box<dyn Collection>>> = const { RefCell::new(None) };
+    static BEGUN: RefCell<Option<Box<dyn OperandCollection>>> = const { RefCell::new(None) };
 }
 
 fn key(number: u64) -> Vec<u8> {
@@ -39,7 +39,7 @@ fn collection_keeps_pages_of_concurrent_delivery() {
     for (most, to_tree) in [(40, false), (4, true)] {
         let options = DeltaOptions::default().bucket_bytes(1024).buckets_max(most);
         let mut driver = Driver::new(options);
-        while !driver.store.collection_is_due() {
+        while !driver.store.is_collection_due() {
             driver.flush(&round(false));
         }
         // Collections borrow their store, and this one is kept by an observer.
@@ -60,7 +60,7 @@ fn collection_keeps_pages_of_concurrent_delivery() {
         driver.mem.set_observer(None);
         let mut collection = BEGUN.take().expect("the delivery wrote a page");
         let mut model = driver.model.clone();
-        if let Some(mut leaving) = collection.leaving().unwrap() {
+        if let Some(mut leaving) = collection.moved_operands().unwrap() {
             move_to_tree(&mut model, &mut *leaving).unwrap();
         }
         let prepared = collection.prepare().unwrap();

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use common::{Driver, Write, store_context};
 use lsmx::SeqNo;
-use lsmx::operand_store::{OperandReads, OperandStoreFactory, OperandView, Place};
+use lsmx::operand_store::{OperandReadTier, OperandStoreFactory, OperandView, StoreContext};
 use lsmx::vfs::{File, FileHint, FileLayer, MemVfs, OpenMode, Vfs, VfsLayer};
 use lsmx_base::sync::{Arc, Mutex};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
@@ -80,9 +80,9 @@ fn absent(number: u64) -> Vec<u8> {
 /// What a lookup calls that says first what it will need: these calls, and those of the lookup itself.
 fn look_up(view: &dyn OperandView, calls: &Calls, key: &[u8]) -> (Vec<Call>, Vec<Call>) {
     calls.lock().clear();
-    view.will_need(key, SeqNo::MAX);
+    view.prefetch(key, SeqNo::MAX);
     let told = std::mem::take(&mut *calls.lock());
-    view.operands(key, SeqNo::MAX, OperandReads::Storage, &mut Vec::new()).unwrap();
+    view.read_operands(key, SeqNo::MAX, OperandReadTier::Storage, &mut Vec::new()).unwrap();
     (told, std::mem::take(&mut *calls.lock()))
 }
 
@@ -100,7 +100,7 @@ fn lookup_prefetches_pages_and_direct_reads_drop_them() {
         driver.flush(&writes);
         driver.collect(None).unwrap();
     }
-    let place = |direct_reads| Place {
+    let place = |direct_reads| StoreContext {
         direct_reads,
         read_only: true,
         ..store_context(&driver.files, &driver.counts)

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Driver, Write};
-use lsmx::operand_store::OperandReads;
+use lsmx::operand_store::OperandReadTier;
 use lsmx::{Error, SeqNo};
 use lsmx_base::sync::Ordering;
 use lsmx_delta::DeltaOptions;
@@ -37,7 +37,7 @@ fn read(driver: &Driver, key: u64) -> (u64, u64) {
     driver
         .store
         .view()
-        .operands(key.as_bytes(), SeqNo::MAX, OperandReads::Storage, &mut found)
+        .read_operands(key.as_bytes(), SeqNo::MAX, OperandReadTier::Storage, &mut found)
         .unwrap();
     assert!(!found.is_empty());
     (counts().0 - reads, counts().1 - hits)
@@ -61,7 +61,8 @@ fn lookup_many_operands_takes_one_read() {
         let mut found = Vec::new();
         let key = format!("key{key:03}x");
         let view = driver.store.view();
-        view.operands(key.as_bytes(), SeqNo::MAX, OperandReads::Storage, &mut found).unwrap();
+        view.read_operands(key.as_bytes(), SeqNo::MAX, OperandReadTier::Storage, &mut found)
+            .unwrap();
     }
     let reads = driver.counts.reads.load(Ordering::Relaxed) - before;
     assert!(reads < 20, "{reads} reads of absent keys");
@@ -93,9 +94,9 @@ fn open_reads_no_bucket_and_memory_read_would_block() {
     assert_eq!(driver.counts.reads.load(Ordering::Relaxed), 0);
     let view = driver.store.view();
     let mut found = Vec::new();
-    let refused = view.operands(b"key003", SeqNo::MAX, OperandReads::Memory, &mut found);
+    let refused = view.read_operands(b"key003", SeqNo::MAX, OperandReadTier::Memory, &mut found);
     assert!(matches!(refused, Err(Error::WouldBlock)));
-    assert!(view.may_hold(b"key003"));
+    assert!(view.may_contain(b"key003"));
     assert_eq!(driver.counts.reads.load(Ordering::Relaxed), 0);
     read(&driver, 3);
     // Index, filter and fingerprints are there now.

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Driver, Write};
-use lsmx::operand_store::OperandReads;
+use lsmx::operand_store::OperandReadTier;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Ordering};
 use lsmx_delta::DeltaOptions;
 
@@ -33,10 +33,10 @@ fn concurrent_readers_see_complete_deliveries() {
                 for _ in 0..5 {
                     let key = format!("key{:02}", rng.below(KEYS));
                     let mut found = Vec::new();
-                    view.operands(
+                    view.read_operands(
                         key.as_bytes(),
                         lsmx::SeqNo::MAX,
-                        OperandReads::Storage,
+                        OperandReadTier::Storage,
                         &mut found,
                     )
                     .unwrap();

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use lsmx::SeqNo;
 use lsmx::format::version_edit::{Change, FileRecord, VersionEdit};
 use lsmx::manifest::{Manifest, ManifestState};
-use lsmx::operand_store::Token;
+use lsmx::operand_store::StoreToken;
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::wal::{RecoveryMode, ReplayFrom, SegmentRegistry, Wal, WalOptions, WalRecord, replay};
 use lsmx_compaction::{FileId, KeyRange, Level, RunId};
@@ -130,7 +130,7 @@ const GOLDEN_TOKENS: &[u8] = include_bytes!("golden/operand-token-v1.edit");
 #[test]
 fn tokens_of_operand_stores_are_written_byte_by_byte() {
     let tokens = VersionEdit::from(vec![
-        Change::OperandToken { keyspace: 3, token: Some(Token([7, 4_096, u64::MAX, 300])) },
+        Change::OperandToken { keyspace: 3, token: Some(StoreToken([7, 4_096, u64::MAX, 300])) },
         Change::OperandToken { keyspace: 300, token: None },
     ]);
     assert_eq!(tokens.encode(), GOLDEN_TOKENS);

@@ -276,15 +276,15 @@ impl OperandStoreFactory for Other {
     }
     fn open(
         &self,
-        place: lsmx::operand_store::Place,
-        token: Option<lsmx::operand_store::Token>,
+        place: lsmx::operand_store::StoreContext,
+        token: Option<lsmx::operand_store::StoreToken>,
     ) -> lsmx::Result<Arc<dyn lsmx::operand_store::OperandStore>> {
         QUIET.open(place, token)
     }
     fn verify(
         &self,
-        place: lsmx::operand_store::Place,
-        token: lsmx::operand_store::Token,
+        place: lsmx::operand_store::StoreContext,
+        token: lsmx::operand_store::StoreToken,
     ) -> lsmx::Result<lsmx::operand_store::OperandMetrics> {
         QUIET.verify(place, token)
     }

@@ -16,8 +16,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use lsmx::cursor::Cursor;
 use lsmx::env::YieldKind;
 use lsmx::operand_store::{
-    Collection, Delivery, Operand, OperandFileKind, OperandFiles, OperandMetrics, OperandReads,
-    OperandStore, OperandStoreFactory, OperandView, Place, Prepared, Token,
+    Operand, OperandCollection, OperandDelivery, OperandFileKind, OperandFiles, OperandMetrics,
+    OperandReadTier, OperandStore, OperandStoreFactory, OperandView, PreparedVersion, StoreContext,
+    StoreToken,
 };
 use lsmx::vfs::File;
 use lsmx::{EntryKind, Error, Malformed, Result, SeqNo, Slice};
@@ -77,11 +78,15 @@ impl OperandStoreFactory for Drawn {
         self.0.name()
     }
 
-    fn open(&self, place: Place, token: Option<Token>) -> Result<Arc<dyn OperandStore>> {
+    fn open(
+        &self,
+        place: StoreContext,
+        token: Option<StoreToken>,
+    ) -> Result<Arc<dyn OperandStore>> {
         self.0.open(place, token)
     }
 
-    fn verify(&self, place: Place, token: Token) -> Result<OperandMetrics> {
+    fn verify(&self, place: StoreContext, token: StoreToken) -> Result<OperandMetrics> {
         self.0.verify(place, token)
     }
 }
@@ -167,7 +172,7 @@ impl Contents {
 
     /// Takes out what nobody can see, and folds neighbours: of what there was at `through`, for all
     /// snapshots of that moment and all that come later.
-    fn tidy(&mut self, snapshots: &[SeqNo], through: SeqNo, place: &Place) {
+    fn tidy(&mut self, snapshots: &[SeqNo], through: SeqNo, place: &StoreContext) {
         let stripe = |seq: SeqNo| snapshots.partition_point(|snapshot| *snapshot < seq);
         let keys: Vec<_> = self.keys.keys().cloned().collect();
         for key in keys {
@@ -187,8 +192,8 @@ impl Contents {
                     {
                         let between =
                             voids.iter().any(|void| older.last < *void && *void < newer.first);
-                        let folds = &place.folds;
-                        match folds.partial(&key, &older.bytes, &newer.bytes) {
+                        let merger = &place.merger;
+                        match merger.partial_merge(&key, &older.bytes, &newer.bytes) {
                             Some(both) if !between => {
                                 newer.first = older.first;
                                 newer.bytes = Slice::from(both);
@@ -294,9 +299,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A file, which goes when nobody needs it and it is said to be obsolete.
 #[derive(Debug)]
 struct Held {
-    place: Place,
+    place: StoreContext,
     file: Arc<dyn File>,
-    token: Token,
+    token: StoreToken,
     obsolete: std::sync::atomic::AtomicBool,
 }
 
@@ -333,7 +338,7 @@ impl Held {
 /// What is in one file.
 #[derive(Debug)]
 struct View {
-    place: Place,
+    place: StoreContext,
     keys: BTreeSet<Vec<u8>>,
     /// None for nothing at all.
     held: Option<Arc<Held>>,
@@ -342,22 +347,27 @@ struct View {
 }
 
 impl View {
-    fn new(place: &Place, held: Option<Arc<Held>>, contents: Contents, lazy: bool) -> Arc<View> {
+    fn new(
+        place: &StoreContext,
+        held: Option<Arc<Held>>,
+        contents: Contents,
+        lazy: bool,
+    ) -> Arc<View> {
         let keys = contents.keys.keys().cloned().collect();
         let contents = (!lazy || held.is_none()).then(|| Arc::new(contents));
         Arc::new(View { place: place.clone(), keys, held, contents: Mutex::new(contents) })
     }
 
-    fn contents(&self, reads: OperandReads) -> Result<Arc<Contents>> {
+    fn contents(&self, reads: OperandReadTier) -> Result<Arc<Contents>> {
         if let Some(contents) = &*lock(&self.contents) {
-            self.place.counts.hit();
+            self.place.read_counters.record_hit();
             return Ok(Arc::clone(contents));
         }
-        if reads == OperandReads::Memory {
+        if reads == OperandReadTier::Memory {
             return Err(Error::WouldBlock);
         }
         let contents = self.load()?;
-        self.place.counts.read(self.held.as_ref().map_or(0, |held| held.token.0[1]));
+        self.place.read_counters.record_read(self.held.as_ref().map_or(0, |held| held.token.0[1]));
         Ok(contents)
     }
 
@@ -380,34 +390,34 @@ impl OperandView for View {
         self.keys.is_empty()
     }
 
-    fn may_hold(&self, key: &[u8]) -> bool {
+    fn may_contain(&self, key: &[u8]) -> bool {
         // Some keys are taken for others, as by a filter.
         self.keys.contains(key) || (!self.keys.is_empty() && checksum(key).is_multiple_of(8))
     }
 
-    fn operands(
+    fn read_operands(
         &self,
         key: &[u8],
         at: SeqNo,
-        reads: OperandReads,
+        reads: OperandReadTier,
         found: &mut Vec<Operand>,
     ) -> Result<()> {
         found.extend(self.contents(reads)?.seen(key, at));
         Ok(())
     }
 
-    fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReads) -> Box<dyn Cursor> {
+    fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReadTier) -> Box<dyn Cursor> {
         Box::new(Walk { source: Source::View(self, reads), at, entries: None, place: None })
     }
 
-    fn copy_to(&self, target: &dyn OperandFiles) -> Result<Token> {
+    fn copy_to(&self, target: &dyn OperandFiles) -> Result<StoreToken> {
         let contents = self.load()?;
         Ok(write(&self.place, target, &contents)?.token)
     }
 }
 
 /// Writes a file and puts it on stable storage, but for its name.
-fn write(place: &Place, files: &dyn OperandFiles, contents: &Contents) -> Result<Arc<Held>> {
+fn write(place: &StoreContext, files: &dyn OperandFiles, contents: &Contents) -> Result<Arc<Held>> {
     let (number, file) = files.create(OperandFileKind::Log)?;
     let path = files.path(OperandFileKind::Log, number);
     let bytes = contents.encode();
@@ -421,13 +431,13 @@ fn write(place: &Place, files: &dyn OperandFiles, contents: &Contents) -> Result
         files.discard(OperandFileKind::Log, number);
         return Err(error);
     }
-    let token = Token([number, bytes.len() as u64, checksum(&bytes), contents.through.0]);
+    let token = StoreToken([number, bytes.len() as u64, checksum(&bytes), contents.through.0]);
     let obsolete = false.into();
     Ok(Arc::new(Held { place: place.clone(), file, token, obsolete }))
 }
 
 enum Source {
-    View(Arc<View>, OperandReads),
+    View(Arc<View>, OperandReadTier),
     List(Vec<(Vec<u8>, Operand)>),
 }
 
@@ -528,7 +538,7 @@ struct State {
 #[derive(Debug)]
 struct Store {
     plan: Plain,
-    place: Place,
+    place: StoreContext,
     state: Mutex<State>,
     operands: AtomicU64,
     anchors: AtomicU64,
@@ -544,11 +554,11 @@ impl Store {
         Arc::clone(latest.expect("there is a view from the opening on"))
     }
 
-    fn prepare(&self, contents: Contents) -> Result<Prepared> {
+    fn prepare(&self, contents: Contents) -> Result<PreparedVersion> {
         assert!(!self.place.read_only, "nothing may be written");
         let held = write(&self.place, &*self.place.files, &contents)?;
         self.written.fetch_add(held.token.0[1], Ordering::Relaxed);
-        if let Err(error) = self.place.files.sync_names() {
+        if let Err(error) = self.place.files.sync_directory() {
             held.obsolete.store(true, Ordering::Release);
             return Err(error);
         }
@@ -557,7 +567,7 @@ impl Store {
         let token = held.token;
         let view = View::new(&self.place, Some(held), contents, self.plan.lazy);
         state.prepared.push(Arc::clone(&view));
-        Ok(Prepared { token, view })
+        Ok(PreparedVersion { token, view })
     }
 }
 
@@ -566,7 +576,11 @@ impl OperandStoreFactory for Plain {
         "plain"
     }
 
-    fn open(&self, place: Place, token: Option<Token>) -> Result<Arc<dyn OperandStore>> {
+    fn open(
+        &self,
+        place: StoreContext,
+        token: Option<StoreToken>,
+    ) -> Result<Arc<dyn OperandStore>> {
         let (held, contents) = match token {
             Some(token) => {
                 let path = place.files.path(OperandFileKind::Log, token.0[0]);
@@ -589,7 +603,7 @@ impl OperandStoreFactory for Plain {
         Ok(Arc::new(Store { plan: *self, place, state, operands, anchors, written, to_tree }))
     }
 
-    fn verify(&self, place: Place, token: Token) -> Result<OperandMetrics> {
+    fn verify(&self, place: StoreContext, token: StoreToken) -> Result<OperandMetrics> {
         Ok(self.open(place, Some(token))?.metrics())
     }
 }
@@ -600,7 +614,7 @@ impl OperandStore for Store {
         Arc::clone(state.committed.as_ref().expect("there is a view from the opening on")) as _
     }
 
-    fn deliver(&self, through: SeqNo) -> Result<Box<dyn Delivery + '_>> {
+    fn deliver(&self, through: SeqNo) -> Result<Box<dyn OperandDelivery + '_>> {
         assert!(through > lock(&self.state).through, "a delivery is newer than all before");
         self.place.env.yield_point(YieldKind::JobStep);
         let mut contents = (*self.latest().load()?).clone();
@@ -609,7 +623,7 @@ impl OperandStore for Store {
         Ok(Box::new(Deliver { store: self, contents, newer_than, last: None }))
     }
 
-    fn committed(&self, token: Token) {
+    fn mark_committed(&self, token: StoreToken) {
         let mut state = lock(&self.state);
         let of = |view: &Arc<View>| view.held.as_ref().map(|held| held.token) == Some(token);
         let Some(at) = state.prepared.iter().position(of) else {
@@ -635,11 +649,11 @@ impl OperandStore for Store {
         state.through = committed.map_or(SeqNo::ZERO, |held| SeqNo(held.token.0[3]));
     }
 
-    fn collection_is_due(&self) -> bool {
+    fn is_collection_due(&self) -> bool {
         lock(&self.state).deliveries >= self.plan.collect_after
     }
 
-    fn collect(&self, snapshots: &[SeqNo]) -> Result<Option<Box<dyn Collection + '_>>> {
+    fn collect(&self, snapshots: &[SeqNo]) -> Result<Option<Box<dyn OperandCollection + '_>>> {
         self.place.env.yield_point(YieldKind::JobStep);
         let mut state = lock(&self.state);
         state.deliveries = 0;
@@ -659,7 +673,7 @@ impl OperandStore for Store {
         })))
     }
 
-    fn collect_all(&self) -> Result<Box<dyn Collection + '_>> {
+    fn collect_all(&self) -> Result<Box<dyn OperandCollection + '_>> {
         let (snapshots, left) = Default::default();
         Ok(Box::new(Collect { store: self, snapshots, began: SeqNo::MAX, to_tree: true, left }))
     }
@@ -706,12 +720,12 @@ impl Deliver<'_> {
     }
 }
 
-impl Delivery for Deliver<'_> {
-    fn may_hold(&self, key: &[u8]) -> bool {
+impl OperandDelivery for Deliver<'_> {
+    fn may_contain(&self, key: &[u8]) -> bool {
         self.contents.keys.contains_key(key)
     }
 
-    fn operand(&mut self, key: &[u8], seq: SeqNo, operand: &[u8]) -> Result<()> {
+    fn add_operand(&mut self, key: &[u8], seq: SeqNo, operand: &[u8]) -> Result<()> {
         self.store.place.env.yield_point(YieldKind::FlushBlock);
         self.check(key, seq);
         self.store.operands.fetch_add(1, Ordering::Relaxed);
@@ -720,20 +734,25 @@ impl Delivery for Deliver<'_> {
         Ok(())
     }
 
-    fn anchor(&mut self, key: &[u8], seq: SeqNo) -> Result<()> {
+    fn add_delete_marker(&mut self, key: &[u8], seq: SeqNo) -> Result<()> {
         self.check(key, seq);
         self.store.anchors.fetch_add(1, Ordering::Relaxed);
         self.contents.push(key, Item::Anchor(seq));
         Ok(())
     }
 
-    fn range_anchor(&mut self, start: &[u8], end: Option<&[u8]>, seq: SeqNo) -> Result<()> {
+    fn add_range_delete_marker(
+        &mut self,
+        start: &[u8],
+        end: Option<&[u8]>,
+        seq: SeqNo,
+    ) -> Result<()> {
         assert!(seq > self.newer_than && seq <= self.contents.through, "{seq:?} is out of bounds");
         self.contents.ranges.push((start.to_vec(), end.map(<[u8]>::to_vec), seq));
         Ok(())
     }
 
-    fn prepare(self: Box<Self>) -> Result<Prepared> {
+    fn prepare(self: Box<Self>) -> Result<PreparedVersion> {
         let Deliver { store, contents, .. } = *self;
         let prepared = store.prepare(contents)?;
         lock(&store.state).deliveries += 1;
@@ -760,8 +779,8 @@ impl Collect<'_> {
     }
 }
 
-impl Collection for Collect<'_> {
-    fn leaving(&mut self) -> Result<Option<Box<dyn Cursor>>> {
+impl OperandCollection for Collect<'_> {
+    fn moved_operands(&mut self) -> Result<Option<Box<dyn Cursor>>> {
         if !self.to_tree {
             return Ok(None);
         }
@@ -781,7 +800,7 @@ impl Collection for Collect<'_> {
         Ok(Some(Box::new(Walk { source, at: SeqNo::MAX, entries: None, place: None })))
     }
 
-    fn prepare(self: Box<Self>) -> Result<Prepared> {
+    fn prepare(self: Box<Self>) -> Result<PreparedVersion> {
         let mut contents = self.now()?;
         contents.keys.retain(|key, _| !self.left.contains(key));
         contents.tidy(&self.snapshots, self.began, &self.store.place);

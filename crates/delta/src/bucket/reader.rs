@@ -1,7 +1,7 @@
 //! Reads from bucket files, with accounting.
 
 use bytes::Bytes;
-use lsmx::operand_store::{OperandCounts, OperandReads};
+use lsmx::operand_store::{OperandReadCounters, OperandReadTier};
 use lsmx::{Error, Result};
 use lsmx_base::coding::{len_u64, to_usize};
 use lsmx_base::malformed::Malformed;
@@ -13,7 +13,7 @@ use crate::format::frame::{FrameKind, decode_frame};
 /// Source and accounting of the reads of one operation.
 #[derive(Debug)]
 pub(crate) struct BucketReader<'a> {
-    reads: OperandReads,
+    reads: OperandReadTier,
     from_device: bool,
     counter: ReadCounter<'a>,
     /// Count of reads from storage.
@@ -23,25 +23,28 @@ pub(crate) struct BucketReader<'a> {
 #[derive(Debug)]
 enum ReadCounter<'a> {
     /// Counts reads and bytes of user operations.
-    User(&'a dyn OperandCounts),
+    User(&'a dyn OperandReadCounters),
     /// Counts bytes.
     Bytes(&'a AtomicU64),
     None,
 }
 
 impl<'a> BucketReader<'a> {
-    fn new(reads: OperandReads, counter: ReadCounter<'a>) -> BucketReader<'a> {
+    fn new(reads: OperandReadTier, counter: ReadCounter<'a>) -> BucketReader<'a> {
         BucketReader { reads, from_device: false, counter, read_count: 0 }
     }
 
     /// Returns a reader for a user operation.
-    pub(crate) fn for_user(reads: OperandReads, counts: &'a dyn OperandCounts) -> BucketReader<'a> {
-        BucketReader::new(reads, ReadCounter::User(counts))
+    pub(crate) fn for_user(
+        reads: OperandReadTier,
+        read_counters: &'a dyn OperandReadCounters,
+    ) -> BucketReader<'a> {
+        BucketReader::new(reads, ReadCounter::User(read_counters))
     }
 
     /// Returns a reader for a background job that adds the bytes it reads to a counter.
     pub(crate) fn for_job(bytes: &'a AtomicU64) -> BucketReader<'a> {
-        BucketReader::new(OperandReads::Storage, ReadCounter::Bytes(bytes))
+        BucketReader::new(OperandReadTier::Storage, ReadCounter::Bytes(bytes))
     }
 
     /// Returns a reader that bypasses all caches and adds the bytes it reads to a counter.
@@ -51,17 +54,17 @@ impl<'a> BucketReader<'a> {
 
     /// Returns a reader whose reads fail with [`Error::WouldBlock`].
     pub(crate) fn memory_only() -> BucketReader<'static> {
-        BucketReader::new(OperandReads::Memory, ReadCounter::None)
+        BucketReader::new(OperandReadTier::Memory, ReadCounter::None)
     }
 
     /// Returns a reader without accounting.
     pub(crate) fn uncounted() -> BucketReader<'static> {
-        BucketReader::new(OperandReads::Storage, ReadCounter::None)
+        BucketReader::new(OperandReadTier::Storage, ReadCounter::None)
     }
 
     /// Reads the bytes from offset `start` to `end`.
     pub(crate) fn read(&mut self, file: &BucketFile, start: u64, end: u64) -> Result<Bytes> {
-        if self.reads == OperandReads::Memory {
+        if self.reads == OperandReadTier::Memory {
             return Err(Error::WouldBlock);
         }
         let located = |malformed: Malformed| Error::malformed(malformed, &file.path, start);
@@ -72,7 +75,7 @@ impl<'a> BucketReader<'a> {
         };
         self.read_count += 1;
         match self.counter {
-            ReadCounter::User(counts) => counts.read(len_u64(len)),
+            ReadCounter::User(read_counters) => read_counters.record_read(len_u64(len)),
             ReadCounter::Bytes(counter) => {
                 counter.fetch_add(len_u64(len), Ordering::Relaxed);
             }

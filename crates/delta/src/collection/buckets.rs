@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use lsmx::Result;
 use lsmx::cursor::Cursor;
-use lsmx::operand_store::{Collection, Prepared};
+use lsmx::operand_store::{OperandCollection, PreparedVersion};
 use lsmx_base::coding::len_u64;
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
@@ -130,7 +130,7 @@ impl<'a> BucketCollection<'a> {
         Ok(records)
     }
 
-    fn try_prepare(mut self) -> Result<Prepared> {
+    fn try_prepare(mut self) -> Result<PreparedVersion> {
         let tip = self.load_tip()?;
         let staying = match self.moved_at {
             // The caller has not taken the operands.
@@ -182,7 +182,7 @@ impl<'a> BucketCollection<'a> {
         self.count_groups();
         let cache_entries = std::mem::take(&mut self.cache_entries);
         let view = self.state.install(token, view, Box::new(cache_entries));
-        Ok(Prepared { token, view })
+        Ok(PreparedVersion { token, view })
     }
 
     /// Returns the view with the deliveries since the start.
@@ -232,8 +232,8 @@ impl<'a> BucketCollection<'a> {
     }
 }
 
-impl Collection for BucketCollection<'_> {
-    fn leaving(&mut self) -> Result<Option<Box<dyn Cursor>>> {
+impl OperandCollection for BucketCollection<'_> {
+    fn moved_operands(&mut self) -> Result<Option<Box<dyn Cursor>>> {
         if self.moving.is_empty() {
             return Ok(None);
         }
@@ -244,7 +244,7 @@ impl Collection for BucketCollection<'_> {
             .then(|| Box::new(OperandCursor::from_records(moving)) as Box<dyn Cursor>))
     }
 
-    fn prepare(self: Box<Self>) -> Result<Prepared> {
+    fn prepare(self: Box<Self>) -> Result<PreparedVersion> {
         let state = self.state;
         self.try_prepare().inspect_err(|_| state.mark_stale())
     }

@@ -2,7 +2,7 @@
 
 use lsmx::Result;
 use lsmx::cursor::Cursor;
-use lsmx::operand_store::{Collection, OperandReads, Prepared};
+use lsmx::operand_store::{OperandCollection, OperandReadTier, PreparedVersion};
 use lsmx_base::coding::len_u64;
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Ordering;
@@ -29,7 +29,7 @@ impl<'a> FullCollection<'a> {
         Ok(FullCollection { state, epoch: state.epoch(), moved_at: None })
     }
 
-    fn try_prepare(self) -> Result<Prepared> {
+    fn try_prepare(self) -> Result<PreparedVersion> {
         let FullCollection { state, epoch, moved_at } = self;
         let tip = state.load_base()?;
         if state.epoch() != epoch || moved_at != Some(tip.through) {
@@ -45,20 +45,20 @@ impl<'a> FullCollection<'a> {
         })?;
         state.resources.counters.to_tree.fetch_add(moved_count, Ordering::Relaxed);
         let view = state.install(token, view, Box::new(Vec::<RewrittenEntry>::new()));
-        Ok(Prepared { token, view })
+        Ok(PreparedVersion { token, view })
     }
 }
 
-impl Collection for FullCollection<'_> {
-    fn leaving(&mut self) -> Result<Option<Box<dyn Cursor>>> {
+impl OperandCollection for FullCollection<'_> {
+    fn moved_operands(&mut self) -> Result<Option<Box<dyn Cursor>>> {
         let tip = self.state.load_base()?;
         self.moved_at = Some(tip.through);
-        let mut cursor = OperandCursor::from_view(tip, SeqNo::MAX, OperandReads::Storage, true);
+        let mut cursor = OperandCursor::from_view(tip, SeqNo::MAX, OperandReadTier::Storage, true);
         cursor.first()?;
         Ok(cursor.valid().then(|| Box::new(cursor) as Box<dyn Cursor>))
     }
 
-    fn prepare(self: Box<Self>) -> Result<Prepared> {
+    fn prepare(self: Box<Self>) -> Result<PreparedVersion> {
         let state = self.state;
         self.try_prepare().inspect_err(|_| state.mark_stale())
     }

@@ -86,11 +86,11 @@ pub(super) struct BucketRewriter<'a> {
 
 impl<'a> BucketRewriter<'a> {
     pub(super) fn new(state: &'a StoreState, base: &'a StoreView, snapshots: &'a [SeqNo]) -> Self {
-        let folds = &*state.resources.files.context.folds;
+        let merger = &*state.resources.files.context.merger;
         BucketRewriter {
             state,
             base,
-            retention: Retention::new(snapshots, &base.range_markers, folds),
+            retention: Retention::new(snapshots, &base.range_markers, merger),
             bucket_count: base.buckets.len(),
             groups: Vec::new(),
             moving: Vec::new(),
@@ -213,7 +213,7 @@ impl<'a> BucketRewriter<'a> {
                 bytes: Slice::from(it.record.operand.as_deref().unwrap_or_default()),
             });
             let mut operands: Vec<Operand> = operands.collect();
-            fold_operands(&mut operands, &key, &*resources.files.context.folds);
+            fold_operands(&mut operands, &key, &*resources.files.context.merger);
             let (complete_through, operands) = (self.base.through, operands.into());
             let entry = CacheEntry { bucket_id, complete_through, newest, operands };
             let (old_ids, key) = (old_ids.to_vec(), Bytes::copy_from_slice(&key));

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use lsmx::Result;
-use lsmx::operand_store::{OperandFileKind, Place};
+use lsmx::operand_store::{OperandFileKind, StoreContext};
 use lsmx::vfs::{File, open_uncached};
 use lsmx_base::coding::len_u64;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, Weak};
@@ -32,7 +32,7 @@ const WRITEBACK_BYTES: u64 = 128 << 10;
 /// Bucket files of one store.
 #[derive(Debug)]
 pub(crate) struct FileTable {
-    pub(crate) context: Place,
+    pub(crate) context: StoreContext,
     /// Files that views use, by number.
     known: Mutex<BTreeMap<u64, Weak<BucketFile>>>,
     readers: Mutex<OpenFiles>,
@@ -44,7 +44,7 @@ pub(crate) struct FileTable {
 }
 
 impl FileTable {
-    pub(crate) fn new(context: Place) -> Arc<FileTable> {
+    pub(crate) fn new(context: StoreContext) -> Arc<FileTable> {
         Arc::new(FileTable {
             context,
             known: Mutex::default(),

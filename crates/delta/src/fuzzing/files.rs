@@ -5,7 +5,7 @@ use std::io;
 use bytes::Bytes;
 use lsmx::cursor::Cursor;
 use lsmx::operand_store::{
-    Operand, OperandFileKind, OperandReads, OperandStore, OperandView, Token,
+    Operand, OperandFileKind, OperandReadTier, OperandStore, OperandView, StoreToken,
 };
 use lsmx::{Result, SeqNo};
 use lsmx_base::coding::len_u64;
@@ -130,7 +130,7 @@ pub fn bucket_file(bytes: &[u8]) {
     let tail = Tail::new(&[], &memory).expect("empty");
     let bucket = Bucket::from_entry(&entry, tail, &table);
     assert_eq!(bucket.to_entry(), entry);
-    let find = |wanted: KeyQuery<'_>, reads: OperandReads| {
+    let find = |wanted: KeyQuery<'_>, reads: OperandReadTier| {
         let found =
             find_records(&bucket, wanted, &mut BucketReader::for_user(reads, &Uncounted), &memory)?;
         let shown = found.into_iter().map(|it| (it.last, it.first, it.operand));
@@ -138,8 +138,8 @@ pub fn bucket_file(bytes: &[u8]) {
     };
     for key in PROBES {
         let wanted = KeyQuery { key, after: None, at: SeqNo::MAX, void_below: SeqNo(20) };
-        let _ = find(wanted, OperandReads::Memory);
-        let _ = find(wanted, OperandReads::Storage);
+        let _ = find(wanted, OperandReadTier::Memory);
+        let _ = find(wanted, OperandReadTier::Storage);
         let _ = bucket.may_contain(key);
     }
     let all = bucket.read_records(&mut BucketReader::uncounted());
@@ -164,7 +164,7 @@ pub fn bucket_file(bytes: &[u8]) {
             (None, all, middle),
         ] {
             let wanted = KeyQuery { key, after, at, void_below };
-            let mut found = find(wanted, OperandReads::Storage).expect("verified");
+            let mut found = find(wanted, OperandReadTier::Storage).expect("verified");
             // Of what is void some may be there.
             found.retain(|(last, ..)| *last >= void_below);
             let is_wanted = |record: &&Record| {
@@ -205,7 +205,7 @@ fn entries(cursor: &mut dyn Cursor) -> Result<Vec<Entry>> {
 
 /// All that a view shows, which is the same whichever way it is asked.
 fn shown(view: &Arc<dyn OperandView>) -> Result<Vec<Entry>> {
-    let mut cursor = view.clone().cursor(SeqNo::MAX, OperandReads::Storage);
+    let mut cursor = view.clone().cursor(SeqNo::MAX, OperandReadTier::Storage);
     let forward = entries(&mut *cursor)?;
     let mut backward = Vec::new();
     cursor.last()?;
@@ -219,7 +219,7 @@ fn shown(view: &Arc<dyn OperandView>) -> Result<Vec<Entry>> {
     let mut alone = Vec::new();
     for group in forward.chunk_by(|a, b| a.0 == b.0) {
         let mut found: Vec<Operand> = Vec::new();
-        view.operands(&group[0].0, SeqNo::MAX, OperandReads::Storage, &mut found)?;
+        view.read_operands(&group[0].0, SeqNo::MAX, OperandReadTier::Storage, &mut found)?;
         let own = |it: Operand| (group[0].0.clone(), it.last, it.bytes.to_vec());
         alone.extend(found.into_iter().map(own));
     }
@@ -241,19 +241,19 @@ fn newest(view: &StoreView) -> SeqNo {
 
 /// Delivers an operand, and collects until nothing is due; returns the last token, and what has left for
 /// the tree.
-fn go_on(store: &DeltaStore, through: SeqNo) -> Result<(Token, Vec<Entry>)> {
+fn go_on(store: &DeltaStore, through: SeqNo) -> Result<(StoreToken, Vec<Entry>)> {
     let mut delivery = store.deliver(through)?;
-    delivery.operand(KEY, through, OPERAND)?;
+    delivery.add_operand(KEY, through, OPERAND)?;
     let mut token = delivery.prepare()?.token;
-    store.committed(token);
+    store.mark_committed(token);
     let mut left = Vec::new();
     for _ in 0..COLLECTIONS_MAX {
         let Some(mut collection) = store.collect(&[through])? else { return Ok((token, left)) };
-        if let Some(mut leaving) = collection.leaving()? {
+        if let Some(mut leaving) = collection.moved_operands()? {
             left.append(&mut entries(&mut *leaving)?);
         }
         token = collection.prepare()?.token;
-        store.committed(token);
+        store.mark_committed(token);
     }
     panic!("collections do not end");
 }
@@ -266,7 +266,8 @@ pub fn recovery(bytes: &[u8]) {
     let vfs = disk(OperandFileKind::Log, &bytes);
     let options = DeltaOptions::default().bucket_bytes(1024).buckets_max(4);
     let options = options.log_bytes_max(1024).cache_bytes(2000);
-    let open = |life: u64, token: Token| DeltaStore::open(place(&vfs, life), Some(token), options);
+    let open =
+        |life: u64, token: StoreToken| DeltaStore::open(place(&vfs, life), Some(token), options);
     let Ok(store) = open(1, token(&bytes, bytes.len())) else { return };
     let before = shown(&store.view());
     store.metrics();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use lsmx::env::{Background, Env};
 use lsmx::operand_store::{
-    OperandCounts, OperandFileKind, OperandFiles, OperandFolds, Place, Token,
+    OperandFileKind, OperandFiles, OperandMerger, OperandReadCounters, StoreContext, StoreToken,
 };
 use lsmx::vfs::{File, MemVfs, Vfs};
 use lsmx::{Error, Result};
@@ -48,7 +48,7 @@ impl OperandFiles for Files {
         Ok((number, file))
     }
 
-    fn sync_names(&self) -> Result<()> {
+    fn sync_directory(&self) -> Result<()> {
         let root = Path::new("/");
         self.vfs.sync_dir(root).map_err(|e| io_error("sync", root, e))
     }
@@ -63,8 +63,8 @@ impl OperandFiles for Files {
 #[derive(Debug)]
 struct Never;
 
-impl OperandFolds for Never {
-    fn partial(&self, _: &[u8], _: &[u8], _: &[u8]) -> Option<Vec<u8>> {
+impl OperandMerger for Never {
+    fn partial_merge(&self, _: &[u8], _: &[u8], _: &[u8]) -> Option<Vec<u8>> {
         None
     }
 }
@@ -72,10 +72,10 @@ impl OperandFolds for Never {
 #[derive(Debug)]
 pub(super) struct Uncounted;
 
-impl OperandCounts for Uncounted {
-    fn hit(&self) {}
+impl OperandReadCounters for Uncounted {
+    fn record_hit(&self) {}
 
-    fn read(&self, _: u64) {}
+    fn record_read(&self, _: u64) {}
 }
 
 /// A file system with this file, and the number [`NUMBER`] for it.
@@ -91,14 +91,14 @@ pub(super) fn path_of(kind: OperandFileKind) -> PathBuf {
 }
 
 /// A place of the keyspace that all seeds are of. Each `life` on a file system makes files of its own.
-pub(super) fn place(vfs: &MemVfs, life: u64) -> Place {
+pub(super) fn place(vfs: &MemVfs, life: u64) -> StoreContext {
     let vfs: Arc<dyn Vfs> = Arc::new(vfs.clone());
-    Place {
+    StoreContext {
         keyspace: "default".to_owned(),
         files: Arc::new(Files { vfs, next: AtomicU64::new(NUMBER_NEXT + life * 1000) }),
         env: Env::new(Background::Inline, Some(life)),
-        folds: Arc::new(Never),
-        counts: Arc::new(Uncounted),
+        merger: Arc::new(Never),
+        read_counters: Arc::new(Uncounted),
         memory_bytes: None,
         direct_reads: false,
         read_only: false,
@@ -106,8 +106,8 @@ pub(super) fn place(vfs: &MemVfs, life: u64) -> Place {
 }
 
 /// What stands for the first `end` bytes of a log.
-pub(super) fn token(log: &[u8], end: usize) -> Token {
-    Token([NUMBER, len_u64(end), uid_of(log), 0])
+pub(super) fn token(log: &[u8], end: usize) -> StoreToken {
+    StoreToken([NUMBER, len_u64(end), uid_of(log), 0])
 }
 
 /// The error of a file that is not there, as of the bucket files of a log that came alone.

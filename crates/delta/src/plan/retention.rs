@@ -7,7 +7,7 @@
 //! 3. Adjacent operands are folded if no snapshot lies between them and the merge operator can fold them.
 
 use bytes::Bytes;
-use lsmx::operand_store::OperandFolds;
+use lsmx::operand_store::OperandMerger;
 use lsmx_base::key::SeqNo;
 
 use crate::format::log::RangeMarker;
@@ -37,7 +37,7 @@ pub(crate) struct RetainedKey {
 pub(crate) struct Retention<'a> {
     snapshots: &'a [SeqNo],
     range_markers: MarkerFragments,
-    folds: &'a dyn OperandFolds,
+    merger: &'a dyn OperandMerger,
 }
 
 impl<'a> Retention<'a> {
@@ -45,12 +45,12 @@ impl<'a> Retention<'a> {
     pub(crate) fn new(
         snapshots: &'a [SeqNo],
         range_markers: &[RangeMarker],
-        folds: &'a dyn OperandFolds,
+        merger: &'a dyn OperandMerger,
     ) -> Retention<'a> {
         Retention {
             snapshots,
             range_markers: MarkerFragments::new(range_markers, snapshots),
-            folds,
+            merger,
         }
     }
 
@@ -104,7 +104,7 @@ impl<'a> Retention<'a> {
 
     fn fold(&self, older: &Record, newer: &Record) -> Option<Record> {
         let (old, new) = (older.operand.as_ref()?, newer.operand.as_ref()?);
-        let folded = self.folds.partial(&newer.key, old, new)?;
+        let folded = self.merger.partial_merge(&newer.key, old, new)?;
         let (first, last) = (older.first, newer.last);
         Some(Record { key: newer.key.clone(), first, last, operand: Some(folded.into()) })
     }
@@ -132,8 +132,8 @@ mod tests {
     #[derive(Debug)]
     struct Append;
 
-    impl OperandFolds for Append {
-        fn partial(&self, _: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
+    impl OperandMerger for Append {
+        fn partial_merge(&self, _: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
             Some([older, newer].concat())
         }
     }

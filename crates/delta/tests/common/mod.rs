@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use lsmx::cursor::Cursor;
 use lsmx::env::{Background, Env};
 use lsmx::operand_store::{
-    Operand, OperandCounts, OperandFileKind, OperandFiles, OperandFolds, OperandReads,
-    OperandStore, OperandStoreFactory, OperandView, Place, Prepared, Token,
+    Operand, OperandFileKind, OperandFiles, OperandMerger, OperandReadCounters, OperandReadTier,
+    OperandStore, OperandStoreFactory, OperandView, PreparedVersion, StoreContext, StoreToken,
 };
 use lsmx::vfs::{File, MemVfs, Vfs};
 use lsmx::{EntryKind, Error, Result, SeqNo};
@@ -74,7 +74,7 @@ impl OperandFiles for Files {
         Ok((number, file))
     }
 
-    fn sync_names(&self) -> Result<()> {
+    fn sync_directory(&self) -> Result<()> {
         self.vfs.sync_dir(&self.dir).map_err(|e| io("sync", &self.dir, e))
     }
 
@@ -105,8 +105,8 @@ pub struct AppendFolds;
 
 const FOLDED_BYTES_MAX: usize = 24;
 
-impl OperandFolds for AppendFolds {
-    fn partial(&self, _: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
+impl OperandMerger for AppendFolds {
+    fn partial_merge(&self, _: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
         (older.len() + newer.len() <= FOLDED_BYTES_MAX).then(|| [older, newer].concat())
     }
 }
@@ -118,24 +118,24 @@ pub struct Counts {
     pub bytes: AtomicU64,
 }
 
-impl OperandCounts for Counts {
-    fn hit(&self) {
+impl OperandReadCounters for Counts {
+    fn record_hit(&self) {
         self.hits.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn read(&self, bytes: u64) {
+    fn record_read(&self, bytes: u64) {
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 }
 
-pub fn store_context(files: &Arc<Files>, counts: &Arc<Counts>) -> Place {
-    Place {
+pub fn store_context(files: &Arc<Files>, counts: &Arc<Counts>) -> StoreContext {
+    StoreContext {
         keyspace: "default".to_owned(),
         files: files.clone(),
         env: Env::new(Background::Inline, Some(files.next.load(Ordering::Relaxed))),
-        folds: Arc::new(AppendFolds),
-        counts: counts.clone(),
+        merger: Arc::new(AppendFolds),
+        read_counters: counts.clone(),
         memory_bytes: None,
         direct_reads: false,
         read_only: false,
@@ -214,7 +214,7 @@ pub struct Driver {
     pub counts: Arc<Counts>,
     pub options: DeltaOptions,
     pub store: Arc<dyn OperandStore>,
-    pub token: Option<Token>,
+    pub token: Option<StoreToken>,
     pub model: Model,
     pub seq: u64,
     pub snapshots: BTreeSet<u64>,
@@ -238,13 +238,13 @@ impl Driver {
     }
 
     /// Delivers writes with the next numbers; the model afterwards.
-    pub fn deliver(&mut self, writes: &[Write]) -> Result<(Prepared, Model)> {
+    pub fn deliver(&mut self, writes: &[Write]) -> Result<(PreparedVersion, Model)> {
         let mut model = self.model.clone();
         let prepared = self.deliver_on(&mut model, writes)?;
         Ok((prepared, model))
     }
 
-    pub fn deliver_on(&mut self, model: &mut Model, writes: &[Write]) -> Result<Prepared> {
+    pub fn deliver_on(&mut self, model: &mut Model, writes: &[Write]) -> Result<PreparedVersion> {
         let mut flush: BTreeMap<Vec<u8>, BTreeMap<u64, Event>> = BTreeMap::new();
         let mut ranges = Vec::new();
         for write in writes {
@@ -267,18 +267,18 @@ impl Driver {
         for (key, events) in &flush {
             for (seq, event) in events.iter().rev() {
                 match event {
-                    Event::Operand(bytes) => delivery.operand(key, SeqNo(*seq), bytes)?,
+                    Event::Operand(bytes) => delivery.add_operand(key, SeqNo(*seq), bytes)?,
                     Event::DeleteMarker => {
                         let older = events.range(..seq).next().is_some();
-                        if older || delivery.may_hold(key) {
-                            delivery.anchor(key, SeqNo(*seq))?;
+                        if older || delivery.may_contain(key) {
+                            delivery.add_delete_marker(key, SeqNo(*seq))?;
                         }
                     }
                 }
             }
         }
         for (start, end, seq) in &ranges {
-            delivery.range_anchor(start, end.as_deref(), SeqNo(*seq))?;
+            delivery.add_range_delete_marker(start, end.as_deref(), SeqNo(*seq))?;
         }
         let prepared = delivery.prepare()?;
         for (key, events) in flush {
@@ -289,10 +289,10 @@ impl Driver {
         Ok(prepared)
     }
 
-    pub fn commit(&mut self, prepared: &Prepared, model: Model) {
+    pub fn commit(&mut self, prepared: &PreparedVersion, model: Model) {
         self.token = Some(prepared.token);
         self.model = model;
-        self.store.committed(prepared.token);
+        self.store.mark_committed(prepared.token);
     }
 
     /// Delivers and commits.
@@ -316,7 +316,7 @@ impl Driver {
             self.commit(&prepared, model);
         }
         let mut model = self.model.clone();
-        if let Some(mut leaving) = collection.leaving()? {
+        if let Some(mut leaving) = collection.moved_operands()? {
             move_to_tree(&mut model, &mut *leaving)?;
         }
         let prepared = collection.prepare()?;
@@ -329,7 +329,7 @@ impl Driver {
         let store = self.store.clone();
         let mut collection = store.collect_all()?;
         let mut model = self.model.clone();
-        if let Some(mut leaving) = collection.leaving()? {
+        if let Some(mut leaving) = collection.moved_operands()? {
             move_to_tree(&mut model, &mut *leaving)?;
         }
         let prepared = collection.prepare()?;
@@ -412,7 +412,7 @@ pub fn check_view(view: &Arc<dyn OperandView>, model: &Model, at: u64, tree: usi
     let mut by_key: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
     for key in model.keys.keys() {
         let mut found = Vec::new();
-        view.operands(key, SeqNo(at), OperandReads::Storage, &mut found)?;
+        view.read_operands(key, SeqNo(at), OperandReadTier::Storage, &mut found)?;
         assert!(found.iter().all(|operand| operand.last.0 <= at));
         let own = concat_operands(&found);
         let whole = [model.in_tree(key, at, tree), own.clone()].concat();
@@ -420,19 +420,19 @@ pub fn check_view(view: &Arc<dyn OperandView>, model: &Model, at: u64, tree: usi
         let expected = model.expected(key, at);
         assert_eq!(shown(&whole), shown(&expected), "key {} at {at}", shown(key));
         if !own.is_empty() {
-            assert!(view.may_hold(key) && !view.is_empty());
+            assert!(view.may_contain(key) && !view.is_empty());
             by_key.insert(key.clone(), own);
         }
         // Memory alone gives the same or nothing.
         let mut again = Vec::new();
-        match view.operands(key, SeqNo(at), OperandReads::Memory, &mut again) {
+        match view.read_operands(key, SeqNo(at), OperandReadTier::Memory, &mut again) {
             Ok(()) => assert_eq!(concat_operands(&again), concat_operands(&found)),
             Err(Error::WouldBlock) => {}
             Err(other) => return Err(other),
         }
     }
     let mut found = Vec::new();
-    view.operands(b"never written", SeqNo(at), OperandReads::Storage, &mut found)?;
+    view.read_operands(b"never written", SeqNo(at), OperandReadTier::Storage, &mut found)?;
     assert!(found.is_empty());
     let entries = |cursor: &mut dyn Cursor, forwards: bool| -> Result<Vec<Entry>> {
         let mut entries = Vec::new();
@@ -449,7 +449,7 @@ pub fn check_view(view: &Arc<dyn OperandView>, model: &Model, at: u64, tree: usi
         }
         Ok(entries)
     };
-    let mut cursor = view.clone().cursor(SeqNo(at), OperandReads::Storage);
+    let mut cursor = view.clone().cursor(SeqNo(at), OperandReadTier::Storage);
     let ahead = entries(&mut *cursor, true)?;
     let mut back = entries(&mut *cursor, false)?;
     back.reverse();

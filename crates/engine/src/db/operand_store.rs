@@ -16,7 +16,9 @@ use crate::format::file_name::{CURRENT, FILE_NUMBER_MAX, FileName};
 use crate::format::version_edit::Change;
 use crate::jobs::operand_store::collect;
 use crate::manifest::{KeyspaceState, ManifestState};
-use crate::operand_store::{ContainedStore, OperandStore, OperandStoreFactory, Place, Token};
+use crate::operand_store::{
+    OperandStore, OperandStoreFactory, PanicGuardStore, StoreContext, StoreToken,
+};
 use crate::options::keyspace::{KeyspaceOptions, Persisted};
 use crate::options::memory_plan::MemoryPlan;
 use crate::state::DbState;
@@ -50,7 +52,7 @@ impl StoreOpener<'_> {
         keyspace: &str,
         merging: &Arc<Merging>,
         factory: &Arc<dyn OperandStoreFactory>,
-        token: Option<Token>,
+        token: Option<StoreToken>,
     ) -> Result<Arc<Attached>> {
         let tables = self.tables;
         let descriptors = Arc::clone(&tables.descriptors);
@@ -67,7 +69,7 @@ impl StoreOpener<'_> {
         let opened = Error::catch_user(code, || factory.open(context, token)).flatten();
         let store = opened.inspect_err(|_| files.discard_made())?;
         let closed = Arc::clone(tables.descriptors.closed_flag());
-        let store: Arc<dyn OperandStore> = ContainedStore::new(store, factory.name(), closed);
+        let store: Arc<dyn OperandStore> = PanicGuardStore::new(store, factory.name(), closed);
         files.found(store.live_files());
         let attached = Attached {
             factory: Arc::clone(factory),
@@ -90,13 +92,13 @@ impl StoreOpener<'_> {
         keyspace: &str,
         merging: &Arc<Merging>,
         files: &Arc<StoreFiles>,
-    ) -> Place {
-        Place {
+    ) -> StoreContext {
+        StoreContext {
             keyspace: keyspace.to_owned(),
             files: Arc::clone(files) as Arc<_>,
             env: self.tables.env.clone(),
-            folds: Arc::new(Folds(Arc::clone(merging))),
-            counts: Arc::new(Counts(Arc::clone(&self.tables.cache))),
+            merger: Arc::new(Folds(Arc::clone(merging))),
+            read_counters: Arc::new(Counts(Arc::clone(&self.tables.cache))),
             memory_bytes: Some(store_memory_bytes(self.memory)),
             direct_reads: self.direct_reads,
             read_only: self.read_only,
@@ -336,7 +338,7 @@ fn live_files(
     dir: &Path,
     keyspace: &KeyspaceState,
     factory: &Arc<dyn OperandStoreFactory>,
-    token: Token,
+    token: StoreToken,
 ) -> Result<BTreeSet<FileName>> {
     let context = read_only_context(vfs, dir, &keyspace.name);
     let live = factory.open(context, Some(token))?.live_files();
@@ -344,15 +346,15 @@ fn live_files(
 }
 
 /// Returns the context for a store of a closed database.
-fn read_only_context(vfs: &Arc<dyn Vfs>, dir: &Path, keyspace: &str) -> Place {
+fn read_only_context(vfs: &Arc<dyn Vfs>, dir: &Path, keyspace: &str) -> StoreContext {
     let numbers = Arc::new(FileNumbers::new(FILE_NUMBER_MAX));
     let (vfs, dir) = (Arc::clone(vfs), dir.to_owned());
-    Place {
+    StoreContext {
         keyspace: keyspace.to_owned(),
         files: StoreFiles::new(Arc::clone(&vfs), vfs, dir, numbers, Arc::default()),
         env: Env::new(Background::Inline, Some(0)),
-        folds: Arc::new(Folds(Arc::new(Merging::new(keyspace.to_owned(), None)))),
-        counts: Arc::new(Counts(BlockCache::new(0))),
+        merger: Arc::new(Folds(Arc::new(Merging::new(keyspace.to_owned(), None)))),
+        read_counters: Arc::new(Counts(BlockCache::new(0))),
         memory_bytes: None,
         direct_reads: false,
         read_only: true,

@@ -16,7 +16,7 @@ use crate::job_tracing::{JobSpan, JobSpanFields};
 use crate::jobs::compaction::output::JobOutputs;
 use crate::jobs::compaction::retention::Retention;
 use crate::jobs::compaction::version_filter::VersionFilter;
-use crate::jobs::operand_store::deliver::OperandDelivery;
+use crate::jobs::operand_store::deliver::MemtableDelivery;
 use crate::jobs::version_installer::{install_version, sync_directory};
 use crate::memtable::Memtable;
 use crate::state::DbState;
@@ -107,7 +107,7 @@ fn flush_memtable(
         .with_operand_view(view.operands.as_ref().map(|beside| &beside.view));
     let filter = VersionFilter::new(retention, &tree.merging);
     let attached = guard.map(|guard| &*guard.attached);
-    let mut delivery = attached.map(|at| OperandDelivery::new(at, last_seq)).transpose()?;
+    let mut delivery = attached.map(|at| MemtableDelivery::new(at, last_seq)).transpose()?;
     let mut flushed_writes = state.guard_history.begin(tree.id, memtable, last_seq);
     let recorder = flushed_writes.as_mut();
     write_memtable(&state.env, filter, memtable, &mut outputs, delivery.as_mut(), recorder)?;
@@ -141,7 +141,7 @@ fn flush_memtable(
     }
     install_version(state, tree, &mut outputs, Some(memtable), operands, changes, next)?;
     if let (Some(attached), Some(token)) = (attached, beside.and_then(|beside| beside.token)) {
-        attached.store.committed(token);
+        attached.store.mark_committed(token);
     }
     add(&tree.counters.flushes, 1);
     add(&tree.counters.flushed_bytes, written_bytes);
@@ -177,7 +177,7 @@ pub(crate) fn write_memtable(
     filter: VersionFilter<'_>,
     memtable: &Arc<Memtable>,
     outputs: &mut JobOutputs<'_>,
-    delivery: Option<&mut OperandDelivery<'_>>,
+    delivery: Option<&mut MemtableDelivery<'_>>,
     flushed_writes: Option<&mut FlushedWrites>,
 ) -> Result<()> {
     write_memtable_range(env, filter, memtable, (None, None), outputs, delivery, flushed_writes)
@@ -194,7 +194,7 @@ pub(crate) fn write_memtable_range(
     memtable: &Arc<Memtable>,
     (from, to): (Option<&[u8]>, Option<&[u8]>),
     outputs: &mut JobOutputs<'_>,
-    mut delivery: Option<&mut OperandDelivery<'_>>,
+    mut delivery: Option<&mut MemtableDelivery<'_>>,
     mut flushed_writes: Option<&mut FlushedWrites>,
 ) -> Result<()> {
     let keys = memtable.key_range();

@@ -252,7 +252,7 @@ fn exclude_from_collections(tree: &Tree) {
     });
     let files: Vec<_> = files.collect();
     drop(jobs);
-    attached.store.leave_out(&files);
+    attached.store.exclude_files(&files);
 }
 
 /// Returns the first quarantined file among the inputs, and the error that reports it.

@@ -10,13 +10,13 @@ use lsmx_base::key::{EntryKind, SeqNo};
 use crate::error::Result;
 use crate::iter::operand_fold::Fold;
 use crate::lookup::point::Reads;
-use crate::operand_store::{OperandReads, OperandView};
+use crate::operand_store::{OperandReadTier, OperandView};
 
-impl From<Reads> for OperandReads {
-    fn from(reads: Reads) -> OperandReads {
+impl From<Reads> for OperandReadTier {
+    fn from(reads: Reads) -> OperandReadTier {
         match reads {
-            Reads::Storage | Reads::StorageUncached | Reads::Tables => OperandReads::Storage,
-            Reads::Memory => OperandReads::Memory,
+            Reads::Storage | Reads::StorageUncached | Reads::Tables => OperandReadTier::Storage,
+            Reads::Memory => OperandReadTier::Memory,
         }
     }
 }
@@ -35,7 +35,7 @@ pub(crate) fn between(
     (tables, newest): (Fold, Option<SeqNo>),
 ) -> Result<()> {
     let mut found = Vec::new();
-    view.operands(user_key, snapshot, reads.into(), &mut found)?;
+    view.read_operands(user_key, snapshot, reads.into(), &mut found)?;
     for operand in found {
         if newest < Some(operand.last) {
             fold.older(operand.last, EntryKind::Merge, operand.bytes);

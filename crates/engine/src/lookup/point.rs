@@ -194,7 +194,7 @@ fn look_up<'a>(
         }
     }
     match &view.operands {
-        Some(beside) if beside.view.may_hold(user_key) => {
+        Some(beside) if beside.view.may_contain(user_key) => {
             gather_with_store(tree, view, user_key, (snapshot, reads), fold, met)?;
         }
         _ => drop(gather::<false>(tree, view, user_key, snapshot, fold, met)?),
@@ -235,7 +235,7 @@ fn gather_with_store<'a>(
         && let Some(beside) = &view.operands
     {
         // A device serves both in hardly more time than one.
-        beside.view.will_need(user_key, snapshot);
+        beside.view.prefetch(user_key, snapshot);
     }
     let newest = gather::<true>(tree, view, user_key, snapshot, &mut tables, met)?;
     match &view.operands {

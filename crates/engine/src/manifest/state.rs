@@ -10,7 +10,7 @@ use lsmx_compaction::{FileId, Level, ManifestLevel, RunId, TableMeta, TreeShape}
 use crate::format::file_name::FILE_NUMBER_MAX;
 use crate::format::version_edit::{Change, FileRecord, KEYSPACE_NAME_BYTES_MAX, VersionEdit};
 use crate::manifest::value_log::ValueLogState;
-use crate::operand_store::Token;
+use crate::operand_store::StoreToken;
 use crate::{Malformed, Result, SeqNo};
 
 /// A sorted run of a keyspace.
@@ -38,7 +38,7 @@ pub struct KeyspaceState {
     /// Last sequence number up to which tables and operand store hold all writes.
     pub flushed_through: SeqNo,
     /// Latest state prepared by the operand store, if any.
-    pub operand_token: Option<Token>,
+    pub operand_token: Option<StoreToken>,
     /// Blob files and references to them.
     pub value_log: ValueLogState,
 }
@@ -628,8 +628,8 @@ mod tests {
             Change::WalMark { segment: 6, bytes: 99 },
             Change::LastSeq(SeqNo(50)),
             Change::ClockUs(1_000),
-            Change::OperandToken { keyspace: 0, token: Some(Token([7, 300, 0, 9])) },
-            Change::OperandToken { keyspace: 5, token: Some(Token::default()) },
+            Change::OperandToken { keyspace: 0, token: Some(StoreToken([7, 300, 0, 9])) },
+            Change::OperandToken { keyspace: 5, token: Some(StoreToken::default()) },
             Change::OperandToken { keyspace: 5, token: None },
         ];
         state.apply(&edit.into()).unwrap();

@@ -1,27 +1,21 @@
-//! Where the merge operands of a keyspace live, if not in its tree.
+//! Operand stores: storage for merge operands outside of the tree.
 //!
-//! By default operands are entries of the tree like any other. A keyspace that is given an
-//! [`OperandStoreFactory`] keeps them in an [`OperandStore`] beside it: flushes hand operands over
-//! in place of writing them into tables, and whoever reads a key asks both. The engine knows
-//! nothing about how a store keeps what it is given, and a store nothing about trees; this module
-//! is all that stands between them.
+//! By default, merge operands are entries of the tree. A keyspace with an [`OperandStoreFactory`] keeps them in an
+//! [`OperandStore`] instead. Flushes write operands to the store, and reads combine entries of the tree with operands of
+//! the store. The engine does not depend on the store's format, and the store does not depend on the tree.
 //!
-//! # The terms
-//! 1. *One log, one order.* A write goes through the engine's log and memtable as ever. A store gets
-//!    operands when a memtable is flushed, with the sequence numbers they have; each [`Delivery`] is
-//!    newer than all before it.
-//! 2. *One commit point.* What a store has prepared is on stable storage and counts for nobody. It
-//!    becomes real by the manifest edit of the flush or the collection, which carries the
-//!    [`Token`] that came with it. At opening the store gets the token of the last such edit, and
-//!    has nothing to do with whatever lies beyond.
-//! 3. *One view.* The [`OperandView`] is a part of what readers pin, swapped in one step with memtables
-//!    and tables. It never changes.
-//! 4. *Operands have an end.* A put or a delete of a key that the store may have operands of comes as
-//!    an *anchor*, a range delete as a *range anchor*, in the delivery of the flush that brings it to the
-//!    tree. Operands below an anchor are void for readers at or past the anchor's number. So the tree may
-//!    drop tombstones as ever. What the store has of a key is always newer than what tables have of its
-//!    operands: operands go from the store to the tree, never back.
-//! 5. *Snapshots.* Operands fold only between neighbouring snapshots, and what a snapshot can see stays.
+//! # Contract
+//! 1. *Order.* Writes use the engine's WAL and memtables. A flush delivers the operands of a memtable to the store with
+//!    their sequence numbers. Each [`OperandDelivery`] is newer than all earlier ones.
+//! 2. *Commit.* Prepared data is on stable storage, but takes effect only with the manifest edit of the flush or
+//!    collection. The edit contains the [`StoreToken`] of the prepared data. An open gets the token of the last edit, and
+//!    ignores everything written later.
+//! 3. *Views.* Readers pin an immutable [`OperandView`]. It is replaced in one step together with memtables and tables.
+//! 4. *Delete markers.* A flush delivers a delete marker for each put or delete of a key that the store may contain, and
+//!    a range delete marker for each range delete. A marker voids older operands of its keys, for reads at or after its
+//!    sequence number. The tree can therefore drop tombstones as usual. Operands of a key in the store are always newer
+//!    than those in the tree: operands move from the store to the tree, never back.
+//! 5. *Snapshots.* Operands are merged only between adjacent snapshots. Operands that a snapshot sees are kept.
 
 pub(crate) mod panic_guard;
 
@@ -37,33 +31,40 @@ use crate::env::Env;
 use crate::error::Result;
 use crate::vfs::{File, Vfs};
 
-pub(crate) use crate::operand_store::panic_guard::ContainedStore;
+pub(crate) use crate::operand_store::panic_guard::PanicGuardStore;
 
-/// What a store has prepared, for the manifest: the store alone knows what the numbers mean, such
-/// as a file and a place in it.
+/// State of a store, as the manifest stores it. Only the store interprets the numbers, such as a file number and an
+/// offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Token(pub [u64; 4]);
+pub struct StoreToken(pub [u64; 4]);
 
-/// Most bytes of the name of a store.
+/// Maximum length of a store name, in bytes.
 pub const STORE_NAME_BYTES_MAX: usize = 255;
 
-/// Makes the stores of keyspaces.
+/// Opens the operand stores of keyspaces.
 pub trait OperandStoreFactory: fmt::Debug + Send + Sync {
-    /// Its name, which the manifest keeps: what one has written another cannot read. 1 to 255 bytes.
+    /// Returns the name of the store type, 1 to [`STORE_NAME_BYTES_MAX`] bytes.
+    ///
+    /// The manifest stores it. A keyspace cannot be opened with a factory of another name.
     fn name(&self) -> &str;
 
-    /// Opens the store of a keyspace as of `token`; without one it is new and empty. What lies beyond
-    /// the token is ignored, and its files are the engine's to remove.
+    /// Opens the store of a keyspace in the state of `token`. Without a token, creates an empty store.
+    ///
+    /// The store ignores data that is newer than the token. The engine removes files that only such data uses.
     ///
     /// # Errors
-    /// When a file is missing, damaged or cannot be read.
-    fn open(&self, place: Place, token: Option<Token>) -> Result<Arc<dyn OperandStore>>;
+    /// Fails if a file is missing, corrupt or cannot be read.
+    fn open(
+        &self,
+        context: StoreContext,
+        token: Option<StoreToken>,
+    ) -> Result<Arc<dyn OperandStore>>;
 
-    /// Checks all that a token stands for from end to end, without changing anything.
+    /// Reads and checks all data of a token, without any change.
     ///
     /// # Errors
-    /// The first thing that is wrong, with file and offset.
-    fn verify(&self, place: Place, token: Token) -> Result<OperandMetrics>;
+    /// Returns the first error found, with file and offset.
+    fn verify(&self, context: StoreContext, token: StoreToken) -> Result<OperandMetrics>;
 }
 
 impl<T: OperandStoreFactory + ?Sized> OperandStoreFactory for Arc<T> {
@@ -71,329 +72,354 @@ impl<T: OperandStoreFactory + ?Sized> OperandStoreFactory for Arc<T> {
         (**self).name()
     }
 
-    fn open(&self, place: Place, token: Option<Token>) -> Result<Arc<dyn OperandStore>> {
-        (**self).open(place, token)
+    fn open(
+        &self,
+        context: StoreContext,
+        token: Option<StoreToken>,
+    ) -> Result<Arc<dyn OperandStore>> {
+        (**self).open(context, token)
     }
 
-    fn verify(&self, place: Place, token: Token) -> Result<OperandMetrics> {
-        (**self).verify(place, token)
+    fn verify(&self, context: StoreContext, token: StoreToken) -> Result<OperandMetrics> {
+        (**self).verify(context, token)
     }
 }
 
-/// What a store has to do with the world.
+/// Context passed to an operand store when it is opened.
 #[derive(Clone, Debug)]
-pub struct Place {
-    /// Name of the keyspace, for errors.
+pub struct StoreContext {
+    /// Name of the keyspace, for error messages.
     pub keyspace: String,
-    /// Its files.
+    /// Files of the store.
     pub files: Arc<dyn OperandFiles>,
-    /// Clock, randomness, and places to give way at.
+    /// Clock, random numbers and yield points.
     pub env: Env,
-    /// How operands fold.
-    pub folds: Arc<dyn OperandFolds>,
-    /// Counts what reads cost.
-    pub counts: Arc<dyn OperandCounts>,
-    /// Bytes of memory that the store should stay within, if there is a bound.
+    /// Merges operands of the keyspace.
+    pub merger: Arc<dyn OperandMerger>,
+    /// Counters of reads.
+    pub read_counters: Arc<dyn OperandReadCounters>,
+    /// Memory limit of the store, in bytes. `None` without a memory budget.
     pub memory_bytes: Option<u64>,
-    /// Whether what is read, or written, shall not stay in the system's page cache.
+    /// Whether files should bypass the page cache of the operating system.
     pub direct_reads: bool,
-    /// Nothing may be written.
+    /// Whether the store must not write.
     pub read_only: bool,
 }
 
-/// The two kinds of files that stores have.
+/// Kinds of files of an operand store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OperandFileKind {
-    /// Says what the store holds: `NNNNNN.operands`.
+    /// Log of changes to the store's state: `NNNNNN.operands`.
     Log,
-    /// Holds operands of a range of keys: `NNNNNN.bucket`.
+    /// Operands of a key range: `NNNNNN.bucket`.
     Bucket,
 }
 
-/// The files of a store. They lie in the directory of the database; their numbers are of the one line
-/// that all files share, and no number is ever used twice.
+/// Files of an operand store, in the directory of the database. File numbers are unique among all files of the database
+/// and are never reused.
 pub trait OperandFiles: fmt::Debug + Send + Sync {
-    /// The file system, for reading.
+    /// Returns the file system, for reads.
     fn vfs(&self) -> &Arc<dyn Vfs>;
 
-    /// Where a file lies.
+    /// Returns the path of a file.
     fn path(&self, kind: OperandFileKind, number: u64) -> PathBuf;
 
-    /// Creates a file, paced as background work is. Its name is on stable storage from the next
-    /// [`OperandFiles::sync_names`] on.
+    /// Creates a file, and returns its number. Writes are subject to the limit of background I/O.
+    ///
+    /// The file name is on stable storage after the next [`OperandFiles::sync_directory`].
     ///
     /// # Errors
-    /// What the file system says.
+    /// Fails if the file system fails.
     fn create(&self, kind: OperandFileKind) -> Result<(u64, Arc<dyn File>)>;
 
-    /// Most files that the store may keep open for appending at this moment, at least 1. One more may be open while
-    /// a collection writes it. Files that are open for reading do not count: the engine closes them and opens them
-    /// again as needed. Default: no limit.
+    /// Returns the maximum number of files that the store may keep open for appends, at least 1. A running collection
+    /// may keep one more open.
+    ///
+    /// Files open for reading do not count, because the engine closes and reopens them as needed. Default: no limit.
     fn writers_max(&self) -> usize {
         usize::MAX
     }
 
-    /// Puts the names of all files on stable storage.
+    /// Makes the names of all files durable.
     ///
     /// # Errors
-    /// What the file system says.
-    fn sync_names(&self) -> Result<()>;
+    /// Fails if the file system fails.
+    fn sync_directory(&self) -> Result<()>;
 
-    /// Has a file removed: nothing durable names it, and no view needs it any more. Never blocks, so it
-    /// may be called by whoever drops the last view.
+    /// Schedules the removal of a file that no committed state and no view needs. Never blocks, so that it can be called
+    /// when a view is dropped.
     fn discard(&self, kind: OperandFileKind, number: u64);
 }
 
-/// How the operands of a keyspace fold. What the user's operator does wrong, panics included, has no
-/// consequence but that operands stay as they are.
-pub trait OperandFolds: fmt::Debug + Send + Sync {
-    /// One operand that does what `older` and then `newer` do, if there is one.
-    fn partial(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>>;
+/// Merges operands with the merge operator of the keyspace.
+pub trait OperandMerger: fmt::Debug + Send + Sync {
+    /// Returns one operand that is equivalent to `older` followed by `newer`.
+    ///
+    /// Returns `None` if the operator does not support this, fails or panics.
+    fn partial_merge(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>>;
 }
 
-/// Counts for the metrics what reads of a store cost.
-pub trait OperandCounts: fmt::Debug + Send + Sync {
-    /// A read found in memory what it needed of a bucket.
-    fn hit(&self);
-    /// A read had to go to a file once, for so many bytes.
-    fn read(&self, bytes: u64);
+/// Counters of operand store reads, for the metrics.
+pub trait OperandReadCounters: fmt::Debug + Send + Sync {
+    /// Counts a read that found its data in memory.
+    fn record_hit(&self);
+    /// Counts a file read of `bytes`.
+    fn record_read(&self, bytes: u64);
 }
 
-/// Whether a read may go to files.
+/// Storage tiers that a read of an operand store may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OperandReads {
-    /// It may.
+pub enum OperandReadTier {
+    /// Memory and files.
     Storage,
-    /// It may not: [`Error::WouldBlock`](crate::Error::WouldBlock) where memory does not do.
+    /// Memory only. If data is missing in memory, the read fails with [`Error::WouldBlock`](crate::Error::WouldBlock).
     Memory,
 }
 
-/// An operand, or several of neighbouring numbers folded into one.
+/// An operand, or the merged result of operands with adjacent sequence numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operand {
-    /// Smallest number in it.
+    /// Smallest sequence number.
     pub first: SeqNo,
-    /// Largest number in it.
+    /// Largest sequence number.
     pub last: SeqNo,
-    /// Its bytes.
+    /// Operand bytes.
     pub bytes: Slice,
 }
 
-/// Operands of one keyspace.
+/// Operand store of one keyspace.
 ///
-/// Deliveries, collections and what becomes of them come one at a time: the engine sees to it.
+/// The engine serializes deliveries, collections, commits and aborts, except that deliveries run during
+/// [`OperandStore::collect`].
 pub trait OperandStore: fmt::Debug + Send + Sync {
-    /// What is committed.
+    /// Returns a view of the committed state.
     fn view(&self) -> Arc<dyn OperandView>;
 
-    /// Begins to take what a flush has, all with numbers up to `through` and larger than any before.
-    /// It builds on what was prepared last, committed or not. Dropping the delivery before its end
-    /// takes it back.
+    /// Starts the delivery of a flush. Its sequence numbers are at most `through` and larger than all earlier ones.
+    ///
+    /// The delivery extends the last prepared state, committed or not. Dropping it before
+    /// [`OperandDelivery::prepare`] cancels it.
     ///
     /// # Errors
-    /// When a file cannot be written.
-    fn deliver(&self, through: SeqNo) -> Result<Box<dyn Delivery + '_>>;
+    /// Fails if a file cannot be written.
+    fn deliver(&self, through: SeqNo) -> Result<Box<dyn OperandDelivery + '_>>;
 
-    /// All that was prepared up to this token is real now: the manifest edit that carries it is on stable
-    /// storage, and its view is the one that readers pin. What the edit made obsolete may go when no view
-    /// needs it.
-    fn committed(&self, token: Token);
+    /// Commits everything prepared up to this token.
+    ///
+    /// The manifest edit with the token is durable, and readers pin its view. Files that became obsolete may be discarded
+    /// when no view needs them.
+    fn mark_committed(&self, token: StoreToken);
 
-    /// All that was prepared since the last commit may or may not be real: an error has made the
-    /// database read-only. The next delivery builds on what is committed, in files of its own, and the
-    /// files of what was prepared stay until the next commit.
+    /// Abandons everything prepared since the last commit, after an error that made the database read-only.
+    ///
+    /// It is unknown whether the manifest edit is durable. The next delivery extends the committed state and writes to
+    /// new files. Files of the abandoned state are kept until the next commit.
     fn abandon(&self);
 
-    /// Whether a collection is due. Cheap; asked after every flush and collection.
-    fn collection_is_due(&self) -> bool;
+    /// Returns whether a collection is needed. Called after every flush and collection, so it must be cheap.
+    fn is_collection_due(&self) -> bool;
 
-    /// Does what a collection can do while deliveries go on: reads, folds, writes new buckets. `None` if
-    /// nothing is to be done after all. `snapshots` are all that are registered, ascending, and behind
-    /// them the last number that was visible when they were listed. Snapshots that come later see at
-    /// least that; so of what has larger numbers nothing is folded, and nothing is void because of it: a
-    /// snapshot may have come in between that the collection does not know.
+    /// Starts a collection: reads and merges operands and writes new buckets, while deliveries continue. Returns `None`
+    /// if there is nothing to do.
+    ///
+    /// `snapshots` are the registered snapshots in ascending order, followed by the published sequence number at that
+    /// time. Later snapshots see at least that number, and the collection does not know them. It must therefore not merge
+    /// operands above the number, and no marker above it voids operands.
     ///
     /// # Errors
-    /// When a file cannot be read or written, or is damaged; what was there stays.
-    fn collect(&self, snapshots: &[SeqNo]) -> Result<Option<Box<dyn Collection + '_>>>;
+    /// Fails if a file is corrupt or cannot be read or written. The state of the store does not change.
+    fn collect(&self, snapshots: &[SeqNo]) -> Result<Option<Box<dyn OperandCollection + '_>>>;
 
-    /// As [`OperandStore::collect`], of everything, into the tree: the keyspace is about to keep its
-    /// operands there. There are no snapshots.
+    /// Starts a collection that moves all operands to the tree. There are no snapshots.
     ///
     /// # Errors
-    /// As [`OperandStore::collect`].
-    fn collect_all(&self) -> Result<Box<dyn Collection + '_>>;
+    /// Same as [`OperandStore::collect`].
+    fn collect_all(&self) -> Result<Box<dyn OperandCollection + '_>>;
 
-    /// Reads a file again from the device, past all caches, and checks what is committed of it; returns the
-    /// bytes read. `None`, which is the default: the store has no such check, and a collection that failed
-    /// is only tried again after increasing pauses.
+    /// Reads a file from the device without caches, and checks its committed part. Returns the bytes read.
+    ///
+    /// Returns `None` if the store does not support this, which is the default. A failed collection is then retried only
+    /// after increasing delays.
     ///
     /// # Errors
-    /// When the file cannot be read, or is damaged.
+    /// Fails if the file is corrupt or cannot be read.
     fn check_file(&self, kind: OperandFileKind, number: u64) -> Option<Result<u64>> {
         let _ = (kind, number);
         None
     }
 
-    /// From here on collections neither read nor replace these files, and what needs them is not due. Called
-    /// with all such files whenever they change. Does nothing by default.
-    fn leave_out(&self, files: &[(OperandFileKind, u64)]) {
+    /// Excludes files from collections. A collection that needs one of them is not due.
+    ///
+    /// Each call replaces the set of the previous one. Does nothing by default.
+    fn exclude_files(&self, files: &[(OperandFileKind, u64)]) {
         let _ = files;
     }
 
-    /// Numbers of the files that what is committed consists of.
+    /// Returns the files of the committed state.
     fn live_files(&self) -> Vec<(OperandFileKind, u64)>;
 
-    /// Bytes of memory in use.
+    /// Returns the memory in use, in bytes.
     fn memory_bytes(&self) -> u64;
 
-    /// Bytes that it may have to write anew after [`OperandStore::abandon`], beside what it is delivered: the
-    /// engine keeps room for them against a full disk. Default: none.
-    fn rewritten_bytes(&self) -> u64 {
+    /// Returns the maximum number of bytes that the store rewrites after [`OperandStore::abandon`], without new
+    /// deliveries. The engine reserves this disk space. Default: 0.
+    fn rewrite_bytes_max(&self) -> u64 {
         0
     }
 
-    /// What there is of it.
+    /// Returns the metrics of the store.
     fn metrics(&self) -> OperandMetrics;
 }
 
-/// What one flush hands over: in key order, of each key from the newest number down.
-pub trait Delivery {
-    /// Whether the store may have something of the key.
-    fn may_hold(&self, key: &[u8]) -> bool;
+/// Operands and delete markers of one flush, in key order. Those of the same key are in descending order of sequence
+/// numbers.
+pub trait OperandDelivery {
+    /// Returns whether the store may contain the key.
+    fn may_contain(&self, key: &[u8]) -> bool;
 
-    /// An operand.
+    /// Adds an operand.
     ///
     /// # Errors
-    /// When a file cannot be written.
-    fn operand(&mut self, key: &[u8], seq: SeqNo, operand: &[u8]) -> Result<()>;
+    /// Fails if a file cannot be written.
+    fn add_operand(&mut self, key: &[u8], seq: SeqNo, operand: &[u8]) -> Result<()>;
 
-    /// The key was put or deleted: its operands below this number are void.
+    /// Adds a delete marker, which voids older operands of the key.
     ///
     /// # Errors
-    /// When a file cannot be written.
-    fn anchor(&mut self, key: &[u8], seq: SeqNo) -> Result<()>;
+    /// Fails if a file cannot be written.
+    fn add_delete_marker(&mut self, key: &[u8], seq: SeqNo) -> Result<()>;
 
-    /// All keys from `start` on, before `end` if there is one, were deleted. May come at any time.
+    /// Adds a range delete marker for keys from `start` up to, but not including, `end`. `None` means no upper bound.
+    /// May be called at any time, regardless of the key order.
     ///
     /// # Errors
-    /// When a file cannot be written.
-    fn range_anchor(&mut self, start: &[u8], end: Option<&[u8]>, seq: SeqNo) -> Result<()>;
+    /// Fails if a file cannot be written.
+    fn add_range_delete_marker(
+        &mut self,
+        start: &[u8],
+        end: Option<&[u8]>,
+        seq: SeqNo,
+    ) -> Result<()>;
 
-    /// Makes it last.
+    /// Makes the delivery durable.
     ///
     /// # Errors
-    /// When a file cannot be written or synced.
-    fn prepare(self: Box<Self>) -> Result<Prepared>;
+    /// Fails if a file cannot be written or synced.
+    fn prepare(self: Box<Self>) -> Result<PreparedVersion>;
 }
 
-/// What is on stable storage and not yet real.
+/// A state of a store that is on stable storage but not committed.
 #[derive(Debug)]
-pub struct Prepared {
-    /// For the manifest.
-    pub token: Token,
-    /// What readers will pin.
+pub struct PreparedVersion {
+    /// Token for the manifest edit.
+    pub token: StoreToken,
+    /// View for readers after the commit.
     pub view: Arc<dyn OperandView>,
 }
 
-/// Buckets made anew, and operands that leave for the tree.
-pub trait Collection {
+/// A running collection: rewritten buckets, and operands that move to the tree.
+pub trait OperandCollection {
     /// Returns a cursor over the operands that move to the tree, or `None` if no operand moves.
     ///
     /// The entries have the kind [`Merge`](crate::EntryKind::Merge). They are the operands of the buckets that the
     /// collection removes, including deliveries since it began. Of a key, either all operands that no delete marker
     /// voids move, or none: an operand in the tree voids the older operands of its key in the store.
     ///
-    /// The engine calls this before [`Collection::prepare`], while no delivery runs.
+    /// The engine calls this before [`OperandCollection::prepare`], while no delivery runs.
     ///
     /// # Errors
-    /// When a file cannot be read, or is damaged.
-    fn leaving(&mut self) -> Result<Option<Box<dyn Cursor>>>;
+    /// Fails if a file is corrupt or cannot be read.
+    fn moved_operands(&mut self) -> Result<Option<Box<dyn Cursor>>>;
 
-    /// Makes it last, deliveries since it began included. Called while no delivery is under way.
+    /// Makes the collection durable, including deliveries since it began. Called while no delivery runs.
     ///
     /// # Errors
-    /// When a file cannot be written or synced.
-    fn prepare(self: Box<Self>) -> Result<Prepared>;
+    /// Fails if a file cannot be written or synced.
+    fn prepare(self: Box<Self>) -> Result<PreparedVersion>;
 }
 
-/// What a store holds at one moment. Iterators may outlive the database that they were made of.
+/// Immutable view of a store's content. Iterators may use it after the database is closed.
 pub trait OperandView: fmt::Debug + Send + Sync {
-    /// Whether it holds nothing.
+    /// Returns whether the view contains nothing.
     fn is_empty(&self) -> bool;
 
-    /// Whether it may have something of the key; reads nothing.
-    fn may_hold(&self, key: &[u8]) -> bool;
+    /// Returns whether the view may contain the key. Reads no file.
+    fn may_contain(&self, key: &[u8]) -> bool;
 
-    /// Adds the operands of a key to `found`, newest first: those with numbers up to `at` that no anchor
-    /// up to `at` voids.
+    /// Adds the operands of a key to `found`, newest first. Only operands up to sequence number `at` are added that no
+    /// delete marker up to `at` voids.
     ///
     /// # Errors
-    /// When a file cannot be read, or is damaged; [`Error::WouldBlock`](crate::Error::WouldBlock).
-    fn operands(
+    /// Fails if a file is corrupt or cannot be read. [`Error::WouldBlock`](crate::Error::WouldBlock) for
+    /// [`OperandReadTier::Memory`].
+    fn read_operands(
         &self,
         key: &[u8],
         at: SeqNo,
-        reads: OperandReads,
+        reads: OperandReadTier,
         found: &mut Vec<Operand>,
     ) -> Result<()>;
 
-    /// Says that [`operands`](Self::operands) will be asked of this key by a lookup that reads tables first: what
-    /// it has to read may begin its way here. A hint; by default nothing is done.
-    fn will_need(&self, key: &[u8], at: SeqNo) {
+    /// Hints that [`OperandView::read_operands`] will be called for this key after table reads, so that file reads can
+    /// start early. Does nothing by default.
+    fn prefetch(&self, key: &[u8], at: SeqNo) {
         let _ = (key, at);
     }
 
-    /// Walks, as entries of kind [`Merge`](crate::EntryKind::Merge), the operands of all keys with numbers up
-    /// to `at` that no anchor up to `at` voids. A folded operand has its largest number.
-    fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReads) -> Box<dyn Cursor>;
+    /// Returns a cursor over the operands of all keys, as entries of kind [`Merge`](crate::EntryKind::Merge). Visibility
+    /// at sequence number `at` is as in [`OperandView::read_operands`].
+    ///
+    /// A merged operand has its largest sequence number.
+    fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReadTier) -> Box<dyn Cursor>;
 
-    /// Opens all files that the view needs and keeps them open as long as it lives: the database closes, and its next
-    /// owner may remove some. Files that were opened before do not stay open by themselves, unless they were
-    /// created by the store. A file that cannot be opened is an error of the read that needs it.
-    fn keep_open(&self) {}
+    /// Opens all files of the view, and keeps them open until it is dropped. Called when the database closes, because its
+    /// next owner may remove some of them.
+    ///
+    /// Files that the store did not create may otherwise be closed at any time. A file that cannot be opened is an error
+    /// of the read that needs it.
+    fn keep_files_open(&self) {}
 
-    /// Writes a copy of all it holds, for a checkpoint, on stable storage but for the names. The copy's
-    /// files are made in `target`; its token opens it.
+    /// Copies the view to files created in `target`, for a checkpoint, and returns the token that opens the copy. File
+    /// contents are synced, file names are not.
     ///
     /// # Errors
-    /// When a file cannot be read or written, or is damaged.
-    fn copy_to(&self, target: &dyn OperandFiles) -> Result<Token>;
+    /// Fails if a file is corrupt or cannot be read or written.
+    fn copy_to(&self, target: &dyn OperandFiles) -> Result<StoreToken>;
 }
 
-/// What an operand store holds and has done.
+/// Metrics of an operand store. Counters start at 0 at each open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct OperandMetrics {
-    /// Buckets.
+    /// Number of buckets.
     pub buckets: u64,
-    /// Bytes of bucket files.
+    /// Size of bucket files, in bytes.
     pub bucket_bytes: u64,
-    /// Bytes of the store's logs.
+    /// Size of log files, in bytes.
     pub log_bytes: u64,
-    /// Bytes in memory that are part of buckets and not yet in their files.
+    /// Bytes of buckets that are in memory and not yet in bucket files.
     pub buffered_bytes: u64,
-    /// Bytes of memory in use: indexes, filters, buffers, cache.
+    /// Memory in use for indexes, filters, buffers and cache, in bytes.
     pub memory_bytes: u64,
-    /// Bytes written to bucket files since opening.
+    /// Bytes written to bucket files.
     pub bucket_written_bytes: u64,
-    /// Bytes read from bucket files by collections since opening.
+    /// Bytes that collections read from bucket files.
     pub bucket_read_bytes: u64,
-    /// Bytes written to logs since opening.
+    /// Bytes written to log files.
     pub log_written_bytes: u64,
-    /// Operands that came since opening.
+    /// Number of delivered operands.
     pub operands: u64,
-    /// Anchors that came since opening.
+    /// Number of delivered delete markers.
     pub anchors: u64,
-    /// Buckets that were written anew.
+    /// Number of rewritten buckets.
     pub rewrites: u64,
-    /// Buckets that were split.
+    /// Number of bucket splits.
     pub splits: u64,
-    /// Pairs of buckets that were merged.
+    /// Number of merged pairs of buckets.
     pub merges: u64,
-    /// Buckets whose operands went to the tree, or keys, of a store without buckets.
+    /// Number of buckets whose operands moved to the tree. For a store without buckets, the number of keys.
     pub to_tree: u64,
-    /// Reads that the cache of folded operands answered.
+    /// Number of reads served by the cache of merged operands.
     pub cache_hits: u64,
-    /// Reads that it did not.
+    /// Number of reads that missed this cache.
     pub cache_misses: u64,
 }

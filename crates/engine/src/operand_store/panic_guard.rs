@@ -1,6 +1,6 @@
 //! Turns panics of a user's operand store into errors that name the store.
 //!
-//! A store whose [`OperandStore::committed`] or [`OperandStore::abandon`] has panicked may not know what became of its last
+//! If [`OperandStore::mark_committed`] or [`OperandStore::abandon`] panicked, the store may not know the outcome of its last
 //! delivery. Such a call is repeated before the store is used again.
 
 use lsmx_base::failpoint::{self, Failpoint};
@@ -11,284 +11,294 @@ use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering};
 use crate::cursor::Cursor;
 use crate::error::{Error, Result, UserCode};
 use crate::operand_store::{
-    Collection, Delivery, Operand, OperandFileKind, OperandFiles, OperandMetrics, OperandReads,
-    OperandStore, OperandView, Prepared, Token,
+    Operand, OperandCollection, OperandDelivery, OperandFileKind, OperandFiles, OperandMetrics,
+    OperandReadTier, OperandStore, OperandView, PreparedVersion, StoreToken,
 };
 
-/// A store whose calls return an error where those of the inner one panic.
-#[derive(Debug)]
-pub(crate) struct ContainedStore {
-    inner: Arc<dyn OperandStore>,
-    name: Arc<str>,
-    /// Whether the database is closed. Pairs with the release of its lock.
-    closed: Arc<AtomicBool>,
-    /// Calls that panicked and must be repeated, oldest first.
-    owed: Mutex<Vec<Owed>>,
+/// Calls functions of a user's store and returns their panics as errors.
+#[derive(Clone, Debug)]
+struct PanicGuard {
+    store_name: Arc<str>,
+    /// Whether the database is closed. Loads pair with the release of its lock.
+    is_closed: Arc<AtomicBool>,
 }
 
-/// A call that settles what a store has prepared.
+impl PanicGuard {
+    fn catch<T>(&self, call: impl FnOnce() -> T) -> Result<T> {
+        Error::catch_user(|| UserCode::OperandStore((*self.store_name).to_owned()), call)
+    }
+
+    fn catch_result<T>(&self, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.catch(call)?
+    }
+
+    fn catch_read<T>(&self, read: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.map_read_error(self.catch_result(read))
+    }
+
+    /// Replaces the error of a file read by [`Error::Closed`] after the close of the database, because the next owner may
+    /// have removed or replaced the file.
+    fn map_read_error<T>(&self, result: Result<T>) -> Result<T> {
+        match result {
+            Err(Error::Io { .. } | Error::Corrupt { .. } | Error::Missing { .. })
+                if self.is_closed.load(Ordering::Acquire)
+                    && !failpoint::is_on(Failpoint::ReadDuringCloseNamesFile) =>
+            {
+                Err(Error::Closed)
+            }
+            result => result,
+        }
+    }
+
+    fn guard_view(&self, inner: Arc<dyn OperandView>) -> Arc<dyn OperandView> {
+        Arc::new(PanicGuardView { inner, guard: self.clone() })
+    }
+
+    fn guard_version(&self, version: PreparedVersion) -> PreparedVersion {
+        PreparedVersion { token: version.token, view: self.guard_view(version.view) }
+    }
+
+    fn guard_cursor(&self, inner: Result<Box<dyn Cursor>>) -> Box<dyn Cursor> {
+        Box::new(PanicGuardCursor { inner, guard: self.clone() })
+    }
+}
+
+/// A notification of the outcome of a prepared version.
 #[derive(Clone, Copy, Debug)]
-enum Owed {
-    Committed(Token),
+enum OutcomeCall {
+    MarkCommitted(StoreToken),
     Abandon,
 }
 
-fn contain<T>(name: &str, call: impl FnOnce() -> T) -> Result<T> {
-    Error::catch_user(|| UserCode::OperandStore(name.to_owned()), call)
+/// A store that returns an error where the inner store panics.
+#[derive(Debug)]
+pub(crate) struct PanicGuardStore {
+    inner: Arc<dyn OperandStore>,
+    guard: PanicGuard,
+    /// Calls that panicked and must be repeated, oldest first.
+    pending_calls: Mutex<Vec<OutcomeCall>>,
 }
 
-fn contain_result<T>(name: &str, call: impl FnOnce() -> Result<T>) -> Result<T> {
-    contain(name, call)?
-}
-
-/// Returns [`Error::Closed`] for a read of a file that failed after the close of the database: the next owner may
-/// have removed or replaced the file.
-fn unless_closed<T>(result: Result<T>, closed: &AtomicBool) -> Result<T> {
-    match result {
-        Err(Error::Io { .. } | Error::Corrupt { .. } | Error::Missing { .. })
-            if closed.load(Ordering::Acquire)
-                && !failpoint::is_on(Failpoint::ReadDuringCloseNamesFile) =>
-        {
-            Err(Error::Closed)
-        }
-        result => result,
-    }
-}
-
-impl ContainedStore {
+impl PanicGuardStore {
+    /// `is_closed` must be set before the lock of the database is released.
     pub(crate) fn new(
         inner: Arc<dyn OperandStore>,
         name: &str,
-        closed: Arc<AtomicBool>,
-    ) -> Arc<ContainedStore> {
-        Arc::new(ContainedStore { inner, name: name.into(), closed, owed: Mutex::default() })
+        is_closed: Arc<AtomicBool>,
+    ) -> Arc<PanicGuardStore> {
+        let guard = PanicGuard { store_name: name.into(), is_closed };
+        Arc::new(PanicGuardStore { inner, guard, pending_calls: Mutex::default() })
     }
 
-    fn view_of(&self, inner: Arc<dyn OperandView>) -> Arc<dyn OperandView> {
-        let (name, closed) = (Arc::clone(&self.name), Arc::clone(&self.closed));
-        Arc::new(ContainedView { inner, name, closed })
-    }
-
-    fn prepared(&self, prepared: Prepared) -> Prepared {
-        let Prepared { token, view } = prepared;
-        Prepared { token, view: self.view_of(view) }
-    }
-
-    /// Makes a call that settles, after those that have panicked before.
-    fn settle(&self, call: Option<Owed>) -> Result<()> {
-        let mut owed = std::mem::take(&mut *self.owed.lock());
-        owed.extend(call);
-        while let Some(&first) = owed.first() {
-            let called = contain(&self.name, || match first {
-                Owed::Committed(token) => self.inner.committed(token),
-                Owed::Abandon => self.inner.abandon(),
+    /// Repeats the pending calls, and then makes the given one. Calls from the first panic on remain pending.
+    fn report_outcome(&self, call: Option<OutcomeCall>) -> Result<()> {
+        let mut pending = std::mem::take(&mut *self.pending_calls.lock());
+        pending.extend(call);
+        while let Some(&first) = pending.first() {
+            let result = self.guard.catch(|| match first {
+                OutcomeCall::MarkCommitted(token) => self.inner.mark_committed(token),
+                OutcomeCall::Abandon => self.inner.abandon(),
             });
-            if let Err(error) = called {
-                *self.owed.lock() = owed;
+            if let Err(error) = result {
+                *self.pending_calls.lock() = pending;
                 return Err(error);
             }
-            owed.remove(0);
+            pending.remove(0);
         }
         Ok(())
     }
 }
 
-impl OperandStore for ContainedStore {
+impl OperandStore for PanicGuardStore {
     fn view(&self) -> Arc<dyn OperandView> {
-        let view = contain(&self.name, || self.inner.view());
-        self.view_of(view.unwrap_or_else(|error| error.resume_panic()))
+        let view = self.guard.catch(|| self.inner.view());
+        self.guard.guard_view(view.unwrap_or_else(|error| error.resume_panic()))
     }
 
-    fn deliver(&self, through: SeqNo) -> Result<Box<dyn Delivery + '_>> {
-        self.settle(None)?;
-        let inner = contain_result(&self.name, || self.inner.deliver(through))?;
-        Ok(Box::new(ContainedDelivery { inner, store: self }))
+    fn deliver(&self, through: SeqNo) -> Result<Box<dyn OperandDelivery + '_>> {
+        self.report_outcome(None)?;
+        let inner = self.guard.catch_result(|| self.inner.deliver(through))?;
+        Ok(Box::new(PanicGuardDelivery { inner, guard: &self.guard }))
     }
 
-    fn committed(&self, token: Token) {
-        // Repeated before the next use.
-        let _ = self.settle(Some(Owed::Committed(token)));
+    fn mark_committed(&self, token: StoreToken) {
+        // A panic is repeated before the next use.
+        let _ = self.report_outcome(Some(OutcomeCall::MarkCommitted(token)));
     }
 
     fn abandon(&self) {
-        // Repeated before the next use.
-        let _ = self.settle(Some(Owed::Abandon));
+        // A panic is repeated before the next use.
+        let _ = self.report_outcome(Some(OutcomeCall::Abandon));
     }
 
-    fn collection_is_due(&self) -> bool {
-        let due = contain(&self.name, || self.inner.collection_is_due());
-        due.unwrap_or_else(|error| error.resume_panic())
+    fn is_collection_due(&self) -> bool {
+        let is_due = self.guard.catch(|| self.inner.is_collection_due());
+        is_due.unwrap_or_else(|error| error.resume_panic())
     }
 
-    fn collect(&self, snapshots: &[SeqNo]) -> Result<Option<Box<dyn Collection + '_>>> {
-        self.settle(None)?;
-        let collection = contain_result(&self.name, || self.inner.collect(snapshots))?;
-        Ok(collection.map(|inner| Box::new(ContainedCollection { inner, store: self }) as _))
+    fn collect(&self, snapshots: &[SeqNo]) -> Result<Option<Box<dyn OperandCollection + '_>>> {
+        self.report_outcome(None)?;
+        let collection = self.guard.catch_result(|| self.inner.collect(snapshots))?;
+        Ok(collection
+            .map(|inner| Box::new(PanicGuardCollection { inner, guard: &self.guard }) as _))
     }
 
-    fn collect_all(&self) -> Result<Box<dyn Collection + '_>> {
-        self.settle(None)?;
-        let inner = contain_result(&self.name, || self.inner.collect_all())?;
-        Ok(Box::new(ContainedCollection { inner, store: self }))
+    fn collect_all(&self) -> Result<Box<dyn OperandCollection + '_>> {
+        self.report_outcome(None)?;
+        let inner = self.guard.catch_result(|| self.inner.collect_all())?;
+        Ok(Box::new(PanicGuardCollection { inner, guard: &self.guard }))
     }
 
     fn check_file(&self, kind: OperandFileKind, number: u64) -> Option<Result<u64>> {
-        let checked = contain(&self.name, || self.inner.check_file(kind, number));
-        checked.unwrap_or_else(|panicked| Some(Err(panicked)))
+        let checked = self.guard.catch(|| self.inner.check_file(kind, number));
+        checked.unwrap_or_else(|panic_error| Some(Err(panic_error)))
     }
 
-    fn leave_out(&self, files: &[(OperandFileKind, u64)]) {
-        // The next change of these files calls this again.
-        let _ = contain(&self.name, || self.inner.leave_out(files));
+    fn exclude_files(&self, files: &[(OperandFileKind, u64)]) {
+        // The next change of these files repeats the call.
+        let _ = self.guard.catch(|| self.inner.exclude_files(files));
     }
 
     fn live_files(&self) -> Vec<(OperandFileKind, u64)> {
-        // A store that does not know of its last commit would name the files of the one before.
+        // Without its last commit, the store would return the files of the previous state.
         let files =
-            self.settle(None).and_then(|()| contain(&self.name, || self.inner.live_files()));
+            self.report_outcome(None).and_then(|()| self.guard.catch(|| self.inner.live_files()));
         files.unwrap_or_else(|error| error.resume_panic())
     }
 
-    // Observation must not end what it observes: a store that panics here counts as empty.
+    // Metrics must not fail because of a panic, so they are zero then.
 
     fn memory_bytes(&self) -> u64 {
-        contain(&self.name, || self.inner.memory_bytes()).unwrap_or(0)
+        self.guard.catch(|| self.inner.memory_bytes()).unwrap_or(0)
     }
 
-    fn rewritten_bytes(&self) -> u64 {
-        contain(&self.name, || self.inner.rewritten_bytes()).unwrap_or(0)
+    fn rewrite_bytes_max(&self) -> u64 {
+        self.guard.catch(|| self.inner.rewrite_bytes_max()).unwrap_or(0)
     }
 
     fn metrics(&self) -> OperandMetrics {
-        contain(&self.name, || self.inner.metrics()).unwrap_or_default()
+        self.guard.catch(|| self.inner.metrics()).unwrap_or_default()
     }
 }
 
-struct ContainedDelivery<'a> {
-    inner: Box<dyn Delivery + 'a>,
-    store: &'a ContainedStore,
+struct PanicGuardDelivery<'a> {
+    inner: Box<dyn OperandDelivery + 'a>,
+    guard: &'a PanicGuard,
 }
 
-impl Delivery for ContainedDelivery<'_> {
-    fn may_hold(&self, key: &[u8]) -> bool {
-        contain(&self.store.name, || self.inner.may_hold(key)).unwrap_or(true)
+impl OperandDelivery for PanicGuardDelivery<'_> {
+    fn may_contain(&self, key: &[u8]) -> bool {
+        self.guard.catch(|| self.inner.may_contain(key)).unwrap_or(true)
     }
 
-    fn operand(&mut self, key: &[u8], seq: SeqNo, operand: &[u8]) -> Result<()> {
-        contain_result(&self.store.name, || self.inner.operand(key, seq, operand))
+    fn add_operand(&mut self, key: &[u8], seq: SeqNo, operand: &[u8]) -> Result<()> {
+        self.guard.catch_result(|| self.inner.add_operand(key, seq, operand))
     }
 
-    fn anchor(&mut self, key: &[u8], seq: SeqNo) -> Result<()> {
-        contain_result(&self.store.name, || self.inner.anchor(key, seq))
+    fn add_delete_marker(&mut self, key: &[u8], seq: SeqNo) -> Result<()> {
+        self.guard.catch_result(|| self.inner.add_delete_marker(key, seq))
     }
 
-    fn range_anchor(&mut self, start: &[u8], end: Option<&[u8]>, seq: SeqNo) -> Result<()> {
-        contain_result(&self.store.name, || self.inner.range_anchor(start, end, seq))
+    fn add_range_delete_marker(
+        &mut self,
+        start: &[u8],
+        end: Option<&[u8]>,
+        seq: SeqNo,
+    ) -> Result<()> {
+        self.guard.catch_result(|| self.inner.add_range_delete_marker(start, end, seq))
     }
 
-    fn prepare(self: Box<Self>) -> Result<Prepared> {
-        let ContainedDelivery { inner, store } = *self;
-        contain_result(&store.name, || inner.prepare()).map(|prepared| store.prepared(prepared))
+    fn prepare(self: Box<Self>) -> Result<PreparedVersion> {
+        let PanicGuardDelivery { inner, guard } = *self;
+        guard.catch_result(|| inner.prepare()).map(|version| guard.guard_version(version))
     }
 }
 
-struct ContainedCollection<'a> {
-    inner: Box<dyn Collection + 'a>,
-    store: &'a ContainedStore,
+struct PanicGuardCollection<'a> {
+    inner: Box<dyn OperandCollection + 'a>,
+    guard: &'a PanicGuard,
 }
 
-impl Collection for ContainedCollection<'_> {
-    fn leaving(&mut self) -> Result<Option<Box<dyn Cursor>>> {
-        let leaving = contain_result(&self.store.name, || self.inner.leaving())?;
-        Ok(leaving.map(|inner| contained_cursor(Ok(inner), &self.store.name, &self.store.closed)))
+impl OperandCollection for PanicGuardCollection<'_> {
+    fn moved_operands(&mut self) -> Result<Option<Box<dyn Cursor>>> {
+        let moved = self.guard.catch_result(|| self.inner.moved_operands())?;
+        Ok(moved.map(|inner| self.guard.guard_cursor(Ok(inner))))
     }
 
-    fn prepare(self: Box<Self>) -> Result<Prepared> {
-        let ContainedCollection { inner, store } = *self;
-        contain_result(&store.name, || inner.prepare()).map(|prepared| store.prepared(prepared))
+    fn prepare(self: Box<Self>) -> Result<PreparedVersion> {
+        let PanicGuardCollection { inner, guard } = *self;
+        guard.catch_result(|| inner.prepare()).map(|version| guard.guard_version(version))
     }
 }
 
 #[derive(Debug)]
-struct ContainedView {
+struct PanicGuardView {
     inner: Arc<dyn OperandView>,
-    name: Arc<str>,
-    closed: Arc<AtomicBool>,
+    guard: PanicGuard,
 }
 
-impl OperandView for ContainedView {
+impl OperandView for PanicGuardView {
     fn is_empty(&self) -> bool {
-        contain(&self.name, || self.inner.is_empty()).unwrap_or(false)
+        self.guard.catch(|| self.inner.is_empty()).unwrap_or(false)
     }
 
-    fn may_hold(&self, key: &[u8]) -> bool {
-        contain(&self.name, || self.inner.may_hold(key)).unwrap_or(true)
+    fn may_contain(&self, key: &[u8]) -> bool {
+        self.guard.catch(|| self.inner.may_contain(key)).unwrap_or(true)
     }
 
-    fn operands(
+    fn read_operands(
         &self,
         key: &[u8],
         at: SeqNo,
-        reads: OperandReads,
+        reads: OperandReadTier,
         found: &mut Vec<Operand>,
     ) -> Result<()> {
-        let read = contain_result(&self.name, || self.inner.operands(key, at, reads, found));
-        unless_closed(read, &self.closed)
+        self.guard.catch_read(|| self.inner.read_operands(key, at, reads, found))
     }
 
-    fn will_need(&self, key: &[u8], at: SeqNo) {
-        // A hint.
-        let _ = contain(&self.name, || self.inner.will_need(key, at));
+    fn prefetch(&self, key: &[u8], at: SeqNo) {
+        // Only a hint, so a panic has no effect.
+        let _ = self.guard.catch(|| self.inner.prefetch(key, at));
     }
 
-    fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReads) -> Box<dyn Cursor> {
-        let inner = contain(&self.name, || Arc::clone(&self.inner).cursor(at, reads));
-        contained_cursor(inner, &self.name, &self.closed)
+    fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReadTier) -> Box<dyn Cursor> {
+        let inner = self.guard.catch(|| Arc::clone(&self.inner).cursor(at, reads));
+        self.guard.guard_cursor(inner)
     }
 
-    fn keep_open(&self) {
+    fn keep_files_open(&self) {
         // A file that is not open is an error of the read that needs it.
-        let _ = contain(&self.name, || self.inner.keep_open());
+        let _ = self.guard.catch(|| self.inner.keep_files_open());
     }
 
-    fn copy_to(&self, target: &dyn OperandFiles) -> Result<Token> {
-        unless_closed(contain_result(&self.name, || self.inner.copy_to(target)), &self.closed)
+    fn copy_to(&self, target: &dyn OperandFiles) -> Result<StoreToken> {
+        self.guard.catch_read(|| self.inner.copy_to(target))
     }
 }
 
-fn contained_cursor(
+/// A cursor that becomes invalid after a panic, as after an error.
+struct PanicGuardCursor {
     inner: Result<Box<dyn Cursor>>,
-    name: &Arc<str>,
-    closed: &Arc<AtomicBool>,
-) -> Box<dyn Cursor> {
-    Box::new(ContainedCursor { inner, name: Arc::clone(name), closed: Arc::clone(closed) })
+    guard: PanicGuard,
 }
 
-/// A cursor that is not valid after a panic, as after an error.
-struct ContainedCursor {
-    inner: Result<Box<dyn Cursor>>,
-    name: Arc<str>,
-    closed: Arc<AtomicBool>,
-}
-
-impl ContainedCursor {
-    fn go(&mut self, step: impl FnOnce(&mut dyn Cursor) -> Result<()>) -> Result<()> {
+impl PanicGuardCursor {
+    fn reposition(&mut self, call: impl FnOnce(&mut dyn Cursor) -> Result<()>) -> Result<()> {
         let inner = self.inner.as_mut().map_err(|error| error.clone())?;
-        let moved = contain(&self.name, || step(&mut **inner));
-        let moved = moved.unwrap_or_else(|panicked| {
-            self.inner = Err(panicked.clone());
-            Err(panicked)
+        let result = self.guard.catch(|| call(&mut **inner)).unwrap_or_else(|panic_error| {
+            self.inner = Err(panic_error.clone());
+            Err(panic_error)
         });
-        unless_closed(moved, &self.closed)
+        self.guard.map_read_error(result)
     }
 
     fn valid_inner(&self) -> &dyn Cursor {
-        // Callers call this only while the cursor is valid, which it is not after an error.
+        // Only called while the cursor is valid, which it is not after an error.
         self.inner.as_deref().expect("the cursor is valid")
     }
 }
 
-impl Cursor for ContainedCursor {
+impl Cursor for PanicGuardCursor {
     fn valid(&self) -> bool {
         self.inner.as_ref().is_ok_and(|inner| inner.valid())
     }
@@ -306,26 +316,26 @@ impl Cursor for ContainedCursor {
     }
 
     fn first(&mut self) -> Result<()> {
-        self.go(|inner| inner.first())
+        self.reposition(|inner| inner.first())
     }
 
     fn last(&mut self) -> Result<()> {
-        self.go(|inner| inner.last())
+        self.reposition(|inner| inner.last())
     }
 
     fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
-        self.go(|inner| inner.seek(user_key, seq))
+        self.reposition(|inner| inner.seek(user_key, seq))
     }
 
     fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
-        self.go(|inner| inner.seek_before(user_key, seq))
+        self.reposition(|inner| inner.seek_before(user_key, seq))
     }
 
     fn next(&mut self) -> Result<()> {
-        self.go(|inner| inner.next())
+        self.reposition(|inner| inner.next())
     }
 
     fn prev(&mut self) -> Result<()> {
-        self.go(|inner| inner.prev())
+        self.reposition(|inner| inner.prev())
     }
 }

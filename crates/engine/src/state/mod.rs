@@ -182,7 +182,7 @@ impl DbState {
             let _ = file.file.blob().keep_open();
         }
         for beside in views.iter().filter_map(|view| view.operands.as_ref()) {
-            beside.view.keep_open();
+            beside.view.keep_files_open();
         }
         let runs = views.iter().flat_map(|view| view.version.runs());
         for file in runs.flat_map(|run| run.tables().iter()) {

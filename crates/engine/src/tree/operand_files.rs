@@ -11,7 +11,7 @@ use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering};
 
 use crate::error::{Error, Result};
 use crate::format::file_name::FileName;
-use crate::operand_store::{OperandFileKind, OperandFiles, OperandView, Token};
+use crate::operand_store::{OperandFileKind, OperandFiles, OperandView, StoreToken};
 use crate::table::{FdCache, FdCacheVfs};
 use crate::tree::version::{FileNumbers, Janitor};
 use crate::vfs::{File, Vfs};
@@ -21,7 +21,7 @@ use crate::vfs::{File, Vfs};
 pub(crate) struct BesideView {
     pub(crate) view: Arc<dyn OperandView>,
     /// What the manifest says that the view shows; none for a store that has got nothing yet.
-    pub(crate) token: Option<Token>,
+    pub(crate) token: Option<StoreToken>,
     /// None where the store is lacking.
     pub(crate) _life: Option<Arc<Life>>,
 }
@@ -156,7 +156,7 @@ impl OperandFiles for StoreFiles {
         self.descriptors.as_ref().map_or(usize::MAX, |cache| cache.store_writers_max())
     }
 
-    fn sync_names(&self) -> Result<()> {
+    fn sync_directory(&self) -> Result<()> {
         self.vfs.sync_dir(&self.dir).map_err(|error| Error::io("sync", &self.dir, error))
     }
 

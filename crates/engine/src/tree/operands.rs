@@ -14,8 +14,8 @@ use crate::env::{Env, WaitCause};
 use crate::error::{Error, Result};
 use crate::format::BlockKind;
 use crate::operand_store::{
-    Operand, OperandCounts, OperandFiles, OperandFolds, OperandReads, OperandStore,
-    OperandStoreFactory, OperandView, Prepared, Token,
+    Operand, OperandFiles, OperandMerger, OperandReadCounters, OperandReadTier, OperandStore,
+    OperandStoreFactory, OperandView, PreparedVersion, StoreToken,
 };
 use crate::options::kept_log::KeptLog;
 use crate::options::keyspace::StoredOperandStore;
@@ -29,7 +29,7 @@ pub(crate) struct Attached {
     pub(crate) store: Arc<dyn OperandStore>,
     pub(crate) life: Arc<Life>,
     /// The token it was opened with.
-    pub(crate) opened: Option<Token>,
+    pub(crate) opened: Option<StoreToken>,
     /// A collection is under way.
     pub(crate) collecting: AtomicBool,
     /// What it takes of memory it takes from here.
@@ -57,7 +57,7 @@ impl Attached {
         if before != bytes {
             self.cache.replace_operand_store_bytes(before, bytes);
         }
-        let bytes = self.store.rewritten_bytes();
+        let bytes = self.store.rewrite_bytes_max();
         let before = self.rewritten.swap(bytes, Ordering::Relaxed);
         self.rewritten_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.rewritten_bytes.fetch_sub(before, Ordering::Relaxed);
@@ -69,7 +69,7 @@ impl Attached {
     }
 
     /// What super versions have of what was prepared.
-    pub(crate) fn beside(&self, prepared: Prepared) -> BesideView {
+    pub(crate) fn beside(&self, prepared: PreparedVersion) -> BesideView {
         let (view, token) = (prepared.view, Some(prepared.token));
         BesideView { view, token, _life: Some(Arc::clone(&self.life)) }
     }
@@ -248,8 +248,8 @@ impl Beside {
 #[derive(Debug)]
 pub(crate) struct Folds(pub(crate) Arc<Merging>);
 
-impl OperandFolds for Folds {
-    fn partial(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
+impl OperandMerger for Folds {
+    fn partial_merge(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
         self.0.partial_beside(key, older, newer)
     }
 }
@@ -258,12 +258,12 @@ impl OperandFolds for Folds {
 #[derive(Debug)]
 pub(crate) struct Counts(pub(crate) Arc<BlockCache>);
 
-impl OperandCounts for Counts {
-    fn hit(&self) {
+impl OperandReadCounters for Counts {
+    fn record_hit(&self) {
         self.0.count_hits(BlockKind::Bucket, 1);
     }
 
-    fn read(&self, _bytes: u64) {
+    fn record_read(&self, _bytes: u64) {
         self.0.count_miss(BlockKind::Bucket);
     }
 }
@@ -281,7 +281,7 @@ pub(crate) struct Lacking {
 
 impl Lacking {
     /// What super versions have of it.
-    pub(crate) fn view(self, token: Option<Token>) -> BesideView {
+    pub(crate) fn view(self, token: Option<StoreToken>) -> BesideView {
         BesideView { view: Arc::new(self), token, _life: None }
     }
 
@@ -299,19 +299,25 @@ impl OperandView for Lacking {
         false
     }
 
-    fn may_hold(&self, _: &[u8]) -> bool {
+    fn may_contain(&self, _: &[u8]) -> bool {
         true
     }
 
-    fn operands(&self, _: &[u8], _: SeqNo, _: OperandReads, _: &mut Vec<Operand>) -> Result<()> {
+    fn read_operands(
+        &self,
+        _: &[u8],
+        _: SeqNo,
+        _: OperandReadTier,
+        _: &mut Vec<Operand>,
+    ) -> Result<()> {
         Err(self.error())
     }
 
-    fn cursor(self: Arc<Self>, _: SeqNo, _: OperandReads) -> Box<dyn Cursor> {
+    fn cursor(self: Arc<Self>, _: SeqNo, _: OperandReadTier) -> Box<dyn Cursor> {
         Box::new(NoCursor(self))
     }
 
-    fn copy_to(&self, _: &dyn OperandFiles) -> Result<Token> {
+    fn copy_to(&self, _: &dyn OperandFiles) -> Result<StoreToken> {
         Err(self.error())
     }
 }

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use lsmx::env::Background;
 use lsmx::merge_operator::Append;
-use lsmx::operand_store::{OperandMetrics, OperandStore, OperandStoreFactory, Place, Token};
+use lsmx::operand_store::{
+    OperandMetrics, OperandStore, OperandStoreFactory, StoreContext, StoreToken,
+};
 use lsmx::vfs::{CrashImage, MemOperation, MemVfs};
 use lsmx::wal::WalOptions;
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, verify};
@@ -29,14 +31,18 @@ impl OperandStoreFactory for Broken {
     fn name(&self) -> &'static str {
         STORE.name()
     }
-    fn open(&self, place: Place, _: Option<Token>) -> lsmx::Result<Arc<dyn OperandStore>> {
+    fn open(
+        &self,
+        place: StoreContext,
+        _: Option<StoreToken>,
+    ) -> lsmx::Result<Arc<dyn OperandStore>> {
         Err(Error::OperandStoreMistake {
             keyspace: place.keyspace,
             store: self.name().to_owned(),
             wrong: "is broken",
         })
     }
-    fn verify(&self, place: Place, token: Token) -> lsmx::Result<OperandMetrics> {
+    fn verify(&self, place: StoreContext, token: StoreToken) -> lsmx::Result<OperandMetrics> {
         STORE.verify(place, token)
     }
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::db::{DbInner, Keyspace};
 use crate::error::Result;
 use crate::lookup::point::Reads;
-use crate::operand_store::OperandReads;
+use crate::operand_store::OperandReadTier;
 use crate::table::explain::{BlockRead, BlockSource, explain_get};
 use crate::tree::Tree;
 
@@ -144,7 +144,8 @@ impl DbInner {
                 break;
             }
         }
-        let beside = view.operands.as_ref().filter(|beside| !answered && beside.view.may_hold(key));
+        let beside =
+            view.operands.as_ref().filter(|beside| !answered && beside.view.may_contain(key));
         let mut newest = None;
         let version = &view.version;
         let filter_last_run = tree.filter_last_run();
@@ -183,7 +184,7 @@ impl DbInner {
         }
         if let Some(beside) = beside {
             let mut operands = Vec::new();
-            beside.view.operands(key, seq, OperandReads::Storage, &mut operands)?;
+            beside.view.read_operands(key, seq, OperandReadTier::Storage, &mut operands)?;
             let found = operands.iter().filter(|operand| newest < Some(operand.last.0));
             let found = found.map(|it| entry(it.last, EntryKind::Merge, len_u64(it.bytes.len())));
             explanation.operands = Some(OperandStep { found: found.collect() });

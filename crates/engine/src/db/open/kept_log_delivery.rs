@@ -147,7 +147,7 @@ fn deliver_locked(
     };
     install_version(store, tree, &mut outputs, None, Some(operands.as_ref()), changes, next)?;
     if let Some(token) = token.filter(|_| token != attached.opened) {
-        attached.store.committed(token);
+        attached.store.mark_committed(token);
     }
     tree.beside.set_kept_log(None);
     tree.beside.attach(Arc::clone(attached));

@@ -12,7 +12,7 @@ use crate::jobs::compaction::output::JobOutputs;
 use crate::jobs::compaction::retention::Retention;
 use crate::jobs::compaction::version_filter::VersionFilter;
 use crate::jobs::flush::{write_memtable, write_memtable_range};
-use crate::jobs::operand_store::deliver::OperandDelivery;
+use crate::jobs::operand_store::deliver::MemtableDelivery;
 use crate::memtable::Memtable;
 use crate::state::table_factory::TableFactory;
 use crate::tree::Tree;
@@ -46,10 +46,10 @@ impl<'a> MemtableFlush<'a, '_> {
         last_seq: SeqNo,
     ) -> Result<(JobOutputs<'a>, Option<BesideView>)> {
         let mut outputs = self.new_outputs();
-        let mut delivery = store.map(|store| OperandDelivery::new(store, last_seq)).transpose()?;
+        let mut delivery = store.map(|store| MemtableDelivery::new(store, last_seq)).transpose()?;
         let (env, filter) = (&self.tables.env, self.filter());
         write_memtable(env, filter, self.memtable, &mut outputs, delivery.as_mut(), None)?;
-        let prepared = delivery.map(OperandDelivery::prepare).transpose()?.flatten();
+        let prepared = delivery.map(MemtableDelivery::prepare).transpose()?.flatten();
         let view = store.zip(prepared).map(|(store, prepared)| store.beside(prepared));
         Ok((outputs, view))
     }

@@ -12,7 +12,7 @@ use crate::db::operand_store::{self, StoreOpener};
 use crate::error::{Error, Result};
 use crate::format::version_edit::BlobReference;
 use crate::manifest::{KeyspaceState, ManifestState};
-use crate::operand_store::Token;
+use crate::operand_store::StoreToken;
 use crate::options::db::Options;
 use crate::options::keyspace::Persisted;
 use crate::state::keyspaces::Keyspaces;
@@ -89,7 +89,7 @@ impl TreeOpener<'_> {
         &self,
         tree: &Tree,
         stored_name: Option<&str>,
-        token: Option<Token>,
+        token: Option<StoreToken>,
     ) -> Result<()> {
         if stored_name.is_none() && token.is_some() {
             let what = "token of an operand store that the options do not name";

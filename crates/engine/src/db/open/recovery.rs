@@ -320,7 +320,7 @@ impl Recovery {
         for tree in self.trees.iter() {
             let token = state.keyspaces.get(&tree.id).and_then(|keyspace| keyspace.operand_token);
             if let (Some(attached), Some(token)) = (tree.beside.attached(), token) {
-                attached.store.committed(token);
+                attached.store.mark_committed(token);
             }
         }
         Ok(DurableState { manifest, wal: Arc::new(log.wal), state })

@@ -23,7 +23,7 @@ use crate::job_tracing::{JobSpan, JobSpanFields};
 use crate::jobs::compaction::output::JobOutputs;
 use crate::jobs::quarantine;
 use crate::jobs::version_installer::sync_directory;
-use crate::operand_store::Token;
+use crate::operand_store::StoreToken;
 use crate::state::DbState;
 use crate::state::work_queue::WorkKind;
 use crate::tree::Tree;
@@ -43,7 +43,7 @@ struct RewrittenTree<'a> {
 
 impl RewrittenTree<'_> {
     /// Returns the token of the operand store, if it is not in the manifest.
-    fn new_token(&self) -> Option<Token> {
+    fn new_token(&self) -> Option<StoreToken> {
         let token = |operands: &Option<BesideView>| operands.as_ref().and_then(|at| at.token);
         token(&self.operands).filter(|new| token(&self.before.operands) != Some(*new))
     }
@@ -184,7 +184,7 @@ fn rewrite_database(db: &DbInner) -> Result<()> {
         store.memtables.subtract(released);
         tree.change(|_| SuperVersion::fresh(version, next_seq).beside(operands.clone()));
         if let (Some(turn), Some(token)) = (rewritten.turn.take(), token) {
-            turn.attached.store.committed(token);
+            turn.attached.store.mark_committed(token);
             turn.attached.charge();
         }
     }

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use lsmx_base::coding::{Decoder, put_bytes, put_u64, put_varint};
 use lsmx_compaction::{FileId, KeyRange, Level, RunId, TableMeta};
 
-use crate::operand_store::Token;
+use crate::operand_store::StoreToken;
 use crate::{Malformed, SeqNo};
 pub use blob_files::{BlobFileRecord, BlobReference};
 
@@ -266,7 +266,7 @@ pub enum Change {
         /// Id of the keyspace.
         keyspace: u32,
         /// State that the store prepared; `None` once all of its operands are in tables.
-        token: Option<Token>,
+        token: Option<StoreToken>,
     },
     /// Adds a blob file to a keyspace.
     AddBlob {
@@ -592,8 +592,8 @@ fn get_option<'a, T>(
     }
 }
 
-fn get_token(body: &mut Decoder<'_>) -> Result<Token, Malformed> {
-    let mut token = Token::default();
+fn get_token(body: &mut Decoder<'_>) -> Result<StoreToken, Malformed> {
+    let mut token = StoreToken::default();
     for number in &mut token.0 {
         *number = body.varint("token of an operand store")?;
     }
@@ -677,7 +677,7 @@ mod tests {
             Change::CleanClose { last_seq: SeqNo(301) },
             Change::Opened,
             Change::KeyspaceIdNext(4),
-            Change::OperandToken { keyspace, token: Some(Token([1, 0, u64::MAX, 300])) },
+            Change::OperandToken { keyspace, token: Some(StoreToken([1, 0, u64::MAX, 300])) },
             Change::OperandToken { keyspace, token: None },
             Change::AddBlob {
                 keyspace,

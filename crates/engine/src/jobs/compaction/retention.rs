@@ -208,7 +208,7 @@ impl Retention {
         self.older_runs
             .iter()
             .any(|run| run.file_for(user_key).is_some_and(|file| !self.inputs.contains(&file.id)))
-            || self.operand_view.as_ref().is_some_and(|view| view.may_hold(user_key))
+            || self.operand_view.as_ref().is_some_and(|view| view.may_contain(user_key))
     }
 }
 

@@ -29,7 +29,7 @@ use crate::jobs::compaction::retry::{backoff_us, catch_panics, defer_error, is_c
 use crate::jobs::compaction::version_filter::VersionFilter;
 use crate::jobs::quarantine;
 use crate::jobs::version_installer::{install_version, sync_directory};
-use crate::operand_store::{Collection, Prepared};
+use crate::operand_store::{OperandCollection, PreparedVersion};
 use crate::options::filter_bits::Coming;
 use crate::state::DbState;
 use crate::table::{ReadContext, ReadPurpose};
@@ -52,7 +52,7 @@ pub(crate) fn collect_if_due(state: &DbState, tree: &Tree) -> bool {
     if is_blocked() {
         return false;
     }
-    if !attached.store.collection_is_due() {
+    if !attached.store.is_collection_due() {
         // The collection that failed is no longer due.
         clear_failures(state, tree);
         return false;
@@ -197,7 +197,7 @@ fn move_to_tree(
     state: &DbState,
     tree: &Tree,
     guard: &StoreTurn<'_>,
-    mut collection: Box<dyn Collection + '_>,
+    mut collection: Box<dyn OperandCollection + '_>,
     mode: MoveMode,
     mut changes: Vec<Change>,
 ) -> Result<MoveResult> {
@@ -214,7 +214,7 @@ fn move_to_tree(
     let file_bytes = tree.settings().options.table_bytes;
     let cut = SplitRule { file_bytes, grandparent: None, boundaries: Vec::new() };
     outputs.set_splitter(OutputSplitter::new(&cut, shape));
-    if let Some(operands) = collection.leaving()? {
+    if let Some(operands) = collection.moved_operands()? {
         match mode {
             MoveMode::Fold => fold_operands(state, tree, attached, &view, operands, &mut outputs)?,
             MoveMode::CopyAll => copy_operands(state, operands, &mut outputs)?,
@@ -238,12 +238,12 @@ fn move_to_tree(
     let written_bytes = outputs.finished_bytes();
     let token = prepared.as_ref().map(|prepared| prepared.token);
     changes.push(Change::OperandToken { keyspace: tree.id, token });
-    let operands = prepared.map(|prepared: Prepared| attached.beside(prepared));
+    let operands = prepared.map(|prepared: PreparedVersion| attached.beside(prepared));
     install_version(state, tree, &mut outputs, None, Some(operands.as_ref()), changes, |shape| {
         shape.with_flush(shapes).map(|(shape, _)| shape)
     })?;
     if let Some(token) = token {
-        attached.store.committed(token);
+        attached.store.mark_committed(token);
     }
     tree.counters.flowed(0, |flow| {
         flow.jobs += 1;

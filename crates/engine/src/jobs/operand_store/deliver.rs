@@ -9,12 +9,12 @@ use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::range_tombstone::RangeTombstone;
 
 use crate::error::Result;
-use crate::operand_store::{Delivery, Prepared};
+use crate::operand_store::{OperandDelivery, PreparedVersion};
 use crate::tree::operands::Attached;
 
 /// Delivery of one memtable.
-pub(crate) struct OperandDelivery<'a> {
-    delivery: Box<dyn Delivery + 'a>,
+pub(crate) struct MemtableDelivery<'a> {
+    delivery: Box<dyn OperandDelivery + 'a>,
     /// Current key.
     key: Vec<u8>,
     /// Oldest put or delete of the current key so far, if no delete marker was written for it.
@@ -23,20 +23,20 @@ pub(crate) struct OperandDelivery<'a> {
     has_data: bool,
 }
 
-impl std::fmt::Debug for OperandDelivery<'_> {
+impl std::fmt::Debug for MemtableDelivery<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("OperandDelivery").field("key", &self.key).finish_non_exhaustive()
+        f.debug_struct("MemtableDelivery").field("key", &self.key).finish_non_exhaustive()
     }
 }
 
-impl<'a> OperandDelivery<'a> {
+impl<'a> MemtableDelivery<'a> {
     /// Starts the delivery of a memtable with sequence numbers up to `last_seq`.
     ///
     /// # Errors
     /// If a file cannot be written.
-    pub(crate) fn new(attached: &'a Attached, last_seq: SeqNo) -> Result<OperandDelivery<'a>> {
+    pub(crate) fn new(attached: &'a Attached, last_seq: SeqNo) -> Result<MemtableDelivery<'a>> {
         let delivery = attached.store.deliver(last_seq)?;
-        Ok(OperandDelivery { delivery, key: Vec::new(), skipped_marker: None, has_data: false })
+        Ok(MemtableDelivery { delivery, key: Vec::new(), skipped_marker: None, has_data: false })
     }
 
     /// Delivers the range tombstones of the memtable as fragments, with one sequence number per snapshot stripe.
@@ -47,7 +47,11 @@ impl<'a> OperandDelivery<'a> {
         for tombstone in fragments {
             for &seq in &tombstone.seqs {
                 self.has_data = true;
-                self.delivery.range_anchor(&tombstone.start, tombstone.end.as_deref(), seq)?;
+                self.delivery.add_range_delete_marker(
+                    &tombstone.start,
+                    tombstone.end.as_deref(),
+                    seq,
+                )?;
             }
         }
         Ok(())
@@ -68,10 +72,10 @@ impl<'a> OperandDelivery<'a> {
                 self.add_delete_marker(seq)?;
             }
             self.has_data = true;
-            self.delivery.operand(key.user_key, key.seq, value)?;
+            self.delivery.add_operand(key.user_key, key.seq, value)?;
             return Ok(true);
         }
-        if self.delivery.may_hold(key.user_key) {
+        if self.delivery.may_contain(key.user_key) {
             self.add_delete_marker(key.seq)?;
         } else {
             self.skipped_marker = Some(key.seq);
@@ -84,14 +88,14 @@ impl<'a> OperandDelivery<'a> {
             return Ok(());
         }
         self.has_data = true;
-        self.delivery.anchor(&self.key, seq)
+        self.delivery.add_delete_marker(&self.key, seq)
     }
 
     /// Makes the delivery durable. Returns `None` if nothing was delivered.
     ///
     /// # Errors
     /// If a file cannot be written or synced.
-    pub(crate) fn prepare(self) -> Result<Option<Prepared>> {
+    pub(crate) fn prepare(self) -> Result<Option<PreparedVersion>> {
         self.has_data.then(|| self.delivery.prepare()).transpose()
     }
 }

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use lsmx::cursor::Cursor;
 use lsmx::merge_operator::Append;
 use lsmx::operand_store::{
-    Collection, Delivery, Operand, OperandFileKind, OperandFiles, OperandMetrics, OperandReads,
-    OperandStore, OperandStoreFactory, OperandView, Place, Prepared, Token,
+    Operand, OperandCollection, OperandDelivery, OperandFileKind, OperandFiles, OperandMetrics,
+    OperandReadTier, OperandStore, OperandStoreFactory, OperandView, PreparedVersion, StoreContext,
+    StoreToken,
 };
 use lsmx::{Db, Event, EventListener, MergeError, MergeOperator, Result, SeqNo};
 use lsmx_compaction::{CompactionPolicy, Debt, Job, RunningJobs, TreeShape};
@@ -224,13 +225,17 @@ impl OperandStoreFactory for Stores {
         self.inner.name()
     }
 
-    fn open(&self, place: Place, token: Option<Token>) -> Result<Arc<dyn OperandStore>> {
+    fn open(
+        &self,
+        place: StoreContext,
+        token: Option<StoreToken>,
+    ) -> Result<Arc<dyn OperandStore>> {
         self.trigger.hit(Site::StoreOpen);
         let inner = self.inner.open(place, token)?;
         Ok(Arc::new(Store { inner, trigger: self.trigger.clone() }))
     }
 
-    fn verify(&self, place: Place, token: Token) -> Result<OperandMetrics> {
+    fn verify(&self, place: StoreContext, token: StoreToken) -> Result<OperandMetrics> {
         self.inner.verify(place, token)
     }
 }
@@ -252,14 +257,14 @@ impl OperandStore for Store {
         self.view_of(self.inner.view())
     }
 
-    fn deliver(&self, through: SeqNo) -> Result<Box<dyn Delivery + '_>> {
+    fn deliver(&self, through: SeqNo) -> Result<Box<dyn OperandDelivery + '_>> {
         self.trigger.hit(Site::StoreDeliver);
         Ok(Box::new(Deliveries { inner: self.inner.deliver(through)?, store: self }))
     }
 
-    fn committed(&self, token: Token) {
+    fn mark_committed(&self, token: StoreToken) {
         self.trigger.hit(Site::StoreCommitted);
-        self.inner.committed(token);
+        self.inner.mark_committed(token);
     }
 
     fn abandon(&self) {
@@ -267,18 +272,18 @@ impl OperandStore for Store {
         self.inner.abandon();
     }
 
-    fn collection_is_due(&self) -> bool {
+    fn is_collection_due(&self) -> bool {
         self.trigger.hit(Site::StoreDue);
-        self.inner.collection_is_due()
+        self.inner.is_collection_due()
     }
 
-    fn collect(&self, snapshots: &[SeqNo]) -> Result<Option<Box<dyn Collection + '_>>> {
+    fn collect(&self, snapshots: &[SeqNo]) -> Result<Option<Box<dyn OperandCollection + '_>>> {
         self.trigger.hit(Site::StoreCollect);
         let collection = self.inner.collect(snapshots)?;
         Ok(collection.map(|inner| Box::new(Collects { inner, store: self }) as _))
     }
 
-    fn collect_all(&self) -> Result<Box<dyn Collection + '_>> {
+    fn collect_all(&self) -> Result<Box<dyn OperandCollection + '_>> {
         Ok(Box::new(Collects { inner: self.inner.collect_all()?, store: self }))
     }
 
@@ -286,8 +291,8 @@ impl OperandStore for Store {
         self.inner.check_file(kind, number)
     }
 
-    fn leave_out(&self, files: &[(OperandFileKind, u64)]) {
-        self.inner.leave_out(files);
+    fn exclude_files(&self, files: &[(OperandFileKind, u64)]) {
+        self.inner.exclude_files(files);
     }
 
     fn live_files(&self) -> Vec<(OperandFileKind, u64)> {
@@ -298,8 +303,8 @@ impl OperandStore for Store {
         self.inner.memory_bytes()
     }
 
-    fn rewritten_bytes(&self) -> u64 {
-        self.inner.rewritten_bytes()
+    fn rewrite_bytes_max(&self) -> u64 {
+        self.inner.rewrite_bytes_max()
     }
 
     fn metrics(&self) -> OperandMetrics {
@@ -309,50 +314,55 @@ impl OperandStore for Store {
 }
 
 struct Deliveries<'a> {
-    inner: Box<dyn Delivery + 'a>,
+    inner: Box<dyn OperandDelivery + 'a>,
     store: &'a Store,
 }
 
-impl Delivery for Deliveries<'_> {
-    fn may_hold(&self, key: &[u8]) -> bool {
-        self.inner.may_hold(key)
+impl OperandDelivery for Deliveries<'_> {
+    fn may_contain(&self, key: &[u8]) -> bool {
+        self.inner.may_contain(key)
     }
 
-    fn operand(&mut self, key: &[u8], seq: SeqNo, operand: &[u8]) -> Result<()> {
+    fn add_operand(&mut self, key: &[u8], seq: SeqNo, operand: &[u8]) -> Result<()> {
         self.store.trigger.hit(Site::StoreOperand);
-        self.inner.operand(key, seq, operand)
+        self.inner.add_operand(key, seq, operand)
     }
 
-    fn anchor(&mut self, key: &[u8], seq: SeqNo) -> Result<()> {
-        self.inner.anchor(key, seq)
+    fn add_delete_marker(&mut self, key: &[u8], seq: SeqNo) -> Result<()> {
+        self.inner.add_delete_marker(key, seq)
     }
 
-    fn range_anchor(&mut self, start: &[u8], end: Option<&[u8]>, seq: SeqNo) -> Result<()> {
-        self.inner.range_anchor(start, end, seq)
+    fn add_range_delete_marker(
+        &mut self,
+        start: &[u8],
+        end: Option<&[u8]>,
+        seq: SeqNo,
+    ) -> Result<()> {
+        self.inner.add_range_delete_marker(start, end, seq)
     }
 
-    fn prepare(self: Box<Self>) -> Result<Prepared> {
+    fn prepare(self: Box<Self>) -> Result<PreparedVersion> {
         self.store.trigger.hit(Site::StorePrepare);
-        let Prepared { token, view } = self.inner.prepare()?;
-        Ok(Prepared { token, view: self.store.view_of(view) })
+        let PreparedVersion { token, view } = self.inner.prepare()?;
+        Ok(PreparedVersion { token, view: self.store.view_of(view) })
     }
 }
 
 struct Collects<'a> {
-    inner: Box<dyn Collection + 'a>,
+    inner: Box<dyn OperandCollection + 'a>,
     store: &'a Store,
 }
 
-impl Collection for Collects<'_> {
-    fn leaving(&mut self) -> Result<Option<Box<dyn Cursor>>> {
+impl OperandCollection for Collects<'_> {
+    fn moved_operands(&mut self) -> Result<Option<Box<dyn Cursor>>> {
         self.store.trigger.hit(Site::StoreLeaving);
-        self.inner.leaving()
+        self.inner.moved_operands()
     }
 
-    fn prepare(self: Box<Self>) -> Result<Prepared> {
+    fn prepare(self: Box<Self>) -> Result<PreparedVersion> {
         self.store.trigger.hit(Site::StorePrepare);
-        let Prepared { token, view } = self.inner.prepare()?;
-        Ok(Prepared { token, view: self.store.view_of(view) })
+        let PreparedVersion { token, view } = self.inner.prepare()?;
+        Ok(PreparedVersion { token, view: self.store.view_of(view) })
     }
 }
 
@@ -367,32 +377,32 @@ impl OperandView for View {
         self.inner.is_empty()
     }
 
-    fn may_hold(&self, key: &[u8]) -> bool {
+    fn may_contain(&self, key: &[u8]) -> bool {
         self.trigger.hit(Site::ViewMayHold);
-        self.inner.may_hold(key)
+        self.inner.may_contain(key)
     }
 
-    fn operands(
+    fn read_operands(
         &self,
         key: &[u8],
         at: SeqNo,
-        reads: OperandReads,
+        reads: OperandReadTier,
         found: &mut Vec<Operand>,
     ) -> Result<()> {
         self.trigger.hit(Site::ViewOperands);
-        self.inner.operands(key, at, reads, found)
+        self.inner.read_operands(key, at, reads, found)
     }
 
-    fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReads) -> Box<dyn Cursor> {
+    fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReadTier) -> Box<dyn Cursor> {
         self.trigger.hit(Site::ViewCursor);
         Arc::clone(&self.inner).cursor(at, reads)
     }
 
-    fn keep_open(&self) {
-        self.inner.keep_open();
+    fn keep_files_open(&self) {
+        self.inner.keep_files_open();
     }
 
-    fn copy_to(&self, target: &dyn OperandFiles) -> Result<Token> {
+    fn copy_to(&self, target: &dyn OperandFiles) -> Result<StoreToken> {
         self.inner.copy_to(target)
     }
 }
