@@ -12,7 +12,7 @@ use std::path::Path;
 
 use lsmx::merge_operator::Counter;
 use lsmx::{Db, Durability, Keyspace, KeyspaceOptions, Update, WriteBatch};
-use lsmx::{MergeError, MergeOperator, Options};
+use lsmx::{MergeError, MergeOperator, MergeResult, Options};
 
 /// What is known of a series of measurements: all that matters of them in 32 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,12 +61,7 @@ impl MergeOperator for Summarise {
         "example.summary"
     }
 
-    fn full_merge(
-        &self,
-        _key: &[u8],
-        base: Option<&[u8]>,
-        operands: &[&[u8]],
-    ) -> Result<Option<Vec<u8>>, MergeError> {
+    fn full_merge(&self, _key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
         let mut whole: Option<Summary> = None;
         for bytes in base.into_iter().chain(operands.iter().copied()) {
             // Bytes of somebody else's make this key unreadable, and no other; nothing panics.

@@ -12,7 +12,7 @@
 use std::error::Error;
 use std::path::Path;
 
-use lsmx::{Db, Keyspace, KeyspaceOptions, MergeError, MergeOperator, Options};
+use lsmx::{Db, Keyspace, KeyspaceOptions, MergeError, MergeOperator, MergeResult, Options};
 use serde_json::{Map, Value};
 
 /// Values are JSON documents, operands are patches. A document that becomes `null` is gone.
@@ -37,12 +37,7 @@ impl MergeOperator for MergePatch {
         "example.json-merge-patch"
     }
 
-    fn full_merge(
-        &self,
-        _key: &[u8],
-        base: Option<&[u8]>,
-        operands: &[&[u8]],
-    ) -> Result<Option<Vec<u8>>, MergeError> {
+    fn full_merge(&self, _key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
         let mut document = base.map_or(Ok(Value::Null), |base| parsed("the value", base))?;
         for operand in operands {
             apply(&mut document, parsed("a patch", operand)?);

@@ -98,12 +98,12 @@ pub use crate::db::{
 pub use crate::db::{Explanation, MetadataSizes, Observation, observe};
 pub use crate::db::{Finding, Loss, LossKind, RepairOptions, RepairReport, repair};
 pub use crate::iter::range::Range;
-pub use crate::merge_operator::{MergeError, MergeOperator};
+pub use crate::merge_operator::{MergeError, MergeOperator, MergeResult};
 pub use crate::options::db::Options;
 pub use crate::options::filter_bits::FilterBits;
 pub use crate::options::keyspace::{FilterLastRun, KeyspaceOptions, OptionsInForce};
+pub use crate::options::policy::Policy;
 pub use crate::options::read::{ReadOptions, ReadTier};
-pub use crate::options::stored_policy::Policy;
 pub use crate::options::value_separation::ValueSeparation;
 pub use crate::options::write::WriteControl;
 pub use crate::options::write::{Durability, WriteOptions};

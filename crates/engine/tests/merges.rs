@@ -8,8 +8,8 @@ use lsmx::env::Background;
 use lsmx::merge_operator::{Append, CHAIN_OPERANDS_MAX, Counter};
 use lsmx::vfs::MemVfs;
 use lsmx::{
-    Db, Error, KeyspaceOptions, MergeError, MergeOperator, Options, ReadOptions, ReadTier,
-    WriteBatch,
+    Db, Error, KeyspaceOptions, MergeError, MergeOperator, MergeResult, Options, ReadOptions,
+    ReadTier, WriteBatch,
 };
 
 /// Appends without merging partially; refuses operands with a `!`, and panics over a `?`.
@@ -21,12 +21,7 @@ impl MergeOperator for Whole {
         "whole"
     }
 
-    fn full_merge(
-        &self,
-        key: &[u8],
-        base: Option<&[u8]>,
-        operands: &[&[u8]],
-    ) -> Result<Option<Vec<u8>>, MergeError> {
+    fn full_merge(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
         assert!(!operands.contains(&&b"?"[..]), "a question");
         if operands.contains(&&b"!"[..]) {
             return Err(MergeError::new("an exclamation"));
@@ -302,12 +297,7 @@ impl MergeOperator for Nameless {
         ""
     }
 
-    fn full_merge(
-        &self,
-        _: &[u8],
-        _: Option<&[u8]>,
-        _: &[&[u8]],
-    ) -> Result<Option<Vec<u8>>, MergeError> {
+    fn full_merge(&self, _: &[u8], _: Option<&[u8]>, _: &[&[u8]]) -> MergeResult {
         Ok(None)
     }
 }

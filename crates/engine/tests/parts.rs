@@ -26,7 +26,7 @@ fn options(background: Background, parts: Option<usize>) -> Options {
         .policy("tiering".parse::<lsmx::PolicySpec>().unwrap());
     let options = Options::default().background(background).keyspace_defaults(keyspace).seed(1);
     match parts {
-        Some(parts) => options.merge_parts_max(parts),
+        Some(parts) => options.subcompactions_max(parts),
         None => options,
     }
 }

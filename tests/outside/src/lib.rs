@@ -12,8 +12,8 @@ use lsmx::merge_operator::Counter;
 use lsmx::wal::WalOptions;
 use lsmx::{
     Compression, Db, Durability, Event, EventListener, FilterLastRun, Keyspace, KeyspaceOptions,
-    MergeError, MergeOperator, Options, PolicySpec, Range, SeqNo, Slice, Snapshot, Update,
-    WriteBatch, WriteControl, WriteOptions,
+    MergeError, MergeOperator, MergeResult, Options, PolicySpec, Range, SeqNo, Slice, Snapshot,
+    Update, WriteBatch, WriteControl, WriteOptions,
 };
 
 /// The service's own error, with the engine's as a cause.
@@ -76,12 +76,7 @@ impl MergeOperator for LastNotes {
         "outside.last-notes"
     }
 
-    fn full_merge(
-        &self,
-        _: &[u8],
-        base: Option<&[u8]>,
-        operands: &[&[u8]],
-    ) -> Result<Option<Vec<u8>>, MergeError> {
+    fn full_merge(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
         let mut lines: Vec<&[u8]> = base.map_or(Vec::new(), |base| base.split(is_end).collect());
         for operand in operands {
             if operand.is_empty() {

@@ -118,7 +118,7 @@ const KNOWN: [(&str, Set); 15] = [
         if parts == 0 {
             return Err("at least 1".to_owned());
         }
-        all.options = all.options.merge_parts_max(parts);
+        all.options = all.options.subcompactions_max(parts);
         Ok(all)
     }),
 ];

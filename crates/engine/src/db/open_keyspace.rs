@@ -7,8 +7,10 @@ use crate::db::open::kept_log_delivery;
 use crate::db::operand_store::{OpenedStore, attach, open_operand_store};
 use crate::error::{Error, Result};
 use crate::format::version_edit::{Change, KEYSPACE_NAME_BYTES_MAX};
-use crate::options::keyspace::{KeyspaceOptions, Persisted, StoredOperandStore};
-use crate::options::stored_policy::{Policy, StoredPolicy};
+use crate::options::keyspace::KeyspaceOptions;
+use crate::options::memory_plan::MemoryPlan;
+use crate::options::policy::{Policy, StoredPolicy};
+use crate::options::stored::{StoredOperandStore, StoredOptions};
 use crate::state::work_queue::WorkKind;
 use crate::tree::operands::Attached;
 use crate::tree::version::Version;
@@ -32,7 +34,7 @@ pub(crate) fn open_keyspace(
         });
     }
     inner.options.check_keyspace(name, &options)?;
-    let options = inner.options.memory_plan().fit(options);
+    let options = MemoryPlan::new(&inner.options).limit_sizes(options);
     inner.state.error_state.check_writable()?;
     loop {
         if !create {
@@ -139,7 +141,7 @@ fn create_keyspace(
     let state = &inner.state;
     let policy = options.stored_policy().unwrap_or_default();
     let id = state.manifest.with_state(|manifest| manifest.keyspace_id_next);
-    let (name, persisted) = (name.to_owned(), Persisted::of_new(&options).encode());
+    let (name, persisted) = (name.to_owned(), StoredOptions::new(&options).encode());
     inner.append_edit(vec![Change::CreateKeyspace {
         id,
         name: name.clone(),
@@ -181,7 +183,7 @@ fn change_options(
     let adds_operator = tree.merging.admit(operator.as_ref())?;
     if adds_operator || policy != stored_policy || adds_store || adds_separation {
         let operator_name = operator.as_ref().map(|operator| operator.name());
-        let persisted = Persisted {
+        let persisted = StoredOptions {
             policy: policy.to_string(),
             merge_operator: tree.merging.name().or(operator_name).map(str::to_owned),
             operand_store: attached

@@ -19,8 +19,9 @@ use crate::manifest::{KeyspaceState, ManifestState};
 use crate::operand_store::{
     OperandStore, OperandStoreFactory, PanicGuardStore, StoreContext, StoreToken,
 };
-use crate::options::keyspace::{KeyspaceOptions, Persisted};
+use crate::options::keyspace::KeyspaceOptions;
 use crate::options::memory_plan::MemoryPlan;
+use crate::options::stored::StoredOptions;
 use crate::state::DbState;
 use crate::state::table_factory::TableFactory;
 use crate::state::work_queue::WorkKind;
@@ -241,7 +242,7 @@ fn move_operands(inner: &DbInner, tree: &Arc<Tree>) -> Result<()> {
     // A listener may call `Db::snapshot`, which waits for the end of the block. So events are delivered later.
     let _events = state.hold_events();
     let _snapshot_block = SnapshotBlock::begin(state)?;
-    let options = Persisted { operand_store: None, ..tree.persisted() }.encode();
+    let options = StoredOptions { operand_store: None, ..tree.persisted() }.encode();
     let changes = vec![Change::SetOptions { keyspace: tree.id, options }];
     collect::move_all_to_tree(state, tree, &turn, changes)?;
     turn.attached.life.set_over();
@@ -297,7 +298,7 @@ pub(crate) fn verify_store(
     keyspace: &KeyspaceState,
     factories: &[Arc<dyn OperandStoreFactory>],
 ) -> Result<StoreCheck> {
-    let Some(persisted) = Persisted::decode(&keyspace.options) else {
+    let Some(persisted) = StoredOptions::decode(&keyspace.options) else {
         let expected = "options this build knows";
         let malformed = Malformed::Field { what: "options of a keyspace", found: 0, expected };
         return Err(Error::malformed(malformed, &dir.join(CURRENT), 0));
@@ -324,8 +325,8 @@ pub(crate) fn live_store_files(
     keyspace: &KeyspaceState,
     factories: &[Arc<dyn OperandStoreFactory>],
 ) -> Result<BTreeSet<FileName>> {
-    let persisted = Persisted::decode(&keyspace.options);
-    let name = persisted.as_ref().and_then(Persisted::store_name);
+    let persisted = StoredOptions::decode(&keyspace.options);
+    let name = persisted.as_ref().and_then(StoredOptions::store_name);
     let factory = factories.iter().find(|factory| name == Some(factory.name()));
     match (factory, keyspace.operand_token) {
         (Some(factory), Some(token)) => live_files(vfs, dir, keyspace, factory, token),

@@ -11,7 +11,7 @@ use lsmx_compaction::PolicySpec;
 use crate::db::{Db, Keyspace, Snapshot, verify};
 use crate::env::Background;
 use crate::iter::range::Range;
-use crate::merge_operator::{Append, MergeError, MergeOperator};
+use crate::merge_operator::{Append, MergeOperator, MergeResult};
 use crate::operand_store::OperandStoreFactory;
 use crate::options::db::Options;
 use crate::options::keyspace::KeyspaceOptions;
@@ -59,12 +59,7 @@ impl MergeOperator for Bounded {
         "bounded"
     }
 
-    fn full_merge(
-        &self,
-        _: &[u8],
-        base: Option<&[u8]>,
-        operands: &[&[u8]],
-    ) -> Result<Option<Vec<u8>>, MergeError> {
+    fn full_merge(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
         Ok(operands.iter().fold(base.map(<[u8]>::to_vec), |value, operand| {
             let value = [&value.unwrap_or_default(), *operand].concat();
             (value.len() <= BOUNDED_BYTES).then_some(value)
@@ -74,7 +69,7 @@ impl MergeOperator for Bounded {
 
 fn operator(keyspace: usize) -> Arc<dyn MergeOperator> {
     match keyspace {
-        0 => Arc::new(Append::separated(b"|")),
+        0 => Arc::new(Append::with_separator(b"|")),
         _ => Arc::new(Bounded),
     }
 }

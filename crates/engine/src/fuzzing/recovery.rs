@@ -13,7 +13,8 @@ use crate::fuzzing::logs::{DIR, add};
 use crate::fuzzing::repair;
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::options::db::Options;
-use crate::options::keyspace::{KeyspaceOptions, Persisted};
+use crate::options::keyspace::KeyspaceOptions;
+use crate::options::stored::StoredOptions;
 use crate::options::value_separation::ValueSeparation;
 use crate::vfs::MemVfs;
 use crate::wal::RecoveryMode;
@@ -58,7 +59,7 @@ fn with_segment(bytes: &[u8]) -> MemVfs {
     let (uid, id) = (get_u64(&bytes, 16).unwrap_or(1), get_u64(&bytes, 24).unwrap_or(1));
     let vfs = MemVfs::new();
     add(&vfs, FileName::Segment(id), &bytes);
-    let options = Persisted::of_new(&KeyspaceOptions::default()).encode();
+    let options = StoredOptions::new(&KeyspaceOptions::default()).encode();
     let keyspace =
         KeyspaceState { name: "default".to_owned(), options, ..KeyspaceState::default() };
     let state = ManifestState {

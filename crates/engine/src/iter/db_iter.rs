@@ -366,7 +366,7 @@ mod tests {
 
     use super::*;
     use crate::iter::merging_iter::ListCursor;
-    use crate::merge_operator::{MergeError, MergeOperator};
+    use crate::merge_operator::{MergeError, MergeOperator, MergeResult};
     use lsmx_base::range_tombstone::{RangeTombstone, build_index};
     use lsmx_base::sync::Arc;
 
@@ -386,12 +386,7 @@ mod tests {
         fn name(&self) -> &'static str {
             "snake"
         }
-        fn full_merge(
-            &self,
-            _: &[u8],
-            base: Option<&[u8]>,
-            operands: &[&[u8]],
-        ) -> Result<Option<Vec<u8>>, MergeError> {
+        fn full_merge(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
             operands.iter().try_fold(base.map(<[u8]>::to_vec), |old, operand| {
                 if is_refused(operand) {
                     return Err(MergeError::new("bad food"));

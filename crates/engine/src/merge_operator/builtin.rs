@@ -1,19 +1,19 @@
-//! The ready-made operators. All of them merge partially, so their operands stay few.
+//! Built-in merge operators. All of them support partial merges.
 
 use std::collections::BTreeSet;
 
 use lsmx_base::coding::{Decoder, put_bytes};
 
-use crate::merge_operator::{MergeError, MergeOperator};
+use crate::merge_operator::{MergeError, MergeOperator, MergeResult};
 
-/// Adds: values and operands are 8 bytes, a number in little-endian order; an absent value is 0.
+/// Adds numbers. Values and operands are 8 bytes in little-endian order; a missing value is 0.
 ///
-/// The sum wraps around at 2^64, which makes it good for `u64` and `i64` alike: add `-1i64` to
-/// subtract. Bytes of another length are an error.
+/// The sum wraps at 2^64, so `u64` and `i64` both work. For example, the operand `-1i64` decrements. A value or operand of
+/// another length is an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter;
 
-fn number(what: &str, bytes: &[u8]) -> Result<u64, MergeError> {
+fn decode_number(what: &str, bytes: &[u8]) -> Result<u64, MergeError> {
     let number = <[u8; 8]>::try_from(bytes).map(u64::from_le_bytes);
     number.map_err(|_| MergeError::new(format!("{what} has {} bytes, a counter 8", bytes.len())))
 }
@@ -23,27 +23,22 @@ impl MergeOperator for Counter {
         "lsmx.counter"
     }
 
-    fn full_merge(
-        &self,
-        _: &[u8],
-        base: Option<&[u8]>,
-        operands: &[&[u8]],
-    ) -> Result<Option<Vec<u8>>, MergeError> {
-        let base = base.map_or(Ok(0), |base| number("the value", base))?;
-        let sum = operands
-            .iter()
-            .try_fold(base, |sum, operand| Ok(sum.wrapping_add(number("an operand", operand)?)))?;
+    fn full_merge(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
+        let base = base.map_or(Ok(0), |base| decode_number("the value", base))?;
+        let sum = operands.iter().try_fold(base, |sum, operand| {
+            Ok(sum.wrapping_add(decode_number("an operand", operand)?))
+        })?;
         Ok(Some(sum.to_le_bytes().to_vec()))
     }
 
     fn partial_merge(&self, _: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
-        let (older, newer) = (number("older", older).ok()?, number("newer", newer).ok()?);
+        let older = decode_number("the older operand", older).ok()?;
+        let newer = decode_number("the newer operand", newer).ok()?;
         Some(older.wrapping_add(newer).to_le_bytes().to_vec())
     }
 }
 
-/// Appends operands to the value, with a separator between any two parts; the first operand of an
-/// absent value becomes the value.
+/// Appends operands to the value, with a separator between them. Without a value, the first operand becomes the value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Append {
     separator: Vec<u8>,
@@ -57,31 +52,17 @@ impl Default for Append {
 }
 
 impl Append {
-    /// Nothing between the parts.
+    /// Creates an operator without a separator.
     #[must_use]
     pub fn new() -> Append {
         Append { separator: Vec::new(), name: "lsmx.append".to_owned() }
     }
 
-    /// These bytes between the parts. They are part of the operator's name.
+    /// Creates an operator with a separator, which is a part of the operator's name.
     #[must_use]
-    pub fn separated(separator: &[u8]) -> Append {
+    pub fn with_separator(separator: &[u8]) -> Append {
         let name = format!("lsmx.append({})", separator.escape_ascii());
         Append { separator: separator.to_vec(), name }
-    }
-
-    fn join<'a>(&self, first: Option<&'a [u8]>, others: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
-        let mut joined = first.map(<[u8]>::to_vec);
-        for part in others {
-            match &mut joined {
-                Some(joined) => {
-                    joined.extend_from_slice(&self.separator);
-                    joined.extend_from_slice(part);
-                }
-                None => joined = Some(part.to_vec()),
-            }
-        }
-        joined.unwrap_or_default()
     }
 }
 
@@ -90,21 +71,17 @@ impl MergeOperator for Append {
         &self.name
     }
 
-    fn full_merge(
-        &self,
-        _: &[u8],
-        base: Option<&[u8]>,
-        operands: &[&[u8]],
-    ) -> Result<Option<Vec<u8>>, MergeError> {
-        Ok(Some(self.join(base, operands.iter().copied())))
+    fn full_merge(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
+        let parts: Vec<&[u8]> = base.into_iter().chain(operands.iter().copied()).collect();
+        Ok(Some(parts.join(&self.separator[..])))
     }
 
     fn partial_merge(&self, _: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
-        Some(self.join(Some(older), std::iter::once(newer)))
+        Some([older, newer].join(&self.separator[..]))
     }
 }
 
-/// Keeps the largest of value and operands, byte by byte; numbers in big-endian order compare so.
+/// Keeps the maximum of value and operands in byte order. Big-endian numbers are compared correctly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Max;
 
@@ -113,12 +90,7 @@ impl MergeOperator for Max {
         "lsmx.max"
     }
 
-    fn full_merge(
-        &self,
-        _: &[u8],
-        base: Option<&[u8]>,
-        operands: &[&[u8]],
-    ) -> Result<Option<Vec<u8>>, MergeError> {
+    fn full_merge(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
         Ok(base.into_iter().chain(operands.iter().copied()).max().map(<[u8]>::to_vec))
     }
 
@@ -127,7 +99,7 @@ impl MergeOperator for Max {
     }
 }
 
-/// Keeps the smallest of value and operands, byte by byte; numbers in big-endian order compare so.
+/// Keeps the minimum of value and operands in byte order. Big-endian numbers are compared correctly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Min;
 
@@ -136,12 +108,7 @@ impl MergeOperator for Min {
         "lsmx.min"
     }
 
-    fn full_merge(
-        &self,
-        _: &[u8],
-        base: Option<&[u8]>,
-        operands: &[&[u8]],
-    ) -> Result<Option<Vec<u8>>, MergeError> {
+    fn full_merge(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
         Ok(base.into_iter().chain(operands.iter().copied()).min().map(<[u8]>::to_vec))
     }
 
@@ -150,16 +117,16 @@ impl MergeOperator for Min {
     }
 }
 
-/// Writes bytes into the value at an offset; a value that ends before is filled up with zeros.
+/// Overwrites bytes of the value at given offsets. A shorter value is extended with zeros.
 ///
-/// [`FieldUpdate::operand`] makes an operand: fields one after the other, each a `u32` offset, the
-/// length of its bytes as a `u32`, both little-endian, and the bytes.
+/// An operand is a sequence of fields. A field is its `u32` offset, the `u32` length of its bytes, both little-endian, and
+/// the bytes. [`FieldUpdate::operand`] encodes an operand with one field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldUpdate {
     value_bytes_max: u32,
 }
 
-/// Default bound of [`FieldUpdate`] on the length of a value: 1 MiB.
+/// Default maximum length of a value of [`FieldUpdate`]: 1 MiB.
 const FIELD_VALUE_BYTES_MAX: u32 = 1 << 20;
 
 impl Default for FieldUpdate {
@@ -168,25 +135,27 @@ impl Default for FieldUpdate {
     }
 }
 
-/// Where a field begins, and what it is to hold.
+/// Offset and bytes of a field.
 type Field<'a> = (usize, &'a [u8]);
 
 impl FieldUpdate {
-    /// Fields that end within the first MiB.
+    /// Creates an operator with a maximum value length of 1 MiB.
     #[must_use]
     pub fn new() -> FieldUpdate {
         FieldUpdate { value_bytes_max: FIELD_VALUE_BYTES_MAX }
     }
 
-    /// Fields that end within this many bytes; one that ends later is an error. Not part of the
-    /// operator's name: it may be raised later.
+    /// Creates an operator with a maximum value length in bytes. A field that ends later is an error.
+    ///
+    /// The maximum is not a part of the operator's name, so it may be increased later.
     #[must_use]
-    pub fn up_to(value_bytes_max: u32) -> FieldUpdate {
+    pub fn with_value_bytes_max(value_bytes_max: u32) -> FieldUpdate {
         FieldUpdate { value_bytes_max }
     }
 
-    /// The operand that writes `bytes` at `offset`. A field of 2^32 bytes or more is cut, but no
-    /// write would take it.
+    /// Encodes an operand that writes `bytes` at `offset`.
+    ///
+    /// Bytes after the first 2^32 − 1 are ignored. Such an operand exceeds the maximum size of a value anyway.
     #[must_use]
     pub fn operand(offset: u32, bytes: &[u8]) -> Vec<u8> {
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -197,7 +166,7 @@ impl FieldUpdate {
         operand
     }
 
-    fn fields(self, operand: &[u8]) -> Result<Vec<Field<'_>>, MergeError> {
+    fn decode_fields(self, operand: &[u8]) -> Result<Vec<Field<'_>>, MergeError> {
         let malformed = |_| MergeError::new("an operand ends inside a field");
         let mut rest = Decoder::new(operand);
         let mut fields = Vec::new();
@@ -205,11 +174,10 @@ impl FieldUpdate {
             let offset = rest.u32("offset").map_err(malformed)?;
             let length = rest.u32("length").map_err(malformed)?;
             let end = u64::from(offset) + u64::from(length);
-            if end > u64::from(self.value_bytes_max) {
-                let limit = self.value_bytes_max;
-                return Err(MergeError::new(format!(
-                    "a field ends at {end}, the limit is {limit}"
-                )));
+            let limit = self.value_bytes_max;
+            if end > u64::from(limit) {
+                let message = format!("a field ends at {end}, the limit is {limit}");
+                return Err(MergeError::new(message));
             }
             fields.push((offset as usize, rest.take("field", length as usize).map_err(malformed)?));
         }
@@ -222,15 +190,10 @@ impl MergeOperator for FieldUpdate {
         "lsmx.field-update"
     }
 
-    fn full_merge(
-        &self,
-        _: &[u8],
-        base: Option<&[u8]>,
-        operands: &[&[u8]],
-    ) -> Result<Option<Vec<u8>>, MergeError> {
+    fn full_merge(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
         let mut value = base.unwrap_or_default().to_vec();
         for operand in operands {
-            for (offset, bytes) in self.fields(operand)? {
+            for (offset, bytes) in self.decode_fields(operand)? {
                 let end = offset + bytes.len();
                 if value.len() < end {
                     value.resize(end, 0);
@@ -241,15 +204,16 @@ impl MergeOperator for FieldUpdate {
         Ok(Some(value))
     }
 
-    /// All fields of both, but those that a newer one wholly covers.
+    /// Concatenates the fields of both operands, without older fields that one newer field covers.
     fn partial_merge(&self, _: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
-        let (older, newest) = (self.fields(older).ok()?, self.fields(newer).ok()?);
-        let covers = |field: &Field<'_>, by: &Field<'_>| {
-            by.0 <= field.0 && field.0 + field.1.len() <= by.0 + by.1.len()
+        let (older, newer_fields) =
+            (self.decode_fields(older).ok()?, self.decode_fields(newer).ok()?);
+        let covers = |newer: &Field<'_>, older: &Field<'_>| {
+            newer.0 <= older.0 && older.0 + older.1.len() <= newer.0 + newer.1.len()
         };
         let mut merged = Vec::new();
         for field in older {
-            if !newest.iter().any(|by| covers(&field, by)) {
+            if !newer_fields.iter().any(|newer| covers(newer, &field)) {
                 merged.extend(FieldUpdate::operand(u32::try_from(field.0).ok()?, field.1));
             }
         }
@@ -258,13 +222,14 @@ impl MergeOperator for FieldUpdate {
     }
 }
 
-/// Unites sets: value and operands are items, each with its length as a varint before it. The value
-/// has every item once, in byte order.
+/// Computes the union of sets. Values and operands are sequences of items, each with its length as a varint prefix.
+///
+/// The value contains each item once, in byte order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetUnion;
 
 impl SetUnion {
-    /// A set as value or operand, such as one of a single new item.
+    /// Encodes a set, for a value or an operand.
     #[must_use]
     pub fn encode<I: AsRef<[u8]>>(items: impl IntoIterator<Item = I>) -> Vec<u8> {
         let items: Vec<I> = items.into_iter().collect();
@@ -272,10 +237,10 @@ impl SetUnion {
         SetUnion::encode_sorted(&items)
     }
 
-    /// The items of a value, in its order.
+    /// Decodes the items of a set, in stored order.
     ///
     /// # Errors
-    /// When the bytes are no set.
+    /// Fails if the bytes are not an encoded set.
     pub fn items(value: &[u8]) -> Result<Vec<&[u8]>, MergeError> {
         let mut rest = Decoder::new(value);
         let mut items = Vec::new();
@@ -292,12 +257,12 @@ impl SetUnion {
         value
     }
 
-    fn unite(sets: &[&[u8]]) -> Result<Vec<u8>, MergeError> {
-        let mut all = BTreeSet::new();
+    fn merge_sets<'a>(sets: impl Iterator<Item = &'a [u8]>) -> Result<Vec<u8>, MergeError> {
+        let mut all_items = BTreeSet::new();
         for set in sets {
-            all.extend(SetUnion::items(set)?);
+            all_items.extend(SetUnion::items(set)?);
         }
-        Ok(SetUnion::encode_sorted(&all))
+        Ok(SetUnion::encode_sorted(&all_items))
     }
 }
 
@@ -306,18 +271,12 @@ impl MergeOperator for SetUnion {
         "lsmx.set-union"
     }
 
-    fn full_merge(
-        &self,
-        _: &[u8],
-        base: Option<&[u8]>,
-        operands: &[&[u8]],
-    ) -> Result<Option<Vec<u8>>, MergeError> {
-        let sets: Vec<&[u8]> = base.into_iter().chain(operands.iter().copied()).collect();
-        SetUnion::unite(&sets).map(Some)
+    fn full_merge(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
+        SetUnion::merge_sets(base.into_iter().chain(operands.iter().copied())).map(Some)
     }
 
     fn partial_merge(&self, _: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
-        SetUnion::unite(&[older, newer]).ok()
+        SetUnion::merge_sets([older, newer].into_iter()).ok()
     }
 }
 
@@ -327,30 +286,36 @@ mod tests {
 
     use super::*;
 
-    fn full(
+    fn full_merge(
         operator: &dyn MergeOperator,
         base: Option<&[u8]>,
         operands: &[Vec<u8>],
-    ) -> Result<Option<Vec<u8>>, MergeError> {
+    ) -> MergeResult {
         let operands: Vec<&[u8]> = operands.iter().map(Vec::as_slice).collect();
         operator.full_merge(b"key", base, &operands)
     }
 
-    /// The laws of [`MergeOperator`], for one base and list of operands and one way to split it.
-    fn laws(operator: &dyn MergeOperator, base: Option<&[u8]>, operands: &[Vec<u8>], split: usize) {
-        let all = full(operator, base, operands);
-        assert_eq!(all, full(operator, base, operands), "deterministic");
+    /// Checks the laws of [`MergeOperator`] for one base and operand list, split at one position.
+    fn check_laws(
+        operator: &dyn MergeOperator,
+        base: Option<&[u8]>,
+        operands: &[Vec<u8>],
+        split: usize,
+    ) {
+        let expected_value = full_merge(operator, base, operands);
+        assert_eq!(expected_value, full_merge(operator, base, operands), "deterministic");
         let at = split % (operands.len() + 1);
         if at > 0 && at < operands.len() {
-            if let Ok(first) = full(operator, base, &operands[..at]) {
-                assert_eq!(all, full(operator, first.as_deref(), &operands[at..]), "in steps");
+            if let Ok(first) = full_merge(operator, base, &operands[..at]) {
+                let value = full_merge(operator, first.as_deref(), &operands[at..]);
+                assert_eq!(expected_value, value, "stepwise");
             }
             let merged = operator.partial_merge(b"key", &operands[at - 1], &operands[at]);
             if let Some(merged) = merged {
                 let mut fewer = operands.to_vec();
                 fewer.splice(at - 1..=at, [merged]);
-                assert_eq!(all, full(operator, base, &fewer), "partial");
-                laws(operator, base, &fewer, split / 2);
+                assert_eq!(expected_value, full_merge(operator, base, &fewer), "partial");
+                check_laws(operator, base, &fewer, split / 2);
             }
         }
     }
@@ -381,71 +346,73 @@ mod tests {
 
     proptest! {
         #[test]
-        fn counters_keep_the_laws((base, operands, split) in cases(numbers().boxed())) {
-            laws(&Counter, base.as_deref(), &operands, split);
+        fn counter_obeys_laws((base, operands, split) in cases(numbers().boxed())) {
+            check_laws(&Counter, base.as_deref(), &operands, split);
         }
 
         #[test]
-        fn bytes_keep_the_laws((base, operands, split) in cases(bytes(6).boxed())) {
-            let separated = Append::separated(b", ");
-            let all: [&dyn MergeOperator; 4] = [&Append::new(), &separated, &Max, &Min];
-            for operator in all {
-                laws(operator, base.as_deref(), &operands, split);
+        fn append_max_min_obey_laws((base, operands, split) in cases(bytes(6).boxed())) {
+            let separated = Append::with_separator(b", ");
+            let operators: [&dyn MergeOperator; 4] = [&Append::new(), &separated, &Max, &Min];
+            for operator in operators {
+                check_laws(operator, base.as_deref(), &operands, split);
             }
         }
 
         #[test]
-        fn fields_keep_the_laws((base, operands, split) in cases(fields().boxed())) {
-            laws(&FieldUpdate::new(), base.as_deref(), &operands, split);
-            laws(&FieldUpdate::up_to(30), base.as_deref(), &operands, split);
+        fn field_update_obeys_laws((base, operands, split) in cases(fields().boxed())) {
+            check_laws(&FieldUpdate::new(), base.as_deref(), &operands, split);
+            check_laws(&FieldUpdate::with_value_bytes_max(30), base.as_deref(), &operands, split);
         }
 
         #[test]
-        fn sets_keep_the_laws((base, operands, split) in cases(sets().boxed())) {
-            laws(&SetUnion, base.as_deref(), &operands, split);
+        fn set_union_obeys_laws((base, operands, split) in cases(sets().boxed())) {
+            check_laws(&SetUnion, base.as_deref(), &operands, split);
         }
     }
 
     #[test]
-    fn counters_wrap_and_refuse_other_lengths() {
+    fn counter_overflow_wraps_and_other_lengths_fail() {
         let minus_one = (-1i64).to_le_bytes().to_vec();
-        let add =
-            |base: u64, operand: Vec<u8>| full(&Counter, Some(&base.to_le_bytes()), &[operand]);
+        let add = |base: u64, operand: Vec<u8>| {
+            full_merge(&Counter, Some(&base.to_le_bytes()), &[operand])
+        };
         assert_eq!(add(7, minus_one.clone()), Ok(Some(6u64.to_le_bytes().to_vec())));
         assert_eq!(add(0, minus_one), Ok(Some(u64::MAX.to_le_bytes().to_vec())));
         assert!(add(0, vec![1]).is_err());
-        assert!(full(&Counter, Some(b"1"), &[vec![0; 8]]).is_err());
+        assert!(full_merge(&Counter, Some(b"1"), &[vec![0; 8]]).is_err());
     }
 
     #[test]
-    fn fields_are_written_in_place_and_growth_is_zeros() {
-        let update = |base, operand| full(&FieldUpdate::up_to(8), base, &[operand]);
+    fn field_update_short_value_is_extended_with_zeros() {
+        let operator = FieldUpdate::with_value_bytes_max(8);
+        let update = |base, operand| full_merge(&operator, base, &[operand]);
         let at = FieldUpdate::operand;
         assert_eq!(update(Some(b"abcdef"), at(2, b"XY")), Ok(Some(b"abXYef".to_vec())));
         assert_eq!(update(None, at(3, b"X")), Ok(Some(b"\0\0\0X".to_vec())));
         assert_eq!(update(Some(b"a"), at(6, b"XY")), Ok(Some(b"a\0\0\0\0\0XY".to_vec())));
-        assert!(update(None, at(7, b"XY")).is_err(), "past the bound");
+        assert!(update(None, at(7, b"XY")).is_err(), "ends after the maximum");
         assert!(update(None, at(u32::MAX, b"XY")).is_err());
         assert!(update(None, vec![0; 7]).is_err());
         let covered = FieldUpdate::new().partial_merge(b"", &at(3, b"a"), &at(2, b"xyz"));
-        assert_eq!(covered, Some(at(2, b"xyz")), "what is overwritten is forgotten");
+        assert_eq!(covered, Some(at(2, b"xyz")), "the overwritten field is removed");
     }
 
     #[test]
-    fn sets_are_sorted_and_have_no_item_twice() {
-        let set = full(&SetUnion, None, &[SetUnion::encode(["b", "a"]), SetUnion::encode(["a"])]);
-        let set = set.unwrap().unwrap();
+    fn set_union_value_is_sorted_without_duplicates() {
+        let operands = [SetUnion::encode(["b", "a"]), SetUnion::encode(["a"])];
+        let set = full_merge(&SetUnion, None, &operands).unwrap().unwrap();
         assert_eq!(SetUnion::items(&set).unwrap(), [b"a", b"b"]);
         assert!(SetUnion::items(&[5, 1]).is_err());
     }
 
     #[test]
-    fn appended_parts_have_a_separator_between_them() {
+    fn append_with_separator_separates_parts() {
         let parts = [b"b".to_vec(), b"c".to_vec()];
-        let comma = Append::separated(b",");
-        assert_eq!(full(&comma, Some(b"a"), &parts), Ok(Some(b"a,b,c".to_vec())));
-        assert_eq!(full(&comma, None, &parts), Ok(Some(b"b,c".to_vec())));
-        assert_eq!(full(&Append::new(), Some(b""), &parts), Ok(Some(b"bc".to_vec())));
-        assert_ne!(comma.name(), Append::separated(b";").name());
+        let comma = Append::with_separator(b",");
+        assert_eq!(full_merge(&comma, Some(b"a"), &parts), Ok(Some(b"a,b,c".to_vec())));
+        assert_eq!(full_merge(&comma, None, &parts), Ok(Some(b"b,c".to_vec())));
+        assert_eq!(full_merge(&Append::new(), Some(b""), &parts), Ok(Some(b"bc".to_vec())));
+        assert_ne!(comma.name(), Append::with_separator(b";").name());
     }
 }

@@ -1,9 +1,8 @@
-//! Merge operators: a write that says how a value changes, without reading it.
+//! Merge operators: they update a value without reading it.
 //!
-//! A merge stores an *operand*. What a key's operands amount to is worked out when it is read, and
-//! by the jobs that rewrite its versions anyway. How they fold is the operator's business, which a
-//! keyspace is given with [`KeyspaceOptions::merge_operator`](crate::KeyspaceOptions::merge_operator).
-//! `docs/guide/merge-operators.md` shows how to use and how to write one.
+//! A merge stores an *operand*. Reads and compactions combine the operands of a key with its value. The merge operator of a
+//! keyspace, see [`KeyspaceOptions::merge_operator`](crate::KeyspaceOptions::merge_operator), defines how.
+//! [`guide::merges`](crate::guide::merges) shows how to use and how to write one.
 
 pub(crate) mod builtin;
 
@@ -17,22 +16,20 @@ use crate::callback::{self, CallbackContext, panic_message};
 
 pub use crate::merge_operator::builtin::{Append, Counter, FieldUpdate, Max, Min, SetUnion};
 
-/// Operands of a key in one memtable at which the writer folds them, so that no reader has to walk
-/// more of them there. Several writers of one key at the same time may exceed it by their number.
+/// Number of operands of a key in one memtable at which the writer merges them, so that reads find few. `n` concurrent
+/// writers of the key may exceed it by `n`.
 pub const CHAIN_OPERANDS_MAX: u32 = 32;
-/// Bytes of a key's operands in one memtable at which the writer folds them.
+/// Size of the operands of a key in one memtable at which the writer merges them, in bytes.
 pub const CHAIN_BYTES_MAX: u64 = 64 << 10;
-/// Longest name of an operator, in bytes.
-pub const OPERATOR_NAME_BYTES_MAX: usize = 255;
 
-/// Why operands do not fold: the operator's own words.
+/// Error of a merge operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MergeError(Cow<'static, str>);
 
 impl MergeError {
-    /// An error that says this: lower case, no full stop.
-    pub fn new(why: impl Into<Cow<'static, str>>) -> MergeError {
-        MergeError(why.into())
+    /// Creates an error with a message in lower case without a full stop.
+    pub fn new(message: impl Into<Cow<'static, str>>) -> MergeError {
+        MergeError(message.into())
     }
 }
 
@@ -44,41 +41,62 @@ impl fmt::Display for MergeError {
 
 impl std::error::Error for MergeError {}
 
-/// How the operands of a keyspace fold.
+/// Value after a full merge, `None` if the key has no value.
+pub type MergeResult = Result<Option<Vec<u8>>, MergeError>;
+
+/// Combines the operands of a keyspace.
 ///
 /// # Laws
-/// 1. *Deterministic.* Equal arguments give equal results, in every process that opens the database,
-///    for as long as the name stays the same. No clock, no randomness, no state.
-/// 2. *Partial merges change nothing.* Whenever `partial_merge(k, a, b)` is `Some(c)`, then for every
-///    base and all operands before and after, folding `… a, b …` and folding `… c …` give the same
-///    value. Operands may be paired in any grouping, never in another order.
-/// 3. *In steps as at once.* Folding `x` onto the base, and then `y` onto the result, gives what
-///    folding `x, y` gives; a result of `None` is the absent base of the next step.
+/// 1. *Deterministic.* Equal arguments give equal results, in every process that opens the database, as long as the name
+///    stays the same. An operator uses no clock, no random numbers and no state.
+/// 2. *Partial merges change nothing.* If `partial_merge(k, a, b)` is `Some(c)`, then the operands `…, a, b, …` and
+///    `…, c, …` give the same value for every base. Adjacent operands may be merged in any grouping, but not reordered.
+/// 3. *Stepwise merges change nothing.* Merging `x` with the base, and then `y` with the result, gives the same value as
+///    merging `x, y`. A result of `None` is a base of `None` in the next step.
 ///
-/// An operator may fail on bytes that make no sense to it. Then reading the key is
-/// [`Error::MergeFailed`](crate::Error::MergeFailed) until it is put or deleted; all other keys are
-/// read as ever, by ranges too, which go on after it; jobs go on and keep the operands as they are. A panic counts as a failure.
-/// Operators are called by readers, writers and jobs at the same time, and must not call the
-/// database.
+/// If an operator fails or panics, a read of the key fails with [`Error::MergeFailed`](crate::Error::MergeFailed) until
+/// the key is put or deleted. Other keys are not affected, and iterators continue after the key. Compactions keep the
+/// operands.
+///
+/// Operators are called from several threads at the same time. They must not call the database.
+///
+/// ```
+/// use lsmx::merge_operator::MergeResult;
+/// use lsmx::{MergeError, MergeOperator};
+///
+/// /// Toggles one byte: each operand is combined with the value by exclusive or.
+/// #[derive(Debug)]
+/// struct Toggle;
+///
+/// impl MergeOperator for Toggle {
+///     fn name(&self) -> &str {
+///         "example.toggle"
+///     }
+///
+///     fn full_merge(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
+///         base.iter().chain(operands).try_fold(0, |value, bytes| match bytes {
+///             [byte] => Ok(value ^ byte),
+///             _ => Err(MergeError::new("an operand is not one byte")),
+///         }).map(|value| Some(vec![value]))
+///     }
+/// }
+/// ```
 pub trait MergeOperator: Send + Sync + fmt::Debug {
-    /// Its name, which the keyspace remembers: 1 to [`OPERATOR_NAME_BYTES_MAX`] bytes. Another way
-    /// of folding needs another name.
+    /// Returns the name, 1 to 255 bytes. The keyspace stores it. An operator with other results
+    /// needs another name.
     fn name(&self) -> &str;
 
-    /// The value that a key has after these operands, oldest first and at least one, change `base`,
-    /// its value before; `None` on either side stands for a key without a value.
+    /// Returns the value after applying `operands` to the value `base`.
+    ///
+    /// There is at least one operand, oldest first. A base or a result of `None` means that the key has no value.
     ///
     /// # Errors
-    /// When the bytes make no sense.
-    fn full_merge(
-        &self,
-        key: &[u8],
-        base: Option<&[u8]>,
-        operands: &[&[u8]],
-    ) -> Result<Option<Vec<u8>>, MergeError>;
+    /// Fails if the bytes are invalid.
+    fn full_merge(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult;
 
-    /// One operand that does what `older` and then `newer` do, or `None` if there is none. Operators
-    /// that have one keep their operands few without ever reading a base.
+    /// Returns one operand that is equivalent to `older` followed by `newer`, or `None`, which is the default.
+    ///
+    /// Operators that implement this keep few operands per key, without reads of the base.
     fn partial_merge(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
         let _ = (key, older, newer);
         None
@@ -90,12 +108,7 @@ impl<T: MergeOperator + ?Sized> MergeOperator for Arc<T> {
         (**self).name()
     }
 
-    fn full_merge(
-        &self,
-        key: &[u8],
-        base: Option<&[u8]>,
-        operands: &[&[u8]],
-    ) -> Result<Option<Vec<u8>>, MergeError> {
+    fn full_merge(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
         (**self).full_merge(key, base, operands)
     }
 
@@ -104,81 +117,77 @@ impl<T: MergeOperator + ?Sized> MergeOperator for Arc<T> {
     }
 }
 
-/// Calls a user's operator; a panic is an answer like any other.
-fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, MergeError> {
+/// Calls a user's operator. Returns a panic as an error.
+fn catch_panic<T>(call: impl FnOnce() -> T) -> Result<T, MergeError> {
     let _inside = callback::enter(CallbackContext::MergeOperator);
-    // The operator is borrowed and has no state by law, so nothing half done can be seen.
+    // The operator is borrowed and has no state, so a panic leaves nothing inconsistent.
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
         MergeError::new(format!("the merge operator panicked: {}", panic_message(&*panic)))
     })
 }
 
-/// A full merge whose result has at most `limit` bytes.
-pub(crate) fn full(
+/// Calls [`MergeOperator::full_merge`]. A result above `bytes_max` is an error.
+pub(crate) fn full_merge(
     operator: &dyn MergeOperator,
     key: &[u8],
     base: Option<&[u8]>,
     operands: &[&[u8]],
-    limit: usize,
-) -> Result<Option<Vec<u8>>, MergeError> {
-    let value = guarded(|| operator.full_merge(key, base, operands))??;
-    match &value {
-        Some(value) if value.len() > limit => {
-            let bytes = value.len();
-            Err(MergeError::new(format!(
-                "the value would have {bytes} bytes, the limit is {limit}"
-            )))
-        }
+    bytes_max: usize,
+) -> MergeResult {
+    let value = catch_panic(|| operator.full_merge(key, base, operands))??;
+    match value.as_ref().map(Vec::len) {
+        Some(bytes) if bytes > bytes_max => Err(MergeError::new(format!(
+            "the value would have {bytes} bytes, the limit is {bytes_max}"
+        ))),
         _ => Ok(value),
     }
 }
 
-/// A partial merge whose result has at most `limit` bytes; a failure counts as "there is none".
-pub(crate) fn partial(
+/// Calls [`MergeOperator::partial_merge`]. Returns `None` after a panic, or if the result is larger than `bytes_max`.
+pub(crate) fn partial_merge(
     operator: &dyn MergeOperator,
     key: &[u8],
     older: &[u8],
     newer: &[u8],
-    limit: usize,
+    bytes_max: usize,
 ) -> Option<Vec<u8>> {
-    let merged = guarded(|| operator.partial_merge(key, older, newer)).ok().flatten();
-    merged.filter(|merged| merged.len() <= limit)
+    let merged = catch_panic(|| operator.partial_merge(key, older, newer)).ok().flatten();
+    merged.filter(|merged| merged.len() <= bytes_max)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Panics at the operand `panic`. Otherwise returns ten bytes.
     #[derive(Debug)]
-    struct Moody;
+    struct PanickingOperator;
 
-    impl MergeOperator for Moody {
+    impl MergeOperator for PanickingOperator {
         fn name(&self) -> &'static str {
-            "moody"
+            "panicking"
         }
-        fn full_merge(
-            &self,
-            _: &[u8],
-            _: Option<&[u8]>,
-            operands: &[&[u8]],
-        ) -> Result<Option<Vec<u8>>, MergeError> {
-            assert!(operands[0] != b"panic", "not this one");
+
+        fn full_merge(&self, _: &[u8], _: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
+            assert!(operands[0] != b"panic", "bad operand");
             Ok(Some(vec![0; 10]))
         }
+
         fn partial_merge(&self, _: &[u8], older: &[u8], _: &[u8]) -> Option<Vec<u8>> {
-            assert!(older != b"panic", "nor this one");
+            assert!(older != b"panic", "bad older operand");
             Some(vec![0; 10])
         }
     }
 
     #[test]
-    fn panics_and_oversized_results_are_failures() {
-        let full = |operand: &[u8], limit| full(&Moody, b"k", None, &[operand], limit);
+    fn merge_panics_or_result_is_too_large_fails() {
+        let operator = &PanickingOperator;
+        let full = |operand: &[u8], limit| full_merge(operator, b"k", None, &[operand], limit);
         assert_eq!(full(b"fine", 10), Ok(Some(vec![0; 10])));
         assert!(full(b"fine", 9).unwrap_err().to_string().contains("10 bytes, the limit is 9"));
-        assert!(full(b"panic", 10).unwrap_err().to_string().contains("not this one"));
-        assert!(partial(&Moody, b"k", b"fine", b"", 10).is_some());
-        assert_eq!(partial(&Moody, b"k", b"fine", b"", 9), None);
-        assert_eq!(partial(&Moody, b"k", b"panic", b"", 10), None);
+        assert!(full(b"panic", 10).unwrap_err().to_string().contains("bad operand"));
+        assert!(partial_merge(operator, b"k", b"fine", b"", 10).is_some());
+        assert_eq!(partial_merge(operator, b"k", b"fine", b"", 9), None);
+        assert_eq!(partial_merge(operator, b"k", b"panic", b"", 10), None);
     }
 }

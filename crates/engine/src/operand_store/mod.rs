@@ -38,12 +38,9 @@ pub(crate) use crate::operand_store::panic_guard::PanicGuardStore;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StoreToken(pub [u64; 4]);
 
-/// Maximum length of a store name, in bytes.
-pub const STORE_NAME_BYTES_MAX: usize = 255;
-
 /// Opens the operand stores of keyspaces.
 pub trait OperandStoreFactory: fmt::Debug + Send + Sync {
-    /// Returns the name of the store type, 1 to [`STORE_NAME_BYTES_MAX`] bytes.
+    /// Returns the name of the store type, 1 to 255 bytes.
     ///
     /// The manifest stores it. A keyspace cannot be opened with a factory of another name.
     fn name(&self) -> &str;

@@ -1,53 +1,52 @@
-//! How one budget of memory is split, and what follows from it where nothing else was said.
+//! Division of the memory budget, and the defaults without one.
 //!
-//! | part | share | bound |
+//! | part | share | limit |
 //! | --- | --- | --- |
-//! | memtables | ⅜, or `memtable_bytes_max` | hard: writes wait there |
+//! | memtables | ⅜, or `memtable_bytes_max` | hard: writes wait |
 //! | buffers of jobs | ⅛ | by the size of tables: at most 1/16 of the budget each |
-//! | block cache and open tables | the rest, or `block_cache_bytes` | hard: open tables go before data |
+//! | block cache and open tables | the rest, or `block_cache_bytes` | hard: open tables have priority over data blocks |
 //!
-//! The history of flushed writes, for guards, takes up to 1/16 of the budget from the part of the jobs.
+//! The history of flushed writes, which guards are checked against, uses up to 1/16 of the budget from the share of the
+//! jobs. Operand stores use memory of the block cache. Each is limited to a quarter of the last part.
 //!
-//! What operand stores take is taken from the blocks; each is told to stay within a quarter of the last
-//! part.
+//! Flushes start at half of the memtables' share, so that the other half accepts writes meanwhile.
 //!
-//! Flushes begin at half of the memtables' share, so that the other half takes writes meanwhile.
-//! A job has a hash for every key of the table it writes, and several times that while it builds
-//! the filter; what it frees, the allocator of the system may keep for its thread. That is why
-//! tables are smaller under a small budget.
+//! A job holds a hash of every key of its output table, and several times that while it builds the filter. The system
+//! allocator may keep freed memory for the thread. Tables are therefore smaller with a small budget.
 
 use lsmx_base::sync::Arc;
 
 use crate::cache::{BlockCache, BlockCacheKind};
 use crate::error::{Error, Result};
 use crate::options::db::{BLOCK_CACHE_BYTES_DEFAULT, Options};
+use crate::options::invalid_option;
 use crate::options::keyspace::{KeyspaceOptions, MEMTABLE_BYTES_MIN};
 
-/// Smallest [`Options::memory_budget`] that is accepted: 4 MiB.
+/// Minimum of [`Options::memory_budget`]: 4 MiB.
 pub const MEMORY_BUDGET_MIN: u64 = 4 << 20;
 /// Default of [`Options::memtable_bytes_max`] without a budget, in memtables of the default keyspace.
 pub const MEMTABLES_DEFAULT: u64 = 8;
-/// Most bytes of the history of flushed writes that guards are checked against: 16 MiB.
+/// Maximum size of the history of flushed writes: 16 MiB.
 const GUARD_HISTORY_BYTES_MAX: u64 = 16 << 20;
-/// The history is at most this part of the budget.
+/// Divisor of the budget that gives the maximum size of the history.
 const GUARD_HISTORIES_PER_BUDGET: u64 = 16;
-/// A table is at most this part of the budget.
+/// Divisor of the budget that gives the maximum size of a table.
 const TABLES_PER_BUDGET: u64 = 16;
 
-/// Bounds in bytes, as opening uses them.
+/// Memory limits of a database, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryPlan {
-    /// What was asked for, if it was.
+    /// The budget, if one is set.
     pub(crate) budget: Option<u64>,
-    /// All memtables together.
+    /// Limit of all memtables together.
     pub(crate) memtables: u64,
-    /// Cached blocks, and with a budget open tables too.
+    /// Limit of cached blocks. With a budget, open tables are included.
     pub(crate) cache: u64,
 }
 
 impl MemoryPlan {
-    /// What these options come to; [`MemoryPlan::check`] says whether they can.
-    pub(crate) fn of(options: &Options) -> MemoryPlan {
+    /// Computes the limits, without checking them.
+    pub(crate) fn new(options: &Options) -> MemoryPlan {
         let (cache, memtables) = (options.block_cache_bytes, options.memtable_bytes_max);
         let Some(budget) = options.memory_budget else {
             let default =
@@ -68,49 +67,46 @@ impl MemoryPlan {
         MemoryPlan { budget: Some(budget), memtables, cache }
     }
 
-    /// Bytes of memtables past which the largest is flushed.
-    pub(crate) fn flush_from(&self) -> u64 {
+    /// Returns the size of all memtables at which the largest is flushed.
+    pub(crate) fn flush_threshold(&self) -> u64 {
         self.memtables / 2
     }
 
-    /// Bytes of the history of flushed writes.
-    pub(crate) fn guard_history(&self) -> u64 {
-        let part = |budget: u64| budget / GUARD_HISTORIES_PER_BUDGET;
-        self.budget.map_or(GUARD_HISTORY_BYTES_MAX, part).min(GUARD_HISTORY_BYTES_MAX)
+    /// Returns the maximum size of the history of flushed writes.
+    pub(crate) fn guard_history_bytes(&self) -> u64 {
+        let share = |budget: u64| budget / GUARD_HISTORIES_PER_BUDGET;
+        self.budget.map_or(GUARD_HISTORY_BYTES_MAX, share).min(GUARD_HISTORY_BYTES_MAX)
     }
 
-    /// The options of a keyspace with its memtable within the budget: two of them fit, one that is
-    /// flushed and one that takes writes. Its tables too, for the sake of the jobs that write them.
-    pub(crate) fn fit(&self, mut options: KeyspaceOptions) -> KeyspaceOptions {
+    /// Limits the sizes of memtables and tables to the budget.
+    ///
+    /// Two memtables must fit, one that is flushed and one that accepts writes. The table size limits the memory of jobs.
+    pub(crate) fn limit_sizes(&self, mut options: KeyspaceOptions) -> KeyspaceOptions {
         if let Some(budget) = self.budget {
-            let fits = self.flush_from().max(MEMTABLE_BYTES_MIN);
-            options.memtable_bytes = options.memtable_bytes.min(fits);
-            let table = (budget / TABLES_PER_BUDGET).max(u64::from(options.block_bytes));
-            options.table_bytes = options.table_bytes.min(table);
+            let memtable_bytes_max = self.flush_threshold().max(MEMTABLE_BYTES_MIN);
+            options.memtable_bytes = options.memtable_bytes.min(memtable_bytes_max);
+            let table_bytes_max = (budget / TABLES_PER_BUDGET).max(u64::from(options.block_bytes));
+            options.table_bytes = options.table_bytes.min(table_bytes_max);
         }
         options
     }
 
-    /// The cache of blocks; with a budget open tables are part of it.
-    pub(crate) fn cache(&self, kind: BlockCacheKind) -> Arc<BlockCache> {
+    /// Creates the block cache. With a budget it also accounts for open tables.
+    pub(crate) fn new_cache(&self, kind: BlockCacheKind) -> Arc<BlockCache> {
         match self.budget {
             Some(_) => BlockCache::with_open_tables(kind, self.cache),
             None => BlockCache::with_kind(kind, self.cache),
         }
     }
 
-    /// Checks that the parts fit into the whole.
+    /// Checks that the parts fit into the budget.
     ///
     /// # Errors
     /// [`Error::InvalidOption`], [`Error::Contradiction`].
     pub(crate) fn check(&self, options: &Options) -> Result<()> {
         let Some(budget) = self.budget else { return Ok(()) };
         if budget < MEMORY_BUDGET_MIN {
-            return Err(Error::InvalidOption {
-                name: "memory_budget",
-                value: budget.to_string(),
-                must: "at least 4194304",
-            });
+            return Err(invalid_option("memory_budget", budget, "at least 4194304"));
         }
         let parts = [
             ("block_cache_bytes", options.block_cache_bytes),
@@ -123,10 +119,10 @@ impl MemoryPlan {
             Err(Error::Contradiction { first, second: names.join(" and "), why })
         };
         if self.cache.saturating_add(self.memtables) > budget {
-            return contradiction("the parts do not fit into the whole");
+            return contradiction("the parts exceed the budget");
         }
         if self.memtables < 2 * MEMTABLE_BYTES_MIN {
-            return contradiction("nothing is left for memtables");
+            return contradiction("no memory is left for memtables");
         }
         Ok(())
     }
@@ -138,50 +134,50 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn plan(options: Options) -> Result<MemoryPlan> {
-        let plan = MemoryPlan::of(&options);
+    fn checked_plan(options: Options) -> Result<MemoryPlan> {
+        let plan = MemoryPlan::new(&options);
         plan.check(&options).map(|()| plan)
     }
 
     #[test]
-    fn the_parts_are_the_whole() {
-        let halves = plan(Options::default().memory_budget(128 * MIB)).unwrap();
-        assert_eq!((halves.memtables, halves.cache), (48 * MIB, 64 * MIB));
-        assert_eq!(halves.flush_from(), 24 * MIB);
-        let fitted = halves.fit(KeyspaceOptions::default());
-        assert_eq!((fitted.memtable_bytes, fitted.table_bytes), (24 * MIB, 8 * MIB));
+    fn memory_plan_default_shares_fill_budget() {
+        let plan = checked_plan(Options::default().memory_budget(128 * MIB)).unwrap();
+        assert_eq!((plan.memtables, plan.cache), (48 * MIB, 64 * MIB));
+        assert_eq!(plan.flush_threshold(), 24 * MIB);
+        let limited = plan.limit_sizes(KeyspaceOptions::default());
+        assert_eq!((limited.memtable_bytes, limited.table_bytes), (24 * MIB, 8 * MIB));
     }
 
     #[test]
-    fn a_part_that_is_given_leaves_the_rest_to_the_other() {
+    fn memory_plan_one_part_given_other_gets_rest() {
         let budget = || Options::default().memory_budget(128 * MIB);
-        let cache = plan(budget().block_cache_bytes(100 * MIB)).unwrap();
+        let cache = checked_plan(budget().block_cache_bytes(100 * MIB)).unwrap();
         assert_eq!((cache.memtables, cache.cache), (12 * MIB, 100 * MIB));
-        let memtables = plan(budget().memtable_bytes_max(80 * MIB)).unwrap();
+        let memtables = checked_plan(budget().memtable_bytes_max(80 * MIB)).unwrap();
         assert_eq!((memtables.memtables, memtables.cache), (80 * MIB, 32 * MIB));
-        let small = plan(budget().block_cache_bytes(MIB)).unwrap();
+        let small = checked_plan(budget().block_cache_bytes(MIB)).unwrap();
         assert_eq!(small.memtables, 48 * MIB);
     }
 
     #[test]
-    fn parts_that_do_not_fit_are_refused() {
+    fn memory_plan_parts_exceed_budget_is_error() {
         let budget = || Options::default().memory_budget(100 * MIB);
         for options in [
             budget().block_cache_bytes(101 * MIB),
             budget().block_cache_bytes(100 * MIB),
             budget().block_cache_bytes(60 * MIB).memtable_bytes_max(41 * MIB),
         ] {
-            assert!(matches!(plan(options), Err(Error::Contradiction { .. })));
+            assert!(matches!(checked_plan(options), Err(Error::Contradiction { .. })));
         }
-        let small = Options::default().memory_budget(MEMORY_BUDGET_MIN - 1);
-        assert!(matches!(plan(small), Err(Error::InvalidOption { name: "memory_budget", .. })));
+        let small = checked_plan(Options::default().memory_budget(MEMORY_BUDGET_MIN - 1));
+        assert!(matches!(small, Err(Error::InvalidOption { name: "memory_budget", .. })));
     }
 
     #[test]
-    fn without_a_budget_keyspaces_stay_as_they_are() {
-        let plan = plan(Options::default()).unwrap();
+    fn memory_plan_without_budget_keeps_sizes() {
+        let plan = checked_plan(Options::default()).unwrap();
         assert_eq!(plan.cache, BLOCK_CACHE_BYTES_DEFAULT);
         let options = KeyspaceOptions::default();
-        assert_eq!(plan.fit(options.clone()).memtable_bytes, options.memtable_bytes);
+        assert_eq!(plan.limit_sizes(options.clone()).memtable_bytes, options.memtable_bytes);
     }
 }

@@ -1,11 +1,31 @@
-//! Options of a database, a keyspace and a write.
+//! Options of a database, of keyspaces, and of single reads and writes.
 
 pub mod db;
 pub mod filter_bits;
-pub(crate) mod kept_log;
 pub mod keyspace;
 pub mod memory_plan;
+pub(crate) mod policy;
 pub mod read;
-pub(crate) mod stored_policy;
+pub(crate) mod stored;
 pub mod value_separation;
 pub mod write;
+
+use crate::error::{Error, Result};
+
+/// Maximum length of a stored name, such as that of a merge operator, in bytes.
+const NAME_BYTES_MAX: usize = 255;
+
+fn invalid_option(name: &'static str, value: impl ToString, must: &'static str) -> Error {
+    Error::InvalidOption { name, value: value.to_string(), must }
+}
+
+/// Checks the length of the name of a user's type.
+fn check_name(option: &'static str, name: Option<&str>) -> Result<()> {
+    match name {
+        Some(name) if !(1..=NAME_BYTES_MAX).contains(&name.len()) => {
+            let value = format!("named with {} bytes", name.len());
+            Err(invalid_option(option, value, "named with 1 to 255 bytes"))
+        }
+        _ => Ok(()),
+    }
+}

@@ -7,7 +7,8 @@ pub enum ReadTier {
     #[default]
     Storage,
     /// Memory only. The read opens and reads no file, and waits for no lock that is held during file I/O.
-    /// If data is missing in memory it fails with [`Error::WouldBlock`](crate::Error::WouldBlock), and is not
+    ///
+    /// If data is missing in memory, the read fails with [`Error::WouldBlock`](crate::Error::WouldBlock) and is not
     /// counted in the metrics.
     Memory,
 }
@@ -27,6 +28,7 @@ pub enum ReadTier {
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
 pub struct ReadOptions {
     pub(crate) tier: ReadTier,
     pub(crate) fill_cache: Option<bool>,
@@ -34,15 +36,14 @@ pub struct ReadOptions {
 
 impl ReadOptions {
     /// Storage tiers that the read may use. Default: [`ReadTier::Storage`].
-    #[must_use]
     pub fn tier(mut self, tier: ReadTier) -> Self {
         self.tier = tier;
         self
     }
 
-    /// Whether data blocks that the read loads from files are added to the block cache. Default: yes for
-    /// lookups, no for ranges. A range adds the block that a seek finds in any case.
-    #[must_use]
+    /// Whether data blocks that the read loads from files are added to the block cache.
+    ///
+    /// A range read always adds the block that a seek finds. Default: true for lookups, false for range reads.
     pub fn fill_cache(mut self, fill: bool) -> Self {
         self.fill_cache = Some(fill);
         self

@@ -1,7 +1,8 @@
-//! Whether and how large values are kept apart from the tree.
+//! Options of value separation.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::format::VALUE_BYTES_MAX;
+use crate::options::invalid_option;
 
 /// Default of [`ValueSeparation::threshold_bytes`]: 1 KiB.
 pub const THRESHOLD_BYTES_DEFAULT: u64 = 1 << 10;
@@ -13,33 +14,45 @@ pub const GARBAGE_RATIO_DEFAULT: f64 = 0.5;
 pub const SPACE_AMPLIFICATION_MAX_DEFAULT: f64 = 1.3;
 /// Default of [`ValueSeparation::scan_read_bytes`]: 16 KiB.
 pub const SCAN_READ_BYTES_DEFAULT: u64 = 16 << 10;
-/// Smallest blob file that is accepted: 1 KiB.
+/// Minimum of [`ValueSeparation::blob_file_bytes`]: 1 KiB.
 const BLOB_FILE_BYTES_MIN: u64 = 1 << 10;
 
-/// How large values are kept in blob files beside the tree, so that compactions move pointers and leave
-/// the values where they are. It pays for values of a kilobyte and more; a lookup takes one more read,
-/// and space is freed later.
+/// Options for storing large values in blob files outside of the tree.
+///
+/// Compactions then move pointers instead of values. This reduces write amplification for values of a kilobyte or more.
+/// A lookup needs one more read, and space of deleted values is freed later.
+///
+/// ```
+/// use lsmx::{KeyspaceOptions, ValueSeparation};
+///
+/// let separation = ValueSeparation::default().threshold_bytes(4 << 10);
+/// let options = KeyspaceOptions::default().value_separation(separation);
+/// # let _ = options;
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[must_use]
 pub struct ValueSeparation {
-    /// Values of so many bytes or more go to blob files when a flush or a compaction writes them.
-    /// Smaller: less is rewritten, lookups read more. Default: [`THRESHOLD_BYTES_DEFAULT`].
+    /// Minimum size of a separated value, in bytes, from 1 to 2^30. Flushes and compactions separate values.
+    ///
+    /// A smaller threshold reduces write amplification, but lookups read more. Default: [`THRESHOLD_BYTES_DEFAULT`].
     pub threshold_bytes: u64,
-    /// Target bytes of a blob file. Smaller: space is freed in smaller steps, by more files. A blob
-    /// file never serves more than one table when it is written, so it may be smaller.
-    /// Default: [`BLOB_FILE_BYTES_DEFAULT`].
+    /// Target size of a blob file, in bytes, at least 1 KiB. A new blob file belongs to one table, so it may be smaller.
+    ///
+    /// Smaller files free space in smaller steps, but there are more of them. Default: [`BLOB_FILE_BYTES_DEFAULT`].
     pub blob_file_bytes: u64,
-    /// A blob file is rewritten once more than this share of its bytes is referenced by no table any
-    /// more; above 0, at most 1. Default: [`GARBAGE_RATIO_DEFAULT`].
+    /// Fraction of unreferenced bytes above which a blob file is rewritten, above 0 and at most 1.
+    /// Default: [`GARBAGE_RATIO_DEFAULT`].
     pub garbage_ratio: f64,
-    /// Once the blob files of the keyspace have more bytes than this times what tables reference of
-    /// them, the worst are rewritten before any other compaction, whatever their share. While that
-    /// goes on, what it copies comes on top. More than 1. Default:
-    /// [`SPACE_AMPLIFICATION_MAX_DEFAULT`].
+    /// Maximum ratio of the keyspace's blob file bytes to referenced bytes, above 1.
+    ///
+    /// Above it, the files with the most garbage are rewritten before any other compaction. The copies use additional
+    /// space meanwhile. Default: [`SPACE_AMPLIFICATION_MAX_DEFAULT`].
     pub space_amplification_max: f64,
-    /// Bytes of values that a scan is to get by one read of a blob file, on average. Where values of
-    /// neighbouring keys are scattered over more files than that, the compaction that writes the last
-    /// run copies them to one file, each value a few times in all; values as long as this stay where
-    /// they are. 0: all do, which writes least. Default: [`SCAN_READ_BYTES_DEFAULT`].
+    /// Average number of value bytes that a scan should get from one read of a blob file.
+    ///
+    /// If values of adjacent keys are scattered over too many files for that, a compaction into the last run copies them
+    /// to one file. Each value is copied a few times in total. Values of at least this size are not copied. 0 disables
+    /// copies, which writes least. Default: [`SCAN_READ_BYTES_DEFAULT`].
     pub scan_read_bytes: u64,
 }
 
@@ -57,62 +70,54 @@ impl Default for ValueSeparation {
 
 impl ValueSeparation {
     /// Sets [`ValueSeparation::threshold_bytes`].
-    #[must_use]
     pub fn threshold_bytes(mut self, bytes: u64) -> Self {
         self.threshold_bytes = bytes;
         self
     }
 
     /// Sets [`ValueSeparation::blob_file_bytes`].
-    #[must_use]
     pub fn blob_file_bytes(mut self, bytes: u64) -> Self {
         self.blob_file_bytes = bytes;
         self
     }
 
     /// Sets [`ValueSeparation::garbage_ratio`].
-    #[must_use]
     pub fn garbage_ratio(mut self, ratio: f64) -> Self {
         self.garbage_ratio = ratio;
         self
     }
 
     /// Sets [`ValueSeparation::space_amplification_max`].
-    #[must_use]
     pub fn space_amplification_max(mut self, factor: f64) -> Self {
         self.space_amplification_max = factor;
         self
     }
 
     /// Sets [`ValueSeparation::scan_read_bytes`].
-    #[must_use]
     pub fn scan_read_bytes(mut self, bytes: u64) -> Self {
         self.scan_read_bytes = bytes;
         self
     }
 
-    /// Checks every value.
+    /// Checks all values.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`].
+    /// [`Error::InvalidOption`](crate::Error::InvalidOption).
     pub(crate) fn check(&self) -> Result<()> {
-        let refuse = |name, value: String, must| Err(Error::InvalidOption { name, value, must });
-        if !(1..=VALUE_BYTES_MAX).contains(&self.threshold_bytes) {
-            let value = self.threshold_bytes.to_string();
-            return refuse("value_separation.threshold_bytes", value, "1 to 2^30");
-        }
-        if self.blob_file_bytes < BLOB_FILE_BYTES_MIN {
-            let value = self.blob_file_bytes.to_string();
-            return refuse("value_separation.blob_file_bytes", value, "at least 1024");
-        }
-        if !(self.garbage_ratio > 0.0 && self.garbage_ratio <= 1.0) {
+        let (name, value, must) = if !(1..=VALUE_BYTES_MAX).contains(&self.threshold_bytes) {
+            ("value_separation.threshold_bytes", self.threshold_bytes.to_string(), "1 to 2^30")
+        } else if self.blob_file_bytes < BLOB_FILE_BYTES_MIN {
+            ("value_separation.blob_file_bytes", self.blob_file_bytes.to_string(), "at least 1024")
+        } else if !(self.garbage_ratio > 0.0 && self.garbage_ratio <= 1.0) {
             let value = self.garbage_ratio.to_string();
-            return refuse("value_separation.garbage_ratio", value, "above 0, at most 1");
-        }
-        if !(self.space_amplification_max > 1.0 && self.space_amplification_max.is_finite()) {
+            ("value_separation.garbage_ratio", value, "above 0, at most 1")
+        } else if !(self.space_amplification_max > 1.0 && self.space_amplification_max.is_finite())
+        {
             let value = self.space_amplification_max.to_string();
-            return refuse("value_separation.space_amplification_max", value, "more than 1");
-        }
-        Ok(())
+            ("value_separation.space_amplification_max", value, "more than 1")
+        } else {
+            return Ok(());
+        };
+        Err(invalid_option(name, value, must))
     }
 }

@@ -1,30 +1,41 @@
-//! How one write is to be done.
+//! Options of a write.
 
 use std::time::Duration;
 
-/// When a write counts as done.
+/// Durability of a write when its call returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// Handed to the operating system before the call returns: survives the end of the process,
-    /// and a power loss as part of a prefix.
+    /// Passed to the operating system. The write survives the end of the process. After a power failure, a prefix of all
+    /// commits survives.
     #[default]
     Buffered,
-    /// On stable storage before the call returns: survives a power loss, with every commit before.
+    /// On stable storage. The write and all earlier commits survive a power failure.
     Sync,
 }
 
-/// Options of one write.
+/// Options of a write.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use lsmx::{Durability, WriteOptions};
+///
+/// let synced = WriteOptions::from(Durability::Sync);
+/// let limited = WriteOptions { deadline: Some(Duration::from_millis(10)), ..synced };
+/// # let _ = limited;
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// When the write counts as done.
+    /// Durability when the call returns. Default: [`Durability::Buffered`].
     pub durability: Durability,
-    /// How long the call may wait before it fails with [`Error::Deadline`](crate::Error::Deadline), nothing
-    /// done. If another thread has taken the write into its group of commits by then, the call fails with
-    /// [`Error::Undecided`](crate::Error::Undecided). A thread that leads a group itself cannot leave it: its
-    /// call may last longer by the device calls of the group. `None`: no limit.
+    /// Maximum time to wait. Then the call fails with [`Error::Deadline`](crate::Error::Deadline) and writes nothing.
+    ///
+    /// If another thread has already taken the write into its commit group, the call fails with
+    /// [`Error::Undecided`](crate::Error::Undecided). A thread that leads a group cannot leave it, so its call may take
+    /// longer, by the I/O of the group. Default: `None`, no limit.
     pub deadline: Option<Duration>,
-    /// Answer [`Error::WouldWait`](crate::Error::WouldWait) at once where backpressure would make
-    /// the call wait.
+    /// Whether the call fails with [`Error::WouldWait`](crate::Error::WouldWait) instead of waiting for backpressure.
+    /// Default: false.
     pub no_slowdown: bool,
 }
 
@@ -34,12 +45,12 @@ impl From<Durability> for WriteOptions {
     }
 }
 
-/// How writes are slowed down.
+/// How writes are slowed down when compactions fall behind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteControl {
-    /// Smoothly, by debt, long before they would stop.
+    /// Writes slow down smoothly as the compaction debt grows, and rarely stop.
     #[default]
     Smooth,
-    /// Not at all until the hard stop: the crude control of older studies, for comparison.
+    /// Writes run at full speed until they stop. For comparisons with older studies.
     Stop,
 }

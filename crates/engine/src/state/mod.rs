@@ -19,7 +19,7 @@ use crate::event::{BackgroundError, Event, EventListener};
 use crate::format::file_name::FileName;
 use crate::manifest::{Manifest, ManifestState};
 use crate::metrics::Latencies;
-use crate::options::keyspace::kept_logs;
+use crate::options::stored::kept_logs;
 use crate::state::keyspaces::Keyspaces;
 use crate::state::memtable_budget::MemtableBudget;
 use crate::state::table_factory::TableFactory;
@@ -365,7 +365,7 @@ impl DbState {
                 Some(FileName::Table(id) | FileName::Blob(id)) => !named.contains(&id),
                 Some(FileName::Segment(id)) => {
                     let is_live = self.wal.segments().iter().any(|at| at.id == id);
-                    !is_live && !kept.values().any(|log| log.holds(id))
+                    !is_live && !kept.values().any(|log| log.contains(id))
                 }
                 Some(FileName::Manifest(number)) => number != manifest,
                 Some(FileName::Temporary(_)) => true,

@@ -165,7 +165,7 @@ impl Merging {
     ) -> Result<Option<Vec<u8>>, MergeError> {
         let oldest_first: Vec<&[u8]> = operands.iter().rev().map(|operand| &**operand).collect();
         let limit = usize::try_from(VALUE_BYTES_MAX).unwrap_or(usize::MAX);
-        let value = merge_operator::full(operator, key, base, &oldest_first, limit);
+        let value = merge_operator::full_merge(operator, key, base, &oldest_first, limit);
         if value.is_err() {
             add(&self.failures, 1);
         }
@@ -181,7 +181,7 @@ impl Merging {
         newer: &[u8],
     ) -> Option<Vec<u8>> {
         let limit = usize::try_from(VALUE_BYTES_MAX).unwrap_or(usize::MAX);
-        let merged = merge_operator::partial(operator, key, older, newer, limit);
+        let merged = merge_operator::partial_merge(operator, key, older, newer, limit);
         match merged {
             Some(_) => self.jobs.folded(2),
             None => self.keeps_operands.store(true, Ordering::Relaxed),
@@ -193,7 +193,7 @@ impl Merging {
     pub(crate) fn partial_beside(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
         let limit = usize::try_from(VALUE_BYTES_MAX).unwrap_or(usize::MAX);
         let operator = self.operator.get()?;
-        let merged = merge_operator::partial(&**operator, key, older, newer, limit)?;
+        let merged = merge_operator::partial_merge(&**operator, key, older, newer, limit)?;
         self.jobs.folded(2);
         Some(merged)
     }

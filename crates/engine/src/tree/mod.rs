@@ -25,9 +25,10 @@ use lsmx_compaction::{CompactionPolicy, FileId, RunningJobs, TreeShape};
 
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::options::filter_bits::{Coming, FilterBits};
-use crate::options::keyspace::{FilterLastRun, KeyspaceOptions, Persisted};
-use crate::options::stored_policy::{AbsentPolicy, Policy, StoredPolicy};
+use crate::options::filter_bits::{FilterBits, IncomingRun};
+use crate::options::keyspace::{FilterLastRun, KeyspaceOptions};
+use crate::options::policy::{MissingPolicy, Policy, StoredPolicy};
+use crate::options::stored::StoredOptions;
 use crate::table::{FilterWidth, Table};
 use crate::tree::counters::TreeCounters;
 use crate::tree::last_run_filter::LastRunFilter;
@@ -147,7 +148,7 @@ impl Settings {
     fn new(options: KeyspaceOptions, stored_policy: StoredPolicy) -> Settings {
         let policy = options.custom_policy().cloned().unwrap_or_else(|| match &stored_policy {
             StoredPolicy::Spec(spec) => spec.build(),
-            StoredPolicy::Custom(name) => Arc::new(AbsentPolicy(name.clone())),
+            StoredPolicy::Custom(name) => Arc::new(MissingPolicy(name.clone())),
         });
         Settings { options, stored_policy, policy }
     }
@@ -340,9 +341,9 @@ impl Tree {
     }
 
     /// What the manifest is to keep of it.
-    pub(crate) fn persisted(&self) -> Persisted {
+    pub(crate) fn persisted(&self) -> StoredOptions {
         let policy = self.settings().stored_policy.to_string();
-        Persisted {
+        StoredOptions {
             policy,
             merge_operator: self.merging.name().map(str::to_owned),
             operand_store: self.beside.stored(),
@@ -370,7 +371,7 @@ impl Tree {
     }
 
     /// Width of the filters of the tables that a flush or a job is about to bring into this shape.
-    pub(crate) fn filter_width(&self, shape: &TreeShape, coming: &Coming<'_>) -> FilterWidth {
+    pub(crate) fn filter_width(&self, shape: &TreeShape, coming: &IncomingRun<'_>) -> FilterWidth {
         let bits = self.settings().options.filter_bits;
         if !matches!(bits, FilterBits::Monkey { .. }) {
             return bits.width(shape, coming, self.filter_last_run(), |_| false);

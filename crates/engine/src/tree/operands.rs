@@ -17,8 +17,7 @@ use crate::operand_store::{
     Operand, OperandFiles, OperandMerger, OperandReadCounters, OperandReadTier, OperandStore,
     OperandStoreFactory, OperandView, PreparedVersion, StoreToken,
 };
-use crate::options::kept_log::KeptLog;
-use crate::options::keyspace::StoredOperandStore;
+use crate::options::stored::{KeptLog, StoredOperandStore};
 use crate::tree::merge_resolver::Merging;
 use crate::tree::version::{BesideView, Life};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use lsmx::env::Background;
 use lsmx::vfs::MemVfs;
 use lsmx::{
-    Db, Durability, KeyspaceOptions, MergeError, MergeOperator, Options, WriteBatch, WriteOptions,
+    Db, Durability, KeyspaceOptions, MergeOperator, MergeResult, Options, WriteBatch, WriteOptions,
 };
 
 use super::Outcome;
@@ -82,12 +82,7 @@ impl MergeOperator for HeldUp {
         "held-up"
     }
 
-    fn full_merge(
-        &self,
-        _: &[u8],
-        base: Option<&[u8]>,
-        operands: &[&[u8]],
-    ) -> Result<Option<Vec<u8>>, MergeError> {
+    fn full_merge(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
         // Without a listener the check has ended.
         let _ = self.folds.lock().map(|folds| folds.send(()));
         let _ = self.goes_on.lock().map(|goes_on| goes_on.recv());

@@ -4,7 +4,7 @@ use lsmx::env::Background;
 use lsmx::merge_operator::Append;
 use lsmx::wal::WalOptions;
 use lsmx::{
-    BlockCacheKind, Compression, FilterLastRun, KeyspaceOptions, MergeError, MergeOperator,
+    BlockCacheKind, Compression, FilterLastRun, KeyspaceOptions, MergeOperator, MergeResult,
     Options, PolicySpec, ValueSeparation,
 };
 use lsmx_stress::draw_filter_bits;
@@ -24,12 +24,7 @@ impl MergeOperator for Appending {
         "appending"
     }
 
-    fn full_merge(
-        &self,
-        key: &[u8],
-        base: Option<&[u8]>,
-        operands: &[&[u8]],
-    ) -> Result<Option<Vec<u8>>, MergeError> {
+    fn full_merge(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
         Append::new().full_merge(key, base, operands)
     }
 
@@ -129,7 +124,7 @@ pub(crate) fn draw(chance: &mut Chance, background: Background) -> Options {
         .block_cache_bytes(*chance.of(&[0, 4096, 8192, 64 << 10]))
         .block_cache_kind(*chance.of(&BlockCacheKind::ALL))
         .warm_up(chance.one_in(3))
-        .merge_parts_max(usize::try_from(1 + chance.below(4)).unwrap_or(1))
+        .subcompactions_max(usize::try_from(1 + chance.below(4)).unwrap_or(1))
         .wal_bytes_max(*chance.of(&[4096, 8192, 32 << 10]))
         .wal(WalOptions {
             // Less than a page, and several.

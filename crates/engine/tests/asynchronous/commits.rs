@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use lsmx::merge_operator::Append;
 use lsmx::tokio::Db;
 use lsmx::vfs::MemVfs;
-use lsmx::{Durability, Error, KeyspaceOptions, MergeError, MergeOperator, Options, WriteBatch};
+use lsmx::{Durability, Error, KeyspaceOptions, MergeOperator, MergeResult, Options, WriteBatch};
 use tokio::task::JoinSet;
 
 use crate::support::{Dice, Polls, Taken, current_thread, poll_once, run, runtimes, seed};
@@ -222,12 +222,7 @@ impl MergeOperator for Widest {
         "widest"
     }
 
-    fn full_merge(
-        &self,
-        key: &[u8],
-        base: Option<&[u8]>,
-        operands: &[&[u8]],
-    ) -> Result<Option<Vec<u8>>, MergeError> {
+    fn full_merge(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
         self.0.fetch_max(operands.len(), Ordering::Relaxed);
         Append::new().full_merge(key, base, operands)
     }

@@ -328,12 +328,7 @@ impl lsmx::MergeOperator for Polite {
         "polite"
     }
 
-    fn full_merge(
-        &self,
-        key: &[u8],
-        base: Option<&[u8]>,
-        operands: &[&[u8]],
-    ) -> Result<Option<Vec<u8>>, lsmx::MergeError> {
+    fn full_merge(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> lsmx::MergeResult {
         if operands.contains(&&b"!"[..]) {
             return Err(lsmx::MergeError::new("an exclamation"));
         }

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
-use lsmx::merge_operator::{MergeError, MergeOperator};
+use lsmx::merge_operator::{MergeError, MergeOperator, MergeResult};
 use lsmx::vfs::{Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
 use lsmx::{Db, Error, Event, EventListener, KeyspaceOptions, Options};
 
@@ -143,12 +143,7 @@ impl MergeOperator for Operator {
         "calling"
     }
 
-    fn full_merge(
-        &self,
-        _: &[u8],
-        base: Option<&[u8]>,
-        operands: &[&[u8]],
-    ) -> Result<Option<Vec<u8>>, MergeError> {
+    fn full_merge(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
         if let Some(db) = lock(&self.0).clone() {
             check_refused(&db).map_err(MergeError::new)?;
             self.1.fetch_add(1, Ordering::Relaxed);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use lsmx::merge_operator::Append;
-use lsmx::{MergeError, MergeOperator};
+use lsmx::{MergeOperator, MergeResult};
 
 /// Longest value of a [`Snake`].
 const SNAKE_BYTES: usize = 600;
@@ -18,12 +18,7 @@ impl MergeOperator for Snake {
         "snake"
     }
 
-    fn full_merge(
-        &self,
-        _: &[u8],
-        base: Option<&[u8]>,
-        operands: &[&[u8]],
-    ) -> Result<Option<Vec<u8>>, MergeError> {
+    fn full_merge(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
         Ok(operands.iter().fold(base.map(<[u8]>::to_vec), |value, operand| {
             let mut value = value.unwrap_or_default();
             value.extend_from_slice(operand);
@@ -35,7 +30,7 @@ impl MergeOperator for Snake {
 /// The operator of a keyspace, by its place in the list of names.
 pub fn operator(keyspace: usize) -> Arc<dyn MergeOperator> {
     match keyspace % 2 {
-        0 => Arc::new(Append::separated(b"|")),
+        0 => Arc::new(Append::with_separator(b"|")),
         _ => Arc::new(Snake),
     }
 }

@@ -199,7 +199,7 @@ impl Opening {
             options = options.flush_idle_after(Duration::from_micros(us));
         }
         if let Some(parts) = self.merge_parts {
-            options = options.merge_parts_max(parts.into());
+            options = options.subcompactions_max(parts.into());
         }
         match self.wal_bytes_max {
             Some(bytes) => options.wal_bytes_max(bytes),

@@ -171,7 +171,7 @@ fn keyspace_options(mode: Mode, base: Base, resources: Resources) -> KeyspaceOpt
             options.value_separation(separation)
         }
     };
-    let operator = FieldUpdate::up_to(resources.value_bytes_max);
+    let operator = FieldUpdate::with_value_bytes_max(resources.value_bytes_max);
     match mode {
         Mode::GetPut => options,
         Mode::Merge => options.merge_operator(operator),

@@ -17,7 +17,7 @@ use crate::format::file_name::{CURRENT, FileName};
 use crate::format::version_edit::FileRecord;
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::options::db::Options;
-use crate::options::keyspace::kept_logs;
+use crate::options::stored::kept_logs;
 use crate::table::{Table, TableIdentity, verify_table};
 use crate::vfs::Vfs;
 use crate::wal::RecoveryMode;
@@ -183,7 +183,7 @@ fn find_orphans(
     let is_orphan = |name: &String| match parse(name) {
         Some(FileName::Table(id) | FileName::Blob(id)) => !listed.contains(&id),
         Some(FileName::Segment(id)) => {
-            id < state.wal_oldest && !kept.values().any(|log| log.holds(id))
+            id < state.wal_oldest && !kept.values().any(|log| log.contains(id))
         }
         Some(FileName::Manifest(number)) => number != manifest,
         Some(FileName::Temporary(_)) => true,

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::format::file_name::FileName;
 use crate::manifest::{KeyspaceState, LoadedManifest, Manifest};
 use crate::options::db::Options;
-use crate::options::keyspace::{Persisted, kept_logs};
+use crate::options::stored::{StoredOptions, kept_logs};
 use crate::vfs::Vfs;
 
 /// How often a manifest that cannot be read is read again.
@@ -124,7 +124,7 @@ pub fn observe(path: impl AsRef<Path>, options: &Options) -> Result<Observation>
         match FileName::parse(&name) {
             Some(FileName::Table(id) | FileName::Blob(id)) if named.contains(&id) => {}
             Some(FileName::Segment(id))
-                if id >= state.wal_oldest || kept.values().any(|log| log.holds(id)) =>
+                if id >= state.wal_oldest || kept.values().any(|log| log.contains(id)) =>
             {
                 seen.wal_segments += 1;
                 seen.wal_bytes += bytes;
@@ -178,7 +178,7 @@ fn observed(keyspace: &KeyspaceState) -> ObservedKeyspace {
         }
         metrics
     });
-    let persisted = Persisted::decode(&keyspace.options);
+    let persisted = StoredOptions::decode(&keyspace.options);
     let log = &keyspace.value_log;
     ObservedKeyspace {
         value_separation: persisted.as_ref().is_some_and(|persisted| persisted.value_separation),

@@ -14,6 +14,7 @@ use crate::jobs::scheduler::JobScheduler;
 use crate::jobs::worker_pool::WorkerPool;
 use crate::manifest::Manifest;
 use crate::metrics::WalMetrics;
+use crate::options::memory_plan::MemoryPlan;
 use crate::state::{DbParts, DbState};
 use crate::tree::guard_history::GuardHistory;
 use crate::tree::snapshots::Sequence;
@@ -43,13 +44,13 @@ pub(crate) fn assemble(recovery: Recovery, files: OpenFiles) -> Result<DbInner> 
     sequence.publish(SeqNo(seq_next.0 - 1));
     let listener = options.listener.clone();
     let explains = options.explain_decisions && listener.is_some();
-    let memory = options.memory_plan();
+    let memory = MemoryPlan::new(&options);
     let state = Arc::new(DbState::new(DbParts {
         tables,
         manifest,
         wal,
         sequence,
-        guard_history: GuardHistory::new(memory.guard_history()),
+        guard_history: GuardHistory::new(memory.guard_history_bytes()),
         memtable_bytes_max: memory.memtables,
         trees,
         listener,
@@ -65,7 +66,7 @@ pub(crate) fn assemble(recovery: Recovery, files: OpenFiles) -> Result<DbInner> 
         Arc::clone(&committer),
         FlushTriggerLimits {
             wal_bytes: options.wal_bytes_limit(),
-            memtable_bytes: memory.flush_from(),
+            memtable_bytes: memory.flush_threshold(),
             memtable_idle_us: options.memtable_idle_us,
         },
     ));
@@ -74,7 +75,7 @@ pub(crate) fn assemble(recovery: Recovery, files: OpenFiles) -> Result<DbInner> 
         Arc::clone(&committer),
         Arc::clone(&throttle),
         Arc::clone(&flush_trigger),
-        WorkerPool::new(options.background, options.merge_parts_max),
+        WorkerPool::new(options.background, options.subcompactions_max),
     );
     Ok(DbInner {
         state,

@@ -23,8 +23,8 @@ use crate::format::file_name::FileName;
 use crate::format::version_edit::Change;
 use crate::jobs::compaction::output::JobOutputs;
 use crate::jobs::version_installer::{install_version, sync_directory};
-use crate::options::kept_log::KeptLog;
-use crate::options::keyspace::{KeyspaceOptions, Persisted, StoredOperandStore};
+use crate::options::keyspace::KeyspaceOptions;
+use crate::options::stored::{KeptLog, StoredOperandStore, StoredOptions};
 use crate::tree::operands::Attached;
 use crate::tree::{Origin, Tree};
 use crate::wal::ReplayedRecord;
@@ -132,7 +132,7 @@ fn deliver_locked(
     let token = operands.as_ref().and_then(|operands| operands.token);
     let remaining = failpoint::is_on(Failpoint::KeptLogDeliveredTwice).then(|| kept.clone());
     let name = attached.factory.name().to_owned();
-    let persisted = Persisted {
+    let persisted = StoredOptions {
         operand_store: Some(StoredOperandStore::new(name, remaining)),
         ..tree.persisted()
     };

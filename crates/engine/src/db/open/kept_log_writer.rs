@@ -12,7 +12,7 @@ use crate::db::open::new_manifest::ManifestSegments;
 use crate::error::Result;
 use crate::format::batch::BatchOperations;
 use crate::format::file_name::FileName;
-use crate::options::kept_log::KeptLog;
+use crate::options::stored::KeptLog;
 use crate::state::table_factory::TableFactory;
 use crate::tree::Tree;
 use crate::wal::{DurableSegment, ReplayedRecord, Wal, WalOptions, WalRecord};

@@ -9,8 +9,7 @@ use crate::error::{Error, Result};
 use crate::format::batch::{BatchAction, BatchOperations};
 use crate::format::file_name::FileName;
 use crate::manifest::ManifestState;
-use crate::options::kept_log::KeptLog;
-use crate::options::keyspace::kept_logs;
+use crate::options::stored::{KeptLog, kept_logs};
 use crate::vfs::Vfs;
 use crate::wal::{
     RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, replay, replay_segments,

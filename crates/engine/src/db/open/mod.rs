@@ -41,7 +41,7 @@ use crate::format::segment_header::SEGMENT_HEADER_BYTES;
 use crate::job_tracing::{JobSpan, JobSpanFields};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::options::db::Options;
-use crate::options::keyspace::Persisted;
+use crate::options::stored::StoredOptions;
 use crate::vfs::{Vfs, missing_dir_reason};
 use crate::wal::{is_disk_full, remove_reserve};
 
@@ -52,7 +52,7 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<DbInner> {
     let claim = if database_exists(vfs.as_ref(), dir)? {
         Claim::take(&vfs, dir)?
     } else {
-        if !options.create_if_missing {
+        if options.must_exist {
             return Err(not_a_database(vfs.as_ref(), dir));
         }
         check_can_create(vfs.as_ref(), dir)?;
@@ -180,7 +180,7 @@ fn check_can_create(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
 fn create_state(options: &Options, env: &Env) -> ManifestState {
     let keyspace = KeyspaceState {
         name: DEFAULT_KEYSPACE.to_owned(),
-        options: Persisted::of_new(options.of_default()).encode(),
+        options: StoredOptions::new(&options.keyspace_defaults).encode(),
         ..KeyspaceState::default()
     };
     ManifestState {

@@ -14,7 +14,8 @@ use crate::format::version_edit::BlobReference;
 use crate::manifest::{KeyspaceState, ManifestState};
 use crate::operand_store::StoreToken;
 use crate::options::db::Options;
-use crate::options::keyspace::Persisted;
+use crate::options::memory_plan::MemoryPlan;
+use crate::options::stored::StoredOptions;
 use crate::state::keyspaces::Keyspaces;
 use crate::state::table_factory::TableFactory;
 use crate::tree::operands::Lacking;
@@ -55,8 +56,8 @@ impl TreeOpener<'_> {
 
     fn open_tree(&self, id: u32, keyspace: &KeyspaceState, version: Arc<Version>) -> Result<Tree> {
         let persisted = self.decode_options(keyspace)?;
-        let options = self.options.until_opened(&keyspace.name, &persisted);
-        let options = self.options.memory_plan().fit(options);
+        let options = self.options.initial_keyspace_options(&keyspace.name, &persisted);
+        let options = MemoryPlan::new(&self.options).limit_sizes(options);
         let policy = match options.stored_policy() {
             Some(policy) => policy,
             None => persisted.policy.parse()?,
@@ -75,8 +76,8 @@ impl TreeOpener<'_> {
         Ok(tree)
     }
 
-    fn decode_options(&self, keyspace: &KeyspaceState) -> Result<Persisted> {
-        Persisted::decode(&keyspace.options).ok_or_else(|| {
+    fn decode_options(&self, keyspace: &KeyspaceState) -> Result<StoredOptions> {
+        StoredOptions::decode(&keyspace.options).ok_or_else(|| {
             let expected = "options that this build can read";
             let what = Malformed::field("options of a keyspace", 0, expected);
             Error::malformed(what, self.manifest, 0)
@@ -122,7 +123,7 @@ impl TreeOpener<'_> {
         };
         let context = StoreOpener {
             tables: self.tables,
-            memory: self.options.memory_plan(),
+            memory: MemoryPlan::new(&self.options),
             direct_reads: self.options.direct_reads,
             read_only: self.read_only,
         };

@@ -27,7 +27,8 @@ use crate::format::file_name::{CURRENT, FileName, LOCK};
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::manifest::{CreateError, KeyspaceState, Manifest, ManifestState};
 use crate::options::db::Options;
-use crate::options::keyspace::kept_logs;
+use crate::options::memory_plan::MemoryPlan;
+use crate::options::stored::kept_logs;
 use crate::state::keyspaces::Keyspaces;
 use crate::state::table_factory::TableFactory;
 use crate::table::{FdCache, JobReadOptions};
@@ -90,7 +91,7 @@ impl Recovery {
         read_only: bool,
     ) -> Result<Recovery> {
         let stored_us = if options.reset_clock { 0 } else { state.clock_us };
-        state.clock_us = env.start_database_clock(stored_us, options.clock_jump_us_max);
+        state.clock_us = env.start_database_clock(stored_us, options.clock_jump_us_max());
         // A wrong clock may have stored times in the future, which would never be reached.
         state.limit_times(env.creation_time_us());
         let progress = Signal::new();
@@ -165,7 +166,7 @@ impl Recovery {
         let stored = kept_logs(&self.state);
         for tree in self.trees.iter().filter(|tree| self.unreplayed.contains_key(&tree.id)) {
             let segments = tree.beside.kept_log().map_or_else(Vec::new, |kept| kept.segments());
-            let is_new = |id| stored.get(&tree.id).is_none_or(|kept| !kept.holds(id));
+            let is_new = |id| stored.get(&tree.id).is_none_or(|kept| !kept.contains(id));
             for segment in segments.iter().filter(|segment| is_new(segment.id)) {
                 janitor.discard(FileName::Segment(segment.id).in_dir(&self.tables.dir));
             }
@@ -395,9 +396,9 @@ fn create_table_factory(
         check_direct_reads(&*vfs, dir)?;
     }
     let rate = Arc::new(RateLimiter::new(env.clone(), options.background_io_rate));
-    let keep_cached = options.keep_cached && !direct_reads;
+    let keep_cached = !options.drop_compaction_pages && !direct_reads;
     let job_reads = JobReadOptions { rate: Arc::clone(&rate), keep_cached };
-    let open_tables_max = options.open_tables_max(&*vfs);
+    let open_tables_max = options.open_files_limit(&*vfs);
     let descriptors =
         FdCache::new(Arc::clone(&vfs), open_tables_max, direct_reads, Some(job_reads));
     let descriptor_owner: Arc<dyn ReleaseResource> = descriptors.clone();
@@ -406,7 +407,7 @@ fn create_table_factory(
         descriptors,
         reserve,
         compaction_vfs: retry_vfs.without_space_owner(),
-        cache: options.memory_plan().cache(options.block_cache_kind),
+        cache: MemoryPlan::new(options).new_cache(options.block_cache_kind),
         rate,
         keep_cached,
         keep_flushed_cached: !direct_reads,

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::jobs::compaction::range_tombstone_queue::RangeTombstoneQueue;
 use crate::jobs::value_log::output_values::{OutputValues, ValuePlacement, ValueSource};
 use crate::memtable::Memtable;
-use crate::options::filter_bits::Coming;
+use crate::options::filter_bits::IncomingRun;
 use crate::state::table_factory::TableFactory;
 use crate::table::{FilterWidth, TableWriter};
 use crate::tree::Tree;
@@ -55,7 +55,7 @@ impl<'a> JobOutputs<'a> {
         shape: &TreeShape,
         oldest_tombstone_us: Option<u64>,
     ) -> JobOutputs<'a> {
-        let incoming = Coming::Flush { entries: memtable.entry_count() };
+        let incoming = IncomingRun::Flush { entries: memtable.entry_count() };
         let filter = tree.filter_width(shape, &incoming);
         JobOutputs::new(IoPriority::Flush, table_factory, tree, (0, filter), oldest_tombstone_us)
     }

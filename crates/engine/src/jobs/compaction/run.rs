@@ -23,7 +23,7 @@ use crate::jobs::value_log::garbage_collection::find_relocatable_files;
 use crate::jobs::value_log::output_values::ValueSource;
 use crate::jobs::version_installer::{install_version, sync_directory};
 use crate::jobs::worker_pool::WorkerPool;
-use crate::options::filter_bits::Coming;
+use crate::options::filter_bits::IncomingRun;
 use crate::state::DbState;
 use crate::table::ReadPurpose;
 use crate::tree::Tree;
@@ -107,7 +107,7 @@ fn execute(
         job: job.clone(),
         input_bytes: picked.input_bytes(),
     }));
-    let target = (job.target.level.0, tree.filter_width(shape, &Coming::Job(job)));
+    let target = (job.target.level.0, tree.filter_width(shape, &IncomingRun::Job(job)));
     let mut outputs = JobOutputs::new(IoPriority::Compaction, &state.tables, tree, target, None);
     let mut stats = MergeStats::default();
     if matches!(job.kind, JobKind::Merge | JobKind::Rewrite) {

@@ -308,7 +308,7 @@ mod tests {
     use super::*;
     use crate::iter::merging_iter::ListCursor;
     use crate::iter::operand_fold::Fold;
-    use crate::merge_operator::{Append, MergeError};
+    use crate::merge_operator::{Append, MergeResult};
     use lsmx_base::sync::Arc;
 
     /// Appends operands; has no partial merge.
@@ -319,12 +319,7 @@ mod tests {
         fn name(&self) -> &'static str {
             "full-merge-append"
         }
-        fn full_merge(
-            &self,
-            key: &[u8],
-            base: Option<&[u8]>,
-            operands: &[&[u8]],
-        ) -> Result<Option<Vec<u8>>, MergeError> {
+        fn full_merge(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
             Append::new().full_merge(key, base, operands)
         }
     }
@@ -337,12 +332,7 @@ mod tests {
         fn name(&self) -> &'static str {
             "partially-failing"
         }
-        fn full_merge(
-            &self,
-            _: &[u8],
-            base: Option<&[u8]>,
-            operands: &[&[u8]],
-        ) -> Result<Option<Vec<u8>>, MergeError> {
+        fn full_merge(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
             let mut value = base.map(<[u8]>::to_vec);
             for operand in operands {
                 assert!(!operand.contains(&b'7'), "a seven");

@@ -30,7 +30,7 @@ use crate::jobs::compaction::version_filter::VersionFilter;
 use crate::jobs::quarantine;
 use crate::jobs::version_installer::{install_version, sync_directory};
 use crate::operand_store::{OperandCollection, PreparedVersion};
-use crate::options::filter_bits::Coming;
+use crate::options::filter_bits::IncomingRun;
 use crate::state::DbState;
 use crate::table::{ReadContext, ReadPurpose};
 use crate::tree::counters::add;
@@ -206,7 +206,7 @@ fn move_to_tree(
     // operands that move.
     let view = tree.pin();
     let shape = view.version.shape();
-    let coming = Coming::Flush { entries: 0 };
+    let coming = IncomingRun::Flush { entries: 0 };
     let target = (0, tree.filter_width(shape, &coming));
     // A fold may result in a delete, whose tombstone dates from now.
     let now_us = Some(state.env.database_us());

@@ -1,9 +1,9 @@
-//! How wide filters are, and which run of a tree gets the wide ones.
+//! Filter sizes, and which runs of a tree get large filters.
 //!
-//! A lookup of an absent key asks one filter per sorted run, however many keys that run has. So the
-//! bits are worth most where keys are few: given the bits for all filters together, the sum of their false
-//! answers is least with wide filters on small runs. That is Monkey (Dayan, Athanassoulis and Idreos,
-//! SIGMOD 2017), for filters of two widths instead of any.
+//! A lookup of an absent key checks one filter per sorted run, whatever the number of keys of the run. Bits are therefore
+//! most useful in the filters of small runs: for a given total of bits, the sum of false positive rates is minimal if
+//! small runs have the large filters. This is the allocation of Monkey (Dayan, Athanassoulis, Idreos: SIGMOD 2017),
+//! restricted to two filter sizes.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -11,56 +11,64 @@ use std::str::FromStr;
 
 use lsmx_compaction::{FileId, Job, Level, Placement, TableMeta, TreeShape};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::options::invalid_option;
 use crate::table::FilterWidth;
 
-/// Bits per key that [`FilterBits::Monkey`] takes: those of narrow and of wide filters.
+/// Allowed range of [`FilterBits::Monkey`], from the bits per key of narrow filters to those of wide ones.
 pub const MONKEY_BITS_RANGE: std::ops::RangeInclusive<f64> = 9.0..=18.0;
 
-/// How wide filters are written. Any table is written with a filter; one that is there keeps its own.
+/// Size of the filters of new tables. Existing tables keep their filters.
+///
+/// ```
+/// use lsmx::FilterBits;
+///
+/// # fn main() -> Result<(), &'static str> {
+/// assert_eq!("monkey(10)".parse::<FilterBits>()?, FilterBits::Monkey { bits_per_key: 10.0 });
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 #[serde(into = "String")]
 #[non_exhaustive]
 pub enum FilterBits {
-    /// About 9 bits a key, one false answer in 256.
+    /// About 9 bits per key, with a false positive rate of 1/256.
     #[default]
     Fuse8,
-    /// About 18 bits a key, one false answer in 65,536.
+    /// About 18 bits per key, with a false positive rate of 1/65,536.
     Fuse16,
-    /// Wide filters for small runs and narrow ones for the rest, so that absent keys pass as few filters
-    /// as bits allow. Decided whenever a table is written, from the runs that there are then.
+    /// Large filters for small runs, and small filters for other runs. This minimizes the false positives of a lookup for
+    /// the given memory. The size is chosen when a table is written, from the runs at that time.
     Monkey {
-        /// Mean bits per key of the filters that lookups ask, 9 to 18: that of the last sorted run counts
-        /// if it is asked. Never more by what is written under it; what was written before may be wider.
+        /// Maximum average bits per key of the filters that lookups use, 9 to 18. The filter of the last sorted run counts
+        /// only if lookups use it. Tables written before may exceed the maximum.
         bits_per_key: f64,
     },
 }
 
 impl FilterBits {
-    /// Checks that the bits are within their range.
+    /// Checks the bits per key.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] if they are not.
+    /// [`Error::InvalidOption`](crate::Error::InvalidOption) if they are outside of [`MONKEY_BITS_RANGE`].
     pub(crate) fn check(self) -> Result<()> {
         match self {
             FilterBits::Monkey { bits_per_key } if !MONKEY_BITS_RANGE.contains(&bits_per_key) => {
-                Err(Error::InvalidOption {
-                    name: "filter_bits",
-                    value: self.to_string(),
-                    must: "with 9 to 18 bits per key",
-                })
+                Err(invalid_option("filter_bits", self, "with 9 to 18 bits per key"))
             }
             _ => Ok(()),
         }
     }
 
-    /// Width of the filters of what is about to come into a tree of this shape, in which `is_wide` knows the
-    /// filters that there are.
+    /// Returns the filter width of new tables in a tree of this shape.
+    ///
+    /// `uses_last_filter` is whether lookups use the filter of the last sorted run. `is_wide` returns whether an existing
+    /// table has a wide filter.
     pub(crate) fn width(
         self,
         shape: &TreeShape,
-        coming: &Coming<'_>,
-        last_is_asked: bool,
+        incoming: &IncomingRun<'_>,
+        uses_last_filter: bool,
         is_wide: impl Fn(FileId) -> bool,
     ) -> FilterWidth {
         let bits_per_key = match self {
@@ -68,21 +76,20 @@ impl FilterBits {
             FilterBits::Fuse16 => return FilterWidth::Fuse16,
             FilterBits::Monkey { bits_per_key } => bits_per_key,
         };
-        let (mut runs, at) = coming.runs(shape, is_wide);
-        if !last_is_asked {
+        let (mut runs, target) = incoming.count_run_keys(shape, is_wide);
+        if !uses_last_filter {
             runs.pop();
         }
         let keys: Vec<u64> = runs.iter().map(|run| run.keys).collect();
-        match allocate(&keys, bits_per_key).get(at) {
-            // Others may have bits that are not due to them: runs were larger or smaller when they were
-            // written.
+        match allocate_widths(&keys, bits_per_key).get(target) {
+            // Other runs may have more bits than the allocation, because run sizes were different when they were written.
             Some(FilterWidth::Fuse16) => {
-                let others = runs.iter().enumerate().filter(|(other, _)| *other != at);
-                let wide = runs[at].keys + others.map(|(_, run)| run.wide).sum::<u64>();
-                let all = keys.iter().sum();
-                if bits_left(all, bits_per_key) >= extra_bits(wide) { WIDE } else { NARROW }
+                let others = runs.iter().enumerate().filter(|(other, _)| *other != target);
+                let wide_keys = runs[target].keys + others.map(|(_, run)| run.wide).sum::<u64>();
+                let extra_bits_max = extra_bits_within(keys.iter().sum(), bits_per_key);
+                if extra_bits_max >= extra_bits_of_wide(wide_keys) { WIDE } else { NARROW }
             }
-            // A run whose filter nobody asks needs no wide one.
+            // `None` is the last run, whose filter is not used.
             Some(FilterWidth::Fuse8) | None => NARROW,
         }
     }
@@ -125,41 +132,41 @@ impl FromStr for FilterBits {
 const NARROW: FilterWidth = FilterWidth::Fuse8;
 const WIDE: FilterWidth = FilterWidth::Fuse16;
 
-/// Keys of a run, and those of them that are in wide filters already.
+/// Number of keys of a run, and how many of them are in wide filters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct RunKeys {
     keys: u64,
     wide: u64,
 }
 
-/// What is about to come into a tree.
+/// Data that is about to be written to a tree.
 #[derive(Debug)]
-pub(crate) enum Coming<'a> {
-    /// A memtable, as the newest run.
-    Flush {
-        /// Its entries.
-        entries: u64,
-    },
-    /// What a job makes of its inputs.
+pub(crate) enum IncomingRun<'a> {
+    /// A memtable with a number of entries, which becomes the newest run.
+    Flush { entries: u64 },
+    /// Output of a compaction.
     Job(&'a Job),
 }
 
-impl Coming<'_> {
-    /// Keys of all runs once it has come, newest first, and the place of the run that it comes to. A
-    /// job is taken to keep all its entries.
-    fn runs(&self, shape: &TreeShape, is_wide: impl Fn(FileId) -> bool) -> (Vec<RunKeys>, usize) {
+impl IncomingRun<'_> {
+    /// Returns the keys of all runs after the write, newest first, and the index of the run that is written. The output of
+    /// a job is assumed to contain all entries of its inputs.
+    fn count_run_keys(
+        &self,
+        shape: &TreeShape,
+        is_wide: impl Fn(FileId) -> bool,
+    ) -> (Vec<RunKeys>, usize) {
         match self {
-            Coming::Flush { entries } => {
-                let there = shape.levels.iter().flat_map(|level| &level.runs);
-                let there = there.map(|run| {
+            IncomingRun::Flush { entries } => {
+                let existing = shape.levels.iter().flat_map(|level| &level.runs).map(|run| {
                     let mut keys = RunKeys::default();
                     run.files.iter().for_each(|file| keys.add(file, &is_wide));
                     keys
                 });
-                let come = RunKeys { keys: *entries, wide: 0 };
-                (std::iter::once(come).chain(there).collect(), 0)
+                let flushed = RunKeys { keys: *entries, wide: 0 };
+                (std::iter::once(flushed).chain(existing).collect(), 0)
             }
-            Coming::Job(job) => after_job(job, shape, is_wide),
+            IncomingRun::Job(job) => count_run_keys_after_job(job, shape, is_wide),
         }
     }
 }
@@ -171,78 +178,78 @@ impl RunKeys {
     }
 }
 
-fn after_job(
+fn count_run_keys_after_job(
     job: &Job,
     shape: &TreeShape,
     is_wide: impl Fn(FileId) -> bool,
 ) -> (Vec<RunKeys>, usize) {
-    let taken: HashSet<FileId> =
+    let inputs: HashSet<FileId> =
         job.inputs.iter().flat_map(|input| input.files.iter().copied()).collect();
-    let (mut runs, mut at, mut moved) = (Vec::new(), None, 0);
+    let (mut runs, mut target, mut moved) = (Vec::new(), None, 0);
     for (index, level) in shape.levels.iter().enumerate() {
         for run in &level.runs {
             let placement = job.target.placement;
             if placement == (Placement::NewRun { before: Some(run.id) }) {
-                at = Some(runs.len());
+                target = Some(runs.len());
                 runs.push(RunKeys::default());
             }
-            let mut left = RunKeys::default();
+            let mut remaining = RunKeys::default();
             for file in run.files.iter() {
-                match taken.contains(&file.id) {
+                match inputs.contains(&file.id) {
                     true => moved += file.entries,
-                    false => left.add(file, &is_wide),
+                    false => remaining.add(file, &is_wide),
                 }
             }
-            let joined = placement == Placement::JoinRun(run.id);
-            if joined {
-                at = Some(runs.len());
+            let is_joined = placement == Placement::JoinRun(run.id);
+            if is_joined {
+                target = Some(runs.len());
             }
-            if left.keys > 0 || joined {
-                runs.push(left);
+            if remaining.keys > 0 || is_joined {
+                runs.push(remaining);
             }
         }
-        if at.is_none() && Level::from_index(index) == Some(job.target.level) {
-            // Last in its level.
-            at = Some(runs.len());
+        if target.is_none() && Level::from_index(index) == Some(job.target.level) {
+            // A new run after all runs of its level.
+            target = Some(runs.len());
             runs.push(RunKeys::default());
         }
     }
-    // Into a level below those that there are.
-    let at = at.unwrap_or_else(|| {
+    // A new run in a level below all existing ones.
+    let target = target.unwrap_or_else(|| {
         runs.push(RunKeys::default());
         runs.len() - 1
     });
-    runs[at].keys += moved;
-    (runs, at)
+    runs[target].keys += moved;
+    (runs, target)
 }
 
-/// Bits that are left for so many keys once all have narrow filters.
-fn bits_left(keys: u64, bits_per_key: f64) -> f64 {
+/// Returns the bits that `keys` may use in addition to narrow filters.
+fn extra_bits_within(keys: u64, bits_per_key: f64) -> f64 {
     (bits_per_key - f64::from(NARROW.bits_per_key())) * keys as f64
 }
 
-/// What so many keys take more in wide filters than in narrow ones.
-fn extra_bits(keys: u64) -> f64 {
+/// Returns the bits that `keys` use in wide filters in addition to narrow ones.
+fn extra_bits_of_wide(keys: u64) -> f64 {
     f64::from(WIDE.bits_per_key() - NARROW.bits_per_key()) * keys as f64
 }
 
-/// Widths for filters of so many keys each, such that these have at most so many bits per key in the
-/// mean and the sum of their false answers is least.
+/// Returns the filter width of each run, given their numbers of keys. The widths use at most `bits_per_key` on average and
+/// minimize the sum of false positive rates.
 ///
-/// A wide filter in place of a narrow one saves the same, whatever the keys, and costs bits for each key. So
-/// as many as possible get one, the smallest first. Of equal runs the newer is asked more often and comes
-/// first.
-fn allocate(keys: &[u64], bits_per_key: f64) -> Vec<FilterWidth> {
+/// A wide filter reduces the sum by the same amount for every run, and costs bits in proportion to the keys of the run.
+/// As many runs as possible therefore get one, smallest first. Of equal runs the newer comes first, because more lookups
+/// check it.
+fn allocate_widths(keys: &[u64], bits_per_key: f64) -> Vec<FilterWidth> {
     let mut widths = vec![NARROW; keys.len()];
-    let mut left = bits_left(keys.iter().sum(), bits_per_key);
-    let mut order: Vec<usize> = (0..keys.len()).collect();
-    order.sort_by_key(|&at| keys[at]);
-    for at in order {
-        left -= extra_bits(keys[at]);
-        if left < 0.0 {
+    let mut remaining_bits = extra_bits_within(keys.iter().sum(), bits_per_key);
+    let mut by_size: Vec<usize> = (0..keys.len()).collect();
+    by_size.sort_by_key(|&run| keys[run]);
+    for run in by_size {
+        remaining_bits -= extra_bits_of_wide(keys[run]);
+        if remaining_bits < 0.0 {
             break;
         }
-        widths[at] = WIDE;
+        widths[run] = WIDE;
     }
     widths
 }

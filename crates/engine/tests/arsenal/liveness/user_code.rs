@@ -10,7 +10,7 @@ use lsmx::operand_store::{
     OperandReadTier, OperandStore, OperandStoreFactory, OperandView, PreparedVersion, StoreContext,
     StoreToken,
 };
-use lsmx::{Db, Event, EventListener, MergeError, MergeOperator, Result, SeqNo};
+use lsmx::{Db, Event, EventListener, MergeOperator, MergeResult, Result, SeqNo};
 use lsmx_compaction::{CompactionPolicy, Debt, Job, RunningJobs, TreeShape};
 use lsmx_stress::beside::Plain;
 
@@ -152,12 +152,7 @@ impl MergeOperator for Operator {
         "appending"
     }
 
-    fn full_merge(
-        &self,
-        key: &[u8],
-        base: Option<&[u8]>,
-        operands: &[&[u8]],
-    ) -> Result<Option<Vec<u8>>, MergeError> {
+    fn full_merge(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
         self.trigger.hit(Site::FullMerge);
         Append::new().full_merge(key, base, operands)
     }

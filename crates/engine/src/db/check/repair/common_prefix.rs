@@ -22,7 +22,7 @@ use crate::db::open::log_source::last_known_seq;
 use crate::error::{Error, Result};
 use crate::format::file_name::FileName;
 use crate::manifest::{KeyspaceState, Manifest};
-use crate::options::keyspace::Persisted;
+use crate::options::stored::StoredOptions;
 use crate::wal::RecoveryMode;
 
 /// Reverts every keyspace that was flushed past the damage of the log to its state before that flush.
@@ -60,7 +60,7 @@ pub(crate) fn revert_to_common_prefix(
         let Some(earlier) = earlier else {
             return refuse(&current.name, "the manifest was started after the flush");
         };
-        let persisted = Persisted::decode(&current.options);
+        let persisted = StoredOptions::decode(&current.options);
         if persisted.is_none_or(|persisted| persisted.store_name().is_some()) {
             return refuse(&current.name, "its operand store keeps only its newest state");
         }

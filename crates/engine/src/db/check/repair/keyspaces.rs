@@ -15,7 +15,7 @@ use crate::db::operand_store::{self, StoreCheck};
 use crate::error::{Error, Result};
 use crate::format::file_name::{CURRENT, FileName};
 use crate::format::version_edit::{Change, FileRecord};
-use crate::options::keyspace::Persisted;
+use crate::options::stored::StoredOptions;
 
 /// Checks the tables and blob files of a keyspace, and replaces damaged ones.
 pub(crate) fn repair_keyspace(repair: &mut RepairContext<'_>, id: u32) -> Result<()> {
@@ -118,8 +118,8 @@ pub(crate) fn repair_operand_stores(repair: &mut RepairContext<'_>) -> Result<()
             }
             Ok(StoreCheck::Unchecked) => {
                 // The files of this store are unknown.
-                let persisted = Persisted::decode(&keyspace.options);
-                let store = persisted.as_ref().and_then(Persisted::store_name);
+                let persisted = StoredOptions::decode(&keyspace.options);
+                let store = persisted.as_ref().and_then(StoredOptions::store_name);
                 let (keyspace, store) = (keyspace.name, store.unwrap_or_default().to_owned());
                 return Err(Error::NoOperandStore { keyspace, store, cause: None });
             }

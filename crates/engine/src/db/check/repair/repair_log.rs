@@ -9,7 +9,7 @@ use crate::db::check::repair::starting_state::{find_log_chains, find_log_start};
 use crate::db::open::log_source::last_known_seq;
 use crate::error::{Error, Result};
 use crate::format::file_name::{CURRENT, FileName};
-use crate::options::keyspace::kept_logs;
+use crate::options::stored::kept_logs;
 use crate::wal::{RecoveryMode, RecoveryReport};
 
 /// Checks the log, and reports the commits that a tolerant open loses. With `is_doubtful`, the segments in the
@@ -62,7 +62,7 @@ fn set_kept_logs_aside(repair: &mut RepairContext<'_>) -> Result<()> {
     let listed = kept_logs(&repair.state);
     let oldest = repair.state.wal_oldest;
     for (header, commits) in find_log_chains(&**repair.vfs, repair.dir, &files)? {
-        let is_listed = listed.values().any(|log| log.holds(header.id));
+        let is_listed = listed.values().any(|log| log.contains(header.id));
         if commits == 0 || header.id >= oldest || is_listed {
             continue;
         }

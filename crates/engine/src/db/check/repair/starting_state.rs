@@ -14,7 +14,8 @@ use crate::format::batch::BatchOperations;
 use crate::format::file_name::{CURRENT, FileName};
 use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
-use crate::options::keyspace::{KeyspaceOptions, Persisted};
+use crate::options::keyspace::KeyspaceOptions;
+use crate::options::stored::StoredOptions;
 use crate::vfs::Vfs;
 use crate::wal::{RecoveryMode, ReplayFrom, ReplayedRecord, replay};
 
@@ -171,7 +172,7 @@ fn add_unlisted_keyspaces(
             }
         });
     }
-    let options = Persisted::of_new(&KeyspaceOptions::default()).encode();
+    let options = StoredOptions::new(&KeyspaceOptions::default()).encode();
     for (id, name) in names {
         // Ids are never used again, but names may be.
         if dropped.contains(&id) || id == u32::MAX || state.keyspaces.contains_key(&id) {

@@ -1,4 +1,4 @@
-//! The compaction policy of a keyspace as the manifest keeps it.
+//! Compaction policy of a keyspace, as given by the user and as stored in the manifest.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,22 +6,21 @@ use std::str::FromStr;
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{CompactionPolicy, Debt, Job, PolicySpec, RunningJobs, TreeShape};
 
-/// Text before the name of a custom policy. No name of a preset contains a colon, so builds that do not know
-/// this form refuse it.
+/// Prefix of the stored name of a custom policy. Names of presets contain no colon, so older builds reject it.
 const CUSTOM_PREFIX: &str = "custom:";
 
-/// The compaction policy of a keyspace.
+/// Compaction policy of a keyspace.
 #[derive(Clone, Debug)]
 pub enum Policy {
     /// A preset or a composed policy.
     Spec(PolicySpec),
-    /// A policy of the caller's own type. Keyspaces store its name.
+    /// A policy of a user's type. Keyspaces store its name.
     Custom(Arc<dyn CompactionPolicy>),
 }
 
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.stored().fmt(f)
+        self.to_stored().fmt(f)
     }
 }
 
@@ -44,29 +43,21 @@ impl<P: CompactionPolicy + 'static> From<Arc<P>> for Policy {
 }
 
 impl Policy {
-    /// Returns the form that the manifest stores.
-    pub(crate) fn stored(&self) -> StoredPolicy {
+    /// Returns the form stored in the manifest.
+    pub(crate) fn to_stored(&self) -> StoredPolicy {
         match self {
             Policy::Spec(spec) => StoredPolicy::Spec(spec.clone()),
             Policy::Custom(policy) => StoredPolicy::Custom(policy.name().to_owned()),
         }
     }
-
-    /// Returns the policy if it is of the caller's own type.
-    pub(crate) fn custom(&self) -> Option<&Arc<dyn CompactionPolicy>> {
-        match self {
-            Policy::Spec(_) => None,
-            Policy::Custom(policy) => Some(policy),
-        }
-    }
 }
 
-/// A policy by its spec, or the name of a custom one.
+/// Compaction policy as stored in the manifest.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum StoredPolicy {
-    /// A preset or composed policy, which its spec describes whole.
+    /// A preset or a composed policy.
     Spec(PolicySpec),
-    /// A policy of the caller's own type, which the caller gives at each open.
+    /// Name of a policy of a user's type, which must be given at each open.
     Custom(String),
 }
 
@@ -96,11 +87,11 @@ impl FromStr for StoredPolicy {
     }
 }
 
-/// Stands in for a custom policy that was not given: it picks no job and stops no write.
+/// Replacement for a custom policy that was not given. It picks no job and stops no write.
 #[derive(Debug)]
-pub(crate) struct AbsentPolicy(pub(crate) String);
+pub(crate) struct MissingPolicy(pub(crate) String);
 
-impl CompactionPolicy for AbsentPolicy {
+impl CompactionPolicy for MissingPolicy {
     fn name(&self) -> &str {
         &self.0
     }
@@ -123,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stored_policy_reads_back_and_a_custom_one_is_no_spec() {
+    fn stored_policy_text_round_trips_and_custom_is_no_spec() {
         for text in
             ["leveled", "tiering(T=3)", "custom:mine", "custom:leveled", "custom:a (b=\"c\")"]
         {
