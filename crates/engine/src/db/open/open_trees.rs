@@ -57,7 +57,7 @@ impl TreeOpener<'_> {
     fn open_tree(&self, id: u32, keyspace: &KeyspaceState, version: Arc<Version>) -> Result<Tree> {
         let persisted = self.decode_options(keyspace)?;
         let options = self.options.initial_keyspace_options(&keyspace.name, &persisted);
-        let options = MemoryPlan::new(&self.options).limit_sizes(options);
+        let options = MemoryPlan::new(self.options).limit_sizes(options);
         let policy = match options.stored_policy() {
             Some(policy) => policy,
             None => persisted.policy.parse()?,
@@ -123,7 +123,7 @@ impl TreeOpener<'_> {
         };
         let context = StoreOpener {
             tables: self.tables,
-            memory: MemoryPlan::new(&self.options),
+            memory: MemoryPlan::new(self.options),
             direct_reads: self.options.direct_reads,
             read_only: self.read_only,
         };
