@@ -26,7 +26,7 @@ use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
 
 use crate::cache::BlockCache;
-use crate::db::check::{verify, verify_blobs};
+use crate::db::check::verify;
 use crate::db::deadline::run_with_deadline;
 use crate::db::open::lock::Claim;
 use crate::db::open::log_source::LogSource;
@@ -156,7 +156,7 @@ impl<'a> Checkpoint<'a> {
         for (&id, keyspace) in &self.manifest.keyspaces {
             for blob in keyspace.value_log.blobs() {
                 if self.link_or_copy(FileName::Blob(blob.id.0), target, blob.bytes, created)? {
-                    verify_blobs::verify_blob(vfs, target, id, blob, &BlockCache::new(0))?;
+                    verify::verify_blob(vfs, target, id, blob, &BlockCache::new(0))?;
                 }
                 self.check_continue()?;
             }

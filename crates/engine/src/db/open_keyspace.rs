@@ -3,7 +3,7 @@
 use lsmx_base::sync::Arc;
 
 use crate::db::DbInner;
-use crate::db::open::kept_log_delivery;
+use crate::db::open::kept_log;
 use crate::db::operand_store::{OpenedStore, attach, open_operand_store};
 use crate::error::{Error, Result};
 use crate::format::version_edit::{Change, KEYSPACE_NAME_BYTES_MAX};
@@ -43,9 +43,7 @@ pub(crate) fn open_keyspace(
         let opened = open_operand_store(inner, name, &options)?;
         if let Some(OpenedStore { tree: Some(id), attached }) = &opened {
             let tree = inner.state.trees.read().by_id(*id).cloned();
-            tree.map_or(Ok(()), |tree| {
-                kept_log_delivery::deliver(inner, &tree, attached, &options)
-            })?;
+            tree.map_or(Ok(()), |tree| kept_log::deliver(inner, &tree, attached, &options))?;
         }
         let tree = open_with_store(inner, name, &options, opened, create);
         inner.state.emit_pending_events();

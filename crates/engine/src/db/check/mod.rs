@@ -2,4 +2,3 @@
 
 pub(crate) mod repair;
 pub(crate) mod verify;
-pub(crate) mod verify_blobs;

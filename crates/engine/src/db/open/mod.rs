@@ -10,8 +10,7 @@
 pub(crate) mod assemble;
 pub(crate) mod fd_limit;
 pub(crate) mod file_numbers;
-pub(crate) mod kept_log_delivery;
-pub(crate) mod kept_log_writer;
+pub(crate) mod kept_log;
 pub(crate) mod lock;
 pub(crate) mod log_source;
 pub(crate) mod memtable_flush;

@@ -17,7 +17,7 @@ use crate::wal::{SegmentRegistry, Wal, WalOptions};
 /// Allocates segment ids, and lists new segments in the manifest once there is one.
 pub(crate) struct ManifestSegments {
     files: Arc<FileNumbers>,
-    /// Set when the new manifest exists. That manifest already lists the first segment.
+    /// Set once the new manifest exists. It lists the first segment from the start.
     manifest: OnceLock<Arc<Manifest>>,
 }
 
@@ -26,7 +26,7 @@ impl ManifestSegments {
         ManifestSegments { files: Arc::clone(files), manifest: OnceLock::new() }
     }
 
-    /// Makes later segments be listed in this manifest. Called at most once.
+    /// Sets the manifest that lists later segments. Called at most once.
     pub(crate) fn set_manifest(&self, manifest: &Arc<Manifest>) {
         let _ = self.manifest.set(Arc::clone(manifest));
     }

@@ -22,7 +22,7 @@ use crate::tree::operands::Lacking;
 use crate::tree::version::{BlobFile, BlobUse, TableFile, Version};
 use crate::tree::{Opening, Origin, Tree};
 
-/// Inputs for opening the trees of a database.
+/// Opens the trees of a database.
 pub(crate) struct TreeOpener<'a> {
     pub(crate) tables: &'a TableFactory,
     pub(crate) options: &'a Options,
@@ -110,7 +110,7 @@ impl TreeOpener<'_> {
         };
         let factory = match (stored_name, factory) {
             (None, Some(factory)) if !self.read_only => factory,
-            // A read-only database is not converted to an operand store.
+            // A read-only open does not add an operand store to a keyspace.
             (None, _) => return Ok(()),
             (Some(stored), Some(factory)) => {
                 operand_store::check_store_name(&tree.name, stored, factory.name())?;
@@ -139,12 +139,11 @@ impl TreeOpener<'_> {
                 set_lacking(stored, Some(error));
                 Ok(())
             }
-            // The keyspace has no operands yet and is not converted.
+            // The keyspace has no operand store yet, so the open fails.
             (Err(error), None) => Err(error),
         }
     }
 
-    /// Opens the tables and blob files of a keyspace.
     fn open_tables(
         &self,
         id: u32,

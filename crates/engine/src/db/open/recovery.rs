@@ -13,7 +13,7 @@ use lsmx_compaction::TreeShape;
 use crate::db::DEFAULT_KEYSPACE;
 use crate::db::open::fd_limit::{check_available, needed_descriptors};
 use crate::db::open::file_numbers::{FileNumberReservation, first_free_number, next_creation};
-use crate::db::open::kept_log_writer::{KeptLogWriter, has_operation_after};
+use crate::db::open::kept_log::{KeptLogWriter, has_operation_after};
 use crate::db::open::log_source::{LogSource, last_known_seq};
 use crate::db::open::memtable_flush::flush_active;
 use crate::db::open::new_manifest::{NewLog, discard_manifest, log_changes, tree_changes};
@@ -58,19 +58,11 @@ pub(crate) struct Recovery {
     /// Keyspaces without their operand store that have operations in the log, with the sequence number up to which
     /// tables and store hold everything.
     unreplayed: BTreeMap<u32, SeqNo>,
-    /// Signal of the open database.
+    /// Notified by background work of the open database.
     pub(super) progress: Signal,
-    /// Memtables are never flushed.
+    /// Whether the open is read-only, so that memtables are never flushed.
     read_only: bool,
     reservation: FileNumberReservation,
-}
-
-/// New files of a database before its manifest lists them.
-struct PreparedState {
-    log: NewLog,
-    state: ManifestState,
-    /// Number of the new manifest.
-    number: u64,
 }
 
 /// New files of a database, listed by its current manifest.
@@ -192,7 +184,7 @@ impl Recovery {
             let needed =
                 lacking.iter().filter(|&(&id, &after)| has_operation_after(&record, id, after));
             unreplayed.extend(needed.map(|(&id, &after)| (id, after)));
-            let full = replay.add_commit(&self.tables.env, record.first_seq, record.payload)?;
+            let full = replay.add_commit(record.first_seq, record.payload)?;
             self.flush_full(&full, &record)
         })?;
         // `make_durable` flushes the memtables that the last commits have filled.
@@ -226,7 +218,7 @@ impl Recovery {
                 ReplayTarget { tree: Arc::clone(tree), flushed_through: SeqNo(kept.after) };
             let mut replay = LogReplay::new(env, BTreeMap::from([(tree.id, target)]));
             let report = self.log_source().replay_kept_log(&kept, &mut |record| {
-                let full = replay.add_commit(env, record.first_seq, record.payload)?;
+                let full = replay.add_commit(record.first_seq, record.payload)?;
                 self.flush_full(&full, &record)
             })?;
             replay.finish()?;
@@ -305,8 +297,7 @@ impl Recovery {
     /// # Errors
     /// A file cannot be written. The new files are removed unless `CURRENT` may name the new manifest.
     pub(crate) fn make_durable(&self) -> Result<DurableState> {
-        let prepared = self.prepare().map_err(|error| self.roll_back(error))?;
-        let PreparedState { log, state, number } = prepared;
+        let (log, number, state) = self.prepare().map_err(|error| self.roll_back(error))?;
         let (vfs, dir) = (Arc::clone(&self.tables.vfs), &self.tables.dir);
         let manifest = match Manifest::try_create(vfs, dir, number, &state) {
             Ok(manifest) => Arc::new(manifest),
@@ -327,8 +318,8 @@ impl Recovery {
         Ok(DurableState { manifest, wal: Arc::new(log.wal), state })
     }
 
-    /// Writes the files that the new manifest will list.
-    fn prepare(&self) -> Result<PreparedState> {
+    /// Writes the files that the new manifest will list. Returns the log, and the number and content of the manifest.
+    fn prepare(&self) -> Result<(NewLog, u64, ManifestState)> {
         for tree in self.trees.iter() {
             self.flush(tree, self.seq_next)?;
         }
@@ -354,7 +345,7 @@ impl Recovery {
         let path = FileName::Manifest(number).in_dir(&self.tables.dir);
         let mut state = self.state.clone();
         state.apply(&VersionEdit { changes }).map_err(|what| Error::malformed(what, &path, 0))?;
-        Ok(PreparedState { log, state, number })
+        Ok((log, number, state))
     }
 
     /// Returns the changes of a tree since the last edit of its manifest.

@@ -277,6 +277,7 @@ fn insert_batches(
 /// Replay of commits into the memtables of trees.
 #[derive(Debug)]
 pub(crate) struct LogReplay {
+    env: Env,
     targets: Arc<BTreeMap<u32, ReplayTarget>>,
     collector: BatchCollector,
     batch: Vec<CopiedOperation>,
@@ -296,6 +297,7 @@ impl LogReplay {
             _ => (smallest / BATCHES_PER_MEMTABLE).min(BATCH_BYTES_MAX),
         };
         LogReplay {
+            env: env.clone(),
             targets: Arc::new(targets),
             collector: BatchCollector::default(),
             batch: Vec::new(),
@@ -309,7 +311,6 @@ impl LogReplay {
     /// inserted, and no thread inserts until the next call.
     pub(crate) fn add_commit(
         &mut self,
-        env: &Env,
         first_seq: SeqNo,
         payload: &[u8],
     ) -> Result<Vec<Arc<Tree>>> {
@@ -320,7 +321,7 @@ impl LogReplay {
         self.collector.drain_into(&mut self.batch);
         if self.thread.is_none() && self.batch_bytes > 0 {
             // Spawned with the first complete batch, which most logs do not fill.
-            self.thread = InsertThread::spawn(env, &self.targets);
+            self.thread = InsertThread::spawn(&self.env, &self.targets);
         }
         match &self.thread {
             Some(thread) => {

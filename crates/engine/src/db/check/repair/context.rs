@@ -1,4 +1,4 @@
-//! State shared by the steps of a repair.
+//! The context of a repair, and the operations that several steps use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -25,12 +25,11 @@ use crate::operand_store::OperandStoreFactory;
 use crate::vfs::Vfs;
 use crate::wal::{RecoveryMode, RecoveryReport};
 
-/// A repair in progress.
+/// State of a repair that its steps share.
 pub(crate) struct RepairContext<'a> {
     pub(crate) vfs: &'a Arc<dyn Vfs>,
     pub(crate) dir: &'a Path,
     pub(crate) stores: &'a [Arc<dyn OperandStoreFactory>],
-    pub(crate) dry_run: bool,
     pub(crate) cache: Arc<BlockCache>,
     pub(crate) tables: RepairTables<'a>,
     /// State of the repaired database.
@@ -73,7 +72,6 @@ impl<'a> RepairContext<'a> {
             vfs,
             dir,
             stores,
-            dry_run,
             cache: BlockCache::new(0),
             tables,
             state,
@@ -107,7 +105,7 @@ impl<'a> RepairContext<'a> {
 
     /// Changes the state. Does nothing in a dry run, in which no new tables exist.
     pub(crate) fn apply(&mut self, changes: Vec<Change>) -> Result<()> {
-        if self.dry_run || changes.is_empty() {
+        if self.tables.dry_run || changes.is_empty() {
             return Ok(());
         }
         self.state

@@ -62,7 +62,6 @@ impl<'a> DamagedBlobs<'a> {
         Ok(record.value(pointer.value_bytes).map_err(corrupt)?.to_vec())
     }
 
-    /// Returns the path of a blob file.
     pub(crate) fn path(&self, number: u64) -> PathBuf {
         FileName::Blob(number).in_dir(self.dir)
     }

@@ -227,7 +227,7 @@ impl<'a> DamagedTable<'a> {
                 }
             };
             if kind != BlockKind::Data {
-                // Only data blocks precede it.
+                // A block of another kind follows the last data block.
                 return Ok(handle.offset);
             }
             visit(handle, self.block(handle, kind))?;

@@ -82,7 +82,7 @@ fn link_files_aside(repair: &mut RepairContext<'_>) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// Links a file, or copies its readable start if the file system does not support links.
+/// Links a file, or copies it if the file system does not support links.
 fn link_or_copy(vfs: &dyn Vfs, from: &Path, to: &Path) -> Result<()> {
     match vfs.hard_link(from, to) {
         Ok(()) => return Ok(()),

@@ -9,8 +9,7 @@ use crate::db::check::repair::context::{RepairContext, is_damage};
 use crate::db::check::repair::damaged_blobs::DamagedBlobs;
 use crate::db::check::repair::report::{Loss, LossKind};
 use crate::db::check::repair::table_writer::ValueSalvager;
-use crate::db::check::verify::open_verified_table;
-use crate::db::check::verify_blobs::{VerifiedBlobs, verify_blob};
+use crate::db::check::verify::{VerifiedBlobs, open_verified_table, verify_blob};
 use crate::db::operand_store::{self, StoreCheck};
 use crate::error::{Error, Result};
 use crate::format::file_name::{CURRENT, FileName};
@@ -72,7 +71,7 @@ fn replace_table(
     };
     repair.add_finding(damage, "readable entries were written to a new table")?;
     repair.report.tables_rewritten += 1;
-    // The record in the manifest bounds a loss without bounds.
+    // A loss without key bounds gets the bounds of the table in the manifest.
     for loss in rewritten.lost {
         let from = loss.from.or_else(|| Some(file.range.smallest.to_vec()));
         let to = loss.to.or_else(|| Some(file.range.largest.to_vec()));

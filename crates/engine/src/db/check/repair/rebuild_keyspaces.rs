@@ -34,7 +34,7 @@ pub(crate) fn rebuild_keyspaces(
     removed: &BTreeSet<u64>,
 ) -> Result<()> {
     let mut tables = find_candidates(repair, removed)?;
-    // The tables are set aside with the blob files that they point to.
+    // The old tables and the blob files that they point to are set aside together.
     let files = repair.list_files()?.into_iter();
     repair.set_aside.extend(files.filter(|file| matches!(file, FileName::Blob(_))));
     let ids: Vec<u32> = repair.state.keyspaces.keys().copied().collect();

@@ -47,7 +47,7 @@ pub(crate) fn repair_log(repair: &mut RepairContext<'_>, is_doubtful: bool) -> R
     repair.set_aside.extend(segments.filter(|file| matches!(file, FileName::Segment(_))));
     repair.report.commits = log.records;
     report_completeness(repair, &log, is_doubtful);
-    let is_hidden = repair.dry_run && failpoint::is_on(Failpoint::DryRunMissesCommits);
+    let is_hidden = repair.tables.dry_run && failpoint::is_on(Failpoint::DryRunMissesCommits);
     if let Some(damage) = log.damage.filter(|_| !is_hidden) {
         let path = damage.path().unwrap_or(repair.dir).to_owned();
         let loss = Loss::new(None, path, LossKind::Commits, damage);
@@ -98,7 +98,7 @@ fn report_completeness(repair: &mut RepairContext<'_>, log: &RecoveryReport, is_
     repair.report.complete_through = ends.collect();
 }
 
-/// Makes the database start a new log after everything that tables hold.
+/// Discards the log: the database starts a new one after everything that tables hold.
 fn start_new_log(repair: &mut RepairContext<'_>) {
     repair.state.last_seq = last_known_seq(&repair.state);
     repair.state.wal_oldest = repair.tables.allocate();
