@@ -20,18 +20,17 @@ use std::mem;
 use std::path::{Path, PathBuf};
 
 use lsmx_base::checksum::xxh3;
-use lsmx_base::coding::{len_u64, to_usize};
+use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
 
 use crate::cache::BlockCache;
+use crate::db::DbInner;
 use crate::db::check::verify;
-use crate::db::deadline::run_with_deadline;
 use crate::db::open::lock::Claim;
 use crate::db::open::log_source::LogSource;
 use crate::db::operand_store::{self, store_opener};
-use crate::db::{DbInner, WaitOptions};
 use crate::env::{WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::format::file_name::{CURRENT, FileName, LOCK};
@@ -45,18 +44,10 @@ use crate::vfs::Vfs;
 use crate::wal::{DurableSegment, LogLocation, RecoveryMode, copy_segment};
 
 /// Maximum size of one read during the copy of a file, in bytes.
-const CHUNK_BYTES: u64 = 1 << 20;
+const CHUNK_BYTES: usize = 1 << 20;
 
 /// Creates a checkpoint in `target`.
-pub(crate) fn checkpoint(inner: &Arc<DbInner>, target: &Path, options: &WaitOptions) -> Result<()> {
-    let deadline_us = inner.committer.deadline_us(options.deadline);
-    let target = target.to_owned();
-    run_with_deadline(inner, WaitCause::BackgroundWork, deadline_us, move |inner| {
-        checkpoint_by(inner, &target, deadline_us)
-    })
-}
-
-fn checkpoint_by(inner: &DbInner, target: &Path, deadline_us: Option<u64>) -> Result<()> {
+pub(crate) fn checkpoint(inner: &DbInner, target: &Path, deadline_us: Option<u64>) -> Result<()> {
     inner.check_writable()?;
     check_output(&*inner.state.vfs, target)?;
     inner.begin_operation();
@@ -229,21 +220,20 @@ impl<'a> Checkpoint<'a> {
         let vfs = self.state.vfs.as_ref();
         let source = vfs.open(from).map_err(|error| Error::io("open", from, error))?;
         let target = vfs.create(to).map_err(|error| Error::io("create", to, error))?;
-        let mut buffer = vec![0; to_usize("chunk", CHUNK_BYTES.min(bytes)).unwrap_or(0)];
+        let mut buffer = Vec::new();
         let mut offset = 0;
         while offset < bytes {
-            let wanted = (bytes - offset).min(CHUNK_BYTES);
-            let chunk = &mut buffer
-                [..to_usize("chunk", wanted).map_err(|what| Error::malformed(what, from, 0))?];
-            let read = source.read_at(chunk, offset);
-            let read = len_u64(read.map_err(|error| Error::io("read", from, error))?);
-            if read < wanted {
-                let found = offset + read;
+            let remaining = usize::try_from(bytes - offset).unwrap_or(usize::MAX);
+            buffer.resize(remaining.min(CHUNK_BYTES), 0);
+            let read = source.read_at(&mut buffer, offset);
+            let read = read.map_err(|error| Error::io("read", from, error))?;
+            if read < buffer.len() {
+                let found = offset + len_u64(read);
                 let truncated = Malformed::Truncated { what: "file", needed: bytes, found };
                 return Err(Error::malformed(truncated, from, found));
             }
-            target.append(chunk).map_err(|error| Error::io("append to", to, error))?;
-            offset += wanted;
+            target.append(&buffer).map_err(|error| Error::io("append to", to, error))?;
+            offset += len_u64(buffer.len());
             self.check_continue()?;
         }
         target.sync().map_err(|error| Error::io("sync", to, error))

@@ -18,12 +18,9 @@ use crate::format::version_edit::{Change, VersionEdit};
 
 /// Closes the database. The lock is free when this returns `Ok`. A second call waits for the first.
 pub(crate) fn close(inner: &Arc<DbInner>, deadline: Option<Duration>) -> Result<()> {
-    let deadline_us = inner.committer.deadline_us(deadline);
     inner.closed.store(true, Ordering::Release);
     inner.warm_up.stop();
-    run_with_deadline(inner, WaitCause::Close, deadline_us, move |inner| {
-        close_by(inner, deadline_us)
-    })
+    run_with_deadline(inner, WaitCause::Close, deadline, close_by)
 }
 
 /// Flushes until the deadline, then closes.

@@ -4,8 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lsmx_base::sync::Arc;
 
-use crate::db::deadline::run_with_deadline;
-use crate::db::{DbInner, WaitOptions};
+use crate::db::DbInner;
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
 use crate::jobs::compaction::manual::{KeyBounds, ManualPlan, plan_manual};
@@ -18,19 +17,6 @@ use crate::write::backpressure;
 
 /// Merges all entries of a key range into one sorted run in the deepest level.
 pub(crate) fn compact_range(
-    inner: &Arc<DbInner>,
-    tree: &Arc<Tree>,
-    bounds: KeyBounds,
-    options: &WaitOptions,
-) -> Result<()> {
-    let deadline_us = inner.committer.deadline_us(options.deadline);
-    let tree = Arc::clone(tree);
-    run_with_deadline(inner, WaitCause::Compaction, deadline_us, move |inner| {
-        compact_range_by(inner, &tree, &bounds, deadline_us)
-    })
-}
-
-fn compact_range_by(
     inner: &DbInner,
     tree: &Arc<Tree>,
     bounds: &KeyBounds,

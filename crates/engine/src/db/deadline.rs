@@ -4,7 +4,6 @@
 //! thread, and the caller waits for the result until the deadline. The work itself also checks the deadline between
 //! device calls. Without a deadline, and under [`Background::Inline`], the work runs on the thread of the caller.
 
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 use std::time::Duration;
@@ -38,26 +37,29 @@ impl From<Duration> for WaitOptions {
 
 /// The result of a call, passed from its thread to the caller.
 #[derive(Debug)]
-struct CallResult<T> {
-    /// The error is a panic of the work.
-    result: Mutex<Option<thread::Result<Result<T>>>>,
+struct CallResult {
+    /// The outer error is a panic of the work.
+    result: Mutex<Option<thread::Result<Result<()>>>>,
     is_set: Signal,
 }
 
 /// Runs `work` and returns at the deadline at the latest. `cause` is the reason of the caller's wait.
 ///
+/// `work` receives the deadline in microseconds of [`Env::now_us`](crate::env::Env::now_us).
+///
 /// # Errors
 /// Those of `work`; [`Error::Deadline`]; [`Error::Io`] if no thread can be created.
-pub(crate) fn run_with_deadline<T: fmt::Debug + Send + 'static>(
+pub(crate) fn run_with_deadline(
     inner: &Arc<DbInner>,
     cause: WaitCause,
-    deadline_us: Option<u64>,
-    work: impl FnOnce(&DbInner) -> Result<T> + Send + 'static,
-) -> Result<T> {
+    deadline: Option<Duration>,
+    work: impl FnOnce(&DbInner, Option<u64>) -> Result<()> + Send + 'static,
+) -> Result<()> {
+    let deadline_us = inner.committer.deadline_us(deadline);
     let env = &inner.state.env;
     let is_local = deadline_us.is_none() || env.background() == Background::Inline;
     if is_local || failpoint::is_on(Failpoint::DeadlineIgnoresDevice) {
-        return work(inner);
+        return work(inner, deadline_us);
     }
     let deadline_error = || Error::Deadline { cause: cause.as_str() };
     let reserve_thread = &mut || {
@@ -71,7 +73,7 @@ pub(crate) fn run_with_deadline<T: fmt::Debug + Send + 'static>(
     let (thread_inner, thread_call) = (Arc::clone(inner), Arc::clone(&call));
     let body = move || {
         let _context = callback::enter(CallbackContext::EngineThread);
-        let result = catch_unwind(AssertUnwindSafe(|| work(&thread_inner)));
+        let result = catch_unwind(AssertUnwindSafe(|| work(&thread_inner, deadline_us)));
         *thread_call.result.lock() = Some(result);
         thread_call.is_set.notify();
         thread_inner.call_threads.fetch_sub(1, Ordering::AcqRel);

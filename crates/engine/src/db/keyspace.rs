@@ -7,11 +7,13 @@ use lsmx_base::key::{EntryKind, SeqNo};
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
+use crate::db::deadline::run_with_deadline;
 use crate::db::update::Update;
 use crate::db::{
     DbInner, Handle, WaitOptions, check_reentry, compact_range, open_keyspace, operand_store,
     update,
 };
+use crate::env::WaitCause;
 use crate::error::{Error, Result};
 use crate::iter::range::{Range, after_prefix};
 use crate::lookup::point::Reads;
@@ -461,7 +463,11 @@ impl Keyspace {
         options: &WaitOptions,
     ) -> Result<()> {
         check_reentry("compact_range")?;
-        compact_range::compact_range(self.inner(), &self.tree, owned_bounds(range), options)
+        let (tree, bounds) = (Arc::clone(&self.tree), owned_bounds(range));
+        let cause = WaitCause::Compaction;
+        run_with_deadline(self.inner(), cause, options.deadline, move |inner, deadline_us| {
+            compact_range::compact_range(inner, &tree, &bounds, deadline_us)
+        })
     }
 
     /// Moves all operands from the operand store of the keyspace to its tree and detaches the store.
@@ -548,22 +554,6 @@ impl WriteBatch {
     /// [`Error::GuardUnknown`] if `read_seq` is older than the recent history. In both cases the caller reads the
     /// key again and retries. The history consists of the memtables and of hashes of flushed keys, up to 16 MiB and
     /// 1/16 of the memory budget. Under ordinary load it covers the last second.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir()?;
-    /// # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
-    /// let accounts = db.default_keyspace();
-    /// let snapshot = db.snapshot();
-    /// db.put("ada", "1")?; // Written after the snapshot.
-    /// let mut batch = lsmx::WriteBatch::new();
-    /// batch.guard(&accounts, "ada", snapshot.seq());
-    /// batch.put(&accounts, "ada", "2");
-    /// let refused = db.write(batch, lsmx::Durability::Buffered);
-    /// assert!(matches!(refused, Err(lsmx::Error::GuardRefused { .. })));
-    /// # Ok(())
-    /// # }
-    /// ```
     pub fn guard(
         &mut self,
         keyspace: &impl AsRef<Keyspace>,

@@ -1,5 +1,6 @@
 //! Collects the metrics of a database from its counters.
 
+use lsmx_base::coding::len_u64;
 use lsmx_base::sync::{AtomicU64, Ordering};
 
 use crate::db::DbInner;
@@ -222,9 +223,7 @@ fn keyspace(tree: &Tree, now_us: u64) -> KeyspaceMetrics {
             written_bytes: read(&counters.compaction_written_bytes),
             us_total: read(&counters.compaction_us),
             failures: read(&counters.compaction_failures),
-            quarantined_files: lsmx_base::coding::len_u64(
-                tree.jobs.lock().quarantine.files().count(),
-            ),
+            quarantined_files: len_u64(tree.jobs.lock().quarantine.files().count()),
             quarantines: read(&counters.quarantines),
         },
         merges: MergeMetrics {
@@ -234,7 +233,7 @@ fn keyspace(tree: &Tree, now_us: u64) -> KeyspaceMetrics {
         },
         operand_store: tree.beside.attached().map(|attached| attached.store.metrics()),
         value_log: ValueLogMetrics {
-            blob_files: lsmx_base::coding::len_u64(blobs.files().count()),
+            blob_files: len_u64(blobs.files().count()),
             blob_bytes: blobs.files().map(|used| used.file.record().bytes).sum(),
             blob_referenced_bytes: blobs.files().map(|used| used.bytes).sum(),
             written_bytes: read(&counters.blob_written_bytes),

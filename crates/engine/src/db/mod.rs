@@ -32,6 +32,7 @@ use lsmx_base::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
 
 use crate::callback;
 use crate::db::admission::admit;
+use crate::db::deadline::run_with_deadline;
 use crate::db::multi_get::MultiGet;
 use crate::db::open::warm_up::WarmUp;
 use crate::db::update::KeyLocks;
@@ -225,12 +226,12 @@ impl Db {
     /// [`Error::NoCompactionPolicy`] if it has a custom policy that was not set since the open, unless the
     /// database is read-only.
     pub fn open_keyspace(&self, name: &str, options: Option<KeyspaceOptions>) -> Result<Keyspace> {
-        if let Some(options) = options {
-            let tree = open_keyspace::open_keyspace(self.inner(), name, options, false)?;
-            return Ok(Keyspace::new(Arc::clone(&self.handle), tree));
-        }
-        let tree = self.inner().existing_tree(name)?;
-        if self.inner().read_only.is_none() {
+        let (inner, has_options) = (self.inner(), options.is_some());
+        let tree = match options {
+            Some(options) => open_keyspace::open_keyspace(inner, name, options, false)?,
+            None => inner.existing_tree(name)?,
+        };
+        if !has_options && inner.read_only.is_none() {
             tree.check_policy()?;
         }
         Ok(Keyspace::new(Arc::clone(&self.handle), tree))
@@ -262,11 +263,9 @@ impl Db {
     /// flushes and compactions continue during the call.
     ///
     /// # Errors
-    /// - [`Error::TargetNotEmpty`]; [`Error::Locked`] if another process uses the target.
-    /// - [`Error::OutputInDatabase`] if the path has the name of an engine file in a database directory.
-    /// - [`Error::Io`], [`Error::Closed`], [`Error::ReadOnly`].
-    ///
-    /// After an error the target does not open as a database, and this database is unchanged.
+    /// [`Error::TargetNotEmpty`]; [`Error::Locked`] if another process uses the target; [`Error::Io`];
+    /// [`Error::OutputInDatabase`] if the path has the name of an engine file in a database directory;
+    /// [`Error::Closed`]; [`Error::ReadOnly`]. The target then does not open as a database.
     pub fn checkpoint(&self, target: impl AsRef<Path>) -> Result<()> {
         self.checkpoint_with(target, &WaitOptions::default())
     }
@@ -280,7 +279,10 @@ impl Db {
     /// Those of [`Db::checkpoint`]; [`Error::Deadline`].
     pub fn checkpoint_with(&self, target: impl AsRef<Path>, options: &WaitOptions) -> Result<()> {
         check_reentry("checkpoint")?;
-        checkpoint::checkpoint(self.inner(), target.as_ref(), options)
+        let (target, cause) = (target.as_ref().to_owned(), WaitCause::BackgroundWork);
+        run_with_deadline(self.inner(), cause, options.deadline, move |inner, deadline_us| {
+            checkpoint::checkpoint(inner, &target, deadline_us)
+        })
     }
 
     /// Returns the names of all keyspaces in ascending order.
@@ -419,9 +421,8 @@ impl Db {
     /// # Errors
     /// Those of [`Db::sync`]; [`Error::Deadline`]: the sync may still complete.
     pub fn sync_with(&self, options: &WaitOptions) -> Result<()> {
-        let inner = self.inner();
-        let deadline_us = inner.committer.deadline_us(options.deadline);
-        deadline::run_with_deadline(inner, WaitCause::CommitAhead, deadline_us, move |inner| {
+        let cause = WaitCause::CommitAhead;
+        run_with_deadline(self.inner(), cause, options.deadline, |inner, deadline_us| {
             inner.check_writable()?;
             inner.committer.sync(deadline_us)
         })
@@ -441,11 +442,7 @@ impl Db {
     /// Those of [`Db::flush`]; [`Error::Deadline`]: the flushes continue in the background.
     pub fn flush_with(&self, options: &WaitOptions) -> Result<()> {
         check_reentry("flush")?;
-        let inner = self.inner();
-        let deadline_us = inner.committer.deadline_us(options.deadline);
-        deadline::run_with_deadline(inner, WaitCause::Flush, deadline_us, move |inner| {
-            inner.flush(deadline_us)
-        })
+        run_with_deadline(self.inner(), WaitCause::Flush, options.deadline, DbInner::flush)
     }
 
     /// Waits until all sealed memtables are flushed and no compaction is due.
@@ -463,9 +460,8 @@ impl Db {
     /// Those of [`Db::wait_idle`]; [`Error::Deadline`].
     pub fn wait_idle_with(&self, options: &WaitOptions) -> Result<()> {
         check_reentry("wait_idle")?;
-        let (inner, cause) = (self.inner(), WaitCause::BackgroundWork);
-        let deadline_us = inner.committer.deadline_us(options.deadline);
-        deadline::run_with_deadline(inner, cause, deadline_us, move |inner| {
+        let cause = WaitCause::BackgroundWork;
+        run_with_deadline(self.inner(), cause, options.deadline, move |inner, deadline_us| {
             inner.check_open()?;
             inner.scheduler.wait_idle(cause, deadline_us)
         })
@@ -491,7 +487,8 @@ impl Db {
     /// and [`Event::Resumed`](crate::Event::Resumed) reports its success.
     pub fn resume_with(&self, options: &WaitOptions) -> Result<()> {
         check_reentry("resume")?;
-        open::resume::resume(self.inner(), options)
+        let cause = WaitCause::BackgroundWork;
+        run_with_deadline(self.inner(), cause, options.deadline, open::resume::resume)
     }
 
     /// Loads the metadata that lookups need into the block cache: range tombstones, top indexes, filters, index
@@ -624,7 +621,6 @@ impl DbInner {
         if self.read_only.is_some() { Err(Error::OpenedReadOnly) } else { Ok(()) }
     }
 
-    /// Returns the tree of an existing keyspace.
     fn existing_tree(&self, name: &str) -> Result<Arc<Tree>> {
         let tree = self.state.trees.read().by_name(name).cloned();
         tree.ok_or_else(|| Error::UnknownKeyspace { name: name.to_owned() })
@@ -648,7 +644,7 @@ impl DbInner {
     ) -> Result<AdminLock<'_>> {
         let state = &self.state;
         let is_locked = state.env.wait(cause, &state.progress, deadline_us, &mut || {
-            // A failed exchange stores nothing. The models of loom cannot tell the store of a `swap` from a lock.
+            // A failed exchange stores nothing. To loom, the store of a failed `swap` looks like an acquisition.
             let locked = &self.admin_locked;
             locked.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         });
@@ -664,7 +660,6 @@ impl DbInner {
         self.state.env.yield_point(YieldKind::UserOperation);
     }
 
-    /// Commits one entry.
     pub(crate) fn write_entry(
         &self,
         tree: &Arc<Tree>,

@@ -76,21 +76,13 @@ pub(crate) struct Admission<'a, 'b> {
     stall: Option<WriteStall<'a, 'b>>,
 }
 
-/// A stalled write. Emits [`Event::StallBegin`], and [`Event::Stalled`] when dropped.
+/// A stalled write. Emits [`Event::Stalled`] when dropped.
 #[derive(Debug)]
 struct WriteStall<'a, 'b> {
     state: &'a DbState,
     tree: &'b Tree,
     cause: WaitCause,
     start_us: u64,
-}
-
-impl<'a, 'b> WriteStall<'a, 'b> {
-    fn begin(state: &'a DbState, tree: &'b Tree, cause: WaitCause) -> WriteStall<'a, 'b> {
-        let (keyspace, start_us) = (tree.name.clone(), state.env.now_us());
-        state.emit(&Event::StallBegin(StallBegin { keyspace, cause: cause.as_str() }));
-        WriteStall { state, tree, cause, start_us }
-    }
 }
 
 impl Drop for WriteStall<'_, '_> {
@@ -292,7 +284,10 @@ impl<'a, 'b> Admission<'a, 'b> {
             if self.no_slowdown {
                 return Err(Error::WouldWait { cause: cause.as_str() });
             }
-            self.stall = Some(WriteStall::begin(&self.inner.state, tree, cause));
+            let state = &self.inner.state;
+            let (keyspace, start_us) = (tree.name.clone(), state.env.now_us());
+            state.emit(&Event::StallBegin(StallBegin { keyspace, cause: cause.as_str() }));
+            self.stall = Some(WriteStall { state, tree, cause, start_us });
         }
         Ok(())
     }

@@ -10,11 +10,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
 
+use crate::db::DbInner;
 use crate::db::admission::find_write_obstacle;
-use crate::db::deadline::run_with_deadline;
 use crate::db::open::memtable_flush::{MemtableFlush, add_flushed_run};
 use crate::db::open::new_manifest::{discard_manifest, log_changes, tree_changes};
-use crate::db::{DbInner, WaitOptions};
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
 use crate::event::Event;
@@ -73,14 +72,7 @@ impl Drop for RewrittenTree<'_> {
 ///
 /// # Errors
 /// [`Error::Deadline`]; a file cannot be written. The database stays read-only.
-pub(crate) fn resume(db: &Arc<DbInner>, options: &WaitOptions) -> Result<()> {
-    let deadline_us = db.committer.deadline_us(options.deadline);
-    run_with_deadline(db, WaitCause::BackgroundWork, deadline_us, move |db| {
-        resume_by(db, deadline_us)
-    })
-}
-
-fn resume_by(db: &DbInner, deadline_us: Option<u64>) -> Result<()> {
+pub(crate) fn resume(db: &DbInner, deadline_us: Option<u64>) -> Result<()> {
     db.check_writable()?;
     let _turn = db.lock_admin(deadline_us)?;
     if db.state.error_state.check_writable().is_err() {
