@@ -102,7 +102,7 @@ impl Keyspace {
     /// Writes a value with [`Durability::Buffered`](crate::Durability::Buffered).
     ///
     /// # Errors
-    /// Those of [`Db::write`](crate::Db::write).
+    /// The errors of [`Db::write`](crate::Db::write).
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.put_with(key, value, WriteOptions::default())
     }
@@ -110,7 +110,7 @@ impl Keyspace {
     /// Writes a value with options.
     ///
     /// # Errors
-    /// Those of [`Db::write`](crate::Db::write).
+    /// The errors of [`Db::write`](crate::Db::write).
     pub fn put_with(
         &self,
         key: impl AsRef<[u8]>,
@@ -123,7 +123,7 @@ impl Keyspace {
     /// Deletes a key with [`Durability::Buffered`](crate::Durability::Buffered).
     ///
     /// # Errors
-    /// Those of [`Db::write`](crate::Db::write).
+    /// The errors of [`Db::write`](crate::Db::write).
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
         self.delete_with(key, WriteOptions::default())
     }
@@ -131,7 +131,7 @@ impl Keyspace {
     /// Deletes a key with options.
     ///
     /// # Errors
-    /// Those of [`Db::write`](crate::Db::write).
+    /// The errors of [`Db::write`](crate::Db::write).
     pub fn delete_with(
         &self,
         key: impl AsRef<[u8]>,
@@ -146,7 +146,7 @@ impl Keyspace {
     /// keyspace; see `docs/guide/merge-operators.md`.
     ///
     /// # Errors
-    /// Those of [`Db::write`](crate::Db::write); [`Error::NoMergeOperator`]. An operand that the operator cannot
+    /// The errors of [`Db::write`](crate::Db::write); [`Error::NoMergeOperator`]. An operand that the operator cannot
     /// apply is reported by reads only.
     pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
         self.merge_with(key, operand, WriteOptions::default())
@@ -155,7 +155,7 @@ impl Keyspace {
     /// Writes a merge operand with options; see [`Keyspace::merge`].
     ///
     /// # Errors
-    /// Those of [`Keyspace::merge`].
+    /// The errors of [`Keyspace::merge`].
     pub fn merge_with(
         &self,
         key: impl AsRef<[u8]>,
@@ -181,7 +181,7 @@ impl Keyspace {
     /// such as `b..a`, has no effect.
     ///
     /// # Errors
-    /// Those of [`Db::write`](crate::Db::write).
+    /// The errors of [`Db::write`](crate::Db::write).
     pub fn delete_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<()> {
         self.delete_range_with(range, WriteOptions::default())
     }
@@ -189,7 +189,7 @@ impl Keyspace {
     /// Deletes all keys of a range with options; see [`Keyspace::delete_range`].
     ///
     /// # Errors
-    /// Those of [`Db::write`](crate::Db::write).
+    /// The errors of [`Db::write`](crate::Db::write).
     pub fn delete_range_with<K: AsRef<[u8]>>(
         &self,
         range: impl RangeBounds<K>,
@@ -205,7 +205,7 @@ impl Keyspace {
     /// Files that no snapshot or iterator needs are removed without being read.
     ///
     /// # Errors
-    /// Those of [`Db::write`](crate::Db::write).
+    /// The errors of [`Db::write`](crate::Db::write).
     pub fn clear(&self) -> Result<()> {
         self.delete_range::<&[u8]>(..)
     }
@@ -230,7 +230,7 @@ impl Keyspace {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Keyspace::get`] and [`Db::write`](crate::Db::write). The call retries after
+    /// The errors of [`Keyspace::get`] and [`Db::write`](crate::Db::write). The call retries after
     /// [`Error::GuardRefused`] and [`Error::GuardUnknown`].
     pub fn fetch_update<U: Into<Update>>(
         &self,
@@ -243,7 +243,7 @@ impl Keyspace {
     /// Updates a value with options; see [`Keyspace::fetch_update`]. The deadline applies to each attempt.
     ///
     /// # Errors
-    /// Those of [`Keyspace::fetch_update`].
+    /// The errors of [`Keyspace::fetch_update`].
     pub fn fetch_update_with<U: Into<Update>>(
         &self,
         key: impl AsRef<[u8]>,
@@ -258,7 +258,7 @@ impl Keyspace {
     /// Updates a value and returns the new value; see [`Keyspace::fetch_update`].
     ///
     /// # Errors
-    /// Those of [`Keyspace::fetch_update`].
+    /// The errors of [`Keyspace::fetch_update`].
     pub fn update_fetch<U: Into<Update>>(
         &self,
         key: impl AsRef<[u8]>,
@@ -270,7 +270,7 @@ impl Keyspace {
     /// Updates a value with options and returns the new value. The deadline applies to each attempt.
     ///
     /// # Errors
-    /// Those of [`Keyspace::fetch_update`].
+    /// The errors of [`Keyspace::fetch_update`].
     pub fn update_fetch_with<U: Into<Update>>(
         &self,
         key: impl AsRef<[u8]>,
@@ -297,7 +297,7 @@ impl Keyspace {
     /// Returns the value of a key. The value shares the memory of its cached block.
     ///
     /// # Errors
-    /// Those of [`Db::get`](crate::Db::get).
+    /// The errors of [`Db::get`](crate::Db::get).
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.inner().get(&self.tree, key.as_ref(), None, Reads::Storage)
     }
@@ -305,7 +305,7 @@ impl Keyspace {
     /// Returns the value of a key, read with options.
     ///
     /// # Errors
-    /// Those of [`Keyspace::get`]; [`Error::WouldBlock`] with [`ReadTier::Memory`](crate::ReadTier::Memory).
+    /// The errors of [`Keyspace::get`]; [`Error::WouldBlock`] with [`ReadTier::Memory`](crate::ReadTier::Memory).
     pub fn get_with(&self, key: impl AsRef<[u8]>, options: &ReadOptions) -> Result<Option<Slice>> {
         self.inner().get(&self.tree, key.as_ref(), None, options.into())
     }
@@ -313,7 +313,7 @@ impl Keyspace {
     /// Returns whether a key has a value.
     ///
     /// # Errors
-    /// Those of [`Keyspace::get`].
+    /// The errors of [`Keyspace::get`].
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         Ok(self.get(key)?.is_some())
     }
@@ -324,7 +324,7 @@ impl Keyspace {
     /// device, the remaining blocks are read concurrently.
     ///
     /// # Errors
-    /// Those of [`Keyspace::get`]; one failed lookup fails the call.
+    /// The errors of [`Keyspace::get`]; one failed lookup fails the call.
     pub fn multi_get<K: AsRef<[u8]>>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -335,7 +335,7 @@ impl Keyspace {
     /// Returns the entry with the smallest key.
     ///
     /// # Errors
-    /// Those of [`Keyspace::get`].
+    /// The errors of [`Keyspace::get`].
     pub fn first(&self) -> Result<Option<Entry>> {
         self.iter().next().transpose()
     }
@@ -343,7 +343,7 @@ impl Keyspace {
     /// Returns the entry with the largest key.
     ///
     /// # Errors
-    /// Those of [`Keyspace::get`].
+    /// The errors of [`Keyspace::get`].
     pub fn last(&self) -> Result<Option<Entry>> {
         self.iter().next_back().transpose()
     }
@@ -415,7 +415,7 @@ impl Keyspace {
     /// and bound is the data of one index block (some hundred data blocks), or one file if that is smaller.
     ///
     /// # Errors
-    /// Those of [`Keyspace::get`] if a top index cannot be read.
+    /// The errors of [`Keyspace::get`] if a top index cannot be read.
     pub fn approximate_size<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<u64> {
         let lower = range.start_bound().map(AsRef::as_ref);
         let upper = range.end_bound().map(AsRef::as_ref);
@@ -443,7 +443,7 @@ impl Keyspace {
     /// reshape the tree afterwards.
     ///
     /// # Errors
-    /// Those of [`Keyspace::compact_range_with`], except [`Error::Deadline`].
+    /// The errors of [`Keyspace::compact_range_with`], except [`Error::Deadline`].
     pub fn compact_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<()> {
         self.compact_range_with(range, &WaitOptions::default())
     }

@@ -15,7 +15,7 @@ use crate::tree::Tree;
 use crate::tree::counters::StallCounter;
 use crate::tree::merge_resolver::FoldCounter;
 
-fn read(counter: &AtomicU64) -> u64 {
+fn load(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
@@ -71,7 +71,7 @@ fn held_metrics(inner: &DbInner) -> HeldMetrics {
     held
 }
 
-fn background_io(inner: &DbInner) -> BackgroundIoMetrics {
+fn background_io_metrics(inner: &DbInner) -> BackgroundIoMetrics {
     let rate = &inner.state.tables.rate;
     let lane = |lane| {
         let (bytes, waited_us) = rate.usage(lane);
@@ -129,7 +129,10 @@ pub(crate) fn metrics(inner: &DbInner) -> Metrics {
         disk.table_bytes += view.version.file_bytes() - blob_bytes;
     }
     Metrics {
-        keyspaces: trees.iter().map(|tree| (tree.name.clone(), keyspace(tree, now_us))).collect(),
+        keyspaces: trees
+            .iter()
+            .map(|tree| (tree.name.clone(), keyspace_metrics(tree, now_us)))
+            .collect(),
         cache,
         filter,
         filter_by_level,
@@ -143,7 +146,7 @@ pub(crate) fn metrics(inner: &DbInner) -> Metrics {
             max: state.tables.descriptors.fds_max() as u64,
             reopened: state.tables.descriptors.reopened(),
         },
-        background_io: background_io(inner),
+        background_io: background_io_metrics(inner),
         flush_us: state.flush_us.metrics(),
         compaction_us: state.compaction_us.metrics(),
         snapshots: state.sequence.snapshot_count() as u64,
@@ -152,94 +155,95 @@ pub(crate) fn metrics(inner: &DbInner) -> Metrics {
     }
 }
 
-fn stall(counter: &StallCounter) -> StallCause {
+fn stall_cause(counter: &StallCounter) -> StallCause {
     StallCause {
-        count: read(&counter.count),
-        us_total: read(&counter.us),
-        us_max: read(&counter.us_max),
+        count: load(&counter.count),
+        us_total: load(&counter.us),
+        us_max: load(&counter.us_max),
     }
 }
 
-fn folds(counter: &FoldCounter) -> FoldMetrics {
+fn fold_metrics(counter: &FoldCounter) -> FoldMetrics {
     FoldMetrics {
-        folds: read(&counter.folds),
-        operands: read(&counter.operands),
-        operands_max: read(&counter.longest),
+        folds: load(&counter.folds),
+        operands: load(&counter.operands),
+        operands_max: load(&counter.longest),
     }
 }
 
-fn keyspace(tree: &Tree, now_us: u64) -> KeyspaceMetrics {
+fn keyspace_metrics(tree: &Tree, now_us: u64) -> KeyspaceMetrics {
     let counters = &tree.counters;
     let view = tree.pin();
     let flows = counters.flows();
     let blobs = view.version.blobs();
     let shape = view.version.shape();
-    let count = flows.keys().next_back().map_or(0, |&level| usize::from(level) + 1);
-    let levels = (0u8..=u8::MAX).take(count.max(shape.levels.len())).map(|level| {
-        let at = shape.levels.get(usize::from(level));
+    let level_count = flows.keys().next_back().map_or(0, |&level| usize::from(level) + 1);
+    let levels = (0u8..=u8::MAX).take(level_count.max(shape.levels.len())).map(|level| {
+        let level_shape = shape.levels.get(usize::from(level));
         let mut metrics = LevelMetrics {
             level,
-            runs: at.map_or(0, |at| at.runs.len() as u64),
+            runs: level_shape.map_or(0, |shape| shape.runs.len() as u64),
             flow: flows.get(&level).cloned().unwrap_or_default(),
             ..LevelMetrics::default()
         };
-        for file in at.iter().flat_map(|at| at.files()) {
+        for file in level_shape.iter().flat_map(|shape| shape.files()) {
             metrics.files += 1;
             metrics.bytes += file.bytes;
             metrics.entries += file.entries;
             let table = view.version.table(file.id);
-            let spans = table.map_or(0, |table| table.table().properties().range_tombstone_count);
-            metrics.tombstones += file.tombstones.saturating_sub(spans);
-            metrics.range_tombstones += spans;
+            let range_tombstones =
+                table.map_or(0, |table| table.table().properties().range_tombstone_count);
+            metrics.tombstones += file.tombstones.saturating_sub(range_tombstones);
+            metrics.range_tombstones += range_tombstones;
         }
         metrics
     });
-    let files = shape.levels.iter().flat_map(|at| at.files());
+    let files = shape.levels.iter().flat_map(|level| level.files());
     let with_tombstones = files.filter(|file| file.tombstones > 0);
     let oldest_tombstone_us = with_tombstones.filter_map(|file| file.oldest_tombstone_us).min();
-    let memtables_full = stall(&counters.memtable_stalls);
-    let memory_full = stall(&counters.memory_stalls);
-    let too_many_runs = stall(&counters.run_stalls);
+    let memtables_full = stall_cause(&counters.memtable_stalls);
+    let memory_full = stall_cause(&counters.memory_stalls);
+    let too_many_runs = stall_cause(&counters.run_stalls);
     let causes = [memtables_full, memory_full, too_many_runs];
     KeyspaceMetrics {
         policy: tree.settings().stored_policy.to_string(),
         gets: counters.gets.sum(),
         ingested_bytes: counters.ingested_bytes.sum(),
         put_bytes: counters.put_bytes.sum(),
-        flushes: read(&counters.flushes),
-        flushed_bytes: read(&counters.flushed_bytes),
+        flushes: load(&counters.flushes),
+        flushed_bytes: load(&counters.flushed_bytes),
         memtable_bytes: view.memtable_bytes(),
         memtables_sealed: view.sealed.len() as u64,
-        filters_failed: read(&counters.filters_failed),
+        filters_failed: load(&counters.filters_failed),
         filter_last_run: tree.last_run.metrics(tree.filter_last_run()),
         compaction: CompactionMetrics {
-            jobs: read(&counters.jobs),
-            jobs_divided: read(&counters.jobs_divided),
-            parts: read(&counters.parts),
-            parts_helped: read(&counters.parts_helped),
-            trivial_moves: read(&counters.trivial_moves),
-            drops: read(&counters.drops),
-            read_bytes: read(&counters.compaction_read_bytes),
-            written_bytes: read(&counters.compaction_written_bytes),
-            us_total: read(&counters.compaction_us),
-            failures: read(&counters.compaction_failures),
+            jobs: load(&counters.jobs),
+            jobs_divided: load(&counters.jobs_divided),
+            parts: load(&counters.parts),
+            parts_helped: load(&counters.parts_helped),
+            trivial_moves: load(&counters.trivial_moves),
+            drops: load(&counters.drops),
+            read_bytes: load(&counters.compaction_read_bytes),
+            written_bytes: load(&counters.compaction_written_bytes),
+            us_total: load(&counters.compaction_us),
+            failures: load(&counters.compaction_failures),
             quarantined_files: len_u64(tree.jobs.lock().quarantine.files().count()),
-            quarantines: read(&counters.quarantines),
+            quarantines: load(&counters.quarantines),
         },
         merges: MergeMetrics {
-            reads: folds(&tree.merging.reads),
-            jobs: folds(&tree.merging.jobs),
-            failures: read(&tree.merging.failures),
+            reads: fold_metrics(&tree.merging.reads),
+            jobs: fold_metrics(&tree.merging.jobs),
+            failures: load(&tree.merging.failures),
         },
         operand_store: tree.beside.attached().map(|attached| attached.store.metrics()),
         value_log: ValueLogMetrics {
             blob_files: len_u64(blobs.files().count()),
             blob_bytes: blobs.files().map(|used| used.file.record().bytes).sum(),
             blob_referenced_bytes: blobs.files().map(|used| used.bytes).sum(),
-            written_bytes: read(&counters.blob_written_bytes),
-            rewrites: read(&counters.blob_rewrites),
-            rewritten_bytes: read(&counters.blob_moved_bytes),
-            gathered_bytes: read(&counters.blob_gathered_bytes),
+            written_bytes: load(&counters.blob_written_bytes),
+            rewrites: load(&counters.blob_rewrites),
+            rewritten_bytes: load(&counters.blob_moved_bytes),
+            gathered_bytes: load(&counters.blob_gathered_bytes),
         },
         stalls: StallMetrics {
             count: causes.iter().map(|cause| cause.count).sum(),
@@ -248,7 +252,7 @@ fn keyspace(tree: &Tree, now_us: u64) -> KeyspaceMetrics {
             memtables_full,
             memory_full,
             too_many_runs,
-            throttle_us_total: read(&counters.throttle_us),
+            throttle_us_total: load(&counters.throttle_us),
         },
         oldest_tombstone_age_us: oldest_tombstone_us.map(|us| now_us.saturating_sub(us)),
         levels: levels

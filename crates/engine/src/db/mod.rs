@@ -222,7 +222,7 @@ impl Db {
     /// Opens a keyspace that must exist. `None` keeps its current options.
     ///
     /// # Errors
-    /// [`Error::UnknownKeyspace`] if it does not exist. With options, those of [`Db::keyspace`]. Without options,
+    /// [`Error::UnknownKeyspace`] if it does not exist. With options, the errors of [`Db::keyspace`]. Without options,
     /// [`Error::NoCompactionPolicy`] if it has a custom policy that was not set since the open, unless the
     /// database is read-only.
     pub fn open_keyspace(&self, name: &str, options: Option<KeyspaceOptions>) -> Result<Keyspace> {
@@ -276,7 +276,7 @@ impl Db {
     /// then the target is locked.
     ///
     /// # Errors
-    /// Those of [`Db::checkpoint`]; [`Error::Deadline`].
+    /// The errors of [`Db::checkpoint`]; [`Error::Deadline`].
     pub fn checkpoint_with(&self, target: impl AsRef<Path>, options: &WaitOptions) -> Result<()> {
         check_reentry("checkpoint")?;
         let (target, cause) = (target.as_ref().to_owned(), WaitCause::BackgroundWork);
@@ -297,7 +297,7 @@ impl Db {
     /// Writes a value to the default keyspace with [`Durability::Buffered`].
     ///
     /// # Errors
-    /// Those of [`Db::write`].
+    /// The errors of [`Db::write`].
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.write_entry(EntryKind::Put, key.as_ref(), value.as_ref())
     }
@@ -305,7 +305,7 @@ impl Db {
     /// Deletes a key of the default keyspace with [`Durability::Buffered`].
     ///
     /// # Errors
-    /// Those of [`Db::write`].
+    /// The errors of [`Db::write`].
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
         self.write_entry(EntryKind::Delete, key.as_ref(), &[])
     }
@@ -313,7 +313,7 @@ impl Db {
     /// Deletes a range of keys of the default keyspace; see [`Keyspace::delete_range`].
     ///
     /// # Errors
-    /// Those of [`Db::write`].
+    /// The errors of [`Db::write`].
     pub fn delete_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<()> {
         self.default_keyspace().delete_range(range)
     }
@@ -321,7 +321,7 @@ impl Db {
     /// Writes a merge operand to the default keyspace; see [`Keyspace::merge`].
     ///
     /// # Errors
-    /// Those of [`Db::write`].
+    /// The errors of [`Db::write`].
     pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
         self.write_entry(EntryKind::Merge, key.as_ref(), operand.as_ref())
     }
@@ -343,7 +343,7 @@ impl Db {
     /// Returns the value of a key in the default keyspace, read with options.
     ///
     /// # Errors
-    /// Those of [`Db::get`]; [`Error::WouldBlock`] with [`ReadTier::Memory`](crate::ReadTier::Memory).
+    /// The errors of [`Db::get`]; [`Error::WouldBlock`] with [`ReadTier::Memory`](crate::ReadTier::Memory).
     pub fn get_with(&self, key: impl AsRef<[u8]>, options: &ReadOptions) -> Result<Option<Slice>> {
         self.inner().get(&self.inner().default_tree, key.as_ref(), None, options.into())
     }
@@ -351,7 +351,7 @@ impl Db {
     /// Returns whether a key of the default keyspace has a value.
     ///
     /// # Errors
-    /// Those of [`Db::get`].
+    /// The errors of [`Db::get`].
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         Ok(self.get(key)?.is_some())
     }
@@ -359,7 +359,7 @@ impl Db {
     /// Returns the values of many keys of the default keyspace; see [`Keyspace::multi_get`].
     ///
     /// # Errors
-    /// Those of [`Db::get`].
+    /// The errors of [`Db::get`].
     pub fn multi_get<K: AsRef<[u8]>>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -419,7 +419,7 @@ impl Db {
     /// Syncs the WAL with a deadline; see [`Db::sync`].
     ///
     /// # Errors
-    /// Those of [`Db::sync`]; [`Error::Deadline`]: the sync may still complete.
+    /// The errors of [`Db::sync`]; [`Error::Deadline`]: the sync may still complete.
     pub fn sync_with(&self, options: &WaitOptions) -> Result<()> {
         let cause = WaitCause::CommitAhead;
         run_with_deadline(self.inner(), cause, options.deadline, |inner, deadline_us| {
@@ -439,7 +439,7 @@ impl Db {
     /// Writes all memtables to tables with a deadline; see [`Db::flush`].
     ///
     /// # Errors
-    /// Those of [`Db::flush`]; [`Error::Deadline`]: the flushes continue in the background.
+    /// The errors of [`Db::flush`]; [`Error::Deadline`]: the flushes continue in the background.
     pub fn flush_with(&self, options: &WaitOptions) -> Result<()> {
         check_reentry("flush")?;
         run_with_deadline(self.inner(), WaitCause::Flush, options.deadline, DbInner::flush)
@@ -457,7 +457,7 @@ impl Db {
     /// Waits for background work with a deadline; see [`Db::wait_idle`].
     ///
     /// # Errors
-    /// Those of [`Db::wait_idle`]; [`Error::Deadline`].
+    /// The errors of [`Db::wait_idle`]; [`Error::Deadline`].
     pub fn wait_idle_with(&self, options: &WaitOptions) -> Result<()> {
         check_reentry("wait_idle")?;
         let cause = WaitCause::BackgroundWork;
@@ -483,7 +483,7 @@ impl Db {
     /// Makes the database writable again with a deadline; see [`Db::resume`].
     ///
     /// # Errors
-    /// Those of [`Db::resume`]; [`Error::Deadline`]: a resume in a device call continues when the call returns,
+    /// The errors of [`Db::resume`]; [`Error::Deadline`]: a resume in a device call continues when the call returns,
     /// and [`Event::Resumed`](crate::Event::Resumed) reports its success.
     pub fn resume_with(&self, options: &WaitOptions) -> Result<()> {
         check_reentry("resume")?;
@@ -541,7 +541,7 @@ impl Db {
     /// Records all following operations with options, such as hashed keys; see [`Db::record_trace`].
     ///
     /// # Errors
-    /// Those of [`Db::record_trace`].
+    /// The errors of [`Db::record_trace`].
     pub fn record_trace_with(
         &self,
         path: impl AsRef<Path>,
@@ -816,7 +816,7 @@ impl DbInner {
     /// Returns the value of a key before an update, and the sequence number of the read.
     ///
     /// # Errors
-    /// Those of [`Keyspace::get`].
+    /// The errors of [`Keyspace::get`].
     pub(crate) fn read_to_update(
         &self,
         tree: &Tree,

@@ -36,7 +36,7 @@ impl<K: AsRef<[u8]>> MultiGet<K> {
     /// Looks up at most `count` of the remaining keys. Returns whether no key remains.
     ///
     /// # Errors
-    /// Those of [`Db::get`](crate::Db::get). The caller may continue after
+    /// The errors of [`Db::get`](crate::Db::get). The caller may continue after
     /// [`Error::WouldBlock`](crate::Error::WouldBlock).
     pub(crate) fn look_up(&mut self, tree: &Tree, reads: Reads, count: usize) -> Result<bool> {
         let end = self.done.saturating_add(count).min(self.order.len());
@@ -73,7 +73,7 @@ impl<K: AsRef<[u8]>> MultiGet<K> {
     /// then starts at the second key.
     ///
     /// # Errors
-    /// Those of [`Db::get`](crate::Db::get).
+    /// The errors of [`Db::get`](crate::Db::get).
     pub(crate) fn look_up_all(&mut self, env: &Env, tree: &Tree) -> Result<()> {
         let mut now_ns = env.monotonic_ns();
         while !self.look_up(tree, Reads::Storage, 1)? {

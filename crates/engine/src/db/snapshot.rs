@@ -47,7 +47,7 @@ impl Snapshot {
     /// Returns the value of a key.
     ///
     /// # Errors
-    /// Those of [`Db::get`](crate::Db::get); [`Error::ForeignKeyspace`](crate::Error::ForeignKeyspace).
+    /// The errors of [`Db::get`](crate::Db::get); [`Error::ForeignKeyspace`](crate::Error::ForeignKeyspace).
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.check_sees(keyspace)?;
         self.inner().get(keyspace.tree(), key.as_ref(), Some(self.seq()), Reads::Storage)
@@ -56,7 +56,7 @@ impl Snapshot {
     /// Returns the value of a key, read with options.
     ///
     /// # Errors
-    /// Those of [`Snapshot::get`]; [`Error::WouldBlock`](crate::Error::WouldBlock) with
+    /// The errors of [`Snapshot::get`]; [`Error::WouldBlock`](crate::Error::WouldBlock) with
     /// [`ReadTier::Memory`](crate::ReadTier::Memory).
     pub fn get_with(
         &self,
@@ -71,7 +71,7 @@ impl Snapshot {
     /// Returns whether a key has a value.
     ///
     /// # Errors
-    /// Those of [`Snapshot::get`].
+    /// The errors of [`Snapshot::get`].
     pub fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
         Ok(self.get(keyspace, key)?.is_some())
     }
@@ -79,7 +79,7 @@ impl Snapshot {
     /// Returns the values of many keys; see [`Keyspace::multi_get`].
     ///
     /// # Errors
-    /// Those of [`Snapshot::get`].
+    /// The errors of [`Snapshot::get`].
     pub fn multi_get<K: AsRef<[u8]>>(
         &self,
         keyspace: &Keyspace,
@@ -92,7 +92,7 @@ impl Snapshot {
     /// Returns the entry with the smallest key.
     ///
     /// # Errors
-    /// Those of [`Snapshot::get`].
+    /// The errors of [`Snapshot::get`].
     pub fn first(&self, keyspace: &Keyspace) -> Result<Option<Entry>> {
         self.iter(keyspace).next().transpose()
     }
@@ -100,7 +100,7 @@ impl Snapshot {
     /// Returns the entry with the largest key.
     ///
     /// # Errors
-    /// Those of [`Snapshot::get`].
+    /// The errors of [`Snapshot::get`].
     pub fn last(&self, keyspace: &Keyspace) -> Result<Option<Entry>> {
         self.iter(keyspace).next_back().transpose()
     }

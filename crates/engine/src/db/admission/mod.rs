@@ -103,7 +103,7 @@ impl Drop for WriteStall<'_, '_> {
 /// Waits until a write can be committed. Returns its deadline and its memory reservation.
 ///
 /// # Errors
-/// Those of [`Admission::step`]; [`Error::Deadline`].
+/// The errors of [`Admission::step`]; [`Error::Deadline`].
 pub(crate) fn admit<'a>(
     inner: &'a DbInner,
     batch: &WriteBatch,
