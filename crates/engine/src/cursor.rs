@@ -1,64 +1,66 @@
-//! The lending cursor that every sorted source of entries offers.
-
+//! Cursor over a sorted source of entries.
 use lsmx_base::key::{InternalKey, SeqNo};
 use lsmx_base::slice::Slice;
 
 use crate::error::Result;
 
-/// Walks entries in internal-key order (user key ascending, newest version first), both ways.
+/// Iterates over entries in internal-key order (user key ascending, newest version first), in both directions.
 ///
-/// A new cursor stands nowhere: it is not valid until it is positioned. What `key` and `value`
-/// lend is good until the next move. After an error the cursor is not valid.
+/// A new cursor is not valid until it is positioned. The results of `key` and `value` are borrowed until the next
+/// move. After an error the cursor is not valid.
 pub trait Cursor: Send {
-    /// Whether the cursor stands on an entry.
+    /// Returns whether the cursor is at an entry.
     fn valid(&self) -> bool;
 
-    /// The entry's key. Only while [`Cursor::valid`].
+    /// Returns the key of the entry. The cursor must be valid.
     fn key(&self) -> InternalKey<'_>;
 
-    /// The entry's value, empty for a tombstone. Only while [`Cursor::valid`].
+    /// Returns the value of the entry, empty for a tombstone. The cursor must be valid.
     fn value(&self) -> &[u8];
 
-    /// The entry's value as bytes that outlive the next move, shared where the source allows.
-    /// Only while [`Cursor::valid`].
+    /// Returns the value of the entry as an owned slice, without a copy if the source can share it.
+    ///
+    /// The cursor must be valid.
     fn value_slice(&self) -> Slice;
 
     /// Moves to the first entry.
     ///
     /// # Errors
-    /// When a block cannot be read.
+    /// If a block cannot be read.
     fn first(&mut self) -> Result<()>;
 
     /// Moves to the last entry.
     ///
     /// # Errors
-    /// When a block cannot be read.
+    /// If a block cannot be read.
     fn last(&mut self) -> Result<()>;
 
-    /// Moves to the first entry at or after (`user_key`, `seq`): the newest version of `user_key`
-    /// that is not newer than `seq`, or the first entry of the next key.
+    /// Moves to the first entry at or after (`user_key`, `seq`) in internal-key order.
+    ///
+    /// This is the newest version of `user_key` that is not newer than `seq`, or the first entry of a later key.
     ///
     /// # Errors
-    /// When a block cannot be read.
+    /// If a block cannot be read.
     fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()>;
 
-    /// Moves to the last entry strictly before (`user_key`, `seq`); with [`SeqNo::MAX`] that is the
-    /// oldest version of the largest key smaller than `user_key`.
+    /// Moves to the last entry before (`user_key`, `seq`) in internal-key order.
+    ///
+    /// With [`SeqNo::MAX`] this is the oldest version of the largest key smaller than `user_key`.
     ///
     /// # Errors
-    /// When a block cannot be read.
+    /// If a block cannot be read.
     fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()>;
 
-    /// Moves to the next entry; past the last one the cursor is not valid. Only while valid.
+    /// Moves to the next entry, or becomes invalid after the last one. The cursor must be valid.
     ///
     /// # Errors
-    /// When a block cannot be read.
+    /// If a block cannot be read.
     fn next(&mut self) -> Result<()>;
 
-    /// Moves to the entry before; before the first one the cursor is not valid. Only while valid.
+    /// Moves to the previous entry, or becomes invalid before the first one. The cursor must be valid.
     ///
     /// # Errors
-    /// When a block cannot be read.
+    /// If a block cannot be read.
     fn prev(&mut self) -> Result<()>;
 }
 

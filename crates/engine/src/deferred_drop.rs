@@ -187,18 +187,24 @@ mod tests {
             db.put("a", "another").unwrap();
             db.flush().unwrap();
             all.compact_range::<&str>(..).unwrap();
-            assert!(tables.janitor.held().0 > 0, "only the iterator holds the table");
+            assert!(tables.obsolete_files.held_files().0 > 0, "only the iterator holds the table");
             range
         };
         // Without background threads the last reader closes the table.
         drop(iter_over_obsolete_table());
-        assert_eq!((tables.janitor.held().0, tables.deferred_drop.has_queued()), (0, false));
+        assert_eq!(
+            (tables.obsolete_files.held_files().0, tables.deferred_drop.has_queued()),
+            (0, false)
+        );
 
         tables.deferred_drop.start();
         drop(iter_over_obsolete_table());
-        assert!(tables.deferred_drop.has_queued() && tables.janitor.held().0 > 0);
+        assert!(tables.deferred_drop.has_queued() && tables.obsolete_files.held_files().0 > 0);
         db.wait_idle().unwrap();
-        assert_eq!((tables.janitor.held().0, tables.deferred_drop.has_queued()), (0, false));
+        assert_eq!(
+            (tables.obsolete_files.held_files().0, tables.deferred_drop.has_queued()),
+            (0, false)
+        );
     }
 
     /// Sends the name of the thread that drops it.

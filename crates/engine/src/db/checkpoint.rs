@@ -38,8 +38,8 @@ use crate::manifest::{Manifest, ManifestState};
 use crate::options::stored::{KeptLog, kept_logs};
 use crate::state::DbState;
 use crate::tree::Tree;
-use crate::tree::operands::Attached;
-use crate::tree::version::BesideView;
+use crate::tree::operand_files::PinnedOperandView;
+use crate::tree::operand_store_slot::AttachedStore;
 use crate::vfs::Vfs;
 use crate::wal::{DurableSegment, LogLocation, RecoveryMode, copy_segment};
 
@@ -54,7 +54,7 @@ pub(crate) fn checkpoint(inner: &DbInner, target: &Path, deadline_us: Option<u64
     let created = {
         let _lock = inner.lock_admin(deadline_us)?;
         inner.committer.sync(deadline_us)?;
-        let _removal_hold = inner.state.janitor.hold();
+        let _removal_hold = inner.state.obsolete_files.pause_deletions();
         Checkpoint::new(inner, deadline_us).and_then(|mut checkpoint| checkpoint.create(target))
     };
     inner.scheduler.run_inline();
@@ -76,8 +76,8 @@ struct Checkpoint<'a> {
 /// The operand store of a keyspace at the moment of the checkpoint.
 struct StoreToCopy {
     tree: Arc<Tree>,
-    attached: Option<Arc<Attached>>,
-    operands: BesideView,
+    attached: Option<Arc<AttachedStore>>,
+    operands: PinnedOperandView,
 }
 
 impl<'a> Checkpoint<'a> {
@@ -85,7 +85,7 @@ impl<'a> Checkpoint<'a> {
     fn new(inner: &'a DbInner, deadline_us: Option<u64>) -> Result<Checkpoint<'a>> {
         let state = &inner.state;
         let trees = state.all_trees();
-        let with_store: Vec<_> = trees.iter().filter(|tree| tree.beside.is_there()).collect();
+        let with_store: Vec<_> = trees.iter().filter(|tree| tree.operand_store.is_used()).collect();
         let (mut manifest, segments, stores) = {
             // Keeps the views of the stores equal to their tokens in the manifest.
             let _installs: Vec<_> = with_store.iter().map(|tree| tree.install.lock()).collect();
@@ -97,8 +97,8 @@ impl<'a> Checkpoint<'a> {
                 keyspace.is_some_and(|keyspace| keyspace.operand_token.is_some())
             };
             let stores = with_store.iter().filter(has_token).filter_map(|tree| {
-                let (tree, attached) = (Arc::clone(tree), tree.beside.attached());
-                let operands = tree.pin().operands.clone()?;
+                let (tree, attached) = (Arc::clone(tree), tree.operand_store.attached());
+                let operands = tree.pin_super_version().operand_view.clone()?;
                 Some(StoreToCopy { tree, attached, operands })
             });
             let stores = stores.collect();
@@ -185,10 +185,11 @@ impl<'a> Checkpoint<'a> {
         let tables = &self.state.tables;
         let files = operand_store::files_in_dir(tables, target);
         let copied = operands.view.copy_to(&*files);
-        created.extend(files.made());
+        created.extend(files.created_paths());
         let token = copied?;
         if let Some(attached) = attached {
-            let context = store_opener(self.inner).context(&tree.name, &tree.merging, &files);
+            let context =
+                store_opener(self.inner).context(&tree.name, &tree.merge_resolver, &files);
             attached.factory.verify(context, token)?;
         }
         if let Some(keyspace) = self.manifest.keyspaces.get_mut(&tree.id) {

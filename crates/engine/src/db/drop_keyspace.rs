@@ -50,19 +50,19 @@ fn drop_tree(inner: &DbInner, tree: &Arc<Tree>) -> Result<()> {
         if !failpoint::is_on(Failpoint::DropNotLogged) {
             inner.append_edit(vec![Change::DropKeyspace { id: tree.id }])?;
         }
-        let number = state.sequence.count_drop();
+        let number = state.sequence.record_keyspace_drop();
         tree.set_dropped(number);
         state.trees.write().remove(tree);
         state.set_failing(tree.id, false);
         state.guard_history.forget(tree.id);
         number
     };
-    let view = tree.pin();
+    let view = tree.pin_super_version();
     for table in view.version.runs().iter().flat_map(|run| run.tables().iter()) {
         table.set_obsolete();
     }
-    if let Some(attached) = tree.beside.attached() {
-        attached.life.set_over();
+    if let Some(attached) = tree.operand_store.attached() {
+        attached.lifetime.set_obsolete();
     }
     view.version.blobs().files().for_each(|used| used.file.set_obsolete());
     // The bytes are subtracted once. Values that a later fold adds to a memtable are not counted.
@@ -74,10 +74,10 @@ fn drop_tree(inner: &DbInner, tree: &Arc<Tree>) -> Result<()> {
     state.memtables.subtract(view.memtables().map(released).sum());
     drop(view);
     state.add_dropped_keyspace(number, Arc::clone(tree));
-    for segment in tree.beside.kept_log().iter().flat_map(|kept| kept.segments()) {
-        state.janitor.discard(FileName::Segment(segment.id).in_dir(&state.dir));
+    for segment in tree.operand_store.kept_log().iter().flat_map(|kept| kept.segments()) {
+        state.obsolete_files.discard(FileName::Segment(segment.id).in_dir(&state.dir));
     }
-    tree.beside.set_kept_log(None);
+    tree.operand_store.set_kept_log(None);
     state.discard_unclaimed_files();
     // The memtables no longer retain segments. If this edit fails, the drop is still durable, and the next write
     // returns the error.
@@ -90,7 +90,7 @@ fn drop_tree(inner: &DbInner, tree: &Arc<Tree>) -> Result<()> {
 mod tests {
     use super::*;
     use crate::env::Background;
-    use crate::lookup::point::Reads;
+    use crate::lookup::point::ReadScope;
     use crate::merge_operator::{Append, CHAIN_OPERANDS_MAX};
     use crate::vfs::MemVfs;
     use crate::{Db, KeyspaceOptions, Options, WriteBatch};
@@ -112,7 +112,7 @@ mod tests {
             assert!(!long_chains.is_empty(), "the chain is too short");
             let snapshot = db.snapshot();
             db.drop_keyspace("k").unwrap();
-            inner.fold_chains(long_chains, Reads::Storage);
+            inner.fold_chains(long_chains, ReadScope::Storage);
             assert_eq!(inner.state.memtables.used_bytes(), 0, "after round {round}");
             drop(snapshot);
         }

@@ -15,16 +15,16 @@ use crate::db::{
 };
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
-use crate::iter::range::{Range, after_prefix};
-use crate::lookup::point::Reads;
+use crate::iter::range::{Range, prefix_upper_bound};
+use crate::lookup::point::ReadScope;
 use crate::options::keyspace::OptionsInForce;
 use crate::options::policy::Policy;
 use crate::options::read::ReadOptions;
 use crate::options::write::WriteOptions;
 use crate::table::bytes_before;
 use crate::tree::Tree;
-use crate::tree::snapshots::Pinned;
-use crate::tree::version::TableFile;
+use crate::tree::snapshots::SnapshotGuard;
+use crate::tree::table_file::TableFile;
 use crate::write::batch::WriteBatch;
 
 /// An entry of a keyspace: key and value.
@@ -93,8 +93,8 @@ impl Keyspace {
             compression: options.compression.clone(),
             filter_bits: options.filter_bits,
             filter_last_run: options.filter_last_run,
-            merge_operator: self.tree.merging.name().map(str::to_owned),
-            operand_store: self.tree.beside.name(),
+            merge_operator: self.tree.merge_resolver.name().map(str::to_owned),
+            operand_store: self.tree.operand_store.name(),
             value_separation: options.value_separation,
         }
     }
@@ -299,7 +299,7 @@ impl Keyspace {
     /// # Errors
     /// The errors of [`Db::get`](crate::Db::get).
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
-        self.inner().get(&self.tree, key.as_ref(), None, Reads::Storage)
+        self.inner().get(&self.tree, key.as_ref(), None, ReadScope::Storage)
     }
 
     /// Returns the value of a key, read with options.
@@ -363,15 +363,15 @@ impl Keyspace {
         self.prefix_at(prefix.as_ref(), None)
     }
 
-    pub(crate) fn prefix_at(&self, prefix: &[u8], snapshot: Option<Arc<Pinned>>) -> Range {
+    pub(crate) fn prefix_at(&self, prefix: &[u8], snapshot: Option<Arc<SnapshotGuard>>) -> Range {
         let lower = Bound::Included(Bytes::copy_from_slice(prefix));
-        self.bounded_range(lower, after_prefix(prefix), snapshot)
+        self.bounded_range(lower, prefix_upper_bound(prefix), snapshot)
     }
 
     pub(crate) fn range_at<K: AsRef<[u8]>>(
         &self,
         range: impl RangeBounds<K>,
-        snapshot: Option<Arc<Pinned>>,
+        snapshot: Option<Arc<SnapshotGuard>>,
     ) -> Range {
         let (lower, upper) = owned_bounds(range);
         self.bounded_range(lower, upper, snapshot)
@@ -381,29 +381,29 @@ impl Keyspace {
         &self,
         lower: Bound<Bytes>,
         upper: Bound<Bytes>,
-        snapshot: Option<Arc<Pinned>>,
+        snapshot: Option<Arc<SnapshotGuard>>,
     ) -> Range {
         let inner = self.inner();
         if let Err(error) = inner.check_open() {
-            return Range::failed(error, &self.tree);
+            return Range::from_error(error, &self.tree);
         }
         inner.begin_operation();
         // The view is read before the sequence number, so it contains every commit up to that number.
-        let view = self.tree.pin();
+        let view = self.tree.pin_super_version();
         let is_readable = match &snapshot {
             None => self.tree.check_live(),
-            Some(snapshot) => self.tree.check_seen_by(snapshot),
+            Some(snapshot) => self.tree.check_visible_to(snapshot),
         };
         if let Err(error) = is_readable {
-            return Range::failed(error, &self.tree);
+            return Range::from_error(error, &self.tree);
         }
         let published = || inner.state.sequence.published();
         let seq = snapshot.as_ref().map_or_else(published, |snapshot| snapshot.seq());
-        let merging = Arc::clone(&self.tree.merging);
+        let merging = Arc::clone(&self.tree.merge_resolver);
         let range = Range::new(view, merging, seq, snapshot, lower, upper);
-        let range = range.reading_ahead(&inner.state.env);
+        let range = range.with_prefetch(&inner.state.env);
         match inner.start_scan_trace(&self.tree) {
-            Some(trace) => range.recorded(trace),
+            Some(trace) => range.with_trace(trace),
             None => range,
         }
     }
@@ -421,7 +421,7 @@ impl Keyspace {
         let upper = range.end_bound().map(AsRef::as_ref);
         self.inner().check_open()?;
         self.inner().begin_operation();
-        let view = self.tree.pin();
+        let view = self.tree.pin_super_version();
         self.tree.check_live()?;
         if let (
             Bound::Included(lower) | Bound::Excluded(lower),

@@ -41,17 +41,17 @@ pub(crate) fn memory_metrics(inner: &DbInner) -> MemoryMetrics {
         } += bytes;
     }
     for tree in state.all_trees() {
-        let view = tree.view();
+        let view = tree.super_version();
         memory.memtables_active += view.active.bytes();
         memory.memtables_sealed += view.sealed.iter().map(|sealed| sealed.bytes()).sum::<u64>();
-        memory.memtables_pinned += tree.old_views.memtable_bytes(&view);
+        memory.memtables_pinned += tree.old_super_versions.memtable_bytes(&view);
     }
     memory
 }
 
 fn held_metrics(inner: &DbInner) -> HeldMetrics {
     let state = &inner.state;
-    let (files, file_bytes) = state.janitor.held();
+    let (files, file_bytes) = state.obsolete_files.held_files();
     let mut held = HeldMetrics {
         snapshots: state.sequence.snapshot_count() as u64,
         files,
@@ -59,14 +59,14 @@ fn held_metrics(inner: &DbInner) -> HeldMetrics {
         block_bytes: state.tables.cache.uncached_live_bytes(),
         ..HeldMetrics::default()
     };
-    if let Some((seq, since_us)) = state.sequence.oldest_held() {
+    if let Some((seq, since_us)) = state.sequence.oldest_snapshot() {
         held.oldest_snapshot_age_us = state.env.now_us().saturating_sub(since_us);
         held.oldest_snapshot_behind = state.sequence.published().0.saturating_sub(seq.0);
     }
     for tree in state.all_trees() {
-        let (views, pins) = tree.old_views.in_use();
+        let (views, pins) = tree.old_super_versions.count_in_use();
         held.old_views += views;
-        held.view_pins += pins + tree.current_pins();
+        held.view_pins += pins + tree.count_current_pins();
     }
     held
 }
@@ -112,7 +112,7 @@ pub(crate) fn metrics(inner: &DbInner) -> Metrics {
         reserved_bytes: state.tables.reserve.bytes(),
         ..WalMetrics::default()
     });
-    for kept in trees.iter().filter_map(|tree| tree.beside.kept_log()) {
+    for kept in trees.iter().filter_map(|tree| tree.operand_store.kept_log()) {
         wal.kept_segments += kept.count();
         wal.kept_bytes += kept.bytes();
     }
@@ -122,7 +122,7 @@ pub(crate) fn metrics(inner: &DbInner) -> Metrics {
         ..DiskMetrics::default()
     };
     for tree in &trees {
-        let view = tree.pin();
+        let view = tree.pin_super_version();
         let blobs = view.version.blobs().files().map(|used| used.file.record().bytes);
         let blob_bytes: u64 = blobs.sum();
         disk.blob_bytes += blob_bytes;
@@ -173,8 +173,8 @@ fn fold_metrics(counter: &FoldCounter) -> FoldMetrics {
 
 fn keyspace_metrics(tree: &Tree, now_us: u64) -> KeyspaceMetrics {
     let counters = &tree.counters;
-    let view = tree.pin();
-    let flows = counters.flows();
+    let view = tree.pin_super_version();
+    let flows = counters.level_flows();
     let blobs = view.version.blobs();
     let shape = view.version.shape();
     let level_count = flows.keys().next_back().map_or(0, |&level| usize::from(level) + 1);
@@ -215,14 +215,14 @@ fn keyspace_metrics(tree: &Tree, now_us: u64) -> KeyspaceMetrics {
         memtable_bytes: view.memtable_bytes(),
         memtables_sealed: view.sealed.len() as u64,
         filters_failed: load(&counters.filters_failed),
-        filter_last_run: tree.last_run.metrics(tree.filter_last_run()),
+        filter_last_run: tree.last_run_filter.metrics(tree.uses_last_run_filter()),
         compaction: CompactionMetrics {
             jobs: load(&counters.jobs),
-            jobs_divided: load(&counters.jobs_divided),
-            parts: load(&counters.parts),
-            parts_helped: load(&counters.parts_helped),
+            jobs_divided: load(&counters.jobs_split),
+            parts: load(&counters.subcompactions),
+            parts_helped: load(&counters.subcompactions_helped),
             trivial_moves: load(&counters.trivial_moves),
-            drops: load(&counters.drops),
+            drops: load(&counters.delete_only_jobs),
             read_bytes: load(&counters.compaction_read_bytes),
             written_bytes: load(&counters.compaction_written_bytes),
             us_total: load(&counters.compaction_us),
@@ -231,11 +231,11 @@ fn keyspace_metrics(tree: &Tree, now_us: u64) -> KeyspaceMetrics {
             quarantines: load(&counters.quarantines),
         },
         merges: MergeMetrics {
-            reads: fold_metrics(&tree.merging.reads),
-            jobs: fold_metrics(&tree.merging.jobs),
-            failures: load(&tree.merging.failures),
+            reads: fold_metrics(&tree.merge_resolver.reads),
+            jobs: fold_metrics(&tree.merge_resolver.jobs),
+            failures: load(&tree.merge_resolver.failures),
         },
-        operand_store: tree.beside.attached().map(|attached| attached.store.metrics()),
+        operand_store: tree.operand_store.attached().map(|attached| attached.store.metrics()),
         value_log: ValueLogMetrics {
             blob_files: len_u64(blobs.files().count()),
             blob_bytes: blobs.files().map(|used| used.file.record().bytes).sum(),
@@ -243,7 +243,7 @@ fn keyspace_metrics(tree: &Tree, now_us: u64) -> KeyspaceMetrics {
             written_bytes: load(&counters.blob_written_bytes),
             rewrites: load(&counters.blob_rewrites),
             rewritten_bytes: load(&counters.blob_moved_bytes),
-            gathered_bytes: load(&counters.blob_gathered_bytes),
+            gathered_bytes: load(&counters.blob_relocated_bytes),
         },
         stalls: StallMetrics {
             count: causes.iter().map(|cause| cause.count).sum(),

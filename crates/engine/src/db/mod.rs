@@ -41,7 +41,7 @@ use crate::error::{Error, Result};
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::jobs::flush_trigger::FlushTrigger;
 use crate::jobs::scheduler::JobScheduler;
-use crate::lookup::point::{self, Reads};
+use crate::lookup::point::{self, ReadScope};
 use crate::metrics::{MemoryMetrics, Metrics, ReadMetrics, WalMetrics};
 use crate::options::db::Options;
 use crate::options::keyspace::KeyspaceOptions;
@@ -51,7 +51,7 @@ use crate::options::write::{Durability, WriteOptions};
 use crate::state::DbState;
 use crate::state::memtable_budget::MemtableReservation;
 use crate::state::work_queue::WorkKind;
-use crate::tree::{Opening, Tree};
+use crate::tree::{OpenId, Tree};
 use crate::vfs::LockGuard;
 use crate::workload_trace::{Recorder, Recording, ScanTrace, Trace, TraceOptions};
 use crate::write::backpressure;
@@ -85,7 +85,7 @@ pub(crate) struct DbInner {
     pub(crate) flush_trigger: Arc<FlushTrigger>,
     pub(crate) options: Options,
     pub(crate) memory: MemoryPlan,
-    pub(crate) opening: Opening,
+    pub(crate) open_id: OpenId,
     /// Tree of the default keyspace.
     pub(crate) default_tree: Arc<Tree>,
     /// Size of the WAL found by the open. `None` if the database is writable.
@@ -337,7 +337,7 @@ impl Db {
     /// [`Error::Corrupt`], [`Error::Io`] if a block cannot be read; [`Error::NoMergeOperator`],
     /// [`Error::MergeFailed`] if the operands of the key cannot be combined; [`Error::Closed`].
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
-        self.inner().get(&self.inner().default_tree, key.as_ref(), None, Reads::Storage)
+        self.inner().get(&self.inner().default_tree, key.as_ref(), None, ReadScope::Storage)
     }
 
     /// Returns the value of a key in the default keyspace, read with options.
@@ -389,7 +389,7 @@ impl Db {
                 return snapshot;
             }
             // An edit that removes data which a snapshot could see is being installed. It always ends.
-            let ended = &mut || !state.sequence.is_leaving();
+            let ended = &mut || !state.sequence.has_entry_removal();
             state.env.wait(WaitCause::BackgroundWork, &state.progress, None, ended);
         }
     }
@@ -401,7 +401,7 @@ impl Db {
         let pinned = if failpoint::is_on(Failpoint::SnapshotInTwoSteps) {
             let seq = state.sequence.published();
             state.env.yield_point(YieldKind::UserOperation);
-            state.sequence.register_as(now_us, |_| seq)?
+            state.sequence.register_at(now_us, |_| seq)?
         } else {
             state.sequence.register(now_us)?
         };
@@ -686,7 +686,7 @@ impl DbInner {
             trace.committed(sync);
         }
         // The commit is complete, so a caller with a deadline must not wait for a device now.
-        let reads = if deadline_us.is_some() { Reads::Memory } else { Reads::Storage };
+        let reads = if deadline_us.is_some() { ReadScope::Memory } else { ReadScope::Storage };
         self.fold_chains(long_chains, reads);
         self.after_commit(deadline_us);
         Ok(())
@@ -699,11 +699,11 @@ impl DbInner {
         batch.check()?;
         let guarded = batch.guards.iter().map(|guard| &guard.tree);
         for tree in batch.trees.iter().chain(guarded) {
-            if tree.opening != self.opening {
+            if tree.open_id != self.open_id {
                 return Err(Error::ForeignKeyspace { name: tree.name.clone() });
             }
             // The commit leader checks this again. The check here fails before the write waits.
-            tree.check_takes_writes()?;
+            tree.check_accepts_writes()?;
         }
         let sync = options.durability == Durability::Sync;
         if batch.is_empty() && batch.guards.is_empty() && !sync {
@@ -719,9 +719,9 @@ impl DbInner {
     /// Combines long operand chains and stores the values in their memtables, so that reads need not do it again.
     ///
     /// A chain that cannot be combined is skipped; reads of its key report the error.
-    pub(crate) fn fold_chains(&self, chains: Vec<LongOperandChain>, reads: Reads) {
+    pub(crate) fn fold_chains(&self, chains: Vec<LongOperandChain>, reads: ReadScope) {
         for LongOperandChain { tree, memtable, key, seq } in chains {
-            let view = tree.pin();
+            let view = tree.pin_super_version();
             // Older versions are complete only while the view has the memtable, because tables then hold older
             // sequence numbers only. Afterwards, hidden versions that no snapshot needs may be missing.
             if !view.memtables().any(|current| Arc::ptr_eq(current, &memtable)) {
@@ -729,7 +729,7 @@ impl DbInner {
             }
             let read_seq =
                 if failpoint::is_on(Failpoint::FoldedValueStale) { SeqNo(seq.0 - 1) } else { seq };
-            if let Ok(value) = point::value(&tree, &view, &key, read_seq, reads) {
+            if let Ok(value) = point::get(&tree, &view, &key, read_seq, reads) {
                 // The memtable may be flushed or dropped meanwhile; the value is then unused.
                 self.state.env.yield_point(YieldKind::Commit);
                 let added_bytes = memtable.set_folded(&key, seq, value);
@@ -757,20 +757,20 @@ impl DbInner {
         tree: &Tree,
         key: &[u8],
         snapshot: Option<SeqNo>,
-        reads: Reads,
+        reads: ReadScope,
     ) -> Result<Option<Slice>> {
         self.check_open()?;
-        if reads != Reads::Memory {
+        if reads != ReadScope::Memory {
             self.begin_operation();
         }
         // The view is read before the sequence number, so it contains every commit up to that number.
-        let view = tree.view();
+        let view = tree.super_version();
         if snapshot.is_none() {
             tree.check_live()?;
         }
         let seq = snapshot.unwrap_or_else(|| self.state.sequence.published());
-        let value = point::value(tree, &view, key, seq, reads);
-        if reads == Reads::Memory {
+        let value = point::get(tree, &view, key, seq, reads);
+        if reads == ReadScope::Memory {
             if matches!(value, Err(Error::WouldBlock)) {
                 // Only the retry is counted.
                 return value;
@@ -805,7 +805,7 @@ impl DbInner {
         self.begin_operation();
         tree.counters.gets.add(len_u64(keys.len()));
         // The view is read before the sequence number, so it contains every commit up to that number.
-        let view = tree.pin();
+        let view = tree.pin_super_version();
         if snapshot.is_none() {
             tree.check_live()?;
         }
@@ -821,14 +821,14 @@ impl DbInner {
         &self,
         tree: &Tree,
         key: &[u8],
-        reads: Reads,
+        reads: ReadScope,
     ) -> Result<(SeqNo, Option<Slice>)> {
         let (read_seq, value) = {
             // The view is read before the sequence number, so it contains every commit up to that number. It is
             // released before the caller's closure, which may take long.
-            let view = tree.pin();
+            let view = tree.pin_super_version();
             let read_seq = self.state.sequence.published();
-            (read_seq, point::value(tree, &view, key, read_seq, reads))
+            (read_seq, point::get(tree, &view, key, read_seq, reads))
         };
         if !matches!(value, Err(Error::WouldBlock)) {
             tree.counters.gets.add(1);
@@ -856,8 +856,8 @@ impl DbInner {
         for tree in self.state.all_trees() {
             backpressure::refresh(&self.state, &self.throttle, &tree);
             let (has_sealed, has_files) = {
-                let view = tree.view();
-                let has_files = !view.version.runs().is_empty() || view.operands.is_some();
+                let view = tree.super_version();
+                let has_files = !view.version.runs().is_empty() || view.operand_view.is_some();
                 (!view.sealed.is_empty(), has_files)
             };
             for (work, is_due) in [(WorkKind::Flush, has_sealed), (WorkKind::Compaction, has_files)]

@@ -9,10 +9,10 @@ use lsmx_base::sync::Arc;
 use crate::db::DbInner;
 use crate::env::Env;
 use crate::error::Result;
-use crate::lookup::batch::{self, is_device};
-use crate::lookup::point::{self, Reads};
+use crate::lookup::batch::{self, is_device_read};
+use crate::lookup::point::{self, ReadScope};
 use crate::tree::Tree;
-use crate::tree::version::SuperVersion;
+use crate::tree::super_version::SuperVersion;
 
 /// A lookup of many keys in key order.
 pub(crate) struct MultiGet<K> {
@@ -38,7 +38,7 @@ impl<K: AsRef<[u8]>> MultiGet<K> {
     /// # Errors
     /// The errors of [`Db::get`](crate::Db::get). The caller may continue after
     /// [`Error::WouldBlock`](crate::Error::WouldBlock).
-    pub(crate) fn look_up(&mut self, tree: &Tree, reads: Reads, count: usize) -> Result<bool> {
+    pub(crate) fn look_up(&mut self, tree: &Tree, reads: ReadScope, count: usize) -> Result<bool> {
         let end = self.done.saturating_add(count).min(self.order.len());
         while self.done < end {
             if self.copy_duplicate() {
@@ -46,7 +46,7 @@ impl<K: AsRef<[u8]>> MultiGet<K> {
             }
             let index = self.order[self.done];
             let key = self.keys[index].as_ref();
-            self.values[index] = point::value(tree, &self.view, key, self.seq, reads)?;
+            self.values[index] = point::get(tree, &self.view, key, self.seq, reads)?;
             self.done += 1;
         }
         Ok(self.done == self.order.len())
@@ -76,9 +76,9 @@ impl<K: AsRef<[u8]>> MultiGet<K> {
     /// The errors of [`Db::get`](crate::Db::get).
     pub(crate) fn look_up_all(&mut self, env: &Env, tree: &Tree) -> Result<()> {
         let mut now_ns = env.monotonic_ns();
-        while !self.look_up(tree, Reads::Storage, 1)? {
+        while !self.look_up(tree, ReadScope::Storage, 1)? {
             let before_ns = mem::replace(&mut now_ns, env.monotonic_ns());
-            if is_device(env, now_ns.saturating_sub(before_ns)) {
+            if is_device_read(env, now_ns.saturating_sub(before_ns)) {
                 return self.look_up_batch(env, tree);
             }
         }
@@ -91,7 +91,7 @@ impl<K: AsRef<[u8]>> MultiGet<K> {
         let Some(remaining) = self.order.get(self.done..) else { return Ok(()) };
         let mut keys: Vec<&[u8]> = remaining.iter().map(|&at| self.keys[at].as_ref()).collect();
         keys.dedup();
-        let values = batch::values(env, tree, &self.view, &keys, self.seq)?;
+        let values = batch::multi_get(env, tree, &self.view, &keys, self.seq)?;
         // `found` and `remaining` are both in key order.
         let mut found = keys.iter().zip(values).peekable();
         for &index in remaining {

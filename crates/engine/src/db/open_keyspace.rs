@@ -12,9 +12,9 @@ use crate::options::memory_plan::MemoryPlan;
 use crate::options::policy::{Policy, StoredPolicy};
 use crate::options::stored::{StoredOperandStore, StoredOptions};
 use crate::state::work_queue::WorkKind;
-use crate::tree::operands::Attached;
+use crate::tree::operand_store_slot::AttachedStore;
 use crate::tree::version::Version;
-use crate::tree::{Origin, Tree};
+use crate::tree::{Tree, TreeContext};
 use crate::write::backpressure;
 
 /// Opens a keyspace. Creates it if it does not exist and `create` is true.
@@ -74,7 +74,9 @@ fn open_with_store(
     let existing = inner.state.trees.read().by_name(name).cloned();
     let is_replaced = |opened: &OpenedStore| opened.tree != existing.as_ref().map(|tree| tree.id);
     let lacks_store = existing.as_ref().is_some_and(|tree| {
-        opened.is_none() && options.operand_store.is_some() && tree.beside.attached().is_none()
+        opened.is_none()
+            && options.operand_store.is_some()
+            && tree.operand_store.attached().is_none()
     });
     if opened.as_ref().is_some_and(is_replaced) || (lacks_store && inner.read_only.is_none()) {
         return Ok(None);
@@ -87,9 +89,9 @@ fn open_with_store(
     let options = options.clone();
     match existing {
         Some(tree) if inner.read_only.is_some() => {
-            tree.merging.admit(options.merge_operator.as_ref())?;
+            tree.merge_resolver.check_operator(options.merge_operator.as_ref())?;
             if let Some(operator) = options.merge_operator.clone() {
-                tree.merging.supply(operator);
+                tree.merge_resolver.set_operator(operator);
             }
             if let Some(attached) = attached {
                 attach(&tree, attached);
@@ -116,7 +118,7 @@ pub(crate) fn set_policy(inner: &DbInner, tree: &Arc<Tree>, policy: Policy) -> R
     inner.state.error_state.check_writable()?;
     let changed = {
         let _changes = inner.keyspace_changes.lock();
-        inner.check_open().and_then(|()| tree.check_takes_writes()).and_then(|()| {
+        inner.check_open().and_then(|()| tree.check_accepts_writes()).and_then(|()| {
             let options = tree.settings().options.clone().policy(policy);
             options.check()?;
             change_options(inner, tree, options, None)
@@ -134,7 +136,7 @@ fn create_keyspace(
     inner: &DbInner,
     name: &str,
     options: KeyspaceOptions,
-    attached: Option<Arc<Attached>>,
+    attached: Option<Arc<AttachedStore>>,
 ) -> Result<Arc<Tree>> {
     let state = &inner.state;
     let policy = options.stored_policy().unwrap_or_default();
@@ -147,7 +149,7 @@ fn create_keyspace(
     }])?;
     let first_seq = inner.committer.next_seq();
     let version = Arc::new(Version::empty(&state.tables.deferred_drop));
-    let origin = Origin { opening: inner.opening, env: state.env.clone() };
+    let origin = TreeContext { open_id: inner.open_id, env: state.env.clone() };
     let tree = Arc::new(Tree::new(origin, id, name, options, policy, version, first_seq));
     if let Some(attached) = attached {
         attach(&tree, attached);
@@ -163,10 +165,10 @@ fn change_options(
     inner: &DbInner,
     tree: &Arc<Tree>,
     mut options: KeyspaceOptions,
-    attached: Option<Arc<Attached>>,
+    attached: Option<Arc<AttachedStore>>,
 ) -> Result<()> {
-    let attached = attached.filter(|_| tree.beside.attached().is_none());
-    let adds_store = attached.is_some() && !tree.beside.is_there();
+    let attached = attached.filter(|_| tree.operand_store.attached().is_none());
+    let adds_store = attached.is_some() && !tree.operand_store.is_used();
     let settings = tree.settings();
     let stored_policy = settings.stored_policy.clone();
     let policy = options.stored_policy().unwrap_or_else(|| stored_policy.clone());
@@ -177,24 +179,24 @@ fn change_options(
     }
     drop(settings);
     let operator = options.merge_operator.clone();
-    let adds_separation = options.value_separation.is_some() && !tree.is_separated();
-    let adds_operator = tree.merging.admit(operator.as_ref())?;
+    let adds_separation = options.value_separation.is_some() && !tree.has_separated_values();
+    let adds_operator = tree.merge_resolver.check_operator(operator.as_ref())?;
     if adds_operator || policy != stored_policy || adds_store || adds_separation {
         let operator_name = operator.as_ref().map(|operator| operator.name());
         let persisted = StoredOptions {
             policy: policy.to_string(),
-            merge_operator: tree.merging.name().or(operator_name).map(str::to_owned),
+            merge_operator: tree.merge_resolver.name().or(operator_name).map(str::to_owned),
             operand_store: attached
                 .as_ref()
                 .map(|attached| StoredOperandStore::Name(attached.factory.name().to_owned()))
-                .or_else(|| tree.beside.stored()),
-            value_separation: tree.is_separated() || adds_separation,
+                .or_else(|| tree.operand_store.stored_options()),
+            value_separation: tree.has_separated_values() || adds_separation,
         };
         let options = persisted.encode();
         inner.append_edit(vec![Change::SetOptions { keyspace: tree.id, options }])?;
     }
     if let Some(operator) = operator {
-        tree.merging.supply(operator);
+        tree.merge_resolver.set_operator(operator);
     }
     if let Some(attached) = attached {
         attach(tree, attached);

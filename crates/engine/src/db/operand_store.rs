@@ -27,10 +27,10 @@ use crate::state::table_factory::TableFactory;
 use crate::state::work_queue::WorkKind;
 use crate::table::FdCacheVfs;
 use crate::tree::Tree;
-use crate::tree::merge_resolver::Merging;
-use crate::tree::operands::{Attached, Counts, Folds};
-use crate::tree::version::FileNumbers;
-use crate::tree::version::{Life, StoreFiles, operand_file_name};
+use crate::tree::file_numbers::FileNumbers;
+use crate::tree::merge_resolver::MergeResolver;
+use crate::tree::operand_files::{OperandStoreFiles, StoreLifetime, operand_file_name};
+use crate::tree::operand_store_slot::{AttachedStore, BucketReadCounters, ResolverMerger};
 use crate::vfs::Vfs;
 
 /// Minimum memory of a store if the database has a memory budget, in bytes.
@@ -51,39 +51,39 @@ impl StoreOpener<'_> {
     pub(crate) fn open(
         &self,
         keyspace: &str,
-        merging: &Arc<Merging>,
+        merging: &Arc<MergeResolver>,
         factory: &Arc<dyn OperandStoreFactory>,
         token: Option<StoreToken>,
-    ) -> Result<Arc<Attached>> {
+    ) -> Result<Arc<AttachedStore>> {
         let tables = self.tables;
         let descriptors = Arc::clone(&tables.descriptors);
         let pooled = Arc::new(FdCacheVfs::new(Arc::clone(&tables.vfs), descriptors));
-        let files = StoreFiles::pooled(
+        let files = OperandStoreFiles::with_fd_cache(
             &pooled,
             Arc::new(tables.paced_store(&pooled)),
             tables.dir.clone(),
             Arc::clone(&tables.files),
-            Arc::clone(&tables.janitor),
+            Arc::clone(&tables.obsolete_files),
         );
         let context = self.context(keyspace, merging, &files);
         let code = || UserCode::OperandStore(factory.name().to_owned());
         let opened = Error::catch_user(code, || factory.open(context, token)).flatten();
-        let store = opened.inspect_err(|_| files.discard_made())?;
+        let store = opened.inspect_err(|_| files.discard_created())?;
         let closed = Arc::clone(tables.descriptors.closed_flag());
         let store: Arc<dyn OperandStore> = PanicGuardStore::new(store, factory.name(), closed);
-        files.found(store.live_files());
-        let attached = Attached {
+        files.add_found(store.live_files());
+        let attached = AttachedStore {
             factory: Arc::clone(factory),
             store,
-            life: Life::new(files),
+            lifetime: StoreLifetime::new(files),
             opened: token,
-            collecting: AtomicBool::new(false),
+            is_collecting: AtomicBool::new(false),
             cache: Arc::clone(&tables.cache),
-            charged: AtomicU64::new(0),
-            rewritten_bytes: Arc::clone(&tables.beside_bytes),
-            rewritten: AtomicU64::new(0),
+            charged_bytes: AtomicU64::new(0),
+            total_rewrite_bytes: Arc::clone(&tables.beside_bytes),
+            rewrite_bytes: AtomicU64::new(0),
         };
-        attached.charge();
+        attached.update_memory_charge();
         Ok(Arc::new(attached))
     }
 
@@ -91,15 +91,15 @@ impl StoreOpener<'_> {
     pub(crate) fn context(
         &self,
         keyspace: &str,
-        merging: &Arc<Merging>,
-        files: &Arc<StoreFiles>,
+        merging: &Arc<MergeResolver>,
+        files: &Arc<OperandStoreFiles>,
     ) -> StoreContext {
         StoreContext {
             keyspace: keyspace.to_owned(),
             files: Arc::clone(files) as Arc<_>,
             env: self.tables.env.clone(),
-            merger: Arc::new(Folds(Arc::clone(merging))),
-            read_counters: Arc::new(Counts(Arc::clone(&self.tables.cache))),
+            merger: Arc::new(ResolverMerger(Arc::clone(merging))),
+            read_counters: Arc::new(BucketReadCounters(Arc::clone(&self.tables.cache))),
             memory_bytes: Some(store_memory_bytes(self.memory)),
             direct_reads: self.direct_reads,
             read_only: self.read_only,
@@ -139,7 +139,7 @@ pub(crate) fn check_store_name(keyspace: &str, stored: &str, name: &str) -> Resu
 pub(crate) struct OpenedStore {
     /// Id of the keyspace. `None` if it does not exist.
     pub(crate) tree: Option<u32>,
-    pub(crate) attached: Arc<Attached>,
+    pub(crate) attached: Arc<AttachedStore>,
 }
 
 /// Opens the store that the options name, if it is not open.
@@ -158,11 +158,11 @@ pub(crate) fn open_operand_store(
     let tree = state.trees.read().by_name(name).cloned();
     let Some(factory) = &options.operand_store else {
         return match &tree {
-            Some(tree) => tree.beside.check().map(|()| None),
+            Some(tree) => tree.operand_store.check().map(|()| None),
             None => Ok(None),
         };
     };
-    let stored_name = tree.as_ref().and_then(|tree| tree.beside.name());
+    let stored_name = tree.as_ref().and_then(|tree| tree.operand_store.name());
     if let Some(stored_name) = &stored_name {
         check_store_name(name, stored_name, factory.name())?;
     }
@@ -171,9 +171,9 @@ pub(crate) fn open_operand_store(
         return Ok(None);
     }
     let merging = match &tree {
-        Some(tree) if tree.beside.attached().is_some() => return Ok(None),
-        Some(tree) => Arc::clone(&tree.merging),
-        None => Arc::new(Merging::new(name.to_owned(), options.merge_operator.clone())),
+        Some(tree) if tree.operand_store.attached().is_some() => return Ok(None),
+        Some(tree) => Arc::clone(&tree.merge_resolver),
+        None => Arc::new(MergeResolver::new(name.to_owned(), options.merge_operator.clone())),
     };
     let (vfs, stores) = (&*state.vfs, state.tables.descriptors.store_count());
     // An open database with one more store must be able to open again.
@@ -191,11 +191,11 @@ pub(crate) fn open_operand_store(
 }
 
 /// Attaches an open store to a tree.
-pub(crate) fn attach(tree: &Tree, attached: Arc<Attached>) {
-    let view = attached.first_view();
+pub(crate) fn attach(tree: &Tree, attached: Arc<AttachedStore>) {
+    let view = attached.initial_view();
     // The view is installed first, because a flush delivers operands as soon as the store is attached.
-    tree.change(|current| current.clone().beside(Some(view.clone())));
-    tree.beside.attach(attached);
+    tree.update_super_version(|current| current.clone().with_operand_view(Some(view.clone())));
+    tree.operand_store.attach(attached);
 }
 
 /// Blocks new snapshots while no snapshot exists.
@@ -204,7 +204,7 @@ struct SnapshotBlock<'a>(&'a DbState);
 impl<'a> SnapshotBlock<'a> {
     /// Fails if a snapshot exists.
     fn begin(state: &'a DbState) -> Result<SnapshotBlock<'a>> {
-        match state.sequence.begin_leaving(SeqNo::ZERO) {
+        match state.sequence.begin_entry_removal(SeqNo::ZERO) {
             true => Ok(SnapshotBlock(state)),
             false => Err(Error::SnapshotsHeld { what: "a move of operands to the tree" }),
         }
@@ -213,7 +213,7 @@ impl<'a> SnapshotBlock<'a> {
 
 impl Drop for SnapshotBlock<'_> {
     fn drop(&mut self) {
-        self.0.sequence.end_leaving();
+        self.0.sequence.end_entry_removal();
         self.0.progress.notify();
     }
 }
@@ -223,11 +223,11 @@ pub(crate) fn operands_to_tree(inner: &DbInner, tree: &Arc<Tree>) -> Result<()> 
     check_reentry("operands_to_tree")?;
     inner.check_writable()?;
     inner.begin_operation();
-    tree.check_takes_writes()?;
+    tree.check_accepts_writes()?;
     let moved = {
         let _lock = inner.lock_admin(None)?;
         inner.state.error_state.check_writable()?;
-        tree.check_takes_writes()?;
+        tree.check_accepts_writes()?;
         move_operands(inner, tree)
     };
     inner.scheduler.run_inline();
@@ -238,15 +238,15 @@ fn move_operands(inner: &DbInner, tree: &Arc<Tree>) -> Result<()> {
     let state = &inner.state;
     // The edit must not be ahead of earlier commits.
     inner.committer.sync(None)?;
-    let Some(turn) = tree.beside.turn(&state.env, &state.progress) else { return Ok(()) };
+    let Some(turn) = tree.operand_store.reserve(&state.env, &state.progress) else { return Ok(()) };
     // A listener may call `Db::snapshot`, which waits for the end of the block. So events are delivered later.
     let _events = state.hold_events();
     let _snapshot_block = SnapshotBlock::begin(state)?;
-    let options = StoredOptions { operand_store: None, ..tree.persisted() }.encode();
+    let options = StoredOptions { operand_store: None, ..tree.stored_options() }.encode();
     let changes = vec![Change::SetOptions { keyspace: tree.id, options }];
     collect::move_all_to_tree(state, tree, &turn, changes)?;
-    turn.attached.life.set_over();
-    tree.beside.detach();
+    turn.attached.lifetime.set_obsolete();
+    tree.operand_store.detach();
     let forgotten = forget_store(inner, tree);
     state.emit_pending_events();
     state.work.push(WorkKind::Compaction, tree.id);
@@ -260,7 +260,7 @@ fn forget_store(inner: &DbInner, tree: &Tree) -> Result<()> {
     let (mut options, policy) = (settings.options.clone(), settings.stored_policy.clone());
     options.operand_store = None;
     tree.set_settings(options, policy);
-    let options = tree.persisted().encode();
+    let options = tree.stored_options().encode();
     let is_stored = |manifest: &ManifestState| {
         manifest.keyspaces.get(&tree.id).is_none_or(|keyspace| keyspace.options == options)
     };
@@ -271,8 +271,8 @@ fn forget_store(inner: &DbInner, tree: &Tree) -> Result<()> {
 }
 
 /// Returns the files of a store in another directory, for a copy. Files that the store discards there are not removed.
-pub(crate) fn files_in_dir(tables: &TableFactory, dir: &Path) -> Arc<StoreFiles> {
-    StoreFiles::new(
+pub(crate) fn files_in_dir(tables: &TableFactory, dir: &Path) -> Arc<OperandStoreFiles> {
+    OperandStoreFiles::new(
         Arc::clone(&tables.vfs),
         Arc::clone(&tables.vfs),
         dir.to_owned(),
@@ -352,10 +352,10 @@ fn read_only_context(vfs: &Arc<dyn Vfs>, dir: &Path, keyspace: &str) -> StoreCon
     let (vfs, dir) = (Arc::clone(vfs), dir.to_owned());
     StoreContext {
         keyspace: keyspace.to_owned(),
-        files: StoreFiles::new(Arc::clone(&vfs), vfs, dir, numbers, Arc::default()),
+        files: OperandStoreFiles::new(Arc::clone(&vfs), vfs, dir, numbers, Arc::default()),
         env: Env::new(Background::Inline, Some(0)),
-        merger: Arc::new(Folds(Arc::new(Merging::new(keyspace.to_owned(), None)))),
-        read_counters: Arc::new(Counts(BlockCache::new(0))),
+        merger: Arc::new(ResolverMerger(Arc::new(MergeResolver::new(keyspace.to_owned(), None)))),
+        read_counters: Arc::new(BucketReadCounters(BlockCache::new(0))),
         memory_bytes: None,
         direct_reads: false,
         read_only: true,

@@ -10,9 +10,9 @@ use crate::db::keyspace::{Entry, Keyspace};
 use crate::db::{DbInner, Handle};
 use crate::error::Result;
 use crate::iter::range::Range;
-use crate::lookup::point::Reads;
+use crate::lookup::point::ReadScope;
 use crate::options::read::ReadOptions;
-use crate::tree::snapshots::Pinned;
+use crate::tree::snapshots::SnapshotGuard;
 
 /// A consistent view of all keyspaces at one sequence number.
 ///
@@ -20,18 +20,18 @@ use crate::tree::snapshots::Pinned;
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     handle: Arc<Handle>,
-    pinned: Arc<Pinned>,
+    pinned: Arc<SnapshotGuard>,
 }
 
 impl Snapshot {
-    pub(crate) fn new(handle: Arc<Handle>, pinned: Pinned) -> Snapshot {
+    pub(crate) fn new(handle: Arc<Handle>, pinned: SnapshotGuard) -> Snapshot {
         Snapshot { handle, pinned: Arc::new(pinned) }
     }
 
     /// Fails if the keyspace belongs to another database or was dropped before the snapshot.
     pub(crate) fn check_sees(&self, keyspace: &Keyspace) -> Result<()> {
         keyspace.check_owner(&self.handle)?;
-        keyspace.tree().check_seen_by(&self.pinned)
+        keyspace.tree().check_visible_to(&self.pinned)
     }
 
     fn inner(&self) -> &DbInner {
@@ -50,7 +50,7 @@ impl Snapshot {
     /// The errors of [`Db::get`](crate::Db::get); [`Error::ForeignKeyspace`](crate::Error::ForeignKeyspace).
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.check_sees(keyspace)?;
-        self.inner().get(keyspace.tree(), key.as_ref(), Some(self.seq()), Reads::Storage)
+        self.inner().get(keyspace.tree(), key.as_ref(), Some(self.seq()), ReadScope::Storage)
     }
 
     /// Returns the value of a key, read with options.
@@ -109,7 +109,7 @@ impl Snapshot {
     pub fn range<K: AsRef<[u8]>>(&self, keyspace: &Keyspace, range: impl RangeBounds<K>) -> Range {
         match keyspace.check_owner(&self.handle) {
             Ok(()) => keyspace.range_at(range, Some(Arc::clone(&self.pinned))),
-            Err(error) => Range::failed(error, keyspace.tree()),
+            Err(error) => Range::from_error(error, keyspace.tree()),
         }
     }
 
@@ -117,7 +117,7 @@ impl Snapshot {
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Range {
         match keyspace.check_owner(&self.handle) {
             Ok(()) => keyspace.prefix_at(prefix.as_ref(), Some(Arc::clone(&self.pinned))),
-            Err(error) => Range::failed(error, keyspace.tree()),
+            Err(error) => Range::from_error(error, keyspace.tree()),
         }
     }
 

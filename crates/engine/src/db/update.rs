@@ -20,7 +20,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::db::DbInner;
 use crate::env::{Env, WaitCause};
 use crate::error::{Error, Result};
-use crate::lookup::point::Reads;
+use crate::lookup::point::ReadScope;
 use crate::options::write::WriteOptions;
 use crate::tree::Tree;
 use crate::write::batch::WriteBatch;
@@ -133,7 +133,7 @@ pub(crate) fn update(
     let _lock = inner.key_locks.lock(&inner.state.env, tree, key);
     loop {
         inner.begin_operation();
-        let (read_seq, before) = inner.read_to_update(tree, key, Reads::Storage)?;
+        let (read_seq, before) = inner.read_to_update(tree, key, ReadScope::Storage)?;
         let (result, batch) = apply_update(tree, key, read_seq, before, update);
         let Some(batch) = batch else { return Ok(result) };
         match inner.write(batch, options) {

@@ -1,6 +1,7 @@
-//! What a reader at one sequence number sees: newest versions only, operands folded, tombstones and
-//! what range deletes hide left out. A key whose operands do not fold is an entry whose value is an error.
-
+//! Iterator over the entries visible at a snapshot.
+//!
+//! It returns the newest visible version of each key, merges operands, and skips tombstones and entries hidden by
+//! range tombstones.
 use std::fmt;
 
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
@@ -9,124 +10,149 @@ use lsmx_base::sync::Arc;
 
 use crate::cursor::Cursor;
 use crate::error::{Error, Result};
-use crate::iter::operand_fold::Fold;
-use crate::iter::range_tombstone_filter::Deleted;
-use crate::iter::value_resolver::PointedValues;
-use crate::tree::merge_resolver::Merging;
+use crate::iter::operand_fold::OperandFold;
+use crate::iter::range_tombstone_filter::RangeTombstoneFilter;
+use crate::iter::read_purpose;
+use crate::options::read::ReadOptions;
+use crate::table::ReadContext;
+use crate::tree::blob_set::BlobSet;
+use crate::tree::merge_resolver::MergeResolver;
+use crate::value_log::BlobScan;
 
-/// Steps over versions of one key before it is cheaper to search for the next key.
+/// Number of versions of a key to step over before a seek to the next key.
 const STEPS_BEFORE_SEEK: usize = 8;
 
-/// Versions that one move may step over where nobody may be kept waiting.
+/// Maximum number of versions that one move of an iterator with a step limit visits.
 const STEPS_PER_MOVE_MAX: u64 = 1024;
 
+/// Location of the current entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Stands on no entry.
-    Nowhere,
-    /// The current entry is the one that `inner` stands on.
+enum Position {
+    /// There is no current entry.
+    Invalid,
+    /// The current entry is that of `inner`.
     Forward,
-    /// The current entry was folded, and is kept in `key` and `value`; `inner` stands at one of its
-    /// versions or at the first of the next key.
-    Folded,
-    /// The current entry is kept in `key` and `value`; `inner` stands before all its versions.
+    /// The current entry is in `key` and `value`. `inner` is at a version of the key or at the first version of the
+    /// next key.
+    Merged,
+    /// The current entry is in `key` and `value`. `inner` is before all versions of the key.
     Backward,
 }
 
-/// Walks the visible entries of a cursor over all versions, both ways.
-///
-/// A lending cursor: going forward it copies nothing but the key it has to step over.
-pub(crate) struct VisibleCursor<C> {
-    inner: C,
-    snapshot: SeqNo,
-    /// What range deletes hide, if there are any.
-    deleted: Option<Deleted>,
-    state: State,
-    key: Vec<u8>,
-    value: Slice,
-    /// Number of the current entry if `value` is a value pointer.
-    pointer: Option<SeqNo>,
-    /// Why the current entry, one that was folded, has no value.
-    unfolded: Option<Box<Error>>,
-    merging: Arc<Merging>,
-    /// Where the values of entries lie that are pointers.
-    values: PointedValues,
-    /// Most versions that one move steps over.
-    steps_max: u64,
-    /// What the current move has left of them.
-    steps_left: u64,
+/// Reads separated values for an iterator.
+#[derive(Debug)]
+pub(crate) struct ValueResolver {
+    blobs: Arc<BlobSet>,
+    scan: BlobScan,
+    context: ReadContext,
 }
 
-impl<C: Cursor> VisibleCursor<C> {
-    /// What is visible of `inner` at `snapshot`, without what `deleted` hides; stands nowhere.
+impl ValueResolver {
+    /// Returns a resolver for the blob files of a super version.
+    pub(crate) fn new(blobs: &Arc<BlobSet>, options: &ReadOptions) -> ValueResolver {
+        let context = ReadContext::new(read_purpose(options));
+        ValueResolver { blobs: Arc::clone(blobs), scan: BlobScan::default(), context }
+    }
+
+    /// Reads the value that an entry points to.
+    fn read(&mut self, entry: (&[u8], SeqNo), pointer: &[u8]) -> Result<Slice> {
+        self.blobs.scan_value(&mut self.scan, entry, pointer, &mut self.context)
+    }
+}
+
+/// Iterates over the visible entries of a cursor over all versions, in both directions.
+///
+/// Moving forward, it copies only the keys of skipped versions.
+pub(crate) struct DbIter<C> {
+    inner: C,
+    snapshot: SeqNo,
+    /// Range tombstones that are visible at the snapshot.
+    deleted: Option<RangeTombstoneFilter>,
+    position: Position,
+    key: Vec<u8>,
+    value: Slice,
+    /// Sequence number of the current entry if `value` is a value pointer.
+    pointer_seq: Option<SeqNo>,
+    /// Error of the merge of the current entry.
+    merge_error: Option<Box<Error>>,
+    resolver: Arc<MergeResolver>,
+    values: ValueResolver,
+    /// Maximum number of versions that one move visits.
+    steps_max: u64,
+    /// Number of versions that the current move may still visit.
+    remaining_steps: u64,
+}
+
+impl<C: Cursor> DbIter<C> {
+    /// Returns an iterator over the entries of `inner` that are visible at `snapshot` and not hidden by `deleted`.
+    ///
+    /// The iterator is not valid until it is positioned.
     pub(crate) fn new(
         inner: C,
         snapshot: SeqNo,
-        deleted: Option<Deleted>,
-        merging: Arc<Merging>,
-        values: PointedValues,
-    ) -> VisibleCursor<C> {
+        deleted: Option<RangeTombstoneFilter>,
+        resolver: Arc<MergeResolver>,
+        values: ValueResolver,
+    ) -> DbIter<C> {
         let (key, value) = (Vec::new(), Slice::default());
-        VisibleCursor {
+        DbIter {
             inner,
             snapshot,
             deleted,
-            state: State::Nowhere,
+            position: Position::Invalid,
             key,
             value,
-            pointer: None,
-            unfolded: None,
-            merging,
+            pointer_seq: None,
+            merge_error: None,
+            resolver,
             values,
             steps_max: u64::MAX,
-            steps_left: u64::MAX,
+            remaining_steps: u64::MAX,
         }
     }
 
-    /// The same, whose moves give up with [`Error::WouldBlock`] where they would take long. It is of
-    /// no use after that.
-    pub(crate) fn impatient(self) -> VisibleCursor<C> {
-        VisibleCursor { steps_max: STEPS_PER_MOVE_MAX, ..self }
+    /// Makes long moves fail with [`Error::WouldBlock`]. The iterator must not be used after this error.
+    pub(crate) fn with_step_limit(self) -> DbIter<C> {
+        DbIter { steps_max: STEPS_PER_MOVE_MAX, ..self }
     }
 
-    /// Begins a move.
+    /// Begins a move. Returns the previous position.
     #[inline]
-    fn begin(&mut self) -> State {
-        self.steps_left = self.steps_max;
-        self.unfolded = None;
-        std::mem::replace(&mut self.state, State::Nowhere)
+    fn begin_move(&mut self) -> Position {
+        self.remaining_steps = self.steps_max;
+        self.merge_error = None;
+        std::mem::replace(&mut self.position, Position::Invalid)
     }
 
-    /// Goes on by one version.
+    /// Counts a visited version.
     #[inline]
-    fn step(&mut self) -> Result<()> {
-        self.steps_left = self.steps_left.checked_sub(1).ok_or(Error::WouldBlock)?;
+    fn count_step(&mut self) -> Result<()> {
+        self.remaining_steps = self.remaining_steps.checked_sub(1).ok_or(Error::WouldBlock)?;
         Ok(())
     }
 
-    /// Whether the cursor stands on an entry.
+    /// Returns whether there is a current entry.
     pub(crate) fn valid(&self) -> bool {
-        self.state != State::Nowhere
+        self.position != Position::Invalid
     }
 
-    /// The current key. Only while valid.
+    /// Returns the key of the current entry. The iterator must be valid.
     pub(crate) fn key(&self) -> &[u8] {
-        match self.state {
-            State::Backward | State::Folded => &self.key,
+        match self.position {
+            Position::Backward | Position::Merged => &self.key,
             _ => self.inner.key().user_key,
         }
     }
 
-    /// The current value, as bytes that outlive the next move, read from the value log if it lies there.
-    /// Only while valid.
+    /// Returns the value of the current entry, read from the value log if it is separated. The iterator must be valid.
     ///
     /// # Errors
-    /// When the value cannot be read; [`Error::WouldBlock`], after which this may be called again;
-    /// [`Error::MergeFailed`] of this key, after which the cursor can move on.
+    /// If the value cannot be read; [`Error::WouldBlock`], after which the call may be repeated;
+    /// [`Error::MergeFailed`] of this key, after which the iterator can be moved.
     #[inline]
     pub(crate) fn value_slice(&mut self) -> Result<Slice> {
-        match self.state {
-            State::Backward | State::Folded => match (&self.unfolded, self.pointer) {
+        match self.position {
+            Position::Backward | Position::Merged => match (&self.merge_error, self.pointer_seq) {
                 (Some(why), _) => Err((**why).clone()),
                 (None, None) => Ok(self.value.clone()),
                 (None, Some(seq)) => self.values.read((&self.key, seq), &self.value),
@@ -141,12 +167,15 @@ impl<C: Cursor> VisibleCursor<C> {
         }
     }
 
-    /// Number of the current entry, and where its value lies, if that is in the value log and was not read.
-    /// Only while valid.
+    /// Returns the sequence number and the value pointer of the current entry if its value is separated and unread.
+    ///
+    /// The iterator must be valid.
     #[inline]
     pub(crate) fn pointer(&self) -> Option<(SeqNo, &[u8])> {
-        match self.state {
-            State::Backward | State::Folded => self.pointer.map(|seq| (seq, &*self.value)),
+        match self.position {
+            Position::Backward | Position::Merged => {
+                self.pointer_seq.map(|seq| (seq, &*self.value))
+            }
             _ => {
                 let key = self.inner.key();
                 (key.kind == EntryKind::ValuePointer).then(|| (key.seq, self.inner.value()))
@@ -154,17 +183,17 @@ impl<C: Cursor> VisibleCursor<C> {
         }
     }
 
-    /// Takes what a key was folded to; returns whether it is an entry.
-    fn folded(&mut self, value: Result<Option<Slice>>) -> Result<bool> {
+    /// Stores the merged value. Returns whether the key has a value or a merge error.
+    fn set_value(&mut self, value: Result<Option<Slice>>) -> Result<bool> {
         match value {
             Ok(value) => {
                 let found = value.is_some();
                 self.value = value.unwrap_or_default();
                 Ok(found)
             }
-            // Nothing has failed but this key's own operands.
+            // The error concerns only this key, so that the iterator can continue.
             Err(why @ Error::MergeFailed { .. }) => {
-                self.unfolded = Some(Box::new(why));
+                self.merge_error = Some(Box::new(why));
                 Ok(true)
             }
             Err(error) => Err(error),
@@ -173,60 +202,64 @@ impl<C: Cursor> VisibleCursor<C> {
 
     /// Moves to the first visible entry.
     pub(crate) fn first(&mut self) -> Result<()> {
-        self.begin();
+        self.begin_move();
         self.inner.first()?;
         self.find_forward()
     }
 
     /// Moves to the last visible entry.
     pub(crate) fn last(&mut self) -> Result<()> {
-        self.begin();
+        self.begin_move();
         self.inner.last()?;
         self.find_backward()
     }
 
     /// Moves to the first visible entry at or after `key`.
     pub(crate) fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.begin();
+        self.begin_move();
         self.inner.seek(key, SeqNo::MAX)?;
         self.find_forward()
     }
 
     /// Moves to the last visible entry before `key`.
     pub(crate) fn seek_before(&mut self, key: &[u8]) -> Result<()> {
-        self.begin();
+        self.begin_move();
         self.inner.seek_before(key, SeqNo::MAX)?;
         self.find_backward()
     }
 
-    /// Moves to the next visible entry. Only while valid.
+    /// Moves to the next visible entry. The iterator must be valid.
     pub(crate) fn next(&mut self) -> Result<()> {
-        let state = self.begin();
-        match state {
-            State::Backward => self.inner.seek(&self.key, SeqNo::ZERO)?,
-            State::Folded => self.skip_folded()?,
-            State::Forward | State::Nowhere => self.skip_versions()?,
+        let position = self.begin_move();
+        match position {
+            Position::Backward => self.inner.seek(&self.key, SeqNo::ZERO)?,
+            Position::Merged => self.skip_merged_versions()?,
+            Position::Forward | Position::Invalid => self.skip_versions()?,
         }
         self.find_forward()
     }
 
-    /// Moves to the visible entry before. Only while valid.
+    /// Moves to the previous visible entry. The iterator must be valid.
     pub(crate) fn prev(&mut self) -> Result<()> {
-        let state = self.begin();
-        if state == State::Forward {
-            self.key.clear();
-            self.key.extend_from_slice(self.inner.key().user_key);
+        let position = self.begin_move();
+        if position == Position::Forward {
+            self.copy_key();
         }
-        if matches!(state, State::Forward | State::Folded) {
+        if matches!(position, Position::Forward | Position::Merged) {
             self.inner.seek_before(&self.key, SeqNo::MAX)?;
         }
         self.find_backward()
     }
 
-    /// Takes `inner` from one version of a key to the first version of the next key.
-    fn skip_versions(&mut self) -> Result<()> {
+    /// Copies the key of `inner` to `key`.
+    fn copy_key(&mut self) {
         self.key.clear();
         self.key.extend_from_slice(self.inner.key().user_key);
+    }
+
+    /// Moves `inner` from a version of a key to the first version of the next key.
+    fn skip_versions(&mut self) -> Result<()> {
+        self.copy_key();
         for _ in 0..STEPS_BEFORE_SEEK {
             self.inner.next()?;
             if !self.inner.valid() || self.inner.key().user_key != self.key {
@@ -236,10 +269,11 @@ impl<C: Cursor> VisibleCursor<C> {
         self.inner.seek(&self.key, SeqNo::ZERO)
     }
 
+    /// Moves to the first visible entry at or after the position of `inner`, which is at the first version of a key.
     fn find_forward(&mut self) -> Result<()> {
         let mut newer = 0;
         while self.inner.valid() {
-            self.step()?;
+            self.count_step()?;
             let key = self.inner.key();
             if key.seq > self.snapshot {
                 newer += 1;
@@ -247,22 +281,21 @@ impl<C: Cursor> VisibleCursor<C> {
                     self.inner.next()?;
                 } else {
                     newer = 0;
-                    self.key.clear();
-                    self.key.extend_from_slice(key.user_key);
+                    self.copy_key();
                     self.inner.seek(&self.key, self.snapshot)?;
                 }
             } else {
-                match kind_of(&mut self.deleted, key) {
+                match effective_kind(&mut self.deleted, key) {
                     EntryKind::Delete => self.skip_versions()?,
                     EntryKind::Merge => {
-                        if self.fold_forward()? {
-                            self.state = State::Folded;
+                        if self.merge_forward()? {
+                            self.position = Position::Merged;
                             break;
                         }
-                        self.skip_folded()?;
+                        self.skip_merged_versions()?;
                     }
                     EntryKind::Put | EntryKind::ValuePointer => {
-                        self.state = State::Forward;
+                        self.position = Position::Forward;
                         break;
                     }
                 }
@@ -271,68 +304,65 @@ impl<C: Cursor> VisibleCursor<C> {
         Ok(())
     }
 
-    /// From the newest visible version of a key, an operand, finds the key's value, which it keeps;
-    /// returns whether it has one.
+    /// Merges the versions of a key whose newest visible version is an operand. Returns whether the key has a value.
     #[cold]
-    fn fold_forward(&mut self) -> Result<bool> {
-        self.key.clear();
-        self.key.extend_from_slice(self.inner.key().user_key);
-        let mut fold = Fold::default();
+    fn merge_forward(&mut self) -> Result<bool> {
+        self.copy_key();
+        let mut fold = OperandFold::default();
         while self.inner.valid() && self.inner.key().user_key == self.key {
-            self.step()?;
+            self.count_step()?;
             let key = self.inner.key();
-            let (seq, kind) = (key.seq, kind_of(&mut self.deleted, key));
-            if !fold.older(seq, kind, self.inner.value_slice()) {
+            let (seq, kind) = (key.seq, effective_kind(&mut self.deleted, key));
+            if !fold.push_older(seq, kind, self.inner.value_slice()) {
                 break;
             }
             self.inner.next()?;
         }
-        self.settle(fold)
+        self.set_folded(fold)
     }
 
-    /// Keeps what the versions of the key amount to; returns whether it has a value. One in the value
-    /// log is read here only if operands change it.
-    fn settle(&mut self, mut fold: Fold) -> Result<bool> {
+    /// Stores the value of the versions of the current key. Returns whether it has one.
+    ///
+    /// A separated value is read only if operands must be merged with it.
+    fn set_folded(&mut self, mut fold: OperandFold) -> Result<bool> {
         if fold.has_operands() {
-            fold.resolve(|seq, pointer| self.values.read((&self.key, seq), pointer))?;
+            fold.resolve_pointer(|seq, pointer| self.values.read((&self.key, seq), pointer))?;
         }
-        self.pointer = fold.pointer();
-        let value = fold.finish(&self.merging, &self.key);
-        self.folded(value)
+        self.pointer_seq = fold.pointer_seq();
+        let value = fold.take_value(&self.resolver, &self.key);
+        self.set_value(value)
     }
 
-    /// Takes `inner` to the first version of the key after the one that was folded.
-    fn skip_folded(&mut self) -> Result<()> {
+    /// Moves `inner` to the first version after the key that was merged.
+    fn skip_merged_versions(&mut self) -> Result<()> {
         if self.inner.valid() && self.inner.key().user_key == self.key {
             self.skip_versions()?;
         }
         Ok(())
     }
 
-    /// From the oldest version of a key (or any later place in it) finds the newest that is
-    /// visible; goes on to smaller keys while there is none.
+    /// Moves to the last visible entry at or before the key of `inner`, which is at the oldest version of a key.
     fn find_backward(&mut self) -> Result<()> {
         while self.inner.valid() {
-            self.key.clear();
-            self.key.extend_from_slice(self.inner.key().user_key);
-            let mut fold = Fold::default();
+            self.copy_key();
+            let mut fold = OperandFold::default();
             while self.inner.valid() {
-                self.step()?;
+                self.count_step()?;
                 let key = self.inner.key();
                 if key.user_key != self.key {
                     break;
                 }
                 if key.seq > self.snapshot {
-                    // All that is left of this key is newer still.
+                    // The remaining versions of the key are even newer.
                     self.inner.seek_before(&self.key, SeqNo::MAX)?;
                     break;
                 }
-                let (seq, kind) = (key.seq, kind_of(&mut self.deleted, key));
-                fold.newer(seq, kind, || self.inner.value_slice());
+                let (seq, kind) = (key.seq, effective_kind(&mut self.deleted, key));
+                fold.push_newer(seq, kind, || self.inner.value_slice());
                 self.inner.prev()?;
             }
-            if self.settle(fold)? {
-                self.state = State::Backward;
+            if self.set_folded(fold)? {
+                self.position = Position::Backward;
                 return Ok(());
             }
         }
@@ -340,18 +370,18 @@ impl<C: Cursor> VisibleCursor<C> {
     }
 }
 
-/// What an entry does, which is to delete if a range delete hides it: nothing older counts then.
+/// Returns the kind of an entry, which is a delete if a range tombstone hides the entry.
 #[inline]
-fn kind_of(deleted: &mut Option<Deleted>, key: InternalKey<'_>) -> EntryKind {
-    let hidden = deleted.as_mut().is_some_and(|deleted| deleted.hides(key.user_key, key.seq));
+fn effective_kind(deleted: &mut Option<RangeTombstoneFilter>, key: InternalKey<'_>) -> EntryKind {
+    let hidden = deleted.as_mut().is_some_and(|deleted| deleted.is_deleted(key.user_key, key.seq));
     if hidden { EntryKind::Delete } else { key.kind }
 }
 
-impl<C> fmt::Debug for VisibleCursor<C> {
+impl<C> fmt::Debug for DbIter<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("VisibleCursor")
+        f.debug_struct("DbIter")
             .field("snapshot", &self.snapshot)
-            .field("state", &self.state)
+            .field("position", &self.position)
             .finish_non_exhaustive()
     }
 }
@@ -370,26 +400,26 @@ mod tests {
     use lsmx_base::range_tombstone::{RangeTombstone, build_index};
     use lsmx_base::sync::Arc;
 
-    /// Stands in the model for a key that does not fold.
-    const REFUSED: &[u8] = b"refused";
+    /// Value in the model of a key whose operands cannot be merged.
+    const MERGE_ERROR: &[u8] = b"merge error";
 
-    /// Whether the snake chokes on it.
-    fn is_refused(operand: &[u8]) -> bool {
+    /// Returns whether the merge operator rejects this operand.
+    fn is_rejected(operand: &[u8]) -> bool {
         operand.ends_with(b"7")
     }
 
-    /// Appends, and eats what has become long.
+    /// Appends operands, and removes a value that is longer than 6 bytes. The result depends on the operand order.
     #[derive(Debug)]
-    struct Snake;
+    struct AppendUntilLong;
 
-    impl MergeOperator for Snake {
+    impl MergeOperator for AppendUntilLong {
         fn name(&self) -> &'static str {
-            "snake"
+            "append_until_long"
         }
         fn full_merge(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
             operands.iter().try_fold(base.map(<[u8]>::to_vec), |old, operand| {
-                if is_refused(operand) {
-                    return Err(MergeError::new("bad food"));
+                if is_rejected(operand) {
+                    return Err(MergeError::new("rejected operand"));
                 }
                 Ok(match old.unwrap_or_default() {
                     old if old.len() > 6 => None,
@@ -399,8 +429,8 @@ mod tests {
         }
     }
 
-    fn kind_of_dice(dice: u8) -> EntryKind {
-        match dice {
+    fn kind_from_number(number: u8) -> EntryKind {
+        match number {
             0..3 => EntryKind::Delete,
             3..6 => EntryKind::Put,
             _ => EntryKind::Merge,
@@ -408,9 +438,8 @@ mod tests {
     }
 
     proptest! {
-        /// Any walk over the visible entries stands where a map of the newest versions says.
         #[test]
-        fn walks_equal_a_map(
+        fn db_iter_random_moves_match_model(
             versions in prop::collection::vec((0u8..10, 0u8..10, prop::option::weighted(0.1, 0u8..12)), 0..80),
             snapshot in 0u64..90,
             steps in prop::collection::vec((0u8..6, 0u8..11), 1..80),
@@ -420,7 +449,7 @@ mod tests {
                 .enumerate()
                 .filter(|(_, (.., range))| range.is_none())
                 .map(|(at, &(key, kind, _))| {
-                    let kind = kind_of_dice(kind);
+                    let kind = kind_from_number(kind);
                     let value = at.to_string().into_bytes();
                     (vec![key], SeqNo(at as u64 + 1), kind, value)
                 })
@@ -430,7 +459,7 @@ mod tests {
             for (seq, &(key, kind, range)) in (1..).zip(&versions) {
                 if let Some(end) = range {
                     let bytes = |key: u8| Bytes::copy_from_slice(&[key]);
-                    // An end that is no end stands for that of the keyspace.
+                    // A range whose end is not after its start extends to the end of the keyspace.
                     let until = (end > key).then(|| bytes(end));
                     let span = RangeTombstone { start: bytes(key), end: until, seqs: vec![SeqNo(seq)] };
                     spans.push(span);
@@ -443,12 +472,11 @@ mod tests {
                     continue;
                 }
                 let (key, value) = (vec![key], (seq - 1).to_string().into_bytes());
-                match kind_of_dice(kind) {
+                match kind_from_number(kind) {
                     EntryKind::Delete => drop(model.remove(&key)),
-                    // An order-sensitive operator, for which an emptied value is none.
-                    // It stays so whatever is merged on top.
-                    EntryKind::Merge if is_refused(&value) || model.get(&key).is_some_and(|at| at == REFUSED) => {
-                        drop(model.insert(key, REFUSED.to_vec()));
+                    // A rejected operand fails every later merge, too.
+                    EntryKind::Merge if is_rejected(&value) || model.get(&key).is_some_and(|at| at == MERGE_ERROR) => {
+                        drop(model.insert(key, MERGE_ERROR.to_vec()));
                     }
                     EntryKind::Merge => match model.remove(&key).unwrap_or_default() {
                         old if old.len() > 6 => {}
@@ -457,19 +485,19 @@ mod tests {
                     _ => drop(model.insert(key, value)),
                 }
             }
-            let half = spans.split_off(spans.len() / 2);
-            let sources: Arc<[_]> = [spans, half].iter().map(|part| Arc::new(build_index(part))).collect();
-            let deleted = Deleted::for_reader(sources, SeqNo(snapshot));
-            let merging = Arc::new(Merging::new("test".to_owned(), Some(Arc::new(Snake))));
+            let second_half = spans.split_off(spans.len() / 2);
+            let sources: Arc<[_]> = [spans, second_half].iter().map(|part| Arc::new(build_index(part))).collect();
+            let deleted = RangeTombstoneFilter::for_reader(sources, SeqNo(snapshot));
+            let resolver = Arc::new(MergeResolver::new("test".to_owned(), Some(Arc::new(AppendUntilLong))));
             let inner = ListCursor::new(entries);
-            let mut cursor = VisibleCursor::new(
+            let mut cursor = DbIter::new(
                 inner,
                 SeqNo(snapshot),
                 deleted,
-                merging,
-                PointedValues::default(),
+                resolver,
+                ValueResolver::new(&Arc::default(), &ReadOptions::default()),
             );
-            let mut place: Option<Vec<u8>> = None;
+            let mut position: Option<Vec<u8>> = None;
             for (step, key) in steps {
                 let first_from = |from: &[u8]| {
                     model.range::<[u8], _>((Bound::Included(from), Bound::Unbounded)).next().map(|(key, _)| key.clone())
@@ -477,27 +505,27 @@ mod tests {
                 let last_before = |to: &[u8]| {
                     model.range::<[u8], _>((Bound::Unbounded, Bound::Excluded(to))).next_back().map(|(key, _)| key.clone())
                 };
-                match (step, place.clone()) {
-                    (0, _) => { cursor.first().unwrap(); place = first_from(&[]); }
-                    (1, _) => { cursor.last().unwrap(); place = last_before(&[255]); }
-                    (2, _) => { cursor.seek(&[key]).unwrap(); place = first_from(&[key]); }
-                    (3, _) => { cursor.seek_before(&[key]).unwrap(); place = last_before(&[key]); }
+                match (step, position.clone()) {
+                    (0, _) => { cursor.first().unwrap(); position = first_from(&[]); }
+                    (1, _) => { cursor.last().unwrap(); position = last_before(&[255]); }
+                    (2, _) => { cursor.seek(&[key]).unwrap(); position = first_from(&[key]); }
+                    (3, _) => { cursor.seek_before(&[key]).unwrap(); position = last_before(&[key]); }
                     (4, Some(at)) => {
                         cursor.next().unwrap();
-                        place = first_from(&[at.as_slice(), &[0]].concat());
+                        position = first_from(&[at.as_slice(), &[0]].concat());
                     }
-                    (5, Some(at)) => { cursor.prev().unwrap(); place = last_before(&at); }
+                    (5, Some(at)) => { cursor.prev().unwrap(); position = last_before(&at); }
                     _ => {}
                 }
-                prop_assert_eq!(cursor.valid(), place.is_some());
-                if let Some(at) = &place {
+                prop_assert_eq!(cursor.valid(), position.is_some());
+                if let Some(at) = &position {
                     prop_assert_eq!(cursor.key(), at.as_slice());
                     match cursor.value_slice() {
                         Ok(value) => prop_assert_eq!(&*value, model[at].as_slice()),
                         Err(error) => {
-                            let of_key = matches!(error, Error::MergeFailed { .. });
-                            prop_assert!(of_key);
-                            prop_assert_eq!(model[at].as_slice(), REFUSED);
+                            let is_merge_error = matches!(error, Error::MergeFailed { .. });
+                            prop_assert!(is_merge_error);
+                            prop_assert_eq!(model[at].as_slice(), MERGE_ERROR);
                         }
                     }
                 }

@@ -1,5 +1,4 @@
-//! Many sorted sources as one, both ways.
-
+//! Merge of several sorted sources, in both directions.
 use std::cmp::{Ordering, Reverse};
 use std::fmt;
 
@@ -11,47 +10,50 @@ use lsmx_base::work_counter::{self, WorkKind};
 
 use crate::cursor::Cursor;
 use crate::error::Result;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
     Forward,
     Backward,
 }
 
-/// A source that stands on an entry.
+/// Current key of a valid source.
 #[derive(Clone, Copy, Debug)]
-struct Head {
+struct SourceHead {
     source: usize,
     prefix: KeyPrefix,
 }
 
-/// Merges cursors: those that are valid stand in a list in the order of their entries.
+/// Merges cursors into one sorted cursor.
 ///
-/// Going forward all sources stand at or after the current entry, going backward at or before it;
-/// a change of direction positions all of them anew. Internal keys are unique, so there are no ties.
+/// Moving forward, all sources are at or after the current entry; moving backward, at or before it. A change of the
+/// direction repositions all sources. Internal keys are unique, so that there are no ties.
 ///
-/// The first source mostly stays first, which costs one comparison; else its new place is found by
-/// halves. Keys are looked at only where prefixes are equal.
+/// A move compares the first source with the second one, and searches its new place only if it is no longer first.
+/// Keys are compared only if their prefixes are equal.
 pub(crate) struct MergingCursor<C = Box<dyn Cursor>> {
     sources: Vec<C>,
-    /// The valid sources; the one that stands on the current entry is the first.
-    heads: Vec<Head>,
+    /// The valid sources in the order of their current entries. The first one is at the current entry.
+    heads: Vec<SourceHead>,
     direction: Direction,
+    /// Buffer for the key at a change of the direction.
     scratch: Vec<u8>,
 }
 
 impl<C: Cursor> MergingCursor<C> {
-    /// A cursor over all of `sources`, standing nowhere.
+    /// Returns a cursor over all `sources` that is not positioned.
     pub(crate) fn new(sources: Vec<C>) -> MergingCursor<C> {
         let heads = Vec::with_capacity(sources.len());
         MergingCursor { sources, heads, direction: Direction::Forward, scratch: Vec::new() }
     }
 
-    fn head(&self, source: usize) -> Head {
-        Head { source, prefix: KeyPrefix::new(self.sources[source].key().user_key) }
+    fn source_head(&self, source: usize) -> SourceHead {
+        SourceHead { source, prefix: KeyPrefix::new(self.sources[source].key().user_key) }
     }
 
+    /// Returns whether `a` precedes `b` in the current direction.
     #[inline]
-    fn comes_first(&self, a: Head, b: Head) -> bool {
+    fn is_before(&self, a: SourceHead, b: SourceHead) -> bool {
         let order = a.prefix.cmp(&b.prefix);
         let order =
             order.then_with(|| self.sources[a.source].key().cmp(&self.sources[b.source].key()));
@@ -61,33 +63,35 @@ impl<C: Cursor> MergingCursor<C> {
         }
     }
 
-    /// Moves every source by `place`, then orders them for `direction`.
-    fn place_all(
+    /// Moves every source with `reposition` and sorts the sources for `direction`.
+    fn reposition_all(
         &mut self,
         direction: Direction,
-        mut place: impl FnMut(usize, &mut C) -> Result<()>,
+        mut reposition: impl FnMut(usize, &mut C) -> Result<()>,
     ) -> Result<()> {
         self.heads.clear();
         for (index, source) in self.sources.iter_mut().enumerate() {
-            place(index, source)?;
+            reposition(index, source)?;
         }
         self.direction = direction;
         for source in 0..self.sources.len() {
             if self.sources[source].valid() {
-                let head = self.head(source);
-                let at = self.heads.partition_point(|other| self.comes_first(*other, head));
+                let head = self.source_head(source);
+                let at = self.heads.partition_point(|other| self.is_before(*other, head));
                 self.heads.insert(at, head);
             }
         }
         Ok(())
     }
 
-    /// [`Cursor::seek`] of what is not before what was sought last, nothing but this and `next` in between.
-    /// Sources that stand there or beyond stay where they are, and so read none of their blocks again.
+    /// Moves forward to the first entry at or after (`user_key`, `seq`).
+    ///
+    /// The target must not precede that of the last seek, and only this method and `next` may have been called since.
+    /// Sources at or after the target are not moved, so that their blocks are not read again.
     ///
     /// # Errors
-    /// When a block cannot be read.
-    pub(crate) fn seek_on(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
+    /// If a block cannot be read.
+    pub(crate) fn seek_forward(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
         while let Some(first) = self.heads.first() {
             let source = &mut self.sources[first.source];
             let key = source.key();
@@ -95,14 +99,14 @@ impl<C: Cursor> MergingCursor<C> {
                 break;
             }
             let moved = source.seek(user_key, seq);
-            self.after_move(moved)?;
+            self.restore_order(moved)?;
         }
         Ok(())
     }
 
-    /// Brings the list in order after its first source has moved, or failed to.
+    /// Restores the order of the sources after a move of the first source.
     #[inline]
-    fn after_move(&mut self, moved: Result<()>) -> Result<()> {
+    fn restore_order(&mut self, moved: Result<()>) -> Result<()> {
         work_counter::add(WorkKind::EntrySteps, 1);
         if let Err(error) = moved {
             self.heads.clear();
@@ -113,32 +117,33 @@ impl<C: Cursor> MergingCursor<C> {
             self.heads.remove(0);
             return Ok(());
         }
-        let head = self.head(source);
+        let head = self.source_head(source);
         self.heads[0] = head;
-        if self.heads.get(1).is_some_and(|second| self.comes_first(*second, head)) {
+        if self.heads.get(1).is_some_and(|second| self.is_before(*second, head)) {
             let others = &self.heads[2..];
-            let at = 1 + others.partition_point(|other| self.comes_first(*other, head));
+            let at = 1 + others.partition_point(|other| self.is_before(*other, head));
             self.heads[..=at].rotate_left(1);
         }
         Ok(())
     }
 
-    /// Turns round on the current entry: the first source takes a step, all others are placed on
-    /// the far side of the entry.
-    fn turn(&mut self, direction: Direction) -> Result<()> {
+    /// Changes the direction at the current entry. The first source moves by one entry, and all others seek past the
+    /// current entry.
+    fn reverse(&mut self, direction: Direction) -> Result<()> {
         let first = self.heads[0].source;
         let mut key = std::mem::take(&mut self.scratch);
         key.clear();
         key.extend_from_slice(self.sources[first].key().user_key);
         let seq = self.sources[first].key().seq;
-        let turned = self.place_all(direction, |index, source| match (direction, index == first) {
-            (Direction::Forward, true) => source.next(),
-            (Direction::Forward, false) => source.seek(&key, seq),
-            (Direction::Backward, true) => source.prev(),
-            (Direction::Backward, false) => source.seek_before(&key, seq),
-        });
+        let result =
+            self.reposition_all(direction, |index, source| match (direction, index == first) {
+                (Direction::Forward, true) => source.next(),
+                (Direction::Forward, false) => source.seek(&key, seq),
+                (Direction::Backward, true) => source.prev(),
+                (Direction::Backward, false) => source.seek_before(&key, seq),
+            });
         self.scratch = key;
-        turned
+        result
     }
 }
 
@@ -169,56 +174,56 @@ impl<C: Cursor> Cursor for MergingCursor<C> {
     }
 
     fn first(&mut self) -> Result<()> {
-        self.place_all(Direction::Forward, |_, source| source.first())
+        self.reposition_all(Direction::Forward, |_, source| source.first())
     }
 
     fn last(&mut self) -> Result<()> {
-        self.place_all(Direction::Backward, |_, source| source.last())
+        self.reposition_all(Direction::Backward, |_, source| source.last())
     }
 
     fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
-        self.place_all(Direction::Forward, |_, source| source.seek(user_key, seq))
+        self.reposition_all(Direction::Forward, |_, source| source.seek(user_key, seq))
     }
 
     fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
-        self.place_all(Direction::Backward, |_, source| source.seek_before(user_key, seq))
+        self.reposition_all(Direction::Backward, |_, source| source.seek_before(user_key, seq))
     }
 
     fn next(&mut self) -> Result<()> {
         if self.direction == Direction::Backward {
-            return self.turn(Direction::Forward);
+            return self.reverse(Direction::Forward);
         }
         let first = self.heads[0].source;
         let moved = self.sources[first].next();
-        self.after_move(moved)
+        self.restore_order(moved)
     }
 
     fn prev(&mut self) -> Result<()> {
         if self.direction == Direction::Forward {
-            return self.turn(Direction::Backward);
+            return self.reverse(Direction::Backward);
         }
         let first = self.heads[0].source;
         let moved = self.sources[first].prev();
-        self.after_move(moved)
+        self.restore_order(moved)
     }
 }
 
-/// A cursor over nothing but entries given in order; for tests and for folding small lists.
+/// Cursor over a list of entries.
 #[cfg(test)]
 #[derive(Debug)]
 pub(crate) struct ListCursor {
     pub(crate) entries: Vec<(Vec<u8>, SeqNo, EntryKind, Vec<u8>)>,
-    pub(crate) place: Option<usize>,
+    pub(crate) position: Option<usize>,
 }
 
 #[cfg(test)]
 impl ListCursor {
     pub(crate) fn new(mut entries: Vec<(Vec<u8>, SeqNo, EntryKind, Vec<u8>)>) -> ListCursor {
         entries.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
-        ListCursor { entries, place: None }
+        ListCursor { entries, position: None }
     }
 
-    fn first_at(&self, user_key: &[u8], seq: SeqNo) -> usize {
+    fn lower_bound(&self, user_key: &[u8], seq: SeqNo) -> usize {
         self.entries.partition_point(|entry| {
             entry.0.as_slice().cmp(user_key).then(seq.cmp(&entry.1)) == Ordering::Less
         })
@@ -228,40 +233,40 @@ impl ListCursor {
 #[cfg(test)]
 impl Cursor for ListCursor {
     fn valid(&self) -> bool {
-        self.place.is_some()
+        self.position.is_some()
     }
     fn key(&self) -> InternalKey<'_> {
-        let (user_key, seq, kind, _) = &self.entries[self.place.unwrap()];
+        let (user_key, seq, kind, _) = &self.entries[self.position.unwrap()];
         InternalKey { user_key, seq: *seq, kind: *kind }
     }
     fn value(&self) -> &[u8] {
-        &self.entries[self.place.unwrap()].3
+        &self.entries[self.position.unwrap()].3
     }
     fn value_slice(&self) -> Slice {
         Slice::from(self.value())
     }
     fn first(&mut self) -> Result<()> {
-        self.place = (!self.entries.is_empty()).then_some(0);
+        self.position = (!self.entries.is_empty()).then_some(0);
         Ok(())
     }
     fn last(&mut self) -> Result<()> {
-        self.place = self.entries.len().checked_sub(1);
+        self.position = self.entries.len().checked_sub(1);
         Ok(())
     }
     fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
-        self.place = Some(self.first_at(user_key, seq)).filter(|&at| at < self.entries.len());
+        self.position = Some(self.lower_bound(user_key, seq)).filter(|&at| at < self.entries.len());
         Ok(())
     }
     fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
-        self.place = self.first_at(user_key, seq).checked_sub(1);
+        self.position = self.lower_bound(user_key, seq).checked_sub(1);
         Ok(())
     }
     fn next(&mut self) -> Result<()> {
-        self.place = Some(self.place.unwrap() + 1).filter(|&at| at < self.entries.len());
+        self.position = Some(self.position.unwrap() + 1).filter(|&at| at < self.entries.len());
         Ok(())
     }
     fn prev(&mut self) -> Result<()> {
-        self.place = self.place.unwrap().checked_sub(1);
+        self.position = self.position.unwrap().checked_sub(1);
         Ok(())
     }
 }
@@ -273,9 +278,9 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever steps are taken, the merged cursor stands where one over all entries would.
+        /// After any moves, the merged cursor is at the same entry as a cursor over the sorted list of all entries.
         #[test]
-        fn merging_equals_one_sorted_list(
+        fn merging_cursor_random_moves_match_sorted_list(
             entries in prop::collection::vec((0u8..12, 1u64..500, 0usize..5), 0..60),
             steps in prop::collection::vec((0u8..6, 0u8..12, 0u64..500), 1..60),
         ) {
@@ -308,9 +313,9 @@ mod tests {
             }
         }
 
-        /// Seeks of ascending targets, with steps in between.
+        /// After seeks to ascending targets with steps in between, the cursor is at the same entry as after plain seeks.
         #[test]
-        fn seeking_on_equals_seeking(
+        fn seek_forward_ascending_targets_matches_seek(
             entries in prop::collection::vec((0u8..12, 1u64..500, 0usize..5), 0..60),
             mut targets in prop::collection::vec((0u8..13, 0u64..500, 0usize..4), 1..20),
         ) {
@@ -324,21 +329,21 @@ mod tests {
             let mut merged = MergingCursor::new(sources.collect());
             targets.sort_by_key(|(key, seq, _)| (*key, Reverse(*seq)));
             merged.seek(&[targets[0].0], SeqNo(targets[0].1)).unwrap();
-            let mut beyond = None;
+            let mut last_key = None;
             for (key, seq, steps) in targets {
-                if beyond.is_some_and(|beyond| (key, Reverse(seq)) <= beyond) {
+                if last_key.is_some_and(|last_key| (key, Reverse(seq)) <= last_key) {
                     continue;
                 }
                 all.seek(&[key], SeqNo(seq)).unwrap();
-                merged.seek_on(&[key], SeqNo(seq)).unwrap();
+                merged.seek_forward(&[key], SeqNo(seq)).unwrap();
                 for step in 0..=steps {
                     prop_assert_eq!(all.valid(), merged.valid());
                     if all.valid() {
                         prop_assert_eq!(all.key(), merged.key());
                         if step < steps {
-                            // What is sought next is behind what the step has left.
-                            let left = all.key();
-                            beyond = Some((left.user_key[0], Reverse(left.seq.0)));
+                            // The next target must be after the entry that the step leaves.
+                            let current = all.key();
+                            last_key = Some((current.user_key[0], Reverse(current.seq.0)));
                             all.next().unwrap();
                             merged.next().unwrap();
                         }

@@ -1,5 +1,4 @@
 //! Iterators over ranges of keys.
-
 pub(crate) mod db_iter;
 pub(crate) mod merging_iter;
 pub(crate) mod operand_fold;
@@ -7,12 +6,11 @@ pub(crate) mod prefetch;
 pub(crate) mod range;
 pub(crate) mod range_tombstone_filter;
 pub(crate) mod run_iter;
-pub(crate) mod value_resolver;
 
 use crate::options::read::{ReadOptions, ReadTier};
 use crate::table::ReadPurpose;
 
-/// Returns which blocks a range read with these options adds to the block cache.
+/// Returns the purpose of block reads of a range with these options.
 fn read_purpose(options: &ReadOptions) -> ReadPurpose {
     match (options.tier, options.fill_cache) {
         (ReadTier::Memory, _) => ReadPurpose::MemoryOnly,

@@ -1,7 +1,4 @@
-//! Merge operands of one key on their way to a value.
-//!
-//! Whoever reads a key meets its versions from the newest on. A put or a delete is a *base*: nothing
-//! older counts. Operands are gathered until there is a base or an end, then folded onto it.
+//! Collects the versions of one key and merges its operands.
 
 use std::collections::VecDeque;
 
@@ -9,53 +6,60 @@ use lsmx_base::key::{EntryKind, SeqNo};
 use lsmx_base::slice::Slice;
 
 use crate::error::Result;
-use crate::tree::merge_resolver::Merging;
+use crate::tree::merge_resolver::MergeResolver;
 
-/// What the versions of one key amount to, as far as they were met.
+/// The base value of a key and the operands that are newer than it.
+///
+/// A put or a delete is a base: it hides all older versions.
 #[derive(Debug, Default)]
-pub(crate) struct Fold {
+pub(crate) struct OperandFold {
     base: Option<Slice>,
-    /// Number of the base if it is a value pointer, and not yet the value.
-    pointer: Option<SeqNo>,
-    /// Newest first.
+    /// Sequence number of the base while it is an unresolved value pointer.
+    pointer_seq: Option<SeqNo>,
+    /// Operands, newest first.
     operands: VecDeque<Slice>,
 }
 
-impl Fold {
-    /// Takes the next version of the key, from newer to older; returns whether older ones count.
+impl OperandFold {
+    /// Adds a version that is older than all others. Returns whether older versions are needed.
     #[inline]
-    pub(crate) fn older(&mut self, seq: SeqNo, kind: EntryKind, value: Slice) -> bool {
+    pub(crate) fn push_older(&mut self, seq: SeqNo, kind: EntryKind, value: Slice) -> bool {
         match kind {
             EntryKind::Merge => self.operands.push_back(value),
             EntryKind::Delete => {}
             EntryKind::Put => self.base = Some(value),
-            EntryKind::ValuePointer => (self.base, self.pointer) = (Some(value), Some(seq)),
+            EntryKind::ValuePointer => (self.base, self.pointer_seq) = (Some(value), Some(seq)),
         }
         kind == EntryKind::Merge
     }
 
-    /// Takes the next version of the key, from older to newer: a base makes void what was there.
-    pub(crate) fn newer(&mut self, seq: SeqNo, kind: EntryKind, value: impl FnOnce() -> Slice) {
+    /// Adds a version that is newer than all others. A base replaces the older versions.
+    pub(crate) fn push_newer(
+        &mut self,
+        seq: SeqNo,
+        kind: EntryKind,
+        value: impl FnOnce() -> Slice,
+    ) {
         if kind == EntryKind::Merge {
             self.operands.push_front(value());
         } else {
             self.operands.clear();
-            self.pointer = (kind == EntryKind::ValuePointer).then_some(seq);
+            self.pointer_seq = (kind == EntryKind::ValuePointer).then_some(seq);
             self.base = (kind != EntryKind::Delete).then(value);
         }
     }
 
-    /// Takes what is older than all that was met so far.
-    pub(crate) fn append(&mut self, mut older: Fold) {
+    /// Adds versions that are all older than those of `self`, which has no base.
+    pub(crate) fn append_older(&mut self, mut older: OperandFold) {
         self.operands.append(&mut older.operands);
         self.base = older.base;
-        self.pointer = older.pointer;
+        self.pointer_seq = older.pointer_seq;
     }
 
-    /// As [`Fold::finish`], for a job; none if it does not fold.
-    pub(crate) fn finish_for_job(
+    /// As [`OperandFold::take_value`], for a job. Returns `None` if the operands cannot be merged.
+    pub(crate) fn take_value_for_job(
         &mut self,
-        merging: &Merging,
+        resolver: &MergeResolver,
         key: &[u8],
     ) -> Option<Option<Slice>> {
         let base = self.base.take();
@@ -63,50 +67,59 @@ impl Fold {
             return Some(base);
         }
         let mut operands = std::mem::take(&mut self.operands);
-        let operator = merging.operator().ok()?;
-        let value = merging.job(operator, key, base.as_deref(), operands.make_contiguous())?;
+        let operands = operands.make_contiguous();
+        let value =
+            resolver.merge_for_job(resolver.operator().ok()?, key, base.as_deref(), operands)?;
         Some(value.map(Slice::from))
     }
 
-    /// Reads the base if it is a value pointer, of which `read` gets the number and the bytes.
+    /// Replaces a value pointer by the value that `read` returns for its sequence number and bytes.
     ///
     /// # Errors
-    /// Those of `read`.
+    /// Returns the errors of `read`.
     #[inline]
-    pub(crate) fn resolve(
+    pub(crate) fn resolve_pointer(
         &mut self,
         read: impl FnOnce(SeqNo, &[u8]) -> Result<Slice>,
     ) -> Result<()> {
-        if let (Some(seq), Some(base)) = (self.pointer, &mut self.base) {
+        if let (Some(seq), Some(base)) = (self.pointer_seq, &mut self.base) {
             *base = read(seq, base)?;
-            self.pointer = None;
+            self.pointer_seq = None;
         }
         Ok(())
     }
 
-    /// Whether operands wait for their base.
+    /// Returns whether there are operands.
     pub(crate) fn has_operands(&self) -> bool {
         !self.operands.is_empty()
     }
 
-    /// Number of the value that was not read yet.
-    pub(crate) fn pointer(&self) -> Option<SeqNo> {
-        self.pointer
+    /// Returns the sequence number of an unresolved value pointer.
+    pub(crate) fn pointer_seq(&self) -> Option<SeqNo> {
+        self.pointer_seq
     }
 
-    /// The value, and an empty fold in its place. A pointer that was not resolved stands for itself if
-    /// there is no operand.
+    /// Merges the operands with the base and clears the fold.
+    ///
+    /// Without operands, an unresolved value pointer is returned in its encoded form.
     ///
     /// # Errors
-    /// When there are operands that cannot be folded.
-    pub(crate) fn finish(&mut self, merging: &Merging, key: &[u8]) -> Result<Option<Slice>> {
+    /// If the operands cannot be merged.
+    pub(crate) fn take_value(
+        &mut self,
+        resolver: &MergeResolver,
+        key: &[u8],
+    ) -> Result<Option<Slice>> {
         let base = self.base.take();
-        let unread = self.pointer.take();
-        debug_assert!(unread.is_none() || self.operands.is_empty(), "resolved before");
+        let pointer_seq = self.pointer_seq.take();
+        debug_assert!(
+            pointer_seq.is_none() || self.operands.is_empty(),
+            "unresolved value pointer"
+        );
         if self.operands.is_empty() {
             return Ok(base);
         }
         let mut operands = std::mem::take(&mut self.operands);
-        merging.read(key, base.as_deref(), operands.make_contiguous())
+        resolver.merge_for_read(key, base.as_deref(), operands.make_contiguous())
     }
 }

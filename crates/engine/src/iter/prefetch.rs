@@ -1,10 +1,8 @@
-//! One end of a range: where it stands, and the entries ahead whose values were read together.
+//! Prefetching of separated values at one end of a range.
 //!
-//! A value in the value log is a read of its own, wherever the last writer of its key has put it. So a walk
-//! that meets such values one after the other goes on over keys alone, and has the values of the next
-//! entries read together: each time of more, within a bound. Who has said how many entries are wanted gets
-//! those at once.
-
+//! Each separated value is a read of its own, at a random position of the value log. After two such values, the
+//! iterator therefore collects the keys of the next entries and reads their values together. Batches grow up to a
+//! limit. If the number of entries is known, the first batch has this size.
 use std::collections::VecDeque;
 
 use lsmx_base::slice::Slice;
@@ -13,250 +11,256 @@ use lsmx_base::sync::Arc;
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::format::blob::ValuePointer;
-use crate::iter::db_iter::VisibleCursor;
+use crate::iter::db_iter::DbIter;
 use crate::iter::merging_iter::MergingCursor;
-use crate::lookup::batch::{at_once, is_device};
+use crate::lookup::batch::{is_device_read, read_concurrently};
 use crate::table::{ReadContext, ReadPurpose};
-use crate::tree::version::{BlobFile, BlobSet};
+use crate::tree::blob_set::{BlobFile, BlobSet};
 use crate::value_log::{BatchRead, BatchReadBuffer, ValueRequest, plan_batch_reads};
 
-/// Entries of the first batch, which comes with the second value in the value log.
-const BATCH_FIRST: usize = 4;
-/// Most entries of a batch, of the system's cache and of a device.
-const BATCH_MAX: [usize; 2] = [512, 4096];
-/// Bytes of values in a batch that are enough, of the same.
+/// Number of entries of the first batch. It is read at the second separated value.
+const BATCH_ENTRIES_FIRST: usize = 4;
+/// Maximum number of entries of a batch: if reads come from the page cache, and if they come from a device.
+const BATCH_ENTRIES_MAX: [usize; 2] = [512, 4096];
+/// Value bytes at which a batch ends, in the same two cases.
 const BATCH_BYTES: [u64; 2] = [1 << 20, 4 << 20];
 
-/// A key and its value, or why this key has none.
+/// A key and its value, or the merge error of this key.
 pub(crate) type Entry = (Slice, Result<Slice>);
 
-/// Reads values of several entries together.
+/// Access to the blob files of a range.
 #[derive(Debug)]
-pub(crate) struct ReadAhead {
+pub(crate) struct PrefetchContext {
     pub(crate) env: Env,
     pub(crate) blobs: Arc<BlobSet>,
 }
 
-/// What comes after the entries that were read ahead.
+/// State of the range after the prefetched entries.
 #[derive(Debug)]
-enum Behind {
-    /// What comes after the entry that the cursor stands on.
-    More,
-    Nothing,
-    Failure(Error),
+enum AfterPrefetched {
+    /// There may be entries after that of the cursor.
+    Entries,
+    End,
+    Error(Error),
 }
 
 /// One end of a range.
-pub(crate) struct Walk {
-    cursor: VisibleCursor<MergingCursor>,
+pub(crate) struct PrefetchIter {
+    cursor: DbIter<MergingCursor>,
     backward: bool,
-    /// None where nothing but memory may be touched.
-    reads: Option<ReadAhead>,
-    /// Whether the entry that the cursor stands on was not given yet.
-    fresh: bool,
-    /// Whether it has come to a value in the value log.
-    met_log: bool,
-    /// Entries of the next batch.
-    batch: usize,
-    /// Entries that were read ahead.
-    ahead: VecDeque<Entry>,
-    behind: Behind,
-    /// Whether a device had to be waited for, the last time.
-    waits: bool,
-    /// What stretches of blob files are read into.
+    /// `None` if only memory may be accessed.
+    prefetch: Option<PrefetchContext>,
+    /// Whether the entry of the cursor has not been returned yet.
+    is_current_pending: bool,
+    /// Whether a separated value was found.
+    has_seen_pointer: bool,
+    /// Number of entries of the next batch.
+    batch_entries: usize,
+    prefetched: VecDeque<Entry>,
+    after_prefetched: AfterPrefetched,
+    /// Whether the last batch was read from a device.
+    waited_for_device: bool,
     buffer: BatchReadBuffer,
-    /// Key of the last entry that was given, if that was read ahead; else the cursor stands on it.
-    given: Option<Slice>,
+    /// Key of the last returned entry if it was prefetched. Otherwise the cursor is at this entry.
+    returned_key: Option<Slice>,
 }
 
-impl Walk {
-    /// From the entry on that the cursor stands on.
+impl PrefetchIter {
+    /// Returns an iterator from the current entry of `cursor` on.
     pub(crate) fn new(
-        cursor: VisibleCursor<MergingCursor>,
+        cursor: DbIter<MergingCursor>,
         backward: bool,
-        reads: Option<ReadAhead>,
-    ) -> Walk {
-        Walk {
+        prefetch: Option<PrefetchContext>,
+    ) -> PrefetchIter {
+        PrefetchIter {
             cursor,
             backward,
-            reads,
-            fresh: true,
-            met_log: false,
-            batch: BATCH_FIRST,
-            ahead: VecDeque::new(),
-            behind: Behind::More,
-            waits: false,
+            prefetch,
+            is_current_pending: true,
+            has_seen_pointer: false,
+            batch_entries: BATCH_ENTRIES_FIRST,
+            prefetched: VecDeque::new(),
+            after_prefetched: AfterPrefetched::Entries,
+            waited_for_device: false,
             buffer: BatchReadBuffer::default(),
-            given: None,
+            returned_key: None,
         }
     }
 
-    /// Key of the last entry that was given. Only while there was none after the last.
+    /// Returns the key of the last returned entry. There must have been one, and not the end since.
     #[inline]
     pub(crate) fn key(&self) -> &[u8] {
-        self.given.as_deref().unwrap_or_else(|| self.cursor.key())
+        self.returned_key.as_deref().unwrap_or_else(|| self.cursor.key())
     }
 
-    /// The next entry, as long as they are `within` what is walked over. So many are `known` to be asked for.
+    /// Returns the next entry if its key satisfies `is_within`. `expected` is the known number of further entries.
     ///
     /// # Errors
-    /// When something cannot be read; not for a key whose operands do not fold.
+    /// If data cannot be read. A merge error is part of the entry.
     #[inline]
     pub(crate) fn next(
         &mut self,
-        known: Option<u64>,
-        within: impl Fn(&[u8]) -> bool,
+        expected: Option<u64>,
+        is_within: impl Fn(&[u8]) -> bool,
     ) -> Result<Option<Entry>> {
-        if !self.ahead.is_empty() {
-            return self.next_ahead(within);
+        if !self.prefetched.is_empty() {
+            return self.next_prefetched(is_within);
         }
-        if !matches!(self.behind, Behind::More) {
-            return match &self.behind {
-                Behind::Failure(error) => Err(error.clone()),
+        if !matches!(self.after_prefetched, AfterPrefetched::Entries) {
+            return match &self.after_prefetched {
+                AfterPrefetched::Error(error) => Err(error.clone()),
                 _ => Ok(None),
             };
         }
-        if !self.step(&within)? {
+        if !self.step(&is_within)? {
             return Ok(None);
         }
-        let of_log = self.reads.is_some() && self.cursor.pointer().is_some();
-        if of_log {
-            let again = std::mem::replace(&mut self.met_log, true);
-            if known.map_or(again, |entries| entries > 1) {
-                self.read_ahead(known, &within);
-                return self.next_ahead(within);
+        let is_pointer = self.prefetch.is_some() && self.cursor.pointer().is_some();
+        if is_pointer {
+            let has_seen_pointer = std::mem::replace(&mut self.has_seen_pointer, true);
+            if expected.map_or(has_seen_pointer, |entries| entries > 1) {
+                self.prefetch_batch(expected, &is_within);
+                return self.next_prefetched(is_within);
             }
         }
-        self.given = None;
-        let value = usable(self.cursor.value_slice())?;
+        self.returned_key = None;
+        let value = split_key_error(self.cursor.value_slice())?;
         Ok(Some((Slice::from(self.cursor.key()), value)))
     }
 
-    /// Moves on; returns whether there is an entry.
+    /// Moves to the next entry. Returns whether there is one within the range.
     #[inline]
-    fn step(&mut self, within: &impl Fn(&[u8]) -> bool) -> Result<bool> {
-        if self.fresh {
-            self.fresh = false;
+    fn step(&mut self, is_within: &impl Fn(&[u8]) -> bool) -> Result<bool> {
+        if self.is_current_pending {
+            self.is_current_pending = false;
         } else if self.cursor.valid() {
             if self.backward { self.cursor.prev()? } else { self.cursor.next()? }
         }
-        Ok(self.cursor.valid() && within(self.cursor.key()))
+        Ok(self.cursor.valid() && is_within(self.cursor.key()))
     }
 
-    fn next_ahead(&mut self, within: impl Fn(&[u8]) -> bool) -> Result<Option<Entry>> {
-        // The other end may have come here meanwhile.
-        let Some((key, value)) = self.ahead.pop_front().filter(|(key, _)| within(key)) else {
+    /// Returns the next prefetched entry. The other end of the range may have passed it since.
+    fn next_prefetched(&mut self, is_within: impl Fn(&[u8]) -> bool) -> Result<Option<Entry>> {
+        let Some((key, value)) = self.prefetched.pop_front().filter(|(key, _)| is_within(key))
+        else {
             return Ok(None);
         };
-        let value = usable(value)?;
-        self.given = Some(key.clone());
+        let value = split_key_error(value)?;
+        self.returned_key = Some(key.clone());
         Ok(Some((key, value)))
     }
 
-    /// Takes the entries from the current one on. An error waits for its turn.
+    /// Prefetches entries from the current one on. An error is returned after the entries that precede it.
     #[cold]
-    fn read_ahead(&mut self, known: Option<u64>, within: &impl Fn(&[u8]) -> bool) {
-        let Some(ReadAhead { env, blobs }) = &self.reads else { return };
+    fn prefetch_batch(&mut self, expected: Option<u64>, is_within: &impl Fn(&[u8]) -> bool) {
+        let Some(PrefetchContext { env, blobs }) = &self.prefetch else { return };
         let (env, blobs) = (env.clone(), Arc::clone(blobs));
-        let of_device = usize::from(self.waits);
-        // All that are known to be wanted, or twice as many as the last time.
-        let most_ever = BATCH_MAX[of_device];
-        let most = match known {
-            Some(entries) => usize::try_from(entries).map_or(most_ever, |all| all.min(most_ever)),
-            None => self.batch.min(most_ever),
+        let device = usize::from(self.waited_for_device);
+        let limit = BATCH_ENTRIES_MAX[device];
+        // The number of expected entries, or twice the size of the last batch.
+        let entries_max = match expected {
+            Some(entries) => usize::try_from(entries).map_or(limit, |all| all.min(limit)),
+            None => self.batch_entries.min(limit),
         };
-        self.batch = (most * 2).min(most_ever);
-        let mut access = ReadContext::new(ReadPurpose::Scan);
-        let (mut wanted, mut bytes) = (Vec::with_capacity(most), 0_u64);
+        self.batch_entries = (entries_max * 2).min(limit);
+        let mut context = ReadContext::new(ReadPurpose::Scan);
+        let (mut requests, mut bytes) = (Vec::with_capacity(entries_max), 0_u64);
         loop {
-            let place = self.ahead.len();
+            let index = self.prefetched.len();
             let value = match self.cursor.pointer() {
                 None => self.cursor.value_slice(),
-                Some((seq, pointer)) => match look(&blobs, pointer, &mut access) {
-                    Ok(Looked::There(value)) => Ok(value),
-                    Ok(Looked::InLog(file, pointer)) => {
+                Some((seq, pointer)) => match locate_value(&blobs, pointer, &mut context) {
+                    Ok(ValueLocation::Cached(value)) => Ok(value),
+                    Ok(ValueLocation::InBlobFile(file, pointer)) => {
                         bytes = bytes.saturating_add(pointer.bytes);
-                        wanted.push(ValueRequest { index: place, seq, file, pointer });
-                        // In its place until it was read. Nobody sees this, and it is no value.
+                        requests.push(ValueRequest { index, seq, file, pointer });
+                        // Replaced by the result of the read.
                         Err(Error::WouldBlock)
                     }
                     Err(error) => Err(error),
                 },
             };
-            self.ahead.push_back((Slice::from(self.cursor.key()), value));
-            if place + 1 >= most || bytes >= BATCH_BYTES[of_device] {
+            self.prefetched.push_back((Slice::from(self.cursor.key()), value));
+            if index + 1 >= entries_max || bytes >= BATCH_BYTES[device] {
                 break;
             }
-            match self.step(within) {
+            match self.step(is_within) {
                 Ok(true) => {}
                 Ok(false) => {
-                    self.behind = Behind::Nothing;
+                    self.after_prefetched = AfterPrefetched::End;
                     break;
                 }
                 Err(error) => {
-                    self.behind = Behind::Failure(error);
+                    self.after_prefetched = AfterPrefetched::Error(error);
                     break;
                 }
             }
         }
-        self.read(&env, &mut wanted);
+        self.read_batch(&env, &mut requests);
     }
 
-    /// Reads the values of a batch: stretch by stretch while that takes no longer than the system's cache does,
-    /// and from the first read of a device on all that is left at once.
-    fn read(&mut self, env: &Env, wanted: &mut [ValueRequest<BlobFile>]) {
-        let fill = ReadPurpose::Scan;
-        let reads = plan_batch_reads(wanted, self.waits);
-        let mut left = reads.as_slice();
-        self.waits = false;
+    /// Reads the values of a batch of entries.
+    ///
+    /// Reads are performed one by one while they come from the page cache. After the first read from a device, all
+    /// remaining reads are performed concurrently.
+    fn read_batch(&mut self, env: &Env, requests: &mut [ValueRequest<BlobFile>]) {
+        let purpose = ReadPurpose::Scan;
+        let reads = plan_batch_reads(requests, self.waited_for_device);
+        let mut remaining = reads.as_slice();
+        self.waited_for_device = false;
         let mut now_ns = env.monotonic_ns();
-        let mut opened = Vec::new();
-        while !self.waits
-            && let Some((batch, others)) = left.split_first()
+        let mut values = Vec::new();
+        while !self.waited_for_device
+            && let Some((batch, others)) = remaining.split_first()
         {
-            let key = |place: usize| &*self.ahead[place].0;
-            batch.read(&mut self.buffer, fill, key, |place, value| opened.push((place, value)));
-            left = others;
-            // Copies and checksums of so many bytes, too.
+            let key = |index: usize| &*self.prefetched[index].0;
+            batch.read(&mut self.buffer, purpose, key, |index, value| values.push((index, value)));
+            remaining = others;
+            // Copies and checksums take about 1 ns per byte.
             let allowed_ns = batch.bytes();
             let before_ns = std::mem::replace(&mut now_ns, env.monotonic_ns());
-            self.waits = is_device(env, now_ns.saturating_sub(before_ns + allowed_ns));
-            for (place, value) in opened.drain(..) {
-                self.ahead[place].1 = value;
+            self.waited_for_device =
+                is_device_read(env, now_ns.saturating_sub(before_ns + allowed_ns));
+            for (index, value) in values.drain(..) {
+                self.prefetched[index].1 = value;
             }
         }
-        let ahead = &self.ahead;
-        let read = |stretch: &BatchRead<'_, BlobFile>| {
-            let mut opened = Vec::new();
-            let key = |place: usize| &*ahead[place].0;
-            stretch.read(&mut BatchReadBuffer::default(), fill, key, |place, value| {
-                opened.push((place, value))
+        let prefetched = &self.prefetched;
+        let read = |batch: &BatchRead<'_, BlobFile>| {
+            let mut values = Vec::new();
+            let key = |index: usize| &*prefetched[index].0;
+            batch.read(&mut BatchReadBuffer::default(), purpose, key, |index, value| {
+                values.push((index, value))
             });
-            opened
+            values
         };
-        for (place, value) in at_once(env, left, BatchRead::will_need, read) {
-            self.ahead[place].1 = value;
+        for (index, value) in read_concurrently(env, remaining, BatchRead::will_need, read) {
+            self.prefetched[index].1 = value;
         }
     }
 }
 
-/// Where a value is.
-enum Looked {
-    There(Slice),
-    InLog(Arc<BlobFile>, ValuePointer),
+/// Location of a separated value.
+enum ValueLocation {
+    Cached(Slice),
+    InBlobFile(Arc<BlobFile>, ValuePointer),
 }
 
-/// Looks for a value in memory; one that is not there lies within its file.
-fn look(blobs: &BlobSet, pointer: &[u8], access: &mut ReadContext) -> Result<Looked> {
+/// Returns the value if it is cached, or its location in a blob file.
+fn locate_value(
+    blobs: &BlobSet,
+    pointer: &[u8],
+    context: &mut ReadContext,
+) -> Result<ValueLocation> {
     let (file, pointer) = blobs.locate(pointer)?;
-    Ok(match file.blob().peek_value(&pointer, access)? {
-        Some(value) => Looked::There(value),
-        None => Looked::InLog(Arc::clone(file), pointer),
+    Ok(match file.blob().peek_value(&pointer, context)? {
+        Some(value) => ValueLocation::Cached(value),
+        None => ValueLocation::InBlobFile(Arc::clone(file), pointer),
     })
 }
 
-/// An error that is one of the key alone stays with it; of others nothing can go on.
-fn usable(value: Result<Slice>) -> Result<Result<Slice>> {
+/// Separates the merge error of one key from errors that end the iteration.
+fn split_key_error(value: Result<Slice>) -> Result<Result<Slice>> {
     match value {
         Err(error) if !matches!(error, Error::MergeFailed { .. }) => Err(error),
         value => Ok(value),

@@ -1,5 +1,4 @@
-//! Ranges of keys for users: an iterator with two ends over everything visible at one number.
-
+//! Iterator over a range of keys, for users.
 use std::fmt;
 use std::ops::Bound;
 
@@ -12,113 +11,113 @@ use lsmx_base::sync::Arc;
 use crate::cursor::Cursor;
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::iter::db_iter::VisibleCursor;
+use crate::iter::db_iter::{DbIter, ValueResolver};
 use crate::iter::merging_iter::MergingCursor;
-use crate::iter::prefetch::{Entry, ReadAhead, Walk};
-use crate::iter::range_tombstone_filter::Deleted;
+use crate::iter::prefetch::{Entry, PrefetchContext, PrefetchIter};
+use crate::iter::range_tombstone_filter::RangeTombstoneFilter;
 use crate::iter::read_purpose;
 use crate::iter::run_iter::RunCursor;
-use crate::iter::value_resolver::PointedValues;
-use crate::lookup::point::Reads;
+use crate::lookup::point::ReadScope;
 use crate::options::read::{ReadOptions, ReadTier};
 use crate::tree::Tree;
-use crate::tree::merge_resolver::Merging;
-use crate::tree::snapshots::Pinned;
-use crate::tree::version::SuperVersion;
+use crate::tree::merge_resolver::MergeResolver;
+use crate::tree::snapshots::SnapshotGuard;
+use crate::tree::super_version::SuperVersion;
 use crate::workload_trace::ScanTrace;
 
 /// Iterates over the entries of a range in key order, from both ends.
 ///
-/// It sees the keyspace as it was when the iterator was made, and holds those memtables and files
-/// while it lives. After an error every further call gives that error again, without end: stop at
-/// the first one, as `?` and `collect::<Result<_, _>>` do. One error is different, because it says nothing
-/// about the others: [`Error::MergeFailed`] comes in the place of an entry whose operands do not fold, and
-/// names its key; the next call goes on with the next entry.
+/// A range reads the keyspace as of its creation. It keeps the memtables and files of that state until it is dropped.
+///
+/// After an error, every further call returns the same error, so the caller must stop at the first one, as `?` and
+/// `collect::<Result<_, _>>` do. [`Error::MergeFailed`] is an exception: it replaces one entry whose operands cannot be
+/// merged, and the next call returns the following entry.
 pub struct Range {
-    merging: Arc<Merging>,
+    resolver: Arc<MergeResolver>,
     snapshot: SeqNo,
-    /// Kept registered while the iterator lives, if it belongs to a snapshot.
-    _pinned: Option<Arc<Pinned>>,
+    /// Keeps the snapshot of the range registered.
+    _pinned: Option<Arc<SnapshotGuard>>,
     lower: Bound<Bytes>,
     upper: Bound<Bytes>,
-    front: Option<Walk>,
-    back: Option<Walk>,
-    failed: Option<Error>,
-    /// Entries that are still to be given, where there is a limit.
-    left: Option<u64>,
-    /// Entries that will be asked for next at one end, where that is known.
-    expected: Option<u64>,
-    /// One of the ends has met the other, or a bound.
-    exhausted: bool,
+    front: Option<PrefetchIter>,
+    back: Option<PrefetchIter>,
+    /// Error that every further call returns.
+    error: Option<Error>,
+    /// Number of entries up to the limit.
+    remaining: Option<u64>,
+    /// Number of entries that the caller will request next at one end, if known.
+    expected_entries: Option<u64>,
+    /// Whether the ends have met or a bound was reached.
+    is_exhausted: bool,
     options: ReadOptions,
-    /// Has values read ahead, if they may be.
+    /// Environment for prefetching; `None` without prefetching.
     env: Option<Env>,
-    /// Key of what each end gave last, where it may have to find its place again.
-    given: [Option<Slice>; 2],
-    /// Where it is noted how far this goes, while a trace is recorded.
+    /// Key of the last entry of each end, if the cursors may have to be opened again.
+    last_keys: [Option<Slice>; 2],
+    /// Records the extent of the scan in a workload trace.
     trace: Option<Box<ScanTrace>>,
-    /// Goes after the cursors: what it holds is then freed by others, and not by the last of them.
+    /// Declared last, so that the cursors are dropped first and the memory is freed in the background.
     view: Arc<SuperVersion>,
 }
 
 impl Range {
-    /// What is visible of `view` at `snapshot` between two bounds.
+    /// Returns the entries of `view` between two bounds that are visible at `snapshot`.
     pub(crate) fn new(
         view: Arc<SuperVersion>,
-        merging: Arc<Merging>,
+        resolver: Arc<MergeResolver>,
         snapshot: SeqNo,
-        pinned: Option<Arc<Pinned>>,
+        pinned: Option<Arc<SnapshotGuard>>,
         lower: Bound<Bytes>,
         upper: Bound<Bytes>,
     ) -> Range {
-        let exhausted = is_empty(&lower, &upper);
+        let is_exhausted = is_empty_range(&lower, &upper);
         Range {
             view,
-            merging,
+            resolver,
             snapshot,
             _pinned: pinned,
             lower,
             upper,
             front: None,
             back: None,
-            failed: None,
-            left: None,
-            expected: None,
-            exhausted,
+            error: None,
+            remaining: None,
+            expected_entries: None,
+            is_exhausted,
             options: ReadOptions::default(),
             env: None,
-            given: [None, None],
+            last_keys: [None, None],
             trace: None,
         }
     }
 
-    /// The same, which reads the values of several entries together where they lie in the value log.
-    pub(crate) fn reading_ahead(mut self, env: &Env) -> Range {
+    /// Enables prefetching of separated values.
+    pub(crate) fn with_prefetch(mut self, env: &Env) -> Range {
         self.env = Some(env.clone());
         self
     }
 
-    /// The same, whose entries are counted for a trace.
-    pub(crate) fn recorded(mut self, trace: Box<ScanTrace>) -> Range {
+    /// Records the returned entries in a workload trace.
+    pub(crate) fn with_trace(mut self, trace: Box<ScanTrace>) -> Range {
         self.trace = Some(trace);
         self
     }
 
-    /// The same, which gives at most so many more entries, at both ends together; one whose operands do
-    /// not fold is an entry, too. It does not read ahead past them, nor in small steps up to there: where
-    /// values lie in the value log this is quicker than `take`.
+    /// Limits the number of further entries, from both ends together. A merge error counts as an entry.
+    ///
+    /// The range prefetches no entries beyond the limit. For separated values a limit is faster than `take`, because the
+    /// first batch of reads has the right size.
     #[must_use]
     pub fn limit(mut self, entries: u64) -> Range {
-        self.left = Some(self.left.map_or(entries, |left| left.min(entries)));
+        self.remaining = Some(self.remaining.map_or(entries, |left| left.min(entries)));
         self
     }
 
-    /// Sets how the entries that follow are read. The range may already have returned entries; it continues
-    /// after them, with the same view of the data.
+    /// Sets the read options for the following entries. A range that has returned entries continues after them, with the
+    /// same view of the data.
     ///
-    /// With [`ReadTier::Memory`](crate::ReadTier::Memory) the range returns [`Error::WouldBlock`] in place of an
-    /// entry if it needs a file, or if it would have to skip many deleted entries. The next call tries the same
-    /// entry again.
+    /// With [`ReadTier::Memory`](crate::ReadTier::Memory) the range returns [`Error::WouldBlock`] in place of an entry if
+    /// it must read a file or skip many deleted entries. The next call tries the same entry again.
     #[must_use]
     pub fn options(mut self, options: &ReadOptions) -> Range {
         self.set_options(options);
@@ -129,42 +128,43 @@ impl Range {
         if self.options != *options {
             self.options = *options;
             // The cursors were opened with the previous options.
-            self.leave_cursors();
+            self.drop_cursors();
         }
     }
 
-    /// Says that so many entries will be asked for next, all at one end.
+    /// Sets the number of entries that the caller will request next, all at one end.
     #[cfg(feature = "tokio")]
-    pub(crate) fn expect(&mut self, entries: u64) {
-        self.expected = Some(entries);
+    pub(crate) fn set_expected_entries(&mut self, entries: u64) {
+        self.expected_entries = Some(entries);
     }
 
-    /// Entries that will be asked for at least, unless there are fewer; at most, where there is a limit.
-    fn known(&self) -> Option<u64> {
-        self.expected.filter(|entries| *entries > 0).or(self.left)
+    /// Returns the known number of further entries: that of the caller, or else the limit.
+    fn expected_count(&self) -> Option<u64> {
+        self.expected_entries.filter(|entries| *entries > 0).or(self.remaining)
     }
 
-    /// Whether whoever lets it go may have to free memtables and close tables: nobody else holds its
-    /// view, and no background thread does that.
+    /// Returns whether dropping the range may free memtables and close tables on the calling thread.
     #[cfg(feature = "tokio")]
-    pub(crate) fn frees(&self) -> bool {
+    pub(crate) fn frees_view_on_drop(&self) -> bool {
         Arc::strong_count(&self.view) == 1 && !self.view.version.deferred_drop().is_running()
     }
 
-    /// Lets the cursors go and puts the bounds where they stand.
-    fn leave_cursors(&mut self) {
+    /// Drops the cursors and moves the bounds to the last returned entries.
+    fn drop_cursors(&mut self) {
         (self.front, self.back) = (None, None);
-        for (bound, given) in [&mut self.lower, &mut self.upper].into_iter().zip(&mut self.given) {
+        for (bound, given) in
+            [&mut self.lower, &mut self.upper].into_iter().zip(&mut self.last_keys)
+        {
             if let Some(key) = given.take() {
                 *bound = Bound::Excluded(Bytes::copy_from_slice(&key));
             }
         }
-        self.exhausted |= is_empty(&self.lower, &self.upper);
+        self.is_exhausted |= is_empty_range(&self.lower, &self.upper);
     }
 
-    /// Tells the trace, if there is one, that an entry is asked for at one end.
+    /// Records a requested entry in the workload trace.
     #[inline]
-    fn note_asked(&mut self, backward: bool) {
+    fn trace_request(&mut self, backward: bool) {
         if let Some(trace) = &mut self.trace {
             let bound = if backward { &self.upper } else { &self.lower };
             let start = match bound {
@@ -176,76 +176,75 @@ impl Range {
     }
 
     #[inline]
-    fn note_given(&mut self) {
+    fn trace_entry(&mut self) {
         if let Some(trace) = &mut self.trace {
             trace.gave();
         }
     }
 
-    /// A range that answers nothing but this error.
-    pub(crate) fn failed(error: Error, tree: &Tree) -> Range {
-        let (view, merging) = (tree.pin(), Arc::clone(&tree.merging));
+    /// Returns a range that only returns this error.
+    pub(crate) fn from_error(error: Error, tree: &Tree) -> Range {
+        let (view, resolver) = (tree.pin_super_version(), Arc::clone(&tree.merge_resolver));
         let unbounded = Bound::Unbounded;
-        let mut range = Range::new(view, merging, SeqNo::ZERO, None, unbounded.clone(), unbounded);
-        range.failed = Some(error);
+        let mut range = Range::new(view, resolver, SeqNo::ZERO, None, unbounded.clone(), unbounded);
+        range.error = Some(error);
         range
     }
 
-    /// What range deletes hide of the view between the bounds. Those of memtables that come later than the
-    /// snapshot do not count.
-    fn deleted(&self) -> Result<Option<Deleted>> {
+    /// Returns the range tombstones of the view between the bounds.
+    fn tombstone_filter(&self) -> Result<Option<RangeTombstoneFilter>> {
         let mut sources: Vec<_> =
             self.view.memtables().flat_map(|at| at.tombstone_indexes()).collect();
         let bounds = [&self.lower, &self.upper].map(|bound| bound.as_ref().map(Bytes::as_ref));
         sources.extend(match self.options.tier {
-            ReadTier::Storage => self.view.version.spans_between(bounds[0], bounds[1])?,
-            ReadTier::Memory => self.view.version.gathered_spans()?,
+            ReadTier::Storage => {
+                self.view.version.range_tombstones_between(bounds[0], bounds[1])?
+            }
+            ReadTier::Memory => self.view.version.cached_range_tombstones()?,
         });
         if sources.is_empty() {
             return Ok(None);
         }
-        Ok(Deleted::for_reader(sources.into(), self.snapshot))
+        Ok(RangeTombstoneFilter::for_reader(sources.into(), self.snapshot))
     }
 
-    fn cursor(&self) -> Result<VisibleCursor<MergingCursor>> {
-        let deleted = self.deleted()?;
+    fn open_iter(&self) -> Result<DbIter<MergingCursor>> {
+        let deleted = self.tombstone_filter()?;
         let mut sources: Vec<Box<dyn Cursor>> = Vec::new();
         for memtable in self.view.memtables() {
             if !memtable.is_empty() {
                 sources.push(Box::new(memtable.cursor()));
             }
         }
-        if let Some(beside) = &self.view.operands {
+        if let Some(beside) = &self.view.operand_view {
             let view = Arc::clone(&beside.view);
-            sources.push(view.cursor(self.snapshot, Reads::from(&self.options).into()));
+            sources.push(view.cursor(self.snapshot, ReadScope::from(&self.options).into()));
         }
         for run in self.view.version.runs() {
-            // A scan takes what is cached, and does not wash it out.
             let tables = Arc::clone(run.tables());
-            let fill = read_purpose(&self.options);
-            sources.push(Box::new(RunCursor::new(tables, fill, deleted.clone())));
+            let purpose = read_purpose(&self.options);
+            sources.push(Box::new(RunCursor::new(tables, purpose, deleted.clone())));
         }
-        let merging = Arc::clone(&self.merging);
+        let resolver = Arc::clone(&self.resolver);
         let inner = MergingCursor::new(sources);
-        let values = PointedValues::new(self.view.version.blobs(), &self.options);
-        let cursor = VisibleCursor::new(inner, self.snapshot, deleted, merging, values);
-        Ok(if self.options.tier == ReadTier::Memory { cursor.impatient() } else { cursor })
+        let values = ValueResolver::new(self.view.version.blobs(), &self.options);
+        let cursor = DbIter::new(inner, self.snapshot, deleted, resolver, values);
+        Ok(if self.options.tier == ReadTier::Memory { cursor.with_step_limit() } else { cursor })
     }
 
-    /// How values are read ahead, if they may be.
-    fn reads_ahead(&self) -> Option<ReadAhead> {
+    /// Returns the context for prefetching if the view has separated values and files may be read.
+    fn prefetch_context(&self) -> Option<PrefetchContext> {
         let env = self.env.clone().filter(|_| self.options.tier == ReadTier::Storage)?;
         let blobs = self.view.version.blobs();
-        (!blobs.is_empty()).then(|| ReadAhead { env, blobs: Arc::clone(blobs) })
+        (!blobs.is_empty()).then(|| PrefetchContext { env, blobs: Arc::clone(blobs) })
     }
 
-    /// The next entry at the front.
     fn next_front(&mut self) -> Result<Option<Entry>> {
-        if self.exhausted || self.left == Some(0) {
+        if self.is_exhausted || self.remaining == Some(0) {
             return Ok(None);
         }
         if self.front.is_none() {
-            let mut front = self.cursor()?;
+            let mut front = self.open_iter()?;
             match &self.lower {
                 Bound::Unbounded => front.first()?,
                 Bound::Included(key) => front.seek(key)?,
@@ -256,29 +255,28 @@ impl Range {
                     }
                 }
             }
-            self.front = Some(Walk::new(front, false, self.reads_ahead()));
+            self.front = Some(PrefetchIter::new(front, false, self.prefetch_context()));
         }
-        let known = self.known();
+        let expected = self.expected_count();
         let (upper, back) = (&self.upper, &self.back);
         let Some(front) = &mut self.front else { return Ok(None) };
-        front.next(known, |key| {
-            let within = match upper {
+        front.next(expected, |key| {
+            let is_within = match upper {
                 Bound::Unbounded => true,
                 Bound::Included(upper) => key <= upper.as_ref(),
                 Bound::Excluded(upper) => key < upper.as_ref(),
             };
-            // The other end stands on the entry it gave last.
-            within && back.as_ref().is_none_or(|back| key < back.key())
+            // The other end is at its last returned entry.
+            is_within && back.as_ref().is_none_or(|back| key < back.key())
         })
     }
 
-    /// The next entry at the back.
     fn next_at_back(&mut self) -> Result<Option<Entry>> {
-        if self.exhausted || self.left == Some(0) {
+        if self.is_exhausted || self.remaining == Some(0) {
             return Ok(None);
         }
         if self.back.is_none() {
-            let mut back = self.cursor()?;
+            let mut back = self.open_iter()?;
             match &self.upper {
                 Bound::Unbounded => back.last()?,
                 Bound::Excluded(key) => back.seek_before(key)?,
@@ -289,50 +287,51 @@ impl Range {
                     }
                 }
             }
-            self.back = Some(Walk::new(back, true, self.reads_ahead()));
+            self.back = Some(PrefetchIter::new(back, true, self.prefetch_context()));
         }
-        let known = self.known();
+        let expected = self.expected_count();
         let (lower, front) = (&self.lower, &self.front);
         let Some(back) = &mut self.back else { return Ok(None) };
-        back.next(known, |key| {
-            let within = match lower {
+        back.next(expected, |key| {
+            let is_within = match lower {
                 Bound::Unbounded => true,
                 Bound::Included(lower) => key >= lower.as_ref(),
                 Bound::Excluded(lower) => key > lower.as_ref(),
             };
-            within && front.as_ref().is_none_or(|front| key > front.key())
+            is_within && front.as_ref().is_none_or(|front| key > front.key())
         })
     }
 
-    /// What a call gives that came to this at one end.
+    /// Converts the result of a step at one end to the result of the call.
     #[inline]
-    fn give(
+    fn finish_step(
         &mut self,
-        came: Result<Option<Entry>>,
+        entry: Result<Option<Entry>>,
         backward: bool,
     ) -> Option<Result<(Slice, Slice)>> {
-        match came {
-            Err(error) => Some(Err(self.keep_failing(error))),
+        match entry {
+            Err(error) => Some(Err(self.record_error(error))),
             Ok(None) => {
-                self.exhausted = true;
+                self.is_exhausted = true;
                 None
             }
             Ok(Some((key, value))) => {
-                self.left = self.left.map(|left| left - 1);
-                self.expected = self.expected.map(|entries| entries.saturating_sub(1));
-                self.note_given();
+                self.remaining = self.remaining.map(|left| left - 1);
+                self.expected_entries =
+                    self.expected_entries.map(|entries| entries.saturating_sub(1));
+                self.trace_entry();
                 if self.options.tier == ReadTier::Memory {
-                    self.given[usize::from(backward)] = Some(key.clone());
+                    self.last_keys[usize::from(backward)] = Some(key.clone());
                 }
                 Some(value.map(|value| (key, value)))
             }
         }
     }
 
-    /// Remembers an error, so that no later call goes on.
-    fn keep_failing(&mut self, error: Error) -> Error {
+    /// Stores an error, so that every further call returns it.
+    fn record_error(&mut self, error: Error) -> Error {
         if matches!(error, Error::WouldBlock) {
-            self.leave_cursors();
+            self.drop_cursors();
             return error;
         }
         if failpoint::is_on(Failpoint::IteratorContinuesAfterError) {
@@ -340,7 +339,7 @@ impl Range {
         }
         self.front = None;
         self.back = None;
-        self.failed = Some(error.clone());
+        self.error = Some(error.clone());
         error
     }
 }
@@ -349,29 +348,29 @@ impl Iterator for Range {
     type Item = Result<(Slice, Slice)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if let Some(error) = &self.failed {
+        if let Some(error) = &self.error {
             return Some(Err(error.clone()));
         }
-        self.note_asked(false);
-        let came = self.next_front();
-        self.give(came, false)
+        self.trace_request(false);
+        let entry = self.next_front();
+        self.finish_step(entry, false)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let most = self.left.and_then(|left| usize::try_from(left).ok());
-        // An error comes without end.
-        (0, most.filter(|_| self.failed.is_none()))
+        // Errors are returned without end.
+        let remaining = self.remaining.and_then(|remaining| usize::try_from(remaining).ok());
+        (0, remaining.filter(|_| self.error.is_none()))
     }
 }
 
 impl DoubleEndedIterator for Range {
     fn next_back(&mut self) -> Option<Self::Item> {
-        if let Some(error) = &self.failed {
+        if let Some(error) = &self.error {
             return Some(Err(error.clone()));
         }
-        self.note_asked(true);
-        let came = self.next_at_back();
-        self.give(came, true)
+        self.trace_request(true);
+        let entry = self.next_at_back();
+        self.finish_step(entry, true)
     }
 }
 
@@ -385,8 +384,8 @@ impl fmt::Debug for Range {
     }
 }
 
-/// Whether the bounds leave no key between them, as those of `b..a` do.
-fn is_empty(lower: &Bound<Bytes>, upper: &Bound<Bytes>) -> bool {
+/// Returns whether no key is between the bounds, as for `b..a`.
+fn is_empty_range(lower: &Bound<Bytes>, upper: &Bound<Bytes>) -> bool {
     match (lower, upper) {
         (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
         (Bound::Included(lower), Bound::Included(upper)) => lower > upper,
@@ -397,10 +396,10 @@ fn is_empty(lower: &Bound<Bytes>, upper: &Bound<Bytes>) -> bool {
     }
 }
 
-/// The smallest key after all keys with this prefix, if there is one.
-pub(crate) fn after_prefix(prefix: &[u8]) -> Bound<Bytes> {
-    let kept = prefix.iter().rposition(|&byte| byte != u8::MAX);
-    kept.map_or(Bound::Unbounded, |last| {
+/// Returns the upper bound of the keys with this prefix.
+pub(crate) fn prefix_upper_bound(prefix: &[u8]) -> Bound<Bytes> {
+    let last_index = prefix.iter().rposition(|&byte| byte != u8::MAX);
+    last_index.map_or(Bound::Unbounded, |last| {
         let mut after = prefix[..=last].to_vec();
         after[last] += 1;
         Bound::Excluded(Bytes::from(after))
@@ -412,10 +411,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prefix_ends_before_the_next_one() {
-        assert_eq!(after_prefix(b"ab"), Bound::Excluded(Bytes::from_static(b"ac")));
-        assert_eq!(after_prefix(b"a\xff\xff"), Bound::Excluded(Bytes::from_static(b"b")));
-        assert_eq!(after_prefix(b"\xff"), Bound::Unbounded);
-        assert_eq!(after_prefix(b""), Bound::Unbounded);
+    fn prefix_upper_bound_is_next_prefix_or_unbounded() {
+        assert_eq!(prefix_upper_bound(b"ab"), Bound::Excluded(Bytes::from_static(b"ac")));
+        assert_eq!(prefix_upper_bound(b"a\xff\xff"), Bound::Excluded(Bytes::from_static(b"b")));
+        assert_eq!(prefix_upper_bound(b"\xff"), Bound::Unbounded);
+        assert_eq!(prefix_upper_bound(b""), Bound::Unbounded);
     }
 }

@@ -1,11 +1,9 @@
-//! What range deletes hide, asked key by key while a cursor walks.
+//! Finds the range tombstones that hide the entries of a cursor.
 //!
-//! Sequence numbers are one order over all memtables and files, so it does not matter where a range
-//! delete lies: an entry is hidden if any range delete that covers its key is newer than it and not
-//! past the number that counts for it. For a reader that is the reader's own number. For a job,
-//! which must please every registered snapshot, it is the first snapshot that can see the entry: a
-//! range delete past that one leaves the entry for it.
-
+//! Sequence numbers order all writes of memtables and tables. An entry is hidden if a range tombstone that covers its
+//! key is newer than the entry and visible. For a reader, tombstones up to its snapshot are visible. A job must
+//! preserve the view of each snapshot. For a job, tombstones up to the oldest snapshot that sees the entry are
+//! visible.
 use bytes::Bytes;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
@@ -16,111 +14,118 @@ use lsmx_base::work_counter::{self, WorkKind};
 
 use crate::format::range_tombstones::FragmentedTombstones;
 
-/// Range deletes, and up to which number they count.
+/// Range tombstones and the snapshots that see them.
 #[derive(Clone, Debug)]
-enum Source {
-    /// For a reader: one number for all entries.
+enum TombstoneSource {
+    /// One snapshot for all entries.
     Reader { indexes: Arc<[Arc<TombstoneIndex>]>, snapshot: SeqNo },
-    /// For a job: the first of these snapshots, in ascending order, that sees the entry; all numbers count
-    /// for an entry that is past the last one. The spans have the numbers that these snapshots tell apart.
-    Job { spans: Arc<FragmentedTombstones>, snapshots: Arc<[SeqNo]> },
+    /// Registered snapshots, ascending. An entry newer than all of them is hidden by any newer tombstone.
+    /// `tombstones` contain the sequence numbers that these snapshots distinguish.
+    Job { tombstones: Arc<FragmentedTombstones>, snapshots: Arc<[SeqNo]> },
 }
 
-/// The range deletes of a view, and the window around the key that was looked up last: while a
-/// cursor stays in it, a lookup is two comparisons.
+/// Range tombstones and a window of keys with equal coverage.
+///
+/// A check of a key inside the window takes two comparisons.
 #[derive(Clone, Debug)]
-pub(crate) struct Deleted {
-    source: Source,
-    /// From here on; `None` until a key was looked up.
+pub(crate) struct RangeTombstoneFilter {
+    source: TombstoneSource,
+    /// First key of the window; `None` before the first check.
     start: Option<Bytes>,
-    /// Before this key; `None` for the end of the keyspace.
+    /// First key after the window; `None` for the end of the keyspace.
     end: Option<Bytes>,
-    /// Numbers that cover the window, newest first; for a reader the newest one that counts.
+    /// Sequence numbers of the tombstones that cover the window, newest first. For a reader only the newest visible one.
     seqs: Vec<SeqNo>,
 }
 
-impl Deleted {
-    /// What these range deletes hide from a reader; `None` if there are none.
+impl RangeTombstoneFilter {
+    /// Returns the filter of a reader, or `None` without range tombstones.
     pub(crate) fn for_reader(
         indexes: Arc<[Arc<TombstoneIndex>]>,
         snapshot: SeqNo,
-    ) -> Option<Deleted> {
-        let some = indexes.iter().any(|index| !index.is_empty());
-        some.then(|| Deleted::new(Source::Reader { indexes, snapshot }))
+    ) -> Option<RangeTombstoneFilter> {
+        let is_used = indexes.iter().any(|index| !index.is_empty());
+        is_used.then(|| RangeTombstoneFilter::new(TombstoneSource::Reader { indexes, snapshot }))
     }
 
-    /// What these range deletes hide from a job that keeps what registered snapshots see; `None` if there
-    /// are none.
+    /// Returns the filter of a job that preserves the views of `snapshots`, or `None` without range tombstones.
     pub(crate) fn for_job(
-        spans: Arc<FragmentedTombstones>,
+        tombstones: Arc<FragmentedTombstones>,
         snapshots: Arc<[SeqNo]>,
-    ) -> Option<Deleted> {
-        let some = !spans.as_slice().is_empty();
-        some.then(|| Deleted::new(Source::Job { spans, snapshots }))
+    ) -> Option<RangeTombstoneFilter> {
+        let is_used = !tombstones.as_slice().is_empty();
+        is_used.then(|| RangeTombstoneFilter::new(TombstoneSource::Job { tombstones, snapshots }))
     }
 
-    fn new(source: Source) -> Deleted {
-        Deleted { source, start: None, end: None, seqs: Vec::new() }
+    fn new(source: TombstoneSource) -> RangeTombstoneFilter {
+        RangeTombstoneFilter { source, start: None, end: None, seqs: Vec::new() }
     }
 
-    /// The range deletes, if they are those of a job.
-    pub(crate) fn job_spans(&self) -> Option<&FragmentedTombstones> {
+    /// Returns the range tombstones of the filter of a job.
+    pub(crate) fn job_tombstones(&self) -> Option<&FragmentedTombstones> {
         match &self.source {
-            Source::Job { spans, .. } => Some(spans),
-            Source::Reader { .. } => None,
+            TombstoneSource::Job { tombstones, .. } => Some(tombstones),
+            TombstoneSource::Reader { .. } => None,
         }
     }
 
-    /// Whether an entry of `user_key` with the number `seq` is hidden.
+    /// Returns whether the entry (`user_key`, `seq`) is hidden.
     #[inline]
-    pub(crate) fn hides(&mut self, user_key: &[u8], seq: SeqNo) -> bool {
-        self.newest(user_key, seq).is_some_and(|newest| newest > seq)
+    pub(crate) fn is_deleted(&mut self, user_key: &[u8], seq: SeqNo) -> bool {
+        self.newest_visible_seq(user_key, seq).is_some_and(|newest| newest > seq)
     }
 
-    /// Whether all entries in the window around `user_key` are hidden of a table whose numbers, those
-    /// of its range deletes included, go from `smallest` to `largest`.
+    /// Returns whether all entries of a table in the window of `user_key` are hidden.
+    ///
+    /// `smallest` and `largest` are the bounds of the sequence numbers in the table, including its range tombstones.
     #[inline]
-    pub(crate) fn hides_all(&mut self, user_key: &[u8], smallest: SeqNo, largest: SeqNo) -> bool {
-        // The number of a range delete is that of no entry, so one that is the largest will do.
-        self.newest(user_key, smallest).is_some_and(|newest| newest >= largest)
+    pub(crate) fn is_window_deleted(
+        &mut self,
+        user_key: &[u8],
+        smallest: SeqNo,
+        largest: SeqNo,
+    ) -> bool {
+        // Range tombstones and entries have distinct numbers, so a tombstone of number `largest` hides all entries.
+        self.newest_visible_seq(user_key, smallest).is_some_and(|newest| newest >= largest)
     }
 
-    /// The newest range delete that covers a key and counts for entries from the number `seq` on.
+    /// Returns the newest range tombstone that covers a key and is visible for entries from `seq` on.
     #[inline]
-    fn newest(&mut self, user_key: &[u8], seq: SeqNo) -> Option<SeqNo> {
-        self.look_at(user_key);
-        newest_visible(&self.seqs, self.source.limit(seq))
+    fn newest_visible_seq(&mut self, user_key: &[u8], seq: SeqNo) -> Option<SeqNo> {
+        self.move_window(user_key);
+        newest_visible(&self.seqs, self.source.seq_limit(seq))
     }
 
-    /// The newest range delete that covers a key, for a reader.
-    pub(crate) fn newest_over(&mut self, user_key: &[u8]) -> Option<SeqNo> {
-        self.newest(user_key, SeqNo::ZERO)
+    /// Returns the newest range tombstone that covers a key and is visible to the reader.
+    pub(crate) fn newest_covering_seq(&mut self, user_key: &[u8]) -> Option<SeqNo> {
+        self.newest_visible_seq(user_key, SeqNo::ZERO)
     }
 
-    /// First key of the window around the key that was asked for last.
+    /// Returns the first key of the window of the last check.
     pub(crate) fn start(&self) -> &[u8] {
         self.start.as_deref().unwrap_or_default()
     }
 
-    /// First key past the window; `None` for the end of the keyspace.
+    /// Returns the first key after the window, or `None` for the end of the keyspace.
     pub(crate) fn end(&self) -> Option<&[u8]> {
         self.end.as_deref()
     }
 
+    /// Moves the window to `user_key`.
     #[inline]
-    fn look_at(&mut self, user_key: &[u8]) {
+    fn move_window(&mut self, user_key: &[u8]) {
         let inside = self.start.as_ref().is_some_and(|start| **start <= *user_key)
             && self.end.as_ref().is_none_or(|end| *user_key < **end);
         if !inside {
-            self.open_window(user_key);
+            self.load_window(user_key);
         }
     }
 
-    fn open_window(&mut self, user_key: &[u8]) {
+    fn load_window(&mut self, user_key: &[u8]) {
         self.seqs.clear();
         let (start, end) = match &self.source {
-            Source::Reader { indexes, .. } => {
-                let limit = self.source.limit(SeqNo::ZERO);
+            TombstoneSource::Reader { indexes, .. } => {
+                let limit = self.source.seq_limit(SeqNo::ZERO);
                 let (mut start, mut end): (Option<&Bytes>, Option<&Bytes>) = (None, None);
                 let mut newest = None;
                 for index in &**indexes {
@@ -135,8 +140,8 @@ impl Deleted {
                 self.seqs.extend(newest);
                 (start, end)
             }
-            Source::Job { spans, .. } => {
-                let window = spans.interval_at(user_key);
+            TombstoneSource::Job { tombstones, .. } => {
+                let window = tombstones.interval_at(user_key);
                 work_counter::add(WorkKind::SpanNumbers, window.seqs.len());
                 self.seqs.extend_from_slice(window.seqs);
                 (window.start, window.end)
@@ -146,13 +151,15 @@ impl Deleted {
     }
 }
 
-impl Source {
-    /// The last number that counts for an entry with the number `seq`.
-    fn limit(&self, seq: SeqNo) -> SeqNo {
+impl TombstoneSource {
+    /// Returns the newest sequence number of tombstones that are visible for an entry of number `seq`.
+    fn seq_limit(&self, seq: SeqNo) -> SeqNo {
         match self {
-            Source::Reader { .. } if failpoint::is_on(Failpoint::SpanIgnoresSnapshot) => SeqNo::MAX,
-            Source::Reader { snapshot, .. } => *snapshot,
-            Source::Job { snapshots, .. } => {
+            TombstoneSource::Reader { .. } if failpoint::is_on(Failpoint::SpanIgnoresSnapshot) => {
+                SeqNo::MAX
+            }
+            TombstoneSource::Reader { snapshot, .. } => *snapshot,
+            TombstoneSource::Job { snapshots, .. } => {
                 let first = snapshots.partition_point(|snapshot| *snapshot < seq);
                 snapshots.get(first).copied().unwrap_or(SeqNo::MAX)
             }
@@ -168,19 +175,19 @@ mod tests {
     use lsmx_base::range_tombstone::{RangeTombstone, build_index, fragment_visible};
 
     #[test]
-    fn no_spans_hide_nothing_and_cost_nothing() {
+    fn filter_without_tombstones_is_none() {
         let none = Arc::from([Arc::new(TombstoneIndex::default())]);
-        assert!(Deleted::for_reader(none, SeqNo::MAX).is_none());
-        assert!(Deleted::for_job(Arc::default(), Arc::from([])).is_none());
+        assert!(RangeTombstoneFilter::for_reader(none, SeqNo::MAX).is_none());
+        assert!(RangeTombstoneFilter::for_job(Arc::default(), Arc::from([])).is_none());
     }
 
     proptest! {
         #[test]
-        fn hidden_is_what_a_newer_delete_within_reach_covers(
+        fn filter_random_tombstones_matches_model(
             deletes in prop::collection::vec((0u8..12, 0u8..12, 1u64..40, 0usize..3), 0..20),
             snapshots in prop::collection::btree_set(0u64..40, 0..4),
             reader in prop::option::of(0u64..40),
-            asked in prop::collection::vec((0u8..12, 0u64..40, 0u64..10), 30),
+            lookups in prop::collection::vec((0u8..12, 0u64..40, 0u64..10), 30),
         ) {
             let key = |key: u8| Bytes::copy_from_slice(&[key]);
             let end = |end: u8| (end != 5).then(|| key(end));
@@ -194,30 +201,30 @@ mod tests {
             let mut deleted = match reader {
                 Some(reader) => {
                     let indexes = spans.iter().map(|spans| Arc::new(build_index(spans)));
-                    Deleted::for_reader(indexes.collect(), SeqNo(reader))
+                    RangeTombstoneFilter::for_reader(indexes.collect(), SeqNo(reader))
                 }
                 None => {
                     let visible = fragment_visible(&spans.concat(), &snapshots);
-                    Deleted::for_job(Arc::new(FragmentedTombstones::new(visible)), snapshots.clone().into())
+                    RangeTombstoneFilter::for_job(Arc::new(FragmentedTombstones::new(visible)), snapshots.clone().into())
                 }
             };
-            for (user_key, seq, more) in asked {
+            for (user_key, seq, seq_span) in lookups {
                 let limit = match reader {
                     Some(reader) => reader,
                     None => snapshots.iter().map(|s| s.0).find(|&s| s >= seq).unwrap_or(u64::MAX),
                 };
                 let expected = deletes.iter().any(|&(from, to, number, _)| {
-                    from <= user_key && (user_key < to || to == 5) && number <= limit && number >= seq + more
+                    from <= user_key && (user_key < to || to == 5) && number <= limit && number >= seq + seq_span
                 });
                 let hidden = deleted.as_mut().is_some_and(|deleted| {
-                    deleted.hides_all(&[user_key], SeqNo(seq), SeqNo(seq + more))
+                    deleted.is_window_deleted(&[user_key], SeqNo(seq), SeqNo(seq + seq_span))
                 });
                 prop_assert_eq!(hidden, expected);
-                let newer = deletes.iter().any(|&(from, to, number, _)| {
+                let expected = deletes.iter().any(|&(from, to, number, _)| {
                     from <= user_key && (user_key < to || to == 5) && number <= limit && number > seq
                 });
-                let hidden = deleted.as_mut().is_some_and(|deleted| deleted.hides(&[user_key], SeqNo(seq)));
-                prop_assert_eq!(hidden, newer);
+                let hidden = deleted.as_mut().is_some_and(|deleted| deleted.is_deleted(&[user_key], SeqNo(seq)));
+                prop_assert_eq!(hidden, expected);
                 if let Some(deleted) = &deleted {
                     let at = [user_key];
                     prop_assert!(*deleted.start() <= at[..] && deleted.end().is_none_or(|end| *end > at[..]));

@@ -1,8 +1,8 @@
-//! One sorted run: many tables with disjoint ranges as one source.
+//! Cursor over one sorted run.
 //!
-//! Where range deletes hide all that a table holds around the current key, the run leaps to where they
-//! end: blocks and tables in between are never read. Whether an entry is left out depends on its key
-//! and its table alone, so the run looks the same from both sides.
+//! The cursor skips the parts of tables whose entries are all hidden by range tombstones, without reading their
+//! blocks. Whether an entry is skipped depends only on its key and its table, so both directions return the same
+//! entries.
 
 use lsmx_base::key::{InternalKey, SeqNo};
 use lsmx_base::slice::Slice;
@@ -10,66 +10,82 @@ use lsmx_base::sync::Arc;
 
 use crate::cursor::Cursor;
 use crate::error::Result;
-use crate::iter::range_tombstone_filter::Deleted;
+use crate::iter::range_tombstone_filter::RangeTombstoneFilter;
 use crate::table::{ReadPurpose, TableCursor};
-use crate::tree::version::TableFile;
+use crate::tree::table_file::TableFile;
 
-/// Walks the tables of a run, which it keeps alive, one after the other; opens a cursor on a table
-/// only when it gets there.
+/// Iterates over the tables of a sorted run. A table is opened when the cursor reaches it.
 #[derive(Debug)]
 pub(crate) struct RunCursor {
     tables: Arc<[Arc<TableFile>]>,
-    fill: ReadPurpose,
+    purpose: ReadPurpose,
+    /// Index of the table of `current`.
     index: usize,
     current: Option<TableCursor>,
-    /// What is leapt over.
-    deleted: Option<Deleted>,
+    deleted: Option<RangeTombstoneFilter>,
 }
 
-/// Whether range deletes hide everything that a table holds in the window around `user_key`.
-fn hides_table(deleted: &mut Deleted, table: &TableFile, user_key: &[u8]) -> bool {
+/// Returns whether range tombstones hide all entries of a table in the filter window around `user_key`.
+fn is_table_deleted(
+    deleted: &mut RangeTombstoneFilter,
+    table: &TableFile,
+    user_key: &[u8],
+) -> bool {
     let shape = table.shape();
-    deleted.hides_all(user_key, SeqNo(shape.seq_smallest), SeqNo(shape.seq_largest))
+    deleted.is_window_deleted(user_key, SeqNo(shape.seq_smallest), SeqNo(shape.seq_largest))
 }
 
 impl RunCursor {
-    /// A cursor over tables in key order with disjoint ranges, which may leave out what `deleted`
-    /// hides.
+    /// Returns a cursor over tables in key order with disjoint ranges. It may skip entries that `deleted` hides.
     pub(crate) fn new(
         tables: Arc<[Arc<TableFile>]>,
-        fill: ReadPurpose,
-        deleted: Option<Deleted>,
+        purpose: ReadPurpose,
+        deleted: Option<RangeTombstoneFilter>,
     ) -> RunCursor {
-        RunCursor { tables, fill, index: 0, current: None, deleted }
+        RunCursor { tables, purpose, index: 0, current: None, deleted }
     }
 
-    fn stand(&self) -> &TableCursor {
-        // `Cursor` allows `key`, `value` and moves by one only while `valid()`, which is this.
-        self.current.as_ref().expect("the cursor stands on an entry")
+    fn table_cursor(&self) -> &TableCursor {
+        // Callers of `Cursor::key` and `Cursor::value` have checked `valid`.
+        self.current.as_ref().expect("the cursor is valid")
     }
 
-    /// Opens the table at `index`, or stands nowhere if there is none.
-    fn open(&mut self, index: usize) -> Option<&mut TableCursor> {
+    /// Opens the table at `index`. Returns `None` if there is no such table.
+    fn open_table(&mut self, index: usize) -> Option<&mut TableCursor> {
         if index != self.index {
             self.current = None;
         }
         let table = self.tables.get(index)?;
         self.index = index;
-        Some(self.current.get_or_insert_with(|| TableCursor::new(table.table(), self.fill)))
+        Some(self.current.get_or_insert_with(|| TableCursor::new(table.table(), self.purpose)))
     }
 
-    /// Drops the table's cursor if moving it failed or it stands nowhere.
-    fn settle(&mut self, moved: Result<()>) -> Result<()> {
+    /// Closes the table if the move failed or left the table.
+    fn finish_move(&mut self, moved: Result<()>) -> Result<()> {
         if moved.is_err() || !self.valid() {
             self.current = None;
         }
         moved
     }
 
-    fn forward_from(&mut self, mut index: usize) -> Result<()> {
-        while let Some(cursor) = self.open(index) {
+    /// Finishes a move towards larger keys, which may continue in the next table.
+    #[inline]
+    fn finish_forward(&mut self, moved: Result<()>) -> Result<()> {
+        self.finish_move(moved)?;
+        if self.valid() { Ok(()) } else { self.first_from(self.index + 1) }
+    }
+
+    /// Finishes a move towards smaller keys, which may continue in the previous table.
+    fn finish_backward(&mut self, moved: Result<()>) -> Result<()> {
+        self.finish_move(moved)?;
+        if self.valid() { Ok(()) } else { self.last_from(self.index.checked_sub(1)) }
+    }
+
+    /// Moves to the first entry of the tables from `index` on.
+    fn first_from(&mut self, mut index: usize) -> Result<()> {
+        while let Some(cursor) = self.open_table(index) {
             let moved = cursor.first();
-            self.settle(moved)?;
+            self.finish_move(moved)?;
             if self.valid() {
                 break;
             }
@@ -78,100 +94,82 @@ impl RunCursor {
         Ok(())
     }
 
-    fn backward_from(&mut self, index: Option<usize>) -> Result<()> {
-        let mut next = index;
+    /// Moves to the last entry of the tables up to `index`.
+    fn last_from(&mut self, mut index: Option<usize>) -> Result<()> {
         self.current = None;
-        while let Some(index) = next {
-            let Some(cursor) = self.open(index) else { break };
+        while let Some(cursor) = index.and_then(|index| self.open_table(index)) {
             let moved = cursor.last();
-            self.settle(moved)?;
+            self.finish_move(moved)?;
             if self.valid() {
                 break;
             }
-            next = index.checked_sub(1);
+            index = self.index.checked_sub(1);
         }
         Ok(())
     }
-}
 
-impl RunCursor {
-    /// Goes on to the first entry at or after the current one that is not hidden with all of its
-    /// table around it.
+    /// Calls `skip` if there are range tombstones.
     #[inline]
-    fn leap_forward(&mut self) -> Result<()> {
+    fn skip_deleted(
+        &mut self,
+        skip: impl FnOnce(&mut RunCursor, &mut RangeTombstoneFilter) -> Result<()>,
+    ) -> Result<()> {
         match self.deleted.take() {
             None => Ok(()),
             Some(mut deleted) => {
-                let leapt = self.leap_forward_over(&mut deleted);
+                let skipped = skip(self, &mut deleted);
                 self.deleted = Some(deleted);
-                leapt
+                skipped
             }
         }
     }
 
-    fn leap_forward_over(&mut self, deleted: &mut Deleted) -> Result<()> {
+    /// Moves to the first entry at or after the current one that is not in a hidden part of its table.
+    fn skip_forward(&mut self, deleted: &mut RangeTombstoneFilter) -> Result<()> {
         while let Some(cursor) = &mut self.current {
             let table = &self.tables[self.index];
-            if !hides_table(deleted, table, cursor.key().user_key) {
+            if !is_table_deleted(deleted, table, cursor.key().user_key) {
                 break;
             }
             match deleted.end() {
                 Some(end) if *end <= *table.shape().range.largest => {
                     let moved = cursor.seek(end, SeqNo::MAX);
-                    self.settle(moved)?;
-                    if !self.valid() {
-                        self.forward_from(self.index + 1)?;
-                    }
+                    self.finish_forward(moved)?;
                 }
                 _ => {
                     let from = self.index + 1;
                     let hidden = self.tables[from..].iter().take_while(|table| {
                         let range = &table.shape().range;
-                        hides_table(deleted, table, &range.smallest)
+                        is_table_deleted(deleted, table, &range.smallest)
                             && deleted.end().is_none_or(|end| *range.largest < *end)
                     });
                     let next = from + hidden.count();
-                    self.forward_from(next)?;
+                    self.first_from(next)?;
                 }
             }
         }
         Ok(())
     }
 
-    /// As [`RunCursor::leap_forward`], the other way.
-    #[inline]
-    fn leap_backward(&mut self) -> Result<()> {
-        match self.deleted.take() {
-            None => Ok(()),
-            Some(mut deleted) => {
-                let leapt = self.leap_backward_over(&mut deleted);
-                self.deleted = Some(deleted);
-                leapt
-            }
-        }
-    }
-
-    fn leap_backward_over(&mut self, deleted: &mut Deleted) -> Result<()> {
+    /// Moves to the last entry at or before the current one that is not in a hidden part of its table.
+    fn skip_backward(&mut self, deleted: &mut RangeTombstoneFilter) -> Result<()> {
         while let Some(cursor) = &mut self.current {
             let table = &self.tables[self.index];
-            if !hides_table(deleted, table, cursor.key().user_key) {
+            if !is_table_deleted(deleted, table, cursor.key().user_key) {
                 break;
             }
             let start = deleted.start();
             if *start > *table.shape().range.smallest {
                 let moved = cursor.seek_before(start, SeqNo::MAX);
-                self.settle(moved)?;
-                if !self.valid() {
-                    self.backward_from(self.index.checked_sub(1))?;
-                }
+                self.finish_backward(moved)?;
             } else {
                 let hidden = self.tables[..self.index].iter().rev().take_while(|table| {
                     let range = &table.shape().range;
-                    hides_table(deleted, table, &range.largest)
+                    is_table_deleted(deleted, table, &range.largest)
                         && *deleted.start() <= *range.smallest
                 });
-                let left = self.index - hidden.count();
-                self.backward_from(left.checked_sub(1))?;
+                let remaining = self.index - hidden.count();
+                self.last_from(remaining.checked_sub(1))?;
             }
         }
         Ok(())
@@ -186,37 +184,34 @@ impl Cursor for RunCursor {
 
     #[inline]
     fn key(&self) -> InternalKey<'_> {
-        self.stand().key()
+        self.table_cursor().key()
     }
 
     #[inline]
     fn value(&self) -> &[u8] {
-        self.stand().value()
+        self.table_cursor().value()
     }
 
     fn value_slice(&self) -> Slice {
-        self.stand().value_slice()
+        self.table_cursor().value_slice()
     }
 
     fn first(&mut self) -> Result<()> {
-        self.forward_from(0)?;
-        self.leap_forward()
+        self.first_from(0)?;
+        self.skip_deleted(RunCursor::skip_forward)
     }
 
     fn last(&mut self) -> Result<()> {
-        self.backward_from(self.tables.len().checked_sub(1))?;
-        self.leap_backward()
+        self.last_from(self.tables.len().checked_sub(1))?;
+        self.skip_deleted(RunCursor::skip_backward)
     }
 
     fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
         let index = self.tables.partition_point(|table| table.shape().range.largest < user_key);
-        let Some(cursor) = self.open(index) else { return Ok(()) };
+        let Some(cursor) = self.open_table(index) else { return Ok(()) };
         let moved = cursor.seek(user_key, seq);
-        self.settle(moved)?;
-        if !self.valid() {
-            self.forward_from(index + 1)?;
-        }
-        self.leap_forward()
+        self.finish_forward(moved)?;
+        self.skip_deleted(RunCursor::skip_forward)
     }
 
     fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
@@ -225,33 +220,24 @@ impl Cursor for RunCursor {
             self.current = None;
             return Ok(());
         };
-        let Some(cursor) = self.open(index) else { return Ok(()) };
+        let Some(cursor) = self.open_table(index) else { return Ok(()) };
         let moved = cursor.seek_before(user_key, seq);
-        self.settle(moved)?;
-        if !self.valid() {
-            self.backward_from(index.checked_sub(1))?;
-        }
-        self.leap_backward()
+        self.finish_backward(moved)?;
+        self.skip_deleted(RunCursor::skip_backward)
     }
 
     #[inline]
     fn next(&mut self) -> Result<()> {
         let Some(cursor) = self.current.as_mut() else { return Ok(()) };
         let moved = cursor.next();
-        self.settle(moved)?;
-        if !self.valid() {
-            self.forward_from(self.index + 1)?;
-        }
-        self.leap_forward()
+        self.finish_forward(moved)?;
+        self.skip_deleted(RunCursor::skip_forward)
     }
 
     fn prev(&mut self) -> Result<()> {
         let Some(cursor) = self.current.as_mut() else { return Ok(()) };
         let moved = cursor.prev();
-        self.settle(moved)?;
-        if !self.valid() {
-            self.backward_from(self.index.checked_sub(1))?;
-        }
-        self.leap_backward()
+        self.finish_backward(moved)?;
+        self.skip_deleted(RunCursor::skip_backward)
     }
 }

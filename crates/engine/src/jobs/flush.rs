@@ -23,7 +23,7 @@ use crate::state::DbState;
 use crate::tree::Tree;
 use crate::tree::counters::add;
 use crate::tree::guard_history::FlushedWrites;
-use crate::tree::operands::StoreTurn;
+use crate::tree::operand_store_slot::StoreInstallGuard;
 use crate::write::commit::Committer;
 
 /// Flushes the oldest sealed memtable of a tree.
@@ -41,15 +41,15 @@ pub(crate) fn flush_oldest_memtable(
 ) -> Result<bool> {
     {
         let mut jobs = tree.jobs.lock();
-        let idle = tree.view().sealed.is_empty() || tree.is_dropped();
+        let idle = tree.super_version().sealed.is_empty() || tree.is_dropped();
         if jobs.flushing || idle || state.error_state.check_writable().is_err() {
             return Ok(false);
         }
         jobs.flushing = true;
     }
     let reserved = match failpoint::is_on(Failpoint::FlushWaitsForStore) {
-        true => Ok(tree.beside.turn(&state.env, &state.progress)),
-        false => tree.beside.try_turn(&state.progress),
+        true => Ok(tree.operand_store.reserve(&state.env, &state.progress)),
+        false => tree.operand_store.try_reserve(&state.progress),
     };
     let Ok(guard) = reserved else {
         tree.jobs.lock().flushing = false;
@@ -88,10 +88,10 @@ fn flush_memtable(
     committer: &Committer,
     tree: &Tree,
     span: &JobSpan,
-    guard: Option<&StoreTurn<'_>>,
+    guard: Option<&StoreInstallGuard<'_>>,
 ) -> Result<()> {
     // Only a thread with the store locked adds older entries to the tree.
-    let view = tree.pin();
+    let view = tree.pin_super_version();
     let Some((memtable, last_seq)) = view.oldest_sealed() else { return Ok(()) };
     // All inserts have ended once the last sequence number is published.
     committer.wait_published(last_seq);
@@ -103,9 +103,9 @@ fn flush_memtable(
     }));
     let (shape, tombstone_us) = (view.version.shape(), memtable.first_tombstone_us());
     let mut outputs = JobOutputs::for_flush(&state.tables, tree, memtable, shape, tombstone_us);
-    let retention = Retention::for_flush(state.sequence.snapshots(), view.version.shape())
-        .with_operand_view(view.operands.as_ref().map(|beside| &beside.view));
-    let filter = VersionFilter::new(retention, &tree.merging);
+    let retention = Retention::for_flush(state.sequence.snapshot_seqs(), view.version.shape())
+        .with_operand_view(view.operand_view.as_ref().map(|beside| &beside.view));
+    let filter = VersionFilter::new(retention, &tree.merge_resolver);
     let attached = guard.map(|guard| &*guard.attached);
     let mut delivery = attached.map(|at| MemtableDelivery::new(at, last_seq)).transpose()?;
     let mut flushed_writes = state.guard_history.begin(tree.id, memtable, last_seq);
@@ -123,7 +123,7 @@ fn flush_memtable(
     let mut changes = vec![Change::FlushedThrough { keyspace: tree.id, seq: last_seq }];
     let mut beside = None;
     if let (Some(attached), Some(delivery)) = (attached, delivery) {
-        beside = delivery.prepare()?.map(|prepared| attached.beside(prepared));
+        beside = delivery.prepare()?.map(|prepared| attached.prepared_view(prepared));
         state.env.yield_point(YieldKind::JobStep);
         let token = beside.as_ref().and_then(|beside| beside.token);
         if token.is_some() && !failpoint::is_on(Failpoint::TokenNotCommitted) {
@@ -146,7 +146,7 @@ fn flush_memtable(
     add(&tree.counters.flushes, 1);
     add(&tree.counters.flushed_bytes, written_bytes);
     let elapsed_us = state.env.monotonic_ns().saturating_sub(start_ns) / 1_000;
-    tree.counters.flowed(0, |flow| {
+    tree.counters.record_level_flow(0, |flow| {
         flow.jobs += 1;
         flow.came_bytes += written_bytes;
         flow.written_bytes += written_bytes;

@@ -125,8 +125,8 @@ impl FlushTrigger {
         self.next_pinned_check_bytes.store(next, Ordering::Relaxed);
         let segments = state.wal.segments();
         let pins_wal = |tree: &Arc<Tree>| {
-            let view = tree.view();
-            let Some(first) = view.first_unflushed() else { return false };
+            let view = tree.super_version();
+            let Some(first) = view.first_unflushed_seq() else { return false };
             let pinned =
                 segments.iter().filter(|segment| segment.closed && segment.last_seq >= first);
             let written_since = segments.iter().filter(|segment| segment.first_seq > first);
@@ -173,16 +173,16 @@ impl FlushTrigger {
         }
         let trees = state.all_trees();
         let selected = if wal_is_large {
-            let oldest = |tree: &&Arc<Tree>| tree.view().first_unflushed();
+            let oldest = |tree: &&Arc<Tree>| tree.super_version().first_unflushed_seq();
             trees.iter().filter(|tree| oldest(tree).is_some()).min_by_key(oldest)
         } else {
             // A sealed memtable is flushed anyway, or waits for its operand store.
-            let without_sealed = trees.iter().filter(|tree| tree.view().sealed.is_empty());
-            without_sealed.max_by_key(|tree| tree.view().active.bytes())
+            let without_sealed = trees.iter().filter(|tree| tree.super_version().sealed.is_empty());
+            without_sealed.max_by_key(|tree| tree.super_version().active.bytes())
         };
         let Some(tree) = selected else { return Ok(()) };
         // With a sealed memtable, a flush is already queued.
-        if tree.view().sealed.is_empty() {
+        if tree.super_version().sealed.is_empty() {
             self.committer.seal(vec![Arc::clone(tree)], deadline_us)?;
         }
         Ok(())
@@ -211,8 +211,8 @@ impl FlushTrigger {
         }
         let trees = state.all_trees();
         for tree in &trees {
-            let view = tree.view();
-            if !view.version.runs().is_empty() || view.operands.is_some() {
+            let view = tree.super_version();
+            if !view.version.runs().is_empty() || view.operand_view.is_some() {
                 state.work.push(WorkKind::Compaction, tree.id);
             }
         }
@@ -237,7 +237,7 @@ impl FlushTrigger {
         }
         let (mut expired, mut next_us) = (Vec::new(), NEVER);
         for tree in state.all_trees() {
-            let (compaction_us, memtable_us) = tree.take_due(now_us);
+            let (compaction_us, memtable_us) = tree.take_due_times(now_us);
             if compaction_us <= now_us {
                 state.work.push(WorkKind::Compaction, tree.id);
             } else {
@@ -264,7 +264,7 @@ impl FlushTrigger {
         let mut idle = Vec::new();
         for tree in trees {
             let (first_seq, bytes) = {
-                let view = tree.view();
+                let view = tree.super_version();
                 (view.active.first_seq(), view.active.bytes())
             };
             if bytes == 0 {

@@ -25,7 +25,7 @@ fn retire_segments_locked(state: &DbState) -> Result<()> {
     let _lock = state.retiring.lock();
     let published = state.sequence.published();
     let trees = state.all_trees();
-    let needed = trees.iter().filter_map(|tree| tree.view().first_unflushed()).min();
+    let needed = trees.iter().filter_map(|tree| tree.super_version().first_unflushed_seq()).min();
     let through = needed.map_or(published, |first| published.min(SeqNo(first.0 - 1)));
     let retired = state.wal.retire_segments(through);
     if retired.is_empty() {
@@ -41,7 +41,7 @@ fn retire_segments_locked(state: &DbState) -> Result<()> {
         let edit = VersionEdit { changes: vec![Change::WalOldest { segment }] };
         state.manifest.append(&edit).map_err(|error| state.fail_locked(error))?;
         for id in retired {
-            state.janitor.discard(FileName::Segment(id).in_dir(&state.dir));
+            state.obsolete_files.discard(FileName::Segment(id).in_dir(&state.dir));
         }
     }
     Ok(())
@@ -56,7 +56,7 @@ pub(crate) fn rewrite_manifest(state: &DbState) -> Result<()> {
         let number = state.files.allocate();
         let old = state.manifest.rewrite(number, None);
         let old = old.map_err(|error| state.fail(error))?;
-        state.janitor.discard(FileName::Manifest(old).in_dir(&state.dir));
+        state.obsolete_files.discard(FileName::Manifest(old).in_dir(&state.dir));
         state.emit(&Event::ManifestAfresh(number));
     }
     Ok(())

@@ -24,9 +24,9 @@ use crate::state::DbState;
 use crate::state::work_queue::WorkKind;
 use crate::table::{Table, verify_table};
 use crate::tree::counters::add;
-use crate::tree::operands::Attached;
-use crate::tree::version::SuperVersion;
-use crate::tree::{Retry, Tree, TreeJobs};
+use crate::tree::operand_store_slot::AttachedStore;
+use crate::tree::super_version::SuperVersion;
+use crate::tree::{RetryState, Tree, TreeJobState};
 use crate::value_log::BlobReader;
 use crate::vfs::out_of_descriptors;
 
@@ -52,7 +52,7 @@ fn is_needed(tree: &Tree, view: &SuperVersion, name: FileName) -> bool {
     match name {
         FileName::Table(number) => view.version.table(FileId(number)).is_some(),
         FileName::Blob(number) => view.version.blobs().file(FileId(number)).is_some(),
-        FileName::Bucket(_) | FileName::Operands(_) => tree.beside.attached().is_some(),
+        FileName::Bucket(_) | FileName::Operands(_) => tree.operand_store.attached().is_some(),
         _ => false,
     }
 }
@@ -62,7 +62,11 @@ fn is_needed(tree: &Tree, view: &SuperVersion, name: FileName) -> bool {
 /// Returns false if the error names no such file of the tree, or one that is already quarantined. The work must then
 /// pause.
 pub(crate) fn quarantine_file(state: &DbState, tree: &Tree, error: &Error) -> bool {
-    let name = if is_unreadable(error) { find_named_file(tree, &tree.pin(), error) } else { None };
+    let name = if is_unreadable(error) {
+        find_named_file(tree, &tree.pin_super_version(), error)
+    } else {
+        None
+    };
     match name {
         Some(name @ (FileName::Table(_) | FileName::Blob(_))) => {
             add_to_quarantine(state, tree, name, error)
@@ -73,7 +77,11 @@ pub(crate) fn quarantine_file(state: &DbState, tree: &Tree, error: &Error) -> bo
 
 /// Quarantines the operand store file that [`recheck_operand_file`] could not read.
 pub(crate) fn quarantine_operand_file(state: &DbState, tree: &Tree, error: &Error) -> bool {
-    let name = if is_unreadable(error) { find_named_file(tree, &tree.pin(), error) } else { None };
+    let name = if is_unreadable(error) {
+        find_named_file(tree, &tree.pin_super_version(), error)
+    } else {
+        None
+    };
     name.is_some_and(|name| add_to_quarantine(state, tree, name, error))
 }
 
@@ -90,7 +98,7 @@ fn add_to_quarantine(state: &DbState, tree: &Tree, name: FileName, error: &Error
             return false;
         }
         if let FileName::Table(number) = name {
-            jobs.busy.block_file(FileId(number));
+            jobs.running.block_file(FileId(number));
         }
         state.set_failing(tree.id, true);
     }
@@ -106,7 +114,7 @@ fn add_to_quarantine(state: &DbState, tree: &Tree, name: FileName, error: &Error
 
 /// Whether the error names a quarantined file.
 pub(crate) fn is_quarantined(tree: &Tree, error: &Error) -> bool {
-    let name = find_named_file(tree, &tree.pin(), error);
+    let name = find_named_file(tree, &tree.pin_super_version(), error);
     name.is_some_and(|name| tree.jobs.lock().quarantine.contains(name))
 }
 
@@ -138,7 +146,7 @@ pub(crate) fn recheck_all_files(state: &DbState, tree: &Tree) -> bool {
 
 /// Ends the quarantine of files that the tree no longer needs.
 pub(crate) fn release_unneeded_files(state: &DbState, tree: &Tree) {
-    let view = tree.pin();
+    let view = tree.pin_super_version();
     let mut released = Vec::new();
     {
         let mut jobs = tree.jobs.lock();
@@ -152,13 +160,15 @@ pub(crate) fn release_unneeded_files(state: &DbState, tree: &Tree) {
 }
 
 /// Ends the quarantine of one file. Returns its path if it was quarantined.
-fn release(jobs: &mut TreeJobs, name: FileName) -> Option<PathBuf> {
+fn release(jobs: &mut TreeJobState, name: FileName) -> Option<PathBuf> {
     let path = jobs.quarantine.remove(name)?;
     // The next pick decides again.
     jobs.blocked = None;
     match name {
-        FileName::Table(number) => jobs.busy.unblock_file(FileId(number)),
-        FileName::Bucket(_) | FileName::Operands(_) => jobs.collection = Retry::default(),
+        FileName::Table(number) => jobs.running.unblock_file(FileId(number)),
+        FileName::Bucket(_) | FileName::Operands(_) => {
+            jobs.collection_retry = RetryState::default()
+        }
         _ => {}
     }
     Some(path)
@@ -168,7 +178,7 @@ fn report_release(state: &DbState, tree: &Tree, path: PathBuf) {
     exclude_from_collections(tree);
     {
         let jobs = tree.jobs.lock();
-        if jobs.next_try_us().is_none() {
+        if jobs.next_retry_us().is_none() {
             state.set_failing(tree.id, false);
         }
     }
@@ -187,7 +197,7 @@ fn recheck(state: &DbState, tree: &Tree, name: FileName) {
             Ok(()) => release(&mut jobs, name),
             Err(error) => {
                 let took_us = now_us.saturating_sub(start_us);
-                jobs.quarantine.read_failed(name, Arc::new(error), now_us, took_us);
+                jobs.quarantine.record_failed_read(name, Arc::new(error), now_us, took_us);
                 None
             }
         }
@@ -199,7 +209,7 @@ fn recheck(state: &DbState, tree: &Tree, name: FileName) {
 
 /// Reads a whole file of a tree from the device and verifies it.
 fn verify_file(state: &DbState, tree: &Tree, name: FileName) -> Result<()> {
-    let view = tree.pin();
+    let view = tree.pin_super_version();
     let vfs = state.vfs.as_ref();
     let bytes = match name {
         FileName::Table(number) => {
@@ -225,7 +235,7 @@ fn verify_file(state: &DbState, tree: &Tree, name: FileName) -> Result<()> {
 
 /// Verifies a file of an operand store. Returns the bytes read.
 fn verify_operand_file(tree: &Tree, kind: OperandFileKind, number: u64) -> Result<u64> {
-    match tree.beside.attached() {
+    match tree.operand_store.attached() {
         Some(attached) => attached.store.check_file(kind, number).unwrap_or(Ok(0)),
         None => Ok(0),
     }
@@ -233,7 +243,7 @@ fn verify_operand_file(tree: &Tree, kind: OperandFileKind, number: u64) -> Resul
 
 /// Reads the operand store file that an error names from the device and verifies it. Returns `None` if the error names
 /// no such file, or if the store has no such check.
-pub(crate) fn recheck_operand_file(attached: &Attached, error: &Error) -> Option<Result<u64>> {
+pub(crate) fn recheck_operand_file(attached: &AttachedStore, error: &Error) -> Option<Result<u64>> {
     match FileName::parse(error.path()?.file_name()?.to_str()?)? {
         FileName::Bucket(number) => attached.store.check_file(OperandFileKind::Bucket, number),
         FileName::Operands(number) => attached.store.check_file(OperandFileKind::Log, number),
@@ -243,7 +253,7 @@ pub(crate) fn recheck_operand_file(attached: &Attached, error: &Error) -> Option
 
 /// Makes the operand store leave its quarantined files out of collections.
 fn exclude_from_collections(tree: &Tree) {
-    let Some(attached) = tree.beside.attached() else { return };
+    let Some(attached) = tree.operand_store.attached() else { return };
     let jobs = tree.jobs.lock();
     let files = jobs.quarantine.files().filter_map(|(name, _)| match name {
         FileName::Bucket(number) => Some((OperandFileKind::Bucket, number)),
@@ -258,7 +268,7 @@ fn exclude_from_collections(tree: &Tree) {
 /// Returns the first quarantined file among the inputs, and the error that reports it.
 pub(crate) fn find_blocking_file(
     tree: &Tree,
-    jobs: &TreeJobs,
+    jobs: &TreeJobState,
     mut inputs: impl Iterator<Item = FileId>,
 ) -> Option<(FileId, Error)> {
     inputs.find_map(|input| {

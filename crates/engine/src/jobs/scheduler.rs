@@ -116,7 +116,7 @@ impl JobScheduler {
             return Ok(());
         }
         let trees = self.state.all_trees();
-        let stores = trees.iter().filter(|tree| tree.beside.attached().is_some()).count();
+        let stores = trees.iter().filter(|tree| tree.operand_store.attached().is_some()).count();
         let single_thread = failpoint::is_on(Failpoint::OneFlushThread)
             || failpoint::is_on(Failpoint::FlushWaitsForStore);
         let wanted = if single_thread { 1 } else { 1 + stores.saturating_add(additional) };
@@ -181,7 +181,7 @@ impl JobScheduler {
             state.is_closing()
                 || state.tables.deferred_drop.has_queued()
                 || (kind == WorkKind::Flush
-                    && (state.janitor.has_some() || state.work.due_us() < due_us))
+                    && (state.obsolete_files.has_deletable() || state.work.due_us() < due_us))
                 || ((is_due || self.has_work(kind)) && state.error_state.check_writable().is_ok())
         });
         match kind {
@@ -214,10 +214,11 @@ impl JobScheduler {
                 tick_us.min(self.flush_trigger.next_check_us().max(deadline_after(now_us, 1)?)),
             );
         }
-        let has_held_tree = self.state.trees.read().iter().any(|tree| tree.is_held());
+        let has_held_tree =
+            self.state.trees.read().iter().any(|tree| tree.has_files_held_by_snapshots());
         let longest = if has_held_tree { TICK_US } else { 60 * TICK_US };
         let trees = self.state.failing_trees();
-        let retries = trees.iter().filter_map(|tree| tree.jobs.lock().next_try_us());
+        let retries = trees.iter().filter_map(|tree| tree.jobs.lock().next_retry_us());
         // A retry that is due was just attempted, so the next check comes a little later.
         let retry_us = deadline_after(now_us, RETRY_CHECK_US)?;
         let next = retries.min().map(|at_us| at_us.max(retry_us));
@@ -226,10 +227,10 @@ impl JobScheduler {
 
     /// Queues trees with files that a released snapshot held. No notification announces the release.
     fn queue_unblocked_trees(&self) {
-        let released = self.state.sequence.released();
+        let released = self.state.sequence.release_count();
         let trees = self.state.trees.read();
-        for tree in trees.iter().filter(|tree| tree.may_be_free(released)) {
-            tree.set_held(true, released);
+        for tree in trees.iter().filter(|tree| tree.may_have_released_files(released)) {
+            tree.set_files_held_by_snapshots(true, released);
             self.state.work.push(WorkKind::Compaction, tree.id);
         }
     }
@@ -238,7 +239,7 @@ impl JobScheduler {
     fn queue_retries(&self) {
         let now_us = self.state.env.now_us();
         for tree in self.state.failing_trees() {
-            let is_due = tree.jobs.lock().next_try_us().is_some_and(|at_us| at_us <= now_us);
+            let is_due = tree.jobs.lock().next_retry_us().is_some_and(|at_us| at_us <= now_us);
             if is_due {
                 self.state.work.push(WorkKind::Compaction, tree.id);
             }
@@ -281,8 +282,8 @@ impl JobScheduler {
             // An error has made the database read-only, so the next write returns it.
             let _ = obsolete_files::rewrite_manifest(state);
             backpressure::refresh(state, &self.throttle, &tree);
-            if let Some(attached) = tree.beside.attached() {
-                attached.charge();
+            if let Some(attached) = tree.operand_store.attached() {
+                attached.update_memory_charge();
             }
         };
         // A panic of the engine is a bug or an allocation failure; partial results must not become durable. A panic
@@ -310,7 +311,7 @@ impl JobScheduler {
         if let Ok(true) = flush::flush_oldest_memtable(state, &self.committer, tree) {
             let _ = obsolete_files::retire_segments(state);
             state.work.push(WorkKind::Compaction, tree.id);
-            if !tree.view().sealed.is_empty() {
+            if !tree.super_version().sealed.is_empty() {
                 state.work.push(WorkKind::Flush, tree.id);
             }
         }
@@ -372,7 +373,7 @@ impl JobScheduler {
             return Err(Error::Deadline { cause: cause.as_str() });
         }
         for tree in state.all_trees() {
-            if let Some(error) = tree.jobs.lock().trouble() {
+            if let Some(error) = tree.jobs.lock().background_error() {
                 return Err(error);
             }
         }
@@ -393,7 +394,7 @@ impl JobScheduler {
         let state = &self.state;
         let is_flushed = |tree: &Arc<Tree>| {
             tree.is_dropped()
-                || tree.view().sealed.last().is_none_or(|oldest| oldest.first_seq() >= seq)
+                || tree.super_version().sealed.last().is_none_or(|oldest| oldest.first_seq() >= seq)
         };
         // A flushed tree stays flushed, so each is checked only until it is.
         let mut done = 0;

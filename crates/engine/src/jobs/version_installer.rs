@@ -12,7 +12,10 @@ use crate::jobs::compaction::output::JobOutputs;
 use crate::memtable::Memtable;
 use crate::state::DbState;
 use crate::state::table_factory::build_file_record;
-use crate::tree::version::{BesideView, SuperVersion, Version, blob_changes, changes_between};
+use crate::tree::operand_files::PinnedOperandView;
+use crate::tree::super_version::SuperVersion;
+use crate::tree::version::Version;
+use crate::tree::version_edit::{diff_blob_files, diff_shapes};
 use crate::tree::{Tree, last_run_filter};
 use crate::vfs::Vfs;
 
@@ -30,14 +33,14 @@ pub(crate) fn install_version(
     tree: &Tree,
     outputs: &mut JobOutputs<'_>,
     flushed: Option<&Arc<Memtable>>,
-    operands: Option<Option<&BesideView>>,
+    operands: Option<Option<&PinnedOperandView>>,
     changes: Vec<Change>,
     next: impl FnOnce(&TreeShape) -> Result<TreeShape, lsmx_compaction::Error>,
 ) -> Result<()> {
     let swap = |view: &SuperVersion, after: &Arc<Version>| {
         let view = view.with_version(after, flushed);
         match operands {
-            Some(operands) => view.beside(operands.cloned()),
+            Some(operands) => view.with_operand_view(operands.cloned()),
             None => view,
         }
     };
@@ -57,7 +60,7 @@ fn install_locked(
     let _order = tree.install.lock();
     // The manifest no longer contains a dropped keyspace.
     tree.check_live()?;
-    let before = Arc::clone(&tree.pin().version);
+    let before = Arc::clone(&tree.pin_super_version().version);
     let shape = next(before.shape())?;
     let new_tables = outputs.tables();
     let record = |file: &Arc<lsmx_compaction::TableMeta>| {
@@ -66,10 +69,10 @@ fn install_locked(
         let unknown = lsmx_compaction::Error::UnknownFile { file: file.id };
         table.map(|table| build_file_record(table)).ok_or(unknown)
     };
-    let mut edit = changes_between(tree.id, before.shape(), &shape, record)?;
+    let mut edit = diff_shapes(tree.id, before.shape(), &shape, record)?;
     let after = Arc::new(Version::new(shape, &before, new_tables)?);
-    let known_blobs = before.blob_ids();
-    edit.extend(blob_changes(tree.id, (before.shape(), &known_blobs), &after));
+    let known_blobs = before.blobs().ids();
+    edit.extend(diff_blob_files(tree.id, (before.shape(), &known_blobs), &after));
     edit.extend(changes);
     edit.push(Change::FileNumberNext(state.files.next()));
     edit.push(Change::LastSeq(state.sequence.published()));
@@ -88,9 +91,9 @@ fn install_locked(
         .manifest
         .append(&VersionEdit { changes: edit })
         .map_err(|error| state.fail_locked(error))?;
-    tree.change(|view| swap(view, &after));
-    if !tree.filter_last_run() {
-        last_run_filter::release(&after);
+    tree.update_super_version(|view| swap(view, &after));
+    if !tree.uses_last_run_filter() {
+        last_run_filter::release_filters(&after);
     }
     outputs.keep_files();
     for table in removed_tables(&before, &after) {
@@ -111,7 +114,7 @@ fn install_locked(
 fn removed_tables<'a>(
     before: &'a Version,
     after: &'a Version,
-) -> impl Iterator<Item = &'a Arc<crate::tree::version::TableFile>> {
+) -> impl Iterator<Item = &'a Arc<crate::tree::table_file::TableFile>> {
     let tables = before.runs().iter().flat_map(|run| run.tables().iter());
     tables.filter(|table| after.table(table.shape().id).is_none())
 }

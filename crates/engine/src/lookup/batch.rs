@@ -1,11 +1,11 @@
-//! Many keys whose blocks are not in memory: what has to be read for them is read at once.
+//! Lookup of several keys with concurrent reads.
 //!
-//! Each key is looked up in memory first, which tells the block that it lacks. Where the file system
-//! reads ahead, it is told all of these before the first is read; where it does not, as past the page
-//! cache, several threads look keys up. Keys that lack the same block go one after the other, so that
-//! it is read once. What a key needs of the tables after its first block is read as for a single one: with
-//! metadata in memory there is nothing more. Then values in the value log go the same way: all that are
-//! lacking are told before the first is read. What lacks operands of a store is looked up after all others.
+//! 1. Each key is looked up in memory. Keys that lack the same block form a group, so that the block is read once.
+//! 2. The groups are read concurrently. If the file system supports read-ahead, all blocks are announced before the
+//!    first read. Otherwise, as with direct I/O, several threads read. Further blocks of a key are read one by one;
+//!    with cached metadata there are none.
+//! 3. Separated values are read in the same way.
+//! 4. Keys that lack operands of the operand store are looked up last.
 
 use lsmx_base::key::SeqNo;
 use lsmx_base::slice::Slice;
@@ -14,57 +14,58 @@ use lsmx_base::sync::{Arc, Mutex};
 use crate::env::{Background, Env};
 use crate::error::Result;
 use crate::format::block::Handle;
-use crate::lookup::point::{self, Attempt, Pending, Reads};
+use crate::lookup::point::{self, LookupAttempt, PendingValue, ReadScope};
 use crate::table::Table;
 use crate::tree::Tree;
-use crate::tree::version::SuperVersion;
+use crate::tree::super_version::SuperVersion;
 
-/// Most threads, the caller's among them: as many reads as a device serves well at a time, and few enough
-/// to start for one call.
+/// Maximum number of reading threads of one call, including the caller.
+///
+/// A device serves this number of concurrent reads well, and starting the threads is cheap enough for one call.
 const THREADS_MAX: usize = 8;
 
-/// A lookup or a read that takes so long has read a device: nothing else comes near it.
+/// Duration from which a read counts as a device access, in nanoseconds. Reads from memory are much shorter.
 const DEVICE_READ_NS: u64 = 30_000;
 
-/// Whether a read that took so long has waited for a device. Where time is driven nothing takes any: there all
-/// do.
-pub(crate) fn is_device(env: &Env, elapsed_ns: u64) -> bool {
-    let driven = !matches!(env.background(), Background::Threads { .. });
-    driven || elapsed_ns >= DEVICE_READ_NS
+/// Returns whether a read of this duration accessed a device.
+///
+/// With a simulated clock reads take no time, and every read counts as a device access.
+pub(crate) fn is_device_read(env: &Env, elapsed_ns: u64) -> bool {
+    let is_simulated = !matches!(env.background(), Background::Threads { .. });
+    is_simulated || elapsed_ns >= DEVICE_READ_NS
 }
 
-/// Keys that lack the same block: their places, and the block.
-struct Lacking<'a> {
-    places: Vec<usize>,
+/// Keys whose lookups lack the same block.
+struct MissingBlock<'a> {
+    /// Indexes of the keys.
+    indexes: Vec<usize>,
     table: &'a Arc<Table>,
     block: Handle,
 }
 
-/// A lookup that lacks its value alone, and the place of its key.
-struct Valueless<'a> {
-    place: usize,
-    /// Taken out by who reads it.
-    pending: Mutex<Option<Box<Pending<'a>>>>,
-    /// Whether the file system reads it ahead.
-    ahead: bool,
+/// A lookup that only lacks a separated value.
+struct PendingLookup<'a> {
+    /// Index of the key.
+    index: usize,
+    /// Taken by the thread that reads the value.
+    pending: Mutex<Option<Box<PendingValue<'a>>>>,
+    /// Whether the file system reads the value ahead.
+    is_announced: bool,
 }
 
-impl<'a> Valueless<'a> {
-    /// Tells the file system at once.
-    fn told(place: usize, pending: Box<Pending<'a>>) -> Valueless<'a> {
-        let ahead = pending.will_need();
-        Valueless { place, pending: Mutex::new(Some(pending)), ahead }
+impl<'a> PendingLookup<'a> {
+    /// Announces the read to the file system.
+    fn new(index: usize, pending: Box<PendingValue<'a>>) -> PendingLookup<'a> {
+        let is_announced = pending.will_need();
+        PendingLookup { index, pending: Mutex::new(Some(pending)), is_announced }
     }
 }
 
-/// What was found, by place.
-type Found = Vec<(usize, Result<Option<Slice>>)>;
-
-/// The values of keys in key order, as of `snapshot`.
+/// Returns the values of `keys`, which are in key order, visible at `snapshot`.
 ///
 /// # Errors
-/// As [`get::value`]; of several the first in the order of the keys.
-pub(crate) fn values(
+/// As [`point::get`]; the first error in key order.
+pub(crate) fn multi_get(
     env: &Env,
     tree: &Tree,
     view: &SuperVersion,
@@ -72,79 +73,78 @@ pub(crate) fn values(
     snapshot: SeqNo,
 ) -> Result<Vec<Option<Slice>>> {
     let mut values = vec![None; keys.len()];
-    let mut lacking: Vec<Lacking<'_>> = Vec::new();
-    let mut lacking_operands = Vec::new();
-    let mut valueless: Vec<Valueless<'_>> = Vec::new();
-    for (place, key) in keys.iter().enumerate() {
-        match point::attempt(tree, view, key, snapshot, Reads::Memory)? {
-            Attempt::Value(value) => values[place] = value,
-            Attempt::LacksOperands => lacking_operands.push(place),
-            Attempt::Pending(pending) => valueless.push(Valueless::told(place, pending)),
-            Attempt::Lacks { table, block } => match lacking.last_mut() {
+    let mut missing_blocks: Vec<MissingBlock<'_>> = Vec::new();
+    let mut missing_operands = Vec::new();
+    let mut pending_lookups: Vec<PendingLookup<'_>> = Vec::new();
+    for (index, key) in keys.iter().enumerate() {
+        match point::try_get(tree, view, key, snapshot, ReadScope::Memory)? {
+            LookupAttempt::Value(value) => values[index] = value,
+            LookupAttempt::MissingOperands => missing_operands.push(index),
+            LookupAttempt::PendingValue(pending) => {
+                pending_lookups.push(PendingLookup::new(index, pending));
+            }
+            LookupAttempt::MissingBlock { table, block } => match missing_blocks.last_mut() {
                 Some(last) if Arc::ptr_eq(last.table, table) && last.block == block => {
-                    last.places.push(place);
+                    last.indexes.push(index);
                 }
-                _ => lacking.push(Lacking { places: vec![place], table, block }),
+                _ => missing_blocks.push(MissingBlock { indexes: vec![index], table, block }),
             },
         }
     }
-    // A file that cannot be opened is an error of the lookup that needs it.
-    let ahead = |lacking: &Lacking<'_>| lacking.table.will_need(lacking.block).unwrap_or(true);
-    let attempts = at_once(env, &lacking, ahead, |lacking| {
-        let attempt =
-            |place: usize| point::attempt(tree, view, keys[place], snapshot, Reads::Tables);
-        lacking.places.iter().map(|&place| (place, attempt(place))).collect()
+    // An error to open a file is returned by the lookup.
+    let announce =
+        |missing: &MissingBlock<'_>| missing.table.will_need(missing.block).unwrap_or(true);
+    let attempts = read_concurrently(env, &missing_blocks, announce, |missing| {
+        let try_get =
+            |index: usize| point::try_get(tree, view, keys[index], snapshot, ReadScope::Tables);
+        missing.indexes.iter().map(|&index| (index, try_get(index))).collect()
     });
-    let mut found = Found::new();
-    for (place, attempt) in attempts {
+    let get = |index: usize| point::get(tree, view, keys[index], snapshot, ReadScope::Storage);
+    let mut results = Vec::new();
+    for (index, attempt) in attempts {
         match attempt {
-            Ok(Attempt::Value(value)) => found.push((place, Ok(value))),
-            Ok(Attempt::Pending(pending)) => valueless.push(Valueless::told(place, pending)),
-            // One that may read blocks lacks none.
-            Ok(Attempt::Lacks { .. } | Attempt::LacksOperands) => {
-                let value = point::value(tree, view, keys[place], snapshot, Reads::Storage);
-                found.push((place, value));
+            Ok(LookupAttempt::Value(value)) => results.push((index, Ok(value))),
+            Ok(LookupAttempt::PendingValue(pending)) => {
+                pending_lookups.push(PendingLookup::new(index, pending));
             }
-            Err(error) => found.push((place, Err(error))),
+            // Not reached, because the scope allows reads of blocks and operands.
+            Ok(LookupAttempt::MissingBlock { .. } | LookupAttempt::MissingOperands) => {
+                results.push((index, get(index)));
+            }
+            Err(error) => results.push((index, Err(error))),
         }
     }
-    found.extend(at_once(
-        env,
-        &valueless,
-        |valueless| valueless.ahead,
-        |valueless| {
-            let pending = valueless.pending.lock().take();
-            let read = |pending: Box<Pending<'_>>| pending.read(tree, view, keys[valueless.place]);
-            pending.map(|pending| (valueless.place, read(pending))).into_iter().collect()
-        },
-    ));
-    found.extend(
-        lacking_operands
-            .into_iter()
-            .map(|place| (place, point::value(tree, view, keys[place], snapshot, Reads::Storage))),
-    );
-    found.sort_by_key(|(place, _)| *place);
-    for (place, value) in found {
-        values[place] = value?;
+    let is_announced = |lookup: &PendingLookup<'_>| lookup.is_announced;
+    results.extend(read_concurrently(env, &pending_lookups, is_announced, |lookup| {
+        let pending = lookup.pending.lock().take();
+        let read = |pending: Box<PendingValue<'_>>| pending.read(tree, view, keys[lookup.index]);
+        pending.map(|pending| (lookup.index, read(pending))).into_iter().collect()
+    }));
+    results.extend(missing_operands.into_iter().map(|index| (index, get(index))));
+    results.sort_by_key(|(index, _)| *index);
+    for (index, value) in results {
+        values[index] = value?;
     }
     Ok(values)
 }
 
-/// Does something that reads for each item: one after the other where the file system reads ahead, which
-/// `ahead` tells it, by several threads where it does not.
-pub(crate) fn at_once<T: Sync, R: Send>(
+/// Applies `read` to each item and returns all results.
+///
+/// `announce` announces the read of an item and returns whether the file system reads it ahead. If it does for all
+/// items, they are read one by one, otherwise by several threads.
+pub(crate) fn read_concurrently<T: Sync, R: Send>(
     env: &Env,
     items: &[T],
-    ahead: impl Fn(&T) -> bool,
+    announce: impl Fn(&T) -> bool,
     read: impl Fn(&T) -> Vec<R> + Sync,
 ) -> Vec<R> {
-    if items.len() < 2 || items.iter().all(ahead) {
+    if items.len() < 2 || items.iter().all(announce) {
         return items.iter().flat_map(read).collect();
     }
-    let found = Mutex::new(Vec::new());
+    let results = Mutex::new(Vec::new());
     env.run_parallel(items.len(), THREADS_MAX, &|index| {
         let read = read(&items[index]);
-        found.lock().extend(read);
+        results.lock().extend(read);
     });
-    std::mem::take(&mut *found.lock())
+    std::mem::take(&mut *results.lock())
 }

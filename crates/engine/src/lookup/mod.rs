@@ -1,5 +1,4 @@
 //! Point lookups.
 
 pub(crate) mod batch;
-pub(crate) mod operands;
 pub(crate) mod point;

@@ -1,7 +1,7 @@
-//! One key: memtables, then sorted runs from newest to oldest, until nothing older counts.
+//! Lookup of one key: memtables, then the operand store and the sorted runs, from newest to oldest.
 
 use lsmx_base::failpoint::{self, Failpoint};
-use lsmx_base::key::SeqNo;
+use lsmx_base::key::{EntryKind, SeqNo};
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
@@ -9,288 +9,314 @@ use crate::cursor::Cursor;
 use crate::error::{Error, Result};
 use crate::format::blob::ValuePointer;
 use crate::format::block::Handle;
-use crate::iter::operand_fold::Fold;
-use crate::lookup::operands;
+use crate::iter::operand_fold::OperandFold;
+use crate::operand_store::{OperandReadTier, OperandView};
 use crate::options::read::{ReadOptions, ReadTier};
 use crate::table::{ReadContext, ReadPurpose, Table, TableCursor};
 use crate::tree::Tree;
-use crate::tree::version::{BlobFile, SuperVersion};
+use crate::tree::blob_set::BlobFile;
+use crate::tree::super_version::SuperVersion;
 
-/// Where a read may look.
+/// Storage tiers that a lookup may access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reads {
-    /// In memory, and where that does not do in files.
+pub(crate) enum ReadScope {
+    /// Memory and files.
     Storage,
-    /// As `Storage`; data blocks that a search passes are not added to the block cache.
+    /// Memory and files; data blocks that are read are not added to the block cache.
     StorageUncached,
-    /// In memory and in the files of tables, and in memory alone for what lies in the value log:
-    /// [`Error::WouldBlock`] where that does not do.
+    /// Memory and table files, but no value log. A separated value on storage is [`Error::WouldBlock`].
     Tables,
-    /// In memory alone: [`Error::WouldBlock`] where that does not do, and then nothing was counted.
+    /// Memory only. A block on storage is [`Error::WouldBlock`], and then no metric is counted.
     Memory,
 }
 
-impl From<&ReadOptions> for Reads {
-    fn from(options: &ReadOptions) -> Reads {
+impl From<&ReadOptions> for ReadScope {
+    fn from(options: &ReadOptions) -> ReadScope {
         match (options.tier, options.fill_cache) {
-            (ReadTier::Memory, _) => Reads::Memory,
-            (ReadTier::Storage, Some(false)) => Reads::StorageUncached,
-            (ReadTier::Storage, _) => Reads::Storage,
+            (ReadTier::Memory, _) => ReadScope::Memory,
+            (ReadTier::Storage, Some(false)) => ReadScope::StorageUncached,
+            (ReadTier::Storage, _) => ReadScope::Storage,
         }
     }
 }
 
-/// What a lookup has met in tables, until it is known that it counts.
-struct Met<'a> {
-    access: ReadContext,
-    /// Any table it came to.
+impl From<ReadScope> for OperandReadTier {
+    fn from(scope: ReadScope) -> OperandReadTier {
+        match scope {
+            ReadScope::Storage | ReadScope::StorageUncached | ReadScope::Tables => {
+                OperandReadTier::Storage
+            }
+            ReadScope::Memory => OperandReadTier::Memory,
+        }
+    }
+}
+
+/// Accesses of a lookup, which are counted only if the lookup completes.
+struct LookupState<'a> {
+    context: ReadContext,
+    /// The table accessed last.
     table: Option<&'a Arc<Table>>,
-    /// The table of the last sorted run, and whether it had the key.
+    /// The table of the last sorted run, and whether it contains the key.
     last_run: Option<(&'a Arc<Table>, bool)>,
-    /// The value in the value log that it came to.
+    /// The separated value of the key.
     blob: Option<(Arc<BlobFile>, ValuePointer)>,
 }
 
-impl Met<'_> {
-    fn nothing(reads: Reads) -> Met<'static> {
-        let mut access = ReadContext::for_lookup(match reads {
-            Reads::Storage | Reads::Tables => ReadPurpose::Lookup,
-            Reads::StorageUncached => ReadPurpose::Scan,
-            Reads::Memory => ReadPurpose::MemoryOnly,
+impl LookupState<'_> {
+    fn new(scope: ReadScope) -> LookupState<'static> {
+        let mut context = ReadContext::for_lookup(match scope {
+            ReadScope::Storage | ReadScope::Tables => ReadPurpose::Lookup,
+            ReadScope::StorageUncached => ReadPurpose::Scan,
+            ReadScope::Memory => ReadPurpose::MemoryOnly,
         });
-        if reads == Reads::Tables {
-            access.forbid_blob_reads();
+        if scope == ReadScope::Tables {
+            context.forbid_blob_reads();
         }
-        Met { access, table: None, last_run: None, blob: None }
+        LookupState { context, table: None, last_run: None, blob: None }
     }
 
-    fn count(&self, tree: &Tree, view: &SuperVersion) {
+    fn publish_counts(&self, tree: &Tree, view: &SuperVersion) {
         if let Some(table) = self.table {
-            self.access.publish_counts(table.cache());
+            self.context.publish_counts(table.cache());
         }
         if let Some((table, found)) = self.last_run {
-            tree.note_last_run(&view.version, table, found);
+            tree.record_last_run_lookup(&view.version, table, found);
         }
     }
 }
 
-/// The value of `user_key` as of `snapshot`.
-///
-/// The filter of the last sorted run is asked only if the tree's settings say so: most hits end
-/// there, and its filter is most of the filter bytes of a tree.
+/// Returns the value of `user_key` visible at `snapshot`.
 ///
 /// # Errors
-/// When a block cannot be read (what could not be read is never taken for absent), or when operands
-/// do not fold; [`Error::WouldBlock`].
-pub(crate) fn value(
+/// If a block cannot be read or operands cannot be merged; [`Error::WouldBlock`].
+pub(crate) fn get(
     tree: &Tree,
     view: &SuperVersion,
     user_key: &[u8],
     snapshot: SeqNo,
-    reads: Reads,
+    scope: ReadScope,
 ) -> Result<Option<Slice>> {
-    let (mut fold, mut met) = (Fold::default(), Met::nothing(reads));
-    let value = look_up(tree, view, user_key, (snapshot, reads), (&mut fold, &mut met));
+    let (mut fold, mut state) = (OperandFold::default(), LookupState::new(scope));
+    let value = look_up(tree, view, user_key, (snapshot, scope), (&mut fold, &mut state));
     if !matches!(value, Err(Error::WouldBlock)) {
-        met.count(tree, view);
+        state.publish_counts(tree, view);
     }
     value
 }
 
-/// A lookup that has come to a value in the value log, which is not in memory.
-pub(crate) struct Pending<'a> {
-    fold: Fold,
-    met: Met<'a>,
+/// A lookup that has to read a separated value to complete.
+pub(crate) struct PendingValue<'a> {
+    fold: OperandFold,
+    state: LookupState<'a>,
 }
 
-impl Pending<'_> {
-    /// Says that the value is about to be read; returns whether the file system reads it ahead.
+impl PendingValue<'_> {
+    /// Announces the read of the value. Returns whether the file system reads it ahead.
     pub(crate) fn will_need(&self) -> bool {
-        let Some((file, pointer)) = &self.met.blob else { return true };
-        // A file that cannot be opened is an error of the read.
+        let Some((file, pointer)) = &self.state.blob else { return true };
+        // An error to open the file is returned by the read.
         file.blob().will_need(pointer.offset, pointer.bytes).unwrap_or(true)
     }
 
-    /// Reads it, which ends the lookup of the key.
+    /// Reads the value and completes the lookup.
     ///
     /// # Errors
-    /// As [`value`].
+    /// As [`get`].
     pub(crate) fn read(
-        mut self,
+        self,
         tree: &Tree,
         view: &SuperVersion,
         user_key: &[u8],
     ) -> Result<Option<Slice>> {
-        self.met.access.allow_reads();
-        let Pending { mut fold, mut met } = self;
-        let value = finish(tree, view, user_key, &mut fold, &mut met);
-        met.count(tree, view);
+        let PendingValue { mut fold, mut state } = self;
+        state.context.allow_reads();
+        let value = resolve_value(tree, view, user_key, &mut fold, &mut state);
+        state.publish_counts(tree, view);
         value
     }
 }
 
-/// What a lookup came to that does not read everything.
-pub(crate) enum Attempt<'a> {
-    /// All of it.
+/// Result of a lookup with a limited scope.
+pub(crate) enum LookupAttempt<'a> {
+    /// The lookup is complete.
     Value(Option<Slice>),
-    /// The value in the value log would have to be read, and nothing else.
-    Pending(Box<Pending<'a>>),
-    /// This block would have to be read first. Nothing was counted.
-    Lacks {
-        /// Whose it is.
-        table: &'a Arc<Table>,
-        /// Where it is.
-        block: Handle,
-    },
-    /// The operand store would have to read. Nothing was counted.
-    LacksOperands,
+    /// Only the separated value must be read.
+    PendingValue(Box<PendingValue<'a>>),
+    /// This block must be read first. No metric was counted.
+    MissingBlock { table: &'a Arc<Table>, block: Handle },
+    /// The operand store must read first. No metric was counted.
+    MissingOperands,
 }
 
-/// As [`value`], with what is missing where it may look.
+/// As [`get`], but returns the missing data in place of [`Error::WouldBlock`].
 ///
 /// # Errors
-/// As [`value`].
-pub(crate) fn attempt<'a>(
+/// As [`get`].
+pub(crate) fn try_get<'a>(
     tree: &Tree,
     view: &'a SuperVersion,
     user_key: &[u8],
     snapshot: SeqNo,
-    reads: Reads,
-) -> Result<Attempt<'a>> {
-    let (mut fold, mut met) = (Fold::default(), Met::nothing(reads));
-    let value = look_up(tree, view, user_key, (snapshot, reads), (&mut fold, &mut met));
+    scope: ReadScope,
+) -> Result<LookupAttempt<'a>> {
+    let (mut fold, mut state) = (OperandFold::default(), LookupState::new(scope));
+    let value = look_up(tree, view, user_key, (snapshot, scope), (&mut fold, &mut state));
     if matches!(value, Err(Error::WouldBlock)) {
-        if met.blob.is_some() {
-            return Ok(Attempt::Pending(Box::new(Pending { fold, met })));
+        if state.blob.is_some() {
+            return Ok(LookupAttempt::PendingValue(Box::new(PendingValue { fold, state })));
         }
-        if let (Some(table), Some(block)) = (met.table, met.access.missing_block()) {
-            return Ok(Attempt::Lacks { table, block });
+        if let (Some(table), Some(block)) = (state.table, state.context.missing_block()) {
+            return Ok(LookupAttempt::MissingBlock { table, block });
         }
-        if view.operands.is_some() {
-            return Ok(Attempt::LacksOperands);
+        if view.operand_view.is_some() {
+            return Ok(LookupAttempt::MissingOperands);
         }
     }
-    met.count(tree, view);
-    value.map(Attempt::Value)
+    state.publish_counts(tree, view);
+    value.map(LookupAttempt::Value)
 }
 
-/// Looks a key up, and says what it met on the way.
+/// Looks up a key and records the accesses in `state`.
 #[inline]
 fn look_up<'a>(
     tree: &Tree,
     view: &'a SuperVersion,
     user_key: &[u8],
-    (snapshot, reads): (SeqNo, Reads),
-    (fold, met): (&mut Fold, &mut Met<'a>),
+    (snapshot, scope): (SeqNo, ReadScope),
+    (fold, state): (&mut OperandFold, &mut LookupState<'a>),
 ) -> Result<Option<Slice>> {
     for memtable in view.memtables() {
         let covering = memtable.newest_covering(user_key, snapshot);
-        let ended = memtable.visit_versions(user_key, snapshot, |seq, kind, value| {
-            covering < Some(seq) && fold.older(seq, kind, value)
+        let found_base = memtable.visit_versions(user_key, snapshot, |seq, kind, value| {
+            covering < Some(seq) && fold.push_older(seq, kind, value)
         });
-        // What lies in older places is older than any range delete here.
-        if ended || covering.is_some() {
-            return fold.finish(&tree.merging, user_key);
+        // Older memtables and tables contain only entries older than this range tombstone.
+        if found_base || covering.is_some() {
+            return fold.take_value(&tree.merge_resolver, user_key);
         }
     }
-    match &view.operands {
-        Some(beside) if beside.view.may_contain(user_key) => {
-            gather_with_store(tree, view, user_key, (snapshot, reads), fold, met)?;
+    match &view.operand_view {
+        Some(operands) if operands.view.may_contain(user_key) => {
+            let operands = &*operands.view;
+            search_tables_and_store(
+                tree,
+                view,
+                operands,
+                user_key,
+                (snapshot, scope),
+                fold,
+                state,
+            )?;
         }
-        _ => drop(gather::<false>(tree, view, user_key, snapshot, fold, met)?),
+        _ => drop(search_tables::<false>(tree, view, user_key, snapshot, fold, state)?),
     }
-    finish(tree, view, user_key, fold, met)
+    resolve_value(tree, view, user_key, fold, state)
 }
 
-/// The value that the versions of a key come to; reads it from the value log if it lies there.
+/// Reads the separated value, if there is one, and merges the operands.
 #[inline]
-fn finish(
+fn resolve_value(
     tree: &Tree,
     view: &SuperVersion,
     user_key: &[u8],
-    fold: &mut Fold,
-    met: &mut Met<'_>,
+    fold: &mut OperandFold,
+    state: &mut LookupState<'_>,
 ) -> Result<Option<Slice>> {
-    fold.resolve(|seq, pointer| {
+    fold.resolve_pointer(|seq, pointer| {
         let (file, pointer) = view.version.blobs().locate(pointer)?;
-        met.blob = Some((Arc::clone(file), pointer));
-        file.blob().value((user_key, seq), &pointer, &mut met.access)
+        state.blob = Some((Arc::clone(file), pointer));
+        file.blob().value((user_key, seq), &pointer, &mut state.context)
     })?;
-    fold.finish(&tree.merging, user_key)
+    fold.take_value(&tree.merge_resolver, user_key)
 }
 
-/// Gathers what tables and the operand store hold of a key.
+/// Adds the versions of a key in the operand store and the tables to `fold`.
+///
+/// The operands in the store are newer than the tables' entries for the key. Operands that are not newer than the
+/// newest table entry or range tombstone are void. The tables are searched first, because a lookup that would
+/// block must not count anything, and the store counts its reads itself.
 #[cold]
 #[inline(never)]
-fn gather_with_store<'a>(
+fn search_tables_and_store<'a>(
     tree: &Tree,
     view: &'a SuperVersion,
+    operands: &dyn OperandView,
     user_key: &[u8],
-    (snapshot, reads): (SeqNo, Reads),
-    fold: &mut Fold,
-    met: &mut Met<'a>,
+    (snapshot, scope): (SeqNo, ReadScope),
+    fold: &mut OperandFold,
+    state: &mut LookupState<'a>,
 ) -> Result<()> {
-    let mut tables = Fold::default();
-    if reads != Reads::Memory
-        && let Some(beside) = &view.operands
-    {
-        // A device serves both in hardly more time than one.
-        beside.view.prefetch(user_key, snapshot);
+    if scope != ReadScope::Memory {
+        // A device serves both reads in little more time than one.
+        operands.prefetch(user_key, snapshot);
     }
-    let newest = gather::<true>(tree, view, user_key, snapshot, &mut tables, met)?;
-    match &view.operands {
-        Some(beside) => {
-            let tables = (tables, newest);
-            operands::between(fold, &*beside.view, user_key, snapshot, reads, tables)
+    let mut tables = OperandFold::default();
+    let newest_seq = search_tables::<true>(tree, view, user_key, snapshot, &mut tables, state)?;
+    let mut found = Vec::new();
+    operands.read_operands(user_key, snapshot, scope.into(), &mut found)?;
+    for operand in found {
+        if newest_seq < Some(operand.last) {
+            fold.push_older(operand.last, EntryKind::Merge, operand.bytes);
         }
-        None => Ok(()),
     }
+    fold.append_older(tables);
+    Ok(())
 }
 
-/// Gathers what the tables hold of a key; returns the newest number of an entry of it or of a range
-/// delete over it, if that is asked for: most lookups need not know.
-fn gather<'a, const NEWEST: bool>(
+/// Adds the versions of a key in the tables to `fold`.
+///
+/// With `NEWEST`, returns the sequence number of the newest entry or range tombstone of the key.
+///
+/// The filter of the last sorted run is used only if the settings require it. Most hits end in that run, and its
+/// filter contains most filter bytes of a tree.
+fn search_tables<'a, const NEWEST: bool>(
     tree: &Tree,
     view: &'a SuperVersion,
     user_key: &[u8],
     snapshot: SeqNo,
-    fold: &mut Fold,
-    met: &mut Met<'a>,
+    fold: &mut OperandFold,
+    state: &mut LookupState<'a>,
 ) -> Result<Option<SeqNo>> {
-    let mut newest = None;
-    let filter_last_run = tree.filter_last_run();
+    let mut newest_seq = None;
+    let uses_last_run_filter = tree.uses_last_run_filter();
     let runs = view.version.runs();
     for (index, run) in runs.iter().enumerate() {
         let Some(file) = run.table_for(user_key) else { continue };
         let is_last = index + 1 == runs.len();
-        let use_filter = filter_last_run || !is_last;
+        let use_filter = uses_last_run_filter || !is_last;
         let table = file.table();
-        met.table = Some(table);
-        // The filter knows the keys of entries alone, so it is not asked here.
+        state.table = Some(table);
+        // The filter contains no range tombstones, so it is not consulted here.
         let covering = match failpoint::is_on(Failpoint::SpanSkippedByFilter)
             && !table.may_contain(user_key)?
         {
             true => None,
-            false => table.covering_tombstone_with(user_key, snapshot, &mut met.access)?,
+            false => table.covering_tombstone_with(user_key, snapshot, &mut state.context)?,
         };
-        let found = match table.get_with(user_key, snapshot, use_filter, &mut met.access) {
+        let found = match table.get_with(user_key, snapshot, use_filter, &mut state.context) {
             Err(_) if failpoint::is_on(Failpoint::ReadErrorIsNotFound) => None,
             found => found?,
         };
         if found.is_some() || !use_filter {
-            tree.note_read(table);
+            tree.record_read(table);
         }
         if is_last {
-            met.last_run = Some((table, found.is_some()));
+            state.last_run = Some((table, found.is_some()));
         }
-        // From here on all that is met is older.
+        // The first version found is the newest.
         if NEWEST {
-            newest = newest.or(covering.max(found.as_ref().map(|found| found.seq)));
+            newest_seq = newest_seq.or(covering.max(found.as_ref().map(|found| found.seq)));
         }
         if let Some(found) = found
             && covering < Some(found.seq)
-            && (!fold.older(found.seq, found.kind, found.value)
-                || older_operands(table, user_key, found.seq, covering, fold, &mut met.access)?)
+            && (!fold.push_older(found.seq, found.kind, found.value)
+                || push_older_versions(
+                    table,
+                    user_key,
+                    (found.seq, covering),
+                    fold,
+                    &mut state.context,
+                )?)
         {
             break;
         }
@@ -298,40 +324,37 @@ fn gather<'a, const NEWEST: bool>(
             break;
         }
     }
-    Ok(newest)
+    Ok(newest_seq)
 }
 
-/// Gathers what a table holds of a key below an operand, down to the newest range delete of the table
-/// over it; returns whether nothing older counts.
+/// Adds the versions of a key in one table that are older than `operand` and newer than `covering` to `fold`.
 ///
-/// A table that holds several versions of a key holds them side by side, so a cursor reads each
-/// block once, however many there are.
+/// Returns whether a base or a range tombstone was found. The versions of a key are adjacent in a table, so a cursor
+/// reads each block once.
 #[cold]
-fn older_operands(
+fn push_older_versions(
     table: &Arc<Table>,
     user_key: &[u8],
-    operand: SeqNo,
-    covering: Option<SeqNo>,
-    fold: &mut Fold,
-    access: &mut ReadContext,
+    (operand, covering): (SeqNo, Option<SeqNo>),
+    fold: &mut OperandFold,
+    context: &mut ReadContext,
 ) -> Result<bool> {
-    let Some(below) = operand.0.checked_sub(1) else { return Ok(false) };
-    let mut cursor = TableCursor::with_context(
-        table,
-        std::mem::replace(access, ReadContext::for_lookup(ReadPurpose::MemoryOnly)),
-    );
-    let mut walk = || {
-        cursor.seek(user_key, SeqNo(below))?;
+    let Some(older) = operand.0.checked_sub(1) else { return Ok(false) };
+    let placeholder = ReadContext::for_lookup(ReadPurpose::MemoryOnly);
+    let mut cursor = TableCursor::with_context(table, std::mem::replace(context, placeholder));
+    let mut push_versions = || {
+        cursor.seek(user_key, SeqNo(older))?;
         while cursor.valid() && cursor.key().user_key == user_key {
             let key = cursor.key();
-            if covering >= Some(key.seq) || !fold.older(key.seq, key.kind, cursor.value_slice()) {
+            let is_covered = covering >= Some(key.seq);
+            if is_covered || !fold.push_older(key.seq, key.kind, cursor.value_slice()) {
                 return Ok(true);
             }
             cursor.next()?;
         }
         Ok(false)
     };
-    let ended = walk();
-    *access = cursor.into_context();
-    ended
+    let found_base = push_versions();
+    *context = cursor.into_context();
+    found_base
 }

@@ -5,20 +5,20 @@ use lsmx_base::sync::loom_model::{explore, spawn};
 use lsmx_base::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
 
 use crate::loom_models::open;
-use crate::tree::snapshots::Sequence;
+use crate::tree::snapshots::SnapshotTracker;
 
 /// A snapshot takes its number and then registers it: a job that looks in between drops what the
 /// snapshot is to read.
 #[test]
 fn a_job_finds_every_snapshot_that_reads_at_a_number() {
     explore(None, || {
-        let sequence = Arc::new(Sequence::default());
+        let sequence = Arc::new(SnapshotTracker::default());
         sequence.publish(SeqNo(1));
         let job = Arc::clone(&sequence);
         let job = spawn(move || {
             // Number 2 overwrites what number 1 wrote, and is in a table as soon as it is seen.
             job.publish(SeqNo(2));
-            !job.snapshots().contains(&SeqNo(1))
+            !job.snapshot_seqs().contains(&SeqNo(1))
         });
         let pinned = sequence.register(0).unwrap();
         let dropped = job.join().unwrap();
@@ -37,7 +37,7 @@ fn a_handle_takes_a_snapshot_in_one_step() {
         let other = db.clone();
         let job = spawn(move || {
             other.put("a", "2").unwrap();
-            !other.inner().state.sequence.snapshots().contains(&SeqNo(1))
+            !other.inner().state.sequence.snapshot_seqs().contains(&SeqNo(1))
         });
         let snapshot = db.snapshot();
         let dropped = job.join().unwrap();
@@ -50,14 +50,14 @@ fn a_handle_takes_a_snapshot_in_one_step() {
 #[test]
 fn what_leaves_is_seen_by_no_snapshot() {
     explore(None, || {
-        let sequence = Arc::new(Sequence::default());
+        let sequence = Arc::new(SnapshotTracker::default());
         sequence.publish(SeqNo(1));
         let gone = Arc::new(AtomicBool::new(false));
         let (job, leaves) = (Arc::clone(&sequence), Arc::clone(&gone));
         let job = spawn(move || {
-            if job.begin_leaving(SeqNo(1)) {
+            if job.begin_entry_removal(SeqNo(1)) {
                 leaves.store(true, Ordering::Relaxed);
-                job.end_leaving();
+                job.end_entry_removal();
             }
         });
         if let Some(pinned) = sequence.register(0) {
@@ -76,16 +76,16 @@ fn what_leaves_is_seen_by_no_snapshot() {
 #[test]
 fn a_number_is_held_while_anybody_holds_it() {
     explore(None, || {
-        let sequence = Arc::new(Sequence::default());
+        let sequence = Arc::new(SnapshotTracker::default());
         sequence.publish(SeqNo(1));
         let first = sequence.register(0).unwrap();
         let going = spawn(move || drop(first));
         let second = sequence.register(1).unwrap();
-        assert_eq!(sequence.snapshots(), [SeqNo(1)]);
+        assert_eq!(sequence.snapshot_seqs(), [SeqNo(1)]);
         going.join().unwrap();
-        assert_eq!(sequence.snapshots(), [SeqNo(1)]);
+        assert_eq!(sequence.snapshot_seqs(), [SeqNo(1)]);
         drop(second);
-        assert_eq!((sequence.snapshots(), sequence.snapshot_count()), (Vec::new(), 0));
+        assert_eq!((sequence.snapshot_seqs(), sequence.snapshot_count()), (Vec::new(), 0));
     });
 }
 
@@ -93,12 +93,12 @@ fn a_number_is_held_while_anybody_holds_it() {
 #[test]
 fn a_drop_knows_the_snapshots_from_before() {
     explore(None, || {
-        let sequence = Arc::new(Sequence::default());
+        let sequence = Arc::new(SnapshotTracker::default());
         let freed = Arc::new(AtomicUsize::new(0));
         let (dropping, frees) = (Arc::clone(&sequence), Arc::clone(&freed));
         let job = spawn(move || {
-            let number = dropping.count_drop();
-            if !dropping.sees_before_drop(number) {
+            let number = dropping.record_keyspace_drop();
+            if !dropping.has_snapshot_before_drop(number) {
                 frees.store(1, Ordering::Relaxed);
             }
         });

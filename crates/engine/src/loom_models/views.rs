@@ -55,10 +55,10 @@ fn no_change_of_a_view_is_lost() {
         let (_, db) = open();
         let tree = Arc::clone(&db.inner().default_tree);
         let other = Arc::clone(&tree);
-        let change = spawn(move || other.change(|view| view.seal(SeqNo(2))));
-        tree.change(|view| view.seal(SeqNo(2)));
+        let change = spawn(move || other.change(|view| view.with_active_sealed(SeqNo(2))));
+        tree.update_super_version(|view| view.with_active_sealed(SeqNo(2)));
         change.join().unwrap();
-        assert_eq!(tree.pin().sealed.len(), 2);
+        assert_eq!(tree.pin_super_version().sealed.len(), 2);
     });
 }
 
@@ -69,13 +69,16 @@ fn a_view_that_is_held_is_known() {
         let (_, db) = open();
         let tree = Arc::clone(&db.inner().default_tree);
         let other = Arc::clone(&tree);
-        let reader = spawn(move || other.pin());
-        tree.change(|view| view.seal(SeqNo(1)));
-        tree.change(|view| view.seal(SeqNo(1)));
+        let reader = spawn(move || other.pin_super_version());
+        tree.update_super_version(|view| view.with_active_sealed(SeqNo(1)));
+        tree.update_super_version(|view| view.with_active_sealed(SeqNo(1)));
         let pinned = reader.join().unwrap();
-        let held = tree.held_views();
+        let held = tree.held_super_versions();
         assert!(held.iter().any(|view| Arc::ptr_eq(view, &pinned)));
         drop((held, pinned));
-        assert_eq!((tree.old_views.in_use(), tree.current_pins()), ((0, 0), 0));
+        assert_eq!(
+            (tree.old_super_versions.count_in_use(), tree.count_current_pins()),
+            ((0, 0), 0)
+        );
     });
 }

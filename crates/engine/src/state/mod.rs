@@ -25,9 +25,12 @@ use crate::state::memtable_budget::MemtableBudget;
 use crate::state::table_factory::TableFactory;
 use crate::state::work_queue::WorkQueues;
 use crate::tree::Tree;
+use crate::tree::file_numbers::FileNumbers;
 use crate::tree::guard_history::GuardHistory;
-use crate::tree::snapshots::Sequence;
-use crate::tree::version::{FileNumbers, Janitor, SuperVersion, Version};
+use crate::tree::obsolete_files::ObsoleteFiles;
+use crate::tree::snapshots::SnapshotTracker;
+use crate::tree::super_version::SuperVersion;
+use crate::tree::version::Version;
 use crate::vfs::Vfs;
 use crate::wal::{ResumeWrites, Wal};
 
@@ -45,10 +48,10 @@ pub(crate) struct DbState {
     pub(crate) manifest: Arc<Manifest>,
     pub(crate) wal: Arc<Wal>,
     pub(crate) error_state: BackgroundErrorState,
-    pub(crate) sequence: Arc<Sequence>,
+    pub(crate) sequence: Arc<SnapshotTracker>,
     pub(crate) guard_history: GuardHistory,
     pub(crate) files: Arc<FileNumbers>,
-    pub(crate) janitor: Arc<Janitor>,
+    pub(crate) obsolete_files: Arc<ObsoleteFiles>,
     pub(crate) trees: RwLock<Keyspaces>,
     /// Set while the database closes: no new writes, no new jobs.
     pub(crate) closing: AtomicBool,
@@ -90,7 +93,7 @@ pub(crate) struct DbParts {
     pub(crate) tables: TableFactory,
     pub(crate) manifest: Arc<Manifest>,
     pub(crate) wal: Arc<Wal>,
-    pub(crate) sequence: Arc<Sequence>,
+    pub(crate) sequence: Arc<SnapshotTracker>,
     pub(crate) guard_history: GuardHistory,
     /// Bytes of memtables at which writes wait.
     pub(crate) memtable_bytes_max: u64,
@@ -112,7 +115,7 @@ impl DbState {
             dir: tables.dir.clone(),
             env: tables.env.clone(),
             files: Arc::clone(&tables.files),
-            janitor: Arc::clone(&tables.janitor),
+            obsolete_files: Arc::clone(&tables.obsolete_files),
             tables,
             manifest: parts.manifest,
             wal: parts.wal,
@@ -152,18 +155,18 @@ impl DbState {
             let mut dropped = self.dropped.lock();
             let (released, kept) =
                 std::mem::take(&mut *dropped).into_iter().partition::<Vec<_>, _>(|(number, _)| {
-                    all || !self.sequence.sees_before_drop(*number)
+                    all || !self.sequence.has_snapshot_before_drop(*number)
                 });
             *dropped = kept;
             released
         };
         for (_, tree) in released {
             let nothing = Arc::new(Version::empty(&self.tables.deferred_drop));
-            tree.change(|_| SuperVersion::fresh(&nothing, SeqNo::MAX));
-            tree.beside.detach();
+            tree.update_super_version(|_| SuperVersion::new(&nothing, SeqNo::MAX));
+            tree.operand_store.detach();
             let mut held_views = self.held_views.lock();
             held_views.retain(|view| view.strong_count() > 0);
-            held_views.extend(tree.old_views.held().iter().map(Arc::downgrade));
+            held_views.extend(tree.old_super_versions.in_use().iter().map(Arc::downgrade));
         }
     }
 
@@ -176,12 +179,12 @@ impl DbState {
     pub(crate) fn keep_files_of_iterators_open(&self) {
         self.tables.descriptors.pin_store_files();
         let mut views: Vec<_> = self.held_views.lock().iter().filter_map(Weak::upgrade).collect();
-        views.extend(self.all_trees().iter().flat_map(|tree| tree.held_views()));
+        views.extend(self.all_trees().iter().flat_map(|tree| tree.held_super_versions()));
         for file in views.iter().flat_map(|view| view.version.blobs().files()) {
             // On failure the iterator that needs the file gets the error.
             let _ = file.file.blob().keep_open();
         }
-        for beside in views.iter().filter_map(|view| view.operands.as_ref()) {
+        for beside in views.iter().filter_map(|view| view.operand_view.as_ref()) {
             beside.view.keep_files_open();
         }
         let runs = views.iter().flat_map(|view| view.version.runs());
@@ -331,14 +334,14 @@ impl DbState {
 
     /// Deletes unclaimed operand files once the store of every keyspace is open.
     pub(crate) fn discard_unclaimed_files(&self) {
-        if self.all_trees().iter().any(|tree| tree.beside.lacks()) {
+        if self.all_trees().iter().any(|tree| tree.operand_store.is_unavailable()) {
             return;
         }
         let unclaimed = std::mem::take(&mut *self.unclaimed.lock());
         for file in unclaimed {
             let path = file.in_dir(&self.dir);
             self.emit(&Event::OrphanRemoved(path.clone()));
-            self.janitor.discard(path);
+            self.obsolete_files.discard(path);
         }
     }
 
@@ -380,9 +383,9 @@ impl DbState {
                 match FileName::parse(&name) {
                     // A reader may need it while its descriptor is closed.
                     Some(FileName::Table(id) | FileName::Blob(id)) => {
-                        self.janitor.discard_table(FileId(id), path);
+                        self.obsolete_files.discard_table(FileId(id), path);
                     }
-                    _ => self.janitor.discard(path),
+                    _ => self.obsolete_files.discard(path),
                 }
             }
         }
@@ -392,12 +395,12 @@ impl DbState {
     /// Frees old views and deletes obsolete files. A file that cannot be deleted is reported and left to the next open.
     pub(crate) fn remove_discarded(&self) {
         self.release_dropped_keyspaces(false);
-        if !self.tables.deferred_drop.has_queued() && !self.janitor.has_some() {
+        if !self.tables.deferred_drop.has_queued() && !self.obsolete_files.has_deletable() {
             return;
         }
         self.removing.fetch_add(1, Ordering::AcqRel);
         self.tables.deferred_drop.drop_queued();
-        for path in self.janitor.take() {
+        for path in self.obsolete_files.take() {
             match self.vfs.remove(&path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     self.report_failed_removal(&Error::io("remove", &path, error));
@@ -413,7 +416,7 @@ impl DbState {
     pub(crate) fn is_clean(&self) -> bool {
         // A thread takes files only while it is counted in `removing`, so the files are checked first.
         !self.tables.deferred_drop.has_queued()
-            && !self.janitor.has_some()
+            && !self.obsolete_files.has_deletable()
             && self.removing.load(Ordering::Acquire) == 0
     }
 
@@ -448,8 +451,9 @@ impl DbState {
         if self.error_state.check_writable().is_err() || self.is_closing() {
             return;
         }
-        let file_bytes =
-            || self.all_trees().iter().map(|tree| tree.pin().version.file_bytes()).sum();
+        let file_bytes = || {
+            self.all_trees().iter().map(|tree| tree.pin_super_version().version.file_bytes()).sum()
+        };
         if let Some(error) = self.tables.reserve.resize(self.resume_writes(), file_bytes) {
             if failpoint::is_on(Failpoint::ReserveRequired) {
                 self.fail(error.clone());

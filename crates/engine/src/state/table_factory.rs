@@ -13,7 +13,10 @@ use crate::error::Result;
 use crate::format::file_name::FileName;
 use crate::format::version_edit::{BlobFileRecord, FileRecord};
 use crate::table::{FdCache, FdCacheVfs, Table, TableIdentity, TableSummary};
-use crate::tree::version::{BlobFile, BlobUse, FileNumbers, Janitor, TableFile};
+use crate::tree::blob_set::{BlobFile, BlobUsage};
+use crate::tree::file_numbers::FileNumbers;
+use crate::tree::obsolete_files::ObsoleteFiles;
+use crate::tree::table_file::TableFile;
 use crate::value_log::BlobReader;
 use crate::vfs::{PacedVfs, Vfs};
 use crate::wal::DiskReserve;
@@ -30,7 +33,7 @@ pub(crate) struct TableFactory {
     pub(crate) cache: Arc<BlockCache>,
     pub(crate) descriptors: Arc<FdCache>,
     pub(crate) files: Arc<FileNumbers>,
-    pub(crate) janitor: Arc<Janitor>,
+    pub(crate) obsolete_files: Arc<ObsoleteFiles>,
     /// Frees memory that readers release.
     pub(crate) deferred_drop: DeferredDrop,
     /// Rate limit of background I/O.
@@ -79,7 +82,7 @@ impl TableFactory {
         &self,
         id: FileId,
         summary: &TableSummary,
-        blobs: Vec<BlobUse>,
+        blobs: Vec<BlobUsage>,
     ) -> Result<Arc<TableFile>> {
         let creation = self.creation.fetch_add(1, Ordering::Relaxed);
         let meta = build_table_meta(id, summary, self.env.creation_time_us(), creation);
@@ -90,7 +93,11 @@ impl TableFactory {
     ///
     /// # Errors
     /// See [`Table::open`].
-    pub(crate) fn open(&self, record: &FileRecord, blobs: Vec<BlobUse>) -> Result<Arc<TableFile>> {
+    pub(crate) fn open(
+        &self,
+        record: &FileRecord,
+        blobs: Vec<BlobUsage>,
+    ) -> Result<Arc<TableFile>> {
         self.open_table(record.shape(), record.uid, record.checksum, blobs)
     }
 
@@ -101,7 +108,7 @@ impl TableFactory {
     pub(crate) fn open_blob(&self, keyspace: u32, blob: &BlobFileRecord) -> Result<Arc<BlobFile>> {
         let path = self.blob_path(blob.id);
         let blob = BlobReader::open_in(&self.descriptors, &path, keyspace, blob, &self.cache)?;
-        Ok(Arc::new(BlobFile::new(blob, Arc::clone(&self.janitor))))
+        Ok(Arc::new(BlobFile::new(blob, Arc::clone(&self.obsolete_files))))
     }
 
     fn open_table(
@@ -109,13 +116,13 @@ impl TableFactory {
         meta: TableMeta,
         uid: u64,
         checksum: u64,
-        blobs: Vec<BlobUse>,
+        blobs: Vec<BlobUsage>,
     ) -> Result<Arc<TableFile>> {
         let identity = TableIdentity { id: meta.id, bytes: meta.bytes, uid, checksum };
         let path = self.path(meta.id);
         let table = Table::open_in(&self.descriptors, &path, &identity, &self.cache)?;
-        let janitor = Arc::clone(&self.janitor);
-        Ok(Arc::new(TableFile::new(Arc::new(table), Arc::new(meta), blobs, path, janitor)))
+        let obsolete_files = Arc::clone(&self.obsolete_files);
+        Ok(Arc::new(TableFile::new(Arc::new(table), Arc::new(meta), blobs, path, obsolete_files)))
     }
 }
 

@@ -46,7 +46,7 @@ struct WorkQueue {
 impl WorkQueue {
     /// Returns the index of a parked tree whose operand store is unlocked.
     fn unblocked(&self) -> Option<usize> {
-        self.parked.iter().position(|tree| !tree.beside.is_reserved())
+        self.parked.iter().position(|tree| !tree.operand_store.is_reserved())
     }
 }
 

@@ -7,7 +7,7 @@ use ::tokio::runtime::Handle as Runtime;
 use lsmx_base::sync::{Arc, Weak};
 
 use crate::db::Handle;
-use crate::lookup::point::Reads;
+use crate::lookup::point::ReadScope;
 use crate::write::commit::Committer;
 use crate::write::ticket::TaskWorkers;
 
@@ -110,7 +110,7 @@ impl Errand {
                 }
                 // Without a database, they are left to whoever reads the keys.
                 if let Some(handle) = db.upgrade() {
-                    handle.0.fold_chains(chains, Reads::Storage);
+                    handle.0.fold_chains(chains, ReadScope::Storage);
                 }
                 true
             }

@@ -196,7 +196,7 @@ impl Range {
 /// Reads a batch at one end.
 fn read(mut range: Box<BlockingRange>, backward: bool, entries_max: usize) -> Batch {
     range.set_options(&ReadOptions::default());
-    range.expect(len_u64(entries_max));
+    range.set_expected_entries(len_u64(entries_max));
     let (mut entries, mut bytes, mut end) = (VecDeque::new(), 0, None);
     while end.is_none() && entries.len() < entries_max && bytes < BATCH_BYTES {
         match if backward { range.next_back() } else { range.next() } {
@@ -226,7 +226,7 @@ impl Drop for Range {
         // perhaps.
         if let Place::Memory(range) | Place::Resting(range) =
             std::mem::replace(&mut self.place, Place::Lost)
-            && range.frees()
+            && range.frees_view_on_drop()
             && let Ok(runtime) = Handle::try_current()
         {
             runtime.spawn_blocking(move || drop(range));

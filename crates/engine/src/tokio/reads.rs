@@ -8,7 +8,7 @@ use lsmx_base::sync::Arc;
 use crate::db::multi_get::MultiGet;
 use crate::error::{Error, Result};
 use crate::iter::range::Range;
-use crate::lookup::point::Reads;
+use crate::lookup::point::ReadScope;
 use crate::options::read::{ReadOptions, ReadTier};
 use crate::tokio::pool::on_pool;
 use crate::tokio::shared::Shared;
@@ -31,7 +31,7 @@ pub(crate) async fn many<K: AsRef<[u8]> + Send + 'static>(
     kept: impl Send + 'static,
 ) -> Result<Vec<Option<Slice>>> {
     loop {
-        match lookups.look_up(tree, Reads::Memory, KEYS_AT_ONCE) {
+        match lookups.look_up(tree, ReadScope::Memory, KEYS_AT_ONCE) {
             Ok(true) => return Ok(lookups.into_values(shared.inner(), tree)),
             Ok(false) => ::tokio::task::yield_now().await,
             Err(Error::WouldBlock) => break,

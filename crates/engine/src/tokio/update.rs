@@ -4,7 +4,7 @@ use lsmx_base::sync::Arc;
 
 use crate::db::update::{KeyLock, Update, UpdateResult, apply_update};
 use crate::error::{Error, Result};
-use crate::lookup::point::Reads;
+use crate::lookup::point::ReadScope;
 use crate::options::write::WriteOptions;
 use crate::tokio::pool::on_pool;
 use crate::tokio::shared::Shared;
@@ -25,10 +25,11 @@ impl Shared {
         loop {
             ::tokio::task::consume_budget().await;
             core.begin_operation();
-            let (read, before) = match core.read_to_update(tree, key, Reads::Memory) {
+            let (read, before) = match core.read_to_update(tree, key, ReadScope::Memory) {
                 Err(Error::WouldBlock) => {
                     let (shared, tree, key) = (Arc::clone(self), Arc::clone(tree), key.to_vec());
-                    let read = move || shared.inner().read_to_update(&tree, &key, Reads::Storage);
+                    let read =
+                        move || shared.inner().read_to_update(&tree, &key, ReadScope::Storage);
                     on_pool(read).await?
                 }
                 read => read?,

@@ -1,4 +1,4 @@
-//! What happened in one tree, counted where it happens.
+//! Counters of one tree.
 
 use std::collections::BTreeMap;
 
@@ -6,27 +6,27 @@ use lsmx_base::sync::{AtomicU64, Mutex, Ordering, ShardedCounter};
 
 use crate::metrics::LevelFlow;
 
-/// Waits of writes for one cause.
+/// Counters of writes that waited for one cause.
 #[derive(Debug, Default)]
 pub(crate) struct StallCounter {
-    /// How many waited.
+    /// Number of writes that waited.
     pub(crate) count: AtomicU64,
-    /// Microseconds they waited.
+    /// Total wait, in microseconds.
     pub(crate) us: AtomicU64,
-    /// The longest of them.
+    /// Longest wait, in microseconds.
     pub(crate) us_max: AtomicU64,
 }
 
 impl StallCounter {
     /// Counts one wait.
-    pub(crate) fn waited(&self, us: u64) {
+    pub(crate) fn record_wait(&self, us: u64) {
         add(&self.count, 1);
         add(&self.us, us);
         self.us_max.fetch_max(us, Ordering::Relaxed);
     }
 }
 
-/// Counters of one tree. Those that every operation touches are sharded.
+/// Counters of one tree. Counters that foreground operations increment are sharded.
 #[derive(Debug, Default)]
 pub(crate) struct TreeCounters {
     /// Point lookups.
@@ -35,67 +35,67 @@ pub(crate) struct TreeCounters {
     pub(crate) ingested_bytes: ShardedCounter,
     /// Key and value bytes of puts.
     pub(crate) put_bytes: ShardedCounter,
-    /// Memtables that were flushed.
+    /// Flushed memtables.
     pub(crate) flushes: AtomicU64,
     /// Bytes of the files that flushes wrote.
     pub(crate) flushed_bytes: AtomicU64,
-    /// Compaction jobs that merged or rewrote.
+    /// Compaction jobs that merged or rewrote files.
     pub(crate) jobs: AtomicU64,
-    /// Of those, the ones that were divided.
-    pub(crate) jobs_divided: AtomicU64,
-    /// Parts of these.
-    pub(crate) parts: AtomicU64,
-    /// Of the parts, those that another thread ran than the job's.
-    pub(crate) parts_helped: AtomicU64,
+    /// Compaction jobs that were split into subcompactions.
+    pub(crate) jobs_split: AtomicU64,
+    /// Subcompactions of these jobs.
+    pub(crate) subcompactions: AtomicU64,
+    /// Subcompactions that ran on another thread than their job.
+    pub(crate) subcompactions_helped: AtomicU64,
     /// Jobs that only changed the manifest.
     pub(crate) trivial_moves: AtomicU64,
-    /// Jobs that let files go unread.
-    pub(crate) drops: AtomicU64,
-    /// Bytes of whole input files of merges.
+    /// Jobs that deleted files without reading them.
+    pub(crate) delete_only_jobs: AtomicU64,
+    /// Bytes of the input files of merges.
     pub(crate) compaction_read_bytes: AtomicU64,
-    /// Bytes of output files of merges.
+    /// Bytes of the output files of merges.
     pub(crate) compaction_written_bytes: AtomicU64,
-    /// Microseconds that merges took.
+    /// Duration of merges, in microseconds.
     pub(crate) compaction_us: AtomicU64,
-    /// Jobs that failed.
+    /// Failed jobs.
     pub(crate) compaction_failures: AtomicU64,
-    /// Files that were quarantined.
+    /// Quarantined files.
     pub(crate) quarantines: AtomicU64,
     /// Bytes of the blob files that flushes and jobs wrote.
     pub(crate) blob_written_bytes: AtomicU64,
-    /// Bytes of values that jobs read from one blob file to write them elsewhere, for its garbage.
+    /// Value bytes that garbage collection copied to other blob files.
     pub(crate) blob_moved_bytes: AtomicU64,
-    /// Bytes of values that jobs copied to have them beside their neighbours.
-    pub(crate) blob_gathered_bytes: AtomicU64,
-    /// Jobs whose purpose was to empty blob files.
+    /// Value bytes that jobs copied to store values in key order.
+    pub(crate) blob_relocated_bytes: AtomicU64,
+    /// Garbage collection jobs of blob files.
     pub(crate) blob_rewrites: AtomicU64,
-    /// Tables that went without a filter because none could be built.
+    /// Tables without a filter because the filter could not be built.
     pub(crate) filters_failed: AtomicU64,
     /// Writes that waited because memtables were full.
     pub(crate) memtable_stalls: StallCounter,
-    /// Writes that waited because all memtables together were at their bound.
+    /// Writes that waited because all memtables together reached their limit.
     pub(crate) memory_stalls: StallCounter,
-    /// Writes that waited because the policy's hard stop was reached.
+    /// Writes that waited because the hard stop of the policy was reached.
     pub(crate) run_stalls: StallCounter,
-    /// Microseconds that writes were slowed down by the throttle.
+    /// Delay of writes by the throttle, in microseconds.
     pub(crate) throttle_us: AtomicU64,
-    /// What jobs brought into each level.
+    /// Data that jobs wrote to each level.
     flows: Mutex<BTreeMap<u8, LevelFlow>>,
 }
 
 impl TreeCounters {
-    /// Counts what a job brought into a level.
-    pub(crate) fn flowed(&self, level: u8, count: impl FnOnce(&mut LevelFlow)) {
+    /// Applies `count` to the counters of a level.
+    pub(crate) fn record_level_flow(&self, level: u8, count: impl FnOnce(&mut LevelFlow)) {
         count(self.flows.lock().entry(level).or_default());
     }
 
-    /// What jobs brought into each level.
-    pub(crate) fn flows(&self) -> BTreeMap<u8, LevelFlow> {
+    /// Returns the data that jobs wrote to each level.
+    pub(crate) fn level_flows(&self) -> BTreeMap<u8, LevelFlow> {
         self.flows.lock().clone()
     }
 }
 
-/// Adds to a counter that only background work and slow paths touch.
+/// Adds to a counter of background work and slow paths.
 pub(crate) fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
 }

@@ -1,23 +1,23 @@
-//! Numbers of files.
+//! Allocation of file numbers.
 
 use lsmx_base::sync::{AtomicU64, Ordering};
 
-/// The number line of all numbered files.
+/// Counter from which all numbered files of a database get their numbers.
 #[derive(Debug)]
 pub(crate) struct FileNumbers(AtomicU64);
 
 impl FileNumbers {
-    /// Gives out `next` first.
+    /// Returns a counter whose first number is `next`.
     pub(crate) fn new(next: u64) -> FileNumbers {
         FileNumbers(AtomicU64::new(next))
     }
 
-    /// A number that was never given before.
+    /// Returns a new, unique number.
     pub(crate) fn allocate(&self) -> u64 {
         self.0.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// No file has this number or a larger one.
+    /// Returns the next number. All existing files have smaller numbers.
     pub(crate) fn next(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

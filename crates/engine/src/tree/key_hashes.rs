@@ -1,26 +1,25 @@
 //! Hash table from keys to sequence numbers.
 //!
-//! A slot holds the upper 32 bits of a key's hash and a sequence number relative to `base`. The lower 32
-//! bits choose the slot where the linear probe starts. The table stores no keys: two keys whose upper
-//! bits agree within one run of slots count as one key. With tables at most two thirds full, a lookup
-//! of an absent key finds a wrong entry about once in 10^9 lookups.
+//! A slot contains the upper 32 bits of the hash of a key and a sequence number relative to `base`. The lower 32 bits
+//! select the first slot of the linear probe. Keys are not stored, so two keys with equal upper bits in adjacent slots
+//! share a slot. At a load of two thirds, about one lookup of an absent key in 10^9 returns a wrong number.
 
 use lsmx_base::checksum::xxh3_seeded;
 use lsmx_base::coding::{high_u32, len_u64, low_u32};
 use lsmx_base::key::SeqNo;
 
-/// Bytes of a table per key.
+/// Memory of a table per key, in bytes.
 pub(crate) const BYTES_PER_KEY: u64 = len_u64(size_of::<u64>()) * 3 / 2;
 
-/// Largest relative number. It stands for every number that does not fit.
+/// Largest relative number. It represents every number that does not fit.
 const RELATIVE_MAX: u32 = u32::MAX;
 
-/// Hash of a key of the keyspace with this id.
+/// Returns the hash of a key of this keyspace.
 pub(crate) fn key_hash(keyspace: u32, key: &[u8]) -> u64 {
     xxh3_seeded(key, u64::from(keyspace))
 }
 
-/// Newest sequence numbers of keys, 12 bytes per key.
+/// Hash table of the newest sequence number of each key.
 #[derive(Debug)]
 pub(crate) struct KeyHashes {
     /// 0 in an empty slot.
@@ -34,29 +33,29 @@ impl KeyHashes {
         KeyHashes { slots: vec![0; keys + keys / 2 + 1].into_boxed_slice(), base }
     }
 
-    /// Records a write. The table keeps the largest number of each key.
+    /// Inserts a write. The table keeps the largest sequence number of each key.
     pub(crate) fn insert(&mut self, hash: u64, seq: SeqNo) {
         let relative = seq.0.saturating_sub(self.base.0).saturating_add(1);
         let relative = u32::try_from(relative).unwrap_or(RELATIVE_MAX);
-        let slot = self.slot(hash);
+        let slot = self.find_slot(hash);
         if relative > low_u32(self.slots[slot]) {
             self.slots[slot] = u64::from(high_u32(hash)) << 32 | u64::from(relative);
         }
     }
 
-    /// Returns the largest number recorded for this hash, or `SeqNo::MAX` if it was too large to store.
-    pub(crate) fn newest(&self, hash: u64) -> Option<SeqNo> {
-        match low_u32(self.slots[self.slot(hash)]) {
+    /// Returns the largest sequence number of this hash, or `SeqNo::MAX` if it did not fit.
+    pub(crate) fn newest_seq(&self, hash: u64) -> Option<SeqNo> {
+        match low_u32(self.slots[self.find_slot(hash)]) {
             0 => None,
             RELATIVE_MAX => Some(SeqNo::MAX),
             relative => Some(SeqNo(self.base.0 + u64::from(relative) - 1)),
         }
     }
 
-    /// Returns the slot of this hash, or the empty slot where it belongs.
-    fn slot(&self, hash: u64) -> usize {
+    /// Returns the slot of this hash, or the empty slot for its insertion.
+    fn find_slot(&self, hash: u64) -> usize {
         let count = self.slots.len();
-        // At most `keys` of the slots are taken, so the probe meets an empty one.
+        // Fewer keys than slots are inserted, so the probe ends at an empty slot.
         let mut slot = high_u32(u64::from(low_u32(hash)) * len_u64(count)) as usize;
         while self.slots[slot] != 0 && high_u32(self.slots[slot]) != high_u32(hash) {
             slot = if slot + 1 == count { 0 } else { slot + 1 };
@@ -84,8 +83,8 @@ mod tests {
             for key in 0..40 {
                 let numbers = writes.iter().filter(|(written, _)| *written == key);
                 let expected = numbers.map(|(_, seq)| SeqNo(base + seq)).max();
-                prop_assert_eq!(hashes.newest(key_hash(7, &[key])), expected);
-                prop_assert_eq!(hashes.newest(key_hash(8, &[key])), None);
+                prop_assert_eq!(hashes.newest_seq(key_hash(7, &[key])), expected);
+                prop_assert_eq!(hashes.newest_seq(key_hash(8, &[key])), None);
             }
         }
     }
@@ -94,6 +93,6 @@ mod tests {
     fn key_hashes_number_too_large_counts_as_newest() {
         let mut hashes = KeyHashes::with_capacity(1, SeqNo(1));
         hashes.insert(3, SeqNo(1 + (1 << 40)));
-        assert_eq!(hashes.newest(3), Some(SeqNo::MAX));
+        assert_eq!(hashes.newest_seq(3), Some(SeqNo::MAX));
     }
 }

@@ -1,4 +1,4 @@
-//! How the operands of one keyspace fold: its operator, who may give it one, what was counted.
+//! The merge operator of one keyspace and its counters.
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::slice::Slice;
@@ -9,19 +9,19 @@ use crate::format::VALUE_BYTES_MAX;
 use crate::merge_operator::{self, MergeError, MergeOperator};
 use crate::tree::counters::add;
 
-/// Foldings of one place, counted.
+/// Counters of merges.
 #[derive(Debug, Default)]
 pub(crate) struct FoldCounter {
-    /// How often operands were folded.
+    /// Number of merges.
     pub(crate) folds: AtomicU64,
-    /// How many operands.
+    /// Number of merged operands.
     pub(crate) operands: AtomicU64,
-    /// The most at once.
+    /// Maximum number of operands of one merge.
     pub(crate) longest: AtomicU64,
 }
 
 impl FoldCounter {
-    fn folded(&self, operands: usize) {
+    fn record(&self, operands: usize) {
         let operands = operands as u64;
         add(&self.folds, 1);
         add(&self.operands, operands);
@@ -29,83 +29,84 @@ impl FoldCounter {
     }
 }
 
-/// What folds the operands of one keyspace.
+/// Merges the operands of one keyspace.
 #[derive(Debug)]
-pub(crate) struct Merging {
+pub(crate) struct MergeResolver {
     keyspace: String,
-    /// The operator's name, as the manifest has it. Set before the operator.
+    /// Name of the operator in the manifest. Set before the operator.
     name: OnceLock<String>,
-    /// Given once in the life of an open database; another of the same name would do the same.
+    /// Set at most once. Operators of the same name are interchangeable.
     operator: OnceLock<Arc<dyn MergeOperator>>,
-    /// Folded by readers, and by writers in memtables.
+    /// Merges by readers, and by writers in memtables.
     pub(crate) reads: FoldCounter,
-    /// Folded by flushes and compactions.
+    /// Merges by flushes and compactions.
     pub(crate) jobs: FoldCounter,
-    /// Times that operands did not fold, for whomever.
+    /// Number of failed merges.
     pub(crate) failures: AtomicU64,
-    /// Whether a job met operands that do not merge partially, and had to keep them.
-    keeps_operands: AtomicBool,
+    /// Whether a job had to keep operands that do not merge partially.
+    has_unmergeable_operands: AtomicBool,
 }
 
-impl Merging {
-    /// Of a keyspace that has this operator, and remembers no other.
-    pub(crate) fn new(keyspace: String, operator: Option<Arc<dyn MergeOperator>>) -> Merging {
-        let merging = Merging {
+impl MergeResolver {
+    /// Returns the resolver of a keyspace whose operator has no stored name.
+    pub(crate) fn new(keyspace: String, operator: Option<Arc<dyn MergeOperator>>) -> MergeResolver {
+        let resolver = MergeResolver {
             keyspace,
             name: OnceLock::new(),
             operator: OnceLock::new(),
             reads: FoldCounter::default(),
             jobs: FoldCounter::default(),
             failures: AtomicU64::new(0),
-            keeps_operands: AtomicBool::new(false),
+            has_unmergeable_operands: AtomicBool::new(false),
         };
         if let Some(operator) = operator {
-            merging.supply(operator);
+            resolver.set_operator(operator);
         }
-        merging
+        resolver
     }
 
-    /// Whether an operator may be given, and is news to the manifest.
+    /// Checks whether the keyspace may use this operator. Returns whether its name must be stored in the manifest.
     ///
     /// # Errors
-    /// [`Error::Contradiction`] if the keyspace has another one.
-    pub(crate) fn admit(&self, given: Option<&Arc<dyn MergeOperator>>) -> Result<bool> {
+    /// [`Error::Contradiction`] if the keyspace has an operator of another name.
+    pub(crate) fn check_operator(&self, given: Option<&Arc<dyn MergeOperator>>) -> Result<bool> {
         let Some(given) = given else { return Ok(false) };
-        self.name().map_or(Ok(true), |known| self.agree(known, given.name()).map(|()| false))
+        self.name()
+            .map_or(Ok(true), |stored| self.compare_names(stored, given.name()).map(|()| false))
     }
 
-    /// Notes the name that the manifest has, before anybody else may give one.
+    /// Sets the name that is stored in the manifest.
     ///
     /// # Errors
-    /// [`Error::Contradiction`] if the operator has another one.
-    pub(crate) fn remember(&self, known: String) -> Result<()> {
-        let name = self.name.get_or_init(|| known.clone());
-        self.agree(&known, name)
+    /// [`Error::Contradiction`] if the keyspace has an operator of another name.
+    pub(crate) fn set_stored_name(&self, stored: String) -> Result<()> {
+        let name = self.name.get_or_init(|| stored.clone());
+        self.compare_names(&stored, name)
     }
 
-    fn agree(&self, known: &str, given: &str) -> Result<()> {
-        if known == given {
+    fn compare_names(&self, stored: &str, given: &str) -> Result<()> {
+        if stored == given {
             return Ok(());
         }
         Err(Error::Contradiction {
             first: format!("merge_operator = {given}"),
-            second: format!("merge_operator = {known} of keyspace {:?}", self.keyspace),
-            why: "what is stored folds by one operator for good",
+            second: format!("merge_operator = {stored} of keyspace {:?}", self.keyspace),
+            why: "a keyspace cannot change its merge operator",
         })
     }
 
-    /// Gives it the operator, which [`Merging::admit`] let pass; the first one stays.
-    pub(crate) fn supply(&self, operator: Arc<dyn MergeOperator>) {
+    /// Sets an operator that passed [`MergeResolver::check_operator`]. Keeps an operator set before.
+    pub(crate) fn set_operator(&self, operator: Arc<dyn MergeOperator>) {
         self.name.get_or_init(|| operator.name().to_owned());
         self.operator.get_or_init(|| operator);
     }
 
-    /// The operator's name, given now or before.
+    /// Returns the name of the operator, which may be known without the operator.
     pub(crate) fn name(&self) -> Option<&str> {
         self.name.get().map(String::as_str)
     }
 
-    /// The operator.
+    /// Returns the operator.
     ///
     /// # Errors
     /// [`Error::NoMergeOperator`].
@@ -116,47 +117,47 @@ impl Merging {
         })
     }
 
-    /// The value of a key for a reader. Operands newest first, as they are met.
+    /// Merges operands, newest first, for a reader.
     ///
     /// # Errors
     /// [`Error::NoMergeOperator`], [`Error::MergeFailed`].
-    pub(crate) fn read(
+    pub(crate) fn merge_for_read(
         &self,
         key: &[u8],
         base: Option<&[u8]>,
         operands: &[Slice],
     ) -> Result<Option<Slice>> {
-        let value = self.full(self.operator()?, key, base, operands);
+        let value = self.merge_full(self.operator()?, key, base, operands);
         let value = value.map_err(|why| {
             let (keyspace, key) = (self.keyspace.clone(), key.to_vec());
             Error::MergeFailed { keyspace, key, why }
         })?;
-        self.reads.folded(operands.len());
+        self.reads.record(operands.len());
         Ok(value.map(Slice::from))
     }
 
-    /// A full merge for a job; if it fails, the operands are to stay.
-    pub(crate) fn job(
+    /// Merges operands, newest first, for a job. Returns `None` if the operands must be kept.
+    pub(crate) fn merge_for_job(
         &self,
         operator: &dyn MergeOperator,
         key: &[u8],
         base: Option<&[u8]>,
         operands: &[Slice],
     ) -> Option<Option<Vec<u8>>> {
-        let turned: Vec<Slice>;
+        let reversed: Vec<Slice>;
         let operands = match failpoint::is_on(Failpoint::OperandsReordered) {
             true => {
-                turned = operands.iter().rev().cloned().collect();
-                &turned
+                reversed = operands.iter().rev().cloned().collect();
+                &reversed
             }
             false => operands,
         };
-        let value = self.full(operator, key, base, operands).ok()?;
-        self.jobs.folded(operands.len());
+        let value = self.merge_full(operator, key, base, operands).ok()?;
+        self.jobs.record(operands.len());
         Some(value)
     }
 
-    fn full(
+    fn merge_full(
         &self,
         operator: &dyn MergeOperator,
         key: &[u8],
@@ -164,42 +165,51 @@ impl Merging {
         operands: &[Slice],
     ) -> Result<Option<Vec<u8>>, MergeError> {
         let oldest_first: Vec<&[u8]> = operands.iter().rev().map(|operand| &**operand).collect();
-        let limit = usize::try_from(VALUE_BYTES_MAX).unwrap_or(usize::MAX);
-        let value = merge_operator::full_merge(operator, key, base, &oldest_first, limit);
+        let value =
+            merge_operator::full_merge(operator, key, base, &oldest_first, value_bytes_max());
         if value.is_err() {
             add(&self.failures, 1);
         }
         value
     }
 
-    /// A partial merge for a job.
-    pub(crate) fn partial(
+    /// Merges two operands for a job. Returns `None` if the operands must be kept.
+    pub(crate) fn merge_partial_for_job(
         &self,
         operator: &dyn MergeOperator,
         key: &[u8],
         older: &[u8],
         newer: &[u8],
     ) -> Option<Vec<u8>> {
-        let limit = usize::try_from(VALUE_BYTES_MAX).unwrap_or(usize::MAX);
-        let merged = merge_operator::partial_merge(operator, key, older, newer, limit);
+        let merged = merge_operator::partial_merge(operator, key, older, newer, value_bytes_max());
         match merged {
-            Some(_) => self.jobs.folded(2),
-            None => self.keeps_operands.store(true, Ordering::Relaxed),
+            Some(_) => self.jobs.record(2),
+            None => self.has_unmergeable_operands.store(true, Ordering::Relaxed),
         }
         merged
     }
 
-    /// A partial merge for the operand store, which knows what to do with operands that do not merge.
-    pub(crate) fn partial_beside(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
-        let limit = usize::try_from(VALUE_BYTES_MAX).unwrap_or(usize::MAX);
+    /// Merges two operands for the operand store, which can also store them separately.
+    pub(crate) fn merge_partial_for_store(
+        &self,
+        key: &[u8],
+        older: &[u8],
+        newer: &[u8],
+    ) -> Option<Vec<u8>> {
         let operator = self.operator.get()?;
-        let merged = merge_operator::partial_merge(&**operator, key, older, newer, limit)?;
-        self.jobs.folded(2);
+        let merged =
+            merge_operator::partial_merge(&**operator, key, older, newer, value_bytes_max())?;
+        self.jobs.record(2);
         Some(merged)
     }
 
-    /// Whether operands gather in tables, because they do not merge partially.
-    pub(crate) fn keeps_operands(&self) -> bool {
-        self.keeps_operands.load(Ordering::Relaxed)
+    /// Returns whether tables contain operands that do not merge partially.
+    pub(crate) fn has_unmergeable_operands(&self) -> bool {
+        self.has_unmergeable_operands.load(Ordering::Relaxed)
     }
+}
+
+/// Returns the maximum length of a merged value, in bytes.
+fn value_bytes_max() -> usize {
+    usize::try_from(VALUE_BYTES_MAX).unwrap_or(usize::MAX)
 }

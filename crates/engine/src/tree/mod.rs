@@ -1,4 +1,4 @@
-//! One tree: its options, its policy, its current super version, and what its jobs hold.
+//! The tree of one keyspace: its settings, its current super version and the state of its jobs.
 
 pub(crate) mod blob_set;
 pub(crate) mod counters;
@@ -7,9 +7,9 @@ pub(crate) mod guard_history;
 pub(crate) mod key_hashes;
 pub(crate) mod last_run_filter;
 pub(crate) mod merge_resolver;
-pub(crate) mod old_super_versions;
+pub(crate) mod obsolete_files;
 pub(crate) mod operand_files;
-pub(crate) mod operands;
+pub(crate) mod operand_store_slot;
 pub(crate) mod quarantine;
 pub(crate) mod snapshots;
 pub(crate) mod super_version;
@@ -32,79 +32,81 @@ use crate::options::stored::StoredOptions;
 use crate::table::{FilterWidth, Table};
 use crate::tree::counters::TreeCounters;
 use crate::tree::last_run_filter::LastRunFilter;
-use crate::tree::merge_resolver::Merging;
-use crate::tree::operands::Beside;
+use crate::tree::merge_resolver::MergeResolver;
+use crate::tree::operand_store_slot::OperandStoreSlot;
 use crate::tree::quarantine::Quarantine;
-use crate::tree::snapshots::Pinned;
-use crate::tree::version::{OldViews, SuperVersion, Version};
+use crate::tree::snapshots::SnapshotGuard;
+use crate::tree::super_version::{OldSuperVersions, SuperVersion};
+use crate::tree::version::Version;
 
-/// One opening of one database in this process. A tree of an earlier opening has other memtables, so
-/// what is written to it would not be seen.
+/// Identifies one open database in this process.
+///
+/// A tree of a database that was closed and opened again has other memtables, and writes to them would be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Opening(u64);
+pub(crate) struct OpenId(u64);
 
-impl Opening {
-    /// One that no other database has.
-    pub(crate) fn new() -> Opening {
+impl OpenId {
+    /// Returns a unique id.
+    pub(crate) fn new() -> OpenId {
         static NEXT: std_atomic::AtomicU64 = std_atomic::AtomicU64::new(0);
-        Opening(NEXT.fetch_add(1, Ordering::Relaxed))
+        OpenId(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
 
-/// Where a tree lives.
+/// The database of a tree.
 #[derive(Clone, Debug)]
-pub(crate) struct Origin {
-    pub(crate) opening: Opening,
+pub(crate) struct TreeContext {
+    pub(crate) open_id: OpenId,
     pub(crate) env: Env,
 }
 
-/// What the jobs of a tree hold; never held over I/O.
+/// State of the background jobs of a tree. Its lock is never held during I/O.
 #[derive(Debug, Default)]
-pub(crate) struct TreeJobs {
-    /// Inputs of running compactions.
-    pub(crate) busy: RunningJobs,
-    /// Compactions by hand that wait for files: the policy picks nothing until they have them.
+pub(crate) struct TreeJobState {
+    /// Running compactions and blocked files.
+    pub(crate) running: RunningJobs,
+    /// Manual compactions that wait for files. The policy picks no job while there are any.
     pub(crate) manual_waiting: usize,
-    /// Whether a flush is under way: flushes of a tree go one after the other, oldest first.
+    /// Whether a flush is running. Memtables of a tree are flushed one at a time, oldest first.
     pub(crate) flushing: bool,
-    /// Compactions that failed in a row.
+    /// Number of consecutive failed compactions.
     pub(crate) failures: u32,
-    /// No compaction before this time, after one has failed.
+    /// Earliest time of the next compaction after a failure, in microseconds.
     pub(crate) retry_at_us: u64,
-    /// Why the last one failed, until one ends well.
+    /// Error of the last compaction; `None` after a successful one.
     pub(crate) last_error: Option<Error>,
-    /// Whether a write has been told, or is about to be, since one ended well.
-    pub(crate) told: bool,
-    /// Why the last look at the tree found no job, though one is needed.
-    pub(crate) blocked: Option<Blocked>,
-    /// Collections of the operand store that failed.
-    pub(crate) collection: Retry,
-    /// Files that could not be read. Tables among them are withheld in `busy`.
+    /// Whether a write has returned the error since the last successful compaction, or is about to.
+    pub(crate) is_error_reported: bool,
+    /// Set if the last pick found no job although the tree needs one.
+    pub(crate) blocked: Option<BlockedCompaction>,
+    /// Failures of operand store collections.
+    pub(crate) collection_retry: RetryState,
+    /// Unreadable files. The tables among them are blocked in `running`.
     pub(crate) quarantine: Quarantine,
 }
 
-/// Why a look at a tree found no job, though one is needed.
+/// Reason why the policy found no job although the tree needs one.
 #[derive(Clone, Debug)]
-pub(crate) struct Blocked {
+pub(crate) struct BlockedCompaction {
     pub(crate) error: Error,
-    /// Whether the tree was at the hard stop of its policy, so that no later look finds a job either.
+    /// Whether the tree was at the hard stop of its policy. Then no later pick finds a job either.
     pub(crate) at_hard_stop: bool,
 }
 
-/// When work that failed is tried again.
+/// Schedule of retries of failed work.
 #[derive(Debug, Default)]
-pub(crate) struct Retry {
-    /// Failures in a row.
+pub(crate) struct RetryState {
+    /// Number of consecutive failures.
     pub(crate) failures: u32,
-    /// The next try is not before this time.
+    /// Earliest time of the next attempt, in microseconds.
     pub(crate) retry_at_us: u64,
-    /// Why the last try failed, until one succeeds.
+    /// Error of the last attempt; `None` after a success.
     pub(crate) error: Option<Error>,
 }
 
-impl TreeJobs {
-    /// The error of a write at the hard stop, if no compaction will release runs of L0 for it.
-    pub(crate) fn write_trouble(&self, keyspace: &str) -> Option<Error> {
+impl TreeJobState {
+    /// Returns the error of a write at the hard stop if no compaction will release runs of L0.
+    pub(crate) fn write_error(&self, keyspace: &str) -> Option<Error> {
         let blocked = self.blocked.as_ref().filter(|blocked| blocked.at_hard_stop);
         blocked.map(|blocked| blocked.error.clone()).or_else(|| {
             let cause = Arc::new(self.last_error.clone()?);
@@ -113,47 +115,49 @@ impl TreeJobs {
         })
     }
 
-    /// Why compactions of this tree are not done, if they are not.
-    pub(crate) fn compaction_trouble(&self) -> Option<Error> {
+    /// Returns the error that prevents compactions of this tree.
+    pub(crate) fn compaction_error(&self) -> Option<Error> {
         let blocked = self.blocked.as_ref().map(|blocked| blocked.error.clone());
         blocked.or_else(|| self.last_error.clone())
     }
 
-    /// Why background work of this tree is not done, if it is not.
-    pub(crate) fn trouble(&self) -> Option<Error> {
+    /// Returns an error that prevents background work of this tree.
+    pub(crate) fn background_error(&self) -> Option<Error> {
         let quarantined = || self.quarantine.files().next().map(|(_, file)| (*file.cause).clone());
-        self.compaction_trouble().or_else(|| self.collection.error.clone()).or_else(quarantined)
+        let collection = || self.collection_retry.error.clone();
+        self.compaction_error().or_else(collection).or_else(quarantined)
     }
 
-    /// When work that failed is tried again, if some is.
-    pub(crate) fn next_try_us(&self) -> Option<u64> {
+    /// Returns the earliest time of a retry of failed work, in microseconds.
+    pub(crate) fn next_retry_us(&self) -> Option<u64> {
+        let retry = &self.collection_retry;
         let compaction = self.last_error.as_ref().map(|_| self.retry_at_us);
-        let collection = self.collection.error.as_ref().map(|_| self.collection.retry_at_us);
+        let collection = retry.error.as_ref().map(|_| retry.retry_at_us);
         [compaction, collection, self.quarantine.next_read_us()].into_iter().flatten().min()
     }
 }
 
-/// How a keyspace is tuned, swapped in one step.
+/// Settings of a keyspace, replaced in one step.
 #[derive(Debug)]
-pub(crate) struct Settings {
-    /// As the caller gave them.
+pub(crate) struct TreeSettings {
+    /// Options that the caller passed.
     pub(crate) options: KeyspaceOptions,
-    /// The policy as the manifest keeps it.
+    /// Policy as stored in the manifest.
     pub(crate) stored_policy: StoredPolicy,
-    /// What decides on compactions: that policy, or one of the caller's own.
+    /// Policy that picks compactions, built from `stored_policy` or passed by the caller.
     pub(crate) policy: Arc<dyn CompactionPolicy>,
 }
 
-impl Settings {
-    fn new(options: KeyspaceOptions, stored_policy: StoredPolicy) -> Settings {
+impl TreeSettings {
+    fn new(options: KeyspaceOptions, stored_policy: StoredPolicy) -> TreeSettings {
         let policy = options.custom_policy().cloned().unwrap_or_else(|| match &stored_policy {
             StoredPolicy::Spec(spec) => spec.build(),
             StoredPolicy::Custom(name) => Arc::new(MissingPolicy(name.clone())),
         });
-        Settings { options, stored_policy, policy }
+        TreeSettings { options, stored_policy, policy }
     }
 
-    /// Returns the policy that decides on compactions.
+    /// Returns the policy that picks compactions.
     pub(crate) fn policy(&self) -> Policy {
         match &self.stored_policy {
             StoredPolicy::Spec(spec) => Policy::Spec(spec.clone()),
@@ -161,7 +165,7 @@ impl Settings {
         }
     }
 
-    /// Name of the custom policy that the keyspace needs and was not given.
+    /// Returns the name of the stored custom policy if the caller did not pass it.
     fn absent_policy(&self) -> Option<&str> {
         match &self.stored_policy {
             StoredPolicy::Custom(name) if self.options.custom_policy().is_none() => Some(name),
@@ -170,69 +174,63 @@ impl Settings {
     }
 }
 
-/// A keyspace's tree.
+/// The LSM tree of a keyspace.
 #[derive(Debug)]
 pub(crate) struct Tree {
-    /// Its id in WAL and manifest.
+    /// Id of the keyspace in WAL and manifest.
     pub(crate) id: u32,
-    /// Its name.
+    /// Name of the keyspace.
     pub(crate) name: String,
-    /// How its operands fold; iterators share it.
-    pub(crate) merging: Arc<Merging>,
-    /// Where its operands live, if not in the tree.
-    pub(crate) beside: Beside,
-    /// Which opening of which database it belongs to.
-    pub(crate) opening: Opening,
-    settings: ArcSwap<Settings>,
-    /// Memtables and files. Only swapped by [`Tree::change`], so every change sees the one before.
+    pub(crate) merge_resolver: Arc<MergeResolver>,
+    pub(crate) operand_store: OperandStoreSlot,
+    /// The open database that the tree belongs to.
+    pub(crate) open_id: OpenId,
+    settings: ArcSwap<TreeSettings>,
+    /// Replaced only by [`Tree::update_super_version`], so that no change is lost.
     super_version: ArcSwap<SuperVersion>,
-    /// Those it had before, as long as somebody holds them.
-    pub(crate) old_views: OldViews,
-    /// Held while a job's result becomes durable and visible, over I/O: no reader, no writer and
-    /// no policy takes it. Guards the order of manifest edits of this tree.
+    pub(crate) old_super_versions: OldSuperVersions,
+    /// Held while the result of a job becomes durable and visible, including I/O. Orders the manifest edits of
+    /// this tree. Readers, writers and policies never take this lock.
     pub(crate) install: Mutex<()>,
-    /// What running jobs hold.
-    pub(crate) jobs: Mutex<TreeJobs>,
-    /// What happened here.
+    pub(crate) jobs: Mutex<TreeJobState>,
     pub(crate) counters: TreeCounters,
-    /// Whether the filter of the last sorted run is asked, if that is left to what lookups find.
-    pub(crate) last_run: LastRunFilter,
-    /// Bytes per second that writes are admitted at; 0: no limit. Set with `stopped` after every
+    pub(crate) last_run_filter: LastRunFilter,
+    /// Admission rate of writes, in bytes per second; 0 without a limit. Set together with `stopped` after each
     /// change of the shape.
     admitted_rate: AtomicU64,
-    /// Whether the policy's hard stop is reached.
+    /// Whether the hard stop of the policy is reached.
     stopped: AtomicBool,
-    /// What [`Sequence::released`](snapshot::Sequence::released) was when files were last found that
-    /// only snapshots hold; [`NOT_HELD`] if there are none.
+    /// Value of [`SnapshotTracker::release_count`](snapshots::SnapshotTracker::release_count) when files held
+    /// only by snapshots were last found; [`NOT_HELD`] if there are none.
     held_at: AtomicU64,
-    /// When time alone makes a compaction due, in microseconds; [`NEVER`] if it does not.
+    /// Time at which a compaction becomes due without writes, in microseconds, or [`NEVER`].
     due_us: AtomicU64,
-    /// How long a tombstone may stay in a memtable, in microseconds; [`NEVER`] without a bound.
+    /// Maximum age of a tombstone in a memtable, in microseconds, or [`NEVER`].
     tombstone_wait_us: AtomicU64,
-    /// When the active memtable has to be flushed for a tombstone in it; [`NEVER`] if it need not.
+    /// Time at which the active memtable must be flushed because of a tombstone, or [`NEVER`].
     memtable_due_us: AtomicU64,
-    /// Whether the policy asks when tables were last read.
-    notes_reads: AtomicBool,
-    /// Whether values were ever kept apart; it stays so.
-    separated: AtomicBool,
+    /// Whether the policy needs the times of table reads.
+    records_reads: AtomicBool,
+    /// Whether values were ever written to the value log. Never reset.
+    has_separated_values: AtomicBool,
     env: Env,
-    /// 0 while it lives, [`DROPPING`] while it is being dropped, then the number of its drop.
+    /// 0 while the keyspace exists, [`DROPPING`] during its drop, then the number of its drop.
     dropped: AtomicU64,
 }
 
-/// No files of the tree are held by snapshots alone, as far as anybody knows.
+/// No files of the tree are known to be held only by snapshots.
 const NOT_HELD: u64 = u64::MAX;
 
-/// At no time.
+/// A time that is never reached.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// The drop has begun and may still fail: nothing is written any more, reads go on.
+/// The drop is running and may still fail. Writes fail and reads succeed.
 const DROPPING: u64 = u64::MAX;
 
 impl Tree {
-    /// A tree with these files and an empty memtable for all numbers from `first_seq` on.
+    /// Returns a tree of these files with an empty memtable for sequence numbers from `first_seq` on.
     pub(crate) fn new(
-        origin: Origin,
+        context: TreeContext,
         id: u32,
         name: String,
         options: KeyspaceOptions,
@@ -240,26 +238,26 @@ impl Tree {
         version: Arc<Version>,
         first_seq: SeqNo,
     ) -> Tree {
-        let merging = Merging::new(name.clone(), options.merge_operator.clone());
-        let options_separate = options.value_separation.is_some();
-        let settings = Settings::new(options, stored_policy);
-        let Origin { opening, env } = origin;
+        let merge_resolver = MergeResolver::new(name.clone(), options.merge_operator.clone());
+        let has_separated_values = options.value_separation.is_some();
+        let settings = TreeSettings::new(options, stored_policy);
+        let TreeContext { open_id, env } = context;
         Tree {
             env,
             id,
             name,
-            merging: Arc::new(merging),
-            beside: Beside::default(),
-            opening,
-            separated: AtomicBool::new(options_separate),
-            notes_reads: AtomicBool::new(settings.policy.needs_read_times()),
+            merge_resolver: Arc::new(merge_resolver),
+            operand_store: OperandStoreSlot::default(),
+            open_id,
+            has_separated_values: AtomicBool::new(has_separated_values),
+            records_reads: AtomicBool::new(settings.policy.needs_read_times()),
             settings: ArcSwap::from_pointee(settings),
-            super_version: ArcSwap::from_pointee(SuperVersion::fresh(&version, first_seq)),
-            old_views: OldViews::default(),
+            super_version: ArcSwap::from_pointee(SuperVersion::new(&version, first_seq)),
+            old_super_versions: OldSuperVersions::default(),
             install: Mutex::new(()),
-            jobs: Mutex::new(TreeJobs::default()),
+            jobs: Mutex::new(TreeJobState::default()),
             counters: TreeCounters::default(),
-            last_run: LastRunFilter::default(),
+            last_run_filter: LastRunFilter::default(),
             admitted_rate: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             held_at: AtomicU64::new(NOT_HELD),
@@ -270,66 +268,66 @@ impl Tree {
         }
     }
 
-    /// Says that it is being dropped, or after all is not: from here on the leader of a commit
-    /// refuses what touches it, or does so no more.
+    /// Marks the beginning of the drop, or its failure. The commit leader rejects writes in between.
     pub(crate) fn set_dropping(&self, dropping: bool) {
         self.dropped.store(if dropping { DROPPING } else { 0 }, Ordering::Release);
     }
 
-    /// Says that its drop is durable. Pairs with the checks below: whoever took its view after that
-    /// was emptied sees this number.
+    /// Sets the number of the drop, which is durable.
+    ///
+    /// Pairs with the loads below: a thread that loads the super version after it was emptied sees the number.
     pub(crate) fn set_dropped(&self, number: u64) {
         self.dropped.store(number, Ordering::Release);
     }
 
-    /// Whether it was dropped: no job and no wait for one goes on.
+    /// Returns whether the drop is complete. Jobs and waits for jobs then end.
     pub(crate) fn is_dropped(&self) -> bool {
         !matches!(self.dropped.load(Ordering::Acquire), 0 | DROPPING)
     }
 
-    /// Fails if it was dropped. A reader takes its view first.
+    /// Returns an error if the keyspace was dropped. Readers load the super version before this call.
     pub(crate) fn check_live(&self) -> Result<()> {
-        if self.is_dropped() { Err(self.gone()) } else { Ok(()) }
+        if self.is_dropped() { Err(self.dropped_error()) } else { Ok(()) }
     }
 
-    /// Fails if it was dropped before this snapshot was taken.
-    pub(crate) fn check_seen_by(&self, snapshot: &Pinned) -> Result<()> {
+    /// Returns an error if the keyspace was dropped before the snapshot was taken.
+    pub(crate) fn check_visible_to(&self, snapshot: &SnapshotGuard) -> Result<()> {
         match self.dropped.load(Ordering::Acquire) {
             0 | DROPPING => Ok(()),
             number if snapshot.drops_before() < number => Ok(()),
-            _ => Err(self.gone()),
+            _ => Err(self.dropped_error()),
         }
     }
 
-    /// Fails if it takes no writes because it was dropped or is about to be, or lacks its operand store.
-    pub(crate) fn check_takes_writes(&self) -> Result<()> {
+    /// Returns an error if the keyspace is dropped or being dropped, or if its operand store is not open.
+    pub(crate) fn check_accepts_writes(&self) -> Result<()> {
         if self.dropped.load(Ordering::Acquire) != 0 {
-            return Err(self.gone());
+            return Err(self.dropped_error());
         }
-        self.beside.check()
+        self.operand_store.check()
     }
 
     #[cold]
-    fn gone(&self) -> Error {
+    fn dropped_error(&self) -> Error {
         Error::KeyspaceDropped { name: self.name.clone() }
     }
 
-    /// How it is tuned now.
-    pub(crate) fn settings(&self) -> Guard<Arc<Settings>> {
+    /// Returns the current settings.
+    pub(crate) fn settings(&self) -> Guard<Arc<TreeSettings>> {
         self.settings.load()
     }
 
-    /// Tunes it anew; a policy meets whatever shape the tree has.
+    /// Replaces the settings. The new policy starts from the current shape of the tree.
     pub(crate) fn set_settings(&self, options: KeyspaceOptions, stored_policy: StoredPolicy) {
         if options.value_separation.is_some() {
-            self.note_separated();
+            self.set_separated_values();
         }
-        let settings = Settings::new(options, stored_policy);
-        self.notes_reads.store(settings.policy.needs_read_times(), Ordering::Relaxed);
+        let settings = TreeSettings::new(options, stored_policy);
+        self.records_reads.store(settings.policy.needs_read_times(), Ordering::Relaxed);
         self.settings.store(Arc::new(settings));
     }
 
-    /// Fails if it needs a custom compaction policy that was not given.
+    /// Returns an error if the stored policy is a custom policy that the caller did not pass.
     pub(crate) fn check_policy(&self) -> Result<()> {
         match self.settings().absent_policy() {
             None => Ok(()),
@@ -340,93 +338,95 @@ impl Tree {
         }
     }
 
-    /// What the manifest is to keep of it.
-    pub(crate) fn persisted(&self) -> StoredOptions {
+    /// Returns the settings that the manifest stores.
+    pub(crate) fn stored_options(&self) -> StoredOptions {
         let policy = self.settings().stored_policy.to_string();
         StoredOptions {
             policy,
-            merge_operator: self.merging.name().map(str::to_owned),
-            operand_store: self.beside.stored(),
-            value_separation: self.is_separated(),
+            merge_operator: self.merge_resolver.name().map(str::to_owned),
+            operand_store: self.operand_store.stored_options(),
+            value_separation: self.has_separated_values(),
         }
     }
 
-    /// Whether values were ever kept apart from the tree, as the manifest has it.
-    pub(crate) fn is_separated(&self) -> bool {
-        self.separated.load(Ordering::Relaxed)
+    /// Returns whether values were ever written to the value log.
+    pub(crate) fn has_separated_values(&self) -> bool {
+        self.has_separated_values.load(Ordering::Relaxed)
     }
 
-    /// Notes that they were, or are about to be.
-    pub(crate) fn note_separated(&self) {
-        self.separated.store(true, Ordering::Relaxed);
+    /// Records that values were written to the value log or are about to be.
+    pub(crate) fn set_separated_values(&self) {
+        self.has_separated_values.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the filter of the last sorted run is asked.
-    pub(crate) fn filter_last_run(&self) -> bool {
+    /// Returns whether lookups use the filter of the last sorted run.
+    pub(crate) fn uses_last_run_filter(&self) -> bool {
         match self.settings().options.filter_last_run {
             FilterLastRun::Off => false,
             FilterLastRun::On => true,
-            FilterLastRun::Auto => self.last_run.is_asked(),
+            FilterLastRun::Auto => self.last_run_filter.is_used(),
         }
     }
 
-    /// Width of the filters of the tables that a flush or a job is about to bring into this shape.
-    pub(crate) fn filter_width(&self, shape: &TreeShape, coming: &IncomingRun<'_>) -> FilterWidth {
+    /// Returns the filter width of the tables that a flush or a job is about to add to this shape.
+    pub(crate) fn filter_width(
+        &self,
+        shape: &TreeShape,
+        incoming: &IncomingRun<'_>,
+    ) -> FilterWidth {
         let bits = self.settings().options.filter_bits;
         if !matches!(bits, FilterBits::Monkey { .. }) {
-            return bits.width(shape, coming, self.filter_last_run(), |_| false);
+            return bits.width(shape, incoming, self.uses_last_run_filter(), |_| false);
         }
-        let view = self.pin();
+        let view = self.pin_super_version();
         let tables = view.version.runs().iter().flat_map(|run| run.tables().iter());
         let wide = tables.filter(|file| file.table().properties().has_wide_filter());
         let wide: HashSet<FileId> = wide.map(|file| file.table().identity().id).collect();
-        bits.width(shape, coming, self.filter_last_run(), |id| wide.contains(&id))
+        bits.width(shape, incoming, self.uses_last_run_filter(), |id| wide.contains(&id))
     }
 
-    /// Notes what a lookup found in the last sorted run, if that decides about its filter.
+    /// Records the result of a lookup in the last sorted run if it decides about the use of the filter.
     #[inline]
-    pub(crate) fn note_last_run(&self, version: &Version, table: &Table, found: bool) {
+    pub(crate) fn record_last_run_lookup(&self, version: &Version, table: &Table, found: bool) {
         if self.settings().options.filter_last_run == FilterLastRun::Auto {
-            self.last_run.note(version, table, found);
+            self.last_run_filter.record(version, table, found);
         }
     }
 
-    /// What a short read looks at.
-    pub(crate) fn view(&self) -> Guard<Arc<SuperVersion>> {
+    /// Returns the super version for a short read.
+    pub(crate) fn super_version(&self) -> Guard<Arc<SuperVersion>> {
         self.super_version.load()
     }
 
-    /// What a long read looks at.
-    pub(crate) fn pin(&self) -> Arc<SuperVersion> {
+    /// Returns the super version for a long read.
+    pub(crate) fn pin_super_version(&self) -> Arc<SuperVersion> {
         self.super_version.load_full()
     }
 
-    /// Who holds the current super version, besides the tree.
-    pub(crate) fn current_pins(&self) -> u64 {
-        // The tree has one handle of its own, and this is another.
-        let current = Arc::strong_count(&self.pin()) as u64;
+    /// Returns the number of references to the current super version outside the tree.
+    pub(crate) fn count_current_pins(&self) -> u64 {
+        // The reference of the tree and the one created here are not counted.
+        let current = Arc::strong_count(&self.pin_super_version()) as u64;
         current.saturating_sub(2)
     }
 
-    /// The super versions that somebody besides the tree holds.
-    pub(crate) fn held_views(&self) -> Vec<Arc<SuperVersion>> {
-        let mut held = self.old_views.held();
-        if self.current_pins() > 0 {
-            held.push(self.pin());
+    /// Returns the super versions with references outside the tree.
+    pub(crate) fn held_super_versions(&self) -> Vec<Arc<SuperVersion>> {
+        let mut held = self.old_super_versions.in_use();
+        if self.count_current_pins() > 0 {
+            held.push(self.pin_super_version());
         }
         held
     }
 
-    /// Swaps the super version for one made of the current one. `make` may be called again if
-    /// somebody else was faster.
-    pub(crate) fn change(&self, make: impl Fn(&SuperVersion) -> SuperVersion) {
-        self.old_views.replaced(self.super_version.rcu(|current| make(current)));
+    /// Replaces the super version. `update` is called again if another thread replaced it first.
+    pub(crate) fn update_super_version(&self, update: impl Fn(&SuperVersion) -> SuperVersion) {
+        self.old_super_versions.add(self.super_version.rcu(|current| update(current)));
     }
 
-    /// The shape of the tree as its policy is to see it now; `snapshots` are the oldest and the newest
-    /// that is registered.
+    /// Returns the shape of the tree for its policy. `snapshots` are the oldest and the newest registered snapshot.
     pub(crate) fn shape(&self, now_us: u64, snapshots: Option<(SeqNo, SeqNo)>) -> TreeShape {
-        let view = self.view();
+        let view = self.super_version();
         let mut shape = view.version.shape().clone();
         shape.memtables_empty = view.active.is_empty() && view.sealed.is_empty();
         shape.now_us = now_us;
@@ -434,35 +434,35 @@ impl Tree {
         shape.newest_snapshot = snapshots.map(|(_, newest)| newest.0);
         let settings = self.settings();
         if settings.policy.needs_read_times() {
-            view.version.note_reads(&mut shape);
+            view.version.add_read_times(&mut shape);
         }
         shape.memtable_bytes = settings.options.memtable_bytes;
         shape.table_bytes = settings.options.table_bytes;
         shape
     }
 
-    /// Says when time alone makes a compaction due, and how long a tombstone may stay in a memtable.
-    /// Returns when the tree is to be looked at for either.
-    pub(crate) fn set_due(&self, due_us: Option<u64>, tombstone_wait_us: Option<u64>) -> u64 {
+    /// Sets the time of the next due compaction and the maximum age of a tombstone in a memtable.
+    ///
+    /// Returns the time of the next check of this tree, in microseconds.
+    pub(crate) fn set_due_times(&self, due_us: Option<u64>, tombstone_wait_us: Option<u64>) -> u64 {
         let (due_us, wait_us) = (due_us.unwrap_or(NEVER), tombstone_wait_us.unwrap_or(NEVER));
         self.due_us.store(due_us, Ordering::Relaxed);
         self.tombstone_wait_us.store(wait_us, Ordering::Relaxed);
-        let written_us = self.view().active.first_tombstone_us();
+        let written_us = self.super_version().active.first_tombstone_us();
         let memtable_us = written_us.map_or(NEVER, |us| us.saturating_add(wait_us));
         self.memtable_due_us.store(memtable_us, Ordering::Relaxed);
         due_us.min(memtable_us)
     }
 
-    /// The active memtable has got its first tombstone now. Returns when it has to be flushed for that.
-    pub(crate) fn tombstone_written(&self, now_us: u64) -> u64 {
+    /// Records the first tombstone of the active memtable. Returns the time at which the memtable must be flushed.
+    pub(crate) fn record_first_tombstone(&self, now_us: u64) -> u64 {
         let due_us = now_us.saturating_add(self.tombstone_wait_us.load(Ordering::Relaxed));
         self.memtable_due_us.store(due_us, Ordering::Relaxed);
         due_us
     }
 
-    /// When time alone makes a compaction due, and a flush. What has come is taken: until a look says
-    /// otherwise, it is due no more.
-    pub(crate) fn take_due(&self, now_us: u64) -> (u64, u64) {
+    /// Returns the times at which a compaction and a flush become due. A time that has passed is reset to [`NEVER`].
+    pub(crate) fn take_due_times(&self, now_us: u64) -> (u64, u64) {
         let take = |due: &AtomicU64| {
             let due_us = due.load(Ordering::Relaxed);
             if due_us <= now_us {
@@ -473,42 +473,42 @@ impl Tree {
         (take(&self.due_us), take(&self.memtable_due_us))
     }
 
-    /// Notes that a lookup or a scan reads this table, if the policy asks for that.
+    /// Records a read of this table if the policy needs read times.
     #[inline]
-    pub(crate) fn note_read(&self, table: &Table) {
-        if self.notes_reads.load(Ordering::Relaxed) {
+    pub(crate) fn record_read(&self, table: &Table) {
+        if self.records_reads.load(Ordering::Relaxed) {
             table.record_read(self.env.database_us());
         }
     }
 
-    /// Says how fast writes may come from now on, and whether they must stop.
+    /// Sets the admission rate of writes, in bytes per second, and whether writes must wait for a compaction.
     pub(crate) fn set_backpressure(&self, admitted_rate: u64, stopped: bool) {
         self.admitted_rate.store(admitted_rate, Ordering::Relaxed);
         self.stopped.store(stopped, Ordering::Release);
     }
 
-    /// Whether writes must wait until a compaction has released runs.
-    pub(crate) fn must_stop(&self) -> bool {
+    /// Returns whether writes must wait until a compaction releases runs.
+    pub(crate) fn is_write_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Notes whether there are files that only snapshots hold, when so many had been let go.
-    pub(crate) fn set_held(&self, held: bool, released: u64) {
-        self.held_at.store(if held { released } else { NOT_HELD }, Ordering::Relaxed);
+    /// Sets whether only snapshots hold some files, as of this number of released snapshots.
+    pub(crate) fn set_files_held_by_snapshots(&self, held: bool, release_count: u64) {
+        self.held_at.store(if held { release_count } else { NOT_HELD }, Ordering::Relaxed);
     }
 
-    /// Whether there are files that only snapshots hold.
-    pub(crate) fn is_held(&self) -> bool {
+    /// Returns whether only snapshots hold some files.
+    pub(crate) fn has_files_held_by_snapshots(&self) -> bool {
         self.held_at.load(Ordering::Relaxed) != NOT_HELD
     }
 
-    /// Whether, of the snapshots that held files, one may have been let go since.
-    pub(crate) fn may_be_free(&self, released: u64) -> bool {
+    /// Returns whether a snapshot that held files may have been released since then.
+    pub(crate) fn may_have_released_files(&self, release_count: u64) -> bool {
         let held_at = self.held_at.load(Ordering::Relaxed);
-        held_at != NOT_HELD && held_at != released
+        held_at != NOT_HELD && held_at != release_count
     }
 
-    /// The rate limit of writes, if there is one.
+    /// Returns the admission rate of writes, in bytes per second, if there is a limit.
     pub(crate) fn admitted_rate(&self) -> Option<u64> {
         match self.admitted_rate.load(Ordering::Relaxed) {
             0 => None,

@@ -1,8 +1,7 @@
-//! What a super version has of the operand store beside its tree, and the files of that store.
+//! The files of one operand store, and its view in a super version.
 //!
-//! A store says itself which of its files nobody needs any more. What it cannot know is that the
-//! keyspace was dropped, or keeps its operands in the tree from now on: then all of its files go, once the
-//! last super version that has a view of it is gone.
+//! A store discards its obsolete files itself. It does not know that the keyspace was dropped or keeps its
+//! operands in the tree from now on. In these cases all files are discarded with the last view of the store.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -13,142 +12,144 @@ use crate::error::{Error, Result};
 use crate::format::file_name::FileName;
 use crate::operand_store::{OperandFileKind, OperandFiles, OperandView, StoreToken};
 use crate::table::{FdCache, FdCacheVfs};
-use crate::tree::version::{FileNumbers, Janitor};
+use crate::tree::file_numbers::FileNumbers;
+use crate::tree::obsolete_files::ObsoleteFiles;
 use crate::vfs::{File, Vfs};
 
-/// A view of a store as part of a super version.
+/// A view of an operand store as part of a super version.
 #[derive(Clone, Debug)]
-pub(crate) struct BesideView {
+pub(crate) struct PinnedOperandView {
     pub(crate) view: Arc<dyn OperandView>,
-    /// What the manifest says that the view shows; none for a store that has got nothing yet.
+    /// Manifest token of the view; `None` for a store without data.
     pub(crate) token: Option<StoreToken>,
-    /// None where the store is lacking.
-    pub(crate) _life: Option<Arc<Life>>,
+    /// Keeps the files of the store; `None` if the store is not open.
+    pub(crate) _lifetime: Option<Arc<StoreLifetime>>,
 }
 
-/// Held by all who may read the files of a store.
+/// Shared by everything that may read the files of a store. The last owner discards obsolete files.
 #[derive(Debug)]
-pub(crate) struct Life {
-    pub(crate) files: Arc<StoreFiles>,
-    over: AtomicBool,
+pub(crate) struct StoreLifetime {
+    pub(crate) files: Arc<OperandStoreFiles>,
+    is_obsolete: AtomicBool,
 }
 
-impl Life {
-    pub(crate) fn new(files: Arc<StoreFiles>) -> Arc<Life> {
-        Arc::new(Life { files, over: AtomicBool::new(false) })
+impl StoreLifetime {
+    pub(crate) fn new(files: Arc<OperandStoreFiles>) -> Arc<StoreLifetime> {
+        Arc::new(StoreLifetime { files, is_obsolete: AtomicBool::new(false) })
     }
 
-    /// Says that nothing durable names the store's files any more.
-    pub(crate) fn set_over(&self) {
-        self.over.store(true, Ordering::Release);
+    /// Marks the store as obsolete. No durable state may name its files any more.
+    pub(crate) fn set_obsolete(&self) {
+        self.is_obsolete.store(true, Ordering::Release);
     }
 }
 
-impl Drop for Life {
+impl Drop for StoreLifetime {
     fn drop(&mut self) {
-        if self.over.load(Ordering::Acquire) {
+        if self.is_obsolete.load(Ordering::Acquire) {
             self.files.discard_all();
         }
     }
 }
 
-/// The name of a store's file.
-pub(crate) fn file_name(kind: OperandFileKind, number: u64) -> FileName {
+/// Returns the name of an operand store file.
+pub(crate) fn operand_file_name(kind: OperandFileKind, number: u64) -> FileName {
     match kind {
         OperandFileKind::Log => FileName::Operands(number),
         OperandFileKind::Bucket => FileName::Bucket(number),
     }
 }
 
-/// The files of one store in one directory.
+/// The files of one operand store in one directory.
 #[derive(Debug)]
-pub(crate) struct StoreFiles {
+pub(crate) struct OperandStoreFiles {
     vfs: Arc<dyn Vfs>,
-    /// Creates files, at the pace of background work.
+    /// Creates files with the I/O rate limit of background work.
     paced: Arc<dyn Vfs>,
     dir: PathBuf,
     numbers: Arc<FileNumbers>,
-    janitor: Arc<Janitor>,
-    /// Budget of the store that has the files; none of a copy, or of a store of a closed database.
+    obsolete_files: Arc<ObsoleteFiles>,
+    /// Descriptor budget; `None` for a copy of a store or a store of a closed database.
     descriptors: Option<Arc<FdCache>>,
-    known: Mutex<Known>,
+    known: Mutex<KnownFiles>,
 }
 
-/// Files that the store has not let go.
+/// Files that the store has not discarded.
 #[derive(Debug, Default)]
-struct Known {
+struct KnownFiles {
+    /// Files that existed when the store was opened.
     found: BTreeSet<(OperandFileKind, u64)>,
-    made: BTreeSet<(OperandFileKind, u64)>,
+    created: BTreeSet<(OperandFileKind, u64)>,
 }
 
-impl StoreFiles {
-    /// No files yet.
+impl OperandStoreFiles {
+    /// Returns an empty set of files without a descriptor budget.
     pub(crate) fn new(
         vfs: Arc<dyn Vfs>,
         paced: Arc<dyn Vfs>,
         dir: PathBuf,
         numbers: Arc<FileNumbers>,
-        janitor: Arc<Janitor>,
-    ) -> Arc<StoreFiles> {
+        obsolete_files: Arc<ObsoleteFiles>,
+    ) -> Arc<OperandStoreFiles> {
         let (descriptors, known) = (None, Mutex::default());
-        Arc::new(StoreFiles { vfs, paced, dir, numbers, janitor, descriptors, known })
+        Arc::new(OperandStoreFiles { vfs, paced, dir, numbers, obsolete_files, descriptors, known })
     }
 
-    /// No files yet, of a store in an open database.
-    pub(crate) fn pooled(
-        pooled: &Arc<FdCacheVfs>,
+    /// Returns an empty set of files for a store of an open database.
+    pub(crate) fn with_fd_cache(
+        fd_cache_vfs: &Arc<FdCacheVfs>,
         paced: Arc<dyn Vfs>,
         dir: PathBuf,
         numbers: Arc<FileNumbers>,
-        janitor: Arc<Janitor>,
-    ) -> Arc<StoreFiles> {
-        let (vfs, known) = (Arc::clone(pooled) as Arc<_>, Mutex::default());
-        let descriptors = Some(Arc::clone(pooled.cache()));
-        Arc::new(StoreFiles { vfs, paced, dir, numbers, janitor, descriptors, known })
+        obsolete_files: Arc<ObsoleteFiles>,
+    ) -> Arc<OperandStoreFiles> {
+        let (vfs, known) = (Arc::clone(fd_cache_vfs) as Arc<_>, Mutex::default());
+        let descriptors = Some(Arc::clone(fd_cache_vfs.cache()));
+        Arc::new(OperandStoreFiles { vfs, paced, dir, numbers, obsolete_files, descriptors, known })
     }
 
-    /// Takes note of what the store was opened with.
-    pub(crate) fn found(&self, files: Vec<(OperandFileKind, u64)>) {
+    /// Adds the files that existed when the store was opened.
+    pub(crate) fn add_found(&self, files: Vec<(OperandFileKind, u64)>) {
         self.known.lock().found.extend(files);
     }
 
-    /// Where the files lie that were made here and not let go.
-    pub(crate) fn made(&self) -> Vec<PathBuf> {
+    /// Returns the paths of the files that were created and not discarded.
+    pub(crate) fn created_paths(&self) -> Vec<PathBuf> {
         let known = self.known.lock();
-        known.made.iter().map(|&(kind, number)| self.path(kind, number)).collect()
+        known.created.iter().map(|&(kind, number)| self.path(kind, number)).collect()
     }
 
-    /// Has all files removed that were made here: what named them did not come to be.
-    pub(crate) fn discard_made(&self) {
-        let made = std::mem::take(&mut self.known.lock().made);
-        for (kind, number) in made {
-            self.janitor.discard(self.path(kind, number));
+    /// Discards all created files, after a failure to make them durable in the manifest.
+    pub(crate) fn discard_created(&self) {
+        let created = std::mem::take(&mut self.known.lock().created);
+        for (kind, number) in created {
+            self.obsolete_files.discard(self.path(kind, number));
         }
     }
 
     fn discard_all(&self) {
-        self.discard_made();
+        self.discard_created();
         let found = std::mem::take(&mut self.known.lock().found);
         for (kind, number) in found {
-            self.janitor.discard(self.path(kind, number));
+            self.obsolete_files.discard(self.path(kind, number));
         }
     }
 }
 
-impl OperandFiles for StoreFiles {
+impl OperandFiles for OperandStoreFiles {
     fn vfs(&self) -> &Arc<dyn Vfs> {
         &self.vfs
     }
 
     fn path(&self, kind: OperandFileKind, number: u64) -> PathBuf {
-        file_name(kind, number).in_dir(&self.dir)
+        operand_file_name(kind, number).in_dir(&self.dir)
     }
 
     fn create(&self, kind: OperandFileKind) -> Result<(u64, Arc<dyn File>)> {
         let number = self.numbers.allocate();
         let path = self.path(kind, number);
         let file = self.paced.create(&path).map_err(|error| Error::io("create", &path, error))?;
-        self.known.lock().made.insert((kind, number));
+        self.known.lock().created.insert((kind, number));
         Ok((number, file))
     }
 
@@ -163,9 +164,9 @@ impl OperandFiles for StoreFiles {
     fn discard(&self, kind: OperandFileKind, number: u64) {
         {
             let mut known = self.known.lock();
-            known.made.remove(&(kind, number));
+            known.created.remove(&(kind, number));
             known.found.remove(&(kind, number));
         }
-        self.janitor.discard(self.path(kind, number));
+        self.obsolete_files.discard(self.path(kind, number));
     }
 }

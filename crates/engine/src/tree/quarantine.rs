@@ -1,4 +1,4 @@
-//! Files that background work of one keyspace cannot read.
+//! Unreadable files of one keyspace.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,65 +12,65 @@ use crate::error::Error;
 use crate::format::file_name::FileName;
 use crate::tree::NEVER;
 
-/// Pause before a quarantined file is read again; doubles up to [`READ_US_MAX`].
+/// Pause before the first repeated read, in microseconds. Doubles up to [`READ_US_MAX`].
 const READ_US_FIRST: u64 = 100_000;
-/// Longest pause between two reads of a quarantined file that is read quickly.
+/// Maximum pause between two reads, in microseconds, unless reads are slow.
 const READ_US_MAX: u64 = 60_000_000;
-/// A read of the whole file is followed by a pause of at least so many times its duration.
+/// Minimum pause after a read, as a multiple of its duration.
 const PAUSE_PER_READ: u64 = 20;
 
-/// Runs of L0 with quarantined tables that do not count for the hard stop.
+/// Maximum number of L0 runs with quarantined tables that do not count for the hard stop.
 const UNCOUNTED_RUNS_MAX: usize = 4;
 
-/// A file that background work leaves alone because it could not be read.
+/// A file that background work does not use because a read of it failed.
 #[derive(Clone, Debug)]
 pub(crate) struct Quarantined {
     pub(crate) path: PathBuf,
-    /// Why the last read of it failed.
+    /// Error of the last read.
     pub(crate) cause: Arc<Error>,
-    /// When it was quarantined, in microseconds of the database's clock.
+    /// Time of the quarantine, in microseconds of the clock of the environment.
     pub(crate) since_us: u64,
-    /// Reads of it that failed.
-    pub(crate) reads: u32,
-    /// When it is read again; [`NEVER`] while a thread reads it.
+    /// Number of failed reads.
+    pub(crate) failed_reads: u32,
+    /// Time of the next read, in microseconds; [`NEVER`] while a thread reads the file.
     next_read_us: u64,
 }
 
 impl Quarantined {
-    /// When it is read again; none while a thread reads it.
+    /// Returns the time of the next read, or `None` while a thread reads the file.
     pub(crate) fn next_read(&self) -> Option<u64> {
         (self.next_read_us != NEVER).then_some(self.next_read_us)
     }
 }
 
-/// The quarantined files of one keyspace. Nothing of it is stored.
+/// The quarantined files of one keyspace. The set is not durable.
 #[derive(Debug, Default)]
 pub(crate) struct Quarantine {
     files: BTreeMap<FileName, Quarantined>,
 }
 
 impl Quarantine {
-    /// Whether no file is quarantined.
+    /// Returns whether no file is quarantined.
     pub(crate) fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
 
-    /// Whether this file is quarantined.
+    /// Returns whether this file is quarantined.
     pub(crate) fn contains(&self, name: FileName) -> bool {
         self.files.contains_key(&name)
     }
 
-    /// The record of a quarantined file.
+    /// Returns the state of a quarantined file.
     pub(crate) fn get(&self, name: FileName) -> Option<&Quarantined> {
         self.files.get(&name)
     }
 
-    /// All quarantined files, by kind and number.
+    /// Returns all quarantined files, by kind and number.
     pub(crate) fn files(&self) -> impl Iterator<Item = (FileName, &Quarantined)> {
         self.files.iter().map(|(name, file)| (*name, file))
     }
 
-    /// Numbers of the quarantined blob files.
+    /// Returns the numbers of the quarantined blob files.
     pub(crate) fn blobs(&self) -> BTreeSet<FileId> {
         if failpoint::is_on(Failpoint::QuarantinedBlobRead) {
             return BTreeSet::new();
@@ -82,29 +82,30 @@ impl Quarantine {
         blobs.collect()
     }
 
-    /// The shape that the hard stop of a policy is about. A run of L0 with a quarantined table cannot leave L0,
-    /// so at most [`UNCOUNTED_RUNS_MAX`] such runs do not count.
-    pub(crate) fn counted<'a>(&self, shape: &'a TreeShape) -> Cow<'a, TreeShape> {
-        let unreadable = |run: &Arc<SortedRun>| {
+    /// Returns the shape that is compared with the hard stop of the policy.
+    ///
+    /// L0 runs with quarantined tables cannot be compacted, so at most [`UNCOUNTED_RUNS_MAX`] of them are left out.
+    pub(crate) fn shape_for_hard_stop<'a>(&self, shape: &'a TreeShape) -> Cow<'a, TreeShape> {
+        let is_unreadable = |run: &Arc<SortedRun>| {
             run.files.iter().any(|file| self.contains(FileName::Table(file.id.0)))
         };
         let runs = shape.runs_of(Level(0));
-        if self.is_empty() || !runs.iter().any(unreadable) {
+        if self.is_empty() || !runs.iter().any(is_unreadable) {
             return Cow::Borrowed(shape);
         }
         let mut counted = shape.clone();
         if let Some(l0) = counted.levels.first_mut() {
-            let mut left_out = 0;
+            let mut skipped = 0;
             Arc::make_mut(l0).runs.retain(|run| {
-                let counts = left_out == UNCOUNTED_RUNS_MAX || !unreadable(run);
-                left_out += usize::from(!counts);
+                let counts = skipped == UNCOUNTED_RUNS_MAX || !is_unreadable(run);
+                skipped += usize::from(!counts);
                 counts
             });
         }
         Cow::Owned(counted)
     }
 
-    /// Quarantines a file; false if it is quarantined already.
+    /// Quarantines a file. Returns false if it is already quarantined.
     pub(crate) fn add(
         &mut self,
         name: FileName,
@@ -116,39 +117,39 @@ impl Quarantine {
             return false;
         }
         let next_read_us = now_us.saturating_add(READ_US_FIRST);
-        let file = Quarantined { path, cause, since_us: now_us, reads: 1, next_read_us };
+        let file = Quarantined { path, cause, since_us: now_us, failed_reads: 1, next_read_us };
         self.files.insert(name, file);
         true
     }
 
-    /// Ends the quarantine of a file; returns its path if it was quarantined.
+    /// Ends the quarantine of a file. Returns its path if it was quarantined.
     pub(crate) fn remove(&mut self, name: FileName) -> Option<PathBuf> {
         self.files.remove(&name).map(|file| file.path)
     }
 
-    /// When the next file is to be read again, if one is.
+    /// Returns the time of the next read of any file, in microseconds.
     pub(crate) fn next_read_us(&self) -> Option<u64> {
         self.files.values().filter_map(Quarantined::next_read).min()
     }
 
-    /// Takes a file that is to be read again by this time. [`Quarantine::remove`] or
-    /// [`Quarantine::read_failed`] follows.
+    /// Returns a file whose next read is due. The caller reads it and calls [`Quarantine::remove`] or
+    /// [`Quarantine::record_failed_read`].
     pub(crate) fn take_due(&mut self, now_us: u64) -> Option<FileName> {
-        let sticks = |name: &FileName| {
+        let never_due = |name: &FileName| {
             matches!(name, FileName::Bucket(_) | FileName::Operands(_))
                 && failpoint::is_on(Failpoint::OperandQuarantineNotCleared)
         };
         let mut files = self.files.iter_mut();
-        let due = |(name, file): &(&FileName, &mut Quarantined)| {
-            file.next_read_us <= now_us && !sticks(name)
+        let is_due = |(name, file): &(&FileName, &mut Quarantined)| {
+            file.next_read_us <= now_us && !never_due(name)
         };
-        let (name, file) = files.find(due)?;
+        let (name, file) = files.find(is_due)?;
         file.next_read_us = NEVER;
         Some(*name)
     }
 
-    /// A read of a file has failed again and took so long.
-    pub(crate) fn read_failed(
+    /// Records another failed read, which took `took_us` microseconds.
+    pub(crate) fn record_failed_read(
         &mut self,
         name: FileName,
         cause: Arc<Error>,
@@ -156,10 +157,10 @@ impl Quarantine {
         took_us: u64,
     ) {
         let Some(file) = self.files.get_mut(&name) else { return };
-        let pause = READ_US_FIRST.saturating_mul(1 << file.reads.min(20)).min(READ_US_MAX);
+        let pause = READ_US_FIRST.saturating_mul(1 << file.failed_reads.min(20)).min(READ_US_MAX);
         let pause = pause.max(took_us.saturating_mul(PAUSE_PER_READ));
         file.cause = cause;
-        file.reads = file.reads.saturating_add(1);
+        file.failed_reads = file.failed_reads.saturating_add(1);
         file.next_read_us = now_us.saturating_add(pause);
     }
 }
@@ -169,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_of_a_quarantined_file_back_off_and_only_one_thread_reads() {
+    fn quarantined_file_reads_back_off_and_have_one_reader() {
         let (name, cause) = (FileName::Table(7), Arc::new(Error::Closed));
         let mut quarantine = Quarantine::default();
         assert!(quarantine.add(name, PathBuf::from("7"), Arc::clone(&cause), 1_000));
@@ -184,12 +185,12 @@ mod tests {
                 (quarantine.take_due(u64::MAX - 1), quarantine.next_read_us()),
                 (None, None)
             );
-            quarantine.read_failed(name, Arc::clone(&cause), now_us, 10);
+            quarantine.record_failed_read(name, Arc::clone(&cause), now_us, 10);
             pauses.push(quarantine.next_read_us().unwrap() - now_us);
         }
         assert_eq!(pauses[..3], [200_000, 400_000, 800_000]);
         assert_eq!(pauses.last(), Some(&READ_US_MAX));
-        quarantine.read_failed(name, cause, 0, READ_US_MAX);
+        quarantine.record_failed_read(name, cause, 0, READ_US_MAX);
         assert_eq!(quarantine.next_read_us(), Some(READ_US_MAX * PAUSE_PER_READ));
         quarantine.remove(name);
         assert!(quarantine.is_empty());

@@ -1,66 +1,59 @@
-//! Memtables and a version of the files, swapped in one step.
+//! Super versions: memtables and a version of the files, replaced in one step.
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
-use lsmx_base::sync::Arc;
+use lsmx_base::sync::{Arc, Mutex, Weak};
 
 use crate::memtable::Memtable;
-use crate::tree::version::{BesideView, Version};
+use crate::tree::operand_files::PinnedOperandView;
+use crate::tree::version::Version;
 
-/// All that a read of one tree looks at.
+/// Everything that a read of one tree accesses.
 #[derive(Clone, Debug)]
 pub(crate) struct SuperVersion {
-    /// Takes the writes.
+    /// The memtable that receives writes.
     pub(crate) active: Arc<Memtable>,
     /// Full memtables that wait for their flush, newest first.
     pub(crate) sealed: Vec<Arc<Memtable>>,
-    /// The files.
     pub(crate) version: Arc<Version>,
-    /// What lives beside the tree; none if all operands are in memtables and files.
-    pub(crate) operands: Option<BesideView>,
+    /// View of the operand store; `None` if all operands are in memtables and tables.
+    pub(crate) operand_view: Option<PinnedOperandView>,
 }
 
 impl SuperVersion {
-    /// These files, and an empty memtable for all numbers from `first_seq` on.
-    pub(crate) fn fresh(version: &Arc<Version>, first_seq: SeqNo) -> SuperVersion {
+    /// Returns a super version of these files with an empty memtable for sequence numbers from `first_seq` on.
+    pub(crate) fn new(version: &Arc<Version>, first_seq: SeqNo) -> SuperVersion {
         let active = Arc::new(Memtable::new(first_seq, version.deferred_drop()));
         let version = Arc::clone(version);
-        SuperVersion { active, sealed: Vec::new(), version, operands: None }
+        SuperVersion { active, sealed: Vec::new(), version, operand_view: None }
     }
 
-    /// The same with another view of the operand store, or none.
-    pub(crate) fn beside(self, operands: Option<BesideView>) -> SuperVersion {
-        SuperVersion { operands, ..self }
+    /// Replaces the view of the operand store.
+    pub(crate) fn with_operand_view(self, operand_view: Option<PinnedOperandView>) -> SuperVersion {
+        SuperVersion { operand_view, ..self }
     }
 
-    /// The same with the active memtable sealed and a new one for all numbers from `first_seq` on.
-    pub(crate) fn seal(&self, first_seq: SeqNo) -> SuperVersion {
+    /// Returns a copy with the active memtable sealed and a new one for sequence numbers from `first_seq` on.
+    pub(crate) fn with_active_sealed(&self, first_seq: SeqNo) -> SuperVersion {
         let mut sealed = Vec::with_capacity(self.sealed.len() + 1);
         sealed.push(Arc::clone(&self.active));
         sealed.extend(self.sealed.iter().cloned());
         let active = Arc::new(Memtable::new(first_seq, self.version.deferred_drop()));
-        let version = Arc::clone(&self.version);
-        SuperVersion { active, sealed, version, operands: self.operands.clone() }
+        SuperVersion { active, sealed, ..self.clone() }
     }
 
-    /// The same with other files, and without a memtable whose entries are among them.
+    /// Returns a copy with other files and without the flushed memtable, whose entries are in those files.
     pub(crate) fn with_version(
         &self,
         version: &Arc<Version>,
         flushed: Option<&Arc<Memtable>>,
     ) -> SuperVersion {
-        let stays = |memtable: &&Arc<Memtable>| {
-            !flushed.is_some_and(|flushed| Arc::ptr_eq(flushed, memtable))
-        };
-        SuperVersion {
-            active: Arc::clone(&self.active),
-            sealed: self.sealed.iter().filter(stays).cloned().collect(),
-            version: Arc::clone(version),
-            operands: self.operands.clone(),
-        }
+        let mut sealed = self.sealed.clone();
+        sealed.retain(|memtable| !flushed.is_some_and(|flushed| Arc::ptr_eq(flushed, memtable)));
+        SuperVersion { sealed, version: Arc::clone(version), ..self.clone() }
     }
 
-    /// The memtable that must be flushed next, with the last number of its interval.
+    /// Returns the memtable that must be flushed next, and its largest sequence number.
     pub(crate) fn oldest_sealed(&self) -> Option<(&Arc<Memtable>, SeqNo)> {
         if failpoint::is_on(Failpoint::NewestFlushedFirst) {
             return Some((self.sealed.first()?, SeqNo(self.active.first_seq().0 - 1)));
@@ -73,54 +66,117 @@ impl SuperVersion {
         Some((oldest, SeqNo(newer.first_seq().0 - 1)))
     }
 
-    /// Memtables, newest first.
+    /// Returns all memtables, newest first.
     pub(crate) fn memtables(&self) -> impl Iterator<Item = &Arc<Memtable>> {
         std::iter::once(&self.active).chain(&self.sealed)
     }
 
-    /// Smallest number that was promised to a memtable: the WAL is needed from there on.
-    pub(crate) fn first_unflushed(&self) -> Option<SeqNo> {
+    /// Returns the smallest sequence number assigned to a memtable. Recovery needs the WAL from there on.
+    pub(crate) fn first_unflushed_seq(&self) -> Option<SeqNo> {
         self.memtables().filter_map(|memtable| memtable.first_announced()).min()
     }
 
-    /// Bytes of all memtables.
+    /// Returns the memory of all memtables, in bytes.
     pub(crate) fn memtable_bytes(&self) -> u64 {
         self.memtables().map(|memtable| memtable.bytes()).sum()
     }
 }
 
+/// Replaced super versions of one tree that readers may still hold.
+#[derive(Debug, Default)]
+pub(crate) struct OldSuperVersions(Mutex<Vec<Weak<SuperVersion>>>);
+
+impl OldSuperVersions {
+    /// Adds a super version that was replaced.
+    pub(crate) fn add(&self, old: Arc<SuperVersion>) {
+        let weak = Arc::downgrade(&old);
+        // Usually this is the last reference, and then there is nothing to track.
+        drop(old);
+        let mut old_versions = self.0.lock();
+        old_versions.retain(|old| old.strong_count() > 0);
+        if weak.strong_count() > 0 {
+            old_versions.push(weak);
+        }
+    }
+
+    /// Returns the number of super versions in use, and the number of references to them.
+    pub(crate) fn count_in_use(&self) -> (u64, u64) {
+        let mut old_versions = self.0.lock();
+        old_versions.retain(|old| old.strong_count() > 0);
+        let references = old_versions.iter().map(|old| old.strong_count() as u64).sum();
+        (old_versions.len() as u64, references)
+    }
+
+    /// Returns the super versions in use.
+    pub(crate) fn in_use(&self) -> Vec<Arc<SuperVersion>> {
+        self.0.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Returns the bytes of memtables that `current` does not contain.
+    pub(crate) fn memtable_bytes(&self, current: &SuperVersion) -> u64 {
+        let old_versions = self.in_use();
+        let mut counted: Vec<*const Memtable> = current.memtables().map(Arc::as_ptr).collect();
+        let mut bytes = 0;
+        for memtable in old_versions.iter().flat_map(|old| old.memtables()) {
+            if !counted.contains(&Arc::as_ptr(memtable)) {
+                counted.push(Arc::as_ptr(memtable));
+                bytes += memtable.bytes();
+            }
+        }
+        bytes
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use lsmx_base::key::EntryKind;
+
     use super::*;
     use crate::cursor::Cursor;
     use crate::deferred_drop::DeferredDrop;
-    use lsmx_base::key::EntryKind;
 
     #[test]
-    fn a_reader_that_lets_a_memtable_go_last_does_not_free_it() {
+    fn memtable_last_reference_dropped_by_reader_is_freed_in_background() {
         let deferred_drop = DeferredDrop::default();
         deferred_drop.start();
         let version = Arc::new(Version::empty(&deferred_drop));
         let values = (1..=2).map(|seq| {
-            let view = SuperVersion::fresh(&version, SeqNo(seq)).seal(SeqNo(seq + 1));
+            let view = SuperVersion::new(&version, SeqNo(seq)).with_active_sealed(SeqNo(seq + 1));
             let memtable = &view.sealed[0];
             memtable.insert(b"key", SeqNo(seq), EntryKind::Put, &[7; 100]);
-            let (_, _, value) = memtable.get(b"key", SeqNo::MAX).expect("it is there");
+            let (_, _, value) = memtable.get(b"key", SeqNo::MAX).expect("the key was inserted");
             let mut cursor = memtable.cursor();
-            cursor.first().expect("memory does not fail");
+            cursor.first().expect("a memtable read does not fail");
             (value.into_bytes(), view, cursor)
         });
-        let [first, second] = values.collect::<Vec<_>>().try_into().expect("there are two");
-        // One goes with the view, the other with a cursor.
-        let (in_view, view, cursor) = first;
+        let [first, second] = values.collect::<Vec<_>>().try_into().expect("two memtables");
+        // The super version is the last owner of the first memtable, the cursor that of the second.
+        let (first_value, view, cursor) = first;
         drop(cursor);
         drop(view);
-        let (in_cursor, view, cursor) = second;
+        let (second_value, view, cursor) = second;
         drop(view);
         drop(cursor);
-        // A value shares its memory with the others of its memtable.
-        assert!(!in_view.is_unique() && !in_cursor.is_unique());
+        // All values of a memtable share its memory.
+        assert!(!first_value.is_unique() && !second_value.is_unique());
         deferred_drop.drop_queued();
-        assert!(in_view.is_unique() && in_cursor.is_unique());
+        assert!(first_value.is_unique() && second_value.is_unique());
+    }
+
+    #[test]
+    fn old_super_versions_flushed_memtable_is_counted() {
+        let version = Arc::new(Version::default());
+        let first = Arc::new(SuperVersion::new(&version, SeqNo(1)));
+        first.active.insert(b"key", SeqNo(1), EntryKind::Put, b"value");
+        let second = first.with_active_sealed(SeqNo(2));
+        let old = OldSuperVersions::default();
+        old.add(Arc::clone(&first));
+        assert_eq!((old.count_in_use(), old.memtable_bytes(&second)), ((1, 1), 0));
+        let third = second.with_version(&version, Some(&first.active));
+        assert_eq!(old.memtable_bytes(&third), first.active.bytes());
+        old.add(Arc::new(second));
+        assert_eq!(old.count_in_use(), (1, 1), "the second has no other reference");
+        drop(first);
+        assert_eq!((old.count_in_use(), old.memtable_bytes(&third)), ((0, 0), 0));
     }
 }

@@ -1,5 +1,4 @@
-//! What a tree consists of at one moment: an immutable set of files, and with the memtables a
-//! super version. Whoever reads pins one and is not disturbed by flushes and compactions.
+//! Versions: immutable sets of files. A reader that holds a version is not affected by flushes and compactions.
 
 use std::collections::HashMap;
 use std::ops::Bound;
@@ -15,86 +14,89 @@ use crate::deferred_drop::DeferredDrop;
 use crate::error::Error;
 use crate::format::range_tombstones::FragmentedTombstones;
 use crate::table::ReadPurpose;
+use crate::tree::blob_set::BlobSet;
+use crate::tree::table_file::TableFile;
 
-pub(crate) use crate::tree::blob_set::{BlobFile, BlobSet, BlobUse, blob_changes};
-pub(crate) use crate::tree::file_numbers::FileNumbers;
-pub(crate) use crate::tree::old_super_versions::OldViews;
-pub(crate) use crate::tree::operand_files::{
-    BesideView, Life, StoreFiles, file_name as operand_file_name,
-};
-pub(crate) use crate::tree::super_version::SuperVersion;
-pub(crate) use crate::tree::table_file::{Janitor, TableFile};
-pub(crate) use crate::tree::version_edit::changes_between;
-
-/// A sorted run, open for reading.
+/// A sorted run whose tables are open.
 #[derive(Debug)]
-pub(crate) struct Run {
+pub(crate) struct OpenRun {
     shape: Arc<SortedRun>,
+    /// Tables in key order.
     tables: Arc<[Arc<TableFile>]>,
-    /// Of their largest keys.
-    fences: KeySearch,
+    /// Search structure over the largest keys of the tables.
+    largest_keys: KeySearch,
 }
 
-impl Run {
-    fn new(shape: Arc<SortedRun>, tables: Arc<[Arc<TableFile>]>) -> Run {
-        let fences = KeySearch::new(tables.iter().map(|table| &*table.shape().range.largest));
-        Run { shape, tables, fences }
+impl OpenRun {
+    fn new(shape: Arc<SortedRun>, tables: Arc<[Arc<TableFile>]>) -> OpenRun {
+        let largest_keys = KeySearch::new(tables.iter().map(|table| &*table.shape().range.largest));
+        OpenRun { shape, tables, largest_keys }
     }
 
-    /// Its tables in key order.
+    /// Returns the tables in key order.
     pub(crate) fn tables(&self) -> &Arc<[Arc<TableFile>]> {
         &self.tables
     }
 
-    /// The one table that may hold `user_key`.
+    /// Returns the only table whose key range contains `user_key`.
     pub(crate) fn table_for(&self, user_key: &[u8]) -> Option<&Arc<TableFile>> {
-        let is_before = |at: usize| self.tables[at].shape().range.largest < user_key;
-        let at = self.fences.partition_point(user_key, is_before);
-        let table = self.tables.get(at)?;
+        let is_before = |index: usize| self.tables[index].shape().range.largest < user_key;
+        let index = self.largest_keys.partition_point(user_key, is_before);
+        let table = self.tables.get(index)?;
         (table.shape().range.smallest <= user_key).then_some(table)
     }
 }
 
-/// An immutable set of files: a shape, and the open table behind each file of it.
+/// An immutable set of files: the shape of the tree and an open table for each file.
 #[derive(Debug, Default)]
 pub(crate) struct Version {
     shape: TreeShape,
-    runs: Vec<Arc<Run>>,
+    /// Sorted runs of all levels, newest first.
+    runs: Vec<Arc<OpenRun>>,
     tables: HashMap<FileId, Arc<TableFile>>,
-    /// The blob files that its tables point into.
+    /// The blob files that the tables reference.
     blobs: Arc<BlobSet>,
-    /// Whether a table has range tombstones.
-    has_spans: bool,
-    /// Those of all tables together, once somebody has asked for them.
-    spans: OnceLock<Arc<TombstoneIndex>>,
-    /// Takes over what it is made of when it goes.
+    has_range_tombstones: bool,
+    /// The range tombstones of all tables, cached by the first read of them.
+    range_tombstones: OnceLock<Arc<TombstoneIndex>>,
+    /// Frees the contents in the background.
     deferred_drop: DeferredDrop,
 }
 
 impl Drop for Version {
-    /// Whoever lets it go last, perhaps a reader, does not close the tables that go with it.
+    /// Queues the contents, so that a reader with the last reference does not close tables.
     fn drop(&mut self) {
         if !self.tables.is_empty() {
             let shape = std::mem::take(&mut self.shape);
             let (runs, tables) = (std::mem::take(&mut self.runs), std::mem::take(&mut self.tables));
             let blobs = std::mem::take(&mut self.blobs);
-            self.deferred_drop.drop_later((shape, runs, tables, blobs, self.spans.take()));
+            let tombstones = self.range_tombstones.take();
+            self.deferred_drop.drop_later((shape, runs, tables, blobs, tombstones));
         }
     }
 }
 
 impl Version {
-    /// No files; what this version and those made of it hold goes to `deferred_drop`.
+    /// Returns a version without files. It and its successors free their contents through `deferred_drop`.
     pub(crate) fn empty(deferred_drop: &DeferredDrop) -> Version {
         let (shape, runs, tables, blobs) = Default::default();
-        let (spans, deferred_drop) = (OnceLock::new(), deferred_drop.clone());
-        Version { shape, runs, tables, blobs, has_spans: false, spans, deferred_drop }
+        let (range_tombstones, deferred_drop) = (OnceLock::new(), deferred_drop.clone());
+        let has_range_tombstones = false;
+        Version {
+            shape,
+            runs,
+            tables,
+            blobs,
+            has_range_tombstones,
+            range_tombstones,
+            deferred_drop,
+        }
     }
 
-    /// The version with this shape; its tables are those of `before` and `opened`.
+    /// Returns a version of this shape whose tables are taken from `before` and `opened`.
     ///
     /// # Errors
-    /// When the shape breaks an invariant, or names a file that is in neither.
+    /// If the shape violates an invariant or names a file that is in neither.
     pub(crate) fn new(
         shape: TreeShape,
         before: &Version,
@@ -102,68 +104,75 @@ impl Version {
     ) -> Result<Version, Error> {
         #[cfg(debug_assertions)]
         shape.check()?;
-        let mut known: HashMap<FileId, &Arc<TableFile>> =
+        let mut open_tables: HashMap<FileId, &Arc<TableFile>> =
             opened.iter().map(|table| (table.shape().id, table)).collect();
-        known.extend(before.tables.iter().map(|(&id, table)| (id, table)));
-        let kept: HashMap<*const SortedRun, &Arc<Run>> =
+        open_tables.extend(before.tables.iter().map(|(&id, table)| (id, table)));
+        let open_runs: HashMap<*const SortedRun, &Arc<OpenRun>> =
             before.runs.iter().map(|run| (Arc::as_ptr(&run.shape), run)).collect();
 
         let mut runs = Vec::new();
         let mut tables = HashMap::new();
         let levels = (0..=u8::MAX).zip(&shape.levels);
-        for (level, run) in levels.flat_map(|(at, level)| level.runs.iter().map(move |it| (at, it)))
-        {
-            let open = match kept.get(&Arc::as_ptr(run)) {
-                Some(kept) => Arc::clone(kept),
+        let level_runs = levels.flat_map(|(at, level)| level.runs.iter().map(move |run| (at, run)));
+        for (level, run) in level_runs {
+            let open_run = match open_runs.get(&Arc::as_ptr(run)) {
+                Some(unchanged) => Arc::clone(unchanged),
                 None => {
-                    let open = run.files.iter().map(|file| {
-                        let table = known.get(&file.id).copied();
+                    let tables = run.files.iter().map(|file| {
+                        let table = open_tables.get(&file.id).copied();
                         table.cloned().ok_or(lsmx_compaction::Error::UnknownFile { file: file.id })
                     });
-                    let tables = open.collect::<Result<_, _>>()?;
-                    Arc::new(Run::new(Arc::clone(run), tables))
+                    let tables = tables.collect::<Result<_, _>>()?;
+                    Arc::new(OpenRun::new(Arc::clone(run), tables))
                 }
             };
-            for table in open.tables.iter() {
+            for table in open_run.tables.iter() {
                 table.table().set_level(level);
+                tables.insert(table.shape().id, Arc::clone(table));
             }
-            tables.extend(open.tables.iter().map(|table| (table.shape().id, Arc::clone(table))));
-            runs.push(open);
+            runs.push(open_run);
         }
-        let has_spans = tables.values().any(|table| table.has_spans());
-        let blobs = Arc::new(BlobSet::of(tables.values()));
-        let (spans, deferred_drop) = (OnceLock::new(), before.deferred_drop.clone());
-        Ok(Version { shape, runs, tables, blobs, has_spans, spans, deferred_drop })
+        let has_range_tombstones = tables.values().any(|table| table.has_range_tombstones());
+        let blobs = Arc::new(BlobSet::new(tables.values().flat_map(|table| table.blobs())));
+        Ok(Version {
+            shape,
+            runs,
+            tables,
+            blobs,
+            has_range_tombstones,
+            range_tombstones: OnceLock::new(),
+            deferred_drop: before.deferred_drop.clone(),
+        })
     }
 
-    /// What takes over the memtables and tables that go.
+    /// Returns the queue that frees memtables and tables in the background.
     pub(crate) fn deferred_drop(&self) -> &DeferredDrop {
         &self.deferred_drop
     }
 
-    /// Levels, runs and files as numbers.
+    /// Returns levels, runs and files as compaction policies see them.
     pub(crate) fn shape(&self) -> &TreeShape {
         &self.shape
     }
 
-    /// The blob files that its tables point into.
+    /// Returns the blob files that the tables reference.
     pub(crate) fn blobs(&self) -> &Arc<BlobSet> {
         &self.blobs
     }
 
-    /// Bytes of its tables and blob files.
+    /// Returns the total size of tables and blob files, in bytes.
     pub(crate) fn file_bytes(&self) -> u64 {
         let tables = self.tables.values().map(|table| table.shape().bytes);
         tables.chain(self.blobs.files().map(|used| used.file.record().bytes)).sum()
     }
 
-    /// Sorted runs of the whole tree, newest first.
-    pub(crate) fn runs(&self) -> &[Arc<Run>] {
+    /// Returns the sorted runs of all levels, newest first.
+    pub(crate) fn runs(&self) -> &[Arc<OpenRun>] {
         &self.runs
     }
 
-    /// Writes into a shape of this version when its tables were last read.
-    pub(crate) fn note_reads(&self, shape: &mut TreeShape) {
+    /// Adds to a shape of this version the time of the last read of each table.
+    pub(crate) fn add_read_times(&self, shape: &mut TreeShape) {
         for run in shape.levels.iter_mut().flat_map(|level| &mut Arc::make_mut(level).runs) {
             Arc::make_mut(run).files.set_read_times(|file| {
                 self.tables.get(&file).map(|table| table.table().last_read_us())
@@ -171,43 +180,45 @@ impl Version {
         }
     }
 
-    /// Whether a table has range tombstones.
-    pub(crate) fn has_spans(&self) -> bool {
-        self.has_spans
+    /// Returns whether a table contains range tombstones.
+    pub(crate) fn has_range_tombstones(&self) -> bool {
+        self.has_range_tombstones
     }
 
-    /// As [`Version::spans`], if they were gathered before.
+    /// As [`Version::range_tombstones`], without reading files.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`].
-    pub(crate) fn gathered_spans(&self) -> Result<Option<Arc<TombstoneIndex>>, Error> {
-        match self.spans.get() {
-            _ if !self.has_spans => Ok(None),
-            Some(spans) => Ok(Some(Arc::clone(spans))),
+    /// [`Error::WouldBlock`] if the range tombstones are not cached.
+    pub(crate) fn cached_range_tombstones(&self) -> Result<Option<Arc<TombstoneIndex>>, Error> {
+        match self.range_tombstones.get() {
+            _ if !self.has_range_tombstones => Ok(None),
+            Some(cached) => Ok(Some(Arc::clone(cached))),
             None => Err(Error::WouldBlock),
         }
     }
 
-    /// The range tombstones of all tables in one index; `None` if there are none. The first call reads them.
+    /// Returns the range tombstones of all tables, or `None` if there are none. The first call reads them.
     ///
     /// # Errors
-    /// When those of a table cannot be read or are damaged.
-    pub(crate) fn spans(&self) -> Result<Option<Arc<TombstoneIndex>>, Error> {
-        match self.gathered_spans() {
+    /// If the range tombstones of a table cannot be read or are damaged.
+    pub(crate) fn range_tombstones(&self) -> Result<Option<Arc<TombstoneIndex>>, Error> {
+        match self.cached_range_tombstones() {
             Err(Error::WouldBlock) => {}
-            gathered => return gathered,
+            cached => return cached,
         }
-        let gathered = self.gather_spans(|_| true)?;
-        // Another thread may have gathered the same.
-        Ok(Some(Arc::clone(self.spans.get_or_init(|| Arc::new(gathered)))))
+        let index = self.read_range_tombstones(|_| true)?;
+        // Another thread may have stored an equal index in the meantime.
+        Ok(Some(Arc::clone(self.range_tombstones.get_or_init(|| Arc::new(index)))))
     }
 
-    /// The range tombstones of at least those tables that overlap a range of keys; `None` if there are
-    /// none. As long as those of another table cannot be read, each call reads them anew.
+    /// Returns the range tombstones of at least the tables that overlap a range of keys.
+    ///
+    /// Returns `None` if there are none. If the range tombstones of another table are unreadable, each call
+    /// reads those of the overlapping tables again.
     ///
     /// # Errors
-    /// When those of a table that overlaps the range cannot be read or are damaged.
-    pub(crate) fn spans_between(
+    /// If the range tombstones of an overlapping table cannot be read or are damaged.
+    pub(crate) fn range_tombstones_between(
         &self,
         lower: Bound<&[u8]>,
         upper: Bound<&[u8]>,
@@ -226,25 +237,29 @@ impl Version {
             };
             !ends_before && !begins_after
         };
-        match self.spans() {
+        match self.range_tombstones() {
             Err(error) if failpoint::is_on(Failpoint::DamagedSpansFailAllScans) => Err(error),
-            Err(_) => Ok(Some(Arc::new(self.gather_spans(overlaps)?))),
+            Err(_) => Ok(Some(Arc::new(self.read_range_tombstones(overlaps)?))),
             all => all,
         }
     }
 
-    /// Reads the range tombstones of some tables, in the order of the tree: equal trees read equal blocks
-    /// in equal order.
-    fn gather_spans(&self, wanted: impl Fn(&TableFile) -> bool) -> Result<TombstoneIndex, Error> {
+    /// Reads the range tombstones of the tables that pass `filter`.
+    ///
+    /// Tables are read in the order of the tree, so that equal trees read equal blocks in the same order.
+    fn read_range_tombstones(
+        &self,
+        filter: impl Fn(&TableFile) -> bool,
+    ) -> Result<TombstoneIndex, Error> {
         let mut all = Vec::new();
         let tables = self.runs.iter().flat_map(|run| run.tables.iter());
-        for table in tables.filter(|table| table.has_spans() && wanted(table)) {
+        for table in tables.filter(|table| table.has_range_tombstones() && filter(table)) {
             all.push(table.table().range_tombstones(ReadPurpose::Lookup)?);
         }
         Ok(build_index(all.iter().flat_map(FragmentedTombstones::as_slice)))
     }
 
-    /// The open table of a file of this version.
+    /// Returns the open table of a file.
     pub(crate) fn table(&self, id: FileId) -> Option<&Arc<TableFile>> {
         self.tables.get(&id)
     }

@@ -27,19 +27,19 @@ pub(crate) fn refresh(state: &DbState, throttle: &Throttle, tree: &Tree) {
     let shape = tree.shape(now_us, snapshots);
     let call_policy = || {
         let due = (policy.next_due_us(&shape), policy.memtable_tombstone_age_max_us(&shape));
-        let shape = jobs.quarantine.counted(&shape);
-        (due, policy.debt(&shape, &jobs.busy), policy.must_stop(&shape))
+        let shape = jobs.quarantine.shape_for_hard_stop(&shape);
+        (due, policy.debt(&shape, &jobs.running), policy.must_stop(&shape))
     };
     let code = || UserCode::CompactionPolicy(policy.name().to_owned());
     match Error::catch_user(code, call_policy) {
         Ok(((due_us, tombstone_us), debt, must_stop)) => {
-            state.work.schedule_check(tree.set_due(due_us, tombstone_us));
+            state.work.schedule_check(tree.set_due_times(due_us, tombstone_us));
             let debt = subtract_memtable_bytes(tree, debt);
             tree.set_backpressure(throttle.admitted_rate(debt), must_stop);
         }
         // The last results of the policy stay in effect until the next job or the retry.
         Err(error) => {
-            let is_reported = std::mem::replace(&mut jobs.told, true);
+            let is_reported = std::mem::replace(&mut jobs.is_error_reported, true);
             jobs.retry_at_us = jobs.retry_at_us.max(now_us.saturating_add(RETRY_US));
             jobs.last_error = Some(error.clone());
             drop(jobs);
@@ -65,7 +65,7 @@ fn subtract_memtable_bytes(tree: &Tree, debt: Debt) -> Debt {
     if debt.pending_bytes == 0 {
         return debt;
     }
-    let bytes = tree.view().memtable_bytes();
+    let bytes = tree.super_version().memtable_bytes();
     Debt { headroom_bytes: debt.headroom_bytes.saturating_sub(bytes), ..debt }
 }
 
@@ -118,7 +118,7 @@ mod tests {
         };
         let empty = rate();
         let mut rates = vec![empty];
-        let memtable_bytes = || tree.view().memtable_bytes();
+        let memtable_bytes = || tree.super_version().memtable_bytes();
         for key in 0_u64.. {
             if memtable_bytes() >= HEADROOM_BYTES / 2 {
                 break;

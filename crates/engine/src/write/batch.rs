@@ -122,7 +122,7 @@ impl WriteBatch {
             return;
         }
         if kind == EntryKind::Merge
-            && let Err(error) = tree.merging.operator()
+            && let Err(error) = tree.merge_resolver.operator()
         {
             self.error.get_or_insert(error);
             return;

@@ -117,10 +117,10 @@ impl CommitGroup {
                 seal_active(state, tree, first);
             }
             for tree in &request.trees {
-                if tree.view().active.bytes() >= tree.settings().options.memtable_bytes {
+                if tree.super_version().active.bytes() >= tree.settings().options.memtable_bytes {
                     seal_active(state, tree, first);
                 }
-                let active = Arc::clone(&tree.view().active);
+                let active = Arc::clone(&tree.super_version().active);
                 active.announce_commit(first);
                 self.targets.push(active);
             }
@@ -143,8 +143,8 @@ impl CommitGroup {
 
 /// Seals the active memtable of a tree and schedules its flush, unless no commit was announced to it.
 fn seal_active(state: &DbState, tree: &Arc<Tree>, first_seq: SeqNo) {
-    if tree.view().active.first_announced().is_some() {
-        tree.change(|view| view.seal(first_seq));
+    if tree.super_version().active.first_announced().is_some() {
+        tree.update_super_version(|view| view.with_active_sealed(first_seq));
         state.work.push(QueuedWork::Flush, tree.id);
     }
 }
@@ -164,10 +164,10 @@ fn check_member(
     }
     let request = &ticket.request;
     for tree in &request.trees {
-        tree.check_takes_writes()?;
+        tree.check_accepts_writes()?;
     }
     for guard in &request.guards {
-        guard.tree.check_takes_writes()?;
+        guard.tree.check_accepts_writes()?;
         let mut unpublished = in_flight.iter().flat_map(|members| members.iter()).chain(earlier);
         let (keyspace, key, read) = (&guard.tree.name, &guard.key, guard.read.0);
         match check_published(state, guard) {
@@ -188,7 +188,7 @@ fn check_member(
 /// Checks a guard against published writes: the memtables first, then the history of flushed writes.
 fn check_published(state: &DbState, guard: &Guard) -> GuardState {
     // A flush appends to the history before its memtable leaves the view, so the view is loaded first.
-    let view = guard.tree.view();
+    let view = guard.tree.super_version();
     let oldest = view.sealed.last().unwrap_or(&view.active).first_seq();
     let has_newer_write = |memtable: &Arc<Memtable>| {
         work_counter::add(WorkKind::LeaderVisits, 1);
@@ -271,7 +271,7 @@ fn insert_commit(state: &DbState, ticket: &Ticket, memtables: &[Arc<Memtable>]) 
 /// Records the first tombstone of a memtable, and schedules the flush that its maximum age requires.
 fn record_tombstone(state: &DbState, tree: &Tree, memtable: &Memtable) {
     if memtable.record_tombstone(|| state.env.database_us()) {
-        state.work.schedule_check(tree.tombstone_written(state.env.database_us()));
+        state.work.schedule_check(tree.record_first_tombstone(state.env.database_us()));
     }
 }
 
@@ -284,7 +284,7 @@ fn record_tombstone(state: &DbState, tree: &Tree, memtable: &Memtable) {
 /// 1 / [`CHAIN_OPERANDS_MAX`]. A chain of n times that length has a probability below e^-n. The number is derived from
 /// the sequence number, so that equal seeds produce equal files.
 fn assumed_operands_below(tree: &Tree, seq: SeqNo) -> u32 {
-    if !tree.merging.keeps_operands() {
+    if !tree.merge_resolver.has_unmergeable_operands() {
         return 0;
     }
     let mixed = seq.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;

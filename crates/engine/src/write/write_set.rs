@@ -49,7 +49,7 @@ impl WriteSet {
 
     /// Returns whether an operation writes or deletes the key of the guard.
     pub(super) fn writes_key_of(&self, payload: &[u8], guard: &Guard) -> bool {
-        if self.keys.newest(guard.key_hash).is_some() {
+        if self.keys.newest_seq(guard.key_hash).is_some() {
             return true;
         }
         let key = (guard.tree.id, &guard.key[..]);

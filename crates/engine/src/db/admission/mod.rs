@@ -94,7 +94,7 @@ impl Drop for WriteStall<'_, '_> {
             WaitCause::MemtablesFull => &tree.counters.memtable_stalls,
             _ => &tree.counters.run_stalls,
         };
-        counter.waited(waited_us);
+        counter.record_wait(waited_us);
         let (keyspace, cause) = (tree.name.clone(), cause.as_str());
         state.emit(&Event::Stalled(Stall { keyspace, cause, waited_us }));
     }
@@ -294,7 +294,7 @@ impl<'a, 'b> Admission<'a, 'b> {
 
     /// Runs the compactions of trees at their hard stop. Fails if a tree remains there.
     fn compact_inline(&self) -> Result<()> {
-        for tree in self.trees.iter().filter(|tree| tree.must_stop()) {
+        for tree in self.trees.iter().filter(|tree| tree.is_write_stopped()) {
             // No other thread would retry after the pause of a failed compaction.
             tree.jobs.lock().retry_at_us = 0;
             self.inner.state.work.push(WorkKind::Compaction, tree.id);
@@ -320,9 +320,9 @@ impl<'a, 'b> Admission<'a, 'b> {
 
 /// Returns the reason why writes to a tree must wait.
 fn lacks_room(tree: &Tree) -> Option<WaitCause> {
-    if tree.view().sealed.len() >= SEALED_COUNT_MAX {
+    if tree.super_version().sealed.len() >= SEALED_COUNT_MAX {
         Some(WaitCause::MemtablesFull)
-    } else if tree.must_stop() {
+    } else if tree.is_write_stopped() {
         Some(WaitCause::TooManyRuns)
     } else {
         None
@@ -335,7 +335,7 @@ fn lacks_room(tree: &Tree) -> Option<WaitCause> {
 /// The caller queues the tree again, so that writes continue soon after the obstacle is removed.
 pub(crate) fn find_write_obstacle(tree: &Tree) -> Option<Error> {
     match lacks_room(tree) {
-        Some(WaitCause::TooManyRuns) => tree.jobs.lock().write_trouble(&tree.name),
+        Some(WaitCause::TooManyRuns) => tree.jobs.lock().write_error(&tree.name),
         _ => None,
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::db::{DbInner, Keyspace};
 use crate::error::Result;
-use crate::lookup::point::Reads;
+use crate::lookup::point::ReadScope;
 use crate::operand_store::OperandReadTier;
 use crate::table::explain::{BlockRead, BlockSource, explain_get};
 use crate::tree::Tree;
@@ -108,7 +108,7 @@ impl DbInner {
     fn explain(&self, tree: &Tree, key: &[u8]) -> Result<Explanation> {
         self.check_open()?;
         self.begin_operation();
-        let view = tree.pin();
+        let view = tree.pin_super_version();
         tree.check_live()?;
         let seq = self.state.sequence.published();
         let mut explanation = Explanation {
@@ -145,10 +145,10 @@ impl DbInner {
             }
         }
         let beside =
-            view.operands.as_ref().filter(|beside| !answered && beside.view.may_contain(key));
+            view.operand_view.as_ref().filter(|beside| !answered && beside.view.may_contain(key));
         let mut newest = None;
         let version = &view.version;
-        let filter_last_run = tree.filter_last_run();
+        let filter_last_run = tree.uses_last_run_filter();
         let count = version.runs().len();
         let shapes = version.shape().runs();
         for (index, (run, (level, shape))) in version.runs().iter().zip(shapes).enumerate() {
@@ -190,7 +190,7 @@ impl DbInner {
             explanation.operands = Some(OperandStep { found: found.collect() });
         }
         // The answer itself is that of an ordinary lookup in the same view.
-        let value = crate::lookup::point::value(tree, &view, key, seq, Reads::Storage)?;
+        let value = crate::lookup::point::get(tree, &view, key, seq, ReadScope::Storage)?;
         explanation.value_bytes = value.map(|value| len_u64(value.len()));
         Ok(explanation)
     }

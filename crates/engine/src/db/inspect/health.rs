@@ -103,15 +103,15 @@ fn add_tree(tree: &Tree, health: &mut Health) {
         path: file.path.clone(),
         cause: Arc::clone(&file.cause),
         since_us: file.since_us,
-        failed_reads: file.reads,
+        failed_reads: file.failed_reads,
         next_read_us: file.next_read(),
     });
     health.quarantined.extend(quarantined);
-    if let Some(cause) = jobs.compaction_trouble() {
+    if let Some(cause) = jobs.compaction_error() {
         health.compaction_blocked.push(BlockedCompaction {
             keyspace: tree.name.clone(),
             cause: Arc::new(cause),
-            writes_stopped: tree.must_stop() && jobs.write_trouble(&tree.name).is_some(),
+            writes_stopped: tree.is_write_stopped() && jobs.write_error(&tree.name).is_some(),
         });
     }
 }

@@ -77,7 +77,7 @@ impl Keyspace {
 impl DbInner {
     fn metadata(&self, tree: &Tree) -> Result<MetadataSizes> {
         self.check_open()?;
-        let view = tree.pin();
+        let view = tree.pin_super_version();
         tree.check_live()?;
         let runs = view.version.runs();
         let mut metadata = MetadataSizes { runs: len_u64(runs.len()), ..MetadataSizes::default() };

@@ -17,7 +17,7 @@ use crate::metrics::WalMetrics;
 use crate::options::memory_plan::MemoryPlan;
 use crate::state::{DbParts, DbState};
 use crate::tree::guard_history::GuardHistory;
-use crate::tree::snapshots::Sequence;
+use crate::tree::snapshots::SnapshotTracker;
 use crate::vfs::LockGuard;
 use crate::wal::Wal;
 use crate::write::commit::Committer;
@@ -34,13 +34,13 @@ pub(crate) struct OpenFiles {
 
 /// Builds an open database. Starts no thread.
 pub(crate) fn assemble(recovery: Recovery, files: OpenFiles) -> Result<DbInner> {
-    let Recovery { tables, options, trees, opening, seq_next, report, progress, .. } = recovery;
+    let Recovery { tables, options, trees, open_id, seq_next, report, progress, .. } = recovery;
     let OpenFiles { manifest, wal, lock, read_only } = files;
     let Some(default_tree) = trees.by_name(DEFAULT_KEYSPACE).cloned() else {
         let why = "its manifest does not list the default keyspace";
         return Err(Error::NotADatabase { path: tables.dir, why });
     };
-    let sequence = Arc::new(Sequence::default());
+    let sequence = Arc::new(SnapshotTracker::default());
     sequence.publish(SeqNo(seq_next.0 - 1));
     let listener = options.listener.clone();
     let explains = options.explain_decisions && listener.is_some();
@@ -85,7 +85,7 @@ pub(crate) fn assemble(recovery: Recovery, files: OpenFiles) -> Result<DbInner> 
         throttle,
         memory,
         options,
-        opening,
+        open_id,
         default_tree,
         read_only,
         lock: Mutex::new(lock),

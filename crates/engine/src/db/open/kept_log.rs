@@ -32,8 +32,8 @@ use crate::jobs::version_installer::{install_version, sync_directory};
 use crate::options::keyspace::KeyspaceOptions;
 use crate::options::stored::{KeptLog, StoredOperandStore, StoredOptions};
 use crate::state::table_factory::TableFactory;
-use crate::tree::operands::Attached;
-use crate::tree::{Origin, Tree};
+use crate::tree::operand_store_slot::AttachedStore;
+use crate::tree::{TreeContext, Tree};
 use crate::wal::{DurableSegment, ReplayedRecord, Wal, WalOptions, WalRecord};
 
 /// Bytes of commits that are written with one append.
@@ -57,16 +57,16 @@ impl KeptLogWriter<'_> {
     /// # Errors
     /// A log cannot be read, or the copy cannot be written. The new segments are discarded.
     pub(crate) fn keep_log(&self, tree: &Tree, after: SeqNo) -> Result<()> {
-        let older = tree.beside.kept_log();
+        let older = tree.operand_store.kept_log();
         let first = older.as_ref().map_or(after, |kept| SeqNo(kept.after));
         let number = self.tables.files.next();
         let segments = self.copy_commits(tree.id, after, older.as_deref()).inspect_err(|_| {
             // Only the copy allocates file numbers meanwhile.
             for id in number..self.tables.files.next() {
-                self.tables.janitor.discard(FileName::Segment(id).in_dir(&self.tables.dir));
+                self.tables.obsolete_files.discard(FileName::Segment(id).in_dir(&self.tables.dir));
             }
         })?;
-        tree.beside.set_kept_log(Some(KeptLog::new(first, &segments)));
+        tree.operand_store.set_kept_log(Some(KeptLog::new(first, &segments)));
         Ok(())
     }
 
@@ -172,7 +172,7 @@ impl KeptLogReplay<'_> {
 
     /// Flushes the memtable of the staging tree.
     fn flush(&mut self, seq_next: SeqNo) -> Result<()> {
-        if self.staging.view().active.is_empty() {
+        if self.staging.super_version().active.is_empty() {
             return Ok(());
         }
         let tables = &self.db.state.tables;
@@ -193,10 +193,10 @@ impl KeptLogReplay<'_> {
 pub(crate) fn deliver(
     db: &DbInner,
     tree: &Arc<Tree>,
-    attached: &Arc<Attached>,
+    attached: &Arc<AttachedStore>,
     options: &KeyspaceOptions,
 ) -> Result<()> {
-    if db.read_only.is_some() || tree.beside.kept_log().is_none() {
+    if db.read_only.is_some() || tree.operand_store.kept_log().is_none() {
         return Ok(());
     }
     check_reentry("keyspace")?;
@@ -204,8 +204,8 @@ pub(crate) fn deliver(
     let _turn = db.lock_admin(None)?;
     db.state.error_state.check_writable()?;
     tree.check_live()?;
-    let Some(kept) = tree.beside.kept_log() else { return Ok(()) };
-    tree.merging.admit(options.merge_operator.as_ref())?;
+    let Some(kept) = tree.operand_store.kept_log() else { return Ok(()) };
+    tree.merge_resolver.check_operator(options.merge_operator.as_ref())?;
     let delivered = deliver_locked(db, tree, attached, &kept);
     db.state.emit_pending_events();
     if delivered.is_err() {
@@ -217,13 +217,13 @@ pub(crate) fn deliver(
 fn deliver_locked(
     db: &DbInner,
     tree: &Arc<Tree>,
-    attached: &Arc<Attached>,
+    attached: &Arc<AttachedStore>,
     kept: &KeptLog,
 ) -> Result<()> {
     let store = &db.state;
     let staging = Arc::new(create_staging_tree(db, tree, attached, kept));
     let outputs = {
-        let view = staging.view();
+        let view = staging.super_version();
         JobOutputs::for_flush(&store.tables, &staging, &view.active, view.version.shape(), None)
     };
     let mut replay = KeptLogReplay { db, staging: &staging, outputs, runs: Vec::new() };
@@ -232,13 +232,13 @@ fn deliver_locked(
     if !outputs.tables().is_empty() {
         sync_directory(store.vfs.as_ref(), &store.dir)?;
     }
-    let operands = staging.pin().operands.clone();
+    let operands = staging.pin_super_version().operand_view.clone();
     let token = operands.as_ref().and_then(|operands| operands.token);
     let remaining = failpoint::is_on(Failpoint::KeptLogDeliveredTwice).then(|| kept.clone());
     let name = attached.factory.name().to_owned();
     let persisted = StoredOptions {
         operand_store: Some(StoredOperandStore::new(name, remaining)),
-        ..tree.persisted()
+        ..tree.stored_options()
     };
     let changes = vec![
         Change::OperandToken { keyspace: tree.id, token },
@@ -253,11 +253,11 @@ fn deliver_locked(
     if let Some(token) = token.filter(|_| token != attached.opened) {
         attached.store.mark_committed(token);
     }
-    tree.beside.set_kept_log(None);
-    tree.beside.attach(Arc::clone(attached));
-    attached.charge();
+    tree.operand_store.set_kept_log(None);
+    tree.operand_store.attach(Arc::clone(attached));
+    attached.update_memory_charge();
     for segment in kept.segments() {
-        store.janitor.discard(FileName::Segment(segment.id).in_dir(&store.dir));
+        store.obsolete_files.discard(FileName::Segment(segment.id).in_dir(&store.dir));
     }
     Ok(())
 }
@@ -266,18 +266,18 @@ fn deliver_locked(
 fn create_staging_tree(
     db: &DbInner,
     tree: &Tree,
-    attached: &Arc<Attached>,
+    attached: &Arc<AttachedStore>,
     kept: &KeptLog,
 ) -> Tree {
     let settings = tree.settings();
     let (options, policy) = (settings.options.clone(), settings.stored_policy.clone());
-    let origin = Origin { opening: db.opening, env: db.state.env.clone() };
-    let version = Arc::clone(&tree.pin().version);
+    let origin = TreeContext { open_id: db.open_id, env: db.state.env.clone() };
+    let version = Arc::clone(&tree.pin_super_version().version);
     let (name, first_seq) = (tree.name.clone(), SeqNo(kept.after + 1));
     let mut staging = Tree::new(origin, tree.id, name, options, policy, version, first_seq);
-    staging.merging = Arc::clone(&tree.merging);
-    let view = attached.first_view();
-    staging.beside.attach(Arc::clone(attached));
-    staging.change(|current| current.clone().beside(Some(view.clone())));
+    staging.merge_resolver = Arc::clone(&tree.merge_resolver);
+    let view = attached.initial_view();
+    staging.operand_store.attach(Arc::clone(attached));
+    staging.update_super_version(|current| current.clone().with_operand_view(Some(view.clone())));
     staging
 }

@@ -16,8 +16,10 @@ use crate::jobs::operand_store::deliver::MemtableDelivery;
 use crate::memtable::Memtable;
 use crate::state::table_factory::TableFactory;
 use crate::tree::Tree;
-use crate::tree::operands::Attached;
-use crate::tree::version::{BesideView, SuperVersion, Version};
+use crate::tree::operand_files::PinnedOperandView;
+use crate::tree::operand_store_slot::AttachedStore;
+use crate::tree::super_version::SuperVersion;
+use crate::tree::version::Version;
 
 /// Smallest memtable, in bytes, that recovery writes with two threads.
 const TWO_THREADS_BYTES_MIN: u64 = 4 << 20;
@@ -28,7 +30,7 @@ pub(crate) struct MemtableFlush<'a, 'v> {
     pub(crate) tree: &'a Tree,
     pub(crate) memtable: &'v Arc<Memtable>,
     pub(crate) version: &'v Version,
-    pub(crate) operands: Option<&'v BesideView>,
+    pub(crate) operands: Option<&'v PinnedOperandView>,
     /// Snapshots whose entries are kept.
     pub(crate) snapshots: Vec<SeqNo>,
     /// Time of the oldest tombstone.
@@ -42,15 +44,15 @@ impl<'a> MemtableFlush<'a, '_> {
     /// The tables are synced, but not their directory entries.
     pub(crate) fn write(
         self,
-        store: Option<&Arc<Attached>>,
+        store: Option<&Arc<AttachedStore>>,
         last_seq: SeqNo,
-    ) -> Result<(JobOutputs<'a>, Option<BesideView>)> {
+    ) -> Result<(JobOutputs<'a>, Option<PinnedOperandView>)> {
         let mut outputs = self.new_outputs();
         let mut delivery = store.map(|store| MemtableDelivery::new(store, last_seq)).transpose()?;
         let (env, filter) = (&self.tables.env, self.filter());
         write_memtable(env, filter, self.memtable, &mut outputs, delivery.as_mut(), None)?;
         let prepared = delivery.map(MemtableDelivery::prepare).transpose()?.flatten();
-        let view = store.zip(prepared).map(|(store, prepared)| store.beside(prepared));
+        let view = store.zip(prepared).map(|(store, prepared)| store.prepared_view(prepared));
         Ok((outputs, view))
     }
 
@@ -97,7 +99,7 @@ impl<'a> MemtableFlush<'a, '_> {
     fn filter(&self) -> VersionFilter<'a> {
         let retention = Retention::for_flush(self.snapshots.clone(), self.version.shape())
             .with_operand_view(self.operands.map(|operands| &operands.view));
-        VersionFilter::new(retention, &self.tree.merging)
+        VersionFilter::new(retention, &self.tree.merge_resolver)
     }
 
     /// Returns the key at which to split the memtable for two threads, or `None` to use one.
@@ -131,14 +133,14 @@ pub(crate) fn flush_active<'a>(
     seq_next: SeqNo,
     edited_us: u64,
 ) -> Result<JobOutputs<'a>> {
-    let view = tree.pin();
-    let store = tree.beside.attached();
+    let view = tree.pin_super_version();
+    let store = tree.operand_store.attached();
     let flush = MemtableFlush {
         tables,
         tree,
         memtable: &view.active,
         version: &view.version,
-        operands: view.operands.as_ref(),
+        operands: view.operand_view.as_ref(),
         snapshots: Vec::new(),
         tombstone_us: Some(edited_us),
     };
@@ -147,8 +149,10 @@ pub(crate) fn flush_active<'a>(
         Some(middle) => (flush.write_halves(&middle)?, None),
         None => flush.write(store.as_ref(), SeqNo(seq_next.0 - 1))?,
     };
-    let operands = prepared.or_else(|| view.operands.clone());
+    let operands = prepared.or_else(|| view.operand_view.clone());
     let version = add_flushed_run(&view.version, &outputs)?;
-    tree.change(|_| SuperVersion::fresh(&version, seq_next).beside(operands.clone()));
+    tree.update_super_version(|_| {
+        SuperVersion::new(&version, seq_next).with_operand_view(operands.clone())
+    });
     Ok(outputs)
 }

@@ -11,7 +11,10 @@ use crate::format::file_name::FileName;
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::manifest::Manifest;
 use crate::state::table_factory::{TableFactory, build_file_record};
-use crate::tree::version::{FileNumbers, Janitor, Version, blob_changes, changes_between};
+use crate::tree::file_numbers::FileNumbers;
+use crate::tree::obsolete_files::ObsoleteFiles;
+use crate::tree::version::Version;
+use crate::tree::version_edit::{diff_blob_files, diff_shapes};
 use crate::wal::{SegmentRegistry, Wal, WalOptions};
 
 /// Allocates segment ids, and lists new segments in the manifest once there is one.
@@ -72,7 +75,7 @@ impl NewLog {
         let wal = Wal::create(vfs, &tables.dir, db_uid, registry, options, seq_next);
         let synced = wal.and_then(|wal| Ok((wal.sync_first_segment()?, wal)));
         let (segment, wal) = synced.inspect_err(|_| {
-            tables.janitor.discard(FileName::Segment(first).in_dir(&tables.dir));
+            tables.obsolete_files.discard(FileName::Segment(first).in_dir(&tables.dir));
         })?;
         Ok(NewLog { wal, segment, segments })
     }
@@ -99,16 +102,21 @@ pub(crate) fn tree_changes(
         let unknown = lsmx_compaction::Error::UnknownFile { file: file.id };
         after.table(file.id).map(|table| build_file_record(table)).ok_or(unknown)
     };
-    let mut changes = changes_between(tree, before.0, after.shape(), record)?;
-    changes.extend(blob_changes(tree, before, after));
+    let mut changes = diff_shapes(tree, before.0, after.shape(), record)?;
+    changes.extend(diff_blob_files(tree, before, after));
     Ok(changes)
 }
 
 /// Discards a manifest that is not current, and the first segment of its log.
-pub(crate) fn discard_manifest(janitor: &Janitor, dir: &Path, manifest: u64, segment: u64) {
+pub(crate) fn discard_manifest(
+    obsolete_files: &ObsoleteFiles,
+    dir: &Path,
+    manifest: u64,
+    segment: u64,
+) {
     for file in
         [FileName::Manifest(manifest), FileName::Temporary(manifest), FileName::Segment(segment)]
     {
-        janitor.discard(file.in_dir(dir));
+        obsolete_files.discard(file.in_dir(dir));
     }
 }

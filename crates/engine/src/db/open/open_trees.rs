@@ -18,9 +18,11 @@ use crate::options::memory_plan::MemoryPlan;
 use crate::options::stored::StoredOptions;
 use crate::state::keyspaces::Keyspaces;
 use crate::state::table_factory::TableFactory;
-use crate::tree::operands::Lacking;
-use crate::tree::version::{BlobFile, BlobUse, TableFile, Version};
-use crate::tree::{Opening, Origin, Tree};
+use crate::tree::blob_set::{BlobFile, BlobUsage};
+use crate::tree::operand_store_slot::UnavailableStore;
+use crate::tree::table_file::TableFile;
+use crate::tree::version::Version;
+use crate::tree::{OpenId, Tree, TreeContext};
 
 /// Opens the trees of a database.
 pub(crate) struct TreeOpener<'a> {
@@ -29,7 +31,7 @@ pub(crate) struct TreeOpener<'a> {
     pub(crate) state: &'a ManifestState,
     /// File that the state is from, for error messages.
     pub(crate) manifest: &'a Path,
-    pub(crate) opening: Opening,
+    pub(crate) open_id: OpenId,
     pub(crate) read_only: bool,
 }
 
@@ -62,16 +64,16 @@ impl TreeOpener<'_> {
             Some(policy) => policy,
             None => persisted.policy.parse()?,
         };
-        let origin = Origin { opening: self.opening, env: self.tables.env.clone() };
+        let origin = TreeContext { open_id: self.open_id, env: self.tables.env.clone() };
         let name = keyspace.name.clone();
         let tree = Tree::new(origin, id, name, options, policy, version, SeqNo(1));
         if persisted.value_separation {
-            tree.note_separated();
+            tree.set_separated_values();
         }
         if let Some(operator) = &persisted.merge_operator {
-            tree.merging.remember(operator.clone())?;
+            tree.merge_resolver.set_stored_name(operator.clone())?;
         }
-        tree.beside.set_kept_log(persisted.kept_log().cloned());
+        tree.operand_store.set_kept_log(persisted.kept_log().cloned());
         self.open_operand_store(&tree, persisted.store_name(), keyspace.operand_token)?;
         Ok(tree)
     }
@@ -101,12 +103,14 @@ impl TreeOpener<'_> {
             let mut stores = self.options.operand_stores.iter();
             stores.find(|store| stored_name == Some(store.name())).cloned()
         });
-        let set_lacking = |store: &str, cause: Option<Error>| {
+        let set_unavailable = |store: &str, cause: Option<Error>| {
             let (keyspace, cause) = (tree.name.clone(), cause.map(Arc::new));
-            let lacking = Lacking { keyspace, store: store.to_owned(), cause };
+            let lacking = UnavailableStore { keyspace, store: store.to_owned(), cause };
             let view = lacking.clone().view(token);
-            tree.beside.set_lacking(lacking);
-            tree.change(|current| current.clone().beside(Some(view.clone())));
+            tree.operand_store.set_unavailable(lacking);
+            tree.update_super_version(|current| {
+                current.clone().with_operand_view(Some(view.clone()))
+            });
         };
         let factory = match (stored_name, factory) {
             (None, Some(factory)) if !self.read_only => factory,
@@ -117,7 +121,7 @@ impl TreeOpener<'_> {
                 factory
             }
             (Some(stored), None) => {
-                set_lacking(stored, None);
+                set_unavailable(stored, None);
                 return Ok(());
             }
         };
@@ -127,16 +131,18 @@ impl TreeOpener<'_> {
             direct_reads: self.options.direct_reads,
             read_only: self.read_only,
         };
-        let attached = context.open(&tree.name, &tree.merging, &factory, token);
+        let attached = context.open(&tree.name, &tree.merge_resolver, &factory, token);
         match (attached.map_err(|error| error.or_missing(self.manifest)), stored_name) {
             (Ok(attached), _) => {
-                let view = attached.first_view();
-                tree.beside.attach(attached);
-                tree.change(|current| current.clone().beside(Some(view.clone())));
+                let view = attached.initial_view();
+                tree.operand_store.attach(attached);
+                tree.update_super_version(|current| {
+                    current.clone().with_operand_view(Some(view.clone()))
+                });
                 Ok(())
             }
             (Err(error), Some(stored)) => {
-                set_lacking(stored, Some(error));
+                set_unavailable(stored, Some(error));
                 Ok(())
             }
             // The keyspace has no operand store yet, so the open fails.
@@ -175,10 +181,10 @@ impl TreeOpener<'_> {
 type OpenBlobFiles = BTreeMap<FileId, Arc<BlobFile>>;
 
 /// Returns the open files for the references of a table. The manifest has checked that it lists all of them.
-fn resolve_references(blobs: &OpenBlobFiles, references: &[BlobReference]) -> Vec<BlobUse> {
+fn resolve_references(blobs: &OpenBlobFiles, references: &[BlobReference]) -> Vec<BlobUsage> {
     let uses = references.iter().filter_map(|reference| {
         let file = Arc::clone(blobs.get(&reference.blob)?);
-        Some(BlobUse { file, bytes: reference.bytes, records: reference.records })
+        Some(BlobUsage { file, bytes: reference.bytes, records: reference.records })
     });
     uses.collect()
 }

@@ -32,8 +32,11 @@ use crate::options::stored::kept_logs;
 use crate::state::keyspaces::Keyspaces;
 use crate::state::table_factory::TableFactory;
 use crate::table::{FdCache, JobReadOptions};
-use crate::tree::version::{FileNumbers, Janitor, SuperVersion, operand_file_name};
-use crate::tree::{Opening, Tree};
+use crate::tree::file_numbers::FileNumbers;
+use crate::tree::obsolete_files::ObsoleteFiles;
+use crate::tree::operand_files::operand_file_name;
+use crate::tree::super_version::SuperVersion;
+use crate::tree::{OpenId, Tree};
 use crate::vfs::{ReleaseResource, ResourceRetryVfs, Vfs};
 use crate::wal::{DiskReserve, RecoveryReport, ReplayedRecord, Wal};
 
@@ -49,7 +52,7 @@ pub(crate) struct Recovery {
     /// File that the state is from, for error messages.
     manifest: PathBuf,
     pub(super) trees: Keyspaces,
-    pub(super) opening: Opening,
+    pub(super) open_id: OpenId,
     /// Shapes in the manifest, by keyspace.
     shapes: BTreeMap<u32, TreeShape>,
     pub(super) seq_next: SeqNo,
@@ -98,7 +101,7 @@ impl Recovery {
             state,
             manifest: manifest.to_owned(),
             trees: Keyspaces::default(),
-            opening: Opening::new(),
+            open_id: OpenId::new(),
             shapes: BTreeMap::new(),
             seq_next: SeqNo(1),
             report: RecoveryReport::default(),
@@ -112,7 +115,7 @@ impl Recovery {
             options: &recovery.options,
             state: &recovery.state,
             manifest: &recovery.manifest,
-            opening: recovery.opening,
+            open_id: recovery.open_id,
             read_only,
         };
         match opener.open_all(&mut recovery.trees, &mut recovery.shapes) {
@@ -128,42 +131,43 @@ impl Recovery {
 
     /// Returns the files of the open operand stores, and whether all stores are open.
     pub(crate) fn operand_files(&self) -> (BTreeSet<FileName>, bool) {
-        let attached = self.trees.iter().filter_map(|tree| tree.beside.attached());
+        let attached = self.trees.iter().filter_map(|tree| tree.operand_store.attached());
         let live = attached.flat_map(|attached| attached.store.live_files());
         let live = live.map(|(kind, number)| operand_file_name(kind, number)).collect();
-        (live, !self.trees.iter().any(|tree| tree.beside.lacks()))
+        (live, !self.trees.iter().any(|tree| tree.operand_store.is_unavailable()))
     }
 
     /// Removes the files that a failed open has written. Returns the error of the open.
     pub(crate) fn roll_back(&self, error: Error) -> Error {
-        let janitor = &self.tables.janitor;
+        let obsolete_files = &self.tables.obsolete_files;
         for tree in self.trees.iter() {
-            if let Some(attached) = tree.beside.attached() {
+            if let Some(attached) = tree.operand_store.attached() {
                 attached.store.abandon();
-                attached.life.files.discard_made();
+                attached.lifetime.files.discard_created();
             }
-            let version = &tree.pin().version;
+            let version = &tree.pin_super_version().version;
             for table in version.runs().iter().flat_map(|run| run.tables().iter()) {
                 if self.shapes[&tree.id].find_file(table.shape().id).is_none() {
-                    janitor.discard(table.path().to_owned());
+                    obsolete_files.discard(table.path().to_owned());
                 }
             }
             let value_log = self.state.keyspaces.get(&tree.id).map(|at| &at.value_log);
-            for id in version.blob_ids() {
+            for id in version.blobs().ids() {
                 if value_log.is_none_or(|log| log.blob(id).is_none()) {
-                    janitor.discard(self.tables.blob_path(id));
+                    obsolete_files.discard(self.tables.blob_path(id));
                 }
             }
         }
         let stored = kept_logs(&self.state);
         for tree in self.trees.iter().filter(|tree| self.unreplayed.contains_key(&tree.id)) {
-            let segments = tree.beside.kept_log().map_or_else(Vec::new, |kept| kept.segments());
+            let segments =
+                tree.operand_store.kept_log().map_or_else(Vec::new, |kept| kept.segments());
             let is_new = |id| stored.get(&tree.id).is_none_or(|kept| !kept.contains(id));
             for segment in segments.iter().filter(|segment| is_new(segment.id)) {
-                janitor.discard(FileName::Segment(segment.id).in_dir(&self.tables.dir));
+                obsolete_files.discard(FileName::Segment(segment.id).in_dir(&self.tables.dir));
             }
         }
-        for path in janitor.take() {
+        for path in obsolete_files.take() {
             // If this fails, the next open removes the file.
             let _ = self.tables.vfs.remove(&path);
         }
@@ -212,7 +216,7 @@ impl Recovery {
     fn replay_kept_logs(&self) -> Result<Vec<(String, RecoveryReport)>> {
         let (lacking, mut reports) = (self.trees_without_store(), Vec::new());
         for tree in self.trees.iter().filter(|tree| !lacking.contains_key(&tree.id)) {
-            let Some(kept) = tree.beside.kept_log() else { continue };
+            let Some(kept) = tree.operand_store.kept_log() else { continue };
             let env = &self.tables.env;
             let target =
                 ReplayTarget { tree: Arc::clone(tree), flushed_through: SeqNo(kept.after) };
@@ -224,7 +228,7 @@ impl Recovery {
             replay.finish()?;
             reports.push((tree.name.clone(), report));
             if !self.read_only && !failpoint::is_on(Failpoint::KeptLogDeliveredTwice) {
-                tree.beside.set_kept_log(None);
+                tree.operand_store.set_kept_log(None);
             }
         }
         Ok(reports)
@@ -255,7 +259,8 @@ impl Recovery {
     /// hold everything. Empty for a read-only database, which replays into memory only.
     fn trees_without_store(&self) -> BTreeMap<u32, SeqNo> {
         let lacking = self.state.keyspaces.iter().filter(|&(&id, _)| {
-            !self.read_only && self.trees.by_id(id).is_some_and(|tree| tree.beside.lacks())
+            !self.read_only
+                && self.trees.by_id(id).is_some_and(|tree| tree.operand_store.is_unavailable())
         });
         lacking.map(|(&id, keyspace)| (id, self.flushed_through(keyspace))).collect()
     }
@@ -279,15 +284,17 @@ impl Recovery {
 
     /// Flushes the memtable of a tree. The new manifest will list the tables.
     fn flush(&self, tree: &Tree, seq_next: SeqNo) -> Result<()> {
-        if tree.view().active.is_empty() {
-            let view = tree.pin();
-            let operands = view.operands.clone();
-            tree.change(|_| SuperVersion::fresh(&view.version, seq_next).beside(operands.clone()));
+        if tree.super_version().active.is_empty() {
+            let view = tree.pin_super_version();
+            let operands = view.operand_view.clone();
+            tree.update_super_version(|_| {
+                SuperVersion::new(&view.version, seq_next).with_operand_view(operands.clone())
+            });
             return Ok(());
         }
         self.reservation.extend(&self.tables)?;
         // Nothing is replayed into a tree whose operand store is not open.
-        tree.beside.check()?;
+        tree.operand_store.check()?;
         flush_active(&self.tables, tree, seq_next, self.state.clock_us)?.keep_files();
         Ok(())
     }
@@ -303,7 +310,7 @@ impl Recovery {
             Ok(manifest) => Arc::new(manifest),
             Err(CreateError { error, can_be_current: true }) => return Err(error),
             Err(CreateError { error, .. }) => {
-                discard_manifest(&self.tables.janitor, dir, number, log.segment);
+                discard_manifest(&self.tables.obsolete_files, dir, number, log.segment);
                 return Err(self.roll_back(error));
             }
         };
@@ -311,7 +318,7 @@ impl Recovery {
         self.reservation.remove(self.tables.vfs.as_ref());
         for tree in self.trees.iter() {
             let token = state.keyspaces.get(&tree.id).and_then(|keyspace| keyspace.operand_token);
-            if let (Some(attached), Some(token)) = (tree.beside.attached(), token) {
+            if let (Some(attached), Some(token)) = (tree.operand_store.attached(), token) {
                 attached.store.mark_committed(token);
             }
         }
@@ -350,17 +357,17 @@ impl Recovery {
 
     /// Returns the changes of a tree since the last edit of its manifest.
     fn recovered_changes(&self, tree: &Tree, last_seq: SeqNo) -> Result<Vec<Change>> {
-        let (id, view) = (tree.id, tree.pin());
+        let (id, view) = (tree.id, tree.pin_super_version());
         let stored = self.state.keyspaces.get(&id);
         let blobs = stored.into_iter().flat_map(|stored| stored.value_log.blobs());
         let blobs: Vec<_> = blobs.map(|blob| blob.id).collect();
         let mut changes = tree_changes(id, (&self.shapes[&id], &blobs), &view.version)?;
         changes.push(Change::FlushedThrough { keyspace: id, seq: last_seq });
-        let token = view.operands.as_ref().and_then(|operands| operands.token);
+        let token = view.operand_view.as_ref().and_then(|operands| operands.token);
         if token != stored.and_then(|stored| stored.operand_token) {
             changes.push(Change::OperandToken { keyspace: id, token });
         }
-        let options = tree.persisted().encode();
+        let options = tree.stored_options().encode();
         changes.push(Change::SetOptions { keyspace: id, options });
         Ok(changes)
     }
@@ -402,7 +409,7 @@ fn create_table_factory(
         rate,
         keep_cached,
         keep_flushed_cached: !direct_reads,
-        janitor: Arc::new(Janitor::new(progress.clone())),
+        obsolete_files: Arc::new(ObsoleteFiles::new(progress.clone())),
         deferred_drop: DeferredDrop::new(progress.clone()),
         files: Arc::new(FileNumbers::new(number)),
         creation: AtomicU64::new(next_creation(state)),

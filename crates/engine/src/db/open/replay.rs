@@ -145,7 +145,7 @@ fn insert_batch(
     while let Some(keyspace) = batch.peek().map(|first| first.keyspace) {
         // The collector skips operations without a target.
         let Some(target) = targets.get(&keyspace) else { return };
-        let memtable = &target.tree.view().active;
+        let memtable = &target.tree.super_version().active;
         while let Some(operation) = batch.next_if(|next| next.keyspace == keyspace) {
             let CopiedOperation { seq, copied, action, .. } = operation;
             match action {

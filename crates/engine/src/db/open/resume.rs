@@ -26,8 +26,10 @@ use crate::operand_store::StoreToken;
 use crate::state::DbState;
 use crate::state::work_queue::WorkKind;
 use crate::tree::Tree;
-use crate::tree::operands::StoreTurn;
-use crate::tree::version::{BesideView, SuperVersion, Version};
+use crate::tree::operand_files::PinnedOperandView;
+use crate::tree::operand_store_slot::StoreInstallGuard;
+use crate::tree::super_version::SuperVersion;
+use crate::tree::version::Version;
 
 /// A tree whose memtables are written to tables that no manifest lists yet.
 struct RewrittenTree<'a> {
@@ -36,21 +38,22 @@ struct RewrittenTree<'a> {
     version: Arc<Version>,
     outputs: Vec<JobOutputs<'a>>,
     /// Newest view of the operand store.
-    operands: Option<BesideView>,
-    turn: Option<StoreTurn<'a>>,
+    operands: Option<PinnedOperandView>,
+    turn: Option<StoreInstallGuard<'a>>,
 }
 
 impl RewrittenTree<'_> {
     /// Returns the token of the operand store, if it is not in the manifest.
     fn new_token(&self) -> Option<StoreToken> {
-        let token = |operands: &Option<BesideView>| operands.as_ref().and_then(|at| at.token);
-        token(&self.operands).filter(|new| token(&self.before.operands) != Some(*new))
+        let token =
+            |operands: &Option<PinnedOperandView>| operands.as_ref().and_then(|at| at.token);
+        token(&self.operands).filter(|new| token(&self.before.operand_view) != Some(*new))
     }
 
     /// Returns the manifest changes of the tree.
     fn changes(&self, last_seq: SeqNo) -> Result<Vec<Change>> {
         let (id, before) = (self.tree.id, &self.before.version);
-        let mut changes = tree_changes(id, (before.shape(), &before.blob_ids()), &self.version)?;
+        let mut changes = tree_changes(id, (before.shape(), &before.blobs().ids()), &self.version)?;
         changes.push(Change::FlushedThrough { keyspace: id, seq: last_seq });
         if let Some(token) = self.new_token() {
             changes.push(Change::OperandToken { keyspace: id, token: Some(token) });
@@ -91,7 +94,7 @@ fn retry_background_work(db: &DbInner) -> Result<()> {
         let is_readable = quarantine::recheck_all_files(&db.state, tree);
         let mut jobs = tree.jobs.lock();
         (jobs.failures, jobs.retry_at_us) = (0, 0);
-        (jobs.collection.failures, jobs.collection.retry_at_us) = (0, 0);
+        (jobs.collection_retry.failures, jobs.collection_retry.retry_at_us) = (0, 0);
         if is_readable {
             jobs.blocked = None;
         }
@@ -161,7 +164,7 @@ fn rewrite_database(db: &DbInner) -> Result<()> {
     let written = store.manifest.rewrite(number, Some(&VersionEdit { changes }));
     if written.is_err() && !store.manifest.can_be_current(number) {
         // The next attempt writes other files. On a full disk, these would take the space that it needs.
-        discard_manifest(&store.janitor, &store.dir, number, segment);
+        discard_manifest(&store.obsolete_files, &store.dir, number, segment);
     } else {
         // The manifest lists the tables, or may list them if the call failed.
         for output in rewritten.iter_mut().flat_map(|tree| &mut tree.outputs) {
@@ -174,10 +177,12 @@ fn rewrite_database(db: &DbInner) -> Result<()> {
         let RewrittenTree { tree, before, version, operands, .. } = &rewritten;
         let released = before.memtables().map(|memtable| memtable.release_bytes()).sum();
         store.memtables.subtract(released);
-        tree.change(|_| SuperVersion::fresh(version, next_seq).beside(operands.clone()));
+        tree.update_super_version(|_| {
+            SuperVersion::new(version, next_seq).with_operand_view(operands.clone())
+        });
         if let (Some(turn), Some(token)) = (rewritten.turn.take(), token) {
             turn.attached.store.mark_committed(token);
-            turn.attached.charge();
+            turn.attached.update_memory_charge();
         }
     }
     // Operand stores remove their own obsolete files.
@@ -191,8 +196,8 @@ fn rewrite_tree<'a>(
     tree: &'a Arc<Tree>,
     last_seq: SeqNo,
 ) -> Result<RewrittenTree<'a>> {
-    let turn = tree.beside.turn(&store.env, &store.progress);
-    let before = tree.pin();
+    let turn = tree.operand_store.reserve(&store.env, &store.progress);
+    let before = tree.pin_super_version();
     // Each memtable, with the last sequence number that it may hold.
     let mut memtable_last_seq = last_seq;
     let mut memtables = Vec::new();
@@ -205,7 +210,7 @@ fn rewrite_tree<'a>(
         before: Arc::clone(&before),
         version: Arc::clone(&before.version),
         outputs: Vec::new(),
-        operands: before.operands.clone(),
+        operands: before.operand_view.clone(),
         turn,
     };
     for (memtable, last_seq) in memtables.into_iter().rev() {
@@ -218,7 +223,7 @@ fn rewrite_tree<'a>(
             memtable,
             version: &rewritten.version,
             operands: rewritten.operands.as_ref(),
-            snapshots: store.sequence.snapshots(),
+            snapshots: store.sequence.snapshot_seqs(),
             tombstone_us: memtable.first_tombstone_us(),
         };
         let attached = rewritten.turn.as_ref().map(|turn| &turn.attached);

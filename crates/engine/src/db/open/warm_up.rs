@@ -76,9 +76,9 @@ pub(crate) fn load_metadata(store: &DbState, may_continue: &dyn Fn() -> bool) ->
     let trees = store.all_trees();
     for kind in LOAD_ORDER {
         for tree in &trees {
-            let view = tree.pin();
+            let view = tree.pin_super_version();
             let runs = view.version.runs();
-            let skips_last = kind == MetadataKind::Filter && !tree.filter_last_run();
+            let skips_last = kind == MetadataKind::Filter && !tree.uses_last_run_filter();
             let run_count = runs.len().saturating_sub(usize::from(skips_last));
             for table in runs[..run_count].iter().flat_map(|run| run.tables().iter()) {
                 if warm_up(table.table(), kind, may_continue)? == WarmUpResult::Stopped {

@@ -18,7 +18,8 @@ use crate::state::table_factory::TableFactory;
 use crate::table::{FilterWidth, TableWriter};
 use crate::tree::Tree;
 use crate::tree::counters::add;
-use crate::tree::version::{Janitor, TableFile};
+use crate::tree::obsolete_files::ObsoleteFiles;
+use crate::tree::table_file::TableFile;
 use crate::vfs::{PacedVfs, Vfs};
 
 /// Output tables of a job.
@@ -240,7 +241,7 @@ impl<'a> JobOutputs<'a> {
     /// Converts the finished tables into the output of a subcompaction.
     pub(crate) fn into_subcompaction_output(mut self, entries_read: u64) -> SubcompactionOutput {
         SubcompactionOutput {
-            janitor: Arc::clone(&self.table_factory.janitor),
+            obsolete_files: Arc::clone(&self.table_factory.obsolete_files),
             tables: std::mem::take(&mut self.finished),
             paths: std::mem::take(&mut self.paths),
             entries: self.entries,
@@ -262,7 +263,7 @@ impl<'a> JobOutputs<'a> {
 /// Finished tables of one subcompaction. Dropping it deletes the files unless they were appended to a job.
 #[derive(Debug)]
 pub(crate) struct SubcompactionOutput {
-    janitor: Arc<Janitor>,
+    obsolete_files: Arc<ObsoleteFiles>,
     tables: Vec<Arc<TableFile>>,
     paths: Vec<PathBuf>,
     /// Number of entries written.
@@ -282,7 +283,7 @@ impl Drop for SubcompactionOutput {
     fn drop(&mut self) {
         self.tables.clear();
         for path in self.paths.drain(..) {
-            self.janitor.discard(path);
+            self.obsolete_files.discard(path);
         }
     }
 }
@@ -293,7 +294,7 @@ impl Drop for JobOutputs<'_> {
         self.values.close_files();
         self.finished.clear();
         for path in self.paths.drain(..) {
-            self.table_factory.janitor.discard(path);
+            self.table_factory.obsolete_files.discard(path);
         }
     }
 }

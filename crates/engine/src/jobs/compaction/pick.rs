@@ -18,7 +18,7 @@ use crate::jobs::quarantine;
 use crate::jobs::value_log::garbage_collection::{self, BlobGcJob};
 use crate::state::DbState;
 use crate::tree::version::Version;
-use crate::tree::{Blocked, Tree, TreeJobs};
+use crate::tree::{BlockedCompaction, Tree, TreeJobState};
 
 /// A job with reserved inputs, and the shape from which it was picked.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ pub(crate) struct PickedJob {
 impl PickedJob {
     /// Reserves the inputs of a job that can run now.
     pub(crate) fn reserve(
-        jobs: &mut TreeJobs,
+        jobs: &mut TreeJobState,
         job: Job,
         shape: TreeShape,
         deadline_us: Option<u64>,
@@ -44,7 +44,7 @@ impl PickedJob {
             JobKind::Merge | JobKind::Rewrite => picked.input_bytes(),
             JobKind::Move | JobKind::Drop => 0,
         };
-        jobs.busy.start(picked.job.clone(), write_bytes);
+        jobs.running.start(picked.job.clone(), write_bytes);
         picked
     }
 
@@ -89,13 +89,15 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
         return None;
     }
     let now_us = state.env.now_us();
-    let blocked = |jobs: &TreeJobs| now_us < jobs.retry_at_us || jobs.manual_waiting > 0;
+    let blocked = |jobs: &TreeJobState| now_us < jobs.retry_at_us || jobs.manual_waiting > 0;
     if tree.is_dropped() || blocked(&tree.jobs.lock()) {
         return None;
     }
-    let version = Arc::clone(&tree.pin().version);
-    let delete_only =
-        version.has_spans().then(|| find_delete_only_job(state, tree, &version)).flatten();
+    let version = Arc::clone(&tree.pin_super_version().version);
+    let delete_only = version
+        .has_range_tombstones()
+        .then(|| find_delete_only_job(state, tree, &version))
+        .flatten();
     let mut jobs = tree.jobs.lock();
     if blocked(&jobs) {
         return None;
@@ -104,8 +106,8 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
     // Files found in an older version still exist, or the job is not admitted. The job reads no file, so it may drop
     // quarantined ones.
     let delete_only =
-        delete_only.and_then(|job| jobs.busy.without_blocked_files().admit(job, &shape));
-    let find_gc = |jobs: &TreeJobs, urgent| find_blob_gc(tree, &version, &shape, jobs, urgent);
+        delete_only.and_then(|job| jobs.running.without_blocked_files().admit(job, &shape));
+    let find_gc = |jobs: &TreeJobState, urgent| find_blob_gc(tree, &version, &shape, jobs, urgent);
     let mut victims = Arc::default();
     let mut take_victims = |found: BlobGcJob| {
         victims = Arc::new(found.victims);
@@ -137,7 +139,7 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
     let policy = state.explains.then(|| Arc::clone(&tree.settings().policy));
     let decision = policy.and_then(|policy| {
         // If the explanation fails, the job runs without one.
-        let explain = || policy.explain(&shape, &jobs.busy);
+        let explain = || policy.explain(&shape, &jobs.running);
         let explanation =
             Error::catch_user(|| UserCode::CompactionPolicy(policy.name().to_owned()), explain)
                 .ok()?;
@@ -159,7 +161,7 @@ fn find_blob_gc(
     tree: &Tree,
     version: &Version,
     shape: &TreeShape,
-    jobs: &TreeJobs,
+    jobs: &TreeJobState,
     urgent: bool,
 ) -> Option<BlobGcJob> {
     if version.blobs().is_empty() {
@@ -182,7 +184,7 @@ fn find_blob_gc(
     garbage_collection::pick_blob_gc(
         version,
         shape,
-        (&jobs.busy, &jobs.quarantine.blobs()),
+        (&jobs.running, &jobs.quarantine.blobs()),
         (&separation, table_bytes),
     )
 }
@@ -191,21 +193,21 @@ fn find_blob_gc(
 fn pick_policy_job(
     state: &DbState,
     tree: &Tree,
-    jobs: &mut TreeJobs,
+    jobs: &mut TreeJobState,
     shape: &TreeShape,
 ) -> Result<Option<Job>> {
     let policy = Arc::clone(&tree.settings().policy);
     jobs.blocked = None;
     let _inside = callback::enter(CallbackContext::CompactionPolicy);
     let pick = || {
-        let job = policy.pick(shape, &jobs.busy);
+        let job = policy.pick(shape, &jobs.running);
         let waits = job.is_none() && policy.is_waiting_for_snapshots(shape);
         (job, waits)
     };
     let code = || UserCode::CompactionPolicy(policy.name().to_owned());
     let (job, waits) = Error::catch_user(code, pick)?;
     if waits {
-        tree.set_held(true, state.sequence.released());
+        tree.set_files_held_by_snapshots(true, state.sequence.release_count());
     }
     let Some(job) = job else {
         let pick_around = || {
@@ -218,7 +220,7 @@ fn pick_policy_job(
         return Error::catch_user(code, pick_around);
     };
     let is_custom = tree.settings().options.custom_policy().is_some();
-    let rule = match jobs.busy.can_run(&job, shape) {
+    let rule = match jobs.running.can_run(&job, shape) {
         Ok(true) if job.kind == JobKind::Drop && !policy.can_drop_data() => JobRule::DropsData,
         // Jobs of the presets are checked when they are applied, and by tests.
         Ok(true) if !is_custom && !cfg!(debug_assertions) => return Ok(Some(job)),
@@ -242,11 +244,11 @@ fn pick_policy_job(
 fn find_stall(
     tree: &Tree,
     policy: &dyn CompactionPolicy,
-    jobs: &TreeJobs,
+    jobs: &TreeJobState,
     shape: &TreeShape,
-) -> Option<Blocked> {
-    let stopped = policy.must_stop(&jobs.quarantine.counted(shape));
-    if !stopped || !jobs.busy.jobs.is_empty() {
+) -> Option<BlockedCompaction> {
+    let stopped = policy.must_stop(&jobs.quarantine.shape_for_hard_stop(shape));
+    if !stopped || !jobs.running.jobs.is_empty() {
         return None;
     }
     let error = Error::PolicyStalled {
@@ -254,7 +256,8 @@ fn find_stall(
         policy: policy.name().to_owned(),
         shape: describe_levels(shape),
     };
-    (!failpoint::is_on(Failpoint::StallUnnoticed)).then_some(Blocked { error, at_hard_stop: true })
+    (!failpoint::is_on(Failpoint::StallUnnoticed))
+        .then_some(BlockedCompaction { error, at_hard_stop: true })
 }
 
 /// Lists runs, files and bytes of each non-empty level.
@@ -269,12 +272,12 @@ fn describe_levels(shape: &TreeShape) -> String {
 
 /// Picks a job while files are quarantined: the job of the policy if it reads none of them, else a merge of other
 /// files.
-fn pick_around_quarantine(tree: &Tree, jobs: &mut TreeJobs, shape: &TreeShape) -> Option<Job> {
+fn pick_around_quarantine(tree: &Tree, jobs: &mut TreeJobState, shape: &TreeShape) -> Option<Job> {
     if jobs.quarantine.is_empty() {
         return None;
     }
     let policy = Arc::clone(&tree.settings().policy);
-    let running = jobs.busy.without_blocked_files();
+    let running = jobs.running.without_blocked_files();
     let wanted = policy.pick(shape, &running).filter(|job| !job.inputs.is_empty())?;
     if matches!(wanted.kind, JobKind::Move | JobKind::Drop) {
         let allowed = wanted.kind == JobKind::Move || policy.can_drop_data();
@@ -282,21 +285,21 @@ fn pick_around_quarantine(tree: &Tree, jobs: &mut TreeJobs, shape: &TreeShape) -
     }
     let Some((file, error)) = quarantine::find_blocking_file(tree, jobs, wanted.input_files())
     else {
-        return jobs.busy.admit(wanted, shape);
+        return jobs.running.admit(wanted, shape);
     };
-    let stopped = policy.must_stop(&jobs.quarantine.counted(shape));
-    let merge = pick_l0_merge(shape, &jobs.busy, file, stopped);
-    if merge.is_none() && jobs.busy.jobs.is_empty() {
-        jobs.blocked = Some(Blocked { error, at_hard_stop: stopped });
+    let stopped = policy.must_stop(&jobs.quarantine.shape_for_hard_stop(shape));
+    let merge = pick_l0_merge(shape, &jobs.running, file, stopped);
+    if merge.is_none() && jobs.running.jobs.is_empty() {
+        jobs.blocked = Some(BlockedCompaction { error, at_hard_stop: stopped });
     }
     merge
 }
 
 /// Returns a job that drops files no reader can see.
 fn find_delete_only_job(state: &DbState, tree: &Tree, version: &Version) -> Option<Job> {
-    let released = state.sequence.released();
-    let snapshots = state.sequence.snapshots();
-    let tombstones = match version.spans() {
+    let released = state.sequence.release_count();
+    let snapshots = state.sequence.snapshot_seqs();
+    let tombstones = match version.range_tombstones() {
         Ok(tombstones) => tombstones?,
         // The error was reported when the file was quarantined.
         Err(error) if quarantine::is_quarantined(tree, &error) => return None,
@@ -308,9 +311,9 @@ fn find_delete_only_job(state: &DbState, tree: &Tree, version: &Version) -> Opti
             return None;
         }
     };
-    let busy = tree.jobs.lock().busy.without_blocked_files();
+    let busy = tree.jobs.lock().running.without_blocked_files();
     let is_busy = |file: &TableMeta| busy.is_busy(file.id);
     let pick = pick_delete_only(version.shape(), &tombstones, &snapshots, is_busy);
-    tree.set_held(pick.waits_for_snapshot, released);
+    tree.set_files_held_by_snapshots(pick.waits_for_snapshot, released);
     pick.job
 }

@@ -20,7 +20,7 @@ use lsmx_base::sync::Arc;
 use lsmx_compaction::{FileId, Job, KeyRange, SortedRun, TableMeta, TreeShape};
 
 use crate::format::range_tombstones::FragmentedTombstones;
-use crate::iter::range_tombstone_filter::Deleted;
+use crate::iter::range_tombstone_filter::RangeTombstoneFilter;
 use crate::operand_store::OperandView;
 
 /// Retention rules of one job. Entries are passed in internal-key order.
@@ -35,7 +35,7 @@ pub(crate) struct Retention {
     /// View of the operand store, for a flush: all its operands are older than the memtable.
     operand_view: Option<Arc<dyn OperandView>>,
     /// Range tombstones of the memtable or the inputs.
-    pub(crate) deleted: Option<Deleted>,
+    pub(crate) deleted: Option<RangeTombstoneFilter>,
     user_key: Vec<u8>,
     /// Whether an entry was passed before.
     has_entry: bool,
@@ -107,7 +107,7 @@ impl Retention {
             .filter_map(|tombstone| self.retain_range_tombstone(tombstone, keys))
             .collect();
         let tombstones = Arc::new(FragmentedTombstones::new(join_adjacent(fragments)));
-        self.deleted = Deleted::for_job(tombstones, Arc::clone(&self.snapshots));
+        self.deleted = RangeTombstoneFilter::for_job(tombstones, Arc::clone(&self.snapshots));
         kept
     }
 
@@ -177,7 +177,7 @@ impl Retention {
         let stripe = self.stripe_of(key.seq);
         let shadowed = self.shadowed_stripe == Some(stripe);
         let range_deleted =
-            self.deleted.as_mut().is_some_and(|deleted| deleted.hides(key.user_key, key.seq));
+            self.deleted.as_mut().is_some_and(|deleted| deleted.is_deleted(key.user_key, key.seq));
         if range_deleted || key.kind != EntryKind::Merge {
             self.shadowed_stripe = Some(stripe);
         }

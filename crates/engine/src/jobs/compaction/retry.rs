@@ -8,7 +8,7 @@ use lsmx_compaction::TreeShape;
 use crate::error::{Error, Result};
 use crate::state::DbState;
 use crate::tree::counters::add;
-use crate::tree::{Tree, TreeJobs};
+use crate::tree::{Tree, TreeJobState};
 
 /// Pause after the first failure, in microseconds. It doubles with each failure, up to [`RETRY_US_MAX`].
 const RETRY_US_FIRST: u64 = 100_000;
@@ -39,8 +39,8 @@ pub(crate) fn handle_failure(state: &DbState, work: &'static str, tree: &Tree, e
 /// after the pause, and writes that wait for a compaction would wait forever.
 pub(crate) fn record_success(state: &DbState, tree: &Tree) {
     let mut jobs = tree.jobs.lock();
-    (jobs.failures, jobs.retry_at_us, jobs.told) = (0, 0, false);
-    if jobs.last_error.take().is_some() && jobs.next_try_us().is_none() {
+    (jobs.failures, jobs.retry_at_us, jobs.is_error_reported) = (0, 0, false);
+    if jobs.last_error.take().is_some() && jobs.next_retry_us().is_none() {
         state.set_failing(tree.id, false);
     }
 }
@@ -75,7 +75,7 @@ pub(crate) fn defer_error(state: &DbState, work: &'static str, tree: &Tree, erro
     }
     let mut jobs = tree.jobs.lock();
     // If the next write already returns another error, a later attempt may report this one.
-    jobs.told = jobs.told || state.defer_error(work, Some(tree), error);
+    jobs.is_error_reported = jobs.is_error_reported || state.defer_error(work, Some(tree), error);
 }
 
 /// Clears the last failure if no job remains that could fail again. Otherwise `wait_idle` would return it, and idle
@@ -83,13 +83,13 @@ pub(crate) fn defer_error(state: &DbState, work: &'static str, tree: &Tree, erro
 pub(crate) fn clear_last_failure(
     state: &DbState,
     tree: &Tree,
-    jobs: &mut TreeJobs,
+    jobs: &mut TreeJobState,
     shape: &TreeShape,
 ) {
-    let running = jobs.busy.any_busy(shape.files().map(|file| file.id));
+    let running = jobs.running.any_busy(shape.files().map(|file| file.id));
     if !running && jobs.last_error.take().is_some() {
-        (jobs.failures, jobs.told) = (0, false);
-        if jobs.next_try_us().is_none() {
+        (jobs.failures, jobs.is_error_reported) = (0, false);
+        if jobs.next_retry_us().is_none() {
             state.set_failing(tree.id, false);
         }
     }

@@ -69,7 +69,7 @@ pub(crate) fn run_job(
     }
     let is_corrupt = matches!(result, Err(Error::Corrupt { .. }));
     if !failpoint::is_on(Failpoint::DamagedInputsStayBusy) || !is_corrupt {
-        tree.jobs.lock().busy.finish(job);
+        tree.jobs.lock().running.finish(job);
     }
     for first in state.tables.descriptors.take_repeated_reads() {
         state.emit(&Event::ReadRepeated(Arc::new(first)));
@@ -111,7 +111,7 @@ fn execute(
     let mut outputs = JobOutputs::new(IoPriority::Compaction, &state.tables, tree, target, None);
     let mut stats = MergeStats::default();
     if matches!(job.kind, JobKind::Merge | JobKind::Rewrite) {
-        let version = Arc::clone(&tree.pin().version);
+        let version = Arc::clone(&tree.pin_super_version().version);
         stats = merge(state, throttle, workers, tree, &version, picked, &mut outputs)?;
         state.env.yield_point(YieldKind::JobStep);
         if !outputs.tables().is_empty() {
@@ -173,15 +173,15 @@ fn update_metrics(
                 add(&counters.blob_rewrites, 1);
             }
             if stats.subcompactions > 1 {
-                add(&counters.jobs_divided, 1);
-                add(&counters.parts, len_u64(stats.subcompactions));
-                add(&counters.parts_helped, stats.helper_count);
+                add(&counters.jobs_split, 1);
+                add(&counters.subcompactions, len_u64(stats.subcompactions));
+                add(&counters.subcompactions_helped, stats.helper_count);
             }
             add(&counters.compaction_read_bytes, stats.read_bytes);
             add(&counters.compaction_written_bytes, written_bytes);
             add(&counters.compaction_us, elapsed_us);
             throttle.record_compaction(written_bytes, elapsed_us);
-            counters.flowed(level, |flow| {
+            counters.record_level_flow(level, |flow| {
                 flow.jobs += 1;
                 flow.came_bytes += picked.incoming_bytes();
                 flow.read_bytes += stats.read_bytes;
@@ -192,9 +192,9 @@ fn update_metrics(
         }
         JobKind::Move => {
             add(&counters.trivial_moves, 1);
-            counters.flowed(level, |flow| flow.moved_bytes += picked.input_bytes());
+            counters.record_level_flow(level, |flow| flow.moved_bytes += picked.input_bytes());
         }
-        JobKind::Drop => add(&counters.drops, 1),
+        JobKind::Drop => add(&counters.delete_only_jobs, 1),
     }
 }
 
@@ -205,7 +205,7 @@ impl<'a> LiveDataDropGuard<'a> {
     /// Returns `None` if a snapshot sees the entries.
     fn begin(state: &'a DbState, picked: &PickedJob) -> Option<LiveDataDropGuard<'a>> {
         let smallest = picked.input_files().map(|file| file.seq_smallest).min()?;
-        let begun = state.sequence.begin_leaving(SeqNo(smallest));
+        let begun = state.sequence.begin_entry_removal(SeqNo(smallest));
         (begun || failpoint::is_on(Failpoint::BlockedDropCountsAsDone))
             .then(|| LiveDataDropGuard(state))
             .filter(|_| begun)
@@ -214,7 +214,7 @@ impl<'a> LiveDataDropGuard<'a> {
 
 impl Drop for LiveDataDropGuard<'_> {
     fn drop(&mut self) {
-        self.0.sequence.end_leaving();
+        self.0.sequence.end_entry_removal();
         self.0.progress.notify();
     }
 }
@@ -263,13 +263,13 @@ fn merge(
             table.ok_or(lsmx_compaction::Error::UnknownFile { file })
         });
         let tables = tables.collect::<Result<Arc<[_]>, _>>()?;
-        for table in tables.iter().filter(|table| table.has_spans()) {
+        for table in tables.iter().filter(|table| table.has_range_tombstones()) {
             tombstones
                 .extend_from_slice(table.table().range_tombstones(ReadPurpose::Job)?.as_slice());
         }
         runs.push(tables);
     }
-    let mut retention = Retention::for_job(state.sequence.snapshots(), shape, job);
+    let mut retention = Retention::for_job(state.sequence.snapshot_seqs(), shape, job);
     let range = job.range(shape)?;
     let range_tombstones =
         retention.add_range_tombstones(&tombstones, Some((&range.smallest, &range.largest)));
@@ -327,7 +327,7 @@ mod tests {
         let core = db.inner();
         let (state, tree) = (&core.state, &core.default_tree);
         let relocatable_bytes = || {
-            let view = tree.pin();
+            let view = tree.pin_super_version();
             let bytes_of = |id: &FileId| view.version.blobs().file(*id).unwrap().record().bytes;
             let found = select_relocatable_files(tree, &view.version);
             found.iter().map(bytes_of).collect::<Vec<_>>()

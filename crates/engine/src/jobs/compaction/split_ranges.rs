@@ -19,7 +19,7 @@ use lsmx_base::sync::Arc;
 use lsmx_compaction::KeyRange;
 
 use crate::table::KeyWeight;
-use crate::tree::version::TableFile;
+use crate::tree::table_file::TableFile;
 
 /// A range of user keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

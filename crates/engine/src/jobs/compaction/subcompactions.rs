@@ -29,7 +29,7 @@ use crate::jobs::value_log::output_values::ValueSource;
 use crate::state::DbState;
 use crate::table::{FilterWidth, ReadPurpose, key_weights};
 use crate::tree::Tree;
-use crate::tree::version::TableFile;
+use crate::tree::table_file::TableFile;
 use crate::write::backpressure;
 use crate::write::throttle::Throttle;
 
@@ -307,8 +307,8 @@ impl Subcompactions {
         });
         let mut cursor = MergingCursor::new(sources.collect());
         outputs.set_value_source(inputs.values.clone());
-        let mut filter =
-            VersionFilter::new(retention, &inputs.tree.merging).with_values(inputs.values.clone());
+        let mut filter = VersionFilter::new(retention, &inputs.tree.merge_resolver)
+            .with_values(inputs.values.clone());
         let mut reported = 0;
         let mut write = |key: InternalKey<'_>, value: &[u8], is_first: bool| {
             if is_first && outputs.start_key(key.user_key)? {
@@ -349,7 +349,7 @@ impl Subcompactions {
         {
             let mut jobs = inputs.tree.jobs.lock();
             let finished = self.finished_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-            jobs.busy.progress(&inputs.job, inputs.input_bytes.saturating_sub(finished));
+            jobs.running.progress(&inputs.job, inputs.input_bytes.saturating_sub(finished));
         }
         backpressure::refresh_on_progress(state, &inputs.throttle, &inputs.tree);
     }

@@ -19,12 +19,12 @@ use lsmx_base::slice::Slice;
 use crate::cursor::Cursor;
 use crate::error::Result;
 use crate::format::range_tombstones::FragmentedTombstones;
-use crate::iter::range_tombstone_filter::Deleted;
+use crate::iter::range_tombstone_filter::RangeTombstoneFilter;
 use crate::jobs::compaction::retention::{EntryDecision, Retention};
 use crate::jobs::value_log::output_values::ValueSource;
 use crate::merge_operator::MergeOperator;
 use crate::table::{ReadContext, ReadPurpose};
-use crate::tree::merge_resolver::Merging;
+use crate::tree::merge_resolver::MergeResolver;
 
 /// Maximum number of pending operands. At this number they are combined and written.
 const PENDING_OPERANDS_MAX: usize = 4096;
@@ -35,7 +35,7 @@ const PENDING_BYTES_MAX: usize = 16 << 20;
 #[derive(Debug)]
 pub(crate) struct VersionFilter<'a> {
     retention: Retention,
-    merging: &'a Merging,
+    merging: &'a MergeResolver,
     /// Without an operator, operands are written at once.
     operator: Option<&'a dyn MergeOperator>,
     /// Operands of one key and one stripe, newest first.
@@ -62,7 +62,7 @@ enum FoldBase<'a> {
 
 impl<'a> VersionFilter<'a> {
     /// Creates a filter for one job of one keyspace.
-    pub(crate) fn new(retention: Retention, merging: &'a Merging) -> VersionFilter<'a> {
+    pub(crate) fn new(retention: Retention, merging: &'a MergeResolver) -> VersionFilter<'a> {
         VersionFilter {
             retention,
             merging,
@@ -93,7 +93,9 @@ impl<'a> VersionFilter<'a> {
     /// Added range tombstones as fragments, with one sequence number per stripe.
     pub(crate) fn range_tombstones(&self) -> &[RangeTombstone] {
         let deleted = self.retention.deleted.as_ref();
-        deleted.and_then(Deleted::job_spans).map_or(&[], FragmentedTombstones::as_slice)
+        deleted
+            .and_then(RangeTombstoneFilter::job_tombstones)
+            .map_or(&[], FragmentedTombstones::as_slice)
     }
 
     /// Adds the entry at `cursor`. `write` receives each kept entry in order: key, value, and whether it is the first
@@ -181,7 +183,7 @@ impl<'a> VersionFilter<'a> {
     /// Reads the value that the current entry points to.
     fn read_value(&self, cursor: &impl Cursor) -> Result<Slice> {
         let (key, mut access) = (cursor.key(), ReadContext::new(ReadPurpose::Job));
-        self.values.blobs.value((key.user_key, key.seq), cursor.value(), &mut access)
+        self.values.blobs.read_value((key.user_key, key.seq), cursor.value(), &mut access)
     }
 
     fn is_end_of_operands(&self, decision: &EntryDecision) -> bool {
@@ -230,8 +232,8 @@ impl<'a> VersionFilter<'a> {
             FoldBase::EndOfKey | FoldBase::Unknown => None,
         };
         let values = || operands.iter().map(|(_, value)| value.clone()).collect::<Vec<_>>();
-        let folded =
-            base.and_then(|base| self.merging.job(operator, &self.user_key, base, &values()));
+        let folded = base
+            .and_then(|base| self.merging.merge_for_job(operator, &self.user_key, base, &values()));
         if let Some(value) = folded {
             let needed = || match fold_base {
                 FoldBase::Value(_) => self.retention.needs_tombstone(self.stripe, &self.user_key),
@@ -269,7 +271,7 @@ impl<'a> VersionFilter<'a> {
             let mut remaining = operands.into_iter().peekable();
             while let Some((seq, newer)) = remaining.next() {
                 let pair = remaining.peek().and_then(|(_, older)| {
-                    self.merging.partial(operator, &self.user_key, older, &newer)
+                    self.merging.merge_partial_for_job(operator, &self.user_key, older, &newer)
                 });
                 match pair {
                     Some(combined) => {
@@ -346,7 +348,12 @@ mod tests {
 
     type Entry = (Vec<u8>, SeqNo, EntryKind, Vec<u8>);
 
-    fn kept(entries: &[Entry], snapshots: &[u64], merging: &Merging, bottom: bool) -> Vec<Entry> {
+    fn kept(
+        entries: &[Entry],
+        snapshots: &[u64],
+        merging: &MergeResolver,
+        bottom: bool,
+    ) -> Vec<Entry> {
         let snapshots = snapshots.iter().map(|&seq| SeqNo(seq)).collect();
         let older = if bottom { Vec::new() } else { vec![full_range_run()] };
         let retention = Retention::new(snapshots, older, HashSet::new());
@@ -396,10 +403,10 @@ mod tests {
         entries: &[Entry],
         key: u8,
         seq: u64,
-        merging: &Merging,
+        merging: &MergeResolver,
         base: Option<&[u8]>,
     ) -> Result<Option<Slice>, String> {
-        let mut fold = Fold::default();
+        let mut fold = OperandFold::default();
         let mut more = true;
         for entry in entries.iter().filter(|entry| entry.0 == [key] && entry.1.0 <= seq) {
             more = more && fold.older(entry.1, entry.2, Slice::from(entry.3.as_slice()));
@@ -407,7 +414,7 @@ mod tests {
         if let (true, Some(base)) = (more, base) {
             fold.older(SeqNo::ZERO, EntryKind::Put, Slice::from(base));
         }
-        fold.finish(merging, &[key]).map_err(|error| error.to_string())
+        fold.take_value(merging, &[key]).map_err(|error| error.to_string())
     }
 
     proptest! {
@@ -425,7 +432,7 @@ mod tests {
                 2 => Some(Arc::new(PartiallyFailing)),
                 _ => None,
             };
-            let merging = Merging::new("test".to_owned(), operator.clone());
+            let merging = MergeResolver::new("test".to_owned(), operator.clone());
             let entries = versions.iter().enumerate().map(|(at, &(key, kind, value))| {
                 let kind = match kind {
                     0 => EntryKind::Delete,
@@ -441,7 +448,7 @@ mod tests {
             let after = kept(&entries, &snapshots, &merging, bottom);
             prop_assert!(after.len() <= entries.len());
             // Entries written without an operator are read with one.
-            let reader = Merging::new("test".to_owned(), operator.or(Some(Arc::new(Append::new()))));
+            let reader = MergeResolver::new("test".to_owned(), operator.or(Some(Arc::new(Append::new()))));
             for &seq in snapshots.iter().chain([&1_000]) {
                 for key in 0..3 {
                     let base = (!bottom).then_some(&b"base"[..]);
@@ -470,12 +477,12 @@ mod tests {
 
     #[test]
     fn filter_operands_fold_onto_base_or_at_last_run() {
-        let merging = Merging::new("test".to_owned(), Some(Arc::new(FullMergeAppend)));
+        let merging = MergeResolver::new("test".to_owned(), Some(Arc::new(FullMergeAppend)));
         let mut entries = operands(2..=4);
         let folded = [(4, EntryKind::Put, "234".to_owned())];
         assert_eq!(summary(&kept(&entries, &[], &merging, true)), folded);
         assert_eq!(kept(&entries, &[], &merging, false), entries, "an older run may hold a base");
-        assert!(merging.keeps_operands());
+        assert!(merging.has_unmergeable_operands());
         entries.push((b"k".to_vec(), SeqNo(1), EntryKind::Put, b"b".to_vec()));
         let folded = [(4, EntryKind::Put, "b234".to_owned())];
         assert_eq!(summary(&kept(&entries, &[], &merging, false)), folded);
@@ -490,19 +497,19 @@ mod tests {
 
     #[test]
     fn filter_partial_merge_leaves_one_operand_per_stripe() {
-        let merging = Merging::new("test".to_owned(), Some(Arc::new(Append::new())));
+        let merging = MergeResolver::new("test".to_owned(), Some(Arc::new(Append::new())));
         let entries = operands(1..=9);
         let one = [(9, EntryKind::Merge, "123456789".to_owned())];
         assert_eq!(summary(&kept(&entries, &[], &merging, false)), one);
         let two =
             [(9, EntryKind::Merge, "56789".to_owned()), (4, EntryKind::Merge, "1234".to_owned())];
         assert_eq!(summary(&kept(&entries, &[4], &merging, false)), two);
-        assert!(!merging.keeps_operands());
+        assert!(!merging.has_unmergeable_operands());
     }
 
     #[test]
     fn filter_long_operand_chain_is_written_early() {
-        let merging = Merging::new("test".to_owned(), Some(Arc::new(FullMergeAppend)));
+        let merging = MergeResolver::new("test".to_owned(), Some(Arc::new(FullMergeAppend)));
         let entries = operands(1..=10_000);
         let after = kept(&entries, &[], &merging, true);
         let last_pending = 10_000 % PENDING_OPERANDS_MAX;

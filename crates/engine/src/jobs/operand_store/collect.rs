@@ -19,8 +19,8 @@ use crate::error::{Error, Result};
 use crate::event::{Event, OperandsCollected};
 use crate::format::version_edit::Change;
 use crate::iter::merging_iter::MergingCursor;
-use crate::iter::operand_fold::Fold;
-use crate::iter::range_tombstone_filter::Deleted;
+use crate::iter::operand_fold::OperandFold;
+use crate::iter::range_tombstone_filter::RangeTombstoneFilter;
 use crate::iter::run_iter::RunCursor;
 use crate::job_tracing::{JobSpan, JobSpanFields};
 use crate::jobs::compaction::output::JobOutputs;
@@ -34,16 +34,17 @@ use crate::options::filter_bits::IncomingRun;
 use crate::state::DbState;
 use crate::table::{ReadContext, ReadPurpose};
 use crate::tree::counters::add;
-use crate::tree::merge_resolver::Merging;
-use crate::tree::operands::{Attached, StoreTurn};
-use crate::tree::version::{SuperVersion, Version};
-use crate::tree::{Retry, Tree};
+use crate::tree::merge_resolver::MergeResolver;
+use crate::tree::operand_store_slot::{AttachedStore, StoreInstallGuard};
+use crate::tree::super_version::SuperVersion;
+use crate::tree::version::Version;
+use crate::tree::{RetryState, Tree};
 
 /// Runs a collection if one is due and none is running. Returns whether it changed anything.
 pub(crate) fn collect_if_due(state: &DbState, tree: &Tree) -> bool {
-    let Some(attached) = tree.beside.attached() else { return false };
+    let Some(attached) = tree.operand_store.attached() else { return false };
     let is_blocked = || {
-        let paused = state.env.now_us() < tree.jobs.lock().collection.retry_at_us;
+        let paused = state.env.now_us() < tree.jobs.lock().collection_retry.retry_at_us;
         paused
             || state.error_state.check_writable().is_err()
             || state.is_closing()
@@ -57,7 +58,7 @@ pub(crate) fn collect_if_due(state: &DbState, tree: &Tree) -> bool {
         clear_failures(state, tree);
         return false;
     }
-    let Some(_collecting) = attached.begin_collecting() else { return false };
+    let Some(_collecting) = attached.begin_collection() else { return false };
     let reason = &"its operand store is due";
     let job = JobSpanFields { kind: "collection", keyspace: &tree.name, inputs: 1, reason };
     let span = JobSpan::start(job);
@@ -100,11 +101,11 @@ pub(crate) fn collect_if_due(state: &DbState, tree: &Tree) -> bool {
 /// Resets the back-off after a successful collection.
 fn clear_failures(state: &DbState, tree: &Tree) {
     let mut jobs = tree.jobs.lock();
-    if jobs.collection.error.is_none() {
+    if jobs.collection_retry.error.is_none() {
         return;
     }
-    jobs.collection = Retry::default();
-    if jobs.next_try_us().is_none() {
+    jobs.collection_retry = RetryState::default();
+    if jobs.next_retry_us().is_none() {
         state.set_failing(tree.id, false);
     }
 }
@@ -113,7 +114,7 @@ fn clear_failures(state: &DbState, tree: &Tree) {
 fn schedule_retry(state: &DbState, tree: &Tree, error: &Error) {
     quarantine::quarantine_file(state, tree, error);
     let mut jobs = tree.jobs.lock();
-    let retry = &mut jobs.collection;
+    let retry = &mut jobs.collection_retry;
     retry.retry_at_us = state.env.now_us().saturating_add(backoff_us(retry.failures));
     retry.failures = retry.failures.saturating_add(1);
     retry.error = Some(error.clone());
@@ -124,19 +125,21 @@ fn schedule_retry(state: &DbState, tree: &Tree, error: &Error) {
 fn run_collection(
     state: &DbState,
     tree: &Tree,
-    attached: &Attached,
+    attached: &AttachedStore,
     span: &JobSpan,
 ) -> Result<bool> {
     let start_ns = state.env.monotonic_ns();
     // The sequence number is read before the snapshots: later snapshots see at least as much.
     let visible = state.sequence.published();
-    let mut snapshots = state.sequence.snapshots();
+    let mut snapshots = state.sequence.snapshot_seqs();
     snapshots.retain(|snapshot| *snapshot < visible);
     snapshots.push(visible);
     let Some(collection) = attached.store.collect(&snapshots)? else { return Ok(false) };
     state.env.yield_point(YieldKind::JobStep);
     // Without a store, the keyspace now keeps its operands in the tree.
-    let Some(guard) = tree.beside.turn(&state.env, &state.progress) else { return Ok(false) };
+    let Some(guard) = tree.operand_store.reserve(&state.env, &state.progress) else {
+        return Ok(false);
+    };
     if !std::ptr::eq(&*guard.attached, attached) {
         return Ok(false);
     }
@@ -168,7 +171,7 @@ fn run_collection(
 pub(crate) fn move_all_to_tree(
     state: &DbState,
     tree: &Tree,
-    guard: &StoreTurn<'_>,
+    guard: &StoreInstallGuard<'_>,
     changes: Vec<Change>,
 ) -> Result<()> {
     let attached = &guard.attached;
@@ -196,7 +199,7 @@ struct MoveResult {
 fn move_to_tree(
     state: &DbState,
     tree: &Tree,
-    guard: &StoreTurn<'_>,
+    guard: &StoreInstallGuard<'_>,
     mut collection: Box<dyn OperandCollection + '_>,
     mode: MoveMode,
     mut changes: Vec<Change>,
@@ -204,7 +207,7 @@ fn move_to_tree(
     let attached = &guard.attached;
     // Only a thread with the store locked adds entries older than the operands. Snapshots taken from here on see all
     // operands that move.
-    let view = tree.pin();
+    let view = tree.pin_super_version();
     let shape = view.version.shape();
     let coming = IncomingRun::Flush { entries: 0 };
     let target = (0, tree.filter_width(shape, &coming));
@@ -238,14 +241,14 @@ fn move_to_tree(
     let written_bytes = outputs.finished_bytes();
     let token = prepared.as_ref().map(|prepared| prepared.token);
     changes.push(Change::OperandToken { keyspace: tree.id, token });
-    let operands = prepared.map(|prepared: PreparedVersion| attached.beside(prepared));
+    let operands = prepared.map(|prepared: PreparedVersion| attached.prepared_view(prepared));
     install_version(state, tree, &mut outputs, None, Some(operands.as_ref()), changes, |shape| {
         shape.with_flush(shapes).map(|(shape, _)| shape)
     })?;
     if let Some(token) = token {
         attached.store.mark_committed(token);
     }
-    tree.counters.flowed(0, |flow| {
+    tree.counters.record_level_flow(0, |flow| {
         flow.jobs += 1;
         flow.came_bytes += written_bytes;
         flow.written_bytes += written_bytes;
@@ -278,15 +281,15 @@ fn copy_operands(
 fn fold_operands(
     state: &DbState,
     tree: &Tree,
-    attached: &Attached,
+    attached: &AttachedStore,
     view: &SuperVersion,
     mut operands: Box<dyn Cursor>,
     outputs: &mut JobOutputs<'_>,
 ) -> Result<()> {
-    let snapshots = state.sequence.snapshots();
-    let mut tables = TableLookup::new(&view.version, &tree.merging)?;
+    let snapshots = state.sequence.snapshot_seqs();
+    let mut tables = TableLookup::new(&view.version, &tree.merge_resolver)?;
     let retention = Retention::for_flush(snapshots.clone(), view.version.shape());
-    let mut filter = VersionFilter::new(retention, &tree.merging);
+    let mut filter = VersionFilter::new(retention, &tree.merge_resolver);
     let mut write = |key: InternalKey<'_>, value: &[u8], first: bool| {
         if first {
             outputs.start_key(key.user_key)?;
@@ -329,18 +332,20 @@ fn fold_operands(
 
 /// Looks up keys in the tables, in ascending order.
 struct TableLookup<'a> {
-    merging: &'a Merging,
+    merging: &'a MergeResolver,
     version: &'a Version,
     cursor: MergingCursor<RunCursor>,
     /// Whether the cursor is at the position of the previous lookup.
     is_positioned: bool,
-    deleted: Option<Deleted>,
+    deleted: Option<RangeTombstoneFilter>,
 }
 
 impl<'a> TableLookup<'a> {
-    fn new(version: &'a Version, merging: &'a Merging) -> Result<TableLookup<'a>> {
-        let tombstones: Option<Arc<[_]>> = version.spans()?.map(|spans| Arc::from([spans]));
-        let deleted = tombstones.and_then(|tombstones| Deleted::for_reader(tombstones, SeqNo::MAX));
+    fn new(version: &'a Version, merging: &'a MergeResolver) -> Result<TableLookup<'a>> {
+        let tombstones: Option<Arc<[_]>> =
+            version.range_tombstones()?.map(|spans| Arc::from([spans]));
+        let deleted = tombstones
+            .and_then(|tombstones| RangeTombstoneFilter::for_reader(tombstones, SeqNo::MAX));
         let runs = version.runs().iter();
         let runs = runs
             .map(|run| RunCursor::new(Arc::clone(run.tables()), ReadPurpose::Job, deleted.clone()));
@@ -351,27 +356,29 @@ impl<'a> TableLookup<'a> {
     /// Returns the newest sequence number of the key, including range tombstones that cover it, and its value. The
     /// value is `None` if it cannot be folded.
     fn find(&mut self, user_key: &[u8]) -> Result<(Option<SeqNo>, Option<Option<Slice>>)> {
-        let covering = self.deleted.as_mut().and_then(|deleted| deleted.newest_over(user_key));
+        let covering =
+            self.deleted.as_mut().and_then(|deleted| deleted.newest_covering_seq(user_key));
         let mut newest = covering;
-        let mut fold = Fold::default();
+        let mut fold = OperandFold::default();
         // Seeks forward from the previous key: a run without nearby keys would otherwise read two blocks per lookup.
         match std::mem::replace(&mut self.is_positioned, true) {
-            true => self.cursor.seek_on(user_key, SeqNo::MAX)?,
+            true => self.cursor.seek_forward(user_key, SeqNo::MAX)?,
             false => self.cursor.seek(user_key, SeqNo::MAX)?,
         }
         while self.cursor.valid() && self.cursor.key().user_key == user_key {
             let key = self.cursor.key();
             newest = newest.max(Some(key.seq));
-            if covering > Some(key.seq) || !fold.older(key.seq, key.kind, self.cursor.value_slice())
+            if covering > Some(key.seq)
+                || !fold.push_older(key.seq, key.kind, self.cursor.value_slice())
             {
                 break;
             }
             self.cursor.next()?;
         }
-        fold.resolve(|seq, pointer| {
+        fold.resolve_pointer(|seq, pointer| {
             let mut access = ReadContext::new(ReadPurpose::Job);
-            self.version.blobs().value((user_key, seq), pointer, &mut access)
+            self.version.blobs().read_value((user_key, seq), pointer, &mut access)
         })?;
-        Ok((newest, fold.finish_for_job(self.merging, user_key)))
+        Ok((newest, fold.take_value_for_job(self.merging, user_key)))
     }
 }

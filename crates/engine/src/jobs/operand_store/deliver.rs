@@ -10,7 +10,7 @@ use lsmx_base::range_tombstone::RangeTombstone;
 
 use crate::error::Result;
 use crate::operand_store::{OperandDelivery, PreparedVersion};
-use crate::tree::operands::Attached;
+use crate::tree::operand_store_slot::AttachedStore;
 
 /// Delivery of one memtable.
 pub(crate) struct MemtableDelivery<'a> {
@@ -34,7 +34,10 @@ impl<'a> MemtableDelivery<'a> {
     ///
     /// # Errors
     /// If a file cannot be written.
-    pub(crate) fn new(attached: &'a Attached, last_seq: SeqNo) -> Result<MemtableDelivery<'a>> {
+    pub(crate) fn new(
+        attached: &'a AttachedStore,
+        last_seq: SeqNo,
+    ) -> Result<MemtableDelivery<'a>> {
         let delivery = attached.store.deliver(last_seq)?;
         Ok(MemtableDelivery { delivery, key: Vec::new(), skipped_marker: None, has_data: false })
     }

@@ -23,7 +23,9 @@ use lsmx_compaction::{
 };
 
 use crate::options::value_separation::ValueSeparation;
-use crate::tree::version::{BlobSet, Run, TableFile, Version};
+use crate::tree::blob_set::BlobSet;
+use crate::tree::table_file::TableFile;
+use crate::tree::version::{OpenRun, Version};
 
 /// A job copies at most the referenced bytes divided by this number, or one file if that is more.
 const COPIED_DIVISOR: u64 = 8;
@@ -176,7 +178,7 @@ pub(crate) fn pick_blob_gc(
 }
 
 /// Returns how many bytes of the victims a run references.
-fn bytes_in_run(run: &Run, victims: &BTreeSet<FileId>) -> u64 {
+fn bytes_in_run(run: &OpenRun, victims: &BTreeSet<FileId>) -> u64 {
     run.tables().iter().map(|table| bytes_in_table(table, victims)).sum()
 }
 

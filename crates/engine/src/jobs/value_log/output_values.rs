@@ -23,8 +23,8 @@ use crate::options::value_separation::ValueSeparation;
 use crate::state::table_factory::TableFactory;
 use crate::table::{Compression, ReadContext, ReadPurpose};
 use crate::tree::Tree;
+use crate::tree::blob_set::{BlobFile, BlobSet, BlobUsage};
 use crate::tree::counters::add;
-use crate::tree::version::{BlobFile, BlobSet, BlobUse};
 use crate::value_log::{BlobScan, BlobWriter};
 use crate::vfs::Vfs;
 
@@ -218,22 +218,22 @@ impl OutputValues {
         &mut self,
         table_factory: &TableFactory,
         tree: &Tree,
-    ) -> Result<Vec<BlobUse>> {
+    ) -> Result<Vec<BlobUsage>> {
         self.finish_file(table_factory)?;
         let new_files = std::mem::take(&mut self.finished);
         let written = new_files.iter().map(|file| file.record().bytes).sum();
         add(&tree.counters.blob_written_bytes, written);
         add(&tree.counters.blob_moved_bytes, std::mem::take(&mut self.moved_bytes));
-        add(&tree.counters.blob_gathered_bytes, std::mem::take(&mut self.relocated_bytes));
+        add(&tree.counters.blob_relocated_bytes, std::mem::take(&mut self.relocated_bytes));
         let file_of = |id: FileId| {
             let found = new_files.iter().find(|file| file.record().id == id);
             found.or_else(|| self.source.blobs.file(id)).cloned()
         };
         // Each file was written here or is in the source.
         let references = self.references.iter().filter_map(|(&id, &(bytes, records))| {
-            Some(BlobUse { file: file_of(id)?, bytes, records })
+            Some(BlobUsage { file: file_of(id)?, bytes, records })
         });
-        let references: Vec<BlobUse> = references.collect();
+        let references: Vec<BlobUsage> = references.collect();
         debug_assert_eq!(references.len(), self.references.len(), "unknown blob file");
         self.references.clear();
         Ok(references)

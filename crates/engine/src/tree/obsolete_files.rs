@@ -1,0 +1,173 @@
+//! Files that no durable state names any more, and the guard of each open file.
+//!
+//! Readers never delete files. They queue paths, and a background job deletes them.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Signal};
+use lsmx_compaction::FileId;
+
+/// Registration of an open table or blob file.
+///
+/// An open file is not deleted, because its descriptor may have been closed and opened again later.
+/// Dropping the guard queues the file for deletion if it is obsolete.
+#[derive(Debug)]
+pub(crate) struct OpenFileGuard {
+    id: FileId,
+    path: PathBuf,
+    bytes: u64,
+    is_obsolete: AtomicBool,
+    obsolete_files: Arc<ObsoleteFiles>,
+}
+
+impl OpenFileGuard {
+    /// Registers an open file of this size.
+    pub(crate) fn new(
+        id: FileId,
+        path: PathBuf,
+        bytes: u64,
+        obsolete_files: Arc<ObsoleteFiles>,
+    ) -> OpenFileGuard {
+        obsolete_files.add_open_file(id);
+        OpenFileGuard { id, path, bytes, is_obsolete: AtomicBool::new(false), obsolete_files }
+    }
+
+    /// Path of the file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Marks the file as obsolete. No durable state may name it any more.
+    pub(crate) fn set_obsolete(&self) {
+        if !self.is_obsolete.swap(true, Ordering::AcqRel) {
+            self.obsolete_files.held_count.fetch_add(1, Ordering::Relaxed);
+            self.obsolete_files.held_bytes.fetch_add(self.bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for OpenFileGuard {
+    fn drop(&mut self) {
+        let is_obsolete = self.is_obsolete.load(Ordering::Acquire);
+        if is_obsolete {
+            self.obsolete_files.held_count.fetch_sub(1, Ordering::Relaxed);
+            self.obsolete_files.held_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+        self.obsolete_files.remove_open_file(self.id, std::mem::take(&mut self.path), is_obsolete);
+    }
+}
+
+/// Queue of obsolete files, and the set of open files that must not be deleted yet.
+#[derive(Debug, Default)]
+pub(crate) struct ObsoleteFiles {
+    deletable: Mutex<Vec<PathBuf>>,
+    /// Number of [`DeletionPause`] values.
+    pauses: AtomicU64,
+    /// Notified after each addition to `deletable`, so that files are deleted without further writes.
+    signal: Signal,
+    /// Open tables and blob files. The value is true if the file is to be deleted after closing.
+    open: Mutex<HashMap<FileId, bool>>,
+    /// Number of obsolete files that old versions hold.
+    held_count: AtomicU64,
+    /// Bytes of these files.
+    held_bytes: AtomicU64,
+}
+
+/// Prevents the deletion of files until dropped.
+#[derive(Debug)]
+pub(crate) struct DeletionPause(Arc<ObsoleteFiles>);
+
+impl Drop for DeletionPause {
+    fn drop(&mut self) {
+        self.0.pauses.fetch_sub(1, Ordering::AcqRel);
+        self.0.signal.notify();
+    }
+}
+
+impl ObsoleteFiles {
+    /// Returns an empty queue that notifies `signal` after each addition.
+    pub(crate) fn new(signal: Signal) -> ObsoleteFiles {
+        ObsoleteFiles { signal, ..ObsoleteFiles::default() }
+    }
+
+    /// Queues a file for deletion.
+    pub(crate) fn discard(&self, path: PathBuf) {
+        self.deletable.lock().push(path);
+        self.signal.notify();
+    }
+
+    /// Queues a table file that no durable state names. An open table is queued when it is closed.
+    pub(crate) fn discard_table(&self, id: FileId, path: PathBuf) {
+        match self.open.lock().get_mut(&id) {
+            Some(is_deleted) => *is_deleted = true,
+            None => self.deletable.lock().push(path),
+        }
+        self.signal.notify();
+    }
+
+    /// Returns whether [`ObsoleteFiles::take`] would return a file.
+    pub(crate) fn has_deletable(&self) -> bool {
+        let deletable = self.deletable.lock();
+        !deletable.is_empty() && self.pauses.load(Ordering::Acquire) == 0
+    }
+
+    /// Keeps every file that a durable state names now or later.
+    ///
+    /// A file is queued only after the manifest edit that removes it.
+    pub(crate) fn pause_deletions(self: &Arc<Self>) -> DeletionPause {
+        // The lock orders this increment after any `take` that has already returned files.
+        let _deletable = self.deletable.lock();
+        self.pauses.fetch_add(1, Ordering::AcqRel);
+        DeletionPause(Arc::clone(self))
+    }
+
+    /// Removes and returns the queued paths. Returns none while deletions are paused.
+    pub(crate) fn take(&self) -> Vec<PathBuf> {
+        let mut deletable = self.deletable.lock();
+        match self.pauses.load(Ordering::Acquire) {
+            0 => std::mem::take(&mut deletable),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Returns the number of obsolete files that old versions hold, and their bytes.
+    pub(crate) fn held_files(&self) -> (u64, u64) {
+        (self.held_count.load(Ordering::Relaxed), self.held_bytes.load(Ordering::Relaxed))
+    }
+
+    fn add_open_file(&self, id: FileId) {
+        self.open.lock().insert(id, false);
+    }
+
+    fn remove_open_file(&self, id: FileId, path: PathBuf, is_obsolete: bool) {
+        let is_deleted = self.open.lock().remove(&id) == Some(true);
+        if is_deleted || is_obsolete {
+            self.discard(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn discarded_open_table_is_deletable_after_close() {
+        let signal = Signal::new();
+        let obsolete_files = ObsoleteFiles::new(signal.clone());
+        let path = PathBuf::from("1.sst");
+        obsolete_files.add_open_file(FileId(1));
+        obsolete_files.discard_table(FileId(1), path.clone());
+        assert!(!obsolete_files.has_deletable());
+        let before = signal.generation();
+        obsolete_files.remove_open_file(FileId(1), path.clone(), false);
+        assert!(signal.generation() > before);
+        assert_eq!(obsolete_files.take(), std::slice::from_ref(&path));
+        obsolete_files.discard_table(FileId(1), path.clone());
+        assert_eq!(obsolete_files.take(), std::slice::from_ref(&path));
+        obsolete_files.add_open_file(FileId(1));
+        obsolete_files.remove_open_file(FileId(1), path, false);
+        assert!(!obsolete_files.has_deletable());
+    }
+}

@@ -1,0 +1,388 @@
+//! The operand store of a tree: its state, its reservation and its connections to the engine.
+
+use std::fmt;
+
+use arc_swap::ArcSwapOption;
+use lsmx_base::key::{InternalKey, SeqNo};
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Ordering, Signal};
+
+use crate::cache::BlockCache;
+use crate::cursor::Cursor;
+use crate::env::{Env, WaitCause};
+use crate::error::{Error, Result};
+use crate::format::BlockKind;
+use crate::operand_store::{
+    Operand, OperandFiles, OperandMerger, OperandReadCounters, OperandReadTier, OperandStore,
+    OperandStoreFactory, OperandView, PreparedVersion, StoreToken,
+};
+use crate::options::stored::{KeptLog, StoredOperandStore};
+use crate::tree::merge_resolver::MergeResolver;
+use crate::tree::operand_files::{PinnedOperandView, StoreLifetime};
+
+/// An open operand store of a tree.
+#[derive(Debug)]
+pub(crate) struct AttachedStore {
+    pub(crate) factory: Arc<dyn OperandStoreFactory>,
+    pub(crate) store: Arc<dyn OperandStore>,
+    pub(crate) lifetime: Arc<StoreLifetime>,
+    /// StoreToken with which the store was opened.
+    pub(crate) opened: Option<StoreToken>,
+    /// Whether a collection is running.
+    pub(crate) is_collecting: AtomicBool,
+    /// Cache whose budget contains the memory of the store.
+    pub(crate) cache: Arc<BlockCache>,
+    /// Memory of the store that is charged to the cache, in bytes.
+    pub(crate) charged_bytes: AtomicU64,
+    /// Upper bound of the bytes that all stores may have to rewrite.
+    pub(crate) total_rewrite_bytes: Arc<AtomicU64>,
+    /// The bytes of this store in `total_rewrite_bytes`.
+    pub(crate) rewrite_bytes: AtomicU64,
+}
+
+impl Drop for AttachedStore {
+    fn drop(&mut self) {
+        self.cache.replace_operand_store_bytes(self.charged_bytes.load(Ordering::Relaxed), 0);
+        let bytes = self.rewrite_bytes.load(Ordering::Relaxed);
+        self.total_rewrite_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl AttachedStore {
+    /// Charges the current memory of the store to the cache, and updates its rewrite bytes.
+    pub(crate) fn update_memory_charge(&self) {
+        let bytes = self.store.memory_bytes();
+        let before = self.charged_bytes.swap(bytes, Ordering::Relaxed);
+        if before != bytes {
+            self.cache.replace_operand_store_bytes(before, bytes);
+        }
+        let bytes = self.store.rewrite_bytes_max();
+        let before = self.rewrite_bytes.swap(bytes, Ordering::Relaxed);
+        self.total_rewrite_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.total_rewrite_bytes.fetch_sub(before, Ordering::Relaxed);
+    }
+
+    /// Begins a collection. Returns `None` if one is running.
+    pub(crate) fn begin_collection(&self) -> Option<CollectionGuard<'_>> {
+        CollectionGuard::begin(&self.is_collecting)
+    }
+
+    /// Returns the view of prepared changes for a super version.
+    pub(crate) fn prepared_view(&self, prepared: PreparedVersion) -> PinnedOperandView {
+        self.pin_view(prepared.view, Some(prepared.token))
+    }
+
+    /// Returns the view of a store that was just opened for a super version.
+    pub(crate) fn initial_view(&self) -> PinnedOperandView {
+        self.pin_view(self.store.view(), self.opened)
+    }
+
+    fn pin_view(&self, view: Arc<dyn OperandView>, token: Option<StoreToken>) -> PinnedOperandView {
+        PinnedOperandView { view, token, _lifetime: Some(Arc::clone(&self.lifetime)) }
+    }
+}
+
+/// A running collection; ends on drop.
+#[derive(Debug)]
+pub(crate) struct CollectionGuard<'a>(&'a AtomicBool);
+
+impl CollectionGuard<'_> {
+    fn begin(is_collecting: &AtomicBool) -> Option<CollectionGuard<'_>> {
+        // A guard must exist only on success, because dropping it ends the collection.
+        (!is_collecting.swap(true, Ordering::AcqRel)).then(|| CollectionGuard(is_collecting))
+    }
+}
+
+impl Drop for CollectionGuard<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// The operand store of a tree, if it has one, and the reservation of the store.
+#[derive(Debug, Default)]
+pub(crate) struct OperandStoreSlot {
+    attached: ArcSwapOption<AttachedStore>,
+    /// The required store that is not open.
+    unavailable: ArcSwapOption<UnavailableStore>,
+    /// Whether `unavailable` is set.
+    is_unavailable: AtomicBool,
+    /// Log segments that the store has not received, because it was not open when the log was replayed.
+    kept_log: ArcSwapOption<KeptLog>,
+    is_reserved: AtomicBool,
+}
+
+/// Reservation of a store by one thread, from the first change to the commit.
+#[derive(Debug)]
+pub(crate) struct StoreInstallGuard<'a> {
+    slot: &'a OperandStoreSlot,
+    progress: &'a Signal,
+    pub(crate) attached: Arc<AttachedStore>,
+}
+
+impl Drop for StoreInstallGuard<'_> {
+    fn drop(&mut self) {
+        // A thread that fails without a panic has already abandoned its changes.
+        if std::thread::panicking() {
+            self.attached.store.abandon();
+        }
+        self.slot.release(self.progress);
+    }
+}
+
+/// Error: another thread has reserved the operand store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StoreReserved;
+
+impl OperandStoreSlot {
+    /// Returns the open store.
+    pub(crate) fn attached(&self) -> Option<Arc<AttachedStore>> {
+        self.attached.load_full()
+    }
+
+    /// Returns whether operands are stored in an operand store, open or not.
+    pub(crate) fn is_used(&self) -> bool {
+        self.attached.load().is_some() || self.is_unavailable()
+    }
+
+    /// Sets the open store.
+    pub(crate) fn attach(&self, attached: Arc<AttachedStore>) {
+        self.attached.store(Some(attached));
+        self.is_unavailable.store(false, Ordering::Release);
+        self.unavailable.store(None);
+    }
+
+    /// Removes the open store.
+    pub(crate) fn detach(&self) {
+        self.attached.store(None);
+    }
+
+    /// Sets the required store that is not open.
+    pub(crate) fn set_unavailable(&self, unavailable: UnavailableStore) {
+        self.unavailable.store(Some(Arc::new(unavailable)));
+        self.is_unavailable.store(true, Ordering::Release);
+    }
+
+    /// Returns whether the tree requires a store that is not open.
+    #[inline]
+    pub(crate) fn is_unavailable(&self) -> bool {
+        self.is_unavailable.load(Ordering::Acquire)
+    }
+
+    /// Returns the name of the store, open or not.
+    pub(crate) fn name(&self) -> Option<String> {
+        let open = self.attached.load().as_ref().map(|open| open.factory.name().to_owned());
+        open.or_else(|| self.unavailable.load().as_ref().map(|closed| closed.store.clone()))
+    }
+
+    /// Returns the manifest record of the store.
+    pub(crate) fn stored_options(&self) -> Option<StoredOperandStore> {
+        let kept = self.kept_log().map(|kept| (*kept).clone());
+        self.name().map(|name| StoredOperandStore::new(name, kept))
+    }
+
+    /// Returns the log segments with operations that are in neither the tree nor the store.
+    pub(crate) fn kept_log(&self) -> Option<Arc<KeptLog>> {
+        self.kept_log.load_full()
+    }
+
+    /// Sets the log segments with such operations.
+    pub(crate) fn set_kept_log(&self, kept: Option<KeptLog>) {
+        self.kept_log.store(kept.map(Arc::new));
+    }
+
+    /// Returns an error if the tree requires a store that is not open.
+    pub(crate) fn check(&self) -> Result<()> {
+        if !self.is_unavailable() {
+            return Ok(());
+        }
+        self.unavailable.load().as_ref().map_or(Ok(()), |closed| Err(closed.error()))
+    }
+
+    /// Waits until the store is free and reserves it. Returns `None` if there is no open store.
+    pub(crate) fn reserve<'a>(
+        &'a self,
+        env: &Env,
+        progress: &'a Signal,
+    ) -> Option<StoreInstallGuard<'a>> {
+        self.attached.load().as_ref()?;
+        env.wait(WaitCause::BackgroundWork, progress, None, &mut || {
+            !self.is_reserved.swap(true, Ordering::AcqRel)
+        });
+        self.guard(progress)
+    }
+
+    /// Reserves the store without waiting. Returns `None` if there is no open store.
+    ///
+    /// # Errors
+    /// [`StoreReserved`] if another thread has reserved the store.
+    pub(crate) fn try_reserve<'a>(
+        &'a self,
+        progress: &'a Signal,
+    ) -> Result<Option<StoreInstallGuard<'a>>, StoreReserved> {
+        if self.attached.load().is_none() {
+            return Ok(None);
+        }
+        if self.is_reserved.swap(true, Ordering::AcqRel) {
+            return Err(StoreReserved);
+        }
+        Ok(self.guard(progress))
+    }
+
+    /// Returns whether a thread has reserved the store.
+    pub(crate) fn is_reserved(&self) -> bool {
+        self.is_reserved.load(Ordering::Acquire)
+    }
+
+    /// Returns the guard of the thread that has set `is_reserved`.
+    fn guard<'a>(&'a self, progress: &'a Signal) -> Option<StoreInstallGuard<'a>> {
+        // The store may have been detached under the previous reservation.
+        let attached = self.attached();
+        if attached.is_none() {
+            self.release(progress);
+        }
+        attached.map(|attached| StoreInstallGuard { slot: self, progress, attached })
+    }
+
+    fn release(&self, progress: &Signal) {
+        self.is_reserved.store(false, Ordering::Release);
+        progress.notify();
+    }
+}
+
+/// Merges operands of a store with the operator of the keyspace.
+#[derive(Debug)]
+pub(crate) struct ResolverMerger(pub(crate) Arc<MergeResolver>);
+
+impl OperandMerger for ResolverMerger {
+    fn partial_merge(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
+        self.0.merge_partial_for_store(key, older, newer)
+    }
+}
+
+/// Counts the reads of a store as hits and misses of bucket blocks.
+#[derive(Debug)]
+pub(crate) struct BucketReadCounters(pub(crate) Arc<BlockCache>);
+
+impl OperandReadCounters for BucketReadCounters {
+    fn record_hit(&self) {
+        self.0.count_hits(BlockKind::Bucket, 1);
+    }
+
+    fn record_read(&self, _bytes: u64) {
+        self.0.count_miss(BlockKind::Bucket);
+    }
+}
+
+/// View of a required store that is not open. Every read returns an error.
+#[derive(Clone, Debug)]
+pub(crate) struct UnavailableStore {
+    /// Name of the keyspace.
+    pub(crate) keyspace: String,
+    /// Name of the store.
+    pub(crate) store: String,
+    /// Error of the attempt to open the store; `None` if no factory was given.
+    pub(crate) cause: Option<Arc<Error>>,
+}
+
+impl UnavailableStore {
+    /// Returns the view for a super version.
+    pub(crate) fn view(self, token: Option<StoreToken>) -> PinnedOperandView {
+        PinnedOperandView { view: Arc::new(self), token, _lifetime: None }
+    }
+
+    fn error(&self) -> Error {
+        Error::NoOperandStore {
+            keyspace: self.keyspace.clone(),
+            store: self.store.clone(),
+            cause: self.cause.clone(),
+        }
+    }
+}
+
+impl OperandView for UnavailableStore {
+    fn is_empty(&self) -> bool {
+        false
+    }
+
+    fn may_contain(&self, _: &[u8]) -> bool {
+        true
+    }
+
+    fn read_operands(
+        &self,
+        _: &[u8],
+        _: SeqNo,
+        _: OperandReadTier,
+        _: &mut Vec<Operand>,
+    ) -> Result<()> {
+        Err(self.error())
+    }
+
+    fn cursor(self: Arc<Self>, _: SeqNo, _: OperandReadTier) -> Box<dyn Cursor> {
+        Box::new(UnavailableCursor(self))
+    }
+
+    fn copy_to(&self, _: &dyn OperandFiles) -> Result<StoreToken> {
+        Err(self.error())
+    }
+}
+
+/// Cursor of an unavailable store. It is never valid, and every move returns an error.
+struct UnavailableCursor(Arc<UnavailableStore>);
+
+impl fmt::Debug for UnavailableCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("UnavailableCursor").field(&self.0).finish()
+    }
+}
+
+impl Cursor for UnavailableCursor {
+    fn valid(&self) -> bool {
+        false
+    }
+    fn key(&self) -> InternalKey<'_> {
+        unreachable!("the cursor is never valid")
+    }
+    fn value(&self) -> &[u8] {
+        unreachable!("the cursor is never valid")
+    }
+    fn value_slice(&self) -> Slice {
+        unreachable!("the cursor is never valid")
+    }
+    fn first(&mut self) -> Result<()> {
+        Err(self.0.error())
+    }
+    fn last(&mut self) -> Result<()> {
+        Err(self.0.error())
+    }
+    fn seek(&mut self, _: &[u8], _: SeqNo) -> Result<()> {
+        Err(self.0.error())
+    }
+    fn seek_before(&mut self, _: &[u8], _: SeqNo) -> Result<()> {
+        Err(self.0.error())
+    }
+    fn next(&mut self) -> Result<()> {
+        Err(self.0.error())
+    }
+    fn prev(&mut self) -> Result<()> {
+        Err(self.0.error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Failed attempts once ended the running collection, so that a second one could begin.
+    #[test]
+    fn collection_running_second_begin_fails() {
+        let is_collecting = AtomicBool::new(false);
+        let first = CollectionGuard::begin(&is_collecting).unwrap();
+        for _ in 0..3 {
+            assert!(CollectionGuard::begin(&is_collecting).is_none());
+        }
+        drop(first);
+        assert!(CollectionGuard::begin(&is_collecting).is_some());
+    }
+}
