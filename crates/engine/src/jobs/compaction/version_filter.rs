@@ -309,7 +309,7 @@ mod tests {
 
     use super::*;
     use crate::iter::merging_iter::ListCursor;
-    use crate::iter::operand_fold::Fold;
+    use crate::iter::operand_fold::OperandFold;
     use crate::merge_operator::{Append, MergeResult};
     use lsmx_base::sync::Arc;
 
@@ -409,10 +409,10 @@ mod tests {
         let mut fold = OperandFold::default();
         let mut more = true;
         for entry in entries.iter().filter(|entry| entry.0 == [key] && entry.1.0 <= seq) {
-            more = more && fold.older(entry.1, entry.2, Slice::from(entry.3.as_slice()));
+            more = more && fold.push_older(entry.1, entry.2, Slice::from(entry.3.as_slice()));
         }
         if let (true, Some(base)) = (more, base) {
-            fold.older(SeqNo::ZERO, EntryKind::Put, Slice::from(base));
+            fold.push_older(SeqNo::ZERO, EntryKind::Put, Slice::from(base));
         }
         fold.take_value(merging, &[key]).map_err(|error| error.to_string())
     }
