@@ -33,7 +33,7 @@ use crate::options::keyspace::KeyspaceOptions;
 use crate::options::stored::{KeptLog, StoredOperandStore, StoredOptions};
 use crate::state::table_factory::TableFactory;
 use crate::tree::operand_store_slot::AttachedStore;
-use crate::tree::{TreeContext, Tree};
+use crate::tree::{Tree, TreeContext};
 use crate::wal::{DurableSegment, ReplayedRecord, Wal, WalOptions, WalRecord};
 
 /// Bytes of commits that are written with one append.
