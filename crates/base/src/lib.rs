@@ -4,8 +4,10 @@
 
 pub mod checksum;
 pub mod coding;
+pub mod error_chain;
 pub mod failpoint;
 pub mod file_header;
+pub mod file_name;
 pub mod filter;
 pub mod key;
 pub mod key_search;

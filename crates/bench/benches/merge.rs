@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use criterion::{Criterion, Throughput};
 use lsmx::benching::{BenchMemtable, merging};
-use lsmx::cursor::Cursor;
-use lsmx::table::{ReadPurpose, TableCursor};
+use lsmx::internals::table::{ReadPurpose, TableCursor};
+use lsmx::operand_store::Cursor;
 
 use crate::data::{keys, sorted_keys, value};
 use crate::table::table;

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use criterion::Criterion;
-use lsmx::cache::BlockCache;
-use lsmx::table::{Table, TableIdentity, TableOptions, TableWriter};
+use lsmx::internals::cache::BlockCache;
+use lsmx::internals::table::{Table, TableIdentity, TableOptions, TableWriter};
 use lsmx::vfs::MemVfs;
 use lsmx::{EntryKind, SeqNo};
 use lsmx_base::key::InternalKey;

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use lsmx::error::chain;
+use lsmx_base::error_chain::error_chain;
 
 use crate::workload::record::RecordError;
 
@@ -35,7 +35,7 @@ pub enum Error {
         why: &'static str,
     },
     /// A simulation ended early.
-    #[error("the simulation failed: {}", chain(&**source))]
+    #[error("the simulation failed: {}", error_chain(&**source))]
     Simulation {
         /// Why.
         source: Box<lsmx_simulator::Error>,
@@ -51,7 +51,7 @@ pub enum Error {
         what: String,
     },
     /// A line of a data file is malformed.
-    #[error("{}, line {line} is malformed: {}", path.display(), chain(source))]
+    #[error("{}, line {line} is malformed: {}", path.display(), error_chain(source))]
     Record {
         /// The file.
         path: PathBuf,
@@ -67,7 +67,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// A call to the file system failed.
-    #[error("cannot {action} {}: {}", path.display(), chain(source))]
+    #[error("cannot {action} {}: {}", path.display(), error_chain(source))]
     Io {
         /// What was tried.
         action: &'static str,
@@ -93,7 +93,7 @@ pub enum Error {
         source: lsmx::Error,
     },
     /// Another engine failed.
-    #[error("{engine}: cannot {action}: {}", chain(&**source))]
+    #[error("{engine}: cannot {action}: {}", error_chain(&**source))]
     Peer {
         /// Its name.
         engine: &'static str,

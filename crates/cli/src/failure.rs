@@ -39,7 +39,7 @@ impl Failure {
                 ExitCode::from(USAGE)
             }
             Failure::Run(error) => {
-                output::stderr(&chain(error.as_ref()));
+                output::stderr(&one_line(error.as_ref()));
                 ExitCode::FAILURE
             }
             Failure::DataLost => ExitCode::from(DATA_LOST),
@@ -77,7 +77,11 @@ impl From<lsmx::Error> for Failure {
 
 impl From<lsmx_bench::Error> for Failure {
     fn from(error: lsmx_bench::Error) -> Failure {
-        if error.is_usage() { Failure::Usage(chain(&error)) } else { Failure::Run(Box::new(error)) }
+        if error.is_usage() {
+            Failure::Usage(one_line(&error))
+        } else {
+            Failure::Run(Box::new(error))
+        }
     }
 }
 
@@ -91,8 +95,8 @@ struct FileError {
 }
 
 /// Returns an error and all its causes as one line.
-fn chain(error: &dyn StdError) -> String {
-    lsmx::error::chain(error).replace('\n', " ")
+fn one_line(error: &dyn StdError) -> String {
+    lsmx_base::error_chain::error_chain(error).replace('\n', " ")
 }
 
 #[cfg(test)]
@@ -103,7 +107,7 @@ mod tests {
     fn causes_stand_behind_colons_on_one_line() {
         let source = io::Error::other("no\nspace");
         let Failure::Run(error) = Failure::file("write", "a.tsv", source) else { unreachable!() };
-        assert_eq!(chain(error.as_ref()), "cannot write a.tsv: no space");
+        assert_eq!(one_line(error.as_ref()), "cannot write a.tsv: no space");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use lsmx::Result;
-use lsmx::cursor::Cursor;
+use lsmx::operand_store::Cursor;
 use lsmx::operand_store::OperandReadTier;
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::slice::Slice;

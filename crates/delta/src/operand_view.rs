@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use lsmx::Result;
-use lsmx::cursor::Cursor;
+use lsmx::operand_store::Cursor;
 use lsmx::operand_store::{
     Operand, OperandFileKind, OperandFiles, OperandReadTier, OperandView, StoreToken,
 };

@@ -8,8 +8,9 @@ use std::collections::BTreeSet;
 
 use common::{Driver, Model, TestRng, Write};
 use lsmx::Result;
+use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::operand_store::StoreToken;
-use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
+use lsmx::vfs::{CrashImage, MemVfs};
 use lsmx_base::sync::{Arc, Mutex};
 use lsmx_delta::DeltaOptions;
 

@@ -5,7 +5,8 @@
 mod common;
 
 use common::{Driver, Write};
-use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
+use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::vfs::{MemVfs, Vfs};
 use lsmx_base::sync::Arc;
 use lsmx_delta::DeltaOptions;
 

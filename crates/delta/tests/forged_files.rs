@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use common::{Driver, TestRng, Write};
-use lsmx::cursor::Cursor;
+use lsmx::operand_store::Cursor;
 use lsmx::operand_store::{OperandFiles, OperandReadTier};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Error, Result, SeqNo};

@@ -7,8 +7,8 @@ mod common;
 use std::cell::RefCell;
 
 use common::{Driver, Write, move_to_tree};
+use lsmx::internals::vfs::MemOperationKind;
 use lsmx::operand_store::{OperandCollection, OperandStore};
-use lsmx::vfs::MemOperationKind;
 use lsmx_base::sync::{Arc, AtomicBool, Ordering};
 use lsmx_delta::DeltaOptions;
 

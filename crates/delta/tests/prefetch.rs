@@ -9,8 +9,9 @@ use std::path::Path;
 
 use common::{Driver, Write, store_context};
 use lsmx::SeqNo;
+use lsmx::internals::vfs::{FileHint, FileLayer, OpenMode, VfsLayer};
 use lsmx::operand_store::{OperandReadTier, OperandStoreFactory, OperandView, StoreContext};
-use lsmx::vfs::{File, FileHint, FileLayer, MemVfs, OpenMode, Vfs, VfsLayer};
+use lsmx::vfs::{File, MemVfs, Vfs};
 use lsmx_base::sync::{Arc, Mutex};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 

@@ -5,8 +5,9 @@
 use std::sync::Arc;
 
 use lsmx::env::Background;
+use lsmx::internals::vfs::{CountingVfs, VfsCall};
 use lsmx::merge_operator::Append;
-use lsmx::vfs::{CountingVfs, MemVfs, VfsCall};
+use lsmx::vfs::MemVfs;
 use lsmx::{Db, KeyspaceOptions, Options};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 

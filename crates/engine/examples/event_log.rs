@@ -10,7 +10,7 @@
 use std::error::Error;
 use std::path::Path;
 
-use lsmx::format::BlockKind;
+use lsmx::metrics::BlockKind;
 use lsmx::{Db, Durability, Keyspace, KeyspaceOptions, Options, Slice, WriteBatch};
 
 /// Events by stream, time and, among those of the same microsecond, the order they came in.

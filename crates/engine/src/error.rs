@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use lsmx_base::error_chain::error_chain;
 use lsmx_base::malformed::Malformed;
 
 use crate::callback::panic_message;
@@ -25,7 +26,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// A call to the file system failed.
-    #[error("cannot {action} {}: {}", path.display(), chain(&**source))]
+    #[error("cannot {action} {}: {}", path.display(), error_chain(&**source))]
     Io {
         /// Verb of the failed call, such as `read` or `sync`.
         action: &'static str,
@@ -398,26 +399,8 @@ pub enum Error {
         path: PathBuf,
     },
     /// A compaction policy returned a job that does not match the tree.
-    #[error("invalid compaction job: {}", chain(.0))]
+    #[error("invalid compaction job: {}", error_chain(.0))]
     Compaction(#[from] lsmx_compaction::Error),
-}
-
-/// Returns the messages of an error and its causes as one line, joined by `: `.
-///
-/// Omits a cause if the message before it already ends with it, as the message of an [`Error`] does.
-#[must_use]
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut line = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let text = error.to_string();
-        if !line.ends_with(&text) {
-            line.push_str(": ");
-            line.push_str(&text);
-        }
-        cause = error.source();
-    }
-    line
 }
 
 /// Formats a key for a message. Includes at most its first 64 bytes.
@@ -604,7 +587,7 @@ mod tests {
             for cause in &messages[1..] {
                 assert!(messages[0].ends_with(&format!(": {cause}")), "{messages:?}");
             }
-            assert_eq!(chain(&error), messages[0], "no cause is printed twice");
+            assert_eq!(error_chain(&error), messages[0], "no cause is printed twice");
         }
         let read_only = Error::ReadOnly { cause: Arc::new(io()) };
         let text =

@@ -48,22 +48,27 @@
 //! | operation and monitoring | `docs/guide/operations.md` | [`Metrics`], [`Health`], [`EventListener`] |
 //! | recording workloads | `docs/guide/traces.md` | [`workload_trace`] |
 
+#![cfg_attr(
+    not(feature = "internals"),
+    allow(unreachable_pub, reason = "the feature `internals` exports private modules")
+)]
+
 mod background_error;
-#[cfg(feature = "benching")]
+#[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod benching;
 #[cfg(doctest)]
 mod book;
-pub mod cache;
+mod cache;
 mod callback;
-pub mod cursor;
-pub mod db;
+mod cursor;
+mod db;
 mod deferred_drop;
 pub mod dump;
 pub mod env;
 pub mod error;
 pub mod event;
-pub mod format;
+mod format;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -74,31 +79,77 @@ mod log_reader;
 mod lookup;
 #[cfg(all(test, loom))]
 mod loom_models;
-pub mod manifest;
+mod manifest;
 mod memtable;
 pub mod merge_operator;
 pub mod metrics;
 pub mod operand_store;
-pub mod options;
+mod options;
 mod state;
-pub mod table;
+mod table;
 #[cfg(feature = "tokio")]
 pub mod tokio;
-pub mod tree;
+mod tree;
 mod value_log;
 pub mod vfs;
-pub mod wal;
+mod wal;
 pub mod workload_trace;
-pub mod write;
+mod write;
 
+/// Private modules, exported for the tests, benches and tools of this project. They are not part of the API.
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod internals {
+    pub mod cache {
+        pub use crate::cache::*;
+    }
+    pub mod cursor {
+        pub use crate::cursor::*;
+    }
+    pub mod db {
+        pub use crate::db::*;
+    }
+    pub mod format {
+        pub use crate::format::*;
+    }
+    pub mod manifest {
+        pub use crate::manifest::*;
+    }
+    pub mod options {
+        pub use crate::options::*;
+    }
+    pub mod table {
+        pub use crate::table::*;
+    }
+    pub mod vfs {
+        pub use crate::vfs::call::*;
+        pub use crate::vfs::counting::*;
+        pub use crate::vfs::fault::*;
+        pub use crate::vfs::layer::*;
+        pub use crate::vfs::mem::*;
+        pub use crate::vfs::missing_dir_reason;
+    }
+    pub mod wal {
+        pub use crate::wal::*;
+    }
+    pub mod write {
+        pub use crate::write::*;
+    }
+}
+
+pub use crate::cache::BlockCacheKind;
 pub use crate::db::{BlockedCompaction, Health, QuarantinedFile};
 pub use crate::db::{
     DEFAULT_KEYSPACE, Db, Keyspace, Snapshot, Update, VerifyReport, WaitOptions, verify,
 };
 pub use crate::db::{Explanation, MetadataSizes, Observation, observe};
 pub use crate::db::{Finding, Loss, LossKind, RepairOptions, RepairReport, repair};
+pub use crate::error::{Error, JobRule, Result, UserCode};
+pub use crate::event::{Event, EventListener};
+pub use crate::format::block::Compression;
 pub use crate::iter::range::Range;
 pub use crate::merge_operator::{MergeError, MergeOperator, MergeResult};
+pub use crate::metrics::{Metrics, ReadMetrics};
 pub use crate::options::db::Options;
 pub use crate::options::filter_bits::FilterBits;
 pub use crate::options::keyspace::{FilterLastRun, KeyspaceOptions, OptionsInForce};
@@ -107,15 +158,41 @@ pub use crate::options::read::{ReadOptions, ReadTier};
 pub use crate::options::value_separation::ValueSeparation;
 pub use crate::options::write::WriteControl;
 pub use crate::options::write::{Durability, WriteOptions};
+pub use crate::wal::{RecoveryMode, WalOptions};
 pub use crate::write::batch::WriteBatch;
-pub use cache::BlockCacheKind;
-pub use error::{Error, JobRule, Result, UserCode};
-pub use event::{Event, EventListener};
 pub use lsmx_base::key::{EntryKind, SeqNo};
 pub use lsmx_base::malformed::Malformed;
 pub use lsmx_base::slice::Slice;
 pub use lsmx_compaction as compaction;
 pub use lsmx_compaction::PolicySpec;
-pub use metrics::{Metrics, ReadMetrics};
-pub use table::Compression;
-pub use wal::RecoveryMode;
+
+/// Parts of an [`Explanation`] and of an [`Observation`].
+pub mod inspect {
+    pub use crate::db::{BlockRead, BlockSource, EntryFound, MemtableStep, OperandStep, RunStep};
+    pub use crate::db::{Entry, ObservedKeyspace, ObservedLevel};
+}
+
+/// Defaults and bounds of options, keys, values and names.
+pub mod limits {
+    pub use crate::env::{CLOCK_JUMP_MAX_DEFAULT, WORKERS_DEFAULT};
+    pub use crate::format::version_edit::KEYSPACE_NAME_BYTES_MAX;
+    pub use crate::format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+    pub use crate::options::db::{
+        BLOCK_CACHE_BYTES_DEFAULT, OPEN_FILES_DEFAULT, OPEN_FILES_MIN, OPEN_FILES_PER_STORE,
+        OPEN_FILES_PER_WORKER, WAL_MEMTABLES_DEFAULT,
+    };
+    pub use crate::options::filter_bits::MONKEY_BITS_RANGE;
+    pub use crate::options::keyspace::{
+        MEMTABLE_BYTES_DEFAULT, MEMTABLE_BYTES_MIN, TABLE_BYTES_DEFAULT,
+    };
+    pub use crate::options::memory_plan::{MEMORY_BUDGET_MIN, MEMTABLES_DEFAULT};
+    pub use crate::options::value_separation::{
+        BLOB_FILE_BYTES_DEFAULT, GARBAGE_RATIO_DEFAULT, SCAN_READ_BYTES_DEFAULT,
+        SPACE_AMPLIFICATION_MAX_DEFAULT, THRESHOLD_BYTES_DEFAULT,
+    };
+    pub use crate::table::options::{
+        BLOCK_BYTES_DEFAULT, INDEX_BLOCK_BYTES_DEFAULT, RESTART_INTERVAL_DEFAULT,
+    };
+    pub use crate::wal::{SEGMENT_BYTES_DEFAULT, SYNC_EVERY_BYTES_DEFAULT, SYNC_EVERY_US_DEFAULT};
+    pub use crate::write::batch::BATCH_BYTES_MAX;
+}

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::vfs::{Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
+use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::vfs::MemVfs;
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, PolicySpec, WriteBatch};
 
 fn small(policy: &PolicySpec) -> KeyspaceOptions {

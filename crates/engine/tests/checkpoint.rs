@@ -7,10 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::vfs::{
-    CountingVfs, CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, OsVfs, Vfs, VfsCall,
-    VfsLayer,
+use lsmx::internals::vfs::{
+    CountingVfs, CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall, VfsLayer,
 };
+use lsmx::vfs::{MemVfs, OsVfs, Vfs};
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, WriteBatch};
 
 fn options(background: Background) -> Options {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lsmx::env::Background;
-use lsmx::vfs::{Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
+use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::vfs::MemVfs;
 use lsmx::{Db, Error, KeyspaceOptions, Options, PolicySpec};
 
 fn open(disk: &MemVfs, background: Background, policy: &PolicySpec) -> Db {

@@ -14,8 +14,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lsmx::env::{Background, Env, JoinHandle};
+use lsmx::internals::vfs::{Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::merge_operator::Counter;
-use lsmx::vfs::{Fault, FaultRule, FaultVfs, MemVfs, OsVfs, Vfs, VfsCall};
+use lsmx::vfs::{MemVfs, OsVfs, Vfs};
 use lsmx::{
     Db, Durability, Error, Keyspace, KeyspaceOptions, Options, Slice, Snapshot, WriteBatch,
     WriteOptions,

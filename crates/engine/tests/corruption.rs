@@ -16,9 +16,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use lsmx::WalOptions;
 use lsmx::env::Background;
-use lsmx::vfs::{CrashImage, MemVfs};
-use lsmx::wal::WalOptions;
+use lsmx::vfs::CrashImage;
+use lsmx::vfs::MemVfs;
 use lsmx::{
     Compression, Db, Durability, Error, KeyspaceOptions, Options, ValueSeparation, WriteBatch,
 };

@@ -22,8 +22,9 @@ use std::time::Duration;
 
 use cap::Cap;
 use lsmx::env::Background;
+use lsmx::internals::vfs::{CrashImage, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::merge_operator::Append;
-use lsmx::vfs::{CrashImage, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
+use lsmx::vfs::MemVfs;
 use lsmx::{
     Db, Durability, Event, EventListener, KeyspaceOptions, Options, PolicySpec, ValueSeparation,
     WriteBatch,

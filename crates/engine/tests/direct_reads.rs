@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lsmx::env::Background;
-use lsmx::vfs::{File, MemVfs, OpenMode, OsVfs, Vfs, VfsLayer};
+use lsmx::internals::vfs::{OpenMode, VfsLayer};
+use lsmx::vfs::{File, MemVfs, OsVfs, Vfs};
 use lsmx::{Compression, Db, Error, KeyspaceOptions, Options};
 
 const KEYS: u32 = 3_000;
@@ -89,7 +90,7 @@ fn a_database_reads_the_same_past_the_page_cache() {
         let db = Db::open(&path, options().direct_reads(direct).read_only(true)).unwrap();
         check(&db);
         let seen = db.metrics();
-        assert!(seen.cache[&lsmx::format::BlockKind::Data].misses > 0);
+        assert!(seen.cache[&lsmx::metrics::BlockKind::Data].misses > 0);
     }
     lsmx::verify(&path, &Options::default()).unwrap();
 }

@@ -18,8 +18,9 @@ use arsenal::workload::{Faults, Plan, Played, play};
 use arsenal::{Chance, Outcome, base_seed, mix, options, scale};
 use lsmx::Db;
 use lsmx::env::Background;
-use lsmx::format::file_name::LOCK;
-use lsmx::vfs::{CallCounts, CrashImage, Errno, Fault, FaultRule, MemVfs, Vfs, VfsCall};
+use lsmx::internals::vfs::{CallCounts, CrashImage, Errno, Fault, FaultRule, VfsCall};
+use lsmx::vfs::{MemVfs, Vfs};
+use lsmx_base::file_name::LOCK;
 
 /// Points that CI tries, about.
 const POINTS: u64 = 4_000;

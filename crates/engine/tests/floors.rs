@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 const BASE: &[&[&str]] = &[
     &["sync"],
     &["failpoint", "work_counter", "malformed", "key", "key_search"],
-    &["coding", "checksum"],
+    &["coding", "checksum", "error_chain", "file_name"],
     &["slice", "filter", "file_header", "tombstone_index"],
     &["range_tombstone"],
 ];

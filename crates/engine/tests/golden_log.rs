@@ -9,11 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use lsmx::SeqNo;
-use lsmx::format::version_edit::{Change, FileRecord, VersionEdit};
-use lsmx::manifest::{Manifest, ManifestState};
+use lsmx::internals::format::version_edit::{Change, FileRecord, VersionEdit};
+use lsmx::internals::manifest::{Manifest, ManifestState};
+use lsmx::internals::wal::{
+    RecoveryMode, ReplayFrom, SegmentRegistry, Wal, WalOptions, WalRecord, replay,
+};
 use lsmx::operand_store::StoreToken;
 use lsmx::vfs::{MemVfs, Vfs};
-use lsmx::wal::{RecoveryMode, ReplayFrom, SegmentRegistry, Wal, WalOptions, WalRecord, replay};
 use lsmx_compaction::{FileId, KeyRange, Level, RunId};
 
 const DB_UID: u64 = 0x0123_4567_89ab_cdef;

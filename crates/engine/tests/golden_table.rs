@@ -11,15 +11,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lsmx::cache::BlockCache;
-use lsmx::cursor::Cursor;
-use lsmx::table::{
-    Compression, FilterWidth, RangeTombstone, ReadPurpose, Table, TableCursor, TableIdentity,
-    TableOptions, TableWriter, verify_table,
+use lsmx::internals::cache::BlockCache;
+use lsmx::internals::table::{
+    Compression, FilterWidth, ReadPurpose, Table, TableCursor, TableIdentity, TableOptions,
+    TableWriter, verify_table,
 };
+use lsmx::operand_store::Cursor;
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{EntryKind, SeqNo};
 use lsmx_base::key::InternalKey;
+use lsmx_base::range_tombstone::RangeTombstone;
 use lsmx_compaction::FileId;
 
 struct Case {

@@ -11,12 +11,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::format::blob::{BlobHeader, BlobTrailer, ValuePointer, put_record};
-use lsmx::format::version_edit::{BlobFileRecord, BlobReference, Change, FileRecord, VersionEdit};
-use lsmx::manifest::{Manifest, ManifestState};
-use lsmx::table::{TableOptions, TableWriter};
+use lsmx::internals::format::blob::{BlobHeader, BlobTrailer, ValuePointer, put_record};
+use lsmx::internals::format::version_edit::{
+    BlobFileRecord, BlobReference, Change, FileRecord, VersionEdit,
+};
+use lsmx::internals::manifest::{Manifest, ManifestState};
+use lsmx::internals::table::{TableOptions, TableWriter};
+use lsmx::internals::wal::{SegmentRegistry, Wal, WalOptions};
 use lsmx::vfs::{MemVfs, Vfs};
-use lsmx::wal::{SegmentRegistry, Wal, WalOptions};
 use lsmx::{Compression, Db, EntryKind, KeyspaceOptions, Options, SeqNo, ValueSeparation, verify};
 use lsmx_base::key::InternalKey;
 use lsmx_compaction::{FileId, KeyRange, Level, RunId};

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lsmx::env::Background;
-use lsmx::vfs::{CountingVfs, Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
+use lsmx::internals::vfs::{CountingVfs, Errno, Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Error, Event, EventListener, KeyspaceOptions, Malformed, Options, WriteOptions};
 
 fn tuning() -> KeyspaceOptions {

@@ -64,7 +64,7 @@ fn keys_from_empty_to_the_longest() {
     assert_eq!(db.get(&longest).unwrap().unwrap(), longest);
     lsmx::verify(
         "db",
-        &Options::default().vfs(Arc::new(disk.crash(lsmx::vfs::CrashImage::Keep, 0))),
+        &Options::default().vfs(Arc::new(disk.crash(lsmx::internals::vfs::CrashImage::Keep, 0))),
     )
     .unwrap();
 }
@@ -134,7 +134,7 @@ fn a_batch_of_100_000_operations_is_one() {
     assert_eq!((before.iter(&main).count(), before.iter(&other).count()), (0, 0));
     assert_eq!((main.iter().count(), other.iter().rev().count()), (50_000, 50_000));
     assert_eq!(db.snapshot().seq().0 - before.seq().0, 100_000);
-    let killed = disk.crash(lsmx::vfs::CrashImage::Keep, 0);
+    let killed = disk.crash(lsmx::internals::vfs::CrashImage::Keep, 0);
     let db = open(&killed);
     assert_eq!(db.default_keyspace().iter().count(), 50_000);
     // An empty one is nothing at all.

@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use lsmx::Error;
 use lsmx::SeqNo;
-use lsmx::format::version_edit::{Change, FileRecord, VersionEdit};
-use lsmx::manifest::{Manifest, ManifestState};
-use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
+use lsmx::internals::format::version_edit::{Change, FileRecord, VersionEdit};
+use lsmx::internals::manifest::{Manifest, ManifestState};
+use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::vfs::{MemVfs, Vfs};
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_compaction::{FileId, KeyRange, Level, RunId};
 

@@ -225,7 +225,7 @@ fn what_does_not_fold_survives_recovery_checkpoints_and_snapshots_unharmed() {
     with_keys_that_fail(&db);
     db.sync().unwrap();
     db.checkpoint("copy").unwrap();
-    let crashed = disk.crash(lsmx::vfs::CrashImage::Keep, 1);
+    let crashed = disk.crash(lsmx::internals::vfs::CrashImage::Keep, 1);
     drop(db);
     for (disk, path) in [(&crashed, "db"), (&disk, "db"), (&disk, "copy")] {
         let options = Options::default()

@@ -10,8 +10,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use lsmx::env::Background;
-use lsmx::format::BlockKind;
-use lsmx::vfs::{File, FileHint, FileLayer, MemVfs, OpenMode, Vfs, VfsLayer};
+use lsmx::internals::vfs::{FileHint, FileLayer, OpenMode, VfsLayer};
+use lsmx::metrics::BlockKind;
+use lsmx::vfs::{File, MemVfs, Vfs};
 use lsmx::{Db, KeyspaceOptions, Options, ValueSeparation};
 
 const KEYS: u32 = 4_000;

@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use arsenal::beside::Plain;
 use lsmx::env::Background;
-use lsmx::format::BlockKind;
 use lsmx::merge_operator::Append;
+use lsmx::metrics::BlockKind;
 use lsmx::operand_store::OperandStoreFactory;
-use lsmx::vfs::{CrashImage, MemVfs, Vfs};
+use lsmx::vfs::CrashImage;
+use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{
     Db, Error, KeyspaceOptions, LossKind, Options, Range, ReadOptions, ReadTier, RepairOptions,
     repair, verify,
@@ -632,7 +633,7 @@ fn no_operand_is_lost_or_doubled_by_threads() {
 #[test]
 fn a_failed_collection_is_tried_again() {
     let disk = MemVfs::new();
-    let vfs = lsmx::vfs::FaultVfs::new(Arc::new(disk.clone()), 1);
+    let vfs = lsmx::internals::vfs::FaultVfs::new(Arc::new(disk.clone()), 1);
     let plain = Plain { collect_after: 2, to_tree_one_in: 1, lazy: false };
     let db = Db::open(DIR, with(plain).vfs(Arc::new(vfs.clone()))).unwrap();
     db.put("a", "1").unwrap();
@@ -642,8 +643,9 @@ fn a_failed_collection_is_tried_again() {
     db.flush().unwrap();
     db.merge("b", "2").unwrap();
     // The flush makes the first of these, the collection's table is the second.
-    let fault = lsmx::vfs::Fault::Error(lsmx::vfs::Errno::Io);
-    let rule = lsmx::vfs::FaultRule::new(fault).on(&[lsmx::vfs::VfsCall::Create]);
+    let fault = lsmx::internals::vfs::Fault::Error(lsmx::internals::vfs::Errno::Io);
+    let rule =
+        lsmx::internals::vfs::FaultRule::new(fault).on(&[lsmx::internals::vfs::VfsCall::Create]);
     vfs.add(rule.path_contains(".sst").nth(0));
     let flushed = db.flush();
     assert!(flushed.is_ok(), "{flushed:?}");

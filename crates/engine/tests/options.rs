@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::format::BlockKind;
+use lsmx::metrics::BlockKind;
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Compression, Db, Error, KeyspaceOptions, Options, ReadOptions};
 use xxhash_rust::xxh3::xxh3_64;

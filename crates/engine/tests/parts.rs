@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lsmx::env::Background;
+use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::merge_operator::Append;
 use lsmx::metrics::CompactionMetrics;
-use lsmx::vfs::{Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
+use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Error, KeyspaceOptions, Options};
 
 const KEYS: u32 = 600;

@@ -15,7 +15,8 @@ use lsmx::compaction::{
 use lsmx::dump::{DumpOptions, dump};
 use lsmx::env::Background;
 use lsmx::event::{Event, EventListener};
-use lsmx::vfs::{CrashImage, MemVfs};
+use lsmx::vfs::CrashImage;
+use lsmx::vfs::MemVfs;
 use lsmx::{Db, Error, JobRule, KeyspaceOptions, Options, PolicySpec};
 
 fn tuning(policy: &str) -> KeyspaceOptions {

@@ -18,10 +18,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use lsmx::WalOptions;
 use lsmx::merge_operator::Append;
 use lsmx::operand_store::OperandStoreFactory;
 use lsmx::vfs::OsVfs;
-use lsmx::wal::WalOptions;
 use lsmx::{Db, Durability, Keyspace, KeyspaceOptions, Options, ValueSeparation, WriteBatch};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_stress::modelling::{scale, seed};

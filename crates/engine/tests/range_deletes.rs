@@ -12,13 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lsmx::env::Background;
-use lsmx::format::BlockKind;
-use lsmx::format::file_name::FileName;
 use lsmx::merge_operator::Append;
-use lsmx::vfs::{CrashImage, MemVfs};
+use lsmx::metrics::BlockKind;
+use lsmx::vfs::CrashImage;
+use lsmx::vfs::MemVfs;
 use lsmx::{
     Db, Durability, Error, KeyspaceOptions, Metrics, Options, PolicySpec, WriteBatch, verify,
 };
+use lsmx_base::file_name::FileName;
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 fn options(policy: &str) -> Options {

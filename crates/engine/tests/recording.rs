@@ -6,10 +6,11 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 
 use lsmx::env::Background;
-use lsmx::format::log_record::{RECORD_HEADER_BYTES, RecordHeader, SyncMark};
-use lsmx::format::workload_trace::TraceItems;
+use lsmx::internals::format::log_record::{RECORD_HEADER_BYTES, RecordHeader, SyncMark};
+use lsmx::internals::format::workload_trace::TraceItems;
+use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::merge_operator::FieldUpdate;
-use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, OsVfs, Vfs, VfsCall};
+use lsmx::vfs::{MemVfs, OsVfs, Vfs};
 use lsmx::workload_trace::{
     BUFFER_BYTES_MIN, TraceEnd, TraceEvent, TraceHeader, TraceOptions, TraceReader,
 };

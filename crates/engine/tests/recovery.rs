@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use lsmx::env::Background;
 use lsmx::merge_operator::Counter;
-use lsmx::vfs::{CrashImage, MemVfs};
+use lsmx::vfs::CrashImage;
+use lsmx::vfs::MemVfs;
 use lsmx::{Db, KeyspaceOptions, Options};
 
 const KEYS: u64 = 20_000;

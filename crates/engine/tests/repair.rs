@@ -13,12 +13,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use lsmx::WalOptions;
 use lsmx::env::Background;
-use lsmx::format::block::TRAILER_BYTES;
-use lsmx::format::footer::{FOOTER_BYTES, Footer};
-use lsmx::format::properties::TableProperties;
-use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs};
-use lsmx::wal::WalOptions;
+use lsmx::internals::format::block::TRAILER_BYTES;
+use lsmx::internals::format::footer::{FOOTER_BYTES, Footer};
+use lsmx::internals::format::properties::TableProperties;
+use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs};
+use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{
     Compression, Db, Durability, Error, KeyspaceOptions, LossKind, Options, RepairOptions,
     RepairReport, ValueSeparation, WriteBatch,

@@ -22,17 +22,18 @@ use arsenal::range_tombstones;
 use arsenal::recorder::Sampling;
 use arsenal::workload::{Faults, Plan, play};
 use arsenal::{Chance, Outcome, base_seed, disk_use, mix, options, oracle};
-use lsmx::cache::BlockCache;
 use lsmx::compaction::{CompactionPolicy, Debt, Job, Level, RunningJobs, TreeShape};
 use lsmx::env::{Background, Env};
-use lsmx::format::file_name::FileName;
-use lsmx::manifest::Manifest;
-use lsmx::table::{Table, TableIdentity};
-use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
+use lsmx::internals::cache::BlockCache;
+use lsmx::internals::manifest::Manifest;
+use lsmx::internals::table::{Table, TableIdentity};
+use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::vfs::MemVfs;
 use lsmx::{
     Db, Durability, Error, Event, EventListener, KeyspaceOptions, Options, PolicySpec, WriteBatch,
 };
 use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::file_name::FileName;
 use lsmx_stress::{Detection, format_detections};
 
 /// Something that passes where no bug is; the number varies it.

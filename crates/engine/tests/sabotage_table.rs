@@ -6,10 +6,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use lsmx::cache::BlockCache;
 use lsmx::env::Env;
-use lsmx::table::{Table, TableIdentity, TableOptions, TableSummary, TableWriter, verify_table};
-use lsmx::vfs::{CrashImage, MemVfs, Vfs};
+use lsmx::internals::cache::BlockCache;
+use lsmx::internals::table::{
+    Table, TableIdentity, TableOptions, TableSummary, TableWriter, verify_table,
+};
+use lsmx::vfs::CrashImage;
+use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{EntryKind, Error, SeqNo};
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::InternalKey;

@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::format::BlockKind;
+use lsmx::internals::vfs::{CountingVfs, CrashImage, VfsCall};
 use lsmx::merge_operator::Append;
+use lsmx::metrics::BlockKind;
 use lsmx::metrics::ValueLogMetrics;
-use lsmx::vfs::{CountingVfs, CrashImage, MemVfs, VfsCall};
+use lsmx::vfs::MemVfs;
 use lsmx::{
     Compression, Db, Error, KeyspaceOptions, Options, ReadOptions, ReadTier, ValueSeparation,
     observe, verify,

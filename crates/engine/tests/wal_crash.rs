@@ -14,8 +14,9 @@ use log_crashes::{
     restart,
 };
 use lsmx::env::Env;
-use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
-use lsmx::wal::{RecoveryMode, Wal, WalOptions};
+use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::internals::wal::{RecoveryMode, Wal, WalOptions};
+use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Error, SeqNo};
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_stress::{Detection, format_detections};

@@ -13,8 +13,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lsmx::cursor::Cursor;
 use lsmx::env::YieldKind;
+use lsmx::operand_store::Cursor;
 use lsmx::operand_store::{
     Operand, OperandCollection, OperandDelivery, OperandFileKind, OperandFiles, OperandMetrics,
     OperandReadTier, OperandStore, OperandStoreFactory, OperandView, PreparedVersion, StoreContext,

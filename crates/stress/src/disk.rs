@@ -8,7 +8,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lsmx::vfs::{Errno, Fault, FaultRule, FaultVfs, OsVfs, Vfs, VfsCall};
+use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::vfs::{OsVfs, Vfs};
 use lsmx::{Db, Error};
 
 use crate::Outcome;

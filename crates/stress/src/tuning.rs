@@ -4,11 +4,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use lsmx::WalOptions;
 use lsmx::env::Background;
 use lsmx::merge_operator::{Append, Counter};
 use lsmx::operand_store::OperandStoreFactory;
 use lsmx::vfs::{OsVfs, Vfs};
-use lsmx::wal::WalOptions;
 use lsmx::{
     BlockCacheKind, Compression, FilterBits, FilterLastRun, KeyspaceOptions, Options, PolicySpec,
     ValueSeparation,

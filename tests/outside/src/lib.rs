@@ -6,10 +6,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use lsmx::WalOptions;
 use lsmx::compaction::{Parameter, Preset};
 use lsmx::env::Background;
 use lsmx::merge_operator::Counter;
-use lsmx::wal::WalOptions;
 use lsmx::{
     Compression, Db, Durability, Event, EventListener, FilterLastRun, Keyspace, KeyspaceOptions,
     MergeError, MergeOperator, MergeResult, Options, PolicySpec, Range, SeqNo, Slice, Snapshot,

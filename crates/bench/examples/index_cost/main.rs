@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use lsmx::benching::{IndexBlockKeys, index_blocks};
-use lsmx::cache::BlockCache;
-use lsmx::format::index::{IndexBlock, Separator};
-use lsmx::table::{Table, TableIdentity, TableOptions, TableWriter, verify_table};
+use lsmx::internals::cache::BlockCache;
+use lsmx::internals::format::index::{IndexBlock, Separator};
+use lsmx::internals::table::{Table, TableIdentity, TableOptions, TableWriter, verify_table};
 use lsmx::vfs::MemVfs;
 use lsmx::{EntryKind, SeqNo};
 use lsmx_base::key::InternalKey;

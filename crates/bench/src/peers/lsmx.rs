@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use lsmx::env::{Background, WORKERS_DEFAULT};
+use lsmx::internals::vfs::{CountingVfs, VfsCall};
 use lsmx::merge_operator::FieldUpdate;
 use lsmx::operand_store::OperandMetrics;
-use lsmx::vfs::{CountingVfs, OsVfs, VfsCall};
+use lsmx::vfs::OsVfs;
 use lsmx::{
     BlockCacheKind, Compression, Db, Durability, FilterBits, FilterLastRun, Keyspace,
     KeyspaceOptions, Options, PolicySpec, Range, WriteControl,

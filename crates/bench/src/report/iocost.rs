@@ -1,6 +1,6 @@
 //! What `lsmx iocost` found out as a table for people, and as flat rows.
 
-use lsmx::format::BlockKind;
+use lsmx::metrics::BlockKind;
 
 use crate::experiment::iocost::result::{Cost, IoCost, Point, Share};
 

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use lsmx::Result;
-use lsmx::cursor::Cursor;
+use lsmx::operand_store::Cursor;
 use lsmx::operand_store::{OperandCollection, PreparedVersion};
 use lsmx_base::coding::len_u64;
 use lsmx_base::key::SeqNo;

@@ -1,7 +1,7 @@
 //! Collection that moves all operands of a store to the tree.
 
 use lsmx::Result;
-use lsmx::cursor::Cursor;
+use lsmx::operand_store::Cursor;
 use lsmx::operand_store::{OperandCollection, OperandReadTier, PreparedVersion};
 use lsmx_base::coding::len_u64;
 use lsmx_base::key::SeqNo;

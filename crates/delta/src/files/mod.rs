@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use lsmx::Result;
 use lsmx::operand_store::{OperandFileKind, StoreContext};
-use lsmx::vfs::{File, open_uncached};
+use lsmx::vfs::File;
 use lsmx_base::coding::len_u64;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, Weak};
 
@@ -349,10 +349,10 @@ impl BucketFile {
         Ok(bytes)
     }
 
-    /// Reads a part of the file from the device, see [`open_uncached`]. Drops it from the system's cache.
+    /// Reads a part of the file from the device, see [`lsmx::vfs::Vfs::open_uncached`]. Drops it from the system's cache.
     pub(crate) fn read_from_device(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
         self.reader()?.forget(offset, len_u64(len));
-        let opened = open_uncached(&**self.table.context.files.vfs(), &self.path);
+        let opened = self.table.context.files.vfs().open_uncached(&self.path);
         let file = opened.map_err(|e| io_error("open", &self.path, e))?;
         read_exactly(&*file, &self.path, offset, len)
     }

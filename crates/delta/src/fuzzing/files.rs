@@ -3,7 +3,7 @@
 use std::io;
 
 use bytes::Bytes;
-use lsmx::cursor::Cursor;
+use lsmx::operand_store::Cursor;
 use lsmx::operand_store::{
     Operand, OperandFileKind, OperandReadTier, OperandStore, OperandView, StoreToken,
 };

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use lsmx::cursor::Cursor;
 use lsmx::env::{Background, Env};
+use lsmx::operand_store::Cursor;
 use lsmx::operand_store::{
     Operand, OperandFileKind, OperandFiles, OperandMerger, OperandReadCounters, OperandReadTier,
     OperandStore, OperandStoreFactory, OperandView, PreparedVersion, StoreContext, StoreToken,

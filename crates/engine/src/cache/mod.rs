@@ -110,12 +110,6 @@ impl BlockCache {
         self.kind
     }
 
-    /// Returns the byte budget.
-    #[must_use]
-    pub fn budget_bytes(&self) -> u64 {
-        self.budget_bytes
-    }
-
     /// Returns hits and misses since the creation of the cache. Reads of jobs are not counted.
     #[must_use]
     pub fn counts(&self) -> PerBlockKind<HitCounts> {

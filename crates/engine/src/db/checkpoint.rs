@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use lsmx_base::checksum::xxh3;
 use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::file_name::{CURRENT, FileName, LOCK};
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
 
@@ -33,7 +34,6 @@ use crate::db::open::log_source::LogSource;
 use crate::db::operand_store::{self, store_opener};
 use crate::env::{WaitCause, YieldKind};
 use crate::error::{Error, Result};
-use crate::format::file_name::{CURRENT, FileName, LOCK};
 use crate::manifest::{Manifest, ManifestState};
 use crate::options::stored::{KeptLog, kept_logs};
 use crate::state::DbState;

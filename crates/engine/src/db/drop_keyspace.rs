@@ -9,11 +9,11 @@
 //! Replay skips operations on a keyspace that the manifest does not list. Its id is never reused.
 
 use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::file_name::FileName;
 use lsmx_base::sync::Arc;
 
 use crate::db::{DEFAULT_KEYSPACE, DbInner};
 use crate::error::{Error, Result};
-use crate::format::file_name::FileName;
 use crate::format::version_edit::Change;
 use crate::jobs::obsolete_files;
 use crate::memtable::Memtable;

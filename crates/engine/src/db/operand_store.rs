@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use lsmx_base::file_name::{CURRENT, FILE_NUMBER_MAX, FileName};
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64};
@@ -12,7 +13,6 @@ use crate::db::open::fd_limit::{IDLE_DESCRIPTORS, check_available, needed_descri
 use crate::db::{DbInner, check_reentry};
 use crate::env::{Background, Env};
 use crate::error::{Error, Result, UserCode};
-use crate::format::file_name::{CURRENT, FILE_NUMBER_MAX, FileName};
 use crate::format::version_edit::Change;
 use crate::jobs::operand_store::collect;
 use crate::manifest::{KeyspaceState, ManifestState};

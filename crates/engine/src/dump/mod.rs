@@ -14,11 +14,11 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use lsmx_base::coding::len_u64;
+use lsmx_base::file_name::FileName;
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
 
 use crate::error::Error;
-use crate::format::file_name::FileName;
 use crate::format::manifest_header::{CURRENT_BYTES_MAX, CurrentFile};
 use crate::vfs::{File, Vfs};
 use crate::workload_trace::TraceReader;
@@ -214,7 +214,8 @@ impl<'a> Input<'a> {
 mod tests {
     use super::*;
     use crate::env::Background;
-    use crate::vfs::{CrashImage, MemVfs};
+    use crate::vfs::MemVfs;
+    use crate::vfs::mem::CrashImage;
     use crate::{Db, KeyspaceOptions, Options, ValueSeparation};
 
     /// A database with every kind of file that there is.

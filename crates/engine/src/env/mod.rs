@@ -16,7 +16,7 @@
 //! No lock of [`lsmx_base::sync`] may be held at a wait or a yield point. Debug builds assert this.
 
 mod clock;
-pub mod rate_limit;
+pub(crate) mod rate_limit;
 mod stepped;
 #[cfg(test)]
 mod tests;
@@ -28,7 +28,9 @@ use rand::rngs::SysRng;
 use rand::{Rng, SeedableRng, TryRng};
 use rand_chacha::ChaCha8Rng;
 
-pub use clock::{CLOCK_JUMP_MAX_DEFAULT, CLOCK_READING_END_US, ClockReport, ManualClock};
+pub use clock::{CLOCK_JUMP_MAX_DEFAULT, ManualClock};
+#[doc(hidden)]
+pub use clock::{CLOCK_READING_END_US, ClockReport};
 use clock::{SystemClock, saturating_advance};
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering, Signal, assert_unlocked};
 use stepped::StepScheduler;
@@ -155,6 +157,7 @@ impl Env {
     /// system, or from the seed of [`Background::Stepped`].
     ///
     /// Under `Stepped` the calling thread is the first to run.
+    #[doc(hidden)]
     #[must_use]
     pub fn new(background: Background, seed: Option<u64>) -> Env {
         Env::with_clock(background, seed, None)
@@ -162,6 +165,7 @@ impl Env {
 
     /// Like [`Env::new`], with a manual clock in place of the system clock or of the virtual clock of
     /// [`Background::Inline`]. `Stepped` ignores it.
+    #[doc(hidden)]
     #[must_use]
     pub fn with_clock(
         background: Background,
@@ -188,6 +192,7 @@ impl Env {
     }
 
     /// Returns how background work runs.
+    #[doc(hidden)]
     #[must_use]
     pub fn background(&self) -> Background {
         self.0.background
@@ -218,7 +223,7 @@ impl Env {
     /// Returns the creation time for a new file: the database clock, or a later wall clock reading that is not accepted
     /// yet. If that reading is accepted later, the file does not become old at once.
     #[must_use]
-    pub fn creation_time_us(&self) -> u64 {
+    pub(crate) fn creation_time_us(&self) -> u64 {
         match &self.0.clock {
             Clock::System(clock) => clock.creation_time_us(),
             Clock::Virtual(now_us) => now_us.load(Ordering::Acquire),
@@ -229,7 +234,7 @@ impl Env {
     /// it is ignored.
     ///
     /// Wall clock readings that are ahead by more than `jump_us_max` are not accepted at once.
-    pub fn start_database_clock(&self, stored_us: u64, jump_us_max: u64) -> u64 {
+    pub(crate) fn start_database_clock(&self, stored_us: u64, jump_us_max: u64) -> u64 {
         match &self.0.clock {
             Clock::System(clock) => clock.start(stored_us, jump_us_max),
             Clock::Virtual(now_us) => {
@@ -241,7 +246,7 @@ impl Env {
 
     /// Removes and returns the reports about wall clock readings, oldest first.
     #[must_use]
-    pub fn take_clock_reports(&self) -> Vec<ClockReport> {
+    pub(crate) fn take_clock_reports(&self) -> Vec<ClockReport> {
         match &self.0.clock {
             Clock::System(clock) => clock.take_reports(),
             Clock::Virtual(_) => Vec::new(),
@@ -259,6 +264,7 @@ impl Env {
 
     /// Returns the CPU time of the calling thread in nanoseconds. Returns 0 with a virtual clock, so that results do not
     /// depend on the machine, and on systems without such a clock.
+    #[doc(hidden)]
     #[must_use]
     pub fn thread_cpu_ns(&self) -> u64 {
         match &self.0.clock {
@@ -275,6 +281,7 @@ impl Env {
     }
 
     /// Returns a random number.
+    #[doc(hidden)]
     #[must_use]
     pub fn random_u64(&self) -> u64 {
         self.0.random.lock().next_u64()
@@ -288,6 +295,7 @@ impl Env {
     ///
     /// # Panics
     /// In debug builds, if a lock is held. Under `Stepped`, at a deadlock.
+    #[doc(hidden)]
     pub fn wait(
         &self,
         cause: WaitCause,
@@ -344,6 +352,7 @@ impl Env {
     ///
     /// # Errors
     /// If the system cannot create a thread.
+    #[doc(hidden)]
     pub fn spawn(
         &self,
         name: &str,
@@ -373,7 +382,7 @@ impl Env {
     ///
     /// # Panics
     /// If a task panics. In debug builds, if a lock is held.
-    pub fn run_parallel(&self, tasks: usize, threads: usize, task: &(dyn Fn(usize) + Sync)) {
+    pub(crate) fn run_parallel(&self, tasks: usize, threads: usize, task: &(dyn Fn(usize) + Sync)) {
         assert_unlocked();
         let next = AtomicU64::new(0);
         let work = || {
@@ -405,6 +414,7 @@ impl Env {
     ///
     /// # Panics
     /// Like [`Env::wait`].
+    #[doc(hidden)]
     pub fn join(&self, handle: JoinHandle) -> std::thread::Result<()> {
         assert_unlocked();
         if let (Some(scheduler), Some(slot)) = (&self.0.scheduler, handle.slot) {
@@ -418,6 +428,7 @@ impl Env {
     ///
     /// # Panics
     /// Like [`Env::wait`].
+    #[doc(hidden)]
     pub fn pause_us(&self, us: u64) {
         assert_unlocked();
         match (&self.0.scheduler, &self.0.clock) {
@@ -448,6 +459,7 @@ impl Env {
 
     /// Returns a hash over the order of threads and their yield points. Equal schedules have equal hashes. Returns 0
     /// unless `Stepped`.
+    #[doc(hidden)]
     #[must_use]
     pub fn trace_hash(&self) -> u64 {
         self.0.scheduler.as_ref().map_or(0, |scheduler| scheduler.trace_hash())

@@ -17,7 +17,7 @@ const WAIT_US_MIN: u64 = 1_000;
 
 /// Priority of background I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum IoPriority {
+pub(crate) enum IoPriority {
     /// Flushes, because writes may wait for them.
     Flush,
     /// Compactions, which use the remaining bandwidth.
@@ -26,7 +26,7 @@ pub enum IoPriority {
 
 /// Rate limiter for the background I/O of one database.
 #[derive(Debug)]
-pub struct RateLimiter {
+pub(crate) struct RateLimiter {
     env: Env,
     /// Bytes per second; 0 is no limit.
     rate: AtomicU64,
@@ -43,7 +43,7 @@ pub struct RateLimiter {
 impl RateLimiter {
     /// Creates a limiter with a rate in bytes per second. `None` is no limit.
     #[must_use]
-    pub fn new(env: Env, bytes_per_s: Option<u64>) -> RateLimiter {
+    pub(crate) fn new(env: Env, bytes_per_s: Option<u64>) -> RateLimiter {
         RateLimiter {
             env,
             rate: AtomicU64::new(bytes_per_s.unwrap_or(0)),
@@ -56,12 +56,12 @@ impl RateLimiter {
 
     /// Returns the rate in bytes per second, or `None` without a limit.
     #[must_use]
-    pub fn rate(&self) -> Option<u64> {
+    pub(crate) fn rate(&self) -> Option<u64> {
         Some(self.rate.load(Ordering::Relaxed)).filter(|&rate| rate > 0)
     }
 
     /// Changes the rate. Ends all current waits.
-    pub fn set_rate(&self, bytes_per_s: Option<u64>) {
+    pub(crate) fn set_rate(&self, bytes_per_s: Option<u64>) {
         self.rate.store(bytes_per_s.unwrap_or(0), Ordering::Relaxed);
         for free_at_us in &self.free_at_us {
             free_at_us.store(0, Ordering::Relaxed);
@@ -71,7 +71,7 @@ impl RateLimiter {
 
     /// Returns the bytes acquired by a priority, with or without a limit, and the microseconds waited.
     #[must_use]
-    pub fn usage(&self, priority: IoPriority) -> (u64, u64) {
+    pub(crate) fn usage(&self, priority: IoPriority) -> (u64, u64) {
         let read = |counters: &[AtomicU64; 2]| counters[priority as usize].load(Ordering::Relaxed);
         (read(&self.acquired_bytes), read(&self.waited_us))
     }
@@ -82,7 +82,7 @@ impl RateLimiter {
     ///
     /// # Panics
     /// Like [`Env::wait`].
-    pub fn acquire(&self, priority: IoPriority, bytes: u64) {
+    pub(crate) fn acquire(&self, priority: IoPriority, bytes: u64) {
         self.acquired_bytes[priority as usize].fetch_add(bytes, Ordering::Relaxed);
         let Some(rate) = self.rate() else { return };
         if self.env.background() == Background::Inline {

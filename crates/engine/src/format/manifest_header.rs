@@ -21,10 +21,10 @@
 use lsmx_base::checksum::xxh3;
 use lsmx_base::coding::len_u64;
 use lsmx_base::file_header::FileHeaderFormat;
+use lsmx_base::file_name::FileName;
 use lsmx_base::malformed::Malformed;
 
 use crate::format::FORMAT_VERSION;
-use crate::format::file_name::FileName;
 
 /// Bytes of a manifest before its first record.
 pub const MANIFEST_HEADER_BYTES: usize = 40;

@@ -4,7 +4,6 @@ pub(crate) mod batch;
 pub mod blob;
 pub mod block;
 pub(crate) mod data_block;
-pub mod file_name;
 pub mod footer;
 pub mod index;
 pub mod log_record;

@@ -18,7 +18,8 @@ use crate::options::keyspace::KeyspaceOptions;
 use crate::options::value_separation::ValueSeparation;
 use crate::options::write::Durability;
 use crate::table::Compression;
-use crate::vfs::{CrashImage, MemVfs};
+use crate::vfs::MemVfs;
+use crate::vfs::mem::CrashImage;
 use crate::wal::WalOptions;
 use crate::write::batch::WriteBatch;
 

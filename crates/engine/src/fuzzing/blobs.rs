@@ -4,6 +4,7 @@ use std::path::Path;
 
 use lsmx_base::checksum::xxh3;
 use lsmx_base::coding::{get_u64, len_u64};
+use lsmx_base::file_name::FileName;
 use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 
@@ -12,7 +13,6 @@ use crate::format::blob::{
     BLOB_HEADER_BYTES, BLOB_TRAILER_BYTES, BlobHeader, BlobRecord, BlobTrailer, ValuePointer,
     record_bytes,
 };
-use crate::format::file_name::FileName;
 use crate::format::version_edit::BlobFileRecord;
 use crate::fuzzing::logs::{DIR, disk};
 use crate::fuzzing::repair;

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use lsmx_base::checksum::xxh3;
 use lsmx_base::coding::len_u64;
+use lsmx_base::file_name::FileName;
 use lsmx_base::key::{EntryKind, SeqNo};
 use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
@@ -11,7 +12,6 @@ use lsmx_compaction::FileId;
 use crate::cache::BlockCache;
 use crate::cursor::Cursor;
 use crate::error::Result;
-use crate::format::file_name::FileName;
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::manifest_header::CurrentFile;
 use crate::fuzzing::logs::{DIR, disk};

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use lsmx_base::coding::{get_u64, len_u64};
+use lsmx_base::file_name::FileName;
 
 use crate::error::{Error, Result};
-use crate::format::file_name::FileName;
 use crate::format::log_record::RECORD_HEADER_BYTES;
 use crate::format::manifest_header::{CurrentFile, MANIFEST_HEADER_BYTES, ManifestHeader};
 use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};

@@ -1,12 +1,12 @@
 //! Targets that open a whole database, one log of which may say anything.
 
 use lsmx_base::coding::get_u64;
+use lsmx_base::file_name::FileName;
 use lsmx_base::sync::Arc;
 
 use crate::db::Db;
 use crate::env::Background;
 use crate::error::Result;
-use crate::format::file_name::FileName;
 use crate::format::manifest_header::{CurrentFile, MANIFEST_HEADER_BYTES};
 use crate::format::segment_header::SEGMENT_HEADER_BYTES;
 use crate::fuzzing::logs::{DIR, add};

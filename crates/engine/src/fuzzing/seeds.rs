@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use lsmx_base::coding::{get_u32, len_u64, to_usize};
+use lsmx_base::file_name::FileName;
 
 use crate::format::BlockKind;
 use crate::format::blob::{
@@ -11,7 +12,6 @@ use crate::format::blob::{
     record_bytes,
 };
 use crate::format::block::{self, Compression, Handle};
-use crate::format::file_name::FileName;
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::log_record::RECORD_HEADER_BYTES;
 use crate::format::manifest_header::MANIFEST_HEADER_BYTES;

@@ -1,11 +1,11 @@
 //! Removal of WAL segments and manifests that are no longer needed.
 
 use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::file_name::FileName;
 use lsmx_base::key::SeqNo;
 
 use crate::error::Result;
 use crate::event::Event;
-use crate::format::file_name::FileName;
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::state::DbState;
 

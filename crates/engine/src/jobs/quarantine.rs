@@ -12,13 +12,13 @@
 use std::path::PathBuf;
 
 use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::file_name::FileName;
 use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 
 use crate::env::rate_limit::IoPriority;
 use crate::error::{Error, Result};
 use crate::event::{Event, FileQuarantined, QuarantineEnd};
-use crate::format::file_name::FileName;
 use crate::operand_store::OperandFileKind;
 use crate::state::DbState;
 use crate::state::work_queue::WorkKind;

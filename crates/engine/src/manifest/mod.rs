@@ -21,9 +21,9 @@ pub use value_log::ValueLogState;
 
 use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::file_name::FileName;
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock};
 
-use crate::format::file_name::FileName;
 use crate::format::log_record::{LogSeed, RecordHeader, SEQ_END, SyncMark};
 use crate::format::manifest_header::{CurrentFile, ManifestHeader};
 use crate::format::version_edit::{Change, VersionEdit};
@@ -281,6 +281,7 @@ impl Manifest {
     }
 
     /// Returns whether a write failed, so that no file may be deleted before [`Manifest::rewrite`].
+    #[cfg(any(test, feature = "internals"))]
     pub fn is_in_doubt(&self) -> bool {
         self.writer.lock().failure.is_some()
     }

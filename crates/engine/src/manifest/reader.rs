@@ -5,8 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use lsmx_base::coding::len_u64;
+use lsmx_base::file_name::FileName;
 
-use crate::format::file_name::FileName;
 use crate::format::log_record::LogSeed;
 use crate::format::manifest_header::{
     CURRENT_BYTES_MAX, CurrentFile, MANIFEST_HEADER_BYTES, ManifestHeader,
@@ -28,6 +28,10 @@ pub struct LoadedManifest {
     /// Path of the manifest.
     pub path: PathBuf,
     /// Size of unacknowledged edits at its end, which are ignored, in bytes.
+    #[cfg_attr(
+        not(any(test, feature = "internals")),
+        expect(dead_code, reason = "read by tests and fuzz targets")
+    )]
     pub bytes_cut: u64,
 }
 

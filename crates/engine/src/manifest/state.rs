@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::file_name::FILE_NUMBER_MAX;
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{FileId, Level, ManifestLevel, RunId, TableMeta, TreeShape};
 
-use crate::format::file_name::FILE_NUMBER_MAX;
 use crate::format::version_edit::{Change, FileRecord, KEYSPACE_NAME_BYTES_MAX, VersionEdit};
 use crate::manifest::value_log::ValueLogState;
 use crate::operand_store::StoreToken;

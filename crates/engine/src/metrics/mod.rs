@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::cache::FilterCounts;
-use crate::format::BlockKind;
+pub use crate::cache::{FilterCounts, HitCounts, PerBlockKind};
+pub use crate::format::BlockKind;
 use crate::operand_store::OperandMetrics;
 pub use held::{BackgroundIoMetrics, DescriptorMetrics, HeldMetrics, LaneMetrics, MemoryMetrics};
 pub(crate) use latency::Latencies;

@@ -26,7 +26,7 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
-use crate::cursor::Cursor;
+pub use crate::cursor::Cursor;
 use crate::env::Env;
 use crate::error::Result;
 use crate::vfs::{File, Vfs};

@@ -15,7 +15,8 @@ use crate::options::keyspace::KeyspaceOptions;
 use crate::options::memory_plan::MemoryPlan;
 use crate::options::stored::StoredOptions;
 use crate::options::write::WriteControl;
-use crate::vfs::{CatchPanicVfs, OsVfs, Vfs};
+use crate::vfs::catch_panic::CatchPanicVfs;
+use crate::vfs::{OsVfs, Vfs};
 use crate::wal::{RecoveryMode, WalOptions};
 
 /// Name of the default keyspace, which [`Db::put`](crate::Db::put) and similar methods use.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::thread::{self, ThreadId};
 
 use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::file_name::FileName;
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{
     Arc, AtomicBool, AtomicUsize, Mutex, Ordering, RwLock, Signal, Weak, assert_unlocked,
@@ -16,7 +17,6 @@ use crate::callback::{self, CallbackContext};
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::event::{BackgroundError, Event, EventListener};
-use crate::format::file_name::FileName;
 use crate::manifest::{Manifest, ManifestState};
 use crate::metrics::Latencies;
 use crate::options::stored::kept_logs;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use lsmx_base::file_name::FileName;
 use lsmx_base::sync::{Arc, AtomicU64, Ordering};
 use lsmx_compaction::{FileId, KeyRange, TableMeta};
 
@@ -10,7 +11,6 @@ use crate::deferred_drop::DeferredDrop;
 use crate::env::Env;
 use crate::env::rate_limit::{IoPriority, RateLimiter};
 use crate::error::Result;
-use crate::format::file_name::FileName;
 use crate::format::version_edit::{BlobFileRecord, FileRecord};
 use crate::table::{FdCache, FdCacheVfs, Table, TableIdentity, TableSummary};
 use crate::tree::blob_set::{BlobFile, BlobUsage};
@@ -18,7 +18,8 @@ use crate::tree::file_numbers::FileNumbers;
 use crate::tree::obsolete_files::ObsoleteFiles;
 use crate::tree::table_file::TableFile;
 use crate::value_log::BlobReader;
-use crate::vfs::{PacedVfs, Vfs};
+use crate::vfs::Vfs;
+use crate::vfs::paced::PacedVfs;
 use crate::wal::DiskReserve;
 
 /// Directory, caches and limits shared by all table and blob files of a database.

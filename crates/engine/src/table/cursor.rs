@@ -63,12 +63,6 @@ impl TableCursor {
         self.context
     }
 
-    /// Returns the table.
-    #[must_use]
-    pub fn table(&self) -> &Arc<Table> {
-        &self.table
-    }
-
     /// Returns the top index, or `None` if the table has no entries.
     fn top_index(&mut self) -> Result<Option<Arc<IndexBlock>>> {
         if self.top.is_none() {

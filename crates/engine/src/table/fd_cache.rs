@@ -24,7 +24,8 @@ use crate::error::{Error, Result};
 use crate::format::blob::{BLOB_HEADER_BYTES, BlobHeader};
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::table::read_context::ReadPurpose;
-use crate::vfs::{File, ReleaseResource, Vfs, open_uncached};
+use crate::vfs::resource_retry::ReleaseResource;
+use crate::vfs::{File, Vfs};
 
 /// Maximum number of repeated reads kept for reports. Further ones are only counted.
 const REPEATED_READS_MAX: usize = 64;
@@ -519,7 +520,7 @@ impl CachedFile {
         let Some(cache) = &self.cache else {
             return Err(Error::io("open", &self.path, io::ErrorKind::NotFound.into()));
         };
-        let opened = open_uncached(&*cache.vfs, &self.path);
+        let opened = cache.vfs.open_uncached(&self.path);
         let file =
             opened.map_err(|error| cache.open_error(Error::io("open", &self.path, error)))?;
         fill_exact(&*file, &self.path, offset, buffer)

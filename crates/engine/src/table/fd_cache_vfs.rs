@@ -7,7 +7,8 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::Arc;
 
 use crate::table::fd_cache::{CachedFile, FdCache, FdCacheFile};
-use crate::vfs::{File, OpenMode, Vfs, VfsLayer};
+use crate::vfs::layer::{OpenMode, VfsLayer};
+use crate::vfs::{File, Vfs};
 
 /// A file system for one operand store. The descriptor cache may close files that were opened through it, and reopens
 /// them for the next call.

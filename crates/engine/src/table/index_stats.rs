@@ -118,7 +118,7 @@ pub(crate) fn key_weights(table: &Table, purpose: ReadPurpose) -> Result<Vec<Key
 }
 
 /// An index block and, for each of its data blocks, the user keys of that block.
-#[cfg(feature = "benching")]
+#[cfg(feature = "internals")]
 pub type IndexBlockKeys =
     (lsmx_base::sync::Arc<crate::format::index::IndexBlock>, Vec<Vec<Vec<u8>>>);
 
@@ -126,7 +126,7 @@ pub type IndexBlockKeys =
 ///
 /// # Errors
 /// When a block cannot be read or is corrupt.
-#[cfg(feature = "benching")]
+#[cfg(feature = "internals")]
 pub(crate) fn index_blocks_with_keys(table: &Table) -> Result<Vec<IndexBlockKeys>> {
     use crate::format::data_block::DataBlock;
     use crate::format::data_block::cursor::DataBlockCursor;

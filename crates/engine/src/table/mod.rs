@@ -20,25 +20,22 @@ mod writer;
 mod tests;
 
 pub use lsmx_base::filter::FilterWidth;
-pub use lsmx_base::range_tombstone::RangeTombstone;
 
 pub use crate::format::block::Compression;
-pub use crate::format::properties::TableProperties;
-pub use crate::format::range_tombstones::FragmentedTombstones;
 pub use cursor::TableCursor;
 pub(crate) use fd_cache::{CachedFile, FdCache, FileIdentity, JobReadOptions, ReadSource};
 pub(crate) use fd_cache_vfs::FdCacheVfs;
 pub(crate) use file_appender::FileAppender;
-#[cfg(feature = "benching")]
+#[cfg(feature = "internals")]
 pub use index_stats::IndexBlockKeys;
-#[cfg(feature = "benching")]
+#[cfg(feature = "internals")]
 pub(crate) use index_stats::index_blocks_with_keys;
 pub(crate) use index_stats::{KeyWeight, bytes_before, key_weights, metadata_sizes};
 pub use options::TableOptions;
 pub(crate) use read_buffer::with_read_buffer;
 pub(crate) use read_context::ReadContext;
 pub use read_context::ReadPurpose;
-pub use reader::{Table, TableEntry, TableIdentity};
+pub use reader::{Table, TableIdentity};
 pub use verify::verify_table;
 pub(crate) use warm_up::{WarmUpResult, warm_up};
 pub use writer::{TableSummary, TableWriter};

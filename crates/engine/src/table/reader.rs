@@ -25,7 +25,7 @@ use crate::format::range_tombstones::FragmentedTombstones;
 use crate::table::fd_cache::{CachedFile, FdCache, FileIdentity, read_exact};
 use crate::table::read_buffer::with_read_buffer;
 use crate::table::read_context::{ReadContext, ReadPurpose};
-use crate::vfs::{File, Vfs, open_uncached};
+use crate::vfs::{File, Vfs};
 
 /// Bytes that an open reads from the end of the file. They include the properties unless the smallest and largest
 /// key are long.
@@ -85,7 +85,7 @@ impl Table {
         Table::open_pinned(vfs.open(path), path, identity, cache)
     }
 
-    /// Opens a table whose reads bypass the page cache, see [`open_uncached`].
+    /// Opens a table whose reads bypass the page cache, see [`Vfs::open_uncached`].
     ///
     /// # Errors
     /// As [`Table::open`].
@@ -94,7 +94,7 @@ impl Table {
         path: &Path,
         identity: &TableIdentity,
     ) -> Result<Table> {
-        Table::open_pinned(open_uncached(vfs, path), path, identity, &BlockCache::new(0))
+        Table::open_pinned(vfs.open_uncached(path), path, identity, &BlockCache::new(0))
     }
 
     /// Opens a table whose descriptor stays open.
@@ -159,6 +159,7 @@ impl Table {
     ///
     /// # Errors
     /// When a block cannot be read or is corrupt.
+    #[cfg(any(test, feature = "internals"))]
     pub fn get(
         &self,
         user_key: &[u8],

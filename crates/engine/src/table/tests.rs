@@ -4,6 +4,7 @@ use std::path::Path;
 
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::malformed::Malformed;
+use lsmx_base::range_tombstone::RangeTombstone;
 use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 use proptest::prelude::*;

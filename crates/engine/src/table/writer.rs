@@ -262,12 +262,6 @@ impl TableWriter {
             + filter
     }
 
-    /// Returns the number of entries added so far.
-    #[must_use]
-    pub fn entries(&self) -> u64 {
-        self.properties.entries
-    }
-
     /// Returns the user key of the last entry.
     pub(crate) fn last_key(&self) -> Option<&[u8]> {
         self.last.map(|_| self.data.last_key())

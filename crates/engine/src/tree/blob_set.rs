@@ -16,12 +16,12 @@ use lsmx_compaction::FileId;
 use crate::error::{Error, Result};
 use crate::format::BlockKind;
 use crate::format::blob::ValuePointer;
-use crate::format::file_name::FileName;
 use crate::format::version_edit::{BlobFileRecord, BlobReference};
 use crate::table::ReadContext;
 use crate::table::explain::{BlockRead, BlockSource};
 use crate::tree::obsolete_files::{ObsoleteFiles, OpenFileGuard};
 use crate::value_log::{BlobReader, BlobScan};
+use lsmx_base::file_name::FileName;
 
 /// An open blob file that tables share.
 ///

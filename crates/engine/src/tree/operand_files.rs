@@ -6,10 +6,10 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use lsmx_base::file_name::FileName;
 use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering};
 
 use crate::error::{Error, Result};
-use crate::format::file_name::FileName;
 use crate::operand_store::{OperandFileKind, OperandFiles, OperandView, StoreToken};
 use crate::table::{FdCache, FdCacheVfs};
 use crate::tree::file_numbers::FileNumbers;

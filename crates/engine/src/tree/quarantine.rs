@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::file_name::FileName;
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{FileId, Level, SortedRun, TreeShape};
 
 use crate::error::Error;
-use crate::format::file_name::FileName;
 use crate::tree::NEVER;
 
 /// Pause before the first repeated read, in microseconds. Doubles up to [`READ_US_MAX`].

@@ -20,7 +20,7 @@ use crate::format::version_edit::BlobFileRecord;
 use crate::table::{
     CachedFile, FdCache, FileIdentity, ReadContext, ReadPurpose, ReadSource, with_read_buffer,
 };
-use crate::vfs::{File, Vfs, open_uncached};
+use crate::vfs::{File, Vfs};
 
 /// A blob file that is open for reading. All readers share it without a lock.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl BlobReader {
         BlobReader::open_pinned(vfs.open(path), path, keyspace, record, cache)
     }
 
-    /// Opens a blob file whose reads bypass the page cache, see [`open_uncached`].
+    /// Opens a blob file whose reads bypass the page cache, see [`Vfs::open_uncached`].
     ///
     /// # Errors
     /// As [`BlobReader::open_in`].
@@ -76,7 +76,7 @@ impl BlobReader {
         keyspace: u32,
         record: &BlobFileRecord,
     ) -> Result<BlobReader> {
-        let (opened, cache) = (open_uncached(vfs, path), BlockCache::new(0));
+        let (opened, cache) = (vfs.open_uncached(path), BlockCache::new(0));
         BlobReader::open_pinned(opened, path, keyspace, record, &cache)
     }
 

@@ -11,7 +11,9 @@ use crate::format::blob::{BlobHeader, BlobTrailer, ValuePointer, put_record};
 use crate::format::version_edit::BlobFileRecord;
 use crate::table::{Compression, FdCache, ReadContext, ReadPurpose};
 use crate::value_log::{BlobReader, BlobScan, BlobWriter};
-use crate::vfs::{CountingVfs, MemVfs, Vfs, VfsCall};
+use crate::vfs::call::VfsCall;
+use crate::vfs::counting::CountingVfs;
+use crate::vfs::{MemVfs, Vfs};
 use crate::{Error, Malformed};
 
 const HEADER: BlobHeader = BlobHeader { keyspace: 4, uid: 99, number: 7 };

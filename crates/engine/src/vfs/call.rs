@@ -1,7 +1,5 @@
 //! Kinds of calls of [`Vfs`](crate::vfs::Vfs) and [`File`](crate::vfs::File), for counting and for fault rules.
 
-use lsmx_base::sync::ShardedCounter;
-
 macro_rules! calls {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Kind of a call to the file system.
@@ -14,8 +12,6 @@ macro_rules! calls {
             /// All kinds.
             pub const ALL: &'static [VfsCall] = &[$(VfsCall::$name,)*];
         }
-
-        const CALL_KINDS: usize = VfsCall::ALL.len();
     };
 }
 
@@ -76,43 +72,5 @@ impl VfsCall {
             | VfsCall::Read
             | VfsCall::Len => false,
         }
-    }
-}
-
-/// Number of calls, or of bytes, by kind of call.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CallCounts([u64; CALL_KINDS]);
-
-impl CallCounts {
-    /// Returns the count of one kind.
-    #[must_use]
-    pub fn of(&self, call: VfsCall) -> u64 {
-        self.0[call as usize]
-    }
-
-    /// Returns the sum of the counts of some kinds.
-    #[must_use]
-    pub fn sum_of(&self, calls: &[VfsCall]) -> u64 {
-        calls.iter().map(|call| self.of(*call)).sum()
-    }
-
-    /// Returns the sum of all counts.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        self.sum_of(VfsCall::ALL)
-    }
-}
-
-/// A counter for each kind of call.
-#[derive(Debug, Default)]
-pub(crate) struct CallCounters([ShardedCounter; CALL_KINDS]);
-
-impl CallCounters {
-    pub(crate) fn add(&self, call: VfsCall, count: u64) {
-        self.0[call as usize].add(count);
-    }
-
-    pub(crate) fn get(&self) -> CallCounts {
-        CallCounts(std::array::from_fn(|index| self.0[index].sum()))
     }
 }

@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::io;
 use std::path::Path;
 
-use lsmx_base::sync::Arc;
+use lsmx_base::sync::{Arc, ShardedCounter};
 
-use crate::vfs::call::{CallCounters, CallCounts, VfsCall};
+use crate::vfs::call::VfsCall;
 use crate::vfs::layer::{FileLayer, OpenMode, VfsLayer};
 use crate::vfs::{File, Vfs};
 
@@ -111,6 +111,46 @@ impl FileLayer for CountingFile {
         self.inner.append(bytes)?;
         self.counters.bytes.add(VfsCall::Append, bytes.len() as u64);
         Ok(())
+    }
+}
+
+const CALL_KINDS: usize = VfsCall::ALL.len();
+
+/// Number of calls, or of bytes, by kind of call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallCounts([u64; CALL_KINDS]);
+
+impl CallCounts {
+    /// Returns the count of one kind.
+    #[must_use]
+    pub fn of(&self, call: VfsCall) -> u64 {
+        self.0[call as usize]
+    }
+
+    /// Returns the sum of the counts of some kinds.
+    #[must_use]
+    pub fn sum_of(&self, calls: &[VfsCall]) -> u64 {
+        calls.iter().map(|call| self.of(*call)).sum()
+    }
+
+    /// Returns the sum of all counts.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.sum_of(VfsCall::ALL)
+    }
+}
+
+/// A counter for each kind of call.
+#[derive(Debug, Default)]
+pub(crate) struct CallCounters([ShardedCounter; CALL_KINDS]);
+
+impl CallCounters {
+    pub(crate) fn add(&self, call: VfsCall, count: u64) {
+        self.0[call as usize].add(count);
+    }
+
+    pub(crate) fn get(&self) -> CallCounts {
+        CallCounts(std::array::from_fn(|index| self.0[index].sum()))
     }
 }
 

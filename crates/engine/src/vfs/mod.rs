@@ -5,15 +5,17 @@
 //!
 //! Wrappers implement [`VfsLayer`] and [`FileLayer`], which forward every call by default.
 
-mod call;
-mod catch_panic;
-mod counting;
-mod fault;
-mod layer;
-mod mem;
-mod os;
-mod paced;
-mod resource_retry;
+pub(crate) mod call;
+pub(crate) mod catch_panic;
+#[cfg(any(test, feature = "internals"))]
+pub(crate) mod counting;
+#[cfg(any(test, feature = "internals"))]
+pub(crate) mod fault;
+pub(crate) mod layer;
+pub(crate) mod mem;
+pub(crate) mod os;
+pub(crate) mod paced;
+pub(crate) mod resource_retry;
 
 use std::fmt;
 use std::io;
@@ -21,15 +23,8 @@ use std::path::Path;
 
 use lsmx_base::sync::Arc;
 
-pub use call::{CallCounts, VfsCall};
-pub(crate) use catch_panic::CatchPanicVfs;
-pub use counting::{CountingVfs, IoCounts};
-pub use fault::{DelayHook, Errno, Fault, FaultRule, FaultVfs};
-pub use layer::{FileHint, FileLayer, OpenMode, VfsLayer};
-pub use mem::{CrashImage, MEM_CAPACITY_DEFAULT, MemOperation, MemOperationKind, MemVfs, Observer};
-pub use os::OsVfs;
-pub(crate) use paced::PacedVfs;
-pub(crate) use resource_retry::{ReleaseResource, ResourceRetryVfs};
+pub use crate::vfs::mem::{CrashImage, MemVfs};
+pub use crate::vfs::os::OsVfs;
 
 /// A file system.
 ///
@@ -56,6 +51,27 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     fn open_direct(&self, path: &Path) -> io::Result<Arc<dyn File>> {
         let _ = path;
         Err(direct_reads_unsupported())
+    }
+
+    /// Opens a file for reads from the device: with direct reads if the file system has them, otherwise after dropping
+    /// the cached pages of the file.
+    ///
+    /// # Errors
+    /// Those of [`Vfs::open`].
+    fn open_uncached(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        match self.open_direct(path) {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput
+                ) =>
+            {
+                let file = self.open(path)?;
+                file.forget(0, file.len()?);
+                Ok(file)
+            }
+            opened => opened,
+        }
     }
 
     /// Renames a file. Replaces an existing file of the new name.
@@ -192,24 +208,6 @@ pub trait File: fmt::Debug + Send + Sync {
 
 /// Holds the lock of a file. Dropping the guard releases the lock.
 pub trait LockGuard: fmt::Debug + Send + Sync {}
-
-/// Opens a file for reads from the device: with direct reads if the file system has them, otherwise after dropping
-/// the cached pages of the file.
-///
-/// # Errors
-/// Those of [`Vfs::open`].
-pub fn open_uncached(vfs: &dyn Vfs, path: &Path) -> io::Result<Arc<dyn File>> {
-    match vfs.open_direct(path) {
-        Err(error)
-            if matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput) =>
-        {
-            let file = vfs.open(path)?;
-            file.forget(0, file.len()?);
-            Ok(file)
-        }
-        opened => opened,
-    }
-}
 
 /// Returns why a call did not find a directory, for [`Error::NotADatabase`](crate::error::Error).
 pub fn missing_dir_reason(vfs: &dyn Vfs, dir: &Path) -> &'static str {

@@ -95,7 +95,10 @@ impl FileLayer for PacedFile {
 mod tests {
     use super::*;
     use crate::env::{Background, Env};
-    use crate::vfs::{CountingVfs, Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
+    use crate::vfs::MemVfs;
+    use crate::vfs::call::VfsCall;
+    use crate::vfs::counting::CountingVfs;
+    use crate::vfs::fault::{Errno, Fault, FaultRule, FaultVfs};
 
     fn paced(inner: Arc<dyn Vfs>) -> PacedVfs {
         let env = Env::new(Background::Inline, Some(1));

@@ -146,7 +146,9 @@ impl FileLayer for SpaceRetryFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vfs::{Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
+    use crate::vfs::MemVfs;
+    use crate::vfs::call::VfsCall;
+    use crate::vfs::fault::{Errno, Fault, FaultRule, FaultVfs};
 
     #[derive(Debug)]
     struct SpareDescriptors(AtomicU64);

@@ -12,11 +12,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::file_name::RESERVE;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 
 use crate::error::{Error, Result};
-use crate::format::file_name::RESERVE;
-use crate::vfs::{ReleaseResource, Vfs, is_full};
+use crate::vfs::resource_retry::ReleaseResource;
+use crate::vfs::{Vfs, is_full};
 
 /// Size that the reserve may always have, in bytes.
 pub(crate) const RESERVE_BYTES_MIN: u64 = 4 << 20;
@@ -220,7 +221,9 @@ fn remove(vfs: &dyn Vfs, path: &Path) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vfs::{Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
+    use crate::vfs::MemVfs;
+    use crate::vfs::call::VfsCall;
+    use crate::vfs::fault::{Errno, Fault, FaultRule, FaultVfs};
 
     fn unflushed(unflushed_bytes: u64) -> ResumeWrites {
         ResumeWrites { unflushed_bytes, ..ResumeWrites::default() }

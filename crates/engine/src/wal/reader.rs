@@ -29,9 +29,9 @@ use std::path::{Path, PathBuf};
 
 use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::file_name::FileName;
 use lsmx_base::sync::Arc;
 
-use crate::format::file_name::FileName;
 use crate::format::log_record::LogSeed;
 use crate::format::segment_header::{Predecessor, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::log_reader::{LogRead, LogReader};

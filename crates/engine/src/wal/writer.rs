@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::file_name::FileName;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 
-use crate::format::file_name::FileName;
 use crate::format::log_record::{LogSeed, RECORD_HEADER_BYTES, RecordHeader, SEQ_END, SyncMark};
 use crate::format::segment_header::{Predecessor, SegmentHeader};
 use crate::vfs::Vfs;
@@ -315,6 +315,7 @@ impl Wal {
     ///
     /// # Errors
     /// Fails as [`Wal::append`] does.
+    #[cfg(any(test, feature = "internals"))]
     pub fn rotate(&self) -> Result<()> {
         let mut log = self.log.lock();
         log.check_failure()?;
@@ -483,6 +484,7 @@ impl Wal {
     }
 
     /// Returns the last sequence number known to be on stable storage.
+    #[cfg(any(test, feature = "internals"))]
     pub fn durable_seq(&self) -> SeqNo {
         SeqNo(self.log.lock().durable_seq)
     }
@@ -519,6 +521,7 @@ impl Wal {
     }
 
     /// Returns the id of the oldest live segment. The manifest must list it before older ones are deleted.
+    #[cfg(any(test, feature = "internals"))]
     pub fn oldest_segment(&self) -> u64 {
         self.log.lock().segments[0].id // never empty, see the field
     }

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use lsmx::env::Background;
+use lsmx::internals::vfs::{Errno, Fault, FaultRule, VfsCall};
 use lsmx::merge_operator::Append;
-use lsmx::vfs::{Errno, Fault, FaultRule, MemVfs, VfsCall};
+use lsmx::vfs::MemVfs;
 use lsmx::{Db, Error, Keyspace, KeyspaceOptions, Options, Snapshot, ValueSeparation};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
@@ -95,7 +96,7 @@ pub(crate) fn reads_over_a_close_return_values_or_closed(_: u64) -> Outcome {
     for (name, end) in KINDS {
         for (call, read) in READS {
             for keeps in [true, false] {
-                let disk = disk.crash(lsmx::vfs::CrashImage::Keep, 0);
+                let disk = disk.crash(lsmx::internals::vfs::CrashImage::Keep, 0);
                 let when = || format!("{call} of keyspace {name}, files kept open: {keeps}");
                 let result = read_over_a_close(&disk, (name, end), read, keeps);
                 match result.map_err(|what| format!("{}: {what}", when()))? {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use lsmx::format::file_name::FileName;
 use lsmx::{Event, EventListener};
+use lsmx_base::file_name::FileName;
 use lsmx_compaction::JobKind;
 
 use super::Outcome;

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
+use lsmx::internals::vfs::{FileLayer, OpenMode, VfsCall, VfsLayer};
 use lsmx::merge_operator::Append;
-use lsmx::vfs::{File, FileLayer, LockGuard, MemVfs, OpenMode, Vfs, VfsCall, VfsLayer};
+use lsmx::vfs::{File, LockGuard, MemVfs, Vfs};
 use lsmx::{Db, Error, Keyspace, KeyspaceOptions, Options, ValueSeparation};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use lsmx::env::{Background, Env};
-use lsmx::vfs::{Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
+use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Error, Event, EventListener, KeyspaceOptions, Options};
 
 use super::{Chance, Outcome, oracle};

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lsmx::env::Background;
+use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::merge_operator::Append;
-use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
+use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, KeyspaceOptions, Options};
 
 use super::{Outcome, beside, oracle};

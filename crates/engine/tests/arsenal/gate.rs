@@ -6,9 +6,10 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use lsmx::WalOptions;
+use lsmx::internals::vfs::{Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::merge_operator::Append;
-use lsmx::vfs::{Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
-use lsmx::wal::WalOptions;
+use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, WriteOptions};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
-use lsmx::vfs::{CrashImage, MemVfs};
+use lsmx::vfs::CrashImage;
+use lsmx::vfs::MemVfs;
 use lsmx::{Db, Durability, Error, Event, EventListener, KeyspaceOptions, Options};
 
 use super::{Chance, Outcome};

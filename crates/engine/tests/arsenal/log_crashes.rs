@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use lsmx::SeqNo;
-use lsmx::vfs::{CrashImage, MemOperationKind, MemVfs, Vfs};
-use lsmx::wal::{
+use lsmx::internals::vfs::{CrashImage, MemOperationKind};
+use lsmx::internals::wal::{
     RecoveryMode, RecoveryReport, ReplayFrom, SegmentRegistry, Wal, WalOptions, WalRecord, replay,
 };
+use lsmx::vfs::{MemVfs, Vfs};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

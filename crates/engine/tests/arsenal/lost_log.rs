@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
-use lsmx::vfs::{CrashImage, MemVfs, Vfs};
-use lsmx::wal::{RecoveryReport, WalOptions};
+use lsmx::internals::wal::{RecoveryReport, WalOptions};
+use lsmx::vfs::CrashImage;
+use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{
     Db, Durability, Error, Event, EventListener, KeyspaceOptions, Options, RecoveryMode,
     RepairOptions, RepairReport, ValueSeparation, WriteBatch,

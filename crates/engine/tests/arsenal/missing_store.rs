@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use lsmx::WalOptions;
 use lsmx::env::Background;
+use lsmx::internals::vfs::MemOperation;
 use lsmx::merge_operator::Append;
 use lsmx::operand_store::{
     OperandMetrics, OperandStore, OperandStoreFactory, StoreContext, StoreToken,
 };
-use lsmx::vfs::{CrashImage, MemOperation, MemVfs};
-use lsmx::wal::WalOptions;
+use lsmx::vfs::{CrashImage, MemVfs};
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, verify};
 
 use super::beside::Plain;

@@ -1,8 +1,8 @@
 //! Options so small that a few hundred commits run through every kind of job.
 
+use lsmx::WalOptions;
 use lsmx::env::Background;
 use lsmx::merge_operator::Append;
-use lsmx::wal::WalOptions;
 use lsmx::{
     BlockCacheKind, Compression, FilterLastRun, KeyspaceOptions, MergeOperator, MergeResult,
     Options, PolicySpec, ValueSeparation,

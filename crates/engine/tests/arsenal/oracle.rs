@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::vfs::{CrashImage, MemVfs, Vfs};
+use lsmx::vfs::CrashImage;
+use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Keyspace, Options, Slice, VerifyReport, WriteBatch};
 
 use super::beside;

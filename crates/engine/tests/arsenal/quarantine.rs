@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use lsmx::env::Background;
+use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::merge_operator::Append;
-use lsmx::vfs::{Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
+use lsmx::vfs::MemVfs;
 use lsmx::{Db, Error, Event, EventListener, Keyspace, KeyspaceOptions, Options, ValueSeparation};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 

@@ -4,13 +4,13 @@ use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use lsmx::cache::BlockCache;
 use lsmx::env::Background;
-use lsmx::format::file_name::FileName;
-use lsmx::manifest::Manifest;
-use lsmx::table::{Table, TableIdentity};
+use lsmx::internals::cache::BlockCache;
+use lsmx::internals::manifest::Manifest;
+use lsmx::internals::table::{Table, TableIdentity};
 use lsmx::vfs::MemVfs;
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, PolicySpec, WriteBatch};
+use lsmx_base::file_name::FileName;
 use lsmx_base::work_counter::{WorkKind, total};
 
 use super::{Outcome, oracle};

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lsmx::format::file_name::FileName;
-use lsmx::vfs::{CrashImage, MemOperation, MemOperationKind, MemVfs};
+use lsmx::internals::vfs::{CrashImage, MemOperation, MemOperationKind};
+use lsmx::vfs::MemVfs;
+use lsmx_base::file_name::FileName;
 
 use super::coverage::{Coverage, file_kind};
 use super::history::Commit;

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::format::file_name::CURRENT;
-use lsmx::vfs::{CallCounts, CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
+use lsmx::internals::vfs::{CallCounts, CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Keyspace, Options, PolicySpec, Snapshot};
+use lsmx_base::file_name::CURRENT;
 
 use super::coverage::Coverage;
 use super::history::{History, KEYSPACES, State, draw_commit, key};

@@ -7,7 +7,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lsmx::env::Background;
-use lsmx::vfs::{CrashImage, MemVfs};
+use lsmx::vfs::CrashImage;
+use lsmx::vfs::MemVfs;
 use lsmx::{Db, Durability, Keyspace, Slice, WriteBatch};
 
 use super::history::KEYSPACES;
@@ -61,7 +62,7 @@ pub(crate) fn play(seed: u64) -> Outcome<u64> {
     });
     let watching = Arc::clone(&shared);
     disk.set_observer(Some(Arc::new(
-        move |disk: &MemVfs, operation: lsmx::vfs::MemOperation<'_>| {
+        move |disk: &MemVfs, operation: lsmx::internals::vfs::MemOperation<'_>| {
             let mut chance = Chance::new(mix(seed, operation.index));
             if chance.one_in(6) {
                 let image = *chance.of(&CrashImage::ALL);

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
+use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::tokio::Db;
-use lsmx::vfs::{Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
+use lsmx::vfs::MemVfs;
 use lsmx::{Durability, Error, EventListener, KeyspaceOptions, Options, WriteBatch};
 use tokio::task::JoinSet;
 

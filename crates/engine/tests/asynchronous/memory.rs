@@ -9,10 +9,11 @@ use std::thread::ThreadId;
 
 use futures_core::Stream;
 use lsmx::env::Background;
-use lsmx::format::BlockKind;
+use lsmx::internals::vfs::{Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::merge_operator::Append;
+use lsmx::metrics::BlockKind;
 use lsmx::tokio::Db;
-use lsmx::vfs::{Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
+use lsmx::vfs::MemVfs;
 use lsmx::{Error, FilterLastRun, KeyspaceOptions, Metrics, Options, ReadOptions, ReadTier};
 
 use crate::support::{Dice, current_thread, poll_once, run, runtimes, seed};

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use lsmx::env::{Background, WaitCause};
+use lsmx::internals::vfs::{Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::tokio::Db;
-use lsmx::vfs::{Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
+use lsmx::vfs::MemVfs;
 use lsmx::{Durability, Error, EventListener, KeyspaceOptions, Options, WriteOptions};
 use tokio::task::JoinSet;
 

@@ -7,7 +7,8 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use lsmx::vfs::{Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
+use lsmx::internals::vfs::{Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::vfs::MemVfs;
 use lsmx::{Event, EventListener};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -5,8 +5,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
+use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::merge_operator::{MergeError, MergeOperator, MergeResult};
-use lsmx::vfs::{Errno, Fault, FaultRule, FaultVfs, MemVfs, VfsCall};
+use lsmx::vfs::MemVfs;
 use lsmx::{Db, Error, Event, EventListener, KeyspaceOptions, Options};
 
 use super::arsenal::Outcome;

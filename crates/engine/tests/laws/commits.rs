@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lsmx::env::{Background, Env};
-use lsmx::vfs::{CrashImage, MemVfs, Vfs};
+use lsmx::vfs::CrashImage;
+use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Keyspace, Snapshot, WriteBatch};
 
 use super::arsenal::Chance;

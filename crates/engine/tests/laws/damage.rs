@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::vfs::{CrashImage, MemVfs, Vfs};
+use lsmx::vfs::CrashImage;
+use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Event, KeyspaceOptions, RecoveryMode, verify};
 use xxhash_rust::xxh3::xxh3_64;
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::{Db, Durability, Error, WaitOptions};
 
 use super::arsenal::Chance;

@@ -6,10 +6,11 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
+use lsmx::WalOptions;
 use lsmx::env::Background;
 use lsmx::merge_operator::Append;
-use lsmx::vfs::{CrashImage, MemVfs, OsVfs, Vfs};
-use lsmx::wal::WalOptions;
+use lsmx::vfs::CrashImage;
+use lsmx::vfs::{MemVfs, OsVfs, Vfs};
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, ValueSeparation};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 

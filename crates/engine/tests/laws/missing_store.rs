@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use lsmx::RecoveryMode;
 use lsmx::operand_store::OperandStoreFactory;
 use lsmx::vfs::{CrashImage, MemVfs};
-use lsmx::wal::RecoveryMode;
 use lsmx::{Db, Durability, Error, LossKind, Options, RepairOptions, repair, verify};
 
 use super::arsenal::missing_store::{

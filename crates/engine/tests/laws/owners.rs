@@ -5,7 +5,8 @@ use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
+use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Options, verify};
 
 use super::arsenal::closing::closed_database_changes_no_file;

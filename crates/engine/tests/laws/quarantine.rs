@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
-use lsmx::vfs::{Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
+use lsmx::internals::vfs::{Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Error, Event, Options, verify};
 
 use super::arsenal::quarantine as arsenal_quarantine;

@@ -4,9 +4,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
-use lsmx::format::file_name::FileName;
-use lsmx::vfs::{CrashImage, MemOperationKind, MemVfs};
+use lsmx::internals::vfs::{CrashImage, MemOperationKind};
+use lsmx::vfs::MemVfs;
 use lsmx::{Db, Durability, Error};
+use lsmx_base::file_name::FileName;
 
 use super::arsenal::Chance;
 use super::support::{lock, open, options, seeds};

@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use lsmx::WalOptions;
 use lsmx::env::Background;
+use lsmx::internals::vfs::{CrashImage, Fault, FaultRule, FaultVfs, MemOperation, VfsCall};
 use lsmx::merge_operator::Append;
-use lsmx::vfs::{CrashImage, Fault, FaultRule, FaultVfs, MemOperation, MemVfs, VfsCall};
-use lsmx::wal::WalOptions;
+use lsmx::vfs::MemVfs;
 use lsmx::{
     Db, Error, Event, EventListener, Keyspace, KeyspaceOptions, Options, Slice, ValueSeparation,
 };

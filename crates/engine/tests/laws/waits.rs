@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lsmx::env::{Background, WaitCause};
-use lsmx::manifest::Manifest;
-use lsmx::vfs::{CrashImage, MemVfs, VfsCall};
+use lsmx::internals::manifest::Manifest;
+use lsmx::internals::vfs::{CrashImage, VfsCall};
+use lsmx::vfs::MemVfs;
 use lsmx::{
     Db, Durability, Error, Event, KeyspaceOptions, Options, PolicySpec, WriteControl, WriteOptions,
 };

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use lsmx::WalOptions;
 use lsmx::compaction::Preset;
 use lsmx::env::Background;
-use lsmx::wal::WalOptions;
 use lsmx::{
     BlockCacheKind, Compression, FilterBits, FilterLastRun, KeyspaceOptions, Options, PolicySpec,
     ValueSeparation, WriteControl,

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use lsmx::compaction::Preset;
 use lsmx::env::Background;
-use lsmx::vfs::{CrashImage, MemVfs, Vfs};
+use lsmx::vfs::CrashImage;
+use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{
     Db, Durability, Error, EventListener, Keyspace, KeyspaceOptions, Options, PolicySpec, SeqNo,
     Snapshot, WriteBatch, verify,

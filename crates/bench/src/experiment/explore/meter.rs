@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use lsmx::ReadMetrics;
-use lsmx::cache::FilterCounts;
-use lsmx::format::BlockKind;
+use lsmx::metrics::BlockKind;
+use lsmx::metrics::FilterCounts;
 
 use crate::latency::Latencies;
 use crate::workload::phases::LookupGroup;

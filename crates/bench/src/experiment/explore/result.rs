@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lsmx::format::BlockKind;
+use lsmx::metrics::BlockKind;
 use lsmx_simulator::Report;
 use lsmx_simulator::cost_model::Costs;
 use serde::{Deserialize, Serialize};

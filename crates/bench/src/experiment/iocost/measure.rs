@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use lsmx::ReadMetrics;
-use lsmx::cache::FilterCounts;
-use lsmx::format::BlockKind;
-use lsmx::vfs::{IoCounts, VfsCall};
+use lsmx::internals::vfs::{IoCounts, VfsCall};
+use lsmx::metrics::BlockKind;
+use lsmx::metrics::FilterCounts;
 
 use crate::clock::Stopwatch;
 use crate::error::{Error, Result};

@@ -17,7 +17,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use lsmx::vfs::{CountingVfs, OsVfs};
+use lsmx::internals::vfs::CountingVfs;
+use lsmx::vfs::OsVfs;
 use lsmx::{
     BlockCacheKind, Db, FilterBits, FilterLastRun, Keyspace, KeyspaceOptions, MetadataSizes,
     Options,

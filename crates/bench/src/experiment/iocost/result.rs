@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lsmx::format::BlockKind;
+use lsmx::metrics::BlockKind;
 use lsmx::{BlockCacheKind, FilterBits};
 use serde::Serialize;
 

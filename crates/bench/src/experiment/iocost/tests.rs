@@ -1,6 +1,6 @@
 //! A sweep over a tree that is small enough for a test.
 
-use lsmx::format::BlockKind;
+use lsmx::metrics::BlockKind;
 
 use super::*;
 use crate::experiment::Silent;

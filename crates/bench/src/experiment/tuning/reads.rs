@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use lsmx::cache::FilterCounts;
-use lsmx::vfs::{CountingVfs, OsVfs, VfsCall};
+use lsmx::internals::vfs::{CountingVfs, VfsCall};
+use lsmx::metrics::FilterCounts;
+use lsmx::vfs::OsVfs;
 use lsmx::{Db, FilterLastRun, Keyspace, MetadataSizes};
 
 use crate::clock::Stopwatch;

@@ -1,6 +1,6 @@
 //! The page of `lsmx iocost`: the study's three plots, our curves beside the published ones.
 
-use lsmx::format::BlockKind;
+use lsmx::metrics::BlockKind;
 use maud::{Markup, html};
 
 use super::page::{figure, page, section};

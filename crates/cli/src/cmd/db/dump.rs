@@ -5,8 +5,9 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use lsmx::dump::{DumpError, DumpOptions};
-use lsmx::format::file_name::FileName;
-use lsmx::vfs::{OsVfs, Vfs, missing_dir_reason};
+use lsmx::internals::vfs::missing_dir_reason;
+use lsmx::vfs::{OsVfs, Vfs};
+use lsmx_base::file_name::FileName;
 
 use crate::args::DbArgs;
 use crate::failure::Failure;

@@ -16,7 +16,6 @@ use crate::db::open::log_source::LogSource;
 use crate::db::operand_store::{self, StoreCheck};
 use crate::error::{Error, Result};
 use crate::format::blob::ValuePointer;
-use crate::format::file_name::{CURRENT, FileName};
 use crate::format::version_edit::{BlobFileRecord, BlobReference, FileRecord};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::options::db::Options;
@@ -25,6 +24,7 @@ use crate::table::{ReadContext, ReadPurpose, Table, TableCursor, TableIdentity, 
 use crate::value_log::BlobReader;
 use crate::vfs::Vfs;
 use crate::wal::RecoveryMode;
+use lsmx_base::file_name::{CURRENT, FileName};
 
 /// Result of [`verify`]: the number and size of the checked files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

@@ -10,10 +10,10 @@ use std::io;
 use std::path::Path;
 
 use lsmx_base::coding::len_u64;
+use lsmx_base::file_name::FileName;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::format::file_name::FileName;
 use crate::manifest::{KeyspaceState, LoadedManifest, Manifest};
 use crate::options::db::Options;
 use crate::options::stored::{StoredOptions, kept_logs};

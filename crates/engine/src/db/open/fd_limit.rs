@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use lsmx_base::coding::len_u64;
+use lsmx_base::file_name::LOCK;
 
 use crate::env::Background;
 use crate::error::{Error, Result};
-use crate::format::file_name::LOCK;
 use crate::options::db::{OPEN_FILES_MIN, OPEN_FILES_PER_STORE, OPEN_FILES_PER_WORKER};
 use crate::vfs::{Vfs, out_of_descriptors};
 

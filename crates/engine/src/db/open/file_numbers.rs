@@ -6,11 +6,11 @@
 use std::path::{Path, PathBuf};
 
 use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::file_name::{FILE_NUMBER_MAX, FileName};
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Mutex;
 
 use crate::error::{Error, Result};
-use crate::format::file_name::{FILE_NUMBER_MAX, FileName};
 use crate::jobs::version_installer::sync_directory;
 use crate::manifest::ManifestState;
 use crate::state::table_factory::TableFactory;

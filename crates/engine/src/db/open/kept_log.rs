@@ -25,7 +25,6 @@ use crate::db::open::replay::{LogReplay, ReplayTarget};
 use crate::db::{DbInner, check_reentry};
 use crate::error::Result;
 use crate::format::batch::BatchOperations;
-use crate::format::file_name::FileName;
 use crate::format::version_edit::Change;
 use crate::jobs::compaction::output::JobOutputs;
 use crate::jobs::version_installer::{install_version, sync_directory};
@@ -35,6 +34,7 @@ use crate::state::table_factory::TableFactory;
 use crate::tree::operand_store_slot::AttachedStore;
 use crate::tree::{Tree, TreeContext};
 use crate::wal::{DurableSegment, ReplayedRecord, Wal, WalOptions, WalRecord};
+use lsmx_base::file_name::FileName;
 
 /// Bytes of commits that are written with one append.
 const APPEND_BYTES: usize = 1 << 18;

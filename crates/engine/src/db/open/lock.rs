@@ -4,10 +4,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::file_name::LOCK;
 use lsmx_base::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::format::file_name::LOCK;
 use crate::vfs::{LockGuard, Vfs, missing_dir_reason};
 
 /// Exclusive access to a database directory until an open, a checkpoint or a repair has succeeded.

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
+use lsmx_base::file_name::FileName;
 use lsmx_base::key::{EntryKind, SeqNo};
 use lsmx_base::malformed::Malformed;
 
 use crate::error::{Error, Result};
 use crate::format::batch::{BatchAction, BatchOperations};
-use crate::format::file_name::FileName;
 use crate::manifest::ManifestState;
 use crate::options::stored::{KeptLog, kept_logs};
 use crate::vfs::Vfs;

@@ -26,6 +26,7 @@ use std::io;
 use std::path::Path;
 
 use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::file_name::{CURRENT, FileName};
 use lsmx_base::sync::{Arc, Ordering};
 
 use crate::db::open::assemble::{OpenFiles, assemble};
@@ -35,7 +36,6 @@ use crate::db::open::recovery::{DurableState, Recovery};
 use crate::db::{DEFAULT_KEYSPACE, DbInner};
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::format::file_name::{CURRENT, FileName};
 use crate::format::segment_header::SEGMENT_HEADER_BYTES;
 use crate::job_tracing::{JobSpan, JobSpanFields};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};

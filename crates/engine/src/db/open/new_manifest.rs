@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
+use lsmx_base::file_name::FileName;
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, OnceLock};
 use lsmx_compaction::{FileId, TableMeta, TreeShape};
 
 use crate::error::Result;
-use crate::format::file_name::FileName;
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::manifest::Manifest;
 use crate::state::table_factory::{TableFactory, build_file_record};

@@ -6,6 +6,7 @@
 
 use std::path::Path;
 
+use lsmx_base::file_name::FileName;
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
 
@@ -17,7 +18,6 @@ use crate::db::open::recovery::Recovery;
 use crate::db::open::{database_exists, not_a_database};
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::format::file_name::FileName;
 use crate::manifest::{Manifest, ManifestState};
 use crate::metrics::WalMetrics;
 use crate::options::db::Options;

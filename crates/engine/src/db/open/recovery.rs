@@ -23,7 +23,6 @@ use crate::deferred_drop::DeferredDrop;
 use crate::env::Env;
 use crate::env::rate_limit::RateLimiter;
 use crate::error::{Error, Result};
-use crate::format::file_name::{CURRENT, FileName, LOCK};
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::manifest::{CreateError, KeyspaceState, Manifest, ManifestState};
 use crate::options::db::Options;
@@ -37,8 +36,10 @@ use crate::tree::obsolete_files::ObsoleteFiles;
 use crate::tree::operand_files::operand_file_name;
 use crate::tree::super_version::SuperVersion;
 use crate::tree::{OpenId, Tree};
-use crate::vfs::{ReleaseResource, ResourceRetryVfs, Vfs};
+use crate::vfs::Vfs;
+use crate::vfs::resource_retry::{ReleaseResource, ResourceRetryVfs};
 use crate::wal::{DiskReserve, RecoveryReport, ReplayedRecord, Wal};
+use lsmx_base::file_name::{CURRENT, FileName, LOCK};
 
 /// Sequence numbers skipped after an unclean shutdown, so that lost numbers are not used again.
 const SEQ_GAP: u64 = 1 << 30;

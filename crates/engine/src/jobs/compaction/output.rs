@@ -20,7 +20,8 @@ use crate::tree::Tree;
 use crate::tree::counters::add;
 use crate::tree::obsolete_files::ObsoleteFiles;
 use crate::tree::table_file::TableFile;
-use crate::vfs::{PacedVfs, Vfs};
+use crate::vfs::Vfs;
+use crate::vfs::paced::PacedVfs;
 
 /// Output tables of a job.
 ///

@@ -25,7 +25,8 @@ pub use rule::{Errno, Fault, FaultRule};
 
 use lsmx_base::sync::{Arc, Mutex};
 
-use crate::vfs::call::{CallCounters, CallCounts, VfsCall};
+use crate::vfs::call::VfsCall;
+use crate::vfs::counting::{CallCounters, CallCounts};
 use crate::vfs::layer::{FileLayer, OpenMode, VfsLayer};
 use crate::vfs::{File, Vfs};
 
@@ -265,7 +266,8 @@ mod tests {
     use lsmx_base::sync::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::vfs::{CrashImage, MemVfs};
+    use crate::vfs::MemVfs;
+    use crate::vfs::mem::CrashImage;
 
     fn path(text: &str) -> &Path {
         Path::new(text)

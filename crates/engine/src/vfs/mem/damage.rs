@@ -17,6 +17,7 @@ impl MemVfs {
     ///
     /// # Errors
     /// If the file or the byte does not exist.
+    #[doc(hidden)]
     pub fn flip(&self, path: &Path, offset: u64, mask: u8) -> io::Result<()> {
         self.damage(path, offset, 1, |_, bytes| {
             bytes.iter_mut().for_each(|byte| *byte ^= mask);
@@ -27,6 +28,7 @@ impl MemVfs {
     ///
     /// # Errors
     /// If the file or one of the bytes does not exist.
+    #[doc(hidden)]
     pub fn overwrite(&self, path: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.damage(path, offset, bytes.len(), |done, old| {
             old.copy_from_slice(&bytes[done..done + old.len()]);
@@ -37,6 +39,7 @@ impl MemVfs {
     ///
     /// # Errors
     /// If the file does not exist.
+    #[doc(hidden)]
     pub fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
         self.replace(path, |content| {
             // A length that exceeds `usize` truncates nothing.
@@ -49,6 +52,7 @@ impl MemVfs {
     ///
     /// # Errors
     /// If the file does not exist.
+    #[doc(hidden)]
     pub fn read_all(&self, path: &Path) -> io::Result<Vec<u8>> {
         Ok(self.node(path)?.data.read().content.to_vec())
     }
@@ -57,6 +61,7 @@ impl MemVfs {
     ///
     /// # Errors
     /// If the directory does not exist, or the path names a directory.
+    #[doc(hidden)]
     pub fn write_all(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let exists = match self.node(path) {
             Ok(_) => true,
@@ -80,12 +85,14 @@ impl MemVfs {
     }
 
     /// Returns the sorted paths of all files, relative to the root.
+    #[doc(hidden)]
     #[must_use]
     pub fn paths(&self) -> Vec<PathBuf> {
         self.files().into_keys().collect()
     }
 
     /// Returns the bytes of all files by path.
+    #[doc(hidden)]
     #[must_use]
     pub fn snapshot_all(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let _changes = self.0.changes.write();

@@ -127,12 +127,14 @@ impl MemVfs {
     ///
     /// The calling thread runs it without a lock of the file system, so it may call [`MemVfs::crash`]. Images have no
     /// observer. An observer that owns a clone of the file system keeps it alive.
+    #[doc(hidden)]
     pub fn set_observer(&self, observer: Option<Observer>) {
         *self.0.observer.write() = observer;
     }
 
     /// Sets the maximum bytes of all named files. Without a limit [`Vfs::reserve`] is unsupported. Default, also for
     /// images: [`MEM_CAPACITY_DEFAULT`].
+    #[doc(hidden)]
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.0.capacity.store(bytes.unwrap_or(u64::MAX), Ordering::Relaxed);
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use lsmx::vfs::{Errno, VfsCall};
+use lsmx::internals::vfs::{Errno, VfsCall};
 
 use super::history::is_of_opening;
 use super::user_code::Site;

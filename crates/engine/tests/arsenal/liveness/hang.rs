@@ -7,9 +7,10 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use lsmx::WalOptions;
 use lsmx::env::Background;
-use lsmx::vfs::{Fault, FaultRule, FaultVfs, MemVfs, Vfs, VfsCall};
-use lsmx::wal::WalOptions;
+use lsmx::internals::vfs::{Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options};
 use lsmx_stress::beside::Plain;
 

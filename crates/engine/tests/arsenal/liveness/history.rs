@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
-use lsmx::vfs::{Fault, FaultRule, FaultVfs, MemVfs, Vfs};
+use lsmx::internals::vfs::{Fault, FaultRule, FaultVfs};
+use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, WriteBatch};
 use lsmx_stress::beside::Plain;
 
@@ -326,8 +327,9 @@ impl Run {
             }
             Kind::ListenerResumes => {
                 *lock(&self.listener.resumes) = self.open.as_ref().map(|(db, _)| db.clone());
-                let changes = [lsmx::vfs::VfsCall::Append, lsmx::vfs::VfsCall::Sync];
-                FaultRule::new(Fault::Error(lsmx::vfs::Errno::Io)).on(&changes)
+                let changes =
+                    [lsmx::internals::vfs::VfsCall::Append, lsmx::internals::vfs::VfsCall::Sync];
+                FaultRule::new(Fault::Error(lsmx::internals::vfs::Errno::Io)).on(&changes)
             }
             Kind::UserPanic { site, .. } => {
                 self.trigger.arm(site, nth, sticky);
@@ -335,7 +337,8 @@ impl Run {
                     return;
                 }
                 // A store is told to abandon a delivery when the flush has failed.
-                FaultRule::new(Fault::Error(lsmx::vfs::Errno::Io)).on(&[lsmx::vfs::VfsCall::Sync])
+                FaultRule::new(Fault::Error(lsmx::internals::vfs::Errno::Io))
+                    .on(&[lsmx::internals::vfs::VfsCall::Sync])
             }
             Kind::StuckPolicy => return self.trigger.get_stuck(),
             Kind::ListenerDropsHandle | Kind::Hang { .. } => return,

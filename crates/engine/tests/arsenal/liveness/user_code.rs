@@ -3,8 +3,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lsmx::cursor::Cursor;
 use lsmx::merge_operator::Append;
+use lsmx::operand_store::Cursor;
 use lsmx::operand_store::{
     Operand, OperandCollection, OperandDelivery, OperandFileKind, OperandFiles, OperandMetrics,
     OperandReadTier, OperandStore, OperandStoreFactory, OperandView, PreparedVersion, StoreContext,

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use lsmx_base::file_name::FileName;
 use lsmx_base::key::InternalKey;
 use lsmx_base::sync::Arc;
 
@@ -18,7 +19,6 @@ use crate::db::open::file_numbers::{FILE_NUMBER_GAP, largest_number, next_creati
 use crate::db::open::log_source::LogSource;
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::format::file_name::FileName;
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::manifest::ManifestState;
 use crate::operand_store::OperandStoreFactory;

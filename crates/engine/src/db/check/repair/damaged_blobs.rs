@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use lsmx_base::coding::to_usize;
+use lsmx_base::file_name::FileName;
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::format::blob::{BLOB_HEADER_BYTES, BlobHeader, BlobRecord, ValuePointer};
-use crate::format::file_name::FileName;
 use crate::vfs::{File, Vfs};
 
 /// Blob files of a directory that may be damaged. Each record is validated by its own checksum.

@@ -4,12 +4,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use lsmx_base::coding::len_u64;
+use lsmx_base::file_name::FileName;
 use lsmx_base::sync::Arc;
 
 use crate::db::check::repair::context::RepairContext;
 use crate::db::open::recovery::Recovery;
 use crate::error::{Error, Result};
-use crate::format::file_name::FileName;
 use crate::options::db::Options;
 use crate::vfs::Vfs;
 use crate::wal::RecoveryMode;

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use lsmx_compaction::{Level, RunId};
 
+use lsmx_base::file_name::{CURRENT, FileName};
+
 use crate::db::check::repair::context::{RepairContext, is_damage};
 use crate::db::check::repair::damaged_blobs::DamagedBlobs;
 use crate::db::check::repair::report::{Loss, LossKind};
@@ -12,7 +14,6 @@ use crate::db::check::repair::table_writer::ValueSalvager;
 use crate::db::check::verify::{VerifiedBlobs, open_verified_table, verify_blob};
 use crate::db::operand_store::{self, StoreCheck};
 use crate::error::{Error, Result};
-use crate::format::file_name::{CURRENT, FileName};
 use crate::format::version_edit::{Change, FileRecord};
 use crate::options::stored::StoredOptions;
 

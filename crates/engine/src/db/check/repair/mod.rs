@@ -30,6 +30,8 @@ mod table_writer;
 use std::io;
 use std::path::Path;
 
+use lsmx_base::file_name::CURRENT;
+
 use self::context::RepairContext;
 pub use self::report::{Finding, Loss, LossKind, RepairReport};
 use self::starting_state::{StartingState, has_magic, list_files};
@@ -37,7 +39,6 @@ use crate::db::open::lock::{Claim, lock_shared};
 use crate::db::open::not_a_database;
 use crate::env::{Background, Env};
 use crate::error::{Error, Result};
-use crate::format::file_name::CURRENT;
 use crate::options::db::Options;
 
 /// Options of [`repair`].

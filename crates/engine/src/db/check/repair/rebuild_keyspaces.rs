@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use lsmx_base::file_name::FileName;
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
@@ -15,7 +16,6 @@ use crate::db::check::repair::merge_tables::{merge_tables, open_sound_table};
 use crate::db::check::repair::report::{Loss, LossKind};
 use crate::db::check::repair::table_writer::ValueSalvager;
 use crate::error::{Error, Result};
-use crate::format::file_name::FileName;
 use crate::manifest::{KeyspaceState, RunRecord, ValueLogState};
 use crate::table::Table;
 

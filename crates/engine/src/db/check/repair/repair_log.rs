@@ -8,9 +8,9 @@ use crate::db::check::repair::report::{Loss, LossKind};
 use crate::db::check::repair::starting_state::{find_log_chains, find_log_start};
 use crate::db::open::log_source::last_known_seq;
 use crate::error::{Error, Result};
-use crate::format::file_name::{CURRENT, FileName};
 use crate::options::stored::kept_logs;
 use crate::wal::{RecoveryMode, RecoveryReport};
+use lsmx_base::file_name::{CURRENT, FileName};
 
 /// Checks the log, and reports the commits that a tolerant open loses. With `is_doubtful`, the segments in the
 /// manifest are not trusted.

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use lsmx_base::file_name::{CURRENT, FileName};
 use lsmx_base::key::SeqNo;
 
 use crate::db::DEFAULT_KEYSPACE;
@@ -11,7 +12,6 @@ use crate::db::check::repair::damaged_table::DamagedTable;
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::format::batch::BatchOperations;
-use crate::format::file_name::{CURRENT, FileName};
 use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::options::keyspace::KeyspaceOptions;

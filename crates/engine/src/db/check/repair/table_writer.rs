@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use lsmx_base::file_name::FileName;
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::range_tombstone::RangeTombstone;
 use lsmx_base::sync::Arc;
@@ -14,7 +15,6 @@ use crate::db::check::repair::report::{Loss, LossKind};
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::format::blob::ValuePointer;
-use crate::format::file_name::FileName;
 use crate::format::version_edit::{BlobReference, FileRecord};
 use crate::state::table_factory::build_table_meta;
 use crate::table::{TableOptions, TableWriter};

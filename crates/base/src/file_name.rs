@@ -6,7 +6,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use lsmx_base::failpoint::{self, Failpoint};
+use crate::failpoint::{self, Failpoint};
 
 /// Name of the file that points to the current manifest.
 pub const CURRENT: &str = "CURRENT";
@@ -104,7 +104,7 @@ impl FileName {
 
     /// Returns whether the database cannot have allocated this number, so that the file is foreign.
     /// `next` is the next number in the manifest, if there is a manifest.
-    pub(crate) fn is_stray(self, next: Option<u64>) -> bool {
+    pub fn is_stray(self, next: Option<u64>) -> bool {
         let end = next.map_or(NUMBER_END, |next| next.saturating_add(NUMBER_DISTANCE_MAX));
         let is_out_of_range = self.number().is_some_and(|number| number >= end);
         is_out_of_range && !failpoint::is_on(Failpoint::StrayFileNumberCounts)

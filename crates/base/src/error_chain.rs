@@ -1,0 +1,19 @@
+//! The text of an error with its causes.
+
+/// Returns the messages of an error and its causes as one line, joined by `: `.
+///
+/// Omits a cause if the message before it already ends with it.
+#[must_use]
+pub fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !line.ends_with(&text) {
+            line.push_str(": ");
+            line.push_str(&text);
+        }
+        cause = error.source();
+    }
+    line
+}
