@@ -23,9 +23,9 @@ pub(crate) fn memory_metrics(inner: &DbInner) -> MemoryMetrics {
     let state = &inner.state;
     let cache = &state.tables.cache;
     let mut memory = MemoryMetrics {
-        budget_bytes: inner.memory.budget,
-        memtable_bytes_max: inner.memory.memtables,
-        block_cache_bytes_max: inner.memory.cache,
+        budget_bytes: inner.memory.budget_bytes,
+        memtable_bytes_max: inner.memory.memtable_bytes,
+        block_cache_bytes_max: inner.memory.cache_bytes,
         block_cache_kind: cache.kind(),
         wal_buffer: state.wal.buffer_bytes(),
         guard_history: state.guard_history.bytes(),

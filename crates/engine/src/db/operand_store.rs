@@ -119,8 +119,8 @@ pub(crate) fn store_opener(inner: &DbInner) -> StoreOpener<'_> {
 
 /// Returns the memory budget of one store, in bytes.
 fn store_memory_bytes(memory: MemoryPlan) -> u64 {
-    let bytes = memory.cache / CACHE_PER_STORE;
-    if memory.budget.is_some() { bytes.max(STORE_BYTES_MIN) } else { bytes }
+    let bytes = memory.cache_bytes / CACHE_PER_STORE;
+    if memory.budget_bytes.is_some() { bytes.max(STORE_BYTES_MIN) } else { bytes }
 }
 
 /// Fails if the name of a store differs from the stored name of the keyspace.

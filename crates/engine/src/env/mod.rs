@@ -517,7 +517,7 @@ fn wall_clock_us() -> u64 {
     now.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| saturating_u64(since.as_micros()))
 }
 
-fn saturating_u64(count: u128) -> u64 {
+pub(crate) fn saturating_u64(count: u128) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 

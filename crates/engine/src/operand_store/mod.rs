@@ -186,8 +186,8 @@ pub struct Operand {
 
 /// Operand store of one keyspace.
 ///
-/// The engine serializes deliveries, collections, commits and aborts, except that deliveries run during
-/// [`OperandStore::collect`].
+/// The engine makes deliveries, collections and commits one after the other. Only [`OperandStore::collect`] runs
+/// concurrently with deliveries.
 pub trait OperandStore: fmt::Debug + Send + Sync {
     /// Returns a view of the committed state.
     fn view(&self) -> Arc<dyn OperandView>;

@@ -214,9 +214,6 @@ impl KeyspaceOptions {
     }
 
     /// Checks all values, and all pairs of values that may contradict each other.
-    ///
-    /// # Errors
-    /// [`Error::InvalidOption`], [`Error::Contradiction`], [`Error::Policy`].
     pub(crate) fn check(&self) -> Result<()> {
         if let Some(Policy::Spec(spec)) = &self.policy {
             spec.check_for_database().map_err(Error::Policy)?;

@@ -37,11 +37,11 @@ const TABLES_PER_BUDGET: u64 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryPlan {
     /// The budget, if one is set.
-    pub(crate) budget: Option<u64>,
+    pub(crate) budget_bytes: Option<u64>,
     /// Limit of all memtables together.
-    pub(crate) memtables: u64,
+    pub(crate) memtable_bytes: u64,
     /// Limit of cached blocks. With a budget, open tables are included.
-    pub(crate) cache: u64,
+    pub(crate) cache_bytes: u64,
 }
 
 impl MemoryPlan {
@@ -49,40 +49,40 @@ impl MemoryPlan {
     pub(crate) fn new(options: &Options) -> MemoryPlan {
         let (cache, memtables) = (options.block_cache_bytes, options.memtable_bytes_max);
         let Some(budget) = options.memory_budget else {
-            let default =
-                MEMTABLES_DEFAULT.saturating_mul(options.keyspace_defaults.memtable_bytes);
+            let memtable_bytes = options.keyspace_defaults.memtable_bytes;
             return MemoryPlan {
-                budget: None,
-                memtables: memtables.unwrap_or(default),
-                cache: cache.unwrap_or(BLOCK_CACHE_BYTES_DEFAULT),
+                budget_bytes: None,
+                memtable_bytes: memtables
+                    .unwrap_or(MEMTABLES_DEFAULT.saturating_mul(memtable_bytes)),
+                cache_bytes: cache.unwrap_or(BLOCK_CACHE_BYTES_DEFAULT),
             };
         };
         let share = budget / 8 * 3;
         let without_jobs = budget - budget / 8;
-        let memtables = memtables.unwrap_or_else(|| match cache {
+        let memtable_bytes = memtables.unwrap_or_else(|| match cache {
             Some(cache) => without_jobs.saturating_sub(cache).min(share),
             None => share,
         });
-        let cache = cache.unwrap_or_else(|| without_jobs.saturating_sub(memtables));
-        MemoryPlan { budget: Some(budget), memtables, cache }
+        let cache_bytes = cache.unwrap_or_else(|| without_jobs.saturating_sub(memtable_bytes));
+        MemoryPlan { budget_bytes: Some(budget), memtable_bytes, cache_bytes }
     }
 
     /// Returns the size of all memtables at which the largest is flushed.
     pub(crate) fn flush_threshold(&self) -> u64 {
-        self.memtables / 2
+        self.memtable_bytes / 2
     }
 
     /// Returns the maximum size of the history of flushed writes.
     pub(crate) fn guard_history_bytes(&self) -> u64 {
         let share = |budget: u64| budget / GUARD_HISTORIES_PER_BUDGET;
-        self.budget.map_or(GUARD_HISTORY_BYTES_MAX, share).min(GUARD_HISTORY_BYTES_MAX)
+        self.budget_bytes.map_or(GUARD_HISTORY_BYTES_MAX, share).min(GUARD_HISTORY_BYTES_MAX)
     }
 
     /// Limits the sizes of memtables and tables to the budget.
     ///
     /// Two memtables must fit, one that is flushed and one that accepts writes. The table size limits the memory of jobs.
     pub(crate) fn limit_sizes(&self, mut options: KeyspaceOptions) -> KeyspaceOptions {
-        if let Some(budget) = self.budget {
+        if let Some(budget) = self.budget_bytes {
             let memtable_bytes_max = self.flush_threshold().max(MEMTABLE_BYTES_MIN);
             options.memtable_bytes = options.memtable_bytes.min(memtable_bytes_max);
             let table_bytes_max = (budget / TABLES_PER_BUDGET).max(u64::from(options.block_bytes));
@@ -93,18 +93,15 @@ impl MemoryPlan {
 
     /// Creates the block cache. With a budget it also accounts for open tables.
     pub(crate) fn new_cache(&self, kind: BlockCacheKind) -> Arc<BlockCache> {
-        match self.budget {
-            Some(_) => BlockCache::with_open_tables(kind, self.cache),
-            None => BlockCache::with_kind(kind, self.cache),
+        match self.budget_bytes {
+            Some(_) => BlockCache::with_open_tables(kind, self.cache_bytes),
+            None => BlockCache::with_kind(kind, self.cache_bytes),
         }
     }
 
     /// Checks that the parts fit into the budget.
-    ///
-    /// # Errors
-    /// [`Error::InvalidOption`], [`Error::Contradiction`].
     pub(crate) fn check(&self, options: &Options) -> Result<()> {
-        let Some(budget) = self.budget else { return Ok(()) };
+        let Some(budget) = self.budget_bytes else { return Ok(()) };
         if budget < MEMORY_BUDGET_MIN {
             return Err(invalid_option("memory_budget", budget, "at least 4194304"));
         }
@@ -118,10 +115,10 @@ impl MemoryPlan {
             let first = format!("memory_budget = {budget}");
             Err(Error::Contradiction { first, second: names.join(" and "), why })
         };
-        if self.cache.saturating_add(self.memtables) > budget {
+        if self.cache_bytes.saturating_add(self.memtable_bytes) > budget {
             return contradiction("the parts exceed the budget");
         }
-        if self.memtables < 2 * MEMTABLE_BYTES_MIN {
+        if self.memtable_bytes < 2 * MEMTABLE_BYTES_MIN {
             return contradiction("no memory is left for memtables");
         }
         Ok(())
@@ -142,7 +139,7 @@ mod tests {
     #[test]
     fn memory_plan_default_shares_fill_budget() {
         let plan = checked_plan(Options::default().memory_budget(128 * MIB)).unwrap();
-        assert_eq!((plan.memtables, plan.cache), (48 * MIB, 64 * MIB));
+        assert_eq!((plan.memtable_bytes, plan.cache_bytes), (48 * MIB, 64 * MIB));
         assert_eq!(plan.flush_threshold(), 24 * MIB);
         let limited = plan.limit_sizes(KeyspaceOptions::default());
         assert_eq!((limited.memtable_bytes, limited.table_bytes), (24 * MIB, 8 * MIB));
@@ -152,11 +149,11 @@ mod tests {
     fn memory_plan_one_part_given_other_gets_rest() {
         let budget = || Options::default().memory_budget(128 * MIB);
         let cache = checked_plan(budget().block_cache_bytes(100 * MIB)).unwrap();
-        assert_eq!((cache.memtables, cache.cache), (12 * MIB, 100 * MIB));
+        assert_eq!((cache.memtable_bytes, cache.cache_bytes), (12 * MIB, 100 * MIB));
         let memtables = checked_plan(budget().memtable_bytes_max(80 * MIB)).unwrap();
-        assert_eq!((memtables.memtables, memtables.cache), (80 * MIB, 32 * MIB));
+        assert_eq!((memtables.memtable_bytes, memtables.cache_bytes), (80 * MIB, 32 * MIB));
         let small = checked_plan(budget().block_cache_bytes(MIB)).unwrap();
-        assert_eq!(small.memtables, 48 * MIB);
+        assert_eq!(small.memtable_bytes, 48 * MIB);
     }
 
     #[test]
@@ -176,7 +173,7 @@ mod tests {
     #[test]
     fn memory_plan_without_budget_keeps_sizes() {
         let plan = checked_plan(Options::default()).unwrap();
-        assert_eq!(plan.cache, BLOCK_CACHE_BYTES_DEFAULT);
+        assert_eq!(plan.cache_bytes, BLOCK_CACHE_BYTES_DEFAULT);
         let options = KeyspaceOptions::default();
         assert_eq!(plan.limit_sizes(options.clone()).memtable_bytes, options.memtable_bytes);
     }

@@ -100,9 +100,6 @@ impl ValueSeparation {
     }
 
     /// Checks all values.
-    ///
-    /// # Errors
-    /// [`Error::InvalidOption`](crate::Error::InvalidOption).
     pub(crate) fn check(&self) -> Result<()> {
         let (name, value, must) = if !(1..=VALUE_BYTES_MAX).contains(&self.threshold_bytes) {
             ("value_separation.threshold_bytes", self.threshold_bytes.to_string(), "1 to 2^30")

@@ -29,7 +29,7 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering, Signal, thread_local, thread_signal};
 
-use crate::env::{Background, WaitCause, YieldKind};
+use crate::env::{Background, WaitCause, YieldKind, saturating_u64};
 use crate::error::{Error, Result};
 use crate::metrics::CommitMetrics;
 use crate::state::DbState;
@@ -357,7 +357,7 @@ impl Committer {
         if group.stage == GroupStage::Finished {
             // The result is final. Only some members are not notified.
             for member in group.members.iter().filter(|member| member.result().is_none()) {
-                self.finish(member, group.result.clone());
+                self.finish(member, group.result());
             }
             return;
         }
@@ -404,7 +404,7 @@ impl Committer {
         let next = queue.pass_lead(group);
         group.stage = GroupStage::Finished;
         if let Some(error) = &queue.incomplete_insert {
-            group.result = Err(error.clone());
+            group.error = Some(error.clone());
         } else if queue.in_flight.is_empty() {
             self.publish_up_to(last_seq);
         } else {
@@ -414,7 +414,7 @@ impl Committer {
         drop(queue);
         self.wake_leader(next.as_ref());
         for member in &group.members {
-            self.finish(member, group.result.clone());
+            self.finish(member, group.result());
         }
     }
 
@@ -450,7 +450,7 @@ impl Committer {
 
     fn fail(&self, group: &mut CommitGroup, error: &Error) {
         let next = self.queue.lock().pass_lead(group);
-        (group.stage, group.result) = (GroupStage::Finished, Err(error.clone()));
+        (group.stage, group.error) = (GroupStage::Finished, Some(error.clone()));
         self.wake_leader(next.as_ref());
         for member in &group.members {
             self.finish(member, Err(error.clone()));
@@ -562,8 +562,7 @@ impl Committer {
 
     /// Converts a maximum waiting time from now to a deadline of the environment's clock.
     pub(crate) fn deadline_us(&self, wait_max: Option<Duration>) -> Option<u64> {
-        let wait_us = u64::try_from(wait_max?.as_micros()).unwrap_or(u64::MAX);
-        Some(self.state.env.now_us().saturating_add(wait_us))
+        Some(self.state.env.now_us().saturating_add(saturating_u64(wait_max?.as_micros())))
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) enum GroupStage {
 }
 
 /// Commits that pass the pipeline together.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct CommitGroup {
     pub(super) members: Vec<Arc<Ticket>>,
     /// Target memtables: one for each tree of each request, in the order of members and trees.
@@ -45,26 +45,16 @@ pub(super) struct CommitGroup {
     pub(super) stage: GroupStage,
     /// Whether the group's leader still leads the queue.
     pub(super) has_lead: bool,
-    /// Result for all members at [`GroupStage::Finished`].
-    pub(super) result: Result<()>,
-}
-
-impl Default for CommitGroup {
-    fn default() -> CommitGroup {
-        CommitGroup {
-            members: Vec::new(),
-            targets: Vec::new(),
-            rejected: Vec::new(),
-            payload_bytes: 0,
-            sync: false,
-            stage: GroupStage::default(),
-            has_lead: false,
-            result: Ok(()),
-        }
-    }
+    /// Error of a failed group.
+    pub(super) error: Option<Error>,
 }
 
 impl CommitGroup {
+    /// Returns the result for all members at [`GroupStage::Finished`].
+    pub(super) fn result(&self) -> Result<()> {
+        self.error.clone().map_or(Ok(()), Err)
+    }
+
     pub(super) fn last_seq(&self) -> SeqNo {
         self.members.last().map_or(SeqNo::ZERO, |member| member.last_seq())
     }
@@ -73,7 +63,7 @@ impl CommitGroup {
     pub(super) fn clear(&mut self) {
         self.members.clear();
         self.targets.clear();
-        (self.payload_bytes, self.sync, self.result) = (0, false, Ok(()));
+        (self.payload_bytes, self.sync, self.error) = (0, false, None);
     }
 
     pub(super) fn wal_records(&self) -> Vec<WalRecord<'_>> {
@@ -169,18 +159,17 @@ fn check_member(
     for guard in &request.guards {
         guard.tree.check_accepts_writes()?;
         let mut unpublished = in_flight.iter().flat_map(|members| members.iter()).chain(earlier);
-        let (keyspace, key, read) = (&guard.tree.name, &guard.key, guard.read.0);
-        match check_published(state, guard) {
-            GuardState::Holds if !unpublished.any(|other| other.writes_key_of(guard, checks)) => {}
-            GuardState::Unknown => {
-                let (keyspace, key) = (keyspace.clone(), key.to_vec());
-                return Err(Error::GuardUnknown { keyspace, key, read });
-            }
-            GuardState::Holds | GuardState::Refused => {
-                let (keyspace, key) = (keyspace.clone(), key.to_vec());
-                return Err(Error::GuardRefused { keyspace, key, read });
-            }
+        let published = check_published(state, guard);
+        if matches!(published, GuardState::Holds)
+            && !unpublished.any(|other| other.writes_key_of(guard, checks))
+        {
+            continue;
         }
+        let (keyspace, key, read) = (guard.tree.name.clone(), guard.key.to_vec(), guard.read.0);
+        return Err(match published {
+            GuardState::Unknown => Error::GuardUnknown { keyspace, key, read },
+            GuardState::Holds | GuardState::Refused => Error::GuardRefused { keyspace, key, read },
+        });
     }
     Ok(())
 }

@@ -30,9 +30,10 @@ pub(super) struct InFlightGroup {
 }
 
 /// Leadership of the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Leadership {
     /// No leader, and no commit waits.
+    #[default]
     Idle,
     /// A thread leads.
     Held,
@@ -41,7 +42,7 @@ pub(super) enum Leadership {
 }
 
 /// State of the commit pipeline that the queue lock guards.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct CommitQueue {
     /// Sequence number of the next operation.
     pub(super) next_seq: u64,
@@ -70,20 +71,7 @@ pub(super) struct CommitQueue {
 impl CommitQueue {
     /// Creates an empty queue.
     pub(super) fn new(next_seq: SeqNo) -> CommitQueue {
-        CommitQueue {
-            next_seq: next_seq.0,
-            leadership: Leadership::Idle,
-            has_task_leader: false,
-            is_syncing: false,
-            waiting: VecDeque::new(),
-            waiting_threads: 0,
-            in_flight: VecDeque::new(),
-            awaited_writers: 0,
-            last_sync_writers: 0,
-            long_chains: Vec::new(),
-            has_folding_worker: false,
-            incomplete_insert: None,
-        }
+        CommitQueue { next_seq: next_seq.0, ..CommitQueue::default() }
     }
 
     /// Returns whether no commit is in progress.

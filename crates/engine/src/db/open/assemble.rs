@@ -51,7 +51,7 @@ pub(crate) fn assemble(recovery: Recovery, files: OpenFiles) -> Result<DbInner> 
         wal,
         sequence,
         guard_history: GuardHistory::new(memory.guard_history_bytes()),
-        memtable_bytes_max: memory.memtables,
+        memtable_bytes_max: memory.memtable_bytes,
         trees,
         listener,
         explains,

@@ -58,7 +58,7 @@ impl TreeOpener<'_> {
 
     fn open_tree(&self, id: u32, keyspace: &KeyspaceState, version: Arc<Version>) -> Result<Tree> {
         let persisted = self.decode_options(keyspace)?;
-        let options = self.options.initial_keyspace_options(&keyspace.name, &persisted);
+        let options = self.options.initial_options(&keyspace.name, &persisted);
         let options = MemoryPlan::new(self.options).limit_sizes(options);
         let policy = match options.stored_policy() {
             Some(policy) => policy,

@@ -48,9 +48,6 @@ pub enum FilterBits {
 
 impl FilterBits {
     /// Checks the bits per key.
-    ///
-    /// # Errors
-    /// [`Error::InvalidOption`](crate::Error::InvalidOption) if they are outside of [`MONKEY_BITS_RANGE`].
     pub(crate) fn check(self) -> Result<()> {
         match self {
             FilterBits::Monkey { bits_per_key } if !MONKEY_BITS_RANGE.contains(&bits_per_key) => {
