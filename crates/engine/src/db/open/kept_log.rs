@@ -22,6 +22,7 @@ use crate::db::open::log_source::LogSource;
 use crate::db::open::memtable_flush::flush_active;
 use crate::db::open::new_manifest::ManifestSegments;
 use crate::db::open::replay::{LogReplay, ReplayTarget};
+use crate::db::operand_store;
 use crate::db::{DbInner, check_reentry};
 use crate::error::Result;
 use crate::format::batch::BatchOperations;
@@ -276,8 +277,6 @@ fn create_staging_tree(
     let (name, first_seq) = (tree.name.clone(), SeqNo(kept.after + 1));
     let mut staging = Tree::new(origin, tree.id, name, options, policy, version, first_seq);
     staging.merge_resolver = Arc::clone(&tree.merge_resolver);
-    let view = attached.initial_view();
-    staging.operand_store.attach(Arc::clone(attached));
-    staging.update_super_version(|current| current.clone().with_operand_view(Some(view.clone())));
+    operand_store::attach(&staging, Arc::clone(attached));
     staging
 }

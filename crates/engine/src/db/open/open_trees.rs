@@ -134,11 +134,7 @@ impl TreeOpener<'_> {
         let attached = context.open(&tree.name, &tree.merge_resolver, &factory, token);
         match (attached.map_err(|error| error.or_missing(self.manifest)), stored_name) {
             (Ok(attached), _) => {
-                let view = attached.initial_view();
-                tree.operand_store.attach(attached);
-                tree.update_super_version(|current| {
-                    current.clone().with_operand_view(Some(view.clone()))
-                });
+                operand_store::attach(tree, attached);
                 Ok(())
             }
             (Err(error), Some(stored)) => {

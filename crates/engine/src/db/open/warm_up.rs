@@ -136,12 +136,8 @@ mod tests {
         let vfs = create_filled_database();
         let warm_options = options().warm_up(true);
         for read_only in [true, false] {
-            let db = match read_only {
-                true => {
-                    Db::open("db", warm_options.clone().read_only(true).vfs(vfs.clone())).unwrap()
-                }
-                false => Db::open("db", warm_options.clone().vfs(vfs.clone())).unwrap(),
-            };
+            let options = warm_options.clone().read_only(read_only);
+            let db = Db::open("db", options.vfs(vfs.clone())).unwrap();
             let sizes = db.default_keyspace().metadata().unwrap();
             assert!(sizes.runs > 1 && sizes.filter_bytes > 0 && sizes.range_tombstone_bytes > 0);
             assert_eq!(resident_bytes(&db, BlockKind::Filter), sizes.filter_bytes);

@@ -4,14 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use bytes::Bytes;
 use lsmx_base::file_name::FileName;
 use lsmx_base::key::InternalKey;
 use lsmx_base::sync::Arc;
 
 use crate::cache::BlockCache;
 use crate::db::check::repair::damaged_table::DamagedTable;
-use crate::db::check::repair::report::{Finding, Loss, LossKind, RepairReport};
+use crate::db::check::repair::report::{Finding, Loss, RepairReport};
 use crate::db::check::repair::salvage_table::salvage_table;
 use crate::db::check::repair::starting_state::{StartingState, list_files};
 use crate::db::check::repair::table_writer::{RepairTables, ValueSalvager, WrittenTable};
@@ -151,7 +150,7 @@ impl<'a> RepairContext<'a> {
         });
         let Ok(damaged) = opened else { return Ok(None) };
         let (tables, mut rewritten) = (&mut self.tables, None);
-        let found = salvage_table(&damaged, &mut |key: InternalKey<'_>, value| {
+        let found = salvage_table(&damaged, (name, path), &mut |key: InternalKey<'_>, value| {
             let Some(entry) = values.salvage(name, key, value) else { return Ok(()) };
             let table = match rewritten.take() {
                 Some(table) => table,
@@ -163,17 +162,9 @@ impl<'a> RepairContext<'a> {
             rewritten = Some(tables.start((id, name))?);
         }
         let mut lost = values.take_lost();
+        lost.extend(found.lost);
         let Some(rewritten) = rewritten else { return Ok(None) };
         self.report.entries_salvaged += rewritten.entries;
-        for gap in &found.gaps {
-            let to_vec = |key: &Option<Bytes>| key.as_ref().map(|key| key.to_vec());
-            let loss = Loss::new(Some(name), path.to_owned(), LossKind::Entries, &gap.why);
-            let (from, to) = (to_vec(&gap.after), to_vec(&gap.before));
-            lost.push(Loss { from, to, bytes: gap.bytes, ..loss });
-        }
-        if let Some(why) = &found.range_tombstones_lost {
-            lost.push(Loss::new(Some(name), path.to_owned(), LossKind::RangeDeletes, why));
-        }
         let written = self.tables.finish(rewritten, found.range_tombstones, oldest_tombstone_us)?;
         Ok(Some(RewrittenTable { written, lost }))
     }

@@ -1,5 +1,7 @@
 //! Reads the entries of a damaged table.
 
+use std::path::Path;
+
 use bytes::Bytes;
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::malformed::Malformed;
@@ -7,6 +9,7 @@ use lsmx_base::range_tombstone::RangeTombstone;
 use lsmx_base::slice::BlockBytes;
 
 use crate::db::check::repair::damaged_table::DamagedTable;
+use crate::db::check::repair::report::{Loss, LossKind};
 use crate::error::{Error, Result};
 use crate::format::BlockKind;
 use crate::format::block::Handle;
@@ -14,61 +17,46 @@ use crate::format::data_block::DataBlock;
 use crate::format::data_block::cursor::DataBlockCursor;
 use crate::format::range_tombstones::FragmentedTombstones;
 
-/// A range of keys whose entries cannot be read.
-#[derive(Clone, Debug)]
-pub(crate) struct EntryGap {
-    /// Last key before the gap, of which older versions may be missing. `None` at the start of the table.
-    pub(crate) after: Option<Bytes>,
-    /// First key after the gap, of which newer versions may be missing. `None` at the end of the table.
-    pub(crate) before: Option<Bytes>,
-    /// Unreadable bytes of the file.
-    pub(crate) bytes: u64,
-    /// Error of the first unreadable block.
-    pub(crate) why: Error,
-}
-
 /// Result of reading a damaged table.
 #[derive(Debug, Default)]
 pub(crate) struct SalvagedTable {
-    pub(crate) gaps: Vec<EntryGap>,
+    /// Ranges of entries, and range tombstones, that cannot be read.
+    pub(crate) lost: Vec<Loss>,
     pub(crate) range_tombstones: Vec<RangeTombstone>,
-    /// Error of the range tombstones, if they cannot be read.
-    pub(crate) range_tombstones_lost: Option<Error>,
 }
 
 /// A key with memory of its own.
 type SalvagedKey = (Bytes, SeqNo, EntryKind);
 
-/// Passes all readable entries to `visit`, in order.
+/// Passes all readable entries to `visit`, in order. `path` is the path of the table in the report.
+///
+/// A loss of entries is bounded by the keys before and after it, of which versions may be missing as well.
 ///
 /// # Errors
 /// Those of `visit`. Damage of the table is not an error.
 pub(crate) fn salvage_table(
     table: &DamagedTable<'_>,
+    (keyspace, path): (&str, &Path),
     visit: &mut dyn FnMut(InternalKey<'_>, &[u8]) -> Result<()>,
 ) -> Result<SalvagedTable> {
     let mut salvaged = SalvagedTable::default();
     let mut last: Option<SalvagedKey> = None;
-    let mut open_gap: Option<EntryGap> = None;
+    let mut gap: Option<Loss> = None;
+    let new_loss = |what, why: &Error| Loss::new(Some(keyspace), path.to_owned(), what, why);
     let data_end = table.data_blocks(&mut |handle, contents| {
         let entries =
             contents.and_then(|contents| decode_entries(table, handle, &contents, last.as_ref()));
         let entries = match entries {
             Ok(entries) => entries,
             Err(why) => {
-                let after = || last.as_ref().map(|(key, ..)| key.clone());
-                let gap = open_gap.get_or_insert_with(|| EntryGap {
-                    after: after(),
-                    before: None,
-                    bytes: 0,
-                    why,
-                });
-                gap.bytes += handle.bytes;
+                let from = last.as_ref().map(|(key, ..)| key.to_vec());
+                let new_gap = || Loss { from, ..new_loss(LossKind::Entries, &why) };
+                gap.get_or_insert_with(new_gap).bytes += handle.bytes;
                 return Ok(());
             }
         };
-        if let (Some(gap), Some(((key, ..), _))) = (open_gap.take(), entries.first()) {
-            salvaged.gaps.push(EntryGap { before: Some(key.clone()), ..gap });
+        if let (Some(gap), Some(((key, ..), _))) = (gap.take(), entries.first()) {
+            salvaged.lost.push(Loss { to: Some(key.to_vec()), ..gap });
         }
         for ((user_key, seq, kind), value) in entries {
             visit(InternalKey { user_key: &user_key, seq, kind }, &value)?;
@@ -76,10 +64,10 @@ pub(crate) fn salvage_table(
         }
         Ok(())
     })?;
-    salvaged.gaps.extend(open_gap);
+    salvaged.lost.extend(gap);
     match read_range_tombstones(table, data_end) {
         Ok(tombstones) => salvaged.range_tombstones = tombstones,
-        Err(error) => salvaged.range_tombstones_lost = Some(error),
+        Err(why) => salvaged.lost.push(new_loss(LossKind::RangeDeletes, &why)),
     }
     Ok(salvaged)
 }

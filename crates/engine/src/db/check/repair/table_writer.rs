@@ -41,8 +41,8 @@ pub(crate) struct UnfinishedTable {
     writer: Option<TableWriter>,
     pub(crate) entries: u64,
     seq_largest: SeqNo,
-    /// Bytes and number of the referenced values, by blob file.
-    references: BTreeMap<u64, (u64, u64)>,
+    /// References to values, by blob file.
+    references: BTreeMap<u64, BlobReference>,
 }
 
 /// A complete table.
@@ -86,10 +86,7 @@ impl RepairTables<'_> {
         range_tombstones: Vec<RangeTombstone>,
         oldest_tombstone_us: Option<u64>,
     ) -> Result<WrittenTable> {
-        let references = table.references.into_iter();
-        let references = references
-            .map(|(blob, (bytes, records))| BlobReference { blob: FileId(blob), bytes, records })
-            .collect();
+        let references = table.references.into_values().collect();
         let tombstone_seqs = range_tombstones.iter().flat_map(|tombstone| &tombstone.seqs).copied();
         let seq_largest = tombstone_seqs.fold(table.seq_largest, SeqNo::max);
         let Some(mut writer) = table.writer.take() else {
@@ -112,9 +109,11 @@ impl UnfinishedTable {
     /// Adds an entry.
     pub(crate) fn add(&mut self, entry: SalvagedEntry<'_>) -> Result<()> {
         if let Some(pointer) = entry.pointer {
-            let (bytes, records) = self.references.entry(pointer.file).or_default();
-            *bytes += pointer.bytes;
-            *records += 1;
+            let blob = FileId(pointer.file);
+            let unused = BlobReference { blob, bytes: 0, records: 0 };
+            let reference = self.references.entry(pointer.file).or_insert(unused);
+            reference.bytes += pointer.bytes;
+            reference.records += 1;
         }
         self.entries += 1;
         self.seq_largest = self.seq_largest.max(entry.key.seq);
