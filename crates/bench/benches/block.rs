@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use criterion::Criterion;
-use lsmx::benching::Block;
+use lsmx::benching::BenchBlock;
 
 use crate::data::{sorted_keys, value};
 
@@ -19,8 +19,12 @@ fn name((restart_interval, tagged): (u32, bool)) -> String {
     format!("restart interval {restart_interval}{}", if tagged { ", tags" } else { "" })
 }
 
-fn block<'a>(form: (u32, bool), keys: impl Iterator<Item = &'a Vec<u8>>, value: &'a [u8]) -> Block {
-    Block::new(form.0, form.1, keys.map(|key| (key.as_slice(), value))).unwrap()
+fn block<'a>(
+    form: (u32, bool),
+    keys: impl Iterator<Item = &'a Vec<u8>>,
+    value: &'a [u8],
+) -> BenchBlock {
+    BenchBlock::new(form.0, form.1, keys.map(|key| (key.as_slice(), value))).unwrap()
 }
 
 pub(crate) fn search(criterion: &mut Criterion) {
@@ -52,7 +56,7 @@ pub(crate) fn search_far(criterion: &mut Criterion) {
     let value = value();
     let mut group = criterion.benchmark_group(format!("block search, one of {BLOCKS} blocks"));
     for form in FORMS {
-        let blocks: Vec<Block> =
+        let blocks: Vec<BenchBlock> =
             keys.chunks(ENTRIES).map(|keys| block(form, keys.iter(), &value)).collect();
         // Coprime to the number of keys, so that neighbours in time are far apart.
         let mut at = 0;

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use criterion::{Criterion, Throughput};
-use lsmx::benching::{BenchMemtable, merging};
+use lsmx::benching::{BenchMemtable, merging_cursor};
 use lsmx::internals::table::{ReadPurpose, TableCursor};
 use lsmx::operand_store::Cursor;
 
@@ -40,7 +40,7 @@ pub(crate) fn next(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(ENTRIES));
     for n in [1, 4, 16] {
         for (name, sources) in [("tables", tables(n)), ("memtables", memtables(n))] {
-            let mut cursor = merging(sources);
+            let mut cursor = merging_cursor(sources);
             group.bench_function(format!("of {n} {name}"), |bencher| {
                 bencher.iter(|| {
                     let mut bytes = 0;

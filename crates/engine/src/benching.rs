@@ -1,4 +1,4 @@
-//! What a criterion bench calls of the inside. Not for users: it may change with any release.
+//! Internal functions that the criterion benchmarks call. Not part of the stable interface.
 
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::malformed::Malformed;
@@ -14,7 +14,7 @@ use crate::iter::merging_iter::MergingCursor;
 pub use crate::table::IndexBlockKeys;
 use crate::table::{Table, index_blocks_with_keys};
 
-/// A memtable.
+/// Memtable.
 #[derive(Debug)]
 pub struct BenchMemtable(Arc<crate::memtable::Memtable>);
 
@@ -25,38 +25,40 @@ impl Default for BenchMemtable {
 }
 
 impl BenchMemtable {
-    /// Inserts a put with this number.
+    /// Inserts a put with the sequence number `seq`.
     pub fn insert(&self, key: &[u8], seq: u64, value: &[u8]) {
         self.0.insert(key, SeqNo(seq), EntryKind::Put, value);
     }
 
-    /// Bytes of the newest value of `key`.
+    /// Returns the size of the newest value of `key`, in bytes.
     #[must_use]
     pub fn get(&self, key: &[u8]) -> Option<usize> {
         self.0.get(key, SeqNo::MAX).map(|(_, _, value)| value.len())
     }
 
-    /// A cursor over it.
+    /// Returns a cursor over all entries.
     #[must_use]
     pub fn cursor(&self) -> Box<dyn Cursor> {
         Box::new(self.0.cursor())
     }
 }
 
-/// A data block.
+/// Data block.
 #[derive(Debug)]
-pub struct Block(DataBlock);
+pub struct BenchBlock(DataBlock);
 
-impl Block {
-    /// A block of puts, in key order, with tags if `tagged` and they pay.
+impl BenchBlock {
+    /// Builds a block of puts. `entries` must be in key order.
+    ///
+    /// Tags are added if `tagged` is set and they fit the entries.
     ///
     /// # Errors
-    /// When it is malformed, which would be a mistake of the builder.
+    /// Returns an error if the built block is malformed.
     pub fn new<'a>(
         restart_interval: u32,
         tagged: bool,
         entries: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
-    ) -> Result<Block, Malformed> {
+    ) -> Result<BenchBlock, Malformed> {
         let mut builder = DataBlockBuilder::new(restart_interval, tagged);
         for (user_key, value) in entries {
             let common = common_prefix(builder.last_key(), user_key);
@@ -65,19 +67,19 @@ impl Block {
         }
         let mut bytes = Vec::new();
         builder.finish(&mut bytes);
-        DataBlock::new(BlockBytes::copy_from(&bytes)).map(Block)
+        DataBlock::new(BlockBytes::copy_from(&bytes)).map(BenchBlock)
     }
 
-    /// Whether a key is in it.
+    /// Returns whether the block has an entry for `key`.
     ///
     /// # Errors
-    /// When it is malformed.
+    /// Returns an error if the block is malformed.
     pub fn contains(&self, key: &[u8]) -> Result<bool, Malformed> {
         Ok(self.0.get(key, SeqNo::MAX)?.is_some())
     }
 }
 
-/// The data blocks of a cache, of which all have the same contents.
+/// Block cache in which all data blocks have the same contents.
 #[derive(Debug)]
 pub struct BenchBlockCache {
     cache: Arc<BlockCache>,
@@ -85,35 +87,35 @@ pub struct BenchBlockCache {
 }
 
 impl BenchBlockCache {
-    /// With nothing in it.
+    /// Creates an empty cache of `budget_bytes` for blocks of `block_bytes`.
     #[must_use]
     pub fn new(kind: BlockCacheKind, budget_bytes: u64, block_bytes: usize) -> BenchBlockCache {
         let block = BlockBytes::copy_from(&vec![0; block_bytes]);
         BenchBlockCache { cache: BlockCache::with_kind(kind, budget_bytes), block }
     }
 
-    /// Whether the block with this number is there, which counts as a use.
+    /// Looks up the block with the given number and returns whether it is cached.
     #[must_use]
     pub fn get(&self, number: u64) -> bool {
         self.cache.get_data_block(0, number).is_some()
     }
 
-    /// Puts the block with this number in.
+    /// Inserts the block with the given number.
     pub fn insert(&self, number: u64) {
         self.cache.insert_data_block(0, number, &self.block);
     }
 }
 
-/// Cursors as one.
+/// Returns a merging cursor over `sources`.
 #[must_use]
-pub fn merging(sources: Vec<Box<dyn Cursor>>) -> Box<dyn Cursor> {
+pub fn merging_cursor(sources: Vec<Box<dyn Cursor>>) -> Box<dyn Cursor> {
     Box::new(MergingCursor::new(sources))
 }
 
-/// The index blocks of a table, in order.
+/// Returns the index blocks of a table in key order, with their keys.
 ///
 /// # Errors
-/// When one cannot be read, or what it leads to.
+/// Returns an error if an index block or a data block cannot be read.
 pub fn index_blocks(table: &Table) -> Result<Vec<IndexBlockKeys>> {
     index_blocks_with_keys(table)
 }

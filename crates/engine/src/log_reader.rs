@@ -9,11 +9,13 @@ use std::path::Path;
 
 use lsmx_base::coding::{len_u64, to_usize};
 use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::malformed::Malformed;
 
+use crate::error::{Error, Result};
 use crate::format::log_record::{LogSeed, RECORD_HEADER_BYTES, RecordHeader};
 use crate::vfs::File;
-use crate::{Error, Malformed, Result};
 
+/// Number of bytes read at once.
 const CHUNK_BYTES: u64 = 256 << 10;
 
 /// Reads the records of one file.
@@ -22,9 +24,10 @@ pub(crate) struct LogReader<'a> {
     file: &'a dyn File,
     path: &'a Path,
     seed: LogSeed,
+    /// Offset at which the log ends; at most the size of the file.
     end: u64,
     chunk: Vec<u8>,
-    chunk_at: u64,
+    chunk_offset: u64,
 }
 
 /// Result of reading a record.
@@ -41,18 +44,18 @@ pub(crate) enum LogRead<'a> {
 /// Evidence found after an invalid record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TailScan {
-    /// Largest synced position stated by a header.
+    /// Largest synced position in any header.
     pub(crate) position: u64,
     /// Whether a header states that all older files are synced.
     pub(crate) older_synced: bool,
-    /// Number of valid records with a payload.
+    /// Number of valid records that have a payload.
     pub(crate) records: u64,
 }
 
 impl<'a> LogReader<'a> {
     /// Returns a reader of `file` up to `end`, which must not exceed its size.
     pub(crate) fn new(file: &'a dyn File, path: &'a Path, seed: LogSeed, end: u64) -> Self {
-        LogReader { file, path, seed, end, chunk: Vec::new(), chunk_at: 0 }
+        LogReader { file, path, seed, end, chunk: Vec::new(), chunk_offset: 0 }
     }
 
     /// Reads the record at `offset`.
@@ -81,7 +84,7 @@ impl<'a> LogReader<'a> {
         })
     }
 
-    /// Scans the file from `offset` on, after the last valid record.
+    /// Scans the file for headers from `offset` on, where no valid record begins.
     pub(crate) fn scan_tail(&mut self, mut offset: u64) -> Result<TailScan> {
         let mut tail = TailScan::default();
         while self.end.saturating_sub(offset) >= len_u64(RECORD_HEADER_BYTES) {
@@ -95,7 +98,7 @@ impl<'a> LogReader<'a> {
             };
             tail.position = tail.position.max(header.mark.position);
             tail.older_synced |= header.mark.older_synced;
-            // The length is verified, but the payload is not. Only a valid record is skipped.
+            // The header may be valid and the payload not. The scan then continues inside the payload.
             if let LogRead::Record(header, _) = self.read_record(offset)? {
                 tail.records += u64::from(!header.is_mark_only());
                 offset += header.record_bytes();
@@ -139,27 +142,27 @@ impl<'a> LogReader<'a> {
         Ok(header)
     }
 
-    /// Returns `len` bytes at `offset`, which must be before the end.
+    /// Returns `len` bytes at `offset`. The range must be within the log.
     fn read_bytes(&mut self, offset: u64, len: u64) -> Result<&[u8]> {
-        let chunk_end = self.chunk_at + len_u64(self.chunk.len());
-        if offset < self.chunk_at || offset + len > chunk_end {
+        let chunk_end = self.chunk_offset + len_u64(self.chunk.len());
+        if offset < self.chunk_offset || offset + len > chunk_end {
             let wanted = len.max(CHUNK_BYTES).min(self.end - offset);
             let wanted = self.to_length(wanted, offset)?;
             self.chunk.resize(wanted, 0);
-            self.chunk_at = offset;
+            self.chunk_offset = offset;
             let read = self.file.read_at(&mut self.chunk, offset);
             self.chunk.truncate(*read.as_ref().unwrap_or(&0));
             read.map_err(|source| Error::io("read", self.path, source))?;
         }
-        let start = self.to_length(offset - self.chunk_at, offset)?;
+        let start = self.to_length(offset - self.chunk_offset, offset)?;
         let len = self.to_length(len, offset)?;
         self.chunk.get(start..start + len).ok_or_else(|| {
             let (needed, found) = (len_u64(start + len), len_u64(self.chunk.len()));
-            // The file has shrunk since its size was read.
+            // The file was truncated after its size was read.
             Error::malformed(
                 Malformed::Truncated { what: "log file", needed, found },
                 self.path,
-                self.chunk_at,
+                self.chunk_offset,
             )
         })
     }
@@ -200,7 +203,7 @@ mod tests {
         let mut reader = LogReader::new(&*file, Path::new("log"), LogSeed::new(1, 2), end);
         for (offset, expected) in offsets.iter().zip([b"a".as_slice(), &large, b"b"]) {
             let LogRead::Record(_, payload) = reader.read_record(*offset).unwrap() else {
-                panic!()
+                panic!("no record at {offset}")
             };
             assert_eq!(payload, expected);
         }

@@ -173,7 +173,7 @@ fn one_trace_at_a_time_and_no_file_is_overwritten() {
     let db = open(Arc::new(disk.clone()), Background::Threads { workers: 1 });
     let trace = db.record_trace(TRACE).unwrap();
     let second = db.record_trace("other.trace").unwrap_err().to_string();
-    assert!(second.contains("other.trace") && second.contains("under way"), "{second}");
+    assert!(second.contains("other.trace") && second.contains("being recorded"), "{second}");
     assert!(disk.open(Path::new("other.trace")).is_err());
     drop(trace);
     assert!(matches!(db.record_trace(TRACE), Err(Error::Io { action: "create", .. })));

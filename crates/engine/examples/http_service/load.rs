@@ -266,7 +266,7 @@ async fn accept(listener: TcpListener, service: Service, polls: Polls) -> Outcom
     loop {
         let (stream, _) = listener.accept().await?;
         stream.set_nodelay(true)?;
-        let (service, env) = (service.clone(), service.db.env().clone());
+        let (service, env) = (service.clone(), service.db.as_blocking().env().clone());
         let serve = async move {
             let answer = service_fn(|request| service.answer(request));
             let served = http1::Builder::new().serve_connection(TokioIo::new(stream), answer);

@@ -67,7 +67,7 @@ impl Service {
     }
 
     async fn try_answer(&self, request: Request<Incoming>) -> Outcome<(StatusCode, Body)> {
-        let env = self.db.env();
+        let env = self.db.as_blocking().env();
         let (method, uri) = (request.method().clone(), request.uri().clone());
         let mut path = uri.path()[1..].splitn(2, '/');
         let (what, key) = (path.next().unwrap_or_default(), path.next().unwrap_or_default());
@@ -111,7 +111,7 @@ impl Service {
     }
 
     async fn get(&self, keyspace: &Keyspace, key: &str) -> lsmx::Result<Option<lsmx::Slice>> {
-        let env = self.db.env();
+        let env = self.db.as_blocking().env();
         match self.calls {
             Calls::Tasks => awaiting(env, keyspace.get(key)).await,
             Calls::Blocking => calling(env, || keyspace.as_blocking().get(key)),
@@ -119,7 +119,7 @@ impl Service {
     }
 
     async fn put(&self, key: &str, value: &[u8], durability: Durability) -> lsmx::Result<()> {
-        let (env, options) = (self.db.env(), WriteOptions::from(durability));
+        let (env, options) = (self.db.as_blocking().env(), WriteOptions::from(durability));
         let (tasks, blocking) = (&self.values, self.values.as_blocking());
         match self.calls {
             Calls::Tasks => awaiting(env, tasks.put_with(key, value, options)).await,
@@ -131,13 +131,14 @@ impl Service {
     fn scan(&self, prefix: &str) -> Body {
         match self.calls {
             Calls::Tasks => {
-                let (env, entries) = (self.db.env().clone(), Some(self.values.prefix(prefix)));
+                let (env, entries) =
+                    (self.db.as_blocking().env().clone(), Some(self.values.prefix(prefix)));
                 let lines = Lines { env, entries, line: Vec::new() };
                 StreamBody::new(lines).boxed_unsync()
             }
             Calls::Blocking => {
                 let mut text = Vec::new();
-                calling(self.db.env(), || {
+                calling(self.db.as_blocking().env(), || {
                     for entry in self.values.as_blocking().prefix(prefix) {
                         match entry {
                             Ok((key, value)) => write_line(&mut text, &key, &value),

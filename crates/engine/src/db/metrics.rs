@@ -7,12 +7,11 @@ use crate::db::DbInner;
 use crate::env::rate_limit::IoPriority;
 use crate::format::BlockKind;
 use crate::metrics::{
-    BackgroundIoMetrics, CacheMetrics, CompactionMetrics, DescriptorMetrics, DiskMetrics,
-    FoldMetrics, HeldMetrics, KeyspaceMetrics, LaneMetrics, LevelFlow, LevelMetrics, MemoryMetrics,
-    MergeMetrics, Metrics, ReadMetrics, StallCause, StallMetrics, ValueLogMetrics, WalMetrics,
+    BackgroundIoMetrics, CacheMetrics, DescriptorMetrics, DiskMetrics, FoldMetrics, HeldMetrics,
+    JobIoMetrics, KeyspaceMetrics, LevelWriteMetrics, MemoryMetrics, MergeMetrics, Metrics,
+    ReadMetrics, WalMetrics,
 };
 use crate::tree::Tree;
-use crate::tree::counters::StallCounter;
 use crate::tree::merge_resolver::FoldCounter;
 
 fn load(counter: &AtomicU64) -> u64 {
@@ -75,7 +74,7 @@ fn background_io_metrics(inner: &DbInner) -> BackgroundIoMetrics {
     let rate = &inner.state.tables.rate;
     let lane = |lane| {
         let (bytes, waited_us) = rate.usage(lane);
-        LaneMetrics { bytes, waited_us }
+        JobIoMetrics { bytes, waited_us }
     };
     BackgroundIoMetrics {
         rate: rate.rate(),
@@ -155,14 +154,6 @@ pub(crate) fn metrics(inner: &DbInner) -> Metrics {
     }
 }
 
-fn stall_cause(counter: &StallCounter) -> StallCause {
-    StallCause {
-        count: load(&counter.count),
-        us_total: load(&counter.us),
-        us_max: load(&counter.us_max),
-    }
-}
-
 fn fold_metrics(counter: &FoldCounter) -> FoldMetrics {
     FoldMetrics {
         folds: load(&counter.folds),
@@ -171,92 +162,44 @@ fn fold_metrics(counter: &FoldCounter) -> FoldMetrics {
     }
 }
 
+/// Returns the metrics of a keyspace: its counters, and sizes of its current super version.
 fn keyspace_metrics(tree: &Tree, now_us: u64) -> KeyspaceMetrics {
-    let counters = &tree.counters;
+    let mut metrics = tree.counters.metrics();
     let view = tree.pin_super_version();
-    let flows = counters.level_flows();
-    let blobs = view.version.blobs();
     let shape = view.version.shape();
-    let level_count = flows.keys().next_back().map_or(0, |&level| usize::from(level) + 1);
-    let levels = (0u8..=u8::MAX).take(level_count.max(shape.levels.len())).map(|level| {
-        let level_shape = shape.levels.get(usize::from(level));
-        let mut metrics = LevelMetrics {
-            level,
-            runs: level_shape.map_or(0, |shape| shape.runs.len() as u64),
-            flow: flows.get(&level).cloned().unwrap_or_default(),
-            ..LevelMetrics::default()
-        };
-        for file in level_shape.iter().flat_map(|shape| shape.files()) {
+    metrics.policy = tree.settings().stored_policy.to_string();
+    metrics.memtable_bytes = view.memtable_bytes();
+    metrics.memtables_sealed = len_u64(view.sealed.len());
+    metrics.filter_last_run = tree.last_run_filter.metrics(tree.uses_last_run_filter());
+    metrics.compaction.quarantined_files = len_u64(tree.jobs.lock().quarantine.files().count());
+    metrics.merges = MergeMetrics {
+        reads: fold_metrics(&tree.merge_resolver.reads),
+        jobs: fold_metrics(&tree.merge_resolver.jobs),
+        failures: load(&tree.merge_resolver.failures),
+    };
+    metrics.operand_store = tree.operand_store.attached().map(|attached| attached.store.metrics());
+    for used in view.version.blobs().files() {
+        metrics.value_log.blob_files += 1;
+        metrics.value_log.blob_bytes += used.file.record().bytes;
+        metrics.value_log.blob_referenced_bytes += used.bytes;
+    }
+    let files = shape.levels.iter().flat_map(|level| level.files());
+    let with_tombstones = files.filter(|file| file.tombstones > 0);
+    let oldest_tombstone_us = with_tombstones.filter_map(|file| file.oldest_tombstone_us).min();
+    metrics.oldest_tombstone_age_us = oldest_tombstone_us.map(|us| now_us.saturating_sub(us));
+    for (number, level) in (0u8..=u8::MAX).zip(&shape.levels) {
+        let metrics = metrics.level_mut(number);
+        metrics.runs = len_u64(level.runs.len());
+        for file in level.files() {
             metrics.files += 1;
             metrics.bytes += file.bytes;
             metrics.entries += file.entries;
             let table = view.version.table(file.id);
-            let range_tombstones =
-                table.map_or(0, |table| table.table().properties().range_tombstone_count);
-            metrics.tombstones += file.tombstones.saturating_sub(range_tombstones);
-            metrics.range_tombstones += range_tombstones;
+            let fragments = table.map_or(0, |it| it.table().properties().range_tombstone_count);
+            metrics.tombstones += file.tombstones.saturating_sub(fragments);
+            metrics.range_tombstones += fragments;
         }
-        metrics
-    });
-    let files = shape.levels.iter().flat_map(|level| level.files());
-    let with_tombstones = files.filter(|file| file.tombstones > 0);
-    let oldest_tombstone_us = with_tombstones.filter_map(|file| file.oldest_tombstone_us).min();
-    let memtables_full = stall_cause(&counters.memtable_stalls);
-    let memory_full = stall_cause(&counters.memory_stalls);
-    let too_many_runs = stall_cause(&counters.run_stalls);
-    let causes = [memtables_full, memory_full, too_many_runs];
-    KeyspaceMetrics {
-        policy: tree.settings().stored_policy.to_string(),
-        gets: counters.gets.sum(),
-        ingested_bytes: counters.ingested_bytes.sum(),
-        put_bytes: counters.put_bytes.sum(),
-        flushes: load(&counters.flushes),
-        flushed_bytes: load(&counters.flushed_bytes),
-        memtable_bytes: view.memtable_bytes(),
-        memtables_sealed: view.sealed.len() as u64,
-        filters_failed: load(&counters.filters_failed),
-        filter_last_run: tree.last_run_filter.metrics(tree.uses_last_run_filter()),
-        compaction: CompactionMetrics {
-            jobs: load(&counters.jobs),
-            jobs_divided: load(&counters.jobs_split),
-            parts: load(&counters.subcompactions),
-            parts_helped: load(&counters.subcompactions_helped),
-            trivial_moves: load(&counters.trivial_moves),
-            drops: load(&counters.delete_only_jobs),
-            read_bytes: load(&counters.compaction_read_bytes),
-            written_bytes: load(&counters.compaction_written_bytes),
-            us_total: load(&counters.compaction_us),
-            failures: load(&counters.compaction_failures),
-            quarantined_files: len_u64(tree.jobs.lock().quarantine.files().count()),
-            quarantines: load(&counters.quarantines),
-        },
-        merges: MergeMetrics {
-            reads: fold_metrics(&tree.merge_resolver.reads),
-            jobs: fold_metrics(&tree.merge_resolver.jobs),
-            failures: load(&tree.merge_resolver.failures),
-        },
-        operand_store: tree.operand_store.attached().map(|attached| attached.store.metrics()),
-        value_log: ValueLogMetrics {
-            blob_files: len_u64(blobs.files().count()),
-            blob_bytes: blobs.files().map(|used| used.file.record().bytes).sum(),
-            blob_referenced_bytes: blobs.files().map(|used| used.bytes).sum(),
-            written_bytes: load(&counters.blob_written_bytes),
-            rewrites: load(&counters.blob_rewrites),
-            rewritten_bytes: load(&counters.blob_moved_bytes),
-            gathered_bytes: load(&counters.blob_relocated_bytes),
-        },
-        stalls: StallMetrics {
-            count: causes.iter().map(|cause| cause.count).sum(),
-            us_total: causes.iter().map(|cause| cause.us_total).sum(),
-            us_max: causes.iter().map(|cause| cause.us_max).max().unwrap_or(0),
-            memtables_full,
-            memory_full,
-            too_many_runs,
-            throttle_us_total: load(&counters.throttle_us),
-        },
-        oldest_tombstone_age_us: oldest_tombstone_us.map(|us| now_us.saturating_sub(us)),
-        levels: levels
-            .filter(|level| level.runs > 0 || level.flow != LevelFlow::default())
-            .collect(),
     }
+    metrics.levels.retain(|level| level.runs > 0 || level.flow != LevelWriteMetrics::default());
+    metrics
 }

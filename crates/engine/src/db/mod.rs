@@ -53,7 +53,7 @@ use crate::state::memtable_budget::MemtableReservation;
 use crate::state::work_queue::WorkKind;
 use crate::tree::{OpenId, Tree};
 use crate::vfs::LockGuard;
-use crate::workload_trace::{Recorder, Recording, ScanTrace, Trace, TraceOptions};
+use crate::workload_trace::{ActiveTrace, ScanTrace, Trace, TraceOptions, TraceRecorder};
 use crate::write::backpressure;
 use crate::write::batch::WriteBatch;
 use crate::write::commit::Committer;
@@ -102,7 +102,7 @@ pub(crate) struct DbInner {
     lock_released: AtomicBool,
     pub(crate) key_locks: KeyLocks,
     warm_up: WarmUp,
-    recording: Arc<Recording>,
+    recording: Arc<ActiveTrace>,
     /// Whether an [`AdminLock`] exists.
     admin_locked: AtomicBool,
 }
@@ -551,7 +551,7 @@ impl Db {
         inner.check_open()?;
         let vfs = Arc::clone(&inner.state.vfs);
         checkpoint::check_output(&*vfs, path)?;
-        Trace::begin(&inner.recording, vfs, &inner.state.env, path, options)
+        Trace::start(&inner.recording, vfs, &inner.state.env, path, options)
     }
 
     /// Returns the use of memory by memtables, caches and indexes.
@@ -596,7 +596,7 @@ impl Db {
 
 /// A commit to record in a workload trace if it succeeds.
 pub(crate) struct CommitTrace {
-    recorder: Arc<Recorder>,
+    recorder: Arc<TraceRecorder>,
     payload: Vec<u8>,
     count: u32,
     trees: Vec<Arc<Tree>>,
@@ -606,7 +606,7 @@ impl CommitTrace {
     /// Records the commit.
     pub(crate) fn committed(self, is_synced: bool) {
         let keyspaces = self.trees.iter().map(|tree| (tree.id, tree.name.as_str()));
-        self.recorder.committed(&self.payload, self.count, is_synced, keyspaces);
+        self.recorder.record_commit(&self.payload, self.count, is_synced, keyspaces);
     }
 }
 
@@ -907,6 +907,6 @@ impl DbInner {
 }
 
 #[cold]
-fn record_get_in(recorder: &Recorder, tree: &Tree, key: &[u8], value: Option<&Slice>) {
-    recorder.got((tree.id, &tree.name), key, value.map(|value| value.len()));
+fn record_get_in(recorder: &TraceRecorder, tree: &Tree, key: &[u8], value: Option<&Slice>) {
+    recorder.record_get((tree.id, &tree.name), key, value.map(|value| value.len()));
 }

@@ -1,12 +1,10 @@
-//! Segments of the write-ahead log and manifests: records, marks, and what is behind the last good
-//! one.
+//! Dump of a WAL segment or a manifest.
 
 use lsmx_base::coding::len_u64;
 use lsmx_base::key::EntryKind;
 use lsmx_base::malformed::Malformed;
 
-use crate::dump::{Input, Lines, Shown};
-use crate::error::Error;
+use crate::dump::{DumpInput, DumpResult, DumpWriter};
 use crate::format::batch::{BatchAction, BatchOperations};
 use crate::format::log_record::{LogSeed, RecordHeader};
 use crate::format::manifest_header::{MANIFEST_HEADER_BYTES, ManifestHeader};
@@ -14,162 +12,141 @@ use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::format::version_edit::VersionEdit;
 use crate::log_reader::{LogRead, LogReader};
 
-pub(crate) fn show_segment(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
-    let first = input.read(0, input.bytes.min(len_u64(SEGMENT_HEADER_BYTES)))?;
-    let header =
-        SegmentHeader::decode(&first).map_err(|what| Error::malformed(what, input.path, 0))?;
+pub(crate) fn dump_segment(input: &DumpInput<'_>, out: &mut DumpWriter<'_>) -> DumpResult {
+    let header_bytes = len_u64(SEGMENT_HEADER_BYTES);
+    let header = SegmentHeader::decode(&input.read_at_most(0, header_bytes)?)
+        .map_err(|what| input.malformed(what, 0))?;
     let SegmentHeader { db_uid, id, first_seq, predecessor } = header;
-    lines.line(format_args!(
-        "header: database uid {db_uid:016x}, segment {id}, numbers from {first_seq}"
-    ))?;
+    writeln!(
+        out,
+        "header: database uid {db_uid:016x}, segment {id}, sequence numbers from {first_seq}"
+    )?;
     match predecessor {
-        None => lines.line(format_args!("header: starts a chain"))?,
-        Some(before) => lines.line(format_args!(
-            "header: follows segment {}, of which {} bytes count, {} were synced, last number {}",
-            before.id, before.bytes, before.mark, before.last_seq
-        ))?,
-    }
-    let seed = LogSeed::new(db_uid, id);
-    show_records(
-        input,
-        seed,
-        len_u64(SEGMENT_HEADER_BYTES),
-        lines,
-        &mut |header, payload, lines| {
-            lines.line(format_args!(
-                "record at {}: {} operations from number {}, {} bytes",
-                header.offset,
-                header.record.count,
-                header.record.first_seq,
-                payload.len()
-            ))?;
-            for (at, operation) in (0u64..).zip(BatchOperations::new(payload)) {
-                let operation = match operation {
-                    Ok(operation) => operation,
-                    Err(what) => {
-                        return lines.damaged(Error::malformed(what, input.path, header.offset));
-                    }
+        None => writeln!(out, "header: no previous segment"),
+        Some(previous) => writeln!(
+            out,
+            "header: previous segment {}, {} bytes valid, {} synced, last sequence number {}",
+            previous.id, previous.bytes, previous.mark, previous.last_seq
+        ),
+    }?;
+    dump_records(input, LogSeed::new(db_uid, id), header_bytes, out, &dump_batch)
+}
+
+fn dump_batch(
+    input: &DumpInput<'_>,
+    (header, offset): (RecordHeader, u64),
+    payload: &[u8],
+    out: &mut DumpWriter<'_>,
+) -> DumpResult {
+    let RecordHeader { count, first_seq, .. } = header;
+    let bytes = payload.len();
+    writeln!(
+        out,
+        "record at {offset}: {count} operations from sequence number {first_seq}, {bytes} bytes"
+    )?;
+    for (index, operation) in (0u64..).zip(BatchOperations::new(payload)) {
+        let operation = match operation {
+            Ok(operation) => operation,
+            Err(what) => return out.write_damage(input.malformed(what, offset)),
+        };
+        let key = out.format_key(&payload[operation.key]);
+        let (seq, keyspace) = (first_seq.saturating_add(index), operation.keyspace);
+        match operation.action {
+            BatchAction::Entry { kind, value } => {
+                let kind = match kind {
+                    EntryKind::Put => "put",
+                    EntryKind::Delete => "delete",
+                    EntryKind::Merge => "merge",
+                    EntryKind::ValuePointer => "value pointer",
                 };
-                let key = lines.key(&payload[operation.key]);
-                let seq = header.record.first_seq.saturating_add(at);
-                let keyspace = operation.keyspace;
-                match operation.action {
-                    BatchAction::Entry { kind, value } => {
-                        let kind = match kind {
-                            EntryKind::Put => "put",
-                            EntryKind::Delete => "delete",
-                            EntryKind::Merge => "merge",
-                            EntryKind::ValuePointer => "value pointer",
-                        };
-                        let bytes = value.len();
-                        lines.line(format_args!(
-                            "  {seq} {kind} {key} in keyspace {keyspace}, value of {bytes} bytes"
-                        ))?;
-                    }
-                    BatchAction::DeleteRange { end } => {
-                        let end = end.map(|end| lines.key(&payload[end]));
-                        let end = end.unwrap_or_else(|| "the end".to_owned());
-                        lines.line(format_args!(
-                            "  {seq} delete range {key} to {end} in keyspace {keyspace}"
-                        ))?;
-                    }
-                }
+                let bytes = value.len();
+                writeln!(out, "  {seq} {kind} {key} in keyspace {keyspace}, value of {bytes} bytes")
             }
-            Ok(())
-        },
-    )
+            BatchAction::DeleteRange { end } => {
+                let end = end.map_or("the end".to_owned(), |end| out.format_key(&payload[end]));
+                writeln!(out, "  {seq} delete range {key} to {end} in keyspace {keyspace}")
+            }
+        }?;
+    }
+    Ok(())
 }
 
-pub(crate) fn show_manifest(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
-    let first = input.read(0, input.bytes.min(len_u64(MANIFEST_HEADER_BYTES)))?;
-    let header =
-        ManifestHeader::decode(&first).map_err(|what| Error::malformed(what, input.path, 0))?;
+pub(crate) fn dump_manifest(input: &DumpInput<'_>, out: &mut DumpWriter<'_>) -> DumpResult {
+    let header_bytes = len_u64(MANIFEST_HEADER_BYTES);
+    let header = ManifestHeader::decode(&input.read_at_most(0, header_bytes)?)
+        .map_err(|what| input.malformed(what, 0))?;
     let ManifestHeader { db_uid, number } = header;
-    lines.line(format_args!("header: database uid {db_uid:016x}, manifest {number}"))?;
-    let seed = LogSeed::new(db_uid, number);
-    show_records(
-        input,
-        seed,
-        len_u64(MANIFEST_HEADER_BYTES),
-        lines,
-        &mut |header, payload, lines| {
-            lines.line(format_args!(
-                "edit {} at {}, {} bytes",
-                header.record.first_seq,
-                header.offset,
-                payload.len()
-            ))?;
-            match VersionEdit::decode(payload) {
-                Ok(edit) => edit
-                    .changes
-                    .iter()
-                    .try_for_each(|change| lines.line(format_args!("  {change:?}"))),
-                Err(what) => lines.damaged(Error::malformed(what, input.path, header.offset)),
-            }
-        },
-    )
+    writeln!(out, "header: database uid {db_uid:016x}, manifest {number}")?;
+    dump_records(input, LogSeed::new(db_uid, number), header_bytes, out, &dump_edit)
 }
 
-/// A record and where it stands.
-struct Placed {
-    record: RecordHeader,
-    offset: u64,
+fn dump_edit(
+    input: &DumpInput<'_>,
+    (header, offset): (RecordHeader, u64),
+    payload: &[u8],
+    out: &mut DumpWriter<'_>,
+) -> DumpResult {
+    writeln!(out, "edit {} at {offset}, {} bytes", header.first_seq, payload.len())?;
+    match VersionEdit::decode(payload) {
+        Ok(edit) => edit.changes.iter().try_for_each(|change| writeln!(out, "  {change:?}")),
+        Err(what) => out.write_damage(input.malformed(what, offset)),
+    }
 }
 
-type ShowRecord<'a> = &'a mut dyn FnMut(&Placed, &[u8], &mut Lines<'_>) -> Shown;
+/// Dumps the payload of a record with the given header and offset.
+type DumpRecord =
+    dyn Fn(&DumpInput<'_>, (RecordHeader, u64), &[u8], &mut DumpWriter<'_>) -> DumpResult;
 
-fn show_records(
-    input: &Input<'_>,
+fn dump_records(
+    input: &DumpInput<'_>,
     seed: LogSeed,
     mut offset: u64,
-    lines: &mut Lines<'_>,
-    show: ShowRecord<'_>,
-) -> Shown {
+    out: &mut DumpWriter<'_>,
+    dump_record: &DumpRecord,
+) -> DumpResult {
     let mut reader = LogReader::new(&*input.file, input.path, seed, input.bytes);
     loop {
-        let what = match reader.read_record(offset)? {
-            LogRead::End => return lines.line(format_args!("end at {offset}")),
-            LogRead::Record(record, payload) => {
-                let mark = record.mark;
-                if record.is_mark_only() {
-                    lines.line(format_args!("mark at {offset}: synced up to {}", mark.position))?;
+        match reader.read_record(offset)? {
+            LogRead::End => return writeln!(out, "end at {offset}"),
+            LogRead::Record(header, payload) => {
+                if header.is_mark_only() {
+                    writeln!(out, "mark at {offset}: synced up to {}", header.mark.position)?;
                 } else {
-                    show(&Placed { record, offset }, payload, lines)?;
+                    dump_record(input, (header, offset), payload, out)?;
                 }
-                offset += record.record_bytes();
-                continue;
+                offset += header.record_bytes();
             }
-            LogRead::Malformed(what) => what,
-        };
-        return show_end(input, &mut reader, (offset, what), lines);
+            LogRead::Malformed(what) => return dump_tail(input, &mut reader, offset, what, out),
+        }
     }
 }
 
-/// What is behind the last good record: a torn tail, or damage with records behind it.
-fn show_end(
-    input: &Input<'_>,
+/// Describes the bytes after the last valid record: preallocated space, a torn tail, or corruption.
+fn dump_tail(
+    input: &DumpInput<'_>,
     reader: &mut LogReader<'_>,
-    (offset, what): (u64, Malformed),
-    lines: &mut Lines<'_>,
-) -> Shown {
-    let left = input.bytes - offset;
+    offset: u64,
+    what: Malformed,
+    out: &mut DumpWriter<'_>,
+) -> DumpResult {
+    let bytes = input.bytes - offset;
     if reader.written_bytes_after(offset)? == 0 {
-        return lines
-            .line(format_args!("end at {offset}, then {left} zeros by which the file has grown"));
+        return writeln!(out, "end at {offset}, then {bytes} bytes of preallocated space");
     }
     let tail = reader.scan_tail(offset)?;
-    let error: Error = Error::malformed(what, input.path, offset);
-    lines.damaged(error)?;
+    out.write_damage(input.malformed(what, offset))?;
+    let records = tail.records;
     if tail.position > offset {
-        lines.line(format_args!(
-            "{left} bytes from {offset} on had been synced, as far as {}; {} whole records behind",
-            tail.position, tail.records
-        ))
+        let synced = tail.position;
+        writeln!(
+            out,
+            "{bytes} bytes from {offset} on, synced up to {synced}; {records} valid records follow"
+        )
     } else {
-        lines.line(format_args!(
-            "{left} bytes from {offset} on may never have been on stable storage: a torn tail, if no \
-             later file says otherwise; {} whole records behind",
-            tail.records
-        ))
+        writeln!(
+            out,
+            "{bytes} bytes from {offset} on: a torn tail, unless a later file states that they were \
+             synced; {records} valid records follow"
+        )
     }
 }

@@ -1,19 +1,18 @@
-//! Shows what any file of a database holds, as text.
+//! Dump of the files of a database as text.
 //!
-//! A file is read on its own: neither the database it belongs to nor a lock is needed, so that what is
-//! left of a damaged database can be looked at. What cannot be read is shown as a line that begins
-//! with `damaged:`; what stands around it is read all the same, and the first damage is the error in
-//! the end.
+//! A file is read alone, without the database and without its lock, so that files of a damaged database can be
+//! examined.
 
-mod blobs;
+mod blob_file;
 mod logs;
 mod table;
 mod trace;
 
+use std::fmt;
 use std::io::{self, Write};
 use std::path::Path;
 
-use lsmx_base::coding::len_u64;
+use lsmx_base::coding::{len_u64, to_usize};
 use lsmx_base::file_name::FileName;
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
@@ -23,33 +22,36 @@ use crate::format::manifest_header::{CURRENT_BYTES_MAX, CurrentFile};
 use crate::vfs::{File, Vfs};
 use crate::workload_trace::TraceReader;
 
-/// How much is shown, and how.
+/// Options of [`dump`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DumpOptions {
-    /// Keys are shown in hexadecimal; otherwise as text, with escapes where it is none.
+    /// Writes keys in hexadecimal instead of escaped text.
     pub hex: bool,
-    /// Every entry of a data block is shown, not only those at restarts.
+    /// Writes all entries of data blocks instead of the restart points only.
     pub entries: bool,
-    /// At most so many lines; none for all.
+    /// Maximum number of lines; no limit if `None`.
     pub lines_max: Option<u64>,
 }
 
-/// Why a dump ended early or is not whole.
+/// Error of [`dump`].
 #[derive(Debug, thiserror::Error)]
 pub enum DumpError {
-    /// The file cannot be read, or is damaged: what is around the damage has been shown.
+    /// The file cannot be read or is damaged.
     #[error(transparent)]
     File(#[from] Error),
-    /// What was to be shown could not be written.
+    /// The output cannot be written.
     #[error("cannot write the dump: {0}")]
     Output(#[source] io::Error),
 }
 
-/// Writes what a file holds to `out`, line by line. The file's name says what it is; a trace is known
-/// by its first bytes.
+/// Writes the contents of a file of a database, or of a workload trace, to `out` as text lines.
+///
+/// The kind of a file follows from its name. A trace may have any name and is recognized by its first bytes.
+/// Damage is reported in lines that begin with `damaged:`, and the dump continues after it if possible.
 ///
 /// # Errors
-/// [`DumpError`]; [`Error::InvalidOption`] for a name that no file of a database has.
+/// [`DumpError::File`] with the first damage, or with [`Error::InvalidOption`] for an unknown kind of file;
+/// [`DumpError::Output`] if `out` cannot be written.
 pub fn dump(
     vfs: &dyn Vfs,
     path: &Path,
@@ -57,12 +59,12 @@ pub fn dump(
     out: &mut dyn Write,
 ) -> Result<(), DumpError> {
     let name = path.file_name().and_then(|name| name.to_str()).and_then(FileName::parse);
-    let mut lines = Lines { out, options: *options, left: options.lines_max, damage: None };
-    let shown = match name {
-        Some(name) => dump_as(name, vfs, path, &mut lines),
-        // A trace has whatever name its user gave it.
+    let mut writer =
+        DumpWriter { out, options: *options, lines_left: options.lines_max, first_damage: None };
+    let result = match name {
+        Some(name) => dump_file(name, vfs, path, &mut writer),
         None if TraceReader::is_trace(vfs, path).unwrap_or(false) => {
-            trace::show(vfs, path, &mut lines)
+            trace::dump_trace(vfs, path, &mut writer)
         }
         None => {
             return Err(DumpError::File(Error::InvalidOption {
@@ -73,138 +75,140 @@ pub fn dump(
             }));
         }
     };
-    match shown {
-        Ok(()) | Err(Stop::Limit) => lines.damage.map_or(Ok(()), |error| Err(error.into())),
-        // The first damage tells more than what came of it.
-        Err(Stop::File(error)) => Err(lines.damage.unwrap_or(error).into()),
-        Err(Stop::Output(error)) => Err(DumpError::Output(error)),
+    match result {
+        Ok(()) | Err(DumpStop::LineLimit) => {
+            writer.first_damage.map_or(Ok(()), |error| Err(error.into()))
+        }
+        // The first damage is the cause of later errors.
+        Err(DumpStop::File(error)) => Err(writer.first_damage.unwrap_or(error).into()),
+        Err(DumpStop::Output(error)) => Err(DumpError::Output(error)),
     }
 }
 
-fn dump_as(name: FileName, vfs: &dyn Vfs, path: &Path, lines: &mut Lines<'_>) -> Shown {
-    let input = Input::open(vfs, path)?;
+fn dump_file(name: FileName, vfs: &dyn Vfs, path: &Path, out: &mut DumpWriter<'_>) -> DumpResult {
+    let input = DumpInput::open(vfs, path)?;
+    let bytes = input.bytes;
     match name {
-        FileName::Table(_) => table::show(&input, lines),
-        FileName::Blob(_) => blobs::show(&input, lines),
-        FileName::Segment(_) => logs::show_segment(&input, lines),
-        FileName::Manifest(_) => logs::show_manifest(&input, lines),
-        FileName::Current => show_current(&input, lines),
+        FileName::Table(_) => table::dump_table(&input, out),
+        FileName::Blob(_) => blob_file::dump_blob_file(&input, out),
+        FileName::Segment(_) => logs::dump_segment(&input, out),
+        FileName::Manifest(_) => logs::dump_manifest(&input, out),
+        FileName::Current => dump_current(&input, out),
         FileName::Temporary(_) => {
-            lines.line(format_args!("what CURRENT was about to become; rubbish after a crash"))?;
-            show_current(&input, lines)
+            writeln!(out, "new version of CURRENT; obsolete after a crash")?;
+            dump_current(&input, out)
         }
-        // What it holds the store knows alone.
+        // Only the operand store knows the format.
         FileName::Operands(_) | FileName::Bucket(_) => {
-            lines.line(format_args!("file of an operand store, {} bytes", input.bytes))
+            writeln!(out, "file of an operand store, {bytes} bytes")
         }
-        FileName::Reserve => lines
-            .line(format_args!("{} bytes of room for a full disk; they mean nothing", input.bytes)),
-        FileName::Lock => {
-            lines.line(format_args!("lock file, {} bytes; it never holds any", input.bytes))
-        }
+        FileName::Reserve => writeln!(out, "{bytes} bytes reserved for a full disk, no contents"),
+        FileName::Lock => writeln!(out, "lock file, {bytes} bytes, always empty"),
     }
 }
 
-fn show_current(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
-    let bytes = input.read(0, input.bytes.min(len_u64(CURRENT_BYTES_MAX)))?;
-    match CurrentFile::decode(&bytes) {
-        Ok(CurrentFile { manifest, db_uid, bytes }) => lines.line(format_args!(
-            "current manifest {}, database uid {db_uid:016x}, {bytes} bytes of it synced",
+fn dump_current(input: &DumpInput<'_>, out: &mut DumpWriter<'_>) -> DumpResult {
+    match CurrentFile::decode(&input.read_at_most(0, len_u64(CURRENT_BYTES_MAX))?) {
+        Ok(CurrentFile { manifest, db_uid, bytes }) => writeln!(
+            out,
+            "current manifest {}, database uid {db_uid:016x}, {bytes} bytes synced",
             FileName::Manifest(manifest)
-        )),
-        Err(what) => lines.damaged(Error::malformed(what, input.path, 0)),
+        ),
+        Err(what) => out.write_damage(input.malformed(what, 0)),
     }
 }
 
-/// Why nothing more is shown.
-enum Stop {
-    /// As many lines as were asked for.
-    Limit,
+/// Why a dump ends early.
+enum DumpStop {
+    LineLimit,
     File(Error),
     Output(io::Error),
 }
 
-impl From<Error> for Stop {
-    fn from(error: Error) -> Stop {
-        Stop::File(error)
+impl From<Error> for DumpStop {
+    fn from(error: Error) -> DumpStop {
+        DumpStop::File(error)
     }
 }
 
-type Shown<T = ()> = Result<T, Stop>;
+type DumpResult<T = ()> = Result<T, DumpStop>;
 
-/// Where lines go.
-struct Lines<'a> {
+/// Writes the lines of a dump.
+struct DumpWriter<'a> {
     out: &'a mut dyn Write,
     options: DumpOptions,
-    left: Option<u64>,
-    /// The first.
-    damage: Option<Error>,
+    lines_left: Option<u64>,
+    first_damage: Option<Error>,
 }
 
-impl Lines<'_> {
-    fn line(&mut self, line: std::fmt::Arguments<'_>) -> Shown {
-        match &mut self.left {
+impl DumpWriter<'_> {
+    /// Writes one line. Called by `writeln!`.
+    fn write_fmt(&mut self, line: fmt::Arguments<'_>) -> DumpResult {
+        match &mut self.lines_left {
             Some(0) => {
-                writeln!(self.out, "…").map_err(Stop::Output)?;
-                return Err(Stop::Limit);
+                writeln!(self.out, "…").map_err(DumpStop::Output)?;
+                return Err(DumpStop::LineLimit);
             }
-            Some(left) => *left -= 1,
+            Some(lines) => *lines -= 1,
             None => {}
         }
-        writeln!(self.out, "{line}").map_err(Stop::Output)
+        self.out.write_fmt(line).map_err(DumpStop::Output)
     }
 
-    /// Shows a damage and goes on.
-    fn damaged(&mut self, error: Error) -> Shown {
+    /// Writes a line about damage, after which the dump continues.
+    fn write_damage(&mut self, error: Error) -> DumpResult {
         let text = error.to_string();
-        self.damage.get_or_insert(error);
-        self.line(format_args!("damaged: {text}"))
+        self.first_damage.get_or_insert(error);
+        writeln!(self, "damaged: {text}")
     }
 
-    /// A key as it is to be shown.
-    fn key(&self, key: &[u8]) -> String {
+    /// Returns a key in the format of the options.
+    fn format_key(&self, key: &[u8]) -> String {
         if !self.options.hex {
             return format!("\"{}\"", key.escape_ascii());
         }
-        key.iter().fold(String::with_capacity(2 * key.len()), |mut text, byte| {
-            // Writing to a string does not fail.
-            let _ = std::fmt::Write::write_fmt(&mut text, format_args!("{byte:02x}"));
-            text
-        })
+        key.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
-/// The file that is shown.
-struct Input<'a> {
+/// The file that is dumped.
+struct DumpInput<'a> {
     file: Arc<dyn File>,
     path: &'a Path,
     bytes: u64,
 }
 
-impl<'a> Input<'a> {
-    fn open(vfs: &dyn Vfs, path: &'a Path) -> Result<Input<'a>, Error> {
+impl<'a> DumpInput<'a> {
+    fn open(vfs: &dyn Vfs, path: &'a Path) -> Result<DumpInput<'a>, Error> {
         let file = vfs.open(path).map_err(|error| Error::io("open", path, error))?;
         let bytes = file.len().map_err(|error| Error::io("read the size of", path, error))?;
-        Ok(Input { file, path, bytes })
+        Ok(DumpInput { file, path, bytes })
     }
 
-    /// Reads bytes that are in the file.
+    fn malformed(&self, what: Malformed, offset: u64) -> Error {
+        Error::malformed(what, self.path, offset)
+    }
+
+    /// Reads `bytes` at `offset`, or fewer at the end of the file.
+    fn read_at_most(&self, offset: u64, bytes: u64) -> Result<Vec<u8>, Error> {
+        self.read(offset, bytes.min(self.bytes.saturating_sub(offset)))
+    }
+
+    /// Reads exactly `bytes` at `offset`.
     fn read(&self, offset: u64, bytes: u64) -> Result<Vec<u8>, Error> {
-        let short = |found| Malformed::Truncated { what: "file", needed: bytes, found };
-        let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
-        if !inside {
-            return Err(Error::malformed(
-                short(self.bytes.saturating_sub(offset)),
-                self.path,
-                offset,
-            ));
+        let truncated = |found| {
+            self.malformed(Malformed::Truncated { what: "file", needed: bytes, found }, offset)
+        };
+        // Checked before the allocation, because `bytes` may come from a damaged file.
+        if offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
+            return Err(truncated(self.bytes.saturating_sub(offset)));
         }
-        let needed = lsmx_base::coding::to_usize("block", bytes);
-        let mut buffer = vec![0; needed.map_err(|what| Error::malformed(what, self.path, offset))?];
+        let len = to_usize("block", bytes).map_err(|what| self.malformed(what, offset))?;
+        let mut buffer = vec![0; len];
         let read = self.file.read_at(&mut buffer, offset);
         let read = read.map_err(|error| Error::io("read", self.path, error))?;
-        if read < buffer.len() {
-            return Err(Error::malformed(short(len_u64(read)), self.path, offset));
+        if read < len {
+            return Err(truncated(len_u64(read)));
         }
         Ok(buffer)
     }
@@ -218,8 +222,8 @@ mod tests {
     use crate::vfs::mem::CrashImage;
     use crate::{Db, KeyspaceOptions, Options, ValueSeparation};
 
-    /// A database with every kind of file that there is.
-    fn disk() -> MemVfs {
+    /// Returns a crashed database that has a file of every kind except those of operand stores.
+    fn create_files() -> MemVfs {
         let disk = MemVfs::new();
         let keyspace = KeyspaceOptions::default().memtable_bytes(4 << 10).table_bytes(4 << 10);
         let options = Options::default()
@@ -232,25 +236,29 @@ mod tests {
         }
         db.delete("key-0007").unwrap();
         let separation = ValueSeparation::default().threshold_bytes(20);
-        let apart = db.keyspace("apart", keyspace.value_separation(separation)).unwrap();
+        let separated = db.keyspace("separated", keyspace.value_separation(separation)).unwrap();
         for number in 0..100u32 {
-            apart.put(format!("key-{number:04}"), [7; 30]).unwrap();
+            separated.put(format!("key-{number:04}"), [7; 30]).unwrap();
         }
         db.sync().unwrap();
-        let killed = disk.crash(CrashImage::Keep, 0);
-        let current = killed.read_all(Path::new("db/CURRENT")).unwrap();
-        killed.write_all(Path::new("db/999999.tmp"), &current).unwrap();
-        killed
+        let crashed = disk.crash(CrashImage::Keep, 0);
+        let current = crashed.read_all(Path::new("db/CURRENT")).unwrap();
+        crashed.write_all(Path::new("db/999999.tmp"), &current).unwrap();
+        crashed
     }
 
-    fn shown(disk: &MemVfs, path: &Path, options: DumpOptions) -> (String, Result<(), DumpError>) {
+    fn dump_text(
+        disk: &MemVfs,
+        path: &Path,
+        options: DumpOptions,
+    ) -> (String, Result<(), DumpError>) {
         let mut out = Vec::new();
-        let done = dump(disk, path, &options, &mut out);
-        (String::from_utf8(out).unwrap(), done)
+        let result = dump(disk, path, &options, &mut out);
+        (String::from_utf8(out).unwrap(), result)
     }
 
-    /// The kinds that `what` tells apart; a new one does not compile until it is here.
-    fn kind(name: FileName) -> &'static str {
+    /// Does not compile if a kind of file is missing.
+    fn file_kind(name: FileName) -> &'static str {
         match name {
             FileName::Table(_) => "table",
             FileName::Blob(_) => "blob",
@@ -266,14 +274,14 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_file_has_a_dump() {
-        let disk = disk();
+    fn dump_of_every_file_kind_has_its_contents() {
+        let disk = create_files();
         let mut kinds = std::collections::BTreeMap::new();
         for path in disk.paths() {
-            let (text, done) = shown(&disk, &path, DumpOptions::default());
-            done.unwrap();
+            let (text, result) = dump_text(&disk, &path, DumpOptions::default());
+            result.unwrap();
             let name = path.file_name().unwrap().to_str().unwrap();
-            let kind = kind(FileName::parse(name).unwrap());
+            let kind = file_kind(FileName::parse(name).unwrap());
             kinds.entry(kind).or_insert_with(String::new).push_str(&text);
         }
         for (kind, parts) in [
@@ -281,10 +289,10 @@ mod tests {
             ("blob", &["header", "record", "key-0", "value of 30 bytes", "trailer", "keyspace 1"]),
             ("segment", &["header", "record", "mark", "put", "key-0", "delete"]),
             ("manifest", &["header", "edit 1", "CreateKeyspace", "AddFile", "mark"]),
-            ("temporary", &["rubbish", "MANIFEST-"]),
+            ("temporary", &["obsolete after a crash", "MANIFEST-"]),
             ("current", &["MANIFEST-", "uid"]),
             ("lock", &["lock"]),
-            ("reserve", &["room for a full disk"]),
+            ("reserve", &["reserved for a full disk"]),
         ] {
             let text = &kinds[kind];
             for part in parts {
@@ -295,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_is_shown_item_by_item_whatever_its_name() {
+    fn dump_of_trace_has_every_item() {
         let disk = MemVfs::new();
         let options = Options::default().background(Background::Inline);
         let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
@@ -306,10 +314,10 @@ mod tests {
         db.delete_range("a".."b").unwrap();
         assert_eq!(db.default_keyspace().iter().rev().count(), 0);
         trace.stop().unwrap();
-        let (text, done) = shown(&disk, Path::new("monday"), DumpOptions::default());
-        done.unwrap();
+        let (text, result) = dump_text(&disk, Path::new("monday"), DumpOptions::default());
+        result.unwrap();
         for part in [
-            "keys as they were, values by their sizes",
+            "keys stored, value sizes stored",
             "put \"apple\" in keyspace 0, value of 3 bytes",
             "get \"apple\" in keyspace 0: value of 3 bytes",
             "get \"pear\" in keyspace 0: absent",
@@ -317,30 +325,30 @@ mod tests {
             "scan backward from the end in keyspace 0: 0 entries",
             "end: 5 operations",
         ] {
-            assert!(text.contains(part), "{part:?} is not in\n{text}");
+            assert!(text.contains(part), "{part:?} is missing:\n{text}");
         }
         let mut bytes = disk.read_all(Path::new("monday")).unwrap();
         bytes.truncate(bytes.len() - 1);
         disk.write_all(Path::new("cut"), &bytes).unwrap();
-        let (text, done) = shown(&disk, Path::new("cut"), DumpOptions::default());
-        done.unwrap();
-        assert!(text.contains("not ended in order"), "{text}");
+        let (text, result) = dump_text(&disk, Path::new("cut"), DumpOptions::default());
+        result.unwrap();
+        assert!(text.contains("trace is incomplete"), "{text}");
     }
 
     #[test]
-    fn output_can_be_bounded_and_keys_shown_in_hexadecimal() {
-        let disk = disk();
+    fn dump_with_options_limits_lines_and_writes_hex_keys() {
+        let disk = create_files();
         let tables =
             disk.paths().into_iter().filter(|path| path.extension().is_some_and(|e| e == "sst"));
         for table in tables {
             let options = DumpOptions { lines_max: Some(3), ..DumpOptions::default() };
-            let (text, done) = shown(&disk, &table, options);
-            done.unwrap();
+            let (text, result) = dump_text(&disk, &table, options);
+            result.unwrap();
             assert_eq!(text.lines().count(), 4);
             assert!(text.ends_with("…\n"));
             let all = DumpOptions { entries: true, hex: true, lines_max: None };
-            let (text, done) = shown(&disk, &table, all);
-            done.unwrap();
+            let (text, result) = dump_text(&disk, &table, all);
+            result.unwrap();
             assert!(text.contains("6b65792d30"), "{text}");
             let entries =
                 text.lines().filter(|line| line.trim_start().starts_with("entry")).count();
@@ -348,40 +356,41 @@ mod tests {
         }
     }
 
-    /// Any byte of any file changed, any file cut: no panic, and a damage that is noticed is an error
-    /// which names file and offset, with the rest still shown.
+    /// Changes single bytes of every file, and truncates it.
     #[test]
-    fn damage_is_named_and_what_is_around_it_is_shown() {
-        let disk = disk();
+    fn dump_of_damaged_file_names_the_file() {
+        let disk = create_files();
         for path in disk.paths() {
             let bytes = disk.read_all(&path).unwrap();
-            let whole = shown(&disk, &path, DumpOptions::default()).0.lines().count();
-            for at in (0..bytes.len()).step_by(bytes.len() / 150 + 1) {
-                for cut in [false, true] {
+            let lines = dump_text(&disk, &path, DumpOptions::default()).0.lines().count();
+            for offset in (0..bytes.len()).step_by(bytes.len() / 150 + 1) {
+                for truncated in [false, true] {
                     let mut damaged = bytes.clone();
-                    if cut {
-                        damaged.truncate(at);
+                    if truncated {
+                        damaged.truncate(offset);
                     } else {
-                        damaged[at] ^= 0x10;
+                        damaged[offset] ^= 0x10;
                     }
                     let copy = MemVfs::new();
                     copy.create_dir(Path::new("db")).unwrap();
                     copy.write_all(&path, &damaged).unwrap();
-                    let (text, done) = shown(&copy, &path, DumpOptions::default());
-                    assert!(text.lines().count() <= whole + 10);
-                    match done {
-                        // The end of a log may be missing.
-                        Ok(()) => assert!(cut || bytes.is_empty(), "{} {at}", path.display()),
+                    let (text, result) = dump_text(&copy, &path, DumpOptions::default());
+                    assert!(text.lines().count() <= lines + 10);
+                    match result {
+                        // A log without its end is valid.
+                        Ok(()) => {
+                            assert!(truncated || bytes.is_empty(), "{} {offset}", path.display())
+                        }
                         Err(DumpError::File(
-                            Error::Corrupt { path: named, .. }
-                            | Error::UnsupportedVersion { path: named, .. },
-                        )) => assert_eq!(named, path),
+                            Error::Corrupt { path: reported, .. }
+                            | Error::UnsupportedVersion { path: reported, .. },
+                        )) => assert_eq!(reported, path),
                         Err(error) => panic!("{error:?}"),
                     }
                 }
             }
         }
-        let none = shown(&disk, Path::new("db/nothing.txt"), DumpOptions::default()).1;
-        assert!(matches!(none, Err(DumpError::File(Error::InvalidOption { .. }))));
+        let unknown = dump_text(&disk, Path::new("db/nothing.txt"), DumpOptions::default()).1;
+        assert!(matches!(unknown, Err(DumpError::File(Error::InvalidOption { .. }))));
     }
 }

@@ -1,4 +1,4 @@
-//! Tables: footer, properties, filter, range tombstones, then every block in key order.
+//! Dump of a table: footer, properties, filter, range tombstones, and all blocks in key order.
 
 use bytes::Bytes;
 use lsmx_base::coding::len_u64;
@@ -7,7 +7,7 @@ use lsmx_base::key::{EntryKind, InternalKey};
 use lsmx_base::malformed::Malformed;
 use lsmx_base::slice::BlockBytes;
 
-use crate::dump::{Input, Lines, Shown};
+use crate::dump::{DumpInput, DumpResult, DumpWriter};
 use crate::error::Error;
 use crate::format::BlockKind;
 use crate::format::blob::ValuePointer;
@@ -19,194 +19,200 @@ use crate::format::index::{IndexBlock, Separator, VersionSide};
 use crate::format::properties::TableProperties;
 use crate::format::range_tombstones::FragmentedTombstones;
 
-pub(crate) fn show(input: &Input<'_>, lines: &mut Lines<'_>) -> Shown {
-    let footer_at = input.bytes.saturating_sub(len_u64(FOOTER_BYTES));
-    let footer = input.read(footer_at, input.bytes - footer_at)?;
-    let footer =
-        Footer::decode(&footer).map_err(|what| Error::malformed(what, input.path, footer_at))?;
+pub(crate) fn dump_table(input: &DumpInput<'_>, out: &mut DumpWriter<'_>) -> DumpResult {
+    let footer_offset = input.bytes.saturating_sub(len_u64(FOOTER_BYTES));
+    let footer = Footer::decode(&input.read(footer_offset, input.bytes - footer_offset)?)
+        .map_err(|what| input.malformed(what, footer_offset))?;
     let Handle { offset, bytes } = footer.properties;
-    lines.line(format_args!(
-        "footer at {footer_at}: format version {}, uid {:016x}, properties at {offset}, {bytes} bytes",
+    writeln!(
+        out,
+        "footer at {footer_offset}: format version {}, uid {:016x}, properties at {offset}, {bytes} bytes",
         footer.version, footer.uid
-    ))?;
-    let blocks = Blocks { input, uid: footer.uid };
-    let decoded = blocks.read(footer.properties, BlockKind::Open).and_then(|contents| {
-        let properties = TableProperties::decode(&contents);
-        properties.map_err(|what| Error::malformed(what, input.path, offset))
-    });
-    // Only they say where everything else is.
-    let properties = decoded?;
-    show_properties(&properties, lines)?;
+    )?;
+    let table = DumpedTable { input, uid: footer.uid };
+    // The properties have the handles of all other blocks. Without them nothing can be read.
+    let properties = table.read(footer.properties, BlockKind::Open)?;
+    let properties =
+        TableProperties::decode(&properties).map_err(|what| input.malformed(what, offset))?;
+    dump_properties(&properties, out)?;
     if let Some(handle) = properties.filter {
-        blocks.show_filter(handle, lines)?;
+        table.dump_filter(handle, out)?;
     }
     if let Some(handle) = properties.range_tombstones {
-        blocks.show_spans(handle, lines)?;
+        table.dump_range_tombstones(handle, out)?;
     }
     match properties.top_index {
-        Some(handle) => blocks.show_index(handle, lines),
+        Some(handle) => table.dump_index(handle, out),
         None => Ok(()),
     }
 }
 
-fn show_properties(properties: &TableProperties, lines: &mut Lines<'_>) -> Shown {
+fn dump_properties(properties: &TableProperties, out: &mut DumpWriter<'_>) -> DumpResult {
     let p = properties;
-    lines.line(format_args!(
+    writeln!(
+        out,
         "properties: {} entries, {} tombstones, {} range tombstones, {} key bytes, {} value bytes",
         p.entries, p.tombstones, p.range_tombstone_count, p.key_bytes, p.value_bytes
-    ))?;
-    lines.line(format_args!(
+    )?;
+    writeln!(
+        out,
         "properties: {} data blocks of {} bytes, {} index blocks of {} bytes",
         p.data_blocks, p.data_bytes, p.index_blocks, p.index_bytes
-    ))?;
-    let (smallest, largest) = (lines.key(&p.smallest), lines.key(&p.largest));
-    lines.line(format_args!(
-        "properties: keys {smallest} to {largest}, numbers {} to {}, created at {} us",
+    )?;
+    let (smallest, largest) = (out.format_key(&p.smallest), out.format_key(&p.largest));
+    writeln!(
+        out,
+        "properties: keys {smallest} to {largest}, sequence numbers {} to {}, created at {} us",
         p.seq_smallest, p.seq_largest, p.created_us
-    ))
+    )
 }
 
-/// The blocks of one table.
-struct Blocks<'a> {
-    input: &'a Input<'a>,
+/// Reads and dumps the blocks of one table.
+struct DumpedTable<'a> {
+    input: &'a DumpInput<'a>,
     uid: u64,
 }
 
-impl Blocks<'_> {
+impl DumpedTable<'_> {
     fn read(&self, handle: Handle, kind: BlockKind) -> Result<Bytes, Error> {
-        let at = |what: Malformed| Error::malformed(what, self.input.path, handle.offset);
+        let at = |what: Malformed| self.input.malformed(what, handle.offset);
         handle.check(self.input.bytes).map_err(at)?;
         let stored = self.input.read(handle.offset, handle.bytes)?;
         block::open(stored, kind, self.uid, handle.offset).map_err(at)
     }
 
-    /// Reads and decodes a block; `None` if it is damaged, which has been shown then.
-    fn decoded<T>(
+    /// Reads and decodes a block. Reports a damaged block and returns `None`.
+    fn decode<T>(
         &self,
         handle: Handle,
         kind: BlockKind,
-        lines: &mut Lines<'_>,
+        out: &mut DumpWriter<'_>,
         decode: impl FnOnce(Bytes) -> Result<T, Malformed>,
-    ) -> Shown<Option<T>> {
-        let at = |what: Malformed| Error::malformed(what, self.input.path, handle.offset);
+    ) -> DumpResult<Option<T>> {
+        let at = |what: Malformed| self.input.malformed(what, handle.offset);
         match self.read(handle, kind).and_then(|contents| decode(contents).map_err(at)) {
             Ok(decoded) => Ok(Some(decoded)),
             Err(error @ Error::Io { .. }) => Err(error.into()),
-            Err(error) => lines.damaged(error).map(|()| None),
+            Err(error) => out.write_damage(error).map(|()| None),
         }
     }
 
-    fn show_filter(&self, handle: Handle, lines: &mut Lines<'_>) -> Shown {
-        let Some(filter) = self.decoded(handle, BlockKind::Filter, lines, Filter::new)? else {
+    fn dump_filter(&self, handle: Handle, out: &mut DumpWriter<'_>) -> DumpResult {
+        let Some(filter) = self.decode(handle, BlockKind::Filter, out, Filter::new)? else {
             return Ok(());
         };
         let Handle { offset, bytes } = handle;
         let (width, memory) = (filter.width().fingerprint_bits(), filter.bytes());
-        lines.line(format_args!(
+        writeln!(
+            out,
             "filter at {offset}, {bytes} bytes, {memory} in memory, fingerprints of {width} bits"
-        ))
+        )
     }
 
-    fn show_spans(&self, handle: Handle, lines: &mut Lines<'_>) -> Shown {
+    fn dump_range_tombstones(&self, handle: Handle, out: &mut DumpWriter<'_>) -> DumpResult {
         let decode = |contents: Bytes| FragmentedTombstones::decode(&contents);
-        let spans = self.decoded(handle, BlockKind::RangeTombstones, lines, decode)?;
-        let Some(spans) = spans else { return Ok(()) };
+        let tombstones = self.decode(handle, BlockKind::RangeTombstones, out, decode)?;
+        let Some(tombstones) = tombstones else { return Ok(()) };
         let Handle { offset, bytes } = handle;
-        lines.line(format_args!("range tombstones at {offset}, {bytes} bytes"))?;
-        for span in spans.as_slice() {
-            let start = lines.key(&span.start);
-            let end = span.end.as_ref().map_or("the end".to_owned(), |end| lines.key(end));
-            let numbers: Vec<String> = span.seqs.iter().map(ToString::to_string).collect();
-            lines.line(format_args!("  {start} to before {end} at {}", numbers.join(", ")))?;
+        writeln!(out, "range tombstones at {offset}, {bytes} bytes")?;
+        for tombstone in tombstones.as_slice() {
+            let start = out.format_key(&tombstone.start);
+            let end =
+                tombstone.end.as_ref().map_or("the end".to_owned(), |end| out.format_key(end));
+            let seqs: Vec<String> = tombstone.seqs.iter().map(ToString::to_string).collect();
+            writeln!(out, "  {start} to before {end} at {}", seqs.join(", "))?;
         }
         Ok(())
     }
 
-    fn entries(
+    fn read_index(
         &self,
         handle: Handle,
         kind: BlockKind,
-        lines: &mut Lines<'_>,
-    ) -> Shown<Vec<(Option<Separator>, Handle)>> {
+        out: &mut DumpWriter<'_>,
+    ) -> DumpResult<Vec<(Option<Separator>, Handle)>> {
         let decode = |contents| IndexBlock::new(contents).and_then(|index| index.entries());
-        Ok(self.decoded(handle, kind, lines, decode)?.unwrap_or_default())
+        Ok(self.decode(handle, kind, out, decode)?.unwrap_or_default())
     }
 
-    fn show_index(&self, top: Handle, lines: &mut Lines<'_>) -> Shown {
-        let indexes = self.entries(top, BlockKind::TopIndex, lines)?;
-        lines.line(format_args!(
+    fn dump_index(&self, top: Handle, out: &mut DumpWriter<'_>) -> DumpResult {
+        let indexes = self.read_index(top, BlockKind::TopIndex, out)?;
+        writeln!(
+            out,
             "top index at {}, {} bytes, {} index blocks",
             top.offset,
             top.bytes,
             indexes.len()
-        ))?;
+        )?;
         for (number, (separator, handle)) in indexes.into_iter().enumerate() {
-            let blocks = self.entries(handle, BlockKind::Index, lines)?;
-            let up_to = separator_text(separator.as_ref(), lines);
-            lines.line(format_args!(
+            let blocks = self.read_index(handle, BlockKind::Index, out)?;
+            let up_to = format_separator(separator.as_ref(), out);
+            writeln!(
+                out,
                 "index block {number} at {}, {} bytes, {} data blocks, {up_to}",
                 handle.offset,
                 handle.bytes,
                 blocks.len()
-            ))?;
-            for (after, handle) in blocks {
-                self.show_data(after.as_ref().or(separator.as_ref()), handle, lines)?;
+            )?;
+            for (block_separator, handle) in blocks {
+                let separator = block_separator.as_ref().or(separator.as_ref());
+                self.dump_data_block(separator, handle, out)?;
             }
         }
         Ok(())
     }
 
-    fn show_data(
+    fn dump_data_block(
         &self,
         separator: Option<&Separator>,
         handle: Handle,
-        lines: &mut Lines<'_>,
-    ) -> Shown {
-        let checked = |contents: Bytes| {
+        out: &mut DumpWriter<'_>,
+    ) -> DumpResult {
+        let decode = |contents: Bytes| {
             let block = DataBlock::new(BlockBytes::copy_from(&contents))?;
             block.check().map(|()| block)
         };
-        let Some(block) = self.decoded(handle, BlockKind::Data, lines, checked)? else {
+        let Some(block) = self.decode(handle, BlockKind::Data, out, decode)? else {
             return Ok(());
         };
-        let at = |what: Malformed| Error::malformed(what, self.input.path, handle.offset);
-        let mut shown = Vec::new();
-        let mut entries = 0u64;
+        let at = |what: Malformed| self.input.malformed(what, handle.offset);
+        let (mut entries, mut entry_lines) = (0u64, Vec::new());
         let mut cursor = DataBlockCursor::new(block.clone());
         cursor.first().map_err(at)?;
         while cursor.valid() {
-            if lines.options.entries {
-                shown.push(entry_text("entry", cursor.key(), cursor.value(), lines));
+            if out.options.entries {
+                entry_lines.push(format_entry("entry", cursor.key(), cursor.value(), out));
             }
             entries += 1;
             cursor.next().map_err(at)?;
         }
-        let up_to = separator_text(separator, lines);
-        lines.line(format_args!(
+        let up_to = format_separator(separator, out);
+        writeln!(
+            out,
             "  data block at {}, {} bytes, {entries} entries, {} restarts{}, {up_to}",
             handle.offset,
             handle.bytes,
             block.restarts(),
-            if block.has_tags() { ", tags" } else { "" },
-        ))?;
-        if lines.options.entries {
-            return shown.iter().try_for_each(|line| lines.line(format_args!("    {line}")));
+            if block.has_tags() { ", tags" } else { "" }
+        )?;
+        if out.options.entries {
+            return entry_lines.iter().try_for_each(|line| writeln!(out, "    {line}"));
         }
         for index in 0..block.restarts() {
             let offset = block.restart(index).map_err(at)?;
             let entry = block.entry(offset).map_err(at)?;
             let key = InternalKey { user_key: entry.suffix, seq: entry.seq, kind: entry.kind };
             let value = block.bytes().get(entry.value_at..entry.next).unwrap_or_default();
-            let text = entry_text("restart", key, value, lines);
-            lines.line(format_args!("    {text}, offset {offset} in the block"))?;
+            let text = format_entry("restart", key, value, out);
+            writeln!(out, "    {text}, offset {offset} in the block")?;
         }
         Ok(())
     }
 }
 
-fn separator_text(separator: Option<&Separator>, lines: &Lines<'_>) -> String {
+fn format_separator(separator: Option<&Separator>, out: &DumpWriter<'_>) -> String {
     let Some(separator) = separator else { return "up to its last entry".to_owned() };
-    let key = lines.key(&separator.user_key);
+    let key = out.format_key(&separator.user_key);
     match separator.versions {
         VersionSide::Before => format!("up to {key}"),
         VersionSide::Split(seq) => format!("up to {key} at {seq}"),
@@ -214,17 +220,17 @@ fn separator_text(separator: Option<&Separator>, lines: &Lines<'_>) -> String {
     }
 }
 
-fn entry_text(what: &str, key: InternalKey<'_>, value: &[u8], lines: &Lines<'_>) -> String {
-    let (user_key, value_bytes) = (lines.key(key.user_key), value.len());
+fn format_entry(label: &str, key: InternalKey<'_>, value: &[u8], out: &DumpWriter<'_>) -> String {
+    let (user_key, value_bytes) = (out.format_key(key.user_key), value.len());
     if key.kind == EntryKind::ValuePointer
-        && let Ok(at) = ValuePointer::decode(value)
+        && let Ok(pointer) = ValuePointer::decode(value)
     {
-        let ValuePointer { file, offset, bytes, value_bytes } = at;
+        let ValuePointer { file, offset, bytes, value_bytes } = pointer;
         return format!(
-            "{what} {user_key} ValuePointer at {}, value of {value_bytes} bytes in blob {file:06} at \
+            "{label} {user_key} ValuePointer at {}, value of {value_bytes} bytes in blob {file:06} at \
              {offset}, record of {bytes} bytes",
             key.seq
         );
     }
-    format!("{what} {user_key} {:?} at {}, value of {value_bytes} bytes", key.kind, key.seq)
+    format!("{label} {user_key} {:?} at {}, value of {value_bytes} bytes", key.kind, key.seq)
 }

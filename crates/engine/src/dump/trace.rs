@@ -1,69 +1,70 @@
-//! Traces: a line for each item.
+//! Dump of a workload trace.
 
 use std::path::Path;
 
-use crate::dump::{Lines, Shown, Stop};
+use crate::dump::{DumpResult, DumpStop, DumpWriter};
 use crate::vfs::Vfs;
 use crate::workload_trace::{TraceEvent, TraceHeader, TraceItem, TraceReader, TraceValue};
 
-pub(crate) fn show(vfs: &dyn Vfs, path: &Path, lines: &mut Lines<'_>) -> Shown {
+/// Writes one line per item.
+pub(crate) fn dump_trace(vfs: &dyn Vfs, path: &Path, out: &mut DumpWriter<'_>) -> DumpResult {
     let reader = TraceReader::open(vfs, path)?;
     let TraceHeader { keys_hashed, values_kept, uid, begun_us } = reader.header();
-    let keys = if keys_hashed { "keys hashed" } else { "keys as they were" };
-    let values = if values_kept { "with values" } else { "values by their sizes" };
-    lines.line(format_args!("trace {uid:016x}, begun at {begun_us} us, {keys}, {values}"))?;
-    let mut at_us = 0u64;
+    let keys = if keys_hashed { "keys hashed" } else { "keys stored" };
+    let values = if values_kept { "values stored" } else { "value sizes stored" };
+    writeln!(out, "trace {uid:016x}, begun at {begun_us} us, {keys}, {values}")?;
+    let mut time_us = 0u64;
     let end = reader.visit(&mut |item| {
-        at_us = at_us.saturating_add(item.after_us);
-        show_item(at_us, &item, lines)
+        time_us = time_us.saturating_add(item.after_us);
+        dump_item(time_us, &item, out)
     });
     let end = match end {
         Ok(end) => end,
-        Err(Stop::File(error)) => return lines.damaged(error),
+        Err(DumpStop::File(error)) => return out.write_damage(error),
         Err(stop) => return Err(stop),
     };
     if !end.complete {
-        lines.line(format_args!(
-            "not ended in order: {} operations, {} bytes behind them",
+        writeln!(
+            out,
+            "trace is incomplete: {} operations, then {} bytes without a valid record",
             end.operations, end.bytes_cut
-        ))?;
+        )?;
     }
     Ok(())
 }
 
-fn show_item(at_us: u64, item: &TraceItem<'_>, lines: &mut Lines<'_>) -> Shown {
-    let synced = if item.synced { ", synced" } else { "" };
+fn dump_item(time_us: u64, item: &TraceItem<'_>, out: &mut DumpWriter<'_>) -> DumpResult {
+    let key = |key: &[u8]| out.format_key(key);
     let size = |value: TraceValue<'_>| format!("value of {} bytes", value.bytes);
-    let what = match item.event {
-        TraceEvent::Put { keyspace, key, value } => {
-            format!("put {} in keyspace {keyspace}, {}", lines.key(key), size(value))
+    let bound = |bound: Option<&[u8]>| bound.map_or_else(|| "the end".to_owned(), key);
+    let text = match item.event {
+        TraceEvent::Put { keyspace, key: at, value } => {
+            format!("put {} in keyspace {keyspace}, {}", key(at), size(value))
         }
-        TraceEvent::Delete { keyspace, key } => {
-            format!("delete {} in keyspace {keyspace}", lines.key(key))
+        TraceEvent::Delete { keyspace, key: at } => {
+            format!("delete {} in keyspace {keyspace}", key(at))
         }
-        TraceEvent::Merge { keyspace, key, operand } => {
-            format!("merge {} in keyspace {keyspace}, {}", lines.key(key), size(operand))
+        TraceEvent::Merge { keyspace, key: at, operand } => {
+            format!("merge {} in keyspace {keyspace}, {}", key(at), size(operand))
         }
         TraceEvent::DeleteRange { keyspace, start, end } => {
-            let end = end.map_or_else(|| "the end".to_owned(), |end| lines.key(end));
-            format!("delete range {} to {end} in keyspace {keyspace}", lines.key(start))
+            format!("delete range {} to {} in keyspace {keyspace}", key(start), bound(end))
         }
-        TraceEvent::Get { keyspace, key, found } => {
-            let found = found.map_or_else(
-                || "absent".to_owned(),
-                |bytes| size(TraceValue { bytes, content: None }),
-            );
-            format!("get {} in keyspace {keyspace}: {found}", lines.key(key))
+        TraceEvent::Get { keyspace, key: at, found } => {
+            let found =
+                found.map_or("absent".to_owned(), |bytes| format!("value of {bytes} bytes"));
+            format!("get {} in keyspace {keyspace}: {found}", key(at))
         }
         TraceEvent::Scan { keyspace, backward, start, entries } => {
-            let way = if backward { "backward" } else { "forward" };
-            let start = start.map_or_else(|| "the end".to_owned(), |start| lines.key(start));
-            format!("scan {way} from {start} in keyspace {keyspace}: {entries} entries")
+            let direction = if backward { "backward" } else { "forward" };
+            let start = bound(start);
+            format!("scan {direction} from {start} in keyspace {keyspace}: {entries} entries")
         }
         TraceEvent::Batch { operations } => format!("batch of {operations} operations"),
         TraceEvent::Keyspace { keyspace, name } => format!("keyspace {keyspace} is {name:?}"),
         TraceEvent::Lost { operations } => format!("{operations} operations were not recorded"),
         TraceEvent::End { operations } => format!("end: {operations} operations"),
     };
-    lines.line(format_args!("{at_us} us: {what}{synced}"))
+    let synced = if item.synced { ", synced" } else { "" };
+    writeln!(out, "{time_us} us: {text}{synced}")
 }

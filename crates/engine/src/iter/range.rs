@@ -171,14 +171,14 @@ impl Range {
                 Bound::Included(key) | Bound::Excluded(key) => Some(key.as_ref()),
                 Bound::Unbounded => None,
             };
-            trace.asked(backward, start);
+            trace.record_step(backward, start);
         }
     }
 
     #[inline]
     fn trace_entry(&mut self) {
         if let Some(trace) = &mut self.trace {
-            trace.gave();
+            trace.count_entry();
         }
     }
 

@@ -21,7 +21,6 @@ use crate::jobs::version_installer::{install_version, sync_directory};
 use crate::memtable::Memtable;
 use crate::state::DbState;
 use crate::tree::Tree;
-use crate::tree::counters::add;
 use crate::tree::guard_history::FlushedWrites;
 use crate::tree::operand_store_slot::StoreInstallGuard;
 use crate::write::commit::Committer;
@@ -143,14 +142,15 @@ fn flush_memtable(
     if let (Some(attached), Some(token)) = (attached, beside.and_then(|beside| beside.token)) {
         attached.store.mark_committed(token);
     }
-    add(&tree.counters.flushes, 1);
-    add(&tree.counters.flushed_bytes, written_bytes);
     let elapsed_us = state.env.monotonic_ns().saturating_sub(start_ns) / 1_000;
-    tree.counters.record_level_flow(0, |flow| {
-        flow.jobs += 1;
-        flow.came_bytes += written_bytes;
-        flow.written_bytes += written_bytes;
-        flow.us_total += elapsed_us;
+    tree.counters.update(|counts| {
+        counts.flushes += 1;
+        counts.flushed_bytes += written_bytes;
+        let writes = &mut counts.level_mut(0).flow;
+        writes.jobs += 1;
+        writes.came_bytes += written_bytes;
+        writes.written_bytes += written_bytes;
+        writes.us_total += elapsed_us;
     });
     state.flush_us.record(elapsed_us);
     span.record_success(memtable.bytes(), written_bytes, elapsed_us);

@@ -23,7 +23,6 @@ use crate::operand_store::OperandFileKind;
 use crate::state::DbState;
 use crate::state::work_queue::WorkKind;
 use crate::table::{Table, verify_table};
-use crate::tree::counters::add;
 use crate::tree::operand_store_slot::AttachedStore;
 use crate::tree::super_version::SuperVersion;
 use crate::tree::{RetryState, Tree, TreeJobState};
@@ -102,7 +101,7 @@ fn add_to_quarantine(state: &DbState, tree: &Tree, name: FileName, error: &Error
         }
         state.set_failing(tree.id, true);
     }
-    add(&tree.counters.quarantines, 1);
+    tree.counters.update(|counts| counts.compaction.quarantines += 1);
     exclude_from_collections(tree);
     state.emit(&Event::FileQuarantined(FileQuarantined {
         keyspace: tree.name.clone(),

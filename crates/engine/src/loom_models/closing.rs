@@ -1,4 +1,4 @@
-//! Closing: who is inside is waited for, nobody enters after.
+//! Models of closing a database during other operations.
 
 use lsmx_base::sync::loom_model::{explore, spawn};
 use lsmx_base::sync::{Arc, AtomicUsize, Ordering};
@@ -8,10 +8,9 @@ use crate::background_error::BackgroundErrorState;
 use crate::deferred_drop::DeferredDrop;
 use crate::loom_models::{open, open_on};
 
-/// A write comes while the database is closed: it is acknowledged and gone after the next opening, or
-/// refused and there; or one of the two waits for the other for ever.
+/// A write during a close is acknowledged and then lost, or refused and then stored. Or write and close deadlock.
 #[test]
-fn a_write_during_a_close_is_kept_or_refused() {
+fn write_during_close_is_stored_or_refused() {
     explore(Some(1), || {
         let (disk, db) = open();
         let other = db.clone();
@@ -29,9 +28,9 @@ fn a_write_during_a_close_is_kept_or_refused() {
     });
 }
 
-/// Two close at once: one of them returns while the lock is still taken.
+/// One of two concurrent closes returns before the lock file is released.
 #[test]
-fn whoever_returns_from_a_close_finds_the_lock_free() {
+fn concurrent_closes_release_the_lock() {
     explore(Some(1), || {
         let (disk, db) = open();
         let other = db.clone();
@@ -42,46 +41,45 @@ fn whoever_returns_from_a_close_finds_the_lock_free() {
     });
 }
 
-/// Counts how often it is freed.
-struct Thing(Arc<AtomicUsize>);
+/// Counts its drops.
+struct DropCounter(Arc<AtomicUsize>);
 
-impl Drop for Thing {
+impl Drop for DropCounter {
     fn drop(&mut self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// A reader lets something go while the threads that free for it end: it is never freed.
+/// A value handed to the deferred drop while its threads stop is never freed.
 #[test]
-fn what_is_let_go_during_a_close_is_freed() {
+fn deferred_drop_during_close_frees_the_value() {
     explore(None, || {
-        let (deferred_drop, freed) = (DeferredDrop::default(), Arc::new(AtomicUsize::new(0)));
+        let (deferred_drop, drops) = (DeferredDrop::default(), Arc::new(AtomicUsize::new(0)));
         deferred_drop.start();
-        let (reader, thing) = (deferred_drop.clone(), Thing(Arc::clone(&freed)));
-        let reader = spawn(move || reader.drop_later(thing));
+        let (reader, value) = (deferred_drop.clone(), DropCounter(Arc::clone(&drops)));
+        let reader = spawn(move || reader.drop_later(value));
         deferred_drop.stop();
         reader.join().unwrap();
-        assert_eq!(freed.load(Ordering::Relaxed), 1);
+        assert_eq!(drops.load(Ordering::Relaxed), 1);
     });
 }
 
-/// Two errors at once: both are told as the first, or a write sees that something failed and not what, and
-/// goes on.
+/// Both of two concurrent errors are reported as the first one. Or a write continues after the first error.
 #[test]
-fn one_error_is_the_first_and_everybody_is_told_it() {
+fn concurrent_errors_have_one_first_cause() {
     explore(None, || {
         let error_state = Arc::new(BackgroundErrorState::default());
         let fail = |error_state: &BackgroundErrorState, name: &str| {
-            let (told, first) =
+            let (cause, is_first) =
                 error_state.set_read_only(Error::UnknownKeyspace { name: name.to_owned() });
             assert!(error_state.check_writable().is_err());
-            (told.to_string(), first)
+            (cause.to_string(), is_first)
         };
         let other = Arc::clone(&error_state);
         let failing = spawn(move || fail(&other, "a"));
-        let (told, first) = fail(&error_state, "b");
-        let (told_other, first_other) = failing.join().unwrap();
-        assert_eq!(told, told_other);
-        assert!(first != first_other);
+        let (cause, is_first) = fail(&error_state, "b");
+        let (cause_other, is_first_other) = failing.join().unwrap();
+        assert_eq!(cause, cause_other);
+        assert!(is_first != is_first_other);
     });
 }

@@ -1,4 +1,4 @@
-//! Group commit: who leads, who follows, what is seen when.
+//! Models of group commit.
 
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
@@ -14,17 +14,17 @@ use crate::write::batch::WriteBatch;
 use crate::write::ticket::TaskWorkers;
 use crate::{Db, Error};
 
-/// As many bytes as make a group large: the lead goes on before it is inserted.
+/// Value that makes a group large. The next group is led before a large group is inserted.
 const LARGE: [u8; 5 << 10] = [7; 5 << 10];
 
 fn put(db: &Db, key: &str, value: &[u8]) {
     db.put(key, value).unwrap();
-    // A writer reads what it wrote.
+    // A writer sees its own write.
     assert!(db.get(key).unwrap().is_some());
 }
 
-/// Asserts that of keys that are written once so many are visible as the published number says.
-fn assert_whole(db: &Db, keys: &[&str]) {
+/// Asserts that the number of visible keys equals the published sequence number. Each key is written once.
+fn assert_consistent(db: &Db, keys: &[&str]) {
     let snapshot = db.snapshot();
     let all = db.default_keyspace();
     let seen = keys.iter().filter(|key| snapshot.get(&all, key).unwrap().is_some()).count();
@@ -32,14 +32,13 @@ fn assert_whole(db: &Db, keys: &[&str]) {
 }
 
 fn assert_idle(db: &Db) {
-    // Without a writer that would notify it, a drain that has to wait is a deadlock.
+    // No writer is left to wake the drain, so a wait would be a deadlock.
     assert!(db.inner().committer.drain(None));
 }
 
-/// Two writers come at once: the leader leaves without having seen the other one in the queue, or tells
-/// it before it sleeps, and it sleeps for ever; or both lead.
+/// The leader ends without the other writer in the queue, or wakes it before it sleeps. Or both writers lead.
 #[test]
-fn every_writer_is_told() {
+fn two_writers_both_complete() {
     explore(Some(1), || {
         let (_, db) = open();
         let other = db.clone();
@@ -47,14 +46,14 @@ fn every_writer_is_told() {
         put(&db, "b", b"2");
         writer.join().unwrap();
         assert_eq!(db.inner().committer.next_seq().0, 3);
-        assert_whole(&db, &["a", "b"]);
+        assert_consistent(&db, &["a", "b"]);
         assert_idle(&db);
     });
 }
 
-/// The same with three writers, one of which finds a queue that is being handed over.
+/// Like [`two_writers_both_complete`]. The third writer may be queued while the lead is handed over.
 #[test]
-fn every_one_of_three_writers_is_told() {
+fn three_writers_all_complete() {
     explore(Some(0), || {
         let (_, db) = open();
         let writers = ["a", "b"].map(|key| {
@@ -65,12 +64,12 @@ fn every_one_of_three_writers_is_told() {
         for writer in writers {
             writer.join().unwrap();
         }
-        assert_whole(&db, &["a", "b", "c"]);
+        assert_consistent(&db, &["a", "b", "c"]);
         assert_idle(&db);
     });
 }
 
-/// A large group is inserted while the next one is in the log already: the later one is seen first.
+/// A group becomes visible before an earlier group, which is still inserted into the memtable.
 #[test]
 fn groups_are_published_in_order() {
     explore(Some(1), || {
@@ -78,23 +77,23 @@ fn groups_are_published_in_order() {
         let other = db.clone();
         let writer = spawn(move || {
             put(&other, "a", &LARGE);
-            assert_whole(&other, &["a", "b"]);
+            assert_consistent(&other, &["a", "b"]);
         });
         put(&db, "b", &LARGE);
-        assert_whole(&db, &["a", "b"]);
+        assert_consistent(&db, &["a", "b"]);
         writer.join().unwrap();
-        assert_whole(&db, &["a", "b"]);
+        assert_consistent(&db, &["a", "b"]);
         assert_idle(&db);
     });
 }
 
-/// A batch is seen in part, or a number is seen before what was written at it.
+/// A reader sees a part of a batch, or a sequence number before its write.
 #[test]
-fn a_batch_is_seen_whole_or_not_at_all() {
+fn batch_is_visible_as_a_whole() {
     explore(Some(1), || {
         let (_, db) = open();
         let other = db.clone();
-        let reader = spawn(move || assert_whole(&other, &["a", "b"]));
+        let reader = spawn(move || assert_consistent(&other, &["a", "b"]));
         let mut batch = WriteBatch::new();
         batch.put(&db.default_keyspace(), "a", "1");
         batch.put(&db.default_keyspace(), "b", "1");
@@ -103,41 +102,41 @@ fn a_batch_is_seen_whole_or_not_at_all() {
     });
 }
 
-/// A writer whose deadline has passed goes while it is being given the lead: the next one waits for a
-/// leader that is not there; or it is told that nothing was done, and something was.
+/// A writer withdraws at its deadline while it receives the lead, and the next writer waits forever. Or a write is
+/// stored although the writer returned that it was not.
 #[test]
-fn a_writer_that_gives_up_leaves_nothing_behind() {
+fn writer_after_deadline_leaves_no_trace() {
     explore(Some(1), || {
         let (_, db) = open();
         let other = db.clone();
-        let hasty = spawn(move || {
+        let writer = spawn(move || {
             let mut batch = WriteBatch::new();
             batch.put(&other.default_keyspace(), "a", "1");
             let now = WriteOptions { deadline: Some(Duration::ZERO), ..WriteOptions::default() };
             match other.write(batch, now) {
                 Ok(()) => Some(true),
                 Err(Error::Deadline { .. }) => Some(false),
-                // Another thread had taken it.
+                // A leader had taken the commit.
                 Err(Error::Undecided { .. }) => None,
                 Err(error) => panic!("{error}"),
             }
         });
         put(&db, "b", b"2");
-        let written = hasty.join().unwrap();
-        let there = db.get("a").unwrap().is_some();
-        assert_eq!(there, written.unwrap_or(there));
+        let written = writer.join().unwrap();
+        let is_stored = db.get("a").unwrap().is_some();
+        assert_eq!(is_stored, written.unwrap_or(is_stored));
         assert_idle(&db);
     });
 }
 
-/// Sends a thread of the model that leads for tasks.
+/// Starts a thread of the model, which leads for tasks.
 #[derive(Debug, Default)]
-struct Sent {
+struct WorkerStarts {
     signal: Signal,
     count: AtomicUsize,
 }
 
-impl TaskWorkers for Sent {
+impl TaskWorkers for WorkerStarts {
     fn start_leader(&self) {
         self.count.fetch_add(1, Ordering::Relaxed);
         self.signal.notify();
@@ -154,27 +153,27 @@ impl Wake for Unpark {
     }
 }
 
-/// A task commits while a thread does, and while the thread that leads for tasks comes or goes: nobody
-/// leads, or nobody wakes the task.
+/// The commit of a task is never led, or the task is never woken, while a thread commits and the thread that leads
+/// for tasks starts or ends.
 #[test]
-fn a_task_is_told_whoever_leads() {
+fn task_completes_with_any_leader() {
     explore(Some(1), || {
         let (_, db) = open();
-        let sent = Arc::new(Sent::default());
-        let (other, leads) = (db.clone(), Arc::clone(&sent));
+        let starts = Arc::new(WorkerStarts::default());
+        let (other, starts_seen) = (db.clone(), Arc::clone(&starts));
         let leader = spawn(move || {
-            // One is sent for a task at most, or none: the writer may lead for it.
-            let is_sent = &mut || leads.count.load(Ordering::Relaxed) > 0;
+            // At most one leader is started. None is started if the other writer leads for the task.
+            let is_started = &mut || starts_seen.count.load(Ordering::Relaxed) > 0;
             let env = &other.inner().state.env;
-            env.wait(WaitCause::Work, &leads.signal, None, is_sent);
+            env.wait(WaitCause::Work, &starts_seen.signal, None, is_started);
             while other.inner().committer.lead_for_tasks() {}
         });
-        let (other, sends) = (db.clone(), Arc::clone(&sent));
+        let (other, starts_of_task) = (db.clone(), Arc::clone(&starts));
         let task = spawn(move || {
             let mut batch = WriteBatch::new();
             batch.put(&other.default_keyspace(), "a", "1");
-            let attendant: Arc<dyn TaskWorkers> = sends;
-            let pending = other.inner().committer.commit_for_task(batch, false, 0, &attendant);
+            let workers: Arc<dyn TaskWorkers> = starts_of_task;
+            let pending = other.inner().committer.commit_for_task(batch, false, 0, &workers);
             let waker = Waker::from(Arc::new(Unpark(thread::current())));
             loop {
                 match pending.poll(&mut Context::from_waker(&waker)) {
@@ -185,10 +184,10 @@ fn a_task_is_told_whoever_leads() {
         });
         put(&db, "b", b"2");
         task.join().unwrap();
-        // Nobody may have been sent.
-        sent.start_leader();
+        // Releases the thread if no leader was started.
+        starts.start_leader();
         leader.join().unwrap();
-        assert_whole(&db, &["a", "b"]);
+        assert_consistent(&db, &["a", "b"]);
         assert_idle(&db);
     });
 }

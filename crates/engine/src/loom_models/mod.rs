@@ -1,7 +1,7 @@
-//! Models of what threads do to one another, played by loom in all interleavings: `docs/design/testing.md`.
+//! Loom models of concurrent operations on a database. Loom runs all interleavings, see `docs/design/testing.md`.
 //!
-//! What is modelled is the engine itself, on a file system in memory. Each model opens a database of
-//! its own, alone; the interleavings begin with its threads.
+//! A model runs the engine itself on a file system in memory. The comment of a model describes the error that it
+//! excludes.
 
 mod closing;
 mod commits;
@@ -16,14 +16,14 @@ use crate::env::Background;
 use crate::vfs::MemVfs;
 use crate::{Db, Options};
 
-/// A database without threads of its own, and what it lies on.
+/// Opens a new database without background threads.
 pub(crate) fn open() -> (MemVfs, Db) {
     let disk = MemVfs::new();
     let db = open_on(&disk);
     (disk, db)
 }
 
-/// The database there.
+/// Opens the database on `disk`.
 pub(crate) fn open_on(disk: &MemVfs) -> Db {
     let options = Options::default()
         .background(Background::Inline)

@@ -1,4 +1,4 @@
-//! The list of snapshots, against the jobs that ask it what may go.
+//! Models of the snapshot list and the jobs that read it.
 
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::loom_model::{explore, spawn};
@@ -7,30 +7,30 @@ use lsmx_base::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
 use crate::loom_models::open;
 use crate::tree::snapshots::SnapshotTracker;
 
-/// A snapshot takes its number and then registers it: a job that looks in between drops what the
-/// snapshot is to read.
+/// A job reads the list after a snapshot has read its number and before it registers the number. The job then drops
+/// an entry that the snapshot sees.
 #[test]
-fn a_job_finds_every_snapshot_that_reads_at_a_number() {
+fn job_sees_every_registered_snapshot() {
     explore(None, || {
         let sequence = Arc::new(SnapshotTracker::default());
         sequence.publish(SeqNo(1));
         let job = Arc::clone(&sequence);
         let job = spawn(move || {
-            // Number 2 overwrites what number 1 wrote, and is in a table as soon as it is seen.
+            // Write 2 overwrites write 1, and is in a table as soon as it is visible.
             job.publish(SeqNo(2));
             !job.snapshot_seqs().contains(&SeqNo(1))
         });
         let pinned = sequence.register(0).unwrap();
         let dropped = job.join().unwrap();
-        assert!(!(dropped && pinned.seq() == SeqNo(1)), "number 1 is gone");
+        assert!(!(dropped && pinned.seq() == SeqNo(1)), "write 1 was dropped");
         drop(pinned);
         assert_eq!((sequence.snapshot_bounds(), sequence.snapshot_count()), (None, 0));
     });
 }
 
-/// The same through a handle of the database.
+/// Like [`job_sees_every_registered_snapshot`], through the handle of a database.
 #[test]
-fn a_handle_takes_a_snapshot_in_one_step() {
+fn job_sees_every_snapshot_of_a_handle() {
     explore(Some(2), || {
         let (_, db) = open();
         db.put("a", "1").unwrap();
@@ -41,29 +41,28 @@ fn a_handle_takes_a_snapshot_in_one_step() {
         });
         let snapshot = db.snapshot();
         let dropped = job.join().unwrap();
-        assert!(!(dropped && snapshot.seq() == SeqNo(1)), "number 1 is gone");
+        assert!(!(dropped && snapshot.seq() == SeqNo(1)), "write 1 was dropped");
     });
 }
 
-/// Files of a queue leave, which nobody deleted: a snapshot that comes meanwhile sees them at first and
-/// then no more.
+/// A job drops live files, as FIFO does, and a snapshot sees the files before and not after.
 #[test]
-fn what_leaves_is_seen_by_no_snapshot() {
+fn snapshot_never_sees_dropped_files_disappear() {
     explore(None, || {
         let sequence = Arc::new(SnapshotTracker::default());
         sequence.publish(SeqNo(1));
-        let gone = Arc::new(AtomicBool::new(false));
-        let (job, leaves) = (Arc::clone(&sequence), Arc::clone(&gone));
+        let dropped = Arc::new(AtomicBool::new(false));
+        let (job, job_dropped) = (Arc::clone(&sequence), Arc::clone(&dropped));
         let job = spawn(move || {
             if job.begin_entry_removal(SeqNo(1)) {
-                leaves.store(true, Ordering::Relaxed);
+                job_dropped.store(true, Ordering::Relaxed);
                 job.end_entry_removal();
             }
         });
         if let Some(pinned) = sequence.register(0) {
-            let first = gone.load(Ordering::Relaxed);
-            let then = gone.load(Ordering::Relaxed);
-            assert_eq!(first, then, "the snapshot moved");
+            let first = dropped.load(Ordering::Relaxed);
+            let then = dropped.load(Ordering::Relaxed);
+            assert_eq!(first, then, "the snapshot changed");
             drop(pinned);
         }
         job.join().unwrap();
@@ -71,27 +70,27 @@ fn what_leaves_is_seen_by_no_snapshot() {
     });
 }
 
-/// A snapshot lets go while another one takes the same number: the number is forgotten though it is held,
-/// or held for ever.
+/// A snapshot is dropped while another one registers the same number. The number is then missing from the list, or
+/// stays there forever.
 #[test]
-fn a_number_is_held_while_anybody_holds_it() {
+fn number_is_listed_while_any_snapshot_has_it() {
     explore(None, || {
         let sequence = Arc::new(SnapshotTracker::default());
         sequence.publish(SeqNo(1));
         let first = sequence.register(0).unwrap();
-        let going = spawn(move || drop(first));
+        let dropping = spawn(move || drop(first));
         let second = sequence.register(1).unwrap();
         assert_eq!(sequence.snapshot_seqs(), [SeqNo(1)]);
-        going.join().unwrap();
+        dropping.join().unwrap();
         assert_eq!(sequence.snapshot_seqs(), [SeqNo(1)]);
         drop(second);
         assert_eq!((sequence.snapshot_seqs(), sequence.snapshot_count()), (Vec::new(), 0));
     });
 }
 
-/// A keyspace is dropped while a snapshot is taken: the drop lets go of what the snapshot is from before.
+/// A keyspace is dropped during the creation of an earlier snapshot, and data that the snapshot sees is freed.
 #[test]
-fn a_drop_knows_the_snapshots_from_before() {
+fn keyspace_drop_keeps_data_of_earlier_snapshots() {
     explore(None, || {
         let sequence = Arc::new(SnapshotTracker::default());
         let freed = Arc::new(AtomicUsize::new(0));

@@ -1,4 +1,4 @@
-//! Super versions: published by writers and jobs, pinned by readers.
+//! Models of super versions, which writers and jobs replace and readers pin.
 
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
@@ -7,9 +7,9 @@ use lsmx_base::sync::loom_model::{explore, spawn};
 use crate::loom_models::open;
 use crate::write::batch::WriteBatch;
 
-/// A flush takes the memtable away before the table is there, or the other way round shows neither.
+/// A reader during a flush sees neither the memtable nor the table.
 #[test]
-fn a_key_is_found_while_its_memtable_becomes_a_table() {
+fn reader_during_flush_finds_the_key() {
     explore(Some(1), || {
         let (_, db) = open();
         db.put("a", "1").unwrap();
@@ -23,17 +23,16 @@ fn a_key_is_found_while_its_memtable_becomes_a_table() {
     });
 }
 
-/// A memtable is sealed while a commit is on its way to it: the commit goes to one that nobody reads or
-/// flushes.
+/// A commit is inserted into a memtable that was sealed meanwhile and is neither read nor flushed.
 #[test]
-fn a_commit_is_found_while_its_memtable_is_sealed() {
+fn commit_during_seal_is_found() {
     explore(Some(1), || {
         let (_, db) = open();
         db.put("a", "1").unwrap();
         let other = db.clone();
         let writer = spawn(move || {
             let mut batch = WriteBatch::new();
-            // Large, so that the next group is led while this one is inserted.
+            // A large group, so that the next one is led while this one is inserted.
             batch.put(&other.default_keyspace(), "b", [7; 5 << 10]);
             other.inner().committer.commit(batch, false, 0, None).unwrap();
             assert!(other.get("b").unwrap().is_some());
@@ -48,9 +47,9 @@ fn a_commit_is_found_while_its_memtable_is_sealed() {
     });
 }
 
-/// Two change the view at once: what one of them did is lost.
+/// One of two concurrent changes of the super version is lost.
 #[test]
-fn no_change_of_a_view_is_lost() {
+fn concurrent_changes_of_the_super_version_are_kept() {
     explore(Some(3), || {
         let (_, db) = open();
         let tree = Arc::clone(&db.inner().default_tree);
@@ -62,9 +61,9 @@ fn no_change_of_a_view_is_lost() {
     });
 }
 
-/// A view is replaced while a reader pins it: nobody knows that its files are still held.
+/// A super version is replaced while a reader pins it, and its files are not listed as held.
 #[test]
-fn a_view_that_is_held_is_known() {
+fn pinned_super_version_is_listed() {
     explore(Some(3), || {
         let (_, db) = open();
         let tree = Arc::clone(&db.inner().default_tree);

@@ -1,45 +1,44 @@
-//! How long something took, as a distribution of bounded size.
+//! Distribution of durations.
 
 use hdrhistogram::Histogram;
 use lsmx_base::sync::Mutex;
 use serde::Serialize;
 
-/// Durations in microseconds, to two significant figures.
+/// Distribution of durations in microseconds, with two significant digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct LatencyMetrics {
-    /// How many were measured.
+    /// Number of durations.
     pub count: u64,
-    /// Their mean.
+    /// Mean.
     pub mean: f64,
-    /// Half of them took no longer.
+    /// Median.
     pub p50: u64,
-    /// Nine of ten took no longer.
+    /// 90th percentile.
     pub p90: u64,
-    /// 99 of 100 took no longer.
+    /// 99th percentile.
     pub p99: u64,
-    /// The longest.
+    /// Maximum.
     pub max: u64,
 }
 
-/// Collects durations of background work.
+/// Histogram of the durations of background jobs. Allocated when the first duration is recorded.
 #[derive(Debug, Default)]
-pub(crate) struct Latencies(Mutex<Option<Histogram<u64>>>);
+pub(crate) struct LatencyHistogram(Mutex<Option<Histogram<u64>>>);
 
-impl Latencies {
-    /// Takes in one duration.
+impl LatencyHistogram {
+    /// Records a duration in microseconds.
     pub(crate) fn record(&self, us: u64) {
         let mut histogram = self.0.lock();
         if histogram.is_none() {
-            // Two figures are within the bounds that the call names, so it gives one.
+            // Two significant digits are within the supported range.
             *histogram = Histogram::new(2).ok();
         }
         if let Some(histogram) = &mut *histogram {
-            // It grows to the value, so nothing is out of range.
+            // The histogram resizes itself, so every value is in range.
             let _ = histogram.record(us);
         }
     }
 
-    /// What was taken in so far.
     pub(crate) fn metrics(&self) -> LatencyMetrics {
         let histogram = self.0.lock();
         let Some(histogram) = &*histogram else { return LatencyMetrics::default() };
@@ -59,13 +58,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_those_of_what_was_recorded() {
-        let latencies = Latencies::default();
-        assert_eq!(latencies.metrics(), LatencyMetrics::default());
-        (1..=100).for_each(|us| latencies.record(us));
-        let metrics = latencies.metrics();
+    fn latency_histogram_returns_recorded_quantiles() {
+        let histogram = LatencyHistogram::default();
+        assert_eq!(histogram.metrics(), LatencyMetrics::default());
+        (1..=100).for_each(|us| histogram.record(us));
+        let metrics = histogram.metrics();
         assert_eq!((metrics.count, metrics.p50, metrics.p90, metrics.max), (100, 50, 90, 100));
-        latencies.record(u64::MAX);
-        assert!(latencies.metrics().max > 1 << 62);
+        histogram.record(u64::MAX);
+        assert!(histogram.metrics().max > 1 << 62);
     }
 }

@@ -1,46 +1,48 @@
-//! Counters as a user reads them: plain data that serialises, and prints as tables.
+//! Metrics of a database: plain structs that serialize, and print as tables.
 
-mod held;
 mod latency;
 mod print;
+mod resources;
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
 pub use crate::cache::{FilterCounts, HitCounts, PerBlockKind};
+use crate::env::WaitCause;
 pub use crate::format::BlockKind;
 use crate::operand_store::OperandMetrics;
-pub use held::{BackgroundIoMetrics, DescriptorMetrics, HeldMetrics, LaneMetrics, MemoryMetrics};
-pub(crate) use latency::Latencies;
+pub(crate) use latency::LatencyHistogram;
 pub use latency::LatencyMetrics;
+pub use resources::{
+    BackgroundIoMetrics, DescriptorMetrics, HeldMetrics, JobIoMetrics, MemoryMetrics,
+};
 
-/// What flushes and compactions brought into one level since the database was opened.
+/// Writes of flushes and compactions into one level since the database was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct LevelFlow {
-    /// Flushes or merges that wrote here.
+pub struct LevelWriteMetrics {
+    /// Number of flushes and merges that wrote into the level.
     pub jobs: u64,
-    /// Bytes that came from above: memtables written to L0, input files of other levels. Moved
-    /// files are not among them.
+    /// Bytes of flushes into L0, and of input files from other levels. Moved files are not counted.
     pub came_bytes: u64,
-    /// Bytes of files that came by a change of the manifest alone.
+    /// Bytes of files that were moved into the level without being rewritten.
     pub moved_bytes: u64,
-    /// Bytes of all input files of merges into this level, those of the level itself included.
+    /// Bytes of all input files of merges into the level, including files of the level itself.
     pub read_bytes: u64,
-    /// Bytes of the files written here.
+    /// Bytes of the files written.
     pub written_bytes: u64,
-    /// Microseconds that the jobs took.
+    /// Total duration of the jobs, in microseconds.
     pub us_total: u64,
 }
 
-impl LevelFlow {
-    /// Bytes written here for each byte that came from above; none if nothing came.
+impl LevelWriteMetrics {
+    /// Returns the bytes written per incoming byte, or `None` without incoming bytes.
     #[must_use]
     pub fn write_amplification(&self) -> Option<f64> {
         (self.came_bytes > 0).then(|| self.written_bytes as f64 / self.came_bytes as f64)
     }
 
-    fn add(&mut self, other: &LevelFlow) {
+    fn add(&mut self, other: &LevelWriteMetrics) {
         self.jobs += other.jobs;
         self.came_bytes += other.came_bytes;
         self.moved_bytes += other.moved_bytes;
@@ -50,151 +52,167 @@ impl LevelFlow {
     }
 }
 
-/// One level of a tree.
+/// Contents of one level.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LevelMetrics {
     /// Number of the level.
     pub level: u8,
-    /// Sorted runs in it.
+    /// Number of sorted runs.
     pub runs: u64,
-    /// Files in it.
+    /// Number of files.
     pub files: u64,
-    /// Bytes of those files.
+    /// Bytes of the files.
     pub bytes: u64,
-    /// Entries in them, of all kinds.
+    /// Number of entries of all kinds.
     pub entries: u64,
-    /// Tombstones among the entries.
+    /// Number of tombstones among the entries.
     pub tombstones: u64,
-    /// Range tombstones, as they lie fragmented in the files; no entries.
+    /// Number of fragments of range tombstones. They do not count as entries.
     pub range_tombstones: u64,
-    /// What was brought here.
-    pub flow: LevelFlow,
+    /// Writes into the level.
+    pub flow: LevelWriteMetrics,
 }
 
-/// What compactions of one tree did.
+/// Compactions of one keyspace since it was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CompactionMetrics {
-    /// Merges.
+    /// Number of merges.
     pub jobs: u64,
-    /// Of those, the ones that were divided by key range.
+    /// Number of merges that were split by key range.
     pub jobs_divided: u64,
-    /// Parts that these were divided into.
+    /// Number of subcompactions of these merges.
     pub parts: u64,
-    /// Of the parts, those that another thread took than the one with the job.
+    /// Number of subcompactions that helper threads ran.
     pub parts_helped: u64,
-    /// Jobs that only changed the manifest.
+    /// Number of jobs that only edited the manifest.
     pub trivial_moves: u64,
-    /// Jobs that let files go unread.
+    /// Number of jobs that dropped files without reading them.
     pub drops: u64,
     /// Bytes of whole input files of merges.
     pub read_bytes: u64,
     /// Bytes of output files of merges.
     pub written_bytes: u64,
-    /// Microseconds that merges took, from pick to manifest edit.
+    /// Total duration of merges from pick to manifest edit, in microseconds.
     pub us_total: u64,
-    /// Jobs that failed and are tried again.
+    /// Number of failed jobs. The engine retries them.
     pub failures: u64,
-    /// Files quarantined now because background work cannot read them; see
-    /// [`Db::health`](crate::Db::health).
+    /// Number of files in quarantine, see [`Db::health`](crate::Db::health).
     pub quarantined_files: u64,
-    /// Times that a file was quarantined since the database was opened.
+    /// Number of times that a file was quarantined.
     pub quarantines: u64,
 }
 
 /// Writes that waited for one cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct StallCause {
-    /// How many waited.
+pub struct StallCauseMetrics {
+    /// Number of writes that waited.
     pub count: u64,
-    /// Microseconds they waited in all.
+    /// Total time of the waits, in microseconds.
     pub us_total: u64,
-    /// The longest of them.
+    /// Longest wait, in microseconds.
     pub us_max: u64,
 }
 
-/// How writes were held up.
+/// Writes that waited, or were delayed by the throttle.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StallMetrics {
-    /// Writes that waited, for any cause.
+    /// Number of writes that waited for any cause.
     pub count: u64,
-    /// Microseconds they waited in all.
+    /// Total time of the waits, in microseconds.
     pub us_total: u64,
-    /// The longest of them.
+    /// Longest wait, in microseconds.
     pub us_max: u64,
-    /// All memtables were full and waited for their flush.
-    pub memtables_full: StallCause,
-    /// All memtables of all keyspaces together were at their bound. Counted for the first keyspace
-    /// of the batch that waited.
-    pub memory_full: StallCause,
-    /// The policy's hard stop was reached.
-    pub too_many_runs: StallCause,
-    /// Microseconds that writes were slowed down by debt; not part of the others.
+    /// Waits for a flush, because all memtables of the keyspace were full.
+    pub memtables_full: StallCauseMetrics,
+    /// Waits for a flush, because the memtables of all keyspaces were at their limit. Counted in the first
+    /// keyspace of the batch.
+    pub memory_full: StallCauseMetrics,
+    /// Waits for a compaction, because the policy did not allow more runs.
+    pub too_many_runs: StallCauseMetrics,
+    /// Total delay by the write throttle, in microseconds. The other fields do not include it.
     pub throttle_us_total: u64,
 }
 
-/// How merge operands were folded in one place.
+impl StallMetrics {
+    /// Counts a wait of `us` microseconds.
+    pub(crate) fn record(&mut self, cause: WaitCause, us: u64) {
+        let metrics = match cause {
+            WaitCause::MemtablesFull => &mut self.memtables_full,
+            WaitCause::MemoryFull => &mut self.memory_full,
+            _ => &mut self.too_many_runs,
+        };
+        metrics.count += 1;
+        metrics.us_total += us;
+        metrics.us_max = metrics.us_max.max(us);
+        self.count += 1;
+        self.us_total += us;
+        self.us_max = self.us_max.max(us);
+    }
+}
+
+/// Folds of merge operands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FoldMetrics {
-    /// How often operands were folded.
+    /// Number of folds.
     pub folds: u64,
-    /// Operands folded in all.
+    /// Number of folded operands.
     pub operands: u64,
-    /// The most operands folded at once.
+    /// Largest number of operands in one fold.
     pub operands_max: u64,
 }
 
-/// What became of the merge operands of one keyspace since it was opened.
+/// Merge operands of one keyspace since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MergeMetrics {
-    /// Chains that reads had to fold, those of writers that fold in a memtable included.
+    /// Folds by reads, and by writes that fold operands in a memtable.
     pub reads: FoldMetrics,
-    /// What flushes and compactions folded; a partial merge folds two.
+    /// Folds by flushes and compactions. A partial merge folds two operands.
     pub jobs: FoldMetrics,
-    /// Times that operands could not be folded, by whomever.
+    /// Number of failed folds.
     pub failures: u64,
 }
 
-/// Whether lookups ask the filter of the last sorted run, and with
-/// [`FilterLastRun::Auto`](crate::FilterLastRun::Auto) why. All but `asked` is zero otherwise.
+/// Use of the filter of the last sorted run.
+///
+/// Without [`FilterLastRun::Auto`](crate::FilterLastRun::Auto) all other fields are zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct LastRunFilterMetrics {
-    /// Whether it is asked.
+    /// Whether lookups use the filter.
     pub asked: bool,
-    /// Lookups that came to the last run.
+    /// Number of lookups that reached the last run.
     pub lookups: u64,
-    /// Of those, the ones that found nothing there.
+    /// Number of these lookups that did not find the key.
     pub absent: u64,
-    /// Reads that it saves or would save, per lookup that comes to the last run.
+    /// Block reads that the filter saves per lookup in the last run, or would save if it were used.
     pub reads_saved: f64,
-    /// Reads that data blocks would save or do save in its place, per lookup.
+    /// Block reads per lookup that data blocks in the memory of the filter would save.
     pub reads_lost: f64,
-    /// Its bytes.
+    /// Bytes of the filter.
     pub filter_bytes: u64,
 }
 
-/// The blob files of one keyspace, which hold the values that are kept apart from the tree. Levels, flushes
-/// and compactions count tables alone.
+/// Blob files of one keyspace. Other metrics of levels, flushes and compactions count tables only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ValueLogMetrics {
-    /// Blob files that tables of the current version reference.
+    /// Number of blob files that tables of the current version reference.
     pub blob_files: u64,
-    /// Their bytes.
+    /// Bytes of these files.
     pub blob_bytes: u64,
-    /// Bytes of the records in them that tables reference; the rest is garbage.
+    /// Bytes of the records that tables reference. The rest is garbage.
     pub blob_referenced_bytes: u64,
-    /// Bytes of the blob files that flushes and compactions wrote since the database was opened.
+    /// Bytes of blob files written by flushes and compactions since the database was opened.
     pub written_bytes: u64,
-    /// Compactions whose purpose was to empty blob files.
+    /// Number of compactions that collected garbage of blob files.
     pub rewrites: u64,
-    /// Bytes of values that those read from blob files to write them elsewhere.
+    /// Bytes of values that these compactions moved to new blob files.
     pub rewritten_bytes: u64,
-    /// Bytes of values that other compactions copied to have them beside their neighbours: what scans
-    /// cost, see [`ValueSeparation::scan_read_bytes`](crate::ValueSeparation::scan_read_bytes).
+    /// Bytes of values that other compactions moved next to their neighbours, see
+    /// [`ValueSeparation::scan_read_bytes`](crate::ValueSeparation::scan_read_bytes).
     pub gathered_bytes: u64,
 }
 
 impl ValueLogMetrics {
-    /// Bytes of the blob files for each byte that is referenced; none if nothing is.
+    /// Returns the bytes of blob files per referenced byte, or `None` if no byte is referenced.
     #[must_use]
     pub fn space_amplification(&self) -> Option<f64> {
         let referenced = self.blob_referenced_bytes;
@@ -202,48 +220,49 @@ impl ValueLogMetrics {
     }
 }
 
-/// One keyspace.
+/// Metrics of one keyspace.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct KeyspaceMetrics {
-    /// Its compaction policy.
+    /// Compaction policy.
     pub policy: String,
-    /// Point lookups.
+    /// Number of point lookups.
     pub gets: u64,
-    /// Key and value bytes of all writes since it was opened.
+    /// Bytes of keys and values of all writes since the keyspace was opened.
     pub ingested_bytes: u64,
-    /// Key and value bytes of puts since it was opened.
+    /// Bytes of keys and values of puts since the keyspace was opened.
     pub put_bytes: u64,
-    /// Memtables flushed.
+    /// Number of flushed memtables.
     pub flushes: u64,
-    /// Bytes of the files that flushes wrote.
+    /// Bytes of tables that flushes wrote.
     pub flushed_bytes: u64,
-    /// Bytes of its memtables.
+    /// Bytes of memtables.
     pub memtable_bytes: u64,
-    /// Memtables that wait for their flush.
+    /// Number of sealed memtables, which wait for their flush.
     pub memtables_sealed: u64,
-    /// Tables that went without a filter because none could be built.
+    /// Number of tables written without a filter, because its construction failed.
     pub filters_failed: u64,
-    /// Whether the filter of the last sorted run is asked.
+    /// Use of the filter of the last sorted run.
     pub filter_last_run: LastRunFilterMetrics,
-    /// What compactions did.
+    /// Compactions.
     pub compaction: CompactionMetrics,
-    /// What became of merge operands.
+    /// Merge operands.
     pub merges: MergeMetrics,
-    /// What its operand store holds and has done, if it has one.
+    /// Operand store, if the keyspace has one.
     pub operand_store: Option<OperandMetrics>,
-    /// Its blob files.
+    /// Blob files.
     pub value_log: ValueLogMetrics,
-    /// How writes were held up.
+    /// Writes that waited.
     pub stalls: StallMetrics,
-    /// Age of the oldest tombstone in a file, in microseconds; none if there is no tombstone.
+    /// Age of the oldest tombstone in a table, in microseconds.
     pub oldest_tombstone_age_us: Option<u64>,
-    /// Levels that hold something or were written to, from L0.
+    /// Levels that have runs or were written to, in order of their numbers.
     pub levels: Vec<LevelMetrics>,
 }
 
 impl KeyspaceMetrics {
-    /// The sum over all levels. What came is what was flushed, so its write amplification is that
-    /// of the whole tree: (flushed + compaction written) ÷ flushed.
+    /// Returns the sum over all levels. Its incoming bytes are the flushed bytes.
+    ///
+    /// Its write amplification is thus that of the whole tree: (flushed + compaction written) ÷ flushed.
     #[must_use]
     pub fn total(&self) -> LevelMetrics {
         let mut total = LevelMetrics::default();
@@ -253,61 +272,69 @@ impl KeyspaceMetrics {
             total.bytes += level.bytes;
             total.entries += level.entries;
             total.tombstones += level.tombstones;
+            total.range_tombstones += level.range_tombstones;
             total.flow.add(&level.flow);
         }
         total.flow.came_bytes = self.flushed_bytes;
         total
     }
+
+    /// Returns the metrics of a level, which are added if they do not exist.
+    pub(crate) fn level_mut(&mut self, level: u8) -> &mut LevelMetrics {
+        while self.levels.len() <= usize::from(level) {
+            let level = u8::try_from(self.levels.len()).unwrap_or(u8::MAX);
+            self.levels.push(LevelMetrics { level, ..LevelMetrics::default() });
+        }
+        &mut self.levels[usize::from(level)]
+    }
 }
 
-/// Hits and misses of the block cache for one kind of block; point lookups and scans, without what
-/// compactions read.
+/// Block cache accesses of point lookups and scans, for one kind of block. Compactions are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CacheMetrics {
-    /// Blocks that memory had.
+    /// Number of blocks found in memory.
     pub hits: u64,
-    /// Blocks that storage had to give.
+    /// Number of blocks read from storage.
     pub misses: u64,
-    /// Bytes resident now. Values of blob files share the room of data blocks, and count there.
+    /// Bytes in memory. Cached values of blob files count as data blocks.
     pub resident_bytes: u64,
 }
 
-/// The commit pipeline.
+/// Group commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CommitMetrics {
-    /// Commits, syncs and other requests that were taken in.
+    /// Number of queued requests: commits, syncs and others.
     pub requests: u64,
-    /// Groups they were written in: one append each, one sync where any member asked for it.
+    /// Number of groups. A group has one append, and one sync if any member requires it.
     pub groups: u64,
-    /// `Buffered` commits that came while a group was being synced and waited for that.
+    /// Number of `Buffered` commits that waited for the sync of another group.
     pub behind_sync: u64,
-    /// Work done to check guards against commits that were not visible yet: one per guard and earlier
-    /// commit, and one per operation of a commit whose keys had to be collected for that.
+    /// Number of checks of guards against commits that were not visible yet: one per guard and earlier commit, and
+    /// one per operation of a commit whose keys had to be collected for the checks.
     pub guard_checks: u64,
 }
 
-/// The write-ahead log.
+/// Write-ahead log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct WalMetrics {
-    /// Live segments.
+    /// Number of live segments.
     pub segments: u64,
-    /// Bytes of them.
+    /// Bytes of live segments.
     pub live_bytes: u64,
     /// Bytes appended since the database was opened.
     pub written_bytes: u64,
-    /// Syncs since the database was opened.
+    /// Number of syncs since the database was opened.
     pub syncs: u64,
-    /// Bytes of the file `RESERVE`, which a full disk gives back; 0 where it cannot be made.
+    /// Bytes of the file `RESERVE`, which is freed when the disk is full. 0 if it cannot be created.
     pub reserved_bytes: u64,
-    /// Segments that are kept for keyspaces whose operand store was missing when the log was replayed. They are
-    /// not in `segments` and do not count against
-    /// [`Options::wal_bytes_max`](crate::Options::wal_bytes_max).
+    /// Number of segments kept for keyspaces whose operand store was missing at recovery. `segments` does not
+    /// include them, and [`Options::wal_bytes_max`](crate::Options::wal_bytes_max) does not limit them.
     pub kept_segments: u64,
-    /// Bytes of these segments; they are not in `live_bytes`.
+    /// Bytes of these segments. `live_bytes` does not include them.
     pub kept_bytes: u64,
 }
 
-/// Disk use of a database, in bytes. Manifest, operand stores and obsolete files are not counted.
+/// Disk usage in bytes, without manifest, operand stores and obsolete files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct DiskMetrics {
@@ -315,60 +342,58 @@ pub struct DiskMetrics {
     pub table_bytes: u64,
     /// Blob files of all keyspaces.
     pub blob_bytes: u64,
-    /// Live and kept segments of the log.
+    /// Live and kept segments of the WAL.
     pub log_bytes: u64,
-    /// The file `RESERVE`.
+    /// File `RESERVE`.
     pub reserve_bytes: u64,
 }
 
-/// The part of [`Metrics`] that reads change, for a fraction of the cost; counts since the database was
-/// opened.
+/// Metrics of reads since the database was opened. They cost much less than [`Metrics`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReadMetrics {
-    /// The block cache by kind of block; kinds never touched are left out.
+    /// Block cache by kind of block, without kinds that were never used.
     pub cache: BTreeMap<BlockKind, CacheMetrics>,
-    /// What filters answered to point lookups.
+    /// Filter results of point lookups.
     pub filter: FilterCounts,
-    /// The same by level of the filters' tables, over all keyspaces: levels that were asked for keys
-    /// which they do not have.
+    /// Filter results by the level of the table, over all keyspaces. Only levels where an absent key was looked up
+    /// are included.
     pub filter_by_level: BTreeMap<u8, FilterCounts>,
 }
 
-/// A whole database.
+/// Metrics of a database.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Metrics {
     /// Keyspaces by name.
     pub keyspaces: BTreeMap<String, KeyspaceMetrics>,
-    /// The block cache by kind of block; kinds never touched are left out.
+    /// Block cache by kind of block, see [`ReadMetrics::cache`].
     pub cache: BTreeMap<BlockKind, CacheMetrics>,
-    /// What filters answered to point lookups.
+    /// Filter results of point lookups.
     pub filter: FilterCounts,
-    /// The same by level of the filters' tables, over all keyspaces: levels that were asked for keys
-    /// which they do not have.
+    /// Filter results by level, see [`ReadMetrics::filter_by_level`].
     pub filter_by_level: BTreeMap<u8, FilterCounts>,
-    /// The commit pipeline.
+    /// Group commit.
     pub commits: CommitMetrics,
-    /// The write-ahead log.
+    /// Write-ahead log.
     pub wal: WalMetrics,
-    /// Disk use.
+    /// Disk usage.
     pub disk: DiskMetrics,
-    /// Where memory goes.
+    /// Memory use.
     pub memory: MemoryMetrics,
-    /// What snapshots and iterators keep.
+    /// Resources held by snapshots and iterators.
     pub held: HeldMetrics,
-    /// Descriptors of tables.
+    /// File descriptors of tables.
     pub descriptors: DescriptorMetrics,
-    /// What background work reads and writes, and its limit.
+    /// I/O of background jobs.
     pub background_io: BackgroundIoMetrics,
-    /// How long flushes took, over all keyspaces.
+    /// Durations of flushes, over all keyspaces.
     pub flush_us: LatencyMetrics,
-    /// How long merges took, from pick to manifest edit, over all keyspaces.
+    /// Durations of merges from pick to manifest edit, over all keyspaces.
     pub compaction_us: LatencyMetrics,
-    /// Snapshots registered now.
+    /// Number of open snapshots.
     pub snapshots: u64,
     /// Last visible sequence number.
     pub published_seq: u64,
-    /// Why the database is read-only, if it is.
+    /// Error that made the database read-only, if any.
     pub read_only: Option<String>,
 }

@@ -1,52 +1,51 @@
-//! [`Metrics`] as a table for people.
+//! Metrics as text tables.
 
 use std::fmt;
 
 use crate::metrics::{
-    KeyspaceMetrics, LevelMetrics, MergeMetrics, Metrics, StallCause, ValueLogMetrics,
+    BackgroundIoMetrics, DescriptorMetrics, DiskMetrics, HeldMetrics, KeyspaceMetrics,
+    LastRunFilterMetrics, LevelMetrics, MemoryMetrics, MergeMetrics, Metrics, StallCauseMetrics,
+    ValueLogMetrics, WalMetrics,
 };
 
-/// Bytes with a unit, in at most eight characters.
+/// Number of bytes with a unit, in at most nine characters.
 struct Bytes(u64);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        const UNITS: [&str; 6] = [" KiB", " MiB", " GiB", " TiB", " PiB", " EiB"];
         if self.0 < 1_000 {
             return f.pad(&format!("{} B", self.0));
         }
-        let mut scaled = self.0 as f64 / 1024.0;
-        let mut unit = 0;
-        while scaled >= 999.5 && unit + 1 < UNITS.len() {
-            scaled /= 1024.0;
-            unit += 1;
-        }
-        let digits = usize::from(scaled < 99.95);
-        f.pad(&format!("{scaled:.digits$} {}", UNITS[unit]))
+        f.pad(&scaled(self.0, 1024.0, UNITS))
     }
 }
 
-/// A count with a unit of a thousand, in at most six characters.
+/// Number with a decimal prefix, in at most six characters.
 struct Count(u64);
 
 impl fmt::Display for Count {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [&str; 6] = ["k", "M", "G", "T", "P", "E"];
         if self.0 < 10_000 {
             return f.pad(&self.0.to_string());
         }
-        let mut scaled = self.0 as f64 / 1e3;
-        let mut unit = 0;
-        while scaled >= 999.5 && unit + 1 < UNITS.len() {
-            scaled /= 1e3;
-            unit += 1;
-        }
-        let digits = usize::from(scaled < 99.95);
-        f.pad(&format!("{scaled:.digits$}{}", UNITS[unit]))
+        f.pad(&scaled(self.0, 1e3, ["k", "M", "G", "T", "P", "E"]))
     }
 }
 
-/// A duration with a unit.
+/// Returns `number` in the smallest unit in which it has at most three digits.
+fn scaled(number: u64, base: f64, units: [&str; 6]) -> String {
+    let mut scaled = number as f64 / base;
+    let mut unit = 0;
+    while scaled >= 999.5 && unit + 1 < units.len() {
+        scaled /= base;
+        unit += 1;
+    }
+    let decimals = usize::from(scaled < 99.95);
+    format!("{scaled:.decimals$}{}", units[unit])
+}
+
+/// Duration in microseconds, with a unit.
 struct Micros(u64);
 
 impl fmt::Display for Micros {
@@ -61,7 +60,7 @@ impl fmt::Display for Micros {
     }
 }
 
-/// A ratio, or a dash where there is none.
+/// Ratio with two decimals; `-` if there is none.
 struct Ratio(Option<f64>);
 
 impl fmt::Display for Ratio {
@@ -73,261 +72,200 @@ impl fmt::Display for Ratio {
     }
 }
 
-fn level_row(f: &mut fmt::Formatter<'_>, name: &str, level: &LevelMetrics) -> fmt::Result {
-    let flow = &level.flow;
-    writeln!(
-        f,
-        "{name:>6} {:>5} {:>6} {:>9} {:>8} {:>7} | {:>6} {:>9} {:>9} {:>9} {:>9} {:>6}",
-        Count(level.runs),
-        Count(level.files),
-        Bytes(level.bytes),
-        Count(level.entries),
-        Count(level.tombstones),
-        Count(flow.jobs),
-        Bytes(flow.came_bytes),
-        Bytes(flow.moved_bytes),
-        Bytes(flow.read_bytes),
-        Bytes(flow.written_bytes),
-        Ratio(flow.write_amplification()),
-    )
+fn write_level(f: &mut fmt::Formatter<'_>, name: &str, level: &LevelMetrics) -> fmt::Result {
+    let writes = &level.flow;
+    let [runs, files, entries, tombstones, jobs] =
+        [level.runs, level.files, level.entries, level.tombstones, writes.jobs].map(Count);
+    let [bytes, incoming, moved] = [level.bytes, writes.came_bytes, writes.moved_bytes].map(Bytes);
+    let [read, written] = [writes.read_bytes, writes.written_bytes].map(Bytes);
+    let amplification = Ratio(writes.write_amplification());
+    write!(f, "{name:>6} {runs:>5} {files:>6} {bytes:>9} {entries:>8} {tombstones:>7} | ")?;
+    writeln!(f, "{jobs:>6} {incoming:>9} {moved:>9} {read:>9} {written:>9} {amplification:>6}")
 }
 
-fn keyspace(f: &mut fmt::Formatter<'_>, name: &str, keyspace: &KeyspaceMetrics) -> fmt::Result {
+fn write_keyspace(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    keyspace: &KeyspaceMetrics,
+) -> fmt::Result {
     writeln!(f, "keyspace {name} ({})", keyspace.policy)?;
-    writeln!(
-        f,
-        " level  runs  files     bytes  entries tombst. |   jobs      came     moved      read   \
-         written  w-amp"
-    )?;
+    write!(f, " level  runs  files     bytes  entries tombst. | ")?;
+    writeln!(f, "  jobs  incoming     moved      read   written  w-amp")?;
     for level in &keyspace.levels {
-        level_row(f, &format!("L{}", level.level), level)?;
+        write_level(f, &format!("L{}", level.level), level)?;
     }
-    level_row(f, "total", &keyspace.total())?;
-    writeln!(
+    write_level(f, "total", &keyspace.total())?;
+    let KeyspaceMetrics { memtables_sealed, compaction, stalls, .. } = keyspace;
+    let [memtables, ingested] = [keyspace.memtable_bytes, keyspace.ingested_bytes].map(Bytes);
+    let [gets, flushes, drops] = [keyspace.gets, keyspace.flushes, compaction.drops].map(Count);
+    let [merges, split, moves] =
+        [compaction.jobs, compaction.jobs_divided, compaction.trivial_moves].map(Count);
+    write!(
         f,
-        "  memtables {} ({} sealed)  ingested {}  gets {}  flushes {}  merges {} ({} in parts)  moves {}  \
-         drops {}  failures {}",
-        Bytes(keyspace.memtable_bytes),
-        keyspace.memtables_sealed,
-        Bytes(keyspace.ingested_bytes),
-        Count(keyspace.gets),
-        Count(keyspace.flushes),
-        Count(keyspace.compaction.jobs),
-        Count(keyspace.compaction.jobs_divided),
-        Count(keyspace.compaction.trivial_moves),
-        Count(keyspace.compaction.drops),
-        keyspace.compaction.failures,
+        "  memtables {memtables} ({memtables_sealed} sealed)  ingested {ingested}  gets {gets}  "
     )?;
-    let last_run = &keyspace.filter_last_run;
-    if last_run.lookups > 0 {
-        writeln!(
-            f,
-            "  {} of {} lookups at the last run found nothing: its filter of {} {} asked, {:.3} reads \
-             saved per lookup for {:.3}",
-            Count(last_run.absent),
-            Count(last_run.lookups),
-            Bytes(last_run.filter_bytes),
-            if last_run.asked { "is" } else { "is not" },
-            last_run.reads_saved,
-            last_run.reads_lost,
-        )?;
+    write!(
+        f,
+        "flushes {flushes}  merges {merges} ({split} split)  moves {moves}  drops {drops}  "
+    )?;
+    writeln!(f, "failures {}", compaction.failures)?;
+    let filter = &keyspace.filter_last_run;
+    if filter.lookups > 0 {
+        let [absent, lookups] = [filter.absent, filter.lookups].map(Count);
+        let (bytes, is_used) = (Bytes(filter.filter_bytes), if filter.asked { "" } else { "not " });
+        let LastRunFilterMetrics { reads_saved, reads_lost, .. } = filter;
+        write!(f, "  {absent} of {lookups} lookups in the last run found no key: ")?;
+        write!(f, "filter of {bytes} is {is_used}used, saves {reads_saved:.3} reads per lookup, ")?;
+        writeln!(f, "costs {reads_lost:.3}")?;
     }
-    let stalls = &keyspace.stalls;
     let causes = [
         ("a free memtable", stalls.memtables_full),
         ("memory for memtables", stalls.memory_full),
         ("a compaction to release runs", stalls.too_many_runs),
     ];
     for (cause, stall) in causes {
-        if stall != StallCause::default() {
-            writeln!(
-                f,
-                "  {} writes waited {} for {cause}, the longest {}",
-                Count(stall.count),
-                Micros(stall.us_total),
-                Micros(stall.us_max)
-            )?;
+        if stall != StallCauseMetrics::default() {
+            let (count, [total, max]) =
+                (Count(stall.count), [stall.us_total, stall.us_max].map(Micros));
+            writeln!(f, "  {count} writes waited {total} for {cause}, at most {max}")?;
         }
     }
-    let spans = keyspace.levels.iter().map(|level| level.range_tombstones).sum();
-    if spans > 0 {
-        writeln!(f, "  range tombstones {}", Count(spans))?;
+    let range_tombstones = keyspace.levels.iter().map(|level| level.range_tombstones).sum();
+    if range_tombstones > 0 {
+        writeln!(f, "  range tombstones {}", Count(range_tombstones))?;
     }
     if let Some(store) = &keyspace.operand_store {
-        writeln!(
+        let [buckets, operands] = [store.buckets, store.operands].map(Count);
+        let [markers, moved] = [store.anchors, store.to_tree].map(Count);
+        let [bytes, log, memory] =
+            [store.bucket_bytes, store.log_bytes, store.memory_bytes].map(Bytes);
+        let [written, read] = [store.bucket_written_bytes, store.bucket_read_bytes].map(Bytes);
+        write!(f, "  operand store: {buckets} buckets of {bytes}, log {log}, memory {memory}; ")?;
+        write!(
             f,
-            "  operand store: {} buckets of {}, log {}, memory {}; {} operands and {} anchors came, {} to the \
-             tree; buckets {} written, {} read",
-            Count(store.buckets),
-            Bytes(store.bucket_bytes),
-            Bytes(store.log_bytes),
-            Bytes(store.memory_bytes),
-            Count(store.operands),
-            Count(store.anchors),
-            Count(store.to_tree),
-            Bytes(store.bucket_written_bytes),
-            Bytes(store.bucket_read_bytes),
+            "{operands} operands and {markers} delete markers stored, {moved} moved to the tree; "
         )?;
+        writeln!(f, "buckets {written} written, {read} read")?;
     }
-    let merges = &keyspace.merges;
-    if *merges != MergeMetrics::default() {
-        writeln!(
-            f,
-            "  operands  {} folded by reads (at most {} at once), {} by jobs, {} failures",
-            Count(merges.reads.operands),
-            merges.reads.operands_max,
-            Count(merges.jobs.operands),
-            merges.failures
-        )?;
+    let MergeMetrics { reads, jobs, failures } = &keyspace.merges;
+    if keyspace.merges != MergeMetrics::default() {
+        let [by_reads, by_jobs] = [reads.operands, jobs.operands].map(Count);
+        let max = reads.operands_max;
+        write!(f, "  operands: {by_reads} folded by reads (at most {max} at once), ")?;
+        writeln!(f, "{by_jobs} by jobs, {failures} failures")?;
     }
     let log = &keyspace.value_log;
     if *log != ValueLogMetrics::default() {
-        writeln!(
-            f,
-            "  value log {} blob files, {} for {} referenced (space amp. {}), {} written, {} rewrites \
-             moved {}, {} gathered",
-            Count(log.blob_files),
-            Bytes(log.blob_bytes),
-            Bytes(log.blob_referenced_bytes),
-            Ratio(log.space_amplification()),
-            Bytes(log.written_bytes),
-            Count(log.rewrites),
-            Bytes(log.rewritten_bytes),
-            Bytes(log.gathered_bytes),
-        )?;
+        let [files, collections] = [log.blob_files, log.rewrites].map(Count);
+        let [bytes, referenced] = [log.blob_bytes, log.blob_referenced_bytes].map(Bytes);
+        let [written, moved, relocated] =
+            [log.written_bytes, log.rewritten_bytes, log.gathered_bytes].map(Bytes);
+        let amplification = Ratio(log.space_amplification());
+        write!(f, "  value log: {files} blob files of {bytes}, {referenced} referenced ")?;
+        write!(f, "(space amp. {amplification}); {written} written, {collections} garbage ")?;
+        writeln!(f, "collections moved {moved}, {relocated} relocated")?;
     }
     if stalls.throttle_us_total > 0 {
-        writeln!(f, "  writes were slowed down by {}", Micros(stalls.throttle_us_total))?;
+        writeln!(f, "  writes throttled for {}", Micros(stalls.throttle_us_total))?;
     }
     Ok(())
 }
 
-impl Metrics {
-    /// Shares of wrong answers, level by level.
-    fn false_positive_rates(&self) -> String {
-        let levels = self.filter_by_level.iter().map(|(level, answers)| {
-            format!("L{level} {:.4} %", answers.false_positive_rate() * 100.0)
-        });
-        let levels: Vec<_> = levels.collect();
-        if levels.is_empty() { String::new() } else { format!(": {}", levels.join(", ")) }
+fn write_reads(f: &mut fmt::Formatter<'_>, metrics: &Metrics) -> fmt::Result {
+    writeln!(f, "cache             resident      hits    misses   hit rate")?;
+    for (kind, cache) in &metrics.cache {
+        let lookups = cache.hits + cache.misses;
+        let rate = Ratio((lookups > 0).then(|| cache.hits as f64 / lookups as f64));
+        let (kind, resident) = (format!("{kind:?}"), Bytes(cache.resident_bytes));
+        let [hits, misses] = [cache.hits, cache.misses].map(Count);
+        writeln!(f, "  {kind:<14} {resident:>9} {hits:>9} {misses:>9} {rate:>10}")?;
     }
+    let levels = metrics
+        .filter_by_level
+        .iter()
+        .map(|(level, counts)| format!("L{level} {:.4} %", counts.false_positive_rate() * 100.0));
+    let levels: Vec<_> = levels.collect();
+    let rates = if levels.is_empty() { "" } else { ": " };
+    let [negatives, false_positives] =
+        [metrics.filter.negatives, metrics.filter.false_positives].map(Count);
+    write!(f, "filters {negatives} negatives, {false_positives} false positives")?;
+    writeln!(f, "{rates}{}", levels.join(", "))
+}
+
+fn write_memory(f: &mut fmt::Formatter<'_>, memory: &MemoryMetrics) -> fmt::Result {
+    let [active, sealed, pinned] =
+        [memory.memtables_active, memory.memtables_sealed, memory.memtables_pinned].map(Bytes);
+    let [total, data, metadata, tables] =
+        [memory.total(), memory.data_blocks, memory.metadata_blocks, memory.open_tables].map(Bytes);
+    let [log, read_ahead, guards] =
+        [memory.wal_buffer, memory.read_ahead, memory.guard_history].map(Bytes);
+    let budget = memory.budget_bytes.map_or("no budget".to_owned(), |it| Bytes(it).to_string());
+    write!(
+        f,
+        "memory  {total} of {budget}: memtables {active} + {sealed} sealed + {pinned} pinned, "
+    )?;
+    write!(f, "data {data}, metadata {metadata}, open tables {tables}, log {log}, ")?;
+    writeln!(f, "read-ahead {read_ahead}, guards {guards}; data in {}", memory.block_cache_kind)
 }
 
 impl fmt::Display for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, metrics) in &self.keyspaces {
-            keyspace(f, name, metrics)?;
+            write_keyspace(f, name, metrics)?;
         }
-        writeln!(f, "cache             resident      hits    misses   hit rate")?;
-        for (kind, cache) in &self.cache {
-            let asked = cache.hits + cache.misses;
-            let rate = (asked > 0).then(|| cache.hits as f64 / asked as f64);
+        write_reads(f, self)?;
+        write_memory(f, &self.memory)?;
+        let WalMetrics { segments, kept_segments, .. } = self.wal;
+        let [live, written, reserved, kept] = [
+            self.wal.live_bytes,
+            self.wal.written_bytes,
+            self.wal.reserved_bytes,
+            self.wal.kept_bytes,
+        ]
+        .map(Bytes);
+        let syncs = Count(self.wal.syncs);
+        write!(f, "wal     {segments} segments, {live} live, {written} written, {syncs} syncs, ")?;
+        writeln!(f, "{reserved} reserved for a full disk")?;
+        if kept_segments > 0 {
             writeln!(
                 f,
-                "  {:<14} {:>9} {:>9} {:>9} {:>10}",
-                format!("{kind:?}"),
-                Bytes(cache.resident_bytes),
-                Count(cache.hits),
-                Count(cache.misses),
-                Ratio(rate)
+                "        {kept_segments} segments, {kept} kept for missing operand stores"
             )?;
         }
-        writeln!(
-            f,
-            "filters {} tables ruled out, {} let pass wrongly{}",
-            Count(self.filter.negatives),
-            Count(self.filter.false_positives),
-            self.false_positive_rates(),
-        )?;
-        let memory = &self.memory;
-        writeln!(
-            f,
-            "memory  {} of {}: memtables {} + {} sealed + {} pinned, data {}, metadata {}, \
-             open tables {}, log {}, read-ahead {}, guards {}; data in {}",
-            Bytes(memory.total()),
-            memory.budget_bytes.map_or("no budget".to_owned(), |budget| Bytes(budget).to_string()),
-            Bytes(memory.memtables_active),
-            Bytes(memory.memtables_sealed),
-            Bytes(memory.memtables_pinned),
-            Bytes(memory.data_blocks),
-            Bytes(memory.metadata_blocks),
-            Bytes(memory.open_tables),
-            Bytes(memory.wal_buffer),
-            Bytes(memory.read_ahead),
-            Bytes(memory.guard_history),
-            memory.block_cache_kind,
-        )?;
-        writeln!(
-            f,
-            "wal     {} segments, {} live, {} written, {} syncs, {} kept for a full disk",
-            self.wal.segments,
-            Bytes(self.wal.live_bytes),
-            Bytes(self.wal.written_bytes),
-            Count(self.wal.syncs),
-            Bytes(self.wal.reserved_bytes)
-        )?;
-        if self.wal.kept_segments > 0 {
-            writeln!(
-                f,
-                "        {} segments, {} kept for operand stores that are not open",
-                self.wal.kept_segments,
-                Bytes(self.wal.kept_bytes)
-            )?;
-        }
-        writeln!(
-            f,
-            "disk    {} tables, {} blob files, {} log, {} reserve",
-            Bytes(self.disk.table_bytes),
-            Bytes(self.disk.blob_bytes),
-            Bytes(self.disk.log_bytes),
-            Bytes(self.disk.reserve_bytes)
-        )?;
-        writeln!(
-            f,
-            "commits {} in {} groups, {} behind a sync",
-            Count(self.commits.requests),
-            Count(self.commits.groups),
-            Count(self.commits.behind_sync)
-        )?;
+        let DiskMetrics { table_bytes, blob_bytes, log_bytes, reserve_bytes } = self.disk;
+        let [tables, blobs, log, reserve] =
+            [table_bytes, blob_bytes, log_bytes, reserve_bytes].map(Bytes);
+        writeln!(f, "disk    {tables} tables, {blobs} blob files, {log} log, {reserve} reserve")?;
+        let commits = &self.commits;
+        let [requests, groups, waited] =
+            [commits.requests, commits.groups, commits.behind_sync].map(Count);
+        writeln!(f, "commits {requests} in {groups} groups, {waited} waited for another sync")?;
         for (name, latency) in [("flushes", &self.flush_us), ("merges", &self.compaction_us)] {
             if latency.count > 0 {
-                writeln!(
-                    f,
-                    "{name:<7} {}: half within {}, 99 of 100 within {}, the longest {}",
-                    Count(latency.count),
-                    Micros(latency.p50),
-                    Micros(latency.p99),
-                    Micros(latency.max)
-                )?;
+                let count = Count(latency.count);
+                let [p50, p99, max] = [latency.p50, latency.p99, latency.max].map(Micros);
+                writeln!(f, "{name:<7} {count}: p50 {p50}, p99 {p99}, max {max}")?;
             }
         }
-        let io = &self.background_io;
-        writeln!(
+        let BackgroundIoMetrics { rate, flush, compaction, .. } = &self.background_io;
+        let [flushes, compactions] = [flush.bytes, compaction.bytes].map(Bytes);
+        let [flush_wait, compaction_wait] = [flush.waited_us, compaction.waited_us].map(Micros);
+        let limit = rate.map_or("none".to_owned(), |rate| format!("{}/s", Bytes(rate)));
+        write!(
             f,
-            "jobs    flushes {}, compactions {} read and written; limit {}, waited {} and {}",
-            Bytes(io.flush.bytes),
-            Bytes(io.compaction.bytes),
-            io.rate.map_or("none".to_owned(), |rate| format!("{}/s", Bytes(rate))),
-            Micros(io.flush.waited_us),
-            Micros(io.compaction.waited_us)
+            "jobs    I/O of flushes {flushes}, of compactions {compactions}; limit {limit}, "
         )?;
-        writeln!(
+        writeln!(f, "waited {flush_wait} and {compaction_wait}")?;
+        let DescriptorMetrics { open, max, reopened } = self.descriptors;
+        writeln!(f, "files   {open} of {max} descriptors, {reopened} reopened")?;
+        let HeldMetrics { snapshots, old_views, view_pins, files, .. } = self.held;
+        let [file_bytes, blocks] = [self.held.file_bytes, self.held.block_bytes].map(Bytes);
+        let oldest = Micros(self.held.oldest_snapshot_age_us);
+        write!(
             f,
-            "files   {} of {} descriptors, {} opened again",
-            self.descriptors.open, self.descriptors.max, self.descriptors.reopened
+            "held    {snapshots} snapshots, oldest {oldest}; {old_views} old super versions, "
         )?;
-        let held = &self.held;
-        writeln!(
-            f,
-            "held    {} snapshots, the oldest for {}; {} old views, {} pins; {} files with {}; {} of blocks",
-            held.snapshots,
-            Micros(held.oldest_snapshot_age_us),
-            held.old_views,
-            held.view_pins,
-            held.files,
-            Bytes(held.file_bytes),
-            Bytes(held.block_bytes)
-        )?;
+        writeln!(f, "{view_pins} pins; {files} obsolete files of {file_bytes}; blocks {blocks}")?;
         if let Some(cause) = &self.read_only {
             writeln!(f, "read-only: {cause}")?;
         }
@@ -338,12 +276,12 @@ impl fmt::Display for Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::LevelFlow;
+    use crate::metrics::{LevelWriteMetrics, StallMetrics};
 
     #[test]
-    fn numbers_stay_within_their_columns() {
-        for at in 0..64 {
-            for number in [(1u64 << at) - 1, 1 << at, u64::MAX >> at] {
+    fn printed_numbers_fit_their_columns() {
+        for shift in 0..64 {
+            for number in [(1u64 << shift) - 1, 1 << shift, u64::MAX >> shift] {
                 assert!(Bytes(number).to_string().len() <= 9, "{}", Bytes(number));
                 assert!(Count(number).to_string().len() <= 6, "{}", Count(number));
             }
@@ -355,32 +293,32 @@ mod tests {
     }
 
     #[test]
-    fn a_table_has_a_row_for_each_level_and_their_sum() {
+    fn printed_keyspace_has_rows_for_levels_and_total() {
         let level = |level, bytes| LevelMetrics {
             level,
             runs: 1,
             files: 2,
             bytes,
-            flow: LevelFlow {
+            flow: LevelWriteMetrics {
                 came_bytes: 1_000,
                 written_bytes: 3_000,
                 jobs: 1,
-                ..LevelFlow::default()
+                ..LevelWriteMetrics::default()
             },
             ..LevelMetrics::default()
         };
         let metrics = KeyspaceMetrics {
             policy: "leveled".to_owned(),
             levels: vec![level(0, 100), level(2, 300)],
-            stalls: crate::metrics::StallMetrics {
-                memory_full: StallCause { count: 2, us_total: 3_000, us_max: 2_000 },
-                ..Default::default()
+            stalls: StallMetrics {
+                memory_full: StallCauseMetrics { count: 2, us_total: 3_000, us_max: 2_000 },
+                ..StallMetrics::default()
             },
             ..KeyspaceMetrics::default()
         };
-        let all =
+        let metrics =
             Metrics { keyspaces: [("users".to_owned(), metrics)].into(), ..Metrics::default() };
-        let text = all.to_string();
+        let text = metrics.to_string();
         let row = |name: &str| text.lines().find(|line| line.trim_start().starts_with(name));
         assert!(row("L2").is_some_and(|row| row.contains("300 B") && row.ends_with("3.00")));
         assert!(row("total").is_some_and(|row| row.contains("400 B")), "{text}");

@@ -18,7 +18,7 @@ use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::event::{BackgroundError, Event, EventListener};
 use crate::manifest::{Manifest, ManifestState};
-use crate::metrics::Latencies;
+use crate::metrics::LatencyHistogram;
 use crate::options::stored::kept_logs;
 use crate::state::keyspaces::Keyspaces;
 use crate::state::memtable_budget::MemtableBudget;
@@ -69,9 +69,9 @@ pub(crate) struct DbState {
     pub(crate) work: WorkQueues,
     pub(crate) memtables: MemtableBudget,
     /// Durations of flushes.
-    pub(crate) flush_us: Latencies,
+    pub(crate) flush_us: LatencyHistogram,
     /// Durations of merges.
-    pub(crate) compaction_us: Latencies,
+    pub(crate) compaction_us: LatencyHistogram,
     /// Trees whose last compaction failed. Few, and read often by idle threads.
     failing: Mutex<BTreeSet<u32>>,
     /// Whether the last removal of a file failed.
@@ -131,8 +131,8 @@ impl DbState {
             retiring: Mutex::default(),
             work,
             memtables,
-            flush_us: Latencies::default(),
-            compaction_us: Latencies::default(),
+            flush_us: LatencyHistogram::default(),
+            compaction_us: LatencyHistogram::default(),
             failing: Mutex::default(),
             removals_fail: AtomicBool::new(false),
             removing: AtomicUsize::new(0),

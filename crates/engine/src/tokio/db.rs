@@ -1,4 +1,4 @@
-//! The database as tasks use it.
+//! Asynchronous handle of a database.
 
 use std::ops::RangeBounds;
 use std::path::Path;
@@ -7,143 +7,135 @@ use std::time::Duration;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
-use crate::db::{Health, WaitOptions};
-use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::metrics::{MemoryMetrics, Metrics, ReadMetrics};
+use crate::metrics::{MemoryMetrics, Metrics};
 use crate::options::db::Options;
 use crate::options::keyspace::KeyspaceOptions;
 use crate::options::read::ReadOptions;
 use crate::options::write::WriteOptions;
-use crate::tokio::pool::on_pool;
-use crate::tokio::shared::Shared;
-use crate::tokio::{Keyspace, Snapshot};
-use crate::workload_trace::{Trace, TraceOptions};
+use crate::tokio::inner::AsyncDbInner;
+use crate::tokio::keyspace::Keyspace;
+use crate::tokio::runtime::run_on_pool;
+use crate::tokio::snapshot::Snapshot;
+use crate::workload_trace::Trace;
 use crate::write::batch::WriteBatch;
 
-/// As [`crate::Db`]: an open database. Clones are handles of the same one. The last one that goes has it
-/// closed in the background; who needs to know when that is done calls [`Db::close`].
+/// Open database. Clones share it.
+///
+/// Dropping the last handle closes the database in the background. [`Db::close`] waits for it and returns errors.
 #[derive(Clone, Debug)]
 pub struct Db {
-    shared: Arc<Shared>,
+    inner: Arc<AsyncDbInner>,
 }
 
 impl TryFrom<crate::Db> for Db {
     type Error = Error;
 
-    /// Fails with [`Error::Contradiction`] under
-    /// [`Background::Stepped`](crate::env::Background::Stepped).
+    /// Fails with [`Error::Contradiction`] for [`Background::Stepped`](crate::env::Background::Stepped).
     fn try_from(db: crate::Db) -> Result<Db> {
-        Ok(Db { shared: Shared::new(db)? })
+        Ok(Db { inner: AsyncDbInner::new(db)? })
     }
 }
 
 impl Db {
-    /// As [`crate::Db::open`].
+    /// Opens a database, or creates it.
     ///
     /// # Errors
-    /// As there, and as [`Db::try_from`].
+    /// See [`crate::Db::open`] and [`Db::try_from`].
     pub async fn open(path: impl AsRef<Path> + Send, options: Options) -> Result<Db> {
         let path = path.as_ref().to_owned();
-        on_pool(move || Db::try_from(crate::Db::open(path, options)?)).await
+        run_on_pool(move || Db::try_from(crate::Db::open(path, options)?)).await
     }
 
-    /// The database itself, whose verbs block.
+    /// Returns the blocking handle of the same database.
+    ///
+    /// Methods that never block, such as [`crate::Db::health`] and [`crate::Db::read_metrics`], exist only there.
     #[must_use]
     pub fn as_blocking(&self) -> &crate::Db {
-        self.shared.db()
+        self.inner.db()
     }
 
-    /// Has a thread of the pool do it.
-    async fn on_pool<T: Send + 'static>(
+    /// Runs `call` with the blocking handle on the blocking pool of the runtime.
+    ///
+    /// `call` completes even if the future is dropped. Use it for calls with options:
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// # let options = lsmx::Options::default().vfs(std::sync::Arc::new(lsmx::vfs::MemVfs::new()));
+    /// # let db = lsmx::tokio::Db::open("db", options).await?;
+    /// use lsmx::WaitOptions;
+    ///
+    /// let options = WaitOptions::from(std::time::Duration::from_secs(10));
+    /// db.run_blocking(move |db| db.flush_with(&options)).await?;
+    /// # Ok::<(), lsmx::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The error of `call`; [`Error::RuntimeEnded`] if the runtime shut down before the call began.
+    pub async fn run_blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&crate::Db) -> Result<T> + Send + 'static,
+        call: impl FnOnce(&crate::Db) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let shared = Arc::clone(&self.shared);
-        on_pool(move || work(shared.db())).await
+        let inner = Arc::clone(&self.inner);
+        run_on_pool(move || call(inner.db())).await
     }
 
-    fn keyspace_of(&self, inner: crate::Keyspace) -> Keyspace {
-        Keyspace::new(inner, Arc::clone(&self.shared))
+    fn to_async(&self, keyspace: crate::Keyspace) -> Keyspace {
+        Keyspace::new(keyspace, Arc::clone(&self.inner))
     }
 
-    /// As [`crate::Db::default_keyspace`].
+    /// Returns the keyspace `default`.
     #[must_use]
     pub fn default_keyspace(&self) -> Keyspace {
-        self.keyspace_of(self.as_blocking().default_keyspace())
+        self.to_async(self.as_blocking().default_keyspace())
     }
 
-    /// As [`crate::Db::keyspace`].
+    /// Returns the keyspace `name`, which is created with `options` if it does not exist.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Db::keyspace`].
     pub async fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         let name = name.to_owned();
-        let inner = self.on_pool(move |db| db.keyspace(&name, options)).await?;
-        Ok(self.keyspace_of(inner))
+        Ok(self.to_async(self.run_blocking(move |db| db.keyspace(&name, options)).await?))
     }
 
-    /// As [`crate::Db::open_keyspace`].
+    /// Returns the existing keyspace `name`.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Db::open_keyspace`].
     pub async fn open_keyspace(
         &self,
         name: &str,
         options: Option<KeyspaceOptions>,
     ) -> Result<Keyspace> {
         let name = name.to_owned();
-        let inner = self.on_pool(move |db| db.open_keyspace(&name, options)).await?;
-        Ok(self.keyspace_of(inner))
+        Ok(self.to_async(self.run_blocking(move |db| db.open_keyspace(&name, options)).await?))
     }
 
-    /// As [`crate::Db::keyspace_exists`].
-    #[must_use]
-    pub fn keyspace_exists(&self, name: &str) -> bool {
-        self.as_blocking().keyspace_exists(name)
-    }
-
-    /// As [`crate::Db::drop_keyspace`].
+    /// Drops the keyspace `name` and deletes its data.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Db::drop_keyspace`].
     pub async fn drop_keyspace(&self, name: &str) -> Result<()> {
         let name = name.to_owned();
-        self.on_pool(move |db| db.drop_keyspace(&name)).await
+        self.run_blocking(move |db| db.drop_keyspace(&name)).await
     }
 
-    /// As [`crate::Db::keyspaces`].
-    #[must_use]
-    pub fn keyspaces(&self) -> Vec<String> {
-        self.as_blocking().keyspaces()
-    }
-
-    /// As [`crate::Db::checkpoint`].
+    /// Creates a consistent copy of the database in the directory `target`.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Db::checkpoint`].
     pub async fn checkpoint(&self, target: impl AsRef<Path> + Send) -> Result<()> {
         let target = target.as_ref().to_owned();
-        self.on_pool(move |db| db.checkpoint(target)).await
+        self.run_blocking(move |db| db.checkpoint(target)).await
     }
 
-    /// As [`crate::Db::checkpoint_with`].
+    /// Writes `key` in the default keyspace, see [`Keyspace::put`].
     ///
     /// # Errors
-    /// As there.
-    pub async fn checkpoint_with(
-        &self,
-        target: impl AsRef<Path> + Send,
-        options: WaitOptions,
-    ) -> Result<()> {
-        let target = target.as_ref().to_owned();
-        self.on_pool(move |db| db.checkpoint_with(target, &options)).await
-    }
-
-    /// As [`crate::Db::put`].
-    ///
-    /// # Errors
-    /// As there.
+    /// See [`crate::Db::write`].
     pub async fn put(
         &self,
         key: impl AsRef<[u8]> + Send,
@@ -152,18 +144,18 @@ impl Db {
         self.default_keyspace().put(key, value).await
     }
 
-    /// As [`crate::Db::delete`].
+    /// Deletes `key` from the default keyspace, see [`Keyspace::delete`].
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Db::write`].
     pub async fn delete(&self, key: impl AsRef<[u8]> + Send) -> Result<()> {
         self.default_keyspace().delete(key).await
     }
 
-    /// As [`crate::Db::delete_range`].
+    /// Deletes a range of keys from the default keyspace, see [`Keyspace::delete_range`].
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Db::write`].
     pub async fn delete_range<K: AsRef<[u8]>>(
         &self,
         range: impl RangeBounds<K> + Send,
@@ -171,10 +163,10 @@ impl Db {
         self.default_keyspace().delete_range(range).await
     }
 
-    /// As [`crate::Db::merge`].
+    /// Adds a merge operand to `key` in the default keyspace, see [`Keyspace::merge`].
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Db::merge`].
     pub async fn merge(
         &self,
         key: impl AsRef<[u8]> + Send,
@@ -183,18 +175,18 @@ impl Db {
         self.default_keyspace().merge(key, operand).await
     }
 
-    /// As [`crate::Db::get`].
+    /// Returns the value of `key` in the default keyspace.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Db::get`].
     pub async fn get(&self, key: impl AsRef<[u8]> + Send) -> Result<Option<Slice>> {
         self.default_keyspace().get(key).await
     }
 
-    /// As [`crate::Db::get_with`].
+    /// Returns the value of `key` in the default keyspace, read with `options`.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Db::get`].
     pub async fn get_with(
         &self,
         key: impl AsRef<[u8]> + Send,
@@ -203,18 +195,18 @@ impl Db {
         self.default_keyspace().get_with(key, options).await
     }
 
-    /// As [`crate::Db::contains_key`].
+    /// Returns whether `key` has a value in the default keyspace.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Db::get`].
     pub async fn contains_key(&self, key: impl AsRef<[u8]> + Send) -> Result<bool> {
         self.default_keyspace().contains_key(key).await
     }
 
-    /// As [`crate::Db::multi_get`].
+    /// Returns the values of `keys` in the default keyspace, see [`Keyspace::multi_get`].
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Db::get`].
     pub fn multi_get<K: AsRef<[u8]> + Send + 'static>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -223,174 +215,101 @@ impl Db {
         async move { self.default_keyspace().multi_get(keys).await }
     }
 
-    /// As [`crate::Db::write`]. Keyspaces of either kind may be in the batch.
+    /// Commits a batch atomically. The batch accepts blocking and asynchronous keyspaces.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Db::write`].
     pub async fn write(
         &self,
         batch: WriteBatch,
         options: impl Into<WriteOptions> + Send,
     ) -> Result<()> {
-        self.shared.write(batch, options.into()).await
+        self.inner.write(batch, options.into()).await
     }
 
-    /// As [`crate::Db::snapshot`].
+    /// Returns a snapshot of all keyspaces. Waits while a job drops live data.
     ///
     /// # Errors
-    /// [`Error::RuntimeEnded`], if it had to wait.
+    /// [`Error::RuntimeEnded`], if the call had to wait.
     pub async fn snapshot(&self) -> Result<Snapshot> {
-        self.shared.inner().begin_operation();
-        let inner = match self.as_blocking().try_snapshot() {
-            Some(inner) => inner,
-            None => self.on_pool(|db| Ok(db.snapshot())).await?,
+        self.inner.db_inner().begin_operation();
+        let snapshot = match self.as_blocking().try_snapshot() {
+            Some(snapshot) => snapshot,
+            None => self.run_blocking(|db| Ok(db.snapshot())).await?,
         };
-        Ok(Snapshot::new(inner, Arc::clone(&self.shared)))
+        Ok(Snapshot::new(snapshot, Arc::clone(&self.inner)))
     }
 
-    /// As [`crate::Db::sync`].
+    /// Syncs all committed writes to stable storage.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Db::sync`].
     pub async fn sync(&self) -> Result<()> {
-        self.on_pool(crate::Db::sync).await
+        self.run_blocking(crate::Db::sync).await
     }
 
-    /// As [`crate::Db::sync_with`].
+    /// Writes all memtables to tables and syncs these.
     ///
     /// # Errors
-    /// As there.
-    pub async fn sync_with(&self, options: WaitOptions) -> Result<()> {
-        self.on_pool(move |db| db.sync_with(&options)).await
-    }
-
-    /// As [`crate::Db::flush`].
-    ///
-    /// # Errors
-    /// As there.
+    /// See [`crate::Db::flush`].
     pub async fn flush(&self) -> Result<()> {
-        self.on_pool(crate::Db::flush).await
+        self.run_blocking(crate::Db::flush).await
     }
 
-    /// As [`crate::Db::flush_with`].
+    /// Waits until all flushes and compactions that are due are done.
     ///
     /// # Errors
-    /// As there.
-    pub async fn flush_with(&self, options: WaitOptions) -> Result<()> {
-        self.on_pool(move |db| db.flush_with(&options)).await
-    }
-
-    /// As [`crate::Db::wait_idle`].
-    ///
-    /// # Errors
-    /// As there.
+    /// See [`crate::Db::wait_idle`].
     pub async fn wait_idle(&self) -> Result<()> {
-        self.on_pool(crate::Db::wait_idle).await
+        self.run_blocking(crate::Db::wait_idle).await
     }
 
-    /// As [`crate::Db::wait_idle_with`].
+    /// Loads filters and indexes into memory, as far as the block cache has room.
     ///
     /// # Errors
-    /// As there.
-    pub async fn wait_idle_with(&self, options: WaitOptions) -> Result<()> {
-        self.on_pool(move |db| db.wait_idle_with(&options)).await
-    }
-
-    /// As [`crate::Db::warm_up`].
-    ///
-    /// # Errors
-    /// As there.
+    /// See [`crate::Db::warm_up`].
     pub async fn warm_up(&self) -> Result<()> {
-        self.on_pool(crate::Db::warm_up).await
+        self.run_blocking(crate::Db::warm_up).await
     }
 
-    /// As [`crate::Db::resume`].
+    /// Leaves the read-only state that an error caused, and reads quarantined files again.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Db::resume`].
     pub async fn resume(&self) -> Result<()> {
-        self.on_pool(crate::Db::resume).await
+        self.run_blocking(crate::Db::resume).await
     }
 
-    /// As [`crate::Db::resume_with`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn resume_with(&self, options: WaitOptions) -> Result<()> {
-        self.on_pool(move |db| db.resume_with(&options)).await
-    }
-
-    /// As [`crate::Db::read_only_cause`].
-    #[must_use]
-    pub fn read_only_cause(&self) -> Option<Arc<Error>> {
-        self.as_blocking().read_only_cause()
-    }
-
-    /// As [`crate::Db::health`].
-    #[must_use]
-    pub fn health(&self) -> Health {
-        self.as_blocking().health()
-    }
-
-    /// As [`crate::Db::set_background_io_rate`].
-    pub fn set_background_io_rate(&self, bytes_per_s: Option<u64>) {
-        self.as_blocking().set_background_io_rate(bytes_per_s);
-    }
-
-    /// As [`crate::Db::memory`].
+    /// Returns the memory use of the database.
     ///
     /// # Errors
     /// [`Error::RuntimeEnded`].
     pub async fn memory(&self) -> Result<MemoryMetrics> {
-        self.on_pool(|db| Ok(db.memory())).await
+        self.run_blocking(|db| Ok(db.memory())).await
     }
 
-    /// As [`crate::Db::metrics`].
+    /// Returns all metrics of the database.
     ///
     /// # Errors
     /// [`Error::RuntimeEnded`].
     pub async fn metrics(&self) -> Result<Metrics> {
-        self.on_pool(|db| Ok(db.metrics())).await
+        self.run_blocking(|db| Ok(db.metrics())).await
     }
 
-    /// As [`crate::Db::read_metrics`].
-    #[must_use]
-    pub fn read_metrics(&self) -> ReadMetrics {
-        self.as_blocking().read_metrics()
-    }
-
-    /// As [`crate::Db::record_trace`]. Ending the trace blocks until its file is written.
+    /// Records all operations in a new file until the trace is stopped. [`Trace::stop`] blocks.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Db::record_trace`].
     pub async fn record_trace(&self, path: impl AsRef<Path> + Send) -> Result<Trace> {
-        self.record_trace_with(path, TraceOptions::default()).await
-    }
-
-    /// As [`crate::Db::record_trace_with`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn record_trace_with(
-        &self,
-        path: impl AsRef<Path> + Send,
-        options: TraceOptions,
-    ) -> Result<Trace> {
         let path = path.as_ref().to_owned();
-        self.on_pool(move |db| db.record_trace_with(path, options)).await
+        self.run_blocking(|db| db.record_trace(path)).await
     }
 
-    /// As [`crate::Db::close`].
+    /// Flushes and closes the database. Gives up flushes after `deadline`; the WAL keeps their data.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Db::close`].
     pub async fn close(&self, deadline: Option<Duration>) -> Result<()> {
-        self.on_pool(move |db| db.close(deadline)).await
-    }
-
-    /// As [`crate::Db::env`].
-    #[must_use]
-    pub fn env(&self) -> &Env {
-        self.as_blocking().env()
+        self.run_blocking(move |db| db.close(deadline)).await
     }
 }

@@ -1,80 +1,68 @@
-//! A keyspace as tasks use it.
+//! Asynchronous handle of a keyspace.
 
 use std::ops::{Bound, RangeBounds};
 
-use ::tokio::task::consume_budget;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
 use crate::db::update::Update;
-use crate::db::{Entry, Explanation, MetadataSizes, WaitOptions};
+use crate::db::{Entry, Explanation, MetadataSizes};
 use crate::error::Result;
 use crate::options::policy::Policy;
-use crate::options::read::{ReadOptions, ReadTier};
+use crate::options::read::ReadOptions;
 use crate::options::write::WriteOptions;
-use crate::tokio::Range;
-use crate::tokio::pool::on_pool;
-use crate::tokio::reads::{KEYS_ON_TASK_MAX, MEMORY, end_of, many};
-use crate::tokio::shared::Shared;
+use crate::tokio::inner::AsyncDbInner;
+use crate::tokio::range::Range;
+use crate::tokio::reads::{self, first_entry};
+use crate::tokio::runtime::run_on_pool;
 use crate::write::batch::WriteBatch;
 
-/// As [`crate::Keyspace`]: a named tree of one database. Clones are handles of the same one.
+/// Keyspace of an open database. Clones are handles of the same keyspace.
 #[derive(Clone, Debug)]
 pub struct Keyspace {
-    inner: crate::Keyspace,
-    /// After `inner`: see [`Shared`].
-    shared: Arc<Shared>,
+    keyspace: crate::Keyspace,
+    /// Dropped after `keyspace`, see [`AsyncDbInner`].
+    db: Arc<AsyncDbInner>,
 }
 
-/// For batches, which take either kind of handle.
+/// Lets a [`WriteBatch`] accept asynchronous keyspaces.
 impl AsRef<crate::Keyspace> for Keyspace {
     fn as_ref(&self) -> &crate::Keyspace {
-        &self.inner
+        &self.keyspace
     }
 }
 
 impl Keyspace {
-    pub(crate) fn new(inner: crate::Keyspace, shared: Arc<Shared>) -> Keyspace {
-        Keyspace { inner, shared }
+    pub(crate) fn new(keyspace: crate::Keyspace, db: Arc<AsyncDbInner>) -> Keyspace {
+        Keyspace { keyspace, db }
     }
 
-    /// The keyspace itself, whose verbs block.
+    /// Returns the blocking handle of the same keyspace.
+    ///
+    /// Methods that never block, such as [`crate::Keyspace::name`], exist only there.
     #[must_use]
     pub fn as_blocking(&self) -> &crate::Keyspace {
-        &self.inner
+        &self.keyspace
     }
 
-    /// Has a thread of the pool do it.
-    async fn on_pool<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&crate::Keyspace) -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let keyspace = self.clone();
-        on_pool(move || work(&keyspace.inner)).await
-    }
-
-    /// As [`crate::Keyspace::name`].
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    /// As [`crate::Keyspace::policy`].
-    #[must_use]
-    pub fn policy(&self) -> Policy {
-        self.inner.policy()
-    }
-
-    /// As [`crate::Keyspace::options`].
-    #[must_use]
-    pub fn options(&self) -> crate::OptionsInForce {
-        self.inner.options()
-    }
-
-    /// As [`crate::Keyspace::put`].
+    /// Runs `call` with the blocking handle on the blocking pool of the runtime.
+    ///
+    /// See [`Db::run_blocking`](crate::tokio::Db::run_blocking).
     ///
     /// # Errors
-    /// As there.
+    /// The error of `call`; [`Error::RuntimeEnded`](crate::Error::RuntimeEnded).
+    pub async fn run_blocking<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&crate::Keyspace) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let keyspace = self.clone();
+        run_on_pool(move || call(&keyspace.keyspace)).await
+    }
+
+    /// Writes `key` with [`Durability::Buffered`](crate::Durability::Buffered).
+    ///
+    /// # Errors
+    /// See [`crate::Db::write`].
     pub async fn put(
         &self,
         key: impl AsRef<[u8]> + Send,
@@ -83,47 +71,47 @@ impl Keyspace {
         self.put_with(key, value, WriteOptions::default()).await
     }
 
-    /// As [`crate::Keyspace::put_with`].
+    /// Writes `key` with `options`.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Db::write`].
     pub async fn put_with(
         &self,
         key: impl AsRef<[u8]> + Send,
         value: impl AsRef<[u8]> + Send,
         options: impl Into<WriteOptions> + Send,
     ) -> Result<()> {
-        let mut batch = WriteBatch::for_one(self.inner.tree().id, key.as_ref(), value.as_ref());
-        batch.put(&self.inner, key, value);
-        self.shared.write(batch, options.into()).await
+        let mut batch = WriteBatch::for_one(self.keyspace.tree().id, key.as_ref(), value.as_ref());
+        batch.put(&self.keyspace, key, value);
+        self.db.write(batch, options.into()).await
     }
 
-    /// As [`crate::Keyspace::delete`].
+    /// Deletes `key` with [`Durability::Buffered`](crate::Durability::Buffered).
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Db::write`].
     pub async fn delete(&self, key: impl AsRef<[u8]> + Send) -> Result<()> {
         self.delete_with(key, WriteOptions::default()).await
     }
 
-    /// As [`crate::Keyspace::delete_with`].
+    /// Deletes `key` with `options`.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Db::write`].
     pub async fn delete_with(
         &self,
         key: impl AsRef<[u8]> + Send,
         options: impl Into<WriteOptions> + Send,
     ) -> Result<()> {
         let mut batch = WriteBatch::new();
-        batch.delete(&self.inner, key);
-        self.shared.write(batch, options.into()).await
+        batch.delete(&self.keyspace, key);
+        self.db.write(batch, options.into()).await
     }
 
-    /// As [`crate::Keyspace::merge`].
+    /// Adds a merge operand to `key` with [`Durability::Buffered`](crate::Durability::Buffered).
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Keyspace::merge`].
     pub async fn merge(
         &self,
         key: impl AsRef<[u8]> + Send,
@@ -132,10 +120,10 @@ impl Keyspace {
         self.merge_with(key, operand, WriteOptions::default()).await
     }
 
-    /// As [`crate::Keyspace::merge_with`].
+    /// Adds a merge operand to `key` with `options`.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Keyspace::merge`].
     pub async fn merge_with(
         &self,
         key: impl AsRef<[u8]> + Send,
@@ -143,14 +131,14 @@ impl Keyspace {
         options: impl Into<WriteOptions> + Send,
     ) -> Result<()> {
         let mut batch = WriteBatch::new();
-        batch.merge(&self.inner, key, operand);
-        self.shared.write(batch, options.into()).await
+        batch.merge(&self.keyspace, key, operand);
+        self.db.write(batch, options.into()).await
     }
 
-    /// As [`crate::Keyspace::delete_range`].
+    /// Deletes a range of keys with [`Durability::Buffered`](crate::Durability::Buffered).
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Db::write`].
     pub async fn delete_range<K: AsRef<[u8]>>(
         &self,
         range: impl RangeBounds<K> + Send,
@@ -158,117 +146,105 @@ impl Keyspace {
         self.delete_range_with(range, WriteOptions::default()).await
     }
 
-    /// As [`crate::Keyspace::delete_range_with`].
+    /// Deletes a range of keys with `options`.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Db::write`].
     pub async fn delete_range_with<K: AsRef<[u8]>>(
         &self,
         range: impl RangeBounds<K> + Send,
         options: impl Into<WriteOptions> + Send,
     ) -> Result<()> {
         let mut batch = WriteBatch::new();
-        batch.delete_range(&self.inner, range);
-        self.shared.write(batch, options.into()).await
+        batch.delete_range(&self.keyspace, range);
+        self.db.write(batch, options.into()).await
     }
 
-    /// As [`crate::Keyspace::clear`].
+    /// Deletes all keys.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Db::write`].
     pub async fn clear(&self) -> Result<()> {
         self.delete_range::<&[u8]>(..).await
     }
 
-    /// As [`crate::Keyspace::get`].
+    /// Returns the value of `key`.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Keyspace::get`].
     pub async fn get(&self, key: impl AsRef<[u8]> + Send) -> Result<Option<Slice>> {
         self.get_with(key, &ReadOptions::default()).await
     }
 
-    /// As [`crate::Keyspace::get_with`].
+    /// Returns the value of `key`, read with `options`.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Keyspace::get`].
     pub async fn get_with(
         &self,
         key: impl AsRef<[u8]> + Send,
         options: &ReadOptions,
     ) -> Result<Option<Slice>> {
-        consume_budget().await;
-        let key = key.as_ref();
-        match self.inner.get_with(key, &MEMORY) {
-            Err(crate::Error::WouldBlock) if options.tier == ReadTier::Storage => {}
-            answer => return answer,
-        }
-        let (key, options) = (key.to_vec(), *options);
-        self.on_pool(move |keyspace| keyspace.get_with(key, &options)).await
+        reads::get(&self.db, &self.keyspace, None, key.as_ref(), options).await
     }
 
-    /// As [`crate::Keyspace::contains_key`].
+    /// Returns whether `key` has a value.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Keyspace::get`].
     pub async fn contains_key(&self, key: impl AsRef<[u8]> + Send) -> Result<bool> {
         Ok(self.get(key).await?.is_some())
     }
 
-    /// As [`crate::Keyspace::multi_get`].
+    /// Returns the values of `keys` as of one moment, in the order of `keys`.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Keyspace::get`]. An error for one key fails the call.
     pub fn multi_get<K: AsRef<[u8]> + Send + 'static>(
         &self,
         keys: impl IntoIterator<Item = K>,
     ) -> impl Future<Output = Result<Vec<Option<Slice>>>> + Send {
         let keys: Vec<K> = keys.into_iter().collect();
-        async move {
-            if keys.len() > KEYS_ON_TASK_MAX {
-                return self.on_pool(|keyspace| keyspace.multi_get(keys)).await;
-            }
-            let tree = self.inner.tree();
-            let lookups = self.shared.inner().begin_multi_get(tree, keys, None)?;
-            many(&self.shared, tree, lookups, ()).await
-        }
+        reads::multi_get(&self.db, &self.keyspace, None, keys)
     }
 
-    /// As [`crate::Keyspace::first`].
+    /// Returns the entry with the smallest key.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Keyspace::get`].
     pub async fn first(&self) -> Result<Option<Entry>> {
-        end_of(self.inner.iter(), false).await
+        first_entry(self.keyspace.iter(), false).await
     }
 
-    /// As [`crate::Keyspace::last`].
+    /// Returns the entry with the largest key.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Keyspace::get`].
     pub async fn last(&self) -> Result<Option<Entry>> {
-        end_of(self.inner.iter(), true).await
+        first_entry(self.keyspace.iter(), true).await
     }
 
-    /// As [`crate::Keyspace::range`].
+    /// Returns a stream over the entries of a range, as of now.
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Range {
-        Range::new(self.inner.range(range))
+        Range::new(self.keyspace.range(range))
     }
 
-    /// As [`crate::Keyspace::prefix`].
+    /// Returns a stream over the entries whose keys start with `prefix`, as of now.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
-        Range::new(self.inner.prefix(prefix))
+        Range::new(self.keyspace.prefix(prefix))
     }
 
-    /// As [`crate::Keyspace::iter`].
+    /// Returns a stream over all entries, as of now.
     pub fn iter(&self) -> Range {
-        Range::new(self.inner.iter())
+        Range::new(self.keyspace.iter())
     }
 
-    /// As [`crate::Keyspace::fetch_update`]. The closure is called on the task.
+    /// Updates `key` atomically with the result of `update`. Returns the previous value.
+    ///
+    /// `update` runs on the task and may run several times, see [`crate::Keyspace::fetch_update`].
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Keyspace::fetch_update`].
     pub async fn fetch_update<U: Into<Update>>(
         &self,
         key: impl AsRef<[u8]> + Send,
@@ -277,10 +253,10 @@ impl Keyspace {
         self.fetch_update_with(key, WriteOptions::default(), update).await
     }
 
-    /// As [`crate::Keyspace::fetch_update_with`]. The closure is called on the task.
+    /// Like [`Keyspace::fetch_update`], with `options`.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Keyspace::fetch_update`].
     pub async fn fetch_update_with<U: Into<Update>>(
         &self,
         key: impl AsRef<[u8]> + Send,
@@ -289,13 +265,15 @@ impl Keyspace {
     ) -> Result<Option<Slice>> {
         let (key, options) = (key.as_ref(), options.into());
         let update = &mut |old: Option<&[u8]>| update(old).into();
-        Ok(self.shared.update(self.inner.tree(), key, options, update).await?.before)
+        Ok(self.db.update(self.keyspace.tree(), key, options, update).await?.before)
     }
 
-    /// As [`crate::Keyspace::update_fetch`]. The closure is called on the task.
+    /// Updates `key` atomically with the result of `update`. Returns the new value.
+    ///
+    /// `update` runs on the task and may run several times, see [`crate::Keyspace::update_fetch`].
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Keyspace::fetch_update`].
     pub async fn update_fetch<U: Into<Update>>(
         &self,
         key: impl AsRef<[u8]> + Send,
@@ -304,10 +282,10 @@ impl Keyspace {
         self.update_fetch_with(key, WriteOptions::default(), update).await
     }
 
-    /// As [`crate::Keyspace::update_fetch_with`]. The closure is called on the task.
+    /// Like [`Keyspace::update_fetch`], with `options`.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Keyspace::fetch_update`].
     pub async fn update_fetch_with<U: Into<Update>>(
         &self,
         key: impl AsRef<[u8]> + Send,
@@ -316,83 +294,70 @@ impl Keyspace {
     ) -> Result<Option<Slice>> {
         let (key, options) = (key.as_ref(), options.into());
         let update = &mut |old: Option<&[u8]>| update(old).into();
-        Ok(self.shared.update(self.inner.tree(), key, options, update).await?.after)
+        Ok(self.db.update(self.keyspace.tree(), key, options, update).await?.after)
     }
 
-    /// As [`crate::Keyspace::set_policy`].
+    /// Changes the compaction policy.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Keyspace::set_policy`].
     pub async fn set_policy(&self, policy: impl Into<Policy>) -> Result<()> {
         let policy = policy.into();
-        self.on_pool(move |keyspace| keyspace.set_policy(policy)).await
+        self.run_blocking(move |keyspace| keyspace.set_policy(policy)).await
     }
 
-    /// As [`crate::Keyspace::compact_range`].
+    /// Compacts the tables that overlap a range of keys into the last level.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Keyspace::compact_range`].
     pub async fn compact_range<K: AsRef<[u8]>>(
         &self,
         range: impl RangeBounds<K> + Send,
     ) -> Result<()> {
-        let range = owned(&range);
-        self.on_pool(move |keyspace| keyspace.compact_range(range)).await
+        let range = owned_range(&range);
+        self.run_blocking(move |keyspace| keyspace.compact_range(range)).await
     }
 
-    /// As [`crate::Keyspace::operands_to_tree`].
+    /// Moves all operands from the operand store to the tree.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Keyspace::operands_to_tree`].
     pub async fn operands_to_tree(&self) -> Result<()> {
-        self.on_pool(|keyspace| keyspace.operands_to_tree()).await
+        self.run_blocking(crate::Keyspace::operands_to_tree).await
     }
 
-    /// As [`crate::Keyspace::compact_range_with`].
+    /// Returns the estimated size of the table data of a range, in bytes.
     ///
     /// # Errors
-    /// As there.
-    pub async fn compact_range_with<K: AsRef<[u8]>>(
-        &self,
-        range: impl RangeBounds<K> + Send,
-        options: WaitOptions,
-    ) -> Result<()> {
-        let range = owned(&range);
-        self.on_pool(move |keyspace| keyspace.compact_range_with(range, &options)).await
-    }
-
-    /// As [`crate::Keyspace::approximate_size`].
-    ///
-    /// # Errors
-    /// As there.
+    /// See [`crate::Keyspace::approximate_size`].
     pub async fn approximate_size<K: AsRef<[u8]>>(
         &self,
         range: impl RangeBounds<K> + Send,
     ) -> Result<u64> {
-        let range = owned(&range);
-        self.on_pool(move |keyspace| keyspace.approximate_size(range)).await
+        let range = owned_range(&range);
+        self.run_blocking(move |keyspace| keyspace.approximate_size(range)).await
     }
 
-    /// As [`crate::Keyspace::explain`].
+    /// Returns the steps of a lookup of `key`.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Keyspace::explain`].
     pub async fn explain(&self, key: impl AsRef<[u8]> + Send) -> Result<Explanation> {
         let key = key.as_ref().to_vec();
-        self.on_pool(move |keyspace| keyspace.explain(key)).await
+        self.run_blocking(move |keyspace| keyspace.explain(key)).await
     }
 
-    /// As [`crate::Keyspace::metadata`].
+    /// Returns the memory that filters, indexes and range tombstones need.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Keyspace::metadata`].
     pub async fn metadata(&self) -> Result<MetadataSizes> {
-        self.on_pool(crate::Keyspace::metadata).await
+        self.run_blocking(crate::Keyspace::metadata).await
     }
 }
 
-/// Bounds that outlive what they were made of.
-fn owned<K: AsRef<[u8]>>(range: &impl RangeBounds<K>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
-    let bound = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
-    (bound(range.start_bound()), bound(range.end_bound()))
+/// Returns bounds that own their keys.
+fn owned_range<K: AsRef<[u8]>>(range: &impl RangeBounds<K>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    let owned = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
+    (owned(range.start_bound()), owned(range.end_bound()))
 }

@@ -1,5 +1,6 @@
-//! The asynchronous handle, for the runtime `tokio`: the verbs of [`crate::Db`] as `async fn`. Feature
-//! `tokio`, off by default.
+//! Asynchronous handles for the runtime `tokio`. Feature `tokio`, off by default.
+//!
+//! They have the methods of [`crate::Db`], [`crate::Keyspace`] and [`crate::Snapshot`] that may block, as `async fn`.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -19,7 +20,7 @@
 //! batch.put(&fruit, b"plum", b"blue");
 //! db.write(batch, Durability::Sync).await?;
 //!
-//! // A range is a `Stream`, too.
+//! // `Range` also implements `Stream`.
 //! let mut range = fruit.range(&b"b"[..]..);
 //! let mut keys = Vec::new();
 //! while let Some(entry) = range.next().await {
@@ -33,56 +34,46 @@
 //! # }
 //! ```
 //!
-//! # What runs where
+//! # Threads
 //!
-//! *A read that memory can answer* is done where it is awaited, without leaving the task. Only one that
-//! would have to read a file, or to open one, goes to the runtime's blocking pool. A range gives entries
-//! on the task while it meets what is in memory; from the first block that is not, it is read ahead on
-//! the pool, in batches bounded in entries and bytes. Reads fold merge operands, and
-//! [`fetch_update`](Keyspace::fetch_update) calls its closure, on the task: operators and closures should
-//! not take long. So do listeners, which learn there that a write stands still.
+//! **Reads** run on the task if all blocks are in memory. Otherwise they run on the blocking pool of the runtime. A
+//! [`Range`] reads ahead on the pool after its first missing block, in batches of limited size. Merge operators,
+//! event listeners of stalls, and the closure of [`fetch_update`](Keyspace::fetch_update) run on the task, so they must
+//! be fast.
 //!
-//! *A write* queues for the next commit and awaits it. Threads lead commits, tasks do not: where no thread
-//! is at it, one blocking task takes the whole queue through the log, and ends when the queue is empty.
-//! Where writes are slowed down or must stop, the task awaits that too; however many wait, they occupy
-//! no thread. Per database there are never more than three blocking tasks for all writes together: one
-//! that commits, one that folds long chains of operands, one that has memtables flushed.
+//! **Writes** are queued for the next group commit. Only threads lead groups. If no thread leads, one blocking task
+//! commits the queue until it is empty. Writes that are throttled or stalled occupy no thread. All writes of a database
+//! together use at most three blocking tasks: one commits, one folds long chains of operands, one flushes
+//! memtables.
 //!
-//! *All else* that may do I/O or wait is done on the blocking pool, a thread per call.
+//! **Other calls** that do I/O or wait use one thread of the blocking pool each.
 //!
 //! # Cancellation
 //!
-//! Every future may be dropped at any time. What has gone to the pool ends there, unseen. A write that has
-//! queued is committed all the same, whole, as if it had been awaited; one that has not yet, because it
-//! waited for room, is not done. Whoever has to know asks, or does not drop it. A trace
-//! ([`Db::record_trace`]) notes what was awaited to its end.
+//! Every future may be dropped at any time. A call that has started on the blocking pool completes. A queued write is
+//! committed as a whole; a write that still waits for admission is not. A trace ([`Db::record_trace`]) records only
+//! operations whose futures completed.
 //!
-//! # The runtime
+//! # Runtime
 //!
-//! Either flavour does. Its timer has to be enabled: deadlines and slowed writes need it. A blocking pool
-//! of one thread is enough, as long as others let it get on. When a runtime is shut down, commits that
-//! have queued are still done; calls on the pool that have not begun are not, and answer
-//! [`Error::RuntimeEnded`](crate::Error::RuntimeEnded) where anybody is left to ask.
+//! Both flavours of the runtime work. The timer must be enabled, for deadlines and throttled writes. One blocking
+//! thread is enough, unless other calls occupy it all the time. When the runtime shuts down, queued commits
+//! complete, and calls on the pool that have not started return [`Error::RuntimeEnded`](crate::Error::RuntimeEnded).
 //!
-//! [`Background::Inline`](crate::env::Background::Inline) works: a write goes to the pool as a whole, with
-//! the jobs that it sets off. [`Background::Stepped`](crate::env::Background::Stepped) replays threads of
-//! its own and does not.
+//! With [`Background::Inline`](crate::env::Background::Inline) a write runs on the blocking pool, together with the jobs
+//! that it triggers. [`Background::Stepped`](crate::env::Background::Stepped) is not supported.
 //!
-//! Handles can be had from those of [`crate::Db`] and give them back ([`Db::as_blocking`]); both may be
-//! used side by side. The last one that goes closes the database, on the pool if there is one:
-//! [`Db::close`] tells how that went, and when.
+//! Blocking and asynchronous handles of the same database may be mixed, see [`Db::as_blocking`]. Dropping the last
+//! handle closes the database on the blocking pool. [`Db::close`] waits for it and returns errors.
 
-mod attendant;
+mod blocking_worker;
 mod db;
+mod inner;
 mod keyspace;
-mod pool;
 mod range;
 mod reads;
-mod shared;
+mod runtime;
 mod snapshot;
-mod update;
-mod wait;
-mod write;
 
 pub use db::Db;
 pub use keyspace::Keyspace;

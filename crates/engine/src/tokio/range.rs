@@ -1,12 +1,13 @@
-//! Ranges of keys as streams.
+//! Streams over ranges of keys.
 //!
-//! 1. Entries are taken from memory, where the stream is polled, until a block is missing.
-//! 2. From there on the range is read on the pool, batch by batch, each when its first entry is asked
-//!    for. It stays there: a scan that has left memory once will do so again, and its place is kept.
+//! 1. [`Range`] reads entries on the task as long as their blocks are in memory.
+//! 2. After the first missing block it reads all further entries on the blocking pool, in batches. A batch is read
+//!    when its first entry is requested.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::poll_fn;
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -20,92 +21,89 @@ use crate::db::Entry;
 use crate::error::{Error, Result};
 use crate::iter::range::Range as BlockingRange;
 use crate::options::read::ReadOptions;
-use crate::tokio::pool::ended_badly;
-use crate::tokio::reads::MEMORY;
+use crate::tokio::reads::MEMORY_ONLY;
+use crate::tokio::runtime::join_error;
 
-/// Entries of the first batch; each further one has twice as many.
-const ENTRIES_FIRST: usize = 16;
-/// Most entries of a batch.
-const ENTRIES_MAX: usize = 1024;
-/// Bytes of keys and values at which a batch ends.
+/// Maximum number of entries of the first batch. It doubles with each batch.
+const FIRST_BATCH_ENTRIES: usize = 16;
+/// Maximum number of entries of any batch.
+const BATCH_ENTRIES_MAX: usize = 1024;
+/// Size of keys and values after which a batch ends, in bytes.
 const BATCH_BYTES: usize = 128 << 10;
 
-/// The entries of a range in key order, as a [`Stream`], and from both ends by [`Range::next`] and
-/// [`Range::next_back`].
+/// [`Stream`] over the entries of a range in key order.
 ///
-/// It sees the keyspace as it was when it was made, and holds those memtables and files while it lives.
-/// After an error every further call gives that error again, but for [`Error::MergeFailed`], which comes in
-/// the place of one entry.
+/// It sees the keyspace as of its creation, and holds the memtables and files of that moment until it is dropped.
+/// [`Range::next`] and [`Range::next_back`] can be mixed. After an error all calls return the same error, except
+/// after [`Error::MergeFailed`], which replaces one entry.
 pub struct Range {
-    place: Place,
-    /// Read and not given yet, from the front on and from the back on.
-    read: [VecDeque<Result<Entry>>; 2],
-    entries_next: usize,
-    failed: Option<Error>,
-    /// Entries that are still to be given, where there is a limit.
-    left: Option<u64>,
-    exhausted: bool,
+    state: RangeState,
+    /// Entries read ahead at the front and at the back.
+    read_ahead: [VecDeque<Result<Entry>>; 2],
+    next_batch_entries: usize,
+    error: Option<Error>,
+    /// Number of entries left until the limit.
+    limit: Option<u64>,
+    is_exhausted: bool,
 }
 
-/// Where a range is.
-enum Place {
-    /// Here, bound to memory.
-    Memory(Box<BlockingRange>),
-    /// Here, on its way to the pool.
-    Resting(Box<BlockingRange>),
-    /// On the pool.
-    Reading(JoinHandle<Batch>),
-    /// Lost with a thread of the pool.
+enum RangeState {
+    /// Reads from memory, on the task.
+    InMemory(Box<BlockingRange>),
+    /// Between two batches.
+    Idle(Box<BlockingRange>),
+    /// A batch is being read.
+    Reading(JoinHandle<RangeBatch>),
+    /// The blocking task panicked or was cancelled.
     Lost,
 }
 
-/// What a thread of the pool has read.
-struct Batch {
+/// Result of a read on the blocking pool.
+struct RangeBatch {
     range: Box<BlockingRange>,
     backward: bool,
-    /// Errors only those of single keys.
+    /// The only errors are those of single entries.
     entries: VecDeque<Result<Entry>>,
-    /// That there is no more, or why.
+    /// Set at the end of the range, or after an error.
     end: Option<Result<()>>,
 }
 
 impl Range {
     pub(crate) fn new(range: BlockingRange) -> Range {
         Range {
-            place: Place::Memory(Box::new(range.options(&MEMORY))),
-            read: Default::default(),
-            entries_next: ENTRIES_FIRST,
-            failed: None,
-            left: None,
-            exhausted: false,
+            state: RangeState::InMemory(Box::new(range.options(&MEMORY_ONLY))),
+            read_ahead: Default::default(),
+            next_batch_entries: FIRST_BATCH_ENTRIES,
+            error: None,
+            limit: None,
+            is_exhausted: false,
         }
     }
 
-    /// The same, which gives at most so many more entries, at both ends together. It reads no more than
-    /// these, and those at once. See [`lsmx::Range::limit`](crate::Range::limit).
+    /// Limits the number of further entries, counted at both ends together. Batches read no more entries than that.
     #[must_use]
     pub fn limit(mut self, entries: u64) -> Range {
-        self.left = Some(self.left.map_or(entries, |left| left.min(entries)));
+        self.limit = Some(self.limit.map_or(entries, |limit| limit.min(entries)));
         self
     }
 
-    /// The next entry from the front; nothing is lost if the future is dropped.
+    /// Returns the next entry from the front. Cancel safe.
     ///
     /// # Errors
-    /// As [`Keyspace::get`](crate::Keyspace::get).
+    /// See [`crate::Keyspace::get`].
     pub async fn next(&mut self) -> Option<Result<Entry>> {
         poll_fn(|task| self.poll_entry(task, false)).await
     }
 
-    /// The next entry from the back; nothing is lost if the future is dropped.
+    /// Returns the next entry from the back. Cancel safe.
     ///
     /// # Errors
-    /// As [`Keyspace::get`](crate::Keyspace::get).
+    /// See [`crate::Keyspace::get`].
     pub async fn next_back(&mut self) -> Option<Result<Entry>> {
         poll_fn(|task| self.poll_entry(task, true)).await
     }
 
-    /// The same from back to front.
+    /// Returns a stream over the same entries in reverse order.
     #[must_use]
     pub fn rev(self) -> Rev {
         Rev(self)
@@ -116,85 +114,82 @@ impl Range {
         task: &mut Context<'_>,
         backward: bool,
     ) -> Poll<Option<Result<Entry>>> {
-        // A task that finds all in memory lets others go on now and then.
-        let turn = ready!(poll_proceed(task));
-        if self.left == Some(0) && self.failed.is_none() {
+        // Yields regularly, even if all entries are in memory.
+        let budget = ready!(poll_proceed(task));
+        if self.limit == Some(0) && self.error.is_none() {
             return Poll::Ready(None);
         }
-        let entry = ready!(self.poll_without_turn(task, backward));
-        turn.made_progress();
+        let entry = ready!(self.poll_unlimited(task, backward));
+        budget.made_progress();
         if matches!(entry, Some(Ok(_) | Err(Error::MergeFailed { .. }))) {
-            self.left = self.left.map(|left| left.saturating_sub(1));
+            self.limit = self.limit.map(|limit| limit.saturating_sub(1));
         }
         Poll::Ready(entry)
     }
 
-    fn poll_without_turn(
+    fn poll_unlimited(
         &mut self,
         task: &mut Context<'_>,
         backward: bool,
     ) -> Poll<Option<Result<Entry>>> {
-        let (own, other) = (usize::from(backward), usize::from(!backward));
+        let (this_end, other_end) = (usize::from(backward), usize::from(!backward));
         loop {
-            if let Some(entry) = self.read[own].pop_front() {
+            if let Some(entry) = self.read_ahead[this_end].pop_front() {
                 return Poll::Ready(Some(entry));
             }
-            if let Some(error) = &self.failed {
+            if let Some(error) = &self.error {
                 return Poll::Ready(Some(Err(error.clone())));
             }
-            if self.exhausted {
-                // What the other end has read ahead lies between the two.
-                return Poll::Ready(self.read[other].pop_back());
+            if self.is_exhausted {
+                // The remaining entries were read ahead at the other end.
+                return Poll::Ready(self.read_ahead[other_end].pop_back());
             }
-            match std::mem::replace(&mut self.place, Place::Lost) {
-                Place::Memory(mut range) => {
+            match mem::replace(&mut self.state, RangeState::Lost) {
+                RangeState::InMemory(mut range) => {
                     let next = if backward { range.next_back() } else { range.next() };
                     if let Some(Err(Error::WouldBlock)) = next {
-                        self.place = Place::Resting(range);
+                        self.state = RangeState::Idle(range);
                         continue;
                     }
-                    self.place = Place::Memory(range);
+                    self.state = RangeState::InMemory(range);
                     match next {
-                        Some(Ok(entry)) => return Poll::Ready(Some(Ok(entry))),
-                        Some(Err(error @ Error::MergeFailed { .. })) => {
-                            return Poll::Ready(Some(Err(error)));
-                        }
-                        Some(Err(error)) => self.failed = Some(error),
-                        None => self.exhausted = true,
+                        Some(Ok(_) | Err(Error::MergeFailed { .. })) => return Poll::Ready(next),
+                        Some(Err(error)) => self.error = Some(error),
+                        None => self.is_exhausted = true,
                     }
                 }
-                Place::Resting(range) => {
-                    let left = self.left.map(|left| usize::try_from(left).unwrap_or(ENTRIES_MAX));
-                    let entries_max = left.unwrap_or(self.entries_next).min(ENTRIES_MAX);
-                    self.entries_next = (entries_max * 2).min(ENTRIES_MAX);
-                    let read = move || read(range, backward, entries_max);
-                    self.place = Place::Reading(spawn_blocking(read));
+                RangeState::Idle(range) => {
+                    let limit = self.limit.map(|it| usize::try_from(it).unwrap_or(usize::MAX));
+                    let entries = limit.unwrap_or(self.next_batch_entries).min(BATCH_ENTRIES_MAX);
+                    self.next_batch_entries = (entries * 2).min(BATCH_ENTRIES_MAX);
+                    let read = move || read_batch(range, backward, entries);
+                    self.state = RangeState::Reading(spawn_blocking(read));
                 }
-                Place::Reading(mut reading) => match Pin::new(&mut reading).poll(task) {
+                RangeState::Reading(mut reading) => match Pin::new(&mut reading).poll(task) {
                     Poll::Pending => {
-                        self.place = Place::Reading(reading);
+                        self.state = RangeState::Reading(reading);
                         return Poll::Pending;
                     }
                     Poll::Ready(Ok(batch)) => {
-                        self.read[usize::from(batch.backward)].extend(batch.entries);
-                        self.place = Place::Resting(batch.range);
+                        self.read_ahead[usize::from(batch.backward)].extend(batch.entries);
+                        self.state = RangeState::Idle(batch.range);
                         match batch.end {
-                            Some(Ok(())) => self.exhausted = true,
-                            Some(Err(error)) => self.failed = Some(error),
+                            Some(Ok(())) => self.is_exhausted = true,
+                            Some(Err(error)) => self.error = Some(error),
                             None => {}
                         }
                     }
-                    Poll::Ready(Err(error)) => self.failed = Some(ended_badly(error)),
+                    Poll::Ready(Err(error)) => self.error = Some(join_error(error)),
                 },
-                // In a panic of a merge operator, which goes on in whoever polls.
-                Place::Lost => self.failed = Some(Error::RuntimeEnded),
+                // A merge operator panicked during an earlier poll.
+                RangeState::Lost => self.error = Some(Error::RuntimeEnded),
             }
         }
     }
 }
 
-/// Reads a batch at one end.
-fn read(mut range: Box<BlockingRange>, backward: bool, entries_max: usize) -> Batch {
+/// Reads the next batch at one end.
+fn read_batch(mut range: Box<BlockingRange>, backward: bool, entries_max: usize) -> RangeBatch {
     range.set_options(&ReadOptions::default());
     range.set_expected_entries(len_u64(entries_max));
     let (mut entries, mut bytes, mut end) = (VecDeque::new(), 0, None);
@@ -209,7 +204,7 @@ fn read(mut range: Box<BlockingRange>, backward: bool, entries_max: usize) -> Ba
             None => end = Some(Ok(())),
         }
     }
-    Batch { range, backward, entries, end }
+    RangeBatch { range, backward, entries, end }
 }
 
 impl Stream for Range {
@@ -222,10 +217,9 @@ impl Stream for Range {
 
 impl Drop for Range {
     fn drop(&mut self) {
-        // Where the database is closed nobody else frees what has become old meanwhile, a whole memtable
-        // perhaps.
-        if let Place::Memory(range) | Place::Resting(range) =
-            std::mem::replace(&mut self.place, Place::Lost)
+        // After the database is closed, this may free whole memtables. The task must not do that.
+        if let RangeState::InMemory(range) | RangeState::Idle(range) =
+            mem::replace(&mut self.state, RangeState::Lost)
             && range.frees_view_on_drop()
             && let Ok(runtime) = Handle::try_current()
         {
@@ -236,19 +230,19 @@ impl Drop for Range {
 
 impl fmt::Debug for Range {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Range").field("exhausted", &self.exhausted).finish_non_exhaustive()
+        f.debug_struct("Range").field("is_exhausted", &self.is_exhausted).finish_non_exhaustive()
     }
 }
 
-/// The entries of a range from the last key to the first.
+/// [`Stream`] over the entries of a range in reverse key order.
 #[derive(Debug)]
 pub struct Rev(Range);
 
 impl Rev {
-    /// The next entry from the back; nothing is lost if the future is dropped.
+    /// Returns the next entry from the back. Cancel safe.
     ///
     /// # Errors
-    /// As [`Keyspace::get`](crate::Keyspace::get).
+    /// See [`crate::Keyspace::get`].
     pub async fn next(&mut self) -> Option<Result<Entry>> {
         self.0.next_back().await
     }

@@ -1,67 +1,123 @@
-//! Reads that a task awaits: in memory where they are awaited, else on the pool.
+//! Point reads: from memory on the task, or else from storage on the blocking pool.
 
-use ::tokio::task::consume_budget;
-
+use ::tokio::task::{consume_budget, yield_now};
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
-use crate::db::multi_get::MultiGet;
+use crate::db::{Entry, Keyspace, Snapshot};
 use crate::error::{Error, Result};
 use crate::iter::range::Range;
 use crate::lookup::point::ReadScope;
 use crate::options::read::{ReadOptions, ReadTier};
-use crate::tokio::pool::on_pool;
-use crate::tokio::shared::Shared;
-use crate::tree::Tree;
+use crate::tokio::inner::AsyncDbInner;
+use crate::tokio::runtime::run_on_pool;
 
-/// Options of a read that must not block the task.
-pub(crate) const MEMORY: ReadOptions = ReadOptions { tier: ReadTier::Memory, fill_cache: None };
+/// Options of a read on a task. It fails with [`Error::WouldBlock`] if a block is not in memory.
+pub(crate) const MEMORY_ONLY: ReadOptions =
+    ReadOptions { tier: ReadTier::Memory, fill_cache: None };
 
-/// Keys that are looked up in memory before other tasks get their turn.
-const KEYS_AT_ONCE: usize = 32;
+/// Number of keys that are looked up before the task yields.
+const KEYS_PER_YIELD: usize = 32;
 
-/// Keys past which a lookup of many goes to the pool as it is: to sort them is work.
-pub(crate) const KEYS_ON_TASK_MAX: usize = 1024;
+/// Maximum number of keys of a lookup on a task. Sorting more keys would block the task too long.
+const KEYS_ON_TASK_MAX: usize = 1024;
 
-/// The values of keys as of one moment. `kept` is what the moment takes, such as a snapshot.
-pub(crate) async fn many<K: AsRef<[u8]> + Send + 'static>(
-    shared: &Arc<Shared>,
-    tree: &Arc<Tree>,
-    mut lookups: MultiGet<K>,
-    kept: impl Send + 'static,
-) -> Result<Vec<Option<Slice>>> {
-    loop {
-        match lookups.look_up(tree, ReadScope::Memory, KEYS_AT_ONCE) {
-            Ok(true) => return Ok(lookups.into_values(shared.inner(), tree)),
-            Ok(false) => ::tokio::task::yield_now().await,
-            Err(Error::WouldBlock) => break,
-            Err(error) => return Err(error),
+/// ReadScope `key` as of `snapshot`, or as of now.
+pub(crate) async fn get(
+    db: &Arc<AsyncDbInner>,
+    keyspace: &Keyspace,
+    snapshot: Option<&Snapshot>,
+    key: &[u8],
+    options: &ReadOptions,
+) -> Result<Option<Slice>> {
+    fn get_blocking(
+        keyspace: &Keyspace,
+        snapshot: Option<&Snapshot>,
+        key: &[u8],
+        options: &ReadOptions,
+    ) -> Result<Option<Slice>> {
+        match snapshot {
+            Some(snapshot) => snapshot.get_with(keyspace, key, options),
+            None => keyspace.get_with(key, options),
         }
     }
-    let (shared, tree) = (Arc::clone(shared), Arc::clone(tree));
-    on_pool(move || {
-        lookups.look_up_all(&shared.inner().state.env, &tree)?;
-        drop(kept);
-        Ok(lookups.into_values(shared.inner(), &tree))
+    consume_budget().await;
+    match get_blocking(keyspace, snapshot, key, &MEMORY_ONLY) {
+        Err(Error::WouldBlock) if options.tier == ReadTier::Storage => {}
+        result => return result,
+    }
+    let (key, options) = (key.to_vec(), *options);
+    on_pool(db, keyspace, snapshot, move |keyspace, snapshot| {
+        get_blocking(keyspace, snapshot, &key, &options)
     })
     .await
 }
 
-/// The first entry of a range, or its last.
-pub(crate) async fn end_of(range: Range, last: bool) -> Result<Option<(Slice, Slice)>> {
-    consume_budget().await;
-    let ask = move |range: &mut Range| match last {
-        true => range.next_back().transpose(),
-        false => range.next().transpose(),
-    };
-    let mut range = range.options(&MEMORY);
-    match ask(&mut range) {
-        Err(Error::WouldBlock) => {}
-        answer => return answer,
+/// ReadScope `keys` as of `snapshot`, or as of one moment.
+pub(crate) async fn multi_get<K: AsRef<[u8]> + Send + 'static>(
+    db: &Arc<AsyncDbInner>,
+    keyspace: &Keyspace,
+    snapshot: Option<&Snapshot>,
+    keys: Vec<K>,
+) -> Result<Vec<Option<Slice>>> {
+    if keys.len() > KEYS_ON_TASK_MAX {
+        return on_pool(db, keyspace, snapshot, |keyspace, snapshot| match snapshot {
+            Some(snapshot) => snapshot.multi_get(keyspace, keys),
+            None => keyspace.multi_get(keys),
+        })
+        .await;
     }
-    on_pool(move || {
+    if let Some(snapshot) = snapshot {
+        snapshot.check_sees(keyspace)?;
+    }
+    let (inner, tree) = (db.db_inner(), keyspace.tree());
+    let mut lookups = inner.begin_multi_get(tree, keys, snapshot.map(Snapshot::seq))?;
+    loop {
+        match lookups.look_up(tree, ReadScope::Memory, KEYS_PER_YIELD) {
+            Ok(true) => return Ok(lookups.into_values(inner, tree)),
+            Ok(false) => yield_now().await,
+            Err(Error::WouldBlock) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    on_pool(db, keyspace, snapshot, |keyspace, _| {
+        lookups.look_up_all(&keyspace.inner().state.env, keyspace.tree())?;
+        Ok(lookups.into_values(keyspace.inner(), keyspace.tree()))
+    })
+    .await
+}
+
+/// Runs a read on the blocking pool. The snapshot stays open meanwhile.
+async fn on_pool<T: Send + 'static>(
+    db: &Arc<AsyncDbInner>,
+    keyspace: &Keyspace,
+    snapshot: Option<&Snapshot>,
+    read: impl FnOnce(&Keyspace, Option<&Snapshot>) -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let (db, keyspace, snapshot) = (Arc::clone(db), keyspace.clone(), snapshot.cloned());
+    run_on_pool(move || {
+        let result = read(&keyspace, snapshot.as_ref());
+        drop((keyspace, snapshot, db));
+        result
+    })
+    .await
+}
+
+/// Returns the first entry of a range, or the last one if `backward`.
+pub(crate) async fn first_entry(range: Range, backward: bool) -> Result<Option<Entry>> {
+    let next = move |range: &mut Range| {
+        let entry = if backward { range.next_back() } else { range.next() };
+        entry.transpose()
+    };
+    consume_budget().await;
+    let mut range = range.options(&MEMORY_ONLY);
+    match next(&mut range) {
+        Err(Error::WouldBlock) => {}
+        result => return result,
+    }
+    run_on_pool(move || {
         range.set_options(&ReadOptions::default());
-        ask(&mut range)
+        next(&mut range)
     })
     .await
 }

@@ -1,50 +1,43 @@
-//! A view of the whole database at one number.
+//! Asynchronous handle of a snapshot.
 
 use std::ops::RangeBounds;
 
-use ::tokio::task::consume_budget;
-
-use lsmx_base::key::SeqNo;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
 use crate::db::Entry;
-use crate::error::{Error, Result};
-use crate::options::read::{ReadOptions, ReadTier};
-use crate::tokio::pool::on_pool;
-use crate::tokio::reads::{KEYS_ON_TASK_MAX, MEMORY, end_of, many};
-use crate::tokio::shared::Shared;
-use crate::tokio::{Keyspace, Range};
+use crate::error::Result;
+use crate::options::read::ReadOptions;
+use crate::tokio::inner::AsyncDbInner;
+use crate::tokio::keyspace::Keyspace;
+use crate::tokio::range::Range;
+use crate::tokio::reads::{self, first_entry};
 
-/// As [`crate::Snapshot`]: all keyspaces as they were at one moment.
+/// Consistent view of all keyspaces as of one moment. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    inner: crate::Snapshot,
-    /// After `inner`: see [`Shared`].
-    shared: Arc<Shared>,
+    snapshot: crate::Snapshot,
+    /// Dropped after `snapshot`, see [`AsyncDbInner`].
+    db: Arc<AsyncDbInner>,
 }
 
 impl Snapshot {
-    pub(crate) fn new(inner: crate::Snapshot, shared: Arc<Shared>) -> Snapshot {
-        Snapshot { inner, shared }
+    pub(crate) fn new(snapshot: crate::Snapshot, db: Arc<AsyncDbInner>) -> Snapshot {
+        Snapshot { snapshot, db }
     }
 
-    /// The snapshot itself, whose reads block.
+    /// Returns the blocking handle of the same snapshot.
+    ///
+    /// [`crate::Snapshot::seq`] exists only there.
     #[must_use]
     pub fn as_blocking(&self) -> &crate::Snapshot {
-        &self.inner
+        &self.snapshot
     }
 
-    /// As [`crate::Snapshot::seq`].
-    #[must_use]
-    pub fn seq(&self) -> SeqNo {
-        self.inner.seq()
-    }
-
-    /// As [`crate::Snapshot::get`].
+    /// Returns the value of `key`.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Snapshot::get`].
     pub async fn get(
         &self,
         keyspace: &Keyspace,
@@ -53,31 +46,24 @@ impl Snapshot {
         self.get_with(keyspace, key, &ReadOptions::default()).await
     }
 
-    /// As [`crate::Snapshot::get_with`].
+    /// Returns the value of `key`, read with `options`.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Snapshot::get`].
     pub async fn get_with(
         &self,
         keyspace: &Keyspace,
         key: impl AsRef<[u8]> + Send,
         options: &ReadOptions,
     ) -> Result<Option<Slice>> {
-        consume_budget().await;
-        let (keyspace, key) = (keyspace.as_blocking(), key.as_ref());
-        match self.inner.get_with(keyspace, key, &MEMORY) {
-            Err(Error::WouldBlock) if options.tier == ReadTier::Storage => {}
-            answer => return answer,
-        }
-        let (all, keyspace, key, options) =
-            (self.clone(), keyspace.clone(), key.to_vec(), *options);
-        on_pool(move || all.inner.get_with(&keyspace, key, &options)).await
+        let (keyspace, snapshot) = (keyspace.as_blocking(), Some(&self.snapshot));
+        reads::get(&self.db, keyspace, snapshot, key.as_ref(), options).await
     }
 
-    /// As [`crate::Snapshot::contains_key`].
+    /// Returns whether `key` has a value.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Snapshot::get`].
     pub async fn contains_key(
         &self,
         keyspace: &Keyspace,
@@ -86,58 +72,48 @@ impl Snapshot {
         Ok(self.get(keyspace, key).await?.is_some())
     }
 
-    /// As [`crate::Snapshot::multi_get`].
+    /// Returns the values of `keys`, in the order of `keys`.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Snapshot::get`]. An error for one key fails the call.
     pub fn multi_get<K: AsRef<[u8]> + Send + 'static>(
         &self,
         keyspace: &Keyspace,
         keys: impl IntoIterator<Item = K>,
     ) -> impl Future<Output = Result<Vec<Option<Slice>>>> + Send {
         let keys: Vec<K> = keys.into_iter().collect();
-        async move {
-            let keyspace = keyspace.as_blocking();
-            if keys.len() > KEYS_ON_TASK_MAX {
-                let (all, keyspace) = (self.clone(), keyspace.clone());
-                return on_pool(move || all.inner.multi_get(&keyspace, keys)).await;
-            }
-            self.inner.check_sees(keyspace)?;
-            let tree = keyspace.tree();
-            let lookups = self.shared.inner().begin_multi_get(tree, keys, Some(self.seq()))?;
-            many(&self.shared, tree, lookups, self.clone()).await
-        }
+        reads::multi_get(&self.db, keyspace.as_blocking(), Some(&self.snapshot), keys)
     }
 
-    /// As [`crate::Snapshot::first`].
+    /// Returns the entry with the smallest key.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Snapshot::get`].
     pub async fn first(&self, keyspace: &Keyspace) -> Result<Option<Entry>> {
-        end_of(self.inner.iter(keyspace.as_blocking()), false).await
+        first_entry(self.snapshot.iter(keyspace.as_blocking()), false).await
     }
 
-    /// As [`crate::Snapshot::last`].
+    /// Returns the entry with the largest key.
     ///
     /// # Errors
-    /// As there.
+    /// See [`crate::Snapshot::get`].
     pub async fn last(&self, keyspace: &Keyspace) -> Result<Option<Entry>> {
-        end_of(self.inner.iter(keyspace.as_blocking()), true).await
+        first_entry(self.snapshot.iter(keyspace.as_blocking()), true).await
     }
 
-    /// As [`crate::Snapshot::range`].
+    /// Returns a stream over the entries of a range.
     pub fn range<K: AsRef<[u8]>>(&self, keyspace: &Keyspace, range: impl RangeBounds<K>) -> Range {
-        Range::new(self.inner.range(keyspace.as_blocking(), range))
+        Range::new(self.snapshot.range(keyspace.as_blocking(), range))
     }
 
-    /// As [`crate::Snapshot::prefix`].
+    /// Returns a stream over the entries whose keys start with `prefix`.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Range {
-        Range::new(self.inner.prefix(keyspace.as_blocking(), prefix))
+        Range::new(self.snapshot.prefix(keyspace.as_blocking(), prefix))
     }
 
-    /// As [`crate::Snapshot::iter`].
+    /// Returns a stream over all entries.
     #[must_use]
     pub fn iter(&self, keyspace: &Keyspace) -> Range {
-        Range::new(self.inner.iter(keyspace.as_blocking()))
+        Range::new(self.snapshot.iter(keyspace.as_blocking()))
     }
 }

@@ -1,4 +1,4 @@
-//! Traces of a live database: every operation of users goes to a file, to be played again elsewhere.
+//! Workload traces: files with all operations on a database, for replay.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -24,16 +24,14 @@
 //! # }
 //! ```
 //!
-//! Recording never holds an operation up and never makes one fail. Operations are noted in memory when
-//! they have ended well, and written by a thread of the trace; while both buffers are full, operations
-//! are counted as lost, and the trace says where and how many. If its file cannot be written the trace
-//! ends, and its handle says why. While nothing is recorded, an operation pays one relaxed load.
+//! Recording neither delays an operation nor makes it fail. Successful operations are added to a buffer in memory, and
+//! a thread writes the buffer to the file. While both buffers are full, operations are lost and counted. A write
+//! error ends the trace, see [`Trace::error`]. Without a trace, recording costs one relaxed load per operation.
 //!
-//! `lsmx explore --trace` plays a trace under any compaction policy; `docs/reference/format.md` has its bytes.
+//! `lsmx explore --trace` replays a trace under any compaction policy. `docs/reference/format.md` describes the file format.
 
 mod reader;
 mod recorder;
-mod scan;
 
 use std::path::{Path, PathBuf};
 
@@ -44,27 +42,28 @@ use crate::vfs::Vfs;
 
 pub use crate::format::workload_trace::{TraceEvent, TraceHeader, TraceItem, TraceValue};
 pub use reader::{TraceEnd, TraceReader};
-pub(crate) use recorder::Recorder;
-pub(crate) use scan::ScanTrace;
+pub(crate) use recorder::{ScanTrace, TraceRecorder};
 
-/// Bytes of each of the two buffers by default: 4 MiB.
+/// Default size of each buffer, in bytes.
 pub const BUFFER_BYTES_DEFAULT: u64 = 4 << 20;
-/// Fewest bytes of a buffer.
+/// Minimum size of a buffer, in bytes.
 pub const BUFFER_BYTES_MIN: u64 = 64 << 10;
-/// Most bytes of a buffer.
+/// Maximum size of a buffer, in bytes.
 pub const BUFFER_BYTES_MAX: u64 = 1 << 30;
 
-/// What a trace holds.
+/// Options of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceOptions {
-    /// Keys are replaced by hashes of the same length (eight bytes at least) under a random number
-    /// that nobody keeps: equal keys stay equal, and nothing else is told. Their order is lost: a range
-    /// delete becomes that of its first key, and a scan begins somewhere. Default: no.
+    /// Replaces keys by salted hashes of the same length, but at least eight bytes. Default: false.
+    ///
+    /// The salt is not stored. Equal keys have equal hashes, but their order is lost: a range delete is recorded
+    /// as the delete of its first key, and scans begin at unrelated keys.
     pub hash_keys: bool,
-    /// Values and operands are kept, not their sizes alone. Default: no.
+    /// Stores values and operands instead of their sizes only. Default: false.
     pub keep_values: bool,
-    /// Bytes of each of two buffers between the operations and the file; what comes while both are
-    /// full is lost to the trace. Default: [`BUFFER_BYTES_DEFAULT`].
+    /// Size of each of the two buffers, in bytes. Default: [`BUFFER_BYTES_DEFAULT`].
+    ///
+    /// Operations are lost while both are full.
     pub buffer_bytes: u64,
 }
 
@@ -74,83 +73,84 @@ impl Default for TraceOptions {
     }
 }
 
-/// What a trace has recorded.
+/// Counts of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceSummary {
-    /// Operations in it.
+    /// Number of recorded operations.
     pub operations: u64,
-    /// Operations that came while both buffers were full.
+    /// Number of operations lost because both buffers were full.
     pub lost: u64,
-    /// Bytes of its file.
+    /// Size of the file, in bytes.
     pub bytes: u64,
 }
 
-/// Whether operations are recorded, and by whom.
+/// The trace that a database records, if any.
 #[derive(Debug, Default)]
-pub(crate) struct Recording {
-    /// Read by every operation, in no order with anything: one that comes while a trace begins or
-    /// ends may be in it or not.
-    on: AtomicBool,
-    current: Mutex<Option<Arc<Recorder>>>,
+pub(crate) struct ActiveTrace {
+    /// Whether `recorder` is set. Read by every operation, relaxed: an operation during the start or the end of a trace
+    /// may be recorded or not.
+    is_on: AtomicBool,
+    recorder: Mutex<Option<Arc<TraceRecorder>>>,
 }
 
-impl Recording {
-    /// Who records now, if anybody does.
+impl ActiveTrace {
     #[inline]
-    pub(crate) fn recorder(&self) -> Option<Arc<Recorder>> {
-        if !self.on.load(Ordering::Relaxed) {
+    pub(crate) fn recorder(&self) -> Option<Arc<TraceRecorder>> {
+        if !self.is_on.load(Ordering::Relaxed) {
             return None;
         }
-        self.current.lock().clone()
+        self.recorder.lock().clone()
     }
 
-    fn check_free(&self, path: &Path) -> Result<()> {
-        if self.current.lock().is_none() { Ok(()) } else { Err(another_is_under_way(path)) }
+    fn check_none(&self, path: &Path) -> Result<()> {
+        if self.recorder.lock().is_none() { Ok(()) } else { Err(already_recording(path)) }
     }
 
-    /// From here on `recorder` records.
-    fn begin(&self, recorder: &Arc<Recorder>, path: &Path) -> Result<()> {
-        let mut current = self.current.lock();
+    /// # Errors
+    /// [`Error::InvalidOption`] if another trace is recorded.
+    fn start(&self, recorder: &Arc<TraceRecorder>, path: &Path) -> Result<()> {
+        let mut current = self.recorder.lock();
         if current.is_some() {
-            return Err(another_is_under_way(path));
+            return Err(already_recording(path));
         }
         *current = Some(Arc::clone(recorder));
-        self.on.store(true, Ordering::Relaxed);
+        self.is_on.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    /// From here on nobody records, if `recorder` did.
-    fn end(&self, recorder: &Recorder) {
-        let mut current = self.current.lock();
-        if current.as_ref().is_some_and(|at| std::ptr::eq(Arc::as_ptr(at), recorder)) {
-            self.on.store(false, Ordering::Relaxed);
+    /// Stops recording with `recorder`. Does nothing if it is not the current one.
+    fn stop(&self, recorder: &TraceRecorder) {
+        let mut current = self.recorder.lock();
+        if current.as_ref().is_some_and(|it| std::ptr::eq(Arc::as_ptr(it), recorder)) {
+            self.is_on.store(false, Ordering::Relaxed);
             *current = None;
         }
     }
 }
 
-fn another_is_under_way(path: &Path) -> Error {
+fn already_recording(path: &Path) -> Error {
     Error::InvalidOption {
         name: "trace",
         value: path.display().to_string(),
-        must: "the only one that is recorded: another one is under way",
+        must: "the only trace of the database; another one is being recorded",
     }
 }
 
-/// A trace that is being recorded; ends when it is stopped or dropped.
+/// Trace that is being recorded. Ends when it is stopped or dropped.
 #[derive(Debug)]
 #[must_use = "the trace ends when this is dropped"]
 pub struct Trace {
-    recorder: Arc<Recorder>,
-    recording: Arc<Recording>,
+    recorder: Arc<TraceRecorder>,
+    active: Arc<ActiveTrace>,
+    /// Writes the file. `None` if operations write it.
     thread: Option<crate::env::JoinHandle>,
     path: PathBuf,
 }
 
 impl Trace {
-    /// Begins a trace in a new file.
-    pub(crate) fn begin(
-        recording: &Arc<Recording>,
+    /// Creates the file and starts the trace.
+    pub(crate) fn start(
+        active: &Arc<ActiveTrace>,
         vfs: Arc<dyn Vfs>,
         env: &crate::env::Env,
         path: &Path,
@@ -158,52 +158,51 @@ impl Trace {
     ) -> Result<Trace> {
         if !(BUFFER_BYTES_MIN..=BUFFER_BYTES_MAX).contains(&options.buffer_bytes) {
             return Err(Error::InvalidOption {
-                name: "buffer_bytes of a trace",
+                name: "trace.buffer_bytes",
                 value: options.buffer_bytes.to_string(),
                 must: "from 64 KiB to 1 GiB",
             });
         }
-        // Before a file is made that would have to go again.
-        recording.check_free(path)?;
-        let recorder = Recorder::create(vfs, env.clone(), path, options, recording)?;
-        recording.begin(&recorder, path)?;
+        // Checked before the file is created.
+        active.check_none(path)?;
+        let recorder = TraceRecorder::create(vfs, env.clone(), path, options, active)?;
+        active.start(&recorder, path)?;
         let mut trace = Trace {
             recorder: Arc::clone(&recorder),
-            recording: Arc::clone(recording),
+            active: Arc::clone(active),
             thread: None,
             path: path.to_owned(),
         };
         if !recorder.writes_inline() {
-            let body = move || recorder.run();
-            let thread = env.spawn("lsmx-trace", body);
-            trace.thread =
-                Some(thread.map_err(|error| Error::io("start the thread of", path, error))?);
+            let thread = env.spawn("lsmx-trace", move || recorder.run());
+            let thread = thread.map_err(|error| Error::io("start the thread of", path, error))?;
+            trace.thread = Some(thread);
         }
         Ok(trace)
     }
 
-    /// Where it is recorded.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Why it ended by itself, if it did: its file could not be written.
+    /// Returns the write error that ended the trace, if any.
     #[must_use]
     pub fn error(&self) -> Option<Error> {
         self.recorder.error()
     }
 
-    /// What has been recorded so far; bytes are those written.
+    /// Returns the counts so far. The size is that of the data already written.
     #[must_use]
     pub fn summary(&self) -> TraceSummary {
         self.recorder.summary()
     }
 
-    /// Ends the trace; it is on stable storage when the call returns.
+    /// Ends the trace and syncs its file.
     ///
     /// # Errors
-    /// [`Error::Io`] if its file could not be written, now or before.
+    /// [`Error::Io`] if the file could not be written, now or earlier.
     pub fn stop(mut self) -> Result<TraceSummary> {
         self.end();
         match self.recorder.error() {
@@ -213,10 +212,10 @@ impl Trace {
     }
 
     fn end(&mut self) {
-        self.recording.end(&self.recorder);
+        self.active.stop(&self.recorder);
         self.recorder.stop();
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was told on standard error; what it had written is there.
+            // A panic was printed to standard error. The data written before it is valid.
             let _ = self.recorder.env().join(thread);
         }
     }

@@ -1,4 +1,4 @@
-//! Reading a trace from its first item to its last.
+//! Reader of trace files.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::format::workload_trace::{
 use crate::log_reader::{LogRead, LogReader};
 use crate::vfs::{File, Vfs};
 
-/// A trace on disk.
+/// Reads a trace file.
 #[derive(Debug)]
 pub struct TraceReader {
     file: Arc<dyn File>,
@@ -22,21 +22,21 @@ pub struct TraceReader {
     header: TraceHeader,
 }
 
-/// How a trace ends.
+/// End of a trace, and counts of its operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceEnd {
-    /// Operations read.
+    /// Number of operations read.
     pub operations: u64,
-    /// Operations that were made and not recorded.
+    /// Number of operations that were not recorded.
     pub lost: u64,
-    /// Whether it was ended in order; if not, what came last may be missing.
+    /// Whether the trace was stopped. If not, its last operations may be missing.
     pub complete: bool,
-    /// Bytes behind the last whole record; 0 if it is complete.
+    /// Number of bytes after the last valid record. 0 if the trace is complete.
     pub bytes_cut: u64,
 }
 
 impl TraceReader {
-    /// Whether a file begins as a trace does.
+    /// Returns whether a file begins with the magic bytes of a trace.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -50,37 +50,36 @@ impl TraceReader {
     /// Opens a trace and reads its header.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Corrupt`], [`Error::UnsupportedVersion`] for a header that is none.
+    /// [`Error::Io`]; [`Error::Corrupt`] or [`Error::UnsupportedVersion`] for an invalid header.
     pub fn open(vfs: &dyn Vfs, path: &Path) -> Result<TraceReader> {
         let file = vfs.open(path).map_err(|error| Error::io("open", path, error))?;
         let bytes = file.len().map_err(|error| Error::io("read the size of", path, error))?;
-        let mut first = [0; TRACE_HEADER_BYTES];
-        let read = file.read_at(&mut first, 0).map_err(|error| Error::io("read", path, error))?;
+        let mut header = [0; TRACE_HEADER_BYTES];
+        let read = file.read_at(&mut header, 0).map_err(|error| Error::io("read", path, error))?;
         let header =
-            TraceHeader::decode(&first[..read]).map_err(|what| Error::malformed(what, path, 0))?;
+            TraceHeader::decode(&header[..read]).map_err(|what| Error::malformed(what, path, 0))?;
         Ok(TraceReader { file, path: path.to_owned(), bytes, header })
     }
 
-    /// Its header.
+    /// Returns the header.
     #[must_use]
     pub fn header(&self) -> TraceHeader {
         self.header
     }
 
-    /// Bytes of the file.
+    /// Returns the size of the file, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Calls `visit` with every item in order; its error ends the reading.
+    /// Calls `visit` with every item in order, until it returns an error.
     ///
-    /// A trace whose end is missing, because the process that recorded it was killed, is read as far
-    /// as it goes.
+    /// A trace without its end, such as that of a killed process, is read up to the last valid record.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] for damage with whole records behind it, or for a record with a right
-    /// checksum that no writer writes; [`Error::Io`]; what `visit` says.
+    /// [`Error::Corrupt`] for an invalid record that is followed by valid ones, or for invalid contents of a record;
+    /// [`Error::Io`]; the error of `visit`.
     pub fn visit<E: From<Error>>(
         &self,
         visit: &mut dyn FnMut(TraceItem<'_>) -> std::result::Result<(), E>,
@@ -89,7 +88,7 @@ impl TraceReader {
         let mut reader = LogReader::new(&*self.file, &self.path, seed, self.bytes);
         let mut offset = len_u64(TRACE_HEADER_BYTES);
         let mut end = TraceEnd::default();
-        let mut number_next = 1;
+        let mut next_item = 1;
         loop {
             let (record, payload) = match reader.read_record(offset)? {
                 LogRead::End => return Ok(end),
@@ -103,20 +102,19 @@ impl TraceReader {
                     return Ok(end);
                 }
             };
-            let at = offset;
-            let wrong = |what: Malformed| Error::malformed(what, &self.path, at);
+            let corrupt = |what: Malformed| Error::malformed(what, &self.path, offset);
             if end.complete {
-                let found = len_u64(payload.len());
-                return Err(wrong(field("bytes behind the end", found, "none")).into());
+                let bytes = len_u64(payload.len());
+                return Err(corrupt(field("bytes after the end", bytes, "none")).into());
             }
-            if record.first_seq != number_next {
-                return Err(wrong(Malformed::Order { what: "items of a trace are" }).into());
+            if record.first_seq != next_item {
+                return Err(corrupt(Malformed::Order { what: "items of a trace are" }).into());
             }
             let mut items = 0;
             for item in TraceItems::new(payload, self.header.values_kept) {
-                let item = item.map_err(wrong)?;
+                let item = item.map_err(corrupt)?;
                 if end.complete {
-                    return Err(wrong(field("items behind the end", 1, "none")).into());
+                    return Err(corrupt(field("items after the end", 1, "none")).into());
                 }
                 items += 1;
                 match item.event {
@@ -127,18 +125,18 @@ impl TraceReader {
                         end.complete = true;
                     }
                     TraceEvent::End { operations } => {
-                        let what = "operations recorded in all";
-                        return Err(wrong(field(what, operations, "as many as are there")).into());
+                        let what = field("number of operations", operations, "that of the items");
+                        return Err(corrupt(what).into());
                     }
-                    what => end.operations += u64::from(what.is_operation()),
+                    event => end.operations += u64::from(event.is_operation()),
                 }
                 visit(item)?;
             }
             if items != record.count {
-                let found = u64::from(items);
-                return Err(wrong(field("items of a record", found, "as its header says")).into());
+                let what = field("number of items", u64::from(items), "that of the record header");
+                return Err(corrupt(what).into());
             }
-            number_next += u64::from(items);
+            next_item += u64::from(items);
             offset += record.record_bytes();
         }
     }

@@ -1,13 +1,11 @@
-//! Takes operations in, and has them written.
+//! Recorder of a trace.
 //!
-//! 1. An operation that has ended well appends its items to the buffer that fills, under a lock that
-//!    nobody holds over I/O.
-//! 2. A buffer of [`FRAME_BYTES`] is handed over as a frame as soon as the one before it has been
-//!    taken; until then the buffer goes on filling up to its bound. Past that, operations are lost, and
-//!    the next one that is recorded says so first.
-//! 3. The trace's thread takes frames, and every [`FLUSH_US`] what there is, and appends them to the
-//!    file. Where the engine has no threads the operation that fills a frame writes it.
-//! 4. At the end the rest goes out with an end item, and the file is synced.
+//! 1. A successful operation appends items to the current buffer, under a lock that is never held during I/O.
+//! 2. A buffer of [`FRAME_BYTES`] or more becomes the next frame when the previous frame is written. Until then the
+//!    buffer grows up to its maximum. Further operations are lost, and an item with their number follows later.
+//! 3. The thread of the trace appends frames to the file, at least every [`FLUSH_US`]. With
+//!    [`Background::Inline`] the operation that completes a frame writes it.
+//! 4. At the end the remaining items and an end item are written, and the file is synced.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -24,129 +22,127 @@ use crate::format::batch::{BatchAction, BatchOperations};
 use crate::format::log_record::{LogSeed, RecordHeader, SyncMark};
 use crate::format::workload_trace::{TraceEvent, TraceHeader, TraceItem, TraceValue};
 use crate::vfs::{File, Vfs};
-use crate::workload_trace::{Recording, TraceOptions, TraceSummary};
+use crate::workload_trace::{ActiveTrace, TraceOptions, TraceSummary};
 
-/// Payload bytes from which on a frame is handed over.
+/// Buffer size from which on a frame is written, in bytes.
 const FRAME_BYTES: usize = 64 << 10;
-/// Longest that an operation stays in memory while others come.
+/// Maximum time that an operation stays in the buffer, in microseconds.
 const FLUSH_US: u64 = 1_000_000;
-/// Fewest bytes of a hashed key.
+/// Minimum size of a hashed key, in bytes.
 const HASHED_BYTES_MIN: usize = 8;
-/// Bytes that an item may take besides keys and values.
+/// Maximum size of an item without keys and values, in bytes.
 const ITEM_BYTES: usize = 64;
 
 /// Records the operations of one database.
 #[derive(Debug)]
-pub(crate) struct Recorder {
+pub(crate) struct TraceRecorder {
     options: TraceOptions,
-    /// Makes hashes of keys that tell nothing to whoever does not know it; kept nowhere.
+    /// Seed of key hashes. Random and never stored.
     salt: u64,
     env: Env,
-    state: Mutex<State>,
-    /// Given when there is something for the thread.
-    changed: Signal,
-    recording: Weak<Recording>,
+    state: Mutex<RecorderState>,
+    /// Wakes the thread of the trace.
+    wake: Signal,
+    active: Weak<ActiveTrace>,
 }
 
 #[derive(Debug)]
-struct State {
-    filling: Vec<u8>,
+struct RecorderState {
+    /// Encoded items that are not in a frame yet.
+    buffer: Vec<u8>,
+    /// Number of items in `buffer`.
     items: u32,
-    /// Waits for the thread.
-    ready: Option<Frame>,
+    /// Completed frame that is not written yet.
+    frame: Option<TraceFrame>,
     /// Number of the next item.
-    number_next: u64,
+    next_item: u64,
+    /// Time of the last item.
     last_us: u64,
-    /// Keyspaces that have been named.
-    named: BTreeSet<u32>,
+    /// Keyspaces whose names are recorded.
+    named_keyspaces: BTreeSet<u32>,
     operations: u64,
     lost: u64,
-    /// Lost since the last item.
-    lost_here: u64,
-    stopping: bool,
-    /// Nothing is taken any more: it has ended, or failed.
-    ended: bool,
+    /// Number of operations lost since the last item.
+    lost_since_item: u64,
+    /// Set when the trace stops. No operation is recorded from then on.
+    is_stopping: bool,
+    /// Set after the end item is written, or after a write error.
+    has_ended: bool,
     error: Option<Error>,
-    /// Away while somebody writes.
-    writer: Option<Writer>,
+    /// `None` while a thread writes.
+    writer: Option<TraceWriter>,
     written_bytes: u64,
 }
 
+/// Payload of one record of the file.
 #[derive(Debug)]
-struct Frame {
-    first: u64,
+struct TraceFrame {
+    first_item: u64,
     items: u32,
     payload: Vec<u8>,
 }
 
 #[derive(Debug)]
-struct Writer {
+struct TraceWriter {
     vfs: Arc<dyn Vfs>,
     file: Arc<dyn File>,
     path: PathBuf,
     seed: LogSeed,
     offset: u64,
-    bytes: Vec<u8>,
+    /// Encoded record; reused.
+    record: Vec<u8>,
 }
 
-/// A keyspace by number and name.
-pub(crate) type Named<'a> = (u32, &'a str);
+/// Id and name of a keyspace.
+pub(crate) type KeyspaceName<'a> = (u32, &'a str);
 
-impl Recorder {
-    /// Makes the file of a trace.
+impl TraceRecorder {
+    /// Creates the file of a trace.
     pub(crate) fn create(
         vfs: Arc<dyn Vfs>,
         env: Env,
         path: &Path,
         options: TraceOptions,
-        recording: &Arc<Recording>,
-    ) -> Result<Arc<Recorder>> {
-        let begun_us = env.database_us();
+        active: &Arc<ActiveTrace>,
+    ) -> Result<Arc<TraceRecorder>> {
         let header = TraceHeader {
             keys_hashed: options.hash_keys,
             values_kept: options.keep_values,
             uid: env.random_u64(),
-            begun_us,
+            begun_us: env.database_us(),
         };
         let file = vfs.create(path).map_err(|error| Error::io("create", path, error))?;
         let bytes = header.encode();
         file.append(&bytes).map_err(|error| Error::io("write", path, error))?;
         let offset = len_u64(bytes.len());
-        let writer = Writer {
-            vfs,
-            file,
-            path: path.to_owned(),
-            seed: header.seed(),
-            offset,
-            bytes: Vec::new(),
-        };
-        let state = State {
-            filling: Vec::new(),
+        let (path, seed, record) = (path.to_owned(), header.seed(), Vec::new());
+        let state = RecorderState {
+            buffer: Vec::new(),
             items: 0,
-            ready: None,
-            number_next: 1,
+            frame: None,
+            next_item: 1,
             last_us: env.now_us(),
-            named: BTreeSet::new(),
+            named_keyspaces: BTreeSet::new(),
             operations: 0,
             lost: 0,
-            lost_here: 0,
-            stopping: false,
-            ended: false,
+            lost_since_item: 0,
+            is_stopping: false,
+            has_ended: false,
             error: None,
-            writer: Some(writer),
+            writer: Some(TraceWriter { vfs, file, path, seed, offset, record }),
             written_bytes: offset,
         };
-        Ok(Arc::new(Recorder {
+        Ok(Arc::new(TraceRecorder {
             options,
             salt: env.random_u64(),
             env,
             state: Mutex::new(state),
-            changed: Signal::new(),
-            recording: Arc::downgrade(recording),
+            wake: Signal::new(),
+            active: Arc::downgrade(active),
         }))
     }
 
-    /// Whether operations write what they fill themselves.
+    /// Returns whether operations write the file, because the engine has no threads.
     pub(crate) fn writes_inline(&self) -> bool {
         self.env.background() == Background::Inline
     }
@@ -161,39 +157,39 @@ impl Recorder {
 
     pub(crate) fn summary(&self) -> TraceSummary {
         let state = self.state.lock();
-        let State { operations, lost, written_bytes: bytes, .. } = *state;
+        let RecorderState { operations, lost, written_bytes: bytes, .. } = *state;
         TraceSummary { operations, lost, bytes }
     }
 
-    /// Notes a commit: the payload that the log got, and the keyspaces it touches.
-    pub(crate) fn committed<'a>(
+    /// Records a commit. `payload` is that of its WAL record.
+    pub(crate) fn record_commit<'a>(
         &self,
         payload: &[u8],
         count: u32,
         synced: bool,
-        keyspaces: impl Iterator<Item = Named<'a>>,
+        keyspaces: impl Iterator<Item = KeyspaceName<'a>>,
     ) {
-        let mut bytes = ITEM_BYTES;
+        let mut bytes_max = ITEM_BYTES;
         let mut operations = Vec::new();
-        // The payload was made by the engine a moment ago.
+        // The engine encoded the payload, so it is valid.
         for operation in BatchOperations::new(payload).flatten() {
-            bytes += ITEM_BYTES + operation.key.len() + HASHED_BYTES_MIN;
-            bytes += match &operation.action {
+            bytes_max += ITEM_BYTES + operation.key.len() + HASHED_BYTES_MIN;
+            bytes_max += match &operation.action {
                 BatchAction::Entry { value, .. } if self.options.keep_values => value.len(),
                 BatchAction::Entry { .. } => 0,
                 BatchAction::DeleteRange { end } => end.as_ref().map_or(1, |end| end.len() + 1),
             };
             operations.push(operation);
         }
-        self.note(keyspaces, u64::from(count), bytes, &mut |sink| {
+        self.record(keyspaces, u64::from(count), bytes_max, &mut |items| {
             if count > 1 {
-                sink.push(synced, TraceEvent::Batch { operations: u64::from(count) });
+                items.push(synced, TraceEvent::Batch { operations: u64::from(count) });
             }
             for operation in &operations {
                 let keyspace = operation.keyspace;
-                let key = self.key(&payload[operation.key.clone()]);
+                let key = self.recorded_key(&payload[operation.key.clone()]);
                 let key: &[u8] = &key;
-                let what = match &operation.action {
+                let event = match &operation.action {
                     BatchAction::Entry { kind, value } => {
                         let content = &payload[value.clone()];
                         let value =
@@ -207,170 +203,169 @@ impl Recorder {
                         }
                     }
                     BatchAction::DeleteRange { end } => {
-                        let end = end.as_ref().map(|end| self.end(&payload[end.clone()], key));
+                        let end =
+                            end.as_ref().map(|end| self.recorded_end(&payload[end.clone()], key));
                         let end = end.as_deref();
-                        sink.push(synced, TraceEvent::DeleteRange { keyspace, start: key, end });
+                        items.push(synced, TraceEvent::DeleteRange { keyspace, start: key, end });
                         continue;
                     }
                 };
-                sink.push(synced, what);
+                items.push(synced, event);
             }
         });
     }
 
-    /// Notes a lookup and the bytes of the value that it found.
-    pub(crate) fn got(&self, keyspace: Named<'_>, key: &[u8], found: Option<usize>) {
-        let key = self.key(key);
-        let bytes = ITEM_BYTES + key.len();
-        self.note(std::iter::once(keyspace), 1, bytes, &mut |sink| {
-            let (keyspace, found) = (keyspace.0, found.map(len_u64));
-            sink.push(false, TraceEvent::Get { keyspace, key: &key, found });
+    /// Records a lookup. `value_bytes` is the size of the value, if the key was found.
+    pub(crate) fn record_get(
+        &self,
+        keyspace: KeyspaceName<'_>,
+        key: &[u8],
+        value_bytes: Option<usize>,
+    ) {
+        let key = self.recorded_key(key);
+        let bytes_max = ITEM_BYTES + key.len();
+        self.record(std::iter::once(keyspace), 1, bytes_max, &mut |items| {
+            let (keyspace, found) = (keyspace.0, value_bytes.map(len_u64));
+            items.push(false, TraceEvent::Get { keyspace, key: &key, found });
         });
     }
 
-    /// Notes entries that were read in order.
-    pub(crate) fn scanned(
+    /// Records a scan of `entries` entries from `start` on.
+    fn record_scan(
         &self,
-        keyspace: Named<'_>,
+        keyspace: KeyspaceName<'_>,
         backward: bool,
         start: Option<&[u8]>,
         entries: u64,
     ) {
-        let start = start.map(|start| self.key(start));
-        let bytes = ITEM_BYTES + start.as_ref().map_or(0, |start| start.len());
-        self.note(std::iter::once(keyspace), 1, bytes, &mut |sink| {
+        let start = start.map(|start| self.recorded_key(start));
+        let bytes_max = ITEM_BYTES + start.as_ref().map_or(0, |start| start.len());
+        self.record(std::iter::once(keyspace), 1, bytes_max, &mut |items| {
             let (keyspace, start) = (keyspace.0, start.as_deref());
-            sink.push(false, TraceEvent::Scan { keyspace, backward, start, entries });
+            items.push(false, TraceEvent::Scan { keyspace, backward, start, entries });
         });
     }
 
-    /// A key as it is recorded.
-    fn key<'a>(&self, key: &'a [u8]) -> Cow<'a, [u8]> {
+    /// Returns the key, or its hash.
+    fn recorded_key<'a>(&self, key: &'a [u8]) -> Cow<'a, [u8]> {
         if !self.options.hash_keys {
             return Cow::Borrowed(key);
         }
-        let wanted = key.len().max(HASHED_BYTES_MIN);
+        let len = key.len().max(HASHED_BYTES_MIN);
         let hash = xxh3_128_with_seed(key, self.salt).to_le_bytes();
-        Cow::Owned(hash.into_iter().cycle().take(wanted).collect())
+        Cow::Owned(hash.into_iter().cycle().take(len).collect())
     }
 
-    /// The end of a range delete as it is recorded. Hashes have no order that would make a range of
-    /// two of them, so the range is that of its first key alone.
-    fn end<'a>(&self, end: &'a [u8], start: &[u8]) -> Cow<'a, [u8]> {
+    /// Returns the recorded end of a range delete.
+    ///
+    /// Hashed keys have no useful order, so that the range is reduced to the key `start`.
+    fn recorded_end<'a>(&self, end: &'a [u8], start: &[u8]) -> Cow<'a, [u8]> {
         if self.options.hash_keys { Cow::Owned([start, &[0]].concat()) } else { Cow::Borrowed(end) }
     }
 
-    /// Takes items in that take so many bytes at most, or counts their operations as lost.
-    fn note<'a>(
+    /// Records the items of `operations` operations, or counts the operations as lost.
+    ///
+    /// `bytes_max` is the maximum size of the items.
+    fn record<'a>(
         &self,
-        keyspaces: impl Iterator<Item = Named<'a>>,
+        keyspaces: impl Iterator<Item = KeyspaceName<'a>>,
         operations: u64,
-        bytes: usize,
-        items: &mut dyn FnMut(&mut Sink<'_>),
+        bytes_max: usize,
+        push_items: &mut dyn FnMut(&mut ItemBuffer<'_>),
     ) {
         let now_us = self.env.now_us();
-        let (awake, due) = {
+        let (was_empty, is_frame_due) = {
             let mut state = self.state.lock();
-            if state.ended || state.stopping {
+            if state.has_ended || state.is_stopping {
                 return;
             }
-            let full = len_u64(state.filling.len() + bytes) > self.options.buffer_bytes;
-            if full {
+            if len_u64(state.buffer.len() + bytes_max) > self.options.buffer_bytes {
                 state.lost += operations;
-                state.lost_here += operations;
+                state.lost_since_item += operations;
                 return;
             }
-            let was_empty = state.filling.is_empty();
+            let was_empty = state.buffer.is_empty();
             let after_us = now_us.saturating_sub(state.last_us);
             state.last_us = state.last_us.max(now_us);
-            let kept = self.options.keep_values;
-            let mut sink = Sink { state: &mut state, after_us, kept };
-            let lost = std::mem::take(&mut sink.state.lost_here);
-            if lost > 0 {
-                sink.push(false, TraceEvent::Lost { operations: lost });
-            }
+            let mut items = self.item_buffer(&mut state, after_us);
+            items.push_lost();
             for (keyspace, name) in keyspaces {
-                if sink.state.named.insert(keyspace) {
-                    sink.push(false, TraceEvent::Keyspace { keyspace, name });
+                if items.state.named_keyspaces.insert(keyspace) {
+                    items.push(false, TraceEvent::Keyspace { keyspace, name });
                 }
             }
-            items(&mut sink);
+            push_items(&mut items);
             state.operations += operations;
-            let due = state.filling.len() >= FRAME_BYTES && state.hand_over();
-            (was_empty, due)
+            (was_empty, state.buffer.len() >= FRAME_BYTES && state.complete_frame())
         };
         if self.writes_inline() {
-            if due {
-                self.write_ready();
+            if is_frame_due {
+                self.write_frame();
             }
-        } else if due || awake {
-            self.changed.notify();
+        } else if is_frame_due || was_empty {
+            self.wake.notify();
         }
     }
 
-    /// The thread of the trace.
+    fn item_buffer<'a>(&self, state: &'a mut RecorderState, after_us: u64) -> ItemBuffer<'a> {
+        ItemBuffer { state, after_us, keep_values: self.options.keep_values }
+    }
+
+    /// Writes frames until the trace ends. Body of the thread of the trace.
     pub(crate) fn run(&self) {
         loop {
-            let wait = |deadline_us, there: &dyn Fn(&State) -> bool| {
-                self.env.wait(WaitCause::Work, &self.changed, deadline_us, &mut || {
+            let wait = |deadline_us, condition: &dyn Fn(&RecorderState) -> bool| {
+                self.env.wait(WaitCause::Work, &self.wake, deadline_us, &mut || {
                     let state = self.state.lock();
-                    state.stopping || state.ended || state.ready.is_some() || there(&state)
+                    state.is_stopping
+                        || state.has_ended
+                        || state.frame.is_some()
+                        || condition(&state)
                 })
             };
-            wait(None, &|state| !state.filling.is_empty());
+            wait(None, &|state| !state.buffer.is_empty());
             wait(Some(self.env.now_us().saturating_add(FLUSH_US)), &|_| false);
-            let stopping = {
+            let is_stopping = {
                 let mut state = self.state.lock();
-                if state.ended {
+                if state.has_ended {
                     return;
                 }
-                state.hand_over();
-                state.stopping
+                state.complete_frame();
+                state.is_stopping
             };
-            self.write_ready();
-            if stopping {
+            self.write_frame();
+            if is_stopping {
                 self.write_end();
                 return;
             }
         }
     }
 
-    /// Has the rest written, and takes nothing more.
+    /// Stops recording. Writes the remaining items if there is no thread.
     pub(crate) fn stop(&self) {
-        let first = {
-            let mut state = self.state.lock();
-            !std::mem::replace(&mut state.stopping, true)
-        };
-        self.changed.notify();
-        if first && self.writes_inline() {
-            self.state.lock().hand_over();
-            self.write_ready();
+        let was_stopping = std::mem::replace(&mut self.state.lock().is_stopping, true);
+        self.wake.notify();
+        if !was_stopping && self.writes_inline() {
+            self.state.lock().complete_frame();
+            self.write_frame();
             self.write_end();
         }
     }
 
-    /// Writes the frame that is handed over, if there is one and nobody else is at it.
-    fn write_ready(&self) {
-        self.with_writer(|writer, frame| match frame {
-            Some(frame) => writer.append(&frame),
-            None => Ok(()),
-        });
+    /// Writes the completed frame, if any. Does nothing while another thread writes.
+    fn write_frame(&self) {
+        self.with_writer(|writer, frame| frame.map_or(Ok(()), |frame| writer.append(&frame)));
     }
 
-    /// Writes what is left and the end, and syncs.
+    /// Writes the remaining items and the end item, and syncs the file.
     fn write_end(&self) {
         {
             let mut state = self.state.lock();
-            // What came between the last frame and the stop is in the buffer still.
             let operations = state.operations;
-            let kept = self.options.keep_values;
-            let mut sink = Sink { state: &mut state, after_us: 0, kept };
-            let lost = std::mem::take(&mut sink.state.lost_here);
-            if lost > 0 {
-                sink.push(false, TraceEvent::Lost { operations: lost });
-            }
-            sink.push(false, TraceEvent::End { operations });
-            state.hand_over();
+            let mut items = self.item_buffer(&mut state, 0);
+            items.push_lost();
+            items.push(false, TraceEvent::End { operations });
+            state.complete_frame();
         }
         self.with_writer(|writer, frame| {
             if let Some(frame) = frame {
@@ -378,87 +373,131 @@ impl Recorder {
             }
             writer.sync()
         });
-        self.state.lock().ended = true;
+        self.state.lock().has_ended = true;
     }
 
-    /// Lets somebody write; no lock is held meanwhile.
-    fn with_writer(&self, write: impl FnOnce(&mut Writer, Option<Frame>) -> Result<()>) {
-        let taken = {
+    /// Calls `write` with the writer and the completed frame, without holding the lock. An error ends the trace.
+    fn with_writer(&self, write: impl FnOnce(&mut TraceWriter, Option<TraceFrame>) -> Result<()>) {
+        let (mut writer, frame) = {
             let mut state = self.state.lock();
-            state.writer.take().map(|writer| (writer, state.ready.take()))
+            let Some(writer) = state.writer.take() else { return };
+            (writer, state.frame.take())
         };
-        let Some((mut writer, frame)) = taken else { return };
-        let written = write(&mut writer, frame);
-        let failed = {
+        let result = write(&mut writer, frame);
+        let has_failed = result.is_err();
+        {
             let mut state = self.state.lock();
             state.written_bytes = writer.offset;
-            let failed = written.is_err();
-            match written {
+            match result {
                 Ok(()) => state.writer = Some(writer),
                 Err(error) => {
                     state.error.get_or_insert(error);
-                    state.ended = true;
-                    state.filling = Vec::new();
-                    state.ready = None;
+                    state.has_ended = true;
+                    state.buffer = Vec::new();
+                    state.frame = None;
                 }
             }
-            failed
-        };
-        if failed && let Some(recording) = self.recording.upgrade() {
-            recording.end(self);
+        }
+        if has_failed && let Some(active) = self.active.upgrade() {
+            active.stop(self);
         }
     }
 }
 
-impl State {
-    /// Hands the buffer over, unless it is empty or the one before it still waits.
-    fn hand_over(&mut self) -> bool {
-        if self.ready.is_some() || self.filling.is_empty() {
-            return self.ready.is_some();
+impl RecorderState {
+    /// Makes the buffer the next frame. Returns whether a frame is complete.
+    ///
+    /// Does nothing if the buffer is empty or the previous frame is not written yet.
+    fn complete_frame(&mut self) -> bool {
+        if self.frame.is_none() && !self.buffer.is_empty() {
+            let payload = std::mem::take(&mut self.buffer);
+            let items = std::mem::take(&mut self.items);
+            let first_item = self.next_item - u64::from(items);
+            self.frame = Some(TraceFrame { first_item, items, payload });
         }
-        let payload = std::mem::take(&mut self.filling);
-        let items = std::mem::take(&mut self.items);
-        self.ready = Some(Frame { first: self.number_next - u64::from(items), items, payload });
-        true
+        self.frame.is_some()
     }
 }
 
-/// Where the items of one operation go.
-struct Sink<'a> {
-    state: &'a mut State,
-    /// Of the first item.
+/// Appends items to the buffer.
+struct ItemBuffer<'a> {
+    state: &'a mut RecorderState,
+    /// Time since the previous item. Stored in the first item.
     after_us: u64,
-    kept: bool,
+    keep_values: bool,
 }
 
-impl Sink<'_> {
-    fn push(&mut self, synced: bool, what: TraceEvent<'_>) {
+impl ItemBuffer<'_> {
+    fn push(&mut self, synced: bool, event: TraceEvent<'_>) {
         let after_us = std::mem::take(&mut self.after_us);
-        TraceItem { after_us, synced, event: what }.encode(self.kept, &mut self.state.filling);
+        TraceItem { after_us, synced, event }.encode(self.keep_values, &mut self.state.buffer);
         self.state.items += 1;
-        self.state.number_next += 1;
+        self.state.next_item += 1;
+    }
+
+    /// Appends the number of operations lost since the last item.
+    fn push_lost(&mut self) {
+        let operations = std::mem::take(&mut self.state.lost_since_item);
+        if operations > 0 {
+            self.push(false, TraceEvent::Lost { operations });
+        }
     }
 }
 
-impl Writer {
-    fn append(&mut self, frame: &Frame) -> Result<()> {
-        self.bytes.clear();
-        let place = (self.seed, self.offset);
-        let numbers = (frame.first, frame.items);
+impl TraceWriter {
+    fn append(&mut self, frame: &TraceFrame) -> Result<()> {
+        self.record.clear();
+        let location = (self.seed, self.offset);
+        let numbers = (frame.first_item, frame.items);
         let mark = SyncMark::default();
-        RecordHeader::encode_record(&mut self.bytes, place, numbers, mark, &frame.payload)
+        RecordHeader::encode_record(&mut self.record, location, numbers, mark, &frame.payload)
             .map_err(|what| Error::malformed(what, &self.path, self.offset))?;
-        let failed = |error| Error::io("write", &self.path, error);
-        self.file.append(&self.bytes).map_err(failed)?;
-        self.offset += len_u64(self.bytes.len());
+        self.file.append(&self.record).map_err(|error| Error::io("write", &self.path, error))?;
+        self.offset += len_u64(self.record.len());
         Ok(())
     }
 
     fn sync(&self) -> Result<()> {
         self.file.sync().map_err(|error| Error::io("sync", &self.path, error))?;
         let Some(parent) = self.path.parent() else { return Ok(()) };
-        // A path of one part has an empty parent, which stands for the directory of the process.
+        // The parent of a relative path with one component is empty.
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
         self.vfs.sync_dir(parent).map_err(|error| Error::io("sync", parent, error))
+    }
+}
+
+/// Records the scan of one iterator when the iterator is dropped.
+#[derive(Debug)]
+pub(crate) struct ScanTrace {
+    recorder: Arc<TraceRecorder>,
+    keyspace: u32,
+    name: String,
+    /// Direction of the first step, and the bound where it starts. `None` before the first step.
+    start: Option<(bool, Option<Vec<u8>>)>,
+    entries: u64,
+}
+
+impl ScanTrace {
+    pub(crate) fn new(recorder: Arc<TraceRecorder>, keyspace: u32, name: String) -> ScanTrace {
+        ScanTrace { recorder, keyspace, name, start: None, entries: 0 }
+    }
+
+    /// Records the direction and the bound of the first step.
+    pub(crate) fn record_step(&mut self, backward: bool, start: Option<&[u8]>) {
+        self.start.get_or_insert_with(|| (backward, start.map(<[u8]>::to_vec)));
+    }
+
+    /// Counts an entry that the iterator returned.
+    pub(crate) fn count_entry(&mut self) {
+        self.entries += 1;
+    }
+}
+
+impl Drop for ScanTrace {
+    fn drop(&mut self) {
+        if let Some((backward, start)) = &self.start {
+            let keyspace = (self.keyspace, self.name.as_str());
+            self.recorder.record_scan(keyspace, *backward, start.as_deref(), self.entries);
+        }
     }
 }

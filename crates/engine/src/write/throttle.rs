@@ -13,7 +13,6 @@ use crate::error::{Error, Result};
 use crate::options::write::WriteControl;
 use crate::state::DbState;
 use crate::tree::Tree;
-use crate::tree::counters::add;
 
 /// Initial drain rate, before the first measured compaction, in bytes per second.
 const INITIAL_DRAIN_RATE: u64 = 64 << 20;
@@ -100,7 +99,7 @@ impl Throttle {
         if pause < PAUSE_US_MIN {
             return Ok(0);
         }
-        add(&trees[0].counters.throttle_us, pause);
+        trees[0].counters.update(|counts| counts.stalls.throttle_us_total += pause);
         Ok(pause)
     }
 }

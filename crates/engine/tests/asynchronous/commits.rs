@@ -274,7 +274,7 @@ fn guards_see_what_tasks_have_queued() {
     let taken = Taken::take(&runtime);
     run(&runtime, async {
         let keyspace = db.default_keyspace();
-        let read = db.snapshot().await.unwrap().seq();
+        let read = db.snapshot().await.unwrap().as_blocking().seq();
         let guarded = |value: &str| {
             let mut batch = WriteBatch::new();
             batch.guard(&keyspace, "key", read);

@@ -182,7 +182,7 @@ fn errors_are_those_of_the_blocking_handle() {
                 let ended = ended.unwrap();
                 assert!(matches!(ended, Err(Error::ReadOnly { .. })), "{ended:?}");
             }
-            assert!(db.read_only_cause().is_some());
+            assert!(db.as_blocking().read_only_cause().is_some());
             disk.clear();
             db.resume().await.unwrap();
             db.put("key", "1").await.unwrap();

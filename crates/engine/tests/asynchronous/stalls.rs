@@ -37,6 +37,8 @@ fn hundreds_of_stalled_writers_occupy_no_thread() {
             run(&runtime, async {
                 let options = options(&stalls, memtable_bytes_max);
                 let db = Db::open("db", options.vfs(Arc::new(disk))).await.unwrap();
+                // Under load the first write of writer 0 may stall.
+                db.put([0; 16], [7; 200]).await.unwrap();
                 shut.store(true, Ordering::Release);
                 let mut writers = JoinSet::new();
                 for writer in 0..WRITERS {

@@ -89,12 +89,7 @@ impl Drop for WriteStall<'_, '_> {
     fn drop(&mut self) {
         let WriteStall { state, tree, cause, start_us } = self;
         let waited_us = state.env.now_us().saturating_sub(*start_us);
-        let counter = match cause {
-            WaitCause::MemoryFull => &tree.counters.memory_stalls,
-            WaitCause::MemtablesFull => &tree.counters.memtable_stalls,
-            _ => &tree.counters.run_stalls,
-        };
-        counter.record_wait(waited_us);
+        tree.counters.update(|counts| counts.stalls.record(*cause, waited_us));
         let (keyspace, cause) = (tree.name.clone(), cause.as_str());
         state.emit(&Event::Stalled(Stall { keyspace, cause, waited_us }));
     }

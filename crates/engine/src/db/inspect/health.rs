@@ -1,4 +1,4 @@
-//! The health call: obstacles to writes and background work.
+//! Report of [`Db::health`](crate::Db::health).
 
 use std::path::PathBuf;
 
@@ -10,22 +10,23 @@ use crate::error::Error;
 use crate::jobs::quarantine;
 use crate::tree::Tree;
 
-/// Obstacles to writes and background work. All fields are empty for a healthy database. Errors serialize as one line of text with all causes.
+/// Obstacles to writes and background work. All fields are empty if the database is healthy.
+///
+/// Errors are serialized as one line of text with all causes.
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct Health {
-    /// Why the database is read-only, if it is: see [`Db::resume`](crate::Db::resume).
-    #[serde(serialize_with = "optional_chain")]
+    /// Error that made the database read-only, see [`Db::resume`](crate::Db::resume).
+    #[serde(serialize_with = "serialize_optional_error")]
     pub read_only: Option<Arc<Error>>,
-    /// Files that background work cannot read, by keyspace. Compactions leave them alone; lookups of keys in
-    /// their damaged blocks fail.
+    /// Files that background jobs cannot read. Compactions exclude them. Lookups of keys in damaged blocks fail.
     pub quarantined: Vec<QuarantinedFile>,
-    /// Keyspaces whose compactions are not done, sorted by id.
+    /// Keyspaces without compactions, sorted by id.
     pub compaction_blocked: Vec<BlockedCompaction>,
 }
 
 impl Health {
-    /// Whether nothing keeps the database from its work.
+    /// Returns whether there are no obstacles.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.read_only.is_none()
@@ -34,51 +35,52 @@ impl Health {
     }
 }
 
-/// A file that background work cannot read. It is read again after increasing pauses, and by
-/// [`Db::resume`](crate::Db::resume); the first read of the whole file that succeeds ends the quarantine.
-/// Nothing of this is stored: after an open no file is quarantined.
+/// File that background jobs cannot read.
+///
+/// The engine reads the file again after increasing pauses, and in [`Db::resume`](crate::Db::resume). The file
+/// leaves quarantine when all of it can be read. Quarantine is not stored, so it also ends with a close.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct QuarantinedFile {
     /// Name of the keyspace.
     pub keyspace: String,
-    /// The file: a table, a blob file, or a file of an operand store.
+    /// Path of a table, a blob file, or a file of an operand store.
     pub path: PathBuf,
-    /// Why the last read of it failed.
-    #[serde(serialize_with = "chain")]
+    /// Error of the last read.
+    #[serde(serialize_with = "serialize_error")]
     pub cause: Arc<Error>,
-    /// When it was quarantined, in microseconds of the database's clock.
+    /// Start of the quarantine, in microseconds of the database's clock.
     pub since_us: u64,
-    /// Reads of it that failed; at least 1.
+    /// Number of failed reads; at least 1.
     pub failed_reads: u32,
-    /// When it is read again, in microseconds of the database's clock; none while it is being read.
+    /// Time of the next read, in microseconds of the database's clock. `None` during a read.
     pub next_read_us: Option<u64>,
 }
 
-/// A keyspace whose compactions are not done.
+/// Keyspace whose compactions do not run.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct BlockedCompaction {
     /// Name of the keyspace.
     pub keyspace: String,
-    /// Why: [`Error::CompactionBlocked`] if quarantined files are the reason, [`Error::PolicyStalled`] if a
-    /// custom policy is, else why compactions fail.
-    #[serde(serialize_with = "chain")]
+    /// [`Error::CompactionBlocked`] because of quarantined files, [`Error::PolicyStalled`] because of a custom policy,
+    /// or the error of the last compaction.
+    #[serde(serialize_with = "serialize_error")]
     pub cause: Arc<Error>,
-    /// Whether L0 is at the policy's hard stop, so that writes to the keyspace fail with the cause.
+    /// Whether writes to the keyspace fail with `cause`, because L0 has the maximum number of runs.
     pub writes_stopped: bool,
 }
 
-fn chain<S: Serializer>(error: &Error, serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_error<S: Serializer>(error: &Error, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&error.to_string())
 }
 
-fn optional_chain<S: Serializer>(
+fn serialize_optional_error<S: Serializer>(
     error: &Option<Arc<Error>>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     match error {
-        Some(error) => chain(error, serializer),
+        Some(error) => serialize_error(error, serializer),
         None => serializer.serialize_none(),
     }
 }

@@ -1,4 +1,4 @@
-//! How much memory the metadata of a tree asks for.
+//! Memory that the metadata of a keyspace needs.
 
 use lsmx_base::coding::len_u64;
 use serde::Serialize;
@@ -8,31 +8,31 @@ use crate::error::Result;
 use crate::table::metadata_sizes;
 use crate::tree::Tree;
 
-/// What lookups in a keyspace need in memory beside data, if no metadata is ever to be read twice:
-/// worked out from the tables, whatever of it is in memory now. Bytes are bytes of memory as the block
-/// cache counts them.
+/// Memory that filters, indexes and range tombstones of a keyspace need in the block cache, in bytes.
 ///
-/// With a cache of [`MetadataSizes::inflection_1`] bytes a lookup of a present key reads an index block and a
-/// data block, with [`MetadataSizes::inflection_2`] the data block alone; what is beyond that serves data
-/// blocks. (The names are those of the study of Pebble's read path.)
+/// The sizes do not depend on the current contents of the cache. With a cache of [`MetadataSizes::inflection_1`]
+/// bytes, a lookup of a present key reads one index block and one data block. With
+/// [`MetadataSizes::inflection_2`] bytes, it reads one data block. A larger cache also holds data blocks.
+///
+/// Source of the names: study of the read path of Pebble.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct MetadataSizes {
-    /// Sorted runs.
+    /// Number of sorted runs.
     pub runs: u64,
-    /// Tables.
+    /// Number of tables.
     pub tables: u64,
-    /// Bytes of the tables' files.
+    /// Size of the table files.
     pub table_bytes: u64,
-    /// Entries in the tables, all versions and tombstones among them.
+    /// Number of entries, including old versions and tombstones.
     pub entries: u64,
-    /// Those in the last sorted run.
+    /// Number of entries in the last sorted run.
     pub entries_last_run: u64,
-    /// Data blocks.
+    /// Number of data blocks.
     pub data_blocks: u64,
-    /// Index blocks, top indexes not among them.
+    /// Number of index blocks without top indexes.
     pub index_blocks: u64,
-    /// Filters of all sorted runs but the last.
+    /// Filters of all sorted runs except the last one.
     pub filter_bytes: u64,
     /// Filters of all sorted runs.
     pub all_filters_bytes: u64,
@@ -45,19 +45,19 @@ pub struct MetadataSizes {
 }
 
 impl MetadataSizes {
-    /// Filters without those of the last sorted run, top indexes and range tombstones.
+    /// Returns the size of top indexes, range tombstones and all filters except those of the last sorted run.
     #[must_use]
     pub fn inflection_1(&self) -> u64 {
         self.filter_bytes + self.top_index_bytes + self.range_tombstone_bytes
     }
 
-    /// The same with all index blocks.
+    /// Returns [`MetadataSizes::inflection_1`] plus the size of all index blocks.
     #[must_use]
     pub fn inflection_2(&self) -> u64 {
         self.inflection_1() + self.index_bytes
     }
 
-    /// The same with the filters of the last sorted run, if those are asked.
+    /// Returns [`MetadataSizes::inflection_2`] plus the size of the filters of the last sorted run.
     #[must_use]
     pub fn all_metadata(&self) -> u64 {
         self.inflection_2() + self.all_filters_bytes.saturating_sub(self.filter_bytes)
@@ -65,10 +65,10 @@ impl MetadataSizes {
 }
 
 impl Keyspace {
-    /// How much memory the metadata of the tables asks for, and of what it consists.
+    /// Returns the memory that filters, indexes and range tombstones of the tables need.
     ///
     /// # Errors
-    /// When range tombstones cannot be read or are damaged; [`Error::Closed`](crate::Error::Closed).
+    /// An error if range tombstones cannot be read; [`Error::Closed`](crate::Error::Closed).
     pub fn metadata(&self) -> Result<MetadataSizes> {
         self.inner().metadata(self.tree())
     }
@@ -80,30 +80,30 @@ impl DbInner {
         let view = tree.pin_super_version();
         tree.check_live()?;
         let runs = view.version.runs();
-        let mut metadata = MetadataSizes { runs: len_u64(runs.len()), ..MetadataSizes::default() };
+        let mut sizes = MetadataSizes { runs: len_u64(runs.len()), ..MetadataSizes::default() };
         for (index, run) in runs.iter().enumerate() {
-            let last = index + 1 == runs.len();
+            let is_last = index + 1 == runs.len();
             for file in run.tables().iter() {
                 let table = file.table();
                 let properties = table.properties();
-                let parts = metadata_sizes(table)?;
-                metadata.tables += 1;
-                metadata.table_bytes += table.identity().bytes;
-                metadata.entries += properties.entries;
-                metadata.data_blocks += properties.data_blocks;
-                metadata.index_blocks += properties.index_blocks;
-                metadata.all_filters_bytes += parts.filter;
-                if last {
-                    metadata.entries_last_run += properties.entries;
+                let of_table = metadata_sizes(table)?;
+                sizes.tables += 1;
+                sizes.table_bytes += table.identity().bytes;
+                sizes.entries += properties.entries;
+                sizes.data_blocks += properties.data_blocks;
+                sizes.index_blocks += properties.index_blocks;
+                sizes.all_filters_bytes += of_table.filter;
+                if is_last {
+                    sizes.entries_last_run += properties.entries;
                 } else {
-                    metadata.filter_bytes += parts.filter;
+                    sizes.filter_bytes += of_table.filter;
                 }
-                metadata.top_index_bytes += parts.top_index;
-                metadata.index_bytes += parts.index;
-                metadata.range_tombstone_bytes += parts.range_tombstones;
+                sizes.top_index_bytes += of_table.top_index;
+                sizes.index_bytes += of_table.index;
+                sizes.range_tombstone_bytes += of_table.range_tombstones;
             }
         }
-        Ok(metadata)
+        Ok(sizes)
     }
 }
 
@@ -120,9 +120,9 @@ mod tests {
         u128::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835).to_be_bytes()
     }
 
-    /// Reads everything there is, and finds in memory what was said to fit there.
+    /// Compares the sizes with the contents of the block cache after all blocks were read.
     #[test]
-    fn it_says_what_will_be_in_memory() {
+    fn metadata_sizes_equal_resident_bytes() {
         let keyspace = KeyspaceOptions::default()
             .memtable_bytes(256 << 10)
             .table_bytes(1 << 20)
@@ -140,24 +140,24 @@ mod tests {
         db.delete_range(key(1).as_slice()..=key(1).as_slice()).unwrap();
         db.flush().unwrap();
         db.wait_idle().unwrap();
-        let said = db.default_keyspace().metadata().unwrap();
-        assert!(said.runs > 1 && said.tables > said.runs, "{said:?}");
-        assert!(said.index_blocks > said.tables, "{said:?}");
-        assert!(said.entries >= u64::from(KEYS) && said.entries_last_run < said.entries);
-        assert!(0 < said.filter_bytes && said.filter_bytes < said.all_filters_bytes);
+        let sizes = db.default_keyspace().metadata().unwrap();
+        assert!(sizes.runs > 1 && sizes.tables > sizes.runs, "{sizes:?}");
+        assert!(sizes.index_blocks > sizes.tables, "{sizes:?}");
+        assert!(sizes.entries >= u64::from(KEYS) && sizes.entries_last_run < sizes.entries);
+        assert!(0 < sizes.filter_bytes && sizes.filter_bytes < sizes.all_filters_bytes);
         db.close(None).unwrap();
 
         let db = Db::open("db", options.read_only(true).vfs(vfs)).unwrap();
-        assert_eq!(db.default_keyspace().metadata().unwrap(), said);
-        // Absent keys go through every run, and a scan through every index block.
+        assert_eq!(db.default_keyspace().metadata().unwrap(), sizes);
+        // Lookups of absent keys read all filters, and a scan reads all index blocks.
         for number in KEYS..4 * KEYS {
             assert!(db.get(key(number)).unwrap().is_none());
         }
         assert_eq!(db.default_keyspace().iter().count(), KEYS as usize - 1);
         let resident = |kind| db.read_metrics().cache[&kind].resident_bytes;
-        assert_eq!(resident(BlockKind::Filter), said.filter_bytes);
-        assert_eq!(resident(BlockKind::TopIndex), said.top_index_bytes);
-        assert_eq!(resident(BlockKind::Index), said.index_bytes);
-        assert_eq!(resident(BlockKind::RangeTombstones), said.range_tombstone_bytes);
+        assert_eq!(resident(BlockKind::Filter), sizes.filter_bytes);
+        assert_eq!(resident(BlockKind::TopIndex), sizes.top_index_bytes);
+        assert_eq!(resident(BlockKind::Index), sizes.index_bytes);
+        assert_eq!(resident(BlockKind::RangeTombstones), sizes.range_tombstone_bytes);
     }
 }

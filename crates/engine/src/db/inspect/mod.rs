@@ -1,4 +1,4 @@
-//! Reports about databases: lookups, health, sizes.
+//! Reports: health of a database, sizes of its files and metadata, steps of a lookup.
 
 pub(crate) mod explain;
 pub(crate) mod health;

@@ -1,8 +1,7 @@
-//! Looks at a database that somebody else owns: manifest and file sizes, without opening it and
-//! without its lock. Changes nothing, and holds nobody up.
+//! Report of [`observe`]: manifest and file sizes of a database that another process may have open.
 //!
-//! The owner goes on meanwhile: an edit may be half written, the manifest replaced, a file gone. What
-//! looks like damage is therefore read again a few times before it is believed.
+//! The files are read without the lock and without changes. The owner may replace the manifest or delete files
+//! meanwhile, so a corrupt manifest is read again several times before an error is returned.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,144 +18,146 @@ use crate::options::db::Options;
 use crate::options::stored::{StoredOptions, kept_logs};
 use crate::vfs::Vfs;
 
-/// How often a manifest that cannot be read is read again.
-const TRIES: usize = 8;
+/// Maximum number of attempts to read the manifest.
+const ATTEMPTS: usize = 8;
 
-/// What the files of a database said at one moment; prints as a table.
+/// Sizes of a database according to its manifest and directory. Prints as a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Observation {
-    /// Number of the manifest in use.
+    /// Number of the current manifest.
     pub manifest: u64,
-    /// Bytes of it.
+    /// Size of the current manifest, in bytes.
     pub manifest_bytes: u64,
-    /// Whether it was closed cleanly and not opened since.
+    /// Whether the database was closed cleanly and is not open.
     pub clean_close: bool,
     /// Keyspaces by name.
     pub keyspaces: BTreeMap<String, ObservedKeyspace>,
-    /// Tables that the manifest names.
+    /// Number of tables in the manifest.
     pub tables: u64,
-    /// Their bytes.
+    /// Size of these tables, in bytes.
     pub table_bytes: u64,
-    /// Blob files that the manifest names.
+    /// Number of blob files in the manifest.
     pub blob_files: u64,
-    /// Their bytes.
+    /// Size of these blob files, in bytes.
     pub blob_bytes: u64,
-    /// Segments of the log from the oldest live one on.
+    /// Number of live and kept WAL segments.
     pub wal_segments: u64,
-    /// Their bytes.
+    /// Size of these segments, in bytes.
     pub wal_bytes: u64,
-    /// Bytes of the file `RESERVE`, which a full disk gives back.
+    /// Size of the file `RESERVE`, which is freed when the disk is full, in bytes.
     pub reserve_bytes: u64,
-    /// Files that the manifest does not name: results of jobs under way, or what is about to go.
+    /// Number of files not in the manifest: outputs of running jobs, and obsolete files.
     pub other_files: u64,
-    /// Their bytes.
+    /// Size of these files, in bytes.
     pub other_bytes: u64,
 }
 
-/// What the manifest says of one keyspace.
+/// Keyspace in the manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ObservedKeyspace {
-    /// Its compaction policy.
+    /// Compaction policy.
     pub policy: String,
-    /// Tables hold every write up to this number.
+    /// Sequence number up to which all writes are in tables.
     pub flushed_through: u64,
-    /// Levels that hold something.
+    /// Levels that have runs.
     pub levels: Vec<ObservedLevel>,
-    /// Whether values were ever kept apart from the tree.
+    /// Whether value separation was ever enabled.
     pub value_separation: bool,
-    /// Its blob files.
+    /// Number of blob files.
     pub blob_files: u64,
-    /// Their bytes.
+    /// Size of the blob files, in bytes.
     pub blob_bytes: u64,
-    /// Bytes of the records in them that tables reference.
+    /// Size of the blob records that tables reference, in bytes.
     pub blob_referenced_bytes: u64,
 }
 
-/// What the manifest says of one level.
+/// Level in the manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ObservedLevel {
-    /// Its number.
+    /// Number of the level.
     pub level: u8,
-    /// Sorted runs.
+    /// Number of sorted runs.
     pub runs: u64,
-    /// Files.
+    /// Number of files.
     pub files: u64,
-    /// Their bytes.
+    /// Size of the files, in bytes.
     pub bytes: u64,
-    /// Their entries.
+    /// Number of entries.
     pub entries: u64,
-    /// Tombstones, those of ranges included.
+    /// Number of tombstones, including range tombstones.
     pub tombstones: u64,
 }
 
-/// Returns the sizes of the database in a directory, which may be open in another process.
+/// Returns the sizes of the database in a directory. The database may be open in another process.
 ///
-/// Of the options only the file system ([`Options::vfs`]) is used.
+/// [`Options::vfs`] is the only option used.
 ///
 /// # Errors
-/// [`Error::NotADatabase`]; [`Error::Corrupt`] and others if the manifest stays unreadable.
+/// [`Error::NotADatabase`]; [`Error::Corrupt`] or another error if the manifest cannot be read repeatedly.
 pub fn observe(path: impl AsRef<Path>, options: &Options) -> Result<Observation> {
     let (dir, vfs) = (path.as_ref(), options.file_system());
     let vfs = vfs.as_ref();
-    let loaded = load(vfs, dir)?;
+    let loaded = load_manifest(vfs, dir)?;
     let state = &loaded.state;
-    let mut seen = Observation {
+    let mut observation = Observation {
         manifest: loaded.number,
         clean_close: state.clean_close,
         ..Observation::default()
     };
     let (named, kept) = (state.file_numbers(), kept_logs(state));
     for keyspace in state.keyspaces.values() {
-        seen.tables += len_u64(keyspace.files().count());
-        seen.table_bytes += keyspace.files().map(|(.., file)| file.bytes).sum::<u64>();
-        let observed = observed(keyspace);
-        seen.blob_files += observed.blob_files;
-        seen.blob_bytes += observed.blob_bytes;
-        seen.keyspaces.insert(keyspace.name.clone(), observed);
+        observation.tables += len_u64(keyspace.files().count());
+        observation.table_bytes += keyspace.files().map(|(.., file)| file.bytes).sum::<u64>();
+        let observed = observe_keyspace(keyspace);
+        observation.blob_files += observed.blob_files;
+        observation.blob_bytes += observed.blob_bytes;
+        observation.keyspaces.insert(keyspace.name.clone(), observed);
     }
     let names = vfs.list(dir).map_err(|error| Error::io("list", dir, error))?;
     for name in names {
         let path = dir.join(&name);
-        let Some(bytes) = size(vfs, &path)? else { continue };
+        let Some(bytes) = file_bytes(vfs, &path)? else { continue };
         match FileName::parse(&name) {
             Some(FileName::Table(id) | FileName::Blob(id)) if named.contains(&id) => {}
             Some(FileName::Segment(id))
                 if id >= state.wal_oldest || kept.values().any(|log| log.contains(id)) =>
             {
-                seen.wal_segments += 1;
-                seen.wal_bytes += bytes;
+                observation.wal_segments += 1;
+                observation.wal_bytes += bytes;
             }
             Some(FileName::Manifest(number)) if number == loaded.number => {
-                seen.manifest_bytes = bytes;
+                observation.manifest_bytes = bytes;
             }
-            Some(FileName::Reserve) => seen.reserve_bytes = bytes,
+            Some(FileName::Reserve) => observation.reserve_bytes = bytes,
             Some(FileName::Current | FileName::Lock) | None => {}
             Some(_) => {
-                seen.other_files += 1;
-                seen.other_bytes += bytes;
+                observation.other_files += 1;
+                observation.other_bytes += bytes;
             }
         }
     }
-    Ok(seen)
+    Ok(observation)
 }
 
-fn load(vfs: &dyn Vfs, dir: &Path) -> Result<LoadedManifest> {
-    let mut last = Manifest::load(vfs, dir);
-    for _ in 1..TRIES {
-        match &last {
-            // Its owner may have been at it; one that is really so, stays so.
-            Err(Error::Corrupt { .. } | Error::Missing { .. }) => last = Manifest::load(vfs, dir),
+fn load_manifest(vfs: &dyn Vfs, dir: &Path) -> Result<LoadedManifest> {
+    let mut manifest = Manifest::load(vfs, dir);
+    for _ in 1..ATTEMPTS {
+        match &manifest {
+            // The owner may have changed the files during the read.
+            Err(Error::Corrupt { .. } | Error::Missing { .. }) => {
+                manifest = Manifest::load(vfs, dir);
+            }
             _ => break,
         }
     }
-    last
+    manifest
 }
 
-/// Bytes of a file; `None` if it has gone meanwhile, or is none.
-fn size(vfs: &dyn Vfs, path: &Path) -> Result<Option<u64>> {
+/// Returns the size of a file, or `None` if it does not exist any more or is a directory.
+fn file_bytes(vfs: &dyn Vfs, path: &Path) -> Result<Option<u64>> {
     match vfs.open(path).and_then(|file| file.len()) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) => match error.kind() {
@@ -166,7 +167,7 @@ fn size(vfs: &dyn Vfs, path: &Path) -> Result<Option<u64>> {
     }
 }
 
-fn observed(keyspace: &KeyspaceState) -> ObservedKeyspace {
+fn observe_keyspace(keyspace: &KeyspaceState) -> ObservedKeyspace {
     let levels = (0u8..=u8::MAX).zip(&keyspace.levels).map(|(level, runs)| {
         let mut metrics =
             ObservedLevel { level, runs: len_u64(runs.len()), ..ObservedLevel::default() };

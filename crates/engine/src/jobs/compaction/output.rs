@@ -17,7 +17,6 @@ use crate::options::filter_bits::IncomingRun;
 use crate::state::table_factory::TableFactory;
 use crate::table::{FilterWidth, TableWriter};
 use crate::tree::Tree;
-use crate::tree::counters::add;
 use crate::tree::obsolete_files::ObsoleteFiles;
 use crate::tree::table_file::TableFile;
 use crate::vfs::Vfs;
@@ -225,7 +224,7 @@ impl<'a> JobOutputs<'a> {
             let blobs = self.values.finish_table(self.table_factory, self.tree)?;
             let summary = writer.finish()?;
             if summary.filter_failed {
-                add(&self.tree.counters.filters_failed, 1);
+                self.tree.counters.update(|counts| counts.filters_failed += 1);
             }
             self.finished.push(self.table_factory.open_new(id, &summary, blobs)?);
         }

@@ -7,7 +7,6 @@ use lsmx_compaction::TreeShape;
 
 use crate::error::{Error, Result};
 use crate::state::DbState;
-use crate::tree::counters::add;
 use crate::tree::{Tree, TreeJobState};
 
 /// Pause after the first failure, in microseconds. It doubles with each failure, up to [`RETRY_US_MAX`].
@@ -58,7 +57,7 @@ pub(crate) fn record_failure(state: &DbState, tree: &Tree, error: &Error) {
     }
     jobs.last_error = Some(error.clone());
     state.set_failing(tree.id, true);
-    add(&tree.counters.compaction_failures, 1);
+    tree.counters.update(|counts| counts.compaction.failures += 1);
 }
 
 /// Returns the pause after `failures` earlier failures in a row, in microseconds.

@@ -27,7 +27,6 @@ use crate::options::filter_bits::IncomingRun;
 use crate::state::DbState;
 use crate::table::ReadPurpose;
 use crate::tree::Tree;
-use crate::tree::counters::add;
 use crate::tree::version::Version;
 use crate::write::throttle::Throttle;
 
@@ -63,7 +62,7 @@ pub(crate) fn run_job(
     match &result {
         Ok(()) => record_success(state, tree),
         Err(error) if quarantine::quarantine_file(state, tree, error) => {
-            add(&tree.counters.compaction_failures, 1);
+            tree.counters.update(|counts| counts.compaction.failures += 1);
         }
         Err(error) => record_failure(state, tree, error),
     }
@@ -164,37 +163,39 @@ fn update_metrics(
     written_bytes: u64,
     elapsed_us: u64,
 ) {
-    let (job, counters) = (&picked.job, &tree.counters);
-    let level = job.target.level.0;
-    match job.kind {
-        JobKind::Merge | JobKind::Rewrite => {
-            add(&counters.jobs, 1);
-            if matches!(job.reason, Reason::BlobGarbage { .. }) {
-                add(&counters.blob_rewrites, 1);
+    let job = &picked.job;
+    tree.counters.update(|counts| {
+        let compaction = &mut counts.compaction;
+        match job.kind {
+            JobKind::Merge | JobKind::Rewrite => {
+                compaction.jobs += 1;
+                if stats.subcompactions > 1 {
+                    compaction.jobs_divided += 1;
+                    compaction.parts += len_u64(stats.subcompactions);
+                    compaction.parts_helped += stats.helper_count;
+                }
+                compaction.read_bytes += stats.read_bytes;
+                compaction.written_bytes += written_bytes;
+                compaction.us_total += elapsed_us;
+                let is_collection = matches!(job.reason, Reason::BlobGarbage { .. });
+                counts.value_log.rewrites += u64::from(is_collection);
+                let writes = &mut counts.level_mut(job.target.level.0).flow;
+                writes.jobs += 1;
+                writes.came_bytes += picked.incoming_bytes();
+                writes.read_bytes += stats.read_bytes;
+                writes.written_bytes += written_bytes;
+                writes.us_total += elapsed_us;
             }
-            if stats.subcompactions > 1 {
-                add(&counters.jobs_split, 1);
-                add(&counters.subcompactions, len_u64(stats.subcompactions));
-                add(&counters.subcompactions_helped, stats.helper_count);
+            JobKind::Move => {
+                compaction.trivial_moves += 1;
+                counts.level_mut(job.target.level.0).flow.moved_bytes += picked.input_bytes();
             }
-            add(&counters.compaction_read_bytes, stats.read_bytes);
-            add(&counters.compaction_written_bytes, written_bytes);
-            add(&counters.compaction_us, elapsed_us);
-            throttle.record_compaction(written_bytes, elapsed_us);
-            counters.record_level_flow(level, |flow| {
-                flow.jobs += 1;
-                flow.came_bytes += picked.incoming_bytes();
-                flow.read_bytes += stats.read_bytes;
-                flow.written_bytes += written_bytes;
-                flow.us_total += elapsed_us;
-            });
-            state.compaction_us.record(elapsed_us);
+            JobKind::Drop => compaction.drops += 1,
         }
-        JobKind::Move => {
-            add(&counters.trivial_moves, 1);
-            counters.record_level_flow(level, |flow| flow.moved_bytes += picked.input_bytes());
-        }
-        JobKind::Drop => add(&counters.delete_only_jobs, 1),
+    });
+    if matches!(job.kind, JobKind::Merge | JobKind::Rewrite) {
+        throttle.record_compaction(written_bytes, elapsed_us);
+        state.compaction_us.record(elapsed_us);
     }
 }
 

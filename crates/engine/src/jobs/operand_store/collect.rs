@@ -33,7 +33,6 @@ use crate::operand_store::{OperandCollection, PreparedVersion};
 use crate::options::filter_bits::IncomingRun;
 use crate::state::DbState;
 use crate::table::{ReadContext, ReadPurpose};
-use crate::tree::counters::add;
 use crate::tree::merge_resolver::MergeResolver;
 use crate::tree::operand_store_slot::{AttachedStore, StoreInstallGuard};
 use crate::tree::super_version::SuperVersion;
@@ -82,7 +81,7 @@ pub(crate) fn collect_if_due(state: &DbState, tree: &Tree) -> bool {
         Err(error) => {
             span.record_error(error);
             if !is_cancelled(error) && !matches!(error, Error::ReadOnly { .. }) {
-                add(&tree.counters.compaction_failures, 1);
+                tree.counters.update(|counts| counts.compaction.failures += 1);
                 // A collection without the quarantined file needs no pause.
                 if !quarantined {
                     schedule_retry(state, tree, error);
@@ -248,10 +247,10 @@ fn move_to_tree(
     if let Some(token) = token {
         attached.store.mark_committed(token);
     }
-    tree.counters.record_level_flow(0, |flow| {
-        flow.jobs += 1;
-        flow.came_bytes += written_bytes;
-        flow.written_bytes += written_bytes;
+    tree.counters.update_level(0, |writes| {
+        writes.jobs += 1;
+        writes.came_bytes += written_bytes;
+        writes.written_bytes += written_bytes;
     });
     Ok(MoveResult { entries: outputs.entries, written_bytes })
 }

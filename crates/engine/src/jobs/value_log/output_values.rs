@@ -24,7 +24,6 @@ use crate::state::table_factory::TableFactory;
 use crate::table::{Compression, ReadContext, ReadPurpose};
 use crate::tree::Tree;
 use crate::tree::blob_set::{BlobFile, BlobSet, BlobUsage};
-use crate::tree::counters::add;
 use crate::value_log::{BlobScan, BlobWriter};
 use crate::vfs::Vfs;
 
@@ -221,10 +220,12 @@ impl OutputValues {
     ) -> Result<Vec<BlobUsage>> {
         self.finish_file(table_factory)?;
         let new_files = std::mem::take(&mut self.finished);
-        let written = new_files.iter().map(|file| file.record().bytes).sum();
-        add(&tree.counters.blob_written_bytes, written);
-        add(&tree.counters.blob_moved_bytes, std::mem::take(&mut self.moved_bytes));
-        add(&tree.counters.blob_relocated_bytes, std::mem::take(&mut self.relocated_bytes));
+        let written: u64 = new_files.iter().map(|file| file.record().bytes).sum();
+        tree.counters.update(|counts| {
+            counts.value_log.written_bytes += written;
+            counts.value_log.rewritten_bytes += std::mem::take(&mut self.moved_bytes);
+            counts.value_log.gathered_bytes += std::mem::take(&mut self.relocated_bytes);
+        });
         let file_of = |id: FileId| {
             let found = new_files.iter().find(|file| file.record().id == id);
             found.or_else(|| self.source.blobs.file(id)).cloned()

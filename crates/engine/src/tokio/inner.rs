@@ -1,0 +1,234 @@
+//! State shared by all asynchronous handles of a database; its writes and updates.
+
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+
+use ::tokio::runtime::Handle;
+use ::tokio::task::{consume_budget, spawn_blocking};
+use ::tokio::time::sleep;
+use lsmx_base::sync::{Arc, AtomicBool, Ordering};
+
+use crate::db::admission::{Admission, Step};
+use crate::db::update::{KeyLock, Update, UpdateResult, apply_update};
+use crate::db::{Db, DbInner};
+use crate::env::{Background, Env, WaitCause};
+use crate::error::{Error, Result};
+use crate::lookup::point::ReadScope;
+use crate::options::write::{Durability, WriteOptions};
+use crate::state::memtable_budget::MemtableReservation;
+use crate::tokio::blocking_worker::BlockingPoolWorkers;
+use crate::tokio::runtime::{DeadlineTimer, run_on_pool, wait_until};
+use crate::tree::Tree;
+use crate::write::batch::WriteBatch;
+use crate::write::commit::PendingCommit;
+use crate::write::ticket::TaskWorkers;
+
+/// State shared by all asynchronous handles of a database.
+///
+/// A handle declares this field after its blocking handle, so that the last reference to the database is
+/// dropped here.
+#[derive(Debug)]
+pub(crate) struct AsyncDbInner {
+    /// Set until drop.
+    db: Option<Db>,
+    /// Whether a blocking task flushes memtables or was spawned to do so. At most one at a time.
+    is_flushing: AtomicBool,
+}
+
+impl AsyncDbInner {
+    /// # Errors
+    /// [`Error::Contradiction`] with [`Background::Stepped`].
+    pub(crate) fn new(db: Db) -> Result<Arc<AsyncDbInner>> {
+        if let Background::Stepped { .. } = db.inner().state.env.background() {
+            return Err(Error::Contradiction {
+                first: "background = stepped".to_owned(),
+                second: "asynchronous handle".to_owned(),
+                why: "a stepped schedule does not control the threads of a runtime",
+            });
+        }
+        Ok(Arc::new(AsyncDbInner { db: Some(db), is_flushing: AtomicBool::new(false) }))
+    }
+
+    pub(crate) fn db(&self) -> &Db {
+        self.db.as_ref().expect("set until drop")
+    }
+
+    pub(crate) fn db_inner(&self) -> &DbInner {
+        self.db().inner()
+    }
+
+    /// Writes a batch like [`DbInner::write`], without blocking the task.
+    pub(crate) async fn write(
+        self: &Arc<Self>,
+        batch: WriteBatch,
+        options: WriteOptions,
+    ) -> Result<()> {
+        let db = self.db_inner();
+        if db.state.env.background() == Background::Inline {
+            // The write also runs the background jobs that it triggers.
+            let inner = Arc::clone(self);
+            return run_on_pool(move || inner.db_inner().write(batch, options)).await;
+        }
+        if !db.check_write(&batch, options)? {
+            return Ok(());
+        }
+        let (deadline_us, reservation) = self.admit(&batch, options).await?;
+        let sync = options.durability == Durability::Sync;
+        let traced = db.start_commit_trace(&batch);
+        let pending = {
+            let workers: Arc<dyn TaskWorkers> =
+                Arc::new(BlockingPoolWorkers::new(self.db().handle()));
+            let reserved_bytes = reservation.map_or(0, MemtableReservation::into_bytes);
+            db.committer.commit_for_task(batch, sync, reserved_bytes, &workers)
+        };
+        wait_for_commit(&db.state.env, pending, deadline_us).await?;
+        if let Some(traced) = traced {
+            traced.committed(sync);
+        }
+        if db.state.wal.claim_sync_request() {
+            db.state.progress.notify();
+        }
+        Ok(())
+    }
+
+    /// Waits until the batch may be queued. Returns its deadline and its memory reservation.
+    async fn admit<'a>(
+        self: &'a Arc<Self>,
+        batch: &WriteBatch,
+        options: WriteOptions,
+    ) -> Result<(Option<u64>, Option<MemtableReservation<'a>>)> {
+        let db = self.db_inner();
+        let state = &db.state;
+        let mut admission = Admission::new(db, batch, options);
+        let deadline_us = admission.deadline_us;
+        loop {
+            let in_time = match admission.step()? {
+                Step::Commit => return Ok((deadline_us, admission.reservation.take())),
+                Step::Flush => self.flush_if_due(deadline_us).await,
+                Step::Pause(us) => {
+                    sleep(Duration::from_micros(us)).await;
+                    true
+                }
+                Step::Wait(_) => {
+                    let can_continue = || admission.can_continue();
+                    wait_until(&state.env, &state.progress, deadline_us, can_continue).await
+                }
+            };
+            if !in_time {
+                return Err(admission.deadline_error());
+            }
+        }
+    }
+
+    /// Flushes memtables on the blocking pool if a flush is due, and waits for it. Returns false if the deadline
+    /// passes first.
+    async fn flush_if_due(self: &Arc<Self>, deadline_us: Option<u64>) -> bool {
+        let db = self.db_inner();
+        if !db.flush_trigger.is_flush_due() && !self.is_flushing.load(Ordering::Acquire) {
+            return true;
+        }
+        if !self.is_flushing.swap(true, Ordering::AcqRel) {
+            let guard = FlushingGuard(Arc::clone(self));
+            spawn_blocking(move || {
+                guard.0.db_inner().flush_trigger.flush_if_due(deadline_us);
+            });
+        }
+        let state = &db.state;
+        // When this task wakes, another one may have set `is_flushing` again.
+        let is_done =
+            || !self.is_flushing.load(Ordering::Acquire) || !db.flush_trigger.is_flush_due();
+        wait_until(&state.env, &state.progress, deadline_us, is_done).await
+    }
+
+    /// Updates a key like [`Keyspace::fetch_update`](crate::Keyspace::fetch_update). `update` runs on the task.
+    pub(crate) async fn update(
+        self: &Arc<Self>,
+        tree: &Arc<Tree>,
+        key: &[u8],
+        options: WriteOptions,
+        update: &mut (dyn FnMut(Option<&[u8]>) -> Update + Send),
+    ) -> Result<UpdateResult> {
+        let db = self.db_inner();
+        db.check_open()?;
+        let _lock = self.wait_for_key_lock(tree, key).await;
+        loop {
+            consume_budget().await;
+            db.begin_operation();
+            let (read, before) = match db.read_to_update(tree, key, ReadScope::Memory) {
+                Err(Error::WouldBlock) => {
+                    let (inner, tree, key) = (Arc::clone(self), Arc::clone(tree), key.to_vec());
+                    let read =
+                        move || inner.db_inner().read_to_update(&tree, &key, ReadScope::Storage);
+                    run_on_pool(read).await?
+                }
+                result => result?,
+            };
+            let (updated, batch) = apply_update(tree, key, read, before, update);
+            let Some(batch) = batch else { return Ok(updated) };
+            match self.write(batch, options).await {
+                Err(Error::GuardRefused { .. } | Error::GuardUnknown { .. }) => {}
+                result => return result.map(|()| updated),
+            }
+        }
+    }
+
+    /// Waits for the update lock of a key. Returns `None` after the maximum wait.
+    async fn wait_for_key_lock(&self, tree: &Tree, key: &[u8]) -> Option<KeyLock<'_>> {
+        let (env, locks) = (&self.db_inner().state.env, &self.db_inner().key_locks);
+        let mut lock = locks.try_lock(tree, key);
+        if lock.is_none() {
+            let deadline_us = Some(locks.wait_limit_us(env));
+            let is_locked = || {
+                lock = locks.try_lock(tree, key);
+                lock.is_some()
+            };
+            wait_until(env, locks.released(), deadline_us, is_locked).await;
+        }
+        lock
+    }
+}
+
+impl Drop for AsyncDbInner {
+    fn drop(&mut self) {
+        let db = self.db.take();
+        // Closing does I/O. If the runtime accepts no more calls, `db` is dropped on this thread.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn_blocking(move || drop(db));
+        }
+    }
+}
+
+/// Clears `is_flushing` when the blocking task ends, or is dropped before it began.
+struct FlushingGuard(Arc<AsyncDbInner>);
+
+impl Drop for FlushingGuard {
+    fn drop(&mut self) {
+        self.0.is_flushing.store(false, Ordering::Release);
+        self.0.db_inner().state.progress.notify();
+    }
+}
+
+/// Waits until a commit is decided. At the deadline the commit is withdrawn, unless a leader has taken it.
+async fn wait_for_commit(
+    env: &Env,
+    pending: PendingCommit,
+    deadline_us: Option<u64>,
+) -> Result<()> {
+    let mut timer = DeadlineTimer::new(env, deadline_us);
+    poll_fn(|task| {
+        let result = pending.poll(task);
+        if result.is_ready() || !timer.poll_passed(task) {
+            return result;
+        }
+        if pending.withdraw() {
+            let cause = WaitCause::CommitAhead.as_str();
+            return Poll::Ready(Err(Error::Deadline { cause }));
+        }
+        match pending.poll(task) {
+            Poll::Pending => Poll::Ready(Err(pending.deadline_error())),
+            result => result,
+        }
+    })
+    .await
+}

@@ -1,0 +1,85 @@
+//! Calls on the blocking pool of the runtime, and waits of tasks.
+
+use std::future::poll_fn;
+use std::panic::resume_unwind;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use ::tokio::task::{JoinError, spawn_blocking};
+use ::tokio::time::{Sleep, sleep};
+use lsmx_base::sync::Signal;
+
+use crate::env::Env;
+use crate::error::{Error, Result};
+
+/// Runs `call` on the blocking pool. It completes even if the future is dropped.
+///
+/// # Errors
+/// The error of `call`; [`Error::RuntimeEnded`] if the runtime shut down before the call began.
+///
+/// # Panics
+/// If `call` panics, or outside of a runtime.
+pub(crate) async fn run_on_pool<T: Send + 'static>(
+    call: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    spawn_blocking(call).await.unwrap_or_else(|error| Err(join_error(error)))
+}
+
+/// Returns the error for a task that was cancelled. Resumes the panic of a task that panicked.
+pub(crate) fn join_error(error: JoinError) -> Error {
+    match error.try_into_panic() {
+        Ok(panic) => resume_unwind(panic),
+        Err(_) => Error::RuntimeEnded,
+    }
+}
+
+/// Timer of a deadline; `None` without a deadline and after it has passed.
+#[derive(Debug)]
+pub(crate) struct DeadlineTimer(Option<Pin<Box<Sleep>>>);
+
+impl DeadlineTimer {
+    /// Creates a timer that ends at `deadline_us` of the clock of `env`.
+    pub(crate) fn new(env: &Env, deadline_us: Option<u64>) -> DeadlineTimer {
+        DeadlineTimer(deadline_us.map(|deadline_us| {
+            let left_us = deadline_us.saturating_sub(env.now_us());
+            Box::pin(sleep(Duration::from_micros(left_us)))
+        }))
+    }
+
+    /// Returns true once, when the deadline has passed. Before that, registers the task to be woken then.
+    pub(crate) fn poll_passed(&mut self, task: &mut Context<'_>) -> bool {
+        let passed = self.0.as_mut().is_some_and(|sleep| sleep.as_mut().poll(task).is_ready());
+        if passed {
+            self.0 = None;
+        }
+        passed
+    }
+}
+
+/// Waits until `condition` is true, like [`Env::wait`]. Returns false if the deadline passes first.
+pub(crate) async fn wait_until(
+    env: &Env,
+    signal: &Signal,
+    deadline_us: Option<u64>,
+    mut condition: impl FnMut() -> bool,
+) -> bool {
+    let waiter = signal.task_waiter();
+    let mut timer = DeadlineTimer::new(env, deadline_us);
+    poll_fn(|task| {
+        loop {
+            let generation = signal.generation();
+            if condition() {
+                return Poll::Ready(true);
+            }
+            if timer.poll_passed(task) {
+                return Poll::Ready(false);
+            }
+            // Fails if the signal was notified since the generation was read.
+            if waiter.register(generation, task.waker()) {
+                return Poll::Pending;
+            }
+        }
+    })
+    .await
+}
