@@ -127,7 +127,6 @@ pub mod internals {
         pub use crate::vfs::fault::*;
         pub use crate::vfs::layer::*;
         pub use crate::vfs::mem::*;
-        pub use crate::vfs::missing_dir_reason;
     }
     pub mod wal {
         pub use crate::wal::*;
@@ -174,7 +173,6 @@ pub mod inspect {
 
 /// Defaults and bounds of options, keys, values and names.
 pub mod limits {
-    pub use crate::env::{CLOCK_JUMP_MAX_DEFAULT, WORKERS_DEFAULT};
     pub use crate::format::version_edit::KEYSPACE_NAME_BYTES_MAX;
     pub use crate::format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
     pub use crate::options::db::{

@@ -15,6 +15,7 @@ pub struct PerBlockKind<T>([T; KINDS]);
 
 impl<T> PerBlockKind<T> {
     /// Computes the value of each kind.
+    #[doc(hidden)]
     #[must_use]
     pub fn from_fn(value: impl FnMut(BlockKind) -> T) -> PerBlockKind<T> {
         PerBlockKind(BlockKind::ALL.map(value))

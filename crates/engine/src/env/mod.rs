@@ -474,6 +474,7 @@ impl Default for Env {
 }
 
 /// A thread started by [`Env::spawn`]. Dropping the handle detaches the thread.
+#[doc(hidden)]
 #[derive(Debug)]
 pub struct JoinHandle {
     thread: std::thread::JoinHandle<()>,

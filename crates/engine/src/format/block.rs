@@ -56,6 +56,7 @@ pub enum Compression {
 
 impl Compression {
     /// Returns the compression stored as `byte`, or `None` if the number is unknown.
+    #[doc(hidden)]
     #[must_use]
     pub fn from_u8(byte: u8) -> Option<Compression> {
         match byte {

@@ -63,6 +63,7 @@ impl BlockKind {
     ];
 
     /// Returns the kind stored as `byte`, or `None` if the number is unknown.
+    #[doc(hidden)]
     #[must_use]
     pub fn from_u8(byte: u8) -> Option<BlockKind> {
         BlockKind::ALL.get(usize::from(byte)).copied()

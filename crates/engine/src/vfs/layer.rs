@@ -74,7 +74,7 @@ impl FileHint {
 }
 
 /// A [`Vfs`] that forwards its calls to an inner one.
-#[expect(clippy::missing_errors_doc, reason = "errors of the inner file system are returned")]
+#[allow(clippy::missing_errors_doc, reason = "errors of the inner file system are returned")]
 pub trait VfsLayer: fmt::Debug + Send + Sync + 'static {
     /// Returns the inner file system.
     fn inner(&self) -> &dyn Vfs;
@@ -179,7 +179,7 @@ impl<L: VfsLayer> Vfs for L {
 }
 
 /// A [`File`] that forwards its calls to an inner one.
-#[expect(clippy::missing_errors_doc, reason = "errors of the inner file are returned")]
+#[allow(clippy::missing_errors_doc, reason = "errors of the inner file are returned")]
 pub trait FileLayer: fmt::Debug + Send + Sync {
     /// Returns the inner file.
     fn inner(&self) -> &dyn File;

@@ -210,6 +210,7 @@ pub trait File: fmt::Debug + Send + Sync {
 pub trait LockGuard: fmt::Debug + Send + Sync {}
 
 /// Returns why a call did not find a directory, for [`Error::NotADatabase`](crate::error::Error).
+#[doc(hidden)]
 pub fn missing_dir_reason(vfs: &dyn Vfs, dir: &Path) -> &'static str {
     match vfs.exists(dir) {
         Ok(true) => "it is a symbolic link to a directory that does not exist",

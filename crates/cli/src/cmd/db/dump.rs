@@ -5,8 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use lsmx::dump::{DumpError, DumpOptions};
-use lsmx::internals::vfs::missing_dir_reason;
-use lsmx::vfs::{OsVfs, Vfs};
+use lsmx::vfs::{OsVfs, Vfs, missing_dir_reason};
 use lsmx_base::file_name::FileName;
 
 use crate::args::DbArgs;

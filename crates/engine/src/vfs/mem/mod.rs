@@ -118,6 +118,7 @@ impl MemVfs {
     }
 
     /// Returns the number of changing operations that were started; see [`MemOperationKind`].
+    #[doc(hidden)]
     #[must_use]
     pub fn operations(&self) -> u64 {
         self.0.operations.load(Ordering::Relaxed)
