@@ -1,4 +1,5 @@
 //! Cursor over a sorted source of entries.
+
 use lsmx_base::key::{InternalKey, SeqNo};
 use lsmx_base::slice::Slice;
 
@@ -68,39 +69,30 @@ impl<C: Cursor + ?Sized> Cursor for Box<C> {
     fn valid(&self) -> bool {
         (**self).valid()
     }
-
     fn key(&self) -> InternalKey<'_> {
         (**self).key()
     }
-
     fn value(&self) -> &[u8] {
         (**self).value()
     }
-
     fn value_slice(&self) -> Slice {
         (**self).value_slice()
     }
-
     fn first(&mut self) -> Result<()> {
         (**self).first()
     }
-
     fn last(&mut self) -> Result<()> {
         (**self).last()
     }
-
     fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
         (**self).seek(user_key, seq)
     }
-
     fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
         (**self).seek_before(user_key, seq)
     }
-
     fn next(&mut self) -> Result<()> {
         (**self).next()
     }
-
     fn prev(&mut self) -> Result<()> {
         (**self).prev()
     }

@@ -58,12 +58,13 @@ impl StoreOpener<'_> {
         let tables = self.tables;
         let descriptors = Arc::clone(&tables.descriptors);
         let pooled = Arc::new(FdCacheVfs::new(Arc::clone(&tables.vfs), descriptors));
-        let files = OperandStoreFiles::with_fd_cache(
-            &pooled,
+        let files = OperandStoreFiles::new(
+            Arc::clone(&pooled) as Arc<_>,
             Arc::new(tables.paced_store(&pooled)),
             tables.dir.clone(),
             Arc::clone(&tables.files),
             Arc::clone(&tables.obsolete_files),
+            Some(Arc::clone(pooled.cache())),
         );
         let context = self.context(keyspace, merging, &files);
         let code = || UserCode::OperandStore(factory.name().to_owned());
@@ -278,6 +279,7 @@ pub(crate) fn files_in_dir(tables: &TableFactory, dir: &Path) -> Arc<OperandStor
         dir.to_owned(),
         Arc::clone(&tables.files),
         Arc::default(),
+        None,
     )
 }
 
@@ -352,7 +354,7 @@ fn read_only_context(vfs: &Arc<dyn Vfs>, dir: &Path, keyspace: &str) -> StoreCon
     let (vfs, dir) = (Arc::clone(vfs), dir.to_owned());
     StoreContext {
         keyspace: keyspace.to_owned(),
-        files: OperandStoreFiles::new(Arc::clone(&vfs), vfs, dir, numbers, Arc::default()),
+        files: OperandStoreFiles::new(Arc::clone(&vfs), vfs, dir, numbers, Arc::default(), None),
         env: Env::new(Background::Inline, Some(0)),
         merger: Arc::new(ResolverMerger(Arc::new(MergeResolver::new(keyspace.to_owned(), None)))),
         read_counters: Arc::new(BucketReadCounters(BlockCache::new(0))),

@@ -2,6 +2,7 @@
 //!
 //! It returns the newest visible version of each key, merges operands, and skips tombstones and entries hidden by
 //! range tombstones.
+
 use std::fmt;
 
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};

@@ -1,4 +1,5 @@
 //! Merge of several sorted sources, in both directions.
+
 use std::cmp::{Ordering, Reverse};
 use std::fmt;
 
@@ -277,6 +278,19 @@ mod tests {
 
     use super::*;
 
+    /// Returns a cursor over all entries (key, sequence number, source) and a merged cursor over five sources.
+    fn cursors(mut entries: Vec<(u8, u64, usize)>) -> (ListCursor, MergingCursor) {
+        let mut seqs = std::collections::HashSet::new();
+        entries.retain(|entry| seqs.insert(entry.1));
+        let entry = |e: &(u8, u64, usize)| (vec![e.0], SeqNo(e.1), EntryKind::Put, vec![e.0, 1]);
+        let sources = (0..5).map(|source| {
+            let list = entries.iter().filter(|e| e.2 == source).map(entry).collect();
+            Box::new(ListCursor::new(list)) as Box<dyn Cursor>
+        });
+        let merged = MergingCursor::new(sources.collect());
+        (ListCursor::new(entries.iter().map(entry).collect()), merged)
+    }
+
     proptest! {
         /// After any moves, the merged cursor is at the same entry as a cursor over the sorted list of all entries.
         #[test]
@@ -284,15 +298,7 @@ mod tests {
             entries in prop::collection::vec((0u8..12, 1u64..500, 0usize..5), 0..60),
             steps in prop::collection::vec((0u8..6, 0u8..12, 0u64..500), 1..60),
         ) {
-            let mut seen = std::collections::HashSet::new();
-            let entries: Vec<_> = entries.into_iter().filter(|e| seen.insert(e.1)).collect();
-            let entry = |e: &(u8, u64, usize)| (vec![e.0], SeqNo(e.1), EntryKind::Put, vec![e.0, 1]);
-            let mut all = ListCursor::new(entries.iter().map(entry).collect());
-            let sources = (0..5).map(|source| {
-                let list = entries.iter().filter(|e| e.2 == source).map(entry).collect();
-                Box::new(ListCursor::new(list)) as Box<dyn Cursor>
-            });
-            let mut merged = MergingCursor::new(sources.collect());
+            let (mut all, mut merged) = cursors(entries);
             for (step, key, seq) in steps {
                 for cursor in [&mut all as &mut dyn Cursor, &mut merged] {
                     match step {
@@ -319,14 +325,7 @@ mod tests {
             entries in prop::collection::vec((0u8..12, 1u64..500, 0usize..5), 0..60),
             mut targets in prop::collection::vec((0u8..13, 0u64..500, 0usize..4), 1..20),
         ) {
-            let mut seen = std::collections::HashSet::new();
-            let entries: Vec<_> = entries.into_iter().filter(|e| seen.insert(e.1)).collect();
-            let entry = |e: &(u8, u64, usize)| (vec![e.0], SeqNo(e.1), EntryKind::Put, vec![e.0, 1]);
-            let mut all = ListCursor::new(entries.iter().map(entry).collect());
-            let sources = (0..5).map(|source| {
-                ListCursor::new(entries.iter().filter(|e| e.2 == source).map(entry).collect())
-            });
-            let mut merged = MergingCursor::new(sources.collect());
+            let (mut all, mut merged) = cursors(entries);
             targets.sort_by_key(|(key, seq, _)| (*key, Reverse(*seq)));
             merged.seek(&[targets[0].0], SeqNo(targets[0].1)).unwrap();
             let mut last_key = None;

@@ -1,4 +1,5 @@
 //! Iterators over ranges of keys.
+
 pub(crate) mod db_iter;
 pub(crate) mod merging_iter;
 pub(crate) mod operand_fold;

@@ -3,6 +3,7 @@
 //! Each separated value is a read of its own, at a random position of the value log. After two such values, the
 //! iterator therefore collects the keys of the next entries and reads their values together. Batches grow up to a
 //! limit. If the number of entries is known, the first batch has this size.
+
 use std::collections::VecDeque;
 
 use lsmx_base::slice::Slice;

@@ -1,4 +1,5 @@
 //! Iterator over a range of keys, for users.
+
 use std::fmt;
 use std::ops::Bound;
 
@@ -239,23 +240,37 @@ impl Range {
         (!blobs.is_empty()).then(|| PrefetchContext { env, blobs: Arc::clone(blobs) })
     }
 
-    fn next_front(&mut self) -> Result<Option<Entry>> {
+    /// Opens the cursor of one end at its first entry.
+    fn open_end(&self, backward: bool) -> Result<PrefetchIter> {
+        let mut iter = self.open_iter()?;
+        match (backward, if backward { &self.upper } else { &self.lower }) {
+            (false, Bound::Unbounded) => iter.first()?,
+            (false, Bound::Included(key)) => iter.seek(key)?,
+            (false, Bound::Excluded(key)) => {
+                iter.seek(key)?;
+                if iter.valid() && iter.key() == *key {
+                    iter.next()?;
+                }
+            }
+            (true, Bound::Unbounded) => iter.last()?,
+            (true, Bound::Excluded(key)) => iter.seek_before(key)?,
+            (true, Bound::Included(key)) => {
+                iter.seek(key)?;
+                if !(iter.valid() && iter.key() == *key) {
+                    iter.seek_before(key)?;
+                }
+            }
+        }
+        Ok(PrefetchIter::new(iter, backward, self.prefetch_context()))
+    }
+
+    /// Returns the next entry at the front.
+    fn next_at_front(&mut self) -> Result<Option<Entry>> {
         if self.is_exhausted || self.remaining == Some(0) {
             return Ok(None);
         }
         if self.front.is_none() {
-            let mut front = self.open_iter()?;
-            match &self.lower {
-                Bound::Unbounded => front.first()?,
-                Bound::Included(key) => front.seek(key)?,
-                Bound::Excluded(key) => {
-                    front.seek(key)?;
-                    if front.valid() && front.key() == *key {
-                        front.next()?;
-                    }
-                }
-            }
-            self.front = Some(PrefetchIter::new(front, false, self.prefetch_context()));
+            self.front = Some(self.open_end(false)?);
         }
         let expected = self.expected_count();
         let (upper, back) = (&self.upper, &self.back);
@@ -271,23 +286,13 @@ impl Range {
         })
     }
 
+    /// Returns the next entry at the back.
     fn next_at_back(&mut self) -> Result<Option<Entry>> {
         if self.is_exhausted || self.remaining == Some(0) {
             return Ok(None);
         }
         if self.back.is_none() {
-            let mut back = self.open_iter()?;
-            match &self.upper {
-                Bound::Unbounded => back.last()?,
-                Bound::Excluded(key) => back.seek_before(key)?,
-                Bound::Included(key) => {
-                    back.seek(key)?;
-                    if !(back.valid() && back.key() == *key) {
-                        back.seek_before(key)?;
-                    }
-                }
-            }
-            self.back = Some(PrefetchIter::new(back, true, self.prefetch_context()));
+            self.back = Some(self.open_end(true)?);
         }
         let expected = self.expected_count();
         let (lower, front) = (&self.lower, &self.front);
@@ -352,7 +357,7 @@ impl Iterator for Range {
             return Some(Err(error.clone()));
         }
         self.trace_request(false);
-        let entry = self.next_front();
+        let entry = self.next_at_front();
         self.finish_step(entry, false)
     }
 

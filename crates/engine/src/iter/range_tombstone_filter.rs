@@ -4,6 +4,7 @@
 //! key is newer than the entry and visible. For a reader, tombstones up to its snapshot are visible. A job must
 //! preserve the view of each snapshot. For a job, tombstones up to the oldest snapshot that sees the entry are
 //! visible.
+
 use bytes::Bytes;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;

@@ -11,7 +11,7 @@ use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering};
 
 use crate::error::{Error, Result};
 use crate::operand_store::{OperandFileKind, OperandFiles, OperandView, StoreToken};
-use crate::table::{FdCache, FdCacheVfs};
+use crate::table::FdCache;
 use crate::tree::file_numbers::FileNumbers;
 use crate::tree::obsolete_files::ObsoleteFiles;
 use crate::vfs::{File, Vfs};
@@ -83,28 +83,16 @@ struct KnownFiles {
 }
 
 impl OperandStoreFiles {
-    /// Returns an empty set of files without a descriptor budget.
+    /// Returns an empty set of files.
     pub(crate) fn new(
         vfs: Arc<dyn Vfs>,
         paced: Arc<dyn Vfs>,
         dir: PathBuf,
         numbers: Arc<FileNumbers>,
         obsolete_files: Arc<ObsoleteFiles>,
+        descriptors: Option<Arc<FdCache>>,
     ) -> Arc<OperandStoreFiles> {
-        let (descriptors, known) = (None, Mutex::default());
-        Arc::new(OperandStoreFiles { vfs, paced, dir, numbers, obsolete_files, descriptors, known })
-    }
-
-    /// Returns an empty set of files for a store of an open database.
-    pub(crate) fn with_fd_cache(
-        fd_cache_vfs: &Arc<FdCacheVfs>,
-        paced: Arc<dyn Vfs>,
-        dir: PathBuf,
-        numbers: Arc<FileNumbers>,
-        obsolete_files: Arc<ObsoleteFiles>,
-    ) -> Arc<OperandStoreFiles> {
-        let (vfs, known) = (Arc::clone(fd_cache_vfs) as Arc<_>, Mutex::default());
-        let descriptors = Some(Arc::clone(fd_cache_vfs.cache()));
+        let known = Mutex::default();
         Arc::new(OperandStoreFiles { vfs, paced, dir, numbers, obsolete_files, descriptors, known })
     }
 
