@@ -217,8 +217,8 @@ impl Range {
                 sources.push(Box::new(memtable.cursor()));
             }
         }
-        if let Some(beside) = &self.view.operand_view {
-            let view = Arc::clone(&beside.view);
+        if let Some(operands) = &self.view.operand_view {
+            let view = Arc::clone(&operands.view);
             sources.push(view.cursor(self.snapshot, ReadScope::from(&self.options).into()));
         }
         for run in self.view.version.runs() {

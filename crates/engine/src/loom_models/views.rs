@@ -42,7 +42,9 @@ fn commit_during_seal_is_found() {
         assert!(db.get("a").unwrap().is_some());
         writer.join().unwrap();
         db.flush().unwrap();
-        assert!(core.default_tree.pin().memtables().all(|memtable| memtable.is_empty()));
+        assert!(
+            core.default_tree.pin_super_version().memtables().all(|memtable| memtable.is_empty())
+        );
         assert!(db.get("a").unwrap().is_some() && db.get("b").unwrap().is_some());
     });
 }
@@ -54,7 +56,8 @@ fn concurrent_changes_of_the_super_version_are_kept() {
         let (_, db) = open();
         let tree = Arc::clone(&db.inner().default_tree);
         let other = Arc::clone(&tree);
-        let change = spawn(move || other.change(|view| view.with_active_sealed(SeqNo(2))));
+        let change =
+            spawn(move || other.update_super_version(|view| view.with_active_sealed(SeqNo(2))));
         tree.update_super_version(|view| view.with_active_sealed(SeqNo(2)));
         change.join().unwrap();
         assert_eq!(tree.pin_super_version().sealed.len(), 2);
