@@ -71,9 +71,9 @@ type OpenSeqs = BTreeMap<SeqNo, usize>;
 
 /// Splits overlapping range tombstones into disjoint fragments, sorted by key.
 ///
-/// A fragment has the numbers of all range tombstones that contain it. Adjacent fragments with equal numbers
-/// are joined, and empty range tombstones are dropped. For n nested range tombstones the result has n²
-/// numbers; see [`fragment_visible`].
+/// A fragment has the sequence numbers of all range tombstones that contain it. Adjacent fragments with the same
+/// sequence numbers are joined. Empty range tombstones are dropped. The result of n nested range tombstones has n²
+/// sequence numbers; [`fragment_visible`] keeps fewer.
 #[must_use]
 pub fn fragment(spans: &[RangeTombstone]) -> Vec<RangeTombstone> {
     fragment_with(spans, |open| open.keys().rev().copied().collect())

@@ -181,7 +181,7 @@ impl<'a> PolicyChecker<'a> {
             property: Box::new(property),
             seed: self.seed,
             step: self.step,
-            tree: self.tree.describe(),
+            tree: self.tree.to_text(),
         }
     }
 

@@ -48,7 +48,7 @@ pub enum Error {
         /// Reason.
         reason: String,
     },
-    /// A TOML text is not a valid policy.
+    /// The TOML text of a policy is invalid.
     #[error("line {line}: {what}")]
     InvalidSpec {
         /// Line of the text, from 1.

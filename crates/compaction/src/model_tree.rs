@@ -270,7 +270,7 @@ impl ModelTree {
 
     /// Formats the tree, one line per level.
     #[must_use]
-    pub fn describe(&self) -> String {
+    pub fn to_text(&self) -> String {
         let mut text = String::new();
         for (index, level) in self.shape.levels.iter().enumerate() {
             // Writing to a string does not fail.

@@ -139,7 +139,7 @@ fn check_settled(spec: &PolicySpec, tree: &ModelTree) {
     let shape = &tree.shape;
     let primitives = spec.primitives();
     let runs = |level: usize| shape.levels[level].runs.len();
-    let text = || format!("{spec}\n{}", tree.describe());
+    let text = || format!("{spec}\n{}", tree.to_text());
     let run_count = primitives.rules.iter().find_map(|rule| match rule.trigger {
         Trigger::RunCount { runs, wait } => Some((runs, wait)),
         _ => None,

@@ -42,7 +42,7 @@ impl<'a> SplitPoints<'a> {
         }
     }
 
-    /// Returns split points for a single output, as a flush writes it.
+    /// Returns an instance without split points, for a job with a single output, such as a flush.
     pub(crate) fn none() -> SplitPoints<'a> {
         SplitPoints {
             splitter: None,

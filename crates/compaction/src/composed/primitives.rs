@@ -33,8 +33,8 @@ pub struct Primitives {
     pub stop_runs: usize,
     /// Target size of an output, in target table sizes of the keyspace.
     pub file_tables: u64,
-    /// Maximum overlap of an output with the level below it, in target sizes of an output. It also limits
-    /// the size of jobs and moves that a file picker chooses.
+    /// Maximum bytes of the next level that one output overlaps, as a multiple of the target size of an output.
+    /// File pickers limit jobs and moves to the same number of bytes.
     pub grandparent_files: u64,
 }
 

@@ -134,14 +134,14 @@ impl<'a> Checkpoint<'a> {
         let (vfs, source) = (self.state.vfs.as_ref(), &self.state.dir);
         for store in mem::take(&mut self.stores) {
             self.copy_store(&store, target, created)?;
-            self.check_continue()?;
+            self.yield_and_check_deadline()?;
         }
         for (&id, keyspace) in &self.manifest.keyspaces {
             for (_, _, file) in keyspace.files() {
                 if self.link_or_copy(FileName::Table(file.id.0), target, file.bytes, created)? {
                     verify::open_verified_table(vfs, target, (id, file), &BlockCache::new(0))?;
                 }
-                self.check_continue()?;
+                self.yield_and_check_deadline()?;
             }
         }
         for (&id, keyspace) in &self.manifest.keyspaces {
@@ -149,7 +149,7 @@ impl<'a> Checkpoint<'a> {
                 if self.link_or_copy(FileName::Blob(blob.id.0), target, blob.bytes, created)? {
                     verify::verify_blob(vfs, target, id, blob, &BlockCache::new(0))?;
                 }
-                self.check_continue()?;
+                self.yield_and_check_deadline()?;
             }
         }
         let from = LogLocation { dir: source, db_uid: self.state.manifest.db_uid() };
@@ -158,7 +158,7 @@ impl<'a> Checkpoint<'a> {
         for &segment in kept.iter().chain(&self.segments) {
             let path = FileName::Segment(segment.id).in_dir(target);
             created.push(path.clone());
-            let copied = copy_segment(vfs, from, to, segment, &|| self.check_continue())?;
+            let copied = copy_segment(vfs, from, to, segment, &|| self.yield_and_check_deadline())?;
             if !failpoint::is_on(Failpoint::CheckpointUnsynced) {
                 copied.sync().map_err(|error| Error::io("sync", &path, error))?;
             }
@@ -235,13 +235,13 @@ impl<'a> Checkpoint<'a> {
             }
             target.append(&buffer).map_err(|error| Error::io("append to", to, error))?;
             offset += len_u64(buffer.len());
-            self.check_continue()?;
+            self.yield_and_check_deadline()?;
         }
         target.sync().map_err(|error| Error::io("sync", to, error))
     }
 
     /// Yields. Fails if the database is closing, because close waits for the checkpoint, or after the deadline.
-    fn check_continue(&self) -> Result<()> {
+    fn yield_and_check_deadline(&self) -> Result<()> {
         self.state.env.yield_point(YieldKind::JobStep);
         self.inner.check_open()?;
         self.check_deadline()

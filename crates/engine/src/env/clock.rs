@@ -24,9 +24,11 @@ use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 pub const CLOCK_JUMP_MAX_DEFAULT: Duration = Duration::from_secs(24 * 3_600);
 /// Start of the year 2500, in microseconds since the Unix epoch. Later readings are ignored.
 pub const CLOCK_READING_END_US: u64 = 16_725_225_600_000_000;
-/// Monotonic microseconds that the wall clock must agree with a reading beyond the limit.
+/// Time after which a forward jump beyond the limit is accepted if all later readings agree with it, in monotonic
+/// microseconds.
 const AGREEMENT_US: u64 = 3_600_000_000;
-/// Monotonic microseconds that the wall clock must agree with the first reading after an open.
+/// Time after which the first reading after an open is accepted if all later readings agree with it, in monotonic
+/// microseconds.
 const FIRST_AGREEMENT_US: u64 = 60_000_000;
 /// Maximum drift between wall clock and monotonic clock for readings that agree.
 const DRIFT_US: u64 = 60_000_000;
@@ -154,7 +156,7 @@ pub(crate) struct SystemClock {
 #[derive(Debug, Default)]
 struct Judgement {
     /// Reading that the next ones must agree with.
-    pending: Option<PendingReading>,
+    pending: Option<UnconfirmedReading>,
     /// Whether no reading has been compared with the stored time yet.
     is_first: bool,
     /// Whether the last reading was after the year 2500.
@@ -163,7 +165,7 @@ struct Judgement {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct PendingReading {
+struct UnconfirmedReading {
     /// Wall clock minus monotonic clock.
     offset_us: u64,
     /// Monotonic time of the first reading.
@@ -298,7 +300,7 @@ impl SystemClock {
         judgement: &mut Judgement,
         wall_us: u64,
         since_us: u64,
-    ) -> (u64, Option<PendingReading>) {
+    ) -> (u64, Option<UnconfirmedReading>) {
         let database_us = self.offset_us.load(Ordering::Acquire).saturating_add(since_us);
         if wall_us >= CLOCK_READING_END_US {
             if !std::mem::replace(&mut judgement.is_ignoring, true) {
@@ -317,7 +319,8 @@ impl SystemClock {
             return (self.accept(wall_us, since_us), None);
         }
         let offset_us = wall_us.saturating_sub(since_us);
-        let agrees = |pending: &PendingReading| offset_us.abs_diff(pending.offset_us) <= DRIFT_US;
+        let agrees =
+            |pending: &UnconfirmedReading| offset_us.abs_diff(pending.offset_us) <= DRIFT_US;
         let exceeds_limit = ahead_us > jump_us_max;
         let Some(pending) = judgement.pending.filter(agrees) else {
             if exceeds_limit && judgement.pending.is_none() {
@@ -325,7 +328,7 @@ impl SystemClock {
                 self.add_report(judgement, ClockReport::Ahead { reading_us, database_us });
             }
             let needed_us = if exceeds_limit { AGREEMENT_US } else { FIRST_AGREEMENT_US };
-            judgement.pending = Some(PendingReading { offset_us, since_us, needed_us });
+            judgement.pending = Some(UnconfirmedReading { offset_us, since_us, needed_us });
             return (database_us, judgement.pending);
         };
         if since_us.saturating_sub(pending.since_us) < pending.needed_us {

@@ -133,7 +133,7 @@ impl Range {
         }
     }
 
-    /// Sets the number of entries that the caller will request next, all at one end.
+    /// Sets the number of entries that the caller will read next from one end, for the prefetch.
     #[cfg(feature = "tokio")]
     pub(crate) fn set_expected_entries(&mut self, entries: u64) {
         self.expected_entries = Some(entries);

@@ -70,13 +70,13 @@ impl RunCursor {
 
     /// Finishes a move towards larger keys, which may continue in the next table.
     #[inline]
-    fn finish_forward(&mut self, moved: Result<()>) -> Result<()> {
+    fn finish_move_or_open_next(&mut self, moved: Result<()>) -> Result<()> {
         self.finish_move(moved)?;
         if self.valid() { Ok(()) } else { self.first_from(self.index + 1) }
     }
 
     /// Finishes a move towards smaller keys, which may continue in the previous table.
-    fn finish_backward(&mut self, moved: Result<()>) -> Result<()> {
+    fn finish_move_or_open_previous(&mut self, moved: Result<()>) -> Result<()> {
         self.finish_move(moved)?;
         if self.valid() { Ok(()) } else { self.last_from(self.index.checked_sub(1)) }
     }
@@ -134,7 +134,7 @@ impl RunCursor {
             match deleted.end() {
                 Some(end) if *end <= *table.shape().range.largest => {
                     let moved = cursor.seek(end, SeqNo::MAX);
-                    self.finish_forward(moved)?;
+                    self.finish_move_or_open_next(moved)?;
                 }
                 _ => {
                     let from = self.index + 1;
@@ -161,7 +161,7 @@ impl RunCursor {
             let start = deleted.start();
             if *start > *table.shape().range.smallest {
                 let moved = cursor.seek_before(start, SeqNo::MAX);
-                self.finish_backward(moved)?;
+                self.finish_move_or_open_previous(moved)?;
             } else {
                 let hidden = self.tables[..self.index].iter().rev().take_while(|table| {
                     let range = &table.shape().range;
@@ -210,7 +210,7 @@ impl Cursor for RunCursor {
         let index = self.tables.partition_point(|table| table.shape().range.largest < user_key);
         let Some(cursor) = self.open_table(index) else { return Ok(()) };
         let moved = cursor.seek(user_key, seq);
-        self.finish_forward(moved)?;
+        self.finish_move_or_open_next(moved)?;
         self.skip_deleted(RunCursor::skip_forward)
     }
 
@@ -222,7 +222,7 @@ impl Cursor for RunCursor {
         };
         let Some(cursor) = self.open_table(index) else { return Ok(()) };
         let moved = cursor.seek_before(user_key, seq);
-        self.finish_backward(moved)?;
+        self.finish_move_or_open_previous(moved)?;
         self.skip_deleted(RunCursor::skip_backward)
     }
 
@@ -230,14 +230,14 @@ impl Cursor for RunCursor {
     fn next(&mut self) -> Result<()> {
         let Some(cursor) = self.current.as_mut() else { return Ok(()) };
         let moved = cursor.next();
-        self.finish_forward(moved)?;
+        self.finish_move_or_open_next(moved)?;
         self.skip_deleted(RunCursor::skip_forward)
     }
 
     fn prev(&mut self) -> Result<()> {
         let Some(cursor) = self.current.as_mut() else { return Ok(()) };
         let moved = cursor.prev();
-        self.finish_backward(moved)?;
+        self.finish_move_or_open_previous(moved)?;
         self.skip_deleted(RunCursor::skip_backward)
     }
 }

@@ -176,7 +176,7 @@ impl FlushTrigger {
             let oldest = |tree: &&Arc<Tree>| tree.super_version().first_unflushed_seq();
             trees.iter().filter(|tree| oldest(tree).is_some()).min_by_key(oldest)
         } else {
-            // A sealed memtable is flushed anyway, or waits for its operand store.
+            // Trees with a sealed memtable are skipped: a flush is already queued, or waits for the operand store.
             let without_sealed = trees.iter().filter(|tree| tree.super_version().sealed.is_empty());
             without_sealed.max_by_key(|tree| tree.super_version().active.bytes())
         };

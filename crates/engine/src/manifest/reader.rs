@@ -62,7 +62,7 @@ pub(crate) fn salvage(vfs: &dyn Vfs, dir: &Path, number: u64) -> Result<Option<S
     let mut first = [0; MANIFEST_HEADER_BYTES];
     let read = file.read_at(&mut first, 0);
     let read = read.map_err(|source| Error::io("read", &path, source))?;
-    let current = read_current(vfs, dir).ok().filter(|current| current.manifest == number);
+    let current = read_current_file(vfs, dir).ok().filter(|current| current.manifest == number);
     let (db_uid, lost) = match ManifestHeader::decode(&first[..read]) {
         Ok(header) if header.number == number => (header.db_uid, None),
         Ok(header) => {
@@ -126,7 +126,7 @@ fn load_observed(
     dir: &Path,
     observe: &mut dyn FnMut(&ManifestState, &VersionEdit),
 ) -> Result<LoadedManifest> {
-    let current = read_current(vfs, dir)?;
+    let current = read_current_file(vfs, dir)?;
     let path = FileName::Manifest(current.manifest).in_dir(dir);
     let file = vfs.open(&path).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => {
@@ -300,7 +300,7 @@ impl EditReader<'_> {
     }
 }
 
-fn read_current(vfs: &dyn Vfs, dir: &Path) -> Result<CurrentFile> {
+fn read_current_file(vfs: &dyn Vfs, dir: &Path) -> Result<CurrentFile> {
     let path = FileName::Current.in_dir(dir);
     let file = match vfs.open(&path) {
         Ok(file) => file,

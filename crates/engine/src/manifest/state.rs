@@ -178,9 +178,9 @@ impl ManifestState {
         self.keyspaces.iter().find(|(_, keyspace)| keyspace.name == name).map(|(id, k)| (*id, k))
     }
 
-    /// Returns up to which sequence number each keyspace, by name, is complete after a replay of the log
-    /// up to `log_end`: all operations up to there are in tables or in the log, and none after it.
-    pub(crate) fn complete_through(&self, log_end: SeqNo) -> BTreeMap<String, SeqNo> {
+    /// Returns the last sequence number of each keyspace, by name, after a replay of the log up to `log_end`. All
+    /// operations up to this number are in tables or in the log, and none after it.
+    pub(crate) fn complete_seqs_by_keyspace(&self, log_end: SeqNo) -> BTreeMap<String, SeqNo> {
         let end =
             |keyspace: &KeyspaceState| match failpoint::is_on(Failpoint::FlushesAfterDamageIgnored)
             {

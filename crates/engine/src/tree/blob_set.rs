@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::path::PathBuf;
 
+use lsmx_base::file_name::FileName;
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 use lsmx_base::slice::Slice;
@@ -21,7 +22,6 @@ use crate::table::ReadContext;
 use crate::table::explain::{BlockRead, BlockSource};
 use crate::tree::obsolete_files::{ObsoleteFiles, OpenFileGuard};
 use crate::value_log::{BlobReader, BlobScan};
-use lsmx_base::file_name::FileName;
 
 /// An open blob file that tables share.
 ///

@@ -97,7 +97,7 @@ impl GuardHistory {
 
     /// Returns an empty record for a memtable whose last sequence number is `last_seq`. Returns `None` if the
     /// record would exceed the memory limit.
-    pub(crate) fn begin(
+    pub(crate) fn new_record(
         &self,
         keyspace: u32,
         memtable: &Memtable,
@@ -191,7 +191,8 @@ mod tests {
         let memtable = Memtable::new(SeqNo(first), &DeferredDrop::default());
         let key = first.to_be_bytes();
         memtable.insert(&key, SeqNo(first), EntryKind::Put, b"");
-        let mut writes = history.begin(keyspace, &memtable, SeqNo(last)).expect("one key fits");
+        let mut writes =
+            history.new_record(keyspace, &memtable, SeqNo(last)).expect("one key fits");
         writes.add(&key, SeqNo(first));
         history.append(writes);
     }

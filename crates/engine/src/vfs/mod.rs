@@ -209,7 +209,7 @@ pub trait File: fmt::Debug + Send + Sync {
 /// Holds the lock of a file. Dropping the guard releases the lock.
 pub trait LockGuard: fmt::Debug + Send + Sync {}
 
-/// Returns why a call did not find a directory, for [`Error::NotADatabase`](crate::error::Error).
+/// Returns the reason why a directory was not found, for the text of [`Error::NotADatabase`](crate::error::Error).
 #[doc(hidden)]
 pub fn missing_dir_reason(vfs: &dyn Vfs, dir: &Path) -> &'static str {
     match vfs.exists(dir) {

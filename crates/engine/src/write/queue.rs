@@ -168,7 +168,7 @@ impl CommitQueue {
         self.in_flight.pop_front()
     }
 
-    /// Removes all groups from the one that ends at `last_seq`, and returns their members.
+    /// Removes the group that ends at `last_seq` and all later groups. Returns their members.
     pub(super) fn remove_in_flight_from(&mut self, last_seq: SeqNo) -> Vec<Arc<Ticket>> {
         let index = self.in_flight.iter().position(|group| group.last_seq >= last_seq);
         let removed = index.map(|index| self.in_flight.split_off(index)).unwrap_or_default();

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use lsmx_base::file_name::{CURRENT, FileName};
 use lsmx_base::key::EntryKind;
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
@@ -24,7 +25,6 @@ use crate::table::{ReadContext, ReadPurpose, Table, TableCursor, TableIdentity, 
 use crate::value_log::BlobReader;
 use crate::vfs::Vfs;
 use crate::wal::RecoveryMode;
-use lsmx_base::file_name::{CURRENT, FileName};
 
 /// Result of [`verify`]: the number and size of the checked files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

@@ -13,6 +13,7 @@
 use std::collections::BTreeMap;
 
 use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::file_name::FileName;
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{TableMeta, TreeShape};
@@ -35,7 +36,6 @@ use crate::state::table_factory::TableFactory;
 use crate::tree::operand_store_slot::AttachedStore;
 use crate::tree::{Tree, TreeContext};
 use crate::wal::{DurableSegment, ReplayedRecord, Wal, WalOptions, WalRecord};
-use lsmx_base::file_name::FileName;
 
 /// Bytes of commits that are written with one append.
 const APPEND_BYTES: usize = 1 << 18;

@@ -57,7 +57,7 @@ impl<'a> MemtableFlush<'a, '_> {
     }
 
     /// Writes the memtable to two tables of one run, each with half of the keys, on two threads.
-    fn write_halves(self, middle: &[u8]) -> Result<JobOutputs<'a>> {
+    fn write_on_two_threads(self, middle: &[u8]) -> Result<JobOutputs<'a>> {
         let write_range = |from: Option<&[u8]>, to: Option<&[u8]>| {
             let write = || {
                 let (mut outputs, filter) = (self.new_outputs(), self.filter());
@@ -146,7 +146,7 @@ pub(crate) fn flush_active<'a>(
     };
     let split_key = if store.is_none() { flush.split_key() } else { None };
     let (outputs, prepared) = match split_key {
-        Some(middle) => (flush.write_halves(&middle)?, None),
+        Some(middle) => (flush.write_on_two_threads(&middle)?, None),
         None => flush.write(store.as_ref(), SeqNo(seq_next.0 - 1))?,
     };
     let operands = prepared.or_else(|| view.operand_view.clone());

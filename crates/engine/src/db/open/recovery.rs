@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::file_name::{CURRENT, FileName, LOCK};
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::{Arc, AtomicU64, Signal};
@@ -39,7 +40,6 @@ use crate::tree::{OpenId, Tree};
 use crate::vfs::Vfs;
 use crate::vfs::resource_retry::{ReleaseResource, ResourceRetryVfs};
 use crate::wal::{DiskReserve, RecoveryReport, ReplayedRecord, Wal};
-use lsmx_base::file_name::{CURRENT, FileName, LOCK};
 
 /// Sequence numbers skipped after an unclean shutdown, so that lost numbers are not used again.
 const SEQ_GAP: u64 = 1 << 30;

@@ -1,8 +1,8 @@
 //! Delivers the operands of a flush to the operand store.
 //!
-//! Operands go to the store instead of a table. A put or a delete goes to the table. It also goes to the store, as a
-//! delete marker, if the store may hold older operands of the key or gets some with this delivery. The tree may then
-//! drop a tombstone later, and the operands it deleted stay void.
+//! Operands are written to the store instead of a table. Puts and deletes are written to the table. If the store may
+//! contain older operands of the key, or receives some in this delivery, the store also gets a delete marker. The
+//! marker keeps the older operands deleted after the tree has dropped the tombstone.
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};

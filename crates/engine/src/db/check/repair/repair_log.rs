@@ -1,6 +1,7 @@
 //! Repairs the log: keeps the commits before the damage.
 
 use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::file_name::{CURRENT, FileName};
 use lsmx_base::key::SeqNo;
 
 use crate::db::check::repair::context::RepairContext;
@@ -10,7 +11,6 @@ use crate::db::open::log_source::last_known_seq;
 use crate::error::{Error, Result};
 use crate::options::stored::kept_logs;
 use crate::wal::{RecoveryMode, RecoveryReport};
-use lsmx_base::file_name::{CURRENT, FileName};
 
 /// Checks the log, and reports the commits that a tolerant open loses. With `is_doubtful`, the segments in the
 /// manifest are not trusted.
@@ -38,8 +38,12 @@ pub(crate) fn repair_log(repair: &mut RepairContext<'_>, is_doubtful: bool) -> R
         Err(error @ (Error::Corrupt { .. } | Error::Missing { .. })) => {
             repair.add_finding(&error, "the log was discarded")?;
             start_new_log(repair);
-            let complete_through = repair.state.complete_through(SeqNo::ZERO);
-            RecoveryReport { damage: Some(error), complete_through, ..RecoveryReport::default() }
+            let complete_seqs_by_keyspace = repair.state.complete_seqs_by_keyspace(SeqNo::ZERO);
+            RecoveryReport {
+                damage: Some(error),
+                complete_seqs_by_keyspace,
+                ..RecoveryReport::default()
+            }
         }
         Err(error) => return Err(error),
     };
@@ -93,9 +97,9 @@ fn find_oldest_segment(repair: &mut RepairContext<'_>) -> Result<()> {
 }
 
 fn report_completeness(repair: &mut RepairContext<'_>, log: &RecoveryReport, is_doubtful: bool) {
-    let keyspaces = log.complete_through.iter();
+    let keyspaces = log.complete_seqs_by_keyspace.iter();
     let ends = keyspaces.map(|(name, seq)| (name.clone(), (!is_doubtful).then_some(seq.0)));
-    repair.report.complete_through = ends.collect();
+    repair.report.complete_seqs_by_keyspace = ends.collect();
 }
 
 /// Discards the log: the database starts a new one after everything that tables hold.
