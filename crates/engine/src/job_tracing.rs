@@ -69,7 +69,7 @@ impl JobSpan {
     }
 
     /// Records the error of a failed job.
-    pub(crate) fn record_error(&self, error: &crate::Error) {
+    pub(crate) fn record_error(&self, error: &crate::error::Error) {
         #[cfg(feature = "tracing")]
         self.span.record("error", tracing::field::display(error));
         #[cfg(not(feature = "tracing"))]

@@ -176,14 +176,16 @@ pub mod limits {
     pub use crate::format::version_edit::KEYSPACE_NAME_BYTES_MAX;
     pub use crate::format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
     pub use crate::options::db::{
-        BLOCK_CACHE_BYTES_DEFAULT, OPEN_FILES_DEFAULT, OPEN_FILES_MIN, OPEN_FILES_PER_STORE,
-        OPEN_FILES_PER_WORKER, WAL_MEMTABLES_DEFAULT,
+        OPEN_FILES_DEFAULT, OPEN_FILES_MIN, OPEN_FILES_PER_STORE, OPEN_FILES_PER_WORKER,
+        WAL_MEMTABLES_DEFAULT,
     };
     pub use crate::options::filter_bits::MONKEY_BITS_RANGE;
     pub use crate::options::keyspace::{
         MEMTABLE_BYTES_DEFAULT, MEMTABLE_BYTES_MIN, TABLE_BYTES_DEFAULT,
     };
-    pub use crate::options::memory_plan::{MEMORY_BUDGET_MIN, MEMTABLES_DEFAULT};
+    pub use crate::options::memory_plan::{
+        BLOCK_CACHE_BYTES_DEFAULT, MEMORY_BUDGET_MIN, MEMTABLES_DEFAULT,
+    };
     pub use crate::options::value_separation::{
         BLOB_FILE_BYTES_DEFAULT, GARBAGE_RATIO_DEFAULT, SCAN_READ_BYTES_DEFAULT,
         SPACE_AMPLIFICATION_MAX_DEFAULT, THRESHOLD_BYTES_DEFAULT,

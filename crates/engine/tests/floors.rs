@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "it reads sources, not data")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Modules of the crate that the engine and its operand stores share.
@@ -238,6 +238,173 @@ fn arrows_up(src: &Path, floors: &[&[&str]]) -> Vec<String> {
     up.sort();
     up.dedup();
     up
+}
+
+/// Imports of the files of a crate: for each module, the modules whose items it names by `crate::` or `super::`.
+///
+/// A module that re-exports an item of its child (`pub use`) does not import it.
+fn file_imports(src: &Path) -> BTreeMap<String, BTreeSet<String>> {
+    let mut files = Vec::new();
+    sources(src, &mut files);
+    let module_of = |file: &Path| {
+        let inside = file.strip_prefix(src).unwrap().with_extension("");
+        let path = inside.to_str().unwrap().replace('/', "::");
+        path.strip_suffix("::mod").unwrap_or(&path).to_owned()
+    };
+    let modules: BTreeSet<String> = files.iter().map(|file| module_of(file)).collect();
+    let mut imports = BTreeMap::new();
+    for file in &files {
+        let own = module_of(file);
+        let is_test =
+            own.split("::").any(|name| matches!(name, "tests" | "models" | "loom_models"));
+        if own == "lib" || is_test {
+            continue;
+        }
+        let text = shipped(&std::fs::read_to_string(file).unwrap());
+        let mut named = BTreeSet::new();
+        for path in code_paths(&without_reexports(&text)) {
+            let mut parts: Vec<&str> = path.split("::").collect();
+            let mut base: Vec<&str> = own.split("::").collect();
+            match parts.remove(0) {
+                "crate" => base.clear(),
+                _ => {
+                    base.pop();
+                }
+            }
+            base.extend(parts);
+            assert!(
+                base.first().is_some_and(|name| !name.starts_with(char::is_uppercase)),
+                "{own} imports {path} from the crate root"
+            );
+            while !base.is_empty() && !modules.contains(&base.join("::")) {
+                base.pop();
+            }
+            let target = base.join("::");
+            if !target.is_empty() && target != own {
+                named.insert(target);
+            }
+        }
+        imports.insert(own, named);
+    }
+    imports
+}
+
+/// Removes the statements that re-export items.
+fn without_reexports(text: &str) -> String {
+    let mut kept = String::new();
+    let mut rest = text;
+    while let Some(at) =
+        ["\npub use ", "\npub(crate) use "].iter().filter_map(|start| rest.find(start)).min()
+    {
+        kept.push_str(&rest[..at]);
+        rest = rest[at..].split_once(';').unwrap().1;
+    }
+    kept + rest
+}
+
+/// Returns the paths that start with `crate::` or `super::`, with nested lists expanded.
+fn code_paths(text: &str) -> Vec<String> {
+    let mut paths = Vec::new();
+    for start in ["crate::", "super::"] {
+        for (at, _) in text.match_indices(start) {
+            let before = text[..at].chars().next_back();
+            let is_part =
+                |character: char| character.is_alphanumeric() || "_:$".contains(character);
+            // `pub(in crate::module)` limits visibility.
+            if before.is_some_and(is_part) || text[..at].ends_with("pub(in ") {
+                continue;
+            }
+            expand(start.trim_end_matches("::"), &text[at + start.len()..], &mut paths);
+        }
+    }
+    paths
+}
+
+/// Appends the paths below `prefix` that `text` starts with: a name, a path, or a list in braces.
+fn expand(prefix: &str, text: &str, paths: &mut Vec<String>) {
+    if text.starts_with('{') {
+        let list = &text[1..block(text) - 1];
+        let (mut depth, mut from) = (0, 0);
+        for (at, character) in list.char_indices().chain([(list.len(), ',')]) {
+            match character {
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                ',' if depth == 0 => {
+                    let item = list[from..at].trim();
+                    if !item.is_empty() {
+                        expand(prefix, item, paths);
+                    }
+                    from = at + 1;
+                }
+                _ => {}
+            }
+        }
+        return;
+    }
+    let end = text.find(|at: char| !at.is_alphanumeric() && at != '_').unwrap_or(text.len());
+    let path = match &text[..end] {
+        "self" => prefix.to_owned(),
+        name => format!("{prefix}::{name}"),
+    };
+    match text[end..].strip_prefix("::") {
+        Some(rest) => expand(&path, rest, paths),
+        None => paths.push(path),
+    }
+}
+
+/// Returns a cycle of modules, if there is one.
+fn find_cycle(imports: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<String>> {
+    /// Extends the path by the imports of its last module, depth first.
+    fn visit(
+        imports: &BTreeMap<String, BTreeSet<String>>,
+        path: &mut Vec<String>,
+        finished: &mut BTreeSet<String>,
+    ) -> Option<Vec<String>> {
+        for target in imports.get(path.last().unwrap()).into_iter().flatten() {
+            if let Some(start) = path.iter().position(|module| module == target) {
+                return Some(path[start..].to_vec());
+            }
+            if !finished.contains(target) {
+                path.push(target.clone());
+                if let Some(cycle) = visit(imports, path, finished) {
+                    return Some(cycle);
+                }
+                path.pop();
+            }
+        }
+        finished.insert(path.last().unwrap().clone());
+        None
+    }
+    let mut finished = BTreeSet::new();
+    imports.keys().find_map(|module| visit(imports, &mut vec![module.clone()], &mut finished))
+}
+
+#[test]
+fn files_form_no_cycles() {
+    for name in ["base", "compaction", "simulator", "engine", "delta"] {
+        let cycle = find_cycle(&file_imports(&crates().join(name).join("src")));
+        assert!(cycle.is_none(), "crate {name}: cycle of imports: {}", cycle.unwrap().join(" -> "));
+    }
+}
+
+#[test]
+fn find_cycle_returns_modules_that_import_each_other() {
+    let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let mut imports = BTreeMap::from([
+        ("a".to_owned(), set(&["b"])),
+        ("b".to_owned(), set(&["c"])),
+        ("c".to_owned(), set(&[])),
+    ]);
+    assert_eq!(find_cycle(&imports), None);
+    imports.insert("c".to_owned(), set(&["b"]));
+    assert_eq!(find_cycle(&imports), Some(vec!["b".to_owned(), "c".to_owned()]));
+}
+
+#[test]
+fn code_paths_expands_lists() {
+    let text = "use crate::a::{b::{C, self}, D};\npub(in crate::x) fn f(x: super::y::Z) {}\npub use crate::p::Q;";
+    let paths = code_paths(&without_reexports(text));
+    assert_eq!(paths, ["crate::a::b::C", "crate::a::b", "crate::a::D", "super::y::Z"]);
 }
 
 #[test]

@@ -15,9 +15,8 @@
 //! The copy has its own database uid, which seeds the checksums of manifest and WAL. Segments are therefore encoded
 //! again. A manifest or segment that is moved between a checkpoint and its original is detected as an error.
 
-use std::io;
-use std::mem;
 use std::path::{Path, PathBuf};
+use std::{io, mem};
 
 use lsmx_base::checksum::xxh3;
 use lsmx_base::coding::len_u64;
@@ -27,8 +26,8 @@ use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
 
 use crate::cache::BlockCache;
-use crate::db::DbInner;
 use crate::db::check::verify;
+use crate::db::inner::DbInner;
 use crate::db::open::lock::Claim;
 use crate::db::open::log_source::LogSource;
 use crate::db::operand_store::{self, store_opener};

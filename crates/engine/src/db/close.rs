@@ -10,8 +10,8 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, Ordering};
 
-use crate::db::DbInner;
 use crate::db::deadline::run_with_deadline;
+use crate::db::inner::DbInner;
 use crate::env::{Background, WaitCause};
 use crate::error::{Error, Result};
 use crate::format::version_edit::{Change, VersionEdit};

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lsmx_base::sync::Arc;
 
-use crate::db::DbInner;
+use crate::db::inner::DbInner;
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
 use crate::jobs::compaction::manual::{KeyBounds, ManualPlan, plan_manual};

@@ -12,7 +12,7 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::{Arc, Mutex, Ordering, Signal};
 
 use crate::callback::{self, CallbackContext};
-use crate::db::DbInner;
+use crate::db::inner::DbInner;
 use crate::env::{Background, WaitCause};
 use crate::error::{Error, Result};
 

@@ -12,11 +12,12 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::file_name::FileName;
 use lsmx_base::sync::Arc;
 
-use crate::db::{DEFAULT_KEYSPACE, DbInner};
+use crate::db::inner::DbInner;
 use crate::error::{Error, Result};
 use crate::format::version_edit::Change;
 use crate::jobs::obsolete_files;
 use crate::memtable::Memtable;
+use crate::options::db::DEFAULT_KEYSPACE;
 use crate::tree::Tree;
 
 /// Drops a keyspace.
@@ -89,11 +90,14 @@ fn drop_tree(inner: &DbInner, tree: &Arc<Tree>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::db::Db;
     use crate::env::Background;
     use crate::lookup::point::ReadScope;
     use crate::merge_operator::{Append, CHAIN_OPERANDS_MAX};
+    use crate::options::db::Options;
+    use crate::options::keyspace::KeyspaceOptions;
     use crate::vfs::MemVfs;
-    use crate::{Db, KeyspaceOptions, Options, WriteBatch};
+    use crate::write::batch::WriteBatch;
 
     /// A snapshot keeps the memtable of a dropped keyspace, and a long operand chain is combined after the drop.
     #[test]

@@ -7,12 +7,13 @@ use lsmx_base::key::{EntryKind, SeqNo};
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
-use crate::db::deadline::run_with_deadline;
+use crate::db::deadline::{WaitOptions, run_with_deadline};
+use crate::db::handle::Handle;
+use crate::db::inner::{DbInner, check_reentry};
+use crate::db::multi_get::multi_get;
 use crate::db::update::Update;
-use crate::db::{
-    DbInner, Handle, WaitOptions, check_reentry, compact_range, open_keyspace, operand_store,
-    update,
-};
+use crate::db::write::{write, write_entry};
+use crate::db::{compact_range, open_keyspace, operand_store, update};
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
 use crate::iter::range::{Range, prefix_upper_bound};
@@ -172,7 +173,7 @@ impl Keyspace {
         value: &[u8],
         options: WriteOptions,
     ) -> Result<()> {
-        self.inner().write_entry(&self.tree, kind, key, value, options)
+        write_entry(self.inner(), &self.tree, kind, key, value, options)
     }
 
     /// Deletes all keys of a range with [`Durability::Buffered`](crate::Durability::Buffered).
@@ -197,7 +198,7 @@ impl Keyspace {
     ) -> Result<()> {
         let mut batch = WriteBatch::new();
         batch.delete_range(self, range);
-        self.inner().write(batch, options.into())
+        write(self.inner(), batch, options.into())
     }
 
     /// Deletes all keys with a range deletion; see [`Keyspace::delete_range`].
@@ -329,7 +330,7 @@ impl Keyspace {
         &self,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Slice>>> {
-        self.inner().multi_get(&self.tree, keys, None)
+        multi_get(self.inner(), &self.tree, keys, None)
     }
 
     /// Returns the entry with the smallest key.

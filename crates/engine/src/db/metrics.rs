@@ -3,7 +3,7 @@
 use lsmx_base::coding::len_u64;
 use lsmx_base::sync::{AtomicU64, Ordering};
 
-use crate::db::DbInner;
+use crate::db::inner::DbInner;
 use crate::env::rate_limit::IoPriority;
 use crate::format::BlockKind;
 use crate::metrics::{

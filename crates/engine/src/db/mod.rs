@@ -7,7 +7,10 @@ pub(crate) mod close;
 pub(crate) mod compact_range;
 pub(crate) mod deadline;
 pub(crate) mod drop_keyspace;
+pub(crate) mod handle;
+pub(crate) mod inner;
 pub(crate) mod inspect;
+pub(crate) mod key_locks;
 pub(crate) mod keyspace;
 pub(crate) mod metrics;
 pub(crate) mod multi_get;
@@ -16,49 +19,33 @@ pub(crate) mod open_keyspace;
 pub(crate) mod operand_store;
 pub(crate) mod snapshot;
 pub(crate) mod update;
+pub(crate) mod write;
 
-use std::fmt;
-use std::mem;
 use std::ops::RangeBounds;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::Duration;
 
-use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
-use lsmx_base::key::{EntryKind, SeqNo};
+use lsmx_base::key::EntryKind;
 use lsmx_base::slice::Slice;
-use lsmx_base::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
+use lsmx_base::sync::Arc;
 
-use crate::callback;
-use crate::db::admission::admit;
 use crate::db::deadline::run_with_deadline;
-use crate::db::multi_get::MultiGet;
-use crate::db::open::warm_up::WarmUp;
-use crate::db::update::KeyLocks;
+use crate::db::handle::Handle;
+use crate::db::inner::{DbInner, check_reentry};
+use crate::db::multi_get::multi_get;
+use crate::db::write::{write, write_entry};
 use crate::env::{Env, WaitCause, YieldKind};
 use crate::error::{Error, Result};
-use crate::format::version_edit::{Change, VersionEdit};
-use crate::jobs::flush_trigger::FlushTrigger;
-use crate::jobs::scheduler::JobScheduler;
-use crate::lookup::point::{self, ReadScope};
-use crate::metrics::{MemoryMetrics, Metrics, ReadMetrics, WalMetrics};
+use crate::lookup::point::ReadScope;
+use crate::metrics::{MemoryMetrics, Metrics, ReadMetrics};
 use crate::options::db::Options;
 use crate::options::keyspace::KeyspaceOptions;
-use crate::options::memory_plan::MemoryPlan;
 use crate::options::read::ReadOptions;
-use crate::options::write::{Durability, WriteOptions};
-use crate::state::DbState;
-use crate::state::memtable_budget::MemtableReservation;
-use crate::state::work_queue::WorkKind;
-use crate::tree::{OpenId, Tree};
-use crate::vfs::LockGuard;
-use crate::workload_trace::{ActiveTrace, ScanTrace, Trace, TraceOptions, TraceRecorder};
-use crate::write::backpressure;
+use crate::options::write::WriteOptions;
+use crate::workload_trace::{Trace, TraceOptions};
 use crate::write::batch::WriteBatch;
-use crate::write::commit::Committer;
-use crate::write::throttle::Throttle;
-use crate::write::ticket::LongOperandChain;
 
 pub use crate::db::check::repair::{Finding, Loss, LossKind, RepairOptions, RepairReport, repair};
 pub use crate::db::check::verify::{VerifyReport, verify};
@@ -75,86 +62,6 @@ pub use crate::db::update::Update;
 pub use crate::table::explain::{BlockRead, BlockSource};
 
 pub use crate::options::db::DEFAULT_KEYSPACE;
-
-/// The parts of one open database.
-pub(crate) struct DbInner {
-    pub(crate) state: Arc<DbState>,
-    pub(crate) committer: Arc<Committer>,
-    pub(crate) throttle: Arc<Throttle>,
-    pub(crate) scheduler: Arc<JobScheduler>,
-    pub(crate) flush_trigger: Arc<FlushTrigger>,
-    pub(crate) options: Options,
-    pub(crate) memory: MemoryPlan,
-    pub(crate) open_id: OpenId,
-    /// Tree of the default keyspace.
-    pub(crate) default_tree: Arc<Tree>,
-    /// Size of the WAL found by the open. `None` if the database is writable.
-    read_only: Option<WalMetrics>,
-    /// Lock on the directory. Close releases it.
-    lock: Mutex<Option<Box<dyn LockGuard>>>,
-    /// Serializes changes of keyspaces and their options. Held during I/O, and locked before `Tree::install`.
-    keyspace_changes: Mutex<()>,
-    /// Set at the start of close. Pairs with [`DbInner::check_open`].
-    closed: AtomicBool,
-    /// Number of threads that run calls with a deadline.
-    call_threads: AtomicUsize,
-    /// Set when close has completed.
-    lock_released: AtomicBool,
-    pub(crate) key_locks: KeyLocks,
-    warm_up: WarmUp,
-    recording: Arc<ActiveTrace>,
-    /// Whether an [`AdminLock`] exists.
-    admin_locked: AtomicBool,
-}
-
-/// Serializes `resume`, `drop_keyspace`, `checkpoint`, `operands_to_tree` and `close`.
-#[derive(Debug)]
-struct AdminLock<'a>(&'a DbInner);
-
-impl Drop for AdminLock<'_> {
-    fn drop(&mut self) {
-        self.0.admin_locked.store(false, Ordering::Release);
-        self.0.state.progress.notify();
-    }
-}
-
-/// Shared by all handles of one database. Closes the database when dropped.
-#[derive(Debug)]
-pub(crate) struct Handle(pub(crate) Arc<DbInner>);
-
-impl fmt::Debug for DbInner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DbInner").field("state", &self.state).finish_non_exhaustive()
-    }
-}
-
-/// Fails if the calling thread runs a callback, because a callback must not wait for background work.
-///
-/// # Errors
-/// [`Error::Reentrant`].
-fn check_reentry(call: &'static str) -> Result<()> {
-    match callback::context_name() {
-        Some(context) => Err(Error::Reentrant { call, context }),
-        None => Ok(()),
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        // The listener has received the errors. Callers that need the result call `close`.
-        if !callback::has_context() {
-            let _ = close::close(&self.0, None);
-            return;
-        }
-        // Close joins the threads of the engine, and the current thread may be one of them.
-        let inner = Arc::clone(&self.0);
-        let close = move || drop(close::close(&inner, None));
-        if self.0.state.env.spawn("lsmx-close", close).is_err() {
-            // Engine threads can still write, so the lock must never be released.
-            mem::forget(Arc::clone(&self.0));
-        }
-    }
-}
 
 /// An open database. Clones share it; dropping the last handle closes it.
 #[derive(Clone, Debug)]
@@ -328,7 +235,7 @@ impl Db {
 
     fn write_entry(&self, kind: EntryKind, key: &[u8], value: &[u8]) -> Result<()> {
         let inner = self.inner();
-        inner.write_entry(&inner.default_tree, kind, key, value, WriteOptions::default())
+        write_entry(inner, &inner.default_tree, kind, key, value, WriteOptions::default())
     }
 
     /// Returns the value of a key in the default keyspace. The value shares the memory of its cached block.
@@ -364,7 +271,7 @@ impl Db {
         &self,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Slice>>> {
-        self.inner().multi_get(&self.inner().default_tree, keys, None)
+        multi_get(self.inner(), &self.inner().default_tree, keys, None)
     }
 
     /// Commits a batch atomically, across all its keyspaces.
@@ -376,7 +283,7 @@ impl Db {
     /// - [`Error::Undecided`]: the deadline has passed, and the batch may still become visible.
     /// - [`Error::ReadOnly`] with the cause: the batch is not visible. The next open may find it, as a whole.
     pub fn write(&self, batch: WriteBatch, options: impl Into<WriteOptions>) -> Result<()> {
-        self.inner().write(batch, options.into())
+        write(self.inner(), batch, options.into())
     }
 
     /// Returns a consistent, unchanging view of all keyspaces.
@@ -592,321 +499,4 @@ impl Db {
     pub fn env(&self) -> &Env {
         &self.inner().state.env
     }
-}
-
-/// A commit to record in a workload trace if it succeeds.
-pub(crate) struct CommitTrace {
-    recorder: Arc<TraceRecorder>,
-    payload: Vec<u8>,
-    count: u32,
-    trees: Vec<Arc<Tree>>,
-}
-
-impl CommitTrace {
-    /// Records the commit.
-    pub(crate) fn committed(self, is_synced: bool) {
-        let keyspaces = self.trees.iter().map(|tree| (tree.id, tree.name.as_str()));
-        self.recorder.record_commit(&self.payload, self.count, is_synced, keyspaces);
-    }
-}
-
-impl DbInner {
-    pub(crate) fn check_open(&self) -> Result<()> {
-        if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
-    }
-
-    /// Fails if the database is closed or was opened read-only.
-    pub(crate) fn check_writable(&self) -> Result<()> {
-        self.check_open()?;
-        if self.read_only.is_some() { Err(Error::OpenedReadOnly) } else { Ok(()) }
-    }
-
-    fn existing_tree(&self, name: &str) -> Result<Arc<Tree>> {
-        let tree = self.state.trees.read().by_name(name).cloned();
-        tree.ok_or_else(|| Error::UnknownKeyspace { name: name.to_owned() })
-    }
-
-    /// Waits for the [`AdminLock`].
-    ///
-    /// # Errors
-    /// [`Error::Deadline`]; [`Error::Closed`] if the database was closed during the wait.
-    fn lock_admin(&self, deadline_us: Option<u64>) -> Result<AdminLock<'_>> {
-        let lock = self.lock_admin_to_close(WaitCause::BackgroundWork, deadline_us)?;
-        self.check_open()?;
-        Ok(lock)
-    }
-
-    /// Waits for the [`AdminLock`], even if the database is closed.
-    fn lock_admin_to_close(
-        &self,
-        cause: WaitCause,
-        deadline_us: Option<u64>,
-    ) -> Result<AdminLock<'_>> {
-        let state = &self.state;
-        let is_locked = state.env.wait(cause, &state.progress, deadline_us, &mut || {
-            // A failed exchange stores nothing. To loom, the store of a failed `swap` looks like an acquisition.
-            let locked = &self.admin_locked;
-            locked.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        });
-        match is_locked {
-            true => Ok(AdminLock(self)),
-            false => Err(Error::Deadline { cause: cause.as_str() }),
-        }
-    }
-
-    /// Starts a user operation: advances a simulated clock by 1 µs and lets the stepped environment switch tasks.
-    pub(crate) fn begin_operation(&self) {
-        self.state.env.advance_us(1);
-        self.state.env.yield_point(YieldKind::UserOperation);
-    }
-
-    pub(crate) fn write_entry(
-        &self,
-        tree: &Arc<Tree>,
-        kind: EntryKind,
-        key: &[u8],
-        value: &[u8],
-        options: WriteOptions,
-    ) -> Result<()> {
-        let mut batch = WriteBatch::for_one(tree.id, key, value);
-        batch.add(tree, kind, key, value);
-        self.write(batch, options)
-    }
-
-    pub(crate) fn write(&self, batch: WriteBatch, options: WriteOptions) -> Result<()> {
-        if !self.check_write(&batch, options)? {
-            return Ok(());
-        }
-        let (deadline_us, reservation) = admit(self, &batch, options)?;
-        let sync = options.durability == Durability::Sync;
-        let trace = self.start_commit_trace(&batch);
-        let reserved_bytes = reservation.map_or(0, MemtableReservation::into_bytes);
-        let long_chains = self.committer.commit(batch, sync, reserved_bytes, deadline_us)?;
-        if let Some(trace) = trace {
-            trace.committed(sync);
-        }
-        // The commit is complete, so a caller with a deadline must not wait for a device now.
-        let reads = if deadline_us.is_some() { ReadScope::Memory } else { ReadScope::Storage };
-        self.fold_chains(long_chains, reads);
-        self.after_commit(deadline_us);
-        Ok(())
-    }
-
-    /// Checks a write before it waits. Returns false if the write has no effect.
-    pub(crate) fn check_write(&self, batch: &WriteBatch, options: WriteOptions) -> Result<bool> {
-        self.check_writable()?;
-        self.begin_operation();
-        batch.check()?;
-        let guarded = batch.guards.iter().map(|guard| &guard.tree);
-        for tree in batch.trees.iter().chain(guarded) {
-            if tree.open_id != self.open_id {
-                return Err(Error::ForeignKeyspace { name: tree.name.clone() });
-            }
-            // The commit leader checks this again. The check here fails before the write waits.
-            tree.check_accepts_writes()?;
-        }
-        let sync = options.durability == Durability::Sync;
-        if batch.is_empty() && batch.guards.is_empty() && !sync {
-            return Ok(false);
-        }
-        self.state.error_state.check_writable()?;
-        if !batch.is_empty() {
-            self.state.error_state.check_deferred_error()?;
-        }
-        Ok(true)
-    }
-
-    /// Combines long operand chains and stores the values in their memtables, so that reads need not do it again.
-    ///
-    /// A chain that cannot be combined is skipped; reads of its key report the error.
-    pub(crate) fn fold_chains(&self, chains: Vec<LongOperandChain>, reads: ReadScope) {
-        for LongOperandChain { tree, memtable, key, seq } in chains {
-            let view = tree.pin_super_version();
-            // Older versions are complete only while the view has the memtable, because tables then hold older
-            // sequence numbers only. Afterwards, hidden versions that no snapshot needs may be missing.
-            if !view.memtables().any(|current| Arc::ptr_eq(current, &memtable)) {
-                continue;
-            }
-            let read_seq =
-                if failpoint::is_on(Failpoint::FoldedValueStale) { SeqNo(seq.0 - 1) } else { seq };
-            if let Ok(value) = point::get(&tree, &view, &key, read_seq, reads) {
-                // The memtable may be flushed or dropped meanwhile; the value is then unused.
-                self.state.env.yield_point(YieldKind::Commit);
-                let added_bytes = memtable.set_folded(&key, seq, value);
-                self.state.memtables.add(added_bytes);
-                if !memtable.add_bytes(added_bytes) {
-                    self.state.memtables.subtract(added_bytes);
-                }
-            }
-        }
-    }
-
-    /// Starts the work that a commit has made due: WAL syncs, flushes, and inline jobs.
-    pub(crate) fn after_commit(&self, deadline_us: Option<u64>) {
-        let state = &self.state;
-        if state.wal.claim_sync_request() || state.request_reserve() {
-            state.progress.notify();
-        }
-        self.flush_trigger.flush_if_due(deadline_us);
-        self.scheduler.run_inline();
-    }
-
-    /// Returns the value of a key at a snapshot, or the newest value.
-    pub(crate) fn get(
-        &self,
-        tree: &Tree,
-        key: &[u8],
-        snapshot: Option<SeqNo>,
-        reads: ReadScope,
-    ) -> Result<Option<Slice>> {
-        self.check_open()?;
-        if reads != ReadScope::Memory {
-            self.begin_operation();
-        }
-        // The view is read before the sequence number, so it contains every commit up to that number.
-        let view = tree.super_version();
-        if snapshot.is_none() {
-            tree.check_live()?;
-        }
-        let seq = snapshot.unwrap_or_else(|| self.state.sequence.published());
-        let value = point::get(tree, &view, key, seq, reads);
-        if reads == ReadScope::Memory {
-            if matches!(value, Err(Error::WouldBlock)) {
-                // Only the retry is counted.
-                return value;
-            }
-            self.begin_operation();
-        }
-        tree.counters.gets.add(1);
-        let value = value?;
-        self.record_get(tree, key, value.as_ref());
-        Ok(value)
-    }
-
-    fn multi_get<K: AsRef<[u8]>>(
-        &self,
-        tree: &Tree,
-        keys: impl IntoIterator<Item = K>,
-        snapshot: Option<SeqNo>,
-    ) -> Result<Vec<Option<Slice>>> {
-        let mut multi_get = self.begin_multi_get(tree, keys.into_iter().collect(), snapshot)?;
-        multi_get.look_up_all(&self.state.env, tree)?;
-        Ok(multi_get.into_values(self, tree))
-    }
-
-    /// Pins a view for the lookup of many keys.
-    pub(crate) fn begin_multi_get<K: AsRef<[u8]>>(
-        &self,
-        tree: &Tree,
-        keys: Vec<K>,
-        snapshot: Option<SeqNo>,
-    ) -> Result<MultiGet<K>> {
-        self.check_open()?;
-        self.begin_operation();
-        tree.counters.gets.add(len_u64(keys.len()));
-        // The view is read before the sequence number, so it contains every commit up to that number.
-        let view = tree.pin_super_version();
-        if snapshot.is_none() {
-            tree.check_live()?;
-        }
-        let seq = snapshot.unwrap_or_else(|| self.state.sequence.published());
-        Ok(MultiGet::new(view, seq, keys))
-    }
-
-    /// Returns the value of a key before an update, and the sequence number of the read.
-    ///
-    /// # Errors
-    /// The errors of [`Keyspace::get`].
-    pub(crate) fn read_to_update(
-        &self,
-        tree: &Tree,
-        key: &[u8],
-        reads: ReadScope,
-    ) -> Result<(SeqNo, Option<Slice>)> {
-        let (read_seq, value) = {
-            // The view is read before the sequence number, so it contains every commit up to that number. It is
-            // released before the caller's closure, which may take long.
-            let view = tree.pin_super_version();
-            let read_seq = self.state.sequence.published();
-            (read_seq, point::get(tree, &view, key, read_seq, reads))
-        };
-        if !matches!(value, Err(Error::WouldBlock)) {
-            tree.counters.gets.add(1);
-        }
-        let value = value?;
-        self.record_get(tree, key, value.as_ref());
-        Ok((read_seq, value))
-    }
-
-    fn flush(&self, deadline_us: Option<u64>) -> Result<()> {
-        self.check_writable()?;
-        self.begin_operation();
-        self.committer.sync(deadline_us)?;
-        self.flush_trees(&self.state.all_trees(), deadline_us)
-    }
-
-    /// Seals the memtables of the trees and waits for their flushes.
-    fn flush_trees(&self, trees: &[Arc<Tree>], deadline_us: Option<u64>) -> Result<()> {
-        self.committer.seal(trees.to_vec(), deadline_us)?;
-        self.scheduler.wait_flushed(trees, self.committer.next_seq(), deadline_us)
-    }
-
-    /// Queues each tree that may need a flush or a compaction. Empty trees, often the majority, are not queued.
-    pub(crate) fn schedule_all_trees(&self) {
-        for tree in self.state.all_trees() {
-            backpressure::refresh(&self.state, &self.throttle, &tree);
-            let (has_sealed, has_files) = {
-                let view = tree.super_version();
-                let has_files = !view.version.runs().is_empty() || view.operand_view.is_some();
-                (!view.sealed.is_empty(), has_files)
-            };
-            for (work, is_due) in [(WorkKind::Flush, has_sealed), (WorkKind::Compaction, has_files)]
-            {
-                if is_due {
-                    self.state.work.push(work, tree.id);
-                }
-            }
-        }
-    }
-
-    /// Appends an edit to the manifest after a sync of the WAL, so that the edit is not ahead of earlier commits.
-    ///
-    /// The caller holds `keyspace_changes`.
-    pub(crate) fn append_edit(&self, changes: Vec<Change>) -> Result<()> {
-        let state = &self.state;
-        let synced = match failpoint::is_on(Failpoint::EditWithoutWalSync) {
-            true => Ok(()),
-            false => state.wal.sync().map(drop),
-        };
-        let appended = synced.and_then(|()| state.manifest.append(&VersionEdit { changes }));
-        appended.map_err(|error| state.fail_locked(error))
-    }
-
-    /// Returns a trace of the batch if a recording is active.
-    #[inline]
-    pub(crate) fn start_commit_trace(&self, batch: &WriteBatch) -> Option<CommitTrace> {
-        let recorder = self.recording.recorder().filter(|_| !batch.is_empty())?;
-        let (payload, trees) = (batch.payload.clone(), batch.trees.clone());
-        Some(CommitTrace { recorder, payload, count: batch.count, trees })
-    }
-
-    /// Records a successful lookup if a recording is active.
-    #[inline]
-    pub(crate) fn record_get(&self, tree: &Tree, key: &[u8], value: Option<&Slice>) {
-        if let Some(recorder) = self.recording.recorder() {
-            record_get_in(&recorder, tree, key, value);
-        }
-    }
-
-    /// Returns a trace for a new iterator if a recording is active.
-    #[inline]
-    pub(crate) fn start_scan_trace(&self, tree: &Tree) -> Option<Box<ScanTrace>> {
-        let recorder = self.recording.recorder()?;
-        Some(Box::new(ScanTrace::new(recorder, tree.id, tree.name.clone())))
-    }
-}
-
-#[cold]
-fn record_get_in(recorder: &TraceRecorder, tree: &Tree, key: &[u8], value: Option<&Slice>) {
-    recorder.record_get((tree.id, &tree.name), key, value.map(|value| value.len()));
 }

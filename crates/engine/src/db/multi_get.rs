@@ -2,17 +2,30 @@
 
 use std::mem;
 
+use lsmx_base::coding::len_u64;
 use lsmx_base::key::SeqNo;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
-use crate::db::DbInner;
+use crate::db::inner::DbInner;
 use crate::env::Env;
 use crate::error::Result;
 use crate::lookup::batch::{self, is_device_read};
 use crate::lookup::point::{self, ReadScope};
 use crate::tree::Tree;
 use crate::tree::super_version::SuperVersion;
+
+/// Returns the value of each key at a snapshot, or the newest values.
+pub(super) fn multi_get<K: AsRef<[u8]>>(
+    inner: &DbInner,
+    tree: &Tree,
+    keys: impl IntoIterator<Item = K>,
+    snapshot: Option<SeqNo>,
+) -> Result<Vec<Option<Slice>>> {
+    let mut multi_get = MultiGet::begin(inner, tree, keys.into_iter().collect(), snapshot)?;
+    multi_get.look_up_all(&inner.state.env, tree)?;
+    Ok(multi_get.into_values(inner, tree))
+}
 
 /// A lookup of many keys in key order.
 pub(crate) struct MultiGet<K> {
@@ -27,10 +40,25 @@ pub(crate) struct MultiGet<K> {
 }
 
 impl<K: AsRef<[u8]>> MultiGet<K> {
-    pub(crate) fn new(view: Arc<SuperVersion>, seq: SeqNo, keys: Vec<K>) -> MultiGet<K> {
+    /// Pins a view for the lookup of many keys.
+    pub(crate) fn begin(
+        inner: &DbInner,
+        tree: &Tree,
+        keys: Vec<K>,
+        snapshot: Option<SeqNo>,
+    ) -> Result<MultiGet<K>> {
+        inner.check_open()?;
+        inner.begin_operation();
+        tree.counters.gets.add(len_u64(keys.len()));
+        // The view is read before the sequence number, so it contains every commit up to that number.
+        let view = tree.pin_super_version();
+        if snapshot.is_none() {
+            tree.check_live()?;
+        }
+        let seq = snapshot.unwrap_or_else(|| inner.state.sequence.published());
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_by(|&a, &b| keys[a].as_ref().cmp(keys[b].as_ref()));
-        MultiGet { view, seq, values: vec![None; keys.len()], keys, order, done: 0 }
+        Ok(MultiGet { view, seq, values: vec![None; keys.len()], keys, order, done: 0 })
     }
 
     /// Looks up at most `count` of the remaining keys. Returns whether no key remains.

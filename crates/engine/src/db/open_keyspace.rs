@@ -2,13 +2,12 @@
 
 use lsmx_base::sync::Arc;
 
-use crate::db::DbInner;
+use crate::db::inner::DbInner;
 use crate::db::open::kept_log;
 use crate::db::operand_store::{OpenedStore, attach, open_operand_store};
 use crate::error::{Error, Result};
 use crate::format::version_edit::{Change, KEYSPACE_NAME_BYTES_MAX};
 use crate::options::keyspace::KeyspaceOptions;
-use crate::options::memory_plan::MemoryPlan;
 use crate::options::policy::{Policy, StoredPolicy};
 use crate::options::stored::{StoredOperandStore, StoredOptions};
 use crate::state::work_queue::WorkKind;
@@ -34,7 +33,7 @@ pub(crate) fn open_keyspace(
         });
     }
     inner.options.check_keyspace(name, &options)?;
-    let options = MemoryPlan::new(&inner.options).limit_sizes(options);
+    let options = inner.options.memory_plan().limit_sizes(options);
     inner.state.error_state.check_writable()?;
     loop {
         if !create {

@@ -9,8 +9,8 @@ use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64};
 
 use crate::cache::BlockCache;
+use crate::db::inner::{DbInner, check_reentry};
 use crate::db::open::fd_limit::{IDLE_DESCRIPTORS, check_available, needed_descriptors};
-use crate::db::{DbInner, check_reentry};
 use crate::env::{Background, Env};
 use crate::error::{Error, Result, UserCode};
 use crate::format::version_edit::Change;

@@ -6,8 +6,10 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
+use crate::db::handle::Handle;
+use crate::db::inner::DbInner;
 use crate::db::keyspace::{Entry, Keyspace};
-use crate::db::{DbInner, Handle};
+use crate::db::multi_get::multi_get;
 use crate::error::Result;
 use crate::iter::range::Range;
 use crate::lookup::point::ReadScope;
@@ -86,7 +88,7 @@ impl Snapshot {
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Slice>>> {
         self.check_sees(keyspace)?;
-        self.inner().multi_get(keyspace.tree(), keys, Some(self.seq()))
+        multi_get(self.inner(), keyspace.tree(), keys, Some(self.seq()))
     }
 
     /// Returns the entry with the smallest key.

@@ -6,29 +6,20 @@
 //!
 //! The guard alone makes the update atomic. Key locks only avoid refusals between concurrent updates of a key, so
 //! that none starves. A lock is held while the closure runs, and the closure may wait for another update of the same
-//! key. Therefore an update waits at most [`LOCK_WAIT_US_MAX`] for the lock and then continues without it.
+//! key. Therefore an update waits at most [`LOCK_WAIT_US_MAX`](crate::db::key_locks::LOCK_WAIT_US_MAX) for the lock and then continues without it.
 
-use std::array;
-
-use lsmx_base::coding::low_u32;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::{EntryKind, SeqNo};
 use lsmx_base::slice::Slice;
-use lsmx_base::sync::{Arc, AtomicBool, Ordering, Signal};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use lsmx_base::sync::Arc;
 
-use crate::db::DbInner;
-use crate::env::{Env, WaitCause};
+use crate::db::inner::DbInner;
+use crate::db::write::write;
 use crate::error::{Error, Result};
 use crate::lookup::point::ReadScope;
 use crate::options::write::WriteOptions;
 use crate::tree::Tree;
 use crate::write::batch::WriteBatch;
-
-/// Number of key locks of a database.
-const KEY_LOCKS: usize = 64;
-/// Maximum wait for a key lock, in microseconds.
-const LOCK_WAIT_US_MAX: u64 = 20_000;
 
 /// The result of an update function.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,67 +45,6 @@ impl From<Option<Vec<u8>>> for Update {
     }
 }
 
-/// Locks of keys during updates. Keys with the same hash share a lock.
-#[derive(Debug)]
-pub(crate) struct KeyLocks {
-    locked: [AtomicBool; KEY_LOCKS],
-    /// Notified when a lock is released.
-    released: Signal,
-}
-
-/// Releases a key lock when dropped.
-#[derive(Debug)]
-pub(crate) struct KeyLock<'a> {
-    locks: &'a KeyLocks,
-    locked: &'a AtomicBool,
-}
-
-impl KeyLocks {
-    pub(crate) fn new() -> KeyLocks {
-        let locked = array::from_fn(|_| AtomicBool::new(false));
-        KeyLocks { locked, released: Signal::new() }
-    }
-
-    /// Waits for the lock of a key. Returns `None` after [`LOCK_WAIT_US_MAX`].
-    fn lock(&self, env: &Env, tree: &Tree, key: &[u8]) -> Option<KeyLock<'_>> {
-        let mut lock = self.try_lock(tree, key);
-        if lock.is_none() {
-            let limit_us = Some(self.wait_limit_us(env));
-            env.wait(WaitCause::Update, &self.released, limit_us, &mut || {
-                lock = self.try_lock(tree, key);
-                lock.is_some()
-            });
-        }
-        lock
-    }
-
-    /// Returns the lock of a key if it is free.
-    pub(crate) fn try_lock(&self, tree: &Tree, key: &[u8]) -> Option<KeyLock<'_>> {
-        let hash = xxh3_64_with_seed(key, u64::from(tree.id));
-        let locked = &self.locked[low_u32(hash) as usize % KEY_LOCKS];
-        let was_locked = locked.swap(true, Ordering::Acquire);
-        (!was_locked).then(|| KeyLock { locks: self, locked })
-    }
-
-    /// Returns the time until which an update that starts now waits for a lock, in microseconds.
-    pub(crate) fn wait_limit_us(&self, env: &Env) -> u64 {
-        env.now_us().saturating_add(LOCK_WAIT_US_MAX)
-    }
-
-    /// Signal notified when a lock is released.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn released(&self) -> &Signal {
-        &self.released
-    }
-}
-
-impl Drop for KeyLock<'_> {
-    fn drop(&mut self) {
-        self.locked.store(false, Ordering::Release);
-        self.locks.released.notify();
-    }
-}
-
 /// Values of a key before and after an update.
 pub(crate) struct UpdateResult {
     pub(crate) before: Option<Slice>,
@@ -136,7 +66,7 @@ pub(crate) fn update(
         let (read_seq, before) = inner.read_to_update(tree, key, ReadScope::Storage)?;
         let (result, batch) = apply_update(tree, key, read_seq, before, update);
         let Some(batch) = batch else { return Ok(result) };
-        match inner.write(batch, options) {
+        match write(inner, batch, options) {
             // Another commit wrote the key, or later commits exceed the recorded history. Each retry implies that
             // other commits succeeded.
             Err(Error::GuardRefused { .. } | Error::GuardUnknown { .. }) => {}
@@ -171,9 +101,11 @@ pub(crate) fn apply_update(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::db::Db;
     use crate::env::Background;
+    use crate::options::db::Options;
+    use crate::options::write::Durability;
     use crate::vfs::MemVfs;
-    use crate::{Db, Durability, Options};
 
     fn open() -> Db {
         let options = Options::default().background(Background::Inline);

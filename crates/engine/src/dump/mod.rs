@@ -217,10 +217,13 @@ impl<'a> DumpInput<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::db::Db;
     use crate::env::Background;
+    use crate::options::db::Options;
+    use crate::options::keyspace::KeyspaceOptions;
+    use crate::options::value_separation::ValueSeparation;
     use crate::vfs::MemVfs;
     use crate::vfs::mem::CrashImage;
-    use crate::{Db, KeyspaceOptions, Options, ValueSeparation};
 
     /// Returns a crashed database that has a file of every kind except those of operand stores.
     fn create_files() -> MemVfs {

@@ -57,6 +57,9 @@ pub enum Background {
     },
 }
 
+/// A time that is never reached, in microseconds.
+pub(crate) const NEVER_US: u64 = u64::MAX;
+
 /// Default number of background threads.
 pub const WORKERS_DEFAULT: usize = 2;
 

@@ -8,7 +8,9 @@ use std::path::Path;
 use lsmx_base::sync::Arc;
 use lsmx_compaction::PolicySpec;
 
-use crate::db::{Db, Keyspace, Snapshot, verify};
+use crate::db::keyspace::Keyspace;
+use crate::db::snapshot::Snapshot;
+use crate::db::{Db, verify};
 use crate::env::Background;
 use crate::iter::range::Range;
 use crate::merge_operator::{Append, MergeOperator, MergeResult};

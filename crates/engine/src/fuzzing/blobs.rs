@@ -71,7 +71,7 @@ pub fn blob(bytes: &[u8]) {
     let mut access = ReadContext::new(ReadPurpose::Lookup);
     for offset in [0, 40, u64::MAX] {
         let pointer = ValuePointer { file: 9, offset, bytes: 60, value_bytes: 30 };
-        let _ = open.value((b"key-000123", crate::SeqNo(3)), &pointer, &mut access);
+        let _ = open.value((b"key-000123", lsmx_base::key::SeqNo(3)), &pointer, &mut access);
     }
     if verified.is_err() {
         return;

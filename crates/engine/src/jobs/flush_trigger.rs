@@ -8,10 +8,11 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 
+use crate::env::NEVER_US;
 use crate::error::Result;
 use crate::state::DbState;
 use crate::state::work_queue::WorkKind;
-use crate::tree::{NEVER, Tree};
+use crate::tree::Tree;
 use crate::write::commit::Committer;
 
 /// Longest time between two checks of all trees, in microseconds.
@@ -235,7 +236,7 @@ impl FlushTrigger {
         {
             return;
         }
-        let (mut expired, mut next_us) = (Vec::new(), NEVER);
+        let (mut expired, mut next_us) = (Vec::new(), NEVER_US);
         for tree in state.all_trees() {
             let (compaction_us, memtable_us) = tree.take_due_times(now_us);
             if compaction_us <= now_us {

@@ -3,9 +3,9 @@
 use lsmx_base::sync::loom_model::{explore, spawn};
 use lsmx_base::sync::{Arc, AtomicUsize, Ordering};
 
-use crate::Error;
 use crate::background_error::BackgroundErrorState;
 use crate::deferred_drop::DeferredDrop;
+use crate::error::Error;
 use crate::loom_models::{open, open_on};
 
 /// A write during a close is acknowledged and then lost, or refused and then stored. Or write and close deadlock.

@@ -7,12 +7,13 @@ use loom::thread;
 use lsmx_base::sync::loom_model::{explore, spawn};
 use lsmx_base::sync::{Arc, AtomicUsize, Ordering, Signal};
 
+use crate::db::Db;
 use crate::env::WaitCause;
+use crate::error::Error;
 use crate::loom_models::open;
 use crate::options::write::WriteOptions;
 use crate::write::batch::WriteBatch;
 use crate::write::ticket::TaskWorkers;
-use crate::{Db, Error};
 
 /// Value that makes a group large. The next group is led before a large group is inserted.
 const LARGE: [u8; 5 << 10] = [7; 5 << 10];

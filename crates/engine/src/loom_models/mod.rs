@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use lsmx_base::sync::Arc;
 
+use crate::db::Db;
 use crate::env::Background;
+use crate::options::db::Options;
 use crate::vfs::MemVfs;
-use crate::{Db, Options};
 
 /// Opens a new database without background threads.
 pub(crate) fn open() -> (MemVfs, Db) {

@@ -24,11 +24,12 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::file_name::FileName;
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock};
 
+use crate::error::{Error, Result};
 use crate::format::log_record::{LogSeed, RecordHeader, SEQ_END, SyncMark};
 use crate::format::manifest_header::{CurrentFile, ManifestHeader};
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::vfs::{File, Vfs};
-use crate::{Error, Result, SeqNo};
+use lsmx_base::key::SeqNo;
 
 /// Minimum size of a manifest that is rewritten, in bytes. Below it, the four syncs would not pay off.
 pub const REWRITE_BYTES_MIN: u64 = 16 << 10;

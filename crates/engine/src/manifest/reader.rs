@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use lsmx_base::coding::len_u64;
 use lsmx_base::file_name::FileName;
 
+use crate::error::{Error, Result};
 use crate::format::log_record::LogSeed;
 use crate::format::manifest_header::{
     CURRENT_BYTES_MAX, CurrentFile, MANIFEST_HEADER_BYTES, ManifestHeader,
@@ -16,7 +17,8 @@ use crate::format::version_edit::{Change, VersionEdit};
 use crate::log_reader::{LogRead, LogReader};
 use crate::manifest::{KeyspaceState, ManifestState};
 use crate::vfs::{Vfs, missing_dir_reason};
-use crate::{Error, Malformed, Result, SeqNo};
+use lsmx_base::key::SeqNo;
+use lsmx_base::malformed::Malformed;
 
 /// A manifest as read from disk.
 #[derive(Clone, Debug)]

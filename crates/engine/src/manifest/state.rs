@@ -8,10 +8,12 @@ use lsmx_base::file_name::FILE_NUMBER_MAX;
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{FileId, Level, ManifestLevel, RunId, TableMeta, TreeShape};
 
+use crate::error::Result;
 use crate::format::version_edit::{Change, FileRecord, KEYSPACE_NAME_BYTES_MAX, VersionEdit};
 use crate::manifest::value_log::ValueLogState;
 use crate::operand_store::StoreToken;
-use crate::{Malformed, Result, SeqNo};
+use lsmx_base::key::SeqNo;
+use lsmx_base::malformed::Malformed;
 
 /// A sorted run of a keyspace.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,12 +13,12 @@
 use std::cmp::Ordering as Order;
 
 use lsmx_base::coding::len_u64;
-use lsmx_base::key::{EntryKind, KeyPrefix, SeqNo};
+use lsmx_base::key::KeyPrefix;
 use lsmx_base::sync::{AtomicU32, Mutex, OnceLock, Ordering};
 
 use crate::memtable::arena::{Arena, CopiedEntry};
 use crate::memtable::btree_node::{NO_NODE, NodeSlot, Permutation, SLOTS, TreeNode};
-use crate::memtable::entry::{EntryMeta, MemtableEntry, entry_tag};
+use crate::memtable::entry::{EntryMeta, MemtableEntry, SeekTarget};
 use crate::memtable::stable_vec::StableVec;
 
 /// Entries of a segment, as a power of two: 14 KiB.
@@ -29,24 +29,6 @@ const NODES_BITS: u32 = 5;
 const ENTRY_BYTES: u64 = size_of::<OnceLock<MemtableEntry>>() as u64 + 1;
 /// Bytes of a node, including its share of the segment list.
 const NODE_BYTES: usize = size_of::<TreeNode>() + 1;
-/// A position in the order of entries to search for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SeekTarget<'a> {
-    pub(crate) prefix: KeyPrefix,
-    pub(crate) user_key: &'a [u8],
-    pub(crate) tag: u64,
-}
-
-impl<'a> SeekTarget<'a> {
-    /// Creates a target directly before the newest entry of `user_key` that is not newer than `seq`.
-    pub(crate) fn new(user_key: &'a [u8], seq: SeqNo) -> SeekTarget<'a> {
-        SeekTarget {
-            prefix: KeyPrefix::new(user_key),
-            user_key,
-            tag: entry_tag(seq, EntryKind::ValuePointer),
-        }
-    }
-}
 
 /// Number of an entry, and its position in a leaf with the state of the leaf at that time.
 #[derive(Clone, Copy, Debug)]

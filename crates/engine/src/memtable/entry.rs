@@ -4,7 +4,6 @@ use bytes::Bytes;
 use lsmx_base::key::{EntryKind, InternalKey, KeyPrefix, SeqNo};
 use lsmx_base::sync::OnceLock;
 
-use crate::memtable::btree::SeekTarget;
 use crate::merge_operator::{CHAIN_BYTES_MAX, CHAIN_OPERANDS_MAX};
 
 /// Number and bytes of the operands that a reader of a key must combine, as far as the memtable knows.
@@ -73,6 +72,25 @@ pub(crate) struct EntryMeta {
     pub(crate) kind: EntryKind,
     /// Chain of an operand; `None` for other kinds.
     pub(crate) chain: Option<OperandChain>,
+}
+
+/// A position in the order of entries to search for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SeekTarget<'a> {
+    pub(crate) prefix: KeyPrefix,
+    pub(crate) user_key: &'a [u8],
+    pub(crate) tag: u64,
+}
+
+impl<'a> SeekTarget<'a> {
+    /// Creates a target directly before the newest entry of `user_key` that is not newer than `seq`.
+    pub(crate) fn new(user_key: &'a [u8], seq: SeqNo) -> SeekTarget<'a> {
+        SeekTarget {
+            prefix: KeyPrefix::new(user_key),
+            user_key,
+            tag: entry_tag(seq, EntryKind::ValuePointer),
+        }
+    }
 }
 
 /// Returns the tag of an entry. Entries of one user key are sorted by descending tag, newest first.

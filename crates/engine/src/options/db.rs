@@ -12,7 +12,7 @@ use crate::event::EventListener;
 use crate::operand_store::OperandStoreFactory;
 use crate::options::invalid_option;
 use crate::options::keyspace::KeyspaceOptions;
-use crate::options::memory_plan::MemoryPlan;
+use crate::options::memory_plan::{MemoryPlan, MemorySettings};
 use crate::options::stored::StoredOptions;
 use crate::options::write::WriteControl;
 use crate::vfs::catch_panic::CatchPanicVfs;
@@ -21,8 +21,6 @@ use crate::wal::{RecoveryMode, WalOptions};
 
 /// Name of the default keyspace, which [`Db::put`](crate::Db::put) and similar methods use.
 pub const DEFAULT_KEYSPACE: &str = "default";
-/// Default of [`Options::block_cache_bytes`] without a memory budget: 64 MiB.
-pub const BLOCK_CACHE_BYTES_DEFAULT: u64 = 64 << 20;
 /// Default of [`Options::open_files_max`] if the system has no limit.
 pub const OPEN_FILES_DEFAULT: usize = 4096;
 /// Number of file descriptors that a database needs, see [`Options::open_files_max`].
@@ -381,6 +379,20 @@ impl Options {
         Ok(())
     }
 
+    fn memory_settings(&self) -> MemorySettings {
+        MemorySettings {
+            memory_budget: self.memory_budget,
+            block_cache_bytes: self.block_cache_bytes,
+            memtable_bytes_max: self.memtable_bytes_max,
+            memtable_bytes: self.keyspace_defaults.memtable_bytes,
+        }
+    }
+
+    /// Returns the memory limits that follow from the options, without checking them.
+    pub(crate) fn memory_plan(&self) -> MemoryPlan {
+        MemoryPlan::new(&self.memory_settings())
+    }
+
     /// Checks all values, and all pairs of values that may contradict each other.
     pub(crate) fn check(&self) -> Result<()> {
         let zeros = [
@@ -393,7 +405,7 @@ impl Options {
         if let Some((name, _)) = zeros.into_iter().find(|(_, is_zero)| *is_zero) {
             return Err(invalid_option(name, 0, "at least 1"));
         }
-        MemoryPlan::new(self).check(self)?;
+        self.memory_plan().check(&self.memory_settings())?;
         self.check_keyspace(DEFAULT_KEYSPACE, &self.keyspace_defaults)?;
         if let (Some(_), Background::Stepped { .. }) = (&self.clock, self.background) {
             return Err(Error::Contradiction {
@@ -416,7 +428,7 @@ impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")
             .field("background", &self.background)
-            .field("memory", &MemoryPlan::new(self))
+            .field("memory", &self.memory_plan())
             .field("keyspace_defaults", &self.keyspace_defaults)
             .finish_non_exhaustive()
     }

@@ -18,13 +18,12 @@ use lsmx_base::sync::Arc;
 
 use crate::cache::{BlockCache, BlockCacheKind};
 use crate::error::{Error, Result};
-use crate::options::db::{BLOCK_CACHE_BYTES_DEFAULT, Options};
 use crate::options::invalid_option;
 use crate::options::keyspace::{KeyspaceOptions, MEMTABLE_BYTES_MIN};
 
-/// Minimum of [`Options::memory_budget`]: 4 MiB.
+/// Minimum of [`crate::Options::memory_budget`]: 4 MiB.
 pub const MEMORY_BUDGET_MIN: u64 = 4 << 20;
-/// Default of [`Options::memtable_bytes_max`] without a budget, in memtables of the default keyspace.
+/// Default of [`crate::Options::memtable_bytes_max`] without a budget, in memtables of the default keyspace.
 pub const MEMTABLES_DEFAULT: u64 = 8;
 /// Maximum size of the history of flushed writes: 16 MiB.
 const GUARD_HISTORY_BYTES_MAX: u64 = 16 << 20;
@@ -32,6 +31,18 @@ const GUARD_HISTORY_BYTES_MAX: u64 = 16 << 20;
 const GUARD_HISTORIES_PER_BUDGET: u64 = 16;
 /// Divisor of the budget that gives the maximum size of a table.
 const TABLES_PER_BUDGET: u64 = 16;
+
+/// Default of [`crate::Options::block_cache_bytes`] without a memory budget: 64 MiB.
+pub const BLOCK_CACHE_BYTES_DEFAULT: u64 = 64 << 20;
+
+/// The options that the limits follow from.
+pub(crate) struct MemorySettings {
+    pub(crate) memory_budget: Option<u64>,
+    pub(crate) block_cache_bytes: Option<u64>,
+    pub(crate) memtable_bytes_max: Option<u64>,
+    /// Memtable size of the default keyspace.
+    pub(crate) memtable_bytes: u64,
+}
 
 /// Memory limits of a database, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,14 +57,13 @@ pub(crate) struct MemoryPlan {
 
 impl MemoryPlan {
     /// Computes the limits, without checking them.
-    pub(crate) fn new(options: &Options) -> MemoryPlan {
-        let (cache, memtables) = (options.block_cache_bytes, options.memtable_bytes_max);
-        let Some(budget) = options.memory_budget else {
-            let memtable_bytes = options.keyspace_defaults.memtable_bytes;
+    pub(crate) fn new(settings: &MemorySettings) -> MemoryPlan {
+        let (cache, memtables) = (settings.block_cache_bytes, settings.memtable_bytes_max);
+        let Some(budget) = settings.memory_budget else {
             return MemoryPlan {
                 budget_bytes: None,
                 memtable_bytes: memtables
-                    .unwrap_or(MEMTABLES_DEFAULT.saturating_mul(memtable_bytes)),
+                    .unwrap_or(MEMTABLES_DEFAULT.saturating_mul(settings.memtable_bytes)),
                 cache_bytes: cache.unwrap_or(BLOCK_CACHE_BYTES_DEFAULT),
             };
         };
@@ -100,14 +110,14 @@ impl MemoryPlan {
     }
 
     /// Checks that the parts fit into the budget.
-    pub(crate) fn check(&self, options: &Options) -> Result<()> {
+    pub(crate) fn check(&self, settings: &MemorySettings) -> Result<()> {
         let Some(budget) = self.budget_bytes else { return Ok(()) };
         if budget < MEMORY_BUDGET_MIN {
             return Err(invalid_option("memory_budget", budget, "at least 4194304"));
         }
         let parts = [
-            ("block_cache_bytes", options.block_cache_bytes),
-            ("memtable_bytes_max", options.memtable_bytes_max),
+            ("block_cache_bytes", settings.block_cache_bytes),
+            ("memtable_bytes_max", settings.memtable_bytes_max),
         ];
         let given = parts.iter().filter_map(|(name, bytes)| bytes.map(|bytes| (*name, bytes)));
         let names: Vec<_> = given.map(|(name, bytes)| format!("{name} = {bytes}")).collect();
@@ -128,12 +138,12 @@ impl MemoryPlan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::db::Options;
 
     const MIB: u64 = 1 << 20;
 
     fn checked_plan(options: Options) -> Result<MemoryPlan> {
-        let plan = MemoryPlan::new(&options);
-        plan.check(&options).map(|()| plan)
+        options.check().map(|()| options.memory_plan())
     }
 
     #[test]

@@ -4,8 +4,9 @@ use std::collections::{BTreeSet, VecDeque};
 
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock, Signal};
 
+use crate::env::NEVER_US;
 use crate::state::keyspaces::Keyspaces;
-use crate::tree::{NEVER, Tree};
+use crate::tree::Tree;
 
 /// Kind of background work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +24,7 @@ const KINDS: [WorkKind; 2] = [WorkKind::Flush, WorkKind::Compaction];
 pub(crate) struct WorkQueues {
     flush: Mutex<WorkQueue>,
     compaction: Mutex<WorkQueue>,
-    /// Time at which work next becomes due by time alone, in microseconds; [`NEVER`] if none does.
+    /// Time at which work next becomes due by time alone, in microseconds; [`NEVER_US`] if none does.
     due_us: AtomicU64,
     /// Notified when work is queued or ends.
     progress: Signal,
@@ -54,7 +55,7 @@ impl WorkQueues {
     /// Creates empty queues.
     pub(crate) fn new(progress: Signal) -> WorkQueues {
         let (flush, compaction) = (Mutex::default(), Mutex::default());
-        WorkQueues { flush, compaction, due_us: AtomicU64::new(NEVER), progress }
+        WorkQueues { flush, compaction, due_us: AtomicU64::new(NEVER_US), progress }
     }
 
     fn queue(&self, kind: WorkKind) -> &Mutex<WorkQueue> {
@@ -93,7 +94,7 @@ impl WorkQueues {
         due_us <= now_us
             && self
                 .due_us
-                .compare_exchange(due_us, NEVER, Ordering::AcqRel, Ordering::Relaxed)
+                .compare_exchange(due_us, NEVER_US, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
     }
 

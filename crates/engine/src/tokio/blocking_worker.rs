@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use ::tokio::runtime::Handle as Runtime;
 use lsmx_base::sync::{Arc, Weak};
 
-use crate::db::Handle;
+use crate::db::handle::Handle;
 use crate::lookup::point::ReadScope;
 use crate::write::commit::Committer;
 use crate::write::ticket::TaskWorkers;

@@ -28,11 +28,11 @@ pub struct Db {
     inner: Arc<AsyncDbInner>,
 }
 
-impl TryFrom<crate::Db> for Db {
+impl TryFrom<crate::db::Db> for Db {
     type Error = Error;
 
     /// Fails with [`Error::Contradiction`] for [`Background::Stepped`](crate::env::Background::Stepped).
-    fn try_from(db: crate::Db) -> Result<Db> {
+    fn try_from(db: crate::db::Db) -> Result<Db> {
         Ok(Db { inner: AsyncDbInner::new(db)? })
     }
 }
@@ -44,14 +44,14 @@ impl Db {
     /// See [`crate::Db::open`] and [`Db::try_from`].
     pub async fn open(path: impl AsRef<Path> + Send, options: Options) -> Result<Db> {
         let path = path.as_ref().to_owned();
-        run_on_pool(move || Db::try_from(crate::Db::open(path, options)?)).await
+        run_on_pool(move || Db::try_from(crate::db::Db::open(path, options)?)).await
     }
 
     /// Returns the blocking handle of the same database.
     ///
     /// Methods that never block, such as [`crate::Db::health`] and [`crate::Db::read_metrics`], exist only there.
     #[must_use]
-    pub fn as_blocking(&self) -> &crate::Db {
+    pub fn as_blocking(&self) -> &crate::db::Db {
         self.inner.db()
     }
 
@@ -76,13 +76,13 @@ impl Db {
     /// The error of `call`; [`Error::RuntimeEnded`] if the runtime shut down before the call began.
     pub async fn run_blocking<T: Send + 'static>(
         &self,
-        call: impl FnOnce(&crate::Db) -> Result<T> + Send + 'static,
+        call: impl FnOnce(&crate::db::Db) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let inner = Arc::clone(&self.inner);
         run_on_pool(move || call(inner.db())).await
     }
 
-    fn to_async(&self, keyspace: crate::Keyspace) -> Keyspace {
+    fn to_async(&self, keyspace: crate::db::keyspace::Keyspace) -> Keyspace {
         Keyspace::new(keyspace, Arc::clone(&self.inner))
     }
 
@@ -245,7 +245,7 @@ impl Db {
     /// # Errors
     /// See [`crate::Db::sync`].
     pub async fn sync(&self) -> Result<()> {
-        self.run_blocking(crate::Db::sync).await
+        self.run_blocking(crate::db::Db::sync).await
     }
 
     /// Writes all memtables to tables and syncs these.
@@ -253,7 +253,7 @@ impl Db {
     /// # Errors
     /// See [`crate::Db::flush`].
     pub async fn flush(&self) -> Result<()> {
-        self.run_blocking(crate::Db::flush).await
+        self.run_blocking(crate::db::Db::flush).await
     }
 
     /// Waits until all flushes and compactions that are due are done.
@@ -261,7 +261,7 @@ impl Db {
     /// # Errors
     /// See [`crate::Db::wait_idle`].
     pub async fn wait_idle(&self) -> Result<()> {
-        self.run_blocking(crate::Db::wait_idle).await
+        self.run_blocking(crate::db::Db::wait_idle).await
     }
 
     /// Loads filters and indexes into memory, as far as the block cache has room.
@@ -269,7 +269,7 @@ impl Db {
     /// # Errors
     /// See [`crate::Db::warm_up`].
     pub async fn warm_up(&self) -> Result<()> {
-        self.run_blocking(crate::Db::warm_up).await
+        self.run_blocking(crate::db::Db::warm_up).await
     }
 
     /// Leaves the read-only state that an error caused, and reads quarantined files again.
@@ -277,7 +277,7 @@ impl Db {
     /// # Errors
     /// See [`crate::Db::resume`].
     pub async fn resume(&self) -> Result<()> {
-        self.run_blocking(crate::Db::resume).await
+        self.run_blocking(crate::db::Db::resume).await
     }
 
     /// Returns the memory use of the database.

@@ -9,9 +9,12 @@ use ::tokio::task::{consume_budget, spawn_blocking};
 use ::tokio::time::sleep;
 use lsmx_base::sync::{Arc, AtomicBool, Ordering};
 
+use crate::db::Db;
 use crate::db::admission::{Admission, Step};
-use crate::db::update::{KeyLock, Update, UpdateResult, apply_update};
-use crate::db::{Db, DbInner};
+use crate::db::inner::DbInner;
+use crate::db::key_locks::KeyLock;
+use crate::db::update::{Update, UpdateResult, apply_update};
+use crate::db::write::write;
 use crate::env::{Background, Env, WaitCause};
 use crate::error::{Error, Result};
 use crate::lookup::point::ReadScope;
@@ -68,7 +71,7 @@ impl AsyncDbInner {
         if db.state.env.background() == Background::Inline {
             // The write also runs the background jobs that it triggers.
             let inner = Arc::clone(self);
-            return run_on_pool(move || inner.db_inner().write(batch, options)).await;
+            return run_on_pool(move || write(inner.db_inner(), batch, options)).await;
         }
         if !db.check_write(&batch, options)? {
             return Ok(());

@@ -5,8 +5,10 @@ use std::ops::{Bound, RangeBounds};
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
+use crate::db::inspect::explain::Explanation;
+use crate::db::inspect::metadata_sizes::MetadataSizes;
+use crate::db::keyspace::Entry;
 use crate::db::update::Update;
-use crate::db::{Entry, Explanation, MetadataSizes};
 use crate::error::Result;
 use crate::options::policy::Policy;
 use crate::options::read::ReadOptions;
@@ -20,20 +22,20 @@ use crate::write::batch::WriteBatch;
 /// Keyspace of an open database. Clones are handles of the same keyspace.
 #[derive(Clone, Debug)]
 pub struct Keyspace {
-    keyspace: crate::Keyspace,
+    keyspace: crate::db::keyspace::Keyspace,
     /// Dropped after `keyspace`, see [`AsyncDbInner`].
     db: Arc<AsyncDbInner>,
 }
 
 /// Lets a [`WriteBatch`] accept asynchronous keyspaces.
-impl AsRef<crate::Keyspace> for Keyspace {
-    fn as_ref(&self) -> &crate::Keyspace {
+impl AsRef<crate::db::keyspace::Keyspace> for Keyspace {
+    fn as_ref(&self) -> &crate::db::keyspace::Keyspace {
         &self.keyspace
     }
 }
 
 impl Keyspace {
-    pub(crate) fn new(keyspace: crate::Keyspace, db: Arc<AsyncDbInner>) -> Keyspace {
+    pub(crate) fn new(keyspace: crate::db::keyspace::Keyspace, db: Arc<AsyncDbInner>) -> Keyspace {
         Keyspace { keyspace, db }
     }
 
@@ -41,7 +43,7 @@ impl Keyspace {
     ///
     /// Methods that never block, such as [`crate::Keyspace::name`], exist only there.
     #[must_use]
-    pub fn as_blocking(&self) -> &crate::Keyspace {
+    pub fn as_blocking(&self) -> &crate::db::keyspace::Keyspace {
         &self.keyspace
     }
 
@@ -53,7 +55,7 @@ impl Keyspace {
     /// The error of `call`; [`Error::RuntimeEnded`](crate::Error::RuntimeEnded).
     pub async fn run_blocking<T: Send + 'static>(
         &self,
-        call: impl FnOnce(&crate::Keyspace) -> Result<T> + Send + 'static,
+        call: impl FnOnce(&crate::db::keyspace::Keyspace) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let keyspace = self.clone();
         run_on_pool(move || call(&keyspace.keyspace)).await
@@ -323,7 +325,7 @@ impl Keyspace {
     /// # Errors
     /// See [`crate::Keyspace::operands_to_tree`].
     pub async fn operands_to_tree(&self) -> Result<()> {
-        self.run_blocking(crate::Keyspace::operands_to_tree).await
+        self.run_blocking(crate::db::keyspace::Keyspace::operands_to_tree).await
     }
 
     /// Returns the estimated size of the table data of a range, in bytes.
@@ -352,7 +354,7 @@ impl Keyspace {
     /// # Errors
     /// See [`crate::Keyspace::metadata`].
     pub async fn metadata(&self) -> Result<MetadataSizes> {
-        self.run_blocking(crate::Keyspace::metadata).await
+        self.run_blocking(crate::db::keyspace::Keyspace::metadata).await
     }
 }
 

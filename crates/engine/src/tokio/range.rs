@@ -5,11 +5,10 @@
 //!    when its first entry is requested.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::future::poll_fn;
-use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::{fmt, mem};
 
 use ::tokio::runtime::Handle;
 use ::tokio::task::coop::poll_proceed;
@@ -17,7 +16,7 @@ use ::tokio::task::{JoinHandle, spawn_blocking};
 use futures_core::Stream;
 use lsmx_base::coding::len_u64;
 
-use crate::db::Entry;
+use crate::db::keyspace::Entry;
 use crate::error::{Error, Result};
 use crate::iter::range::Range as BlockingRange;
 use crate::options::read::ReadOptions;

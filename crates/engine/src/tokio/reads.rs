@@ -4,7 +4,9 @@ use ::tokio::task::{consume_budget, yield_now};
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
-use crate::db::{Entry, Keyspace, Snapshot};
+use crate::db::keyspace::{Entry, Keyspace};
+use crate::db::multi_get::MultiGet;
+use crate::db::snapshot::Snapshot;
 use crate::error::{Error, Result};
 use crate::iter::range::Range;
 use crate::lookup::point::ReadScope;
@@ -71,7 +73,7 @@ pub(crate) async fn multi_get<K: AsRef<[u8]> + Send + 'static>(
         snapshot.check_sees(keyspace)?;
     }
     let (inner, tree) = (db.db_inner(), keyspace.tree());
-    let mut lookups = inner.begin_multi_get(tree, keys, snapshot.map(Snapshot::seq))?;
+    let mut lookups = MultiGet::begin(inner, tree, keys, snapshot.map(Snapshot::seq))?;
     loop {
         match lookups.look_up(tree, ReadScope::Memory, KEYS_PER_YIELD) {
             Ok(true) => return Ok(lookups.into_values(inner, tree)),

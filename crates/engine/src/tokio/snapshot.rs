@@ -5,7 +5,7 @@ use std::ops::RangeBounds;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
-use crate::db::Entry;
+use crate::db::keyspace::Entry;
 use crate::error::Result;
 use crate::options::read::ReadOptions;
 use crate::tokio::inner::AsyncDbInner;
@@ -16,13 +16,13 @@ use crate::tokio::reads::{self, first_entry};
 /// Consistent view of all keyspaces as of one moment. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    snapshot: crate::Snapshot,
+    snapshot: crate::db::snapshot::Snapshot,
     /// Dropped after `snapshot`, see [`AsyncDbInner`].
     db: Arc<AsyncDbInner>,
 }
 
 impl Snapshot {
-    pub(crate) fn new(snapshot: crate::Snapshot, db: Arc<AsyncDbInner>) -> Snapshot {
+    pub(crate) fn new(snapshot: crate::db::snapshot::Snapshot, db: Arc<AsyncDbInner>) -> Snapshot {
         Snapshot { snapshot, db }
     }
 
@@ -30,7 +30,7 @@ impl Snapshot {
     ///
     /// [`crate::Snapshot::seq`] exists only there.
     #[must_use]
-    pub fn as_blocking(&self) -> &crate::Snapshot {
+    pub fn as_blocking(&self) -> &crate::db::snapshot::Snapshot {
         &self.snapshot
     }
 

@@ -156,10 +156,12 @@ pub(crate) fn release_filters(version: &Version) {
 
 #[cfg(test)]
 mod tests {
+    use crate::db::Db;
     use crate::env::Background;
     use crate::format::BlockKind;
+    use crate::options::db::Options;
+    use crate::options::keyspace::{FilterLastRun, KeyspaceOptions};
     use crate::vfs::MemVfs;
-    use crate::{Db, FilterLastRun, KeyspaceOptions, Options};
 
     const KEYS: u32 = 30_000;
     const LOOKUPS: u32 = 20_000;

@@ -23,7 +23,7 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, ArcSwap, AtomicBool, AtomicU64, Guard, Mutex, Ordering, std_atomic};
 use lsmx_compaction::{CompactionPolicy, FileId, RunningJobs, TreeShape};
 
-use crate::env::Env;
+use crate::env::{Env, NEVER_US};
 use crate::error::{Error, Result};
 use crate::options::filter_bits::{FilterBits, IncomingRun};
 use crate::options::keyspace::{FilterLastRun, KeyspaceOptions};
@@ -203,11 +203,11 @@ pub(crate) struct Tree {
     /// Value of [`SnapshotTracker::release_count`](snapshots::SnapshotTracker::release_count) when files held
     /// only by snapshots were last found; [`NOT_HELD`] if there are none.
     held_at: AtomicU64,
-    /// Time at which a compaction becomes due without writes, in microseconds, or [`NEVER`].
+    /// Time at which a compaction becomes due without writes, in microseconds, or [`NEVER_US`].
     due_us: AtomicU64,
-    /// Maximum age of a tombstone in a memtable, in microseconds, or [`NEVER`].
+    /// Maximum age of a tombstone in a memtable, in microseconds, or [`NEVER_US`].
     tombstone_wait_us: AtomicU64,
-    /// Time at which the active memtable must be flushed because of a tombstone, or [`NEVER`].
+    /// Time at which the active memtable must be flushed because of a tombstone, or [`NEVER_US`].
     memtable_due_us: AtomicU64,
     /// Whether the policy needs the times of table reads.
     records_reads: AtomicBool,
@@ -220,9 +220,6 @@ pub(crate) struct Tree {
 
 /// No files of the tree are known to be held only by snapshots.
 const NOT_HELD: u64 = u64::MAX;
-
-/// A time that is never reached.
-pub(crate) const NEVER: u64 = u64::MAX;
 
 /// The drop is running and may still fail. Writes fail and reads succeed.
 const DROPPING: u64 = u64::MAX;
@@ -261,9 +258,9 @@ impl Tree {
             admitted_rate: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             held_at: AtomicU64::new(NOT_HELD),
-            due_us: AtomicU64::new(NEVER),
-            tombstone_wait_us: AtomicU64::new(NEVER),
-            memtable_due_us: AtomicU64::new(NEVER),
+            due_us: AtomicU64::new(NEVER_US),
+            tombstone_wait_us: AtomicU64::new(NEVER_US),
+            memtable_due_us: AtomicU64::new(NEVER_US),
             dropped: AtomicU64::new(0),
         }
     }
@@ -445,11 +442,11 @@ impl Tree {
     ///
     /// Returns the time of the next check of this tree, in microseconds.
     pub(crate) fn set_due_times(&self, due_us: Option<u64>, tombstone_wait_us: Option<u64>) -> u64 {
-        let (due_us, wait_us) = (due_us.unwrap_or(NEVER), tombstone_wait_us.unwrap_or(NEVER));
+        let (due_us, wait_us) = (due_us.unwrap_or(NEVER_US), tombstone_wait_us.unwrap_or(NEVER_US));
         self.due_us.store(due_us, Ordering::Relaxed);
         self.tombstone_wait_us.store(wait_us, Ordering::Relaxed);
         let written_us = self.super_version().active.first_tombstone_us();
-        let memtable_us = written_us.map_or(NEVER, |us| us.saturating_add(wait_us));
+        let memtable_us = written_us.map_or(NEVER_US, |us| us.saturating_add(wait_us));
         self.memtable_due_us.store(memtable_us, Ordering::Relaxed);
         due_us.min(memtable_us)
     }
@@ -461,12 +458,12 @@ impl Tree {
         due_us
     }
 
-    /// Returns the times at which a compaction and a flush become due. A time that has passed is reset to [`NEVER`].
+    /// Returns the times at which a compaction and a flush become due. A time that has passed is reset to [`NEVER_US`].
     pub(crate) fn take_due_times(&self, now_us: u64) -> (u64, u64) {
         let take = |due: &AtomicU64| {
             let due_us = due.load(Ordering::Relaxed);
             if due_us <= now_us {
-                due.store(NEVER, Ordering::Relaxed);
+                due.store(NEVER_US, Ordering::Relaxed);
             }
             due_us
         };

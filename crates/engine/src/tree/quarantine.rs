@@ -9,8 +9,8 @@ use lsmx_base::file_name::FileName;
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{FileId, Level, SortedRun, TreeShape};
 
+use crate::env::NEVER_US;
 use crate::error::Error;
-use crate::tree::NEVER;
 
 /// Pause before the first repeated read, in microseconds. Doubles up to [`READ_US_MAX`].
 const READ_US_FIRST: u64 = 100_000;
@@ -32,14 +32,14 @@ pub(crate) struct Quarantined {
     pub(crate) since_us: u64,
     /// Number of failed reads.
     pub(crate) failed_reads: u32,
-    /// Time of the next read, in microseconds; [`NEVER`] while a thread reads the file.
+    /// Time of the next read, in microseconds; [`NEVER_US`] while a thread reads the file.
     next_read_us: u64,
 }
 
 impl Quarantined {
     /// Returns the time of the next read, or `None` while a thread reads the file.
     pub(crate) fn next_read(&self) -> Option<u64> {
-        (self.next_read_us != NEVER).then_some(self.next_read_us)
+        (self.next_read_us != NEVER_US).then_some(self.next_read_us)
     }
 }
 
@@ -144,7 +144,7 @@ impl Quarantine {
             file.next_read_us <= now_us && !never_due(name)
         };
         let (name, file) = files.find(is_due)?;
-        file.next_read_us = NEVER;
+        file.next_read_us = NEVER_US;
         Some(*name)
     }
 

@@ -6,6 +6,7 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
 
 use crate::cache::BlockCache;
+use crate::error::Error;
 use crate::format::BlockKind;
 use crate::format::blob::{BlobHeader, BlobTrailer, ValuePointer, put_record};
 use crate::format::version_edit::BlobFileRecord;
@@ -14,7 +15,7 @@ use crate::value_log::{BlobReader, BlobScan, BlobWriter};
 use crate::vfs::call::VfsCall;
 use crate::vfs::counting::CountingVfs;
 use crate::vfs::{MemVfs, Vfs};
-use crate::{Error, Malformed};
+use lsmx_base::malformed::Malformed;
 
 const HEADER: BlobHeader = BlobHeader { keyspace: 4, uid: 99, number: 7 };
 const PATH: &str = "7.blob";

@@ -10,12 +10,12 @@ use lsmx_base::coding::len_u64;
 use lsmx_base::file_name::FileName;
 use lsmx_base::sync::Arc;
 
+use crate::error::{Error, Result};
 use crate::format::log_record::{LogSeed, RecordHeader};
 use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::log_reader::{LogRead, LogReader};
 use crate::vfs::{File, Vfs};
 use crate::wal::DurableSegment;
-use crate::{Error, Result};
 
 /// Encoded bytes per append.
 const APPEND_BYTES: usize = 1 << 20;

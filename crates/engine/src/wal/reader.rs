@@ -32,12 +32,14 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::file_name::FileName;
 use lsmx_base::sync::Arc;
 
+use crate::error::{Error, Result};
 use crate::format::log_record::LogSeed;
 use crate::format::segment_header::{Predecessor, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::log_reader::{LogRead, LogReader};
 use crate::vfs::{File, Vfs};
 use crate::wal::DurableSegment;
-use crate::{Error, Malformed, Result, SeqNo};
+use lsmx_base::key::SeqNo;
+use lsmx_base::malformed::Malformed;
 
 /// The part of the manifest that describes the log.
 #[derive(Clone, Debug, PartialEq, Eq)]

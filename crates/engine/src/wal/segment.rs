@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use lsmx_base::sync::Arc;
 
+use crate::error::Result;
 use crate::format::log_record::{LogSeed, SyncMark};
 use crate::vfs::File;
-use crate::{Result, SeqNo};
+use lsmx_base::key::SeqNo;
 
 /// Description of a live segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +66,7 @@ impl Segment {
 
     pub(crate) fn sync(&self) -> Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
-        file.sync().map_err(|source| crate::Error::io("sync", &self.path, source))
+        file.sync().map_err(|source| crate::error::Error::io("sync", &self.path, source))
     }
 
     pub(crate) fn append(&self, bytes: &[u8]) -> Result<()> {
@@ -73,7 +74,7 @@ impl Segment {
             Some(file) => file.append(bytes),
             None => Err(io::Error::other("the segment is closed")),
         };
-        appended.map_err(|source| crate::Error::io("append to", &self.path, source))
+        appended.map_err(|source| crate::error::Error::io("append to", &self.path, source))
     }
 
     pub(crate) fn info(&self, closed: bool) -> SegmentInfo {

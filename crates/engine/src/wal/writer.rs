@@ -12,11 +12,12 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::file_name::FileName;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 
+use crate::error::{Error, Result};
 use crate::format::log_record::{LogSeed, RECORD_HEADER_BYTES, RecordHeader, SEQ_END, SyncMark};
 use crate::format::segment_header::{Predecessor, SegmentHeader};
 use crate::vfs::Vfs;
 use crate::wal::segment::{DurableSegment, Segment, SegmentInfo};
-use crate::{Error, Result, SeqNo};
+use lsmx_base::key::SeqNo;
 
 /// Default of [`WalOptions::segment_bytes`]: 16 MiB.
 pub const SEGMENT_BYTES_DEFAULT: u64 = 16 << 20;

@@ -74,8 +74,10 @@ mod tests {
     use lsmx_compaction::{CompactionPolicy, Job, RunningJobs, TreeShape};
 
     use super::*;
+    use crate::db::Db;
+    use crate::options::db::Options;
+    use crate::options::keyspace::KeyspaceOptions;
     use crate::vfs::MemVfs;
-    use crate::{Db, KeyspaceOptions, Options};
 
     const PENDING_BYTES: u64 = 1 << 20;
     const HEADROOM_BYTES: u64 = 64 << 10;

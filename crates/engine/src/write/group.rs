@@ -17,8 +17,7 @@ use crate::tree::Tree;
 use crate::tree::guard_history::GuardState;
 use crate::wal::WalRecord;
 use crate::write::batch::Guard;
-use crate::write::queue::GroupMembers;
-use crate::write::ticket::{LongOperandChain, Ticket};
+use crate::write::ticket::{GroupMembers, LongOperandChain, Ticket};
 
 /// Progress of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use lsmx_base::sync::Arc;
 
 use crate::error::Error;
 use crate::write::group::CommitGroup;
-use crate::write::ticket::{LongOperandChain, Ticket, TicketState};
+use crate::write::ticket::{GroupMembers, LongOperandChain, Ticket, TicketState};
 
 /// Payload size at which a group accepts no further member, in bytes.
 const GROUP_BYTES_MAX: usize = 1 << 20;
@@ -17,9 +17,6 @@ const GROUP_MEMBERS_MAX: usize = 4 << 10;
 const GROUP_CHECKS_MAX: usize = 8 << 10;
 /// Maximum number of operand chains that wait to be folded for tasks.
 const LONG_CHAINS_MAX: usize = 1 << 10;
-
-/// Commits of one group. Guard checks clone the `Arc` under the queue lock, in constant time.
-pub(super) type GroupMembers = Arc<Vec<Arc<Ticket>>>;
 
 /// A group that is in the WAL but not published.
 #[derive(Debug)]

@@ -16,6 +16,9 @@ use crate::tree::Tree;
 use crate::write::batch::{Guard, WriteBatch};
 use crate::write::write_set::WriteSet;
 
+/// Commits of one group. Guard checks clone the `Arc` under the queue lock, in constant time.
+pub(super) type GroupMembers = Arc<Vec<Arc<Ticket>>>;
+
 /// Operands of one key in a memtable that reached the limit and should be folded.
 #[derive(Debug)]
 pub(crate) struct LongOperandChain {

@@ -14,7 +14,7 @@ use std::mem;
 use lsmx_base::sync::Arc;
 
 use crate::callback;
-use crate::db::DbInner;
+use crate::db::inner::DbInner;
 use crate::env::{Background, WaitCause};
 use crate::error::{Error, Result};
 use crate::event::{Event, Stall, StallBegin};

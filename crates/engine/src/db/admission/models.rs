@@ -2,9 +2,11 @@
 
 use lsmx_base::sync::loom_model::{explore, spawn};
 
+use crate::db::Db;
 use crate::db::admission::*;
+use crate::error::Error;
 use crate::loom_models::open;
-use crate::{Db, EntryKind, Error};
+use lsmx_base::key::EntryKind;
 
 /// Returns a database whose default tree has the maximum number of sealed memtables.
 fn full_db() -> Db {

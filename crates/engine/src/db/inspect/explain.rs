@@ -6,7 +6,8 @@ use lsmx_base::coding::len_u64;
 use lsmx_base::key::{EntryKind, SeqNo};
 use serde::Serialize;
 
-use crate::db::{DbInner, Keyspace};
+use crate::db::inner::DbInner;
+use crate::db::keyspace::Keyspace;
 use crate::error::Result;
 use crate::lookup::point::{self, ReadScope};
 use crate::operand_store::OperandReadTier;
@@ -296,10 +297,12 @@ impl fmt::Display for Explanation {
 
 #[cfg(test)]
 mod tests {
+    use crate::db::Db;
     use crate::env::Background;
     use crate::merge_operator::Counter;
+    use crate::options::db::Options;
+    use crate::options::keyspace::KeyspaceOptions;
     use crate::vfs::MemVfs;
-    use crate::{Db, KeyspaceOptions, Options};
 
     #[test]
     fn explain_memtable_operands_and_range_deletes_are_listed() {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use lsmx_base::sync::Arc;
 use serde::{Serialize, Serializer};
 
-use crate::db::DbInner;
+use crate::db::inner::DbInner;
 use crate::error::Error;
 use crate::jobs::quarantine;
 use crate::tree::Tree;

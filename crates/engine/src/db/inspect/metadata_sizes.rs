@@ -3,7 +3,8 @@
 use lsmx_base::coding::len_u64;
 use serde::Serialize;
 
-use crate::db::{DbInner, Keyspace};
+use crate::db::inner::DbInner;
+use crate::db::keyspace::Keyspace;
 use crate::error::Result;
 use crate::table::metadata_sizes;
 use crate::tree::Tree;
@@ -109,10 +110,13 @@ impl DbInner {
 
 #[cfg(test)]
 mod tests {
+    use crate::db::Db;
     use crate::format::BlockKind;
+    use crate::options::db::Options;
+    use crate::options::keyspace::KeyspaceOptions;
     use crate::vfs::MemVfs;
-    use crate::{Db, KeyspaceOptions, Options, PolicySpec};
     use lsmx_base::sync::Arc;
+    use lsmx_compaction::PolicySpec;
 
     const KEYS: u32 = 60_000;
 

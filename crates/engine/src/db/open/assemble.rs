@@ -3,10 +3,10 @@
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicUsize, Mutex};
 
+use crate::db::inner::DbInner;
+use crate::db::key_locks::KeyLocks;
 use crate::db::open::recovery::Recovery;
 use crate::db::open::warm_up::WarmUp;
-use crate::db::update::KeyLocks;
-use crate::db::{DEFAULT_KEYSPACE, DbInner};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::jobs::flush_trigger::{FlushTrigger, FlushTriggerLimits};
@@ -14,7 +14,7 @@ use crate::jobs::scheduler::JobScheduler;
 use crate::jobs::worker_pool::WorkerPool;
 use crate::manifest::Manifest;
 use crate::metrics::WalMetrics;
-use crate::options::memory_plan::MemoryPlan;
+use crate::options::db::DEFAULT_KEYSPACE;
 use crate::state::{DbParts, DbState};
 use crate::tree::guard_history::GuardHistory;
 use crate::tree::snapshots::SnapshotTracker;
@@ -44,7 +44,7 @@ pub(crate) fn assemble(recovery: Recovery, files: OpenFiles) -> Result<DbInner> 
     sequence.publish(SeqNo(seq_next.0 - 1));
     let listener = options.listener.clone();
     let explains = options.explain_decisions && listener.is_some();
-    let memory = MemoryPlan::new(&options);
+    let memory = options.memory_plan();
     let state = Arc::new(DbState::new(DbParts {
         tables,
         manifest,

@@ -18,13 +18,13 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{TableMeta, TreeShape};
 
+use crate::db::inner::{DbInner, check_reentry};
 use crate::db::open::file_numbers::FileNumberReservation;
 use crate::db::open::log_source::LogSource;
 use crate::db::open::memtable_flush::flush_active;
 use crate::db::open::new_manifest::ManifestSegments;
 use crate::db::open::replay::{LogReplay, ReplayTarget};
 use crate::db::operand_store;
-use crate::db::{DbInner, check_reentry};
 use crate::error::Result;
 use crate::format::batch::BatchOperations;
 use crate::format::version_edit::Change;

@@ -14,7 +14,6 @@ use crate::format::version_edit::BlobReference;
 use crate::manifest::{KeyspaceState, ManifestState};
 use crate::operand_store::StoreToken;
 use crate::options::db::Options;
-use crate::options::memory_plan::MemoryPlan;
 use crate::options::stored::StoredOptions;
 use crate::state::keyspaces::Keyspaces;
 use crate::state::table_factory::TableFactory;
@@ -59,7 +58,7 @@ impl TreeOpener<'_> {
     fn open_tree(&self, id: u32, keyspace: &KeyspaceState, version: Arc<Version>) -> Result<Tree> {
         let persisted = self.decode_options(keyspace)?;
         let options = self.options.initial_options(&keyspace.name, &persisted);
-        let options = MemoryPlan::new(self.options).limit_sizes(options);
+        let options = self.options.memory_plan().limit_sizes(options);
         let policy = match options.stored_policy() {
             Some(policy) => policy,
             None => persisted.policy.parse()?,
@@ -127,7 +126,7 @@ impl TreeOpener<'_> {
         };
         let context = StoreOpener {
             tables: self.tables,
-            memory: MemoryPlan::new(self.options),
+            memory: self.options.memory_plan(),
             direct_reads: self.options.direct_reads,
             read_only: self.read_only,
         };

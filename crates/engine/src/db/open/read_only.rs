@@ -10,7 +10,7 @@ use lsmx_base::file_name::FileName;
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
 
-use crate::db::DbInner;
+use crate::db::inner::DbInner;
 use crate::db::open::assemble::{OpenFiles, assemble};
 use crate::db::open::lock::lock_shared;
 use crate::db::open::new_manifest::ManifestSegments;

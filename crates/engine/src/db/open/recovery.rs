@@ -11,7 +11,6 @@ use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::{Arc, AtomicU64, Signal};
 use lsmx_compaction::TreeShape;
 
-use crate::db::DEFAULT_KEYSPACE;
 use crate::db::open::fd_limit::{check_available, needed_descriptors};
 use crate::db::open::file_numbers::{FileNumberReservation, first_free_number, next_creation};
 use crate::db::open::kept_log::{KeptLogWriter, has_operation_after};
@@ -26,8 +25,7 @@ use crate::env::rate_limit::RateLimiter;
 use crate::error::{Error, Result};
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::manifest::{CreateError, KeyspaceState, Manifest, ManifestState};
-use crate::options::db::Options;
-use crate::options::memory_plan::MemoryPlan;
+use crate::options::db::{DEFAULT_KEYSPACE, Options};
 use crate::options::stored::kept_logs;
 use crate::state::keyspaces::Keyspaces;
 use crate::state::table_factory::TableFactory;
@@ -406,7 +404,7 @@ fn create_table_factory(
         descriptors,
         reserve,
         compaction_vfs: retry_vfs.without_space_owner(),
-        cache: MemoryPlan::new(options).new_cache(options.block_cache_kind),
+        cache: options.memory_plan().new_cache(options.block_cache_kind),
         rate,
         keep_cached,
         keep_flushed_cached: !direct_reads,

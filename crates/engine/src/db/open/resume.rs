@@ -10,8 +10,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
 
-use crate::db::DbInner;
 use crate::db::admission::find_write_obstacle;
+use crate::db::inner::DbInner;
 use crate::db::open::memtable_flush::{MemtableFlush, add_flushed_run};
 use crate::db::open::new_manifest::{discard_manifest, log_changes, tree_changes};
 use crate::env::WaitCause;

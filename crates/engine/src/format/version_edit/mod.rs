@@ -21,8 +21,9 @@ use lsmx_base::coding::{Decoder, put_bytes, put_u64, put_varint};
 use lsmx_compaction::{FileId, KeyRange, Level, RunId, TableMeta};
 
 use crate::operand_store::StoreToken;
-use crate::{Malformed, SeqNo};
 pub use blob_files::{BlobFileRecord, BlobReference};
+use lsmx_base::key::SeqNo;
+use lsmx_base::malformed::Malformed;
 
 /// Maximum size of a keyspace's name, in bytes.
 pub const KEYSPACE_NAME_BYTES_MAX: usize = 255;

@@ -102,9 +102,10 @@ pub(crate) fn is_cancelled(error: &Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::db::Db;
     use crate::env::Background;
+    use crate::options::db::Options;
     use crate::vfs::MemVfs;
-    use crate::{Db, Options};
     use lsmx_base::sync::Arc;
 
     /// Two jobs of one tree ran; one failed, then the other succeeded. The pause of the first continued, no thread

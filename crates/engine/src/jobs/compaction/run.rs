@@ -311,9 +311,12 @@ fn merge(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::db::Db;
     use crate::env::Background;
+    use crate::options::db::Options;
+    use crate::options::keyspace::KeyspaceOptions;
+    use crate::options::value_separation::ValueSeparation;
     use crate::vfs::MemVfs;
-    use crate::{Db, KeyspaceOptions, Options, ValueSeparation};
 
     #[test]
     fn relocatable_files_are_bounded_and_none_after_a_failure() {

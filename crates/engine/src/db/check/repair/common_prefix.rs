@@ -15,13 +15,13 @@ use std::collections::BTreeSet;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::file_name::FileName;
 
-use crate::db::DEFAULT_KEYSPACE;
 use crate::db::check::repair::context::{RepairContext, is_damage};
 use crate::db::check::repair::report::{Loss, LossKind};
 use crate::db::check::repair::starting_state::first_seq;
 use crate::db::open::log_source::last_known_seq;
 use crate::error::{Error, Result};
 use crate::manifest::{KeyspaceState, Manifest};
+use crate::options::db::DEFAULT_KEYSPACE;
 use crate::options::stored::StoredOptions;
 use crate::wal::RecoveryMode;
 

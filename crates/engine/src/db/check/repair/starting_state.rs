@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use lsmx_base::file_name::{CURRENT, FileName};
 use lsmx_base::key::SeqNo;
 
-use crate::db::DEFAULT_KEYSPACE;
 use crate::db::check::repair::damaged_table::DamagedTable;
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::format::batch::BatchOperations;
 use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
+use crate::options::db::DEFAULT_KEYSPACE;
 use crate::options::keyspace::KeyspaceOptions;
 use crate::options::stored::StoredOptions;
 use crate::vfs::Vfs;

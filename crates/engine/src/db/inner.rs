@@ -1,0 +1,346 @@
+//! The parts of an open database.
+
+use std::fmt;
+
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::key::SeqNo;
+use lsmx_base::slice::Slice;
+use lsmx_base::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
+
+use crate::callback;
+use crate::db::key_locks::KeyLocks;
+use crate::db::open::warm_up::WarmUp;
+use crate::env::{WaitCause, YieldKind};
+use crate::error::{Error, Result};
+use crate::format::version_edit::{Change, VersionEdit};
+use crate::jobs::flush_trigger::FlushTrigger;
+use crate::jobs::scheduler::JobScheduler;
+use crate::lookup::point::{self, ReadScope};
+use crate::metrics::WalMetrics;
+use crate::options::db::Options;
+use crate::options::memory_plan::MemoryPlan;
+use crate::options::write::{Durability, WriteOptions};
+use crate::state::DbState;
+use crate::state::work_queue::WorkKind;
+use crate::tree::{OpenId, Tree};
+use crate::vfs::LockGuard;
+use crate::workload_trace::{ActiveTrace, ScanTrace, TraceRecorder};
+use crate::write::backpressure;
+use crate::write::batch::WriteBatch;
+use crate::write::commit::Committer;
+use crate::write::throttle::Throttle;
+use crate::write::ticket::LongOperandChain;
+
+/// The parts of one open database.
+pub(crate) struct DbInner {
+    pub(crate) state: Arc<DbState>,
+    pub(crate) committer: Arc<Committer>,
+    pub(crate) throttle: Arc<Throttle>,
+    pub(crate) scheduler: Arc<JobScheduler>,
+    pub(crate) flush_trigger: Arc<FlushTrigger>,
+    pub(crate) options: Options,
+    pub(crate) memory: MemoryPlan,
+    pub(crate) open_id: OpenId,
+    /// Tree of the default keyspace.
+    pub(crate) default_tree: Arc<Tree>,
+    /// Size of the WAL found by the open. `None` if the database is writable.
+    pub(super) read_only: Option<WalMetrics>,
+    /// Lock on the directory. Close releases it.
+    pub(super) lock: Mutex<Option<Box<dyn LockGuard>>>,
+    /// Serializes changes of keyspaces and their options. Held during I/O, and locked before `Tree::install`.
+    pub(super) keyspace_changes: Mutex<()>,
+    /// Set at the start of close. Pairs with [`DbInner::check_open`].
+    pub(super) closed: AtomicBool,
+    /// Number of threads that run calls with a deadline.
+    pub(super) call_threads: AtomicUsize,
+    /// Set when close has completed.
+    pub(super) lock_released: AtomicBool,
+    pub(crate) key_locks: KeyLocks,
+    pub(super) warm_up: WarmUp,
+    pub(super) recording: Arc<ActiveTrace>,
+    /// Whether an [`AdminLock`] exists.
+    pub(super) admin_locked: AtomicBool,
+}
+
+/// Serializes `resume`, `drop_keyspace`, `checkpoint`, `operands_to_tree` and `close`.
+#[derive(Debug)]
+pub(super) struct AdminLock<'a>(&'a DbInner);
+
+impl Drop for AdminLock<'_> {
+    fn drop(&mut self) {
+        self.0.admin_locked.store(false, Ordering::Release);
+        self.0.state.progress.notify();
+    }
+}
+
+impl fmt::Debug for DbInner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DbInner").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+/// Fails if the calling thread runs a callback, because a callback must not wait for background work.
+///
+/// # Errors
+/// [`Error::Reentrant`].
+pub(super) fn check_reentry(call: &'static str) -> Result<()> {
+    match callback::context_name() {
+        Some(context) => Err(Error::Reentrant { call, context }),
+        None => Ok(()),
+    }
+}
+
+/// A commit to record in a workload trace if it succeeds.
+pub(crate) struct CommitTrace {
+    recorder: Arc<TraceRecorder>,
+    payload: Vec<u8>,
+    count: u32,
+    trees: Vec<Arc<Tree>>,
+}
+
+impl CommitTrace {
+    /// Records the commit.
+    pub(crate) fn committed(self, is_synced: bool) {
+        let keyspaces = self.trees.iter().map(|tree| (tree.id, tree.name.as_str()));
+        self.recorder.record_commit(&self.payload, self.count, is_synced, keyspaces);
+    }
+}
+
+impl DbInner {
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    /// Fails if the database is closed or was opened read-only.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        self.check_open()?;
+        if self.read_only.is_some() { Err(Error::OpenedReadOnly) } else { Ok(()) }
+    }
+
+    pub(super) fn existing_tree(&self, name: &str) -> Result<Arc<Tree>> {
+        let tree = self.state.trees.read().by_name(name).cloned();
+        tree.ok_or_else(|| Error::UnknownKeyspace { name: name.to_owned() })
+    }
+
+    /// Waits for the [`AdminLock`].
+    ///
+    /// # Errors
+    /// [`Error::Deadline`]; [`Error::Closed`] if the database was closed during the wait.
+    pub(super) fn lock_admin(&self, deadline_us: Option<u64>) -> Result<AdminLock<'_>> {
+        let lock = self.lock_admin_to_close(WaitCause::BackgroundWork, deadline_us)?;
+        self.check_open()?;
+        Ok(lock)
+    }
+
+    /// Waits for the [`AdminLock`], even if the database is closed.
+    pub(super) fn lock_admin_to_close(
+        &self,
+        cause: WaitCause,
+        deadline_us: Option<u64>,
+    ) -> Result<AdminLock<'_>> {
+        let state = &self.state;
+        let is_locked = state.env.wait(cause, &state.progress, deadline_us, &mut || {
+            // A failed exchange stores nothing. To loom, the store of a failed `swap` looks like an acquisition.
+            let locked = &self.admin_locked;
+            locked.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        });
+        match is_locked {
+            true => Ok(AdminLock(self)),
+            false => Err(Error::Deadline { cause: cause.as_str() }),
+        }
+    }
+
+    /// Starts a user operation: advances a simulated clock by 1 µs and lets the stepped environment switch tasks.
+    pub(crate) fn begin_operation(&self) {
+        self.state.env.advance_us(1);
+        self.state.env.yield_point(YieldKind::UserOperation);
+    }
+
+    /// Checks a write before it waits. Returns false if the write has no effect.
+    pub(crate) fn check_write(&self, batch: &WriteBatch, options: WriteOptions) -> Result<bool> {
+        self.check_writable()?;
+        self.begin_operation();
+        batch.check()?;
+        let guarded = batch.guards.iter().map(|guard| &guard.tree);
+        for tree in batch.trees.iter().chain(guarded) {
+            if tree.open_id != self.open_id {
+                return Err(Error::ForeignKeyspace { name: tree.name.clone() });
+            }
+            // The commit leader checks this again. The check here fails before the write waits.
+            tree.check_accepts_writes()?;
+        }
+        let sync = options.durability == Durability::Sync;
+        if batch.is_empty() && batch.guards.is_empty() && !sync {
+            return Ok(false);
+        }
+        self.state.error_state.check_writable()?;
+        if !batch.is_empty() {
+            self.state.error_state.check_deferred_error()?;
+        }
+        Ok(true)
+    }
+
+    /// Combines long operand chains and stores the values in their memtables, so that reads need not do it again.
+    ///
+    /// A chain that cannot be combined is skipped; reads of its key report the error.
+    pub(crate) fn fold_chains(&self, chains: Vec<LongOperandChain>, reads: ReadScope) {
+        for LongOperandChain { tree, memtable, key, seq } in chains {
+            let view = tree.pin_super_version();
+            // Older versions are complete only while the view has the memtable, because tables then hold older
+            // sequence numbers only. Afterwards, hidden versions that no snapshot needs may be missing.
+            if !view.memtables().any(|current| Arc::ptr_eq(current, &memtable)) {
+                continue;
+            }
+            let read_seq =
+                if failpoint::is_on(Failpoint::FoldedValueStale) { SeqNo(seq.0 - 1) } else { seq };
+            if let Ok(value) = point::get(&tree, &view, &key, read_seq, reads) {
+                // The memtable may be flushed or dropped meanwhile; the value is then unused.
+                self.state.env.yield_point(YieldKind::Commit);
+                let added_bytes = memtable.set_folded(&key, seq, value);
+                self.state.memtables.add(added_bytes);
+                if !memtable.add_bytes(added_bytes) {
+                    self.state.memtables.subtract(added_bytes);
+                }
+            }
+        }
+    }
+
+    /// Starts the work that a commit has made due: WAL syncs, flushes, and inline jobs.
+    pub(crate) fn after_commit(&self, deadline_us: Option<u64>) {
+        let state = &self.state;
+        if state.wal.claim_sync_request() || state.request_reserve() {
+            state.progress.notify();
+        }
+        self.flush_trigger.flush_if_due(deadline_us);
+        self.scheduler.run_inline();
+    }
+
+    /// Returns the value of a key at a snapshot, or the newest value.
+    pub(crate) fn get(
+        &self,
+        tree: &Tree,
+        key: &[u8],
+        snapshot: Option<SeqNo>,
+        reads: ReadScope,
+    ) -> Result<Option<Slice>> {
+        self.check_open()?;
+        if reads != ReadScope::Memory {
+            self.begin_operation();
+        }
+        // The view is read before the sequence number, so it contains every commit up to that number.
+        let view = tree.super_version();
+        if snapshot.is_none() {
+            tree.check_live()?;
+        }
+        let seq = snapshot.unwrap_or_else(|| self.state.sequence.published());
+        let value = point::get(tree, &view, key, seq, reads);
+        if reads == ReadScope::Memory {
+            if matches!(value, Err(Error::WouldBlock)) {
+                // Only the retry is counted.
+                return value;
+            }
+            self.begin_operation();
+        }
+        tree.counters.gets.add(1);
+        let value = value?;
+        self.record_get(tree, key, value.as_ref());
+        Ok(value)
+    }
+
+    /// Returns the value of a key before an update, and the sequence number of the read.
+    ///
+    /// # Errors
+    /// The errors of [`Keyspace::get`].
+    pub(crate) fn read_to_update(
+        &self,
+        tree: &Tree,
+        key: &[u8],
+        reads: ReadScope,
+    ) -> Result<(SeqNo, Option<Slice>)> {
+        let (read_seq, value) = {
+            // The view is read before the sequence number, so it contains every commit up to that number. It is
+            // released before the caller's closure, which may take long.
+            let view = tree.pin_super_version();
+            let read_seq = self.state.sequence.published();
+            (read_seq, point::get(tree, &view, key, read_seq, reads))
+        };
+        if !matches!(value, Err(Error::WouldBlock)) {
+            tree.counters.gets.add(1);
+        }
+        let value = value?;
+        self.record_get(tree, key, value.as_ref());
+        Ok((read_seq, value))
+    }
+
+    pub(super) fn flush(&self, deadline_us: Option<u64>) -> Result<()> {
+        self.check_writable()?;
+        self.begin_operation();
+        self.committer.sync(deadline_us)?;
+        self.flush_trees(&self.state.all_trees(), deadline_us)
+    }
+
+    /// Seals the memtables of the trees and waits for their flushes.
+    pub(super) fn flush_trees(&self, trees: &[Arc<Tree>], deadline_us: Option<u64>) -> Result<()> {
+        self.committer.seal(trees.to_vec(), deadline_us)?;
+        self.scheduler.wait_flushed(trees, self.committer.next_seq(), deadline_us)
+    }
+
+    /// Queues each tree that may need a flush or a compaction. Empty trees, often the majority, are not queued.
+    pub(crate) fn schedule_all_trees(&self) {
+        for tree in self.state.all_trees() {
+            backpressure::refresh(&self.state, &self.throttle, &tree);
+            let (has_sealed, has_files) = {
+                let view = tree.super_version();
+                let has_files = !view.version.runs().is_empty() || view.operand_view.is_some();
+                (!view.sealed.is_empty(), has_files)
+            };
+            for (work, is_due) in [(WorkKind::Flush, has_sealed), (WorkKind::Compaction, has_files)]
+            {
+                if is_due {
+                    self.state.work.push(work, tree.id);
+                }
+            }
+        }
+    }
+
+    /// Appends an edit to the manifest after a sync of the WAL, so that the edit is not ahead of earlier commits.
+    ///
+    /// The caller holds `keyspace_changes`.
+    pub(crate) fn append_edit(&self, changes: Vec<Change>) -> Result<()> {
+        let state = &self.state;
+        let synced = match failpoint::is_on(Failpoint::EditWithoutWalSync) {
+            true => Ok(()),
+            false => state.wal.sync().map(drop),
+        };
+        let appended = synced.and_then(|()| state.manifest.append(&VersionEdit { changes }));
+        appended.map_err(|error| state.fail_locked(error))
+    }
+
+    /// Returns a trace of the batch if a recording is active.
+    #[inline]
+    pub(crate) fn start_commit_trace(&self, batch: &WriteBatch) -> Option<CommitTrace> {
+        let recorder = self.recording.recorder().filter(|_| !batch.is_empty())?;
+        let (payload, trees) = (batch.payload.clone(), batch.trees.clone());
+        Some(CommitTrace { recorder, payload, count: batch.count, trees })
+    }
+
+    /// Records a successful lookup if a recording is active.
+    #[inline]
+    pub(crate) fn record_get(&self, tree: &Tree, key: &[u8], value: Option<&Slice>) {
+        if let Some(recorder) = self.recording.recorder() {
+            record_get_in(&recorder, tree, key, value);
+        }
+    }
+
+    /// Returns a trace for a new iterator if a recording is active.
+    #[inline]
+    pub(crate) fn start_scan_trace(&self, tree: &Tree) -> Option<Box<ScanTrace>> {
+        let recorder = self.recording.recorder()?;
+        Some(Box::new(ScanTrace::new(recorder, tree.id, tree.name.clone())))
+    }
+}
+
+#[cold]
+fn record_get_in(recorder: &TraceRecorder, tree: &Tree, key: &[u8], value: Option<&Slice>) {
+    recorder.record_get((tree.id, &tree.name), key, value.map(|value| value.len()));
+}

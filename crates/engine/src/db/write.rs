@@ -1,0 +1,47 @@
+//! Writes of batches: checks, admission, commit, and the work that follows a commit.
+
+use lsmx_base::key::EntryKind;
+use lsmx_base::sync::Arc;
+
+use crate::db::admission::admit;
+use crate::db::inner::DbInner;
+use crate::error::Result;
+use crate::lookup::point::ReadScope;
+use crate::options::write::{Durability, WriteOptions};
+use crate::state::memtable_budget::MemtableReservation;
+use crate::tree::Tree;
+use crate::write::batch::WriteBatch;
+
+/// Commits one entry. Waits until the write is admitted.
+pub(super) fn write_entry(
+    inner: &DbInner,
+    tree: &Arc<Tree>,
+    kind: EntryKind,
+    key: &[u8],
+    value: &[u8],
+    options: WriteOptions,
+) -> Result<()> {
+    let mut batch = WriteBatch::for_one(tree.id, key, value);
+    batch.add(tree, kind, key, value);
+    write(inner, batch, options)
+}
+
+/// Commits a batch. Waits until the batch is admitted.
+pub(crate) fn write(inner: &DbInner, batch: WriteBatch, options: WriteOptions) -> Result<()> {
+    if !inner.check_write(&batch, options)? {
+        return Ok(());
+    }
+    let (deadline_us, reservation) = admit(inner, &batch, options)?;
+    let sync = options.durability == Durability::Sync;
+    let trace = inner.start_commit_trace(&batch);
+    let reserved_bytes = reservation.map_or(0, MemtableReservation::into_bytes);
+    let long_chains = inner.committer.commit(batch, sync, reserved_bytes, deadline_us)?;
+    if let Some(trace) = trace {
+        trace.committed(sync);
+    }
+    // The commit is complete, so a caller with a deadline must not wait for a device now.
+    let reads = if deadline_us.is_some() { ReadScope::Memory } else { ReadScope::Storage };
+    inner.fold_chains(long_chains, reads);
+    inner.after_commit(deadline_us);
+    Ok(())
+}
