@@ -236,7 +236,7 @@ impl fmt::Display for Event {
                 )?;
                 let Some(damage) = &report.damage else { return Ok(()) };
                 write!(f, "; {damage}")?;
-                let mut keyspaces = report.complete_seqs_by_keyspace.iter();
+                let mut keyspaces = report.complete_through.iter();
                 keyspaces.try_for_each(|(name, seq)| {
                     write!(f, "; keyspace {name} is complete through sequence number {}", seq.0)
                 })

@@ -66,7 +66,7 @@ pub enum RecoveryMode {
     /// Each keyspace on its own has the state after a prefix of its operations. The prefix ends at the last
     /// commit before the corruption, or at the last flush of the keyspace if that is later. Therefore the
     /// prefixes of two keyspaces may differ, and part of a batch that writes to several keyspaces may be
-    /// missing. [`RecoveryReport::complete_seqs_by_keyspace`] states the end of each prefix. Damaged tables and
+    /// missing. [`RecoveryReport::complete_through`] states the end of each prefix. Damaged tables and
     /// manifests are errors in this mode, too.
     Tolerant,
 }
@@ -106,7 +106,7 @@ pub struct RecoveryReport {
     /// Sequence number up to which each keyspace, by name, is complete: it contains all of its operations
     /// up to this number and none after it. Without corruption all numbers are equal. Empty in the report
     /// of [`replay`], which does not read tables.
-    pub complete_seqs_by_keyspace: BTreeMap<String, SeqNo>,
+    pub complete_through: BTreeMap<String, SeqNo>,
 }
 
 impl RecoveryReport {
@@ -114,7 +114,7 @@ impl RecoveryReport {
     /// to the corruption.
     pub(crate) fn add_kept_log(&mut self, keyspace: String, kept: RecoveryReport) {
         if kept.damage.is_some() {
-            self.complete_seqs_by_keyspace.insert(keyspace, kept.last_seq);
+            self.complete_through.insert(keyspace, kept.last_seq);
         }
         self.damage = self.damage.take().or(kept.damage);
     }

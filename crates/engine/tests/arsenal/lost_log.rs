@@ -147,14 +147,13 @@ pub(crate) fn each_keyspace_is_complete_as_reported(seed: u64) -> Outcome {
         damage(&damaged, &mut chance)?;
         let opened = damaged.crash(CrashImage::Keep, 0);
         let (db, report) = open(&opened, RecoveryMode::Tolerant).map_err(failed)?;
-        let reported =
-            report.complete_seqs_by_keyspace.iter().map(|(name, seq)| (name.clone(), seq.0));
+        let reported = report.complete_through.iter().map(|(name, seq)| (name.clone(), seq.0));
         let reported = reported.collect();
         compare(&db, &seqs, &reported).map_err(|what| format!("tolerant open: {what}"))?;
         apart += u64::from(reported[KEYSPACES[0]] != reported[KEYSPACES[1]]);
         let report = repair(&damaged, RepairOptions::default())?;
         let (db, _) = open(&damaged, RecoveryMode::Strict).map_err(failed)?;
-        compare(&db, &seqs, &numbers(&report.complete_seqs_by_keyspace))
+        compare(&db, &seqs, &numbers(&report.complete_through))
             .map_err(|what| format!("repair: {what}"))?;
     }
     if apart > 0 { Ok(()) } else { Err("no flush reached past the damage".to_owned()) }
@@ -175,8 +174,7 @@ pub(crate) fn dry_run_reports_the_losses_of_the_repair(seed: u64) -> Outcome {
         damage(&damaged, &mut chance)?;
         let dry = repair(&damaged, RepairOptions::default().dry_run(true))?;
         let real = repair(&damaged, RepairOptions::default())?;
-        let told =
-            |report: RepairReport| (report.findings, report.lost, report.complete_seqs_by_keyspace);
+        let told = |report: RepairReport| (report.findings, report.lost, report.complete_through);
         let (dry, real) = (told(dry), told(real));
         if dry != real {
             return Err(format!("the dry run reports {dry:?}, the repair {real:?}"));
@@ -203,12 +201,10 @@ fn restore_common_prefix(disk: &MemVfs, seqs: &[u64]) -> Outcome<bool> {
         report => report.map_err(failed)?,
     };
     let dry = dry.map_err(failed)?;
-    if (&dry.lost, &dry.complete_seqs_by_keyspace)
-        != (&report.lost, &report.complete_seqs_by_keyspace)
-    {
+    if (&dry.lost, &dry.complete_through) != (&report.lost, &report.complete_through) {
         return Err(format!("the dry run reports {dry:?}, the repair {report:?}"));
     }
-    let reported = numbers(&report.complete_seqs_by_keyspace);
+    let reported = numbers(&report.complete_through);
     if reported[KEYSPACES[0]] != reported[KEYSPACES[1]] {
         return Err(format!("the prefixes end at {reported:?}"));
     }

@@ -48,7 +48,7 @@ impl LogSource<'_> {
             ends_early.clone()?;
         }
         report.damage = report.damage.or(ends_early.err());
-        report.complete_seqs_by_keyspace = self.state.complete_seqs_by_keyspace(report.last_seq);
+        report.complete_through = self.state.complete_seqs_by_keyspace(report.last_seq);
         Ok(report)
     }
 

@@ -41,7 +41,7 @@ pub(crate) fn revert_to_common_prefix(
         Err(error) if !is_damage(&error) => return Err(error),
         Err(_) => return refuse(DEFAULT_KEYSPACE, "nothing in the log is readable"),
     };
-    let short = log.complete_seqs_by_keyspace.iter().find(|&(_, end)| *end < log.last_seq);
+    let short = log.complete_through.iter().find(|&(_, end)| *end < log.last_seq);
     if let Some((keyspace, _)) = short {
         return refuse(keyspace, "the log that is kept for its operand store is damaged");
     }

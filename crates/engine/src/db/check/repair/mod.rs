@@ -88,7 +88,7 @@ impl RepairOptions {
 /// - Damaged log: as after an open in [`RecoveryMode::Tolerant`](crate::RecoveryMode::Tolerant). Each keyspace on its own
 ///   has the state after a prefix of its operations. The prefix ends at the last commit before the damage, or at the
 ///   last flush of the keyspace if that is later. Part of a batch that writes to several keyspaces may be missing.
-///   [`RepairReport::complete_seqs_by_keyspace`] has the ends. [`RepairOptions::common_prefix`] makes them equal if possible.
+///   [`RepairReport::complete_through`] has the ends. [`RepairOptions::common_prefix`] makes them equal if possible.
 /// - Damaged table or blob file: all readable blocks and values. For the keys in [`RepairReport::lost`], reads may return
 ///   an older value, a deleted value or none.
 /// - Lost manifest edits ([`RepairReport::in_doubt`]): all tables that are found, merged by sequence numbers. The ends of

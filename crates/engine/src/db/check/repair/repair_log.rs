@@ -38,12 +38,8 @@ pub(crate) fn repair_log(repair: &mut RepairContext<'_>, is_doubtful: bool) -> R
         Err(error @ (Error::Corrupt { .. } | Error::Missing { .. })) => {
             repair.add_finding(&error, "the log was discarded")?;
             start_new_log(repair);
-            let complete_seqs_by_keyspace = repair.state.complete_seqs_by_keyspace(SeqNo::ZERO);
-            RecoveryReport {
-                damage: Some(error),
-                complete_seqs_by_keyspace,
-                ..RecoveryReport::default()
-            }
+            let complete_through = repair.state.complete_seqs_by_keyspace(SeqNo::ZERO);
+            RecoveryReport { damage: Some(error), complete_through, ..RecoveryReport::default() }
         }
         Err(error) => return Err(error),
     };
@@ -97,9 +93,9 @@ fn find_oldest_segment(repair: &mut RepairContext<'_>) -> Result<()> {
 }
 
 fn report_completeness(repair: &mut RepairContext<'_>, log: &RecoveryReport, is_doubtful: bool) {
-    let keyspaces = log.complete_seqs_by_keyspace.iter();
+    let keyspaces = log.complete_through.iter();
     let ends = keyspaces.map(|(name, seq)| (name.clone(), (!is_doubtful).then_some(seq.0)));
-    repair.report.complete_seqs_by_keyspace = ends.collect();
+    repair.report.complete_through = ends.collect();
 }
 
 /// Discards the log: the database starts a new one after everything that tables hold.

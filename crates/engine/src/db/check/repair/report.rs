@@ -31,7 +31,7 @@ pub struct RepairReport {
     /// For each keyspace by name, the sequence number up to which it is complete: it holds all of its operations up
     /// to this number and none after it, except for those in [`lost`](RepairReport::lost). `None` if
     /// [`in_doubt`](RepairReport::in_doubt).
-    pub complete_seqs_by_keyspace: BTreeMap<String, Option<u64>>,
+    pub complete_through: BTreeMap<String, Option<u64>>,
     /// Damage, in the order in which it was found.
     pub findings: Vec<Finding>,
     /// Unreadable data.
