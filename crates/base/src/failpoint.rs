@@ -216,7 +216,7 @@ failpoints! {
     EventsDuringLead = "events-during-lead" of 34,
     /// Only one thread flushes, and it waits while another thread uses the operand store.
     FlushWaitsForStore = "flush-waits-for-store" of 34,
-    /// After a panic of a commit leader, its group is not failed and no new leader is chosen.
+    /// After a panic of a commit leader, the commits of its group never end, and no other thread becomes the leader.
     PanicStrandsGroup = "panic-strands-group" of 43,
     /// A panic ends a background thread.
     PanicEndsThread = "panic-ends-thread" of 43,

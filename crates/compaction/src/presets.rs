@@ -226,7 +226,7 @@ impl Preset {
             }
             Parameter::Stop if self.has_leveled_l0() => 2,
             Parameter::Stop => STOP_RUNS_DEFAULT,
-            // While the waiting runs are merged, as many can arrive.
+            // A merge starts at half of the stop limit, so that the other half can fill up during the merge.
             Parameter::Wait if self == Preset::Leveled => {
                 (value(Parameter::Stop) / 2).max(value(Parameter::Trigger))
             }

@@ -220,7 +220,7 @@ impl StoreView {
             self.resources.cache.as_ref().filter(|_| bucket.files_may_contain(key_hash(key)));
         let uses_cache = cache.is_some();
         let entry = cache.and_then(|cache| cache.get(key)).filter(|entry| {
-            // An older view lacks records of the entry only if one of them is newer than the view.
+            // The cached entry may contain records that are newer than this view. It is then not used.
             entry.bucket_id == bucket.id && entry.newest <= at && entry.newest <= self.through
         });
         let after = entry.as_ref().map(|entry| entry.complete_through);

@@ -268,7 +268,7 @@ impl WriteModel {
 
     /// Redistributes the entries of a file over the popularity classes.
     ///
-    /// Keys change their popularity whenever their number has doubled.
+    /// The popularity of a key is assigned anew each time the number of keys has doubled.
     pub(crate) fn reassign_popularity(&self, file: &mut Histogram) {
         let shares = self.class_shares(true, self.inserted);
         for classes in file.counts.chunks_mut(self.class_count) {

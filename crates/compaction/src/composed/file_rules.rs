@@ -116,7 +116,7 @@ fn tombstone_ppm(file: &TableMeta) -> u64 {
 }
 
 /// A file that a rule makes due.
-pub(super) struct DueFile<'a> {
+pub(super) struct FileToCompact<'a> {
     pub(super) level: Level,
     pub(super) run: &'a Arc<SortedRun>,
     /// Index of the file in its run.
@@ -127,7 +127,7 @@ pub(super) struct DueFile<'a> {
 }
 
 /// Returns the files that a rule makes due and that are not busy, in the order of the rule's movement.
-pub(super) fn due_files<'a>(context: &PickContext<'a>, rule: &Rule) -> Vec<DueFile<'a>> {
+pub(super) fn due_files<'a>(context: &PickContext<'a>, rule: &Rule) -> Vec<FileToCompact<'a>> {
     let shape = context.shape;
     let Some(condition) = FileCondition::of(&rule.trigger, shape) else {
         return Vec::new();
@@ -146,20 +146,20 @@ pub(super) fn due_files<'a>(context: &PickContext<'a>, rule: &Rule) -> Vec<DueFi
             let range = run_range.unwrap_or_else(|| file.range.clone());
             let can_rewrite =
                 condition.is_about_tombstones() && context.is_oldest(level, run, &range);
-            due.push(DueFile { level, run, index, reason, can_rewrite });
+            due.push(FileToCompact { level, run, index, reason, can_rewrite });
         }
     }
     due.sort_by_key(|due| (rule.movement.rank(&due.run.files[due.index]), due.level, due.index));
     context.explanation.add_candidates(|| {
-        let line = |due: &DueFile<'_>| format!("in {}: {}", due.level, due.reason);
+        let line = |due: &FileToCompact<'_>| format!("in {}: {}", due.level, due.reason);
         due.iter().take(CANDIDATES_MAX).map(line).collect()
     });
     due
 }
 
 /// Returns a job that rewrites the file, or its whole run in L0.
-pub(super) fn rewrite_job(context: &PickContext<'_>, due: &DueFile<'_>) -> Option<Job> {
-    let DueFile { level, run, index, .. } = *due;
+pub(super) fn rewrite_job(context: &PickContext<'_>, due: &FileToCompact<'_>) -> Option<Job> {
+    let FileToCompact { level, run, index, .. } = *due;
     let input = match level {
         L0 => JobInput::from_run(L0, run),
         _ => JobInput::from_files(level, run, index..index + 1),

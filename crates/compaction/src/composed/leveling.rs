@@ -13,7 +13,7 @@ use std::sync::Arc;
 use crate::composed::context::{
     PickContext, SCORE_DUE, SCORE_MISFIT, TargetFiles, len_u64, next_level, run_inputs, score,
 };
-use crate::composed::file_rules::{DueFile, due_files, rewrite_job};
+use crate::composed::file_rules::{FileToCompact, due_files, rewrite_job};
 use crate::composed::partition::PartitionPicker;
 use crate::composed::preemptive::PreemptivePicker;
 use crate::composed::primitives::{L0, Rule};
@@ -299,7 +299,7 @@ impl<'a> LevelingPicker<'a> {
     fn due_file_job(&self, rule: &Rule) -> Option<Job> {
         let shape = self.context.shape;
         due_files(&self.context, rule).into_iter().find_map(|due| {
-            let DueFile { level, run, index, .. } = due;
+            let FileToCompact { level, run, index, .. } = due;
             if due.can_rewrite {
                 return rewrite_job(&self.context, &due);
             }

@@ -43,7 +43,8 @@ pub(crate) fn due_buckets<'a>(
 
 /// Returns the index of the first of two neighbours to merge, if the bucket count is near its maximum.
 ///
-/// It is the pair with the fewest bytes. The pair must fit into one bucket and must not come from one split.
+/// Returns the pair with the fewest bytes. The pair must fit into one bucket. The two halves of a split are not merged
+/// again.
 ///
 /// Source: Li et al., key-delta separation (KDSep), ICDE 2024, bucket merge.
 pub(crate) fn smallest_pair(

@@ -97,7 +97,7 @@ fn mark_clean(inner: &DbInner) -> Result<()> {
 /// [`Error::Closed`] if the next owner has removed their file.
 fn release_lock(inner: &DbInner) {
     if !failpoint::is_on(Failpoint::SegmentCutAfterClose) {
-        inner.state.wal.stop_growing();
+        inner.state.wal.disable_preallocation();
     }
     inner.state.tables.descriptors.set_closed();
     drop(inner.lock.lock().take());

@@ -63,7 +63,7 @@ impl KeyLocks {
 
     /// Signal notified when a lock is released.
     #[cfg(feature = "tokio")]
-    pub(crate) fn released(&self) -> &Signal {
+    pub(crate) fn release_signal(&self) -> &Signal {
         &self.released
     }
 }

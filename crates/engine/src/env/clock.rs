@@ -361,7 +361,8 @@ impl SystemClock {
     }
 }
 
-/// Raises the offset to that of a reading, and returns the resulting time. The offset never decreases.
+/// Raises the offset so that the clock is not behind the reading `wall_us`. Returns the resulting time. The offset never
+/// decreases.
 pub(crate) fn advance_offset(offset_us: &AtomicU64, wall_us: u64, since_us: u64) -> u64 {
     let offset = wall_us.saturating_sub(since_us);
     let largest = offset_us.fetch_max(offset, Ordering::AcqRel).max(offset);

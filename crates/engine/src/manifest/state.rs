@@ -578,22 +578,7 @@ mod tests {
             smallest: Bytes::from_static(smallest.as_bytes()),
             largest: Bytes::from_static(largest.as_bytes()),
         };
-        Arc::new(FileRecord {
-            id: FileId(id),
-            range,
-            bytes: 100,
-            entries: 1,
-            tombstones: 0,
-            value_bytes: 1,
-            oldest_tombstone_us: None,
-            tombstone_seq_smallest: None,
-            seq_smallest: id,
-            seq_largest: id,
-            created_us: 0,
-            creation: id,
-            uid: id,
-            checksum: id,
-        })
+        Arc::new(FileRecord::example(id, range))
     }
 
     fn add(level: u8, run: u64, file: Arc<FileRecord>) -> Change {

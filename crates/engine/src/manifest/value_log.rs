@@ -127,22 +127,8 @@ mod tests {
 
     fn table(id: u64, level: u8) -> Change {
         let key = Bytes::from(id.to_string());
-        let file = Arc::new(FileRecord {
-            id: FileId(id),
-            range: KeyRange { smallest: key.clone(), largest: key },
-            bytes: 100,
-            entries: 1,
-            tombstones: 0,
-            value_bytes: 1,
-            oldest_tombstone_us: None,
-            tombstone_seq_smallest: None,
-            seq_smallest: id,
-            seq_largest: id,
-            created_us: 0,
-            creation: id,
-            uid: id,
-            checksum: id,
-        });
+        let range = KeyRange { smallest: key.clone(), largest: key };
+        let file = Arc::new(FileRecord::example(id, range));
         Change::AddFile { keyspace: 0, level: Level(level), run: RunId(id), file }
     }
 

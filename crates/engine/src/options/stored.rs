@@ -65,7 +65,7 @@ impl StoredOptions {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum StoredOperandStore {
-    /// Name of a store with all deliveries up to the last flush.
+    /// Name of a store that contains the operands of all flushes.
     Name(String),
     /// A store that was missing at an open.
     ///

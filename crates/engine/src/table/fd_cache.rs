@@ -436,8 +436,8 @@ impl CachedFile {
         }
     }
 
-    /// Fills the buffer with the bytes at `offset`. Reads of jobs are rate-limited, and leave the page cache if the
-    /// options say so.
+    /// Fills the buffer with the bytes at `offset`. Reads of jobs are rate-limited. Their pages are dropped from the page
+    /// cache if the options request it.
     pub(crate) fn fill_for(
         self: &Arc<Self>,
         purpose: ReadPurpose,
@@ -641,12 +641,12 @@ impl File for FdCacheFile {
         self.0.call(|file| file.len())
     }
 
-    fn grow_ahead(&self) {
-        self.0.call_if_open(|file| file.grow_ahead());
+    fn enable_preallocation(&self) {
+        self.0.call_if_open(|file| file.enable_preallocation());
     }
 
-    fn stop_growing(&self) {
-        self.0.call_if_open(|file| file.stop_growing());
+    fn disable_preallocation(&self) {
+        self.0.call_if_open(|file| file.disable_preallocation());
     }
 
     fn will_need(&self, offset: u64, bytes: u64) -> bool {

@@ -186,7 +186,7 @@ impl AsyncDbInner {
                 lock = locks.try_lock(tree, key);
                 lock.is_some()
             };
-            wait_until(env, locks.released(), deadline_us, is_locked).await;
+            wait_until(env, locks.release_signal(), deadline_us, is_locked).await;
         }
         lock
     }

@@ -4,8 +4,8 @@
 //! nothing for existing keys. Its bytes displace data blocks from the cache. The decision compares two rates per
 //! lookup in the last run:
 //!
-//! - Saved reads: the share of absent keys, times the miss rate of data blocks.
-//! - Lost reads: the reads that data blocks on the same cache bytes would save, at most the average per byte.
+//! - Reads saved by the filter: the fraction of lookups for absent keys, times the miss rate of data blocks.
+//! - Reads saved by data blocks in the same cache memory: at most the average number of saved reads per cached byte.
 
 use lsmx_base::sync::{AtomicBool, Mutex, Ordering, ShardedCounter};
 

@@ -42,7 +42,7 @@ struct BlobWindow {
 }
 
 impl BlobWindow {
-    fn end(&self) -> u64 {
+    fn end_offset(&self) -> u64 {
         self.offset + len_u64(self.buffer.len())
     }
 
@@ -200,12 +200,12 @@ impl WindowPlan {
         let next_bytes = (old.next_bytes * 2).min(WINDOW_BYTES_MAX);
         let records_start = len_u64(BLOB_HEADER_BYTES);
         let records_end = blob.record().bytes.saturating_sub(len_u64(BLOB_TRAILER_BYTES));
-        if start >= old.offset && start <= old.end().saturating_add(distance_max) {
+        if start >= old.offset && start <= old.end_offset().saturating_add(distance_max) {
             let end = (start + bytes).min(records_end).max(end);
             let left = records_end.saturating_sub(end);
             let following = (left > 0).then(|| (end, next_bytes.min(left)));
             WindowPlan { start, end, next_bytes, following }
-        } else if end <= old.end() && end.saturating_add(distance_max) >= old.offset {
+        } else if end <= old.end_offset() && end.saturating_add(distance_max) >= old.offset {
             let start = end.saturating_sub(bytes).max(records_start).min(start);
             let left = next_bytes.min(start.saturating_sub(records_start));
             let following = (left > 0).then(|| (start - left, left));

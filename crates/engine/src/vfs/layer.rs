@@ -40,9 +40,9 @@ impl OpenMode {
 /// A call of [`File`] that affects performance only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileHint {
-    /// [`File::grow_ahead`].
+    /// [`File::enable_preallocation`].
     GrowAhead,
-    /// [`File::stop_growing`].
+    /// [`File::disable_preallocation`].
     StopGrowing,
     /// [`File::will_need`].
     WillNeed {
@@ -64,8 +64,8 @@ impl FileHint {
     /// Gives the hint to `file`. Returns the result of [`File::will_need`], and `false` for other hints.
     pub fn give(self, file: &dyn File) -> bool {
         match self {
-            FileHint::GrowAhead => file.grow_ahead(),
-            FileHint::StopGrowing => file.stop_growing(),
+            FileHint::GrowAhead => file.enable_preallocation(),
+            FileHint::StopGrowing => file.disable_preallocation(),
             FileHint::WillNeed { offset, bytes } => return file.will_need(offset, bytes),
             FileHint::Forget { offset, bytes } => file.forget(offset, bytes),
         }
@@ -233,11 +233,11 @@ impl<L: FileLayer> File for L {
         self.intercept(VfsCall::Len, || self.inner().len())
     }
 
-    fn grow_ahead(&self) {
+    fn enable_preallocation(&self) {
         self.intercept_hint(FileHint::GrowAhead);
     }
 
-    fn stop_growing(&self) {
+    fn disable_preallocation(&self) {
         self.intercept_hint(FileHint::StopGrowing);
     }
 

@@ -173,12 +173,12 @@ pub trait File: fmt::Debug + Send + Sync {
     ///
     /// Most syncs after an append then need no sync of a new length. Other handles see the zeros until this handle is
     /// dropped, and so does an open after a crash. By default nothing is preallocated.
-    fn grow_ahead(&self) {}
+    fn enable_preallocation(&self) {}
 
-    /// Ends [`File::grow_ahead`] and removes the zeros. The length then changes only by appends.
+    /// Ends [`File::enable_preallocation`] and removes the zeros. The length then changes only by appends.
     ///
     /// Without this call the last drop of the file removes the zeros, possibly after another process has opened it.
-    fn stop_growing(&self) {}
+    fn disable_preallocation(&self) {}
 
     /// Hints that a range will be read soon.
     ///

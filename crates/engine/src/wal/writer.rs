@@ -613,10 +613,10 @@ impl Wal {
 
     /// Truncates the live segments to their final sizes. Called when nothing appends any more, before
     /// another process may open the files.
-    pub(crate) fn stop_growing(&self) {
+    pub(crate) fn disable_preallocation(&self) {
         let segments = self.log.lock().segments.clone();
         for file in segments.iter().filter_map(|segment| segment.file.as_ref()) {
-            file.stop_growing();
+            file.disable_preallocation();
         }
     }
 
@@ -663,7 +663,7 @@ impl SegmentFactory<'_> {
             registered: false,
         };
         segment.append(&header)?;
-        file.grow_ahead();
+        file.enable_preallocation();
         Ok(segment)
     }
 }

@@ -72,7 +72,7 @@ impl FileNumberReservation {
         let before = self.file.lock().replace((path, number));
         sync_directory(tables.vfs.as_ref(), &tables.dir)?;
         if let Some((path, _)) = before {
-            remove_or_leave(tables.vfs.as_ref(), &path);
+            try_remove(tables.vfs.as_ref(), &path);
         }
         Ok(())
     }
@@ -81,12 +81,12 @@ impl FileNumberReservation {
     pub(crate) fn remove(&self, vfs: &dyn Vfs) {
         let reservation = self.file.lock().take();
         if let Some((path, _)) = reservation {
-            remove_or_leave(vfs, &path);
+            try_remove(vfs, &path);
         }
     }
 }
 
 /// Removes a file. If that fails, the file is an orphan, which an open removes.
-fn remove_or_leave(vfs: &dyn Vfs, path: &Path) {
+fn try_remove(vfs: &dyn Vfs, path: &Path) {
     let _ = vfs.remove(path);
 }

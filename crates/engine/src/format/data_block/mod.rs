@@ -53,6 +53,26 @@ pub(crate) const ENCODING_TAGGED: u8 = 1;
 /// Offset of the first entry.
 pub(crate) const ENTRIES_AT: usize = 1;
 
+/// Compares a prefix-compressed key with `user_key`. Returns the order of the compressed key.
+///
+/// `matched` is the length of the common prefix of `user_key` and the previous key, which is smaller. It is updated for
+/// the next key. Keys are compared only if `shared` equals `matched`; otherwise the two lengths determine the order.
+#[inline]
+pub(crate) fn compare_compressed(
+    shared: usize,
+    suffix: &[u8],
+    user_key: &[u8],
+    matched: &mut usize,
+) -> Ordering {
+    if shared != 0 && shared != *matched {
+        return (*matched).cmp(&shared);
+    }
+    let rest = &user_key[shared..]; // `shared` is 0 or `matched`, so at most the length of the key
+    let common = common_prefix(suffix, rest);
+    *matched = shared + common;
+    suffix.get(common).cmp(&rest.get(common))
+}
+
 /// Returns the length of the common prefix of two keys, in bytes.
 #[inline]
 pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
@@ -368,14 +388,7 @@ impl DataBlock {
                 return Err(shares_too_much(entry.shared));
             }
             key_bytes = entry.shared + entry.suffix.len();
-            let order = if entry.shared != 0 && entry.shared != matched {
-                matched.cmp(&entry.shared)
-            } else {
-                let rest = &user_key[entry.shared..];
-                let common = common_prefix(entry.suffix, rest);
-                matched = entry.shared + common;
-                entry.suffix.get(common).cmp(&rest.get(common))
-            };
+            let order = compare_compressed(entry.shared, entry.suffix, user_key, &mut matched);
             match order {
                 Ordering::Less => {}
                 Ordering::Equal if entry.seq > seq => {}

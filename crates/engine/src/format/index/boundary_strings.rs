@@ -159,8 +159,8 @@ impl BoundaryStrings {
         self.count as usize
     }
 
-    /// Returns how many boundaries are at or before (`user_key`, `seq`). The bytes cut from all
-    /// boundaries must be removed from `user_key`.
+    /// Returns the number of boundaries at or before (`user_key`, `seq`). The caller has removed the common
+    /// prefix of all boundaries from `user_key`.
     ///
     /// # Errors
     /// Fails when an entry read by the search is malformed.

@@ -15,9 +15,10 @@
 //!     4   count     u32, number of entries, at least one; k = ⌈count ÷ interval⌉
 //! ```
 //!
-//! The separator of a block is at or after its last entry and before the first entry of the next block. If
-//! their user keys differ, it is a short user key and stands for all its versions. If the next block
-//! continues the same user key, it is that key and the sequence number of the block's last version.
+//! The separator of a block is at or after the last entry of the block and before the first entry of the next
+//! block. If the two entries have different user keys, the separator is a short user key without a sequence
+//! number. If a user key continues in the next block, the separator is this key with the sequence number of
+//! the last version in the block.
 
 use std::cmp::Ordering;
 
@@ -28,7 +29,9 @@ use lsmx_base::malformed::Malformed;
 use super::key_head;
 use super::separator::{Separator, VersionSide};
 use crate::format::block::Handle;
-use crate::format::data_block::{common_prefix, shares_too_little, shares_too_much};
+use crate::format::data_block::{
+    common_prefix, compare_compressed, shares_too_little, shares_too_much,
+};
 
 /// Encoding number of prefix-compressed index blocks.
 pub(crate) const ENCODING_PREFIX: u8 = 0;
@@ -287,18 +290,9 @@ impl PrefixIndex {
         }
         let restart = low.saturating_sub(1);
         let mut iter = self.iter_from(restart)?;
-        // As in a data block: comparing the shared length with the matched length orders an entry.
-        // Keys are compared only if both lengths are equal.
         let mut matched = 0;
         while let Some((ordinal, entry, handle)) = iter.next()? {
-            let order = if entry.shared != 0 && entry.shared != matched {
-                matched.cmp(&entry.shared)
-            } else {
-                let rest = &user_key[entry.shared..];
-                let common = common_prefix(entry.suffix, rest);
-                matched = entry.shared + common;
-                entry.suffix.get(common).cmp(&rest.get(common))
-            };
+            let order = compare_compressed(entry.shared, entry.suffix, user_key, &mut matched);
             let before = match order {
                 Ordering::Less => true,
                 Ordering::Equal => entry.seq.is_some_and(|own| own > seq),

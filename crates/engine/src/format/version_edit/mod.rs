@@ -89,6 +89,20 @@ impl FileRecord {
         }
     }
 
+    /// Returns a record whose numbers follow from `id`.
+    #[cfg(test)]
+    pub(crate) fn example(id: u64, range: KeyRange) -> FileRecord {
+        let shape = TableMeta {
+            bytes: 100,
+            entries: 1,
+            value_bytes: 1,
+            seq_smallest: id,
+            seq_largest: id,
+            ..TableMeta::new(FileId(id), range)
+        };
+        FileRecord::from_shape(&shape, id, id)
+    }
+
     /// Returns the manifest record of a file with this shape.
     #[must_use]
     pub fn from_shape(shape: &TableMeta, uid: u64, checksum: u64) -> FileRecord {

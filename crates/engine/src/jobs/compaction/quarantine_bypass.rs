@@ -13,8 +13,8 @@ use lsmx_compaction::{
 const L0: Level = Level(0);
 /// Minimum number of runs in a merge while writes are not stopped.
 const RUNS_MIN: usize = 4;
-/// Maximum size of the next older run relative to the newer runs of the merge. As in a tiered tree, the bytes of a
-/// run are then rewritten a logarithmic number of times.
+/// Maximum size of an older run relative to all newer runs of the merge. A merge stops before the first run that is
+/// larger. The limit bounds write amplification by the logarithm of the data size, as in a tiered tree.
 const SIZE_RATIO: u64 = 2;
 
 /// Returns an L0 merge that avoids busy and quarantined files, if one is due.

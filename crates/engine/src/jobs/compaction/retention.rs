@@ -101,7 +101,7 @@ impl Retention {
         keys: Option<(&[u8], &[u8])>,
     ) -> Vec<RangeTombstone> {
         let fragments = fragment_visible(tombstones, &self.snapshots);
-        // Decides per fragment, before the join: an adjacent fragment may cover no remaining data.
+        // Each fragment is checked before adjacent ones are joined, because a neighbor may cover no remaining data.
         let kept = fragments
             .iter()
             .filter_map(|tombstone| self.retain_range_tombstone(tombstone, keys))

@@ -379,21 +379,8 @@ mod tests {
 
     fn full_range_run() -> Arc<lsmx_compaction::SortedRun> {
         use lsmx_compaction::{FileId, KeyRange, TableMeta, TreeShape};
-        let file = TableMeta {
-            id: FileId(1),
-            range: KeyRange { smallest: Bytes::new(), largest: Bytes::from_static(&[255]) },
-            bytes: 1,
-            entries: 1,
-            tombstones: 0,
-            tombstone_seq_smallest: None,
-            value_bytes: 0,
-            oldest_tombstone_us: None,
-            seq_smallest: 0,
-            seq_largest: 0,
-            last_read_us: 0,
-            created_us: 0,
-            creation: 0,
-        };
+        let range = KeyRange { smallest: Bytes::new(), largest: Bytes::from_static(&[255]) };
+        let file = TableMeta { bytes: 1, entries: 1, ..TableMeta::new(FileId(1), range) };
         let (shape, _) = TreeShape::default().with_flush(vec![file]).unwrap();
         Arc::clone(shape.runs().next().unwrap().1)
     }

@@ -2,7 +2,7 @@
 //!
 //! 1. A file stores the bytes that processes see, the synced length, and the unsynced appends in order. A directory
 //!    stores the names that processes see, the synced names, and the changes between them. A file with preallocation
-//!    ([`File::grow_ahead`]) ends in zeros until its writing handle is dropped. The longer length is unsynced, too.
+//!    ([`File::enable_preallocation`]) ends in zeros until its writing handle is dropped. The longer length is unsynced, too.
 //! 2. [`File::sync`] syncs the bytes of a file, not its name. Creating, renaming and removing a file survive a crash
 //!    only after [`Vfs::sync_dir`] of the directory. A rename across directories needs both.
 //! 3. [`MemVfs::crash`] builds a state that a machine could find after a power loss, as an independent file system.
@@ -546,7 +546,7 @@ impl Drop for MemFile {
     fn drop(&mut self) {
         if self.writable {
             let _changes = self.fs.0.changes.read();
-            self.stop_growing();
+            self.disable_preallocation();
         }
     }
 }
@@ -585,12 +585,12 @@ impl File for MemFile {
         Ok(self.visible_len(&self.node.data.read()) as u64)
     }
 
-    fn grow_ahead(&self) {
-        self.node.data.write().grow_ahead();
+    fn enable_preallocation(&self) {
+        self.node.data.write().enable_preallocation();
     }
 
-    fn stop_growing(&self) {
-        self.node.data.write().stop_growing();
+    fn disable_preallocation(&self) {
+        self.node.data.write().disable_preallocation();
     }
 
     fn will_need(&self, _: u64, _: u64) -> bool {

@@ -25,7 +25,7 @@ const PREALLOCATE_BYTES_MAX: usize = 32 << 10;
 /// Bytes of a file as processes see them, and their sync state.
 ///
 /// Files are append-only, so an unsynced operation is a byte range. Bytes after `synced` that belong to no operation
-/// were dropped by a failed sync. With preallocation ([`File::grow_ahead`](crate::vfs::File::grow_ahead)) zeros follow the
+/// were dropped by a failed sync. With preallocation ([`File::enable_preallocation`](crate::vfs::File::enable_preallocation)) zeros follow the
 /// appended bytes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FileData {
@@ -110,12 +110,12 @@ impl FileData {
         }
     }
 
-    pub(crate) fn grow_ahead(&mut self) {
+    pub(crate) fn enable_preallocation(&mut self) {
         self.grows_ahead = true;
     }
 
     /// Removes the preallocated zeros and ends preallocation.
-    pub(crate) fn stop_growing(&mut self) {
+    pub(crate) fn disable_preallocation(&mut self) {
         self.grows_ahead = false;
         self.content.truncate(self.end);
     }

@@ -194,7 +194,7 @@ fn preallocated_zeros_are_visible_to_others_until_the_writer_drops() {
     let vfs = MemVfs::new();
     let file = vfs.create(path("f")).unwrap();
     file.append(b"before").unwrap();
-    file.grow_ahead();
+    file.enable_preallocation();
     assert_eq!(vfs.read_all(path("f")).unwrap(), b"before");
     file.append(&[1; 5_000]).unwrap();
     assert_eq!(file.len().unwrap(), 5_006);
@@ -214,7 +214,7 @@ fn preallocated_zeros_are_visible_to_others_until_the_writer_drops() {
 fn preallocated_length_survives_after_a_sync() {
     let vfs = MemVfs::new();
     let file = vfs.create(path("f")).unwrap();
-    file.grow_ahead();
+    file.enable_preallocation();
     file.append(&[1; 100]).unwrap();
     vfs.sync_dir(path("")).unwrap();
     assert_eq!(read_in_image(&vfs, CrashImage::Drop, 0, "f").unwrap(), b"");

@@ -216,7 +216,7 @@ impl CreatedFile {
 
 impl Drop for CreatedFile {
     fn drop(&mut self) {
-        self.stop_growing();
+        self.disable_preallocation();
     }
 }
 
@@ -254,13 +254,13 @@ impl File for CreatedFile {
         Ok(self.end.load(Ordering::Acquire))
     }
 
-    fn grow_ahead(&self) {
+    fn enable_preallocation(&self) {
         let mut preallocated = self.preallocated.lock();
         // The lock excludes appends, so a relaxed load is enough.
         preallocated.get_or_insert(self.end.load(Ordering::Relaxed));
     }
 
-    fn stop_growing(&self) {
+    fn disable_preallocation(&self) {
         let mut preallocated = self.preallocated.lock();
         let end = self.end.load(Ordering::Relaxed);
         if preallocated.take().is_some_and(|len| len > end) {
@@ -465,7 +465,7 @@ mod tests {
         let path = dir.path().join("f");
         let file = OsVfs.create(&path)?;
         file.append(b"header")?;
-        file.grow_ahead();
+        file.enable_preallocation();
         for _ in 0..3_000 {
             file.append(&[7; 100])?;
         }

@@ -121,9 +121,9 @@ impl Loss {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum LossKind {
-    /// Entries of a table. Reads return an older value, a deleted value or none.
+    /// Entries of a table. Reads of their keys return an older value, a deleted value or no value.
     Entries,
-    /// Values in a blob file. Reads return an older value, a deleted value or none.
+    /// Values in a blob file. Reads of their keys return an older value, a deleted value or no value.
     Values,
     /// Range tombstones of a table. Deleted keys may reappear.
     RangeDeletes,
