@@ -355,7 +355,7 @@ fn blocks_that_values_keep_are_told() {
         number % 50 == 0
     });
     assert!((1..all / 4).contains(&held()), "{} of {all}", held());
-    assert!(db.metrics().to_string().contains(" of blocks"));
+    assert!(db.metrics().to_string().contains("; blocks "));
     drop(scanned);
     assert_eq!(held(), 0);
     // Nor does anything if there is none.
