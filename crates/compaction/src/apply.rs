@@ -397,7 +397,7 @@ fn check_outputs(
 ) -> Result<Vec<Arc<TableMeta>>, Error> {
     check_file_ids(inputs, &outputs)?;
     let files = inputs.iter().flat_map(ResolvedInput::files);
-    let hull = KeyRange::hull_of(files.map(|file| &file.range)).ok_or(Error::NoInputs)?;
+    let hull = KeyRange::enclosing_range(files.map(|file| &file.range)).ok_or(Error::NoInputs)?;
     if let Some(output) = outputs.iter().find(|output| !hull.covers(&output.range)) {
         return Err(Error::OutputOutsideInputs { file: output.id });
     }

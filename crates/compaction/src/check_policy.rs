@@ -139,7 +139,7 @@ pub fn check_policy(
             0 => {
                 checker.set_random_tree()?;
                 checker.set_random_state();
-                checker.settle()?;
+                checker.run_until_idle()?;
             }
             1 => {
                 checker.set_random_tree()?;
@@ -332,7 +332,7 @@ impl<'a> PolicyChecker<'a> {
     /// # Errors
     ///
     /// The first violated property.
-    pub fn settle(&mut self) -> Result<(), PolicyViolation> {
+    pub fn run_until_idle(&mut self) -> Result<(), PolicyViolation> {
         let none_running = RunningJobs::default();
         for _ in 0..SETTLE_JOBS_MAX {
             self.step += 1;
@@ -398,7 +398,7 @@ impl<'a> PolicyChecker<'a> {
             self.execute(&job)?;
         }
         self.tree.shape.memtables_empty = self.rng.has_chance(50);
-        self.settle()
+        self.run_until_idle()
     }
 }
 

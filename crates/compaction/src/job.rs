@@ -351,7 +351,7 @@ impl Job {
         for input in &self.inputs {
             ranges.extend(input.resolve(shape)?.into_iter().map(|file| &file.range));
         }
-        KeyRange::hull_of(ranges).ok_or(Error::NoInputs)
+        KeyRange::enclosing_range(ranges).ok_or(Error::NoInputs)
     }
 
     /// Returns the size of all inputs in bytes. A merge writes at most about as much.

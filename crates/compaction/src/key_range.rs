@@ -40,7 +40,7 @@ impl KeyRange {
 
     /// Returns the smallest range that covers both ranges.
     #[must_use]
-    pub fn hull(&self, other: &KeyRange) -> KeyRange {
+    pub fn enclosing(&self, other: &KeyRange) -> KeyRange {
         KeyRange {
             smallest: self.smallest.clone().min(other.smallest.clone()),
             largest: self.largest.clone().max(other.largest.clone()),
@@ -48,7 +48,7 @@ impl KeyRange {
     }
 
     /// Returns the smallest range that covers all `ranges`, or `None` without ranges.
-    pub fn hull_of<'a>(ranges: impl IntoIterator<Item = &'a KeyRange>) -> Option<KeyRange> {
+    pub fn enclosing_range<'a>(ranges: impl IntoIterator<Item = &'a KeyRange>) -> Option<KeyRange> {
         let mut ranges = ranges.into_iter();
         let first = ranges.next()?;
         let (mut smallest, mut largest) = (&first.smallest, &first.largest);
@@ -92,12 +92,12 @@ mod tests {
 
     #[test]
     fn hull_is_smallest_range_that_covers_both() {
-        let hull = range("a", "c").hull(&range("b", "f"));
+        let hull = range("a", "c").enclosing(&range("b", "f"));
         assert_eq!(hull, range("a", "f"));
         assert!(hull.covers(&range("b", "f")) && !range("b", "f").covers(&hull));
         let all = [range("m", "n"), range("a", "b"), range("x", "z")];
-        assert_eq!(KeyRange::hull_of(&all), Some(range("a", "z")));
-        assert_eq!(KeyRange::hull_of(&[]), None);
+        assert_eq!(KeyRange::enclosing_range(&all), Some(range("a", "z")));
+        assert_eq!(KeyRange::enclosing_range(&[]), None);
     }
 
     #[test]

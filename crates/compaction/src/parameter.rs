@@ -144,7 +144,7 @@ impl Parameter {
     }
 
     /// Returns the smallest and the largest value. For [`ParameterUnit::TimeOrShare`] they apply to times.
-    pub(crate) fn domain(self) -> (u64, u64) {
+    pub(crate) fn allowed_range(self) -> (u64, u64) {
         match self {
             Parameter::SizeRatio => (2, 1_000_000),
             Parameter::UpperRuns | Parameter::LastRuns => (1, 1_000_000),
@@ -196,7 +196,7 @@ impl Parameter {
 
     /// Describes the accepted values for an error message.
     pub(crate) fn expected(self) -> String {
-        let (min, max) = self.domain();
+        let (min, max) = self.allowed_range();
         match self.unit() {
             ParameterUnit::Count => format!("a whole number from {min} to {max}"),
             ParameterUnit::Share => "a decimal above 0 and at most 1".to_owned(),

@@ -258,7 +258,7 @@ impl Preset {
     fn l1_memtables_default(self, size_ratio: u64) -> u64 {
         match self {
             Preset::Full => {
-                (size_ratio.saturating_mul(size_ratio) / 2).min(Parameter::L1.domain().1)
+                (size_ratio.saturating_mul(size_ratio) / 2).min(Parameter::L1.allowed_range().1)
             }
             Preset::FullPreemptive => size_ratio,
             Preset::OneLeveling => TRIGGER_RUNS_DEFAULT,

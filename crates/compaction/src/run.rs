@@ -356,7 +356,7 @@ impl RunFiles {
     /// Updates the groups after the files in `range` were replaced by `added` files.
     fn update_groups(&mut self, range: Range<usize>, added: usize) {
         let Some(last_group) = self.groups.len().checked_sub(1) else {
-            return self.regroup(0..0, 0..self.files.len());
+            return self.rebuild_groups(0..0, 0..self.files.len());
         };
         let group_of = |index: usize| {
             self.groups.partition_point(|group| group.files.end <= index).min(last_group)
@@ -376,7 +376,7 @@ impl RunFiles {
             self.groups[first] = FileGroup::new(start..end);
             self.marks[first] = self.new_mark(start);
         } else {
-            self.regroup(first..last + 1, start..end);
+            self.rebuild_groups(first..last + 1, start..end);
         }
     }
 
@@ -385,7 +385,7 @@ impl RunFiles {
     }
 
     /// Replaces some groups by new groups of these files.
-    fn regroup(&mut self, old: Range<usize>, files: Range<usize>) {
+    fn rebuild_groups(&mut self, old: Range<usize>, files: Range<usize>) {
         let count = files.len().div_ceil(2 * GROUP_FILES).max(1);
         let step = files.len().div_ceil(count).max(1);
         let starts = || files.clone().step_by(step);
@@ -557,7 +557,7 @@ impl From<Vec<Arc<TableMeta>>> for RunFiles {
             files,
             ..RunFiles::default()
         };
-        files.regroup(0..0, 0..count);
+        files.rebuild_groups(0..0, 0..count);
         files
     }
 }

@@ -205,7 +205,7 @@ fn check_settled_files(primitives: &Primitives, tree: &ModelTree, text: &dyn Fn(
 fn is_merge_of_l0_inefficient(shape: &TreeShape) -> bool {
     let files = |level: usize| shape.levels[level].runs.iter().flat_map(|run| &run.files);
     let bytes: u64 = files(0).map(|file| file.bytes).sum();
-    let hull = KeyRange::hull_of(files(0).map(|file| &file.range)).unwrap();
+    let hull = KeyRange::enclosing_range(files(0).map(|file| &file.range)).unwrap();
     let below = (1..shape.levels.len()).find(|level| files(*level).next().is_some());
     let overlapped = below.into_iter().flat_map(files).filter(|file| file.range.overlaps(&hull));
     overlapped.map(|file| file.bytes).sum::<u64>() > bytes
@@ -218,7 +218,7 @@ fn every_policy_any_valid_tree_settles() {
             check(&spec, seed, |checker| {
                 checker.set_random_tree()?;
                 checker.set_random_state();
-                checker.settle()
+                checker.run_until_idle()
             });
         }
     });
@@ -282,7 +282,7 @@ proptest! {
             checker.tree = ModelTree::new(6, table_entries);
             for writes in &flushes {
                 checker.tree.flush(writes, 6).unwrap();
-                checker.settle()?;
+                checker.run_until_idle()?;
             }
             Ok(())
         });

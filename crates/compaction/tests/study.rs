@@ -26,7 +26,7 @@ fn load(policy: &str, seed: u64) -> Totals {
             checker.tree.execute(&job).unwrap();
         }
     }
-    checker.settle().unwrap();
+    checker.run_until_idle().unwrap();
     assert_eq!(checker.tree.wrong_lookup(), None);
     checker.tree.totals
 }

@@ -115,7 +115,7 @@ fn copy_view(view: &StoreView, target: &dyn OperandFiles) -> Result<StoreToken> 
 /// Copies a bucket file up to `end` and checks its frames. Returns the number of the copy.
 fn copy_file(file: &BucketFile, end: u64, target: &dyn OperandFiles) -> Result<u64> {
     let start = len_u64(HEADER_BYTES);
-    let bytes: Bytes = BucketReader::uncounted().read(file, start, end)?;
+    let bytes: Bytes = BucketReader::without_counters().read(file, start, end)?;
     for_each_frame(&bytes, file, start, |_, _, _, _| Ok(()))?;
     let (number, copy) = target.create(OperandFileKind::Bucket)?;
     let path = target.path(OperandFileKind::Bucket, number);

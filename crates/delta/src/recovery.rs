@@ -119,7 +119,9 @@ impl LogReplay {
                 self.insert_entries()?;
                 self.range_markers = collection.range_markers;
             }
-            _ => return Err(kind.misplaced("a kind that can follow the previous frame")),
+            _ => {
+                return Err(kind.unexpected_kind_error("a kind that can follow the previous frame"));
+            }
         }
         Ok(())
     }

@@ -26,12 +26,12 @@ use crate::view::{StoreCounters, StoreResources, StoreView};
 
 /// State of an operand store.
 ///
-/// Lock order: `tip`, then `committed`.
+/// Lock order: `latest`, then `committed`.
 #[derive(Debug)]
 pub(crate) struct StoreState {
     pub(crate) resources: Arc<StoreResources>,
     committed: RwLock<Arc<StoreView>>,
-    tip: Mutex<Tip>,
+    latest: Mutex<LatestState>,
     /// `None` while a thread appends, so that no lock is held during I/O, and before the first append.
     log: Mutex<Option<LogWriter>>,
     /// Result of the last [`is_collection_due`].
@@ -45,7 +45,7 @@ pub(crate) struct StoreState {
 
 /// Base of the next delivery or collection.
 #[derive(Debug)]
-struct Tip {
+struct LatestState {
     view: Arc<StoreView>,
     token: Option<StoreToken>,
     committed_token: Option<StoreToken>,
@@ -103,7 +103,7 @@ impl StoreState {
             let log_bytes = LogPosition::from_token(token).end;
             resources.counters.log_bytes.store(log_bytes, Ordering::Relaxed);
         }
-        let tip = Tip {
+        let latest = LatestState {
             view: view.clone(),
             token,
             committed_token: token,
@@ -120,7 +120,7 @@ impl StoreState {
             resources,
             is_due: AtomicBool::new(is_collection_due(&view, &BTreeSet::new())),
             committed: RwLock::new(view),
-            tip: Mutex::new(tip),
+            latest: Mutex::new(latest),
             log: Mutex::new(None),
             excluded_files: RwLock::default(),
             buckets_max: buckets_max(&options, half_memory),
@@ -149,7 +149,7 @@ impl StoreState {
     }
 
     pub(crate) fn committed_log_path(&self) -> PathBuf {
-        let token = self.tip.lock().committed_token.unwrap_or_default();
+        let token = self.latest.lock().committed_token.unwrap_or_default();
         let number = LogPosition::from_token(token).number;
         self.resources.files.context.files.path(OperandFileKind::Log, number)
     }
@@ -160,8 +160,8 @@ impl StoreState {
     /// and would replace the view that the delivery installs.
     pub(crate) fn base_if_valid(&self) -> Result<Option<Arc<StoreView>>> {
         self.check_writable()?;
-        let tip = self.tip.lock();
-        Ok((!tip.is_stale).then(|| tip.view.clone()))
+        let latest = self.latest.lock();
+        Ok((!latest.is_stale).then(|| latest.view.clone()))
     }
 
     /// Returns the base of the next delivery or collection. Recovers it if it is stale.
@@ -170,11 +170,11 @@ impl StoreState {
     pub(crate) fn load_base(&self) -> Result<Arc<StoreView>> {
         self.check_writable()?;
         let token = {
-            let tip = self.tip.lock();
-            if !tip.is_stale {
-                return Ok(tip.view.clone());
+            let latest = self.latest.lock();
+            if !latest.is_stale {
+                return Ok(latest.view.clone());
             }
-            tip.token
+            latest.token
         };
         self.log.lock().take();
         self.resources.files.close_writers();
@@ -182,9 +182,9 @@ impl StoreState {
         for file in view.files() {
             file.seal();
         }
-        let mut tip = self.tip.lock();
-        tip.view = view.clone();
-        tip.is_stale = false;
+        let mut latest = self.latest.lock();
+        latest.view = view.clone();
+        latest.is_stale = false;
         Ok(view)
     }
 
@@ -197,30 +197,30 @@ impl StoreState {
 
     /// Marks the base as stale and closes the log, after a failed delivery or collection.
     pub(crate) fn mark_stale(&self) {
-        self.tip.lock().is_stale = true;
+        self.latest.lock().is_stale = true;
         self.log.lock().take();
     }
 
     pub(crate) fn frozen_ids(&self) -> Arc<BTreeSet<u64>> {
-        self.tip.lock().frozen_ids.clone()
+        self.latest.lock().frozen_ids.clone()
     }
 
     /// Sets the ids of the buckets under collection. Returns the epoch.
     pub(crate) fn freeze(&self, ids: BTreeSet<u64>) -> u64 {
-        let mut tip = self.tip.lock();
-        tip.frozen_ids = Arc::new(ids);
-        tip.epoch
+        let mut latest = self.latest.lock();
+        latest.frozen_ids = Arc::new(ids);
+        latest.epoch
     }
 
     pub(crate) fn epoch(&self) -> u64 {
-        self.tip.lock().epoch
+        self.latest.lock().epoch
     }
 
     /// Allocates consecutive bucket ids and returns the first.
     pub(crate) fn allocate_ids(&self, count: usize) -> u64 {
-        let mut tip = self.tip.lock();
-        let first = tip.next_id;
-        tip.next_id += len_u64(count);
+        let mut latest = self.latest.lock();
+        let first = latest.next_id;
+        latest.next_id += len_u64(count);
         first
     }
 
@@ -263,7 +263,7 @@ impl StoreState {
         }
         let context = &self.resources.files.context;
         let mut log = LogWriter::create(&*context.files, context.env.random_u64())?;
-        self.tip.lock().log_numbers.insert(log.number);
+        self.latest.lock().log_numbers.insert(log.number);
         log.put_snapshot(base, Bucket::to_entry)?;
         Ok(log)
     }
@@ -280,26 +280,26 @@ impl StoreState {
             file.set_obsolete(false);
         }
         self.update_is_due(&view);
-        let mut tip = self.tip.lock();
-        tip.view = view.clone();
-        tip.token = Some(token);
-        tip.installed.retain(|view| view.strong_count() > 0);
-        tip.installed.push(Arc::downgrade(&view));
-        tip.prepared.push(PreparedView { token, view: view.clone(), cache_update });
+        let mut latest = self.latest.lock();
+        latest.view = view.clone();
+        latest.token = Some(token);
+        latest.installed.retain(|view| view.strong_count() > 0);
+        latest.installed.push(Arc::downgrade(&view));
+        latest.prepared.push(PreparedView { token, view: view.clone(), cache_update });
         view
     }
 
     /// Commits all views prepared up to a token. Removes obsolete logs and marks obsolete files.
     pub(crate) fn commit(&self, token: StoreToken) {
         let (committed, in_doubt) = {
-            let mut tip = self.tip.lock();
-            let Some(index) = tip.prepared.iter().position(|it| it.token == token) else {
+            let mut latest = self.latest.lock();
+            let Some(index) = latest.prepared.iter().position(|it| it.token == token) else {
                 return;
             };
-            let later = tip.prepared.split_off(index + 1);
-            let committed = std::mem::replace(&mut tip.prepared, later);
-            tip.committed_token = Some(token);
-            (committed, std::mem::take(&mut tip.in_doubt))
+            let later = latest.prepared.split_off(index + 1);
+            let committed = std::mem::replace(&mut latest.prepared, later);
+            latest.committed_token = Some(token);
+            (committed, std::mem::take(&mut latest.in_doubt))
         };
         let Some(view) = committed.last().map(|it| it.view.clone()) else { return };
         let previous = std::mem::replace(&mut *self.committed.write(), view);
@@ -309,15 +309,15 @@ impl StoreState {
             }
         }
         let (needed_views, obsolete_logs) = {
-            let mut tip = self.tip.lock();
-            let prepared = tip.prepared.iter().map(|it| it.view.clone());
-            let current = [tip.view.clone(), self.committed.read().clone()];
+            let mut latest = self.latest.lock();
+            let prepared = latest.prepared.iter().map(|it| it.view.clone());
+            let current = [latest.view.clone(), self.committed.read().clone()];
             let needed_views: Vec<Arc<StoreView>> = prepared.chain(current).collect();
-            let tokens = tip.prepared.iter().map(|it| it.token).chain([token]);
+            let tokens = latest.prepared.iter().map(|it| it.token).chain([token]);
             let log_numbers = tokens.map(|it| LogPosition::from_token(it).number).collect();
             let obsolete_logs: Vec<u64> =
-                tip.log_numbers.difference(&log_numbers).copied().collect();
-            tip.log_numbers = log_numbers;
+                latest.log_numbers.difference(&log_numbers).copied().collect();
+            latest.log_numbers = log_numbers;
             (needed_views, obsolete_logs)
         };
         let needed_files: BTreeSet<u64> =
@@ -339,7 +339,7 @@ impl StoreState {
         if !self.resources.files.has_failed_sync() {
             return;
         }
-        let installed = self.tip.lock().installed.clone();
+        let installed = self.latest.lock().installed.clone();
         for view in installed.iter().filter_map(Weak::upgrade) {
             let log_number = view.token.map(|token| LogPosition::from_token(token).number);
             let needs_log = log_number.is_some_and(|number| log_numbers.contains(&number));
@@ -355,13 +355,13 @@ impl StoreState {
     /// The files of abandoned views are kept until the next commit, because the views may be committed.
     pub(crate) fn abandon_prepared(&self) {
         let committed = self.committed.read().clone();
-        let mut tip = self.tip.lock();
-        let prepared = std::mem::take(&mut tip.prepared);
-        tip.in_doubt.extend(prepared.into_iter().map(|it| it.view));
-        tip.view = committed;
-        tip.token = tip.committed_token;
-        tip.is_stale = true;
-        tip.epoch += 1;
+        let mut latest = self.latest.lock();
+        let prepared = std::mem::take(&mut latest.prepared);
+        latest.in_doubt.extend(prepared.into_iter().map(|it| it.view));
+        latest.view = committed;
+        latest.token = latest.committed_token;
+        latest.is_stale = true;
+        latest.epoch += 1;
     }
 
     pub(crate) fn excluded_files(&self) -> Arc<BTreeSet<u64>> {
@@ -370,7 +370,7 @@ impl StoreState {
 
     pub(crate) fn set_excluded_files(&self, numbers: BTreeSet<u64>) {
         *self.excluded_files.write() = Arc::new(numbers);
-        let view = self.tip.lock().view.clone();
+        let view = self.latest.lock().view.clone();
         self.update_is_due(&view);
     }
 
@@ -395,12 +395,12 @@ impl StoreState {
     /// Returns whether a collection is due. A stale base must first be recovered by a delivery.
     pub(crate) fn is_due(&self) -> bool {
         let is_due = self.is_due.load(Ordering::Acquire);
-        is_due && !self.resources.files.context.read_only && !self.tip.lock().is_stale
+        is_due && !self.resources.files.context.read_only && !self.latest.lock().is_stale
     }
 
     pub(crate) fn committed_files(&self) -> Vec<(OperandFileKind, u64)> {
         let view = self.committed.read().clone();
-        let token = self.tip.lock().committed_token;
+        let token = self.latest.lock().committed_token;
         let numbers: BTreeSet<u64> = view.files().map(|file| file.number).collect();
         let log = token.map(|it| (OperandFileKind::Log, LogPosition::from_token(it).number));
         log.into_iter().chain(numbers.into_iter().map(|it| (OperandFileKind::Bucket, it))).collect()

@@ -238,7 +238,7 @@ pub enum Error {
     ///
     /// The keyspace cannot be read or written until [`Db::keyspace`](crate::Db::keyspace) is called with the
     /// store. Other keyspaces are not affected.
-    #[error("keyspace {keyspace:?} has no operand store {store:?}: {}", unopened(cause.as_deref()))]
+    #[error("keyspace {keyspace:?} has no operand store {store:?}: {}", missing_store_reason(cause.as_deref()))]
     NoOperandStore {
         /// The keyspace.
         keyspace: String,
@@ -409,7 +409,7 @@ fn key_in(key: &[u8], keyspace: &str) -> String {
 }
 
 /// Describes why an operand store is not open, and the action for the caller.
-fn unopened(cause: Option<&Error>) -> String {
+fn missing_store_reason(cause: Option<&Error>) -> String {
     match cause {
         None => "open the keyspace with the store".to_owned(),
         Some(cause) => format!("open the keyspace with the store to try again: {cause}"),

@@ -86,7 +86,7 @@ impl FileLayer for SlowFile {
 
     fn intercept_hint(&self, hint: FileHint) -> bool {
         if !matches!(hint, FileHint::WillNeed { .. }) {
-            return hint.give(&*self.inner);
+            return hint.send_to(&*self.inner);
         }
         self.device.told.fetch_add(1, Ordering::SeqCst);
         self.device.reads_ahead.load(Ordering::SeqCst)

@@ -11,7 +11,7 @@ use crate::seq_range::SeqRange;
 
 /// One bin of a [`Histogram`], which holds the counts of the bin.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Bin {
+pub(crate) struct HistogramBin {
     /// Last position. The bin starts after the previous bin.
     pub(crate) end: u64,
     /// Number of range tombstones.
@@ -25,7 +25,7 @@ pub(crate) struct Bin {
 pub(crate) struct Histogram {
     /// First position.
     pub(crate) start: u64,
-    pub(crate) bins: Vec<Bin>,
+    pub(crate) bins: Vec<HistogramBin>,
     /// Counts of the first bin by popularity class, then those of the second bin, and so on.
     pub(crate) counts: Vec<EntryCounts>,
 }
@@ -77,7 +77,7 @@ impl Histogram {
         ratio(before, all)
     }
 
-    pub(crate) fn push(&mut self, bin: Bin, counts: &[EntryCounts]) {
+    pub(crate) fn push(&mut self, bin: HistogramBin, counts: &[EntryCounts]) {
         self.bins.push(bin);
         self.counts.extend_from_slice(counts);
     }
@@ -176,8 +176,8 @@ fn merge_cost(bins: &[(f64, f64)], index: usize) -> f64 {
 mod tests {
     use super::*;
 
-    fn bin(end: u64) -> Bin {
-        Bin { end, range_tombstones: 1.0, seqs: SeqRange { smallest: end, largest: end } }
+    fn bin(end: u64) -> HistogramBin {
+        HistogramBin { end, range_tombstones: 1.0, seqs: SeqRange { smallest: end, largest: end } }
     }
 
     fn inserted(inserted: f64) -> EntryCounts {

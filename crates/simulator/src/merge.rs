@@ -9,7 +9,7 @@
 //!    sampled too.
 
 use crate::entry_counts::EntryCounts;
-use crate::histogram::Bin;
+use crate::histogram::HistogramBin;
 use crate::math::to_f64;
 use crate::merge_input::MergeInput;
 use crate::output_writer::{MergeOutput, OutputWriter};
@@ -75,7 +75,7 @@ pub(crate) fn merge(
         let to = to.min(older_until).min(splits.constant_until(at)).max(at);
         let key_at_start = inputs.iter().any(|input| input.has_file_start_at(at));
         let key_at_end = inputs.iter().any(|input| input.has_file_end_at(at, to));
-        let mut found: Option<Bin> = None;
+        let mut found: Option<HistogramBin> = None;
         for input in &mut inputs {
             let Some(bin) = input.take(at, to, sampler, &mut part) else { continue };
             match &mut found {

@@ -1,7 +1,7 @@
 //! Iterator over one input run of a merge.
 
 use crate::entry_counts::EntryCounts;
-use crate::histogram::{Bin, Histogram};
+use crate::histogram::{Histogram, HistogramBin};
 use crate::position::range_width;
 use crate::sampler::Sampler;
 
@@ -12,7 +12,7 @@ pub(crate) struct MergeInput<'a> {
     file_index: usize,
     bin_index: usize,
     /// Unread rest of the current bin; `None` at the end of the input.
-    bin: Option<Bin>,
+    bin: Option<HistogramBin>,
     /// First position of the unread rest.
     position: u64,
     /// Counts of the unread rest, by popularity class.
@@ -85,7 +85,7 @@ impl<'a> MergeInput<'a> {
         to: u64,
         sampler: &mut Sampler,
         out: &mut [EntryCounts],
-    ) -> Option<Bin> {
+    ) -> Option<HistogramBin> {
         let rest = self.bin.as_mut().filter(|_| self.position <= at)?;
         let mut bin = *rest;
         if bin.end <= to {

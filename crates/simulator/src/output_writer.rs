@@ -3,7 +3,7 @@
 use lsmx_compaction::{FileId, TableMeta};
 
 use crate::entry_counts::EntryCounts;
-use crate::histogram::{Bin, BinReducer, Histogram};
+use crate::histogram::{BinReducer, Histogram, HistogramBin};
 use crate::math::round_to_u64;
 use crate::position::{POSITION_COUNT, key_range, range_width};
 use crate::sampler::Sampler;
@@ -132,7 +132,7 @@ impl<'a> OutputWriter<'a> {
     pub(crate) fn add_bin(
         &mut self,
         from: u64,
-        bin: Bin,
+        bin: HistogramBin,
         counts: &mut [EntryCounts],
         keys_at_ends: (bool, bool),
         splits: &mut SplitPoints<'_>,
@@ -178,7 +178,7 @@ impl<'a> OutputWriter<'a> {
             part.extend(counts.iter().map(|all| all.scaled(share)));
             let range_tombstones = bin.range_tombstones * share;
             let seqs = bin.seqs.split_off(fitting, entries - fitting, sampler);
-            current.contents.push(Bin { end, range_tombstones, seqs }, part);
+            current.contents.push(HistogramBin { end, range_tombstones, seqs }, part);
             current.totals.add(&EntryTotals::from_counts(part, range_tombstones));
             current.last_key = LastKey { from, to: end, gap: 0.0 };
             for (all, part) in counts.iter_mut().zip(&*part) {

@@ -108,7 +108,7 @@ fn position_of_bytes(runs: &[Vec<InputFile<'_>>], bytes: f64) -> u64 {
 mod tests {
     use super::*;
     use crate::entry_counts::EntryCounts;
-    use crate::histogram::Bin;
+    use crate::histogram::HistogramBin;
     use crate::seq_range::SeqRange;
 
     const MIB: u64 = 1 << 20;
@@ -116,7 +116,7 @@ mod tests {
     fn push(file: &mut Histogram, end: u64, inserted: f64) {
         let seqs = SeqRange { smallest: 1, largest: 1 };
         let counts = EntryCounts { inserted, ..EntryCounts::default() };
-        file.push(Bin { end, range_tombstones: 0.0, seqs }, &[counts]);
+        file.push(HistogramBin { end, range_tombstones: 0.0, seqs }, &[counts]);
     }
 
     /// Returns a file whose bytes are spread evenly over `start..=end`.

@@ -10,7 +10,7 @@
 //! itself inserts add no further entry.
 
 use crate::entry_counts::EntryCounts;
-use crate::histogram::{Bin, Histogram};
+use crate::histogram::{Histogram, HistogramBin};
 use crate::math::{len_to_u64, ratio, round_to_u64, to_f64, zipf_weight};
 use crate::position::position_at_share;
 use crate::seq_range::SeqRange;
@@ -335,7 +335,7 @@ impl WriteModel {
             if memtable.bins.is_empty() {
                 memtable.start = position_at_share(from);
             }
-            memtable.push(Bin { end, range_tombstones, seqs }, &counts);
+            memtable.push(HistogramBin { end, range_tombstones, seqs }, &counts);
         }
         for (zone, keys) in live_changes {
             self.live_by_zone[zone] = (self.live_by_zone[zone] + keys).max(0.0);

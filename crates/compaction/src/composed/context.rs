@@ -108,7 +108,7 @@ impl<'a> PickContext<'a> {
         reason: Reason,
     ) -> Option<Job> {
         let sources = self.resolve_all(&inputs)?;
-        let range = KeyRange::hull_of(sources.iter().map(|file| &file.range))?;
+        let range = KeyRange::enclosing_range(sources.iter().map(|file| &file.range))?;
         let target_run = match self.shape.runs_of(target) {
             [] => None,
             [run] => Some(run),

@@ -123,7 +123,7 @@ impl<'a> FluidPicker<'a> {
             return context.merge_or_move(inputs, Target::newest_run(next, shape), reason);
         };
         let sources = context.resolve_all(&inputs)?;
-        let range = KeyRange::hull_of(sources.iter().map(|file| &file.range))?;
+        let range = KeyRange::enclosing_range(sources.iter().map(|file| &file.range))?;
         let target = Target::join(next, active.id);
         let is_apart = active
             .overlapping(&range)

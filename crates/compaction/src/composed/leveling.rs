@@ -101,7 +101,7 @@ impl<'a> LevelingPicker<'a> {
         }
         let target = next_level(context.shape, &self.capacities, L0)?;
         let files = context.idle_runs(L0).flat_map(|run| &run.files);
-        let range = KeyRange::hull_of(files.map(|file| &file.range))?;
+        let range = KeyRange::enclosing_range(files.map(|file| &file.range))?;
         Some((bytes.saturating_add(context.shape.overlap_bytes(target, &range)), target))
     }
 
@@ -262,7 +262,7 @@ impl<'a> LevelingPicker<'a> {
         }
         let ranges = runs.iter().flat_map(|run| &run.files).map(|file| &file.range);
         let target = next_level(self.context.shape, &self.capacities, L0)?;
-        Some(self.context.shape.overlap_bytes(target, &KeyRange::hull_of(ranges)?))
+        Some(self.context.shape.overlap_bytes(target, &KeyRange::enclosing_range(ranges)?))
     }
 
     /// Returns a job that merges small runs of L0 with each other once L0 has `wait` runs: those that are
@@ -386,14 +386,15 @@ impl<'a> LevelingPicker<'a> {
     ) -> &'r [Arc<TableMeta>] {
         let context = &self.context;
         let bytes_of = |files: &[Arc<TableMeta>]| files.iter().map(|file| file.bytes).sum::<u64>();
-        let hull_of =
-            |files: &[Arc<TableMeta>]| KeyRange::hull_of(files.iter().map(|file| &file.range));
+        let enclosing_range = |files: &[Arc<TableMeta>]| {
+            KeyRange::enclosing_range(files.iter().map(|file| &file.range))
+        };
         let mut chosen = &run.files[index..=index];
         if let Granularity::RunFiles { count } = rule.granularity {
             for end in index + 1..run.files.len().min(index.saturating_add(count)) {
                 let wider = &run.files[index..=end];
-                let overlap =
-                    hull_of(wider).map_or(0, |range| context.shape.overlap_bytes(target, &range));
+                let overlap = enclosing_range(wider)
+                    .map_or(0, |range| context.shape.overlap_bytes(target, &range));
                 if context.running.is_busy(run.files[end].id)
                     || bytes_of(wider).saturating_add(overlap) > context.job_bytes_max()
                 {
@@ -404,12 +405,12 @@ impl<'a> LevelingPicker<'a> {
         }
         let expand_within_overlap = || {
             let [target_run] = context.shape.runs_of(target) else { return None };
-            let below = target_run.overlapping_indices(&hull_of(chosen)?);
+            let below = target_run.overlapping_indices(&enclosing_range(chosen)?);
             let below_files = &target_run.files[below.clone()];
-            let hull = hull_of(below_files)?.hull(&hull_of(chosen)?);
+            let hull = enclosing_range(below_files)?.enclosing(&enclosing_range(chosen)?);
             let wider = run.overlapping(&hull);
             let bytes = bytes_of(wider).saturating_add(bytes_of(below_files));
-            let is_free = target_run.overlapping_indices(&hull_of(wider)?) == below
+            let is_free = target_run.overlapping_indices(&enclosing_range(wider)?) == below
                 && !context.running.any_busy(wider.iter().map(|file| file.id))
                 && bytes <= context.job_bytes_max();
             is_free.then_some(wider)

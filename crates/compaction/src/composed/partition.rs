@@ -184,7 +184,7 @@ impl<'a> PartitionPicker<'a> {
             for run in runs() {
                 let files = run.overlapping(&wider);
                 let ranges = files.iter().map(|file| &file.range).chain([&wider]);
-                wider = KeyRange::hull_of(ranges).unwrap_or(wider);
+                wider = KeyRange::enclosing_range(ranges).unwrap_or(wider);
             }
             let grew = wider != range;
             range = wider;
@@ -197,7 +197,7 @@ impl<'a> PartitionPicker<'a> {
                 && run.files.overlap_bytes(&range) < self.last_file_bytes() / 4;
             match next {
                 Some(next) if is_small && !self.context.running.is_busy(next.id) => {
-                    range = range.hull(&next.range);
+                    range = range.enclosing(&next.range);
                 }
                 _ => return range,
             }

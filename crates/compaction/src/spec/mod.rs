@@ -294,7 +294,7 @@ fn set_parameter(
     if !preset.parameters().contains(&parameter) {
         return Err(unknown_parameter(preset.name(), preset.parameters(), parameter.name()));
     }
-    let (min, max) = parameter.domain();
+    let (min, max) = parameter.allowed_range();
     let number = if parameter == Parameter::Bound { value & !SHARE_OF_DURATION } else { value };
     if !(min..=max).contains(&number) {
         return Err(bad_parameter(

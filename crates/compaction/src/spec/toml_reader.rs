@@ -150,7 +150,7 @@ impl<'a> TableReader<'a> {
     /// Returns an integer with the domain of a preset parameter.
     fn number(&self, name: &'static str, like: Parameter, default: u64) -> Result<u64, Error> {
         let value = self.get(name);
-        value.map_or(Ok(default), |value| self.number_of(name, value, like.domain()))
+        value.map_or(Ok(default), |value| self.number_of(name, value, like.allowed_range()))
     }
 
     fn count(&self, name: &'static str, like: Parameter, default: usize) -> Result<usize, Error> {
@@ -170,7 +170,7 @@ impl<'a> TableReader<'a> {
             return Err(self.expected(name, value, "a list of numbers, such as [4, 2]"));
         };
         let number = |value| {
-            let number = self.number_of(name, value, like.domain())?;
+            let number = self.number_of(name, value, like.allowed_range())?;
             Ok(usize::try_from(number).unwrap_or(usize::MAX))
         };
         values.iter().map(number).collect::<Result<_, _>>().map(Some)
@@ -185,7 +185,7 @@ impl<'a> TableReader<'a> {
             DeValue::Float(number) => parse_share(number.as_str()),
             _ => None,
         };
-        let (min, max) = like.domain();
+        let (min, max) = like.allowed_range();
         let fits = parsed.filter(|number| (min..=max).contains(number));
         fits.map(Some).ok_or_else(|| self.expected(name, value, &like.expected()))
     }

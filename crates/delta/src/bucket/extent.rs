@@ -69,7 +69,7 @@ pub(crate) struct Extent {
 
 impl Extent {
     /// Returns an extent of an existing file. Its pages are loaded on first use.
-    pub(crate) fn existing(file: Arc<BucketFile>, start: u64, end: u64) -> Extent {
+    pub(crate) fn from_existing(file: Arc<BucketFile>, start: u64, end: u64) -> Extent {
         Extent { file, start, end, pages: OnceLock::new() }
     }
 
@@ -114,7 +114,7 @@ impl Extent {
         let mut pages = Vec::new();
         for_each_frame(&bytes, &self.file, self.start, |kind, contents, offset, len| {
             if kind != FrameKind::UnsortedPage {
-                return Err(kind.misplaced("an unsorted page"));
+                return Err(kind.unexpected_kind_error("an unsorted page"));
             }
             let mut records = Vec::new();
             for_each_record(&contents, |_, it| records.push((it.key, it.first, it.last)))?;

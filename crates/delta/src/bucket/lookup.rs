@@ -188,7 +188,7 @@ fn read_pages(
         let (kind, contents, _) =
             decode_frame(&bytes[at..], (file.uid, offset)).map_err(located)?;
         if !matches!(kind, FrameKind::SortedPage | FrameKind::UnsortedPage) {
-            return Err(located(kind.misplaced("a page")));
+            return Err(located(kind.unexpected_kind_error("a page")));
         }
         for_each_record(contents, |_, record| {
             if record.key == query.key && query.includes(record.last) {

@@ -70,12 +70,12 @@ impl Bucket {
     /// Returns the bucket of a log entry, with the given tail in place of the entry's.
     pub(crate) fn from_entry(entry: &BucketEntry, tail: Tail, table: &Arc<FileTable>) -> Bucket {
         let sorted = entry.sorted.map(|span| {
-            let file = table.existing(span.number, span.uid);
-            Arc::new(SortedPart::existing(file, span.index_offset, span.end))
+            let file = table.from_existing(span.number, span.uid);
+            Arc::new(SortedPart::from_existing(file, span.index_offset, span.end))
         });
         let extent = |span: &ExtentSpan| {
-            let file = table.existing(span.number, span.uid);
-            Arc::new(Extent::existing(file, span.start, span.end))
+            let file = table.from_existing(span.number, span.uid);
+            Arc::new(Extent::from_existing(file, span.start, span.end))
         };
         let (smallest_key, tail) = (entry.smallest_key.clone(), Arc::new(tail));
         Bucket {
@@ -203,7 +203,7 @@ impl Bucket {
                         records.append(&mut decode_records(&contents)?);
                     }
                     FrameKind::Index | FrameKind::Filter => {}
-                    other => return Err(other.misplaced("a frame of a bucket file")),
+                    other => return Err(other.unexpected_kind_error("a frame of a bucket file")),
                 }
                 Ok(())
             })?;

@@ -58,7 +58,7 @@ impl<'a> BucketReader<'a> {
     }
 
     /// Returns a reader without accounting.
-    pub(crate) fn uncounted() -> BucketReader<'static> {
+    pub(crate) fn without_counters() -> BucketReader<'static> {
         BucketReader::new(OperandReadTier::Storage, ReadCounter::None)
     }
 

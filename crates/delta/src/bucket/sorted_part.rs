@@ -56,7 +56,7 @@ impl PageIndex {
 
 impl SortedPart {
     /// Returns a sorted part of an existing file.
-    pub(crate) fn existing(file: Arc<BucketFile>, index_offset: u64, end: u64) -> SortedPart {
+    pub(crate) fn from_existing(file: Arc<BucketFile>, index_offset: u64, end: u64) -> SortedPart {
         SortedPart { file, index_offset, end, index: OnceLock::new() }
     }
 
@@ -96,7 +96,7 @@ impl SortedPart {
         })?;
         file.append(&out)?;
         let end = start + len_u64(out.len());
-        let part = SortedPart::existing(file, index_offset, end);
+        let part = SortedPart::from_existing(file, index_offset, end);
         let filter = Filter::new(contents.into()).ok();
         let _ = part.index.set(PageIndex::new(entries, filter, memory));
         Ok(part)
@@ -128,7 +128,7 @@ impl SortedPart {
                         false => Some(Filter::new(Bytes::copy_from_slice(&contents))?),
                     });
                 }
-                other => return Err(other.misplaced("an index, then a filter")),
+                other => return Err(other.unexpected_kind_error("an index, then a filter")),
             }
             Ok(())
         })?;

@@ -35,7 +35,7 @@ impl BucketVerifier<'_> {
     /// The first damage, with file and offset.
     pub(crate) fn verify_files(&self) -> Result<()> {
         self.bucket.files().try_for_each(|file| file.verify_header())?;
-        let mut reader = BucketReader::uncounted();
+        let mut reader = BucketReader::without_counters();
         if let Some(sorted) = &self.bucket.sorted {
             self.verify_sorted_part(sorted, &mut reader)?;
         }
@@ -70,7 +70,7 @@ impl BucketVerifier<'_> {
         };
         for_each_frame(&bytes, &sorted.file, start, |kind, contents, offset, len| {
             if kind != FrameKind::SortedPage {
-                return Err(kind.misplaced("a sorted page"));
+                return Err(kind.unexpected_kind_error("a sorted page"));
             }
             let records = decode_records(&contents)?;
             let entry = entries.next().filter(|it| (it.offset, it.bytes) == (offset, len));
@@ -98,7 +98,7 @@ impl BucketVerifier<'_> {
         let bytes = reader.read(&extent.file, extent.start, extent.end)?;
         for_each_frame(&bytes, &extent.file, extent.start, |kind, contents, _, _| {
             if kind != FrameKind::UnsortedPage {
-                return Err(kind.misplaced("an unsorted page"));
+                return Err(kind.unexpected_kind_error("an unsorted page"));
             }
             let page = pages.next();
             decode_records(&contents)?.iter().try_for_each(|record| {

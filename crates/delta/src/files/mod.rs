@@ -73,7 +73,7 @@ impl FileTable {
     /// Creates a file for a collection. Deliveries do not close it before [`FileTable::release_held`].
     pub(crate) fn create_held(self: &Arc<FileTable>) -> Result<Arc<BucketFile>> {
         let file = self.create()?;
-        self.writers.lock().hold(file.number);
+        self.writers.lock().keep_open(file.number);
         Ok(file)
     }
 
@@ -109,7 +109,7 @@ impl FileTable {
     }
 
     /// Returns the existing file with this number.
-    pub(crate) fn existing(self: &Arc<FileTable>, number: u64, uid: u64) -> Arc<BucketFile> {
+    pub(crate) fn from_existing(self: &Arc<FileTable>, number: u64, uid: u64) -> Arc<BucketFile> {
         let known = self.known.lock().get(&number).and_then(Weak::upgrade);
         known.filter(|file| file.uid == uid).unwrap_or_else(|| self.insert(number, uid, false))
     }

@@ -49,7 +49,7 @@ impl OpenFiles {
         Some(file)
     }
 
-    pub(super) fn hold(&mut self, number: u64) {
+    pub(super) fn keep_open(&mut self, number: u64) {
         self.held.insert(number);
     }
 

@@ -71,7 +71,7 @@ frame_kinds! {
 
 impl FrameKind {
     /// Returns the error for a frame of this kind where another kind is required.
-    pub(crate) fn misplaced(self, expected: &'static str) -> Malformed {
+    pub(crate) fn unexpected_kind_error(self, expected: &'static str) -> Malformed {
         field_error("kind of a frame", u64::from(self as u8), expected)
     }
 }

@@ -142,7 +142,7 @@ pub fn bucket_file(bytes: &[u8]) {
         let _ = find(wanted, OperandReadTier::Storage);
         let _ = bucket.may_contain(key);
     }
-    let all = bucket.read_records(&mut BucketReader::uncounted());
+    let all = bucket.read_records(&mut BucketReader::without_counters());
     if (BucketVerifier { bucket: &bucket, end: None, memory: &memory }).verify_files().is_err() {
         return;
     }

@@ -28,7 +28,7 @@ use lsmx_base::sync::Arc;
 use crate::cache::BlockCache;
 use crate::db::check::verify;
 use crate::db::inner::DbInner;
-use crate::db::open::lock::Claim;
+use crate::db::open::lock::DirectoryClaim;
 use crate::db::open::log_source::LogSource;
 use crate::db::operand_store::{self, store_opener};
 use crate::env::{WaitCause, YieldKind};
@@ -118,7 +118,7 @@ impl<'a> Checkpoint<'a> {
     fn create(&mut self, target: &Path) -> Result<()> {
         let vfs = self.state.vfs.as_ref();
         check_empty(vfs, target)?;
-        let claim = Claim::create(&self.state.vfs, target)?;
+        let claim = DirectoryClaim::create(&self.state.vfs, target)?;
         // Another process may have written to the target before it was locked.
         check_empty(vfs, target)?;
         let mut created = Vec::new();

@@ -55,7 +55,7 @@ fn close_by(inner: &DbInner, flush_deadline_us: Option<u64>) -> Result<()> {
     state.progress.notify();
     // Waits for a keyspace change that has passed this check.
     drop(inner.keyspace_changes.lock());
-    let has_stopped = inner.committer.drain(deadline_us)
+    let has_stopped = inner.committer.wait_until_idle(deadline_us)
         && inner.scheduler.pause(deadline_us)
         && inner.scheduler.join(deadline_us)
         && inner.warm_up.join(&inner.state, deadline_us);

@@ -146,15 +146,15 @@ pub(crate) struct SystemClock {
     /// Database clock minus monotonic clock.
     offset_us: AtomicU64,
     /// Whether the last reading was accepted, so that the next one within the limit is accepted without a lock. The
-    /// acquire load pairs with the release store after a change of `judgement`.
+    /// acquire load pairs with the release store after a change of `detection`.
     is_settled: AtomicBool,
     jump_us_max: AtomicU64,
-    judgement: Mutex<Judgement>,
+    detection: Mutex<JumpDetection>,
     has_reports: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct Judgement {
+struct JumpDetection {
     /// Reading that the next ones must agree with.
     pending: Option<UnconfirmedReading>,
     /// Whether no reading has been compared with the stored time yet.
@@ -190,7 +190,7 @@ impl SystemClock {
             offset_us: AtomicU64::new(0),
             is_settled: AtomicBool::new(true),
             jump_us_max: AtomicU64::new(u64::MAX),
-            judgement: Mutex::default(),
+            detection: Mutex::default(),
             has_reports: AtomicBool::new(false),
         };
         let wall_us = clock.wall_us();
@@ -242,23 +242,23 @@ impl SystemClock {
     pub(crate) fn start(&self, stored_us: u64, jump_us_max: u64) -> u64 {
         // Reads the monotonic clock second; see `read`.
         let (wall_us, since_us) = (self.wall_us(), self.since_us());
-        let mut judgement = self.judgement.lock();
+        let mut detection = self.detection.lock();
         let mut stored_us = stored_us;
         if stored_us >= CLOCK_READING_END_US {
-            self.add_report(&mut judgement, ClockReport::Ignored { reading_us: stored_us });
+            self.add_report(&mut detection, ClockReport::Ignored { reading_us: stored_us });
             stored_us = 0;
         }
         let is_valid = wall_us < CLOCK_READING_END_US;
         if is_valid && stored_us.saturating_sub(wall_us) > jump_us_max {
             let (reading_us, database_us) = (wall_us, stored_us);
-            self.add_report(&mut judgement, ClockReport::Behind { reading_us, database_us });
+            self.add_report(&mut detection, ClockReport::Behind { reading_us, database_us });
         }
         let start_us = match stored_us {
             // Without a stored time there is no reference for the first reading.
             0 if is_valid => wall_us,
             stored_us => stored_us,
         };
-        judgement.is_first = stored_us > 0;
+        detection.is_first = stored_us > 0;
         self.jump_us_max.store(jump_us_max, Ordering::Relaxed);
         self.offset_us.store(start_us.saturating_sub(since_us), Ordering::Release);
         self.is_settled.store(stored_us == 0 && is_valid, Ordering::Release);
@@ -287,9 +287,9 @@ impl SystemClock {
         if settled && wall_us <= limit_us && wall_us < CLOCK_READING_END_US {
             return (self.accept(wall_us, since_us), 0);
         }
-        let mut judgement = self.judgement.lock();
-        let (database_us, pending) = self.judge_reading(&mut judgement, wall_us, since_us);
-        let settled = pending.is_none() && !judgement.is_first && !judgement.is_ignoring;
+        let mut detection = self.detection.lock();
+        let (database_us, pending) = self.judge_reading(&mut detection, wall_us, since_us);
+        let settled = pending.is_none() && !detection.is_first && !detection.is_ignoring;
         self.is_settled.store(settled, Ordering::Release);
         (database_us, pending.map_or(0, |pending| pending.offset_us.saturating_add(since_us)))
     }
@@ -297,48 +297,48 @@ impl SystemClock {
     /// Applies the rules of this module to one reading. Returns the database clock and the pending reading.
     fn judge_reading(
         &self,
-        judgement: &mut Judgement,
+        detection: &mut JumpDetection,
         wall_us: u64,
         since_us: u64,
     ) -> (u64, Option<UnconfirmedReading>) {
         let database_us = self.offset_us.load(Ordering::Acquire).saturating_add(since_us);
         if wall_us >= CLOCK_READING_END_US {
-            if !std::mem::replace(&mut judgement.is_ignoring, true) {
-                self.add_report(judgement, ClockReport::Ignored { reading_us: wall_us });
+            if !std::mem::replace(&mut detection.is_ignoring, true) {
+                self.add_report(detection, ClockReport::Ignored { reading_us: wall_us });
             }
-            judgement.pending = None;
+            detection.pending = None;
             return (database_us, None);
         }
-        judgement.is_ignoring = false;
+        detection.is_ignoring = false;
         let jump_us_max = self.jump_us_max.load(Ordering::Relaxed);
         let ahead_us = wall_us.saturating_sub(database_us);
-        let accepted_ahead_us = if judgement.is_first { 0 } else { jump_us_max };
+        let accepted_ahead_us = if detection.is_first { 0 } else { jump_us_max };
         if ahead_us <= accepted_ahead_us || failpoint::is_on(Failpoint::ClockJumpTrusted) {
-            judgement.pending = None;
-            judgement.is_first = false;
+            detection.pending = None;
+            detection.is_first = false;
             return (self.accept(wall_us, since_us), None);
         }
         let offset_us = wall_us.saturating_sub(since_us);
         let agrees =
             |pending: &UnconfirmedReading| offset_us.abs_diff(pending.offset_us) <= DRIFT_US;
         let exceeds_limit = ahead_us > jump_us_max;
-        let Some(pending) = judgement.pending.filter(agrees) else {
-            if exceeds_limit && judgement.pending.is_none() {
+        let Some(pending) = detection.pending.filter(agrees) else {
+            if exceeds_limit && detection.pending.is_none() {
                 let (reading_us, database_us) = (wall_us, database_us);
-                self.add_report(judgement, ClockReport::Ahead { reading_us, database_us });
+                self.add_report(detection, ClockReport::Ahead { reading_us, database_us });
             }
             let needed_us = if exceeds_limit { AGREEMENT_US } else { FIRST_AGREEMENT_US };
-            judgement.pending = Some(UnconfirmedReading { offset_us, since_us, needed_us });
-            return (database_us, judgement.pending);
+            detection.pending = Some(UnconfirmedReading { offset_us, since_us, needed_us });
+            return (database_us, detection.pending);
         };
         if since_us.saturating_sub(pending.since_us) < pending.needed_us {
             return (database_us, Some(pending));
         }
         if pending.needed_us == AGREEMENT_US {
-            self.add_report(judgement, ClockReport::Accepted { reading_us: wall_us });
+            self.add_report(detection, ClockReport::Accepted { reading_us: wall_us });
         }
-        judgement.pending = None;
-        judgement.is_first = false;
+        detection.pending = None;
+        detection.is_first = false;
         (self.accept(wall_us, since_us), None)
     }
 
@@ -347,8 +347,8 @@ impl SystemClock {
         advance_offset(&self.offset_us, wall_us, since_us)
     }
 
-    fn add_report(&self, judgement: &mut Judgement, report: ClockReport) {
-        judgement.reports.push(report);
+    fn add_report(&self, detection: &mut JumpDetection, report: ClockReport) {
+        detection.reports.push(report);
         self.has_reports.store(true, Ordering::Release);
     }
 
@@ -357,7 +357,7 @@ impl SystemClock {
         if !self.has_reports.swap(false, Ordering::AcqRel) {
             return Vec::new();
         }
-        std::mem::take(&mut self.judgement.lock().reports)
+        std::mem::take(&mut self.detection.lock().reports)
     }
 }
 

@@ -126,7 +126,7 @@ pub(crate) fn recheck_due_files(state: &DbState, tree: &Tree) {
     loop {
         let name = tree.jobs.lock().quarantine.take_due(state.env.now_us());
         let Some(name) = name else { return };
-        recheck(state, tree, name);
+        read_quarantined_file_again(state, tree, name);
         if state.is_closing() {
             return;
         }
@@ -138,7 +138,7 @@ pub(crate) fn recheck_all_files(state: &DbState, tree: &Tree) -> bool {
     release_unneeded_files(state, tree);
     let names: Vec<_> = tree.jobs.lock().quarantine.files().map(|(name, _)| name).collect();
     for name in names {
-        recheck(state, tree, name);
+        read_quarantined_file_again(state, tree, name);
     }
     tree.jobs.lock().quarantine.is_empty()
 }
@@ -186,7 +186,7 @@ fn report_release(state: &DbState, tree: &Tree, path: PathBuf) {
 }
 
 /// Reads a file from the device and ends its quarantine if it is intact.
-fn recheck(state: &DbState, tree: &Tree, name: FileName) {
+fn read_quarantined_file_again(state: &DbState, tree: &Tree, name: FileName) {
     let start_us = state.env.now_us();
     let result = verify_file(state, tree, name);
     let now_us = state.env.now_us();

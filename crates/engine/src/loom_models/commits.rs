@@ -34,7 +34,7 @@ fn assert_consistent(db: &Db, keys: &[&str]) {
 
 fn assert_idle(db: &Db) {
     // No writer is left to wake the drain, so a wait would be a deadlock.
-    assert!(db.inner().committer.drain(None));
+    assert!(db.inner().committer.wait_until_idle(None));
 }
 
 /// The leader ends without the other writer in the queue, or wakes it before it sleeps. Or both writers lead.

@@ -61,7 +61,7 @@ impl TableFactory {
     }
 
     /// File system for the output files of jobs with this I/O priority.
-    pub(crate) fn paced(&self, priority: IoPriority) -> PacedVfs {
+    pub(crate) fn with_rate_limit(&self, priority: IoPriority) -> PacedVfs {
         let (vfs, forget) = match priority {
             IoPriority::Flush => (&self.vfs, !self.keep_flushed_cached),
             IoPriority::Compaction => (&self.compaction_vfs, !self.keep_cached),

@@ -88,7 +88,7 @@ impl FileLayer for CatchPanicFile {
     }
 
     fn intercept_hint(&self, hint: FileHint) -> bool {
-        catch_panic_or_default(|| hint.give(&*self.inner))
+        catch_panic_or_default(|| hint.send_to(&*self.inner))
     }
 }
 

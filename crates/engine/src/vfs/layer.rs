@@ -62,7 +62,7 @@ pub enum FileHint {
 
 impl FileHint {
     /// Gives the hint to `file`. Returns the result of [`File::will_need`], and `false` for other hints.
-    pub fn give(self, file: &dyn File) -> bool {
+    pub fn send_to(self, file: &dyn File) -> bool {
         match self {
             FileHint::GrowAhead => file.enable_preallocation(),
             FileHint::StopGrowing => file.disable_preallocation(),
@@ -212,7 +212,7 @@ pub trait FileLayer: fmt::Debug + Send + Sync {
 
     /// Gives a hint. The result answers [`File::will_need`] and is ignored for other hints.
     fn intercept_hint(&self, hint: FileHint) -> bool {
-        hint.give(self.inner())
+        hint.send_to(self.inner())
     }
 }
 

@@ -130,7 +130,7 @@ impl Committer {
     }
 
     /// Waits until no commit is in progress. The caller must prevent new commits. Returns false at the deadline.
-    pub(crate) fn drain(&self, deadline_us: Option<u64>) -> bool {
+    pub(crate) fn wait_until_idle(&self, deadline_us: Option<u64>) -> bool {
         loop {
             let cause = WaitCause::CommitAhead;
             let can_continue = self.state.env.wait(cause, &self.changed, deadline_us, &mut || {

@@ -13,8 +13,8 @@ use crate::vfs::{LockGuard, Vfs, missing_dir_reason};
 /// Exclusive access to a database directory until an open, a checkpoint or a repair has succeeded.
 ///
 /// Dropping the claim removes the lock file and the directories that it created, and releases the lock.
-/// [`Claim::keep`] leaves them.
-pub(crate) struct Claim {
+/// [`DirectoryClaim::keep`] leaves them.
+pub(crate) struct DirectoryClaim {
     vfs: Arc<dyn Vfs>,
     /// Directories that this claim created, outermost first.
     dirs: Vec<PathBuf>,
@@ -24,18 +24,18 @@ pub(crate) struct Claim {
     guard: Option<Box<dyn LockGuard>>,
 }
 
-impl Claim {
+impl DirectoryClaim {
     /// Locks an existing directory.
-    pub(crate) fn take(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<Claim> {
-        let mut claim = Claim::new(vfs, dir);
+    pub(crate) fn take(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<DirectoryClaim> {
+        let mut claim = DirectoryClaim::new(vfs, dir);
         claim.lock()?;
         Ok(claim)
     }
 
     /// Creates a directory and its parents where they are missing, and locks it.
-    pub(crate) fn create(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<Claim> {
+    pub(crate) fn create(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<DirectoryClaim> {
         loop {
-            let mut claim = Claim::new(vfs, dir);
+            let mut claim = DirectoryClaim::new(vfs, dir);
             claim.create_dir(dir)?;
             match claim.lock() {
                 // A failed open in another process removed the directory, which it had created.
@@ -47,9 +47,9 @@ impl Claim {
         }
     }
 
-    fn new(vfs: &Arc<dyn Vfs>, dir: &Path) -> Claim {
+    fn new(vfs: &Arc<dyn Vfs>, dir: &Path) -> DirectoryClaim {
         let (dirs, lock) = (Vec::new(), dir.join(LOCK));
-        Claim { vfs: Arc::clone(vfs), dirs, lock, lock_created: false, guard: None }
+        DirectoryClaim { vfs: Arc::clone(vfs), dirs, lock, lock_created: false, guard: None }
     }
 
     fn lock(&mut self) -> Result<()> {
@@ -100,7 +100,7 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for DirectoryClaim {
     fn drop(&mut self) {
         if failpoint::is_on(Failpoint::FailedOpenLeavesFiles) {
             return;

@@ -32,7 +32,7 @@ use lsmx_base::sync::{Arc, Ordering};
 use crate::db::inner::DbInner;
 use crate::db::open::assemble::{OpenFiles, assemble};
 use crate::db::open::fd_limit::{check_available, needed_descriptors};
-use crate::db::open::lock::Claim;
+use crate::db::open::lock::DirectoryClaim;
 use crate::db::open::recovery::{DurableState, Recovery};
 use crate::env::Env;
 use crate::error::{Error, Result};
@@ -49,13 +49,13 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<DbInner> {
     options.check()?;
     let vfs = options.file_system();
     let claim = if database_exists(vfs.as_ref(), dir)? {
-        Claim::take(&vfs, dir)?
+        DirectoryClaim::take(&vfs, dir)?
     } else {
         if options.must_exist {
             return Err(not_a_database(vfs.as_ref(), dir));
         }
         check_can_create(vfs.as_ref(), dir)?;
-        Claim::create(&vfs, dir)?
+        DirectoryClaim::create(&vfs, dir)?
     };
     check_available(vfs.as_ref(), dir, needed_descriptors(options.background, 0))?;
     // Another process may have created and closed a database before this one got the lock.
@@ -102,7 +102,7 @@ pub(crate) fn database_exists(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
 }
 
 /// Performs steps 4 and 5, and starts the threads of the database.
-fn finish(recovery: Recovery, claim: Claim) -> Result<DbInner> {
+fn finish(recovery: Recovery, claim: DirectoryClaim) -> Result<DbInner> {
     // The files written from here on may need the space of the reserve.
     let removed = remove_reserve(recovery.tables.vfs.as_ref(), &recovery.tables.dir);
     removed.map_err(|error| recovery.roll_back(error))?;

@@ -116,10 +116,11 @@ fn resume_writes(db: &DbInner, deadline_us: Option<u64>) -> Result<()> {
     let reason = &"the user resumed the database";
     let span = JobSpan::start(JobSpanFields { kind: "resume", keyspace: "", inputs: 0, reason });
     // New writes and jobs fail while the database is read-only. This waits for those that started before.
-    let rewrite = || match db.scheduler.pause(deadline_us) && db.committer.drain(deadline_us) {
-        true => rewrite_database(db),
-        false => Err(Error::Deadline { cause: WaitCause::BackgroundWork.as_str() }),
-    };
+    let rewrite =
+        || match db.scheduler.pause(deadline_us) && db.committer.wait_until_idle(deadline_us) {
+            true => rewrite_database(db),
+            false => Err(Error::Deadline { cause: WaitCause::BackgroundWork.as_str() }),
+        };
     // After a panic, background work continues. Otherwise later calls would wait forever.
     let rewritten = catch_unwind(AssertUnwindSafe(rewrite))
         .unwrap_or_else(|panic| Err(Error::from_panic(&*panic)));

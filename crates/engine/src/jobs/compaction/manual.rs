@@ -108,7 +108,7 @@ fn select_inputs(shape: &TreeShape, bounds: &KeyBounds) -> Vec<JobInput> {
         for file in &files {
             hull = Some(match hull {
                 None => file.range.clone(),
-                Some(range) => range.hull(&file.range),
+                Some(range) => range.enclosing(&file.range),
             });
         }
         // The hull may cover files between the selected ones.

@@ -72,7 +72,7 @@ impl<'a> JobOutputs<'a> {
         let (finished, paths) = (Vec::new(), Vec::new());
         JobOutputs {
             table_factory,
-            vfs: table_factory.paced(priority),
+            vfs: table_factory.with_rate_limit(priority),
             tree,
             level,
             filter,

@@ -35,7 +35,7 @@ use lsmx_base::file_name::CURRENT;
 use self::context::RepairContext;
 pub use self::report::{Finding, Loss, LossKind, RepairReport};
 use self::starting_state::{StartingState, has_magic, list_files};
-use crate::db::open::lock::{Claim, lock_shared};
+use crate::db::open::lock::{DirectoryClaim, lock_shared};
 use crate::db::open::not_a_database;
 use crate::env::{Background, Env};
 use crate::error::{Error, Result};
@@ -143,7 +143,7 @@ pub fn repair(
         let _lock = lock_shared(&*vfs, dir)?;
         return run();
     }
-    let claim = Claim::take(&vfs, dir)?;
+    let claim = DirectoryClaim::take(&vfs, dir)?;
     let report = run()?;
     drop(claim.keep());
     Ok(report)
