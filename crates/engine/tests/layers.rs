@@ -1,14 +1,13 @@
-//! A file uses what stands below it: the `use` lines of the sources, read as arrows.
+//! The layer test: modules import modules of lower layers and of their own layer, and files form no import cycles.
 //!
-//! Modules cannot be kept from forming a knot by the compiler, and do so unnoticed. Code under
-//! `#[cfg(test)]` may look up.
+//! The test reads the sources. Code under `#[cfg(test)]` may import any module.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "it reads sources, not data")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Modules of the crate that the engine and its operand stores share.
+/// Layers of `lsmx-base`, lowest first.
 const BASE: &[&[&str]] = &[
     &["sync"],
     &["failpoint", "work_counter", "malformed", "key", "key_search"],
@@ -17,7 +16,7 @@ const BASE: &[&[&str]] = &[
     &["range_tombstone"],
 ];
 
-/// Modules of the engine from the ground up; a floor uses those before it, and its own.
+/// Layers of the engine, lowest first.
 const ENGINE: &[&[&str]] = &[
     &["error", "cursor", "background_error", "callback", "merge_operator", "deferred_drop"],
     &["vfs", "env"],
@@ -38,16 +37,15 @@ const ENGINE: &[&[&str]] = &[
     &["state"],
     &["lookup", "iter", "write"],
     &["jobs"],
-    // And what opens a database for models of threads.
+    // `loom_models` opens databases.
     &["db", "loom_models"],
     &["tokio"],
-    // Text alone.
     &["book"],
-    // What fuzzers and benchmarks drive; not part of what users get.
+    // Not compiled for users.
     &["fuzzing", "benching"],
 ];
 
-/// Modules of the compaction crate.
+/// Layers of `lsmx-compaction`, lowest first.
 const COMPACTION: &[&[&str]] = &[
     &["ids", "key_range", "rng"],
     &["error", "table_meta"],
@@ -62,7 +60,7 @@ const COMPACTION: &[&[&str]] = &[
     &["spec"],
 ];
 
-/// Modules of the crate of the simulator.
+/// Layers of `lsmx-simulator`, lowest first.
 const SIMULATOR: &[&[&str]] = &[
     &["workload"],
     &["cost_model", "math"],
@@ -75,7 +73,7 @@ const SIMULATOR: &[&[&str]] = &[
     &["simulation"],
 ];
 
-/// Modules of the crate of operand buckets.
+/// Layers of `lsmx-delta`, lowest first.
 const DELTA: &[&[&str]] = &[
     &["options", "memory"],
     &["format"],
@@ -92,7 +90,7 @@ const DELTA: &[&[&str]] = &[
     &["fuzzing"],
 ];
 
-/// Crates from the ground up, with the name each goes by in a `Cargo.toml`.
+/// Crates, lowest first: directory, and name in a `Cargo.toml`.
 const CRATES: &[(&str, &str)] = &[
     ("base", "lsmx-base"),
     ("compaction", "lsmx-compaction"),
@@ -103,9 +101,6 @@ const CRATES: &[(&str, &str)] = &[
     ("bench", "lsmx-bench"),
     ("cli", "lsmx-cli"),
 ];
-
-/// Arrows that run up and have a reason.
-const EXCUSED: &[(&str, &str, &str)] = &[];
 
 fn crates() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -122,8 +117,8 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The source without comments, and without what is compiled for tests alone.
-fn shipped(text: &str) -> String {
+/// Returns the source without comments and without items under `#[cfg(test)]`.
+fn production_code(text: &str) -> String {
     let lines = text.lines().map(|line| line.split("//").next().unwrap_or_default());
     let mut text = lines.collect::<Vec<_>>().join("\n");
     while let Some(from) = text.find("#[cfg(test)]") {
@@ -137,7 +132,7 @@ fn shipped(text: &str) -> String {
     text
 }
 
-/// Length of a block that begins with a brace.
+/// Returns the length of a block that begins with a brace.
 fn block(text: &str) -> usize {
     let mut depth = 0;
     for (at, character) in text.char_indices() {
@@ -153,9 +148,8 @@ fn block(text: &str) -> usize {
     text.len()
 }
 
-/// Top modules that a source names as `crate::…`, in `use` lines and elsewhere, and the items that
-/// it takes from the root of the crate.
-fn named(text: &str) -> Vec<String> {
+/// Returns the top modules that a source names as `crate::…`, and the items that it imports from the crate root.
+fn named_modules(text: &str) -> Vec<String> {
     let mut names = Vec::new();
     for (at, _) in text.match_indices("crate::") {
         let before = text[..at].chars().next_back();
@@ -188,10 +182,10 @@ fn named(text: &str) -> Vec<String> {
     names
 }
 
-/// Where the root of the crate has its names from: `pub use module::Name`.
+/// Returns the module that each name of the crate root comes from: `pub use module::Name`.
 fn root_names(root: &str) -> BTreeMap<String, String> {
     let mut names = BTreeMap::new();
-    for statement in shipped(root).split(';') {
+    for statement in production_code(root).split(';') {
         let Some(path) = statement.trim().strip_prefix("pub use ") else { continue };
         let Some((module, _)) = path.split_once("::") else { continue };
         let (_, items) = path.rsplit_once("::{").or_else(|| path.rsplit_once("::")).unwrap();
@@ -202,9 +196,9 @@ fn root_names(root: &str) -> BTreeMap<String, String> {
     names
 }
 
-/// Arrows that run up, as `from -> to (file)`.
-fn arrows_up(src: &Path, floors: &[&[&str]]) -> Vec<String> {
-    let floor = |module: &str| floors.iter().position(|floor| floor.contains(&module));
+/// Returns imports of modules in higher layers, as `from -> to (file)`.
+fn upward_imports(src: &Path, layers: &[&[&str]]) -> Vec<String> {
+    let layer_of = |module: &str| layers.iter().position(|layer| layer.contains(&module));
     let root = std::fs::read_to_string(src.join("lib.rs")).unwrap();
     let roots = root_names(&root);
     let mut files = Vec::new();
@@ -217,20 +211,19 @@ fn arrows_up(src: &Path, floors: &[&[&str]]) -> Vec<String> {
         if module == "lib" || inside.ends_with("tests.rs") {
             continue;
         }
-        let Some(own) = floor(module) else {
-            up.push(format!("{module} stands on no floor ({inside})"));
+        let Some(own) = layer_of(module) else {
+            up.push(format!("{module} is in no layer ({inside})"));
             continue;
         };
-        let text = shipped(&std::fs::read_to_string(&file).unwrap());
-        for name in named(&text) {
+        let text = production_code(&std::fs::read_to_string(&file).unwrap());
+        for name in named_modules(&text) {
             let target = roots.get(&name).unwrap_or(&name);
-            let excused = EXCUSED.iter().any(|&(from, to, _)| (from, to) == (module, target));
-            match floor(target) {
-                Some(other) if other > own && !excused => {
+            match layer_of(target) {
+                Some(other) if other > own => {
                     up.push(format!("{module} -> {target} ({inside})"));
                 }
                 Some(_) => {}
-                // A name from another crate, or a macro.
+                // The name of another crate, or a macro.
                 None => {}
             }
         }
@@ -260,7 +253,7 @@ fn file_imports(src: &Path) -> BTreeMap<String, BTreeSet<String>> {
         if own == "lib" || is_test {
             continue;
         }
-        let text = shipped(&std::fs::read_to_string(file).unwrap());
+        let text = production_code(&std::fs::read_to_string(file).unwrap());
         let mut named = BTreeSet::new();
         for path in code_paths(&without_reexports(&text)) {
             let mut parts: Vec<&str> = path.split("::").collect();
@@ -408,36 +401,36 @@ fn code_paths_expands_lists() {
 }
 
 #[test]
-fn base_modules_use_what_stands_below_them() {
-    let up = arrows_up(&crates().join("base/src"), BASE);
-    assert!(up.is_empty(), "arrows that run up:\n{}", up.join("\n"));
+fn base_modules_import_lower_layers() {
+    let up = upward_imports(&crates().join("base/src"), BASE);
+    assert!(up.is_empty(), "upward imports:\n{}", up.join("\n"));
 }
 
 #[test]
-fn engine_modules_use_what_stands_below_them() {
-    let up = arrows_up(&crates().join("engine/src"), ENGINE);
-    assert!(up.is_empty(), "arrows that run up:\n{}", up.join("\n"));
+fn engine_modules_import_lower_layers() {
+    let up = upward_imports(&crates().join("engine/src"), ENGINE);
+    assert!(up.is_empty(), "upward imports:\n{}", up.join("\n"));
 }
 
 #[test]
-fn compaction_modules_use_what_stands_below_them() {
-    let up = arrows_up(&crates().join("compaction/src"), COMPACTION);
-    assert!(up.is_empty(), "arrows that run up:\n{}", up.join("\n"));
+fn compaction_modules_import_lower_layers() {
+    let up = upward_imports(&crates().join("compaction/src"), COMPACTION);
+    assert!(up.is_empty(), "upward imports:\n{}", up.join("\n"));
 }
 
 #[test]
-fn simulator_modules_use_what_stands_below_them() {
-    let up = arrows_up(&crates().join("simulator/src"), SIMULATOR);
-    assert!(up.is_empty(), "arrows that run up:\n{}", up.join("\n"));
+fn simulator_modules_import_lower_layers() {
+    let up = upward_imports(&crates().join("simulator/src"), SIMULATOR);
+    assert!(up.is_empty(), "upward imports:\n{}", up.join("\n"));
 }
 
 #[test]
-fn delta_modules_use_what_stands_below_them() {
-    let up = arrows_up(&crates().join("delta/src"), DELTA);
-    assert!(up.is_empty(), "arrows that run up:\n{}", up.join("\n"));
+fn delta_modules_import_lower_layers() {
+    let up = upward_imports(&crates().join("delta/src"), DELTA);
+    assert!(up.is_empty(), "upward imports:\n{}", up.join("\n"));
 }
 
-/// Only the top modules know the database handle (and what drives it for the fuzzers).
+/// Only the top modules use the database handle.
 #[test]
 fn only_db_names_the_handle() {
     let src = crates().join("engine/src");
@@ -451,20 +444,20 @@ fn only_db_names_the_handle() {
         if inside == "lib.rs" || above {
             continue;
         }
-        let text = shipped(&std::fs::read_to_string(&file).unwrap());
+        let text = production_code(&std::fs::read_to_string(&file).unwrap());
         let words = text.split(|at: char| !(at.is_alphanumeric() || at == '_'));
         assert!(words.into_iter().all(|word| word != "Db"), "{inside} names Db");
     }
 }
 
 #[test]
-fn crates_use_those_below_them() {
+fn crates_depend_on_lower_crates() {
     for (own, (dir, _)) in CRATES.iter().enumerate() {
         let Ok(text) = std::fs::read_to_string(crates().join(dir).join("Cargo.toml")) else {
             continue;
         };
-        // What tests need is their own business: a crate names itself there to switch a feature on, and the
-        // engine's sweeps have the stores of the crate above.
+        // Development dependencies are free: a crate enables its own features there, and tests of the engine use
+        // `lsmx-delta`.
         let text = text.split("[dev-dependencies]").next().unwrap_or_default();
         for (name, above) in CRATES[own + 1..].iter().map(|(_, name)| (name, dir)) {
             let names = |line: &str| {
@@ -476,11 +469,11 @@ fn crates_use_those_below_them() {
 }
 
 #[test]
-fn arrows_are_read_as_they_stand() {
+fn named_modules_are_found_in_code_only() {
     let text = "use crate::a::B;\nuse crate::{c, d::{E, F}, G};\nfn f(x: crate::h::I) {}
         // use crate::comment::No;
         #[cfg(test)]\nuse crate::only_tests;\n#[cfg(test)]\nmod tests { use crate::no::{A}; }";
-    assert_eq!(named(&shipped(text)), ["a", "c", "d", "G", "h"]);
+    assert_eq!(named_modules(&production_code(text)), ["a", "c", "d", "G", "h"]);
     let roots = root_names("pub use error::{Error, Result};\npub use read::range::Range;");
     assert_eq!(roots["Result"], "error");
     assert_eq!(roots["Range"], "read");
