@@ -109,7 +109,7 @@ pub struct RunFiles {
     last_prefixes: Vec<u64>,
     /// Size of each file in bytes.
     sizes: Vec<u64>,
-    totals: Totals,
+    totals: RunTotals,
     groups: Vec<FileGroup>,
     /// Properties of each group that a walk through all groups needs.
     marks: Vec<GroupMark>,
@@ -177,15 +177,15 @@ fn new_version() -> u64 {
 
 /// Sums over the files of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Totals {
+struct RunTotals {
     bytes: u64,
     compensated_bytes: u64,
     tombstones: u64,
 }
 
-impl Totals {
-    fn of(files: &[Arc<TableMeta>]) -> Totals {
-        files.iter().fold(Totals::default(), |sum, file| Totals {
+impl RunTotals {
+    fn of(files: &[Arc<TableMeta>]) -> RunTotals {
+        files.iter().fold(RunTotals::default(), |sum, file| RunTotals {
             bytes: sum.bytes.saturating_add(file.bytes),
             compensated_bytes: sum.compensated_bytes.saturating_add(file.compensated_bytes()),
             tombstones: sum.tombstones.saturating_add(file.tombstones),
@@ -193,11 +193,11 @@ impl Totals {
     }
 
     /// Returns the totals after `removed` files were replaced by `added` ones.
-    fn replace(&self, removed: &Totals, added: &Totals) -> Totals {
+    fn replace(&self, removed: &RunTotals, added: &RunTotals) -> RunTotals {
         let change = |total: u64, removed: u64, added: u64| {
             total.saturating_sub(removed).saturating_add(added)
         };
-        Totals {
+        RunTotals {
             bytes: change(self.bytes, removed.bytes, added.bytes),
             compensated_bytes: change(
                 self.compensated_bytes,
@@ -341,8 +341,8 @@ impl RunFiles {
             }
             prefixes.extend(new.iter().map(|file| (file.id, key_prefix(&file.range.smallest))));
         }
-        let removed = Totals::of(&self.files[range.clone()]);
-        self.totals = self.totals.replace(&removed, &Totals::of(&new));
+        let removed = RunTotals::of(&self.files[range.clone()]);
+        self.totals = self.totals.replace(&removed, &RunTotals::of(&new));
         let first = new.iter().map(|file| key_prefix(&file.range.smallest));
         self.first_prefixes.splice(range.clone(), first);
         let last = new.iter().map(|file| key_prefix(&file.range.largest));
@@ -553,7 +553,7 @@ impl From<Vec<Arc<TableMeta>>> for RunFiles {
             first_prefixes: files.iter().map(|file| key_prefix(&file.range.smallest)).collect(),
             last_prefixes: files.iter().map(|file| key_prefix(&file.range.largest)).collect(),
             sizes: files.iter().map(|file| file.bytes).collect(),
-            totals: Totals::of(&files),
+            totals: RunTotals::of(&files),
             files,
             ..RunFiles::default()
         };

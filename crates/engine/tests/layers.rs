@@ -380,6 +380,65 @@ fn files_form_no_cycles() {
     }
 }
 
+/// Types whose name occurs twice in a crate: the asynchronous handles have the names of the blocking ones, and loom has
+/// its own primitives.
+const SHARED_NAMES: [&str; 6] = ["Condvar", "Db", "Keyspace", "Range", "Snapshot", "Change"];
+
+/// Types with methods outside their module. Methods of `WriteBatch` need a type of a higher layer; the other files have one
+/// task each: applying a job, the tags of a data block, crashes and damage of the file system in memory.
+const SPLIT_TYPES: [&str; 4] = ["WriteBatch", "TreeShape", "DataBlock", "MemVfs"];
+
+/// Returns the names after a keyword such as `struct` at the start of an item.
+fn names_after<'a>(text: &'a str, keyword: &str) -> Vec<&'a str> {
+    let words = text.lines().filter_map(|line| {
+        let mut words = line.split([' ', '(', '<', '{', ';']).filter(|word| !word.is_empty());
+        let is_visibility = |word: &&str| matches!(*word, "pub" | "crate)" | "super)" | "in");
+        let first = words.by_ref().find(|word| !is_visibility(word) && !word.ends_with(')'))?;
+        (first == keyword).then(|| words.next()).flatten()
+    });
+    words.collect()
+}
+
+#[test]
+fn type_names_are_unique_and_methods_are_in_the_module_of_the_type() {
+    for name in ["base", "compaction", "simulator", "engine", "delta"] {
+        let mut files = Vec::new();
+        sources(&crates().join(name).join("src"), &mut files);
+        files.retain(|file| !file.ends_with("tests.rs"));
+        let texts: Vec<String> = files
+            .iter()
+            .map(|file| production_code(&std::fs::read_to_string(file).unwrap()))
+            .collect();
+        let mut homes: BTreeMap<&str, &PathBuf> = BTreeMap::new();
+        for (file, text) in files.iter().zip(&texts) {
+            for type_name in
+                ["struct", "enum"].iter().flat_map(|keyword| names_after(text, keyword))
+            {
+                let other = homes.insert(type_name, file).filter(|other| *other != file);
+                let is_shared = SHARED_NAMES.contains(&type_name);
+                assert!(other.is_none() || is_shared, "{type_name}: {file:?} and {other:?}");
+            }
+        }
+        for (file, text) in files.iter().zip(&texts) {
+            let inherent = text.lines().filter(|line| {
+                line.starts_with("impl") && line.ends_with('{') && !line.contains(" for ")
+            });
+            for line in inherent {
+                let target = line.trim_start_matches("impl");
+                let target = match target.strip_prefix('<') {
+                    Some(rest) => rest.split_once("> ").map_or(rest, |(_, target)| target),
+                    None => target.trim_start(),
+                };
+                let type_name = target.split(['<', ' ']).next().unwrap();
+                let home = homes.get(type_name).filter(|home| **home != file);
+                let is_excused =
+                    SHARED_NAMES.contains(&type_name) || SPLIT_TYPES.contains(&type_name);
+                assert!(home.is_none() || is_excused, "methods of {type_name} in {file:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn find_cycle_returns_modules_that_import_each_other() {
     let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();

@@ -6,7 +6,7 @@ use lsmx_base::range_tombstone::RangeTombstone;
 use lsmx_base::slice::BlockBytes;
 
 use crate::cache::*;
-use crate::format::block::Handle;
+use crate::format::block::BlockHandle;
 use crate::format::index::{IndexBlock, PrefixIndexBuilder, Separator, VersionSide};
 use crate::format::range_tombstones::{FragmentedTombstones, encode};
 
@@ -22,7 +22,7 @@ fn new_index() -> Arc<IndexBlock> {
     for number in 0..100u64 {
         let separator =
             Separator { user_key: number.to_be_bytes().to_vec(), versions: VersionSide::Before };
-        builder.add(separator, Handle { offset: number * 4096, bytes: 4096 });
+        builder.add(separator, BlockHandle { offset: number * 4096, bytes: 4096 });
     }
     Arc::new(IndexBlock::new(builder.finish().into()).unwrap())
 }

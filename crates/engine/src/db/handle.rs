@@ -10,9 +10,9 @@ use crate::db::inner::DbInner;
 
 /// Shared by all handles of one database. Closes the database when dropped.
 #[derive(Debug)]
-pub(crate) struct Handle(pub(crate) Arc<DbInner>);
+pub(crate) struct DbHandle(pub(crate) Arc<DbInner>);
 
-impl Drop for Handle {
+impl Drop for DbHandle {
     fn drop(&mut self) {
         // The listener has received the errors. Callers that need the result call `close`.
         if !callback::has_context() {

@@ -8,8 +8,10 @@ use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
 use crate::db::deadline::{WaitOptions, run_with_deadline};
-use crate::db::handle::Handle;
+use crate::db::handle::DbHandle;
 use crate::db::inner::{DbInner, check_reentry};
+use crate::db::inspect::explain::{Explanation, explain};
+use crate::db::inspect::metadata_sizes::{MetadataSizes, compute_sizes};
 use crate::db::multi_get::multi_get;
 use crate::db::update::Update;
 use crate::db::write::{write, write_entry};
@@ -34,7 +36,7 @@ pub type Entry = (Slice, Slice);
 /// A named tree of one database. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Keyspace {
-    handle: Arc<Handle>,
+    handle: Arc<DbHandle>,
     tree: Arc<Tree>,
 }
 
@@ -46,7 +48,7 @@ impl AsRef<Keyspace> for Keyspace {
 }
 
 impl Keyspace {
-    pub(crate) fn new(handle: Arc<Handle>, tree: Arc<Tree>) -> Keyspace {
+    pub(crate) fn new(handle: Arc<DbHandle>, tree: Arc<Tree>) -> Keyspace {
         Keyspace { handle, tree }
     }
 
@@ -59,7 +61,7 @@ impl Keyspace {
     }
 
     /// Fails if the keyspace belongs to another database.
-    pub(crate) fn check_owner(&self, handle: &Arc<Handle>) -> Result<()> {
+    pub(crate) fn check_owner(&self, handle: &Arc<DbHandle>) -> Result<()> {
         match Arc::ptr_eq(&self.handle, handle) {
             true => Ok(()),
             false => Err(Error::ForeignKeyspace { name: self.tree.name.clone() }),
@@ -76,6 +78,24 @@ impl Keyspace {
     #[must_use]
     pub fn policy(&self) -> Policy {
         self.tree.settings().policy()
+    }
+
+    /// Looks up `key` as [`Keyspace::get`] does and returns the steps of the lookup.
+    ///
+    /// The lookup adds blocks to the cache and is counted in the metrics. A second call shows the cached blocks.
+    ///
+    /// # Errors
+    /// As [`Db::get`](crate::Db::get).
+    pub fn explain(&self, key: impl AsRef<[u8]>) -> Result<Explanation> {
+        explain(self.inner(), self.tree(), key.as_ref())
+    }
+
+    /// Returns the memory that filters, indexes and range tombstones of the tables need.
+    ///
+    /// # Errors
+    /// An error if range tombstones cannot be read; [`Error::Closed`].
+    pub fn metadata(&self) -> Result<MetadataSizes> {
+        compute_sizes(self.inner(), &self.tree)
     }
 
     /// Returns the current options: those of the last [`Db::keyspace`](crate::Db::keyspace) or

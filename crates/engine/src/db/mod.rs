@@ -32,8 +32,9 @@ use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
 use crate::db::deadline::run_with_deadline;
-use crate::db::handle::Handle;
+use crate::db::handle::DbHandle;
 use crate::db::inner::{DbInner, check_reentry};
+use crate::db::inspect::health;
 use crate::db::multi_get::multi_get;
 use crate::db::write::{write, write_entry};
 use crate::env::{Env, WaitCause, YieldKind};
@@ -66,7 +67,7 @@ pub use crate::options::db::DEFAULT_KEYSPACE;
 /// An open database. Clones share it; dropping the last handle closes it.
 #[derive(Clone, Debug)]
 pub struct Db {
-    handle: Arc<Handle>,
+    handle: Arc<DbHandle>,
 }
 
 impl Db {
@@ -90,11 +91,11 @@ impl Db {
     }
 
     fn new(inner: DbInner) -> Db {
-        Db { handle: Arc::new(Handle(Arc::new(inner))) }
+        Db { handle: Arc::new(DbHandle(Arc::new(inner))) }
     }
 
     #[cfg(feature = "tokio")]
-    pub(crate) fn handle(&self) -> &Arc<Handle> {
+    pub(crate) fn handle(&self) -> &Arc<DbHandle> {
         &self.handle
     }
 
@@ -424,7 +425,7 @@ impl Db {
     /// whose compaction is blocked. Reads no file.
     #[must_use]
     pub fn health(&self) -> Health {
-        self.inner().health()
+        health::current_health(&self.inner().state)
     }
 
     /// Sets the maximum rate of flush and compaction I/O, in bytes per second; `None` removes the limit. See

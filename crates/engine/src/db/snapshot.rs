@@ -6,7 +6,7 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
-use crate::db::handle::Handle;
+use crate::db::handle::DbHandle;
 use crate::db::inner::DbInner;
 use crate::db::keyspace::{Entry, Keyspace};
 use crate::db::multi_get::multi_get;
@@ -21,12 +21,12 @@ use crate::tree::snapshots::SnapshotGuard;
 /// The entries that it sees are kept until the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    handle: Arc<Handle>,
+    handle: Arc<DbHandle>,
     pinned: Arc<SnapshotGuard>,
 }
 
 impl Snapshot {
-    pub(crate) fn new(handle: Arc<Handle>, pinned: SnapshotGuard) -> Snapshot {
+    pub(crate) fn new(handle: Arc<DbHandle>, pinned: SnapshotGuard) -> Snapshot {
         Snapshot { handle, pinned: Arc::new(pinned) }
     }
 

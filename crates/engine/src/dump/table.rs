@@ -11,7 +11,7 @@ use crate::dump::{DumpInput, DumpResult, DumpWriter};
 use crate::error::Error;
 use crate::format::BlockKind;
 use crate::format::blob::ValuePointer;
-use crate::format::block::{self, Handle};
+use crate::format::block::{self, BlockHandle};
 use crate::format::data_block::DataBlock;
 use crate::format::data_block::cursor::DataBlockCursor;
 use crate::format::footer::{FOOTER_BYTES, Footer};
@@ -23,7 +23,7 @@ pub(crate) fn dump_table(input: &DumpInput<'_>, out: &mut DumpWriter<'_>) -> Dum
     let footer_offset = input.bytes.saturating_sub(len_u64(FOOTER_BYTES));
     let footer = Footer::decode(&input.read(footer_offset, input.bytes - footer_offset)?)
         .map_err(|what| input.malformed(what, footer_offset))?;
-    let Handle { offset, bytes } = footer.properties;
+    let BlockHandle { offset, bytes } = footer.properties;
     writeln!(
         out,
         "footer at {footer_offset}: format version {}, uid {:016x}, properties at {offset}, {bytes} bytes",
@@ -74,7 +74,7 @@ struct DumpedTable<'a> {
 }
 
 impl DumpedTable<'_> {
-    fn read(&self, handle: Handle, kind: BlockKind) -> Result<Bytes, Error> {
+    fn read(&self, handle: BlockHandle, kind: BlockKind) -> Result<Bytes, Error> {
         let at = |what: Malformed| self.input.malformed(what, handle.offset);
         handle.check(self.input.bytes).map_err(at)?;
         let stored = self.input.read(handle.offset, handle.bytes)?;
@@ -84,7 +84,7 @@ impl DumpedTable<'_> {
     /// Reads and decodes a block. Reports a damaged block and returns `None`.
     fn decode<T>(
         &self,
-        handle: Handle,
+        handle: BlockHandle,
         kind: BlockKind,
         out: &mut DumpWriter<'_>,
         decode: impl FnOnce(Bytes) -> Result<T, Malformed>,
@@ -97,11 +97,11 @@ impl DumpedTable<'_> {
         }
     }
 
-    fn dump_filter(&self, handle: Handle, out: &mut DumpWriter<'_>) -> DumpResult {
+    fn dump_filter(&self, handle: BlockHandle, out: &mut DumpWriter<'_>) -> DumpResult {
         let Some(filter) = self.decode(handle, BlockKind::Filter, out, Filter::new)? else {
             return Ok(());
         };
-        let Handle { offset, bytes } = handle;
+        let BlockHandle { offset, bytes } = handle;
         let (width, memory) = (filter.width().fingerprint_bits(), filter.bytes());
         writeln!(
             out,
@@ -109,11 +109,11 @@ impl DumpedTable<'_> {
         )
     }
 
-    fn dump_range_tombstones(&self, handle: Handle, out: &mut DumpWriter<'_>) -> DumpResult {
+    fn dump_range_tombstones(&self, handle: BlockHandle, out: &mut DumpWriter<'_>) -> DumpResult {
         let decode = |contents: Bytes| FragmentedTombstones::decode(&contents);
         let tombstones = self.decode(handle, BlockKind::RangeTombstones, out, decode)?;
         let Some(tombstones) = tombstones else { return Ok(()) };
-        let Handle { offset, bytes } = handle;
+        let BlockHandle { offset, bytes } = handle;
         writeln!(out, "range tombstones at {offset}, {bytes} bytes")?;
         for tombstone in tombstones.as_slice() {
             let start = out.format_key(&tombstone.start);
@@ -127,15 +127,15 @@ impl DumpedTable<'_> {
 
     fn read_index(
         &self,
-        handle: Handle,
+        handle: BlockHandle,
         kind: BlockKind,
         out: &mut DumpWriter<'_>,
-    ) -> DumpResult<Vec<(Option<Separator>, Handle)>> {
+    ) -> DumpResult<Vec<(Option<Separator>, BlockHandle)>> {
         let decode = |contents| IndexBlock::new(contents).and_then(|index| index.entries());
         Ok(self.decode(handle, kind, out, decode)?.unwrap_or_default())
     }
 
-    fn dump_index(&self, top: Handle, out: &mut DumpWriter<'_>) -> DumpResult {
+    fn dump_index(&self, top: BlockHandle, out: &mut DumpWriter<'_>) -> DumpResult {
         let indexes = self.read_index(top, BlockKind::TopIndex, out)?;
         writeln!(
             out,
@@ -165,7 +165,7 @@ impl DumpedTable<'_> {
     fn dump_data_block(
         &self,
         separator: Option<&Separator>,
-        handle: Handle,
+        handle: BlockHandle,
         out: &mut DumpWriter<'_>,
     ) -> DumpResult {
         let decode = |contents: Bytes| {

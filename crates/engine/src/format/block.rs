@@ -69,14 +69,14 @@ impl Compression {
 
 /// Location of a block in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Handle {
+pub struct BlockHandle {
     /// Offset of the first byte of the payload.
     pub offset: u64,
     /// Bytes of payload and trailer.
     pub bytes: u64,
 }
 
-impl Handle {
+impl BlockHandle {
     /// Returns the offset after the block.
     ///
     /// # Errors
@@ -113,14 +113,14 @@ impl Handle {
         put_varint(out, self.bytes);
     }
 
-    /// Decodes what [`Handle::put`] encoded.
+    /// Decodes what [`BlockHandle::put`] encoded.
     ///
     /// # Errors
     /// Fails when the bytes are not two varints.
-    pub(crate) fn get(decoder: &mut Decoder<'_>) -> Result<Handle, Malformed> {
+    pub(crate) fn get(decoder: &mut Decoder<'_>) -> Result<BlockHandle, Malformed> {
         let offset = decoder.varint("block handle offset")?;
         let bytes = decoder.varint("block handle size")?;
-        Ok(Handle { offset, bytes })
+        Ok(BlockHandle { offset, bytes })
     }
 }
 

@@ -13,7 +13,7 @@ use lsmx_base::coding::{Decoder, len_u64, low_u32, put_u32, put_u64};
 use lsmx_base::malformed::Malformed;
 
 use super::FORMAT_VERSION;
-use super::block::Handle;
+use super::block::BlockHandle;
 
 /// Last bytes of every table file.
 pub const MAGIC: [u8; 8] = *b"lsmxtabl";
@@ -31,7 +31,7 @@ const CHECKSUM_AT: usize = 28;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footer {
     /// Location of the properties block.
-    pub properties: Handle,
+    pub properties: BlockHandle,
     /// Random uid of the table.
     pub uid: u64,
     /// Format version of the file.
@@ -66,7 +66,7 @@ impl Footer {
             });
         }
         let mut decoder = Decoder::new(bytes);
-        let properties = Handle {
+        let properties = BlockHandle {
             offset: decoder.u64("properties offset")?,
             bytes: decoder.u64("properties size")?,
         };
@@ -98,7 +98,7 @@ mod tests {
     use crate::format::flipped_bits;
 
     const FOOTER: Footer =
-        Footer { properties: Handle { offset: 77, bytes: 99 }, uid: 0xfeed, version: 1 };
+        Footer { properties: BlockHandle { offset: 77, bytes: 99 }, uid: 0xfeed, version: 1 };
 
     #[test]
     fn footer_round_trips() {

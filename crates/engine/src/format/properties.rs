@@ -15,7 +15,7 @@ use lsmx_base::coding::{Decoder, len_u64, put_u32, put_u64, put_varint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 
-use super::block::Handle;
+use super::block::BlockHandle;
 use crate::format::version_edit::KEYSPACE_NAME_BYTES_MAX;
 use lsmx_base::filter::CODING_BINARY_FUSE_16;
 
@@ -49,11 +49,11 @@ const KEYSPACE: u16 = 21;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableProperties {
     /// Location of the top index; `None` if the table has no entries.
-    pub top_index: Option<Handle>,
+    pub top_index: Option<BlockHandle>,
     /// Location of the filter.
-    pub filter: Option<Handle>,
+    pub filter: Option<BlockHandle>,
     /// Location of the range tombstone block.
-    pub range_tombstones: Option<Handle>,
+    pub range_tombstones: Option<BlockHandle>,
     /// Number of entries of all kinds.
     pub entries: u64,
     /// Number of point tombstones.
@@ -186,9 +186,9 @@ impl TableProperties {
                 self.largest = value.clone();
                 return Ok(());
             }
-            TOP_INDEX => self.top_index = Some(Handle::get(&mut decoder)?),
-            FILTER => self.filter = Some(Handle::get(&mut decoder)?),
-            RANGE_TOMBSTONES => self.range_tombstones = Some(Handle::get(&mut decoder)?),
+            TOP_INDEX => self.top_index = Some(BlockHandle::get(&mut decoder)?),
+            FILTER => self.filter = Some(BlockHandle::get(&mut decoder)?),
+            RANGE_TOMBSTONES => self.range_tombstones = Some(BlockHandle::get(&mut decoder)?),
             ENTRIES => self.entries = decoder.u64("entries")?,
             TOMBSTONES => self.tombstones = decoder.u64("tombstones")?,
             RANGE_TOMBSTONE_COUNT => self.range_tombstone_count = decoder.u64("spans")?,
@@ -267,9 +267,9 @@ mod tests {
 
     fn sample() -> TableProperties {
         TableProperties {
-            top_index: Some(Handle { offset: 5_000, bytes: 40 }),
-            filter: Some(Handle { offset: 6_000, bytes: 33 }),
-            range_tombstones: Some(Handle { offset: 7_000, bytes: 50 }),
+            top_index: Some(BlockHandle { offset: 5_000, bytes: 40 }),
+            filter: Some(BlockHandle { offset: 6_000, bytes: 33 }),
+            range_tombstones: Some(BlockHandle { offset: 7_000, bytes: 50 }),
             entries: 100,
             tombstones: 3,
             range_tombstone_count: 2,

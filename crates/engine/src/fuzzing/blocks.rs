@@ -9,7 +9,7 @@ use lsmx_base::slice::BlockBytes;
 
 use crate::format::BlockKind;
 use crate::format::batch::{BatchAction, BatchOperations, put_operation, put_range_delete};
-use crate::format::block::{self, Handle, TRAILER_BYTES};
+use crate::format::block::{self, BlockHandle, TRAILER_BYTES};
 use crate::format::data_block::cursor::DataBlockCursor;
 use crate::format::data_block::{DataBlock, DataBlockBuilder, ENTRIES_AT};
 use crate::format::index::{
@@ -184,7 +184,7 @@ pub fn index_block(bytes: &[u8]) {
 }
 
 /// The builder of top indexes makes the same bytes of the same entries.
-fn rebuild_index_block(bytes: &[u8], entries: &[(Option<Separator>, Handle)]) {
+fn rebuild_index_block(bytes: &[u8], entries: &[(Option<Separator>, BlockHandle)]) {
     let gaps =
         entries.windows(2).all(|pair| pair[0].1.end().is_ok_and(|end| end <= pair[1].1.offset));
     if bytes[0] != ENCODING_PREFIX || bytes[1] != RESTART_INTERVAL || !gaps {

@@ -7,7 +7,7 @@ use crate::format::BlockKind;
 use crate::format::blob::{
     BLOB_HEADER_BYTES, BLOB_TRAILER_BYTES, record_bytes, record_checksum, trailer_checksum,
 };
-use crate::format::block::{self, Handle, TRAILER_BYTES};
+use crate::format::block::{self, BlockHandle, TRAILER_BYTES};
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::index::IndexBlock;
 use crate::format::log_record::{LogSeed, RECORD_HEADER_BYTES, RecordHeader, SyncMark};
@@ -37,7 +37,12 @@ pub(crate) fn footer(table: &mut [u8]) {
 }
 
 /// The block at `handle`, and returns its contents if it is one.
-fn block_at(table: &mut [u8], uid: u64, handle: Handle, kind: BlockKind) -> Option<bytes::Bytes> {
+fn block_at(
+    table: &mut [u8],
+    uid: u64,
+    handle: BlockHandle,
+    kind: BlockKind,
+) -> Option<bytes::Bytes> {
     let start = usize::try_from(handle.offset).ok()?;
     let stored = table.get_mut(start..usize::try_from(handle.end().ok()?).ok()?)?;
     block(stored, uid, handle.offset);
@@ -69,9 +74,9 @@ pub(crate) fn table(table: &mut [u8]) {
 pub(crate) fn handles(
     table: &mut [u8],
     uid: u64,
-    handle: Handle,
+    handle: BlockHandle,
     kind: BlockKind,
-) -> impl Iterator<Item = Handle> + use<> {
+) -> impl Iterator<Item = BlockHandle> + use<> {
     let index = block_at(table, uid, handle, kind).and_then(|block| IndexBlock::new(block).ok());
     // No more blocks than fit, whatever the count says.
     let count = index.as_ref().map_or(0, |index| index.count().min(table.len() / TRAILER_BYTES));

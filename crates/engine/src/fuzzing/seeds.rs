@@ -11,7 +11,7 @@ use crate::format::blob::{
     BLOB_HEADER_BYTES, BLOB_TRAILER_BYTES, BlobHeader, BlobRecord, ValuePointer, put_record,
     record_bytes,
 };
-use crate::format::block::{self, Compression, Handle};
+use crate::format::block::{self, BlockHandle, Compression};
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::log_record::RECORD_HEADER_BYTES;
 use crate::format::manifest_header::MANIFEST_HEADER_BYTES;
@@ -36,7 +36,7 @@ impl Corpus {
     fn block(
         &mut self,
         (table, uid): (&[u8], u64),
-        handle: Handle,
+        handle: BlockHandle,
         kind: BlockKind,
         target: &'static str,
     ) -> Option<bytes::Bytes> {

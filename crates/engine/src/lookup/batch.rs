@@ -13,7 +13,7 @@ use lsmx_base::sync::{Arc, Mutex};
 
 use crate::env::{Background, Env};
 use crate::error::Result;
-use crate::format::block::Handle;
+use crate::format::block::BlockHandle;
 use crate::lookup::point::{self, LookupAttempt, PendingValue, ReadScope};
 use crate::table::Table;
 use crate::tree::Tree;
@@ -40,7 +40,7 @@ struct MissingBlock<'a> {
     /// Indexes of the keys.
     indexes: Vec<usize>,
     table: &'a Arc<Table>,
-    block: Handle,
+    block: BlockHandle,
 }
 
 /// A lookup that only lacks a separated value.

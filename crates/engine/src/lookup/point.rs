@@ -8,7 +8,7 @@ use lsmx_base::sync::Arc;
 use crate::cursor::Cursor;
 use crate::error::{Error, Result};
 use crate::format::blob::ValuePointer;
-use crate::format::block::Handle;
+use crate::format::block::BlockHandle;
 use crate::iter::operand_fold::OperandFold;
 use crate::operand_store::{OperandReadTier, OperandView};
 use crate::options::read::{ReadOptions, ReadTier};
@@ -143,7 +143,7 @@ pub(crate) enum LookupAttempt<'a> {
     /// Only the separated value must be read.
     PendingValue(Box<PendingValue<'a>>),
     /// This block must be read first. No metric was counted.
-    MissingBlock { table: &'a Arc<Table>, block: Handle },
+    MissingBlock { table: &'a Arc<Table>, block: BlockHandle },
     /// The operand store must read first. No metric was counted.
     MissingOperands,
 }

@@ -7,7 +7,7 @@ use lsmx_base::sync::Arc;
 
 use crate::cursor::Cursor;
 use crate::error::{Error, Result};
-use crate::format::block::Handle;
+use crate::format::block::BlockHandle;
 use crate::format::data_block::DataBlock;
 use crate::format::data_block::cursor::DataBlockCursor;
 use crate::format::index::IndexBlock;
@@ -41,7 +41,7 @@ struct BlockPosition {
 #[derive(Debug)]
 struct CurrentBlock {
     position: BlockPosition,
-    handle: Handle,
+    handle: BlockHandle,
     entries: DataBlockCursor,
 }
 
@@ -75,7 +75,7 @@ impl TableCursor {
         &mut self,
         top: &IndexBlock,
         ordinal: usize,
-        handle: Handle,
+        handle: BlockHandle,
     ) -> Result<Arc<IndexBlock>> {
         match &self.index {
             Some((held, index)) if *held == ordinal => Ok(index.clone()),
@@ -92,7 +92,7 @@ impl TableCursor {
         &mut self,
         user_key: &[u8],
         seq: SeqNo,
-    ) -> Result<Option<(Handle, BlockPosition)>> {
+    ) -> Result<Option<(BlockHandle, BlockPosition)>> {
         let Some(top) = self.top_index()? else {
             return Ok(None);
         };
@@ -116,7 +116,7 @@ impl TableCursor {
         &mut self,
         index_block: usize,
         block: Option<usize>,
-    ) -> Result<Option<(Handle, BlockPosition)>> {
+    ) -> Result<Option<(BlockHandle, BlockPosition)>> {
         let Some(top) = self.top_index()? else {
             return Ok(None);
         };
@@ -142,7 +142,7 @@ impl TableCursor {
     /// Makes a data block the current one and calls `position_entries` on its entries.
     fn enter_block(
         &mut self,
-        (handle, position): (Handle, BlockPosition),
+        (handle, position): (BlockHandle, BlockPosition),
         position_entries: impl FnOnce(&mut DataBlockCursor) -> Result<(), Malformed>,
     ) -> Result<()> {
         let at = |what: Malformed| Error::malformed(what, self.table.path(), handle.offset);

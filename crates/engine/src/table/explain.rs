@@ -9,7 +9,7 @@ use crate::cache::MetadataKind;
 use crate::error::{Error, Result};
 use crate::format::BlockKind;
 use crate::format::blob::ValuePointer;
-use crate::format::block::Handle;
+use crate::format::block::BlockHandle;
 use crate::format::data_block::DataBlock;
 use crate::table::read_context::{ReadContext, ReadPurpose};
 use crate::table::reader::Table;
@@ -51,7 +51,7 @@ pub(crate) struct TableProbe {
 }
 
 impl TableProbe {
-    fn record_block(&mut self, kind: BlockKind, handle: Handle, is_resident: bool) {
+    fn record_block(&mut self, kind: BlockKind, handle: BlockHandle, is_resident: bool) {
         let source = if is_resident { BlockSource::Cache } else { BlockSource::Storage };
         self.blocks.push(BlockRead { kind, offset: handle.offset, bytes: handle.bytes, source });
     }
@@ -82,8 +82,9 @@ pub(crate) fn explain_get(
     let Some(top_handle) = table.properties().top_index else { return Ok(probe) };
     probe.record_block(BlockKind::TopIndex, top_handle, table.is_resident(MetadataKind::TopIndex));
     let Some(top) = table.top_index(context)? else { return Ok(probe) };
-    let at =
-        |handle: Handle| move |what: Malformed| Error::malformed(what, table.path(), handle.offset);
+    let at = |handle: BlockHandle| {
+        move |what: Malformed| Error::malformed(what, table.path(), handle.offset)
+    };
     let Some((ordinal, index_handle)) = top.seek(user_key, snapshot).map_err(at(top_handle))?
     else {
         return Ok(probe);

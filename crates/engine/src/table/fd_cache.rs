@@ -38,7 +38,7 @@ const CHECKSUM_READ_BYTES: u64 = 256 << 10;
 pub(crate) struct FdCache {
     vfs: Arc<dyn Vfs>,
     fds_max: usize,
-    clock: Mutex<Clock>,
+    clock: Mutex<ClockHand>,
     /// Number of files reopened after the cache had closed them.
     reopened: AtomicU64,
     /// Number of corrupt reads of jobs whose repetition from the device succeeded.
@@ -67,7 +67,7 @@ pub(crate) struct JobReadOptions {
 
 /// State of the clock algorithm.
 #[derive(Debug, Default)]
-struct Clock {
+struct ClockHand {
     /// Files that can be closed. The hand is at the front.
     files: VecDeque<Weak<CachedFile>>,
     /// Number of descriptors that are open or about to be opened.
@@ -238,7 +238,7 @@ impl FdCache {
     }
 }
 
-impl Clock {
+impl ClockHand {
     /// Visits the next file and takes its descriptor if it may be closed. With `second_chance`, a used file loses
     /// its use bit instead.
     ///

@@ -6,7 +6,7 @@ use lsmx_base::malformed::Malformed;
 
 use crate::cache::{INDEX_OVERHEAD_BYTES, MetadataBlock, SLOT_OVERHEAD_BYTES};
 use crate::error::{Error, Result};
-use crate::format::block::{Handle, TRAILER_BYTES};
+use crate::format::block::{BlockHandle, TRAILER_BYTES};
 use crate::format::index::Separator;
 use crate::table::read_context::{ReadContext, ReadPurpose};
 use crate::table::reader::Table;
@@ -31,7 +31,7 @@ pub(crate) struct TableMetadataSizes {
 /// When the range tombstones cannot be read or are corrupt.
 pub(crate) fn metadata_sizes(table: &Table) -> Result<TableMetadataSizes> {
     let properties = table.properties();
-    let block_bytes = |handle: Option<Handle>, overhead| {
+    let block_bytes = |handle: Option<BlockHandle>, overhead| {
         handle.map_or(0, |handle| resident_bytes(handle.bytes, 1, overhead))
     };
     let range_tombstones = match properties.range_tombstones {

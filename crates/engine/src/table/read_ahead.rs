@@ -11,7 +11,7 @@ use lsmx_base::sync::Arc;
 
 use crate::cache::BlockCache;
 use crate::error::{Error, Result};
-use crate::format::block::Handle;
+use crate::format::block::BlockHandle;
 use crate::table::fd_cache::ReadSource;
 use crate::table::read_context::{ReadContext, ReadPurpose};
 use crate::table::reader::Table;
@@ -34,7 +34,7 @@ pub(super) struct BlockReadAhead {
     buffer: Vec<u8>,
     window_bytes: usize,
     /// The block that was requested last.
-    last_block: Option<Handle>,
+    last_block: Option<BlockHandle>,
     /// Number of adjacent blocks requested since the last seek.
     adjacent_blocks: u32,
     /// Bytes of the next read-ahead.
@@ -43,9 +43,9 @@ pub(super) struct BlockReadAhead {
     counted_by: Option<Arc<BlockCache>>,
 }
 
-/// Direction of a cursor between two blocks.
+/// ReadDirection of a cursor between two blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
+enum ReadDirection {
     Forward,
     Backward,
 }
@@ -63,7 +63,7 @@ impl BlockReadAhead {
     pub(super) fn block(
         &mut self,
         table: &Table,
-        handle: Handle,
+        handle: BlockHandle,
         context: &mut ReadContext,
     ) -> Result<BlockBytes> {
         let direction = self.note_block(handle);
@@ -100,12 +100,13 @@ impl BlockReadAhead {
     }
 
     /// Counts a requested block. Returns the direction if it is adjacent to the last one.
-    fn note_block(&mut self, handle: Handle) -> Option<Direction> {
+    fn note_block(&mut self, handle: BlockHandle) -> Option<ReadDirection> {
         // The handles are unchecked, so their sum may overflow.
-        let is_before = |a: Handle, b: Handle| a.offset.checked_add(a.bytes) == Some(b.offset);
+        let is_before =
+            |a: BlockHandle, b: BlockHandle| a.offset.checked_add(a.bytes) == Some(b.offset);
         let direction = match self.last_block.replace(handle) {
-            Some(last) if is_before(last, handle) => Some(Direction::Forward),
-            Some(last) if is_before(handle, last) => Some(Direction::Backward),
+            Some(last) if is_before(last, handle) => Some(ReadDirection::Forward),
+            Some(last) if is_before(handle, last) => Some(ReadDirection::Backward),
             _ => None,
         };
         if direction.is_some() {
@@ -118,7 +119,7 @@ impl BlockReadAhead {
     }
 
     /// Returns the stored bytes of a block if they are in the window.
-    fn window(&self, handle: Handle) -> Option<&[u8]> {
+    fn window(&self, handle: BlockHandle) -> Option<&[u8]> {
         let start = usize::try_from(handle.offset.checked_sub(self.offset)?).ok()?;
         let end = start.checked_add(usize::try_from(handle.bytes).ok()?)?;
         self.buffer[..self.window_bytes].get(start..end)
@@ -139,8 +140,8 @@ impl BlockReadAhead {
     fn read(
         &mut self,
         table: &Table,
-        handle: Handle,
-        direction: Option<Direction>,
+        handle: BlockHandle,
+        direction: Option<ReadDirection>,
         purpose: ReadPurpose,
     ) -> Result<()> {
         // After a failed read the window is empty.
@@ -153,10 +154,10 @@ impl BlockReadAhead {
                 self.next_bytes = (self.next_bytes * 2).min(READ_BYTES_MAX);
                 let data_bytes = table.properties().data_bytes.min(table.identity().bytes);
                 match direction {
-                    Direction::Forward => {
+                    ReadDirection::Forward => {
                         (handle.offset, data_bytes.max(end).min(handle.offset + bytes))
                     }
-                    Direction::Backward => (end.saturating_sub(bytes), end),
+                    ReadDirection::Backward => (end.saturating_sub(bytes), end),
                 }
             }
         };

@@ -3,7 +3,7 @@
 use crate::cache::{BlockCache, FilterCounts};
 use crate::error::{Error, Result};
 use crate::format::BlockKind;
-use crate::format::block::Handle;
+use crate::format::block::BlockHandle;
 
 /// Levels whose filter counts need no allocation.
 const INLINE_LEVELS: usize = 6;
@@ -63,7 +63,7 @@ pub(crate) struct ReadContext {
     /// Whether reads from blob files fail with [`Error::WouldBlock`].
     forbids_blob_reads: bool,
     /// The block that a [`ReadPurpose::MemoryOnly`] read needed.
-    missing_block: Option<Handle>,
+    missing_block: Option<BlockHandle>,
 }
 
 impl ReadContext {
@@ -111,7 +111,7 @@ impl ReadContext {
     /// # Errors
     /// [`Error::WouldBlock`] if the read is bound to memory.
     #[inline]
-    pub(super) fn admit_read(&mut self, block: Handle) -> Result<ReadPurpose> {
+    pub(super) fn admit_read(&mut self, block: BlockHandle) -> Result<ReadPurpose> {
         match self.purpose {
             ReadPurpose::MemoryOnly => {
                 self.missing_block = Some(block);
@@ -145,7 +145,7 @@ impl ReadContext {
     }
 
     /// Returns the table block that a read bound to memory needed last.
-    pub(crate) fn missing_block(&self) -> Option<Handle> {
+    pub(crate) fn missing_block(&self) -> Option<BlockHandle> {
         self.missing_block
     }
 

@@ -16,7 +16,7 @@ use lsmx_compaction::FileId;
 use crate::cache::{BlockCache, MetadataBlock, MetadataKind, MetadataSlot, TableMetadataSlots};
 use crate::error::{Error, Result};
 use crate::format::BlockKind;
-use crate::format::block::{self, Handle};
+use crate::format::block::{self, BlockHandle};
 use crate::format::data_block::DataBlock;
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::index::IndexBlock;
@@ -339,7 +339,7 @@ impl Table {
         user_key: &[u8],
         seq: SeqNo,
         context: &mut ReadContext,
-    ) -> Result<Option<Handle>> {
+    ) -> Result<Option<BlockHandle>> {
         let Some((ordinal, handle, count)) = self.with_top_index(context, |top| {
             Ok(top.seek(user_key, seq)?.map(|(ordinal, handle)| (ordinal, handle, top.count())))
         })?
@@ -357,7 +357,7 @@ impl Table {
     /// Returns the error of an index block that ends before a key which the top index assigns to it. Only index
     /// blocks of coding 0 have a last separator, so only they can end early.
     #[cold]
-    pub(super) fn index_order_error(&self, index: Handle) -> Error {
+    pub(super) fn index_order_error(&self, index: BlockHandle) -> Error {
         let what = "index blocks and top index are";
         Error::malformed(Malformed::Order { what }, &self.path, index.offset)
     }
@@ -372,7 +372,7 @@ impl Table {
         &self,
         ordinal: usize,
         top: &IndexBlock,
-        handle: Handle,
+        handle: BlockHandle,
         context: &mut ReadContext,
     ) -> Result<Arc<IndexBlock>> {
         let clone = |index: &Arc<IndexBlock>| Ok(Some(index.clone()));
@@ -409,7 +409,7 @@ impl Table {
         &self,
         ordinal: usize,
         count: usize,
-        handle: Handle,
+        handle: BlockHandle,
         context: &mut ReadContext,
         read: impl FnOnce(&Arc<IndexBlock>) -> Result<Option<R>, Malformed>,
     ) -> Result<Option<R>> {
@@ -435,7 +435,7 @@ impl Table {
         slot: &MetadataSlot<T>,
         metadata: MetadataKind,
         ordinal: usize,
-        handle: Handle,
+        handle: BlockHandle,
         context: &mut ReadContext,
         decode: impl FnOnce(Bytes) -> Result<T, Malformed>,
         read: impl FnOnce(&Arc<T>) -> Result<R, Malformed>,
@@ -464,7 +464,7 @@ impl Table {
     #[inline]
     pub(super) fn data_block(
         &self,
-        handle: Handle,
+        handle: BlockHandle,
         context: &mut ReadContext,
     ) -> Result<BlockBytes> {
         if let Some(block) = self.cache().get_data_block(self.cache_id, handle.offset) {
@@ -482,7 +482,7 @@ impl Table {
     /// Returns the contents of a data block if they are in memory, without marking the block as used.
     pub(super) fn peek_data_block(
         &self,
-        handle: Handle,
+        handle: BlockHandle,
         context: &mut ReadContext,
     ) -> Option<BlockBytes> {
         let block = self.cache().peek_data_block(self.cache_id, handle.offset)?;
@@ -506,7 +506,7 @@ impl Table {
     }
 
     /// Whether a data block is in memory.
-    pub(super) fn is_data_block_resident(&self, handle: Handle) -> bool {
+    pub(super) fn is_data_block_resident(&self, handle: BlockHandle) -> bool {
         self.cache().peek_data_block(self.cache_id, handle.offset).is_some()
     }
 
@@ -518,12 +518,17 @@ impl Table {
     ///
     /// # Errors
     /// When the file cannot be reopened.
-    pub(crate) fn will_need(&self, handle: Handle) -> Result<bool> {
+    pub(crate) fn will_need(&self, handle: BlockHandle) -> Result<bool> {
         self.file.will_need(handle.offset, handle.bytes)
     }
 
     /// Reads a metadata block from the file and checks it.
-    fn read_block(&self, handle: Handle, kind: BlockKind, purpose: ReadPurpose) -> Result<Bytes> {
+    fn read_block(
+        &self,
+        handle: BlockHandle,
+        kind: BlockKind,
+        purpose: ReadPurpose,
+    ) -> Result<Bytes> {
         let at = |what: Malformed| Error::malformed(what, &self.path, handle.offset);
         // A corrupt handle must not cause a large allocation.
         handle.check(self.identity.bytes).map_err(at)?;
@@ -537,7 +542,7 @@ impl Table {
     }
 
     /// Reads a data block from the file and checks it.
-    fn read_data_block(&self, handle: Handle, purpose: ReadPurpose) -> Result<BlockBytes> {
+    fn read_data_block(&self, handle: BlockHandle, purpose: ReadPurpose) -> Result<BlockBytes> {
         let at = |what: Malformed| Error::malformed(what, &self.path, handle.offset);
         // A corrupt handle must not cause a large allocation.
         handle.check(self.identity.bytes).map_err(at)?;
@@ -554,7 +559,7 @@ impl Table {
     pub(super) fn open_data_block(
         &self,
         stored: &[u8],
-        handle: Handle,
+        handle: BlockHandle,
         purpose: ReadPurpose,
     ) -> Result<BlockBytes> {
         if purpose.is_counted() {

@@ -8,7 +8,7 @@ use lsmx_base::slice::BlockBytes;
 
 use crate::error::{Error, Result};
 use crate::format::BlockKind;
-use crate::format::block::{self, Handle};
+use crate::format::block::{self, BlockHandle};
 use crate::format::data_block::DataBlock;
 use crate::format::data_block::cursor::DataBlockCursor;
 use crate::format::index::{IndexBlock, Separator};
@@ -108,7 +108,7 @@ impl TableVerifier<'_> {
         self.verify_properties()
     }
 
-    fn verify_entries(&mut self, top_handle: Handle) -> Result<()> {
+    fn verify_entries(&mut self, top_handle: BlockHandle) -> Result<()> {
         let top = self.read_index(top_handle, BlockKind::TopIndex)?;
         let mut data_end = 0;
         let index_blocks = top.entries().map_err(|what| self.at(top_handle, what))?;
@@ -144,7 +144,7 @@ impl TableVerifier<'_> {
         &mut self,
         path: &IndexPath<'_>,
         separator: Option<Separator>,
-        handle: Handle,
+        handle: BlockHandle,
     ) -> Result<()> {
         let table = self.table;
         let at = |what: Malformed| Error::malformed(what, table.path(), handle.offset);
@@ -240,17 +240,17 @@ impl TableVerifier<'_> {
         Error::malformed(wrong, self.table.path(), 0)
     }
 
-    fn at(&self, handle: Handle, what: Malformed) -> Error {
+    fn at(&self, handle: BlockHandle, what: Malformed) -> Error {
         Error::malformed(what, self.table.path(), handle.offset)
     }
 
-    fn read_index(&self, handle: Handle, kind: BlockKind) -> Result<IndexBlock> {
+    fn read_index(&self, handle: BlockHandle, kind: BlockKind) -> Result<IndexBlock> {
         let contents = self.read_block(handle, kind)?;
         IndexBlock::new(contents).map_err(|what| self.at(handle, what))
     }
 
     /// Reads a block without the cache and checks its checksum.
-    fn read_block(&self, handle: Handle, kind: BlockKind) -> Result<bytes::Bytes> {
+    fn read_block(&self, handle: BlockHandle, kind: BlockKind) -> Result<bytes::Bytes> {
         let identity = self.table.identity();
         handle.check(identity.bytes).map_err(|what| self.at(handle, what))?;
         let stored = self.table.file.read_exact(handle.offset, handle.bytes)?;

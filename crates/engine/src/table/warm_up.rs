@@ -4,7 +4,7 @@ use lsmx_base::malformed::Malformed;
 
 use crate::cache::{INDEX_OVERHEAD_BYTES, MetadataKind, SLOT_OVERHEAD_BYTES};
 use crate::error::{Error, Result};
-use crate::format::block::Handle;
+use crate::format::block::BlockHandle;
 use crate::table::read_context::{ReadContext, ReadPurpose};
 use crate::table::reader::Table;
 
@@ -31,10 +31,10 @@ pub(crate) fn warm_up(
 ) -> Result<WarmUpResult> {
     let purpose = ReadPurpose::WarmUp;
     let properties = table.properties();
-    let fits = |handle: Handle, overhead| {
+    let fits = |handle: BlockHandle, overhead| {
         may_continue() && table.cache().free_metadata_bytes() >= handle.bytes + overhead
     };
-    let warm_block = |handle: Option<Handle>, read: &dyn Fn() -> Result<()>| match handle {
+    let warm_block = |handle: Option<BlockHandle>, read: &dyn Fn() -> Result<()>| match handle {
         Some(handle) if !table.is_resident(kind) => match fits(handle, SLOT_OVERHEAD_BYTES) {
             true => read().map(|()| WarmUpResult::Complete),
             false => Ok(WarmUpResult::Stopped),

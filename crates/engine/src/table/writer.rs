@@ -18,7 +18,9 @@ use lsmx_base::malformed::Malformed;
 use lsmx_base::range_tombstone::{self, RangeTombstone};
 
 use crate::error::{Error, Result};
-use crate::format::block::{self, BLOCK_CONTENT_BYTES_MAX, Compression, Handle, TRAILER_BYTES};
+use crate::format::block::{
+    self, BLOCK_CONTENT_BYTES_MAX, BlockHandle, Compression, TRAILER_BYTES,
+};
 use crate::format::data_block::{self, DataBlockBuilder};
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::index::{self, Boundary, PrefixIndexBuilder, Separator, SuccinctIndexBuilder};
@@ -394,7 +396,7 @@ impl TableWriter {
     }
 
     /// Seals the contents in `block` and writes them.
-    fn write_block(&mut self, kind: BlockKind, compression: Compression) -> Result<Handle> {
+    fn write_block(&mut self, kind: BlockKind, compression: Compression) -> Result<BlockHandle> {
         let offset = self.file.bytes();
         block::seal(&mut self.block, kind, compression, self.uid, offset, &mut self.compressed);
         let bytes = len_u64(self.block.len());
@@ -404,7 +406,7 @@ impl TableWriter {
             self.block = Vec::new();
         }
         written?;
-        Ok(Handle { offset, bytes })
+        Ok(BlockHandle { offset, bytes })
     }
 
     fn check_no_error(&self) -> Result<()> {

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use ::tokio::runtime::Handle as Runtime;
 use lsmx_base::sync::{Arc, Weak};
 
-use crate::db::handle::Handle;
+use crate::db::handle::DbHandle;
 use crate::lookup::point::ReadScope;
 use crate::write::commit::Committer;
 use crate::write::ticket::TaskWorkers;
@@ -20,13 +20,13 @@ pub(crate) struct BlockingPoolWorkers {
     runtime: Runtime,
     committer: Arc<Committer>,
     /// Weak, because a queued commit must not keep the database open. `close` leads all queued commits first.
-    db: Weak<Handle>,
+    db: Weak<DbHandle>,
 }
 
 impl BlockingPoolWorkers {
     /// # Panics
     /// Outside of a runtime.
-    pub(crate) fn new(handle: &Arc<Handle>) -> BlockingPoolWorkers {
+    pub(crate) fn new(handle: &Arc<DbHandle>) -> BlockingPoolWorkers {
         BlockingPoolWorkers {
             runtime: Runtime::current(),
             committer: Arc::clone(&handle.0.committer),

@@ -33,12 +33,12 @@ pub(crate) struct LastRunFilter {
     /// Lookups in the last run that found no entry.
     absent: ShardedCounter,
     /// Locked once in [`LOOKUPS_PER_DECISION`] lookups of a thread.
-    last_decision: Mutex<Decision>,
+    last_decision: Mutex<FilterDecision>,
 }
 
 /// Counters at the time of the last decision, and the rates computed from them.
 #[derive(Debug, Default)]
-struct Decision {
+struct FilterDecision {
     lookups: u64,
     absent: u64,
     data: HitCounts,
@@ -105,7 +105,7 @@ impl LastRunFilter {
             // Lookups that began before the decision may have read filters again.
             release_filters(version);
         }
-        *last = Decision {
+        *last = FilterDecision {
             lookups,
             absent,
             data,

@@ -78,7 +78,7 @@ pub(crate) struct TreeJobState {
     /// Whether a write has returned the error since the last successful compaction, or is about to.
     pub(crate) is_error_reported: bool,
     /// Set if the last pick found no job although the tree needs one.
-    pub(crate) blocked: Option<BlockedCompaction>,
+    pub(crate) blocked: Option<CompactionBlock>,
     /// Failures of operand store collections.
     pub(crate) collection_retry: RetryState,
     /// Unreadable files. The tables among them are blocked in `running`.
@@ -87,7 +87,7 @@ pub(crate) struct TreeJobState {
 
 /// Reason why the policy found no job although the tree needs one.
 #[derive(Clone, Debug)]
-pub(crate) struct BlockedCompaction {
+pub(crate) struct CompactionBlock {
     pub(crate) error: Error,
     /// Whether the tree was at the hard stop of its policy. Then no later pick finds a job either.
     pub(crate) at_hard_stop: bool,

@@ -57,11 +57,6 @@ pub(super) fn run(arguments: &DbArgs) -> Result<(), Failure> {
             report.wal_tail_bytes
         ));
     }
-    for keyspace in &report.operands_unchecked {
-        note(format_args!(
-            "operands of keyspace {keyspace} live in a store that is not known here and were not checked\n"
-        ));
-    }
     for orphan in &report.orphans {
         note(format_args!(
             "{} belongs to nothing, the next opening removes it\n",

@@ -7,7 +7,6 @@ use lsmx_base::key::{EntryKind, SeqNo};
 use serde::Serialize;
 
 use crate::db::inner::DbInner;
-use crate::db::keyspace::Keyspace;
 use crate::error::Result;
 use crate::lookup::point::{self, ReadScope};
 use crate::operand_store::OperandReadTier;
@@ -104,19 +103,8 @@ impl Explanation {
     }
 }
 
-impl Keyspace {
-    /// Looks up `key` as [`Keyspace::get`] does and returns the steps of the lookup.
-    ///
-    /// The lookup adds blocks to the cache and is counted in the metrics. A second call shows the cached blocks.
-    ///
-    /// # Errors
-    /// As [`Db::get`](crate::Db::get).
-    pub fn explain(&self, key: impl AsRef<[u8]>) -> Result<Explanation> {
-        explain(self.inner(), self.tree(), key.as_ref())
-    }
-}
-
-fn explain(db: &DbInner, tree: &Tree, key: &[u8]) -> Result<Explanation> {
+/// Looks up a key and records the steps.
+pub(in crate::db) fn explain(db: &DbInner, tree: &Tree, key: &[u8]) -> Result<Explanation> {
     db.check_open()?;
     db.begin_operation();
     let view = tree.pin_super_version();

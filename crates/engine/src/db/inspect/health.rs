@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use lsmx_base::sync::Arc;
 use serde::{Serialize, Serializer};
 
-use crate::db::inner::DbInner;
 use crate::error::Error;
 use crate::jobs::quarantine;
+use crate::state::DbState;
 use crate::tree::Tree;
 
 /// Obstacles to writes and background work. All fields are empty if the database is healthy.
@@ -85,17 +85,14 @@ fn serialize_optional_error<S: Serializer>(
     }
 }
 
-impl DbInner {
-    pub(crate) fn health(&self) -> Health {
-        let store = &self.state;
-        let mut health =
-            Health { read_only: store.error_state.read_only_cause(), ..Health::default() };
-        for tree in store.all_trees() {
-            quarantine::release_unneeded_files(store, &tree);
-            add_tree(&tree, &mut health);
-        }
-        health
+/// Returns the health of a database.
+pub(in crate::db) fn current_health(state: &DbState) -> Health {
+    let mut health = Health { read_only: state.error_state.read_only_cause(), ..Health::default() };
+    for tree in state.all_trees() {
+        quarantine::release_unneeded_files(state, &tree);
+        add_tree(&tree, &mut health);
     }
+    health
 }
 
 fn add_tree(tree: &Tree, health: &mut Health) {

@@ -4,7 +4,6 @@ use lsmx_base::coding::len_u64;
 use serde::Serialize;
 
 use crate::db::inner::DbInner;
-use crate::db::keyspace::Keyspace;
 use crate::error::Result;
 use crate::table::metadata_sizes;
 use crate::tree::Tree;
@@ -65,47 +64,36 @@ impl MetadataSizes {
     }
 }
 
-impl Keyspace {
-    /// Returns the memory that filters, indexes and range tombstones of the tables need.
-    ///
-    /// # Errors
-    /// An error if range tombstones cannot be read; [`Error::Closed`](crate::Error::Closed).
-    pub fn metadata(&self) -> Result<MetadataSizes> {
-        self.inner().metadata(self.tree())
-    }
-}
-
-impl DbInner {
-    fn metadata(&self, tree: &Tree) -> Result<MetadataSizes> {
-        self.check_open()?;
-        let view = tree.pin_super_version();
-        tree.check_live()?;
-        let runs = view.version.runs();
-        let mut sizes = MetadataSizes { runs: len_u64(runs.len()), ..MetadataSizes::default() };
-        for (index, run) in runs.iter().enumerate() {
-            let is_last = index + 1 == runs.len();
-            for file in run.tables().iter() {
-                let table = file.table();
-                let properties = table.properties();
-                let of_table = metadata_sizes(table)?;
-                sizes.tables += 1;
-                sizes.table_bytes += table.identity().bytes;
-                sizes.entries += properties.entries;
-                sizes.data_blocks += properties.data_blocks;
-                sizes.index_blocks += properties.index_blocks;
-                sizes.all_filters_bytes += of_table.filter;
-                if is_last {
-                    sizes.entries_last_run += properties.entries;
-                } else {
-                    sizes.filter_bytes += of_table.filter;
-                }
-                sizes.top_index_bytes += of_table.top_index;
-                sizes.index_bytes += of_table.index;
-                sizes.range_tombstone_bytes += of_table.range_tombstones;
+/// Returns the sizes of the metadata of a tree.
+pub(in crate::db) fn compute_sizes(inner: &DbInner, tree: &Tree) -> Result<MetadataSizes> {
+    inner.check_open()?;
+    let view = tree.pin_super_version();
+    tree.check_live()?;
+    let runs = view.version.runs();
+    let mut sizes = MetadataSizes { runs: len_u64(runs.len()), ..MetadataSizes::default() };
+    for (index, run) in runs.iter().enumerate() {
+        let is_last = index + 1 == runs.len();
+        for file in run.tables().iter() {
+            let table = file.table();
+            let properties = table.properties();
+            let of_table = metadata_sizes(table)?;
+            sizes.tables += 1;
+            sizes.table_bytes += table.identity().bytes;
+            sizes.entries += properties.entries;
+            sizes.data_blocks += properties.data_blocks;
+            sizes.index_blocks += properties.index_blocks;
+            sizes.all_filters_bytes += of_table.filter;
+            if is_last {
+                sizes.entries_last_run += properties.entries;
+            } else {
+                sizes.filter_bytes += of_table.filter;
             }
+            sizes.top_index_bytes += of_table.top_index;
+            sizes.index_bytes += of_table.index;
+            sizes.range_tombstone_bytes += of_table.range_tombstones;
         }
-        Ok(sizes)
     }
+    Ok(sizes)
 }
 
 #[cfg(test)]

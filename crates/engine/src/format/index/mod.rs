@@ -28,7 +28,7 @@ use lsmx_base::malformed::Malformed;
 use prefix_index::PrefixIndex;
 use succinct::SuccinctIndex;
 
-use super::block::Handle;
+use super::block::BlockHandle;
 
 /// Returns the first eight bytes of a key as a big-endian number. Shorter keys are padded with zeros.
 #[inline]
@@ -115,7 +115,11 @@ impl IndexBlock {
     /// # Errors
     /// Fails when an entry read by the search is malformed.
     #[inline]
-    pub fn seek(&self, user_key: &[u8], seq: SeqNo) -> Result<Option<(usize, Handle)>, Malformed> {
+    pub fn seek(
+        &self,
+        user_key: &[u8],
+        seq: SeqNo,
+    ) -> Result<Option<(usize, BlockHandle)>, Malformed> {
         match &self.0 {
             IndexEncoding::Prefix(index) => index.seek(user_key, seq),
             IndexEncoding::Succinct(index) => index.seek(user_key, seq).map(Some),
@@ -126,7 +130,7 @@ impl IndexBlock {
     ///
     /// # Errors
     /// Fails when an entry read by the search is malformed.
-    pub fn handle(&self, ordinal: usize) -> Result<Option<Handle>, Malformed> {
+    pub fn handle(&self, ordinal: usize) -> Result<Option<BlockHandle>, Malformed> {
         match &self.0 {
             IndexEncoding::Prefix(index) => index.handle(ordinal),
             IndexEncoding::Succinct(index) => index.handle(ordinal),
@@ -138,7 +142,7 @@ impl IndexBlock {
     ///
     /// # Errors
     /// Fails when any part of the block is malformed.
-    pub fn entries(&self) -> Result<Vec<(Option<Separator>, Handle)>, Malformed> {
+    pub fn entries(&self) -> Result<Vec<(Option<Separator>, BlockHandle)>, Malformed> {
         match &self.0 {
             IndexEncoding::Prefix(index) => index.entries(),
             IndexEncoding::Succinct(index) => index.entries(),

@@ -28,7 +28,7 @@ use lsmx_base::malformed::Malformed;
 
 use super::key_head;
 use super::separator::{Separator, VersionSide};
-use crate::format::block::Handle;
+use crate::format::block::BlockHandle;
 use crate::format::data_block::{
     common_prefix, compare_compressed, shares_too_little, shares_too_much,
 };
@@ -77,7 +77,7 @@ impl PrefixIndexBuilder {
     }
 
     /// Adds a block. Blocks are added in key order, which is also their order in the file.
-    pub(crate) fn add(&mut self, separator: Separator, handle: Handle) {
+    pub(crate) fn add(&mut self, separator: Separator, handle: BlockHandle) {
         let restart = self.count.is_multiple_of(u32::from(RESTART_INTERVAL));
         let shared = if restart {
             // Index blocks close at a few KiB, and the table writer refuses a top index near 4 GiB, so
@@ -276,7 +276,7 @@ impl PrefixIndex {
         &self,
         user_key: &[u8],
         seq: SeqNo,
-    ) -> Result<Option<(usize, Handle)>, Malformed> {
+    ) -> Result<Option<(usize, BlockHandle)>, Malformed> {
         // Restarts before `low` precede the target; restarts from `high` on do not.
         let (mut low, mut high) = (0, self.restarts);
         let head = key_head(user_key);
@@ -309,7 +309,7 @@ impl PrefixIndex {
     ///
     /// # Errors
     /// Fails when an entry read by the search is malformed.
-    pub(super) fn handle(&self, ordinal: usize) -> Result<Option<Handle>, Malformed> {
+    pub(super) fn handle(&self, ordinal: usize) -> Result<Option<BlockHandle>, Malformed> {
         if ordinal >= self.count {
             return Ok(None);
         }
@@ -326,7 +326,7 @@ impl PrefixIndex {
     ///
     /// # Errors
     /// Fails when any part of the block is malformed.
-    pub(super) fn entries(&self) -> Result<Vec<(Option<Separator>, Handle)>, Malformed> {
+    pub(super) fn entries(&self) -> Result<Vec<(Option<Separator>, BlockHandle)>, Malformed> {
         let mut entries = Vec::new();
         let mut key: Vec<u8> = Vec::new();
         let mut iter = self.iter_from(0)?;
@@ -386,7 +386,7 @@ struct PrefixIndexIter<'a> {
 
 impl<'a> PrefixIndexIter<'a> {
     #[inline]
-    fn next(&mut self) -> Result<Option<(usize, PrefixIndexEntry<'a>, Handle)>, Malformed> {
+    fn next(&mut self) -> Result<Option<(usize, PrefixIndexEntry<'a>, BlockHandle)>, Malformed> {
         if self.ordinal >= self.index.count {
             return Ok(None);
         }
@@ -405,7 +405,7 @@ impl<'a> PrefixIndexIter<'a> {
                 "an offset inside the file",
             ));
         };
-        let handle = Handle { offset, bytes: entry.bytes };
+        let handle = BlockHandle { offset, bytes: entry.bytes };
         self.previous_end = handle.end()?;
         let ordinal = self.ordinal;
         self.ordinal += 1;
@@ -428,12 +428,12 @@ mod tests {
         Separator { user_key: user_key.to_vec(), versions }
     }
 
-    fn build(separators: &[Separator]) -> (Vec<u8>, Vec<Handle>) {
+    fn build(separators: &[Separator]) -> (Vec<u8>, Vec<BlockHandle>) {
         let mut builder = PrefixIndexBuilder::new();
         let mut handles = Vec::new();
         let mut offset = 0;
         for (index, separator) in separators.iter().enumerate() {
-            let handle = Handle { offset, bytes: 11 + len_u64(index) * 300 };
+            let handle = BlockHandle { offset, bytes: 11 + len_u64(index) * 300 };
             builder.add(separator.clone(), handle);
             offset += handle.bytes + len_u64(index) % 3;
             handles.push(handle);

@@ -37,7 +37,7 @@ use super::elias_fano::{self, AccessKind, EliasFano};
 use super::mixed_radix::{MappedKey, MixedRadixMap, MixedRadixPlan};
 use super::separator::{Boundary, Separator, VersionSide};
 use super::{decode_prefix, offset_in_block};
-use crate::format::block::Handle;
+use crate::format::block::BlockHandle;
 use crate::format::data_block::common_prefix;
 
 /// Encoding number of succinct index blocks.
@@ -89,7 +89,7 @@ impl SuccinctIndexBuilder {
 
     /// Adds a data block, which starts where the previous one ends, and the boundary after it.
     /// `boundary` is `None` for the last block of the table.
-    pub(crate) fn add(&mut self, handle: Handle, boundary: Option<Boundary>) {
+    pub(crate) fn add(&mut self, handle: BlockHandle, boundary: Option<Boundary>) {
         if self.sizes.is_empty() {
             self.offset = handle.offset;
         }
@@ -235,7 +235,7 @@ impl SuccinctIndex {
         let smallest = decoder.varint("smallest block size")?;
         let sizes = EliasFano::decode(&mut decoder, count, AccessKind::ByIndex)?;
         // Ensures that no later sum overflows.
-        Handle { offset, bytes: 0 }
+        BlockHandle { offset, bytes: 0 }
             .end()
             .ok()
             .zip(smallest.checked_mul(len_u64(count)))
@@ -294,13 +294,17 @@ impl SuccinctIndex {
 
     /// Returns ordinal and handle of the block that can hold (`user_key`, `seq`).
     #[inline]
-    pub(super) fn seek(&self, user_key: &[u8], seq: SeqNo) -> Result<(usize, Handle), Malformed> {
+    pub(super) fn seek(
+        &self,
+        user_key: &[u8],
+        seq: SeqNo,
+    ) -> Result<(usize, BlockHandle), Malformed> {
         let ordinal = self.count_boundaries_at_or_before(user_key, seq)?;
         Ok((ordinal, self.handle_at(ordinal)?))
     }
 
     /// Returns the handle of a block by ordinal, or `None` after the last block.
-    pub(super) fn handle(&self, ordinal: usize) -> Result<Option<Handle>, Malformed> {
+    pub(super) fn handle(&self, ordinal: usize) -> Result<Option<BlockHandle>, Malformed> {
         if ordinal >= self.count() {
             return Ok(None);
         }
@@ -308,13 +312,13 @@ impl SuccinctIndex {
     }
 
     #[inline]
-    fn handle_at(&self, ordinal: usize) -> Result<Handle, Malformed> {
+    fn handle_at(&self, ordinal: usize) -> Result<BlockHandle, Malformed> {
         let pair = self.sizes.get_with_previous(&self.block, ordinal);
         // `new` checked that these sums fit, provided that the sizes ascend and do not exceed the last.
         let pair = pair.filter(|&(before, with)| before <= with && with <= self.sizes.last());
         let (before, with) = pair.ok_or(UNORDERED_SIZES)?;
         let offset = self.offset + len_u64(ordinal) * self.smallest + before;
-        Ok(Handle { offset, bytes: self.smallest + (with - before) })
+        Ok(BlockHandle { offset, bytes: self.smallest + (with - before) })
     }
 
     /// Returns how many boundaries are at or before (`user_key`, `seq`).
@@ -376,7 +380,7 @@ impl SuccinctIndex {
     ///
     /// # Errors
     /// Fails when the encoding differs from what the builder writes.
-    pub(super) fn entries(&self) -> Result<Vec<(Option<Separator>, Handle)>, Malformed> {
+    pub(super) fn entries(&self) -> Result<Vec<(Option<Separator>, BlockHandle)>, Malformed> {
         self.sizes.decode_all(&self.block).ok_or(UNORDERED_SIZES)?;
         let mut separators = match &self.form {
             BoundaryForm::None => Vec::new(),

@@ -28,12 +28,12 @@ impl TestBlocks {
         TestBlocks(keys.chunks(each).filter_map(block).collect())
     }
 
-    fn build(&self) -> (Vec<u8>, Vec<Handle>) {
+    fn build(&self) -> (Vec<u8>, Vec<BlockHandle>) {
         let mut builder = SuccinctIndexBuilder::default();
         let mut offset = 12_345;
         let mut handles = Vec::new();
         for (index, (_, last)) in self.0.iter().enumerate() {
-            let handle = Handle { offset, bytes: 4000 + len_u64(index * index) % 97 };
+            let handle = BlockHandle { offset, bytes: 4000 + len_u64(index * index) % 97 };
             offset += handle.bytes;
             let next = self.0.get(index + 1).map(|(first, _)| internal(first));
             builder.add(handle, next.map(|next| Boundary::between(internal(last), next)));
@@ -207,7 +207,7 @@ fn full_block_sizes(keys: Vec<OwnedKey>, each: usize, target: usize) -> Vec<usiz
     for (at, (_, last)) in blocks.0.iter().enumerate() {
         let next = blocks.0.get(at + 1).map(|(first, _)| internal(first));
         let boundary = next.map(|next| Boundary::between(internal(last), next));
-        builder.add(Handle { offset: len_u64(at) * 4096, bytes: 4096 }, boundary);
+        builder.add(BlockHandle { offset: len_u64(at) * 4096, bytes: 4096 }, boundary);
         if builder.is_full(target) {
             let expected_bytes = builder.bytes();
             sizes.push(builder.finish().len());

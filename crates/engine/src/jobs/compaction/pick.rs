@@ -18,7 +18,7 @@ use crate::jobs::quarantine;
 use crate::jobs::value_log::garbage_collection::{self, BlobGcJob};
 use crate::state::DbState;
 use crate::tree::version::Version;
-use crate::tree::{BlockedCompaction, Tree, TreeJobState};
+use crate::tree::{CompactionBlock, Tree, TreeJobState};
 
 /// A job with reserved inputs, and the shape from which it was picked.
 #[derive(Clone, Debug)]
@@ -246,7 +246,7 @@ fn find_stall(
     policy: &dyn CompactionPolicy,
     jobs: &TreeJobState,
     shape: &TreeShape,
-) -> Option<BlockedCompaction> {
+) -> Option<CompactionBlock> {
     let stopped = policy.must_stop(&jobs.quarantine.shape_for_hard_stop(shape));
     if !stopped || !jobs.running.jobs.is_empty() {
         return None;
@@ -257,7 +257,7 @@ fn find_stall(
         shape: describe_levels(shape),
     };
     (!failpoint::is_on(Failpoint::StallUnnoticed))
-        .then_some(BlockedCompaction { error, at_hard_stop: true })
+        .then_some(CompactionBlock { error, at_hard_stop: true })
 }
 
 /// Lists runs, files and bytes of each non-empty level.
@@ -290,7 +290,7 @@ fn pick_around_quarantine(tree: &Tree, jobs: &mut TreeJobState, shape: &TreeShap
     let stopped = policy.must_stop(&jobs.quarantine.shape_for_hard_stop(shape));
     let merge = pick_l0_merge(shape, &jobs.running, file, stopped);
     if merge.is_none() && jobs.running.jobs.is_empty() {
-        jobs.blocked = Some(BlockedCompaction { error, at_hard_stop: stopped });
+        jobs.blocked = Some(CompactionBlock { error, at_hard_stop: stopped });
     }
     merge
 }

@@ -15,7 +15,7 @@ use lsmx_base::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::format::BlockKind;
-use crate::format::block::{self, Compression, Handle, TRAILER_BYTES};
+use crate::format::block::{self, BlockHandle, Compression, TRAILER_BYTES};
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::index::IndexBlock;
 use crate::format::properties::TableProperties;
@@ -33,7 +33,7 @@ const CHECKSUM_BYTES_MAX: u64 = 16 << 30;
 const CHECKSUM_COST_BYTES: u64 = 512;
 
 /// Receives a data block, or the error of a range of the file without a readable one.
-type BlockVisitor<'a> = dyn FnMut(Handle, Result<Bytes>) -> Result<()> + 'a;
+type BlockVisitor<'a> = dyn FnMut(BlockHandle, Result<Bytes>) -> Result<()> + 'a;
 
 /// A table file that may be damaged anywhere.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ pub(crate) struct DamagedTable<'a> {
 #[derive(Debug)]
 enum DataRegion {
     /// The blocks in a readable index block.
-    Indexed(Vec<Handle>),
+    Indexed(Vec<BlockHandle>),
     /// Unknown blocks from one offset to another.
     Unindexed(u64, u64),
 }
@@ -110,7 +110,7 @@ impl<'a> DamagedTable<'a> {
     }
 
     /// Reads the contents of a block.
-    pub(crate) fn block(&self, handle: Handle, kind: BlockKind) -> Result<Bytes> {
+    pub(crate) fn block(&self, handle: BlockHandle, kind: BlockKind) -> Result<Bytes> {
         let corrupt = |what: Malformed| Error::malformed(what, self.path, handle.offset);
         handle.check(self.bytes).map_err(corrupt)?;
         let stored = self.read(handle.offset, handle.bytes)?;
@@ -198,7 +198,7 @@ impl<'a> DamagedTable<'a> {
     }
 
     /// Returns the data blocks of each readable index block.
-    fn read_indexes(&self) -> Vec<Vec<Handle>> {
+    fn read_indexes(&self) -> Vec<Vec<BlockHandle>> {
         let entries = |handle, kind| {
             let contents = self.block(handle, kind).ok()?;
             let entries = IndexBlock::new(contents).ok()?.entries().ok()?;
@@ -220,7 +220,7 @@ impl<'a> DamagedTable<'a> {
                     let why = Malformed::field("data block without an index", offset, expected);
                     let next = self.next_block(offset + 1, to);
                     let end = next.map_or(to, |(handle, _)| handle.offset);
-                    let unreadable = Handle { offset, bytes: end - offset };
+                    let unreadable = BlockHandle { offset, bytes: end - offset };
                     visit(unreadable, Err(Error::malformed(why, self.path, offset)))?;
                     let Some(next) = next else { break };
                     next
@@ -238,13 +238,13 @@ impl<'a> DamagedTable<'a> {
             let (what, needed) = ("table", self.bytes + len_u64(FOOTER_BYTES));
             let short = Malformed::Truncated { what, needed, found: self.bytes };
             let why = Error::malformed(short, self.path, offset);
-            visit(Handle { offset, bytes: 0 }, Err(why))?;
+            visit(BlockHandle { offset, bytes: 0 }, Err(why))?;
         }
         Ok(offset)
     }
 
     /// Finds the block that starts at `offset` and ends before `to`.
-    fn block_at(&self, offset: u64, to: u64) -> Option<(Handle, BlockKind)> {
+    fn block_at(&self, offset: u64, to: u64) -> Option<(BlockHandle, BlockKind)> {
         let bytes_max = (to - offset).min(KNOWN_START_BYTES_MAX);
         // Starts with a small window, because most blocks are short.
         let mut window = SEARCH_BYTES_MAX.min(bytes_max);
@@ -262,7 +262,7 @@ impl<'a> DamagedTable<'a> {
     }
 
     /// Finds the first block that starts at `from` or within [`SEARCH_BYTES_MAX`] after it.
-    fn next_block(&self, from: u64, to: u64) -> Option<(Handle, BlockKind)> {
+    fn next_block(&self, from: u64, to: u64) -> Option<(BlockHandle, BlockKind)> {
         let window_max = SEARCH_BYTES_MAX + len_u64(UNKNOWN_START_BYTES_MAX);
         let bytes = self.read(from, to.saturating_sub(from).min(window_max)).ok()?;
         let mut search = BlockSearch::new(self.uid, from, &bytes);
@@ -302,7 +302,7 @@ impl<'a> BlockSearch<'a> {
     }
 
     /// Finds the block of at most `bytes_max` bytes that starts at position `start`.
-    fn block_from(&mut self, start: usize, bytes_max: usize) -> Option<(Handle, BlockKind)> {
+    fn block_from(&mut self, start: usize, bytes_max: usize) -> Option<(BlockHandle, BlockKind)> {
         let first = self.ends.partition_point(|&end| end <= start + TRAILER_BYTES);
         let offset = self.offset + len_u64(start);
         let mut checksum = StreamingChecksum::new(location_seed(self.uid, offset));
@@ -315,7 +315,7 @@ impl<'a> BlockSearch<'a> {
             summed = covered;
             if get_u64(self.bytes, covered) == Some(checksum.digest()) {
                 let kind = BlockKind::from_u8(self.bytes[end - TRAILER_BYTES])?;
-                return Some((Handle { offset, bytes: len_u64(end - start) }, kind));
+                return Some((BlockHandle { offset, bytes: len_u64(end - start) }, kind));
             }
         }
         None

@@ -12,7 +12,7 @@ use crate::db::check::repair::damaged_table::DamagedTable;
 use crate::db::check::repair::report::{Loss, LossKind};
 use crate::error::{Error, Result};
 use crate::format::BlockKind;
-use crate::format::block::Handle;
+use crate::format::block::BlockHandle;
 use crate::format::data_block::DataBlock;
 use crate::format::data_block::cursor::DataBlockCursor;
 use crate::format::range_tombstones::FragmentedTombstones;
@@ -75,7 +75,7 @@ pub(crate) fn salvage_table(
 /// Decodes the entries of a data block.
 fn decode_entries(
     table: &DamagedTable<'_>,
-    handle: Handle,
+    handle: BlockHandle,
     contents: &[u8],
     last: Option<&SalvagedKey>,
 ) -> Result<Vec<(SalvagedKey, Bytes)>> {
