@@ -208,7 +208,7 @@ failpoints! {
     DroppedMemtableCounted = "dropped-memtable-counted" of 15,
     /// A call with a deadline makes its device calls on the caller's thread.
     DeadlineIgnoresDevice = "deadline-ignores-device" of 34,
-    /// A write in the group of another thread waits longer than its deadline.
+    /// A write waits beyond its deadline if another thread commits it.
     FollowerExceedsDeadline = "follower-exceeds-deadline" of 34,
     /// A listener may call functions that wait for background work.
     ReentryUnchecked = "reentry-unchecked" of 34,
@@ -249,7 +249,7 @@ failpoints! {
     SegmentCutAfterClose = "segment-cut-after-close" of 42,
     /// A delete-only compaction that a snapshot prevents is counted as finished.
     BlockedDropCountsAsDone = "blocked-drop-counts-as-done" of 22,
-    /// Only one thread flushes, also with operand stores.
+    /// Flushes to operand stores do not use a second thread.
     OneFlushThread = "one-flush-thread" of 34,
 }
 

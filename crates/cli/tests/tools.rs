@@ -55,7 +55,7 @@ fn reset_clock_sets_a_stored_time_of_2099_back() {
     lsmx::Db::open(&path, lsmx::Options::default().clock(ahead)).unwrap().close(None).unwrap();
     let stored_us = || {
         let db = lsmx::Db::open(&path, lsmx::Options::default().read_only(true)).unwrap();
-        db.env().database_us()
+        db.env().database_time_us()
     };
     assert!(stored_us() >= YEAR_2099_US);
     assert!(db(&path, "reset-clock").ok().contains("the database clock is at "));

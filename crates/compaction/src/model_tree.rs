@@ -183,14 +183,14 @@ impl ModelTree {
         for file in &applied.removed {
             let entries = self.files.remove(file).unwrap_or_default();
             if job.kind == JobKind::Drop {
-                entries.iter().for_each(|entry| self.forget_dropped(entry.key));
+                entries.iter().for_each(|entry| self.forget_dropped_key(entry.key));
             }
         }
         Ok(applied)
     }
 
     /// Sets the expected result for a key whose entries may have been dropped.
-    fn forget_dropped(&mut self, key: u32) {
+    fn forget_dropped_key(&mut self, key: u32) {
         match self.get(key) {
             Some(entry) => self.newest.insert(key, entry),
             None => self.newest.remove(&key),

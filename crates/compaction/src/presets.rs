@@ -252,9 +252,8 @@ impl Preset {
     /// With file granularity, L1 is as large as L0 at its limit: 2 runs if they stop writes, 4 if they
     /// trigger a merge. This follows RocksDB's tuning advice: data from L0 is rewritten about once.
     ///
-    /// The value of `full` is calibrated. By its rules alone, `full` moves less data than `lo+1`, because
-    /// its levels are half empty on average. The study measured twice as much data and a third of the
-    /// merges. With T = 10, half the square of the size ratio gives these proportions (`tests/study.rs`).
+    /// The value of `full` is calibrated to a study. There `full` moved twice as much data as `lo+1` in a third of
+    /// the merges. Half the square of the size ratio gives these proportions for T = 10 (`tests/study.rs`).
     fn l1_memtables_default(self, size_ratio: u64) -> u64 {
         match self {
             Preset::Full => {

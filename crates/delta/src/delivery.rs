@@ -220,7 +220,7 @@ fn add_records(
     while index < records.len() {
         // Never `None`: the first bucket begins with the empty key.
         let Some(bucket_index) = view.bucket_index(records.get(index).key) else { break };
-        let end = view.bucket_end(bucket_index);
+        let end = view.bucket_end_key(bucket_index);
         let start = index;
         while index < records.len() && end.is_none_or(|end| records.get(index).key < end) {
             index += 1;

@@ -56,7 +56,8 @@ impl OperandStoreFactory for DeltaStoreFactory {
         let view = store.state.committed_view();
         let memory = MemoryUsage::default();
         for (index, bucket) in view.buckets.iter().enumerate() {
-            let verifier = BucketVerifier { bucket, end: view.bucket_end(index), memory: &memory };
+            let verifier =
+                BucketVerifier { bucket, end: view.bucket_end_key(index), memory: &memory };
             verifier.verify_files()?;
             let mut tail = bucket.tail.records();
             tail.try_for_each(|record| verifier.check_key_range(&record.key)).map_err(

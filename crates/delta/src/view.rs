@@ -160,7 +160,7 @@ impl StoreView {
     }
 
     /// Returns the end of a bucket's key range. The last bucket has none.
-    pub(crate) fn bucket_end(&self, index: usize) -> Option<&[u8]> {
+    pub(crate) fn bucket_end_key(&self, index: usize) -> Option<&[u8]> {
         self.buckets.get(index + 1).map(|next| &*next.smallest_key)
     }
 

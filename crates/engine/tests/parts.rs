@@ -262,7 +262,7 @@ fn a_close_or_a_deadline_ends_all_parts() {
         let background = Background::Stepped { seed, workers: 3 };
         let db = open(Arc::new(disk.clone()), background, None);
         fill(&db);
-        let late = db.default_keyspace().compact_range_with::<&[u8]>(.., &Duration::ZERO.into());
+        let late = db.default_keyspace().compact_range_with::<&[u8]>(.., Duration::ZERO);
         assert!(matches!(late, Err(Error::Deadline { .. })), "{late:?}");
         let other = db.clone();
         let thread = db.env().spawn("caller", move || match compact(&other) {

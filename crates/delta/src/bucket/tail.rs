@@ -115,7 +115,7 @@ impl Tail {
         })
     }
 
-    /// Returns a record of this tail that shares its bytes.
+    /// Copies a record of this tail. Key and value share the memory of the tail.
     pub(crate) fn to_shared(&self, record: RecordRef<'_>) -> Record {
         record.to_shared(&self.bytes)
     }

@@ -151,7 +151,7 @@ impl<'a> BucketCollection<'a> {
                 let reason = "a bucket under collection has changed";
                 return Err(self.state.collection_error(reason));
             }
-            let end = view.bucket_end(indexes.end - 1).map(Bytes::copy_from_slice);
+            let end = view.bucket_end_key(indexes.end - 1).map(Bytes::copy_from_slice);
             let mut tail_records = Vec::new();
             for bucket in old {
                 tail_records.append(&mut self.added_records(&tip, bucket)?);
@@ -185,7 +185,7 @@ impl<'a> BucketCollection<'a> {
         Ok(PreparedVersion { token, view })
     }
 
-    /// Returns the view with the deliveries since the start.
+    /// Returns the newest view, which includes deliveries made during the collection.
     ///
     /// # Errors
     /// [`lsmx::Error::Io`] if the base of the collection was abandoned.

@@ -85,7 +85,7 @@ fn mark_clean(inner: &DbInner) -> Result<()> {
         changes: vec![
             Change::WalMark { segment, bytes },
             Change::FileNumberNext(state.files.next()),
-            Change::ClockUs(state.env.database_us()),
+            Change::ClockUs(state.env.database_time_us()),
             Change::CleanClose { last_seq },
         ],
     })

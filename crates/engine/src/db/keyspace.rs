@@ -466,7 +466,7 @@ impl Keyspace {
     /// # Errors
     /// The errors of [`Keyspace::compact_range_with`], except [`Error::Deadline`].
     pub fn compact_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<()> {
-        self.compact_range_with(range, &WaitOptions::default())
+        self.compact_range_with(range, WaitOptions::default())
     }
 
     /// Merges all entries of a range with a deadline; see [`Keyspace::compact_range`].
@@ -481,14 +481,19 @@ impl Keyspace {
     pub fn compact_range_with<K: AsRef<[u8]>>(
         &self,
         range: impl RangeBounds<K>,
-        options: &WaitOptions,
+        options: impl Into<WaitOptions>,
     ) -> Result<()> {
         check_reentry("compact_range")?;
         let (tree, bounds) = (Arc::clone(&self.tree), owned_bounds(range));
         let cause = WaitCause::Compaction;
-        run_with_deadline(self.inner(), cause, options.deadline, move |inner, deadline_us| {
-            compact_range::compact_range(inner, &tree, &bounds, deadline_us)
-        })
+        run_with_deadline(
+            self.inner(),
+            cause,
+            options.into().deadline,
+            move |inner, deadline_us| {
+                compact_range::compact_range(inner, &tree, &bounds, deadline_us)
+            },
+        )
     }
 
     /// Moves all operands from the operand store of the keyspace to its tree and detaches the store.

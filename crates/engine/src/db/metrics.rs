@@ -102,7 +102,7 @@ pub(crate) fn read_metrics(inner: &DbInner) -> ReadMetrics {
 pub(crate) fn metrics(inner: &DbInner) -> Metrics {
     let state = &inner.state;
     let ReadMetrics { cache, filter, filter_by_level } = read_metrics(inner);
-    let (trees, now_us) = (state.all_trees(), state.env.database_us());
+    let (trees, now_us) = (state.all_trees(), state.env.database_time_us());
     let mut wal = inner.read_only.clone().unwrap_or_else(|| WalMetrics {
         segments: state.wal.segment_count(),
         live_bytes: state.wal.live_bytes(),

@@ -175,7 +175,7 @@ impl Db {
     /// [`Error::OutputInDatabase`] if the path has the name of an engine file in a database directory;
     /// [`Error::Closed`]; [`Error::ReadOnly`]. The target then does not open as a database.
     pub fn checkpoint(&self, target: impl AsRef<Path>) -> Result<()> {
-        self.checkpoint_with(target, &WaitOptions::default())
+        self.checkpoint_with(target, WaitOptions::default())
     }
 
     /// Copies the database to `target` with a deadline; see [`Db::checkpoint`].
@@ -185,12 +185,19 @@ impl Db {
     ///
     /// # Errors
     /// The errors of [`Db::checkpoint`]; [`Error::Deadline`].
-    pub fn checkpoint_with(&self, target: impl AsRef<Path>, options: &WaitOptions) -> Result<()> {
+    pub fn checkpoint_with(
+        &self,
+        target: impl AsRef<Path>,
+        options: impl Into<WaitOptions>,
+    ) -> Result<()> {
         check_reentry("checkpoint")?;
         let (target, cause) = (target.as_ref().to_owned(), WaitCause::BackgroundWork);
-        run_with_deadline(self.inner(), cause, options.deadline, move |inner, deadline_us| {
-            checkpoint::checkpoint(inner, &target, deadline_us)
-        })
+        run_with_deadline(
+            self.inner(),
+            cause,
+            options.into().deadline,
+            move |inner, deadline_us| checkpoint::checkpoint(inner, &target, deadline_us),
+        )
     }
 
     /// Returns the names of all keyspaces in ascending order.
@@ -321,16 +328,16 @@ impl Db {
     /// # Errors
     /// [`Error::ReadOnly`] with the cause.
     pub fn sync(&self) -> Result<()> {
-        self.sync_with(&WaitOptions::default())
+        self.sync_with(WaitOptions::default())
     }
 
     /// Syncs the WAL with a deadline; see [`Db::sync`].
     ///
     /// # Errors
     /// The errors of [`Db::sync`]; [`Error::Deadline`]: the sync may still complete.
-    pub fn sync_with(&self, options: &WaitOptions) -> Result<()> {
+    pub fn sync_with(&self, options: impl Into<WaitOptions>) -> Result<()> {
         let cause = WaitCause::CommitAhead;
-        run_with_deadline(self.inner(), cause, options.deadline, |inner, deadline_us| {
+        run_with_deadline(self.inner(), cause, options.into().deadline, |inner, deadline_us| {
             inner.check_writable()?;
             inner.committer.sync(deadline_us)
         })
@@ -341,16 +348,16 @@ impl Db {
     /// # Errors
     /// [`Error::ReadOnly`] with the cause.
     pub fn flush(&self) -> Result<()> {
-        self.flush_with(&WaitOptions::default())
+        self.flush_with(WaitOptions::default())
     }
 
     /// Writes all memtables to tables with a deadline; see [`Db::flush`].
     ///
     /// # Errors
     /// The errors of [`Db::flush`]; [`Error::Deadline`]: the flushes continue in the background.
-    pub fn flush_with(&self, options: &WaitOptions) -> Result<()> {
+    pub fn flush_with(&self, options: impl Into<WaitOptions>) -> Result<()> {
         check_reentry("flush")?;
-        run_with_deadline(self.inner(), WaitCause::Flush, options.deadline, DbInner::flush)
+        run_with_deadline(self.inner(), WaitCause::Flush, options.into().deadline, DbInner::flush)
     }
 
     /// Waits until all sealed memtables are flushed and no compaction is due.
@@ -359,20 +366,25 @@ impl Db {
     /// [`Error::ReadOnly`] with the cause; the error of failing compactions; [`Error::CompactionBlocked`] if a
     /// quarantined file blocks a compaction; the reason of a quarantine; [`Error::PolicyStalled`].
     pub fn wait_idle(&self) -> Result<()> {
-        self.wait_idle_with(&WaitOptions::default())
+        self.wait_idle_with(WaitOptions::default())
     }
 
     /// Waits for background work with a deadline; see [`Db::wait_idle`].
     ///
     /// # Errors
     /// The errors of [`Db::wait_idle`]; [`Error::Deadline`].
-    pub fn wait_idle_with(&self, options: &WaitOptions) -> Result<()> {
+    pub fn wait_idle_with(&self, options: impl Into<WaitOptions>) -> Result<()> {
         check_reentry("wait_idle")?;
         let cause = WaitCause::BackgroundWork;
-        run_with_deadline(self.inner(), cause, options.deadline, move |inner, deadline_us| {
-            inner.check_open()?;
-            inner.scheduler.wait_idle(cause, deadline_us)
-        })
+        run_with_deadline(
+            self.inner(),
+            cause,
+            options.into().deadline,
+            move |inner, deadline_us| {
+                inner.check_open()?;
+                inner.scheduler.wait_idle(cause, deadline_us)
+            },
+        )
     }
 
     /// Makes the database writable again after an error made it read-only.
@@ -385,7 +397,7 @@ impl Db {
     /// The obstacle; the database stays read-only. [`Error::CompactionBlocked`] if the database is writable,
     /// except for a keyspace at the hard stop of its policy whose compaction a quarantined file blocks.
     pub fn resume(&self) -> Result<()> {
-        self.resume_with(&WaitOptions::default())
+        self.resume_with(WaitOptions::default())
     }
 
     /// Makes the database writable again with a deadline; see [`Db::resume`].
@@ -393,10 +405,10 @@ impl Db {
     /// # Errors
     /// The errors of [`Db::resume`]; [`Error::Deadline`]: a resume in a device call continues when the call returns,
     /// and [`Event::Resumed`](crate::Event::Resumed) reports its success.
-    pub fn resume_with(&self, options: &WaitOptions) -> Result<()> {
+    pub fn resume_with(&self, options: impl Into<WaitOptions>) -> Result<()> {
         check_reentry("resume")?;
         let cause = WaitCause::BackgroundWork;
-        run_with_deadline(self.inner(), cause, options.deadline, open::resume::resume)
+        run_with_deadline(self.inner(), cause, options.into().deadline, open::resume::resume)
     }
 
     /// Loads the metadata that lookups need into the block cache: range tombstones, top indexes, filters, index

@@ -2,7 +2,7 @@
 //!
 //! - The **scheduling clock** ([`SystemClock::now_us`]) starts at the wall clock and advances by the monotonic clock.
 //!   Deadlines, pauses and rates use it, so steps of the wall clock do not affect waits.
-//! - The **database clock** ([`SystemClock::database_us`]) is the largest accepted wall clock reading. Ages of files and
+//! - The **database clock** ([`SystemClock::database_time_us`]) is the largest accepted wall clock reading. Ages of files and
 //!   tombstones use it, and the manifest stores it.
 //!
 //! Rules for wall clock readings:
@@ -91,7 +91,7 @@ pub enum ClockReport {
         /// The reading, in microseconds since the Unix epoch.
         reading_us: u64,
         /// The database clock.
-        database_us: u64,
+        database_time_us: u64,
     },
     /// A reading beyond the limit is accepted after one hour of agreement.
     Accepted {
@@ -104,7 +104,7 @@ pub enum ClockReport {
         /// The reading, in microseconds since the Unix epoch.
         reading_us: u64,
         /// The stored time.
-        database_us: u64,
+        database_time_us: u64,
     },
 }
 
@@ -114,17 +114,17 @@ impl fmt::Display for ClockReport {
             ClockReport::Ignored { reading_us } => {
                 write!(f, "ignored the time {reading_us} us, which is after the year 2500")
             }
-            ClockReport::Ahead { reading_us, database_us } => write!(
+            ClockReport::Ahead { reading_us, database_time_us } => write!(
                 f,
-                "the wall clock is at {reading_us} us, the database clock at {database_us} us; the wall clock \
+                "the wall clock is at {reading_us} us, the database clock at {database_time_us} us; the wall clock \
                  is accepted if it stays ahead for an hour"
             ),
             ClockReport::Accepted { reading_us } => {
                 write!(f, "the wall clock is accepted at {reading_us} us")
             }
-            ClockReport::Behind { reading_us, database_us } => write!(
+            ClockReport::Behind { reading_us, database_time_us } => write!(
                 f,
-                "the wall clock is at {reading_us} us, the stored time is {database_us} us; if the \
+                "the wall clock is at {reading_us} us, the stored time is {database_time_us} us; if the \
                  stored time is wrong, reset the clock"
             ),
         }
@@ -250,8 +250,8 @@ impl SystemClock {
         }
         let is_valid = wall_us < CLOCK_READING_END_US;
         if is_valid && stored_us.saturating_sub(wall_us) > jump_us_max {
-            let (reading_us, database_us) = (wall_us, stored_us);
-            self.add_report(&mut detection, ClockReport::Behind { reading_us, database_us });
+            let (reading_us, database_time_us) = (wall_us, stored_us);
+            self.add_report(&mut detection, ClockReport::Behind { reading_us, database_time_us });
         }
         let start_us = match stored_us {
             // Without a stored time there is no reference for the first reading.
@@ -266,14 +266,14 @@ impl SystemClock {
     }
 
     /// Returns the database clock.
-    pub(crate) fn database_us(&self) -> u64 {
+    pub(crate) fn database_time_us(&self) -> u64 {
         self.read().0
     }
 
     /// Returns the larger of the database clock and the pending reading.
     pub(crate) fn creation_time_us(&self) -> u64 {
-        let (database_us, pending_us) = self.read();
-        database_us.max(pending_us)
+        let (database_time_us, pending_us) = self.read();
+        database_time_us.max(pending_us)
     }
 
     /// Returns the database clock, and the time of the pending reading or 0.
@@ -281,17 +281,17 @@ impl SystemClock {
         // A preemption between the two reads must not advance the clock. Reading the monotonic clock second makes the
         // offset too small, and the maximum ignores it.
         let (wall_us, since_us) = (self.wall_us(), self.since_us());
-        let database_us = self.offset_us.load(Ordering::Acquire).saturating_add(since_us);
-        let limit_us = database_us.saturating_add(self.jump_us_max.load(Ordering::Relaxed));
+        let database_time_us = self.offset_us.load(Ordering::Acquire).saturating_add(since_us);
+        let limit_us = database_time_us.saturating_add(self.jump_us_max.load(Ordering::Relaxed));
         let settled = self.is_settled.load(Ordering::Acquire);
         if settled && wall_us <= limit_us && wall_us < CLOCK_READING_END_US {
             return (self.accept(wall_us, since_us), 0);
         }
         let mut detection = self.detection.lock();
-        let (database_us, pending) = self.judge_reading(&mut detection, wall_us, since_us);
+        let (database_time_us, pending) = self.judge_reading(&mut detection, wall_us, since_us);
         let settled = pending.is_none() && !detection.is_first && !detection.is_ignoring;
         self.is_settled.store(settled, Ordering::Release);
-        (database_us, pending.map_or(0, |pending| pending.offset_us.saturating_add(since_us)))
+        (database_time_us, pending.map_or(0, |pending| pending.offset_us.saturating_add(since_us)))
     }
 
     /// Applies the rules of this module to one reading. Returns the database clock and the pending reading.
@@ -301,17 +301,17 @@ impl SystemClock {
         wall_us: u64,
         since_us: u64,
     ) -> (u64, Option<UnconfirmedReading>) {
-        let database_us = self.offset_us.load(Ordering::Acquire).saturating_add(since_us);
+        let database_time_us = self.offset_us.load(Ordering::Acquire).saturating_add(since_us);
         if wall_us >= CLOCK_READING_END_US {
             if !std::mem::replace(&mut detection.is_ignoring, true) {
                 self.add_report(detection, ClockReport::Ignored { reading_us: wall_us });
             }
             detection.pending = None;
-            return (database_us, None);
+            return (database_time_us, None);
         }
         detection.is_ignoring = false;
         let jump_us_max = self.jump_us_max.load(Ordering::Relaxed);
-        let ahead_us = wall_us.saturating_sub(database_us);
+        let ahead_us = wall_us.saturating_sub(database_time_us);
         let accepted_ahead_us = if detection.is_first { 0 } else { jump_us_max };
         if ahead_us <= accepted_ahead_us || failpoint::is_on(Failpoint::ClockJumpTrusted) {
             detection.pending = None;
@@ -324,15 +324,15 @@ impl SystemClock {
         let exceeds_limit = ahead_us > jump_us_max;
         let Some(pending) = detection.pending.filter(agrees) else {
             if exceeds_limit && detection.pending.is_none() {
-                let (reading_us, database_us) = (wall_us, database_us);
-                self.add_report(detection, ClockReport::Ahead { reading_us, database_us });
+                let (reading_us, database_time_us) = (wall_us, database_time_us);
+                self.add_report(detection, ClockReport::Ahead { reading_us, database_time_us });
             }
             let needed_us = if exceeds_limit { AGREEMENT_US } else { FIRST_AGREEMENT_US };
             detection.pending = Some(UnconfirmedReading { offset_us, since_us, needed_us });
-            return (database_us, detection.pending);
+            return (database_time_us, detection.pending);
         };
         if since_us.saturating_sub(pending.since_us) < pending.needed_us {
-            return (database_us, Some(pending));
+            return (database_time_us, Some(pending));
         }
         if pending.needed_us == AGREEMENT_US {
             self.add_report(detection, ClockReport::Accepted { reading_us: wall_us });

@@ -216,9 +216,9 @@ impl Env {
     ///
     /// It is the largest accepted reading of the wall clock and never goes back. A virtual clock has its own epoch.
     #[must_use]
-    pub fn database_us(&self) -> u64 {
+    pub fn database_time_us(&self) -> u64 {
         match &self.0.clock {
-            Clock::System(clock) => clock.database_us(),
+            Clock::System(clock) => clock.database_time_us(),
             Clock::Virtual(now_us) => now_us.load(Ordering::Acquire),
         }
     }

@@ -87,7 +87,7 @@ impl FlushTrigger {
     pub(crate) fn next_check_us(&self) -> u64 {
         let env = &self.state.env;
         // Converts a time of the database clock to the scheduling clock.
-        let left_us = self.state.work.due_us().saturating_sub(env.database_us());
+        let left_us = self.state.work.due_us().saturating_sub(env.database_time_us());
         let due_us = env.now_us().saturating_add(left_us);
         self.next_check_us.load(Ordering::Relaxed).min(due_us)
     }
@@ -194,7 +194,7 @@ impl FlushTrigger {
     pub(crate) fn check_trees_if_due(&self) {
         let state = &self.state;
         let now_us = state.env.now_us();
-        self.run_timed_work(state.env.database_us());
+        self.start_due_work(state.env.database_time_us());
         let due_us = self.next_check_us.load(Ordering::Relaxed);
         if now_us < due_us {
             return;
@@ -227,7 +227,7 @@ impl FlushTrigger {
 
     /// Queues compactions, and flushes memtables, that have become due by time alone. A memtable is due if its oldest
     /// tombstone must reach the tree.
-    fn run_timed_work(&self, now_us: u64) {
+    fn start_due_work(&self, now_us: u64) {
         let state = &self.state;
         // In a read-only database no work is possible; `resume` checks all trees.
         if !state.work.take_due_check(now_us)

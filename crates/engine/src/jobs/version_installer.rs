@@ -76,7 +76,7 @@ fn install_locked(
     edit.extend(changes);
     edit.push(Change::FileNumberNext(state.files.next()));
     edit.push(Change::LastSeq(state.sequence.published()));
-    edit.push(Change::ClockUs(state.env.database_us()));
+    edit.push(Change::ClockUs(state.env.database_time_us()));
     if failpoint::is_on(Failpoint::InputsDeletedEarly) {
         for table in removed_tables(&before, &after) {
             let _ = state.vfs.remove(table.path());

@@ -343,8 +343,8 @@ pub trait OperandView: fmt::Debug + Send + Sync {
     /// Returns whether the view may contain the key. Reads no file.
     fn may_contain(&self, key: &[u8]) -> bool;
 
-    /// Adds the operands of a key to `found`, newest first. Only operands up to sequence number `at` are added that no
-    /// delete marker up to `at` voids.
+    /// Appends the operands of a key that are visible at sequence number `at` to `found`, newest first. Operands before
+    /// a visible delete marker are omitted.
     ///
     /// # Errors
     /// Fails if a file is corrupt or cannot be read. [`Error::WouldBlock`](crate::Error::WouldBlock) for

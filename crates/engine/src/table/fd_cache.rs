@@ -278,9 +278,9 @@ impl ReleaseResource for FdCache {
 /// Source of the bytes of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadSource {
-    /// The cached descriptor, and the page cache unless direct I/O is used.
+    /// A read through the cached descriptor. It uses the page cache, except with direct I/O.
     Cached,
-    /// The device, see [`CachedFile::fill_from_device`].
+    /// A read from the device, see [`CachedFile::fill_from_device`].
     Device,
 }
 

@@ -66,7 +66,7 @@ impl Db {
     /// use lsmx::WaitOptions;
     ///
     /// let options = WaitOptions::from(std::time::Duration::from_secs(10));
-    /// db.run_blocking(move |db| db.flush_with(&options)).await?;
+    /// db.run_blocking(move |db| db.flush_with(options)).await?;
     /// # Ok::<(), lsmx::Error>(())
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())

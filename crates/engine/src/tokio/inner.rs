@@ -221,7 +221,7 @@ async fn wait_for_commit(
     let mut timer = DeadlineTimer::new(env, deadline_us);
     poll_fn(|task| {
         let result = pending.poll(task);
-        if result.is_ready() || !timer.poll_passed(task) {
+        if result.is_ready() || !timer.poll_deadline_passed(task) {
             return result;
         }
         if pending.withdraw() {

@@ -61,7 +61,7 @@ enum RangeState {
 struct RangeBatch {
     range: Box<BlockingRange>,
     backward: bool,
-    /// The only errors are those of single entries.
+    /// Entries in order. An error here concerns one entry, such as a failed merge; the range continues after it.
     entries: VecDeque<Result<Entry>>,
     /// Set at the end of the range, or after an error.
     end: Option<Result<()>>,

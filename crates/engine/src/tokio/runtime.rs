@@ -48,7 +48,7 @@ impl DeadlineTimer {
     }
 
     /// Returns true once, when the deadline has passed. Before that, registers the task to be woken then.
-    pub(crate) fn poll_passed(&mut self, task: &mut Context<'_>) -> bool {
+    pub(crate) fn poll_deadline_passed(&mut self, task: &mut Context<'_>) -> bool {
         let passed = self.0.as_mut().is_some_and(|sleep| sleep.as_mut().poll(task).is_ready());
         if passed {
             self.0 = None;
@@ -72,7 +72,7 @@ pub(crate) async fn wait_until(
             if condition() {
                 return Poll::Ready(true);
             }
-            if timer.poll_passed(task) {
+            if timer.poll_deadline_passed(task) {
                 return Poll::Ready(false);
             }
             // Fails if the signal was notified since the generation was read.

@@ -474,7 +474,7 @@ impl Tree {
     #[inline]
     pub(crate) fn record_read(&self, table: &Table) {
         if self.records_reads.load(Ordering::Relaxed) {
-            table.record_read(self.env.database_us());
+            table.record_read(self.env.database_time_us());
         }
     }
 

@@ -157,7 +157,7 @@ impl OperandStoreSlot {
         self.attached.store(None);
     }
 
-    /// Sets the required store that is not open.
+    /// Records that the operand store of the tree is not open, and why.
     pub(crate) fn set_unavailable(&self, unavailable: UnavailableStore) {
         self.unavailable.store(Some(Arc::new(unavailable)));
         self.is_unavailable.store(true, Ordering::Release);

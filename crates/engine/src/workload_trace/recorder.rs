@@ -109,7 +109,7 @@ impl TraceRecorder {
             keys_hashed: options.hash_keys,
             values_kept: options.keep_values,
             uid: env.random_u64(),
-            begun_us: env.database_us(),
+            begun_us: env.database_time_us(),
         };
         let file = vfs.create(path).map_err(|error| Error::io("create", path, error))?;
         let bytes = header.encode();

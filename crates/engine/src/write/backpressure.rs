@@ -19,7 +19,7 @@ const RETRY_US: u64 = 1_000_000;
 
 /// Updates the admitted write rate of a tree.
 pub(crate) fn refresh(state: &DbState, throttle: &Throttle, tree: &Tree) {
-    let (now_us, snapshots) = (state.env.database_us(), state.sequence.snapshot_bounds());
+    let (now_us, snapshots) = (state.env.database_time_us(), state.sequence.snapshot_bounds());
     // Shape and policy are read under the lock, so that the last thread to set the rate uses the newest ones. An outdated
     // stop could otherwise remain, without a job that would end it.
     let mut jobs = tree.jobs.lock();

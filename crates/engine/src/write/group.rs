@@ -258,8 +258,8 @@ fn insert_commit(state: &DbState, ticket: &Ticket, memtables: &[Arc<Memtable>]) 
 
 /// Records the first tombstone of a memtable, and schedules the flush that its maximum age requires.
 fn record_tombstone(state: &DbState, tree: &Tree, memtable: &Memtable) {
-    if memtable.record_tombstone(|| state.env.database_us()) {
-        state.work.schedule_check(tree.record_first_tombstone(state.env.database_us()));
+    if memtable.record_tombstone(|| state.env.database_time_us()) {
+        state.work.schedule_check(tree.record_first_tombstone(state.env.database_time_us()));
     }
 }
 

@@ -35,7 +35,7 @@ fn clock_jump_at_open_acts_after_it_has_lasted() {
         let queue = Queue::new();
         let db = queue.open(queue.options()).unwrap();
         fill(&db).unwrap();
-        let wall_us = db.env().database_us();
+        let wall_us = db.env().database_time_us();
         db.close(None).unwrap();
         queue.clock.set_wall_us(wall_us + jump_us);
         let db = queue.open(queue.options()).unwrap();
@@ -52,14 +52,14 @@ fn clock_jump_at_open_acts_after_it_has_lasted() {
 fn clock_jump_when_believed_keeps_data_written_before() {
     let queue = Queue::new();
     let db = queue.open(queue.options()).unwrap();
-    let wall_us = db.env().database_us();
+    let wall_us = db.env().database_time_us();
     db.close(None).unwrap();
     queue.clock.set_wall_us(wall_us + YEAR_US);
     let db = queue.open(queue.options()).unwrap();
     queue.run(&db, HOUR_US / 2).unwrap();
     fill(&db).unwrap();
     queue.run(&db, HOUR_US / 2 + MINUTE_US).unwrap();
-    assert!(db.env().database_us() > wall_us + YEAR_US);
+    assert!(db.env().database_time_us() > wall_us + YEAR_US);
     expect_keys(&db, true, "half an hour after the writes").unwrap();
     db.close(None).unwrap();
     let db = queue.open(queue.options()).unwrap();
@@ -81,15 +81,15 @@ fn stored_time_of_2099_ends_with_a_reset() {
     let told = Told::default();
     let listened = |options: lsmx::Options| options.listener(Arc::new(told.clone()));
     let db = queue.open(listened(queue.options())).unwrap();
-    assert!(db.env().database_us() >= wall_us + 73 * YEAR_US);
+    assert!(db.env().database_time_us() >= wall_us + 73 * YEAR_US);
     let behind = |event: &Event| matches!(event, Event::Clock(ClockReport::Behind { .. }));
     assert_eq!(told.count(behind), 1);
     db.close(None).unwrap();
     let db = queue.open(listened(queue.options().reset_clock(true))).unwrap();
-    assert!(db.env().database_us() < wall_us + YEAR_US);
+    assert!(db.env().database_time_us() < wall_us + YEAR_US);
     db.close(None).unwrap();
     let db = queue.open(listened(queue.options())).unwrap();
-    assert!(db.env().database_us() < wall_us + YEAR_US, "a reset lasts");
+    assert!(db.env().database_time_us() < wall_us + YEAR_US, "a reset lasts");
     assert_eq!(told.count(behind), 1);
     expect_keys(&db, true, "files are as old as the reset").unwrap();
     queue.run(&db, 2 * HOUR_US).unwrap();
@@ -101,10 +101,10 @@ fn clock_reading_after_the_year_2500_is_reported_once() {
     let queue = Queue::new();
     let told = Told::default();
     let db = queue.open(queue.options().listener(Arc::new(told.clone()))).unwrap();
-    let before_us = db.env().database_us();
+    let before_us = db.env().database_time_us();
     queue.clock.set_wall_us(CLOCK_READING_END_US);
     queue.run(&db, HOUR_US * 3).unwrap();
-    assert_eq!(db.env().database_us(), before_us + 3 * HOUR_US);
+    assert_eq!(db.env().database_time_us(), before_us + 3 * HOUR_US);
     let ignored = |event: &Event| matches!(event, Event::Clock(ClockReport::Ignored { .. }));
     assert_eq!(told.count(ignored), 1);
 }

@@ -33,7 +33,7 @@ fn open_when_unlocked(disk: &FaultVfs) -> Db {
 
 /// Makes each call that has a form with a deadline; returns the results by name.
 fn call_all(db: &Db) -> Vec<(&'static str, lsmx::Result<()>)> {
-    let short = &WaitOptions::from(SHORT);
+    let short = WaitOptions::from(SHORT);
     vec![
         ("sync", db.sync_with(short)),
         ("flush", db.flush_with(short)),
@@ -137,7 +137,7 @@ fn deadline_own_device_call_hangs_is_kept() {
     db.put("key", "value").unwrap();
     gate.shut();
     watched("a sync", || {
-        let late = db.sync_with(&SHORT.into());
+        let late = db.sync_with(SHORT);
         assert!(matches!(late, Err(Error::Deadline { .. })), "{late:?}");
     });
     gate.open();
@@ -148,7 +148,7 @@ fn deadline_own_device_call_hangs_is_kept() {
     disk.add(each(&[VfsCall::Create], ".sst"));
     gate.shut();
     watched("a resumption", || {
-        let late = db.resume_with(&SHORT.into());
+        let late = db.resume_with(SHORT);
         assert!(matches!(late, Err(Error::Deadline { .. })), "{late:?}");
         assert!(db.read_only_cause().is_some());
         gate.open();

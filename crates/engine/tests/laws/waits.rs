@@ -45,7 +45,7 @@ fn a_clock_that_jumps(seed: u64, tuned: impl Fn(KeyspaceOptions) -> KeyspaceOpti
         let tuning = tuned(super::support::tuning("default"));
         let options = options(Background::Inline).keyspace_defaults(tuning);
         let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
-        let now_us = db.env().database_us();
+        let now_us = db.env().database_time_us();
         assert!(now_us >= seen_us, "seed {seed}: it is {now_us}, it was {seen_us}");
         let policy = db.default_keyspace().policy();
         for n in 0..written {
@@ -72,7 +72,7 @@ fn a_clock_that_jumps(seed: u64, tuned: impl Fn(KeyspaceOptions) -> KeyspaceOpti
         if chance.one_in(2) {
             disk = disk.crash(CrashImage::Drop, seed);
         } else {
-            seen_us = db.env().database_us();
+            seen_us = db.env().database_time_us();
             db.close(None).unwrap();
             assert!(clock_in_manifest(&disk) >= seen_us);
         }
@@ -98,7 +98,7 @@ fn expired_data_stays_away() {
     db.close(None).unwrap();
     for _ in 0..3 {
         let db = Db::open("db", options().vfs(Arc::new(disk.clone()))).unwrap();
-        assert!(db.env().database_us() > YEAR_US);
+        assert!(db.env().database_time_us() > YEAR_US);
         db.wait_idle().unwrap();
         assert_eq!(there(&db), [false, true]);
     }
@@ -113,7 +113,7 @@ fn a_clock_behind_the_manifest() {
     db.close(None).unwrap();
     let real = options(Background::Threads { workers: 1 });
     let db = Db::open("db", real.vfs(Arc::new(disk))).unwrap();
-    assert!(db.env().database_us() > 400 * YEAR_US);
+    assert!(db.env().database_time_us() > 400 * YEAR_US);
     let patient = WriteOptions { deadline: Some(Duration::from_secs(60)), ..Default::default() };
     for n in 0..500u64 {
         db.default_keyspace().put_with(n.to_be_bytes(), [7; 40], patient).unwrap();
@@ -270,7 +270,7 @@ fn close_and_compaction() {
     let main = db.default_keyspace();
     (0..50u64).for_each(|n| main.put(n.to_be_bytes(), [1; 100]).unwrap());
     gate.shut();
-    let late = main.compact_range_with::<&[u8]>(.., &SHORT.into());
+    let late = main.compact_range_with::<&[u8]>(.., SHORT);
     assert!(matches!(late, Err(Error::Deadline { .. })), "{late:?}");
     let late = db.close(Some(SHORT));
     let Err(Error::Deadline { cause }) = late else { panic!("{late:?}") };

@@ -177,7 +177,7 @@ impl KeptLogReplay<'_> {
             return Ok(());
         }
         let tables = &self.db.state.tables;
-        let written = flush_active(tables, self.staging, seq_next, tables.env.database_us())?;
+        let written = flush_active(tables, self.staging, seq_next, tables.env.database_time_us())?;
         let shapes = written.tables().iter().map(|table| (**table.shape()).clone());
         self.runs.push(shapes.collect());
         self.outputs.append(written.into_subcompaction_output(0));

@@ -88,7 +88,7 @@ pub(crate) fn log_changes(tables: &TableFactory, segment: u64, last_seq: SeqNo) 
         Change::WalSegment { id: segment },
         Change::LastSeq(last_seq),
         Change::FileNumberNext(tables.files.next()),
-        Change::ClockUs(tables.env.database_us()),
+        Change::ClockUs(tables.env.database_time_us()),
     ]
 }
 

@@ -102,7 +102,7 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
     if blocked(&jobs) {
         return None;
     }
-    let shape = tree.shape(state.env.database_us(), state.sequence.snapshot_bounds());
+    let shape = tree.shape(state.env.database_time_us(), state.sequence.snapshot_bounds());
     // Files found in an older version still exist, or the job is not admitted. The job reads no file, so it may drop
     // quarantined ones.
     let delete_only =

@@ -1,8 +1,8 @@
 //! Merges of L0 runs while a quarantined file blocks the job that the policy picks.
 //!
-//! Runs leave L0 whole and oldest first, so one quarantined file in L0 or below can block all of them. Adjacent
-//! L0 runs can always be merged into one L0 run. These merges keep L0 below the hard stop of the policy until the
-//! quarantine ends.
+//! A compaction removes whole runs from L0, the oldest first. One quarantined file in L0 or L1 can therefore block all
+//! L0 runs. Adjacent L0 runs can always be merged into one L0 run. These merges keep L0 below the hard stop of the policy
+//! until the quarantine ends.
 
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{

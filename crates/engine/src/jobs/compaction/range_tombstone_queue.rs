@@ -29,7 +29,7 @@ impl RangeTombstoneQueue {
         RangeTombstoneQueue { pending: tombstones.into(), ..RangeTombstoneQueue::default() }
     }
 
-    /// Returns the start of the next fragment if it is less than `before`, or in any case without a `before`.
+    /// Returns the start of the next fragment. If `before` is set, only a start less than it.
     pub(crate) fn next_start(&self, before: Option<&[u8]>) -> Option<Bytes> {
         let start = &self.pending.front()?.start;
         before.is_none_or(|key| **start < *key).then(|| start.clone())

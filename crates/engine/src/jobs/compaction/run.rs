@@ -149,7 +149,7 @@ fn execute(
         elapsed_us,
         thread_us: time.elapsed_ns / 1_000,
         cpu_us: time.cpu_ns / 1_000,
-        ended_us: state.env.database_us(),
+        ended_us: state.env.database_time_us(),
     }));
     Ok(())
 }

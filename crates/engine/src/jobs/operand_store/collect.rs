@@ -211,7 +211,7 @@ fn move_to_tree(
     let coming = IncomingRun::Flush { entries: 0 };
     let target = (0, tree.filter_width(shape, &coming));
     // A fold may result in a delete, whose tombstone dates from now.
-    let now_us = Some(state.env.database_us());
+    let now_us = Some(state.env.database_time_us());
     let mut outputs = JobOutputs::new(IoPriority::Compaction, &state.tables, tree, target, now_us);
     let file_bytes = tree.settings().options.table_bytes;
     let cut = SplitRule { file_bytes, grandparent: None, boundaries: Vec::new() };
