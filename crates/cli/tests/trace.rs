@@ -161,7 +161,7 @@ fn a_trace_is_dumped() {
     let trace = record(directory.path(), TraceOptions::default());
     let words = format!("dump {} --limit 12", trace.display());
     let text = db(&directory.path().join("data"), &words).ok();
-    for part in ["keys as they were", "keyspace 0 is \"default\"", "put \"user"] {
+    for part in ["keys stored", "keyspace 0 is \"default\"", "put \"user"] {
         assert!(text.contains(part), "{text}");
     }
 }
