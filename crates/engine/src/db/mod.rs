@@ -209,7 +209,7 @@ impl Db {
         names
     }
 
-    /// Writes a value to the default keyspace with [`Durability::Buffered`].
+    /// Writes a value to the default keyspace with [`Durability::Buffered`](crate::Durability::Buffered).
     ///
     /// # Errors
     /// The errors of [`Db::write`].
@@ -217,7 +217,7 @@ impl Db {
         self.write_entry(EntryKind::Put, key.as_ref(), value.as_ref())
     }
 
-    /// Deletes a key of the default keyspace with [`Durability::Buffered`].
+    /// Deletes a key of the default keyspace with [`Durability::Buffered`](crate::Durability::Buffered).
     ///
     /// # Errors
     /// The errors of [`Db::write`].

@@ -2,7 +2,7 @@
 //!
 //! A merge stores an *operand*. Reads and compactions combine the operands of a key with its value. The merge operator of a
 //! keyspace, see [`KeyspaceOptions::merge_operator`](crate::KeyspaceOptions::merge_operator), defines how.
-//! [`guide::merges`](crate::guide::merges) shows how to use and how to write one.
+//! The page `docs/guide/merge-operators.md` shows how to use and how to write one.
 
 pub(crate) mod builtin;
 

@@ -158,7 +158,7 @@ impl Options {
 
     /// Capacity of the block cache, in bytes. It holds metadata blocks with priority over data blocks.
     ///
-    /// Default: the rest of the memory budget, or [`BLOCK_CACHE_BYTES_DEFAULT`] without one.
+    /// Default: the rest of the memory budget, or [`BLOCK_CACHE_BYTES_DEFAULT`](crate::options::memory_plan::BLOCK_CACHE_BYTES_DEFAULT) without one.
     pub fn block_cache_bytes(mut self, bytes: u64) -> Self {
         self.block_cache_bytes = Some(bytes);
         self

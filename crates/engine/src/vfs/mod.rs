@@ -3,7 +3,7 @@
 //! All file access goes through [`Vfs`]. Implementations receive paths unchanged. A name survives a power loss only
 //! after [`Vfs::sync_dir`] of its directory, bytes only after [`File::sync`].
 //!
-//! Wrappers implement [`VfsLayer`] and [`FileLayer`], which forward every call by default.
+//! Wrappers of this crate implement `VfsLayer` and `FileLayer`, which forward every call by default.
 
 pub(crate) mod call;
 pub(crate) mod catch_panic;
