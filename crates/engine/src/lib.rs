@@ -103,20 +103,11 @@ pub mod internals {
     pub mod cache {
         pub use crate::cache::*;
     }
-    pub mod cursor {
-        pub use crate::cursor::*;
-    }
-    pub mod db {
-        pub use crate::db::*;
-    }
     pub mod format {
         pub use crate::format::*;
     }
     pub mod manifest {
         pub use crate::manifest::*;
-    }
-    pub mod options {
-        pub use crate::options::*;
     }
     pub mod table {
         pub use crate::table::*;
@@ -130,9 +121,6 @@ pub mod internals {
     }
     pub mod wal {
         pub use crate::wal::*;
-    }
-    pub mod write {
-        pub use crate::write::*;
     }
 }
 

@@ -1,14 +1,14 @@
 //! Options of a database, of keyspaces, and of single reads and writes.
 
-pub mod db;
-pub mod filter_bits;
-pub mod keyspace;
-pub mod memory_plan;
+pub(crate) mod db;
+pub(crate) mod filter_bits;
+pub(crate) mod keyspace;
+pub(crate) mod memory_plan;
 pub(crate) mod policy;
-pub mod read;
+pub(crate) mod read;
 pub(crate) mod stored;
-pub mod value_separation;
-pub mod write;
+pub(crate) mod value_separation;
+pub(crate) mod write;
 
 use crate::error::{Error, Result};
 

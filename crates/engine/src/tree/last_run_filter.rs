@@ -117,11 +117,11 @@ impl LastRunFilter {
         };
     }
 
-    /// Returns the counters of the last decision. `asked` is whether lookups use the filter.
-    pub(crate) fn metrics(&self, asked: bool) -> LastRunFilterMetrics {
+    /// Returns the counters of the last decision.
+    pub(crate) fn metrics(&self, is_used: bool) -> LastRunFilterMetrics {
         let last = self.last_decision.lock();
         LastRunFilterMetrics {
-            asked,
+            asked: is_used,
             lookups: self.lookups.sum(),
             absent: self.absent.sum(),
             reads_saved: last.saved_reads,

@@ -1,7 +1,7 @@
 //! The write path: batches, the commit pipeline, and the limits on the write rate.
 
 pub(crate) mod backpressure;
-pub mod batch;
+pub(crate) mod batch;
 pub(crate) mod commit;
 mod group;
 mod queue;
