@@ -6,9 +6,10 @@ use lsmx_base::sync::{Arc, AtomicUsize, Ordering};
 use crate::background_error::BackgroundErrorState;
 use crate::deferred_drop::DeferredDrop;
 use crate::error::Error;
-use crate::loom_models::{open, open_on};
+use crate::loom_models::{open, open_on_vfs};
 
-/// A write during a close is acknowledged and then lost, or refused and then stored. Or write and close deadlock.
+/// A write that runs while the database closes is either acknowledged and stored, or refused and not stored. Write and
+/// close do not deadlock.
 #[test]
 fn write_during_close_is_stored_or_refused() {
     explore(Some(1), || {
@@ -23,12 +24,12 @@ fn write_during_close_is_stored_or_refused() {
         assert!(matches!(db.put("b", "2"), Err(Error::Closed)));
         let written = writer.join().unwrap();
         drop(db);
-        let again = open_on(&disk);
+        let again = open_on_vfs(&disk);
         assert_eq!(again.get("a").unwrap().is_some(), written);
     });
 }
 
-/// One of two concurrent closes returns before the lock file is released.
+/// Each of two concurrent calls of `close` returns after the lock file is released.
 #[test]
 fn concurrent_closes_release_the_lock() {
     explore(Some(1), || {
@@ -36,12 +37,12 @@ fn concurrent_closes_release_the_lock() {
         let other = db.clone();
         let closing = spawn(move || other.close(None).unwrap());
         db.close(None).unwrap();
-        drop(open_on(&disk));
+        drop(open_on_vfs(&disk));
         closing.join().unwrap();
     });
 }
 
-/// Counts its drops.
+/// Value that counts how often it is dropped.
 struct DropCounter(Arc<AtomicUsize>);
 
 impl Drop for DropCounter {
@@ -50,7 +51,7 @@ impl Drop for DropCounter {
     }
 }
 
-/// A value handed to the deferred drop while its threads stop is never freed.
+/// A value that is queued for a deferred drop is freed, also if the threads of the queue stop meanwhile.
 #[test]
 fn deferred_drop_during_close_frees_the_value() {
     explore(None, || {
@@ -64,7 +65,7 @@ fn deferred_drop_during_close_frees_the_value() {
     });
 }
 
-/// Both of two concurrent errors are reported as the first one. Or a write continues after the first error.
+/// Of two concurrent background errors, exactly one is reported as the first. Writes stop after the first error.
 #[test]
 fn concurrent_errors_have_one_first_cause() {
     explore(None, || {

@@ -15,7 +15,8 @@ use crate::options::write::WriteOptions;
 use crate::write::batch::WriteBatch;
 use crate::write::ticket::TaskWorkers;
 
-/// Value that makes a group large. The next group is led before a large group is inserted.
+/// Size of a value that makes a commit group large, in bytes. The next group starts before a large group is inserted
+/// into the memtable.
 const LARGE: [u8; 5 << 10] = [7; 5 << 10];
 
 fn put(db: &Db, key: &str, value: &[u8]) {
@@ -25,19 +26,20 @@ fn put(db: &Db, key: &str, value: &[u8]) {
 }
 
 /// Asserts that the number of visible keys equals the published sequence number. Each key is written once.
-fn assert_consistent(db: &Db, keys: &[&str]) {
+fn assert_visible_keys_match_sequence(db: &Db, keys: &[&str]) {
     let snapshot = db.snapshot();
     let all = db.default_keyspace();
     let seen = keys.iter().filter(|key| snapshot.get(&all, key).unwrap().is_some()).count();
     assert_eq!(seen as u64, snapshot.seq().0);
 }
 
-fn assert_idle(db: &Db) {
-    // No writer is left to wake the drain, so a wait would be a deadlock.
+fn assert_pipeline_is_idle(db: &Db) {
+    // All writers have ended. If the commit pipeline had unfinished groups, this call would block forever.
     assert!(db.inner().committer.wait_until_idle(None));
 }
 
-/// The leader ends without the other writer in the queue, or wakes it before it sleeps. Or both writers lead.
+/// Two concurrent writers both complete. The leader of the first group wakes the other writer exactly once, also if
+/// that writer does not sleep yet.
 #[test]
 fn two_writers_both_complete() {
     explore(Some(1), || {
@@ -47,12 +49,13 @@ fn two_writers_both_complete() {
         put(&db, "b", b"2");
         writer.join().unwrap();
         assert_eq!(db.inner().committer.next_seq().0, 3);
-        assert_consistent(&db, &["a", "b"]);
-        assert_idle(&db);
+        assert_visible_keys_match_sequence(&db, &["a", "b"]);
+        assert_pipeline_is_idle(&db);
     });
 }
 
-/// Like [`two_writers_both_complete`]. The third writer may be queued while the lead is handed over.
+/// Three concurrent writers all complete. The third writer may join the queue while the first leader passes the lead to
+/// the second writer.
 #[test]
 fn three_writers_all_complete() {
     explore(Some(0), || {
@@ -65,12 +68,12 @@ fn three_writers_all_complete() {
         for writer in writers {
             writer.join().unwrap();
         }
-        assert_consistent(&db, &["a", "b", "c"]);
-        assert_idle(&db);
+        assert_visible_keys_match_sequence(&db, &["a", "b", "c"]);
+        assert_pipeline_is_idle(&db);
     });
 }
 
-/// A group becomes visible before an earlier group, which is still inserted into the memtable.
+/// A commit group becomes visible only after all earlier groups are in the memtable.
 #[test]
 fn groups_are_published_in_order() {
     explore(Some(1), || {
@@ -78,23 +81,23 @@ fn groups_are_published_in_order() {
         let other = db.clone();
         let writer = spawn(move || {
             put(&other, "a", &LARGE);
-            assert_consistent(&other, &["a", "b"]);
+            assert_visible_keys_match_sequence(&other, &["a", "b"]);
         });
         put(&db, "b", &LARGE);
-        assert_consistent(&db, &["a", "b"]);
+        assert_visible_keys_match_sequence(&db, &["a", "b"]);
         writer.join().unwrap();
-        assert_consistent(&db, &["a", "b"]);
-        assert_idle(&db);
+        assert_visible_keys_match_sequence(&db, &["a", "b"]);
+        assert_pipeline_is_idle(&db);
     });
 }
 
-/// A reader sees a part of a batch, or a sequence number before its write.
+/// A reader sees all writes of a batch or none. The writes of a visible sequence number are in the memtable.
 #[test]
 fn batch_is_visible_as_a_whole() {
     explore(Some(1), || {
         let (_, db) = open();
         let other = db.clone();
-        let reader = spawn(move || assert_consistent(&other, &["a", "b"]));
+        let reader = spawn(move || assert_visible_keys_match_sequence(&other, &["a", "b"]));
         let mut batch = WriteBatch::new();
         batch.put(&db.default_keyspace(), "a", "1");
         batch.put(&db.default_keyspace(), "b", "1");
@@ -103,8 +106,8 @@ fn batch_is_visible_as_a_whole() {
     });
 }
 
-/// A writer withdraws at its deadline while it receives the lead, and the next writer waits forever. Or a write is
-/// stored although the writer returned that it was not.
+/// A writer may reach its deadline at the moment when it becomes the leader. The next writer then still completes, and
+/// a write that failed with a timeout is not stored.
 #[test]
 fn writer_after_deadline_leaves_no_trace() {
     explore(Some(1), || {
@@ -126,18 +129,18 @@ fn writer_after_deadline_leaves_no_trace() {
         let written = writer.join().unwrap();
         let is_stored = db.get("a").unwrap().is_some();
         assert_eq!(is_stored, written.unwrap_or(is_stored));
-        assert_idle(&db);
+        assert_pipeline_is_idle(&db);
     });
 }
 
-/// Starts a thread of the model, which leads for tasks.
+/// Starts a thread of the model that leads the commit groups of asynchronous tasks.
 #[derive(Debug, Default)]
-struct WorkerStarts {
+struct LeaderStartCounter {
     signal: Signal,
     count: AtomicUsize,
 }
 
-impl TaskWorkers for WorkerStarts {
+impl TaskWorkers for LeaderStartCounter {
     fn start_leader(&self) {
         self.count.fetch_add(1, Ordering::Relaxed);
         self.signal.notify();
@@ -146,21 +149,21 @@ impl TaskWorkers for WorkerStarts {
     fn start_folding(&self) {}
 }
 
-struct Unpark(thread::Thread);
+struct UnparkWaker(thread::Thread);
 
-impl Wake for Unpark {
+impl Wake for UnparkWaker {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }
 }
 
-/// The commit of a task is never led, or the task is never woken, while a thread commits and the thread that leads
-/// for tasks starts or ends.
+/// The commit of an asynchronous task completes and wakes the task. Meanwhile another thread commits, and the thread
+/// that leads for tasks may start or end.
 #[test]
 fn task_completes_with_any_leader() {
     explore(Some(1), || {
         let (_, db) = open();
-        let starts = Arc::new(WorkerStarts::default());
+        let starts = Arc::new(LeaderStartCounter::default());
         let (other, starts_seen) = (db.clone(), Arc::clone(&starts));
         let leader = spawn(move || {
             // At most one leader is started. None is started if the other writer leads for the task.
@@ -175,7 +178,7 @@ fn task_completes_with_any_leader() {
             batch.put(&other.default_keyspace(), "a", "1");
             let workers: Arc<dyn TaskWorkers> = starts_of_task;
             let pending = other.inner().committer.commit_for_task(batch, false, 0, &workers);
-            let waker = Waker::from(Arc::new(Unpark(thread::current())));
+            let waker = Waker::from(Arc::new(UnparkWaker(thread::current())));
             loop {
                 match pending.poll(&mut Context::from_waker(&waker)) {
                     Poll::Ready(done) => return done.unwrap(),
@@ -188,7 +191,7 @@ fn task_completes_with_any_leader() {
         // Releases the thread if no leader was started.
         starts.start_leader();
         leader.join().unwrap();
-        assert_consistent(&db, &["a", "b"]);
-        assert_idle(&db);
+        assert_visible_keys_match_sequence(&db, &["a", "b"]);
+        assert_pipeline_is_idle(&db);
     });
 }

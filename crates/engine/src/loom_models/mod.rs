@@ -1,7 +1,7 @@
 //! Loom models of concurrent operations on a database. Loom runs all interleavings, see `docs/design/testing.md`.
 //!
-//! A model runs the engine itself on a file system in memory. The comment of a model describes the error that it
-//! excludes.
+//! A model runs the engine itself on a file system in memory. The comment of a model states what holds in every
+//! interleaving.
 
 mod closing;
 mod commits;
@@ -20,12 +20,12 @@ use crate::vfs::MemVfs;
 /// Opens a new database without background threads.
 pub(crate) fn open() -> (MemVfs, Db) {
     let disk = MemVfs::new();
-    let db = open_on(&disk);
+    let db = open_on_vfs(&disk);
     (disk, db)
 }
 
 /// Opens the database on `disk`.
-pub(crate) fn open_on(disk: &MemVfs) -> Db {
+pub(crate) fn open_on_vfs(disk: &MemVfs) -> Db {
     let options = Options::default()
         .background(Background::Inline)
         .seed(1)

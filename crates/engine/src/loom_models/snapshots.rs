@@ -7,8 +7,8 @@ use lsmx_base::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
 use crate::loom_models::open;
 use crate::tree::snapshots::SnapshotTracker;
 
-/// A job reads the list after a snapshot has read its number and before it registers the number. The job then drops
-/// an entry that the snapshot sees.
+/// A snapshot reads its sequence number and then registers it. A job that lists the snapshots between these two steps
+/// keeps every entry that the snapshot sees.
 #[test]
 fn job_sees_every_registered_snapshot() {
     explore(None, || {
@@ -28,7 +28,7 @@ fn job_sees_every_registered_snapshot() {
     });
 }
 
-/// Like [`job_sees_every_registered_snapshot`], through the handle of a database.
+/// Like [`job_sees_every_registered_snapshot`], but with a snapshot of a whole database.
 #[test]
 fn job_sees_every_snapshot_of_a_handle() {
     explore(Some(2), || {
@@ -45,7 +45,8 @@ fn job_sees_every_snapshot_of_a_handle() {
     });
 }
 
-/// A job drops live files, as FIFO does, and a snapshot sees the files before and not after.
+/// A job that drops live files (FIFO compaction) does not change the view of a snapshot: two reads of one snapshot
+/// return the same entries.
 #[test]
 fn snapshot_never_sees_dropped_files_disappear() {
     explore(None, || {
@@ -70,8 +71,8 @@ fn snapshot_never_sees_dropped_files_disappear() {
     });
 }
 
-/// A snapshot is dropped while another one registers the same number. The number is then missing from the list, or
-/// stays there forever.
+/// A sequence number stays in the list of snapshots as long as one of two snapshots holds it, also if one is dropped
+/// while the other one is registered.
 #[test]
 fn number_is_listed_while_any_snapshot_has_it() {
     explore(None, || {
@@ -88,7 +89,7 @@ fn number_is_listed_while_any_snapshot_has_it() {
     });
 }
 
-/// A keyspace is dropped during the creation of an earlier snapshot, and data that the snapshot sees is freed.
+/// A snapshot that is created while a keyspace is dropped keeps the data that it sees.
 #[test]
 fn keyspace_drop_keeps_data_of_earlier_snapshots() {
     explore(None, || {

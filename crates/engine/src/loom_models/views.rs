@@ -7,7 +7,7 @@ use lsmx_base::sync::loom_model::{explore, spawn};
 use crate::loom_models::open;
 use crate::write::batch::WriteBatch;
 
-/// A reader during a flush sees neither the memtable nor the table.
+/// A reader sees each entry during a flush, in the memtable or in the new table.
 #[test]
 fn reader_during_flush_finds_the_key() {
     explore(Some(1), || {
@@ -23,7 +23,7 @@ fn reader_during_flush_finds_the_key() {
     });
 }
 
-/// A commit is inserted into a memtable that was sealed meanwhile and is neither read nor flushed.
+/// A commit that is inserted while its memtable is sealed is visible to readers, and the flush writes it.
 #[test]
 fn commit_during_seal_is_found() {
     explore(Some(1), || {
@@ -49,7 +49,7 @@ fn commit_during_seal_is_found() {
     });
 }
 
-/// One of two concurrent changes of the super version is lost.
+/// Two concurrent changes of the super version are both applied.
 #[test]
 fn concurrent_changes_of_the_super_version_are_kept() {
     explore(Some(3), || {
@@ -64,7 +64,8 @@ fn concurrent_changes_of_the_super_version_are_kept() {
     });
 }
 
-/// A super version is replaced while a reader pins it, and its files are not listed as held.
+/// The files of a super version that a reader pins are listed as live, also if the super version is replaced
+/// meanwhile.
 #[test]
 fn pinned_super_version_is_listed() {
     explore(Some(3), || {
