@@ -151,14 +151,14 @@ fn failed_call_loses_no_committed_state() {
             let vfs = FaultVfs::new(Arc::new(mem.clone()), nth);
             let mut driver = Driver::on(mem.clone(), Arc::new(vfs.clone()), options());
             let durable = Durable::default();
-            vfs.add(FaultRule::new(fault).on(&[call]).nth(nth).once());
+            vfs.add_rule(FaultRule::new(fault).for_calls(&[call]).nth(nth).once());
             let result = work(&mut driver, 2, 15, &durable);
-            if vfs.fired().is_empty() {
+            if vfs.fired_counts().is_empty() {
                 result.unwrap();
                 break;
             }
             points += 1;
-            vfs.clear();
+            vfs.clear_rules();
             // The engine abandons before it resumes; a store that is only asked again must do as well.
             if nth % 2 == 0 {
                 driver.store.abandon();

@@ -38,7 +38,9 @@ fn failed_sync_pages_are_not_reused() {
         let mut driver = Driver::on(mem.clone(), Arc::new(vfs.clone()), options);
         driver.flush(&round(30, 30));
         let fault = Fault::Error(Errno::Io);
-        vfs.add(FaultRule::new(fault).on(&[VfsCall::Sync]).path_contains(".bucket").once());
+        vfs.add_rule(
+            FaultRule::new(fault).for_calls(&[VfsCall::Sync]).path_contains(".bucket").once(),
+        );
         let failed = loop {
             match driver.deliver(&round(30, 30)) {
                 Ok((prepared, model)) => driver.commit(&prepared, model),

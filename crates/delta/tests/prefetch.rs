@@ -50,8 +50,8 @@ impl FileLayer for WatchedFile {
     fn intercept_hint(&self, hint: FileHint) -> bool {
         let call = match hint {
             FileHint::WillNeed { offset, bytes } => Call::Told(offset, offset + bytes),
-            FileHint::Forget { offset, bytes } => Call::Forgot(offset, offset + bytes),
-            FileHint::GrowAhead | FileHint::StopGrowing => return false,
+            FileHint::DropCachedPages { offset, bytes } => Call::Forgot(offset, offset + bytes),
+            FileHint::EnablePreallocation | FileHint::DisablePreallocation => return false,
         };
         self.calls.lock().push(call);
         matches!(call, Call::Told(..))

@@ -49,7 +49,7 @@ fn bucket_moved_to_tree_reads_its_range_once() {
         let tree: u64 = keyspace.levels.iter().map(|level| level.bytes).sum();
         (store.to_tree, store.bucket_read_bytes, keyspace.compaction.read_bytes, tree)
     };
-    let read = || vfs.counts().bytes.of(VfsCall::Read);
+    let read = || vfs.counts().bytes.count_of(VfsCall::Read);
     let (before, read_before) = (metrics(), read());
     for round in 0..3 {
         for number in (0..KEYS).rev() {

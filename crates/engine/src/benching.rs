@@ -63,7 +63,7 @@ impl BenchBlock {
         for (user_key, value) in entries {
             let common = common_prefix(builder.last_key(), user_key);
             let key = InternalKey { user_key, seq: SeqNo(1), kind: EntryKind::Put };
-            builder.add_with(key, common, value);
+            builder.add_with_shared_prefix(key, common, value);
         }
         let mut bytes = Vec::new();
         builder.finish(&mut bytes);
@@ -91,7 +91,7 @@ impl BenchBlockCache {
     #[must_use]
     pub fn new(kind: BlockCacheKind, budget_bytes: u64, block_bytes: usize) -> BenchBlockCache {
         let block = BlockBytes::copy_from(&vec![0; block_bytes]);
-        BenchBlockCache { cache: BlockCache::with_kind(kind, budget_bytes), block }
+        BenchBlockCache { cache: BlockCache::with_cache_kind(kind, budget_bytes), block }
     }
 
     /// Looks up the block with the given number and returns whether it is cached.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{Explanation, FileId, Job};
 
-use crate::env::ClockReport;
+use crate::env::ClockJumpReport;
 use crate::error::Error;
 use crate::wal::RecoveryReport;
 
@@ -222,7 +222,7 @@ pub enum Event {
     /// ignored and not removed.
     StrayFile(PathBuf),
     /// The wall clock and the database clock differ.
-    Clock(ClockReport),
+    Clock(ClockJumpReport),
 }
 
 impl fmt::Display for Event {

@@ -12,7 +12,7 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::malformed::Malformed;
 
 use crate::error::{Error, Result};
-use crate::format::log_record::{LogSeed, RECORD_HEADER_BYTES, RecordHeader};
+use crate::format::log_record::{LogChecksumSeed, RECORD_HEADER_BYTES, RecordHeader};
 use crate::vfs::File;
 
 /// Number of bytes read at once.
@@ -23,7 +23,7 @@ const CHUNK_BYTES: u64 = 256 << 10;
 pub(crate) struct LogReader<'a> {
     file: &'a dyn File,
     path: &'a Path,
-    seed: LogSeed,
+    seed: LogChecksumSeed,
     /// Offset at which the log ends; at most the size of the file.
     end: u64,
     chunk: Vec<u8>,
@@ -54,7 +54,7 @@ pub(crate) struct TailScan {
 
 impl<'a> LogReader<'a> {
     /// Returns a reader of `file` up to `end`, which must not exceed its size.
-    pub(crate) fn new(file: &'a dyn File, path: &'a Path, seed: LogSeed, end: u64) -> Self {
+    pub(crate) fn new(file: &'a dyn File, path: &'a Path, seed: LogChecksumSeed, end: u64) -> Self {
         LogReader { file, path, seed, end, chunk: Vec::new(), chunk_offset: 0 }
     }
 
@@ -90,7 +90,7 @@ impl<'a> LogReader<'a> {
         while self.end.saturating_sub(offset) >= len_u64(RECORD_HEADER_BYTES) {
             let rest = self.end - offset;
             let bytes = self.header_at(offset)?;
-            let header = RecordHeader::can_start(&bytes, offset, rest)
+            let header = RecordHeader::can_start_record(&bytes, offset, rest)
                 .then(|| RecordHeader::decode(&bytes, (self.seed, offset), rest).ok());
             let Some(header) = header.flatten() else {
                 offset += 1;
@@ -113,7 +113,7 @@ impl<'a> LogReader<'a> {
     pub(crate) fn find_next_record(&mut self, mut offset: u64) -> Result<Option<u64>> {
         while self.end.saturating_sub(offset) >= len_u64(RECORD_HEADER_BYTES) {
             let rest = self.end - offset;
-            if RecordHeader::can_start(&self.header_at(offset)?, offset, rest)
+            if RecordHeader::can_start_record(&self.header_at(offset)?, offset, rest)
                 && let LogRead::Record(..) = self.read_record(offset)?
             {
                 return Ok(Some(offset));
@@ -186,7 +186,7 @@ mod tests {
         for (seq, payload) in (1..).zip(payloads) {
             let offset = len_u64(bytes.len());
             offsets.push(offset);
-            let location = (LogSeed::new(1, 2), offset);
+            let location = (LogChecksumSeed::new(1, 2), offset);
             let mark = SyncMark { position: offset, older_synced: true };
             let count = u32::from(!payload.is_empty());
             RecordHeader::encode_record(&mut bytes, location, (seq, count), mark, payload).unwrap();
@@ -200,7 +200,7 @@ mod tests {
         let large = vec![7; 600 << 10];
         let (file, offsets) = log(&[b"a", &large, b"b"]);
         let end = file.len().unwrap();
-        let mut reader = LogReader::new(&*file, Path::new("log"), LogSeed::new(1, 2), end);
+        let mut reader = LogReader::new(&*file, Path::new("log"), LogChecksumSeed::new(1, 2), end);
         for (offset, expected) in offsets.iter().zip([b"a".as_slice(), &large, b"b"]) {
             let LogRead::Record(_, payload) = reader.read_record(*offset).unwrap() else {
                 panic!("no record at {offset}")
@@ -214,7 +214,7 @@ mod tests {
     fn log_reader_tail_scan_finds_marks_and_records() {
         let (file, offsets) = log(&[b"first", b"second", b"third", b""]);
         let end = file.len().unwrap();
-        let mut reader = LogReader::new(&*file, Path::new("log"), LogSeed::new(1, 2), end);
+        let mut reader = LogReader::new(&*file, Path::new("log"), LogChecksumSeed::new(1, 2), end);
         let tail = reader.scan_tail(offsets[0] + 1).unwrap();
         assert_eq!(tail, TailScan { position: offsets[3], older_synced: true, records: 2 });
         assert_eq!(reader.scan_tail(offsets[3] + 1).unwrap(), TailScan::default());

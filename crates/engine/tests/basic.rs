@@ -34,10 +34,10 @@ fn numbers_of_commits_that_failed_are_never_given_again() {
     let db = Db::open("db", options().vfs(Arc::new(faulty.clone()))).unwrap();
     db.put("a", "1").unwrap();
     let before = db.snapshot().seq();
-    let rule = FaultRule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Append]);
-    faulty.add(rule.path_contains(".wal"));
+    let rule = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Append]);
+    faulty.add_rule(rule.path_contains(".wal"));
     assert!(db.put("b", "2").is_err());
-    faulty.clear();
+    faulty.clear_rules();
     db.resume().unwrap();
     db.close(None).unwrap();
     drop(db);

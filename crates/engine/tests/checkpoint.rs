@@ -91,11 +91,15 @@ fn tables_are_linked_and_copied_only_where_they_cannot_be() {
         let before = vfs.counts();
         db.checkpoint("copy").unwrap();
         let after = vfs.counts();
-        assert_eq!(after.calls.of(VfsCall::HardLink) - before.calls.of(VfsCall::HardLink), tables);
-        let written = after.bytes.of(VfsCall::Append) - before.bytes.of(VfsCall::Append);
+        assert_eq!(
+            after.calls.count_of(VfsCall::HardLink) - before.calls.count_of(VfsCall::HardLink),
+            tables
+        );
+        let written =
+            after.bytes.count_of(VfsCall::Append) - before.bytes.count_of(VfsCall::Append);
         assert_eq!(written > bytes, cannot, "{written} bytes written, {bytes} in tables");
         // Another error is no reason to copy.
-        faults.add(FaultRule::new(Fault::Error(Errno::Io)).on(&[VfsCall::HardLink]));
+        faults.add_rule(FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::HardLink]));
         assert!(matches!(db.checkpoint("second"), Err(Error::Io { action: "link", .. })));
         db.checkpoint("second").unwrap();
         for copy in ["copy", "second"] {
@@ -117,16 +121,11 @@ impl VfsLayer for CannotLink {
         &self.inner
     }
 
-    fn intercept<T>(
-        &self,
-        call: VfsCall,
-        _: &Path,
-        forward: impl Fn() -> io::Result<T>,
-    ) -> io::Result<T> {
+    fn before_call(&self, call: VfsCall, _: &Path) -> io::Result<()> {
         if self.cannot && call == VfsCall::HardLink {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        forward()
+        Ok(())
     }
 }
 
@@ -141,10 +140,10 @@ fn a_checkpoint_that_fails_leaves_nothing_that_opens() {
         let db = create(Arc::new(vfs.clone()), Background::Inline);
         fill(&db, 0..400);
         db.sync().unwrap();
-        vfs.add(FaultRule::new(Fault::Error(Errno::NoSpace)).on(&changes).nth(k));
+        vfs.add_rule(FaultRule::new(Fault::Error(Errno::NoSpace)).for_calls(&changes).nth(k));
         let made = db.checkpoint("copy");
-        vfs.clear();
-        if vfs.fired().is_empty() {
+        vfs.clear_rules();
+        if vfs.fired_counts().is_empty() {
             made.unwrap();
             assert!(k > 20, "only {k} calls");
             break;
@@ -181,10 +180,10 @@ fn a_read_that_went_wrong_does_not_become_the_copy() {
             let db = create(Arc::new(faulty.clone()), Background::Inline);
             fill(&db, 0..400);
             db.sync().unwrap();
-            faulty.add(FaultRule::new(Fault::AlteredRead).nth(k));
+            faulty.add_rule(FaultRule::new(Fault::AlteredRead).nth(k));
             let made = db.checkpoint("copy");
-            faulty.clear();
-            if faulty.fired().is_empty() {
+            faulty.clear_rules();
+            if faulty.fired_counts().is_empty() {
                 assert!(k > 0 && refused > 0, "{k} reads, {refused} told");
                 break;
             }

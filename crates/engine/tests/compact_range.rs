@@ -192,8 +192,10 @@ fn a_deadline_or_a_failure_leaves_the_tree_as_it_was() {
     let late = default.compact_range_with::<&[u8]>(.., Duration::ZERO);
     assert!(matches!(late, Err(Error::Deadline { .. })), "{late:?}");
     assert_eq!(shape(&db), before);
-    faults.add(
-        FaultRule::new(Fault::Error(Errno::NoSpace)).on(&[VfsCall::Append]).path_contains("sst"),
+    faults.add_rule(
+        FaultRule::new(Fault::Error(Errno::NoSpace))
+            .for_calls(&[VfsCall::Append])
+            .path_contains("sst"),
     );
     let failed = default.compact_range::<&[u8]>(..);
     assert!(matches!(failed, Err(Error::Io { .. })), "{failed:?}");

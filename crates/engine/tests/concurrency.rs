@@ -587,7 +587,7 @@ impl Gate {
     fn disk(&self, files: &'static str, thread: &'static str) -> FaultVfs {
         let disk = FaultVfs::new(Arc::new(MemVfs::new()), seed());
         let rule = FaultRule::new(Fault::Delay).path_contains(files).chance(1.0);
-        disk.add(rule.on(&[VfsCall::Create, VfsCall::Append]));
+        disk.add_rule(rule.for_calls(&[VfsCall::Create, VfsCall::Append]));
         let gate = self.clone();
         disk.set_delay_hook(Some(Arc::new(move |_, _| {
             if std::thread::current().name().unwrap_or_default().contains(thread) {

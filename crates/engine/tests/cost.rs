@@ -233,7 +233,9 @@ impl Gate {
     fn on_log_and_tables(disk: &FaultVfs) -> [Gate; 2] {
         let gates = [Gate::default(), Gate::default()];
         for (call, file) in [(VfsCall::Append, ".wal"), (VfsCall::Create, ".sst")] {
-            disk.add(FaultRule::new(Fault::Delay).on(&[call]).path_contains(file).from_then_on());
+            disk.add_rule(
+                FaultRule::new(Fault::Delay).for_calls(&[call]).path_contains(file).from_then_on(),
+            );
         }
         let held = gates.clone();
         disk.set_delay_hook(Some(Arc::new(move |call, _| {

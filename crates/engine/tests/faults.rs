@@ -92,7 +92,7 @@ fn plan(seed: u64, faults: Faults) -> Plan {
 
 /// Plays a run of which the k-th call of a class fails.
 fn point(seed: u64, class: &Class, k: u64, coverage: &Arc<Coverage>) -> Outcome<Played> {
-    let rule = FaultRule::new(class.fault).on(class.calls).nth(k);
+    let rule = FaultRule::new(class.fault).for_calls(class.calls).nth(k);
     let rule = if class.sticky { rule.from_then_on() } else { rule };
     let label = format!("LSMX_TEST_REPLAY={seed}:{}:{k}", class.name);
     let played = watched(&label, || play(&plan(seed, Faults::By(rule)), coverage));
@@ -112,7 +112,7 @@ fn sweep(seed: u64, calls: &CallCounts, stride: u64, coverage: &Arc<Coverage>) -
         let mut k = mix(seed, at as u64) % stride;
         // As far as the run goes without a fault, and a little further for those that make it
         // longer.
-        while k < calls.sum_of(class.calls) + stride {
+        while k < calls.sum_of_counts(class.calls) + stride {
             point(seed, class, k, coverage)?;
             points += 1;
             k += stride;
@@ -142,7 +142,7 @@ fn every_failing_call_is_told_and_nothing_acknowledged_is_lost() {
     let failure = in_parallel(|number| {
         let seed = mix(seed, number) >> 16;
         let calls = play(&plan(seed, Faults::None), &Arc::default())?.calls;
-        let all: u64 = CLASSES.iter().map(|class| calls.sum_of(class.calls)).sum();
+        let all: u64 = CLASSES.iter().map(|class| calls.sum_of_counts(class.calls)).sum();
         // Eight runs, each at other calls.
         let points = sweep(seed, &calls, (8 * all).div_ceil(POINTS), &coverage)?;
         Ok(tried.fetch_add(points, Ordering::Relaxed) + points < goal)
@@ -208,7 +208,7 @@ fn damage_and_open(seed: u64, coverage: &Coverage) -> Outcome {
         0 => ("removal", disk.remove(&path)),
         1 => ("cut", disk.truncate(&path, chance.below(bytes + 1))),
         _ if bytes == 0 => return Ok(()),
-        _ => ("flip", disk.flip(&path, chance.below(bytes), 1 << chance.below(8))),
+        _ => ("flip", disk.flip_bits(&path, chance.below(bytes), 1 << chance.below(8))),
     };
     done.map_err(|error| error.to_string())?;
     let before = disk.snapshot_all();
@@ -256,8 +256,8 @@ fn all_calls_of_one_run_fail() {
     let class = &CLASSES[1];
     let failure = in_parallel(|k| {
         let fired = point(seed, class, k, &coverage)?.fired;
-        if !fired && k < calls.sum_of(class.calls) {
-            return Err(format!("call {k} of {} did not fail", calls.sum_of(class.calls)));
+        if !fired && k < calls.sum_of_counts(class.calls) {
+            return Err(format!("call {k} of {} did not fail", calls.sum_of_counts(class.calls)));
         }
         Ok(fired)
     });

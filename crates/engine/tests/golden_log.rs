@@ -12,7 +12,7 @@ use lsmx::SeqNo;
 use lsmx::internals::format::version_edit::{Change, FileRecord, VersionEdit};
 use lsmx::internals::manifest::{Manifest, ManifestState};
 use lsmx::internals::wal::{
-    RecoveryMode, ReplayFrom, SegmentRegistry, Wal, WalOptions, WalRecord, replay,
+    RecoveryMode, ReplayStart, SegmentRegistry, Wal, WalOptions, WalRecord, replay,
 };
 use lsmx::operand_store::StoreToken;
 use lsmx::vfs::{MemVfs, Vfs};
@@ -30,7 +30,7 @@ const GOLDEN: [(&str, &[u8]); 4] = [
 struct Numbers(AtomicU64);
 
 impl SegmentRegistry for Numbers {
-    fn allocate(&self) -> u64 {
+    fn allocate_file_number(&self) -> u64 {
         self.0.fetch_add(1, Ordering::Relaxed)
     }
     fn register_segment(&self, _id: u64) -> lsmx::Result<()> {
@@ -153,7 +153,7 @@ fn version_1_is_read() {
     assert_eq!((state.db_uid, state.keyspace_id_next, state.clean_close), (DB_UID, 2, true));
     assert_eq!((state.wal_oldest, &*state.wal_named), (3, [4].as_slice()));
 
-    let expect = ReplayFrom {
+    let expect = ReplayStart {
         oldest_segment: state.wal_oldest,
         named: state.wal_named,
         mark: state.wal_mark,

@@ -263,8 +263,8 @@ fn write(case: &Case) -> Vec<u8> {
     for span in spans() {
         writer.add_range_tombstone(span);
     }
-    writer.note_tombstone_time(1_000_001);
-    writer.set_created(2_000_002);
+    writer.record_tombstone_time(1_000_001);
+    writer.set_creation_time(2_000_002);
     if let Some((id, name)) = case.keyspace {
         writer.set_keyspace(id, name);
     }

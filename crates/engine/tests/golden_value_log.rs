@@ -34,7 +34,7 @@ const LAST: SeqNo = SeqNo((1 << 56) - (1 << 40));
 struct Three;
 
 impl SegmentRegistry for Three {
-    fn allocate(&self) -> u64 {
+    fn allocate_file_number(&self) -> u64 {
         3
     }
     fn register_segment(&self, _id: u64) -> lsmx::Result<()> {

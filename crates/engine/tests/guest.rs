@@ -71,7 +71,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 fn gated() -> (FaultVfs, Arc<AtomicBool>) {
     let disk = FaultVfs::new(Arc::new(MemVfs::new()), 1);
     let shut = Arc::new(AtomicBool::new(false));
-    disk.add(FaultRule::new(Fault::Delay).on(&[VfsCall::Create]).path_contains(".sst"));
+    disk.add_rule(FaultRule::new(Fault::Delay).for_calls(&[VfsCall::Create]).path_contains(".sst"));
     let gate = Arc::clone(&shut);
     disk.set_delay_hook(Some(Arc::new(move |_, _| {
         until("the gate opens", || !gate.load(Ordering::Acquire));
@@ -188,9 +188,9 @@ fn many_files_are_read_through_few_descriptors() {
         assert!(metrics.descriptors.open <= limit as u64, "{:?}", metrics.descriptors);
         assert!(metrics.descriptors.reopened > 0);
         // All blocks are in memory now: a closed descriptor takes nothing of it away.
-        let opens = disk.counts().calls.of(VfsCall::Open);
+        let opens = disk.counts().calls.count_of(VfsCall::Open);
         check(&db, 0..3_000);
-        assert_eq!(disk.counts().calls.of(VfsCall::Open), opens);
+        assert_eq!(disk.counts().calls.count_of(VfsCall::Open), opens);
         // Backward as well, through all files at once.
         assert_eq!(db.default_keyspace().iter().rev().count(), 3_000);
         db.close(None).unwrap();
@@ -285,10 +285,10 @@ fn without_descriptors_left_in_the_process_others_are_closed() {
         load(&db, 0..500);
         check(&db, 0..500);
         assert!(db.metrics().descriptors.open > 1);
-        disk.add(FaultRule::new(none_left).on(&[call]).nth(0));
+        disk.add_rule(FaultRule::new(none_left).for_calls(&[call]).nth(0));
         load(&db, 500..1_000);
         check(&db, 0..1_000);
-        assert_eq!(disk.fired().get(&none_left), Some(&1), "{call:?}");
+        assert_eq!(disk.fired_counts().get(&none_left), Some(&1), "{call:?}");
         assert!(db.read_only_cause().is_none());
     }
 }
@@ -377,11 +377,14 @@ fn resuming_leaves_the_files_of_old_views_alone() {
     let mut iterator = main.iter();
     load(&db, 1_000..3_000);
     assert!(db.metrics().held.files > 0);
-    disk.add(
-        FaultRule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Append]).path_contains(".wal").nth(0),
+    disk.add_rule(
+        FaultRule::new(Fault::Error(Errno::Io))
+            .for_calls(&[VfsCall::Append])
+            .path_contains(".wal")
+            .nth(0),
     );
     assert!(db.put("fails", "x").is_err());
-    disk.clear();
+    disk.clear_rules();
     db.resume().unwrap();
     assert_eq!(iterator.by_ref().map(Result::unwrap).count(), 1_000);
     drop(iterator);

@@ -195,7 +195,7 @@ fn a_manifest_in_doubt_starts_afresh_and_nothing_acknowledged_is_lost() {
                 Fault::ShortWrite(_) => &changes[..1],
                 _ => &changes,
             };
-            vfs.add(FaultRule::new(fault).on(calls).nth(k).once());
+            vfs.add_rule(FaultRule::new(fault).for_calls(calls).nth(k).once());
             let shared: Arc<dyn Vfs> = Arc::new(vfs.clone());
             let promised = Mutex::new(Promises::default());
             let done = workload(&shared, &|promises| *promised.lock().unwrap() = promises);
@@ -206,7 +206,7 @@ fn a_manifest_in_doubt_starts_afresh_and_nothing_acknowledged_is_lost() {
                 check(&disk.crash(image, k), promises)
                     .unwrap_or_else(|broken| panic!("{fault:?}, k {k}, {image:?}: {broken}"));
             }
-            if vfs.fired().values().sum::<u64>() == 0 {
+            if vfs.fired_counts().values().sum::<u64>() == 0 {
                 break;
             }
             points += 1;
@@ -244,7 +244,7 @@ fn every_damaged_byte_and_every_cut_of_a_closed_manifest_is_noticed() {
         for (at, byte) in bytes.iter().enumerate() {
             for mask in [1 << (at % 8), *byte, !*byte] {
                 let disk = vfs.crash(CrashImage::Keep, 0);
-                disk.flip(&path, at as u64, mask).unwrap();
+                disk.flip_bits(&path, at as u64, mask).unwrap();
                 judge(&disk, &path, format!("byte {at} xor {mask:#04x}"));
             }
             let disk = vfs.crash(CrashImage::Keep, 0);
@@ -296,7 +296,9 @@ fn only_a_directory_without_data_is_not_a_database() {
 
     let vfs = FaultVfs::new(Arc::new(closed()), 0);
     for call in [VfsCall::Open, VfsCall::Read] {
-        vfs.add(FaultRule::new(Fault::Error(Errno::TooManyFiles)).on(&[call]).nth(0).once());
+        vfs.add_rule(
+            FaultRule::new(Fault::Error(Errno::TooManyFiles)).for_calls(&[call]).nth(0).once(),
+        );
         let error = Manifest::load(&vfs, dir()).unwrap_err();
         assert!(matches!(error, Error::Io { .. }), "{error}");
     }

@@ -86,7 +86,7 @@ impl FileLayer for SlowFile {
 
     fn intercept_hint(&self, hint: FileHint) -> bool {
         if !matches!(hint, FileHint::WillNeed { .. }) {
-            return hint.send_to(&*self.inner);
+            return hint.apply_to_file(&*self.inner);
         }
         self.device.told.fetch_add(1, Ordering::SeqCst);
         self.device.reads_ahead.load(Ordering::SeqCst)

@@ -448,7 +448,7 @@ fn damage_in_a_store_is_told_with_its_file() {
     drop(db);
     let paths = disk.paths();
     let file = paths.iter().find(|path| path.to_string_lossy().ends_with(".operands")).unwrap();
-    disk.flip(file, 3, 1).unwrap();
+    disk.flip_bits(file, 3, 1).unwrap();
     // The database opens, and calls on the keyspace say why they fail.
     let cause = || match open(&disk, with(QUIET)).get("a").unwrap_err() {
         Error::NoOperandStore { cause: Some(cause), .. } => cause,
@@ -644,12 +644,12 @@ fn a_failed_collection_is_tried_again() {
     db.merge("b", "2").unwrap();
     // The flush makes the first of these, the collection's table is the second.
     let fault = lsmx::internals::vfs::Fault::Error(lsmx::internals::vfs::Errno::Io);
-    let rule =
-        lsmx::internals::vfs::FaultRule::new(fault).on(&[lsmx::internals::vfs::VfsCall::Create]);
-    vfs.add(rule.path_contains(".sst").nth(0));
+    let rule = lsmx::internals::vfs::FaultRule::new(fault)
+        .for_calls(&[lsmx::internals::vfs::VfsCall::Create]);
+    vfs.add_rule(rule.path_contains(".sst").nth(0));
     let flushed = db.flush();
     assert!(flushed.is_ok(), "{flushed:?}");
-    assert!(!vfs.fired().is_empty());
+    assert!(!vfs.fired_counts().is_empty());
     assert!(matches!(db.wait_idle(), Err(Error::Io { .. })), "the failure is told");
     shows(&db, "a=12 b=2 c=1");
     let store = |db: &Db| db.metrics().keyspaces["default"].operand_store.unwrap();
@@ -697,7 +697,7 @@ fn a_repair_keeps_a_store_that_can_be_opened_and_begins_another_anew() {
     let damaged = disk.crash(CrashImage::Keep, 0);
     let [table] = &files(&damaged, ".sst")[..] else { panic!("one table") };
     let last = damaged.read_all(table).unwrap().len() as u64 - 1;
-    damaged.flip(table, last, 1).unwrap();
+    damaged.flip_bits(table, last, 1).unwrap();
     let report = repair(&damaged);
     assert_eq!((report.tables_rewritten, report.entries_salvaged), (1, 3), "{report:?}");
     assert_eq!(report.lost, [], "the footer alone is damaged");

@@ -186,8 +186,11 @@ fn parts_run_beside_each_other() {
             std::thread::yield_now();
         }
     })));
-    faults.add(
-        FaultRule::new(Fault::Delay).on(&[VfsCall::Append]).path_contains("sst").from_then_on(),
+    faults.add_rule(
+        FaultRule::new(Fault::Delay)
+            .for_calls(&[VfsCall::Append])
+            .path_contains("sst")
+            .from_then_on(),
     );
     compact(&db).unwrap();
     assert_eq!(inside.lock().unwrap().len(), 2);
@@ -206,14 +209,14 @@ fn a_part_that_fails_takes_all_others_along() {
             let db = open(Arc::new(faults.clone()), background, Some(4));
             fill(&db);
             let (before, jobs) = (tables(&disk), compactions(&db).jobs);
-            let rule = FaultRule::new(Fault::Error(Errno::NoSpace)).on(&[VfsCall::Append]);
-            faults.add(rule.path_contains("sst").nth(nth));
+            let rule = FaultRule::new(Fault::Error(Errno::NoSpace)).for_calls(&[VfsCall::Append]);
+            faults.add_rule(rule.path_contains("sst").nth(nth));
             let failed = compact(&db);
             assert!(matches!(failed, Err(Error::Io { .. })), "{failed:?}");
-            assert_eq!(faults.fired()[&Fault::Error(Errno::NoSpace)], 1);
+            assert_eq!(faults.fired_counts()[&Fault::Error(Errno::NoSpace)], 1);
             assert!(is_whole(&db));
             // What the parts had written is taken away, at the latest by the next job.
-            faults.clear();
+            faults.clear_rules();
             assert_eq!(compactions(&db).jobs, jobs);
             let left = tables(&disk);
             compact(&db).unwrap();
@@ -239,14 +242,17 @@ fn a_panic_in_a_part_ends_the_job_and_nobody_waits() {
         faults.set_delay_hook(Some(Arc::new(move |_, _| {
             assert_ne!(count.fetch_add(1, Ordering::Relaxed), nth, "a panic that was asked for");
         })));
-        faults.add(
-            FaultRule::new(Fault::Delay).on(&[VfsCall::Append]).path_contains("sst").from_then_on(),
+        faults.add_rule(
+            FaultRule::new(Fault::Delay)
+                .for_calls(&[VfsCall::Append])
+                .path_contains("sst")
+                .from_then_on(),
         );
         let failed = compact(&db);
         // The panic of a file system is an error of its call.
         assert!(matches!(failed, Err(Error::Io { .. })), "{failed:?}");
         assert!(is_whole(&db));
-        faults.clear();
+        faults.clear_rules();
         db.resume().unwrap();
         compact(&db).unwrap();
         assert!(is_whole(&db));

@@ -199,8 +199,8 @@ fn a_disk_that_fails_ends_the_trace_and_nothing_else() {
             let faulty = FaultVfs::new(Arc::new(disk.clone()), 1);
             let db = open(Arc::new(faulty.clone()), background);
             let trace = db.record_trace(TRACE).unwrap();
-            let rule = FaultRule::new(Fault::Error(Errno::NoSpace)).on(&[call]);
-            faulty.add(rule.path_contains(TRACE).from_then_on());
+            let rule = FaultRule::new(Fault::Error(Errno::NoSpace)).for_calls(&[call]);
+            faulty.add_rule(rule.path_contains(TRACE).from_then_on());
             for number in 0..3000u32 {
                 db.put(format!("key {number:08}"), "value").unwrap();
                 assert!(db.get(format!("key {number:08}")).unwrap().is_some());
@@ -248,8 +248,8 @@ fn nobody_waits_for_a_slow_disk() {
         let (open, changed) = &*closed;
         drop(changed.wait_while(open.lock().unwrap(), |open| !*open).unwrap());
     })));
-    let rule = FaultRule::new(Fault::Delay).on(&[VfsCall::Append]);
-    faulty.add(rule.path_contains(TRACE).chance(1.0));
+    let rule = FaultRule::new(Fault::Delay).for_calls(&[VfsCall::Append]);
+    faulty.add_rule(rule.path_contains(TRACE).chance(1.0));
     let puts = 20_000u64;
     for number in 0..puts {
         db.put(format!("key {number:020}"), "v").unwrap();

@@ -293,7 +293,7 @@ fn damage(dice: &mut Dice, intact: &Intact, disk: &MemVfs) -> String {
                 disk.overwrite(path, at as u64, &zeros).unwrap();
                 format!("zeroed from {at} to {end}")
             }
-            _ => match disk.flip(path, at as u64, 1 << dice.below(8)) {
+            _ => match disk.flip_bits(path, at as u64, 1 << dice.below(8)) {
                 Ok(()) => format!("byte {at} changed"),
                 Err(_) => continue,
             },
@@ -443,7 +443,7 @@ fn range_deletes_of_a_damaged_table_stay_or_are_told() {
     ] {
         let disk = disk.crash(CrashImage::Keep, 0);
         for offset in damaged {
-            disk.flip(path, offset + 3, 1).unwrap();
+            disk.flip_bits(path, offset + 3, 1).unwrap();
         }
         let report = repair(&disk).unwrap();
         assert_eq!(report.tables_rewritten, 1, "{}", told(&report));
@@ -486,7 +486,7 @@ fn a_dropped_keyspace_stays_dropped() {
     }
     assert_eq!(back, 1);
     // The edit that comes after that of the drop is damaged.
-    crashed.flip(&manifest(&crashed).0, dropped_at as u64 + 5, 1).unwrap();
+    crashed.flip_bits(&manifest(&crashed).0, dropped_at as u64 + 5, 1).unwrap();
     let report = repair(&crashed).unwrap();
     assert!(report.in_doubt, "{}", told(&report));
     let db = Db::open("db", options(2).vfs(Arc::new(crashed))).unwrap();
@@ -510,13 +510,13 @@ fn an_interrupted_repair_can_be_done_again() {
         loop {
             let disk = damaged.crash(CrashImage::Keep, 0);
             let faults = FaultVfs::new(Arc::new(disk.clone()), k);
-            faults.add(FaultRule::new(Fault::Error(Errno::NoSpace)).nth(k).from_then_on());
+            faults.add_rule(FaultRule::new(Fault::Error(Errno::NoSpace)).nth(k).from_then_on());
             let failed = lsmx::repair(
                 "db",
                 &Options::default().vfs(Arc::new(faults.clone())),
                 &RepairOptions::default(),
             );
-            if faults.fired().is_empty() {
+            if faults.fired_counts().is_empty() {
                 break;
             }
             let image = [CrashImage::Drop, CrashImage::Keep, CrashImage::Torn, CrashImage::Sectors]

@@ -259,7 +259,10 @@ fn contents_among_threads(seed: u64) -> Outcome {
 /// One of the first calls fails, and power is cut all around it.
 fn crashes_after(seed: u64, fault: Fault, call: VfsCall, file: &'static str) -> Outcome {
     let k = Chance::new(seed).below(40);
-    images(plan(seed, Faults::By(FaultRule::new(fault).on(&[call]).path_contains(file).nth(k))))
+    images(plan(
+        seed,
+        Faults::By(FaultRule::new(fault).for_calls(&[call]).path_contains(file).nth(k)),
+    ))
 }
 
 fn crashes_after_a_failed_append(seed: u64) -> Outcome {
@@ -277,7 +280,7 @@ fn crashes_after_a_failed_edit(seed: u64) -> Outcome {
 /// One call of these fails.
 fn failing(seed: u64, calls: &[VfsCall], within: u64) -> Outcome {
     let k = Chance::new(seed).below(within);
-    let rule = FaultRule::new(Fault::Error(Errno::Io)).on(calls).nth(k);
+    let rule = FaultRule::new(Fault::Error(Errno::Io)).for_calls(calls).nth(k);
     play(&plan(seed, Faults::By(rule)), &Arc::default()).map(drop)
 }
 
@@ -307,10 +310,10 @@ fn altered_reads(seed: u64, times: Option<u64>) -> Result<Db, String> {
     let table =
         disk.paths().into_iter().rfind(|path| path.extension().is_some_and(|it| it == "sst"));
     let table = table.ok_or("nothing was flushed")?.to_string_lossy().into_owned();
-    let rule = FaultRule::new(Fault::AlteredRead).on(&[VfsCall::Read]).path_contains(&table);
-    faults.add(if times.is_some() { rule.once() } else { rule.from_then_on() });
+    let rule = FaultRule::new(Fault::AlteredRead).for_calls(&[VfsCall::Read]).path_contains(&table);
+    faults.add_rule(if times.is_some() { rule.once() } else { rule.from_then_on() });
     write(2_000)?;
-    if faults.fired().is_empty() {
+    if faults.fired_counts().is_empty() {
         return Err("no job read the table".to_owned());
     }
     Ok(db)
@@ -386,14 +389,14 @@ fn failing_compaction(seed: u64) -> Outcome {
         db.flush().map_err(failed)?;
     }
     let create =
-        FaultRule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Create]).path_contains(".sst");
-    faults.add(create.from_then_on());
+        FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Create]).path_contains(".sst");
+    faults.add_rule(create.from_then_on());
     // Its hard stop is not reached: there writes fail in any case.
     keyspace
         .set_policy("tiering(T=10)".parse::<lsmx::PolicySpec>().map_err(|why| format!("{why}"))?)
         .map_err(failed)?;
     let _ = db.wait_idle();
-    if faults.fired().is_empty() {
+    if faults.fired_counts().is_empty() {
         return Err("no compaction was tried".to_owned());
     }
     match keyspace.put("k", "v") {
@@ -432,7 +435,7 @@ fn damage_in_the_log(seed: u64) -> Outcome {
         crashed.paths().into_iter().filter(|p| p.to_string_lossy().ends_with(".wal")).collect();
     let path = chance.of(&logs).clone();
     let bytes = crashed.read_all(&path).map_err(|error| error.to_string())?.len() as u64;
-    let flipped = crashed.flip(&path, chance.below(bytes), 1 << chance.below(8));
+    let flipped = crashed.flip_bits(&path, chance.below(bytes), 1 << chance.below(8));
     flipped.map_err(|error| error.to_string())?;
     let before = crashed.snapshot_all();
     match oracle::open(&crashed, options::draw(&mut chance, Background::Inline)) {
@@ -577,7 +580,7 @@ fn iterators_that_fail(seed: u64) -> Outcome {
     }
     db.flush().map_err(failed)?;
     let k = chance.below(8);
-    disk.add(FaultRule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Read]).nth(k));
+    disk.add_rule(FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Read]).nth(k));
     let mut range = db.default_keyspace().iter();
     let backward = chance.one_in(2);
     let mut step = || if backward { range.next_back() } else { range.next() };
@@ -612,12 +615,12 @@ fn full_disk(seed: u64) -> Outcome {
     let (counted, emptied) = (Arc::clone(&tries), disk.clone());
     disk.set_delay_hook(Some(Arc::new(move |_, _| {
         if counted.fetch_add(1, Ordering::Relaxed) >= TRIES_MAX {
-            emptied.clear();
+            emptied.clear_rules();
         }
     })));
-    disk.add(FaultRule::new(Fault::Delay).on(&[VfsCall::Create]).chance(1.0));
-    let full = FaultRule::new(Fault::Error(Errno::NoSpace)).on(&[VfsCall::Create]);
-    disk.add(full.path_contains(".sst").from_then_on());
+    disk.add_rule(FaultRule::new(Fault::Delay).for_calls(&[VfsCall::Create]).chance(1.0));
+    let full = FaultRule::new(Fault::Error(Errno::NoSpace)).for_calls(&[VfsCall::Create]);
+    disk.add_rule(full.path_contains(".sst").from_then_on());
     db.keyspace("default", tuning("full")?).map_err(failed)?;
     match (db.wait_idle(), db.read_only_cause()) {
         _ if tries.load(Ordering::Relaxed) > TRIES_MAX => Err("it spins".to_owned()),
@@ -721,7 +724,9 @@ fn listener_waits_for_writer(_: u64) -> Outcome {
     });
     let options = Options::default().listener(Arc::new(listener));
     let db = Db::open(oracle::DIR, options.vfs(Arc::new(disk.clone()))).map_err(failed)?;
-    disk.add(FaultRule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Append]).path_contains(".wal"));
+    disk.add_rule(
+        FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Append]).path_contains(".wal"),
+    );
     gate.shut();
     std::thread::scope(|scope| {
         scope.spawn(|| db.default_keyspace().put_with("leader", "value", Durability::Sync));

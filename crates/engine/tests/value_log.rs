@@ -238,7 +238,7 @@ fn merges_go_on_beside_a_value_that_cannot_be_read() {
     db.close(None).unwrap();
     let path = blob_files(&disk).into_iter().max().unwrap();
     let bytes = disk.read_all(&path).unwrap().len() as u64;
-    disk.flip(&path, bytes / 2, 1).unwrap();
+    disk.flip_bits(&path, bytes / 2, 1).unwrap();
     let db = open(&disk, gathering);
     let wrong: Vec<_> = model.keys().filter(|key| db.get(key).is_err()).cloned().collect();
     assert_eq!(wrong.len(), 1, "{path:?}");
@@ -474,7 +474,7 @@ fn a_range_with_a_limit_reads_what_is_wanted() {
         assert!(found.iter().eq(model.values().take(entries)));
         let after = counting.counts();
         let [reads, bytes] = [(after.calls, before.calls), (after.bytes, before.bytes)]
-            .map(|(after, before)| after.of(VfsCall::Read) - before.of(VfsCall::Read));
+            .map(|(after, before)| after.count_of(VfsCall::Read) - before.count_of(VfsCall::Read));
         (reads, bytes)
     };
     let all = || db.default_keyspace().iter();
@@ -523,7 +523,7 @@ fn a_value_that_cannot_be_read_ahead_is_an_error_in_its_turn() {
     for path in blob_files(&disk) {
         let copy = disk.crash(CrashImage::Keep, 0);
         let bytes = copy.read_all(&path).unwrap().len() as u64;
-        copy.flip(&path, bytes / 2, 1).unwrap();
+        copy.flip_bits(&path, bytes / 2, 1).unwrap();
         let db = open(&copy, tuning(separation()));
         let wrong: Vec<_> = model.keys().filter(|key| db.get(key).is_err()).collect();
         assert_eq!(wrong.len(), 1);

@@ -81,7 +81,7 @@ fn sweep_faults(seed: u64) -> Result<u64, String> {
             Fault::ShortWrite(_) => &[VfsCall::Append],
             _ => &[VfsCall::Append, VfsCall::Sync, VfsCall::SyncDir, VfsCall::Create],
         };
-        vfs.add(FaultRule::new(fault).on(calls).nth(k).once());
+        vfs.add_rule(FaultRule::new(fault).for_calls(calls).nth(k).once());
         let shared: Arc<dyn Vfs> = Arc::new(vfs.clone());
         let at_failure = |promises: &Promises| {
             CrashImage::ALL.iter().try_for_each(|&image| {
@@ -90,7 +90,7 @@ fn sweep_faults(seed: u64) -> Result<u64, String> {
             })
         };
         let done = faulty_workload(&shared, &ledger, seed, &at_failure);
-        let fired: u64 = vfs.fired().values().sum();
+        let fired: u64 = vfs.fired_counts().values().sum();
         done.map_err(|broken| format!("seed {seed}, k {k}: {broken}"))?;
         for image in CrashImage::ALL {
             let crashed = disk.crash(image, seed ^ k);
@@ -200,7 +200,7 @@ fn damage_everything(vfs: &MemVfs, promises: &Promises) -> Result<u64, String> {
         for (at, byte) in bytes.iter().enumerate() {
             for mask in [1 << (at % 8), *byte, !*byte] {
                 let disk = vfs.crash(CrashImage::Keep, 0);
-                disk.flip(&path, at as u64, mask).unwrap();
+                disk.flip_bits(&path, at as u64, mask).unwrap();
                 judge(&disk, &path, format!("byte {at} xor {mask:#04x}"))?;
             }
             let disk = vfs.crash(CrashImage::Keep, 0);
@@ -295,7 +295,7 @@ fn tolerant_mode_keeps_the_prefix_before_the_damage_and_reports_it() {
     for (path, bytes) in vfs.snapshot_all() {
         for at in 0..bytes.len() as u64 {
             let disk = vfs.crash(CrashImage::Keep, 0);
-            disk.flip(&path, at, 0x10).unwrap();
+            disk.flip_bits(&path, at, 0x10).unwrap();
             let Ok((numbers, report)) = read_back(&disk, &promises, RecoveryMode::Tolerant) else {
                 // A changed uid or version is refused in every mode.
                 assert!(at < 80, "byte {at}");
@@ -332,7 +332,7 @@ fn a_tail_is_cut_and_reported_with_what_lies_beyond() {
     let end = || wal.segments()[0].bytes;
     let cut_at = end();
     append(&wal, &ledger, &mut next, 3).unwrap();
-    vfs.flip(&path, cut_at, 1).unwrap();
+    vfs.flip_bits(&path, cut_at, 1).unwrap();
     let (numbers, report) = read_back(&vfs, &ledger.now(), RecoveryMode::Strict).unwrap();
     assert_eq!(numbers, [1]);
     assert_eq!(report.cut_at, Some((path.clone(), cut_at)));

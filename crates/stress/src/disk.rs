@@ -58,8 +58,8 @@ impl Disk {
     pub(crate) fn fall_ill(&self) {
         let Some(faults) = &self.faults else { return };
         let mut chance = self.chance.lock().unwrap_or_else(PoisonError::into_inner);
-        faults.clear();
-        faults.add(rule(&mut chance));
+        faults.clear_rules();
+        faults.add_rule(rule(&mut chance));
     }
 
     /// Whether an error is one that the disk may be to blame for.
@@ -84,14 +84,14 @@ impl Disk {
         let Some(cause) = db.read_only_cause() else {
             // A compaction has failed that writes wait for, and is tried again by itself. Until then the
             // disk is well.
-            faults.clear();
+            faults.clear_rules();
             return Ok(());
         };
         let read = db.get(b"any").map(drop);
         read.map_err(|error| format!("a read while read-only by {cause}: {error:?}"))?;
-        faults.clear();
+        faults.clear_rules();
         db.resume().map_err(|error| format!("resuming after {cause}: {error:?}"))?;
-        faults.add(rule(&mut chance));
+        faults.add_rule(rule(&mut chance));
         self.resumed.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -101,8 +101,8 @@ impl Disk {
 fn rule(chance: &mut Chance) -> FaultRule {
     let errno = if chance.one_in(2) { Errno::NoSpace } else { Errno::Io };
     let rule = match chance.one_in(3) {
-        true => FaultRule::new(Fault::ShortWrite(errno)).on(&[VfsCall::Append]),
-        false => FaultRule::new(Fault::Error(errno)).on(WRITES),
+        true => FaultRule::new(Fault::ShortWrite(errno)).for_calls(&[VfsCall::Append]),
+        false => FaultRule::new(Fault::Error(errno)).for_calls(WRITES),
     };
     let within = *chance.of(&CALLS);
     let rule = rule.nth(chance.below(within));

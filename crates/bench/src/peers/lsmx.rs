@@ -233,7 +233,7 @@ impl Fields for Counted {
 
     fn io_bytes(&self) -> IoBytes {
         let bytes = self.vfs.counts().bytes;
-        IoBytes { read: bytes.of(VfsCall::Read), written: bytes.of(VfsCall::Append) }
+        IoBytes { read: bytes.count_of(VfsCall::Read), written: bytes.count_of(VfsCall::Append) }
     }
 
     fn operand_store(&self) -> Option<OperandMetrics> {

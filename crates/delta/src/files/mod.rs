@@ -243,7 +243,7 @@ impl BucketFile {
             // Starts the write-back of new pages and drops the older ones, which are written back by now.
             let from = offset.saturating_sub(WRITEBACK_BYTES);
             let from = from - from % SYSTEM_PAGE_BYTES;
-            writer.forget(from, offset - from + len_u64(bytes.len()));
+            writer.drop_cached_pages(from, offset - from + len_u64(bytes.len()));
         }
         Ok(())
     }
@@ -286,7 +286,7 @@ impl BucketFile {
         let synced = self.synced_end.fetch_max(end, Ordering::AcqRel);
         if self.table.context.direct_reads {
             let from = synced - synced % SYSTEM_PAGE_BYTES;
-            writer.forget(from, end.saturating_sub(from));
+            writer.drop_cached_pages(from, end.saturating_sub(from));
         }
         // The sync may not cover appends that finished during it.
         self.synced_appends.fetch_max(appends, Ordering::AcqRel);
@@ -344,14 +344,14 @@ impl BucketFile {
             // The system does not drop partial pages.
             let from = offset - offset % SYSTEM_PAGE_BYTES;
             let to = offset.saturating_add(len_u64(len)).next_multiple_of(SYSTEM_PAGE_BYTES);
-            file.forget(from, to - from);
+            file.drop_cached_pages(from, to - from);
         }
         Ok(bytes)
     }
 
     /// Reads a part of the file from the device, see [`lsmx::vfs::Vfs::open_uncached`]. Drops it from the system's cache.
     pub(crate) fn read_from_device(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
-        self.reader()?.forget(offset, len_u64(len));
+        self.reader()?.drop_cached_pages(offset, len_u64(len));
         let opened = self.table.context.files.vfs().open_uncached(&self.path);
         let file = opened.map_err(|e| io_error("open", &self.path, e))?;
         read_exactly(&*file, &self.path, offset, len)

@@ -240,8 +240,9 @@ impl Load {
         } else {
             let delay = self.read_delay;
             let slow = FaultVfs::new(Arc::new(OsVfs), 1);
-            let reads = FaultRule::new(Fault::Delay).on(&[VfsCall::Read]).path_contains(".sst");
-            slow.add(reads.from_then_on());
+            let reads =
+                FaultRule::new(Fault::Delay).for_calls(&[VfsCall::Read]).path_contains(".sst");
+            slow.add_rule(reads.from_then_on());
             slow.set_delay_hook(Some(Arc::new(move |_, _| std::thread::sleep(delay))));
             Arc::new(slow)
         };

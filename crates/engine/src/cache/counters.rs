@@ -11,14 +11,14 @@ const KINDS: usize = BlockKind::ALL.len();
 
 /// A value for each kind of block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PerBlockKind<T>([T; KINDS]);
+pub struct BlockKindMap<T>([T; KINDS]);
 
-impl<T> PerBlockKind<T> {
+impl<T> BlockKindMap<T> {
     /// Computes the value of each kind.
     #[doc(hidden)]
     #[must_use]
-    pub fn from_fn(value: impl FnMut(BlockKind) -> T) -> PerBlockKind<T> {
-        PerBlockKind(BlockKind::ALL.map(value))
+    pub fn from_fn(value: impl FnMut(BlockKind) -> T) -> BlockKindMap<T> {
+        BlockKindMap(BlockKind::ALL.map(value))
     }
 
     /// Returns the kinds and their values, in order of the kind numbers.
@@ -27,7 +27,7 @@ impl<T> PerBlockKind<T> {
     }
 }
 
-impl<T> Index<BlockKind> for PerBlockKind<T> {
+impl<T> Index<BlockKind> for BlockKindMap<T> {
     type Output = T;
     fn index(&self, kind: BlockKind) -> &T {
         &self.0[kind as usize]
@@ -64,7 +64,7 @@ impl FilterCounts {
 
     /// Returns the difference to an earlier count.
     #[must_use]
-    pub fn since(&self, earlier: &FilterCounts) -> FilterCounts {
+    pub fn difference_since(&self, earlier: &FilterCounts) -> FilterCounts {
         FilterCounts {
             negatives: self.negatives - earlier.negatives,
             false_positives: self.false_positives - earlier.false_positives,
@@ -94,8 +94,8 @@ const LEVELS: usize = 1 << u8::BITS;
 /// Counters for [`HitCounts`] and [`FilterCounts`].
 #[derive(Debug)]
 pub(crate) struct CacheCounters {
-    hits: PerBlockKind<ShardedCounter>,
-    misses: PerBlockKind<ShardedCounter>,
+    hits: BlockKindMap<ShardedCounter>,
+    misses: BlockKindMap<ShardedCounter>,
     /// Indexed by the level of the table.
     filters: Box<[FilterCounters; LEVELS]>,
 }
@@ -103,8 +103,8 @@ pub(crate) struct CacheCounters {
 impl CacheCounters {
     pub(crate) fn new() -> CacheCounters {
         CacheCounters {
-            hits: PerBlockKind::from_fn(|_| ShardedCounter::new()),
-            misses: PerBlockKind::from_fn(|_| ShardedCounter::new()),
+            hits: BlockKindMap::from_fn(|_| ShardedCounter::new()),
+            misses: BlockKindMap::from_fn(|_| ShardedCounter::new()),
             filters: Box::new(std::array::from_fn(|_| FilterCounters::default())),
         }
     }
@@ -141,8 +141,8 @@ impl CacheCounters {
         all.filter(|(_, counts)| *counts != FilterCounts::default()).collect()
     }
 
-    pub(crate) fn hit_counts(&self) -> PerBlockKind<HitCounts> {
-        PerBlockKind::from_fn(|kind| HitCounts {
+    pub(crate) fn hit_counts(&self) -> BlockKindMap<HitCounts> {
+        BlockKindMap::from_fn(|kind| HitCounts {
             hits: self.hits[kind].sum(),
             misses: self.misses[kind].sum(),
         })

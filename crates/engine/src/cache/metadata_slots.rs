@@ -227,7 +227,7 @@ impl TableMetadataSlots {
             // An eviction clears the flag before it reads the slot, so it misses no block.
             let was_queued = slot.is_queued.swap(true, Ordering::AcqRel);
             let slot = SlotRef { table: Arc::downgrade(self), ordinal };
-            self.cache.finish_fill(kind, (!was_queued).then_some(slot));
+            self.cache.finish_metadata_fill(kind, (!was_queued).then_some(slot));
         } else {
             self.cache.sub_metadata_bytes(kind, bytes);
         }
@@ -244,7 +244,12 @@ impl TableMetadataSlots {
     }
 
     /// Sets whether the CLOCK queue contains a slot, and returns the previous value.
-    pub(crate) fn set_queued(&self, kind: MetadataKind, ordinal: usize, is_queued: bool) -> bool {
+    pub(crate) fn set_in_clock_queue(
+        &self,
+        kind: MetadataKind,
+        ordinal: usize,
+        is_queued: bool,
+    ) -> bool {
         let flag = match kind {
             MetadataKind::Index => match self.existing_index_slot(ordinal) {
                 Some(slot) => &slot.is_queued,

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::format::BlockKind;
 use counters::CacheCounters;
-pub use counters::{FilterCounts, HitCounts, PerBlockKind};
+pub use counters::{BlockKindMap, FilterCounts, HitCounts};
 pub use data_cache::BlockCacheKind;
 use data_cache::{BlockId, DataBlockCache};
 use lsmx_base::slice::{BlockBytes, LiveBlocks};
@@ -66,18 +66,18 @@ impl BlockCache {
     /// Creates a cache of at most `budget_bytes`. With 0 it stores nothing.
     #[must_use]
     pub fn new(budget_bytes: u64) -> Arc<BlockCache> {
-        BlockCache::with_kind(BlockCacheKind::default(), budget_bytes)
+        BlockCache::with_cache_kind(BlockCacheKind::default(), budget_bytes)
     }
 
     /// Like [`BlockCache::new`], with a choice of the cache for data blocks.
     #[must_use]
-    pub fn with_kind(kind: BlockCacheKind, budget_bytes: u64) -> Arc<BlockCache> {
+    pub fn with_cache_kind(kind: BlockCacheKind, budget_bytes: u64) -> Arc<BlockCache> {
         BlockCache::create(kind, budget_bytes, false)
     }
 
     /// Creates a cache whose budget includes open tables and operand stores.
     #[must_use]
-    pub fn with_open_tables(kind: BlockCacheKind, budget_bytes: u64) -> Arc<BlockCache> {
+    pub fn with_open_tables_in_budget(kind: BlockCacheKind, budget_bytes: u64) -> Arc<BlockCache> {
         BlockCache::create(kind, budget_bytes, true)
     }
 
@@ -106,13 +106,13 @@ impl BlockCache {
 
     /// Returns the kind of the cache for data blocks.
     #[must_use]
-    pub fn kind(&self) -> BlockCacheKind {
+    pub fn cache_kind(&self) -> BlockCacheKind {
         self.kind
     }
 
     /// Returns hits and misses since the creation of the cache. Reads of jobs are not counted.
     #[must_use]
-    pub fn counts(&self) -> PerBlockKind<HitCounts> {
+    pub fn hit_counts(&self) -> BlockKindMap<HitCounts> {
         self.counters.hit_counts()
     }
 
@@ -124,18 +124,20 @@ impl BlockCache {
 
     /// Returns the bytes of cached blocks, including overhead.
     #[must_use]
-    pub fn resident_bytes(&self) -> PerBlockKind<u64> {
-        PerBlockKind::from_fn(|kind| match kind {
+    pub fn resident_bytes(&self) -> BlockKindMap<u64> {
+        BlockKindMap::from_fn(|kind| match kind {
             BlockKind::Data => self.data.bytes(),
-            BlockKind::Index => self.metadata_bytes_of(MetadataKind::Index),
-            BlockKind::TopIndex => self.metadata_bytes_of(MetadataKind::TopIndex),
-            BlockKind::Filter => self.metadata_bytes_of(MetadataKind::Filter),
-            BlockKind::RangeTombstones => self.metadata_bytes_of(MetadataKind::RangeTombstones),
+            BlockKind::Index => self.metadata_bytes_of_kind(MetadataKind::Index),
+            BlockKind::TopIndex => self.metadata_bytes_of_kind(MetadataKind::TopIndex),
+            BlockKind::Filter => self.metadata_bytes_of_kind(MetadataKind::Filter),
+            BlockKind::RangeTombstones => {
+                self.metadata_bytes_of_kind(MetadataKind::RangeTombstones)
+            }
             BlockKind::Open | BlockKind::Blob | BlockKind::Bucket => 0,
         })
     }
 
-    fn metadata_bytes_of(&self, kind: MetadataKind) -> u64 {
+    fn metadata_bytes_of_kind(&self, kind: MetadataKind) -> u64 {
         self.metadata_bytes[kind as usize].load(Ordering::Relaxed)
     }
 
@@ -144,7 +146,7 @@ impl BlockCache {
     }
 
     /// Returns a unique number for a table that is being opened. Blocks of a reused file id then have different keys.
-    pub(crate) fn next_table_number(&self) -> u64 {
+    pub(crate) fn next_cache_id(&self) -> u64 {
         self.table_count.fetch_add(1, Ordering::Relaxed)
     }
 
@@ -182,15 +184,15 @@ impl BlockCache {
         }
     }
 
-    pub(crate) fn live_blocks(&self) -> &Arc<LiveBlocks> {
+    pub(crate) fn live_block_counter(&self) -> &Arc<LiveBlocks> {
         &self.live_blocks
     }
 
     /// Returns the bytes of data blocks that iterators and slices hold, but not the cache. Approximate under concurrent
     /// changes.
     #[must_use]
-    pub fn uncached_live_bytes(&self) -> u64 {
-        self.live_blocks.bytes().saturating_sub(self.data.content_bytes())
+    pub fn bytes_held_by_readers(&self) -> u64 {
+        self.live_blocks.bytes().saturating_sub(self.data.bytes_without_overhead())
     }
 
     /// Returns the bytes of open tables without their blocks: handles, key ranges, empty slots.
@@ -206,7 +208,7 @@ impl BlockCache {
     }
 
     /// Replaces the byte count of an operand store.
-    pub(crate) fn replace_operand_store_bytes(&self, old: u64, new: u64) {
+    pub(crate) fn update_operand_store_bytes(&self, old: u64, new: u64) {
         self.operand_store_bytes.fetch_add(new, Ordering::Relaxed);
         self.operand_store_bytes.fetch_sub(old, Ordering::Relaxed);
         if self.includes_open_tables {
@@ -231,7 +233,7 @@ impl BlockCache {
     }
 
     /// Returns the bytes of metadata that fit without an eviction of metadata.
-    pub(crate) fn free_metadata_bytes(&self) -> u64 {
+    pub(crate) fn available_metadata_bytes(&self) -> u64 {
         self.block_budget_bytes().saturating_sub(self.metadata_bytes())
     }
 
@@ -265,7 +267,7 @@ impl BlockCache {
     }
 
     /// Enforces the budget after a slot was filled. `slot` is the slot, unless it is already in its queue.
-    fn finish_fill(&self, kind: MetadataKind, slot: Option<SlotRef>) {
+    fn finish_metadata_fill(&self, kind: MetadataKind, slot: Option<SlotRef>) {
         if let Some(slot) = slot {
             let mut queues = self.clock_queues.lock();
             let queue = &mut queues[kind as usize];
@@ -321,12 +323,12 @@ impl BlockCache {
             visits -= 1;
             let Some(slot) = queue.pop_front() else { break };
             let Some(table) = slot.table.upgrade() else { continue };
-            table.set_queued(kind, slot.ordinal, false);
+            table.set_in_clock_queue(kind, slot.ordinal, false);
             match table.take_state(kind, slot.ordinal) {
                 SlotState::Empty => {}
                 SlotState::Used if visits >= queue.len() => {
                     // A concurrent fill may have queued the slot already.
-                    if !table.set_queued(kind, slot.ordinal, true) {
+                    if !table.set_in_clock_queue(kind, slot.ordinal, true) {
                         queue.push_back(slot);
                     }
                 }

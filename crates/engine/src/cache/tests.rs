@@ -7,7 +7,7 @@ use lsmx_base::slice::BlockBytes;
 
 use crate::cache::*;
 use crate::format::block::BlockHandle;
-use crate::format::index::{IndexBlock, PrefixIndexBuilder, Separator, VersionSide};
+use crate::format::index::{IndexBlock, PrefixIndexBuilder, Separator, SeparatorSide};
 use crate::format::range_tombstones::{FragmentedTombstones, encode};
 
 fn new_filter() -> Arc<Filter> {
@@ -21,7 +21,7 @@ fn new_index() -> Arc<IndexBlock> {
     let mut builder = PrefixIndexBuilder::new();
     for number in 0..100u64 {
         let separator =
-            Separator { user_key: number.to_be_bytes().to_vec(), versions: VersionSide::Before };
+            Separator { user_key: number.to_be_bytes().to_vec(), versions: SeparatorSide::Before };
         builder.add(separator, BlockHandle { offset: number * 4096, bytes: 4096 });
     }
     Arc::new(IndexBlock::new(builder.finish().into()).unwrap())
@@ -58,7 +58,7 @@ fn filled_index_slots(table: &TableMetadataSlots, count: usize) -> Vec<usize> {
 #[test]
 fn metadata_displaces_data_blocks() {
     let budget = 1 << 20;
-    for cache in BlockCacheKind::ALL.map(|kind| BlockCache::with_kind(kind, budget)) {
+    for cache in BlockCacheKind::ALL.map(|kind| BlockCache::with_cache_kind(kind, budget)) {
         for offset in 0..1_000 {
             cache.insert_data_block(0, offset, &BlockBytes::copy_from(&[1; 4096]));
         }
@@ -131,7 +131,7 @@ fn clock_skips_used_slots() {
 
 #[test]
 fn zero_budget_caches_nothing() {
-    for cache in BlockCacheKind::ALL.map(|kind| BlockCache::with_kind(kind, 0)) {
+    for cache in BlockCacheKind::ALL.map(|kind| BlockCache::with_cache_kind(kind, 0)) {
         let table = full_table(&cache, 3);
         cache.insert_data_block(0, 0, &BlockBytes::copy_from(b"block"));
         assert_eq!(cache.get_data_block(0, 0), None);
@@ -194,8 +194,8 @@ fn concurrent_fills_keep_the_byte_count_exact() {
 
 #[test]
 fn table_numbers_are_unique() {
-    for cache in BlockCacheKind::ALL.map(|kind| BlockCache::with_kind(kind, 1 << 20)) {
-        let (a, b) = (cache.next_table_number(), cache.next_table_number());
+    for cache in BlockCacheKind::ALL.map(|kind| BlockCache::with_cache_kind(kind, 1 << 20)) {
+        let (a, b) = (cache.next_cache_id(), cache.next_cache_id());
         assert_ne!(a, b);
         cache.insert_data_block(a, 0, &BlockBytes::copy_from(b"of a"));
         assert_eq!(cache.get_data_block(b, 0), None);

@@ -65,7 +65,7 @@ fn close_by(inner: &DbInner, flush_deadline_us: Option<u64>) -> Result<()> {
     // No thread is left that defers drops.
     state.tables.deferred_drop.stop();
     let marked = mark_clean(inner);
-    state.tables.reserve.release();
+    state.tables.reserve.release_space();
     state.release_dropped_keyspaces(true);
     state.remove_discarded();
     state.keep_files_of_iterators_open();
@@ -99,7 +99,7 @@ fn release_lock(inner: &DbInner) {
     if !failpoint::is_on(Failpoint::SegmentCutAfterClose) {
         inner.state.wal.disable_preallocation();
     }
-    inner.state.tables.descriptors.set_closed();
+    inner.state.tables.descriptors.mark_database_closed();
     drop(inner.lock.lock().take());
     inner.lock_released.store(true, Ordering::Release);
 }

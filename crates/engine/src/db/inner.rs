@@ -196,7 +196,7 @@ impl DbInner {
             if let Ok(value) = point::get(&tree, &view, &key, read_seq, reads) {
                 // The memtable may be flushed or dropped meanwhile; the value is then unused.
                 self.state.env.yield_point(YieldKind::Commit);
-                let added_bytes = memtable.set_folded(&key, seq, value);
+                let added_bytes = memtable.set_folded_value(&key, seq, value);
                 self.state.memtables.add(added_bytes);
                 if !memtable.add_bytes(added_bytes) {
                     self.state.memtables.subtract(added_bytes);

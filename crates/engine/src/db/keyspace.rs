@@ -24,7 +24,7 @@ use crate::options::keyspace::OptionsInForce;
 use crate::options::policy::Policy;
 use crate::options::read::ReadOptions;
 use crate::options::write::WriteOptions;
-use crate::table::bytes_before;
+use crate::table::bytes_before_key;
 use crate::tree::Tree;
 use crate::tree::snapshots::SnapshotGuard;
 use crate::tree::table_file::TableFile;
@@ -520,13 +520,13 @@ fn bytes_between(table: &TableFile, lower: Bound<&[u8]>, upper: Bound<&[u8]>) ->
     let (range, file_bytes) = (&table.shape().range, table.shape().bytes);
     let start = match lower {
         Bound::Included(key) | Bound::Excluded(key) if *key > *range.smallest => {
-            if *key > *range.largest { file_bytes } else { bytes_before(table.table(), key)? }
+            if *key > *range.largest { file_bytes } else { bytes_before_key(table.table(), key)? }
         }
         _ => 0,
     };
     let end = match upper {
         Bound::Included(key) | Bound::Excluded(key) if *key < *range.largest => {
-            if *key < *range.smallest { 0 } else { bytes_before(table.table(), key)? }
+            if *key < *range.smallest { 0 } else { bytes_before_key(table.table(), key)? }
         }
         _ => file_bytes,
     };

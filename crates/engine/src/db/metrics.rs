@@ -25,7 +25,7 @@ pub(crate) fn memory_metrics(inner: &DbInner) -> MemoryMetrics {
         budget_bytes: inner.memory.budget_bytes,
         memtable_bytes_max: inner.memory.memtable_bytes,
         block_cache_bytes_max: inner.memory.cache_bytes,
-        block_cache_kind: cache.kind(),
+        block_cache_kind: cache.cache_kind(),
         wal_buffer: state.wal.buffer_bytes(),
         guard_history: state.guard_history.bytes(),
         open_tables: cache.open_table_bytes(),
@@ -55,7 +55,7 @@ fn held_metrics(inner: &DbInner) -> HeldMetrics {
         snapshots: state.sequence.snapshot_count() as u64,
         files,
         file_bytes,
-        block_bytes: state.tables.cache.uncached_live_bytes(),
+        block_bytes: state.tables.cache.bytes_held_by_readers(),
         ..HeldMetrics::default()
     };
     if let Some((seq, since_us)) = state.sequence.oldest_snapshot() {
@@ -73,20 +73,20 @@ fn held_metrics(inner: &DbInner) -> HeldMetrics {
 fn background_io_metrics(inner: &DbInner) -> BackgroundIoMetrics {
     let rate = &inner.state.tables.rate;
     let lane = |lane| {
-        let (bytes, waited_us) = rate.usage(lane);
+        let (bytes, waited_us) = rate.acquired_bytes_and_wait_us(lane);
         JobIoMetrics { bytes, waited_us }
     };
     BackgroundIoMetrics {
         rate: rate.rate(),
         flush: lane(IoPriority::Flush),
         compaction: lane(IoPriority::Compaction),
-        reads_repeated: inner.state.tables.descriptors.reads_repeated(),
+        reads_repeated: inner.state.tables.descriptors.repeated_read_count(),
     }
 }
 
 pub(crate) fn read_metrics(inner: &DbInner) -> ReadMetrics {
     let blocks = &inner.state.tables.cache;
-    let (counts, resident) = (blocks.counts(), blocks.resident_bytes());
+    let (counts, resident) = (blocks.hit_counts(), blocks.resident_bytes());
     let cache = counts.iter().zip(resident.iter()).map(|((kind, counts), (_, resident))| {
         let (hits, misses) = (counts.hits, counts.misses);
         (kind, CacheMetrics { hits, misses, resident_bytes: *resident })
@@ -107,7 +107,7 @@ pub(crate) fn metrics(inner: &DbInner) -> Metrics {
         segments: state.wal.segment_count(),
         live_bytes: state.wal.live_bytes(),
         written_bytes: state.wal.written_bytes(),
-        syncs: state.wal.syncs(),
+        syncs: state.wal.sync_count(),
         reserved_bytes: state.tables.reserve.bytes(),
         ..WalMetrics::default()
     });
@@ -142,8 +142,8 @@ pub(crate) fn metrics(inner: &DbInner) -> Metrics {
         held: held_metrics(inner),
         descriptors: DescriptorMetrics {
             open: state.tables.descriptors.open_count() as u64,
-            max: state.tables.descriptors.fds_max() as u64,
-            reopened: state.tables.descriptors.reopened(),
+            max: state.tables.descriptors.max_open_files() as u64,
+            reopened: state.tables.descriptors.reopen_count(),
         },
         background_io: background_io_metrics(inner),
         flush_us: state.flush_us.metrics(),

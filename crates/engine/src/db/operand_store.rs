@@ -70,7 +70,7 @@ impl StoreOpener<'_> {
         let code = || UserCode::OperandStore(factory.name().to_owned());
         let opened = Error::catch_user(code, || factory.open(context, token)).flatten();
         let store = opened.inspect_err(|_| files.discard_created())?;
-        let closed = Arc::clone(tables.descriptors.closed_flag());
+        let closed = Arc::clone(tables.descriptors.database_closed_flag());
         let store: Arc<dyn OperandStore> = PanicGuardStore::new(store, factory.name(), closed);
         files.add_found(store.live_files());
         let attached = AttachedStore {

@@ -5,8 +5,8 @@ use lsmx_base::key::EntryKind;
 use lsmx_base::malformed::Malformed;
 
 use crate::dump::{DumpInput, DumpResult, DumpWriter};
-use crate::format::batch::{BatchAction, BatchOperations};
-use crate::format::log_record::{LogSeed, RecordHeader};
+use crate::format::batch::{BatchOperationIter, OperationEffect};
+use crate::format::log_record::{LogChecksumSeed, RecordHeader};
 use crate::format::manifest_header::{MANIFEST_HEADER_BYTES, ManifestHeader};
 use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::format::version_edit::VersionEdit;
@@ -29,7 +29,7 @@ pub(crate) fn dump_segment(input: &DumpInput<'_>, out: &mut DumpWriter<'_>) -> D
             previous.id, previous.bytes, previous.mark, previous.last_seq
         ),
     }?;
-    dump_records(input, LogSeed::new(db_uid, id), header_bytes, out, &dump_batch)
+    dump_records(input, LogChecksumSeed::new(db_uid, id), header_bytes, out, &dump_batch)
 }
 
 fn dump_batch(
@@ -44,7 +44,7 @@ fn dump_batch(
         out,
         "record at {offset}: {count} operations from sequence number {first_seq}, {bytes} bytes"
     )?;
-    for (index, operation) in (0u64..).zip(BatchOperations::new(payload)) {
+    for (index, operation) in (0u64..).zip(BatchOperationIter::new(payload)) {
         let operation = match operation {
             Ok(operation) => operation,
             Err(what) => return out.write_damage(input.malformed(what, offset)),
@@ -52,7 +52,7 @@ fn dump_batch(
         let key = out.format_key(&payload[operation.key]);
         let (seq, keyspace) = (first_seq.saturating_add(index), operation.keyspace);
         match operation.action {
-            BatchAction::Entry { kind, value } => {
+            OperationEffect::Entry { kind, value } => {
                 let kind = match kind {
                     EntryKind::Put => "put",
                     EntryKind::Delete => "delete",
@@ -62,7 +62,7 @@ fn dump_batch(
                 let bytes = value.len();
                 writeln!(out, "  {seq} {kind} {key} in keyspace {keyspace}, value of {bytes} bytes")
             }
-            BatchAction::DeleteRange { end } => {
+            OperationEffect::DeleteRange { end } => {
                 let end = end.map_or("the end".to_owned(), |end| out.format_key(&payload[end]));
                 writeln!(out, "  {seq} delete range {key} to {end} in keyspace {keyspace}")
             }
@@ -77,7 +77,7 @@ pub(crate) fn dump_manifest(input: &DumpInput<'_>, out: &mut DumpWriter<'_>) -> 
         .map_err(|what| input.malformed(what, 0))?;
     let ManifestHeader { db_uid, number } = header;
     writeln!(out, "header: database uid {db_uid:016x}, manifest {number}")?;
-    dump_records(input, LogSeed::new(db_uid, number), header_bytes, out, &dump_edit)
+    dump_records(input, LogChecksumSeed::new(db_uid, number), header_bytes, out, &dump_edit)
 }
 
 fn dump_edit(
@@ -99,7 +99,7 @@ type DumpRecord =
 
 fn dump_records(
     input: &DumpInput<'_>,
-    seed: LogSeed,
+    seed: LogChecksumSeed,
     mut offset: u64,
     out: &mut DumpWriter<'_>,
     dump_record: &DumpRecord,

@@ -15,7 +15,7 @@ use crate::format::block::{self, BlockHandle};
 use crate::format::data_block::DataBlock;
 use crate::format::data_block::cursor::DataBlockCursor;
 use crate::format::footer::{FOOTER_BYTES, Footer};
-use crate::format::index::{IndexBlock, Separator, VersionSide};
+use crate::format::index::{IndexBlock, Separator, SeparatorSide};
 use crate::format::properties::TableProperties;
 use crate::format::range_tombstones::FragmentedTombstones;
 
@@ -76,9 +76,9 @@ struct DumpedTable<'a> {
 impl DumpedTable<'_> {
     fn read(&self, handle: BlockHandle, kind: BlockKind) -> Result<Bytes, Error> {
         let at = |what: Malformed| self.input.malformed(what, handle.offset);
-        handle.check(self.input.bytes).map_err(at)?;
+        handle.check_bounds(self.input.bytes).map_err(at)?;
         let stored = self.input.read(handle.offset, handle.bytes)?;
-        block::open(stored, kind, self.uid, handle.offset).map_err(at)
+        block::decode_block(stored, kind, self.uid, handle.offset).map_err(at)
     }
 
     /// Reads and decodes a block. Reports a damaged block and returns `None`.
@@ -170,7 +170,7 @@ impl DumpedTable<'_> {
     ) -> DumpResult {
         let decode = |contents: Bytes| {
             let block = DataBlock::new(BlockBytes::copy_from(&contents))?;
-            block.check().map(|()| block)
+            block.check_invariants().map(|()| block)
         };
         let Some(block) = self.decode(handle, BlockKind::Data, out, decode)? else {
             return Ok(());
@@ -192,14 +192,14 @@ impl DumpedTable<'_> {
             "  data block at {}, {} bytes, {entries} entries, {} restarts{}, {up_to}",
             handle.offset,
             handle.bytes,
-            block.restarts(),
+            block.restart_count(),
             if block.has_tags() { ", tags" } else { "" }
         )?;
         if out.options.entries {
             return entry_lines.iter().try_for_each(|line| writeln!(out, "    {line}"));
         }
-        for index in 0..block.restarts() {
-            let offset = block.restart(index).map_err(at)?;
+        for index in 0..block.restart_count() {
+            let offset = block.restart_offset(index).map_err(at)?;
             let entry = block.entry(offset).map_err(at)?;
             let key = InternalKey { user_key: entry.suffix, seq: entry.seq, kind: entry.kind };
             let value = block.bytes().get(entry.value_at..entry.next).unwrap_or_default();
@@ -214,9 +214,9 @@ fn format_separator(separator: Option<&Separator>, out: &DumpWriter<'_>) -> Stri
     let Some(separator) = separator else { return "up to its last entry".to_owned() };
     let key = out.format_key(&separator.user_key);
     match separator.versions {
-        VersionSide::Before => format!("up to {key}"),
-        VersionSide::Split(seq) => format!("up to {key} at {seq}"),
-        VersionSide::After => format!("before {key}"),
+        SeparatorSide::Before => format!("up to {key}"),
+        SeparatorSide::Split(seq) => format!("up to {key} at {seq}"),
+        SeparatorSide::After => format!("before {key}"),
     }
 }
 

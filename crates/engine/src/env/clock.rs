@@ -35,10 +35,10 @@ const DRIFT_US: u64 = 60_000_000;
 
 /// A wall clock and a monotonic clock that tests set. Clones share the clock.
 #[derive(Clone, Debug)]
-pub struct ManualClock(Arc<ManualTimes>);
+pub struct ManualClock(Arc<ManualClockState>);
 
 #[derive(Debug)]
-struct ManualTimes {
+struct ManualClockState {
     wall_us: AtomicU64,
     monotonic_us: AtomicU64,
 }
@@ -48,7 +48,7 @@ impl ManualClock {
     #[must_use]
     pub fn new(wall_us: u64) -> ManualClock {
         let (wall_us, monotonic_us) = (AtomicU64::new(wall_us), AtomicU64::new(0));
-        ManualClock(Arc::new(ManualTimes { wall_us, monotonic_us }))
+        ManualClock(Arc::new(ManualClockState { wall_us, monotonic_us }))
     }
 
     /// Returns the wall clock reading.
@@ -80,7 +80,7 @@ pub(crate) fn saturating_advance(time: &AtomicU64, us: u64) {
 /// Report of a wall clock reading that disagrees with the database clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum ClockReport {
+pub enum ClockJumpReport {
     /// A reading or the stored time is after the year 2500 and is ignored.
     Ignored {
         /// The reading, in microseconds since the Unix epoch.
@@ -108,21 +108,21 @@ pub enum ClockReport {
     },
 }
 
-impl fmt::Display for ClockReport {
+impl fmt::Display for ClockJumpReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ClockReport::Ignored { reading_us } => {
+            ClockJumpReport::Ignored { reading_us } => {
                 write!(f, "ignored the time {reading_us} us, which is after the year 2500")
             }
-            ClockReport::Ahead { reading_us, database_time_us } => write!(
+            ClockJumpReport::Ahead { reading_us, database_time_us } => write!(
                 f,
                 "the wall clock is at {reading_us} us, the database clock at {database_time_us} us; the wall clock \
                  is accepted if it stays ahead for an hour"
             ),
-            ClockReport::Accepted { reading_us } => {
+            ClockJumpReport::Accepted { reading_us } => {
                 write!(f, "the wall clock is accepted at {reading_us} us")
             }
-            ClockReport::Behind { reading_us, database_time_us } => write!(
+            ClockJumpReport::Behind { reading_us, database_time_us } => write!(
                 f,
                 "the wall clock is at {reading_us} us, the stored time is {database_time_us} us; if the \
                  stored time is wrong, reset the clock"
@@ -161,7 +161,7 @@ struct JumpDetection {
     is_first: bool,
     /// Whether the last reading was after the year 2500.
     is_ignoring: bool,
-    reports: Vec<ClockReport>,
+    reports: Vec<ClockJumpReport>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -169,17 +169,17 @@ struct UnconfirmedReading {
     /// Wall clock minus monotonic clock.
     offset_us: u64,
     /// Monotonic time of the first reading.
-    since_us: u64,
+    elapsed_us: u64,
     /// Monotonic microseconds that readings must agree.
     needed_us: u64,
 }
 
 impl SystemClock {
-    pub(crate) fn real() -> SystemClock {
+    pub(crate) fn with_system_time() -> SystemClock {
         SystemClock::new(TimeSource::Real(super::read_monotonic()))
     }
 
-    pub(crate) fn manual(clock: ManualClock) -> SystemClock {
+    pub(crate) fn with_manual_clock(clock: ManualClock) -> SystemClock {
         SystemClock::new(TimeSource::Manual(clock))
     }
 
@@ -195,7 +195,7 @@ impl SystemClock {
         };
         let wall_us = clock.wall_us();
         if wall_us < CLOCK_READING_END_US {
-            clock.started_us = wall_us.saturating_sub(clock.since_us());
+            clock.started_us = wall_us.saturating_sub(clock.elapsed_us());
         }
         clock
     }
@@ -219,7 +219,7 @@ impl SystemClock {
         }
     }
 
-    fn since_us(&self) -> u64 {
+    fn elapsed_us(&self) -> u64 {
         self.monotonic_ns() / 1_000
     }
 
@@ -235,23 +235,26 @@ impl SystemClock {
 
     /// Returns the scheduling clock.
     pub(crate) fn now_us(&self) -> u64 {
-        self.started_us.saturating_add(self.since_us())
+        self.started_us.saturating_add(self.elapsed_us())
     }
 
     /// Starts the database clock at the stored time, 0 if there is none. Returns the stored time, or 0 if it is ignored.
-    pub(crate) fn start(&self, stored_us: u64, jump_us_max: u64) -> u64 {
+    pub(crate) fn start_database_clock(&self, stored_us: u64, jump_us_max: u64) -> u64 {
         // Reads the monotonic clock second; see `read`.
-        let (wall_us, since_us) = (self.wall_us(), self.since_us());
+        let (wall_us, elapsed_us) = (self.wall_us(), self.elapsed_us());
         let mut detection = self.detection.lock();
         let mut stored_us = stored_us;
         if stored_us >= CLOCK_READING_END_US {
-            self.add_report(&mut detection, ClockReport::Ignored { reading_us: stored_us });
+            self.add_report(&mut detection, ClockJumpReport::Ignored { reading_us: stored_us });
             stored_us = 0;
         }
         let is_valid = wall_us < CLOCK_READING_END_US;
         if is_valid && stored_us.saturating_sub(wall_us) > jump_us_max {
             let (reading_us, database_time_us) = (wall_us, stored_us);
-            self.add_report(&mut detection, ClockReport::Behind { reading_us, database_time_us });
+            self.add_report(
+                &mut detection,
+                ClockJumpReport::Behind { reading_us, database_time_us },
+            );
         }
         let start_us = match stored_us {
             // Without a stored time there is no reference for the first reading.
@@ -260,7 +263,7 @@ impl SystemClock {
         };
         detection.is_first = stored_us > 0;
         self.jump_us_max.store(jump_us_max, Ordering::Relaxed);
-        self.offset_us.store(start_us.saturating_sub(since_us), Ordering::Release);
+        self.offset_us.store(start_us.saturating_sub(elapsed_us), Ordering::Release);
         self.is_settled.store(stored_us == 0 && is_valid, Ordering::Release);
         stored_us
     }
@@ -280,18 +283,21 @@ impl SystemClock {
     fn read(&self) -> (u64, u64) {
         // A preemption between the two reads must not advance the clock. Reading the monotonic clock second makes the
         // offset too small, and the maximum ignores it.
-        let (wall_us, since_us) = (self.wall_us(), self.since_us());
-        let database_time_us = self.offset_us.load(Ordering::Acquire).saturating_add(since_us);
+        let (wall_us, elapsed_us) = (self.wall_us(), self.elapsed_us());
+        let database_time_us = self.offset_us.load(Ordering::Acquire).saturating_add(elapsed_us);
         let limit_us = database_time_us.saturating_add(self.jump_us_max.load(Ordering::Relaxed));
         let settled = self.is_settled.load(Ordering::Acquire);
         if settled && wall_us <= limit_us && wall_us < CLOCK_READING_END_US {
-            return (self.accept(wall_us, since_us), 0);
+            return (self.accept_reading(wall_us, elapsed_us), 0);
         }
         let mut detection = self.detection.lock();
-        let (database_time_us, pending) = self.judge_reading(&mut detection, wall_us, since_us);
+        let (database_time_us, pending) = self.judge_reading(&mut detection, wall_us, elapsed_us);
         let settled = pending.is_none() && !detection.is_first && !detection.is_ignoring;
         self.is_settled.store(settled, Ordering::Release);
-        (database_time_us, pending.map_or(0, |pending| pending.offset_us.saturating_add(since_us)))
+        (
+            database_time_us,
+            pending.map_or(0, |pending| pending.offset_us.saturating_add(elapsed_us)),
+        )
     }
 
     /// Applies the rules of this module to one reading. Returns the database clock and the pending reading.
@@ -299,12 +305,12 @@ impl SystemClock {
         &self,
         detection: &mut JumpDetection,
         wall_us: u64,
-        since_us: u64,
+        elapsed_us: u64,
     ) -> (u64, Option<UnconfirmedReading>) {
-        let database_time_us = self.offset_us.load(Ordering::Acquire).saturating_add(since_us);
+        let database_time_us = self.offset_us.load(Ordering::Acquire).saturating_add(elapsed_us);
         if wall_us >= CLOCK_READING_END_US {
             if !std::mem::replace(&mut detection.is_ignoring, true) {
-                self.add_report(detection, ClockReport::Ignored { reading_us: wall_us });
+                self.add_report(detection, ClockJumpReport::Ignored { reading_us: wall_us });
             }
             detection.pending = None;
             return (database_time_us, None);
@@ -316,44 +322,44 @@ impl SystemClock {
         if ahead_us <= accepted_ahead_us || failpoint::is_on(Failpoint::ClockJumpTrusted) {
             detection.pending = None;
             detection.is_first = false;
-            return (self.accept(wall_us, since_us), None);
+            return (self.accept_reading(wall_us, elapsed_us), None);
         }
-        let offset_us = wall_us.saturating_sub(since_us);
+        let offset_us = wall_us.saturating_sub(elapsed_us);
         let agrees =
             |pending: &UnconfirmedReading| offset_us.abs_diff(pending.offset_us) <= DRIFT_US;
         let exceeds_limit = ahead_us > jump_us_max;
         let Some(pending) = detection.pending.filter(agrees) else {
             if exceeds_limit && detection.pending.is_none() {
                 let (reading_us, database_time_us) = (wall_us, database_time_us);
-                self.add_report(detection, ClockReport::Ahead { reading_us, database_time_us });
+                self.add_report(detection, ClockJumpReport::Ahead { reading_us, database_time_us });
             }
             let needed_us = if exceeds_limit { AGREEMENT_US } else { FIRST_AGREEMENT_US };
-            detection.pending = Some(UnconfirmedReading { offset_us, since_us, needed_us });
+            detection.pending = Some(UnconfirmedReading { offset_us, elapsed_us, needed_us });
             return (database_time_us, detection.pending);
         };
-        if since_us.saturating_sub(pending.since_us) < pending.needed_us {
+        if elapsed_us.saturating_sub(pending.elapsed_us) < pending.needed_us {
             return (database_time_us, Some(pending));
         }
         if pending.needed_us == AGREEMENT_US {
-            self.add_report(detection, ClockReport::Accepted { reading_us: wall_us });
+            self.add_report(detection, ClockJumpReport::Accepted { reading_us: wall_us });
         }
         detection.pending = None;
         detection.is_first = false;
-        (self.accept(wall_us, since_us), None)
+        (self.accept_reading(wall_us, elapsed_us), None)
     }
 
     /// Advances the database clock to a reading, if it is ahead, and returns the clock.
-    fn accept(&self, wall_us: u64, since_us: u64) -> u64 {
-        advance_offset(&self.offset_us, wall_us, since_us)
+    fn accept_reading(&self, wall_us: u64, elapsed_us: u64) -> u64 {
+        advance_clock_offset(&self.offset_us, wall_us, elapsed_us)
     }
 
-    fn add_report(&self, detection: &mut JumpDetection, report: ClockReport) {
+    fn add_report(&self, detection: &mut JumpDetection, report: ClockJumpReport) {
         detection.reports.push(report);
         self.has_reports.store(true, Ordering::Release);
     }
 
     /// Removes and returns the reports since the last call.
-    pub(crate) fn take_reports(&self) -> Vec<ClockReport> {
+    pub(crate) fn take_reports(&self) -> Vec<ClockJumpReport> {
         if !self.has_reports.swap(false, Ordering::AcqRel) {
             return Vec::new();
         }
@@ -363,8 +369,8 @@ impl SystemClock {
 
 /// Raises the offset so that the clock is not behind the reading `wall_us`. Returns the resulting time. The offset never
 /// decreases.
-pub(crate) fn advance_offset(offset_us: &AtomicU64, wall_us: u64, since_us: u64) -> u64 {
-    let offset = wall_us.saturating_sub(since_us);
+pub(crate) fn advance_clock_offset(offset_us: &AtomicU64, wall_us: u64, elapsed_us: u64) -> u64 {
+    let offset = wall_us.saturating_sub(elapsed_us);
     let largest = offset_us.fetch_max(offset, Ordering::AcqRel).max(offset);
-    largest.saturating_add(since_us)
+    largest.saturating_add(elapsed_us)
 }

@@ -30,7 +30,7 @@ use rand_chacha::ChaCha8Rng;
 
 pub use clock::{CLOCK_JUMP_MAX_DEFAULT, ManualClock};
 #[doc(hidden)]
-pub use clock::{CLOCK_READING_END_US, ClockReport};
+pub use clock::{CLOCK_READING_END_US, ClockJumpReport};
 use clock::{SystemClock, saturating_advance};
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering, Signal, assert_unlocked};
 use stepped::StepScheduler;
@@ -177,9 +177,11 @@ impl Env {
     ) -> Env {
         let (clock, scheduler) = match (background, manual) {
             (Background::Threads { .. } | Background::Inline, Some(manual)) => {
-                (Clock::System(SystemClock::manual(manual)), None)
+                (Clock::System(SystemClock::with_manual_clock(manual)), None)
             }
-            (Background::Threads { .. }, None) => (Clock::System(SystemClock::real()), None),
+            (Background::Threads { .. }, None) => {
+                (Clock::System(SystemClock::with_system_time()), None)
+            }
             (Background::Inline, None) => (Clock::new_virtual(), None),
             (Background::Stepped { seed, .. }, _) => {
                 let now_us = Arc::new(AtomicU64::new(VIRTUAL_START_US));
@@ -239,7 +241,7 @@ impl Env {
     /// Wall clock readings that are ahead by more than `jump_us_max` are not accepted at once.
     pub(crate) fn start_database_clock(&self, stored_us: u64, jump_us_max: u64) -> u64 {
         match &self.0.clock {
-            Clock::System(clock) => clock.start(stored_us, jump_us_max),
+            Clock::System(clock) => clock.start_database_clock(stored_us, jump_us_max),
             Clock::Virtual(now_us) => {
                 now_us.fetch_max(stored_us, Ordering::AcqRel);
                 stored_us
@@ -249,7 +251,7 @@ impl Env {
 
     /// Removes and returns the reports about wall clock readings, oldest first.
     #[must_use]
-    pub(crate) fn take_clock_reports(&self) -> Vec<ClockReport> {
+    pub(crate) fn take_clock_reports(&self) -> Vec<ClockJumpReport> {
         match &self.0.clock {
             Clock::System(clock) => clock.take_reports(),
             Clock::Virtual(_) => Vec::new(),
@@ -308,7 +310,7 @@ impl Env {
     ) -> bool {
         assert_unlocked();
         if let Some(scheduler) = &self.0.scheduler {
-            return scheduler.wait(cause, signal, deadline_us, condition);
+            return scheduler.wait_for_signal(cause, signal, deadline_us, condition);
         }
         let mut started = None;
         loop {
@@ -437,7 +439,12 @@ impl Env {
         match (&self.0.scheduler, &self.0.clock) {
             (Some(scheduler), _) => {
                 let deadline = self.now_us().saturating_add(us);
-                scheduler.wait(WaitCause::Throttle, &Signal::new(), Some(deadline), &mut || false);
+                scheduler.wait_for_signal(
+                    WaitCause::Throttle,
+                    &Signal::new(),
+                    Some(deadline),
+                    &mut || false,
+                );
             }
             (None, Clock::Virtual(_)) => self.advance_us(us),
             (None, Clock::System(clock)) if clock.is_manual() => clock.advance_manual_us(us),

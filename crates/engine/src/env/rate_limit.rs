@@ -71,7 +71,7 @@ impl RateLimiter {
 
     /// Returns the bytes acquired by a priority, with or without a limit, and the microseconds waited.
     #[must_use]
-    pub(crate) fn usage(&self, priority: IoPriority) -> (u64, u64) {
+    pub(crate) fn acquired_bytes_and_wait_us(&self, priority: IoPriority) -> (u64, u64) {
         let read = |counters: &[AtomicU64; 2]| counters[priority as usize].load(Ordering::Relaxed);
         (read(&self.acquired_bytes), read(&self.waited_us))
     }
@@ -91,9 +91,9 @@ impl RateLimiter {
         let now_us = self.env.now_us();
         let cost_us = bytes.saturating_mul(1_000_000) / rate;
         if priority == IoPriority::Flush {
-            self.charge(IoPriority::Compaction, cost_us, now_us);
+            self.charge_bucket(IoPriority::Compaction, cost_us, now_us);
         }
-        let until_us = self.charge(priority, cost_us, now_us);
+        let until_us = self.charge_bucket(priority, cost_us, now_us);
         if until_us < now_us.saturating_add(WAIT_US_MIN) {
             return;
         }
@@ -105,7 +105,7 @@ impl RateLimiter {
     }
 
     /// Adds a cost to a bucket. Returns the time when the debt is paid.
-    fn charge(&self, priority: IoPriority, cost_us: u64, now_us: u64) -> u64 {
+    fn charge_bucket(&self, priority: IoPriority, cost_us: u64, now_us: u64) -> u64 {
         let add_cost = |free_at: u64| {
             let from = free_at.max(now_us.saturating_sub(BURST_US));
             from.saturating_add(cost_us).min(now_us.saturating_add(WAIT_US_MAX))
@@ -140,7 +140,7 @@ mod tests {
         let took_us = env.now_us() - start_us;
         // The burst is free.
         assert!((9_800_000..=10_000_000).contains(&took_us), "{took_us}");
-        assert_eq!(limiter.usage(IoPriority::Compaction).0, 10 * MIB);
+        assert_eq!(limiter.acquired_bytes_and_wait_us(IoPriority::Compaction).0, 10 * MIB);
     }
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
         let took_us = env.now_us() - flushed_us;
         assert!((249_000..=251_000).contains(&took_us), "{took_us}");
         // The debt of compactions does not delay a flush.
-        limiter.charge(IoPriority::Compaction, 900_000, env.now_us());
+        limiter.charge_bucket(IoPriority::Compaction, 900_000, env.now_us());
         let before_us = env.now_us();
         limiter.acquire(IoPriority::Flush, 10);
         assert_eq!(env.now_us(), before_us);
@@ -173,7 +173,10 @@ mod tests {
         let limiter = RateLimiter::new(env.clone(), Some(1));
         let start_us = env.now_us();
         limiter.acquire(IoPriority::Flush, MIB);
-        assert_eq!((env.now_us(), limiter.usage(IoPriority::Flush)), (start_us, (MIB, 0)));
+        assert_eq!(
+            (env.now_us(), limiter.acquired_bytes_and_wait_us(IoPriority::Flush)),
+            (start_us, (MIB, 0))
+        );
     }
 
     #[test]
@@ -186,6 +189,6 @@ mod tests {
             limiter.set_rate(None);
             waiting.join().unwrap();
         });
-        assert_eq!(limiter.usage(IoPriority::Compaction).0, 200 * MIB);
+        assert_eq!(limiter.acquired_bytes_and_wait_us(IoPriority::Compaction).0, 200 * MIB);
     }
 }

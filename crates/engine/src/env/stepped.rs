@@ -69,7 +69,7 @@ enum SlotWait {
         seen: u64,
         deadline_us: Option<u64>,
         /// State of the check without a notification; see rule 4.
-        recheck: Recheck,
+        recheck: WaitRecheck,
     },
     ThreadEnd(usize),
     /// The thread has ended.
@@ -77,7 +77,7 @@ enum SlotWait {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Recheck {
+enum WaitRecheck {
     None,
     Pending,
     Done,
@@ -120,7 +120,7 @@ impl StepScheduler {
             }),
             now_us,
         });
-        drop(scheduler.enter());
+        drop(scheduler.enter_schedule());
         scheduler
     }
 
@@ -134,12 +134,12 @@ impl StepScheduler {
     }
 
     pub(crate) fn yield_point(self: &Arc<StepScheduler>, kind: YieldKind) {
-        let (state, slot) = self.enter();
+        let (state, slot) = self.enter_schedule();
         let state = self.step(state, slot, SlotWait::Runnable, kind as u64);
-        self.check_end(state);
+        self.check_schedule_running(state);
     }
 
-    pub(crate) fn wait(
+    pub(crate) fn wait_for_signal(
         self: &Arc<StepScheduler>,
         cause: WaitCause,
         signal: &Signal,
@@ -147,25 +147,25 @@ impl StepScheduler {
         condition: &mut dyn FnMut() -> bool,
     ) -> bool {
         let point = POINT_WAIT + cause as u64;
-        let (state, slot) = self.enter();
+        let (state, slot) = self.enter_schedule();
         // Other threads may run before the first check, as at a yield point.
         let state = self.step(state, slot, SlotWait::Runnable, point);
-        if !self.check_end(state) {
+        if !self.check_schedule_running(state) {
             return condition();
         }
-        let mut recheck = Recheck::None;
+        let mut recheck = WaitRecheck::None;
         loop {
             let seen = signal.generation();
             let holds = condition();
             let mut state = self.state.lock();
-            if holds && recheck == Recheck::Pending {
+            if holds && recheck == WaitRecheck::Pending {
                 let name = &state.slots[slot].name;
                 let report = format!(
                     "lost wake-up: `{name}` waits for {cause}, its condition holds, \
                      and its signal was not notified"
                 );
-                state.end(report);
-                self.check_end(state);
+                state.end_schedule(report);
+                self.check_schedule_running(state);
                 return true;
             }
             if holds {
@@ -174,7 +174,8 @@ impl StepScheduler {
             if deadline_us.is_some_and(|deadline| deadline <= self.now_us.load(Ordering::Acquire)) {
                 return false;
             }
-            let next = if recheck == Recheck::Pending { Recheck::Done } else { Recheck::None };
+            let next =
+                if recheck == WaitRecheck::Pending { WaitRecheck::Done } else { WaitRecheck::None };
             let signal = signal.clone();
             let wait = SlotWait::Signal { cause, signal, seen, deadline_us, recheck: next };
             let mut state = self.step(state, slot, wait, point);
@@ -182,9 +183,9 @@ impl StepScheduler {
                 SlotWait::Signal { signal, seen, recheck, .. } if signal.generation() == seen => {
                     recheck
                 }
-                _ => Recheck::None,
+                _ => WaitRecheck::None,
             };
-            if !self.check_end(state) {
+            if !self.check_schedule_running(state) {
                 return condition();
             }
         }
@@ -192,15 +193,15 @@ impl StepScheduler {
 
     /// Waits until the thread of a slot or the schedule has ended.
     pub(crate) fn join(self: &Arc<StepScheduler>, joined: usize) {
-        let (state, slot) = self.enter();
+        let (state, slot) = self.enter_schedule();
         let mut state = self.step(state, slot, SlotWait::ThreadEnd(joined), POINT_JOIN);
         state.slots[slot].wait = SlotWait::Runnable;
-        self.check_end(state);
+        self.check_schedule_running(state);
     }
 
     /// Creates a slot for a thread that is about to start.
     pub(crate) fn register_thread(self: &Arc<StepScheduler>, name: &str) -> usize {
-        let (mut state, _) = self.enter();
+        let (mut state, _) = self.enter_schedule();
         state.add_slot(name, None)
     }
 
@@ -210,7 +211,7 @@ impl StepScheduler {
             let mut state = self.state.lock();
             state.slots[slot].thread = Some(thread_number());
             let state = self.wait_until_selected(state, slot);
-            self.check_end(state);
+            self.check_schedule_running(state);
             body();
         }));
         self.end_thread(slot);
@@ -225,16 +226,16 @@ impl StepScheduler {
         state.slots[slot].wait = SlotWait::Ended;
         state.slots[slot].thread = None;
         if state.running == Some(slot) {
-            state.record(slot, POINT_END);
+            state.record_trace_step(slot, POINT_END);
             self.select_next(&mut state);
         } else if state.end_report.is_none() {
             // The thread never ran. A thread that joins it becomes runnable.
-            state.record(slot, POINT_END);
+            state.record_trace_step(slot, POINT_END);
         }
     }
 
     /// Returns the slot of the calling thread, which is running. Creates a slot and waits if it has none.
-    fn enter(self: &Arc<StepScheduler>) -> (MutexGuard<'_, Schedule>, usize) {
+    fn enter_schedule(self: &Arc<StepScheduler>) -> (MutexGuard<'_, Schedule>, usize) {
         let mut state = self.state.lock();
         let thread = thread_number();
         if let Some(slot) = state.slots.iter().position(|slot| slot.thread == Some(thread)) {
@@ -266,10 +267,10 @@ impl StepScheduler {
             return state;
         }
         state.slots[slot].wait = wait;
-        state.record(slot, point);
+        state.record_trace_step(slot, point);
         if state.steps_left == 0 {
             let report = state.describe_waits("the schedule exceeds its limit of steps:");
-            state.end(report);
+            state.end_schedule(report);
             return state;
         }
         state.steps_left -= 1;
@@ -292,7 +293,7 @@ impl StepScheduler {
 
     /// Returns true if the schedule has not ended, otherwise panics with its report. During unwinding returns false,
     /// because a second panic would abort the process.
-    fn check_end(&self, state: MutexGuard<'_, Schedule>) -> bool {
+    fn check_schedule_running(&self, state: MutexGuard<'_, Schedule>) -> bool {
         let Some(report) = state.end_report.clone() else { return true };
         drop(state);
         assert!(std::thread::panicking(), "{report}");
@@ -309,14 +310,14 @@ impl StepScheduler {
                 let drawn = state.rng.next_u64() % runnable.len() as u64;
                 let next = runnable[usize::try_from(drawn).unwrap_or(0)];
                 if !state.slots[next].is_rechecking() {
-                    state.clear_rechecks();
+                    state.clear_wait_rechecks();
                 }
                 state.running = Some(next);
-                state.record(next, 0);
+                state.record_trace_step(next, 0);
                 state.slots[next].selected.notify_one();
                 return;
             }
-            if state.start_rechecks() {
+            if state.start_wait_rechecks() {
                 continue;
             }
             if let Some(deadline_us) = state.nearest_deadline() {
@@ -326,7 +327,7 @@ impl StepScheduler {
             state.running = None;
             if state.slots.iter().any(|slot| !matches!(slot.wait, SlotWait::Ended)) {
                 let report = state.describe_waits("deadlock, no thread is runnable:");
-                state.end(report);
+                state.end_schedule(report);
             }
             return;
         }
@@ -335,7 +336,7 @@ impl StepScheduler {
 
 impl ThreadSlot {
     fn is_rechecking(&self) -> bool {
-        matches!(self.wait, SlotWait::Signal { recheck: Recheck::Pending, .. })
+        matches!(self.wait, SlotWait::Signal { recheck: WaitRecheck::Pending, .. })
     }
 }
 
@@ -351,7 +352,7 @@ impl Schedule {
     }
 
     /// Adds a step to the trace hash.
-    fn record(&mut self, slot: usize, point: u64) {
+    fn record_trace_step(&mut self, slot: usize, point: u64) {
         let mut bytes = [0; 24];
         bytes[..8].copy_from_slice(&self.trace_hash.to_le_bytes());
         bytes[8..16].copy_from_slice(&(slot as u64).to_le_bytes());
@@ -364,7 +365,7 @@ impl Schedule {
         let is_runnable = |slot: &ThreadSlot| match &slot.wait {
             SlotWait::Runnable => true,
             SlotWait::Signal { signal, seen, deadline_us, recheck, .. } => {
-                *recheck == Recheck::Pending
+                *recheck == WaitRecheck::Pending
                     || signal.generation() != *seen
                     || deadline_us.is_some_and(|deadline| deadline <= now_us)
             }
@@ -375,13 +376,13 @@ impl Schedule {
     }
 
     /// Makes every waiting thread check its condition once more. Returns false if all have done so since the last progress.
-    fn start_rechecks(&mut self) -> bool {
+    fn start_wait_rechecks(&mut self) -> bool {
         let mut any = false;
         for slot in &mut self.slots {
             if let SlotWait::Signal { recheck, .. } = &mut slot.wait
-                && *recheck == Recheck::None
+                && *recheck == WaitRecheck::None
             {
-                *recheck = Recheck::Pending;
+                *recheck = WaitRecheck::Pending;
                 any = true;
             }
         }
@@ -389,10 +390,10 @@ impl Schedule {
     }
 
     /// Discards the results of rechecks, because a thread makes progress.
-    fn clear_rechecks(&mut self) {
+    fn clear_wait_rechecks(&mut self) {
         for slot in &mut self.slots {
             if let SlotWait::Signal { recheck, .. } = &mut slot.wait {
-                *recheck = Recheck::None;
+                *recheck = WaitRecheck::None;
             }
         }
     }
@@ -426,7 +427,7 @@ impl Schedule {
     }
 
     /// Ends the schedule and wakes all threads.
-    fn end(&mut self, report: String) {
+    fn end_schedule(&mut self, report: String) {
         self.end_report = Some(report.into());
         self.running = None;
         for slot in &self.slots {

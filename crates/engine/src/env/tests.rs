@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use lsmx_base::sync::{AtomicBool, AtomicUsize};
 
 use super::*;
-use crate::env::clock::advance_offset;
+use crate::env::clock::advance_clock_offset;
 
 fn stepped(seed: u64) -> Env {
     Env::new(Background::Stepped { seed, workers: 2 }, None)
@@ -27,17 +27,17 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
 #[test]
 fn database_clock_after_a_backward_step_follows_the_monotonic_clock() {
     let offset = AtomicU64::new(0);
-    assert_eq!(advance_offset(&offset, 1_000_000, 10), 1_000_000);
-    assert_eq!(advance_offset(&offset, 1_000_005, 15), 1_000_005);
+    assert_eq!(advance_clock_offset(&offset, 1_000_000, 10), 1_000_000);
+    assert_eq!(advance_clock_offset(&offset, 1_000_005, 15), 1_000_005);
     // The wall clock steps back by almost a second.
-    assert_eq!(advance_offset(&offset, 10, 20), 1_000_010);
-    assert_eq!(advance_offset(&offset, 40, 50), 1_000_040);
+    assert_eq!(advance_clock_offset(&offset, 10, 20), 1_000_010);
+    assert_eq!(advance_clock_offset(&offset, 40, 50), 1_000_040);
     // The wall clock steps ahead.
-    assert_eq!(advance_offset(&offset, 9_000_000, 60), 9_000_000);
-    assert_eq!(advance_offset(&offset, 70, 70), 9_000_010);
+    assert_eq!(advance_clock_offset(&offset, 9_000_000, 60), 9_000_000);
+    assert_eq!(advance_clock_offset(&offset, 70, 70), 9_000_010);
     // Extreme values saturate.
-    assert_eq!(advance_offset(&offset, u64::MAX, 80), u64::MAX);
-    assert_eq!(advance_offset(&offset, 0, 90), u64::MAX);
+    assert_eq!(advance_clock_offset(&offset, u64::MAX, 80), u64::MAX);
+    assert_eq!(advance_clock_offset(&offset, 0, 90), u64::MAX);
 }
 
 #[test]

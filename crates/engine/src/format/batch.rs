@@ -61,7 +61,7 @@ pub(crate) fn put_range_delete(
 
 /// Effect of an operation. Ranges are positions in the payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum BatchAction {
+pub(crate) enum OperationEffect {
     /// Writes an entry.
     Entry {
         /// Kind of the entry.
@@ -84,36 +84,36 @@ pub(crate) struct BatchOperation {
     /// Position of the key.
     pub key: Range<usize>,
     /// Effect of the operation.
-    pub action: BatchAction,
+    pub action: OperationEffect,
 }
 
 impl BatchOperation {
     /// Adds `bytes` to all positions, for a payload that starts at that offset of a buffer.
-    pub(crate) fn shift(&mut self, bytes: usize) {
+    pub(crate) fn shift_positions(&mut self, bytes: usize) {
         let shifted = |range: &Range<usize>| range.start + bytes..range.end + bytes;
         self.key = shifted(&self.key);
         match &mut self.action {
-            BatchAction::Entry { value, .. } => *value = shifted(value),
-            BatchAction::DeleteRange { end } => *end = end.as_ref().map(shifted),
+            OperationEffect::Entry { value, .. } => *value = shifted(value),
+            OperationEffect::DeleteRange { end } => *end = end.as_ref().map(shifted),
         }
     }
 }
 
 /// Iterator over the operations of a payload.
 #[derive(Debug)]
-pub(crate) struct BatchOperations<'a> {
+pub(crate) struct BatchOperationIter<'a> {
     payload: &'a [u8],
     rest: Decoder<'a>,
     failed: bool,
 }
 
-impl<'a> BatchOperations<'a> {
+impl<'a> BatchOperationIter<'a> {
     /// Returns an iterator that starts at the first operation.
-    pub(crate) fn new(payload: &'a [u8]) -> BatchOperations<'a> {
-        BatchOperations { payload, rest: Decoder::new(payload), failed: false }
+    pub(crate) fn new(payload: &'a [u8]) -> BatchOperationIter<'a> {
+        BatchOperationIter { payload, rest: Decoder::new(payload), failed: false }
     }
 
-    fn decode_bytes(&mut self, what: &'static str) -> Result<Range<usize>, Malformed> {
+    fn decode_length_prefixed(&mut self, what: &'static str) -> Result<Range<usize>, Malformed> {
         let bytes = self.rest.bytes(what)?;
         let end = self.rest.offset();
         Ok(end - bytes.len()..end)
@@ -129,15 +129,16 @@ impl<'a> BatchOperations<'a> {
         let keyspace = u32::try_from(keyspace).map_err(|_| {
             Malformed::field("keyspace of an operation", keyspace, "at most 32 bits")
         })?;
-        let key = self.decode_bytes("key of an operation")?;
+        let key = self.decode_length_prefixed("key of an operation")?;
         let action = match kind {
             Some(EntryKind::Delete) => {
-                BatchAction::Entry { kind: EntryKind::Delete, value: key.end..key.end }
+                OperationEffect::Entry { kind: EntryKind::Delete, value: key.end..key.end }
             }
-            Some(kind) => {
-                BatchAction::Entry { kind, value: self.decode_bytes("value of an operation")? }
-            }
-            None => BatchAction::DeleteRange { end: self.decode_range_end(&key)? },
+            Some(kind) => OperationEffect::Entry {
+                kind,
+                value: self.decode_length_prefixed("value of an operation")?,
+            },
+            None => OperationEffect::DeleteRange { end: self.decode_range_end(&key)? },
         };
         Ok(BatchOperation { keyspace, key, action })
     }
@@ -156,7 +157,7 @@ impl<'a> BatchOperations<'a> {
     }
 }
 
-impl Iterator for BatchOperations<'_> {
+impl Iterator for BatchOperationIter<'_> {
     type Item = Result<BatchOperation, Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -172,7 +173,7 @@ impl Iterator for BatchOperations<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::flipped_bits;
+    use crate::format::copies_with_flipped_bit;
 
     fn sample() -> Vec<u8> {
         let mut payload = Vec::new();
@@ -186,15 +187,15 @@ mod tests {
 
     fn value(operation: &BatchOperation) -> (EntryKind, Range<usize>) {
         match &operation.action {
-            BatchAction::Entry { kind, value } => (*kind, value.clone()),
-            BatchAction::DeleteRange { .. } => panic!("a range delete"),
+            OperationEffect::Entry { kind, value } => (*kind, value.clone()),
+            OperationEffect::DeleteRange { .. } => panic!("a range delete"),
         }
     }
 
     #[test]
     fn batch_operations_round_trip() {
         let payload = sample();
-        let read: Vec<_> = BatchOperations::new(&payload).collect::<Result<_, _>>().unwrap();
+        let read: Vec<_> = BatchOperationIter::new(&payload).collect::<Result<_, _>>().unwrap();
         assert_eq!(read.len(), 5);
         let (kind, range) = value(&read[0]);
         assert_eq!((kind, read[0].keyspace), (EntryKind::Put, 0));
@@ -204,12 +205,12 @@ mod tests {
         assert_eq!((kind, read[1].keyspace), (EntryKind::Delete, 300));
         assert!(read[1].key.is_empty() && range.is_empty());
         assert_eq!(&payload[read[2].key.clone()], &[0xff; 200]);
-        let BatchAction::DeleteRange { end: Some(end) } = read[3].action.clone() else {
+        let OperationEffect::DeleteRange { end: Some(end) } = read[3].action.clone() else {
             panic!("{:?}", read[3])
         };
         assert_eq!((&payload[read[3].key.clone()], &payload[end]), (&b"from"[..], &b"to"[..]));
         assert_eq!(read[3].keyspace, 2);
-        assert_eq!(read[4].action, BatchAction::DeleteRange { end: None });
+        assert_eq!(read[4].action, OperationEffect::DeleteRange { end: None });
     }
 
     #[test]
@@ -217,7 +218,7 @@ mod tests {
         for end in [&b""[..], b"a", b"b"] {
             let mut payload = Vec::new();
             put_range_delete(&mut payload, 0, b"b", Some(end));
-            assert!(BatchOperations::new(&payload).any(|read| read.is_err()), "{end:?}");
+            assert!(BatchOperationIter::new(&payload).any(|read| read.is_err()), "{end:?}");
         }
     }
 
@@ -225,7 +226,7 @@ mod tests {
     fn batch_truncated_is_error_or_shorter() {
         let payload = sample();
         for length in 0..payload.len() {
-            let read: Vec<_> = BatchOperations::new(&payload[..length]).collect();
+            let read: Vec<_> = BatchOperationIter::new(&payload[..length]).collect();
             assert!(read.len() < 5 || read.iter().any(Result::is_err), "cut at {length}");
         }
     }
@@ -233,11 +234,11 @@ mod tests {
     #[test]
     fn batch_flipped_bit_does_not_panic() {
         let payload = sample();
-        for (_, flipped) in flipped_bits(&payload) {
-            for operation in BatchOperations::new(&flipped).flatten() {
+        for (_, flipped) in copies_with_flipped_bit(&payload) {
+            for operation in BatchOperationIter::new(&flipped).flatten() {
                 let end = match &operation.action {
-                    BatchAction::Entry { value, .. } => value.end,
-                    BatchAction::DeleteRange { end } => end.as_ref().map_or(0, |end| end.end),
+                    OperationEffect::Entry { value, .. } => value.end,
+                    OperationEffect::DeleteRange { end } => end.as_ref().map_or(0, |end| end.end),
                 };
                 assert!(operation.key.end <= flipped.len() && end <= flipped.len());
             }

@@ -242,7 +242,7 @@ impl ValuePointer {
     ///
     /// # Errors
     /// Fails if it does not.
-    pub fn check(&self, file_bytes: u64) -> Result<(), Malformed> {
+    pub fn check_bounds(&self, file_bytes: u64) -> Result<(), Malformed> {
         let limit = file_bytes.saturating_sub(len_u64(BLOB_TRAILER_BYTES));
         let end = self.offset.checked_add(self.bytes);
         if self.offset < len_u64(BLOB_HEADER_BYTES) || end.is_none_or(|end| end > limit) {
@@ -364,7 +364,7 @@ impl<'a> BlobRecord<'a> {
     ///
     /// # Errors
     /// Fails when key or sequence number differ.
-    pub fn check(&self, key: &[u8], seq: SeqNo) -> Result<(), Malformed> {
+    pub fn check_entry(&self, key: &[u8], seq: SeqNo) -> Result<(), Malformed> {
         if self.seq != seq {
             let (what, expected, found) = ("sequence number of a value", seq.0, self.seq.0);
             return Err(Malformed::Identity { what, expected, found });
@@ -435,7 +435,7 @@ impl std::ops::Deref for BlobValue<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::flipped_bits;
+    use crate::format::copies_with_flipped_bit;
 
     const SAMPLE_HEADER: BlobHeader = BlobHeader { keyspace: 3, uid: 0xfeed, number: 9 };
     const TRAILER: BlobTrailer = BlobTrailer { records: 5, value_bytes: 4_000, uid: 0xfeed };
@@ -468,7 +468,7 @@ mod tests {
             (TRAILER.encode(99), |bytes| BlobTrailer::decode(bytes, 0xfeed, 99).is_ok());
         for (bytes, decodes) in [header, trailer] {
             assert!(decodes(&bytes));
-            for (bit, damaged) in flipped_bits(&bytes) {
+            for (bit, damaged) in copies_with_flipped_bit(&bytes) {
                 assert!(!decodes(&damaged), "bit {bit}");
             }
             for len in 0..bytes.len() {
@@ -483,12 +483,12 @@ mod tests {
             for compression in [Compression::None, Compression::Lz4] {
                 let bytes = record(value, compression);
                 let found = BlobRecord::decode(&bytes, 7, 40).unwrap();
-                found.check(b"key", SeqNo(300)).unwrap();
+                found.check_entry(b"key", SeqNo(300)).unwrap();
                 assert_eq!(&*found.value(len_u64(value.len())).unwrap(), value);
                 assert_eq!(found.value_bytes(), Ok(len_u64(value.len())));
                 assert!(found.value(len_u64(value.len()) + 1).is_err());
-                assert!(found.check(b"kez", SeqNo(300)).is_err());
-                assert!(found.check(b"key", SeqNo(301)).is_err());
+                assert!(found.check_entry(b"kez", SeqNo(300)).is_err());
+                assert!(found.check_entry(b"key", SeqNo(301)).is_err());
             }
         }
         assert!(record(&[7; 3_000], Compression::Lz4).len() < 200);
@@ -500,7 +500,7 @@ mod tests {
             [(&b"a value"[..], Compression::None), (&[3; 300], Compression::Lz4)]
         {
             let bytes = record(value, compression);
-            for (bit, damaged) in flipped_bits(&bytes) {
+            for (bit, damaged) in copies_with_flipped_bit(&bytes) {
                 assert!(BlobRecord::decode(&damaged, 7, 40).is_err(), "bit {bit}");
             }
             for len in 0..bytes.len() {
@@ -528,9 +528,9 @@ mod tests {
         assert!(decoded(ValuePointer { bytes: u64::MAX, ..POINTER }).is_err());
         assert!(decoded(ValuePointer { value_bytes: u64::MAX, ..POINTER }).is_err());
         let end = POINTER.offset + POINTER.bytes + len_u64(BLOB_TRAILER_BYTES);
-        assert!(POINTER.check(end).is_ok());
-        assert!(POINTER.check(end - 1).is_err());
-        assert!(ValuePointer { offset: 39, ..POINTER }.check(end).is_err());
-        assert!(ValuePointer { offset: u64::MAX, ..POINTER }.check(end).is_err());
+        assert!(POINTER.check_bounds(end).is_ok());
+        assert!(POINTER.check_bounds(end - 1).is_err());
+        assert!(ValuePointer { offset: 39, ..POINTER }.check_bounds(end).is_err());
+        assert!(ValuePointer { offset: u64::MAX, ..POINTER }.check_bounds(end).is_err());
     }
 }

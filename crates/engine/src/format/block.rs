@@ -81,7 +81,7 @@ impl BlockHandle {
     ///
     /// # Errors
     /// Fails on overflow.
-    pub(crate) fn end(self) -> Result<u64, Malformed> {
+    pub(crate) fn end_offset(self) -> Result<u64, Malformed> {
         self.offset.checked_add(self.bytes).ok_or(Malformed::field(
             "block handle offset",
             self.offset,
@@ -93,14 +93,14 @@ impl BlockHandle {
     ///
     /// # Errors
     /// Fails if it does not fit, or is not larger than a trailer.
-    pub(crate) fn check(self, limit: u64) -> Result<(), Malformed> {
+    pub(crate) fn check_bounds(self, limit: u64) -> Result<(), Malformed> {
         if self.bytes <= len_u64(TRAILER_BYTES) {
             return Err(Malformed::field("block handle size", self.bytes, "more than a trailer"));
         }
-        if self.end()? > limit {
+        if self.end_offset()? > limit {
             return Err(Malformed::field(
                 "block handle end",
-                self.end()?,
+                self.end_offset()?,
                 "an offset inside the file",
             ));
         }
@@ -117,7 +117,7 @@ impl BlockHandle {
     ///
     /// # Errors
     /// Fails when the bytes are not two varints.
-    pub(crate) fn get(decoder: &mut Decoder<'_>) -> Result<BlockHandle, Malformed> {
+    pub(crate) fn decode(decoder: &mut Decoder<'_>) -> Result<BlockHandle, Malformed> {
         let offset = decoder.varint("block handle offset")?;
         let bytes = decoder.varint("block handle size")?;
         Ok(BlockHandle { offset, bytes })
@@ -136,7 +136,7 @@ pub(crate) fn checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
 
 /// Turns block contents into a block for `offset` of the file `uid`, in place: compresses them if that
 /// saves enough, and appends the trailer.
-pub(crate) fn seal(
+pub(crate) fn encode_block(
     contents: &mut Vec<u8>,
     kind: BlockKind,
     compression: Compression,
@@ -177,14 +177,14 @@ pub(super) fn compress_lz4(contents: &[u8], packed: &mut Vec<u8>) -> bool {
 ///
 /// # Errors
 /// Fails when the bytes are not a block of this kind at this location.
-pub(crate) fn open(
+pub(crate) fn decode_block(
     mut block: Vec<u8>,
     kind: BlockKind,
     uid: u64,
     offset: u64,
 ) -> Result<Bytes, Malformed> {
     work_counter::add(WorkKind::BlockBytes, block.len());
-    let (payload_bytes, compression) = check(&block, kind, uid, offset)?;
+    let (payload_bytes, compression) = verify_block(&block, kind, uid, offset)?;
     block.truncate(payload_bytes);
     match compression {
         Compression::None => Ok(Bytes::from(block)),
@@ -196,8 +196,8 @@ pub(crate) fn open(
 /// counted in `live`.
 ///
 /// # Errors
-/// Fails as [`open`] does.
-pub(crate) fn open_copied(
+/// Fails as [`decode_block`] does.
+pub(crate) fn decode_block_copy(
     block: &[u8],
     kind: BlockKind,
     uid: u64,
@@ -205,7 +205,7 @@ pub(crate) fn open_copied(
     live: Option<&Arc<LiveBlocks>>,
 ) -> Result<BlockBytes, Malformed> {
     work_counter::add(WorkKind::BlockBytes, block.len());
-    let (payload_bytes, compression) = check(block, kind, uid, offset)?;
+    let (payload_bytes, compression) = verify_block(block, kind, uid, offset)?;
     let payload = &block[..payload_bytes];
     match compression {
         Compression::None => Ok(BlockBytes::copy_counted(payload, live)),
@@ -214,7 +214,7 @@ pub(crate) fn open_copied(
 }
 
 /// Verifies the bytes of a block, and returns the size of its payload, in bytes, and its compression.
-fn check(
+fn verify_block(
     block: &[u8],
     kind: BlockKind,
     uid: u64,
@@ -276,11 +276,11 @@ pub(super) fn decompress_lz4(payload: &[u8]) -> Result<Vec<u8>, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::flipped_bits;
+    use crate::format::copies_with_flipped_bit;
 
     fn sealed(contents: &[u8], compression: Compression) -> Vec<u8> {
         let mut block = contents.to_vec();
-        seal(&mut block, BlockKind::Data, compression, 7, 4096, &mut Vec::new());
+        encode_block(&mut block, BlockKind::Data, compression, 7, 4096, &mut Vec::new());
         block
     }
 
@@ -299,9 +299,9 @@ mod tests {
         for contents in samples() {
             for compression in [Compression::None, Compression::Lz4] {
                 let block = sealed(&contents, compression);
-                let copied = open_copied(&block, BlockKind::Data, 7, 4096, None).unwrap();
+                let copied = decode_block_copy(&block, BlockKind::Data, 7, 4096, None).unwrap();
                 assert_eq!(*copied, *contents);
-                assert_eq!(open(block, BlockKind::Data, 7, 4096).unwrap(), contents);
+                assert_eq!(decode_block(block, BlockKind::Data, 7, 4096).unwrap(), contents);
             }
         }
         assert!(sealed(&[9; 5_000], Compression::Lz4).len() < 200);
@@ -312,11 +312,11 @@ mod tests {
         for contents in [&b"some contents"[..], &[3; 300]] {
             for compression in [Compression::None, Compression::Lz4] {
                 let block = sealed(contents, compression);
-                for (bit, damaged) in flipped_bits(&block) {
-                    assert!(open(damaged, BlockKind::Data, 7, 4096).is_err(), "bit {bit}");
+                for (bit, damaged) in copies_with_flipped_bit(&block) {
+                    assert!(decode_block(damaged, BlockKind::Data, 7, 4096).is_err(), "bit {bit}");
                 }
                 for len in 0..block.len() {
-                    assert!(open(block[..len].to_vec(), BlockKind::Data, 7, 4096).is_err());
+                    assert!(decode_block(block[..len].to_vec(), BlockKind::Data, 7, 4096).is_err());
                 }
             }
         }
@@ -325,10 +325,10 @@ mod tests {
     #[test]
     fn block_other_location_is_error() {
         let block = sealed(b"contents", Compression::None);
-        assert!(open(block.clone(), BlockKind::Data, 7, 4096).is_ok());
-        assert!(open(block.clone(), BlockKind::Data, 7, 4097).is_err());
-        assert!(open(block.clone(), BlockKind::Data, 8, 4096).is_err());
-        let error = open(block, BlockKind::Index, 7, 4096).unwrap_err();
+        assert!(decode_block(block.clone(), BlockKind::Data, 7, 4096).is_ok());
+        assert!(decode_block(block.clone(), BlockKind::Data, 7, 4097).is_err());
+        assert!(decode_block(block.clone(), BlockKind::Data, 8, 4096).is_err());
+        let error = decode_block(block, BlockKind::Index, 7, 4096).unwrap_err();
         assert!(matches!(error, Malformed::Identity { what: "block kind", .. }), "{error}");
     }
 
@@ -341,7 +341,7 @@ mod tests {
             block.push(Compression::Lz4 as u8);
             let sum = checksum(&block, 1, 0);
             put_u64(&mut block, sum);
-            let error = open(block, BlockKind::Data, 1, 0).unwrap_err();
+            let error = decode_block(block, BlockKind::Data, 1, 0).unwrap_err();
             assert!(matches!(error, Malformed::Field { .. }), "{error}");
         }
     }

@@ -53,16 +53,16 @@ impl SyncMark {
 
 /// Identity of a log file, which seeds its checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogSeed(u64);
+pub struct LogChecksumSeed(u64);
 
-impl LogSeed {
+impl LogChecksumSeed {
     /// Returns the seed of file `number` of the database `db_uid`.
     #[must_use]
-    pub fn new(db_uid: u64, number: u64) -> LogSeed {
+    pub fn new(db_uid: u64, number: u64) -> LogChecksumSeed {
         let mut identity = [0; 16];
         identity[..8].copy_from_slice(&db_uid.to_le_bytes());
         identity[8..].copy_from_slice(&number.to_le_bytes());
-        LogSeed(xxh3(&identity))
+        LogChecksumSeed(xxh3(&identity))
     }
 
     /// Returns the checksum of bytes of the record at `offset`.
@@ -97,7 +97,7 @@ impl RecordHeader {
     /// Fails for a payload of 4 GiB or more, without appending anything.
     pub fn encode_record(
         out: &mut Vec<u8>,
-        (seed, offset): (LogSeed, u64),
+        (seed, offset): (LogChecksumSeed, u64),
         (first_seq, count): (u64, u32),
         mark: SyncMark,
         payload: &[u8],
@@ -124,7 +124,7 @@ impl RecordHeader {
     /// Fails when the checksum does not match, or when the fields are invalid although it does.
     pub fn decode(
         bytes: &[u8; RECORD_HEADER_BYTES],
-        (seed, offset): (LogSeed, u64),
+        (seed, offset): (LogChecksumSeed, u64),
         rest: u64,
     ) -> Result<RecordHeader, Malformed> {
         let found = u64_at(bytes, 0);
@@ -139,7 +139,7 @@ impl RecordHeader {
             mark: SyncMark::decode(u64_at(bytes, 24)),
             payload_checksum: u32_at(bytes, 32),
         };
-        header.check(offset)?;
+        header.check_fields(offset)?;
         if header.record_bytes() > rest {
             return Err(Malformed::Truncated {
                 what: "log record",
@@ -151,7 +151,7 @@ impl RecordHeader {
     }
 
     /// Checks the invariants of the fields.
-    fn check(&self, offset: u64) -> Result<(), Malformed> {
+    fn check_fields(&self, offset: u64) -> Result<(), Malformed> {
         let field = |what, found, expected| Err(Malformed::field(what, found, expected));
         if self.first_seq >= SEQ_END || self.first_seq + u64::from(self.count) > SEQ_END {
             return field("sequence number of a log record", self.first_seq, "less than 2^56");
@@ -171,7 +171,7 @@ impl RecordHeader {
     /// Returns whether a record may start at `offset`. This is a cheap test for scans over damaged
     /// files; candidates must be decoded.
     #[must_use]
-    pub fn can_start(bytes: &[u8; RECORD_HEADER_BYTES], offset: u64, rest: u64) -> bool {
+    pub fn can_start_record(bytes: &[u8; RECORD_HEADER_BYTES], offset: u64, rest: u64) -> bool {
         bytes.iter().any(|&byte| byte != 0)
             && u64_at(bytes, 16) < SEQ_END
             && u64_at(bytes, 24) & !OLDER_SYNCED <= offset
@@ -185,7 +185,7 @@ impl RecordHeader {
     pub fn check_payload(
         &self,
         payload: &[u8],
-        (seed, offset): (LogSeed, u64),
+        (seed, offset): (LogChecksumSeed, u64),
     ) -> Result<(), Malformed> {
         let expected = seed.payload_checksum(payload, offset);
         if expected == self.payload_checksum {
@@ -227,9 +227,9 @@ pub(crate) fn u32_at<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::flipped_bits;
+    use crate::format::copies_with_flipped_bit;
 
-    const LOCATION: (LogSeed, u64) = (LogSeed(77), 1000);
+    const LOCATION: (LogChecksumSeed, u64) = (LogChecksumSeed(77), 1000);
 
     fn record(payload: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
@@ -238,7 +238,7 @@ mod tests {
         out
     }
 
-    fn decode(bytes: &[u8], location: (LogSeed, u64)) -> Result<RecordHeader, Malformed> {
+    fn decode(bytes: &[u8], location: (LogChecksumSeed, u64)) -> Result<RecordHeader, Malformed> {
         let header: &[u8; RECORD_HEADER_BYTES] = bytes.first_chunk().unwrap();
         let header = RecordHeader::decode(header, location, len_u64(bytes.len()))?;
         header.check_payload(&bytes[RECORD_HEADER_BYTES..], location)?;
@@ -251,13 +251,13 @@ mod tests {
         let header = decode(&bytes, LOCATION).unwrap();
         assert_eq!((header.first_seq, header.count, header.payload_bytes), (5, 3, 7));
         assert_eq!(header.mark, SyncMark { position: 900, older_synced: true });
-        assert!(RecordHeader::can_start(bytes.first_chunk().unwrap(), 1000, 43));
+        assert!(RecordHeader::can_start_record(bytes.first_chunk().unwrap(), 1000, 43));
     }
 
     #[test]
     fn log_record_flipped_bit_is_error() {
         let good = record(b"payload");
-        for (bit, bad) in flipped_bits(&good) {
+        for (bit, bad) in copies_with_flipped_bit(&good) {
             assert!(decode(&bad, LOCATION).is_err(), "bit {bit}");
         }
     }
@@ -265,15 +265,15 @@ mod tests {
     #[test]
     fn log_record_other_location_is_error() {
         let bytes = record(b"payload");
-        assert!(decode(&bytes, (LogSeed(78), 1000)).is_err());
-        assert!(decode(&bytes, (LogSeed(77), 1001)).is_err());
-        assert_ne!(LogSeed::new(1, 2), LogSeed::new(2, 1));
+        assert!(decode(&bytes, (LogChecksumSeed(78), 1000)).is_err());
+        assert!(decode(&bytes, (LogChecksumSeed(77), 1001)).is_err());
+        assert_ne!(LogChecksumSeed::new(1, 2), LogChecksumSeed::new(2, 1));
     }
 
     #[test]
     fn log_record_zeros_are_error() {
         for offset in [0, 80, 1000, 4096] {
-            assert!(decode(&[0; 64], (LogSeed::new(1, 2), offset)).is_err());
+            assert!(decode(&[0; 64], (LogChecksumSeed::new(1, 2), offset)).is_err());
         }
     }
 

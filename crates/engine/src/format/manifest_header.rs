@@ -67,7 +67,7 @@ impl ManifestHeader {
     }
 }
 
-fn check_text_version(version: u32) -> Result<(), Malformed> {
+fn check_current_version(version: u32) -> Result<(), Malformed> {
     match version {
         0 => Err(Malformed::field("format version", 0, "1 or more")),
         1..=FORMAT_VERSION => Ok(()),
@@ -113,7 +113,7 @@ impl CurrentFile {
             return Err(syntax_error);
         };
         let hex = |digits| u64::from_str_radix(digits, 16).map_err(|_| syntax_error.clone());
-        check_text_version(version.parse().map_err(|_| syntax_error.clone())?)?;
+        check_current_version(version.parse().map_err(|_| syntax_error.clone())?)?;
         let Some(FileName::Manifest(manifest)) = FileName::parse(manifest) else {
             return Err(syntax_error);
         };
@@ -129,7 +129,7 @@ impl CurrentFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::flipped_bits;
+    use crate::format::copies_with_flipped_bit;
 
     const CURRENT: CurrentFile = CurrentFile { manifest: 2, db_uid: 0xc0ffee, bytes: 420 };
 
@@ -144,11 +144,11 @@ mod tests {
     #[test]
     fn manifest_header_and_current_file_flipped_bit_is_error() {
         let header = ManifestHeader { db_uid: 7, number: 2 }.encode();
-        for (bit, bad) in flipped_bits(&header) {
+        for (bit, bad) in copies_with_flipped_bit(&header) {
             assert!(ManifestHeader::decode(&bad).is_err(), "bit {bit}");
         }
         let current = CURRENT.encode().into_bytes();
-        for (bit, bad) in flipped_bits(&current) {
+        for (bit, bad) in copies_with_flipped_bit(&current) {
             assert!(CurrentFile::decode(&bad).is_err(), "bit {bit}");
         }
     }

@@ -72,7 +72,7 @@ impl BlockKind {
 
 /// Returns all copies of `bytes` with one flipped bit, each with the number of the bit.
 #[cfg(test)]
-pub(crate) fn flipped_bits(bytes: &[u8]) -> impl Iterator<Item = (usize, Vec<u8>)> {
+pub(crate) fn copies_with_flipped_bit(bytes: &[u8]) -> impl Iterator<Item = (usize, Vec<u8>)> {
     (0..bytes.len() * 8).map(|bit| {
         let mut damaged = bytes.to_vec();
         damaged[bit / 8] ^= 1 << (bit % 8);

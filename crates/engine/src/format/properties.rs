@@ -94,7 +94,7 @@ pub struct TableProperties {
 
 impl TableProperties {
     /// Returns whether the filter has fingerprints of 16 bits.
-    pub(crate) fn has_wide_filter(&self) -> bool {
+    pub(crate) fn has_16_bit_filter(&self) -> bool {
         self.filter.is_some() && self.encodings[2] == CODING_BINARY_FUSE_16
     }
 
@@ -169,13 +169,13 @@ impl TableProperties {
             }
             previous = Some(tag);
             let value = block.slice_ref(decoder.bytes("property")?);
-            properties.set(tag, &value)?;
+            properties.set_property(tag, &value)?;
         }
-        properties.check()?;
+        properties.check_consistency()?;
         Ok(properties)
     }
 
-    fn set(&mut self, tag: u16, value: &Bytes) -> Result<(), Malformed> {
+    fn set_property(&mut self, tag: u16, value: &Bytes) -> Result<(), Malformed> {
         let mut decoder = Decoder::new(value);
         match tag {
             SMALLEST => {
@@ -186,9 +186,9 @@ impl TableProperties {
                 self.largest = value.clone();
                 return Ok(());
             }
-            TOP_INDEX => self.top_index = Some(BlockHandle::get(&mut decoder)?),
-            FILTER => self.filter = Some(BlockHandle::get(&mut decoder)?),
-            RANGE_TOMBSTONES => self.range_tombstones = Some(BlockHandle::get(&mut decoder)?),
+            TOP_INDEX => self.top_index = Some(BlockHandle::decode(&mut decoder)?),
+            FILTER => self.filter = Some(BlockHandle::decode(&mut decoder)?),
+            RANGE_TOMBSTONES => self.range_tombstones = Some(BlockHandle::decode(&mut decoder)?),
             ENTRIES => self.entries = decoder.u64("entries")?,
             TOMBSTONES => self.tombstones = decoder.u64("tombstones")?,
             RANGE_TOMBSTONE_COUNT => self.range_tombstone_count = decoder.u64("spans")?,
@@ -230,7 +230,7 @@ impl TableProperties {
     }
 
     /// Checks that a handle is present exactly if its count is not zero, and that keys are in order.
-    fn check(&self) -> Result<(), Malformed> {
+    fn check_consistency(&self) -> Result<(), Malformed> {
         let pairs = [
             ("top index handle", self.top_index.is_some(), self.entries),
             ("range tombstone handle", self.range_tombstones.is_some(), self.range_tombstone_count),
@@ -263,7 +263,7 @@ fn keyspace_name(bytes: &[u8]) -> Result<String, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::flipped_bits;
+    use crate::format::copies_with_flipped_bit;
 
     fn sample() -> TableProperties {
         TableProperties {
@@ -306,7 +306,7 @@ mod tests {
                 assert_ne!(properties, sample());
             }
         }
-        for (_, damaged) in flipped_bits(&block) {
+        for (_, damaged) in copies_with_flipped_bit(&block) {
             let _ = TableProperties::decode(&damaged.into());
         }
     }

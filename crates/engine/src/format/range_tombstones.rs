@@ -126,7 +126,7 @@ impl FragmentedTombstones {
 
     /// Returns the newest range delete that covers `user_key` and is visible at `snapshot`.
     #[must_use]
-    pub fn covering(&self, user_key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
+    pub fn newest_covering_seq(&self, user_key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
         newest_visible(self.interval_at(user_key).seqs, snapshot)
     }
 
@@ -193,7 +193,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::format::flipped_bits;
+    use crate::format::copies_with_flipped_bit;
 
     fn range(start: &str, end: Option<&str>, seqs: &[u64]) -> RangeTombstone {
         let bytes = |key: &str| Bytes::copy_from_slice(key.as_bytes());
@@ -217,9 +217,9 @@ mod tests {
                 "{len} bytes"
             );
         }
-        for (_, damaged) in flipped_bits(&block) {
+        for (_, damaged) in copies_with_flipped_bit(&block) {
             if let Ok(ranges) = FragmentedTombstones::decode(&damaged.into()) {
-                let _ = ranges.covering(b"a", SeqNo::MAX);
+                let _ = ranges.newest_covering_seq(b"a", SeqNo::MAX);
             }
         }
     }
@@ -249,7 +249,7 @@ mod tests {
                     .flat_map(|range| range.seqs.iter().copied())
                     .filter(|seq| seq.0 <= snapshot)
                     .max();
-                prop_assert_eq!(decoded.covering(&key, SeqNo(snapshot)), expected);
+                prop_assert_eq!(decoded.newest_covering_seq(&key, SeqNo(snapshot)), expected);
             }
         }
     }

@@ -30,7 +30,7 @@ const HEADER: FileHeaderFormat =
 
 /// The previous segment, as described by the header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Predecessor {
+pub struct PredecessorSegment {
     /// Segment id.
     pub id: u64,
     /// Last sequence number in it, or before it if it has no records.
@@ -51,16 +51,16 @@ pub struct SegmentHeader {
     /// Lower bound of the sequence numbers in the segment.
     pub first_seq: u64,
     /// The previous segment, or `None` at the start of a chain.
-    pub predecessor: Option<Predecessor>,
+    pub predecessor: Option<PredecessorSegment>,
 }
 
 impl SegmentHeader {
     /// Encodes the header.
     #[must_use]
     pub fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES] {
-        let none = Predecessor { id: 0, last_seq: 0, bytes: 0, mark: 0 };
+        let none = PredecessorSegment { id: 0, last_seq: 0, bytes: 0, mark: 0 };
         let before = self.predecessor.unwrap_or(none);
-        let Predecessor { id, last_seq, bytes, mark } = before;
+        let PredecessorSegment { id, last_seq, bytes, mark } = before;
         HEADER.encode(0, [self.db_uid, self.id, self.first_seq, id, last_seq, bytes, mark])
     }
 
@@ -73,18 +73,18 @@ impl SegmentHeader {
         let (reserved, [db_uid, id, first_seq, before, last_seq, bytes, mark]) =
             HEADER.decode(bytes)?;
         let predecessor =
-            (before != 0).then_some(Predecessor { id: before, last_seq, bytes, mark });
+            (before != 0).then_some(PredecessorSegment { id: before, last_seq, bytes, mark });
         if let (None, Some(&found)) =
             (predecessor, [last_seq, bytes, mark].iter().find(|field| **field != 0))
         {
             return Err(Malformed::field("field of an absent predecessor", found, "0"));
         }
         let header = SegmentHeader { db_uid, id, first_seq, predecessor };
-        header.check(reserved)?;
+        header.check_fields(reserved)?;
         Ok(header)
     }
 
-    fn check(&self, reserved: u32) -> Result<(), Malformed> {
+    fn check_fields(&self, reserved: u32) -> Result<(), Malformed> {
         let field = |what, found, expected| Err(Malformed::field(what, found, expected));
         if reserved != 0 {
             return field("reserved bytes of a segment header", u64::from(reserved), "0");
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     fn header() -> SegmentHeader {
-        let predecessor = Some(Predecessor { id: 6, last_seq: 40, bytes: 5000, mark: 300 });
+        let predecessor = Some(PredecessorSegment { id: 6, last_seq: 40, bytes: 5000, mark: 300 });
         SegmentHeader { db_uid: 9, id: 7, first_seq: 41, predecessor }
     }
 

@@ -34,7 +34,7 @@ use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint};
 use lsmx_base::file_header::FileHeaderFormat;
 use lsmx_base::malformed::Malformed;
 
-use crate::format::log_record::LogSeed;
+use crate::format::log_record::LogChecksumSeed;
 use crate::format::range_end::{decode_range_end, put_range_end};
 use crate::format::{FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
@@ -91,8 +91,8 @@ impl TraceHeader {
 
     /// Returns the seed of the checksums of its records.
     #[must_use]
-    pub fn seed(&self) -> LogSeed {
-        LogSeed::new(self.uid, self.begun_us)
+    pub fn seed(&self) -> LogChecksumSeed {
+        LogChecksumSeed::new(self.uid, self.begun_us)
     }
 }
 
@@ -416,7 +416,7 @@ impl<'a> Iterator for TraceItems<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::flipped_bits;
+    use crate::format::copies_with_flipped_bit;
 
     fn items(values_kept: bool) -> Vec<TraceItem<'static>> {
         let content = values_kept.then_some(&b"red"[..]);
@@ -477,7 +477,7 @@ mod tests {
     fn trace_items_flipped_bit_is_error_or_reencodes_equal() {
         for kept in [false, true] {
             let payload = payload(kept);
-            for (bit, flipped) in flipped_bits(&payload) {
+            for (bit, flipped) in copies_with_flipped_bit(&payload) {
                 let read: Vec<_> = TraceItems::new(&flipped, kept).collect();
                 if let Ok(items) = read.into_iter().collect::<Result<Vec<_>, _>>() {
                     let mut again = Vec::new();
@@ -494,7 +494,7 @@ mod tests {
             let header = TraceHeader { keys_hashed, values_kept, uid: 77, begun_us: 1_000_000 };
             let good = header.encode();
             assert_eq!(TraceHeader::decode(&good), Ok(header));
-            for (bit, bad) in flipped_bits(&good) {
+            for (bit, bad) in copies_with_flipped_bit(&good) {
                 assert!(TraceHeader::decode(&bad).is_err(), "bit {bit}");
             }
             for length in 0..good.len() {

@@ -25,7 +25,7 @@ pub fn value_pointer(bytes: &[u8]) {
         let mut again = Vec::new();
         pointer.put(&mut again);
         assert_eq!(again, bytes, "other bytes for the same pointer");
-        let _ = pointer.check(1 << 20);
+        let _ = pointer.check_bounds(1 << 20);
     }
 }
 
@@ -33,7 +33,7 @@ pub fn value_pointer(bytes: &[u8]) {
 pub fn blob_record(bytes: &[u8]) {
     let _ = record_bytes(bytes);
     if let Ok(record) = BlobRecord::decode(bytes, repair::UID, repair::OFFSET) {
-        record.check(record.key, record.seq).expect("its own");
+        record.check_entry(record.key, record.seq).expect("its own");
         assert!(BlobRecord::decode(bytes, repair::UID, repair::OFFSET + 1).is_err(), "elsewhere");
         if let Ok(value_bytes) = record.value_bytes() {
             let value = record.value(value_bytes).expect("of this length");
@@ -71,7 +71,7 @@ pub fn blob(bytes: &[u8]) {
     let mut access = ReadContext::new(ReadPurpose::Lookup);
     for offset in [0, 40, u64::MAX] {
         let pointer = ValuePointer { file: 9, offset, bytes: 60, value_bytes: 30 };
-        let _ = open.value((b"key-000123", lsmx_base::key::SeqNo(3)), &pointer, &mut access);
+        let _ = open.read_value((b"key-000123", lsmx_base::key::SeqNo(3)), &pointer, &mut access);
     }
     if verified.is_err() {
         return;
@@ -85,9 +85,11 @@ pub fn blob(bytes: &[u8]) {
         let value_bytes = found.value_bytes().expect("verified");
         let pointer = ValuePointer { file: 9, offset: len_u64(at), bytes: length, value_bytes };
         let entry = (found.key, found.seq);
-        let alone =
-            open.value(entry, &pointer, &mut ReadContext::new(ReadPurpose::Job)).expect("verified");
-        let walked = scan.value(&open, entry, &pointer, &mut ReadContext::new(ReadPurpose::Job));
+        let alone = open
+            .read_value(entry, &pointer, &mut ReadContext::new(ReadPurpose::Job))
+            .expect("verified");
+        let walked =
+            scan.read_value(&open, entry, &pointer, &mut ReadContext::new(ReadPurpose::Job));
         assert_eq!(walked.expect("verified"), alone);
         (at, records) = (end, records + 1);
     }

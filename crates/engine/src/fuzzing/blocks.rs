@@ -8,12 +8,12 @@ use lsmx_base::malformed::Malformed;
 use lsmx_base::slice::BlockBytes;
 
 use crate::format::BlockKind;
-use crate::format::batch::{BatchAction, BatchOperations, put_operation, put_range_delete};
+use crate::format::batch::{BatchOperationIter, OperationEffect, put_operation, put_range_delete};
 use crate::format::block::{self, BlockHandle, TRAILER_BYTES};
 use crate::format::data_block::cursor::DataBlockCursor;
 use crate::format::data_block::{DataBlock, DataBlockBuilder, ENTRIES_AT};
 use crate::format::index::{
-    ENCODING_PREFIX, IndexBlock, PrefixIndexBuilder, RESTART_INTERVAL, Separator, VersionSide,
+    ENCODING_PREFIX, IndexBlock, PrefixIndexBuilder, RESTART_INTERVAL, Separator, SeparatorSide,
 };
 use crate::format::properties::TableProperties;
 use crate::format::range_tombstones::{self, FragmentedTombstones};
@@ -85,12 +85,12 @@ pub fn data_block(bytes: &[u8]) {
     let read = read_data_block(&block);
     assert_eq!(forward.is_ok(), read.is_ok(), "a walk fails where a reading does");
     let Ok((entries, _)) = read else {
-        assert!(block.check().is_err(), "malformed, and the check does not see it");
+        assert!(block.check_invariants().is_err(), "malformed, and the check does not see it");
         return;
     };
     assert_eq!(forward.as_ref(), Ok(&entries));
     let in_order = entries.windows(2).all(|pair| internal(&pair[0]) < internal(&pair[1]));
-    if block.check().is_err() || !in_order {
+    if block.check_invariants().is_err() || !in_order {
         return;
     }
     // The block is what a writer writes, up to the distances between restarts.
@@ -114,7 +114,7 @@ pub fn data_block(bytes: &[u8]) {
 /// If restarts come at even distances, the builder makes the same bytes of the same entries.
 fn rebuild_data_block(bytes: &[u8], block: &DataBlock, entries: &[Entry]) {
     let count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
-    let restarts = u32::try_from(block.restarts()).unwrap_or(u32::MAX);
+    let restarts = u32::try_from(block.restart_count()).unwrap_or(u32::MAX);
     let told = block.restart_interval().and_then(|told| u32::try_from(told).ok());
     for interval in [1, 4, 16, count.div_ceil(restarts.max(1)), told.unwrap_or(0)] {
         if interval == 0 || count.div_ceil(interval) != restarts {
@@ -154,9 +154,9 @@ pub fn index_block(bytes: &[u8]) {
         let [a, b] = *pair else { return true };
         // Some version of `b`'s key is before it, and not before `a`.
         let seq = match b.versions {
-            VersionSide::Before => SeqNo::ZERO,
-            VersionSide::Split(seq) => seq,
-            VersionSide::After => SeqNo(u64::MAX),
+            SeparatorSide::Before => SeqNo::ZERO,
+            SeparatorSide::Split(seq) => seq,
+            SeparatorSide::After => SeqNo(u64::MAX),
         };
         a.user_key <= b.user_key && a.is_before(&b.user_key, seq)
     });
@@ -165,8 +165,8 @@ pub fn index_block(bytes: &[u8]) {
     }
     for separator in &separators {
         let split = match separator.versions {
-            VersionSide::Split(seq) => seq,
-            VersionSide::Before | VersionSide::After => SeqNo::MAX,
+            SeparatorSide::Split(seq) => seq,
+            SeparatorSide::Before | SeparatorSide::After => SeqNo::MAX,
         };
         let longer = [&separator.user_key[..], &[0]].concat();
         let shorter = separator.user_key.split_last().map_or(&[][..], |(_, rest)| rest);
@@ -185,8 +185,9 @@ pub fn index_block(bytes: &[u8]) {
 
 /// The builder of top indexes makes the same bytes of the same entries.
 fn rebuild_index_block(bytes: &[u8], entries: &[(Option<Separator>, BlockHandle)]) {
-    let gaps =
-        entries.windows(2).all(|pair| pair[0].1.end().is_ok_and(|end| end <= pair[1].1.offset));
+    let gaps = entries
+        .windows(2)
+        .all(|pair| pair[0].1.end_offset().is_ok_and(|end| end <= pair[1].1.offset));
     if bytes[0] != ENCODING_PREFIX || bytes[1] != RESTART_INTERVAL || !gaps {
         return;
     }
@@ -212,14 +213,14 @@ pub fn range_tombstones(bytes: &[u8]) {
     assert!(spans.bytes() <= 64 * bytes.len() + 1024, "{} bytes in memory", spans.bytes());
     assert_eq!(range_tombstones::encode(spans.as_slice()), bytes, "other bytes for the same spans");
     for span in spans.as_slice() {
-        assert_eq!(spans.covering(&span.start, SeqNo::MAX), span.seqs.first().copied());
+        assert_eq!(spans.newest_covering_seq(&span.start, SeqNo::MAX), span.seqs.first().copied());
         if let Some(end) = &span.end {
             assert_ne!(&span.start, end);
         }
     }
     for key in PROBES {
         for snapshot in [SeqNo::ZERO, SeqNo(30), SeqNo::MAX] {
-            assert!(spans.covering(key, snapshot).is_none_or(|seq| seq <= snapshot));
+            assert!(spans.newest_covering_seq(key, snapshot).is_none_or(|seq| seq <= snapshot));
         }
     }
 }
@@ -236,7 +237,8 @@ pub fn properties(bytes: &[u8]) {
 pub fn block(bytes: &[u8]) {
     let kind = bytes.len().checked_sub(TRAILER_BYTES).and_then(|at| BlockKind::from_u8(bytes[at]));
     for kind in [kind.unwrap_or(BlockKind::Data), BlockKind::Bucket] {
-        let Ok(contents) = block::open(bytes.to_vec(), kind, repair::UID, repair::OFFSET) else {
+        let Ok(contents) = block::decode_block(bytes.to_vec(), kind, repair::UID, repair::OFFSET)
+        else {
             continue;
         };
         assert!(contents.len() <= 255 * bytes.len());
@@ -244,8 +246,8 @@ pub fn block(bytes: &[u8]) {
         for compression in [block::Compression::None, block::Compression::Lz4] {
             let (mut sealed, mut scratch) = (contents.to_vec(), Vec::new());
             let (uid, offset) = (repair::UID, repair::OFFSET);
-            block::seal(&mut sealed, kind, compression, uid, offset, &mut scratch);
-            assert_eq!(block::open(sealed, kind, uid, offset), Ok(contents.clone()));
+            block::encode_block(&mut sealed, kind, compression, uid, offset, &mut scratch);
+            assert_eq!(block::decode_block(sealed, kind, uid, offset), Ok(contents.clone()));
         }
     }
 }
@@ -260,14 +262,14 @@ pub fn block_repaired(bytes: &[u8]) {
 /// Payload of a record of the WAL.
 pub fn batch(bytes: &[u8]) {
     let mut encoded = Vec::new();
-    for operation in BatchOperations::new(bytes) {
+    for operation in BatchOperationIter::new(bytes) {
         let Ok(operation) = operation else { return };
         let key = &bytes[operation.key];
         match operation.action {
-            BatchAction::Entry { kind, value } => {
+            OperationEffect::Entry { kind, value } => {
                 put_operation(&mut encoded, kind, operation.keyspace, key, &bytes[value]);
             }
-            BatchAction::DeleteRange { end } => {
+            OperationEffect::DeleteRange { end } => {
                 let end = end.map(|end| &bytes[end]);
                 put_range_delete(&mut encoded, operation.keyspace, key, end);
             }

@@ -13,7 +13,7 @@ use crate::fuzzing::blocks::snapshot_comes_back;
 use crate::fuzzing::repair;
 use crate::manifest::{LoadedManifest, Manifest};
 use crate::vfs::MemVfs;
-use crate::wal::{RecoveryMode, RecoveryReport, ReplayFrom, replay};
+use crate::wal::{RecoveryMode, RecoveryReport, ReplayStart, replay};
 
 /// Where the files of the targets lie.
 pub(crate) const DIR: &str = "/";
@@ -37,7 +37,7 @@ fn replay_one(bytes: &[u8], mode: RecoveryMode) -> Result<(Commits, RecoveryRepo
     let (uid, id) = (get_u64(bytes, 16).unwrap_or(1), get_u64(bytes, 24).unwrap_or(1));
     let vfs = disk(FileName::Segment(id), bytes);
     let named_by = PathBuf::from("MANIFEST");
-    let from = ReplayFrom { oldest_segment: id, named: vec![], mark: None, named_by };
+    let from = ReplayStart { oldest_segment: id, named: vec![], mark: None, named_by };
     let mut commits = Commits::new();
     let mut visit = |record: crate::wal::ReplayedRecord<'_>| {
         let payload = record.payload.to_vec();

@@ -10,7 +10,7 @@ use crate::format::blob::{
 use crate::format::block::{self, BlockHandle, TRAILER_BYTES};
 use crate::format::footer::{FOOTER_BYTES, Footer};
 use crate::format::index::IndexBlock;
-use crate::format::log_record::{LogSeed, RECORD_HEADER_BYTES, RecordHeader, SyncMark};
+use crate::format::log_record::{LogChecksumSeed, RECORD_HEADER_BYTES, RecordHeader, SyncMark};
 use crate::format::properties::TableProperties;
 
 /// Uid of the file that single blocks are taken to come from.
@@ -44,9 +44,9 @@ fn block_at(
     kind: BlockKind,
 ) -> Option<bytes::Bytes> {
     let start = usize::try_from(handle.offset).ok()?;
-    let stored = table.get_mut(start..usize::try_from(handle.end().ok()?).ok()?)?;
+    let stored = table.get_mut(start..usize::try_from(handle.end_offset().ok()?).ok()?)?;
     block(stored, uid, handle.offset);
-    block::open(stored.to_vec(), kind, uid, handle.offset).ok()
+    block::decode_block(stored.to_vec(), kind, uid, handle.offset).ok()
 }
 
 /// All blocks of a table that a reader gets to, by the reader's ways.
@@ -92,7 +92,8 @@ pub(crate) fn log(bytes: &mut [u8], header_bytes: usize) {
     let sum_at = header_bytes - size_of::<u64>();
     let sum = xxh3(&bytes[..sum_at]);
     bytes[sum_at..header_bytes].copy_from_slice(&sum.to_le_bytes());
-    let seed = LogSeed::new(get_u64(bytes, 16).unwrap_or(0), get_u64(bytes, 24).unwrap_or(0));
+    let seed =
+        LogChecksumSeed::new(get_u64(bytes, 16).unwrap_or(0), get_u64(bytes, 24).unwrap_or(0));
     let mut at = header_bytes;
     while let Some(end) = record(bytes, at, seed) {
         at = end;
@@ -100,7 +101,7 @@ pub(crate) fn log(bytes: &mut [u8], header_bytes: usize) {
 }
 
 /// The record at `at`; returns where it ends.
-fn record(bytes: &mut [u8], at: usize, seed: LogSeed) -> Option<usize> {
+fn record(bytes: &mut [u8], at: usize, seed: LogChecksumSeed) -> Option<usize> {
     let payload_at = at + RECORD_HEADER_BYTES;
     let end = payload_at.checked_add(usize::try_from(get_u32(bytes, at + 8)?).ok()?)?;
     let payload = bytes.get(payload_at..end)?;

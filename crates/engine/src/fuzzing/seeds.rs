@@ -41,12 +41,12 @@ impl Corpus {
         target: &'static str,
     ) -> Option<bytes::Bytes> {
         let start = to_usize("offset", handle.offset).ok()?;
-        let stored = table.get(start..to_usize("end", handle.end().ok()?).ok()?)?.to_vec();
-        let contents = block::open(stored, kind, uid, handle.offset).ok()?;
+        let stored = table.get(start..to_usize("end", handle.end_offset().ok()?).ok()?)?.to_vec();
+        let contents = block::decode_block(stored, kind, uid, handle.offset).ok()?;
         for compression in [Compression::None, Compression::Lz4] {
             let (mut sealed, mut scratch) = (contents.to_vec(), Vec::new());
             let (uid, offset) = (repair::UID, repair::OFFSET);
-            block::seal(&mut sealed, kind, compression, uid, offset, &mut scratch);
+            block::encode_block(&mut sealed, kind, compression, uid, offset, &mut scratch);
             self.add(&["block", "block_repaired"], &sealed);
         }
         self.add(&[target], &contents);

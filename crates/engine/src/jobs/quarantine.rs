@@ -27,14 +27,15 @@ use crate::tree::operand_store_slot::AttachedStore;
 use crate::tree::super_version::SuperVersion;
 use crate::tree::{RetryState, Tree, TreeJobState};
 use crate::value_log::BlobReader;
-use crate::vfs::out_of_descriptors;
+use crate::vfs::is_out_of_descriptors;
 
 /// Whether the error means that a completely written file cannot be read.
 fn is_unreadable(error: &Error) -> bool {
     match error {
         Error::Corrupt { .. } | Error::UnsupportedVersion { .. } => true,
         Error::Io { action, source, .. } => {
-            matches!(*action, "open" | "read" | "read the size of") && !out_of_descriptors(source)
+            matches!(*action, "open" | "read" | "read the size of")
+                && !is_out_of_descriptors(source)
         }
         _ => false,
     }

@@ -300,7 +300,7 @@ impl JobScheduler {
             }
         }
         // The work may have freed disk space, and changed the sizes that bound the reserve.
-        state.tables.reserve.unblock();
+        state.tables.reserve.allow_growth();
         state.resize_reserve();
         true
     }

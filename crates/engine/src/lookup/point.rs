@@ -129,7 +129,7 @@ impl PendingValue<'_> {
         user_key: &[u8],
     ) -> Result<Option<Slice>> {
         let PendingValue { mut fold, mut state } = self;
-        state.context.allow_reads();
+        state.context.allow_storage_reads();
         let value = resolve_value(tree, view, user_key, &mut fold, &mut state);
         state.publish_counts(tree, view);
         value
@@ -186,7 +186,7 @@ fn look_up<'a>(
     (fold, state): (&mut OperandFold, &mut LookupState<'a>),
 ) -> Result<Option<Slice>> {
     for memtable in view.memtables() {
-        let covering = memtable.newest_covering(user_key, snapshot);
+        let covering = memtable.newest_covering_seq(user_key, snapshot);
         let found_base = memtable.visit_versions(user_key, snapshot, |seq, kind, value| {
             covering < Some(seq) && fold.push_older(seq, kind, value)
         });
@@ -225,7 +225,7 @@ fn resolve_value(
     fold.resolve_pointer(|seq, pointer| {
         let (file, pointer) = view.version.blobs().locate(pointer)?;
         state.blob = Some((Arc::clone(file), pointer));
-        file.blob().value((user_key, seq), &pointer, &mut state.context)
+        file.blob().read_value((user_key, seq), &pointer, &mut state.context)
     })?;
     fold.take_value(&tree.merge_resolver, user_key)
 }
@@ -291,9 +291,9 @@ fn search_tables<'a, const NEWEST: bool>(
             && !table.may_contain(user_key)?
         {
             true => None,
-            false => table.covering_tombstone_with(user_key, snapshot, &mut state.context)?,
+            false => table.covering_tombstone_in_context(user_key, snapshot, &mut state.context)?,
         };
-        let found = match table.get_with(user_key, snapshot, use_filter, &mut state.context) {
+        let found = match table.get_in_context(user_key, snapshot, use_filter, &mut state.context) {
             Err(_) if failpoint::is_on(Failpoint::ReadErrorIsNotFound) => None,
             found => found?,
         };

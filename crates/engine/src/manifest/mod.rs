@@ -25,7 +25,7 @@ use lsmx_base::file_name::FileName;
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock};
 
 use crate::error::{Error, Result};
-use crate::format::log_record::{LogSeed, RecordHeader, SEQ_END, SyncMark};
+use crate::format::log_record::{LogChecksumSeed, RecordHeader, SEQ_END, SyncMark};
 use crate::format::manifest_header::{CurrentFile, ManifestHeader};
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::vfs::{File, Vfs};
@@ -85,7 +85,7 @@ struct ManifestFile {
     number: u64,
     path: PathBuf,
     file: Arc<dyn File>,
-    seed: LogSeed,
+    seed: LogChecksumSeed,
     bytes: u64,
     synced: u64,
     /// Size after the initial snapshot, in bytes.
@@ -332,7 +332,7 @@ impl ManifestFactory<'_> {
     ) -> std::result::Result<ManifestFile, CreateError> {
         let path = FileName::Manifest(number).in_dir(self.dir);
         let file = self.vfs.create(&path).map_err(|source| Error::io("create", &path, source))?;
-        let seed = LogSeed::new(self.db_uid, number);
+        let seed = LogChecksumSeed::new(self.db_uid, number);
         let (bytes, synced, snapshot_bytes, edit_next) = (0, 0, 0, 1);
         let mut log =
             ManifestFile { number, path, file, seed, bytes, synced, snapshot_bytes, edit_next };

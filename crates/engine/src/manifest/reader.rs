@@ -8,7 +8,7 @@ use lsmx_base::coding::len_u64;
 use lsmx_base::file_name::FileName;
 
 use crate::error::{Error, Result};
-use crate::format::log_record::LogSeed;
+use crate::format::log_record::LogChecksumSeed;
 use crate::format::manifest_header::{
     CURRENT_BYTES_MAX, CurrentFile, MANIFEST_HEADER_BYTES, ManifestHeader,
 };
@@ -78,7 +78,7 @@ pub(crate) fn salvage(vfs: &dyn Vfs, dir: &Path, number: u64) -> Result<Option<S
             None => return Ok(None),
         },
     };
-    let seed = LogSeed::new(db_uid, number);
+    let seed = LogChecksumSeed::new(db_uid, number);
     let mut reader = EditReader {
         path: &path,
         reader: LogReader::new(&*file, &path, seed, bytes),
@@ -151,7 +151,7 @@ fn load_observed(
             return Err(Error::malformed(Malformed::Identity { what, expected, found }, &path, 0));
         }
     }
-    let seed = LogSeed::new(current.db_uid, current.manifest);
+    let seed = LogChecksumSeed::new(current.db_uid, current.manifest);
     let mut reader = EditReader {
         path: &path,
         reader: LogReader::new(&*file, &path, seed, bytes),

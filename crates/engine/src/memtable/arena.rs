@@ -33,14 +33,14 @@ impl Arena {
     }
 
     /// Copies a key and its payload.
-    pub(crate) fn copy(&mut self, key: &[u8], payload: &[u8]) -> CopiedEntry {
-        let (data, allocated_bytes) = self.copy_bytes(key, payload);
+    pub(crate) fn copy_entry(&mut self, key: &[u8], payload: &[u8]) -> CopiedEntry {
+        let (data, allocated_bytes) = self.copy_key_and_payload(key, payload);
         CopiedEntry { data, key_bytes: key.len(), allocated_bytes }
     }
 
     /// Copies a key, followed by its payload. Also returns the allocated bytes, including the unused rest of a chunk that
     /// is replaced.
-    fn copy_bytes(&mut self, key: &[u8], payload: &[u8]) -> (Bytes, u64) {
+    fn copy_key_and_payload(&mut self, key: &[u8], payload: &[u8]) -> (Bytes, u64) {
         let bytes = key.len() + payload.len();
         if bytes >= LARGE_ENTRY_BYTES {
             let mut large = Vec::with_capacity(bytes);
@@ -90,7 +90,7 @@ mod tests {
         let (mut kept, mut total, mut large) = (Vec::new(), 0, 0);
         for size in (0..500).map(|at: usize| at * at % (2 * LARGE_ENTRY_BYTES)) {
             let (key, value) = (vec![7; size / 3], vec![8; size - size / 3]);
-            let (data, allocated) = arena.copy_bytes(&key, &value);
+            let (data, allocated) = arena.copy_key_and_payload(&key, &value);
             total += allocated;
             large += if size < LARGE_ENTRY_BYTES { 0 } else { allocated };
             kept.push((data, [key, value].concat()));

@@ -18,7 +18,7 @@ use lsmx_base::sync::{AtomicU32, Mutex, OnceLock, Ordering};
 
 use crate::memtable::arena::{Arena, CopiedEntry};
 use crate::memtable::btree_node::{NO_NODE, NodeSlot, Permutation, SLOTS, TreeNode};
-use crate::memtable::entry::{EntryMeta, MemtableEntry, SeekTarget};
+use crate::memtable::entry::{EntryAttributes, MemtableEntry, SeekTarget};
 use crate::memtable::stable_vec::StableVec;
 
 /// Entries of a segment, as a power of two: 14 KiB.
@@ -41,7 +41,7 @@ pub(crate) struct TreePosition {
 }
 
 impl TreePosition {
-    fn to_search(self) -> NodeSearch {
+    fn to_node_search(self) -> NodeSearch {
         let TreePosition { position, permutation, splits, .. } = self;
         NodeSearch { position, permutation, splits, next: None }
     }
@@ -204,7 +204,7 @@ impl BLinkTree {
         let node = self.node(leaf);
         if position >= found.permutation.len() {
             // Uses the sibling from the search, because a split may have inserted another one since.
-            return found.next.map_or(Ok(None), |next| self.first_of(next));
+            return found.next.map_or(Ok(None), |next| self.first_entry_of_leaf(next));
         }
         let entry = node.entry(found.permutation.slot(position));
         if !node.is_unsplit_since(found.splits) {
@@ -214,7 +214,7 @@ impl BLinkTree {
         Ok(Some(TreePosition { entry, leaf, position, permutation, splits }))
     }
 
-    fn first_of(&self, leaf: u32) -> Result<Option<TreePosition>, ()> {
+    fn first_entry_of_leaf(&self, leaf: u32) -> Result<Option<TreePosition>, ()> {
         let node = self.node(leaf);
         let splits = node.split_count();
         let permutation = node.permutation();
@@ -290,11 +290,11 @@ impl BLinkTree {
         // Without an insert into the leaf, the next entry is in the next position.
         if at.position + 1 < at.permutation.len()
             && node.permutation() == at.permutation
-            && let Ok(position) = self.position_at(at.leaf, &at.to_search(), at.position + 1)
+            && let Ok(position) = self.position_at(at.leaf, &at.to_node_search(), at.position + 1)
         {
             return position;
         }
-        let mut target = self.entry(at.entry).target();
+        let mut target = self.entry(at.entry).seek_target();
         // The smallest target after the entry. Sequence numbers are at least 1, so the tag is not 0.
         target.tag -= 1;
         let mut leaf = at.leaf;
@@ -312,26 +312,31 @@ impl BLinkTree {
         let node = self.node(at.leaf);
         if at.position > 0
             && node.permutation() == at.permutation
-            && let Ok(position) = self.position_at(at.leaf, &at.to_search(), at.position - 1)
+            && let Ok(position) = self.position_at(at.leaf, &at.to_node_search(), at.position - 1)
         {
             return position;
         }
-        self.seek_before(self.entry(at.entry).target())
+        self.seek_before(self.entry(at.entry).seek_target())
     }
 
     /// Inserts an entry with a unique sequence number. Returns the number of allocated bytes.
-    pub(crate) fn insert(&self, user_key: &[u8], value: &[u8], meta: EntryMeta) -> u64 {
+    pub(crate) fn insert(&self, user_key: &[u8], value: &[u8], meta: EntryAttributes) -> u64 {
         let mut writer = self.writer.lock();
-        let copied = writer.arena.copy(user_key, value);
-        self.link(&mut writer, copied, meta)
+        let copied = writer.arena.copy_entry(user_key, value);
+        self.link_entry(&mut writer, copied, meta)
     }
 
     /// Like [`BLinkTree::insert`], for an entry that is in memory of an arena already.
-    pub(crate) fn insert_copied(&self, copied: CopiedEntry, meta: EntryMeta) -> u64 {
-        self.link(&mut self.writer.lock(), copied, meta)
+    pub(crate) fn insert_copied(&self, copied: CopiedEntry, meta: EntryAttributes) -> u64 {
+        self.link_entry(&mut self.writer.lock(), copied, meta)
     }
 
-    fn link(&self, writer: &mut TreeWriter, copied: CopiedEntry, meta: EntryMeta) -> u64 {
+    fn link_entry(
+        &self,
+        writer: &mut TreeWriter,
+        copied: CopiedEntry,
+        meta: EntryAttributes,
+    ) -> u64 {
         let TreeWriter { path, node_count, .. } = writer;
         let mut bytes = copied.allocated_bytes;
         let entry = MemtableEntry::new(copied.data, copied.key_bytes, meta);
@@ -339,7 +344,7 @@ impl BLinkTree {
         let cell = self.entries.get_or_grow(number).expect("it is the next entry");
         // Numbers are assigned under the lock, so the cell is empty.
         let _ = cell.set(entry);
-        let target = self.entry(number).target();
+        let target = self.entry(number).seek_target();
         // An entry takes more than 64 bytes, so memory is exhausted before 2^32 entries.
         self.entry_count
             .store(number.checked_add(1).expect("memory is exhausted before"), Ordering::Release);

@@ -67,7 +67,7 @@ pub(crate) struct MemtableEntry {
 
 /// Metadata of a new entry.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct EntryMeta {
+pub(crate) struct EntryAttributes {
     pub(crate) seq: SeqNo,
     pub(crate) kind: EntryKind,
     /// Chain of an operand; `None` for other kinds.
@@ -100,7 +100,7 @@ pub(crate) fn entry_tag(seq: SeqNo, kind: EntryKind) -> u64 {
 
 impl MemtableEntry {
     /// Creates an entry. The first `key_bytes` bytes of `data` are the key, the rest is the value.
-    pub(crate) fn new(data: Bytes, key_bytes: usize, meta: EntryMeta) -> MemtableEntry {
+    pub(crate) fn new(data: Bytes, key_bytes: usize, meta: EntryAttributes) -> MemtableEntry {
         let data = match meta.chain {
             None => EntryData::Plain(data),
             Some(chain) => {
@@ -144,7 +144,7 @@ impl MemtableEntry {
         EntryKind::from_u8((self.tag & 0xff) as u8).unwrap_or(EntryKind::Delete)
     }
 
-    pub(crate) fn target(&self) -> SeekTarget<'_> {
+    pub(crate) fn seek_target(&self) -> SeekTarget<'_> {
         SeekTarget {
             prefix: KeyPrefix::new(self.user_key()),
             user_key: self.user_key(),
@@ -168,7 +168,7 @@ impl MemtableEntry {
 
     /// Returns the folded kind and value, if the reader uses them.
     #[inline]
-    fn folded(&self, is_folded: bool) -> Option<&(EntryKind, Bytes)> {
+    fn folded_value(&self, is_folded: bool) -> Option<&(EntryKind, Bytes)> {
         match &self.data {
             EntryData::Operand(operand) if is_folded => operand.folded.get(),
             _ => None,
@@ -177,13 +177,13 @@ impl MemtableEntry {
 
     /// Returns the internal key. `is_folded` is the result of [`MemtableEntry::is_folded`] that the reader uses.
     pub(crate) fn internal_key(&self, is_folded: bool) -> InternalKey<'_> {
-        let kind = self.folded(is_folded).map_or_else(|| self.kind(), |(kind, _)| *kind);
+        let kind = self.folded_value(is_folded).map_or_else(|| self.kind(), |(kind, _)| *kind);
         InternalKey { user_key: self.user_key(), seq: self.seq(), kind }
     }
 
     /// Returns the value, or the folded value.
     pub(crate) fn value(&self, is_folded: bool) -> &[u8] {
-        match self.folded(is_folded) {
+        match self.folded_value(is_folded) {
             Some((_, value)) => value,
             None => &self.bytes()[self.key_bytes as usize..],
         }
@@ -191,14 +191,14 @@ impl MemtableEntry {
 
     /// Like [`MemtableEntry::value`], as a reference-counted slice.
     pub(crate) fn value_bytes(&self, is_folded: bool) -> Bytes {
-        match self.folded(is_folded) {
+        match self.folded_value(is_folded) {
             Some((_, value)) => value.clone(),
             None => self.bytes().slice(self.key_bytes as usize..),
         }
     }
 
     /// Sets the folded value, unless it is set. Returns its bytes, or 0.
-    pub(crate) fn set_folded(&self, value: Option<Bytes>) -> u64 {
+    pub(crate) fn set_folded_value(&self, value: Option<Bytes>) -> u64 {
         let EntryData::Operand(operand) = &self.data else { return 0 };
         let folded =
             value.map_or((EntryKind::Delete, Bytes::new()), |value| (EntryKind::Put, value));

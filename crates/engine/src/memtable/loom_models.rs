@@ -124,7 +124,7 @@ fn range_tombstone_is_visible_from_its_sequence_number_on() {
         let (other, sees) = (Arc::clone(&memtable), Arc::clone(&published));
         let reader = spawn(move || {
             let read = sees.load(Ordering::Acquire);
-            let covering = other.newest_covering(b"b", SeqNo(read)).map_or(0, |seq| seq.0);
+            let covering = other.newest_covering_seq(b"b", SeqNo(read)).map_or(0, |seq| seq.0);
             assert_eq!(covering, read);
         });
         for seq in 1..=2 {

@@ -24,7 +24,7 @@ use crate::deferred_drop::DeferredDrop;
 use crate::error::Result;
 pub(crate) use arena::{Arena, CopiedEntry};
 use btree::{BLinkTree, TreePosition};
-use entry::{EntryMeta, MemtableEntry, OPERAND_OVERHEAD_BYTES, OperandChain, SeekTarget};
+use entry::{EntryAttributes, MemtableEntry, OPERAND_OVERHEAD_BYTES, OperandChain, SeekTarget};
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::range_tombstone::RangeTombstone;
 use lsmx_base::slice::Slice;
@@ -112,7 +112,7 @@ impl Memtable {
         if kind == EntryKind::Merge {
             return self.insert_operand(user_key, seq, value, 0).0;
         }
-        let bytes = self.tree.insert(user_key, value, EntryMeta { seq, kind, chain: None });
+        let bytes = self.tree.insert(user_key, value, EntryAttributes { seq, kind, chain: None });
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         bytes
     }
@@ -122,7 +122,7 @@ impl Memtable {
         if kind == EntryKind::Merge {
             return self.insert(copied.key(), seq, kind, copied.payload());
         }
-        let bytes = self.tree.insert_copied(copied, EntryMeta { seq, kind, chain: None });
+        let bytes = self.tree.insert_copied(copied, EntryAttributes { seq, kind, chain: None });
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         bytes
     }
@@ -142,8 +142,8 @@ impl Memtable {
 
     /// Returns the newest range tombstone that covers `user_key` for a reader at `snapshot`.
     #[inline]
-    pub(crate) fn newest_covering(&self, user_key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
-        self.range_tombstones.newest_covering(user_key, snapshot)
+    pub(crate) fn newest_covering_seq(&self, user_key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
+        self.range_tombstones.newest_covering_seq(user_key, snapshot)
     }
 
     /// Returns whether there are range tombstones.
@@ -153,7 +153,7 @@ impl Memtable {
 
     /// Returns the indexes over all range tombstones.
     pub(crate) fn tombstone_indexes(&self) -> Vec<Arc<TombstoneIndex>> {
-        self.range_tombstones.indexes()
+        self.range_tombstones.chunk_indexes()
     }
 
     /// Returns the range tombstones, each with one sequence number.
@@ -196,7 +196,7 @@ impl Memtable {
             |(_, older)| older.chain(),
         );
         let (chain, is_long) = chain.add_operand(operand.len());
-        let meta = EntryMeta { seq, kind: EntryKind::Merge, chain: Some(chain) };
+        let meta = EntryAttributes { seq, kind: EntryKind::Merge, chain: Some(chain) };
         let bytes = self.tree.insert(user_key, operand, meta) + OPERAND_OVERHEAD_BYTES;
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         (bytes, is_long)
@@ -206,10 +206,15 @@ impl Memtable {
     ///
     /// Returns the bytes that the caller must add with [`Memtable::add_bytes`]; 0 if there is no such operand or it has a
     /// folded value.
-    pub(crate) fn set_folded(&self, user_key: &[u8], seq: SeqNo, value: Option<Slice>) -> u64 {
+    pub(crate) fn set_folded_value(
+        &self,
+        user_key: &[u8],
+        seq: SeqNo,
+        value: Option<Slice>,
+    ) -> u64 {
         match self.find(user_key, seq) {
             Some((_, entry)) if entry.seq() == seq => {
-                entry.set_folded(value.map(Slice::into_bytes))
+                entry.set_folded_value(value.map(Slice::into_bytes))
             }
             _ => 0,
         }

@@ -48,12 +48,12 @@ enum TombstoneNode {
 
 impl TombstoneNode {
     /// Visits all range tombstones, oldest first. The recursion depth is at most 64.
-    fn visit<'a>(&'a self, visitor: &mut impl FnMut(&'a MemtableTombstone)) {
+    fn visit_tombstones<'a>(&'a self, visitor: &mut impl FnMut(&'a MemtableTombstone)) {
         match self {
             TombstoneNode::Leaf(tombstone) => visitor(tombstone),
             TombstoneNode::Inner { older, newer } => {
-                older.visit(visitor);
-                newer.visit(visitor);
+                older.visit_tombstones(visitor);
+                newer.visit_tombstones(visitor);
             }
         }
     }
@@ -73,20 +73,21 @@ impl TombstoneChunk {
         TombstoneChunk { count, root: Arc::new(root), index: Arc::default() }
     }
 
-    fn index(&self) -> &Arc<TombstoneIndex> {
+    fn get_or_build_index(&self) -> &Arc<TombstoneIndex> {
         self.index.get_or_init(|| {
             let mut all = Vec::new();
-            self.root.visit(&mut |one| all.push((&one.start, one.end.as_ref(), one.seq)));
+            self.root
+                .visit_tombstones(&mut |one| all.push((&one.start, one.end.as_ref(), one.seq)));
             Arc::new(TombstoneIndex::new(all))
         })
     }
 
-    fn newest_covering(&self, user_key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
+    fn newest_covering_seq(&self, user_key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
         if self.count > SCANNED_CHUNK_MAX {
-            return self.index().newest_covering(user_key, snapshot);
+            return self.get_or_build_index().newest_covering(user_key, snapshot);
         }
         let mut newest = None;
-        self.root.visit(&mut |tombstone| {
+        self.root.visit_tombstones(&mut |tombstone| {
             if tombstone.seq <= snapshot && tombstone.covers(user_key) {
                 newest = newest.max(Some(tombstone.seq));
             }
@@ -139,20 +140,20 @@ impl MemtableRangeTombstones {
 
     /// Returns the newest range tombstone that covers `user_key` for a reader at `snapshot`.
     #[inline]
-    pub(crate) fn newest_covering(&self, user_key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
+    pub(crate) fn newest_covering_seq(&self, user_key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
         if self.is_empty() {
             return None;
         }
         let chunks = self.chunks.load();
-        chunks.iter().filter_map(|chunk| chunk.newest_covering(user_key, snapshot)).max()
+        chunks.iter().filter_map(|chunk| chunk.newest_covering_seq(user_key, snapshot)).max()
     }
 
     /// Returns the indexes of all chunks.
-    pub(crate) fn indexes(&self) -> Vec<Arc<TombstoneIndex>> {
+    pub(crate) fn chunk_indexes(&self) -> Vec<Arc<TombstoneIndex>> {
         if self.is_empty() {
             return Vec::new();
         }
-        self.chunks.load().iter().map(|chunk| Arc::clone(chunk.index())).collect()
+        self.chunks.load().iter().map(|chunk| Arc::clone(chunk.get_or_build_index())).collect()
     }
 
     /// Returns all range tombstones, each with one sequence number.
@@ -160,7 +161,7 @@ impl MemtableRangeTombstones {
         let mut all = Vec::new();
         if !self.is_empty() {
             for chunk in self.chunks.load().iter() {
-                chunk.root.visit(&mut |MemtableTombstone { start, end, seq }| {
+                chunk.root.visit_tombstones(&mut |MemtableTombstone { start, end, seq }| {
                     let (start, end) = (start.clone(), end.clone());
                     all.push(RangeTombstone { start, end, seqs: vec![*seq] });
                 });
@@ -187,14 +188,14 @@ mod tests {
                 let key = |key: u8| Bytes::copy_from_slice(&[key]);
                 tombstones.insert(key(start), (end != 7).then(|| key(end)), SeqNo(seq));
             }
-            prop_assert_eq!(tombstones.indexes().len(), deletes.len().count_ones() as usize);
+            prop_assert_eq!(tombstones.chunk_indexes().len(), deletes.len().count_ones() as usize);
             prop_assert_eq!(tombstones.to_vec().len(), deletes.len());
             for (key, snapshot) in keys {
                 let covers = |&(_, &(start, end)): &(u64, &(u8, u8))| start <= key && (key < end || end == 7);
                 let numbered = (1u64..).zip(&deletes).filter(covers);
                 let expected = numbered.map(|(seq, _)| seq).filter(|&seq| seq <= snapshot).max();
-                prop_assert_eq!(tombstones.newest_covering(&[key], SeqNo(snapshot)), expected.map(SeqNo));
-                let indexes = tombstones.indexes();
+                prop_assert_eq!(tombstones.newest_covering_seq(&[key], SeqNo(snapshot)), expected.map(SeqNo));
+                let indexes = tombstones.chunk_indexes();
                 let newest = indexes.iter().filter_map(|index| index.newest_covering(&[key], SeqNo(snapshot)));
                 prop_assert_eq!(newest.max(), expected.map(SeqNo));
             }

@@ -206,12 +206,12 @@ fn folded_value_hides_older_operands_from_its_sequence_number_on() {
     }
     let mut cursor = memtable.cursor();
     cursor.seek(b"k", SeqNo(3)).unwrap();
-    let bytes = memtable.set_folded(b"k", SeqNo(3), Some(Slice::from(&b"ooo"[..])));
+    let bytes = memtable.set_folded_value(b"k", SeqNo(3), Some(Slice::from(&b"ooo"[..])));
     assert!(
-        bytes >= 3 && memtable.set_folded(b"k", SeqNo(3), None) == 0,
+        bytes >= 3 && memtable.set_folded_value(b"k", SeqNo(3), None) == 0,
         "a folded value is set once"
     );
-    assert_eq!(memtable.set_folded(b"k", SeqNo(9), None), 0, "there is no such operand");
+    assert_eq!(memtable.set_folded_value(b"k", SeqNo(9), None), 0, "there is no such operand");
     assert_eq!(read_versions(&memtable, 9).len(), 2);
     assert_eq!(read_versions(&memtable, 3), [(EntryKind::Put, Slice::from(&b"ooo"[..]))]);
     assert_eq!(
@@ -225,7 +225,7 @@ fn folded_value_hides_older_operands_from_its_sequence_number_on() {
     cursor.next().unwrap();
     assert_eq!((cursor.key().kind, cursor.value()), (EntryKind::Put, &b"ooo"[..]));
     // A folded value of `None` is a delete.
-    memtable.set_folded(b"k", SeqNo(4), None);
+    memtable.set_folded_value(b"k", SeqNo(4), None);
     assert_eq!(
         memtable.get(b"k", SeqNo(9)).map(|(seq, kind, _)| (seq.0, kind)),
         Some((4, EntryKind::Delete))

@@ -104,8 +104,8 @@ impl MemoryPlan {
     /// Creates the block cache. With a budget it also accounts for open tables.
     pub(crate) fn new_cache(&self, kind: BlockCacheKind) -> Arc<BlockCache> {
         match self.budget_bytes {
-            Some(_) => BlockCache::with_open_tables(kind, self.cache_bytes),
-            None => BlockCache::with_kind(kind, self.cache_bytes),
+            Some(_) => BlockCache::with_open_tables_in_budget(kind, self.cache_bytes),
+            None => BlockCache::with_cache_kind(kind, self.cache_bytes),
         }
     }
 

@@ -32,7 +32,7 @@ use crate::tree::snapshots::SnapshotTracker;
 use crate::tree::super_version::SuperVersion;
 use crate::tree::version::Version;
 use crate::vfs::Vfs;
-use crate::wal::{ResumeWrites, Wal};
+use crate::wal::{ResumeWriteSizes, Wal};
 
 pub(crate) mod keyspaces;
 pub(crate) mod memtable_budget;
@@ -421,9 +421,9 @@ impl DbState {
     }
 
     /// Estimates what `resume` would have to write now.
-    fn resume_writes(&self) -> ResumeWrites {
+    fn resume_writes(&self) -> ResumeWriteSizes {
         let size = self.manifest.size();
-        ResumeWrites {
+        ResumeWriteSizes {
             unflushed_bytes: self.memtables.used_bytes().min(self.wal.live_bytes()),
             store_bytes: self.tables.beside_bytes.load(Ordering::Relaxed),
             manifest_bytes: size.bytes,

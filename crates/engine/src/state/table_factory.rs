@@ -105,10 +105,10 @@ impl TableFactory {
     /// Opens a blob file that was just synced, or is named by the manifest.
     ///
     /// # Errors
-    /// See [`BlobReader::open_in`].
+    /// See [`BlobReader::open_cached`].
     pub(crate) fn open_blob(&self, keyspace: u32, blob: &BlobFileRecord) -> Result<Arc<BlobFile>> {
         let path = self.blob_path(blob.id);
-        let blob = BlobReader::open_in(&self.descriptors, &path, keyspace, blob, &self.cache)?;
+        let blob = BlobReader::open_cached(&self.descriptors, &path, keyspace, blob, &self.cache)?;
         Ok(Arc::new(BlobFile::new(blob, Arc::clone(&self.obsolete_files))))
     }
 
@@ -121,7 +121,7 @@ impl TableFactory {
     ) -> Result<Arc<TableFile>> {
         let identity = TableIdentity { id: meta.id, bytes: meta.bytes, uid, checksum };
         let path = self.path(meta.id);
-        let table = Table::open_in(&self.descriptors, &path, &identity, &self.cache)?;
+        let table = Table::open_cached(&self.descriptors, &path, &identity, &self.cache)?;
         let obsolete_files = Arc::clone(&self.obsolete_files);
         Ok(Arc::new(TableFile::new(Arc::new(table), Arc::new(meta), blobs, path, obsolete_files)))
     }

@@ -152,7 +152,7 @@ impl TableCursor {
             let previous = self.current.take();
             let contents = match self.context.purpose() {
                 ReadPurpose::Lookup => self.table.data_block(handle, &mut self.context)?,
-                _ => self.read_ahead.block(&self.table, handle, &mut self.context)?,
+                _ => self.read_ahead.read_block(&self.table, handle, &mut self.context)?,
             };
             let block = DataBlock::new(contents).map_err(at)?;
             let entries = match previous {
@@ -212,7 +212,7 @@ impl TableCursor {
     }
 
     /// Moves inside the current block by `step_entry`, or to a neighbouring block by `leave_block` at its end.
-    fn step(
+    fn step_to_neighbour(
         &mut self,
         step_entry: impl FnOnce(&mut DataBlockCursor) -> Result<(), Malformed>,
         leave_block: impl FnOnce(&mut Self, BlockPosition) -> Result<()>,
@@ -232,7 +232,7 @@ impl TableCursor {
         leave_block(self, position)
     }
 
-    fn entries(&self) -> &DataBlockCursor {
+    fn current_entries(&self) -> &DataBlockCursor {
         match &self.current {
             Some(current) => &current.entries,
             None => panic!("the cursor has no current entry"),
@@ -248,16 +248,16 @@ impl Cursor for TableCursor {
 
     #[inline]
     fn key(&self) -> InternalKey<'_> {
-        self.entries().key()
+        self.current_entries().key()
     }
 
     #[inline]
     fn value(&self) -> &[u8] {
-        self.entries().value()
+        self.current_entries().value()
     }
 
     fn value_slice(&self) -> Slice {
-        self.entries().value_slice()
+        self.current_entries().value_slice()
     }
 
     fn first(&mut self) -> Result<()> {
@@ -301,11 +301,11 @@ impl Cursor for TableCursor {
 
     #[inline]
     fn next(&mut self) -> Result<()> {
-        self.step(DataBlockCursor::next, Self::enter_next_block)
+        self.step_to_neighbour(DataBlockCursor::next, Self::enter_next_block)
     }
 
     #[inline]
     fn prev(&mut self) -> Result<()> {
-        self.step(DataBlockCursor::prev, Self::enter_previous_block)
+        self.step_to_neighbour(DataBlockCursor::prev, Self::enter_previous_block)
     }
 }

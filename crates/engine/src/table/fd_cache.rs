@@ -37,7 +37,7 @@ const CHECKSUM_READ_BYTES: u64 = 256 << 10;
 #[derive(Debug)]
 pub(crate) struct FdCache {
     vfs: Arc<dyn Vfs>,
-    fds_max: usize,
+    max_open_files: usize,
     clock: Mutex<ClockHand>,
     /// Number of files reopened after the cache had closed them.
     reopened: AtomicU64,
@@ -75,18 +75,18 @@ struct ClockHand {
 }
 
 impl FdCache {
-    /// Creates a cache of at most `fds_max` descriptors, at least one.
+    /// Creates a cache of at most `max_open_files` descriptors, at least one.
     ///
     /// A read that uses a file while the cache evicts it keeps that file open until the read ends.
     pub(crate) fn new(
         vfs: Arc<dyn Vfs>,
-        fds_max: usize,
+        max_open_files: usize,
         direct_io: bool,
         job_reads: Option<JobReadOptions>,
     ) -> Arc<FdCache> {
         Arc::new(FdCache {
             vfs,
-            fds_max: fds_max.max(1),
+            max_open_files: max_open_files.max(1),
             clock: Mutex::default(),
             reopened: AtomicU64::new(0),
             reads_repeated: AtomicU64::new(0),
@@ -125,11 +125,11 @@ impl FdCache {
 
     /// Returns the maximum number of files that one operand store may have open for appending. All stores together get
     /// half of the limit.
-    pub(crate) fn store_writers_max(&self) -> usize {
+    pub(crate) fn max_store_writers(&self) -> usize {
         if failpoint::is_on(Failpoint::StoreFilesOutsideBudget) {
-            return self.fds_max.max(16);
+            return self.max_open_files.max(16);
         }
-        (self.fds_max / 2 / self.store_count().max(1)).max(1)
+        (self.max_open_files / 2 / self.store_count().max(1)).max(1)
     }
 
     /// Creates a file that counts towards the limit while it is open. The cache does not close it.
@@ -152,12 +152,12 @@ impl FdCache {
     }
 
     /// Marks the database as closed. Files that cannot be reopened from now on fail with [`Error::Closed`].
-    pub(crate) fn set_closed(&self) {
+    pub(crate) fn mark_database_closed(&self) {
         self.is_closed.store(true, Ordering::Release);
     }
 
-    /// Returns the flag that [`FdCache::set_closed`] sets.
-    pub(crate) fn closed_flag(&self) -> &Arc<AtomicBool> {
+    /// Returns the flag that [`FdCache::mark_database_closed`] sets.
+    pub(crate) fn database_closed_flag(&self) -> &Arc<AtomicBool> {
         &self.is_closed
     }
 
@@ -173,8 +173,8 @@ impl FdCache {
     }
 
     /// Returns the maximum number of open descriptors.
-    pub(crate) fn fds_max(&self) -> usize {
-        self.fds_max
+    pub(crate) fn max_open_files(&self) -> usize {
+        self.max_open_files
     }
 
     /// Returns the number of open descriptors.
@@ -183,12 +183,12 @@ impl FdCache {
     }
 
     /// Returns the number of files reopened after the cache had closed them.
-    pub(crate) fn reopened(&self) -> u64 {
+    pub(crate) fn reopen_count(&self) -> u64 {
         self.reopened.load(Ordering::Relaxed)
     }
 
     /// Returns the number of corrupt reads of jobs whose repetition from the device succeeded.
-    pub(crate) fn reads_repeated(&self) -> u64 {
+    pub(crate) fn repeated_read_count(&self) -> u64 {
         self.reads_repeated.load(Ordering::Relaxed)
     }
 
@@ -212,10 +212,10 @@ impl FdCache {
         // Two rounds visit each file once with its use bit cleared. If all descriptors are about to be opened, none
         // can be closed and the limit is exceeded by one.
         let mut visits = 2 * clock.files.len();
-        while clock.open >= self.fds_max && visits > 0 {
+        while clock.open >= self.max_open_files && visits > 0 {
             visits -= 1;
             let second_chance = visits >= clock.files.len();
-            evicted.extend(clock.visit(second_chance));
+            evicted.extend(clock.visit_next_file(second_chance));
         }
         clock.open += 1;
         drop(clock);
@@ -243,7 +243,10 @@ impl ClockHand {
     /// its use bit instead.
     ///
     /// The caller drops the result after it has released the lock.
-    fn visit(&mut self, second_chance: bool) -> Option<(Arc<CachedFile>, Option<Arc<OpenFile>>)> {
+    fn visit_next_file(
+        &mut self,
+        second_chance: bool,
+    ) -> Option<(Arc<CachedFile>, Option<Arc<OpenFile>>)> {
         let cached = self.files.pop_front()?.upgrade()?;
         if cached.is_kept_open.load(Ordering::Relaxed) {
             return Some((cached, None));
@@ -260,13 +263,13 @@ impl ClockHand {
 
 impl ReleaseResource for FdCache {
     /// Closes half of the open files.
-    fn release(&self) -> bool {
+    fn release_resource(&self) -> bool {
         let mut evicted = Vec::new();
         let mut clock = self.clock.lock();
         let (before, mut visits) = (clock.open, clock.files.len());
         while visits > 0 && clock.open > before / 2 {
             visits -= 1;
-            evicted.extend(clock.visit(false));
+            evicted.extend(clock.visit_next_file(false));
         }
         let has_closed = clock.open < before;
         drop(clock);
@@ -280,7 +283,7 @@ impl ReleaseResource for FdCache {
 pub(crate) enum ReadSource {
     /// A read through the cached descriptor. It uses the page cache, except with direct I/O.
     Cached,
-    /// A read from the device, see [`CachedFile::fill_from_device`].
+    /// A read from the device, see [`CachedFile::read_from_device`].
     Device,
 }
 
@@ -324,7 +327,11 @@ pub(crate) struct CachedFile {
 
 impl CachedFile {
     /// Wraps an open file that stays open.
-    pub(crate) fn pinned(file: Arc<dyn File>, path: &Path, identity: FileIdentity) -> CachedFile {
+    pub(crate) fn new_pinned(
+        file: Arc<dyn File>,
+        path: &Path,
+        identity: FileIdentity,
+    ) -> CachedFile {
         CachedFile::with_file(None, path, Some(identity), Some(file))
     }
 
@@ -343,7 +350,7 @@ impl CachedFile {
         path: &Path,
     ) -> io::Result<Arc<CachedFile>> {
         let file = Arc::new(CachedFile::with_file(Some(Arc::clone(cache)), path, None, None));
-        file.open_first().map_err(into_io_error)?;
+        file.open_initially().map_err(into_io_error)?;
         Ok(file)
     }
 
@@ -364,12 +371,15 @@ impl CachedFile {
     }
 
     /// Opens the file for the first time.
-    pub(crate) fn open_first(self: &Arc<Self>) -> Result<Arc<dyn File>> {
+    pub(crate) fn open_initially(self: &Arc<Self>) -> Result<Arc<dyn File>> {
         Ok(Arc::clone(&self.open(false)?.0))
     }
 
     /// Calls `call` with the open file. Reopens the file if necessary.
-    fn call<R>(self: &Arc<Self>, call: impl FnOnce(&dyn File) -> io::Result<R>) -> io::Result<R> {
+    fn with_open_file<R>(
+        self: &Arc<Self>,
+        call: impl FnOnce(&dyn File) -> io::Result<R>,
+    ) -> io::Result<R> {
         if let Some(open) = &*self.file.load() {
             self.was_used.store(true, Ordering::Relaxed);
             return call(&*open.0);
@@ -378,7 +388,7 @@ impl CachedFile {
         call(&*open.0)
     }
 
-    fn call_if_open(&self, call: impl FnOnce(&dyn File)) {
+    fn with_file_if_open(&self, call: impl FnOnce(&dyn File)) {
         if let Some(open) = &*self.file.load() {
             call(&*open.0);
         }
@@ -418,38 +428,38 @@ impl CachedFile {
         let needed =
             to_usize("block", bytes).map_err(|what| Error::malformed(what, &self.path, offset))?;
         let mut buffer = vec![0; needed];
-        self.fill_from(source, offset, &mut buffer)?;
+        self.read_from_source(source, offset, &mut buffer)?;
         Ok(buffer)
     }
 
     /// Fills the buffer with the bytes at `offset` from the given source.
     #[inline]
-    pub(crate) fn fill_from(
+    pub(crate) fn read_from_source(
         self: &Arc<Self>,
         source: ReadSource,
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<()> {
         match source {
-            ReadSource::Cached => self.fill(offset, buffer),
-            ReadSource::Device => self.fill_from_device(offset, buffer),
+            ReadSource::Cached => self.read_into(offset, buffer),
+            ReadSource::Device => self.read_from_device(offset, buffer),
         }
     }
 
     /// Fills the buffer with the bytes at `offset`. Reads of jobs are rate-limited. Their pages are dropped from the page
     /// cache if the options request it.
-    pub(crate) fn fill_for(
+    pub(crate) fn read_for_purpose(
         self: &Arc<Self>,
         purpose: ReadPurpose,
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<()> {
-        self.fill(offset, buffer)?;
+        self.read_into(offset, buffer)?;
         let options = self.cache.as_ref().and_then(|cache| cache.job_reads.as_ref());
         if let Some(options) = options.filter(|_| purpose == ReadPurpose::Job) {
             let bytes = len_u64(buffer.len());
             if !options.keep_cached {
-                self.call_if_open(|file| file.forget(offset, bytes));
+                self.with_file_if_open(|file| file.drop_cached_pages(offset, bytes));
             }
             options.rate.acquire(IoPriority::Compaction, bytes);
         }
@@ -457,18 +467,18 @@ impl CachedFile {
     }
 
     #[inline]
-    fn fill(self: &Arc<Self>, offset: u64, buffer: &mut [u8]) -> Result<()> {
+    fn read_into(self: &Arc<Self>, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let open = self.file.load();
         if let Some(open) = &*open {
             // The load avoids a write to a shared cache line if the bit is already set.
             if !self.was_used.load(Ordering::Relaxed) {
                 self.was_used.store(true, Ordering::Relaxed);
             }
-            return fill_exact(&*open.0, &self.path, offset, buffer);
+            return read_exact_into(&*open.0, &self.path, offset, buffer);
         }
         drop(open);
         let open = self.open(true)?;
-        fill_exact(&*open.0, &self.path, offset, buffer)
+        read_exact_into(&*open.0, &self.path, offset, buffer)
     }
 
     /// Announces a read. Returns whether the file system reads the bytes ahead.
@@ -510,11 +520,11 @@ impl CachedFile {
     /// Uses a new descriptor with direct I/O where the file system supports it. The pages are dropped from the page
     /// cache, so that later reads also read them from the device.
     #[cold]
-    fn fill_from_device(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+    fn read_from_device(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         if let Some(open) = &*self.file.load() {
-            open.0.forget(offset, len_u64(buffer.len()));
+            open.0.drop_cached_pages(offset, len_u64(buffer.len()));
             if self.cache.is_none() {
-                return fill_exact(&*open.0, &self.path, offset, buffer);
+                return read_exact_into(&*open.0, &self.path, offset, buffer);
             }
         }
         let Some(cache) = &self.cache else {
@@ -523,7 +533,7 @@ impl CachedFile {
         let opened = cache.vfs.open_uncached(&self.path);
         let file =
             opened.map_err(|error| cache.open_error(Error::io("open", &self.path, error)))?;
-        fill_exact(&*file, &self.path, offset, buffer)
+        read_exact_into(&*file, &self.path, offset, buffer)
     }
 
     /// Returns the XXH3-64 of the first `bytes` bytes of the file.
@@ -626,39 +636,39 @@ pub(super) struct FdCacheFile(pub(super) Arc<CachedFile>);
 
 impl File for FdCacheFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.0.call(|file| file.read_at(buffer, offset))
+        self.0.with_open_file(|file| file.read_at(buffer, offset))
     }
 
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        self.0.call(|file| file.append(bytes))
+        self.0.with_open_file(|file| file.append(bytes))
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.0.call(|file| file.sync())
+        self.0.with_open_file(|file| file.sync())
     }
 
     fn len(&self) -> io::Result<u64> {
-        self.0.call(|file| file.len())
+        self.0.with_open_file(|file| file.len())
     }
 
     fn enable_preallocation(&self) {
-        self.0.call_if_open(|file| file.enable_preallocation());
+        self.0.with_file_if_open(|file| file.enable_preallocation());
     }
 
     fn disable_preallocation(&self) {
-        self.0.call_if_open(|file| file.disable_preallocation());
+        self.0.with_file_if_open(|file| file.disable_preallocation());
     }
 
     fn will_need(&self, offset: u64, bytes: u64) -> bool {
-        self.0.call(|file| Ok(file.will_need(offset, bytes))).unwrap_or(false)
+        self.0.with_open_file(|file| Ok(file.will_need(offset, bytes))).unwrap_or(false)
     }
 
-    fn forget(&self, offset: u64, bytes: u64) {
-        self.0.call_if_open(|file| file.forget(offset, bytes));
+    fn drop_cached_pages(&self, offset: u64, bytes: u64) {
+        self.0.with_file_if_open(|file| file.drop_cached_pages(offset, bytes));
     }
 
     fn drop_unsynced(&self, cached: bool) -> bool {
-        self.0.call(|file| Ok(file.drop_unsynced(cached))).unwrap_or(false)
+        self.0.with_open_file(|file| Ok(file.drop_unsynced(cached))).unwrap_or(false)
     }
 }
 
@@ -677,11 +687,11 @@ fn into_io_error(error: Error) -> io::Error {
 pub(super) fn read_exact(file: &dyn File, path: &Path, offset: u64, bytes: u64) -> Result<Vec<u8>> {
     let needed = to_usize("block", bytes).map_err(|what| Error::malformed(what, path, offset))?;
     let mut buffer = vec![0; needed];
-    fill_exact(file, path, offset, &mut buffer)?;
+    read_exact_into(file, path, offset, &mut buffer)?;
     Ok(buffer)
 }
 
-fn fill_exact(file: &dyn File, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<()> {
+fn read_exact_into(file: &dyn File, path: &Path, offset: u64, buffer: &mut [u8]) -> Result<()> {
     let found = file.read_at(buffer, offset).map_err(|error| Error::io("read", path, error))?;
     if found != buffer.len() {
         let (needed, found) = (len_u64(buffer.len()), len_u64(found));

@@ -60,7 +60,7 @@ fn resident_bytes(stored_bytes: u64, blocks: u64, overhead: u64) -> u64 {
 ///
 /// # Errors
 /// When the top index cannot be read or is corrupt.
-pub(crate) fn bytes_before(table: &Table, user_key: &[u8]) -> Result<u64> {
+pub(crate) fn bytes_before_key(table: &Table, user_key: &[u8]) -> Result<u64> {
     let bytes = table.identity().bytes;
     let Some(top) = table.top_index(&mut ReadContext::new(ReadPurpose::Lookup))? else {
         return Ok(bytes / 2);

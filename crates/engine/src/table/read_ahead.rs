@@ -60,13 +60,13 @@ impl Drop for BlockReadAhead {
 
 impl BlockReadAhead {
     /// Returns the contents of a data block from the cache, the window or the file.
-    pub(super) fn block(
+    pub(super) fn read_block(
         &mut self,
         table: &Table,
         handle: BlockHandle,
         context: &mut ReadContext,
     ) -> Result<BlockBytes> {
-        let direction = self.note_block(handle);
+        let direction = self.record_block_access(handle);
         if self.adjacent_blocks < SCAN_BLOCKS_MIN {
             match context.purpose() {
                 ReadPurpose::Scan => {
@@ -82,25 +82,25 @@ impl BlockReadAhead {
         }
         let purpose = context.admit_read(handle)?;
         let at = |what: Malformed| Error::malformed(what, table.path(), handle.offset);
-        handle.check(table.identity().bytes).map_err(at)?;
+        handle.check_bounds(table.identity().bytes).map_err(at)?;
         table.file.read_with_retry(purpose, |source| {
             if source == ReadSource::Device {
                 let stored = table.file.read_exact_from(source, handle.offset, handle.bytes)?;
-                return table.open_data_block(&stored, handle, purpose);
+                return table.decode_data_block(&stored, handle, purpose);
             }
-            if self.window(handle).is_none() {
-                self.read(table, handle, direction, purpose)?;
+            if self.stored_block(handle).is_none() {
+                self.fill_window(table, handle, direction, purpose)?;
             }
-            let Some(stored) = self.window(handle) else {
+            let Some(stored) = self.stored_block(handle) else {
                 let what = "block read ahead";
                 return Err(at(Malformed::Truncated { what, needed: handle.bytes, found: 0 }));
             };
-            table.open_data_block(stored, handle, purpose)
+            table.decode_data_block(stored, handle, purpose)
         })
     }
 
     /// Counts a requested block. Returns the direction if it is adjacent to the last one.
-    fn note_block(&mut self, handle: BlockHandle) -> Option<ReadDirection> {
+    fn record_block_access(&mut self, handle: BlockHandle) -> Option<ReadDirection> {
         // The handles are unchecked, so their sum may overflow.
         let is_before =
             |a: BlockHandle, b: BlockHandle| a.offset.checked_add(a.bytes) == Some(b.offset);
@@ -119,7 +119,7 @@ impl BlockReadAhead {
     }
 
     /// Returns the stored bytes of a block if they are in the window.
-    fn window(&self, handle: BlockHandle) -> Option<&[u8]> {
+    fn stored_block(&self, handle: BlockHandle) -> Option<&[u8]> {
         let start = usize::try_from(handle.offset.checked_sub(self.offset)?).ok()?;
         let end = start.checked_add(usize::try_from(handle.bytes).ok()?)?;
         self.buffer[..self.window_bytes].get(start..end)
@@ -137,7 +137,7 @@ impl BlockReadAhead {
     }
 
     /// Reads a block, whose handle was checked, and following or preceding blocks in the direction of the cursor.
-    fn read(
+    fn fill_window(
         &mut self,
         table: &Table,
         handle: BlockHandle,
@@ -164,7 +164,7 @@ impl BlockReadAhead {
         let bytes = to_usize("read ahead", end - start)
             .map_err(|what| Error::malformed(what, table.path(), handle.offset))?;
         self.resize_buffer(table, bytes);
-        table.file.fill_for(purpose, start, &mut self.buffer[..bytes])?;
+        table.file.read_for_purpose(purpose, start, &mut self.buffer[..bytes])?;
         (self.offset, self.window_bytes) = (start, bytes);
         Ok(())
     }

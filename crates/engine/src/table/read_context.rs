@@ -29,7 +29,7 @@ pub enum ReadPurpose {
 impl ReadPurpose {
     /// Whether hits and misses are counted.
     #[inline]
-    pub(crate) fn is_counted(self) -> bool {
+    pub(crate) fn is_counted_in_statistics(self) -> bool {
         matches!(self, ReadPurpose::Lookup | ReadPurpose::Scan | ReadPurpose::MemoryOnly)
     }
 }
@@ -101,7 +101,7 @@ impl ReadContext {
         if self.collects_hits {
             self.hit_kinds |= 1 << kind as u8;
             self.hits[kind as usize] += 1;
-        } else if self.purpose.is_counted() {
+        } else if self.purpose.is_counted_in_statistics() {
             cache.count_hits(kind, 1);
         }
     }
@@ -140,7 +140,7 @@ impl ReadContext {
     }
 
     /// Allows all further reads from storage.
-    pub(crate) fn allow_reads(&mut self) {
+    pub(crate) fn allow_storage_reads(&mut self) {
         (self.purpose, self.forbids_blob_reads) = (ReadPurpose::Lookup, false);
     }
 
@@ -169,7 +169,7 @@ impl ReadContext {
         let index =
             known.iter().position(|counts| counts.level == level).unwrap_or(self.inline_levels);
         if index == INLINE_LEVELS {
-            return self.overflow_counts_of_level(level);
+            return self.counts_of_overflow_level(level);
         }
         if index == self.inline_levels {
             self.inline_levels += 1;
@@ -179,7 +179,7 @@ impl ReadContext {
     }
 
     #[cold]
-    fn overflow_counts_of_level(&mut self, level: u8) -> &mut LevelFilterCounts {
+    fn counts_of_overflow_level(&mut self, level: u8) -> &mut LevelFilterCounts {
         let all = &mut self.overflow_counts;
         let index = all.iter().position(|counts| counts.level == level).unwrap_or(all.len());
         if index == all.len() {
@@ -235,7 +235,7 @@ mod tests {
             let false_positives = if level % 2 == 0 { 2 } else { 0 };
             assert_eq!(answers, FilterCounts { negatives: 3, false_positives });
         }
-        for (kind, counts) in cache.counts().iter() {
+        for (kind, counts) in cache.hit_counts().iter() {
             let hits = match kind {
                 BlockKind::Data => 300,
                 BlockKind::Bucket => 1,

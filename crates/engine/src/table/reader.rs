@@ -106,7 +106,7 @@ impl Table {
     ) -> Result<Table> {
         let file = opened.map_err(|error| Error::io("open", path, error))?;
         let file_identity = FileIdentity::of_table(identity.bytes, identity.uid);
-        let pinned = CachedFile::pinned(Arc::clone(&file), path, file_identity);
+        let pinned = CachedFile::new_pinned(Arc::clone(&file), path, file_identity);
         Table::from_file(&*file, Arc::new(pinned), path, identity, cache)
     }
 
@@ -114,7 +114,7 @@ impl Table {
     ///
     /// # Errors
     /// As [`Table::open`].
-    pub(crate) fn open_in(
+    pub(crate) fn open_cached(
         fd_cache: &Arc<FdCache>,
         path: &Path,
         identity: &TableIdentity,
@@ -122,7 +122,7 @@ impl Table {
     ) -> Result<Table> {
         let file_identity = FileIdentity::of_table(identity.bytes, identity.uid);
         let cached = CachedFile::new(fd_cache, path, file_identity);
-        let file = cached.open_first()?;
+        let file = cached.open_initially()?;
         Table::from_file(&*file, cached, path, identity, cache)
     }
 
@@ -135,8 +135,8 @@ impl Table {
     ) -> Result<Table> {
         let properties = read_properties(file, path, identity, cache)?;
         let cache_id = match failpoint::is_on(Failpoint::CacheKeyReused) {
-            true => cache.next_table_number() % 8,
-            false => cache.next_table_number(),
+            true => cache.next_cache_id() % 8,
+            false => cache.next_cache_id(),
         };
         let key_bytes = properties.smallest.len() + properties.largest.len();
         let key_bytes = len_u64(key_bytes + path.as_os_str().len());
@@ -167,13 +167,13 @@ impl Table {
         use_filter: bool,
     ) -> Result<Option<TableEntry>> {
         let mut context = ReadContext::for_lookup(ReadPurpose::Lookup);
-        let found = self.get_with(user_key, snapshot, use_filter, &mut context);
+        let found = self.get_in_context(user_key, snapshot, use_filter, &mut context);
         context.publish_counts(self.cache());
         found
     }
 
     /// As [`Table::get`], within the lookup of the caller. The caller publishes the counts.
-    pub(crate) fn get_with(
+    pub(crate) fn get_in_context(
         &self,
         user_key: &[u8],
         snapshot: SeqNo,
@@ -181,7 +181,7 @@ impl Table {
         context: &mut ReadContext,
     ) -> Result<Option<TableEntry>> {
         let has_filter = use_filter && self.properties.filter.is_some();
-        if use_filter && !self.may_contain_with(user_key, context)? {
+        if use_filter && !self.may_contain_in_context(user_key, context)? {
             if has_filter {
                 context.record_filter_negative(self.slots.level());
             }
@@ -229,10 +229,10 @@ impl Table {
     /// # Errors
     /// When the filter cannot be read or is corrupt.
     pub fn may_contain(&self, user_key: &[u8]) -> Result<bool> {
-        self.may_contain_with(user_key, &mut ReadContext::new(ReadPurpose::Lookup))
+        self.may_contain_in_context(user_key, &mut ReadContext::new(ReadPurpose::Lookup))
     }
 
-    fn may_contain_with(&self, user_key: &[u8], context: &mut ReadContext) -> Result<bool> {
+    fn may_contain_in_context(&self, user_key: &[u8], context: &mut ReadContext) -> Result<bool> {
         let Some(handle) = self.properties.filter else {
             return Ok(self.properties.entries > 0);
         };
@@ -249,18 +249,19 @@ impl Table {
     /// When the range tombstones cannot be read or are corrupt.
     pub fn covering_tombstone(&self, user_key: &[u8], snapshot: SeqNo) -> Result<Option<SeqNo>> {
         let context = &mut ReadContext::new(ReadPurpose::Lookup);
-        self.covering_tombstone_with(user_key, snapshot, context)
+        self.covering_tombstone_in_context(user_key, snapshot, context)
     }
 
     /// As [`Table::covering_tombstone`], within the lookup of the caller. The caller publishes the counts.
     #[inline]
-    pub(crate) fn covering_tombstone_with(
+    pub(crate) fn covering_tombstone_in_context(
         &self,
         user_key: &[u8],
         snapshot: SeqNo,
         context: &mut ReadContext,
     ) -> Result<Option<SeqNo>> {
-        let covering = |tombstones: &FragmentedTombstones| tombstones.covering(user_key, snapshot);
+        let covering =
+            |tombstones: &FragmentedTombstones| tombstones.newest_covering_seq(user_key, snapshot);
         self.with_range_tombstones(context, covering).map(Option::flatten)
     }
 
@@ -531,13 +532,13 @@ impl Table {
     ) -> Result<Bytes> {
         let at = |what: Malformed| Error::malformed(what, &self.path, handle.offset);
         // A corrupt handle must not cause a large allocation.
-        handle.check(self.identity.bytes).map_err(at)?;
+        handle.check_bounds(self.identity.bytes).map_err(at)?;
         self.file.read_with_retry(purpose, |source| {
             let stored = self.file.read_exact_from(source, handle.offset, handle.bytes)?;
-            if purpose.is_counted() {
+            if purpose.is_counted_in_statistics() {
                 self.cache().count_miss(kind);
             }
-            block::open(stored, kind, self.identity.uid, handle.offset).map_err(at)
+            block::decode_block(stored, kind, self.identity.uid, handle.offset).map_err(at)
         })
     }
 
@@ -545,29 +546,29 @@ impl Table {
     fn read_data_block(&self, handle: BlockHandle, purpose: ReadPurpose) -> Result<BlockBytes> {
         let at = |what: Malformed| Error::malformed(what, &self.path, handle.offset);
         // A corrupt handle must not cause a large allocation.
-        handle.check(self.identity.bytes).map_err(at)?;
+        handle.check_bounds(self.identity.bytes).map_err(at)?;
         let bytes = to_usize("block", handle.bytes).map_err(at)?;
         with_read_buffer(bytes, |stored| {
             self.file.read_with_retry(purpose, |source| {
-                self.file.fill_from(source, handle.offset, stored)?;
-                self.open_data_block(stored, handle, purpose)
+                self.file.read_from_source(source, handle.offset, stored)?;
+                self.decode_data_block(stored, handle, purpose)
             })
         })
     }
 
     /// Checks the stored bytes of a data block and copies its contents.
-    pub(super) fn open_data_block(
+    pub(super) fn decode_data_block(
         &self,
         stored: &[u8],
         handle: BlockHandle,
         purpose: ReadPurpose,
     ) -> Result<BlockBytes> {
-        if purpose.is_counted() {
+        if purpose.is_counted_in_statistics() {
             self.cache().count_miss(BlockKind::Data);
         }
         // Jobs hold few blocks at a time, so theirs are not counted as live.
-        let live = (purpose != ReadPurpose::Job).then(|| self.cache().live_blocks());
-        block::open_copied(stored, BlockKind::Data, self.identity.uid, handle.offset, live)
+        let live = (purpose != ReadPurpose::Job).then(|| self.cache().live_block_counter());
+        block::decode_block_copy(stored, BlockKind::Data, self.identity.uid, handle.offset, live)
             .map_err(|what| Error::malformed(what, &self.path, handle.offset))
     }
 }
@@ -602,7 +603,7 @@ fn read_properties(
         return Err(Error::malformed(foreign, path, footer_at));
     }
     let handle = footer.properties;
-    handle.check(footer_at).map_err(|what| Error::malformed(what, path, footer_at))?;
+    handle.check_bounds(footer_at).map_err(|what| Error::malformed(what, path, footer_at))?;
     let stored = match handle.offset.checked_sub(tail_at) {
         Some(start) => {
             let start = to_usize("properties", start)
@@ -616,13 +617,13 @@ fn read_properties(
             read_exact(file, path, handle.offset, handle.bytes)?
         }
     };
-    let properties = block::open(stored, BlockKind::Open, identity.uid, handle.offset)
+    let properties = block::decode_block(stored, BlockKind::Open, identity.uid, handle.offset)
         .and_then(|contents| TableProperties::decode(&contents))
         .map_err(|what| Error::malformed(what, path, handle.offset))?;
     let handles = [properties.top_index, properties.filter, properties.range_tombstones];
     for handle in handles.into_iter().flatten() {
         handle
-            .check(footer_at)
+            .check_bounds(footer_at)
             .map_err(|what| Error::malformed(what, path, footer.properties.offset))?;
     }
     Ok(properties)

@@ -9,7 +9,7 @@ use lsmx_base::sync::Arc;
 use lsmx_compaction::FileId;
 use proptest::prelude::*;
 
-use crate::cache::{BlockCache, PerBlockKind};
+use crate::cache::{BlockCache, BlockKindMap};
 use crate::cursor::Cursor;
 use crate::error::Error;
 use crate::format::BlockKind;
@@ -38,7 +38,7 @@ fn write(
     for span in spans {
         writer.add_range_tombstone(span.clone());
     }
-    writer.set_created(77);
+    writer.set_creation_time(77);
     writer.finish().unwrap()
 }
 
@@ -436,9 +436,9 @@ proptest! {
 }
 
 /// Returns the bytes of all blocks in memory, without those of open tables.
-fn blocks_of(cache: &BlockCache) -> PerBlockKind<u64> {
+fn blocks_of(cache: &BlockCache) -> BlockKindMap<u64> {
     let resident = cache.resident_bytes();
-    PerBlockKind::from_fn(|kind| if kind == BlockKind::Open { 0 } else { resident[kind] })
+    BlockKindMap::from_fn(|kind| if kind == BlockKind::Open { 0 } else { resident[kind] })
 }
 
 #[test]
@@ -449,23 +449,23 @@ fn table_reads_are_counted_by_kind() {
     let summary = write(&vfs, &TableOptions::default(), &entries, &[]);
     let cache = BlockCache::new(8 << 20);
     let table = open(&vfs, &summary, &cache);
-    assert_eq!(cache.counts()[BlockKind::Open].misses, 1);
+    assert_eq!(cache.hit_counts()[BlockKind::Open].misses, 1);
     for round in 0..2 {
         assert!(table.get(b"00012345", SeqNo(1), true).unwrap().is_some());
         for kind in [BlockKind::Filter, BlockKind::TopIndex, BlockKind::Index, BlockKind::Data] {
-            let counts = cache.counts()[kind];
+            let counts = cache.hit_counts()[kind];
             assert_eq!((counts.misses, counts.hits), (1, round), "{kind:?}");
         }
     }
     assert!(table.get(b"absent", SeqNo(1), true).unwrap().is_none());
-    assert_eq!(cache.counts()[BlockKind::Filter].hits, 2);
+    assert_eq!(cache.hit_counts()[BlockKind::Filter].hits, 2);
     let mut cursor = TableCursor::new(&table, ReadPurpose::Job);
     cursor.first().unwrap();
-    let before = cache.counts();
+    let before = cache.hit_counts();
     while cursor.valid() {
         cursor.next().unwrap();
     }
-    assert_eq!(cache.counts(), before, "reads of jobs were counted");
+    assert_eq!(cache.hit_counts(), before, "reads of jobs were counted");
 }
 
 #[test]
@@ -492,7 +492,7 @@ fn cursor_read_ahead_returns_all_entries() {
         assert!(!cursor.valid());
         let resident = blocks_of(&cache);
         match fill {
-            ReadPurpose::Job => assert_eq!(resident, PerBlockKind::default()),
+            ReadPurpose::Job => assert_eq!(resident, BlockKindMap::default()),
             // A seek keeps its block and the next one: here the first two and the last two blocks.
             ReadPurpose::Scan => {
                 let data = resident[BlockKind::Data];

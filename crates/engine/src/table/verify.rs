@@ -79,7 +79,7 @@ struct IndexPath<'a> {
 }
 
 impl IndexPath<'_> {
-    fn check_search(&self, user_key: &[u8], seq: SeqNo) -> Result<(), Malformed> {
+    fn check_index_search(&self, user_key: &[u8], seq: SeqNo) -> Result<(), Malformed> {
         for (index, ordinal) in [self.top, self.index] {
             if index.seek(user_key, seq)?.is_none_or(|(found, _)| found != ordinal) {
                 return Err(Malformed::Order { what: "entry and the index path to it are" });
@@ -100,7 +100,7 @@ impl TableVerifier<'_> {
         let properties = self.table.properties();
         if let Some(handle) = properties.filter {
             let contents = self.read_block(handle, BlockKind::Filter)?;
-            self.filter = Some(Filter::new(contents).map_err(|what| self.at(handle, what))?);
+            self.filter = Some(Filter::new(contents).map_err(|what| self.error_at(handle, what))?);
         }
         if let Some(handle) = properties.top_index {
             self.verify_entries(handle)?;
@@ -111,31 +111,35 @@ impl TableVerifier<'_> {
     fn verify_entries(&mut self, top_handle: BlockHandle) -> Result<()> {
         let top = self.read_index(top_handle, BlockKind::TopIndex)?;
         let mut data_end = 0;
-        let index_blocks = top.entries().map_err(|what| self.at(top_handle, what))?;
+        let index_blocks = top.entries().map_err(|what| self.error_at(top_handle, what))?;
         for (top_ordinal, (top_separator, index_handle)) in index_blocks.into_iter().enumerate() {
             self.totals.index_blocks += 1;
             let index = self.read_index(index_handle, BlockKind::Index)?;
-            let data_blocks = index.entries().map_err(|what| self.at(index_handle, what))?;
+            let data_blocks = index.entries().map_err(|what| self.error_at(index_handle, what))?;
             let last = data_blocks.last().and_then(|(separator, _)| separator.as_ref());
             if last.is_some() && last != top_separator.as_ref() {
                 let what = "index block's last separator and the top index are";
-                return Err(self.at(top_handle, Malformed::Order { what }));
+                return Err(self.error_at(top_handle, Malformed::Order { what }));
             }
             for (ordinal, (separator, handle)) in data_blocks.into_iter().enumerate() {
                 let separator = separator.or_else(|| top_separator.clone());
                 if handle.offset != data_end {
                     let (what, found) = ("data block offset", handle.offset);
                     let expected = "the end of the previous data block";
-                    return Err(self.at(index_handle, Malformed::Field { what, found, expected }));
+                    return Err(
+                        self.error_at(index_handle, Malformed::Field { what, found, expected })
+                    );
                 }
-                data_end = handle.end().map_err(|what| self.at(index_handle, what))?;
+                data_end = handle.end_offset().map_err(|what| self.error_at(index_handle, what))?;
                 let path = IndexPath { top: (&top, top_ordinal), index: (&index, ordinal) };
                 self.verify_data_block(&path, separator, handle)?;
             }
         }
         if data_end != self.table.properties().data_bytes {
             let (what, expected) = ("end of the data blocks", "what the properties say");
-            return Err(self.at(top_handle, Malformed::Field { what, found: data_end, expected }));
+            return Err(
+                self.error_at(top_handle, Malformed::Field { what, found: data_end, expected })
+            );
         }
         Ok(())
     }
@@ -150,7 +154,7 @@ impl TableVerifier<'_> {
         let at = |what: Malformed| Error::malformed(what, table.path(), handle.offset);
         let contents = BlockBytes::copy_from(&self.read_block(handle, BlockKind::Data)?);
         let block = DataBlock::new(contents).map_err(at)?;
-        block.check().map_err(at)?;
+        block.check_invariants().map_err(at)?;
         let mut cursor = DataBlockCursor::new(block);
         self.totals.data_blocks += 1;
         cursor.first().map_err(at)?;
@@ -172,7 +176,7 @@ impl TableVerifier<'_> {
             if separator.as_ref().is_some_and(|after| after.is_before(key.user_key, key.seq)) {
                 return Err(at(Malformed::Order { what: "entry and the block's separator are" }));
             }
-            path.check_search(key.user_key, key.seq).map_err(at)?;
+            path.check_index_search(key.user_key, key.seq).map_err(at)?;
             if let Some(filter) = &self.filter
                 && !filter.may_contain(key_hash(key.user_key))
             {
@@ -193,8 +197,8 @@ impl TableVerifier<'_> {
         let mut tombstones = FragmentedTombstones::default();
         if let Some(handle) = properties.range_tombstones {
             let contents = self.read_block(handle, BlockKind::RangeTombstones)?;
-            tombstones =
-                FragmentedTombstones::decode(&contents).map_err(|what| self.at(handle, what))?;
+            tombstones = FragmentedTombstones::decode(&contents)
+                .map_err(|what| self.error_at(handle, what))?;
         }
         for tombstone in tombstones.as_slice() {
             let end = tombstone.largest_key().unwrap_or(&tombstone.start);
@@ -240,20 +244,21 @@ impl TableVerifier<'_> {
         Error::malformed(wrong, self.table.path(), 0)
     }
 
-    fn at(&self, handle: BlockHandle, what: Malformed) -> Error {
+    fn error_at(&self, handle: BlockHandle, what: Malformed) -> Error {
         Error::malformed(what, self.table.path(), handle.offset)
     }
 
     fn read_index(&self, handle: BlockHandle, kind: BlockKind) -> Result<IndexBlock> {
         let contents = self.read_block(handle, kind)?;
-        IndexBlock::new(contents).map_err(|what| self.at(handle, what))
+        IndexBlock::new(contents).map_err(|what| self.error_at(handle, what))
     }
 
     /// Reads a block without the cache and checks its checksum.
     fn read_block(&self, handle: BlockHandle, kind: BlockKind) -> Result<bytes::Bytes> {
         let identity = self.table.identity();
-        handle.check(identity.bytes).map_err(|what| self.at(handle, what))?;
+        handle.check_bounds(identity.bytes).map_err(|what| self.error_at(handle, what))?;
         let stored = self.table.file.read_exact(handle.offset, handle.bytes)?;
-        block::open(stored, kind, identity.uid, handle.offset).map_err(|what| self.at(handle, what))
+        block::decode_block(stored, kind, identity.uid, handle.offset)
+            .map_err(|what| self.error_at(handle, what))
     }
 }

@@ -32,7 +32,7 @@ pub(crate) fn warm_up(
     let purpose = ReadPurpose::WarmUp;
     let properties = table.properties();
     let fits = |handle: BlockHandle, overhead| {
-        may_continue() && table.cache().free_metadata_bytes() >= handle.bytes + overhead
+        may_continue() && table.cache().available_metadata_bytes() >= handle.bytes + overhead
     };
     let warm_block = |handle: Option<BlockHandle>, read: &dyn Fn() -> Result<()>| match handle {
         Some(handle) if !table.is_resident(kind) => match fits(handle, SLOT_OVERHEAD_BYTES) {

@@ -58,7 +58,7 @@ struct BlockEnd {
 }
 
 impl BlockEnd {
-    fn between(last: InternalKey<'_>, next: Option<InternalKey<'_>>) -> BlockEnd {
+    fn between_keys(last: InternalKey<'_>, next: Option<InternalKey<'_>>) -> BlockEnd {
         BlockEnd {
             boundary: next.map(|next| Boundary::between(last, next)),
             separator: Separator::between(last, next),
@@ -157,7 +157,7 @@ impl TableWriter {
         }
         let common = data_block::common_prefix(self.data.last_key(), key.user_key);
         let mut is_new_user_key = true;
-        if let Some(last) = self.last() {
+        if let Some(last) = self.last_internal_key() {
             let order = last.user_key[common..].cmp(&key.user_key[common..]);
             let order = order.then(key.seq.cmp(&last.seq)).then(key.kind.cmp(&last.kind));
             if order != Ordering::Less {
@@ -166,7 +166,7 @@ impl TableWriter {
             is_new_user_key = common < key.user_key.len() || common < last.user_key.len();
         }
         self.end_block_before(key, common, value)?;
-        self.data.add_with(key, common, value);
+        self.data.add_with_shared_prefix(key, common, value);
         if is_new_user_key && self.options.filter.is_some() {
             self.key_hashes.push(key_hash(key.user_key));
         }
@@ -182,7 +182,7 @@ impl TableWriter {
         properties.seq_largest = properties.seq_largest.max(key.seq);
         if key.kind == EntryKind::Delete {
             properties.tombstones += 1;
-            self.note_tombstone_seq(key.seq);
+            self.record_tombstone_seq(key.seq);
         }
         Ok(())
     }
@@ -197,19 +197,19 @@ impl TableWriter {
     ) -> Result<()> {
         while let Some(last) = self.last.filter(|_| !self.data.is_empty()) {
             let bytes = self.data.bytes() + TRAILER_BYTES;
-            let bytes_with = self.data.bytes_with(key, common, value) + TRAILER_BYTES;
+            let bytes_with = self.data.bytes_after_add(key, common, value) + TRAILER_BYTES;
             match self.splitter.decide(&self.data, (bytes, bytes_with), key, common, last) {
                 SplitDecision::Continue => break,
                 SplitDecision::EndHere => {
                     let (seq, kind) = last;
                     let last = InternalKey { user_key: self.data.last_key(), seq, kind };
-                    let end = BlockEnd::between(last, Some(key));
+                    let end = BlockEnd::between_keys(last, Some(key));
                     self.data.finish(&mut self.block);
                     self.write_data_block(end)?;
                 }
                 SplitDecision::EndAt(mark) => {
                     let end = self.data.finish_at_split(mark, &mut self.block, |next| {
-                        BlockEnd::between(mark.last(), Some(next))
+                        BlockEnd::between_keys(mark.last_key(), Some(next))
                     });
                     let end = end.map_err(|what| {
                         Error::malformed(what, self.file.path(), self.file.bytes())
@@ -221,11 +221,11 @@ impl TableWriter {
         Ok(())
     }
 
-    fn last(&self) -> Option<InternalKey<'_>> {
+    fn last_internal_key(&self) -> Option<InternalKey<'_>> {
         self.last.map(|(seq, kind)| InternalKey { user_key: self.data.last_key(), seq, kind })
     }
 
-    fn note_tombstone_seq(&mut self, seq: SeqNo) {
+    fn record_tombstone_seq(&mut self, seq: SeqNo) {
         let smallest = &mut self.tombstone_seq_smallest;
         *smallest = Some(smallest.map_or(seq, |smallest| smallest.min(seq)));
     }
@@ -236,13 +236,13 @@ impl TableWriter {
     }
 
     /// Records the write time of a tombstone, in microseconds. The properties contain the smallest one.
-    pub fn note_tombstone_time(&mut self, us: u64) {
+    pub fn record_tombstone_time(&mut self, us: u64) {
         let oldest = &mut self.properties.oldest_tombstone_us;
         *oldest = Some(oldest.map_or(us, |oldest| oldest.min(us)));
     }
 
     /// Sets the creation time of the table, in microseconds.
-    pub fn set_created(&mut self, us: u64) {
+    pub fn set_creation_time(&mut self, us: u64) {
         self.properties.created_us = us;
     }
 
@@ -279,8 +279,8 @@ impl TableWriter {
         if self.properties.entries == 0 && tombstones.is_empty() {
             return Err(Error::EmptyTable { path: self.file.path().to_owned() });
         }
-        if let Some(last) = self.last() {
-            let end = BlockEnd::between(last, None);
+        if let Some(last) = self.last_internal_key() {
+            let end = BlockEnd::between_keys(last, None);
             self.data.finish(&mut self.block);
             self.write_data_block(end)?;
         }
@@ -290,7 +290,7 @@ impl TableWriter {
         self.write_range_tombstones(&mut tombstones)?;
 
         self.properties.encodings = [
-            self.data.coding(),
+            self.data.highest_encoding(),
             index::ENCODING_SUCCINCT,
             self.options.filter.unwrap_or_default().coding(),
             range_tombstones::ENCODING_FRAGMENTS,
@@ -368,7 +368,7 @@ impl TableWriter {
 
     /// Writes the fragmented range tombstones and completes the key range and the sequence range of the table.
     fn write_range_tombstones(&mut self, tombstones: &mut [RangeTombstone]) -> Result<()> {
-        if let Some(last) = self.last() {
+        if let Some(last) = self.last_internal_key() {
             self.properties.largest = Bytes::copy_from_slice(last.user_key);
         }
         let (Some(first), Some(last)) = (tombstones.first(), tombstones.last()) else {
@@ -385,7 +385,7 @@ impl TableWriter {
         for &seq in tombstones.iter().flat_map(|tombstone| &tombstone.seqs) {
             self.properties.seq_smallest = self.properties.seq_smallest.min(seq);
             self.properties.seq_largest = self.properties.seq_largest.max(seq);
-            self.note_tombstone_seq(seq);
+            self.record_tombstone_seq(seq);
         }
         self.properties.range_tombstone_count = len_u64(tombstones.len());
         self.block = range_tombstones::encode(tombstones);
@@ -398,7 +398,14 @@ impl TableWriter {
     /// Seals the contents in `block` and writes them.
     fn write_block(&mut self, kind: BlockKind, compression: Compression) -> Result<BlockHandle> {
         let offset = self.file.bytes();
-        block::seal(&mut self.block, kind, compression, self.uid, offset, &mut self.compressed);
+        block::encode_block(
+            &mut self.block,
+            kind,
+            compression,
+            self.uid,
+            offset,
+            &mut self.compressed,
+        );
         let bytes = len_u64(self.block.len());
         let written = self.file.write(&self.block);
         if self.block.len() >= APPEND_BYTES {

@@ -41,7 +41,7 @@ impl AsRef<BlobReader> for BlobFile {
 impl BlobFile {
     /// Registers an open blob file.
     pub(crate) fn new(blob: BlobReader, obsolete_files: Arc<ObsoleteFiles>) -> BlobFile {
-        let (id, bytes) = (blob.record().id, blob.record().bytes);
+        let (id, bytes) = (blob.manifest_record().id, blob.manifest_record().bytes);
         let guard = OpenFileGuard::new(id, blob.path().to_owned(), bytes, obsolete_files);
         BlobFile { guard, blob }
     }
@@ -53,7 +53,7 @@ impl BlobFile {
 
     /// Returns the manifest record of the file.
     pub(crate) fn record(&self) -> &BlobFileRecord {
-        self.blob.record()
+        self.blob.manifest_record()
     }
 
     /// Marks the file as obsolete. No durable state may name it any more.
@@ -158,7 +158,7 @@ impl BlobSet {
         access: &mut ReadContext,
     ) -> Result<Slice> {
         let (file, pointer) = self.locate(pointer)?;
-        file.blob().value(entry, &pointer, access)
+        file.blob().read_value(entry, &pointer, access)
     }
 
     /// Reads the value that an entry points to, as part of a scan.
@@ -173,7 +173,7 @@ impl BlobSet {
         access: &mut ReadContext,
     ) -> Result<Slice> {
         let (file, pointer) = self.locate(pointer)?;
-        scan.value(file.blob(), entry, &pointer, access)
+        scan.read_value(file.blob(), entry, &pointer, access)
     }
 
     /// Returns the block that a read of this value would access, and whether it is cached.

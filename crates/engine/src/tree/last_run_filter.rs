@@ -72,7 +72,7 @@ impl LastRunFilter {
     fn decide(&self, version: &Version, cache: &BlockCache) {
         let mut last = self.last_decision.lock();
         let (lookups, absent) = (self.lookups.sum(), self.absent.sum());
-        let counts = cache.counts();
+        let counts = cache.hit_counts();
         let (data, index) = (counts[BlockKind::Data], counts[BlockKind::Index]);
         let new_lookups = lookups.wrapping_sub(last.lookups);
         if new_lookups < LOOKUPS_PER_DECISION {
@@ -94,7 +94,7 @@ impl LastRunFilter {
             // The cache evicts index blocks before filters.
             lost_reads += 1.0 - self::hit_rate(last.index, index);
         }
-        let fits = used || cache.free_metadata_bytes() >= filter_bytes;
+        let fits = used || cache.available_metadata_bytes() >= filter_bytes;
         let is_worth = fits && saved_reads > lost_reads * MARGIN && saved_reads > SAVED_READS_MIN;
         let is_too_costly =
             saved_reads * MARGIN < lost_reads || saved_reads < SAVED_READS_MIN / MARGIN;

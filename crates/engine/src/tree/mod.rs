@@ -377,7 +377,7 @@ impl Tree {
         }
         let view = self.pin_super_version();
         let tables = view.version.runs().iter().flat_map(|run| run.tables().iter());
-        let wide = tables.filter(|file| file.table().properties().has_wide_filter());
+        let wide = tables.filter(|file| file.table().properties().has_16_bit_filter());
         let wide: HashSet<FileId> = wide.map(|file| file.table().identity().id).collect();
         bits.width(shape, incoming, self.uses_last_run_filter(), |id| wide.contains(&id))
     }

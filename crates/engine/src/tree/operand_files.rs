@@ -142,7 +142,7 @@ impl OperandFiles for OperandStoreFiles {
     }
 
     fn writers_max(&self) -> usize {
-        self.descriptors.as_ref().map_or(usize::MAX, |cache| cache.store_writers_max())
+        self.descriptors.as_ref().map_or(usize::MAX, |cache| cache.max_store_writers())
     }
 
     fn sync_directory(&self) -> Result<()> {

@@ -42,7 +42,7 @@ pub(crate) struct AttachedStore {
 
 impl Drop for AttachedStore {
     fn drop(&mut self) {
-        self.cache.replace_operand_store_bytes(self.charged_bytes.load(Ordering::Relaxed), 0);
+        self.cache.update_operand_store_bytes(self.charged_bytes.load(Ordering::Relaxed), 0);
         let bytes = self.rewrite_bytes.load(Ordering::Relaxed);
         self.total_rewrite_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -54,7 +54,7 @@ impl AttachedStore {
         let bytes = self.store.memory_bytes();
         let before = self.charged_bytes.swap(bytes, Ordering::Relaxed);
         if before != bytes {
-            self.cache.replace_operand_store_bytes(before, bytes);
+            self.cache.update_operand_store_bytes(before, bytes);
         }
         let bytes = self.store.rewrite_bytes_max();
         let before = self.rewrite_bytes.swap(bytes, Ordering::Relaxed);

@@ -36,7 +36,7 @@ impl<F: AsRef<BlobReader>> ValueRequest<F> {
         (*self.file).as_ref()
     }
 
-    fn end(&self) -> u64 {
+    fn end_offset(&self) -> u64 {
         self.pointer.offset + self.pointer.bytes
     }
 }
@@ -60,7 +60,7 @@ pub(crate) struct BatchReadBuffer {
 
 impl BatchReadBuffer {
     /// Returns `bytes` bytes of the buffer with arbitrary contents.
-    fn first_bytes(&mut self, bytes: usize, cache: &Arc<BlockCache>) -> &mut [u8] {
+    fn slice_of_len(&mut self, bytes: usize, cache: &Arc<BlockCache>) -> &mut [u8] {
         if let Some(added) = bytes.checked_sub(self.bytes.len()) {
             let counted_by = self.counted_by.get_or_insert_with(|| Arc::clone(cache));
             counted_by.add_read_ahead_bytes(len_u64(added));
@@ -90,13 +90,13 @@ pub(crate) fn plan_batch_reads<F: AsRef<BlobReader>>(
     let mut left = &*requests;
     while let Some(first) = left.first() {
         let start = first.pointer.offset;
-        let mut end = first.end();
+        let mut end = first.end_offset();
         let others = left[1..].iter().take_while(|request| {
             let is_near = request.pointer.file == first.pointer.file
                 && request.pointer.offset <= end.saturating_add(gap_bytes_max)
-                && request.end() <= start.saturating_add(READ_BYTES_MAX);
+                && request.end_offset() <= start.saturating_add(READ_BYTES_MAX);
             if is_near {
-                end = end.max(request.end());
+                end = end.max(request.end_offset());
             }
             is_near
         });
@@ -133,15 +133,15 @@ impl<F: AsRef<BlobReader>> BatchRead<'_, F> {
         let Some(first) = self.requests.first() else { return };
         // Fits, because the pointers were checked.
         let bytes = usize::try_from(self.bytes()).unwrap_or(0);
-        let buffer = buffer.first_bytes(bytes, first.blob().cache());
-        let filled = first.blob().fill(self.start, buffer, purpose);
+        let buffer = buffer.slice_of_len(bytes, first.blob().cache());
+        let filled = first.blob().read_into(self.start, buffer, purpose);
         for request in self.requests {
             let ValueRequest { index, seq, pointer, .. } = request;
             let value = filled.clone().and_then(|()| {
                 let start = usize::try_from(pointer.offset - self.start).unwrap_or(0);
                 let end = start + usize::try_from(pointer.bytes).unwrap_or(0);
                 let entry = (key(*index), *seq);
-                request.blob().open_record(&buffer[start..end], entry, pointer, purpose)
+                request.blob().decode_record(&buffer[start..end], entry, pointer, purpose)
             });
             set_value(*index, value.map(Slice::from_block));
         }

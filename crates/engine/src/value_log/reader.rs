@@ -39,7 +39,7 @@ impl BlobReader {
     /// # Errors
     /// - [`Error::Io`] if the file cannot be opened or read, with kind `NotFound` if it is missing.
     /// - [`Error::Corrupt`] if the file is damaged or does not match its manifest record.
-    pub(crate) fn open_in(
+    pub(crate) fn open_cached(
         fd_cache: &Arc<FdCache>,
         path: &Path,
         keyspace: u32,
@@ -48,14 +48,14 @@ impl BlobReader {
     ) -> Result<BlobReader> {
         let identity = FileIdentity::of_blob_file(record.bytes, record.uid);
         let file = CachedFile::new(fd_cache, path, identity);
-        file.open_first()?;
+        file.open_initially()?;
         BlobReader::from_file(file, path, keyspace, record, cache)
     }
 
     /// Opens a blob file whose descriptor stays open.
     ///
     /// # Errors
-    /// As [`BlobReader::open_in`].
+    /// As [`BlobReader::open_cached`].
     pub(crate) fn open(
         vfs: &dyn Vfs,
         path: &Path,
@@ -69,7 +69,7 @@ impl BlobReader {
     /// Opens a blob file whose reads bypass the page cache, see [`Vfs::open_uncached`].
     ///
     /// # Errors
-    /// As [`BlobReader::open_in`].
+    /// As [`BlobReader::open_cached`].
     pub(crate) fn open_from_device(
         vfs: &dyn Vfs,
         path: &Path,
@@ -89,7 +89,7 @@ impl BlobReader {
     ) -> Result<BlobReader> {
         let file = opened.map_err(|error| Error::io("open", path, error))?;
         let identity = FileIdentity::of_blob_file(record.bytes, record.uid);
-        let file = Arc::new(CachedFile::pinned(file, path, identity));
+        let file = Arc::new(CachedFile::new_pinned(file, path, identity));
         BlobReader::from_file(file, path, keyspace, record, cache)
     }
 
@@ -123,12 +123,12 @@ impl BlobReader {
                 ));
             }
         }
-        let (path, cache_id) = (path.to_owned(), cache.next_table_number());
+        let (path, cache_id) = (path.to_owned(), cache.next_cache_id());
         Ok(BlobReader { file, path, record: *record, cache: Arc::clone(cache), cache_id })
     }
 
     /// Returns the manifest record.
-    pub(crate) fn record(&self) -> &BlobFileRecord {
+    pub(crate) fn manifest_record(&self) -> &BlobFileRecord {
         &self.record
     }
 
@@ -150,7 +150,7 @@ impl BlobReader {
     /// - [`Error::Corrupt`] if the record is damaged or belongs to another entry.
     /// - [`Error::WouldBlock`] if the context does not allow the read.
     /// - [`Error::Io`] if the record cannot be read.
-    pub(crate) fn value(
+    pub(crate) fn read_value(
         &self,
         entry: (&[u8], SeqNo),
         pointer: &ValuePointer,
@@ -165,10 +165,12 @@ impl BlobReader {
         let value = with_read_buffer(bytes, |stored| {
             self.file.read_with_retry(purpose, |source| {
                 match source {
-                    ReadSource::Cached => self.fill(pointer.offset, stored, purpose)?,
-                    ReadSource::Device => self.file.fill_from(source, pointer.offset, stored)?,
+                    ReadSource::Cached => self.read_into(pointer.offset, stored, purpose)?,
+                    ReadSource::Device => {
+                        self.file.read_from_source(source, pointer.offset, stored)?
+                    }
                 }
-                self.open_record(stored, entry, pointer, purpose)
+                self.decode_record(stored, entry, pointer, purpose)
             })
         })?;
         if purpose == ReadPurpose::Lookup {
@@ -213,13 +215,18 @@ impl BlobReader {
     /// large allocation.
     pub(super) fn check_pointer(&self, pointer: &ValuePointer) -> Result<usize> {
         let at = |what: Malformed| Error::malformed(what, &self.path, pointer.offset);
-        pointer.check(self.record.bytes).map_err(at)?;
+        pointer.check_bounds(self.record.bytes).map_err(at)?;
         to_usize("blob record", pointer.bytes).map_err(at)
     }
 
     /// Fills the buffer with the bytes at `offset`.
-    pub(super) fn fill(&self, offset: u64, buffer: &mut [u8], purpose: ReadPurpose) -> Result<()> {
-        self.file.fill_for(purpose, offset, buffer)
+    pub(super) fn read_into(
+        &self,
+        offset: u64,
+        buffer: &mut [u8],
+        purpose: ReadPurpose,
+    ) -> Result<()> {
+        self.file.read_for_purpose(purpose, offset, buffer)
     }
 
     /// Calls `read` as [`CachedFile::read_with_retry`] does.
@@ -237,8 +244,8 @@ impl BlobReader {
     /// Reads a record from the device and returns its value.
     ///
     /// # Errors
-    /// As [`BlobReader::value`].
-    pub(super) fn value_from_device(
+    /// As [`BlobReader::read_value`].
+    pub(super) fn read_value_from_device(
         &self,
         entry: (&[u8], SeqNo),
         pointer: &ValuePointer,
@@ -247,7 +254,7 @@ impl BlobReader {
         self.check_pointer(pointer)?;
         let (source, offset) = (ReadSource::Device, pointer.offset);
         let stored = self.file.read_exact_from(source, offset, pointer.bytes)?;
-        self.open_record(&stored, entry, pointer, purpose).map(Slice::from_block)
+        self.decode_record(&stored, entry, pointer, purpose).map(Slice::from_block)
     }
 
     /// Announces a read. Returns whether the file system reads the bytes ahead.
@@ -259,22 +266,22 @@ impl BlobReader {
     }
 
     /// Checks the stored bytes of a record and copies its value.
-    pub(super) fn open_record(
+    pub(super) fn decode_record(
         &self,
         stored: &[u8],
         (key, seq): (&[u8], SeqNo),
         pointer: &ValuePointer,
         purpose: ReadPurpose,
     ) -> Result<BlockBytes> {
-        if purpose.is_counted() {
+        if purpose.is_counted_in_statistics() {
             self.cache.count_miss(BlockKind::Blob);
         }
         let at = |what: Malformed| Error::malformed(what, &self.path, pointer.offset);
         let record = BlobRecord::decode(stored, self.record.uid, pointer.offset).map_err(at)?;
-        record.check(key, seq).map_err(at)?;
+        record.check_entry(key, seq).map_err(at)?;
         let value = record.value(pointer.value_bytes).map_err(at)?;
         // Values of jobs are freed soon, so they are not counted as live.
-        let live = (purpose != ReadPurpose::Job).then(|| self.cache.live_blocks());
+        let live = (purpose != ReadPurpose::Job).then(|| self.cache.live_block_counter());
         Ok(BlockBytes::copy_counted(&value, live))
     }
 

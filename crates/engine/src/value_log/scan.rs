@@ -47,7 +47,7 @@ impl BlobWindow {
     }
 
     /// Returns the stored bytes of a record if they are in the window.
-    fn record(&self, pointer: &ValuePointer) -> Option<&[u8]> {
+    fn stored_record(&self, pointer: &ValuePointer) -> Option<&[u8]> {
         let start = usize::try_from(pointer.offset.checked_sub(self.offset)?).ok()?;
         let end = start.checked_add(usize::try_from(pointer.bytes).ok()?)?;
         self.buffer.get(start..end)
@@ -78,8 +78,8 @@ impl BlobScan {
     /// Returns the value of an entry from a window, the cache or the file.
     ///
     /// # Errors
-    /// As [`BlobReader::value`].
-    pub(crate) fn value(
+    /// As [`BlobReader::read_value`].
+    pub(crate) fn read_value(
         &mut self,
         blob: &BlobReader,
         entry: (&[u8], SeqNo),
@@ -90,7 +90,7 @@ impl BlobScan {
         let purpose = context.purpose();
         blob.read_with_retry(purpose, |source| {
             if source == ReadSource::Device {
-                return blob.value_from_device(entry, pointer, purpose);
+                return blob.read_value_from_device(entry, pointer, purpose);
             }
             // The window comes first because it is cheaper than the cache.
             if let Some(value) = self.value_in_window(blob, entry, pointer, context) {
@@ -116,12 +116,12 @@ impl BlobScan {
         pointer: &ValuePointer,
         context: &ReadContext,
     ) -> Option<Result<Slice>> {
-        let window = self.windows.get_mut(&blob.record().id)?;
+        let window = self.windows.get_mut(&blob.manifest_record().id)?;
         window.last_use = self.uses;
-        let stored = window.record(pointer)?;
+        let stored = window.stored_record(pointer)?;
         let opened = context
             .admit_blob_read()
-            .and_then(|purpose| blob.open_record(stored, entry, pointer, purpose));
+            .and_then(|purpose| blob.decode_record(stored, entry, pointer, purpose));
         Some(opened.map(Slice::from_block))
     }
 
@@ -132,7 +132,7 @@ impl BlobScan {
         pointer: &ValuePointer,
         purpose: ReadPurpose,
     ) -> Result<()> {
-        let id = blob.record().id;
+        let id = blob.manifest_record().id;
         // After a failed read the file has no window.
         let old = self.windows.remove(&id);
         let plan = match &old {
@@ -145,7 +145,7 @@ impl BlobScan {
         self.bytes -= old_bytes;
         let bytes = plan.end - plan.start;
         let mut buffer = vec![0; usize::try_from(bytes).unwrap_or(0)];
-        blob.fill(plan.start, &mut buffer, purpose)?;
+        blob.read_into(plan.start, &mut buffer, purpose)?;
         cache.add_read_ahead_bytes(bytes);
         self.bytes += bytes;
         let (offset, next_bytes, last_use) = (plan.start, plan.next_bytes, self.uses);
@@ -199,7 +199,7 @@ impl WindowPlan {
         let bytes = old.next_bytes.max(pointer.bytes);
         let next_bytes = (old.next_bytes * 2).min(WINDOW_BYTES_MAX);
         let records_start = len_u64(BLOB_HEADER_BYTES);
-        let records_end = blob.record().bytes.saturating_sub(len_u64(BLOB_TRAILER_BYTES));
+        let records_end = blob.manifest_record().bytes.saturating_sub(len_u64(BLOB_TRAILER_BYTES));
         if start >= old.offset && start <= old.end_offset().saturating_add(distance_max) {
             let end = (start + bytes).min(records_end).max(end);
             let left = records_end.saturating_sub(end);

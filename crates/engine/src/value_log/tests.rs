@@ -39,7 +39,8 @@ fn written(vfs: &dyn Vfs, count: u64) -> (BlobFileRecord, Vec<ValuePointer>) {
 
 fn open(vfs: &Arc<dyn Vfs>, record: &BlobFileRecord, cache_bytes: u64) -> BlobReader {
     let pool = FdCache::new(Arc::clone(vfs), 1, false, None);
-    BlobReader::open_in(&pool, Path::new(PATH), 4, record, &BlockCache::new(cache_bytes)).unwrap()
+    BlobReader::open_cached(&pool, Path::new(PATH), 4, record, &BlockCache::new(cache_bytes))
+        .unwrap()
 }
 
 #[test]
@@ -74,7 +75,7 @@ fn scan_in_both_directions_reads_each_byte_about_once() {
     let blob = open(&vfs, &record, 0);
     let every_second: Vec<u64> = (0..3_000).step_by(2).collect();
     for backward in [false, true] {
-        let reads = || counting.counts().calls.of(VfsCall::Read);
+        let reads = || counting.counts().calls.count_of(VfsCall::Read);
         let before = reads();
         let mut numbers = every_second.clone();
         if backward {
@@ -85,7 +86,7 @@ fn scan_in_both_directions_reads_each_byte_about_once() {
             let key = key(number);
             let entry = (&key[..], SeqNo(number));
             let pointer = &pointers[usize::try_from(number).unwrap()];
-            let found = scan.value(&blob, entry, pointer, &mut access).unwrap();
+            let found = scan.read_value(&blob, entry, pointer, &mut access).unwrap();
             assert_eq!(found, value(number));
         }
         let reads = reads() - before;
@@ -102,14 +103,14 @@ fn value_of_a_lookup_is_cached_and_counted() {
     let read = |fill, number: u64| {
         let key = key(number);
         let pointer = &pointers[usize::try_from(number).unwrap()];
-        blob.value((&key, SeqNo(number)), pointer, &mut ReadContext::new(fill))
+        blob.read_value((&key, SeqNo(number)), pointer, &mut ReadContext::new(fill))
     };
     assert!(matches!(read(ReadPurpose::MemoryOnly, 3), Err(Error::WouldBlock)));
     assert_eq!(read(ReadPurpose::Job, 3).unwrap(), value(3));
     assert!(matches!(read(ReadPurpose::MemoryOnly, 3), Err(Error::WouldBlock)));
     assert_eq!(read(ReadPurpose::Lookup, 3).unwrap(), value(3));
     assert_eq!(read(ReadPurpose::MemoryOnly, 3).unwrap(), value(3));
-    let counts = blob.cache().counts();
+    let counts = blob.cache().hit_counts();
     assert_eq!((counts[BlockKind::Blob].misses, counts[BlockKind::Blob].hits), (1, 1));
 }
 
@@ -120,7 +121,7 @@ fn value_with_wrong_pointer_is_refused() {
     let blob = open(&vfs, &record, 0);
     let read = |number: u64, pointer: &ValuePointer| {
         let key = key(number);
-        blob.value((&key, SeqNo(number)), pointer, &mut ReadContext::new(ReadPurpose::Lookup))
+        blob.read_value((&key, SeqNo(number)), pointer, &mut ReadContext::new(ReadPurpose::Lookup))
     };
     let corrupt = |found| matches!(found, Err(Error::Corrupt { .. }));
     assert!(read(4, &pointers[4]).is_ok());

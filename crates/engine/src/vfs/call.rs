@@ -32,7 +32,7 @@ calls! {
     List,
     /// [`Vfs::exists`](crate::vfs::Vfs::exists).
     Exists,
-    /// [`Vfs::reserve`](crate::vfs::Vfs::reserve).
+    /// [`Vfs::reserve_space`](crate::vfs::Vfs::reserve_space).
     Reserve,
     /// [`Vfs::sync_dir`](crate::vfs::Vfs::sync_dir).
     SyncDir,
@@ -53,7 +53,7 @@ calls! {
 impl VfsCall {
     /// Returns whether the call may change files, names or locks.
     #[must_use]
-    pub fn is_change(self) -> bool {
+    pub fn is_mutating(self) -> bool {
         match self {
             VfsCall::Create
             | VfsCall::Rename

@@ -47,12 +47,7 @@ impl VfsLayer for CatchPanicVfs {
         &*self.inner
     }
 
-    fn intercept<T>(
-        &self,
-        _: VfsCall,
-        _: &Path,
-        forward: impl Fn() -> io::Result<T>,
-    ) -> io::Result<T> {
+    fn intercept<T>(&self, _: VfsCall, forward: impl Fn() -> io::Result<T>) -> io::Result<T> {
         catch_panic(forward)
     }
 
@@ -83,12 +78,12 @@ impl FileLayer for CatchPanicFile {
         &*self.inner
     }
 
-    fn intercept<T>(&self, _: VfsCall, forward: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    fn intercept<T>(&self, forward: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         catch_panic(forward)
     }
 
     fn intercept_hint(&self, hint: FileHint) -> bool {
-        catch_panic_or_default(|| hint.send_to(&*self.inner))
+        catch_panic_or_default(|| hint.apply_to_file(&*self.inner))
     }
 }
 

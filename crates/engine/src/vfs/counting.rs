@@ -62,14 +62,9 @@ impl VfsLayer for CountingVfs {
         &*self.inner
     }
 
-    fn intercept<T>(
-        &self,
-        call: VfsCall,
-        _: &Path,
-        forward: impl Fn() -> io::Result<T>,
-    ) -> io::Result<T> {
+    fn before_call(&self, call: VfsCall, _: &Path) -> io::Result<()> {
         self.counters.calls.add(call, 1);
-        forward()
+        Ok(())
     }
 
     fn intercept_open(&self, mode: OpenMode, path: &Path) -> io::Result<Arc<dyn File>> {
@@ -89,17 +84,12 @@ impl FileLayer for CountingFile {
         &*self.inner
     }
 
-    fn intercept<T>(
-        &self,
-        call: VfsCall,
-        forward: impl FnOnce() -> io::Result<T>,
-    ) -> io::Result<T> {
+    fn before_call(&self, call: VfsCall) -> io::Result<()> {
         self.counters.calls.add(call, 1);
-        forward()
+        Ok(())
     }
 
     fn intercept_read(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.counters.calls.add(VfsCall::Read, 1);
         THREAD_READS.set(THREAD_READS.get() + 1);
         let read = self.inner.read_at(buffer, offset)?;
         self.counters.bytes.add(VfsCall::Read, read as u64);
@@ -107,7 +97,6 @@ impl FileLayer for CountingFile {
     }
 
     fn intercept_append(&self, bytes: &[u8]) -> io::Result<()> {
-        self.counters.calls.add(VfsCall::Append, 1);
         self.inner.append(bytes)?;
         self.counters.bytes.add(VfsCall::Append, bytes.len() as u64);
         Ok(())
@@ -123,20 +112,20 @@ pub struct CallCounts([u64; CALL_KINDS]);
 impl CallCounts {
     /// Returns the count of one kind.
     #[must_use]
-    pub fn of(&self, call: VfsCall) -> u64 {
+    pub fn count_of(&self, call: VfsCall) -> u64 {
         self.0[call as usize]
     }
 
     /// Returns the sum of the counts of some kinds.
     #[must_use]
-    pub fn sum_of(&self, calls: &[VfsCall]) -> u64 {
-        calls.iter().map(|call| self.of(*call)).sum()
+    pub fn sum_of_counts(&self, calls: &[VfsCall]) -> u64 {
+        calls.iter().map(|call| self.count_of(*call)).sum()
     }
 
     /// Returns the sum of all counts.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.sum_of(VfsCall::ALL)
+        self.sum_of_counts(VfsCall::ALL)
     }
 }
 
@@ -186,7 +175,7 @@ mod tests {
         vfs.rename(path, Path::new("d/g"))?;
         vfs.remove(Path::new("d/g"))?;
         assert!(vfs.open(path).is_err());
-        vfs.reserve(Path::new("d/room"), 100)?;
+        vfs.reserve_space(Path::new("d/room"), 100)?;
         assert_eq!(vfs.list(Path::new("d"))?, ["h", "lock", "room"]);
         let counts = vfs.counts();
         for &call in VfsCall::ALL {
@@ -194,11 +183,11 @@ mod tests {
                 VfsCall::Append | VfsCall::Open => 2,
                 _ => 1,
             };
-            assert_eq!(counts.calls.of(call), expected, "{call:?}");
+            assert_eq!(counts.calls.count_of(call), expected, "{call:?}");
         }
         assert_eq!(counts.calls.total(), 18);
-        assert_eq!(counts.bytes.of(VfsCall::Append), 6);
-        assert_eq!(counts.bytes.of(VfsCall::Read), 3);
+        assert_eq!(counts.bytes.count_of(VfsCall::Append), 6);
+        assert_eq!(counts.bytes.count_of(VfsCall::Read), 3);
         assert_eq!(counts.bytes.total(), 9);
         Ok(())
     }

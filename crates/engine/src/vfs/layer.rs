@@ -41,9 +41,9 @@ impl OpenMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileHint {
     /// [`File::enable_preallocation`].
-    GrowAhead,
+    EnablePreallocation,
     /// [`File::disable_preallocation`].
-    StopGrowing,
+    DisablePreallocation,
     /// [`File::will_need`].
     WillNeed {
         /// First byte.
@@ -51,8 +51,8 @@ pub enum FileHint {
         /// Number of bytes.
         bytes: u64,
     },
-    /// [`File::forget`].
-    Forget {
+    /// [`File::drop_cached_pages`].
+    DropCachedPages {
         /// First byte.
         offset: u64,
         /// Number of bytes.
@@ -62,12 +62,12 @@ pub enum FileHint {
 
 impl FileHint {
     /// Gives the hint to `file`. Returns the result of [`File::will_need`], and `false` for other hints.
-    pub fn send_to(self, file: &dyn File) -> bool {
+    pub fn apply_to_file(self, file: &dyn File) -> bool {
         match self {
-            FileHint::GrowAhead => file.enable_preallocation(),
-            FileHint::StopGrowing => file.disable_preallocation(),
+            FileHint::EnablePreallocation => file.enable_preallocation(),
+            FileHint::DisablePreallocation => file.disable_preallocation(),
             FileHint::WillNeed { offset, bytes } => return file.will_need(offset, bytes),
-            FileHint::Forget { offset, bytes } => file.forget(offset, bytes),
+            FileHint::DropCachedPages { offset, bytes } => file.drop_cached_pages(offset, bytes),
         }
         false
     }
@@ -79,15 +79,18 @@ pub trait VfsLayer: fmt::Debug + Send + Sync + 'static {
     /// Returns the inner file system.
     fn inner(&self) -> &dyn Vfs;
 
-    /// Makes one call; `forward` makes it on the inner file system. Runs for every call except
-    /// [`Vfs::open_files_limit`]. `path` is the old name of a rename, and the existing name of a hard link.
-    fn intercept<T>(
-        &self,
-        call: VfsCall,
-        path: &Path,
-        forward: impl Fn() -> io::Result<T>,
-    ) -> io::Result<T> {
+    /// Runs before each call except [`Vfs::open_files_limit`]. An error fails the call.
+    ///
+    /// `path` is the old name of a rename, and the existing name of a hard link.
+    fn before_call(&self, call: VfsCall, path: &Path) -> io::Result<()> {
         let _ = (call, path);
+        Ok(())
+    }
+
+    /// Makes each call except [`Vfs::open_files_limit`]. `forward` runs [`VfsLayer::before_call`] and makes the call on
+    /// the inner file system. A layer can repeat a call by calling `forward` again.
+    fn intercept<T>(&self, call: VfsCall, forward: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        let _ = call;
         forward()
     }
 
@@ -112,63 +115,75 @@ pub trait VfsLayer: fmt::Debug + Send + Sync + 'static {
     }
 }
 
+fn make_call<L: VfsLayer, T>(
+    layer: &L,
+    call: VfsCall,
+    path: &Path,
+    forward: impl Fn() -> io::Result<T>,
+) -> io::Result<T> {
+    layer.intercept(call, || {
+        layer.before_call(call, path)?;
+        forward()
+    })
+}
+
 impl<L: VfsLayer> Vfs for L {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        self.intercept(VfsCall::Create, path, || self.intercept_open(OpenMode::Create, path))
+        make_call(self, VfsCall::Create, path, || self.intercept_open(OpenMode::Create, path))
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        self.intercept(VfsCall::Open, path, || self.intercept_open(OpenMode::Read, path))
+        make_call(self, VfsCall::Open, path, || self.intercept_open(OpenMode::Read, path))
     }
 
     fn open_direct(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-        self.intercept(VfsCall::Open, path, || self.intercept_open(OpenMode::ReadDirect, path))
+        make_call(self, VfsCall::Open, path, || self.intercept_open(OpenMode::ReadDirect, path))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.intercept(VfsCall::Rename, from, || self.inner().rename(from, to))
+        make_call(self, VfsCall::Rename, from, || self.inner().rename(from, to))
     }
 
     fn hard_link(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.intercept(VfsCall::HardLink, from, || self.inner().hard_link(from, to))
+        make_call(self, VfsCall::HardLink, from, || self.inner().hard_link(from, to))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.intercept(VfsCall::Remove, path, || self.inner().remove(path))
+        make_call(self, VfsCall::Remove, path, || self.inner().remove(path))
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.intercept(VfsCall::CreateDir, path, || self.inner().create_dir(path))
+        make_call(self, VfsCall::CreateDir, path, || self.inner().create_dir(path))
     }
 
     fn remove_dir(&self, path: &Path) -> io::Result<()> {
-        self.intercept(VfsCall::Remove, path, || self.inner().remove_dir(path))
+        make_call(self, VfsCall::Remove, path, || self.inner().remove_dir(path))
     }
 
     fn list(&self, path: &Path) -> io::Result<Vec<String>> {
-        self.intercept(VfsCall::List, path, || self.inner().list(path))
+        make_call(self, VfsCall::List, path, || self.inner().list(path))
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.intercept(VfsCall::Exists, path, || self.inner().exists(path))
+        make_call(self, VfsCall::Exists, path, || self.inner().exists(path))
     }
 
-    fn reserve(&self, path: &Path, bytes: u64) -> io::Result<()> {
-        self.intercept(VfsCall::Reserve, path, || self.inner().reserve(path, bytes))
+    fn reserve_space(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        make_call(self, VfsCall::Reserve, path, || self.inner().reserve_space(path, bytes))
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.intercept(VfsCall::SyncDir, path, || self.inner().sync_dir(path))
+        make_call(self, VfsCall::SyncDir, path, || self.inner().sync_dir(path))
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
-        self.intercept(VfsCall::Lock, path, || {
+        make_call(self, VfsCall::Lock, path, || {
             self.intercept_lock(path, || self.inner().lock(path))
         })
     }
 
     fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
-        self.intercept(VfsCall::LockShared, path, || {
+        make_call(self, VfsCall::LockShared, path, || {
             self.intercept_lock(path, || self.inner().lock_shared(path))
         })
     }
@@ -184,69 +199,80 @@ pub trait FileLayer: fmt::Debug + Send + Sync {
     /// Returns the inner file.
     fn inner(&self) -> &dyn File;
 
-    /// Makes one call; `forward` makes it on the inner file. Runs for all calls except hints, and except those
-    /// whose own method below is replaced.
-    fn intercept<T>(
-        &self,
-        call: VfsCall,
-        forward: impl FnOnce() -> io::Result<T>,
-    ) -> io::Result<T> {
+    /// Runs before each call except hints. An error fails the call.
+    fn before_call(&self, call: VfsCall) -> io::Result<()> {
         let _ = call;
+        Ok(())
+    }
+
+    /// Makes each call except hints. `forward` runs [`FileLayer::before_call`] and makes the call on the inner file.
+    fn intercept<T>(&self, forward: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         forward()
     }
 
-    /// Makes a call of [`File::read_at`].
+    /// Reads a range, inside [`FileLayer::intercept`].
     fn intercept_read(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.intercept(VfsCall::Read, || self.inner().read_at(buffer, offset))
+        self.inner().read_at(buffer, offset)
     }
 
-    /// Makes a call of [`File::append`].
+    /// Appends bytes, inside [`FileLayer::intercept`].
     fn intercept_append(&self, bytes: &[u8]) -> io::Result<()> {
-        self.intercept(VfsCall::Append, || self.inner().append(bytes))
+        self.inner().append(bytes)
     }
 
-    /// Makes a call of [`File::sync`].
+    /// Syncs the file, inside [`FileLayer::intercept`].
     fn intercept_sync(&self) -> io::Result<()> {
-        self.intercept(VfsCall::Sync, || self.inner().sync())
+        self.inner().sync()
     }
 
     /// Gives a hint. The result answers [`File::will_need`] and is ignored for other hints.
     fn intercept_hint(&self, hint: FileHint) -> bool {
-        hint.send_to(self.inner())
+        hint.apply_to_file(self.inner())
     }
+}
+
+fn make_file_call<L: FileLayer, T>(
+    layer: &L,
+    call: VfsCall,
+    forward: impl FnOnce() -> io::Result<T>,
+) -> io::Result<T> {
+    layer.intercept(|| {
+        layer.before_call(call)?;
+        forward()
+    })
 }
 
 impl<L: FileLayer> File for L {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.intercept_read(buffer, offset)
+        make_file_call(self, VfsCall::Read, || self.intercept_read(buffer, offset))
     }
 
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
-        self.intercept_append(bytes)
+        make_file_call(self, VfsCall::Append, || self.intercept_append(bytes))
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.intercept_sync()
+        make_file_call(self, VfsCall::Sync, || self.intercept_sync())
     }
 
     fn len(&self) -> io::Result<u64> {
-        self.intercept(VfsCall::Len, || self.inner().len())
+        make_file_call(self, VfsCall::Len, || self.inner().len())
     }
 
     fn enable_preallocation(&self) {
-        self.intercept_hint(FileHint::GrowAhead);
+        self.intercept_hint(FileHint::EnablePreallocation);
     }
 
     fn disable_preallocation(&self) {
-        self.intercept_hint(FileHint::StopGrowing);
+        self.intercept_hint(FileHint::DisablePreallocation);
     }
 
     fn will_need(&self, offset: u64, bytes: u64) -> bool {
         self.intercept_hint(FileHint::WillNeed { offset, bytes })
     }
 
-    fn forget(&self, offset: u64, bytes: u64) {
-        self.intercept_hint(FileHint::Forget { offset, bytes });
+    fn drop_cached_pages(&self, offset: u64, bytes: u64) {
+        self.intercept_hint(FileHint::DropCachedPages { offset, bytes });
     }
 
     fn drop_unsynced(&self, cached: bool) -> bool {

@@ -50,7 +50,7 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     /// default.
     fn open_direct(&self, path: &Path) -> io::Result<Arc<dyn File>> {
         let _ = path;
-        Err(direct_reads_unsupported())
+        Err(unsupported_direct_read_error())
     }
 
     /// Opens a file for reads from the device: with direct reads if the file system has them, otherwise after dropping
@@ -67,7 +67,7 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
                 ) =>
             {
                 let file = self.open(path)?;
-                file.forget(0, file.len()?);
+                file.drop_cached_pages(0, file.len()?);
                 Ok(file)
             }
             opened => opened,
@@ -116,7 +116,7 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// `StorageFull` or `QuotaExceeded` if there is less space; the file may then occupy all of it. `Unsupported` if
     /// the file system cannot reserve space, which is the default.
-    fn reserve(&self, path: &Path, bytes: u64) -> io::Result<()> {
+    fn reserve_space(&self, path: &Path, bytes: u64) -> io::Result<()> {
         let _ = (path, bytes);
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -191,7 +191,7 @@ pub trait File: fmt::Debug + Send + Sync {
 
     /// Hints that a range will not be read soon, so that the page cache can drop it. Starts the writeback of unsynced
     /// bytes without waiting for it. Does nothing by default.
-    fn forget(&self, offset: u64, bytes: u64) {
+    fn drop_cached_pages(&self, offset: u64, bytes: u64) {
         let _ = (offset, bytes);
     }
 
@@ -219,7 +219,7 @@ pub fn missing_dir_reason(vfs: &dyn Vfs, dir: &Path) -> &'static str {
 }
 
 /// Returns whether a call failed because the process or the system has too many open files.
-pub(crate) fn out_of_descriptors(error: &io::Error) -> bool {
+pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
     // EMFILE and ENFILE have these numbers on every Unix. On Windows it is ERROR_TOO_MANY_OPEN_FILES.
     match error.raw_os_error() {
         Some(code) if cfg!(windows) => code == 4,
@@ -229,15 +229,15 @@ pub(crate) fn out_of_descriptors(error: &io::Error) -> bool {
 }
 
 /// Returns whether a call failed because the disk is full or a quota is used up.
-pub(crate) fn is_full(error: &io::Error) -> bool {
+pub(crate) fn is_disk_full_error(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-fn direct_reads_unsupported() -> io::Error {
+fn unsupported_direct_read_error() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, "the file system has no direct reads")
 }
 
 /// Returns the error of an append through a handle from [`Vfs::open`].
-fn opened_for_reading() -> io::Error {
+fn read_only_file_error() -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, "the file was opened for reading")
 }

@@ -85,7 +85,7 @@ impl FileLayer for PacedFile {
         self.inner.sync()?;
         let from = self.synced.swap(appended, Ordering::Relaxed);
         if self.pacing.forget_synced {
-            self.inner.forget(from, appended - from);
+            self.inner.drop_cached_pages(from, appended - from);
         }
         Ok(())
     }
@@ -109,7 +109,7 @@ mod tests {
     fn paced_append_of_large_file_syncs_in_steps() {
         let counting = CountingVfs::new(Arc::new(MemVfs::new()));
         let file = paced(Arc::new(counting.clone())).create(Path::new("f")).unwrap();
-        let syncs = || counting.counts().calls.of(VfsCall::Sync);
+        let syncs = || counting.counts().calls.count_of(VfsCall::Sync);
         let step = usize::try_from(SYNC_STEP_BYTES).unwrap();
         let bytes = vec![1; step / 4];
         (0..3).for_each(|_| file.append(&bytes).unwrap());
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn paced_append_with_failing_sync_fails() {
         let faults = FaultVfs::new(Arc::new(MemVfs::new()), 1);
-        faults.add(FaultRule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Sync]).nth(0));
+        faults.add_rule(FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Sync]).nth(0));
         let file = paced(Arc::new(faults)).create(Path::new("f")).unwrap();
         let step = usize::try_from(SYNC_STEP_BYTES).unwrap();
         assert!(file.append(&vec![1; step - 1]).is_ok());

@@ -11,19 +11,19 @@ use lsmx_base::sync::{Arc, AtomicU64, OnceLock, Ordering, Weak};
 
 use crate::vfs::call::VfsCall;
 use crate::vfs::layer::{FileLayer, OpenMode, VfsLayer};
-use crate::vfs::{File, Vfs, is_full, out_of_descriptors};
+use crate::vfs::{File, Vfs, is_disk_full_error, is_out_of_descriptors};
 
 /// Owner of descriptors or disk space that can be released for other calls.
 pub(crate) trait ReleaseResource: fmt::Debug + Send + Sync {
     /// Releases a part. Returns whether anything was released.
-    fn release(&self) -> bool;
+    fn release_resource(&self) -> bool;
 }
 
 /// Set once, after the file system is created. The owner may be dropped first.
 type ResourceOwner = Arc<OnceLock<Weak<dyn ReleaseResource>>>;
 
 fn release(owner: &ResourceOwner) -> bool {
-    owner.get().and_then(Weak::upgrade).is_some_and(|owner| owner.release())
+    owner.get().and_then(Weak::upgrade).is_some_and(|owner| owner.release_resource())
 }
 
 /// A file system that repeats calls after it has released descriptors or disk space.
@@ -64,12 +64,7 @@ impl VfsLayer for ResourceRetryVfs {
         &*self.inner
     }
 
-    fn intercept<T>(
-        &self,
-        call: VfsCall,
-        _: &Path,
-        forward: impl Fn() -> io::Result<T>,
-    ) -> io::Result<T> {
+    fn intercept<T>(&self, call: VfsCall, forward: impl Fn() -> io::Result<T>) -> io::Result<T> {
         let releases_space = match call {
             VfsCall::Remove | VfsCall::Exists => return forward(),
             // A directory sync without a descriptor has synced nothing, so a retry hides no failed sync. A sync that
@@ -80,8 +75,9 @@ impl VfsLayer for ResourceRetryVfs {
         // Ends, because the owner releases something before every repetition.
         loop {
             match forward() {
-                Err(error) if out_of_descriptors(&error) && release(&self.descriptors) => {}
-                Err(error) if releases_space && is_full(&error) && release(&self.space) => {}
+                Err(error) if is_out_of_descriptors(&error) && release(&self.descriptors) => {}
+                Err(error)
+                    if releases_space && is_disk_full_error(&error) && release(&self.space) => {}
                 done => return done,
             }
         }
@@ -132,7 +128,8 @@ impl FileLayer for SpaceRetryFile {
                 }
                 Err(error) => error,
             };
-            let appended = if is_full(&error) { self.appended_bytes(bytes) } else { None };
+            let appended =
+                if is_disk_full_error(&error) { self.appended_bytes(bytes) } else { None };
             let Some(appended) = appended.filter(|_| release(&self.space)) else {
                 self.end.store(UNKNOWN_END, Ordering::Relaxed);
                 return Err(error);
@@ -154,7 +151,7 @@ mod tests {
     struct SpareDescriptors(AtomicU64);
 
     impl ReleaseResource for SpareDescriptors {
-        fn release(&self) -> bool {
+        fn release_resource(&self) -> bool {
             let left = self.0.load(Ordering::Relaxed);
             self.0.store(left.saturating_sub(1), Ordering::Relaxed);
             left > 0
@@ -167,15 +164,15 @@ mod tests {
         let vfs = ResourceRetryVfs::new(Arc::new(faults.clone()));
         vfs.create(Path::new("f")).unwrap();
         let no_descriptor = Fault::Error(Errno::TooManyFiles);
-        faults.add(FaultRule::new(no_descriptor).on(&[VfsCall::Open]).nth(0));
+        faults.add_rule(FaultRule::new(no_descriptor).for_calls(&[VfsCall::Open]).nth(0));
         assert!(vfs.open(Path::new("f")).is_err(), "no owner is set");
         let spare = Arc::new(SpareDescriptors(AtomicU64::new(2)));
         let owner: Arc<dyn ReleaseResource> = spare.clone();
         vfs.set_descriptor_owner(Arc::downgrade(&owner));
-        faults.add(FaultRule::new(no_descriptor).on(&[VfsCall::Open]).nth(0));
+        faults.add_rule(FaultRule::new(no_descriptor).for_calls(&[VfsCall::Open]).nth(0));
         assert!(vfs.open(Path::new("f")).is_ok());
         assert_eq!(spare.0.load(Ordering::Relaxed), 1);
-        faults.add(FaultRule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Open]).nth(0));
+        faults.add_rule(FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Open]).nth(0));
         assert!(vfs.open(Path::new("f")).is_err(), "other errors are returned");
         assert_eq!(spare.0.load(Ordering::Relaxed), 1);
     }
@@ -187,7 +184,7 @@ mod tests {
         let file = vfs.create(Path::new("f")).unwrap();
         file.append(&[1; 70]).unwrap();
         disk.set_capacity(Some(100));
-        disk.reserve(Path::new("r"), 20).unwrap();
+        disk.reserve_space(Path::new("r"), 20).unwrap();
         let owner: Arc<dyn ReleaseResource> = Arc::new(ReservedFile(disk.clone()));
         vfs.set_space_owner(Arc::downgrade(&owner));
         let other = vfs.without_space_owner().create(Path::new("g")).unwrap();
@@ -205,7 +202,7 @@ mod tests {
     struct ReservedFile(MemVfs);
 
     impl ReleaseResource for ReservedFile {
-        fn release(&self) -> bool {
+        fn release_resource(&self) -> bool {
             self.0.remove(Path::new("r")).is_ok()
         }
     }

@@ -11,7 +11,7 @@ use lsmx_base::file_name::FileName;
 use lsmx_base::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::format::log_record::{LogSeed, RecordHeader};
+use crate::format::log_record::{LogChecksumSeed, RecordHeader};
 use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::log_reader::{LogRead, LogReader};
 use crate::vfs::{File, Vfs};
@@ -57,9 +57,13 @@ pub(crate) fn copy_segment(
         bytes.clear();
         proceed()
     };
-    let to_seed = LogSeed::new(to.db_uid, segment.id);
-    let mut reader =
-        LogReader::new(&*source, &path, LogSeed::new(from.db_uid, segment.id), segment.bytes);
+    let to_seed = LogChecksumSeed::new(to.db_uid, segment.id);
+    let mut reader = LogReader::new(
+        &*source,
+        &path,
+        LogChecksumSeed::new(from.db_uid, segment.id),
+        segment.bytes,
+    );
     let mut encoded = SegmentHeader { db_uid: to.db_uid, ..header }.encode().to_vec();
     let mut offset = len_u64(SEGMENT_HEADER_BYTES);
     loop {

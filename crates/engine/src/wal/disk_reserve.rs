@@ -17,7 +17,7 @@ use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 
 use crate::error::{Error, Result};
 use crate::vfs::resource_retry::ReleaseResource;
-use crate::vfs::{Vfs, is_full};
+use crate::vfs::{Vfs, is_disk_full_error};
 
 /// Size that the reserve may always have, in bytes.
 pub(crate) const RESERVE_BYTES_MIN: u64 = 4 << 20;
@@ -35,7 +35,7 @@ const EXCESS_BYTES_MAX: u64 = 4 << 20;
 
 /// Amount of data that resuming would write.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ResumeWrites {
+pub(crate) struct ResumeWriteSizes {
     /// Bytes of commits that no table contains.
     pub(crate) unflushed_bytes: u64,
     /// Additional bytes written by operand stores.
@@ -46,10 +46,10 @@ pub(crate) struct ResumeWrites {
     pub(crate) keyspaces: u64,
 }
 
-impl ResumeWrites {
+impl ResumeWriteSizes {
     /// Returns the required disk space, in bytes.
     fn bytes(self) -> u64 {
-        let ResumeWrites { unflushed_bytes, store_bytes, manifest_bytes, keyspaces } = self;
+        let ResumeWriteSizes { unflushed_bytes, store_bytes, manifest_bytes, keyspaces } = self;
         // Operand stores write operands to their logs and to their buckets.
         let copies = if store_bytes > 0 { 2 } else { 1 };
         // A keyspace without unflushed operations writes nothing.
@@ -68,7 +68,7 @@ impl ResumeWrites {
 }
 
 /// Returns the file size for a required size. The excess limits the number of resizes.
-fn with_excess(needed: u64) -> u64 {
+fn file_bytes_with_excess(needed: u64) -> u64 {
     needed.saturating_add((needed / 2).min(EXCESS_BYTES_MAX))
 }
 
@@ -116,17 +116,18 @@ impl DiskReserve {
     }
 
     /// Returns whether [`DiskReserve::resize`] would change the file. Takes no lock.
-    pub(crate) fn needs_resize(&self, writes: ResumeWrites) -> bool {
+    pub(crate) fn needs_resize(&self, writes: ResumeWriteSizes) -> bool {
         let (bytes, needed) = (self.bytes(), writes.bytes());
         let grows = bytes < needed.min(self.limit.load(Ordering::Relaxed));
-        (grows && !self.is_blocked.load(Ordering::Relaxed)) || bytes > with_excess(needed)
+        (grows && !self.is_blocked.load(Ordering::Relaxed))
+            || bytes > file_bytes_with_excess(needed)
     }
 
     /// Resizes the file to the required size, up to [`RESERVE_BYTES_MIN`] or a tenth of `file_bytes`,
     /// whichever is larger. `file_bytes` is the size of tables and blob files. Returns the first error.
     pub(crate) fn resize(
         &self,
-        writes: ResumeWrites,
+        writes: ResumeWriteSizes,
         file_bytes: impl FnOnce() -> u64,
     ) -> Option<Error> {
         let mut state = self.state.lock();
@@ -134,7 +135,7 @@ impl DiskReserve {
             return None;
         }
         let (bytes, needed) = (self.bytes(), writes.bytes());
-        let wanted = with_excess(needed);
+        let wanted = file_bytes_with_excess(needed);
         let mut limit = RESERVE_BYTES_MIN;
         if wanted.max(bytes) > limit {
             limit = limit.max(file_bytes() / RESERVE_DIVISOR);
@@ -148,19 +149,19 @@ impl DiskReserve {
         if !grows && bytes <= wanted {
             return None;
         }
-        let error = self.vfs.reserve(&self.path, wanted).err();
+        let error = self.vfs.reserve_space(&self.path, wanted).err();
         let Some(error) = error else {
             self.bytes.store(wanted, Ordering::Relaxed);
             return None;
         };
         // The file system may have allocated part of the space before the failure.
         let is_restored =
-            bytes > 0 && bytes < wanted && self.vfs.reserve(&self.path, bytes).is_ok();
+            bytes > 0 && bytes < wanted && self.vfs.reserve_space(&self.path, bytes).is_ok();
         if !is_restored {
-            self.remove();
+            self.remove_file();
         }
         self.is_blocked.store(true, Ordering::Relaxed);
-        state.is_disabled = !is_full(&error);
+        state.is_disabled = !is_disk_full_error(&error);
         if std::mem::replace(&mut state.is_reported, true) {
             return None;
         }
@@ -168,49 +169,49 @@ impl DiskReserve {
     }
 
     /// Allows the file to grow again after the disk was full.
-    pub(crate) fn unblock(&self) {
+    pub(crate) fn allow_growth(&self) {
         let state = self.state.lock();
         self.is_blocked.store(state.is_disabled, Ordering::Relaxed);
     }
 
     /// Enables or disables the reserve, and clears earlier failures.
-    pub(crate) fn reset(&self, is_enabled: bool) {
+    pub(crate) fn set_enabled(&self, is_enabled: bool) {
         self.state.lock().is_disabled = !is_enabled;
-        self.unblock();
+        self.allow_growth();
     }
 
-    /// Removes the file until [`DiskReserve::unblock`]. Returns whether that freed space.
-    pub(crate) fn release(&self) -> bool {
+    /// Removes the file until [`DiskReserve::allow_growth`]. Returns whether that freed space.
+    pub(crate) fn release_space(&self) -> bool {
         let _state = self.state.lock();
         self.is_blocked.store(true, Ordering::Relaxed);
-        self.bytes() > 0 && self.remove()
+        self.bytes() > 0 && self.remove_file()
     }
 
     /// Requires `state` to be held. A file that cannot be removed remains until the next open.
-    fn remove(&self) -> bool {
+    fn remove_file(&self) -> bool {
         self.bytes.store(0, Ordering::Relaxed);
-        remove(&*self.vfs, &self.path).is_ok()
+        remove_if_exists(&*self.vfs, &self.path).is_ok()
     }
 }
 
 /// A full disk releases the reserve.
 impl ReleaseResource for DiskReserve {
-    fn release(&self) -> bool {
-        self.release()
+    fn release_resource(&self) -> bool {
+        self.release_space()
     }
 }
 
 /// Removes the file left by a killed process. Returns whether it existed.
 pub(crate) fn remove_reserve(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
-    remove(vfs, &dir.join(RESERVE))
+    remove_if_exists(vfs, &dir.join(RESERVE))
 }
 
 /// Returns whether the error is a full disk.
 pub(crate) fn is_disk_full(error: &Error) -> bool {
-    matches!(error, Error::Io { source, .. } if is_full(source))
+    matches!(error, Error::Io { source, .. } if is_disk_full_error(source))
 }
 
-fn remove(vfs: &dyn Vfs, path: &Path) -> Result<bool> {
+fn remove_if_exists(vfs: &dyn Vfs, path: &Path) -> Result<bool> {
     match vfs.remove(path) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -225,8 +226,8 @@ mod tests {
     use crate::vfs::call::VfsCall;
     use crate::vfs::fault::{Errno, Fault, FaultRule, FaultVfs};
 
-    fn unflushed(unflushed_bytes: u64) -> ResumeWrites {
-        ResumeWrites { unflushed_bytes, ..ResumeWrites::default() }
+    fn unflushed(unflushed_bytes: u64) -> ResumeWriteSizes {
+        ResumeWriteSizes { unflushed_bytes, ..ResumeWriteSizes::default() }
     }
 
     fn reserve(vfs: &MemVfs) -> DiskReserve {
@@ -244,12 +245,15 @@ mod tests {
             assert!(reserve.resize(required, || 0).is_none());
             assert_eq!(reserve.bytes() != before, due);
             assert!(!reserve.needs_resize(required));
-            assert!((required.bytes()..=with_excess(required.bytes())).contains(&reserve.bytes()));
+            assert!(
+                (required.bytes()..=file_bytes_with_excess(required.bytes()))
+                    .contains(&reserve.bytes())
+            );
             assert_eq!(disk.used_bytes(), reserve.bytes());
             grown += u64::from(reserve.bytes() > before);
         }
         assert!(grown < 20, "{grown} times");
-        assert!(reserve.release() && !reserve.release());
+        assert!(reserve.release_space() && !reserve.release_space());
         assert_eq!((reserve.bytes(), disk.used_bytes()), (0, 0));
     }
 
@@ -271,19 +275,19 @@ mod tests {
     #[test]
     fn resume_writes_bytes_counts_stores_manifest_and_keyspaces() {
         let base = unflushed(100_000);
-        let more = |writes: ResumeWrites| writes.bytes() - base.bytes();
-        assert_eq!(more(ResumeWrites { manifest_bytes: 4_000_000, ..base }), 5_000_000);
-        assert_eq!(more(ResumeWrites { store_bytes: 50_000, ..base }), 150_000 * 5 / 4);
-        let keyspaces = |keyspaces| more(ResumeWrites { keyspaces, ..base });
+        let more = |writes: ResumeWriteSizes| writes.bytes() - base.bytes();
+        assert_eq!(more(ResumeWriteSizes { manifest_bytes: 4_000_000, ..base }), 5_000_000);
+        assert_eq!(more(ResumeWriteSizes { store_bytes: 50_000, ..base }), 150_000 * 5 / 4);
+        let keyspaces = |keyspaces| more(ResumeWriteSizes { keyspaces, ..base });
         assert_eq!(keyspaces(100), 100 * KEYSPACE_BYTES * 5 / 4);
         // Each keyspace has at least one operation.
         let most = 100_000 / OPERATION_BYTES_MIN;
         assert_eq!(keyspaces(1_000_000), most * KEYSPACE_BYTES * 5 / 4);
         assert_eq!(
-            ResumeWrites { keyspaces: 1_000_000, ..unflushed(0) }.bytes(),
+            ResumeWriteSizes { keyspaces: 1_000_000, ..unflushed(0) }.bytes(),
             unflushed(0).bytes()
         );
-        assert_eq!(ResumeWrites { store_bytes: 1, ..unflushed(u64::MAX) }.bytes(), u64::MAX);
+        assert_eq!(ResumeWriteSizes { store_bytes: 1, ..unflushed(u64::MAX) }.bytes(), u64::MAX);
     }
 
     #[test]
@@ -303,11 +307,11 @@ mod tests {
         );
         assert_eq!((reserve.bytes(), disk.used_bytes()), (before, before));
         assert!(!reserve.needs_resize(unflushed(1_000_000)), "it is not retried at every commit");
-        reserve.unblock();
+        reserve.allow_growth();
         assert!(reserve.needs_resize(unflushed(1_000_000)));
         assert!(reserve.resize(unflushed(1_000_000), || 0).is_none(), "reported twice");
         disk.set_capacity(Some(10 << 20));
-        reserve.unblock();
+        reserve.allow_growth();
         assert!(reserve.resize(unflushed(1_000_000), || 0).is_none());
         assert!(reserve.bytes() > 1_000_000);
     }
@@ -318,17 +322,19 @@ mod tests {
         for errno in [Errno::Io, Errno::FileTooLarge] {
             let disk = MemVfs::new();
             let faults = FaultVfs::new(Arc::new(disk.clone()), 1);
-            faults.add(FaultRule::new(Fault::Error(errno)).on(&[VfsCall::Reserve]).from_then_on());
+            faults.add_rule(
+                FaultRule::new(Fault::Error(errno)).for_calls(&[VfsCall::Reserve]).from_then_on(),
+            );
             let reserve = DiskReserve::new(Arc::new(faults.clone()), Path::new(""), true);
             let is_reported: Vec<_> =
                 (0..10).filter_map(|_| reserve.resize(unflushed(9), || 0)).collect();
             assert_eq!(is_reported.len(), 1, "{is_reported:?}");
             assert!(!reserve.needs_resize(unflushed(9)));
-            reserve.unblock();
+            reserve.allow_growth();
             assert!(!reserve.needs_resize(unflushed(9)));
-            assert_eq!(faults.calls().of(VfsCall::Reserve), 1);
-            faults.clear();
-            reserve.reset(true);
+            assert_eq!(faults.call_counts().count_of(VfsCall::Reserve), 1);
+            faults.clear_rules();
+            reserve.set_enabled(true);
             assert!(reserve.resize(unflushed(9), || 0).is_none());
             assert_eq!(reserve.bytes(), disk.used_bytes());
             assert!(reserve.bytes() > 0);
@@ -345,7 +351,7 @@ mod tests {
             !is_disabled.needs_resize(unflushed(100_000))
                 && is_disabled.resize(unflushed(100_000), || 0).is_none()
         );
-        assert!(!is_disabled.release());
-        assert_eq!(faults.calls().total(), 0);
+        assert!(!is_disabled.release_space());
+        assert_eq!(faults.call_counts().total(), 0);
     }
 }

@@ -17,9 +17,9 @@ mod segment;
 mod writer;
 
 pub(crate) use copy::{LogLocation, copy_segment};
-pub(crate) use disk_reserve::{DiskReserve, ResumeWrites, is_disk_full, remove_reserve};
+pub(crate) use disk_reserve::{DiskReserve, ResumeWriteSizes, is_disk_full, remove_reserve};
 pub(crate) use reader::replay_segments;
-pub use reader::{RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, replay};
+pub use reader::{RecoveryMode, RecoveryReport, ReplayStart, ReplayedRecord, replay};
 pub use segment::DurableSegment;
 pub use writer::{SEGMENT_BYTES_DEFAULT, SYNC_EVERY_BYTES_DEFAULT, SYNC_EVERY_US_DEFAULT};
 pub use writer::{SegmentRegistry, Wal, WalOptions, WalRecord};

@@ -33,8 +33,8 @@ use lsmx_base::file_name::FileName;
 use lsmx_base::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::format::log_record::LogSeed;
-use crate::format::segment_header::{Predecessor, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::format::log_record::LogChecksumSeed;
+use crate::format::segment_header::{PredecessorSegment, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::log_reader::{LogRead, LogReader};
 use crate::vfs::{File, Vfs};
 use crate::wal::DurableSegment;
@@ -43,7 +43,7 @@ use lsmx_base::malformed::Malformed;
 
 /// The part of the manifest that describes the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReplayFrom {
+pub struct ReplayStart {
     /// First segment of the chain.
     pub oldest_segment: u64,
     /// Segments listed in the manifest. Those before the oldest are ignored.
@@ -112,7 +112,7 @@ pub struct RecoveryReport {
 impl RecoveryReport {
     /// Adds the replay of the kept log of a keyspace. If that log is corrupt, the keyspace is complete up
     /// to the corruption.
-    pub(crate) fn add_kept_log(&mut self, keyspace: String, kept: RecoveryReport) {
+    pub(crate) fn add_keyspace_log(&mut self, keyspace: String, kept: RecoveryReport) {
         if kept.damage.is_some() {
             self.complete_through.insert(keyspace, kept.last_seq);
         }
@@ -131,7 +131,7 @@ pub fn replay(
     vfs: &dyn Vfs,
     dir: &Path,
     db_uid: u64,
-    expect: &ReplayFrom,
+    expect: &ReplayStart,
     mode: RecoveryMode,
     visit: &mut dyn FnMut(ReplayedRecord<'_>) -> Result<()>,
 ) -> Result<RecoveryReport> {
@@ -156,7 +156,7 @@ pub(crate) fn replay_segments(
     let (Some(first), Some(last)) = (segments.first(), segments.last()) else {
         return Ok(RecoveryReport::default());
     };
-    let expect = ReplayFrom {
+    let expect = ReplayStart {
         oldest_segment: first.id,
         named: segments.iter().map(|segment| segment.id).collect(),
         mark: Some((last.id, last.bytes)),
@@ -228,7 +228,7 @@ impl SegmentCandidate {
         Ok(SegmentCandidate { id, path, file, bytes, header })
     }
 
-    fn predecessor(&self) -> Option<Predecessor> {
+    fn predecessor(&self) -> Option<PredecessorSegment> {
         self.header.as_ref().ok().and_then(|header| header.predecessor)
     }
 
@@ -237,7 +237,7 @@ impl SegmentCandidate {
     }
 
     fn reader(&self, db_uid: u64, end: u64) -> LogReader<'_> {
-        LogReader::new(&*self.file, &self.path, LogSeed::new(db_uid, self.id), end)
+        LogReader::new(&*self.file, &self.path, LogChecksumSeed::new(db_uid, self.id), end)
     }
 }
 
@@ -266,7 +266,7 @@ enum StopReason {
 struct SegmentChain<'a> {
     dir: &'a Path,
     db_uid: u64,
-    expect: &'a ReplayFrom,
+    expect: &'a ReplayStart,
     candidates: Vec<SegmentCandidate>,
 }
 
@@ -314,7 +314,7 @@ impl SegmentChain<'_> {
                 if end.zeros_follow.is_some() {
                     report.cut_at = Some((current.path.clone(), end.offset));
                 }
-                return Ok(self.check_after_end(id, end));
+                return Ok(self.check_no_segment_after_end(id, end));
             };
             let before = next.predecessor().map_or(0, |before| before.last_seq);
             if before != report.last_seq.0 {
@@ -354,7 +354,7 @@ impl SegmentChain<'_> {
 
     /// Checks that nothing exists after the chain's last segment that should be part of it, and that no
     /// listed segment is missing.
-    fn check_after_end(&self, last: u64, end: SegmentEnd) -> Option<ReplayStop> {
+    fn check_no_segment_after_end(&self, last: u64, end: SegmentEnd) -> Option<ReplayStop> {
         let unreached = self.unreached_segments(last).map(|candidate| {
             let reason = match (&candidate.header, candidate.predecessor()) {
                 (Err(what), _) => StopReason::Malformed(what.clone()),

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use lsmx_base::sync::Arc;
 
 use crate::error::Result;
-use crate::format::log_record::{LogSeed, SyncMark};
+use crate::format::log_record::{LogChecksumSeed, SyncMark};
 use crate::vfs::File;
 use lsmx_base::key::SeqNo;
 
 /// Description of a live segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SegmentInfo {
+pub struct SegmentSummary {
     /// Number in the file's name.
     pub id: u64,
     /// Lower bound of its sequence numbers.
@@ -41,7 +41,7 @@ pub(crate) struct Segment {
     pub(crate) path: PathBuf,
     /// `None` once the segment is closed and synced.
     pub(crate) file: Option<Arc<dyn File>>,
-    pub(crate) seed: LogSeed,
+    pub(crate) seed: LogChecksumSeed,
     pub(crate) first_seq: u64,
     /// Last sequence number in it, or before it if it has no records.
     pub(crate) last_seq: u64,
@@ -60,7 +60,7 @@ impl Segment {
         self.record_bytes > self.synced || !self.registered
     }
 
-    pub(crate) fn mark(&self, older_synced: bool) -> SyncMark {
+    pub(crate) fn sync_mark(&self, older_synced: bool) -> SyncMark {
         SyncMark { position: self.synced, older_synced: older_synced || self.synced > 0 }
     }
 
@@ -77,8 +77,8 @@ impl Segment {
         appended.map_err(|source| crate::error::Error::io("append to", &self.path, source))
     }
 
-    pub(crate) fn info(&self, closed: bool) -> SegmentInfo {
-        SegmentInfo {
+    pub(crate) fn summary(&self, closed: bool) -> SegmentSummary {
+        SegmentSummary {
             id: self.id,
             first_seq: SeqNo(self.first_seq),
             last_seq: SeqNo(self.last_seq),

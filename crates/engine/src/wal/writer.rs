@@ -13,10 +13,12 @@ use lsmx_base::file_name::FileName;
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 
 use crate::error::{Error, Result};
-use crate::format::log_record::{LogSeed, RECORD_HEADER_BYTES, RecordHeader, SEQ_END, SyncMark};
-use crate::format::segment_header::{Predecessor, SegmentHeader};
+use crate::format::log_record::{
+    LogChecksumSeed, RECORD_HEADER_BYTES, RecordHeader, SEQ_END, SyncMark,
+};
+use crate::format::segment_header::{PredecessorSegment, SegmentHeader};
 use crate::vfs::Vfs;
-use crate::wal::segment::{DurableSegment, Segment, SegmentInfo};
+use crate::wal::segment::{DurableSegment, Segment, SegmentSummary};
 use lsmx_base::key::SeqNo;
 
 /// Default of [`WalOptions::segment_bytes`]: 16 MiB.
@@ -75,7 +77,7 @@ impl Default for WalOptions {
 /// Manifest operations of the log. Called with locks of the log held, so it must not call the log.
 pub trait SegmentRegistry: Send + Sync {
     /// Returns a new file number.
-    fn allocate(&self) -> u64;
+    fn allocate_file_number(&self) -> u64;
 
     /// Writes a manifest edit that lists the segment, and makes it durable.
     ///
@@ -86,7 +88,7 @@ pub trait SegmentRegistry: Send + Sync {
 
 /// The write-ahead log of a database, open for writing.
 ///
-/// After the first failed append or sync, every call returns that error until [`Wal::restart`]. A file whose
+/// After the first failed append or sync, every call returns that error until [`Wal::restart_in_new_segment`]. A file whose
 /// sync failed is never synced again.
 pub struct Wal {
     vfs: Arc<dyn Vfs>,
@@ -153,19 +155,25 @@ impl LogState {
     }
 
     /// Returns whether the valid bytes of all closed segments are on stable storage.
-    fn older_synced(&self) -> bool {
+    fn has_synced_older_segments(&self) -> bool {
         let closed = &self.segments[..self.segments.len() - 1];
         closed.iter().all(|segment| segment.registered && segment.synced >= segment.bytes)
     }
 
     /// Returns the sync mark for new records.
-    fn mark(&mut self) -> SyncMark {
-        let older_synced = self.older_synced();
-        self.current_segment().mark(older_synced)
+    fn sync_mark(&mut self) -> SyncMark {
+        let older_synced = self.has_synced_older_segments();
+        self.current_segment().sync_mark(older_synced)
     }
 
     /// Encodes a record at the end of the buffer.
-    fn encode(&mut self, mark: SyncMark, first_seq: u64, count: u32, payload: &[u8]) -> Result<()> {
+    fn encode_record(
+        &mut self,
+        mark: SyncMark,
+        first_seq: u64,
+        count: u32,
+        payload: &[u8],
+    ) -> Result<()> {
         let last = self.segments.len() - 1;
         let segment = &self.segments[last];
         let offset = segment.bytes + len_u64(self.buffer.len());
@@ -188,13 +196,13 @@ impl LogState {
     /// Appends a mark-only record after a sync, so that damage to the last synced record is detected
     /// as corruption.
     fn write_mark(&mut self) -> Result<()> {
-        let mark = self.mark();
+        let mark = self.sync_mark();
         if mark == SyncMark::default() {
             // The segment was created during the sync; its header states the mark of the others.
             return Ok(());
         }
         self.buffer.clear();
-        self.encode(mark, self.next_seq.min(SEQ_END - 1), 0, &[])?;
+        self.encode_record(mark, self.next_seq.min(SEQ_END - 1), 0, &[])?;
         self.write_buffer()
     }
 }
@@ -216,7 +224,7 @@ impl Wal {
         // Sequence number 0 precedes all writes.
         let next_seq = next_seq.0.max(1);
         let factory = SegmentFactory { vfs: &*vfs, dir, db_uid };
-        let first = factory.create_segment(registry.allocate(), next_seq, None)?;
+        let first = factory.create_segment(registry.allocate_file_number(), next_seq, None)?;
         Ok(Wal {
             vfs,
             dir: dir.to_owned(),
@@ -246,7 +254,7 @@ impl Wal {
     /// in the manifest as the oldest live segment.
     ///
     /// # Errors
-    /// Fails when a sync fails; the log is unusable until [`Wal::restart`].
+    /// Fails when a sync fails; the log is unusable until [`Wal::restart_in_new_segment`].
     pub fn sync_first_segment(&self) -> Result<u64> {
         let _serialized = self.syncing.lock();
         let mut log = self.log.lock();
@@ -282,8 +290,8 @@ impl Wal {
         }
     }
 
-    /// Makes all further appends and syncs fail with `error` until [`Wal::restart`].
-    pub(crate) fn fail(&self, error: &Error) {
+    /// Makes all further appends and syncs fail with `error` until [`Wal::restart_in_new_segment`].
+    pub(crate) fn set_failure(&self, error: &Error) {
         self.log.lock().record_failure(error.clone());
     }
 
@@ -294,11 +302,11 @@ impl Wal {
         log.buffer.clear();
         let bytes = group.iter().map(|record| record.payload.len() + RECORD_HEADER_BYTES);
         log.buffer.reserve(bytes.sum());
-        let (mut next_seq, mark) = (log.next_seq, log.mark());
+        let (mut next_seq, mark) = (log.next_seq, log.sync_mark());
         for record in group {
             debug_assert!(record.first_seq.0 >= next_seq, "sequence numbers rise");
             debug_assert!(record.count > 0, "a commit has a sequence number");
-            log.encode(mark, record.first_seq.0, record.count, record.payload)?;
+            log.encode_record(mark, record.first_seq.0, record.count, record.payload)?;
             next_seq = record.first_seq.0 + u64::from(record.count);
         }
         let written = len_u64(log.buffer.len());
@@ -307,7 +315,7 @@ impl Wal {
         let current = log.current_segment();
         current.record_bytes = current.bytes;
         current.last_seq = next_seq - 1;
-        self.count_appended(written);
+        self.add_appended_bytes(written);
         Ok(())
     }
 
@@ -332,7 +340,7 @@ impl Wal {
     fn create_next_segment(&self, log: &mut LogState) -> Result<()> {
         let next_seq = log.next_seq;
         let current = log.current_segment();
-        let predecessor = Predecessor {
+        let predecessor = PredecessorSegment {
             id: current.id,
             last_seq: current.last_seq,
             bytes: current.bytes,
@@ -340,9 +348,9 @@ impl Wal {
         };
         // The mark-only records at the end of a closed segment are part of its valid bytes.
         current.record_bytes = current.bytes;
-        let id = self.registry.allocate();
+        let id = self.registry.allocate_file_number();
         let next = self.segment_factory().create_segment(id, next_seq, Some(predecessor))?;
-        self.count_appended(next.bytes);
+        self.add_appended_bytes(next.bytes);
         log.segments.push(next);
         Ok(())
     }
@@ -360,7 +368,7 @@ impl Wal {
         self.buffer_bytes.store(len_u64(log.buffer.capacity()), Ordering::Relaxed);
     }
 
-    fn count_appended(&self, bytes: u64) {
+    fn add_appended_bytes(&self, bytes: u64) {
         for counter in [&self.unsynced_bytes, &self.live_bytes, &self.written_bytes] {
             counter.fetch_add(bytes, Ordering::Relaxed);
         }
@@ -491,10 +499,10 @@ impl Wal {
     }
 
     /// Returns the live segments, oldest first.
-    pub fn segments(&self) -> Vec<SegmentInfo> {
+    pub fn segments(&self) -> Vec<SegmentSummary> {
         let log = self.log.lock();
         let last = log.segments.len() - 1;
-        log.segments.iter().enumerate().map(|(at, segment)| segment.info(at < last)).collect()
+        log.segments.iter().enumerate().map(|(at, segment)| segment.summary(at < last)).collect()
     }
 
     /// Returns the durable part of the chain, oldest segment first, for a copy of the log. It includes
@@ -538,7 +546,7 @@ impl Wal {
     }
 
     /// Returns the number of syncs since the log was created.
-    pub fn syncs(&self) -> u64 {
+    pub fn sync_count(&self) -> u64 {
         self.syncs.load(Ordering::Relaxed)
     }
 
@@ -570,11 +578,11 @@ impl Wal {
     ///
     /// # Errors
     /// Fails when the segment cannot be created, written or synced. The old failure then remains.
-    pub fn restart(&self, next_seq: SeqNo) -> Result<u64> {
+    pub fn restart_in_new_segment(&self, next_seq: SeqNo) -> Result<u64> {
         let _serialized = self.syncing.lock();
         let mut log = self.log.lock();
         let next_seq = next_seq.0.max(log.next_seq);
-        let id = self.registry.allocate();
+        let id = self.registry.allocate_file_number();
         let mut first = self.segment_factory().create_segment(id, next_seq, None)?;
         first.sync()?;
         self.sync_dir()?;
@@ -644,7 +652,7 @@ impl SegmentFactory<'_> {
         &self,
         id: u64,
         first_seq: u64,
-        predecessor: Option<Predecessor>,
+        predecessor: Option<PredecessorSegment>,
     ) -> Result<Segment> {
         let path = FileName::Segment(id).in_dir(self.dir);
         let file = self.vfs.create(&path).map_err(|source| Error::io("create", &path, source))?;
@@ -654,7 +662,7 @@ impl SegmentFactory<'_> {
             id,
             path,
             file: Some(Arc::clone(&file)),
-            seed: LogSeed::new(self.db_uid, id),
+            seed: LogChecksumSeed::new(self.db_uid, id),
             first_seq,
             last_seq: first_seq - 1,
             bytes,

@@ -18,8 +18,8 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::env::{Background, Env, WaitCause};
 use crate::error::{Error, Result};
-use crate::format::batch::{BatchAction, BatchOperations};
-use crate::format::log_record::{LogSeed, RecordHeader, SyncMark};
+use crate::format::batch::{BatchOperationIter, OperationEffect};
+use crate::format::log_record::{LogChecksumSeed, RecordHeader, SyncMark};
 use crate::format::workload_trace::{TraceEvent, TraceHeader, TraceItem, TraceValue};
 use crate::vfs::{File, Vfs};
 use crate::workload_trace::{ActiveTrace, TraceOptions, TraceSummary};
@@ -87,7 +87,7 @@ struct TraceWriter {
     vfs: Arc<dyn Vfs>,
     file: Arc<dyn File>,
     path: PathBuf,
-    seed: LogSeed,
+    seed: LogChecksumSeed,
     offset: u64,
     /// Encoded record; reused.
     record: Vec<u8>,
@@ -172,12 +172,12 @@ impl TraceRecorder {
         let mut bytes_max = ITEM_BYTES;
         let mut operations = Vec::new();
         // The engine encoded the payload, so it is valid.
-        for operation in BatchOperations::new(payload).flatten() {
+        for operation in BatchOperationIter::new(payload).flatten() {
             bytes_max += ITEM_BYTES + operation.key.len() + HASHED_BYTES_MIN;
             bytes_max += match &operation.action {
-                BatchAction::Entry { value, .. } if self.options.keep_values => value.len(),
-                BatchAction::Entry { .. } => 0,
-                BatchAction::DeleteRange { end } => end.as_ref().map_or(1, |end| end.len() + 1),
+                OperationEffect::Entry { value, .. } if self.options.keep_values => value.len(),
+                OperationEffect::Entry { .. } => 0,
+                OperationEffect::DeleteRange { end } => end.as_ref().map_or(1, |end| end.len() + 1),
             };
             operations.push(operation);
         }
@@ -190,7 +190,7 @@ impl TraceRecorder {
                 let key = self.recorded_key(&payload[operation.key.clone()]);
                 let key: &[u8] = &key;
                 let event = match &operation.action {
-                    BatchAction::Entry { kind, value } => {
+                    OperationEffect::Entry { kind, value } => {
                         let content = &payload[value.clone()];
                         let value =
                             TraceValue { bytes: len_u64(content.len()), content: Some(content) };
@@ -202,7 +202,7 @@ impl TraceRecorder {
                             }
                         }
                     }
-                    BatchAction::DeleteRange { end } => {
+                    OperationEffect::DeleteRange { end } => {
                         let end =
                             end.as_ref().map(|end| self.recorded_end(&payload[end.clone()], key));
                         let end = end.as_deref();

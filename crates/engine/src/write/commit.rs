@@ -362,7 +362,7 @@ impl Committer {
             return;
         }
         // After a panic, the end of the WAL may be incomplete.
-        self.state.wal.fail(&error);
+        self.state.wal.set_failure(&error);
         let error = self.state.fail_locked(error);
         let mut failed = group.members.clone();
         failed.extend(group.rejected.drain(..).map(|(ticket, _)| ticket));

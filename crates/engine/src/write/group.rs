@@ -8,7 +8,7 @@ use lsmx_base::sync::{Arc, Ordering};
 use lsmx_base::work_counter::{self, WorkKind};
 
 use crate::error::{Error, Result};
-use crate::format::batch::{BatchAction, BatchOperations};
+use crate::format::batch::{BatchOperationIter, OperationEffect};
 use crate::memtable::Memtable;
 use crate::merge_operator::CHAIN_OPERANDS_MAX;
 use crate::state::DbState;
@@ -182,7 +182,7 @@ fn check_published(state: &DbState, guard: &Guard) -> GuardState {
         work_counter::add(WorkKind::LeaderVisits, 1);
         let written = memtable.get(&guard.key, SeqNo::MAX).map(|(seq, ..)| seq);
         written
-            .max(memtable.newest_covering(&guard.key, SeqNo::MAX))
+            .max(memtable.newest_covering_seq(&guard.key, SeqNo::MAX))
             .is_some_and(|seq| seq > guard.read)
     };
     if view.memtables().any(has_newer_write) {
@@ -203,7 +203,7 @@ fn insert_commit(state: &DbState, ticket: &Ticket, memtables: &[Arc<Memtable>]) 
     let payload = &request.payload;
     let (mut last, mut added_bytes) = (0, 0);
     // The payload was encoded by this process, so every operation decodes.
-    let operations = BatchOperations::new(payload).flatten();
+    let operations = BatchOperationIter::new(payload).flatten();
     for (seq, operation) in (ticket.first_seq()..).zip(operations) {
         work_counter::add(WorkKind::LeaderVisits, 1);
         // Consecutive operations usually write to the same tree.
@@ -218,7 +218,7 @@ fn insert_commit(state: &DbState, ticket: &Ticket, memtables: &[Arc<Memtable>]) 
         let (tree, memtable, seq) = (&request.trees[last], &memtables[last], SeqNo(seq));
         let counters = &tree.counters;
         added_bytes += match operation.action {
-            BatchAction::Entry { kind, value } => {
+            OperationEffect::Entry { kind, value } => {
                 let value = &payload[value];
                 let bytes = len_u64(key.len() + value.len());
                 counters.ingested_bytes.add(bytes);
@@ -242,7 +242,7 @@ fn insert_commit(state: &DbState, ticket: &Ticket, memtables: &[Arc<Memtable>]) 
                     memtable.insert(key, seq, kind, value)
                 }
             }
-            BatchAction::DeleteRange { end } => {
+            OperationEffect::DeleteRange { end } => {
                 let end = end.map(|end| &payload[end]);
                 counters.ingested_bytes.add(len_u64(key.len() + end.map_or(0, <[u8]>::len)));
                 record_tombstone(state, tree, memtable);

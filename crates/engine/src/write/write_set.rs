@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use lsmx_base::key::SeqNo;
 
-use crate::format::batch::{BatchAction, BatchOperations};
+use crate::format::batch::{BatchOperationIter, OperationEffect};
 use crate::tree::key_hashes::{KeyHashes, key_hash};
 use crate::write::batch::Guard;
 
@@ -31,13 +31,13 @@ impl WriteSet {
         // A guard never has a sequence number inside of a commit, so the order of its operations is irrelevant.
         let mut keys = KeyHashes::with_capacity(count as usize, SeqNo::ZERO);
         let mut ranges = Vec::new();
-        for operation in BatchOperations::new(payload).flatten() {
+        for operation in BatchOperationIter::new(payload).flatten() {
             let (keyspace, start) = (operation.keyspace, operation.key);
             match operation.action {
-                BatchAction::Entry { .. } => {
+                OperationEffect::Entry { .. } => {
                     keys.insert(key_hash(keyspace, &payload[start]), SeqNo::ZERO);
                 }
-                BatchAction::DeleteRange { end } => {
+                OperationEffect::DeleteRange { end } => {
                     ranges.push(DeletedRange { keyspace, start, end })
                 }
             }

@@ -136,11 +136,12 @@ fn read_over_a_close(
             std::thread::yield_now();
         }
         if !keeps {
-            let none_left = FaultRule::new(Fault::Error(Errno::TooManyFiles)).on(&[VfsCall::Open]);
-            faults.add(none_left.from_then_on());
+            let none_left =
+                FaultRule::new(Fault::Error(Errno::TooManyFiles)).for_calls(&[VfsCall::Open]);
+            faults.add_rule(none_left.from_then_on());
         }
         let next = db.close(None).map_err(failed).and_then(|()| {
-            faults.clear();
+            faults.clear_rules();
             let next = Db::open("db", options().vfs(Arc::new(disk.clone()))).map_err(failed)?;
             for (name, _) in KINDS {
                 next.drop_keyspace(name).map_err(failed)?;

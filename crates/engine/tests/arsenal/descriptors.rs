@@ -23,7 +23,7 @@ pub(crate) struct FewDescriptors {
     inner: MemVfs,
     limit: usize,
     open: Arc<AtomicUsize>,
-    /// Paths of calls that found no descriptor.
+    /// Paths of files and locks, and kinds of other calls, that found no descriptor.
     refused: Arc<Mutex<Vec<PathBuf>>>,
 }
 
@@ -82,14 +82,10 @@ impl VfsLayer for FewDescriptors {
         &self.inner
     }
 
-    fn intercept<T>(
-        &self,
-        call: VfsCall,
-        path: &Path,
-        forward: impl Fn() -> io::Result<T>,
-    ) -> io::Result<T> {
+    fn intercept<T>(&self, call: VfsCall, forward: impl Fn() -> io::Result<T>) -> io::Result<T> {
         let takes_one = matches!(call, VfsCall::List | VfsCall::Reserve | VfsCall::SyncDir);
-        let _descriptor = takes_one.then(|| self.take(path)).transpose()?;
+        let _descriptor =
+            takes_one.then(|| self.take(Path::new(&format!("{call:?}")))).transpose()?;
         forward()
     }
 

@@ -60,8 +60,8 @@ impl EventListener for NoReserve {
 pub(crate) fn reserve_is_dispensable(seed: u64) -> Outcome {
     for errno in Errno::ALL {
         let disk = FaultVfs::new(Arc::new(MemVfs::new()), seed);
-        let refused = FaultRule::new(Fault::Error(errno)).on(&[VfsCall::Reserve]);
-        disk.add(refused.from_then_on());
+        let refused = FaultRule::new(Fault::Error(errno)).for_calls(&[VfsCall::Reserve]);
+        disk.add_rule(refused.from_then_on());
         let told = Arc::new(NoReserve::default());
         let options = options(seed, 64 << 10).listener(Arc::clone(&told) as Arc<dyn EventListener>);
         let db = Db::open(oracle::DIR, options.vfs(Arc::new(disk))).map_err(failed)?;
@@ -171,8 +171,8 @@ pub(crate) fn idle_database_removes_nothing(seed: u64) -> Outcome {
         hook.1.fetch_sub(1, Ordering::SeqCst);
     })));
     // Not the reserve, which is removed under a lock.
-    let removals = FaultRule::new(Fault::Delay).on(&[VfsCall::Remove]).path_contains(".");
-    disk.add(removals.chance(1.0));
+    let removals = FaultRule::new(Fault::Delay).for_calls(&[VfsCall::Remove]).path_contains(".");
+    disk.add_rule(removals.chance(1.0));
     let mut chance = Chance::new(seed);
     for round in 0..40 {
         for _ in 0..1 + chance.below(30) {

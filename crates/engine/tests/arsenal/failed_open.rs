@@ -70,9 +70,9 @@ pub(crate) fn failed_open_leaves_no_files(seed: u64) -> Outcome {
             for k in 0.. {
                 let copy = disk.crash(CrashImage::Keep, 0);
                 let faults = FaultVfs::new(Arc::new(copy.clone()), seed);
-                faults.add(FaultRule::new(Fault::Error(Errno::Io)).on(&[call]).nth(k));
+                faults.add_rule(FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[call]).nth(k));
                 let opened = open(faults.clone(), dir);
-                if faults.fired().is_empty() {
+                if faults.fired_counts().is_empty() {
                     break;
                 }
                 let unfinished = call == VfsCall::Rename

@@ -46,7 +46,7 @@ impl Gate {
         thread: &'static str,
     ) -> FaultVfs {
         let disk = FaultVfs::new(inner, 0);
-        disk.add(rule);
+        disk.add_rule(rule);
         let gate = self.clone();
         disk.set_delay_hook(Some(Arc::new(move |call, path| gate.pass(call, path, thread))));
         disk
@@ -105,7 +105,7 @@ impl Gate {
 
 /// Delays every one of these calls to files whose paths contain `files`.
 pub(crate) fn each(calls: &[VfsCall], files: &str) -> FaultRule {
-    FaultRule::new(Fault::Delay).on(calls).path_contains(files).chance(1.0)
+    FaultRule::new(Fault::Delay).for_calls(calls).path_contains(files).chance(1.0)
 }
 
 /// Delays one call of the database: the `k`-th, counted from 0.
@@ -230,7 +230,7 @@ fn follower_result(patience: Duration) -> Outcome<lsmx::Result<()>> {
         while behind_sync() < 2 {
             std::thread::yield_now();
         }
-        disk.add(each(&[VfsCall::Append], ".wal"));
+        disk.add_rule(each(&[VfsCall::Append], ".wal"));
         // The sync, and the mark that the first thread appends after it. The next append is the leader's.
         gate.release_one();
         gate.wait_until_blocked(2);

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use lsmx::SeqNo;
 use lsmx::internals::vfs::{CrashImage, MemOperationKind};
 use lsmx::internals::wal::{
-    RecoveryMode, RecoveryReport, ReplayFrom, SegmentRegistry, Wal, WalOptions, WalRecord, replay,
+    RecoveryMode, RecoveryReport, ReplayStart, SegmentRegistry, Wal, WalOptions, WalRecord, replay,
 };
 use lsmx::vfs::{MemVfs, Vfs};
 use rand::{Rng, SeedableRng};
@@ -48,7 +48,7 @@ impl Ledger {
 }
 
 impl SegmentRegistry for Ledger {
-    fn allocate(&self) -> u64 {
+    fn allocate_file_number(&self) -> u64 {
         let mut promises = self.0.lock().unwrap();
         promises.next_number += 1;
         promises.next_number
@@ -73,7 +73,7 @@ pub(crate) fn read_back(
     promises: &Promises,
     mode: RecoveryMode,
 ) -> lsmx::Result<(Vec<u64>, RecoveryReport)> {
-    let expect = ReplayFrom {
+    let expect = ReplayStart {
         oldest_segment: promises.oldest,
         named: promises.named.clone(),
         mark: promises.mark,
@@ -227,7 +227,7 @@ pub(crate) fn at(number: u64) -> usize {
 
 /// What `resume()` does to the log: all memtables are in tables, a fresh chain starts.
 pub(crate) fn restart(wal: &Wal, ledger: &Ledger, next: &mut u64) -> lsmx::Result<()> {
-    let oldest = wal.restart(SeqNo(*next))?;
+    let oldest = wal.restart_in_new_segment(SeqNo(*next))?;
     ledger.change(|promises| {
         promises.flushed = *next - 1;
         promises.synced = *next - 1;

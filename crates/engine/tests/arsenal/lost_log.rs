@@ -102,7 +102,7 @@ fn damage(disk: &MemVfs, chance: &mut Chance) -> Outcome {
     let written = bytes.iter().rposition(|&byte| byte != 0).unwrap_or(0) as u64;
     let header = 80;
     let offset = header + chance.below(written.saturating_sub(header).max(1));
-    disk.flip(&path, offset, 1 << chance.below(8)).map_err(failed)
+    disk.flip_bits(&path, offset, 1 << chance.below(8)).map_err(failed)
 }
 
 /// The keyspaces hold the commits up to the reported numbers and none after them.

@@ -71,8 +71,8 @@ impl Fixture {
         for path in self.disk.paths() {
             let path = path.to_string_lossy().into_owned();
             if path.ends_with(self.end) {
-                let rule = FaultRule::new(Fault::AlteredRead).on(&[VfsCall::Read]);
-                self.faults.add(rule.path_contains(&path).from_then_on());
+                let rule = FaultRule::new(Fault::AlteredRead).for_calls(&[VfsCall::Read]);
+                self.faults.add_rule(rule.path_contains(&path).from_then_on());
             }
         }
     }
@@ -82,13 +82,14 @@ impl Fixture {
         let bad = Arc::new(OnceLock::new());
         let (chosen, end) = (Arc::clone(&bad), self.end);
         let present = self.disk.paths();
-        let rule =
-            FaultRule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Read]).path_where(move |path| {
+        let rule = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Read]).path_where(
+            move |path| {
                 path.to_string_lossy().ends_with(end)
                     && present.iter().any(|it| it == path)
                     && chosen.get_or_init(|| path.to_owned()) == path
-            });
-        self.faults.add(rule.from_then_on());
+            },
+        );
+        self.faults.add_rule(rule.from_then_on());
         bad
     }
 
@@ -118,7 +119,7 @@ pub(crate) fn readable_bucket_leaves_quarantine(seed: u64) -> Outcome {
     if fixture.db.health().quarantined.is_empty() {
         return Err("no bucket was quarantined".to_owned());
     }
-    fixture.faults.clear();
+    fixture.faults.clear_rules();
     fixture.db.env().advance_us(2 * MINUTE_US);
     fixture.write(0..600, merge)?;
     fixture.db.flush().map_err(failed)?;
@@ -154,7 +155,7 @@ pub(crate) fn quarantined_blob_file_is_not_read(seed: u64) -> Outcome {
         let quarantined = fixture.db.health().quarantined;
         quarantined.iter().find(|file| file.path == *bad).map(|file| file.failed_reads)
     };
-    let read_count = || fixture.faults.fired().values().sum::<u64>();
+    let read_count = || fixture.faults.fired_counts().values().sum::<u64>();
     let job_count = || fixture.db.metrics().keyspaces["files"].compaction.jobs;
     let (jobs_before, failures_before) = (job_count(), fixture.failures.count(bad));
     let mut quiet_steps = 0;

@@ -54,7 +54,7 @@ fn damage_first_range_tombstones(disk: &MemVfs) -> Outcome<PathBuf> {
         }
     }
     let (_, path, offset) = found.into_iter().min().ok_or("no table has range tombstones")?;
-    disk.flip(&path, offset, 1).map_err(failed)?;
+    disk.flip_bits(&path, offset, 1).map_err(failed)?;
     Ok(path)
 }
 

@@ -123,7 +123,7 @@ pub(crate) fn play(plan: &Plan, coverage: &Arc<Coverage>) -> Outcome<Played> {
     run.open = None;
     let operations = run.disk.operations();
     run.disk.set_observer(None);
-    for (fault, count) in run.vfs.fired() {
+    for (fault, count) in run.vfs.fired_counts() {
         coverage.add_many("faults", fault_name(fault), count);
     }
     played?;
@@ -132,7 +132,7 @@ pub(crate) fn play(plan: &Plan, coverage: &Arc<Coverage>) -> Outcome<Played> {
         histories: run.histories,
         operations,
         calls: run.calls,
-        fired: !run.vfs.fired().is_empty(),
+        fired: !run.vfs.fired_counts().is_empty(),
     })
 }
 
@@ -157,7 +157,7 @@ fn excuse(
     what: &'static str,
     error: &Error,
 ) -> Outcome {
-    if !armed || vfs.fired().is_empty() {
+    if !armed || vfs.fired_counts().is_empty() {
         return Err(format!("{what} fails: {error:?}"));
     }
     // The directory, a file of it, or the root, whose names are synced for a new database.
@@ -199,7 +199,7 @@ fn file_of(error: &Error) -> Option<&Path> {
 impl Run<'_> {
     fn play(&mut self) -> Outcome {
         if let Faults::By(rule) = &self.plan.faults {
-            self.vfs.add(rule.clone());
+            self.vfs.add_rule(rule.clone());
             self.armed = true;
         }
         self.reopen(Some(self.plan.policy.clone()))?;
@@ -211,7 +211,7 @@ impl Run<'_> {
         }
         self.check_live()?;
         self.close()?;
-        self.calls = self.vfs.calls();
+        self.calls = self.vfs.call_counts();
         self.disarm();
         oracle::verify(&self.disk).map_err(|error| format!("verify after the run: {error:?}"))?;
         self.reopen(None)?;
@@ -260,19 +260,19 @@ impl Run<'_> {
     /// Has one of the next calls fail.
     fn arm(&mut self, within: u64) {
         let changes: Vec<VfsCall> =
-            VfsCall::ALL.iter().copied().filter(|call| call.is_change()).collect();
+            VfsCall::ALL.iter().copied().filter(|call| call.is_mutating()).collect();
         let errno = *self.chance.of(&Errno::ALL);
         let fault = match self.chance.below(4) {
             0 => Fault::ShortWrite(errno),
             _ => Fault::Error(errno),
         };
-        let rule = FaultRule::new(fault).on(&changes).nth(self.chance.below(within));
-        self.vfs.add(if self.chance.one_in(3) { rule.from_then_on() } else { rule });
+        let rule = FaultRule::new(fault).for_calls(&changes).nth(self.chance.below(within));
+        self.vfs.add_rule(if self.chance.one_in(3) { rule.from_then_on() } else { rule });
         self.armed = true;
     }
 
     fn disarm(&mut self) {
-        self.vfs.clear();
+        self.vfs.clear_rules();
         self.armed = false;
     }
 
@@ -541,7 +541,7 @@ impl Run<'_> {
                 Ok(())
             }
             // A file that was once read wrongly stays set aside until the database is reopened.
-            Err(Error::Corrupt { .. }) if !self.vfs.fired().is_empty() => {
+            Err(Error::Corrupt { .. }) if !self.vfs.fired_counts().is_empty() => {
                 self.coverage.add("failed calls", "compacting a range");
                 Ok(())
             }
@@ -604,7 +604,7 @@ impl Run<'_> {
                 Ok(seen) => seen,
                 Err(error) => {
                     excuse(self.armed, &self.vfs, &self.coverage, "a snapshot", &error)?;
-                    self.vfs.clear();
+                    self.vfs.clear_rules();
                     self.armed = false;
                     read().map_err(|error| format!("a snapshot: {error:?}"))?
                 }
@@ -660,7 +660,7 @@ impl Run<'_> {
             Fault::Error(errno) if errno != Errno::TooManyFiles => count,
             _ => 0,
         };
-        if inline { self.vfs.fired().into_iter().map(errors).sum() } else { 0 }
+        if inline { self.vfs.fired_counts().into_iter().map(errors).sum() } else { 0 }
     }
 
     /// After an error made the database read-only: reads are right, writes fail fast, and
@@ -668,12 +668,12 @@ impl Run<'_> {
     fn recover_if_failed(&mut self) -> Outcome {
         let Some(open) = &self.open else { return Ok(()) };
         if open.db.read_only_cause().is_none() {
-            if self.armed && !self.vfs.fired().is_empty() && self.chance.one_in(3) {
+            if self.armed && !self.vfs.fired_counts().is_empty() && self.chance.one_in(3) {
                 self.disarm();
             }
             return Ok(());
         }
-        if self.vfs.fired().is_empty() {
+        if self.vfs.fired_counts().is_empty() {
             return Err(format!("read-only without a fault: {:?}", open.db.read_only_cause()));
         }
         match open.db.put("refused", "refused") {

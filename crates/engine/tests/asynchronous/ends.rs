@@ -168,9 +168,9 @@ fn errors_are_those_of_the_blocking_handle() {
             let unknown = db.open_keyspace("dropped", None).await;
             assert!(matches!(unknown, Err(Error::UnknownKeyspace { .. })), "{unknown:?}");
             // The log fails: all that are in the group are told, and all that come after.
-            disk.add(
+            disk.add_rule(
                 FaultRule::new(Fault::Error(Errno::Io))
-                    .on(&[VfsCall::Append])
+                    .for_calls(&[VfsCall::Append])
                     .path_contains(".wal"),
             );
             let mut writers = JoinSet::new();
@@ -183,7 +183,7 @@ fn errors_are_those_of_the_blocking_handle() {
                 assert!(matches!(ended, Err(Error::ReadOnly { .. })), "{ended:?}");
             }
             assert!(db.as_blocking().read_only_cause().is_some());
-            disk.clear();
+            disk.clear_rules();
             db.resume().await.unwrap();
             db.put("key", "1").await.unwrap();
             db.close(None).await.unwrap();

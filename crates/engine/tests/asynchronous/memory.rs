@@ -61,7 +61,7 @@ fn loaded() -> MemVfs {
 /// A disk that counts the calls which one thread makes, and which others make.
 fn watched(disk: MemVfs, thread: ThreadId) -> (FaultVfs, Arc<AtomicU64>, Arc<AtomicU64>) {
     let watched = FaultVfs::new(Arc::new(disk), 1);
-    watched.add(FaultRule::new(Fault::Delay).on(VfsCall::ALL).from_then_on());
+    watched.add_rule(FaultRule::new(Fault::Delay).for_calls(VfsCall::ALL).from_then_on());
     let (calls, others) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let counted = [Arc::clone(&calls), Arc::clone(&others)];
     watched.set_delay_hook(Some(Arc::new(move |_, _| {

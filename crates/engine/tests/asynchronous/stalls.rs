@@ -138,8 +138,8 @@ impl Drop for EndsFlood {
 fn a_flood_of_commits_leaves_the_pool_to_others() {
     for runtime in runtimes() {
         let disk = FaultVfs::new(Arc::new(MemVfs::new()), 1);
-        let slow = FaultRule::new(Fault::Delay).on(&[VfsCall::Sync]).path_contains(".wal");
-        disk.add(slow.from_then_on());
+        let slow = FaultRule::new(Fault::Delay).for_calls(&[VfsCall::Sync]).path_contains(".wal");
+        disk.add_rule(slow.from_then_on());
         run(&runtime, async {
             let db = Db::open("db", Options::default().vfs(Arc::new(disk.clone()))).await.unwrap();
             // What each sync waits for: that more have come meanwhile, so a queue is never empty.

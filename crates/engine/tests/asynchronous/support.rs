@@ -110,7 +110,9 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
 pub(crate) fn gated(call: VfsCall, file: &str) -> (FaultVfs, Arc<AtomicBool>) {
     let disk = FaultVfs::new(Arc::new(MemVfs::new()), 1);
     let shut = Arc::new(AtomicBool::new(false));
-    disk.add(FaultRule::new(Fault::Delay).on(&[call]).path_contains(file).from_then_on());
+    disk.add_rule(
+        FaultRule::new(Fault::Delay).for_calls(&[call]).path_contains(file).from_then_on(),
+    );
     let gate = Arc::clone(&shut);
     disk.set_delay_hook(Some(Arc::new(move |_, _| {
         until("the gate opens", || !gate.load(Ordering::Acquire));

@@ -78,8 +78,10 @@ fn listener_waiting_call_is_refused() {
         }
         opened.flush().unwrap();
         opened.wait_idle().unwrap();
-        disk.add(
-            FaultRule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Append]).path_contains(".wal"),
+        disk.add_rule(
+            FaultRule::new(Fault::Error(Errno::Io))
+                .for_calls(&[VfsCall::Append])
+                .path_contains(".wal"),
         );
         assert!(matches!(opened.put("key", "value"), Err(Error::ReadOnly { .. })));
         opened.resume().unwrap();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lsmx::Event;
-use lsmx::env::{CLOCK_READING_END_US, ClockReport};
+use lsmx::env::{CLOCK_READING_END_US, ClockJumpReport};
 
 use super::arsenal::clock::{
     HOUR_US, Queue, expect_keys, fill, jump_of_a_running_database_is_harmless,
@@ -82,7 +82,7 @@ fn stored_time_of_2099_ends_with_a_reset() {
     let listened = |options: lsmx::Options| options.listener(Arc::new(told.clone()));
     let db = queue.open(listened(queue.options())).unwrap();
     assert!(db.env().database_time_us() >= wall_us + 73 * YEAR_US);
-    let behind = |event: &Event| matches!(event, Event::Clock(ClockReport::Behind { .. }));
+    let behind = |event: &Event| matches!(event, Event::Clock(ClockJumpReport::Behind { .. }));
     assert_eq!(told.count(behind), 1);
     db.close(None).unwrap();
     let db = queue.open(listened(queue.options().reset_clock(true))).unwrap();
@@ -105,6 +105,6 @@ fn clock_reading_after_the_year_2500_is_reported_once() {
     queue.clock.set_wall_us(CLOCK_READING_END_US);
     queue.run(&db, HOUR_US * 3).unwrap();
     assert_eq!(db.env().database_time_us(), before_us + 3 * HOUR_US);
-    let ignored = |event: &Event| matches!(event, Event::Clock(ClockReport::Ignored { .. }));
+    let ignored = |event: &Event| matches!(event, Event::Clock(ClockJumpReport::Ignored { .. }));
     assert_eq!(told.count(ignored), 1);
 }

@@ -184,7 +184,9 @@ fn law_10_damage_is_detected_or_harmless() {
             let copy = || disk.crash(CrashImage::Keep, 0);
             for _ in 0..8 {
                 let damaged = copy();
-                damaged.flip(&path, chance.below(len), *chance.of(&[1, 16, 128, 255])).unwrap();
+                damaged
+                    .flip_bits(&path, chance.below(len), *chance.of(&[1, 16, 128, 255]))
+                    .unwrap();
                 sample(damaged, &[&path], "changed");
             }
             for _ in 0..3 {
@@ -272,7 +274,7 @@ fn law_11_torn_is_not_damaged() {
     let killed = disk.crash(CrashImage::Keep, 0);
     for offset in (0..written_bytes(&killed, &log)).step_by(5) {
         let damaged = killed.crash(CrashImage::Keep, 0);
-        damaged.flip(&log, offset, 4).unwrap();
+        damaged.flip_bits(&log, offset, 4).unwrap();
         let before = damaged.snapshot_all();
         let (strict, report) = open_as(&damaged.crash(CrashImage::Keep, 0), RecoveryMode::Strict);
         if offset < marked {
@@ -307,7 +309,7 @@ fn law_11_torn_is_not_damaged() {
     for offset in (0..bytes).step_by(5) {
         let damaged = disk.crash(CrashImage::Keep, 0);
         match offset % 2 {
-            0 => damaged.flip(&log, offset, 4).unwrap(),
+            0 => damaged.flip_bits(&log, offset, 4).unwrap(),
             _ => damaged.truncate(&log, offset).unwrap(),
         }
         match open_as(&damaged, RecoveryMode::Strict).0 {

@@ -55,7 +55,7 @@ fn deadline_any_device_call_hangs_is_kept() {
         let gate = Gate::default();
         let disk = gate.disk(nth(u64::MAX), "");
         let db = open(&disk).unwrap();
-        disk.add(nth(k));
+        disk.add_rule(nth(k));
         gate.shut();
         std::thread::scope(|scope| {
             // It fails when the database is closed.
@@ -143,9 +143,11 @@ fn deadline_own_device_call_hangs_is_kept() {
     gate.open();
     db.sync().unwrap();
     // A resumption writes tables.
-    disk.add(FaultRule::new(Fault::Error(Errno::Io)).on(&[VfsCall::Append]).path_contains(".wal"));
+    disk.add_rule(
+        FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Append]).path_contains(".wal"),
+    );
     assert!(matches!(db.put("lost", "value"), Err(Error::ReadOnly { .. })));
-    disk.add(each(&[VfsCall::Create], ".sst"));
+    disk.add_rule(each(&[VfsCall::Create], ".sst"));
     gate.shut();
     watched("a resumption", || {
         let late = db.resume_with(SHORT);

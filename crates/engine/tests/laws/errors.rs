@@ -47,7 +47,7 @@ impl Failing {
 
     /// How often a fault did something; delays are none.
     fn fired(&self) -> u64 {
-        let fired = self.faults.fired().into_iter();
+        let fired = self.faults.fired_counts().into_iter();
         fired.filter(|(fault, _)| *fault != Fault::Delay).map(|(_, count)| count).sum()
     }
 
@@ -194,7 +194,7 @@ fn law_07_errors_are_told_once_and_truthfully() {
     for seed in seeds(7, 1) {
         for k in (0..).step_by(3) {
             let mut failing = Failing::new(seed, Background::Inline);
-            failing.faults.add(FaultRule::new(EIO).on(WRITES).nth(k).from_then_on());
+            failing.faults.add_rule(FaultRule::new(EIO).for_calls(WRITES).nth(k).from_then_on());
             refused += u64::from(failing.write_until_read_only(120));
             let when = format!("seed {seed}, call {k}");
             let Some(cause) = failing.db.read_only_cause() else {
@@ -208,7 +208,7 @@ fn law_07_errors_are_told_once_and_truthfully() {
             // It does not work yet, and that changes nothing.
             assert!(failing.db.resume().is_err(), "{when}");
             first_error_rules(&failing, &cause, &when);
-            failing.faults.clear();
+            failing.faults.clear_rules();
             nothing_sticks(failing, &when);
         }
         background_errors(seed);
@@ -227,12 +227,12 @@ fn first_error_rules(failing: &Failing, cause: &Error, when: &str) {
     assert_eq!(causes, [cause.to_string()], "{when}: told once");
     let in_metrics = db.metrics().read_only.expect("metrics tell");
     assert!(in_metrics.contains(&cause.to_string()), "{when}: {in_metrics}");
-    let calls = faults.calls().sum_of(WRITES);
+    let calls = faults.call_counts().sum_of_counts(WRITES);
     for (what, error) in every_write(db) {
         let Error::ReadOnly { cause: named } = &error else { panic!("{when}: {what}: {error:?}") };
         assert_eq!(named.to_string(), cause.to_string(), "{when}: {what}");
     }
-    let after = faults.calls().sum_of(WRITES);
+    let after = faults.call_counts().sum_of_counts(WRITES);
     assert_eq!(after, calls, "{when}: a write that fails fast touches no file");
     failing.check(db, when);
 }
@@ -265,9 +265,9 @@ fn background_errors(seed: u64) {
     // A flush and the sync that is due by the clock: the next write is told.
     for (work, file) in [("flush", ".sst"), ("sync", ".wal")] {
         let mut failing = Failing::new(seed, Background::Inline);
-        failing
-            .faults
-            .add(FaultRule::new(EIO).on(&[VfsCall::Sync]).path_contains(file).from_then_on());
+        failing.faults.add_rule(
+            FaultRule::new(EIO).for_calls(&[VfsCall::Sync]).path_contains(file).from_then_on(),
+        );
         match work {
             "flush" => assert!(!failing.write_until_read_only(200)),
             _ => {
@@ -295,9 +295,9 @@ fn background_errors(seed: u64) {
     failing.kinds[0].set_policy("tiering(T=20)".parse::<lsmx::PolicySpec>().unwrap()).unwrap();
     failing.write_overlapping(150);
     failing.db.flush().unwrap();
-    failing
-        .faults
-        .add(FaultRule::new(EIO).on(&[VfsCall::Create]).path_contains(".sst").from_then_on());
+    failing.faults.add_rule(
+        FaultRule::new(EIO).for_calls(&[VfsCall::Create]).path_contains(".sst").from_then_on(),
+    );
     let compacted = failing.kinds[0].compact_range::<&[u8]>(..);
     assert!(matches!(compacted, Err(Error::Io { .. })), "{compacted:?}");
     assert!(failing.db.read_only_cause().is_none());
@@ -319,8 +319,8 @@ fn failed_jobs(seed: u64) {
             failing.write_overlapping(150);
             failing.db.flush().unwrap();
             failing.db.wait_idle().unwrap();
-            let rule = FaultRule::new(EIO).on(&[fails]).path_contains(".sst");
-            failing.faults.add(rule.from_then_on());
+            let rule = FaultRule::new(EIO).for_calls(&[fails]).path_contains(".sst");
+            failing.faults.add_rule(rule.from_then_on());
             let failures = failing.failures();
             failing.kinds[0].set_policy("full".parse::<lsmx::PolicySpec>().unwrap()).unwrap();
             // It was tried, and whoever waits for it is told as well.
@@ -345,7 +345,7 @@ fn failed_jobs(seed: u64) {
             }
             assert_eq!(failing.failures() > failures, work == "compaction");
             failing.check(&failing.db, &format!("{work}, {round}"));
-            failing.faults.clear();
+            failing.faults.clear_rules();
             failing.db.env().advance_us(61_000_000);
             failing.write_overlapping(50);
             failing.db.wait_idle().unwrap();
@@ -357,12 +357,12 @@ fn failed_jobs(seed: u64) {
 fn told_by_resuming(seed: u64) {
     let mut failing = Failing::new(seed, Background::Inline);
     failing.write_overlapping(150);
-    let remove = FaultRule::new(EIO).on(&[VfsCall::Remove]);
-    failing.faults.add(remove.from_then_on());
+    let remove = FaultRule::new(EIO).for_calls(&[VfsCall::Remove]);
+    failing.faults.add_rule(remove.from_then_on());
     failing.kinds[0].compact_range::<&[u8]>(..).unwrap();
     assert!(failing.failures() > 0);
     failing.db.resume().unwrap();
-    failing.faults.clear();
+    failing.faults.clear_rules();
     failing.write().unwrap();
 }
 
@@ -375,8 +375,8 @@ fn reads_go_on_after_a_failed_sync_of_a_bucket() {
     for seed in seeds(70, 10) {
         for k in 0..4 {
             let mut failing = Failing::new(seed, Background::Inline);
-            let rule = FaultRule::new(EIO).on(&[VfsCall::Sync]).path_contains(".bucket");
-            failing.faults.add(rule.nth(k).from_then_on());
+            let rule = FaultRule::new(EIO).for_calls(&[VfsCall::Sync]).path_contains(".bucket");
+            failing.faults.add_rule(rule.nth(k).from_then_on());
             let operands = failing.kinds[2].clone();
             let mut held = Vec::new();
             while held.len() < 120 && !failing.write_until_read_only(5) {
@@ -388,7 +388,7 @@ fn reads_go_on_after_a_failed_sync_of_a_bucket() {
             failing.check(&failing.db, &when);
             if failing.db.read_only_cause().is_some() {
                 failed += 1;
-                failing.faults.clear();
+                failing.faults.clear_rules();
                 failing.db.resume().unwrap();
             }
             failing.check(&failing.db, &format!("{when}, resumed"));
@@ -419,9 +419,9 @@ fn law_08_a_failed_sync_is_final() {
             let calls = Calls::default();
             calls.watch(&failing.faults, &[VfsCall::Sync], usize::MAX);
             let of_kind = |path: &Path| path.to_string_lossy().contains(kind);
-            failing
-                .faults
-                .add(FaultRule::new(EIO).on(&[VfsCall::Sync]).path_contains(kind).nth(k).once());
+            failing.faults.add_rule(
+                FaultRule::new(EIO).for_calls(&[VfsCall::Sync]).path_contains(kind).nth(k).once(),
+            );
             let when = format!("seed {seed}, sync {k} of {kind}");
             // As many writes as it takes: how often a kind of file is synced depends on what is drawn.
             for _ in 0..20 {
@@ -504,21 +504,21 @@ fn full_for_writers(seed: u64) {
     }
     // From here on nothing goes in, or only a part of it.
     let no_space = Errno::NoSpace;
-    failing.faults.add(FaultRule::new(Fault::ShortWrite(no_space)).from_then_on());
-    failing
-        .faults
-        .add(FaultRule::new(Fault::Error(no_space)).on(&[VfsCall::Create]).nth(1).from_then_on());
+    failing.faults.add_rule(FaultRule::new(Fault::ShortWrite(no_space)).from_then_on());
+    failing.faults.add_rule(
+        FaultRule::new(Fault::Error(no_space)).for_calls(&[VfsCall::Create]).nth(1).from_then_on(),
+    );
     failing.write_until_read_only(200);
     let cause = failing.db.read_only_cause().expect("a full disk is told");
     let Error::Io { source, .. } = &*cause else { panic!("{cause:?}") };
     assert_eq!(source.kind(), std::io::ErrorKind::StorageFull);
     // Reads go on, and nothing else is tried, however long it takes.
-    let calls = failing.faults.calls().sum_of(WRITES);
+    let calls = failing.faults.call_counts().sum_of_counts(WRITES);
     for _ in 0..100 {
         failing.db.env().advance_us(1_000_000);
         failing.check(&failing.db, "a full disk");
     }
-    assert_eq!(failing.faults.calls().sum_of(WRITES), calls, "it spins");
+    assert_eq!(failing.faults.call_counts().sum_of_counts(WRITES), calls, "it spins");
     // Nor do attempts take what is left.
     assert!(failing.db.resume().is_err());
     let left = failing.disk.paths().len();
@@ -528,7 +528,7 @@ fn full_for_writers(seed: u64) {
     }
     assert!(failing.disk.paths().len() <= left, "attempts to resume leave files");
     // Space.
-    failing.faults.clear();
+    failing.faults.clear_rules();
     failing.db.resume().unwrap();
     failing.check(&failing.db, "a resumption");
     failing.check_after_power_loss(seed, "a resumption");
@@ -555,7 +555,9 @@ fn full_for_compactions(seed: u64) {
     let calls = Calls::default();
     calls.watch(&failing.faults, &[VfsCall::Create], 200);
     let no_space = FaultRule::new(Fault::Error(Errno::NoSpace));
-    failing.faults.add(no_space.on(&[VfsCall::Create]).path_contains(".sst").from_then_on());
+    failing
+        .faults
+        .add_rule(no_space.for_calls(&[VfsCall::Create]).path_contains(".sst").from_then_on());
     failing.kinds[0].set_policy("full".parse::<lsmx::PolicySpec>().unwrap()).unwrap();
     failing.db.env().pause_us(10 * MINUTE_US);
     assert!(failing.db.read_only_cause().is_none(), "{:?}", failing.db.read_only_cause());
@@ -567,7 +569,7 @@ fn full_for_compactions(seed: u64) {
     failing.check(&failing.db, "compactions that fail");
     assert_eq!(runs(&failing.db), before);
     // Space: it goes on by itself.
-    failing.faults.clear();
+    failing.faults.clear_rules();
     failing.db.env().pause_us(2 * MINUTE_US);
     failing.db.wait_idle().unwrap();
     assert!(runs(&failing.db) < before);

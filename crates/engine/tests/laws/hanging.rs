@@ -49,7 +49,7 @@ fn observation_hanging_device_call_returns() {
         // The calls are counted from the first one after the open.
         let disk = gate.disk(nth(never), "");
         let db = open_threads(Arc::new(disk.clone())).unwrap();
-        disk.add(nth(k));
+        disk.add_rule(nth(k));
         gate.shut();
         let worked = std::thread::scope(|scope| {
             let worker = scope.spawn(|| use_everything(&db));

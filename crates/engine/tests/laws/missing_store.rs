@@ -130,7 +130,7 @@ fn operand_store_missing_kept_log_is_read_copied_and_repaired() {
         let image = disk.crash(CrashImage::Keep, 1);
         match missing {
             true => lsmx::vfs::Vfs::remove(&image, &kept).unwrap(),
-            false => image.flip(&kept, 200, 1).unwrap(),
+            false => image.flip_bits(&kept, 200, 1).unwrap(),
         }
         let error = verify(DIR, &Options::default().vfs(Arc::new(image.clone()))).unwrap_err();
         assert_eq!(error.path(), Some(&*kept), "{error}");

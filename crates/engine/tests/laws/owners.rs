@@ -143,7 +143,9 @@ fn failing_openings(seed: u64) {
             for k in 0.. {
                 let copy = disk.crash(CrashImage::Keep, 0);
                 let faulty = FaultVfs::new(Arc::new(copy.clone()), seed);
-                faulty.add(FaultRule::new(Fault::Error(errno)).on(&[call]).nth(k).from_then_on());
+                faulty.add_rule(
+                    FaultRule::new(Fault::Error(errno)).for_calls(&[call]).nth(k).from_then_on(),
+                );
                 let refused =
                     match Db::open("db", options(Background::Inline).vfs(Arc::new(faulty.clone())))
                     {
@@ -170,7 +172,7 @@ fn failing_openings(seed: u64) {
         match chance.below(3) {
             0 => damaged.remove(&path).unwrap(),
             1 => damaged.truncate(&path, bytes / 2).unwrap(),
-            _ if bytes > 0 => damaged.flip(&path, chance.below(bytes), 1).unwrap(),
+            _ if bytes > 0 => damaged.flip_bits(&path, chance.below(bytes), 1).unwrap(),
             _ => continue,
         }
         let before = damaged.snapshot_all();

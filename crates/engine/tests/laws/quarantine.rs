@@ -61,8 +61,8 @@ impl Fixture {
     }
 
     fn alter_reads(&self, of: &str) {
-        let rule = FaultRule::new(Fault::AlteredRead).on(&[VfsCall::Read]).path_contains(of);
-        self.faults.add(rule.from_then_on());
+        let rule = FaultRule::new(Fault::AlteredRead).for_calls(&[VfsCall::Read]).path_contains(of);
+        self.faults.add_rule(rule.from_then_on());
     }
 
     fn l0_runs(&self) -> u64 {
@@ -111,10 +111,11 @@ fn compaction_reads_a_corrupt_block_once_more_and_nothing_fails() {
         for nth in [0, 1, 2, 5, 9, 14] {
             let mut fixture = Fixture::new(background, "leveled");
             fixture.write_many(40);
-            let rule =
-                FaultRule::new(Fault::AlteredRead).on(&[VfsCall::Read]).path_contains(".sst");
+            let rule = FaultRule::new(Fault::AlteredRead)
+                .for_calls(&[VfsCall::Read])
+                .path_contains(".sst");
             // An open reads footer and properties, and fails the job that made the file. It has no such offset.
-            fixture.faults.add(rule.nth(100 + nth).once());
+            fixture.faults.add_rule(rule.nth(100 + nth).once());
             fixture.write_many(600);
             fixture.db.wait_idle().unwrap();
             assert!(fixture.db.health().is_good());
@@ -155,7 +156,7 @@ fn unreadable_file_is_quarantined_alone_until_a_read_of_it_succeeds() {
             fixture.advance(10 * MINUTE_US);
             let reads = fixture.db.health().quarantined[0].failed_reads;
             assert!((2..30).contains(&reads), "{when}: {reads} reads in ten minutes");
-            fixture.faults.clear();
+            fixture.faults.clear_rules();
             fixture.advance(2 * MINUTE_US);
             fixture.db.wait_idle().unwrap();
             assert!(fixture.db.health().is_good(), "{when}");
@@ -176,7 +177,7 @@ fn resume_ends_the_quarantine_of_a_file_that_verifies() {
     assert_eq!(fixture.quarantined(), [PathBuf::from(&bad)]);
     fixture.db.resume().unwrap();
     assert_eq!(fixture.quarantined(), [PathBuf::from(&bad)], "it is as bad as before");
-    fixture.faults.clear();
+    fixture.faults.clear_rules();
     fixture.db.resume().unwrap();
     assert!(fixture.db.health().is_good());
     fixture.db.wait_idle().unwrap();
@@ -188,7 +189,7 @@ fn damaged_file_is_named_by_verify_and_an_open_starts_without_quarantine() {
     let mut fixture = Fixture::new(Background::Inline, "leveled");
     fixture.write_many(300);
     let bad = files(&fixture.disk, ".sst").last().unwrap().clone();
-    fixture.disk.flip(&bad, 20, 1).unwrap();
+    fixture.disk.flip_bits(&bad, 20, 1).unwrap();
     fixture.write_many(1_000);
     assert_eq!(fixture.quarantined(), std::slice::from_ref(&bad));
     // Compaction by hand needs the file, and says so at once.
@@ -220,12 +221,13 @@ fn writes_stop_with_the_file_and_the_way_out_once_no_runs_of_l0_can_be_merged() 
         fixture.write_many(100);
         // A flush reads the end of the table that it made. No job can read any table after that.
         let opened = Mutex::new(BTreeSet::new());
-        let rule =
-            FaultRule::new(Fault::AlteredRead).on(&[VfsCall::Read]).path_where(move |path| {
+        let rule = FaultRule::new(Fault::AlteredRead).for_calls(&[VfsCall::Read]).path_where(
+            move |path| {
                 path.extension().is_some_and(|end| end == "sst")
                     && !lock(&opened).insert(path.to_owned())
-            });
-        fixture.faults.add(rule.from_then_on());
+            },
+        );
+        fixture.faults.add_rule(rule.from_then_on());
         let stopped = (0..20_000).find_map(|_| fixture.write().err());
         let stopped = stopped.expect("L0 does not grow for ever");
         let Error::CompactionBlocked { keyspace, file, cause } = &stopped else {
@@ -248,7 +250,7 @@ fn writes_stop_with_the_file_and_the_way_out_once_no_runs_of_l0_can_be_merged() 
         assert_eq!(fixture.l0_runs(), runs);
         assert!(matches!(fixture.db.wait_idle(), Err(Error::CompactionBlocked { .. })));
         assert!(matches!(fixture.db.resume(), Err(Error::CompactionBlocked { .. })));
-        fixture.faults.clear();
+        fixture.faults.clear_rules();
         fixture.db.resume().unwrap();
         fixture.db.wait_idle().unwrap();
         assert!(fixture.db.health().is_good(), "{:?}", fixture.db.health());
@@ -282,7 +284,7 @@ fn unreadable_blob_file_stops_neither_compactions_nor_collections_of_others() {
     let before = rewrites(&fixture.db);
     (2_000..3_000).for_each(|number| put(number).unwrap());
     assert!(rewrites(&fixture.db) > before, "other blob files are collected");
-    fixture.faults.clear();
+    fixture.faults.clear_rules();
     fixture.db.env().advance_us(2 * MINUTE_US);
     put(3_000).unwrap();
     fixture.db.flush().unwrap();
@@ -314,8 +316,9 @@ fn unreadable_bucket_is_left_out_of_collections_until_a_read_of_it_succeeds() {
     (0..600).for_each(|number| merge(number).unwrap());
     assert!(rewritten(&fixture.db) > 0, "collections have begun");
     // One transient bad read fails nothing.
-    let rule = FaultRule::new(Fault::AlteredRead).on(&[VfsCall::Read]).path_contains(".bucket");
-    fixture.faults.add(rule.once());
+    let rule =
+        FaultRule::new(Fault::AlteredRead).for_calls(&[VfsCall::Read]).path_contains(".bucket");
+    fixture.faults.add_rule(rule.once());
     (600..900).for_each(|number| merge(number).unwrap());
     assert_eq!(fixture.told.count(|event| matches!(event, Event::ReadRepeated(_))), 1);
     assert!(fixture.db.health().is_good());
@@ -326,7 +329,7 @@ fn unreadable_bucket_is_left_out_of_collections_until_a_read_of_it_succeeds() {
     let (begun, _) = fixture.told_quarantines();
     assert!(!begun.is_empty() && begun.iter().all(|path| path.extension().unwrap() == "bucket"));
     assert!(fixture.db.wait_idle().is_err());
-    fixture.faults.clear();
+    fixture.faults.clear_rules();
     fixture.db.env().advance_us(2 * MINUTE_US);
     let before = rewritten(&fixture.db);
     (1_200..1_800).for_each(|number| merge(number).unwrap());

@@ -157,10 +157,10 @@ impl Calls {
         disk.set_delay_hook(Some(Arc::new(move |call, path: &Path| {
             lock(&noted.0).push((call, path.to_owned()));
             if noted.count() > most {
-                cleared.clear();
+                cleared.clear_rules();
             }
         })));
-        disk.add(FaultRule::new(Fault::Delay).on(calls).chance(1.0));
+        disk.add_rule(FaultRule::new(Fault::Delay).for_calls(calls).chance(1.0));
     }
 
     pub(crate) fn all(&self) -> Vec<(VfsCall, PathBuf)> {

@@ -195,15 +195,15 @@ fn measured(gets: u64, before: &Counts, after: &Counts, latencies: Latencies) ->
     });
     let filters = after.0.filter_by_level.iter().map(|(level, answers)| {
         let earlier = before.0.filter_by_level.get(level).copied().unwrap_or_default();
-        (*level, answers.since(&earlier))
+        (*level, answers.difference_since(&earlier))
     });
     let read = VfsCall::Read;
     Measured {
         gets,
         blocks: blocks.collect(),
         filters: filters.collect(),
-        reads: after.1.calls.of(read) - before.1.calls.of(read),
-        read_bytes: after.1.bytes.of(read) - before.1.bytes.of(read),
+        reads: after.1.calls.count_of(read) - before.1.calls.count_of(read),
+        read_bytes: after.1.bytes.count_of(read) - before.1.bytes.count_of(read),
         device: after.2.since(before.2),
         latencies,
     }

@@ -67,7 +67,7 @@ impl Counts {
         Counts {
             misses: metrics.cache.values().map(|cache| cache.misses).sum(),
             filters: metrics.filter,
-            reads: opened.vfs.counts().calls.of(VfsCall::Read),
+            reads: opened.vfs.counts().calls.count_of(VfsCall::Read),
         }
     }
 }
@@ -88,7 +88,7 @@ pub(super) fn cell(
     let elapsed_s = watch.elapsed_s();
     let after = Counts::now(opened);
     let ops = latencies.count();
-    let filters = after.filters.since(&before.filters);
+    let filters = after.filters.difference_since(&before.filters);
     Ok(Cell {
         workload: if absent { "readmissing" } else { "readrandom" },
         engine: "lsmx".to_owned(),

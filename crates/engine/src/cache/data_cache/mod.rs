@@ -78,7 +78,7 @@ pub(crate) trait DataBlockCache: fmt::Debug + Send + Sync {
     /// Returns the bytes of cached blocks, including overhead.
     fn bytes(&self) -> u64;
     /// Returns the bytes of cached blocks, without overhead.
-    fn content_bytes(&self) -> u64;
+    fn bytes_without_overhead(&self) -> u64;
 }
 
 /// Creates a cache for data blocks. Its capacity must never exceed `capacity_bytes`.

@@ -40,13 +40,13 @@ impl MokaEntry {
 }
 
 /// A `moka` cache with its capacity.
-struct SizedCache {
+struct FixedCapacityCache {
     entries: MokaCache,
     capacity_bytes: u64,
 }
 
-impl SizedCache {
-    fn new(capacity_bytes: u64) -> SizedCache {
+impl FixedCapacityCache {
+    fn new(capacity_bytes: u64) -> FixedCapacityCache {
         let entries = Cache::builder()
             .max_capacity(capacity_bytes.saturating_sub(CACHE_OVERHEAD_BYTES))
             .weigher(|_: &BlockId, entry: &Arc<MokaEntry>| {
@@ -55,7 +55,7 @@ impl SizedCache {
             })
             .eviction_listener(|_, entry, _| drop(entry.0.lock().take()))
             .build_with_hasher(BuildHasherDefault::default());
-        SizedCache { entries, capacity_bytes }
+        FixedCapacityCache { entries, capacity_bytes }
     }
 
     fn insert(&self, id: BlockId, block: BlockBytes) {
@@ -64,7 +64,7 @@ impl SizedCache {
     }
 
     /// Copies blocks of another cache as far as they fit. Their usage data is lost.
-    fn copy_from(&self, other: &SizedCache) {
+    fn copy_blocks_from(&self, other: &FixedCapacityCache) {
         let mut free_bytes = self.capacity_bytes.saturating_sub(CACHE_OVERHEAD_BYTES);
         for (id, entry) in &other.entries {
             let Some(block) = entry.block() else { continue };
@@ -82,22 +82,22 @@ impl SizedCache {
 /// A [`DataBlockCache`] based on `moka`.
 pub(crate) struct MokaDataCache {
     /// `None` if the capacity is too small for any block.
-    cache: ArcSwapOption<SizedCache>,
+    cache: ArcSwapOption<FixedCapacityCache>,
 }
 
 impl MokaDataCache {
     pub(crate) fn new(capacity_bytes: u64) -> MokaDataCache {
         let store = MokaDataCache { cache: ArcSwapOption::empty() };
-        store.rebuild(capacity_bytes);
+        store.rebuild_with_capacity(capacity_bytes);
         store
     }
 
     /// Replaces the cache by one of another capacity.
-    fn rebuild(&self, capacity_bytes: u64) {
-        let rebuilt =
-            (capacity_bytes > CACHE_OVERHEAD_BYTES).then(|| SizedCache::new(capacity_bytes));
+    fn rebuild_with_capacity(&self, capacity_bytes: u64) {
+        let rebuilt = (capacity_bytes > CACHE_OVERHEAD_BYTES)
+            .then(|| FixedCapacityCache::new(capacity_bytes));
         if let (Some(rebuilt), Some(before)) = (&rebuilt, self.cache.load().as_deref()) {
-            rebuilt.copy_from(before);
+            rebuilt.copy_blocks_from(before);
         }
         self.cache.store(rebuilt.map(Arc::new));
     }
@@ -126,9 +126,9 @@ impl DataBlockCache for MokaDataCache {
     fn set_capacity(&self, bytes: u64) {
         let current = self.cache.load().as_deref().map_or(0, |cache| cache.capacity_bytes);
         if bytes < current {
-            self.rebuild(bytes - bytes / SLACK_DIVISOR);
+            self.rebuild_with_capacity(bytes - bytes / SLACK_DIVISOR);
         } else if bytes - current > bytes / SLACK_DIVISOR * 2 {
-            self.rebuild(bytes);
+            self.rebuild_with_capacity(bytes);
         }
     }
 
@@ -137,7 +137,7 @@ impl DataBlockCache for MokaDataCache {
         cache.as_deref().map_or(0, |cache| cache.entries.weighted_size() + CACHE_OVERHEAD_BYTES)
     }
 
-    fn content_bytes(&self) -> u64 {
+    fn bytes_without_overhead(&self) -> u64 {
         // The two numbers are not read atomically, so the result is approximate.
         self.cache.load().as_deref().map_or(0, |cache| {
             let overhead = cache.entries.entry_count() * ENTRY_OVERHEAD_BYTES;

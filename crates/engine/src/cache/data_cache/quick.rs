@@ -76,7 +76,7 @@ impl DataBlockCache for QuickDataCache {
         self.cache.weight()
     }
 
-    fn content_bytes(&self) -> u64 {
+    fn bytes_without_overhead(&self) -> u64 {
         // The two numbers are not read atomically, so the result is approximate.
         self.bytes().saturating_sub(len_u64(self.cache.len()) * ENTRY_OVERHEAD_BYTES)
     }

@@ -61,7 +61,7 @@ fn data_cache_stays_within_a_changing_capacity() {
         }
         assert!(fullest > 0.8, "{kind}: fills at most {fullest} of the capacity");
         store.set_capacity(0);
-        assert_eq!((store.bytes(), store.content_bytes()), (0, 0), "{kind}");
+        assert_eq!((store.bytes(), store.bytes_without_overhead()), (0, 0), "{kind}");
     }
 }
 
@@ -146,7 +146,7 @@ fn evicted_blocks_leave_memory() {
                 let _ = store.get(id(number));
             }
             store.insert(id(number), block(number, Some(&live)));
-            let uncached = live.bytes().saturating_sub(store.content_bytes());
+            let uncached = live.bytes().saturating_sub(store.bytes_without_overhead());
             uncached_max = uncached_max.max(uncached / len_u64(BLOCK_BYTES));
         }
         assert!(uncached_max <= 1, "{kind}: {uncached_max} evicted blocks are still in memory");

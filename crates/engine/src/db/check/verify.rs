@@ -254,7 +254,7 @@ impl VerifiedBlobs {
                     let what = Malformed::field(what, pointer.file, expected);
                     return Err(Error::malformed(what, &FileName::Blob(id.0).in_dir(&self.dir), 0));
                 };
-                blob.value((key.user_key, key.seq), &pointer, &mut context)?;
+                blob.read_value((key.user_key, key.seq), &pointer, &mut context)?;
                 let (bytes, records) = found.entry(id).or_default();
                 *bytes += pointer.bytes;
                 *records += 1;

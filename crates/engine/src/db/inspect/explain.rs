@@ -114,7 +114,7 @@ pub(in crate::db) fn explain(db: &DbInner, tree: &Tree, key: &[u8]) -> Result<Ex
         Explanation { keyspace: tree.name.clone(), seq: seq.0, ..Explanation::default() };
     let mut is_complete = false;
     for (index, memtable) in view.memtables().enumerate() {
-        let covering = memtable.newest_covering(key, seq);
+        let covering = memtable.newest_covering_seq(key, seq);
         let mut found = Vec::new();
         let found_base = memtable.visit_versions(key, seq, |seq, kind, value| {
             let is_visible = covering < Some(seq);

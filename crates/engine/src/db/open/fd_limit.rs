@@ -8,7 +8,7 @@ use lsmx_base::file_name::LOCK;
 use crate::env::Background;
 use crate::error::{Error, Result};
 use crate::options::db::{OPEN_FILES_MIN, OPEN_FILES_PER_STORE, OPEN_FILES_PER_WORKER};
-use crate::vfs::{Vfs, out_of_descriptors};
+use crate::vfs::{Vfs, is_out_of_descriptors};
 
 /// Descriptors of an idle open database: manifest and log.
 pub(crate) const IDLE_DESCRIPTORS: usize = 2;
@@ -39,7 +39,7 @@ pub(crate) fn check_available(vfs: &dyn Vfs, dir: &Path, needed: usize) -> Resul
     while open.len() < needed {
         match vfs.open(&path) {
             Ok(file) => open.push(file),
-            Err(error) if out_of_descriptors(&error) => {
+            Err(error) if is_out_of_descriptors(&error) => {
                 let (available, needed) = (len_u64(open.len()), len_u64(needed));
                 return Err(Error::TooFewDescriptors { available, needed });
             }

@@ -26,7 +26,7 @@ use crate::db::open::new_manifest::ManifestSegments;
 use crate::db::open::replay::{LogReplay, ReplayTarget};
 use crate::db::operand_store;
 use crate::error::Result;
-use crate::format::batch::BatchOperations;
+use crate::format::batch::BatchOperationIter;
 use crate::format::version_edit::Change;
 use crate::jobs::compaction::output::JobOutputs;
 use crate::jobs::version_installer::{install_version, sync_directory};
@@ -129,7 +129,7 @@ pub(crate) fn has_operation_after(
 ) -> bool {
     let is_newer = record.first_seq.0 + u64::from(record.count) > after.0 + 1;
     is_newer
-        && BatchOperations::new(record.payload)
+        && BatchOperationIter::new(record.payload)
             .flatten()
             .any(|operation| operation.keyspace == keyspace)
 }

@@ -7,12 +7,12 @@ use lsmx_base::key::{EntryKind, SeqNo};
 use lsmx_base::malformed::Malformed;
 
 use crate::error::{Error, Result};
-use crate::format::batch::{BatchAction, BatchOperations};
+use crate::format::batch::{BatchOperationIter, OperationEffect};
 use crate::manifest::ManifestState;
 use crate::options::stored::{KeptLog, kept_logs};
 use crate::vfs::Vfs;
 use crate::wal::{
-    RecoveryMode, RecoveryReport, ReplayFrom, ReplayedRecord, replay, replay_segments,
+    RecoveryMode, RecoveryReport, ReplayStart, ReplayedRecord, replay, replay_segments,
 };
 
 /// Receives the commits of a replay.
@@ -32,7 +32,7 @@ impl LogSource<'_> {
     /// Passes every commit to `visit`, in order, after checking its operations. Then checks that the log reaches the
     /// newest flush. In tolerant mode, a log that ends earlier is reported as damage.
     pub(crate) fn replay(&self, visit: &mut RecordVisitor<'_>) -> Result<RecoveryReport> {
-        let from = ReplayFrom {
+        let from = ReplayStart {
             oldest_segment: self.state.wal_oldest,
             named: self.state.wal_named.clone(),
             mark: self.state.wal_mark,
@@ -72,7 +72,7 @@ impl LogSource<'_> {
             let kept = self.replay_kept_log(&log, &mut |_| Ok(()))?;
             report.segments += kept.segments;
             report.records += kept.records;
-            report.add_kept_log(self.state.keyspaces[&id].name.clone(), kept);
+            report.add_keyspace_log(self.state.keyspaces[&id].name.clone(), kept);
         }
         Ok(report)
     }
@@ -84,7 +84,7 @@ impl LogSource<'_> {
             Error::malformed(what, &path, record.offset)
         };
         let mut count = 0u32;
-        for operation in BatchOperations::new(record.payload) {
+        for operation in BatchOperationIter::new(record.payload) {
             let operation = operation.map_err(corrupt)?;
             if operation.keyspace >= self.state.keyspace_id_next {
                 let found = u64::from(operation.keyspace);
@@ -92,7 +92,7 @@ impl LogSource<'_> {
                 let what = Malformed::field("keyspace of an operation", found, expected);
                 return Err(corrupt(what));
             }
-            if let BatchAction::Entry { kind: EntryKind::ValuePointer, .. } = operation.action {
+            if let OperationEffect::Entry { kind: EntryKind::ValuePointer, .. } = operation.action {
                 let found = u64::from(EntryKind::ValuePointer as u8);
                 let expected = "any kind except a value pointer";
                 return Err(corrupt(Malformed::field("kind of an operation", found, expected)));

@@ -36,7 +36,7 @@ impl ManifestSegments {
 }
 
 impl SegmentRegistry for ManifestSegments {
-    fn allocate(&self) -> u64 {
+    fn allocate_file_number(&self) -> u64 {
         self.files.allocate()
     }
 

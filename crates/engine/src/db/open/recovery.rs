@@ -194,7 +194,7 @@ impl Recovery {
         replay.finish()?;
         drop(replay);
         for (keyspace, kept) in kept_log_reports {
-            report.add_kept_log(keyspace, kept);
+            report.add_keyspace_log(keyspace, kept);
         }
         self.unreplayed = unreplayed;
 

@@ -16,7 +16,7 @@ use lsmx_base::sync::{Arc, Mutex, Signal};
 
 use crate::env::{Background, Env, JoinHandle, WaitCause};
 use crate::error::{Error, Result};
-use crate::format::batch::{BatchAction, BatchOperation, BatchOperations};
+use crate::format::batch::{BatchOperation, BatchOperationIter, OperationEffect};
 use crate::memtable::{Arena, CopiedEntry};
 use crate::tree::Tree;
 
@@ -84,10 +84,11 @@ impl BatchCollector {
         let offset = self.encoded.len();
         self.encoded.extend_from_slice(payload);
         // The record was checked, so every operation can be decoded.
-        for (seq, mut operation) in (first_seq.0..).zip(BatchOperations::new(payload).flatten()) {
+        for (seq, mut operation) in (first_seq.0..).zip(BatchOperationIter::new(payload).flatten())
+        {
             let target = targets.get(&operation.keyspace);
             if target.is_some_and(|target| SeqNo(seq) > target.flushed_through) {
-                operation.shift(offset);
+                operation.shift_positions(offset);
                 self.operations.push((SeqNo(seq), operation));
             }
         }
@@ -99,15 +100,17 @@ impl BatchCollector {
         batch.extend(self.order.iter().map(|order| {
             let (seq, operation) = &self.operations[order.index as usize];
             let (value, action) = match &operation.action {
-                BatchAction::Entry { kind, value } => (value.clone(), CopiedAction::Entry(*kind)),
-                BatchAction::DeleteRange { end } => {
+                OperationEffect::Entry { kind, value } => {
+                    (value.clone(), CopiedAction::Entry(*kind))
+                }
+                OperationEffect::DeleteRange { end } => {
                     let action = CopiedAction::DeleteRange { is_unbounded: end.is_none() };
                     (end.clone().unwrap_or(0..0), action)
                 }
             };
             let arena = self.arenas.entry(order.keyspace).or_insert_with(Arena::new);
             let (key, value) = (&self.encoded[operation.key.clone()], &self.encoded[value]);
-            let copied = arena.copy(key, value);
+            let copied = arena.copy_entry(key, value);
             CopiedOperation { keyspace: order.keyspace, seq: *seq, copied, action }
         }));
         self.encoded.clear();

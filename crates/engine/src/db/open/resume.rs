@@ -134,7 +134,7 @@ fn resume_writes(db: &DbInner, deadline_us: Option<u64>) -> Result<()> {
     // Removes the files of a failed attempt.
     let cleaned = catch_unwind(AssertUnwindSafe(|| {
         store.remove_discarded();
-        store.tables.reserve.reset(db.options.wal.reserve);
+        store.tables.reserve.set_enabled(db.options.wal.reserve);
         store.resize_reserve();
     }));
     db.scheduler.unpause();
@@ -156,7 +156,7 @@ fn rewrite_database(db: &DbInner) -> Result<()> {
         rewritten.push(rewrite_tree(store, tree, last_seq)?);
     }
     sync_directory(store.vfs.as_ref(), &store.dir)?;
-    let segment = store.wal.restart(next_seq)?;
+    let segment = store.wal.restart_in_new_segment(next_seq)?;
     let number = store.files.allocate();
     let mut changes = log_changes(&store.tables, segment, last_seq);
     for tree in &rewritten {

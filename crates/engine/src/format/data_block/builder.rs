@@ -37,7 +37,7 @@ impl DataBlockBuilder {
     }
 
     /// Returns the highest encoding that the blocks may have.
-    pub(crate) fn coding(&self) -> u8 {
+    pub(crate) fn highest_encoding(&self) -> u8 {
         if self.tags.is_some() { ENCODING_TAGGED } else { ENCODING_PREFIX }
     }
 
@@ -48,11 +48,17 @@ impl DataBlockBuilder {
 
     /// Returns the size of the contents if the block were finished now, in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes.len() + self.tail_bytes(self.entries, self.bytes.len(), self.restarts.len())
+        self.bytes.len()
+            + self.restarts_and_tags_bytes(self.entries, self.bytes.len(), self.restarts.len())
     }
 
     /// Returns the size of all parts after `entries` entries that end at `entries_end`, in bytes.
-    fn tail_bytes(&self, entries: usize, entries_end: usize, restarts: usize) -> usize {
+    fn restarts_and_tags_bytes(
+        &self,
+        entries: usize,
+        entries_end: usize,
+        restarts: usize,
+    ) -> usize {
         match self.tag_counts(entries, entries_end) {
             Some(tag_counts) => tag_counts.bytes(),
             None => size_of::<u32>() * (restarts + 1),
@@ -62,7 +68,7 @@ impl DataBlockBuilder {
     fn tag_counts(&self, entries: usize, entries_end: usize) -> Option<TagCounts> {
         self.tags
             .as_ref()
-            .and_then(|_| TagCounts::for_entries(entries, entries_end, self.restart_interval))
+            .and_then(|_| TagCounts::from_entry_count(entries, entries_end, self.restart_interval))
     }
 
     /// Returns the user key of the last entry added, which may be in the previous block.
@@ -72,8 +78,13 @@ impl DataBlockBuilder {
 
     /// Returns the size of the contents if the block were finished after this entry, in bytes.
     /// `common` is the length of the common prefix with the last user key.
-    pub(crate) fn bytes_with(&self, key: InternalKey<'_>, common: usize, value: &[u8]) -> usize {
-        let (shared, restart) = self.next_shared(common);
+    pub(crate) fn bytes_after_add(
+        &self,
+        key: InternalKey<'_>,
+        common: usize,
+        value: &[u8],
+    ) -> usize {
+        let (shared, restart) = self.next_shared_key_bytes(common);
         let unshared = key.user_key.len() - shared;
         let entries_end = self.bytes.len()
             + varint_len(len_u64(shared))
@@ -84,10 +95,10 @@ impl DataBlockBuilder {
             + unshared
             + value.len();
         let restarts = self.restarts.len() + usize::from(restart);
-        entries_end + self.tail_bytes(self.entries + 1, entries_end, restarts)
+        entries_end + self.restarts_and_tags_bytes(self.entries + 1, entries_end, restarts)
     }
 
-    fn next_shared(&self, common: usize) -> (usize, bool) {
+    fn next_shared_key_bytes(&self, common: usize) -> (usize, bool) {
         if self.is_empty() || self.since_restart == self.restart_interval {
             (0, true)
         } else {
@@ -99,13 +110,18 @@ impl DataBlockBuilder {
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn add(&mut self, key: InternalKey<'_>, value: &[u8]) {
         let common = common_prefix(&self.last_key, key.user_key);
-        self.add_with(key, common, value);
+        self.add_with_shared_prefix(key, common, value);
     }
 
     /// Adds an entry, which must follow the last one in internal-key order. `common` is the length of
     /// the common prefix of both user keys.
-    pub(crate) fn add_with(&mut self, key: InternalKey<'_>, common: usize, value: &[u8]) {
-        let (shared, restart) = self.next_shared(common);
+    pub(crate) fn add_with_shared_prefix(
+        &mut self,
+        key: InternalKey<'_>,
+        common: usize,
+        value: &[u8],
+    ) {
+        let (shared, restart) = self.next_shared_key_bytes(common);
         if restart {
             // A block closes soon after its target size, which fits in 32 bits. Only the last entry
             // may be long, and it starts before that.
@@ -116,7 +132,7 @@ impl DataBlockBuilder {
         self.since_restart += 1;
         self.entries += 1;
         if let Some(tags) = &mut self.tags {
-            tags.push(tags::tag(key.user_key));
+            tags.push(tags::key_hash_tag(key.user_key));
         }
         let suffix = &key.user_key[shared..];
         put_varint(&mut self.bytes, len_u64(shared));
@@ -173,7 +189,7 @@ impl DataBlockBuilder {
                 self.last_key.clone_from(&split.last_key);
                 result = Some(on_first(entry_key));
             }
-            self.add_with(entry_key, common, &moved[entry.value_at..entry.next]);
+            self.add_with_shared_prefix(entry_key, common, &moved[entry.value_at..entry.next]);
         }
         result.ok_or(Malformed::Truncated {
             what: "entry after a split point",
@@ -187,7 +203,7 @@ impl DataBlockBuilder {
         match (self.tag_counts(self.entries, self.bytes.len()), &self.tags) {
             (Some(tag_counts), Some(tags)) => {
                 self.bytes[0] = ENCODING_TAGGED;
-                tag_counts.append_tail(tags, &self.restarts, &mut self.bytes);
+                tag_counts.append_tags_and_restarts(tags, &self.restarts, &mut self.bytes);
             }
             _ => {
                 let mut count = 0u32;
@@ -236,7 +252,7 @@ impl Default for SplitPoint {
 
 impl SplitPoint {
     /// Returns the key of the last entry before the split point.
-    pub(crate) fn last(&self) -> InternalKey<'_> {
+    pub(crate) fn last_key(&self) -> InternalKey<'_> {
         let (seq, kind) = self.last;
         InternalKey { user_key: &self.last_key, seq, kind }
     }

@@ -202,16 +202,16 @@ impl DataBlockCursor {
     /// Decodes the entries between the nearest restart before `at` and `at`.
     fn decode_interval(&mut self) -> Result<(), Malformed> {
         self.decoded_keys.clear();
-        let (mut low, mut high) = (0, self.block.restarts());
+        let (mut low, mut high) = (0, self.block.restart_count());
         while low < high {
             let middle = low + (high - low) / 2;
-            if self.block.restart(middle)? < self.at {
+            if self.block.restart_offset(middle)? < self.at {
                 low = middle + 1;
             } else {
                 high = middle;
             }
         }
-        let mut at = self.block.restart(low.saturating_sub(1))?;
+        let mut at = self.block.restart_offset(low.saturating_sub(1))?;
         let mut key_at = 0;
         while at < self.at {
             let entry = self.block.entry(at)?;

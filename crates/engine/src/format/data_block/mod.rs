@@ -176,7 +176,7 @@ impl DataBlock {
                 let tag_counts = TagCounts::read(&bytes)?;
                 let entries_end = bytes.len() - tag_counts.bytes();
                 let restarts_at = entries_end + tag_counts.entries;
-                let restarts = tag_counts.restarts();
+                let restarts = tag_counts.restart_count();
                 Ok(DataBlock {
                     bytes,
                     entries_end,
@@ -226,7 +226,7 @@ impl DataBlock {
     }
 
     /// Returns the number of restarts.
-    pub(crate) fn restarts(&self) -> usize {
+    pub(crate) fn restart_count(&self) -> usize {
         self.restarts
     }
 
@@ -235,9 +235,9 @@ impl DataBlock {
     /// # Errors
     /// Fails when the offset is outside of the entries.
     #[inline]
-    pub(crate) fn restart(&self, index: usize) -> Result<usize, Malformed> {
+    pub(crate) fn restart_offset(&self, index: usize) -> Result<usize, Malformed> {
         let at = match self.tag_counts {
-            Some(_) => self.tagged_restart(index)?,
+            Some(_) => self.restart_offset_by_tags(index)?,
             None => {
                 let at = get_u32(&self.bytes, self.restarts_at + index * size_of::<u32>());
                 to_usize("data block restart", u64::from(at.unwrap_or(0)))?
@@ -304,7 +304,7 @@ impl DataBlock {
 
     /// Decodes the entry at a restart, whose suffix is its whole key.
     fn restart_entry(&self, index: usize) -> Result<RawEntry<'_>, Malformed> {
-        let entry = self.entry(self.restart(index)?)?;
+        let entry = self.entry(self.restart_offset(index)?)?;
         if entry.shared != 0 {
             return Err(Malformed::field(
                 "shared key length at a restart",
@@ -322,7 +322,7 @@ impl DataBlock {
     ///
     /// # Errors
     /// Returns the first violation.
-    pub(crate) fn check(&self) -> Result<(), Malformed> {
+    pub(crate) fn check_invariants(&self) -> Result<(), Malformed> {
         let mut key: Vec<u8> = Vec::new();
         let mut restarts = 0;
         let mut ordinal = 0;
@@ -332,7 +332,7 @@ impl DataBlock {
             if entry.shared > key.len() {
                 return Err(shares_too_much(entry.shared));
             }
-            let is_restart = restarts < self.restarts && self.restart(restarts)? == at;
+            let is_restart = restarts < self.restarts && self.restart_offset(restarts)? == at;
             if let Some(tag_counts) = self.tag_counts
                 && is_restart != (ordinal % tag_counts.interval == 0)
             {
@@ -349,7 +349,7 @@ impl DataBlock {
             key.truncate(entry.shared);
             key.extend_from_slice(entry.suffix);
             if let Some(tag_counts) = self.tag_counts
-                && self.tags(tag_counts).get(ordinal) != Some(&tags::tag(&key))
+                && self.tags(tag_counts).get(ordinal) != Some(&tags::key_hash_tag(&key))
             {
                 return Err(tag_error(ordinal));
             }
@@ -362,7 +362,7 @@ impl DataBlock {
             return Err(tag_error(ordinal));
         }
         // The first entry is always a restart.
-        if restarts != self.restarts || self.restart(0)? != ENTRIES_AT {
+        if restarts != self.restarts || self.restart_offset(0)? != ENTRIES_AT {
             return Err(Malformed::Order { what: "data block restarts are" });
         }
         Ok(())
@@ -379,7 +379,7 @@ impl DataBlock {
         user_key: &[u8],
         seq: SeqNo,
     ) -> Result<Option<SeekResult<'_>>, Malformed> {
-        let mut at = self.restart(self.seek_restart(user_key, seq)?)?;
+        let mut at = self.restart_offset(self.seek_restart(user_key, seq)?)?;
         let mut matched = 0;
         let mut key_bytes = 0;
         while at < self.entries_end {

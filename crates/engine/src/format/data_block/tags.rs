@@ -20,7 +20,7 @@ const ENTRY_BYTES_MIN: usize = 32;
 
 /// Returns the tag of a key: byte 1 of its filter hash. The 8-bit fingerprint of a filter uses byte 0.
 #[inline]
-pub(crate) fn tag(user_key: &[u8]) -> u8 {
+pub(crate) fn key_hash_tag(user_key: &[u8]) -> u8 {
     key_hash(user_key).to_le_bytes()[1]
 }
 
@@ -37,7 +37,7 @@ impl TagCounts {
     /// Returns the counts for `entries` entries that end at `entries_end`. Returns `None` if tags
     /// would cost too much, or if a count or an offset does not fit into its field.
     #[inline]
-    pub(super) fn for_entries(
+    pub(super) fn from_entry_count(
         entries: usize,
         entries_end: usize,
         interval: u32,
@@ -52,16 +52,16 @@ impl TagCounts {
     /// Returns the size of tags, restarts and counts, in bytes.
     #[inline]
     pub(super) fn bytes(self) -> usize {
-        self.entries + self.restarts() * size_of::<u16>() + COUNTS_BYTES
+        self.entries + self.restart_count() * size_of::<u16>() + COUNTS_BYTES
     }
 
     #[inline]
-    pub(super) fn restarts(self) -> usize {
+    pub(super) fn restart_count(self) -> usize {
         self.entries.div_ceil(self.interval)
     }
 
     /// Appends tags, restarts and counts to the entries.
-    pub(super) fn append_tail(self, tags: &[u8], restarts: &[u32], out: &mut Vec<u8>) {
+    pub(super) fn append_tags_and_restarts(self, tags: &[u8], restarts: &[u32], out: &mut Vec<u8>) {
         out.extend_from_slice(tags);
         for &restart in restarts {
             put_low_bytes(out, restart as usize);
@@ -100,7 +100,7 @@ impl TagCounts {
     }
 }
 
-/// Appends the low two bytes of a number; `TagCounts::for_entries` checked that the others are zero.
+/// Appends the low two bytes of a number; `TagCounts::from_entry_count` checked that the others are zero.
 fn put_low_bytes(out: &mut Vec<u8>, number: usize) {
     let [low, high, ..] = number.to_le_bytes();
     out.extend_from_slice(&[low, high]);
@@ -128,7 +128,7 @@ impl DataBlock {
         user_key: &[u8],
         snapshot: SeqNo,
     ) -> Result<Option<LookupResult>, Malformed> {
-        let tag = tag(user_key);
+        let tag = key_hash_tag(user_key);
         let tags = self.tags(tag_counts);
         let (mut from, mut next) = (0, None);
         // Versions of a key are adjacent, the newest first.
@@ -144,7 +144,7 @@ impl DataBlock {
                 }
                 _ => ScanPosition {
                     ordinal: restart * tag_counts.interval,
-                    at: self.restart(restart)?,
+                    at: self.restart_offset(restart)?,
                     key_bytes: 0,
                     matched: 0,
                 },
@@ -200,7 +200,7 @@ impl DataBlock {
 
     /// Returns the offset of a restart of a tagged block, which takes two bytes.
     #[inline]
-    pub(super) fn tagged_restart(&self, index: usize) -> Result<usize, Malformed> {
+    pub(super) fn restart_offset_by_tags(&self, index: usize) -> Result<usize, Malformed> {
         let at = self.restarts_at + index * size_of::<u16>();
         let offset = self.bytes.get(at..).and_then(|rest| rest.first_chunk());
         to_usize("data block restart", offset.map_or(0, |&two| u64::from(u16::from_le_bytes(two))))

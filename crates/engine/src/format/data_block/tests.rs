@@ -13,7 +13,7 @@ fn build(entries: &[OwnedEntry], interval: u32, tagged: bool) -> Vec<u8> {
     for (user_key, seq, kind, value) in entries {
         let key = InternalKey { user_key, seq: SeqNo(*seq), kind: *kind };
         let common = common_prefix(builder.last_key(), key.user_key);
-        let expected = builder.bytes_with(key, common, value);
+        let expected = builder.bytes_after_add(key, common, value);
         builder.add(key, value);
         assert_eq!(builder.bytes(), expected);
     }
@@ -69,7 +69,7 @@ fn data_block_get_any_restart_interval_finds_all_versions() {
     let entries = sample();
     for (interval, tagged) in [1, 2, 3, 16].into_iter().flat_map(|n| [(n, false), (n, true)]) {
         let block = DataBlock::new(build(&entries, interval, tagged).into()).unwrap();
-        block.check().unwrap();
+        block.check_invariants().unwrap();
         for key in ["", "\0", "\0\0", "a", "aaa", "ab", "abc", "abcdef", "abcdeh", "b", "~"] {
             for snapshot in 0..45 {
                 let expected = model_get(&entries, key.as_bytes(), snapshot);
@@ -116,21 +116,26 @@ fn check_damaged(whole: &[u8]) {
 fn data_block_check_wrong_restarts_is_error() {
     let good = build(&sample(), 3, false);
     let block = DataBlock::new(good.clone().into()).unwrap();
-    block.check().unwrap();
-    for index in 0..block.restarts() {
-        let second = block.entry(block.restart(index).unwrap()).unwrap().next;
-        for at in [second, ENTRIES_AT - 1, block.entries_end(), block.restart(index).unwrap() + 1] {
+    block.check_invariants().unwrap();
+    for index in 0..block.restart_count() {
+        let second = block.entry(block.restart_offset(index).unwrap()).unwrap().next;
+        for at in
+            [second, ENTRIES_AT - 1, block.entries_end(), block.restart_offset(index).unwrap() + 1]
+        {
             let mut bad = good.clone();
             let place = block.entries_end() + 4 * index;
             bad[place..place + 4].copy_from_slice(&u32::try_from(at).unwrap().to_le_bytes());
-            assert!(DataBlock::new(bad.into()).unwrap().check().is_err(), "{index} at {at}");
+            assert!(
+                DataBlock::new(bad.into()).unwrap().check_invariants().is_err(),
+                "{index} at {at}"
+            );
         }
     }
     // `b` shares nothing although it could share one byte.
     let shares_too_little =
         [0, 0, 2, 1, 1, 0, b'a', b'a', 0, 2, 1, 1, 0, b'a', b'b', 1, 0, 0, 0, 1, 0, 0, 0];
     let block = DataBlock::new(shares_too_little.to_vec().into()).unwrap();
-    assert!(block.check().is_err());
+    assert!(block.check_invariants().is_err());
 }
 
 #[test]
@@ -145,7 +150,10 @@ fn data_block_check_wrong_tags_is_error() {
             let mut bad = good.clone();
             bad[at] ^= 1 << bit;
             let block = DataBlock::new(bad.into());
-            assert!(block.is_err() || block.unwrap().check().is_err(), "byte {at}, bit {bit}");
+            assert!(
+                block.is_err() || block.unwrap().check_invariants().is_err(),
+                "byte {at}, bit {bit}"
+            );
         }
     }
 }
@@ -166,7 +174,7 @@ fn data_block_tags_small_entries_or_large_offsets_are_omitted() {
         builder.finish(&mut out);
         assert_eq!(out.len(), bytes);
         let block = DataBlock::new(out.into()).unwrap();
-        block.check().unwrap();
+        block.check_invariants().unwrap();
         assert!((0..count).all(|n| block.get(&n.to_be_bytes(), SeqNo::MAX).unwrap().is_some()));
         block.has_tags()
     };
@@ -219,7 +227,7 @@ proptest! {
         }
         for tagged in [false, true] {
             let block = DataBlock::new(build(&entries, interval, tagged).into()).unwrap();
-            block.check().unwrap();
+            block.check_invariants().unwrap();
             for (key, snapshot) in &lookups {
                 let expected = model_get(&entries, key.as_bytes(), *snapshot);
                 prop_assert_eq!(get(&block, key.as_bytes(), *snapshot), expected);

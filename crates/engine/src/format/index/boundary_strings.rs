@@ -37,7 +37,7 @@ pub(super) fn encode<'a>(
     cut: usize,
     out: &mut Vec<u8>,
 ) {
-    let has_seqs = boundaries.clone().any(|boundary| boundary.split_seq().is_some());
+    let has_seqs = boundaries.clone().any(|boundary| boundary.last_seq_before().is_some());
     let (mut area, mut groups) = (Vec::new(), Vec::new());
     let mut previous: &[u8] = &[];
     for (index, boundary) in boundaries.enumerate() {
@@ -59,7 +59,7 @@ pub(super) fn encode<'a>(
         }
         area.extend_from_slice(suffix);
         if has_seqs {
-            put_varint(&mut area, boundary.split_seq().map_or(0, |seq| seq.0 + 1));
+            put_varint(&mut area, boundary.last_seq_before().map_or(0, |seq| seq.0 + 1));
         }
         previous = key;
     }
@@ -177,7 +177,7 @@ impl BoundaryStrings {
         while low < high {
             let middle = low + (high - low) / 2;
             let at = self.group_offset(block, middle)?;
-            let passed = match self.is_group_passed(block, at, head) {
+            let passed = match self.is_group_before_target(block, at, head) {
                 Some(passed) => passed,
                 None => {
                     let entry = self.decode_entry(block, at)?;
@@ -260,7 +260,7 @@ impl BoundaryStrings {
     /// Returns whether the first boundary of a group is at or before a target, if the first eight
     /// bytes decide it.
     #[inline]
-    fn is_group_passed(&self, block: &[u8], at: usize, head: u64) -> Option<bool> {
+    fn is_group_before_target(&self, block: &[u8], at: usize, head: u64) -> Option<bool> {
         let area = &block[..self.area_end as usize];
         let &[lengths, more, ..] = area.get(at..)?.first_chunk::<2>()?;
         let (suffix_at, bytes) = match usize::from(lengths) {

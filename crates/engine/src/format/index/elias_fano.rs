@@ -39,18 +39,18 @@ const WORD_BITS: usize = u64::BITS as usize;
 
 /// EntryKind of access that the samples support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AccessKind {
+pub(super) enum SequenceAccess {
     /// Access by index in the sequence.
     ByIndex,
     /// Search by value.
     ByValue,
 }
 
-impl AccessKind {
+impl SequenceAccess {
     fn sample_count(self, count: usize, high_last: usize) -> usize {
         match self {
-            AccessKind::ByIndex => count.saturating_sub(1) / SAMPLE_INTERVAL,
-            AccessKind::ByValue => high_last / SAMPLE_INTERVAL,
+            SequenceAccess::ByIndex => count.saturating_sub(1) / SAMPLE_INTERVAL,
+            SequenceAccess::ByValue => high_last / SAMPLE_INTERVAL,
         }
     }
 }
@@ -70,7 +70,7 @@ pub(super) fn encoded_bits(count: usize, last: u64) -> u64 {
 
 /// Appends a non-decreasing sequence of at most [`COUNT_MAX`] numbers of at most
 /// [`NUMBER_BITS_MAX`] bits. Appends nothing if there are none.
-pub(super) fn encode(numbers: &[u64], access: AccessKind, out: &mut Vec<u8>) {
+pub(super) fn encode(numbers: &[u64], access: SequenceAccess, out: &mut Vec<u8>) {
     debug_assert!(numbers.len() <= COUNT_MAX && numbers.is_sorted());
     let Some(&last) = numbers.last() else { return };
     let low = low_width(numbers.len(), last);
@@ -97,18 +97,21 @@ pub(super) fn encode(numbers: &[u64], access: AccessKind, out: &mut Vec<u8>) {
     let (mut at, mut zeros) = (0usize, 0usize);
     for (index, &number) in numbers.iter().enumerate() {
         while zeros < high_part(number) {
-            if access == AccessKind::ByValue && zeros > 0 && zeros.is_multiple_of(SAMPLE_INTERVAL) {
+            if access == SequenceAccess::ByValue
+                && zeros > 0
+                && zeros.is_multiple_of(SAMPLE_INTERVAL)
+            {
                 samples.push(at);
             }
             (at, zeros) = (at + 1, zeros + 1);
         }
-        if access == AccessKind::ByIndex && index > 0 && index.is_multiple_of(SAMPLE_INTERVAL) {
+        if access == SequenceAccess::ByIndex && index > 0 && index.is_multiple_of(SAMPLE_INTERVAL) {
             samples.push(at);
         }
         words[at / WORD_BITS] |= 1 << (at % WORD_BITS);
         at += 1;
     }
-    if access == AccessKind::ByValue && zeros > 0 && zeros.is_multiple_of(SAMPLE_INTERVAL) {
+    if access == SequenceAccess::ByValue && zeros > 0 && zeros.is_multiple_of(SAMPLE_INTERVAL) {
         samples.push(at);
     }
     for word in words {
@@ -130,7 +133,7 @@ pub(super) struct EliasFano {
     samples_at: u32,
     last: u64,
     low: u8,
-    access: AccessKind,
+    access: SequenceAccess,
 }
 
 impl EliasFano {
@@ -142,7 +145,7 @@ impl EliasFano {
     pub(super) fn decode(
         decoder: &mut Decoder<'_>,
         count: usize,
-        access: AccessKind,
+        access: SequenceAccess,
     ) -> Result<EliasFano, Malformed> {
         let last = decoder.varint("last of packed numbers")?;
         let low = low_width(count, last);
@@ -191,15 +194,15 @@ impl EliasFano {
     pub(super) fn get_with_previous(&self, block: &[u8], index: usize) -> Option<(u64, u64)> {
         let previous = index.saturating_sub(1);
         let (from, skip) = match self.access {
-            AccessKind::ByIndex => self.sample_before(block, previous),
-            AccessKind::ByValue => (0, previous),
+            SequenceAccess::ByIndex => self.sample_before(block, previous),
+            SequenceAccess::ByValue => (0, previous),
         };
-        let at = self.select(block, from, skip, false)?;
+        let at = self.select_bit(block, from, skip, false)?;
         let number = self.decode_number(block, at, previous)?;
         if index == 0 {
             return Some((0, number));
         }
-        let at = self.find_next(block, at + 1, false)?;
+        let at = self.find_next_bit(block, at + 1, false)?;
         Some((number, self.decode_number(block, at, index)?))
     }
 
@@ -215,7 +218,7 @@ impl EliasFano {
         let mut numbers = Vec::with_capacity(self.count());
         let (mut at, mut previous) = (0, 0);
         for index in 0..self.count() {
-            at = self.find_next(block, at, false)?;
+            at = self.find_next_bit(block, at, false)?;
             let number = self.decode_number(block, at, index)?;
             if number < previous {
                 return None;
@@ -248,14 +251,14 @@ impl EliasFano {
             None => 0,
             Some(zero) => {
                 let (from, skip) = match self.access {
-                    AccessKind::ByValue => self.sample_before(block, zero),
-                    AccessKind::ByIndex => (0, zero),
+                    SequenceAccess::ByValue => self.sample_before(block, zero),
+                    SequenceAccess::ByIndex => (0, zero),
                 };
-                self.select(block, from, skip, true)? + 1
+                self.select_bit(block, from, skip, true)? + 1
             }
         };
         let first = start.checked_sub(high).filter(|&at| at <= self.count())?;
-        let end = self.find_next(block, start, true)?.checked_sub(high);
+        let end = self.find_next_bit(block, start, true)?.checked_sub(high);
         let end = end.filter(|&end| end <= self.count())?;
         let low = value & ((1 << self.low) - 1);
         let from = self.lower_bound(block, first..end, |own| own < low);
@@ -313,7 +316,7 @@ impl EliasFano {
 
     /// Returns the position of the one (or zero) after `skip` others, from a position on.
     #[inline]
-    fn select(&self, block: &[u8], from: usize, mut skip: usize, zeros: bool) -> Option<usize> {
+    fn select_bit(&self, block: &[u8], from: usize, mut skip: usize, zeros: bool) -> Option<usize> {
         let mut index = from / WORD_BITS;
         let mut word = self.high_word(block, index, zeros)? & u64::MAX << (from % WORD_BITS);
         loop {
@@ -329,7 +332,7 @@ impl EliasFano {
 
     /// Returns the position of the first one (or zero) at or after a position.
     #[inline]
-    fn find_next(&self, block: &[u8], from: usize, zeros: bool) -> Option<usize> {
+    fn find_next_bit(&self, block: &[u8], from: usize, zeros: bool) -> Option<usize> {
         let mut index = from / WORD_BITS;
         let mut word = self.high_word(block, index, zeros)? & u64::MAX << (from % WORD_BITS);
         while word == 0 {
@@ -376,7 +379,7 @@ mod tests {
 
     use super::*;
 
-    fn decoded(numbers: &[u64], access: AccessKind) -> (Vec<u8>, EliasFano) {
+    fn decoded(numbers: &[u64], access: SequenceAccess) -> (Vec<u8>, EliasFano) {
         let mut block = Vec::new();
         encode(numbers, access, &mut block);
         let mut decoder = Decoder::new(&block);
@@ -386,13 +389,13 @@ mod tests {
     }
 
     fn check(numbers: &[u64]) {
-        let (block, packed) = decoded(numbers, AccessKind::ByIndex);
+        let (block, packed) = decoded(numbers, SequenceAccess::ByIndex);
         assert_eq!(packed.decode_all(&block).unwrap(), numbers);
         for (index, &number) in numbers.iter().enumerate() {
             let previous = index.checked_sub(1).map_or(0, |previous| numbers[previous]);
             assert_eq!(packed.get_with_previous(&block, index).unwrap(), (previous, number));
         }
-        let (block, packed) = decoded(numbers, AccessKind::ByValue);
+        let (block, packed) = decoded(numbers, SequenceAccess::ByValue);
         assert_eq!(packed.decode_all(&block).unwrap(), numbers);
         let near = |number: &u64| [number.saturating_sub(1), *number, number + 1];
         for value in numbers.iter().flat_map(near).chain([0, u64::MAX]) {
@@ -428,7 +431,7 @@ mod tests {
     #[test]
     fn elias_fano_size_matches_theory() {
         let numbers: Vec<u64> = (1..=1500).map(|n| n * 300 + n * n % 100).collect();
-        let (block, _) = decoded(&numbers, AccessKind::ByIndex);
+        let (block, _) = decoded(&numbers, SequenceAccess::ByIndex);
         let bits = block.len() as f64 * 8.0 / 1500.0;
         assert!((10.0..10.5).contains(&bits), "{bits}");
     }
@@ -451,7 +454,7 @@ mod tests {
             values in any::<bool>(),
         ) {
             numbers.sort_unstable();
-            let access = if values { AccessKind::ByValue } else { AccessKind::ByIndex };
+            let access = if values { SequenceAccess::ByValue } else { SequenceAccess::ByIndex };
             let mut block = Vec::new();
             encode(&numbers, access, &mut block);
             for (at, bit) in flips {

@@ -71,7 +71,7 @@ impl DigitPosition<'_> {
     }
 
     #[inline]
-    fn digit(&self, byte: u8) -> ByteDigit {
+    fn digit_of_byte(&self, byte: u8) -> ByteDigit {
         if byte < self.first {
             return if self.floor == 1 { ByteDigit::After(0) } else { ByteDigit::Before };
         }
@@ -96,7 +96,7 @@ impl DigitPosition<'_> {
     }
 
     /// Returns the byte of a digit, or `None` for the digit of bytes before `first`.
-    fn byte(&self, digit: u64) -> Option<u8> {
+    fn byte_of_digit(&self, digit: u64) -> Option<u8> {
         // Less than the base, which is at most 257.
         let nth = usize::try_from(digit.checked_sub(self.floor)?).unwrap_or(usize::MAX);
         let mut bytes = self.first..=self.last;
@@ -149,7 +149,7 @@ impl OwnedDigitPosition {
         let mut bytes = [false; 256];
         let mut boundary_count = 0usize;
         let at = cut + position;
-        for boundary in boundaries.iter().filter(|boundary| boundary.split_seq().is_none()) {
+        for boundary in boundaries.iter().filter(|boundary| boundary.last_seq_before().is_none()) {
             if let Some(&byte) = boundary.user_key.get(at) {
                 bytes[usize::from(byte)] = true;
                 boundary_count += 1;
@@ -167,7 +167,7 @@ impl OwnedDigitPosition {
         }
         // The key before a boundary that ends here may sort before all bytes that have a digit.
         let floor = boundaries.iter().any(|boundary| {
-            boundary.split_seq().is_none()
+            boundary.last_seq_before().is_none()
                 && boundary.user_key.len() == at + 1
                 && boundary.user_key.last() == Some(&first)
         });
@@ -212,7 +212,7 @@ impl DigitAccumulator {
         let digit = match self.fill_highest {
             Some(true) => base - 1,
             Some(false) => 0,
-            None => match byte.map(|byte| position.digit(byte)) {
+            None => match byte.map(|byte| position.digit_of_byte(byte)) {
                 Some(ByteDigit::Exact(digit)) => digit,
                 Some(ByteDigit::After(digit)) => {
                     self.fill_highest = Some(true);
@@ -246,13 +246,13 @@ pub(super) struct MixedRadixPlan {
 impl MixedRadixPlan {
     /// Returns the map that gives the smallest block, or `None` if all boundaries are within one user
     /// key.
-    pub(super) fn smallest(boundaries: &[Boundary], cut: usize) -> Option<MixedRadixPlan> {
-        let plan = |selection| MixedRadixPlan::with_selection(boundaries, cut, selection);
+    pub(super) fn smallest_plan(boundaries: &[Boundary], cut: usize) -> Option<MixedRadixPlan> {
+        let plan = |selection| MixedRadixPlan::with_digit_selection(boundaries, cut, selection);
         let plans = [DigitSelection::Occurring, DigitSelection::All].into_iter().filter_map(plan);
         plans.min_by_key(|plan| plan.bytes)
     }
 
-    fn with_selection(
+    fn with_digit_selection(
         boundaries: &[Boundary],
         cut: usize,
         selection: DigitSelection,
@@ -501,7 +501,7 @@ impl MixedRadixMap {
             end /= position.base();
             let digit = number / end;
             number %= end;
-            match position.byte(digit) {
+            match position.byte_of_digit(digit) {
                 Some(byte) => key.push(byte),
                 None => {
                     // After the key that ends here, and before all bytes with a digit of their own.

@@ -19,7 +19,7 @@ use bytes::Bytes;
 pub(crate) use prefix_index::RESTART_INTERVAL;
 pub(crate) use prefix_index::{ENCODING_PREFIX, PrefixIndexBuilder};
 pub(crate) use separator::Boundary;
-pub use separator::{Separator, VersionSide};
+pub use separator::{Separator, SeparatorSide};
 pub(crate) use succinct::{ENCODING_SUCCINCT, SuccinctIndexBuilder};
 
 use lsmx_base::coding::{Decoder, len_u64};

@@ -27,7 +27,7 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 
 use super::key_head;
-use super::separator::{Separator, VersionSide};
+use super::separator::{Separator, SeparatorSide};
 use crate::format::block::BlockHandle;
 use crate::format::data_block::{
     common_prefix, compare_compressed, shares_too_little, shares_too_much,
@@ -90,9 +90,9 @@ impl PrefixIndexBuilder {
         let suffix = &separator.user_key[shared..];
         put_varint(&mut self.bytes, len_u64(shared));
         let seq = match separator.versions {
-            VersionSide::Split(seq) => Some(seq),
+            SeparatorSide::Split(seq) => Some(seq),
             // `Separator::between` never returns `After`, which this encoding cannot express.
-            VersionSide::Before | VersionSide::After => None,
+            SeparatorSide::Before | SeparatorSide::After => None,
         };
         put_varint(&mut self.bytes, len_u64(suffix.len()) * 2 + u64::from(seq.is_some()));
         self.bytes.extend_from_slice(suffix);
@@ -347,7 +347,7 @@ impl PrefixIndex {
             }
             key.truncate(entry.shared);
             key.extend_from_slice(entry.suffix);
-            let versions = entry.seq.map_or(VersionSide::Before, VersionSide::Split);
+            let versions = entry.seq.map_or(SeparatorSide::Before, SeparatorSide::Split);
             entries.push((Some(Separator { user_key: key.clone(), versions }), handle));
         }
         if iter.at != self.restarts_at {
@@ -406,7 +406,7 @@ impl<'a> PrefixIndexIter<'a> {
             ));
         };
         let handle = BlockHandle { offset, bytes: entry.bytes };
-        self.previous_end = handle.end()?;
+        self.previous_end = handle.end_offset()?;
         let ordinal = self.ordinal;
         self.ordinal += 1;
         self.entry_at = self.at;
@@ -421,10 +421,10 @@ mod tests {
 
     use super::super::IndexBlock;
     use super::*;
-    use crate::format::flipped_bits;
+    use crate::format::copies_with_flipped_bit;
 
     fn separator(user_key: &[u8], seq: Option<u64>) -> Separator {
-        let versions = seq.map_or(VersionSide::Before, |seq| VersionSide::Split(SeqNo(seq)));
+        let versions = seq.map_or(SeparatorSide::Before, |seq| SeparatorSide::Split(SeqNo(seq)));
         Separator { user_key: user_key.to_vec(), versions }
     }
 
@@ -522,7 +522,7 @@ mod tests {
         for len in 0..whole.len() {
             probe(whole[..len].to_vec());
         }
-        for (_, damaged) in flipped_bits(&whole) {
+        for (_, damaged) in copies_with_flipped_bit(&whole) {
             probe(damaged);
         }
     }

@@ -8,7 +8,7 @@ use crate::format::data_block::common_prefix;
 
 /// Position of the versions of a separator's user key relative to the separator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum VersionSide {
+pub enum SeparatorSide {
     /// All versions are in the block before the separator.
     #[default]
     Before,
@@ -24,7 +24,7 @@ pub struct Separator {
     /// At or after the last user key of the first block, and at or before the first of the next.
     pub user_key: Vec<u8>,
     /// Side of the separator on which the versions of `user_key` are.
-    pub versions: VersionSide,
+    pub versions: SeparatorSide,
 }
 
 impl Separator {
@@ -34,12 +34,12 @@ impl Separator {
     pub fn between(last: InternalKey<'_>, next: Option<InternalKey<'_>>) -> Separator {
         match next {
             Some(next) if next.user_key == last.user_key => {
-                let versions = VersionSide::Split(last.seq);
+                let versions = SeparatorSide::Split(last.seq);
                 Separator { user_key: last.user_key.to_vec(), versions }
             }
             next => {
                 let user_key = shortest_separator(last.user_key, next.map(|next| next.user_key));
-                Separator { user_key, versions: VersionSide::Before }
+                Separator { user_key, versions: SeparatorSide::Before }
             }
         }
     }
@@ -50,9 +50,9 @@ impl Separator {
         match self.user_key.as_slice().cmp(user_key) {
             Ordering::Less => true,
             Ordering::Equal => match self.versions {
-                VersionSide::Before => false,
-                VersionSide::Split(own) => own > seq,
-                VersionSide::After => true,
+                SeparatorSide::Before => false,
+                SeparatorSide::Split(own) => own > seq,
+                SeparatorSide::After => true,
             },
             Ordering::Greater => false,
         }
@@ -124,7 +124,7 @@ impl Boundary {
     }
 
     /// Returns the sequence number of the last version before a boundary within a user key.
-    pub(super) fn split_seq(&self) -> Option<SeqNo> {
+    pub(super) fn last_seq_before(&self) -> Option<SeqNo> {
         match self.preceding {
             PrecedingKey::Version(seq) => Some(seq),
             PrecedingKey::Byte(_) | PrecedingKey::End => None,
@@ -160,7 +160,7 @@ mod tests {
         let same = Separator::between(key(b"k", 9), Some(key(b"k", 8)));
         assert_eq!(
             same,
-            Separator { user_key: b"k".to_vec(), versions: VersionSide::Split(SeqNo(9)) }
+            Separator { user_key: b"k".to_vec(), versions: SeparatorSide::Split(SeqNo(9)) }
         );
     }
 

@@ -33,9 +33,9 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 
 use super::boundary_strings::{self, BoundaryStrings};
-use super::elias_fano::{self, AccessKind, EliasFano};
+use super::elias_fano::{self, EliasFano, SequenceAccess};
 use super::mixed_radix::{MappedKey, MixedRadixMap, MixedRadixPlan};
-use super::separator::{Boundary, Separator, VersionSide};
+use super::separator::{Boundary, Separator, SeparatorSide};
 use super::{decode_prefix, offset_in_block};
 use crate::format::block::BlockHandle;
 use crate::format::data_block::common_prefix;
@@ -147,21 +147,21 @@ impl SuccinctIndexBuilder {
             sum += size - smallest;
             sum
         });
-        elias_fano::encode(&larger.collect::<Vec<_>>(), AccessKind::ByIndex, &mut out);
+        elias_fano::encode(&larger.collect::<Vec<_>>(), SequenceAccess::ByIndex, &mut out);
         let inside = self.sizes.len().saturating_sub(1).min(self.boundaries.len());
         let boundaries = &self.boundaries[..inside];
         let (Some(first), Some(last)) = (boundaries.first(), boundaries.last()) else { return out };
         // The map needs the byte that distinguishes a boundary from the preceding key.
         let cut = boundaries
             .iter()
-            .filter(|boundary| boundary.split_seq().is_none())
+            .filter(|boundary| boundary.last_seq_before().is_none())
             .map(|boundary| boundary.user_key.len() - 1)
             .fold(common_prefix(&first.user_key, &last.user_key), usize::min);
         let prefix = &first.user_key[..cut];
         let mut as_strings = Vec::new();
         put_bytes(&mut as_strings, prefix);
         boundary_strings::encode(boundaries.iter(), cut, &mut as_strings);
-        if let Some(as_numbers) = encode_numbers(boundaries, prefix)
+        if let Some(as_numbers) = encode_boundary_numbers(boundaries, prefix)
             && as_numbers.len() <= as_strings.len()
         {
             out.extend(as_numbers);
@@ -174,11 +174,11 @@ impl SuccinctIndexBuilder {
 }
 
 /// Encodes boundaries as numbers. Returns `None` if all boundaries are within one user key.
-fn encode_numbers(boundaries: &[Boundary], prefix: &[u8]) -> Option<Vec<u8>> {
-    let plan = MixedRadixPlan::smallest(boundaries, prefix.len())?;
+fn encode_boundary_numbers(boundaries: &[Boundary], prefix: &[u8]) -> Option<Vec<u8>> {
+    let plan = MixedRadixPlan::smallest_plan(boundaries, prefix.len())?;
     let mut out = Vec::new();
     plan.encode(prefix, &mut out);
-    elias_fano::encode(&plan.numbers, AccessKind::ByValue, &mut out);
+    elias_fano::encode(&plan.numbers, SequenceAccess::ByValue, &mut out);
     put_varint(&mut out, len_u64(plan.ties.len()));
     for &tie in &plan.ties {
         // Less than `COUNT_MAX`.
@@ -233,10 +233,10 @@ impl SuccinctIndex {
         }
         let offset = decoder.varint("block offset")?;
         let smallest = decoder.varint("smallest block size")?;
-        let sizes = EliasFano::decode(&mut decoder, count, AccessKind::ByIndex)?;
+        let sizes = EliasFano::decode(&mut decoder, count, SequenceAccess::ByIndex)?;
         // Ensures that no later sum overflows.
         BlockHandle { offset, bytes: 0 }
-            .end()
+            .end_offset()
             .ok()
             .zip(smallest.checked_mul(len_u64(count)))
             .and_then(|(offset, bytes)| offset.checked_add(bytes)?.checked_add(sizes.last()))
@@ -245,7 +245,7 @@ impl SuccinctIndex {
             (1, FORM_NUMBERS) => BoundaryForm::None,
             (_, FORM_NUMBERS) => {
                 let map = MixedRadixMap::decode(block, &mut decoder)?;
-                let numbers = EliasFano::decode(&mut decoder, count - 1, AccessKind::ByValue)?;
+                let numbers = EliasFano::decode(&mut decoder, count - 1, SequenceAccess::ByValue)?;
                 let ties = decoder.length("tied boundaries")?;
                 let ordinals_at = decoder.offset();
                 if ties >= count {
@@ -343,7 +343,7 @@ impl SuccinctIndex {
                 }
                 // All boundaries with the same number are ties, except possibly the first.
                 let passed = ties.count_at_or_before(&self.block, rest, seq)?;
-                let ordinal_of = |index| self.tied_ordinal(*ordinals_at, index);
+                let ordinal_of = |index| self.tied_boundary_ordinal(*ordinals_at, index);
                 if let Some(last) = passed.checked_sub(1)
                     && ordinal_of(last)? >= equal.start
                 {
@@ -353,7 +353,7 @@ impl SuccinctIndex {
                 Ok(equal.start + usize::from(!first_is_tie))
             }
             BoundaryForm::Strings { prefix_at, prefix_bytes, all } => {
-                let prefix = self.slice(*prefix_at, *prefix_bytes);
+                let prefix = self.boundary_prefix(*prefix_at, *prefix_bytes);
                 match user_key.strip_prefix(prefix) {
                     Some(rest) => all.count_at_or_before(&self.block, rest, seq),
                     None if user_key < prefix => Ok(0),
@@ -365,14 +365,14 @@ impl SuccinctIndex {
 
     /// Returns the ordinal of a tied boundary.
     #[inline]
-    fn tied_ordinal(&self, ordinals_at: u32, index: usize) -> Result<usize, Malformed> {
+    fn tied_boundary_ordinal(&self, ordinals_at: u32, index: usize) -> Result<usize, Malformed> {
         let at = ordinals_at as usize + index * size_of::<u16>();
         let ordinal = self.block.get(at..).and_then(<[u8]>::first_chunk);
         let ordinal = ordinal.ok_or(Malformed::Order { what: "tied boundaries are" })?;
         Ok(usize::from(u16::from_le_bytes(*ordinal)))
     }
 
-    fn slice(&self, at: u32, bytes: u32) -> &[u8] {
+    fn boundary_prefix(&self, at: u32, bytes: u32) -> &[u8] {
         &self.block[at as usize..(at + bytes) as usize]
     }
 
@@ -388,7 +388,7 @@ impl SuccinctIndex {
                 self.decode_number_separators(map, numbers, *ordinals_at, ties)?
             }
             BoundaryForm::Strings { prefix_at, prefix_bytes, all } => {
-                let prefix = self.slice(*prefix_at, *prefix_bytes);
+                let prefix = self.boundary_prefix(*prefix_at, *prefix_bytes);
                 all.decode_all(&self.block)?
                     .into_iter()
                     .map(|rest| separator(prefix, rest))
@@ -427,7 +427,7 @@ impl SuccinctIndex {
         }
         let mut next = 0;
         for (index, rest) in ties.decode_all(&self.block)?.into_iter().enumerate() {
-            let ordinal = self.tied_ordinal(ordinals_at, index)?;
+            let ordinal = self.tied_boundary_ordinal(ordinals_at, index)?;
             let entry = separators.get_mut(ordinal).filter(|_| ordinal >= next);
             let Some(entry) = entry else {
                 return Err(Malformed::Order { what: "tied boundaries are" });
@@ -448,6 +448,6 @@ impl SuccinctIndex {
 }
 
 fn separator(prefix: &[u8], (rest, seq): boundary_strings::DecodedBoundary) -> Separator {
-    let versions = seq.map_or(VersionSide::After, VersionSide::Split);
+    let versions = seq.map_or(SeparatorSide::After, SeparatorSide::Split);
     Separator { user_key: [prefix, &rest].concat(), versions }
 }

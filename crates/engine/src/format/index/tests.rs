@@ -8,7 +8,7 @@ use proptest::sample::Index;
 use super::separator::PrecedingKey;
 use super::succinct::SuccinctIndexBuilder;
 use super::*;
-use crate::format::flipped_bits;
+use crate::format::copies_with_flipped_bit;
 
 type OwnedKey = (Vec<u8>, u64);
 
@@ -265,7 +265,7 @@ fn succinct_index_damaged_block_does_not_panic() {
             let cut = whole[..len].to_vec();
             assert!(IndexBlock::new(cut.into()).is_err(), "cut to {len} of {}", whole.len());
         }
-        for (_, damaged) in flipped_bits(&whole) {
+        for (_, damaged) in copies_with_flipped_bit(&whole) {
             probe(damaged);
         }
     }

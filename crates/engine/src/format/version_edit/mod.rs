@@ -649,7 +649,7 @@ fn get_runs(body: &mut Decoder<'_>) -> Result<Vec<RunId>, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::flipped_bits;
+    use crate::format::copies_with_flipped_bit;
 
     fn every_change() -> VersionEdit {
         let file = FileRecord {
@@ -743,7 +743,7 @@ mod tests {
     fn version_edit_flipped_bit_is_error_or_other_edit() {
         let edit = every_change();
         let bytes = edit.encode();
-        for (bit, bad) in flipped_bits(&bytes) {
+        for (bit, bad) in copies_with_flipped_bit(&bytes) {
             assert_ne!(VersionEdit::decode(&bad).as_ref(), Ok(&edit), "bit {bit}");
         }
     }

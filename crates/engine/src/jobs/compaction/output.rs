@@ -170,7 +170,7 @@ impl<'a> JobOutputs<'a> {
         let mut writer = TableWriter::create(&self.vfs, &path, uid, &options)?;
         writer.set_keyspace(self.tree.id, &self.tree.name);
         if let Some(us) = self.oldest_tombstone_us {
-            writer.note_tombstone_time(us);
+            writer.record_tombstone_time(us);
         }
         Ok((id, writer))
     }

@@ -142,7 +142,7 @@ impl OutputValues {
                 }
                 let entry = (key.user_key, key.seq);
                 let mut access = ReadContext::new(ReadPurpose::Job);
-                let value = match self.scan.value(file.blob(), entry, &pointer, &mut access) {
+                let value = match self.scan.read_value(file.blob(), entry, &pointer, &mut access) {
                     // The relocation is optional. A reader of the value gets the error.
                     Err(_) if may_stay => {
                         self.add_reference(id, &pointer);

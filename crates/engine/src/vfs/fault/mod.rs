@@ -79,12 +79,12 @@ impl FaultVfs {
 
     /// Adds a rule, which counts matching calls from now on. If several rules match a call, the oldest fires; delays
     /// fire in addition.
-    pub fn add(&self, rule: FaultRule) {
+    pub fn add_rule(&self, rule: FaultRule) {
         self.injector.state.lock().rules.push(ActiveRule::new(rule));
     }
 
     /// Removes all rules. Bytes dropped by failed syncs stay lost.
-    pub fn clear(&self) {
+    pub fn clear_rules(&self) {
         self.injector.state.lock().rules.clear();
     }
 
@@ -98,13 +98,13 @@ impl FaultVfs {
     /// A sweep over all calls either reads this count from a run without rules, or increments `k` until no fault
     /// fires.
     #[must_use]
-    pub fn calls(&self) -> CallCounts {
+    pub fn call_counts(&self) -> CallCounts {
         self.injector.calls.get()
     }
 
     /// Returns how often each fault had an effect. Faults that never fired are missing.
     #[must_use]
-    pub fn fired(&self) -> BTreeMap<Fault, u64> {
+    pub fn fired_counts(&self) -> BTreeMap<Fault, u64> {
         self.injector.state.lock().fired.clone()
     }
 }
@@ -136,18 +136,18 @@ impl FaultInjector {
         fault
     }
 
-    fn count_fired(&self, fault: Fault) {
+    fn record_fired(&self, fault: Fault) {
         *self.state.lock().fired.entry(fault).or_default() += 1;
     }
 
-    /// Fails a call that has no faults other than errors, if a rule matches.
-    fn check(&self, call: VfsCall, path: &Path) -> io::Result<()> {
+    /// Returns the error of the first rule that matches the call. Only for calls other than reads and appends, because
+    /// these have faults other than errors.
+    fn fail_if_rule_matches(&self, call: VfsCall, path: &Path) -> io::Result<()> {
         match self.match_rules(call, path) {
             Some(fault @ Fault::Error(errno)) => {
-                self.count_fired(fault);
+                self.record_fired(fault);
                 Err(errno.error())
             }
-            // Other faults apply only to reads and appends.
             _ => Ok(()),
         }
     }
@@ -169,14 +169,8 @@ impl VfsLayer for FaultVfs {
         &*self.inner
     }
 
-    fn intercept<T>(
-        &self,
-        call: VfsCall,
-        path: &Path,
-        forward: impl Fn() -> io::Result<T>,
-    ) -> io::Result<T> {
-        self.injector.check(call, path)?;
-        forward()
+    fn before_call(&self, call: VfsCall, path: &Path) -> io::Result<()> {
+        self.injector.fail_if_rule_matches(call, path)
     }
 
     fn intercept_open(&self, mode: OpenMode, path: &Path) -> io::Result<Arc<dyn File>> {
@@ -198,13 +192,11 @@ impl FileLayer for FaultFile {
         &*self.inner
     }
 
-    fn intercept<T>(
-        &self,
-        call: VfsCall,
-        forward: impl FnOnce() -> io::Result<T>,
-    ) -> io::Result<T> {
-        self.injector.check(call, &self.path)?;
-        forward()
+    fn before_call(&self, call: VfsCall) -> io::Result<()> {
+        match call {
+            VfsCall::Read | VfsCall::Append | VfsCall::Sync => Ok(()),
+            _ => self.injector.fail_if_rule_matches(call, &self.path),
+        }
     }
 
     fn intercept_read(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -212,7 +204,7 @@ impl FileLayer for FaultFile {
             return self.inner.read_at(buffer, offset);
         };
         if let Fault::Error(errno) = fault {
-            self.injector.count_fired(fault);
+            self.injector.record_fired(fault);
             return Err(errno.error());
         }
         let mut bytes = vec![0; buffer.len()];
@@ -223,7 +215,7 @@ impl FileLayer for FaultFile {
                 Fault::ShortRead => read = self.injector.draw_below(read),
                 _ => bytes[self.injector.draw_below(read)] ^= 1 << self.injector.draw_below(8),
             }
-            self.injector.count_fired(fault);
+            self.injector.record_fired(fault);
         }
         buffer[..read].copy_from_slice(&bytes[..read]);
         Ok(read)
@@ -232,7 +224,7 @@ impl FileLayer for FaultFile {
     fn intercept_append(&self, bytes: &[u8]) -> io::Result<()> {
         match self.injector.match_rules(VfsCall::Append, &self.path) {
             Some(fault @ Fault::Error(errno)) => {
-                self.injector.count_fired(fault);
+                self.injector.record_fired(fault);
                 Err(errno.error())
             }
             Some(fault @ Fault::ShortWrite(errno)) => {
@@ -242,7 +234,7 @@ impl FileLayer for FaultFile {
                     len => 1 + self.injector.draw_below(len - 1),
                 };
                 self.inner.append(&bytes[..part])?;
-                self.injector.count_fired(fault);
+                self.injector.record_fired(fault);
                 Err(errno.error())
             }
             _ => self.inner.append(bytes),
@@ -250,7 +242,7 @@ impl FileLayer for FaultFile {
     }
 
     fn intercept_sync(&self) -> io::Result<()> {
-        let failed = self.injector.check(VfsCall::Sync, &self.path);
+        let failed = self.injector.fail_if_rule_matches(VfsCall::Sync, &self.path);
         if failed.is_ok() {
             return self.inner.sync();
         }
@@ -279,7 +271,7 @@ mod tests {
     }
 
     fn fired(vfs: &FaultVfs, fault: Fault) -> u64 {
-        vfs.fired().get(&fault).copied().unwrap_or(0)
+        vfs.fired_counts().get(&fault).copied().unwrap_or(0)
     }
 
     const EIO: Fault = Fault::Error(Errno::Io);
@@ -292,14 +284,14 @@ mod tests {
         file.sync().unwrap();
         vfs.sync_dir(path("")).unwrap();
         assert_eq!(mem.crash(CrashImage::Drop, 0).read_all(path("f")).unwrap(), b"abc");
-        assert!(vfs.fired().is_empty());
-        assert_eq!(vfs.calls().total(), 4);
+        assert!(vfs.fired_counts().is_empty());
+        assert_eq!(vfs.call_counts().total(), 4);
     }
 
     #[test]
     fn rule_nth_fails_one_call_without_effect() {
         let (mem, vfs) = disk(0);
-        vfs.add(FaultRule::new(EIO).on(&[VfsCall::Append]).path_contains("wal").nth(1));
+        vfs.add_rule(FaultRule::new(EIO).for_calls(&[VfsCall::Append]).path_contains("wal").nth(1));
         let other = vfs.create(path("other")).unwrap();
         let wal = vfs.create(path("wal-1")).unwrap();
         let results: Vec<bool> = (0..4)
@@ -311,21 +303,26 @@ mod tests {
         assert_eq!(results, [true, false, true, true]);
         assert_eq!(mem.read_all(path("wal-1")).unwrap(), b"www");
         assert_eq!(mem.read_all(path("other")).unwrap(), b"oooo");
-        assert_eq!(vfs.fired(), [(EIO, 1)].into());
-        assert_eq!(vfs.calls().of(VfsCall::Append), 8);
+        assert_eq!(vfs.fired_counts(), [(EIO, 1)].into());
+        assert_eq!(vfs.call_counts().count_of(VfsCall::Append), 8);
     }
 
     #[test]
     fn rule_from_then_on_fires_until_cleared() {
         let (_, vfs) = disk(0);
         let full = Fault::Error(Errno::NoSpace);
-        vfs.add(FaultRule::new(full).on(&[VfsCall::Create, VfsCall::Append]).nth(2).from_then_on());
+        vfs.add_rule(
+            FaultRule::new(full)
+                .for_calls(&[VfsCall::Create, VfsCall::Append])
+                .nth(2)
+                .from_then_on(),
+        );
         let file = vfs.create(path("f")).unwrap();
         file.append(b"1").unwrap();
         assert_eq!(file.append(b"2").unwrap_err().kind(), io::ErrorKind::StorageFull);
         assert!(vfs.create(path("g")).is_err());
         assert!(vfs.open(path("f")).is_ok());
-        vfs.clear();
+        vfs.clear_rules();
         file.append(b"3").unwrap();
         assert_eq!(fired(&vfs, full), 2);
     }
@@ -337,7 +334,7 @@ mod tests {
                 let (mem, vfs) = disk(0);
                 mem.set_capacity(Some(1_000));
                 let file = vfs.create(path("f")).unwrap();
-                vfs.add(FaultRule::new(Fault::Error(errno)).on(&[call]));
+                vfs.add_rule(FaultRule::new(Fault::Error(errno)).for_calls(&[call]));
                 let mut failures = Vec::new();
                 let mut record = |call, result: io::Result<()>| {
                     if let Err(error) = result {
@@ -352,7 +349,7 @@ mod tests {
                 record(VfsCall::Lock, vfs.lock(path("l")).map(drop));
                 record(VfsCall::LockShared, vfs.lock_shared(path("f")).map(drop));
                 record(VfsCall::HardLink, vfs.hard_link(path("f"), path("k")));
-                record(VfsCall::Reserve, vfs.reserve(path("reserved"), 100));
+                record(VfsCall::Reserve, vfs.reserve_space(path("reserved"), 100));
                 record(VfsCall::CreateDir, vfs.create_dir(path("d")));
                 record(VfsCall::Append, file.append(b"x"));
                 record(VfsCall::Read, file.read_at(&mut [0], 0).map(drop));
@@ -373,7 +370,7 @@ mod tests {
     fn rule_chance_fires_at_its_rate_and_repeats_with_the_seed() {
         let run = |seed| {
             let (_, vfs) = disk(seed);
-            vfs.add(FaultRule::new(EIO).on(&[VfsCall::Exists]).chance(0.25));
+            vfs.add_rule(FaultRule::new(EIO).for_calls(&[VfsCall::Exists]).chance(0.25));
             (0..1_000).map(|_| vfs.exists(path("f")).is_err()).collect::<Vec<bool>>()
         };
         let hits = run(1).iter().filter(|hit| **hit).count();
@@ -385,8 +382,8 @@ mod tests {
     #[test]
     fn rule_chance_with_once_or_from_then_on_repeats_accordingly() {
         let (_, vfs) = disk(3);
-        vfs.add(FaultRule::new(EIO).on(&[VfsCall::Exists]).chance(0.5).once());
-        vfs.add(FaultRule::new(EIO).on(&[VfsCall::List]).chance(0.5).from_then_on());
+        vfs.add_rule(FaultRule::new(EIO).for_calls(&[VfsCall::Exists]).chance(0.5).once());
+        vfs.add_rule(FaultRule::new(EIO).for_calls(&[VfsCall::List]).chance(0.5).from_then_on());
         assert_eq!((0..100).filter(|_| vfs.exists(path("f")).is_err()).count(), 1);
         let lists: Vec<bool> = (0..100).map(|_| vfs.list(path("")).is_err()).collect();
         assert!(lists[99] && lists.is_sorted());
@@ -397,7 +394,7 @@ mod tests {
         let (_, vfs) = disk(0);
         let file = vfs.create(path("f")).unwrap();
         file.append(b"abcdef").unwrap();
-        vfs.add(FaultRule::new(Fault::ShortRead).from_then_on());
+        vfs.add_rule(FaultRule::new(Fault::ShortRead).from_then_on());
         for _ in 0..50 {
             let mut buffer = [b'-'; 6];
             let read = file.read_at(&mut buffer, 0).unwrap();
@@ -414,7 +411,7 @@ mod tests {
         let (mem, vfs) = disk(0);
         let file = vfs.create(path("f")).unwrap();
         file.append(b"abcdef").unwrap();
-        vfs.add(FaultRule::new(Fault::AlteredRead).from_then_on());
+        vfs.add_rule(FaultRule::new(Fault::AlteredRead).from_then_on());
         for _ in 0..50 {
             let mut buffer = [0; 6];
             assert_eq!(file.read_at(&mut buffer, 0).unwrap(), 6);
@@ -430,7 +427,7 @@ mod tests {
         let (mem, vfs) = disk(0);
         let file = vfs.create(path("f")).unwrap();
         let fault = Fault::ShortWrite(Errno::NoSpace);
-        vfs.add(FaultRule::new(fault).from_then_on());
+        vfs.add_rule(FaultRule::new(fault).from_then_on());
         for _ in 0..50 {
             let before = mem.read_all(path("f")).unwrap().len();
             assert!(file.append(b"abcd").is_err());
@@ -450,17 +447,17 @@ mod tests {
         vfs.set_delay_hook(Some(Arc::new(move |call, _| {
             assert_eq!(call, VfsCall::Create);
             // The hook runs without a lock, so it may use the file system.
-            let _ = hook_disk.calls();
-            let _ = hook_disk.fired();
+            let _ = hook_disk.call_counts();
+            let _ = hook_disk.fired_counts();
             count.fetch_add(1, Ordering::Relaxed);
         })));
-        vfs.add(FaultRule::new(Fault::Delay).on(&[VfsCall::Create]).nth(1));
-        vfs.add(FaultRule::new(EIO).on(&[VfsCall::Create]).nth(1));
+        vfs.add_rule(FaultRule::new(Fault::Delay).for_calls(&[VfsCall::Create]).nth(1));
+        vfs.add_rule(FaultRule::new(EIO).for_calls(&[VfsCall::Create]).nth(1));
         vfs.create(path("a")).unwrap();
         assert!(vfs.create(path("b")).is_err(), "delayed and failed");
         vfs.create(path("c")).unwrap();
         assert_eq!(delays.load(Ordering::Relaxed), 1);
-        assert_eq!(vfs.fired(), [(EIO, 1), (Fault::Delay, 1)].into());
+        assert_eq!(vfs.fired_counts(), [(EIO, 1), (Fault::Delay, 1)].into());
     }
 
     #[test]
@@ -470,7 +467,7 @@ mod tests {
             let (mem, vfs) = disk(seed);
             let file = vfs.create(path("f")).unwrap();
             vfs.sync_dir(path("")).unwrap();
-            vfs.add(FaultRule::new(EIO).on(&[VfsCall::Sync]));
+            vfs.add_rule(FaultRule::new(EIO).for_calls(&[VfsCall::Sync]));
             file.append(b"lost?").unwrap();
             assert!(file.sync().is_err());
             assert_eq!(mem.crash(CrashImage::Drop, 0).read_all(path("f")).unwrap(), b"");
@@ -498,9 +495,9 @@ mod tests {
         let mut k = 0;
         loop {
             let (_, vfs) = disk(0);
-            vfs.add(FaultRule::new(EIO).nth(k));
+            vfs.add_rule(FaultRule::new(EIO).nth(k));
             let result = workload(&vfs);
-            if vfs.fired().is_empty() {
+            if vfs.fired_counts().is_empty() {
                 result.unwrap();
                 break;
             }

@@ -114,7 +114,7 @@ impl FaultRule {
 
     /// Restricts the rule to these calls.
     #[must_use]
-    pub fn on(mut self, calls: &[VfsCall]) -> FaultRule {
+    pub fn for_calls(mut self, calls: &[VfsCall]) -> FaultRule {
         self.calls = Some(calls.to_vec());
         self
     }
@@ -213,7 +213,7 @@ impl ActiveRule {
             (true, FaultRepeat::Once) => false,
             _ => match rule.trigger {
                 FaultTrigger::Nth(nth) => index == nth,
-                FaultTrigger::Chance(probability) => draw_unit(rng) < probability,
+                FaultTrigger::Chance(probability) => draw_fraction(rng) < probability,
             },
         };
         self.has_fired |= fires;
@@ -222,6 +222,6 @@ impl ActiveRule {
 }
 
 /// Returns a number in 0..1 with 53 random bits, the precision of an `f64`.
-fn draw_unit(rng: &mut ChaCha8Rng) -> f64 {
+fn draw_fraction(rng: &mut ChaCha8Rng) -> f64 {
     (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }

@@ -55,7 +55,7 @@ impl FileContent {
     /// Overwrites at `offset`, and appends the bytes that exceed the end. `offset` is at most the length.
     pub(crate) fn write_at(&mut self, offset: usize, bytes: &[u8]) {
         let (inside, appended) = bytes.split_at(bytes.len().min(self.len - offset));
-        self.change(offset..offset + inside.len(), |at, old| {
+        self.modify_range(offset..offset + inside.len(), |at, old| {
             old.copy_from_slice(&inside[at - offset..at - offset + old.len()]);
         });
         self.append(appended);
@@ -85,7 +85,11 @@ impl FileContent {
     }
 
     /// Calls `change` with each piece of `range` up to the end of the contents, and with the offset of the piece.
-    pub(crate) fn change(&mut self, range: Range<usize>, mut change: impl FnMut(usize, &mut [u8])) {
+    pub(crate) fn modify_range(
+        &mut self,
+        range: Range<usize>,
+        mut change: impl FnMut(usize, &mut [u8]),
+    ) {
         let end = range.end.min(self.len);
         if range.start >= end {
             return;
@@ -101,8 +105,8 @@ impl FileContent {
         }
     }
 
-    pub(crate) fn zero(&mut self, range: Range<usize>) {
-        self.change(range, |_, bytes| bytes.fill(0));
+    pub(crate) fn zero_range(&mut self, range: Range<usize>) {
+        self.modify_range(range, |_, bytes| bytes.fill(0));
     }
 
     pub(crate) fn to_vec(&self) -> Vec<u8> {
@@ -171,7 +175,7 @@ mod tests {
                         model.truncate(len);
                     }
                     ContentStep::Change(from, len) => {
-                        content.change(from..from + len, |at, bytes| {
+                        content.modify_range(from..from + len, |at, bytes| {
                             assert!(at >= from);
                             bytes.iter_mut().for_each(|byte| *byte ^= round);
                         });

@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use lsmx_base::sync::Arc;
 
 use crate::vfs::mem::content::FileContent;
-use crate::vfs::mem::node::{DirEntries, DirEntry, DirId, DirNode, FileData, FileNode};
+use crate::vfs::mem::node::{DirEntries, DirEntry, DirId, DirNode, FileNode, FileState};
 use crate::vfs::mem::{DirTree, MemVfs, ROOT};
 
 /// Unit that a disk writes atomically.
@@ -162,7 +162,7 @@ impl ImageBuilder<'_> {
                 let mut entries = dir.synced.clone();
                 for change in &dir.unsynced {
                     if rng.draw_bool() {
-                        change.apply(Arc::make_mut(&mut entries));
+                        change.apply_to_entries(Arc::make_mut(&mut entries));
                     }
                 }
                 entries
@@ -171,7 +171,8 @@ impl ImageBuilder<'_> {
     }
 
     fn build_contents(&self, rng: &mut CrashRng) -> Vec<FileContent> {
-        let files: Vec<FileData> = self.files.iter().map(|node| node.data.read().clone()).collect();
+        let files: Vec<FileState> =
+            self.files.iter().map(|node| node.data.read().clone()).collect();
         let kept_file = match self.image {
             CrashImage::Lag => {
                 let unsynced: Vec<usize> =
@@ -199,7 +200,7 @@ impl ImageBuilder<'_> {
                     CrashImage::Pages => keep_random_pages(file, rng),
                 };
                 for range in &file.dropped {
-                    content.zero(range.clone());
+                    content.zero_range(range.clone());
                 }
                 content
             })
@@ -207,21 +208,23 @@ impl ImageBuilder<'_> {
     }
 
     fn build(self, contents: Vec<FileContent>) -> MemVfs {
-        let nodes: Vec<Arc<FileNode>> =
-            contents.into_iter().map(|content| Arc::new(FileNode::from_synced(content))).collect();
+        let nodes: Vec<Arc<FileNode>> = contents
+            .into_iter()
+            .map(|content| Arc::new(FileNode::from_synced_content(content)))
+            .collect();
         let dirs = self.dirs.into_iter().map(|(id, survivors)| {
             let entries = survivors.into_iter().map(|(name, survivor)| match survivor {
                 SurvivingEntry::File(at) => (name, DirEntry::File(nodes[at].clone())),
                 SurvivingEntry::Dir(id) => (name, DirEntry::Dir(id)),
             });
-            (id, DirNode::from_synced(entries.collect()))
+            (id, DirNode::from_synced_entries(entries.collect()))
         });
         MemVfs::from_tree(DirTree::new(dirs.collect()))
     }
 }
 
 /// Returns the first `end` bytes, followed by zeros up to `len` bytes.
-fn keep_prefix(file: &FileData, end: usize, len: usize) -> FileContent {
+fn keep_prefix(file: &FileState, end: usize, len: usize) -> FileContent {
     let mut content = file.content.clone();
     content.truncate(end);
     content.grow(len);
@@ -229,17 +232,17 @@ fn keep_prefix(file: &FileData, end: usize, len: usize) -> FileContent {
 }
 
 /// Returns the end of the data that can reach the disk. A dropped tail cannot.
-fn data_end(file: &FileData) -> usize {
+fn data_end(file: &FileState) -> usize {
     file.unsynced.last().map_or(file.synced, |last| last.end)
 }
 
 /// Returns the length if all data that can reach the disk does.
-fn full_len(file: &FileData) -> usize {
+fn full_len(file: &FileState) -> usize {
     let grown_ahead = file.content.len() > file.end;
     if grown_ahead { file.content.len() } else { data_end(file) }
 }
 
-fn tear_first_append(file: &FileData, rng: &mut CrashRng) -> FileContent {
+fn tear_first_append(file: &FileState, rng: &mut CrashRng) -> FileContent {
     let Some(first) = file.unsynced.first() else {
         return keep_prefix(file, file.synced, file.synced_len);
     };
@@ -252,25 +255,25 @@ fn tear_first_append(file: &FileData, rng: &mut CrashRng) -> FileContent {
     keep_prefix(file, if cut > first.start { cut } else { file.synced }, file.synced_len)
 }
 
-fn fill_with_garbage(file: &FileData, files: &[FileData], rng: &mut CrashRng) -> FileContent {
+fn fill_with_garbage(file: &FileState, files: &[FileState], rng: &mut CrashRng) -> FileContent {
     let mut content = keep_prefix(file, data_end(file), full_len(file));
     let range = file.synced..data_end(file);
     if range.is_empty() {
         return content;
     }
-    let donors: Vec<&FileData> = files.iter().filter(|donor| donor.synced > 0).collect();
+    let donors: Vec<&FileState> = files.iter().filter(|donor| donor.synced > 0).collect();
     if !donors.is_empty() && rng.draw_bool() {
         // Old contents of reused sectors: valid bytes of another file.
         let donor = donors[rng.draw_below(donors.len())];
         let old = keep_prefix(donor, donor.synced, 0).to_vec();
         let sector = rng.draw_below(old.len().div_ceil(SECTOR_BYTES)) * SECTOR_BYTES;
-        content.change(range, |at, bytes| {
+        content.modify_range(range, |at, bytes| {
             for (at, byte) in (at..).zip(bytes) {
                 *byte = old[(sector + at - file.synced) % old.len()];
             }
         });
     } else {
-        content.change(range, |_, bytes| rng.0.fill_bytes(bytes));
+        content.modify_range(range, |_, bytes| rng.0.fill_bytes(bytes));
     }
     content
 }
@@ -286,7 +289,7 @@ fn split_at_blocks(range: Range<usize>, block_bytes: usize) -> impl Iterator<Ite
     })
 }
 
-fn keep_random_sectors(file: &FileData, rng: &mut CrashRng) -> FileContent {
+fn keep_random_sectors(file: &FileState, rng: &mut CrashRng) -> FileContent {
     let mut end = file.synced;
     let mut missing: Vec<Range<usize>> = Vec::new();
     for sector in split_at_blocks(file.synced..data_end(file), SECTOR_BYTES) {
@@ -300,13 +303,13 @@ fn keep_random_sectors(file: &FileData, rng: &mut CrashRng) -> FileContent {
     let len = if grown_ahead && rng.draw_bool() { file.len_max } else { file.synced_len };
     let mut content = keep_prefix(file, end, len);
     for range in missing {
-        content.zero(range);
+        content.zero_range(range);
     }
     content
 }
 
 /// The system may write a page back at any time after a write to it, and lose later writes.
-fn keep_random_pages(file: &FileData, rng: &mut CrashRng) -> FileContent {
+fn keep_random_pages(file: &FileState, rng: &mut CrashRng) -> FileContent {
     // Surviving pages of eight: few, half, or most.
     let survivors = [1, 4, 7][rng.draw_below(3)];
     let mut content = keep_prefix(file, data_end(file), file.len_max);
@@ -322,7 +325,7 @@ fn keep_random_pages(file: &FileData, rng: &mut CrashRng) -> FileContent {
             }
             _ => page.end,
         };
-        content.zero(written..page.end);
+        content.zero_range(written..page.end);
         if written > page.start {
             end = written;
         }

@@ -18,8 +18,8 @@ impl MemVfs {
     /// # Errors
     /// If the file or the byte does not exist.
     #[doc(hidden)]
-    pub fn flip(&self, path: &Path, offset: u64, mask: u8) -> io::Result<()> {
-        self.damage(path, offset, 1, |_, bytes| {
+    pub fn flip_bits(&self, path: &Path, offset: u64, mask: u8) -> io::Result<()> {
+        self.damage_range(path, offset, 1, |_, bytes| {
             bytes.iter_mut().for_each(|byte| *byte ^= mask);
         })
     }
@@ -30,7 +30,7 @@ impl MemVfs {
     /// If the file or one of the bytes does not exist.
     #[doc(hidden)]
     pub fn overwrite(&self, path: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.damage(path, offset, bytes.len(), |done, old| {
+        self.damage_range(path, offset, bytes.len(), |done, old| {
             old.copy_from_slice(&bytes[done..done + old.len()]);
         })
     }
@@ -41,7 +41,7 @@ impl MemVfs {
     /// If the file does not exist.
     #[doc(hidden)]
     pub fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
-        self.replace(path, |content| {
+        self.modify_content(path, |content| {
             // A length that exceeds `usize` truncates nothing.
             content.truncate(usize::try_from(len).unwrap_or(usize::MAX));
             Ok(())
@@ -69,7 +69,7 @@ impl MemVfs {
             Err(error) => return Err(error),
         };
         if exists {
-            return self.replace(path, |content| {
+            return self.modify_content(path, |content| {
                 *content = FileContent::from(bytes);
                 Ok(())
             });
@@ -78,7 +78,8 @@ impl MemVfs {
         let mut tree = self.0.tree.lock();
         let (parent, name) = tree.parent(path)?;
         let parent = tree.dir_mut(parent)?;
-        let entry = DirEntry::File(Arc::new(FileNode::from_synced(FileContent::from(bytes))));
+        let entry =
+            DirEntry::File(Arc::new(FileNode::from_synced_content(FileContent::from(bytes))));
         Arc::make_mut(&mut parent.current).insert(name.into(), entry.clone());
         Arc::make_mut(&mut parent.synced).insert(name.into(), entry);
         Ok(())
@@ -135,26 +136,26 @@ impl MemVfs {
     }
 
     /// Calls `change` with each piece of a range, and with the position of the piece in the range.
-    fn damage(
+    fn damage_range(
         &self,
         path: &Path,
         offset: u64,
         len: usize,
         mut change: impl FnMut(usize, &mut [u8]),
     ) -> io::Result<()> {
-        self.replace(path, |content| {
+        self.modify_content(path, |content| {
             let start = usize::try_from(offset)
                 .ok()
                 .filter(|start| start.checked_add(len).is_some_and(|end| end <= content.len()));
             let start = start.ok_or_else(|| {
                 io::Error::new(io::ErrorKind::InvalidInput, "the range exceeds the file")
             })?;
-            content.change(start..start + len, |at, bytes| change(at - start, bytes));
+            content.modify_range(start..start + len, |at, bytes| change(at - start, bytes));
             Ok(())
         })
     }
 
-    fn replace(
+    fn modify_content(
         &self,
         path: &Path,
         change: impl FnOnce(&mut FileContent) -> io::Result<()>,
@@ -164,7 +165,7 @@ impl MemVfs {
         let mut data = node.data.write();
         let mut content = data.content.clone();
         change(&mut content)?;
-        data.replace(content);
+        data.replace_content(content);
         Ok(())
     }
 }

@@ -24,7 +24,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 pub use crash::CrashImage;
-use node::{DirEntry, DirId, DirNode, FileData, FileNode, NameChange};
+use node::{DirEntry, DirId, DirNode, FileNode, FileState, NameChange};
 
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering, RwLock};
 
@@ -133,7 +133,7 @@ impl MemVfs {
         *self.0.observer.write() = observer;
     }
 
-    /// Sets the maximum bytes of all named files. Without a limit [`Vfs::reserve`] is unsupported. Default, also for
+    /// Sets the maximum bytes of all named files. Without a limit [`Vfs::reserve_space`] is unsupported. Default, also for
     /// images: [`MEM_CAPACITY_DEFAULT`].
     #[doc(hidden)]
     pub fn set_capacity(&self, bytes: Option<u64>) {
@@ -257,7 +257,7 @@ impl DirTree {
             Some(DirEntry::Dir(_)) => Err(io::ErrorKind::IsADirectory.into()),
             None => {
                 let node = Arc::new(FileNode::default());
-                parent.change(NameChange::Link(name.into(), DirEntry::File(node.clone())));
+                parent.record_change(NameChange::Link(name.into(), DirEntry::File(node.clone())));
                 Ok(node)
             }
         }
@@ -304,7 +304,7 @@ impl Vfs for MemVfs {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let node = Arc::new(FileNode::default());
-        parent.change(NameChange::Link(name.into(), DirEntry::File(node.clone())));
+        parent.record_change(NameChange::Link(name.into(), DirEntry::File(node.clone())));
         Ok(self.new_handle(node, path, true))
     }
 
@@ -335,7 +335,7 @@ impl Vfs for MemVfs {
         }
         if let Some(replaced) = tree.dir(to_parent).current.get(to_name) {
             // POSIX: a rename between two names of one file has no effect.
-            if replaced.is_same(&entry) {
+            if replaced.is_same_node(&entry) {
                 return Ok(());
             }
             if let DirEntry::Dir(id) = replaced
@@ -359,10 +359,10 @@ impl Vfs for MemVfs {
         }
         if from_parent == to_parent {
             let change = NameChange::Rename(from_name.into(), to_name.into(), entry);
-            tree.dir_mut(from_parent)?.change(change);
+            tree.dir_mut(from_parent)?.record_change(change);
         } else {
-            tree.dir_mut(from_parent)?.change(NameChange::Unlink(from_name.into()));
-            tree.dir_mut(to_parent)?.change(NameChange::Link(to_name.into(), entry));
+            tree.dir_mut(from_parent)?.record_change(NameChange::Unlink(from_name.into()));
+            tree.dir_mut(to_parent)?.record_change(NameChange::Link(to_name.into(), entry));
         }
         Ok(())
     }
@@ -379,7 +379,7 @@ impl Vfs for MemVfs {
         if parent.current.contains_key(name) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        parent.change(NameChange::Link(name.into(), DirEntry::File(node)));
+        parent.record_change(NameChange::Link(name.into(), DirEntry::File(node)));
         Ok(())
     }
 
@@ -393,7 +393,7 @@ impl Vfs for MemVfs {
             None => Err(io::ErrorKind::NotFound.into()),
             Some(DirEntry::Dir(_)) => Err(io::ErrorKind::IsADirectory.into()),
             Some(DirEntry::File(_)) => {
-                parent.change(NameChange::Unlink(name.into()));
+                parent.record_change(NameChange::Unlink(name.into()));
                 Ok(())
             }
         }
@@ -411,7 +411,7 @@ impl Vfs for MemVfs {
                 Err(io::ErrorKind::DirectoryNotEmpty.into())
             }
             Some(DirEntry::Dir(_)) => {
-                tree.dir_mut(parent)?.change(NameChange::Unlink(name.into()));
+                tree.dir_mut(parent)?.record_change(NameChange::Unlink(name.into()));
                 Ok(())
             }
         }
@@ -428,7 +428,7 @@ impl Vfs for MemVfs {
         let id = tree.next_id;
         tree.next_id += 1;
         tree.dirs.insert(id, DirNode::default());
-        tree.dir_mut(parent)?.change(NameChange::Link(name.into(), DirEntry::Dir(id)));
+        tree.dir_mut(parent)?.record_change(NameChange::Link(name.into(), DirEntry::Dir(id)));
         Ok(())
     }
 
@@ -446,7 +446,7 @@ impl Vfs for MemVfs {
         }
     }
 
-    fn reserve(&self, path: &Path, bytes: u64) -> io::Result<()> {
+    fn reserve_space(&self, path: &Path, bytes: u64) -> io::Result<()> {
         if self.0.capacity.load(Ordering::Relaxed) == u64::MAX {
             return Err(io::ErrorKind::Unsupported.into());
         }
@@ -537,7 +537,7 @@ struct MemFile {
 
 impl MemFile {
     /// Returns the length that this handle reports. Only the writing handle hides preallocated zeros.
-    fn visible_len(&self, data: &FileData) -> usize {
+    fn visible_len(&self, data: &FileState) -> usize {
         if self.writable { data.end } else { data.content.len() }
     }
 }
@@ -562,7 +562,7 @@ impl File for MemFile {
 
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
         if !self.writable {
-            return Err(super::opened_for_reading());
+            return Err(super::read_only_file_error());
         }
         self.fs.start_operation(MemOperationKind::Append, &self.path);
         let _changes = self.fs.0.changes.read();

@@ -10,7 +10,7 @@ use crate::vfs::mem::content::FileContent;
 /// A file, independent of its names.
 #[derive(Debug, Default)]
 pub(crate) struct FileNode {
-    pub(crate) data: RwLock<FileData>,
+    pub(crate) data: RwLock<FileState>,
     /// State of the file lock: 0, [`EXCLUSIVE`], or the number of shared holders.
     lock_state: AtomicU64,
 }
@@ -28,7 +28,7 @@ const PREALLOCATE_BYTES_MAX: usize = 32 << 10;
 /// were dropped by a failed sync. With preallocation ([`File::enable_preallocation`](crate::vfs::File::enable_preallocation)) zeros follow the
 /// appended bytes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct FileData {
+pub(crate) struct FileState {
     /// Bytes that reads return.
     pub(crate) content: FileContent,
     /// Offset of the next append. `content` has zeros from here on.
@@ -51,9 +51,9 @@ pub(crate) struct FileData {
 
 impl FileNode {
     /// Creates a file whose bytes are synced.
-    pub(crate) fn from_synced(content: FileContent) -> FileNode {
+    pub(crate) fn from_synced_content(content: FileContent) -> FileNode {
         FileNode {
-            data: RwLock::new(FileData::from_synced(content)),
+            data: RwLock::new(FileState::from_synced_content(content)),
             lock_state: AtomicU64::new(0),
         }
     }
@@ -79,16 +79,16 @@ impl FileNode {
     }
 }
 
-impl FileData {
-    pub(crate) fn from_synced(content: FileContent) -> FileData {
+impl FileState {
+    pub(crate) fn from_synced_content(content: FileContent) -> FileState {
         let len = content.len();
-        FileData {
+        FileState {
             end: len,
             synced: len,
             synced_len: len,
             len_max: len,
             content,
-            ..FileData::default()
+            ..FileState::default()
         }
     }
 
@@ -128,11 +128,11 @@ impl FileData {
     }
 
     /// Replaces the contents by synced ones. The offset of the next append remains, if the new contents include it.
-    pub(crate) fn replace(&mut self, content: FileContent) {
+    pub(crate) fn replace_content(&mut self, content: FileContent) {
         let preallocated = self.end < self.content.len();
         let end = if preallocated { self.end.min(content.len()) } else { content.len() };
         let grows_ahead = self.grows_ahead;
-        *self = FileData { end, grows_ahead, ..FileData::from_synced(content) };
+        *self = FileState { end, grows_ahead, ..FileState::from_synced_content(content) };
     }
 
     /// Drops unsynced bytes as a failed sync does. If `cached`, readers still see them until a crash, otherwise they
@@ -142,7 +142,7 @@ impl FileData {
             if cached {
                 self.dropped.push(range);
             } else {
-                self.content.zero(range);
+                self.content.zero_range(range);
             }
         }
     }
@@ -159,7 +159,7 @@ pub(crate) enum DirEntry {
 }
 
 impl DirEntry {
-    pub(crate) fn is_same(&self, other: &DirEntry) -> bool {
+    pub(crate) fn is_same_node(&self, other: &DirEntry) -> bool {
         match (self, other) {
             (DirEntry::File(a), DirEntry::File(b)) => Arc::ptr_eq(a, b),
             (DirEntry::Dir(a), DirEntry::Dir(b)) => a == b,
@@ -181,7 +181,7 @@ pub(crate) enum NameChange {
 }
 
 impl NameChange {
-    pub(crate) fn apply(&self, entries: &mut DirEntries) {
+    pub(crate) fn apply_to_entries(&self, entries: &mut DirEntries) {
         match self {
             NameChange::Link(name, entry) => {
                 entries.insert(name.clone(), entry.clone());
@@ -191,7 +191,7 @@ impl NameChange {
             }
             NameChange::Rename(from, to, entry) => {
                 // If a crash image omits earlier changes, the old name may have another target.
-                if entries.get(from).is_some_and(|found| found.is_same(entry)) {
+                if entries.get(from).is_some_and(|found| found.is_same_node(entry)) {
                     entries.remove(from);
                 }
                 entries.insert(to.clone(), entry.clone());
@@ -210,13 +210,13 @@ pub(crate) struct DirNode {
 }
 
 impl DirNode {
-    pub(crate) fn from_synced(entries: DirEntries) -> DirNode {
+    pub(crate) fn from_synced_entries(entries: DirEntries) -> DirNode {
         let entries = Arc::new(entries);
         DirNode { current: entries.clone(), synced: entries, unsynced: Vec::new() }
     }
 
-    pub(crate) fn change(&mut self, change: NameChange) {
-        change.apply(Arc::make_mut(&mut self.current));
+    pub(crate) fn record_change(&mut self, change: NameChange) {
+        change.apply_to_entries(Arc::make_mut(&mut self.current));
         self.unsynced.push(change);
     }
 

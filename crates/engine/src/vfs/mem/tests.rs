@@ -483,13 +483,13 @@ fn observer_runs_before_each_change_and_may_crash() {
 fn damage_changes_only_the_given_range() {
     let vfs = vfs_with_appends(b"abcdef", &[b"ghi"]);
     let f = path("f");
-    vfs.flip(f, 1, 0x01).unwrap();
+    vfs.flip_bits(f, 1, 0x01).unwrap();
     vfs.overwrite(f, 3, b"XY").unwrap();
     assert_eq!(vfs.read_all(f).unwrap(), b"accXYfghi");
     vfs.truncate(f, 7).unwrap();
     vfs.truncate(f, 100).unwrap();
     assert_eq!(read_in_image(&vfs, CrashImage::Drop, 0, "f").unwrap(), b"accXYfg");
-    assert!(vfs.flip(f, 7, 1).is_err());
+    assert!(vfs.flip_bits(f, 7, 1).is_err());
     assert!(vfs.overwrite(f, 6, b"12").is_err());
     assert!(vfs.overwrite(f, u64::MAX, b"1").is_err());
     vfs.write_all(path("g"), b"made").unwrap();
@@ -547,26 +547,26 @@ fn full_disk_has_space_again_after_a_removal() {
     let vfs = MemVfs::new();
     let (file, reserved) = (Path::new("file"), Path::new("reserved"));
     vfs.set_capacity(None);
-    assert_eq!(vfs.reserve(reserved, 1).unwrap_err().kind(), io::ErrorKind::Unsupported);
+    assert_eq!(vfs.reserve_space(reserved, 1).unwrap_err().kind(), io::ErrorKind::Unsupported);
     vfs.set_capacity(Some(100));
     let appended = vfs.create(file).unwrap();
     appended.append(&[1; 30]).unwrap();
-    vfs.reserve(reserved, 50).unwrap();
-    vfs.reserve(reserved, 20).unwrap();
+    vfs.reserve_space(reserved, 50).unwrap();
+    vfs.reserve_space(reserved, 20).unwrap();
     assert_eq!(vfs.used_bytes(), 50, "reserve shrinks the file");
-    vfs.reserve(reserved, 40).unwrap();
+    vfs.reserve_space(reserved, 40).unwrap();
     assert_eq!((vfs.used_bytes(), vfs.read_all(reserved).unwrap().len()), (70, 0));
     vfs.hard_link(file, Path::new("again")).unwrap();
     assert_eq!(vfs.used_bytes(), 70, "two names of one file count once");
     // Appends the part that fits.
     assert_eq!(appended.append(&[2; 50]).unwrap_err().kind(), io::ErrorKind::StorageFull);
     assert_eq!((appended.len().unwrap(), vfs.used_bytes()), (60, 100));
-    assert_eq!(vfs.reserve(reserved, 41).unwrap_err().kind(), io::ErrorKind::StorageFull);
+    assert_eq!(vfs.reserve_space(reserved, 41).unwrap_err().kind(), io::ErrorKind::StorageFull);
     vfs.remove(reserved).unwrap();
     appended.append(&[3; 40]).unwrap();
     assert_eq!(vfs.used_bytes(), 100);
     assert_eq!(
-        vfs.reserve(Path::new("missing/reserved"), 1).unwrap_err().kind(),
+        vfs.reserve_space(Path::new("missing/reserved"), 1).unwrap_err().kind(),
         io::ErrorKind::NotFound
     );
 }

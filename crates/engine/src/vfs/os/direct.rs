@@ -73,7 +73,7 @@ impl File for DirectFile {
     }
 
     fn append(&self, _: &[u8]) -> io::Result<()> {
-        Err(crate::vfs::opened_for_reading())
+        Err(crate::vfs::read_only_file_error())
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 
 use crate::vfs::{File, LockGuard, Vfs};
-use syscalls::{forget, read_full, sync_file, will_need, write_once};
+use syscalls::{drop_cached_pages, read_full, sync_file, will_need, write_once};
 
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering};
 
@@ -26,7 +26,7 @@ pub struct OsVfs;
 impl Vfs for OsVfs {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
         let file = fs::OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
-        Ok(Arc::new(CreatedFile { file, end: AtomicU64::new(0), preallocated: Mutex::new(None) }))
+        Ok(Arc::new(AppendFile { file, end: AtomicU64::new(0), preallocated: Mutex::new(None) }))
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn File>> {
@@ -83,7 +83,7 @@ impl Vfs for OsVfs {
     }
 
     #[cfg(unix)]
-    fn reserve(&self, path: &Path, bytes: u64) -> io::Result<()> {
+    fn reserve_space(&self, path: &Path, bytes: u64) -> io::Result<()> {
         let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
         if file.metadata()?.len() > bytes {
             return file.set_len(bytes);
@@ -130,7 +130,7 @@ impl Vfs for OsVfs {
             // process, and it ends with a killed process.
             match file.try_lock() {
                 // Another process removed the name between the two calls.
-                Ok(()) if !is_named_by(&file, path)? => {}
+                Ok(()) if !is_path_of_file(&file, path)? => {}
                 Ok(()) => return Ok(Box::new(OsLock(file))),
                 Err(fs::TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
                 Err(fs::TryLockError::Error(error)) => return Err(error),
@@ -148,7 +148,7 @@ impl Vfs for OsVfs {
             #[expect(clippy::disallowed_methods, reason = "this is where the engine opens files")]
             let file = fs::File::open(path)?;
             match file.try_lock_shared() {
-                Ok(()) if !is_named_by(&file, path)? => {}
+                Ok(()) if !is_path_of_file(&file, path)? => {}
                 Ok(()) => return Ok(Box::new(OsLock(file))),
                 Err(fs::TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
                 Err(fs::TryLockError::Error(error)) => return Err(error),
@@ -159,7 +159,7 @@ impl Vfs for OsVfs {
 
 /// Returns whether a path names this open file.
 #[cfg(unix)]
-fn is_named_by(file: &fs::File, path: &Path) -> io::Result<bool> {
+fn is_path_of_file(file: &fs::File, path: &Path) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt;
     let open = file.metadata()?;
     match fs::metadata(path) {
@@ -171,7 +171,7 @@ fn is_named_by(file: &fs::File, path: &Path) -> io::Result<bool> {
 
 /// Always true, because other systems have no portable file identity. The engine never removes a lock file there.
 #[cfg(not(unix))]
-fn is_named_by(_: &fs::File, _: &Path) -> io::Result<bool> {
+fn is_path_of_file(_: &fs::File, _: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
@@ -190,7 +190,7 @@ impl Drop for OsLock {
 
 /// A file that this handle created. No other handle appends to it.
 #[derive(Debug)]
-struct CreatedFile {
+struct AppendFile {
     file: fs::File,
     /// Number of bytes in the file. The release store after a write pairs with the acquire load in `len`.
     end: AtomicU64,
@@ -199,7 +199,7 @@ struct CreatedFile {
     preallocated: Mutex<Option<u64>>,
 }
 
-impl CreatedFile {
+impl AppendFile {
     /// Extends the preallocated zeros if `end` exceeds them.
     fn preallocate(&self, preallocated: &mut Option<u64>, end: u64) {
         if let Some(len) = preallocated
@@ -214,13 +214,13 @@ impl CreatedFile {
     }
 }
 
-impl Drop for CreatedFile {
+impl Drop for AppendFile {
     fn drop(&mut self) {
         self.disable_preallocation();
     }
 }
 
-impl File for CreatedFile {
+impl File for AppendFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let available = usize::try_from(self.len()?.saturating_sub(offset)).unwrap_or(usize::MAX);
         let wanted = buffer.len().min(available);
@@ -273,8 +273,8 @@ impl File for CreatedFile {
         will_need(&self.file, offset, bytes)
     }
 
-    fn forget(&self, offset: u64, bytes: u64) {
-        forget(&self.file, offset, bytes);
+    fn drop_cached_pages(&self, offset: u64, bytes: u64) {
+        drop_cached_pages(&self.file, offset, bytes);
     }
 }
 
@@ -293,7 +293,7 @@ impl File for ReadOnlyFile {
     }
 
     fn append(&self, _: &[u8]) -> io::Result<()> {
-        Err(super::opened_for_reading())
+        Err(super::read_only_file_error())
     }
 
     #[cfg(not(windows))]
@@ -314,8 +314,8 @@ impl File for ReadOnlyFile {
         will_need(&self.file, offset, bytes)
     }
 
-    fn forget(&self, offset: u64, bytes: u64) {
-        forget(&self.file, offset, bytes);
+    fn drop_cached_pages(&self, offset: u64, bytes: u64) {
+        drop_cached_pages(&self.file, offset, bytes);
     }
 }
 
@@ -356,7 +356,7 @@ fn open_direct(path: &Path) -> io::Result<ReadOnlyFile> {
     target_vendor = "apple"
 )))]
 fn open_direct(_: &Path) -> io::Result<ReadOnlyFile> {
-    Err(super::direct_reads_unsupported())
+    Err(super::unsupported_direct_read_error())
 }
 
 #[cfg(test)]
@@ -419,7 +419,7 @@ mod tests {
         let dir = tempfile::tempdir()?;
         let path = dir.path().join("reserved");
         for bytes in [100_000, 300_000, 200_000] {
-            match OsVfs.reserve(&path, bytes) {
+            match OsVfs.reserve_space(&path, bytes) {
                 Err(error) if error.kind() == io::ErrorKind::Unsupported => return Ok(()),
                 taken => taken?,
             }
@@ -428,7 +428,7 @@ mod tests {
         }
         OsVfs.remove(&path)?;
         assert!(!OsVfs.exists(&path)?);
-        assert!(OsVfs.reserve(&path, u64::MAX / 4).is_err());
+        assert!(OsVfs.reserve_space(&path, u64::MAX / 4).is_err());
         Ok(())
     }
 
@@ -505,13 +505,13 @@ mod tests {
         let path = dir.path().join("f");
         let file = OsVfs.create(&path)?;
         file.append(&vec![7; 1 << 20])?;
-        file.forget(0, 1 << 20);
+        file.drop_cached_pages(0, 1 << 20);
         file.sync()?;
         let old = OsVfs.open(&path)?;
         for file in [&file, &old] {
-            file.forget(0, 1 << 20);
-            file.forget(5, 0);
-            file.forget(u64::MAX, u64::MAX);
+            file.drop_cached_pages(0, 1 << 20);
+            file.drop_cached_pages(5, 0);
+            file.drop_cached_pages(u64::MAX, u64::MAX);
             let mut buffer = vec![0; 1 << 20];
             assert_eq!(file.read_at(&mut buffer, 0)?, 1 << 20);
             assert!(buffer.iter().all(|&byte| byte == 7));

@@ -68,7 +68,7 @@ pub(crate) fn will_need(_: &fs::File, _: u64, _: u64) -> bool {
 /// Drops a range from the page cache. Linux drops clean pages, and starts the writeback of dirty pages without
 /// waiting.
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
-pub(crate) fn forget(file: &fs::File, offset: u64, bytes: u64) {
+pub(crate) fn drop_cached_pages(file: &fs::File, offset: u64, bytes: u64) {
     if let Some(bytes) = std::num::NonZeroU64::new(bytes) {
         // Failure is harmless: the file system ignores the hint.
         let _ = rustix::fs::fadvise(file, offset, Some(bytes), rustix::fs::Advice::DontNeed);
@@ -76,4 +76,4 @@ pub(crate) fn forget(file: &fs::File, offset: u64, bytes: u64) {
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
-pub(crate) fn forget(_: &fs::File, _: u64, _: u64) {}
+pub(crate) fn drop_cached_pages(_: &fs::File, _: u64, _: u64) {}

@@ -87,7 +87,7 @@ impl Kind {
         let mut all = Vec::new();
         for &call in CALLS {
             for sticky in [false, true] {
-                let errno = if sticky && call.is_change() { Errno::NoSpace } else { Errno::Io };
+                let errno = if sticky && call.is_mutating() { Errno::NoSpace } else { Errno::Io };
                 all.push(Kind::Error { call, errno, sticky });
             }
             all.push(Kind::VfsPanic { call });

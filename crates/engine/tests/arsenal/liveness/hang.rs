@@ -115,17 +115,18 @@ pub(crate) fn play(call: VfsCall, file: &'static str, seed: u64) -> Outcome<bool
     other.put("before", "x").map_err(failed("a put"))?;
     let held = Arc::clone(&gate);
     vfs.set_delay_hook(Some(Arc::new(move |_, _: &Path| held.hold())));
-    let rule =
-        FaultRule::new(Fault::Delay).on(&[call]).path_where(move |path| file_kind(path) == file);
+    let rule = FaultRule::new(Fault::Delay)
+        .for_calls(&[call])
+        .path_where(move |path| file_kind(path) == file);
     let stage = chance.below(4);
     match stage {
         AT_CLOSE => {}
         AT_CREATION => {
-            vfs.add(rule.clone());
+            vfs.add_rule(rule.clone());
             let creating = db.clone();
             spawn(move || drop(creating.keyspace("new", tuning(false, partially))));
         }
-        _ => vfs.add(rule.clone().nth(chance.below(3))),
+        _ => vfs.add_rule(rule.clone().nth(chance.below(3))),
     }
     // Writes until the call hangs, or for long enough.
     let (writer_db, writer_keyspace) = (db.clone(), busy.clone());
@@ -150,7 +151,7 @@ pub(crate) fn play(call: VfsCall, file: &'static str, seed: u64) -> Outcome<bool
     let join = move || drop(writer.join());
     let probed = if stage == AT_CLOSE {
         must_return("the writer", join)?;
-        vfs.add(rule);
+        vfs.add_rule(rule);
         close_within_deadline(&db)
     } else {
         let held = gate.is_held(Duration::from_millis(400));
@@ -160,7 +161,7 @@ pub(crate) fn play(call: VfsCall, file: &'static str, seed: u64) -> Outcome<bool
     };
     let held = gate.is_held(Duration::ZERO);
     gate.release();
-    vfs.clear();
+    vfs.clear_rules();
     probed?;
     drop((busy, other));
     must_return("close, after the device call has returned,", move || db.close(None))?

@@ -317,19 +317,21 @@ impl Run {
         let hook =
             |call, path: &std::path::Path| panic!("{MARK} in {call:?} of {}", path.display());
         let rule = match self.kind {
-            Kind::Error { call, errno, .. } => FaultRule::new(Fault::Error(errno)).on(&[call]),
+            Kind::Error { call, errno, .. } => {
+                FaultRule::new(Fault::Error(errno)).for_calls(&[call])
+            }
             Kind::AlteredRead { file } => {
                 FaultRule::new(Fault::AlteredRead).path_where(move |path| file_kind(path) == file)
             }
             Kind::VfsPanic { call } => {
                 self.vfs.set_delay_hook(Some(Arc::new(hook)));
-                FaultRule::new(Fault::Delay).on(&[call])
+                FaultRule::new(Fault::Delay).for_calls(&[call])
             }
             Kind::ListenerResumes => {
                 *lock(&self.listener.resumes) = self.open.as_ref().map(|(db, _)| db.clone());
                 let changes =
                     [lsmx::internals::vfs::VfsCall::Append, lsmx::internals::vfs::VfsCall::Sync];
-                FaultRule::new(Fault::Error(lsmx::internals::vfs::Errno::Io)).on(&changes)
+                FaultRule::new(Fault::Error(lsmx::internals::vfs::Errno::Io)).for_calls(&changes)
             }
             Kind::UserPanic { site, .. } => {
                 self.trigger.arm(site, nth, sticky);
@@ -338,20 +340,20 @@ impl Run {
                 }
                 // A store is told to abandon a delivery when the flush has failed.
                 FaultRule::new(Fault::Error(lsmx::internals::vfs::Errno::Io))
-                    .on(&[lsmx::internals::vfs::VfsCall::Sync])
+                    .for_calls(&[lsmx::internals::vfs::VfsCall::Sync])
             }
             Kind::StuckPolicy => return self.trigger.get_stuck(),
             Kind::ListenerDropsHandle | Kind::Hang { .. } => return,
         };
         let rule = rule.nth(nth);
-        self.vfs.add(if sticky { rule.from_then_on() } else { rule });
+        self.vfs.add_rule(if sticky { rule.from_then_on() } else { rule });
     }
 
     fn fired(&self) -> bool {
         match self.kind {
             Kind::UserPanic { .. } | Kind::StuckPolicy => self.trigger.fired() > 0,
             Kind::ListenerResumes | Kind::ListenerDropsHandle => *lock(&self.listener.calls) > 0,
-            _ => !self.vfs.fired().is_empty(),
+            _ => !self.vfs.fired_counts().is_empty(),
         }
     }
 
@@ -375,7 +377,7 @@ impl Run {
             if let Err(what) = self.open() {
                 self.open = None;
                 // An error that makes a store abandon a delivery may come where there is none.
-                if !self.fired() && self.vfs.fired().is_empty() {
+                if !self.fired() && self.vfs.fired_counts().is_empty() {
                     return Err(what);
                 }
             }
@@ -416,7 +418,7 @@ impl Run {
     }
 
     fn end_disturbance(&mut self) -> Outcome {
-        self.vfs.clear();
+        self.vfs.clear_rules();
         self.vfs.set_delay_hook(None);
         self.trigger.end();
         *lock(&self.listener.resumes) = None;

@@ -58,7 +58,7 @@ impl<'a> DamagedBlobs<'a> {
         let read = blob.file.read_at(&mut stored, pointer.offset);
         stored.truncate(read.map_err(|error| Error::io("read", &blob.path, error))?);
         let record = BlobRecord::decode(&stored, blob.uid, pointer.offset).map_err(corrupt)?;
-        record.check(key, seq).map_err(corrupt)?;
+        record.check_entry(key, seq).map_err(corrupt)?;
         Ok(record.value(pointer.value_bytes).map_err(corrupt)?.to_vec())
     }
 

@@ -112,9 +112,9 @@ impl<'a> DamagedTable<'a> {
     /// Reads the contents of a block.
     pub(crate) fn block(&self, handle: BlockHandle, kind: BlockKind) -> Result<Bytes> {
         let corrupt = |what: Malformed| Error::malformed(what, self.path, handle.offset);
-        handle.check(self.bytes).map_err(corrupt)?;
+        handle.check_bounds(self.bytes).map_err(corrupt)?;
         let stored = self.read(handle.offset, handle.bytes)?;
-        block::open(stored, kind, self.uid, handle.offset).map_err(corrupt)
+        block::decode_block(stored, kind, self.uid, handle.offset).map_err(corrupt)
     }
 
     fn read(&self, offset: u64, bytes: u64) -> Result<Vec<u8>> {
@@ -141,7 +141,7 @@ impl<'a> DamagedTable<'a> {
                 DataRegion::Indexed(handles) => {
                     for handle in handles {
                         visit(handle, self.block(handle, BlockKind::Data))?;
-                        end = handle.end().unwrap_or(end);
+                        end = handle.end_offset().unwrap_or(end);
                     }
                 }
                 DataRegion::Unindexed(from, to) => end = self.search_blocks(from, to, visit)?,
@@ -187,7 +187,7 @@ impl<'a> DamagedTable<'a> {
             if first.offset > offset {
                 regions.push(DataRegion::Unindexed(offset, first.offset));
             }
-            let end = handles.last().and_then(|last| last.end().ok());
+            let end = handles.last().and_then(|last| last.end_offset().ok());
             offset = end.unwrap_or(offset).max(offset);
             regions.push(DataRegion::Indexed(handles));
         }

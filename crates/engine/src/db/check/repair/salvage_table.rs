@@ -81,7 +81,7 @@ fn decode_entries(
 ) -> Result<Vec<(SalvagedKey, Bytes)>> {
     let corrupt = |what: Malformed| Error::malformed(what, table.path(), handle.offset);
     let block = DataBlock::new(BlockBytes::copy_from(contents)).map_err(corrupt)?;
-    block.check().map_err(corrupt)?;
+    block.check_invariants().map_err(corrupt)?;
     let mut cursor = DataBlockCursor::new(block);
     let mut entries: Vec<(SalvagedKey, Bytes)> = Vec::new();
     cursor.first().map_err(corrupt)?;

@@ -10,14 +10,14 @@ use lsmx_base::key::SeqNo;
 use crate::db::check::repair::damaged_table::DamagedTable;
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::format::batch::BatchOperations;
+use crate::format::batch::BatchOperationIter;
 use crate::format::segment_header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::options::db::DEFAULT_KEYSPACE;
 use crate::options::keyspace::KeyspaceOptions;
 use crate::options::stored::StoredOptions;
 use crate::vfs::Vfs;
-use crate::wal::{RecoveryMode, ReplayFrom, ReplayedRecord, replay};
+use crate::wal::{RecoveryMode, ReplayStart, ReplayedRecord, replay};
 
 /// First bytes of all magic numbers and of the line in `CURRENT`, in upper or lower case.
 const MAGIC_PREFIX: &[u8] = b"lsmx";
@@ -166,7 +166,7 @@ fn add_unlisted_keyspaces(
     if let Some((oldest, _)) = find_log_start(vfs, dir, files)? {
         let from = replay_start(dir, oldest.max(state.wal_oldest));
         visit_readable_records(vfs, dir, state.db_uid, &from, &mut |record| {
-            for operation in BatchOperations::new(record.payload).flatten() {
+            for operation in BatchOperationIter::new(record.payload).flatten() {
                 let id = operation.keyspace;
                 names.entry(id).or_insert_with(|| format!("keyspace-{id}"));
             }
@@ -236,8 +236,8 @@ pub(crate) fn first_seq(vfs: &dyn Vfs, dir: &Path, segment: u64) -> Result<Optio
     Ok(header.map(|header| SeqNo(header.first_seq)))
 }
 
-fn replay_start(dir: &Path, oldest_segment: u64) -> ReplayFrom {
-    ReplayFrom { oldest_segment, named: Vec::new(), mark: None, named_by: dir.join(CURRENT) }
+fn replay_start(dir: &Path, oldest_segment: u64) -> ReplayStart {
+    ReplayStart { oldest_segment, named: Vec::new(), mark: None, named_by: dir.join(CURRENT) }
 }
 
 /// Visits the records of a log up to the first error. The repair reads the log again later and reports the error.
@@ -245,7 +245,7 @@ fn visit_readable_records(
     vfs: &dyn Vfs,
     dir: &Path,
     db_uid: u64,
-    from: &ReplayFrom,
+    from: &ReplayStart,
     visit: &mut dyn FnMut(ReplayedRecord<'_>),
 ) {
     let _ = replay(vfs, dir, db_uid, from, RecoveryMode::Tolerant, &mut |record| {

@@ -72,7 +72,7 @@ impl RepairTables<'_> {
             let (uid, options) = (self.env.random_u64(), TableOptions::default());
             let mut created = TableWriter::create(self.vfs, &path, uid, &options)?;
             created.set_keyspace(keyspace, name);
-            created.set_created(self.env.creation_time_us());
+            created.set_creation_time(self.env.creation_time_us());
             writer = Some(created);
         }
         let (id, seq_largest, references) = (FileId(number), SeqNo::ZERO, BTreeMap::new());
@@ -94,7 +94,7 @@ impl RepairTables<'_> {
         };
         range_tombstones.into_iter().for_each(|tombstone| writer.add_range_tombstone(tombstone));
         if let Some(us) = oldest_tombstone_us {
-            writer.note_tombstone_time(us);
+            writer.record_tombstone_time(us);
         }
         let summary = writer.finish()?;
         let created_us = self.env.creation_time_us();
