@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| lsmx::fuzzing::current(bytes));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| lsmx_testkit::fuzzing::run_target("current", input));

@@ -7,9 +7,6 @@
 pub mod clock;
 pub mod error;
 pub mod experiment;
-#[cfg(feature = "testing")]
-#[doc(hidden)]
-pub mod fuzzing;
 pub mod latency;
 pub mod numbers;
 pub mod peers;

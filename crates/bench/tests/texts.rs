@@ -1,11 +1,11 @@
-//! Every kind of text that users write against inputs that nobody means: no panic, no hang, no
-//! allocation beyond a bound, and nothing accepted that breaks a promise (see `lsmx_bench::fuzzing`).
+//! Fuzz targets of `lsmx-bench` on changed texts: no panic, no hang, no allocation beyond a bound, and no violated
+//! invariant. `lsmx_testkit::fuzzing` documents the targets and how to replay a failure.
 
 use std::alloc::System;
 
 use cap::Cap;
-use lsmx::fuzzing::feed;
-use lsmx_bench::fuzzing::{TARGETS, seeds};
+use lsmx_testkit::bench::{TARGETS, seeds};
+use lsmx_testkit::fuzzing::{check_targets, run_targets};
 
 #[global_allocator]
 static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
@@ -14,18 +14,18 @@ static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 const INPUTS: u64 = 200_000;
 
 #[test]
-fn no_text_breaks_its_reader() {
-    feed::feed(TARGETS, &seeds(), INPUTS, || ALLOCATOR.max_allocated());
+fn readers_changed_inputs_cause_no_failure() {
+    run_targets(TARGETS, &seeds(), INPUTS, || ALLOCATOR.max_allocated());
 }
 
 #[test]
-fn every_target_has_its_share_and_its_seeds() {
-    feed::check(TARGETS, &seeds());
+fn targets_have_shares_seeds_and_binaries() {
+    check_targets(TARGETS, &seeds());
 }
 
-/// For whoever adds a target.
+/// Writes a corpus for each new target.
 #[test]
 #[ignore = "writes seeds into fuzz/corpus; run with --test texts -- --ignored write_corpora"]
 fn write_corpora() {
-    feed::write_corpora(&seeds());
+    seeds().write_corpora();
 }

@@ -17,26 +17,26 @@ use xxhash_rust::xxh3::Xxh3DefaultBuilder;
 
 /// Folded operands of one key in one bucket.
 #[derive(Clone, Debug)]
-pub(crate) struct CacheEntry {
-    pub(crate) bucket_id: u64,
+pub struct CacheEntry {
+    pub bucket_id: u64,
     /// Every record of the key up to this number is included.
-    pub(crate) complete_through: SeqNo,
+    pub complete_through: SeqNo,
     /// Largest number of an included operand or delete marker. Readers below it cannot use the entry.
-    pub(crate) newest: SeqNo,
+    pub newest: SeqNo,
     /// Newest first. May be empty: the bucket holds no operand of the key.
-    pub(crate) operands: Arc<[Operand]>,
+    pub operands: Arc<[Operand]>,
 }
 
 /// Cache entries by key, bounded in bytes.
 #[derive(Debug)]
-pub(crate) struct OperandCache(moka::sync::Cache<Bytes, CacheEntry, Xxh3DefaultBuilder>);
+pub struct OperandCache(moka::sync::Cache<Bytes, CacheEntry, Xxh3DefaultBuilder>);
 
 /// Approximate memory of an entry without its key and operands, in bytes.
 const ENTRY_OVERHEAD_BYTES: usize = 160;
 
 impl OperandCache {
     /// Returns a cache of at most `bytes`, or `None` for 0.
-    pub(crate) fn new(bytes: u64) -> Option<OperandCache> {
+    pub fn new(bytes: u64) -> Option<OperandCache> {
         let weigh = |key: &Bytes, entry: &CacheEntry| {
             let operands = entry.operands.iter();
             let bytes: usize = operands.map(|it| it.bytes.len() + size_of::<Operand>()).sum();
@@ -47,21 +47,21 @@ impl OperandCache {
         (bytes > 0).then(build)
     }
 
-    pub(crate) fn get(&self, key: &[u8]) -> Option<CacheEntry> {
+    pub fn get(&self, key: &[u8]) -> Option<CacheEntry> {
         self.0.get(key)
     }
 
     /// Inserts an entry and evicts at once, so that the bound holds and evictions do not depend on the clock.
-    pub(crate) fn insert(&self, key: &[u8], entry: CacheEntry) {
+    pub fn insert(&self, key: &[u8], entry: CacheEntry) {
         self.0.insert(Bytes::copy_from_slice(key), entry);
         self.0.run_pending_tasks();
     }
 
-    pub(crate) fn contains(&self, key: &[u8]) -> bool {
+    pub fn contains(&self, key: &[u8]) -> bool {
         self.0.contains_key(key)
     }
 
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.0.weighted_size()
     }
 }

@@ -42,6 +42,20 @@
 //!
 //! Source: Li et al., key-delta separation (KDSep), ICDE 2024.
 
+#![cfg_attr(
+    not(feature = "internals"),
+    allow(unreachable_pub, reason = "the feature `internals` exports private modules")
+)]
+#![cfg_attr(
+    feature = "internals",
+    allow(
+        missing_docs,
+        missing_debug_implementations,
+        clippy::missing_errors_doc,
+        reason = "exported private modules are not part of the API"
+    )
+)]
+
 mod bucket;
 mod cache;
 mod collection;
@@ -51,9 +65,6 @@ mod dump;
 mod factory;
 mod files;
 mod format;
-#[cfg(feature = "testing")]
-#[doc(hidden)]
-pub mod fuzzing;
 mod log;
 mod memory;
 mod operand_view;
@@ -64,6 +75,39 @@ mod recovery;
 mod state;
 mod store;
 mod view;
+
+/// Private modules, exported for the tests of this project. They are not part of the API.
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod internals {
+    pub mod bucket {
+        pub use crate::bucket::*;
+    }
+    pub mod files {
+        pub use crate::files::*;
+    }
+    pub mod format {
+        pub use crate::format::*;
+    }
+    pub mod log {
+        pub use crate::log::*;
+    }
+    pub mod memory {
+        pub use crate::memory::*;
+    }
+    pub mod range_markers {
+        pub use crate::range_markers::*;
+    }
+    pub mod recovery {
+        pub use crate::recovery::*;
+    }
+    pub mod store {
+        pub use crate::store::*;
+    }
+    pub mod view {
+        pub use crate::view::*;
+    }
+}
 
 pub use dump::dump;
 pub use factory::DeltaStoreFactory;

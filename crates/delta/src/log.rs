@@ -20,14 +20,14 @@ const CHUNK_BYTES: usize = 1 << 20;
 
 /// Position in a log. A token encodes it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LogPosition {
-    pub(crate) number: u64,
-    pub(crate) end: u64,
-    pub(crate) uid: u64,
+pub struct LogPosition {
+    pub number: u64,
+    pub end: u64,
+    pub uid: u64,
 }
 
 impl LogPosition {
-    pub(crate) fn from_token(token: StoreToken) -> LogPosition {
+    pub fn from_token(token: StoreToken) -> LogPosition {
         let StoreToken([number, end, uid, _]) = token;
         LogPosition { number, end, uid }
     }
@@ -35,14 +35,14 @@ impl LogPosition {
 
 /// Frames for a single append.
 #[derive(Debug)]
-pub(crate) struct FrameBuffer {
+pub struct FrameBuffer {
     uid: u64,
     offset: u64,
     bytes: Vec<u8>,
 }
 
 impl FrameBuffer {
-    pub(crate) fn put(&mut self, kind: FrameKind, fill: impl FnOnce(&mut Vec<u8>)) -> Result<()> {
+    pub fn put(&mut self, kind: FrameKind, fill: impl FnOnce(&mut Vec<u8>)) -> Result<()> {
         let offset = self.offset + len_u64(self.bytes.len());
         put_frame(&mut self.bytes, (self.uid, offset), kind, fill)
     }
@@ -50,8 +50,8 @@ impl FrameBuffer {
 
 /// Writer of a log file.
 #[derive(Debug)]
-pub(crate) struct LogWriter {
-    pub(crate) number: u64,
+pub struct LogWriter {
+    pub number: u64,
     uid: u64,
     path: PathBuf,
     file: Arc<dyn File>,
@@ -61,14 +61,14 @@ pub(crate) struct LogWriter {
 
 impl LogWriter {
     /// Creates an empty file. The next call must be [`LogWriter::put_snapshot`].
-    pub(crate) fn create(files: &dyn OperandFiles, uid: u64) -> Result<LogWriter> {
+    pub fn create(files: &dyn OperandFiles, uid: u64) -> Result<LogWriter> {
         let (number, file) = files.create(OperandFileKind::Log)?;
         let path = files.path(OperandFileKind::Log, number);
         Ok(LogWriter { number, uid, path, file, end: 0, snapshot_end: 0 })
     }
 
     /// Writes the header and a snapshot of `view`. `to_entry` encodes a bucket. Does not sync.
-    pub(crate) fn put_snapshot(
+    pub fn put_snapshot(
         &mut self,
         view: &StoreView,
         mut to_entry: impl FnMut(&Bucket) -> BucketEntry,
@@ -94,12 +94,12 @@ impl LogWriter {
     }
 
     /// Returns an empty buffer for frames at the end of the log.
-    pub(crate) fn frame_buffer(&self) -> FrameBuffer {
+    pub fn frame_buffer(&self) -> FrameBuffer {
         FrameBuffer { uid: self.uid, offset: self.end, bytes: Vec::new() }
     }
 
     /// Appends the frames and clears the buffer.
-    pub(crate) fn append(&mut self, frames: &mut FrameBuffer) -> Result<()> {
+    pub fn append(&mut self, frames: &mut FrameBuffer) -> Result<()> {
         self.file.append(&frames.bytes).map_err(|e| io_error("append to", &self.path, e))?;
         self.end += len_u64(frames.bytes.len());
         frames.offset = self.end;
@@ -107,21 +107,21 @@ impl LogWriter {
         Ok(())
     }
 
-    pub(crate) fn sync(&self) -> Result<()> {
+    pub fn sync(&self) -> Result<()> {
         self.file.sync().map_err(|e| io_error("sync", &self.path, e))
     }
 
     /// Returns the bytes after the snapshot.
-    pub(crate) fn grown_bytes(&self) -> u64 {
+    pub fn grown_bytes(&self) -> u64 {
         self.end - self.snapshot_end
     }
 
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.end
     }
 
     /// Returns the token of the current end.
-    pub(crate) fn token(&self) -> StoreToken {
+    pub fn token(&self) -> StoreToken {
         StoreToken([self.number, self.end, self.uid, 0])
     }
 }

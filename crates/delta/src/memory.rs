@@ -5,23 +5,23 @@ use lsmx_base::sync::{Arc, AtomicU64, Ordering};
 
 /// Bytes of memory in use by all views of one store.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct MemoryUsage(Arc<AtomicU64>);
+pub struct MemoryUsage(Arc<AtomicU64>);
 
 /// Bytes that count as used until the value is dropped.
 #[derive(Debug)]
-pub(crate) struct MemoryCharge {
+pub struct MemoryCharge {
     bytes: u64,
     usage: MemoryUsage,
 }
 
 impl MemoryUsage {
-    pub(crate) fn charge(&self, bytes: usize) -> MemoryCharge {
+    pub fn charge(&self, bytes: usize) -> MemoryCharge {
         let bytes = len_u64(bytes);
         self.0.fetch_add(bytes, Ordering::Relaxed);
         MemoryCharge { bytes, usage: self.clone() }
     }
 
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }

@@ -11,7 +11,7 @@ use crate::format::log::RangeMarker;
 
 /// Range delete markers in order of delivery. The first lookup builds a search index.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RangeMarkers {
+pub struct RangeMarkers {
     markers: Arc<[RangeMarker]>,
     index: Arc<OnceLock<TombstoneIndex>>,
 }
@@ -32,7 +32,7 @@ impl Deref for RangeMarkers {
 
 impl RangeMarkers {
     /// Returns the sequence number of the newest marker at or below `at` that covers the key.
-    pub(crate) fn newest(&self, key: &[u8], at: SeqNo) -> Option<SeqNo> {
+    pub fn newest(&self, key: &[u8], at: SeqNo) -> Option<SeqNo> {
         if self.markers.is_empty() {
             return None;
         }
@@ -46,13 +46,13 @@ impl RangeMarkers {
 
 /// Disjoint fragments of range delete markers in key order, with the numbers a collection must distinguish.
 #[derive(Debug)]
-pub(crate) struct MarkerFragments(Vec<RangeTombstone>);
+pub struct MarkerFragments(Vec<RangeTombstone>);
 
 impl MarkerFragments {
     /// `snapshots` is ascending. Its last element is the last number that was visible when they were listed.
     ///
     /// Numbers beyond it all stay distinct: a later snapshot may lie between any two of them.
-    pub(crate) fn new(markers: &[RangeMarker], snapshots: &[SeqNo]) -> MarkerFragments {
+    pub fn new(markers: &[RangeMarker], snapshots: &[SeqNo]) -> MarkerFragments {
         let visible = snapshots.last().copied().unwrap_or_default();
         let mut distinct: Vec<SeqNo> =
             markers.iter().map(|marker| marker.seq).filter(|seq| *seq > visible).collect();
@@ -68,7 +68,7 @@ impl MarkerFragments {
     }
 
     /// Returns the numbers of the markers that cover a key, newest first.
-    pub(crate) fn covering(&self, key: &[u8]) -> &[SeqNo] {
+    pub fn covering(&self, key: &[u8]) -> &[SeqNo] {
         let index = self.0.partition_point(|span| *span.start <= *key).checked_sub(1);
         let covering = index.map(|index| &self.0[index]).filter(|span| span.covers(key));
         covering.map_or(&[], |span| &span.seqs)
@@ -77,10 +77,10 @@ impl MarkerFragments {
 
 /// Segment tree for range-minimum queries in O(log n).
 #[derive(Debug)]
-pub(crate) struct MinTree(Vec<SeqNo>);
+pub struct MinTree(Vec<SeqNo>);
 
 impl MinTree {
-    pub(crate) fn new(numbers: impl ExactSizeIterator<Item = SeqNo>) -> MinTree {
+    pub fn new(numbers: impl ExactSizeIterator<Item = SeqNo>) -> MinTree {
         let count = numbers.len();
         let mut tree = vec![SeqNo::MAX; count];
         tree.extend(numbers);
@@ -91,7 +91,7 @@ impl MinTree {
     }
 
     /// Returns the smallest number at the given indexes, or [`SeqNo::MAX`] for an empty range.
-    pub(crate) fn min(&self, indexes: Range<usize>) -> SeqNo {
+    pub fn min(&self, indexes: Range<usize>) -> SeqNo {
         let count = self.0.len() / 2;
         let (mut low, mut high) = (indexes.start + count, indexes.end + count);
         let mut min = SeqNo::MAX;

@@ -198,10 +198,7 @@ impl LogReplay {
 }
 
 /// Recovers the view of a token.
-pub(crate) fn recover_view(
-    resources: &Arc<StoreResources>,
-    token: StoreToken,
-) -> Result<StoreView> {
+pub fn recover_view(resources: &Arc<StoreResources>, token: StoreToken) -> Result<StoreView> {
     Ok(recover(resources, token)?.0)
 }
 
@@ -209,10 +206,7 @@ pub(crate) fn recover_view(
 ///
 /// # Errors
 /// [`Error::Corrupt`] if the log is damaged before the token's end, or an I/O error.
-pub(crate) fn recover(
-    resources: &Arc<StoreResources>,
-    token: StoreToken,
-) -> Result<(StoreView, u64)> {
+pub fn recover(resources: &Arc<StoreResources>, token: StoreToken) -> Result<(StoreView, u64)> {
     let context = &resources.files.context;
     let position = LogPosition::from_token(token);
     let path = context.files.path(OperandFileKind::Log, position.number);

@@ -28,8 +28,8 @@ use crate::view::{StoreCounters, StoreResources, StoreView};
 ///
 /// Lock order: `latest`, then `committed`.
 #[derive(Debug)]
-pub(crate) struct StoreState {
-    pub(crate) resources: Arc<StoreResources>,
+pub struct StoreState {
+    pub resources: Arc<StoreResources>,
     committed: RwLock<Arc<StoreView>>,
     latest: Mutex<LatestState>,
     /// `None` while a thread appends, so that no lock is held during I/O, and before the first append.
@@ -38,7 +38,7 @@ pub(crate) struct StoreState {
     is_due: AtomicBool,
     /// Numbers of the files that collections must not use.
     excluded_files: RwLock<Arc<BTreeSet<u64>>>,
-    pub(crate) buckets_max: usize,
+    pub buckets_max: usize,
     /// Memory for indexes, filters, fingerprints and tails of buckets, in bytes.
     bucket_memory_bytes: u64,
 }
@@ -74,14 +74,14 @@ struct PreparedView {
 }
 
 /// Update of the cache that a commit applies.
-pub(crate) trait CacheUpdate: std::fmt::Debug + Send + Sync {
+pub trait CacheUpdate: std::fmt::Debug + Send + Sync {
     /// Updates the existing entries to `view`.
     fn apply(self: Box<Self>, cache: &OperandCache, view: &StoreView);
 }
 
 impl StoreState {
     /// Recovers the state of a token, or returns an empty state.
-    pub(crate) fn open(
+    pub fn open(
         context: StoreContext,
         token: Option<StoreToken>,
         options: DeltaOptions,
@@ -132,7 +132,7 @@ impl StoreState {
     ///
     /// At least a page, at most an eighth of a bucket, and within the memory for that many buckets. Longer
     /// tails spread the operands of a key over fewer pages.
-    pub(crate) fn tail_bytes_max(&self, bucket_count: usize) -> usize {
+    pub fn tail_bytes_max(&self, bucket_count: usize) -> usize {
         let options = &self.resources.options;
         let page_bytes = options.page_bytes();
         let most = usize::try_from(options.bucket_bytes / 8).unwrap_or(usize::MAX);
@@ -144,11 +144,11 @@ impl StoreState {
         each.clamp(page_bytes, most.max(page_bytes))
     }
 
-    pub(crate) fn committed_view(&self) -> Arc<StoreView> {
+    pub fn committed_view(&self) -> Arc<StoreView> {
         self.committed.read().clone()
     }
 
-    pub(crate) fn committed_log_path(&self) -> PathBuf {
+    pub fn committed_log_path(&self) -> PathBuf {
         let token = self.latest.lock().committed_token.unwrap_or_default();
         let number = LogPosition::from_token(token).number;
         self.resources.files.context.files.path(OperandFileKind::Log, number)
@@ -158,7 +158,7 @@ impl StoreState {
     ///
     /// The start of a collection must not recover the base: it closes files that a concurrent delivery writes,
     /// and would replace the view that the delivery installs.
-    pub(crate) fn base_if_valid(&self) -> Result<Option<Arc<StoreView>>> {
+    pub fn base_if_valid(&self) -> Result<Option<Arc<StoreView>>> {
         self.check_writable()?;
         let latest = self.latest.lock();
         Ok((!latest.is_stale).then(|| latest.view.clone()))
@@ -167,7 +167,7 @@ impl StoreState {
     /// Returns the base of the next delivery or collection. Recovers it if it is stale.
     ///
     /// Only deliveries and the end of a collection may call this. The engine runs them one at a time.
-    pub(crate) fn load_base(&self) -> Result<Arc<StoreView>> {
+    pub fn load_base(&self) -> Result<Arc<StoreView>> {
         self.check_writable()?;
         let token = {
             let latest = self.latest.lock();
@@ -196,28 +196,28 @@ impl StoreState {
     }
 
     /// Marks the base as stale and closes the log, after a failed delivery or collection.
-    pub(crate) fn mark_stale(&self) {
+    pub fn mark_stale(&self) {
         self.latest.lock().is_stale = true;
         self.log.lock().take();
     }
 
-    pub(crate) fn frozen_ids(&self) -> Arc<BTreeSet<u64>> {
+    pub fn frozen_ids(&self) -> Arc<BTreeSet<u64>> {
         self.latest.lock().frozen_ids.clone()
     }
 
     /// Sets the ids of the buckets under collection. Returns the epoch.
-    pub(crate) fn freeze(&self, ids: BTreeSet<u64>) -> u64 {
+    pub fn freeze(&self, ids: BTreeSet<u64>) -> u64 {
         let mut latest = self.latest.lock();
         latest.frozen_ids = Arc::new(ids);
         latest.epoch
     }
 
-    pub(crate) fn epoch(&self) -> u64 {
+    pub fn epoch(&self) -> u64 {
         self.latest.lock().epoch
     }
 
     /// Allocates consecutive bucket ids and returns the first.
-    pub(crate) fn allocate_ids(&self, count: usize) -> u64 {
+    pub fn allocate_ids(&self, count: usize) -> u64 {
         let mut latest = self.latest.lock();
         let first = latest.next_id;
         latest.next_id += len_u64(count);
@@ -227,7 +227,7 @@ impl StoreState {
     /// Appends frames to the log and syncs it. Starts a new log with a snapshot of `base` if the log is full.
     ///
     /// `has_new_files` states whether the frames refer to new files, whose names must be synced too.
-    pub(crate) fn append_to_log(
+    pub fn append_to_log(
         &self,
         base: &StoreView,
         has_new_files: bool,
@@ -269,7 +269,7 @@ impl StoreState {
     }
 
     /// Makes a prepared view the base of the next delivery or collection.
-    pub(crate) fn install(
+    pub fn install(
         &self,
         token: StoreToken,
         view: StoreView,
@@ -290,7 +290,7 @@ impl StoreState {
     }
 
     /// Commits all views prepared up to a token. Removes obsolete logs and marks obsolete files.
-    pub(crate) fn commit(&self, token: StoreToken) {
+    pub fn commit(&self, token: StoreToken) {
         let (committed, in_doubt) = {
             let mut latest = self.latest.lock();
             let Some(index) = latest.prepared.iter().position(|it| it.token == token) else {
@@ -353,7 +353,7 @@ impl StoreState {
     /// Abandons all prepared views: the next delivery builds on the committed view.
     ///
     /// The files of abandoned views are kept until the next commit, because the views may be committed.
-    pub(crate) fn abandon_prepared(&self) {
+    pub fn abandon_prepared(&self) {
         let committed = self.committed.read().clone();
         let mut latest = self.latest.lock();
         let prepared = std::mem::take(&mut latest.prepared);
@@ -364,11 +364,11 @@ impl StoreState {
         latest.epoch += 1;
     }
 
-    pub(crate) fn excluded_files(&self) -> Arc<BTreeSet<u64>> {
+    pub fn excluded_files(&self) -> Arc<BTreeSet<u64>> {
         self.excluded_files.read().clone()
     }
 
-    pub(crate) fn set_excluded_files(&self, numbers: BTreeSet<u64>) {
+    pub fn set_excluded_files(&self, numbers: BTreeSet<u64>) {
         *self.excluded_files.write() = Arc::new(numbers);
         let view = self.latest.lock().view.clone();
         self.update_is_due(&view);
@@ -380,7 +380,7 @@ impl StoreState {
     }
 
     /// Reads the committed parts of a bucket file from the device and checks them. Returns the bytes read.
-    pub(crate) fn check_bucket_file(&self, number: u64) -> Result<u64> {
+    pub fn check_bucket_file(&self, number: u64) -> Result<u64> {
         let view = self.committed_view();
         let bytes = AtomicU64::new(0);
         for index in 0..view.buckets.len() {
@@ -393,12 +393,12 @@ impl StoreState {
     }
 
     /// Returns whether a collection is due. A stale base must first be recovered by a delivery.
-    pub(crate) fn is_due(&self) -> bool {
+    pub fn is_due(&self) -> bool {
         let is_due = self.is_due.load(Ordering::Acquire);
         is_due && !self.resources.files.context.read_only && !self.latest.lock().is_stale
     }
 
-    pub(crate) fn committed_files(&self) -> Vec<(OperandFileKind, u64)> {
+    pub fn committed_files(&self) -> Vec<(OperandFileKind, u64)> {
         let view = self.committed.read().clone();
         let token = self.latest.lock().committed_token;
         let numbers: BTreeSet<u64> = view.files().map(|file| file.number).collect();
@@ -406,7 +406,7 @@ impl StoreState {
         log.into_iter().chain(numbers.into_iter().map(|it| (OperandFileKind::Bucket, it))).collect()
     }
 
-    pub(crate) fn memory_bytes(&self) -> u64 {
+    pub fn memory_bytes(&self) -> u64 {
         let bucket_count = self.committed.read().buckets.len();
         let bucket_bytes = size_of::<Bucket>() + 256;
         let cache_bytes = self.resources.cache.as_ref().map_or(0, OperandCache::bytes);
@@ -414,7 +414,7 @@ impl StoreState {
     }
 
     /// Returns the error of a collection whose input has changed.
-    pub(crate) fn collection_error(&self, reason: &'static str) -> Error {
+    pub fn collection_error(&self, reason: &'static str) -> Error {
         let path = self.resources.files.context.files.path(OperandFileKind::Bucket, 0);
         let dir = path.parent().unwrap_or(&path);
         io_error("end a collection in", dir, std::io::Error::other(reason))

@@ -15,13 +15,13 @@ use crate::options::DeltaOptions;
 use crate::state::StoreState;
 
 #[derive(Debug)]
-pub(crate) struct DeltaStore {
-    pub(crate) state: StoreState,
+pub struct DeltaStore {
+    pub state: StoreState,
 }
 
 impl DeltaStore {
     /// Opens the store as of a token, or an empty store.
-    pub(crate) fn open(
+    pub fn open(
         context: StoreContext,
         token: Option<StoreToken>,
         options: DeltaOptions,

@@ -25,55 +25,55 @@ use crate::range_markers::{MinTree, RangeMarkers};
 
 /// Resources that all views of a store share.
 #[derive(Debug)]
-pub(crate) struct StoreResources {
+pub struct StoreResources {
     /// Recovers the view of a token from its log. A function pointer, because `recovery` imports this module.
-    pub(crate) recover_view: fn(&Arc<StoreResources>, StoreToken) -> Result<StoreView>,
-    pub(crate) options: DeltaOptions,
-    pub(crate) files: Arc<FileTable>,
-    pub(crate) cache: Option<OperandCache>,
-    pub(crate) memory: MemoryUsage,
-    pub(crate) counters: StoreCounters,
+    pub recover_view: fn(&Arc<StoreResources>, StoreToken) -> Result<StoreView>,
+    pub options: DeltaOptions,
+    pub files: Arc<FileTable>,
+    pub cache: Option<OperandCache>,
+    pub memory: MemoryUsage,
+    pub counters: StoreCounters,
 }
 
 /// Counters since the store was opened, except `log_bytes`: the size of the current log.
 #[derive(Debug, Default)]
-pub(crate) struct StoreCounters {
-    pub(crate) bucket_read_bytes: AtomicU64,
-    pub(crate) log_bytes: AtomicU64,
-    pub(crate) log_written_bytes: AtomicU64,
-    pub(crate) operands: AtomicU64,
-    pub(crate) delete_markers: AtomicU64,
-    pub(crate) rewrites: AtomicU64,
-    pub(crate) splits: AtomicU64,
-    pub(crate) merges: AtomicU64,
-    pub(crate) to_tree: AtomicU64,
-    pub(crate) cache_hits: AtomicU64,
-    pub(crate) cache_misses: AtomicU64,
+pub struct StoreCounters {
+    pub bucket_read_bytes: AtomicU64,
+    pub log_bytes: AtomicU64,
+    pub log_written_bytes: AtomicU64,
+    pub operands: AtomicU64,
+    pub delete_markers: AtomicU64,
+    pub rewrites: AtomicU64,
+    pub splits: AtomicU64,
+    pub merges: AtomicU64,
+    pub to_tree: AtomicU64,
+    pub cache_hits: AtomicU64,
+    pub cache_misses: AtomicU64,
 }
 
-pub(crate) fn add_count(counter: &AtomicU64, count: usize) {
+pub fn add_count(counter: &AtomicU64, count: usize) {
     counter.fetch_add(len_u64(count), Ordering::Relaxed);
 }
 
 /// Buckets and range delete markers at one point in time.
 #[derive(Clone, Debug)]
-pub(crate) struct StoreView {
-    pub(crate) resources: Arc<StoreResources>,
+pub struct StoreView {
+    pub resources: Arc<StoreResources>,
     /// Ascending by smallest key. The first bucket begins with the empty key.
-    pub(crate) buckets: Vec<Arc<Bucket>>,
+    pub buckets: Vec<Arc<Bucket>>,
     /// Index over the smallest keys. A change of the bucket ranges must reset it to `None`.
-    pub(crate) key_search: Option<Arc<KeySearch>>,
-    pub(crate) range_markers: RangeMarkers,
+    pub key_search: Option<Arc<KeySearch>>,
+    pub range_markers: RangeMarkers,
     /// Every sequence number up to this one is included.
-    pub(crate) through: SeqNo,
+    pub through: SeqNo,
     /// Log position that contains the view. `None` for a recovered view, which needs only synced pages.
-    pub(crate) token: Option<StoreToken>,
+    pub token: Option<StoreToken>,
     /// The same view, recovered from the log after pages were lost.
-    pub(crate) reloaded: Arc<OnceLock<Arc<StoreView>>>,
+    pub reloaded: Arc<OnceLock<Arc<StoreView>>>,
 }
 
 impl StoreView {
-    pub(crate) fn empty(resources: Arc<StoreResources>) -> StoreView {
+    pub fn empty(resources: Arc<StoreResources>) -> StoreView {
         StoreView {
             resources,
             buckets: Vec::new(),
@@ -85,12 +85,12 @@ impl StoreView {
         }
     }
 
-    pub(crate) fn with_token(self, token: StoreToken) -> StoreView {
+    pub fn with_token(self, token: StoreToken) -> StoreView {
         StoreView { token: Some(token), reloaded: Arc::default(), ..self }
     }
 
     /// Builds the index over the smallest keys if it is missing.
-    pub(crate) fn with_key_search(mut self) -> StoreView {
+    pub fn with_key_search(mut self) -> StoreView {
         if self.key_search.is_none() {
             let smallest_keys = self.buckets.iter().map(|bucket| &*bucket.smallest_key);
             self.key_search = Some(Arc::new(KeySearch::new(smallest_keys)));
@@ -99,7 +99,7 @@ impl StoreView {
     }
 
     /// Calls `read` with the bucket at an index. Uses the reloaded view if the bucket's pages may be lost.
-    pub(crate) fn read_bucket<T>(
+    pub fn read_bucket<T>(
         &self,
         index: usize,
         mut read: impl FnMut(&Bucket) -> Result<T>,
@@ -121,7 +121,7 @@ impl StoreView {
     }
 
     /// Returns whether pages of any bucket may be lost because a sync failed.
-    pub(crate) fn may_have_lost_pages(&self) -> bool {
+    pub fn may_have_lost_pages(&self) -> bool {
         self.resources.files.has_failed_sync()
             && self.buckets.iter().any(|bucket| bucket.may_have_lost_pages())
     }
@@ -129,7 +129,7 @@ impl StoreView {
     /// Returns the same view built from the log and synced pages, with the buckets at the same indexes.
     ///
     /// Returns `None` if the view itself was built so.
-    pub(crate) fn reload(&self) -> Result<Option<Arc<StoreView>>> {
+    pub fn reload(&self) -> Result<Option<Arc<StoreView>>> {
         let Some(token) = self.token else { return Ok(None) };
         if let Some(reloaded) = self.reloaded.get() {
             return Ok(Some(reloaded.clone()));
@@ -143,12 +143,12 @@ impl StoreView {
     }
 
     /// Returns the files of all buckets. A file may occur more than once.
-    pub(crate) fn files(&self) -> impl Iterator<Item = &Arc<BucketFile>> {
+    pub fn files(&self) -> impl Iterator<Item = &Arc<BucketFile>> {
         self.buckets.iter().flat_map(|bucket| bucket.files())
     }
 
     /// Returns the index of the bucket whose range contains the key.
-    pub(crate) fn bucket_index(&self, key: &[u8]) -> Option<usize> {
+    pub fn bucket_index(&self, key: &[u8]) -> Option<usize> {
         let after = match &self.key_search {
             Some(search) => {
                 debug_assert_eq!(search.len(), self.buckets.len());
@@ -160,7 +160,7 @@ impl StoreView {
     }
 
     /// Returns the end of a bucket's key range. The last bucket has none.
-    pub(crate) fn bucket_end_key(&self, index: usize) -> Option<&[u8]> {
+    pub fn bucket_end_key(&self, index: usize) -> Option<&[u8]> {
         self.buckets.get(index + 1).map(|next| &*next.smallest_key)
     }
 
@@ -173,7 +173,7 @@ impl StoreView {
     }
 
     /// Returns the range delete markers that may still void operands in a bucket.
-    pub(crate) fn needed_markers<'a>(
+    pub fn needed_markers<'a>(
         &self,
         markers: impl IntoIterator<Item = &'a RangeMarker>,
     ) -> Vec<RangeMarker> {
@@ -188,7 +188,7 @@ impl StoreView {
     }
 
     /// Returns for each bucket the largest number of the markers that overlap it.
-    pub(crate) fn newest_marker_per_bucket(&self, markers: &[RangeMarker]) -> Vec<Option<SeqNo>> {
+    pub fn newest_marker_per_bucket(&self, markers: &[RangeMarker]) -> Vec<Option<SeqNo>> {
         let mut newest_first: Vec<&RangeMarker> = markers.iter().collect();
         newest_first.sort_unstable_by_key(|marker| Reverse(marker.seq));
         let mut newest = vec![None; self.buckets.len()];
@@ -208,7 +208,7 @@ impl StoreView {
     }
 
     /// Returns the number of the newest range delete marker at or below `at` that covers the key, or zero.
-    pub(crate) fn newest_marker(&self, key: &[u8], at: SeqNo) -> SeqNo {
+    pub fn newest_marker(&self, key: &[u8], at: SeqNo) -> SeqNo {
         self.range_markers.newest(key, at).unwrap_or_default()
     }
 
@@ -230,14 +230,14 @@ impl StoreView {
     }
 
     /// Starts to read the pages that [`StoreView::find_operands`] needs.
-    pub(crate) fn prefetch_key(&self, bucket: &Bucket, key: &[u8], at: SeqNo) {
+    pub fn prefetch_key(&self, bucket: &Bucket, key: &[u8], at: SeqNo) {
         if let Some(query) = self.look_up_cache(bucket, key, at).query {
             prefetch_records(bucket, query, &self.resources.memory);
         }
     }
 
     /// Returns the operands of a key that a reader at `at` sees, newest first.
-    pub(crate) fn find_operands(
+    pub fn find_operands(
         &self,
         bucket: &Bucket,
         key: &[u8],
@@ -285,7 +285,7 @@ impl StoreView {
         }
     }
 
-    pub(crate) fn metrics(&self) -> OperandMetrics {
+    pub fn metrics(&self) -> OperandMetrics {
         let StoreResources { counters, files, memory, .. } = &*self.resources;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let bucket_bytes = self.buckets.iter().map(|bucket| bucket.file_bytes());
@@ -322,7 +322,7 @@ struct CacheLookup<'a> {
 /// Returns the operands of `found` and `older` that no delete marker voids, newest first.
 ///
 /// All records must be visible to the reader. `older` is newest first.
-pub(crate) fn visible_operands(
+pub fn visible_operands(
     found: Vec<FoundRecord>,
     older: &[Operand],
     newest_range_marker: SeqNo,

@@ -1,8 +1,7 @@
-//! Every decoder against inputs that no writer wrote: no panic, no hang, no allocation beyond a bound,
-//! and nothing accepted that breaks a promise (see `lsmx_delta::fuzzing`).
+//! Fuzz targets of `lsmx-delta` on changed inputs: no panic, no hang, no allocation beyond a bound, and no violated
+//! invariant. `lsmx_testkit::fuzzing` documents the targets and how to replay a failure.
 //!
-//! Seeds are the files of small stores made here, and `fuzz/corpus`. Each input is a seed with some bytes
-//! changed; `lsmx::fuzzing::feed` says how to replay and to scale.
+//! Seeds are the files of small operand stores, and `fuzz/corpus`.
 
 mod common;
 
@@ -10,9 +9,9 @@ use std::alloc::System;
 
 use cap::Cap;
 use common::{Driver, TestRng, Write};
-use lsmx::fuzzing::feed::{self, Seeds};
 use lsmx_delta::DeltaOptions;
-use lsmx_delta::fuzzing::{TARGETS, seeds};
+use lsmx_testkit::delta::{TARGETS, seeds_from_files};
+use lsmx_testkit::fuzzing::{Seeds, check_targets, run_targets};
 
 #[global_allocator]
 static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
@@ -20,8 +19,8 @@ static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 /// Inputs over all targets at `LSMX_TEST_SCALE=1`.
 const INPUTS: u64 = 300_000;
 
-/// Deliveries, and collections from some round on; the files of each round are seeds.
-fn add_store(all: &mut Seeds, bucket_bytes: u64, rounds: u64, collected_from: u64) {
+/// Adds the files of a store after each of its deliveries. Collects after deliveries from `collected_from` on.
+fn add_store(seeds: &mut Seeds, bucket_bytes: u64, rounds: u64, collected_from: u64) {
     let options = DeltaOptions::default().bucket_bytes(bucket_bytes).log_bytes_max(1500);
     let mut driver = Driver::new(options);
     let mut rng = TestRng(rounds);
@@ -38,37 +37,35 @@ fn add_store(all: &mut Seeds, bucket_bytes: u64, rounds: u64, collected_from: u6
         let writes: Vec<Write> = (0..8).map(&mut write).collect();
         driver.flush(&writes);
         if round >= collected_from {
-            // Nothing may be due.
+            // Does nothing if no collection is due.
             let _ = driver.collect(None).expect("nothing fails in memory");
         }
-        for (target, inputs) in seeds(&driver.mem.snapshot_all()) {
-            all.entry(target).or_default().extend(inputs);
-        }
+        seeds.extend(seeds_from_files(&driver.mem.snapshot_all()));
     }
 }
 
-fn fresh_seeds() -> Seeds {
-    let mut all = Seeds::new();
-    add_store(&mut all, 512, 24, 8);
-    // One in which all that counts is in its logs.
-    add_store(&mut all, 64 << 10, 6, 6);
-    feed::tidy(&mut all);
-    all
+fn all_seeds() -> Seeds {
+    let mut seeds = Seeds::default();
+    add_store(&mut seeds, 512, 24, 8);
+    // A store whose records are all in its logs.
+    add_store(&mut seeds, 64 << 10, 6, 6);
+    seeds.remove_redundant();
+    seeds
 }
 
 #[test]
-fn no_input_breaks_a_decoder() {
-    feed::feed(TARGETS, &fresh_seeds(), INPUTS, || ALLOCATOR.max_allocated());
+fn decoders_changed_inputs_cause_no_failure() {
+    run_targets(TARGETS, &all_seeds(), INPUTS, || ALLOCATOR.max_allocated());
 }
 
 #[test]
-fn every_target_has_its_share_and_its_seeds() {
-    feed::check(TARGETS, &fresh_seeds());
+fn targets_have_shares_seeds_and_binaries() {
+    check_targets(TARGETS, &all_seeds());
 }
 
-/// For whoever adds a target.
+/// Writes a corpus for each new target.
 #[test]
 #[ignore = "writes seeds into fuzz/corpus; run with --test decoders -- --ignored write_corpora"]
 fn write_corpora() {
-    feed::write_corpora(&fresh_seeds());
+    all_seeds().write_corpora();
 }

@@ -52,6 +52,17 @@
     not(feature = "internals"),
     allow(unreachable_pub, reason = "the feature `internals` exports private modules")
 )]
+#![cfg_attr(
+    feature = "internals",
+    allow(
+        missing_docs,
+        missing_debug_implementations,
+        clippy::missing_errors_doc,
+        clippy::new_without_default,
+        clippy::should_implement_trait,
+        reason = "exported private modules are not part of the API"
+    )
+)]
 
 mod background_error;
 #[cfg(feature = "internals")]
@@ -69,9 +80,6 @@ pub mod env;
 pub mod error;
 pub mod event;
 mod format;
-#[cfg(feature = "testing")]
-#[doc(hidden)]
-pub mod fuzzing;
 mod iter;
 mod job_tracing;
 mod jobs;
@@ -109,6 +117,9 @@ pub mod internals {
     pub mod manifest {
         pub use crate::manifest::*;
     }
+    pub mod options {
+        pub use crate::options::stored::*;
+    }
     pub mod table {
         pub use crate::table::*;
     }
@@ -118,6 +129,9 @@ pub mod internals {
         pub use crate::vfs::fault::*;
         pub use crate::vfs::layer::*;
         pub use crate::vfs::mem::*;
+    }
+    pub mod value_log {
+        pub use crate::value_log::*;
     }
     pub mod wal {
         pub use crate::wal::*;

@@ -1,9 +1,7 @@
-//! Every decoder against a million inputs that no writer wrote: no panic, no hang, no allocation
-//! beyond a bound, and nothing accepted that breaks a promise (see `lsmx::fuzzing`). And sequences of
-//! operations on a whole database.
+//! Fuzz targets of the engine on a million changed inputs: no panic, no hang, no allocation beyond a bound, and no violated
+//! invariant. `lsmx_testkit::fuzzing` documents the targets and how to replay a failure.
 //!
-//! Seeds are the files of a small database made here, the golden tables, and `fuzz/corpus`. Each
-//! input is a seed with some bytes changed; `lsmx::fuzzing::feed` says how to replay and to scale.
+//! Seeds are the files of small databases, the golden tables, and `fuzz/corpus`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "golden files belong to the repository")]
 
@@ -15,10 +13,10 @@ use std::sync::Arc;
 
 use cap::Cap;
 use lsmx::env::Background;
-use lsmx::fuzzing::feed::{self, Seeds};
-use lsmx::fuzzing::{TARGETS, seeds};
 use lsmx::vfs::MemVfs;
 use lsmx::{Compression, Db, FilterBits, KeyspaceOptions, Options, ValueSeparation};
+use lsmx_testkit::engine::{TARGETS, seeds_from_files};
+use lsmx_testkit::fuzzing::{Seeds, check_targets, run_targets};
 
 #[global_allocator]
 static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
@@ -26,8 +24,8 @@ static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 /// Inputs over all targets at `LSMX_TEST_SCALE=1`.
 const INPUTS: u64 = 1_000_000;
 
-/// The files of a small database with tables, and of another with nothing but its logs.
-fn databases() -> Vec<BTreeMap<PathBuf, Vec<u8>>> {
+/// Returns the files of two small databases with tables, and of one with a WAL and a manifest only.
+fn sample_databases() -> Vec<BTreeMap<PathBuf, Vec<u8>>> {
     let mut all = Vec::new();
     for (compression, filter_bits, memtable_bytes, close) in [
         (Compression::None, FilterBits::Fuse8, 2 << 10, true),
@@ -68,9 +66,8 @@ fn databases() -> Vec<BTreeMap<PathBuf, Vec<u8>>> {
     all
 }
 
-/// The golden tables, as if they were the files of a database: they have range tombstones. And the
-/// golden trace, which has every kind of item.
-fn golden() -> BTreeMap<PathBuf, Vec<u8>> {
+/// Returns the golden tables, which have range tombstones, and the golden trace, which has items of every kind.
+fn golden_files() -> BTreeMap<PathBuf, Vec<u8>> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -85,30 +82,28 @@ fn golden() -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-fn fresh_seeds() -> Seeds {
-    let mut all = Seeds::new();
-    for files in databases().into_iter().chain([golden()]) {
-        for (target, inputs) in seeds(&files) {
-            all.entry(target).or_default().extend(inputs);
-        }
+fn all_seeds() -> Seeds {
+    let mut seeds = Seeds::default();
+    for files in sample_databases().into_iter().chain([golden_files()]) {
+        seeds.extend(seeds_from_files(&files));
     }
-    feed::tidy(&mut all);
-    all
+    seeds.remove_redundant();
+    seeds
 }
 
 #[test]
-fn no_input_breaks_a_decoder() {
-    feed::feed(TARGETS, &fresh_seeds(), INPUTS, || ALLOCATOR.max_allocated());
+fn decoders_changed_inputs_cause_no_failure() {
+    run_targets(TARGETS, &all_seeds(), INPUTS, || ALLOCATOR.max_allocated());
 }
 
 #[test]
-fn every_target_has_its_share_and_its_seeds() {
-    feed::check(TARGETS, &fresh_seeds());
+fn targets_have_shares_seeds_and_binaries() {
+    check_targets(TARGETS, &all_seeds());
 }
 
-/// For whoever adds a target.
+/// Writes a corpus for each new target.
 #[test]
 #[ignore = "writes seeds into fuzz/corpus; run with --test decoders -- --ignored write_corpora"]
 fn write_corpora() {
-    feed::write_corpora(&fresh_seeds());
+    all_seeds().write_corpora();
 }

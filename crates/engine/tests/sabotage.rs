@@ -658,12 +658,13 @@ fn bytes_that_end_early(seed: u64) -> Outcome {
         let commit = arsenal::history::draw_commit(&mut chance, number, 1);
         oracle::write(&db, &keyspaces, &commit, false).map_err(failed)?;
     }
-    let seeds = lsmx::fuzzing::seeds(&disk.snapshot_all());
-    for target in lsmx::fuzzing::TARGETS {
-        if let Some(inputs) = seeds.get(target.name) {
+    let seeds = lsmx_testkit::engine::seeds_from_files(&disk.snapshot_all());
+    for target in lsmx_testkit::engine::TARGETS {
+        let inputs = seeds.inputs(target.name);
+        if !inputs.is_empty() {
             let input = chance.of(inputs);
             let len = usize::try_from(chance.below(input.len() as u64 + 1)).unwrap_or(0);
-            (target.run)(&input[..len]);
+            target.run(&input[..len]);
         }
     }
     Ok(())

@@ -150,14 +150,14 @@ impl TraceFile {
         };
         let mut file = BufReader::new(File::open(&self.path).map_err(failed("open"))?);
         let mut text = Vec::new();
-        let mut parts = Parts::default();
+        let mut parser = TraceLineParser::default();
         for line in 1.. {
             text.clear();
             let taken = (&mut file).take(LINE_BYTES_MAX).read_until(b'\n', &mut text);
             if taken.map_err(failed("read"))? == 0 {
                 break;
             }
-            let what = parts.operation(&text).map_err(|source| Error::Record {
+            let what = parser.parse_line(&text).map_err(|source| Error::Record {
                 path: self.path.clone(),
                 line,
                 source,
@@ -184,19 +184,19 @@ impl From<lsmx::Error> for Stop {
     }
 }
 
-/// The parts of a line, without their escapes.
+/// Parser of the text form of a trace. Keeps the buffers for the fields of a line.
 #[derive(Debug, Default)]
-pub(crate) struct Parts {
+pub struct TraceLineParser {
     first: Vec<u8>,
     second: Vec<u8>,
 }
 
-impl Parts {
-    /// The operation that a line stands for.
-    pub(crate) fn operation(
-        &mut self,
-        line: &[u8],
-    ) -> std::result::Result<TraceEvent<'_>, RecordError> {
+impl TraceLineParser {
+    /// Parses a line. Returns its operation.
+    ///
+    /// # Errors
+    /// If the operation is unknown or has the wrong number of fields, or if a field is malformed.
+    pub fn parse_line(&mut self, line: &[u8]) -> std::result::Result<TraceEvent<'_>, RecordError> {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let mut parts = line.split(|byte| *byte == b'\t');

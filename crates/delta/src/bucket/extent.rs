@@ -16,19 +16,19 @@ use crate::format::record::{Record, for_each_record};
 use crate::memory::{MemoryCharge, MemoryUsage};
 
 /// Returns the upper 16 bits of a key hash.
-pub(crate) fn fingerprint(hash: u64) -> u16 {
+pub fn fingerprint(hash: u64) -> u16 {
     u16::try_from(hash >> 48).unwrap_or(0)
 }
 
 /// Summary of an unsorted page.
 #[derive(Debug)]
-pub(crate) struct UnsortedPage {
-    pub(crate) offset: u64,
-    pub(crate) bytes: u64,
+pub struct UnsortedPage {
+    pub offset: u64,
+    pub bytes: u64,
     /// Smallest sequence number.
-    pub(crate) first: SeqNo,
+    pub first: SeqNo,
     /// Largest sequence number.
-    pub(crate) last: SeqNo,
+    pub last: SeqNo,
     /// Ascending fingerprints of the keys.
     fingerprints: Box<[u16]>,
     _charge: MemoryCharge,
@@ -53,34 +53,34 @@ impl UnsortedPage {
         UnsortedPage { offset, bytes, first, last, fingerprints: fingerprints.into(), _charge }
     }
 
-    pub(crate) fn may_contain(&self, fingerprint: u16) -> bool {
+    pub fn may_contain(&self, fingerprint: u16) -> bool {
         self.fingerprints.binary_search(&fingerprint).is_ok()
     }
 }
 
 /// Unsorted pages that are adjacent in one file.
 #[derive(Debug)]
-pub(crate) struct Extent {
-    pub(crate) file: Arc<BucketFile>,
-    pub(crate) start: u64,
-    pub(crate) end: u64,
+pub struct Extent {
+    pub file: Arc<BucketFile>,
+    pub start: u64,
+    pub end: u64,
     pages: OnceLock<Vec<Arc<UnsortedPage>>>,
 }
 
 impl Extent {
     /// Returns an extent of an existing file. Its pages are loaded on first use.
-    pub(crate) fn from_existing(file: Arc<BucketFile>, start: u64, end: u64) -> Extent {
+    pub fn from_existing(file: Arc<BucketFile>, start: u64, end: u64) -> Extent {
         Extent { file, start, end, pages: OnceLock::new() }
     }
 
     /// Returns an extent without pages at the end of a file.
-    pub(crate) fn new_at_end(file: Arc<BucketFile>) -> Extent {
+    pub fn new_at_end(file: Arc<BucketFile>) -> Extent {
         let end = file.end();
         Extent { file, start: end, end, pages: OnceLock::from(Vec::new()) }
     }
 
     /// Appends pages to the file and returns the longer extent. The pages of `self` must be loaded.
-    pub(crate) fn append(&self, pages: &[&[Record]], memory: &MemoryUsage) -> Result<Extent> {
+    pub fn append(&self, pages: &[&[Record]], memory: &MemoryUsage) -> Result<Extent> {
         let mut out = Vec::new();
         let mut summaries = self.pages.get().cloned().unwrap_or_default();
         for page in pages {
@@ -97,12 +97,12 @@ impl Extent {
         Ok(Extent { file, start: self.start, end, pages: OnceLock::from(summaries) })
     }
 
-    pub(crate) fn loaded_pages(&self) -> Option<&[Arc<UnsortedPage>]> {
+    pub fn loaded_pages(&self) -> Option<&[Arc<UnsortedPage>]> {
         self.pages.get().map(Vec::as_slice)
     }
 
     /// Returns the pages. The first call reads the extent.
-    pub(crate) fn load_pages(
+    pub fn load_pages(
         &self,
         reader: &mut BucketReader<'_>,
         memory: &MemoryUsage,

@@ -26,14 +26,14 @@ use crate::memory::MemoryUsage;
 
 /// Key and sequence range of a lookup.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct KeyQuery<'a> {
-    pub(crate) key: &'a [u8],
+pub struct KeyQuery<'a> {
+    pub key: &'a [u8],
     /// Exclusive lower bound.
-    pub(crate) after: Option<SeqNo>,
+    pub after: Option<SeqNo>,
     /// Inclusive upper bound.
-    pub(crate) at: SeqNo,
+    pub at: SeqNo,
     /// Older records are void and may be left out.
-    pub(crate) void_below: SeqNo,
+    pub void_below: SeqNo,
 }
 
 impl KeyQuery<'_> {
@@ -44,11 +44,11 @@ impl KeyQuery<'_> {
 
 /// An operand or a delete marker of the queried key.
 #[derive(Clone, Debug)]
-pub(crate) struct FoundRecord {
-    pub(crate) first: SeqNo,
-    pub(crate) last: SeqNo,
+pub struct FoundRecord {
+    pub first: SeqNo,
+    pub last: SeqNo,
     /// `None` for a delete marker.
-    pub(crate) operand: Option<Bytes>,
+    pub operand: Option<Bytes>,
 }
 
 /// Pages of one file, as offset ranges in ascending order.
@@ -58,7 +58,7 @@ struct FilePages<'a> {
 }
 
 /// Returns the records of a query, in any order. Some of them may be void.
-pub(crate) fn find_records(
+pub fn find_records(
     bucket: &Bucket,
     query: KeyQuery<'_>,
     reader: &mut BucketReader<'_>,
@@ -74,7 +74,7 @@ pub(crate) fn find_records(
 }
 
 /// Advises the system to read the pages that [`find_records`] needs. Does nothing if they are not known.
-pub(crate) fn prefetch_records(bucket: &Bucket, query: KeyQuery<'_>, memory: &MemoryUsage) {
+pub fn prefetch_records(bucket: &Bucket, query: KeyQuery<'_>, memory: &MemoryUsage) {
     let reader = &mut BucketReader::memory_only();
     let Ok((_, selected)) = select_pages(bucket, query, reader, memory) else { return };
     for FilePages { file, pages } in &selected {

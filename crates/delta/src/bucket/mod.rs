@@ -2,12 +2,12 @@
 //!
 //! A bucket is immutable. A delivery replaces it by a new one that shares all parts except the added records.
 
-pub(crate) mod extent;
-pub(crate) mod lookup;
-pub(crate) mod reader;
-pub(crate) mod sorted_part;
-pub(crate) mod tail;
-pub(crate) mod verify;
+pub mod extent;
+pub mod lookup;
+pub mod reader;
+pub mod sorted_part;
+pub mod tail;
+pub mod verify;
 
 use bytes::Bytes;
 use lsmx::Result;
@@ -28,33 +28,28 @@ use crate::format::record::{Record, decode_records};
 
 /// All operands and delete markers of a key range.
 #[derive(Clone, Debug)]
-pub(crate) struct Bucket {
+pub struct Bucket {
     /// Unique. A bucket that replaces another keeps its id only if it adds records.
-    pub(crate) id: u64,
+    pub id: u64,
     /// Start of the key range. The range ends where that of the next bucket begins.
-    pub(crate) smallest_key: Bytes,
+    pub smallest_key: Bytes,
     /// The collection that created the bucket has seen all records up to this number.
     ///
     /// The sorted part contains no larger number, and range delete markers up to it are applied.
-    pub(crate) collected_through: SeqNo,
+    pub collected_through: SeqNo,
     /// Bytes of the sorted part that the collection wrote.
-    pub(crate) collected_bytes: u64,
+    pub collected_bytes: u64,
     /// Id of the next bucket, if the same split has created both.
-    pub(crate) split_sibling: Option<u64>,
-    pub(crate) sorted: Option<Arc<SortedPart>>,
+    pub split_sibling: Option<u64>,
+    pub sorted: Option<Arc<SortedPart>>,
     /// Oldest first.
-    pub(crate) extents: Vec<Arc<Extent>>,
-    pub(crate) tail: Arc<Tail>,
+    pub extents: Vec<Arc<Extent>>,
+    pub tail: Arc<Tail>,
 }
 
 impl Bucket {
     /// Returns a bucket without files.
-    pub(crate) fn new(
-        id: u64,
-        smallest_key: Bytes,
-        collected_through: SeqNo,
-        tail: Arc<Tail>,
-    ) -> Bucket {
+    pub fn new(id: u64, smallest_key: Bytes, collected_through: SeqNo, tail: Arc<Tail>) -> Bucket {
         Bucket {
             id,
             smallest_key,
@@ -68,7 +63,7 @@ impl Bucket {
     }
 
     /// Returns the bucket of a log entry, with the given tail in place of the entry's.
-    pub(crate) fn from_entry(entry: &BucketEntry, tail: Tail, table: &Arc<FileTable>) -> Bucket {
+    pub fn from_entry(entry: &BucketEntry, tail: Tail, table: &Arc<FileTable>) -> Bucket {
         let sorted = entry.sorted.map(|span| {
             let file = table.from_existing(span.number, span.uid);
             Arc::new(SortedPart::from_existing(file, span.index_offset, span.end))
@@ -87,7 +82,7 @@ impl Bucket {
     }
 
     /// Returns the log entry of the bucket.
-    pub(crate) fn to_entry(&self) -> BucketEntry {
+    pub fn to_entry(&self) -> BucketEntry {
         let sorted = self.sorted.as_ref().map(|sorted| SortedSpan {
             number: sorted.file.number,
             uid: sorted.file.uid,
@@ -111,7 +106,7 @@ impl Bucket {
     }
 
     /// Returns whether both buckets consist of the same file parts.
-    pub(crate) fn has_same_file_parts(&self, other: &Bucket) -> bool {
+    pub fn has_same_file_parts(&self, other: &Bucket) -> bool {
         let sorted = |bucket: &Bucket| bucket.sorted.as_ref().map(|it| (it.file.number, it.end));
         let part = |it: &Arc<Extent>| (it.file.number, it.start, it.end);
         sorted(self) == sorted(other)
@@ -119,42 +114,42 @@ impl Bucket {
     }
 
     /// Returns the bytes that the bucket uses in files.
-    pub(crate) fn file_bytes(&self) -> u64 {
+    pub fn file_bytes(&self) -> u64 {
         let sorted = self.sorted.as_ref().map_or(0, |sorted| sorted.end);
         let extents = self.extents.iter().map(|extent| extent.end - extent.start);
         extents.fold(sorted, u64::saturating_add)
     }
 
     /// Returns the bytes that the bucket uses in files and in its tail.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.file_bytes().saturating_add(len_u64(self.tail.bytes().len()))
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.sorted.is_none() && self.extents.is_empty() && self.tail.is_empty()
     }
 
     /// Returns the files of the bucket. A file may occur more than once.
-    pub(crate) fn files(&self) -> impl Iterator<Item = &Arc<BucketFile>> {
+    pub fn files(&self) -> impl Iterator<Item = &Arc<BucketFile>> {
         let sorted = self.sorted.iter().map(|sorted| &sorted.file);
         sorted.chain(self.extents.iter().map(|extent| &extent.file))
     }
 
     /// Returns whether pages may be lost because the sync of a file failed.
-    pub(crate) fn may_have_lost_pages(&self) -> bool {
+    pub fn may_have_lost_pages(&self) -> bool {
         let in_sorted = self.sorted.as_ref().is_some_and(|it| it.file.may_have_lost(it.end));
         in_sorted || self.extents.iter().any(|extent| extent.file.may_have_lost(extent.end))
     }
 
     /// Returns whether the bucket may contain the key. Reads nothing.
-    pub(crate) fn may_contain(&self, key: &[u8]) -> bool {
+    pub fn may_contain(&self, key: &[u8]) -> bool {
         let hash = key_hash(key);
         let in_tail = self.tail.records_of_key(key, fingerprint(hash)).next().is_some();
         in_tail || self.files_may_contain(hash)
     }
 
     /// Returns whether the files may contain a key with this hash. Reads nothing.
-    pub(crate) fn files_may_contain(&self, hash: u64) -> bool {
+    pub fn files_may_contain(&self, hash: u64) -> bool {
         let print = fingerprint(hash);
         let in_pages = |extent: &Arc<Extent>| {
             extent.loaded_pages().is_none_or(|pages| pages.iter().any(|it| it.may_contain(print)))
@@ -166,7 +161,7 @@ impl Bucket {
     }
 
     /// Returns whether the key is known to have no record above `after`. Reads nothing.
-    pub(crate) fn is_unchanged_since(&self, key: &[u8], after: SeqNo) -> bool {
+    pub fn is_unchanged_since(&self, key: &[u8], after: SeqNo) -> bool {
         let print = fingerprint(key_hash(key));
         let is_unchanged = |extent: &Arc<Extent>| {
             extent.loaded_pages().is_some_and(|pages| {
@@ -179,7 +174,7 @@ impl Bucket {
     }
 
     /// Reads all records and returns them in order. Uses one read per contiguous file part.
-    pub(crate) fn read_records(&self, reader: &mut BucketReader<'_>) -> Result<Vec<Record>> {
+    pub fn read_records(&self, reader: &mut BucketReader<'_>) -> Result<Vec<Record>> {
         let mut spans: Vec<(&Arc<BucketFile>, u64, u64)> = Vec::new();
         if let Some(sorted) = &self.sorted {
             spans.push((&sorted.file, len_u64(HEADER_BYTES), sorted.end));

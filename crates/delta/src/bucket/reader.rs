@@ -12,12 +12,12 @@ use crate::format::frame::{FrameKind, decode_frame};
 
 /// Source and accounting of the reads of one operation.
 #[derive(Debug)]
-pub(crate) struct BucketReader<'a> {
+pub struct BucketReader<'a> {
     reads: OperandReadTier,
     from_device: bool,
     counter: ReadCounter<'a>,
     /// Count of reads from storage.
-    pub(crate) read_count: u64,
+    pub read_count: u64,
 }
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl<'a> BucketReader<'a> {
     }
 
     /// Returns a reader for a user operation.
-    pub(crate) fn for_user(
+    pub fn for_user(
         reads: OperandReadTier,
         read_counters: &'a dyn OperandReadCounters,
     ) -> BucketReader<'a> {
@@ -43,27 +43,27 @@ impl<'a> BucketReader<'a> {
     }
 
     /// Returns a reader for a background job that adds the bytes it reads to a counter.
-    pub(crate) fn for_job(bytes: &'a AtomicU64) -> BucketReader<'a> {
+    pub fn for_job(bytes: &'a AtomicU64) -> BucketReader<'a> {
         BucketReader::new(OperandReadTier::Storage, ReadCounter::Bytes(bytes))
     }
 
     /// Returns a reader that bypasses all caches and adds the bytes it reads to a counter.
-    pub(crate) fn from_device(bytes: &'a AtomicU64) -> BucketReader<'a> {
+    pub fn from_device(bytes: &'a AtomicU64) -> BucketReader<'a> {
         BucketReader { from_device: true, ..BucketReader::for_job(bytes) }
     }
 
     /// Returns a reader whose reads fail with [`Error::WouldBlock`].
-    pub(crate) fn memory_only() -> BucketReader<'static> {
+    pub fn memory_only() -> BucketReader<'static> {
         BucketReader::new(OperandReadTier::Memory, ReadCounter::None)
     }
 
     /// Returns a reader without accounting.
-    pub(crate) fn without_counters() -> BucketReader<'static> {
+    pub fn without_counters() -> BucketReader<'static> {
         BucketReader::new(OperandReadTier::Storage, ReadCounter::None)
     }
 
     /// Reads the bytes from offset `start` to `end`.
-    pub(crate) fn read(&mut self, file: &BucketFile, start: u64, end: u64) -> Result<Bytes> {
+    pub fn read(&mut self, file: &BucketFile, start: u64, end: u64) -> Result<Bytes> {
         if self.reads == OperandReadTier::Memory {
             return Err(Error::WouldBlock);
         }
@@ -89,7 +89,7 @@ impl<'a> BucketReader<'a> {
 ///
 /// # Errors
 /// [`Error::Corrupt`] if `bytes` do not consist of complete, valid frames.
-pub(crate) fn for_each_frame(
+pub fn for_each_frame(
     bytes: &Bytes,
     file: &BucketFile,
     start: u64,

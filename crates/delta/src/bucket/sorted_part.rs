@@ -17,23 +17,23 @@ use crate::memory::{MemoryCharge, MemoryUsage};
 
 /// Sorted part of a bucket. The first lookup loads its index and filter.
 #[derive(Debug)]
-pub(crate) struct SortedPart {
-    pub(crate) file: Arc<BucketFile>,
-    pub(crate) index_offset: u64,
-    pub(crate) end: u64,
+pub struct SortedPart {
+    pub file: Arc<BucketFile>,
+    pub index_offset: u64,
+    pub end: u64,
     index: OnceLock<PageIndex>,
 }
 
 /// Index and filter of a sorted part.
 #[derive(Debug)]
-pub(crate) struct PageIndex {
-    pub(crate) entries: Vec<IndexEntry>,
+pub struct PageIndex {
+    pub entries: Vec<IndexEntry>,
     filter: Option<Filter>,
     _charge: MemoryCharge,
 }
 
 impl PageIndex {
-    pub(crate) fn new(
+    pub fn new(
         entries: Vec<IndexEntry>,
         filter: Option<Filter>,
         memory: &MemoryUsage,
@@ -43,12 +43,12 @@ impl PageIndex {
         PageIndex { entries, filter, _charge: memory.charge(bytes) }
     }
 
-    pub(crate) fn may_contain(&self, hash: u64) -> bool {
+    pub fn may_contain(&self, hash: u64) -> bool {
         self.filter.as_ref().is_none_or(|filter| filter.may_contain(hash))
     }
 
     /// Returns the only page that may contain the key.
-    pub(crate) fn find_page(&self, key: &[u8]) -> Option<&IndexEntry> {
+    pub fn find_page(&self, key: &[u8]) -> Option<&IndexEntry> {
         let after = self.entries.partition_point(|entry| *entry.first_key <= *key);
         self.entries.get(after.checked_sub(1)?)
     }
@@ -56,12 +56,12 @@ impl PageIndex {
 
 impl SortedPart {
     /// Returns a sorted part of an existing file.
-    pub(crate) fn from_existing(file: Arc<BucketFile>, index_offset: u64, end: u64) -> SortedPart {
+    pub fn from_existing(file: Arc<BucketFile>, index_offset: u64, end: u64) -> SortedPart {
         SortedPart { file, index_offset, end, index: OnceLock::new() }
     }
 
     /// Writes sorted records, at least one, to a new file. The file is not synced.
-    pub(crate) fn write(
+    pub fn write(
         file: Arc<BucketFile>,
         records: &[Record],
         page_bytes: usize,
@@ -102,12 +102,12 @@ impl SortedPart {
         Ok(part)
     }
 
-    pub(crate) fn loaded_index(&self) -> Option<&PageIndex> {
+    pub fn loaded_index(&self) -> Option<&PageIndex> {
         self.index.get()
     }
 
     /// Returns the index. The first call reads it.
-    pub(crate) fn load_index(
+    pub fn load_index(
         &self,
         reader: &mut BucketReader<'_>,
         memory: &MemoryUsage,
@@ -142,10 +142,7 @@ impl SortedPart {
 }
 
 /// Splits records into pages. A page ends between two keys, once it has `page_bytes`.
-pub(crate) fn split_into_pages(
-    records: &[Record],
-    page_bytes: usize,
-) -> impl Iterator<Item = &[Record]> {
+pub fn split_into_pages(records: &[Record], page_bytes: usize) -> impl Iterator<Item = &[Record]> {
     let mut left = records;
     std::iter::from_fn(move || {
         let mut bytes = 0;

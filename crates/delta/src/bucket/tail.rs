@@ -15,14 +15,14 @@ use crate::memory::{MemoryCharge, MemoryUsage};
 
 /// Encoded records in order.
 #[derive(Debug)]
-pub(crate) struct Tail {
+pub struct Tail {
     bytes: Bytes,
     /// Offset of each record.
     offsets: Box<[u32]>,
     /// Fingerprint of each record's key. Most lookups find no match here and decode no record.
     fingerprints: Box<[u16]>,
     /// Largest sequence number.
-    pub(crate) newest: SeqNo,
+    pub newest: SeqNo,
     _charge: MemoryCharge,
 }
 
@@ -44,7 +44,7 @@ impl Tail {
     ///
     /// # Errors
     /// [`Error::TooLarge`] if an offset exceeds 32 bits.
-    pub(crate) fn new(records: &[Record], memory: &MemoryUsage) -> Result<Tail> {
+    pub fn new(records: &[Record], memory: &MemoryUsage) -> Result<Tail> {
         let mut bytes = Vec::with_capacity(records.iter().map(|record| record.size() + 8).sum());
         let mut offsets = Vec::with_capacity(records.len());
         for record in records {
@@ -59,7 +59,7 @@ impl Tail {
     }
 
     /// Checks encoded records and returns them as a tail.
-    pub(crate) fn decode(bytes: &Bytes, memory: &MemoryUsage) -> Result<Tail, Malformed> {
+    pub fn decode(bytes: &Bytes, memory: &MemoryUsage) -> Result<Tail, Malformed> {
         let (mut offsets, mut fingerprints) = (Vec::new(), Vec::new());
         let mut newest = SeqNo::ZERO;
         for_each_record(bytes, |at, record| {
@@ -73,11 +73,11 @@ impl Tail {
         Ok(Tail { bytes, offsets, fingerprints: fingerprints.into(), newest, _charge })
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.offsets.is_empty()
     }
 
-    pub(crate) fn bytes(&self) -> &Bytes {
+    pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
@@ -87,12 +87,12 @@ impl Tail {
         decode_record(&mut decoder).expect("the record is valid")
     }
 
-    pub(crate) fn records(&self) -> impl Iterator<Item = Record> + '_ {
+    pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
         (0..self.offsets.len()).map(|index| self.record(index).to_shared(&self.bytes))
     }
 
     /// Returns the records of a key with the given fingerprint, newest first.
-    pub(crate) fn records_of_key<'a>(
+    pub fn records_of_key<'a>(
         &'a self,
         key: &'a [u8],
         fingerprint: u16,
@@ -116,7 +116,7 @@ impl Tail {
     }
 
     /// Copies a record of this tail. Key and value share the memory of the tail.
-    pub(crate) fn to_shared(&self, record: RecordRef<'_>) -> Record {
+    pub fn to_shared(&self, record: RecordRef<'_>) -> Record {
         record.to_shared(&self.bytes)
     }
 }

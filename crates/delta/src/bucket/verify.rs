@@ -20,10 +20,10 @@ const FILTER_MISS: Malformed = Malformed::Order { what: "a key and the filter of
 const INDEX_MISMATCH: Malformed = Malformed::Order { what: "index and pages of a sorted part" };
 
 /// A bucket to verify, with the end of its key range.
-pub(crate) struct BucketVerifier<'a> {
-    pub(crate) bucket: &'a Bucket,
-    pub(crate) end: Option<&'a [u8]>,
-    pub(crate) memory: &'a MemoryUsage,
+pub struct BucketVerifier<'a> {
+    pub bucket: &'a Bucket,
+    pub end: Option<&'a [u8]>,
+    pub memory: &'a MemoryUsage,
 }
 
 impl BucketVerifier<'_> {
@@ -33,7 +33,7 @@ impl BucketVerifier<'_> {
     ///
     /// # Errors
     /// The first damage, with file and offset.
-    pub(crate) fn verify_files(&self) -> Result<()> {
+    pub fn verify_files(&self) -> Result<()> {
         self.bucket.files().try_for_each(|file| file.verify_header())?;
         let mut reader = BucketReader::without_counters();
         if let Some(sorted) = &self.bucket.sorted {
@@ -44,7 +44,7 @@ impl BucketVerifier<'_> {
     }
 
     /// Checks that a key is in the range of the bucket.
-    pub(crate) fn check_key_range(&self, key: &[u8]) -> Result<(), Malformed> {
+    pub fn check_key_range(&self, key: &[u8]) -> Result<(), Malformed> {
         match *self.bucket.smallest_key <= *key && self.end.is_none_or(|end| key < end) {
             true => Ok(()),
             false => Err(Malformed::Order { what: "a key and the range of its bucket" }),

@@ -18,7 +18,7 @@ const CHUNK_BYTES: u64 = 1 << 20;
 
 /// Reads the frames of a file one by one, in chunks.
 #[derive(Debug)]
-pub(crate) struct FrameReader {
+pub struct FrameReader {
     path: PathBuf,
     file: Arc<dyn File>,
     uid: u64,
@@ -26,12 +26,12 @@ pub(crate) struct FrameReader {
     chunk: Bytes,
     chunk_offset: u64,
     /// Offset of the next frame.
-    pub(crate) offset: u64,
+    pub offset: u64,
 }
 
 impl FrameReader {
     /// Returns a reader from the end of the header to `end`, which must be within the file.
-    pub(crate) fn new(path: PathBuf, file: Arc<dyn File>, uid: u64, end: u64) -> FrameReader {
+    pub fn new(path: PathBuf, file: Arc<dyn File>, uid: u64, end: u64) -> FrameReader {
         let offset = len_u64(HEADER_BYTES);
         FrameReader { path, file, uid, end, chunk: Bytes::new(), chunk_offset: 0, offset }
     }
@@ -40,7 +40,7 @@ impl FrameReader {
     ///
     /// # Errors
     /// [`Error::Corrupt`] if the frame is damaged or does not end at or before `end`.
-    pub(crate) fn next_frame(&mut self) -> Result<Option<(FrameKind, Bytes)>> {
+    pub fn next_frame(&mut self) -> Result<Option<(FrameKind, Bytes)>> {
         if self.offset >= self.end {
             return Ok(None);
         }

@@ -14,7 +14,7 @@ use crate::format::header::{HEADER_BYTES, decode_header};
 /// Larger reads check the file's length before they allocate the buffer.
 const UNCHECKED_READ_BYTES_MAX: usize = 1 << 20;
 
-pub(crate) fn io_error(action: &'static str, path: &Path, source: io::Error) -> Error {
+pub fn io_error(action: &'static str, path: &Path, source: io::Error) -> Error {
     Error::Io { action, path: path.to_owned(), source: Arc::new(source) }
 }
 
@@ -22,12 +22,7 @@ pub(crate) fn io_error(action: &'static str, path: &Path, source: io::Error) -> 
 ///
 /// # Errors
 /// [`Malformed::Truncated`] if the file ends earlier.
-pub(crate) fn read_exactly(
-    file: &dyn File,
-    path: &Path,
-    offset: u64,
-    len: usize,
-) -> Result<Vec<u8>> {
+pub fn read_exactly(file: &dyn File, path: &Path, offset: u64, len: usize) -> Result<Vec<u8>> {
     let needed = len_u64(len);
     let truncated = |found| {
         let malformed = Malformed::Truncated { what: "file", needed, found };
@@ -49,7 +44,7 @@ pub(crate) fn read_exactly(
 }
 
 /// Checks that a file begins with a valid header and has the expected uid.
-pub(crate) fn check_header(
+pub fn check_header(
     file: &dyn File,
     path: &Path,
     magic: u64,

@@ -4,8 +4,8 @@
 //! last owner removes it. Only a file that was created since the store was opened is appended to, and only
 //! while it ends where the view ends. A failed append or an abandoned delivery closes the file for appends.
 
-pub(crate) mod frame_reader;
-pub(crate) mod io;
+pub mod frame_reader;
+pub mod io;
 mod open_files;
 
 use std::collections::BTreeMap;
@@ -31,20 +31,20 @@ const WRITEBACK_BYTES: u64 = 128 << 10;
 
 /// Bucket files of one store.
 #[derive(Debug)]
-pub(crate) struct FileTable {
-    pub(crate) context: StoreContext,
+pub struct FileTable {
+    pub context: StoreContext,
     /// Files that views use, by number.
     known: Mutex<BTreeMap<u64, Weak<BucketFile>>>,
     readers: Mutex<OpenFiles>,
     writers: Mutex<OpenFiles>,
-    pub(crate) written_bytes: AtomicU64,
+    pub written_bytes: AtomicU64,
     /// Set after a failed sync. The release store pairs with the load in `has_failed_sync`, which orders the
     /// file's `lost_from` before it.
     failed_sync: AtomicBool,
 }
 
 impl FileTable {
-    pub(crate) fn new(context: StoreContext) -> Arc<FileTable> {
+    pub fn new(context: StoreContext) -> Arc<FileTable> {
         Arc::new(FileTable {
             context,
             known: Mutex::default(),
@@ -56,12 +56,12 @@ impl FileTable {
     }
 
     /// Returns whether the sync of any file has failed since the store was opened.
-    pub(crate) fn has_failed_sync(&self) -> bool {
+    pub fn has_failed_sync(&self) -> bool {
         self.failed_sync.load(Ordering::Acquire)
     }
 
     /// Creates a file. It is obsolete until [`BucketFile::set_obsolete`] clears the mark.
-    pub(crate) fn create(self: &Arc<FileTable>) -> Result<Arc<BucketFile>> {
+    pub fn create(self: &Arc<FileTable>) -> Result<Arc<BucketFile>> {
         let (number, writer) = self.context.files.create(OperandFileKind::Bucket)?;
         let uid = self.context.env.random_u64();
         let file = self.insert(number, uid, true);
@@ -71,14 +71,14 @@ impl FileTable {
     }
 
     /// Creates a file for a collection. Deliveries do not close it before [`FileTable::release_held`].
-    pub(crate) fn create_held(self: &Arc<FileTable>) -> Result<Arc<BucketFile>> {
+    pub fn create_held(self: &Arc<FileTable>) -> Result<Arc<BucketFile>> {
         let file = self.create()?;
         self.writers.lock().keep_open(file.number);
         Ok(file)
     }
 
     /// Releases a synced file of [`FileTable::create_held`]. Closes it if too many files are open.
-    pub(crate) fn release_held(&self, file: &BucketFile) {
+    pub fn release_held(&self, file: &BucketFile) {
         let limit = self.writers_max();
         let closed = {
             let mut writers = self.writers.lock();
@@ -95,7 +95,7 @@ impl FileTable {
     /// Closes the least recently used writers until the limit holds. They are synced first.
     ///
     /// Only deliveries may call this: no other thread may be about to append to a closed file.
-    pub(crate) fn close_excess_writers(&self) -> Result<()> {
+    pub fn close_excess_writers(&self) -> Result<()> {
         loop {
             let limit = self.writers_max();
             let evicted = self.writers.lock().evict_over(limit);
@@ -109,7 +109,7 @@ impl FileTable {
     }
 
     /// Returns the existing file with this number.
-    pub(crate) fn from_existing(self: &Arc<FileTable>, number: u64, uid: u64) -> Arc<BucketFile> {
+    pub fn from_existing(self: &Arc<FileTable>, number: u64, uid: u64) -> Arc<BucketFile> {
         let known = self.known.lock().get(&number).and_then(Weak::upgrade);
         known.filter(|file| file.uid == uid).unwrap_or_else(|| self.insert(number, uid, false))
     }
@@ -133,12 +133,12 @@ impl FileTable {
     }
 
     /// Returns all files that have an owner.
-    pub(crate) fn live_files(&self) -> Vec<Arc<BucketFile>> {
+    pub fn live_files(&self) -> Vec<Arc<BucketFile>> {
         self.known.lock().values().filter_map(Weak::upgrade).collect()
     }
 
     /// Closes all writers. No existing file is appended to afterwards.
-    pub(crate) fn close_writers(&self) {
+    pub fn close_writers(&self) {
         let closed = std::mem::take(&mut *self.writers.lock());
         drop(closed);
     }
@@ -146,10 +146,10 @@ impl FileTable {
 
 /// A bucket file that a view uses or that is being written.
 #[derive(Debug)]
-pub(crate) struct BucketFile {
-    pub(crate) number: u64,
-    pub(crate) uid: u64,
-    pub(crate) path: PathBuf,
+pub struct BucketFile {
+    pub number: u64,
+    pub uid: u64,
+    pub path: PathBuf,
     /// Offset of the next append; `u64::MAX` if the file is closed for appends.
     end: AtomicU64,
     /// Value of `end` at the last sync.
@@ -188,13 +188,13 @@ impl Drop for BucketFile {
 
 impl BucketFile {
     /// Closes the file for appends and marks its content as synced.
-    pub(crate) fn seal(&self) {
+    pub fn seal(&self) {
         self.synced_appends.store(self.appends.load(Ordering::Acquire), Ordering::Release);
         self.end.store(u64::MAX, Ordering::Release);
     }
 
     /// Sets whether the last owner removes the file.
-    pub(crate) fn set_obsolete(&self, obsolete: bool) {
+    pub fn set_obsolete(&self, obsolete: bool) {
         self.obsolete.store(obsolete, Ordering::Release);
     }
 
@@ -203,7 +203,7 @@ impl BucketFile {
     }
 
     /// Returns whether the file is open for appends and ends at `end`.
-    pub(crate) fn can_append_at(&self, end: u64) -> bool {
+    pub fn can_append_at(&self, end: u64) -> bool {
         self.end.load(Ordering::Acquire) == end && self.writer().is_some()
     }
 
@@ -222,17 +222,17 @@ impl BucketFile {
     }
 
     /// Returns the offset of the next append.
-    pub(crate) fn end(&self) -> u64 {
+    pub fn end(&self) -> u64 {
         self.end.load(Ordering::Acquire)
     }
 
     /// Returns whether bytes before `end` may be lost because a sync failed.
-    pub(crate) fn may_have_lost(&self, end: u64) -> bool {
+    pub fn may_have_lost(&self, end: u64) -> bool {
         self.lost_from.load(Ordering::Acquire) < end
     }
 
     /// Appends bytes. The caller has created the file or checked [`BucketFile::can_append_at`].
-    pub(crate) fn append(&self, bytes: &[u8]) -> Result<()> {
+    pub fn append(&self, bytes: &[u8]) -> Result<()> {
         let writer = self.writer().ok_or_else(|| {
             let closed = std::io::Error::other("the file is closed for appends");
             io_error("append to", &self.path, closed)
@@ -252,7 +252,7 @@ impl BucketFile {
     ///
     /// # Errors
     /// After a failed sync, appends and further syncs fail: a later success would not cover the lost bytes.
-    pub(crate) fn sync(&self) -> Result<()> {
+    pub fn sync(&self) -> Result<()> {
         if self.is_synced() {
             return Ok(());
         }
@@ -294,7 +294,7 @@ impl BucketFile {
     }
 
     /// Opens the file and keeps it open until the last owner is dropped.
-    pub(crate) fn keep_open(&self) -> Result<()> {
+    pub fn keep_open(&self) -> Result<()> {
         if self.kept_open.get().is_none() {
             let file = match self.writer() {
                 Some(writer) => writer,
@@ -337,7 +337,7 @@ impl BucketFile {
     ///
     /// With direct reads, the bytes pass through the system's cache and are dropped from it. Otherwise
     /// [`BucketFile::prefetch`] could not start a read in advance.
-    pub(crate) fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
+    pub fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
         let file = self.reader()?;
         let bytes = read_exactly(&*file, &self.path, offset, len)?;
         if self.table.context.direct_reads {
@@ -350,7 +350,7 @@ impl BucketFile {
     }
 
     /// Reads a part of the file from the device, see [`lsmx::vfs::Vfs::open_uncached`]. Drops it from the system's cache.
-    pub(crate) fn read_from_device(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
+    pub fn read_from_device(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
         self.reader()?.drop_cached_pages(offset, len_u64(len));
         let opened = self.table.context.files.vfs().open_uncached(&self.path);
         let file = opened.map_err(|e| io_error("open", &self.path, e))?;
@@ -358,13 +358,13 @@ impl BucketFile {
     }
 
     /// Advises the system to read a part of the file in the background.
-    pub(crate) fn prefetch(&self, start: u64, end: u64) {
+    pub fn prefetch(&self, start: u64, end: u64) {
         if let Ok(file) = self.reader() {
             file.will_need(start, end.saturating_sub(start));
         }
     }
 
-    pub(crate) fn verify_header(&self) -> Result<()> {
+    pub fn verify_header(&self) -> Result<()> {
         check_header(&*self.reader()?, &self.path, BUCKET_MAGIC, self.uid, "uid of a bucket file")
     }
 }

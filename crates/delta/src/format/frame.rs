@@ -16,14 +16,14 @@ use lsmx_base::malformed::Malformed;
 use super::field_error;
 
 /// Bytes of a frame before its contents.
-pub(crate) const FRAME_HEADER_BYTES: usize = 16;
+pub const FRAME_HEADER_BYTES: usize = 16;
 
 macro_rules! frame_kinds {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal;)*) => {
         /// Type of a frame's contents. A number that was once written to a file is never reused.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
-        pub(crate) enum FrameKind {
+        pub enum FrameKind {
             $($(#[$doc])* $name = $number,)*
         }
 
@@ -33,7 +33,7 @@ macro_rules! frame_kinds {
             }
 
             /// Returns the kind's name in dumps.
-            pub(crate) fn name(self) -> &'static str {
+            pub fn name(self) -> &'static str {
                 match self { $(FrameKind::$name => $text,)* }
             }
         }
@@ -71,7 +71,7 @@ frame_kinds! {
 
 impl FrameKind {
     /// Returns the error for a frame of this kind where another kind is required.
-    pub(crate) fn unexpected_kind_error(self, expected: &'static str) -> Malformed {
+    pub fn unexpected_kind_error(self, expected: &'static str) -> Malformed {
         field_error("kind of a frame", u64::from(self as u8), expected)
     }
 }
@@ -80,7 +80,7 @@ impl FrameKind {
 ///
 /// # Errors
 /// [`Error::TooLarge`] if the contents have 4 GiB or more. `out` is unchanged then.
-pub(crate) fn put_frame(
+pub fn put_frame(
     out: &mut Vec<u8>,
     (uid, offset): (u64, u64),
     kind: FrameKind,
@@ -103,7 +103,7 @@ pub(crate) fn put_frame(
 }
 
 /// Returns the size in bytes of the frame with this header. The checksum is not verified.
-pub(crate) fn decode_frame_len(header: &[u8]) -> Result<usize, Malformed> {
+pub fn decode_frame_len(header: &[u8]) -> Result<usize, Malformed> {
     let mut decoder = Decoder::new(header);
     decoder.u64("frame checksum")?;
     let length = to_usize("frame length", u64::from(decoder.u32("frame length")?))?;
@@ -114,7 +114,7 @@ pub(crate) fn decode_frame_len(header: &[u8]) -> Result<usize, Malformed> {
 /// Decodes the frame at the start of `bytes`, which begin at `offset` of the file.
 ///
 /// Returns its kind, its contents and its size in bytes, header included.
-pub(crate) fn decode_frame(
+pub fn decode_frame(
     bytes: &[u8],
     (uid, offset): (u64, u64),
 ) -> Result<(FrameKind, &[u8], usize), Malformed> {

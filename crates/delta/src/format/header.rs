@@ -15,16 +15,16 @@ use lsmx_base::malformed::Malformed;
 use super::field_error;
 
 /// Size of a header, in bytes.
-pub(crate) const HEADER_BYTES: usize = 32;
+pub const HEADER_BYTES: usize = 32;
 /// Format version of new files, and the only one that is read.
-pub(crate) const VERSION: u32 = 1;
+pub const VERSION: u32 = 1;
 /// Magic number of a log.
-pub(crate) const LOG_MAGIC: u64 = u64::from_le_bytes(*b"LSMXDLOG");
+pub const LOG_MAGIC: u64 = u64::from_le_bytes(*b"LSMXDLOG");
 /// Magic number of a bucket file.
-pub(crate) const BUCKET_MAGIC: u64 = u64::from_le_bytes(*b"LSMXDBKT");
+pub const BUCKET_MAGIC: u64 = u64::from_le_bytes(*b"LSMXDBKT");
 
 /// Encodes a header.
-pub(crate) fn encode_header(magic: u64, uid: u64) -> [u8; HEADER_BYTES] {
+pub fn encode_header(magic: u64, uid: u64) -> [u8; HEADER_BYTES] {
     let mut out = [0; HEADER_BYTES];
     out[..8].copy_from_slice(&magic.to_le_bytes());
     out[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -35,7 +35,7 @@ pub(crate) fn encode_header(magic: u64, uid: u64) -> [u8; HEADER_BYTES] {
 }
 
 /// Checks a header and returns the file's uid.
-pub(crate) fn decode_header(bytes: &[u8], magic: u64) -> Result<u64, Malformed> {
+pub fn decode_header(bytes: &[u8], magic: u64) -> Result<u64, Malformed> {
     let mut decoder = Decoder::new(bytes);
     let found = decoder.u64("magic number")?;
     if found != magic {

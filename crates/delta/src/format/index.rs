@@ -18,14 +18,14 @@ use super::field_error;
 
 /// Position of a page in a sorted part.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct IndexEntry {
-    pub(crate) first_key: Bytes,
-    pub(crate) offset: u64,
-    pub(crate) bytes: u64,
+pub struct IndexEntry {
+    pub first_key: Bytes,
+    pub offset: u64,
+    pub bytes: u64,
 }
 
 /// Appends an index.
-pub(crate) fn put_index(out: &mut Vec<u8>, entries: &[IndexEntry]) {
+pub fn put_index(out: &mut Vec<u8>, entries: &[IndexEntry]) {
     put_varint(out, len_u64(entries.len()));
     for entry in entries {
         put_bytes(out, &entry.first_key);
@@ -35,7 +35,7 @@ pub(crate) fn put_index(out: &mut Vec<u8>, entries: &[IndexEntry]) {
 }
 
 /// Decodes an index. Pages must not overlap and must end at or before `end`.
-pub(crate) fn decode_index(bytes: &Bytes, end: u64) -> Result<Vec<IndexEntry>, Malformed> {
+pub fn decode_index(bytes: &Bytes, end: u64) -> Result<Vec<IndexEntry>, Malformed> {
     let mut decoder = Decoder::new(bytes);
     let count = decoder.varint("pages of an index")?;
     let mut entries: Vec<IndexEntry> = Vec::new();

@@ -35,53 +35,53 @@ use super::record::{decode_seq, for_each_record};
 
 /// Voids the operands below `seq` of all keys in `start..end`. Without an end the range is unbounded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RangeMarker {
-    pub(crate) start: Bytes,
-    pub(crate) end: Option<Bytes>,
-    pub(crate) seq: SeqNo,
+pub struct RangeMarker {
+    pub start: Bytes,
+    pub end: Option<Bytes>,
+    pub seq: SeqNo,
 }
 
 /// Position of a bucket's sorted part. The pages begin after the file header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SortedSpan {
-    pub(crate) number: u64,
-    pub(crate) uid: u64,
+pub struct SortedSpan {
+    pub number: u64,
+    pub uid: u64,
     /// End of the pages and start of the index.
-    pub(crate) index_offset: u64,
+    pub index_offset: u64,
     /// End of the filter.
-    pub(crate) end: u64,
+    pub end: u64,
 }
 
 /// Part of a file with unsorted pages of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ExtentSpan {
-    pub(crate) number: u64,
-    pub(crate) uid: u64,
-    pub(crate) start: u64,
-    pub(crate) end: u64,
+pub struct ExtentSpan {
+    pub number: u64,
+    pub uid: u64,
+    pub start: u64,
+    pub end: u64,
 }
 
 /// Log entry of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct BucketEntry {
-    pub(crate) id: u64,
-    pub(crate) smallest_key: Bytes,
-    pub(crate) collected_through: SeqNo,
-    pub(crate) sorted: Option<SortedSpan>,
-    pub(crate) extents: Vec<ExtentSpan>,
+pub struct BucketEntry {
+    pub id: u64,
+    pub smallest_key: Bytes,
+    pub collected_through: SeqNo,
+    pub sorted: Option<SortedSpan>,
+    pub extents: Vec<ExtentSpan>,
     /// Encoded records.
-    pub(crate) tail: Bytes,
+    pub tail: Bytes,
 }
 
 impl BucketEntry {
     /// Returns the entry of an empty bucket.
-    pub(crate) fn new(id: u64, smallest_key: Bytes, collected_through: SeqNo) -> BucketEntry {
+    pub fn new(id: u64, smallest_key: Bytes, collected_through: SeqNo) -> BucketEntry {
         let (extents, tail) = (Vec::new(), Bytes::new());
         BucketEntry { id, smallest_key, collected_through, sorted: None, extents, tail }
     }
 }
 
-pub(crate) fn put_range_markers(out: &mut Vec<u8>, markers: &[RangeMarker]) {
+pub fn put_range_markers(out: &mut Vec<u8>, markers: &[RangeMarker]) {
     put_varint(out, len_u64(markers.len()));
     for marker in markers {
         put_bytes(out, &marker.start);
@@ -140,24 +140,24 @@ fn decode_marker_list(
     })
 }
 
-pub(crate) fn decode_range_markers(contents: &Bytes) -> Result<Vec<RangeMarker>, Malformed> {
+pub fn decode_range_markers(contents: &Bytes) -> Result<Vec<RangeMarker>, Malformed> {
     let decode = |decoder: &mut Decoder<'_>| decode_marker_list(decoder, contents);
     decode_contents(contents, "range delete markers", decode)
 }
 
-pub(crate) fn put_snapshot(out: &mut Vec<u8>, through: SeqNo, markers: &[RangeMarker]) {
+pub fn put_snapshot(out: &mut Vec<u8>, through: SeqNo, markers: &[RangeMarker]) {
     put_varint(out, through.0);
     put_range_markers(out, markers);
 }
 
-pub(crate) fn decode_snapshot(contents: &Bytes) -> Result<(SeqNo, Vec<RangeMarker>), Malformed> {
+pub fn decode_snapshot(contents: &Bytes) -> Result<(SeqNo, Vec<RangeMarker>), Malformed> {
     decode_contents(contents, "snapshot", |decoder| {
         let through = decode_seq(decoder, "number of a snapshot")?;
         Ok((through, decode_marker_list(decoder, contents)?))
     })
 }
 
-pub(crate) fn put_bucket(out: &mut Vec<u8>, entry: &BucketEntry) {
+pub fn put_bucket(out: &mut Vec<u8>, entry: &BucketEntry) {
     put_varint(out, entry.id);
     put_bytes(out, &entry.smallest_key);
     put_varint(out, entry.collected_through.0);
@@ -181,7 +181,7 @@ pub(crate) fn put_bucket(out: &mut Vec<u8>, entry: &BucketEntry) {
     out.extend_from_slice(&entry.tail);
 }
 
-pub(crate) fn decode_bucket(contents: &Bytes) -> Result<BucketEntry, Malformed> {
+pub fn decode_bucket(contents: &Bytes) -> Result<BucketEntry, Malformed> {
     let mut decoder = Decoder::new(contents);
     let id = decoder.varint("id of a bucket")?;
     let smallest_key = contents.slice_ref(decoder.bytes("smallest key of a bucket")?);
@@ -216,7 +216,7 @@ pub(crate) fn decode_bucket(contents: &Bytes) -> Result<BucketEntry, Malformed> 
 }
 
 /// Appends the ids and smallest keys of the first buckets.
-pub(crate) fn put_first_buckets(out: &mut Vec<u8>, buckets: &[(u64, Bytes)]) {
+pub fn put_first_buckets(out: &mut Vec<u8>, buckets: &[(u64, Bytes)]) {
     put_varint(out, len_u64(buckets.len()));
     for (id, smallest_key) in buckets {
         put_varint(out, *id);
@@ -224,7 +224,7 @@ pub(crate) fn put_first_buckets(out: &mut Vec<u8>, buckets: &[(u64, Bytes)]) {
     }
 }
 
-pub(crate) fn decode_first_buckets(contents: &Bytes) -> Result<Vec<(u64, Bytes)>, Malformed> {
+pub fn decode_first_buckets(contents: &Bytes) -> Result<Vec<(u64, Bytes)>, Malformed> {
     decode_contents(contents, "first buckets", |decoder| {
         decode_list(decoder, "first buckets", |decoder| {
             let id = decoder.varint("id of a bucket")?;
@@ -233,13 +233,13 @@ pub(crate) fn decode_first_buckets(contents: &Bytes) -> Result<Vec<(u64, Bytes)>
     })
 }
 
-pub(crate) fn put_delivery_end(out: &mut Vec<u8>, through: SeqNo, record_count: u64) {
+pub fn put_delivery_end(out: &mut Vec<u8>, through: SeqNo, record_count: u64) {
     put_varint(out, through.0);
     put_varint(out, record_count);
 }
 
 /// Returns the last sequence number and the record count of a delivery.
-pub(crate) fn decode_delivery_end(contents: &Bytes) -> Result<(SeqNo, u64), Malformed> {
+pub fn decode_delivery_end(contents: &Bytes) -> Result<(SeqNo, u64), Malformed> {
     decode_contents(contents, "end of a delivery", |decoder| {
         let through = decode_seq(decoder, "number of a delivery")?;
         Ok((through, decoder.varint("records of a delivery")?))
@@ -248,15 +248,15 @@ pub(crate) fn decode_delivery_end(contents: &Bytes) -> Result<(SeqNo, u64), Malf
 
 /// Log entry that ends a collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CollectionEnd {
+pub struct CollectionEnd {
     /// Count of bucket frames before it that belong to the collection.
-    pub(crate) new_count: u64,
-    pub(crate) removed_ids: Vec<u64>,
+    pub new_count: u64,
+    pub removed_ids: Vec<u64>,
     /// Range delete markers that are kept.
-    pub(crate) range_markers: Vec<RangeMarker>,
+    pub range_markers: Vec<RangeMarker>,
 }
 
-pub(crate) fn put_collection_end(out: &mut Vec<u8>, collection: &CollectionEnd) {
+pub fn put_collection_end(out: &mut Vec<u8>, collection: &CollectionEnd) {
     put_varint(out, collection.new_count);
     put_varint(out, len_u64(collection.removed_ids.len()));
     for id in &collection.removed_ids {
@@ -265,7 +265,7 @@ pub(crate) fn put_collection_end(out: &mut Vec<u8>, collection: &CollectionEnd) 
     put_range_markers(out, &collection.range_markers);
 }
 
-pub(crate) fn decode_collection_end(contents: &Bytes) -> Result<CollectionEnd, Malformed> {
+pub fn decode_collection_end(contents: &Bytes) -> Result<CollectionEnd, Malformed> {
     decode_contents(contents, "collection", |decoder| {
         let new_count = decoder.varint("buckets of a collection")?;
         let id = |decoder: &mut Decoder<'_>| decoder.varint("id of a bucket");
@@ -276,7 +276,7 @@ pub(crate) fn decode_collection_end(contents: &Bytes) -> Result<CollectionEnd, M
 }
 
 /// Decodes contents that consist of a count.
-pub(crate) fn decode_count(contents: &[u8], what: &'static str) -> Result<u64, Malformed> {
+pub fn decode_count(contents: &[u8], what: &'static str) -> Result<u64, Malformed> {
     decode_contents(contents, what, |decoder| decoder.varint(what))
 }
 

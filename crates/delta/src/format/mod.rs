@@ -3,16 +3,16 @@
 //! A file consists of a [`header`] and [`frame`]s. A frame contains [`record`]s, a page [`index`], a filter
 //! or an entry of the [`log`].
 
-pub(crate) mod frame;
-pub(crate) mod header;
-pub(crate) mod index;
-pub(crate) mod log;
-pub(crate) mod record;
+pub mod frame;
+pub mod header;
+pub mod index;
+pub mod log;
+pub mod record;
 
 use lsmx_base::malformed::Malformed;
 
 /// Returns the error for a field with an invalid value.
-pub(crate) fn field_error(what: &'static str, found: u64, expected: &'static str) -> Malformed {
+pub fn field_error(what: &'static str, found: u64, expected: &'static str) -> Malformed {
     Malformed::Field { what, found, expected }
 }
 

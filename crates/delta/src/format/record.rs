@@ -23,47 +23,47 @@ const RECORD_OVERHEAD_BYTES: usize = 8;
 
 /// A merge operand, or a delete marker that voids the older operands of its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
-    pub(crate) key: Bytes,
+pub struct Record {
+    pub key: Bytes,
     /// Smallest sequence number in a folded operand.
-    pub(crate) first: SeqNo,
-    pub(crate) last: SeqNo,
+    pub first: SeqNo,
+    pub last: SeqNo,
     /// `None` for a delete marker.
-    pub(crate) operand: Option<Bytes>,
+    pub operand: Option<Bytes>,
 }
 
 impl Record {
-    pub(crate) fn new_delete_marker(key: Bytes, seq: SeqNo) -> Record {
+    pub fn new_delete_marker(key: Bytes, seq: SeqNo) -> Record {
         Record { key, first: seq, last: seq, operand: None }
     }
 
     /// Compares by ascending key, then by descending sequence number.
-    pub(crate) fn cmp_order(&self, other: &Record) -> Ordering {
+    pub fn cmp_order(&self, other: &Record) -> Ordering {
         (&self.key, other.last).cmp(&(&other.key, self.last))
     }
 
-    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+    pub fn put(&self, out: &mut Vec<u8>) {
         put_record(out, &self.key, (self.first, self.last), self.operand.as_deref());
     }
 
     /// Returns the approximate encoded size, in bytes.
-    pub(crate) fn size(&self) -> usize {
+    pub fn size(&self) -> usize {
         self.key.len() + self.operand.as_ref().map_or(0, Bytes::len) + RECORD_OVERHEAD_BYTES
     }
 }
 
 /// A record that borrows the bytes it was decoded from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RecordRef<'a> {
-    pub(crate) key: &'a [u8],
-    pub(crate) first: SeqNo,
-    pub(crate) last: SeqNo,
-    pub(crate) operand: Option<&'a [u8]>,
+pub struct RecordRef<'a> {
+    pub key: &'a [u8],
+    pub first: SeqNo,
+    pub last: SeqNo,
+    pub operand: Option<&'a [u8]>,
 }
 
 impl RecordRef<'_> {
     /// Returns a record that shares `bytes`, which the reference must point into.
-    pub(crate) fn to_shared(self, bytes: &Bytes) -> Record {
+    pub fn to_shared(self, bytes: &Bytes) -> Record {
         Record {
             key: bytes.slice_ref(self.key),
             first: self.first,
@@ -74,7 +74,7 @@ impl RecordRef<'_> {
 }
 
 /// Appends a record.
-pub(crate) fn put_record(
+pub fn put_record(
     out: &mut Vec<u8>,
     key: &[u8],
     (first, last): (SeqNo, SeqNo),
@@ -91,17 +91,14 @@ pub(crate) fn put_record(
     }
 }
 
-pub(crate) fn decode_seq(
-    decoder: &mut Decoder<'_>,
-    what: &'static str,
-) -> Result<SeqNo, Malformed> {
+pub fn decode_seq(decoder: &mut Decoder<'_>, what: &'static str) -> Result<SeqNo, Malformed> {
     let found = decoder.varint(what)?;
     let seq = (found <= SeqNo::MAX.0).then_some(SeqNo(found));
     seq.ok_or(field_error(what, found, "a sequence number"))
 }
 
 /// Decodes the next record.
-pub(crate) fn decode_record<'a>(decoder: &mut Decoder<'a>) -> Result<RecordRef<'a>, Malformed> {
+pub fn decode_record<'a>(decoder: &mut Decoder<'a>) -> Result<RecordRef<'a>, Malformed> {
     let key = decoder.bytes("key of a record")?;
     let last = decode_seq(decoder, "number of a record")?;
     let tag = decoder.varint("tag of a record")?;
@@ -114,7 +111,7 @@ pub(crate) fn decode_record<'a>(decoder: &mut Decoder<'a>) -> Result<RecordRef<'
 }
 
 /// Calls `visit` with the offset and the value of each record. The records must be in strict order.
-pub(crate) fn for_each_record<'a>(
+pub fn for_each_record<'a>(
     bytes: &'a [u8],
     mut visit: impl FnMut(usize, RecordRef<'a>),
 ) -> Result<(), Malformed> {
@@ -133,7 +130,7 @@ pub(crate) fn for_each_record<'a>(
 }
 
 /// Decodes all records. They share `bytes`.
-pub(crate) fn decode_records(bytes: &Bytes) -> Result<Vec<Record>, Malformed> {
+pub fn decode_records(bytes: &Bytes) -> Result<Vec<Record>, Malformed> {
     let mut records = Vec::new();
     for_each_record(bytes, |_, record| records.push(record.to_shared(bytes)))?;
     Ok(records)

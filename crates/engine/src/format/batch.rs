@@ -24,7 +24,7 @@ use crate::format::range_end::{decode_range_end, put_range_end};
 const RANGE_DELETE: u8 = 5;
 
 /// Appends an operation on one key to a payload.
-pub(crate) fn put_operation(
+pub fn put_operation(
     payload: &mut Vec<u8>,
     kind: EntryKind,
     keyspace: u32,
@@ -47,12 +47,7 @@ pub(crate) fn operation_bytes(keyspace: u32, key: &[u8], value: &[u8]) -> usize 
 
 /// Appends a range delete to a payload. It deletes the keys from `start` up to and excluding `end`, or up
 /// to the end of the keyspace. The range must not be empty.
-pub(crate) fn put_range_delete(
-    payload: &mut Vec<u8>,
-    keyspace: u32,
-    start: &[u8],
-    end: Option<&[u8]>,
-) {
+pub fn put_range_delete(payload: &mut Vec<u8>, keyspace: u32, start: &[u8], end: Option<&[u8]>) {
     payload.push(RANGE_DELETE);
     put_varint(payload, u64::from(keyspace));
     put_bytes(payload, start);
@@ -61,7 +56,7 @@ pub(crate) fn put_range_delete(
 
 /// Effect of an operation. Ranges are positions in the payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum OperationEffect {
+pub enum OperationEffect {
     /// Writes an entry.
     Entry {
         /// Kind of the entry.
@@ -78,7 +73,7 @@ pub(crate) enum OperationEffect {
 
 /// One operation of a payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct BatchOperation {
+pub struct BatchOperation {
     /// Id of the keyspace.
     pub keyspace: u32,
     /// Position of the key.
@@ -101,7 +96,7 @@ impl BatchOperation {
 
 /// Iterator over the operations of a payload.
 #[derive(Debug)]
-pub(crate) struct BatchOperationIter<'a> {
+pub struct BatchOperationIter<'a> {
     payload: &'a [u8],
     rest: Decoder<'a>,
     failed: bool,
@@ -109,7 +104,7 @@ pub(crate) struct BatchOperationIter<'a> {
 
 impl<'a> BatchOperationIter<'a> {
     /// Returns an iterator that starts at the first operation.
-    pub(crate) fn new(payload: &'a [u8]) -> BatchOperationIter<'a> {
+    pub fn new(payload: &'a [u8]) -> BatchOperationIter<'a> {
         BatchOperationIter { payload, rest: Decoder::new(payload), failed: false }
     }
 

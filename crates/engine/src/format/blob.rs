@@ -165,7 +165,7 @@ impl BlobTrailer {
 }
 
 /// Returns the checksum of the trailer fields at offset `at` of the file `uid`.
-pub(crate) fn trailer_checksum(covered: &[u8], uid: u64, at: u64) -> u64 {
+pub fn trailer_checksum(covered: &[u8], uid: u64, at: u64) -> u64 {
     xxh3_seeded(covered, location_seed(uid, at))
 }
 
@@ -283,7 +283,7 @@ pub fn put_record(
 }
 
 /// Returns the checksum of a record at `offset` of the file `uid`. `covered` is all after the checksum.
-pub(crate) fn record_checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
+pub fn record_checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
     let seed = if failpoint::is_on(Failpoint::ChecksumWithoutLocation) {
         0
     } else {
@@ -296,7 +296,7 @@ pub(crate) fn record_checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
 ///
 /// # Errors
 /// Fails when there are too few bytes, or the size exceeds the limits of records.
-pub(crate) fn record_bytes(head: &[u8]) -> Result<u64, Malformed> {
+pub fn record_bytes(head: &[u8]) -> Result<u64, Malformed> {
     let Some(bytes) = get_u32(head, CHECKSUM_BYTES) else {
         let (what, found) = ("blob record", len_u64(head.len()));
         return Err(Malformed::Truncated { what, needed: len_u64(FIXED_BYTES), found });

@@ -81,7 +81,7 @@ impl BlockHandle {
     ///
     /// # Errors
     /// Fails on overflow.
-    pub(crate) fn end_offset(self) -> Result<u64, Malformed> {
+    pub fn end_offset(self) -> Result<u64, Malformed> {
         self.offset.checked_add(self.bytes).ok_or(Malformed::field(
             "block handle offset",
             self.offset,
@@ -125,7 +125,7 @@ impl BlockHandle {
 }
 
 /// Returns the checksum of payload, kind and compression of the block at `offset` of the file `uid`.
-pub(crate) fn checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
+pub fn checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
     let seed = if failpoint::is_on(Failpoint::ChecksumWithoutLocation) {
         0
     } else {
@@ -136,7 +136,7 @@ pub(crate) fn checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
 
 /// Turns block contents into a block for `offset` of the file `uid`, in place: compresses them if that
 /// saves enough, and appends the trailer.
-pub(crate) fn encode_block(
+pub fn encode_block(
     contents: &mut Vec<u8>,
     kind: BlockKind,
     compression: Compression,
@@ -177,7 +177,7 @@ pub(super) fn compress_lz4(contents: &[u8], packed: &mut Vec<u8>) -> bool {
 ///
 /// # Errors
 /// Fails when the bytes are not a block of this kind at this location.
-pub(crate) fn decode_block(
+pub fn decode_block(
     mut block: Vec<u8>,
     kind: BlockKind,
     uid: u64,

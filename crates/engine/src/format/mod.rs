@@ -1,9 +1,9 @@
 //! Encoding of all bytes on disk, without I/O. `docs/reference/format.md` describes how the parts form a file.
 
-pub(crate) mod batch;
+pub mod batch;
 pub mod blob;
 pub mod block;
-pub(crate) mod data_block;
+pub mod data_block;
 pub mod footer;
 pub mod index;
 pub mod log_record;

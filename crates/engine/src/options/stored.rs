@@ -11,7 +11,7 @@ use crate::wal::DurableSegment;
 
 /// Options of a keyspace that the manifest stores, as JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct StoredOptions {
+pub struct StoredOptions {
     /// Text of the [`StoredPolicy`](crate::options::policy::StoredPolicy).
     pub(crate) policy: String,
     /// Name of the merge operator.
@@ -26,7 +26,7 @@ pub(crate) struct StoredOptions {
 
 impl StoredOptions {
     /// Returns the stored form of the options of a new keyspace.
-    pub(crate) fn new(options: &KeyspaceOptions) -> StoredOptions {
+    pub fn new(options: &KeyspaceOptions) -> StoredOptions {
         let operator = options.merge_operator.as_ref();
         let store = options.operand_store.as_ref();
         StoredOptions {
@@ -50,7 +50,7 @@ impl StoredOptions {
         }
     }
 
-    pub(crate) fn encode(&self) -> String {
+    pub fn encode(&self) -> String {
         // The struct always has a JSON form.
         serde_json::to_string(self).unwrap_or_default()
     }

@@ -33,7 +33,7 @@ pub(crate) use index_stats::index_blocks_with_keys;
 pub(crate) use index_stats::{KeyWeight, bytes_before_key, key_weights, metadata_sizes};
 pub use options::TableOptions;
 pub(crate) use read_buffer::with_read_buffer;
-pub(crate) use read_context::ReadContext;
+pub use read_context::ReadContext;
 pub use read_context::ReadPurpose;
 pub use reader::{Table, TableIdentity};
 pub use verify::verify_table;

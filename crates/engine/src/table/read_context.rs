@@ -48,7 +48,7 @@ struct LevelFilterCounts {
 /// collected here and published once, after the last attempt. This is also cheaper than one atomic addition per
 /// block. Misses are counted at once, because an attempt that may not read has none.
 #[derive(Debug)]
-pub(crate) struct ReadContext {
+pub struct ReadContext {
     purpose: ReadPurpose,
     /// Whether hits are collected until [`ReadContext::publish_counts`].
     collects_hits: bool,
@@ -69,7 +69,7 @@ pub(crate) struct ReadContext {
 impl ReadContext {
     /// Creates a context that counts each hit at once.
     #[inline]
-    pub(crate) fn new(purpose: ReadPurpose) -> ReadContext {
+    pub fn new(purpose: ReadPurpose) -> ReadContext {
         ReadContext {
             purpose,
             collects_hits: false,

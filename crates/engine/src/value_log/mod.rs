@@ -6,8 +6,8 @@ mod scan;
 mod writer;
 
 pub(crate) use batch_read::{BatchRead, BatchReadBuffer, ValueRequest, plan_batch_reads};
-pub(crate) use reader::BlobReader;
-pub(crate) use scan::BlobScan;
+pub use reader::BlobReader;
+pub use scan::BlobScan;
 pub(crate) use writer::BlobWriter;
 
 #[cfg(test)]

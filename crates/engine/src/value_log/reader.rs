@@ -24,7 +24,7 @@ use crate::vfs::{File, Vfs};
 
 /// A blob file that is open for reading. All readers share it without a lock.
 #[derive(Debug)]
-pub(crate) struct BlobReader {
+pub struct BlobReader {
     file: Arc<CachedFile>,
     path: PathBuf,
     record: BlobFileRecord,
@@ -56,7 +56,7 @@ impl BlobReader {
     ///
     /// # Errors
     /// As [`BlobReader::open_cached`].
-    pub(crate) fn open(
+    pub fn open(
         vfs: &dyn Vfs,
         path: &Path,
         keyspace: u32,
@@ -150,7 +150,7 @@ impl BlobReader {
     /// - [`Error::Corrupt`] if the record is damaged or belongs to another entry.
     /// - [`Error::WouldBlock`] if the context does not allow the read.
     /// - [`Error::Io`] if the record cannot be read.
-    pub(crate) fn read_value(
+    pub fn read_value(
         &self,
         entry: (&[u8], SeqNo),
         pointer: &ValuePointer,
@@ -294,7 +294,7 @@ impl BlobReader {
     ///
     /// # Errors
     /// The first violation with its offset, or the error of a read.
-    pub(crate) fn verify(&self) -> Result<()> {
+    pub fn verify(&self) -> Result<()> {
         let checksum = self.file.compute_checksum(self.record.bytes)?;
         let trailer_at = self.record.bytes - len_u64(BLOB_TRAILER_BYTES);
         let (mut records, mut value_bytes) = (0, 0);

@@ -56,7 +56,7 @@ impl BlobWindow {
 
 /// Reads the values of a scan.
 #[derive(Debug, Default)]
-pub(crate) struct BlobScan {
+pub struct BlobScan {
     windows: BTreeMap<FileId, BlobWindow>,
     /// Bytes of all windows.
     bytes: u64,
@@ -79,7 +79,7 @@ impl BlobScan {
     ///
     /// # Errors
     /// As [`BlobReader::read_value`].
-    pub(crate) fn read_value(
+    pub fn read_value(
         &mut self,
         blob: &BlobReader,
         entry: (&[u8], SeqNo),

@@ -9,7 +9,7 @@ use super::{ENCODING_PREFIX, ENCODING_TAGGED, RawEntry, common_prefix};
 
 /// Builds a data block.
 #[derive(Debug)]
-pub(crate) struct DataBlockBuilder {
+pub struct DataBlockBuilder {
     bytes: Vec<u8>,
     restarts: Vec<u32>,
     /// Tags of all entries, if tags are enabled.
@@ -24,7 +24,7 @@ pub(crate) struct DataBlockBuilder {
 impl DataBlockBuilder {
     /// Returns a builder with a restart every `restart_interval` entries. If `tagged`, blocks have
     /// tags where their cost is small.
-    pub(crate) fn new(restart_interval: u32, tagged: bool) -> DataBlockBuilder {
+    pub fn new(restart_interval: u32, tagged: bool) -> DataBlockBuilder {
         DataBlockBuilder {
             bytes: vec![ENCODING_PREFIX],
             restarts: Vec::new(),
@@ -107,8 +107,8 @@ impl DataBlockBuilder {
     }
 
     /// Adds an entry, which must follow the last one in internal-key order.
-    #[cfg(any(test, feature = "testing"))]
-    pub(crate) fn add(&mut self, key: InternalKey<'_>, value: &[u8]) {
+    #[cfg(any(test, feature = "internals"))]
+    pub fn add(&mut self, key: InternalKey<'_>, value: &[u8]) {
         let common = common_prefix(&self.last_key, key.user_key);
         self.add_with_shared_prefix(key, common, value);
     }
@@ -199,7 +199,7 @@ impl DataBlockBuilder {
     }
 
     /// Moves the contents into `out` and starts an empty block.
-    pub(crate) fn finish(&mut self, out: &mut Vec<u8>) {
+    pub fn finish(&mut self, out: &mut Vec<u8>) {
         match (self.tag_counts(self.entries, self.bytes.len()), &self.tags) {
             (Some(tag_counts), Some(tags)) => {
                 self.bytes[0] = ENCODING_TAGGED;
@@ -228,7 +228,7 @@ impl DataBlockBuilder {
 
 /// A position at which the block under construction may end.
 #[derive(Clone, Debug)]
-pub(crate) struct SplitPoint {
+pub struct SplitPoint {
     at: usize,
     restarts: usize,
     entries: usize,

@@ -23,7 +23,7 @@ struct DecodedEntry {
 
 /// A cursor over one data block. It keeps its buffers when it moves to another block.
 #[derive(Debug)]
-pub(crate) struct DataBlockCursor {
+pub struct DataBlockCursor {
     block: DataBlock,
     valid: bool,
     key: Vec<u8>,
@@ -39,7 +39,7 @@ pub(crate) struct DataBlockCursor {
 
 impl DataBlockCursor {
     /// Returns a cursor without a position.
-    pub(crate) fn new(block: DataBlock) -> DataBlockCursor {
+    pub fn new(block: DataBlock) -> DataBlockCursor {
         DataBlockCursor {
             block,
             valid: false,
@@ -62,19 +62,19 @@ impl DataBlockCursor {
 
     /// Returns whether the cursor is at an entry.
     #[inline]
-    pub(crate) fn valid(&self) -> bool {
+    pub fn valid(&self) -> bool {
         self.valid
     }
 
     /// Returns the key of the entry. The cursor must be valid.
     #[inline]
-    pub(crate) fn key(&self) -> InternalKey<'_> {
+    pub fn key(&self) -> InternalKey<'_> {
         InternalKey { user_key: &self.key, seq: self.seq, kind: self.kind }
     }
 
     /// Returns the value of the entry. The cursor must be valid.
     #[inline]
-    pub(crate) fn value(&self) -> &[u8] {
+    pub fn value(&self) -> &[u8] {
         &self.block.bytes()[self.value_at..self.next]
     }
 
@@ -97,7 +97,7 @@ impl DataBlockCursor {
     ///
     /// # Errors
     /// Fails when the entry is malformed.
-    pub(crate) fn first(&mut self) -> Result<(), Malformed> {
+    pub fn first(&mut self) -> Result<(), Malformed> {
         self.restart_at(ENTRIES_AT);
         self.next()
     }
@@ -106,7 +106,7 @@ impl DataBlockCursor {
     ///
     /// # Errors
     /// Fails when an entry of the last restart interval is malformed.
-    pub(crate) fn last(&mut self) -> Result<(), Malformed> {
+    pub fn last(&mut self) -> Result<(), Malformed> {
         self.at = self.block.entries_end();
         self.decoded.clear();
         self.prev()
@@ -116,7 +116,7 @@ impl DataBlockCursor {
     ///
     /// # Errors
     /// Fails when an entry read by the search is malformed.
-    pub(crate) fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<(), Malformed> {
+    pub fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<(), Malformed> {
         self.valid = false;
         self.decoded.clear();
         match self.block.seek(user_key, seq)? {
@@ -138,7 +138,7 @@ impl DataBlockCursor {
     ///
     /// # Errors
     /// Fails when an entry read by the search is malformed.
-    pub(crate) fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<(), Malformed> {
+    pub fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<(), Malformed> {
         self.seek(user_key, seq)?;
         if self.valid { self.prev() } else { self.last() }
     }
@@ -154,7 +154,7 @@ impl DataBlockCursor {
     /// # Errors
     /// Fails when the next entry is malformed.
     #[inline]
-    pub(crate) fn next(&mut self) -> Result<(), Malformed> {
+    pub fn next(&mut self) -> Result<(), Malformed> {
         self.valid = false;
         self.decoded.clear();
         if self.next >= self.block.entries_end() {
@@ -177,7 +177,7 @@ impl DataBlockCursor {
     ///
     /// # Errors
     /// Fails when an entry of its restart interval is malformed.
-    pub(crate) fn prev(&mut self) -> Result<(), Malformed> {
+    pub fn prev(&mut self) -> Result<(), Malformed> {
         self.valid = false;
         if self.decoded.is_empty() {
             if self.at <= ENTRIES_AT {

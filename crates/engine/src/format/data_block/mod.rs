@@ -28,7 +28,7 @@
 //! from that byte on.
 
 mod builder;
-pub(crate) mod cursor;
+pub mod cursor;
 mod tags;
 #[cfg(test)]
 mod tests;
@@ -42,7 +42,7 @@ use lsmx_base::slice::BlockBytes;
 
 use super::VALUE_BYTES_MAX;
 
-pub(crate) use builder::{DataBlockBuilder, SplitPoint};
+pub use builder::{DataBlockBuilder, SplitPoint};
 use tags::TagCounts;
 
 /// Encoding with restarts for binary search.
@@ -51,7 +51,7 @@ pub(crate) const ENCODING_PREFIX: u8 = 0;
 pub(crate) const ENCODING_TAGGED: u8 = 1;
 
 /// Offset of the first entry.
-pub(crate) const ENTRIES_AT: usize = 1;
+pub const ENTRIES_AT: usize = 1;
 
 /// Compares a prefix-compressed key with `user_key`. Returns the order of the compressed key.
 ///
@@ -92,19 +92,19 @@ pub(crate) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
 
 /// An entry as stored in a block.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RawEntry<'a> {
+pub struct RawEntry<'a> {
     /// Bytes of the user key shared with the previous entry.
-    pub(crate) shared: usize,
+    pub shared: usize,
     /// Remaining bytes of the user key.
-    pub(crate) suffix: &'a [u8],
+    pub suffix: &'a [u8],
     /// EntryKind of the entry.
-    pub(crate) kind: EntryKind,
+    pub kind: EntryKind,
     /// Sequence number.
-    pub(crate) seq: SeqNo,
+    pub seq: SeqNo,
     /// Offset of the value.
-    pub(crate) value_at: usize,
+    pub value_at: usize,
     /// Offset of the next entry, which is the end of the value.
-    pub(crate) next: usize,
+    pub next: usize,
 }
 
 impl<'a> RawEntry<'a> {
@@ -134,7 +134,7 @@ impl<'a> RawEntry<'a> {
 
 /// Contents of a data block, searched in place.
 #[derive(Clone, Debug)]
-pub(crate) struct DataBlock {
+pub struct DataBlock {
     bytes: BlockBytes,
     entries_end: usize,
     restarts_at: usize,
@@ -145,21 +145,21 @@ pub(crate) struct DataBlock {
 
 /// Result of a point lookup in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LookupResult {
-    pub(crate) seq: SeqNo,
-    pub(crate) kind: EntryKind,
-    pub(crate) value_at: usize,
-    pub(crate) value_end: usize,
+pub struct LookupResult {
+    pub seq: SeqNo,
+    pub kind: EntryKind,
+    pub value_at: usize,
+    pub value_end: usize,
 }
 
 /// Result of a seek in a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SeekResult<'a> {
     /// Offset of the entry.
-    pub(crate) at: usize,
-    pub(crate) entry: RawEntry<'a>,
+    pub at: usize,
+    pub entry: RawEntry<'a>,
     /// Whether the entry has the user key of the target.
-    pub(crate) is_key: bool,
+    pub is_key: bool,
 }
 
 impl DataBlock {
@@ -168,7 +168,7 @@ impl DataBlock {
     /// # Errors
     /// Fails when header or trailer are not those of a data block.
     #[inline]
-    pub(crate) fn new(bytes: BlockBytes) -> Result<DataBlock, Malformed> {
+    pub fn new(bytes: BlockBytes) -> Result<DataBlock, Malformed> {
         let encoding = Decoder::new(&bytes).u8("data block encoding")?;
         match encoding {
             ENCODING_PREFIX => DataBlock::new_untagged(bytes),
@@ -211,7 +211,7 @@ impl DataBlock {
     }
 
     /// Returns the contents.
-    pub(crate) fn bytes(&self) -> &BlockBytes {
+    pub fn bytes(&self) -> &BlockBytes {
         &self.bytes
     }
 
@@ -221,12 +221,12 @@ impl DataBlock {
     }
 
     /// Returns the offset after the last entry.
-    pub(crate) fn entries_end(&self) -> usize {
+    pub fn entries_end(&self) -> usize {
         self.entries_end
     }
 
     /// Returns the number of restarts.
-    pub(crate) fn restart_count(&self) -> usize {
+    pub fn restart_count(&self) -> usize {
         self.restarts
     }
 
@@ -258,7 +258,7 @@ impl DataBlock {
     /// # Errors
     /// Fails when the bytes there are not an entry.
     #[inline]
-    pub(crate) fn entry(&self, at: usize) -> Result<RawEntry<'_>, Malformed> {
+    pub fn entry(&self, at: usize) -> Result<RawEntry<'_>, Malformed> {
         match self.decode_short_entry(at) {
             Some(entry) => Ok(entry),
             None => self.decode_long_entry(at),
@@ -322,7 +322,7 @@ impl DataBlock {
     ///
     /// # Errors
     /// Returns the first violation.
-    pub(crate) fn check_invariants(&self) -> Result<(), Malformed> {
+    pub fn check_invariants(&self) -> Result<(), Malformed> {
         let mut key: Vec<u8> = Vec::new();
         let mut restarts = 0;
         let mut ordinal = 0;
@@ -428,11 +428,7 @@ impl DataBlock {
     ///
     /// # Errors
     /// Fails when an entry read by the search is malformed.
-    pub(crate) fn get(
-        &self,
-        user_key: &[u8],
-        snapshot: SeqNo,
-    ) -> Result<Option<LookupResult>, Malformed> {
+    pub fn get(&self, user_key: &[u8], snapshot: SeqNo) -> Result<Option<LookupResult>, Malformed> {
         if let Some(tag_counts) = self.tag_counts {
             return self.get_by_tags(tag_counts, user_key, snapshot);
         }

@@ -188,13 +188,13 @@ impl DataBlock {
     }
 
     /// Returns whether the block has tags.
-    pub(crate) fn has_tags(&self) -> bool {
+    pub fn has_tags(&self) -> bool {
         self.tag_counts.is_some()
     }
 
     /// Returns the number of entries per restart, which only tagged blocks store.
-    #[cfg(feature = "testing")]
-    pub(crate) fn restart_interval(&self) -> Option<usize> {
+    #[cfg(feature = "internals")]
+    pub fn restart_interval(&self) -> Option<usize> {
         self.tag_counts.map(|tag_counts| tag_counts.interval)
     }
 

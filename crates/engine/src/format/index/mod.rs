@@ -15,9 +15,9 @@ mod tests;
 
 use bytes::Bytes;
 
-#[cfg(any(test, feature = "testing"))]
-pub(crate) use prefix_index::RESTART_INTERVAL;
-pub(crate) use prefix_index::{ENCODING_PREFIX, PrefixIndexBuilder};
+#[cfg(any(test, feature = "internals"))]
+pub use prefix_index::RESTART_INTERVAL;
+pub use prefix_index::{ENCODING_PREFIX, PrefixIndexBuilder};
 pub(crate) use separator::Boundary;
 pub use separator::{Separator, SeparatorSide};
 pub(crate) use succinct::{ENCODING_SUCCINCT, SuccinctIndexBuilder};

@@ -34,11 +34,11 @@ use crate::format::data_block::{
 };
 
 /// Encoding number of prefix-compressed index blocks.
-pub(crate) const ENCODING_PREFIX: u8 = 0;
+pub const ENCODING_PREFIX: u8 = 0;
 
 /// Entries per restart. Half of the default for data blocks, because entries are short and every
 /// lookup searches two index blocks.
-pub(crate) const RESTART_INTERVAL: u8 = 8;
+pub const RESTART_INTERVAL: u8 = 8;
 
 const ENTRIES_AT: usize = 2;
 /// Minimum bytes of an entry: four varints.
@@ -46,7 +46,7 @@ const ENTRY_BYTES_MIN: usize = 4;
 
 /// Builds an index block or a top index.
 #[derive(Debug)]
-pub(crate) struct PrefixIndexBuilder {
+pub struct PrefixIndexBuilder {
     bytes: Vec<u8>,
     restarts: Vec<u32>,
     count: u32,
@@ -56,7 +56,7 @@ pub(crate) struct PrefixIndexBuilder {
 
 impl PrefixIndexBuilder {
     /// Returns a builder of an empty block.
-    pub(crate) fn new() -> PrefixIndexBuilder {
+    pub fn new() -> PrefixIndexBuilder {
         PrefixIndexBuilder {
             bytes: vec![ENCODING_PREFIX, RESTART_INTERVAL],
             restarts: Vec::new(),
@@ -77,7 +77,7 @@ impl PrefixIndexBuilder {
     }
 
     /// Adds a block. Blocks are added in key order, which is also their order in the file.
-    pub(crate) fn add(&mut self, separator: Separator, handle: BlockHandle) {
+    pub fn add(&mut self, separator: Separator, handle: BlockHandle) {
         let restart = self.count.is_multiple_of(u32::from(RESTART_INTERVAL));
         let shared = if restart {
             // Index blocks close at a few KiB, and the table writer refuses a top index near 4 GiB, so
@@ -108,7 +108,7 @@ impl PrefixIndexBuilder {
     }
 
     /// Returns the contents and resets the builder.
-    pub(crate) fn finish(&mut self) -> Vec<u8> {
+    pub fn finish(&mut self) -> Vec<u8> {
         let mut built = std::mem::replace(self, PrefixIndexBuilder::new());
         for &restart in &built.restarts {
             put_u32(&mut built.bytes, restart);

@@ -1,0 +1,70 @@
+//! Fuzz targets for the file formats of `lsmx-delta`, and for databases with its operand stores.
+
+mod checksums;
+mod files;
+mod frames;
+mod recovery;
+mod seeds;
+mod store_context;
+
+use lsmx_base::sync::Arc;
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
+
+pub use seeds::seeds_from_files;
+
+use crate::engine::{OperandStores, check_operations};
+use crate::fuzzing::FuzzTarget;
+
+/// All targets of `lsmx-delta`.
+pub const TARGETS: &[FuzzTarget] = &[
+    FuzzTarget::new("delta_header", frames::check_header, 20),
+    FuzzTarget::repaired(
+        "delta_header_repaired",
+        checksums::repair_header,
+        frames::check_header,
+        40,
+    ),
+    FuzzTarget::new("delta_frame", frames::check_frame, 30),
+    FuzzTarget::repaired(
+        "delta_frame_repaired",
+        |frame| checksums::repair_frame(frame, checksums::UID, checksums::OFFSET),
+        frames::check_frame,
+        80,
+    ),
+    FuzzTarget::new("delta_records", frames::check_records, 157),
+    FuzzTarget::new("delta_index", frames::check_index, 130),
+    FuzzTarget::new("delta_bucket", frames::check_bucket_entry, 110),
+    FuzzTarget::new("delta_snapshot", frames::check_snapshot_start, 50),
+    FuzzTarget::new("delta_ranges", frames::check_range_markers, 60),
+    FuzzTarget::new("delta_made", frames::check_first_buckets, 50),
+    FuzzTarget::new("delta_delivered", frames::check_delivery_end, 30),
+    FuzzTarget::new("delta_collected", frames::check_collection_end, 60),
+    FuzzTarget::new("delta_log", files::check_log, 20),
+    FuzzTarget::repaired("delta_log_repaired", checksums::repair_file, files::check_log, 50),
+    FuzzTarget::new("delta_bucket_file", files::check_bucket_file, 10),
+    FuzzTarget::repaired(
+        "delta_bucket_file_repaired",
+        checksums::repair_file,
+        files::check_bucket_file,
+        40,
+    ),
+    FuzzTarget::repaired(
+        "delta_recovery",
+        checksums::repair_file,
+        recovery::check_recovery_from_log,
+        60,
+    ),
+    FuzzTarget::new("delta_api", check_operations_with_store, 3),
+];
+
+/// Applies operations to a database with operand stores whose sizes cause splits and collections.
+fn check_operations_with_store(input: &[u8]) {
+    let stores = OperandStores {
+        add_store: |options| {
+            let small = DeltaOptions::default().bucket_bytes(512).log_bytes_max(1024);
+            options.operand_store(DeltaStoreFactory::new(small.buckets_max(4)))
+        },
+        factories: || vec![Arc::new(DeltaStoreFactory::default())],
+    };
+    check_operations(input, stores);
+}

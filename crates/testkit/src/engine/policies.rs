@@ -1,0 +1,33 @@
+//! Targets for the text forms of compaction policies.
+
+use lsmx_compaction::PolicySpec;
+use lsmx_compaction::spec::{Composition, to_toml};
+
+/// Checks a policy as one line of text.
+pub(super) fn check_policy_text(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    if let Ok(spec) = text.parse::<PolicySpec>() {
+        check_policy_spec(&spec);
+    }
+}
+
+/// Checks a policy as a TOML file.
+pub(super) fn check_policy_toml(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let Ok(spec) = PolicySpec::from_toml(text) else { return };
+    check_policy_spec(&spec);
+    if spec.preset().is_none() {
+        assert_eq!(PolicySpec::from_toml(&policy_toml(&spec)).as_ref(), Ok(&spec), "{spec}");
+    }
+}
+
+/// Returns the TOML file of a policy, with its primitives.
+pub(super) fn policy_toml(spec: &PolicySpec) -> String {
+    to_toml(&Composition { name: spec.name().to_owned(), primitives: spec.primitives() })
+}
+
+/// Checks that the printed policy parses to the same policy, and that the policy can be built.
+fn check_policy_spec(spec: &PolicySpec) {
+    assert_eq!(spec.to_string().parse().as_ref(), Ok(spec), "{spec}");
+    assert_eq!(spec.build().name(), spec.name());
+}

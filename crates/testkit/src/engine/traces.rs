@@ -1,0 +1,54 @@
+//! Targets for workload traces.
+
+use std::path::Path;
+
+use lsmx::Result;
+use lsmx::internals::format::workload_trace::{TRACE_HEADER_BYTES, TraceHeader, TraceItems};
+use lsmx::vfs::MemVfs;
+use lsmx::workload_trace::{TraceEnd, TraceReader};
+use lsmx_base::coding::len_u64;
+
+const PATH: &str = "/trace";
+
+/// Reads a trace. Returns its items in encoded form.
+fn read_trace(input: &[u8]) -> Result<(Vec<u8>, TraceEnd)> {
+    let vfs = MemVfs::new();
+    vfs.write_all(Path::new(PATH), input).expect("in memory");
+    let reader = TraceReader::open(&vfs, Path::new(PATH))?;
+    let values_kept = reader.header().values_kept;
+    let mut items = Vec::new();
+    let end = reader.visit(&mut |item| {
+        item.encode(values_kept, &mut items);
+        Ok::<(), lsmx::Error>(())
+    })?;
+    Ok((items, end))
+}
+
+/// Checks a trace file.
+pub(super) fn check_trace(input: &[u8]) {
+    if let Ok(header) = TraceHeader::decode(input) {
+        assert_eq!(header.encode(), input[..TRACE_HEADER_BYTES], "header is not canonical");
+    }
+    let Ok((items, end)) = read_trace(input) else { return };
+    assert!(end.bytes_cut <= len_u64(input.len()) && !(end.complete && end.bytes_cut > 0));
+    assert!(items.len() <= input.len());
+    let kept_bytes = len_u64(input.len()) - end.bytes_cut;
+    let kept = &input[..usize::try_from(kept_bytes).expect("within the input")];
+    let reread = read_trace(kept).expect("the trace without its torn end is valid");
+    assert_eq!(reread, (items, TraceEnd { bytes_cut: 0, ..end }));
+}
+
+/// Checks the items of a trace record, with values and without.
+pub(super) fn check_trace_items(input: &[u8]) {
+    for values_kept in [false, true] {
+        let mut encoded = Vec::new();
+        let mut is_valid = true;
+        for item in TraceItems::new(input, values_kept) {
+            match item {
+                Ok(item) => item.encode(values_kept, &mut encoded),
+                Err(_) => is_valid = false,
+            }
+        }
+        assert!(input.starts_with(&encoded) && (!is_valid || encoded.len() == input.len()));
+    }
+}

@@ -1,0 +1,15 @@
+//! Test code that several crates of the workspace share. Not published.
+//!
+//! [`fuzzing`] defines and runs fuzz targets. [`engine`] and [`delta`] have the targets for file formats and whole
+//! databases, `bench` those for text formats.
+
+#![allow(clippy::missing_panics_doc, reason = "a test fails by panicking")]
+
+#[cfg(feature = "bench")]
+pub mod bench;
+pub mod delta;
+pub mod engine;
+pub mod fuzzing;
+mod rng;
+
+pub use rng::TestRng;
