@@ -25,18 +25,18 @@ pub fn xxh3_seeded(bytes: &[u8], seed: u64) -> u64 {
 /// Both hold because the multiplication by an odd constant and the finalizer of `SplitMix64` are bijections.
 #[inline]
 #[must_use]
-pub const fn location_seed(uid: u64, offset: u64) -> u64 {
+pub const fn file_location_seed(uid: u64, offset: u64) -> u64 {
     let mut x = uid ^ offset.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
 }
 
-/// Returns the checksum of bytes at `offset` of the file with this uid: XXH3-64 with [`location_seed`].
+/// Returns the checksum of bytes at `offset` of the file with this uid: XXH3-64 with [`file_location_seed`].
 #[inline]
 #[must_use]
-pub fn xxh3_at(bytes: &[u8], uid: u64, offset: u64) -> u64 {
-    xxh3_seeded(bytes, location_seed(uid, offset))
+pub fn xxh3_at_file_location(bytes: &[u8], uid: u64, offset: u64) -> u64 {
+    xxh3_seeded(bytes, file_location_seed(uid, offset))
 }
 
 /// Computes an XXH3-64 over bytes that arrive in pieces.
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn location_seed_distinct_locations_have_distinct_seeds() {
         let mut seeds: Vec<u64> = (0..100u64)
-            .flat_map(|uid| (0..100u64).map(move |block| location_seed(uid, block * 4096)))
+            .flat_map(|uid| (0..100u64).map(move |block| file_location_seed(uid, block * 4096)))
             .collect();
         seeds.sort_unstable();
         seeds.dedup();

@@ -96,7 +96,7 @@ pub fn get_u64(bytes: &[u8], at: usize) -> Option<u64> {
 /// Returns `None` if the varint is longer than eight bytes or not in its shortest form. The code has no
 /// loop and no branch on the length, because searches in blocks call it for every entry.
 #[inline]
-pub const fn varint_in_word(word: u64) -> Option<(u64, usize)> {
+pub const fn decode_varint_word(word: u64) -> Option<(u64, usize)> {
     const TOP_BITS: u64 = 0x8080_8080_8080_8080;
     let ends = !word & TOP_BITS;
     if ends == 0 {
@@ -161,17 +161,17 @@ impl<'a> Decoder<'a> {
     /// # Errors
     /// Fails if fewer bytes are left.
     #[inline]
-    pub fn take(&mut self, what: &'static str, len: usize) -> Result<&'a [u8], Malformed> {
+    pub fn take_bytes(&mut self, what: &'static str, len: usize) -> Result<&'a [u8], Malformed> {
         let taken = self.at.checked_add(len).and_then(|end| self.bytes.get(self.at..end));
         let Some(taken) = taken else {
-            return Err(self.truncated(what, len));
+            return Err(self.truncated_error(what, len));
         };
         self.at += len;
         Ok(taken)
     }
 
     #[cold]
-    fn truncated(&self, what: &'static str, needed: usize) -> Malformed {
+    fn truncated_error(&self, what: &'static str, needed: usize) -> Malformed {
         if failpoint::is_on(Failpoint::LengthTrusted) {
             std::hint::black_box(&self.bytes[self.at..self.at + needed]);
         }
@@ -185,7 +185,7 @@ impl<'a> Decoder<'a> {
     #[inline]
     pub fn u8(&mut self, what: &'static str) -> Result<u8, Malformed> {
         let Some(&byte) = self.bytes.get(self.at) else {
-            return Err(self.truncated(what, 1));
+            return Err(self.truncated_error(what, 1));
         };
         self.at += 1;
         Ok(byte)
@@ -198,7 +198,7 @@ impl<'a> Decoder<'a> {
     #[inline]
     pub fn u32(&mut self, what: &'static str) -> Result<u32, Malformed> {
         let Some(value) = get_u32(self.bytes, self.at) else {
-            return Err(self.truncated(what, size_of::<u32>()));
+            return Err(self.truncated_error(what, size_of::<u32>()));
         };
         self.at += size_of::<u32>();
         Ok(value)
@@ -211,7 +211,7 @@ impl<'a> Decoder<'a> {
     #[inline]
     pub fn u64(&mut self, what: &'static str) -> Result<u64, Malformed> {
         let Some(value) = get_u64(self.bytes, self.at) else {
-            return Err(self.truncated(what, size_of::<u64>()));
+            return Err(self.truncated_error(what, size_of::<u64>()));
         };
         self.at += size_of::<u64>();
         Ok(value)
@@ -239,11 +239,11 @@ impl<'a> Decoder<'a> {
                 self.at += 3;
                 Ok(u64::from(a & 0x7f) | u64::from(b & 0x7f) << 7 | u64::from(c) << 14)
             }
-            _ => self.varint_long(what),
+            _ => self.decode_long_varint(what),
         }
     }
 
-    fn varint_long(&mut self, what: &'static str) -> Result<u64, Malformed> {
+    fn decode_long_varint(&mut self, what: &'static str) -> Result<u64, Malformed> {
         let mut value = 0u64;
         for index in 0..VARINT_BYTES_MAX {
             let byte = self.u8(what)?;
@@ -277,7 +277,7 @@ impl<'a> Decoder<'a> {
     #[inline]
     pub fn bytes(&mut self, what: &'static str) -> Result<&'a [u8], Malformed> {
         let len = self.length(what)?;
-        self.take(what, len)
+        self.take_bytes(what, len)
     }
 
     /// Checks that all bytes were read.
@@ -326,14 +326,14 @@ mod tests {
             for filler in [0, 0x7f, 0x80, u8::MAX] {
                 bytes.resize(16, filler);
                 let word = get_u64(&bytes, 0).unwrap();
-                assert_eq!(varint_in_word(word), (len <= 8).then_some((value, len)), "{value}");
+                assert_eq!(decode_varint_word(word), (len <= 8).then_some((value, len)), "{value}");
                 bytes.truncate(len);
             }
             // Not the shortest form: append a group of seven zero bits.
             if len < 8 {
                 bytes[len - 1] |= 0x80;
                 bytes.resize(16, 0);
-                assert_eq!(varint_in_word(get_u64(&bytes, 0).unwrap()), None, "{value}");
+                assert_eq!(decode_varint_word(get_u64(&bytes, 0).unwrap()), None, "{value}");
             }
         }
     }
@@ -385,6 +385,6 @@ mod tests {
         assert!(decoder.u8("d").is_err() && decoder.u32("d").is_err() && decoder.u64("d").is_err());
         assert_eq!(get_u32(&bytes, usize::MAX), None);
         assert_eq!(get_u64(&bytes, bytes.len() - 7), None);
-        assert!(Decoder::with_offset(&bytes, usize::MAX).take("e", 1).is_err());
+        assert!(Decoder::with_offset(&bytes, usize::MAX).take_bytes("e", 1).is_err());
     }
 }

@@ -32,7 +32,7 @@ macro_rules! failpoints {
 
             /// Returns the number of the class of bugs.
             #[must_use]
-            pub fn class(self) -> u8 {
+            pub fn bug_class(self) -> u8 {
                 match self { $(Failpoint::$name => $class,)* }
             }
         }

@@ -104,7 +104,7 @@ impl FileName {
 
     /// Returns whether the database cannot have allocated this number, so that the file is foreign.
     /// `next` is the next number in the manifest, if there is a manifest.
-    pub fn is_stray(self, next: Option<u64>) -> bool {
+    pub fn has_unallocated_number(self, next: Option<u64>) -> bool {
         let end = next.map_or(NUMBER_END, |next| next.saturating_add(NUMBER_DISTANCE_MAX));
         let is_out_of_range = self.number().is_some_and(|number| number >= end);
         is_out_of_range && !failpoint::is_on(Failpoint::StrayFileNumberCounts)

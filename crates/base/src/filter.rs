@@ -10,7 +10,7 @@
 //!
 //! A lookup computes:
 //! 1. `hash`, the XXH3-64 of the key with [`KEY_HASH_SEED`];
-//! 2. `h = finalize(hash + seed)` with the finalizer of MurmurHash3;
+//! 2. `h = mix_hash(hash + seed)` with the finalizer of MurmurHash3;
 //! 3. the fingerprint of the key: the low byte, or the two low bytes, of `h ^ (h >> 32)`;
 //! 4. three positions, with `mask = segment length − 1`: `p0 = (h × segment count length) >> 64`,
 //!    `p1 = (p0 + segment length) ^ (h >> 18 & mask)` and `p2 = (p0 + 2 × segment length) ^ (h & mask)`.
@@ -98,20 +98,20 @@ impl FilterWidth {
 
     /// Returns the stored number.
     #[must_use]
-    pub const fn coding(self) -> u8 {
+    pub const fn format_code(self) -> u8 {
         match self {
             FilterWidth::Fuse8 => CODING_BINARY_FUSE_8,
             FilterWidth::Fuse16 => CODING_BINARY_FUSE_16,
         }
     }
 
-    fn from_coding(coding: u8) -> Result<FilterWidth, Malformed> {
-        match coding {
+    fn from_format_code(code: u8) -> Result<FilterWidth, Malformed> {
+        match code {
             CODING_BINARY_FUSE_8 => Ok(FilterWidth::Fuse8),
             CODING_BINARY_FUSE_16 => Ok(FilterWidth::Fuse16),
             _ => Err(Malformed::Field {
                 what: "filter coding",
-                found: u64::from(coding),
+                found: u64::from(code),
                 expected: "0 or 1 (binary fuse, 8 or 16 bits)",
             }),
         }
@@ -163,7 +163,7 @@ fn encode_header(
     fingerprints: usize,
 ) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER_BYTES + fingerprints * width.fingerprint_bytes());
-    out.push(width.coding());
+    out.push(width.format_code());
     out.extend_from_slice(&seed.to_le_bytes());
     put_u32(&mut out, segment);
     put_u32(&mut out, count);
@@ -185,7 +185,7 @@ impl Filter {
     /// Fails if `block` is not a valid filter block.
     pub fn new(block: Bytes) -> Result<Filter, Malformed> {
         let mut decoder = Decoder::new(&block);
-        let width = FilterWidth::from_coding(decoder.u8("filter coding")?)?;
+        let width = FilterWidth::from_format_code(decoder.u8("filter coding")?)?;
         let seed = decoder.u64("filter seed")?;
         let segment = decoder.u32("filter segment length")?;
         let count = decoder.u32("filter segment count length")?;
@@ -242,7 +242,7 @@ impl Filter {
         let seed = seed.try_into().map_or(0, u64::from_le_bytes);
         let field = |at: usize| fields[at..at + 4].try_into().map_or(0, u32::from_le_bytes);
         let (segment, mask, count) = (field(0), field(4), field(8));
-        let hash = finalize(hash.wrapping_add(seed));
+        let hash = mix_hash(hash.wrapping_add(seed));
         let low = |number: u64| u32::try_from(number & u64::from(mask)).unwrap_or(0);
         // The product is less than count, so it fits in 32 bits.
         let p0 = u32::try_from((u128::from(hash) * u128::from(count)) >> 64).unwrap_or(0);
@@ -271,7 +271,7 @@ impl Filter {
 
 /// The 64-bit finalizer of MurmurHash3.
 #[inline]
-fn finalize(mut hash: u64) -> u64 {
+fn mix_hash(mut hash: u64) -> u64 {
     for factor in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
         hash = (hash ^ (hash >> 33)).wrapping_mul(factor);
     }

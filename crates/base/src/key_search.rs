@@ -10,12 +10,12 @@ use std::ops::Range;
 pub struct KeySearch {
     /// Common prefix of all keys.
     common_prefix: Box<[u8]>,
-    /// For each key the eight bytes after the common prefix, see [`first_word`].
+    /// For each key the eight bytes after the common prefix, see [`first_eight_bytes`].
     words: Box<[u64]>,
 }
 
 /// Returns the first eight bytes as a big-endian number, padded with zeros.
-fn first_word(bytes: &[u8]) -> u64 {
+fn first_eight_bytes(bytes: &[u8]) -> u64 {
     match bytes.first_chunk::<8>() {
         Some(first) => u64::from_be_bytes(*first),
         None => {
@@ -37,7 +37,7 @@ impl KeySearch {
         });
         KeySearch {
             common_prefix: common_prefix.into(),
-            words: keys.map(|key| first_word(&key[common_prefix.len()..])).collect(),
+            words: keys.map(|key| first_eight_bytes(&key[common_prefix.len()..])).collect(),
         }
     }
 
@@ -58,7 +58,7 @@ impl KeySearch {
     /// `is_before(index)` compares the key at `index` with `key`. It is called only for keys whose first
     /// bytes equal those of `key`.
     pub fn partition_point(&self, key: &[u8], is_before: impl Fn(usize) -> bool) -> usize {
-        let Range { mut start, mut end } = self.equal_word_range(key);
+        let Range { mut start, mut end } = self.indices_with_equal_word(key);
         while start < end {
             let middle = start.midpoint(end);
             match is_before(middle) {
@@ -71,12 +71,12 @@ impl KeySearch {
 
     /// Returns the indices of the keys whose first bytes equal those of `key`. All keys before the range are
     /// less than `key`, and all keys after it are greater.
-    fn equal_word_range(&self, key: &[u8]) -> Range<usize> {
+    fn indices_with_equal_word(&self, key: &[u8]) -> Range<usize> {
         let Some(rest) = key.strip_prefix(&*self.common_prefix) else {
             let index = if key < &*self.common_prefix { 0 } else { self.words.len() };
             return index..index;
         };
-        let word = first_word(rest);
+        let word = first_eight_bytes(rest);
         let start = self.words.partition_point(|other| *other < word);
         let count = self.words[start..].partition_point(|other| *other == word);
         start..start + count

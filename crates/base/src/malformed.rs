@@ -71,7 +71,11 @@ pub enum Malformed {
 impl Malformed {
     /// Returns the error for a field with an invalid value.
     #[must_use]
-    pub const fn field(what: &'static str, found: u64, expected: &'static str) -> Malformed {
+    pub const fn invalid_field(
+        what: &'static str,
+        found: u64,
+        expected: &'static str,
+    ) -> Malformed {
         Malformed::Field { what, found, expected }
     }
 }

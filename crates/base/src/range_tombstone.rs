@@ -61,22 +61,22 @@ pub fn successor(key: &[u8]) -> Bytes {
 }
 
 /// Returns the newest number that is visible at `snapshot`. `seqs` is sorted from newest to oldest.
-pub fn newest_visible(seqs: &[SeqNo], snapshot: SeqNo) -> Option<SeqNo> {
+pub fn newest_visible_seq(seqs: &[SeqNo], snapshot: SeqNo) -> Option<SeqNo> {
     seqs.get(seqs.partition_point(|&seq| seq > snapshot)).copied()
 }
 
 /// Sequence numbers of the range tombstones that contain the current bound, each with the number of range
 /// tombstones that have it.
-type OpenSeqs = BTreeMap<SeqNo, usize>;
+type ActiveSeqCounts = BTreeMap<SeqNo, usize>;
 
 /// Splits overlapping range tombstones into disjoint fragments, sorted by key.
 ///
 /// A fragment has the sequence numbers of all range tombstones that contain it. Adjacent fragments with the same
 /// sequence numbers are joined. Empty range tombstones are dropped. The result of n nested range tombstones has n²
-/// sequence numbers; [`fragment_visible`] keeps fewer.
+/// sequence numbers; [`fragment_for_snapshots`] keeps fewer.
 #[must_use]
 pub fn fragment(spans: &[RangeTombstone]) -> Vec<RangeTombstone> {
-    fragment_with(spans, |open| open.keys().rev().copied().collect())
+    fragment_and_select(spans, |open| open.keys().rev().copied().collect())
 }
 
 /// Splits range tombstones like [`fragment`], but keeps only the numbers that some reader can see.
@@ -88,11 +88,14 @@ pub fn fragment(spans: &[RangeTombstone]) -> Vec<RangeTombstone> {
 /// Adjacent fragments are joined only if they have the same numbers before this reduction. See
 /// [`join_adjacent`].
 #[must_use]
-pub fn fragment_visible(spans: &[RangeTombstone], snapshots: &[SeqNo]) -> Vec<RangeTombstone> {
+pub fn fragment_for_snapshots(
+    spans: &[RangeTombstone],
+    snapshots: &[SeqNo],
+) -> Vec<RangeTombstone> {
     if failpoint::is_on(Failpoint::HiddenSpanNumbersKept) {
         return fragment(spans);
     }
-    fragment_with(spans, |open| {
+    fragment_and_select(spans, |open| {
         let mut seqs = Vec::new();
         let mut limit = Some(SeqNo::MAX);
         while let Some((&seq, _)) = limit.and_then(|limit| open.range(..=limit).next_back()) {
@@ -123,9 +126,9 @@ pub fn join_adjacent(fragments: Vec<RangeTombstone>) -> Vec<RangeTombstone> {
 /// Splits range tombstones in one pass over their bounds in key order.
 ///
 /// `select_seqs` returns the numbers of a fragment, given those of all range tombstones that contain it.
-fn fragment_with(
+fn fragment_and_select(
     spans: &[RangeTombstone],
-    select_seqs: impl Fn(&OpenSeqs) -> Vec<SeqNo>,
+    select_seqs: impl Fn(&ActiveSeqCounts) -> Vec<SeqNo>,
 ) -> Vec<RangeTombstone> {
     let mut starts: Vec<&RangeTombstone> = spans.iter().filter(|span| !span.is_empty()).collect();
     let mut ends: Vec<(&Bytes, &RangeTombstone)> =
@@ -135,7 +138,7 @@ fn fragment_with(
     let (mut starts, mut ends) = (starts.into_iter().peekable(), ends.into_iter().peekable());
     let mut fragments = Vec::new();
     let mut current: Option<RangeTombstone> = None;
-    let mut open = OpenSeqs::new();
+    let mut open = ActiveSeqCounts::new();
     loop {
         let bound = match (starts.peek(), ends.peek()) {
             (Some(span), Some((end, _))) => (&span.start).min(*end),
@@ -238,7 +241,7 @@ mod tests {
             for span in &mut expected {
                 span.seqs.dedup_by_key(|seq| snapshots.partition_point(|snapshot| *snapshot < *seq));
             }
-            let visible = fragment_visible(&spans, &snapshots);
+            let visible = fragment_for_snapshots(&spans, &snapshots);
             prop_assert_eq!(&visible, &expected);
             prop_assert_eq!(fragment(&visible), join_adjacent(visible));
         }

@@ -37,7 +37,7 @@ const _: () = assert!(size_of::<Slice>() == 40, "inline bytes do not increase th
 /// needs next.
 #[derive(Clone)]
 pub struct BlockBytes {
-    block: triomphe::Arc<HeaderSlice<LiveBytes, [u8]>>,
+    block: triomphe::Arc<HeaderSlice<CountedBlockBytes, [u8]>>,
     /// 32 bits suffice: blocks are shorter than 4 GiB, see `BLOCK_CONTENT_BYTES_MAX`.
     start: u32,
     end: u32,
@@ -45,11 +45,11 @@ pub struct BlockBytes {
 
 /// Counter of the bytes of all blocks in memory: in caches, iterators and slices that callers hold.
 #[derive(Debug, Default)]
-pub struct LiveBlocks {
+pub struct BlockMemoryCounter {
     bytes: ShardedCounter,
 }
 
-impl LiveBlocks {
+impl BlockMemoryCounter {
     /// Returns the total size of all live blocks.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -59,12 +59,12 @@ impl LiveBlocks {
 }
 
 /// Counts the bytes of one block until the last owner drops the block.
-struct LiveBytes {
-    live: Option<Arc<LiveBlocks>>,
+struct CountedBlockBytes {
+    live: Option<Arc<BlockMemoryCounter>>,
     bytes: u64,
 }
 
-impl Drop for LiveBytes {
+impl Drop for CountedBlockBytes {
     fn drop(&mut self) {
         if let Some(live) = &self.live {
             live.bytes.add(self.bytes.wrapping_neg());
@@ -75,16 +75,16 @@ impl Drop for LiveBytes {
 impl BlockBytes {
     /// Copies the contents of a block. Bytes after 4 GiB are omitted; no block is that large.
     pub fn copy_from(contents: &[u8]) -> BlockBytes {
-        BlockBytes::copy_counted(contents, None)
+        BlockBytes::copy_and_count(contents, None)
     }
 
     /// Copies the contents of a block and counts them in `live`.
-    pub fn copy_counted(contents: &[u8], live: Option<&Arc<LiveBlocks>>) -> BlockBytes {
+    pub fn copy_and_count(contents: &[u8], live: Option<&Arc<BlockMemoryCounter>>) -> BlockBytes {
         let (bytes, live) = (len_u64(contents.len()), live.cloned());
         if let Some(live) = &live {
             live.bytes.add(bytes);
         }
-        let header = LiveBytes { live, bytes };
+        let header = CountedBlockBytes { live, bytes };
         let block = triomphe::Arc::from_header_and_slice(header, contents);
         let end = u32::try_from(contents.len()).unwrap_or(u32::MAX);
         BlockBytes { block, start: 0, end }
@@ -92,7 +92,7 @@ impl BlockBytes {
 
     /// Returns the range from `start` to `end`, which must be within these bytes.
     #[inline]
-    pub fn into_range(self, start: usize, end: usize) -> BlockBytes {
+    pub fn into_subrange(self, start: usize, end: usize) -> BlockBytes {
         debug_assert!(start <= end && end <= self.len());
         // The additions cannot overflow, because the sums are offsets within the block.
         let absolute = |offset: usize| self.start + u32::try_from(offset).unwrap_or(0);
@@ -257,8 +257,8 @@ mod tests {
             let bytes: Vec<u8> = (0..len).collect();
             let (copied, shared) = (Slice::from(bytes.as_slice()), Slice::from(bytes.clone()));
             let around = [&[9; 5], bytes.as_slice(), &[9; 7]].concat();
-            let block = BlockBytes::from(around).into_range(2, bytes.len() + 8);
-            let from_block = Slice::from_block(block.into_range(3, bytes.len() + 3));
+            let block = BlockBytes::from(around).into_subrange(2, bytes.len() + 8);
+            let from_block = Slice::from_block(block.into_subrange(3, bytes.len() + 3));
             assert_eq!(Slice::new_inline(&bytes).is_some(), bytes.len() <= INLINE_BYTES);
             for slice in [&copied, &shared, &from_block] {
                 assert_eq!(**slice, *bytes);
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn slice_of_long_bytes_is_not_copied() {
         let block = BlockBytes::from(vec![7; 100]);
-        let slice = Slice::from_block(block.clone().into_range(20, 90));
+        let slice = Slice::from_block(block.clone().into_subrange(20, 90));
         assert_eq!(slice.as_ptr(), block[20..].as_ptr());
         assert_eq!(slice.into_bytes().as_ptr(), block[20..].as_ptr());
         let bytes = Bytes::from(vec![7; 100]);

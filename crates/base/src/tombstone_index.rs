@@ -35,7 +35,7 @@ use crate::work_counter::{self, WorkKind};
 
 /// A rectangle of slots and sequence numbers in which all readers see the same newest range tombstone.
 #[derive(Clone, Copy, Debug)]
-struct Cell {
+struct IndexCell {
     first_slot: u32,
     /// First slot after the cell.
     end_slot: u32,
@@ -48,7 +48,7 @@ struct Cell {
 
 /// A cell without an upper sequence number yet. Its first slot is the key in the map of open cells.
 #[derive(Clone, Copy, Debug)]
-struct OpenCell {
+struct UnboundedIndexCell {
     end_slot: u32,
     first_seq: u64,
     newest: Option<SeqNo>,
@@ -71,7 +71,7 @@ pub struct TombstoneIndex {
     /// Distinct bounds in key order. Slot `n` starts at bound `n - 1` and ends before bound `n`.
     bounds: Vec<Bytes>,
     /// Sorted by node, then by `first_seq`.
-    cells: Vec<Cell>,
+    cells: Vec<IndexCell>,
     /// Index of the first cell of each node, then the number of cells.
     node_starts: Vec<u32>,
 }
@@ -79,7 +79,7 @@ pub struct TombstoneIndex {
 impl TombstoneIndex {
     /// Upper bound of the memory per range tombstone, in bytes, without the keys.
     pub const BYTES_PER_TOMBSTONE_MAX: usize =
-        2 * (size_of::<Bytes>() + size_of::<u32>()) + 3 * size_of::<Cell>();
+        2 * (size_of::<Bytes>() + size_of::<u32>()) + 3 * size_of::<IndexCell>();
 
     /// Builds an index of range tombstones, given as inclusive start, exclusive end, and sequence number.
     ///
@@ -103,23 +103,25 @@ impl TombstoneIndex {
             .collect();
         spans.sort_unstable();
         let mut cells = Vec::with_capacity(all.len());
-        let mut open =
-            BTreeMap::from([(0, OpenCell { end_slot: slots, first_seq: 0, newest: None })]);
+        let mut open = BTreeMap::from([(
+            0,
+            UnboundedIndexCell { end_slot: slots, first_seq: 0, newest: None },
+        )]);
         for (seq, first_slot, end_slot) in spans {
             if first_slot < end_slot {
                 add_tombstone(&mut open, &mut cells, seq, first_slot..end_slot);
             }
         }
-        for (first_slot, OpenCell { end_slot, first_seq, newest }) in open {
-            cells.push(Cell { first_slot, end_slot, first_seq, end_seq: u64::MAX, newest });
+        for (first_slot, UnboundedIndexCell { end_slot, first_seq, newest }) in open {
+            cells.push(IndexCell { first_slot, end_slot, first_seq, end_seq: u64::MAX, newest });
         }
         work_counter::add(WorkKind::SpanNumbers, cells.len());
-        cells.sort_unstable_by_key(|cell| (node_of(slots, cell), cell.first_seq));
+        cells.sort_unstable_by_key(|cell| (search_node_of_cell(slots, cell), cell.first_seq));
         let mut node_starts = Vec::with_capacity(bounds.len() + 2);
         let mut start = 0;
         for node in 0..slots {
             node_starts.push(to_u32(start));
-            while cells.get(start).is_some_and(|cell| node_of(slots, cell) == node) {
+            while cells.get(start).is_some_and(|cell| search_node_of_cell(slots, cell) == node) {
                 start += 1;
             }
         }
@@ -139,7 +141,7 @@ impl TombstoneIndex {
     pub fn bytes(&self) -> usize {
         let keys: usize = self.bounds.iter().map(Bytes::len).sum();
         keys + self.bounds.len() * size_of::<Bytes>()
-            + self.cells.len() * size_of::<Cell>()
+            + self.cells.len() * size_of::<IndexCell>()
             + self.node_starts.len() * size_of::<u32>()
     }
 
@@ -162,7 +164,7 @@ impl TombstoneIndex {
     }
 
     /// Returns the cell of a key and a sequence number, or `None` if the index is empty.
-    fn find_cell(&self, user_key: &[u8], snapshot: SeqNo) -> Option<&Cell> {
+    fn find_cell(&self, user_key: &[u8], snapshot: SeqNo) -> Option<&IndexCell> {
         let slot = to_u32(self.bounds.partition_point(|bound| **bound <= *user_key));
         let (mut low, mut high) = (0, to_u32(self.bounds.len()) + 1);
         while low < high && !self.is_empty() {
@@ -172,7 +174,7 @@ impl TombstoneIndex {
             let cells = &self.cells[start(node)..start(node + 1)];
             let count = cells.partition_point(|cell| cell.first_seq <= snapshot.0);
             let last = count.checked_sub(1).map(|last| &cells[last]);
-            let contains = |cell: &&Cell| {
+            let contains = |cell: &&IndexCell| {
                 snapshot.0 < cell.end_seq && (cell.first_slot..cell.end_slot).contains(&slot)
             };
             if let Some(cell) = last.filter(contains) {
@@ -193,8 +195,8 @@ impl TombstoneIndex {
 /// Closes the open cells in its slots. Parts of the first and the last cell that are outside its slots become
 /// open cells again.
 fn add_tombstone(
-    open: &mut BTreeMap<u32, OpenCell>,
-    closed: &mut Vec<Cell>,
+    open: &mut BTreeMap<u32, UnboundedIndexCell>,
+    closed: &mut Vec<IndexCell>,
     seq: SeqNo,
     slots: std::ops::Range<u32>,
 ) {
@@ -202,26 +204,26 @@ fn add_tombstone(
     let containing = open.range(..=slots.start).next_back();
     let mut first_slot = containing.map_or(slots.start, |(first_slot, _)| *first_slot);
     while first_slot < slots.end
-        && let Some(OpenCell { end_slot, first_seq, newest }) = open.remove(&first_slot)
+        && let Some(UnboundedIndexCell { end_slot, first_seq, newest }) = open.remove(&first_slot)
     {
         if first_seq < seq.0 {
-            closed.push(Cell { first_slot, end_slot, first_seq, end_seq: seq.0, newest });
+            closed.push(IndexCell { first_slot, end_slot, first_seq, end_seq: seq.0, newest });
         }
         if first_slot < slots.start {
-            let rest = OpenCell { end_slot: slots.start, first_seq: seq.0, newest };
+            let rest = UnboundedIndexCell { end_slot: slots.start, first_seq: seq.0, newest };
             open.insert(first_slot, rest);
         }
         if slots.end < end_slot {
-            open.insert(slots.end, OpenCell { end_slot, first_seq: seq.0, newest });
+            open.insert(slots.end, UnboundedIndexCell { end_slot, first_seq: seq.0, newest });
         }
         first_slot = end_slot;
     }
-    let added = OpenCell { end_slot: slots.end, first_seq: seq.0, newest: Some(seq) };
+    let added = UnboundedIndexCell { end_slot: slots.end, first_seq: seq.0, newest: Some(seq) };
     open.insert(slots.start, added);
 }
 
 /// Returns the node of the implicit search tree that stores a cell.
-fn node_of(slots: u32, cell: &Cell) -> u32 {
+fn search_node_of_cell(slots: u32, cell: &IndexCell) -> u32 {
     let (mut low, mut high) = (0_u32, slots);
     loop {
         let node = low.midpoint(high);

@@ -1,6 +1,6 @@
 //! Records for all benches: 16-byte keys spread over the key domain, 100-byte values.
 
-use lsmx_bench::workload::Distribution;
+use lsmx_bench::workload::KeyDistribution;
 use lsmx_bench::workload::keys::KeySpace;
 use lsmx_bench::workload::random::fill;
 
@@ -9,7 +9,7 @@ const KEY_BYTES: usize = 16;
 
 /// `n` keys in random order.
 pub(crate) fn keys(n: u64) -> Vec<Vec<u8>> {
-    let space = KeySpace::new(Distribution::Uniform, n, KEY_BYTES, 1).unwrap();
+    let space = KeySpace::new(KeyDistribution::Uniform, n, KEY_BYTES, 1).unwrap();
     let key = |record| {
         let mut key = Vec::new();
         space.write_present(record, &mut key);

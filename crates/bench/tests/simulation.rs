@@ -16,7 +16,7 @@ use lsmx_bench::experiment::Silent;
 use lsmx_bench::experiment::explore::result::Cell;
 use lsmx_bench::experiment::explore::{Config, Point, Source};
 use lsmx_bench::experiment::sweep::SweepPoint;
-use lsmx_bench::workload::Distribution;
+use lsmx_bench::workload::KeyDistribution;
 use lsmx_bench::workload::phases::Mix;
 use lsmx_compaction::{PolicySpec, Preset};
 
@@ -80,7 +80,7 @@ fn cells(policy: &str, updates: f64, deletes: f64, seeds: &[u64]) -> Vec<Cell> {
         empty_lookups: Vec::new(),
         ranges: 0,
         selectivities: vec![1e-4],
-        distribution: Distribution::Uniform,
+        distribution: KeyDistribution::Uniform,
         interleave: false,
     };
     let run = |&seed: &u64| {

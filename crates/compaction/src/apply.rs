@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::error::Error;
 use crate::ids::{FileId, Level, RunId};
-use crate::job::{Job, JobKind, Placement};
+use crate::job::{Job, JobKind, OutputPlacement};
 use crate::key_range::{Key, KeyRange};
 use crate::run::SortedRun;
 use crate::shape::{LevelShape, TreeShape};
@@ -27,7 +27,7 @@ pub struct AppliedJob {
     pub shape: TreeShape,
     /// Run of the outputs; `None` without outputs.
     pub output_run: Option<RunId>,
-    /// RunFiles that left the tree, in input order. Moved files are not included.
+    /// Files that left the tree, in input order. Moved files are not included.
     pub removed: Vec<FileId>,
     /// Outputs of a merge or rewrite, or files of a move, in key order.
     pub placed: Vec<PlacedFile>,
@@ -82,7 +82,7 @@ impl<'a> ResolvedInput<'a> {
     }
 }
 
-/// RunFiles that leave a run.
+/// Files that leave a run.
 struct RemovedFiles {
     level: Level,
     /// Index of the run in its level.
@@ -106,7 +106,7 @@ impl TreeShape {
     /// sets the cursor of its newest input level to the largest key that it took from there.
     ///
     /// The tree may have changed since the job was picked, if the inputs still exist: jobs that
-    /// [can run](crate::RunningJobs::can_run) at the same time may end in any order. If the target run is
+    /// [can run](crate::RunningJobs::can_run_job) at the same time may end in any order. If the target run is
     /// missing, the outputs form a new run at the position of the oldest input of the target level. Without
     /// such an input, the new run becomes the newest of the level.
     ///
@@ -136,7 +136,7 @@ impl TreeShape {
     ///
     /// The first rule that the job breaks.
     pub fn check_job(&self, job: &Job) -> Result<(), Error> {
-        job.split.check()?;
+        job.split.check_boundary_order()?;
         let inputs = self.resolve_inputs(job)?;
         self.find_destination(job, &inputs)?;
         match job.kind {
@@ -195,7 +195,7 @@ impl TreeShape {
             let runs = self.runs_of(level);
             let index = runs.iter().position(|r| r.id == run);
             let index = index.ok_or(Error::NoSuchRun { level, run })?;
-            let indices = input.indices(&runs[index])?;
+            let indices = input.file_indices(&runs[index])?;
             if indices.is_empty() {
                 return Err(Error::NoInputs);
             }
@@ -214,14 +214,14 @@ impl TreeShape {
         let index_of = |run: RunId| runs.iter().position(|r| r.id == run);
         let new_run = |gap: usize| Destination { position: (level, 2 * gap), joined: None };
         match job.target.placement {
-            Placement::JoinRun(run) => {
+            OutputPlacement::JoinRun(run) => {
                 if let Some(index) = index_of(run) {
                     let position = run_position(level, index);
                     return Destination { position, joined: Some(run) };
                 }
             }
-            Placement::NewRun { before: None } => return new_run(runs.len()),
-            Placement::NewRun { before: Some(run) } => {
+            OutputPlacement::NewRun { before: None } => return new_run(runs.len()),
+            OutputPlacement::NewRun { before: Some(run) } => {
                 if let Some(index) = index_of(run) {
                     return new_run(index);
                 }
@@ -343,7 +343,7 @@ fn rewrite_destination(job: &Job, inputs: &[ResolvedInput<'_>]) -> Result<Destin
     match inputs {
         [only]
             if job.target.level == only.level
-                && job.target.placement == Placement::JoinRun(only.run.id) =>
+                && job.target.placement == OutputPlacement::JoinRun(only.run.id) =>
         {
             let position = run_position(only.level, only.index);
             Ok(Destination { position, joined: Some(only.run.id) })

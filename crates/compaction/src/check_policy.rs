@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::error::Error;
 use crate::ids::Level;
-use crate::job::{Job, JobInput, JobKind, Placement, Reason, SplitRule, Target};
+use crate::job::{Job, JobInput, JobKind, JobReason, OutputPlacement, OutputTarget, SplitRule};
 use crate::model_tree::ModelTree;
 use crate::policy::CompactionPolicy;
 use crate::rng::TestRng;
@@ -89,7 +89,7 @@ pub enum PolicyProperty {
     ValidTree(#[source] Error),
     /// No file is lost or left behind.
     #[error("the files of the tree differ from the stored files")]
-    RunFiles,
+    Files,
 }
 
 /// A property that a policy violates. Equal seeds repeat it.
@@ -143,12 +143,12 @@ pub fn check_policy(
             }
             1 => {
                 checker.set_random_tree()?;
-                checker.run_history(&[], 3)?;
+                checker.run_random_history(&[], 3)?;
             }
             _ => {
                 checker.set_empty_tree();
                 let jobs_max = checker.rng.between(1, 5);
-                checker.run_history(&[], jobs_max)?;
+                checker.run_random_history(&[], jobs_max)?;
             }
         }
     }
@@ -175,7 +175,7 @@ impl<'a> PolicyChecker<'a> {
         PolicyChecker { policy, rng, tree: ModelTree::new(12, 12), seed, step: 0 }
     }
 
-    fn violation(&self, property: PolicyProperty) -> PolicyViolation {
+    fn make_violation(&self, property: PolicyProperty) -> PolicyViolation {
         PolicyViolation {
             policy: self.policy.name().to_owned(),
             property: Box::new(property),
@@ -199,10 +199,10 @@ impl<'a> PolicyChecker<'a> {
         self.tree = ModelTree::new(12, *self.rng.choose(&[4, 12, 30]).unwrap_or(&12));
         for _ in 0..self.rng.between(1, 40) {
             self.step += 1;
-            if self.rng.has_chance(50) {
-                self.flush(20, (2, 20))?;
+            if self.rng.is_true_with_percent(50) {
+                self.flush_memtable(20, (2, 20))?;
             } else if let Some(job) = self.random_job() {
-                self.execute(&job)?;
+                self.execute_job(&job)?;
             }
         }
         Ok(())
@@ -210,13 +210,13 @@ impl<'a> PolicyChecker<'a> {
 
     /// Sets a random snapshot, and whether memtables are empty.
     pub fn set_random_state(&mut self) {
-        self.tree.shape.memtables_empty = self.rng.has_chance(50);
-        let snapshot = self.rng.has_chance(30).then(|| self.rng.below(400));
+        self.tree.shape.memtables_empty = self.rng.is_true_with_percent(50);
+        let snapshot = self.rng.is_true_with_percent(30).then(|| self.rng.below(400));
         self.tree.set_snapshot(snapshot);
     }
 
     /// Flushes up to `writes_max` random writes. The number of entries per file is in the given range.
-    fn flush(
+    fn flush_memtable(
         &mut self,
         writes_max: u64,
         (file_min, file_max): (u64, u64),
@@ -226,11 +226,12 @@ impl<'a> PolicyChecker<'a> {
         let width = *rng.choose(&[20, 100, KEYS]).unwrap_or(&KEYS);
         let start = rng.below(KEYS - width + 1);
         let key = |rng: &mut TestRng| u32::try_from(start + rng.below(width)).unwrap_or(u32::MAX);
-        let writes: Vec<(u32, bool)> =
-            (0..rng.between(1, writes_max)).map(|_| (key(rng), rng.has_chance(15))).collect();
+        let writes: Vec<(u32, bool)> = (0..rng.between(1, writes_max))
+            .map(|_| (key(rng), rng.is_true_with_percent(15)))
+            .collect();
         let file_entries = usize::try_from(rng.between(file_min, file_max)).unwrap_or(usize::MAX);
         let flushed = self.tree.flush(&writes, file_entries);
-        flushed.map_err(|error| self.violation(PolicyProperty::ValidTree(error)))?;
+        flushed.map_err(|error| self.make_violation(PolicyProperty::ValidTree(error)))?;
         self.check_tree()
     }
 
@@ -249,8 +250,8 @@ impl<'a> PolicyChecker<'a> {
         let before = next.filter(|(l, _)| *l == level).map(|(_, run)| run.id);
         let inputs = taken.iter().map(|(level, run)| JobInput::from_run(*level, run)).collect();
         let split = SplitRule::by_size(rng.between(200, 3000));
-        let target = Target { level, placement: Placement::NewRun { before } };
-        let reason = Reason::Manual;
+        let target = OutputTarget { level, placement: OutputPlacement::NewRun { before } };
+        let reason = JobReason::Manual;
         let job = Job { kind: JobKind::Merge, inputs, target, split, reason };
         // The oldest runs leave L0 first.
         let leaves_older = job.is_from_l0() && next.is_some_and(|(level, _)| *level == Level(0));
@@ -258,10 +259,10 @@ impl<'a> PolicyChecker<'a> {
     }
 
     /// Executes a job and checks the tree.
-    fn execute(&mut self, job: &Job) -> Result<(), PolicyViolation> {
-        let executed = self.tree.execute(job).map(drop);
+    fn execute_job(&mut self, job: &Job) -> Result<(), PolicyViolation> {
+        let executed = self.tree.execute_job(job).map(drop);
         executed.map_err(|source| {
-            self.violation(PolicyProperty::ValidJob { job: job.to_string(), source })
+            self.make_violation(PolicyProperty::ValidJob { job: job.to_string(), source })
         })?;
         self.check_tree()
     }
@@ -269,12 +270,12 @@ impl<'a> PolicyChecker<'a> {
     /// Checks the invariants of the tree and all lookups.
     fn check_tree(&self) -> Result<(), PolicyViolation> {
         let valid = self.tree.shape.check();
-        valid.map_err(|error| self.violation(PolicyProperty::ValidTree(error)))?;
+        valid.map_err(|error| self.make_violation(PolicyProperty::ValidTree(error)))?;
         if !self.tree.has_all_files() {
-            return Err(self.violation(PolicyProperty::RunFiles));
+            return Err(self.make_violation(PolicyProperty::Files));
         }
-        match self.tree.wrong_lookup() {
-            Some(key) => Err(self.violation(PolicyProperty::Lookups { key })),
+        match self.tree.find_wrong_lookup() {
+            Some(key) => Err(self.make_violation(PolicyProperty::Lookups { key })),
             None => Ok(()),
         }
     }
@@ -287,43 +288,46 @@ impl<'a> PolicyChecker<'a> {
     ) -> Result<Option<Job>, PolicyViolation> {
         let shape = &self.tree.shape;
         let picked = policy.pick(shape, running);
-        let (debt, must_stop) = (policy.debt(shape, running), policy.must_stop(shape));
+        let (debt, must_stop_writes) =
+            (policy.debt(shape, running), policy.must_stop_writes(shape));
         let different = if picked != policy.pick(shape, running) {
             Some("pick")
         } else if debt != policy.debt(shape, running) {
             Some("debt")
         } else {
-            (must_stop != policy.must_stop(shape)).then_some("must_stop")
+            (must_stop_writes != policy.must_stop_writes(shape)).then_some("must_stop_writes")
         };
         if let Some(method) = different {
-            return Err(self.violation(PolicyProperty::Deterministic { method }));
+            return Err(self.make_violation(PolicyProperty::Deterministic { method }));
         }
         if policy.explain(shape, running).picked != picked {
-            return Err(self.violation(PolicyProperty::Explained));
+            return Err(self.make_violation(PolicyProperty::Explained));
         }
-        if must_stop && debt.headroom_bytes > 0 {
+        if must_stop_writes && debt.headroom_bytes > 0 {
             let headroom_bytes = debt.headroom_bytes;
-            return Err(self.violation(PolicyProperty::NoHeadroomAtStop { headroom_bytes }));
+            return Err(self.make_violation(PolicyProperty::NoHeadroomAtStop { headroom_bytes }));
         }
         let Some(job) = &picked else {
-            if must_stop && running.jobs.is_empty() {
-                return Err(self.violation(PolicyProperty::ReleasesWrites));
+            if must_stop_writes && running.jobs.is_empty() {
+                return Err(self.make_violation(PolicyProperty::ReleasesWrites));
             }
             return Ok(None);
         };
         let text = || job.to_string();
-        match running.can_run(job, shape) {
+        match running.can_run_job(job, shape) {
             Err(source) => {
-                return Err(self.violation(PolicyProperty::ValidJob { job: text(), source }));
+                return Err(self.make_violation(PolicyProperty::ValidJob { job: text(), source }));
             }
-            Ok(false) => return Err(self.violation(PolicyProperty::CanRun { job: text() })),
+            Ok(false) => return Err(self.make_violation(PolicyProperty::CanRun { job: text() })),
             Ok(true) => {}
         }
         if job.kind == JobKind::Drop && !policy.can_drop_data() {
-            return Err(self.violation(PolicyProperty::DropsData { job: text() }));
+            return Err(self.make_violation(PolicyProperty::DropsData { job: text() }));
         }
         let valid = shape.check_job(job);
-        valid.map_err(|source| self.violation(PolicyProperty::ValidJob { job: text(), source }))?;
+        valid.map_err(|source| {
+            self.make_violation(PolicyProperty::ValidJob { job: text(), source })
+        })?;
         Ok(picked)
     }
 
@@ -340,16 +344,16 @@ impl<'a> PolicyChecker<'a> {
                 let pending_bytes = self.policy.debt(&self.tree.shape, &none_running).pending_bytes;
                 return match pending_bytes {
                     0 => Ok(()),
-                    _ => Err(self.violation(PolicyProperty::NoDebtAtRest { pending_bytes })),
+                    _ => Err(self.make_violation(PolicyProperty::NoDebtAtRest { pending_bytes })),
                 };
             };
             let before = self.tree.shape.levels.clone();
-            self.execute(&job)?;
+            self.execute_job(&job)?;
             if self.tree.shape.levels == before {
-                return Err(self.violation(PolicyProperty::Progress { job: job.to_string() }));
+                return Err(self.make_violation(PolicyProperty::Progress { job: job.to_string() }));
             }
         }
-        Err(self.violation(PolicyProperty::Settles { jobs: SETTLE_JOBS_MAX }))
+        Err(self.make_violation(PolicyProperty::Settles { jobs: SETTLE_JOBS_MAX }))
     }
 
     /// Executes a random history of flushes, snapshots and at most `jobs_max` parallel jobs that end in any
@@ -358,7 +362,7 @@ impl<'a> PolicyChecker<'a> {
     /// # Errors
     ///
     /// The first violated property.
-    pub fn run_history(
+    pub fn run_random_history(
         &mut self,
         others: &[Arc<dyn CompactionPolicy>],
         jobs_max: u64,
@@ -369,35 +373,37 @@ impl<'a> PolicyChecker<'a> {
         for _ in 0..HISTORY_OPERATIONS {
             self.step += 1;
             match self.rng.below(10) {
-                0..4 if !policy.must_stop(&self.tree.shape) => self.flush(16, (4, 20))?,
+                0..4 if !policy.must_stop_writes(&self.tree.shape) => {
+                    self.flush_memtable(16, (4, 20))?
+                }
                 0..7 if running.jobs.len() < jobs_max => {
                     if let Some(job) = self.pick(policy, &running)? {
                         let bytes = job.input_bytes(&self.tree.shape).unwrap_or(0);
                         running.start(job, bytes);
                     }
                 }
-                7 if self.rng.has_chance(5) => {
+                7 if self.rng.is_true_with_percent(5) => {
                     policy = self.rng.choose(others).map_or(policy, |other| &**other);
                 }
                 8 => {
                     let shape = &mut self.tree.shape;
                     shape.memtables_empty = !shape.memtables_empty;
                     shape.now_us += self.rng.below(40);
-                    let snapshot = self.rng.has_chance(20).then(|| self.rng.below(900));
+                    let snapshot = self.rng.is_true_with_percent(20).then(|| self.rng.below(900));
                     self.tree.set_snapshot(snapshot);
                 }
                 _ => {
                     if let Some((job, _)) = self.rng.choose(&running.jobs).cloned() {
-                        self.execute(&job)?;
+                        self.execute_job(&job)?;
                         running.finish(&job);
                     }
                 }
             }
         }
         for (job, _) in running.jobs {
-            self.execute(&job)?;
+            self.execute_job(&job)?;
         }
-        self.tree.shape.memtables_empty = self.rng.has_chance(50);
+        self.tree.shape.memtables_empty = self.rng.is_true_with_percent(50);
         self.run_until_idle()
     }
 }
@@ -429,21 +435,23 @@ mod tests {
             let runs = shape.runs_of(level);
             let (newest, oldest) = (runs.first()?, runs.last()?);
             let (kind, run, target) = match self {
-                BadPolicy::DropsData => (JobKind::Drop, oldest, Target::oldest_run(level)),
-                BadPolicy::NeverSettles => (JobKind::Merge, oldest, Target::oldest_run(level)),
+                BadPolicy::DropsData => (JobKind::Drop, oldest, OutputTarget::oldest_run(level)),
+                BadPolicy::NeverSettles => {
+                    (JobKind::Merge, oldest, OutputTarget::oldest_run(level))
+                }
                 BadPolicy::NeverReleasesWrites | BadPolicy::HasDebtAtRest => return None,
                 BadPolicy::TakesNewestRunOfL0 => {
-                    (JobKind::Merge, newest, Target::newest_run(Level(1), shape))
+                    (JobKind::Merge, newest, OutputTarget::newest_run(Level(1), shape))
                 }
                 BadPolicy::UsesBusyFiles => {
-                    (JobKind::Merge, oldest, Target::newest_run(Level(1), shape))
+                    (JobKind::Merge, oldest, OutputTarget::newest_run(Level(1), shape))
                 }
             };
             let inputs = vec![JobInput::from_run(level, run)];
-            let job = Job::new(shape, kind, inputs, target, Reason::custom("a mistake"));
+            let job = Job::new(shape, kind, inputs, target, JobReason::custom("a mistake"));
             match self {
                 BadPolicy::UsesBusyFiles => Some(job),
-                _ => running.admit(job, shape),
+                _ => running.admit_job(job, shape),
             }
         }
 
@@ -452,7 +460,7 @@ mod tests {
             Debt { pending_bytes, headroom_bytes: 0 }
         }
 
-        fn must_stop(&self, shape: &TreeShape) -> bool {
+        fn must_stop_writes(&self, shape: &TreeShape) -> bool {
             matches!(self, BadPolicy::NeverReleasesWrites) && shape.runs_of(Level(0)).len() >= 6
         }
     }

@@ -14,7 +14,7 @@ pub(crate) const CANDIDATES_MAX: usize = 5;
 pub struct Explanation {
     /// Scores of the levels, from L0 downward.
     pub scores: Vec<LevelScore>,
-    /// RunFiles or runs from which the policy chose, best first, one line each.
+    /// Files or runs from which the policy chose, best first, one line each.
     pub candidates: Vec<String>,
     /// The picked job and its reason.
     pub picked: Option<Job>,
@@ -67,7 +67,7 @@ pub(crate) struct ExplanationBuilder(Option<RefCell<Explanation>>);
 
 impl ExplanationBuilder {
     /// Returns a builder that records.
-    pub(crate) fn recording() -> ExplanationBuilder {
+    pub(crate) fn new_recording() -> ExplanationBuilder {
         ExplanationBuilder(Some(RefCell::default()))
     }
 

@@ -69,7 +69,7 @@ impl FilePicker {
     /// Returns the indices of the files of `run`, best first. `level` is the level of the run and `next`
     /// the target level.
     #[must_use]
-    pub fn order(
+    pub fn order_files(
         self,
         shape: &TreeShape,
         level: Level,
@@ -93,10 +93,10 @@ impl FilePicker {
         order
     }
 
-    /// Returns the first index of [`FilePicker::order`]. Examines only files that have changed since the last
+    /// Returns the first index of [`FilePicker::order_files`]. Examines only files that have changed since the last
     /// call.
     #[must_use]
-    pub fn first(
+    pub fn first_file(
         self,
         shape: &TreeShape,
         level: Level,

@@ -2,7 +2,7 @@
 
 /// Amount of data that one job takes from a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Granularity {
+pub enum JobGranularity {
     /// All files of two adjacent levels.
     Level,
     /// All levels from the first one down to the first that can hold their data, in a single merge. When
@@ -24,34 +24,34 @@ pub enum Granularity {
     /// included if they overlap no further file of the next level.
     File,
     /// Up to `count` adjacent files, and the files that they overlap in the next level.
-    RunFiles {
+    Files {
         /// Maximum number of files; at least 1.
         count: usize,
     },
 }
 
-impl Granularity {
+impl JobGranularity {
     /// Returns the name as written in a spec.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Granularity::Level => "level",
-            Granularity::Preemptive => "preemptive",
-            Granularity::Partition { .. } => "partition",
-            Granularity::Runs => "runs",
-            Granularity::File => "file",
-            Granularity::RunFiles { .. } => "files",
+            JobGranularity::Level => "level",
+            JobGranularity::Preemptive => "preemptive",
+            JobGranularity::Partition { .. } => "partition",
+            JobGranularity::Runs => "runs",
+            JobGranularity::File => "file",
+            JobGranularity::Files { .. } => "files",
         }
     }
 
     /// Returns whether groups of overlapping files are merged.
     pub(crate) fn is_partitioned(self) -> bool {
-        matches!(self, Granularity::Partition { .. })
+        matches!(self, JobGranularity::Partition { .. })
     }
 
     /// Returns whether a file picker chooses among the files of a level.
     #[must_use]
-    pub fn is_by_file(self) -> bool {
-        matches!(self, Granularity::File | Granularity::RunFiles { .. })
+    pub fn is_file_granular(self) -> bool {
+        matches!(self, JobGranularity::File | JobGranularity::Files { .. })
     }
 }

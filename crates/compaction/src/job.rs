@@ -11,14 +11,14 @@ use crate::run::SortedRun;
 use crate::shape::TreeShape;
 use crate::table_meta::TableMeta;
 
-/// RunFiles of one run that a job takes.
+/// Files of one run that a job takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobInput {
     /// Level of the run.
     pub level: Level,
     /// Number of the run.
     pub run: RunId,
-    /// RunFiles of the run, in key order.
+    /// Files of the run, in key order.
     pub files: Vec<FileId>,
 }
 
@@ -37,7 +37,7 @@ pub enum JobKind {
 
 /// Position of the outputs in the target level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placement {
+pub enum OutputPlacement {
     /// The outputs form a new run.
     NewRun {
         /// Run that follows the new one, which is newer than it; `None` for the oldest position of the
@@ -51,11 +51,11 @@ pub enum Placement {
 
 /// Level and position of the outputs of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct OutputTarget {
     /// Level of the outputs.
     pub level: Level,
     /// Position in that level.
-    pub placement: Placement,
+    pub placement: OutputPlacement,
 }
 
 /// Rule that ends one output file and begins the next. Outputs end between user keys only.
@@ -72,7 +72,7 @@ pub struct SplitRule {
 /// Why a job was picked. Prints as a short sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Reason {
+pub enum JobReason {
     /// A level has reached its capacity.
     LevelFull {
         /// The level.
@@ -156,7 +156,7 @@ pub enum Reason {
     },
     /// The user requested the job.
     Manual,
-    /// Reason of a custom policy, in its own words. See [`Reason::custom`].
+    /// Reason of a custom policy, in its own words. See [`JobReason::custom`].
     Custom(Arc<str>),
 }
 
@@ -168,51 +168,53 @@ pub struct Job {
     /// Inputs from the newest run to the oldest.
     pub inputs: Vec<JobInput>,
     /// Position of the outputs; ignored by [`JobKind::Drop`].
-    pub target: Target,
+    pub target: OutputTarget,
     /// How the outputs are divided into files.
     pub split: SplitRule,
     /// Why the job was picked.
-    pub reason: Reason,
+    pub reason: JobReason,
 }
 
-impl Reason {
+impl JobReason {
     /// Returns the reason of a custom policy: one short sentence without a full stop.
-    pub fn custom(text: impl Into<Arc<str>>) -> Reason {
-        Reason::Custom(text.into())
+    pub fn custom(text: impl Into<Arc<str>>) -> JobReason {
+        JobReason::Custom(text.into())
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for JobReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = |ppm: &u64| format!("{}.{} %", ppm / 10_000, ppm / 1000 % 10);
         match self {
-            Reason::LevelFull { level, score_milli } => {
+            JobReason::LevelFull { level, score_milli } => {
                 let (whole, milli) = (score_milli / 1000, score_milli % 1000);
                 write!(f, "{level} is full, score {whole}.{milli:03}")
             }
-            Reason::RunCount { level, runs: 1 } => write!(f, "{level} holds 1 run"),
-            Reason::RunCount { level, runs } => write!(f, "{level} holds {runs} runs"),
-            Reason::NoWrites { runs } => write!(f, "no writes, {runs} runs in L0"),
-            Reason::SmallRuns { runs } => write!(f, "{runs} runs of L0 are small"),
-            Reason::SpaceAmplification { percent } => write!(f, "space amplification {percent} %"),
-            Reason::SizeRatio { runs } => write!(f, "{runs} runs of similar size"),
-            Reason::Shape { level } => write!(f, "{level} does not fit the layout"),
-            Reason::TombstoneDensity { file, ppm } => {
+            JobReason::RunCount { level, runs: 1 } => write!(f, "{level} holds 1 run"),
+            JobReason::RunCount { level, runs } => write!(f, "{level} holds {runs} runs"),
+            JobReason::NoWrites { runs } => write!(f, "no writes, {runs} runs in L0"),
+            JobReason::SmallRuns { runs } => write!(f, "{runs} runs of L0 are small"),
+            JobReason::SpaceAmplification { percent } => {
+                write!(f, "space amplification {percent} %")
+            }
+            JobReason::SizeRatio { runs } => write!(f, "{runs} runs of similar size"),
+            JobReason::Shape { level } => write!(f, "{level} does not fit the layout"),
+            JobReason::TombstoneDensity { file, ppm } => {
                 write!(f, "file {} has {} tombstones", file.0, percent(ppm))
             }
-            Reason::TombstoneAge { file, age_us } => {
+            JobReason::TombstoneAge { file, age_us } => {
                 write!(f, "file {} has a tombstone {age_us} us old", file.0)
             }
-            Reason::Stale { file, age_us } => write!(f, "file {} is {age_us} us old", file.0),
-            Reason::TotalBytes { bytes } => write!(f, "the tree holds {bytes} bytes"),
-            Reason::BlobGarbage { blob, ppm } => {
+            JobReason::Stale { file, age_us } => write!(f, "file {} is {age_us} us old", file.0),
+            JobReason::TotalBytes { bytes } => write!(f, "the tree holds {bytes} bytes"),
+            JobReason::BlobGarbage { blob, ppm } => {
                 write!(f, "blob file {} is {} garbage", blob.0, percent(ppm))
             }
-            Reason::RangeDeleted => write!(f, "covered by range tombstones"),
-            Reason::Quarantine { file } => write!(f, "file {} is quarantined", file.0),
-            Reason::Manual => write!(f, "manual"),
+            JobReason::RangeDeleted => write!(f, "covered by range tombstones"),
+            JobReason::Quarantine { file } => write!(f, "file {} is quarantined", file.0),
+            JobReason::Manual => write!(f, "manual"),
             // A job prints on one line.
-            Reason::Custom(text) => write!(f, "{}", text.replace(char::is_control, " ")),
+            JobReason::Custom(text) => write!(f, "{}", text.replace(char::is_control, " ")),
         }
     }
 }
@@ -248,14 +250,17 @@ impl JobInput {
     ///
     /// [`Error::NoSuchRun`] or [`Error::NoSuchFile`] if the run or a file is not in the tree, or the files
     /// are not in key order.
-    pub fn resolve<'a>(&self, shape: &'a TreeShape) -> Result<Vec<&'a Arc<TableMeta>>, Error> {
+    pub fn resolve_files<'a>(
+        &self,
+        shape: &'a TreeShape,
+    ) -> Result<Vec<&'a Arc<TableMeta>>, Error> {
         let (level, run) = (self.level, self.run);
         let found = shape.run(level, run).ok_or(Error::NoSuchRun { level, run })?;
-        Ok(self.indices(found)?.into_iter().map(|index| &found.files[index]).collect())
+        Ok(self.file_indices(found)?.into_iter().map(|index| &found.files[index]).collect())
     }
 
     /// Returns the indices of the files in their run, ascending.
-    pub(crate) fn indices(&self, run: &SortedRun) -> Result<Vec<usize>, Error> {
+    pub(crate) fn file_indices(&self, run: &SortedRun) -> Result<Vec<usize>, Error> {
         let mut next = 0;
         let mut indices = Vec::with_capacity(self.files.len());
         for &file in &self.files {
@@ -268,24 +273,24 @@ impl JobInput {
     }
 }
 
-impl Target {
+impl OutputTarget {
     /// Returns the position of a new run that is older than all runs of the level.
     #[must_use]
-    pub fn oldest_run(level: Level) -> Target {
-        Target { level, placement: Placement::NewRun { before: None } }
+    pub fn oldest_run(level: Level) -> OutputTarget {
+        OutputTarget { level, placement: OutputPlacement::NewRun { before: None } }
     }
 
     /// Returns the position of a new run that is newer than all runs of the level.
     #[must_use]
-    pub fn newest_run(level: Level, shape: &TreeShape) -> Target {
+    pub fn newest_run(level: Level, shape: &TreeShape) -> OutputTarget {
         let before = shape.runs_of(level).first().map(|run| run.id);
-        Target { level, placement: Placement::NewRun { before } }
+        OutputTarget { level, placement: OutputPlacement::NewRun { before } }
     }
 
     /// Returns the position of outputs that join a run.
     #[must_use]
-    pub fn join(level: Level, run: RunId) -> Target {
-        Target { level, placement: Placement::JoinRun(run) }
+    pub fn join_run(level: Level, run: RunId) -> OutputTarget {
+        OutputTarget { level, placement: OutputPlacement::JoinRun(run) }
     }
 }
 
@@ -306,7 +311,7 @@ impl SplitRule {
     }
 
     /// Checks that the boundaries are in ascending order.
-    pub(crate) fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check_boundary_order(&self) -> Result<(), Error> {
         let broken = self.boundaries.windows(2).position(|pair| pair[0] >= pair[1]);
         broken.map_or(Ok(()), |index| Err(Error::BoundaryOrder { index: index + 1 }))
     }
@@ -320,8 +325,8 @@ impl Job {
         shape: &TreeShape,
         kind: JobKind,
         mut inputs: Vec<JobInput>,
-        target: Target,
-        reason: Reason,
+        target: OutputTarget,
+        reason: JobReason,
     ) -> Job {
         inputs.sort_by_key(|input| {
             let run = shape.runs_of(input.level).iter().position(|run| run.id == input.run);
@@ -337,7 +342,7 @@ impl Job {
 
     /// Returns the level of the newest input; `None` for a job without inputs.
     #[must_use]
-    pub fn source(&self) -> Option<Level> {
+    pub fn source_level(&self) -> Option<Level> {
         self.inputs.first().map(|input| input.level)
     }
 
@@ -346,10 +351,10 @@ impl Job {
     /// # Errors
     ///
     /// [`Error::NoSuchRun`], [`Error::NoSuchFile`] or [`Error::NoInputs`] if an input is not in the tree.
-    pub fn range(&self, shape: &TreeShape) -> Result<KeyRange, Error> {
+    pub fn input_key_range(&self, shape: &TreeShape) -> Result<KeyRange, Error> {
         let mut ranges = Vec::new();
         for input in &self.inputs {
-            ranges.extend(input.resolve(shape)?.into_iter().map(|file| &file.range));
+            ranges.extend(input.resolve_files(shape)?.into_iter().map(|file| &file.range));
         }
         KeyRange::enclosing_range(ranges).ok_or(Error::NoInputs)
     }
@@ -362,7 +367,7 @@ impl Job {
     pub fn input_bytes(&self, shape: &TreeShape) -> Result<u64, Error> {
         let mut bytes = 0;
         for input in &self.inputs {
-            bytes += input.resolve(shape)?.into_iter().map(|file| file.bytes).sum::<u64>();
+            bytes += input.resolve_files(shape)?.into_iter().map(|file| file.bytes).sum::<u64>();
         }
         Ok(bytes)
     }
@@ -370,7 +375,7 @@ impl Job {
     /// Returns whether the job moves files from L0 to a deeper level.
     #[must_use]
     pub fn is_from_l0(&self) -> bool {
-        self.source() == Some(Level(0))
+        self.source_level() == Some(Level(0))
             && self.target.level != Level(0)
             && matches!(self.kind, JobKind::Merge | JobKind::Move)
     }
@@ -410,11 +415,11 @@ impl fmt::Display for Job {
         if self.kind != JobKind::Drop {
             let level = self.target.level;
             match self.target.placement {
-                Placement::NewRun { before: None } => write!(f, " -> new run in {level}")?,
-                Placement::NewRun { before: Some(run) } => {
+                OutputPlacement::NewRun { before: None } => write!(f, " -> new run in {level}")?,
+                OutputPlacement::NewRun { before: Some(run) } => {
                     write!(f, " -> new run in {level} before r{}", run.0)?;
                 }
-                Placement::JoinRun(run) => write!(f, " -> r{} of {level}", run.0)?,
+                OutputPlacement::JoinRun(run) => write!(f, " -> r{} of {level}", run.0)?,
             }
         }
         if f.alternate() {
@@ -437,8 +442,9 @@ mod tests {
         }
         let oldest_first = shape.runs_of(Level(0)).iter().rev();
         let inputs = oldest_first.map(|run| JobInput::from_run(Level(0), run)).collect();
-        let target = Target::newest_run(Level(1), &shape);
-        let job = Job::new(&shape, JobKind::Merge, inputs, target, Reason::custom("three\nruns"));
+        let target = OutputTarget::newest_run(Level(1), &shape);
+        let job =
+            Job::new(&shape, JobKind::Merge, inputs, target, JobReason::custom("three\nruns"));
         assert_eq!(job.to_string(), "merge L0{2 / 1 / 0} -> new run in L1   why: three runs");
         assert_eq!(shape.check_job(&job), Ok(()));
     }
@@ -448,8 +454,8 @@ mod tests {
         let boundaries = ["b", "a", "b"].map(Key::from).to_vec();
         let mut rule = SplitRule::by_size(1).with_boundaries(boundaries.clone());
         assert_eq!(rule.boundaries, ["a", "b"].map(Key::from));
-        assert_eq!(rule.check(), Ok(()));
+        assert_eq!(rule.check_boundary_order(), Ok(()));
         rule.boundaries = boundaries;
-        assert_eq!(rule.check(), Err(Error::BoundaryOrder { index: 1 }));
+        assert_eq!(rule.check_boundary_order(), Err(Error::BoundaryOrder { index: 1 }));
     }
 }

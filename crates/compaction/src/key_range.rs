@@ -40,7 +40,7 @@ impl KeyRange {
 
     /// Returns the smallest range that covers both ranges.
     #[must_use]
-    pub fn enclosing(&self, other: &KeyRange) -> KeyRange {
+    pub fn enclosing_both(&self, other: &KeyRange) -> KeyRange {
         KeyRange {
             smallest: self.smallest.clone().min(other.smallest.clone()),
             largest: self.largest.clone().max(other.largest.clone()),
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn hull_is_smallest_range_that_covers_both() {
-        let hull = range("a", "c").enclosing(&range("b", "f"));
+        let hull = range("a", "c").enclosing_both(&range("b", "f"));
         assert_eq!(hull, range("a", "f"));
         assert!(hull.covers(&range("b", "f")) && !range("b", "f").covers(&hull));
         let all = [range("m", "n"), range("a", "b"), range("x", "z")];

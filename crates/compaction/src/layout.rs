@@ -4,7 +4,7 @@ use crate::ids::Level;
 
 /// Arrangement of the data in levels and runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Layout {
+pub enum TreeLayout {
     /// One run in each level below L0, except for tiered levels at the top. L0 receives flushes. With a
     /// run-count trigger of 1 and no tiered levels, the whole tree is leveled. A larger run count gives
     /// 1-leveling: the first level is tiered.
@@ -40,18 +40,18 @@ pub enum Layout {
     Fifo,
 }
 
-impl Layout {
+impl TreeLayout {
     /// Leveling without tiered levels.
-    pub(crate) const LEVELED: Layout = Layout::Leveling { tiered: Vec::new() };
+    pub(crate) const LEVELED: TreeLayout = TreeLayout::Leveling { tiered: Vec::new() };
 
     /// Returns the name as written in a spec.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
-            Layout::Leveling { .. } => "leveling",
-            Layout::Fluid { .. } => "fluid",
-            Layout::RunList { .. } => "run-list",
-            Layout::Fifo => "queue",
+            TreeLayout::Leveling { .. } => "leveling",
+            TreeLayout::Fluid { .. } => "fluid",
+            TreeLayout::RunList { .. } => "run-list",
+            TreeLayout::Fifo => "queue",
         }
     }
 }

@@ -11,32 +11,32 @@
 //!
 //! # Primitives
 //!
-//! Most policies are a combination of four [`Primitives`]: the *trigger* decides when a job is due, the *layout*
+//! Most policies are a combination of four [primitives](PolicyPrimitives): the *trigger* decides when a job is due, the *layout*
 //! how many runs a level may hold, the *granularity* how much data a job takes, and the *data movement* which
 //! files it takes.
 //!
 //! ```
 //! use lsmx_compaction::file_picker::FilePicker;
-//! use lsmx_compaction::granularity::Granularity;
-//! use lsmx_compaction::layout::Layout;
-//! use lsmx_compaction::trigger::{Capacity, Trigger};
-//! use lsmx_compaction::{ComposedPolicy, Primitives, Rule};
+//! use lsmx_compaction::granularity::JobGranularity;
+//! use lsmx_compaction::layout::TreeLayout;
+//! use lsmx_compaction::trigger::{LevelCapacity, Trigger};
+//! use lsmx_compaction::{ComposedPolicy, PolicyPrimitives, CompactionRule};
 //!
-//! let by_runs = Rule {
+//! let by_runs = CompactionRule {
 //!     trigger: Trigger::RunCount { runs: 4, wait: 4 },
-//!     granularity: Granularity::Runs,
+//!     granularity: JobGranularity::Runs,
 //!     movement: FilePicker::All,
 //! };
-//! let by_size = Rule {
-//!     trigger: Trigger::LevelFull(Capacity::FromTop { l1_memtables: 4, size_ratio: 10 }),
-//!     granularity: Granularity::File,
+//! let by_size = CompactionRule {
+//!     trigger: Trigger::LevelFull(LevelCapacity::FromTop { l1_memtables: 4, size_ratio: 10 }),
+//!     granularity: JobGranularity::File,
 //!     movement: FilePicker::LeastOverlap,
 //! };
 //! let policy = ComposedPolicy::new(
 //!     "four-primitives",
-//!     Primitives {
+//!     PolicyPrimitives {
 //!         rules: vec![by_runs, by_size],
-//!         layout: Layout::Leveling { tiered: Vec::new() },
+//!         layout: TreeLayout::Leveling { tiered: Vec::new() },
 //!         stop_runs: 20,
 //!         file_tables: 1,
 //!         grandparent_files: 25,
@@ -71,7 +71,7 @@
 //! A type that implements [`CompactionPolicy`] can make any decision. Its jobs must obey these rules:
 //!
 //! - Any valid tree is accepted, such as one that another policy has left, and the sequence of jobs ends.
-//! - A job can run at the same time as the running jobs ([`RunningJobs::can_run`]).
+//! - A job can run at the same time as the running jobs ([`RunningJobs::can_run_job`]).
 //! - Runs that are merged are adjacent in age, as far as their files overlap. Jobs take whole runs from L0, the
 //!   oldest first.
 //!
@@ -80,7 +80,7 @@
 //!
 //! ```
 //! use lsmx_compaction::{
-//!     CompactionPolicy, Debt, Job, JobInput, JobKind, Level, Reason, RunningJobs, Target, TreeShape,
+//!     CompactionPolicy, Debt, Job, JobInput, JobKind, Level, JobReason, RunningJobs, OutputTarget, TreeShape,
 //!     check_policy,
 //! };
 //!
@@ -100,9 +100,9 @@
 //!             return None;
 //!         }
 //!         let inputs = shape.runs().map(|(level, run)| JobInput::from_run(level, run)).collect();
-//!         let target = Target::oldest_run(shape.deepest_level()?.max(Level(1)));
-//!         let reason = Reason::custom("L0 has four runs");
-//!         running.admit(Job::new(shape, JobKind::Merge, inputs, target, reason), shape)
+//!         let target = OutputTarget::oldest_run(shape.deepest_level()?.max(Level(1)));
+//!         let reason = JobReason::custom("L0 has four runs");
+//!         running.admit_job(Job::new(shape, JobKind::Merge, inputs, target, reason), shape)
 //!     }
 //!
 //!     fn debt(&self, shape: &TreeShape, running: &RunningJobs) -> Debt {
@@ -115,7 +115,7 @@
 //!         }
 //!     }
 //!
-//!     fn must_stop(&self, shape: &TreeShape) -> bool {
+//!     fn must_stop_writes(&self, shape: &TreeShape) -> bool {
 //!         shape.runs_of(Level(0)).len() >= STOP_RUNS
 //!     }
 //! }
@@ -184,14 +184,14 @@ mod ttl;
 
 pub use apply::{AppliedJob, PlacedFile};
 pub use check_policy::{PolicyProperty, PolicyViolation, check_policy};
-pub use composed::{ComposedPolicy, Primitives, Rule};
+pub use composed::{CompactionRule, ComposedPolicy, PolicyPrimitives};
 pub use error::Error;
 pub use explain::{Explanation, LevelScore};
 pub use ids::{FileId, Level, RunId};
-pub use job::{Job, JobInput, JobKind, Placement, Reason, SplitRule, Target};
+pub use job::{Job, JobInput, JobKind, JobReason, OutputPlacement, OutputTarget, SplitRule};
 pub use key_range::{Key, KeyRange};
 pub use output_splitter::OutputSplitter;
-pub use parameter::Parameter;
+pub use parameter::PolicyParameter;
 pub use policy::{CompactionPolicy, Debt};
 pub use presets::Preset;
 pub use run::{RunFiles, SortedRun};

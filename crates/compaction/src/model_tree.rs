@@ -34,7 +34,7 @@ pub struct Entry {
 
 /// Work that was done on a tree.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Totals {
+pub struct ModelTotals {
     /// Number of merges and rewrites.
     pub merges: u64,
     /// Number of trivial moves.
@@ -47,7 +47,7 @@ pub struct Totals {
     pub written_bytes: u64,
 }
 
-impl Totals {
+impl ModelTotals {
     /// Returns the bytes read and written by merges and rewrites.
     #[must_use]
     pub fn moved_bytes(&self) -> u64 {
@@ -65,12 +65,12 @@ pub struct ModelTree {
     /// Newest entry of each key: the expected result of a lookup.
     pub newest: BTreeMap<u32, Entry>,
     /// Work done so far.
-    pub totals: Totals,
+    pub totals: ModelTotals,
     file_next: u64,
     seq_next: u64,
 }
 
-fn key_bytes(key: u32) -> Key {
+fn encode_model_key(key: u32) -> Key {
     Key::copy_from_slice(&key.to_be_bytes())
 }
 
@@ -90,7 +90,7 @@ impl ModelTree {
             },
             files: HashMap::new(),
             newest: BTreeMap::new(),
-            totals: Totals::default(),
+            totals: ModelTotals::default(),
             file_next: 1,
             seq_next: 1,
         }
@@ -103,7 +103,10 @@ impl ModelTree {
 
     /// Stores entries, which are in key order, as a new file. Returns `None` without entries.
     fn add_file(&mut self, entries: Vec<Entry>) -> Option<TableMeta> {
-        let range = KeyRange::new(key_bytes(entries.first()?.key), key_bytes(entries.last()?.key));
+        let range = KeyRange::new(
+            encode_model_key(entries.first()?.key),
+            encode_model_key(entries.last()?.key),
+        );
         let id = FileId(self.file_next);
         self.file_next += 1;
         let tombstones = || entries.iter().filter(|entry| entry.is_tombstone);
@@ -154,7 +157,7 @@ impl ModelTree {
     /// # Errors
     ///
     /// An error if the job is invalid.
-    pub fn execute(&mut self, job: &Job) -> Result<AppliedJob, Error> {
+    pub fn execute_job(&mut self, job: &Job) -> Result<AppliedJob, Error> {
         let input_bytes = job.input_bytes(&self.shape)?;
         let outputs = match job.kind {
             JobKind::Merge | JobKind::Rewrite => self.merge(job)?,
@@ -207,17 +210,17 @@ impl ModelTree {
                 *held = *entry;
             }
         }
-        let is_oldest = self.is_oldest(job)?;
+        let is_oldest_in_range = self.is_oldest_in_range(job)?;
         let snapshot = self.shape.oldest_snapshot;
         let is_obsolete = |entry: &Entry| {
             let is_held = snapshot.is_some_and(|snapshot| snapshot < entry.seq);
-            is_oldest && entry.is_tombstone && !is_held
+            is_oldest_in_range && entry.is_tombstone && !is_held
         };
         let mut splitter = OutputSplitter::new(&job.split, &self.shape);
         let mut outputs: Vec<Vec<Entry>> = Vec::new();
         for entry in newest.into_values().filter(|entry| !is_obsolete(entry)) {
             let bytes = outputs.last().map_or(0, |output| len_u64(output.len()) * ENTRY_BYTES);
-            let split = splitter.should_split_before(&key_bytes(entry.key), bytes);
+            let split = splitter.should_split_before(&encode_model_key(entry.key), bytes);
             match outputs.last_mut() {
                 Some(output) if !split => output.push(entry),
                 _ => outputs.push(vec![entry]),
@@ -228,14 +231,14 @@ impl ModelTree {
 
     /// Returns whether no file that stays overlaps the job in its newest run or below. Then the job can drop
     /// tombstones.
-    fn is_oldest(&self, job: &Job) -> Result<bool, Error> {
-        let range = job.range(&self.shape)?;
+    fn is_oldest_in_range(&self, job: &Job) -> Result<bool, Error> {
+        let range = job.input_key_range(&self.shape)?;
         let mut is_below = false;
         for (level, run) in self.shape.runs() {
             let input = job.inputs.iter().find(|i| i.level == level && i.run == run.id);
             is_below |= input.is_some();
             let stays = |file: &Arc<TableMeta>| !input.is_some_and(|i| i.files.contains(&file.id));
-            if is_below && run.overlapping(&range).iter().any(stays) {
+            if is_below && run.overlapping_files(&range).iter().any(stays) {
                 return Ok(false);
             }
         }
@@ -246,7 +249,7 @@ impl ModelTree {
     #[must_use]
     pub fn get(&self, key: u32) -> Option<Entry> {
         self.shape.runs().find_map(|(_, run)| {
-            let file = run.file_for(&key_bytes(key))?;
+            let file = run.find_file_for_key(&encode_model_key(key))?;
             let entries = self.files.get(&file.id)?;
             entries.binary_search_by_key(&key, |entry| entry.key).ok().map(|index| entries[index])
         })
@@ -254,7 +257,7 @@ impl ModelTree {
 
     /// Returns the first key for which a lookup returns a wrong result.
     #[must_use]
-    pub fn wrong_lookup(&self) -> Option<u32> {
+    pub fn find_wrong_lookup(&self) -> Option<u32> {
         let value = |entry: Option<Entry>| entry.filter(|entry| !entry.is_tombstone);
         let is_wrong =
             |(key, newest): &(&u32, &Entry)| value(self.get(**key)) != value(Some(**newest));

@@ -68,15 +68,15 @@ impl OutputSplitter {
     /// Must be called once per user key, in key order, before the first entry of the key is written.
     /// Amortized constant time.
     pub fn should_split_before(&mut self, user_key: &[u8], output_bytes: u64) -> bool {
-        let passes_boundary = self.pass_boundaries(user_key);
+        let passes_boundary = self.skip_boundaries(user_key);
         if !self.has_begun {
-            // RunFiles that end before the first key are never overlapped; there may be many of them.
+            // Files that end before the first key are never overlapped; there may be many of them.
             for grandparent in &mut self.grandparents {
                 let first = grandparent.run.files.lower_bound(user_key);
                 (grandparent.first, grandparent.next) = (first, first);
             }
         }
-        let overlaps_too_much = self.extend_overlap(user_key);
+        let overlaps_too_much = self.advance_overlap(user_key);
         let is_full = output_bytes >= self.file_bytes;
         let split = self.has_begun && (is_full || passes_boundary || overlaps_too_much);
         if split || !self.has_begun {
@@ -118,7 +118,7 @@ impl OutputSplitter {
     }
 
     /// Advances past the boundaries up to `key`. Returns whether there were any.
-    fn pass_boundaries(&mut self, key: &[u8]) -> bool {
+    fn skip_boundaries(&mut self, key: &[u8]) -> bool {
         let before = self.boundary_next;
         while self.boundaries.get(self.boundary_next).is_some_and(|b| b.as_ref() <= key) {
             self.boundary_next += 1;
@@ -128,7 +128,7 @@ impl OutputSplitter {
 
     /// Adds the grandparent files up to `key` to the overlap. Returns whether files were added and the
     /// overlap exceeds its limit. Keys within the same grandparent file never split, however large it is.
-    fn extend_overlap(&mut self, key: &[u8]) -> bool {
+    fn advance_overlap(&mut self, key: &[u8]) -> bool {
         let mut extended = false;
         for grandparent in &mut self.grandparents {
             let files = &grandparent.run.files;
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(split(&rule(99, Some(10)), &shape, "acegi"), "a c e gi");
         // The skipped file is overlapped too.
         assert_eq!(split(&rule(99, Some(20)), &shape, "aeg"), "a eg");
-        // RunFiles before the first key are not overlapped.
+        // Files before the first key are not overlapped.
         assert_eq!(split(&rule(99, Some(20)), &shape, "eg"), "eg");
     }
 

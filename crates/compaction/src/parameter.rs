@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-/// A parameter of a preset. Values are integers in the unit given by [`Parameter::unit`].
+/// A parameter of a preset. Values are integers in the unit given by [`PolicyParameter::unit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
-pub enum Parameter {
+pub enum PolicyParameter {
     /// `T`: size ratio of adjacent levels. For tiering: number of runs that are merged.
     SizeRatio,
     /// `K`: maximum number of runs in upper levels.
@@ -80,54 +80,54 @@ const TIMES: [(&str, u64); 6] = [
 const SIZES: [(&str, u64); 5] =
     [("", 1), ("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30), ("T", 1 << 40)];
 
-impl Parameter {
-    pub(crate) const ALL: [Parameter; 20] = [
-        Parameter::SizeRatio,
-        Parameter::UpperRuns,
-        Parameter::LastRuns,
-        Parameter::Bound,
-        Parameter::Density,
-        Parameter::Trigger,
-        Parameter::Wait,
-        Parameter::Stop,
-        Parameter::Tables,
-        Parameter::L1,
-        Parameter::Base,
-        Parameter::Last,
-        Parameter::Above,
-        Parameter::Grandparents,
-        Parameter::Space,
-        Parameter::Ratio,
-        Parameter::Width,
-        Parameter::WidthMax,
-        Parameter::Bytes,
-        Parameter::Ttl,
+impl PolicyParameter {
+    pub(crate) const ALL: [PolicyParameter; 20] = [
+        PolicyParameter::SizeRatio,
+        PolicyParameter::UpperRuns,
+        PolicyParameter::LastRuns,
+        PolicyParameter::Bound,
+        PolicyParameter::Density,
+        PolicyParameter::Trigger,
+        PolicyParameter::Wait,
+        PolicyParameter::Stop,
+        PolicyParameter::Tables,
+        PolicyParameter::L1,
+        PolicyParameter::Base,
+        PolicyParameter::Last,
+        PolicyParameter::Above,
+        PolicyParameter::Grandparents,
+        PolicyParameter::Space,
+        PolicyParameter::Ratio,
+        PolicyParameter::Width,
+        PolicyParameter::WidthMax,
+        PolicyParameter::Bytes,
+        PolicyParameter::Ttl,
     ];
 
     /// Returns the name as written in a spec.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Parameter::SizeRatio => "T",
-            Parameter::UpperRuns => "K",
-            Parameter::LastRuns => "Z",
-            Parameter::Bound => "D",
-            Parameter::Density => "F",
-            Parameter::Trigger => "trigger",
-            Parameter::Wait => "wait",
-            Parameter::Stop => "stop",
-            Parameter::Tables => "tables",
-            Parameter::L1 => "l1",
-            Parameter::Base => "base",
-            Parameter::Last => "last",
-            Parameter::Above => "above",
-            Parameter::Grandparents => "grandparents",
-            Parameter::Space => "space",
-            Parameter::Ratio => "ratio",
-            Parameter::Width => "width",
-            Parameter::WidthMax => "width_max",
-            Parameter::Bytes => "bytes",
-            Parameter::Ttl => "ttl",
+            PolicyParameter::SizeRatio => "T",
+            PolicyParameter::UpperRuns => "K",
+            PolicyParameter::LastRuns => "Z",
+            PolicyParameter::Bound => "D",
+            PolicyParameter::Density => "F",
+            PolicyParameter::Trigger => "trigger",
+            PolicyParameter::Wait => "wait",
+            PolicyParameter::Stop => "stop",
+            PolicyParameter::Tables => "tables",
+            PolicyParameter::L1 => "l1",
+            PolicyParameter::Base => "base",
+            PolicyParameter::Last => "last",
+            PolicyParameter::Above => "above",
+            PolicyParameter::Grandparents => "grandparents",
+            PolicyParameter::Space => "space",
+            PolicyParameter::Ratio => "ratio",
+            PolicyParameter::Width => "width",
+            PolicyParameter::WidthMax => "width_max",
+            PolicyParameter::Bytes => "bytes",
+            PolicyParameter::Ttl => "ttl",
         }
     }
 
@@ -135,10 +135,10 @@ impl Parameter {
     #[must_use]
     pub fn unit(self) -> ParameterUnit {
         match self {
-            Parameter::Bound => ParameterUnit::TimeOrShare,
-            Parameter::Density => ParameterUnit::Share,
-            Parameter::Bytes => ParameterUnit::Bytes,
-            Parameter::Ttl => ParameterUnit::Time,
+            PolicyParameter::Bound => ParameterUnit::TimeOrShare,
+            PolicyParameter::Density => ParameterUnit::Share,
+            PolicyParameter::Bytes => ParameterUnit::Bytes,
+            PolicyParameter::Ttl => ParameterUnit::Time,
             _ => ParameterUnit::Count,
         }
     }
@@ -146,22 +146,22 @@ impl Parameter {
     /// Returns the smallest and the largest value. For [`ParameterUnit::TimeOrShare`] they apply to times.
     pub(crate) fn allowed_range(self) -> (u64, u64) {
         match self {
-            Parameter::SizeRatio => (2, 1_000_000),
-            Parameter::UpperRuns | Parameter::LastRuns => (1, 1_000_000),
-            Parameter::Trigger
-            | Parameter::Wait
-            | Parameter::Tables
-            | Parameter::L1
-            | Parameter::Base => (1, 1_000_000),
-            Parameter::Stop => (2, 1_000_000),
-            Parameter::Last => (1, 63),
-            Parameter::Above => (1, 62),
-            Parameter::Grandparents | Parameter::Space => (1, 1_000_000_000),
-            Parameter::Ratio => (0, 1_000_000),
-            Parameter::Width | Parameter::WidthMax => (2, 1_000_000_000),
-            Parameter::Density => (1, MILLION),
-            Parameter::Bytes | Parameter::Bound => (1, SHARE_OF_DURATION - 1),
-            Parameter::Ttl => (0, SHARE_OF_DURATION - 1),
+            PolicyParameter::SizeRatio => (2, 1_000_000),
+            PolicyParameter::UpperRuns | PolicyParameter::LastRuns => (1, 1_000_000),
+            PolicyParameter::Trigger
+            | PolicyParameter::Wait
+            | PolicyParameter::Tables
+            | PolicyParameter::L1
+            | PolicyParameter::Base => (1, 1_000_000),
+            PolicyParameter::Stop => (2, 1_000_000),
+            PolicyParameter::Last => (1, 63),
+            PolicyParameter::Above => (1, 62),
+            PolicyParameter::Grandparents | PolicyParameter::Space => (1, 1_000_000_000),
+            PolicyParameter::Ratio => (0, 1_000_000),
+            PolicyParameter::Width | PolicyParameter::WidthMax => (2, 1_000_000_000),
+            PolicyParameter::Density => (1, MILLION),
+            PolicyParameter::Bytes | PolicyParameter::Bound => (1, SHARE_OF_DURATION - 1),
+            PolicyParameter::Ttl => (0, SHARE_OF_DURATION - 1),
         }
     }
 
@@ -170,12 +170,12 @@ impl Parameter {
         match self.unit() {
             ParameterUnit::Count => text.parse().ok(),
             ParameterUnit::Share => parse_share(text),
-            ParameterUnit::Time => parse_scaled(text, &TIMES),
+            ParameterUnit::Time => parse_with_unit(text, &TIMES),
             ParameterUnit::TimeOrShare => match text.contains('.') {
                 true => parse_share(text).map(|share| share | SHARE_OF_DURATION),
-                false => parse_scaled(text, &TIMES),
+                false => parse_with_unit(text, &TIMES),
             },
-            ParameterUnit::Bytes => parse_scaled(text, &SIZES),
+            ParameterUnit::Bytes => parse_with_unit(text, &SIZES),
         }
     }
 
@@ -185,17 +185,17 @@ impl Parameter {
         match self.unit() {
             ParameterUnit::Count => value.to_string(),
             ParameterUnit::Share => format_share(value),
-            ParameterUnit::Time => format_scaled(value, &TIMES),
+            ParameterUnit::Time => format_with_unit(value, &TIMES),
             ParameterUnit::TimeOrShare if value & SHARE_OF_DURATION != 0 => {
                 format_share(value & !SHARE_OF_DURATION)
             }
-            ParameterUnit::TimeOrShare => format_scaled(value, &TIMES),
-            ParameterUnit::Bytes => format_scaled(value, &SIZES),
+            ParameterUnit::TimeOrShare => format_with_unit(value, &TIMES),
+            ParameterUnit::Bytes => format_with_unit(value, &SIZES),
         }
     }
 
     /// Describes the accepted values for an error message.
-    pub(crate) fn expected(self) -> String {
+    pub(crate) fn expected_values(self) -> String {
         let (min, max) = self.allowed_range();
         match self.unit() {
             ParameterUnit::Count => format!("a whole number from {min} to {max}"),
@@ -233,7 +233,7 @@ pub(crate) fn format_share(ppm: u64) -> String {
 }
 
 /// Parses an integer with a unit. Without a unit the first one counts: microseconds or bytes.
-fn parse_scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+fn parse_with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let unit = if unit.is_empty() { units[0].0 } else { unit };
@@ -242,7 +242,7 @@ fn parse_scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
 }
 
 /// Formats a value in the largest unit that gives an integer.
-fn format_scaled(value: u64, units: &[(&str, u64)]) -> String {
+fn format_with_unit(value: u64, units: &[(&str, u64)]) -> String {
     let fits = |(_, factor): &&(&str, u64)| value > 0 && value.is_multiple_of(*factor);
     let (unit, factor) = units.iter().rev().find(fits).unwrap_or(&units[0]);
     let mut text = String::new();
@@ -258,37 +258,40 @@ mod tests {
     #[test]
     fn parse_formatted_value_is_same() {
         for (parameter, text, value) in [
-            (Parameter::SizeRatio, "4", 4),
-            (Parameter::Density, "0.25", 250_000),
-            (Parameter::Density, "1.0", MILLION),
-            (Parameter::Bound, "0.5", SHARE_OF_DURATION | 500_000),
-            (Parameter::Bound, "0.000001", SHARE_OF_DURATION | 1),
-            (Parameter::Bound, "1h", 3_600_000_000),
-            (Parameter::Bound, "1500ms", 1_500_000),
-            (Parameter::Bound, "7us", 7),
-            (Parameter::Ttl, "0us", 0),
-            (Parameter::Bytes, "3G", 3 << 30),
-            (Parameter::Bytes, "1000", 1000),
+            (PolicyParameter::SizeRatio, "4", 4),
+            (PolicyParameter::Density, "0.25", 250_000),
+            (PolicyParameter::Density, "1.0", MILLION),
+            (PolicyParameter::Bound, "0.5", SHARE_OF_DURATION | 500_000),
+            (PolicyParameter::Bound, "0.000001", SHARE_OF_DURATION | 1),
+            (PolicyParameter::Bound, "1h", 3_600_000_000),
+            (PolicyParameter::Bound, "1500ms", 1_500_000),
+            (PolicyParameter::Bound, "7us", 7),
+            (PolicyParameter::Ttl, "0us", 0),
+            (PolicyParameter::Bytes, "3G", 3 << 30),
+            (PolicyParameter::Bytes, "1000", 1000),
         ] {
             assert_eq!(parameter.parse(text), Some(value), "{text}");
             assert_eq!(parameter.format(value), text);
         }
-        assert_eq!(Parameter::Bound.parse("3600s"), Parameter::Bound.parse("1H"));
-        assert_eq!(Parameter::Bound.parse("12"), Some(12));
-        assert_eq!(Parameter::Density.parse("1"), Some(MILLION));
-        assert_eq!(Parameter::Density.parse(".5"), Some(500_000));
+        assert_eq!(PolicyParameter::Bound.parse("3600s"), PolicyParameter::Bound.parse("1H"));
+        assert_eq!(PolicyParameter::Bound.parse("12"), Some(12));
+        assert_eq!(PolicyParameter::Density.parse("1"), Some(MILLION));
+        assert_eq!(PolicyParameter::Density.parse(".5"), Some(500_000));
     }
 
     #[test]
     fn parse_invalid_value_is_none() {
         for (parameter, texts) in [
-            (Parameter::SizeRatio, &["", "x", "1.5", "-1", "4K"][..]),
-            (Parameter::Density, &["", "0", "0.0", "1.1", "0.0000001", "1e-1", "x", "-0.5", "."]),
+            (PolicyParameter::SizeRatio, &["", "x", "1.5", "-1", "4K"][..]),
             (
-                Parameter::Bound,
+                PolicyParameter::Density,
+                &["", "0", "0.0", "1.1", "0.0000001", "1e-1", "x", "-0.5", "."],
+            ),
+            (
+                PolicyParameter::Bound,
                 &["", "s", "1w", "1.5s", "99999999999999999999s", "200000000000000d"],
             ),
-            (Parameter::Bytes, &["", "K", "1P", "99999999999T"]),
+            (PolicyParameter::Bytes, &["", "K", "1P", "99999999999T"]),
         ] {
             for text in texts {
                 assert_eq!(parameter.parse(text), None, "{text}");

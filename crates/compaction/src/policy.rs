@@ -27,7 +27,7 @@ pub trait CompactionPolicy: fmt::Debug + Send + Sync {
 
     /// Returns the next job, or `None` if the tree has the shape that the policy wants.
     ///
-    /// The job must satisfy [`RunningJobs::can_run`] and [`TreeShape::check_job`].
+    /// The job must satisfy [`RunningJobs::can_run_job`] and [`TreeShape::check_job`].
     fn pick(&self, shape: &TreeShape, running: &RunningJobs) -> Option<Job>;
 
     /// Returns the work that limits writes.
@@ -35,7 +35,7 @@ pub trait CompactionPolicy: fmt::Debug + Send + Sync {
 
     /// Returns whether writes must wait because the tree has reached its stop limit. If it returns true
     /// and no job is running, [`pick`](Self::pick) must return a job.
-    fn must_stop(&self, shape: &TreeShape) -> bool;
+    fn must_stop_writes(&self, shape: &TreeShape) -> bool;
 
     /// Returns the result of [`pick`](Self::pick) and the facts that led to it.
     fn explain(&self, shape: &TreeShape, running: &RunningJobs) -> Explanation {
@@ -44,7 +44,7 @@ pub trait CompactionPolicy: fmt::Debug + Send + Sync {
 
     /// Returns the next time, after [`TreeShape::now_us`], at which a job becomes due without further
     /// writes. The engine then calls [`pick`](Self::pick). Default: `None`.
-    fn next_due_us(&self, _shape: &TreeShape) -> Option<u64> {
+    fn next_pick_due_us(&self, _shape: &TreeShape) -> Option<u64> {
         None
     }
 
@@ -56,7 +56,7 @@ pub trait CompactionPolicy: fmt::Debug + Send + Sync {
 
     /// Returns whether the policy uses [`TableMeta::last_read_us`](crate::TableMeta::last_read_us). If
     /// not, the engine does not update it. Default: false.
-    fn needs_read_times(&self) -> bool {
+    fn needs_file_read_times(&self) -> bool {
         false
     }
 
@@ -67,7 +67,7 @@ pub trait CompactionPolicy: fmt::Debug + Send + Sync {
 
     /// Returns whether decisions depend on single files of a run. If not, all jobs take whole runs, and a
     /// simulation may represent a run by fewer, larger files. Default: true.
-    fn is_file_based(&self) -> bool {
+    fn has_file_decisions(&self) -> bool {
         true
     }
 

@@ -1,12 +1,12 @@
 //! Named policies: their primitives, parameters and defaults.
 
-use crate::composed::{Primitives, Rule};
+use crate::composed::{CompactionRule, PolicyPrimitives};
 use crate::file_picker::FilePicker;
-use crate::granularity::Granularity;
+use crate::granularity::JobGranularity;
 use crate::ids::Level;
-use crate::layout::Layout;
-use crate::parameter::{MILLION, Parameter, SHARE_OF_DURATION};
-use crate::trigger::{Capacity, Trigger};
+use crate::layout::TreeLayout;
+use crate::parameter::{MILLION, PolicyParameter, SHARE_OF_DURATION};
+use crate::trigger::{LevelCapacity, Trigger};
 
 /// A named policy.
 ///
@@ -144,15 +144,15 @@ impl Preset {
     }
 
     /// Returns whether `name` is the canonical name or an alias of the preset, in any case.
-    pub(crate) fn is_named(self, name: &str) -> bool {
+    pub(crate) fn has_name_or_alias(self, name: &str) -> bool {
         let mut names = self.aliases().iter().copied().chain([self.name()]);
         names.any(|known| known.eq_ignore_ascii_case(name))
     }
 
     /// Returns the parameters of the preset.
     #[must_use]
-    pub fn parameters(self) -> &'static [Parameter] {
-        use Parameter::{
+    pub fn parameters(self) -> &'static [PolicyParameter] {
+        use PolicyParameter::{
             Above, Base, Bound, Bytes, Density, Grandparents, L1, Last, LastRuns, Ratio, SizeRatio,
             Space, Stop, Tables, Trigger, Ttl, UpperRuns, Wait, Width, WidthMax,
         };
@@ -180,12 +180,12 @@ impl Preset {
 
     /// Returns the parameters that may be written without a name, in this order, as in `fluid(3,1)`.
     #[must_use]
-    pub fn positional(self) -> &'static [Parameter] {
+    pub fn positional_parameters(self) -> &'static [PolicyParameter] {
         match self {
-            Preset::Fluid => &[Parameter::UpperRuns, Parameter::LastRuns],
-            Preset::TombstoneAge => &[Parameter::Bound],
-            Preset::TombstoneDensity => &[Parameter::Density],
-            Preset::Fifo => &[Parameter::Bytes],
+            Preset::Fluid => &[PolicyParameter::UpperRuns, PolicyParameter::LastRuns],
+            Preset::TombstoneAge => &[PolicyParameter::Bound],
+            Preset::TombstoneDensity => &[PolicyParameter::Density],
+            Preset::Fifo => &[PolicyParameter::Bytes],
             _ => &[],
         }
     }
@@ -204,46 +204,52 @@ impl Preset {
     }
 
     /// Returns the default of a parameter. `value` returns the values of other parameters.
-    pub(crate) fn default_of(self, parameter: Parameter, value: &dyn Fn(Parameter) -> u64) -> u64 {
+    pub(crate) fn default_value(
+        self,
+        parameter: PolicyParameter,
+        value: &dyn Fn(PolicyParameter) -> u64,
+    ) -> u64 {
         match parameter {
-            Parameter::SizeRatio => SIZE_RATIO_DEFAULT,
-            Parameter::UpperRuns => 3.min(value(Parameter::SizeRatio).saturating_sub(1)),
-            Parameter::LastRuns => 1,
-            Parameter::Bound => SHARE_OF_DURATION | (MILLION / 2),
-            Parameter::Density => MILLION / 4,
-            Parameter::Trigger if self.has_leveled_l0() => 1,
-            Parameter::Trigger => TRIGGER_RUNS_DEFAULT,
-            // While T runs of L0 are merged, T more can arrive.
-            Parameter::Stop if matches!(self, Preset::Tiering | Preset::LazyLeveling) => {
-                STOP_RUNS_DEFAULT.max(2 * value(Parameter::SizeRatio))
+            PolicyParameter::SizeRatio => SIZE_RATIO_DEFAULT,
+            PolicyParameter::UpperRuns => {
+                3.min(value(PolicyParameter::SizeRatio).saturating_sub(1))
             }
-            Parameter::Stop if self == Preset::Fluid => {
-                STOP_RUNS_DEFAULT.max(2 * value(Parameter::UpperRuns))
+            PolicyParameter::LastRuns => 1,
+            PolicyParameter::Bound => SHARE_OF_DURATION | (MILLION / 2),
+            PolicyParameter::Density => MILLION / 4,
+            PolicyParameter::Trigger if self.has_leveled_l0() => 1,
+            PolicyParameter::Trigger => TRIGGER_RUNS_DEFAULT,
+            // While T runs of L0 are merged, T more can arrive.
+            PolicyParameter::Stop if matches!(self, Preset::Tiering | Preset::LazyLeveling) => {
+                STOP_RUNS_DEFAULT.max(2 * value(PolicyParameter::SizeRatio))
+            }
+            PolicyParameter::Stop if self == Preset::Fluid => {
+                STOP_RUNS_DEFAULT.max(2 * value(PolicyParameter::UpperRuns))
             }
             // Merges of many levels take long; runs that arrive meanwhile join the next merge.
-            Parameter::Stop if matches!(self, Preset::FullPreemptive | Preset::Spooky) => {
+            PolicyParameter::Stop if matches!(self, Preset::FullPreemptive | Preset::Spooky) => {
                 STOP_RUNS_DEFAULT
             }
-            Parameter::Stop if self.has_leveled_l0() => 2,
-            Parameter::Stop => STOP_RUNS_DEFAULT,
+            PolicyParameter::Stop if self.has_leveled_l0() => 2,
+            PolicyParameter::Stop => STOP_RUNS_DEFAULT,
             // A merge starts at half of the stop limit, so that the other half can fill up during the merge.
-            Parameter::Wait if self == Preset::Leveled => {
-                (value(Parameter::Stop) / 2).max(value(Parameter::Trigger))
+            PolicyParameter::Wait if self == Preset::Leveled => {
+                (value(PolicyParameter::Stop) / 2).max(value(PolicyParameter::Trigger))
             }
-            Parameter::Wait => value(Parameter::Trigger),
-            Parameter::Tables => 1,
-            Parameter::L1 => self.l1_memtables_default(value(Parameter::SizeRatio)),
-            Parameter::Base if self == Preset::Spooky => 1,
-            Parameter::Base => BASE_MEMTABLES_DEFAULT,
-            Parameter::Last => LAST_LEVEL_DEFAULT,
-            Parameter::Above => 2,
-            Parameter::Grandparents => GRANDPARENTS_DEFAULT,
-            Parameter::Space => 200,
-            Parameter::Ratio => 1,
-            Parameter::Width => 2,
-            Parameter::WidthMax => 1_000_000_000,
-            Parameter::Bytes => 1 << 30,
-            Parameter::Ttl => 0,
+            PolicyParameter::Wait => value(PolicyParameter::Trigger),
+            PolicyParameter::Tables => 1,
+            PolicyParameter::L1 => self.l1_memtables_default(value(PolicyParameter::SizeRatio)),
+            PolicyParameter::Base if self == Preset::Spooky => 1,
+            PolicyParameter::Base => BASE_MEMTABLES_DEFAULT,
+            PolicyParameter::Last => LAST_LEVEL_DEFAULT,
+            PolicyParameter::Above => 2,
+            PolicyParameter::Grandparents => GRANDPARENTS_DEFAULT,
+            PolicyParameter::Space => 200,
+            PolicyParameter::Ratio => 1,
+            PolicyParameter::Width => 2,
+            PolicyParameter::WidthMax => 1_000_000_000,
+            PolicyParameter::Bytes => 1 << 30,
+            PolicyParameter::Ttl => 0,
         }
     }
 
@@ -256,9 +262,8 @@ impl Preset {
     /// the merges. Half the square of the size ratio gives these proportions for T = 10 (`tests/study.rs`).
     fn l1_memtables_default(self, size_ratio: u64) -> u64 {
         match self {
-            Preset::Full => {
-                (size_ratio.saturating_mul(size_ratio) / 2).min(Parameter::L1.allowed_range().1)
-            }
+            Preset::Full => (size_ratio.saturating_mul(size_ratio) / 2)
+                .min(PolicyParameter::L1.allowed_range().1),
             Preset::FullPreemptive => size_ratio,
             Preset::OneLeveling => TRIGGER_RUNS_DEFAULT,
             _ => 2,
@@ -266,105 +271,117 @@ impl Preset {
     }
 
     /// Returns the primitives of the preset. `value` returns the values of the parameters.
-    pub(crate) fn primitives(self, value: impl Fn(Parameter) -> u64) -> Primitives {
+    pub(crate) fn primitives(self, value: impl Fn(PolicyParameter) -> u64) -> PolicyPrimitives {
         let count = |p| usize::try_from(value(p)).unwrap_or(usize::MAX);
         let level = |p| Level(u8::try_from(value(p)).unwrap_or(63));
-        let size_ratio = value(Parameter::SizeRatio);
-        let whole =
-            |trigger| Rule { trigger, granularity: Granularity::Runs, movement: FilePicker::All };
+        let size_ratio = value(PolicyParameter::SizeRatio);
+        let whole = |trigger| CompactionRule {
+            trigger,
+            granularity: JobGranularity::Runs,
+            movement: FilePicker::All,
+        };
         let from_top = |granularity, movement| {
-            let l1_memtables = value(Parameter::L1);
-            let trigger = Trigger::LevelFull(Capacity::FromTop { l1_memtables, size_ratio });
-            Rule { trigger, granularity, movement }
+            let l1_memtables = value(PolicyParameter::L1);
+            let trigger = Trigger::LevelFull(LevelCapacity::FromTop { l1_memtables, size_ratio });
+            CompactionRule { trigger, granularity, movement }
         };
         let from_bottom = |granularity, movement| {
-            let (last, base_memtables) = (level(Parameter::Last), value(Parameter::Base));
-            let capacity = Capacity::FromBottom { last, base_memtables, size_ratio };
-            Rule { trigger: Trigger::LevelFull(capacity), granularity, movement }
+            let (last, base_memtables) =
+                (level(PolicyParameter::Last), value(PolicyParameter::Base));
+            let capacity = LevelCapacity::FromBottom { last, base_memtables, size_ratio };
+            CompactionRule { trigger: Trigger::LevelFull(capacity), granularity, movement }
         };
         let run_count = || {
-            let (runs, wait) = (count(Parameter::Trigger), count(Parameter::Wait));
+            let (runs, wait) = (count(PolicyParameter::Trigger), count(PolicyParameter::Wait));
             whole(Trigger::RunCount { runs, wait })
         };
-        let by_file = |movement| vec![from_top(Granularity::File, movement), run_count()];
+        let by_file = |movement| vec![from_top(JobGranularity::File, movement), run_count()];
         let tombstones_first = |trigger, movement| {
             let mut rules = by_file(FilePicker::LeastOverlap);
-            rules.insert(0, Rule { trigger, granularity: Granularity::File, movement });
+            rules
+                .insert(0, CompactionRule { trigger, granularity: JobGranularity::File, movement });
             rules
         };
         let fluid = |upper: usize, last| {
             let upper = vec![upper.max(1)];
-            let layout = Layout::Fluid { upper, last, size_ratio: count(Parameter::SizeRatio) };
+            let layout =
+                TreeLayout::Fluid { upper, last, size_ratio: count(PolicyParameter::SizeRatio) };
             (vec![whole(Trigger::TooManyRuns)], layout)
         };
-        let runs_per_level = count(Parameter::SizeRatio).saturating_sub(1);
+        let runs_per_level = count(PolicyParameter::SizeRatio).saturating_sub(1);
         let (rules, layout) = match self {
-            Preset::Full => {
-                (vec![from_top(Granularity::Level, FilePicker::All), run_count()], Layout::LEVELED)
-            }
-            Preset::FullPreemptive => (
-                vec![from_top(Granularity::Preemptive, FilePicker::All), run_count()],
-                Layout::LEVELED,
+            Preset::Full => (
+                vec![from_top(JobGranularity::Level, FilePicker::All), run_count()],
+                TreeLayout::LEVELED,
             ),
-            Preset::LeastOverlap => (by_file(FilePicker::LeastOverlap), Layout::LEVELED),
+            Preset::FullPreemptive => (
+                vec![from_top(JobGranularity::Preemptive, FilePicker::All), run_count()],
+                TreeLayout::LEVELED,
+            ),
+            Preset::LeastOverlap => (by_file(FilePicker::LeastOverlap), TreeLayout::LEVELED),
             Preset::LeastOverlapGrandparent => {
-                (by_file(FilePicker::LeastOverlapGrandparent), Layout::LEVELED)
+                (by_file(FilePicker::LeastOverlapGrandparent), TreeLayout::LEVELED)
             }
-            Preset::RoundRobin => (by_file(FilePicker::RoundRobin), Layout::LEVELED),
-            Preset::ColdAccess => (by_file(FilePicker::ColdestAccess), Layout::LEVELED),
-            Preset::ColdWrite => (by_file(FilePicker::ColdestWrite), Layout::LEVELED),
-            Preset::Old => (by_file(FilePicker::Oldest), Layout::LEVELED),
+            Preset::RoundRobin => (by_file(FilePicker::RoundRobin), TreeLayout::LEVELED),
+            Preset::ColdAccess => (by_file(FilePicker::ColdestAccess), TreeLayout::LEVELED),
+            Preset::ColdWrite => (by_file(FilePicker::ColdestWrite), TreeLayout::LEVELED),
+            Preset::Old => (by_file(FilePicker::Oldest), TreeLayout::LEVELED),
             Preset::TombstoneDensity => {
-                let trigger = Trigger::TombstoneDensity { ppm: value(Parameter::Density) };
-                (tombstones_first(trigger, FilePicker::MostTombstones), Layout::LEVELED)
+                let trigger = Trigger::TombstoneDensity { ppm: value(PolicyParameter::Density) };
+                (tombstones_first(trigger, FilePicker::MostTombstones), TreeLayout::LEVELED)
             }
             Preset::TombstoneAge => {
-                let bound_us = value(Parameter::Bound);
+                let bound_us = value(PolicyParameter::Bound);
                 let trigger = Trigger::TombstoneTtl { bound_us, size_ratio };
-                (tombstones_first(trigger, FilePicker::OldestTombstone), Layout::LEVELED)
+                (tombstones_first(trigger, FilePicker::OldestTombstone), TreeLayout::LEVELED)
             }
             Preset::OneLeveling => (
-                vec![run_count(), from_top(Granularity::File, FilePicker::LeastOverlap)],
-                Layout::LEVELED,
+                vec![run_count(), from_top(JobGranularity::File, FilePicker::LeastOverlap)],
+                TreeLayout::LEVELED,
             ),
             Preset::Leveled => (
-                vec![run_count(), from_bottom(Granularity::File, FilePicker::LeastOverlap)],
-                Layout::LEVELED,
+                vec![run_count(), from_bottom(JobGranularity::File, FilePicker::LeastOverlap)],
+                TreeLayout::LEVELED,
             ),
             Preset::Spooky => {
-                let above = level(Parameter::Above).0;
-                let partition = from_bottom(Granularity::Partition { above }, FilePicker::All);
-                (vec![run_count(), partition], Layout::LEVELED)
+                let above = level(PolicyParameter::Above).0;
+                let partition = from_bottom(JobGranularity::Partition { above }, FilePicker::All);
+                (vec![run_count(), partition], TreeLayout::LEVELED)
             }
             Preset::Tiering => fluid(runs_per_level, runs_per_level),
             Preset::LazyLeveling => fluid(runs_per_level, 1),
-            Preset::Fluid => fluid(count(Parameter::UpperRuns), count(Parameter::LastRuns)),
+            Preset::Fluid => {
+                fluid(count(PolicyParameter::UpperRuns), count(PolicyParameter::LastRuns))
+            }
             Preset::Universal => (
                 vec![
-                    whole(Trigger::SpaceAmplification { percent: value(Parameter::Space) }),
+                    whole(Trigger::SpaceAmplification { percent: value(PolicyParameter::Space) }),
                     whole(Trigger::SizeRatio {
-                        percent: value(Parameter::Ratio),
-                        runs_min: count(Parameter::Width),
-                        runs_max: count(Parameter::WidthMax),
+                        percent: value(PolicyParameter::Ratio),
+                        runs_min: count(PolicyParameter::Width),
+                        runs_max: count(PolicyParameter::WidthMax),
                     }),
                     run_count(),
                 ],
-                Layout::RunList { bottom: level(Parameter::Last) },
+                TreeLayout::RunList { bottom: level(PolicyParameter::Last) },
             ),
             Preset::Fifo => {
-                let mut rules = vec![whole(Trigger::TotalBytes { bytes: value(Parameter::Bytes) })];
-                if value(Parameter::Ttl) > 0 {
-                    rules.push(whole(Trigger::FileStaleness { ttl_us: value(Parameter::Ttl) }));
+                let mut rules =
+                    vec![whole(Trigger::TotalBytes { bytes: value(PolicyParameter::Bytes) })];
+                if value(PolicyParameter::Ttl) > 0 {
+                    rules.push(whole(Trigger::FileStaleness {
+                        ttl_us: value(PolicyParameter::Ttl),
+                    }));
                 }
-                (rules, Layout::Fifo)
+                (rules, TreeLayout::Fifo)
             }
         };
-        Primitives {
+        PolicyPrimitives {
             rules,
             layout,
-            stop_runs: count(Parameter::Stop),
-            file_tables: value(Parameter::Tables),
-            grandparent_files: value(Parameter::Grandparents),
+            stop_runs: count(PolicyParameter::Stop),
+            file_tables: value(PolicyParameter::Tables),
+            grandparent_files: value(PolicyParameter::Grandparents),
         }
     }
 }

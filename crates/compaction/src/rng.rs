@@ -33,7 +33,7 @@ impl TestRng {
     }
 
     /// Returns true with a probability of `percent` per cent.
-    pub fn has_chance(&mut self, percent: u64) -> bool {
+    pub fn is_true_with_percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 

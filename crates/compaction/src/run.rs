@@ -33,7 +33,7 @@ const INDEXED_FILES_MIN: usize = 64;
 pub struct SortedRun {
     /// Number of the run.
     pub id: RunId,
-    /// RunFiles in key order. A run of a tree has at least one file.
+    /// Files in key order. A run of a tree has at least one file.
     pub files: RunFiles,
 }
 
@@ -62,13 +62,13 @@ impl SortedRun {
 
     /// Returns the files that overlap `range`, in key order. Binary search.
     #[must_use]
-    pub fn overlapping(&self, range: &KeyRange) -> &[Arc<TableMeta>] {
+    pub fn overlapping_files(&self, range: &KeyRange) -> &[Arc<TableMeta>] {
         &self.files[self.overlapping_indices(range)]
     }
 
     /// Returns the only file whose range contains `key`. Binary search.
     #[must_use]
-    pub fn file_for(&self, key: &[u8]) -> Option<&Arc<TableMeta>> {
+    pub fn find_file_for_key(&self, key: &[u8]) -> Option<&Arc<TableMeta>> {
         let file = self.files.get(self.files.lower_bound(key));
         file.filter(|file| file.range.smallest.as_ref() <= key)
     }
@@ -99,7 +99,7 @@ impl SortedRun {
     }
 }
 
-/// RunFiles of a sorted run, in key order with disjoint ranges. Dereferences to a slice of files.
+/// Files of a sorted run, in key order with disjoint ranges. Dereferences to a slice of files.
 #[derive(Clone, Default)]
 pub struct RunFiles {
     files: Vec<Arc<TableMeta>>,
@@ -276,7 +276,7 @@ impl RunFiles {
         if self.first_prefixes.get(from).is_none_or(|other| *other > prefix) {
             return start..from;
         }
-        // RunFiles with an equal prefix are compared by their keys.
+        // Files with an equal prefix are compared by their keys.
         let until = from + self.first_prefixes[from..].partition_point(|other| *other <= prefix);
         let equal = &self.files[from..until];
         start..from + equal.partition_point(|file| file.range.smallest <= range.largest)
@@ -290,7 +290,7 @@ impl RunFiles {
         if self.last_prefixes.get(from).is_none_or(|other| *other > prefix) {
             return from;
         }
-        // RunFiles with an equal prefix are compared by their keys.
+        // Files with an equal prefix are compared by their keys.
         let until = self.last_prefixes.partition_point(|other| *other <= prefix);
         from + self.files[from..until].partition_point(|file| *file.range.largest < *key)
     }

@@ -21,13 +21,13 @@ pub struct RunningJobs {
 impl RunningJobs {
     /// Returns whether the file is an input of a running job or is blocked.
     #[must_use]
-    pub fn is_busy(&self, file: FileId) -> bool {
+    pub fn is_file_busy(&self, file: FileId) -> bool {
         self.files.contains(&file)
     }
 
     /// Returns whether at least one of the files is busy.
-    pub fn any_busy(&self, files: impl IntoIterator<Item = FileId>) -> bool {
-        !self.files.is_empty() && files.into_iter().any(|file| self.is_busy(file))
+    pub fn is_any_file_busy(&self, files: impl IntoIterator<Item = FileId>) -> bool {
+        !self.files.is_empty() && files.into_iter().any(|file| self.is_file_busy(file))
     }
 
     /// Returns whether a running job moves files from L0 to a deeper level.
@@ -43,7 +43,7 @@ impl RunningJobs {
     }
 
     /// Sets the bytes that a running job has yet to write. Ignores unknown jobs.
-    pub fn progress(&mut self, job: &Job, write_bytes_left: u64) {
+    pub fn set_bytes_left(&mut self, job: &Job, write_bytes_left: u64) {
         if let Some((_, left)) = self.jobs.iter_mut().find(|(running, _)| running == job) {
             *left = write_bytes_left;
         }
@@ -93,9 +93,9 @@ impl RunningJobs {
     ///
     /// [`Error::NoSuchRun`], [`Error::NoSuchFile`] or [`Error::NoInputs`] if an input of `job` is not in
     /// the tree.
-    pub fn can_run(&self, job: &Job, shape: &TreeShape) -> Result<bool, Error> {
-        let range = job.range(shape)?;
-        if self.any_busy(job.input_files()) || (job.is_from_l0() && self.has_l0_job()) {
+    pub fn can_run_job(&self, job: &Job, shape: &TreeShape) -> Result<bool, Error> {
+        let range = job.input_key_range(shape)?;
+        if self.is_any_file_busy(job.input_files()) || (job.is_from_l0() && self.has_l0_job()) {
             return Ok(false);
         }
         if job.kind == JobKind::Drop {
@@ -106,7 +106,7 @@ impl RunningJobs {
             if writes && running.target.level == job.target.level {
                 // Inputs stay in the tree until their job ends. If an input is missing, the job has
                 // ended but is not removed yet: it counts as a conflict.
-                if running.range(shape).map_or(true, |other| other.overlaps(&range)) {
+                if running.input_key_range(shape).map_or(true, |other| other.overlaps(&range)) {
                     return Ok(false);
                 }
             }
@@ -114,14 +114,14 @@ impl RunningJobs {
         Ok(true)
     }
 
-    /// Returns `job` if its inputs are in the tree and it [can run](Self::can_run) now.
+    /// Returns `job` if its inputs are in the tree and it [can run](Self::can_run_job) now.
     #[must_use]
-    pub fn admit(&self, job: Job, shape: &TreeShape) -> Option<Job> {
-        self.can_run(&job, shape).is_ok_and(|can_run| can_run).then_some(job)
+    pub fn admit_job(&self, job: Job, shape: &TreeShape) -> Option<Job> {
+        self.can_run_job(&job, shape).is_ok_and(|can_run| can_run).then_some(job)
     }
 
     /// Returns the bytes yet to be written by the running jobs for which `counts` returns true.
-    pub(crate) fn bytes_left(&self, counts: impl Fn(&Job) -> bool) -> u64 {
+    pub(crate) fn unwritten_bytes(&self, counts: impl Fn(&Job) -> bool) -> u64 {
         let counted = self.jobs.iter().filter(|(job, _)| counts(job));
         counted.map(|(_, left)| *left).fold(0, u64::saturating_add)
     }
@@ -131,16 +131,16 @@ impl RunningJobs {
 mod tests {
     use super::*;
     use crate::ids::{Level, RunId};
-    use crate::job::{JobInput, Reason, SplitRule, Target};
+    use crate::job::{JobInput, JobReason, OutputTarget, SplitRule};
 
     fn job(files: &[u64]) -> Job {
         let files = files.iter().copied().map(FileId).collect();
         Job {
             kind: JobKind::Drop,
             inputs: vec![JobInput { level: Level(1), run: RunId(1), files }],
-            target: Target::oldest_run(Level(1)),
+            target: OutputTarget::oldest_run(Level(1)),
             split: SplitRule::by_size(1),
-            reason: Reason::Manual,
+            reason: JobReason::Manual,
         }
     }
 
@@ -150,16 +150,16 @@ mod tests {
         running.start(job(&[1, 2]), 0);
         running.block_file(FileId(2));
         assert!(running.finish(&job(&[1, 2])));
-        assert_eq!([1, 2].map(|id| running.is_busy(FileId(id))), [false, true]);
-        assert!(!running.without_blocked_files().is_busy(FileId(2)));
+        assert_eq!([1, 2].map(|id| running.is_file_busy(FileId(id))), [false, true]);
+        assert!(!running.without_blocked_files().is_file_busy(FileId(2)));
         running.unblock_file(FileId(2));
-        assert!(!running.is_busy(FileId(2)));
+        assert!(!running.is_file_busy(FileId(2)));
 
         running.block_file(FileId(3));
         running.start(job(&[3]), 0);
         running.unblock_file(FileId(3));
-        assert!(running.is_busy(FileId(3)));
+        assert!(running.is_file_busy(FileId(3)));
         assert!(running.finish(&job(&[3])));
-        assert!(!running.is_busy(FileId(3)));
+        assert!(!running.is_file_busy(FileId(3)));
     }
 }

@@ -250,7 +250,7 @@ impl TreeShape {
         for (index, (_, newer)) in runs.iter().enumerate() {
             for (_, older) in &runs[index + 1..] {
                 for above in &newer.files {
-                    for below in older.overlapping(&above.range) {
+                    for below in older.overlapping_files(&above.range) {
                         let (a, b) = (&above.range, &below.range);
                         let share_bound = a.smallest == b.smallest
                             || a.largest == b.largest

@@ -7,7 +7,7 @@ use crate::shape::TreeShape;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trigger {
     /// A level with a single run has reached its capacity.
-    LevelFull(Capacity),
+    LevelFull(LevelCapacity),
     /// A level, or the whole tree in a run list, has this many runs.
     ///
     /// A merge from L0 into a level with a single run rewrites the overlapping data of that level.
@@ -96,14 +96,14 @@ impl Trigger {
 
     /// Returns whether the trigger tests single files of all levels.
     #[must_use]
-    pub fn is_about_files(&self) -> bool {
+    pub fn is_file_trigger(&self) -> bool {
         self.needs_tombstones() || matches!(self, Trigger::FileStaleness { .. })
     }
 }
 
 /// Rule for the maximum size of each level.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Capacity {
+pub enum LevelCapacity {
     /// The capacity of the first leveled level is fixed. Each deeper level has `size_ratio` times the
     /// capacity of the level above.
     FromTop {
@@ -128,7 +128,7 @@ pub enum Capacity {
     },
 }
 
-/// LevelCapacities of the levels of one tree.
+/// Capacities of the levels of one tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LevelCapacities {
     /// Level that receives data from L0.
@@ -144,20 +144,20 @@ pub struct LevelCapacities {
 /// Deepest level with capacities from the top. With a size ratio of 2 it has 2^62 times the capacity of L1.
 const LAST_LEVEL_FROM_TOP: Level = Level(63);
 
-impl Capacity {
+impl LevelCapacity {
     /// Returns the capacities for a tree. `first` is the first level that may become the base level.
     #[must_use]
     pub fn level_capacities(&self, shape: &TreeShape, first: Level) -> LevelCapacities {
         let deepest = shape.deepest_level().unwrap_or(Level(0));
         let memtable = shape.memtable_bytes.max(1);
         match *self {
-            Capacity::FromTop { l1_memtables, size_ratio } => LevelCapacities {
+            LevelCapacity::FromTop { l1_memtables, size_ratio } => LevelCapacities {
                 base: first,
                 last: LAST_LEVEL_FROM_TOP.max(deepest),
                 base_bytes: memtable.saturating_mul(l1_memtables.max(1)),
                 size_ratio,
             },
-            Capacity::FromBottom { last, base_memtables, size_ratio } => {
+            LevelCapacity::FromBottom { last, base_memtables, size_ratio } => {
                 let last = last.max(deepest).max(first);
                 let base_bytes_min = memtable.saturating_mul(base_memtables.max(1));
                 let (mut base, mut bytes) = (last, shape.level_bytes(last));
@@ -214,7 +214,8 @@ mod tests {
 
     #[test]
     fn capacity_from_bottom_follows_last_level() {
-        let capacity = Capacity::FromBottom { last: Level(6), base_memtables: 4, size_ratio: 10 };
+        let capacity =
+            LevelCapacity::FromBottom { last: Level(6), base_memtables: 4, size_ratio: 10 };
         let cases = [(0, 6, 4), (39, 6, 39), (40, 5, 4), (399, 5, 39), (400, 4, 4), (4000, 3, 4)];
         for (bytes, base, base_bytes) in cases {
             let found = capacity.level_capacities(&tree(6, bytes), Level(1));
@@ -228,7 +229,7 @@ mod tests {
 
     #[test]
     fn capacity_from_top_grows_by_size_ratio_and_saturates() {
-        let found = Capacity::FromTop { l1_memtables: 2, size_ratio: 10 }
+        let found = LevelCapacity::FromTop { l1_memtables: 2, size_ratio: 10 }
             .level_capacities(&tree(1, 5), Level(1));
         assert_eq!(found.bytes(Level(1)), 2);
         assert_eq!(found.bytes(Level(3)), 200);

@@ -78,7 +78,12 @@ impl TombstoneAges {
 
     /// Returns the time at which the oldest tombstone of a file exceeds its maximum age; `None` if the
     /// file has no droppable tombstone.
-    pub(crate) fn due_us(&self, shape: &TreeShape, level: Level, file: &TableMeta) -> Option<u64> {
+    pub(crate) fn file_due_us(
+        &self,
+        shape: &TreeShape,
+        level: Level,
+        file: &TableMeta,
+    ) -> Option<u64> {
         let has_droppable_tombstone = |_: &u64| shape.has_droppable_tombstone(file);
         let written_us = file.oldest_tombstone_us.filter(has_droppable_tombstone)?;
         Some(written_us.saturating_add(self.level_us(level)))

@@ -1,4 +1,4 @@
-//! Results and errors of `TreeShape::apply`, `TreeShape::check` and `RunningJobs::can_run`.
+//! Results and errors of `TreeShape::apply`, `TreeShape::check` and `RunningJobs::can_run_job`.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use lsmx_compaction::ManifestLevel;
 use lsmx_compaction::{
-    AppliedJob, Error, FileId, Job, JobInput, JobKind, Key, KeyRange, Level, Placement, Reason,
-    RunId, RunningJobs, SplitRule, TableMeta, Target, TreeShape,
+    AppliedJob, Error, FileId, Job, JobInput, JobKind, JobReason, Key, KeyRange, Level,
+    OutputPlacement, OutputTarget, RunId, RunningJobs, SplitRule, TableMeta, TreeShape,
 };
 
 /// Returns a file whose range is two letters, with sequence numbers `seq` to `seq + 9`.
@@ -53,7 +53,7 @@ fn sample() -> TreeShape {
     ])
 }
 
-fn job(kind: JobKind, inputs: &[(u8, u64, &[u64])], level: u8, placement: Placement) -> Job {
+fn job(kind: JobKind, inputs: &[(u8, u64, &[u64])], level: u8, placement: OutputPlacement) -> Job {
     Job {
         kind,
         inputs: inputs
@@ -64,20 +64,20 @@ fn job(kind: JobKind, inputs: &[(u8, u64, &[u64])], level: u8, placement: Placem
                 files: files.iter().copied().map(FileId).collect(),
             })
             .collect(),
-        target: Target { level: Level(level), placement },
+        target: OutputTarget { level: Level(level), placement },
         split: SplitRule { file_bytes: 10, grandparent: None, boundaries: Vec::new() },
-        reason: Reason::Manual,
+        reason: JobReason::Manual,
     }
 }
 
-const LAST: Placement = Placement::NewRun { before: None };
+const LAST: OutputPlacement = OutputPlacement::NewRun { before: None };
 
-fn join(run: u64) -> Placement {
-    Placement::JoinRun(RunId(run))
+fn join(run: u64) -> OutputPlacement {
+    OutputPlacement::JoinRun(RunId(run))
 }
 
-fn before(run: u64) -> Placement {
-    Placement::NewRun { before: Some(RunId(run)) }
+fn before(run: u64) -> OutputPlacement {
+    OutputPlacement::NewRun { before: Some(RunId(run)) }
 }
 
 /// Formats the runs and files of each level.
@@ -370,8 +370,11 @@ fn shape_searches_find_runs_and_files() {
     assert_eq!(shape.overlap_bytes(Level(2), &KeyRange::new("d", "g")), 30);
     assert_eq!(shape.overlap_bytes(Level(9), &KeyRange::new("a", "z")), 0);
     let run = &shape.runs_of(Level(1))[0];
-    let file_for = |key: &[u8]| run.file_for(key).map(|file| file.id.0);
-    assert_eq!((file_for(b"d"), file_for(b"e"), file_for(b"zz")), (Some(70), None, None));
+    let find_file_for_key = |key: &[u8]| run.find_file_for_key(key).map(|file| file.id.0);
+    assert_eq!(
+        (find_file_for_key(b"d"), find_file_for_key(b"e"), find_file_for_key(b"zz")),
+        (Some(70), None, None)
+    );
     let found = shape.find_file(FileId(51)).map(|(level, run, file)| (level, run, file.id));
     assert_eq!(found, Some((Level(2), RunId(5), FileId(51))));
     assert_eq!(shape.find_file(FileId(99)), None);
@@ -386,26 +389,29 @@ fn can_run_conflicting_jobs_is_false() {
     let shape = sample();
     let mut busy = RunningJobs::default();
     let running = job(JobKind::Merge, &[(1, 7, &[70]), (2, 6, &[60])], 2, join(6));
-    assert_eq!(busy.can_run(&running, &shape), Ok(true));
+    assert_eq!(busy.can_run_job(&running, &shape), Ok(true));
     busy.start(running.clone(), 20);
-    assert!(busy.is_busy(FileId(60)) && !busy.is_busy(FileId(71)));
-    let can_run = |job: &Job| busy.can_run(job, &shape).unwrap();
-    assert!(!can_run(&running), "shared files");
-    assert!(!can_run(&job(JobKind::Drop, &[(2, 6, &[60])], 0, LAST)), "shared files");
-    assert!(!can_run(&job(JobKind::Merge, &[(1, 7, &[71])], 2, LAST)), "overlaps f to h of L2");
-    assert!(can_run(&job(JobKind::Merge, &[(1, 7, &[72])], 2, LAST)), "other keys");
-    assert!(can_run(&job(JobKind::Merge, &[(1, 7, &[71])], 3, LAST)), "another level");
-    assert!(can_run(&job(JobKind::Drop, &[(2, 5, &[50])], 2, LAST)), "a drop writes nothing");
-    assert!(busy.can_run(&job(JobKind::Merge, &[(1, 6, &[60])], 2, LAST), &shape).is_err());
-    busy.progress(&running, 5);
+    assert!(busy.is_file_busy(FileId(60)) && !busy.is_file_busy(FileId(71)));
+    let can_run_job = |job: &Job| busy.can_run_job(job, &shape).unwrap();
+    assert!(!can_run_job(&running), "shared files");
+    assert!(!can_run_job(&job(JobKind::Drop, &[(2, 6, &[60])], 0, LAST)), "shared files");
+    assert!(!can_run_job(&job(JobKind::Merge, &[(1, 7, &[71])], 2, LAST)), "overlaps f to h of L2");
+    assert!(can_run_job(&job(JobKind::Merge, &[(1, 7, &[72])], 2, LAST)), "other keys");
+    assert!(can_run_job(&job(JobKind::Merge, &[(1, 7, &[71])], 3, LAST)), "another level");
+    assert!(can_run_job(&job(JobKind::Drop, &[(2, 5, &[50])], 2, LAST)), "a drop writes nothing");
+    assert!(busy.can_run_job(&job(JobKind::Merge, &[(1, 6, &[60])], 2, LAST), &shape).is_err());
+    busy.set_bytes_left(&running, 5);
     assert_eq!(busy.jobs[0].1, 5);
     assert!(busy.finish(&running) && !busy.finish(&running));
     assert!(busy.files.is_empty());
     // One job out of L0 at a time; inside L0 others may run.
     busy.start(job(JobKind::Merge, &[(0, 8, &[80])], 1, LAST), 10);
-    assert_eq!(busy.can_run(&job(JobKind::Merge, &[(0, 9, &[90])], 3, LAST), &shape), Ok(false));
     assert_eq!(
-        busy.can_run(&job(JobKind::Merge, &[(0, 9, &[90])], 0, before(8)), &shape),
+        busy.can_run_job(&job(JobKind::Merge, &[(0, 9, &[90])], 3, LAST), &shape),
+        Ok(false)
+    );
+    assert_eq!(
+        busy.can_run_job(&job(JobKind::Merge, &[(0, 9, &[90])], 0, before(8)), &shape),
         Ok(true)
     );
 }

@@ -30,8 +30,8 @@ use std::sync::Arc;
 
 use lsmx_compaction::ManifestLevel;
 use lsmx_compaction::{
-    CompactionPolicy, FileId, Job, JobInput, JobKind, KeyRange, Level, Placement, PolicySpec,
-    Reason, RunId, RunningJobs, SplitRule, TableMeta, Target, TreeShape,
+    CompactionPolicy, FileId, Job, JobInput, JobKind, JobReason, KeyRange, Level, OutputPlacement,
+    OutputTarget, PolicySpec, RunId, RunningJobs, SplitRule, TableMeta, TreeShape,
 };
 
 #[test]
@@ -97,7 +97,7 @@ fn run_case(question: &str) -> String {
                 let policy = policy();
                 let show = |at: Option<u64>| at.map_or("never".to_owned(), |us| us.to_string());
                 let (due, memtable) =
-                    (policy.next_due_us(&shape), policy.memtable_tombstone_age_max_us(&shape));
+                    (policy.next_pick_due_us(&shape), policy.memtable_tombstone_age_max_us(&shape));
                 writeln!(answer, "due {}, memtable {}", show(due), show(memtable)).unwrap();
             }
             "settle" => settle(&*policy(), &shape, &mut answer),
@@ -105,7 +105,7 @@ fn run_case(question: &str) -> String {
                 let policy = policy();
                 let debt = policy.debt(&shape, &busy);
                 let (pending, headroom) = (show(debt.pending_bytes), show(debt.headroom_bytes));
-                let stop = if policy.must_stop(&shape) { ", writes stop" } else { "" };
+                let stop = if policy.must_stop_writes(&shape) { ", writes stop" } else { "" };
                 writeln!(answer, "pending {pending}, headroom {headroom}{stop}").unwrap();
             }
             _ => panic!("invalid line {line:?}"),
@@ -135,7 +135,7 @@ fn settle(policy: &dyn CompactionPolicy, shape: &TreeShape, answer: &mut String)
 
 /// Returns outputs of the target size; the first letters of the key range are divided evenly.
 fn outputs(job: &Job, shape: &TreeShape, file_next: &mut u64) -> Vec<TableMeta> {
-    let (range, bytes) = (job.range(shape).unwrap(), job.input_bytes(shape).unwrap());
+    let (range, bytes) = (job.input_key_range(shape).unwrap(), job.input_bytes(shape).unwrap());
     let files: Vec<_> = job.input_files().map(|id| shape.find_file(id).unwrap().2).collect();
     let (first, last) = (range.smallest[0], range.largest[0]);
     let count = bytes.div_ceil(job.split.file_bytes.max(1)).clamp(1, u64::from(last - first) + 1);
@@ -275,8 +275,8 @@ fn parse_busy(text: &str, shape: &TreeShape) -> (Job, u64) {
         }
     }
     let split = SplitRule { file_bytes: 1 << 20, grandparent: None, boundaries: Vec::new() };
-    let target = Target { level, placement: Placement::NewRun { before: None } };
-    let reason = Reason::Manual;
+    let target = OutputTarget { level, placement: OutputPlacement::NewRun { before: None } };
+    let reason = JobReason::Manual;
     (Job { kind: JobKind::Merge, inputs: by_run, target, split, reason }, parse_bytes(left))
 }
 

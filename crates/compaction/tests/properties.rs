@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use lsmx_compaction::check_policy::PolicyChecker;
 use lsmx_compaction::file_picker::FilePicker;
-use lsmx_compaction::layout::Layout;
+use lsmx_compaction::layout::TreeLayout;
 use lsmx_compaction::model_tree::ModelTree;
 use lsmx_compaction::trigger::Trigger;
 use lsmx_compaction::{
-    CompactionPolicy, Debt, Job, KeyRange, Level, PolicySpec, PolicyViolation, Primitives,
+    CompactionPolicy, Debt, Job, KeyRange, Level, PolicyPrimitives, PolicySpec, PolicyViolation,
     RunningJobs, TreeShape, check_policy,
 };
 use proptest::prelude::*;
@@ -110,12 +110,12 @@ impl CompactionPolicy for WithExactHeadroom {
 
     fn debt(&self, shape: &TreeShape, running: &RunningJobs) -> Debt {
         let debt = self.0.debt(shape, running);
-        assert_eq!(debt.headroom_bytes == 0, self.must_stop(shape), "headroom of {self:?}");
+        assert_eq!(debt.headroom_bytes == 0, self.must_stop_writes(shape), "headroom of {self:?}");
         debt
     }
 
-    fn must_stop(&self, shape: &TreeShape) -> bool {
-        self.0.must_stop(shape)
+    fn must_stop_writes(&self, shape: &TreeShape) -> bool {
+        self.0.must_stop_writes(shape)
     }
 }
 
@@ -146,17 +146,17 @@ fn check_settled(spec: &PolicySpec, tree: &ModelTree) {
     });
     let depth = shape.levels.len();
     match &primitives.layout {
-        Layout::Fluid { upper, last, .. } => {
+        TreeLayout::Fluid { upper, last, .. } => {
             let limit = |level| upper.get(level).or(upper.last()).unwrap();
             for level in 0..depth {
                 let max = if level > 0 && level + 1 == depth { last } else { limit(level) };
                 assert!(runs(level) <= *max, "L{level}: {}", text());
             }
         }
-        Layout::RunList { .. } => {
+        TreeLayout::RunList { .. } => {
             assert!(shape.runs().count() <= run_count.unwrap().0.max(1), "{}", text());
         }
-        Layout::Leveling { tiered } => {
+        TreeLayout::Leveling { tiered } => {
             let (trigger, wait) = run_count.unwrap();
             for level in 1..depth {
                 let max = tiered.get(level - 1).unwrap_or(&1);
@@ -169,13 +169,13 @@ fn check_settled(spec: &PolicySpec, tree: &ModelTree) {
                 assert!(is_merge_of_l0_inefficient(shape), "{}", text());
             }
         }
-        Layout::Fifo => {}
+        TreeLayout::Fifo => {}
     }
     check_settled_files(&primitives, tree, &text);
 }
 
 /// Checks that no file is due by a rule about files.
-fn check_settled_files(primitives: &Primitives, tree: &ModelTree, text: &dyn Fn() -> String) {
+fn check_settled_files(primitives: &PolicyPrimitives, tree: &ModelTree, text: &dyn Fn() -> String) {
     let shape = &tree.shape;
     let last = shape.last_run().map(|(_, run)| run.id);
     for (level, run) in shape.runs() {
@@ -232,7 +232,7 @@ fn every_policy_parallel_jobs_keep_invariants() {
             check(&spec, seed, |checker| {
                 checker.set_empty_tree();
                 let jobs_max = checker.rng.between(1, 5);
-                checker.run_history(&others, jobs_max)
+                checker.run_random_history(&others, jobs_max)
             });
         }
     });
@@ -245,7 +245,7 @@ fn every_policy_parallel_jobs_on_any_valid_tree_keep_invariants() {
         for spec in policies() {
             check(&spec, seed, |checker| {
                 checker.set_random_tree()?;
-                checker.run_history(&others, 3)
+                checker.run_random_history(&others, 3)
             });
         }
     });
@@ -300,8 +300,8 @@ fn file_picker_first_equals_first_of_order() {
         for (level, next) in (0..=deepest.0).map(|level| (Level(level), Level(level + 1))) {
             for run in shape.runs_of(level) {
                 for picker in FilePicker::ALL {
-                    let order = picker.order(shape, level, run, next);
-                    let first = picker.first(shape, level, run, next);
+                    let order = picker.order_files(shape, level, run, next);
+                    let first = picker.first_file(shape, level, run, next);
                     assert_eq!(first, order.first().copied(), "{picker:?} of {}", run.id.0);
                 }
             }

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
 use lsmx_compaction::check_policy::PolicyChecker;
-use lsmx_compaction::model_tree::{ENTRY_BYTES, ModelTree, Totals};
+use lsmx_compaction::model_tree::{ENTRY_BYTES, ModelTotals, ModelTree};
 use lsmx_compaction::{PolicySpec, RunningJobs};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -13,7 +13,7 @@ use rand_chacha::ChaCha8Rng;
 const FLUSHES: usize = 150;
 const MEMTABLE_ENTRIES: usize = 200;
 
-fn load(policy: &str, seed: u64) -> Totals {
+fn load(policy: &str, seed: u64) -> ModelTotals {
     let policy = policy.parse::<PolicySpec>().unwrap().build();
     let mut keys: Vec<u32> = (0..u32::try_from(FLUSHES * MEMTABLE_ENTRIES).unwrap()).collect();
     keys.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
@@ -23,17 +23,17 @@ fn load(policy: &str, seed: u64) -> Totals {
         let writes: Vec<_> = memtable.iter().map(|&key| (key, false)).collect();
         checker.tree.flush(&writes, MEMTABLE_ENTRIES).unwrap();
         while let Some(job) = policy.pick(&checker.tree.shape, &RunningJobs::default()) {
-            checker.tree.execute(&job).unwrap();
+            checker.tree.execute_job(&job).unwrap();
         }
     }
     checker.run_until_idle().unwrap();
-    assert_eq!(checker.tree.wrong_lookup(), None);
+    assert_eq!(checker.tree.find_wrong_lookup(), None);
     checker.tree.totals
 }
 
 /// Returns the mean of data moved ÷ data flushed, and of the merges, over three seeds.
 fn mean(policy: &str) -> (f64, f64) {
-    let loads: Vec<Totals> = (1..=3).map(|seed| load(policy, seed)).collect();
+    let loads: Vec<ModelTotals> = (1..=3).map(|seed| load(policy, seed)).collect();
     let moved: f64 = loads.iter().map(|t| t.moved_bytes() as f64 / t.flushed_bytes as f64).sum();
     let merges: f64 = loads.iter().map(|t| t.merges as f64).sum();
     (moved / 3.0, merges / 3.0)

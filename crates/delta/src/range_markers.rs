@@ -3,7 +3,7 @@
 use std::ops::{Deref, Range};
 
 use lsmx_base::key::SeqNo;
-use lsmx_base::range_tombstone::{RangeTombstone, fragment_visible};
+use lsmx_base::range_tombstone::{RangeTombstone, fragment_for_snapshots};
 use lsmx_base::sync::{Arc, OnceLock};
 use lsmx_base::tombstone_index::TombstoneIndex;
 
@@ -64,7 +64,7 @@ impl MarkerFragments {
             seqs: vec![*seq],
         };
         let spans: Vec<RangeTombstone> = markers.iter().map(span).collect();
-        MarkerFragments(fragment_visible(&spans, &distinct))
+        MarkerFragments(fragment_for_snapshots(&spans, &distinct))
     }
 
     /// Returns the numbers of the markers that cover a key, newest first.

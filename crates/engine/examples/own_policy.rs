@@ -10,8 +10,8 @@
 use std::sync::Arc;
 
 use lsmx::compaction::{
-    CompactionPolicy, Debt, Job, JobInput, JobKind, Level, Placement, Reason, RunningJobs,
-    SplitRule, Target, TreeShape,
+    CompactionPolicy, Debt, Job, JobInput, JobKind, JobReason, Level, OutputPlacement,
+    OutputTarget, RunningJobs, SplitRule, TreeShape,
 };
 use lsmx::{Db, KeyspaceOptions, Options};
 
@@ -38,16 +38,16 @@ impl CompactionPolicy for WriteOnce {
         let job = Job {
             kind: JobKind::Merge,
             inputs: flushed.iter().map(|run| JobInput::from_run(Level(0), run)).collect(),
-            target: Target { level: Level(1), placement: Placement::NewRun { before } },
+            target: OutputTarget { level: Level(1), placement: OutputPlacement::NewRun { before } },
             split: SplitRule {
                 file_bytes: shape.table_bytes,
                 grandparent: None,
                 boundaries: Vec::new(),
             },
-            reason: Reason::RunCount { level: Level(0), runs: flushed.len() },
+            reason: JobReason::RunCount { level: Level(0), runs: flushed.len() },
         };
         // Nothing that a running job holds may be picked.
-        busy.admit(job, shape)
+        busy.admit_job(job, shape)
     }
 
     fn debt(&self, shape: &TreeShape, busy: &RunningJobs) -> Debt {
@@ -59,7 +59,7 @@ impl CompactionPolicy for WriteOnce {
         Debt { pending_bytes: due.max(running), headroom_bytes: free as u64 * shape.memtable_bytes }
     }
 
-    fn must_stop(&self, shape: &TreeShape) -> bool {
+    fn must_stop_writes(&self, shape: &TreeShape) -> bool {
         shape.runs_of(Level(0)).len() >= self.stop_runs
     }
 }

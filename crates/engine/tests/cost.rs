@@ -31,7 +31,7 @@ use lsmx::{
 };
 use lsmx_base::work_counter::{WorkKind, total};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
-use lsmx_simulator::workload::{Distribution, Phase};
+use lsmx_simulator::workload::{KeyDistribution, Phase};
 use lsmx_simulator::{Config, SUBCOMPACTIONS_DEFAULT, simulate};
 use lsmx_stress::modelling::scale;
 
@@ -679,7 +679,7 @@ fn metrics_cost_n_log_n() {
 fn simulate_costs_n_log_n() {
     let _alone = alone();
     grows_at_most_as_n_log_n("simulate", 500_000, |n| {
-        let phase = Phase { inserts: n, ..Phase::new("load", Distribution::Uniform) };
+        let phase = Phase { inserts: n, ..Phase::new("load", KeyDistribution::Uniform) };
         let config = Config {
             phases: vec![phase],
             key_bytes: 16,

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lsmx::compaction::{
-    self, CompactionPolicy, Debt, FileId, Job, JobInput, JobKind, Level, Placement, Reason, RunId,
-    RunningJobs, SplitRule, Target, TreeShape,
+    self, CompactionPolicy, Debt, FileId, Job, JobInput, JobKind, JobReason, Level,
+    OutputPlacement, OutputTarget, RunId, RunningJobs, SplitRule, TreeShape,
 };
 use lsmx::dump::{DumpOptions, dump};
 use lsmx::env::Background;
@@ -357,22 +357,25 @@ impl CompactionPolicy for OneRun {
         let job = Job {
             kind: JobKind::Merge,
             inputs: shape.runs().map(|(level, run)| JobInput::from_run(level, run)).collect(),
-            target: Target { level: Level(1), placement: Placement::NewRun { before: None } },
+            target: OutputTarget {
+                level: Level(1),
+                placement: OutputPlacement::NewRun { before: None },
+            },
             split: SplitRule {
                 file_bytes: shape.table_bytes,
                 grandparent: None,
                 boundaries: Vec::new(),
             },
-            reason: Reason::RunCount { level: Level(0), runs },
+            reason: JobReason::RunCount { level: Level(0), runs },
         };
-        if runs < 3 { None } else { busy.admit(job, shape) }
+        if runs < 3 { None } else { busy.admit_job(job, shape) }
     }
 
     fn debt(&self, _shape: &TreeShape, _busy: &RunningJobs) -> Debt {
         Debt { pending_bytes: 0, headroom_bytes: u64::MAX }
     }
 
-    fn must_stop(&self, shape: &TreeShape) -> bool {
+    fn must_stop_writes(&self, shape: &TreeShape) -> bool {
         shape.runs_of(Level(0)).len() >= 12
     }
 }
@@ -487,9 +490,12 @@ impl CompactionPolicy for Wrong {
         Some(Job {
             kind,
             inputs,
-            target: Target { level: Level(1), placement: Placement::NewRun { before: None } },
+            target: OutputTarget {
+                level: Level(1),
+                placement: OutputPlacement::NewRun { before: None },
+            },
             split: SplitRule { file_bytes: 4096, grandparent: None, boundaries: Vec::new() },
-            reason: Reason::Manual,
+            reason: JobReason::Manual,
         })
     }
 
@@ -497,7 +503,7 @@ impl CompactionPolicy for Wrong {
         Debt::default()
     }
 
-    fn must_stop(&self, _shape: &TreeShape) -> bool {
+    fn must_stop_writes(&self, _shape: &TreeShape) -> bool {
         false
     }
 }
@@ -574,7 +580,7 @@ impl CompactionPolicy for Stalls {
         Debt::default()
     }
 
-    fn must_stop(&self, shape: &TreeShape) -> bool {
+    fn must_stop_writes(&self, shape: &TreeShape) -> bool {
         shape.runs_of(Level(0)).len() >= 6
     }
 }
@@ -630,11 +636,11 @@ impl CompactionPolicy for Spy {
         Debt::default()
     }
 
-    fn must_stop(&self, _shape: &TreeShape) -> bool {
+    fn must_stop_writes(&self, _shape: &TreeShape) -> bool {
         false
     }
 
-    fn needs_read_times(&self) -> bool {
+    fn needs_file_read_times(&self) -> bool {
         self.asks
     }
 }

@@ -353,7 +353,7 @@ impl CompactionPolicy for Stalling {
         Debt::default()
     }
 
-    fn must_stop(&self, shape: &TreeShape) -> bool {
+    fn must_stop_writes(&self, shape: &TreeShape) -> bool {
         shape.runs_of(Level(0)).len() >= 3
     }
 }

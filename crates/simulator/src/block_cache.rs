@@ -15,14 +15,14 @@ const LOOKUPS_MAX: f64 = 1e15;
 
 /// Blocks that are equally popular.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct BlockGroup {
+pub(crate) struct EquallyPopularBlocks {
     /// Number of blocks.
     pub(crate) blocks: f64,
     /// Blocks of the group that one lookup requests, on average.
     pub(crate) requests_per_lookup: f64,
 }
 
-impl BlockGroup {
+impl EquallyPopularBlocks {
     /// Returns the requests per lookup for a single block.
     fn request_rate(&self) -> f64 {
         if self.blocks > 0.0 { self.requests_per_lookup / self.blocks } else { 0.0 }
@@ -33,7 +33,7 @@ impl BlockGroup {
 ///
 /// `cache_blocks` is the capacity of the cache in blocks.
 pub(crate) fn expected_misses(
-    groups: &[BlockGroup],
+    groups: &[EquallyPopularBlocks],
     cache_blocks: f64,
     lookups_before: f64,
     lookups: f64,
@@ -60,7 +60,7 @@ pub(crate) fn expected_misses(
 }
 
 /// Returns the number of lookups for which an unused block stays in the cache.
-fn characteristic_time(groups: &[BlockGroup], cache_blocks: f64) -> f64 {
+fn characteristic_time(groups: &[EquallyPopularBlocks], cache_blocks: f64) -> f64 {
     let distinct_blocks = |t: f64| -> f64 {
         groups.iter().map(|it| it.blocks * (1.0 - libm::exp(-it.request_rate() * t))).sum()
     };
@@ -83,9 +83,9 @@ pub(crate) fn group_by_popularity(
     blocks: f64,
     keys: f64,
     requests_per_lookup: f64,
-) -> Vec<BlockGroup> {
+) -> Vec<EquallyPopularBlocks> {
     let all = zipf_weight(0.0, keys);
-    let mut groups: Vec<BlockGroup> = Vec::new();
+    let mut groups: Vec<EquallyPopularBlocks> = Vec::new();
     let mut blocks_left = blocks;
     let mut ranks: (f64, f64) = (0.0, 1.0);
     while ranks.0 < keys && blocks >= 1.0 {
@@ -96,7 +96,7 @@ pub(crate) fn group_by_popularity(
             group.requests_per_lookup += requests * group.blocks / blocks;
         }
         let new_blocks = blocks_left * (1.0 - libm::exp(-(to - ranks.0) / blocks));
-        groups.push(BlockGroup {
+        groups.push(EquallyPopularBlocks {
             blocks: new_blocks,
             requests_per_lookup: requests * blocks_left / blocks,
         });
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn expected_misses_of_even_blocks_is_the_share_that_does_not_fit() {
-        let even = [BlockGroup { blocks: 1000.0, requests_per_lookup: 1.0 }];
+        let even = [EquallyPopularBlocks { blocks: 1000.0, requests_per_lookup: 1.0 }];
         for fitting in [0.0, 250.0, 900.0] {
             let found = expected_misses(&even, fitting, LOOKUPS_MAX, 1000.0);
             assert!((found - (1.0 - fitting / 1000.0)).abs() < 1e-3, "{fitting}: {found}");
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn expected_misses_of_cold_cache_counts_first_requests() {
-        let even = [BlockGroup { blocks: 1000.0, requests_per_lookup: 1.0 }];
+        let even = [EquallyPopularBlocks { blocks: 1000.0, requests_per_lookup: 1.0 }];
         assert!(expected_misses(&even, 1e9, 0.0, 1.0) > 0.99);
         // In a thousand lookups, the first request of each block misses.
         let found = expected_misses(&even, 1e9, 0.0, 1000.0);

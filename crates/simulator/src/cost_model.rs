@@ -160,7 +160,7 @@ pub fn filter_bits(false_positive_rate: f64) -> f64 {
 impl TreeDesign {
     /// Returns the number of runs of a level, counted from 1 to L.
     #[must_use]
-    pub fn runs_of(&self, level: f64) -> f64 {
+    pub fn runs_of_level(&self, level: f64) -> f64 {
         let (t, is_last) = (self.size_ratio, level >= self.levels);
         match self.runs {
             RunsPerLevel::FirstTiered(runs) if level <= 1.0 => runs,
@@ -173,7 +173,7 @@ impl TreeDesign {
     }
 
     /// Returns the levels from 1 to L.
-    fn each_level(&self) -> impl Iterator<Item = f64> {
+    fn level_numbers(&self) -> impl Iterator<Item = f64> {
         let levels = self.levels.max(1.0);
         std::iter::successors(Some(1.0), |level| Some(level + 1.0))
             .take_while(move |level| *level <= levels)
@@ -182,7 +182,7 @@ impl TreeDesign {
     /// Returns the number of sorted runs of a full tree.
     #[must_use]
     pub fn runs(&self) -> f64 {
-        self.each_level().map(|level| self.runs_of(level)).sum()
+        self.level_numbers().map(|level| self.runs_of_level(level)).sum()
     }
 
     /// Returns the bytes that compaction writes ÷ bytes ingested: Σ (T − 1) ÷ (nᵢ + 1), corrected for
@@ -193,12 +193,13 @@ impl TreeDesign {
     pub fn write_amplification(&self) -> f64 {
         let t = self.size_ratio;
         let full: f64 =
-            self.each_level().map(|level| (t - 1.0) / (self.runs_of(level) + 1.0)).sum();
+            self.level_numbers().map(|level| (t - 1.0) / (self.runs_of_level(level) + 1.0)).sum();
         match self.granularity {
             MergeGranularity::Full => full,
             MergeGranularity::Partial => {
                 // In each leveled level (T + 1) ÷ 2 replaces (T − 1) ÷ 2.
-                let leveled = self.each_level().filter(|level| self.runs_of(*level) <= 1.0);
+                let leveled =
+                    self.level_numbers().filter(|level| self.runs_of_level(*level) <= 1.0);
                 full + leveled.map(|_| 1.0).sum::<f64>()
             }
             MergeGranularity::TwoLevelSpooky => full + 1.0,
@@ -219,8 +220,10 @@ impl TreeDesign {
     #[must_use]
     pub fn false_positive_rates(&self, filters: FilterAllocation, bits_per_entry: f64) -> Vec<f64> {
         let levels: Vec<(f64, f64)> = self
-            .each_level()
-            .map(|level| (libm::pow(self.size_ratio, level - self.levels), self.runs_of(level)))
+            .level_numbers()
+            .map(|level| {
+                (libm::pow(self.size_ratio, level - self.levels), self.runs_of_level(level))
+            })
             .collect();
         if filters == FilterAllocation::Uniform {
             return vec![false_positive_rate(bits_per_entry); levels.len()];
@@ -250,7 +253,7 @@ impl TreeDesign {
     #[must_use]
     pub fn absent_lookup_ios(&self, filters: FilterAllocation, bits_per_entry: f64) -> f64 {
         let rates = self.false_positive_rates(filters, bits_per_entry);
-        self.each_level().zip(rates).map(|(level, rate)| self.runs_of(level) * rate).sum()
+        self.level_numbers().zip(rates).map(|(level, rate)| self.runs_of_level(level) * rate).sum()
     }
 
     /// Returns V: the I/Os per lookup of a key that the oldest run holds.
@@ -271,14 +274,14 @@ impl TreeDesign {
     pub fn range_ios(&self, entries: f64, device: DeviceCosts) -> f64 {
         self.runs()
             + entries / (device.sequential_over_random * self.entries_per_block)
-                * (self.runs_of(self.levels) + 1.0 / self.size_ratio)
+                * (self.runs_of_level(self.levels) + 1.0 / self.size_ratio)
     }
 
     /// Returns the worst case of bytes of invalid entries ÷ bytes of live ones.
     #[must_use]
     pub fn space_amplification_invalid(&self) -> f64 {
         let t = self.size_ratio;
-        let last = self.runs_of(self.levels);
+        let last = self.runs_of_level(self.levels);
         // In the worst case, the entries of one run of the last level are live and all others invalid.
         let above = if self.dynamic_capacity { 1.0 / (t - 1.0) } else { 1.0 / t };
         last - 1.0 + above
@@ -288,9 +291,9 @@ impl TreeDesign {
     ///
     /// Source: Spooky.
     #[must_use]
-    pub fn peak_space(&self) -> f64 {
+    pub fn peak_space_amplification(&self) -> f64 {
         let t = self.size_ratio;
-        let is_tiered = self.runs_of(self.levels) > 1.0;
+        let is_tiered = self.runs_of_level(self.levels) > 1.0;
         match self.granularity {
             _ if is_tiered => 2.0 + self.space_amplification_invalid(),
             MergeGranularity::Full => 2.0 + 1.0 / (t - 1.0),
@@ -342,7 +345,8 @@ mod tests {
     /// Source: Monkey; Dostoevsky, equation 9.
     fn absent_lookup_ios_limit(tree: &TreeDesign, bits_per_entry: f64) -> f64 {
         let t = tree.size_ratio;
-        let (upper, last) = (tree.runs_of(tree.levels - 1.0), tree.runs_of(tree.levels));
+        let (upper, last) =
+            (tree.runs_of_level(tree.levels - 1.0), tree.runs_of_level(tree.levels));
         false_positive_rate(bits_per_entry)
             * libm::pow(last, (t - 1.0) / t)
             * libm::pow(upper, 1.0 / t)
@@ -376,7 +380,7 @@ mod tests {
             let rates = tree.false_positive_rates(FilterAllocation::Optimal, 10.0);
             let bits: f64 = rates
                 .iter()
-                .zip(tree.each_level())
+                .zip(tree.level_numbers())
                 .map(|(rate, level)| filter_bits(*rate) * libm::pow(10.0, level - 12.0))
                 .sum();
             assert_close(bits / (10.0 / 9.0), 10.0);
@@ -472,9 +476,9 @@ mod tests {
         assert_close(tiering.space_amplification_invalid(), 8.1); // T − 2 + 1 ÷ T
         let dynamic = TreeDesign { dynamic_capacity: true, ..leveling };
         assert_close(dynamic.space_amplification_invalid(), 1.0 / 9.0);
-        assert_close(leveling.peak_space(), 2.0 + 1.0 / 9.0);
+        assert_close(leveling.peak_space_amplification(), 2.0 + 1.0 / 9.0);
         let partial = TreeDesign { granularity: MergeGranularity::Partial, ..leveling };
-        assert_close(partial.peak_space(), 1.0 + 1.0 / 9.0);
+        assert_close(partial.peak_space_amplification(), 1.0 + 1.0 / 9.0);
     }
 
     #[test]

@@ -137,7 +137,7 @@ impl EntryCounts {
     }
 
     /// Removes `share` of the entries, as a newer range delete does. The population stays.
-    pub(crate) fn hide(&mut self, share: f64) {
+    pub(crate) fn remove_hidden_share(&mut self, share: f64) {
         *self = EntryCounts { population: self.population, ..self.scaled(1.0 - share) };
     }
 }

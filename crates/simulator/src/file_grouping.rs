@@ -30,13 +30,13 @@ impl FileGrouping {
         table_bytes: u64,
         flush_bytes: u64,
     ) -> FileGrouping {
-        let can_group = !policy.is_file_based() && flush_bytes <= table_bytes;
+        let can_group = !policy.has_file_decisions() && flush_bytes <= table_bytes;
         let tables = data_bytes / table_bytes.max(1) / RUN_FILES;
         FileGrouping { tables_per_file: if can_group { tables.max(1) } else { 1 }, table_bytes }
     }
 
     /// Returns the grouping in which each file is one table.
-    pub(crate) fn none() -> FileGrouping {
+    pub(crate) fn ungrouped() -> FileGrouping {
         FileGrouping { tables_per_file: 1, table_bytes: 0 }
     }
 

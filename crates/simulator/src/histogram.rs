@@ -35,7 +35,7 @@ impl Histogram {
         Histogram { start, bins: Vec::new(), counts: Vec::new() }
     }
 
-    fn class_count(&self) -> usize {
+    fn popularity_class_count(&self) -> usize {
         self.counts.len() / self.bins.len().max(1)
     }
 
@@ -46,13 +46,13 @@ impl Histogram {
         }
     }
 
-    pub(crate) fn end(&self) -> u64 {
+    pub(crate) fn end_position(&self) -> u64 {
         self.bins.last().map_or(self.start, |last| last.end)
     }
 
     /// Returns the counts of a bin by popularity class.
     pub(crate) fn bin_counts(&self, index: usize) -> &[EntryCounts] {
-        let classes = self.class_count();
+        let classes = self.popularity_class_count();
         &self.counts[index * classes..(index + 1) * classes]
     }
 
@@ -62,7 +62,7 @@ impl Histogram {
     }
 
     /// Returns the share of the entries at or before a position.
-    pub(crate) fn share_up_to(&self, position: u64) -> f64 {
+    pub(crate) fn entry_share_up_to(&self, position: u64) -> f64 {
         let (mut before, mut all) = (0.0, 0.0);
         for (index, bin) in self.bins.iter().enumerate() {
             let entries = self.bin_entries(index) + bin.range_tombstones;
@@ -90,7 +90,7 @@ impl Histogram {
     }
 
     /// Moves the last position to `end`. Bins past `end` are merged into the bin before them.
-    pub(crate) fn set_end(&mut self, end: u64) {
+    pub(crate) fn set_end_position(&mut self, end: u64) {
         while self.bins.len() > 1 && self.bins[self.bins.len() - 2].end >= end {
             self.merge_with_previous(self.bins.len() - 1);
         }
@@ -101,7 +101,7 @@ impl Histogram {
 
     /// Merges a bin into the bin before it.
     fn merge_with_previous(&mut self, index: usize) {
-        let classes = self.class_count();
+        let classes = self.popularity_class_count();
         let removed = self.bins.remove(index);
         let previous = &mut self.bins[index - 1];
         previous.end = removed.end;
@@ -130,7 +130,7 @@ pub(crate) struct BinReducer {
 
 impl BinReducer {
     /// Merges bins, cheapest first, until at most `bins_max` remain and neighbours differ in density.
-    pub(crate) fn reduce(&mut self, histogram: &mut Histogram, bins_max: usize) {
+    pub(crate) fn merge_similar_bins(&mut self, histogram: &mut Histogram, bins_max: usize) {
         self.bins.clear();
         self.bins.extend((0..histogram.bins.len()).map(|index| {
             let width = range_width(histogram.bin_start(index), histogram.bins[index].end);
@@ -192,14 +192,14 @@ mod tests {
             file.push(bin(end), &[inserted(count), inserted(1.0)]);
         }
         let before = entries(&file);
-        BinReducer::default().reduce(&mut file, 3);
+        BinReducer::default().merge_similar_bins(&mut file, 3);
         let ends: Vec<u64> = file.bins.iter().map(|bin| bin.end).collect();
         assert_eq!(ends, [199, 399, 499]);
         assert!((entries(&file) - before).abs() < 1e-9);
         assert_eq!(file.bin_counts(1), [inserted(178.0), inserted(2.0)]);
         assert_eq!(file.bins[1].seqs, SeqRange { smallest: 299, largest: 399 });
         assert!((file.bins[0].range_tombstones - 2.0).abs() < 1e-9);
-        BinReducer::default().reduce(&mut file, 0);
-        assert_eq!((file.bins.len(), file.end()), (1, 499));
+        BinReducer::default().merge_similar_bins(&mut file, 0);
+        assert_eq!((file.bins.len(), file.end_position()), (1, 499));
     }
 }

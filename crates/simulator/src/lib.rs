@@ -7,11 +7,11 @@
 //!
 //! ```
 //! use lsmx_compaction::PolicySpec;
-//! use lsmx_simulator::workload::{Distribution, Phase, LookupGroup};
+//! use lsmx_simulator::workload::{KeyDistribution, Phase, LookupGroup};
 //! use lsmx_simulator::{Config, SUBCOMPACTIONS_DEFAULT, simulate};
 //!
-//! let load = Phase { inserts: 1_000_000, settle: true, ..Phase::new("load", Distribution::Uniform) };
-//! let mut read = Phase::new("read", Distribution::Uniform);
+//! let load = Phase { inserts: 1_000_000, settle: true, ..Phase::new("load", KeyDistribution::Uniform) };
+//! let mut read = Phase::new("read", KeyDistribution::Uniform);
 //! read.lookups = vec![LookupGroup { alpha: 0.5, ops: 10_000 }];
 //! let config = Config {
 //!     phases: vec![load, read],

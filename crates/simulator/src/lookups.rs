@@ -13,13 +13,13 @@ use std::collections::BTreeMap;
 
 use lsmx_compaction::{SortedRun, TreeShape};
 
-use crate::block_cache::{BlockGroup, expected_misses, group_by_popularity};
+use crate::block_cache::{EquallyPopularBlocks, expected_misses, group_by_popularity};
 use crate::file_grouping::FileGrouping;
 use crate::math::{ratio, round_to_u64, to_f64};
 use crate::position::{POSITION_COUNT, positions_of_range, range_width};
 use crate::report::{PointLookupReport, RangeLookupReport};
 use crate::table_size::{BLOCK_BYTES, EntryTotals, SizeModel};
-use crate::workload::{Distribution, LookupGroup, Phase};
+use crate::workload::{KeyDistribution, LookupGroup, Phase};
 
 /// Share of absent keys that a filter with eight bits per key passes.
 const FALSE_POSITIVE_RATE: f64 = 1.0 / 256.0;
@@ -71,14 +71,14 @@ impl MeanLookupCosts {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct LookupContext {
     /// Distribution of the requested keys.
-    pub(crate) distribution: Distribution,
+    pub(crate) distribution: KeyDistribution,
     /// Number of lookups since the last write to the tree.
     pub(crate) lookups_before: f64,
 }
 
 /// Properties of one run that determine the cost of lookups.
 #[derive(Clone, Copy, Debug, Default)]
-struct RunProfile {
+struct RunLookupSizes {
     /// Share of the key domain that the files cover.
     domain_share: f64,
     puts: f64,
@@ -92,9 +92,9 @@ struct RunProfile {
     is_last: bool,
 }
 
-impl RunProfile {
-    fn new(run: &SortedRun, grouping: &FileGrouping, sizes: &SizeModel) -> RunProfile {
-        let mut profile = RunProfile::default();
+impl RunLookupSizes {
+    fn new(run: &SortedRun, grouping: &FileGrouping, sizes: &SizeModel) -> RunLookupSizes {
+        let mut profile = RunLookupSizes::default();
         let tables: u64 = run.files.iter().map(|file| grouping.table_count(file)).sum();
         for file in &run.files {
             let (start, end) = positions_of_range(&file.range);
@@ -121,7 +121,7 @@ impl RunProfile {
 #[derive(Clone, Debug)]
 pub(crate) struct LookupModel {
     /// From new to old.
-    runs: Vec<RunProfile>,
+    runs: Vec<RunLookupSizes>,
     live_keys: f64,
     /// Miss rate of filters and top indexes.
     metadata_miss_rate: f64,
@@ -140,12 +140,12 @@ impl LookupModel {
         live_keys: f64,
         cache_bytes: u64,
     ) -> LookupModel {
-        let mut runs: Vec<RunProfile> =
-            shape.runs().map(|(_, run)| RunProfile::new(run, grouping, sizes)).collect();
+        let mut runs: Vec<RunLookupSizes> =
+            shape.runs().map(|(_, run)| RunLookupSizes::new(run, grouping, sizes)).collect();
         if let Some(last) = runs.last_mut() {
             last.is_last = true;
         }
-        let sum = |part: fn(&RunProfile) -> f64| runs.iter().map(part).sum::<f64>();
+        let sum = |part: fn(&RunLookupSizes) -> f64| runs.iter().map(part).sum::<f64>();
         let metadata = sum(|run| run.top_index_bytes)
             + sum(|run| if run.is_last { 0.0 } else { run.filter_bytes });
         let (index, data) = (sum(|run| run.index_bytes), sum(|run| run.data_bytes));
@@ -203,15 +203,15 @@ impl LookupModel {
             let blocks = run.data_blocks;
             match context.distribution {
                 // Successive lookups request neighbouring keys, which share a block.
-                Distribution::Sequential => groups.push(BlockGroup {
+                KeyDistribution::Sequential => groups.push(EquallyPopularBlocks {
                     blocks,
                     requests_per_lookup: requests_per_lookup * ratio(blocks, run.entries).min(1.0),
                 }),
-                Distribution::Zipf => {
+                KeyDistribution::Zipf => {
                     let keys = run.entries.max(1.0);
                     groups.extend(group_by_popularity(blocks, keys, requests_per_lookup));
                 }
-                _ => groups.push(BlockGroup { blocks, requests_per_lookup }),
+                _ => groups.push(EquallyPopularBlocks { blocks, requests_per_lookup }),
             }
         }
         let block_bytes = ratio(
@@ -345,12 +345,13 @@ mod tests {
         let shape = tree(entries);
         assert_eq!(shape.runs_of(Level(0)).len(), entries.len());
         let live = entries.iter().sum::<u64>();
-        let (grouping, sizes) = (FileGrouping::none(), SizeModel::new(16, 100, 1 << 20));
+        let (grouping, sizes) = (FileGrouping::ungrouped(), SizeModel::new(16, 100, 1 << 20));
         LookupModel::new(&shape, &grouping, &sizes, to_f64(live), cache_bytes)
     }
 
     fn ios(model: &LookupModel, alpha: f64) -> f64 {
-        let context = LookupContext { distribution: Distribution::Uniform, lookups_before: 1e12 };
+        let context =
+            LookupContext { distribution: KeyDistribution::Uniform, lookups_before: 1e12 };
         model.point_lookups(&LookupGroup { alpha, ops: 100 }, &context).ios_per_get
     }
 
@@ -390,7 +391,8 @@ mod tests {
     fn mean_lookup_costs_average_all_samples() {
         let lookups = LookupGroup { alpha: 0.0, ops: 100 };
         let trees = [&[9000][..], &[1000, 9000][..], &[1000, 1000, 9000][..]];
-        let context = LookupContext { distribution: Distribution::Uniform, lookups_before: 1e12 };
+        let context =
+            LookupContext { distribution: KeyDistribution::Uniform, lookups_before: 1e12 };
         let points = trees.map(|entries| model(entries, 0).point_lookups(&lookups, &context));
         let mut costs = MeanLookupCosts::default();
         for point in &points {
@@ -407,7 +409,7 @@ mod tests {
 
     #[test]
     fn range_lookups_read_their_share_of_each_run() {
-        let mut phase = Phase::new("ranges", Distribution::Uniform);
+        let mut phase = Phase::new("ranges", KeyDistribution::Uniform);
         phase.ranges = 10;
         phase.selectivity = 0.1;
         let report = model(&[1000, 9000], 0).range_lookups(&phase);

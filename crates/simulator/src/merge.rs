@@ -34,7 +34,7 @@ impl OlderRuns {
     /// Returns whether a file overlaps position `at`, and the last position with the same answer.
     ///
     /// `at` never decreases from one call to the next.
-    fn overlap_at(&mut self, at: u64) -> (bool, u64) {
+    fn has_overlap_at(&mut self, at: u64) -> (bool, u64) {
         let (mut overlaps, mut until) = (false, u64::MAX);
         for (ranges, next) in &mut self.runs {
             while ranges.get(*next).is_some_and(|range| range.1 < at) {
@@ -55,29 +55,30 @@ impl OlderRuns {
 
 /// Merges `inputs`, newest first, and returns the outputs of `writer`.
 ///
-/// `class_count` is the number of popularity classes, `records` the size of the key domain in records.
+/// `popularity_class_count` is the number of popularity classes, `records` the size of the key domain in records.
 pub(crate) fn merge(
     mut inputs: Vec<MergeInput<'_>>,
     mut older: OlderRuns,
     mut splits: SplitPoints<'_>,
     mut writer: OutputWriter<'_>,
-    class_count: usize,
+    popularity_class_count: usize,
     records: f64,
     sampler: &mut Sampler,
 ) -> Vec<MergeOutput> {
-    let mut merged = vec![EntryCounts::default(); class_count];
+    let mut merged = vec![EntryCounts::default(); popularity_class_count];
     let mut part = merged.clone();
     let mut at = inputs.iter().filter_map(MergeInput::position).min().unwrap_or(u64::MAX);
     loop {
-        let (has_older, older_until) = older.overlap_at(at);
-        let constant_until = inputs.iter().filter_map(|input| input.constant_until(at)).min();
+        let (has_older, older_until) = older.has_overlap_at(at);
+        let constant_until =
+            inputs.iter().filter_map(|input| input.end_of_constant_density(at)).min();
         let Some(to) = constant_until else { break };
-        let to = to.min(older_until).min(splits.constant_until(at)).max(at);
+        let to = to.min(older_until).min(splits.end_of_constant_split(at)).max(at);
         let key_at_start = inputs.iter().any(|input| input.has_file_start_at(at));
         let key_at_end = inputs.iter().any(|input| input.has_file_end_at(at, to));
         let mut found: Option<HistogramBin> = None;
         for input in &mut inputs {
-            let Some(bin) = input.take(at, to, sampler, &mut part) else { continue };
+            let Some(bin) = input.take_entries_until(at, to, sampler, &mut part) else { continue };
             match &mut found {
                 None => {
                     merged.copy_from_slice(&part);
@@ -87,7 +88,7 @@ pub(crate) fn merge(
                     let hidden = range_deleted_share(all.range_tombstones, at, to, records);
                     for (newer, older) in merged.iter_mut().zip(&mut part) {
                         if hidden > 0.0 {
-                            older.hide(hidden);
+                            older.remove_hidden_share(hidden);
                         }
                         newer.merge_older(older);
                     }
@@ -104,7 +105,7 @@ pub(crate) fn merge(
             }
             writer.add_bin(at, bin, &mut merged, (key_at_start, key_at_end), &mut splits, sampler);
         }
-        if splits.end_subcompaction(to) {
+        if splits.pass_subcompaction_end(to) {
             writer.finish_output(sampler);
         }
         if to == u64::MAX {

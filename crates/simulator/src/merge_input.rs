@@ -51,7 +51,7 @@ impl<'a> MergeInput<'a> {
         self.position = file.bin_start(self.bin_index);
         self.counts.clear();
         self.counts.extend_from_slice(file.bin_counts(self.bin_index));
-        self.file_range = Some((file.start, file.end()));
+        self.file_range = Some((file.start, file.end_position()));
     }
 
     /// Returns the first unread position, or `None` at the end of the input.
@@ -60,7 +60,7 @@ impl<'a> MergeInput<'a> {
     }
 
     /// Returns the last position up to which the density of the input is the same as at `at`.
-    pub(crate) fn constant_until(&self, at: u64) -> Option<u64> {
+    pub(crate) fn end_of_constant_density(&self, at: u64) -> Option<u64> {
         let bin = self.bin.as_ref()?;
         Some(if self.position > at { self.position - 1 } else { bin.end })
     }
@@ -79,7 +79,7 @@ impl<'a> MergeInput<'a> {
     /// Moves the counts of `at..=to` into `out` and returns the bin of that interval.
     ///
     /// The density must be constant in the interval. Returns `None` if the input is empty there.
-    pub(crate) fn take(
+    pub(crate) fn take_entries_until(
         &mut self,
         at: u64,
         to: u64,

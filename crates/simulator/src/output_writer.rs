@@ -9,7 +9,7 @@ use crate::position::{POSITION_COUNT, key_range, range_width};
 use crate::sampler::Sampler;
 use crate::seq_range::SeqRange;
 use crate::split_points::SplitPoints;
-use crate::table_size::{EntryRates, EntryTotals, SizeModel};
+use crate::table_size::{EntryTotals, SizeModel, TableBytesPerEntry};
 
 /// Number of entries below which an output is empty.
 const ENTRIES_MIN: f64 = 0.5;
@@ -22,7 +22,7 @@ const SPARE_HISTOGRAMS_MAX: usize = 100;
 
 /// Times that all outputs of a job share.
 #[derive(Clone, Debug)]
-pub(crate) struct OutputTimes {
+pub(crate) struct OutputTimestamps {
     pub(crate) now_us: u64,
     pub(crate) oldest_tombstone_us: Option<u64>,
 }
@@ -55,20 +55,20 @@ impl WriteBuffers {
 #[derive(Debug)]
 pub(crate) struct OutputWriter<'a> {
     sizes: &'a SizeModel,
-    times: OutputTimes,
+    times: OutputTimestamps,
     /// Maximum number of bins of an output.
     bins_max: usize,
-    rates: EntryRates,
+    rates: TableBytesPerEntry,
     /// Key density for which `rates` was computed.
     density: f64,
-    current: Option<OpenOutput>,
+    current: Option<UnfinishedOutput>,
     buffers: &'a mut WriteBuffers,
     outputs: Vec<MergeOutput>,
 }
 
 /// The output being written.
 #[derive(Debug)]
-struct OpenOutput {
+struct UnfinishedOutput {
     contents: Histogram,
     totals: EntryTotals,
     last_key: LastKey,
@@ -86,7 +86,7 @@ struct LastKey {
 }
 
 impl LastKey {
-    fn sample(&self, sampler: &mut Sampler) -> u64 {
+    fn sample_position(&self, sampler: &mut Sampler) -> u64 {
         if self.gap <= 0.0 {
             return self.to;
         }
@@ -99,7 +99,7 @@ impl<'a> OutputWriter<'a> {
     /// Returns a writer that expects about `output_count` outputs.
     pub(crate) fn new(
         sizes: &'a SizeModel,
-        times: OutputTimes,
+        times: OutputTimestamps,
         bins_max: usize,
         output_count: usize,
         buffers: &'a mut WriteBuffers,
@@ -109,7 +109,7 @@ impl<'a> OutputWriter<'a> {
             times,
             bins_max,
             // The first bin has another density, so rates are computed then.
-            rates: EntryRates::default(),
+            rates: TableBytesPerEntry::default(),
             density: 0.0,
             current: None,
             buffers,
@@ -120,7 +120,7 @@ impl<'a> OutputWriter<'a> {
     /// Returns the bytes that the engine's writer would report for the current output.
     fn written_bytes(&self) -> f64 {
         self.current.as_ref().map_or(0.0, |current| {
-            EntryRates::WRITTEN_BYTES_INITIAL
+            TableBytesPerEntry::WRITTEN_BYTES_INITIAL
                 + self.rates.written_bytes(&current.totals)
                 + current.deviation_bytes
         })
@@ -149,7 +149,9 @@ impl<'a> OutputWriter<'a> {
             let width = range_width(from, bin.end);
             self.update_rates(&totals, width);
             let gap = width / (entries + 1.0);
-            if splits.split_before(from, self.written_bytes()) || self.current.is_none() {
+            if splits.should_split_before_position(from, self.written_bytes())
+                || self.current.is_none()
+            {
                 self.finish_output(sampler);
                 let distance =
                     if key_at_start { 0 } else { round_to_u64(sampler.exponential() * gap) };
@@ -201,7 +203,7 @@ impl<'a> OutputWriter<'a> {
         };
         let last_key = LastKey { from: first, to: first, gap: 0.0 };
         let totals = EntryTotals::default();
-        self.current = Some(OpenOutput { contents, totals, last_key, deviation_bytes });
+        self.current = Some(UnfinishedOutput { contents, totals, last_key, deviation_bytes });
     }
 
     /// Computes the entry sizes again if the key density has changed by [`DENSITY_STEP`].
@@ -210,14 +212,15 @@ impl<'a> OutputWriter<'a> {
         if density > self.density * DENSITY_STEP || density * DENSITY_STEP < self.density {
             let mut all = self.current.as_ref().map_or_else(EntryTotals::default, |it| it.totals);
             all.add(totals);
-            self.rates = self.sizes.entry_rates(&all, density);
+            self.rates = self.sizes.table_bytes_per_entry(&all, density);
             self.density = density;
         }
     }
 
     /// Finishes the current output, if any. Empty outputs are discarded.
     pub(crate) fn finish_output(&mut self, sampler: &mut Sampler) {
-        let Some(OpenOutput { mut contents, totals, last_key, .. }) = self.current.take() else {
+        let Some(UnfinishedOutput { mut contents, totals, last_key, .. }) = self.current.take()
+        else {
             return;
         };
         let entries = totals.entries();
@@ -225,24 +228,24 @@ impl<'a> OutputWriter<'a> {
             self.buffers.histograms.push(contents);
             return;
         }
-        contents.set_end(last_key.sample(sampler).max(contents.start));
+        contents.set_end_position(last_key.sample_position(sampler).max(contents.start));
         let range_tombstones = contents.bins.iter().map(|bin| bin.range_tombstones).sum::<f64>();
         let mut seqs = SeqRange::EMPTY;
         contents.bins.iter().for_each(|bin| seqs.extend(&bin.seqs));
-        self.buffers.reducer.reduce(&mut contents, self.bins_max);
-        let shape = self.file_shape(&contents, &totals, range_tombstones, seqs);
+        self.buffers.reducer.merge_similar_bins(&mut contents, self.bins_max);
+        let shape = self.table_meta_of(&contents, &totals, range_tombstones, seqs);
         self.outputs.push(MergeOutput { shape, contents });
     }
 
     /// Returns the shape that policies see, without file id and creation number.
-    fn file_shape(
+    fn table_meta_of(
         &self,
         contents: &Histogram,
         totals: &EntryTotals,
         range_tombstones: f64,
         seqs: SeqRange,
     ) -> TableMeta {
-        let (start, end) = (contents.start, contents.end());
+        let (start, end) = (contents.start, contents.end_position());
         let entries = totals.entries();
         let density = entries * POSITION_COUNT / range_width(start, end);
         let bytes = self.sizes.table_size(totals, density).total_bytes;

@@ -10,9 +10,9 @@ use crate::math::{len_to_u64, ratio, round_to_u64, to_f64};
 use crate::table_size::SizeModel;
 use crate::write_model::{WriteCounts, WriteModel};
 
-/// Counters of a running simulation.
+/// SimulationCounters of a running simulation.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct SimulationCounters {
     writes: WriteCounts,
     ingested_bytes: f64,
     pub(crate) flushes: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Counters {
     pub(crate) written_bytes: u64,
 }
 
-impl Counters {
+impl SimulationCounters {
     pub(crate) fn add_writes(&mut self, writes: &WriteCounts, sizes: &SizeModel) {
         self.writes.add(writes);
         let (key, value) = (to_f64(sizes.key_bytes), to_f64(sizes.value_bytes));
@@ -151,7 +151,7 @@ impl Report {
     pub(crate) fn new(
         shape: &TreeShape,
         grouping: &FileGrouping,
-        counters: &Counters,
+        counters: &SimulationCounters,
         sizes: &SizeModel,
         writes: &WriteModel,
     ) -> Report {

@@ -19,15 +19,15 @@ use crate::lookups::{LookupContext, LookupModel, MeanLookupCosts};
 use crate::math::{round_to_u64, to_f64};
 use crate::merge::{OlderRuns, merge};
 use crate::merge_input::MergeInput;
-use crate::output_writer::{MergeOutput, OutputTimes, OutputWriter, WriteBuffers};
+use crate::output_writer::{MergeOutput, OutputTimestamps, OutputWriter, WriteBuffers};
 use crate::position::positions_of_range;
-use crate::report::{Counters, PointLookupReport, RangeLookupReport, Report};
+use crate::report::{PointLookupReport, RangeLookupReport, Report, SimulationCounters};
 use crate::sampler::Sampler;
 use crate::seq_range::SeqRange;
 use crate::split_points::SplitPoints;
 use crate::subcompactions::subcompaction_ends;
 use crate::table_size::{MEMTABLE_BYTES_EMPTY, SizeModel};
-use crate::workload::{Distribution, Phase};
+use crate::workload::{KeyDistribution, Phase};
 use crate::write_model::{WriteCounts, WriteModel};
 
 /// Maximum number of bins of a file.
@@ -53,13 +53,13 @@ pub fn simulate(
     spec: &PolicySpec,
     keep_running: &mut dyn FnMut(u64) -> bool,
 ) -> Result<Report, Error> {
-    check_size(config)?;
+    check_estimated_size(config)?;
     // Each operation takes one microsecond of the tree's clock, as in the engine's deterministic mode.
     // Policy parameters that are shares of the run refer to the time up to the last write.
     let last = config.phases.iter().rposition(|phase| phase.writes() > 0);
     let written = &config.phases[..last.map_or(0, |last| last + 1)];
-    let run_us = written.iter().map(Phase::ops).sum();
-    simulate_policy(config, &*spec.clone().with_duration(run_us).build(), keep_running)
+    let run_us = written.iter().map(Phase::operation_count).sum();
+    simulate_policy(config, &*spec.clone().with_experiment_duration(run_us).build(), keep_running)
 }
 
 /// Simulates a workload under any policy. See [`simulate`].
@@ -71,7 +71,7 @@ pub fn simulate_policy(
     policy: &dyn CompactionPolicy,
     keep_running: &mut dyn FnMut(u64) -> bool,
 ) -> Result<Report, Error> {
-    check_size(config)?;
+    check_estimated_size(config)?;
     let mut simulation = Simulation::new(config, policy);
     let mut is_settled = true;
     for phase in &config.phases {
@@ -92,7 +92,7 @@ pub fn simulate_policy(
     Ok(simulation.into_report())
 }
 
-fn check_size(config: &Config) -> Result<(), Error> {
+fn check_estimated_size(config: &Config) -> Result<(), Error> {
     let size = config.estimate_size();
     let fits = size.bytes <= to_f64(BYTES_MAX) && size.flushes <= to_f64(FLUSHES_MAX);
     if fits { Ok(()) } else { Err(Error::TooLarge(size)) }
@@ -124,7 +124,7 @@ struct Simulation<'a> {
     seq: u64,
     /// Number of operations so far, which is the time of the tree's clock.
     now_us: u64,
-    counters: Counters,
+    counters: SimulationCounters,
     lookups_since_write: f64,
     point_lookups: Vec<PointLookupReport>,
     range_lookups: RangeLookupReport,
@@ -142,7 +142,7 @@ impl<'a> Simulation<'a> {
         let grouping = if flushes > GROUPED_FLUSHES_MIN {
             FileGrouping::for_policy(policy, data_bytes, table_bytes, flush_bytes)
         } else {
-            FileGrouping::none()
+            FileGrouping::ungrouped()
         };
         Simulation {
             config,
@@ -166,7 +166,7 @@ impl<'a> Simulation<'a> {
             next_compaction_us: None,
             seq: 0,
             now_us: 0,
-            counters: Counters::default(),
+            counters: SimulationCounters::default(),
             lookups_since_write: 0.0,
             point_lookups: Vec::new(),
             range_lookups: RangeLookupReport::default(),
@@ -182,22 +182,22 @@ impl<'a> Simulation<'a> {
         let all = WriteCounts::from_phase(phase);
         let total = all.total();
         if total <= 0.0 {
-            self.now_us += phase.ops();
+            self.now_us += phase.operation_count();
             return Ok(());
         }
         self.lookups_since_write = 0.0;
         let ascending =
-            phase.distribution == Distribution::Sequential && phase.inserts > phase.updates;
-        let bytes_per_write = self.memtable_bytes_of(&all, ascending) / total.max(1.0);
-        let ops_per_write = to_f64(phase.ops()) / total.max(1.0);
+            phase.distribution == KeyDistribution::Sequential && phase.inserts > phase.updates;
+        let bytes_per_write = self.memtable_bytes_of_writes(&all, ascending) / total.max(1.0);
+        let ops_per_write = to_f64(phase.operation_count()) / total.max(1.0);
         let has_lookups = !phase.lookups.is_empty() || phase.ranges > 0;
         let (mut samples, mut mean_costs) = (0, MeanLookupCosts::default());
         let mut done = 0.0;
         while done < total {
-            let due_us = self.due_us();
+            let due_us = self.next_due_us();
             if due_us <= self.now_us {
                 // A tombstone in the memtable or in the tree has reached its maximum age.
-                if self.memtable_due_us() <= self.now_us {
+                if self.memtable_flush_due_us() <= self.now_us {
                     self.flush(false)?;
                 } else {
                     self.compact()?;
@@ -220,7 +220,7 @@ impl<'a> Simulation<'a> {
             let largest = self.seq + round_to_u64(taken).max(1);
             let seqs = SeqRange { smallest: self.seq + 1, largest };
             let contents = self.write_model.write(phase, &writes, done / total, seqs);
-            if self.write_model.has_new_popularity() {
+            if self.write_model.needs_new_popularity() {
                 let files = self.files.values_mut().chain(&mut self.memtable);
                 files.for_each(|file| self.write_model.reassign_popularity(file));
             }
@@ -229,7 +229,7 @@ impl<'a> Simulation<'a> {
                 self.memtable_tombstone_us.get_or_insert(self.now_us);
             }
             self.now_us += round_to_u64(taken * ops_per_write);
-            self.memtable_bytes += self.memtable_bytes_of(&writes, ascending);
+            self.memtable_bytes += self.memtable_bytes_of_writes(&writes, ascending);
             self.counters.add_writes(&writes, &self.sizes);
             self.memtable.push(contents);
             done += taken;
@@ -280,17 +280,17 @@ impl<'a> Simulation<'a> {
     }
 
     /// Returns the time at which a flush or a job is due, whatever is written.
-    fn due_us(&self) -> u64 {
-        self.memtable_due_us().min(self.next_compaction_us.unwrap_or(u64::MAX))
+    fn next_due_us(&self) -> u64 {
+        self.memtable_flush_due_us().min(self.next_compaction_us.unwrap_or(u64::MAX))
     }
 
     /// Returns the time at which the memtable must be flushed because of its first tombstone.
-    fn memtable_due_us(&self) -> u64 {
+    fn memtable_flush_due_us(&self) -> u64 {
         let tombstone = self.memtable_tombstone_us.zip(self.memtable_tombstone_age_us);
         tombstone.map_or(u64::MAX, |(written_us, age_us)| written_us.saturating_add(age_us))
     }
 
-    fn memtable_bytes_of(&self, writes: &WriteCounts, ascending: bool) -> f64 {
+    fn memtable_bytes_of_writes(&self, writes: &WriteCounts, ascending: bool) -> f64 {
         (writes.inserts + writes.updates) * self.sizes.memtable_put_bytes(ascending)
             + writes.deletes * self.sizes.memtable_delete_bytes(ascending)
             + writes.merges * self.sizes.memtable_operand_bytes(ascending)
@@ -310,13 +310,14 @@ impl<'a> Simulation<'a> {
             let range = run.range();
             older.add_run(range.iter().map(positions_of_range).collect());
         }
-        let times = OutputTimes {
+        let times = OutputTimestamps {
             now_us: self.now_us,
             oldest_tombstone_us: self.memtable_tombstone_us.take(),
         };
         let writer = OutputWriter::new(&self.sizes, times, usize::MAX, 1, &mut self.buffers);
-        let (classes, records) = (self.write_model.class_count(), self.write_model.records());
-        let splits = SplitPoints::none();
+        let (classes, records) =
+            (self.write_model.popularity_class_count(), self.write_model.total_records());
+        let splits = SplitPoints::without_splits();
         let outputs = merge(inputs, older, splits, writer, classes, records, &mut self.sampler);
         if !outputs.is_empty() {
             self.counters.flushes += 1;
@@ -350,7 +351,7 @@ impl<'a> Simulation<'a> {
         for _ in 0..CONSECUTIVE_JOBS_MAX {
             self.shape.now_us = self.now_us;
             let Some(job) = self.policy.pick(&self.shape, &busy) else {
-                self.next_compaction_us = self.policy.next_due_us(&self.shape);
+                self.next_compaction_us = self.policy.next_pick_due_us(&self.shape);
                 self.memtable_tombstone_age_us =
                     self.policy.memtable_tombstone_age_max_us(&self.shape);
                 return Ok(());
@@ -388,10 +389,10 @@ impl<'a> Simulation<'a> {
     fn merge_job(&mut self, job: &Job) -> Result<Vec<MergeOutput>, lsmx_compaction::Error> {
         let mut inputs: Vec<Vec<&Arc<TableMeta>>> = Vec::with_capacity(job.inputs.len());
         for input in &job.inputs {
-            inputs.push(input.resolve(&self.shape)?);
+            inputs.push(input.resolve_files(&self.shape)?);
         }
         let input_files = || inputs.iter().flatten();
-        let times = OutputTimes {
+        let times = OutputTimestamps {
             now_us: self.now_us,
             oldest_tombstone_us: input_files().filter_map(|file| file.oldest_tombstone_us).min(),
         };
@@ -419,7 +420,8 @@ impl<'a> Simulation<'a> {
         let splits = SplitPoints::new(&job.split, &self.shape, ends);
         let buffers = &mut self.buffers;
         let writer = OutputWriter::new(&self.sizes, times, BINS_MAX, output_count, buffers);
-        let (classes, records) = (self.write_model.class_count(), self.write_model.records());
+        let (classes, records) =
+            (self.write_model.popularity_class_count(), self.write_model.total_records());
         Ok(merge(sources, older, splits, writer, classes, records, &mut self.sampler))
     }
 
@@ -429,7 +431,7 @@ impl<'a> Simulation<'a> {
         job: &Job,
         inputs: &[Vec<&Arc<TableMeta>>],
     ) -> Result<OlderRuns, lsmx_compaction::Error> {
-        let range = job.range(&self.shape)?;
+        let range = job.input_key_range(&self.shape)?;
         let input_of = |level: Level, run: &SortedRun| {
             job.inputs.iter().position(|input| input.level == level && input.run == run.id)
         };
@@ -439,7 +441,7 @@ impl<'a> Simulation<'a> {
             let taken = input_of(level, run).map_or(&[][..], |at| &inputs[at]);
             let mut taken = taken.iter().peekable();
             let staying = run
-                .overlapping(&range)
+                .overlapping_files(&range)
                 .iter()
                 .filter(|file| taken.next_if(|input| input.id == file.id).is_none())
                 .map(|file| positions_of_range(&file.range));

@@ -43,7 +43,7 @@ impl<'a> SplitPoints<'a> {
     }
 
     /// Returns an instance without split points, for a job with a single output, such as a flush.
-    pub(crate) fn none() -> SplitPoints<'a> {
+    pub(crate) fn without_splits() -> SplitPoints<'a> {
         SplitPoints {
             splitter: None,
             file_bytes: f64::INFINITY,
@@ -57,7 +57,7 @@ impl<'a> SplitPoints<'a> {
     /// Returns the last position up to which the answer is the same as at `at`, output size aside.
     ///
     /// `at` never decreases from one call to the next.
-    pub(crate) fn constant_until(&mut self, at: u64) -> u64 {
+    pub(crate) fn end_of_constant_split(&mut self, at: u64) -> u64 {
         if at >= self.next_split {
             let splitter = self.splitter.as_ref();
             let next = splitter.and_then(|splitter| splitter.next_split_key(&at.to_be_bytes()));
@@ -72,8 +72,8 @@ impl<'a> SplitPoints<'a> {
     /// Returns whether the current output, of `written` bytes, ends before `position`.
     ///
     /// The answer must not change between `position` and the last call of
-    /// [`constant_until`](Self::constant_until).
-    pub(crate) fn split_before(&mut self, position: u64, written: f64) -> bool {
+    /// [`end_of_constant_split`](Self::end_of_constant_split).
+    pub(crate) fn should_split_before_position(&mut self, position: u64, written: f64) -> bool {
         let Some(splitter) = self.splitter.as_mut() else { return false };
         if !self.split_passed && written < self.file_bytes {
             return false;
@@ -83,7 +83,7 @@ impl<'a> SplitPoints<'a> {
     }
 
     /// Returns whether a subcompaction ends at `position`. The next one starts with a new splitter.
-    pub(crate) fn end_subcompaction(&mut self, position: u64) -> bool {
+    pub(crate) fn pass_subcompaction_end(&mut self, position: u64) -> bool {
         let mut ends = false;
         // Several subcompactions may end at one position if the range has few positions.
         while self.subcompaction_ends.last().is_some_and(|end| *end <= position) {
@@ -116,7 +116,10 @@ mod tests {
         let mut splits = SplitPoints::new(&rule, &shape, Vec::new());
         let mut found = Vec::new();
         for at in [0, 4, 10, 15, 20, 25] {
-            found.push((splits.constant_until(at), splits.split_before(at, 1.0)));
+            found.push((
+                splits.end_of_constant_split(at),
+                splits.should_split_before_position(at, 1.0),
+            ));
         }
         let end = u64::MAX;
         let expected = [(9, false), (9, false), (19, true), (19, false), (end, true), (end, false)];
@@ -127,10 +130,13 @@ mod tests {
     fn end_subcompaction_with_equal_ends_ends_once() {
         let (rule, shape) = (rule(&[]), TreeShape::default());
         let mut splits = SplitPoints::new(&rule, &shape, vec![5, 5, 9]);
-        let first =
-            (splits.constant_until(0), splits.end_subcompaction(4), splits.end_subcompaction(5));
+        let first = (
+            splits.end_of_constant_split(0),
+            splits.pass_subcompaction_end(4),
+            splits.pass_subcompaction_end(5),
+        );
         assert_eq!(first, (5, false, true));
-        assert_eq!((splits.constant_until(6), splits.end_subcompaction(9)), (9, true));
-        assert_eq!(splits.constant_until(10), u64::MAX);
+        assert_eq!((splits.end_of_constant_split(6), splits.pass_subcompaction_end(9)), (9, true));
+        assert_eq!(splits.end_of_constant_split(10), u64::MAX);
     }
 }

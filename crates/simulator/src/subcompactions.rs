@@ -65,10 +65,10 @@ fn bytes_up_to(runs: &[Vec<InputFile<'_>>], position: u64) -> f64 {
         .map(|run| {
             let after = run.partition_point(|file| file.contents.start <= position);
             let Some(file) = after.checked_sub(1).map(|at| run[at]) else { return 0.0 };
-            if file.contents.end() <= position {
+            if file.contents.end_position() <= position {
                 return file.bytes_before + file.bytes;
             }
-            file.bytes_before + file.bytes * file.contents.share_up_to(position)
+            file.bytes_before + file.bytes * file.contents.entry_share_up_to(position)
         })
         .sum()
 }
@@ -76,7 +76,8 @@ fn bytes_up_to(runs: &[Vec<InputFile<'_>>], position: u64) -> f64 {
 /// Returns the position at or before which `bytes` bytes are.
 fn position_of_bytes(runs: &[Vec<InputFile<'_>>], bytes: f64) -> u64 {
     let first = runs.iter().filter_map(|run| run.first()).map(|file| file.contents.start).min();
-    let last = runs.iter().filter_map(|run| run.last()).map(|file| file.contents.end()).max();
+    let last =
+        runs.iter().filter_map(|run| run.last()).map(|file| file.contents.end_position()).max();
     let (mut low, mut high) = (first.unwrap_or(0), last.unwrap_or(u64::MAX));
     let (mut low_bytes, mut high_bytes) = (0.0, bytes_up_to(runs, high));
     for step in 0..SEARCH_STEPS_MAX {

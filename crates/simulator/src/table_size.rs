@@ -97,7 +97,7 @@ impl EntryTotals {
     }
 
     /// Returns the bytes of all entries, given those of a put, an operand and a tombstone.
-    fn bytes(&self, [put, operand, tombstone]: [f64; 3]) -> f64 {
+    fn bytes_by_kind(&self, [put, operand, tombstone]: [f64; 3]) -> f64 {
         self.puts * put + self.operands * operand + self.tombstones * tombstone
     }
 
@@ -130,7 +130,7 @@ impl SizeModel {
     }
 
     pub(crate) fn value_bytes_of(&self, totals: &EntryTotals) -> f64 {
-        totals.bytes([to_f64(self.value_bytes), to_f64(self.operand_bytes()), 0.0])
+        totals.bytes_by_kind([to_f64(self.value_bytes), to_f64(self.operand_bytes()), 0.0])
     }
 
     /// Returns the mean bytes of a stored key, given `density`, the number of keys in the key domain.
@@ -164,7 +164,7 @@ impl SizeModel {
         if entries <= 0.0 {
             return 1.0;
         }
-        let mean = totals.bytes(entry_bytes) / entries;
+        let mean = totals.bytes_by_kind(entry_bytes) / entries;
         let room = to_f64(BLOCK_BYTES) - BLOCK_FRAME_BYTES;
         // On average the unused space is half an entry.
         let fitting = (room / mean - 0.5).max(1.0);
@@ -172,14 +172,18 @@ impl SizeModel {
     }
 
     /// Returns the bytes that each entry adds to a table, for the given mixture and density.
-    pub(crate) fn entry_rates(&self, totals: &EntryTotals, density: f64) -> EntryRates {
+    pub(crate) fn table_bytes_per_entry(
+        &self,
+        totals: &EntryTotals,
+        density: f64,
+    ) -> TableBytesPerEntry {
         let entry_bytes = self.entry_bytes(density);
         let overhead = SizeModel::block_overhead(totals, entry_bytes);
-        let mean = ratio(totals.bytes(entry_bytes), totals.entries());
+        let mean = ratio(totals.bytes_by_kind(entry_bytes), totals.entries());
         // The frame divided by its share of the block gives the size of a block. An entry may be
         // larger than a block.
         let block = (mean * overhead).max(BLOCK_FRAME_BYTES / (1.0 - 1.0 / overhead).max(1e-9));
-        EntryRates {
+        TableBytesPerEntry {
             entry_bytes: entry_bytes.map(|bytes| bytes * overhead),
             range_tombstone: 2.0 * to_f64(self.key_bytes) + 12.0,
             block_bytes: block,
@@ -189,8 +193,8 @@ impl SizeModel {
 
     /// Returns the size of a finished table. `density` is the number of its keys in the key domain.
     pub(crate) fn table_size(&self, totals: &EntryTotals, density: f64) -> TableSize {
-        let rates = self.entry_rates(totals, density);
-        let data_bytes = totals.bytes(rates.entry_bytes);
+        let rates = self.table_bytes_per_entry(totals, density);
+        let data_bytes = totals.bytes_by_kind(rates.entry_bytes);
         let data_blocks =
             if data_bytes > 0.0 { (data_bytes / rates.block_bytes).max(1.0) } else { 0.0 };
         let index_entries = data_blocks * INDEX_ENTRY_BYTES;
@@ -255,7 +259,7 @@ fn memtable_entry_bytes(ascending: bool) -> f64 {
 
 /// Bytes that each entry adds to a table under construction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct EntryRates {
+pub(crate) struct TableBytesPerEntry {
     /// Bytes of a put, an operand and a tombstone.
     entry_bytes: [f64; 3],
     range_tombstone: f64,
@@ -264,13 +268,13 @@ pub(crate) struct EntryRates {
     index: f64,
 }
 
-impl EntryRates {
+impl TableBytesPerEntry {
     /// Bytes that the engine's writer reports before the first entry.
     pub(crate) const WRITTEN_BYTES_INITIAL: f64 = FOOTER_BYTES;
 
     /// Returns the bytes that the engine's writer reports for these entries. Outputs are split by them.
     pub(crate) fn written_bytes(&self, totals: &EntryTotals) -> f64 {
-        totals.bytes(self.entry_bytes) * (1.0 + self.index)
+        totals.bytes_by_kind(self.entry_bytes) * (1.0 + self.index)
             + totals.entries() * FILTER_BYTES_PER_KEY
             + totals.range_tombstones * self.range_tombstone
     }
@@ -347,7 +351,7 @@ mod tests {
         assert!(sizes.table_size(&puts(6001.0), 6000.0).total_bytes > table.total_bytes);
         // Denser keys share longer prefixes.
         assert!(sizes.table_size(&puts(6000.0), 1e6).total_bytes < table.total_bytes);
-        let rates = sizes.entry_rates(&puts(1.0), 6000.0);
+        let rates = sizes.table_bytes_per_entry(&puts(1.0), 6000.0);
         assert!((rates.written_bytes(&puts(6000.0)) / table.total_bytes - 1.0).abs() < 0.01);
     }
 

@@ -12,14 +12,14 @@ use crate::histogram::Histogram;
 use crate::math::{len_to_u64, round_to_u64, to_f64};
 use crate::merge::{OlderRuns, merge};
 use crate::merge_input::MergeInput;
-use crate::output_writer::{OutputTimes, OutputWriter, WriteBuffers};
+use crate::output_writer::{OutputTimestamps, OutputWriter, WriteBuffers};
 use crate::report::{LevelReport, Report};
 use crate::sampler::Sampler;
 use crate::seq_range::SeqRange;
 use crate::simulation::{simulate, simulate_policy};
 use crate::split_points::SplitPoints;
 use crate::table_size::SizeModel;
-use crate::workload::{Distribution, LookupGroup, Phase, ZIPF_EXPONENT};
+use crate::workload::{KeyDistribution, LookupGroup, Phase, ZIPF_EXPONENT};
 use crate::write_model::{WriteCounts, WriteModel};
 
 /// The newest write of each key: `true` for a put, `false` for a delete.
@@ -107,7 +107,7 @@ fn merge_sets(newer: &KeySet, older: &KeySet) -> KeySet {
 /// Merges histograms, newest first, with or without an older run that overlaps them.
 fn merge_histograms(inputs: &[&Histogram], has_older: bool, classes: usize) -> Histogram {
     let sizes = SizeModel::new(16, 100, 1000);
-    let times = OutputTimes { now_us: 0, oldest_tombstone_us: None };
+    let times = OutputTimestamps { now_us: 0, oldest_tombstone_us: None };
     let mut buffers = WriteBuffers::default();
     let writer = OutputWriter::new(&sizes, times, usize::MAX, 1, &mut buffers);
     let inputs = inputs.iter().map(|&input| MergeInput::new(vec![input])).collect();
@@ -115,7 +115,7 @@ fn merge_histograms(inputs: &[&Histogram], has_older: bool, classes: usize) -> H
     if has_older {
         older.add_run(vec![(0, u64::MAX)]);
     }
-    let (splits, mut sampler) = (SplitPoints::none(), Sampler::new(5));
+    let (splits, mut sampler) = (SplitPoints::without_splits(), Sampler::new(5));
     let outputs = merge(inputs, older, splits, writer, classes, 1e6, &mut sampler);
     outputs.into_iter().next_back().unwrap().contents
 }
@@ -141,18 +141,24 @@ fn assert_close(what: &str, found: (f64, f64), expected: (f64, f64), tolerance: 
 }
 
 /// Writes equal memtables and merges them step by step. Compares estimated with real counts each time.
-fn compare(distribution: Distribution, inserts: u64, updates: u64, deletes: u64, tolerance: f64) {
+fn compare(
+    distribution: KeyDistribution,
+    inserts: u64,
+    updates: u64,
+    deletes: u64,
+    tolerance: f64,
+) {
     const MEMTABLES: u64 = 24;
     let mut phase = Phase::new("load", distribution);
     phase.inserts = inserts * MEMTABLES;
     phase.updates = updates * MEMTABLES;
     phase.deletes = deletes * MEMTABLES;
-    let is_zipf = distribution == Distribution::Zipf;
+    let is_zipf = distribution == KeyDistribution::Zipf;
     let mut generator =
         KeyGenerator { sampler: Sampler::new(3), is_zipf, inserted: 0, deleted: BTreeSet::new() };
     let mut model = WriteModel::new(std::slice::from_ref(&phase));
     let writes = WriteCounts::from_phase(&phase).scaled(1.0 / to_f64(MEMTABLES));
-    let classes = model.class_count();
+    let classes = model.popularity_class_count();
     let assert_equal = |what: &str, contents: &Histogram, keys: &KeySet| {
         let what = format!("{distribution} {what}");
         assert_close(&what, estimated_counts(contents), real_counts(keys), tolerance);
@@ -164,7 +170,7 @@ fn compare(distribution: Distribution, inserts: u64, updates: u64, deletes: u64,
         let keys = generator.write_memtable(inserts, updates, deletes);
         let seqs = SeqRange { smallest: memtable, largest: memtable };
         let contents = model.write(&phase, &writes, 0.0, seqs);
-        if model.has_new_popularity() {
+        if model.needs_new_popularity() {
             let files = merged.iter_mut().chain(&mut memtables);
             files.for_each(|file| model.reassign_popularity(file));
         }
@@ -205,29 +211,29 @@ fn compare(distribution: Distribution, inserts: u64, updates: u64, deletes: u64,
 
 #[test]
 fn estimates_of_unique_inserts_agree_with_keys() {
-    compare(Distribution::Uniform, 2000, 0, 0, 0.001);
+    compare(KeyDistribution::Uniform, 2000, 0, 0, 0.001);
 }
 
 #[test]
 fn estimates_of_uniform_updates_agree_with_keys() {
-    compare(Distribution::Uniform, 2000, 2000, 0, 0.015);
-    compare(Distribution::Uniform, 200, 3000, 0, 0.02);
+    compare(KeyDistribution::Uniform, 2000, 2000, 0, 0.015);
+    compare(KeyDistribution::Uniform, 200, 3000, 0, 0.02);
 }
 
 #[test]
 fn estimates_of_deletes_agree_with_keys() {
-    compare(Distribution::Uniform, 3000, 0, 400, 0.015);
-    compare(Distribution::Uniform, 2000, 1000, 1000, 0.03);
+    compare(KeyDistribution::Uniform, 3000, 0, 400, 0.015);
+    compare(KeyDistribution::Uniform, 2000, 1000, 1000, 0.03);
 }
 
 #[test]
 fn estimates_of_zipf_updates_agree_with_keys() {
-    compare(Distribution::Zipf, 2000, 2000, 0, 0.04);
+    compare(KeyDistribution::Zipf, 2000, 2000, 0, 0.04);
 }
 
 /// Returns a small workload with enough flushes to fill every level.
 fn small_config(updates: u64, deletes: u64, seed: u64) -> Config {
-    let mut load = Phase::new("load", Distribution::Uniform);
+    let mut load = Phase::new("load", KeyDistribution::Uniform);
     load.inserts = 30_000 - updates - deletes;
     load.updates = updates;
     load.deletes = deletes;
@@ -284,7 +290,7 @@ fn simulate_cancelled_by_caller_stops_after_flush() {
 fn simulate_past_a_bound_fails_with_the_estimated_size() {
     let spec: PolicySpec = "leveled".parse().unwrap();
     let config = |entries, memtable_bytes| Config {
-        phases: vec![Phase { inserts: entries, ..Phase::new("load", Distribution::Uniform) }],
+        phases: vec![Phase { inserts: entries, ..Phase::new("load", KeyDistribution::Uniform) }],
         memtable_bytes,
         table_bytes: memtable_bytes,
         ..small_config(0, 0, 1)
@@ -321,8 +327,8 @@ impl CompactionPolicy for UngroupedPolicy {
         self.0.debt(shape, busy)
     }
 
-    fn must_stop(&self, shape: &TreeShape) -> bool {
-        self.0.must_stop(shape)
+    fn must_stop_writes(&self, shape: &TreeShape) -> bool {
+        self.0.must_stop_writes(shape)
     }
 }
 
@@ -332,9 +338,9 @@ fn build_policy(preset: Preset) -> Arc<dyn CompactionPolicy> {
 
 #[test]
 fn simulate_with_grouped_files_agrees_with_single_tables() {
-    let mut writes = Phase::new("write", Distribution::Uniform);
+    let mut writes = Phase::new("write", KeyDistribution::Uniform);
     (writes.inserts, writes.updates) = (230_000_000, 20_000_000);
-    let mut reads = Phase::new("read", Distribution::Uniform);
+    let mut reads = Phase::new("read", KeyDistribution::Uniform);
     reads.lookups = vec![LookupGroup { alpha: 0.5, ops: 1_000_000 }];
     let config = Config {
         phases: vec![writes, reads],
@@ -348,7 +354,7 @@ fn simulate_with_grouped_files_agrees_with_single_tables() {
     };
     for preset in [Preset::Tiering, Preset::LazyLeveling] {
         let policy = build_policy(preset);
-        assert!(!policy.is_file_based(), "{preset:?}");
+        assert!(!policy.has_file_decisions(), "{preset:?}");
         let grouped = simulate_policy(&config, &*policy, &mut |_| true).unwrap();
         let single = simulate_policy(&config, &UngroupedPolicy(policy), &mut |_| true).unwrap();
         assert_eq!(grouped.compaction.jobs, single.compaction.jobs, "{preset:?}");
@@ -369,11 +375,11 @@ fn simulate_with_grouped_files_agrees_with_single_tables() {
 fn is_file_based_is_true_for_presets_that_choose_files() {
     let by_run = [Preset::Full, Preset::FullPreemptive, Preset::Universal, Preset::Fluid];
     for preset in by_run {
-        assert!(!build_policy(preset).is_file_based(), "{preset:?}");
+        assert!(!build_policy(preset).has_file_decisions(), "{preset:?}");
     }
     let by_file =
         [Preset::LeastOverlap, Preset::OneLeveling, Preset::Leveled, Preset::Spooky, Preset::Fifo];
     for preset in by_file {
-        assert!(build_policy(preset).is_file_based(), "{preset:?}");
+        assert!(build_policy(preset).has_file_decisions(), "{preset:?}");
     }
 }

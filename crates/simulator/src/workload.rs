@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// Distribution of the keys that a phase inserts and accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Distribution {
+pub enum KeyDistribution {
     /// Inserts and accesses are uniform.
     #[default]
     Uniform,
@@ -30,45 +30,45 @@ pub enum Distribution {
     Shifting,
 }
 
-/// Exponent of [`Distribution::Zipf`], as in YCSB.
+/// Exponent of [`KeyDistribution::Zipf`], as in YCSB.
 pub const ZIPF_EXPONENT: f64 = 0.99;
-/// Number of prefixes of [`Distribution::PrefixZipf`].
+/// Number of prefixes of [`KeyDistribution::PrefixZipf`].
 pub const PREFIXES: u32 = 1024;
-/// Standard deviation of [`Distribution::Normal`] ÷ width of the key domain.
+/// Standard deviation of [`KeyDistribution::Normal`] ÷ width of the key domain.
 ///
 /// Source: Sarkar et al., PVLDB 14 (2021), who use 34 %.
 pub const NORMAL_DEVIATION: f64 = 0.34;
-/// Number of windows into which [`Distribution::Shifting`] divides the key domain.
+/// Number of windows into which [`KeyDistribution::Shifting`] divides the key domain.
 pub const WINDOWS: u64 = 10;
-/// Share of the accesses of [`Distribution::Shifting`] that fall into the window.
+/// Share of the accesses of [`KeyDistribution::Shifting`] that fall into the window.
 pub const WINDOW_SHARE: f64 = 0.9;
 
-impl Distribution {
+impl KeyDistribution {
     /// All distributions, in the order in which they are listed to users.
-    pub const ALL: [Distribution; 6] = [
-        Distribution::Uniform,
-        Distribution::Zipf,
-        Distribution::PrefixZipf,
-        Distribution::Normal,
-        Distribution::Sequential,
-        Distribution::Shifting,
+    pub const ALL: [KeyDistribution; 6] = [
+        KeyDistribution::Uniform,
+        KeyDistribution::Zipf,
+        KeyDistribution::PrefixZipf,
+        KeyDistribution::Normal,
+        KeyDistribution::Sequential,
+        KeyDistribution::Shifting,
     ];
 
     /// Returns the name by which users select the distribution.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Distribution::Uniform => "uniform",
-            Distribution::Zipf => "zipf",
-            Distribution::PrefixZipf => "prefix-zipf",
-            Distribution::Normal => "normal",
-            Distribution::Sequential => "sequential",
-            Distribution::Shifting => "shifting",
+            KeyDistribution::Uniform => "uniform",
+            KeyDistribution::Zipf => "zipf",
+            KeyDistribution::PrefixZipf => "prefix-zipf",
+            KeyDistribution::Normal => "normal",
+            KeyDistribution::Sequential => "sequential",
+            KeyDistribution::Shifting => "shifting",
         }
     }
 }
 
-impl fmt::Display for Distribution {
+impl fmt::Display for KeyDistribution {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -82,14 +82,14 @@ pub struct UnknownDistribution {
     known: String,
 }
 
-impl FromStr for Distribution {
+impl FromStr for KeyDistribution {
     type Err = UnknownDistribution;
 
     fn from_str(name: &str) -> Result<Self, UnknownDistribution> {
-        Distribution::ALL.into_iter().find(|known| known.name() == name).ok_or_else(|| {
+        KeyDistribution::ALL.into_iter().find(|known| known.name() == name).ok_or_else(|| {
             UnknownDistribution {
                 name: name.to_owned(),
-                known: Distribution::ALL.map(Distribution::name).join(", "),
+                known: KeyDistribution::ALL.map(KeyDistribution::name).join(", "),
             }
         })
     }
@@ -128,7 +128,7 @@ pub struct Phase {
     /// Share of the present entries that one range lookup reads.
     pub selectivity: f64,
     /// Distribution of the keys.
-    pub distribution: Distribution,
+    pub distribution: KeyDistribution,
     /// Selects which of the present keys are popular. Phases with different numbers have different
     /// popular keys.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -149,7 +149,7 @@ pub struct LookupGroup {
 impl Phase {
     /// Returns a phase without operations.
     #[must_use]
-    pub fn new(name: impl Into<String>, distribution: Distribution) -> Phase {
+    pub fn new(name: impl Into<String>, distribution: KeyDistribution) -> Phase {
         Phase {
             name: name.into(),
             inserts: 0,
@@ -175,13 +175,13 @@ impl Phase {
 
     /// Returns an upper bound for the number of records that the phase deletes.
     #[must_use]
-    pub fn deleted_max(&self) -> u64 {
+    pub fn deleted_records_max(&self) -> u64 {
         self.deletes.saturating_add(self.range_deletes.saturating_mul(RANGE_DELETE_RECORDS))
     }
 
     /// Returns the number of operations of all kinds.
     #[must_use]
-    pub fn ops(&self) -> u64 {
+    pub fn operation_count(&self) -> u64 {
         let lookups = self.lookups.iter().map(|lookups| lookups.ops);
         lookups.chain([self.ranges]).fold(self.writes(), u64::saturating_add)
     }
@@ -193,16 +193,16 @@ mod tests {
 
     #[test]
     fn distribution_display_parses_back() {
-        for distribution in Distribution::ALL {
+        for distribution in KeyDistribution::ALL {
             assert_eq!(distribution.to_string().parse(), Ok(distribution));
         }
-        let error = "pareto".parse::<Distribution>().unwrap_err().to_string();
+        let error = "pareto".parse::<KeyDistribution>().unwrap_err().to_string();
         assert!(error.contains("\"pareto\"") && error.contains("prefix-zipf"), "{error}");
     }
 
     #[test]
     fn phase_counts_sum_all_kinds() {
-        let mut phase = Phase::new("all", Distribution::Uniform);
+        let mut phase = Phase::new("all", KeyDistribution::Uniform);
         phase.inserts = 1;
         phase.updates = 2;
         phase.deletes = 4;
@@ -211,7 +211,7 @@ mod tests {
         phase.lookups =
             vec![LookupGroup { alpha: 0.0, ops: 32 }, LookupGroup { alpha: 1.0, ops: 64 }];
         phase.ranges = 128;
-        assert_eq!((phase.writes(), phase.ops()), (31, 255));
-        assert_eq!(phase.deleted_max(), 4 + 16 * RANGE_DELETE_RECORDS);
+        assert_eq!((phase.writes(), phase.operation_count()), (31, 255));
+        assert_eq!(phase.deleted_records_max(), 4 + 16 * RANGE_DELETE_RECORDS);
     }
 }

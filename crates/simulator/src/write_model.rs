@@ -15,7 +15,7 @@ use crate::math::{len_to_u64, ratio, round_to_u64, to_f64, zipf_weight};
 use crate::position::position_at_share;
 use crate::seq_range::SeqRange;
 use crate::workload::{
-    Distribution, NORMAL_DEVIATION, Phase, RANGE_DELETE_RECORDS, WINDOW_SHARE, WINDOWS,
+    KeyDistribution, NORMAL_DEVIATION, Phase, RANGE_DELETE_RECORDS, WINDOW_SHARE, WINDOWS,
 };
 
 /// Number of popularity ranks of a class ÷ that of the previous class.
@@ -80,7 +80,7 @@ struct InsertRange {
 
 /// Share of a popularity class in the keys and in the accesses.
 #[derive(Clone, Copy, Debug)]
-struct ClassShare {
+struct PopularityClassShare {
     keys: f64,
     accesses: f64,
 }
@@ -89,7 +89,7 @@ struct ClassShare {
 #[derive(Clone, Debug)]
 pub(crate) struct WriteModel {
     /// Distribution by which keys are inserted: that of the first phase.
-    insert_distribution: Distribution,
+    insert_distribution: KeyDistribution,
     /// Records of the whole workload.
     records: f64,
     /// Records inserted so far.
@@ -98,29 +98,29 @@ pub(crate) struct WriteModel {
     sequential_share: f64,
     /// Number of present keys by zone of the key domain.
     live_by_zone: Vec<f64>,
-    class_count: usize,
+    popularity_class_count: usize,
     /// Number of more popular ranks before each class.
     class_starts: Vec<f64>,
     /// Whether the last writes took the number of keys past a power of two.
-    has_new_popularity: bool,
+    needs_new_popularity: bool,
 }
 
 impl WriteModel {
     pub(crate) fn new(phases: &[Phase]) -> WriteModel {
         let insert_distribution =
-            phases.first().map_or(Distribution::Uniform, |phase| phase.distribution);
+            phases.first().map_or(KeyDistribution::Uniform, |phase| phase.distribution);
         let records: u64 = phases.iter().map(|phase| phase.inserts).sum();
         let has_zipf_writes = phases.iter().any(|phase| {
-            phase.distribution == Distribution::Zipf
+            phase.distribution == KeyDistribution::Zipf
                 && phase.updates + phase.deletes + phase.merges > 0
         });
-        let class_count = if has_zipf_writes { ZIPF_CLASSES } else { 1 };
+        let popularity_class_count = if has_zipf_writes { ZIPF_CLASSES } else { 1 };
         let depends_on_position = phases.iter().any(|phase| {
-            matches!(phase.distribution, Distribution::Sequential | Distribution::Shifting)
+            matches!(phase.distribution, KeyDistribution::Sequential | KeyDistribution::Shifting)
                 || phase.distribution != insert_distribution
         });
         let zones = if depends_on_position { ZONES } else { 1 };
-        let class_starts = (0..class_count)
+        let class_starts = (0..popularity_class_count)
             .scan(0.0, |next, class| {
                 let start = *next;
                 *next = if class == 0 { 1.0 } else { *next * CLASS_GROWTH };
@@ -133,14 +133,14 @@ impl WriteModel {
             inserted: 0.0,
             sequential_share: 0.0,
             live_by_zone: vec![0.0; zones],
-            class_count,
+            popularity_class_count,
             class_starts,
-            has_new_popularity: false,
+            needs_new_popularity: false,
         }
     }
 
-    pub(crate) fn class_count(&self) -> usize {
-        self.class_count
+    pub(crate) fn popularity_class_count(&self) -> usize {
+        self.popularity_class_count
     }
 
     pub(crate) fn live_keys(&self) -> f64 {
@@ -148,19 +148,19 @@ impl WriteModel {
     }
 
     /// Returns the number of records of the whole workload, including those not yet inserted.
-    pub(crate) fn records(&self) -> f64 {
+    pub(crate) fn total_records(&self) -> f64 {
         self.records
     }
 
     /// Returns the shares of each popularity class when `keys` keys have been inserted.
-    fn class_shares(&self, is_zipf: bool, keys: f64) -> Vec<ClassShare> {
+    fn popularity_class_shares(&self, is_zipf: bool, keys: f64) -> Vec<PopularityClassShare> {
         let keys = keys.max(1.0);
-        let mut shares: Vec<ClassShare> = Vec::with_capacity(self.class_count);
-        for class in 0..self.class_count {
+        let mut shares: Vec<PopularityClassShare> = Vec::with_capacity(self.popularity_class_count);
+        for class in 0..self.popularity_class_count {
             let from = self.class_starts[class].min(keys);
             let to = self.class_starts.get(class + 1).map_or(keys, |next| next.min(keys));
             let accesses = if is_zipf { zipf_weight(from, to) } else { to - from };
-            shares.push(ClassShare { keys: (to - from) / keys, accesses });
+            shares.push(PopularityClassShare { keys: (to - from) / keys, accesses });
         }
         let sum: f64 = shares.iter().map(|share| share.accesses).sum();
         for share in &mut shares {
@@ -173,11 +173,11 @@ impl WriteModel {
     fn insert_ranges(&self, count: f64) -> Vec<InsertRange> {
         let n = self.records;
         match self.insert_distribution {
-            Distribution::Sequential => {
+            KeyDistribution::Sequential => {
                 let (from, to) = (self.inserted / n, (self.inserted + count) / n);
                 vec![InsertRange { from, to, share: 1.0 }]
             }
-            Distribution::Shifting => {
+            KeyDistribution::Shifting => {
                 let window = (n / to_f64(WINDOWS)).ceil();
                 let (mut at, end) = (self.inserted, self.inserted + count);
                 let mut ranges = Vec::new();
@@ -198,7 +198,7 @@ impl WriteModel {
     /// Returns the weight of each zone for the next `count` accesses to present keys.
     ///
     /// `progress` is the share of the phase that is done.
-    fn zone_weights(&mut self, phase: &Phase, count: f64, progress: f64) -> Vec<f64> {
+    fn access_weights_of_zones(&mut self, phase: &Phase, count: f64, progress: f64) -> Vec<f64> {
         let zones = self.live_by_zone.len();
         if zones == 1 {
             return vec![1.0];
@@ -228,7 +228,7 @@ impl WriteModel {
                 .collect()
         };
         match phase.distribution {
-            Distribution::Sequential => {
+            KeyDistribution::Sequential => {
                 let present = (self.inserted / self.records).max(width);
                 let from = self.sequential_share % present;
                 self.sequential_share = from + count / self.records;
@@ -239,10 +239,11 @@ impl WriteModel {
                 }
                 mix(weights, 1.0)
             }
-            Distribution::Shifting => {
+            KeyDistribution::Shifting => {
                 let is_loading = self.inserted < self.records;
                 let window = 1.0 / to_f64(WINDOWS) * (self.inserted / self.records);
-                let weights = if is_loading && self.insert_distribution == Distribution::Shifting {
+                let weights = if is_loading && self.insert_distribution == KeyDistribution::Shifting
+                {
                     let to = self.inserted / self.records;
                     overlap(to - window, to)
                 } else if is_loading {
@@ -253,7 +254,7 @@ impl WriteModel {
                 };
                 mix(weights, WINDOW_SHARE)
             }
-            Distribution::Normal | Distribution::PrefixZipf
+            KeyDistribution::Normal | KeyDistribution::PrefixZipf
                 if phase.distribution != self.insert_distribution =>
             {
                 let density = |zone: usize| {
@@ -270,8 +271,8 @@ impl WriteModel {
     ///
     /// The popularity of a key is assigned anew each time the number of keys has doubled.
     pub(crate) fn reassign_popularity(&self, file: &mut Histogram) {
-        let shares = self.class_shares(true, self.inserted);
-        for classes in file.counts.chunks_mut(self.class_count) {
+        let shares = self.popularity_class_shares(true, self.inserted);
+        for classes in file.counts.chunks_mut(self.popularity_class_count) {
             let mut all = EntryCounts::default();
             classes.iter().for_each(|counts| all.add(counts));
             for (counts, share) in classes.iter_mut().zip(&shares) {
@@ -281,8 +282,8 @@ impl WriteModel {
     }
 
     /// Returns whether keys changed their popularity with the last writes.
-    pub(crate) fn has_new_popularity(&self) -> bool {
-        self.class_count > 1 && self.has_new_popularity
+    pub(crate) fn needs_new_popularity(&self) -> bool {
+        self.popularity_class_count > 1 && self.needs_new_popularity
     }
 
     /// Applies writes of a phase, and returns what a memtable that received them holds at its flush.
@@ -296,19 +297,20 @@ impl WriteModel {
         seqs: SeqRange,
     ) -> Histogram {
         let keys = self.inserted + writes.inserts / 2.0;
-        let class_shares = self.class_shares(phase.distribution == Distribution::Zipf, keys);
+        let popularity_class_shares =
+            self.popularity_class_shares(phase.distribution == KeyDistribution::Zipf, keys);
         let inserts = self.insert_ranges(writes.inserts);
         let accesses = writes.updates + writes.deletes + writes.merges;
-        let zone_weights = self.zone_weights(phase, accesses, progress);
-        let weight_sum: f64 = zone_weights.iter().sum();
+        let access_weights_of_zones = self.access_weights_of_zones(phase, accesses, progress);
+        let weight_sum: f64 = access_weights_of_zones.iter().sum();
         let mut memtable = Histogram::with_start(0);
-        let mut counts = vec![EntryCounts::default(); self.class_count];
+        let mut counts = vec![EntryCounts::default(); self.popularity_class_count];
         let mut live_changes = Vec::new();
-        for (from, to) in self.uniform_ranges(&inserts) {
-            let zone = self.zone_at((from + to) / 2.0);
+        for (from, to) in self.ranges_of_constant_density(&inserts) {
+            let zone = self.zone_index_at((from + to) / 2.0);
             let zone_width = 1.0 / to_f64(len_to_u64(self.live_by_zone.len()));
             let zone_share = ((to - from) / zone_width).min(1.0);
-            let access_share = ratio(zone_weights[zone], weight_sum) * zone_share;
+            let access_share = ratio(access_weights_of_zones[zone], weight_sum) * zone_share;
             let inserted: f64 = inserts
                 .iter()
                 .map(|range| {
@@ -316,7 +318,7 @@ impl WriteModel {
                     writes.inserts * range.share * ratio(common, range.to - range.from)
                 })
                 .sum();
-            for (counts, share) in counts.iter_mut().zip(&class_shares) {
+            for (counts, share) in counts.iter_mut().zip(&popularity_class_shares) {
                 let present = self.live_by_zone[zone] * zone_share * share.keys;
                 let accesses = writes.scaled(access_share * share.accesses);
                 *counts = memtable_counts(present, inserted * share.keys, &accesses);
@@ -331,7 +333,7 @@ impl WriteModel {
                 let deleted = self.live_by_zone[zone] * zone_share * (1.0 - left);
                 live_changes.push((zone, -deleted));
             }
-            let end = position_at_share(to).saturating_sub(1).max(memtable.end());
+            let end = position_at_share(to).saturating_sub(1).max(memtable.end_position());
             if memtable.bins.is_empty() {
                 memtable.start = position_at_share(from);
             }
@@ -341,14 +343,14 @@ impl WriteModel {
             self.live_by_zone[zone] = (self.live_by_zone[zone] + keys).max(0.0);
         }
         let doublings = |inserted: f64| libm::ceil(libm::log2(inserted.max(1.0)));
-        self.has_new_popularity =
+        self.needs_new_popularity =
             doublings(self.inserted + writes.inserts) > doublings(self.inserted);
         self.inserted += writes.inserts;
         memtable
     }
 
     /// Returns the parts of the key domain in which inserts and accesses have a constant density.
-    fn uniform_ranges(&self, inserts: &[InsertRange]) -> Vec<(f64, f64)> {
+    fn ranges_of_constant_density(&self, inserts: &[InsertRange]) -> Vec<(f64, f64)> {
         let zones = self.live_by_zone.len();
         let mut ends: Vec<f64> =
             (0..=zones).map(|zone| to_f64(len_to_u64(zone)) / to_f64(len_to_u64(zones))).collect();
@@ -359,7 +361,7 @@ impl WriteModel {
     }
 
     /// Returns the zone at a share of the key domain.
-    fn zone_at(&self, share: f64) -> usize {
+    fn zone_index_at(&self, share: f64) -> usize {
         let zones = len_to_u64(self.live_by_zone.len());
         let zone = (share * to_f64(zones)).clamp(0.0, to_f64(zones - 1));
         usize::try_from(round_to_u64(libm::floor(zone))).unwrap_or(0)
@@ -400,9 +402,9 @@ fn memtable_counts(present: f64, inserts: f64, accesses: &WriteCounts) -> EntryC
 }
 
 /// Returns the density of accesses at a share of the key domain, relative to its maximum.
-fn access_density(distribution: Distribution, at: f64) -> f64 {
+fn access_density(distribution: KeyDistribution, at: f64) -> f64 {
     match distribution {
-        Distribution::Normal => {
+        KeyDistribution::Normal => {
             let x = (at - 0.5) / NORMAL_DEVIATION;
             libm::exp(-x * x / 2.0)
         }

@@ -21,7 +21,7 @@ pub struct Detection {
 #[must_use]
 pub fn format_detections(detections: &[Detection]) -> String {
     let mut detections = detections.to_vec();
-    detections.sort_by_key(|detection| detection.failpoint.class());
+    detections.sort_by_key(|detection| detection.failpoint.bug_class());
     let max_len = |text: fn(&Detection) -> &'static str| {
         detections.iter().map(|detection| text(detection).len()).max().unwrap_or(0)
     };
@@ -32,7 +32,7 @@ pub fn format_detections(detections: &[Detection]) -> String {
         writeln!(table, "| {:name$} | class | {:check$} | at try |     ms |", "bug", "found by");
     let _ = writeln!(table, "| {:-<name$} | ----: | {:-<check$} | -----: | -----: |", "", "");
     for Detection { failpoint, check: by, runs, ms } in detections {
-        let (text, class) = (failpoint.name(), failpoint.class());
+        let (text, class) = (failpoint.name(), failpoint.bug_class());
         let _ = writeln!(table, "| {text:name$} | {class:5} | {by:check$} | {runs:6} | {ms:6} |");
     }
     table

@@ -13,7 +13,7 @@ use lsmx_bench::experiment::rmw::{self, Base, Mix, Mode};
 use lsmx_bench::experiment::throughput::workload::Workload;
 use lsmx_bench::experiment::tuning;
 use lsmx_bench::peers::lsmx::LsmxOptions;
-use lsmx_bench::workload::Distribution;
+use lsmx_bench::workload::KeyDistribution;
 use lsmx_bench::workload::phases::parse_phases;
 use lsmx_bench::workload::record::{Format, ReadError, RecordReader, decode, encode};
 use lsmx_bench::workload::trace::TraceLineParser;
@@ -78,7 +78,7 @@ fn check_phases(input: &[u8]) {
     let Ok(phases) = parse_phases(text, Path::new("file")) else { return };
     assert!(!phases.is_empty() && phases[0].inserts > 0);
     for phase in &phases {
-        assert!(phase.ops() > 0 && phase.ops() >= phase.writes());
+        assert!(phase.operation_count() > 0 && phase.operation_count() >= phase.writes());
         assert!((0.0..=1.0).contains(&phase.selectivity));
         assert!(phase.lookups.iter().all(|lookups| (0.0..=1.0).contains(&lookups.alpha)));
     }
@@ -89,7 +89,7 @@ fn check_arguments(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let _ = LsmxOptions::default().set(text);
     check_printed_value::<CacheSweep>(text);
-    check_printed_value::<Distribution>(text);
+    check_printed_value::<KeyDistribution>(text);
     check_printed_value::<FilterBits>(text);
     check_name::<Mode>(text);
     check_name::<Base>(text);

@@ -6,7 +6,10 @@ use super::{Arc, Ordering, std_atomic};
 
 /// Runs a model in all interleavings with at most `preemption_bound` preemptions, or in all
 /// interleavings, and prints their number. `LOOM_MAX_PREEMPTIONS` overrides the bound.
-pub fn explore(preemption_bound: Option<usize>, model: impl Fn() + Send + Sync + 'static) {
+pub fn explore_interleavings(
+    preemption_bound: Option<usize>,
+    model: impl Fn() + Send + Sync + 'static,
+) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(preemption_bound);
     builder.max_branches = builder.max_branches.max(100_000);

@@ -99,14 +99,14 @@ impl<T> ArcSwap<T> {
         ArcSwap::new(Arc::new(value))
     }
 
-    fn current(&self) -> std::sync::MutexGuard<'_, Arc<T>> {
+    fn lock_current(&self) -> std::sync::MutexGuard<'_, Arc<T>> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn load_full(&self) -> Arc<T> {
         // A read-modify-write operation reads the last store in the modification order.
         self.swaps.fetch_add(0, Ordering::Acquire);
-        Arc::clone(&self.current())
+        Arc::clone(&self.lock_current())
     }
 
     pub fn load(&self) -> Guard<Arc<T>> {
@@ -115,7 +115,7 @@ impl<T> ArcSwap<T> {
 
     pub fn store(&self, value: Arc<T>) {
         self.swaps.fetch_add(1, Ordering::AcqRel);
-        let before = std::mem::replace(&mut *self.current(), value);
+        let before = std::mem::replace(&mut *self.lock_current(), value);
         drop(before);
     }
 
@@ -127,7 +127,7 @@ impl<T> ArcSwap<T> {
             let updated = Arc::new(update(&seen));
             let unchanged = {
                 self.swaps.fetch_add(1, Ordering::AcqRel);
-                let mut current = self.current();
+                let mut current = self.lock_current();
                 let unchanged = Arc::ptr_eq(&seen, &current);
                 if unchanged {
                     *current = updated;

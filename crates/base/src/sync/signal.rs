@@ -311,7 +311,7 @@ mod models {
     use loom::thread;
 
     use super::super::AtomicUsize;
-    use super::super::loom_model::{explore, spawn};
+    use super::super::loom_model::{explore_interleavings, spawn};
     use super::*;
 
     /// Unparks a thread of a model that polls a task.
@@ -370,7 +370,7 @@ mod models {
     /// thread sees the notification but not the earlier writes. Then the thread sleeps forever.
     #[test]
     fn notify_wakes_a_thread() {
-        explore(None, || {
+        explore_interleavings(None, || {
             let count = SignaledCount::default();
             let other = count.clone();
             let sleeper = spawn(move || other.wait_for(1));
@@ -384,7 +384,7 @@ mod models {
     /// the count of the other one, so that the next notifier wakes no thread.
     #[test]
     fn two_notifications_wake_two_threads() {
-        explore(Some(2), || {
+        explore_interleavings(Some(2), || {
             let count = SignaledCount::default();
             let sleepers = [1, 2].map(|target| {
                 let count = count.clone();
@@ -403,7 +403,7 @@ mod models {
     /// waker is not counted. Then the task is never polled again.
     #[test]
     fn notify_wakes_a_task() {
-        explore(None, || {
+        explore_interleavings(None, || {
             let count = SignaledCount::default();
             let other = count.clone();
             let task = spawn(move || other.poll_until(2));
@@ -418,7 +418,7 @@ mod models {
     /// its wait.
     #[test]
     fn notify_wakes_a_task_and_a_thread() {
-        explore(Some(3), || {
+        explore_interleavings(Some(3), || {
             let count = SignaledCount::default();
             let (first, second) = (count.clone(), count.clone());
             let waiting = [spawn(move || first.poll_until(1)), spawn(move || second.wait_for(1))];
@@ -434,7 +434,7 @@ mod models {
     /// never, or the remaining task is not woken.
     #[test]
     fn dropped_waiter_removes_its_own_registration_only() {
-        explore(Some(3), || {
+        explore_interleavings(Some(3), || {
             let count = SignaledCount::default();
             let (leaving, staying) = (count.clone(), count.clone());
             let leaving = spawn(move || {

@@ -23,7 +23,7 @@ use lsmx::internals::table::{Table, TableIdentity, TableOptions, TableWriter, ve
 use lsmx::vfs::MemVfs;
 use lsmx::{EntryKind, SeqNo};
 use lsmx_base::key::InternalKey;
-use lsmx_bench::workload::Distribution;
+use lsmx_bench::workload::KeyDistribution;
 use lsmx_bench::workload::keys::KeySpace;
 use lsmx_bench::workload::random::{fill, mix};
 use lsmx_compaction::FileId;
@@ -68,7 +68,7 @@ fn keys(what: &str) -> Result<Vec<Vec<u8>>, Failure> {
         // As the workloads of `lsmx explore` have them: one in each of as many cells of equal width.
         Some(("spread", count)) => {
             let count = count.parse()?;
-            let space = KeySpace::new(Distribution::Uniform, count, SPREAD_BYTES, 1)?;
+            let space = KeySpace::new(KeyDistribution::Uniform, count, SPREAD_BYTES, 1)?;
             for record in 0..count {
                 let mut key = Vec::new();
                 space.write_present(record, &mut key);

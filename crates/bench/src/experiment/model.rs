@@ -1,6 +1,6 @@
 //! The closed form's figures for a preset under a workload.
 
-use lsmx_compaction::{Parameter, PolicySpec, Preset};
+use lsmx_compaction::{PolicyParameter, PolicySpec, Preset};
 use lsmx_simulator::cost_model::{
     Costs, FilterAllocation, MergeGranularity, RunsPerLevel, TreeDesign, filter_bits, levels,
 };
@@ -24,12 +24,12 @@ pub fn costs(
     entry_bytes: u64,
     table_bytes: u64,
 ) -> Option<Costs> {
-    let parameter = |parameter| spec.value(parameter).map(float);
+    let parameter = |parameter| spec.parameter_value(parameter).map(float);
     let preset = spec.preset()?;
-    let t = parameter(Parameter::SizeRatio)?;
+    let t = parameter(PolicyParameter::SizeRatio)?;
     let (runs, granularity) = match preset {
         Preset::Full | Preset::FullPreemptive => (RunsPerLevel::Leveling, MergeGranularity::Full),
-        Preset::Spooky => match spec.value(Parameter::Above) {
+        Preset::Spooky => match spec.parameter_value(PolicyParameter::Above) {
             Some(1) => (RunsPerLevel::Leveling, MergeGranularity::TwoLevelSpooky),
             _ => (RunsPerLevel::Leveling, MergeGranularity::Full),
         },
@@ -41,15 +41,16 @@ pub fn costs(
         | Preset::Old
         | Preset::TombstoneDensity
         | Preset::TombstoneAge => (RunsPerLevel::Leveling, MergeGranularity::Partial),
-        Preset::OneLeveling | Preset::Leveled => {
-            (RunsPerLevel::FirstTiered(parameter(Parameter::Trigger)?), MergeGranularity::Partial)
-        }
+        Preset::OneLeveling | Preset::Leveled => (
+            RunsPerLevel::FirstTiered(parameter(PolicyParameter::Trigger)?),
+            MergeGranularity::Partial,
+        ),
         Preset::Tiering => (RunsPerLevel::Tiering, MergeGranularity::Full),
         Preset::LazyLeveling => (RunsPerLevel::LazyLeveling, MergeGranularity::Full),
         Preset::Fluid => {
-            let upper = parameter(Parameter::UpperRuns)?;
+            let upper = parameter(PolicyParameter::UpperRuns)?;
             (
-                RunsPerLevel::Fluid { upper, last: parameter(Parameter::LastRuns)? },
+                RunsPerLevel::Fluid { upper, last: parameter(PolicyParameter::LastRuns)? },
                 MergeGranularity::Full,
             )
         }
@@ -59,7 +60,8 @@ pub fn costs(
     let live = (sum(|phase| phase.inserts) - sum(|phase| phase.deletes)).max(1.0);
     let buffer = float(table_bytes) / float(entry_bytes.max(1));
     // The literature's first level holds T buffers.
-    let l1 = parameter(Parameter::L1).filter(|_| preset.parameters().contains(&Parameter::L1));
+    let l1 = parameter(PolicyParameter::L1)
+        .filter(|_| preset.parameters().contains(&PolicyParameter::L1));
     let first = l1.map_or(buffer, |memtables| buffer * memtables / t);
     let selectivity = phases.iter().find(|phase| phase.ranges > 0);
     let design = TreeDesign {
@@ -77,10 +79,10 @@ pub fn costs(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::Distribution;
+    use crate::workload::KeyDistribution;
 
     fn of(spec: &str) -> Option<Costs> {
-        let mut load = Phase::new("load", Distribution::Uniform);
+        let mut load = Phase::new("load", KeyDistribution::Uniform);
         load.inserts = 1_000_000;
         costs(&spec.parse().unwrap(), &[load], 128, 128 * 1000)
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use lsmx_compaction::{PolicySpec, Primitives};
+use lsmx_compaction::{PolicyPrimitives, PolicySpec};
 use lsmx_simulator::cost_model::Costs;
 use lsmx_simulator::{self as simulator, Report};
 use serde::Serialize;
@@ -120,11 +120,11 @@ fn task(place: &Place<'_>) -> Result<Task> {
 
 impl Task {
     /// All that a simulation depends on.
-    fn essence(&self) -> (&simulator::Config, Primitives) {
+    fn essence(&self) -> (&simulator::Config, PolicyPrimitives) {
         let deletes =
             self.config.phases.iter().any(|phase| phase.deletes + phase.range_deletes > 0);
         let primitives = self.policy.clone().primitives();
-        (&self.config, if deletes { primitives } else { primitives.without_tombstones() })
+        (&self.config, if deletes { primitives } else { primitives.without_tombstone_triggers() })
     }
 
     /// The cell of what was found out.
@@ -156,7 +156,7 @@ fn run_tasks(tasks: &[Task], first: &[usize], progress: &mut dyn Progress) -> Re
     let (sender, receiver) = mpsc::channel();
     // What takes longest goes first, so that no thread is left with it in the end.
     let mut order: Vec<usize> = (0..tasks.len()).filter(|index| first[*index] == *index).collect();
-    order.sort_by_cached_key(|&index| !tasks[index].policy.clone().build().is_file_based());
+    order.sort_by_cached_key(|&index| !tasks[index].policy.clone().build().has_file_decisions());
     let work = |sender: mpsc::Sender<(usize, Result<Cell>)>| {
         while let Some((index, task)) = {
             let index = order.get(next.fetch_add(1, Ordering::Relaxed)).copied();
@@ -261,7 +261,7 @@ mod tests {
     use super::*;
     use crate::experiment::Silent;
     use crate::experiment::explore::{Point, Source};
-    use crate::workload::Distribution;
+    use crate::workload::KeyDistribution;
     use crate::workload::phases::Mix;
 
     const POLICIES: [&str; 4] = ["lo+1", "rr", "tsd(0.01)", "tsa"];
@@ -277,7 +277,7 @@ mod tests {
             empty_lookups: Vec::new(),
             ranges: 0,
             selectivities: Vec::new(),
-            distribution: Distribution::Uniform,
+            distribution: KeyDistribution::Uniform,
             interleave: false,
         };
         let point = Point {

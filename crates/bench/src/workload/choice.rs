@@ -4,7 +4,7 @@ use crate::numbers;
 
 use super::keys::{KeySpace, Permutation, density};
 use super::random::{Random, Steps, Zipf, mix};
-use super::{Distribution, WINDOW_SHARE, WINDOWS, ZIPF_EXPONENT};
+use super::{KeyDistribution, WINDOW_SHARE, WINDOWS, ZIPF_EXPONENT};
 
 /// Draws that may hit a record that is not there before the next one in line is taken.
 const DRAWS_MAX: u32 = 32;
@@ -63,7 +63,7 @@ impl Live {
 /// Picks present records by a distribution.
 #[derive(Clone, Debug)]
 pub struct Choice {
-    distribution: Distribution,
+    distribution: KeyDistribution,
     zipf: Zipf,
     /// Where accesses fall in rank order, if data is not placed that way already.
     density: Option<Steps>,
@@ -80,12 +80,17 @@ impl Choice {
     /// no order known beforehand: then the number of a record stands for its rank. `hot` says which of
     /// many draws makes records popular.
     #[must_use]
-    pub fn new(distribution: Distribution, keys: Option<&KeySpace>, seed: u64, hot: u64) -> Choice {
+    pub fn new(
+        distribution: KeyDistribution,
+        keys: Option<&KeySpace>,
+        seed: u64,
+        hot: u64,
+    ) -> Choice {
         let placed = keys.map(KeySpace::distribution);
         let seed = if hot == 0 { seed } else { mix(seed ^ mix(hot)) };
         let density = match distribution {
             // Where data lies that dense, picking every record alike gives the same density.
-            Distribution::PrefixZipf | Distribution::Normal
+            KeyDistribution::PrefixZipf | KeyDistribution::Normal
                 if placed != Some(distribution) || hot > 0 =>
             {
                 Some(density(distribution, seed))
@@ -139,16 +144,16 @@ impl Choice {
             (_, Some(density)) => {
                 record_at(numbers::floor(density.draw(random) * numbers::float(n)))
             }
-            (Distribution::Zipf, None) => {
+            (KeyDistribution::Zipf, None) => {
                 let rank = self.zipf.draw(random, inserted);
                 self.scattered(rank, inserted)
             }
-            (Distribution::Sequential, None) => {
+            (KeyDistribution::Sequential, None) => {
                 let rank = self.walk % n;
                 self.walk = rank + 1;
                 record_at(rank)
             }
-            (Distribution::Shifting, None) if random.unit() < WINDOW_SHARE => {
+            (KeyDistribution::Shifting, None) if random.unit() < WINDOW_SHARE => {
                 // The window moves over what is there: over ranks once all is loaded, with the
                 // newest records while it loads, for they are the window that data comes in by.
                 let width = inserted.div_ceil(WINDOWS);
@@ -189,7 +194,7 @@ mod tests {
         live
     }
 
-    fn picks(distribution: Distribution, placed: Distribution, draws: u32) -> Vec<u32> {
+    fn picks(distribution: KeyDistribution, placed: KeyDistribution, draws: u32) -> Vec<u32> {
         let n = 1000;
         let keys = KeySpace::new(placed, n, 8, 1).unwrap();
         let live = loaded(n);
@@ -206,7 +211,7 @@ mod tests {
 
     #[test]
     fn zipf_is_skewed_and_scattered() {
-        let by_rank = picks(Distribution::Zipf, Distribution::Uniform, 100_000);
+        let by_rank = picks(KeyDistribution::Zipf, KeyDistribution::Uniform, 100_000);
         let mut sorted = by_rank.clone();
         sorted.sort_unstable_by(|a, b| b.cmp(a));
         // 1 ÷ Σ k^-0.99 over 1,000 = 13.0 %.
@@ -218,8 +223,8 @@ mod tests {
 
     #[test]
     fn another_draw_makes_other_records_popular() {
-        let hottest = |distribution: Distribution, hot: u64| {
-            let keys = KeySpace::new(Distribution::Uniform, 1000, 8, 1).unwrap();
+        let hottest = |distribution: KeyDistribution, hot: u64| {
+            let keys = KeySpace::new(KeyDistribution::Uniform, 1000, 8, 1).unwrap();
             let live = loaded(1000);
             let mut choice = Choice::new(distribution, Some(&keys), 1, hot);
             let mut random = Random::new(2, 0);
@@ -231,7 +236,7 @@ mod tests {
             let most = counts.iter().max().copied().unwrap();
             (counts.iter().position(|count| *count == most), most)
         };
-        for distribution in [Distribution::Zipf, Distribution::PrefixZipf] {
+        for distribution in [KeyDistribution::Zipf, KeyDistribution::PrefixZipf] {
             let (first, again) = (hottest(distribution, 0), hottest(distribution, 0));
             let other = hottest(distribution, 1);
             assert_eq!(first, again);
@@ -243,21 +248,23 @@ mod tests {
 
     #[test]
     fn normal_and_prefix_zipf_hold_on_evenly_placed_keys_too() {
-        let by_rank = picks(Distribution::Normal, Distribution::Uniform, 100_000);
+        let by_rank = picks(KeyDistribution::Normal, KeyDistribution::Uniform, 100_000);
         let inside: u32 = by_rank[160..840].iter().sum();
         assert!((78_500..80_500).contains(&inside), "{inside}");
-        let by_rank = picks(Distribution::PrefixZipf, Distribution::Uniform, 100_000);
+        let by_rank = picks(KeyDistribution::PrefixZipf, KeyDistribution::Uniform, 100_000);
         assert!(by_rank.iter().max() > Some(&10_000));
     }
 
     #[test]
     fn sequential_goes_round_and_shifting_follows_its_window() {
         assert!(
-            picks(Distribution::Sequential, Distribution::Uniform, 2000).iter().all(|n| *n == 2)
+            picks(KeyDistribution::Sequential, KeyDistribution::Uniform, 2000)
+                .iter()
+                .all(|n| *n == 2)
         );
-        let keys = KeySpace::new(Distribution::Uniform, 1000, 8, 1).unwrap();
+        let keys = KeySpace::new(KeyDistribution::Uniform, 1000, 8, 1).unwrap();
         let live = loaded(1000);
-        let mut choice = Choice::new(Distribution::Shifting, Some(&keys), 1, 0);
+        let mut choice = Choice::new(KeyDistribution::Shifting, Some(&keys), 1, 0);
         let mut random = Random::new(2, 0);
         for (progress, window) in [(0.0, 0..100), (0.5, 450..550), (0.999, 899..1000)] {
             let inside = (0..1000)
@@ -272,8 +279,8 @@ mod tests {
 
     #[test]
     fn deleted_records_are_never_picked() {
-        let keys = KeySpace::new(Distribution::Uniform, 200, 8, 1).unwrap();
-        for distribution in Distribution::ALL {
+        let keys = KeySpace::new(KeyDistribution::Uniform, 200, 8, 1).unwrap();
+        for distribution in KeyDistribution::ALL {
             let mut live = loaded(200);
             let mut choice = Choice::new(distribution, Some(&keys), 1, 0);
             let mut random = Random::new(2, 0);

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::numbers;
 
 use super::random::{Random, Steps, Zipf, fill, mix};
-use super::{Distribution, NORMAL_DEVIATION, PREFIXES, WINDOWS};
+use super::{KeyDistribution, NORMAL_DEVIATION, PREFIXES, WINDOWS};
 
 /// Steps that the bell curve is made of.
 const NORMAL_STEPS: u32 = 1024;
@@ -103,7 +103,7 @@ fn inverse_of_odd(odd: u64) -> u64 {
 /// The keys of `n` records.
 #[derive(Clone, Debug)]
 pub struct KeySpace {
-    distribution: Distribution,
+    distribution: KeyDistribution,
     n: u64,
     key_bytes: usize,
     seed: u64,
@@ -121,7 +121,7 @@ impl KeySpace {
     /// # Errors
     /// When keys of this length cannot tell that many records apart.
     pub fn new(
-        distribution: Distribution,
+        distribution: KeyDistribution,
         n: u64,
         key_bytes: usize,
         seed: u64,
@@ -165,7 +165,7 @@ impl KeySpace {
 
     /// How the keys are placed.
     #[must_use]
-    pub fn distribution(&self) -> Distribution {
+    pub fn distribution(&self) -> KeyDistribution {
         self.distribution
     }
 
@@ -191,8 +191,8 @@ impl KeySpace {
     #[must_use]
     pub fn rank(&self, i: u64) -> u64 {
         match self.distribution {
-            Distribution::Sequential => i,
-            Distribution::Shifting => {
+            KeyDistribution::Sequential => i,
+            KeyDistribution::Shifting => {
                 let width = self.n.div_ceil(WINDOWS);
                 let start = i - i % width;
                 // The last window may be narrower; a permutation of the full width is walked until
@@ -213,8 +213,8 @@ impl KeySpace {
     #[must_use]
     pub fn record_at(&self, rank: u64) -> u64 {
         match self.distribution {
-            Distribution::Sequential => rank,
-            Distribution::Shifting => {
+            KeyDistribution::Sequential => rank,
+            KeyDistribution::Shifting => {
                 let width = self.n.div_ceil(WINDOWS);
                 let start = rank - rank % width;
                 let mut within = rank % width;
@@ -265,13 +265,13 @@ impl KeySpace {
 
 /// How dense the keys of a distribution lie in the key domain.
 #[must_use]
-pub fn density(distribution: Distribution, seed: u64) -> Steps {
+pub fn density(distribution: KeyDistribution, seed: u64) -> Steps {
     match distribution {
-        Distribution::Uniform
-        | Distribution::Zipf
-        | Distribution::Sequential
-        | Distribution::Shifting => Steps::new([1.0]),
-        Distribution::PrefixZipf => {
+        KeyDistribution::Uniform
+        | KeyDistribution::Zipf
+        | KeyDistribution::Sequential
+        | KeyDistribution::Shifting => Steps::new([1.0]),
+        KeyDistribution::PrefixZipf => {
             let zipf = Zipf::new(1.0);
             // Popular prefixes are scattered, not all at the beginning.
             let scatter = Permutation::new(u64::from(PREFIXES), seed ^ PURPOSE_PREFIXES);
@@ -279,7 +279,7 @@ pub fn density(distribution: Distribution, seed: u64) -> Steps {
                 zipf.weight(numbers::float(scatter.forward(u64::from(prefix)) + 1))
             }))
         }
-        Distribution::Normal => {
+        KeyDistribution::Normal => {
             let below = |step: u32| {
                 let x = f64::from(step) / f64::from(NORMAL_STEPS) - 0.5;
                 libm::erf(x / (NORMAL_DEVIATION * std::f64::consts::SQRT_2))
@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn keys_are_unique_ordered_by_rank_and_never_an_absent_one() {
-        for distribution in Distribution::ALL {
+        for distribution in KeyDistribution::ALL {
             for (n, key_bytes) in [(1, 4), (7, 4), (3000, 4), (3000, 8), (3001, 24)] {
                 let space = KeySpace::new(distribution, n, key_bytes, 7).unwrap();
                 let present = keys(&space);
@@ -366,7 +366,7 @@ mod tests {
 
     #[test]
     fn absent_keys_lie_right_behind_present_ones() {
-        let space = KeySpace::new(Distribution::Uniform, 1000, 16, 1).unwrap();
+        let space = KeySpace::new(KeyDistribution::Uniform, 1000, 16, 1).unwrap();
         let present: BTreeSet<Vec<u8>> = keys(&space).into_iter().collect();
         for i in 0..1000 {
             let (mut key, mut absent) = (Vec::new(), Vec::new());
@@ -380,14 +380,14 @@ mod tests {
 
     #[test]
     fn too_short_keys_are_refused() {
-        let error = KeySpace::new(Distribution::Uniform, 100_000, 2, 1).unwrap_err();
+        let error = KeySpace::new(KeyDistribution::Uniform, 100_000, 2, 1).unwrap_err();
         assert!(error.is_usage());
         assert_eq!(
             error.to_string(),
             "--key-len is 2, must be longer, to tell 100000 keys apart (uniform)"
         );
-        assert!(KeySpace::new(Distribution::Uniform, 10, 0, 1).is_err());
-        assert!(KeySpace::new(Distribution::Uniform, 16_000, 2, 1).is_ok());
+        assert!(KeySpace::new(KeyDistribution::Uniform, 10, 0, 1).is_err());
+        assert!(KeySpace::new(KeyDistribution::Uniform, 16_000, 2, 1).is_ok());
     }
 
     #[test]
@@ -405,20 +405,20 @@ mod tests {
                 .count();
             numbers::ratio(numbers::count(inside), space.len())
         };
-        assert!((share(Distribution::Uniform, 0.2, 0.3) - 0.1).abs() < 0.005);
+        assert!((share(KeyDistribution::Uniform, 0.2, 0.3) - 0.1).abs() < 0.005);
         // Within one standard deviation, of what lies within half the domain: 0.6827 ÷ 0.8586.
-        assert!((share(Distribution::Normal, 0.16, 0.84) - 0.795).abs() < 0.005);
+        assert!((share(KeyDistribution::Normal, 0.16, 0.84) - 0.795).abs() < 0.005);
         // The most popular of 1,024 prefixes has 1 ÷ H(1024) = 13.3 % of the keys.
-        let counts = density(Distribution::PrefixZipf, 3).cumulative_counts(100_000);
+        let counts = density(KeyDistribution::PrefixZipf, 3).cumulative_counts(100_000);
         let largest = counts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
         assert!((12_900..13_700).contains(&largest), "{largest}");
     }
 
     #[test]
     fn sequential_ascends_and_shifting_fills_window_by_window() {
-        let sequential = KeySpace::new(Distribution::Sequential, 500, 8, 3).unwrap();
+        let sequential = KeySpace::new(KeyDistribution::Sequential, 500, 8, 3).unwrap();
         assert!(keys(&sequential).is_sorted());
-        let shifting = KeySpace::new(Distribution::Shifting, 1005, 8, 3).unwrap();
+        let shifting = KeySpace::new(KeyDistribution::Shifting, 1005, 8, 3).unwrap();
         let width = 1005_u64.div_ceil(WINDOWS);
         for i in 0..1005 {
             assert_eq!(shifting.rank(i) / width, i / width);

@@ -20,7 +20,7 @@ pub mod stream;
 pub mod trace;
 
 pub use lsmx_simulator::workload::{
-    Distribution, NORMAL_DEVIATION, PREFIXES, UnknownDistribution, WINDOW_SHARE, WINDOWS,
+    KeyDistribution, NORMAL_DEVIATION, PREFIXES, UnknownDistribution, WINDOW_SHARE, WINDOWS,
     ZIPF_EXPONENT,
 };
 
@@ -30,7 +30,7 @@ mod tests {
 
     #[test]
     fn distributions_are_serialized_by_their_names() {
-        for distribution in Distribution::ALL {
+        for distribution in KeyDistribution::ALL {
             assert_eq!(
                 serde_json::to_string(&distribution).unwrap(),
                 format!("\"{}\"", distribution.name())

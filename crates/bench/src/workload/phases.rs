@@ -9,7 +9,7 @@ use crate::numbers;
 
 pub use lsmx_simulator::workload::{LookupGroup, Phase, RANGE_DELETE_RECORDS};
 
-use super::Distribution;
+use super::KeyDistribution;
 
 /// Share of the writes that come before lookups and ranges begin to be mixed in: with size ratio
 /// 10 all levels but the last are then full, which is where the study began.
@@ -37,7 +37,7 @@ pub struct Mix {
     /// Entries a range lookup reads, as a share of all; `ranges` of each, one after the other.
     pub selectivities: Vec<f64>,
     /// Which keys.
-    pub distribution: Distribution,
+    pub distribution: KeyDistribution,
     /// Whether lookups and ranges are mixed into the writes.
     pub interleave: bool,
 }
@@ -68,7 +68,7 @@ impl Mix {
         if load.inserts == 0 {
             return Err(nothing_to_insert(self));
         }
-        if load.deleted_max() >= load.inserts {
+        if load.deleted_records_max() >= load.inserts {
             let first = match load.range_deletes {
                 0 => format!("--deletes {}", self.deletes),
                 _ => format!("--range-deletes {}", self.range_deletes),
@@ -224,7 +224,7 @@ struct PhaseTable {
     #[serde(default = "default_selectivity")]
     selectivity: f64,
     #[serde(default)]
-    distribution: Distribution,
+    distribution: KeyDistribution,
     #[serde(default)]
     hot: u64,
     #[serde(default)]
@@ -303,8 +303,8 @@ pub fn parse_phases(text: &str, path: &Path) -> Result<Vec<Phase>> {
         let line = line_at(table.span().start);
         let phase = table.get_ref().phase(index).map_err(|error| spec(line, error.to_string()))?;
         inserts = phase.inserts.saturating_add(inserts);
-        deletes = phase.deleted_max().saturating_add(deletes);
-        if phase.ops() == 0 {
+        deletes = phase.deleted_records_max().saturating_add(deletes);
+        if phase.operation_count() == 0 {
             return Err(spec(line, format!("phase {:?} has no operation", phase.name)));
         }
         if inserts == 0 {
@@ -332,7 +332,7 @@ impl PhaseTable {
             check_share("empty-lookups", *alpha)?;
         }
         if self.hot > 0
-            && !matches!(self.distribution, Distribution::Zipf | Distribution::PrefixZipf)
+            && !matches!(self.distribution, KeyDistribution::Zipf | KeyDistribution::PrefixZipf)
         {
             return Err(Error::Contradiction {
                 first: format!("hot = {}", self.hot),
@@ -368,7 +368,7 @@ mod tests {
             empty_lookups: vec![0.0, 1.0],
             ranges: 5,
             selectivities: vec![1e-2],
-            distribution: Distribution::Uniform,
+            distribution: KeyDistribution::Uniform,
             interleave: false,
         }
     }
@@ -388,7 +388,7 @@ mod tests {
     fn interleaving_changes_the_order_and_no_count() {
         let phases = Mix { interleave: true, ..mix() }.phases().unwrap();
         assert_eq!(phases.len(), 2);
-        assert_eq!(phases.iter().map(Phase::ops).sum::<u64>(), 1000 + 100 + 5);
+        assert_eq!(phases.iter().map(Phase::operation_count).sum::<u64>(), 1000 + 100 + 5);
         assert_eq!(phases.iter().map(|phase| phase.updates).sum::<u64>(), 200);
         assert_eq!(phases[0].writes(), 100);
     }
@@ -444,7 +444,7 @@ mod tests {
         assert_eq!((phases[0].inserts, phases[0].deletes, phases[0].settle), (90, 10, true));
         assert_eq!(phases[1].name, "read");
         assert_eq!(phases[1].lookups, [LookupGroup { alpha: 0.5, ops: 10 }]);
-        assert_eq!(phases[1].distribution, Distribution::Zipf);
+        assert_eq!(phases[1].distribution, KeyDistribution::Zipf);
     }
 
     #[test]

@@ -34,7 +34,7 @@ impl Records {
     /// # Errors
     /// Never; a key space of nothing fits any key.
     pub fn none() -> Result<Records> {
-        let keys = KeySpace::new(super::Distribution::Uniform, 0, size_of::<u64>(), 0)?;
+        let keys = KeySpace::new(super::KeyDistribution::Uniform, 0, size_of::<u64>(), 0)?;
         Ok(Records::Generated { keys: Box::new(keys), value_bytes: 0, seed: 0 })
     }
 
@@ -113,12 +113,12 @@ mod tests {
     use lsmx::MergeOperator;
 
     use super::*;
-    use crate::workload::Distribution;
+    use crate::workload::KeyDistribution;
 
     #[test]
     fn operands_write_inside_the_value() {
         for value_bytes in [0, 3, 8, 100] {
-            let keys = KeySpace::new(Distribution::Uniform, 10, 8, 1).unwrap();
+            let keys = KeySpace::new(KeyDistribution::Uniform, 10, 8, 1).unwrap();
             let records = Records::Generated { keys: Box::new(keys), value_bytes, seed: 1 };
             let mut operand = Vec::new();
             for version in 1..100 {
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn values_differ_by_record_and_version() {
-        let keys = KeySpace::new(Distribution::Uniform, 10, 8, 1).unwrap();
+        let keys = KeySpace::new(KeyDistribution::Uniform, 10, 8, 1).unwrap();
         let mut records = Records::Generated { keys: Box::new(keys), value_bytes: 100, seed: 1 };
         let mut seen = std::collections::BTreeSet::new();
         let mut value = Vec::new();

@@ -115,8 +115,8 @@ impl Stream {
         }
         PhaseStream {
             choice: Choice::new(phase.distribution, self.keys.as_ref(), self.seed, phase.hot),
-            ops: phase.ops(),
-            ops_left: phase.ops(),
+            ops: phase.operation_count(),
+            ops_left: phase.operation_count(),
             left,
             selectivity: phase.selectivity,
             stream: self,
@@ -228,11 +228,11 @@ impl Iterator for PhaseStream<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::Distribution;
+    use crate::workload::KeyDistribution;
     use crate::workload::phases::LookupGroup;
     use std::collections::BTreeSet;
 
-    fn mixed(distribution: Distribution) -> Phase {
+    fn mixed(distribution: KeyDistribution) -> Phase {
         let mut phase = Phase::new("mixed", distribution);
         phase.inserts = 1000;
         phase.updates = 500;
@@ -246,14 +246,14 @@ mod tests {
         phase
     }
 
-    fn operations(distribution: Distribution, seed: u64) -> Vec<Operation> {
+    fn operations(distribution: KeyDistribution, seed: u64) -> Vec<Operation> {
         let keys = KeySpace::new(distribution, 1000, 8, seed).unwrap();
         Stream::new(Some(keys), seed).phase(&mixed(distribution)).collect()
     }
 
     #[test]
     fn counts_are_exact_and_only_what_is_there_is_touched() {
-        for distribution in Distribution::ALL {
+        for distribution in KeyDistribution::ALL {
             let mut live = BTreeSet::new();
             let keys = KeySpace::new(distribution, 1000, 8, 5).unwrap();
             let (mut updates, mut deletes, mut merges, mut ranges) = (0, 0, 0, 0);
@@ -305,7 +305,7 @@ mod tests {
 
     #[test]
     fn equal_seeds_give_equal_streams_and_others_do_not() {
-        for distribution in Distribution::ALL {
+        for distribution in KeyDistribution::ALL {
             assert_eq!(operations(distribution, 5), operations(distribution, 5));
             assert_ne!(operations(distribution, 5), operations(distribution, 6));
         }
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn kinds_are_mixed_to_the_end() {
-        let operations = operations(Distribution::Uniform, 1);
+        let operations = operations(KeyDistribution::Uniform, 1);
         let half = operations.len() / 2;
         let updates = operations[..half]
             .iter()
@@ -325,7 +325,7 @@ mod tests {
     #[test]
     fn the_next_phase_goes_on_with_what_is_there() {
         let mut stream = Stream::new(None, 1);
-        let mut load = Phase::new("load", Distribution::Uniform);
+        let mut load = Phase::new("load", KeyDistribution::Uniform);
         load.inserts = 10;
         assert_eq!(stream.phase(&load).count(), 10);
         let first = stream.phase(&load).next();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, ValueEnum};
 use lsmx_bench::experiment::advise::Weights;
-use lsmx_bench::workload::Distribution;
+use lsmx_bench::workload::KeyDistribution;
 use lsmx_bench::workload::record::Format;
 
 use super::Arguments;
@@ -34,7 +34,7 @@ pub(crate) struct WorkloadArgs {
     /// Where keys fall and which are asked for [default: uniform]
     /// [possible: uniform, zipf, prefix-zipf, normal, sequential, shifting].
     #[arg(long, value_name = "NAME")]
-    pub(crate) distribution: Option<Distribution>,
+    pub(crate) distribution: Option<KeyDistribution>,
     /// Mix lookups and ranges into the writes, past the first tenth of them.
     #[arg(long)]
     pub(crate) interleave: bool,

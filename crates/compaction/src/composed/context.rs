@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::composed::primitives::{L0, Primitives};
+use crate::composed::primitives::{L0, PolicyPrimitives};
 use crate::explain::ExplanationBuilder;
-use crate::granularity::Granularity;
+use crate::granularity::JobGranularity;
 use crate::ids::Level;
-use crate::job::{Job, JobInput, JobKind, Reason, SplitRule, Target};
+use crate::job::{Job, JobInput, JobKind, JobReason, OutputTarget, SplitRule};
 use crate::key_range::KeyRange;
 use crate::run::SortedRun;
 use crate::running_jobs::RunningJobs;
@@ -22,26 +22,26 @@ pub(super) const SCORE_DUE: u64 = 1000;
 /// Inputs of one decision.
 #[derive(Clone, Copy)]
 pub(super) struct PickContext<'a> {
-    pub(super) primitives: &'a Primitives,
+    pub(super) primitives: &'a PolicyPrimitives,
     pub(super) shape: &'a TreeShape,
     pub(super) running: &'a RunningJobs,
     pub(super) explanation: &'a ExplanationBuilder,
 }
 
-/// RunFiles of the target level that a job takes.
+/// Files of the target level that a job takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TargetFiles {
+pub(super) enum TargetLevelFiles {
     /// All files of the level.
     All,
     /// The files that overlap the inputs.
     Overlapping,
 }
 
-impl TargetFiles {
-    pub(super) fn of(granularity: Granularity) -> TargetFiles {
+impl TargetLevelFiles {
+    pub(super) fn from_granularity(granularity: JobGranularity) -> TargetLevelFiles {
         match granularity {
-            Granularity::Level => TargetFiles::All,
-            _ => TargetFiles::Overlapping,
+            JobGranularity::Level => TargetLevelFiles::All,
+            _ => TargetLevelFiles::Overlapping,
         }
     }
 }
@@ -56,7 +56,7 @@ impl<'a> PickContext<'a> {
     /// bytes that one output may overlap.
     pub(super) fn job_bytes_max(&self) -> u64 {
         // Without a file picker, outputs with little overlap have no benefit.
-        match self.primitives.rules.iter().any(|rule| rule.granularity.is_by_file()) {
+        match self.primitives.rules.iter().any(|rule| rule.granularity.is_file_granular()) {
             true => self.file_bytes().saturating_mul(self.primitives.grandparent_files),
             false => u64::MAX,
         }
@@ -74,23 +74,23 @@ impl<'a> PickContext<'a> {
     }
 
     /// Returns whether no file of the run is busy.
-    pub(super) fn is_idle(&self, run: &SortedRun) -> bool {
-        !self.running.any_busy(run.files.iter().map(|file| file.id))
+    pub(super) fn is_run_idle(&self, run: &SortedRun) -> bool {
+        !self.running.is_any_file_busy(run.files.iter().map(|file| file.id))
     }
 
     /// Returns the compensated bytes of the files of a run that are not busy.
-    pub(super) fn idle_bytes(&self, run: &SortedRun) -> u64 {
+    pub(super) fn idle_file_bytes(&self, run: &SortedRun) -> u64 {
         if self.running.files.is_empty() {
             return run.files.compensated_bytes();
         }
-        let idle = run.files.iter().filter(|file| !self.running.is_busy(file.id));
+        let idle = run.files.iter().filter(|file| !self.running.is_file_busy(file.id));
         idle.map(|file| file.compensated_bytes()).fold(0, u64::saturating_add)
     }
 
     /// Returns the runs of a level without busy files.
     pub(super) fn idle_runs(&self, level: Level) -> impl Iterator<Item = &'a Arc<SortedRun>> {
         let context = *self;
-        self.shape.runs_of(level).iter().filter(move |run| context.is_idle(run))
+        self.shape.runs_of(level).iter().filter(move |run| context.is_run_idle(run))
     }
 
     /// Returns inputs of all runs of a level.
@@ -100,14 +100,14 @@ impl<'a> PickContext<'a> {
 
     /// Returns a job of `inputs` and files of `target`, a level with at most one run. Returns `None` if
     /// running jobs conflict.
-    pub(super) fn job_into(
+    pub(super) fn build_job_into_level(
         &self,
         mut inputs: Vec<JobInput>,
         target: Level,
-        target_files: TargetFiles,
-        reason: Reason,
+        target_files: TargetLevelFiles,
+        reason: JobReason,
     ) -> Option<Job> {
-        let sources = self.resolve_all(&inputs)?;
+        let sources = self.resolve_inputs(&inputs)?;
         let range = KeyRange::enclosing_range(sources.iter().map(|file| &file.range))?;
         let target_run = match self.shape.runs_of(target) {
             [] => None,
@@ -117,20 +117,15 @@ impl<'a> PickContext<'a> {
         let is_move = self.is_trivial_move(&sources, target);
         if let (Some(run), false) = (target_run, is_move) {
             inputs.extend(match target_files {
-                TargetFiles::All => Some(JobInput::from_run(target, run)),
-                TargetFiles::Overlapping => JobInput::from_overlap(target, run, &range),
+                TargetLevelFiles::All => Some(JobInput::from_run(target, run)),
+                TargetLevelFiles::Overlapping => JobInput::from_overlap(target, run, &range),
             });
         }
         let target = match target_run {
-            Some(run) => Target::join(target, run.id),
-            None => Target::oldest_run(target),
+            Some(run) => OutputTarget::join_run(target, run.id),
+            None => OutputTarget::oldest_run(target),
         };
-        self.admit_with(
-            if is_move { JobKind::Move } else { JobKind::Merge },
-            inputs,
-            target,
-            reason,
-        )
+        self.build_job(if is_move { JobKind::Move } else { JobKind::Merge }, inputs, target, reason)
     }
 
     /// Returns whether the files can be moved: they overlap neither each other nor the target level, and
@@ -148,54 +143,59 @@ impl<'a> PickContext<'a> {
     }
 
     /// Returns a job that merges all runs of a level into one run of the same level.
-    pub(super) fn merge_in_place(&self, level: Level, reason: Reason) -> Option<Job> {
-        self.merge_or_move(self.level_inputs(level), Target::oldest_run(level), reason)
+    pub(super) fn merge_in_place(&self, level: Level, reason: JobReason) -> Option<Job> {
+        self.merge_or_move(self.level_inputs(level), OutputTarget::oldest_run(level), reason)
     }
 
     /// Returns a job that makes one run of the inputs: a move if they are disjoint, otherwise a merge.
     pub(super) fn merge_or_move(
         &self,
         inputs: Vec<JobInput>,
-        target: Target,
-        reason: Reason,
+        target: OutputTarget,
+        reason: JobReason,
     ) -> Option<Job> {
-        let files = self.resolve_all(&inputs)?;
+        let files = self.resolve_inputs(&inputs)?;
         let is_disjoint = KeyRange::are_disjoint(files.iter().map(|file| &file.range));
         let kind = if is_disjoint { JobKind::Move } else { JobKind::Merge };
-        self.admit_with(kind, inputs, target, reason)
+        self.build_job(kind, inputs, target, reason)
     }
 
     /// Returns a job with the usual split rule if it can run now.
-    pub(super) fn admit_with(
+    pub(super) fn build_job(
         &self,
         kind: JobKind,
         inputs: Vec<JobInput>,
-        target: Target,
-        reason: Reason,
+        target: OutputTarget,
+        reason: JobReason,
     ) -> Option<Job> {
         let split = self.split_rule(target.level);
-        self.admit(Job { kind, inputs, target, split, reason })
+        self.admit_job(Job { kind, inputs, target, split, reason })
     }
 
     /// Returns the job if it can run now.
-    pub(super) fn admit(&self, job: Job) -> Option<Job> {
-        self.running.admit(job, self.shape)
+    pub(super) fn admit_job(&self, job: Job) -> Option<Job> {
+        self.running.admit_job(job, self.shape)
     }
 
     /// Returns the files of all inputs, or `None` if a file is not in the tree.
-    pub(super) fn resolve_all(&self, inputs: &[JobInput]) -> Option<Vec<&'a Arc<TableMeta>>> {
+    pub(super) fn resolve_inputs(&self, inputs: &[JobInput]) -> Option<Vec<&'a Arc<TableMeta>>> {
         let mut files = Vec::new();
         for input in inputs {
-            files.extend(input.resolve(self.shape).ok()?);
+            files.extend(input.resolve_files(self.shape).ok()?);
         }
         Some(files)
     }
 
     /// Returns whether no run older than `run` overlaps `range`.
-    pub(super) fn is_oldest(&self, level: Level, run: &SortedRun, range: &KeyRange) -> bool {
+    pub(super) fn is_oldest_in_range(
+        &self,
+        level: Level,
+        run: &SortedRun,
+        range: &KeyRange,
+    ) -> bool {
         let mut is_older = false;
         for (other_level, other) in self.shape.runs() {
-            if is_older && !other.overlapping(range).is_empty() {
+            if is_older && !other.overlapping_files(range).is_empty() {
                 return false;
             }
             is_older |= other_level == level && other.id == run.id;
@@ -211,7 +211,7 @@ impl<'a> PickContext<'a> {
 
 /// Returns the target level of data in `level`: the next level, or above the base level the next level
 /// with files. Returns `None` for the last level.
-pub(super) fn next_level(
+pub(super) fn next_target_level(
     shape: &TreeShape,
     capacities: &LevelCapacities,
     level: Level,
@@ -227,7 +227,7 @@ pub(super) fn next_level(
 }
 
 /// Returns `value / limit` in thousandths, rounded down. With a limit of 0, any value exceeds it.
-pub(super) fn score(value: u64, limit: u64) -> u64 {
+pub(super) fn ratio_milli(value: u64, limit: u64) -> u64 {
     match limit {
         0 if value == 0 => 0,
         0 => SCORE_MISFIT,
@@ -250,10 +250,10 @@ mod tests {
 
     #[test]
     fn score_is_thousandths_rounded_down() {
-        assert_eq!(score(999, 1000), 999);
-        assert_eq!(score(1, 3), 333);
-        assert_eq!(score(0, 0), 0);
-        assert_eq!(score(1, 0), SCORE_MISFIT);
-        assert_eq!(score(u64::MAX, 1), SCORE_MISFIT);
+        assert_eq!(ratio_milli(999, 1000), 999);
+        assert_eq!(ratio_milli(1, 3), 333);
+        assert_eq!(ratio_milli(0, 0), 0);
+        assert_eq!(ratio_milli(1, 0), SCORE_MISFIT);
+        assert_eq!(ratio_milli(u64::MAX, 1), SCORE_MISFIT);
     }
 }

@@ -5,8 +5,8 @@
 //!
 //! Source: RocksDB, "FIFO compaction style".
 
-use crate::composed::context::{PickContext, score};
-use crate::job::{Job, JobInput, JobKind, Reason, Target};
+use crate::composed::context::{PickContext, ratio_milli};
+use crate::job::{Job, JobInput, JobKind, JobReason, OutputTarget};
 use crate::shape::TreeShape;
 use crate::table_meta::TableMeta;
 use crate::trigger::Trigger;
@@ -19,13 +19,17 @@ pub(super) fn pick_fifo(context: &PickContext<'_>) -> Option<Job> {
     let bytes = shape.bytes();
     let reason = context.primitives.rules.iter().find_map(|rule| match rule.trigger {
         Trigger::TotalBytes { bytes: bytes_max } => {
-            context.explanation.add_score(level, rule.trigger.name(), score(bytes, bytes_max));
-            (bytes > bytes_max).then_some(Reason::TotalBytes { bytes })
+            context.explanation.add_score(
+                level,
+                rule.trigger.name(),
+                ratio_milli(bytes, bytes_max),
+            );
+            (bytes > bytes_max).then_some(JobReason::TotalBytes { bytes })
         }
         Trigger::FileStaleness { ttl_us } => {
             let age_us = shape.now_us.saturating_sub(file.created_us);
-            context.explanation.add_score(level, rule.trigger.name(), score(age_us, ttl_us));
-            (age_us >= ttl_us).then_some(Reason::Stale { file: file.id, age_us })
+            context.explanation.add_score(level, rule.trigger.name(), ratio_milli(age_us, ttl_us));
+            (age_us >= ttl_us).then_some(JobReason::Stale { file: file.id, age_us })
         }
         _ => None,
     })?;
@@ -33,7 +37,7 @@ pub(super) fn pick_fifo(context: &PickContext<'_>) -> Option<Job> {
         return None;
     }
     let inputs = vec![JobInput { level, run: run.id, files: vec![file.id] }];
-    context.admit_with(JobKind::Drop, inputs, Target::oldest_run(level), reason)
+    context.build_job(JobKind::Drop, inputs, OutputTarget::oldest_run(level), reason)
 }
 
 /// Returns whether a registered snapshot sees an entry of the file.

@@ -7,10 +7,10 @@
 use std::sync::Arc;
 
 use crate::composed::context::PickContext;
-use crate::composed::primitives::{L0, Primitives, Rule};
+use crate::composed::primitives::{CompactionRule, L0, PolicyPrimitives};
 use crate::explain::CANDIDATES_MAX;
 use crate::ids::Level;
-use crate::job::{Job, JobInput, JobKind, Reason, Target};
+use crate::job::{Job, JobInput, JobKind, JobReason, OutputTarget};
 use crate::run::SortedRun;
 use crate::shape::TreeShape;
 use crate::table_meta::TableMeta;
@@ -18,7 +18,7 @@ use crate::trigger::Trigger;
 use crate::ttl::TombstoneAges;
 
 /// Condition that makes a file due.
-enum FileCondition<'a> {
+enum FileDueCondition<'a> {
     Density {
         ppm: u64,
     },
@@ -30,52 +30,52 @@ enum FileCondition<'a> {
     },
 }
 
-impl<'a> FileCondition<'a> {
+impl<'a> FileDueCondition<'a> {
     /// Returns the condition of a trigger; `None` if the trigger is not about files.
-    fn of(trigger: &Trigger, shape: &'a TreeShape) -> Option<FileCondition<'a>> {
+    fn from_trigger(trigger: &Trigger, shape: &'a TreeShape) -> Option<FileDueCondition<'a>> {
         Some(match *trigger {
-            Trigger::TombstoneDensity { ppm } => FileCondition::Density { ppm },
+            Trigger::TombstoneDensity { ppm } => FileDueCondition::Density { ppm },
             Trigger::TombstoneTtl { bound_us, size_ratio } => {
-                FileCondition::TombstoneAge(TombstoneAges::new(shape, bound_us, size_ratio))
+                FileDueCondition::TombstoneAge(TombstoneAges::new(shape, bound_us, size_ratio))
             }
             Trigger::FileStaleness { ttl_us } => {
-                FileCondition::Stale { ttl_us, oldest: shape.last_run().map(|(_, run)| &**run) }
+                FileDueCondition::Stale { ttl_us, oldest: shape.last_run().map(|(_, run)| &**run) }
             }
             _ => return None,
         })
     }
 
     /// Returns the reason of a job if the file is due.
-    fn due_reason(
+    fn due_job_reason(
         &self,
         shape: &TreeShape,
         level: Level,
         run: &SortedRun,
         file: &TableMeta,
-    ) -> Option<Reason> {
-        if let FileCondition::Density { ppm } = self {
+    ) -> Option<JobReason> {
+        if let FileDueCondition::Density { ppm } = self {
             let density = tombstone_ppm(file);
             let is_due = density >= *ppm && shape.has_droppable_tombstone(file);
-            return is_due.then_some(Reason::TombstoneDensity { file: file.id, ppm: density });
+            return is_due.then_some(JobReason::TombstoneDensity { file: file.id, ppm: density });
         }
-        let due_us = self.due_us(shape, level, run, file)?;
+        let due_us = self.file_due_us(shape, level, run, file)?;
         if due_us > shape.now_us {
             return None;
         }
         Some(match self {
-            FileCondition::Stale { .. } => {
+            FileDueCondition::Stale { .. } => {
                 let age_us = shape.now_us.saturating_sub(file.created_us);
-                Reason::Stale { file: file.id, age_us }
+                JobReason::Stale { file: file.id, age_us }
             }
             _ => {
                 let age_us = shape.now_us.saturating_sub(file.oldest_tombstone_us?);
-                Reason::TombstoneAge { file: file.id, age_us }
+                JobReason::TombstoneAge { file: file.id, age_us }
             }
         })
     }
 
     /// Returns the time at which the file becomes due without further writes.
-    fn due_us(
+    fn file_due_us(
         &self,
         shape: &TreeShape,
         level: Level,
@@ -83,26 +83,26 @@ impl<'a> FileCondition<'a> {
         file: &TableMeta,
     ) -> Option<u64> {
         match self {
-            FileCondition::Density { .. } => None,
-            FileCondition::TombstoneAge(ages) => ages.due_us(shape, level, file),
-            FileCondition::Stale { ttl_us, oldest } => (oldest
+            FileDueCondition::Density { .. } => None,
+            FileDueCondition::TombstoneAge(ages) => ages.file_due_us(shape, level, file),
+            FileDueCondition::Stale { ttl_us, oldest } => (oldest
                 .is_none_or(|oldest| oldest.id != run.id))
             .then(|| file.created_us.saturating_add(*ttl_us)),
         }
     }
 
     /// Returns whether a due file is rewritten if no older file overlaps it.
-    fn is_about_tombstones(&self) -> bool {
-        !matches!(self, FileCondition::Stale { .. })
+    fn needs_tombstones(&self) -> bool {
+        !matches!(self, FileDueCondition::Stale { .. })
     }
 
     /// Returns the files of a run that may be due, and their indices.
-    fn files<'r>(
+    fn candidate_files<'r>(
         &self,
         run: &'r SortedRun,
     ) -> Box<dyn Iterator<Item = (usize, &'r Arc<TableMeta>)> + 'r> {
         match self {
-            FileCondition::Stale { .. } => Box::new(run.files.iter().enumerate()),
+            FileDueCondition::Stale { .. } => Box::new(run.files.iter().enumerate()),
             _ => Box::new(run.files.with_tombstones()),
         }
     }
@@ -121,31 +121,34 @@ pub(super) struct FileToCompact<'a> {
     pub(super) run: &'a Arc<SortedRun>,
     /// Index of the file in its run.
     pub(super) index: usize,
-    pub(super) reason: Reason,
+    pub(super) reason: JobReason,
     /// Whether a rewrite removes the tombstones: no older file overlaps the file.
     pub(super) can_rewrite: bool,
 }
 
 /// Returns the files that a rule makes due and that are not busy, in the order of the rule's movement.
-pub(super) fn due_files<'a>(context: &PickContext<'a>, rule: &Rule) -> Vec<FileToCompact<'a>> {
+pub(super) fn find_due_files<'a>(
+    context: &PickContext<'a>,
+    rule: &CompactionRule,
+) -> Vec<FileToCompact<'a>> {
     let shape = context.shape;
-    let Some(condition) = FileCondition::of(&rule.trigger, shape) else {
+    let Some(condition) = FileDueCondition::from_trigger(&rule.trigger, shape) else {
         return Vec::new();
     };
     let mut due = Vec::new();
     for (level, run) in shape.runs() {
-        for (index, file) in condition.files(run) {
-            if context.running.is_busy(file.id) {
+        for (index, file) in condition.candidate_files(run) {
+            if context.running.is_file_busy(file.id) {
                 continue;
             }
-            let Some(reason) = condition.due_reason(shape, level, run, file) else {
+            let Some(reason) = condition.due_job_reason(shape, level, run, file) else {
                 continue;
             };
             // In L0, whole runs are rewritten.
             let run_range = run.range().filter(|_| level == L0);
             let range = run_range.unwrap_or_else(|| file.range.clone());
             let can_rewrite =
-                condition.is_about_tombstones() && context.is_oldest(level, run, &range);
+                condition.needs_tombstones() && context.is_oldest_in_range(level, run, &range);
             due.push(FileToCompact { level, run, index, reason, can_rewrite });
         }
     }
@@ -164,26 +167,26 @@ pub(super) fn rewrite_job(context: &PickContext<'_>, due: &FileToCompact<'_>) ->
         L0 => JobInput::from_run(L0, run),
         _ => JobInput::from_files(level, run, index..index + 1),
     };
-    let target = Target::join(level, run.id);
-    context.admit_with(JobKind::Rewrite, vec![input], target, due.reason.clone())
+    let target = OutputTarget::join_run(level, run.id);
+    context.build_job(JobKind::Rewrite, vec![input], target, due.reason.clone())
 }
 
 /// Returns the next time after now at which a file becomes due without further writes.
-pub(super) fn next_due_us(primitives: &Primitives, shape: &TreeShape) -> Option<u64> {
+pub(super) fn next_file_due_us(primitives: &PolicyPrimitives, shape: &TreeShape) -> Option<u64> {
     let is_fifo = primitives.can_drop_data();
     let is_later = |at_us: &u64| *at_us > shape.now_us;
-    let rule_due_us = |rule: &Rule| {
+    let rule_due_us = |rule: &CompactionRule| {
         if let (Trigger::FileStaleness { ttl_us }, true) = (&rule.trigger, is_fifo) {
             // A FIFO layout drops files of the oldest run only.
             let (_, run) = shape.last_run()?;
             let due_us = run.files.iter().map(|file| file.created_us.saturating_add(*ttl_us));
             return due_us.filter(is_later).min();
         }
-        let condition = FileCondition::of(&rule.trigger, shape)?;
+        let condition = FileDueCondition::from_trigger(&rule.trigger, shape)?;
         let due_us = shape.runs().flat_map(|(level, run)| {
             let condition = &condition;
-            let files = condition.files(run);
-            files.filter_map(move |(_, file)| condition.due_us(shape, level, run, file))
+            let files = condition.candidate_files(run);
+            files.filter_map(move |(_, file)| condition.file_due_us(shape, level, run, file))
         });
         due_us.filter(is_later).min()
     };

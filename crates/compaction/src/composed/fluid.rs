@@ -5,24 +5,24 @@
 //! large as the arriving data has had n arrivals. Therefore no capacities are needed, and the estimate
 //! accounts for updates and deletes. A level of K runs moves on when run K + 1 would arrive.
 
-use crate::composed::context::{PickContext, SCORE_DUE, len_u64, score};
-use crate::composed::file_rules::{due_files, rewrite_job};
+use crate::composed::context::{PickContext, SCORE_DUE, len_u64, ratio_milli};
+use crate::composed::file_rules::{find_due_files, rewrite_job};
 use crate::composed::primitives::L0;
 use crate::ids::Level;
-use crate::job::{Job, JobInput, JobKind, Reason, Target};
+use crate::job::{Job, JobInput, JobKind, JobReason, OutputTarget};
 use crate::key_range::KeyRange;
 use crate::run::SortedRun;
 use crate::trigger::Trigger;
 
 /// Maximum number of runs of each level.
 #[derive(Clone, Copy)]
-pub(super) struct RunLimits<'a> {
+pub(super) struct FluidRunLimits<'a> {
     pub(super) upper: &'a [usize],
     pub(super) last: usize,
     pub(super) size_ratio: usize,
 }
 
-impl RunLimits<'_> {
+impl FluidRunLimits<'_> {
     /// Returns the maximum number of runs of a level.
     pub(super) fn runs_max(&self, level: Level, is_last: bool) -> usize {
         if is_last && level > L0 {
@@ -40,7 +40,7 @@ impl RunLimits<'_> {
 
     /// Returns whether arriving data is merged into the newest run of a level, which may have `runs_max`
     /// runs.
-    fn is_active(&self, runs_max: usize, newest: &SortedRun, arriving_bytes: u64) -> bool {
+    fn is_run_active(&self, runs_max: usize, newest: &SortedRun, arriving_bytes: u64) -> bool {
         let arrivals = len_u64(self.arrivals_per_run(runs_max));
         // newest ÷ arriving + ½ < arrivals, without fractions.
         let doubled = u128::from(newest.bytes()) * 2 + u128::from(arriving_bytes);
@@ -51,7 +51,7 @@ impl RunLimits<'_> {
 /// Picks jobs of a fluid layout.
 pub(super) struct FluidPicker<'a> {
     context: PickContext<'a>,
-    limits: RunLimits<'a>,
+    limits: FluidRunLimits<'a>,
 }
 
 impl<'a> FluidPicker<'a> {
@@ -61,94 +61,100 @@ impl<'a> FluidPicker<'a> {
         last: usize,
         size_ratio: usize,
     ) -> FluidPicker<'a> {
-        FluidPicker { context, limits: RunLimits { upper, last, size_ratio } }
+        FluidPicker { context, limits: FluidRunLimits { upper, last, size_ratio } }
     }
 
     /// Returns the next job.
     pub(super) fn pick(&self) -> Option<Job> {
         let context = &self.context;
         context.primitives.rules.iter().find_map(|rule| match rule.trigger {
-            Trigger::TooManyRuns => self.too_many_runs_job(),
-            Trigger::SpaceAmplification { percent } => self.space_job(percent),
-            _ => due_files(context, rule).into_iter().find_map(|due| {
+            Trigger::TooManyRuns => self.pick_too_many_runs_job(),
+            Trigger::SpaceAmplification { percent } => self.pick_space_job(percent),
+            _ => find_due_files(context, rule).into_iter().find_map(|due| {
                 if due.can_rewrite {
                     return rewrite_job(context, &due);
                 }
                 if context.shape.deepest_level() == Some(due.level) {
                     return context.merge_in_place(due.level, due.reason);
                 }
-                self.level_job(due.level, due.reason)
+                self.build_level_job(due.level, due.reason)
             }),
         })
     }
 
     /// Returns the bytes of the next job out of L0 and its target level; `None` if none is due.
-    pub(super) fn l0_work(&self) -> Option<(u64, Level)> {
+    pub(super) fn next_l0_job_size(&self) -> Option<(u64, Level)> {
         let is_due = self.context.idle_runs(L0).count() > self.limits.runs_max(L0, false);
         is_due.then(|| (self.context.idle_l0_bytes(), Level(1)))
     }
 
     /// Returns a job of the level that exceeds its limit the most. Ties: the smaller level.
-    fn too_many_runs_job(&self) -> Option<Job> {
+    fn pick_too_many_runs_job(&self) -> Option<Job> {
         let shape = self.context.shape;
         let deepest = shape.deepest_level()?;
         let mut due = Vec::new();
         for level in (0..=deepest.0).map(Level) {
             let runs = shape.runs_of(level).len();
             let runs_max = self.limits.runs_max(level, level == deepest);
-            let score_milli = score(len_u64(runs), len_u64(runs_max) + 1);
+            let score_milli = ratio_milli(len_u64(runs), len_u64(runs_max) + 1);
             self.context.explanation.add_score(level, "too-many-runs", score_milli);
             if score_milli >= SCORE_DUE {
                 due.push((score_milli, level, runs));
             }
         }
         due.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
-        due.into_iter()
-            .find_map(|(_, level, runs)| self.level_job(level, Reason::RunCount { level, runs }))
+        due.into_iter().find_map(|(_, level, runs)| {
+            self.build_level_job(level, JobReason::RunCount { level, runs })
+        })
     }
 
     /// Returns a job that merges a whole level into the next one: into the newest run if that is active,
     /// otherwise into a new run.
-    fn level_job(&self, level: Level, reason: Reason) -> Option<Job> {
+    fn build_level_job(&self, level: Level, reason: JobReason) -> Option<Job> {
         let (context, shape) = (&self.context, self.context.shape);
         let Some(next) = Level::from_index(level.index() + 1) else {
-            return context.merge_in_place(level, Reason::Shape { level });
+            return context.merge_in_place(level, JobReason::Shape { level });
         };
         let mut inputs = context.level_inputs(level);
         let deepest = shape.deepest_level()?;
         let runs_max = self.limits.runs_max(next, next >= deepest);
         let newest = shape.runs_of(next).first();
         let bytes = shape.level_bytes(level);
-        let Some(active) = newest.filter(|run| self.limits.is_active(runs_max, run, bytes)) else {
-            return context.merge_or_move(inputs, Target::newest_run(next, shape), reason);
+        let Some(active) = newest.filter(|run| self.limits.is_run_active(runs_max, run, bytes))
+        else {
+            return context.merge_or_move(inputs, OutputTarget::newest_run(next, shape), reason);
         };
-        let sources = context.resolve_all(&inputs)?;
+        let sources = context.resolve_inputs(&inputs)?;
         let range = KeyRange::enclosing_range(sources.iter().map(|file| &file.range))?;
-        let target = Target::join(next, active.id);
+        let target = OutputTarget::join_run(next, active.id);
         let is_apart = active
-            .overlapping(&range)
+            .overlapping_files(&range)
             .iter()
             .all(|file| sources.iter().all(|source| !source.range.overlaps(&file.range)));
         if is_apart && KeyRange::are_disjoint(sources.iter().map(|file| &file.range)) {
-            return context.admit_with(JobKind::Move, inputs, target, reason);
+            return context.build_job(JobKind::Move, inputs, target, reason);
         }
         inputs.extend(JobInput::from_overlap(next, active, &range));
-        context.admit_with(JobKind::Merge, inputs, target, reason)
+        context.build_job(JobKind::Merge, inputs, target, reason)
     }
 
     /// Returns a job that merges all runs if the bytes above the oldest run are too many.
-    fn space_job(&self, percent_max: u64) -> Option<Job> {
+    fn pick_space_job(&self, percent_max: u64) -> Option<Job> {
         let (context, shape) = (&self.context, self.context.shape);
         let (deepest, oldest) = shape.last_run()?;
         let above = shape.bytes().saturating_sub(oldest.bytes());
-        let percent = score(above, oldest.bytes()) / 10;
-        context.explanation.add_score(deepest, "space-amplification", score(percent, percent_max));
+        let percent = ratio_milli(above, oldest.bytes()) / 10;
+        context.explanation.add_score(
+            deepest,
+            "space-amplification",
+            ratio_milli(percent, percent_max),
+        );
         if above == 0 || percent < percent_max {
             return None;
         }
         let inputs = shape.runs().map(|(level, run)| JobInput::from_run(level, run)).collect();
-        let reason = Reason::SpaceAmplification { percent };
-        context.admit_with(JobKind::Merge, inputs, Target::oldest_run(deepest), reason)
+        let reason = JobReason::SpaceAmplification { percent };
+        context.build_job(JobKind::Merge, inputs, OutputTarget::oldest_run(deepest), reason)
     }
 }
 
@@ -160,32 +166,32 @@ mod tests {
 
     #[test]
     fn runs_max_follows_layout() {
-        let tiering = RunLimits { upper: &[9], last: 9, size_ratio: 10 };
+        let tiering = FluidRunLimits { upper: &[9], last: 9, size_ratio: 10 };
         assert_eq!(tiering.runs_max(L0, true), 9);
         assert_eq!((tiering.runs_max(Level(1), false), tiering.runs_max(Level(1), true)), (9, 9));
-        let lazy = RunLimits { upper: &[9], last: 1, size_ratio: 10 };
+        let lazy = FluidRunLimits { upper: &[9], last: 1, size_ratio: 10 };
         assert_eq!((lazy.runs_max(Level(2), false), lazy.runs_max(Level(2), true)), (9, 1));
         // Three runs with three arrivals each: every flush moves on to L1.
-        let fluid = RunLimits { upper: &[3], last: 1, size_ratio: 10 };
+        let fluid = FluidRunLimits { upper: &[3], last: 1, size_ratio: 10 };
         assert_eq!((fluid.runs_max(L0, true), fluid.runs_max(Level(1), false)), (0, 3));
-        let hybrid = RunLimits { upper: &[9, 4, 2], last: 1, size_ratio: 10 };
+        let hybrid = FluidRunLimits { upper: &[9, 4, 2], last: 1, size_ratio: 10 };
         let runs: Vec<_> = (0..5).map(|level| hybrid.runs_max(Level(level), false)).collect();
         assert_eq!(runs, [9, 4, 2, 2, 2]);
     }
 
     #[test]
-    fn is_active_until_run_has_its_share_of_arrivals() {
-        let lazy = RunLimits { upper: &[9], last: 1, size_ratio: 10 };
+    fn is_run_active_until_run_has_its_share_of_arrivals() {
+        let lazy = FluidRunLimits { upper: &[9], last: 1, size_ratio: 10 };
         let run = |bytes| {
             let meta = TableMeta::new(FileId(1), KeyRange::new("a", "z"));
             let file = TableMeta { bytes, ..meta };
             SortedRun { id: RunId(1), files: vec![std::sync::Arc::new(file)].into() }
         };
         // One run for nine arrivals: the ninth arrival is merged into eight, the tenth is not.
-        assert!(lazy.is_active(1, &run(8000), 1000));
-        assert!(!lazy.is_active(1, &run(9000), 1000));
+        assert!(lazy.is_run_active(1, &run(8000), 1000));
+        assert!(!lazy.is_run_active(1, &run(9000), 1000));
         // One run per arrival, except for a small remainder.
-        assert!(!lazy.is_active(9, &run(900), 1000));
-        assert!(lazy.is_active(9, &run(400), 1000));
+        assert!(!lazy.is_run_active(9, &run(900), 1000));
+        assert!(lazy.is_run_active(9, &run(400), 1000));
     }
 }

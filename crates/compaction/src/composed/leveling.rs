@@ -11,16 +11,17 @@
 use std::sync::Arc;
 
 use crate::composed::context::{
-    PickContext, SCORE_DUE, SCORE_MISFIT, TargetFiles, len_u64, next_level, run_inputs, score,
+    PickContext, SCORE_DUE, SCORE_MISFIT, TargetLevelFiles, len_u64, next_target_level,
+    ratio_milli, run_inputs,
 };
-use crate::composed::file_rules::{FileToCompact, due_files, rewrite_job};
+use crate::composed::file_rules::{FileToCompact, find_due_files, rewrite_job};
 use crate::composed::partition::PartitionPicker;
 use crate::composed::preemptive::PreemptivePicker;
-use crate::composed::primitives::{L0, Rule};
+use crate::composed::primitives::{CompactionRule, L0};
 use crate::explain::CANDIDATES_MAX;
-use crate::granularity::Granularity;
+use crate::granularity::JobGranularity;
 use crate::ids::Level;
-use crate::job::{Job, JobInput, JobKind, Placement, Reason, Target};
+use crate::job::{Job, JobInput, JobKind, JobReason, OutputPlacement, OutputTarget};
 use crate::key_range::KeyRange;
 use crate::run::SortedRun;
 use crate::table_meta::TableMeta;
@@ -30,23 +31,23 @@ use crate::trigger::{LevelCapacities, Trigger};
 pub(super) struct LevelingPicker<'a> {
     context: PickContext<'a>,
     /// Rule with the level-full trigger.
-    rule: &'a Rule,
+    rule: &'a CompactionRule,
     capacities: LevelCapacities,
     /// Maximum number of runs in L1, L2, …
     tiered: &'a [usize],
 }
 
 /// A level whose trigger is due.
-struct DueLevel {
+struct LevelDueForJob {
     score_milli: u64,
     level: Level,
-    reason: Reason,
+    reason: JobReason,
 }
 
 impl<'a> LevelingPicker<'a> {
     /// Returns a picker, or `None` if the primitives have no level-full trigger.
     pub(super) fn new(context: PickContext<'a>, tiered: &'a [usize]) -> Option<LevelingPicker<'a>> {
-        let (rule, capacity) = context.primitives.full_rule()?;
+        let (rule, capacity) = context.primitives.level_full_rule()?;
         let first = Level::from_index(1 + tiered.len())?;
         let capacities = capacity.level_capacities(context.shape, first);
         Some(LevelingPicker { context, rule, capacities, tiered })
@@ -55,9 +56,9 @@ impl<'a> LevelingPicker<'a> {
     /// Returns the next job.
     pub(super) fn pick(&self) -> Option<Job> {
         match self.rule.granularity {
-            Granularity::Preemptive => return self.preemptive().pick(),
-            Granularity::Partition { above } => {
-                return PartitionPicker::new(self.preemptive(), above).pick();
+            JobGranularity::Preemptive => return self.preemptive_picker().pick(),
+            JobGranularity::Partition { above } => {
+                return PartitionPicker::new(self.preemptive_picker(), above).pick();
             }
             _ => {}
         }
@@ -72,56 +73,58 @@ impl<'a> LevelingPicker<'a> {
                     (picked, is_l0_due) = self.pick_by_score();
                     picked
                 }
-                Trigger::SpaceAmplification { percent } => self.space_job(rule, percent),
-                _ => self.due_file_job(rule),
+                Trigger::SpaceAmplification { percent } => self.pick_space_job(rule, percent),
+                _ => self.pick_due_file_job(rule),
             };
             if job.is_some() {
                 return job;
             }
         }
         // If L0 is due, its job only waits for running jobs.
-        if is_l0_due { None } else { self.no_writes_job() }
+        if is_l0_due { None } else { self.pick_no_writes_job() }
     }
 
     /// Returns the bytes that the next job out of L0 will write, and its target level; `None` if no such
     /// job is due.
-    pub(super) fn l0_work(&self) -> Option<(u64, Level)> {
+    pub(super) fn next_l0_job_size(&self) -> Option<(u64, Level)> {
         let context = &self.context;
         match self.rule.granularity {
-            Granularity::Preemptive => return self.preemptive().l0_work(self.capacities.last),
-            Granularity::Partition { above } => {
-                return PartitionPicker::new(self.preemptive(), above).l0_work();
+            JobGranularity::Preemptive => {
+                return self.preemptive_picker().next_l0_job_size(self.capacities.last);
+            }
+            JobGranularity::Partition { above } => {
+                return PartitionPicker::new(self.preemptive_picker(), above).next_l0_job_size();
             }
             _ => {}
         }
-        self.due_l0()?;
+        self.check_l0_due()?;
         let bytes = context.idle_l0_bytes();
         if !self.tiered.is_empty() {
             return Some((bytes, Level(1)));
         }
-        let target = next_level(context.shape, &self.capacities, L0)?;
+        let target = next_target_level(context.shape, &self.capacities, L0)?;
         let files = context.idle_runs(L0).flat_map(|run| &run.files);
         let range = KeyRange::enclosing_range(files.map(|file| &file.range))?;
         Some((bytes.saturating_add(context.shape.overlap_bytes(target, &range)), target))
     }
 
-    fn preemptive(&self) -> PreemptivePicker<'_> {
+    fn preemptive_picker(&self) -> PreemptivePicker<'_> {
         PreemptivePicker { context: self.context, capacities: &self.capacities }
     }
 
     /// Returns a job of the due level with the highest score that allows one, and whether L0 is due.
     fn pick_by_score(&self) -> (Option<Job>, bool) {
-        if let Some(job) = self.small_runs_job() {
+        if let Some(job) = self.pick_small_runs_job() {
             return (Some(job), true);
         }
-        let mut due = self.due_levels();
+        let mut due = self.find_due_levels();
         due.sort_by(|a, b| b.score_milli.cmp(&a.score_milli).then(a.level.cmp(&b.level)));
         let is_l0_due = due.iter().any(|due| due.level == L0);
         // The feeder is the level whose runs are merged into the base level.
         let feeder = Level(self.capacities.base.0.min(len_u8(self.tiered.len())));
         let due_feeder = due.iter().find(|due| due.level == feeder);
         let feeder_job =
-            due_feeder.and_then(|due| self.level_runs_job(due.level, due.reason.clone()));
+            due_feeder.and_then(|due| self.build_level_runs_job(due.level, due.reason.clone()));
         let is_feeder_blocked = due_feeder.is_some() && feeder_job.is_none();
         let picked = due.iter().find_map(|due| {
             let level = due.level;
@@ -129,16 +132,16 @@ impl<'a> LevelingPicker<'a> {
                 return feeder_job.clone();
             }
             if level == L0 || self.runs_max(level) > 1 {
-                return self.level_runs_job(level, due.reason.clone());
+                return self.build_level_runs_job(level, due.reason.clone());
             }
             if self.context.shape.runs_of(level).len() > 1 {
-                return self.context.merge_in_place(level, Reason::Shape { level });
+                return self.context.merge_in_place(level, JobReason::Shape { level });
             }
             // A new job of the base level would block the feeder again.
             if level == self.capacities.base && is_feeder_blocked {
                 return None;
             }
-            self.leveled_job(level, &due.reason)
+            self.pick_leveled_job(level, &due.reason)
         });
         (picked, is_l0_due)
     }
@@ -154,34 +157,34 @@ impl<'a> LevelingPicker<'a> {
         (1..=self.tiered.len()).contains(&level.index())
     }
 
-    fn due_levels(&self) -> Vec<DueLevel> {
+    fn find_due_levels(&self) -> Vec<LevelDueForJob> {
         let (context, capacities) = (&self.context, &self.capacities);
         let mut due = Vec::new();
         for index in 0..context.shape.levels.len() {
             let Some(level) = Level::from_index(index) else { break };
             let runs = context.shape.runs_of(level);
             let (trigger, score_milli) = if level == L0 {
-                due.extend(self.due_l0());
+                due.extend(self.check_l0_due());
                 continue;
             } else if self.is_tiered(level) {
-                ("run-count", score(len_u64(runs.len()), len_u64(self.runs_max(level)) + 1))
+                ("run-count", ratio_milli(len_u64(runs.len()), len_u64(self.runs_max(level)) + 1))
             } else if runs.len() > 1 || (level < capacities.base && !runs.is_empty()) {
                 ("shape", SCORE_MISFIT)
             } else if level < capacities.last {
-                let bytes = runs.iter().map(|run| context.idle_bytes(run));
+                let bytes = runs.iter().map(|run| context.idle_file_bytes(run));
                 let bytes = bytes.fold(0, u64::saturating_add);
-                ("level-full", score(bytes, capacities.bytes(level)))
+                ("level-full", ratio_milli(bytes, capacities.bytes(level)))
             } else {
                 continue;
             };
             context.explanation.add_score(level, trigger, score_milli);
             if score_milli >= SCORE_DUE {
                 let reason = match trigger {
-                    "run-count" => Reason::RunCount { level, runs: runs.len() },
-                    "shape" => Reason::Shape { level },
-                    _ => Reason::LevelFull { level, score_milli },
+                    "run-count" => JobReason::RunCount { level, runs: runs.len() },
+                    "shape" => JobReason::Shape { level },
+                    _ => JobReason::LevelFull { level, score_milli },
                 };
-                due.push(DueLevel { score_milli, level, reason });
+                due.push(LevelDueForJob { score_milli, level, reason });
             }
         }
         due
@@ -189,33 +192,33 @@ impl<'a> LevelingPicker<'a> {
 
     /// Returns L0 if it is due: by its number of runs, once their merge is efficient, or by its bytes
     /// compared to the capacity of the base level.
-    fn due_l0(&self) -> Option<DueLevel> {
+    fn check_l0_due(&self) -> Option<LevelDueForJob> {
         let idle: Vec<_> = self.context.idle_runs(L0).collect();
         let runs = idle.len();
         let bytes: u64 = idle.iter().map(|run| run.bytes()).sum();
         let by_runs = match self.context.primitives.run_counts() {
             Some((trigger, wait))
-                if self.is_efficient(&idle, bytes)
+                if self.is_merge_efficient(&idle, bytes)
                     || (self.memtable_count(&idle) >= len_u64(wait)
-                        && (wait <= trigger || !self.are_small(&idle, bytes))) =>
+                        && (wait <= trigger || !self.are_runs_small(&idle, bytes))) =>
             {
-                score(len_u64(runs), len_u64(trigger))
+                ratio_milli(len_u64(runs), len_u64(trigger))
             }
             _ => 0,
         };
         let by_bytes = match self.tiered {
-            [] => score(bytes, self.capacities.base_bytes),
+            [] => ratio_milli(bytes, self.capacities.base_bytes),
             _ => 0, // A merge into a tiered level rewrites no other data.
         };
         self.context.explanation.add_score(L0, "run-count", by_runs);
         self.context.explanation.add_score(L0, "level-full", by_bytes);
         let score_milli = by_runs.max(by_bytes);
         let reason = if by_runs >= by_bytes {
-            Reason::RunCount { level: L0, runs }
+            JobReason::RunCount { level: L0, runs }
         } else {
-            Reason::LevelFull { level: L0, score_milli }
+            JobReason::LevelFull { level: L0, score_milli }
         };
-        (score_milli >= SCORE_DUE).then_some(DueLevel { score_milli, level: L0, reason })
+        (score_milli >= SCORE_DUE).then_some(LevelDueForJob { score_milli, level: L0, reason })
     }
 
     /// Returns the number of memtables in these runs of L0. Each run counts as at least one. Small runs that
@@ -242,14 +245,14 @@ impl<'a> LevelingPicker<'a> {
     }
 
     /// Returns whether a merge of these runs of L0 moves at least as many bytes as it rewrites.
-    fn is_efficient(&self, runs: &[&Arc<SortedRun>], bytes: u64) -> bool {
+    fn is_merge_efficient(&self, runs: &[&Arc<SortedRun>], bytes: u64) -> bool {
         self.rewritten_bytes(runs).is_none_or(|rewritten| rewritten <= bytes)
     }
 
     /// Returns whether a merge of these runs of L0 rewrites more of the next level, per byte, than merges of
     /// deeper levels do. Runs are small if their memtables stored operands in an operand store, or were
     /// flushed before they were full.
-    fn are_small(&self, runs: &[&Arc<SortedRun>], bytes: u64) -> bool {
+    fn are_runs_small(&self, runs: &[&Arc<SortedRun>], bytes: u64) -> bool {
         let bytes_max = bytes.saturating_mul(self.capacities.size_ratio);
         self.rewritten_bytes(runs).is_some_and(|rewritten| rewritten > bytes_max)
     }
@@ -261,13 +264,13 @@ impl<'a> LevelingPicker<'a> {
             return None;
         }
         let ranges = runs.iter().flat_map(|run| &run.files).map(|file| &file.range);
-        let target = next_level(self.context.shape, &self.capacities, L0)?;
+        let target = next_target_level(self.context.shape, &self.capacities, L0)?;
         Some(self.context.shape.overlap_bytes(target, &KeyRange::enclosing_range(ranges)?))
     }
 
     /// Returns a job that merges small runs of L0 with each other once L0 has `wait` runs: those that are
     /// small compared to the next older run, otherwise all runs if all are small.
-    fn small_runs_job(&self) -> Option<Job> {
+    fn pick_small_runs_job(&self) -> Option<Job> {
         let context = &self.context;
         let (trigger, wait) = context.primitives.run_counts()?;
         let runs = context.shape.runs_of(L0);
@@ -277,53 +280,67 @@ impl<'a> LevelingPicker<'a> {
         let all: Vec<_> = runs.iter().collect();
         let count = self.small_run_count(&all).or_else(|| {
             let bytes = runs.iter().map(|run| run.bytes()).fold(0, u64::saturating_add);
-            self.are_small(&all, bytes).then_some(runs.len())
+            self.are_runs_small(&all, bytes).then_some(runs.len())
         })?;
-        self.merge_newest_runs(count, Reason::SmallRuns { runs: count })
+        self.merge_newest_runs(count, JobReason::SmallRuns { runs: count })
     }
 
     /// Returns a job that merges all runs of L0 or of a tiered level into the next level. It takes all runs,
     /// because a newer run may overlap any older one.
-    fn level_runs_job(&self, level: Level, reason: Reason) -> Option<Job> {
+    fn build_level_runs_job(&self, level: Level, reason: JobReason) -> Option<Job> {
         let context = &self.context;
         let inputs = context.level_inputs(level);
         if level.index() < self.tiered.len() {
             let next = Level(level.0 + 1); // Does not overflow: at most 32 levels are tiered.
-            return context.merge_or_move(inputs, Target::newest_run(next, context.shape), reason);
+            return context.merge_or_move(
+                inputs,
+                OutputTarget::newest_run(next, context.shape),
+                reason,
+            );
         }
-        let target = next_level(context.shape, &self.capacities, level)?;
-        context.job_into(inputs, target, TargetFiles::of(self.rule.granularity), reason)
+        let target = next_target_level(context.shape, &self.capacities, level)?;
+        context.build_job_into_level(
+            inputs,
+            target,
+            TargetLevelFiles::from_granularity(self.rule.granularity),
+            reason,
+        )
     }
 
     /// Returns a job of the first file that the rule makes due and that can be moved down or rewritten.
-    fn due_file_job(&self, rule: &Rule) -> Option<Job> {
+    fn pick_due_file_job(&self, rule: &CompactionRule) -> Option<Job> {
         let shape = self.context.shape;
-        due_files(&self.context, rule).into_iter().find_map(|due| {
+        find_due_files(&self.context, rule).into_iter().find_map(|due| {
             let FileToCompact { level, run, index, .. } = due;
             if due.can_rewrite {
                 return rewrite_job(&self.context, &due);
             }
             if level == L0 || self.is_tiered(level) {
-                return self.level_runs_job(level, due.reason);
+                return self.build_level_runs_job(level, due.reason);
             }
             if shape.runs_of(level).len() > 1 {
                 return None; // The runs must be merged into one first.
             }
-            let target = next_level(shape, &self.capacities, level)?;
-            self.file_job(rule, level, run, index, target, due.reason)
+            let target = next_target_level(shape, &self.capacities, level)?;
+            self.build_file_job(rule, level, run, index, target, due.reason)
         })
     }
 
     /// Returns a job that takes data from a full level below L0.
-    fn leveled_job(&self, level: Level, reason: &Reason) -> Option<Job> {
+    fn pick_leveled_job(&self, level: Level, reason: &JobReason) -> Option<Job> {
         let context = &self.context;
         let run = context.shape.runs_of(level).first()?;
-        let target = next_level(context.shape, &self.capacities, level)?;
+        let target = next_target_level(context.shape, &self.capacities, level)?;
         let whole_level_job = || {
-            let target_files = TargetFiles::of(self.rule.granularity);
-            context.job_into(context.level_inputs(level), target, target_files, reason.clone())
+            let target_files = TargetLevelFiles::from_granularity(self.rule.granularity);
+            context.build_job_into_level(
+                context.level_inputs(level),
+                target,
+                target_files,
+                reason.clone(),
+            )
         };
-        if !self.rule.granularity.is_by_file() {
+        if !self.rule.granularity.is_file_granular() {
             return whole_level_job();
         }
         // A level above the base level is moved as a whole if the target is empty, although another policy
@@ -335,51 +352,57 @@ impl<'a> LevelingPicker<'a> {
             return Some(job);
         }
         let movement = self.rule.movement;
-        let job_of =
-            |index: usize| self.file_job(self.rule, level, run, index, target, reason.clone());
+        let job_of = |index: usize| {
+            self.build_file_job(self.rule, level, run, index, target, reason.clone())
+        };
         debug_assert_eq!(
-            movement.first(context.shape, level, run, target),
-            movement.order(context.shape, level, run, target).first().copied(),
+            movement.first_file(context.shape, level, run, target),
+            movement.order_files(context.shape, level, run, target).first().copied(),
             "{movement:?}"
         );
         // Without running jobs the first file usually gives a job, and sorting all files is not needed.
         if context.running.files.is_empty()
             && !context.explanation.is_recording()
-            && let Some(job) = movement.first(context.shape, level, run, target).and_then(job_of)
+            && let Some(job) =
+                movement.first_file(context.shape, level, run, target).and_then(job_of)
         {
             return Some(job);
         }
-        let order = movement.order(context.shape, level, run, target);
+        let order = movement.order_files(context.shape, level, run, target);
         context.explanation.add_candidates(|| {
             movement.explain(context.shape, run, target, &order, CANDIDATES_MAX)
         });
-        let is_idle = |index: &usize| !context.running.is_busy(run.files[*index].id);
+        let is_idle = |index: &usize| !context.running.is_file_busy(run.files[*index].id);
         order.into_iter().filter(is_idle).find_map(job_of)
     }
 
     /// Returns a job of the file at `index` of `run`, of the adjacent files that the rule includes, and of
     /// the files that they overlap in `target`.
-    fn file_job(
+    fn build_file_job(
         &self,
-        rule: &Rule,
+        rule: &CompactionRule,
         level: Level,
         run: &SortedRun,
         index: usize,
         target: Level,
-        reason: Reason,
+        reason: JobReason,
     ) -> Option<Job> {
-        let files = self.expand(rule, run, index, target).iter().map(|file| file.id).collect();
+        let files = self
+            .expand_to_adjacent_files(rule, run, index, target)
+            .iter()
+            .map(|file| file.id)
+            .collect();
         let inputs = vec![JobInput { level, run: run.id, files }];
-        self.context.job_into(inputs, target, TargetFiles::Overlapping, reason)
+        self.context.build_job_into_level(inputs, target, TargetLevelFiles::Overlapping, reason)
     }
 
     /// Returns the file at `index`, the following files that the rule includes, and adjacent files that add
     /// no further file of the target level.
     ///
-    /// RunFiles of one run share no user key, so any of them may be left out of a job.
-    fn expand<'r>(
+    /// Files of one run share no user key, so any of them may be left out of a job.
+    fn expand_to_adjacent_files<'r>(
         &self,
-        rule: &Rule,
+        rule: &CompactionRule,
         run: &'r SortedRun,
         index: usize,
         target: Level,
@@ -390,12 +413,12 @@ impl<'a> LevelingPicker<'a> {
             KeyRange::enclosing_range(files.iter().map(|file| &file.range))
         };
         let mut chosen = &run.files[index..=index];
-        if let Granularity::RunFiles { count } = rule.granularity {
+        if let JobGranularity::Files { count } = rule.granularity {
             for end in index + 1..run.files.len().min(index.saturating_add(count)) {
                 let wider = &run.files[index..=end];
                 let overlap = enclosing_range(wider)
                     .map_or(0, |range| context.shape.overlap_bytes(target, &range));
-                if context.running.is_busy(run.files[end].id)
+                if context.running.is_file_busy(run.files[end].id)
                     || bytes_of(wider).saturating_add(overlap) > context.job_bytes_max()
                 {
                     break;
@@ -407,11 +430,11 @@ impl<'a> LevelingPicker<'a> {
             let [target_run] = context.shape.runs_of(target) else { return None };
             let below = target_run.overlapping_indices(&enclosing_range(chosen)?);
             let below_files = &target_run.files[below.clone()];
-            let hull = enclosing_range(below_files)?.enclosing(&enclosing_range(chosen)?);
-            let wider = run.overlapping(&hull);
+            let hull = enclosing_range(below_files)?.enclosing_both(&enclosing_range(chosen)?);
+            let wider = run.overlapping_files(&hull);
             let bytes = bytes_of(wider).saturating_add(bytes_of(below_files));
             let is_free = target_run.overlapping_indices(&enclosing_range(wider)?) == below
-                && !context.running.any_busy(wider.iter().map(|file| file.id))
+                && !context.running.is_any_file_busy(wider.iter().map(|file| file.id))
                 && bytes <= context.job_bytes_max();
             is_free.then_some(wider)
         };
@@ -421,7 +444,7 @@ impl<'a> LevelingPicker<'a> {
     /// Returns a job that merges runs of L0 with each other while no data is written. It costs only their
     /// own bytes, and lookups search fewer runs. Small runs are merged without the next older run, whose
     /// rewrite would cost many times as much.
-    fn no_writes_job(&self) -> Option<Job> {
+    fn pick_no_writes_job(&self) -> Option<Job> {
         let context = &self.context;
         let runs: Vec<_> = context.shape.runs_of(L0).iter().collect();
         let (trigger, _) = context.primitives.run_counts()?;
@@ -430,41 +453,46 @@ impl<'a> LevelingPicker<'a> {
         }
         let small = if self.tiered.is_empty() { self.small_run_count(&runs) } else { None };
         let count = small.unwrap_or(runs.len());
-        self.merge_newest_runs(count, Reason::NoWrites { runs: count })
+        self.merge_newest_runs(count, JobReason::NoWrites { runs: count })
     }
 
     /// Returns a job that merges the `count` newest runs of L0 into one run of L0.
-    fn merge_newest_runs(&self, count: usize, reason: Reason) -> Option<Job> {
+    fn merge_newest_runs(&self, count: usize, reason: JobReason) -> Option<Job> {
         let runs = self.context.shape.runs_of(L0);
         let before = runs.get(count).map(|run| run.id);
-        let target = Target { level: L0, placement: Placement::NewRun { before } };
+        let target = OutputTarget { level: L0, placement: OutputPlacement::NewRun { before } };
         self.context.merge_or_move(run_inputs(L0, runs.get(..count)?), target, reason)
     }
 
     /// Returns a job that moves data from the deepest level above the last one, if the bytes above the last
     /// level are too many.
-    fn space_job(&self, rule: &Rule, percent_max: u64) -> Option<Job> {
+    fn pick_space_job(&self, rule: &CompactionRule, percent_max: u64) -> Option<Job> {
         let shape = self.context.shape;
         let deepest = shape.deepest_level()?;
         let above: u64 = (0..deepest.0).map(|level| shape.level_bytes(Level(level))).sum();
-        let percent = score(above, shape.level_bytes(deepest)) / 10;
-        let score_milli = score(percent, percent_max);
+        let percent = ratio_milli(above, shape.level_bytes(deepest)) / 10;
+        let score_milli = ratio_milli(percent, percent_max);
         self.context.explanation.add_score(deepest, rule.trigger.name(), score_milli);
         let level = (0..deepest.0).rev().map(Level).find(|l| shape.level_bytes(*l) > 0)?;
         if percent < percent_max {
             return None;
         }
-        let reason = Reason::SpaceAmplification { percent };
+        let reason = JobReason::SpaceAmplification { percent };
         match shape.runs_of(level) {
-            [run] if level > L0 && rule.granularity.is_by_file() => {
-                let order = rule.movement.order(shape, level, run, deepest);
+            [run] if level > L0 && rule.granularity.is_file_granular() => {
+                let order = rule.movement.order_files(shape, level, run, deepest);
                 order.into_iter().find_map(|index| {
-                    self.file_job(rule, level, run, index, deepest, reason.clone())
+                    self.build_file_job(rule, level, run, index, deepest, reason.clone())
                 })
             }
             runs => {
-                let target_files = TargetFiles::of(rule.granularity);
-                self.context.job_into(run_inputs(level, runs), deepest, target_files, reason)
+                let target_files = TargetLevelFiles::from_granularity(rule.granularity);
+                self.context.build_job_into_level(
+                    run_inputs(level, runs),
+                    deepest,
+                    target_files,
+                    reason,
+                )
             }
         }
     }

@@ -22,7 +22,7 @@ use crate::explain::{Explanation, ExplanationBuilder};
 use crate::file_picker::FilePicker;
 use crate::ids::Level;
 use crate::job::Job;
-use crate::layout::Layout;
+use crate::layout::TreeLayout;
 use crate::policy::{CompactionPolicy, Debt};
 use crate::running_jobs::RunningJobs;
 use crate::shape::TreeShape;
@@ -34,13 +34,13 @@ use primitives::L0;
 use run_list::RunListPicker;
 
 pub use check::check_primitives;
-pub use primitives::{Primitives, Rule};
+pub use primitives::{CompactionRule, PolicyPrimitives};
 
-/// A policy composed of [`Primitives`].
+/// A policy composed of [`PolicyPrimitives`].
 #[derive(Clone, Debug)]
 pub struct ComposedPolicy {
     name: Arc<str>,
-    primitives: Primitives,
+    primitives: PolicyPrimitives,
 }
 
 impl ComposedPolicy {
@@ -49,24 +49,24 @@ impl ComposedPolicy {
     /// # Errors
     ///
     /// [`Error::InvalidCombination`] if the primitives cannot be combined.
-    pub fn new(name: impl Into<Arc<str>>, primitives: Primitives) -> Result<Self, Error> {
+    pub fn new(name: impl Into<Arc<str>>, primitives: PolicyPrimitives) -> Result<Self, Error> {
         check_primitives(&primitives)?;
         Ok(ComposedPolicy { name: name.into(), primitives })
     }
 
     /// Returns a policy with primitives that were checked before.
-    pub(crate) fn from_checked(name: &str, primitives: Primitives) -> Self {
+    pub(crate) fn from_checked_primitives(name: &str, primitives: PolicyPrimitives) -> Self {
         debug_assert_eq!(check_primitives(&primitives), Ok(()), "{name}");
         ComposedPolicy { name: name.into(), primitives }
     }
 
     /// Returns the primitives.
     #[must_use]
-    pub fn primitives(&self) -> &Primitives {
+    pub fn primitives(&self) -> &PolicyPrimitives {
         &self.primitives
     }
 
-    fn context<'a>(
+    fn pick_context<'a>(
         &'a self,
         shape: &'a TreeShape,
         running: &'a RunningJobs,
@@ -81,29 +81,33 @@ impl ComposedPolicy {
         running: &RunningJobs,
         explanation: &ExplanationBuilder,
     ) -> Option<Job> {
-        let context = self.context(shape, running, explanation);
+        let context = self.pick_context(shape, running, explanation);
         match &self.primitives.layout {
-            Layout::Leveling { tiered } => LevelingPicker::new(context, tiered)?.pick(),
-            Layout::Fluid { upper, last, size_ratio } => {
+            TreeLayout::Leveling { tiered } => LevelingPicker::new(context, tiered)?.pick(),
+            TreeLayout::Fluid { upper, last, size_ratio } => {
                 FluidPicker::new(context, upper, *last, *size_ratio).pick()
             }
-            Layout::RunList { bottom } => RunListPicker { context, bottom: *bottom }.pick(),
-            Layout::Fifo => fifo::pick_fifo(&context),
+            TreeLayout::RunList { bottom } => RunListPicker { context, bottom: *bottom }.pick(),
+            TreeLayout::Fifo => fifo::pick_fifo(&context),
         }
     }
 
     /// Returns the bytes that the next job out of L0 will write, and its target level; `None` if no such
     /// job is due.
-    fn l0_work(&self, shape: &TreeShape, running: &RunningJobs) -> Option<(u64, Level)> {
+    fn next_l0_job_size(&self, shape: &TreeShape, running: &RunningJobs) -> Option<(u64, Level)> {
         let explanation = ExplanationBuilder::default();
-        let context = self.context(shape, running, &explanation);
+        let context = self.pick_context(shape, running, &explanation);
         match &self.primitives.layout {
-            Layout::Leveling { tiered } => LevelingPicker::new(context, tiered)?.l0_work(),
-            Layout::Fluid { upper, last, size_ratio } => {
-                FluidPicker::new(context, upper, *last, *size_ratio).l0_work()
+            TreeLayout::Leveling { tiered } => {
+                LevelingPicker::new(context, tiered)?.next_l0_job_size()
             }
-            Layout::RunList { bottom } => RunListPicker { context, bottom: *bottom }.l0_work(),
-            Layout::Fifo => None,
+            TreeLayout::Fluid { upper, last, size_ratio } => {
+                FluidPicker::new(context, upper, *last, *size_ratio).next_l0_job_size()
+            }
+            TreeLayout::RunList { bottom } => {
+                RunListPicker { context, bottom: *bottom }.next_l0_job_size()
+            }
+            TreeLayout::Fifo => None,
         }
     }
 }
@@ -118,17 +122,17 @@ impl CompactionPolicy for ComposedPolicy {
     }
 
     fn explain(&self, shape: &TreeShape, running: &RunningJobs) -> Explanation {
-        let explanation = ExplanationBuilder::recording();
+        let explanation = ExplanationBuilder::new_recording();
         let picked = self.pick_and_explain(shape, running, &explanation);
         explanation.finish(picked)
     }
 
     fn debt(&self, shape: &TreeShape, running: &RunningJobs) -> Debt {
-        let work = self.l0_work(shape, running);
+        let work = self.next_l0_job_size(shape, running);
         let target = work.map(|(_, target)| target);
         // Running jobs count if they take data from L0, or if the next such job must wait for them.
-        let running_bytes = running.bytes_left(|job| {
-            job.source() == Some(L0)
+        let running_bytes = running.unwritten_bytes(|job| {
+            job.source_level() == Some(L0)
                 || target.is_some_and(|level| {
                     job.target.level == level || job.inputs.iter().any(|i| i.level == level)
                 })
@@ -140,31 +144,31 @@ impl CompactionPolicy for ComposedPolicy {
         }
     }
 
-    fn must_stop(&self, shape: &TreeShape) -> bool {
+    fn must_stop_writes(&self, shape: &TreeShape) -> bool {
         // A FIFO layout merges nothing, so no job would let stopped writes continue.
         !self.primitives.can_drop_data() && shape.runs_of(L0).len() >= self.primitives.stop_runs
     }
 
-    fn next_due_us(&self, shape: &TreeShape) -> Option<u64> {
-        file_rules::next_due_us(&self.primitives, shape)
+    fn next_pick_due_us(&self, shape: &TreeShape) -> Option<u64> {
+        file_rules::next_file_due_us(&self.primitives, shape)
     }
 
     fn memtable_tombstone_age_max_us(&self, shape: &TreeShape) -> Option<u64> {
         self.primitives.tombstone_ages(shape).map(|ages| ages.memtable_us())
     }
 
-    fn needs_read_times(&self) -> bool {
+    fn needs_file_read_times(&self) -> bool {
         self.primitives.rules.iter().any(|rule| rule.movement == FilePicker::ColdestAccess)
     }
 
-    fn is_file_based(&self) -> bool {
-        let takes_runs = |rule: &Rule| {
+    fn has_file_decisions(&self) -> bool {
+        let takes_runs = |rule: &CompactionRule| {
             let granularity = rule.granularity;
-            !rule.trigger.is_about_files()
-                && !granularity.is_by_file()
+            !rule.trigger.is_file_trigger()
+                && !granularity.is_file_granular()
                 && !granularity.is_partitioned()
         };
-        self.primitives.layout == Layout::Fifo || !self.primitives.rules.iter().all(takes_runs)
+        self.primitives.layout == TreeLayout::Fifo || !self.primitives.rules.iter().all(takes_runs)
     }
 
     fn is_waiting_for_snapshots(&self, shape: &TreeShape) -> bool {

@@ -16,11 +16,11 @@
 
 use std::sync::Arc;
 
-use crate::composed::context::{PickContext, SCORE_DUE, score};
+use crate::composed::context::{PickContext, SCORE_DUE, ratio_milli};
 use crate::composed::preemptive::PreemptivePicker;
 use crate::composed::primitives::L0;
 use crate::ids::Level;
-use crate::job::{Job, JobInput, JobKind, Reason, SplitRule, Target};
+use crate::job::{Job, JobInput, JobKind, JobReason, OutputTarget, SplitRule};
 use crate::key_range::{Key, KeyRange};
 use crate::run::SortedRun;
 use crate::table_meta::TableMeta;
@@ -50,40 +50,40 @@ impl<'a> PartitionPicker<'a> {
         // exceeds its capacity.
         let partitioned = (first.0..last.0).map(Level).find_map(|level| {
             let [run] = shape.runs_of(level) else { return None };
-            let in_progress = level == first && self.is_pass_in_progress(level, run);
-            let score_milli = score(run.bytes(), self.capacities.bytes(level));
+            let in_progress = level == first && self.is_partition_pass_in_progress(level, run);
+            let score_milli = ratio_milli(run.bytes(), self.capacities.bytes(level));
             self.context.explanation.add_score(level, "level-full", score_milli);
             let is_full =
                 if level == first { score_milli >= SCORE_DUE } else { score_milli > SCORE_DUE };
             if !is_full && !in_progress {
                 return None;
             }
-            let reason = Reason::LevelFull { level, score_milli };
-            self.partitioned_job(level, run, in_progress, &reason)
+            let reason = JobReason::LevelFull { level, score_milli };
+            self.pick_partitioned_merge(level, run, in_progress, &reason)
         });
-        partitioned.or_else(|| self.dividing_job())
+        partitioned.or_else(|| self.pick_dividing_merge())
     }
 
     /// Returns the bytes of the next job out of L0 and its target level; `None` if none is due.
-    pub(super) fn l0_work(&self) -> Option<(u64, Level)> {
-        self.preemptive.l0_work(self.first)
+    pub(super) fn next_l0_job_size(&self) -> Option<(u64, Level)> {
+        self.preemptive.next_l0_job_size(self.first)
     }
 
     /// Returns a merge of L0, or of a level above X that exceeds its capacity, into a level down to X.
-    fn dividing_job(&self) -> Option<Job> {
-        self.preemptive.due_sources(self.first).into_iter().find_map(|(level, reason)| {
+    fn pick_dividing_merge(&self) -> Option<Job> {
+        self.preemptive.find_due_levels(self.first).into_iter().find_map(|(level, reason)| {
             let shape = self.context.shape;
             if level > L0 && shape.runs_of(level).len() > 1 {
-                return self.context.merge_in_place(level, Reason::Shape { level });
+                return self.context.merge_in_place(level, JobReason::Shape { level });
             }
             if level >= self.first {
                 return None;
             }
-            let target = self.preemptive.target(level, self.first)?;
-            let mut job = self.preemptive.job(level, target, reason)?;
+            let target = self.preemptive.find_target_level(level, self.first)?;
+            let mut job = self.preemptive.build_merge_into_level(level, target, reason)?;
             job.split = match target {
-                _ if target == self.capacities.last => self.last_level_split(),
-                _ if target == self.first => self.dividing_split(),
+                _ if target == self.capacities.last => self.split_rule_of_last_level(),
+                _ if target == self.first => self.split_rule_at_last_level_files(),
                 _ => SplitRule::by_size(u64::MAX),
             };
             Some(job)
@@ -91,21 +91,22 @@ impl<'a> PartitionPicker<'a> {
     }
 
     /// Returns a rule that splits outputs where files of the last level begin.
-    fn dividing_split(&self) -> SplitRule {
+    fn split_rule_at_last_level_files(&self) -> SplitRule {
         let boundaries: Vec<Key> = match self.context.shape.runs_of(self.capacities.last) {
             [run] => run.files.iter().skip(1).map(|file| file.range.smallest.clone()).collect(),
             _ => Vec::new(),
         };
-        let file_bytes = if boundaries.is_empty() { self.last_file_bytes() } else { u64::MAX };
+        let file_bytes =
+            if boundaries.is_empty() { self.last_level_file_bytes() } else { u64::MAX };
         SplitRule { boundaries, ..SplitRule::by_size(file_bytes) }
     }
 
-    fn last_level_split(&self) -> SplitRule {
-        SplitRule::by_size(self.last_file_bytes())
+    fn split_rule_of_last_level(&self) -> SplitRule {
+        SplitRule::by_size(self.last_level_file_bytes())
     }
 
     /// Returns the target size of a file in the last level: the capacity of X.
-    fn last_file_bytes(&self) -> u64 {
+    fn last_level_file_bytes(&self) -> u64 {
         let bytes = self.capacities.bytes(self.first);
         let file_bytes = self.context.file_bytes();
         if bytes == u64::MAX { file_bytes } else { bytes.max(file_bytes) }
@@ -115,27 +116,27 @@ impl<'a> PartitionPicker<'a> {
         self.context.shape.level(level).and_then(|level| level.cursor.as_ref())
     }
 
-    fn is_pass_in_progress(&self, level: Level, run: &SortedRun) -> bool {
+    fn is_partition_pass_in_progress(&self, level: Level, run: &SortedRun) -> bool {
         let Some(first) = run.files.first() else { return false };
         self.cursor(level).is_some_and(|cursor| first.range.smallest > *cursor)
     }
 
     /// Returns a merge of the next group of files.
-    fn partitioned_job(
+    fn pick_partitioned_merge(
         &self,
         level: Level,
         run: &SortedRun,
         in_progress: bool,
-        reason: &Reason,
+        reason: &JobReason,
     ) -> Option<Job> {
         let shape = self.context.shape;
         let target = self.partition_target(level, in_progress)?;
         if shape.runs_of(target).len() > 1 {
-            return self.context.merge_in_place(target, Reason::Shape { level: target });
+            return self.context.merge_in_place(target, JobReason::Shape { level: target });
         }
-        let is_idle = |file: &&Arc<TableMeta>| !self.context.running.is_busy(file.id);
+        let is_idle = |file: &&Arc<TableMeta>| !self.context.running.is_file_busy(file.id);
         run.files.iter().filter(is_idle).find_map(|file| {
-            let range = self.group_range(level, target, &file.range);
+            let range = self.file_group_range(level, target, &file.range);
             let levels = (level.0..=target.0).map(Level);
             let runs =
                 levels.flat_map(|level| shape.runs_of(level).iter().map(move |r| (level, r)));
@@ -145,14 +146,14 @@ impl<'a> PartitionPicker<'a> {
             let overlaps_below = inputs.iter().any(|input| input.level > level);
             let kind = if overlaps_below { JobKind::Merge } else { JobKind::Move };
             let split = match target {
-                _ if target == self.capacities.last => self.last_level_split(),
-                _ => self.dividing_split(),
+                _ if target == self.capacities.last => self.split_rule_of_last_level(),
+                _ => self.split_rule_at_last_level_files(),
             };
             let target = match shape.runs_of(target) {
-                [run] => Target::join(target, run.id),
-                _ => Target::oldest_run(target),
+                [run] => OutputTarget::join_run(target, run.id),
+                _ => OutputTarget::oldest_run(target),
             };
-            self.context.admit(Job { kind, inputs, target, split, reason: reason.clone() })
+            self.context.admit_job(Job { kind, inputs, target, split, reason: reason.clone() })
         })
     }
 
@@ -169,12 +170,12 @@ impl<'a> PartitionPicker<'a> {
             let mut below = (level.0 + 1..=last.0).map(Level);
             return below.find(has_files_before_cursor).or(Some(last));
         }
-        self.preemptive.target(level, last)
+        self.preemptive.find_target_level(level, last)
     }
 
     /// Returns the range of the group of a file of `level`: all overlapping files of the levels down to
     /// `target`. Small files of the target level are added until the group makes a large file.
-    fn group_range(&self, level: Level, target: Level, range: &KeyRange) -> KeyRange {
+    fn file_group_range(&self, level: Level, target: Level, range: &KeyRange) -> KeyRange {
         let shape = self.context.shape;
         let mut range = range.clone();
         let runs = || (level.0..=target.0).map(Level).flat_map(|level| shape.runs_of(level));
@@ -182,7 +183,7 @@ impl<'a> PartitionPicker<'a> {
         loop {
             let mut wider = range.clone();
             for run in runs() {
-                let files = run.overlapping(&wider);
+                let files = run.overlapping_files(&wider);
                 let ranges = files.iter().map(|file| &file.range).chain([&wider]);
                 wider = KeyRange::enclosing_range(ranges).unwrap_or(wider);
             }
@@ -194,10 +195,10 @@ impl<'a> PartitionPicker<'a> {
             let [run] = shape.runs_of(target) else { return range };
             let next = run.files.get(run.overlapping_indices(&range).end);
             let is_small = target == self.capacities.last
-                && run.files.overlap_bytes(&range) < self.last_file_bytes() / 4;
+                && run.files.overlap_bytes(&range) < self.last_level_file_bytes() / 4;
             match next {
-                Some(next) if is_small && !self.context.running.is_busy(next.id) => {
-                    range = range.enclosing(&next.range);
+                Some(next) if is_small && !self.context.running.is_file_busy(next.id) => {
+                    range = range.enclosing_both(&next.range);
                 }
                 _ => return range,
             }

@@ -6,10 +6,10 @@
 //!
 //! Source: Dayan et al., "Spooky", PVLDB 15 (2022), section 2.
 
-use crate::composed::context::{PickContext, SCORE_DUE, SCORE_MISFIT, len_u64, score};
+use crate::composed::context::{PickContext, SCORE_DUE, SCORE_MISFIT, len_u64, ratio_milli};
 use crate::composed::primitives::L0;
 use crate::ids::Level;
-use crate::job::{Job, Reason, Target};
+use crate::job::{Job, JobReason, OutputTarget};
 use crate::trigger::LevelCapacities;
 
 /// Picks jobs of the preemptive granularity.
@@ -23,19 +23,19 @@ impl PreemptivePicker<'_> {
     /// Returns the next job.
     pub(super) fn pick(&self) -> Option<Job> {
         let last = self.capacities.last;
-        self.due_sources(last).into_iter().find_map(|(level, reason)| {
+        self.find_due_levels(last).into_iter().find_map(|(level, reason)| {
             if level > L0 && self.context.shape.runs_of(level).len() > 1 {
-                return self.context.merge_in_place(level, Reason::Shape { level });
+                return self.context.merge_in_place(level, JobReason::Shape { level });
             }
-            let target = self.target(level, last)?;
-            self.job(level, target, reason)
+            let target = self.find_target_level(level, last)?;
+            self.build_merge_into_level(level, target, reason)
         })
     }
 
     /// Returns the levels above `limit` from which a merge is due, the most urgent first: levels that do not
     /// fit the layout, L0 by its number of runs, and levels that exceed their capacity. Only another policy
     /// leaves levels of the first and the last kind.
-    pub(super) fn due_sources(&self, limit: Level) -> Vec<(Level, Reason)> {
+    pub(super) fn find_due_levels(&self, limit: Level) -> Vec<(Level, JobReason)> {
         let context = &self.context;
         let (trigger, _) = context.primitives.run_counts().unwrap_or((1, 1));
         let mut due = Vec::new();
@@ -44,21 +44,21 @@ impl PreemptivePicker<'_> {
             let runs = context.shape.runs_of(level).len();
             let bytes = context.shape.level_bytes(level);
             let (name, score_milli) = if level == L0 {
-                ("run-count", score(len_u64(context.idle_runs(L0).count()), len_u64(trigger)))
+                ("run-count", ratio_milli(len_u64(context.idle_runs(L0).count()), len_u64(trigger)))
             } else if runs > 1 || (runs > 0 && level < self.capacities.base) {
                 ("shape", SCORE_MISFIT)
             } else if level < self.capacities.last.min(limit) {
                 // A level that is exactly full needs no job: merges fill levels to their capacity.
-                ("level-full", score(bytes, self.capacities.bytes(level).saturating_add(1)))
+                ("level-full", ratio_milli(bytes, self.capacities.bytes(level).saturating_add(1)))
             } else {
                 continue;
             };
             context.explanation.add_score(level, name, score_milli);
             if score_milli >= SCORE_DUE {
                 let reason = match name {
-                    "run-count" => Reason::RunCount { level, runs },
-                    "shape" => Reason::Shape { level },
-                    _ => Reason::LevelFull { level, score_milli },
+                    "run-count" => JobReason::RunCount { level, runs },
+                    "shape" => JobReason::Shape { level },
+                    _ => JobReason::LevelFull { level, score_milli },
                 };
                 due.push((score_milli, level, reason));
             }
@@ -69,7 +69,7 @@ impl PreemptivePicker<'_> {
 
     /// Returns the smallest level below `source`, at most `limit`, that can hold the data of all levels from
     /// the source on.
-    pub(super) fn target(&self, source: Level, limit: Level) -> Option<Level> {
+    pub(super) fn find_target_level(&self, source: Level, limit: Level) -> Option<Level> {
         let shape = self.context.shape;
         let mut sum = shape.level_bytes(source);
         for level in (source.0..limit.0).map(|above| Level(above + 1)) {
@@ -83,17 +83,22 @@ impl PreemptivePicker<'_> {
     }
 
     /// Returns the bytes of the next job out of L0 and its target level; `None` if none is due.
-    pub(super) fn l0_work(&self, limit: Level) -> Option<(u64, Level)> {
-        self.due_sources(limit).into_iter().find(|(level, _)| *level == L0)?;
-        let target = self.target(L0, limit)?;
+    pub(super) fn next_l0_job_size(&self, limit: Level) -> Option<(u64, Level)> {
+        self.find_due_levels(limit).into_iter().find(|(level, _)| *level == L0)?;
+        let target = self.find_target_level(L0, limit)?;
         let levels = (0..=target.0).map(Level);
         Some((levels.map(|level| self.context.shape.level_bytes(level)).sum(), target))
     }
 
     /// Returns a job that merges all levels from `source` to `target` into one run of `target`.
-    pub(super) fn job(&self, source: Level, target: Level, reason: Reason) -> Option<Job> {
+    pub(super) fn build_merge_into_level(
+        &self,
+        source: Level,
+        target: Level,
+        reason: JobReason,
+    ) -> Option<Job> {
         let levels = (source.0..=target.0).map(Level);
         let inputs = levels.flat_map(|level| self.context.level_inputs(level)).collect();
-        self.context.merge_or_move(inputs, Target::oldest_run(target), reason)
+        self.context.merge_or_move(inputs, OutputTarget::oldest_run(target), reason)
     }
 }

@@ -1,34 +1,34 @@
 //! The four primitives of a composed policy.
 
 use crate::file_picker::FilePicker;
-use crate::granularity::Granularity;
+use crate::granularity::JobGranularity;
 use crate::ids::Level;
-use crate::layout::Layout;
+use crate::layout::TreeLayout;
 use crate::shape::TreeShape;
-use crate::trigger::{Capacity, Trigger};
+use crate::trigger::{LevelCapacity, Trigger};
 use crate::ttl::TombstoneAges;
 
 pub(super) const L0: Level = Level(0);
 
 /// A trigger, with the granularity and data movement of its jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct CompactionRule {
     /// When a job is due.
     pub trigger: Trigger,
     /// How much data the job takes.
-    pub granularity: Granularity,
+    pub granularity: JobGranularity,
     /// Which files the job takes.
     pub movement: FilePicker,
 }
 
 /// The primitives of a policy, and the limits of its jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Primitives {
+pub struct PolicyPrimitives {
     /// Rules in order of priority. Exception: level-full and run-count triggers of leveling compete by
     /// score, at the priority of the first of them.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<CompactionRule>,
     /// How many runs each level may hold.
-    pub layout: Layout,
+    pub layout: TreeLayout,
     /// Number of runs in L0 at which writes stop. Must exceed the run counts of all triggers.
     pub stop_runs: usize,
     /// Target size of an output, in target table sizes of the keyspace.
@@ -38,9 +38,9 @@ pub struct Primitives {
     pub grandparent_files: u64,
 }
 
-impl Primitives {
+impl PolicyPrimitives {
     /// Returns the rule with a level-full trigger and the capacity of its trigger.
-    pub(super) fn full_rule(&self) -> Option<(&Rule, &Capacity)> {
+    pub(super) fn level_full_rule(&self) -> Option<(&CompactionRule, &LevelCapacity)> {
         self.rules.iter().find_map(|rule| match &rule.trigger {
             Trigger::LevelFull(capacity) => Some((rule, capacity)),
             _ => None,
@@ -68,7 +68,7 @@ impl Primitives {
     /// Returns the primitives without tombstone triggers. In a tree without tombstones, both policies
     /// pick the same jobs.
     #[must_use]
-    pub fn without_tombstones(mut self) -> Primitives {
+    pub fn without_tombstone_triggers(mut self) -> PolicyPrimitives {
         self.rules.retain(|rule| !rule.trigger.needs_tombstones());
         self
     }
@@ -76,6 +76,6 @@ impl Primitives {
     /// Returns whether jobs drop data that was not deleted.
     #[must_use]
     pub fn can_drop_data(&self) -> bool {
-        self.layout == Layout::Fifo
+        self.layout == TreeLayout::Fifo
     }
 }

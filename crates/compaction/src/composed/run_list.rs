@@ -16,17 +16,17 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::composed::context::{PickContext, len_u64, score};
-use crate::composed::file_rules::{due_files, rewrite_job};
+use crate::composed::context::{PickContext, len_u64, ratio_milli};
+use crate::composed::file_rules::{find_due_files, rewrite_job};
 use crate::composed::primitives::L0;
 use crate::ids::Level;
-use crate::job::{Job, JobInput, JobKind, Placement, Reason, Target};
+use crate::job::{Job, JobInput, JobKind, JobReason, OutputPlacement, OutputTarget};
 use crate::key_range::KeyRange;
 use crate::run::SortedRun;
 use crate::trigger::Trigger;
 
 /// A run of the list.
-struct ListedRun<'a> {
+struct RunCandidate<'a> {
     level: Level,
     run: &'a Arc<SortedRun>,
     bytes: u64,
@@ -34,7 +34,7 @@ struct ListedRun<'a> {
 }
 
 /// Indices of adjacent runs to merge, and the reason.
-type RunSequence = (Range<usize>, Reason);
+type RunSequence = (Range<usize>, JobReason);
 
 /// Picks jobs of a run list.
 pub(super) struct RunListPicker<'a> {
@@ -49,15 +49,15 @@ impl RunListPicker<'_> {
         let context = &self.context;
         let listed = |(level, run)| {
             let run: &Arc<SortedRun> = run;
-            ListedRun { level, run, bytes: run.bytes(), is_busy: !context.is_idle(run) }
+            RunCandidate { level, run, bytes: run.bytes(), is_busy: !context.is_run_idle(run) }
         };
-        let runs: Vec<ListedRun<'_>> = context.shape.runs().map(listed).collect();
+        let runs: Vec<RunCandidate<'_>> = context.shape.runs().map(listed).collect();
         let count_min = context.primitives.run_counts().map_or(2, |(runs, _)| runs.max(2));
         if let (Some(first), true) = (runs.first(), context.explanation.is_recording()) {
-            let score_milli = score(len_u64(runs.len()), len_u64(count_min));
+            let score_milli = ratio_milli(len_u64(runs.len()), len_u64(count_min));
             context.explanation.add_score(first.level, "run-count", score_milli);
             context.explanation.add_candidates(|| {
-                let line = |run: &ListedRun<'_>| {
+                let line = |run: &RunCandidate<'_>| {
                     let busy = if run.is_busy { ", busy" } else { "" };
                     format!("r{} in {}: {} bytes{busy}", run.run.id.0, run.level, run.bytes)
                 };
@@ -65,35 +65,35 @@ impl RunListPicker<'_> {
             });
         }
         context.primitives.rules.iter().find_map(|rule| {
-            if rule.trigger.is_about_files() {
-                return due_files(context, rule).into_iter().find_map(|due| {
+            if rule.trigger.is_file_trigger() {
+                return find_due_files(context, rule).into_iter().find_map(|due| {
                     if due.can_rewrite {
                         return rewrite_job(context, &due);
                     }
                     let start = runs.iter().position(|run| run.run.id == due.run.id)?;
-                    self.sequence_job(&runs, start..runs.len(), due.reason)
+                    self.build_sequence_merge(&runs, start..runs.len(), due.reason)
                 });
             }
             if runs.len() < count_min {
                 return None;
             }
-            let mut sequences = due_sequences(&rule.trigger, &runs).into_iter();
-            sequences.find_map(|(range, reason)| self.sequence_job(&runs, range, reason))
+            let mut sequences = find_due_sequences(&rule.trigger, &runs).into_iter();
+            sequences.find_map(|(range, reason)| self.build_sequence_merge(&runs, range, reason))
         })
     }
 
     /// Returns the bytes of the next job if it takes runs of L0, and its target level.
-    pub(super) fn l0_work(&self) -> Option<(u64, Level)> {
-        let job = self.pick().filter(|job| job.source() == Some(L0))?;
+    pub(super) fn next_l0_job_size(&self) -> Option<(u64, Level)> {
+        let job = self.pick().filter(|job| job.source_level() == Some(L0))?;
         Some((job.input_bytes(self.context.shape).ok()?, job.target.level))
     }
 
     /// Returns a job that makes one run of a sequence.
-    fn sequence_job(
+    fn build_sequence_merge(
         &self,
-        runs: &[ListedRun<'_>],
+        runs: &[RunCandidate<'_>],
         range: Range<usize>,
-        reason: Reason,
+        reason: JobReason,
     ) -> Option<Job> {
         let target = sequence_target(runs, range.clone(), self.bottom);
         let taken = &runs[range];
@@ -103,12 +103,12 @@ impl RunListPicker<'_> {
         let leaves_levels = taken.iter().all(|run| run.level != target.level);
         let kind = if leaves_levels && is_disjoint { JobKind::Move } else { JobKind::Merge };
         let inputs = taken.iter().map(|run| JobInput::from_run(run.level, run.run)).collect();
-        self.context.admit_with(kind, inputs, target, reason)
+        self.context.build_job(kind, inputs, target, reason)
     }
 }
 
 /// Returns the sequences that a trigger makes due, best first.
-fn due_sequences(trigger: &Trigger, runs: &[ListedRun<'_>]) -> Vec<RunSequence> {
+fn find_due_sequences(trigger: &Trigger, runs: &[RunCandidate<'_>]) -> Vec<RunSequence> {
     match *trigger {
         Trigger::SpaceAmplification { percent } => {
             space_amplification(runs, percent).into_iter().collect()
@@ -122,18 +122,18 @@ fn due_sequences(trigger: &Trigger, runs: &[ListedRun<'_>]) -> Vec<RunSequence> 
     }
 }
 
-fn space_amplification(runs: &[ListedRun<'_>], percent_max: u64) -> Option<RunSequence> {
+fn space_amplification(runs: &[RunCandidate<'_>], percent_max: u64) -> Option<RunSequence> {
     let (oldest, newer) = runs.split_last()?;
     let bytes: u128 = newer.iter().map(|run| u128::from(run.bytes)).sum();
     let percent = bytes * 100 / u128::from(oldest.bytes.max(1));
     let is_due = !newer.is_empty() && percent >= u128::from(percent_max);
     let percent = u64::try_from(percent).unwrap_or(u64::MAX);
     (is_due && runs.iter().all(|run| !run.is_busy))
-        .then_some((0..runs.len(), Reason::SpaceAmplification { percent }))
+        .then_some((0..runs.len(), JobReason::SpaceAmplification { percent }))
 }
 
 fn size_ratio(
-    runs: &[ListedRun<'_>],
+    runs: &[RunCandidate<'_>],
     percent: u64,
     runs_min: usize,
     runs_max: usize,
@@ -151,30 +151,30 @@ fn size_ratio(
             end += 1;
         }
         if end - start >= runs_min {
-            found.push((start..end, Reason::SizeRatio { runs: end - start }));
+            found.push((start..end, JobReason::SizeRatio { runs: end - start }));
         }
     }
     found
 }
 
-fn run_count(runs: &[ListedRun<'_>], count: usize) -> Option<RunSequence> {
+fn run_count(runs: &[RunCandidate<'_>], count: usize) -> Option<RunSequence> {
     let idle = runs.iter().filter(|run| !run.is_busy).count();
     let start = runs.iter().position(|run| !run.is_busy)?;
     let wanted = (idle + 1).checked_sub(count).filter(|_| idle > count)?;
     let taken = runs[start..].iter().take(wanted).take_while(|run| !run.is_busy).count();
-    let reason = Reason::RunCount { level: runs[start].level, runs: idle };
+    let reason = JobReason::RunCount { level: runs[start].level, runs: idle };
     (taken >= 2).then_some((start..start + taken, reason))
 }
 
 /// Returns the target of a sequence. With the oldest run it goes to the bottom. Otherwise it is placed
 /// before the next older run: in the level above that run, or in the same level if the sequence extends
 /// to that level.
-fn sequence_target(runs: &[ListedRun<'_>], range: Range<usize>, bottom: Level) -> Target {
+fn sequence_target(runs: &[RunCandidate<'_>], range: Range<usize>, bottom: Level) -> OutputTarget {
     let oldest_level = runs[..range.end].last().map_or(L0, |run| run.level);
     let Some(next) = runs.get(range.end) else {
-        return Target::oldest_run(bottom.max(oldest_level));
+        return OutputTarget::oldest_run(bottom.max(oldest_level));
     };
     let level = Level(next.level.0.saturating_sub(1)).max(oldest_level);
     let before = (level == next.level).then_some(next.run.id);
-    Target { level, placement: Placement::NewRun { before } }
+    OutputTarget { level, placement: OutputPlacement::NewRun { before } }
 }

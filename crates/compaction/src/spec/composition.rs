@@ -1,6 +1,6 @@
 //! Primitives with a name, as a spec describes them.
 
-use crate::composed::{Primitives, check_primitives};
+use crate::composed::{PolicyPrimitives, check_primitives};
 use crate::error::Error;
 use crate::presets::Preset;
 
@@ -9,24 +9,27 @@ const NAME_BYTES_MAX: usize = 64;
 
 /// A policy composed of primitives, and its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Composition {
+pub struct PolicyComposition {
     /// Name of the policy in results and errors.
     pub name: String,
     /// Primitives of the policy.
-    pub primitives: Primitives,
+    pub primitives: PolicyPrimitives,
 }
 
-impl Composition {
+impl PolicyComposition {
     /// Returns a composition with a valid name and valid primitives.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidSpec`] for the name, [`Error::InvalidCombination`] for the primitives.
-    pub fn new(name: impl Into<String>, primitives: Primitives) -> Result<Composition, Error> {
+    pub fn new(
+        name: impl Into<String>,
+        primitives: PolicyPrimitives,
+    ) -> Result<PolicyComposition, Error> {
         let name = name.into();
         check_name(&name).map_err(|what| Error::InvalidSpec { line: 1, what })?;
         check_primitives(&primitives)?;
-        Ok(Composition { name, primitives })
+        Ok(PolicyComposition { name, primitives })
     }
 }
 
@@ -39,7 +42,7 @@ pub(super) fn check_name(name: &str) -> Result<(), String> {
         ));
     }
     let mut presets = Preset::ALL.into_iter().chain(Preset::DROPPING);
-    if presets.any(|preset| preset.is_named(name)) {
+    if presets.any(|preset| preset.has_name_or_alias(name)) {
         return Err(format!("name {name:?} is that of a preset"));
     }
     Ok(())

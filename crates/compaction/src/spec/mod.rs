@@ -72,15 +72,15 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::composed::{ComposedPolicy, Primitives};
+use crate::composed::{ComposedPolicy, PolicyPrimitives};
 use crate::error::Error;
-use crate::parameter::{MILLION, Parameter, SHARE_OF_DURATION};
+use crate::parameter::{MILLION, PolicyParameter, SHARE_OF_DURATION};
 use crate::policy::CompactionPolicy;
 use crate::presets::Preset;
 use toml_reader::{TomlPolicy, read_inline_toml, read_toml};
 use toml_writer::to_inline_toml;
 
-pub use composition::Composition;
+pub use composition::PolicyComposition;
 pub use toml_writer::to_toml;
 
 /// Description of a policy: a preset with parameters, such as `tiering(T=4)`, or a composition of primitives.
@@ -96,9 +96,9 @@ enum SpecKind {
     Preset {
         preset: Preset,
         /// Parameters with a value other than the default.
-        given: BTreeMap<Parameter, u64>,
+        given: BTreeMap<PolicyParameter, u64>,
     },
-    Composition(Arc<Composition>),
+    Composition(Arc<PolicyComposition>),
 }
 
 /// Default maximum age of tombstones of `tsa` in a database, in microseconds: one day.
@@ -117,8 +117,11 @@ impl PolicySpec {
     ///
     /// [`Error::InvalidCombination`] if the primitives cannot be combined, [`Error::InvalidSpec`] if the name
     /// is invalid or is that of a preset.
-    pub fn from_primitives(name: impl Into<String>, primitives: Primitives) -> Result<Self, Error> {
-        let composition = Composition::new(name, primitives)?;
+    pub fn from_primitives(
+        name: impl Into<String>,
+        primitives: PolicyPrimitives,
+    ) -> Result<Self, Error> {
+        let composition = PolicyComposition::new(name, primitives)?;
         Ok(PolicySpec(SpecKind::Composition(Arc::new(composition))))
     }
 
@@ -157,9 +160,9 @@ impl PolicySpec {
 
     /// Returns the value of a preset parameter, or `None` for a composition.
     #[must_use]
-    pub fn value(&self, parameter: Parameter) -> Option<u64> {
+    pub fn parameter_value(&self, parameter: PolicyParameter) -> Option<u64> {
         match &self.0 {
-            SpecKind::Preset { preset, given } => Some(value_of(*preset, given, parameter)),
+            SpecKind::Preset { preset, given } => Some(value_or_default(*preset, given, parameter)),
             SpecKind::Composition(_) => None,
         }
     }
@@ -169,7 +172,7 @@ impl PolicySpec {
     /// # Errors
     ///
     /// [`Error::UnknownParameter`] or [`Error::BadParameter`].
-    pub fn with(mut self, parameter: Parameter, value: u64) -> Result<Self, Error> {
+    pub fn with_parameter(mut self, parameter: PolicyParameter, value: u64) -> Result<Self, Error> {
         let name = self.name().to_owned();
         let SpecKind::Preset { preset, given } = &mut self.0 else {
             return Err(unknown_parameter(&name, &[], parameter.name()));
@@ -186,9 +189,9 @@ impl PolicySpec {
     ///
     /// [`Error::BadParameter`] if `size_ratio` is below 2 or conflicts with another parameter.
     pub fn with_size_ratio(self, size_ratio: u64) -> Result<Self, Error> {
-        let has_it = |preset: Preset| preset.parameters().contains(&Parameter::SizeRatio);
+        let has_it = |preset: Preset| preset.parameters().contains(&PolicyParameter::SizeRatio);
         if self.preset().is_some_and(has_it) {
-            return self.with(Parameter::SizeRatio, size_ratio);
+            return self.with_parameter(PolicyParameter::SizeRatio, size_ratio);
         }
         Ok(self)
     }
@@ -202,23 +205,23 @@ impl PolicySpec {
     /// Returns the bound on the age of tombstones in millionths of an experiment's duration; `None` if the
     /// policy has no such bound.
     #[must_use]
-    pub fn share_of_duration(&self) -> Option<u64> {
+    pub fn relative_bound_ppm(&self) -> Option<u64> {
         let preset = self.preset()?;
-        if !preset.parameters().contains(&Parameter::Bound) {
+        if !preset.parameters().contains(&PolicyParameter::Bound) {
             return None;
         }
-        let bound = self.value(Parameter::Bound)?;
+        let bound = self.parameter_value(PolicyParameter::Bound)?;
         (bound & SHARE_OF_DURATION != 0).then_some(bound & !SHARE_OF_DURATION)
     }
 
     /// Returns the spec for an experiment of this duration: a relative bound becomes a time.
     #[must_use]
-    pub fn with_duration(mut self, duration_us: u64) -> Self {
-        let share = self.share_of_duration();
+    pub fn with_experiment_duration(mut self, duration_us: u64) -> Self {
+        let share = self.relative_bound_ppm();
         if let (SpecKind::Preset { given, .. }, Some(ppm)) = (&mut self.0, share) {
             let bound = u128::from(duration_us) * u128::from(ppm) / u128::from(MILLION);
             let bound = u64::try_from(bound).unwrap_or(u64::MAX).clamp(1, SHARE_OF_DURATION - 1);
-            given.insert(Parameter::Bound, bound);
+            given.insert(PolicyParameter::Bound, bound);
         }
         self
     }
@@ -230,10 +233,10 @@ impl PolicySpec {
     /// [`Error::RelativeBound`] otherwise.
     pub fn check_for_database(&self) -> Result<(), Error> {
         match &self.0 {
-            SpecKind::Preset { preset, given } => match given.get(&Parameter::Bound) {
+            SpecKind::Preset { preset, given } => match given.get(&PolicyParameter::Bound) {
                 Some(bound) if bound & SHARE_OF_DURATION != 0 => Err(Error::RelativeBound {
                     policy: preset.name().to_owned(),
-                    share: Parameter::Bound.format(*bound),
+                    share: PolicyParameter::Bound.format(*bound),
                 }),
                 _ => Ok(()),
             },
@@ -244,12 +247,15 @@ impl PolicySpec {
     /// Returns the primitives of the policy. A relative bound on the age of tombstones is ignored: no
     /// tombstone becomes too old. Without a bound, it is [`BOUND_US_DEFAULT`].
     #[must_use]
-    pub fn primitives(&self) -> Primitives {
+    pub fn primitives(&self) -> PolicyPrimitives {
         match &self.0 {
             SpecKind::Preset { preset, given } => {
-                preset.primitives(|parameter| match value_of(*preset, given, parameter) {
-                    bound if parameter == Parameter::Bound && bound & SHARE_OF_DURATION != 0 => {
-                        let is_given = given.contains_key(&Parameter::Bound);
+                preset.primitives(|parameter| match value_or_default(*preset, given, parameter) {
+                    bound
+                        if parameter == PolicyParameter::Bound
+                            && bound & SHARE_OF_DURATION != 0 =>
+                    {
+                        let is_given = given.contains_key(&PolicyParameter::Bound);
                         if is_given { SHARE_OF_DURATION - 1 } else { BOUND_US_DEFAULT }
                     }
                     value => value,
@@ -274,34 +280,39 @@ impl PolicySpec {
     /// Builds the policy.
     #[must_use]
     pub fn build(&self) -> Arc<dyn CompactionPolicy> {
-        Arc::new(ComposedPolicy::from_checked(self.name(), self.primitives()))
+        Arc::new(ComposedPolicy::from_checked_primitives(self.name(), self.primitives()))
     }
 }
 
 /// Returns the given value of a parameter, or its default.
-fn value_of(preset: Preset, given: &BTreeMap<Parameter, u64>, parameter: Parameter) -> u64 {
-    let value = |other| value_of(preset, given, other);
-    given.get(&parameter).copied().unwrap_or_else(|| preset.default_of(parameter, &value))
+fn value_or_default(
+    preset: Preset,
+    given: &BTreeMap<PolicyParameter, u64>,
+    parameter: PolicyParameter,
+) -> u64 {
+    let value = |other| value_or_default(preset, given, other);
+    given.get(&parameter).copied().unwrap_or_else(|| preset.default_value(parameter, &value))
 }
 
 /// Sets a parameter if the preset has it and the value is in its domain.
 fn set_parameter(
     preset: Preset,
-    given: &mut BTreeMap<Parameter, u64>,
-    parameter: Parameter,
+    given: &mut BTreeMap<PolicyParameter, u64>,
+    parameter: PolicyParameter,
     value: u64,
 ) -> Result<(), Error> {
     if !preset.parameters().contains(&parameter) {
         return Err(unknown_parameter(preset.name(), preset.parameters(), parameter.name()));
     }
     let (min, max) = parameter.allowed_range();
-    let number = if parameter == Parameter::Bound { value & !SHARE_OF_DURATION } else { value };
+    let number =
+        if parameter == PolicyParameter::Bound { value & !SHARE_OF_DURATION } else { value };
     if !(min..=max).contains(&number) {
         return Err(bad_parameter(
             preset,
             parameter,
             parameter.format(value),
-            parameter.expected(),
+            parameter.expected_values(),
         ));
     }
     given.insert(parameter, value);
@@ -309,37 +320,45 @@ fn set_parameter(
 }
 
 /// Checks that the parameters agree with each other, and removes those that equal their defaults.
-fn check_parameters(preset: Preset, given: &mut BTreeMap<Parameter, u64>) -> Result<(), Error> {
-    let value = |parameter| value_of(preset, given, parameter);
+fn check_parameters(
+    preset: Preset,
+    given: &mut BTreeMap<PolicyParameter, u64>,
+) -> Result<(), Error> {
+    let value = |parameter| value_or_default(preset, given, parameter);
     let trigger = match preset {
-        Preset::Tiering | Preset::LazyLeveling => Parameter::SizeRatio,
-        Preset::Fluid => Parameter::UpperRuns,
-        _ => Parameter::Trigger,
+        Preset::Tiering | Preset::LazyLeveling => PolicyParameter::SizeRatio,
+        Preset::Fluid => PolicyParameter::UpperRuns,
+        _ => PolicyParameter::Trigger,
     };
     // L0 can keep as many runs as the trigger of `universal`, or one less in other presets. With a lower
     // stop, writes would wait although no merge is due.
-    let (stop, runs) = (value(Parameter::Stop), value(trigger));
-    if preset.parameters().contains(&Parameter::Stop) && stop <= runs {
+    let (stop, runs) = (value(PolicyParameter::Stop), value(trigger));
+    if preset.parameters().contains(&PolicyParameter::Stop) && stop <= runs {
         let expected = format!("above {} = {runs}", trigger.name());
-        return Err(bad_parameter(preset, Parameter::Stop, stop.to_string(), expected));
+        return Err(bad_parameter(preset, PolicyParameter::Stop, stop.to_string(), expected));
     }
-    let wait = value(Parameter::Wait);
-    if given.contains_key(&Parameter::Wait) && !(runs..stop).contains(&wait) {
+    let wait = value(PolicyParameter::Wait);
+    if given.contains_key(&PolicyParameter::Wait) && !(runs..stop).contains(&wait) {
         let expected = format!("from {} = {runs} to below stop = {stop}", trigger.name());
-        return Err(bad_parameter(preset, Parameter::Wait, wait.to_string(), expected));
+        return Err(bad_parameter(preset, PolicyParameter::Wait, wait.to_string(), expected));
     }
-    let (width, width_max) = (value(Parameter::Width), value(Parameter::WidthMax));
+    let (width, width_max) = (value(PolicyParameter::Width), value(PolicyParameter::WidthMax));
     if preset == Preset::Universal && width_max < width {
         let expected = format!("at least width = {width}");
-        return Err(bad_parameter(preset, Parameter::WidthMax, width_max.to_string(), expected));
+        return Err(bad_parameter(
+            preset,
+            PolicyParameter::WidthMax,
+            width_max.to_string(),
+            expected,
+        ));
     }
-    let (above, last) = (value(Parameter::Above), value(Parameter::Last));
+    let (above, last) = (value(PolicyParameter::Above), value(PolicyParameter::Last));
     if preset == Preset::Spooky && above >= last {
         let expected = format!("below last = {last}");
-        return Err(bad_parameter(preset, Parameter::Above, above.to_string(), expected));
+        return Err(bad_parameter(preset, PolicyParameter::Above, above.to_string(), expected));
     }
-    let upper_max = value(Parameter::SizeRatio).saturating_sub(1);
-    for runs in [Parameter::UpperRuns, Parameter::LastRuns] {
+    let upper_max = value(PolicyParameter::SizeRatio).saturating_sub(1);
+    for runs in [PolicyParameter::UpperRuns, PolicyParameter::LastRuns] {
         if preset == Preset::Fluid && value(runs) > upper_max {
             let expected = format!("at most T - 1 = {upper_max}");
             return Err(bad_parameter(preset, runs, value(runs).to_string(), expected));
@@ -347,16 +366,21 @@ fn check_parameters(preset: Preset, given: &mut BTreeMap<Parameter, u64>) -> Res
     }
     let all = given.clone();
     given.retain(|parameter, value| {
-        *value != preset.default_of(*parameter, &|other| value_of(preset, &all, other))
+        *value != preset.default_value(*parameter, &|other| value_or_default(preset, &all, other))
     });
     Ok(())
 }
 
-fn bad_parameter(preset: Preset, parameter: Parameter, value: String, expected: String) -> Error {
+fn bad_parameter(
+    preset: Preset,
+    parameter: PolicyParameter,
+    value: String,
+    expected: String,
+) -> Error {
     Error::BadParameter { policy: preset.name(), parameter: parameter.name(), value, expected }
 }
 
-fn unknown_parameter(policy: &str, known: &[Parameter], parameter: &str) -> Error {
+fn unknown_parameter(policy: &str, known: &[PolicyParameter], parameter: &str) -> Error {
     let known: Vec<_> = known.iter().map(|p| p.name()).collect();
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     Error::UnknownParameter { policy: policy.to_owned(), parameter: parameter.to_owned(), known }
@@ -383,26 +407,27 @@ impl FromStr for PolicySpec {
             Some((name, rest)) => (name.trim(), rest.strip_suffix(')').ok_or_else(malformed)?),
         };
         let presets = || Preset::ALL.into_iter().chain(Preset::DROPPING);
-        let preset =
-            presets().find(|preset| preset.is_named(name)).ok_or_else(|| Error::UnknownPolicy {
+        let preset = presets().find(|preset| preset.has_name_or_alias(name)).ok_or_else(|| {
+            Error::UnknownPolicy {
                 name: name.to_owned(),
                 known: presets().map(Preset::name).collect::<Vec<_>>().join(", "),
-            })?;
+            }
+        })?;
         let mut given = BTreeMap::new();
         let parts = parameters.split(',').map(str::trim).filter(|part| !part.is_empty());
         for (index, part) in parts.enumerate() {
             let (parameter, value) = match part.split_once('=') {
                 Some((key, value)) => {
                     let key = key.trim();
-                    let is_it = |p: &Parameter| p.name().eq_ignore_ascii_case(key);
+                    let is_it = |p: &PolicyParameter| p.name().eq_ignore_ascii_case(key);
                     let parameter = match key.eq_ignore_ascii_case("size_ratio") {
-                        true => Some(Parameter::SizeRatio),
-                        false => Parameter::ALL.into_iter().find(is_it),
+                        true => Some(PolicyParameter::SizeRatio),
+                        false => PolicyParameter::ALL.into_iter().find(is_it),
                     };
                     let unknown = || unknown_parameter(preset.name(), preset.parameters(), key);
                     (parameter.ok_or_else(unknown)?, value.trim())
                 }
-                None => (*preset.positional().get(index).ok_or_else(malformed)?, part),
+                None => (*preset.positional_parameters().get(index).ok_or_else(malformed)?, part),
             };
             if !preset.parameters().contains(&parameter) {
                 let known = preset.parameters();
@@ -412,7 +437,7 @@ impl FromStr for PolicySpec {
                 return Err(malformed());
             }
             let number = parameter.parse(value).ok_or_else(|| {
-                bad_parameter(preset, parameter, value.to_owned(), parameter.expected())
+                bad_parameter(preset, parameter, value.to_owned(), parameter.expected_values())
             })?;
             set_parameter(preset, &mut given, parameter, number)?;
         }
@@ -467,10 +492,10 @@ mod tests {
             assert_eq!(parse(&spec.name().to_uppercase()), Ok(spec.clone()));
             assert_eq!(spec.build().name(), spec.name());
             for &parameter in spec.preset().unwrap().parameters() {
-                let value = spec.value(parameter).unwrap() + 1;
-                let Ok(changed) = spec.clone().with(parameter, value) else { continue };
+                let value = spec.parameter_value(parameter).unwrap() + 1;
+                let Ok(changed) = spec.clone().with_parameter(parameter, value) else { continue };
                 assert_eq!(parse(&changed.to_string()), Ok(changed.clone()));
-                assert_eq!(changed.value(parameter), Some(value));
+                assert_eq!(changed.parameter_value(parameter), Some(value));
             }
         }
     }
@@ -488,14 +513,17 @@ mod tests {
     fn format_omits_default_parameters() {
         let spec = parse("tiering( size_ratio = 4 )").unwrap();
         assert_eq!(spec.to_string(), "tiering(T=4)");
-        assert_eq!(spec.value(Parameter::SizeRatio), Some(4));
+        assert_eq!(spec.parameter_value(PolicyParameter::SizeRatio), Some(4));
         assert_eq!(parse("tiering(T=10)").unwrap().to_string(), "tiering");
         assert_eq!(parse("leveled(wait=10)").unwrap().to_string(), "leveled");
         assert_eq!(
             parse("leveled(trigger=12,wait=12)").unwrap().to_string(),
             "leveled(trigger=12)"
         );
-        assert_eq!(parse("leveled(stop=6)").unwrap().value(Parameter::Wait), Some(4));
+        assert_eq!(
+            parse("leveled(stop=6)").unwrap().parameter_value(PolicyParameter::Wait),
+            Some(4)
+        );
         assert_eq!(parse("tiering()").unwrap().to_string(), "tiering");
         assert_eq!(parse("LEVELED(Trigger=2,t=4)").unwrap().to_string(), "leveled(T=4,trigger=2)");
     }
@@ -514,18 +542,21 @@ mod tests {
     #[test]
     fn with_duration_relative_bound_becomes_time() {
         let spec = parse("tsa(0.33)").unwrap();
-        assert_eq!(spec.share_of_duration(), Some(330_000));
+        assert_eq!(spec.relative_bound_ppm(), Some(330_000));
         assert!(spec.check_for_database().unwrap_err().to_string().contains("D = 0.33"));
-        let of_run = spec.with_duration(1_000_000);
+        let of_run = spec.with_experiment_duration(1_000_000);
         assert_eq!(of_run.to_string(), "tsa(D=330ms)");
-        assert_eq!(of_run.share_of_duration(), None);
+        assert_eq!(of_run.relative_bound_ppm(), None);
         assert_eq!(of_run.check_for_database(), Ok(()));
         // Without a bound: half of the duration of an experiment, one day in a database.
         let spec = parse("tsa").unwrap();
-        assert_eq!(spec.share_of_duration(), Some(500_000));
+        assert_eq!(spec.relative_bound_ppm(), Some(500_000));
         assert_eq!(spec.check_for_database(), Ok(()));
         assert_eq!(spec.primitives(), parse("tsa(1d)").unwrap().primitives());
-        assert_eq!(parse("leveled").unwrap().with_duration(5), parse("leveled").unwrap());
+        assert_eq!(
+            parse("leveled").unwrap().with_experiment_duration(5),
+            parse("leveled").unwrap()
+        );
     }
 
     #[test]

@@ -5,32 +5,32 @@ use std::cell::RefCell;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::composed::{Primitives, Rule, check_primitives};
+use crate::composed::{CompactionRule, PolicyPrimitives, check_primitives};
 use crate::error::Error;
 use crate::file_picker::FilePicker;
-use crate::granularity::Granularity;
+use crate::granularity::JobGranularity;
 use crate::ids::Level;
-use crate::layout::Layout;
-use crate::parameter::{MILLION, Parameter, parse_share};
+use crate::layout::TreeLayout;
+use crate::parameter::{MILLION, PolicyParameter, parse_share};
 use crate::presets::{
     BASE_MEMTABLES_DEFAULT, GRANDPARENTS_DEFAULT, LAST_LEVEL_DEFAULT, SIZE_RATIO_DEFAULT,
     STOP_RUNS_DEFAULT, TRIGGER_RUNS_DEFAULT,
 };
-use crate::spec::composition::{Composition, check_name};
-use crate::trigger::{Capacity, Trigger};
+use crate::spec::composition::{PolicyComposition, check_name};
+use crate::trigger::{LevelCapacity, Trigger};
 
 /// A policy read from TOML.
 pub(super) enum TomlPolicy {
     /// Spec in the field `policy`, and its line.
     Spec { text: String, line: u64 },
     /// Composition of primitives.
-    Composition(Composition),
+    Composition(PolicyComposition),
 }
 
 /// Reads a policy from the text of a TOML file.
 pub(super) fn read_toml(text: &str) -> Result<TomlPolicy, Error> {
     let table = DeTable::parse(text).map_err(|error| syntax_error(text, &error))?;
-    TableReader::new(text, table.get_ref(), 0, "the file").policy()
+    TableReader::new(text, table.get_ref(), 0, "the file").read_policy()
 }
 
 /// Reads a policy from an inline table.
@@ -40,19 +40,19 @@ pub(super) fn read_inline_toml(text: &str) -> Result<TomlPolicy, Error> {
     let table = DeTable::parse(&whole).map_err(|error| syntax_error(&whole, &error))?;
     match table.get_ref().get("policy").map(Spanned::get_ref) {
         Some(DeValue::Table(fields)) if table.get_ref().len() == 1 => {
-            TableReader::new(&whole, fields, 0, "the spec").policy()
+            TableReader::new(&whole, fields, 0, "the spec").read_policy()
         }
         _ => Err(Error::MalformedSpec { spec: text.to_owned() }),
     }
 }
 
 fn syntax_error(text: &str, error: &toml::de::Error) -> Error {
-    let line = error.span().map_or(1, |span| line_at(text, span.start));
+    let line = error.span().map_or(1, |span| line_of_offset(text, span.start));
     Error::InvalidSpec { line, what: error.message().replace('\n', " ") }
 }
 
 /// Returns the line of a byte offset, from 1.
-fn line_at(text: &str, offset: usize) -> u64 {
+fn line_of_offset(text: &str, offset: usize) -> u64 {
     let before = text.as_bytes().get(..offset).unwrap_or_default();
     let lines = before.iter().filter(|byte| **byte == b'\n').count();
     u64::try_from(lines).unwrap_or(u64::MAX).saturating_add(1)
@@ -76,7 +76,7 @@ impl<'a> TableReader<'a> {
     }
 
     fn error(&self, offset: usize, what: String) -> Error {
-        Error::InvalidSpec { line: line_at(self.text, offset), what }
+        Error::InvalidSpec { line: line_of_offset(self.text, offset), what }
     }
 
     /// Returns the value of a field and marks the field as read.
@@ -86,7 +86,12 @@ impl<'a> TableReader<'a> {
     }
 
     /// Returns the error of a value that is not `expected`.
-    fn expected(&self, name: &str, value: &Spanned<DeValue<'_>>, expected: &str) -> Error {
+    fn unexpected_value_error(
+        &self,
+        name: &str,
+        value: &Spanned<DeValue<'_>>,
+        expected: &str,
+    ) -> Error {
         let found = match value.get_ref() {
             DeValue::String(text) => format!("{text:?}"),
             DeValue::Integer(number) => number.as_str().to_owned(),
@@ -97,25 +102,25 @@ impl<'a> TableReader<'a> {
     }
 
     /// Returns a string and its offset.
-    fn text(&self, name: &'static str) -> Result<Option<(&'a str, usize)>, Error> {
+    fn read_text(&self, name: &'static str) -> Result<Option<(&'a str, usize)>, Error> {
         match self.get(name) {
             None => Ok(None),
             Some(value) => match value.get_ref() {
                 DeValue::String(text) => Ok(Some((text, value.span().start))),
-                _ => Err(self.expected(name, value, "a string")),
+                _ => Err(self.unexpected_value_error(name, value, "a string")),
             },
         }
     }
 
     /// Returns the value of a field that must be one of `words`.
-    fn word<T: Copy>(
+    fn read_word<T: Copy>(
         &self,
         name: &'static str,
         words: &[(&'static str, T)],
         default: Option<T>,
     ) -> Result<T, Error> {
         let known = || words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
-        let Some((text, offset)) = self.text(name)? else {
+        let Some((text, offset)) = self.read_text(name)? else {
             return default.ok_or_else(|| {
                 self.error(
                     self.offset,
@@ -130,7 +135,7 @@ impl<'a> TableReader<'a> {
     }
 
     /// Converts an integer within bounds.
-    fn number_of(
+    fn parse_number(
         &self,
         name: &str,
         value: &Spanned<DeValue<'_>>,
@@ -143,41 +148,68 @@ impl<'a> TableReader<'a> {
             _ => None,
         };
         number.filter(|number| (min..=max).contains(number)).ok_or_else(|| {
-            self.expected(name, value, &format!("a whole number from {min} to {max}"))
+            self.unexpected_value_error(name, value, &format!("a whole number from {min} to {max}"))
         })
     }
 
     /// Returns an integer with the domain of a preset parameter.
-    fn number(&self, name: &'static str, like: Parameter, default: u64) -> Result<u64, Error> {
+    fn read_number(
+        &self,
+        name: &'static str,
+        like: PolicyParameter,
+        default: u64,
+    ) -> Result<u64, Error> {
         let value = self.get(name);
-        value.map_or(Ok(default), |value| self.number_of(name, value, like.allowed_range()))
+        value.map_or(Ok(default), |value| self.parse_number(name, value, like.allowed_range()))
     }
 
-    fn count(&self, name: &'static str, like: Parameter, default: usize) -> Result<usize, Error> {
-        let number = self.number(name, like, u64::try_from(default).unwrap_or(u64::MAX))?;
+    fn read_count(
+        &self,
+        name: &'static str,
+        like: PolicyParameter,
+        default: usize,
+    ) -> Result<usize, Error> {
+        let number = self.read_number(name, like, u64::try_from(default).unwrap_or(u64::MAX))?;
         Ok(usize::try_from(number).unwrap_or(usize::MAX))
     }
 
-    fn level(&self, name: &'static str, like: Parameter, default: u64) -> Result<Level, Error> {
+    fn read_level(
+        &self,
+        name: &'static str,
+        like: PolicyParameter,
+        default: u64,
+    ) -> Result<Level, Error> {
         // The domains of levels are far below 255.
-        Ok(Level(u8::try_from(self.number(name, like, default)?).unwrap_or(u8::MAX)))
+        Ok(Level(u8::try_from(self.read_number(name, like, default)?).unwrap_or(u8::MAX)))
     }
 
     /// Returns a list of integers.
-    fn counts(&self, name: &'static str, like: Parameter) -> Result<Option<Vec<usize>>, Error> {
+    fn counts(
+        &self,
+        name: &'static str,
+        like: PolicyParameter,
+    ) -> Result<Option<Vec<usize>>, Error> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let DeValue::Array(values) = value.get_ref() else {
-            return Err(self.expected(name, value, "a list of numbers, such as [4, 2]"));
+            return Err(self.unexpected_value_error(
+                name,
+                value,
+                "a list of numbers, such as [4, 2]",
+            ));
         };
         let number = |value| {
-            let number = self.number_of(name, value, like.allowed_range())?;
+            let number = self.parse_number(name, value, like.allowed_range())?;
             Ok(usize::try_from(number).unwrap_or(usize::MAX))
         };
         values.iter().map(number).collect::<Result<_, _>>().map(Some)
     }
 
     /// Returns a time, a size or a share with the syntax of a preset parameter.
-    fn scaled(&self, name: &'static str, like: Parameter) -> Result<Option<u64>, Error> {
+    fn read_with_unit(
+        &self,
+        name: &'static str,
+        like: PolicyParameter,
+    ) -> Result<Option<u64>, Error> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let parsed = match value.get_ref() {
             DeValue::String(text) => like.parse(text),
@@ -187,11 +219,12 @@ impl<'a> TableReader<'a> {
         };
         let (min, max) = like.allowed_range();
         let fits = parsed.filter(|number| (min..=max).contains(number));
-        fits.map(Some).ok_or_else(|| self.expected(name, value, &like.expected()))
+        fits.map(Some)
+            .ok_or_else(|| self.unexpected_value_error(name, value, &like.expected_values()))
     }
 
     /// Returns an error if the value is missing.
-    fn required(&self, name: &str, value: Option<u64>) -> Result<u64, Error> {
+    fn require_field(&self, name: &str, value: Option<u64>) -> Result<u64, Error> {
         value.ok_or_else(|| self.error(self.offset, format!("{} has no {name}", self.description)))
     }
 
@@ -214,101 +247,110 @@ impl<'a> TableReader<'a> {
         Ok(())
     }
 
-    fn policy(&self) -> Result<TomlPolicy, Error> {
-        if let Some((text, offset)) = self.text("policy")? {
+    fn read_policy(&self) -> Result<TomlPolicy, Error> {
+        if let Some((text, offset)) = self.read_text("policy")? {
             self.check_all_read()?;
-            let line = line_at(self.text, offset);
+            let line = line_of_offset(self.text, offset);
             return Ok(TomlPolicy::Spec { text: text.to_owned(), line });
         }
-        let name = match self.text("name")? {
+        let name = match self.read_text("name")? {
             Some((name, offset)) => {
                 check_name(name).map_err(|what| self.error(offset, what))?;
                 name
             }
             None => "composed",
         };
-        let layout = self.layout()?;
-        let stop_runs = self.count("stop", Parameter::Stop, default_usize(STOP_RUNS_DEFAULT))?;
-        let file_tables = self.number("tables", Parameter::Tables, 1)?;
+        let layout = self.read_layout()?;
+        let stop_runs =
+            self.read_count("stop", PolicyParameter::Stop, usize_or_max(STOP_RUNS_DEFAULT))?;
+        let file_tables = self.read_number("tables", PolicyParameter::Tables, 1)?;
         let grandparent_files =
-            self.number("grandparents", Parameter::Grandparents, GRANDPARENTS_DEFAULT)?;
+            self.read_number("grandparents", PolicyParameter::Grandparents, GRANDPARENTS_DEFAULT)?;
         let rules = self.rules(&layout)?;
         self.check_all_read()?;
-        let primitives = Primitives { rules, layout, stop_runs, file_tables, grandparent_files };
+        let primitives =
+            PolicyPrimitives { rules, layout, stop_runs, file_tables, grandparent_files };
         check_primitives(&primitives)
             .map_err(|error| self.error(self.offset, error.to_string()))?;
-        Ok(TomlPolicy::Composition(Composition { name: name.to_owned(), primitives }))
+        Ok(TomlPolicy::Composition(PolicyComposition { name: name.to_owned(), primitives }))
     }
 
-    fn layout(&self) -> Result<Layout, Error> {
+    fn read_layout(&self) -> Result<TreeLayout, Error> {
         let words = ["leveling", "fluid", "run-list", "queue"].map(|word| (word, word));
-        Ok(match self.word("layout", &words, None)? {
+        Ok(match self.read_word("layout", &words, None)? {
             "leveling" => {
-                let tiered = self.counts("tiered", Parameter::UpperRuns)?.unwrap_or_default();
-                Layout::Leveling { tiered }
+                let tiered = self.counts("tiered", PolicyParameter::UpperRuns)?.unwrap_or_default();
+                TreeLayout::Leveling { tiered }
             }
             "fluid" => {
-                let ratio = default_usize(SIZE_RATIO_DEFAULT);
-                let size_ratio = self.count("size-ratio", Parameter::SizeRatio, ratio)?;
-                let upper = self.counts("runs", Parameter::UpperRuns)?;
+                let ratio = usize_or_max(SIZE_RATIO_DEFAULT);
+                let size_ratio =
+                    self.read_count("size-ratio", PolicyParameter::SizeRatio, ratio)?;
+                let upper = self.counts("runs", PolicyParameter::UpperRuns)?;
                 let upper = upper.unwrap_or_else(|| vec![size_ratio - 1]);
-                let last = self.count("last-runs", Parameter::LastRuns, 1)?;
-                Layout::Fluid { upper, last, size_ratio }
+                let last = self.read_count("last-runs", PolicyParameter::LastRuns, 1)?;
+                TreeLayout::Fluid { upper, last, size_ratio }
             }
-            "run-list" => Layout::RunList {
-                bottom: self.level("bottom", Parameter::Last, LAST_LEVEL_DEFAULT)?,
+            "run-list" => TreeLayout::RunList {
+                bottom: self.read_level("bottom", PolicyParameter::Last, LAST_LEVEL_DEFAULT)?,
             },
-            _ => Layout::Fifo,
+            _ => TreeLayout::Fifo,
         })
     }
 
-    fn rules(&self, layout: &Layout) -> Result<Vec<Rule>, Error> {
+    fn rules(&self, layout: &TreeLayout) -> Result<Vec<CompactionRule>, Error> {
         let Some(value) = self.get("rule") else {
             return Err(self.error(self.offset, format!("{} has no [[rule]]", self.description)));
         };
         let DeValue::Array(rules) = value.get_ref() else {
-            return Err(self.expected("rule", value, "a list of tables, each under [[rule]]"));
+            return Err(self.unexpected_value_error(
+                "rule",
+                value,
+                "a list of tables, each under [[rule]]",
+            ));
         };
         let rule = |value: &'a Spanned<DeValue<'a>>| {
             let DeValue::Table(table) = value.get_ref() else {
-                return Err(self.expected("rule", value, "a table"));
+                return Err(self.unexpected_value_error("rule", value, "a table"));
             };
-            TableReader::new(self.text, table, value.span().start, "the rule").rule(layout)
+            TableReader::new(self.text, table, value.span().start, "the rule").read_rule(layout)
         };
         rules.iter().map(rule).collect()
     }
 
-    fn rule(&self, layout: &Layout) -> Result<Rule, Error> {
-        let trigger = self.trigger()?;
-        let leveled = matches!(layout, Layout::Leveling { .. });
+    fn read_rule(&self, layout: &TreeLayout) -> Result<CompactionRule, Error> {
+        let trigger = self.read_trigger()?;
+        let leveled = matches!(layout, TreeLayout::Leveling { .. });
         let full = matches!(trigger, Trigger::LevelFull(_));
-        let by_file = leveled && (full || trigger.is_about_files());
+        let by_file = leveled && (full || trigger.is_file_trigger());
         let words = ["level", "preemptive", "partition", "runs", "file", "files"].map(|w| (w, w));
         let default = if by_file { "file" } else { "runs" };
-        let granularity = match self.word("granularity", &words, Some(default))? {
-            "level" => Granularity::Level,
-            "preemptive" => Granularity::Preemptive,
-            "partition" => {
-                Granularity::Partition { above: self.level("above", Parameter::Above, 2)?.0 }
-            }
-            "runs" => Granularity::Runs,
-            "file" => Granularity::File,
-            _ => Granularity::RunFiles { count: self.count("files", Parameter::Tables, 2)? },
+        let granularity = match self.read_word("granularity", &words, Some(default))? {
+            "level" => JobGranularity::Level,
+            "preemptive" => JobGranularity::Preemptive,
+            "partition" => JobGranularity::Partition {
+                above: self.read_level("above", PolicyParameter::Above, 2)?.0,
+            },
+            "runs" => JobGranularity::Runs,
+            "file" => JobGranularity::File,
+            _ => JobGranularity::Files {
+                count: self.read_count("files", PolicyParameter::Tables, 2)?,
+            },
         };
         let movements = FilePicker::ALL.map(|movement| (movement.name(), movement));
         let default = match trigger {
             Trigger::TombstoneDensity { .. } => FilePicker::MostTombstones,
             Trigger::TombstoneTtl { .. } => FilePicker::OldestTombstone,
             Trigger::FileStaleness { .. } if leveled => FilePicker::Oldest,
-            _ if granularity.is_by_file() => FilePicker::LeastOverlap,
+            _ if granularity.is_file_granular() => FilePicker::LeastOverlap,
             _ => FilePicker::All,
         };
-        let movement = self.word("movement", &movements, Some(default))?;
+        let movement = self.read_word("movement", &movements, Some(default))?;
         self.check_all_read()?;
-        Ok(Rule { trigger, granularity, movement })
+        Ok(CompactionRule { trigger, granularity, movement })
     }
 
-    fn trigger(&self) -> Result<Trigger, Error> {
+    fn read_trigger(&self) -> Result<Trigger, Error> {
         let words = [
             "level-full",
             "run-count",
@@ -321,59 +363,66 @@ impl<'a> TableReader<'a> {
             "total-bytes",
         ]
         .map(|word| (word, word));
-        let ratio = || self.number("size-ratio", Parameter::SizeRatio, SIZE_RATIO_DEFAULT);
-        Ok(match self.word("trigger", &words, None)? {
-            "level-full" => Trigger::LevelFull(self.capacity()?),
+        let ratio =
+            || self.read_number("size-ratio", PolicyParameter::SizeRatio, SIZE_RATIO_DEFAULT);
+        Ok(match self.read_word("trigger", &words, None)? {
+            "level-full" => Trigger::LevelFull(self.read_capacity()?),
             "run-count" => {
-                let default = default_usize(TRIGGER_RUNS_DEFAULT);
-                let runs = self.count("runs", Parameter::Trigger, default)?;
-                Trigger::RunCount { runs, wait: self.count("wait", Parameter::Wait, runs)? }
+                let default = usize_or_max(TRIGGER_RUNS_DEFAULT);
+                let runs = self.read_count("runs", PolicyParameter::Trigger, default)?;
+                Trigger::RunCount {
+                    runs,
+                    wait: self.read_count("wait", PolicyParameter::Wait, runs)?,
+                }
             }
             "too-many-runs" => Trigger::TooManyRuns,
             "space-amplification" => Trigger::SpaceAmplification {
-                percent: self.number("percent", Parameter::Space, 200)?,
+                percent: self.read_number("percent", PolicyParameter::Space, 200)?,
             },
             "size-ratio" => Trigger::SizeRatio {
-                percent: self.number("percent", Parameter::Ratio, 1)?,
-                runs_min: self.count("runs-min", Parameter::Width, 2)?,
-                runs_max: self.count("runs-max", Parameter::WidthMax, 1_000_000_000)?,
+                percent: self.read_number("percent", PolicyParameter::Ratio, 1)?,
+                runs_min: self.read_count("runs-min", PolicyParameter::Width, 2)?,
+                runs_max: self.read_count("runs-max", PolicyParameter::WidthMax, 1_000_000_000)?,
             },
             "tombstone-density" => {
-                let ppm = self.scaled("share", Parameter::Density)?.unwrap_or(MILLION / 4);
+                let ppm =
+                    self.read_with_unit("share", PolicyParameter::Density)?.unwrap_or(MILLION / 4);
                 Trigger::TombstoneDensity { ppm }
             }
             "tombstone-ttl" => {
                 // Compositions are for databases, so a share of a duration is not accepted.
-                let bound = self.scaled("bound", Parameter::Ttl)?;
-                let bound_us = self.required("bound", bound)?.max(1);
+                let bound = self.read_with_unit("bound", PolicyParameter::Ttl)?;
+                let bound_us = self.require_field("bound", bound)?.max(1);
                 Trigger::TombstoneTtl { bound_us, size_ratio: ratio()? }
             }
             "file-staleness" => {
-                let ttl = self.scaled("ttl", Parameter::Ttl)?;
-                Trigger::FileStaleness { ttl_us: self.required("ttl", ttl)?.max(1) }
+                let ttl = self.read_with_unit("ttl", PolicyParameter::Ttl)?;
+                Trigger::FileStaleness { ttl_us: self.require_field("ttl", ttl)?.max(1) }
             }
             _ => {
-                let bytes = self.scaled("bytes", Parameter::Bytes)?;
-                Trigger::TotalBytes { bytes: self.required("bytes", bytes)? }
+                let bytes = self.read_with_unit("bytes", PolicyParameter::Bytes)?;
+                Trigger::TotalBytes { bytes: self.require_field("bytes", bytes)? }
             }
         })
     }
 
-    fn capacity(&self) -> Result<Capacity, Error> {
-        let size_ratio = self.number("size-ratio", Parameter::SizeRatio, SIZE_RATIO_DEFAULT)?;
+    fn read_capacity(&self) -> Result<LevelCapacity, Error> {
+        let size_ratio =
+            self.read_number("size-ratio", PolicyParameter::SizeRatio, SIZE_RATIO_DEFAULT)?;
         let words = [("from-top", true), ("from-bottom", false)];
-        Ok(if self.word("capacity", &words, Some(false))? {
-            let l1_memtables = self.number("l1", Parameter::L1, TRIGGER_RUNS_DEFAULT)?;
-            Capacity::FromTop { l1_memtables, size_ratio }
+        Ok(if self.read_word("capacity", &words, Some(false))? {
+            let l1_memtables = self.read_number("l1", PolicyParameter::L1, TRIGGER_RUNS_DEFAULT)?;
+            LevelCapacity::FromTop { l1_memtables, size_ratio }
         } else {
-            let last = self.level("last", Parameter::Last, LAST_LEVEL_DEFAULT)?;
-            let base_memtables = self.number("base", Parameter::Base, BASE_MEMTABLES_DEFAULT)?;
-            Capacity::FromBottom { last, base_memtables, size_ratio }
+            let last = self.read_level("last", PolicyParameter::Last, LAST_LEVEL_DEFAULT)?;
+            let base_memtables =
+                self.read_number("base", PolicyParameter::Base, BASE_MEMTABLES_DEFAULT)?;
+            LevelCapacity::FromBottom { last, base_memtables, size_ratio }
         })
     }
 }
 
-fn default_usize(value: u64) -> usize {
+fn usize_or_max(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }
 
@@ -393,11 +442,12 @@ mod tests {
         let spec = PolicySpec::from_toml(TIERED_TOP).unwrap();
         assert_eq!(spec.name(), "tiered-top");
         let primitives = spec.primitives();
-        assert_eq!(primitives.layout, Layout::Leveling { tiered: vec![4] });
+        assert_eq!(primitives.layout, TreeLayout::Leveling { tiered: vec![4] });
         assert_eq!((primitives.stop_runs, primitives.grandparent_files), (20, 25));
         assert_eq!(primitives.rules[0].trigger, Trigger::RunCount { runs: 3, wait: 3 });
         assert_eq!(primitives.rules[1].movement, FilePicker::LeastOverlap);
-        let capacity = Capacity::FromBottom { last: Level(6), base_memtables: 8, size_ratio: 10 };
+        let capacity =
+            LevelCapacity::FromBottom { last: Level(6), base_memtables: 8, size_ratio: 10 };
         assert_eq!(primitives.rules[1].trigger, Trigger::LevelFull(capacity));
         assert_eq!(PolicySpec::from_toml("policy = \"tiering(T=4)\"").unwrap().name(), "tiering");
     }
@@ -415,7 +465,7 @@ mod tests {
             let text = spec.to_string();
             assert!(!text.contains('\n'), "{text}");
             assert_eq!(text.parse::<PolicySpec>(), Ok(spec.clone()), "{text}");
-            let file = to_toml(&Composition::new(spec.name(), spec.primitives()).unwrap());
+            let file = to_toml(&PolicyComposition::new(spec.name(), spec.primitives()).unwrap());
             assert_eq!(PolicySpec::from_toml(&file), Ok(spec.clone()), "{file}");
             assert_eq!(spec.build().name(), spec.name());
         }

@@ -2,19 +2,19 @@
 
 use std::fmt::Write as _;
 
-use crate::composed::{Primitives, Rule};
-use crate::granularity::Granularity;
-use crate::layout::Layout;
-use crate::parameter::{Parameter, format_share};
-use crate::spec::composition::Composition;
-use crate::trigger::{Capacity, Trigger};
+use crate::composed::{CompactionRule, PolicyPrimitives};
+use crate::granularity::JobGranularity;
+use crate::layout::TreeLayout;
+use crate::parameter::{PolicyParameter, format_share};
+use crate::spec::composition::PolicyComposition;
+use crate::trigger::{LevelCapacity, Trigger};
 
 /// Returns a composition as an inline table. It has every field, so that changed defaults do not affect it.
-pub(super) fn to_inline_toml(composition: &Composition) -> String {
-    let Composition { name, primitives } = composition;
+pub(super) fn to_inline_toml(composition: &PolicyComposition) -> String {
+    let PolicyComposition { name, primitives } = composition;
     let mut out = format!("{{name = \"{name}\", layout = \"{}\"", primitives.layout.name());
     write_layout(&mut out, &primitives.layout, ", ");
-    let Primitives { stop_runs, file_tables, grandparent_files, .. } = primitives;
+    let PolicyPrimitives { stop_runs, file_tables, grandparent_files, .. } = primitives;
     // Writing to a string does not fail.
     let _ = write!(
         out,
@@ -31,11 +31,11 @@ pub(super) fn to_inline_toml(composition: &Composition) -> String {
 
 /// Returns a composition as the text of a TOML file.
 #[must_use]
-pub fn to_toml(composition: &Composition) -> String {
-    let Composition { name, primitives } = composition;
+pub fn to_toml(composition: &PolicyComposition) -> String {
+    let PolicyComposition { name, primitives } = composition;
     let mut out = format!("name = \"{name}\"\nlayout = \"{}\"", primitives.layout.name());
     write_layout(&mut out, &primitives.layout, "\n");
-    let Primitives { stop_runs, file_tables, grandparent_files, .. } = primitives;
+    let PolicyPrimitives { stop_runs, file_tables, grandparent_files, .. } = primitives;
     // Writing to a string does not fail.
     let _ = write!(
         out,
@@ -48,17 +48,17 @@ pub fn to_toml(composition: &Composition) -> String {
 }
 
 /// Appends the fields of a layout, each after `separator`.
-fn write_layout(out: &mut String, layout: &Layout, separator: &str) {
+fn write_layout(out: &mut String, layout: &TreeLayout, separator: &str) {
     let fields = match layout {
-        Layout::Leveling { tiered } if tiered.is_empty() => Vec::new(),
-        Layout::Leveling { tiered } => vec![format!("tiered = {tiered:?}")],
-        Layout::Fluid { upper, last, size_ratio } => vec![
+        TreeLayout::Leveling { tiered } if tiered.is_empty() => Vec::new(),
+        TreeLayout::Leveling { tiered } => vec![format!("tiered = {tiered:?}")],
+        TreeLayout::Fluid { upper, last, size_ratio } => vec![
             format!("runs = {upper:?}"),
             format!("last-runs = {last}"),
             format!("size-ratio = {size_ratio}"),
         ],
-        Layout::RunList { bottom } => vec![format!("bottom = {}", bottom.0)],
-        Layout::Fifo => Vec::new(),
+        TreeLayout::RunList { bottom } => vec![format!("bottom = {}", bottom.0)],
+        TreeLayout::Fifo => Vec::new(),
     };
     for field in fields {
         *out += separator;
@@ -67,23 +67,25 @@ fn write_layout(out: &mut String, layout: &Layout, separator: &str) {
 }
 
 /// Returns the fields of a rule as `name = value`.
-fn rule_fields(rule: &Rule) -> Vec<String> {
+fn rule_fields(rule: &CompactionRule) -> Vec<String> {
     let mut fields = vec![format!("trigger = \"{}\"", rule.trigger.name())];
-    let text =
-        |name: &str, like: Parameter, value: u64| format!("{name} = \"{}\"", like.format(value));
+    let text = |name: &str, like: PolicyParameter, value: u64| {
+        format!("{name} = \"{}\"", like.format(value))
+    };
     match &rule.trigger {
-        Trigger::LevelFull(Capacity::FromTop { l1_memtables, size_ratio }) => fields.extend([
+        Trigger::LevelFull(LevelCapacity::FromTop { l1_memtables, size_ratio }) => fields.extend([
             "capacity = \"from-top\"".to_owned(),
             format!("l1 = {l1_memtables}"),
             format!("size-ratio = {size_ratio}"),
         ]),
-        Trigger::LevelFull(Capacity::FromBottom { last, base_memtables, size_ratio }) => fields
-            .extend([
+        Trigger::LevelFull(LevelCapacity::FromBottom { last, base_memtables, size_ratio }) => {
+            fields.extend([
                 "capacity = \"from-bottom\"".to_owned(),
                 format!("last = {}", last.0),
                 format!("base = {base_memtables}"),
                 format!("size-ratio = {size_ratio}"),
-            ]),
+            ])
+        }
         Trigger::RunCount { runs, wait } => {
             fields.extend([format!("runs = {runs}"), format!("wait = {wait}")]);
         }
@@ -96,16 +98,18 @@ fn rule_fields(rule: &Rule) -> Vec<String> {
         ]),
         Trigger::TombstoneDensity { ppm } => fields.push(format!("share = {}", format_share(*ppm))),
         Trigger::TombstoneTtl { bound_us, size_ratio } => fields.extend([
-            text("bound", Parameter::Ttl, *bound_us),
+            text("bound", PolicyParameter::Ttl, *bound_us),
             format!("size-ratio = {size_ratio}"),
         ]),
-        Trigger::FileStaleness { ttl_us } => fields.push(text("ttl", Parameter::Ttl, *ttl_us)),
-        Trigger::TotalBytes { bytes } => fields.push(text("bytes", Parameter::Bytes, *bytes)),
+        Trigger::FileStaleness { ttl_us } => {
+            fields.push(text("ttl", PolicyParameter::Ttl, *ttl_us))
+        }
+        Trigger::TotalBytes { bytes } => fields.push(text("bytes", PolicyParameter::Bytes, *bytes)),
     }
     fields.push(format!("granularity = \"{}\"", rule.granularity.name()));
     match rule.granularity {
-        Granularity::Partition { above } => fields.push(format!("above = {above}")),
-        Granularity::RunFiles { count } => fields.push(format!("files = {count}")),
+        JobGranularity::Partition { above } => fields.push(format!("above = {above}")),
+        JobGranularity::Files { count } => fields.push(format!("files = {count}")),
         _ => {}
     }
     fields.push(format!("movement = \"{}\"", rule.movement.name()));

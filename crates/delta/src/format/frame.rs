@@ -9,7 +9,7 @@
 //! ```
 
 use lsmx::Error;
-use lsmx_base::checksum::xxh3_at;
+use lsmx_base::checksum::xxh3_at_file_location;
 use lsmx_base::coding::{Decoder, len_u64, to_usize};
 use lsmx_base::malformed::Malformed;
 
@@ -97,7 +97,7 @@ pub fn put_frame(
     };
     out[start + 8..start + 12].copy_from_slice(&length.to_le_bytes());
     out[start + 12] = kind as u8;
-    let checksum = xxh3_at(&out[start + 8..], uid, offset);
+    let checksum = xxh3_at_file_location(&out[start + 8..], uid, offset);
     out[start..start + 8].copy_from_slice(&checksum.to_le_bytes());
     Ok(())
 }
@@ -126,7 +126,7 @@ pub fn decode_frame(
     })?;
     let mut decoder = Decoder::new(frame);
     let found = decoder.u64("frame checksum")?;
-    let expected = xxh3_at(&frame[8..], uid, offset);
+    let expected = xxh3_at_file_location(&frame[8..], uid, offset);
     if found != expected {
         return Err(Malformed::Checksum { expected, found });
     }

@@ -8,7 +8,7 @@
 //! 24  8  checksum  u64, XXH3-64 of bytes 0..24
 //! ```
 
-use lsmx_base::checksum::xxh3_at;
+use lsmx_base::checksum::xxh3_at_file_location;
 use lsmx_base::coding::Decoder;
 use lsmx_base::malformed::Malformed;
 
@@ -29,7 +29,7 @@ pub fn encode_header(magic: u64, uid: u64) -> [u8; HEADER_BYTES] {
     out[..8].copy_from_slice(&magic.to_le_bytes());
     out[8..12].copy_from_slice(&VERSION.to_le_bytes());
     out[16..24].copy_from_slice(&uid.to_le_bytes());
-    let checksum = xxh3_at(&out[..24], 0, 0);
+    let checksum = xxh3_at_file_location(&out[..24], 0, 0);
     out[24..].copy_from_slice(&checksum.to_le_bytes());
     out
 }
@@ -45,7 +45,7 @@ pub fn decode_header(bytes: &[u8], magic: u64) -> Result<u64, Malformed> {
     let zero = decoder.u32("reserved bytes")?;
     let uid = decoder.u64("file uid")?;
     let found = decoder.u64("header checksum")?;
-    let expected = xxh3_at(&bytes[..24], 0, 0);
+    let expected = xxh3_at_file_location(&bytes[..24], 0, 0);
     if found != expected {
         return Err(Malformed::Checksum { expected, found });
     }

@@ -20,7 +20,7 @@ use counters::CacheCounters;
 pub use counters::{BlockKindMap, FilterCounts, HitCounts};
 pub use data_cache::BlockCacheKind;
 use data_cache::{BlockId, DataBlockCache};
-use lsmx_base::slice::{BlockBytes, LiveBlocks};
+use lsmx_base::slice::{BlockBytes, BlockMemoryCounter};
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 pub(crate) use metadata_slots::{
     INDEX_OVERHEAD_BYTES, MetadataBlock, MetadataKind, MetadataSlot, SLOT_OVERHEAD_BYTES,
@@ -58,7 +58,7 @@ pub struct BlockCache {
     clock_queues: Mutex<[ClockQueue; MetadataKind::ALL.len()]>,
     counters: CacheCounters,
     /// Data blocks that were read for the cache and are still in memory.
-    live_blocks: Arc<LiveBlocks>,
+    live_blocks: Arc<BlockMemoryCounter>,
     table_count: AtomicU64,
 }
 
@@ -184,7 +184,7 @@ impl BlockCache {
         }
     }
 
-    pub(crate) fn live_block_counter(&self) -> &Arc<LiveBlocks> {
+    pub(crate) fn live_block_counter(&self) -> &Arc<BlockMemoryCounter> {
         &self.live_blocks
     }
 

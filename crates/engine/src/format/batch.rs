@@ -118,11 +118,15 @@ impl<'a> BatchOperationIter<'a> {
         let code = self.rest.u8("kind of an operation")?;
         let kind = EntryKind::from_u8(code);
         if kind.is_none() && code != RANGE_DELETE {
-            return Err(Malformed::field("kind of an operation", u64::from(code), "a known kind"));
+            return Err(Malformed::invalid_field(
+                "kind of an operation",
+                u64::from(code),
+                "a known kind",
+            ));
         }
         let keyspace = self.rest.varint("keyspace of an operation")?;
         let keyspace = u32::try_from(keyspace).map_err(|_| {
-            Malformed::field("keyspace of an operation", keyspace, "at most 32 bits")
+            Malformed::invalid_field("keyspace of an operation", keyspace, "at most 32 bits")
         })?;
         let key = self.decode_length_prefixed("key of an operation")?;
         let action = match kind {

@@ -45,7 +45,7 @@
 //! in the record detect a wrong pointer.
 
 use bytes::Bytes;
-use lsmx_base::checksum::{location_seed, xxh3, xxh3_seeded};
+use lsmx_base::checksum::{file_location_seed, xxh3, xxh3_seeded};
 use lsmx_base::coding::{
     Decoder, VARINT_BYTES_MAX, get_u32, get_u64, len_u64, put_u64, put_varint,
 };
@@ -166,7 +166,7 @@ impl BlobTrailer {
 
 /// Returns the checksum of the trailer fields at offset `at` of the file `uid`.
 pub fn trailer_checksum(covered: &[u8], uid: u64, at: u64) -> u64 {
-    xxh3_seeded(covered, location_seed(uid, at))
+    xxh3_seeded(covered, file_location_seed(uid, at))
 }
 
 fn check_length<'a>(
@@ -214,7 +214,7 @@ impl ValuePointer {
             value_bytes: decoder.varint("value bytes of a value pointer")?,
         };
         if !decoder.is_empty() {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "bytes after a value pointer",
                 len_u64(decoder.remaining()),
                 "0",
@@ -222,14 +222,14 @@ impl ValuePointer {
         }
         let bytes = len_u64(BLOB_RECORD_BYTES_MIN)..=BLOB_RECORD_BYTES_MAX;
         if !bytes.contains(&pointer.bytes) {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "record bytes of a value pointer",
                 pointer.bytes,
                 "the size of a record",
             ));
         }
         if pointer.value_bytes > VALUE_BYTES_MAX {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "value bytes of a value pointer",
                 pointer.value_bytes,
                 "at most 1 GiB",
@@ -246,7 +246,7 @@ impl ValuePointer {
         let limit = file_bytes.saturating_sub(len_u64(BLOB_TRAILER_BYTES));
         let end = self.offset.checked_add(self.bytes);
         if self.offset < len_u64(BLOB_HEADER_BYTES) || end.is_none_or(|end| end > limit) {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "offset of a value pointer",
                 self.offset,
                 "an offset among the records of its file",
@@ -287,7 +287,7 @@ pub fn record_checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
     let seed = if failpoint::is_on(Failpoint::ChecksumWithoutLocation) {
         0
     } else {
-        location_seed(uid, offset)
+        file_location_seed(uid, offset)
     };
     xxh3_seeded(covered, seed)
 }
@@ -303,7 +303,11 @@ pub fn record_bytes(head: &[u8]) -> Result<u64, Malformed> {
     };
     let found = u64::from(bytes);
     if !(len_u64(BLOB_RECORD_BYTES_MIN)..=BLOB_RECORD_BYTES_MAX).contains(&found) {
-        return Err(Malformed::field("bytes of a blob record", found, "the size of a record"));
+        return Err(Malformed::invalid_field(
+            "bytes of a blob record",
+            found,
+            "the size of a record",
+        ));
     }
     Ok(found)
 }
@@ -339,12 +343,12 @@ impl<'a> BlobRecord<'a> {
         let stored_bytes = record_bytes(bytes)?;
         if stored_bytes != len_u64(bytes.len()) {
             let (what, expected) = ("bytes of a blob record", "the size in its value pointer");
-            return Err(Malformed::field(what, stored_bytes, expected));
+            return Err(Malformed::invalid_field(what, stored_bytes, expected));
         }
         let mut decoder = Decoder::with_offset(bytes, CHECKSUM_BYTES + size_of::<u32>());
         let compression = decoder.u8("compression of a value")?;
         let Some(compression) = Compression::from_u8(compression) else {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "compression of a value",
                 u64::from(compression),
                 "0 (none) or 1 (lz4)",
@@ -353,10 +357,10 @@ impl<'a> BlobRecord<'a> {
         let seq = decoder.varint("sequence number of a value")?;
         if seq > SeqNo::MAX.0 {
             let (what, expected) = ("sequence number of a value", "at most 2^56 - 1");
-            return Err(Malformed::field(what, seq, expected));
+            return Err(Malformed::invalid_field(what, seq, expected));
         }
         let key = decoder.bytes("key of a value")?;
-        let stored = decoder.take("value", decoder.remaining())?;
+        let stored = decoder.take_bytes("value", decoder.remaining())?;
         Ok(BlobRecord { seq: SeqNo(seq), key, compression, stored })
     }
 
@@ -393,7 +397,7 @@ impl<'a> BlobRecord<'a> {
         };
         if len_u64(value.len()) != value_bytes {
             let (what, found) = ("bytes of a value", len_u64(value.len()));
-            return Err(Malformed::field(what, found, "the size in its value pointer"));
+            return Err(Malformed::invalid_field(what, found, "the size in its value pointer"));
         }
         Ok(value)
     }

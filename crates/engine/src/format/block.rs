@@ -19,11 +19,11 @@
 //! The extra four bytes cost a thousandth of a block of 4 KiB. The size in a handle includes the trailer.
 
 use bytes::Bytes;
-use lsmx_base::checksum::{location_seed, xxh3_seeded};
+use lsmx_base::checksum::{file_location_seed, xxh3_seeded};
 use lsmx_base::coding::{Decoder, get_u32, get_u64, len_u64, put_u64, put_varint, to_usize};
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::malformed::Malformed;
-use lsmx_base::slice::{BlockBytes, LiveBlocks};
+use lsmx_base::slice::{BlockBytes, BlockMemoryCounter};
 use lsmx_base::sync::Arc;
 use lsmx_base::work_counter::{self, WorkKind};
 
@@ -82,7 +82,7 @@ impl BlockHandle {
     /// # Errors
     /// Fails on overflow.
     pub fn end_offset(self) -> Result<u64, Malformed> {
-        self.offset.checked_add(self.bytes).ok_or(Malformed::field(
+        self.offset.checked_add(self.bytes).ok_or(Malformed::invalid_field(
             "block handle offset",
             self.offset,
             "an offset inside the file",
@@ -95,10 +95,14 @@ impl BlockHandle {
     /// Fails if it does not fit, or is not larger than a trailer.
     pub(crate) fn check_bounds(self, limit: u64) -> Result<(), Malformed> {
         if self.bytes <= len_u64(TRAILER_BYTES) {
-            return Err(Malformed::field("block handle size", self.bytes, "more than a trailer"));
+            return Err(Malformed::invalid_field(
+                "block handle size",
+                self.bytes,
+                "more than a trailer",
+            ));
         }
         if self.end_offset()? > limit {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "block handle end",
                 self.end_offset()?,
                 "an offset inside the file",
@@ -129,7 +133,7 @@ pub fn checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
     let seed = if failpoint::is_on(Failpoint::ChecksumWithoutLocation) {
         0
     } else {
-        location_seed(uid, offset)
+        file_location_seed(uid, offset)
     };
     xxh3_seeded(covered, seed)
 }
@@ -202,14 +206,14 @@ pub(crate) fn decode_block_copy(
     kind: BlockKind,
     uid: u64,
     offset: u64,
-    live: Option<&Arc<LiveBlocks>>,
+    live: Option<&Arc<BlockMemoryCounter>>,
 ) -> Result<BlockBytes, Malformed> {
     work_counter::add(WorkKind::BlockBytes, block.len());
     let (payload_bytes, compression) = verify_block(block, kind, uid, offset)?;
     let payload = &block[..payload_bytes];
     match compression {
-        Compression::None => Ok(BlockBytes::copy_counted(payload, live)),
-        Compression::Lz4 => Ok(BlockBytes::copy_counted(&decompress_lz4(payload)?, live)),
+        Compression::None => Ok(BlockBytes::copy_and_count(payload, live)),
+        Compression::Lz4 => Ok(BlockBytes::copy_and_count(&decompress_lz4(payload)?, live)),
     }
 }
 
@@ -243,7 +247,7 @@ fn verify_block(
     let compression = block[payload_bytes + 1];
     match Compression::from_u8(compression) {
         Some(compression) => Ok((payload_bytes, compression)),
-        None => Err(Malformed::field(
+        None => Err(Malformed::invalid_field(
             "block compression",
             u64::from(compression),
             "0 (none) or 1 (lz4)",
@@ -262,7 +266,8 @@ pub(super) fn decompress_lz4(payload: &[u8]) -> Result<Vec<u8>, Malformed> {
     let packed = &payload[size_of::<u32>()..];
     let length = u64::from(length);
     let bound = BLOCK_CONTENT_BYTES_MAX.min(len_u64(packed.len()).saturating_mul(LZ4_RATIO_MAX));
-    let wrong = |expected| Malformed::field("length of compressed contents", length, expected);
+    let wrong =
+        |expected| Malformed::invalid_field("length of compressed contents", length, expected);
     if length > bound {
         return Err(wrong("at most what lz4 can compress to that size"));
     }

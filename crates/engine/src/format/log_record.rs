@@ -14,7 +14,7 @@
 //! written. A mark-only record consists of a sync mark, without payload and with count 0. Zeros are not a
 //! valid record.
 
-use lsmx_base::checksum::{location_seed, xxh3, xxh3_seeded};
+use lsmx_base::checksum::{file_location_seed, xxh3, xxh3_seeded};
 use lsmx_base::coding::{len_u64, low_u32};
 use lsmx_base::malformed::Malformed;
 
@@ -67,7 +67,7 @@ impl LogChecksumSeed {
 
     /// Returns the checksum of bytes of the record at `offset`.
     fn checksum(self, bytes: &[u8], offset: u64) -> u64 {
-        xxh3_seeded(bytes, location_seed(self.0, offset))
+        xxh3_seeded(bytes, file_location_seed(self.0, offset))
     }
 
     /// Returns the checksum of a payload. 32 bits suffice, because the header has a checksum as well.
@@ -103,7 +103,7 @@ impl RecordHeader {
         payload: &[u8],
     ) -> Result<(), Malformed> {
         let payload_bytes = u32::try_from(payload.len()).map_err(|_| {
-            Malformed::field("payload bytes", len_u64(payload.len()), "less than 4 GiB")
+            Malformed::invalid_field("payload bytes", len_u64(payload.len()), "less than 4 GiB")
         })?;
         let mut header = [0; RECORD_HEADER_BYTES];
         header[8..12].copy_from_slice(&payload_bytes.to_le_bytes());
@@ -152,7 +152,7 @@ impl RecordHeader {
 
     /// Checks the invariants of the fields.
     fn check_fields(&self, offset: u64) -> Result<(), Malformed> {
-        let field = |what, found, expected| Err(Malformed::field(what, found, expected));
+        let field = |what, found, expected| Err(Malformed::invalid_field(what, found, expected));
         if self.first_seq >= SEQ_END || self.first_seq + u64::from(self.count) > SEQ_END {
             return field("sequence number of a log record", self.first_seq, "less than 2^56");
         }

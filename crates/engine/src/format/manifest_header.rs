@@ -57,7 +57,7 @@ impl ManifestHeader {
     pub fn decode(bytes: &[u8]) -> Result<ManifestHeader, Malformed> {
         let (reserved, [db_uid, number]) = HEADER.decode(bytes)?;
         if reserved != 0 {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "reserved bytes of a manifest header",
                 u64::from(reserved),
                 "0",
@@ -69,7 +69,7 @@ impl ManifestHeader {
 
 fn check_current_version(version: u32) -> Result<(), Malformed> {
     match version {
-        0 => Err(Malformed::field("format version", 0, "1 or more")),
+        0 => Err(Malformed::invalid_field("format version", 0, "1 or more")),
         1..=FORMAT_VERSION => Ok(()),
         found => Err(Malformed::Version { found, supported: FORMAT_VERSION }),
     }
@@ -101,7 +101,7 @@ impl CurrentFile {
     /// # Errors
     /// Fails when the format version is newer, or the line is malformed.
     pub fn decode(bytes: &[u8]) -> Result<CurrentFile, Malformed> {
-        let syntax_error = Malformed::field(
+        let syntax_error = Malformed::invalid_field(
             "length of the pointer to the manifest",
             len_u64(bytes.len()),
             "one line: lsmx VERSION MANIFEST-NUMBER uid HEX bytes HEX sum HEX",

@@ -215,12 +215,16 @@ impl TableProperties {
                 return Ok(());
             }
             unknown if unknown & REQUIRED != 0 => {
-                return Err(Malformed::field("property tag", u64::from(unknown), "a known tag"));
+                return Err(Malformed::invalid_field(
+                    "property tag",
+                    u64::from(unknown),
+                    "a known tag",
+                ));
             }
             _ => return Ok(()),
         }
         if !decoder.is_empty() {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "bytes after a property",
                 len_u64(decoder.remaining()),
                 "0",
@@ -237,7 +241,7 @@ impl TableProperties {
         ];
         for (what, is_present, count) in pairs {
             if is_present != (count > 0) {
-                return Err(Malformed::field(
+                return Err(Malformed::invalid_field(
                     what,
                     u64::from(is_present),
                     "present if and only if the count is not 0",
@@ -253,7 +257,7 @@ impl TableProperties {
 
 fn keyspace_name(bytes: &[u8]) -> Result<String, Malformed> {
     let name = std::str::from_utf8(bytes).ok().filter(|name| name.len() <= KEYSPACE_NAME_BYTES_MAX);
-    name.map(str::to_owned).ok_or(Malformed::field(
+    name.map(str::to_owned).ok_or(Malformed::invalid_field(
         "bytes of a keyspace name",
         len_u64(bytes.len()),
         "at most 255 bytes of text",

@@ -32,7 +32,7 @@ pub(super) fn decode_range_end<'a>(
         END_OF_KEYSPACE => Ok(None),
         kind => {
             let expected = "0 (a key) or 1 (the end of the keyspace)";
-            Err(Malformed::field(what, u64::from(kind), expected))
+            Err(Malformed::invalid_field(what, u64::from(kind), expected))
         }
     }
 }

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
-use lsmx_base::range_tombstone::{RangeTombstone, newest_visible};
+use lsmx_base::range_tombstone::{RangeTombstone, newest_visible_seq};
 
 use crate::format::range_end::{decode_range_end, put_range_end};
 
@@ -79,7 +79,7 @@ impl FragmentedTombstones {
         let mut decoder = Decoder::new(block);
         let encoding = decoder.u8("range tombstone encoding")?;
         if encoding != ENCODING_FRAGMENTS {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "range tombstone encoding",
                 u64::from(encoding),
                 "0 (fragments)",
@@ -87,7 +87,7 @@ impl FragmentedTombstones {
         }
         let count = decoder.length("range tombstone count")?;
         if count > decoder.remaining() / FRAGMENT_BYTES_MIN {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "range tombstone count",
                 len_u64(count),
                 "as many as fit into the block",
@@ -109,7 +109,7 @@ impl FragmentedTombstones {
             fragments.push(fragment);
         }
         if !decoder.is_empty() {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "bytes after the last range tombstone",
                 len_u64(decoder.remaining()),
                 "0",
@@ -127,7 +127,7 @@ impl FragmentedTombstones {
     /// Returns the newest range delete that covers `user_key` and is visible at `snapshot`.
     #[must_use]
     pub fn newest_covering_seq(&self, user_key: &[u8], snapshot: SeqNo) -> Option<SeqNo> {
-        newest_visible(self.interval_at(user_key).seqs, snapshot)
+        newest_visible_seq(self.interval_at(user_key).seqs, snapshot)
     }
 
     /// Returns the fragment that covers `user_key`, or the gap around it.
@@ -160,7 +160,7 @@ fn decode_fragment(block: &Bytes, decoder: &mut Decoder<'_>) -> Result<RangeTomb
     let end = decode_range_end(decoder, "range tombstone end")?.map(|end| block.slice_ref(end));
     let count = decoder.length("range tombstone numbers")?;
     if count == 0 || count > decoder.remaining() {
-        return Err(Malformed::field(
+        return Err(Malformed::invalid_field(
             "range tombstone numbers",
             len_u64(count),
             "at least one, and as many as fit into the block",
@@ -178,7 +178,7 @@ fn decode_fragment(block: &Bytes, decoder: &mut Decoder<'_>) -> Result<RangeTomb
         seqs.push(SeqNo(seq));
     }
     if seqs[0] > SeqNo::MAX {
-        return Err(Malformed::field(
+        return Err(Malformed::invalid_field(
             "range tombstone number",
             seqs[0].0,
             "a sequence number of 56 bits",

@@ -77,7 +77,7 @@ impl SegmentHeader {
         if let (None, Some(&found)) =
             (predecessor, [last_seq, bytes, mark].iter().find(|field| **field != 0))
         {
-            return Err(Malformed::field("field of an absent predecessor", found, "0"));
+            return Err(Malformed::invalid_field("field of an absent predecessor", found, "0"));
         }
         let header = SegmentHeader { db_uid, id, first_seq, predecessor };
         header.check_fields(reserved)?;
@@ -85,7 +85,7 @@ impl SegmentHeader {
     }
 
     fn check_fields(&self, reserved: u32) -> Result<(), Malformed> {
-        let field = |what, found, expected| Err(Malformed::field(what, found, expected));
+        let field = |what, found, expected| Err(Malformed::invalid_field(what, found, expected));
         if reserved != 0 {
             return field("reserved bytes of a segment header", u64::from(reserved), "0");
         }

@@ -79,7 +79,11 @@ impl TraceHeader {
     pub fn decode(bytes: &[u8]) -> Result<TraceHeader, Malformed> {
         let (flags, [uid, begun_us]) = HEADER.decode(bytes)?;
         if flags & !(KEYS_HASHED | VALUES_KEPT) != 0 {
-            return Err(Malformed::field("flags of a trace", u64::from(flags), "known bits only"));
+            return Err(Malformed::invalid_field(
+                "flags of a trace",
+                u64::from(flags),
+                "known bits only",
+            ));
         }
         Ok(TraceHeader {
             keys_hashed: flags & KEYS_HASHED != 0,
@@ -291,7 +295,7 @@ impl<'a> TraceItems<'a> {
         let synced = code & SYNCED != 0;
         let event = self.decode_event(code & !SYNCED)?;
         if synced && !event.is_write() {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "code of an item",
                 u64::from(code),
                 "synced only for commits",
@@ -324,7 +328,7 @@ impl<'a> TraceItems<'a> {
                 let (keyspace, key) = (self.decode_keyspace()?, self.decode_key()?);
                 let found = self.rest.varint("value found")?.checked_sub(1);
                 if found.is_some_and(|bytes| bytes > VALUE_BYTES_MAX) {
-                    return Err(Malformed::field(
+                    return Err(Malformed::invalid_field(
                         "bytes of a value",
                         found.unwrap_or(0),
                         "at most 1 GiB",
@@ -336,7 +340,7 @@ impl<'a> TraceItems<'a> {
                 let keyspace = self.decode_keyspace()?;
                 let kind = self.rest.u8("start kind of a scan")?;
                 if kind & !(BACKWARD | START_KEY) != 0 {
-                    return Err(Malformed::field(
+                    return Err(Malformed::invalid_field(
                         "start kind of a scan",
                         u64::from(kind),
                         "0 to 3",
@@ -351,7 +355,7 @@ impl<'a> TraceItems<'a> {
                 let keyspace = self.decode_keyspace()?;
                 let name = self.rest.bytes("name of a keyspace")?;
                 let name = std::str::from_utf8(name).map_err(|error| {
-                    Malformed::field(
+                    Malformed::invalid_field(
                         "name of a keyspace",
                         len_u64(error.valid_up_to()),
                         "valid UTF-8",
@@ -361,7 +365,13 @@ impl<'a> TraceItems<'a> {
             }
             9 => TraceEvent::Lost { operations: self.decode_operations()? },
             10 => TraceEvent::End { operations: self.decode_operations()? },
-            _ => return Err(Malformed::field("code of an item", u64::from(code), "a known code")),
+            _ => {
+                return Err(Malformed::invalid_field(
+                    "code of an item",
+                    u64::from(code),
+                    "a known code",
+                ));
+            }
         })
     }
 
@@ -372,7 +382,8 @@ impl<'a> TraceItems<'a> {
     fn decode_keyspace(&mut self) -> Result<u32, Malformed> {
         let number = self.rest.varint("keyspace of an item")?;
         let expected = "at most 32 bits";
-        u32::try_from(number).map_err(|_| Malformed::field("keyspace of an item", number, expected))
+        u32::try_from(number)
+            .map_err(|_| Malformed::invalid_field("keyspace of an item", number, expected))
     }
 
     fn decode_key(&mut self) -> Result<&'a [u8], Malformed> {
@@ -386,7 +397,7 @@ impl<'a> TraceItems<'a> {
         }
         let bytes = self.rest.varint("bytes of a value")?;
         if bytes > VALUE_BYTES_MAX {
-            return Err(Malformed::field("bytes of a value", bytes, "at most 1 GiB"));
+            return Err(Malformed::invalid_field("bytes of a value", bytes, "at most 1 GiB"));
         }
         Ok(TraceValue { bytes, content: None })
     }
@@ -395,7 +406,11 @@ impl<'a> TraceItems<'a> {
 fn check_key(key: &[u8]) -> Result<&[u8], Malformed> {
     // The exclusive end of a range may be one byte longer than the longest key.
     if len_u64(key.len()) > KEY_BYTES_MAX + 1 {
-        return Err(Malformed::field("bytes of a key", len_u64(key.len()), "at most 64 KiB"));
+        return Err(Malformed::invalid_field(
+            "bytes of a key",
+            len_u64(key.len()),
+            "at most 64 KiB",
+        ));
     }
     Ok(key)
 }

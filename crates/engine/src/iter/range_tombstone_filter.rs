@@ -8,7 +8,7 @@
 use bytes::Bytes;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
-use lsmx_base::range_tombstone::newest_visible;
+use lsmx_base::range_tombstone::newest_visible_seq;
 use lsmx_base::sync::Arc;
 use lsmx_base::tombstone_index::TombstoneIndex;
 use lsmx_base::work_counter::{self, WorkKind};
@@ -94,7 +94,7 @@ impl RangeTombstoneFilter {
     #[inline]
     fn newest_visible_seq(&mut self, user_key: &[u8], seq: SeqNo) -> Option<SeqNo> {
         self.move_window(user_key);
-        newest_visible(&self.seqs, self.source.seq_limit(seq))
+        newest_visible_seq(&self.seqs, self.source.seq_limit(seq))
     }
 
     /// Returns the newest range tombstone that covers a key and is visible to the reader.
@@ -173,7 +173,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use lsmx_base::range_tombstone::{RangeTombstone, build_index, fragment_visible};
+    use lsmx_base::range_tombstone::{RangeTombstone, build_index, fragment_for_snapshots};
 
     #[test]
     fn filter_without_tombstones_is_none() {
@@ -205,7 +205,7 @@ mod tests {
                     RangeTombstoneFilter::for_reader(indexes.collect(), SeqNo(reader))
                 }
                 None => {
-                    let visible = fragment_visible(&spans.concat(), &snapshots);
+                    let visible = fragment_for_snapshots(&spans.concat(), &snapshots);
                     RangeTombstoneFilter::for_job(Arc::new(FragmentedTombstones::new(visible)), snapshots.clone().into())
                 }
             };

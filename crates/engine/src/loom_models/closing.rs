@@ -1,6 +1,6 @@
 //! Models of closing a database during other operations.
 
-use lsmx_base::sync::loom_model::{explore, spawn};
+use lsmx_base::sync::loom_model::{explore_interleavings, spawn};
 use lsmx_base::sync::{Arc, AtomicUsize, Ordering};
 
 use crate::background_error::BackgroundErrorState;
@@ -12,7 +12,7 @@ use crate::loom_models::{open, open_on_vfs};
 /// close do not deadlock.
 #[test]
 fn write_during_close_is_stored_or_refused() {
-    explore(Some(1), || {
+    explore_interleavings(Some(1), || {
         let (disk, db) = open();
         let other = db.clone();
         let writer = spawn(move || match other.put("a", "1") {
@@ -32,7 +32,7 @@ fn write_during_close_is_stored_or_refused() {
 /// Each of two concurrent calls of `close` returns after the lock file is released.
 #[test]
 fn concurrent_closes_release_the_lock() {
-    explore(Some(1), || {
+    explore_interleavings(Some(1), || {
         let (disk, db) = open();
         let other = db.clone();
         let closing = spawn(move || other.close(None).unwrap());
@@ -54,7 +54,7 @@ impl Drop for DropCounter {
 /// A value that is queued for a deferred drop is freed, also if the threads of the queue stop meanwhile.
 #[test]
 fn deferred_drop_during_close_frees_the_value() {
-    explore(None, || {
+    explore_interleavings(None, || {
         let (deferred_drop, drops) = (DeferredDrop::default(), Arc::new(AtomicUsize::new(0)));
         deferred_drop.start();
         let (reader, value) = (deferred_drop.clone(), DropCounter(Arc::clone(&drops)));
@@ -68,7 +68,7 @@ fn deferred_drop_during_close_frees_the_value() {
 /// Of two concurrent background errors, exactly one is reported as the first. Writes stop after the first error.
 #[test]
 fn concurrent_errors_have_one_first_cause() {
-    explore(None, || {
+    explore_interleavings(None, || {
         let error_state = Arc::new(BackgroundErrorState::default());
         let fail = |error_state: &BackgroundErrorState, name: &str| {
             let (cause, is_first) =

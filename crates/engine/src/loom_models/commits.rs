@@ -4,7 +4,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use loom::thread;
-use lsmx_base::sync::loom_model::{explore, spawn};
+use lsmx_base::sync::loom_model::{explore_interleavings, spawn};
 use lsmx_base::sync::{Arc, AtomicUsize, Ordering, Signal};
 
 use crate::db::Db;
@@ -42,7 +42,7 @@ fn assert_pipeline_is_idle(db: &Db) {
 /// that writer does not sleep yet.
 #[test]
 fn two_writers_both_complete() {
-    explore(Some(1), || {
+    explore_interleavings(Some(1), || {
         let (_, db) = open();
         let other = db.clone();
         let writer = spawn(move || put(&other, "a", b"1"));
@@ -58,7 +58,7 @@ fn two_writers_both_complete() {
 /// the second writer.
 #[test]
 fn three_writers_all_complete() {
-    explore(Some(0), || {
+    explore_interleavings(Some(0), || {
         let (_, db) = open();
         let writers = ["a", "b"].map(|key| {
             let db = db.clone();
@@ -76,7 +76,7 @@ fn three_writers_all_complete() {
 /// A commit group becomes visible only after all earlier groups are in the memtable.
 #[test]
 fn groups_are_published_in_order() {
-    explore(Some(1), || {
+    explore_interleavings(Some(1), || {
         let (_, db) = open();
         let other = db.clone();
         let writer = spawn(move || {
@@ -94,7 +94,7 @@ fn groups_are_published_in_order() {
 /// A reader sees all writes of a batch or none. The writes of a visible sequence number are in the memtable.
 #[test]
 fn batch_is_visible_as_a_whole() {
-    explore(Some(1), || {
+    explore_interleavings(Some(1), || {
         let (_, db) = open();
         let other = db.clone();
         let reader = spawn(move || assert_visible_keys_match_sequence(&other, &["a", "b"]));
@@ -110,7 +110,7 @@ fn batch_is_visible_as_a_whole() {
 /// a write that failed with a timeout is not stored.
 #[test]
 fn writer_after_deadline_leaves_no_trace() {
-    explore(Some(1), || {
+    explore_interleavings(Some(1), || {
         let (_, db) = open();
         let other = db.clone();
         let writer = spawn(move || {
@@ -161,7 +161,7 @@ impl Wake for UnparkWaker {
 /// that leads for tasks may start or end.
 #[test]
 fn task_completes_with_any_leader() {
-    explore(Some(1), || {
+    explore_interleavings(Some(1), || {
         let (_, db) = open();
         let starts = Arc::new(LeaderStartCounter::default());
         let (other, starts_seen) = (db.clone(), Arc::clone(&starts));

@@ -1,7 +1,7 @@
 //! Models of the snapshot list and the jobs that read it.
 
 use lsmx_base::key::SeqNo;
-use lsmx_base::sync::loom_model::{explore, spawn};
+use lsmx_base::sync::loom_model::{explore_interleavings, spawn};
 use lsmx_base::sync::{Arc, AtomicBool, AtomicUsize, Ordering};
 
 use crate::loom_models::open;
@@ -11,7 +11,7 @@ use crate::tree::snapshots::SnapshotTracker;
 /// keeps every entry that the snapshot sees.
 #[test]
 fn job_sees_every_registered_snapshot() {
-    explore(None, || {
+    explore_interleavings(None, || {
         let sequence = Arc::new(SnapshotTracker::default());
         sequence.publish(SeqNo(1));
         let job = Arc::clone(&sequence);
@@ -31,7 +31,7 @@ fn job_sees_every_registered_snapshot() {
 /// Like [`job_sees_every_registered_snapshot`], but with a snapshot of a whole database.
 #[test]
 fn job_sees_every_snapshot_of_a_handle() {
-    explore(Some(2), || {
+    explore_interleavings(Some(2), || {
         let (_, db) = open();
         db.put("a", "1").unwrap();
         let other = db.clone();
@@ -49,7 +49,7 @@ fn job_sees_every_snapshot_of_a_handle() {
 /// return the same entries.
 #[test]
 fn snapshot_never_sees_dropped_files_disappear() {
-    explore(None, || {
+    explore_interleavings(None, || {
         let sequence = Arc::new(SnapshotTracker::default());
         sequence.publish(SeqNo(1));
         let dropped = Arc::new(AtomicBool::new(false));
@@ -75,7 +75,7 @@ fn snapshot_never_sees_dropped_files_disappear() {
 /// while the other one is registered.
 #[test]
 fn number_is_listed_while_any_snapshot_has_it() {
-    explore(None, || {
+    explore_interleavings(None, || {
         let sequence = Arc::new(SnapshotTracker::default());
         sequence.publish(SeqNo(1));
         let first = sequence.register(0).unwrap();
@@ -92,7 +92,7 @@ fn number_is_listed_while_any_snapshot_has_it() {
 /// A snapshot that is created while a keyspace is dropped keeps the data that it sees.
 #[test]
 fn keyspace_drop_keeps_data_of_earlier_snapshots() {
-    explore(None, || {
+    explore_interleavings(None, || {
         let sequence = Arc::new(SnapshotTracker::default());
         let freed = Arc::new(AtomicUsize::new(0));
         let (dropping, frees) = (Arc::clone(&sequence), Arc::clone(&freed));

@@ -2,7 +2,7 @@
 
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
-use lsmx_base::sync::loom_model::{explore, spawn};
+use lsmx_base::sync::loom_model::{explore_interleavings, spawn};
 
 use crate::loom_models::open;
 use crate::write::batch::WriteBatch;
@@ -10,7 +10,7 @@ use crate::write::batch::WriteBatch;
 /// A reader sees each entry during a flush, in the memtable or in the new table.
 #[test]
 fn reader_during_flush_finds_the_key() {
-    explore(Some(1), || {
+    explore_interleavings(Some(1), || {
         let (_, db) = open();
         db.put("a", "1").unwrap();
         let other = db.clone();
@@ -26,7 +26,7 @@ fn reader_during_flush_finds_the_key() {
 /// A commit that is inserted while its memtable is sealed is visible to readers, and the flush writes it.
 #[test]
 fn commit_during_seal_is_found() {
-    explore(Some(1), || {
+    explore_interleavings(Some(1), || {
         let (_, db) = open();
         db.put("a", "1").unwrap();
         let other = db.clone();
@@ -52,7 +52,7 @@ fn commit_during_seal_is_found() {
 /// Two concurrent changes of the super version are both applied.
 #[test]
 fn concurrent_changes_of_the_super_version_are_kept() {
-    explore(Some(3), || {
+    explore_interleavings(Some(3), || {
         let (_, db) = open();
         let tree = Arc::clone(&db.inner().default_tree);
         let other = Arc::clone(&tree);
@@ -68,7 +68,7 @@ fn concurrent_changes_of_the_super_version_are_kept() {
 /// meanwhile.
 #[test]
 fn pinned_super_version_is_listed() {
-    explore(Some(3), || {
+    explore_interleavings(Some(3), || {
         let (_, db) = open();
         let tree = Arc::clone(&db.inner().default_tree);
         let other = Arc::clone(&tree);

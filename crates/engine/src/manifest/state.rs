@@ -101,22 +101,24 @@ impl KeyspaceState {
                 return Ok(());
             }
         }
-        Err(Malformed::field("removed file", id.0, "a file of the keyspace"))
+        Err(Malformed::invalid_field("removed file", id.0, "a file of the keyspace"))
     }
 
     fn reorder_runs(&mut self, level: Level, order: &[RunId]) -> Result<(), Malformed> {
         let Some(runs) = self.levels.get_mut(usize::from(level.0)) else {
             return match order.first() {
                 None => Ok(()),
-                Some(run) => {
-                    Err(Malformed::field("run in an order of runs", run.0, "a run of the level"))
-                }
+                Some(run) => Err(Malformed::invalid_field(
+                    "run in an order of runs",
+                    run.0,
+                    "a run of the level",
+                )),
             };
         };
         let mut ordered = Vec::with_capacity(runs.len());
         for run in order {
             let Some(at) = runs.iter().position(|known| known.id == *run) else {
-                return Err(Malformed::field(
+                return Err(Malformed::invalid_field(
                     "run in an order of runs",
                     run.0,
                     "each run of the level once",
@@ -125,7 +127,7 @@ impl KeyspaceState {
             ordered.push(runs.remove(at));
         }
         if let Some(left) = runs.first() {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "run missing in an order of runs",
                 left.id.0,
                 "all runs of the level",
@@ -300,7 +302,7 @@ impl ManifestState {
     fn keyspace(&mut self, id: u32) -> Result<&mut KeyspaceState, Malformed> {
         let keyspace = self.keyspaces.get_mut(&id);
         keyspace.ok_or_else(|| {
-            Malformed::field("keyspace of a change", u64::from(id), "an existing keyspace")
+            Malformed::invalid_field("keyspace of a change", u64::from(id), "an existing keyspace")
         })
     }
 
@@ -402,7 +404,7 @@ impl ManifestState {
     /// that no new segment takes its place.
     fn reserve_file_number(&mut self, number: u64) -> Result<(), Malformed> {
         if number > FILE_NUMBER_MAX {
-            return Err(Malformed::field("number of a file", number, "at most 2^56 - 1"));
+            return Err(Malformed::invalid_field("number of a file", number, "at most 2^56 - 1"));
         }
         self.file_number_next = self.file_number_next.max(number + 1);
         Ok(())
@@ -410,14 +412,14 @@ impl ManifestState {
 
     fn create_keyspace(&mut self, id: u32, name: &str, options: &str) -> Result<(), Malformed> {
         if id < self.keyspace_id_next || id == u32::MAX {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "id of a new keyspace",
                 u64::from(id),
                 "an id never used before",
             ));
         }
         if name.len() > KEYSPACE_NAME_BYTES_MAX {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "bytes of a keyspace name",
                 name.len() as u64,
                 "at most 255",
@@ -435,7 +437,7 @@ impl ManifestState {
 
     fn set_oldest_segment(&mut self, segment: u64) -> Result<(), Malformed> {
         if segment < self.wal_oldest {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "oldest WAL segment",
                 segment,
                 "at least the oldest so far",
@@ -493,10 +495,12 @@ impl ManifestState {
         let mut files: Vec<u64> = keyspace.files().map(|(_, _, file)| file.id.0).collect();
         let mut runs: Vec<u64> = keyspace.levels.iter().flatten().map(|run| run.id.0).collect();
         if let Some(id) = find_duplicate(&mut files) {
-            return Err(Malformed::field("added file", id, "not yet in the keyspace"));
+            return Err(Malformed::invalid_field("added file", id, "not yet in the keyspace"));
         }
         match find_duplicate(&mut runs) {
-            Some(id) => Err(Malformed::field("run of an added file", id, "in one level only")),
+            Some(id) => {
+                Err(Malformed::invalid_field("run of an added file", id, "in one level only"))
+            }
             None => Ok(()),
         }
     }
@@ -553,13 +557,17 @@ pub(crate) struct StateDraft {
 }
 
 fn duplicate_name(id: u32) -> Malformed {
-    Malformed::field("id of a keyspace with a duplicate name", u64::from(id), "a unique name")
+    Malformed::invalid_field(
+        "id of a keyspace with a duplicate name",
+        u64::from(id),
+        "a unique name",
+    )
 }
 
 fn check_seq(seq: SeqNo) -> Result<(), Malformed> {
     match seq <= SeqNo::MAX {
         true => Ok(()),
-        false => Err(Malformed::field("sequence number", seq.0, "at most 2^56 - 1")),
+        false => Err(Malformed::invalid_field("sequence number", seq.0, "at most 2^56 - 1")),
     }
 }
 

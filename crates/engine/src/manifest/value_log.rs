@@ -113,7 +113,7 @@ impl ValueLogState {
 }
 
 fn invalid_change(what: &'static str, found: FileId, expected: &'static str) -> Malformed {
-    Malformed::field(what, found.0, expected)
+    Malformed::invalid_field(what, found.0, expected)
 }
 
 #[cfg(test)]

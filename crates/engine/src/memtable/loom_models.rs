@@ -3,7 +3,7 @@
 //! The spawned thread is the reader. Loom records only the last access to an atomic, so a writer that loads before it
 //! stores would hide an earlier reader.
 
-use lsmx_base::sync::loom_model::{explore, spawn};
+use lsmx_base::sync::loom_model::{explore_interleavings, spawn};
 use lsmx_base::sync::{AtomicU32, AtomicUsize};
 
 use crate::memtable::stable_vec::StableVec;
@@ -44,7 +44,7 @@ fn read_keys(memtable: &Arc<Memtable>, from: u64) -> Vec<u64> {
 #[test]
 fn existing_entry_is_found_during_an_insert() {
     for new in [1, 3] {
-        explore(None, move || {
+        explore_interleavings(None, move || {
             let memtable = new_memtable(1);
             let other = Arc::clone(&memtable);
             let reader = spawn(move || {
@@ -65,7 +65,7 @@ fn existing_entry_is_found_during_a_split() {
     for (new, sought) in
         [(3, 18), (3, 2), (3, 2 * LEAF_ENTRIES), (2 * LEAF_ENTRIES - 1, 2 * LEAF_ENTRIES), (17, 16)]
     {
-        explore(Some(2), move || {
+        explore_interleavings(Some(2), move || {
             let memtable = new_memtable(LEAF_ENTRIES);
             let other = Arc::clone(&memtable);
             let reader = spawn(move || assert_eq!(find(&other, sought), Some(sought / 2)));
@@ -79,7 +79,7 @@ fn existing_entry_is_found_during_a_split() {
 /// A cursor reads a leaf that is split before or after its position.
 #[test]
 fn cursor_misses_no_entry_during_a_split() {
-    explore(Some(1), || {
+    explore_interleavings(Some(1), || {
         let memtable = new_memtable(LEAF_ENTRIES);
         let other = Arc::clone(&memtable);
         let reader = spawn(move || {
@@ -96,7 +96,7 @@ fn cursor_misses_no_entry_during_a_split() {
 /// Finds a published number whose item is not readable while the array grows.
 #[test]
 fn published_number_has_an_item() {
-    explore(None, || {
+    explore_interleavings(None, || {
         let array: Arc<StableVec<AtomicU32, 2>> = Arc::new(StableVec::new());
         let count = Arc::new(AtomicU32::new(0));
         let (other, counted) = (Arc::clone(&array), Arc::clone(&count));
@@ -118,7 +118,7 @@ fn published_number_has_an_item() {
 /// Finds a range tombstone that a reader at its sequence number misses while two chunks are combined.
 #[test]
 fn range_tombstone_is_visible_from_its_sequence_number_on() {
-    explore(None, || {
+    explore_interleavings(None, || {
         let memtable = new_memtable(0);
         let published = Arc::new(AtomicU64::new(0));
         let (other, sees) = (Arc::clone(&memtable), Arc::clone(&published));
@@ -138,7 +138,7 @@ fn range_tombstone_is_visible_from_its_sequence_number_on() {
 /// Finds bytes of a late folded value that are never released, or released twice.
 #[test]
 fn bytes_added_during_release_are_counted_once_or_not_at_all() {
-    explore(None, || {
+    explore_interleavings(None, || {
         let memtable = new_memtable(1);
         let before = memtable.bytes();
         let counted = Arc::new(AtomicUsize::new(0));

@@ -179,7 +179,10 @@ impl FieldUpdate {
                 let message = format!("a field ends at {end}, the limit is {limit}");
                 return Err(MergeError::new(message));
             }
-            fields.push((offset as usize, rest.take("field", length as usize).map_err(malformed)?));
+            fields.push((
+                offset as usize,
+                rest.take_bytes("field", length as usize).map_err(malformed)?,
+            ));
         }
         Ok(fields)
     }

@@ -104,7 +104,7 @@ impl CompactionPolicy for MissingPolicy {
         Debt::default()
     }
 
-    fn must_stop(&self, _: &TreeShape) -> bool {
+    fn must_stop_writes(&self, _: &TreeShape) -> bool {
         false
     }
 }

@@ -359,7 +359,7 @@ impl DbState {
         let names = self.vfs.list(&self.dir);
         for name in names.map_err(|error| Error::io("list", &self.dir, error))? {
             if FileName::parse(&name)
-                .is_some_and(|file| file.is_stray(Some(state.file_number_next)))
+                .is_some_and(|file| file.has_unallocated_number(Some(state.file_number_next)))
             {
                 self.emit(&Event::StrayFile(self.dir.join(&name)));
                 continue;

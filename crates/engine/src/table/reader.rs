@@ -212,7 +212,8 @@ impl Table {
             return Ok(None);
         };
         // Converting the block avoids a reference count, which slicing would need.
-        let value = Slice::from_block(block.into_bytes().into_range(hit.value_at, hit.value_end));
+        let value =
+            Slice::from_block(block.into_bytes().into_subrange(hit.value_at, hit.value_end));
         Ok(Some(TableEntry { seq: hit.seq, kind: hit.kind, value }))
     }
 

@@ -292,7 +292,7 @@ impl TableWriter {
         self.properties.encodings = [
             self.data.highest_encoding(),
             index::ENCODING_SUCCINCT,
-            self.options.filter.unwrap_or_default().coding(),
+            self.options.filter.unwrap_or_default().format_code(),
             range_tombstones::ENCODING_FRAGMENTS,
         ];
         self.block = self.properties.encode();

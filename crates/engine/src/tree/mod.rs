@@ -247,7 +247,7 @@ impl Tree {
             operand_store: OperandStoreSlot::default(),
             open_id,
             has_separated_values: AtomicBool::new(has_separated_values),
-            records_reads: AtomicBool::new(settings.policy.needs_read_times()),
+            records_reads: AtomicBool::new(settings.policy.needs_file_read_times()),
             settings: ArcSwap::from_pointee(settings),
             super_version: ArcSwap::from_pointee(SuperVersion::new(&version, first_seq)),
             old_super_versions: OldSuperVersions::default(),
@@ -320,7 +320,7 @@ impl Tree {
             self.set_separated_values();
         }
         let settings = TreeSettings::new(options, stored_policy);
-        self.records_reads.store(settings.policy.needs_read_times(), Ordering::Relaxed);
+        self.records_reads.store(settings.policy.needs_file_read_times(), Ordering::Relaxed);
         self.settings.store(Arc::new(settings));
     }
 
@@ -430,7 +430,7 @@ impl Tree {
         shape.oldest_snapshot = snapshots.map(|(oldest, _)| oldest.0);
         shape.newest_snapshot = snapshots.map(|(_, newest)| newest.0);
         let settings = self.settings();
-        if settings.policy.needs_read_times() {
+        if settings.policy.needs_file_read_times() {
             view.version.add_read_times(&mut shape);
         }
         shape.memtable_bytes = settings.options.memtable_bytes;

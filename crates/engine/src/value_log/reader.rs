@@ -282,7 +282,7 @@ impl BlobReader {
         let value = record.value(pointer.value_bytes).map_err(at)?;
         // Values of jobs are freed soon, so they are not counted as live.
         let live = (purpose != ReadPurpose::Job).then(|| self.cache.live_block_counter());
-        Ok(BlockBytes::copy_counted(&value, live))
+        Ok(BlockBytes::copy_and_count(&value, live))
     }
 
     pub(super) fn cache(&self) -> &Arc<BlockCache> {

@@ -318,7 +318,7 @@ impl SegmentChain<'_> {
             };
             let before = next.predecessor().map_or(0, |before| before.last_seq);
             if before != report.last_seq.0 {
-                let what = Malformed::field(
+                let what = Malformed::invalid_field(
                     "predecessor's last sequence number",
                     before,
                     "the number of its last record",
@@ -343,7 +343,7 @@ impl SegmentChain<'_> {
         });
         let first = all.next();
         let Some(second) = all.next() else { return Ok(first) };
-        let what = Malformed::field("predecessor of two segments", id, "one successor");
+        let what = Malformed::invalid_field("predecessor of two segments", id, "one successor");
         Err(ReplayStop {
             id: second.id,
             offset: 0,

@@ -26,16 +26,16 @@ pub(crate) fn refresh(state: &DbState, throttle: &Throttle, tree: &Tree) {
     let policy = Arc::clone(&tree.settings().policy);
     let shape = tree.shape(now_us, snapshots);
     let call_policy = || {
-        let due = (policy.next_due_us(&shape), policy.memtable_tombstone_age_max_us(&shape));
+        let due = (policy.next_pick_due_us(&shape), policy.memtable_tombstone_age_max_us(&shape));
         let shape = jobs.quarantine.shape_for_hard_stop(&shape);
-        (due, policy.debt(&shape, &jobs.running), policy.must_stop(&shape))
+        (due, policy.debt(&shape, &jobs.running), policy.must_stop_writes(&shape))
     };
     let code = || UserCode::CompactionPolicy(policy.name().to_owned());
     match Error::catch_user(code, call_policy) {
-        Ok(((due_us, tombstone_us), debt, must_stop)) => {
+        Ok(((due_us, tombstone_us), debt, must_stop_writes)) => {
             state.work.schedule_check(tree.set_due_times(due_us, tombstone_us));
             let debt = subtract_memtable_bytes(tree, debt);
-            tree.set_backpressure(throttle.admitted_rate(debt), must_stop);
+            tree.set_backpressure(throttle.admitted_rate(debt), must_stop_writes);
         }
         // The last results of the policy stay in effect until the next job or the retry.
         Err(error) => {
@@ -99,7 +99,7 @@ mod tests {
             Debt { pending_bytes: PENDING_BYTES, headroom_bytes: HEADROOM_BYTES }
         }
 
-        fn must_stop(&self, _: &TreeShape) -> bool {
+        fn must_stop_writes(&self, _: &TreeShape) -> bool {
             false
         }
     }

@@ -1,6 +1,6 @@
 //! Corrects the checksums of changed files, so that decoders reach the changed contents.
 
-use lsmx_base::checksum::xxh3_at;
+use lsmx_base::checksum::xxh3_at_file_location;
 use lsmx_base::coding::{get_u64, len_u64};
 use lsmx_delta::internals::format::frame::{FRAME_HEADER_BYTES, decode_frame_len};
 use lsmx_delta::internals::format::header::HEADER_BYTES;
@@ -29,7 +29,7 @@ pub(super) fn frame_ranges(file: &[u8]) -> Vec<(usize, usize)> {
 /// Corrects the checksum in the header of a file.
 pub(super) fn repair_header(file: &mut [u8]) {
     if file.len() >= HEADER_BYTES {
-        let checksum = xxh3_at(&file[..24], 0, 0);
+        let checksum = xxh3_at_file_location(&file[..24], 0, 0);
         file[24..HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
     }
 }
@@ -39,7 +39,7 @@ pub(super) fn repair_frame(frame: &mut [u8], uid: u64, offset: u64) {
     let Some(len) = frame.len().checked_sub(FRAME_HEADER_BYTES) else { return };
     let len = u32::try_from(len).unwrap_or(u32::MAX);
     frame[8..12].copy_from_slice(&len.to_le_bytes());
-    let checksum = xxh3_at(&frame[8..], uid, offset);
+    let checksum = xxh3_at_file_location(&frame[8..], uid, offset);
     frame[..8].copy_from_slice(&checksum.to_le_bytes());
 }
 

@@ -1,7 +1,7 @@
 //! Targets for the text forms of compaction policies.
 
 use lsmx_compaction::PolicySpec;
-use lsmx_compaction::spec::{Composition, to_toml};
+use lsmx_compaction::spec::{PolicyComposition, to_toml};
 
 /// Checks a policy as one line of text.
 pub(super) fn check_policy_text(input: &[u8]) {
@@ -23,7 +23,7 @@ pub(super) fn check_policy_toml(input: &[u8]) {
 
 /// Returns the TOML file of a policy, with its primitives.
 pub(super) fn policy_toml(spec: &PolicySpec) -> String {
-    to_toml(&Composition { name: spec.name().to_owned(), primitives: spec.primitives() })
+    to_toml(&PolicyComposition { name: spec.name().to_owned(), primitives: spec.primitives() })
 }
 
 /// Checks that the printed policy parses to the same policy, and that the policy can be built.

@@ -162,7 +162,7 @@ fn add_policies(seeds: &mut Seeds) {
         seeds.add(&["policy_file"], format!("policy = \"{spec}\"\n").as_bytes());
         for parameter in spec.preset().into_iter().flat_map(|preset| preset.parameters()) {
             let name = parameter.name();
-            let value = spec.value(*parameter).map(|value| parameter.format(value));
+            let value = spec.parameter_value(*parameter).map(|value| parameter.format(value));
             let text = format!("{}({name}={})", spec.name(), value.unwrap_or_default());
             seeds.add(&["policy_spec"], text.as_bytes());
         }

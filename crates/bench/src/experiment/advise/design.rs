@@ -2,10 +2,12 @@
 //! memory.
 
 use lsmx_compaction::file_picker::FilePicker;
-use lsmx_compaction::granularity::Granularity;
-use lsmx_compaction::layout::Layout;
-use lsmx_compaction::trigger::{Capacity, Trigger};
-use lsmx_compaction::{Level, Parameter, PolicySpec, Preset, Primitives, Rule};
+use lsmx_compaction::granularity::JobGranularity;
+use lsmx_compaction::layout::TreeLayout;
+use lsmx_compaction::trigger::{LevelCapacity, Trigger};
+use lsmx_compaction::{
+    CompactionRule, Level, PolicyParameter, PolicyPrimitives, PolicySpec, Preset,
+};
 
 use crate::numbers::{float, round};
 
@@ -68,19 +70,19 @@ impl Kind {
             Kind::Preset(spec) => {
                 let known = spec.preset().map_or(&[][..], Preset::parameters);
                 let changed = [
-                    Parameter::SizeRatio,
-                    Parameter::Trigger,
-                    Parameter::UpperRuns,
-                    Parameter::LastRuns,
-                    Parameter::Space,
-                    Parameter::L1,
+                    PolicyParameter::SizeRatio,
+                    PolicyParameter::Trigger,
+                    PolicyParameter::UpperRuns,
+                    PolicyParameter::LastRuns,
+                    PolicyParameter::Space,
+                    PolicyParameter::L1,
                 ];
                 let changed = changed.into_iter().filter(|it| known.contains(it));
-                let values = changed.filter_map(|it| Some((it, spec.value(it)?)));
+                let values = changed.filter_map(|it| Some((it, spec.parameter_value(it)?)));
                 let changed = values.flat_map(|(it, value)| around(value).map(|to| (it, to)));
                 // What a policy refuses is no neighbour.
                 changed
-                    .filter_map(|(it, to)| spec.clone().with(it, to).ok())
+                    .filter_map(|(it, to)| spec.clone().with_parameter(it, to).ok())
                     .map(Kind::Preset)
                     .collect()
             }
@@ -166,22 +168,23 @@ pub(super) fn policies(with_deletes: bool) -> Vec<Kind> {
         }
         let fluid = PolicySpec::new(Preset::Fluid).with_size_ratio(size_ratio);
         for (upper, last) in [(2, 1), (4, 1), (6, 1), (3, 2), (3, 3), (9, 3)] {
-            let spec = fluid.clone().and_then(|it| it.with(Parameter::UpperRuns, upper));
-            add(spec.and_then(|it| it.with(Parameter::LastRuns, last)));
+            let spec =
+                fluid.clone().and_then(|it| it.with_parameter(PolicyParameter::UpperRuns, upper));
+            add(spec.and_then(|it| it.with_parameter(PolicyParameter::LastRuns, last)));
         }
         for trigger in [2, 8] {
             for preset in [Preset::Leveled, Preset::OneLeveling] {
                 let spec = PolicySpec::new(preset).with_size_ratio(size_ratio);
-                add(spec.and_then(|it| it.with(Parameter::Trigger, trigger)));
+                add(spec.and_then(|it| it.with_parameter(PolicyParameter::Trigger, trigger)));
             }
         }
     }
     let universal = PolicySpec::new(Preset::Universal);
     for space in [25, 50, 100] {
-        add(universal.clone().with(Parameter::Space, space));
+        add(universal.clone().with_parameter(PolicyParameter::Space, space));
     }
     for trigger in [2, 8, 12] {
-        add(universal.clone().with(Parameter::Trigger, trigger));
+        add(universal.clone().with_parameter(PolicyParameter::Trigger, trigger));
     }
     let mut kinds: Vec<Kind> = specs.into_iter().map(Kind::Preset).collect();
     for size_ratio in SIZE_RATIOS {
@@ -198,21 +201,22 @@ pub(super) fn policies(with_deletes: bool) -> Vec<Kind> {
 /// about once for each of its own sizes, not for each flush.
 pub fn tiered_top(runs: u64, size_ratio: u64) -> Option<PolicySpec> {
     let count = usize::try_from(runs).ok()?;
-    let capacity = Capacity::FromBottom { last: Level(6), base_memtables: size_ratio, size_ratio };
-    let primitives = Primitives {
+    let capacity =
+        LevelCapacity::FromBottom { last: Level(6), base_memtables: size_ratio, size_ratio };
+    let primitives = PolicyPrimitives {
         rules: vec![
-            Rule {
+            CompactionRule {
                 trigger: Trigger::RunCount { runs: count, wait: count },
-                granularity: Granularity::Runs,
+                granularity: JobGranularity::Runs,
                 movement: FilePicker::All,
             },
-            Rule {
+            CompactionRule {
                 trigger: Trigger::LevelFull(capacity),
-                granularity: Granularity::File,
+                granularity: JobGranularity::File,
                 movement: FilePicker::LeastOverlap,
             },
         ],
-        layout: Layout::Leveling { tiered: vec![count] },
+        layout: TreeLayout::Leveling { tiered: vec![count] },
         stop_runs: count.saturating_add(16),
         file_tables: 1,
         grandparent_files: 25,

@@ -1,7 +1,7 @@
 //! Why a design stands where it stands, in words.
 
 use lsmx_compaction::PolicySpec;
-use lsmx_compaction::layout::Layout;
+use lsmx_compaction::layout::TreeLayout;
 use lsmx_compaction::trigger::Trigger;
 
 use super::costs::Costs;
@@ -34,23 +34,23 @@ fn layout(spec: &PolicySpec) -> String {
         _ => None,
     });
     match &primitives.layout {
-        Layout::Leveling { tiered } if !tiered.is_empty() => {
+        TreeLayout::Leveling { tiered } if !tiered.is_empty() => {
             let runs: Vec<String> = tiered.iter().map(ToString::to_string).collect();
             let l0 = runs_of_l0.unwrap_or(1);
             format!("L0 in {l0} runs and {} more at the top, leveled below", runs.join(" and "))
         }
-        Layout::Leveling { .. } => match runs_of_l0 {
+        TreeLayout::Leveling { .. } => match runs_of_l0 {
             Some(runs) if runs > 1 => format!("{runs} runs at the top, leveled below"),
             _ => "leveled throughout".to_owned(),
         },
-        Layout::Fluid { upper, last, .. } => {
+        TreeLayout::Fluid { upper, last, .. } => {
             let most = upper.iter().max().copied().unwrap_or(1);
             format!("up to {most} runs in upper levels, {last} in the last")
         }
-        Layout::RunList { .. } => {
+        TreeLayout::RunList { .. } => {
             format!("one list of runs, merged by size from {} runs on", runs_of_l0.unwrap_or(2))
         }
-        Layout::Fifo => "a queue".to_owned(),
+        TreeLayout::Fifo => "a queue".to_owned(),
     }
 }
 

@@ -44,11 +44,11 @@ pub(super) fn puts(phases: &[Phase]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::Distribution;
+    use crate::workload::KeyDistribution;
 
     #[test]
     fn writes_shrink_and_a_range_reads_as_much_as_before() {
-        let mut phase = Phase::new("all", Distribution::Zipf);
+        let mut phase = Phase::new("all", KeyDistribution::Zipf);
         phase.inserts = 900_000;
         phase.updates = 100_000;
         phase.deletes = 3;

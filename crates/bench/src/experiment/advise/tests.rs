@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::experiment::Silent;
-use crate::workload::Distribution;
+use crate::workload::KeyDistribution;
 use crate::workload::phases::Mix;
 
 fn mix(entries: u64, updates: f64, lookups: u64, ranges: u64) -> Vec<Phase> {
@@ -18,7 +18,7 @@ fn mix(entries: u64, updates: f64, lookups: u64, ranges: u64) -> Vec<Phase> {
         empty_lookups: vec![0.0],
         ranges,
         selectivities: vec![1e-3],
-        distribution: Distribution::Uniform,
+        distribution: KeyDistribution::Uniform,
         interleave: false,
     };
     mix.phases().unwrap()

@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::Result;
 use crate::numbers::{count, float, ratio, round};
-use crate::workload::Distribution;
+use crate::workload::KeyDistribution;
 use crate::workload::phases::{LookupGroup, Phase};
 use crate::workload::trace::TraceFile;
 
@@ -122,7 +122,7 @@ impl Seen {
         // Taken out while the keys are looked at.
         let mut stretch = self.stretches.pop().unwrap_or_default();
         let mut phase =
-            stretch.phase.take().unwrap_or_else(|| Phase::new(name, Distribution::Uniform));
+            stretch.phase.take().unwrap_or_else(|| Phase::new(name, KeyDistribution::Uniform));
         match *what {
             TraceEvent::Put { keyspace, key, value } => {
                 self.puts += 1;
@@ -177,7 +177,7 @@ impl Seen {
             // A simulated tree never deletes the last key.
             phase.deletes = phase.deletes.min(inserted.saturating_sub(deleted + 1));
             deleted += phase.deletes;
-            if inserted > 0 && phase.ops() > 0 {
+            if inserted > 0 && phase.operation_count() > 0 {
                 phases.push(phase);
             }
         }
@@ -191,14 +191,14 @@ impl Seen {
         }
     }
 
-    fn distribution(&self) -> Distribution {
+    fn distribution(&self) -> KeyDistribution {
         if self.inserts > 1 && ratio(self.ascending, self.inserts) >= ASCENDING_MIN {
-            return Distribution::Sequential;
+            return KeyDistribution::Sequential;
         }
         let mut accesses: Vec<u64> = self.keys.values().map(|(_, accesses)| *accesses).collect();
         let all: u64 = accesses.iter().sum();
         if ratio(all, count(accesses.len()).max(1)) < ACCESSES_PER_KEY_MIN {
-            return Distribution::Uniform;
+            return KeyDistribution::Uniform;
         }
         accesses.sort_unstable_by(|a, b| b.cmp(a));
         let keys = count(accesses.len());
@@ -208,9 +208,9 @@ impl Seen {
         let zipf = harmonic(popular) / harmonic(keys);
         let uniform = 0.05;
         if ratio(taken, all) > f64::midpoint(zipf, uniform) {
-            Distribution::Zipf
+            KeyDistribution::Zipf
         } else {
-            Distribution::Uniform
+            KeyDistribution::Uniform
         }
     }
 }
@@ -274,13 +274,13 @@ mod tests {
             }
             seen.distribution()
         };
-        assert_eq!(seen(|at| at % 1000, false), Distribution::Sequential);
-        assert_eq!(seen(|at| at % 1000, true), Distribution::Uniform);
+        assert_eq!(seen(|at| at % 1000, false), KeyDistribution::Sequential);
+        assert_eq!(seen(|at| at % 1000, true), KeyDistribution::Uniform);
         // Key k with a chance like 1 ÷ k.
         let zipf = |at: u64| {
             let uniform = float(at % 997) / 997.0;
             floor(libm::pow(1000.0, uniform)).min(999)
         };
-        assert_eq!(seen(zipf, true), Distribution::Zipf);
+        assert_eq!(seen(zipf, true), KeyDistribution::Zipf);
     }
 }

@@ -99,14 +99,14 @@ impl FromStr for Weights {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workload::Distribution;
+    use crate::workload::KeyDistribution;
     use crate::workload::phases::LookupGroup;
 
     fn phases() -> Vec<Phase> {
-        let mut load = Phase::new("load", Distribution::Uniform);
+        let mut load = Phase::new("load", KeyDistribution::Uniform);
         load.inserts = 600;
         load.updates = 200;
-        let mut read = Phase::new("read", Distribution::Uniform);
+        let mut read = Phase::new("read", KeyDistribution::Uniform);
         read.lookups =
             vec![LookupGroup { alpha: 0.0, ops: 50 }, LookupGroup { alpha: 1.0, ops: 50 }];
         read.ranges = 100;

@@ -90,7 +90,7 @@ impl Plan {
     /// the last write.
     fn keyspace(&self, policy: &PolicySpec) -> KeyspaceOptions {
         let keyspace = KeyspaceOptions::default()
-            .policy(policy.clone().with_duration(self.run_us))
+            .policy(policy.clone().with_experiment_duration(self.run_us))
             .memtable_bytes(self.memtable_bytes)
             .table_bytes(self.table_bytes)
             .filter_last_run(if self.filter_last_run {
@@ -222,7 +222,7 @@ pub(super) fn run(
     };
     let mut stream = Stream::new(run.records.keys().cloned(), plan.seed);
     for phase in &plan.phases {
-        progress.begin(&format!("{title}: {}", phase.name), phase.ops());
+        progress.begin(&format!("{title}: {}", phase.name), phase.operation_count());
         run.phase(phase, &mut stream, progress)?;
         progress.end();
         if phase.settle {

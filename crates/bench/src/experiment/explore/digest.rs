@@ -14,7 +14,7 @@
 
 use std::fmt;
 
-use lsmx_compaction::{Job, Reason};
+use lsmx_compaction::{Job, JobReason};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::numbers;
@@ -70,7 +70,7 @@ impl Digest {
 /// Prints a job for a digest: kind, inputs by level and run, target and reason.
 ///
 /// Digests of published results must stay reproducible. Therefore the texts of reasons are fixed here and do not
-/// follow the texts that [`Reason`] prints for readers.
+/// follow the texts that [`JobReason`] prints for readers.
 #[derive(Debug)]
 pub struct DigestedJob<'a>(pub &'a Job);
 
@@ -78,12 +78,12 @@ impl fmt::Display for DigestedJob<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#}   why: ", self.0)?;
         match &self.0.reason {
-            Reason::NoWrites { runs } => write!(f, "at rest with {runs} runs in L0"),
-            Reason::SizeRatio { runs } => write!(f, "{runs} runs of like size"),
-            Reason::Shape { level } => write!(f, "{level} has a foreign shape"),
-            Reason::TotalBytes { bytes } => write!(f, "the queue holds {bytes} bytes"),
-            Reason::RangeDeleted => f.write_str("range deletes cover it"),
-            Reason::Manual => f.write_str("asked for"),
+            JobReason::NoWrites { runs } => write!(f, "at rest with {runs} runs in L0"),
+            JobReason::SizeRatio { runs } => write!(f, "{runs} runs of like size"),
+            JobReason::Shape { level } => write!(f, "{level} has a foreign shape"),
+            JobReason::TotalBytes { bytes } => write!(f, "the queue holds {bytes} bytes"),
+            JobReason::RangeDeleted => f.write_str("range deletes cover it"),
+            JobReason::Manual => f.write_str("asked for"),
             reason => write!(f, "{reason}"),
         }
     }

@@ -8,7 +8,7 @@ use lsmx_compaction::PolicySpec;
 use crate::error::{Error, Result};
 use crate::experiment::sweep::SweepPoint;
 use crate::numbers;
-use crate::workload::Distribution;
+use crate::workload::KeyDistribution;
 use crate::workload::data_file::DataFile;
 use crate::workload::keys::KeySpace;
 use crate::workload::phases::Phase;
@@ -110,7 +110,7 @@ impl Point {
         let last = self.phases.iter().rposition(|phase| phase.writes() > 0);
         match (&self.source, last) {
             (Source::Trace(trace), _) => trace.counts().ops(),
-            (_, Some(last)) => self.phases[..=last].iter().map(Phase::ops).sum(),
+            (_, Some(last)) => self.phases[..=last].iter().map(Phase::operation_count).sum(),
             (_, None) => 0,
         }
     }
@@ -119,7 +119,7 @@ impl Point {
     pub(super) fn ops(&self) -> u64 {
         match &self.source {
             Source::Trace(trace) => trace.counts().ops(),
-            _ => self.phases.iter().map(Phase::ops).sum(),
+            _ => self.phases.iter().map(Phase::operation_count).sum(),
         }
     }
 
@@ -215,7 +215,7 @@ impl Point {
     pub(in crate::experiment) fn workload_simulated(&self) -> Result<Workload> {
         let (key_len, value_len) = self.generated_lengths()?.unwrap_or_default();
         let distribution =
-            self.phases.first().map_or(Distribution::Uniform, |phase| phase.distribution);
+            self.phases.first().map_or(KeyDistribution::Uniform, |phase| phase.distribution);
         let sizes = self.sizes();
         Ok(Workload {
             records: RecordsSummary::Generated { key_len, value_len, distribution },
@@ -237,7 +237,7 @@ impl Point {
         seed: u64,
     ) -> Result<(Records, RecordsSummary)> {
         let distribution =
-            self.phases.first().map_or(Distribution::Uniform, |phase| phase.distribution);
+            self.phases.first().map_or(KeyDistribution::Uniform, |phase| phase.distribution);
         let inserts = self.phases.iter().map(|phase| phase.inserts).sum();
         check_length("--key-len", key_bytes, 1, KEY_BYTES_MAX)?;
         check_length("--value-len", value_bytes, 0, VALUE_BYTES_MAX)?;

@@ -11,7 +11,7 @@ use crate::experiment::repeat::{Repeatable, Repeats};
 use crate::experiment::sweep::SweepPoint;
 use crate::latency::LatencyUs;
 use crate::report::provenance::Provenance;
-use crate::workload::Distribution;
+use crate::workload::KeyDistribution;
 use crate::workload::phases::Phase;
 use crate::workload::trace::TraceCounts;
 
@@ -155,7 +155,7 @@ pub enum RecordsSummary {
         /// Bytes of a value.
         value_len: u64,
         /// Where keys fall.
-        distribution: Distribution,
+        distribution: KeyDistribution,
     },
     /// A data file.
     File {

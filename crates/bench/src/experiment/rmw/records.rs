@@ -3,7 +3,7 @@
 
 use crate::error::Result;
 use crate::numbers::{self, float};
-use crate::workload::Distribution;
+use crate::workload::KeyDistribution;
 use crate::workload::keys::KeySpace;
 use crate::workload::random::{fill, mix};
 
@@ -88,7 +88,7 @@ impl Records {
     pub(super) fn new(capacity: u64, shape: Shape, seed: u64) -> Result<Records> {
         // Longer keys get a tail, so the shortest ones tell all records apart.
         let key_bytes = numbers::length(shape.key.min());
-        let keys = KeySpace::new(Distribution::Uniform, capacity, key_bytes, seed)?;
+        let keys = KeySpace::new(KeyDistribution::Uniform, capacity, key_bytes, seed)?;
         Ok(Records { keys, shape, seed })
     }
 

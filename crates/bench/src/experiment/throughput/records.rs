@@ -7,7 +7,7 @@
 
 use crate::error::{Error, Result};
 use crate::numbers;
-use crate::workload::Distribution;
+use crate::workload::KeyDistribution;
 use crate::workload::keys::{KeySpace, Permutation};
 use crate::workload::random::{Random, fill, mix};
 use crate::workload::record::to_hex;
@@ -35,7 +35,7 @@ impl Records {
         seed: u64,
     ) -> Result<Records> {
         let keys =
-            KeySpace::new(Distribution::Uniform, capacity, numbers::length(key_bytes), seed)?;
+            KeySpace::new(KeyDistribution::Uniform, capacity, numbers::length(key_bytes), seed)?;
         let value_bytes = numbers::length(value_bytes);
         let mut pool = Vec::new();
         fill(seed, POOL_BYTES + value_bytes, &mut pool);

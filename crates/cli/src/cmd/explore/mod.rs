@@ -18,7 +18,7 @@ use lsmx_bench::workload::data_file::DataFile;
 use lsmx_bench::workload::phases::{Mix, SELECTIVITY_DEFAULT, parse_phases};
 use lsmx_bench::workload::record::Format;
 use lsmx_bench::workload::trace::TraceFile;
-use lsmx_compaction::{Parameter, PolicySpec};
+use lsmx_compaction::{PolicyParameter, PolicySpec};
 
 use crate::args::{self, DataOrder, ExploreArgs, WorkloadArgs};
 use crate::failure::Failure;
@@ -166,8 +166,8 @@ fn policies(arguments: &ExploreArgs) -> Result<Vec<PolicySpec>, Failure> {
     let Some(size_ratio) = arguments.size_ratio else { return Ok(policies) };
     for policy in &mut policies {
         let default = policy.preset().map(PolicySpec::new);
-        let default = default.and_then(|preset| preset.value(Parameter::SizeRatio));
-        let given = policy.value(Parameter::SizeRatio);
+        let default = default.and_then(|preset| preset.parameter_value(PolicyParameter::SizeRatio));
+        let given = policy.parameter_value(PolicyParameter::SizeRatio);
         if given != default && given != Some(size_ratio) {
             let first = format!("--policy {policy}");
             let second = format!("--size-ratio {size_ratio}");

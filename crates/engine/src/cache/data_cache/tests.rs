@@ -1,7 +1,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "numbers of a test are small")]
 
 use lsmx_base::coding::len_u64;
-use lsmx_base::slice::LiveBlocks;
+use lsmx_base::slice::BlockMemoryCounter;
 use lsmx_base::sync::Arc;
 
 use crate::cache::data_cache::*;
@@ -28,10 +28,10 @@ fn id(number: u64) -> BlockId {
     BlockId { table: number % 7, offset: number }
 }
 
-fn block(number: u64, live: Option<&Arc<LiveBlocks>>) -> BlockBytes {
+fn block(number: u64, live: Option<&Arc<BlockMemoryCounter>>) -> BlockBytes {
     let mut contents = vec![0; BLOCK_BYTES];
     contents[..8].copy_from_slice(&number.to_le_bytes());
-    BlockBytes::copy_counted(&contents, live)
+    BlockBytes::copy_and_count(&contents, live)
 }
 
 fn number_in(block: &BlockBytes) -> u64 {
@@ -137,7 +137,7 @@ fn evicted_blocks_leave_memory() {
     // Smaller than all blocks.
     let capacity = if cfg!(miri) { 1 << 17 } else { 4 << 20 };
     for kind in BlockCacheKind::ALL {
-        let live = Arc::new(LiveBlocks::default());
+        let live = Arc::new(BlockMemoryCounter::default());
         let store = new_data_cache(kind, capacity);
         let mut uncached_max = 0;
         for number in 0..BLOCKS {

@@ -149,7 +149,11 @@ pub(crate) fn open_verified_table(
 fn verify_record(path: &Path, table: &Table, file: &FileRecord) -> Result<()> {
     let found = table.properties();
     let differs = |what, found| {
-        Err(Error::malformed(Malformed::field(what, found, "the value in the manifest"), path, 0))
+        Err(Error::malformed(
+            Malformed::invalid_field(what, found, "the value in the manifest"),
+            path,
+            0,
+        ))
     };
     for (what, found, expected) in [
         ("smallest key of the table", &found.smallest, &file.range.smallest),
@@ -184,7 +188,8 @@ fn find_orphans(
     let names = vfs.list(dir).map_err(|error| Error::io("list", dir, error))?;
     let (listed, kept) = (state.file_numbers(), kept_logs(state));
     let parse = |name: &String| {
-        FileName::parse(name).filter(|file| !file.is_stray(Some(state.file_number_next)))
+        FileName::parse(name)
+            .filter(|file| !file.has_unallocated_number(Some(state.file_number_next)))
     };
     let is_orphan = |name: &String| match parse(name) {
         Some(FileName::Table(id) | FileName::Blob(id)) => !listed.contains(&id),
@@ -251,7 +256,7 @@ impl VerifiedBlobs {
                 let Some(blob) = self.blobs.get(&id) else {
                     let expected = "a blob file of the keyspace in the manifest";
                     let what = "blob file of a value pointer";
-                    let what = Malformed::field(what, pointer.file, expected);
+                    let what = Malformed::invalid_field(what, pointer.file, expected);
                     return Err(Error::malformed(what, &FileName::Blob(id.0).in_dir(&self.dir), 0));
                 };
                 blob.read_value((key.user_key, key.seq), &pointer, &mut context)?;

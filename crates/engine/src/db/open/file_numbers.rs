@@ -19,11 +19,12 @@ use crate::vfs::Vfs;
 /// File numbers skipped after an unclean shutdown.
 pub(crate) const FILE_NUMBER_GAP: u64 = 1_000;
 
-/// Returns the largest number in the names of database files, or 0. Ignores stray files; see [`FileName::is_stray`].
+/// Returns the largest number in the names of database files, or 0. Ignores stray files; see [`FileName::has_unallocated_number`].
 pub(crate) fn largest_number(vfs: &dyn Vfs, dir: &Path, next: Option<u64>) -> Result<u64> {
     let names = vfs.list(dir).map_err(|error| Error::io("list", dir, error))?;
     let files = names.iter().filter_map(|name| FileName::parse(name));
-    let numbers = files.filter(|file| !file.is_stray(next)).filter_map(FileName::number);
+    let numbers =
+        files.filter(|file| !file.has_unallocated_number(next)).filter_map(FileName::number);
     Ok(numbers.max().unwrap_or(0))
 }
 
@@ -36,7 +37,7 @@ pub(crate) fn first_free_number(vfs: &dyn Vfs, dir: &Path, state: &ManifestState
     let gap = if state.clean_close { 0 } else { FILE_NUMBER_GAP };
     let number = next.max(largest_number(vfs, dir, Some(next))? + 1) + gap;
     if number > FILE_NUMBER_MAX {
-        let what = Malformed::field("number of the next file", number, "at most 2^56 - 1");
+        let what = Malformed::invalid_field("number of the next file", number, "at most 2^56 - 1");
         return Err(Error::malformed(what, dir, 0));
     }
     Ok(number)

@@ -89,19 +89,24 @@ impl LogSource<'_> {
             if operation.keyspace >= self.state.keyspace_id_next {
                 let found = u64::from(operation.keyspace);
                 let expected = "the id of a present or dropped keyspace of the manifest";
-                let what = Malformed::field("keyspace of an operation", found, expected);
+                let what = Malformed::invalid_field("keyspace of an operation", found, expected);
                 return Err(corrupt(what));
             }
             if let OperationEffect::Entry { kind: EntryKind::ValuePointer, .. } = operation.action {
                 let found = u64::from(EntryKind::ValuePointer as u8);
                 let expected = "any kind except a value pointer";
-                return Err(corrupt(Malformed::field("kind of an operation", found, expected)));
+                return Err(corrupt(Malformed::invalid_field(
+                    "kind of an operation",
+                    found,
+                    expected,
+                )));
             }
             count += 1;
         }
         if count != record.count {
             let expected = "the number in the record";
-            let what = Malformed::field("operations of a commit", u64::from(count), expected);
+            let what =
+                Malformed::invalid_field("operations of a commit", u64::from(count), expected);
             return Err(corrupt(what));
         }
         Ok(())
@@ -128,7 +133,11 @@ impl LogSource<'_> {
             }
         };
         let expected = "at least that of the newest flush";
-        let what = Malformed::field("last sequence number of the log", report.last_seq.0, expected);
+        let what = Malformed::invalid_field(
+            "last sequence number of the log",
+            report.last_seq.0,
+            expected,
+        );
         Err(Error::malformed(what, &path, offset))
     }
 }

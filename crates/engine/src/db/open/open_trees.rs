@@ -80,7 +80,7 @@ impl TreeOpener<'_> {
     fn decode_options(&self, keyspace: &KeyspaceState) -> Result<StoredOptions> {
         StoredOptions::decode(&keyspace.options).ok_or_else(|| {
             let expected = "options that this build can read";
-            let what = Malformed::field("options of a keyspace", 0, expected);
+            let what = Malformed::invalid_field("options of a keyspace", 0, expected);
             Error::malformed(what, self.manifest, 0)
         })
     }
@@ -95,7 +95,7 @@ impl TreeOpener<'_> {
     ) -> Result<()> {
         if stored_name.is_none() && token.is_some() {
             let what = "token of an operand store that the options do not name";
-            let what = Malformed::field(what, u64::from(tree.id), "none");
+            let what = Malformed::invalid_field(what, u64::from(tree.id), "none");
             return Err(Error::malformed(what, self.manifest, 0));
         }
         let factory = tree.settings().options.operand_store.clone().or_else(|| {

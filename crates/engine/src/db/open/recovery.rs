@@ -204,7 +204,7 @@ impl Recovery {
         self.seq_next = SeqNo(last_seq.0 + gap);
         if self.seq_next > SeqNo::MAX {
             let (found, expected) = (self.seq_next.0, "at most 2^56 - 1");
-            let what = Malformed::field("next sequence number", found, expected);
+            let what = Malformed::invalid_field("next sequence number", found, expected);
             return Err(Error::malformed(what, &self.manifest, 0));
         }
         self.report = report;

@@ -84,7 +84,7 @@ impl DataBlockCursor {
         // A short value is copied, so that it does not keep the block in memory.
         Slice::new_inline(self.value()).unwrap_or_else(|| {
             let block = self.block.bytes().clone();
-            Slice::from_block(block.into_range(self.value_at, self.next))
+            Slice::from_block(block.into_subrange(self.value_at, self.next))
         })
     }
 

@@ -35,7 +35,7 @@ mod tests;
 
 use std::cmp::Ordering;
 
-use lsmx_base::coding::{Decoder, get_u32, get_u64, len_u64, to_usize, varint_in_word};
+use lsmx_base::coding::{Decoder, decode_varint_word, get_u32, get_u64, len_u64, to_usize};
 use lsmx_base::key::{EntryKind, SeqNo};
 use lsmx_base::malformed::Malformed;
 use lsmx_base::slice::BlockBytes;
@@ -114,20 +114,20 @@ impl<'a> RawEntry<'a> {
         let unshared = decoder.length("unshared key length")?;
         let kind = decoder.u8("entry kind")?;
         let Some(kind) = EntryKind::from_u8(kind) else {
-            return Err(Malformed::field("entry kind", u64::from(kind), "a known kind"));
+            return Err(Malformed::invalid_field("entry kind", u64::from(kind), "a known kind"));
         };
         let seq = SeqNo(decoder.varint("sequence number")?);
         let value_bytes = decoder.length("value length")?;
         if seq > SeqNo::MAX || len_u64(value_bytes) > VALUE_BYTES_MAX {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "sequence number or value length",
                 if seq > SeqNo::MAX { seq.0 } else { len_u64(value_bytes) },
                 "56 bits, and at most 1 GiB",
             ));
         }
-        let suffix = decoder.take("key suffix", unshared)?;
+        let suffix = decoder.take_bytes("key suffix", unshared)?;
         let value_at = decoder.offset();
-        decoder.take("value", value_bytes)?;
+        decoder.take_bytes("value", value_bytes)?;
         Ok(RawEntry { shared, suffix, kind, seq, value_at, next: decoder.offset() })
     }
 }
@@ -185,7 +185,7 @@ impl DataBlock {
                     tag_counts: Some(tag_counts),
                 })
             }
-            _ => Err(Malformed::field(
+            _ => Err(Malformed::invalid_field(
                 "data block encoding",
                 u64::from(encoding),
                 "0 (prefix) or 1 (tagged)",
@@ -199,7 +199,7 @@ impl DataBlock {
         let count = u64::from(count.unwrap_or(0));
         let tail = (count + 1) * len_u64(size_of::<u32>());
         if count == 0 || tail + len_u64(ENTRIES_AT) > len_u64(bytes.len()) {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "data block restarts",
                 count,
                 "at least one, and as many as fit into the block",
@@ -244,7 +244,7 @@ impl DataBlock {
             }
         };
         if at < ENTRIES_AT || at >= self.entries_end {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "data block restart",
                 len_u64(at),
                 "the offset of an entry",
@@ -272,7 +272,7 @@ impl DataBlock {
         const HEAD_BYTES: usize = 3 + 8 + 2;
         let head: &[u8; HEAD_BYTES] = self.bytes.get(at..)?.first_chunk()?;
         let [shared, unshared, kind, ..] = *head;
-        let (seq, seq_bytes) = varint_in_word(u64::from_le_bytes(*head[3..].first_chunk()?))?;
+        let (seq, seq_bytes) = decode_varint_word(u64::from_le_bytes(*head[3..].first_chunk()?))?;
         let (value_bytes, length_bytes) = match head[3 + seq_bytes..] {
             [a, ..] if a < 0x80 => (usize::from(a), 1),
             [a, b, ..] if b < 0x80 && b != 0 => (usize::from(a & 0x7f) | usize::from(b) << 7, 2),
@@ -306,7 +306,7 @@ impl DataBlock {
     fn restart_entry(&self, index: usize) -> Result<RawEntry<'_>, Malformed> {
         let entry = self.entry(self.restart_offset(index)?)?;
         if entry.shared != 0 {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "shared key length at a restart",
                 len_u64(entry.shared),
                 "0",
@@ -445,13 +445,17 @@ impl DataBlock {
 /// The error for an entry that shares more bytes than the previous key has.
 #[cold]
 pub(crate) fn shares_too_much(shared: usize) -> Malformed {
-    Malformed::field("shared key length", len_u64(shared), "at most the length of the previous key")
+    Malformed::invalid_field(
+        "shared key length",
+        len_u64(shared),
+        "at most the length of the previous key",
+    )
 }
 
 /// The error for a wrong tag, which hides its entry from lookups, or a wrong number of tags.
 #[cold]
 fn tag_error(ordinal: usize) -> Malformed {
-    Malformed::field(
+    Malformed::invalid_field(
         "data block tag of entry",
         len_u64(ordinal),
         "one for each entry, from the hash of its key",
@@ -462,7 +466,7 @@ fn tag_error(ordinal: usize) -> Malformed {
 /// suffix byte for a difference.
 #[cold]
 pub(crate) fn shares_too_little(shared: usize) -> Malformed {
-    Malformed::field(
+    Malformed::invalid_field(
         "shared key length",
         len_u64(shared),
         "the length of the common prefix with the previous key",

@@ -83,7 +83,7 @@ impl TagCounts {
         let (entries, interval) =
             (usize::from(u16::from_le_bytes([low, high])), usize::from(interval));
         let wrong = |what, found| {
-            Malformed::field(
+            Malformed::invalid_field(
                 what,
                 len_u64(found),
                 "at least one, and as many as fit into the block",

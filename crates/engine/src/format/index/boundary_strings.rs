@@ -130,7 +130,7 @@ impl BoundaryStrings {
         let area = to_usize("boundaries", decoder.varint("bytes of boundaries")?)?;
         let has_seqs = decoder.u8("whether boundaries have numbers")?;
         if has_seqs > 1 {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "whether boundaries have numbers",
                 u64::from(has_seqs),
                 "0 or 1",
@@ -138,9 +138,9 @@ impl BoundaryStrings {
         }
         let group_bytes = group_offset_bytes(area);
         let groups_at = offset_in_block(decoder.offset())?;
-        decoder.take("groups of boundaries", groups * usize::from(group_bytes))?;
+        decoder.take_bytes("groups of boundaries", groups * usize::from(group_bytes))?;
         let area_at = offset_in_block(decoder.offset())?;
-        decoder.take("boundaries", area)?;
+        decoder.take_bytes("boundaries", area)?;
         let area_end = offset_in_block(decoder.offset())?;
         let count = offset_in_block(count)?;
         Ok(BoundaryStrings {
@@ -248,7 +248,7 @@ impl BoundaryStrings {
             at = entry.next;
         }
         if at != self.area_end as usize {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "bytes after the last boundary",
                 len_u64(self.area_end as usize - at),
                 "0",
@@ -338,7 +338,7 @@ impl BoundaryStrings {
         };
         let shared = length(lengths >> 4)?;
         let unshared = length(lengths & 0xf)?;
-        let suffix = decoder.take("boundary", unshared)?;
+        let suffix = decoder.take_bytes("boundary", unshared)?;
         let number = if self.has_seqs { decoder.varint("number of a boundary")? } else { 0 };
         let seq = number.checked_sub(1).map(SeqNo);
         Ok(StringEntry { shared, suffix, seq, next: decoder.offset() })

@@ -152,7 +152,7 @@ impl EliasFano {
         let high_last = to_usize("packed numbers", last >> low)?;
         // The choice of `low` guarantees this, unless the last number has too many bits.
         if high_last > 2 * count || count == 0 || count > COUNT_MAX {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "last of packed numbers",
                 last,
                 "a number of at most 57 bits",
@@ -161,7 +161,7 @@ impl EliasFano {
         let words = (count + high_last + 1).div_ceil(WORD_BITS);
         let mut skip = |bytes: usize| {
             let at = decoder.offset();
-            decoder.take("packed numbers", bytes)?;
+            decoder.take_bytes("packed numbers", bytes)?;
             offset_in_block(at)
         };
         Ok(EliasFano {

@@ -414,7 +414,7 @@ impl MixedRadixMap {
         for _ in 0..positions {
             let (position, next) =
                 position_at(block, decoder.offset()).ok_or(UNORDERED_POSITIONS)?;
-            decoder.take("digit position", next - decoder.offset())?;
+            decoder.take_bytes("digit position", next - decoder.offset())?;
             let base = position.base();
             let is_bitmap_valid = match *position.bitmap {
                 [] => true,
@@ -425,7 +425,7 @@ impl MixedRadixMap {
             };
             let new_end = end.checked_mul(base).filter(|&end| end <= NUMBER_END);
             let (Some(new_end), true) = (new_end, is_bitmap_valid) else {
-                return Err(Malformed::field(
+                return Err(Malformed::invalid_field(
                     "digits of a position",
                     base,
                     "digits for bytes from first to last, and at most 2^57 numbers",
@@ -436,7 +436,7 @@ impl MixedRadixMap {
         let shift = decoder.u8("dropped low bits")?;
         if u32::from(shift) >= u64::BITS || positions == 0 || usize::from(positions) > POSITIONS_MAX
         {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "dropped low bits",
                 u64::from(shift),
                 "below 64, with 1 to 64 positions",

@@ -45,7 +45,7 @@ fn key_head(user_key: &[u8]) -> u64 {
 fn decode_prefix<'a>(decoder: &mut Decoder<'a>) -> Result<&'a [u8], Malformed> {
     let prefix = decoder.bytes("prefix of boundaries")?;
     if len_u64(prefix.len()) > super::KEY_BYTES_MAX {
-        return Err(Malformed::field(
+        return Err(Malformed::invalid_field(
             "prefix of boundaries",
             len_u64(prefix.len()),
             "at most the maximum length of a key",
@@ -56,8 +56,9 @@ fn decode_prefix<'a>(decoder: &mut Decoder<'a>) -> Result<&'a [u8], Malformed> {
 
 /// Converts an offset in a block to `u32`, which halves the memory of a decoded index.
 fn offset_in_block(at: usize) -> Result<u32, Malformed> {
-    u32::try_from(at)
-        .map_err(|_| Malformed::field("offset in an index block", len_u64(at), "below 4 GiB"))
+    u32::try_from(at).map_err(|_| {
+        Malformed::invalid_field("offset in an index block", len_u64(at), "below 4 GiB")
+    })
 }
 
 /// Contents of an index block or a top index, searched in place.
@@ -82,7 +83,7 @@ impl IndexBlock {
             ENCODING_SUCCINCT => {
                 Ok(IndexBlock(IndexEncoding::Succinct(SuccinctIndex::new(&block)?)))
             }
-            coding => Err(Malformed::field(
+            coding => Err(Malformed::invalid_field(
                 "index encoding",
                 u64::from(coding),
                 "0 (prefix) or 1 (succinct)",

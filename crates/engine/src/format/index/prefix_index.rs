@@ -22,7 +22,9 @@
 
 use std::cmp::Ordering;
 
-use lsmx_base::coding::{Decoder, get_u32, len_u64, put_u32, put_varint, to_usize, varint_in_word};
+use lsmx_base::coding::{
+    Decoder, decode_varint_word, get_u32, len_u64, put_u32, put_varint, to_usize,
+};
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 
@@ -146,13 +148,17 @@ impl PrefixIndex {
         let mut decoder = Decoder::new(block);
         let coding = decoder.u8("index encoding")?;
         if coding != ENCODING_PREFIX {
-            return Err(Malformed::field("index encoding", u64::from(coding), "0 (prefix)"));
+            return Err(Malformed::invalid_field(
+                "index encoding",
+                u64::from(coding),
+                "0 (prefix)",
+            ));
         }
         let interval = usize::from(decoder.u8("index restart interval")?);
         let count = block.len().checked_sub(size_of::<u32>()).and_then(|at| get_u32(block, at));
         let count = to_usize("index entries", u64::from(count.unwrap_or(0)))?;
         if interval == 0 || count == 0 || count > block.len() / ENTRY_BYTES_MIN {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "index entries",
                 len_u64(count),
                 "at least one, and as many as fit into the block",
@@ -179,7 +185,11 @@ impl PrefixIndex {
         let at = get_u32(&self.block, self.restarts_at + index * size_of::<u32>());
         let at = to_usize("index restart", u64::from(at.unwrap_or(0)))?;
         if at < ENTRIES_AT || at >= self.restarts_at {
-            return Err(Malformed::field("index restart", len_u64(at), "the offset of an entry"));
+            return Err(Malformed::invalid_field(
+                "index restart",
+                len_u64(at),
+                "the offset of an entry",
+            ));
         }
         Ok(at)
     }
@@ -202,9 +212,9 @@ impl PrefixIndex {
         let suffix_at = at + 2;
         let handle_at = suffix_at + usize::from(unshared / 2);
         let tail = self.block.get(handle_at..)?;
-        let (offset, offset_bytes) = varint_in_word(u64::from_le_bytes(*tail.first_chunk()?))?;
+        let (offset, offset_bytes) = decode_varint_word(u64::from_le_bytes(*tail.first_chunk()?))?;
         let tail = tail.get(offset_bytes..)?;
-        let (bytes, size_bytes) = varint_in_word(u64::from_le_bytes(*tail.first_chunk()?))?;
+        let (bytes, size_bytes) = decode_varint_word(u64::from_le_bytes(*tail.first_chunk()?))?;
         let next = handle_at + offset_bytes + size_bytes;
         if next > self.restarts_at {
             return None;
@@ -225,7 +235,7 @@ impl PrefixIndex {
         let mut decoder = Decoder::with_offset(&self.block[..self.restarts_at], at);
         let shared = decoder.length("shared separator length")?;
         let unshared = decoder.length("unshared separator length")?;
-        let suffix = decoder.take("separator suffix", unshared / 2)?;
+        let suffix = decoder.take_bytes("separator suffix", unshared / 2)?;
         let seq = match unshared % 2 {
             0 => None,
             _ => Some(SeqNo(decoder.varint("separator number")?)),
@@ -351,7 +361,7 @@ impl PrefixIndex {
             entries.push((Some(Separator { user_key: key.clone(), versions }), handle));
         }
         if iter.at != self.restarts_at {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "bytes after the last index entry",
                 len_u64(self.restarts_at - iter.at.min(self.restarts_at)),
                 "0",
@@ -399,7 +409,7 @@ impl<'a> PrefixIndexIter<'a> {
         self.key_bytes = entry.shared + entry.suffix.len();
         let base = if restart { 0 } else { self.previous_end };
         let Some(offset) = base.checked_add(entry.offset) else {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "block offset",
                 entry.offset,
                 "an offset inside the file",

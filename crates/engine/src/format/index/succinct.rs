@@ -229,7 +229,7 @@ impl SuccinctIndex {
         let form = decoder.u8("form of boundaries")?;
         let count = decoder.length("index entries")?;
         if count == 0 || count > elias_fano::COUNT_MAX {
-            return Err(Malformed::field("index entries", len_u64(count), "1 to 16384"));
+            return Err(Malformed::invalid_field("index entries", len_u64(count), "1 to 16384"));
         }
         let offset = decoder.varint("block offset")?;
         let smallest = decoder.varint("smallest block size")?;
@@ -240,7 +240,7 @@ impl SuccinctIndex {
             .ok()
             .zip(smallest.checked_mul(len_u64(count)))
             .and_then(|(offset, bytes)| offset.checked_add(bytes)?.checked_add(sizes.last()))
-            .ok_or(Malformed::field("block offset", offset, "an offset inside the file"))?;
+            .ok_or(Malformed::invalid_field("block offset", offset, "an offset inside the file"))?;
         let form = match (count, form) {
             (1, FORM_NUMBERS) => BoundaryForm::None,
             (_, FORM_NUMBERS) => {
@@ -249,13 +249,13 @@ impl SuccinctIndex {
                 let ties = decoder.length("tied boundaries")?;
                 let ordinals_at = decoder.offset();
                 if ties >= count {
-                    return Err(Malformed::field(
+                    return Err(Malformed::invalid_field(
                         "tied boundaries",
                         len_u64(ties),
                         "at most the number of boundaries",
                     ));
                 }
-                decoder.take("tied boundaries", ties * size_of::<u16>())?;
+                decoder.take_bytes("tied boundaries", ties * size_of::<u16>())?;
                 let ordinals_at = offset_in_block(ordinals_at)?;
                 BoundaryForm::Numbers {
                     map,
@@ -271,7 +271,7 @@ impl SuccinctIndex {
                 BoundaryForm::Strings { prefix_at, prefix_bytes: offset_in_block(prefix)?, all }
             }
             _ => {
-                return Err(Malformed::field(
+                return Err(Malformed::invalid_field(
                     "form of boundaries",
                     u64::from(form),
                     "0 (numbers), or 1 (strings) for at least two blocks",
@@ -279,7 +279,7 @@ impl SuccinctIndex {
             }
         };
         if !decoder.is_empty() {
-            return Err(Malformed::field(
+            return Err(Malformed::invalid_field(
                 "bytes after the index",
                 len_u64(decoder.remaining()),
                 "0",
@@ -415,7 +415,7 @@ impl SuccinctIndex {
         }
         for (ordinal, &number) in numbers.iter().enumerate() {
             let Some(key) = map.smallest_key(&self.block, number) else {
-                return Err(Malformed::field(
+                return Err(Malformed::invalid_field(
                     "number of a boundary",
                     number,
                     "the number of some key",

@@ -377,7 +377,7 @@ impl VersionEdit {
             let mut body = Decoder::new(input.bytes("manifest change")?);
             if let Some(change) = Change::decode_body(tag, &mut body)? {
                 if !body.is_empty() {
-                    return Err(Malformed::field(
+                    return Err(Malformed::invalid_field(
                         "bytes after the last field of a manifest change",
                         body.remaining() as u64,
                         "0",
@@ -578,7 +578,7 @@ impl Change {
             },
             OPTIONAL_TAGS_START.. => return Ok(None),
             unknown => {
-                return Err(Malformed::field(
+                return Err(Malformed::invalid_field(
                     "tag of a manifest change",
                     u64::from(unknown),
                     "a known tag, or 128 or more",
@@ -603,7 +603,11 @@ fn get_option<'a, T>(
     match body.u8("presence of an optional field")? {
         0 => Ok(None),
         1 => get(body).map(Some),
-        found => Err(Malformed::field("presence of an optional field", u64::from(found), "0 or 1")),
+        found => Err(Malformed::invalid_field(
+            "presence of an optional field",
+            u64::from(found),
+            "0 or 1",
+        )),
     }
 }
 
@@ -617,7 +621,7 @@ fn get_token(body: &mut Decoder<'_>) -> Result<StoreToken, Malformed> {
 
 fn get_u32(body: &mut Decoder<'_>, what: &'static str) -> Result<u32, Malformed> {
     let found = body.varint(what)?;
-    u32::try_from(found).map_err(|_| Malformed::field(what, found, "at most 2^32 - 1"))
+    u32::try_from(found).map_err(|_| Malformed::invalid_field(what, found, "at most 2^32 - 1"))
 }
 
 fn get_key(body: &mut Decoder<'_>, what: &'static str) -> Result<Bytes, Malformed> {
@@ -628,7 +632,7 @@ fn get_text(body: &mut Decoder<'_>, what: &'static str) -> Result<String, Malfor
     let bytes = body.bytes(what)?;
     match std::str::from_utf8(bytes) {
         Ok(text) => Ok(text.to_owned()),
-        Err(error) => Err(Malformed::field(
+        Err(error) => Err(Malformed::invalid_field(
             what,
             error.valid_up_to() as u64,
             "UTF-8, which ends at this byte",

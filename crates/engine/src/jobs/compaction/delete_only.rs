@@ -15,8 +15,8 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::tombstone_index::TombstoneIndex;
 use lsmx_compaction::{
-    Job, JobInput, JobKind, Level, Placement, Reason, SortedRun, SplitRule, TableMeta, Target,
-    TreeShape,
+    Job, JobInput, JobKind, JobReason, Level, OutputPlacement, OutputTarget, SortedRun, SplitRule,
+    TableMeta, TreeShape,
 };
 
 /// Result of a search for files to drop.
@@ -66,9 +66,12 @@ pub(crate) fn pick_delete_only(
     pick.job = (!inputs.is_empty()).then(|| Job {
         kind: JobKind::Drop,
         inputs,
-        target: Target { level: Level(0), placement: Placement::NewRun { before: None } },
+        target: OutputTarget {
+            level: Level(0),
+            placement: OutputPlacement::NewRun { before: None },
+        },
         split: SplitRule { file_bytes: u64::MAX, grandparent: None, boundaries: Vec::new() },
-        reason: Reason::RangeDeleted,
+        reason: JobReason::RangeDeleted,
     });
     pick
 }

@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use lsmx_compaction::{
-    FileId, Job, JobInput, JobKind, Key, KeyRange, Level, Placement, Reason, RunningJobs,
-    SortedRun, SplitRule, Target, TreeShape,
+    FileId, Job, JobInput, JobKind, JobReason, Key, KeyRange, Level, OutputPlacement, OutputTarget,
+    RunningJobs, SortedRun, SplitRule, TreeShape,
 };
 
 use bytes::Bytes;
@@ -48,9 +48,9 @@ pub(crate) fn plan_manual(
     let job_with_cut = |kind, inputs, placement, boundaries| Job {
         kind,
         inputs,
-        target: Target { level, placement },
+        target: OutputTarget { level, placement },
         split: SplitRule { file_bytes: shape.table_bytes, grandparent: None, boundaries },
-        reason: Reason::Manual,
+        reason: JobReason::Manual,
     };
     let job = |kind, inputs, placement| job_with_cut(kind, inputs, placement, Vec::new());
     let job = match (inputs.as_slice(), last) {
@@ -61,12 +61,12 @@ pub(crate) fn plan_manual(
                 return Ok(ManualPlan::UpToDate);
             }
             let inputs = vec![JobInput { level, run: last.id, files }];
-            job_with_cut(JobKind::Rewrite, inputs, Placement::JoinRun(last.id), boundaries)
+            job_with_cut(JobKind::Rewrite, inputs, OutputPlacement::JoinRun(last.id), boundaries)
         }
-        (_, Some(last)) => job(JobKind::Merge, inputs, Placement::JoinRun(last.id)),
-        (_, None) => job(JobKind::Merge, inputs, Placement::NewRun { before: None }),
+        (_, Some(last)) => job(JobKind::Merge, inputs, OutputPlacement::JoinRun(last.id)),
+        (_, None) => job(JobKind::Merge, inputs, OutputPlacement::NewRun { before: None }),
     };
-    match busy.can_run(&job, shape)? {
+    match busy.can_run_job(&job, shape)? {
         true => Ok(ManualPlan::Run(Box::new(job))),
         false => Ok(ManualPlan::Wait(Box::new(job))),
     }
@@ -108,7 +108,7 @@ fn select_inputs(shape: &TreeShape, bounds: &KeyBounds) -> Vec<JobInput> {
         for file in &files {
             hull = Some(match hull {
                 None => file.range.clone(),
-                Some(range) => range.enclosing(&file.range),
+                Some(range) => range.enclosing_both(&file.range),
             });
         }
         // The hull may cover files between the selected ones.
@@ -127,7 +127,9 @@ fn overlapping_file_ids(
     is_selected: bool,
 ) -> Vec<FileId> {
     match range {
-        Some(range) if is_selected => run.overlapping(range).iter().map(|file| file.id).collect(),
+        Some(range) if is_selected => {
+            run.overlapping_files(range).iter().map(|file| file.id).collect()
+        }
         _ => Vec::new(),
     }
 }

@@ -106,7 +106,7 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
     // Files found in an older version still exist, or the job is not admitted. The job reads no file, so it may drop
     // quarantined ones.
     let delete_only =
-        delete_only.and_then(|job| jobs.running.without_blocked_files().admit(job, &shape));
+        delete_only.and_then(|job| jobs.running.without_blocked_files().admit_job(job, &shape));
     let find_gc = |jobs: &TreeJobState, urgent| find_blob_gc(tree, &version, &shape, jobs, urgent);
     let mut victims = Arc::default();
     let mut take_victims = |found: BlobGcJob| {
@@ -220,7 +220,7 @@ fn pick_policy_job(
         return Error::catch_user(code, pick_around);
     };
     let is_custom = tree.settings().options.custom_policy().is_some();
-    let rule = match jobs.running.can_run(&job, shape) {
+    let rule = match jobs.running.can_run_job(&job, shape) {
         Ok(true) if job.kind == JobKind::Drop && !policy.can_drop_data() => JobRule::DropsData,
         // Jobs of the presets are checked when they are applied, and by tests.
         Ok(true) if !is_custom && !cfg!(debug_assertions) => return Ok(Some(job)),
@@ -247,7 +247,7 @@ fn find_stall(
     jobs: &TreeJobState,
     shape: &TreeShape,
 ) -> Option<CompactionBlock> {
-    let stopped = policy.must_stop(&jobs.quarantine.shape_for_hard_stop(shape));
+    let stopped = policy.must_stop_writes(&jobs.quarantine.shape_for_hard_stop(shape));
     if !stopped || !jobs.running.jobs.is_empty() {
         return None;
     }
@@ -281,13 +281,13 @@ fn pick_around_quarantine(tree: &Tree, jobs: &mut TreeJobState, shape: &TreeShap
     let wanted = policy.pick(shape, &running).filter(|job| !job.inputs.is_empty())?;
     if matches!(wanted.kind, JobKind::Move | JobKind::Drop) {
         let allowed = wanted.kind == JobKind::Move || policy.can_drop_data();
-        return running.admit(wanted, shape).filter(|_| allowed);
+        return running.admit_job(wanted, shape).filter(|_| allowed);
     }
     let Some((file, error)) = quarantine::find_blocking_file(tree, jobs, wanted.input_files())
     else {
-        return jobs.running.admit(wanted, shape);
+        return jobs.running.admit_job(wanted, shape);
     };
-    let stopped = policy.must_stop(&jobs.quarantine.shape_for_hard_stop(shape));
+    let stopped = policy.must_stop_writes(&jobs.quarantine.shape_for_hard_stop(shape));
     let merge = pick_l0_merge(shape, &jobs.running, file, stopped);
     if merge.is_none() && jobs.running.jobs.is_empty() {
         jobs.blocked = Some(CompactionBlock { error, at_hard_stop: stopped });
@@ -312,7 +312,7 @@ fn find_delete_only_job(state: &DbState, tree: &Tree, version: &Version) -> Opti
         }
     };
     let busy = tree.jobs.lock().running.without_blocked_files();
-    let is_busy = |file: &TableMeta| busy.is_busy(file.id);
+    let is_busy = |file: &TableMeta| busy.is_file_busy(file.id);
     let pick = pick_delete_only(version.shape(), &tombstones, &snapshots, is_busy);
     tree.set_files_held_by_snapshots(pick.waits_for_snapshot, released);
     pick.job

@@ -6,8 +6,8 @@
 
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{
-    FileId, Job, JobInput, JobKind, Level, Placement, Reason, RunningJobs, SortedRun, SplitRule,
-    Target, TreeShape,
+    FileId, Job, JobInput, JobKind, JobReason, Level, OutputPlacement, OutputTarget, RunningJobs,
+    SortedRun, SplitRule, TreeShape,
 };
 
 const L0: Level = Level(0);
@@ -27,7 +27,7 @@ pub(crate) fn pick_l0_merge(
     stopped: bool,
 ) -> Option<Job> {
     let runs = shape.runs_of(L0);
-    let is_idle = |run: &SortedRun| !busy.any_busy(run.files.iter().map(|file| file.id));
+    let is_idle = |run: &SortedRun| !busy.is_any_file_busy(run.files.iter().map(|file| file.id));
     let mut start = 0;
     let mut longest: Option<&[Arc<SortedRun>]> = None;
     while start < runs.len() {
@@ -35,7 +35,7 @@ pub(crate) fn pick_l0_merge(
         let idle_runs = &runs[start..start + count];
         let chain = &idle_runs[..count_chain(idle_runs)];
         if chain.len() >= RUNS_MIN {
-            return busy.admit(build_merge(runs, chain, shape.table_bytes, quarantined), shape);
+            return busy.admit_job(build_merge(runs, chain, shape.table_bytes, quarantined), shape);
         }
         if longest.is_none_or(|longest| idle_runs.len() > longest.len()) {
             longest = Some(idle_runs);
@@ -44,7 +44,7 @@ pub(crate) fn pick_l0_merge(
     }
     let idle_runs = longest.filter(|idle_runs| stopped && idle_runs.len() >= 2)?;
     let chain = &idle_runs[..count_chain(idle_runs).max(2)];
-    busy.admit(build_merge(runs, chain, shape.table_bytes, quarantined), shape)
+    busy.admit_job(build_merge(runs, chain, shape.table_bytes, quarantined), shape)
 }
 
 /// Returns how many runs, starting with the newest, are merged.
@@ -67,13 +67,13 @@ fn build_merge(
 ) -> Job {
     let last = chain.last().map(|run| run.id);
     let older = runs.iter().skip_while(|run| Some(run.id) != last).nth(1);
-    let placement = Placement::NewRun { before: older.map(|run| run.id) };
+    let placement = OutputPlacement::NewRun { before: older.map(|run| run.id) };
     Job {
         kind: JobKind::Merge,
         inputs: chain.iter().map(|run| JobInput::from_run(L0, run)).collect(),
-        target: Target { level: L0, placement },
+        target: OutputTarget { level: L0, placement },
         split: SplitRule { file_bytes, grandparent: None, boundaries: Vec::new() },
-        reason: Reason::Quarantine { file: quarantined },
+        reason: JobReason::Quarantine { file: quarantined },
     }
 }
 

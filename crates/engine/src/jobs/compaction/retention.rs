@@ -15,7 +15,9 @@ use std::collections::HashSet;
 use bytes::Bytes;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
-use lsmx_base::range_tombstone::{RangeTombstone, fragment_visible, join_adjacent, successor};
+use lsmx_base::range_tombstone::{
+    RangeTombstone, fragment_for_snapshots, join_adjacent, successor,
+};
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{FileId, Job, KeyRange, SortedRun, TableMeta, TreeShape};
 
@@ -100,7 +102,7 @@ impl Retention {
         tombstones: &[RangeTombstone],
         keys: Option<(&[u8], &[u8])>,
     ) -> Vec<RangeTombstone> {
-        let fragments = fragment_visible(tombstones, &self.snapshots);
+        let fragments = fragment_for_snapshots(tombstones, &self.snapshots);
         // Each fragment is checked before adjacent ones are joined, because a neighbor may cover no remaining data.
         let kept = fragments
             .iter()
@@ -205,10 +207,9 @@ impl Retention {
         if failpoint::is_on(Failpoint::TombstoneDroppedEarly) {
             return false;
         }
-        self.older_runs
-            .iter()
-            .any(|run| run.file_for(user_key).is_some_and(|file| !self.inputs.contains(&file.id)))
-            || self.operand_view.as_ref().is_some_and(|view| view.may_contain(user_key))
+        self.older_runs.iter().any(|run| {
+            run.find_file_for_key(user_key).is_some_and(|file| !self.inputs.contains(&file.id))
+        }) || self.operand_view.as_ref().is_some_and(|view| view.may_contain(user_key))
     }
 }
 

@@ -85,7 +85,7 @@ pub(crate) fn clear_last_failure(
     jobs: &mut TreeJobState,
     shape: &TreeShape,
 ) {
-    let running = jobs.running.any_busy(shape.files().map(|file| file.id));
+    let running = jobs.running.is_any_file_busy(shape.files().map(|file| file.id));
     if !running && jobs.last_error.take().is_some() {
         (jobs.failures, jobs.is_error_reported) = (0, false);
         if jobs.next_retry_us().is_none() {

@@ -6,7 +6,7 @@ use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{FileId, JobKind, Reason, TableMeta};
+use lsmx_compaction::{FileId, JobKind, JobReason, TableMeta};
 
 use crate::env::YieldKind;
 use crate::env::rate_limit::IoPriority;
@@ -92,7 +92,7 @@ fn execute(
 ) -> Result<()> {
     let PickedJob { job, shape, .. } = picked;
     // Live entries are dropped only while no snapshot sees them.
-    let drops_live_data = job.kind == JobKind::Drop && job.reason != Reason::RangeDeleted;
+    let drops_live_data = job.kind == JobKind::Drop && job.reason != JobReason::RangeDeleted;
     // `Db::snapshot` waits until `_guard` is dropped, and a listener may call it.
     let _events = drops_live_data.then(|| state.hold_events());
     let _guard = match drops_live_data.then(|| LiveDataDropGuard::begin(state, picked)) {
@@ -177,7 +177,7 @@ fn update_metrics(
                 compaction.read_bytes += stats.read_bytes;
                 compaction.written_bytes += written_bytes;
                 compaction.us_total += elapsed_us;
-                let is_collection = matches!(job.reason, Reason::BlobGarbage { .. });
+                let is_collection = matches!(job.reason, JobReason::BlobGarbage { .. });
                 counts.value_log.rewrites += u64::from(is_collection);
                 let writes = &mut counts.level_mut(job.target.level.0).flow;
                 writes.jobs += 1;
@@ -271,7 +271,7 @@ fn merge(
         runs.push(tables);
     }
     let mut retention = Retention::for_job(state.sequence.snapshot_seqs(), shape, job);
-    let range = job.range(shape)?;
+    let range = job.input_key_range(shape)?;
     let range_tombstones =
         retention.add_range_tombstones(&tombstones, Some((&range.smallest, &range.largest)));
     // A job that frees space does not relocate values.

@@ -349,7 +349,7 @@ impl Subcompactions {
         {
             let mut jobs = inputs.tree.jobs.lock();
             let finished = self.finished_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-            jobs.running.progress(&inputs.job, inputs.input_bytes.saturating_sub(finished));
+            jobs.running.set_bytes_left(&inputs.job, inputs.input_bytes.saturating_sub(finished));
         }
         backpressure::refresh_on_progress(state, &inputs.throttle, &inputs.tree);
     }

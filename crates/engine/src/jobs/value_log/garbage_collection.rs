@@ -18,8 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{
-    FileId, Job, JobInput, JobKind, Level, Placement, Reason, RunId, RunningJobs, SplitRule,
-    Target, TreeShape,
+    FileId, Job, JobInput, JobKind, JobReason, Level, OutputPlacement, OutputTarget, RunId,
+    RunningJobs, SplitRule, TreeShape,
 };
 
 use crate::options::value_separation::ValueSeparation;
@@ -158,7 +158,7 @@ pub(crate) fn pick_blob_gc(
     runs.sort_by_key(|(bytes, ..)| Reverse(*bytes));
     for (_, level, run, run_tables) in runs {
         let references_victim = |table: &&Arc<TableFile>| bytes_in_table(table, &victims) > 0;
-        let is_idle = |table: &&Arc<TableFile>| !busy.is_busy(table.shape().id);
+        let is_idle = |table: &&Arc<TableFile>| !busy.is_file_busy(table.shape().id);
         let tables: Vec<_> =
             run_tables.tables().iter().filter(references_victim).filter(is_idle).collect();
         if tables.is_empty() {
@@ -166,10 +166,11 @@ pub(crate) fn pick_blob_gc(
         }
         let job =
             |tables: &[&Arc<TableFile>]| build_rewrite((level, run), tables, table_bytes, worst);
-        let whole = busy.admit(job(&tables), shape);
+        let whole = busy.admit_job(job(&tables), shape);
         // Running jobs into the level may conflict with some of the tables.
-        let mut single =
-            tables.iter().filter_map(|table| busy.admit(job(std::slice::from_ref(table)), shape));
+        let mut single = tables
+            .iter()
+            .filter_map(|table| busy.admit_job(job(std::slice::from_ref(table)), shape));
         if let Some(job) = whole.or_else(|| single.next()) {
             return Some(BlobGcJob { job, victims });
         }
@@ -202,8 +203,8 @@ fn build_rewrite(
             run,
             files: tables.iter().map(|table| table.shape().id).collect(),
         }],
-        target: Target { level, placement: Placement::JoinRun(run) },
+        target: OutputTarget { level, placement: OutputPlacement::JoinRun(run) },
         split: SplitRule { file_bytes, grandparent: None, boundaries: starts.collect() },
-        reason: Reason::BlobGarbage { blob: worst.id, ppm: worst.garbage_ppm() },
+        reason: JobReason::BlobGarbage { blob: worst.id, ppm: worst.garbage_ppm() },
     }
 }

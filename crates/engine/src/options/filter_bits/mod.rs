@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
-use lsmx_compaction::{FileId, Job, Level, Placement, TableMeta, TreeShape};
+use lsmx_compaction::{FileId, Job, Level, OutputPlacement, TableMeta, TreeShape};
 
 use crate::error::Result;
 use crate::options::invalid_option;
@@ -186,7 +186,7 @@ fn count_run_keys_after_job(
     for (index, level) in shape.levels.iter().enumerate() {
         for run in &level.runs {
             let placement = job.target.placement;
-            if placement == (Placement::NewRun { before: Some(run.id) }) {
+            if placement == (OutputPlacement::NewRun { before: Some(run.id) }) {
                 target = Some(runs.len());
                 runs.push(RunKeys::default());
             }
@@ -197,7 +197,7 @@ fn count_run_keys_after_job(
                     false => remaining.add(file, &is_wide),
                 }
             }
-            let is_joined = placement == Placement::JoinRun(run.id);
+            let is_joined = placement == OutputPlacement::JoinRun(run.id);
             if is_joined {
                 target = Some(runs.len());
             }

@@ -1,7 +1,8 @@
 use std::sync::Arc;
 
 use lsmx_compaction::{
-    JobInput, JobKind, KeyRange, LevelShape, Reason, RunId, SortedRun, SplitRule, TableMeta, Target,
+    JobInput, JobKind, JobReason, KeyRange, LevelShape, OutputTarget, RunId, SortedRun, SplitRule,
+    TableMeta,
 };
 use proptest::prelude::*;
 
@@ -76,7 +77,7 @@ fn tree(levels: &[&[&[u64]]]) -> TreeShape {
     TreeShape { levels: levels.iter().map(level).collect(), ..TreeShape::default() }
 }
 
-fn job(inputs: &[(u8, u64, &[u64])], level: u8, placement: Placement) -> Job {
+fn job(inputs: &[(u8, u64, &[u64])], level: u8, placement: OutputPlacement) -> Job {
     let input = |(level, run, files): &(u8, u64, &[u64])| JobInput {
         level: Level(*level),
         run: RunId(*run),
@@ -85,9 +86,9 @@ fn job(inputs: &[(u8, u64, &[u64])], level: u8, placement: Placement) -> Job {
     Job {
         kind: JobKind::Merge,
         inputs: inputs.iter().map(input).collect(),
-        target: Target { level: Level(level), placement },
+        target: OutputTarget { level: Level(level), placement },
         split: SplitRule { file_bytes: u64::MAX, grandparent: None, boundaries: Vec::new() },
-        reason: Reason::Manual,
+        reason: JobReason::Manual,
     }
 }
 
@@ -102,17 +103,17 @@ fn count_run_keys_incoming_data_is_in_target_run() {
     let runs = |job: &Job| keys(IncomingRun::Job(job));
     assert_eq!(keys(IncomingRun::Flush { entries: 7 }), (vec![7, 10, 20, 300, 6_000], 0));
     // Both runs of L0 are merged into the run of L1.
-    let joins = Placement::JoinRun(RunId(3));
+    let joins = OutputPlacement::JoinRun(RunId(3));
     assert_eq!(runs(&job(&[(0, 1, &[1]), (0, 2, &[2])], 1, joins)), (vec![330, 6_000], 0));
     // One file of L1 is merged with one file of L2.
-    let joins = Placement::JoinRun(RunId(4));
+    let joins = OutputPlacement::JoinRun(RunId(4));
     let down = job(&[(1, 3, &[4]), (2, 4, &[6])], 2, joins);
     assert_eq!(runs(&down), (vec![10, 20, 100, 6_200], 3));
     // Both runs of L0 become a new run of L1, before and after the existing one.
     let inputs: [(u8, u64, &[u64]); 2] = [(0, 1, &[1]), (0, 2, &[2])];
-    let before = Placement::NewRun { before: Some(RunId(3)) };
+    let before = OutputPlacement::NewRun { before: Some(RunId(3)) };
     assert_eq!(runs(&job(&inputs, 1, before)), (vec![30, 300, 6_000], 0));
-    let last = Placement::NewRun { before: None };
+    let last = OutputPlacement::NewRun { before: None };
     assert_eq!(runs(&job(&inputs, 1, last)), (vec![300, 30, 6_000], 1));
     // All runs become one run, in the last level and below it.
     let all: [(u8, u64, &[u64]); 4] =
@@ -129,12 +130,12 @@ fn width_last_filter_unused_gets_no_bits() {
     let flush = IncomingRun::Flush { entries: 10 };
     let none = |_| false;
     assert_eq!(monkey.width(&tree, &flush, false, none), WIDE);
-    let joins = Placement::JoinRun(RunId(2));
+    let joins = OutputPlacement::JoinRun(RunId(2));
     let down = job(&[(0, 1, &[1])], 1, joins);
     // The target run has a tenth of all keys, and nearly all keys of the filters in use.
     assert_eq!(monkey.width(&tree, &IncomingRun::Job(&down), true, none), WIDE);
     assert_eq!(monkey.width(&tree, &IncomingRun::Job(&down), false, none), NARROW);
-    let joins = Placement::JoinRun(RunId(3));
+    let joins = OutputPlacement::JoinRun(RunId(3));
     let last = job(&[(1, 2, &[2])], 2, joins);
     assert_eq!(monkey.width(&tree, &IncomingRun::Job(&last), false, none), NARROW);
     assert_eq!(FilterBits::Fuse16.width(&tree, &IncomingRun::Job(&last), false, none), WIDE);

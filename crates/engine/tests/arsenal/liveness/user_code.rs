@@ -185,14 +185,14 @@ impl CompactionPolicy for Policy {
         self.inner.debt(shape, busy)
     }
 
-    fn must_stop(&self, shape: &TreeShape) -> bool {
+    fn must_stop_writes(&self, shape: &TreeShape) -> bool {
         self.trigger.hit(Site::MustStop);
-        self.trigger.is_stuck() || self.inner.must_stop(shape)
+        self.trigger.is_stuck() || self.inner.must_stop_writes(shape)
     }
 
-    fn next_due_us(&self, shape: &TreeShape) -> Option<u64> {
+    fn next_pick_due_us(&self, shape: &TreeShape) -> Option<u64> {
         self.trigger.hit(Site::DueTime);
-        self.inner.next_due_us(shape)
+        self.inner.next_pick_due_us(shape)
     }
 
     fn memtable_tombstone_age_max_us(&self, shape: &TreeShape) -> Option<u64> {

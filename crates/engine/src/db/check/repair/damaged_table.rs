@@ -8,7 +8,7 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use lsmx_base::checksum::{StreamingChecksum, location_seed};
+use lsmx_base::checksum::{StreamingChecksum, file_location_seed};
 use lsmx_base::coding::{get_u64, len_u64, to_usize};
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
@@ -171,7 +171,7 @@ impl<'a> DamagedTable<'a> {
         }
         let offset = unreadable.unwrap_or(self.bytes);
         let expected = "a block with a matching checksum";
-        let what = Malformed::field("block after the data blocks", offset, expected);
+        let what = Malformed::invalid_field("block after the data blocks", offset, expected);
         Err(Error::malformed(what, self.path, offset))
     }
 
@@ -217,7 +217,8 @@ impl<'a> DamagedTable<'a> {
                 Some(found) => found,
                 None => {
                     let expected = "a block with a matching checksum";
-                    let why = Malformed::field("data block without an index", offset, expected);
+                    let why =
+                        Malformed::invalid_field("data block without an index", offset, expected);
                     let next = self.next_block(offset + 1, to);
                     let end = next.map_or(to, |(handle, _)| handle.offset);
                     let unreadable = BlockHandle { offset, bytes: end - offset };
@@ -305,7 +306,7 @@ impl<'a> BlockSearch<'a> {
     fn block_from(&mut self, start: usize, bytes_max: usize) -> Option<(BlockHandle, BlockKind)> {
         let first = self.ends.partition_point(|&end| end <= start + TRAILER_BYTES);
         let offset = self.offset + len_u64(start);
-        let mut checksum = StreamingChecksum::new(location_seed(self.uid, offset));
+        let mut checksum = StreamingChecksum::new(file_location_seed(self.uid, offset));
         let mut summed = start;
         for &end in self.ends[first..].iter().take_while(|&&end| end - start <= bytes_max) {
             let covered = end - size_of::<u64>();

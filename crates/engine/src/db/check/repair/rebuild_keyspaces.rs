@@ -99,7 +99,7 @@ fn identify_table(repair: &RepairContext<'_>, number: u64) -> Result<(u32, u64)>
     let id = stored.or(only);
     let known = id.filter(|id| keyspaces.contains_key(id)).ok_or_else(|| {
         let (found, expected) = (id.map_or(0, u64::from), "the id of a keyspace");
-        Error::malformed(Malformed::field("keyspace of a table", found, expected), &path, 0)
+        Error::malformed(Malformed::invalid_field("keyspace of a table", found, expected), &path, 0)
     })?;
     Ok((known, table.uid()))
 }
