@@ -119,10 +119,11 @@ impl CacheCounters {
         self.misses[kind].add(1);
     }
 
+    /// Adds results of filters for keys that the tables of a level do not contain.
     #[inline]
     pub(crate) fn add_filter_counts(&self, level: u8, counts: FilterCounts) {
         let counters = &self.filters[usize::from(level)];
-        // Usually one of the counts is 0, and adding 0 costs as much as any addition.
+        // Usually one of the counts is 0. The check saves an atomic addition.
         if counts.negatives > 0 {
             counters.negatives.add(counts.negatives);
         }

@@ -21,7 +21,7 @@ pub(crate) const SLOT_OVERHEAD_BYTES: u64 = 112;
 /// allocations.
 pub(crate) const INDEX_OVERHEAD_BYTES: u64 = 48 + len_u64(size_of::<IndexBlock>());
 
-/// Bytes of an open table without keys and blocks: handle, slots, shape, manifest record, and entries in versions.
+/// Bytes of an open table without keys and blocks: handle, slots, manifest record, and references in tree versions.
 const HANDLE_BYTES: u64 = 2 << 10;
 
 /// Number of copies of the smallest key, the largest key and the path of an open table: in its properties, its shape
@@ -152,7 +152,8 @@ pub(crate) struct TableMetadataSlots {
     pub(crate) filter: MetadataSlot<Filter>,
     pub(crate) top_index: MetadataSlot<IndexBlock>,
     pub(crate) range_tombstones: MetadataSlot<FragmentedTombstones>,
-    /// A slot for each index block. Initialized after the top index was read, which has their number.
+    /// One slot per index block. Created when the top index is read, because only the top index has the number of index
+    /// blocks.
     index: OnceLock<Box<[MetadataSlot<IndexBlock>]>>,
 }
 
@@ -220,7 +221,8 @@ impl TableMetadataSlots {
         ordinal: usize,
         content: &Arc<T>,
     ) {
-        // The bytes are added first, so that a concurrent eviction does not subtract them before.
+        // The bytes are added before the slot is filled. Otherwise a concurrent eviction of the slot could subtract bytes
+        // that were not added yet.
         let bytes = content.resident_bytes();
         self.cache.add_metadata_bytes(kind, bytes);
         if slot.fill(content) {
@@ -235,7 +237,7 @@ impl TableMetadataSlots {
 
     /// Removes the filter of a table that has moved to the last sorted run.
     pub(crate) fn release_filter(&self) {
-        // Most tables have no filter here, and a load costs less than a swap.
+        // Most tables of the last sorted run have no filter in memory. The load avoids a more expensive swap for them.
         if self.filter.content.load().is_some()
             && let Some(bytes) = self.filter.clear()
         {

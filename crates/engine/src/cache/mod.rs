@@ -1,13 +1,14 @@
 //! The block cache: one byte budget for metadata and data blocks, in which metadata has priority.
 //!
 //! 1. Data blocks are in a general-purpose cache (`data_cache`). Its capacity is the budget minus the metadata.
-//! 2. MetadataKind blocks are in slots of their open tables (`metadata_slots`). The block cache counts their bytes.
+//! 2. Metadata blocks are in slots of their open tables (`metadata_slots`). The block cache counts their bytes.
 //! 3. If metadata alone exceeds the budget, slots are evicted in this order: index blocks, filters, top indexes, range
 //!    tombstones. A top index has at most 1/30 of the size of the filters and saves as many reads. Within a kind, slots
 //!    are evicted by the CLOCK algorithm: a slot that was used since the last visit is skipped once.
 //!
-//! With a budget for filters and top indexes a lookup costs two reads; with a budget for index blocks, too, one. The
-//! only lock is that of the CLOCK queues, and no file is read while it is held.
+//! If filters and top indexes fit the budget, a lookup reads at most two blocks: an index block and a data block. If index
+//! blocks also fit, a lookup reads one block. The only lock is that of the CLOCK queues. No file is read while that lock
+//! is held.
 
 mod counters;
 mod data_cache;
@@ -28,7 +29,8 @@ pub(crate) use metadata_slots::{
 };
 use metadata_slots::{SlotRef, SlotState};
 
-/// Number of steps in which the capacity of the data cache changes. Every change locks all its shards.
+/// The capacity of the data cache is a multiple of the budget divided by this number. Coarse steps make changes rare,
+/// because each change locks all shards of the data cache.
 const CAPACITY_STEPS: u64 = 256;
 
 /// Filled slots of one kind, oldest first.
@@ -43,7 +45,6 @@ pub struct BlockCache {
     includes_open_tables: bool,
     /// Bytes of open tables without their blocks.
     open_table_bytes: AtomicU64,
-    /// Bytes of operand stores.
     operand_store_bytes: AtomicU64,
     /// Bytes in read-ahead buffers of cursors.
     read_ahead_bytes: AtomicU64,
@@ -54,9 +55,9 @@ pub struct BlockCache {
     applies_capacity: AtomicBool,
     /// Bytes of filled slots, by [`MetadataKind`].
     metadata_bytes: [AtomicU64; MetadataKind::ALL.len()],
-    /// Filled slots in eviction order, by [`MetadataKind`]. Guards nothing else.
+    /// Filled slots in eviction order, by [`MetadataKind`]. The lock guards only the queues.
     clock_queues: Mutex<[ClockQueue; MetadataKind::ALL.len()]>,
-    counters: CacheCounters,
+    pub(crate) counters: CacheCounters,
     /// Data blocks that were read for the cache and are still in memory.
     live_blocks: Arc<BlockMemoryCounter>,
     table_count: AtomicU64,
@@ -148,22 +149,6 @@ impl BlockCache {
     /// Returns a unique number for a table that is being opened. Blocks of a reused file id then have different keys.
     pub(crate) fn next_cache_id(&self) -> u64 {
         self.table_count.fetch_add(1, Ordering::Relaxed)
-    }
-
-    #[inline]
-    pub(crate) fn count_hits(&self, kind: BlockKind, count: u64) {
-        self.counters.add_hits(kind, count);
-    }
-
-    #[inline]
-    pub(crate) fn count_miss(&self, kind: BlockKind) {
-        self.counters.add_miss(kind);
-    }
-
-    /// Counts the results of filters of a level, for keys that their tables do not contain.
-    #[inline]
-    pub(crate) fn count_filter_results(&self, level: u8, counts: FilterCounts) {
-        self.counters.add_filter_counts(level, counts);
     }
 
     /// Returns the data block at `offset` of a table, if it is cached.
@@ -266,14 +251,15 @@ impl BlockCache {
         self.metadata_bytes[kind as usize].fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Enforces the budget after a slot was filled. `slot` is the slot, unless it is already in its queue.
+    /// Enforces the budget after a slot was filled. Appends `slot` to the CLOCK queue; `None` if the queue contains the
+    /// slot already.
     fn finish_metadata_fill(&self, kind: MetadataKind, slot: Option<SlotRef>) {
         if let Some(slot) = slot {
             let mut queues = self.clock_queues.lock();
             let queue = &mut queues[kind as usize];
             if queue.len() == queue.capacity() {
-                // Removes slots of dropped tables before the queue grows. The capacity at least doubles, so this takes
-                // amortized constant time.
+                // Removes slots of dropped tables before the queue grows. The queue at least doubles its capacity, so the
+                // removals take amortized constant time per slot.
                 queue.retain(|slot| slot.table.strong_count() > 0);
                 queue.reserve(queue.len() + 1);
             }

@@ -155,7 +155,7 @@ pub(crate) struct SystemClock {
 
 #[derive(Debug, Default)]
 struct JumpDetection {
-    /// Reading that the next ones must agree with.
+    /// An unconfirmed reading. It is accepted if later readings advance as the monotonic clock does.
     pending: Option<UnconfirmedReading>,
     /// Whether no reading has been compared with the stored time yet.
     is_first: bool,
@@ -273,7 +273,7 @@ impl SystemClock {
         self.read().0
     }
 
-    /// Returns the larger of the database clock and the pending reading.
+    /// Returns the database clock, or the time of an unconfirmed wall clock reading if that is later.
     pub(crate) fn creation_time_us(&self) -> u64 {
         let (database_time_us, pending_us) = self.read();
         database_time_us.max(pending_us)
@@ -281,8 +281,8 @@ impl SystemClock {
 
     /// Returns the database clock, and the time of the pending reading or 0.
     fn read(&self) -> (u64, u64) {
-        // A preemption between the two reads must not advance the clock. Reading the monotonic clock second makes the
-        // offset too small, and the maximum ignores it.
+        // A preemption between the two reads must not advance the database clock. Because the monotonic clock is read
+        // second, a preemption makes the computed offset smaller. `advance_clock_offset` ignores smaller offsets.
         let (wall_us, elapsed_us) = (self.wall_us(), self.elapsed_us());
         let database_time_us = self.offset_us.load(Ordering::Acquire).saturating_add(elapsed_us);
         let limit_us = database_time_us.saturating_add(self.jump_us_max.load(Ordering::Relaxed));

@@ -65,10 +65,10 @@ enum SlotWait {
     Signal {
         cause: WaitCause,
         signal: Signal,
-        /// Generation of the signal before the last check of the condition.
+        /// Number of notifications of the signal before the last check of the condition.
         seen: u64,
         deadline_us: Option<u64>,
-        /// State of the check without a notification; see rule 4.
+        /// Whether the condition is evaluated once more although the signal was not notified. This finds lost wake-ups.
         recheck: WaitRecheck,
     },
     ThreadEnd(usize),
@@ -83,13 +83,14 @@ enum WaitRecheck {
     Done,
 }
 
-/// Numbers of steps in the trace hash. Yield points use the discriminants of [`YieldKind`].
+/// Codes of wait, join and thread end in the trace hash. The code of a yield point is its [`YieldKind`].
 const POINT_WAIT: u64 = 0x100;
 const POINT_JOIN: u64 = 0x200;
 const POINT_END: u64 = 0x300;
 
 thread_local! {
-    /// Slots of this thread that it must leave itself, because it was not started by the scheduler.
+    /// Guards of the slots that this thread got at a yield point. They free the slots when the thread ends, because the
+    /// scheduler did not start the thread.
     static UNREGISTERED_SLOTS: RefCell<Vec<SlotGuard>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -360,7 +361,6 @@ impl Schedule {
         self.trace_hash = xxhash_rust::xxh3::xxh3_64(&bytes);
     }
 
-    /// Returns the runnable slots.
     fn runnable_slots(&self, now_us: u64) -> Vec<usize> {
         let is_runnable = |slot: &ThreadSlot| match &slot.wait {
             SlotWait::Runnable => true,

@@ -15,7 +15,6 @@ fn threads() -> Env {
     Env::new(Background::Threads { workers: 2 }, Some(1))
 }
 
-/// Returns the text of a panic.
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     panic
         .downcast_ref::<String>()

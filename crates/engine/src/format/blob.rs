@@ -49,11 +49,11 @@ use lsmx_base::checksum::{file_location_seed, xxh3, xxh3_seeded};
 use lsmx_base::coding::{
     Decoder, VARINT_BYTES_MAX, get_u32, get_u64, len_u64, put_u64, put_varint,
 };
-use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::file_header::FileHeaderFormat;
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 
+pub use super::block::checksum as record_checksum;
 use super::block::{self, Compression};
 use super::{FORMAT_VERSION, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
@@ -213,13 +213,7 @@ impl ValuePointer {
             bytes: decoder.varint("record bytes of a value pointer")?,
             value_bytes: decoder.varint("value bytes of a value pointer")?,
         };
-        if !decoder.is_empty() {
-            return Err(Malformed::invalid_field(
-                "bytes after a value pointer",
-                len_u64(decoder.remaining()),
-                "0",
-            ));
-        }
+        decoder.finish("bytes after a value pointer")?;
         let bytes = len_u64(BLOB_RECORD_BYTES_MIN)..=BLOB_RECORD_BYTES_MAX;
         if !bytes.contains(&pointer.bytes) {
             return Err(Malformed::invalid_field(
@@ -280,16 +274,6 @@ pub fn put_record(
     out[covered..covered + size_of::<u32>()].copy_from_slice(&bytes.to_le_bytes());
     let sum = record_checksum(&out[covered..], uid, offset);
     out[start..covered].copy_from_slice(&sum.to_le_bytes());
-}
-
-/// Returns the checksum of a record at `offset` of the file `uid`. `covered` is all after the checksum.
-pub fn record_checksum(covered: &[u8], uid: u64, offset: u64) -> u64 {
-    let seed = if failpoint::is_on(Failpoint::ChecksumWithoutLocation) {
-        0
-    } else {
-        file_location_seed(uid, offset)
-    };
-    xxh3_seeded(covered, seed)
 }
 
 /// Returns the size stored in the first bytes of a record, in bytes. The checksum is not verified.
@@ -439,7 +423,7 @@ impl std::ops::Deref for BlobValue<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::copies_with_flipped_bit;
+    use crate::format::assert_damage_is_detected;
 
     const SAMPLE_HEADER: BlobHeader = BlobHeader { keyspace: 3, uid: 0xfeed, number: 9 };
     const TRAILER: BlobTrailer = BlobTrailer { records: 5, value_bytes: 4_000, uid: 0xfeed };
@@ -465,20 +449,12 @@ mod tests {
 
     #[test]
     fn blob_header_and_trailer_damaged_is_error() {
-        type Decodes = fn(&[u8]) -> bool;
-        let header: (Vec<u8>, Decodes) =
-            (SAMPLE_HEADER.encode(), |b| BlobHeader::decode(b).is_ok());
-        let trailer: (Vec<u8>, Decodes) =
-            (TRAILER.encode(99), |bytes| BlobTrailer::decode(bytes, 0xfeed, 99).is_ok());
-        for (bytes, decodes) in [header, trailer] {
-            assert!(decodes(&bytes));
-            for (bit, damaged) in copies_with_flipped_bit(&bytes) {
-                assert!(!decodes(&damaged), "bit {bit}");
-            }
-            for len in 0..bytes.len() {
-                assert!(!decodes(&bytes[..len]));
-            }
-        }
+        assert_damage_is_detected(&SAMPLE_HEADER.encode(), |bytes| {
+            BlobHeader::decode(bytes).is_ok()
+        });
+        assert_damage_is_detected(&TRAILER.encode(99), |bytes| {
+            BlobTrailer::decode(bytes, 0xfeed, 99).is_ok()
+        });
     }
 
     #[test]
@@ -503,13 +479,9 @@ mod tests {
         for (value, compression) in
             [(&b"a value"[..], Compression::None), (&[3; 300], Compression::Lz4)]
         {
-            let bytes = record(value, compression);
-            for (bit, damaged) in copies_with_flipped_bit(&bytes) {
-                assert!(BlobRecord::decode(&damaged, 7, 40).is_err(), "bit {bit}");
-            }
-            for len in 0..bytes.len() {
-                assert!(BlobRecord::decode(&bytes[..len], 7, 40).is_err());
-            }
+            assert_damage_is_detected(&record(value, compression), |bytes| {
+                BlobRecord::decode(bytes, 7, 40).is_ok()
+            });
         }
     }
 

@@ -121,7 +121,7 @@ impl RecordHeader {
     /// Decodes the header of the record at `offset`. `rest` is the number of file bytes from there on.
     ///
     /// # Errors
-    /// Fails when the checksum does not match, or when the fields are invalid although it does.
+    /// Fails when the checksum does not match, or when a field is invalid.
     pub fn decode(
         bytes: &[u8; RECORD_HEADER_BYTES],
         (seed, offset): (LogChecksumSeed, u64),

@@ -70,6 +70,18 @@ impl BlockKind {
     }
 }
 
+/// Checks that `is_valid` accepts `bytes`, but no copy with one flipped bit and no proper prefix.
+#[cfg(test)]
+pub(crate) fn assert_damage_is_detected(bytes: &[u8], is_valid: impl Fn(&[u8]) -> bool) {
+    assert!(is_valid(bytes));
+    for (bit, damaged) in copies_with_flipped_bit(bytes) {
+        assert!(!is_valid(&damaged), "bit {bit}");
+    }
+    for len in 0..bytes.len() {
+        assert!(!is_valid(&bytes[..len]), "{len} bytes");
+    }
+}
+
 /// Returns all copies of `bytes` with one flipped bit, each with the number of the bit.
 #[cfg(test)]
 pub(crate) fn copies_with_flipped_bit(bytes: &[u8]) -> impl Iterator<Item = (usize, Vec<u8>)> {

@@ -223,14 +223,7 @@ impl TableProperties {
             }
             _ => return Ok(()),
         }
-        if !decoder.is_empty() {
-            return Err(Malformed::invalid_field(
-                "bytes after a property",
-                len_u64(decoder.remaining()),
-                "0",
-            ));
-        }
-        Ok(())
+        decoder.finish("bytes after a property")
     }
 
     /// Checks that a handle is present exactly if its count is not zero, and that keys are in order.

@@ -27,7 +27,8 @@ pub const ENCODING_FRAGMENTS: u8 = 0;
 /// Minimum size of a fragment, in bytes: empty start, end kind, one sequence number.
 const FRAGMENT_BYTES_MIN: usize = 4;
 
-/// Keys around a given key that the same range deletes cover, possibly none.
+/// Largest key range around a given key in which the same range deletes cover every key. No range delete covers a gap
+/// between fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TombstoneInterval<'a> {
     /// First key; `None` for the start of the keyspace.
@@ -108,13 +109,7 @@ impl FragmentedTombstones {
             bytes += size_of::<RangeTombstone>() + fragment.seqs.capacity() * size_of::<SeqNo>();
             fragments.push(fragment);
         }
-        if !decoder.is_empty() {
-            return Err(Malformed::invalid_field(
-                "bytes after the last range tombstone",
-                len_u64(decoder.remaining()),
-                "0",
-            ));
-        }
+        decoder.finish("bytes after the last range tombstone")?;
         Ok(FragmentedTombstones { fragments, bytes })
     }
 

@@ -14,7 +14,7 @@
 //! 72  8  checksum                  u64, over bytes 0..72
 //! ```
 //!
-//! Without a predecessor, the three fields after it are 0.
+//! Without a predecessor, the fields at offsets 40 to 64 are 0.
 
 use lsmx_base::coding::len_u64;
 use lsmx_base::file_header::FileHeaderFormat;
@@ -33,7 +33,7 @@ const HEADER: FileHeaderFormat =
 pub struct PredecessorSegment {
     /// Segment id.
     pub id: u64,
-    /// Last sequence number in it, or before it if it has no records.
+    /// Last sequence number of the predecessor, or the one before its first if it has no records.
     pub last_seq: u64,
     /// Size of its valid part, in bytes.
     pub bytes: u64,
@@ -134,6 +134,7 @@ mod tests {
     use lsmx_base::checksum::xxh3;
 
     use super::*;
+    use crate::format::assert_damage_is_detected;
 
     fn header() -> SegmentHeader {
         let predecessor = Some(PredecessorSegment { id: 6, last_seq: 40, bytes: 5000, mark: 300 });
@@ -150,21 +151,8 @@ mod tests {
     }
 
     #[test]
-    fn segment_header_truncated_is_error() {
-        let bytes = header().encode();
-        for length in 0..bytes.len() {
-            let cut = SegmentHeader::decode(&bytes[..length]);
-            assert!(matches!(cut, Err(Malformed::Truncated { .. })), "{length}");
-        }
-    }
-
-    #[test]
-    fn segment_header_flipped_bit_is_error() {
-        for bit in 0..SEGMENT_HEADER_BYTES * 8 {
-            let mut bytes = header().encode();
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(SegmentHeader::decode(&bytes).is_err(), "bit {bit}");
-        }
+    fn segment_header_damaged_is_error() {
+        assert_damage_is_detected(&header().encode(), |bytes| SegmentHeader::decode(bytes).is_ok());
     }
 
     // Regression: these fields were ignored by the decoder.

@@ -169,9 +169,6 @@ fn flush_memtable(
 /// `flushed_writes`.
 ///
 /// The table is synced, but not its directory entry.
-///
-/// # Errors
-/// If the table cannot be written.
 pub(crate) fn write_memtable(
     env: &Env,
     filter: VersionFilter<'_>,
@@ -185,9 +182,6 @@ pub(crate) fn write_memtable(
 
 /// Like [`write_memtable`], for the keys from `from` up to, but not including, `to`. A part of a memtable may be
 /// written only if the memtable has no range tombstones and nothing is delivered.
-///
-/// # Errors
-/// If the table cannot be written.
 pub(crate) fn write_memtable_range(
     env: &Env,
     mut filter: VersionFilter<'_>,

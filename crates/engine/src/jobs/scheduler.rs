@@ -89,9 +89,6 @@ impl JobScheduler {
     }
 
     /// Starts the background threads of the environment.
-    ///
-    /// # Errors
-    /// If a thread cannot be created.
     pub(crate) fn start(self: &Arc<Self>) -> io::Result<()> {
         if self.state.env.background() == Background::Inline {
             return Ok(());
@@ -108,9 +105,6 @@ impl JobScheduler {
     /// other trees. If a device blocks under an operand store, other trees are still flushed.
     ///
     /// The threads run until the database closes.
-    ///
-    /// # Errors
-    /// If a thread cannot be created.
     pub(crate) fn start_flush_threads(self: &Arc<Self>, additional: usize) -> io::Result<()> {
         if self.state.env.background() == Background::Inline {
             return Ok(());

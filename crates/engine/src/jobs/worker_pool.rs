@@ -70,9 +70,6 @@ impl WorkerPool {
     }
 
     /// Runs all subcompactions of a merge, with the help of idle workers.
-    ///
-    /// # Errors
-    /// The first error of a subcompaction; all outputs are deleted.
     pub(crate) fn run(
         &self,
         state: &DbState,

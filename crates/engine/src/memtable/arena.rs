@@ -23,7 +23,6 @@ const ALLOCATION_OVERHEAD_BYTES: u64 = 48;
 pub(crate) struct Arena {
     /// Unused rest of the current chunk.
     chunk: BytesMut,
-    /// Bytes of the next chunk.
     next_chunk_bytes: usize,
 }
 

@@ -21,16 +21,16 @@ use crate::memtable::btree_node::{NO_NODE, NodeSlot, Permutation, SLOTS, TreeNod
 use crate::memtable::entry::{EntryAttributes, MemtableEntry, SeekTarget};
 use crate::memtable::stable_vec::StableVec;
 
-/// Entries of a segment, as a power of two: 14 KiB.
+/// Base-2 logarithm of the maximum number of entries in a segment: 256 entries, or 14 KiB.
 const ENTRIES_BITS: u32 = 8;
-/// Nodes of a segment, as a power of two: 14 KiB.
+/// Base-2 logarithm of the maximum number of nodes in a segment: 32 nodes, or 14 KiB.
 const NODES_BITS: u32 = 5;
 /// Bytes of an entry without key and value, including its share of the segment list.
 const ENTRY_BYTES: u64 = size_of::<OnceLock<MemtableEntry>>() as u64 + 1;
 /// Bytes of a node, including its share of the segment list.
 const NODE_BYTES: usize = size_of::<TreeNode>() + 1;
 
-/// Number of an entry, and its position in a leaf with the state of the leaf at that time.
+/// Number of an entry and its position in a leaf, with the order and the split count of the leaf when it was read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TreePosition {
     pub(crate) entry: u32,
@@ -53,7 +53,7 @@ struct NodeSearch {
     position: usize,
     permutation: Permutation,
     splits: u32,
-    /// Right sibling, if all slots of the node and no slot of the sibling are before the target.
+    /// Right sibling, if the target is between the last slot of the node and the first slot of the sibling.
     next: Option<u32>,
 }
 
@@ -295,7 +295,8 @@ impl BLinkTree {
             return position;
         }
         let mut target = self.entry(at.entry).seek_target();
-        // The smallest target after the entry. Sequence numbers are at least 1, so the tag is not 0.
+        // The smallest target after the entry has the next lower tag. The subtraction does not overflow, because sequence
+        // numbers are at least 1.
         target.tag -= 1;
         let mut leaf = at.leaf;
         loop {
@@ -342,7 +343,7 @@ impl BLinkTree {
         let entry = MemtableEntry::new(copied.data, copied.key_bytes, meta);
         let number = self.entry_count.load(Ordering::Relaxed);
         let cell = self.entries.get_or_grow(number).expect("it is the next entry");
-        // Numbers are assigned under the lock, so the cell is empty.
+        // The lock of the writer is held, so no other thread has filled the cell of this number.
         let _ = cell.set(entry);
         let target = self.entry(number).seek_target();
         // An entry takes more than 64 bytes, so memory is exhausted before 2^32 entries.

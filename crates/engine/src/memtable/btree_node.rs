@@ -149,7 +149,8 @@ impl TreeNode {
         self.split_count.load(Ordering::Acquire)
     }
 
-    /// Returns whether all slots read since `splits` was loaded belong to the permutation that was loaded after it.
+    /// Returns whether the node was not split since its split count `splits` was loaded. If so, no slot of a permutation
+    /// loaded since then was reused.
     ///
     /// The acquire fence pairs with the release fence in [`TreeNode::insert`]. A reader that has read a reused slot has read a
     /// value stored after that fence. After the fence here, it sees the split that freed the slot.
@@ -175,7 +176,8 @@ impl TreeNode {
 
     /// Removes the slots from `position` on, which the node `right` contains already. Only for the writer.
     pub(crate) fn split_off(&self, position: usize, right: u32) {
-        // In this order: a reader that misses the slots here follows the link to the right node.
+        // The link is stored before the slots are removed. A reader that does not find a removed slot then follows the
+        // link to the right node.
         self.next.store(right, Ordering::Release);
         self.permutation.store(self.permutation().truncate(position).0, Ordering::Release);
         // Release pairs with the acquire in `split_count`: a reader of the new count sees the truncated order.

@@ -22,7 +22,8 @@ impl OperandChain {
 
     /// Adds an operand. Returns the new chain, and whether the operands should be folded.
     ///
-    /// In that case the new chain is empty: if folding fails, the next attempt follows after as many operands.
+    /// If the operands should be folded, the returned chain is empty. After a failed fold, the next fold is then requested
+    /// after the same number of further operands.
     pub(crate) fn add_operand(self, bytes: usize) -> (OperandChain, bool) {
         let bytes = self.bytes + bytes as u64;
         let chain = OperandChain { operands: self.operands + 1, bytes };
@@ -107,7 +108,7 @@ impl MemtableEntry {
                 EntryData::Operand(Box::new(OperandData { data, chain, folded: OnceLock::new() }))
             }
         };
-        // The size of a commit is limited to less.
+        // A key is part of a commit, and commits are smaller than 4 GiB.
         let key_bytes = u32::try_from(key_bytes).expect("a key is smaller than 4 GiB");
         MemtableEntry { data, key_bytes, tag: entry_tag(meta.seq, meta.kind) }
     }

@@ -1,7 +1,7 @@
 //! Loom models of a memtable with one writer and concurrent readers.
 //!
-//! The spawned thread is the reader. Loom records only the last access to an atomic, so a writer that loads before it
-//! stores would hide an earlier reader.
+//! The spawned thread is the reader. Loom keeps only the last access to each atomic. If the writer ran in the spawned
+//! thread, its load before a store would replace the recorded access of a reader.
 
 use lsmx_base::sync::loom_model::{explore_interleavings, spawn};
 use lsmx_base::sync::{AtomicU32, AtomicUsize};

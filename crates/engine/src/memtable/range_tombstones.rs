@@ -99,8 +99,8 @@ impl TombstoneChunk {
 /// The range tombstones of one memtable.
 #[derive(Debug)]
 pub(crate) struct MemtableRangeTombstones {
-    /// Whether there are range tombstones. Most memtables have none, and a lookup then reads only this flag. The release
-    /// store after that of `chunks` pairs with the acquire load in [`MemtableRangeTombstones::is_empty`].
+    /// Whether there are range tombstones. Most memtables have none, and a lookup then reads only this flag. `insert`
+    /// stores `chunks` first and then this flag with release order. `is_empty` loads the flag with acquire order.
     has_any: AtomicBool,
     chunks: ArcSwap<Vec<TombstoneChunk>>,
     /// Serializes changes of `chunks`.
@@ -148,7 +148,6 @@ impl MemtableRangeTombstones {
         chunks.iter().filter_map(|chunk| chunk.newest_covering_seq(user_key, snapshot)).max()
     }
 
-    /// Returns the indexes of all chunks.
     pub(crate) fn chunk_indexes(&self) -> Vec<Arc<TombstoneIndex>> {
         if self.is_empty() {
             return Vec::new();

@@ -22,7 +22,7 @@ impl<T: Default, const BITS: u32> StableVec<T, BITS> {
     /// Returns the segment of an item, and its index in the segment.
     #[inline]
     fn locate(number: u32) -> (usize, usize) {
-        // Offset, so that the first segments begin at powers of two.
+        // Adds the size of the first segment. Segment `n` then starts at 2^(`FIRST_BITS` + n).
         let at = number as usize + (1 << FIRST_BITS);
         if at < 1 << BITS {
             let bits = at.ilog2();

@@ -6,15 +6,6 @@ use proptest::prelude::*;
 use crate::deferred_drop::DeferredDrop;
 use crate::memtable::*;
 
-fn new_memtable() -> Arc<Memtable> {
-    let memtable = Arc::new(Memtable::new(SeqNo(1), &DeferredDrop::default()));
-    for (key, seq, value) in [("b", 1, "b1"), ("a", 2, "a2"), ("b", 5, "b5"), ("c", 3, "c3")] {
-        memtable.insert(key.as_bytes(), SeqNo(seq), EntryKind::Put, value.as_bytes());
-    }
-    memtable.insert(b"c", SeqNo(6), EntryKind::Delete, b"");
-    memtable
-}
-
 /// Generates keys with many duplicates, and many that share their first sixteen bytes.
 fn colliding_key() -> impl Strategy<Value = Vec<u8>> {
     let long = prop::collection::vec(0u8..3, 0..4).prop_map(|tail| {
@@ -40,11 +31,11 @@ proptest! {
         steps in prop::collection::vec((0u8..8, colliding_key(), 0u64..400), 1..40),
     ) {
         let memtable = Arc::new(Memtable::new(SeqNo(1), &DeferredDrop::default()));
-        let mut sorted: Vec<(Vec<u8>, u64)> = Vec::new();
+        let mut sorted: Vec<(Vec<u8>, u64, EntryKind)> = Vec::new();
         for ((key, put), seq) in entries.into_iter().zip(1..) {
             let kind = if put { EntryKind::Put } else { EntryKind::Delete };
             memtable.insert(&key, SeqNo(seq), kind, &seq.to_be_bytes());
-            sorted.push((key, seq));
+            sorted.push((key, seq, kind));
         }
         sorted.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
         let before = |key: &[u8], seq: u64| {
@@ -69,14 +60,17 @@ proptest! {
                 _ => { cursor.prev().unwrap(); expected = expected.and_then(|at| at.checked_sub(1)); }
             }
             expected = expected.filter(|&at| at < sorted.len());
-            let stands = cursor.valid().then(|| (cursor.key().user_key.to_vec(), cursor.key().seq.0));
-            prop_assert_eq!(stands.as_ref(), expected.map(|at| &sorted[at]));
+            let current = cursor.valid().then(|| {
+                let InternalKey { user_key, seq, kind } = cursor.key();
+                (user_key.to_vec(), seq.0, kind)
+            });
+            prop_assert_eq!(current.as_ref(), expected.map(|at| &sorted[at]));
             if cursor.valid() {
                 prop_assert_eq!(cursor.value(), cursor.key().seq.0.to_be_bytes());
             }
-            let found = memtable.get(&key, SeqNo(seq)).map(|(seq, ..)| seq.0);
+            let found = memtable.get(&key, SeqNo(seq)).map(|(seq, kind, _)| (seq.0, kind));
             let newest = sorted.get(before(&key, seq)).filter(|at| at.0 == key);
-            prop_assert_eq!(found, newest.map(|at| at.1));
+            prop_assert_eq!(found, newest.map(|at| (at.1, at.2)));
         }
     }
 }
@@ -139,53 +133,6 @@ fn concurrent_readers_find_all_earlier_entries_during_splits() {
         }
     });
     assert_eq!(u64::from(memtable.tree.len()), ENTRIES);
-}
-
-#[test]
-fn get_returns_the_version_at_the_snapshot() {
-    let memtable = new_memtable();
-    let value = |key: &str, seq| {
-        memtable.get(key.as_bytes(), SeqNo(seq)).map(|(seq, kind, _)| (seq.0, kind))
-    };
-    assert_eq!(value("b", 9), Some((5, EntryKind::Put)));
-    assert_eq!(value("b", 4), Some((1, EntryKind::Put)));
-    assert_eq!(value("b", 0), None);
-    assert_eq!(value("c", 9), Some((6, EntryKind::Delete)));
-    assert_eq!(value("bb", 9), None);
-}
-
-#[test]
-fn cursor_iterates_newest_first_in_both_directions() {
-    let memtable = new_memtable();
-    let mut cursor = memtable.cursor();
-    let at = |cursor: &MemtableCursor| {
-        let key = cursor.key();
-        (String::from_utf8(key.user_key.to_vec()).unwrap(), key.seq.0)
-    };
-    let mut seen = Vec::new();
-    cursor.first().unwrap();
-    while cursor.valid() {
-        seen.push(at(&cursor));
-        cursor.next().unwrap();
-    }
-    let expected: Vec<_> = [("a", 2), ("b", 5), ("b", 1), ("c", 6), ("c", 3)]
-        .map(|(key, seq)| (key.to_owned(), seq))
-        .to_vec();
-    assert_eq!(seen, expected);
-    let mut back = Vec::new();
-    cursor.last().unwrap();
-    while cursor.valid() {
-        back.push(at(&cursor));
-        cursor.prev().unwrap();
-    }
-    back.reverse();
-    assert_eq!(back, expected);
-    cursor.seek(b"b", SeqNo(4)).unwrap();
-    assert_eq!(at(&cursor), ("b".to_owned(), 1));
-    cursor.seek_before(b"b", SeqNo(4)).unwrap();
-    assert_eq!(at(&cursor), ("b".to_owned(), 5));
-    cursor.seek_before(b"b", SeqNo::MAX).unwrap();
-    assert_eq!(at(&cursor), ("a".to_owned(), 2));
 }
 
 /// Returns the versions of the key `k` at a sequence number, newest first, up to the first that is not an operand.

@@ -9,7 +9,7 @@ use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 
 use crate::format::data_block::{DataBlockBuilder, SplitPoint};
 
-/// State of the choice for the current block.
+/// Best end found so far for the current data block, and the limits of its size.
 #[derive(Debug)]
 pub(super) struct BlockSplitter {
     /// Bytes from which on the block may end.
@@ -79,7 +79,8 @@ impl BlockSplitter {
     }
 }
 
-/// Returns the number of common leading bits. Versions of one user key count as the longest prefix.
+/// Returns the number of common leading bits of two user keys, or `usize::MAX` if `next` has only `common` bytes, as for
+/// two versions of one key.
 fn common_bits(last: &[u8], next: &[u8], common: usize) -> usize {
     let Some(&byte) = next.get(common) else { return usize::MAX };
     let last_byte = last.get(common).copied().unwrap_or(0);

@@ -27,7 +27,7 @@ pub enum BlockSource {
 /// A block that a lookup needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct BlockRead {
-    /// EntryKind of the block.
+    /// Kind of the block.
     pub kind: BlockKind,
     /// Offset in the table file, or in the blob file for a separated value.
     pub offset: u64,
@@ -60,9 +60,6 @@ impl TableProbe {
 /// Performs the steps of [`Table::get`] and reports them.
 ///
 /// A block counts as cached if it is in memory immediately before its step. Concurrent evictions may change that.
-///
-/// # Errors
-/// As [`Table::get`].
 pub(crate) fn explain_get(
     table: &Table,
     user_key: &[u8],

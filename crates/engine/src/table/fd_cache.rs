@@ -4,9 +4,9 @@
 //! open file with one atomic load. If the file is closed, the read reopens it and checks that it is the same file.
 //! When the limit is reached, the clock algorithm (second chance) closes the file of another table first.
 //!
-//! A file that a version names is never removed, so it can be reopened. The janitor receives the file when the last
-//! handle of the table is dropped. After a close the next owner of the database does not know of such handles.
-//! Iterators that outlive the close therefore keep their files open, see [`CachedFile::keep_open`].
+//! A file can be reopened, because it is not removed while a handle of its table exists. After the database is closed, its
+//! next owner does not know these handles and may remove the file. Iterators that outlive the close therefore keep their
+//! files open, see [`CachedFile::keep_open`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -43,7 +43,7 @@ pub(crate) struct FdCache {
     reopened: AtomicU64,
     /// Number of corrupt reads of jobs whose repetition from the device succeeded.
     reads_repeated: AtomicU64,
-    /// Errors of these reads that were not reported yet, at most [`REPEATED_READS_MAX`].
+    /// Errors of the first attempts of repeated reads, not reported yet. At most [`REPEATED_READS_MAX`].
     repeated_reads: Mutex<Vec<Error>>,
     /// Whether files are opened for direct I/O.
     direct_io: bool,
@@ -192,7 +192,7 @@ impl FdCache {
         self.reads_repeated.load(Ordering::Relaxed)
     }
 
-    /// Takes the errors of these reads that were not reported yet.
+    /// Removes and returns the errors of the first attempts of repeated reads.
     pub(crate) fn take_repeated_reads(&self) -> Vec<Error> {
         std::mem::take(&mut *self.repeated_reads.lock())
     }
@@ -209,8 +209,8 @@ impl FdCache {
     fn reserve_fd(&self) {
         let mut evicted = Vec::new();
         let mut clock = self.clock.lock();
-        // Two rounds visit each file once with its use bit cleared. If all descriptors are about to be opened, none
-        // can be closed and the limit is exceeded by one.
+        // The first round clears the use bits, so the second round can close any file. If no file is open because other
+        // threads are about to open them, nothing is closed, and this descriptor exceeds the limit.
         let mut visits = 2 * clock.files.len();
         while clock.open >= self.max_open_files && visits > 0 {
             visits -= 1;
@@ -370,6 +370,11 @@ impl CachedFile {
         }
     }
 
+    /// Returns the open file. Reopens the file if necessary.
+    fn open_file(self: &Arc<Self>) -> Result<Arc<OpenFile>> {
+        self.file.load_full().map_or_else(|| self.open(true), Ok)
+    }
+
     /// Opens the file for the first time.
     pub(crate) fn open_initially(self: &Arc<Self>) -> Result<Arc<dyn File>> {
         Ok(Arc::clone(&self.open(false)?.0))
@@ -396,11 +401,8 @@ impl CachedFile {
 
     /// Returns the size of the file in the file system.
     pub(crate) fn len(self: &Arc<Self>) -> Result<u64> {
-        let len = match &*self.file.load() {
-            Some(open) => open.0.len(),
-            None => self.open(true)?.0.len(),
-        };
-        len.map_err(|error| Error::io("read the size of", &self.path, error))
+        let open = self.open_file()?;
+        open.0.len().map_err(|error| Error::io("read the size of", &self.path, error))
     }
 
     /// Opens the file if it is closed, and keeps it open regardless of the limit.
@@ -410,7 +412,7 @@ impl CachedFile {
             let _clock = cache.clock.lock();
             self.is_kept_open.store(true, Ordering::Relaxed);
         }
-        if self.file.load().is_none() { self.open(true).map(drop) } else { Ok(()) }
+        self.open_file().map(drop)
     }
 
     /// Reads `bytes` bytes at `offset`. The caller has checked that they are inside the file.
@@ -425,9 +427,7 @@ impl CachedFile {
         offset: u64,
         bytes: u64,
     ) -> Result<Vec<u8>> {
-        let needed =
-            to_usize("block", bytes).map_err(|what| Error::malformed(what, &self.path, offset))?;
-        let mut buffer = vec![0; needed];
+        let mut buffer = new_buffer(&self.path, offset, bytes)?;
         self.read_from_source(source, offset, &mut buffer)?;
         Ok(buffer)
     }
@@ -483,17 +483,11 @@ impl CachedFile {
 
     /// Announces a read. Returns whether the file system reads the bytes ahead.
     pub(crate) fn will_need(self: &Arc<Self>, offset: u64, bytes: u64) -> Result<bool> {
-        if let Some(open) = &*self.file.load() {
-            return Ok(open.0.will_need(offset, bytes));
-        }
-        Ok(self.open(true)?.0.will_need(offset, bytes))
+        Ok(self.open_file()?.0.will_need(offset, bytes))
     }
 
     /// Calls `read`, which reads and checks bytes of this file. If a job finds them corrupt, calls `read` once more
     /// with [`ReadSource::Device`], so that a transient read error does not fail the job.
-    ///
-    /// # Errors
-    /// The error of the last call.
     #[inline]
     pub(crate) fn read_with_retry<R>(
         &self,
@@ -537,9 +531,6 @@ impl CachedFile {
     }
 
     /// Returns the XXH3-64 of the first `bytes` bytes of the file.
-    ///
-    /// # Errors
-    /// When they cannot be read.
     pub(crate) fn compute_checksum(self: &Arc<Self>, bytes: u64) -> Result<u64> {
         let (mut checksum, mut offset) = (StreamingChecksum::new(0), 0);
         while offset < bytes {
@@ -683,10 +674,15 @@ fn into_io_error(error: Error) -> io::Error {
     }
 }
 
+/// Returns a buffer for `bytes` bytes that are read at `offset` of a file.
+fn new_buffer(path: &Path, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+    let bytes = to_usize("block", bytes).map_err(|what| Error::malformed(what, path, offset))?;
+    Ok(vec![0; bytes])
+}
+
 /// Reads `bytes` bytes at `offset`. The caller has checked that they are inside the file.
 pub(super) fn read_exact(file: &dyn File, path: &Path, offset: u64, bytes: u64) -> Result<Vec<u8>> {
-    let needed = to_usize("block", bytes).map_err(|what| Error::malformed(what, path, offset))?;
-    let mut buffer = vec![0; needed];
+    let mut buffer = new_buffer(path, offset, bytes)?;
     read_exact_into(file, path, offset, &mut buffer)?;
     Ok(buffer)
 }

@@ -26,9 +26,6 @@ pub(crate) struct FileAppender {
 
 impl FileAppender {
     /// Creates the file.
-    ///
-    /// # Errors
-    /// When the file cannot be created or already exists.
     pub(crate) fn create(vfs: &dyn Vfs, path: &Path) -> Result<FileAppender> {
         let file = vfs.create(path).map_err(|error| Error::io("create", path, error))?;
         let (path, pending) = (path.to_owned(), Vec::with_capacity(APPEND_BYTES));

@@ -26,9 +26,6 @@ pub(crate) struct TableMetadataSizes {
 /// Returns the memory that the metadata of a table takes when all of it is resident.
 ///
 /// Reads the range tombstones, whose size in memory does not follow from the properties.
-///
-/// # Errors
-/// When the range tombstones cannot be read or are corrupt.
 pub(crate) fn metadata_sizes(table: &Table) -> Result<TableMetadataSizes> {
     let properties = table.properties();
     let block_bytes = |handle: Option<BlockHandle>, overhead| {
@@ -57,9 +54,6 @@ fn resident_bytes(stored_bytes: u64, blocks: u64, overhead: u64) -> u64 {
 /// Returns an estimate of the bytes of a table before `user_key`, from its top index.
 ///
 /// All keys of one index block get the same estimate, the middle of that block.
-///
-/// # Errors
-/// When the top index cannot be read or is corrupt.
 pub(crate) fn bytes_before_key(table: &Table, user_key: &[u8]) -> Result<u64> {
     let bytes = table.identity().bytes;
     let Some(top) = table.top_index(&mut ReadContext::new(ReadPurpose::Lookup))? else {
@@ -86,9 +80,6 @@ pub(crate) struct KeyWeight {
 
 /// Divides the entries of a table into ranges in key order: one per index block if there are many, else one per data
 /// block. Returns none for a table without entries.
-///
-/// # Errors
-/// When the index cannot be read or is corrupt.
 pub(crate) fn key_weights(table: &Table, purpose: ReadPurpose) -> Result<Vec<KeyWeight>> {
     let context = &mut ReadContext::new(purpose);
     let Some(top) = table.top_index(context)? else { return Ok(Vec::new()) };
@@ -123,9 +114,6 @@ pub type IndexBlockKeys =
     (lsmx_base::sync::Arc<crate::format::index::IndexBlock>, Vec<Vec<Vec<u8>>>);
 
 /// Returns all index blocks of a table in key order, for measurements of the index.
-///
-/// # Errors
-/// When a block cannot be read or is corrupt.
 #[cfg(feature = "internals")]
 pub(crate) fn index_blocks_with_keys(table: &Table) -> Result<Vec<IndexBlockKeys>> {
     use crate::format::data_block::DataBlock;

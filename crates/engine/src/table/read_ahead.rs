@@ -43,7 +43,7 @@ pub(super) struct BlockReadAhead {
     counted_by: Option<Arc<BlockCache>>,
 }
 
-/// ReadDirection of a cursor between two blocks.
+/// Direction of a cursor between two blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReadDirection {
     Forward,

@@ -21,7 +21,7 @@ pub(crate) fn with_read_buffer<R>(bytes: usize, read: impl FnOnce(&mut [u8]) -> 
     }
     let result = read(&mut buffer[..bytes]);
     if buffer.len() <= KEPT_BYTES_MAX {
-        // Fails while the thread ends. The buffer is then freed.
+        // While a thread ends, its thread-local buffer is destroyed and the access fails. The buffer is then freed.
         let _ = BUFFER.try_with(|kept| kept.replace(buffer));
     }
     result

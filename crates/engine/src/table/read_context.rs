@@ -44,9 +44,9 @@ struct LevelFilterCounts {
 
 /// Permissions and counts of one read.
 ///
-/// An asynchronous lookup first tries memory alone and is repeated with reads if it fails. Its counts are therefore
-/// collected here and published once, after the last attempt. This is also cheaper than one atomic addition per
-/// block. Misses are counted at once, because an attempt that may not read has none.
+/// An asynchronous lookup first tries memory alone. If that fails, the lookup is repeated with reads. Hits are therefore
+/// collected here and published once, after the last attempt. Collecting also costs less than one atomic addition per
+/// block. Misses are counted at each read, because an attempt in memory alone reads nothing.
 #[derive(Debug)]
 pub struct ReadContext {
     purpose: ReadPurpose,
@@ -102,7 +102,7 @@ impl ReadContext {
             self.hit_kinds |= 1 << kind as u8;
             self.hits[kind as usize] += 1;
         } else if self.purpose.is_counted_in_statistics() {
-            cache.count_hits(kind, 1);
+            cache.counters.add_hits(kind, 1);
         }
     }
 
@@ -194,7 +194,7 @@ impl ReadContext {
         let mut kinds = self.hit_kinds;
         while kinds != 0 {
             let kind = BlockKind::ALL[kinds.trailing_zeros() as usize];
-            cache.count_hits(kind, u64::from(self.hits[kind as usize]));
+            cache.counters.add_hits(kind, u64::from(self.hits[kind as usize]));
             kinds &= kinds - 1;
         }
         for counts in self.inline_counts[..self.inline_levels].iter().chain(&self.overflow_counts) {
@@ -202,7 +202,7 @@ impl ReadContext {
                 negatives: u64::from(counts.negatives),
                 false_positives: u64::from(counts.false_positives),
             };
-            cache.count_filter_results(counts.level, answers);
+            cache.counters.add_filter_counts(counts.level, answers);
         }
     }
 }

@@ -49,7 +49,7 @@ pub struct TableIdentity {
 pub struct TableEntry {
     /// Sequence number.
     pub seq: SeqNo,
-    /// EntryKind of the entry.
+    /// Kind of the entry.
     pub kind: EntryKind,
     /// Value. It shares the memory of the cached block.
     pub value: Slice,
@@ -86,9 +86,6 @@ impl Table {
     }
 
     /// Opens a table whose reads bypass the page cache, see [`Vfs::open_uncached`].
-    ///
-    /// # Errors
-    /// As [`Table::open`].
     pub(crate) fn open_from_device(
         vfs: &dyn Vfs,
         path: &Path,
@@ -111,9 +108,6 @@ impl Table {
     }
 
     /// Opens a table whose descriptor the cache may close and reopen.
-    ///
-    /// # Errors
-    /// As [`Table::open`].
     pub(crate) fn open_cached(
         fd_cache: &Arc<FdCache>,
         path: &Path,
@@ -211,7 +205,7 @@ impl Table {
         let Some(hit) = block.get(user_key, snapshot).map_err(at)? else {
             return Ok(None);
         };
-        // Converting the block avoids a reference count, which slicing would need.
+        // `into_subrange` reuses the reference to the block. Slicing would increment its reference count.
         let value =
             Slice::from_block(block.into_bytes().into_subrange(hit.value_at, hit.value_end));
         Ok(Some(TableEntry { seq: hit.seq, kind: hit.kind, value }))
@@ -356,8 +350,8 @@ impl Table {
         }
     }
 
-    /// Returns the error of an index block that ends before a key which the top index assigns to it. Only index
-    /// blocks of coding 0 have a last separator, so only they can end early.
+    /// Returns the error of an index block whose last separator is before a key that the top index assigns to the block.
+    /// Only the prefix encoding stores a last separator.
     #[cold]
     pub(super) fn index_order_error(&self, index: BlockHandle) -> Error {
         let what = "index blocks and top index are";
@@ -517,9 +511,6 @@ impl Table {
     }
 
     /// Announces a read of a block. Returns whether the file system reads it ahead.
-    ///
-    /// # Errors
-    /// When the file cannot be reopened.
     pub(crate) fn will_need(&self, handle: BlockHandle) -> Result<bool> {
         self.file.will_need(handle.offset, handle.bytes)
     }
@@ -537,7 +528,7 @@ impl Table {
         self.file.read_with_retry(purpose, |source| {
             let stored = self.file.read_exact_from(source, handle.offset, handle.bytes)?;
             if purpose.is_counted_in_statistics() {
-                self.cache().count_miss(kind);
+                self.cache().counters.add_miss(kind);
             }
             block::decode_block(stored, kind, self.identity.uid, handle.offset).map_err(at)
         })
@@ -565,9 +556,9 @@ impl Table {
         purpose: ReadPurpose,
     ) -> Result<BlockBytes> {
         if purpose.is_counted_in_statistics() {
-            self.cache().count_miss(BlockKind::Data);
+            self.cache().counters.add_miss(BlockKind::Data);
         }
-        // Jobs hold few blocks at a time, so theirs are not counted as live.
+        // The bytes of blocks that readers hold are counted, except for jobs, which hold few blocks at a time.
         let live = (purpose != ReadPurpose::Job).then(|| self.cache().live_block_counter());
         block::decode_block_copy(stored, BlockKind::Data, self.identity.uid, handle.offset, live)
             .map_err(|what| Error::malformed(what, &self.path, handle.offset))
@@ -595,7 +586,7 @@ fn read_properties(
     };
     let tail_at = bytes.saturating_sub(TAIL_BYTES);
     let tail = read_exact(file, path, tail_at, bytes - tail_at)?;
-    cache.count_miss(BlockKind::Open);
+    cache.counters.add_miss(BlockKind::Open);
     let footer = Footer::decode(&tail[tail.len() - FOOTER_BYTES..])
         .map_err(|what| Error::malformed(what, path, footer_at))?;
     if footer.uid != identity.uid {
@@ -614,7 +605,7 @@ fn read_properties(
             tail[start..end.min(start + bytes)].to_vec()
         }
         None => {
-            cache.count_miss(BlockKind::Open);
+            cache.counters.add_miss(BlockKind::Open);
             read_exact(file, path, handle.offset, handle.bytes)?
         }
     };

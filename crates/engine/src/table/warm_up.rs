@@ -21,9 +21,6 @@ pub(crate) enum WarmUpResult {
 ///
 /// Stops when the next block does not fit into the cache without evicting metadata, or when `may_continue` returns
 /// false.
-///
-/// # Errors
-/// When a block cannot be read or is corrupt.
 pub(crate) fn warm_up(
     table: &Table,
     kind: MetadataKind,

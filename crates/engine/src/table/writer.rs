@@ -51,9 +51,9 @@ pub struct TableSummary {
 
 /// Keys that separate a data block from the next one.
 struct BlockEnd {
-    /// For the index block. `None` after the last data block of the table.
+    /// Boundary that the index block stores after the data block. `None` after the last data block of the table.
     boundary: Option<Boundary>,
-    /// For the top index, if the index block ends here.
+    /// Separator that the top index stores if the index block ends after the data block.
     separator: Separator,
 }
 

@@ -266,11 +266,11 @@ pub(crate) struct BucketReadCounters(pub(crate) Arc<BlockCache>);
 
 impl OperandReadCounters for BucketReadCounters {
     fn record_hit(&self) {
-        self.0.count_hits(BlockKind::Bucket, 1);
+        self.0.counters.add_hits(BlockKind::Bucket, 1);
     }
 
     fn record_read(&self, _bytes: u64) {
-        self.0.count_miss(BlockKind::Bucket);
+        self.0.counters.add_miss(BlockKind::Bucket);
     }
 }
 

@@ -44,7 +44,7 @@ impl<F: AsRef<BlobReader>> ValueRequest<F> {
 /// One read of adjacent values of a blob file.
 #[derive(Debug)]
 pub(crate) struct BatchRead<'a, F> {
-    /// In the order of the file. Not empty.
+    /// Requests of one blob file by ascending offset; at least one.
     requests: &'a [ValueRequest<F>],
     start: u64,
     end: u64,

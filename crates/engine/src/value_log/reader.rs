@@ -67,9 +67,6 @@ impl BlobReader {
     }
 
     /// Opens a blob file whose reads bypass the page cache, see [`Vfs::open_uncached`].
-    ///
-    /// # Errors
-    /// As [`BlobReader::open_cached`].
     pub(crate) fn open_from_device(
         vfs: &dyn Vfs,
         path: &Path,
@@ -108,7 +105,7 @@ impl BlobReader {
             return Err(Error::malformed(wrong, path, 0));
         }
         let header = file.read_exact(0, len_u64(BLOB_HEADER_BYTES))?;
-        cache.count_miss(BlockKind::Open);
+        cache.counters.add_miss(BlockKind::Open);
         let header = BlobHeader::decode(&header).map_err(|what| Error::malformed(what, path, 0))?;
         for (what, expected, found) in [
             ("blob uid", record.uid, header.uid),
@@ -127,7 +124,6 @@ impl BlobReader {
         Ok(BlobReader { file, path, record: *record, cache: Arc::clone(cache), cache_id })
     }
 
-    /// Returns the manifest record.
     pub(crate) fn manifest_record(&self) -> &BlobFileRecord {
         &self.record
     }
@@ -137,9 +133,6 @@ impl BlobReader {
     }
 
     /// Opens the file if it is closed, and keeps it open as long as this reader exists.
-    ///
-    /// # Errors
-    /// When the file cannot be opened.
     pub(crate) fn keep_open(&self) -> Result<()> {
         self.file.keep_open()
     }
@@ -211,8 +204,8 @@ impl BlobReader {
         Ok(Slice::from_block(value))
     }
 
-    /// Returns the bytes of a record after checking that it is inside the file. A corrupt pointer must not cause a
-    /// large allocation.
+    /// Checks that a record is inside the file, and returns its size in bytes. Without the check a corrupt pointer could
+    /// cause a large allocation.
     pub(super) fn check_pointer(&self, pointer: &ValuePointer) -> Result<usize> {
         let at = |what: Malformed| Error::malformed(what, &self.path, pointer.offset);
         pointer.check_bounds(self.record.bytes).map_err(at)?;
@@ -230,9 +223,6 @@ impl BlobReader {
     }
 
     /// Calls `read` as [`CachedFile::read_with_retry`] does.
-    ///
-    /// # Errors
-    /// The error of the last call.
     pub(super) fn read_with_retry<R>(
         &self,
         purpose: ReadPurpose,
@@ -242,9 +232,6 @@ impl BlobReader {
     }
 
     /// Reads a record from the device and returns its value.
-    ///
-    /// # Errors
-    /// As [`BlobReader::read_value`].
     pub(super) fn read_value_from_device(
         &self,
         entry: (&[u8], SeqNo),
@@ -258,9 +245,6 @@ impl BlobReader {
     }
 
     /// Announces a read. Returns whether the file system reads the bytes ahead.
-    ///
-    /// # Errors
-    /// When the file cannot be reopened.
     pub(crate) fn will_need(&self, offset: u64, bytes: u64) -> Result<bool> {
         self.file.will_need(offset, bytes)
     }
@@ -274,13 +258,13 @@ impl BlobReader {
         purpose: ReadPurpose,
     ) -> Result<BlockBytes> {
         if purpose.is_counted_in_statistics() {
-            self.cache.count_miss(BlockKind::Blob);
+            self.cache.counters.add_miss(BlockKind::Blob);
         }
         let at = |what: Malformed| Error::malformed(what, &self.path, pointer.offset);
         let record = BlobRecord::decode(stored, self.record.uid, pointer.offset).map_err(at)?;
         record.check_entry(key, seq).map_err(at)?;
         let value = record.value(pointer.value_bytes).map_err(at)?;
-        // Values of jobs are freed soon, so they are not counted as live.
+        // The bytes of values that readers hold are counted, except for jobs, which free values soon.
         let live = (purpose != ReadPurpose::Job).then(|| self.cache.live_block_counter());
         Ok(BlockBytes::copy_and_count(&value, live))
     }

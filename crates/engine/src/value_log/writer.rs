@@ -29,9 +29,6 @@ pub(crate) struct BlobWriter {
 
 impl BlobWriter {
     /// Creates the file. The uid in `header` should be random, because it is part of every checksum.
-    ///
-    /// # Errors
-    /// When the file cannot be created or already exists.
     pub(crate) fn create(
         vfs: &dyn Vfs,
         path: &Path,
@@ -81,9 +78,6 @@ impl BlobWriter {
     }
 
     /// Writes the trailer and syncs the file. The caller syncs the directory.
-    ///
-    /// # Errors
-    /// When the file cannot be written or synced.
     pub(crate) fn finish(mut self) -> Result<BlobFileRecord> {
         let trailer =
             BlobTrailer { records: self.records, value_bytes: self.value_bytes, uid: self.uid };

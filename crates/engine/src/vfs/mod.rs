@@ -172,7 +172,7 @@ pub trait File: fmt::Debug + Send + Sync {
     /// Allows the file system to preallocate zeros after the end of the file.
     ///
     /// Most syncs after an append then need no sync of a new length. Other handles see the zeros until this handle is
-    /// dropped, and so does an open after a crash. By default nothing is preallocated.
+    /// dropped. After a crash, the file may end with zeros. By default nothing is preallocated.
     fn enable_preallocation(&self) {}
 
     /// Ends [`File::enable_preallocation`] and removes the zeros. The length then changes only by appends.

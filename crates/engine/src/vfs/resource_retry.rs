@@ -15,7 +15,7 @@ use crate::vfs::{File, Vfs, is_disk_full_error, is_out_of_descriptors};
 
 /// Owner of descriptors or disk space that can be released for other calls.
 pub(crate) trait ReleaseResource: fmt::Debug + Send + Sync {
-    /// Releases a part. Returns whether anything was released.
+    /// Releases some descriptors or disk space. Returns whether anything was released.
     fn release_resource(&self) -> bool;
 }
 
@@ -30,9 +30,9 @@ fn release(owner: &ResourceOwner) -> bool {
 #[derive(Debug)]
 pub(crate) struct ResourceRetryVfs {
     inner: Arc<dyn Vfs>,
-    /// Until it is set, calls without a descriptor fail.
+    /// Owner of descriptors. Before it is set, a call that finds no descriptor fails.
     descriptors: ResourceOwner,
-    /// Until it is set, calls on a full disk fail.
+    /// Owner of disk space. Before it is set, a call that finds the disk full fails.
     space: ResourceOwner,
 }
 
@@ -67,12 +67,12 @@ impl VfsLayer for ResourceRetryVfs {
     fn intercept<T>(&self, call: VfsCall, forward: impl Fn() -> io::Result<T>) -> io::Result<T> {
         let releases_space = match call {
             VfsCall::Remove | VfsCall::Exists => return forward(),
-            // A directory sync without a descriptor has synced nothing, so a retry hides no failed sync. A sync that
-            // finds the disk full has failed.
+            // A directory sync that found no descriptor has synced nothing, so it may be repeated. A directory sync that
+            // found the disk full is a failed sync, which must not be repeated.
             VfsCall::SyncDir => false,
             _ => true,
         };
-        // Ends, because the owner releases something before every repetition.
+        // The loop ends, because the owner releases something before each repetition and has nothing left at last.
         loop {
             match forward() {
                 Err(error) if is_out_of_descriptors(&error) && release(&self.descriptors) => {}

@@ -31,9 +31,6 @@ pub(crate) struct LogLocation<'a> {
 
 /// Copies the first `segment.bytes` bytes of a segment of `from` to a segment of `to` with the same number.
 /// Calls `proceed` after each append. Returns the new file, which is not synced.
-///
-/// # Errors
-/// Fails when the segment is damaged or belongs to another database, or when I/O or `proceed` fails.
 pub(crate) fn copy_segment(
     vfs: &dyn Vfs,
     from: LogLocation<'_>,

@@ -19,9 +19,9 @@ use crate::error::{Error, Result};
 use crate::vfs::resource_retry::ReleaseResource;
 use crate::vfs::{Vfs, is_disk_full_error};
 
-/// Size that the reserve may always have, in bytes.
+/// Size that the reserve may have regardless of the size of the database, in bytes.
 pub(crate) const RESERVE_BYTES_MIN: u64 = 4 << 20;
-/// Larger reserves are limited to the size of tables and blob files divided by this number.
+/// A larger reserve is at most the size of tables and blob files divided by this number.
 const RESERVE_DIVISOR: u64 = 10;
 /// Space for a segment, `CURRENT` and the last blocks of files, in bytes.
 const SLACK_BYTES: u64 = 64 << 10;
@@ -50,7 +50,7 @@ impl ResumeWriteSizes {
     /// Returns the required disk space, in bytes.
     fn bytes(self) -> u64 {
         let ResumeWriteSizes { unflushed_bytes, store_bytes, manifest_bytes, keyspaces } = self;
-        // Operand stores write operands to their logs and to their buckets.
+        // An operand store writes each operand twice: to its log and to a bucket.
         let copies = if store_bytes > 0 { 2 } else { 1 };
         // A keyspace without unflushed operations writes nothing.
         let written = keyspaces.min(unflushed_bytes / OPERATION_BYTES_MIN);
@@ -62,7 +62,7 @@ impl ResumeWriteSizes {
             written.saturating_mul(KEYSPACE_BYTES),
         ];
         let bytes = parts.into_iter().fold(0, u64::saturating_add);
-        // Tables and buckets have an index and a filter.
+        // Adds a quarter for index and filter of tables and buckets.
         bytes.saturating_add(bytes / 4)
     }
 }
@@ -79,12 +79,12 @@ pub(crate) struct DiskReserve {
     path: PathBuf,
     /// Size of the file, in bytes. Written with `state` held.
     bytes: AtomicU64,
-    /// Limit of `bytes` at the last [`DiskReserve::resize`]. Written with `state` held.
+    /// Maximum size of the file, computed by the last [`DiskReserve::resize`]. Written with `state` held.
     limit: AtomicU64,
     /// Whether the file must not grow. Written with `state` held.
     is_blocked: AtomicBool,
-    /// Held during all calls on the file, which orders them. Apart from those calls, only a write that
-    /// finds the disk full waits for it.
+    /// Held during all calls on the file, so that they do not run concurrently. A write that finds the disk full acquires
+    /// the lock to remove the file. Other writes do not acquire it.
     state: Mutex<ReserveState>,
 }
 

@@ -13,16 +13,18 @@
 //! Segment files are preallocated with zeros, so the file size is not the end of the data. The header of the next
 //! segment states the valid size. If that header is unreadable, a segment ends where only zeros follow:
 //!
-//! - Zeros up to the end of the file are inconclusive. A later record or header may state that the valid part of
-//!   the segment was synced, but the zeros need not belong to it. The manifest's mark is an exception,
-//!   because it has an offset.
-//! - Other bytes belong to the valid part, because nothing is appended to a closed segment. If the segment was
-//!   synced, an invalid record before them is corruption.
+//! - If only zeros follow, they may be preallocated. A later record or header that states a sync of the segment does not
+//!   prove that the zeros were records. A sync mark of the manifest after the zeros proves it, because it has an offset.
+//! - If other bytes follow, they belong to the valid part, because nothing is appended to a closed segment. If the
+//!   segment was synced, an invalid record before these bytes is corruption.
 //!
-//! It remains to classify the unreadable header. It had been on stable storage if the manifest lists its segment
-//! or a later one, if a record of its segment states that this segment is synced, or if a later segment states
-//! that older ones are. Otherwise it is part of the torn tail, and no commit in or after its segment was
-//! acknowledged as synced.
+//! An unreadable header had been on stable storage in one of these cases:
+//!
+//! - The manifest lists its segment or a later one.
+//! - A record of its segment states that the segment is synced.
+//! - A later segment states that older segments are synced.
+//!
+//! Otherwise the header is part of the torn tail. No commit in or after its segment was acknowledged as synced.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -110,8 +112,8 @@ pub struct RecoveryReport {
 }
 
 impl RecoveryReport {
-    /// Adds the replay of the kept log of a keyspace. If that log is corrupt, the keyspace is complete up
-    /// to the corruption.
+    /// Adds the replay of the segments that were kept for a keyspace without its operand store. If the segments are
+    /// corrupt, the keyspace is complete up to the corruption.
     pub(crate) fn add_keyspace_log(&mut self, keyspace: String, kept: RecoveryReport) {
         if kept.damage.is_some() {
             self.complete_through.insert(keyspace, kept.last_seq);
@@ -142,9 +144,6 @@ pub fn replay(
 
 /// Replays a chain that consists of exactly these segments, oldest first, all of them durable up to their ends.
 /// `named_by` is the file that lists them.
-///
-/// # Errors
-/// Fails as [`replay`] does.
 pub(crate) fn replay_segments(
     vfs: &dyn Vfs,
     (dir, db_uid): (&Path, u64),
@@ -243,7 +242,7 @@ impl SegmentCandidate {
 
 /// Position at which the replay stopped.
 struct ReplayStop {
-    /// Segment at the position, or the missing segment.
+    /// Id of the segment in which the replay stopped, or of the segment that does not exist.
     id: u64,
     offset: u64,
     /// Whether the contents are impossible despite valid checksums, which no torn write can cause.
@@ -376,7 +375,7 @@ impl SegmentChain<'_> {
             let reason = match there.map(|candidate| &candidate.header) {
                 None => StopReason::Missing(self.expect.named_by.clone()),
                 Some(Err(what)) => StopReason::Malformed(what.clone()),
-                // It starts a chain, or continues one that does.
+                // The listed segment starts a chain of its own, or follows a segment that does.
                 Some(Ok(_)) => StopReason::Malformed(Malformed::Identity {
                     what: "predecessor",
                     expected: last,
@@ -491,7 +490,7 @@ impl SegmentChain<'_> {
 /// End of the records of a segment.
 struct SegmentEnd {
     offset: u64,
-    /// Why no record starts there, if zeros follow.
+    /// Error of the record at `offset`, if only zeros follow.
     zeros_follow: Option<Malformed>,
 }
 
@@ -568,7 +567,7 @@ impl SegmentReplay<'_> {
                     offset,
                 })?;
                 report.records += 1;
-                // Less than 2^56, as the header check ensures.
+                // The sum is at most 2^56, because the header was checked.
                 report.last_seq = SeqNo(header.first_seq + u64::from(header.count) - 1);
             }
             offset += header.record_bytes();

@@ -17,7 +17,7 @@ pub struct SegmentSummary {
     pub id: u64,
     /// Lower bound of its sequence numbers.
     pub first_seq: SeqNo,
-    /// Last sequence number in it; smaller than `first_seq` if it has no records.
+    /// Last sequence number of the segment; smaller than `first_seq` if the segment has no records.
     pub last_seq: SeqNo,
     /// Size, in bytes.
     pub bytes: u64,
@@ -43,12 +43,12 @@ pub(crate) struct Segment {
     pub(crate) file: Option<Arc<dyn File>>,
     pub(crate) seed: LogChecksumSeed,
     pub(crate) first_seq: u64,
-    /// Last sequence number in it, or before it if it has no records.
+    /// Last sequence number of the segment, or the one before its first if it has no records.
     pub(crate) last_seq: u64,
     pub(crate) bytes: u64,
     /// Size without the mark-only records at its end, which need no sync, in bytes.
     pub(crate) record_bytes: u64,
-    /// Synced bytes, once the segment is registered as well. Sync marks state this number.
+    /// Bytes on stable storage, which sync marks state; 0 until the manifest lists the segment.
     pub(crate) synced: u64,
     /// Whether the directory is synced and the manifest lists the segment.
     pub(crate) registered: bool,

@@ -74,7 +74,8 @@ impl Default for WalOptions {
     }
 }
 
-/// Manifest operations of the log. Called with locks of the log held, so it must not call the log.
+/// Manifest operations of the log. The log holds its locks during these calls, so an implementation must not call the
+/// log.
 pub trait SegmentRegistry: Send + Sync {
     /// Returns a new file number.
     fn allocate_file_number(&self) -> u64;
@@ -198,7 +199,7 @@ impl LogState {
     fn write_mark(&mut self) -> Result<()> {
         let mark = self.sync_mark();
         if mark == SyncMark::default() {
-            // The segment was created during the sync; its header states the mark of the others.
+            // The segment was created during the sync. Its header states the synced bytes of its predecessor.
             return Ok(());
         }
         self.buffer.clear();
@@ -223,8 +224,9 @@ impl Wal {
     ) -> Result<Wal> {
         // Sequence number 0 precedes all writes.
         let next_seq = next_seq.0.max(1);
-        let factory = SegmentFactory { vfs: &*vfs, dir, db_uid };
-        let first = factory.create_segment(registry.allocate_file_number(), next_seq, None)?;
+        let id = registry.allocate_file_number();
+        let header = SegmentHeader { db_uid, id, first_seq: next_seq, predecessor: None };
+        let first = create_segment(&*vfs, dir, header)?;
         Ok(Wal {
             vfs,
             dir: dir.to_owned(),
@@ -348,8 +350,7 @@ impl Wal {
         };
         // The mark-only records at the end of a closed segment are part of its valid bytes.
         current.record_bytes = current.bytes;
-        let id = self.registry.allocate_file_number();
-        let next = self.segment_factory().create_segment(id, next_seq, Some(predecessor))?;
+        let next = self.create_segment(next_seq, Some(predecessor))?;
         self.add_appended_bytes(next.bytes);
         log.segments.push(next);
         Ok(())
@@ -517,7 +518,7 @@ impl Wal {
         for (at, segment) in log.segments.iter().enumerate() {
             let (id, closed) = (segment.id, at + 1 < log.segments.len());
             if closed && !segment.needs_sync() {
-                // The valid bytes stated by the header of the next segment.
+                // The header of the next segment states these bytes as the valid size of this segment.
                 durable.push(DurableSegment { id, bytes: segment.bytes });
                 continue;
             }
@@ -555,9 +556,9 @@ impl Wal {
     /// [`Wal::oldest_segment`] in the manifest as the oldest, durably, and then deletes the files.
     pub fn retire_segments(&self, seq: SeqNo) -> Vec<u64> {
         let mut log = self.log.lock();
-        // An unsynced segment stays: until the manifest is updated, a replay reads it before newer
-        // segments, and a sync must not skip it. The manifest may list only a synced segment as the
-        // oldest, because power may fail before the next sync.
+        // An unsynced segment is not retired: until the manifest is updated, a replay reads this segment before newer
+        // ones, so a sync must include it. The segment after the retired ones becomes the oldest in the manifest. It must
+        // be registered, because power may fail before the next sync.
         let retired = log
             .segments
             .windows(2)
@@ -582,8 +583,8 @@ impl Wal {
         let _serialized = self.syncing.lock();
         let mut log = self.log.lock();
         let next_seq = next_seq.0.max(log.next_seq);
-        let id = self.registry.allocate_file_number();
-        let mut first = self.segment_factory().create_segment(id, next_seq, None)?;
+        let mut first = self.create_segment(next_seq, None)?;
+        let id = first.id;
         first.sync()?;
         self.sync_dir()?;
         first.synced = first.bytes;
@@ -635,43 +636,38 @@ impl Wal {
         self.vfs.sync_dir(&self.dir).map_err(|source| Error::io("sync", &self.dir, source))
     }
 
-    fn segment_factory(&self) -> SegmentFactory<'_> {
-        SegmentFactory { vfs: &*self.vfs, dir: &self.dir, db_uid: self.db_uid }
-    }
-}
-
-/// Creates segments.
-struct SegmentFactory<'a> {
-    vfs: &'a dyn Vfs,
-    dir: &'a Path,
-    db_uid: u64,
-}
-
-impl SegmentFactory<'_> {
+    /// Creates the segment that follows `predecessor`, or the first segment of a chain.
     fn create_segment(
         &self,
-        id: u64,
         first_seq: u64,
         predecessor: Option<PredecessorSegment>,
     ) -> Result<Segment> {
-        let path = FileName::Segment(id).in_dir(self.dir);
-        let file = self.vfs.create(&path).map_err(|source| Error::io("create", &path, source))?;
-        let header = SegmentHeader { db_uid: self.db_uid, id, first_seq, predecessor }.encode();
-        let bytes = len_u64(header.len());
-        let segment = Segment {
-            id,
-            path,
-            file: Some(Arc::clone(&file)),
-            seed: LogChecksumSeed::new(self.db_uid, id),
-            first_seq,
-            last_seq: first_seq - 1,
-            bytes,
-            record_bytes: bytes,
-            synced: 0,
-            registered: false,
-        };
-        segment.append(&header)?;
-        file.enable_preallocation();
-        Ok(segment)
+        let id = self.registry.allocate_file_number();
+        let header = SegmentHeader { db_uid: self.db_uid, id, first_seq, predecessor };
+        create_segment(&*self.vfs, &self.dir, header)
     }
+}
+
+/// Creates the file of a segment and writes its header.
+fn create_segment(vfs: &dyn Vfs, dir: &Path, header: SegmentHeader) -> Result<Segment> {
+    let SegmentHeader { db_uid, id, first_seq, .. } = header;
+    let path = FileName::Segment(id).in_dir(dir);
+    let file = vfs.create(&path).map_err(|source| Error::io("create", &path, source))?;
+    let header = header.encode();
+    let bytes = len_u64(header.len());
+    let segment = Segment {
+        id,
+        path,
+        file: Some(Arc::clone(&file)),
+        seed: LogChecksumSeed::new(db_uid, id),
+        first_seq,
+        last_seq: first_seq - 1,
+        bytes,
+        record_bytes: bytes,
+        synced: 0,
+        registered: false,
+    };
+    segment.append(&header)?;
+    file.enable_preallocation();
+    Ok(segment)
 }

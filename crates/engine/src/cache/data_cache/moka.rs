@@ -22,7 +22,8 @@ use crate::cache::data_cache::{BlockId, BlockIdHasher, DataBlockCache};
 /// Overhead of an entry in bytes: key, links, usage data and reference counts.
 const ENTRY_OVERHEAD_BYTES: u64 = 448;
 
-/// Overhead of a cache in bytes: queues of reads and fills, locks, initial tables. A smaller cache stores nothing.
+/// Overhead of an empty cache in bytes: queues of reads and fills, locks, initial tables. A capacity below this overhead
+/// stores no blocks.
 const CACHE_OVERHEAD_BYTES: u64 = 192 << 10;
 
 /// Slack is the capacity divided by this. Within it the cache is not rebuilt.
@@ -110,7 +111,7 @@ impl DataBlockCache for MokaDataCache {
     }
 
     fn peek(&self, id: BlockId) -> Option<BlockBytes> {
-        // `moka` has no other access to a value. The check avoids recording a miss.
+        // Only `get` returns a value, and it records a miss for an absent key. The check avoids that.
         let cache = self.cache.load();
         let entries = &cache.as_deref()?.entries;
         if entries.contains_key(&id) { entries.get(&id)?.block() } else { None }

@@ -36,7 +36,7 @@ impl DataBlockBuilder {
         }
     }
 
-    /// Returns the highest encoding that the blocks may have.
+    /// Returns the encoding number of tagged blocks if tags are enabled, otherwise that of blocks without tags.
     pub(crate) fn highest_encoding(&self) -> u8 {
         if self.tags.is_some() { ENCODING_TAGGED } else { ENCODING_PREFIX }
     }
@@ -52,7 +52,8 @@ impl DataBlockBuilder {
             + self.restarts_and_tags_bytes(self.entries, self.bytes.len(), self.restarts.len())
     }
 
-    /// Returns the size of all parts after `entries` entries that end at `entries_end`, in bytes.
+    /// Returns the size of tags, restarts and counts in a block with `entries` entries, in bytes. The last entry ends at
+    /// `entries_end`.
     fn restarts_and_tags_bytes(
         &self,
         entries: usize,
@@ -123,8 +124,8 @@ impl DataBlockBuilder {
     ) {
         let (shared, restart) = self.next_shared_key_bytes(common);
         if restart {
-            // A block closes soon after its target size, which fits in 32 bits. Only the last entry
-            // may be long, and it starts before that.
+            // Offsets of entries fit in 32 bits: a block closes at its target size, which has 32 bits, and only the last
+            // entry may end after the target.
             let at = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
             self.restarts.push(at);
             self.since_restart = 0;

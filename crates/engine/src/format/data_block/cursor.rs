@@ -150,9 +150,6 @@ impl DataBlockCursor {
     }
 
     /// Moves to the next entry, or past the end.
-    ///
-    /// # Errors
-    /// Fails when the next entry is malformed.
     #[inline]
     pub fn next(&mut self) -> Result<(), Malformed> {
         self.valid = false;

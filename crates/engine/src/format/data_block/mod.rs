@@ -164,9 +164,6 @@ pub(crate) struct SeekResult<'a> {
 
 impl DataBlock {
     /// Takes ownership of block contents. Entries are checked when they are read.
-    ///
-    /// # Errors
-    /// Fails when header or trailer are not those of a data block.
     #[inline]
     pub fn new(bytes: BlockBytes) -> Result<DataBlock, Malformed> {
         let encoding = Decoder::new(&bytes).u8("data block encoding")?;
@@ -231,9 +228,6 @@ impl DataBlock {
     }
 
     /// Returns the offset of the entry at a restart.
-    ///
-    /// # Errors
-    /// Fails when the offset is outside of the entries.
     #[inline]
     pub(crate) fn restart_offset(&self, index: usize) -> Result<usize, Malformed> {
         let at = match self.tag_counts {
@@ -254,9 +248,6 @@ impl DataBlock {
     }
 
     /// Decodes the entry at an offset.
-    ///
-    /// # Errors
-    /// Fails when the bytes there are not an entry.
     #[inline]
     pub fn entry(&self, at: usize) -> Result<RawEntry<'_>, Malformed> {
         match self.decode_short_entry(at) {
@@ -265,7 +256,8 @@ impl DataBlock {
         }
     }
 
-    /// Decodes a valid entry whose fields are as short as those of nearly all entries.
+    /// Decodes a valid entry with key lengths of one byte and a value length of at most two bytes. Nearly all entries are
+    /// of this form.
     #[inline]
     fn decode_short_entry(&self, at: usize) -> Option<RawEntry<'_>> {
         /// Three single bytes, a sequence number of up to eight bytes, a length of up to two.
@@ -370,9 +362,6 @@ impl DataBlock {
 
     /// Returns the first entry at or after (`user_key`, `seq`), or `None` if all precede it. Copies no
     /// key: the bytes that the entry shares with the previous one equal those of `user_key`.
-    ///
-    /// # Errors
-    /// Fails when an entry read by the search is malformed.
     #[inline]
     pub(crate) fn seek(
         &self,
@@ -400,9 +389,6 @@ impl DataBlock {
     }
 
     /// Returns the index of the last restart whose entry precedes (`user_key`, `seq`), or 0.
-    ///
-    /// # Errors
-    /// Fails when an entry read by the search is malformed.
     #[inline]
     pub(crate) fn seek_restart(&self, user_key: &[u8], seq: SeqNo) -> Result<usize, Malformed> {
         // Restarts before `low` precede the target; restarts from `high` on do not.

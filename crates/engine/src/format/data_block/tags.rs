@@ -1,9 +1,8 @@
 //! Tags of a data block: one byte of each key's hash, stored contiguously, for point lookups.
 //!
-//! A binary search followed by a scan touches a new cache line in nearly every step, and each step depends
-//! on the previous one; key comparisons mispredict branches. The tags of a whole block occupy one or two
-//! cache lines. They identify the entry that may have the key, and usually exclude an absent key. A matching
-//! tag is never sufficient: the key is then compared in full, along the entries from the preceding restart.
+//! A binary search loads a new cache line in nearly every step, and its key comparisons mispredict branches. The tags of a
+//! block occupy one or two cache lines. A lookup compares them first. Usually no tag of an absent key matches. If a tag
+//! matches, the lookup decodes the entries from the preceding restart on and compares the full key.
 
 use lsmx_base::coding::{len_u64, to_usize};
 use lsmx_base::filter::key_hash;
@@ -45,7 +44,7 @@ impl TagCounts {
         let fits = entries_end <= usize::from(u16::MAX)
             && entries.saturating_mul(ENTRY_BYTES_MIN) <= entries_end
             && u8::try_from(interval).is_ok();
-        // An entry has at least five bytes, so the number of entries fits if the offsets do.
+        // An entry has at least five bytes. If its offset fits in 16 bits, the number of entries fits as well.
         fits.then_some(TagCounts { entries, interval: interval.max(1) as usize })
     }
 
@@ -71,9 +70,6 @@ impl TagCounts {
     }
 
     /// Reads the counts at the end of a block.
-    ///
-    /// # Errors
-    /// Fails when the counts are zero or do not fit into the block.
     #[inline]
     pub(super) fn read(bytes: &[u8]) -> Result<TagCounts, Malformed> {
         let [.., interval, low, high] = *bytes else {
@@ -119,9 +115,6 @@ struct ScanPosition {
 
 impl DataBlock {
     /// Returns the newest entry of `user_key` that is visible at `snapshot`, found by its tag.
-    ///
-    /// # Errors
-    /// Fails when an entry read by the search is malformed.
     pub(super) fn get_by_tags(
         &self,
         tag_counts: TagCounts,
@@ -154,7 +147,8 @@ impl DataBlock {
                 if entry.shared > step.key_bytes {
                     return Err(shares_too_much(entry.shared));
                 }
-                // An entry that shares more than the matched bytes also shares the first mismatch.
+                // An entry that shares more than `matched` bytes with the previous key differs from the target at the same
+                // byte as the previous key, so `matched` stays.
                 if entry.shared <= step.matched {
                     let rest = &user_key[entry.shared..];
                     step.matched = entry.shared + common_prefix(entry.suffix, rest);

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::cursor::DataBlockCursor;
 use super::*;
+use crate::format::copies_with_flipped_bit;
 
 type OwnedEntry = (Vec<u8>, u64, EntryKind, Vec<u8>);
 
@@ -103,11 +104,7 @@ fn check_damaged(whole: &[u8]) {
     for len in 0..whole.len() {
         probe(whole[..len].to_vec());
     }
-    for bit in 0..whole.len() * 8 {
-        let mut damaged = whole.to_vec();
-        damaged[bit / 8] ^= 1 << (bit % 8);
-        probe(damaged);
-    }
+    copies_with_flipped_bit(whole).for_each(|(_, damaged)| probe(damaged));
 }
 
 // Regression: `verify` only iterated forward and did not check restarts. A block whose entries no search
@@ -145,16 +142,9 @@ fn data_block_check_wrong_tags_is_error() {
     let block = DataBlock::new(good.clone().into()).unwrap();
     let tail_at = block.entries_end();
     assert_eq!(good.len() - tail_at, entries.len() + 2 * entries.len().div_ceil(3) + 3);
-    for at in tail_at..good.len() {
-        for bit in 0..8 {
-            let mut bad = good.clone();
-            bad[at] ^= 1 << bit;
-            let block = DataBlock::new(bad.into());
-            assert!(
-                block.is_err() || block.unwrap().check_invariants().is_err(),
-                "byte {at}, bit {bit}"
-            );
-        }
+    for (bit, bad) in copies_with_flipped_bit(&good).skip(8 * tail_at) {
+        let is_accepted = |block: DataBlock| block.check_invariants().is_ok();
+        assert!(!DataBlock::new(bad.into()).is_ok_and(is_accepted), "bit {bit}");
     }
 }
 

@@ -86,7 +86,7 @@ fn group_offset_bytes(area: usize) -> u8 {
     if area > usize::from(u16::MAX) { 4 } else { 2 }
 }
 
-/// Offsets of the parts of a boundary sequence in its block.
+/// Offsets of a sequence of boundaries in its block: group offsets and entries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BoundaryStrings {
     count: u32,
@@ -109,9 +109,6 @@ struct StringEntry<'a> {
 
 impl BoundaryStrings {
     /// Locates the parts of `count` boundaries and advances the decoder past them.
-    ///
-    /// # Errors
-    /// Fails when they extend past the end of the block.
     pub(super) fn decode(
         decoder: &mut Decoder<'_>,
         count: usize,
@@ -161,9 +158,6 @@ impl BoundaryStrings {
 
     /// Returns the number of boundaries at or before (`user_key`, `seq`). The caller has removed the common
     /// prefix of all boundaries from `user_key`.
-    ///
-    /// # Errors
-    /// Fails when an entry read by the search is malformed.
     #[inline]
     pub(super) fn count_at_or_before(
         &self,
@@ -194,8 +188,8 @@ impl BoundaryStrings {
         let mut at = self.group_offset(block, group)?;
         let mut index = group * GROUP_ENTRIES;
         let end = self.count().min(index + GROUP_ENTRIES);
-        // As in a data block: comparing the shared length with the matched length orders an entry.
-        // Keys are compared only if both lengths are equal.
+        // `matched` is the length of the common prefix of the target and the previous boundary. If a boundary shares more
+        // or fewer bytes with the previous one, the two lengths order it. Keys are compared only at equal lengths.
         let (mut matched, mut previous_bytes) = (0, 0);
         while index < end {
             let entry = self.decode_entry(block, at)?;
@@ -237,7 +231,8 @@ impl BoundaryStrings {
             if entry.shared > key.len() || (starts && entry.shared > 0) || too_long {
                 return Err(shares_too_much(entry.shared));
             }
-            // The search assumes that the first suffix byte differs from the previous boundary.
+            // The search assumes that the shared prefix is maximal: the first suffix byte differs from the byte at the
+            // same position of the previous boundary.
             if !starts && !entry.suffix.is_empty() && key.get(entry.shared) == entry.suffix.first()
             {
                 return Err(shares_too_little(entry.shared));
@@ -266,7 +261,7 @@ impl BoundaryStrings {
         let (suffix_at, bytes) = match usize::from(lengths) {
             // A length of 15 or more whose excess is one byte.
             NIBBLE_ESCAPE if more < 0x80 => (at + 2, size_of::<u64>()),
-            // The mask removes bytes after a short suffix, and the same bytes of the key.
+            // A suffix of fewer than eight bytes is compared with as many bytes of the target. The mask clears the others.
             short @ 1..NIBBLE_ESCAPE => (at + 1, short.min(size_of::<u64>())),
             _ => return None,
         };
@@ -276,7 +271,6 @@ impl BoundaryStrings {
         (own != head).then_some(own < head)
     }
 
-    /// Returns the offset of a group.
     #[inline]
     fn group_offset(&self, block: &[u8], group: usize) -> Result<usize, Malformed> {
         let Some(previous) = group.checked_sub(1) else { return Ok(self.area_at as usize) };

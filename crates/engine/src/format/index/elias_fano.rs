@@ -10,8 +10,8 @@
 //!                 or every 128th zero (samples by value), the first left out
 //! ```
 //!
-//! log2(0) counts as 0. The lows take whole bytes. Bit p of the highs is bit p mod 64, counted from the lowest, of
-//! word p ÷ 64.
+//! The low parts are padded to whole bytes. Bit p of the high bits is bit p mod 64 of word p ÷ 64, counted from the lowest
+//! bit. In the width of a low part, log2(0) counts as 0.
 //!
 //! A number takes 2 bits plus the logarithm of the mean step. Access by index (samples of ones) and
 //! search by value (samples of zeros) each read a few words.
@@ -23,7 +23,7 @@ use lsmx_base::malformed::Malformed;
 
 use super::offset_in_block;
 
-/// Maximum count of numbers. There are at most two zeros per one, so bit positions fit in 16 bits.
+/// Maximum count of numbers. The high bits have one 1 and at most two 0 bits per number, so bit positions fit in 16 bits.
 pub(super) const COUNT_MAX: usize = 16 << 10;
 
 /// Maximum bits of a number, so that one read of eight bytes covers any low part.
@@ -37,7 +37,7 @@ const LINEAR_SEARCH_MAX: usize = 8;
 
 const WORD_BITS: usize = u64::BITS as usize;
 
-/// EntryKind of access that the samples support.
+/// The search that the samples accelerate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SequenceAccess {
     /// Access by index in the sequence.
@@ -62,7 +62,7 @@ fn low_width(count: usize, last: u64) -> u8 {
     u8::try_from(bits).unwrap_or(NUMBER_BITS_MAX).min(NUMBER_BITS_MAX)
 }
 
-/// Returns the encoded size of a sequence without its constant part, in bits.
+/// Returns the encoded size of a sequence in bits, without the samples and the encoded last number.
 pub(super) fn encoded_bits(count: usize, last: u64) -> u64 {
     let low = low_width(count, last);
     len_u64(count) * (u64::from(low) + 1) + (last >> low)
@@ -89,7 +89,7 @@ pub(super) fn encode(numbers: &[u64], access: SequenceAccess, out: &mut Vec<u8>)
     if pending_bits > 0 {
         out.push((bits & 0xff) as u8);
     }
-    // The choice of `low` limits this to two per number.
+    // `low_width` limits the high part of the last number to twice the count.
     let high_part = |number: u64| usize::try_from(number >> low).unwrap_or(usize::MAX);
     let high_last = high_part(last);
     let mut words = vec![0u64; (numbers.len() + high_last + 1).div_ceil(WORD_BITS)];
@@ -150,7 +150,7 @@ impl EliasFano {
         let last = decoder.varint("last of packed numbers")?;
         let low = low_width(count, last);
         let high_last = to_usize("packed numbers", last >> low)?;
-        // The choice of `low` guarantees this, unless the last number has too many bits.
+        // `low_width` limits the high part to twice the count, unless the last number exceeds 57 bits.
         if high_last > 2 * count || count == 0 || count > COUNT_MAX {
             return Err(Malformed::invalid_field(
                 "last of packed numbers",
@@ -206,7 +206,7 @@ impl EliasFano {
         Some((number, self.decode_number(block, at, index)?))
     }
 
-    /// Returns the number at an index, given the bit position of its one.
+    /// Returns the number at an index. `at` is the position of the 1 bit of this number in the high bits.
     #[inline]
     fn decode_number(&self, block: &[u8], at: usize, index: usize) -> Option<u64> {
         let high = at.checked_sub(index)?;
@@ -246,7 +246,7 @@ impl EliasFano {
             return Some(self.count()..self.count());
         }
         let high = self.high_part(value);
-        // The zero that ends the ones of the next lower high part.
+        // Numbers with this high part start after the 0 bit that ends the previous high part.
         let start = match high.checked_sub(1) {
             None => 0,
             Some(zero) => {
@@ -289,7 +289,7 @@ impl EliasFano {
         start
     }
 
-    /// Returns the high part of a value of at most `last`, whose high part was checked to fit.
+    /// Returns the high part of a value of at most `last`. It fits, because `decode` checked the high part of `last`.
     #[inline]
     fn high_part(&self, value: u64) -> usize {
         usize::try_from(value >> self.low).unwrap_or(usize::MAX)
@@ -314,7 +314,7 @@ impl EliasFano {
         (usize::from(u16::from_le_bytes(position)), nth % SAMPLE_INTERVAL)
     }
 
-    /// Returns the position of the one (or zero) after `skip` others, from a position on.
+    /// Returns the position of a 1 bit, or of a 0 bit if `zeros`. Starts at bit `from` and skips `skip` such bits.
     #[inline]
     fn select_bit(&self, block: &[u8], from: usize, mut skip: usize, zeros: bool) -> Option<usize> {
         let mut index = from / WORD_BITS;

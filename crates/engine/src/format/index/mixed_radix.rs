@@ -16,10 +16,13 @@
 //!
 //! The prefix has at most 65,536 bytes, and the product of all bases is at most 2^57.
 //!
-//! The number of a key consists of its digits, the most significant first. A key that ends has the lowest
-//! digit at all remaining positions. A byte without a digit takes the nearest lower digit, and all later
-//! digits become the highest; if there is no lower digit, it takes the lowest, and all later digits become
-//! the lowest. Therefore a larger key never has a smaller number.
+//! The number of a key consists of its digits, the most significant first:
+//!
+//! - A key that ends has the lowest digit at all remaining positions.
+//! - A byte without a digit of its own gets the next lower digit. All later digits are then the highest.
+//! - If there is no lower digit, the byte gets the lowest digit. All later digits are then the lowest.
+//!
+//! Therefore a larger key never has a smaller number.
 
 use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint};
 use lsmx_base::malformed::Malformed;
@@ -31,7 +34,7 @@ use super::{decode_prefix, offset_in_block};
 /// Maximum number of positions.
 const POSITIONS_MAX: usize = 64;
 
-/// Exclusive upper bound of the numbers, so that they can be packed.
+/// Exclusive upper bound of the numbers. An Elias-Fano sequence holds numbers of at most 57 bits.
 const NUMBER_END: u64 = 1 << NUMBER_BITS_MAX;
 
 const FLAG_FLOOR: u8 = 1;
@@ -97,7 +100,7 @@ impl DigitPosition<'_> {
 
     /// Returns the byte of a digit, or `None` for the digit of bytes before `first`.
     fn byte_of_digit(&self, digit: u64) -> Option<u8> {
-        // Less than the base, which is at most 257.
+        // A digit is at most 256, so it fits.
         let nth = usize::try_from(digit.checked_sub(self.floor)?).unwrap_or(usize::MAX);
         let mut bytes = self.first..=self.last;
         if self.bitmap.is_empty() {
@@ -116,8 +119,8 @@ impl DigitPosition<'_> {
 enum DigitSelection {
     /// Bytes that occur.
     Occurring,
-    /// All bytes at positions where many occur, so that low bits of the number are those of the key.
-    /// Data blocks end where keys differ in a high bit, so the bits below can be dropped.
+    /// All bytes, at positions where at least [`ALL_DIGITS_FROM`] bytes occur. The low bits of a number are then the low
+    /// bits of the key. Boundaries usually differ in high bits, so the low bits can be dropped.
     All,
 }
 
@@ -126,7 +129,7 @@ fn log2_times_8(bytes: usize) -> usize {
     len_u64(bytes).checked_pow(8).map_or(64, |power| power.ilog2() as usize)
 }
 
-/// Number of occurring bytes from which [`DigitSelection::All`] gives digits to all bytes.
+/// Minimum number of different bytes at a position for [`DigitSelection::All`] to give digits to all 256 bytes.
 const ALL_DIGITS_FROM: usize = 64;
 
 /// Digits at one byte position, while the map is built.
@@ -159,13 +162,14 @@ impl OwnedDigitPosition {
         let mut first = (0..=u8::MAX).find(has)?;
         let mut last = (0..=u8::MAX).rev().find(has)?;
         let count = bytes.iter().filter(|has| **has).count();
-        // At the first position, digits for all bytes only multiply the range by a constant.
+        // At the first position, more digits would only enlarge the range of the numbers.
         let all_bytes =
             selection == DigitSelection::All && position > 0 && count >= ALL_DIGITS_FROM;
         if all_bytes {
             (first, last) = (0, u8::MAX);
         }
-        // The key before a boundary that ends here may sort before all bytes that have a digit.
+        // If a boundary ends with the first byte, the key before it may have a smaller byte here. The digit 0 is then
+        // reserved for smaller bytes.
         let floor = boundaries.iter().any(|boundary| {
             boundary.last_seq_before().is_none()
                 && boundary.user_key.len() == at + 1
@@ -284,7 +288,7 @@ impl MixedRadixPlan {
                     PrecedingKey::Version(_) => *preceding = *accumulator,
                     PrecedingKey::Byte(byte) if is_last => {
                         preceding.push(&position, base, Some(byte));
-                        // Any bytes may follow in the preceding key.
+                        // The preceding key may continue after this byte, so its later digits are the highest.
                         preceding.fill_highest = preceding.fill_highest.or(Some(true));
                     }
                     PrecedingKey::End if is_last => preceding.push(&position, base, None),
@@ -313,7 +317,7 @@ impl MixedRadixPlan {
             }
         }
         let mut plan = best?;
-        // Keeps keys before the first boundary before it.
+        // Subtracts one less than the first number, so that smaller keys get the number 0 and the first boundary 1.
         plan.base = plan.numbers.first()?.saturating_sub(1);
         for number in &mut plan.numbers {
             *number -= plan.base;
@@ -341,14 +345,16 @@ impl MixedRadixPlan {
     }
 }
 
-/// Returns the estimated size of the boundaries with the best shift, in bytes, and that shift.
+/// Returns the number of low bits to drop that makes the encoded boundaries smallest, after their estimated size in
+/// bytes.
 fn choose_shift(
     boundaries: &[Boundary],
     cut: usize,
     accumulators: &[DigitAccumulator],
     preceding: &[DigitAccumulator],
 ) -> (usize, u8) {
-    // Index: the smallest shift at which a boundary becomes a tie. Value: bytes of those boundaries.
+    // At index `shift`: bytes of the boundaries that become ties at this shift. A boundary is a tie if its number equals
+    // the number of the preceding key.
     let mut ties_above = [0usize; u64::BITS as usize + 1];
     for ((accumulator, preceding), boundary) in accumulators.iter().zip(preceding).zip(boundaries) {
         // Two bytes for the ordinal, one for the lengths.
@@ -365,7 +371,7 @@ fn choose_shift(
     for (shift, more) in (0u8..).zip(ties_above.iter().take(u64::BITS as usize)) {
         ties += more;
         let range = (last.number >> shift) - (first.number >> shift) + 1;
-        // Numbers below 2^57 leave less than three bits for the high part of each.
+        // The estimate counts the numbers from the first one on, because the base is subtracted.
         let bits = elias_fano::encoded_bits(accumulators.len(), range);
         let bytes = usize::try_from(bits / 8).unwrap_or(usize::MAX).saturating_add(ties);
         if bytes < best.0 {
@@ -398,9 +404,6 @@ pub(super) enum MappedKey<'a> {
 
 impl MixedRadixMap {
     /// Locates the parts of a map and advances the decoder past them.
-    ///
-    /// # Errors
-    /// Fails when they extend past the end of the block, or do not form a map.
     pub(super) fn decode(
         block: &[u8],
         decoder: &mut Decoder<'_>,
@@ -452,7 +455,7 @@ impl MixedRadixMap {
         &block[at..at + self.prefix_bytes as usize]
     }
 
-    /// Returns whether a base is subtracted, so that smaller numbers all become 0.
+    /// Returns whether a number is subtracted from the numbers of all keys. Smaller numbers then become 0.
     pub(super) fn has_base(&self) -> bool {
         self.base > 0
     }
@@ -504,7 +507,8 @@ impl MixedRadixMap {
             match position.byte_of_digit(digit) {
                 Some(byte) => key.push(byte),
                 None => {
-                    // After the key that ends here, and before all bytes with a digit of their own.
+                    // The lowest digit stands for the end of the key and for bytes before `first`. If a later digit is
+                    // not the lowest, the smallest key with this number continues with byte 0.
                     if number > 0 {
                         key.push(0);
                     }

@@ -141,9 +141,6 @@ pub(super) struct PrefixIndex {
 
 impl PrefixIndex {
     /// Copies the contents of a block. Entries are checked when they are read.
-    ///
-    /// # Errors
-    /// Fails when the header or the trailer is not that of an index block.
     pub(super) fn new(block: &[u8]) -> Result<PrefixIndex, Malformed> {
         let mut decoder = Decoder::new(block);
         let coding = decoder.u8("index encoding")?;
@@ -202,7 +199,7 @@ impl PrefixIndex {
         }
     }
 
-    /// Decodes a valid entry whose fields are as short as those of nearly all entries.
+    /// Decodes a valid entry with lengths of one byte, without a sequence number. Nearly all entries are of this form.
     #[inline]
     fn decode_short_entry(&self, at: usize) -> Option<PrefixIndexEntry<'_>> {
         let &[shared, unshared] = self.block.get(at..)?.first_chunk()?;
@@ -261,7 +258,8 @@ impl PrefixIndex {
             && *unshared < 0x80
             && *unshared > 1
         {
-            // The mask removes bytes after the separator, and the same bytes of the key.
+            // A separator of fewer than eight bytes is compared with as many bytes of the target. The mask clears the
+            // others.
             let bits = 8 * u32::from(unshared / 2).min(8);
             let mask = u64::MAX << (u64::BITS - bits);
             let own = u64::from_be_bytes(*word) & mask;
@@ -279,9 +277,6 @@ impl PrefixIndex {
 
     /// Returns ordinal and handle of the first block that can hold an entry at or after
     /// (`user_key`, `seq`), or `None` if all entries precede that position.
-    ///
-    /// # Errors
-    /// Fails when an entry read by the search is malformed.
     pub(super) fn seek(
         &self,
         user_key: &[u8],
@@ -316,9 +311,6 @@ impl PrefixIndex {
     }
 
     /// Returns the handle of a block by ordinal, or `None` after the last block.
-    ///
-    /// # Errors
-    /// Fails when an entry read by the search is malformed.
     pub(super) fn handle(&self, ordinal: usize) -> Result<Option<BlockHandle>, Malformed> {
         if ordinal >= self.count {
             return Ok(None);
@@ -333,9 +325,6 @@ impl PrefixIndex {
     }
 
     /// Returns all separators and handles, in order.
-    ///
-    /// # Errors
-    /// Fails when any part of the block is malformed.
     pub(super) fn entries(&self) -> Result<Vec<(Option<Separator>, BlockHandle)>, Malformed> {
         let mut entries = Vec::new();
         let mut key: Vec<u8> = Vec::new();
@@ -348,7 +337,8 @@ impl PrefixIndex {
             {
                 return Err(Malformed::Order { what: "index restarts are" });
             }
-            // The search assumes that the first suffix byte differs from the previous separator.
+            // The search assumes that the shared prefix is maximal: the first suffix byte differs from the byte at the
+            // same position of the previous separator.
             if !at_restart
                 && !entry.suffix.is_empty()
                 && key.get(entry.shared) == entry.suffix.first()

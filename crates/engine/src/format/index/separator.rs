@@ -6,7 +6,8 @@ use lsmx_base::key::{InternalKey, SeqNo};
 
 use crate::format::data_block::common_prefix;
 
-/// Position of the versions of a separator's user key relative to the separator.
+/// The block that contains the versions of a separator's user key: the one before the separator, the one after it, or
+/// both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SeparatorSide {
     /// All versions are in the block before the separator.

@@ -24,9 +24,9 @@
 //! If both keys are versions of one user key, the boundary is that user key and the sequence number of the
 //! last version before it. Entries at or after a boundary are in the blocks after it.
 //!
-//! If the largest key before a boundary has a smaller number than the boundary, the number alone decides:
-//! keys with the boundary's number or a larger one are after it. Otherwise both numbers are equal and the
-//! boundary is a tie: for keys with that number, the search compares the boundary as a string.
+//! In form 0, `mixed_radix` maps keys and boundaries to numbers. If the largest key before a boundary has a smaller number
+//! than the boundary, keys with the number of the boundary or a larger one are after it. If both have the same number, the
+//! boundary is a tie: the search compares a key with that number with the boundary as a string.
 
 use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint};
 use lsmx_base::key::SeqNo;
@@ -117,11 +117,12 @@ impl SuccinctIndexBuilder {
         let trial = self.encode();
         let bytes = trial.len();
         self.trial = Some((self.count(), trial));
-        // Within 1/16 of the target: the next trial would follow very soon.
+        // A block within 1/16 of the target counts as full, because another trial would follow after few boundaries.
         if bytes + bytes / 16 >= target {
             return true;
         }
-        // Later boundaries may be longer, so the distance to the next trial at most doubles the size.
+        // The next trial is at the estimated size for which the last trial predicts the target, and at most at twice the
+        // current estimate, because later boundaries may be longer.
         let ahead = self.estimated_bytes.saturating_mul(target) / bytes.max(1);
         self.next_trial_at = ahead.clamp(self.estimated_bytes + 1, 2 * self.estimated_bytes + 1);
         false
@@ -220,9 +221,6 @@ pub(super) struct SuccinctIndex {
 
 impl SuccinctIndex {
     /// Copies the contents of a block. Packed parts are checked when they are read.
-    ///
-    /// # Errors
-    /// Fails when the parts are not those of an index block.
     pub(super) fn new(block: &[u8]) -> Result<SuccinctIndex, Malformed> {
         let mut decoder = Decoder::new(block);
         decoder.u8("index encoding")?;
@@ -278,13 +276,7 @@ impl SuccinctIndex {
                 ));
             }
         };
-        if !decoder.is_empty() {
-            return Err(Malformed::invalid_field(
-                "bytes after the index",
-                len_u64(decoder.remaining()),
-                "0",
-            ));
-        }
+        decoder.finish("bytes after the index")?;
         Ok(SuccinctIndex { block: block.into(), offset, smallest, sizes, form })
     }
 
@@ -314,7 +306,8 @@ impl SuccinctIndex {
     #[inline]
     fn handle_at(&self, ordinal: usize) -> Result<BlockHandle, Malformed> {
         let pair = self.sizes.get_with_previous(&self.block, ordinal);
-        // `new` checked that these sums fit, provided that the sizes ascend and do not exceed the last.
+        // `new` checked that the sums below do not overflow if the sizes ascend and do not exceed the last one. The filter
+        // checks both.
         let pair = pair.filter(|&(before, with)| before <= with && with <= self.sizes.last());
         let (before, with) = pair.ok_or(UNORDERED_SIZES)?;
         let offset = self.offset + len_u64(ordinal) * self.smallest + before;
@@ -363,7 +356,6 @@ impl SuccinctIndex {
         }
     }
 
-    /// Returns the ordinal of a tied boundary.
     #[inline]
     fn tied_boundary_ordinal(&self, ordinals_at: u32, index: usize) -> Result<usize, Malformed> {
         let at = ordinals_at as usize + index * size_of::<u16>();
@@ -376,7 +368,7 @@ impl SuccinctIndex {
         &self.block[at as usize..(at + bytes) as usize]
     }
 
-    /// Returns all blocks, each with the separator that follows it, except the last.
+    /// Returns the handles of all blocks, each with the separator after the block. The last block has no separator.
     ///
     /// # Errors
     /// Fails when the encoding differs from what the builder writes.
@@ -409,7 +401,7 @@ impl SuccinctIndex {
         let prefix = map.prefix(&self.block);
         let mut separators = Vec::with_capacity(numbers.count());
         let numbers = numbers.decode_all(&self.block).ok_or(UNORDERED_NUMBERS)?;
-        // Keys before the first boundary would map to the same number.
+        // With a base, keys before the first boundary have the number 0, so a boundary must not have it.
         if numbers.first() == Some(&0) && map.has_base() {
             return Err(UNORDERED_NUMBERS);
         }

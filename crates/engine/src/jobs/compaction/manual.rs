@@ -32,9 +32,6 @@ pub(crate) enum ManualPlan {
 }
 
 /// Returns the job that merges the range, if one is needed.
-///
-/// # Errors
-/// If the shape is inconsistent.
 pub(crate) fn plan_manual(
     shape: &TreeShape,
     busy: &RunningJobs,

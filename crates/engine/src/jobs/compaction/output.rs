@@ -115,9 +115,6 @@ impl<'a> JobOutputs<'a> {
     /// Starts a user key whose entries follow; the current table may end before it.
     ///
     /// Returns whether a table was finished. Without a splitter the call is not needed.
-    ///
-    /// # Errors
-    /// If a table cannot be written.
     pub(crate) fn start_key(&mut self, user_key: &[u8]) -> Result<bool> {
         let mut has_finished = self.start_range_tombstones(Some(user_key))?;
         has_finished |= self.split_before(user_key)?;
@@ -176,9 +173,6 @@ impl<'a> JobOutputs<'a> {
     }
 
     /// Adds an entry to the current table.
-    ///
-    /// # Errors
-    /// If a file cannot be created or written.
     pub(crate) fn add(&mut self, key: InternalKey<'_>, value: &[u8]) -> Result<()> {
         // Creates the table before its blob file, so that file numbers follow the order of creation.
         self.writer()?;
@@ -201,9 +195,6 @@ impl<'a> JobOutputs<'a> {
 
     /// Writes the remaining range tombstones and finishes the last table. The tables are then synced, but not their
     /// directory entries.
-    ///
-    /// # Errors
-    /// If a table cannot be written, synced or reopened.
     pub(crate) fn finish(&mut self) -> Result<()> {
         self.start_range_tombstones(None)?;
         self.finish_table(None)
@@ -268,7 +259,6 @@ pub(crate) struct SubcompactionOutput {
     paths: Vec<PathBuf>,
     /// Number of entries written.
     entries: u64,
-    /// Number of entries read.
     pub(crate) entries_read: u64,
 }
 

@@ -60,9 +60,6 @@ pub(crate) struct MergeInputs {
 
 impl MergeInputs {
     /// Splits the merge into subranges, in key order. Returns one if the merge is small or no thread can help.
-    ///
-    /// # Errors
-    /// If the index of an input cannot be read or is corrupt.
     pub(crate) fn split(&self, range: &KeyRange, count_max: usize) -> Result<Vec<KeySubrange>> {
         // A policy that wants a run in one file sets no limit on the file size.
         let bytes_min = self.job.split.file_bytes;
@@ -238,9 +235,6 @@ impl Subcompactions {
     /// Waits for subcompactions run by helpers and returns all outputs.
     ///
     /// The job's owner calls it once, after [`Subcompactions::run_next`] has returned false.
-    ///
-    /// # Errors
-    /// The first error of a subcompaction.
     pub(crate) fn wait_for_all(&self, state: &DbState) -> Result<MergeResult> {
         // Running subcompactions check for cancellation every few entries, so the wait needs no deadline.
         let ended = || self.progress.lock().running == 0;

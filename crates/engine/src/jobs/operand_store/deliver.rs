@@ -31,9 +31,6 @@ impl std::fmt::Debug for MemtableDelivery<'_> {
 
 impl<'a> MemtableDelivery<'a> {
     /// Starts the delivery of a memtable with sequence numbers up to `last_seq`.
-    ///
-    /// # Errors
-    /// If a file cannot be written.
     pub(crate) fn new(
         attached: &'a AttachedStore,
         last_seq: SeqNo,
@@ -43,9 +40,6 @@ impl<'a> MemtableDelivery<'a> {
     }
 
     /// Delivers the range tombstones of the memtable as fragments, with one sequence number per snapshot stripe.
-    ///
-    /// # Errors
-    /// If a file cannot be written.
     pub(crate) fn add_range_tombstones(&mut self, fragments: &[RangeTombstone]) -> Result<()> {
         for tombstone in fragments {
             for &seq in &tombstone.seqs {
@@ -61,9 +55,6 @@ impl<'a> MemtableDelivery<'a> {
     }
 
     /// Adds an entry; returns whether the store holds it in place of a table.
-    ///
-    /// # Errors
-    /// If a file cannot be written.
     pub(crate) fn add_entry(&mut self, key: InternalKey<'_>, value: &[u8]) -> Result<bool> {
         if self.key != key.user_key {
             self.key.clear();
@@ -95,9 +86,6 @@ impl<'a> MemtableDelivery<'a> {
     }
 
     /// Makes the delivery durable. Returns `None` if nothing was delivered.
-    ///
-    /// # Errors
-    /// If a file cannot be written or synced.
     pub(crate) fn prepare(self) -> Result<Option<PreparedVersion>> {
         self.has_data.then(|| self.delivery.prepare()).transpose()
     }

@@ -108,9 +108,6 @@ impl OutputValues {
 
     /// Chooses the form of an entry and writes its value to a blob file if needed. Paths of new files are added to
     /// `paths` before the files are created.
-    ///
-    /// # Errors
-    /// If a value cannot be read, or a blob file cannot be written.
     pub(crate) fn place(
         &mut self,
         (table_factory, vfs): (&TableFactory, &dyn Vfs),
@@ -210,9 +207,6 @@ impl OutputValues {
 
     /// Finishes the current blob file together with its table and returns the references of the table. The values are
     /// then synced, but not their directory entries.
-    ///
-    /// # Errors
-    /// If a blob file cannot be written, synced or reopened.
     pub(crate) fn finish_table(
         &mut self,
         table_factory: &TableFactory,
@@ -240,7 +234,6 @@ impl OutputValues {
         Ok(references)
     }
 
-    /// Closes all files.
     pub(crate) fn close_files(&mut self) {
         self.writer = None;
         self.finished.clear();

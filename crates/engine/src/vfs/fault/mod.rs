@@ -8,7 +8,8 @@
 //!   readers still see them (clean pages in the page cache) or zeros (evicted pages over a hole on the disk). The
 //!   length of the file does not change, and later appends follow the dropped bytes.
 //!
-//! Dropping needs a file system that implements `File::drop_unsynced`. The operating system's does not.
+//! Dropping needs a file system that implements `File::drop_unsynced`. [`MemVfs`](crate::vfs::MemVfs) does, and
+//! [`OsVfs`](crate::vfs::OsVfs) does not.
 
 mod rule;
 
@@ -95,8 +96,7 @@ impl FaultVfs {
 
     /// Returns the number of calls, failed ones included.
     ///
-    /// A sweep over all calls either reads this count from a run without rules, or increments `k` until no fault
-    /// fires.
+    /// A test that fails each call once gets the number of calls from a run without rules.
     #[must_use]
     pub fn call_counts(&self) -> CallCounts {
         self.injector.calls.get()
@@ -209,7 +209,7 @@ impl FileLayer for FaultFile {
         }
         let mut bytes = vec![0; buffer.len()];
         let mut read = self.inner.read_at(&mut bytes, offset)?;
-        // An empty read cannot be cut or altered.
+        // A read that returns no bytes has no effect to count, because nothing can be cut or altered.
         if read > 0 {
             match fault {
                 Fault::ShortRead => read = self.injector.draw_below(read),

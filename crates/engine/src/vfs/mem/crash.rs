@@ -30,8 +30,8 @@ const PAGE_BYTES: usize = 4096;
 /// | `Lag` | present in one file, lost in all others | all done or all undone |
 /// | `Pages` | a random subset of the dirty 4 KiB pages of each file, some in a state between two appends; any length that the file had | each change at random |
 ///
-/// With preallocation ([`File::enable_preallocation`](crate::vfs::File::enable_preallocation)) zeros follow the data in every image that
-/// has the longer length. A rename within a directory is one change; a rename across directories is two.
+/// With preallocation ([`File::enable_preallocation`](crate::vfs::File::enable_preallocation)), a file may have its preallocated length in
+/// an image. Zeros then follow the data. A rename within a directory is one change; a rename across directories is two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CrashImage {
     /// Only synced data and names survive.
@@ -129,8 +129,8 @@ impl ImageBuilder<'_> {
     fn visit_dir(&mut self, id: DirId, rng: &mut CrashRng) {
         let entries = self.surviving_entries(self.tree.dir(id), rng);
         let mut survivors = Vec::with_capacity(entries.len());
-        // Inserted before the recursion: a directory may survive under two names, if its rename is done in one parent
-        // and undone in the other. It is visited once, and the traversal ends.
+        // The directory is inserted before the recursion, so that it is visited once. It can survive under two names: a
+        // rename across directories may be done in the new parent and undone in the old one.
         self.dirs.insert(id, Vec::new());
         for (name, entry) in entries.iter() {
             match entry {
@@ -236,7 +236,7 @@ fn data_end(file: &FileState) -> usize {
     file.unsynced.last().map_or(file.synced, |last| last.end)
 }
 
-/// Returns the length if all data that can reach the disk does.
+/// Returns the length of a file whose unsynced bytes all reached the disk.
 fn full_len(file: &FileState) -> usize {
     let grown_ahead = file.content.len() > file.end;
     if grown_ahead { file.content.len() } else { data_end(file) }
@@ -310,7 +310,7 @@ fn keep_random_sectors(file: &FileState, rng: &mut CrashRng) -> FileContent {
 
 /// The system may write a page back at any time after a write to it, and lose later writes.
 fn keep_random_pages(file: &FileState, rng: &mut CrashRng) -> FileContent {
-    // Surviving pages of eight: few, half, or most.
+    // Of eight pages, one, four or seven survive on average.
     let survivors = [1, 4, 7][rng.draw_below(3)];
     let mut content = keep_prefix(file, data_end(file), file.len_max);
     let mut end = file.synced;

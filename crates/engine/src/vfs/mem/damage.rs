@@ -1,6 +1,6 @@
 //! Test functions that read whole files, and that damage files like a failing disk.
 //!
-//! They do not count as operations. A changed file is fully synced.
+//! These functions do not count as operations of the file system. A file that they change is fully synced.
 
 use std::collections::BTreeMap;
 use std::io;

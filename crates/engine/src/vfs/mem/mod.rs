@@ -248,6 +248,17 @@ impl DirTree {
         }
     }
 
+    /// Adds a name for a file or directory. Fails if the name exists.
+    fn add_name(&mut self, path: &Path, entry: DirEntry) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        let parent = self.dir_mut(parent)?;
+        if parent.current.contains_key(name) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        parent.record_change(NameChange::Link(name.into(), entry));
+        Ok(())
+    }
+
     /// Returns the file of a path. Creates it if it is missing.
     fn find_or_create_file(&mut self, path: &Path) -> io::Result<Arc<FileNode>> {
         let (parent, name) = self.parent(path)?;
@@ -297,14 +308,8 @@ impl Vfs for MemVfs {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
         self.start_operation(MemOperationKind::Create, path);
         let _changes = self.0.changes.read();
-        let mut tree = self.0.tree.lock();
-        let (parent, name) = tree.parent(path)?;
-        let parent = tree.dir_mut(parent)?;
-        if parent.current.contains_key(name) {
-            return Err(io::ErrorKind::AlreadyExists.into());
-        }
         let node = Arc::new(FileNode::default());
-        parent.record_change(NameChange::Link(name.into(), DirEntry::File(node.clone())));
+        self.0.tree.lock().add_name(path, DirEntry::File(node.clone()))?;
         Ok(self.new_handle(node, path, true))
     }
 
@@ -374,13 +379,7 @@ impl Vfs for MemVfs {
         let DirEntry::File(node) = tree.find(from)? else {
             return Err(io::ErrorKind::PermissionDenied.into());
         };
-        let (parent, name) = tree.parent(to)?;
-        let parent = tree.dir_mut(parent)?;
-        if parent.current.contains_key(name) {
-            return Err(io::ErrorKind::AlreadyExists.into());
-        }
-        parent.record_change(NameChange::Link(name.into(), DirEntry::File(node)));
-        Ok(())
+        tree.add_name(to, DirEntry::File(node))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -421,14 +420,10 @@ impl Vfs for MemVfs {
         self.start_operation(MemOperationKind::CreateDir, path);
         let _changes = self.0.changes.read();
         let mut tree = self.0.tree.lock();
-        let (parent, name) = tree.parent(path)?;
-        if tree.dir(parent).current.contains_key(name) {
-            return Err(io::ErrorKind::AlreadyExists.into());
-        }
         let id = tree.next_id;
+        tree.add_name(path, DirEntry::Dir(id))?;
         tree.next_id += 1;
         tree.dirs.insert(id, DirNode::default());
-        tree.dir_mut(parent)?.record_change(NameChange::Link(name.into(), DirEntry::Dir(id)));
         Ok(())
     }
 

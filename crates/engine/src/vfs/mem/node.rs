@@ -17,8 +17,8 @@ pub(crate) struct FileNode {
 
 const EXCLUSIVE: u64 = u64::MAX;
 
-/// Minimum and maximum size of preallocated zeros. Between them a file doubles. [`OsVfs`](crate::vfs::OsVfs) does the
-/// same with larger sizes; these suit small test files.
+/// Minimum and maximum bytes of preallocated zeros. Between these limits, as many zeros as the file has bytes are
+/// preallocated. [`OsVfs`](crate::vfs::OsVfs) has larger limits; these suit small test files.
 const PREALLOCATE_BYTES_MIN: usize = 4 << 10;
 const PREALLOCATE_BYTES_MAX: usize = 32 << 10;
 
@@ -127,7 +127,8 @@ impl FileState {
         self.unsynced.clear();
     }
 
-    /// Replaces the contents by synced ones. The offset of the next append remains, if the new contents include it.
+    /// Replaces the contents, and marks the new contents as synced. With preallocated zeros, the next append keeps its
+    /// offset, or starts at the end of shorter contents.
     pub(crate) fn replace_content(&mut self, content: FileContent) {
         let preallocated = self.end < self.content.len();
         let end = if preallocated { self.end.min(content.len()) } else { content.len() };
@@ -190,7 +191,7 @@ impl NameChange {
                 entries.remove(name);
             }
             NameChange::Rename(from, to, entry) => {
-                // If a crash image omits earlier changes, the old name may have another target.
+                // A crash image may omit earlier changes. The old name may then refer to another file, which stays.
                 if entries.get(from).is_some_and(|found| found.is_same_node(entry)) {
                     entries.remove(from);
                 }

@@ -127,7 +127,8 @@ fn with_aligned_buffer<R>(
 ) -> io::Result<R> {
     let needed = bytes + alignment;
     let mut memory = match needed {
-        // Taking the buffer out makes it exclusive. A thread that is ending has none.
+        // A nested call finds no buffer and allocates its own, and so does a thread whose buffer is destroyed because the
+        // thread is ending.
         ..=BUFFER_BYTES_MAX => BUFFER.try_with(RefCell::take).unwrap_or_default(),
         _ => Vec::new(),
     };

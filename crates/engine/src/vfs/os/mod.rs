@@ -15,7 +15,8 @@ use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering};
 mod direct;
 mod syscalls;
 
-/// Minimum and maximum size of the zeros preallocated after the end of a file. Between them a file doubles.
+/// Minimum and maximum bytes of zeros preallocated after the end of a file. Between these limits, as many zeros as the
+/// file has bytes are preallocated.
 const PREALLOCATE_BYTES_MIN: u64 = 16 << 10;
 const PREALLOCATE_BYTES_MAX: u64 = 1 << 20;
 
@@ -119,23 +120,11 @@ impl Vfs for OsVfs {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
-        loop {
-            let file = fs::OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(path)?;
-            // The lock belongs to the open file description, not to the process. It excludes a second open in this
-            // process, and it ends with a killed process.
-            match file.try_lock() {
-                // Another process removed the name between the two calls.
-                Ok(()) if !is_path_of_file(&file, path)? => {}
-                Ok(()) => return Ok(Box::new(OsLock(file))),
-                Err(fs::TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
-                Err(fs::TryLockError::Error(error)) => return Err(error),
-            }
-        }
+        lock_file(
+            path,
+            fs::OpenOptions::new().read(true).write(true).create(true),
+            fs::File::try_lock,
+        )
     }
 
     #[cfg(unix)]
@@ -144,15 +133,26 @@ impl Vfs for OsVfs {
     }
 
     fn lock_shared(&self, path: &Path) -> io::Result<Box<dyn LockGuard>> {
-        loop {
-            #[expect(clippy::disallowed_methods, reason = "this is where the engine opens files")]
-            let file = fs::File::open(path)?;
-            match file.try_lock_shared() {
-                Ok(()) if !is_path_of_file(&file, path)? => {}
-                Ok(()) => return Ok(Box::new(OsLock(file))),
-                Err(fs::TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
-                Err(fs::TryLockError::Error(error)) => return Err(error),
-            }
+        lock_file(path, fs::OpenOptions::new().read(true), fs::File::try_lock_shared)
+    }
+}
+
+/// Opens a file and locks it by `try_lock`. On return the path names the locked file.
+fn lock_file(
+    path: &Path,
+    options: &fs::OpenOptions,
+    try_lock: impl Fn(&fs::File) -> Result<(), fs::TryLockError>,
+) -> io::Result<Box<dyn LockGuard>> {
+    loop {
+        let file = options.open(path)?;
+        // The lock belongs to the open file description, not to the process. It excludes a second open in this process,
+        // and it ends with a killed process.
+        match try_lock(&file) {
+            // Another process removed the name between the two calls.
+            Ok(()) if !is_path_of_file(&file, path)? => {}
+            Ok(()) => return Ok(Box::new(OsLock(file))),
+            Err(fs::TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
+            Err(fs::TryLockError::Error(error)) => return Err(error),
         }
     }
 }
@@ -169,7 +169,7 @@ fn is_path_of_file(file: &fs::File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Always true, because other systems have no portable file identity. The engine never removes a lock file there.
+/// Returns true, because systems other than Unix have no portable file identity. Lock files are not removed on them.
 #[cfg(not(unix))]
 fn is_path_of_file(_: &fs::File, _: &Path) -> io::Result<bool> {
     Ok(true)
@@ -182,8 +182,8 @@ impl LockGuard for OsLock {}
 
 impl Drop for OsLock {
     fn drop(&mut self) {
-        // Closing the file also releases the lock, except while a forked child process that has not called `exec` yet
-        // shares the descriptor. If unlocking fails, closing remains.
+        // Closing the file would keep the lock while a forked child process shares the descriptor, until the child calls
+        // `exec`. If unlocking fails, closing the file releases the lock later.
         let _ = self.0.unlock();
     }
 }
@@ -526,24 +526,15 @@ mod tests {
     }
 
     #[test]
-    fn exclusive_lock_refuses_second_lock_in_the_same_process() -> io::Result<()> {
-        let dir = tempfile::tempdir()?;
-        let path = dir.path().join("lock");
-        let guard = OsVfs.lock(&path)?;
-        assert_eq!(OsVfs.lock(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        drop(guard);
-        drop(OsVfs.lock(&path)?);
-        Ok(())
-    }
-
-    #[test]
-    fn shared_locks_coexist_and_exclude_an_exclusive_lock() -> io::Result<()> {
+    fn exclusive_lock_excludes_all_others_and_shared_locks_coexist() -> io::Result<()> {
         let dir = tempfile::tempdir()?;
         let path = dir.path().join("lock");
         assert_eq!(OsVfs.lock_shared(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
         let guard = OsVfs.lock(&path)?;
+        assert_eq!(OsVfs.lock(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         assert_eq!(OsVfs.lock_shared(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         drop(guard);
+        drop(OsVfs.lock(&path)?);
         let readers = [OsVfs.lock_shared(&path)?, OsVfs.lock_shared(&path)?];
         assert_eq!(OsVfs.lock(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         drop(readers);
