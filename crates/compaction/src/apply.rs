@@ -114,7 +114,7 @@ impl TreeShape {
     ///
     /// An error if inputs are missing, if outputs exceed the inputs or overlap, or if an older entry could
     /// hide a newer one.
-    pub fn apply(&self, job: &Job, outputs: Vec<TableMeta>) -> Result<AppliedJob, Error> {
+    pub fn apply(&self, job: &Job, outputs: Vec<Arc<TableMeta>>) -> Result<AppliedJob, Error> {
         let change = self.plan_change(job, outputs)?;
         self.clone().make_change(job, change)
     }
@@ -125,7 +125,11 @@ impl TreeShape {
     /// # Errors
     ///
     /// As [`TreeShape::apply`]. The tree is lost.
-    pub fn apply_in_place(self, job: &Job, outputs: Vec<TableMeta>) -> Result<AppliedJob, Error> {
+    pub fn apply_in_place(
+        self,
+        job: &Job,
+        outputs: Vec<Arc<TableMeta>>,
+    ) -> Result<AppliedJob, Error> {
         let change = self.plan_change(job, outputs)?;
         self.make_change(job, change)
     }
@@ -146,7 +150,7 @@ impl TreeShape {
     }
 
     /// Checks a job and its outputs, and returns the change that they make.
-    fn plan_change(&self, job: &Job, outputs: Vec<TableMeta>) -> Result<TreeChange, Error> {
+    fn plan_change(&self, job: &Job, outputs: Vec<Arc<TableMeta>>) -> Result<TreeChange, Error> {
         let inputs = self.resolve_inputs(job)?;
         let writes = matches!(job.kind, JobKind::Merge | JobKind::Rewrite);
         if !writes && !outputs.is_empty() {
@@ -393,7 +397,7 @@ fn moved_files(inputs: &[ResolvedInput<'_>]) -> Result<Vec<Arc<TableMeta>>, Erro
 /// [`SortedRun::check_files`] checks later whether they overlap.
 fn check_outputs(
     inputs: &[ResolvedInput<'_>],
-    outputs: Vec<TableMeta>,
+    mut outputs: Vec<Arc<TableMeta>>,
 ) -> Result<Vec<Arc<TableMeta>>, Error> {
     check_file_ids(inputs, &outputs)?;
     let files = inputs.iter().flat_map(ResolvedInput::files);
@@ -401,13 +405,12 @@ fn check_outputs(
     if let Some(output) = outputs.iter().find(|output| !hull.covers(&output.range)) {
         return Err(Error::OutputOutsideInputs { file: output.id });
     }
-    let mut outputs: Vec<_> = outputs.into_iter().map(Arc::new).collect();
     outputs.sort_by(|a, b| a.range.smallest.cmp(&b.range.smallest));
     Ok(outputs)
 }
 
 /// Checks that no output has the number of an input or of another output.
-fn check_file_ids(inputs: &[ResolvedInput<'_>], outputs: &[TableMeta]) -> Result<(), Error> {
+fn check_file_ids(inputs: &[ResolvedInput<'_>], outputs: &[Arc<TableMeta>]) -> Result<(), Error> {
     let mut input_ids = inputs.iter().flat_map(ResolvedInput::files).map(|file| file.id);
     // Numbers are usually allocated in ascending order, so this comparison suffices.
     let ascend = outputs.windows(2).all(|pair| pair[0].id < pair[1].id);

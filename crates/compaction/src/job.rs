@@ -438,7 +438,7 @@ mod tests {
         let mut shape = TreeShape::default();
         for id in 0..3 {
             let file = TableMeta::new(FileId(id), KeyRange::new("a", "z"));
-            shape = shape.with_flush(vec![file]).unwrap().0;
+            shape = shape.with_flush(vec![file.into()]).unwrap().0;
         }
         let oldest_first = shape.runs_of(Level(0)).iter().rev();
         let inputs = oldest_first.map(|run| JobInput::from_run(Level(0), run)).collect();

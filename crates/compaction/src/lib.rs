@@ -134,7 +134,7 @@
 //! let mut shape = TreeShape::default();
 //! for id in 0..2 {
 //!     let file = TableMeta { bytes: 100, ..TableMeta::new(FileId(id), KeyRange::new("a", "z")) };
-//!     (shape, _) = shape.with_flush(vec![file])?;
+//!     (shape, _) = shape.with_flush(vec![file.into()])?;
 //! }
 //! let policy = "tiering(T=2)".parse::<PolicySpec>()?.build();
 //! let explanation = policy.explain(&shape, &RunningJobs::default());

@@ -102,7 +102,7 @@ impl ModelTree {
     }
 
     /// Stores entries, which are in key order, as a new file. Returns `None` without entries.
-    fn add_file(&mut self, entries: Vec<Entry>) -> Option<TableMeta> {
+    fn add_file(&mut self, entries: Vec<Entry>) -> Option<Arc<TableMeta>> {
         let range = KeyRange::new(
             encode_model_key(entries.first()?.key),
             encode_model_key(entries.last()?.key),
@@ -125,7 +125,7 @@ impl ModelTree {
             ..TableMeta::new(id, range)
         };
         self.files.insert(id, entries);
-        Some(file)
+        Some(Arc::new(file))
     }
 
     /// Writes keys, each with a flag for a tombstone, and flushes them. A file of the run has at most
@@ -163,7 +163,7 @@ impl ModelTree {
             JobKind::Merge | JobKind::Rewrite => self.merge(job)?,
             JobKind::Move | JobKind::Drop => Vec::new(),
         };
-        let outputs: Vec<TableMeta> =
+        let outputs: Vec<Arc<TableMeta>> =
             outputs.into_iter().filter_map(|output| self.add_file(output)).collect();
         let written_bytes: u64 = outputs.iter().map(|output| output.bytes).sum();
         let applied = self.shape.apply(job, outputs.clone())?;

@@ -105,13 +105,16 @@ impl TreeShape {
     /// # Errors
     ///
     /// [`Error::Overlap`] or [`Error::InvertedRange`] if the files overlap or are not in key order.
-    pub fn with_flush(&self, files: Vec<TableMeta>) -> Result<(TreeShape, Option<RunId>), Error> {
+    pub fn with_flush(
+        &self,
+        files: Vec<Arc<TableMeta>>,
+    ) -> Result<(TreeShape, Option<RunId>), Error> {
         let mut shape = self.clone();
         if files.is_empty() {
             return Ok((shape, None));
         }
         let id = shape.new_run_id();
-        let run = SortedRun { id, files: files.into_iter().map(Arc::new).collect() };
+        let run = SortedRun { id, files: files.into() };
         run.check(Level(0))?;
         if shape.levels.is_empty() {
             shape.levels.push(Arc::default());
@@ -202,7 +205,7 @@ impl TreeShape {
     #[must_use]
     pub fn has_droppable_tombstone(&self, file: &TableMeta) -> bool {
         let is_held = |seq: u64| self.oldest_snapshot.is_some_and(|snapshot| snapshot < seq);
-        file.tombstone_seq_smallest.is_some_and(|seq| !is_held(seq))
+        file.tombstone_seq_bound().is_some_and(|seq| !is_held(seq))
     }
 
     /// Returns the deepest level that has files.

@@ -1,9 +1,10 @@
-//! Description of one table file, as policies, manifest and readers share it.
+//! Description of one table file. Policies, manifest and readers share it.
 
 use crate::ids::FileId;
 use crate::key_range::KeyRange;
 
-/// Properties of a table file that policies may use.
+/// Properties of a table file. Policies use all but `uid` and `checksum`, which let a reader verify that it
+/// opened the right file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableMeta {
     /// Number of the file.
@@ -16,7 +17,8 @@ pub struct TableMeta {
     pub entries: u64,
     /// Number of point tombstones and range tombstones.
     pub tombstones: u64,
-    /// Smallest sequence number of a tombstone; `None` without tombstones.
+    /// Smallest sequence number of a tombstone; `None` without tombstones, or if it was not recorded. See
+    /// [`TableMeta::tombstone_seq_bound`].
     pub tombstone_seq_smallest: Option<u64>,
     /// Bytes of all values.
     pub value_bytes: u64,
@@ -32,6 +34,10 @@ pub struct TableMeta {
     pub created_us: u64,
     /// Creation order: newer files have larger numbers. A trivial move keeps it.
     pub creation: u64,
+    /// Random number of the file's content, which seeds its checksums.
+    pub uid: u64,
+    /// XXH3-64 of the whole file.
+    pub checksum: u64,
 }
 
 impl TableMeta {
@@ -52,7 +58,17 @@ impl TableMeta {
             last_read_us: 0,
             created_us: 0,
             creation: id.0,
+            uid: 0,
+            checksum: 0,
         }
+    }
+
+    /// Returns the smallest sequence number of a tombstone, or `None` without tombstones. If it was not recorded, the
+    /// largest number of the file is returned, so that no snapshot is overlooked.
+    #[must_use]
+    pub fn tombstone_seq_bound(&self) -> Option<u64> {
+        let bound = || (self.tombstones > 0).then_some(self.seq_largest);
+        self.tombstone_seq_smallest.or_else(bound)
     }
 
     /// Returns the size in bytes that triggers use. If at least half of the entries are tombstones,

@@ -11,16 +11,16 @@ use lsmx_compaction::{
 };
 
 /// Returns a file whose range is two letters, with sequence numbers `seq` to `seq + 9`.
-fn file(id: u64, range: &str, seq: u64) -> TableMeta {
+fn file(id: u64, range: &str, seq: u64) -> Arc<TableMeta> {
     let (smallest, largest) = range.split_at(1);
     let range = KeyRange::new(smallest.to_owned(), largest.to_owned());
-    TableMeta {
+    Arc::new(TableMeta {
         bytes: 10,
         entries: 10,
         seq_smallest: seq,
         seq_largest: seq + 9,
         ..TableMeta::new(FileId(id), range)
-    }
+    })
 }
 
 type Runs<'a> = &'a [(u64, &'a [(u64, &'a str, u64)])];
@@ -31,7 +31,7 @@ fn try_tree(levels: &[Runs<'_>]) -> Result<TreeShape, Error> {
         runs: runs
             .iter()
             .map(|(run, files)| {
-                let files = files.iter().map(|&(id, range, seq)| Arc::new(file(id, range, seq)));
+                let files = files.iter().map(|&(id, range, seq)| file(id, range, seq));
                 (RunId(*run), files.collect())
             })
             .collect(),
@@ -92,7 +92,7 @@ fn show(shape: &TreeShape) -> String {
     shape.levels.iter().map(level).collect::<Vec<_>>().join(" | ")
 }
 
-fn apply(shape: &TreeShape, job: &Job, outputs: Vec<TableMeta>) -> AppliedJob {
+fn apply(shape: &TreeShape, job: &Job, outputs: Vec<Arc<TableMeta>>) -> AppliedJob {
     let applied = shape.apply(job, outputs).unwrap();
     applied.shape.check().unwrap();
     applied
@@ -146,7 +146,7 @@ fn apply_move_keeps_files() {
     assert_eq!(show(&applied.shape), " |  |  |  | r50(90 80)");
     assert!(applied.removed.is_empty());
     assert_eq!(applied.placed.len(), 2);
-    assert_eq!(*applied.placed[0].file, file(90, "ab", 500));
+    assert_eq!(applied.placed[0].file, file(90, "ab", 500));
 }
 
 #[test]

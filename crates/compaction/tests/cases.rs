@@ -134,7 +134,7 @@ fn settle(policy: &dyn CompactionPolicy, shape: &TreeShape, answer: &mut String)
 }
 
 /// Returns outputs of the target size; the first letters of the key range are divided evenly.
-fn outputs(job: &Job, shape: &TreeShape, file_next: &mut u64) -> Vec<TableMeta> {
+fn outputs(job: &Job, shape: &TreeShape, file_next: &mut u64) -> Vec<Arc<TableMeta>> {
     let (range, bytes) = (job.input_key_range(shape).unwrap(), job.input_bytes(shape).unwrap());
     let files: Vec<_> = job.input_files().map(|id| shape.find_file(id).unwrap().2).collect();
     let (first, last) = (range.smallest[0], range.largest[0]);
@@ -152,13 +152,13 @@ fn outputs(job: &Job, shape: &TreeShape, file_next: &mut u64) -> Vec<TableMeta> 
                 vec![letter(part + 1) - 1].into()
             };
             // The outputs have no tombstones, as after a rewrite.
-            TableMeta {
+            Arc::new(TableMeta {
                 bytes: bytes / count,
                 created_us: shape.now_us,
                 seq_smallest: files.iter().map(|file| file.seq_smallest).min().unwrap(),
                 seq_largest: files.iter().map(|file| file.seq_largest).max().unwrap(),
                 ..file(*file_next, KeyRange { smallest, largest })
-            }
+            })
         })
         .collect()
 }

@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use lsmx::SeqNo;
-use lsmx::internals::format::version_edit::{Change, FileRecord, VersionEdit};
+use lsmx::internals::format::version_edit::{Change, VersionEdit};
 use lsmx::internals::manifest::{Manifest, ManifestState};
 use lsmx::internals::wal::{
     RecoveryMode, ReplayStart, SegmentRegistry, Wal, WalOptions, WalRecord, replay,
 };
 use lsmx::operand_store::StoreToken;
 use lsmx::vfs::{MemVfs, Vfs};
-use lsmx_compaction::{FileId, KeyRange, Level, RunId};
+use lsmx_compaction::{FileId, KeyRange, Level, RunId, TableMeta};
 
 const DB_UID: u64 = 0x0123_4567_89ab_cdef;
 
@@ -61,7 +61,7 @@ fn write_manifest(vfs: &Arc<dyn Vfs>, mark: (u64, u64)) -> ManifestState {
     let state = ManifestState { db_uid: DB_UID, wal_oldest: 3, ..ManifestState::default() };
     let manifest = Manifest::create(vfs.clone(), dir(), 2, &state).unwrap();
     let range = KeyRange { smallest: Bytes::from_static(b"a"), largest: Bytes::from_static(b"z") };
-    let file = FileRecord {
+    let file = TableMeta {
         id: FileId(5),
         range,
         bytes: 4096,
@@ -72,6 +72,7 @@ fn write_manifest(vfs: &Arc<dyn Vfs>, mark: (u64, u64)) -> ManifestState {
         tombstone_seq_smallest: None,
         seq_smallest: 1,
         seq_largest: 3,
+        last_read_us: 2_000_000,
         created_us: 2_000_000,
         creation: 1,
         uid: 0x1111_2222_3333_4444,

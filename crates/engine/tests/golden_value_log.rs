@@ -12,16 +12,14 @@ use std::sync::Arc;
 
 use lsmx::env::Background;
 use lsmx::internals::format::blob::{BlobHeader, BlobTrailer, ValuePointer, put_record};
-use lsmx::internals::format::version_edit::{
-    BlobFileRecord, BlobReference, Change, FileRecord, VersionEdit,
-};
+use lsmx::internals::format::version_edit::{BlobFileRecord, BlobReference, Change, VersionEdit};
 use lsmx::internals::manifest::{Manifest, ManifestState};
 use lsmx::internals::table::{TableOptions, TableWriter};
 use lsmx::internals::wal::{SegmentRegistry, Wal, WalOptions};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Compression, Db, EntryKind, KeyspaceOptions, Options, SeqNo, ValueSeparation, verify};
 use lsmx_base::key::InternalKey;
-use lsmx_compaction::{FileId, KeyRange, Level, RunId};
+use lsmx_compaction::{FileId, KeyRange, Level, RunId, TableMeta};
 use xxhash_rust::xxh3::xxh3_64;
 
 const UID: u64 = 0xfeed_f00d_0123_4567;
@@ -95,7 +93,7 @@ fn written() -> Vec<Vec<u8>> {
         writer.add(InternalKey { user_key, seq: SeqNo(*seq), kind: *kind }, value).unwrap();
     }
     let summary = writer.finish().unwrap();
-    let file = FileRecord {
+    let file = TableMeta {
         id: FileId(7),
         range: KeyRange {
             smallest: summary.properties.smallest.clone(),
@@ -109,6 +107,7 @@ fn written() -> Vec<Vec<u8>> {
         tombstone_seq_smallest: None,
         seq_smallest: summary.properties.seq_smallest.0,
         seq_largest: summary.properties.seq_largest.0,
+        last_read_us: 0,
         created_us: 0,
         creation: 1,
         uid: TABLE_UID,

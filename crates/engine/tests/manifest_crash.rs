@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use lsmx::Error;
 use lsmx::SeqNo;
-use lsmx::internals::format::version_edit::{Change, FileRecord, VersionEdit};
+use lsmx::internals::format::version_edit::{Change, VersionEdit};
 use lsmx::internals::manifest::{Manifest, ManifestState};
 use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx_base::failpoint::{self, Failpoint};
-use lsmx_compaction::{FileId, KeyRange, Level, RunId};
+use lsmx_compaction::{FileId, KeyRange, Level, RunId, TableMeta};
 
 /// Bugs are armed for the whole process: tests of this file take turns.
 fn turn() -> MutexGuard<'static, ()> {
@@ -42,21 +42,18 @@ fn edit(n: u64) -> VersionEdit {
         changes.push(Change::CreateKeyspace { id: 0, name, options });
     }
     let key = Bytes::from(format!("key-{n:08}"));
-    let file = FileRecord {
-        id: FileId(1_000 + n),
-        range: KeyRange { smallest: key.clone(), largest: key },
+    let file = TableMeta {
         bytes: n,
         entries: n,
-        tombstones: 0,
         value_bytes: n,
-        oldest_tombstone_us: None,
-        tombstone_seq_smallest: None,
         seq_smallest: n,
         seq_largest: n,
+        last_read_us: n,
         created_us: n,
         creation: n,
         uid: n,
         checksum: n,
+        ..TableMeta::new(FileId(1_000 + n), KeyRange { smallest: key.clone(), largest: key })
     };
     let run = RunId(n);
     changes.push(Change::AddFile { keyspace, level: Level(0), run, file: Arc::new(file) });

@@ -265,6 +265,8 @@ impl<'a> OutputWriter<'a> {
             last_read_us: self.times.now_us,
             created_us: self.times.now_us,
             creation: 0,
+            uid: 0,
+            checksum: 0,
         }
     }
 

@@ -333,7 +333,7 @@ impl<'a> Simulation<'a> {
     }
 
     /// Assigns file ids to outputs, keeps their contents, and returns their shapes.
-    fn add_files(&mut self, outputs: Vec<MergeOutput>) -> Vec<TableMeta> {
+    fn add_files(&mut self, outputs: Vec<MergeOutput>) -> Vec<Arc<TableMeta>> {
         outputs
             .into_iter()
             .map(|MergeOutput { mut shape, contents }| {
@@ -341,7 +341,7 @@ impl<'a> Simulation<'a> {
                 shape.creation = self.next_file;
                 self.next_file += 1;
                 self.files.insert(shape.id, contents);
-                shape
+                Arc::new(shape)
             })
             .collect()
     }

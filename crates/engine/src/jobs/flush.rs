@@ -129,10 +129,9 @@ fn flush_memtable(
             changes.push(Change::OperandToken { keyspace: tree.id, token });
         }
     }
-    let shapes = outputs.tables().iter().map(|table| (**table.shape()).clone()).collect();
     let written_bytes = outputs.finished_bytes();
     let output = outputs.tables().first().map(|table| table.shape().id);
-    let next = |shape: &TreeShape| shape.with_flush(shapes).map(|(shape, _)| shape);
+    let next = |shape: &TreeShape, files| shape.with_flush(files).map(|(shape, _)| shape);
     let operands = beside.as_ref().map(Some);
     // Before the memtable leaves the view, so that a guard finds its writes in one of the two places.
     if let Some(flushed_writes) = flushed_writes {

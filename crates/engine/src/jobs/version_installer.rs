@@ -4,14 +4,13 @@ use std::path::Path;
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::Arc;
-use lsmx_compaction::TreeShape;
+use lsmx_compaction::{TableMeta, TreeShape};
 
 use crate::error::{Error, Result};
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::jobs::compaction::output::JobOutputs;
 use crate::memtable::Memtable;
 use crate::state::DbState;
-use crate::state::table_factory::build_file_record;
 use crate::tree::operand_files::PinnedOperandView;
 use crate::tree::super_version::SuperVersion;
 use crate::tree::version::Version;
@@ -19,7 +18,7 @@ use crate::tree::version_edit::{diff_blob_files, diff_shapes};
 use crate::tree::{Tree, last_run_filter};
 use crate::vfs::Vfs;
 
-/// Changes the shape of a tree to `next(shape)`: appends the manifest edit, then swaps the version. Only then are
+/// Changes the shape of a tree to `next(shape, outputs)`: appends the manifest edit, then swaps the version. Only then are
 /// removed tables and blob files obsolete.
 ///
 /// With `operands`, readers also get another view of the operand store in the same step, or none. `changes` must
@@ -35,7 +34,7 @@ pub(crate) fn install_version(
     flushed: Option<&Arc<Memtable>>,
     operands: Option<Option<&PinnedOperandView>>,
     changes: Vec<Change>,
-    next: impl FnOnce(&TreeShape) -> Result<TreeShape, lsmx_compaction::Error>,
+    next: impl FnOnce(&TreeShape, Vec<Arc<TableMeta>>) -> Result<TreeShape, lsmx_compaction::Error>,
 ) -> Result<()> {
     let swap = |view: &SuperVersion, after: &Arc<Version>| {
         let view = view.with_version(after, flushed);
@@ -55,21 +54,15 @@ fn install_locked(
     outputs: &mut JobOutputs<'_>,
     swap: impl Fn(&SuperVersion, &Arc<Version>) -> SuperVersion,
     changes: Vec<Change>,
-    next: impl FnOnce(&TreeShape) -> Result<TreeShape, lsmx_compaction::Error>,
+    next: impl FnOnce(&TreeShape, Vec<Arc<TableMeta>>) -> Result<TreeShape, lsmx_compaction::Error>,
 ) -> Result<()> {
     let _order = tree.install.lock();
     // The manifest no longer contains a dropped keyspace.
     tree.check_live()?;
     let before = Arc::clone(&tree.pin_super_version().version);
-    let shape = next(before.shape())?;
+    let shape = next(before.shape(), outputs.table_metas())?;
     let new_tables = outputs.tables();
-    let record = |file: &Arc<lsmx_compaction::TableMeta>| {
-        let found = new_tables.iter().find(|table| table.shape().id == file.id);
-        let table = found.or_else(|| before.table(file.id));
-        let unknown = lsmx_compaction::Error::UnknownFile { file: file.id };
-        table.map(|table| build_file_record(table)).ok_or(unknown)
-    };
-    let mut edit = diff_shapes(tree.id, before.shape(), &shape, record)?;
+    let mut edit = diff_shapes(tree.id, before.shape(), &shape);
     let after = Arc::new(Version::new(shape, &before, new_tables)?);
     let known_blobs = before.blobs().ids();
     edit.extend(diff_blob_files(tree.id, (before.shape(), &known_blobs), &after));

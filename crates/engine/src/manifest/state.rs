@@ -9,7 +9,7 @@ use lsmx_base::sync::Arc;
 use lsmx_compaction::{FileId, Level, ManifestLevel, RunId, TableMeta, TreeShape};
 
 use crate::error::Result;
-use crate::format::version_edit::{Change, FileRecord, KEYSPACE_NAME_BYTES_MAX, VersionEdit};
+use crate::format::version_edit::{Change, KEYSPACE_NAME_BYTES_MAX, VersionEdit};
 use crate::manifest::value_log::ValueLogState;
 use crate::operand_store::StoreToken;
 use lsmx_base::key::SeqNo;
@@ -21,7 +21,7 @@ pub struct RunRecord {
     /// Id of the run within the keyspace.
     pub id: RunId,
     /// Files, ordered by smallest key. Not empty between edits.
-    pub files: Vec<Arc<FileRecord>>,
+    pub files: Vec<Arc<TableMeta>>,
 }
 
 /// State of a keyspace.
@@ -47,7 +47,7 @@ pub struct KeyspaceState {
 
 impl KeyspaceState {
     /// Returns all files, level by level.
-    pub fn files(&self) -> impl Iterator<Item = (Level, RunId, &Arc<FileRecord>)> {
+    pub fn files(&self) -> impl Iterator<Item = (Level, RunId, &Arc<TableMeta>)> {
         // A level is stored in one byte, so there are at most 256.
         (0u8..=u8::MAX).zip(&self.levels).flat_map(|(level, runs)| {
             runs.iter()
@@ -61,7 +61,7 @@ impl KeyspaceState {
     /// `table_meta` fails, or the runs are invalid.
     pub(crate) fn build_shape(
         &self,
-        table_meta: &mut dyn FnMut(&FileRecord) -> Result<Arc<TableMeta>>,
+        table_meta: &mut dyn FnMut(&Arc<TableMeta>) -> Result<Arc<TableMeta>>,
     ) -> Result<TreeShape> {
         let mut levels = Vec::with_capacity(self.levels.len());
         for (level, runs) in (0u8..=u8::MAX).zip(&self.levels) {
@@ -78,7 +78,7 @@ impl KeyspaceState {
         Ok(TreeShape::from_levels(levels, self.run_id_next)?)
     }
 
-    fn add_file(&mut self, level: Level, run: RunId, file: &Arc<FileRecord>) {
+    fn add_file(&mut self, level: Level, run: RunId, file: &Arc<TableMeta>) {
         let level = usize::from(level.0);
         if self.levels.len() <= level {
             self.levels.resize(level + 1, Vec::new());
@@ -211,6 +211,7 @@ impl ManifestState {
             if file.created_us > us || file.oldest_tombstone_us.is_some_and(|written| written > us)
             {
                 let file = Arc::make_mut(file);
+                file.last_read_us = file.last_read_us.min(us);
                 file.created_us = file.created_us.min(us);
                 file.oldest_tombstone_us = file.oldest_tombstone_us.map(|written| written.min(us));
             }
@@ -579,17 +580,18 @@ fn find_duplicate(numbers: &mut [u64]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::version_edit::example_table;
     use lsmx_compaction::KeyRange;
 
-    fn file(id: u64, smallest: &'static str, largest: &'static str) -> Arc<FileRecord> {
+    fn file(id: u64, smallest: &'static str, largest: &'static str) -> Arc<TableMeta> {
         let range = KeyRange {
             smallest: Bytes::from_static(smallest.as_bytes()),
             largest: Bytes::from_static(largest.as_bytes()),
         };
-        Arc::new(FileRecord::example(id, range))
+        Arc::new(example_table(id, range))
     }
 
-    fn add(level: u8, run: u64, file: Arc<FileRecord>) -> Change {
+    fn add(level: u8, run: u64, file: Arc<TableMeta>) -> Change {
         Change::AddFile { keyspace: 0, level: Level(level), run: RunId(run), file }
     }
 

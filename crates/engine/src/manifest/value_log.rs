@@ -122,13 +122,13 @@ mod tests {
     use lsmx_compaction::{KeyRange, Level, RunId};
 
     use super::*;
-    use crate::format::version_edit::{FileRecord, VersionEdit};
+    use crate::format::version_edit::{VersionEdit, example_table};
     use crate::manifest::ManifestState;
 
     fn table(id: u64, level: u8) -> Change {
         let key = Bytes::from(id.to_string());
         let range = KeyRange { smallest: key.clone(), largest: key };
-        let file = Arc::new(FileRecord::example(id, range));
+        let file = Arc::new(example_table(id, range));
         Change::AddFile { keyspace: 0, level: Level(level), run: RunId(id), file }
     }
 

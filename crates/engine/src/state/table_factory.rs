@@ -11,7 +11,7 @@ use crate::deferred_drop::DeferredDrop;
 use crate::env::Env;
 use crate::env::rate_limit::{IoPriority, RateLimiter};
 use crate::error::Result;
-use crate::format::version_edit::{BlobFileRecord, FileRecord};
+use crate::format::version_edit::BlobFileRecord;
 use crate::table::{FdCache, FdCacheVfs, Table, TableIdentity, TableSummary};
 use crate::tree::blob_set::{BlobFile, BlobUsage};
 use crate::tree::file_numbers::FileNumbers;
@@ -87,7 +87,7 @@ impl TableFactory {
     ) -> Result<Arc<TableFile>> {
         let creation = self.creation.fetch_add(1, Ordering::Relaxed);
         let meta = build_table_meta(id, summary, self.env.creation_time_us(), creation);
-        self.open_table(meta, summary.uid, summary.checksum, blobs)
+        self.open(&Arc::new(meta), blobs)
     }
 
     /// Opens a table named by the manifest.
@@ -96,10 +96,14 @@ impl TableFactory {
     /// See [`Table::open`].
     pub(crate) fn open(
         &self,
-        record: &FileRecord,
+        meta: &Arc<TableMeta>,
         blobs: Vec<BlobUsage>,
     ) -> Result<Arc<TableFile>> {
-        self.open_table(record.shape(), record.uid, record.checksum, blobs)
+        let path = self.path(meta.id);
+        let table = Table::open_cached(&self.descriptors, &path, &table_identity(meta), &self.cache)?;
+        let obsolete_files = Arc::clone(&self.obsolete_files);
+        let (table, meta) = (Arc::new(table), Arc::clone(meta));
+        Ok(Arc::new(TableFile::new(table, meta, blobs, path, obsolete_files)))
     }
 
     /// Opens a blob file that was just synced, or is named by the manifest.
@@ -110,20 +114,6 @@ impl TableFactory {
         let path = self.blob_path(blob.id);
         let blob = BlobReader::open_cached(&self.descriptors, &path, keyspace, blob, &self.cache)?;
         Ok(Arc::new(BlobFile::new(blob, Arc::clone(&self.obsolete_files))))
-    }
-
-    fn open_table(
-        &self,
-        meta: TableMeta,
-        uid: u64,
-        checksum: u64,
-        blobs: Vec<BlobUsage>,
-    ) -> Result<Arc<TableFile>> {
-        let identity = TableIdentity { id: meta.id, bytes: meta.bytes, uid, checksum };
-        let path = self.path(meta.id);
-        let table = Table::open_cached(&self.descriptors, &path, &identity, &self.cache)?;
-        let obsolete_files = Arc::clone(&self.obsolete_files);
-        Ok(Arc::new(TableFile::new(Arc::new(table), Arc::new(meta), blobs, path, obsolete_files)))
     }
 }
 
@@ -151,11 +141,12 @@ pub(crate) fn build_table_meta(
         last_read_us: now_us,
         created_us: now_us,
         creation,
+        uid: summary.uid,
+        checksum: summary.checksum,
     }
 }
 
-/// Builds the manifest record of an open table.
-pub(crate) fn build_file_record(table: &TableFile) -> Arc<FileRecord> {
-    let identity = table.table().identity();
-    Arc::new(FileRecord::from_shape(table.shape(), identity.uid, identity.checksum))
+/// Returns the fields that identify the content of a table file.
+pub(crate) fn table_identity(meta: &TableMeta) -> TableIdentity {
+    TableIdentity { id: meta.id, bytes: meta.bytes, uid: meta.uid, checksum: meta.checksum }
 }

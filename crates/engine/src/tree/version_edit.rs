@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{FileId, Level, LevelShape, RunId, TableMeta, TreeShape};
 
-use crate::format::version_edit::{Change, FileRecord};
+use crate::format::version_edit::Change;
 use crate::tree::blob_set::BlobUsage;
 use crate::tree::version::Version;
 
@@ -31,16 +31,7 @@ fn file_positions(
 /// Returns the changes that turn `before` into `after` when the manifest is replayed.
 ///
 /// They remove files, add new and moved files, and set the order of runs and the cursor of each changed level.
-/// `record` returns the manifest record of a new or moved file.
-///
-/// # Errors
-/// Returns the errors of `record`.
-pub(crate) fn diff_shapes<E>(
-    keyspace: u32,
-    before: &TreeShape,
-    after: &TreeShape,
-    record: impl Fn(&Arc<TableMeta>) -> Result<Arc<FileRecord>, E>,
-) -> Result<Vec<Change>, E> {
+pub(crate) fn diff_shapes(keyspace: u32, before: &TreeShape, after: &TreeShape) -> Vec<Change> {
     let empty = Arc::new(LevelShape::default());
     let level_of = |shape: &TreeShape, level: u8| -> Arc<LevelShape> {
         Arc::clone(shape.levels.get(usize::from(level)).unwrap_or(&empty))
@@ -68,7 +59,7 @@ pub(crate) fn diff_shapes<E>(
     added.sort_unstable_by_key(|(id, _)| **id);
     for (_, ((level, run), file)) in added {
         let (level, run) = (*level, *run);
-        changes.push(Change::AddFile { keyspace, level, run, file: record(file)? });
+        changes.push(Change::AddFile { keyspace, level, run, file: Arc::clone(file) });
     }
     for level in changed {
         let (old, new) = (level_of(before, level), level_of(after, level));
@@ -84,7 +75,7 @@ pub(crate) fn diff_shapes<E>(
     if before.run_id_next != after.run_id_next {
         changes.push(Change::RunIdNext { keyspace, next: after.run_id_next });
     }
-    Ok(changes)
+    changes
 }
 
 /// Returns the changes that turn the blob files of `shape` into those of `after` when the manifest is replayed.

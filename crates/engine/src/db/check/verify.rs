@@ -7,7 +7,7 @@ use lsmx_base::file_name::{CURRENT, FileName};
 use lsmx_base::key::EntryKind;
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
-use lsmx_compaction::FileId;
+use lsmx_compaction::{FileId, TableMeta};
 use serde::Serialize;
 
 use crate::cache::BlockCache;
@@ -17,11 +17,12 @@ use crate::db::open::log_source::LogSource;
 use crate::db::operand_store::{self, StoreCheck};
 use crate::error::{Error, Result};
 use crate::format::blob::ValuePointer;
-use crate::format::version_edit::{BlobFileRecord, BlobReference, FileRecord};
+use crate::format::version_edit::{BlobFileRecord, BlobReference};
 use crate::manifest::{KeyspaceState, Manifest, ManifestState};
 use crate::options::db::Options;
 use crate::options::stored::kept_logs;
-use crate::table::{ReadContext, ReadPurpose, Table, TableCursor, TableIdentity, verify_table};
+use crate::state::table_factory::table_identity;
+use crate::table::{ReadContext, ReadPurpose, Table, TableCursor, verify_table};
 use crate::value_log::BlobReader;
 use crate::vfs::Vfs;
 use crate::wal::RecoveryMode;
@@ -104,7 +105,7 @@ fn verify_keyspace(
     report: &mut VerifyReport,
 ) -> Result<()> {
     let cache = BlockCache::new(0);
-    keyspace.build_shape(&mut |file| Ok(Arc::new(file.shape())))?.check()?;
+    keyspace.build_shape(&mut |file| Ok(Arc::clone(file)))?.check()?;
     let blobs = VerifiedBlobs::open(vfs, dir, (id, keyspace), &cache)?;
     for blob in keyspace.value_log.blobs() {
         report.blob_files += 1;
@@ -125,12 +126,11 @@ fn verify_keyspace(
 pub(crate) fn open_verified_table(
     vfs: &dyn Vfs,
     dir: &Path,
-    (keyspace, file): (u32, &FileRecord),
+    (keyspace, file): (u32, &TableMeta),
     cache: &Arc<BlockCache>,
 ) -> Result<Arc<Table>> {
-    let (id, bytes, uid, checksum) = (file.id, file.bytes, file.uid, file.checksum);
-    let path = FileName::Table(id.0).in_dir(dir);
-    let table = Table::open(vfs, &path, &TableIdentity { id, bytes, uid, checksum }, cache);
+    let path = FileName::Table(file.id.0).in_dir(dir);
+    let table = Table::open(vfs, &path, &table_identity(file), cache);
     let table = table.map_err(|error| error.or_missing(&dir.join(CURRENT)))?;
     verify_table(&table)?;
     verify_record(&path, &table, file)?;
@@ -146,7 +146,7 @@ pub(crate) fn open_verified_table(
 
 /// Checks the properties of a table against its record in the manifest. All entries and range tombstones are within
 /// the bounds in the properties.
-fn verify_record(path: &Path, table: &Table, file: &FileRecord) -> Result<()> {
+fn verify_record(path: &Path, table: &Table, file: &TableMeta) -> Result<()> {
     let found = table.properties();
     let differs = |what, found| {
         Err(Error::malformed(

@@ -140,7 +140,7 @@ struct KeptLogReplay<'a> {
     staging: &'a Arc<Tree>,
     outputs: JobOutputs<'a>,
     /// Shapes of the written tables by run, oldest run first.
-    runs: Vec<Vec<TableMeta>>,
+    runs: Vec<Vec<Arc<TableMeta>>>,
 }
 
 impl KeptLogReplay<'_> {
@@ -178,8 +178,7 @@ impl KeptLogReplay<'_> {
         }
         let tables = &self.db.state.tables;
         let written = flush_active(tables, self.staging, seq_next, tables.env.database_time_us())?;
-        let shapes = written.tables().iter().map(|table| (**table.shape()).clone());
-        self.runs.push(shapes.collect());
+        self.runs.push(written.table_metas());
         self.outputs.append(written.into_subcompaction_output(0));
         Ok(())
     }
@@ -246,7 +245,7 @@ fn deliver_locked(
         Change::SetOptions { keyspace: tree.id, options: persisted.encode() },
     ];
     // Compactions may have changed the real tree meanwhile, so the new runs are added to its current shape.
-    let next = |shape: &TreeShape| {
+    let next = |shape: &TreeShape, _| {
         let add = |shape: TreeShape, run| shape.with_flush(run).map(|(shape, _)| shape);
         runs.into_iter().try_fold(shape.clone(), add)
     };

@@ -115,8 +115,7 @@ impl<'a> MemtableFlush<'a, '_> {
 
 /// Returns a version with the new tables as the newest run of L0.
 pub(crate) fn add_flushed_run(version: &Version, outputs: &JobOutputs<'_>) -> Result<Arc<Version>> {
-    let shapes = outputs.tables().iter().map(|table| (**table.shape()).clone());
-    let (shape, _) = version.shape().with_flush(shapes.collect())?;
+    let (shape, _) = version.shape().with_flush(outputs.table_metas())?;
     Ok(Arc::new(Version::new(shape, version, outputs.tables())?))
 }
 

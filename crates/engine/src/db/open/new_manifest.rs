@@ -5,12 +5,12 @@ use std::path::Path;
 use lsmx_base::file_name::FileName;
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, OnceLock};
-use lsmx_compaction::{FileId, TableMeta, TreeShape};
+use lsmx_compaction::{FileId, TreeShape};
 
 use crate::error::Result;
 use crate::format::version_edit::{Change, VersionEdit};
 use crate::manifest::Manifest;
-use crate::state::table_factory::{TableFactory, build_file_record};
+use crate::state::table_factory::TableFactory;
 use crate::tree::file_numbers::FileNumbers;
 use crate::tree::obsolete_files::ObsoleteFiles;
 use crate::tree::version::Version;
@@ -97,14 +97,10 @@ pub(crate) fn tree_changes(
     tree: u32,
     before: (&TreeShape, &[FileId]),
     after: &Version,
-) -> Result<Vec<Change>> {
-    let record = |file: &Arc<TableMeta>| {
-        let unknown = lsmx_compaction::Error::UnknownFile { file: file.id };
-        after.table(file.id).map(|table| build_file_record(table)).ok_or(unknown)
-    };
-    let mut changes = diff_shapes(tree, before.0, after.shape(), record)?;
+) -> Vec<Change> {
+    let mut changes = diff_shapes(tree, before.0, after.shape());
     changes.extend(diff_blob_files(tree, before, after));
-    Ok(changes)
+    changes
 }
 
 /// Discards a manifest that is not current, and the first segment of its log.

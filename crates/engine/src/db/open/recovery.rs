@@ -360,7 +360,7 @@ impl Recovery {
         let stored = self.state.keyspaces.get(&id);
         let blobs = stored.into_iter().flat_map(|stored| stored.value_log.blobs());
         let blobs: Vec<_> = blobs.map(|blob| blob.id).collect();
-        let mut changes = tree_changes(id, (&self.shapes[&id], &blobs), &view.version)?;
+        let mut changes = tree_changes(id, (&self.shapes[&id], &blobs), &view.version);
         changes.push(Change::FlushedThrough { keyspace: id, seq: last_seq });
         let token = view.operand_view.as_ref().and_then(|operands| operands.token);
         if token != stored.and_then(|stored| stored.operand_token) {

@@ -53,7 +53,7 @@ impl RewrittenTree<'_> {
     /// Returns the manifest changes of the tree.
     fn changes(&self, last_seq: SeqNo) -> Result<Vec<Change>> {
         let (id, before) = (self.tree.id, &self.before.version);
-        let mut changes = tree_changes(id, (before.shape(), &before.blobs().ids()), &self.version)?;
+        let mut changes = tree_changes(id, (before.shape(), &before.blobs().ids()), &self.version);
         changes.push(Change::FlushedThrough { keyspace: id, seq: last_seq });
         if let Some(token) = self.new_token() {
             changes.push(Change::OperandToken { keyspace: id, token: Some(token) });

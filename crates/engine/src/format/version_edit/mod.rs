@@ -31,143 +31,64 @@ pub const KEYSPACE_NAME_BYTES_MAX: usize = 255;
 /// First tag that a build may skip if it does not know it.
 const OPTIONAL_TAGS_START: u8 = 128;
 
-/// A table file as described by the manifest.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileRecord {
-    /// Number in the file's name.
-    pub id: FileId,
-    /// Smallest and largest user key.
-    pub range: KeyRange,
-    /// Size of the file in bytes.
-    pub bytes: u64,
-    /// Entries of all kinds.
-    pub entries: u64,
-    /// Number of point tombstones and range tombstones.
-    pub tombstones: u64,
-    /// Bytes of the values of all entries.
-    pub value_bytes: u64,
-    /// Write time of the oldest tombstone, in microseconds of the tree's clock.
-    pub oldest_tombstone_us: Option<u64>,
-    /// Smallest sequence number of a tombstone; `None` if there is none, or if it was not recorded.
-    pub tombstone_seq_smallest: Option<u64>,
-    /// Smallest sequence number of an entry.
-    pub seq_smallest: u64,
-    /// Largest sequence number of an entry.
-    pub seq_largest: u64,
-    /// Creation time of the file, in microseconds of the tree's clock.
-    pub created_us: u64,
-    /// Position in the order of creation, which a trivial move does not change.
-    pub creation: u64,
-    /// Random uid of the table, which seeds its checksums.
-    pub uid: u64,
-    /// XXH3-64 of the whole file.
-    pub checksum: u64,
+/// Returns the metadata of a table whose numbers follow from `id`.
+#[cfg(test)]
+pub(crate) fn example_table(id: u64, range: KeyRange) -> TableMeta {
+    TableMeta {
+        bytes: 100,
+        entries: 1,
+        value_bytes: 1,
+        seq_smallest: id,
+        seq_largest: id,
+        uid: id,
+        checksum: id,
+        ..TableMeta::new(FileId(id), range)
+    }
 }
 
-impl FileRecord {
-    /// Returns the file as seen by a compaction policy, with the last read at the time of creation.
-    /// If the smallest sequence number of a tombstone was not recorded, the largest one of the file
-    /// is taken instead, so that no snapshot is overlooked.
-    #[must_use]
-    pub fn shape(&self) -> TableMeta {
-        TableMeta {
-            id: self.id,
-            range: self.range.clone(),
-            bytes: self.bytes,
-            entries: self.entries,
-            tombstones: self.tombstones,
-            tombstone_seq_smallest: self
-                .tombstone_seq_smallest
-                .or_else(|| (self.tombstones > 0).then_some(self.seq_largest)),
-            value_bytes: self.value_bytes,
-            oldest_tombstone_us: self.oldest_tombstone_us,
-            seq_smallest: self.seq_smallest,
-            seq_largest: self.seq_largest,
-            last_read_us: self.created_us,
-            created_us: self.created_us,
-            creation: self.creation,
-        }
+fn put_table_meta(out: &mut Vec<u8>, meta: &TableMeta) {
+    put_varint(out, meta.id.0);
+    put_bytes(out, &meta.range.smallest);
+    put_bytes(out, &meta.range.largest);
+    for field in [meta.bytes, meta.entries, meta.tombstones, meta.value_bytes] {
+        put_varint(out, field);
     }
+    put_option(out, meta.oldest_tombstone_us, put_varint);
+    for field in [meta.seq_smallest, meta.seq_largest, meta.created_us, meta.creation] {
+        put_varint(out, field);
+    }
+    put_u64(out, meta.uid);
+    put_u64(out, meta.checksum);
+    // The last field, omitted if absent.
+    if let Some(seq) = meta.tombstone_seq_smallest {
+        put_varint(out, seq);
+    }
+}
 
-    /// Returns a record whose numbers follow from `id`.
-    #[cfg(test)]
-    pub(crate) fn example(id: u64, range: KeyRange) -> FileRecord {
-        let shape = TableMeta {
-            bytes: 100,
-            entries: 1,
-            value_bytes: 1,
-            seq_smallest: id,
-            seq_largest: id,
-            ..TableMeta::new(FileId(id), range)
-        };
-        FileRecord::from_shape(&shape, id, id)
+/// Decodes the metadata of a table. The time of the last read, which is not stored, is the time of creation.
+fn get_table_meta(body: &mut Decoder<'_>) -> Result<TableMeta, Malformed> {
+    let id = FileId(body.varint("file id")?);
+    let smallest = get_key(body, "smallest key")?;
+    let range = KeyRange { smallest, largest: get_key(body, "largest key")? };
+    let mut meta = TableMeta {
+        bytes: body.varint("file bytes")?,
+        entries: body.varint("entries")?,
+        tombstones: body.varint("tombstones")?,
+        value_bytes: body.varint("value bytes")?,
+        oldest_tombstone_us: get_option(body, |body| body.varint("oldest tombstone"))?,
+        seq_smallest: body.varint("smallest sequence number")?,
+        seq_largest: body.varint("largest sequence number")?,
+        created_us: body.varint("creation time")?,
+        creation: body.varint("order of creation")?,
+        uid: body.u64("table uid")?,
+        checksum: body.u64("file checksum")?,
+        ..TableMeta::new(id, range)
+    };
+    if !body.is_empty() {
+        meta.tombstone_seq_smallest = Some(body.varint("smallest number of a tombstone")?);
     }
-
-    /// Returns the manifest record of a file with this shape.
-    #[must_use]
-    pub fn from_shape(shape: &TableMeta, uid: u64, checksum: u64) -> FileRecord {
-        FileRecord {
-            id: shape.id,
-            range: shape.range.clone(),
-            bytes: shape.bytes,
-            entries: shape.entries,
-            tombstones: shape.tombstones,
-            value_bytes: shape.value_bytes,
-            oldest_tombstone_us: shape.oldest_tombstone_us,
-            tombstone_seq_smallest: shape.tombstone_seq_smallest,
-            seq_smallest: shape.seq_smallest,
-            seq_largest: shape.seq_largest,
-            created_us: shape.created_us,
-            creation: shape.creation,
-            uid,
-            checksum,
-        }
-    }
-
-    fn encode(&self, out: &mut Vec<u8>) {
-        put_varint(out, self.id.0);
-        put_bytes(out, &self.range.smallest);
-        put_bytes(out, &self.range.largest);
-        for field in [self.bytes, self.entries, self.tombstones, self.value_bytes] {
-            put_varint(out, field);
-        }
-        put_option(out, self.oldest_tombstone_us, put_varint);
-        for field in [self.seq_smallest, self.seq_largest, self.created_us, self.creation] {
-            put_varint(out, field);
-        }
-        put_u64(out, self.uid);
-        put_u64(out, self.checksum);
-        // The last field, omitted if absent.
-        if let Some(seq) = self.tombstone_seq_smallest {
-            put_varint(out, seq);
-        }
-    }
-
-    fn decode(body: &mut Decoder<'_>) -> Result<FileRecord, Malformed> {
-        let mut record = FileRecord {
-            id: FileId(body.varint("file id")?),
-            range: KeyRange {
-                smallest: get_key(body, "smallest key")?,
-                largest: get_key(body, "largest key")?,
-            },
-            bytes: body.varint("file bytes")?,
-            entries: body.varint("entries")?,
-            tombstones: body.varint("tombstones")?,
-            value_bytes: body.varint("value bytes")?,
-            oldest_tombstone_us: get_option(body, |body| body.varint("oldest tombstone"))?,
-            seq_smallest: body.varint("smallest sequence number")?,
-            seq_largest: body.varint("largest sequence number")?,
-            created_us: body.varint("creation time")?,
-            creation: body.varint("order of creation")?,
-            uid: body.u64("table uid")?,
-            checksum: body.u64("file checksum")?,
-            tombstone_seq_smallest: None,
-        };
-        if !body.is_empty() {
-            record.tombstone_seq_smallest = Some(body.varint("smallest number of a tombstone")?);
-        }
-        Ok(record)
-    }
+    meta.last_read_us = meta.created_us;
+    Ok(meta)
 }
 
 /// One change of a version edit.
@@ -203,7 +124,7 @@ pub enum Change {
         /// Id of the run.
         run: RunId,
         /// The file.
-        file: Arc<FileRecord>,
+        file: Arc<TableMeta>,
     },
     /// Removes a file from the tree. A run without files is removed at the end of the edit.
     RemoveFile {
@@ -413,7 +334,7 @@ impl Change {
                 put_varint(out, u64::from(*keyspace));
                 out.push(level.0);
                 put_varint(out, run.0);
-                file.encode(out);
+                put_table_meta(out, file);
                 4
             }
             Change::RemoveFile { keyspace, id } => {
@@ -523,7 +444,7 @@ impl Change {
                 keyspace: get_u32(body, "keyspace id")?,
                 level: Level(body.u8("level")?),
                 run: RunId(body.varint("run id")?),
-                file: Arc::new(FileRecord::decode(body)?),
+                file: Arc::new(get_table_meta(body)?),
             },
             5 => Change::RemoveFile {
                 keyspace: get_u32(body, "keyspace id")?,
@@ -656,7 +577,7 @@ mod tests {
     use crate::format::copies_with_flipped_bit;
 
     fn every_change() -> VersionEdit {
-        let file = FileRecord {
+        let file = TableMeta {
             id: FileId(7),
             range: KeyRange { smallest: Bytes::new(), largest: Bytes::from_static(b"zz") },
             bytes: 4_000_000_000_000,
@@ -667,13 +588,14 @@ mod tests {
             tombstone_seq_smallest: Some(9),
             seq_smallest: 1,
             seq_largest: 300,
+            last_read_us: 5,
             created_us: 5,
             creation: 6,
             uid: u64::MAX,
             checksum: 1 << 63,
         };
         let no_tombstone =
-            FileRecord { oldest_tombstone_us: None, tombstone_seq_smallest: None, ..file.clone() };
+            TableMeta { oldest_tombstone_us: None, tombstone_seq_smallest: None, ..file.clone() };
         let (keyspace, level, run) = (3, Level(6), RunId(900));
         VersionEdit::from(vec![
             Change::CreateKeyspace { id: 3, name: "größe".into(), options: "a = 1\n".into() },

@@ -132,6 +132,7 @@ fn compute_coverage(
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use lsmx_base::sync::Arc;
     use lsmx_compaction::{FileId, KeyRange};
 
     use super::*;
@@ -147,22 +148,14 @@ mod tests {
         range: (&'static str, &'static str),
         seqs: (u64, u64),
         entries: u64,
-    ) -> TableMeta {
-        TableMeta {
-            id: FileId(id),
-            range: KeyRange::new(range.0, range.1),
+    ) -> Arc<TableMeta> {
+        Arc::new(TableMeta {
             bytes: 10,
             entries,
-            tombstones: 0,
-            tombstone_seq_smallest: None,
-            value_bytes: 0,
-            oldest_tombstone_us: None,
             seq_smallest: seqs.0,
             seq_largest: seqs.1,
-            last_read_us: 0,
-            created_us: 0,
-            creation: id,
-        }
+            ..TableMeta::new(FileId(id), KeyRange::new(range.0, range.1))
+        })
     }
 
     fn coverage_with(tombstones: &[RangeTombstone], snapshots: &[u64]) -> Coverage {

@@ -153,19 +153,12 @@ mod tests {
 
     fn file(id: u64, key: &'static str, tombstones: u64) -> Arc<TableMeta> {
         Arc::new(TableMeta {
-            id: FileId(id),
-            range: KeyRange::new(key, key),
             bytes: 10,
             entries: 1,
             tombstones,
-            tombstone_seq_smallest: None,
-            value_bytes: 0,
-            oldest_tombstone_us: None,
             seq_smallest: id,
             seq_largest: id,
-            last_read_us: 0,
-            created_us: 0,
-            creation: id,
+            ..TableMeta::new(FileId(id), KeyRange::new(key, key))
         })
     }
 

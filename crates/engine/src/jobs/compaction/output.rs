@@ -6,7 +6,7 @@ use lsmx_base::coding::len_u64;
 use lsmx_base::key::{EntryKind, InternalKey};
 use lsmx_base::range_tombstone::RangeTombstone;
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{FileId, OutputSplitter, TreeShape};
+use lsmx_compaction::{FileId, OutputSplitter, TableMeta, TreeShape};
 
 use crate::env::rate_limit::IoPriority;
 use crate::error::Result;
@@ -105,6 +105,11 @@ impl<'a> JobOutputs<'a> {
     /// Sets the range tombstones to be written, as fragments in key order.
     pub(crate) fn set_range_tombstones(&mut self, range_tombstones: Vec<RangeTombstone>) {
         self.range_tombstones = RangeTombstoneQueue::new(range_tombstones);
+    }
+
+    /// Returns the finished tables as compaction policies see them, in key order.
+    pub(crate) fn table_metas(&self) -> Vec<Arc<TableMeta>> {
+        self.finished.iter().map(|table| Arc::clone(table.shape())).collect()
     }
 
     /// Total size of finished tables, in bytes.

@@ -305,20 +305,9 @@ mod tests {
 
     /// Builds a tree with one run of files over these ranges.
     fn tree(ranges: &[(&'static str, &'static str)]) -> TreeShape {
-        let file = |(id, &(smallest, largest)): (u64, &(&'static str, &'static str))| TableMeta {
-            id: FileId(id),
-            range: KeyRange::new(smallest, largest),
-            bytes: 10,
-            entries: 1,
-            tombstones: 0,
-            tombstone_seq_smallest: None,
-            value_bytes: 0,
-            oldest_tombstone_us: None,
-            seq_smallest: 1,
-            seq_largest: 1,
-            last_read_us: 0,
-            created_us: 0,
-            creation: id,
+        let file = |(id, &(smallest, largest)): (u64, &(&'static str, &'static str))| {
+            let meta = TableMeta::new(FileId(id), KeyRange::new(smallest, largest));
+            Arc::new(TableMeta { bytes: 10, entries: 1, seq_smallest: 1, seq_largest: 1, ..meta })
         };
         let files = (0..).zip(ranges).map(file).collect();
         TreeShape::default().with_flush(files).unwrap().0

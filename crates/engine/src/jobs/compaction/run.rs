@@ -6,7 +6,7 @@ use lsmx_base::coding::len_u64;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{FileId, JobKind, JobReason, TableMeta};
+use lsmx_compaction::{FileId, JobKind, JobReason};
 
 use crate::env::YieldKind;
 use crate::env::rate_limit::IoPriority;
@@ -118,13 +118,11 @@ fn execute(
         }
     }
     state.env.yield_point(YieldKind::JobStep);
-    let shapes: Vec<TableMeta> =
-        outputs.tables().iter().map(|table| (**table.shape()).clone()).collect();
-    let output_ids = shapes.iter().map(|shape| shape.id).collect();
-    let tombstones_written = shapes.iter().map(|shape| shape.tombstones).sum();
+    let output_ids = outputs.tables().iter().map(|table| table.shape().id).collect();
+    let tombstones_written = outputs.tables().iter().map(|table| table.shape().tombstones).sum();
     let written_bytes = outputs.finished_bytes();
-    install_version(state, tree, &mut outputs, None, None, Vec::new(), |shape| {
-        shape.apply(job, shapes).map(|applied| applied.shape)
+    install_version(state, tree, &mut outputs, None, None, Vec::new(), |shape, files| {
+        shape.apply(job, files).map(|applied| applied.shape)
     })?;
     let mut time = start.elapsed(&state.env);
     let elapsed_us = time.elapsed_ns / 1_000;

@@ -236,14 +236,19 @@ fn move_to_tree(
     if !outputs.tables().is_empty() {
         sync_directory(state.vfs.as_ref(), &state.dir)?;
     }
-    let shapes: Vec<_> = outputs.tables().iter().map(|table| (**table.shape()).clone()).collect();
     let written_bytes = outputs.finished_bytes();
     let token = prepared.as_ref().map(|prepared| prepared.token);
     changes.push(Change::OperandToken { keyspace: tree.id, token });
     let operands = prepared.map(|prepared: PreparedVersion| attached.prepared_view(prepared));
-    install_version(state, tree, &mut outputs, None, Some(operands.as_ref()), changes, |shape| {
-        shape.with_flush(shapes).map(|(shape, _)| shape)
-    })?;
+    install_version(
+        state,
+        tree,
+        &mut outputs,
+        None,
+        Some(operands.as_ref()),
+        changes,
+        |shape, files| shape.with_flush(files).map(|(shape, _)| shape),
+    )?;
     if let Some(token) = token {
         attached.store.mark_committed(token);
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use lsmx_compaction::{Level, RunId};
+use lsmx_compaction::{Level, RunId, TableMeta};
 
 use lsmx_base::file_name::{CURRENT, FileName};
 
@@ -14,7 +14,7 @@ use crate::db::check::repair::table_writer::ValueSalvager;
 use crate::db::check::verify::{VerifiedBlobs, open_verified_table, verify_blob};
 use crate::db::operand_store::{self, StoreCheck};
 use crate::error::{Error, Result};
-use crate::format::version_edit::{Change, FileRecord};
+use crate::format::version_edit::Change;
 use crate::options::stored::StoredOptions;
 
 /// Checks the tables and blob files of a keyspace, and replaces damaged ones.
@@ -57,7 +57,7 @@ fn replace_table(
     repair: &mut RepairContext<'_>,
     (id, name): (u32, &str),
     (level, run): (Level, RunId),
-    (file, damage): (&FileRecord, &Error),
+    (file, damage): (&TableMeta, &Error),
     values: &mut ValueSalvager<'_>,
 ) -> Result<()> {
     let path = repair.table_path(file.id.0);
@@ -94,7 +94,7 @@ pub(crate) fn add_lost_table(
     repair: &mut RepairContext<'_>,
     keyspace: &str,
     path: PathBuf,
-    (file, damage): (&FileRecord, &Error),
+    (file, damage): (&TableMeta, &Error),
     done: &str,
 ) -> Result<()> {
     repair.add_finding(damage, done)?;

@@ -11,13 +11,12 @@ use lsmx_base::coding::len_u64;
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::range_tombstone::{RangeTombstone, fragment};
 use lsmx_base::sync::Arc;
-use lsmx_compaction::FileId;
+use lsmx_compaction::{FileId, TableMeta};
 
 use crate::cache::BlockCache;
 use crate::cursor::Cursor;
 use crate::db::check::repair::table_writer::{RepairTables, UnfinishedTable, ValueSalvager};
 use crate::error::{Error, Result};
-use crate::format::version_edit::FileRecord;
 use crate::iter::merging_iter::MergingCursor;
 use crate::jobs::compaction::range_tombstone_queue::RangeTombstoneQueue;
 use crate::table::{ReadPurpose, Table, TableCursor, TableIdentity, verify_table};
@@ -59,7 +58,7 @@ pub(crate) fn merge_tables(
     keyspace: (u32, &str),
     tables: &[Arc<Table>],
     values: &mut ValueSalvager<'_>,
-) -> Result<Vec<Arc<FileRecord>>> {
+) -> Result<Vec<Arc<TableMeta>>> {
     let mut tombstones: Vec<RangeTombstone> = Vec::new();
     for table in tables {
         tombstones.extend_from_slice(table.range_tombstones(ReadPurpose::Job)?.as_slice());
@@ -118,7 +117,7 @@ struct RunWriter<'m, 'a> {
     range_tombstones: RangeTombstoneQueue,
     oldest_tombstone_us: Option<u64>,
     table: Option<UnfinishedTable>,
-    records: Vec<Arc<FileRecord>>,
+    records: Vec<Arc<TableMeta>>,
 }
 
 impl RunWriter<'_, '_> {
@@ -166,7 +165,7 @@ impl RunWriter<'_, '_> {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Vec<Arc<FileRecord>>> {
+    fn finish(mut self) -> Result<Vec<Arc<TableMeta>>> {
         while self.range_tombstones.next_start(None).is_some() {
             self.range_tombstones.take_next();
         }

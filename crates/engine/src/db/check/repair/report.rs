@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use lsmx_compaction::TableMeta;
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::format::version_edit::FileRecord;
 
 /// Findings and changes of [`repair`](crate::repair). A dry run reports the changes that it would make.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -105,7 +105,7 @@ impl Loss {
         keyspace: &str,
         path: PathBuf,
         what: LossKind,
-        (table, why): (&FileRecord, &Error),
+        (table, why): (&TableMeta, &Error),
     ) -> Loss {
         Loss {
             from: Some(table.range.smallest.to_vec()),

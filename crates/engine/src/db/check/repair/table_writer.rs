@@ -8,14 +8,14 @@ use lsmx_base::file_name::FileName;
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::range_tombstone::RangeTombstone;
 use lsmx_base::sync::Arc;
-use lsmx_compaction::FileId;
+use lsmx_compaction::{FileId, TableMeta};
 
 use crate::db::check::repair::damaged_blobs::DamagedBlobs;
 use crate::db::check::repair::report::{Loss, LossKind};
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::format::blob::ValuePointer;
-use crate::format::version_edit::{BlobReference, FileRecord};
+use crate::format::version_edit::BlobReference;
 use crate::state::table_factory::build_table_meta;
 use crate::table::{TableOptions, TableWriter};
 use crate::vfs::Vfs;
@@ -49,7 +49,7 @@ pub(crate) struct UnfinishedTable {
 #[derive(Debug)]
 pub(crate) struct WrittenTable {
     /// Record for the manifest. `None` in a dry run.
-    pub(crate) record: Option<Arc<FileRecord>>,
+    pub(crate) record: Option<Arc<TableMeta>>,
     /// Largest sequence number of its entries and range tombstones.
     pub(crate) seq_largest: SeqNo,
     pub(crate) references: Vec<BlobReference>,
@@ -98,10 +98,9 @@ impl RepairTables<'_> {
         }
         let summary = writer.finish()?;
         let created_us = self.env.creation_time_us();
-        let shape = build_table_meta(table.id, &summary, created_us, self.creation_next);
+        let meta = build_table_meta(table.id, &summary, created_us, self.creation_next);
         self.creation_next += 1;
-        let record = FileRecord::from_shape(&shape, summary.uid, summary.checksum);
-        Ok(WrittenTable { record: Some(Arc::new(record)), seq_largest, references })
+        Ok(WrittenTable { record: Some(Arc::new(meta)), seq_largest, references })
     }
 }
 
