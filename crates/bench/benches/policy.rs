@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use criterion::Criterion;
 use lsmx_compaction::{
-    FileId, Key, KeyRange, ManifestLevel, PolicySpec, RunId, RunningJobs, TableMeta, TreeShape,
+    FileId, Key, KeyRange, LevelShape, PolicySpec, RunId, RunningJobs, SortedRun, TableMeta,
+    TreeShape,
 };
 
 const TABLE_BYTES: u64 = 64 << 20;
@@ -16,7 +17,7 @@ fn key(place: u64) -> Key {
 }
 
 /// A run of `files` tables that share the key domain evenly.
-fn run(id: u64, files: u64, file_next: &mut u64) -> (RunId, Vec<Arc<TableMeta>>) {
+fn run(id: u64, files: u64, file_next: &mut u64) -> SortedRun {
     let width = u64::MAX / files;
     let file = |place: u64| {
         *file_next += 1;
@@ -32,7 +33,7 @@ fn run(id: u64, files: u64, file_next: &mut u64) -> (RunId, Vec<Arc<TableMeta>>)
             )
         })
     };
-    (RunId(id), (0..files).map(file).collect())
+    SortedRun { id: RunId(id), files: (0..files).map(file).collect() }
 }
 
 /// Full levels below an L0 of twelve runs, so that there is something to decide.
@@ -41,17 +42,22 @@ fn shape() -> TreeShape {
     let mut file_next = 0;
     let mut id = 0;
     let mut level = |runs: u64, files: u64| {
-        let mut level = ManifestLevel::default();
+        let mut level = LevelShape::default();
         for _ in 0..runs {
             id += 1;
-            level.runs.insert(0, run(id, files, &mut file_next));
+            level.runs.insert(0, Arc::new(run(id, files, &mut file_next)));
         }
         level
     };
     let (bottom, middle, upper, l0) = (level(1, 1800), level(1, 181), level(1, 19), level(12, 1));
-    let mut shape = TreeShape::from_levels(vec![l0, upper, middle, bottom], 100).unwrap();
-    shape.memtable_bytes = TABLE_BYTES;
-    shape.table_bytes = TABLE_BYTES;
+    let shape = TreeShape {
+        levels: [l0, upper, middle, bottom].map(Arc::new).into(),
+        run_id_next: 100,
+        memtable_bytes: TABLE_BYTES,
+        table_bytes: TABLE_BYTES,
+        ..TreeShape::default()
+    };
+    shape.check_invariants().unwrap();
     shape
 }
 

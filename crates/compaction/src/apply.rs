@@ -19,49 +19,22 @@ use crate::key_range::{Key, KeyRange};
 use crate::run::SortedRun;
 use crate::shape::{LevelShape, TreeShape};
 use crate::table_meta::TableMeta;
-
-/// A tree after a job, and the changes for the manifest.
-#[derive(Clone, Debug)]
-pub struct AppliedJob {
-    /// The tree after the job.
-    pub shape: TreeShape,
-    /// Run of the outputs; `None` without outputs.
-    pub output_run: Option<RunId>,
-    /// Files that left the tree, in input order. Moved files are not included.
-    pub removed: Vec<FileId>,
-    /// Outputs of a merge or rewrite, or files of a move, in key order.
-    pub placed: Vec<PlacedFile>,
-    /// For each changed level, from L0 downward, its runs, newest first.
-    pub run_orders: Vec<(Level, Vec<RunId>)>,
-    /// Level whose cursor changed, and the new cursor.
-    pub cursor: Option<(Level, Key)>,
-}
-
-/// A file and its new position.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlacedFile {
-    /// Level of the run.
-    pub level: Level,
-    /// Run of the file.
-    pub run: RunId,
-    /// The file.
-    pub file: Arc<TableMeta>,
-}
+use crate::tree_edit::{AddedFile, TreeEdit, TreeUpdate};
 
 /// Number of changed ranges and files from which a run is rebuilt as a whole.
 const REBUILD_MIN: usize = 8;
 
-/// Position among the runs of a tree, newest first: the level, then `2 * index + 1` for a run or
+/// RunPosition among the runs of a tree, newest first: the level, then `2 * index + 1` for a run or
 /// `2 * index` for the gap before it.
-type Position = (Level, usize);
+type RunPosition = (Level, usize);
 
-fn run_position(level: Level, index: usize) -> Position {
+fn run_position(level: Level, index: usize) -> RunPosition {
     (level, 2 * index + 1)
 }
 
-/// Position of the outputs.
-struct Destination {
-    position: Position,
+/// RunPosition of the outputs.
+struct OutputPosition {
+    position: RunPosition,
     /// Run at `position` that the outputs join; `None` for a new run.
     joined: Option<RunId>,
 }
@@ -92,9 +65,9 @@ struct RemovedFiles {
 }
 
 /// A checked change of a tree. Only overlaps between outputs and their neighbours are not checked yet.
-struct TreeChange {
+struct JobChange {
     removed: Vec<RemovedFiles>,
-    destination: Option<Destination>,
+    destination: Option<OutputPosition>,
     placed: Vec<Arc<TableMeta>>,
     cursor: Option<(Level, Key)>,
 }
@@ -114,27 +87,27 @@ impl TreeShape {
     ///
     /// An error if inputs are missing, if outputs exceed the inputs or overlap, or if an older entry could
     /// hide a newer one.
-    pub fn apply(&self, job: &Job, outputs: Vec<Arc<TableMeta>>) -> Result<AppliedJob, Error> {
+    pub fn apply_job(&self, job: &Job, outputs: Vec<Arc<TableMeta>>) -> Result<TreeUpdate, Error> {
         let change = self.plan_change(job, outputs)?;
         self.clone().make_change(job, change)
     }
 
-    /// As [`TreeShape::apply`], but reuses the tree: runs and levels that are not shared are changed in
+    /// As [`TreeShape::apply_job`], but reuses the tree: runs and levels that are not shared are changed in
     /// place. The cost of a small job then hardly depends on the size of the tree.
     ///
     /// # Errors
     ///
-    /// As [`TreeShape::apply`]. The tree is lost.
-    pub fn apply_in_place(
+    /// As [`TreeShape::apply_job`]. The tree is lost.
+    pub fn apply_job_in_place(
         self,
         job: &Job,
         outputs: Vec<Arc<TableMeta>>,
-    ) -> Result<AppliedJob, Error> {
+    ) -> Result<TreeUpdate, Error> {
         let change = self.plan_change(job, outputs)?;
         self.make_change(job, change)
     }
 
-    /// Checks a job before it runs: everything that [`TreeShape::apply`] checks except the outputs.
+    /// Checks a job before it runs: everything that [`TreeShape::apply_job`] checks except the outputs.
     ///
     /// # Errors
     ///
@@ -144,13 +117,13 @@ impl TreeShape {
         let inputs = self.resolve_inputs(job)?;
         self.find_destination(job, &inputs)?;
         match job.kind {
-            JobKind::Move => moved_files(&inputs).map(drop),
+            JobKind::Move => collect_moved_files(&inputs).map(drop),
             JobKind::Merge | JobKind::Rewrite | JobKind::Drop => Ok(()),
         }
     }
 
     /// Checks a job and its outputs, and returns the change that they make.
-    fn plan_change(&self, job: &Job, outputs: Vec<Arc<TableMeta>>) -> Result<TreeChange, Error> {
+    fn plan_change(&self, job: &Job, outputs: Vec<Arc<TableMeta>>) -> Result<JobChange, Error> {
         let inputs = self.resolve_inputs(job)?;
         let writes = matches!(job.kind, JobKind::Merge | JobKind::Rewrite);
         if !writes && !outputs.is_empty() {
@@ -159,18 +132,18 @@ impl TreeShape {
         let destination = self.find_destination(job, &inputs)?;
         let placed = match job.kind {
             JobKind::Drop => Vec::new(),
-            JobKind::Move => moved_files(&inputs)?,
+            JobKind::Move => collect_moved_files(&inputs)?,
             JobKind::Merge | JobKind::Rewrite => check_outputs(&inputs, outputs)?,
         };
         let cursor = match job.kind {
-            JobKind::Merge | JobKind::Move => source_cursor(&inputs),
+            JobKind::Merge | JobKind::Move => find_source_cursor(&inputs),
             JobKind::Drop | JobKind::Rewrite => None,
         };
         let removed = inputs.iter().map(|input| {
-            let ranges = index_ranges(&input.indices);
+            let ranges = group_adjacent_indices(&input.indices);
             RemovedFiles { level: input.level, index: input.index, ranges }
         });
-        Ok(TreeChange { removed: removed.collect(), destination, placed, cursor })
+        Ok(JobChange { removed: removed.collect(), destination, placed, cursor })
     }
 
     /// Returns the checked position of the outputs; `None` for a drop.
@@ -178,14 +151,14 @@ impl TreeShape {
         &self,
         job: &Job,
         inputs: &[ResolvedInput<'_>],
-    ) -> Result<Option<Destination>, Error> {
+    ) -> Result<Option<OutputPosition>, Error> {
         Ok(match job.kind {
             JobKind::Drop => None,
             JobKind::Rewrite => Some(rewrite_destination(job, inputs)?),
             JobKind::Merge | JobKind::Move => {
                 let destination = self.target_destination(job, inputs);
                 self.check_l0_order(inputs, destination.position)?;
-                self.check_passed_files(inputs, destination.position)?;
+                self.check_input_age_order(inputs, destination.position)?;
                 Some(destination)
             }
         })
@@ -212,16 +185,16 @@ impl TreeShape {
     }
 
     /// Returns the position of the job's target, or a substitute if the target run is missing.
-    fn target_destination(&self, job: &Job, inputs: &[ResolvedInput<'_>]) -> Destination {
+    fn target_destination(&self, job: &Job, inputs: &[ResolvedInput<'_>]) -> OutputPosition {
         let level = job.target.level;
         let runs = self.runs_of(level);
         let index_of = |run: RunId| runs.iter().position(|r| r.id == run);
-        let new_run = |gap: usize| Destination { position: (level, 2 * gap), joined: None };
+        let new_run = |gap: usize| OutputPosition { position: (level, 2 * gap), joined: None };
         match job.target.placement {
             OutputPlacement::JoinRun(run) => {
                 if let Some(index) = index_of(run) {
                     let position = run_position(level, index);
-                    return Destination { position, joined: Some(run) };
+                    return OutputPosition { position, joined: Some(run) };
                 }
             }
             OutputPlacement::NewRun { before: None } => return new_run(runs.len()),
@@ -240,7 +213,7 @@ impl TreeShape {
     fn check_l0_order(
         &self,
         inputs: &[ResolvedInput<'_>],
-        position: Position,
+        position: RunPosition,
     ) -> Result<(), Error> {
         let l0 = Level(0);
         let l0_inputs: Vec<_> = inputs.iter().take_while(|input| input.level == l0).collect();
@@ -275,10 +248,10 @@ impl TreeShape {
     }
 
     /// Checks that no input passes an overlapping file that stays in the tree.
-    fn check_passed_files(
+    fn check_input_age_order(
         &self,
         inputs: &[ResolvedInput<'_>],
-        position: Position,
+        position: RunPosition,
     ) -> Result<(), Error> {
         for input in inputs {
             let from = run_position(input.level, input.index);
@@ -293,7 +266,7 @@ impl TreeShape {
                     let removed = inputs.iter().find(|i| i.level == level && i.index == index);
                     let removed = removed.map_or(&[][..], |i| &i.indices);
                     if removed.len() < run.files.len() {
-                        check_passed_run(input, run, removed)?;
+                        check_age_order_in_run(input, run, removed)?;
                     }
                 }
             }
@@ -301,9 +274,10 @@ impl TreeShape {
         Ok(())
     }
 
-    /// Returns the changed tree.
-    fn make_change(mut self, job: &Job, change: TreeChange) -> Result<AppliedJob, Error> {
-        let TreeChange { removed, destination, placed, cursor } = change;
+    /// Returns the changed tree and the edit.
+    fn make_change(mut self, job: &Job, change: JobChange) -> Result<TreeUpdate, Error> {
+        let JobChange { removed, destination, placed, cursor } = change;
+        let (run_id_next, old_cursors) = (self.run_id_next, self.cursors());
         let destination = destination.filter(|_| !placed.is_empty());
         let output_run =
             destination.as_ref().map(|d| d.joined.unwrap_or_else(|| self.new_run_id()));
@@ -312,7 +286,8 @@ impl TreeShape {
         changed.extend(target);
         changed.sort_unstable();
         changed.dedup();
-        let mut run_orders = Vec::with_capacity(changed.len());
+        let mut edit = TreeEdit { removed: job.input_files().collect(), ..TreeEdit::default() };
+        edit.removed.sort_unstable();
         for &level in &changed {
             let output = match (&destination, output_run) {
                 (Some(d), Some(run)) if d.position.0 == level => Some((d.position.1, run)),
@@ -324,40 +299,56 @@ impl TreeShape {
             let LevelShape { runs, cursor: last } = Arc::make_mut(&mut self.levels[level.index()]);
             let of_level = removed.iter().filter(|removed| removed.level == level);
             *runs = rebuild_runs(std::mem::take(runs), level, of_level, output, &placed)?;
-            run_orders.push((level, runs.iter().map(|run| run.id).collect()));
+            if !runs.is_empty() {
+                edit.run_orders.push((level, runs.iter().map(|run| run.id).collect()));
+            }
             if let Some((_, key)) = cursor.as_ref().filter(|(of, _)| *of == level) {
                 *last = Some(key.clone());
             }
         }
-        self.remove_empty_tail();
-        let removed =
-            if job.kind == JobKind::Move { Vec::new() } else { job.input_files().collect() };
-        let placed = match (target, output_run) {
-            (Some(level), Some(run)) => {
-                placed.into_iter().map(|file| PlacedFile { level, run, file }).collect()
-            }
-            _ => Vec::new(),
-        };
-        Ok(AppliedJob { shape: self, output_run, removed, placed, run_orders, cursor })
+        self.remove_empty_last_levels();
+        if let (Some(level), Some(run)) = (target, output_run) {
+            edit.added = placed.into_iter().map(|file| AddedFile { level, run, file }).collect();
+            edit.added.sort_unstable_by_key(|placed| placed.file.id);
+        }
+        edit.cursors = self.changed_cursors(&old_cursors);
+        edit.run_id_next = (self.run_id_next != run_id_next).then_some(self.run_id_next);
+        Ok(TreeUpdate { shape: self, edit })
+    }
+
+    /// Returns the cursors of all levels.
+    fn cursors(&self) -> Vec<Option<Key>> {
+        self.levels.iter().map(|level| level.cursor.clone()).collect()
+    }
+
+    /// Returns the cursors that differ from `old`, with their levels. A removed level has none.
+    fn changed_cursors(&self, old: &[Option<Key>]) -> Vec<(Level, Option<Key>)> {
+        let levels = (0..=u8::MAX).zip(0..self.levels.len().max(old.len()));
+        let cursors = levels.map(|(level, index)| {
+            let new = self.levels.get(index).and_then(|level| level.cursor.as_ref());
+            (Level(level), old.get(index).and_then(Option::as_ref), new)
+        });
+        let changed = cursors.filter(|(_, old, new)| old != new);
+        changed.map(|(level, _, new)| (level, new.cloned())).collect()
     }
 }
 
 /// Returns the position of the only input run, which must be the target.
-fn rewrite_destination(job: &Job, inputs: &[ResolvedInput<'_>]) -> Result<Destination, Error> {
+fn rewrite_destination(job: &Job, inputs: &[ResolvedInput<'_>]) -> Result<OutputPosition, Error> {
     match inputs {
         [only]
             if job.target.level == only.level
                 && job.target.placement == OutputPlacement::JoinRun(only.run.id) =>
         {
             let position = run_position(only.level, only.index);
-            Ok(Destination { position, joined: Some(only.run.id) })
+            Ok(OutputPosition { position, joined: Some(only.run.id) })
         }
         _ => Err(Error::RewriteTarget),
     }
 }
 
 /// Groups ascending indices into ranges of adjacent ones.
-fn index_ranges(indices: &[usize]) -> Vec<Range<usize>> {
+fn group_adjacent_indices(indices: &[usize]) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for &index in indices {
         match ranges.last_mut() {
@@ -369,7 +360,7 @@ fn index_ranges(indices: &[usize]) -> Vec<Range<usize>> {
 }
 
 /// Checks one input against a run that it passes. The files `removed` leave that run too.
-fn check_passed_run(
+fn check_age_order_in_run(
     input: &ResolvedInput<'_>,
     run: &SortedRun,
     removed: &[usize],
@@ -384,7 +375,7 @@ fn check_passed_run(
 }
 
 /// Returns the files of a move in key order. They must be disjoint.
-fn moved_files(inputs: &[ResolvedInput<'_>]) -> Result<Vec<Arc<TableMeta>>, Error> {
+fn collect_moved_files(inputs: &[ResolvedInput<'_>]) -> Result<Vec<Arc<TableMeta>>, Error> {
     let mut files: Vec<_> = inputs.iter().flat_map(ResolvedInput::files).cloned().collect();
     files.sort_by(|a, b| a.range.smallest.cmp(&b.range.smallest));
     match files.windows(2).find(|pair| pair[0].range.overlaps(&pair[1].range)) {
@@ -426,7 +417,7 @@ fn check_file_ids(inputs: &[ResolvedInput<'_>], outputs: &[Arc<TableMeta>]) -> R
 }
 
 /// Returns the newest input level and the largest key taken from it.
-fn source_cursor(inputs: &[ResolvedInput<'_>]) -> Option<(Level, Key)> {
+fn find_source_cursor(inputs: &[ResolvedInput<'_>]) -> Option<(Level, Key)> {
     let level = inputs.first()?.level;
     let of_source = inputs.iter().take_while(|input| input.level == level);
     let last_files = of_source.filter_map(|input| input.files().next_back());

@@ -84,7 +84,7 @@ pub enum PolicyProperty {
         /// The key.
         key: u32,
     },
-    /// All invariants of [`TreeShape::check`](crate::TreeShape::check) hold.
+    /// All invariants of [`TreeShape::check_invariants`](crate::TreeShape::check_invariants) hold.
     #[error("the tree is invalid")]
     ValidTree(#[source] Error),
     /// No file is lost or left behind.
@@ -260,8 +260,7 @@ impl<'a> PolicyChecker<'a> {
 
     /// Executes a job and checks the tree.
     fn execute_job(&mut self, job: &Job) -> Result<(), PolicyViolation> {
-        let executed = self.tree.execute_job(job).map(drop);
-        executed.map_err(|source| {
+        self.tree.execute_job(job).map_err(|source| {
             self.make_violation(PolicyProperty::ValidJob { job: job.to_string(), source })
         })?;
         self.check_tree()
@@ -269,7 +268,7 @@ impl<'a> PolicyChecker<'a> {
 
     /// Checks the invariants of the tree and all lookups.
     fn check_tree(&self) -> Result<(), PolicyViolation> {
-        let valid = self.tree.shape.check();
+        let valid = self.tree.shape.check_invariants();
         valid.map_err(|error| self.make_violation(PolicyProperty::ValidTree(error)))?;
         if !self.tree.has_all_files() {
             return Err(self.make_violation(PolicyProperty::Files));

@@ -41,7 +41,7 @@ pub enum OutputPlacement {
     /// The outputs form a new run.
     NewRun {
         /// Run that follows the new one, which is newer than it; `None` for the oldest position of the
-        /// level. It must not be an input that the job empties. [`TreeShape::apply`] states what happens
+        /// level. It must not be an input that the job empties. [`TreeShape::apply_job`] states what happens
         /// if another job removes it meanwhile.
         before: Option<RunId>,
     },
@@ -438,7 +438,7 @@ mod tests {
         let mut shape = TreeShape::default();
         for id in 0..3 {
             let file = TableMeta::new(FileId(id), KeyRange::new("a", "z"));
-            shape = shape.with_flush(vec![file.into()]).unwrap().0;
+            shape = shape.with_flushed_run(vec![file.into()]).unwrap().shape;
         }
         let oldest_first = shape.runs_of(Level(0)).iter().rev();
         let inputs = oldest_first.map(|run| JobInput::from_run(Level(0), run)).collect();

@@ -6,7 +6,7 @@
 //!
 //! 1. [`CompactionPolicy::pick`] returns it, given the [`TreeShape`] and the [`RunningJobs`].
 //! 2. The engine merges the inputs. An [`OutputSplitter`] decides where each output file ends.
-//! 3. [`TreeShape::apply`] returns the tree after the job. It checks every step, so a mistake in a policy causes
+//! 3. [`TreeShape::apply_job`] returns the tree after the job. It checks every step, so a mistake in a policy causes
 //!    an [`Error`] and no loss of data.
 //!
 //! # Primitives
@@ -134,7 +134,7 @@
 //! let mut shape = TreeShape::default();
 //! for id in 0..2 {
 //!     let file = TableMeta { bytes: 100, ..TableMeta::new(FileId(id), KeyRange::new("a", "z")) };
-//!     (shape, _) = shape.with_flush(vec![file.into()])?;
+//!     shape = shape.with_flushed_run(vec![file.into()])?.shape;
 //! }
 //! let policy = "tiering(T=2)".parse::<PolicySpec>()?.build();
 //! let explanation = policy.explain(&shape, &RunningJobs::default());
@@ -179,10 +179,10 @@ pub mod running_jobs;
 pub mod shape;
 pub mod spec;
 pub mod table_meta;
+pub mod tree_edit;
 pub mod trigger;
 mod ttl;
 
-pub use apply::{AppliedJob, PlacedFile};
 pub use check_policy::{PolicyProperty, PolicyViolation, check_policy};
 pub use composed::{CompactionRule, ComposedPolicy, PolicyPrimitives};
 pub use error::Error;
@@ -196,6 +196,7 @@ pub use policy::{CompactionPolicy, Debt};
 pub use presets::Preset;
 pub use run::{RunFiles, SortedRun};
 pub use running_jobs::RunningJobs;
-pub use shape::{LevelShape, ManifestLevel, TreeShape};
+pub use shape::{LevelShape, TreeShape};
 pub use spec::PolicySpec;
 pub use table_meta::TableMeta;
+pub use tree_edit::{AddedFile, EditError, TreeEdit, TreeUpdate};

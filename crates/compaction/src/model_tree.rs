@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use crate::apply::AppliedJob;
 use crate::error::Error;
 use crate::ids::FileId;
 use crate::job::{Job, JobKind};
@@ -13,6 +12,7 @@ use crate::key_range::{Key, KeyRange};
 use crate::output_splitter::OutputSplitter;
 use crate::shape::TreeShape;
 use crate::table_meta::TableMeta;
+use crate::tree_edit::TreeUpdate;
 
 /// Bytes of one entry in a file.
 pub const ENTRY_BYTES: u64 = 100;
@@ -148,8 +148,20 @@ impl ModelTree {
         self.totals.flushed_bytes += len_u64(entries.len()) * ENTRY_BYTES;
         let chunks = entries.chunks(file_entries.max(1));
         let files = chunks.filter_map(|chunk| self.add_file(chunk.to_vec())).collect();
-        (self.shape, _) = self.shape.with_flush(files)?;
+        let flushed = self.shape.with_flushed_run(files)?;
+        self.set_shape(flushed);
         Ok(())
+    }
+
+    /// Sets the tree. Checks in debug builds that a replay of the edit agrees.
+    fn set_shape(&mut self, update: TreeUpdate) {
+        let TreeUpdate { shape, edit } = update;
+        if cfg!(debug_assertions) {
+            let replayed = self.shape.apply_edit(&edit);
+            debug_assert_eq!(replayed, Ok(()));
+            debug_assert_eq!(self.shape, shape);
+        }
+        self.shape = shape;
     }
 
     /// Executes a job and applies it to the tree.
@@ -157,7 +169,7 @@ impl ModelTree {
     /// # Errors
     ///
     /// An error if the job is invalid.
-    pub fn execute_job(&mut self, job: &Job) -> Result<AppliedJob, Error> {
+    pub fn execute_job(&mut self, job: &Job) -> Result<(), Error> {
         let input_bytes = job.input_bytes(&self.shape)?;
         let outputs = match job.kind {
             JobKind::Merge | JobKind::Rewrite => self.merge(job)?,
@@ -166,12 +178,10 @@ impl ModelTree {
         let outputs: Vec<Arc<TableMeta>> =
             outputs.into_iter().filter_map(|output| self.add_file(output)).collect();
         let written_bytes: u64 = outputs.iter().map(|output| output.bytes).sum();
-        let applied = self.shape.apply(job, outputs.clone())?;
+        let applied = self.shape.apply_job(job, outputs.clone())?;
         if cfg!(debug_assertions) {
-            let in_place = std::mem::take(&mut self.shape).apply_in_place(job, outputs)?;
-            debug_assert_eq!(in_place.shape, applied.shape);
-            debug_assert_eq!(in_place.placed, applied.placed);
-            debug_assert_eq!(in_place.run_orders, applied.run_orders);
+            let in_place = self.shape.clone().apply_job_in_place(job, outputs)?;
+            debug_assert_eq!(in_place, applied);
         }
         match job.kind {
             JobKind::Merge | JobKind::Rewrite => {
@@ -182,14 +192,14 @@ impl ModelTree {
             JobKind::Move => self.totals.moves += 1,
             JobKind::Drop => {}
         }
-        self.shape = applied.shape.clone();
-        for file in &applied.removed {
-            let entries = self.files.remove(file).unwrap_or_default();
+        self.set_shape(applied);
+        for file in job.input_files().filter(|_| job.kind != JobKind::Move) {
+            let entries = self.files.remove(&file).unwrap_or_default();
             if job.kind == JobKind::Drop {
                 entries.iter().for_each(|entry| self.forget_dropped_key(entry.key));
             }
         }
-        Ok(applied)
+        Ok(())
     }
 
     /// Sets the expected result for a key whose entries may have been dropped.

@@ -8,6 +8,7 @@ use crate::ids::{FileId, Level, RunId};
 use crate::key_range::{Key, KeyRange};
 use crate::run::SortedRun;
 use crate::table_meta::TableMeta;
+use crate::tree_edit::{AddedFile, TreeEdit, TreeUpdate};
 
 /// Maximum number of levels of a tree.
 const LEVELS_MAX: usize = 256;
@@ -43,15 +44,6 @@ pub struct TreeShape {
     pub memtables_empty: bool,
 }
 
-/// Contents of one level as stored in the manifest. See [`TreeShape::from_levels`].
-#[derive(Clone, Debug, Default)]
-pub struct ManifestLevel {
-    /// Runs, newest first, each with its files in any order. Runs without files are ignored.
-    pub runs: Vec<(RunId, Vec<Arc<TableMeta>>)>,
-    /// See [`LevelShape::cursor`].
-    pub cursor: Option<Key>,
-}
-
 impl LevelShape {
     /// Returns the size of all files in bytes.
     #[must_use]
@@ -72,55 +64,41 @@ impl LevelShape {
 }
 
 impl TreeShape {
-    /// Builds a tree from the contents of a manifest. The caller sets clock, snapshots and target
-    /// sizes, which are zero.
-    ///
-    /// # Errors
-    ///
-    /// The first violation found by [`TreeShape::check`].
-    pub fn from_levels(levels: Vec<ManifestLevel>, run_id_next: u64) -> Result<TreeShape, Error> {
-        if levels.len() > LEVELS_MAX {
-            return Err(Error::TooManyLevels { levels: levels.len() });
-        }
-        let levels = levels
-            .into_iter()
-            .map(|ManifestLevel { runs, cursor }| {
-                let with_files = runs.into_iter().filter(|(_, files)| !files.is_empty());
-                let runs = with_files.map(|(id, mut files)| {
-                    files.sort_by(|a, b| a.range.smallest.cmp(&b.range.smallest));
-                    Arc::new(SortedRun { id, files: files.into() })
-                });
-                Arc::new(LevelShape { runs: runs.collect(), cursor })
-            })
-            .collect();
-        let mut shape = TreeShape { levels, run_id_next, ..TreeShape::default() };
-        shape.remove_empty_tail();
-        shape.check()?;
-        Ok(shape)
-    }
-
-    /// Returns the tree with the outputs of a flush as the newest run of L0, and the number of that
-    /// run. Without files the tree is unchanged and the number is `None`.
+    /// Returns the tree with the outputs of a flush as the newest run of L0. Without files the tree is unchanged.
     ///
     /// # Errors
     ///
     /// [`Error::Overlap`] or [`Error::InvertedRange`] if the files overlap or are not in key order.
-    pub fn with_flush(
-        &self,
-        files: Vec<Arc<TableMeta>>,
-    ) -> Result<(TreeShape, Option<RunId>), Error> {
-        let mut shape = self.clone();
-        if files.is_empty() {
-            return Ok((shape, None));
+    pub fn with_flushed_run(&self, files: Vec<Arc<TableMeta>>) -> Result<TreeUpdate, Error> {
+        self.with_flushed_runs(vec![files])
+    }
+
+    /// As [`TreeShape::with_flushed_run`] for the outputs of several flushes, oldest first. A run without files is ignored.
+    ///
+    /// # Errors
+    ///
+    /// As [`TreeShape::with_flushed_run`].
+    pub fn with_flushed_runs(&self, runs: Vec<Vec<Arc<TableMeta>>>) -> Result<TreeUpdate, Error> {
+        let (mut shape, mut edit) = (self.clone(), TreeEdit::default());
+        for files in runs.into_iter().filter(|files| !files.is_empty()) {
+            let (level, id) = (Level(0), shape.new_run_id());
+            let placed =
+                files.iter().map(|file| AddedFile { level, run: id, file: Arc::clone(file) });
+            edit.added.extend(placed);
+            let run = SortedRun { id, files: files.into() };
+            run.check(level)?;
+            if shape.levels.is_empty() {
+                shape.levels.push(Arc::default());
+            }
+            Arc::make_mut(&mut shape.levels[0]).runs.insert(0, Arc::new(run));
         }
-        let id = shape.new_run_id();
-        let run = SortedRun { id, files: files.into() };
-        run.check(Level(0))?;
-        if shape.levels.is_empty() {
-            shape.levels.push(Arc::default());
+        if !edit.added.is_empty() {
+            let l0 = shape.runs_of(Level(0)).iter().map(|run| run.id).collect();
+            edit.run_orders.push((Level(0), l0));
+            edit.run_id_next = Some(shape.run_id_next);
+            edit.added.sort_unstable_by_key(|placed| placed.file.id);
         }
-        Arc::make_mut(&mut shape.levels[0]).runs.insert(0, Arc::new(run));
-        Ok((shape, Some(id)))
+        Ok(TreeUpdate { shape, edit })
     }
 
     /// Allocates the number of a new run.
@@ -131,7 +109,7 @@ impl TreeShape {
     }
 
     /// Removes empty levels at the end. Their cursors have no meaning.
-    pub(crate) fn remove_empty_tail(&mut self) {
+    pub(crate) fn remove_empty_last_levels(&mut self) {
         while self.levels.last().is_some_and(|level| level.runs.is_empty()) {
             self.levels.pop();
         }
@@ -174,12 +152,15 @@ impl TreeShape {
         self.levels.iter().flat_map(|level| level.files())
     }
 
+    /// Returns all files with their levels and runs, newest run first.
+    pub fn positioned_files(&self) -> impl Iterator<Item = (Level, RunId, &Arc<TableMeta>)> {
+        self.runs().flat_map(|(level, run)| run.files.iter().map(move |file| (level, run.id, file)))
+    }
+
     /// Finds a file by its number. Scans the whole tree.
     #[must_use]
     pub fn find_file(&self, file: FileId) -> Option<(Level, RunId, &Arc<TableMeta>)> {
-        self.runs().find_map(|(level, run)| {
-            run.files.iter().find(|f| f.id == file).map(|f| (level, run.id, f))
-        })
+        self.positioned_files().find(|(.., placed)| placed.id == file)
     }
 
     /// Returns the size of a level in bytes.
@@ -222,12 +203,12 @@ impl TreeShape {
     ///    entirely older. Two files surely share a key if they have a bound in common and no tombstones
     ///    (a range tombstone may extend a bound). Overlap alone proves nothing: entries that come from
     ///    an operand store are newer than the tree's entries of the same key, but may have smaller
-    ///    sequence numbers than entries of other keys. [`TreeShape::apply`] checks each job instead.
+    ///    sequence numbers than entries of other keys. [`TreeShape::apply_job`] checks each job instead.
     ///
     /// # Errors
     ///
     /// The first violation, with the files or runs.
-    pub fn check(&self) -> Result<(), Error> {
+    pub fn check_invariants(&self) -> Result<(), Error> {
         if self.levels.len() > LEVELS_MAX {
             return Err(Error::TooManyLevels { levels: self.levels.len() });
         }
@@ -247,7 +228,7 @@ impl TreeShape {
         self.check_age_order()
     }
 
-    /// Checks invariant 3 of [`TreeShape::check`].
+    /// Checks invariant 3 of [`TreeShape::check_invariants`].
     fn check_age_order(&self) -> Result<(), Error> {
         let runs: Vec<_> = self.runs().collect();
         for (index, (_, newer)) in runs.iter().enumerate() {

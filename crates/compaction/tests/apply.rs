@@ -1,13 +1,14 @@
-//! Results and errors of `TreeShape::apply`, `TreeShape::check` and `RunningJobs::can_run_job`.
+//! Results and errors of `TreeShape::apply_job`, `TreeShape::check_invariants` and `RunningJobs::can_run_job`.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
 use std::sync::Arc;
 
-use lsmx_compaction::ManifestLevel;
+use lsmx_compaction::check_policy::PolicyChecker;
 use lsmx_compaction::{
-    AppliedJob, Error, FileId, Job, JobInput, JobKind, JobReason, Key, KeyRange, Level,
-    OutputPlacement, OutputTarget, RunId, RunningJobs, SplitRule, TableMeta, TreeShape,
+    AddedFile, EditError, Error, FileId, Job, JobInput, JobKind, JobReason, Key, KeyRange, Level,
+    LevelShape, OutputPlacement, OutputTarget, PolicySpec, Preset, RunId, RunningJobs, SortedRun,
+    SplitRule, TableMeta, TreeEdit, TreeShape, TreeUpdate,
 };
 
 /// Returns a file whose range is two letters, with sequence numbers `seq` to `seq + 9`.
@@ -27,17 +28,16 @@ type Runs<'a> = &'a [(u64, &'a [(u64, &'a str, u64)])];
 
 /// Builds a tree of levels with runs: (run, [(file, range, sequence number)]).
 fn try_tree(levels: &[Runs<'_>]) -> Result<TreeShape, Error> {
-    let parts = levels.iter().map(|runs| ManifestLevel {
-        runs: runs
-            .iter()
-            .map(|(run, files)| {
-                let files = files.iter().map(|&(id, range, seq)| file(id, range, seq));
-                (RunId(*run), files.collect())
-            })
-            .collect(),
-        cursor: None,
-    });
-    TreeShape::from_levels(parts.collect(), 50)
+    let run = |(run, files): &(u64, &[(u64, &str, u64)])| {
+        let files = files.iter().map(|&(id, range, seq)| file(id, range, seq));
+        Arc::new(SortedRun { id: RunId(*run), files: files.collect() })
+    };
+    let level = |runs: &Runs<'_>| {
+        Arc::new(LevelShape { runs: runs.iter().map(run).collect(), cursor: None })
+    };
+    let levels = levels.iter().map(level).collect();
+    let shape = TreeShape { levels, run_id_next: 50, ..TreeShape::default() };
+    shape.check_invariants().map(|()| shape)
 }
 
 fn tree(levels: &[Runs<'_>]) -> TreeShape {
@@ -92,9 +92,12 @@ fn show(shape: &TreeShape) -> String {
     shape.levels.iter().map(level).collect::<Vec<_>>().join(" | ")
 }
 
-fn apply(shape: &TreeShape, job: &Job, outputs: Vec<Arc<TableMeta>>) -> AppliedJob {
-    let applied = shape.apply(job, outputs).unwrap();
-    applied.shape.check().unwrap();
+fn apply(shape: &TreeShape, job: &Job, outputs: Vec<Arc<TableMeta>>) -> TreeUpdate {
+    let applied = shape.apply_job(job, outputs).unwrap();
+    applied.shape.check_invariants().unwrap();
+    let mut replayed = shape.clone();
+    replayed.apply_edit(&applied.edit).unwrap();
+    assert_eq!(replayed, applied.shape);
     applied
 }
 
@@ -105,13 +108,13 @@ fn apply_merge_joins_run_and_shares_other_levels() {
         job(JobKind::Merge, &[(0, 9, &[90]), (0, 8, &[80]), (1, 7, &[70, 71, 72])], 1, join(7));
     let applied = apply(&shape, &job, vec![file(100, "ak", 300), file(101, "lz", 300)]);
     assert_eq!(show(&applied.shape), " | r7(100 101) | r6(60) r5(50 51)");
-    assert_eq!(applied.output_run, Some(RunId(7)));
-    assert_eq!(applied.removed, [90, 80, 70, 71, 72].map(FileId));
-    let placed: Vec<_> = applied.placed.iter().map(|p| (p.level, p.run, p.file.id)).collect();
+    assert_eq!(applied.edit.removed, [70, 71, 72, 80, 90].map(FileId));
+    let placed: Vec<_> = applied.edit.added.iter().map(|p| (p.level, p.run, p.file.id)).collect();
     let expected = [(Level(1), RunId(7), FileId(100)), (Level(1), RunId(7), FileId(101))];
     assert_eq!(placed, expected);
-    assert_eq!(applied.run_orders, [(Level(0), vec![]), (Level(1), vec![RunId(7)])]);
-    assert_eq!(applied.cursor, Some((Level(0), Key::from("z"))));
+    assert_eq!(applied.edit.run_orders, [(Level(1), vec![RunId(7)])]);
+    assert_eq!(applied.edit.cursors, [(Level(0), Some(Key::from("z")))]);
+    assert_eq!(applied.edit.run_id_next, None);
     assert!(Arc::ptr_eq(&applied.shape.levels[2], &shape.levels[2]), "L2 is not shared");
 }
 
@@ -135,7 +138,7 @@ fn apply_new_run_gets_new_number_and_position() {
     let job = job(JobKind::Merge, &[(1, 7, &[70, 71, 72])], 2, before(6));
     let applied = apply(&shape, &job, vec![file(100, "az", 300)]);
     assert_eq!(show(&applied.shape), "r9(90) r8(80) |  | r50(100) r6(60) r5(50 51)");
-    assert_eq!((applied.output_run, applied.shape.run_id_next), (Some(RunId(50)), 51));
+    assert_eq!((applied.edit.added[0].run, applied.edit.run_id_next), (RunId(50), Some(51)));
 }
 
 #[test]
@@ -144,9 +147,9 @@ fn apply_move_keeps_files() {
     let job = job(JobKind::Move, &[(0, 9, &[90]), (0, 8, &[80])], 4, LAST);
     let applied = apply(&shape, &job, vec![]);
     assert_eq!(show(&applied.shape), " |  |  |  | r50(90 80)");
-    assert!(applied.removed.is_empty());
-    assert_eq!(applied.placed.len(), 2);
-    assert_eq!(applied.placed[0].file, file(90, "ab", 500));
+    assert_eq!(applied.edit.removed, [80, 90].map(FileId));
+    assert_eq!(applied.edit.added.len(), 2);
+    assert_eq!(applied.edit.added[1].file, file(90, "ab", 500));
 }
 
 #[test]
@@ -154,13 +157,13 @@ fn apply_drop_and_rewrite_keep_order_and_cursor() {
     let shape = sample();
     let dropped = apply(&shape, &job(JobKind::Drop, &[(2, 5, &[50, 51])], 0, LAST), vec![]);
     assert_eq!(show(&dropped.shape), "r9(90) r8(80) | r7(70 71 72) | r6(60)");
-    assert_eq!((dropped.output_run, dropped.cursor), (None, None));
+    assert_eq!((dropped.edit.added, dropped.edit.cursors), (vec![], vec![]));
     let rewrite = job(JobKind::Rewrite, &[(1, 7, &[71])], 1, join(7));
     let rewritten = apply(&shape, &rewrite, vec![file(100, "fk", 300)]);
     assert_eq!(show(&rewritten.shape), "r9(90) r8(80) | r7(70 100 72) | r6(60) r5(50 51)");
-    assert_eq!(rewritten.cursor, None);
+    assert_eq!(rewritten.edit.cursors, []);
     let elsewhere = job(JobKind::Rewrite, &[(1, 7, &[71])], 2, join(6));
-    assert_eq!(shape.apply(&elsewhere, vec![]).unwrap_err(), Error::RewriteTarget);
+    assert_eq!(shape.apply_job(&elsewhere, vec![]).unwrap_err(), Error::RewriteTarget);
 }
 
 #[test]
@@ -169,8 +172,7 @@ fn apply_without_outputs_leaves_no_empty_run_or_level() {
     let job = job(JobKind::Merge, &[(1, 7, &[70]), (2, 6, &[60])], 2, join(6));
     let applied = apply(&shape, &job, vec![]);
     assert!(applied.shape.levels.is_empty());
-    assert_eq!(applied.output_run, None);
-    assert_eq!(applied.run_orders, [(Level(1), vec![]), (Level(2), vec![])]);
+    assert_eq!((applied.edit.added, applied.edit.run_orders), (vec![], vec![]));
 }
 
 #[test]
@@ -195,7 +197,7 @@ fn apply_missing_target_run_is_replaced_in_order_of_age() {
 #[test]
 fn apply_input_passing_overlapping_file_is_error() {
     let shape = sample();
-    let refused = |job: &Job| shape.apply(job, vec![]).unwrap_err();
+    let refused = |job: &Job| shape.apply_job(job, vec![]).unwrap_err();
     // File 70 overlaps r6 and would become older than it.
     let passes = |input, other| Error::PassesOverlap { input: FileId(input), other: FileId(other) };
     assert_eq!(refused(&job(JobKind::Move, &[(1, 7, &[70])], 2, LAST)), passes(70, 60));
@@ -222,7 +224,7 @@ fn apply_l0_rule_violation_is_error() {
         (8, &[(80, "cd", 800), (81, "ef", 800)]),
         (7, &[(70, "gh", 700)]),
     ]]);
-    let refused = |job: Job| match shape.apply(&job, vec![]).unwrap_err() {
+    let refused = |job: Job| match shape.apply_job(&job, vec![]).unwrap_err() {
         Error::L0Order { run, .. } => run.0,
         error => panic!("{error}"),
     };
@@ -234,14 +236,14 @@ fn apply_l0_rule_violation_is_error() {
     assert_eq!(show(&apply(&shape, &legal, vec![]).shape), "r9(90) | r50(80 81 70)");
     let below = tree(&[&[(9, &[(90, "ab", 900)])], &[(8, &[(80, "cd", 100)])]]);
     let up = job(JobKind::Move, &[(1, 8, &[80])], 0, before(9));
-    assert!(matches!(below.apply(&up, vec![]), Err(Error::L0Order { run: RunId(9), .. })));
+    assert!(matches!(below.apply_job(&up, vec![]), Err(Error::L0Order { run: RunId(9), .. })));
 }
 
 #[test]
 fn apply_invalid_job_is_error() {
     let shape = sample();
     let merge = |inputs: &[(u8, u64, &[u64])], outputs| {
-        shape.apply(&job(JobKind::Merge, inputs, 2, LAST), outputs).unwrap_err()
+        shape.apply_job(&job(JobKind::Merge, inputs, 2, LAST), outputs).unwrap_err()
     };
     let (level, run) = (Level(1), RunId(7));
     assert_eq!(merge(&[], vec![]), Error::NoInputs);
@@ -269,17 +271,17 @@ fn apply_invalid_job_is_error() {
     assert!(matches!(overlap, Error::Overlap { left: FileId(100), right: FileId(101), .. }));
     let given = job(JobKind::Move, &[(2, 5, &[50])], 3, LAST);
     assert_eq!(
-        shape.apply(&given, vec![file(100, "ae", 1)]).unwrap_err(),
+        shape.apply_job(&given, vec![file(100, "ae", 1)]).unwrap_err(),
         Error::UnexpectedOutputs { outputs: 1 }
     );
     let moved = job(JobKind::Move, &[(2, 6, &[60]), (2, 5, &[50, 51])], 3, LAST);
     assert_eq!(
-        shape.apply(&moved, vec![]).unwrap_err(),
+        shape.apply_job(&moved, vec![]).unwrap_err(),
         Error::MoveOverlap { left: FileId(60), right: FileId(50) }
     );
     // The output overlaps a file of the joined run.
     let joined = job(JobKind::Merge, &[(1, 7, &[70, 72])], 1, join(7));
-    let error = shape.apply(&joined, vec![file(100, "az", 300)]).unwrap_err();
+    let error = shape.apply_job(&joined, vec![file(100, "az", 300)]).unwrap_err();
     assert!(matches!(error, Error::Overlap { level: Level(1), run: RunId(7), .. }));
 }
 
@@ -323,40 +325,49 @@ fn check_invalid_tree_is_error_with_ids() {
     let mut shape = sample();
     let run = lsmx_compaction::SortedRun { id: RunId(40), files: Vec::new().into() };
     Arc::make_mut(&mut shape.levels[1]).runs.push(Arc::new(run));
-    assert_eq!(shape.check(), Err(Error::EmptyRun { level: Level(1), run: RunId(40) }));
+    assert_eq!(shape.check_invariants(), Err(Error::EmptyRun { level: Level(1), run: RunId(40) }));
+    shape.levels = vec![Arc::default(); 257];
+    assert_eq!(shape.check_invariants(), Err(Error::TooManyLevels { levels: 257 }));
 }
 
 #[test]
-fn from_levels_of_tree_is_same_tree() {
-    let shape = sample();
-    let parts = |level: &Arc<lsmx_compaction::LevelShape>| ManifestLevel {
-        runs: level
-            .runs
-            .iter()
-            .map(|run| (run.id, run.files.iter().rev().cloned().collect()))
-            .collect(),
-        cursor: level.cursor.clone(),
+fn replay_edit_that_does_not_fit_is_error() {
+    let refused = |edit: &TreeEdit| sample().apply_edit(edit).unwrap_err();
+    let added = |level, run, id| {
+        let placed = AddedFile { level: Level(level), run: RunId(run), file: file(id, "az", 1) };
+        TreeEdit { added: vec![placed], ..TreeEdit::default() }
     };
-    let mut levels: Vec<ManifestLevel> = shape.levels.iter().map(parts).collect();
-    levels[1].runs.push((RunId(3), Vec::new()));
-    levels.push(ManifestLevel { runs: Vec::new(), cursor: Some(Key::from("x")) });
-    assert_eq!(TreeShape::from_levels(levels, 50), Ok(shape));
-    let too_many = vec![ManifestLevel::default(); 257];
-    assert_eq!(TreeShape::from_levels(too_many, 0), Err(Error::TooManyLevels { levels: 257 }));
+    let removed = TreeEdit { removed: vec![FileId(99)], ..TreeEdit::default() };
+    assert_eq!(refused(&removed), EditError::UnknownFile(FileId(99)));
+    assert_eq!(refused(&added(1, 7, 50)), EditError::DuplicateFile(FileId(50)));
+    assert_eq!(refused(&added(0, 7, 100)), EditError::DuplicateRun(RunId(7)));
+    let ordered = |level, runs: &[u64]| {
+        let runs = runs.iter().copied().map(RunId).collect();
+        TreeEdit { run_orders: vec![(Level(level), runs)], ..TreeEdit::default() }
+    };
+    assert_eq!(sample().apply_edit(&ordered(2, &[5, 6])), Ok(()));
+    for (order, run) in [(&[6][..], 5), (&[6, 5, 6], 6), (&[6, 5, 7], 7), (&[], 6)] {
+        assert_eq!(refused(&ordered(2, order)), EditError::RunOrder(RunId(run)));
+    }
+    assert_eq!(refused(&ordered(9, &[1])), EditError::RunOrder(RunId(1)));
+    assert_eq!(sample().apply_edit(&ordered(9, &[])), Ok(()));
 }
 
 #[test]
 fn with_flush_adds_newest_run_of_l0() {
     let shape = sample();
-    assert_eq!(shape.with_flush(Vec::new()), Ok((shape.clone(), None)));
-    let (flushed, run) =
-        shape.with_flush(vec![file(100, "ab", 900), file(101, "cd", 900)]).unwrap();
-    flushed.check().unwrap();
-    assert_eq!(run, Some(RunId(50)));
-    assert!(show(&flushed).starts_with("r50(100 101) r9(90) r8(80) | "));
-    let (first, run) = TreeShape::default().with_flush(vec![file(1, "ab", 1)]).unwrap();
-    assert_eq!((show(&first).as_str(), run), ("r0(1)", Some(RunId(0))));
-    assert!(shape.with_flush(vec![file(100, "ac", 900), file(101, "cd", 900)]).is_err());
+    let unchanged = shape.with_flushed_run(Vec::new()).unwrap();
+    assert_eq!((&unchanged.shape, unchanged.edit), (&shape, TreeEdit::default()));
+    let runs = vec![vec![file(100, "ab", 900), file(101, "cd", 900)], vec![file(102, "ab", 950)]];
+    let flushed = shape.with_flushed_runs(runs).unwrap();
+    flushed.shape.check_invariants().unwrap();
+    assert!(show(&flushed.shape).starts_with("r51(102) r50(100 101) r9(90) r8(80) | "));
+    let mut replayed = shape.clone();
+    replayed.apply_edit(&flushed.edit).unwrap();
+    assert_eq!(replayed, flushed.shape);
+    let first = TreeShape::default().with_flushed_run(vec![file(1, "ab", 1)]).unwrap();
+    assert_eq!((show(&first.shape).as_str(), first.edit.run_id_next), ("r0(1)", Some(1)));
+    assert!(shape.with_flushed_run(vec![file(100, "ac", 900), file(101, "cd", 900)]).is_err());
 }
 
 #[test]
@@ -414,4 +425,17 @@ fn can_run_conflicting_jobs_is_false() {
         busy.can_run_job(&job(JobKind::Merge, &[(0, 9, &[90])], 0, before(8)), &shape),
         Ok(true)
     );
+}
+
+#[test]
+fn apply_edit_agrees_with_apply_job_for_random_jobs() {
+    for preset in Preset::ALL.into_iter().chain(Preset::DROPPING) {
+        let policy = PolicySpec::new(preset).build();
+        for seed in 0..8 {
+            // The tree of the checker applies each edit, too, and compares the results.
+            let mut checker = PolicyChecker::new(&*policy, seed);
+            checker.set_random_tree().unwrap();
+            checker.run_until_idle().unwrap();
+        }
+    }
 }

@@ -28,10 +28,10 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lsmx_compaction::ManifestLevel;
 use lsmx_compaction::{
-    CompactionPolicy, FileId, Job, JobInput, JobKind, JobReason, KeyRange, Level, OutputPlacement,
-    OutputTarget, PolicySpec, RunId, RunningJobs, SplitRule, TableMeta, TreeShape,
+    CompactionPolicy, FileId, Job, JobInput, JobKind, JobReason, KeyRange, Level, LevelShape,
+    OutputPlacement, OutputTarget, PolicySpec, RunId, RunningJobs, SortedRun, SplitRule, TableMeta,
+    TreeShape,
 };
 
 #[test]
@@ -127,8 +127,9 @@ fn settle(policy: &dyn CompactionPolicy, shape: &TreeShape, answer: &mut String)
             JobKind::Merge | JobKind::Rewrite => outputs(&job, &shape, &mut file_next),
             JobKind::Move | JobKind::Drop => Vec::new(),
         };
-        shape = shape.apply(&job, outputs).unwrap_or_else(|error| panic!("{error}: {job}")).shape;
-        shape.check().unwrap();
+        shape =
+            shape.apply_job(&job, outputs).unwrap_or_else(|error| panic!("{error}: {job}")).shape;
+        shape.check_invariants().unwrap();
     }
     panic!("the tree does not settle:\n{answer}");
 }
@@ -169,8 +170,7 @@ fn file(id: u64, range: KeyRange) -> TableMeta {
 
 fn parse_tree(text: &str) -> TreeShape {
     let (mut memtable, mut table, mut resting) = (1 << 20, 1 << 20, false);
-    let mut levels: Vec<ManifestLevel> = Vec::new();
-    let mut run_next = 1;
+    let (mut levels, mut runs) = (Vec::<LevelShape>::new(), Vec::<(usize, Vec<_>)>::new());
     let (mut now_us, mut snapshots) = (0, None);
     // Sequence numbers decrease from run to run. The steps leave room for explicit numbers.
     let mut seq = 1_000_000;
@@ -191,29 +191,37 @@ fn parse_tree(text: &str) -> TreeShape {
         } else if let Some(bytes) = word.strip_prefix("table=") {
             table = parse_bytes(bytes);
         } else if let Some(level) = word.strip_prefix('L').and_then(|w| w.strip_suffix(':')) {
-            levels.resize_with(level.parse::<usize>().unwrap() + 1, ManifestLevel::default);
-            levels.last_mut().unwrap().runs.push((RunId(run_next), Vec::new()));
-            run_next += 1;
+            levels.resize_with(level.parse::<usize>().unwrap() + 1, LevelShape::default);
+            runs.push((levels.len() - 1, Vec::new()));
             seq -= 1000;
         } else if word == "/" {
-            levels.last_mut().unwrap().runs.push((RunId(run_next), Vec::new()));
-            run_next += 1;
+            runs.push((levels.len() - 1, Vec::new()));
             seq -= 1000;
         } else {
-            let file = Arc::new(parse_file(word, seq));
-            levels.last_mut().unwrap().runs.last_mut().unwrap().1.push(file);
+            runs.last_mut().unwrap().1.push(Arc::new(parse_file(word, seq)));
         }
     }
-    let shape = TreeShape::from_levels(levels, run_next).unwrap_or_else(|e| panic!("{e}: {text}"));
-    TreeShape {
+    let mut run_id_next = 1;
+    for (level, mut files) in runs {
+        files.sort_by(|a: &Arc<TableMeta>, b| a.range.smallest.cmp(&b.range.smallest));
+        let run = SortedRun { id: RunId(run_id_next), files: files.into() };
+        run_id_next += 1;
+        if !run.files.is_empty() {
+            levels[level].runs.push(Arc::new(run));
+        }
+    }
+    let shape = TreeShape {
+        levels: levels.into_iter().map(Arc::new).collect(),
+        run_id_next,
         memtable_bytes: memtable,
         table_bytes: table,
         memtables_empty: resting,
         now_us,
         oldest_snapshot: snapshots.map(|(oldest, _)| oldest),
         newest_snapshot: snapshots.map(|(_, newest)| newest),
-        ..shape
-    }
+    };
+    shape.check_invariants().unwrap_or_else(|e| panic!("{e}: {text}"));
+    shape
 }
 
 /// Parses `7[a..f]4M`, optionally followed by `t30`, `s5` and fields after colons.

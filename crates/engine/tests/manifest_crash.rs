@@ -110,7 +110,7 @@ fn workload(vfs: &Arc<dyn Vfs>, promise: &dyn Fn(Promises)) -> lsmx::Result<()> 
         promise(promises);
         let done = if n % 5 == 0 {
             number += 1;
-            manifest.rewrite(number, Some(&edit(n))).map(Some)
+            manifest.rewrite(number, &[edit(n)]).map(Some)
         } else {
             manifest.append(&edit(n)).map(|()| None)
         };
@@ -123,7 +123,7 @@ fn workload(vfs: &Arc<dyn Vfs>, promise: &dyn Fn(Promises)) -> lsmx::Result<()> 
                 assert_eq!(manifest.with_state(|state| state.last_seq.0), n - 1);
                 number += 1;
                 // The old manifest may be the one in use after a crash, until this has returned.
-                Some(manifest.rewrite(number, Some(&edit(n)))?)
+                Some(manifest.rewrite(number, &[edit(n)])?)
             }
         };
         promises.acknowledged = n;
@@ -327,7 +327,7 @@ fn a_manifest_wants_a_fresh_start_when_it_is_twice_its_snapshot() {
         manifest.append(&edit(n)).unwrap();
         assert!(n < 1_000);
     }
-    assert_eq!(manifest.rewrite(2, None).unwrap(), 1);
+    assert_eq!(manifest.rewrite(2, &[]).unwrap(), 1);
     assert!(!manifest.needs_rewrite());
     assert_eq!(manifest.number(), 2);
     assert_eq!(Manifest::load(&vfs, dir()).unwrap().state, manifest.state());

@@ -558,8 +558,8 @@ fn foreign_blocks(seed: u64) -> Outcome {
 /// The only table of a database that is closed.
 fn only_table(disk: &MemVfs) -> Outcome<(std::path::PathBuf, Table)> {
     let loaded = Manifest::load(disk, oracle::dir()).map_err(failed)?;
-    let files = loaded.state.keyspaces.values().flat_map(|keyspace| keyspace.files());
-    let (_, _, file) = files.last().ok_or("there is no table")?;
+    let files = loaded.state.keyspaces.values().flat_map(|keyspace| keyspace.tree.files());
+    let file = files.last().ok_or("there is no table")?;
     let identity =
         TableIdentity { id: file.id, bytes: file.bytes, uid: file.uid, checksum: file.checksum };
     let path = FileName::Table(file.id.0).in_dir(oracle::dir());

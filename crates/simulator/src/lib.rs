@@ -35,7 +35,7 @@
 //!
 //! # How it works
 //!
-//! Policy, `TreeShape::apply` and `OutputSplitter` are those of the engine. Only the contents of files are
+//! Policy, `TreeShape::apply_job` and `OutputSplitter` are those of the engine. Only the contents of files are
 //! estimates:
 //!
 //! 1. The write model turns the writes of a phase into the contents of a memtable.

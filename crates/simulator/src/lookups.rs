@@ -320,7 +320,7 @@ impl BlockReads {
 mod tests {
     use std::sync::Arc;
 
-    use lsmx_compaction::{FileId, KeyRange, Level, ManifestLevel, RunId, TableMeta};
+    use lsmx_compaction::{FileId, KeyRange, Level, LevelShape, RunId, SortedRun, TableMeta};
 
     use super::*;
 
@@ -335,10 +335,11 @@ mod tests {
                 seq_largest: 100 - id,
                 ..TableMeta::new(FileId(id), range)
             };
-            (RunId(id), vec![Arc::new(file)])
+            Arc::new(SortedRun { id: RunId(id), files: vec![Arc::new(file)].into() })
         };
         let runs = (0..).zip(entries).map(run).collect();
-        TreeShape::from_levels(vec![ManifestLevel { runs, cursor: None }], 100).unwrap()
+        let levels = vec![Arc::new(LevelShape { runs, cursor: None })];
+        TreeShape { levels, run_id_next: 100, ..TreeShape::default() }
     }
 
     fn model(entries: &[u64], cache_bytes: u64) -> LookupModel {

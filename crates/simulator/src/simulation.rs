@@ -324,8 +324,8 @@ impl<'a> Simulation<'a> {
             self.counters.flushed_bytes += outputs.iter().map(|it| it.shape.bytes).sum::<u64>();
             let files = self.add_files(outputs);
             // The outputs of one merge are disjoint and in key order, so this cannot fail.
-            if let Ok((shape, _)) = self.shape.with_flush(files) {
-                self.shape = shape;
+            if let Ok(flushed) = self.shape.with_flushed_run(files) {
+                self.shape = flushed.shape;
             }
         }
         self.shape.memtables_empty = is_resting;
@@ -378,10 +378,10 @@ impl<'a> Simulation<'a> {
             JobKind::Drop => self.counters.drops += 1,
         }
         let files = self.add_files(outputs);
-        let applied = std::mem::take(&mut self.shape).apply_in_place(job, files)?;
+        let applied = std::mem::take(&mut self.shape).apply_job_in_place(job, files)?;
         self.shape = applied.shape;
-        let removed = applied.removed.iter().filter_map(|file| self.files.remove(file));
-        self.buffers.recycle(removed);
+        let left = job.input_files().filter(|_| job.kind != JobKind::Move);
+        self.buffers.recycle(left.filter_map(|file| self.files.remove(&file)));
         Ok(())
     }
 

@@ -136,7 +136,7 @@ impl<'a> Checkpoint<'a> {
             self.yield_and_check_deadline()?;
         }
         for (&id, keyspace) in &self.manifest.keyspaces {
-            for (_, _, file) in keyspace.files() {
+            for file in keyspace.tree.files() {
                 if self.link_or_copy(FileName::Table(file.id.0), target, file.bytes, created)? {
                     verify::open_verified_table(vfs, target, (id, file), &BlockCache::new(0))?;
                 }

@@ -131,13 +131,20 @@ fn flush_memtable(
     }
     let written_bytes = outputs.finished_bytes();
     let output = outputs.tables().first().map(|table| table.shape().id);
-    let next = |shape: &TreeShape, files| shape.with_flush(files).map(|(shape, _)| shape);
     let operands = beside.as_ref().map(Some);
     // Before the memtable leaves the view, so that a guard finds its writes in one of the two places.
     if let Some(flushed_writes) = flushed_writes {
         state.guard_history.append(flushed_writes);
     }
-    install_version(state, tree, &mut outputs, Some(memtable), operands, changes, next)?;
+    install_version(
+        state,
+        tree,
+        &mut outputs,
+        Some(memtable),
+        operands,
+        changes,
+        TreeShape::with_flushed_run,
+    )?;
     if let (Some(attached), Some(token)) = (attached, beside.and_then(|beside| beside.token)) {
         attached.store.mark_committed(token);
     }

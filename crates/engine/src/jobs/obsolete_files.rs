@@ -54,7 +54,7 @@ fn retire_segments_locked(state: &DbState) -> Result<()> {
 pub(crate) fn rewrite_manifest(state: &DbState) -> Result<()> {
     if state.manifest.needs_rewrite() {
         let number = state.files.allocate();
-        let old = state.manifest.rewrite(number, None);
+        let old = state.manifest.rewrite(number, &[]);
         let old = old.map_err(|error| state.fail(error))?;
         state.obsolete_files.discard(FileName::Manifest(old).in_dir(&state.dir));
         state.emit(&Event::ManifestAfresh(number));

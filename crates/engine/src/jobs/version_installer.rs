@@ -4,7 +4,7 @@ use std::path::Path;
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{TableMeta, TreeShape};
+use lsmx_compaction::{TableMeta, TreeShape, TreeUpdate};
 
 use crate::error::{Error, Result};
 use crate::format::version_edit::{Change, VersionEdit};
@@ -14,11 +14,11 @@ use crate::state::DbState;
 use crate::tree::operand_files::PinnedOperandView;
 use crate::tree::super_version::SuperVersion;
 use crate::tree::version::Version;
-use crate::tree::version_edit::{diff_blob_files, diff_shapes};
+use crate::tree::version_edit::NextVersion;
 use crate::tree::{Tree, last_run_filter};
 use crate::vfs::Vfs;
 
-/// Changes the shape of a tree to `next(shape, outputs)`: appends the manifest edit, then swaps the version. Only then are
+/// Changes the tree as `next(shape, outputs)` states: appends the manifest edit, then swaps the version. Only then are
 /// removed tables and blob files obsolete.
 ///
 /// With `operands`, readers also get another view of the operand store in the same step, or none. `changes` must
@@ -34,7 +34,7 @@ pub(crate) fn install_version(
     flushed: Option<&Arc<Memtable>>,
     operands: Option<Option<&PinnedOperandView>>,
     changes: Vec<Change>,
-    next: impl FnOnce(&TreeShape, Vec<Arc<TableMeta>>) -> Result<TreeShape, lsmx_compaction::Error>,
+    next: impl FnOnce(&TreeShape, Vec<Arc<TableMeta>>) -> Result<TreeUpdate, lsmx_compaction::Error>,
 ) -> Result<()> {
     let swap = |view: &SuperVersion, after: &Arc<Version>| {
         let view = view.with_version(after, flushed);
@@ -54,18 +54,15 @@ fn install_locked(
     outputs: &mut JobOutputs<'_>,
     swap: impl Fn(&SuperVersion, &Arc<Version>) -> SuperVersion,
     changes: Vec<Change>,
-    next: impl FnOnce(&TreeShape, Vec<Arc<TableMeta>>) -> Result<TreeShape, lsmx_compaction::Error>,
+    next: impl FnOnce(&TreeShape, Vec<Arc<TableMeta>>) -> Result<TreeUpdate, lsmx_compaction::Error>,
 ) -> Result<()> {
     let _order = tree.install.lock();
     // The manifest no longer contains a dropped keyspace.
     tree.check_live()?;
     let before = Arc::clone(&tree.pin_super_version().version);
-    let shape = next(before.shape(), outputs.table_metas())?;
-    let new_tables = outputs.tables();
-    let mut edit = diff_shapes(tree.id, before.shape(), &shape);
-    let after = Arc::new(Version::new(shape, &before, new_tables)?);
-    let known_blobs = before.blobs().ids();
-    edit.extend(diff_blob_files(tree.id, (before.shape(), &known_blobs), &after));
+    let update = next(before.shape(), outputs.table_metas())?;
+    let NextVersion { version: after, changes: mut edit } =
+        NextVersion::new(tree.id, &before, update, outputs.tables())?;
     edit.extend(changes);
     edit.push(Change::FileNumberNext(state.files.next()));
     edit.push(Change::LastSeq(state.sequence.published()));
@@ -84,6 +81,9 @@ fn install_locked(
         .manifest
         .append(&VersionEdit { changes: edit })
         .map_err(|error| state.fail_locked(error))?;
+    debug_assert!(state.manifest.with_state(|manifest| {
+        manifest.keyspaces.get(&tree.id).is_none_or(|keyspace| keyspace.tree == *after.shape())
+    }));
     tree.update_super_version(|view| swap(view, &after));
     if !tree.uses_last_run_filter() {
         last_run_filter::release_filters(&after);

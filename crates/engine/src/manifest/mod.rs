@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 pub use reader::{LoadedManifest, SalvagedManifest};
-pub use state::{KeyspaceState, ManifestState, RunRecord};
+pub use state::{KeyspaceState, ManifestState};
 pub use value_log::ValueLogState;
 
 use lsmx_base::coding::len_u64;
@@ -237,17 +237,17 @@ impl Manifest {
         Ok(())
     }
 
-    /// Writes the state, with `edit` applied, to a new manifest and points `CURRENT` to it. The
+    /// Writes the state, with `edits` applied, to a new manifest and points `CURRENT` to it. The
     /// manifest is no longer in doubt then. Returns the number of the old manifest, which the caller
     /// deletes.
     ///
     /// # Errors
-    /// Fails when the edit does not fit, without any effect. After a failed write, either manifest may
+    /// Fails when an edit does not fit, without any effect. After a failed write, either manifest may
     /// be current; the caller can try again with another number.
-    pub fn rewrite(&self, number: u64, edit: Option<&VersionEdit>) -> Result<u64> {
+    pub fn rewrite(&self, number: u64, edits: &[VersionEdit]) -> Result<u64> {
         let mut writer = self.writer.lock();
         let mut next = self.state();
-        if let Some(edit) = edit {
+        for edit in edits {
             next.apply(edit)
                 .map_err(|what| Error::malformed(what, &writer.log.path, writer.log.bytes))?;
         }

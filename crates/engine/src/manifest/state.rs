@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bytes::Bytes;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::file_name::FILE_NUMBER_MAX;
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{FileId, Level, ManifestLevel, RunId, TableMeta, TreeShape};
+use lsmx_compaction::{AddedFile, EditError, Level, TableMeta, TreeEdit, TreeShape};
 
 use crate::error::Result;
 use crate::format::version_edit::{Change, KEYSPACE_NAME_BYTES_MAX, VersionEdit};
@@ -15,15 +14,6 @@ use crate::operand_store::StoreToken;
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 
-/// A sorted run of a keyspace.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RunRecord {
-    /// Id of the run within the keyspace.
-    pub id: RunId,
-    /// Files, ordered by smallest key. Not empty between edits.
-    pub files: Vec<Arc<TableMeta>>,
-}
-
 /// State of a keyspace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyspaceState {
@@ -31,123 +21,14 @@ pub struct KeyspaceState {
     pub name: String,
     /// Encoded options.
     pub options: String,
-    /// Runs of each level, newest first. The last level is not empty.
-    pub levels: Vec<Vec<RunRecord>>,
-    /// Positions of round-robin file selection, by level.
-    pub cursors: BTreeMap<u8, Bytes>,
-    /// Id of the next run.
-    pub run_id_next: u64,
+    /// Tables and their runs. Clock, snapshots and target sizes are not set.
+    pub tree: TreeShape,
     /// Last sequence number up to which tables and operand store hold all writes.
     pub flushed_through: SeqNo,
     /// Latest state prepared by the operand store, if any.
     pub operand_token: Option<StoreToken>,
     /// Blob files and references to them.
     pub value_log: ValueLogState,
-}
-
-impl KeyspaceState {
-    /// Returns all files, level by level.
-    pub fn files(&self) -> impl Iterator<Item = (Level, RunId, &Arc<TableMeta>)> {
-        // A level is stored in one byte, so there are at most 256.
-        (0u8..=u8::MAX).zip(&self.levels).flat_map(|(level, runs)| {
-            runs.iter()
-                .flat_map(move |run| run.files.iter().map(move |file| (Level(level), run.id, file)))
-        })
-    }
-
-    /// Returns the shape of the tree. `table_meta` returns the metadata of a file; it is called level by level.
-    ///
-    /// # Errors
-    /// `table_meta` fails, or the runs are invalid.
-    pub(crate) fn build_shape(
-        &self,
-        table_meta: &mut dyn FnMut(&Arc<TableMeta>) -> Result<Arc<TableMeta>>,
-    ) -> Result<TreeShape> {
-        let mut levels = Vec::with_capacity(self.levels.len());
-        for (level, runs) in (0u8..=u8::MAX).zip(&self.levels) {
-            let mut shape = ManifestLevel {
-                cursor: self.cursors.get(&level).cloned(),
-                runs: Vec::with_capacity(runs.len()),
-            };
-            for run in runs {
-                let files = run.files.iter().map(|file| table_meta(file));
-                shape.runs.push((run.id, files.collect::<Result<_>>()?));
-            }
-            levels.push(shape);
-        }
-        Ok(TreeShape::from_levels(levels, self.run_id_next)?)
-    }
-
-    fn add_file(&mut self, level: Level, run: RunId, file: &Arc<TableMeta>) {
-        let level = usize::from(level.0);
-        if self.levels.len() <= level {
-            self.levels.resize(level + 1, Vec::new());
-        }
-        let runs = &mut self.levels[level];
-        let at = runs.iter().position(|known| known.id == run).unwrap_or_else(|| {
-            runs.insert(0, RunRecord { id: run, files: Vec::new() });
-            0
-        });
-        let files = &mut runs[at].files;
-        let index = files.partition_point(|other| other.range.smallest <= file.range.smallest);
-        files.insert(index, file.clone());
-        self.run_id_next = self.run_id_next.max(run.0.saturating_add(1));
-    }
-
-    fn remove_file(&mut self, id: FileId) -> Result<(), Malformed> {
-        for run in self.levels.iter_mut().flatten() {
-            if let Some(at) = run.files.iter().position(|file| file.id == id) {
-                run.files.remove(at);
-                return Ok(());
-            }
-        }
-        Err(Malformed::invalid_field("removed file", id.0, "a file of the keyspace"))
-    }
-
-    fn reorder_runs(&mut self, level: Level, order: &[RunId]) -> Result<(), Malformed> {
-        let Some(runs) = self.levels.get_mut(usize::from(level.0)) else {
-            return match order.first() {
-                None => Ok(()),
-                Some(run) => Err(Malformed::invalid_field(
-                    "run in an order of runs",
-                    run.0,
-                    "a run of the level",
-                )),
-            };
-        };
-        let mut ordered = Vec::with_capacity(runs.len());
-        for run in order {
-            let Some(at) = runs.iter().position(|known| known.id == *run) else {
-                return Err(Malformed::invalid_field(
-                    "run in an order of runs",
-                    run.0,
-                    "each run of the level once",
-                ));
-            };
-            ordered.push(runs.remove(at));
-        }
-        if let Some(left) = runs.first() {
-            return Err(Malformed::invalid_field(
-                "run missing in an order of runs",
-                left.id.0,
-                "all runs of the level",
-            ));
-        }
-        *runs = ordered;
-        Ok(())
-    }
-
-    fn drop_empty_runs(&mut self) {
-        for runs in &mut self.levels {
-            runs.retain(|run| !run.files.is_empty());
-        }
-    }
-
-    fn drop_empty_levels(&mut self) {
-        while self.levels.last().is_some_and(Vec::is_empty) {
-            self.levels.pop();
-        }
-    }
 }
 
 /// State of a database as described by its manifest.
@@ -198,7 +79,7 @@ impl ManifestState {
     #[must_use]
     pub fn file_numbers(&self) -> BTreeSet<u64> {
         let numbers = self.keyspaces.values().flat_map(|keyspace| {
-            let tables = keyspace.files().map(|(_, _, file)| file.id.0);
+            let tables = keyspace.tree.files().map(|file| file.id.0);
             tables.chain(keyspace.value_log.blobs().map(|blob| blob.id.0))
         });
         numbers.collect()
@@ -206,14 +87,24 @@ impl ManifestState {
 
     /// Lowers all times of files and tombstones to at most `us`.
     pub(crate) fn limit_times(&mut self, us: u64) {
-        let runs = self.keyspaces.values_mut().flat_map(|keyspace| &mut keyspace.levels).flatten();
-        for file in runs.flat_map(|run| &mut run.files) {
-            if file.created_us > us || file.oldest_tombstone_us.is_some_and(|written| written > us)
-            {
-                let file = Arc::make_mut(file);
-                file.last_read_us = file.last_read_us.min(us);
-                file.created_us = file.created_us.min(us);
-                file.oldest_tombstone_us = file.oldest_tombstone_us.map(|written| written.min(us));
+        let is_later = |file: &TableMeta| {
+            file.created_us > us || file.oldest_tombstone_us.is_some_and(|written| written > us)
+        };
+        let limited = |file: &Arc<TableMeta>| {
+            let mut file = Arc::clone(file);
+            if is_later(&file) {
+                let meta = Arc::make_mut(&mut file);
+                meta.last_read_us = meta.last_read_us.min(us);
+                meta.created_us = meta.created_us.min(us);
+                meta.oldest_tombstone_us = meta.oldest_tombstone_us.map(|written| written.min(us));
+            }
+            file
+        };
+        let levels = self.keyspaces.values_mut().flat_map(|keyspace| &mut keyspace.tree.levels);
+        for level in levels.filter(|level| level.files().any(|file| is_later(file))) {
+            for run in &mut Arc::make_mut(level).runs {
+                let run = Arc::make_mut(run);
+                run.files = run.files.iter().map(limited).collect();
             }
         }
     }
@@ -236,7 +127,7 @@ impl ManifestState {
     /// Fails when a change does not fit the state.
     pub(crate) fn prepare_draft(&self, edit: &VersionEdit) -> Result<StateDraft, Malformed> {
         let touched: BTreeSet<u32> = edit.changes.iter().filter_map(Change::keyspace).collect();
-        // File records are shared, so a copy only increments a reference count for each.
+        // Runs and tables are shared with the copy.
         let keyspaces =
             touched.iter().filter_map(|id| Some((*id, self.keyspaces.get(id)?.clone())));
         let mut next = ManifestState {
@@ -244,10 +135,14 @@ impl ManifestState {
             wal_named: self.wal_named.clone(),
             ..*self
         };
+        let mut trees = BTreeMap::new();
         for change in &edit.changes {
-            next.apply_change(change)?;
+            next.apply_change(change, &mut trees)?;
         }
-        next.finish_edit(edit)?;
+        for (id, tree_edit) in trees {
+            next.keyspace(id)?.tree.apply_edit(&tree_edit).map_err(malformed_edit)?;
+        }
+        next.check_value_logs(edit)?;
         self.check_unique_names(edit, &touched, &next)?;
         Ok(StateDraft { touched, next })
     }
@@ -307,7 +202,22 @@ impl ManifestState {
         })
     }
 
-    fn apply_change(&mut self, change: &Change) -> Result<(), Malformed> {
+    /// Returns the edit of a tree in `trees`.
+    fn tree_edit<'a>(
+        &mut self,
+        id: u32,
+        trees: &'a mut BTreeMap<u32, TreeEdit>,
+    ) -> Result<&'a mut TreeEdit, Malformed> {
+        self.keyspace(id)?;
+        Ok(trees.entry(id).or_default())
+    }
+
+    /// Applies a change, or adds it to the edit of its tree in `trees`.
+    fn apply_change(
+        &mut self,
+        change: &Change,
+        trees: &mut BTreeMap<u32, TreeEdit>,
+    ) -> Result<(), Malformed> {
         match change {
             Change::CreateKeyspace { id, name, options } => {
                 self.create_keyspace(*id, name, options)?
@@ -315,6 +225,7 @@ impl ManifestState {
             Change::DropKeyspace { id } => {
                 self.keyspace(*id)?;
                 self.keyspaces.remove(id);
+                trees.remove(id);
                 if failpoint::is_on(Failpoint::KeyspaceIdReused) {
                     self.keyspace_id_next = *id;
                 }
@@ -326,27 +237,24 @@ impl ManifestState {
                 let number = file.id.0;
                 self.reserve_file_number(number)?;
                 check_seq(SeqNo(file.seq_largest))?;
-                let keyspace = self.keyspace(*keyspace)?;
                 if file.range.smallest > file.range.largest {
                     return Err(Malformed::Order { what: "smallest and largest key of a file" });
                 }
-                keyspace.add_file(*level, *run, file);
+                let placed = AddedFile { level: *level, run: *run, file: Arc::clone(file) };
+                self.tree_edit(*keyspace, trees)?.added.push(placed);
             }
-            Change::RemoveFile { keyspace, id } => self.keyspace(*keyspace)?.remove_file(*id)?,
-            // The order is set at the end of the edit by `finish_edit`.
-            Change::RunOrder { keyspace, .. } => {
-                self.keyspace(*keyspace)?;
+            Change::RemoveFile { keyspace, id } => {
+                self.tree_edit(*keyspace, trees)?.removed.push(*id);
+            }
+            Change::RunOrder { keyspace, level, runs } => {
+                self.tree_edit(*keyspace, trees)?.run_orders.push((*level, runs.clone()));
             }
             Change::Cursor { keyspace, level, key } => {
-                let cursors = &mut self.keyspace(*keyspace)?.cursors;
-                match key {
-                    Some(key) => cursors.insert(level.0, key.clone()),
-                    None => cursors.remove(&level.0),
-                };
+                self.tree_edit(*keyspace, trees)?.cursors.push((*level, key.clone()));
             }
             Change::RunIdNext { keyspace, next } => {
-                let keyspace = self.keyspace(*keyspace)?;
-                keyspace.run_id_next = keyspace.run_id_next.max(*next);
+                let largest = &mut self.tree_edit(*keyspace, trees)?.run_id_next;
+                *largest = (*largest).max(Some(*next));
             }
             Change::FlushedThrough { keyspace, seq } => {
                 check_seq(*seq)?;
@@ -453,34 +361,13 @@ impl ManifestState {
         Ok(())
     }
 
-    /// Applies run orders, and checks the invariants that hold at the end of an edit.
-    fn finish_edit(&mut self, edit: &VersionEdit) -> Result<(), Malformed> {
-        self.keyspaces.values_mut().for_each(KeyspaceState::drop_empty_runs);
-        for change in &edit.changes {
-            if let Change::RunOrder { keyspace, level, runs } = change
-                && let Some(keyspace) = self.keyspaces.get_mut(keyspace)
-            {
-                keyspace.reorder_runs(*level, runs)?;
-            }
-        }
-        self.keyspaces.values_mut().for_each(KeyspaceState::drop_empty_levels);
-        let touched = edit.changes.iter().filter_map(|change| match change {
-            Change::AddFile { keyspace, .. } => Some(*keyspace),
-            _ => None,
-        });
-        for id in touched.collect::<BTreeSet<u32>>() {
-            self.check_files(id)?;
-        }
-        self.check_value_logs(edit)
-    }
-
     /// Checks the value logs, and drops references of removed tables.
     fn check_value_logs(&mut self, edit: &VersionEdit) -> Result<(), Malformed> {
         for (&id, keyspace) in &mut self.keyspaces {
             if keyspace.value_log.is_empty() {
                 continue;
             }
-            let tables = keyspace.files().map(|(_, _, file)| file.id).collect();
+            let tables = keyspace.tree.files().map(|file| file.id).collect();
             let referred = edit.changes.iter().filter_map(|change| match change {
                 Change::References { keyspace, table, .. } if *keyspace == id => Some(*table),
                 _ => None,
@@ -488,22 +375,6 @@ impl ManifestState {
             keyspace.value_log.finish_edit(&tables, referred)?;
         }
         Ok(())
-    }
-
-    /// Checks that each file occurs once in its keyspace, and each run in one level.
-    fn check_files(&self, keyspace: u32) -> Result<(), Malformed> {
-        let Some(keyspace) = self.keyspaces.get(&keyspace) else { return Ok(()) };
-        let mut files: Vec<u64> = keyspace.files().map(|(_, _, file)| file.id.0).collect();
-        let mut runs: Vec<u64> = keyspace.levels.iter().flatten().map(|run| run.id.0).collect();
-        if let Some(id) = find_duplicate(&mut files) {
-            return Err(Malformed::invalid_field("added file", id, "not yet in the keyspace"));
-        }
-        match find_duplicate(&mut runs) {
-            Some(id) => {
-                Err(Malformed::invalid_field("run of an added file", id, "in one level only"))
-            }
-            None => Ok(()),
-        }
     }
 
     /// Returns an edit that creates this state from an empty one. The uid of the database is not part
@@ -514,19 +385,21 @@ impl ManifestState {
         for (&id, keyspace) in &self.keyspaces {
             let (name, options) = (keyspace.name.clone(), keyspace.options.clone());
             changes.push(Change::CreateKeyspace { id, name, options });
-            for (level, run, file) in keyspace.files() {
-                changes.push(Change::AddFile { keyspace: id, level, run, file: file.clone() });
+            for (level, run, file) in keyspace.tree.positioned_files() {
+                let file = Arc::clone(file);
+                changes.push(Change::AddFile { keyspace: id, level, run, file });
             }
-            for (level, runs) in (0u8..=u8::MAX).zip(&keyspace.levels) {
-                let runs = runs.iter().map(|run| run.id).collect();
-                changes.push(Change::RunOrder { keyspace: id, level: Level(level), runs });
+            let levels = || (0u8..=u8::MAX).map(Level).zip(&keyspace.tree.levels);
+            for (level, shape) in levels() {
+                let runs = shape.runs.iter().map(|run| run.id).collect();
+                changes.push(Change::RunOrder { keyspace: id, level, runs });
             }
-            for (&level, key) in &keyspace.cursors {
-                let key = Some(key.clone());
-                changes.push(Change::Cursor { keyspace: id, level: Level(level), key });
+            for (level, shape) in levels().filter(|(_, shape)| shape.cursor.is_some()) {
+                let key = shape.cursor.clone();
+                changes.push(Change::Cursor { keyspace: id, level, key });
             }
             changes.extend(keyspace.value_log.snapshot_changes(id));
-            changes.push(Change::RunIdNext { keyspace: id, next: keyspace.run_id_next });
+            changes.push(Change::RunIdNext { keyspace: id, next: keyspace.tree.run_id_next });
             changes.push(Change::FlushedThrough { keyspace: id, seq: keyspace.flushed_through });
             if let Some(token) = keyspace.operand_token {
                 changes.push(Change::OperandToken { keyspace: id, token: Some(token) });
@@ -572,16 +445,29 @@ fn check_seq(seq: SeqNo) -> Result<(), Malformed> {
     }
 }
 
-fn find_duplicate(numbers: &mut [u64]) -> Option<u64> {
-    numbers.sort_unstable();
-    numbers.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0])
+fn malformed_edit(error: EditError) -> Malformed {
+    match error {
+        EditError::UnknownFile(file) => {
+            Malformed::invalid_field("removed file", file.0, "a file of the keyspace")
+        }
+        EditError::DuplicateFile(file) => {
+            Malformed::invalid_field("added file", file.0, "not yet in the keyspace")
+        }
+        EditError::DuplicateRun(run) => {
+            Malformed::invalid_field("run of an added file", run.0, "in one level only")
+        }
+        EditError::RunOrder(run) => {
+            Malformed::invalid_field("run in an order of runs", run.0, "each run of the level once")
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::format::version_edit::example_table;
-    use lsmx_compaction::KeyRange;
+    use bytes::Bytes;
+    use lsmx_compaction::{FileId, KeyRange, RunId};
 
     fn file(id: u64, smallest: &'static str, largest: &'static str) -> Arc<TableMeta> {
         let range = KeyRange {
@@ -634,7 +520,7 @@ mod tests {
     }
 
     fn layout(state: &ManifestState) -> String {
-        let files = state.keyspaces[&0].files();
+        let files = state.keyspaces[&0].tree.positioned_files();
         let names: Vec<String> = files
             .map(|(level, run, file)| format!("L{} {}:{}", level.0, run.0, file.id.0))
             .collect();
@@ -694,7 +580,7 @@ mod tests {
         assert_eq!(layout(&state), "L0 2:11, L0 1:20, L2 3:12, L2 3:13");
         state.apply(&vec![remove(11), remove(12), remove(13)].into()).unwrap();
         assert_eq!(layout(&state), "L0 1:20");
-        assert_eq!(state.keyspaces[&0].levels.len(), 1);
+        assert_eq!(state.keyspaces[&0].tree.levels.len(), 1);
     }
 
     #[test]

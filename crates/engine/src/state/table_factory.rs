@@ -100,7 +100,8 @@ impl TableFactory {
         blobs: Vec<BlobUsage>,
     ) -> Result<Arc<TableFile>> {
         let path = self.path(meta.id);
-        let table = Table::open_cached(&self.descriptors, &path, &table_identity(meta), &self.cache)?;
+        let table =
+            Table::open_cached(&self.descriptors, &path, &table_identity(meta), &self.cache)?;
         let obsolete_files = Arc::clone(&self.obsolete_files);
         let (table, meta) = (Arc::new(table), Arc::clone(meta));
         Ok(Arc::new(TableFile::new(table, meta, blobs, path, obsolete_files)))

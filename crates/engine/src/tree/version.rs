@@ -103,7 +103,7 @@ impl Version {
         opened: &[Arc<TableFile>],
     ) -> Result<Version, Error> {
         #[cfg(debug_assertions)]
-        shape.check()?;
+        shape.check_invariants()?;
         let mut open_tables: HashMap<FileId, &Arc<TableFile>> =
             opened.iter().map(|table| (table.shape().id, table)).collect();
         open_tables.extend(before.tables.iter().map(|(&id, table)| (id, table)));

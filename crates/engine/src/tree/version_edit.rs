@@ -1,108 +1,77 @@
-//! Manifest changes between two states of a tree.
-
-use std::collections::{HashMap, HashSet};
+//! The next version of a tree, and the manifest changes that lead to it.
 
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{FileId, Level, LevelShape, RunId, TableMeta, TreeShape};
+use lsmx_compaction::{TreeEdit, TreeUpdate};
 
+use crate::error::Result;
 use crate::format::version_edit::Change;
-use crate::tree::blob_set::BlobUsage;
+use crate::tree::blob_set::{BlobSet, BlobUsage};
+use crate::tree::table_file::TableFile;
 use crate::tree::version::Version;
 
-/// Level and run of a file.
-type RunPosition = (Level, RunId);
-
-/// Returns the position of each file in the levels `changed`.
-fn file_positions(
-    levels: &[Arc<LevelShape>],
-    changed: &[u8],
-) -> HashMap<FileId, (RunPosition, Arc<TableMeta>)> {
-    let mut positions = HashMap::new();
-    for &level in changed {
-        for run in levels.get(usize::from(level)).iter().flat_map(|level| &level.runs) {
-            for file in &run.files {
-                positions.insert(file.id, ((Level(level), run.id), Arc::clone(file)));
-            }
-        }
-    }
-    positions
+/// A version that is not installed yet.
+#[derive(Debug)]
+pub(crate) struct NextVersion {
+    pub(crate) version: Arc<Version>,
+    /// Manifest changes from the version before it.
+    pub(crate) changes: Vec<Change>,
 }
 
-/// Returns the changes that turn `before` into `after` when the manifest is replayed.
-///
-/// They remove files, add new and moved files, and set the order of runs and the cursor of each changed level.
-pub(crate) fn diff_shapes(keyspace: u32, before: &TreeShape, after: &TreeShape) -> Vec<Change> {
-    let empty = Arc::new(LevelShape::default());
-    let level_of = |shape: &TreeShape, level: u8| -> Arc<LevelShape> {
-        Arc::clone(shape.levels.get(usize::from(level)).unwrap_or(&empty))
-    };
-    let count = before.levels.len().max(after.levels.len());
-    let changed: Vec<u8> = (0..u8::try_from(count).unwrap_or(u8::MAX))
-        .filter(|&level| !Arc::ptr_eq(&level_of(before, level), &level_of(after, level)))
-        .collect();
-    let old = file_positions(&before.levels, &changed);
-    let new = file_positions(&after.levels, &changed);
-
-    let mut changes = Vec::new();
-    let mut removed: Vec<FileId> = old
-        .iter()
-        .filter(|(id, (position, _))| new.get(id).is_none_or(|(now, _)| now != position))
-        .map(|(&id, _)| id)
-        .collect();
-    removed.sort_unstable();
-    changes.extend(removed.into_iter().map(|id| Change::RemoveFile { keyspace, id }));
-
-    let mut added: Vec<_> = new
-        .iter()
-        .filter(|(id, (position, _))| old.get(id).is_none_or(|(before, _)| before != position))
-        .collect();
-    added.sort_unstable_by_key(|(id, _)| **id);
-    for (_, ((level, run), file)) in added {
-        let (level, run) = (*level, *run);
-        changes.push(Change::AddFile { keyspace, level, run, file: Arc::clone(file) });
+impl NextVersion {
+    /// Returns the version after an update of the tree of `keyspace`. New tables are taken from `opened`.
+    ///
+    /// # Errors
+    /// If the update names a file that is neither in `before` nor in `opened`.
+    pub(crate) fn new(
+        keyspace: u32,
+        before: &Version,
+        update: TreeUpdate,
+        opened: &[Arc<TableFile>],
+    ) -> Result<NextVersion> {
+        let TreeUpdate { shape, edit } = update;
+        let version = Arc::new(Version::new(shape, before, opened)?);
+        let mut changes = tree_changes(keyspace, edit);
+        changes.extend(blob_changes(keyspace, before.blobs(), version.blobs(), opened));
+        Ok(NextVersion { version, changes })
     }
-    for level in changed {
-        let (old, new) = (level_of(before, level), level_of(after, level));
-        let runs: Vec<RunId> = new.runs.iter().map(|run| run.id).collect();
-        if !runs.is_empty() {
-            changes.push(Change::RunOrder { keyspace, level: Level(level), runs });
-        }
-        if old.cursor != new.cursor {
-            let (level, key) = (Level(level), new.cursor.clone());
-            changes.push(Change::Cursor { keyspace, level, key });
-        }
-    }
-    if before.run_id_next != after.run_id_next {
-        changes.push(Change::RunIdNext { keyspace, next: after.run_id_next });
-    }
-    changes
 }
 
-/// Returns the changes that turn the blob files of `shape` into those of `after` when the manifest is replayed.
-///
-/// They add and remove blob files, and add the references of tables that are not in `shape`.
-pub(crate) fn diff_blob_files(
-    keyspace: u32,
-    (shape, blobs): (&TreeShape, &[FileId]),
-    after: &Version,
-) -> Vec<Change> {
-    if blobs.is_empty() && after.blobs().is_empty() {
-        return Vec::new();
-    }
-    let old_blobs: HashSet<FileId> = blobs.iter().copied().collect();
-    let old_tables: HashSet<FileId> = shape.files().map(|file| file.id).collect();
-    let added = after.blobs().files().filter(|used| !old_blobs.contains(&used.file.record().id));
+/// Returns the manifest changes of a tree edit: files, then runs and cursor of each level.
+fn tree_changes(keyspace: u32, edit: TreeEdit) -> Vec<Change> {
+    let TreeEdit { removed, added, run_orders, cursors, run_id_next } = edit;
     let mut changes: Vec<Change> =
-        added.map(|used| Change::AddBlob { keyspace, blob: *used.file.record() }).collect();
-    let removed = blobs.iter().filter(|id| after.blobs().file(**id).is_none());
-    changes.extend(removed.map(|&id| Change::RemoveBlob { keyspace, id }));
-    let tables = after.runs().iter().flat_map(|run| run.tables().iter());
-    let new_tables =
-        tables.filter(|table| !table.blobs().is_empty() && !old_tables.contains(&table.shape().id));
-    changes.extend(new_tables.map(|table| Change::References {
-        keyspace,
-        table: table.shape().id,
-        blobs: table.blobs().iter().map(BlobUsage::reference).collect(),
+        removed.into_iter().map(|id| Change::RemoveFile { keyspace, id }).collect();
+    changes.extend(added.into_iter().map(|placed| {
+        let (level, run, file) = (placed.level, placed.run, placed.file);
+        Change::AddFile { keyspace, level, run, file }
     }));
+    let orders = run_orders
+        .into_iter()
+        .map(|(level, runs)| (level, Change::RunOrder { keyspace, level, runs }));
+    let cursors =
+        cursors.into_iter().map(|(level, key)| (level, Change::Cursor { keyspace, level, key }));
+    let mut level_changes: Vec<_> = orders.chain(cursors).collect();
+    level_changes.sort_by_key(|(level, _)| *level);
+    changes.extend(level_changes.into_iter().map(|(_, change)| change));
+    changes.extend(run_id_next.map(|next| Change::RunIdNext { keyspace, next }));
     changes
+}
+
+/// Returns the manifest changes that add and remove blob files, and add the references of new tables.
+fn blob_changes(
+    keyspace: u32,
+    before: &BlobSet,
+    after: &BlobSet,
+    new_tables: &[Arc<TableFile>],
+) -> Vec<Change> {
+    let is_new = |used: &&BlobUsage| before.file(used.file.record().id).is_none();
+    let added = after.files().filter(is_new);
+    let added = added.map(|used| Change::AddBlob { keyspace, blob: *used.file.record() });
+    let removed = before.ids().into_iter().filter(|id| after.file(*id).is_none());
+    let removed = removed.map(|id| Change::RemoveBlob { keyspace, id });
+    let references = new_tables.iter().filter(|table| !table.blobs().is_empty()).map(|table| {
+        let blobs = table.blobs().iter().map(BlobUsage::reference).collect();
+        Change::References { keyspace, table: table.shape().id, blobs }
+    });
+    added.chain(removed).chain(references).collect()
 }

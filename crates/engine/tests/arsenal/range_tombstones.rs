@@ -40,7 +40,7 @@ fn put(db: &Db, numbers: std::ops::Range<u64>) -> Outcome {
 fn damage_first_range_tombstones(disk: &MemVfs) -> Outcome<PathBuf> {
     let loaded = Manifest::load(disk, oracle::dir()).map_err(failed)?;
     let mut found: Vec<(Vec<u8>, PathBuf, u64)> = Vec::new();
-    for (_, _, file) in loaded.state.keyspaces.values().flat_map(|keyspace| keyspace.files()) {
+    for file in loaded.state.keyspaces.values().flat_map(|keyspace| keyspace.tree.files()) {
         let path = FileName::Table(file.id.0).in_dir(oracle::dir());
         let identity = TableIdentity {
             id: file.id,

@@ -164,8 +164,8 @@ fn check_snapshot(state: &ManifestState) {
     let mut restored = ManifestState { db_uid: state.db_uid, ..ManifestState::default() };
     restored.apply(&snapshot).expect("a snapshot applies to an empty state");
     assert_eq!(restored, *state);
-    for file in state.keyspaces.values().flat_map(|keyspace| keyspace.files()) {
-        assert!(file.2.range.smallest <= file.2.range.largest);
+    for file in state.keyspaces.values().flat_map(|keyspace| keyspace.tree.files()) {
+        assert!(file.range.smallest <= file.range.largest);
     }
 }
 

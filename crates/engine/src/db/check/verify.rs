@@ -105,13 +105,13 @@ fn verify_keyspace(
     report: &mut VerifyReport,
 ) -> Result<()> {
     let cache = BlockCache::new(0);
-    keyspace.build_shape(&mut |file| Ok(Arc::clone(file)))?.check()?;
+    keyspace.tree.check_invariants()?;
     let blobs = VerifiedBlobs::open(vfs, dir, (id, keyspace), &cache)?;
     for blob in keyspace.value_log.blobs() {
         report.blob_files += 1;
         report.blob_bytes += blob.bytes;
     }
-    for (_, _, file) in keyspace.files() {
+    for file in keyspace.tree.files() {
         let table = open_verified_table(vfs, dir, (id, file), &cache)?;
         report.blob_values +=
             blobs.verify_pointers(&table, keyspace.value_log.references_of(file.id))?;

@@ -109,8 +109,8 @@ pub fn observe(path: impl AsRef<Path>, options: &Options) -> Result<Observation>
     };
     let (named, kept) = (state.file_numbers(), kept_logs(state));
     for keyspace in state.keyspaces.values() {
-        observation.tables += len_u64(keyspace.files().count());
-        observation.table_bytes += keyspace.files().map(|(.., file)| file.bytes).sum::<u64>();
+        observation.tables += len_u64(keyspace.tree.files().count());
+        observation.table_bytes += keyspace.tree.bytes();
         let observed = observe_keyspace(keyspace);
         observation.blob_files += observed.blob_files;
         observation.blob_bytes += observed.blob_bytes;
@@ -168,10 +168,10 @@ fn file_bytes(vfs: &dyn Vfs, path: &Path) -> Result<Option<u64>> {
 }
 
 fn observe_keyspace(keyspace: &KeyspaceState) -> ObservedKeyspace {
-    let levels = (0u8..=u8::MAX).zip(&keyspace.levels).map(|(level, runs)| {
+    let levels = (0u8..=u8::MAX).zip(&keyspace.tree.levels).map(|(level, shape)| {
         let mut metrics =
-            ObservedLevel { level, runs: len_u64(runs.len()), ..ObservedLevel::default() };
-        for file in runs.iter().flat_map(|run| &run.files) {
+            ObservedLevel { level, runs: len_u64(shape.runs.len()), ..ObservedLevel::default() };
+        for file in shape.files() {
             metrics.files += 1;
             metrics.bytes += file.bytes;
             metrics.entries += file.entries;

@@ -45,8 +45,8 @@ pub(crate) fn first_free_number(vfs: &dyn Vfs, dir: &Path, state: &ManifestState
 
 /// Returns the creation counter of the next table.
 pub(crate) fn next_creation(state: &ManifestState) -> u64 {
-    let files = state.keyspaces.values().flat_map(|keyspace| keyspace.files());
-    files.map(|(.., file)| file.creation.saturating_add(1)).max().unwrap_or(0)
+    let files = state.keyspaces.values().flat_map(|keyspace| keyspace.tree.files());
+    files.map(|file| file.creation.saturating_add(1)).max().unwrap_or(0)
 }
 
 /// An empty file whose synced name makes the next open skip all numbers up to the one in its name.

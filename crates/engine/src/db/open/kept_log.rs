@@ -177,7 +177,8 @@ impl KeptLogReplay<'_> {
             return Ok(());
         }
         let tables = &self.db.state.tables;
-        let written = flush_active(tables, self.staging, seq_next, tables.env.database_time_us())?;
+        let (written, _) =
+            flush_active(tables, self.staging, seq_next, tables.env.database_time_us())?;
         self.runs.push(written.table_metas());
         self.outputs.append(written.into_subcompaction_output(0));
         Ok(())
@@ -245,10 +246,7 @@ fn deliver_locked(
         Change::SetOptions { keyspace: tree.id, options: persisted.encode() },
     ];
     // Compactions may have changed the real tree meanwhile, so the new runs are added to its current shape.
-    let next = |shape: &TreeShape, _| {
-        let add = |shape: TreeShape, run| shape.with_flush(run).map(|(shape, _)| shape);
-        runs.into_iter().try_fold(shape.clone(), add)
-    };
+    let next = |shape: &TreeShape, _| shape.with_flushed_runs(runs);
     install_version(store, tree, &mut outputs, None, Some(operands.as_ref()), changes, next)?;
     if let Some(token) = token.filter(|_| token != attached.opened) {
         attached.store.mark_committed(token);

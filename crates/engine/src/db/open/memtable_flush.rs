@@ -8,6 +8,7 @@ use lsmx_base::sync::Arc;
 
 use crate::env::Background;
 use crate::error::{Error, Result};
+use crate::format::version_edit::Change;
 use crate::jobs::compaction::output::JobOutputs;
 use crate::jobs::compaction::retention::Retention;
 use crate::jobs::compaction::version_filter::VersionFilter;
@@ -20,6 +21,7 @@ use crate::tree::operand_files::PinnedOperandView;
 use crate::tree::operand_store_slot::AttachedStore;
 use crate::tree::super_version::SuperVersion;
 use crate::tree::version::Version;
+use crate::tree::version_edit::NextVersion;
 
 /// Smallest memtable, in bytes, that recovery writes with two threads.
 const TWO_THREADS_BYTES_MIN: u64 = 4 << 20;
@@ -113,14 +115,18 @@ impl<'a> MemtableFlush<'a, '_> {
     }
 }
 
-/// Returns a version with the new tables as the newest run of L0.
-pub(crate) fn add_flushed_run(version: &Version, outputs: &JobOutputs<'_>) -> Result<Arc<Version>> {
-    let (shape, _) = version.shape().with_flush(outputs.table_metas())?;
-    Ok(Arc::new(Version::new(shape, version, outputs.tables())?))
+/// Returns the version of a keyspace with the new tables as the newest run of L0.
+pub(crate) fn add_flushed_run(
+    keyspace: u32,
+    version: &Version,
+    outputs: &JobOutputs<'_>,
+) -> Result<NextVersion> {
+    let update = version.shape().with_flushed_run(outputs.table_metas())?;
+    NextVersion::new(keyspace, version, update, outputs.tables())
 }
 
 /// Flushes the active memtable of a tree during recovery. Then the tree has the new run and an empty memtable that
-/// starts at `seq_next`. The manifest does not change.
+/// starts at `seq_next`. The manifest does not change; the returned changes lead to the new version.
 ///
 /// No other thread uses the database yet, so a large memtable is written by two threads. With an operand store one
 /// thread is used, because operands are delivered in key order.
@@ -131,7 +137,7 @@ pub(crate) fn flush_active<'a>(
     tree: &'a Tree,
     seq_next: SeqNo,
     edited_us: u64,
-) -> Result<JobOutputs<'a>> {
+) -> Result<(JobOutputs<'a>, Vec<Change>)> {
     let view = tree.pin_super_version();
     let store = tree.operand_store.attached();
     let flush = MemtableFlush {
@@ -149,9 +155,9 @@ pub(crate) fn flush_active<'a>(
         None => flush.write(store.as_ref(), SeqNo(seq_next.0 - 1))?,
     };
     let operands = prepared.or_else(|| view.operand_view.clone());
-    let version = add_flushed_run(&view.version, &outputs)?;
+    let NextVersion { version, changes } = add_flushed_run(tree.id, &view.version, &outputs)?;
     tree.update_super_version(|_| {
         SuperVersion::new(&version, seq_next).with_operand_view(operands.clone())
     });
-    Ok(outputs)
+    Ok((outputs, changes))
 }

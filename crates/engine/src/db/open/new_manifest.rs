@@ -5,7 +5,6 @@ use std::path::Path;
 use lsmx_base::file_name::FileName;
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, OnceLock};
-use lsmx_compaction::{FileId, TreeShape};
 
 use crate::error::Result;
 use crate::format::version_edit::{Change, VersionEdit};
@@ -13,8 +12,6 @@ use crate::manifest::Manifest;
 use crate::state::table_factory::TableFactory;
 use crate::tree::file_numbers::FileNumbers;
 use crate::tree::obsolete_files::ObsoleteFiles;
-use crate::tree::version::Version;
-use crate::tree::version_edit::{diff_blob_files, diff_shapes};
 use crate::wal::{SegmentRegistry, Wal, WalOptions};
 
 /// Allocates segment ids, and lists new segments in the manifest once there is one.
@@ -90,17 +87,6 @@ pub(crate) fn log_changes(tables: &TableFactory, segment: u64, last_seq: SeqNo) 
         Change::FileNumberNext(tables.files.next()),
         Change::ClockUs(tables.env.database_time_us()),
     ]
-}
-
-/// Returns the manifest changes that turn a tree with this shape and these blob files into `after`.
-pub(crate) fn tree_changes(
-    tree: u32,
-    before: (&TreeShape, &[FileId]),
-    after: &Version,
-) -> Vec<Change> {
-    let mut changes = diff_shapes(tree, before.0, after.shape());
-    changes.extend(diff_blob_files(tree, before, after));
-    changes
 }
 
 /// Discards a manifest that is not current, and the first segment of its log.

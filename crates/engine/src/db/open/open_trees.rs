@@ -6,7 +6,7 @@ use std::path::Path;
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{FileId, TreeShape};
+use lsmx_compaction::FileId;
 
 use crate::db::operand_store::{self, StoreOpener};
 use crate::error::{Error, Result};
@@ -35,21 +35,17 @@ pub(crate) struct TreeOpener<'a> {
 }
 
 impl TreeOpener<'_> {
-    /// Opens all trees. Adds each to `trees`, and its shape in the manifest to `shapes`.
+    /// Opens all trees and adds them to `trees`.
     ///
     /// # Errors
     /// A file is missing or damaged, or the operand store of a keyspace has another name. The trees opened before the
     /// error are in `trees`.
-    pub(crate) fn open_all(
-        &self,
-        trees: &mut Keyspaces,
-        shapes: &mut BTreeMap<u32, TreeShape>,
-    ) -> Result<()> {
+    pub(crate) fn open_all(&self, trees: &mut Keyspaces) -> Result<()> {
         for (&id, keyspace) in &self.state.keyspaces {
-            let (shape, tables) = self.open_tables(id, keyspace)?;
-            shapes.insert(id, shape.clone());
+            keyspace.tree.check_invariants()?;
+            let tables = self.open_tables(id, keyspace)?;
             let empty = Version::empty(&self.tables.deferred_drop);
-            let version = Arc::new(Version::new(shape, &empty, &tables)?);
+            let version = Arc::new(Version::new(keyspace.tree.clone(), &empty, &tables)?);
             trees.insert(Arc::new(self.open_tree(id, keyspace, version)?));
         }
         Ok(())
@@ -145,22 +141,14 @@ impl TreeOpener<'_> {
         }
     }
 
-    fn open_tables(
-        &self,
-        id: u32,
-        keyspace: &KeyspaceState,
-    ) -> Result<(TreeShape, Vec<Arc<TableFile>>)> {
+    fn open_tables(&self, id: u32, keyspace: &KeyspaceState) -> Result<Vec<Arc<TableFile>>> {
         let blobs = self.open_blobs(id, keyspace)?;
-        let mut tables = Vec::new();
-        let shape = keyspace.build_shape(&mut |file| {
+        let tables = keyspace.tree.files().map(|file| {
             let references = keyspace.value_log.references_of(file.id);
             let table = self.tables.open(file, resolve_references(&blobs, references));
-            let table = table.map_err(|error| error.or_missing(self.manifest))?;
-            let meta = Arc::clone(table.shape());
-            tables.push(table);
-            Ok(meta)
-        })?;
-        Ok((shape, tables))
+            table.map_err(|error| error.or_missing(self.manifest))
+        });
+        tables.collect()
     }
 
     fn open_blobs(&self, id: u32, keyspace: &KeyspaceState) -> Result<OpenBlobFiles> {

@@ -8,15 +8,14 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::file_name::{CURRENT, FileName, LOCK};
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
-use lsmx_base::sync::{Arc, AtomicU64, Signal};
-use lsmx_compaction::TreeShape;
+use lsmx_base::sync::{Arc, AtomicU64, Mutex, Signal};
 
 use crate::db::open::fd_limit::{check_available, needed_descriptors};
 use crate::db::open::file_numbers::{FileNumberReservation, first_free_number, next_creation};
 use crate::db::open::kept_log::{KeptLogWriter, has_operation_after};
 use crate::db::open::log_source::{LogSource, last_known_seq};
 use crate::db::open::memtable_flush::flush_active;
-use crate::db::open::new_manifest::{NewLog, discard_manifest, log_changes, tree_changes};
+use crate::db::open::new_manifest::{NewLog, discard_manifest, log_changes};
 use crate::db::open::open_trees::TreeOpener;
 use crate::db::open::replay::{LogReplay, ReplayTarget};
 use crate::deferred_drop::DeferredDrop;
@@ -52,8 +51,8 @@ pub(crate) struct Recovery {
     manifest: PathBuf,
     pub(super) trees: Keyspaces,
     pub(super) open_id: OpenId,
-    /// Shapes in the manifest, by keyspace.
-    shapes: BTreeMap<u32, TreeShape>,
+    /// Manifest edits that add the flushed tables.
+    flush_edits: Mutex<Vec<VersionEdit>>,
     pub(super) seq_next: SeqNo,
     /// Result of the replay.
     pub(crate) report: RecoveryReport,
@@ -101,7 +100,7 @@ impl Recovery {
             manifest: manifest.to_owned(),
             trees: Keyspaces::default(),
             open_id: OpenId::new(),
-            shapes: BTreeMap::new(),
+            flush_edits: Mutex::default(),
             seq_next: SeqNo(1),
             report: RecoveryReport::default(),
             unreplayed: BTreeMap::new(),
@@ -117,7 +116,7 @@ impl Recovery {
             open_id: recovery.open_id,
             read_only,
         };
-        match opener.open_all(&mut recovery.trees, &mut recovery.shapes) {
+        match opener.open_all(&mut recovery.trees) {
             Ok(()) => Ok(recovery),
             Err(error) => Err(recovery.roll_back(error)),
         }
@@ -138,7 +137,7 @@ impl Recovery {
 
     /// Removes the files that a failed open has written. Returns the error of the open.
     pub(crate) fn roll_back(&self, error: Error) -> Error {
-        let obsolete_files = &self.tables.obsolete_files;
+        let (obsolete_files, listed) = (&self.tables.obsolete_files, self.state.file_numbers());
         for tree in self.trees.iter() {
             if let Some(attached) = tree.operand_store.attached() {
                 attached.store.abandon();
@@ -146,15 +145,12 @@ impl Recovery {
             }
             let version = &tree.pin_super_version().version;
             for table in version.runs().iter().flat_map(|run| run.tables().iter()) {
-                if self.shapes[&tree.id].find_file(table.shape().id).is_none() {
+                if !listed.contains(&table.shape().id.0) {
                     obsolete_files.discard(table.path().to_owned());
                 }
             }
-            let value_log = self.state.keyspaces.get(&tree.id).map(|at| &at.value_log);
-            for id in version.blobs().ids() {
-                if value_log.is_none_or(|log| log.blob(id).is_none()) {
-                    obsolete_files.discard(self.tables.blob_path(id));
-                }
+            for id in version.blobs().ids().into_iter().filter(|id| !listed.contains(&id.0)) {
+                obsolete_files.discard(self.tables.blob_path(id));
             }
         }
         let stored = kept_logs(&self.state);
@@ -294,7 +290,10 @@ impl Recovery {
         self.reservation.extend(&self.tables)?;
         // Nothing is replayed into a tree whose operand store is not open.
         tree.operand_store.check()?;
-        flush_active(&self.tables, tree, seq_next, self.state.clock_us)?.keep_files();
+        let (mut outputs, changes) =
+            flush_active(&self.tables, tree, seq_next, self.state.clock_us)?;
+        outputs.keep_files();
+        self.flush_edits.lock().push(VersionEdit { changes });
         Ok(())
     }
 
@@ -346,29 +345,32 @@ impl Recovery {
         let mut changes = vec![Change::Opened];
         changes.extend(log_changes(&self.tables, log.segment, last_seq));
         for tree in self.trees.iter() {
-            changes.extend(self.recovered_changes(tree, last_seq)?);
+            changes.extend(self.recovered_changes(tree, last_seq));
         }
         let path = FileName::Manifest(number).in_dir(&self.tables.dir);
-        let mut state = self.state.clone();
-        state.apply(&VersionEdit { changes }).map_err(|what| Error::malformed(what, &path, 0))?;
+        let (mut state, last_edit) = (self.state.clone(), VersionEdit { changes });
+        for edit in self.flush_edits.lock().iter().chain([&last_edit]) {
+            state.apply(edit).map_err(|what| Error::malformed(what, &path, 0))?;
+        }
         Ok((log, number, state))
     }
 
-    /// Returns the changes of a tree since the last edit of its manifest.
-    fn recovered_changes(&self, tree: &Tree, last_seq: SeqNo) -> Result<Vec<Change>> {
+    /// Returns the changes of a tree since the last edit of its manifest, apart from the flushed tables.
+    fn recovered_changes(&self, tree: &Tree, last_seq: SeqNo) -> Vec<Change> {
         let (id, view) = (tree.id, tree.pin_super_version());
         let stored = self.state.keyspaces.get(&id);
+        let mut changes = vec![Change::FlushedThrough { keyspace: id, seq: last_seq }];
+        // A repair may leave blob files that no table references.
         let blobs = stored.into_iter().flat_map(|stored| stored.value_log.blobs());
-        let blobs: Vec<_> = blobs.map(|blob| blob.id).collect();
-        let mut changes = tree_changes(id, (&self.shapes[&id], &blobs), &view.version);
-        changes.push(Change::FlushedThrough { keyspace: id, seq: last_seq });
+        let unused = blobs.filter(|blob| view.version.blobs().file(blob.id).is_none());
+        changes.extend(unused.map(|blob| Change::RemoveBlob { keyspace: id, id: blob.id }));
         let token = view.operand_view.as_ref().and_then(|operands| operands.token);
         if token != stored.and_then(|stored| stored.operand_token) {
             changes.push(Change::OperandToken { keyspace: id, token });
         }
         let options = tree.stored_options().encode();
         changes.push(Change::SetOptions { keyspace: id, options });
-        Ok(changes)
+        changes
     }
 }
 

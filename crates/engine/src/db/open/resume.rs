@@ -13,7 +13,7 @@ use lsmx_base::sync::Arc;
 use crate::db::admission::find_write_obstacle;
 use crate::db::inner::DbInner;
 use crate::db::open::memtable_flush::{MemtableFlush, add_flushed_run};
-use crate::db::open::new_manifest::{discard_manifest, log_changes, tree_changes};
+use crate::db::open::new_manifest::{discard_manifest, log_changes};
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
 use crate::event::Event;
@@ -37,6 +37,8 @@ struct RewrittenTree<'a> {
     before: Arc<SuperVersion>,
     version: Arc<Version>,
     outputs: Vec<JobOutputs<'a>>,
+    /// One edit for each flushed memtable.
+    edits: Vec<VersionEdit>,
     /// Newest view of the operand store.
     operands: Option<PinnedOperandView>,
     turn: Option<StoreInstallGuard<'a>>,
@@ -50,15 +52,15 @@ impl RewrittenTree<'_> {
         token(&self.operands).filter(|new| token(&self.before.operand_view) != Some(*new))
     }
 
-    /// Returns the manifest changes of the tree.
-    fn changes(&self, last_seq: SeqNo) -> Result<Vec<Change>> {
-        let (id, before) = (self.tree.id, &self.before.version);
-        let mut changes = tree_changes(id, (before.shape(), &before.blobs().ids()), &self.version);
-        changes.push(Change::FlushedThrough { keyspace: id, seq: last_seq });
+    /// Removes and returns the edits that add the flushed tables to the manifest.
+    fn take_edits(&mut self, last_seq: SeqNo) -> Vec<VersionEdit> {
+        let (keyspace, mut edits) = (self.tree.id, std::mem::take(&mut self.edits));
+        let mut changes = vec![Change::FlushedThrough { keyspace, seq: last_seq }];
         if let Some(token) = self.new_token() {
-            changes.push(Change::OperandToken { keyspace: id, token: Some(token) });
+            changes.push(Change::OperandToken { keyspace, token: Some(token) });
         }
-        Ok(changes)
+        edits.push(VersionEdit { changes });
+        edits
     }
 }
 
@@ -158,11 +160,9 @@ fn rewrite_database(db: &DbInner) -> Result<()> {
     sync_directory(store.vfs.as_ref(), &store.dir)?;
     let segment = store.wal.restart_in_new_segment(next_seq)?;
     let number = store.files.allocate();
-    let mut changes = log_changes(&store.tables, segment, last_seq);
-    for tree in &rewritten {
-        changes.extend(tree.changes(last_seq)?);
-    }
-    let written = store.manifest.rewrite(number, Some(&VersionEdit { changes }));
+    let mut edits = vec![VersionEdit { changes: log_changes(&store.tables, segment, last_seq) }];
+    edits.extend(rewritten.iter_mut().flat_map(|tree| tree.take_edits(last_seq)));
+    let written = store.manifest.rewrite(number, &edits);
     if written.is_err() && !store.manifest.can_be_current(number) {
         // The next attempt writes other files. On a full disk, these would take the space that it needs.
         discard_manifest(&store.obsolete_files, &store.dir, number, segment);
@@ -211,6 +211,7 @@ fn rewrite_tree<'a>(
         before: Arc::clone(&before),
         version: Arc::clone(&before.version),
         outputs: Vec::new(),
+        edits: Vec::new(),
         operands: before.operand_view.clone(),
         turn,
     };
@@ -229,7 +230,9 @@ fn rewrite_tree<'a>(
         };
         let attached = rewritten.turn.as_ref().map(|turn| &turn.attached);
         let (outputs, operands) = flush.write(attached, last_seq)?;
-        rewritten.version = add_flushed_run(&rewritten.version, &outputs)?;
+        let next = add_flushed_run(tree.id, &rewritten.version, &outputs)?;
+        rewritten.version = next.version;
+        rewritten.edits.push(VersionEdit { changes: next.changes });
         rewritten.outputs.push(outputs);
         if operands.is_some() {
             rewritten.operands = operands;

@@ -213,18 +213,20 @@ mod tests {
 
     #[test]
     fn pick_file_of_tombstones_over_empty_runs_is_dropped() {
-        let (shape, _) =
-            TreeShape::default().with_flush(vec![file(1, ("d", "m"), (10, 20), 5)]).unwrap();
-        let (shape, _) = shape.with_flush(vec![file(2, ("a", "z"), (30, 30), 0)]).unwrap();
+        let shape = TreeShape::default()
+            .with_flushed_run(vec![file(1, ("d", "m"), (10, 20), 5)])
+            .unwrap()
+            .shape;
+        let shape = shape.with_flushed_run(vec![file(2, ("a", "z"), (30, 30), 0)]).unwrap().shape;
         let tombstones = build_index(&[tombstone("a", Some("z\0"), &[30])]);
         let pick = pick_delete_only(&shape, &tombstones, &[], |_| false);
         let job = pick.job.unwrap();
         assert_eq!(job.to_string(), "drop L0{1}   why: covered by range tombstones");
-        let shape = shape.apply(&job, Vec::new()).unwrap().shape;
+        let shape = shape.apply_job(&job, Vec::new()).unwrap().shape;
         assert!(
             pick_delete_only(&shape, &tombstones, &[], |file| file.id == FileId(2)).job.is_none()
         );
         let job = pick_delete_only(&shape, &tombstones, &[SeqNo(5)], |_| false).job.unwrap();
-        assert_eq!(shape.apply(&job, Vec::new()).unwrap().shape.files().count(), 0);
+        assert_eq!(shape.apply_job(&job, Vec::new()).unwrap().shape.files().count(), 0);
     }
 }

@@ -99,7 +99,7 @@ mod tests {
         let (shape, mut busy) = (tree(bytes), RunningJobs::default());
         excluded.iter().for_each(|id| busy.block_file(FileId(*id)));
         let Some(job) = pick_l0_merge(&shape, &busy, FileId(9), stopped) else { return Vec::new() };
-        shape.apply(&job, Vec::new()).unwrap();
+        shape.apply_job(&job, Vec::new()).unwrap();
         job.input_files().map(|file| file.0).collect()
     }
 

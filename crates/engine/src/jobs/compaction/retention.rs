@@ -310,7 +310,7 @@ mod tests {
             Arc::new(TableMeta { bytes: 10, entries: 1, seq_smallest: 1, seq_largest: 1, ..meta })
         };
         let files = (0..).zip(ranges).map(file).collect();
-        TreeShape::default().with_flush(files).unwrap().0
+        TreeShape::default().with_flushed_run(files).unwrap().shape
     }
 
     fn kept(

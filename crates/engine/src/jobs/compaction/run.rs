@@ -122,7 +122,7 @@ fn execute(
     let tombstones_written = outputs.tables().iter().map(|table| table.shape().tombstones).sum();
     let written_bytes = outputs.finished_bytes();
     install_version(state, tree, &mut outputs, None, None, Vec::new(), |shape, files| {
-        shape.apply(job, files).map(|applied| applied.shape)
+        shape.apply_job(job, files)
     })?;
     let mut time = start.elapsed(&state.env);
     let elapsed_us = time.elapsed_ns / 1_000;

@@ -381,7 +381,7 @@ mod tests {
         use lsmx_compaction::{FileId, KeyRange, TableMeta, TreeShape};
         let range = KeyRange { smallest: Bytes::new(), largest: Bytes::from_static(&[255]) };
         let file = TableMeta { bytes: 1, entries: 1, ..TableMeta::new(FileId(1), range) };
-        let (shape, _) = TreeShape::default().with_flush(vec![Arc::new(file)]).unwrap();
+        let shape = TreeShape::default().with_flushed_run(vec![Arc::new(file)]).unwrap().shape;
         Arc::clone(shape.runs().next().unwrap().1)
     }
 

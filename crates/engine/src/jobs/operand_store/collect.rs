@@ -10,7 +10,7 @@
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{OutputSplitter, SplitRule};
+use lsmx_compaction::{OutputSplitter, SplitRule, TreeShape};
 
 use crate::cursor::Cursor;
 use crate::env::YieldKind;
@@ -247,7 +247,7 @@ fn move_to_tree(
         None,
         Some(operands.as_ref()),
         changes,
-        |shape, files| shape.with_flush(files).map(|(shape, _)| shape),
+        TreeShape::with_flushed_run,
     )?;
     if let Some(token) = token {
         attached.store.mark_committed(token);

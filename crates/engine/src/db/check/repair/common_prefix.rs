@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::file_name::FileName;
+use lsmx_compaction::TreeShape;
 
 use crate::db::check::repair::context::{RepairContext, is_damage};
 use crate::db::check::repair::report::{Loss, LossKind};
@@ -89,7 +90,7 @@ fn revert_keyspace(
 ) {
     let kept: BTreeSet<FileName> = file_names(&earlier).collect();
     repair.set_aside.extend(file_names(current).filter(|file| !kept.contains(file)));
-    for (.., table) in current.files() {
+    for table in current.tree.files() {
         if !kept.contains(&FileName::Table(table.id.0)) {
             let (path, cause) = (repair.table_path(table.id.0), (&**table, damage));
             repair.report.tables_dropped += 1;
@@ -101,13 +102,14 @@ fn revert_keyspace(
         true => current.flushed_through,
         false => earlier.flushed_through,
     };
-    let (options, run_id_next) = (current.options.clone(), current.run_id_next);
-    let state = KeyspaceState { flushed_through, options, run_id_next, ..earlier };
+    let tree = TreeShape { run_id_next: current.tree.run_id_next, ..earlier.tree };
+    let state =
+        KeyspaceState { flushed_through, options: current.options.clone(), tree, ..earlier };
     repair.state.keyspaces.insert(id, state);
 }
 
 /// Returns the tables and blob files of a keyspace.
 fn file_names(keyspace: &KeyspaceState) -> impl Iterator<Item = FileName> + '_ {
-    let tables = keyspace.files().map(|(.., table)| FileName::Table(table.id.0));
+    let tables = keyspace.tree.files().map(|table| FileName::Table(table.id.0));
     tables.chain(keyspace.value_log.blobs().map(|blob| FileName::Blob(blob.id.0)))
 }

@@ -6,7 +6,7 @@ use lsmx_base::file_name::FileName;
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
-use lsmx_compaction::{FileId, RunId};
+use lsmx_compaction::{FileId, TreeShape};
 
 use crate::db::check::repair::context::RepairContext;
 use crate::db::check::repair::damaged_blobs::DamagedBlobs;
@@ -16,7 +16,7 @@ use crate::db::check::repair::merge_tables::{merge_tables, open_sound_table};
 use crate::db::check::repair::report::{Loss, LossKind};
 use crate::db::check::repair::table_writer::ValueSalvager;
 use crate::error::{Error, Result};
-use crate::manifest::{KeyspaceState, RunRecord, ValueLogState};
+use crate::manifest::{KeyspaceState, ValueLogState};
 use crate::table::Table;
 
 /// A table that may belong to a keyspace.
@@ -54,7 +54,7 @@ fn find_candidates(
     let files = repair.list_files()?;
     let mut missing = Vec::new();
     for (&id, keyspace) in &repair.state.keyspaces {
-        for (_, _, file) in keyspace.files() {
+        for file in keyspace.tree.files() {
             let (number, uid) = (file.id.0, file.uid);
             listed.insert(number);
             match files.contains(&FileName::Table(number)) {
@@ -122,15 +122,9 @@ fn rebuild_keyspace(
     }
     let files = merge_tables(&mut repair.tables, (id, name), &tables, &mut values)?;
     repair.report.lost.append(&mut values.take_lost());
-    let run = RunId(keyspace.run_id_next);
-    let levels = match files.is_empty() {
-        true => Vec::new(),
-        false => vec![vec![RunRecord { id: run, files }]],
-    };
+    let empty = TreeShape { run_id_next: keyspace.tree.run_id_next, ..TreeShape::default() };
     let keyspace = KeyspaceState {
-        levels,
-        cursors: BTreeMap::new(),
-        run_id_next: run.0 + 1,
+        tree: empty.with_flushed_run(files)?.shape,
         // Everything up to the newest entry of a table was flushed.
         flushed_through: keyspace.flushed_through.max(last_seq),
         value_log: ValueLogState::default(),

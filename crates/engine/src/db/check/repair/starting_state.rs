@@ -109,9 +109,9 @@ fn find_lost_edit(
     if state.wal_oldest > 0 && !files.contains(&oldest) {
         return Ok(Some(missing(oldest)));
     }
-    let mut tables = state.keyspaces.values().flat_map(KeyspaceState::files);
-    let lacks = tables.find(|(.., table)| !files.contains(&FileName::Table(table.id.0)));
-    let Some((.., lacks)) = lacks else { return Ok(None) };
+    let mut tables = state.keyspaces.values().flat_map(|keyspace| keyspace.tree.files());
+    let lacks = tables.find(|table| !files.contains(&FileName::Table(table.id.0)));
+    let Some(lacks) = lacks else { return Ok(None) };
     let listed = state.file_numbers();
     let is_unlisted_table = |file: &FileName| {
         matches!(file, FileName::Table(id) if !listed.contains(id))

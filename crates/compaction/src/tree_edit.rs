@@ -1,0 +1,156 @@
+//! Edits of a tree as the manifest stores them, and their replay.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use crate::ids::{FileId, Level, RunId};
+use crate::key_range::Key;
+use crate::run::SortedRun;
+use crate::shape::TreeShape;
+use crate::table_meta::TableMeta;
+
+/// Changes of a tree. [`TreeShape::apply_edit`] applies them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TreeEdit {
+    /// Files that leave their runs. A moved file is also in `added`.
+    pub removed: Vec<FileId>,
+    /// Files that enter a run. A run that its level does not have becomes the newest one there.
+    pub added: Vec<AddedFile>,
+    /// For each changed level, all of its runs after the edit, newest first.
+    pub run_orders: Vec<(Level, Vec<RunId>)>,
+    /// For each changed cursor, its level and the new value. See [`LevelShape::cursor`](crate::LevelShape::cursor).
+    pub cursors: Vec<(Level, Option<Key>)>,
+    /// Number of the next new run, if it changed.
+    pub run_id_next: Option<u64>,
+}
+
+/// A file and its new position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddedFile {
+    /// Level of the run.
+    pub level: Level,
+    /// Run of the file.
+    pub run: RunId,
+    /// The file.
+    pub file: Arc<TableMeta>,
+}
+
+/// A tree after a change, and the edit that leads to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TreeUpdate {
+    /// The tree after the change.
+    pub shape: TreeShape,
+    /// Turns the tree before the change into `shape`.
+    pub edit: TreeEdit,
+}
+
+/// Reason why an edit does not fit a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EditError {
+    /// A removed file is not in the tree.
+    #[error("removed file {} is not in the tree", .0.0)]
+    UnknownFile(FileId),
+    /// An added file is in the tree already.
+    #[error("added file {} is in the tree already", .0.0)]
+    DuplicateFile(FileId),
+    /// A run is in two levels.
+    #[error("run {} is in two levels", .0.0)]
+    DuplicateRun(RunId),
+    /// The order of the runs of a level does not list this run exactly once.
+    #[error("an order of runs does not list run {} exactly once", .0.0)]
+    RunOrder(RunId),
+}
+
+impl TreeShape {
+    /// Applies an edit: removes files, adds files, orders the runs and sets the cursors. Empty runs and empty levels
+    /// at the end are removed. Does not check key ranges; see [`TreeShape::check_invariants`].
+    ///
+    /// # Errors
+    ///
+    /// If the edit does not fit. The tree is then changed in part and must be dropped.
+    pub fn apply_edit(&mut self, edit: &TreeEdit) -> Result<(), EditError> {
+        for &file in &edit.removed {
+            self.remove_file(file)?;
+        }
+        for AddedFile { level, run, file } in &edit.added {
+            self.add_file(*level, *run, file);
+        }
+        for level in &mut self.levels {
+            if level.runs.iter().any(|run| run.files.is_empty()) {
+                Arc::make_mut(level).runs.retain(|run| !run.files.is_empty());
+            }
+        }
+        for (level, order) in &edit.run_orders {
+            self.reorder_runs(*level, order)?;
+        }
+        for (level, cursor) in &edit.cursors {
+            if let Some(level) = self.levels.get_mut(level.index()) {
+                Arc::make_mut(level).cursor.clone_from(cursor);
+            }
+        }
+        self.remove_empty_last_levels();
+        self.run_id_next = self.run_id_next.max(edit.run_id_next.unwrap_or(0));
+        if edit.added.is_empty() { Ok(()) } else { self.check_unique_ids() }
+    }
+
+    fn remove_file(&mut self, id: FileId) -> Result<(), EditError> {
+        for level in &mut self.levels {
+            for (index, run) in level.runs.iter().enumerate() {
+                if let Some(at) = run.files.iter().position(|file| file.id == id) {
+                    let run = &mut Arc::make_mut(level).runs[index];
+                    Arc::make_mut(run).files.splice(at..at + 1, Vec::new());
+                    return Ok(());
+                }
+            }
+        }
+        Err(EditError::UnknownFile(id))
+    }
+
+    fn add_file(&mut self, level: Level, run: RunId, file: &Arc<TableMeta>) {
+        if self.levels.len() <= level.index() {
+            self.levels.resize_with(level.index() + 1, Arc::default);
+        }
+        let runs = &mut Arc::make_mut(&mut self.levels[level.index()]).runs;
+        let at = runs.iter().position(|known| known.id == run).unwrap_or_else(|| {
+            runs.insert(0, Arc::new(SortedRun { id: run, files: Vec::new().into() }));
+            0
+        });
+        let files = &mut Arc::make_mut(&mut runs[at]).files;
+        let index = files.partition_point(|other| other.range.smallest <= file.range.smallest);
+        files.splice(index..index, vec![Arc::clone(file)]);
+        self.run_id_next = self.run_id_next.max(run.0.saturating_add(1));
+    }
+
+    /// Sets the order of the runs of a level. `order` must list each of them once.
+    fn reorder_runs(&mut self, level: Level, order: &[RunId]) -> Result<(), EditError> {
+        let runs = self.runs_of(level);
+        let reordered = order.iter().map(|&id| {
+            let run = runs.iter().find(|run| run.id == id);
+            run.cloned().ok_or(EditError::RunOrder(id))
+        });
+        let reordered = reordered.collect::<Result<Vec<_>, _>>()?;
+        let mut listed = HashSet::new();
+        if let Some(&twice) = order.iter().find(|&id| !listed.insert(*id)) {
+            return Err(EditError::RunOrder(twice));
+        }
+        if let Some(missing) = runs.iter().find(|run| !listed.contains(&run.id)) {
+            return Err(EditError::RunOrder(missing.id));
+        }
+        if let Some(level) = self.levels.get_mut(level.index()).filter(|_| !order.is_empty()) {
+            Arc::make_mut(level).runs = reordered;
+        }
+        Ok(())
+    }
+
+    /// Checks that each file occurs once, and each run in one level only.
+    fn check_unique_ids(&self) -> Result<(), EditError> {
+        let (mut runs, mut files) = (HashSet::new(), HashSet::new());
+        if let Some(file) = self.files().find(|file| !files.insert(file.id)) {
+            return Err(EditError::DuplicateFile(file.id));
+        }
+        match self.runs().find(|(_, run)| !runs.insert(run.id)) {
+            Some((_, run)) => Err(EditError::DuplicateRun(run.id)),
+            None => Ok(()),
+        }
+    }
+}
