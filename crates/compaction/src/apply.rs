@@ -21,11 +21,11 @@ use crate::shape::{LevelShape, TreeShape};
 use crate::table_meta::TableMeta;
 use crate::tree_edit::{AddedFile, TreeEdit, TreeUpdate};
 
-/// Number of changed ranges and files from which a run is rebuilt as a whole.
+/// If more ranges and files of a run change than this number, the run is rebuilt as a whole.
 const REBUILD_MIN: usize = 8;
 
-/// RunPosition among the runs of a tree, newest first: the level, then `2 * index + 1` for a run or
-/// `2 * index` for the gap before it.
+/// Position of a run or of a gap between runs, ordered from newest to oldest. The first field is the level. The second
+/// is `2 * index + 1` for the run with this index, and `2 * index` for the gap before it.
 type RunPosition = (Level, usize);
 
 fn run_position(level: Level, index: usize) -> RunPosition {
@@ -78,10 +78,10 @@ impl TreeShape {
     /// Input files leave their runs. Empty runs and empty levels at the end are removed. A merge or move
     /// sets the cursor of its newest input level to the largest key that it took from there.
     ///
-    /// The tree may have changed since the job was picked, if the inputs still exist: jobs that
-    /// [can run](crate::RunningJobs::can_run_job) at the same time may end in any order. If the target run is
-    /// missing, the outputs form a new run at the position of the oldest input of the target level. Without
-    /// such an input, the new run becomes the newest of the level.
+    /// The inputs must still exist, but the tree may have changed since the job was picked: jobs that
+    /// [can run](crate::RunningJobs::can_run_job) at the same time may end in any order. If the target run no longer
+    /// exists, the outputs form a new run. It takes the position of the oldest input from the target level. If the job
+    /// has no input from that level, it becomes the newest run there.
     ///
     /// # Errors
     ///
@@ -359,7 +359,8 @@ fn group_adjacent_indices(indices: &[usize]) -> Vec<Range<usize>> {
     ranges
 }
 
-/// Checks one input against a run that it passes. The files `removed` leave that run too.
+/// Checks that an input passes no overlapping file of `run`. Files of `run` at the indices `removed` are not checked,
+/// because the job takes them too.
 fn check_age_order_in_run(
     input: &ResolvedInput<'_>,
     run: &SortedRun,
@@ -403,7 +404,7 @@ fn check_outputs(
 /// Checks that no output has the number of an input or of another output.
 fn check_file_ids(inputs: &[ResolvedInput<'_>], outputs: &[Arc<TableMeta>]) -> Result<(), Error> {
     let mut input_ids = inputs.iter().flat_map(ResolvedInput::files).map(|file| file.id);
-    // Numbers are usually allocated in ascending order, so this comparison suffices.
+    // Usually all outputs have ascending numbers above those of the inputs, and no set of numbers is needed.
     let ascend = outputs.windows(2).all(|pair| pair[0].id < pair[1].id);
     if ascend && outputs.first().is_none_or(|first| input_ids.all(|id| id < first.id)) {
         return Ok(());

@@ -88,7 +88,8 @@ fn try_reserve_files(
     }
     // The lock is held from the read of the shape to the reservation, as when a policy picks a job.
     let mut jobs = tree.jobs.lock();
-    let shape = tree.shape(state.env.database_time_us(), state.sequence.snapshot_bounds());
+    let shape =
+        tree.shape(state.env.database_time_us(), state.sequence.oldest_and_newest_snapshot());
     match plan_manual(&shape, &jobs.running, bounds)? {
         ManualPlan::UpToDate => Ok(Some(None)),
         ManualPlan::Run(job) if state.work.begin_work(WorkKind::Compaction) => {

@@ -54,7 +54,7 @@ fn drop_tree(inner: &DbInner, tree: &Arc<Tree>) -> Result<()> {
         let number = state.sequence.record_keyspace_drop();
         tree.set_dropped(number);
         state.trees.write().remove(tree);
-        state.set_failing(tree.id, false);
+        state.set_compaction_failing(tree.id, false);
         state.guard_history.forget(tree.id);
         number
     };

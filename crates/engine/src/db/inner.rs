@@ -208,7 +208,7 @@ impl DbInner {
     /// Starts the work that a commit has made due: WAL syncs, flushes, and inline jobs.
     pub(crate) fn after_commit(&self, deadline_us: Option<u64>) {
         let state = &self.state;
-        if state.wal.claim_sync_request() || state.request_reserve() {
+        if state.wal.claim_sync_request() || state.request_reserve_resize() {
             state.progress.notify();
         }
         self.flush_trigger.flush_if_due(deadline_us);

@@ -65,7 +65,7 @@ fn held_metrics(inner: &DbInner) -> HeldMetrics {
     for tree in state.all_trees() {
         let (views, pins) = tree.old_super_versions.count_in_use();
         held.old_views += views;
-        held.view_pins += pins + tree.count_current_pins();
+        held.view_pins += pins + tree.count_super_version_pins();
     }
     held
 }

@@ -316,7 +316,7 @@ impl Db {
         let pinned = if failpoint::is_on(Failpoint::SnapshotInTwoSteps) {
             let seq = state.sequence.published();
             state.env.yield_point(YieldKind::UserOperation);
-            state.sequence.register_at(now_us, |_| seq)?
+            state.sequence.register_snapshot_at(now_us, |_| seq)?
         } else {
             state.sequence.register(now_us)?
         };

@@ -10,7 +10,9 @@ use lsmx_base::sync::{Arc, AtomicBool, AtomicU64};
 
 use crate::cache::BlockCache;
 use crate::db::inner::{DbInner, check_reentry};
-use crate::db::open::fd_limit::{IDLE_DESCRIPTORS, check_available, needed_descriptors};
+use crate::db::open::fd_limit::{
+    IDLE_DESCRIPTORS, check_descriptors_available, needed_descriptors,
+};
 use crate::env::{Background, Env};
 use crate::error::{Error, Result, UserCode};
 use crate::format::version_edit::Change;
@@ -60,7 +62,7 @@ impl StoreOpener<'_> {
         let pooled = Arc::new(FdCacheVfs::new(Arc::clone(&tables.vfs), descriptors));
         let files = OperandStoreFiles::new(
             Arc::clone(&pooled) as Arc<_>,
-            Arc::new(tables.paced_store(&pooled)),
+            Arc::new(tables.rate_limited_store_vfs(&pooled)),
             tables.dir.clone(),
             Arc::clone(&tables.files),
             Arc::clone(&tables.obsolete_files),
@@ -69,10 +71,10 @@ impl StoreOpener<'_> {
         let context = self.context(keyspace, merging, &files);
         let code = || UserCode::OperandStore(factory.name().to_owned());
         let opened = Error::catch_user(code, || factory.open(context, token)).flatten();
-        let store = opened.inspect_err(|_| files.discard_created())?;
+        let store = opened.inspect_err(|_| files.discard_created_files())?;
         let closed = Arc::clone(tables.descriptors.database_closed_flag());
         let store: Arc<dyn OperandStore> = PanicGuardStore::new(store, factory.name(), closed);
-        files.add_found(store.live_files());
+        files.add_found_file(store.live_files());
         let attached = AttachedStore {
             factory: Arc::clone(factory),
             store,
@@ -179,7 +181,7 @@ pub(crate) fn open_operand_store(
     let (vfs, stores) = (&*state.vfs, state.tables.descriptors.store_count());
     // An open database with one more store must be able to open again.
     let needed = needed_descriptors(inner.options.background, stores.saturating_add(1));
-    check_available(vfs, &state.dir, needed - IDLE_DESCRIPTORS)?;
+    check_descriptors_available(vfs, &state.dir, needed - IDLE_DESCRIPTORS)?;
     let id = tree.as_ref().map(|tree| tree.id);
     let token_of =
         |id| state.manifest.with_state(|manifest| Some(manifest.keyspaces.get(&id)?.operand_token));
@@ -241,7 +243,7 @@ fn move_operands(inner: &DbInner, tree: &Arc<Tree>) -> Result<()> {
     inner.committer.sync(None)?;
     let Some(turn) = tree.operand_store.reserve(&state.env, &state.progress) else { return Ok(()) };
     // A listener may call `Db::snapshot`, which waits for the end of the block. So events are delivered later.
-    let _events = state.hold_events();
+    let _events = state.defer_events();
     let _snapshot_block = SnapshotBlock::begin(state)?;
     let options = StoredOptions { operand_store: None, ..tree.stored_options() }.encode();
     let changes = vec![Change::SetOptions { keyspace: tree.id, options }];

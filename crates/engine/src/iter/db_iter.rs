@@ -57,7 +57,7 @@ impl ValueResolver {
 
     /// Reads the value that an entry points to.
     fn read(&mut self, entry: (&[u8], SeqNo), pointer: &[u8]) -> Result<Slice> {
-        self.blobs.scan_value(&mut self.scan, entry, pointer, &mut self.context)
+        self.blobs.read_value_in_scan(&mut self.scan, entry, pointer, &mut self.context)
     }
 }
 

@@ -52,7 +52,7 @@ pub(crate) fn flush_oldest_memtable(
     };
     let Ok(guard) = reserved else {
         tree.jobs.lock().flushing = false;
-        state.work.park_flush(tree);
+        state.work.postpone_flush(tree);
         return Ok(false);
     };
     let reason = &"its memtable is sealed";
@@ -107,7 +107,7 @@ fn flush_memtable(
     let filter = VersionFilter::new(retention, &tree.merge_resolver);
     let attached = guard.map(|guard| &*guard.attached);
     let mut delivery = attached.map(|at| MemtableDelivery::new(at, last_seq)).transpose()?;
-    let mut flushed_writes = state.guard_history.new_record(tree.id, memtable, last_seq);
+    let mut flushed_writes = state.guard_history.new_flush_record(tree.id, memtable, last_seq);
     let recorder = flushed_writes.as_mut();
     write_memtable(&state.env, filter, memtable, &mut outputs, delivery.as_mut(), recorder)?;
     state.env.yield_point(YieldKind::JobStep);

@@ -230,7 +230,7 @@ impl FlushTrigger {
     fn start_due_work(&self, now_us: u64) {
         let state = &self.state;
         // In a read-only database no work is possible; `resume` checks all trees.
-        if !state.work.take_due_check(now_us)
+        if !state.work.take_due_tree_check(now_us)
             || state.error_state.check_writable().is_err()
             || state.is_closing()
         {
@@ -250,7 +250,7 @@ impl FlushTrigger {
                 next_us = next_us.min(memtable_us);
             }
         }
-        state.work.schedule_check(next_us);
+        state.work.schedule_tree_check(next_us);
         if !expired.is_empty() {
             // An error has made the database read-only; the next write returns it.
             let _ = self.committer.seal(expired, None);

@@ -100,7 +100,7 @@ fn add_to_quarantine(state: &DbState, tree: &Tree, name: FileName, error: &Error
         if let FileName::Table(number) = name {
             jobs.running.block_file(FileId(number));
         }
-        state.set_failing(tree.id, true);
+        state.set_compaction_failing(tree.id, true);
     }
     tree.counters.update(|counts| counts.compaction.quarantines += 1);
     exclude_from_collections(tree);
@@ -125,7 +125,7 @@ pub(crate) fn recheck_due_files(state: &DbState, tree: &Tree) {
     }
     release_unneeded_files(state, tree);
     loop {
-        let name = tree.jobs.lock().quarantine.take_due(state.env.now_us());
+        let name = tree.jobs.lock().quarantine.take_due_file(state.env.now_us());
         let Some(name) = name else { return };
         read_quarantined_file_again(state, tree, name);
         if state.is_closing() {
@@ -179,7 +179,7 @@ fn report_release(state: &DbState, tree: &Tree, path: PathBuf) {
     {
         let jobs = tree.jobs.lock();
         if jobs.next_retry_us().is_none() {
-            state.set_failing(tree.id, false);
+            state.set_compaction_failing(tree.id, false);
         }
     }
     state.emit(&Event::QuarantineEnd(QuarantineEnd { keyspace: tree.name.clone(), path }));

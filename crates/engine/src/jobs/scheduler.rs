@@ -171,11 +171,11 @@ impl JobScheduler {
         let deadline = self.next_wakeup_us(kind);
         let was_notified = state.env.wait(WaitCause::Work, &state.progress, deadline, &mut || {
             let is_due = kind == WorkKind::Flush
-                && (state.wal.is_sync_due_by_bytes() || state.is_reserve_requested());
+                && (state.wal.is_sync_due_by_bytes() || state.is_reserve_resize_requested());
             state.is_closing()
                 || state.tables.deferred_drop.has_queued()
                 || (kind == WorkKind::Flush
-                    && (state.obsolete_files.has_deletable() || state.work.due_us() < due_us))
+                    && (state.obsolete_files.has_deletable_files() || state.work.due_us() < due_us))
                 || ((is_due || self.has_work(kind)) && state.error_state.check_writable().is_ok())
         });
         match kind {
@@ -221,9 +221,9 @@ impl JobScheduler {
 
     /// Queues trees with files that a released snapshot held. No notification announces the release.
     fn queue_unblocked_trees(&self) {
-        let released = self.state.sequence.release_count();
+        let released = self.state.sequence.snapshot_release_count();
         let trees = self.state.trees.read();
-        for tree in trees.iter().filter(|tree| tree.may_have_released_files(released)) {
+        for tree in trees.iter().filter(|tree| tree.may_snapshots_have_released_files(released)) {
             tree.set_files_held_by_snapshots(true, released);
             self.state.work.push(WorkKind::Compaction, tree.id);
         }
@@ -243,7 +243,7 @@ impl JobScheduler {
     /// Syncs the WAL if many bytes, or some bytes for long, are not synced.
     pub(crate) fn sync_if_due(&self) {
         let state = &self.state;
-        state.report_clock();
+        state.report_clock_jumps();
         if state.error_state.check_writable().is_ok()
             && state.wal.is_sync_due(state.env.now_us())
             && let Err(error) = state.wal.sync()
@@ -335,7 +335,7 @@ impl JobScheduler {
     pub(crate) fn run_inline(&self) {
         if self.state.env.background() == Background::Inline {
             self.sync_if_due();
-            if self.state.is_reserve_due() {
+            if self.state.must_resize_reserve() {
                 self.state.resize_reserve();
             }
             self.queue_unblocked_trees();
@@ -412,7 +412,9 @@ impl JobScheduler {
         let state = &self.state;
         state.work.set_paused(true);
         let cause = WaitCause::BackgroundWork;
-        state.env.wait(cause, &state.progress, deadline_us, &mut || state.work.is_quiet())
+        state
+            .env
+            .wait(cause, &state.progress, deadline_us, &mut || state.work.has_no_running_work())
     }
 
     /// Continues after [`JobScheduler::pause`] and queues every tree.

@@ -18,11 +18,11 @@ use crate::tree::version_edit::NextVersion;
 use crate::tree::{Tree, last_run_filter};
 use crate::vfs::Vfs;
 
-/// Changes the tree as `next(shape, outputs)` states: appends the manifest edit, then swaps the version. Only then are
-/// removed tables and blob files obsolete.
+/// Applies the update that `next(shape, outputs)` returns. Appends the edit to the manifest, replaces the version, and
+/// then marks removed tables and blob files as obsolete.
 ///
-/// With `operands`, readers also get another view of the operand store in the same step, or none. `changes` must
-/// record this. The directory entries of the outputs must be synced before the call.
+/// `operands` replaces the view of the operand store in the same step: `Some(None)` removes it, `None` keeps it. Then
+/// `changes` must contain the new token. The directory entries of the outputs must be synced before the call.
 ///
 /// # Errors
 /// If the shape is refused, nothing changes, and the outputs are deleted when dropped. If the manifest cannot be

@@ -281,7 +281,7 @@ fn search_tables<'a, const NEWEST: bool>(
     let uses_last_run_filter = tree.uses_last_run_filter();
     let runs = view.version.runs();
     for (index, run) in runs.iter().enumerate() {
-        let Some(file) = run.table_for(user_key) else { continue };
+        let Some(file) = run.table_for_key(user_key) else { continue };
         let is_last = index + 1 == runs.len();
         let use_filter = uses_last_run_filter || !is_last;
         let table = file.table();

@@ -57,8 +57,8 @@ fn concurrent_changes_of_the_super_version_are_kept() {
         let tree = Arc::clone(&db.inner().default_tree);
         let other = Arc::clone(&tree);
         let change =
-            spawn(move || other.update_super_version(|view| view.with_active_sealed(SeqNo(2))));
-        tree.update_super_version(|view| view.with_active_sealed(SeqNo(2)));
+            spawn(move || other.update_super_version(|view| view.with_sealed_memtable(SeqNo(2))));
+        tree.update_super_version(|view| view.with_sealed_memtable(SeqNo(2)));
         change.join().unwrap();
         assert_eq!(tree.pin_super_version().sealed.len(), 2);
     });
@@ -73,14 +73,14 @@ fn pinned_super_version_is_listed() {
         let tree = Arc::clone(&db.inner().default_tree);
         let other = Arc::clone(&tree);
         let reader = spawn(move || other.pin_super_version());
-        tree.update_super_version(|view| view.with_active_sealed(SeqNo(1)));
-        tree.update_super_version(|view| view.with_active_sealed(SeqNo(1)));
+        tree.update_super_version(|view| view.with_sealed_memtable(SeqNo(1)));
+        tree.update_super_version(|view| view.with_sealed_memtable(SeqNo(1)));
         let pinned = reader.join().unwrap();
-        let held = tree.held_super_versions();
+        let held = tree.pinned_super_versions();
         assert!(held.iter().any(|view| Arc::ptr_eq(view, &pinned)));
         drop((held, pinned));
         assert_eq!(
-            (tree.old_super_versions.count_in_use(), tree.count_current_pins()),
+            (tree.old_super_versions.count_in_use(), tree.count_super_version_pins()),
             ((0, 0), 0)
         );
     });

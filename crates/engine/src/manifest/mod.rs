@@ -31,7 +31,7 @@ use crate::format::version_edit::{Change, VersionEdit};
 use crate::vfs::{File, Vfs};
 use lsmx_base::key::SeqNo;
 
-/// Minimum size of a manifest that is rewritten, in bytes. Below it, the four syncs would not pay off.
+/// Minimum size of a manifest that is rewritten, in bytes. A rewrite costs four syncs, of files and directory.
 pub const REWRITE_BYTES_MIN: u64 = 16 << 10;
 
 /// The manifest of a database, open for writing.
@@ -62,20 +62,20 @@ pub struct ManifestSize {
 struct ManifestWriter {
     log: ManifestFile,
     failure: Option<Arc<Error>>,
-    /// A newer manifest that `CURRENT` may point to after a failure.
-    can_be_current: Option<u64>,
+    /// Number of a newer manifest that `CURRENT` may name, because a rewrite failed after it replaced `CURRENT`.
+    may_be_named_by_current: Option<u64>,
 }
 
 /// Failure to create a manifest.
 pub(crate) struct CreateError {
     pub(crate) error: Error,
-    /// Whether `CURRENT` may point to the new manifest nevertheless.
-    pub(crate) can_be_current: bool,
+    /// Whether `CURRENT` may name the new manifest although its creation failed.
+    pub(crate) may_be_named_by_current: bool,
 }
 
 impl From<Error> for CreateError {
     fn from(error: Error) -> CreateError {
-        CreateError { error, can_be_current: false }
+        CreateError { error, may_be_named_by_current: false }
     }
 }
 
@@ -117,7 +117,7 @@ impl ManifestFile {
         self.append(&record)
     }
 
-    /// Writes an edit, syncs it, and writes a mark-only record.
+    /// Writes an edit, syncs it, and writes a record without payload, whose mark states that the edit is synced.
     fn write_edit(&mut self, edit: &VersionEdit) -> Result<()> {
         self.write(1, &edit.encode())?;
         self.sync()?;
@@ -127,8 +127,8 @@ impl ManifestFile {
 }
 
 impl Manifest {
-    /// Writes a new manifest with `state`, and points `CURRENT` to it. File and directory are synced before
-    /// `CURRENT` is replaced, and the directory again afterwards. No manifest `number` may exist.
+    /// Writes `state` to a new manifest and points `CURRENT` to it. The number must be unused. File and directory are
+    /// synced before `CURRENT` is replaced. The directory is synced again afterwards.
     ///
     /// # Errors
     /// Fails when a write fails. `CURRENT` may then point to either manifest.
@@ -155,7 +155,11 @@ impl Manifest {
             keyspaces: AtomicU64::new(len_u64(state.keyspaces.len())),
             dir: dir.to_owned(),
             db_uid: state.db_uid,
-            writer: Mutex::new(ManifestWriter { log, failure: None, can_be_current: None }),
+            writer: Mutex::new(ManifestWriter {
+                log,
+                failure: None,
+                may_be_named_by_current: None,
+            }),
             state: RwLock::new(state.clone()),
             vfs,
         })
@@ -175,12 +179,12 @@ impl Manifest {
     ///
     /// # Errors
     /// Fails as [`Manifest::load`] does.
-    pub(crate) fn states_before_flushes_past(
+    pub(crate) fn states_before_flushes_beyond(
         vfs: &dyn Vfs,
         dir: &Path,
         seq: SeqNo,
     ) -> Result<BTreeMap<u32, Option<KeyspaceState>>> {
-        reader::states_before_flushes_past(vfs, dir, seq)
+        reader::states_before_flushes_beyond(vfs, dir, seq)
     }
 
     /// Reads as much as possible of a damaged manifest, independently of `CURRENT`. Returns `None` if
@@ -253,16 +257,16 @@ impl Manifest {
         }
         match self.factory().create_manifest_file(number, &next) {
             Ok(log) => {
-                let fresh = ManifestWriter { log, failure: None, can_be_current: None };
+                let fresh = ManifestWriter { log, failure: None, may_be_named_by_current: None };
                 let old = std::mem::replace(&mut *writer, fresh);
                 *self.state.write() = next;
                 self.update_size(&writer.log);
                 Ok(old.log.number)
             }
-            Err(CreateError { error, can_be_current }) => {
+            Err(CreateError { error, may_be_named_by_current }) => {
                 writer.failure.get_or_insert_with(|| Arc::new(error.clone()));
-                if can_be_current {
-                    writer.can_be_current = Some(number);
+                if may_be_named_by_current {
+                    writer.may_be_named_by_current = Some(number);
                 }
                 Err(error)
             }
@@ -271,8 +275,8 @@ impl Manifest {
 
     /// Returns whether `CURRENT` may point to manifest `number`, whose creation failed. If not, files
     /// that only this manifest lists can be deleted.
-    pub fn can_be_current(&self, number: u64) -> bool {
-        self.writer.lock().can_be_current == Some(number)
+    pub fn may_be_named_by_current(&self, number: u64) -> bool {
+        self.writer.lock().may_be_named_by_current == Some(number)
     }
 
     /// Returns whether the manifest is larger than twice its initial snapshot.
@@ -283,7 +287,7 @@ impl Manifest {
 
     /// Returns whether a write failed, so that no file may be deleted before [`Manifest::rewrite`].
     #[cfg(any(test, feature = "internals"))]
-    pub fn is_in_doubt(&self) -> bool {
+    pub fn has_failed_write(&self) -> bool {
         self.writer.lock().failure.is_some()
     }
 
@@ -355,7 +359,7 @@ impl ManifestFactory<'_> {
         let renamed = self.vfs.rename(&path, &FileName::Current.in_dir(self.dir));
         let renamed = renamed.map_err(|source| Error::io("rename", &path, source));
         let done = renamed.and_then(|()| self.sync_dir());
-        done.map_err(|error| CreateError { error, can_be_current: true })
+        done.map_err(|error| CreateError { error, may_be_named_by_current: true })
     }
 
     fn sync_dir(&self) -> Result<()> {

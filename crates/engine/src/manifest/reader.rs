@@ -91,12 +91,12 @@ pub(crate) fn salvage(vfs: &dyn Vfs, dir: &Path, number: u64) -> Result<Option<S
         return Ok(None);
     }
     let (state, lost) = (reader.state, lost.filter(|_| edits_lost.is_some()).or(edits_lost));
-    let Removals { removed, dropped } = removals;
+    let RemovedIds { removed, dropped } = removals;
     Ok(Some(SalvagedManifest { state, path, lost, removed, dropped }))
 }
 
 pub(crate) fn load(vfs: &dyn Vfs, dir: &Path) -> Result<LoadedManifest> {
-    load_observed(vfs, dir, &mut |_, _| {})
+    load_and_observe_edits(vfs, dir, &mut |_, _| {})
 }
 
 /// Returns the state of each keyspace that was flushed past a sequence number, as it was before the first such
@@ -104,13 +104,13 @@ pub(crate) fn load(vfs: &dyn Vfs, dir: &Path) -> Result<LoadedManifest> {
 ///
 /// # Errors
 /// Fails as [`load`] does.
-pub(crate) fn states_before_flushes_past(
+pub(crate) fn states_before_flushes_beyond(
     vfs: &dyn Vfs,
     dir: &Path,
     seq: SeqNo,
 ) -> Result<BTreeMap<u32, Option<KeyspaceState>>> {
     let mut before = BTreeMap::new();
-    load_observed(vfs, dir, &mut |state, edit| {
+    load_and_observe_edits(vfs, dir, &mut |state, edit| {
         for change in &edit.changes {
             if let Change::FlushedThrough { keyspace, seq: through } = change
                 && *through > seq
@@ -123,7 +123,7 @@ pub(crate) fn states_before_flushes_past(
 }
 
 /// Reads the current manifest. Calls `observe` for each edit, with the state before it.
-fn load_observed(
+fn load_and_observe_edits(
     vfs: &dyn Vfs,
     dir: &Path,
     observe: &mut dyn FnMut(&ManifestState, &VersionEdit),
@@ -165,7 +165,7 @@ fn load_observed(
 
 /// Numbers of removed files, and ids of dropped keyspaces.
 #[derive(Debug, Default)]
-struct Removals {
+struct RemovedIds {
     removed: BTreeSet<u64>,
     dropped: BTreeSet<u32>,
 }
@@ -181,8 +181,8 @@ struct EditReader<'a> {
 impl EditReader<'_> {
     /// Applies all readable edits, each as far as it fits. Returns what they removed, and the error of
     /// the first edit that is missing or does not fit.
-    fn salvage(&mut self, synced: u64) -> Result<(Removals, Option<Error>)> {
-        let (mut removals, mut lost) = (Removals::default(), None);
+    fn salvage(&mut self, synced: u64) -> Result<(RemovedIds, Option<Error>)> {
+        let (mut removals, mut lost) = (RemovedIds::default(), None);
         let mut offset = len_u64(MANIFEST_HEADER_BYTES);
         loop {
             let what = match self.reader.read_record(offset)? {
@@ -194,7 +194,7 @@ impl EditReader<'_> {
                         None => {}
                         Some(Ok(edit)) => {
                             let expected = self.edit_next;
-                            let applied = self.apply_partially(&edit, &mut removals);
+                            let applied = self.apply_fitting_changes(&edit, &mut removals);
                             let applied = applied.and_then(|()| match number == expected {
                                 true => Ok(()),
                                 false => {
@@ -223,16 +223,16 @@ impl EditReader<'_> {
             if next.is_some() || offset < synced {
                 lost.get_or_insert(Error::malformed(what, self.path, offset));
             }
-            // Otherwise it is an edit that was never acknowledged.
+            // Without a later record and beyond the synced bytes, the edit was never acknowledged.
             let Some(next) = next else { return Ok((removals, lost)) };
             offset = next;
         }
     }
 
-    fn apply_partially(
+    fn apply_fitting_changes(
         &mut self,
         edit: &VersionEdit,
-        removals: &mut Removals,
+        removals: &mut RemovedIds,
     ) -> std::result::Result<(), Malformed> {
         for change in &edit.changes {
             match change {

@@ -65,7 +65,7 @@ impl ManifestState {
 
     /// Returns the last sequence number of each keyspace, by name, after a replay of the log up to `log_end`. All
     /// operations up to this number are in tables or in the log, and none after it.
-    pub(crate) fn complete_seqs_by_keyspace(&self, log_end: SeqNo) -> BTreeMap<String, SeqNo> {
+    pub(crate) fn last_complete_seqs(&self, log_end: SeqNo) -> BTreeMap<String, SeqNo> {
         let end =
             |keyspace: &KeyspaceState| match failpoint::is_on(Failpoint::FlushesAfterDamageIgnored)
             {
@@ -86,7 +86,7 @@ impl ManifestState {
     }
 
     /// Lowers all times of files and tombstones to at most `us`.
-    pub(crate) fn limit_times(&mut self, us: u64) {
+    pub(crate) fn limit_file_times(&mut self, us: u64) {
         let is_later = |file: &TableMeta| {
             file.created_us > us || file.oldest_tombstone_us.is_some_and(|written| written > us)
         };
@@ -236,7 +236,7 @@ impl ManifestState {
             Change::AddFile { keyspace, level, run, file } => {
                 let number = file.id.0;
                 self.reserve_file_number(number)?;
-                check_seq(SeqNo(file.seq_largest))?;
+                check_seq_bound(SeqNo(file.seq_largest))?;
                 if file.range.smallest > file.range.largest {
                     return Err(Malformed::Order { what: "smallest and largest key of a file" });
                 }
@@ -257,7 +257,7 @@ impl ManifestState {
                 *largest = (*largest).max(Some(*next));
             }
             Change::FlushedThrough { keyspace, seq } => {
-                check_seq(*seq)?;
+                check_seq_bound(*seq)?;
                 let keyspace = self.keyspace(*keyspace)?;
                 keyspace.flushed_through = keyspace.flushed_through.max(*seq);
             }
@@ -282,12 +282,12 @@ impl ManifestState {
                 }
             }
             Change::LastSeq(seq) => {
-                check_seq(*seq)?;
+                check_seq_bound(*seq)?;
                 self.last_seq = self.last_seq.max(*seq);
             }
             Change::ClockUs(time) => self.clock_us = self.clock_us.max(*time),
             Change::CleanClose { last_seq } => {
-                check_seq(*last_seq)?;
+                check_seq_bound(*last_seq)?;
                 self.last_seq = self.last_seq.max(*last_seq);
                 self.clean_close = true;
             }
@@ -398,7 +398,7 @@ impl ManifestState {
                 let key = shape.cursor.clone();
                 changes.push(Change::Cursor { keyspace: id, level, key });
             }
-            changes.extend(keyspace.value_log.snapshot_changes(id));
+            changes.extend(keyspace.value_log.changes_from_empty_state(id));
             changes.push(Change::RunIdNext { keyspace: id, next: keyspace.tree.run_id_next });
             changes.push(Change::FlushedThrough { keyspace: id, seq: keyspace.flushed_through });
             if let Some(token) = keyspace.operand_token {
@@ -438,7 +438,7 @@ fn duplicate_name(id: u32) -> Malformed {
     )
 }
 
-fn check_seq(seq: SeqNo) -> Result<(), Malformed> {
+fn check_seq_bound(seq: SeqNo) -> Result<(), Malformed> {
     match seq <= SeqNo::MAX {
         true => Ok(()),
         false => Err(Malformed::invalid_field("sequence number", seq.0, "at most 2^56 - 1")),

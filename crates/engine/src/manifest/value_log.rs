@@ -29,7 +29,7 @@ impl ValueLogState {
 
     /// Returns the references of a table, ordered by blob file.
     #[must_use]
-    pub fn references_of(&self, table: FileId) -> &[BlobReference] {
+    pub fn references_of_table(&self, table: FileId) -> &[BlobReference] {
         self.references.get(&table).map_or(&[], |references| references)
     }
 
@@ -102,7 +102,7 @@ impl ValueLogState {
     }
 
     /// Returns the changes that restore this state, after the tables are added.
-    pub(crate) fn snapshot_changes(&self, keyspace: u32) -> impl Iterator<Item = Change> {
+    pub(crate) fn changes_from_empty_state(&self, keyspace: u32) -> impl Iterator<Item = Change> {
         let blobs = self.blobs.values().map(move |&blob| Change::AddBlob { keyspace, blob });
         let references = self.references.iter();
         blobs.chain(references.map(move |(&table, blobs)| {
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(referenced(&state), [(20, 900), (21, 1_000)]);
         state.apply(&vec![remove(2), leave(21)].into()).unwrap();
         assert_eq!(referenced(&state), [(20, 400)]);
-        assert_eq!(state.keyspaces[&0].value_log.references_of(FileId(2)), []);
+        assert_eq!(state.keyspaces[&0].value_log.references_of_table(FileId(2)), []);
         let mut again = ManifestState::default();
         again.apply(&VersionEdit::decode(&state.snapshot().encode()).unwrap()).unwrap();
         assert_eq!(again, state);

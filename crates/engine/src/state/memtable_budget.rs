@@ -42,13 +42,13 @@ impl MemtableBudget {
         self.reserved_bytes.load(Ordering::Acquire)
     }
 
-    /// Whether used and reserved bytes have reached the limit. Flushed memtables that readers hold do not count: a
-    /// waiting writer may be that reader.
+    /// Whether used and reserved bytes have reached the limit. Flushed memtables that readers hold do not count: if the
+    /// reader's thread writes too, it would wait for itself.
     pub(crate) fn is_full(&self) -> bool {
-        self.is_full_with(self.reserved_bytes())
+        self.is_full_with_reserved(self.reserved_bytes())
     }
 
-    fn is_full_with(&self, reserved_bytes: u64) -> bool {
+    fn is_full_with_reserved(&self, reserved_bytes: u64) -> bool {
         self.used_bytes().saturating_add(reserved_bytes) >= self.bytes_max
     }
 
@@ -56,7 +56,7 @@ impl MemtableBudget {
     /// batch at most.
     pub(crate) fn reserve(&self, bytes: u64, force: bool) -> Option<MemtableReservation<'_>> {
         let add = |reserved: u64| {
-            let full = self.is_full_with(reserved)
+            let full = self.is_full_with_reserved(reserved)
                 && !failpoint::is_on(Failpoint::AdmissionIgnoresReserved);
             (force || !full).then(|| reserved.saturating_add(bytes))
         };
@@ -70,8 +70,8 @@ impl MemtableBudget {
             return;
         }
         let reserved = self.reserved_bytes.fetch_sub(bytes, Ordering::AcqRel);
-        // Writes wait only while memtables are full, so only the release that ends this notifies them.
-        if self.is_full_with(reserved) {
+        // Writes wait only while memtables are full, so a release below the limit need not notify them.
+        if self.is_full_with_reserved(reserved) {
             self.progress.notify();
         }
     }

@@ -62,7 +62,8 @@ pub(crate) struct DbState {
     pub(crate) explains: bool,
     /// Events not yet delivered because they occurred under a lock, or because their thread holds events back.
     ///
-    /// Each is delivered by its own thread. Another thread may be the one that the listener waits for.
+    /// Each event is delivered by the thread that queued it. A listener may wait for another thread, which must not
+    /// have to deliver events.
     pending: Mutex<Vec<(ThreadId, Event)>>,
     /// Serializes the retirement of WAL segments. Held during I/O.
     pub(crate) retiring: Mutex<()>,
@@ -149,7 +150,7 @@ impl DbState {
         self.release_dropped_keyspaces(false);
     }
 
-    /// Releases the contents of dropped keyspaces that no snapshot sees, or of all.
+    /// Releases the contents of dropped keyspaces that no snapshot sees. With `all`, releases those of all of them.
     pub(crate) fn release_dropped_keyspaces(&self, all: bool) {
         let released = {
             let mut dropped = self.dropped.lock();
@@ -179,7 +180,7 @@ impl DbState {
     pub(crate) fn keep_files_of_iterators_open(&self) {
         self.tables.descriptors.pin_store_files();
         let mut views: Vec<_> = self.held_views.lock().iter().filter_map(Weak::upgrade).collect();
-        views.extend(self.all_trees().iter().flat_map(|tree| tree.held_super_versions()));
+        views.extend(self.all_trees().iter().flat_map(|tree| tree.pinned_super_versions()));
         for file in views.iter().flat_map(|view| view.version.blobs().files()) {
             // On failure the iterator that needs the file gets the error.
             let _ = file.file.blob().keep_open();
@@ -195,7 +196,7 @@ impl DbState {
     }
 
     /// Records whether the last compaction of a tree failed.
-    pub(crate) fn set_failing(&self, tree: u32, failing: bool) {
+    pub(crate) fn set_compaction_failing(&self, tree: u32, failing: bool) {
         let mut all = self.failing.lock();
         if failing {
             all.insert(tree);
@@ -225,13 +226,13 @@ impl DbState {
 
     /// Holds back the events of the calling thread until the result is dropped. A listener must not run while other
     /// threads wait for the calling thread.
-    pub(crate) fn hold_events(&self) -> HeldEvents<'_> {
+    pub(crate) fn defer_events(&self) -> HeldEvents<'_> {
         callback::enter_defer_scope();
         HeldEvents(self)
     }
 
     /// Reports rejected readings of the wall clock.
-    pub(crate) fn report_clock(&self) {
+    pub(crate) fn report_clock_jumps(&self) {
         for report in self.env.take_clock_reports() {
             self.emit(&Event::Clock(report));
         }
@@ -281,7 +282,8 @@ impl DbState {
         }));
     }
 
-    /// Returns failed background work to the next write. Returns false if that write already returns another error.
+    /// Lets the next write return the error of background work. Returns false if another error is already waiting for
+    /// that write.
     pub(crate) fn defer_error(
         &self,
         work: &'static str,
@@ -317,7 +319,7 @@ impl DbState {
 
     /// Records the operand files that no open store has, when the database is opened. They belong to stores that are
     /// not open, or are orphans.
-    pub(crate) fn note_unclaimed_files(&self, live: &BTreeSet<FileName>) {
+    pub(crate) fn record_unclaimed_files(&self, live: &BTreeSet<FileName>) {
         // If the listing fails, the next open finds the files.
         let names = self.vfs.list(&self.dir).unwrap_or_default();
         let files = names.iter().filter_map(|name| FileName::parse(name)).filter(|file| {
@@ -381,7 +383,7 @@ impl DbState {
                 let path = self.dir.join(&name);
                 self.emit(&Event::OrphanRemoved(path.clone()));
                 match FileName::parse(&name) {
-                    // A reader may need it while its descriptor is closed.
+                    // A reader may use the file although its descriptor is closed at the moment.
                     Some(FileName::Table(id) | FileName::Blob(id)) => {
                         self.obsolete_files.discard_table(FileId(id), path);
                     }
@@ -395,7 +397,7 @@ impl DbState {
     /// Frees old views and deletes obsolete files. A file that cannot be deleted is reported and left to the next open.
     pub(crate) fn remove_discarded(&self) {
         self.release_dropped_keyspaces(false);
-        if !self.tables.deferred_drop.has_queued() && !self.obsolete_files.has_deletable() {
+        if !self.tables.deferred_drop.has_queued() && !self.obsolete_files.has_deletable_files() {
             return;
         }
         self.removing.fetch_add(1, Ordering::AcqRel);
@@ -414,9 +416,9 @@ impl DbState {
 
     /// Whether no obsolete file can be deleted now and no thread is deleting one.
     pub(crate) fn is_clean(&self) -> bool {
-        // A thread takes files only while it is counted in `removing`, so the files are checked first.
+        // A thread increments `removing` before it takes files. If the queue is read first, no such thread is missed.
         !self.tables.deferred_drop.has_queued()
-            && !self.obsolete_files.has_deletable()
+            && !self.obsolete_files.has_deletable_files()
             && self.removing.load(Ordering::Acquire) == 0
     }
 
@@ -432,17 +434,17 @@ impl DbState {
     }
 
     /// Whether the reserve has to be resized.
-    pub(crate) fn is_reserve_due(&self) -> bool {
+    pub(crate) fn must_resize_reserve(&self) -> bool {
         self.tables.reserve.needs_resize(self.resume_writes())
     }
 
-    /// Like [`DbState::is_reserve_due`], but true only once until the next [`DbState::resize_reserve`].
-    pub(crate) fn request_reserve(&self) -> bool {
-        self.is_reserve_due() && !self.reserve_notified.swap(true, Ordering::AcqRel)
+    /// Like [`DbState::must_resize_reserve`], but true only once until the next [`DbState::resize_reserve`].
+    pub(crate) fn request_reserve_resize(&self) -> bool {
+        self.must_resize_reserve() && !self.reserve_notified.swap(true, Ordering::AcqRel)
     }
 
-    /// Whether [`DbState::request_reserve`] has returned true since the last [`DbState::resize_reserve`].
-    pub(crate) fn is_reserve_requested(&self) -> bool {
+    /// Whether [`DbState::request_reserve_resize`] has returned true since the last [`DbState::resize_reserve`].
+    pub(crate) fn is_reserve_resize_requested(&self) -> bool {
         self.reserve_notified.load(Ordering::Acquire)
     }
 
@@ -463,7 +465,8 @@ impl DbState {
         self.reserve_notified.store(false, Ordering::Release);
     }
 
-    /// Reports a failed removal to the listener, and to the next write if it is the first since one succeeded.
+    /// Reports a failed removal of a file to the listener. The first failure after a successful removal is also returned
+    /// by the next write.
     fn report_failed_removal(&self, error: &Error) {
         self.report("removal", None, error);
         if !self.removals_fail.load(Ordering::Relaxed) {
@@ -472,7 +475,7 @@ impl DbState {
     }
 }
 
-/// Holds back the events of the calling thread until dropped; see [`DbState::hold_events`].
+/// Holds back the events of the calling thread until dropped; see [`DbState::defer_events`].
 pub(crate) struct HeldEvents<'a>(&'a DbState);
 
 impl Drop for HeldEvents<'_> {

@@ -70,7 +70,7 @@ impl TableFactory {
     }
 
     /// File system for an operand store: paced like flushes, within the file descriptor budget.
-    pub(crate) fn paced_store(&self, pooled: &Arc<FdCacheVfs>) -> PacedVfs {
+    pub(crate) fn rate_limited_store_vfs(&self, pooled: &Arc<FdCacheVfs>) -> PacedVfs {
         let (rate, forget) = (Arc::clone(&self.rate), !self.keep_flushed_cached);
         PacedVfs::new(Arc::clone(pooled) as Arc<_>, rate, IoPriority::Flush, forget)
     }
@@ -79,7 +79,7 @@ impl TableFactory {
     ///
     /// # Errors
     /// If it cannot be read.
-    pub(crate) fn open_new(
+    pub(crate) fn open_written_table(
         &self,
         id: FileId,
         summary: &TableSummary,

@@ -24,7 +24,7 @@ const KINDS: [WorkKind; 2] = [WorkKind::Flush, WorkKind::Compaction];
 pub(crate) struct WorkQueues {
     flush: Mutex<WorkQueue>,
     compaction: Mutex<WorkQueue>,
-    /// Time at which work next becomes due by time alone, in microseconds; [`NEVER_US`] if none does.
+    /// Time of the next scheduled check of all trees, in microseconds; [`NEVER_US`] without one.
     due_us: AtomicU64,
     /// Notified when work is queued or ends.
     progress: Signal,
@@ -46,7 +46,7 @@ struct WorkQueue {
 
 impl WorkQueue {
     /// Returns the index of a parked tree whose operand store is unlocked.
-    fn unblocked(&self) -> Option<usize> {
+    fn find_unblocked_flush(&self) -> Option<usize> {
         self.parked.iter().position(|tree| !tree.operand_store.is_reserved())
     }
 }
@@ -77,19 +77,19 @@ impl WorkQueues {
     }
 
     /// Schedules a check of all trees at `due_us`, if none is scheduled earlier.
-    pub(crate) fn schedule_check(&self, due_us: u64) {
+    pub(crate) fn schedule_tree_check(&self, due_us: u64) {
         if due_us < self.due_us.fetch_min(due_us, Ordering::AcqRel) {
             self.progress.notify();
         }
     }
 
-    /// Time at which work next becomes due by time alone.
+    /// Returns the time of the next scheduled check of all trees, in microseconds.
     pub(crate) fn due_us(&self) -> u64 {
         self.due_us.load(Ordering::Acquire)
     }
 
     /// Clears the scheduled check if it is due. Returns whether the caller has to make it.
-    pub(crate) fn take_due_check(&self, now_us: u64) -> bool {
+    pub(crate) fn take_due_tree_check(&self, now_us: u64) -> bool {
         let due_us = self.due_us();
         due_us <= now_us
             && self
@@ -106,7 +106,7 @@ impl WorkQueues {
                 if queue.is_paused {
                     return None;
                 }
-                if let Some(at) = queue.unblocked() {
+                if let Some(at) = queue.find_unblocked_flush() {
                     queue.running += 1;
                     return Some(queue.parked.remove(at));
                 }
@@ -140,11 +140,11 @@ impl WorkQueues {
     /// Whether a tree can be taken.
     pub(crate) fn has_work(&self, kind: WorkKind) -> bool {
         let queue = self.queue(kind).lock();
-        !queue.is_paused && (!queue.queue.is_empty() || queue.unblocked().is_some())
+        !queue.is_paused && (!queue.queue.is_empty() || queue.find_unblocked_flush().is_some())
     }
 
     /// Postpones the flush of a tree until its operand store is unlocked.
-    pub(crate) fn park_flush(&self, tree: &Arc<Tree>) {
+    pub(crate) fn postpone_flush(&self, tree: &Arc<Tree>) {
         let mut queue = self.flush.lock();
         if !queue.parked.iter().any(|parked| parked.id == tree.id) {
             queue.parked.push(Arc::clone(tree));
@@ -156,7 +156,8 @@ impl WorkQueues {
         self.queue(kind).lock().is_paused
     }
 
-    /// Whether no work is queued or running. Flushes queue compactions before they end, so they are checked first.
+    /// Whether no work is queued or running. A flush queues a compaction before it ends, so the queue of flushes is
+    /// checked first.
     pub(crate) fn is_idle(&self) -> bool {
         KINDS.into_iter().all(|kind| {
             let queue = self.queue(kind).lock();
@@ -173,7 +174,7 @@ impl WorkQueues {
     /// Whether a flush is running, or queued and not blocked by an operand store.
     pub(crate) fn has_unblocked_flush(&self) -> bool {
         let queue = self.flush.lock();
-        !queue.queue.is_empty() || queue.unblocked().is_some() || queue.running > 0
+        !queue.queue.is_empty() || queue.find_unblocked_flush().is_some() || queue.running > 0
     }
 
     /// Pauses or resumes the taking of trees.
@@ -185,7 +186,7 @@ impl WorkQueues {
     }
 
     /// Whether no work is running.
-    pub(crate) fn is_quiet(&self) -> bool {
+    pub(crate) fn has_no_running_work(&self) -> bool {
         KINDS.into_iter().all(|kind| self.queue(kind).lock().running == 0)
     }
 }

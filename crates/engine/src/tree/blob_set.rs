@@ -56,7 +56,7 @@ impl BlobFile {
         self.blob.manifest_record()
     }
 
-    /// Marks the file as obsolete. No durable state may name it any more.
+    /// Marks the file as obsolete. The caller has removed it from the manifest.
     pub(crate) fn set_obsolete(&self) {
         self.guard.set_obsolete();
     }
@@ -165,7 +165,7 @@ impl BlobSet {
     ///
     /// # Errors
     /// As [`BlobSet::read_value`].
-    pub(crate) fn scan_value(
+    pub(crate) fn read_value_in_scan(
         &self,
         scan: &mut BlobScan,
         entry: (&[u8], SeqNo),

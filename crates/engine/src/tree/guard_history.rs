@@ -46,7 +46,7 @@ impl FlushedWrites {
 
 /// Result of the check of a guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GuardState {
+pub(crate) enum GuardCheck {
     /// The key was not modified after the sequence number of the guard.
     Holds,
     /// The key was written or deleted after the sequence number of the guard.
@@ -61,7 +61,7 @@ struct TreeHistory(VecDeque<FlushedWrites>);
 
 impl TreeHistory {
     /// Returns whether the history contains a write or deletion of the key after `read`.
-    fn has_newer(&self, key: &[u8], key_hash: u64, read: SeqNo) -> bool {
+    fn has_newer_write(&self, key: &[u8], key_hash: u64, read: SeqNo) -> bool {
         let recent = self.0.iter().rev().take_while(|writes| writes.last_seq > read);
         let mut newest = recent.filter_map(|writes| writes.newest_seq(key, key_hash));
         newest.any(|seq| seq > read)
@@ -97,7 +97,7 @@ impl GuardHistory {
 
     /// Returns an empty record for a memtable whose last sequence number is `last_seq`. Returns `None` if the
     /// record would exceed the memory limit.
-    pub(crate) fn new_record(
+    pub(crate) fn new_flush_record(
         &self,
         keyspace: u32,
         memtable: &Memtable,
@@ -115,7 +115,8 @@ impl GuardHistory {
         Some(FlushedWrites { keyspace, first_seq, last_seq, keys, tombstones, bytes })
     }
 
-    /// Appends a record to the history of its tree. A gap after the previous record clears the history first.
+    /// Appends a record to the history of its tree. If sequence numbers are missing between the previous record and this
+    /// one, the older records are removed.
     pub(crate) fn append(&self, writes: FlushedWrites) {
         let keyspace = writes.keyspace;
         let mut histories = self.histories.lock();
@@ -130,7 +131,7 @@ impl GuardHistory {
         while (histories.bytes > self.bytes_max || histories.order.len() > RECORDS_MAX)
             && let Some(oldest) = histories.order.pop_front()
         {
-            histories.drop_oldest(oldest);
+            histories.drop_oldest_record(oldest);
         }
     }
 
@@ -142,12 +143,12 @@ impl GuardHistory {
         (key, key_hash): (&[u8], u64),
         read: SeqNo,
         until: SeqNo,
-    ) -> GuardState {
+    ) -> GuardCheck {
         let histories = self.histories.lock();
         match histories.trees.get(&keyspace) {
-            Some(tree) if tree.has_newer(key, key_hash, read) => GuardState::Refused,
-            Some(tree) if tree.covers(read, until) => GuardState::Holds,
-            _ => GuardState::Unknown,
+            Some(tree) if tree.has_newer_write(key, key_hash, read) => GuardCheck::Refused,
+            Some(tree) if tree.covers(read, until) => GuardCheck::Holds,
+            _ => GuardCheck::Unknown,
         }
     }
 
@@ -166,12 +167,12 @@ impl TreeHistories {
     fn forget(&mut self, keyspace: u32) {
         self.order.retain(|tree| *tree != keyspace);
         while self.trees.contains_key(&keyspace) {
-            self.drop_oldest(keyspace);
+            self.drop_oldest_record(keyspace);
         }
     }
 
     /// Drops the oldest record of a tree.
-    fn drop_oldest(&mut self, keyspace: u32) {
+    fn drop_oldest_record(&mut self, keyspace: u32) {
         let Some(history) = self.trees.get_mut(&keyspace) else { return };
         self.bytes -= history.0.pop_front().map_or(0, |writes| writes.bytes);
         if history.0.is_empty() {
@@ -192,12 +193,12 @@ mod tests {
         let key = first.to_be_bytes();
         memtable.insert(&key, SeqNo(first), EntryKind::Put, b"");
         let mut writes =
-            history.new_record(keyspace, &memtable, SeqNo(last)).expect("one key fits");
+            history.new_flush_record(keyspace, &memtable, SeqNo(last)).expect("one key fits");
         writes.add(&key, SeqNo(first));
         history.append(writes);
     }
 
-    fn check(history: &GuardHistory, keyspace: u32, key: u64, read: u64, until: u64) -> GuardState {
+    fn check(history: &GuardHistory, keyspace: u32, key: u64, read: u64, until: u64) -> GuardCheck {
         let key = key.to_be_bytes();
         let hash = key_hash(keyspace, &key);
         history.check(keyspace, (&key, hash), SeqNo(read), SeqNo(until))
@@ -209,14 +210,14 @@ mod tests {
         record(&history, 1, 10, 19);
         record(&history, 1, 20, 29);
         // Written after the read and not written after the read.
-        assert_eq!(check(&history, 1, 20, 19, 30), GuardState::Refused);
-        assert_eq!(check(&history, 1, 10, 5, 30), GuardState::Refused);
-        assert_eq!(check(&history, 1, 20, 20, 30), GuardState::Holds);
-        assert_eq!(check(&history, 1, 77, 9, 30), GuardState::Holds);
+        assert_eq!(check(&history, 1, 20, 19, 30), GuardCheck::Refused);
+        assert_eq!(check(&history, 1, 10, 5, 30), GuardCheck::Refused);
+        assert_eq!(check(&history, 1, 20, 20, 30), GuardCheck::Holds);
+        assert_eq!(check(&history, 1, 77, 9, 30), GuardCheck::Holds);
         // Before the first record, after the last record and in another tree.
-        assert_eq!(check(&history, 1, 77, 8, 30), GuardState::Unknown);
-        assert_eq!(check(&history, 1, 77, 9, 31), GuardState::Unknown);
-        assert_eq!(check(&history, 2, 20, 19, 30), GuardState::Unknown);
+        assert_eq!(check(&history, 1, 77, 8, 30), GuardCheck::Unknown);
+        assert_eq!(check(&history, 1, 77, 9, 31), GuardCheck::Unknown);
+        assert_eq!(check(&history, 2, 20, 19, 30), GuardCheck::Unknown);
     }
 
     #[test]
@@ -225,8 +226,8 @@ mod tests {
         record(&history, 1, 10, 19);
         let bytes = history.bytes();
         record(&history, 1, 30, 39);
-        assert_eq!(check(&history, 1, 77, 15, 40), GuardState::Unknown);
-        assert_eq!(check(&history, 1, 77, 29, 40), GuardState::Holds);
+        assert_eq!(check(&history, 1, 77, 15, 40), GuardCheck::Unknown);
+        assert_eq!(check(&history, 1, 77, 29, 40), GuardCheck::Holds);
         assert_eq!(history.bytes(), bytes);
     }
 
@@ -238,8 +239,8 @@ mod tests {
             record(&history, tree, first, first + 9);
             assert!(history.bytes() <= history.bytes_max);
         }
-        assert_eq!(check(&history, 2, 77, 29, 50), GuardState::Holds);
-        assert_eq!(check(&history, 2, 77, 28, 50), GuardState::Unknown);
+        assert_eq!(check(&history, 2, 77, 29, 50), GuardCheck::Holds);
+        assert_eq!(check(&history, 2, 77, 28, 50), GuardCheck::Unknown);
         history.forget(1);
         history.forget(2);
         assert_eq!((history.bytes(), history.histories.lock().order.len()), (0, 0));

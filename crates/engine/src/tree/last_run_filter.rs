@@ -5,7 +5,7 @@
 //! lookup in the last run:
 //!
 //! - Reads saved by the filter: the fraction of lookups for absent keys, times the miss rate of data blocks.
-//! - Reads saved by data blocks in the same cache memory: at most the average number of saved reads per cached byte.
+//! - Reads saved by data blocks in the same memory: the hit rate of data blocks, times filter bytes ÷ cached data bytes.
 
 use lsmx_base::sync::{AtomicBool, Mutex, Ordering, ShardedCounter};
 
@@ -43,7 +43,7 @@ struct FilterDecision {
     absent: u64,
     data: HitCounts,
     index: HitCounts,
-    /// Miss rate of data blocks when the filter was last unused.
+    /// Last measured miss rate of data blocks while the filter was not in use.
     miss_rate: f64,
     saved_reads: f64,
     lost_reads: f64,
@@ -80,13 +80,13 @@ impl LastRunFilter {
         }
         let absent_share = absent.wrapping_sub(last.absent) as f64 / new_lookups as f64;
         let used = self.is_used();
-        // Rates and not counts, because other trees use the cache as well. While the filter is used, the
-        // lookups that it answers do not count, so that the last rate without the filter is kept.
+        // Hit rates are compared instead of counts, because other trees use the cache as well. While the filter is
+        // in use, it hides misses of data blocks. Therefore the last miss rate without the filter is kept.
         let hit_rate = hit_rate(last.data, data);
         let miss_rate = if used { last.miss_rate } else { 1.0 - hit_rate };
         let filter_bytes = filter_bytes(version);
         let resident = cache.resident_bytes()[BlockKind::Data];
-        // Data block bytes in the cache without the filter.
+        // Data block bytes that the cache would hold if the filter were not in use.
         let data_bytes = resident + if used { filter_bytes } else { 0 };
         let saved_reads = absent_share * miss_rate;
         let mut lost_reads = hit_rate * filter_bytes as f64 / data_bytes.max(1) as f64;

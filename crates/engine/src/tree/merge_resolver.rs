@@ -71,8 +71,9 @@ impl MergeResolver {
     /// [`Error::Contradiction`] if the keyspace has an operator of another name.
     pub(crate) fn check_operator(&self, given: Option<&Arc<dyn MergeOperator>>) -> Result<bool> {
         let Some(given) = given else { return Ok(false) };
-        self.name()
-            .map_or(Ok(true), |stored| self.compare_names(stored, given.name()).map(|()| false))
+        self.name().map_or(Ok(true), |stored| {
+            self.check_operator_name(stored, given.name()).map(|()| false)
+        })
     }
 
     /// Sets the name that is stored in the manifest.
@@ -81,10 +82,10 @@ impl MergeResolver {
     /// [`Error::Contradiction`] if the keyspace has an operator of another name.
     pub(crate) fn set_stored_name(&self, stored: String) -> Result<()> {
         let name = self.name.get_or_init(|| stored.clone());
-        self.compare_names(&stored, name)
+        self.check_operator_name(&stored, name)
     }
 
-    fn compare_names(&self, stored: &str, given: &str) -> Result<()> {
+    fn check_operator_name(&self, stored: &str, given: &str) -> Result<()> {
         if stored == given {
             return Ok(());
         }
@@ -95,7 +96,7 @@ impl MergeResolver {
         })
     }
 
-    /// Sets an operator that passed [`MergeResolver::check_operator`]. Keeps an operator set before.
+    /// Sets an operator that passed [`MergeResolver::check_operator`]. Has no effect if an operator is already set.
     pub(crate) fn set_operator(&self, operator: Arc<dyn MergeOperator>) {
         self.name.get_or_init(|| operator.name().to_owned());
         self.operator.get_or_init(|| operator);

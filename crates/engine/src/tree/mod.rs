@@ -41,7 +41,7 @@ use crate::tree::version::Version;
 
 /// Identifies one open database in this process.
 ///
-/// A tree of a database that was closed and opened again has other memtables, and writes to them would be lost.
+/// A handle of an earlier open of the same directory must not be used: writes to its memtables would be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OpenId(u64);
 
@@ -89,7 +89,8 @@ pub(crate) struct TreeJobState {
 #[derive(Clone, Debug)]
 pub(crate) struct CompactionBlock {
     pub(crate) error: Error,
-    /// Whether the tree was at the hard stop of its policy. Then no later pick finds a job either.
+    /// Whether the tree was at the hard stop of its policy. Writes then return the
+    /// error, because no compaction will release runs of L0.
     pub(crate) at_hard_stop: bool,
 }
 
@@ -166,7 +167,7 @@ impl TreeSettings {
     }
 
     /// Returns the name of the stored custom policy if the caller did not pass it.
-    fn absent_policy(&self) -> Option<&str> {
+    fn missing_policy_name(&self) -> Option<&str> {
         match &self.stored_policy {
             StoredPolicy::Custom(name) if self.options.custom_policy().is_none() => Some(name),
             _ => None,
@@ -197,11 +198,11 @@ pub(crate) struct Tree {
     pub(crate) last_run_filter: LastRunFilter,
     /// Admission rate of writes, in bytes per second; 0 without a limit. Set together with `stopped` after each
     /// change of the shape.
-    admitted_rate: AtomicU64,
+    admitted_write_rate: AtomicU64,
     /// Whether the hard stop of the policy is reached.
     stopped: AtomicBool,
-    /// Value of [`SnapshotTracker::release_count`](snapshots::SnapshotTracker::release_count) when files held
-    /// only by snapshots were last found; [`NOT_HELD`] if there are none.
+    /// Number of released snapshots when files that only snapshots hold were last found; [`NOT_HELD`] without such
+    /// files.
     held_at: AtomicU64,
     /// Time at which a compaction becomes due without writes, in microseconds, or [`NEVER_US`].
     due_us: AtomicU64,
@@ -214,7 +215,8 @@ pub(crate) struct Tree {
     /// Whether values were ever written to the value log. Never reset.
     has_separated_values: AtomicBool,
     env: Env,
-    /// 0 while the keyspace exists, [`DROPPING`] during its drop, then the number of its drop.
+    /// 0 while the keyspace exists, [`DROPPING`] while it is being dropped. Afterwards the number of the drop, which
+    /// [`SnapshotTracker::record_keyspace_drop`](snapshots::SnapshotTracker::record_keyspace_drop) assigned.
     dropped: AtomicU64,
 }
 
@@ -255,7 +257,7 @@ impl Tree {
             jobs: Mutex::new(TreeJobState::default()),
             counters: TreeCounters::default(),
             last_run_filter: LastRunFilter::default(),
-            admitted_rate: AtomicU64::new(0),
+            admitted_write_rate: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
             held_at: AtomicU64::new(NOT_HELD),
             due_us: AtomicU64::new(NEVER_US),
@@ -291,7 +293,7 @@ impl Tree {
     pub(crate) fn check_visible_to(&self, snapshot: &SnapshotGuard) -> Result<()> {
         match self.dropped.load(Ordering::Acquire) {
             0 | DROPPING => Ok(()),
-            number if snapshot.drops_before() < number => Ok(()),
+            number if snapshot.keyspace_drops_before() < number => Ok(()),
             _ => Err(self.dropped_error()),
         }
     }
@@ -326,7 +328,7 @@ impl Tree {
 
     /// Returns an error if the stored policy is a custom policy that the caller did not pass.
     pub(crate) fn check_policy(&self) -> Result<()> {
-        match self.settings().absent_policy() {
+        match self.settings().missing_policy_name() {
             None => Ok(()),
             Some(policy) => Err(Error::NoCompactionPolicy {
                 keyspace: self.name.clone(),
@@ -382,7 +384,7 @@ impl Tree {
         bits.width(shape, incoming, self.uses_last_run_filter(), |id| wide.contains(&id))
     }
 
-    /// Records the result of a lookup in the last sorted run if it decides about the use of the filter.
+    /// Records a lookup in the last sorted run if the use of its filter is decided automatically.
     #[inline]
     pub(crate) fn record_last_run_lookup(&self, version: &Version, table: &Table, found: bool) {
         if self.settings().options.filter_last_run == FilterLastRun::Auto {
@@ -390,27 +392,27 @@ impl Tree {
         }
     }
 
-    /// Returns the super version for a short read.
+    /// Returns the super version without a change of its reference count, for reads that end within one call.
     pub(crate) fn super_version(&self) -> Guard<Arc<SuperVersion>> {
         self.super_version.load()
     }
 
-    /// Returns the super version for a long read.
+    /// Returns a counted reference to the super version, for reads that last long or are passed to other threads.
     pub(crate) fn pin_super_version(&self) -> Arc<SuperVersion> {
         self.super_version.load_full()
     }
 
     /// Returns the number of references to the current super version outside the tree.
-    pub(crate) fn count_current_pins(&self) -> u64 {
+    pub(crate) fn count_super_version_pins(&self) -> u64 {
         // The reference of the tree and the one created here are not counted.
         let current = Arc::strong_count(&self.pin_super_version()) as u64;
         current.saturating_sub(2)
     }
 
     /// Returns the super versions with references outside the tree.
-    pub(crate) fn held_super_versions(&self) -> Vec<Arc<SuperVersion>> {
+    pub(crate) fn pinned_super_versions(&self) -> Vec<Arc<SuperVersion>> {
         let mut held = self.old_super_versions.in_use();
-        if self.count_current_pins() > 0 {
+        if self.count_super_version_pins() > 0 {
             held.push(self.pin_super_version());
         }
         held
@@ -431,7 +433,7 @@ impl Tree {
         shape.newest_snapshot = snapshots.map(|(_, newest)| newest.0);
         let settings = self.settings();
         if settings.policy.needs_file_read_times() {
-            view.version.add_read_times(&mut shape);
+            view.version.set_last_read_times(&mut shape);
         }
         shape.memtable_bytes = settings.options.memtable_bytes;
         shape.table_bytes = settings.options.table_bytes;
@@ -479,8 +481,8 @@ impl Tree {
     }
 
     /// Sets the admission rate of writes, in bytes per second, and whether writes must wait for a compaction.
-    pub(crate) fn set_backpressure(&self, admitted_rate: u64, stopped: bool) {
-        self.admitted_rate.store(admitted_rate, Ordering::Relaxed);
+    pub(crate) fn set_backpressure(&self, admitted_write_rate: u64, stopped: bool) {
+        self.admitted_write_rate.store(admitted_write_rate, Ordering::Relaxed);
         self.stopped.store(stopped, Ordering::Release);
     }
 
@@ -489,9 +491,10 @@ impl Tree {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Sets whether only snapshots hold some files, as of this number of released snapshots.
-    pub(crate) fn set_files_held_by_snapshots(&self, held: bool, release_count: u64) {
-        self.held_at.store(if held { release_count } else { NOT_HELD }, Ordering::Relaxed);
+    /// Sets whether there are files that only snapshots hold. `snapshot_release_count` is the number of snapshots released before
+    /// the check.
+    pub(crate) fn set_files_held_by_snapshots(&self, held: bool, snapshot_release_count: u64) {
+        self.held_at.store(if held { snapshot_release_count } else { NOT_HELD }, Ordering::Relaxed);
     }
 
     /// Returns whether only snapshots hold some files.
@@ -499,15 +502,15 @@ impl Tree {
         self.held_at.load(Ordering::Relaxed) != NOT_HELD
     }
 
-    /// Returns whether a snapshot that held files may have been released since then.
-    pub(crate) fn may_have_released_files(&self, release_count: u64) -> bool {
+    /// Returns whether a snapshot was released since [`Tree::set_files_held_by_snapshots`] found such files.
+    pub(crate) fn may_snapshots_have_released_files(&self, snapshot_release_count: u64) -> bool {
         let held_at = self.held_at.load(Ordering::Relaxed);
-        held_at != NOT_HELD && held_at != release_count
+        held_at != NOT_HELD && held_at != snapshot_release_count
     }
 
     /// Returns the admission rate of writes, in bytes per second, if there is a limit.
-    pub(crate) fn admitted_rate(&self) -> Option<u64> {
-        match self.admitted_rate.load(Ordering::Relaxed) {
+    pub(crate) fn admitted_write_rate(&self) -> Option<u64> {
+        match self.admitted_write_rate.load(Ordering::Relaxed) {
             0 => None,
             rate => Some(rate),
         }

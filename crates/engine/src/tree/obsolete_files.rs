@@ -10,7 +10,7 @@ use lsmx_compaction::FileId;
 
 /// Registration of an open table or blob file.
 ///
-/// An open file is not deleted, because its descriptor may have been closed and opened again later.
+/// A registered file is not deleted: the descriptor cache may close its descriptor and open the path again later.
 /// Dropping the guard queues the file for deletion if it is obsolete.
 #[derive(Debug)]
 pub(crate) struct OpenFileGuard {
@@ -38,7 +38,7 @@ impl OpenFileGuard {
         &self.path
     }
 
-    /// Marks the file as obsolete. No durable state may name it any more.
+    /// Marks the file as obsolete. The caller has removed it from the manifest.
     pub(crate) fn set_obsolete(&self) {
         if !self.is_obsolete.swap(true, Ordering::AcqRel) {
             self.obsolete_files.held_count.fetch_add(1, Ordering::Relaxed);
@@ -107,7 +107,7 @@ impl ObsoleteFiles {
     }
 
     /// Returns whether [`ObsoleteFiles::take`] would return a file.
-    pub(crate) fn has_deletable(&self) -> bool {
+    pub(crate) fn has_deletable_files(&self) -> bool {
         let deletable = self.deletable.lock();
         !deletable.is_empty() && self.pauses.load(Ordering::Acquire) == 0
     }
@@ -159,7 +159,7 @@ mod tests {
         let path = PathBuf::from("1.sst");
         obsolete_files.add_open_file(FileId(1));
         obsolete_files.discard_table(FileId(1), path.clone());
-        assert!(!obsolete_files.has_deletable());
+        assert!(!obsolete_files.has_deletable_files());
         let before = signal.generation();
         obsolete_files.remove_open_file(FileId(1), path.clone(), false);
         assert!(signal.generation() > before);
@@ -168,6 +168,6 @@ mod tests {
         assert_eq!(obsolete_files.take(), std::slice::from_ref(&path));
         obsolete_files.add_open_file(FileId(1));
         obsolete_files.remove_open_file(FileId(1), path, false);
-        assert!(!obsolete_files.has_deletable());
+        assert!(!obsolete_files.has_deletable_files());
     }
 }

@@ -38,7 +38,7 @@ impl StoreLifetime {
         Arc::new(StoreLifetime { files, is_obsolete: AtomicBool::new(false) })
     }
 
-    /// Marks the store as obsolete. No durable state may name its files any more.
+    /// Marks the store as obsolete. The caller has removed it from the manifest.
     pub(crate) fn set_obsolete(&self) {
         self.is_obsolete.store(true, Ordering::Release);
     }
@@ -97,7 +97,7 @@ impl OperandStoreFiles {
     }
 
     /// Adds the files that existed when the store was opened.
-    pub(crate) fn add_found(&self, files: Vec<(OperandFileKind, u64)>) {
+    pub(crate) fn add_found_file(&self, files: Vec<(OperandFileKind, u64)>) {
         self.known.lock().found.extend(files);
     }
 
@@ -108,7 +108,7 @@ impl OperandStoreFiles {
     }
 
     /// Discards all created files, after a failure to make them durable in the manifest.
-    pub(crate) fn discard_created(&self) {
+    pub(crate) fn discard_created_files(&self) {
         let created = std::mem::take(&mut self.known.lock().created);
         for (kind, number) in created {
             self.obsolete_files.discard(self.path(kind, number));
@@ -116,7 +116,7 @@ impl OperandStoreFiles {
     }
 
     fn discard_all(&self) {
-        self.discard_created();
+        self.discard_created_files();
         let found = std::mem::take(&mut self.known.lock().found);
         for (kind, number) in found {
             self.obsolete_files.discard(self.path(kind, number));

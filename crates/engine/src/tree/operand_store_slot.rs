@@ -67,12 +67,12 @@ impl AttachedStore {
         CollectionGuard::begin(&self.is_collecting)
     }
 
-    /// Returns the view of prepared changes for a super version.
+    /// Returns the view that contains prepared changes, for a super version.
     pub(crate) fn prepared_view(&self, prepared: PreparedVersion) -> PinnedOperandView {
         self.pin_view(prepared.view, Some(prepared.token))
     }
 
-    /// Returns the view of a store that was just opened for a super version.
+    /// Returns the first view of the store after it was opened, for a super version.
     pub(crate) fn initial_view(&self) -> PinnedOperandView {
         self.pin_view(self.store.view(), self.opened)
     }

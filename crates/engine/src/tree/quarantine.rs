@@ -85,7 +85,7 @@ impl Quarantine {
     /// Returns the shape that is compared with the hard stop of the policy.
     ///
     /// L0 runs with quarantined tables cannot be compacted, so at most [`UNCOUNTED_RUNS_MAX`] of them are left out.
-    pub(crate) fn shape_for_hard_stop<'a>(&self, shape: &'a TreeShape) -> Cow<'a, TreeShape> {
+    pub(crate) fn without_unreadable_runs<'a>(&self, shape: &'a TreeShape) -> Cow<'a, TreeShape> {
         let is_unreadable = |run: &Arc<SortedRun>| {
             run.files.iter().any(|file| self.contains(FileName::Table(file.id.0)))
         };
@@ -134,7 +134,7 @@ impl Quarantine {
 
     /// Returns a file whose next read is due. The caller reads it and calls [`Quarantine::remove`] or
     /// [`Quarantine::record_failed_read`].
-    pub(crate) fn take_due(&mut self, now_us: u64) -> Option<FileName> {
+    pub(crate) fn take_due_file(&mut self, now_us: u64) -> Option<FileName> {
         let never_due = |name: &FileName| {
             matches!(name, FileName::Bucket(_) | FileName::Operands(_))
                 && failpoint::is_on(Failpoint::OperandQuarantineNotCleared)
@@ -176,13 +176,13 @@ mod tests {
         assert!(quarantine.add(name, PathBuf::from("7"), Arc::clone(&cause), 1_000));
         assert!(!quarantine.add(name, PathBuf::from("7"), Arc::clone(&cause), 2_000));
         assert_eq!(quarantine.next_read_us(), Some(101_000));
-        assert_eq!(quarantine.take_due(100_999), None);
+        assert_eq!(quarantine.take_due_file(100_999), None);
         let mut pauses = Vec::new();
         for _ in 0..12 {
             let now_us = quarantine.next_read_us().unwrap();
-            assert_eq!(quarantine.take_due(now_us), Some(name));
+            assert_eq!(quarantine.take_due_file(now_us), Some(name));
             assert_eq!(
-                (quarantine.take_due(u64::MAX - 1), quarantine.next_read_us()),
+                (quarantine.take_due_file(u64::MAX - 1), quarantine.next_read_us()),
                 (None, None)
             );
             quarantine.record_failed_read(name, Arc::clone(&cause), now_us, 10);

@@ -28,7 +28,8 @@ pub(crate) struct SnapshotTracker {
     drops: Mutex<KeyspaceDrops>,
 }
 
-/// Assigns each snapshot to the interval between two drops of keyspaces in which it was registered.
+/// Counts snapshots by the number of keyspaces that were dropped before them. A dropped keyspace is kept until the
+/// snapshots before its drop are released.
 #[derive(Debug, Default)]
 struct KeyspaceDrops {
     /// Number of drops so far.
@@ -59,11 +60,11 @@ impl SnapshotTracker {
     /// The sequence number is read under the lock that [`SnapshotTracker::snapshot_seqs`] takes. So a job
     /// either sees the snapshot, or drops only entries that are shadowed by an entry visible to the snapshot.
     pub(crate) fn register(self: &Arc<Self>, now_us: u64) -> Option<SnapshotGuard> {
-        self.register_at(now_us, SnapshotTracker::published)
+        self.register_snapshot_at(now_us, SnapshotTracker::published)
     }
 
     /// Registers a snapshot at the sequence number that `seq` returns under the lock.
-    pub(crate) fn register_at(
+    pub(crate) fn register_snapshot_at(
         self: &Arc<Self>,
         now_us: u64,
         seq: impl FnOnce(&SnapshotTracker) -> SeqNo,
@@ -76,9 +77,9 @@ impl SnapshotTracker {
         let holders = SnapshotHolders { count: 0, since_us: now_us };
         snapshots.entry(seq).or_insert(holders).count += 1;
         let mut drops = self.drops.lock();
-        let drops_before = drops.count;
-        *drops.snapshot_counts.entry(drops_before).or_insert(0) += 1;
-        Some(SnapshotGuard { tracker: Arc::clone(self), seq, drops_before })
+        let keyspace_drops_before = drops.count;
+        *drops.snapshot_counts.entry(keyspace_drops_before).or_insert(0) += 1;
+        Some(SnapshotGuard { tracker: Arc::clone(self), seq, keyspace_drops_before })
     }
 
     /// Begins the removal of entries that were not deleted, the oldest of which has the number `seq_smallest`.
@@ -130,13 +131,13 @@ impl SnapshotTracker {
     }
 
     /// Returns the oldest and the newest registered sequence number.
-    pub(crate) fn snapshot_bounds(&self) -> Option<(SeqNo, SeqNo)> {
+    pub(crate) fn oldest_and_newest_snapshot(&self) -> Option<(SeqNo, SeqNo)> {
         let snapshots = self.snapshots.lock();
         Some((*snapshots.first_key_value()?.0, *snapshots.last_key_value()?.0))
     }
 
     /// Returns the number of sequence numbers whose last snapshot was released.
-    pub(crate) fn release_count(&self) -> u64 {
+    pub(crate) fn snapshot_release_count(&self) -> u64 {
         self.releases.load(Ordering::Acquire)
     }
 
@@ -157,7 +158,7 @@ impl SnapshotTracker {
 pub(crate) struct SnapshotGuard {
     tracker: Arc<SnapshotTracker>,
     seq: SeqNo,
-    drops_before: u64,
+    keyspace_drops_before: u64,
 }
 
 impl SnapshotGuard {
@@ -167,8 +168,8 @@ impl SnapshotGuard {
     }
 
     /// Returns the number of keyspaces that were dropped before the registration.
-    pub(crate) fn drops_before(&self) -> u64 {
-        self.drops_before
+    pub(crate) fn keyspace_drops_before(&self) -> u64 {
+        self.keyspace_drops_before
     }
 }
 
@@ -183,10 +184,10 @@ impl Drop for SnapshotGuard {
             }
         }
         let mut drops = self.tracker.drops.lock();
-        if let Some(count) = drops.snapshot_counts.get_mut(&self.drops_before) {
+        if let Some(count) = drops.snapshot_counts.get_mut(&self.keyspace_drops_before) {
             *count -= 1;
             if *count == 0 {
-                drops.snapshot_counts.remove(&self.drops_before);
+                drops.snapshot_counts.remove(&self.keyspace_drops_before);
             }
         }
     }
@@ -213,11 +214,11 @@ mod tests {
         assert_eq!(tracker.oldest_snapshot(), Some((SeqNo(7), 10)));
         assert_eq!(tracker.snapshot_seqs(), [SeqNo(7), SeqNo(9)]);
         drop(first);
-        assert_eq!(tracker.snapshot_bounds(), Some((SeqNo(7), SeqNo(9))));
+        assert_eq!(tracker.oldest_and_newest_snapshot(), Some((SeqNo(7), SeqNo(9))));
         drop(second);
-        assert_eq!(tracker.snapshot_bounds(), Some((SeqNo(9), SeqNo(9))));
+        assert_eq!(tracker.oldest_and_newest_snapshot(), Some((SeqNo(9), SeqNo(9))));
         drop(third);
-        assert_eq!((tracker.snapshot_bounds(), tracker.snapshot_count()), (None, 0));
+        assert_eq!((tracker.oldest_and_newest_snapshot(), tracker.snapshot_count()), (None, 0));
     }
 
     #[test]

@@ -34,7 +34,7 @@ impl SuperVersion {
     }
 
     /// Returns a copy with the active memtable sealed and a new one for sequence numbers from `first_seq` on.
-    pub(crate) fn with_active_sealed(&self, first_seq: SeqNo) -> SuperVersion {
+    pub(crate) fn with_sealed_memtable(&self, first_seq: SeqNo) -> SuperVersion {
         let mut sealed = Vec::with_capacity(self.sealed.len() + 1);
         sealed.push(Arc::clone(&self.active));
         sealed.extend(self.sealed.iter().cloned());
@@ -141,7 +141,7 @@ mod tests {
         deferred_drop.start();
         let version = Arc::new(Version::empty(&deferred_drop));
         let values = (1..=2).map(|seq| {
-            let view = SuperVersion::new(&version, SeqNo(seq)).with_active_sealed(SeqNo(seq + 1));
+            let view = SuperVersion::new(&version, SeqNo(seq)).with_sealed_memtable(SeqNo(seq + 1));
             let memtable = &view.sealed[0];
             memtable.insert(b"key", SeqNo(seq), EntryKind::Put, &[7; 100]);
             let (_, _, value) = memtable.get(b"key", SeqNo::MAX).expect("the key was inserted");
@@ -168,7 +168,7 @@ mod tests {
         let version = Arc::new(Version::default());
         let first = Arc::new(SuperVersion::new(&version, SeqNo(1)));
         first.active.insert(b"key", SeqNo(1), EntryKind::Put, b"value");
-        let second = first.with_active_sealed(SeqNo(2));
+        let second = first.with_sealed_memtable(SeqNo(2));
         let old = OldSuperVersions::default();
         old.add(Arc::clone(&first));
         assert_eq!((old.count_in_use(), old.memtable_bytes(&second)), ((1, 1), 0));

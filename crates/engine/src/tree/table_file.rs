@@ -59,7 +59,7 @@ impl TableFile {
         self.guard.path()
     }
 
-    /// Marks the file as obsolete. No durable state may name it any more.
+    /// Marks the file as obsolete. The caller has removed it from the manifest.
     pub(crate) fn set_obsolete(&self) {
         self.guard.set_obsolete();
     }

@@ -39,7 +39,7 @@ impl OpenRun {
     }
 
     /// Returns the only table whose key range contains `user_key`.
-    pub(crate) fn table_for(&self, user_key: &[u8]) -> Option<&Arc<TableFile>> {
+    pub(crate) fn table_for_key(&self, user_key: &[u8]) -> Option<&Arc<TableFile>> {
         let is_before = |index: usize| self.tables[index].shape().range.largest < user_key;
         let index = self.largest_keys.partition_point(user_key, is_before);
         let table = self.tables.get(index)?;
@@ -171,8 +171,8 @@ impl Version {
         &self.runs
     }
 
-    /// Adds to a shape of this version the time of the last read of each table.
-    pub(crate) fn add_read_times(&self, shape: &mut TreeShape) {
+    /// Sets the time of the last read of each table in `shape`, which is a shape of this version.
+    pub(crate) fn set_last_read_times(&self, shape: &mut TreeShape) {
         for run in shape.levels.iter_mut().flat_map(|level| &mut Arc::make_mut(level).runs) {
             Arc::make_mut(run).files.set_read_times(|file| {
                 self.tables.get(&file).map(|table| table.table().last_read_us())

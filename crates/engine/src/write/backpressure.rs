@@ -19,7 +19,8 @@ const RETRY_US: u64 = 1_000_000;
 
 /// Updates the admitted write rate of a tree.
 pub(crate) fn refresh(state: &DbState, throttle: &Throttle, tree: &Tree) {
-    let (now_us, snapshots) = (state.env.database_time_us(), state.sequence.snapshot_bounds());
+    let (now_us, snapshots) =
+        (state.env.database_time_us(), state.sequence.oldest_and_newest_snapshot());
     // Shape and policy are read under the lock, so that the last thread to set the rate uses the newest ones. An outdated
     // stop could otherwise remain, without a job that would end it.
     let mut jobs = tree.jobs.lock();
@@ -27,15 +28,15 @@ pub(crate) fn refresh(state: &DbState, throttle: &Throttle, tree: &Tree) {
     let shape = tree.shape(now_us, snapshots);
     let call_policy = || {
         let due = (policy.next_pick_due_us(&shape), policy.memtable_tombstone_age_max_us(&shape));
-        let shape = jobs.quarantine.shape_for_hard_stop(&shape);
+        let shape = jobs.quarantine.without_unreadable_runs(&shape);
         (due, policy.debt(&shape, &jobs.running), policy.must_stop_writes(&shape))
     };
     let code = || UserCode::CompactionPolicy(policy.name().to_owned());
     match Error::catch_user(code, call_policy) {
         Ok(((due_us, tombstone_us), debt, must_stop_writes)) => {
-            state.work.schedule_check(tree.set_due_times(due_us, tombstone_us));
+            state.work.schedule_tree_check(tree.set_due_times(due_us, tombstone_us));
             let debt = subtract_memtable_bytes(tree, debt);
-            tree.set_backpressure(throttle.admitted_rate(debt), must_stop_writes);
+            tree.set_backpressure(throttle.admitted_write_rate(debt), must_stop_writes);
         }
         // The last results of the policy stay in effect until the next job or the retry.
         Err(error) => {
@@ -43,7 +44,7 @@ pub(crate) fn refresh(state: &DbState, throttle: &Throttle, tree: &Tree) {
             jobs.retry_at_us = jobs.retry_at_us.max(now_us.saturating_add(RETRY_US));
             jobs.last_error = Some(error.clone());
             drop(jobs);
-            state.set_failing(tree.id, true);
+            state.set_compaction_failing(tree.id, true);
             if !is_reported {
                 state.report("compaction", Some(tree), &error);
                 state.defer_error("compaction", Some(tree), &error);
@@ -55,7 +56,7 @@ pub(crate) fn refresh(state: &DbState, throttle: &Throttle, tree: &Tree) {
 /// Updates the admitted rate of a limited tree while a job is running.
 pub(crate) fn refresh_on_progress(state: &DbState, throttle: &Throttle, tree: &Tree) {
     // Inline jobs run on the only writing thread, so no write waits for their progress.
-    if state.env.background() != Background::Inline && tree.admitted_rate().is_some() {
+    if state.env.background() != Background::Inline && tree.admitted_write_rate().is_some() {
         refresh(state, throttle, tree);
     }
 }
@@ -116,7 +117,7 @@ mod tests {
         let tree = Arc::clone(&core.default_tree);
         let rate = || {
             refresh(&core.state, &core.throttle, &tree);
-            tree.admitted_rate().unwrap()
+            tree.admitted_write_rate().unwrap()
         };
         let empty = rate();
         let mut rates = vec![empty];

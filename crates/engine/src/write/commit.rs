@@ -312,7 +312,7 @@ impl Committer {
     fn lead_group(&self) {
         // Events are delivered after the lead is passed on and the group is finished.
         let _events =
-            (!failpoint::is_on(Failpoint::EventsDuringLead)).then(|| self.state.hold_events());
+            (!failpoint::is_on(Failpoint::EventsDuringLead)).then(|| self.state.defer_events());
         // Thread locals are unavailable while the thread exits.
         let mut group = SPARE_GROUP.try_with(Cell::take).unwrap_or_default();
         let outcome = catch_unwind(AssertUnwindSafe(|| self.run_stages(&mut group)));

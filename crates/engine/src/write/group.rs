@@ -14,7 +14,7 @@ use crate::merge_operator::CHAIN_OPERANDS_MAX;
 use crate::state::DbState;
 use crate::state::work_queue::WorkKind as QueuedWork;
 use crate::tree::Tree;
-use crate::tree::guard_history::GuardState;
+use crate::tree::guard_history::GuardCheck;
 use crate::wal::WalRecord;
 use crate::write::batch::Guard;
 use crate::write::ticket::{GroupMembers, LongOperandChain, Ticket};
@@ -133,7 +133,7 @@ impl CommitGroup {
 /// Seals the active memtable of a tree and schedules its flush, unless no commit was announced to it.
 fn seal_active(state: &DbState, tree: &Arc<Tree>, first_seq: SeqNo) {
     if tree.super_version().active.first_announced().is_some() {
-        tree.update_super_version(|view| view.with_active_sealed(first_seq));
+        tree.update_super_version(|view| view.with_sealed_memtable(first_seq));
         state.work.push(QueuedWork::Flush, tree.id);
     }
 }
@@ -159,22 +159,22 @@ fn check_member(
         guard.tree.check_accepts_writes()?;
         let mut unpublished = in_flight.iter().flat_map(|members| members.iter()).chain(earlier);
         let published = check_published(state, guard);
-        if matches!(published, GuardState::Holds)
+        if matches!(published, GuardCheck::Holds)
             && !unpublished.any(|other| other.writes_key_of(guard, checks))
         {
             continue;
         }
         let (keyspace, key, read) = (guard.tree.name.clone(), guard.key.to_vec(), guard.read.0);
         return Err(match published {
-            GuardState::Unknown => Error::GuardUnknown { keyspace, key, read },
-            GuardState::Holds | GuardState::Refused => Error::GuardRefused { keyspace, key, read },
+            GuardCheck::Unknown => Error::GuardUnknown { keyspace, key, read },
+            GuardCheck::Holds | GuardCheck::Refused => Error::GuardRefused { keyspace, key, read },
         });
     }
     Ok(())
 }
 
 /// Checks a guard against published writes: the memtables first, then the history of flushed writes.
-fn check_published(state: &DbState, guard: &Guard) -> GuardState {
+fn check_published(state: &DbState, guard: &Guard) -> GuardCheck {
     // A flush appends to the history before its memtable leaves the view, so the view is loaded first.
     let view = guard.tree.super_version();
     let oldest = view.sealed.last().unwrap_or(&view.active).first_seq();
@@ -186,10 +186,10 @@ fn check_published(state: &DbState, guard: &Guard) -> GuardState {
             .is_some_and(|seq| seq > guard.read)
     };
     if view.memtables().any(has_newer_write) {
-        return GuardState::Refused;
+        return GuardCheck::Refused;
     }
     if oldest.0 <= guard.read.0.saturating_add(1) {
-        return GuardState::Holds;
+        return GuardCheck::Holds;
     }
     let key = (&guard.key[..], guard.key_hash);
     state.guard_history.check(guard.tree.id, key, guard.read, oldest)
@@ -259,7 +259,7 @@ fn insert_commit(state: &DbState, ticket: &Ticket, memtables: &[Arc<Memtable>]) 
 /// Records the first tombstone of a memtable, and schedules the flush that its maximum age requires.
 fn record_tombstone(state: &DbState, tree: &Tree, memtable: &Memtable) {
     if memtable.record_tombstone(|| state.env.database_time_us()) {
-        state.work.schedule_check(tree.record_first_tombstone(state.env.database_time_us()));
+        state.work.schedule_tree_check(tree.record_first_tombstone(state.env.database_time_us()));
     }
 }
 

@@ -51,7 +51,7 @@ impl Throttle {
     }
 
     /// Returns the admitted rate for writes to a tree with this debt, in bytes per second; 0 means no limit.
-    pub(crate) fn admitted_rate(&self, debt: Debt) -> u64 {
+    pub(crate) fn admitted_write_rate(&self, debt: Debt) -> u64 {
         if self.control == WriteControl::Stop || debt.pending_bytes == 0 {
             return 0;
         }
@@ -73,7 +73,7 @@ impl Throttle {
         no_slowdown: bool,
         deadline_us: Option<u64>,
     ) -> Result<u64> {
-        let Some(rate) = trees.iter().filter_map(|tree| tree.admitted_rate()).min() else {
+        let Some(rate) = trees.iter().filter_map(|tree| tree.admitted_write_rate()).min() else {
             return Ok(0);
         };
         let now = store.env.now_us();

@@ -114,7 +114,7 @@ fn verify_keyspace(
     for file in keyspace.tree.files() {
         let table = open_verified_table(vfs, dir, (id, file), &cache)?;
         report.blob_values +=
-            blobs.verify_pointers(&table, keyspace.value_log.references_of(file.id))?;
+            blobs.verify_pointers(&table, keyspace.value_log.references_of_table(file.id))?;
         report.tables += 1;
         report.table_bytes += file.bytes;
         report.entries += file.entries;

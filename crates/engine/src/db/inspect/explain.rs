@@ -143,7 +143,7 @@ pub(in crate::db) fn explain(db: &DbInner, tree: &Tree, key: &[u8]) -> Result<Ex
             continue;
         }
         let mut step = RunStep { level: level.0, run: shape.id.0, ..RunStep::default() };
-        if let Some(file) = run.table_for(key) {
+        if let Some(file) = run.table_for_key(key) {
             let use_filter = uses_last_run_filter || index + 1 < count;
             let probe = explain_get(file.table(), key, seq, use_filter)?;
             step.found = probe.found.map(|(seq, kind, bytes)| EntryFound::new(seq, kind, bytes));

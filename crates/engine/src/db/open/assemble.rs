@@ -58,7 +58,7 @@ pub(crate) fn assemble(recovery: Recovery, files: OpenFiles) -> Result<DbInner> 
         progress,
     }));
     state.emit(&Event::Recovery(Arc::new(report)));
-    state.report_clock();
+    state.report_clock_jumps();
     let committer = Arc::new(Committer::new(Arc::clone(&state), seq_next));
     let throttle = Arc::new(Throttle::new(options.write_control));
     let flush_trigger = Arc::new(FlushTrigger::new(

@@ -25,12 +25,12 @@ pub(crate) fn needed_descriptors(background: Background, stores: usize) -> usize
     OPEN_FILES_MIN.saturating_add(for_workers).saturating_add(for_stores)
 }
 
-/// Checks that the process can open this many more files, by opening the lock file in `dir` as often. Always succeeds
+/// Checks that the process can open `needed` more files: opens the lock file in `dir` that many times. Always succeeds
 /// on file systems without a limit.
 ///
 /// # Errors
 /// [`Error::TooFewDescriptors`].
-pub(crate) fn check_available(vfs: &dyn Vfs, dir: &Path, needed: usize) -> Result<()> {
+pub(crate) fn check_descriptors_available(vfs: &dyn Vfs, dir: &Path, needed: usize) -> Result<()> {
     if vfs.open_files_limit().is_none() {
         return Ok(());
     }

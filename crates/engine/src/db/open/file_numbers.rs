@@ -1,7 +1,7 @@
 //! File numbers that an open may use.
 //!
-//! A power loss may remove the names of files whose numbers no manifest lists. Such a number must not be used again,
-//! so an open skips numbers after an unclean shutdown and reserves those that it uses.
+//! A power loss may remove directory entries that were not synced. A file number that was used once must not be used
+//! again. Therefore an open skips numbers after an unclean shutdown, and reserves the numbers that it will use.
 
 use std::path::{Path, PathBuf};
 
@@ -44,12 +44,12 @@ pub(crate) fn first_free_number(vfs: &dyn Vfs, dir: &Path, state: &ManifestState
 }
 
 /// Returns the creation counter of the next table.
-pub(crate) fn next_creation(state: &ManifestState) -> u64 {
+pub(crate) fn next_creation_number(state: &ManifestState) -> u64 {
     let files = state.keyspaces.values().flat_map(|keyspace| keyspace.tree.files());
     files.map(|file| file.creation.saturating_add(1)).max().unwrap_or(0)
 }
 
-/// An empty file whose synced name makes the next open skip all numbers up to the one in its name.
+/// An empty file whose name contains a file number. The next open uses larger numbers only. Its directory entry is synced.
 #[derive(Debug, Default)]
 pub(crate) struct FileNumberReservation {
     /// Path of the file, and its number.

@@ -3,8 +3,8 @@
 //! An open copies the commits to a separate chain of segments, so that the log itself can be deleted. They are delivered
 //! when the store is opened, either with the database or later. The later delivery has three steps:
 //!
-//! 1. The commits are replayed into memtables of a staging tree, which readers do not see. As in recovery, they become
-//!    tables and a delivery to the store. The manifest does not change meanwhile.
+//! 1. The commits are replayed into memtables of a staging tree, which readers do not see. As in recovery, flushes
+//!    write tables and deliver operands to the store. The manifest does not change during this step.
 //! 2. One manifest edit adds the tables and the token of the store, and removes the kept log from the options.
 //! 3. Tables and store become visible, the keyspace accepts writes, and the segments are removed.
 //!
@@ -139,7 +139,7 @@ struct KeptLogReplay<'a> {
     db: &'a DbInner,
     staging: &'a Arc<Tree>,
     outputs: JobOutputs<'a>,
-    /// Shapes of the written tables by run, oldest run first.
+    /// The written tables: one list for each run, oldest run first.
     runs: Vec<Vec<Arc<TableMeta>>>,
 }
 
@@ -207,7 +207,7 @@ pub(crate) fn deliver(
     tree.check_live()?;
     let Some(kept) = tree.operand_store.kept_log() else { return Ok(()) };
     tree.merge_resolver.check_operator(options.merge_operator.as_ref())?;
-    let delivered = deliver_locked(db, tree, attached, &kept);
+    let delivered = deliver_kept_log_locked(db, tree, attached, &kept);
     db.state.emit_pending_events();
     if delivered.is_err() {
         attached.store.abandon();
@@ -215,7 +215,7 @@ pub(crate) fn deliver(
     delivered
 }
 
-fn deliver_locked(
+fn deliver_kept_log_locked(
     db: &DbInner,
     tree: &Arc<Tree>,
     attached: &Arc<AttachedStore>,

@@ -105,20 +105,22 @@ impl Drop for DirectoryClaim {
         if failpoint::is_on(Failpoint::FailedOpenLeavesFiles) {
             return;
         }
-        // The lock is still held, so no other process uses the file. A process that has it open checks after locking
-        // whether the file still has its name. The check needs file identities, which are implemented for Unix only.
+        // This claim still holds the lock. A process that has opened the lock file and waits for the lock checks
+        // afterwards whether the path still leads to that file. The check compares file identities, which are
+        // implemented for Unix only.
         if self.lock_created && self.guard.is_some() && cfg!(unix) {
             // If this fails, an unlocked file stays, which does not block a later open.
             let _ = self.vfs.remove(&self.lock);
         }
         for dir in self.dirs.iter().rev() {
-            // This fails for a directory with files. They belong to another process, or a manifest may list them.
+            // A directory with files is not removed. The files belong to another process, or a manifest may list them.
             let _ = self.vfs.remove_dir(dir);
         }
     }
 }
 
-/// Locks a database directory against writers. Returns `None` if it has no lock file, as in a copy; none is created.
+/// Locks a database directory against writers. A copy of a database may have no lock file: the call then returns `None`
+/// and creates none.
 pub(crate) fn lock_shared(vfs: &dyn Vfs, dir: &Path) -> Result<Option<Box<dyn LockGuard>>> {
     let path = dir.join(LOCK);
     match vfs.lock_shared(&path) {

@@ -23,7 +23,7 @@ pub(crate) struct LogSource<'a> {
     pub(crate) vfs: &'a dyn Vfs,
     pub(crate) dir: &'a Path,
     pub(crate) state: &'a ManifestState,
-    /// File that the state is from, for error messages.
+    /// Manifest from which `state` was read, for error messages.
     pub(crate) manifest: &'a Path,
     pub(crate) mode: RecoveryMode,
 }
@@ -43,12 +43,12 @@ impl LogSource<'_> {
             self.check_record(&record)?;
             visit(record)
         })?;
-        let ends_early = self.check_end(&report);
+        let ends_early = self.check_log_end(&report);
         if self.mode == RecoveryMode::Strict {
             ends_early.clone()?;
         }
         report.damage = report.damage.or(ends_early.err());
-        report.complete_through = self.state.complete_seqs_by_keyspace(report.last_seq);
+        report.complete_through = self.state.last_complete_seqs(report.last_seq);
         Ok(report)
     }
 
@@ -116,7 +116,7 @@ impl LogSource<'_> {
     ///
     /// The log is synced before the manifest lists a flush, so a log that ends earlier is damaged. Otherwise a
     /// keyspace with a later flush would be ahead of the others.
-    fn check_end(&self, report: &RecoveryReport) -> Result<()> {
+    fn check_log_end(&self, report: &RecoveryReport) -> Result<()> {
         let state = self.state;
         let flushed = state.keyspaces.values().map(|keyspace| keyspace.flushed_through).max();
         if flushed.is_none_or(|flushed| report.last_seq >= flushed) {
@@ -142,7 +142,7 @@ impl LogSource<'_> {
     }
 }
 
-/// Returns the newest sequence number that the manifest knows: in the log, or flushed by a keyspace.
+/// Returns the largest sequence number in a manifest: of the last edit, or of the newest flush of a keyspace.
 pub(crate) fn last_known_seq(state: &ManifestState) -> SeqNo {
     let flushed = state.keyspaces.values().map(|keyspace| keyspace.flushed_through);
     flushed.fold(state.last_seq, SeqNo::max)

@@ -26,7 +26,7 @@ use crate::tree::version_edit::NextVersion;
 /// Smallest memtable, in bytes, that recovery writes with two threads.
 const TWO_THREADS_BYTES_MIN: u64 = 4 << 20;
 
-/// A memtable, and the state of its tree to which it is added.
+/// A memtable to flush, and the state of its tree.
 pub(crate) struct MemtableFlush<'a, 'v> {
     pub(crate) tables: &'a TableFactory,
     pub(crate) tree: &'a Tree,
@@ -116,7 +116,7 @@ impl<'a> MemtableFlush<'a, '_> {
 }
 
 /// Returns the version of a keyspace with the new tables as the newest run of L0.
-pub(crate) fn add_flushed_run(
+pub(crate) fn next_version_with_flushed_run(
     keyspace: u32,
     version: &Version,
     outputs: &JobOutputs<'_>,
@@ -155,7 +155,8 @@ pub(crate) fn flush_active<'a>(
         None => flush.write(store.as_ref(), SeqNo(seq_next.0 - 1))?,
     };
     let operands = prepared.or_else(|| view.operand_view.clone());
-    let NextVersion { version, changes } = add_flushed_run(tree.id, &view.version, &outputs)?;
+    let NextVersion { version, changes } =
+        next_version_with_flushed_run(tree.id, &view.version, &outputs)?;
     tree.update_super_version(|_| {
         SuperVersion::new(&version, seq_next).with_operand_view(operands.clone())
     });

@@ -31,7 +31,7 @@ use lsmx_base::sync::{Arc, Ordering};
 
 use crate::db::inner::DbInner;
 use crate::db::open::assemble::{OpenFiles, assemble};
-use crate::db::open::fd_limit::{check_available, needed_descriptors};
+use crate::db::open::fd_limit::{check_descriptors_available, needed_descriptors};
 use crate::db::open::lock::DirectoryClaim;
 use crate::db::open::recovery::{DurableState, Recovery};
 use crate::env::Env;
@@ -57,7 +57,7 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<DbInner> {
         check_can_create(vfs.as_ref(), dir)?;
         DirectoryClaim::create(&vfs, dir)?
     };
-    check_available(vfs.as_ref(), dir, needed_descriptors(options.background, 0))?;
+    check_descriptors_available(vfs.as_ref(), dir, needed_descriptors(options.background, 0))?;
     // Another process may have created and closed a database before this one got the lock.
     let exists = database_exists(vfs.as_ref(), dir)?;
     if !exists {
@@ -76,19 +76,19 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<DbInner> {
             recovery => recovery?,
         }
     } else {
-        let state = create_state(&options, &env);
+        let state = create_initial_state(&options, &env);
         Recovery::new(vfs, dir, options, env, (state, &dir.join(CURRENT)), false)?
     };
     finish(recovery, claim)
 }
 
-/// Performs steps 2 and 3. A failure changes nothing.
+/// Loads the manifest, opens its tables and replays the log. A failure changes nothing.
 fn recover(vfs: &Arc<dyn Vfs>, dir: &Path, options: &Options, env: &Env) -> Result<Recovery> {
     let loaded = Manifest::load(vfs.as_ref(), dir)?;
     let (vfs, manifest) = (Arc::clone(vfs), (loaded.state, &*loaded.path));
     let mut recovery = Recovery::new(vfs, dir, options.clone(), env.clone(), manifest, false)?;
     recovery.check_policy()?;
-    recovery.replay_log().map_err(|error| recovery.roll_back(error))?;
+    recovery.replay_log().map_err(|error| recovery.remove_written_files(error))?;
     Ok(recovery)
 }
 
@@ -101,11 +101,11 @@ pub(crate) fn database_exists(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
     }
 }
 
-/// Performs steps 4 and 5, and starts the threads of the database.
+/// Makes the recovered state durable, removes files that the manifest does not list, and starts the threads.
 fn finish(recovery: Recovery, claim: DirectoryClaim) -> Result<DbInner> {
     // The files written from here on may need the space of the reserve.
     let removed = remove_reserve(recovery.tables.vfs.as_ref(), &recovery.tables.dir);
-    removed.map_err(|error| recovery.roll_back(error))?;
+    removed.map_err(|error| recovery.remove_written_files(error))?;
     let DurableState { manifest, wal, state } = recovery.make_durable()?;
     let (operand_files, are_all_open) = recovery.operand_files();
     let lock = Some(claim.keep());
@@ -114,7 +114,7 @@ fn finish(recovery: Recovery, claim: DirectoryClaim) -> Result<DbInner> {
         db.state.remove_orphans(&state, Some(&operand_files));
     } else {
         db.state.remove_orphans(&state, None);
-        db.state.note_unclaimed_files(&operand_files);
+        db.state.record_unclaimed_files(&operand_files);
     }
     db.schedule_all_trees();
     if let Err(error) = db.scheduler.start() {
@@ -176,7 +176,7 @@ fn check_can_create(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
 }
 
 /// Creates the state of a new database: an empty default keyspace.
-fn create_state(options: &Options, env: &Env) -> ManifestState {
+fn create_initial_state(options: &Options, env: &Env) -> ManifestState {
     let keyspace = KeyspaceState {
         name: DEFAULT_KEYSPACE.to_owned(),
         options: StoredOptions::new(&options.keyspace_defaults).encode(),

@@ -17,7 +17,7 @@ use crate::wal::{SegmentRegistry, Wal, WalOptions};
 /// Allocates segment ids, and lists new segments in the manifest once there is one.
 pub(crate) struct ManifestSegments {
     files: Arc<FileNumbers>,
-    /// Set once the new manifest exists. It lists the first segment from the start.
+    /// The new manifest, once it exists. Its first edit already lists the first segment.
     manifest: OnceLock<Arc<Manifest>>,
 }
 
@@ -79,7 +79,7 @@ impl NewLog {
 }
 
 /// Returns the manifest changes that start a log at `segment`, after `last_seq`.
-pub(crate) fn log_changes(tables: &TableFactory, segment: u64, last_seq: SeqNo) -> Vec<Change> {
+pub(crate) fn new_log_changes(tables: &TableFactory, segment: u64, last_seq: SeqNo) -> Vec<Change> {
     vec![
         Change::WalOldest { segment },
         Change::WalSegment { id: segment },

@@ -28,7 +28,7 @@ pub(crate) struct TreeOpener<'a> {
     pub(crate) tables: &'a TableFactory,
     pub(crate) options: &'a Options,
     pub(crate) state: &'a ManifestState,
-    /// File that the state is from, for error messages.
+    /// Manifest from which `state` was read, for error messages.
     pub(crate) manifest: &'a Path,
     pub(crate) open_id: OpenId,
     pub(crate) read_only: bool,
@@ -136,7 +136,7 @@ impl TreeOpener<'_> {
                 set_unavailable(stored, Some(error));
                 Ok(())
             }
-            // The keyspace has no operand store yet, so the open fails.
+            // The options ask for a new operand store that cannot be created, so the open of the database fails.
             (Err(error), None) => Err(error),
         }
     }
@@ -144,8 +144,8 @@ impl TreeOpener<'_> {
     fn open_tables(&self, id: u32, keyspace: &KeyspaceState) -> Result<Vec<Arc<TableFile>>> {
         let blobs = self.open_blobs(id, keyspace)?;
         let tables = keyspace.tree.files().map(|file| {
-            let references = keyspace.value_log.references_of(file.id);
-            let table = self.tables.open(file, resolve_references(&blobs, references));
+            let references = keyspace.value_log.references_of_table(file.id);
+            let table = self.tables.open(file, resolve_blob_references(&blobs, references));
             table.map_err(|error| error.or_missing(self.manifest))
         });
         tables.collect()
@@ -163,8 +163,9 @@ impl TreeOpener<'_> {
 /// Open blob files of a keyspace.
 type OpenBlobFiles = BTreeMap<FileId, Arc<BlobFile>>;
 
-/// Returns the open files for the references of a table. The manifest has checked that it lists all of them.
-fn resolve_references(blobs: &OpenBlobFiles, references: &[BlobReference]) -> Vec<BlobUsage> {
+/// Returns the open files for the references of a table. All referenced files exist in `blobs`, because a manifest edit
+/// whose references name other files is rejected.
+fn resolve_blob_references(blobs: &OpenBlobFiles, references: &[BlobReference]) -> Vec<BlobUsage> {
     let uses = references.iter().filter_map(|reference| {
         let file = Arc::clone(blobs.get(&reference.blob)?);
         Some(BlobUsage { file, bytes: reference.bytes, records: reference.records })

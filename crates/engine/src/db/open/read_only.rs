@@ -37,7 +37,7 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<DbInner> {
     let mut recovery = Recovery::new(vfs, dir, options, env, (loaded.state, &loaded.path), true)?;
     recovery.replay_log()?;
     let tables = &recovery.tables;
-    let log_metrics = measure_log(tables.vfs.as_ref(), dir, recovery.state.wal_oldest)?;
+    let log_metrics = measure_log_bytes(tables.vfs.as_ref(), dir, recovery.state.wal_oldest)?;
     let segments = Arc::new(ManifestSegments::new(&tables.files));
     let (manifest, wal) =
         create_in_memory(&recovery.state, loaded.number, segments, &recovery.options)?;
@@ -50,7 +50,7 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<DbInner> {
 }
 
 /// Returns the number and the size of the live log segments on disk.
-fn measure_log(vfs: &dyn Vfs, dir: &Path, oldest: u64) -> Result<WalMetrics> {
+fn measure_log_bytes(vfs: &dyn Vfs, dir: &Path, oldest: u64) -> Result<WalMetrics> {
     let mut metrics = WalMetrics::default();
     for name in vfs.list(dir).map_err(|error| Error::io("list", dir, error))? {
         if matches!(FileName::parse(&name), Some(FileName::Segment(id)) if id >= oldest) {

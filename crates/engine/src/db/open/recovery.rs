@@ -10,12 +10,14 @@ use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, Signal};
 
-use crate::db::open::fd_limit::{check_available, needed_descriptors};
-use crate::db::open::file_numbers::{FileNumberReservation, first_free_number, next_creation};
+use crate::db::open::fd_limit::{check_descriptors_available, needed_descriptors};
+use crate::db::open::file_numbers::{
+    FileNumberReservation, first_free_number, next_creation_number,
+};
 use crate::db::open::kept_log::{KeptLogWriter, has_operation_after};
 use crate::db::open::log_source::{LogSource, last_known_seq};
 use crate::db::open::memtable_flush::flush_active;
-use crate::db::open::new_manifest::{NewLog, discard_manifest, log_changes};
+use crate::db::open::new_manifest::{NewLog, discard_manifest, new_log_changes};
 use crate::db::open::open_trees::TreeOpener;
 use crate::db::open::replay::{LogReplay, ReplayTarget};
 use crate::deferred_drop::DeferredDrop;
@@ -47,7 +49,7 @@ pub(crate) struct Recovery {
     pub(crate) options: Options,
     /// State in the manifest.
     pub(crate) state: ManifestState,
-    /// File that the state is from, for error messages.
+    /// Manifest from which `state` was read, for error messages.
     manifest: PathBuf,
     pub(super) trees: Keyspaces,
     pub(super) open_id: OpenId,
@@ -56,8 +58,8 @@ pub(crate) struct Recovery {
     pub(super) seq_next: SeqNo,
     /// Result of the replay.
     pub(crate) report: RecoveryReport,
-    /// Keyspaces without their operand store that have operations in the log, with the sequence number up to which
-    /// tables and store hold everything.
+    /// Keyspaces whose operand store is not open and that have unflushed operations in the log. The value is the last
+    /// flushed sequence number.
     unreplayed: BTreeMap<u32, SeqNo>,
     /// Notified by background work of the open database.
     pub(super) progress: Signal,
@@ -85,14 +87,18 @@ impl Recovery {
     ) -> Result<Recovery> {
         let stored_us = if options.reset_clock { 0 } else { state.clock_us };
         state.clock_us = env.start_database_clock(stored_us, options.clock_jump_us_max());
-        // A wrong clock may have stored times in the future, which would never be reached.
-        state.limit_times(env.creation_time_us());
+        // A wrong clock may have stored creation times in the future. Rules for the age of files would never apply.
+        state.limit_file_times(env.creation_time_us());
         let progress = Signal::new();
         let keeps_reserve = options.wal.reserve && !read_only;
         let tables =
             create_table_factory(vfs, dir, &options, env, &state, &progress, keeps_reserve)?;
         let stores = state.keyspaces.values().filter(|it| it.operand_token.is_some()).count();
-        check_available(&*tables.vfs, dir, needed_descriptors(options.background, stores))?;
+        check_descriptors_available(
+            &*tables.vfs,
+            dir,
+            needed_descriptors(options.background, stores),
+        )?;
         let mut recovery = Recovery {
             tables,
             options,
@@ -118,7 +124,7 @@ impl Recovery {
         };
         match opener.open_all(&mut recovery.trees) {
             Ok(()) => Ok(recovery),
-            Err(error) => Err(recovery.roll_back(error)),
+            Err(error) => Err(recovery.remove_written_files(error)),
         }
     }
 
@@ -136,12 +142,12 @@ impl Recovery {
     }
 
     /// Removes the files that a failed open has written. Returns the error of the open.
-    pub(crate) fn roll_back(&self, error: Error) -> Error {
+    pub(crate) fn remove_written_files(&self, error: Error) -> Error {
         let (obsolete_files, listed) = (&self.tables.obsolete_files, self.state.file_numbers());
         for tree in self.trees.iter() {
             if let Some(attached) = tree.operand_store.attached() {
                 attached.store.abandon();
-                attached.lifetime.files.discard_created();
+                attached.lifetime.files.discard_created_files();
             }
             let version = &tree.pin_super_version().version;
             for table in version.runs().iter().flat_map(|run| run.tables().iter()) {
@@ -173,10 +179,10 @@ impl Recovery {
     /// Replays the log into memtables, and flushes those that become full unless the database is read-only.
     ///
     /// # Errors
-    /// The log is damaged, or a table cannot be written. Call [`Recovery::roll_back`] then.
+    /// The log is damaged, or a table cannot be written. Call [`Recovery::remove_written_files`] then.
     pub(crate) fn replay_log(&mut self) -> Result<()> {
         let kept_log_reports = self.replay_kept_logs()?;
-        let lacking = self.trees_without_store();
+        let lacking = self.trees_without_operand_store();
         let mut unreplayed = BTreeMap::new();
         let mut replay = LogReplay::new(&self.tables.env, self.replay_targets());
         let mut report = self.log_source().replay(&mut |record| {
@@ -184,7 +190,7 @@ impl Recovery {
                 lacking.iter().filter(|&(&id, &after)| has_operation_after(&record, id, after));
             unreplayed.extend(needed.map(|(&id, &after)| (id, after)));
             let full = replay.add_commit(record.first_seq, record.payload)?;
-            self.flush_full(&full, &record)
+            self.flush_full_memtables(&full, &record)
         })?;
         // `make_durable` flushes the memtables that the last commits have filled.
         replay.finish()?;
@@ -209,7 +215,7 @@ impl Recovery {
 
     /// Replays kept logs into the trees whose operand stores are open now. Returns a report for each keyspace.
     fn replay_kept_logs(&self) -> Result<Vec<(String, RecoveryReport)>> {
-        let (lacking, mut reports) = (self.trees_without_store(), Vec::new());
+        let (lacking, mut reports) = (self.trees_without_operand_store(), Vec::new());
         for tree in self.trees.iter().filter(|tree| !lacking.contains_key(&tree.id)) {
             let Some(kept) = tree.operand_store.kept_log() else { continue };
             let env = &self.tables.env;
@@ -218,7 +224,7 @@ impl Recovery {
             let mut replay = LogReplay::new(env, BTreeMap::from([(tree.id, target)]));
             let report = self.log_source().replay_kept_log(&kept, &mut |record| {
                 let full = replay.add_commit(record.first_seq, record.payload)?;
-                self.flush_full(&full, &record)
+                self.flush_full_memtables(&full, &record)
             })?;
             replay.finish()?;
             reports.push((tree.name.clone(), report));
@@ -241,7 +247,7 @@ impl Recovery {
 
     /// Returns the trees that the log is replayed into.
     fn replay_targets(&self) -> BTreeMap<u32, ReplayTarget> {
-        let lacking = self.trees_without_store();
+        let lacking = self.trees_without_operand_store();
         let targets = self.state.keyspaces.iter().filter_map(|(&id, keyspace)| {
             let tree = self.trees.by_id(id).filter(|_| !lacking.contains_key(&id))?;
             let flushed_through = self.flushed_through(keyspace);
@@ -250,9 +256,9 @@ impl Recovery {
         targets.collect()
     }
 
-    /// Returns the keyspaces whose operand store is not open, with the sequence number up to which tables and store
-    /// hold everything. Empty for a read-only database, which replays into memory only.
-    fn trees_without_store(&self) -> BTreeMap<u32, SeqNo> {
+    /// Returns the keyspaces whose operand store is not open, with their last flushed sequence numbers. Empty for a
+    /// read-only database, which replays into memory only.
+    fn trees_without_operand_store(&self) -> BTreeMap<u32, SeqNo> {
         let lacking = self.state.keyspaces.iter().filter(|&(&id, _)| {
             !self.read_only
                 && self.trees.by_id(id).is_some_and(|tree| tree.operand_store.is_unavailable())
@@ -269,7 +275,7 @@ impl Recovery {
     }
 
     /// Flushes the memtables that a commit has filled.
-    fn flush_full(&self, full: &[Arc<Tree>], record: &ReplayedRecord<'_>) -> Result<()> {
+    fn flush_full_memtables(&self, full: &[Arc<Tree>], record: &ReplayedRecord<'_>) -> Result<()> {
         if self.read_only {
             return Ok(());
         }
@@ -300,16 +306,18 @@ impl Recovery {
     /// Makes the recovered state durable: flushes all memtables, and starts a new log and a new manifest.
     ///
     /// # Errors
-    /// A file cannot be written. The new files are removed unless `CURRENT` may name the new manifest.
+    /// A file cannot be written. The new files are then removed, except after a failed replacement of `CURRENT`: it may
+    /// name the new manifest.
     pub(crate) fn make_durable(&self) -> Result<DurableState> {
-        let (log, number, state) = self.prepare().map_err(|error| self.roll_back(error))?;
+        let (log, number, state) =
+            self.prepare().map_err(|error| self.remove_written_files(error))?;
         let (vfs, dir) = (Arc::clone(&self.tables.vfs), &self.tables.dir);
         let manifest = match Manifest::try_create(vfs, dir, number, &state) {
             Ok(manifest) => Arc::new(manifest),
-            Err(CreateError { error, can_be_current: true }) => return Err(error),
+            Err(CreateError { error, may_be_named_by_current: true }) => return Err(error),
             Err(CreateError { error, .. }) => {
                 discard_manifest(&self.tables.obsolete_files, dir, number, log.segment);
-                return Err(self.roll_back(error));
+                return Err(self.remove_written_files(error));
             }
         };
         log.segments.set_manifest(&manifest);
@@ -343,9 +351,9 @@ impl Recovery {
         let number = self.tables.files.allocate();
         let last_seq = SeqNo(self.seq_next.0 - 1);
         let mut changes = vec![Change::Opened];
-        changes.extend(log_changes(&self.tables, log.segment, last_seq));
+        changes.extend(new_log_changes(&self.tables, log.segment, last_seq));
         for tree in self.trees.iter() {
-            changes.extend(self.recovered_changes(tree, last_seq));
+            changes.extend(self.manifest_changes_after_recovery(tree, last_seq));
         }
         let path = FileName::Manifest(number).in_dir(&self.tables.dir);
         let (mut state, last_edit) = (self.state.clone(), VersionEdit { changes });
@@ -356,7 +364,7 @@ impl Recovery {
     }
 
     /// Returns the changes of a tree since the last edit of its manifest, apart from the flushed tables.
-    fn recovered_changes(&self, tree: &Tree, last_seq: SeqNo) -> Vec<Change> {
+    fn manifest_changes_after_recovery(&self, tree: &Tree, last_seq: SeqNo) -> Vec<Change> {
         let (id, view) = (tree.id, tree.pin_super_version());
         let stored = self.state.keyspaces.get(&id);
         let mut changes = vec![Change::FlushedThrough { keyspace: id, seq: last_seq }];
@@ -413,7 +421,7 @@ fn create_table_factory(
         obsolete_files: Arc::new(ObsoleteFiles::new(progress.clone())),
         deferred_drop: DeferredDrop::new(progress.clone()),
         files: Arc::new(FileNumbers::new(number)),
-        creation: AtomicU64::new(next_creation(state)),
+        creation: AtomicU64::new(next_creation_number(state)),
         beside_bytes: Arc::default(),
         vfs,
         dir: dir.to_owned(),
@@ -421,8 +429,8 @@ fn create_table_factory(
     })
 }
 
-/// Checks that files of the directory can be read past the system's page cache, with a file that exists before any
-/// table.
+/// Checks that direct reads of files in the directory work. Reads `CURRENT` or the lock file, because one of them exists
+/// before the first table.
 fn check_direct_reads(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
     for name in [CURRENT, LOCK] {
         let path = dir.join(name);

@@ -342,7 +342,7 @@ impl LogReplay {
             thread.flush()?;
             self.full.append(&mut thread.shared.lock().full);
         }
-        // Only after the earlier batches, because a memtable counts the operands of a key in their order.
+        // The last batch is inserted after all earlier ones: a memtable counts the operands of a key in their order.
         self.collector.drain_into(&mut self.batch);
         insert_batch(&mut self.batch, &self.targets, &mut self.full);
         self.full.sort_unstable();

@@ -12,8 +12,8 @@ use lsmx_base::sync::Arc;
 
 use crate::db::admission::find_write_obstacle;
 use crate::db::inner::DbInner;
-use crate::db::open::memtable_flush::{MemtableFlush, add_flushed_run};
-use crate::db::open::new_manifest::{discard_manifest, log_changes};
+use crate::db::open::memtable_flush::{MemtableFlush, next_version_with_flushed_run};
+use crate::db::open::new_manifest::{discard_manifest, new_log_changes};
 use crate::env::WaitCause;
 use crate::error::{Error, Result};
 use crate::event::Event;
@@ -46,7 +46,7 @@ struct RewrittenTree<'a> {
 
 impl RewrittenTree<'_> {
     /// Returns the token of the operand store, if it is not in the manifest.
-    fn new_token(&self) -> Option<StoreToken> {
+    fn new_store_token(&self) -> Option<StoreToken> {
         let token =
             |operands: &Option<PinnedOperandView>| operands.as_ref().and_then(|at| at.token);
         token(&self.operands).filter(|new| token(&self.before.operand_view) != Some(*new))
@@ -56,7 +56,7 @@ impl RewrittenTree<'_> {
     fn take_edits(&mut self, last_seq: SeqNo) -> Vec<VersionEdit> {
         let (keyspace, mut edits) = (self.tree.id, std::mem::take(&mut self.edits));
         let mut changes = vec![Change::FlushedThrough { keyspace, seq: last_seq }];
-        if let Some(token) = self.new_token() {
+        if let Some(token) = self.new_store_token() {
             changes.push(Change::OperandToken { keyspace, token: Some(token) });
         }
         edits.push(VersionEdit { changes });
@@ -160,11 +160,12 @@ fn rewrite_database(db: &DbInner) -> Result<()> {
     sync_directory(store.vfs.as_ref(), &store.dir)?;
     let segment = store.wal.restart_in_new_segment(next_seq)?;
     let number = store.files.allocate();
-    let mut edits = vec![VersionEdit { changes: log_changes(&store.tables, segment, last_seq) }];
+    let mut edits =
+        vec![VersionEdit { changes: new_log_changes(&store.tables, segment, last_seq) }];
     edits.extend(rewritten.iter_mut().flat_map(|tree| tree.take_edits(last_seq)));
     let written = store.manifest.rewrite(number, &edits);
-    if written.is_err() && !store.manifest.can_be_current(number) {
-        // The next attempt writes other files. On a full disk, these would take the space that it needs.
+    if written.is_err() && !store.manifest.may_be_named_by_current(number) {
+        // The next attempt writes new files. On a full disk, the files of this attempt would take their space.
         discard_manifest(&store.obsolete_files, &store.dir, number, segment);
     } else {
         // The manifest lists the tables, or may list them if the call failed.
@@ -174,7 +175,7 @@ fn rewrite_database(db: &DbInner) -> Result<()> {
     }
     written?;
     for mut rewritten in rewritten {
-        let token = rewritten.new_token();
+        let token = rewritten.new_store_token();
         let RewrittenTree { tree, before, version, operands, .. } = &rewritten;
         let released = before.memtables().map(|memtable| memtable.release_bytes()).sum();
         store.memtables.subtract(released);
@@ -230,7 +231,7 @@ fn rewrite_tree<'a>(
         };
         let attached = rewritten.turn.as_ref().map(|turn| &turn.attached);
         let (outputs, operands) = flush.write(attached, last_seq)?;
-        let next = add_flushed_run(tree.id, &rewritten.version, &outputs)?;
+        let next = next_version_with_flushed_run(tree.id, &rewritten.version, &outputs)?;
         rewritten.version = next.version;
         rewritten.edits.push(VersionEdit { changes: next.changes });
         rewritten.outputs.push(outputs);

@@ -61,7 +61,7 @@ pub struct BlobReference {
     pub records: u64,
 }
 
-pub(super) fn put_references(out: &mut Vec<u8>, references: &[BlobReference]) {
+pub(super) fn put_blob_references(out: &mut Vec<u8>, references: &[BlobReference]) {
     put_varint(out, len_u64(references.len()));
     for reference in references {
         for field in [reference.blob.0, reference.bytes, reference.records] {
@@ -70,9 +70,9 @@ pub(super) fn put_references(out: &mut Vec<u8>, references: &[BlobReference]) {
     }
 }
 
-pub(super) fn get_references(body: &mut Decoder<'_>) -> Result<Vec<BlobReference>, Malformed> {
+pub(super) fn get_blob_references(body: &mut Decoder<'_>) -> Result<Vec<BlobReference>, Malformed> {
     let count = body.length("blob files of a table")?;
-    // Not allocated from the untrusted count. The loop ends at the end of the body.
+    // The count is untrusted, so no memory is reserved for it. The loop ends at the end of the body.
     let mut references: Vec<BlobReference> = Vec::new();
     for _ in 0..count {
         let reference = BlobReference {

@@ -31,7 +31,7 @@ pub const KEYSPACE_NAME_BYTES_MAX: usize = 255;
 /// First tag that a build may skip if it does not know it.
 const OPTIONAL_TAGS_START: u8 = 128;
 
-/// Returns the metadata of a table whose numbers follow from `id`.
+/// Returns the metadata of a table. Sequence numbers, uid and checksum equal `id`.
 #[cfg(test)]
 pub(crate) fn example_table(id: u64, range: KeyRange) -> TableMeta {
     TableMeta {
@@ -53,7 +53,7 @@ fn put_table_meta(out: &mut Vec<u8>, meta: &TableMeta) {
     for field in [meta.bytes, meta.entries, meta.tombstones, meta.value_bytes] {
         put_varint(out, field);
     }
-    put_option(out, meta.oldest_tombstone_us, put_varint);
+    put_optional(out, meta.oldest_tombstone_us, put_varint);
     for field in [meta.seq_smallest, meta.seq_largest, meta.created_us, meta.creation] {
         put_varint(out, field);
     }
@@ -75,7 +75,7 @@ fn get_table_meta(body: &mut Decoder<'_>) -> Result<TableMeta, Malformed> {
         entries: body.varint("entries")?,
         tombstones: body.varint("tombstones")?,
         value_bytes: body.varint("value bytes")?,
-        oldest_tombstone_us: get_option(body, |body| body.varint("oldest tombstone"))?,
+        oldest_tombstone_us: get_optional(body, |body| body.varint("oldest tombstone"))?,
         seq_smallest: body.varint("smallest sequence number")?,
         seq_largest: body.varint("largest sequence number")?,
         created_us: body.varint("creation time")?,
@@ -175,7 +175,7 @@ pub enum Change {
         /// Id of the segment.
         id: u64,
     },
-    /// States that a WAL segment is synced up to `bytes`, and all valid bytes of older ones are.
+    /// States that a WAL segment is synced up to `bytes`, and that all valid bytes of older segments are synced.
     WalMark {
         /// Id of the segment.
         segment: u64,
@@ -354,7 +354,7 @@ impl Change {
             Change::Cursor { keyspace, level, key } => {
                 put_varint(out, u64::from(*keyspace));
                 out.push(level.0);
-                put_option(out, key.as_ref(), |out, key| put_bytes(out, key));
+                put_optional(out, key.as_ref(), |out, key| put_bytes(out, key));
                 7
             }
             Change::RunIdNext { keyspace, next } => {
@@ -403,7 +403,7 @@ impl Change {
             }
             Change::OperandToken { keyspace, token } => {
                 put_varint(out, u64::from(*keyspace));
-                put_option(out, *token, |out, token| {
+                put_optional(out, *token, |out, token| {
                     token.0.into_iter().for_each(|number| put_varint(out, number));
                 });
                 48
@@ -421,7 +421,7 @@ impl Change {
             Change::References { keyspace, table, blobs } => {
                 put_varint(out, u64::from(*keyspace));
                 put_varint(out, table.0);
-                blob_files::put_references(out, blobs);
+                blob_files::put_blob_references(out, blobs);
                 34
             }
         }
@@ -453,12 +453,12 @@ impl Change {
             6 => Change::RunOrder {
                 keyspace: get_u32(body, "keyspace id")?,
                 level: Level(body.u8("level")?),
-                runs: get_runs(body)?,
+                runs: get_run_order(body)?,
             },
             7 => Change::Cursor {
                 keyspace: get_u32(body, "keyspace id")?,
                 level: Level(body.u8("level")?),
-                key: get_option(body, |body| get_key(body, "cursor"))?,
+                key: get_optional(body, |body| get_key(body, "cursor"))?,
             },
             8 => Change::RunIdNext {
                 keyspace: get_u32(body, "keyspace id")?,
@@ -482,7 +482,7 @@ impl Change {
             18 => Change::KeyspaceIdNext(get_u32(body, "next keyspace id")?),
             48 => Change::OperandToken {
                 keyspace: get_u32(body, "keyspace id")?,
-                token: get_option(body, get_token)?,
+                token: get_optional(body, get_store_token)?,
             },
             32 => Change::AddBlob {
                 keyspace: get_u32(body, "keyspace id")?,
@@ -495,7 +495,7 @@ impl Change {
             34 => Change::References {
                 keyspace: get_u32(body, "keyspace id")?,
                 table: FileId(body.varint("file id")?),
-                blobs: blob_files::get_references(body)?.into(),
+                blobs: blob_files::get_blob_references(body)?.into(),
             },
             OPTIONAL_TAGS_START.. => return Ok(None),
             unknown => {
@@ -510,14 +510,14 @@ impl Change {
     }
 }
 
-fn put_option<T>(out: &mut Vec<u8>, value: Option<T>, put: impl FnOnce(&mut Vec<u8>, T)) {
+fn put_optional<T>(out: &mut Vec<u8>, value: Option<T>, put: impl FnOnce(&mut Vec<u8>, T)) {
     out.push(u8::from(value.is_some()));
     if let Some(value) = value {
         put(out, value);
     }
 }
 
-fn get_option<'a, T>(
+fn get_optional<'a, T>(
     body: &mut Decoder<'a>,
     get: impl FnOnce(&mut Decoder<'a>) -> Result<T, Malformed>,
 ) -> Result<Option<T>, Malformed> {
@@ -532,7 +532,7 @@ fn get_option<'a, T>(
     }
 }
 
-fn get_token(body: &mut Decoder<'_>) -> Result<StoreToken, Malformed> {
+fn get_store_token(body: &mut Decoder<'_>) -> Result<StoreToken, Malformed> {
     let mut token = StoreToken::default();
     for number in &mut token.0 {
         *number = body.varint("token of an operand store")?;
@@ -561,9 +561,9 @@ fn get_text(body: &mut Decoder<'_>, what: &'static str) -> Result<String, Malfor
     }
 }
 
-fn get_runs(body: &mut Decoder<'_>) -> Result<Vec<RunId>, Malformed> {
+fn get_run_order(body: &mut Decoder<'_>) -> Result<Vec<RunId>, Malformed> {
     let count = body.length("runs of a level")?;
-    // Not allocated from the untrusted count. The loop ends at the end of the body.
+    // The count is untrusted, so no memory is reserved for it. The loop ends at the end of the body.
     let mut runs = Vec::new();
     for _ in 0..count {
         runs.push(RunId(body.varint("run id")?));

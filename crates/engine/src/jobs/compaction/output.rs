@@ -222,7 +222,7 @@ impl<'a> JobOutputs<'a> {
             if summary.filter_failed {
                 self.tree.counters.update(|counts| counts.filters_failed += 1);
             }
-            self.finished.push(self.table_factory.open_new(id, &summary, blobs)?);
+            self.finished.push(self.table_factory.open_written_table(id, &summary, blobs)?);
         }
         Ok(())
     }

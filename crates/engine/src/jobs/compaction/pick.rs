@@ -102,7 +102,8 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
     if blocked(&jobs) {
         return None;
     }
-    let shape = tree.shape(state.env.database_time_us(), state.sequence.snapshot_bounds());
+    let shape =
+        tree.shape(state.env.database_time_us(), state.sequence.oldest_and_newest_snapshot());
     // Files found in an older version still exist, or the job is not admitted. The job reads no file, so it may drop
     // quarantined ones.
     let delete_only =
@@ -207,7 +208,7 @@ fn pick_policy_job(
     let code = || UserCode::CompactionPolicy(policy.name().to_owned());
     let (job, waits) = Error::catch_user(code, pick)?;
     if waits {
-        tree.set_files_held_by_snapshots(true, state.sequence.release_count());
+        tree.set_files_held_by_snapshots(true, state.sequence.snapshot_release_count());
     }
     let Some(job) = job else {
         let pick_around = || {
@@ -236,7 +237,7 @@ fn pick_policy_job(
     let error = Error::PolicyMistake { policy, job, rule: Arc::new(rule) };
     jobs.retry_at_us = state.env.now_us().saturating_add(RETRY_US_MAX);
     jobs.last_error = Some(error.clone());
-    state.set_failing(tree.id, true);
+    state.set_compaction_failing(tree.id, true);
     Err(error)
 }
 
@@ -247,7 +248,7 @@ fn find_stall(
     jobs: &TreeJobState,
     shape: &TreeShape,
 ) -> Option<CompactionBlock> {
-    let stopped = policy.must_stop_writes(&jobs.quarantine.shape_for_hard_stop(shape));
+    let stopped = policy.must_stop_writes(&jobs.quarantine.without_unreadable_runs(shape));
     if !stopped || !jobs.running.jobs.is_empty() {
         return None;
     }
@@ -287,7 +288,7 @@ fn pick_around_quarantine(tree: &Tree, jobs: &mut TreeJobState, shape: &TreeShap
     else {
         return jobs.running.admit_job(wanted, shape);
     };
-    let stopped = policy.must_stop_writes(&jobs.quarantine.shape_for_hard_stop(shape));
+    let stopped = policy.must_stop_writes(&jobs.quarantine.without_unreadable_runs(shape));
     let merge = pick_l0_merge(shape, &jobs.running, file, stopped);
     if merge.is_none() && jobs.running.jobs.is_empty() {
         jobs.blocked = Some(CompactionBlock { error, at_hard_stop: stopped });
@@ -297,7 +298,7 @@ fn pick_around_quarantine(tree: &Tree, jobs: &mut TreeJobState, shape: &TreeShap
 
 /// Returns a job that drops files no reader can see.
 fn find_delete_only_job(state: &DbState, tree: &Tree, version: &Version) -> Option<Job> {
-    let released = state.sequence.release_count();
+    let released = state.sequence.snapshot_release_count();
     let snapshots = state.sequence.snapshot_seqs();
     let tombstones = match version.range_tombstones() {
         Ok(tombstones) => tombstones?,

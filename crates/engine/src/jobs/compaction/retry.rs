@@ -40,7 +40,7 @@ pub(crate) fn record_success(state: &DbState, tree: &Tree) {
     let mut jobs = tree.jobs.lock();
     (jobs.failures, jobs.retry_at_us, jobs.is_error_reported) = (0, 0, false);
     if jobs.last_error.take().is_some() && jobs.next_retry_us().is_none() {
-        state.set_failing(tree.id, false);
+        state.set_compaction_failing(tree.id, false);
     }
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn record_failure(state: &DbState, tree: &Tree, error: &Error) {
         jobs.retry_at_us = 0;
     }
     jobs.last_error = Some(error.clone());
-    state.set_failing(tree.id, true);
+    state.set_compaction_failing(tree.id, true);
     tree.counters.update(|counts| counts.compaction.failures += 1);
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn clear_last_failure(
     if !running && jobs.last_error.take().is_some() {
         (jobs.failures, jobs.is_error_reported) = (0, false);
         if jobs.next_retry_us().is_none() {
-            state.set_failing(tree.id, false);
+            state.set_compaction_failing(tree.id, false);
         }
     }
 }

@@ -94,7 +94,7 @@ fn execute(
     // Live entries are dropped only while no snapshot sees them.
     let drops_live_data = job.kind == JobKind::Drop && job.reason != JobReason::RangeDeleted;
     // `Db::snapshot` waits until `_guard` is dropped, and a listener may call it.
-    let _events = drops_live_data.then(|| state.hold_events());
+    let _events = drops_live_data.then(|| state.defer_events());
     let _guard = match drops_live_data.then(|| LiveDataDropGuard::begin(state, picked)) {
         Some(None) => return Ok(()),
         Some(guard) => guard,

@@ -105,7 +105,7 @@ fn clear_failures(state: &DbState, tree: &Tree) {
     }
     jobs.collection_retry = RetryState::default();
     if jobs.next_retry_us().is_none() {
-        state.set_failing(tree.id, false);
+        state.set_compaction_failing(tree.id, false);
     }
 }
 
@@ -117,7 +117,7 @@ fn schedule_retry(state: &DbState, tree: &Tree, error: &Error) {
     retry.retry_at_us = state.env.now_us().saturating_add(backoff_us(retry.failures));
     retry.failures = retry.failures.saturating_add(1);
     retry.error = Some(error.clone());
-    state.set_failing(tree.id, true);
+    state.set_compaction_failing(tree.id, true);
 }
 
 /// Returns whether there was anything to collect.

@@ -14,7 +14,7 @@ use crate::db::check::repair::report::{Finding, Loss, RepairReport};
 use crate::db::check::repair::salvage_table::salvage_table;
 use crate::db::check::repair::starting_state::{StartingState, list_files};
 use crate::db::check::repair::table_writer::{RepairTables, ValueSalvager, WrittenTable};
-use crate::db::open::file_numbers::{FILE_NUMBER_GAP, largest_number, next_creation};
+use crate::db::open::file_numbers::{FILE_NUMBER_GAP, largest_number, next_creation_number};
 use crate::db::open::log_source::LogSource;
 use crate::env::Env;
 use crate::error::{Error, Result};
@@ -64,7 +64,7 @@ impl<'a> RepairContext<'a> {
             dir,
             env,
             number_next: number + FILE_NUMBER_GAP,
-            creation_next: next_creation(&state),
+            creation_next: next_creation_number(&state),
             dry_run,
         };
         Ok(RepairContext {

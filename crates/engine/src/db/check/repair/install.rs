@@ -43,7 +43,7 @@ fn recover(repair: &RepairContext<'_>) -> Result<u64> {
     let (vfs, env) = (Arc::clone(repair.vfs), repair.tables.env.clone());
     let state = (repair.state.clone(), &*repair.manifest);
     let mut recovery = Recovery::new(vfs, repair.dir, options, env, state, false)?;
-    recovery.replay_log().map_err(|error| recovery.roll_back(error))?;
+    recovery.replay_log().map_err(|error| recovery.remove_written_files(error))?;
     recovery.make_durable()?;
     Ok(recovery.report.records)
 }

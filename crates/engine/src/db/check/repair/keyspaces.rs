@@ -36,7 +36,7 @@ pub(crate) fn repair_keyspace(repair: &mut RepairContext<'_>, id: u32) -> Result
     let damaged = DamagedBlobs::new(repair.tables.vfs, repair.tables.dir, uids);
     let mut values = ValueSalvager::new(blobs.numbers(), damaged);
     for (level, run, file) in keyspace.tree.positioned_files() {
-        let references = keyspace.value_log.references_of(file.id);
+        let references = keyspace.value_log.references_of_table(file.id);
         let checked = open_verified_table(&**repair.vfs, repair.dir, (id, file), &repair.cache)
             .and_then(|table| blobs.verify_pointers(&table, references));
         match checked {

@@ -38,7 +38,7 @@ pub(crate) fn repair_log(repair: &mut RepairContext<'_>, is_doubtful: bool) -> R
         Err(error @ (Error::Corrupt { .. } | Error::Missing { .. })) => {
             repair.add_finding(&error, "the log was discarded")?;
             start_new_log(repair);
-            let complete_through = repair.state.complete_seqs_by_keyspace(SeqNo::ZERO);
+            let complete_through = repair.state.last_complete_seqs(SeqNo::ZERO);
             RecoveryReport { damage: Some(error), complete_through, ..RecoveryReport::default() }
         }
         Err(error) => return Err(error),
