@@ -1,4 +1,4 @@
-//! Applies a job to a tree. The engine, the simulator and tests share this code.
+//! Applies a job or a flush to a tree. The engine, the simulator and tests share this code.
 //!
 //! 1. Resolve the inputs. They must exist and be ordered from the newest run to the oldest.
 //! 2. Find the position of the outputs among the current runs.
@@ -105,6 +105,43 @@ impl TreeShape {
     ) -> Result<TreeUpdate, Error> {
         let change = self.plan_change(job, outputs)?;
         self.make_change(job, change)
+    }
+
+    /// Returns the tree with the outputs of a flush as the newest run of L0. Without files the tree is unchanged.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Overlap`] or [`Error::InvertedRange`] if the files overlap or are not in key order.
+    pub fn with_flushed_run(&self, files: Vec<Arc<TableMeta>>) -> Result<TreeUpdate, Error> {
+        self.with_flushed_runs(vec![files])
+    }
+
+    /// As [`TreeShape::with_flushed_run`] for the outputs of several flushes, oldest first. A run without files is ignored.
+    ///
+    /// # Errors
+    ///
+    /// As [`TreeShape::with_flushed_run`].
+    pub fn with_flushed_runs(&self, runs: Vec<Vec<Arc<TableMeta>>>) -> Result<TreeUpdate, Error> {
+        let (mut shape, mut edit) = (self.clone(), TreeEdit::default());
+        for files in runs.into_iter().filter(|files| !files.is_empty()) {
+            let (level, id) = (Level(0), shape.new_run_id());
+            let placed =
+                files.iter().map(|file| AddedFile { level, run: id, file: Arc::clone(file) });
+            edit.added.extend(placed);
+            let run = SortedRun { id, files: files.into() };
+            run.check(level)?;
+            if shape.levels.is_empty() {
+                shape.levels.push(Arc::default());
+            }
+            Arc::make_mut(&mut shape.levels[0]).runs.insert(0, Arc::new(run));
+        }
+        if !edit.added.is_empty() {
+            let l0 = shape.runs_of(Level(0)).iter().map(|run| run.id).collect();
+            edit.run_orders.push((Level(0), l0));
+            edit.run_id_next = Some(shape.run_id_next);
+            edit.added.sort_unstable_by_key(|placed| placed.file.id);
+        }
+        Ok(TreeUpdate { shape, edit })
     }
 
     /// Checks a job before it runs: everything that [`TreeShape::apply_job`] checks except the outputs.
