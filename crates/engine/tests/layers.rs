@@ -51,7 +51,7 @@ const COMPACTION: &[&[&str]] = &[
     &["error", "table_meta"],
     &["run"],
     &["shape"],
-    &["job"],
+    &["job", "tree_edit"],
     &["running_jobs", "output_splitter", "apply", "explain"],
     &["policy", "trigger", "parameter"],
     &["layout", "granularity", "file_picker", "ttl"],
