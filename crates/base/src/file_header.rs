@@ -5,10 +5,10 @@
 //!  8   4  format version  u32
 //! 12   4  word            u32, meaning depends on the kind of file
 //! 16  8n  fields          u64 each, number and meaning depend on the kind of file
-//!  +   8  checksum        u64, XXH3-64 over all bytes before it
+//!  +   8  checksum        u64, XXH3-64 over all bytes before it, with a seed that the kind of file determines
 //! ```
 
-use crate::checksum::xxh3;
+use crate::checksum::xxh3_seeded;
 use crate::coding::{Decoder, len_u64};
 use crate::malformed::Malformed;
 
@@ -26,13 +26,20 @@ pub struct FileHeaderFormat {
     name: &'static str,
     magic: [u8; 8],
     version: u32,
+    checksum_seed: u64,
 }
 
 impl FileHeaderFormat {
     /// Returns the format of headers that begin with `magic`. `name` appears in errors.
     #[must_use]
     pub const fn new(name: &'static str, magic: [u8; 8], version: u32) -> FileHeaderFormat {
-        FileHeaderFormat { name, magic, version }
+        FileHeaderFormat { name, magic, version, checksum_seed: 0 }
+    }
+
+    /// Sets the seed of the checksum. Default: 0.
+    #[must_use]
+    pub const fn with_checksum_seed(self, checksum_seed: u64) -> FileHeaderFormat {
+        FileHeaderFormat { checksum_seed, ..self }
     }
 
     /// Encodes a header of the newest version.
@@ -51,7 +58,7 @@ impl FileHeaderFormat {
         for (bytes, field) in covered[FIELDS_AT..].chunks_exact_mut(size_of::<u64>()).zip(fields) {
             bytes.copy_from_slice(&field.to_le_bytes());
         }
-        checksum.copy_from_slice(&xxh3(covered).to_le_bytes());
+        checksum.copy_from_slice(&xxh3_seeded(covered, self.checksum_seed).to_le_bytes());
         out
     }
 
@@ -85,7 +92,7 @@ impl FileHeaderFormat {
             *field = decoder.u64("header field")?;
         }
         let found = decoder.u64("header checksum")?;
-        let expected = xxh3(&bytes[..needed - size_of::<u64>()]);
+        let expected = xxh3_seeded(&bytes[..needed - size_of::<u64>()], self.checksum_seed);
         if found != expected {
             return Err(Malformed::Checksum { expected, found });
         }

@@ -1,8 +1,8 @@
 //! Cache of folded operands by key ("KD cache" in the paper).
 //!
-//! An entry states its bucket and the sequence number through which it is complete. A reader uses an entry
-//! only with the same bucket, and reads later records from the bucket. An entry may therefore be inserted at
-//! any time: it can be outdated but not wrong.
+//! An entry has the id of its bucket. It includes all records of the key up to a sequence number. A reader uses the entry if
+//! its bucket has the same id, and reads records with larger numbers from the bucket. An outdated entry is therefore valid, and
+//! threads may insert entries in any order.
 //!
 //! In contrast to the paper, a delivery extends existing entries and adds none. Otherwise keys that are only
 //! written would evict keys that are read.
@@ -51,7 +51,7 @@ impl OperandCache {
         self.0.get(key)
     }
 
-    /// Inserts an entry and evicts at once, so that the bound holds and evictions do not depend on the clock.
+    /// Inserts an entry and runs pending evictions. Otherwise `moka` runs them at a time that depends on the clock.
     pub fn insert(&self, key: &[u8], entry: CacheEntry) {
         self.0.insert(Bytes::copy_from_slice(key), entry);
         self.0.run_pending_tasks();

@@ -14,9 +14,9 @@ use crate::bucket::reader::BucketReader;
 use crate::format::record::Record;
 use crate::view::StoreView;
 
-/// A view as the source of a cursor.
+/// Reads the buckets of a view for a cursor.
 #[derive(Debug)]
-struct ViewSource {
+struct ViewReader {
     view: Arc<StoreView>,
     /// Sequence number of the reader.
     at: SeqNo,
@@ -24,7 +24,7 @@ struct ViewSource {
     counts_as_job: bool,
 }
 
-impl ViewSource {
+impl ViewReader {
     /// Reads a bucket and returns the operands that the reader sees, in order.
     fn read_bucket(&self, index: usize) -> Result<Vec<Record>> {
         if self.view.buckets[index].is_empty() {
@@ -60,7 +60,7 @@ impl ViewSource {
 #[derive(Debug)]
 pub(crate) struct OperandCursor {
     /// `None` for records in memory. They count as one loaded bucket.
-    source: Option<ViewSource>,
+    reader: Option<ViewReader>,
     loaded_bucket: Option<usize>,
     /// Operands of the loaded bucket.
     records: Vec<Record>,
@@ -78,31 +78,31 @@ impl OperandCursor {
         reads: OperandReadTier,
         counts_as_job: bool,
     ) -> OperandCursor {
-        let source = Some(ViewSource { view, at, reads, counts_as_job });
-        OperandCursor { source, loaded_bucket: None, records: Vec::new(), index: None }
+        let reader = Some(ViewReader { view, at, reads, counts_as_job });
+        OperandCursor { reader, loaded_bucket: None, records: Vec::new(), index: None }
     }
 
     /// Returns a cursor over sorted records.
     pub(crate) fn from_records(records: Vec<Record>) -> OperandCursor {
-        OperandCursor { source: None, loaded_bucket: Some(0), records, index: None }
+        OperandCursor { reader: None, loaded_bucket: Some(0), records, index: None }
     }
 
     fn bucket_count(&self) -> usize {
-        self.source.as_ref().map_or(1, |source| source.view.buckets.len())
+        self.reader.as_ref().map_or(1, |reader| reader.view.buckets.len())
     }
 
     fn bucket_index(&self, key: &[u8]) -> Option<usize> {
-        self.source.as_ref().map_or(Some(0), |source| source.view.bucket_index(key))
+        self.reader.as_ref().map_or(Some(0), |reader| reader.view.bucket_index(key))
     }
 
-    /// Loads a bucket unless it is loaded. The cursor is not valid afterwards.
-    fn load(&mut self, bucket: usize) -> Result<()> {
+    /// Loads a bucket unless it is loaded. Invalidates the cursor.
+    fn load_bucket(&mut self, bucket: usize) -> Result<()> {
         self.index = None;
-        if let Some(source) = &self.source
+        if let Some(reader) = &self.reader
             && self.loaded_bucket != Some(bucket)
         {
             self.loaded_bucket = None;
-            self.records = source.read_bucket(bucket)?;
+            self.records = reader.read_bucket(bucket)?;
             self.loaded_bucket = Some(bucket);
         }
         Ok(())
@@ -122,7 +122,7 @@ impl OperandCursor {
     fn move_to_first_from(&mut self, bucket: usize) -> Result<()> {
         self.index = None;
         for bucket in bucket..self.bucket_count() {
-            self.load(bucket)?;
+            self.load_bucket(bucket)?;
             self.move_to(Some(0));
             if self.valid() {
                 break;
@@ -135,7 +135,7 @@ impl OperandCursor {
     fn move_to_last_before(&mut self, end: usize) -> Result<()> {
         self.index = None;
         for bucket in (0..end).rev() {
-            self.load(bucket)?;
+            self.load_bucket(bucket)?;
             self.move_to(self.records.len().checked_sub(1));
             if self.valid() {
                 break;
@@ -179,7 +179,7 @@ impl Cursor for OperandCursor {
     fn seek(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
         self.index = None;
         let Some(bucket) = self.bucket_index(user_key) else { return Ok(()) };
-        self.load(bucket)?;
+        self.load_bucket(bucket)?;
         self.move_to(Some(self.lower_bound(user_key, seq)));
         if self.valid() { Ok(()) } else { self.move_to_first_from(bucket + 1) }
     }
@@ -187,7 +187,7 @@ impl Cursor for OperandCursor {
     fn seek_before(&mut self, user_key: &[u8], seq: SeqNo) -> Result<()> {
         self.index = None;
         let Some(bucket) = self.bucket_index(user_key) else { return Ok(()) };
-        self.load(bucket)?;
+        self.load_bucket(bucket)?;
         self.move_to(self.lower_bound(user_key, seq).checked_sub(1));
         if self.valid() { Ok(()) } else { self.move_to_last_before(bucket) }
     }

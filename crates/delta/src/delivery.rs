@@ -11,7 +11,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use lsmx::Result;
 use lsmx::operand_store::{OperandDelivery, OperandView, PreparedVersion};
-use lsmx_base::coding::{Decoder, len_u64};
+use lsmx_base::coding::len_u64;
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
 
@@ -23,10 +23,10 @@ use crate::bucket::tail::Tail;
 use crate::cache::{CacheEntry, OperandCache, fold_operands};
 use crate::format::frame::FrameKind;
 use crate::format::log::{RangeMarker, put_delivery_end, put_first_buckets, put_range_markers};
-use crate::format::record::{Record, RecordRef, decode_record, put_record};
+use crate::format::record::{Record, RecordRef, put_record};
 use crate::log::FrameBuffer;
 use crate::state::{CacheUpdate, StoreState};
-use crate::view::{StoreView, add_count, visible_operands};
+use crate::view::{StoreView, increase_counter, visible_operands};
 
 /// Approximate record bytes per frame of the log.
 const FRAME_BYTES: usize = 256 << 10;
@@ -36,7 +36,7 @@ const FRAME_BYTES: usize = 256 << 10;
 /// Source: Li et al., key-delta separation (KDSep), ICDE 2024, initialisation.
 const FIRST_FILL_DIVISOR: u64 = 20;
 
-/// Minimum size of a new file, in pages, if the bucket has files that are closed for appends.
+/// Minimum size of the first append to a new file, in pages, if the bucket has other files. Each file adds a read to lookups.
 const PAGES_PER_FILE_MIN: usize = 4;
 
 /// A delivery in progress.
@@ -65,9 +65,9 @@ impl<'a> DeltaDelivery<'a> {
         put_record(&mut self.bytes, key, (seq, seq), operand);
     }
 
-    fn try_prepare(self) -> Result<PreparedVersion> {
+    fn prepare_version(self) -> Result<PreparedVersion> {
         let DeltaDelivery { state, through, bytes, offsets, range_markers, .. } = self;
-        let base = state.load_base()?;
+        let base = state.load_base_view()?;
         let records = EncodedRecords::new(bytes, offsets);
         let mut view = (*base).clone();
         let first_buckets = match view.buckets.is_empty() {
@@ -84,7 +84,7 @@ impl<'a> DeltaDelivery<'a> {
         view.through = view.through.max(through);
         if !range_markers.is_empty() {
             let markers = base.range_markers.iter().chain(&range_markers);
-            view.range_markers = view.needed_markers(markers).into();
+            view.range_markers = view.select_needed_markers(markers).into();
         }
         let token = state.append_to_log(&base, false, |frames| {
             put_frames(frames, &first_entries, &records, &range_markers, view.through)
@@ -126,9 +126,9 @@ impl OperandDelivery for DeltaDelivery<'_> {
     fn prepare(self: Box<Self>) -> Result<PreparedVersion> {
         let (state, delete_markers) = (self.state, self.delete_marker_count);
         let operands = self.offsets.len() + self.range_markers.len() - delete_markers;
-        let prepared = self.try_prepare().inspect_err(|_| state.mark_stale())?;
-        add_count(&state.resources.counters.operands, operands);
-        add_count(&state.resources.counters.delete_markers, delete_markers);
+        let prepared = self.prepare_version().inspect_err(|_| state.mark_base_stale())?;
+        increase_counter(&state.resources.counters.operands, operands);
+        increase_counter(&state.resources.counters.delete_markers, delete_markers);
         Ok(prepared)
     }
 }
@@ -157,9 +157,7 @@ impl EncodedRecords {
     }
 
     fn decode_at(&self, offset: usize) -> RecordRef<'_> {
-        let mut decoder = Decoder::new(&self.bytes[offset..]);
-        #[expect(clippy::expect_used, reason = "the delivery has encoded the record")]
-        decode_record(&mut decoder).expect("the record is valid")
+        RecordRef::decode_valid(&self.bytes, offset)
     }
 
     fn len(&self) -> usize {
@@ -171,7 +169,7 @@ impl EncodedRecords {
     }
 
     /// Returns the indexes of a key's records.
-    fn indexes_of(&self, key: &[u8]) -> Range<usize> {
+    fn record_indexes(&self, key: &[u8]) -> Range<usize> {
         let start = self.offsets.partition_point(|at| self.decode_at(*at).key < key);
         let count = self.offsets[start..].iter().position(|at| self.decode_at(*at).key != key);
         start..count.map_or(self.offsets.len(), |count| start + count)
@@ -199,13 +197,13 @@ fn create_first_buckets(
             start = at;
         }
     }
-    let first_id = state.allocate_ids(smallest_keys.len());
+    let first_id = state.allocate_bucket_ids(smallest_keys.len());
     let tail = Arc::new(Tail::new(&[], &resources.memory)?);
     let bucket = |(id, key)| Bucket::new(id, key, base.through, tail.clone());
     Ok((first_id..).zip(smallest_keys).map(bucket).collect())
 }
 
-/// Adds each record to its bucket. Returns the previous tails that were written to files.
+/// Adds each record to its bucket. Returns the old tails of the buckets whose tails were written to files.
 fn add_records(
     state: &StoreState,
     view: &mut StoreView,
@@ -213,7 +211,7 @@ fn add_records(
 ) -> Result<Vec<Arc<Tail>>> {
     // Collections may have left too many files open.
     state.resources.files.close_excess_writers()?;
-    let frozen_ids = state.frozen_ids();
+    let frozen_bucket_ids = state.frozen_bucket_ids();
     let tail_bytes_max = state.tail_bytes_max(view.buckets.len());
     let mut written_tails = Vec::new();
     let mut index = 0;
@@ -228,9 +226,9 @@ fn add_records(
         let bucket = &view.buckets[bucket_index];
         let mut tail_records: Vec<Record> = bucket.tail.records().collect();
         let added = start..index;
-        tail_records.extend(added.map(|index| records.get(index).to_shared(&records.bytes)));
-        tail_records.sort_by(Record::cmp_order);
-        let is_frozen = frozen_ids.contains(&bucket.id);
+        tail_records.extend(added.map(|index| records.get(index).to_record(&records.bytes)));
+        tail_records.sort_by(Record::cmp_by_key_and_seq);
+        let is_frozen = frozen_bucket_ids.contains(&bucket.id);
         let tail_bytes_max = if is_frozen { usize::MAX } else { tail_bytes_max };
         let next = replace_tail(state, bucket, &tail_records, tail_bytes_max)?;
         if next.file_bytes() > bucket.file_bytes() && !bucket.tail.is_empty() {
@@ -272,7 +270,7 @@ fn replace_tail(
 
 /// Returns the extent to append to, and the number of the bucket's extents before it.
 ///
-/// Returns `None` if the bucket needs another file and `bytes` are too few for one.
+/// Returns `None` if the bucket needs another file and `bytes` is below the minimum size for one.
 fn extent_for_append(
     state: &StoreState,
     bucket: &Bucket,
@@ -331,28 +329,28 @@ struct DeliveryCacheUpdate {
     records: EncodedRecords,
     /// View before the delivery.
     base: Arc<StoreView>,
-    /// Tails that were written to files.
+    /// Tails that the delivery wrote to files.
     ///
-    /// Entries of their keys are extended too: a page's sequence range does not show which of its keys have a
-    /// record above an entry.
+    /// Cache entries of their keys are extended too. Otherwise a lookup would have to read the new page, because memory has only
+    /// the sequence range of the whole page.
     written_tails: Vec<Arc<Tail>>,
 }
 
 impl CacheUpdate for DeliveryCacheUpdate {
-    fn apply(self: Box<Self>, cache: &OperandCache, view: &StoreView) {
+    fn update_cache(self: Box<Self>, cache: &OperandCache, view: &StoreView) {
         let mut index = 0;
         while index < self.records.len() {
             let key = self.records.get(index).key;
-            let indexes = self.records.indexes_of(key);
+            let indexes = self.records.record_indexes(key);
             index = indexes.end;
-            self.update_key(cache, key, indexes, view);
+            self.update_cached_key(cache, key, indexes, view);
         }
         for tail in &self.written_tails {
             let mut previous_key = None;
             for record in tail.records() {
                 if previous_key.as_ref() != Some(&record.key) {
-                    let indexes = self.records.indexes_of(&record.key);
-                    self.update_key(cache, &record.key, indexes, view);
+                    let indexes = self.records.record_indexes(&record.key);
+                    self.update_cached_key(cache, &record.key, indexes, view);
                 }
                 previous_key = Some(record.key);
             }
@@ -361,7 +359,13 @@ impl CacheUpdate for DeliveryCacheUpdate {
 }
 
 impl DeliveryCacheUpdate {
-    fn update_key(&self, cache: &OperandCache, key: &[u8], new: Range<usize>, view: &StoreView) {
+    fn update_cached_key(
+        &self,
+        cache: &OperandCache,
+        key: &[u8],
+        new: Range<usize>,
+        view: &StoreView,
+    ) {
         if let Some(entry) = cache.get(key)
             && let Some(extended) = self.extend_entry(&entry, key, new, view)
         {
@@ -369,7 +373,7 @@ impl DeliveryCacheUpdate {
         }
     }
 
-    /// Returns the entry with the delivery's records, or `None` if it may lack earlier records.
+    /// Returns the entry with the records of the delivery added. Returns `None` if the entry may lack an earlier record.
     fn extend_entry(
         &self,
         entry: &CacheEntry,
@@ -383,7 +387,8 @@ impl DeliveryCacheUpdate {
         if entry.bucket_id != now.id || now.id != before.id || complete_through >= view.through {
             return None;
         }
-        if complete_through < self.base.through && !before.is_unchanged_since(key, complete_through)
+        if complete_through < self.base.through
+            && !before.has_no_record_above(key, complete_through)
         {
             return None;
         }

@@ -13,7 +13,7 @@ use lsmx_base::malformed::Malformed;
 use crate::files::frame_reader::FrameReader;
 use crate::files::io::{io_error, read_exactly};
 use crate::format::frame::FrameKind;
-use crate::format::header::{BUCKET_MAGIC, HEADER_BYTES, LOG_MAGIC, VERSION, decode_header};
+use crate::format::header::{BUCKET_HEADER, HEADER_BYTES, LOG_HEADER, VERSION, decode_header};
 use crate::format::index::decode_index;
 use crate::format::log::{
     RangeMarker, decode_bucket, decode_collection_end, decode_count, decode_delivery_end,
@@ -47,18 +47,18 @@ pub fn dump(vfs: &dyn Vfs, path: &Path, out: &mut dyn io::Write) -> Result<(), D
     result
 }
 
-type WriteLine<'a> = dyn FnMut(&str) -> io::Result<()> + 'a;
+type LineWriter<'a> = dyn FnMut(&str) -> io::Result<()> + 'a;
 
 fn dump_frames(
     vfs: &dyn Vfs,
     path: &Path,
-    write_line: &mut WriteLine<'_>,
+    write_line: &mut LineWriter<'_>,
 ) -> Result<(), DumpError> {
     let file = vfs.open(path).map_err(|e| io_error("open", path, e))?;
     let end = file.len().map_err(|e| io_error("read the length of", path, e))?;
     let header = read_exactly(&*file, path, 0, HEADER_BYTES)?;
-    let (decoded, name) = match decode_header(&header, BUCKET_MAGIC) {
-        Err(Malformed::Magic { .. }) => (decode_header(&header, LOG_MAGIC), "log of operands"),
+    let (decoded, name) = match decode_header(&header, BUCKET_HEADER) {
+        Err(Malformed::Magic { .. }) => (decode_header(&header, LOG_HEADER), "log of operands"),
         decoded => (decoded, "bucket file"),
     };
     let uid = decoded.map_err(|malformed| Error::malformed(malformed, path, 0))?;
@@ -68,15 +68,15 @@ fn dump_frames(
     loop {
         let offset = reader.offset;
         let Some((kind, contents)) = reader.next_frame()? else { return Ok(()) };
-        let text = describe(kind, &contents, end)
+        let text = describe_frame(kind, &contents, end)
             .map_err(|malformed| Error::malformed(malformed, path, offset))?;
         write_line(&format!("{offset:>10} {}: {} bytes{text}", kind.name(), contents.len()))
             .map_err(DumpError::Output)?;
     }
 }
 
-/// Returns the description of a frame's contents. `end` is the length of the file.
-fn describe(kind: FrameKind, contents: &Bytes, end: u64) -> Result<String, Malformed> {
+/// Returns the description of the contents of a frame. `end` is the length of the file.
+fn describe_frame(kind: FrameKind, contents: &Bytes, end: u64) -> Result<String, Malformed> {
     let mut text = String::new();
     match kind {
         FrameKind::SortedPage | FrameKind::UnsortedPage | FrameKind::Records => {

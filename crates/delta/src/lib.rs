@@ -37,7 +37,7 @@
 //!   buckets. If the maximum number of buckets is reached, it moves operands to the tree.
 //! - A *cache* holds the folded operands of keys that are read.
 //!
-//! [`DeltaOptions`] has the sizes. [`dump`] prints a file. `docs/design/operand-store.md` in the repository describes the
+//! [`DeltaOptions`] sets the sizes of buckets, log and cache. [`dump`] prints a file. `docs/design/operand-store.md` in the repository describes the
 //! design and the file formats.
 //!
 //! Source: Li et al., key-delta separation (KDSep), ICDE 2024.

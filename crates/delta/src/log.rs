@@ -11,7 +11,7 @@ use lsmx_base::sync::Arc;
 use crate::bucket::Bucket;
 use crate::files::io::io_error;
 use crate::format::frame::{FrameKind, put_frame};
-use crate::format::header::{LOG_MAGIC, encode_header};
+use crate::format::header::{LOG_HEADER, encode_header};
 use crate::format::log::{BucketEntry, put_bucket, put_snapshot};
 use crate::view::StoreView;
 
@@ -27,7 +27,7 @@ pub struct LogPosition {
 }
 
 impl LogPosition {
-    pub fn from_token(token: StoreToken) -> LogPosition {
+    pub fn from_store_token(token: StoreToken) -> LogPosition {
         let StoreToken([number, end, uid, _]) = token;
         LogPosition { number, end, uid }
     }
@@ -74,7 +74,7 @@ impl LogWriter {
         mut to_entry: impl FnMut(&Bucket) -> BucketEntry,
     ) -> Result<()> {
         let mut frames = self.frame_buffer();
-        frames.bytes.extend_from_slice(&encode_header(LOG_MAGIC, self.uid));
+        frames.bytes.extend_from_slice(&encode_header(LOG_HEADER, self.uid));
         let keyspace = &view.resources.files.context.keyspace;
         frames.put(FrameKind::Keyspace, |out| out.extend_from_slice(keyspace.as_bytes()))?;
         let (through, markers) = (view.through, &view.range_markers);
@@ -111,8 +111,8 @@ impl LogWriter {
         self.file.sync().map_err(|e| io_error("sync", &self.path, e))
     }
 
-    /// Returns the bytes after the snapshot.
-    pub fn grown_bytes(&self) -> u64 {
+    /// Returns the number of bytes after the snapshot.
+    pub fn bytes_after_snapshot(&self) -> u64 {
         self.end - self.snapshot_end
     }
 
@@ -121,7 +121,7 @@ impl LogWriter {
     }
 
     /// Returns the token of the current end.
-    pub fn token(&self) -> StoreToken {
+    pub fn end_token(&self) -> StoreToken {
         StoreToken([self.number, self.end, self.uid, 0])
     }
 }

@@ -16,7 +16,7 @@ use crate::bucket::reader::{BucketReader, for_each_frame};
 use crate::cursor::OperandCursor;
 use crate::files::BucketFile;
 use crate::files::io::io_error;
-use crate::format::header::{BUCKET_MAGIC, HEADER_BYTES, encode_header};
+use crate::format::header::{BUCKET_HEADER, HEADER_BYTES, encode_header};
 use crate::log::LogWriter;
 use crate::view::StoreView;
 
@@ -68,7 +68,7 @@ impl OperandView for StoreView {
     fn keep_files_open(&self) {
         for file in self.files() {
             // A later read reports the error.
-            let _ = file.keep_open();
+            let _ = file.keep_descriptor_open();
         }
     }
 
@@ -109,7 +109,7 @@ fn copy_view(view: &StoreView, target: &dyn OperandFiles) -> Result<StoreToken> 
         entry
     })?;
     log.sync()?;
-    Ok(log.token())
+    Ok(log.end_token())
 }
 
 /// Copies a bucket file up to `end` and checks its frames. Returns the number of the copy.
@@ -120,7 +120,7 @@ fn copy_file(file: &BucketFile, end: u64, target: &dyn OperandFiles) -> Result<u
     let (number, copy) = target.create(OperandFileKind::Bucket)?;
     let path = target.path(OperandFileKind::Bucket, number);
     let append_error = |e| io_error("append to", &path, e);
-    copy.append(&encode_header(BUCKET_MAGIC, file.uid)).map_err(append_error)?;
+    copy.append(&encode_header(BUCKET_HEADER, file.uid)).map_err(append_error)?;
     copy.append(&bytes).map_err(append_error)?;
     copy.sync().map_err(|e| io_error("sync", &path, e))?;
     Ok(number)

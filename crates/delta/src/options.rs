@@ -69,7 +69,7 @@ impl DeltaOptions {
         self
     }
 
-    /// Size at which a new log is started, in bytes after the log's snapshot, at least 1024.
+    /// Size of the deliveries and collections in a log at which a new log is started, in bytes, at least 1024.
     ///
     /// Larger: fewer syncs of bucket files, slower recovery. Default: [`LOG_BYTES_MAX_DEFAULT`].
     #[must_use]
@@ -88,11 +88,8 @@ impl DeltaOptions {
         self
     }
 
-    /// Checks the bounds.
-    ///
-    /// # Errors
-    /// [`Error::InvalidOption`].
-    pub(crate) fn check(&self) -> Result<()> {
+    /// Checks the bounds of all options.
+    pub(crate) fn check_bounds(&self) -> Result<()> {
         let invalid = |name, value: String, must| Err(Error::InvalidOption { name, value, must });
         if !(512..=1 << 30).contains(&self.bucket_bytes) {
             return invalid("bucket_bytes", self.bucket_bytes.to_string(), "512 to 1073741824");
@@ -121,7 +118,7 @@ impl DeltaOptions {
         clippy::cast_precision_loss,
         reason = "a fraction of at most 2^30 bytes"
     )]
-    pub(crate) fn threshold_bytes(&self) -> u64 {
+    pub(crate) fn split_threshold_bytes(&self) -> u64 {
         (self.bucket_bytes as f64 * self.split_threshold) as u64
     }
 }
@@ -132,7 +129,7 @@ mod tests {
 
     #[test]
     fn check_value_out_of_bounds_is_invalid_option() {
-        DeltaOptions::default().check().unwrap();
+        DeltaOptions::default().check_bounds().unwrap();
         let invalid = [
             DeltaOptions::default().bucket_bytes(511),
             DeltaOptions::default().split_threshold(f64::NAN),
@@ -140,7 +137,7 @@ mod tests {
             DeltaOptions::default().log_bytes_max(10),
         ];
         for options in invalid {
-            assert!(matches!(options.check(), Err(Error::InvalidOption { .. })));
+            assert!(matches!(options.check_bounds(), Err(Error::InvalidOption { .. })));
         }
     }
 }

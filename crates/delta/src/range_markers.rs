@@ -32,7 +32,7 @@ impl Deref for RangeMarkers {
 
 impl RangeMarkers {
     /// Returns the sequence number of the newest marker at or below `at` that covers the key.
-    pub fn newest(&self, key: &[u8], at: SeqNo) -> Option<SeqNo> {
+    pub fn newest_covering(&self, key: &[u8], at: SeqNo) -> Option<SeqNo> {
         if self.markers.is_empty() {
             return None;
         }
@@ -44,7 +44,9 @@ impl RangeMarkers {
     }
 }
 
-/// Disjoint fragments of range delete markers in key order, with the numbers a collection must distinguish.
+/// Disjoint fragments of range delete markers, in key order.
+///
+/// A fragment has the sequence numbers of its markers. Of several markers without a snapshot between them, it has the newest.
 #[derive(Debug)]
 pub struct MarkerFragments(Vec<RangeTombstone>);
 
@@ -68,7 +70,7 @@ impl MarkerFragments {
     }
 
     /// Returns the numbers of the markers that cover a key, newest first.
-    pub fn covering(&self, key: &[u8]) -> &[SeqNo] {
+    pub fn seqs_covering(&self, key: &[u8]) -> &[SeqNo] {
         let index = self.0.partition_point(|span| *span.start <= *key).checked_sub(1);
         let covering = index.map(|index| &self.0[index]).filter(|span| span.covers(key));
         covering.map_or(&[], |span| &span.seqs)
@@ -77,21 +79,21 @@ impl MarkerFragments {
 
 /// Segment tree for range-minimum queries in O(log n).
 #[derive(Debug)]
-pub struct MinTree(Vec<SeqNo>);
+pub struct MinSeqTree(Vec<SeqNo>);
 
-impl MinTree {
-    pub fn new(numbers: impl ExactSizeIterator<Item = SeqNo>) -> MinTree {
+impl MinSeqTree {
+    pub fn new(numbers: impl ExactSizeIterator<Item = SeqNo>) -> MinSeqTree {
         let count = numbers.len();
         let mut tree = vec![SeqNo::MAX; count];
         tree.extend(numbers);
         for node in (1..count).rev() {
             tree[node] = tree[2 * node].min(tree[2 * node + 1]);
         }
-        MinTree(tree)
+        MinSeqTree(tree)
     }
 
     /// Returns the smallest number at the given indexes, or [`SeqNo::MAX`] for an empty range.
-    pub fn min(&self, indexes: Range<usize>) -> SeqNo {
+    pub fn min_in(&self, indexes: Range<usize>) -> SeqNo {
         let count = self.0.len() / 2;
         let (mut low, mut high) = (indexes.start + count, indexes.end + count);
         let mut min = SeqNo::MAX;
@@ -125,9 +127,9 @@ mod tests {
         ) {
             let start = start.min(numbers.len());
             let end = (start + count).min(numbers.len());
-            let tree = MinTree::new(numbers.iter().map(|number| SeqNo(*number)));
+            let tree = MinSeqTree::new(numbers.iter().map(|number| SeqNo(*number)));
             let expected = numbers[start..end].iter().min().map_or(SeqNo::MAX, |number| SeqNo(*number));
-            prop_assert_eq!(tree.min(start..end), expected);
+            prop_assert_eq!(tree.min_in(start..end), expected);
         }
     }
 }

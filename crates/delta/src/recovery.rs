@@ -18,9 +18,9 @@ use crate::bucket::Bucket;
 use crate::bucket::tail::Tail;
 use crate::files::frame_reader::FrameReader;
 use crate::files::io::{check_header, io_error};
-use crate::format::field_error;
 use crate::format::frame::FrameKind;
-use crate::format::header::LOG_MAGIC;
+use crate::format::header::LOG_HEADER;
+use crate::format::invalid_field;
 use crate::format::log::{
     BucketEntry, RangeMarker, decode_bucket, decode_collection_end, decode_count,
     decode_delivery_end, decode_first_buckets, decode_range_markers, decode_snapshot,
@@ -43,7 +43,7 @@ struct LogReplay {
     /// Smallest key of each bucket, by id.
     smallest_keys: BTreeMap<u64, Bytes>,
     largest_id: u64,
-    // Contents of frames whose end frame has not been replayed.
+    // Contents of an unfinished snapshot, delivery or collection.
     pending_entries: Vec<BucketEntry>,
     pending_first_buckets: Vec<(u64, Bytes)>,
     pending_records: Vec<Record>,
@@ -62,7 +62,7 @@ enum ReplayStage {
 
 impl LogReplay {
     /// Replays the next frame.
-    fn replay(
+    fn replay_frame(
         &mut self,
         kind: FrameKind,
         contents: &Bytes,
@@ -114,13 +114,13 @@ impl LogReplay {
                     let smallest_key = self.smallest_keys.remove(id);
                     let removed = smallest_key.and_then(|key| self.buckets.remove(&key));
                     let what = "id of a removed bucket";
-                    removed.ok_or(field_error(what, *id, "the id of a bucket"))?;
+                    removed.ok_or(invalid_field(what, *id, "the id of a bucket"))?;
                 }
                 self.insert_entries()?;
                 self.range_markers = collection.range_markers;
             }
             _ => {
-                return Err(kind.unexpected_kind_error("a kind that can follow the previous frame"));
+                return Err(kind.unexpected_kind("a kind that can follow the previous frame"));
             }
         }
         Ok(())
@@ -133,7 +133,7 @@ impl LogReplay {
             && self.pending_markers.is_empty())
     }
 
-    /// Returns whether the log may end after the replayed frames.
+    /// Returns whether the replayed frames are a complete log.
     fn is_complete(&self) -> bool {
         self.stage == ReplayStage::AfterSnapshot
             && !self.is_in_delivery()
@@ -145,7 +145,7 @@ impl LogReplay {
             return Ok(());
         }
         let expected = "the number of bucket frames before it";
-        Err(field_error("number of buckets", count, expected))
+        Err(invalid_field("number of buckets", count, expected))
     }
 
     fn insert_entry(&mut self, entry: BucketEntry) -> Result<(), Malformed> {
@@ -153,7 +153,7 @@ impl LogReplay {
         let smallest_key = Bytes::copy_from_slice(&entry.smallest_key);
         let tail = Bytes::copy_from_slice(&entry.tail);
         if entry.id > BUCKET_ID_MAX {
-            return Err(field_error("id of a bucket", entry.id, "at most 2^62"));
+            return Err(invalid_field("id of a bucket", entry.id, "at most 2^62"));
         }
         self.largest_id = self.largest_id.max(entry.id);
         let is_known_id = self.smallest_keys.insert(entry.id, smallest_key.clone()).is_some();
@@ -183,7 +183,7 @@ impl LogReplay {
         self.insert_entries()?;
         if record_count != len_u64(self.pending_records.len()) || through < self.through {
             let expected = "the number of records before it, and no smaller sequence number";
-            return Err(field_error("records of a delivery", record_count, expected));
+            return Err(invalid_field("records of a delivery", record_count, expected));
         }
         for record in std::mem::take(&mut self.pending_records) {
             let bucket = self.buckets.range_mut::<Bytes, _>(..=&record.key).next_back();
@@ -203,12 +203,9 @@ pub fn recover_view(resources: &Arc<StoreResources>, token: StoreToken) -> Resul
 }
 
 /// Recovers the view of a token. Also returns the next bucket id.
-///
-/// # Errors
-/// [`Error::Corrupt`] if the log is damaged before the token's end, or an I/O error.
 pub fn recover(resources: &Arc<StoreResources>, token: StoreToken) -> Result<(StoreView, u64)> {
     let context = &resources.files.context;
-    let position = LogPosition::from_token(token);
+    let position = LogPosition::from_store_token(token);
     let path = context.files.path(OperandFileKind::Log, position.number);
     let file = context.files.vfs().open(&path).map_err(|e| io_error("open", &path, e))?;
     let found = file.len().map_err(|e| io_error("read the length of", &path, e))?;
@@ -216,14 +213,14 @@ pub fn recover(resources: &Arc<StoreResources>, token: StoreToken) -> Result<(St
         let (what, needed) = ("log of operands", position.end);
         return Err(Error::malformed(Malformed::Truncated { what, needed, found }, &path, found));
     }
-    check_header(&*file, &path, LOG_MAGIC, position.uid, "uid of a log of operands")?;
+    check_header(&*file, &path, LOG_HEADER, position.uid, "uid of a log of operands")?;
     let mut reader = FrameReader::new(path.clone(), file, position.uid, position.end);
     let mut replay = LogReplay::default();
     loop {
         let offset = reader.offset;
         let Some((kind, contents)) = reader.next_frame()? else { break };
         replay
-            .replay(kind, &contents, &context.keyspace)
+            .replay_frame(kind, &contents, &context.keyspace)
             .map_err(|malformed| Error::malformed(malformed, &path, offset))?;
     }
     let at_end = |malformed: Malformed| Error::malformed(malformed, &path, position.end);
@@ -235,9 +232,9 @@ pub fn recover(resources: &Arc<StoreResources>, token: StoreToken) -> Result<(St
         let mut tail = Tail::decode(&entry.tail, &resources.memory).map_err(at_end)?;
         if !records.is_empty() {
             records.extend(tail.records());
-            records.sort_by(Record::cmp_order);
-            // The next log would contain duplicates, and recovery would reject it.
-            if !records.is_sorted_by(|a, b| a.cmp_order(b).is_lt()) {
+            records.sort_by(Record::cmp_by_key_and_seq);
+            // The snapshot of the next log would contain duplicate records, which recovery rejects.
+            if !records.is_sorted_by(|a, b| a.cmp_by_key_and_seq(b).is_lt()) {
                 return Err(at_end(Malformed::Order { what: "records of a log" }));
             }
             tail = Tail::new(&records, &resources.memory)?;
@@ -314,7 +311,7 @@ mod tests {
     fn replay_all(frames: &[(FrameKind, Vec<u8>)]) -> Result<LogReplay, Malformed> {
         let mut replay = LogReplay::default();
         for (kind, contents) in frames {
-            replay.replay(*kind, &Bytes::copy_from_slice(contents), KEYSPACE)?;
+            replay.replay_frame(*kind, &Bytes::copy_from_slice(contents), KEYSPACE)?;
         }
         Ok(replay)
     }

@@ -1,8 +1,8 @@
 //! State of a store: the committed view, prepared views and the log.
 //!
-//! A failed delivery or collection leaves files in an unknown state. The next delivery therefore recovers
-//! its base view from the log: as of the last prepared token, or as of the last committed token after an
-//! abandon. Older files are not appended to afterwards.
+//! A failed delivery or collection leaves files in an unknown state. The next delivery therefore recovers its base view from
+//! the log, with the last prepared token. After an abandon it uses the last committed token. The recovered store appends to no
+//! older file.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -31,13 +31,13 @@ use crate::view::{StoreCounters, StoreResources, StoreView};
 pub struct StoreState {
     pub resources: Arc<StoreResources>,
     committed: RwLock<Arc<StoreView>>,
-    latest: Mutex<LatestState>,
+    latest: Mutex<BaseState>,
     /// `None` while a thread appends, so that no lock is held during I/O, and before the first append.
     log: Mutex<Option<LogWriter>>,
     /// Result of the last [`is_collection_due`].
     is_due: AtomicBool,
-    /// Numbers of the files that collections must not use.
-    excluded_files: RwLock<Arc<BTreeSet<u64>>>,
+    /// Numbers of the bucket files that collections must not read.
+    excluded_file_numbers: RwLock<Arc<BTreeSet<u64>>>,
     pub buckets_max: usize,
     /// Memory for indexes, filters, fingerprints and tails of buckets, in bytes.
     bucket_memory_bytes: u64,
@@ -45,15 +45,15 @@ pub struct StoreState {
 
 /// Base of the next delivery or collection.
 #[derive(Debug)]
-struct LatestState {
+struct BaseState {
     view: Arc<StoreView>,
     token: Option<StoreToken>,
     committed_token: Option<StoreToken>,
-    prepared: Vec<PreparedView>,
+    prepared: Vec<UncommittedView>,
     /// Ids of the buckets under collection. Their tails must not be written to files.
-    frozen_ids: Arc<BTreeSet<u64>>,
-    /// Count of abandons.
-    epoch: u64,
+    frozen_bucket_ids: Arc<BTreeSet<u64>>,
+    /// Number of times that prepared views were abandoned. A collection fails if the number changes.
+    abandon_count: u64,
     next_id: u64,
     /// `view` must be recovered from the log before it is used.
     is_stale: bool,
@@ -67,7 +67,7 @@ struct LatestState {
 
 /// A prepared view that is not committed.
 #[derive(Debug)]
-struct PreparedView {
+struct UncommittedView {
     token: StoreToken,
     view: Arc<StoreView>,
     cache_update: Box<dyn CacheUpdate>,
@@ -76,7 +76,7 @@ struct PreparedView {
 /// Update of the cache that a commit applies.
 pub trait CacheUpdate: std::fmt::Debug + Send + Sync {
     /// Updates the existing entries to `view`.
-    fn apply(self: Box<Self>, cache: &OperandCache, view: &StoreView);
+    fn update_cache(self: Box<Self>, cache: &OperandCache, view: &StoreView);
 }
 
 impl StoreState {
@@ -86,7 +86,7 @@ impl StoreState {
         token: Option<StoreToken>,
         options: DeltaOptions,
     ) -> Result<StoreState> {
-        options.check()?;
+        options.check_bounds()?;
         let half_memory = context.memory_bytes.map(|bytes| bytes / 2);
         let cache_bytes =
             options.cache_bytes.unwrap_or_else(|| half_memory.unwrap_or(CACHE_BYTES_DEFAULT));
@@ -98,22 +98,22 @@ impl StoreState {
             memory: MemoryUsage::default(),
             counters: StoreCounters::default(),
         });
-        let (view, next_id) = recover_or_empty(&resources, token)?;
+        let (view, next_id) = recover_view_or_empty(&resources, token)?;
         if let Some(token) = token {
-            let log_bytes = LogPosition::from_token(token).end;
+            let log_bytes = LogPosition::from_store_token(token).end;
             resources.counters.log_bytes.store(log_bytes, Ordering::Relaxed);
         }
-        let latest = LatestState {
+        let latest = BaseState {
             view: view.clone(),
             token,
             committed_token: token,
             prepared: Vec::new(),
-            frozen_ids: Arc::default(),
-            epoch: 0,
+            frozen_bucket_ids: Arc::default(),
+            abandon_count: 0,
             next_id,
             is_stale: false,
             in_doubt: Vec::new(),
-            log_numbers: token.iter().map(|it| LogPosition::from_token(*it).number).collect(),
+            log_numbers: token.iter().map(|it| LogPosition::from_store_token(*it).number).collect(),
             installed: Vec::new(),
         };
         Ok(StoreState {
@@ -122,16 +122,16 @@ impl StoreState {
             committed: RwLock::new(view),
             latest: Mutex::new(latest),
             log: Mutex::new(None),
-            excluded_files: RwLock::default(),
+            excluded_file_numbers: RwLock::default(),
             buckets_max: buckets_max(&options, half_memory),
             bucket_memory_bytes: half_memory.unwrap_or(0),
         })
     }
 
-    /// Returns the record bytes from which on a tail is written to its bucket's file.
+    /// Returns the size at which a tail is written to the file of its bucket, in bytes of records.
     ///
-    /// At least a page, at most an eighth of a bucket, and within the memory for that many buckets. Longer
-    /// tails spread the operands of a key over fewer pages.
+    /// The size is at least a page and at most an eighth of a bucket. Between these bounds, the tails of `bucket_count` buckets
+    /// must fit into memory. Longer tails spread the operands of a key over fewer pages.
     pub fn tail_bytes_max(&self, bucket_count: usize) -> usize {
         let options = &self.resources.options;
         let page_bytes = options.page_bytes();
@@ -150,15 +150,15 @@ impl StoreState {
 
     pub fn committed_log_path(&self) -> PathBuf {
         let token = self.latest.lock().committed_token.unwrap_or_default();
-        let number = LogPosition::from_token(token).number;
+        let number = LogPosition::from_store_token(token).number;
         self.resources.files.context.files.path(OperandFileKind::Log, number)
     }
 
     /// Returns the base of the next delivery or collection, or `None` if it is stale.
     ///
-    /// The start of a collection must not recover the base: it closes files that a concurrent delivery writes,
+    /// For the start of a collection, which may run during a delivery. A recovery would close files that the delivery writes,
     /// and would replace the view that the delivery installs.
-    pub fn base_if_valid(&self) -> Result<Option<Arc<StoreView>>> {
+    pub fn base_view_if_valid(&self) -> Result<Option<Arc<StoreView>>> {
         self.check_writable()?;
         let latest = self.latest.lock();
         Ok((!latest.is_stale).then(|| latest.view.clone()))
@@ -166,8 +166,8 @@ impl StoreState {
 
     /// Returns the base of the next delivery or collection. Recovers it if it is stale.
     ///
-    /// Only deliveries and the end of a collection may call this. The engine runs them one at a time.
-    pub fn load_base(&self) -> Result<Arc<StoreView>> {
+    /// For deliveries and the end of a collection. The engine runs them one at a time.
+    pub fn load_base_view(&self) -> Result<Arc<StoreView>> {
         self.check_writable()?;
         let token = {
             let latest = self.latest.lock();
@@ -178,7 +178,7 @@ impl StoreState {
         };
         self.log.lock().take();
         self.resources.files.close_writers();
-        let (view, _) = recover_or_empty(&self.resources, token)?;
+        let (view, _) = recover_view_or_empty(&self.resources, token)?;
         for file in view.files() {
             file.seal();
         }
@@ -196,28 +196,28 @@ impl StoreState {
     }
 
     /// Marks the base as stale and closes the log, after a failed delivery or collection.
-    pub fn mark_stale(&self) {
+    pub fn mark_base_stale(&self) {
         self.latest.lock().is_stale = true;
         self.log.lock().take();
     }
 
-    pub fn frozen_ids(&self) -> Arc<BTreeSet<u64>> {
-        self.latest.lock().frozen_ids.clone()
+    pub fn frozen_bucket_ids(&self) -> Arc<BTreeSet<u64>> {
+        self.latest.lock().frozen_bucket_ids.clone()
     }
 
-    /// Sets the ids of the buckets under collection. Returns the epoch.
-    pub fn freeze(&self, ids: BTreeSet<u64>) -> u64 {
+    /// Sets the ids of the buckets under collection. Returns the number of abandons so far.
+    pub fn freeze_buckets(&self, ids: BTreeSet<u64>) -> u64 {
         let mut latest = self.latest.lock();
-        latest.frozen_ids = Arc::new(ids);
-        latest.epoch
+        latest.frozen_bucket_ids = Arc::new(ids);
+        latest.abandon_count
     }
 
-    pub fn epoch(&self) -> u64 {
-        self.latest.lock().epoch
+    pub fn abandon_count(&self) -> u64 {
+        self.latest.lock().abandon_count
     }
 
     /// Allocates consecutive bucket ids and returns the first.
-    pub fn allocate_ids(&self, count: usize) -> u64 {
+    pub fn allocate_bucket_ids(&self, count: usize) -> u64 {
         let mut latest = self.latest.lock();
         let first = latest.next_id;
         latest.next_id += len_u64(count);
@@ -235,7 +235,8 @@ impl StoreState {
     ) -> Result<StoreToken> {
         let counters = &self.resources.counters;
         let log_bytes_max = self.resources.options.log_bytes_max;
-        let current = self.log.lock().take().filter(|log| log.grown_bytes() <= log_bytes_max);
+        let current =
+            self.log.lock().take().filter(|log| log.bytes_after_snapshot() <= log_bytes_max);
         let bytes_before = current.as_ref().map_or(0, LogWriter::bytes);
         let is_new = current.is_none();
         let mut log = match current {
@@ -249,7 +250,7 @@ impl StoreState {
         if is_new || has_new_files {
             self.resources.files.context.files.sync_directory()?;
         }
-        let token = log.token();
+        let token = log.end_token();
         counters.log_written_bytes.fetch_add(log.bytes() - bytes_before, Ordering::Relaxed);
         counters.log_bytes.store(log.bytes(), Ordering::Relaxed);
         *self.log.lock() = Some(log);
@@ -275,17 +276,17 @@ impl StoreState {
         view: StoreView,
         cache_update: Box<dyn CacheUpdate>,
     ) -> Arc<StoreView> {
-        let view = Arc::new(view.with_token(token).with_key_search());
+        let view = Arc::new(view.with_log_token(token).build_key_search());
         for file in view.files() {
             file.set_obsolete(false);
         }
-        self.update_is_due(&view);
+        self.update_collection_due(&view);
         let mut latest = self.latest.lock();
         latest.view = view.clone();
         latest.token = Some(token);
         latest.installed.retain(|view| view.strong_count() > 0);
         latest.installed.push(Arc::downgrade(&view));
-        latest.prepared.push(PreparedView { token, view: view.clone(), cache_update });
+        latest.prepared.push(UncommittedView { token, view: view.clone(), cache_update });
         view
     }
 
@@ -305,7 +306,7 @@ impl StoreState {
         let previous = std::mem::replace(&mut *self.committed.write(), view);
         if let Some(cache) = &self.resources.cache {
             for prepared in committed {
-                prepared.cache_update.apply(cache, &prepared.view);
+                prepared.cache_update.update_cache(cache, &prepared.view);
             }
         }
         let (needed_views, obsolete_logs) = {
@@ -314,7 +315,7 @@ impl StoreState {
             let current = [latest.view.clone(), self.committed.read().clone()];
             let needed_views: Vec<Arc<StoreView>> = prepared.chain(current).collect();
             let tokens = latest.prepared.iter().map(|it| it.token).chain([token]);
-            let log_numbers = tokens.map(|it| LogPosition::from_token(it).number).collect();
+            let log_numbers = tokens.map(|it| LogPosition::from_store_token(it).number).collect();
             let obsolete_logs: Vec<u64> =
                 latest.log_numbers.difference(&log_numbers).copied().collect();
             latest.log_numbers = log_numbers;
@@ -334,14 +335,14 @@ impl StoreState {
         }
     }
 
-    /// Reloads the views in use that need one of the logs, because their pages may be lost.
+    /// Reloads the views in use that have lost pages and whose log is one of these obsolete logs.
     fn reload_views(&self, log_numbers: &[u64]) {
         if !self.resources.files.has_failed_sync() {
             return;
         }
         let installed = self.latest.lock().installed.clone();
         for view in installed.iter().filter_map(Weak::upgrade) {
-            let log_number = view.token.map(|token| LogPosition::from_token(token).number);
+            let log_number = view.token.map(|token| LogPosition::from_store_token(token).number);
             let needs_log = log_number.is_some_and(|number| log_numbers.contains(&number));
             if needs_log && view.may_have_lost_pages() {
                 // A read of the lost pages reports the error.
@@ -353,7 +354,7 @@ impl StoreState {
     /// Abandons all prepared views: the next delivery builds on the committed view.
     ///
     /// The files of abandoned views are kept until the next commit, because the views may be committed.
-    pub fn abandon_prepared(&self) {
+    pub fn abandon_prepared_views(&self) {
         let committed = self.committed.read().clone();
         let mut latest = self.latest.lock();
         let prepared = std::mem::take(&mut latest.prepared);
@@ -361,21 +362,21 @@ impl StoreState {
         latest.view = committed;
         latest.token = latest.committed_token;
         latest.is_stale = true;
-        latest.epoch += 1;
+        latest.abandon_count += 1;
     }
 
-    pub fn excluded_files(&self) -> Arc<BTreeSet<u64>> {
-        self.excluded_files.read().clone()
+    pub fn excluded_file_numbers(&self) -> Arc<BTreeSet<u64>> {
+        self.excluded_file_numbers.read().clone()
     }
 
-    pub fn set_excluded_files(&self, numbers: BTreeSet<u64>) {
-        *self.excluded_files.write() = Arc::new(numbers);
+    pub fn set_excluded_file_numbers(&self, numbers: BTreeSet<u64>) {
+        *self.excluded_file_numbers.write() = Arc::new(numbers);
         let view = self.latest.lock().view.clone();
-        self.update_is_due(&view);
+        self.update_collection_due(&view);
     }
 
-    fn update_is_due(&self, view: &StoreView) {
-        let is_due = is_collection_due(view, &self.excluded_files());
+    fn update_collection_due(&self, view: &StoreView) {
+        let is_due = is_collection_due(view, &self.excluded_file_numbers());
         self.is_due.store(is_due, Ordering::Release);
     }
 
@@ -385,7 +386,7 @@ impl StoreState {
         let bytes = AtomicU64::new(0);
         for index in 0..view.buckets.len() {
             if view.buckets[index].files().any(|file| file.number == number) {
-                let mut reader = BucketReader::from_device(&bytes);
+                let mut reader = BucketReader::for_device_check(&bytes);
                 view.read_bucket(index, |bucket| bucket.read_records(&mut reader))?;
             }
         }
@@ -393,7 +394,7 @@ impl StoreState {
     }
 
     /// Returns whether a collection is due. A stale base must first be recovered by a delivery.
-    pub fn is_due(&self) -> bool {
+    pub fn is_collection_due(&self) -> bool {
         let is_due = self.is_due.load(Ordering::Acquire);
         is_due && !self.resources.files.context.read_only && !self.latest.lock().is_stale
     }
@@ -402,7 +403,7 @@ impl StoreState {
         let view = self.committed.read().clone();
         let token = self.latest.lock().committed_token;
         let numbers: BTreeSet<u64> = view.files().map(|file| file.number).collect();
-        let log = token.map(|it| (OperandFileKind::Log, LogPosition::from_token(it).number));
+        let log = token.map(|it| (OperandFileKind::Log, LogPosition::from_store_token(it).number));
         log.into_iter().chain(numbers.into_iter().map(|it| (OperandFileKind::Bucket, it))).collect()
     }
 
@@ -414,7 +415,7 @@ impl StoreState {
     }
 
     /// Returns the error of a collection whose input has changed.
-    pub fn collection_error(&self, reason: &'static str) -> Error {
+    pub fn changed_input_error(&self, reason: &'static str) -> Error {
         let path = self.resources.files.context.files.path(OperandFileKind::Bucket, 0);
         let dir = path.parent().unwrap_or(&path);
         io_error("end a collection in", dir, std::io::Error::other(reason))
@@ -422,7 +423,7 @@ impl StoreState {
 }
 
 /// Recovers the view of a token, or returns an empty view. Also returns the next bucket id.
-fn recover_or_empty(
+fn recover_view_or_empty(
     resources: &Arc<StoreResources>,
     token: Option<StoreToken>,
 ) -> Result<(Arc<StoreView>, u64)> {
@@ -430,7 +431,7 @@ fn recover_or_empty(
         Some(token) => recover(resources, token)?,
         None => (StoreView::empty(resources.clone()), 1),
     };
-    Ok((Arc::new(view.with_key_search()), next_id))
+    Ok((Arc::new(view.build_key_search()), next_id))
 }
 
 /// Returns the approximate memory of a full bucket's index, filter and fingerprints, in bytes.
@@ -438,7 +439,7 @@ fn metadata_bytes(options: &DeltaOptions) -> u64 {
     options.bucket_bytes / 64
 }
 
-/// Returns the maximum number of buckets whose metadata and a page of tail each fit into memory.
+/// Returns the maximum number of buckets for the given memory. Each bucket needs its metadata and a tail of one page.
 fn buckets_max(options: &DeltaOptions, memory_bytes: Option<u64>) -> usize {
     let each = len_u64(options.page_bytes()) + metadata_bytes(options);
     let in_memory = memory_bytes.map_or(u64::MAX, |bytes| bytes / each);

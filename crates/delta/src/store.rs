@@ -8,8 +8,8 @@ use lsmx::operand_store::{
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::{Arc, Ordering};
 
-use crate::collection::buckets::BucketCollection;
-use crate::collection::full::FullCollection;
+use crate::collection::due_buckets::BucketCollection;
+use crate::collection::whole_store::WholeStoreCollection;
 use crate::delivery::DeltaDelivery;
 use crate::options::DeltaOptions;
 use crate::state::StoreState;
@@ -36,7 +36,7 @@ impl OperandStore for DeltaStore {
     }
 
     fn deliver(&self, through: SeqNo) -> Result<Box<dyn OperandDelivery + '_>> {
-        let base = self.state.load_base()?;
+        let base = self.state.load_base_view()?;
         Ok(Box::new(DeltaDelivery::new(&self.state, base, through)))
     }
 
@@ -45,20 +45,20 @@ impl OperandStore for DeltaStore {
     }
 
     fn abandon(&self) {
-        self.state.abandon_prepared();
+        self.state.abandon_prepared_views();
     }
 
     fn is_collection_due(&self) -> bool {
-        self.state.is_due()
+        self.state.is_collection_due()
     }
 
     fn collect(&self, snapshots: &[SeqNo]) -> Result<Option<Box<dyn OperandCollection + '_>>> {
-        let collection = BucketCollection::start(&self.state, snapshots)?;
+        let collection = BucketCollection::start_if_due(&self.state, snapshots)?;
         Ok(collection.map(|collection| Box::new(collection) as Box<dyn OperandCollection + '_>))
     }
 
     fn collect_all(&self) -> Result<Box<dyn OperandCollection + '_>> {
-        Ok(Box::new(FullCollection::start(&self.state)?))
+        Ok(Box::new(WholeStoreCollection::start_collection(&self.state)?))
     }
 
     fn check_file(&self, kind: OperandFileKind, number: u64) -> Option<Result<u64>> {
@@ -70,7 +70,7 @@ impl OperandStore for DeltaStore {
 
     fn exclude_files(&self, files: &[(OperandFileKind, u64)]) {
         let buckets = files.iter().filter(|(kind, _)| *kind == OperandFileKind::Bucket);
-        self.state.set_excluded_files(buckets.map(|(_, number)| *number).collect());
+        self.state.set_excluded_file_numbers(buckets.map(|(_, number)| *number).collect());
     }
 
     fn live_files(&self) -> Vec<(OperandFileKind, u64)> {
@@ -82,7 +82,7 @@ impl OperandStore for DeltaStore {
     }
 
     fn rewrite_bytes_max(&self) -> u64 {
-        // Recovery returns the records of the log to tails, which are written again.
+        // Recovery turns the records of the log into tails. Later deliveries write these tails to bucket files once more.
         self.state.resources.counters.log_bytes.load(Ordering::Relaxed)
     }
 

@@ -21,7 +21,7 @@ use crate::files::{BucketFile, FileTable};
 use crate::format::log::RangeMarker;
 use crate::memory::MemoryUsage;
 use crate::options::DeltaOptions;
-use crate::range_markers::{MinTree, RangeMarkers};
+use crate::range_markers::{MinSeqTree, RangeMarkers};
 
 /// Resources that all views of a store share.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub struct StoreCounters {
     pub cache_misses: AtomicU64,
 }
 
-pub fn add_count(counter: &AtomicU64, count: usize) {
+pub fn increase_counter(counter: &AtomicU64, count: usize) {
     counter.fetch_add(len_u64(count), Ordering::Relaxed);
 }
 
@@ -85,12 +85,12 @@ impl StoreView {
         }
     }
 
-    pub fn with_token(self, token: StoreToken) -> StoreView {
+    pub fn with_log_token(self, token: StoreToken) -> StoreView {
         StoreView { token: Some(token), reloaded: Arc::default(), ..self }
     }
 
     /// Builds the index over the smallest keys if it is missing.
-    pub fn with_key_search(mut self) -> StoreView {
+    pub fn build_key_search(mut self) -> StoreView {
         if self.key_search.is_none() {
             let smallest_keys = self.buckets.iter().map(|bucket| &*bucket.smallest_key);
             self.key_search = Some(Arc::new(KeySearch::new(smallest_keys)));
@@ -126,9 +126,9 @@ impl StoreView {
             && self.buckets.iter().any(|bucket| bucket.may_have_lost_pages())
     }
 
-    /// Returns the same view built from the log and synced pages, with the buckets at the same indexes.
+    /// Returns the same view, recovered from the log and synced pages. Buckets have the same indexes.
     ///
-    /// Returns `None` if the view itself was built so.
+    /// Returns `None` if this view was itself recovered.
     pub fn reload(&self) -> Result<Option<Arc<StoreView>>> {
         let Some(token) = self.token else { return Ok(None) };
         if let Some(reloaded) = self.reloaded.get() {
@@ -139,7 +139,7 @@ impl StoreView {
             |view: &StoreView| view.buckets.iter().map(|bucket| bucket.id).collect::<Vec<_>>();
         debug_assert_eq!(ids(self), ids(&reloaded), "the log contains another view");
         // Another thread may have recovered an equal view.
-        Ok(Some(self.reloaded.get_or_init(|| Arc::new(reloaded.with_key_search())).clone()))
+        Ok(Some(self.reloaded.get_or_init(|| Arc::new(reloaded.build_key_search())).clone()))
     }
 
     /// Returns the files of all buckets. A file may occur more than once.
@@ -173,7 +173,7 @@ impl StoreView {
     }
 
     /// Returns the range delete markers that may still void operands in a bucket.
-    pub fn needed_markers<'a>(
+    pub fn select_needed_markers<'a>(
         &self,
         markers: impl IntoIterator<Item = &'a RangeMarker>,
     ) -> Vec<RangeMarker> {
@@ -181,9 +181,9 @@ impl StoreView {
             true => SeqNo::MAX,
             false => bucket.collected_through,
         };
-        let tree = MinTree::new(self.buckets.iter().map(collected_through));
+        let tree = MinSeqTree::new(self.buckets.iter().map(collected_through));
         let is_needed =
-            |marker: &&RangeMarker| tree.min(self.overlapping_buckets(marker)) < marker.seq;
+            |marker: &&RangeMarker| tree.min_in(self.overlapping_buckets(marker)) < marker.seq;
         markers.into_iter().filter(is_needed).cloned().collect()
     }
 
@@ -209,7 +209,7 @@ impl StoreView {
 
     /// Returns the number of the newest range delete marker at or below `at` that covers the key, or zero.
     pub fn newest_marker(&self, key: &[u8], at: SeqNo) -> SeqNo {
-        self.range_markers.newest(key, at).unwrap_or_default()
+        self.range_markers.newest_covering(key, at).unwrap_or_default()
     }
 
     /// Returns the usable cache entry of a key for a reader at `at`, and the query for missing records.
@@ -254,7 +254,7 @@ impl StoreView {
         if uses_cache {
             let counter =
                 if entry.is_some() { &counters.cache_hits } else { &counters.cache_misses };
-            add_count(counter, 1);
+            increase_counter(counter, 1);
         }
         let older = entry.as_ref().map(|entry| &entry.operands);
         if newer.is_empty()

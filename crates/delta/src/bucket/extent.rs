@@ -1,7 +1,7 @@
 //! Extent: a part of a file with unsorted pages of a bucket.
 //!
-//! Memory holds the sequence range and a fingerprint per key of each page, so that a lookup knows which pages
-//! to read. After recovery, the first lookup loads them from the file.
+//! For each page, memory holds the range of sequence numbers and a fingerprint per key. A lookup reads only pages that match.
+//! After recovery, the first lookup reads the extent to compute both.
 
 use lsmx::Result;
 use lsmx_base::coding::len_u64;
@@ -75,11 +75,11 @@ impl Extent {
 
     /// Returns an extent without pages at the end of a file.
     pub fn new_at_end(file: Arc<BucketFile>) -> Extent {
-        let end = file.end();
+        let end = file.end_offset();
         Extent { file, start: end, end, pages: OnceLock::from(Vec::new()) }
     }
 
-    /// Appends pages to the file and returns the longer extent. The pages of `self` must be loaded.
+    /// Appends pages to the file. Returns a new extent of the old and the new pages. The old pages must be loaded.
     pub fn append(&self, pages: &[&[Record]], memory: &MemoryUsage) -> Result<Extent> {
         let mut out = Vec::new();
         let mut summaries = self.pages.get().cloned().unwrap_or_default();
@@ -97,7 +97,7 @@ impl Extent {
         Ok(Extent { file, start: self.start, end, pages: OnceLock::from(summaries) })
     }
 
-    pub fn loaded_pages(&self) -> Option<&[Arc<UnsortedPage>]> {
+    pub fn pages_if_loaded(&self) -> Option<&[Arc<UnsortedPage>]> {
         self.pages.get().map(Vec::as_slice)
     }
 
@@ -114,7 +114,7 @@ impl Extent {
         let mut pages = Vec::new();
         for_each_frame(&bytes, &self.file, self.start, |kind, contents, offset, len| {
             if kind != FrameKind::UnsortedPage {
-                return Err(kind.unexpected_kind_error("an unsorted page"));
+                return Err(kind.unexpected_kind("an unsorted page"));
             }
             let mut records = Vec::new();
             for_each_record(&contents, |_, it| records.push((it.key, it.first, it.last)))?;

@@ -75,11 +75,11 @@ pub fn find_records(
 
 /// Advises the system to read the pages that [`find_records`] needs. Does nothing if they are not known.
 pub fn prefetch_records(bucket: &Bucket, query: KeyQuery<'_>, memory: &MemoryUsage) {
-    let reader = &mut BucketReader::memory_only();
+    let reader = &mut BucketReader::for_memory();
     let Ok((_, selected)) = select_pages(bucket, query, reader, memory) else { return };
     for FilePages { file, pages } in &selected {
         for group in group_reads(pages) {
-            let span = span_of(group);
+            let span = pages_span(group);
             file.prefetch(span.start, span.end);
         }
     }
@@ -101,7 +101,7 @@ fn select_pages<'a>(
         if record.operand.is_none() {
             void_below = void_below.max(record.last);
         }
-        let Record { first, last, operand, .. } = bucket.tail.to_shared(record);
+        let Record { first, last, operand, .. } = bucket.tail.to_record(record);
         found.push(FoundRecord { first, last, operand });
     }
     let mut selected = Vec::new();
@@ -147,27 +147,28 @@ fn add_page<'a>(
 
 /// Maximum gap between two pages that one read covers, in bytes.
 ///
-/// A device reads as many bytes in less time than a second read takes. A larger gap would delay other reads.
+/// Reading the bytes of the gap takes a device less time than a second read. A larger limit would delay other reads.
 const GAP_BYTES_MAX: u64 = 32 << 10;
 
-/// Groups ascending pages by read. One read covers all pages if their average gap is small enough, as for a
-/// key with many operands; else it covers neighbours with a small gap.
+/// Groups ascending pages into reads.
+///
+/// Returns a single group if the average gap is at most [`GAP_BYTES_MAX`]. Otherwise a group ends at each larger gap.
 fn group_reads(pages: &[Range<u64>]) -> impl Iterator<Item = &[Range<u64>]> {
-    let gaps = pages.windows(2).map(|pair| gap_between(&pair[0], &pair[1]));
+    let gaps = pages.windows(2).map(|pair| gap_bytes_between(&pair[0], &pair[1]));
     let (gap_bytes, limit) = gaps.fold((0_u64, 0_u64), |(bytes, limit), gap| {
         (bytes.saturating_add(gap), limit.saturating_add(GAP_BYTES_MAX))
     });
     let read_all = gap_bytes <= limit;
-    pages.chunk_by(move |a, b| read_all || gap_between(a, b) <= GAP_BYTES_MAX)
+    pages.chunk_by(move |a, b| read_all || gap_bytes_between(a, b) <= GAP_BYTES_MAX)
 }
 
 /// Returns the offset range from the first page to the last.
-fn span_of(pages: &[Range<u64>]) -> Range<u64> {
+fn pages_span(pages: &[Range<u64>]) -> Range<u64> {
     let start = pages.first().map_or(0, |page| page.start);
     start..pages.last().map_or(start, |page| page.end)
 }
 
-fn gap_between(a: &Range<u64>, b: &Range<u64>) -> u64 {
+fn gap_bytes_between(a: &Range<u64>, b: &Range<u64>) -> u64 {
     b.start.saturating_sub(a.end)
 }
 
@@ -179,7 +180,7 @@ fn read_pages(
     reader: &mut BucketReader<'_>,
     found: &mut Vec<FoundRecord>,
 ) -> Result<()> {
-    let span = span_of(pages);
+    let span = pages_span(pages);
     let bytes = reader.read(file, span.start, span.end)?;
     for page in pages {
         let offset = page.start;
@@ -188,7 +189,7 @@ fn read_pages(
         let (kind, contents, _) =
             decode_frame(&bytes[at..], (file.uid, offset)).map_err(located)?;
         if !matches!(kind, FrameKind::SortedPage | FrameKind::UnsortedPage) {
-            return Err(located(kind.unexpected_kind_error("a page")));
+            return Err(located(kind.unexpected_kind("a page")));
         }
         for_each_record(contents, |_, record| {
             if record.key == query.key && query.includes(record.last) {

@@ -29,15 +29,15 @@ use crate::format::record::{Record, decode_records};
 /// All operands and delete markers of a key range.
 #[derive(Clone, Debug)]
 pub struct Bucket {
-    /// Unique. A bucket that replaces another keeps its id only if it adds records.
+    /// Unique id. A delivery keeps the id of the bucket that it replaces; a collection allocates new ids.
     pub id: u64,
     /// Start of the key range. The range ends where that of the next bucket begins.
     pub smallest_key: Bytes,
-    /// The collection that created the bucket has seen all records up to this number.
+    /// Last sequence number that the collection has read which created the bucket.
     ///
-    /// The sorted part contains no larger number, and range delete markers up to it are applied.
+    /// No record of the sorted part has a larger number. The collection has applied range delete markers up to this number.
     pub collected_through: SeqNo,
-    /// Bytes of the sorted part that the collection wrote.
+    /// Size of the bucket after the collection that created it, in bytes.
     pub collected_bytes: u64,
     /// Id of the next bucket, if the same split has created both.
     pub split_sibling: Option<u64>,
@@ -62,7 +62,7 @@ impl Bucket {
         }
     }
 
-    /// Returns the bucket of a log entry, with the given tail in place of the entry's.
+    /// Returns the bucket of a log entry. Uses `tail` and ignores the tail of the entry.
     pub fn from_entry(entry: &BucketEntry, tail: Tail, table: &Arc<FileTable>) -> Bucket {
         let sorted = entry.sorted.map(|span| {
             let file = table.from_existing(span.number, span.uid);
@@ -105,8 +105,8 @@ impl Bucket {
         }
     }
 
-    /// Returns whether both buckets consist of the same file parts.
-    pub fn has_same_file_parts(&self, other: &Bucket) -> bool {
+    /// Returns whether both buckets have the same sorted part and the same extents.
+    pub fn has_same_stored_pages(&self, other: &Bucket) -> bool {
         let sorted = |bucket: &Bucket| bucket.sorted.as_ref().map(|it| (it.file.number, it.end));
         let part = |it: &Arc<Extent>| (it.file.number, it.start, it.end);
         sorted(self) == sorted(other)
@@ -137,8 +137,8 @@ impl Bucket {
 
     /// Returns whether pages may be lost because the sync of a file failed.
     pub fn may_have_lost_pages(&self) -> bool {
-        let in_sorted = self.sorted.as_ref().is_some_and(|it| it.file.may_have_lost(it.end));
-        in_sorted || self.extents.iter().any(|extent| extent.file.may_have_lost(extent.end))
+        let in_sorted = self.sorted.as_ref().is_some_and(|it| it.file.may_have_lost_bytes(it.end));
+        in_sorted || self.extents.iter().any(|extent| extent.file.may_have_lost_bytes(extent.end))
     }
 
     /// Returns whether the bucket may contain the key. Reads nothing.
@@ -152,19 +152,21 @@ impl Bucket {
     pub fn files_may_contain(&self, hash: u64) -> bool {
         let print = fingerprint(hash);
         let in_pages = |extent: &Arc<Extent>| {
-            extent.loaded_pages().is_none_or(|pages| pages.iter().any(|it| it.may_contain(print)))
+            extent
+                .pages_if_loaded()
+                .is_none_or(|pages| pages.iter().any(|it| it.may_contain(print)))
         };
         let in_sorted = |sorted: &Arc<SortedPart>| {
-            sorted.loaded_index().is_none_or(|index| index.may_contain(hash))
+            sorted.index_if_loaded().is_none_or(|index| index.may_contain(hash))
         };
         self.extents.iter().any(in_pages) || self.sorted.as_ref().is_some_and(in_sorted)
     }
 
-    /// Returns whether the key is known to have no record above `after`. Reads nothing.
-    pub fn is_unchanged_since(&self, key: &[u8], after: SeqNo) -> bool {
+    /// Returns whether the key has no record above `after`. Reads no file, and returns `false` if pages are not loaded.
+    pub fn has_no_record_above(&self, key: &[u8], after: SeqNo) -> bool {
         let print = fingerprint(key_hash(key));
         let is_unchanged = |extent: &Arc<Extent>| {
-            extent.loaded_pages().is_some_and(|pages| {
+            extent.pages_if_loaded().is_some_and(|pages| {
                 pages.iter().all(|page| page.last <= after || !page.may_contain(print))
             })
         };
@@ -173,7 +175,7 @@ impl Bucket {
         !in_tail && self.extents.iter().all(is_unchanged)
     }
 
-    /// Reads all records and returns them in order. Uses one read per contiguous file part.
+    /// Reads all records and returns them in order. Reads adjacent parts of a file at once.
     pub fn read_records(&self, reader: &mut BucketReader<'_>) -> Result<Vec<Record>> {
         let mut spans: Vec<(&Arc<BucketFile>, u64, u64)> = Vec::new();
         if let Some(sorted) = &self.sorted {
@@ -198,13 +200,13 @@ impl Bucket {
                         records.append(&mut decode_records(&contents)?);
                     }
                     FrameKind::Index | FrameKind::Filter => {}
-                    other => return Err(other.unexpected_kind_error("a frame of a bucket file")),
+                    other => return Err(other.unexpected_kind("a frame of a bucket file")),
                 }
                 Ok(())
             })?;
         }
         records.extend(self.tail.records());
-        records.sort_by(Record::cmp_order);
+        records.sort_by(Record::cmp_by_key_and_seq);
         Ok(records)
     }
 }

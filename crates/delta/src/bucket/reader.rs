@@ -10,7 +10,7 @@ use lsmx_base::sync::{AtomicU64, Ordering};
 use crate::files::BucketFile;
 use crate::format::frame::{FrameKind, decode_frame};
 
-/// Source and accounting of the reads of one operation.
+/// Reads from bucket files for one operation, and counts the reads.
 #[derive(Debug)]
 pub struct BucketReader<'a> {
     reads: OperandReadTier,
@@ -48,12 +48,12 @@ impl<'a> BucketReader<'a> {
     }
 
     /// Returns a reader that bypasses all caches and adds the bytes it reads to a counter.
-    pub fn from_device(bytes: &'a AtomicU64) -> BucketReader<'a> {
+    pub fn for_device_check(bytes: &'a AtomicU64) -> BucketReader<'a> {
         BucketReader { from_device: true, ..BucketReader::for_job(bytes) }
     }
 
     /// Returns a reader whose reads fail with [`Error::WouldBlock`].
-    pub fn memory_only() -> BucketReader<'static> {
+    pub fn for_memory() -> BucketReader<'static> {
         BucketReader::new(OperandReadTier::Memory, ReadCounter::None)
     }
 
@@ -85,10 +85,9 @@ impl<'a> BucketReader<'a> {
     }
 }
 
-/// Calls `visit` with kind, contents, offset and size of each frame in `bytes`, which begin at `start`.
+/// Calls `visit` with kind, contents, file offset and size of each frame in `bytes`, which begin at offset `start`.
 ///
-/// # Errors
-/// [`Error::Corrupt`] if `bytes` do not consist of complete, valid frames.
+/// Fails with [`Error::Corrupt`] if `bytes` do not consist of complete, valid frames.
 pub fn for_each_frame(
     bytes: &Bytes,
     file: &BucketFile,

@@ -102,7 +102,7 @@ impl SortedPart {
         Ok(part)
     }
 
-    pub fn loaded_index(&self) -> Option<&PageIndex> {
+    pub fn index_if_loaded(&self) -> Option<&PageIndex> {
         self.index.get()
     }
 
@@ -128,7 +128,7 @@ impl SortedPart {
                         false => Some(Filter::new(Bytes::copy_from_slice(&contents))?),
                     });
                 }
-                other => return Err(other.unexpected_kind_error("an index, then a filter")),
+                other => return Err(other.unexpected_kind("an index, then a filter")),
             }
             Ok(())
         })?;

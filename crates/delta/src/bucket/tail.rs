@@ -4,13 +4,13 @@
 
 use bytes::Bytes;
 use lsmx::{Error, Result};
-use lsmx_base::coding::{Decoder, len_u64};
+use lsmx_base::coding::len_u64;
 use lsmx_base::filter::key_hash;
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 
 use super::extent::fingerprint;
-use crate::format::record::{Record, RecordRef, decode_record, for_each_record};
+use crate::format::record::{Record, RecordRef, for_each_record};
 use crate::memory::{MemoryCharge, MemoryUsage};
 
 /// Encoded records in order.
@@ -31,7 +31,7 @@ const ENTRY_BYTES: usize = size_of::<u32>() + size_of::<u16>();
 /// Number of fingerprints that one step of a search compares.
 const FINGERPRINTS_PER_STEP: usize = 32;
 
-fn offset_u32(offset: usize) -> Result<u32> {
+fn encode_offset(offset: usize) -> Result<u32> {
     u32::try_from(offset).map_err(|_| Error::TooLarge {
         what: "operands of a bucket that are in memory",
         bytes: len_u64(offset),
@@ -40,15 +40,12 @@ fn offset_u32(offset: usize) -> Result<u32> {
 }
 
 impl Tail {
-    /// Encodes records, which must be in order.
-    ///
-    /// # Errors
-    /// [`Error::TooLarge`] if an offset exceeds 32 bits.
+    /// Encodes records, which must be in order. Fails with [`Error::TooLarge`] if an offset exceeds 32 bits.
     pub fn new(records: &[Record], memory: &MemoryUsage) -> Result<Tail> {
         let mut bytes = Vec::with_capacity(records.iter().map(|record| record.size() + 8).sum());
         let mut offsets = Vec::with_capacity(records.len());
         for record in records {
-            offsets.push(offset_u32(bytes.len())?);
+            offsets.push(encode_offset(bytes.len())?);
             record.put(&mut bytes);
         }
         let hashes = records.iter().map(|record| key_hash(&record.key));
@@ -63,7 +60,7 @@ impl Tail {
         let (mut offsets, mut fingerprints) = (Vec::new(), Vec::new());
         let mut newest = SeqNo::ZERO;
         for_each_record(bytes, |at, record| {
-            // Fits: the bytes come from a frame, whose length has 32 bits.
+            // The offset fits into 32 bits, because the bytes come from a frame, whose length has 32 bits.
             offsets.push(u32::try_from(at).unwrap_or(u32::MAX));
             fingerprints.push(fingerprint(key_hash(record.key)));
             newest = newest.max(record.last);
@@ -82,13 +79,11 @@ impl Tail {
     }
 
     fn record(&self, index: usize) -> RecordRef<'_> {
-        let mut decoder = Decoder::new(&self.bytes[self.offsets[index] as usize..]);
-        #[expect(clippy::expect_used, reason = "`new` encoded the record or `decode` checked it")]
-        decode_record(&mut decoder).expect("the record is valid")
+        RecordRef::decode_valid(&self.bytes, self.offsets[index] as usize)
     }
 
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
-        (0..self.offsets.len()).map(|index| self.record(index).to_shared(&self.bytes))
+        (0..self.offsets.len()).map(|index| self.record(index).to_record(&self.bytes))
     }
 
     /// Returns the records of a key with the given fingerprint, newest first.
@@ -97,12 +92,12 @@ impl Tail {
         key: &'a [u8],
         fingerprint: u16,
     ) -> impl Iterator<Item = RecordRef<'a>> + 'a {
-        let first = self.find_first(key, fingerprint).unwrap_or(self.offsets.len());
+        let first = self.find_first_record(key, fingerprint).unwrap_or(self.offsets.len());
         let records = (first..self.offsets.len()).map(|index| self.record(index));
         records.take_while(move |record| record.key == key)
     }
 
-    fn find_first(&self, key: &[u8], fingerprint: u16) -> Option<usize> {
+    fn find_first_record(&self, key: &[u8], fingerprint: u16) -> Option<usize> {
         // A step compares all its fingerprints without an early exit, so that the compiler vectorizes it.
         let steps = self.fingerprints.chunks(FINGERPRINTS_PER_STEP).enumerate();
         let matching = steps.filter(|(_, step)| {
@@ -115,8 +110,8 @@ impl Tail {
         })
     }
 
-    /// Copies a record of this tail. Key and value share the memory of the tail.
-    pub fn to_shared(&self, record: RecordRef<'_>) -> Record {
-        record.to_shared(&self.bytes)
+    /// Returns an owned record. Its key and operand share the memory of the tail.
+    pub fn to_record(&self, record: RecordRef<'_>) -> Record {
+        record.to_record(&self.bytes)
     }
 }

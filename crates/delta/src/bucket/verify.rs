@@ -10,9 +10,9 @@ use super::Bucket;
 use super::extent::{Extent, fingerprint};
 use super::reader::{BucketReader, for_each_frame};
 use super::sorted_part::SortedPart;
-use crate::format::field_error;
 use crate::format::frame::FrameKind;
 use crate::format::header::HEADER_BYTES;
+use crate::format::invalid_field;
 use crate::format::record::{Record, decode_records};
 use crate::memory::MemoryUsage;
 
@@ -27,12 +27,9 @@ pub struct BucketVerifier<'a> {
 }
 
 impl BucketVerifier<'_> {
-    /// Reads all pages of the bucket and checks them.
+    /// Reads all pages of the bucket and checks them. Returns the first damage as an error.
     ///
     /// Checks headers, frames, order and key range, and that index, filter and fingerprints find every key.
-    ///
-    /// # Errors
-    /// The first damage, with file and offset.
     pub fn verify_files(&self) -> Result<()> {
         self.bucket.files().try_for_each(|file| file.verify_header())?;
         let mut reader = BucketReader::without_counters();
@@ -64,13 +61,13 @@ impl BucketVerifier<'_> {
             }
             if record.last > self.bucket.collected_through {
                 let expected = "at most the number of the bucket";
-                return Err(field_error("number in a sorted part", record.last.0, expected));
+                return Err(invalid_field("number in a sorted part", record.last.0, expected));
             }
             Ok(())
         };
         for_each_frame(&bytes, &sorted.file, start, |kind, contents, offset, len| {
             if kind != FrameKind::SortedPage {
-                return Err(kind.unexpected_kind_error("a sorted page"));
+                return Err(kind.unexpected_kind("a sorted page"));
             }
             let records = decode_records(&contents)?;
             let entry = entries.next().filter(|it| (it.offset, it.bytes) == (offset, len));
@@ -98,7 +95,7 @@ impl BucketVerifier<'_> {
         let bytes = reader.read(&extent.file, extent.start, extent.end)?;
         for_each_frame(&bytes, &extent.file, extent.start, |kind, contents, _, _| {
             if kind != FrameKind::UnsortedPage {
-                return Err(kind.unexpected_kind_error("an unsorted page"));
+                return Err(kind.unexpected_kind("an unsorted page"));
             }
             let page = pages.next();
             decode_records(&contents)?.iter().try_for_each(|record| {

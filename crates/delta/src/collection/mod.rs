@@ -2,6 +2,6 @@
 //!
 //! Source: Li et al., key-delta separation (KDSep), ICDE 2024, garbage collection.
 
-pub(crate) mod buckets;
-pub(crate) mod full;
+pub(crate) mod due_buckets;
 mod rewrite;
+pub(crate) mod whole_store;

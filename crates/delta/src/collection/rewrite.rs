@@ -14,7 +14,7 @@ use crate::bucket::reader::BucketReader;
 use crate::bucket::sorted_part::SortedPart;
 use crate::cache::{CacheEntry, OperandCache, fold_operands};
 use crate::format::record::Record;
-use crate::plan::retention::{RetainedKey, Retention, retained_records};
+use crate::plan::retention::{RetainedKey, RetentionRule, retained_records};
 use crate::state::{CacheUpdate, StoreState};
 use crate::view::StoreView;
 
@@ -26,12 +26,12 @@ pub(super) struct BucketGroup {
     pub(super) smallest_key: Bytes,
     /// In key order. Together they have the key range of the old buckets.
     pub(super) new: Vec<NewBucket>,
-    pub(super) action: GroupAction,
+    pub(super) kind: RewriteKind,
 }
 
 /// Kind of a rewrite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum GroupAction {
+pub(super) enum RewriteKind {
     Rewrite,
     Split,
     /// Moves operands to the tree.
@@ -57,7 +57,7 @@ pub(super) struct RewrittenEntry {
 }
 
 impl CacheUpdate for Vec<RewrittenEntry> {
-    fn apply(self: Box<Self>, cache: &OperandCache, _: &StoreView) {
+    fn update_cache(self: Box<Self>, cache: &OperandCache, _: &StoreView) {
         for RewrittenEntry { old_ids, key, entry } in *self {
             let Some(current) = cache.get(&key) else { continue };
             let is_newer = current.complete_through >= entry.complete_through;
@@ -75,7 +75,7 @@ impl CacheUpdate for Vec<RewrittenEntry> {
 pub(super) struct BucketRewriter<'a> {
     state: &'a StoreState,
     base: &'a StoreView,
-    retention: Retention<'a>,
+    retention: RetentionRule<'a>,
     /// Number of buckets after the collection.
     pub(super) bucket_count: usize,
     pub(super) groups: Vec<BucketGroup>,
@@ -90,7 +90,7 @@ impl<'a> BucketRewriter<'a> {
         BucketRewriter {
             state,
             base,
-            retention: Retention::new(snapshots, &base.range_markers, merger),
+            retention: RetentionRule::new(snapshots, &base.range_markers, merger),
             bucket_count: base.buckets.len(),
             groups: Vec::new(),
             moving: Vec::new(),
@@ -98,29 +98,29 @@ impl<'a> BucketRewriter<'a> {
         }
     }
 
-    fn read(&self, index: usize) -> Result<Vec<RetainedKey>> {
+    fn read_retained_keys(&self, index: usize) -> Result<Vec<RetainedKey>> {
         let resources = &self.state.resources;
         resources.files.context.env.yield_point(YieldKind::CompactionBlock);
         let mut reader = BucketReader::for_job(&resources.counters.bucket_read_bytes);
         let records = self.base.read_bucket(index, |bucket| bucket.read_records(&mut reader))?;
-        Ok(self.retention.retain(&records))
+        Ok(self.retention.select_retained(&records))
     }
 
     /// Rewrites one bucket.
     ///
-    /// 1. Rewrite it if the kept records do not exceed the split threshold.
-    /// 2. Else split it if two more buckets are allowed. A single delivery may require more than two parts.
-    /// 3. Else move the operands that readers see to the tree. Void operands that a snapshot sees stay: in the
-    ///    tree they would be newer than the put that voids them.
+    /// 1. If the kept records do not exceed the split threshold, writes them to one new bucket.
+    /// 2. Otherwise splits the bucket, if the maximum allows two more buckets. There may be more than two parts.
+    /// 3. Otherwise moves operands to the tree. Void operands that a snapshot sees stay in the store: in the tree they would be
+    ///    newer than the put that voids them.
     pub(super) fn rewrite_bucket(&mut self, index: usize) -> Result<()> {
-        let mut keys = self.read(index)?;
+        let mut keys = self.read_retained_keys(index)?;
         let bucket = &self.base.buckets[index];
         let (old_ids, smallest_key) = (vec![bucket.id], bucket.smallest_key.clone());
-        let threshold = self.state.resources.options.threshold_bytes();
-        let bytes = size_of_records(&records_of(&keys));
+        let threshold = self.state.resources.options.split_threshold_bytes();
+        let bytes = records_bytes(&collect_records(&keys));
         let key_count = keys.iter().filter(|key| !key.operands.is_empty()).count();
         if bytes <= threshold {
-            return self.write_group(old_ids, vec![(smallest_key, keys)], GroupAction::Rewrite);
+            return self.write_group(old_ids, vec![(smallest_key, keys)], RewriteKind::Rewrite);
         }
         let room = self.state.buckets_max.saturating_sub(self.bucket_count);
         if room >= 2 && key_count >= 2 {
@@ -132,7 +132,7 @@ impl<'a> BucketRewriter<'a> {
                 last.pop();
             }
             self.bucket_count += parts.len() - 1;
-            return self.write_group(old_ids, parts, GroupAction::Split);
+            return self.write_group(old_ids, parts, RewriteKind::Split);
         }
         let moving_before = self.moving.len();
         for key in &mut keys {
@@ -142,21 +142,23 @@ impl<'a> BucketRewriter<'a> {
             self.moving.extend(moving.into_iter().map(|it| it.record));
         }
         let moves = self.moving.len() > moving_before;
-        let action = if moves { GroupAction::ToTree } else { GroupAction::Rewrite };
-        self.write_group(old_ids, vec![(smallest_key, keys)], action)
+        let kind = if moves { RewriteKind::ToTree } else { RewriteKind::Rewrite };
+        self.write_group(old_ids, vec![(smallest_key, keys)], kind)
     }
 
-    /// Merges the bucket at `index` with the next one, if the kept records fit into one.
-    pub(super) fn merge_pair(&mut self, index: usize) -> Result<()> {
-        let mut keys = self.read(index)?;
-        keys.append(&mut self.read(index + 1)?);
-        if size_of_records(&records_of(&keys)) > self.state.resources.options.threshold_bytes() {
+    /// Merges the bucket at `index` with the next one, if the kept records fit into one bucket.
+    pub(super) fn merge_bucket_pair(&mut self, index: usize) -> Result<()> {
+        let mut keys = self.read_retained_keys(index)?;
+        keys.append(&mut self.read_retained_keys(index + 1)?);
+        if records_bytes(&collect_records(&keys))
+            > self.state.resources.options.split_threshold_bytes()
+        {
             return Ok(());
         }
         let (a, b) = (&self.base.buckets[index], &self.base.buckets[index + 1]);
         self.bucket_count -= 1;
         let parts = vec![(a.smallest_key.clone(), keys)];
-        self.write_group(vec![a.id, b.id], parts, GroupAction::Merge)
+        self.write_group(vec![a.id, b.id], parts, RewriteKind::Merge)
     }
 
     /// Writes and syncs the new buckets of a group.
@@ -164,23 +166,23 @@ impl<'a> BucketRewriter<'a> {
         &mut self,
         old_ids: Vec<u64>,
         parts: Vec<(Bytes, Vec<RetainedKey>)>,
-        action: GroupAction,
+        kind: RewriteKind,
     ) -> Result<()> {
-        let first_id = self.state.allocate_ids(parts.len());
+        let first_id = self.state.allocate_bucket_ids(parts.len());
         let ids = first_id..first_id + len_u64(parts.len());
         let mut new = Vec::with_capacity(parts.len());
         for (id, (smallest_key, keys)) in ids.clone().zip(parts) {
-            let sorted = self.write_sorted_part(&records_of(&keys))?;
+            let sorted = self.write_sorted_part(&collect_records(&keys))?;
             let smallest_key = Bytes::copy_from_slice(&smallest_key);
-            let has_sibling = action == GroupAction::Split && id + 1 < ids.end;
+            let has_sibling = kind == RewriteKind::Split && id + 1 < ids.end;
             let split_sibling = has_sibling.then_some(id + 1);
             new.push(NewBucket { id, smallest_key, split_sibling, sorted });
-            if action != GroupAction::ToTree {
+            if kind != RewriteKind::ToTree {
                 self.collect_cache_entries(&old_ids, id, keys);
             }
         }
         let smallest_key = new[0].smallest_key.clone();
-        self.groups.push(BucketGroup { old_ids, smallest_key, new, action });
+        self.groups.push(BucketGroup { old_ids, smallest_key, new, kind });
         Ok(())
     }
 
@@ -189,11 +191,11 @@ impl<'a> BucketRewriter<'a> {
             return Ok(None);
         }
         let resources = &self.state.resources;
-        let file = resources.files.create_held()?;
+        let file = resources.files.create_pinned()?;
         let page_bytes = resources.options.page_bytes();
         let sorted = SortedPart::write(file, records, page_bytes, &resources.memory)?;
         sorted.file.sync()?;
-        resources.files.release_held(&sorted.file);
+        resources.files.unpin_writer(&sorted.file);
         Ok(Some(Arc::new(sorted)))
     }
 
@@ -222,11 +224,11 @@ impl<'a> BucketRewriter<'a> {
     }
 }
 
-fn records_of(keys: &[RetainedKey]) -> Vec<Record> {
+fn collect_records(keys: &[RetainedKey]) -> Vec<Record> {
     keys.iter().flat_map(|key| retained_records(&key.operands)).collect()
 }
 
-fn size_of_records(records: &[Record]) -> u64 {
+fn records_bytes(records: &[Record]) -> u64 {
     records.iter().map(|record| len_u64(record.size())).sum()
 }
 
@@ -244,7 +246,7 @@ fn split_keys(
     let (mut bytes_before, mut bytes_in_part) = (0, 0);
     let mut keys_left = keys.iter().filter(|key| !key.operands.is_empty()).count();
     for key in keys {
-        let key_bytes = size_of_records(&retained_records(&key.operands));
+        let key_bytes = records_bytes(&retained_records(&key.operands));
         let is_last_chance = parts.len() == 1 && keys_left == 1;
         // A key belongs to the part that contains its middle byte.
         let is_past_end = bytes_before + key_bytes / 2 >= part_bytes * len_u64(parts.len());

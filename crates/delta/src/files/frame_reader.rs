@@ -37,23 +37,20 @@ impl FrameReader {
     }
 
     /// Reads the next frame. Returns `None` at the end.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] if the frame is damaged or does not end at or before `end`.
     pub fn next_frame(&mut self) -> Result<Option<(FrameKind, Bytes)>> {
         if self.offset >= self.end {
             return Ok(None);
         }
         let header = self.read_bytes(FRAME_HEADER_BYTES)?;
-        let len = decode_frame_len(&header).map_err(|malformed| self.locate(malformed))?;
+        let len = decode_frame_len(&header).map_err(|malformed| self.error_at_frame(malformed))?;
         let bytes = self.read_bytes(len)?;
         let (kind, contents, _) = decode_frame(&bytes, (self.uid, self.offset))
-            .map_err(|malformed| self.locate(malformed))?;
+            .map_err(|malformed| self.error_at_frame(malformed))?;
         self.offset += len_u64(len);
         Ok(Some((kind, bytes.slice_ref(contents))))
     }
 
-    fn locate(&self, malformed: Malformed) -> Error {
+    fn error_at_frame(&self, malformed: Malformed) -> Error {
         Error::malformed(malformed, &self.path, self.offset)
     }
 
@@ -62,7 +59,7 @@ impl FrameReader {
         let needed = len_u64(len);
         let found = self.end - self.offset;
         if needed > found {
-            return Err(self.locate(Malformed::Truncated { what: "frame", needed, found }));
+            return Err(self.error_at_frame(Malformed::Truncated { what: "frame", needed, found }));
         }
         let mut start = usize::try_from(self.offset - self.chunk_offset).unwrap_or(usize::MAX);
         if start.saturating_add(len) > self.chunk.len() {

@@ -6,6 +6,7 @@ use std::path::Path;
 use lsmx::vfs::File;
 use lsmx::{Error, Result};
 use lsmx_base::coding::len_u64;
+use lsmx_base::file_header::FileHeaderFormat;
 use lsmx_base::malformed::Malformed;
 use lsmx_base::sync::Arc;
 
@@ -18,10 +19,7 @@ pub fn io_error(action: &'static str, path: &Path, source: io::Error) -> Error {
     Error::Io { action, path: path.to_owned(), source: Arc::new(source) }
 }
 
-/// Reads exactly `len` bytes.
-///
-/// # Errors
-/// [`Malformed::Truncated`] if the file ends earlier.
+/// Reads exactly `len` bytes. Fails with [`Malformed::Truncated`] if the file ends earlier.
 pub fn read_exactly(file: &dyn File, path: &Path, offset: u64, len: usize) -> Result<Vec<u8>> {
     let needed = len_u64(len);
     let truncated = |found| {
@@ -47,13 +45,13 @@ pub fn read_exactly(file: &dyn File, path: &Path, offset: u64, len: usize) -> Re
 pub fn check_header(
     file: &dyn File,
     path: &Path,
-    magic: u64,
+    format: FileHeaderFormat,
     uid: u64,
     what: &'static str,
 ) -> Result<()> {
     let bytes = read_exactly(file, path, 0, HEADER_BYTES)?;
     let located = |malformed: Malformed| Error::malformed(malformed, path, 0);
-    let found = decode_header(&bytes, magic).map_err(located)?;
+    let found = decode_header(&bytes, format).map_err(located)?;
     if found != uid {
         return Err(located(Malformed::Identity { what, expected: uid, found }));
     }

@@ -1,8 +1,9 @@
 //! Bucket files and their descriptors.
 //!
-//! A [`BucketFile`] exists as long as a view needs it. If no durable log entry names the file by then, its
-//! last owner removes it. Only a file that was created since the store was opened is appended to, and only
-//! while it ends where the view ends. A failed append or an abandoned delivery closes the file for appends.
+//! Views own the bucket files that they use. The last owner removes a file that no durable log entry names.
+//!
+//! Deliveries append only to files that were created after the store was opened, and only if the file has no bytes after the
+//! last page of the view. A failed append or an abandoned delivery closes a file for appends.
 
 pub mod frame_reader;
 pub mod io;
@@ -19,14 +20,15 @@ use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering, Wea
 
 use self::io::{check_header, io_error, read_exactly};
 use self::open_files::OpenFiles;
-use crate::format::header::{BUCKET_MAGIC, encode_header};
+use crate::format::header::{BUCKET_HEADER, encode_header};
 
-/// Maximum number of files open for reading, and for appending if the engine allows as many.
+/// Maximum number of files open for reading. The engine may set a lower limit for files open for appends.
 const OPEN_FILES_MAX: usize = 1024;
 
-/// Page size of the system's cache, in bytes. Larger pages may stay cached at the ends of a read.
+/// Assumed page size of the page cache, in bytes. On systems with larger pages, the first and the last page of a read may
+/// stay in the cache.
 const SYSTEM_PAGE_BYTES: u64 = 4 << 10;
-/// Bytes before the end of a file that the system may still be writing back.
+/// Length of the end of a file that the system may still write back, in bytes.
 const WRITEBACK_BYTES: u64 = 128 << 10;
 
 /// Bucket files of one store.
@@ -65,25 +67,25 @@ impl FileTable {
         let (number, writer) = self.context.files.create(OperandFileKind::Bucket)?;
         let uid = self.context.env.random_u64();
         let file = self.insert(number, uid, true);
-        file.append_to(&*writer, &encode_header(BUCKET_MAGIC, uid))?;
+        file.append_with(&*writer, &encode_header(BUCKET_HEADER, uid))?;
         self.writers.lock().insert(number, writer);
         Ok(file)
     }
 
-    /// Creates a file for a collection. Deliveries do not close it before [`FileTable::release_held`].
-    pub fn create_held(self: &Arc<FileTable>) -> Result<Arc<BucketFile>> {
+    /// Creates a file for a collection. It stays open for appends until [`FileTable::unpin_writer`].
+    pub fn create_pinned(self: &Arc<FileTable>) -> Result<Arc<BucketFile>> {
         let file = self.create()?;
-        self.writers.lock().keep_open(file.number);
+        self.writers.lock().pin(file.number);
         Ok(file)
     }
 
-    /// Releases a synced file of [`FileTable::create_held`]. Closes it if too many files are open.
-    pub fn release_held(&self, file: &BucketFile) {
+    /// Unpins a synced file of [`FileTable::create_pinned`]. Closes it if too many files are open.
+    pub fn unpin_writer(&self, file: &BucketFile) {
         let limit = self.writers_max();
         let closed = {
             let mut writers = self.writers.lock();
-            writers.release(file.number);
-            if writers.is_over(limit) { writers.remove(file.number) } else { None }
+            writers.unpin(file.number);
+            if writers.exceeds(limit) { writers.remove(file.number) } else { None }
         };
         drop(closed);
     }
@@ -98,12 +100,12 @@ impl FileTable {
     pub fn close_excess_writers(&self) -> Result<()> {
         loop {
             let limit = self.writers_max();
-            let evicted = self.writers.lock().evict_over(limit);
+            let evicted = self.writers.lock().evict_if_over(limit);
             let Some((number, writer)) = evicted else { return Ok(()) };
             let file = self.known.lock().get(&number).and_then(Weak::upgrade);
             if let Some(file) = file {
                 // A later log relies on the appended pages.
-                file.sync_with(&*writer)?;
+                file.sync_with_writer(&*writer)?;
             }
         }
     }
@@ -162,7 +164,7 @@ pub struct BucketFile {
     synced_appends: AtomicU64,
     /// No durable log entry names the file. The release store in `set_obsolete` pairs with the load in `drop`.
     obsolete: AtomicBool,
-    /// Descriptor of a view that outlives its database.
+    /// Descriptor for views that are used after the database was closed.
     kept_open: OnceLock<Arc<dyn File>>,
     table: Arc<FileTable>,
 }
@@ -172,7 +174,7 @@ impl Drop for BucketFile {
         let table = &self.table;
         {
             let mut known = table.known.lock();
-            // `existing` may have inserted a new value for this number after the last owner was dropped.
+            // A call of `from_existing` after the drop of the last owner has inserted a new value for this number.
             if known.get(&self.number).is_some_and(|file| file.strong_count() == 0) {
                 known.remove(&self.number);
             }
@@ -207,7 +209,7 @@ impl BucketFile {
         self.end.load(Ordering::Acquire) == end && self.writer().is_some()
     }
 
-    fn append_to(&self, writer: &dyn File, bytes: &[u8]) -> Result<()> {
+    fn append_with(&self, writer: &dyn File, bytes: &[u8]) -> Result<()> {
         let result = writer.append(bytes).map_err(|e| io_error("append to", &self.path, e));
         match &result {
             Ok(()) => {
@@ -222,23 +224,25 @@ impl BucketFile {
     }
 
     /// Returns the offset of the next append.
-    pub fn end(&self) -> u64 {
+    pub fn end_offset(&self) -> u64 {
         self.end.load(Ordering::Acquire)
     }
 
     /// Returns whether bytes before `end` may be lost because a sync failed.
-    pub fn may_have_lost(&self, end: u64) -> bool {
+    pub fn may_have_lost_bytes(&self, end: u64) -> bool {
         self.lost_from.load(Ordering::Acquire) < end
+    }
+
+    fn writer_for(&self, action: &'static str) -> Result<Arc<dyn File>> {
+        let closed = || std::io::Error::other("the file is closed for appends");
+        self.writer().ok_or_else(|| io_error(action, &self.path, closed()))
     }
 
     /// Appends bytes. The caller has created the file or checked [`BucketFile::can_append_at`].
     pub fn append(&self, bytes: &[u8]) -> Result<()> {
-        let writer = self.writer().ok_or_else(|| {
-            let closed = std::io::Error::other("the file is closed for appends");
-            io_error("append to", &self.path, closed)
-        })?;
-        let offset = self.end();
-        self.append_to(&*writer, bytes)?;
+        let writer = self.writer_for("append to")?;
+        let offset = self.end_offset();
+        self.append_with(&*writer, bytes)?;
         if self.table.context.direct_reads {
             // Starts the write-back of new pages and drops the older ones, which are written back by now.
             let from = offset.saturating_sub(WRITEBACK_BYTES);
@@ -250,29 +254,24 @@ impl BucketFile {
 
     /// Syncs all appended bytes.
     ///
-    /// # Errors
     /// After a failed sync, appends and further syncs fail: a later success would not cover the lost bytes.
     pub fn sync(&self) -> Result<()> {
         if self.is_synced() {
             return Ok(());
         }
-        let writer = self.writer().ok_or_else(|| {
-            let closed = std::io::Error::other("the file is closed and not synced");
-            io_error("sync", &self.path, closed)
-        })?;
-        self.sync_with(&*writer)
+        self.sync_with_writer(&*self.writer_for("sync")?)
     }
 
     fn is_synced(&self) -> bool {
         self.appends.load(Ordering::Acquire) == self.synced_appends.load(Ordering::Acquire)
     }
 
-    fn sync_with(&self, writer: &dyn File) -> Result<()> {
+    fn sync_with_writer(&self, writer: &dyn File) -> Result<()> {
         if self.is_synced() {
             return Ok(());
         }
         let appends = self.appends.load(Ordering::Acquire);
-        let end = self.end();
+        let end = self.end_offset();
         if end == u64::MAX {
             let failed = std::io::Error::other("an earlier append or sync of the file has failed");
             return Err(io_error("sync", &self.path, failed));
@@ -294,7 +293,7 @@ impl BucketFile {
     }
 
     /// Opens the file and keeps it open until the last owner is dropped.
-    pub fn keep_open(&self) -> Result<()> {
+    pub fn keep_descriptor_open(&self) -> Result<()> {
         if self.kept_open.get().is_none() {
             let file = match self.writer() {
                 Some(writer) => writer,
@@ -327,7 +326,7 @@ impl BucketFile {
         let evicted = {
             let mut readers = self.table.readers.lock();
             readers.insert(self.number, file.clone());
-            readers.evict_over(OPEN_FILES_MAX)
+            readers.evict_if_over(OPEN_FILES_MAX)
         };
         drop(evicted);
         Ok(file)
@@ -335,8 +334,8 @@ impl BucketFile {
 
     /// Reads a part of the file. The header is not checked: frames are valid only with the uid from the log.
     ///
-    /// With direct reads, the bytes pass through the system's cache and are dropped from it. Otherwise
-    /// [`BucketFile::prefetch`] could not start a read in advance.
+    /// With the option for direct reads, the bytes are read through the page cache and then dropped from it, because
+    /// [`BucketFile::prefetch`] needs the page cache.
     pub fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
         let file = self.reader()?;
         let bytes = read_exactly(&*file, &self.path, offset, len)?;
@@ -365,6 +364,6 @@ impl BucketFile {
     }
 
     pub fn verify_header(&self) -> Result<()> {
-        check_header(&*self.reader()?, &self.path, BUCKET_MAGIC, self.uid, "uid of a bucket file")
+        check_header(&*self.reader()?, &self.path, BUCKET_HEADER, self.uid, "uid of a bucket file")
     }
 }

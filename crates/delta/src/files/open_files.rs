@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::Xxh3DefaultBuilder;
 pub(super) struct OpenFiles {
     files: HashMap<u64, (u64, Arc<dyn File>), Xxh3DefaultBuilder>,
     /// Numbers of files that a collection writes. They are not evicted and do not count against the limit.
-    held: BTreeSet<u64>,
+    pinned: BTreeSet<u64>,
     /// File numbers by the tick of their last use.
     by_tick: BTreeMap<u64, u64>,
     tick: u64,
@@ -43,30 +43,30 @@ impl OpenFiles {
     }
 
     pub(super) fn remove(&mut self, number: u64) -> Option<Arc<dyn File>> {
-        self.held.remove(&number);
+        self.pinned.remove(&number);
         let (tick, file) = self.files.remove(&number)?;
         self.by_tick.remove(&tick);
         Some(file)
     }
 
-    pub(super) fn keep_open(&mut self, number: u64) {
-        self.held.insert(number);
+    pub(super) fn pin(&mut self, number: u64) {
+        self.pinned.insert(number);
     }
 
-    pub(super) fn release(&mut self, number: u64) {
-        self.held.remove(&number);
+    pub(super) fn unpin(&mut self, number: u64) {
+        self.pinned.remove(&number);
     }
 
-    pub(super) fn is_over(&self, limit: usize) -> bool {
-        self.files.len() - self.held.len() > limit
+    pub(super) fn exceeds(&self, limit: usize) -> bool {
+        self.files.len() - self.pinned.len() > limit
     }
 
     /// Removes the least recently used file if the set is over the limit.
-    pub(super) fn evict_over(&mut self, limit: usize) -> Option<(u64, Arc<dyn File>)> {
-        if !self.is_over(limit) {
+    pub(super) fn evict_if_over(&mut self, limit: usize) -> Option<(u64, Arc<dyn File>)> {
+        if !self.exceeds(limit) {
             return None;
         }
-        let number = *self.by_tick.values().find(|number| !self.held.contains(number))?;
+        let number = *self.by_tick.values().find(|number| !self.pinned.contains(number))?;
         Some((number, self.remove(number)?))
     }
 }

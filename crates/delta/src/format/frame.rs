@@ -1,7 +1,7 @@
 //! Frame: the unit of checksumming. Frames follow the file header without gaps; little-endian.
 //!
 //! ```text
-//!  0  8  checksum  u64, XXH3-64 of bytes 8.., seeded by the file's uid and the frame's offset
+//!  0  8  checksum  u64, XXH3-64 of bytes 8.., seeded by the uid of the file and the offset of the frame
 //!  8  4  length    u32, bytes of the contents
 //! 12  1  kind      u8
 //! 13  3  zero
@@ -13,18 +13,18 @@ use lsmx_base::checksum::xxh3_at_file_location;
 use lsmx_base::coding::{Decoder, len_u64, to_usize};
 use lsmx_base::malformed::Malformed;
 
-use super::field_error;
+use super::invalid_field;
 
 /// Bytes of a frame before its contents.
 pub const FRAME_HEADER_BYTES: usize = 16;
 
 macro_rules! frame_kinds {
-    ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal;)*) => {
-        /// Type of a frame's contents. A number that was once written to a file is never reused.
+    ($($name:ident = $number:literal, $text:literal;)*) => {
+        /// Type of the contents of a frame. The number of a removed kind is not used again.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub enum FrameKind {
-            $($(#[$doc])* $name = $number,)*
+            $($name = $number,)*
         }
 
         impl FrameKind {
@@ -32,7 +32,7 @@ macro_rules! frame_kinds {
                 match byte { $($number => Some(FrameKind::$name),)* _ => None }
             }
 
-            /// Returns the kind's name in dumps.
+            /// Returns the name of the kind in dumps.
             pub fn name(self) -> &'static str {
                 match self { $(FrameKind::$name => $text,)* }
             }
@@ -41,45 +41,33 @@ macro_rules! frame_kinds {
 }
 
 frame_kinds! {
-    /// Bucket file: page of the sorted part.
+    // Frames of a bucket file. A filter without contents matches every key.
     SortedPage = 1, "sorted page";
-    /// Bucket file: page index of the sorted part.
     Index = 2, "index";
-    /// Bucket file: filter of the sorted part. Empty contents match every key.
     Filter = 3, "filter";
-    /// Bucket file: page of the unsorted part.
     UnsortedPage = 4, "unsorted page";
-    /// Log: name of the keyspace.
+    // Frames of a log.
     Keyspace = 16, "keyspace";
-    /// Log: start of the snapshot.
     Snapshot = 17, "snapshot";
-    /// Log: bucket of the snapshot, or new bucket of a collection.
     Bucket = 18, "bucket";
-    /// Log: end of the snapshot.
     SnapshotEnd = 19, "end of snapshot";
-    /// Log: buckets that the first delivery creates.
     FirstBuckets = 20, "first buckets";
-    /// Log: records of a delivery.
     Records = 21, "records";
-    /// Log: range delete markers of a delivery.
     RangeMarkers = 22, "range delete markers";
-    /// Log: end of a delivery.
     DeliveryEnd = 23, "end of delivery";
-    /// Log: end of a collection.
     CollectionEnd = 24, "collection";
 }
 
 impl FrameKind {
     /// Returns the error for a frame of this kind where another kind is required.
-    pub fn unexpected_kind_error(self, expected: &'static str) -> Malformed {
-        field_error("kind of a frame", u64::from(self as u8), expected)
+    pub fn unexpected_kind(self, expected: &'static str) -> Malformed {
+        invalid_field("kind of a frame", u64::from(self as u8), expected)
     }
 }
 
 /// Appends a frame for the given file offset. `fill` appends the contents.
 ///
-/// # Errors
-/// [`Error::TooLarge`] if the contents have 4 GiB or more. `out` is unchanged then.
+/// Fails with [`Error::TooLarge`] if the contents have 4 GiB or more. `out` is then unchanged.
 pub fn put_frame(
     out: &mut Vec<u8>,
     (uid, offset): (u64, u64),
@@ -113,7 +101,7 @@ pub fn decode_frame_len(header: &[u8]) -> Result<usize, Malformed> {
 
 /// Decodes the frame at the start of `bytes`, which begin at `offset` of the file.
 ///
-/// Returns its kind, its contents and its size in bytes, header included.
+/// Returns the kind, the contents, and the size of the frame in bytes, including its header.
 pub fn decode_frame(
     bytes: &[u8],
     (uid, offset): (u64, u64),
@@ -133,7 +121,7 @@ pub fn decode_frame(
     let number = frame[12];
     let kind = FrameKind::from_u8(number).filter(|_| frame[13..16] == [0; 3]);
     let expected = "a kind this build knows";
-    let kind = kind.ok_or(field_error("frame kind", u64::from(number), expected))?;
+    let kind = kind.ok_or(invalid_field("frame kind", u64::from(number), expected))?;
     Ok((kind, &frame[FRAME_HEADER_BYTES..], len))
 }
 

@@ -1,73 +1,35 @@
-//! File header of logs and bucket files, little-endian.
+//! File header of logs and bucket files, see `lsmx_base::file_header`. Its word is zero, its only field is the uid of the file.
 //!
-//! ```text
-//!  0  8  magic     "LSMXDLOG" or "LSMXDBKT"
-//!  8  4  version   u32, 1
-//! 12  4  zero
-//! 16  8  uid       u64, random; seeds the checksums of the file
-//! 24  8  checksum  u64, XXH3-64 of bytes 0..24
-//! ```
+//! The uid is random. It seeds the checksums of all frames of the file.
 
-use lsmx_base::checksum::xxh3_at_file_location;
-use lsmx_base::coding::Decoder;
+use lsmx_base::checksum::file_location_seed;
+use lsmx_base::file_header::{FileHeaderFormat, file_header_bytes};
 use lsmx_base::malformed::Malformed;
 
-use super::field_error;
+use super::invalid_field;
 
 /// Size of a header, in bytes.
-pub const HEADER_BYTES: usize = 32;
+pub const HEADER_BYTES: usize = file_header_bytes(1);
 /// Format version of new files, and the only one that is read.
 pub const VERSION: u32 = 1;
-/// Magic number of a log.
-pub const LOG_MAGIC: u64 = u64::from_le_bytes(*b"LSMXDLOG");
-/// Magic number of a bucket file.
-pub const BUCKET_MAGIC: u64 = u64::from_le_bytes(*b"LSMXDBKT");
+/// Header of a log.
+pub const LOG_HEADER: FileHeaderFormat = header_format(*b"LSMXDLOG");
+/// Header of a bucket file.
+pub const BUCKET_HEADER: FileHeaderFormat = header_format(*b"LSMXDBKT");
 
-/// Encodes a header.
-pub fn encode_header(magic: u64, uid: u64) -> [u8; HEADER_BYTES] {
-    let mut out = [0; HEADER_BYTES];
-    out[..8].copy_from_slice(&magic.to_le_bytes());
-    out[8..12].copy_from_slice(&VERSION.to_le_bytes());
-    out[16..24].copy_from_slice(&uid.to_le_bytes());
-    let checksum = xxh3_at_file_location(&out[..24], 0, 0);
-    out[24..].copy_from_slice(&checksum.to_le_bytes());
-    out
+const fn header_format(magic: [u8; 8]) -> FileHeaderFormat {
+    FileHeaderFormat::new("file header", magic, VERSION).with_checksum_seed(file_location_seed(0, 0))
 }
 
-/// Checks a header and returns the file's uid.
-pub fn decode_header(bytes: &[u8], magic: u64) -> Result<u64, Malformed> {
-    let mut decoder = Decoder::new(bytes);
-    let found = decoder.u64("magic number")?;
-    if found != magic {
-        return Err(Malformed::Magic { expected: magic, found });
-    }
-    let version = decoder.u32("format version")?;
-    let zero = decoder.u32("reserved bytes")?;
-    let uid = decoder.u64("file uid")?;
-    let found = decoder.u64("header checksum")?;
-    let expected = xxh3_at_file_location(&bytes[..24], 0, 0);
-    if found != expected {
-        return Err(Malformed::Checksum { expected, found });
-    }
-    if version != VERSION {
-        return Err(Malformed::Version { found: version, supported: VERSION });
-    }
-    if zero != 0 {
-        return Err(field_error("reserved bytes", u64::from(zero), "0"));
-    }
-    Ok(uid)
+/// Encodes the header of a file with this uid.
+pub fn encode_header(format: FileHeaderFormat, uid: u64) -> [u8; HEADER_BYTES] {
+    format.encode(0, [uid])
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::format::assert_damage_is_rejected;
-
-    #[test]
-    fn header_round_trips_and_damage_is_rejected() {
-        let bytes = encode_header(LOG_MAGIC, 77);
-        assert_eq!(decode_header(&bytes, LOG_MAGIC).unwrap(), 77);
-        assert!(decode_header(&bytes, BUCKET_MAGIC).is_err());
-        assert_damage_is_rejected(&bytes, |bytes| decode_header(bytes, LOG_MAGIC).is_ok());
+/// Decodes a header. Returns the uid of the file.
+pub fn decode_header(bytes: &[u8], format: FileHeaderFormat) -> Result<u64, Malformed> {
+    match format.decode(bytes)? {
+        (0, [uid]) => Ok(uid),
+        (word, _) => Err(invalid_field("reserved bytes", u64::from(word), "0")),
     }
 }

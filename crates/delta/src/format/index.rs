@@ -14,7 +14,7 @@ use bytes::Bytes;
 use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint};
 use lsmx_base::malformed::Malformed;
 
-use super::field_error;
+use super::invalid_field;
 
 /// Position of a page in a sorted part.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub fn decode_index(bytes: &Bytes, end: u64) -> Result<Vec<IndexEntry>, Malforme
         let start = entries.last().map_or(0, |before| before.offset + before.bytes);
         if offset < start || offset.checked_add(bytes).is_none_or(|page_end| page_end > end) {
             let expected = "pages in order, before the index";
-            return Err(field_error("offset of a page", offset, expected));
+            return Err(invalid_field("offset of a page", offset, expected));
         }
         if entries.last().is_some_and(|before| before.first_key >= first_key) {
             return Err(Malformed::Order { what: "first keys of pages" });

@@ -11,26 +11,31 @@
 //! snapshot         varint through, range delete markers
 //! bucket           varint id, bytes smallest key, varint collected through,
 //!                  u8 1 and varints number, offset of index, end, u64 uid of the sorted part's file; or u8 0
-//!                  varint extents, of each: varints number, start, end, u64 uid
+//!                  varint extents; per extent: varints number, start, end, u64 uid
 //!                  records of the tail, to the end of the frame
 //! end of snapshot  varint buckets
-//! first buckets    varint buckets, of each: varint id, bytes smallest key
+//! first buckets    varint buckets; per bucket: varint id, bytes smallest key
 //! records          records, see `record.rs`
 //! range delete markers  range delete markers
 //! end of delivery  varint through, varint records
-//! collection       varint new buckets before it, varint removed buckets, their ids as varints,
-//!                  range delete markers that are kept
+//! collection       varint preceding bucket frames of the collection, varint removed buckets,
+//!                  their ids as varints, range delete markers that are kept
 //! ```
 //!
-//! *range delete markers*: varint count, of each: bytes start, u8 1 and bytes end, or u8 0; varint number.
-//! *bytes*: a varint length and as many bytes.
+//! Parts of several frames:
+//!
+//! ```text
+//! range delete markers  varint count; per marker: bytes start, end, varint sequence number
+//! end                   u8 1 and bytes end key, or u8 0 for an unbounded range
+//! bytes                 varint length, then this number of bytes
+//! ```
 
 use bytes::Bytes;
 use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 
-use super::field_error;
+use super::invalid_field;
 use super::record::{decode_seq, for_each_record};
 
 /// Voids the operands below `seq` of all keys in `start..end`. Without an end the range is unbounded.
@@ -96,8 +101,8 @@ pub fn put_range_markers(out: &mut Vec<u8>, markers: &[RangeMarker]) {
     }
 }
 
-/// Decodes contents from start to end.
-fn decode_contents<'a, T>(
+/// Decodes the contents of a frame and checks that no bytes are left.
+fn decode_frame_contents<'a, T>(
     contents: &'a [u8],
     what: &'static str,
     decode: impl FnOnce(&mut Decoder<'a>) -> Result<T, Malformed>,
@@ -121,7 +126,7 @@ fn decode_flag(decoder: &mut Decoder<'_>, what: &'static str) -> Result<bool, Ma
     match decoder.u8(what)? {
         0 => Ok(false),
         1 => Ok(true),
-        other => Err(field_error(what, u64::from(other), "0 or 1")),
+        other => Err(invalid_field(what, u64::from(other), "0 or 1")),
     }
 }
 
@@ -142,7 +147,7 @@ fn decode_marker_list(
 
 pub fn decode_range_markers(contents: &Bytes) -> Result<Vec<RangeMarker>, Malformed> {
     let decode = |decoder: &mut Decoder<'_>| decode_marker_list(decoder, contents);
-    decode_contents(contents, "range delete markers", decode)
+    decode_frame_contents(contents, "range delete markers", decode)
 }
 
 pub fn put_snapshot(out: &mut Vec<u8>, through: SeqNo, markers: &[RangeMarker]) {
@@ -151,7 +156,7 @@ pub fn put_snapshot(out: &mut Vec<u8>, through: SeqNo, markers: &[RangeMarker]) 
 }
 
 pub fn decode_snapshot(contents: &Bytes) -> Result<(SeqNo, Vec<RangeMarker>), Malformed> {
-    decode_contents(contents, "snapshot", |decoder| {
+    decode_frame_contents(contents, "snapshot", |decoder| {
         let through = decode_seq(decoder, "number of a snapshot")?;
         Ok((through, decode_marker_list(decoder, contents)?))
     })
@@ -195,7 +200,7 @@ pub fn decode_bucket(contents: &Bytes) -> Result<BucketEntry, Malformed> {
             let uid = decoder.u64("uid of a sorted part")?;
             if index_offset > end {
                 let expected = "at most the end of the sorted part";
-                return Err(field_error("offset of an index", index_offset, expected));
+                return Err(invalid_field("offset of an index", index_offset, expected));
             }
             Some(SortedSpan { number, uid, index_offset, end })
         }
@@ -206,7 +211,7 @@ pub fn decode_bucket(contents: &Bytes) -> Result<BucketEntry, Malformed> {
         let end = decoder.varint("end of an extent")?;
         let uid = decoder.u64("uid of an extent")?;
         if start > end {
-            return Err(field_error("start of an extent", start, "at most its end"));
+            return Err(invalid_field("start of an extent", start, "at most its end"));
         }
         Ok(ExtentSpan { number, uid, start, end })
     })?;
@@ -225,7 +230,7 @@ pub fn put_first_buckets(out: &mut Vec<u8>, buckets: &[(u64, Bytes)]) {
 }
 
 pub fn decode_first_buckets(contents: &Bytes) -> Result<Vec<(u64, Bytes)>, Malformed> {
-    decode_contents(contents, "first buckets", |decoder| {
+    decode_frame_contents(contents, "first buckets", |decoder| {
         decode_list(decoder, "first buckets", |decoder| {
             let id = decoder.varint("id of a bucket")?;
             Ok((id, contents.slice_ref(decoder.bytes("smallest key of a bucket")?)))
@@ -240,7 +245,7 @@ pub fn put_delivery_end(out: &mut Vec<u8>, through: SeqNo, record_count: u64) {
 
 /// Returns the last sequence number and the record count of a delivery.
 pub fn decode_delivery_end(contents: &Bytes) -> Result<(SeqNo, u64), Malformed> {
-    decode_contents(contents, "end of a delivery", |decoder| {
+    decode_frame_contents(contents, "end of a delivery", |decoder| {
         let through = decode_seq(decoder, "number of a delivery")?;
         Ok((through, decoder.varint("records of a delivery")?))
     })
@@ -249,7 +254,7 @@ pub fn decode_delivery_end(contents: &Bytes) -> Result<(SeqNo, u64), Malformed> 
 /// Log entry that ends a collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CollectionEnd {
-    /// Count of bucket frames before it that belong to the collection.
+    /// Number of bucket frames of the collection. They precede this frame.
     pub new_count: u64,
     pub removed_ids: Vec<u64>,
     /// Range delete markers that are kept.
@@ -266,7 +271,7 @@ pub fn put_collection_end(out: &mut Vec<u8>, collection: &CollectionEnd) {
 }
 
 pub fn decode_collection_end(contents: &Bytes) -> Result<CollectionEnd, Malformed> {
-    decode_contents(contents, "collection", |decoder| {
+    decode_frame_contents(contents, "collection", |decoder| {
         let new_count = decoder.varint("buckets of a collection")?;
         let id = |decoder: &mut Decoder<'_>| decoder.varint("id of a bucket");
         let removed_ids = decode_list(decoder, "removed buckets", id)?;
@@ -277,7 +282,7 @@ pub fn decode_collection_end(contents: &Bytes) -> Result<CollectionEnd, Malforme
 
 /// Decodes contents that consist of a count.
 pub fn decode_count(contents: &[u8], what: &'static str) -> Result<u64, Malformed> {
-    decode_contents(contents, what, |decoder| decoder.varint(what))
+    decode_frame_contents(contents, what, |decoder| decoder.varint(what))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ pub mod record;
 use lsmx_base::malformed::Malformed;
 
 /// Returns the error for a field with an invalid value.
-pub fn field_error(what: &'static str, found: u64, expected: &'static str) -> Malformed {
+pub fn invalid_field(what: &'static str, found: u64, expected: &'static str) -> Malformed {
     Malformed::Field { what, found, expected }
 }
 

@@ -16,7 +16,7 @@ use lsmx_base::coding::{Decoder, put_bytes, put_varint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 
-use super::field_error;
+use super::invalid_field;
 
 /// Approximate bytes of a record's lengths, sequence number and tag.
 const RECORD_OVERHEAD_BYTES: usize = 8;
@@ -38,7 +38,7 @@ impl Record {
     }
 
     /// Compares by ascending key, then by descending sequence number.
-    pub fn cmp_order(&self, other: &Record) -> Ordering {
+    pub fn cmp_by_key_and_seq(&self, other: &Record) -> Ordering {
         (&self.key, other.last).cmp(&(&other.key, self.last))
     }
 
@@ -61,9 +61,15 @@ pub struct RecordRef<'a> {
     pub operand: Option<&'a [u8]>,
 }
 
-impl RecordRef<'_> {
-    /// Returns a record that shares `bytes`, which the reference must point into.
-    pub fn to_shared(self, bytes: &Bytes) -> Record {
+impl<'a> RecordRef<'a> {
+    /// Decodes the valid record at `offset` of `bytes`.
+    pub fn decode_valid(bytes: &'a [u8], offset: usize) -> RecordRef<'a> {
+        #[expect(clippy::expect_used, reason = "the caller has encoded or checked the record")]
+        decode_record(&mut Decoder::new(&bytes[offset..])).expect("the record is valid")
+    }
+
+    /// Returns an owned record that shares the memory of `bytes`. The reference was decoded from `bytes`.
+    pub fn to_record(self, bytes: &Bytes) -> Record {
         Record {
             key: bytes.slice_ref(self.key),
             first: self.first,
@@ -94,11 +100,10 @@ pub fn put_record(
 pub fn decode_seq(decoder: &mut Decoder<'_>, what: &'static str) -> Result<SeqNo, Malformed> {
     let found = decoder.varint(what)?;
     let seq = (found <= SeqNo::MAX.0).then_some(SeqNo(found));
-    seq.ok_or(field_error(what, found, "a sequence number"))
+    seq.ok_or(invalid_field(what, found, "a sequence number"))
 }
 
-/// Decodes the next record.
-pub fn decode_record<'a>(decoder: &mut Decoder<'a>) -> Result<RecordRef<'a>, Malformed> {
+fn decode_record<'a>(decoder: &mut Decoder<'a>) -> Result<RecordRef<'a>, Malformed> {
     let key = decoder.bytes("key of a record")?;
     let last = decode_seq(decoder, "number of a record")?;
     let tag = decoder.varint("tag of a record")?;
@@ -106,7 +111,7 @@ pub fn decode_record<'a>(decoder: &mut Decoder<'a>) -> Result<RecordRef<'a>, Mal
         return Ok(RecordRef { key, first: last, last, operand: None });
     }
     let first = last.0.checked_sub(tag - 1);
-    let first = first.ok_or(field_error("tag of a record", tag, "at most its number plus 1"))?;
+    let first = first.ok_or(invalid_field("tag of a record", tag, "at most its number plus 1"))?;
     Ok(RecordRef { key, first: SeqNo(first), last, operand: Some(decoder.bytes("operand")?) })
 }
 
@@ -132,7 +137,7 @@ pub fn for_each_record<'a>(
 /// Decodes all records. They share `bytes`.
 pub fn decode_records(bytes: &Bytes) -> Result<Vec<Record>, Malformed> {
     let mut records = Vec::new();
-    for_each_record(bytes, |_, record| records.push(record.to_shared(bytes)))?;
+    for_each_record(bytes, |_, record| records.push(record.to_record(bytes)))?;
     Ok(records)
 }
 

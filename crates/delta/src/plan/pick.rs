@@ -10,9 +10,7 @@ const RANGE_MARKERS_MAX: usize = 64;
 /// Number of extents above which a bucket is collected. A lookup may need one read per extent.
 const EXTENTS_MAX: usize = 8;
 
-/// Returns whether a collection would make progress.
-///
-/// It has buckets to rewrite, or removes range delete markers that no bucket needs.
+/// Returns whether there are buckets to rewrite, or unused range delete markers to remove.
 pub(crate) fn is_collection_due(view: &StoreView, excluded_files: &BTreeSet<u64>) -> bool {
     let may_remove_markers = excluded_files.is_empty() && has_many_markers(view);
     may_remove_markers || due_buckets(view, excluded_files).next().is_some()
@@ -20,7 +18,8 @@ pub(crate) fn is_collection_due(view: &StoreView, excluded_files: &BTreeSet<u64>
 
 /// Returns the indexes of the buckets to rewrite.
 ///
-/// They are full, have too many extents, or keep one of too many range delete markers alive.
+/// A bucket is due if it is full or has too many extents. If there are too many range delete markers, buckets that need one of
+/// the older half are due too.
 pub(crate) fn due_buckets<'a>(
     view: &'a StoreView,
     excluded_files: &'a BTreeSet<u64>,
@@ -35,8 +34,8 @@ pub(crate) fn due_buckets<'a>(
         !bucket.is_empty() && newest[index].is_some_and(|newest| bucket.collected_through < newest)
     };
     let is_due = move |index: &usize| {
-        !is_excluded(view, *index, excluded_files)
-            && (is_full(view, *index) || needs_marker(*index))
+        !has_excluded_file(view, *index, excluded_files)
+            && (is_bucket_full(view, *index) || needs_marker(*index))
     };
     (0..view.buckets.len()).filter(is_due)
 }
@@ -47,7 +46,7 @@ pub(crate) fn due_buckets<'a>(
 /// again.
 ///
 /// Source: Li et al., key-delta separation (KDSep), ICDE 2024, bucket merge.
-pub(crate) fn smallest_pair(
+pub(crate) fn smallest_mergeable_pair(
     view: &StoreView,
     due: &[usize],
     excluded_files: &BTreeSet<u64>,
@@ -60,10 +59,10 @@ pub(crate) fn smallest_pair(
         let (a, b) = (&view.buckets[*index], &view.buckets[index + 1]);
         let bytes = a.collected_bytes.saturating_add(b.collected_bytes);
         a.split_sibling != Some(b.id)
-            && bytes <= view.resources.options.threshold_bytes()
-            && [*index, index + 1]
-                .iter()
-                .all(|index| !due.contains(index) && !is_excluded(view, *index, excluded_files))
+            && bytes <= view.resources.options.split_threshold_bytes()
+            && [*index, index + 1].iter().all(|index| {
+                !due.contains(index) && !has_excluded_file(view, *index, excluded_files)
+            })
     };
     let pair_bytes = |index: &usize| {
         view.buckets[*index].bytes().saturating_add(view.buckets[index + 1].bytes())
@@ -71,11 +70,11 @@ pub(crate) fn smallest_pair(
     (0..view.buckets.len() - 1).filter(can_merge).min_by_key(pair_bytes)
 }
 
-fn is_full(view: &StoreView, index: usize) -> bool {
+fn is_bucket_full(view: &StoreView, index: usize) -> bool {
     let bucket = &view.buckets[index];
     let capacity = view.resources.options.bucket_bytes;
     let bytes = bucket.bytes();
-    // A bucket that the last collection could not shrink is not due again before it has grown.
+    // A bucket that stays large after a collection becomes due only after it has grown.
     let has_grown =
         bucket.collected_bytes < capacity || bytes - bucket.collected_bytes >= capacity / 8;
     (bytes >= capacity && has_grown) || bucket.extents.len() > EXTENTS_MAX
@@ -85,7 +84,7 @@ fn has_many_markers(view: &StoreView) -> bool {
     view.range_markers.len() > RANGE_MARKERS_MAX
 }
 
-fn is_excluded(view: &StoreView, index: usize, excluded_files: &BTreeSet<u64>) -> bool {
+fn has_excluded_file(view: &StoreView, index: usize, excluded_files: &BTreeSet<u64>) -> bool {
     let is_excluded = |number: u64| excluded_files.contains(&number);
     !excluded_files.is_empty() && view.buckets[index].files().any(|file| is_excluded(file.number))
 }

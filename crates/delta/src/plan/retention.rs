@@ -1,8 +1,8 @@
 //! Choice of the records that a collection keeps.
 //!
-//! For each key:
-//! 1. An operand is void for readers at or above the oldest delete marker that is newer than it. The operand
-//!    is kept if there is no such marker, or if a snapshot lies between operand and marker.
+//! A delete marker voids the older operands of its key. Only snapshots that are older than the marker still see them.
+//!
+//! 1. An operand is kept if no marker voids it, or if a snapshot lies between the operand and the oldest marker that voids it.
 //! 2. A delete marker is kept if it voids a kept operand.
 //! 3. Adjacent operands are folded if no snapshot lies between them and the merge operator can fold them.
 
@@ -18,7 +18,7 @@ use crate::range_markers::MarkerFragments;
 #[derive(Clone, Debug)]
 pub(crate) struct RetainedOperand {
     pub(crate) record: Record,
-    /// Number of the delete marker that voids it for all readers except snapshots.
+    /// Sequence number of the oldest delete marker that voids the operand.
     pub(crate) void_by: Option<SeqNo>,
 }
 
@@ -34,20 +34,20 @@ pub(crate) struct RetainedKey {
 
 /// Rule that selects the records to keep.
 #[derive(Debug)]
-pub(crate) struct Retention<'a> {
+pub(crate) struct RetentionRule<'a> {
     snapshots: &'a [SeqNo],
     range_markers: MarkerFragments,
     merger: &'a dyn OperandMerger,
 }
 
-impl<'a> Retention<'a> {
+impl<'a> RetentionRule<'a> {
     /// `snapshots` is ascending. Its last element is the last number that was visible when they were listed.
     pub(crate) fn new(
         snapshots: &'a [SeqNo],
         range_markers: &[RangeMarker],
         merger: &'a dyn OperandMerger,
-    ) -> Retention<'a> {
-        Retention {
+    ) -> RetentionRule<'a> {
+        RetentionRule {
             snapshots,
             range_markers: MarkerFragments::new(range_markers, snapshots),
             merger,
@@ -55,7 +55,7 @@ impl<'a> Retention<'a> {
     }
 
     /// Returns the number of snapshots below `seq`. Numbers with an equal result have no snapshot between them.
-    fn stripe(&self, seq: SeqNo) -> usize {
+    fn snapshots_below(&self, seq: SeqNo) -> usize {
         self.snapshots.partition_point(|snapshot| *snapshot < seq)
     }
 
@@ -63,19 +63,19 @@ impl<'a> Retention<'a> {
     ///
     /// Numbers that became visible after the snapshots were listed are never equivalent: a later snapshot may
     /// lie between any two of them.
-    fn are_equivalent(&self, older: SeqNo, newer: SeqNo) -> bool {
+    fn has_no_snapshot_between(&self, older: SeqNo, newer: SeqNo) -> bool {
         let visible = self.snapshots.last().copied().unwrap_or_default();
-        newer <= visible && self.stripe(older) == self.stripe(newer)
+        newer <= visible && self.snapshots_below(older) == self.snapshots_below(newer)
     }
 
     /// Selects from sorted records. The result includes keys without kept operands.
-    pub(crate) fn retain(&self, records: &[Record]) -> Vec<RetainedKey> {
+    pub(crate) fn select_retained(&self, records: &[Record]) -> Vec<RetainedKey> {
         records.chunk_by(|a, b| a.key == b.key).map(|group| self.retain_key(group)).collect()
     }
 
     fn retain_key(&self, group: &[Record]) -> RetainedKey {
         let key = group[0].key.clone();
-        let in_ranges = self.range_markers.covering(&key).iter().copied();
+        let in_ranges = self.range_markers.seqs_covering(&key).iter().copied();
         let own = group.iter().filter(|it| it.operand.is_none()).map(|it| it.last);
         let mut markers: Vec<SeqNo> = in_ranges.chain(own).collect();
         markers.sort_unstable();
@@ -85,13 +85,13 @@ impl<'a> Retention<'a> {
         for record in group.iter().rev().filter(|record| record.operand.is_some()) {
             let next_marker = markers.partition_point(|marker| *marker <= record.last);
             let void_by = markers.get(next_marker).copied();
-            if void_by.is_some_and(|marker| self.are_equivalent(record.last, marker)) {
+            if void_by.is_some_and(|marker| self.has_no_snapshot_between(record.last, marker)) {
                 continue;
             }
             if let Some(older) = operands.last_mut()
-                && self.are_equivalent(older.record.last, record.last)
+                && self.has_no_snapshot_between(older.record.last, record.last)
                 && older.void_by == void_by
-                && let Some(folded) = self.fold(&older.record, record)
+                && let Some(folded) = self.fold_records(&older.record, record)
             {
                 older.record = folded;
             } else {
@@ -102,7 +102,7 @@ impl<'a> Retention<'a> {
         RetainedKey { key, operands, newest }
     }
 
-    fn fold(&self, older: &Record, newer: &Record) -> Option<Record> {
+    fn fold_records(&self, older: &Record, newer: &Record) -> Option<Record> {
         let (old, new) = (older.operand.as_ref()?, newer.operand.as_ref()?);
         let folded = self.merger.partial_merge(&newer.key, old, new)?;
         let (first, last) = (older.first, newer.last);
@@ -120,7 +120,7 @@ pub(crate) fn retained_records(operands: &[RetainedOperand]) -> Vec<Record> {
         records.push(retained.record.clone());
     }
     // One marker may void several operands.
-    records.sort_by(Record::cmp_order);
+    records.sort_by(Record::cmp_by_key_and_seq);
     records.dedup_by(|a, b| a.operand.is_none() && a == b);
     records
 }
@@ -153,18 +153,18 @@ mod tests {
                 Record { key: key.clone(), first: seq, last: seq, operand }
             })
             .collect();
-        group.sort_by(Record::cmp_order);
+        group.sort_by(Record::cmp_by_key_and_seq);
         let marker = |seq: &u64| RangeMarker { start: Bytes::new(), end: None, seq: SeqNo(*seq) };
         let snapshots: Vec<SeqNo> =
             snapshots.iter().chain(&[VISIBLE]).map(|seq| SeqNo(*seq)).collect();
         let range_markers: Vec<RangeMarker> = range_markers.iter().map(marker).collect();
-        let retention = Retention::new(&snapshots, &range_markers, &Append);
+        let retention = RetentionRule::new(&snapshots, &range_markers, &Append);
         let format = |record: &Record| match &record.operand {
             None => format!("|{}", record.last),
             Some(_) if record.first == record.last => format!("+{}", record.last),
             Some(_) => format!("+{}-{}", record.first, record.last),
         };
-        let keys = retention.retain(&group);
+        let keys = retention.select_retained(&group);
         let kept: Vec<String> = retained_records(&keys[0].operands).iter().map(format).collect();
         kept.join(" ")
     }

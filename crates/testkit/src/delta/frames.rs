@@ -9,7 +9,7 @@ use lsmx_delta::internals::bucket::sorted_part::{PageIndex, split_into_pages};
 use lsmx_delta::internals::bucket::tail::Tail;
 use lsmx_delta::internals::format::frame::{decode_frame, put_frame};
 use lsmx_delta::internals::format::header::{
-    BUCKET_MAGIC, HEADER_BYTES, LOG_MAGIC, decode_header, encode_header,
+    BUCKET_HEADER, HEADER_BYTES, LOG_HEADER, decode_header, encode_header,
 };
 use lsmx_delta::internals::format::index::{decode_index, put_index};
 use lsmx_delta::internals::format::log::{self, RangeMarker};
@@ -22,9 +22,13 @@ use crate::fuzzing::PROBE_KEYS;
 
 /// Checks a file header.
 pub(super) fn check_header(input: &[u8]) {
-    for magic in [LOG_MAGIC, BUCKET_MAGIC] {
-        if let Ok(uid) = decode_header(input, magic) {
-            assert_eq!(encode_header(magic, uid), input[..HEADER_BYTES], "header is not canonical");
+    for format in [LOG_HEADER, BUCKET_HEADER] {
+        if let Ok(uid) = decode_header(input, format) {
+            assert_eq!(
+                encode_header(format, uid),
+                input[..HEADER_BYTES],
+                "header is not canonical"
+            );
         }
     }
 }
@@ -50,14 +54,14 @@ pub(super) fn check_records(input: &[u8]) {
     let mut encoded = Vec::new();
     records.iter().for_each(|record| record.put(&mut encoded));
     assert_eq!(encoded, input, "records are not canonical");
-    assert!(records.is_sorted_by(|a, b| a.cmp_order(b).is_lt()));
+    assert!(records.is_sorted_by(|a, b| a.cmp_by_key_and_seq(b).is_lt()));
     assert!(records.iter().all(|it| it.first <= it.last && it.last <= SeqNo::MAX));
     assert!(tail.records().eq(records.iter().cloned()));
     assert_eq!(tail.newest, records.iter().map(|record| record.last).max().unwrap_or_default());
     for key in PROBE_KEYS.into_iter().chain(records.iter().map(|record| &*record.key)) {
         let found = tail
             .records_of_key(key, fingerprint(key_hash(key)))
-            .map(|record| tail.to_shared(record));
+            .map(|record| tail.to_record(record));
         assert!(found.eq(records.iter().filter(|record| record.key == key).cloned()), "{key:?}");
     }
     for page_bytes in [1, 100] {
@@ -132,7 +136,7 @@ pub(super) fn check_range_markers(input: &[u8]) {
             *marker.start <= *key && marker.end.as_ref().is_none_or(|end| *key < **end)
         };
         let newest = markers.iter().filter(covers).map(|marker| marker.seq).max();
-        assert_eq!(markers.newest(key, SeqNo::MAX), newest);
+        assert_eq!(markers.newest_covering(key, SeqNo::MAX), newest);
     }
 }
 

@@ -2,10 +2,13 @@
 //!
 //! 1. Rewrite at most 16 due buckets, see [`BucketRewriter`].
 //! 2. If the bucket count is at its maximum, merge the smallest pair of neighbours.
-//! 3. Deliveries continue meanwhile. Their records stay in the tails, and end in the tails of the new buckets.
 //!
-//! Operands that move to the tree become the newest of their keys there. An operand that a delete marker has
-//! voided since must stay: the put of the marker is already in the tree and would be older than the operand.
+//! Deliveries may run at the same time. Their records stay in memory, and the end of the collection moves them to the tails of
+//! the new buckets.
+//!
+//! Operands that move to the tree become the newest entries of their keys there. A delivery may void such an operand during the
+//! collection. The operand then stays in the store: the put or delete that voids it is already in the tree, and a moved operand
+//! would be newer.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +20,7 @@ use lsmx_base::coding::len_u64;
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;
 
-use super::rewrite::{BucketGroup, BucketRewriter, GroupAction, RewrittenEntry};
+use super::rewrite::{BucketGroup, BucketRewriter, RewriteKind, RewrittenEntry};
 use crate::bucket::Bucket;
 use crate::bucket::reader::BucketReader;
 use crate::bucket::tail::Tail;
@@ -25,20 +28,20 @@ use crate::cursor::OperandCursor;
 use crate::format::frame::FrameKind;
 use crate::format::log::{CollectionEnd, put_bucket, put_collection_end};
 use crate::format::record::Record;
-use crate::plan::pick::{due_buckets, is_collection_due, smallest_pair};
+use crate::plan::pick::{due_buckets, is_collection_due, smallest_mergeable_pair};
 use crate::state::StoreState;
-use crate::view::{StoreView, add_count};
+use crate::view::{StoreView, increase_counter};
 
 /// Maximum number of due buckets per collection.
 const DUE_BUCKETS_MAX: usize = 16;
 
-/// Unfreezes the buckets of a collection when it is dropped: deliveries may write their tails again.
+/// Unfreezes the buckets of a collection when dropped. Deliveries may then write their tails to files again.
 #[derive(Debug)]
-struct FreezeGuard<'a>(&'a StoreState);
+struct FrozenBucketsGuard<'a>(&'a StoreState);
 
-impl Drop for FreezeGuard<'_> {
+impl Drop for FrozenBucketsGuard<'_> {
     fn drop(&mut self) {
-        self.0.freeze(BTreeSet::new());
+        self.0.freeze_buckets(BTreeSet::new());
     }
 }
 
@@ -47,30 +50,31 @@ impl Drop for FreezeGuard<'_> {
 pub(crate) struct BucketCollection<'a> {
     state: &'a StoreState,
     base: Arc<StoreView>,
-    epoch: u64,
+    abandon_count: u64,
     groups: Vec<BucketGroup>,
     /// Operands that move to the tree, in order.
     moving: Vec<Record>,
-    /// `through` of the view at the call of `leaving`.
+    /// Last sequence number of the view whose operands were returned. `None` before [`OperandCollection::moved_operands`].
     moved_at: Option<SeqNo>,
     cache_entries: Vec<RewrittenEntry>,
-    _guard: FreezeGuard<'a>,
+    _guard: FrozenBucketsGuard<'a>,
 }
 
 impl<'a> BucketCollection<'a> {
     /// Rewrites the due buckets. Returns `None` if none is due or the base is stale.
-    pub(crate) fn start(state: &'a StoreState, snapshots: &[SeqNo]) -> Result<Option<Self>> {
-        let Some(base) = state.base_if_valid()? else { return Ok(None) };
-        let excluded = state.excluded_files();
+    pub(crate) fn start_if_due(state: &'a StoreState, snapshots: &[SeqNo]) -> Result<Option<Self>> {
+        let Some(base) = state.base_view_if_valid()? else { return Ok(None) };
+        let excluded = state.excluded_file_numbers();
         if !is_collection_due(&base, &excluded) {
             return Ok(None);
         }
         let due: Vec<usize> = due_buckets(&base, &excluded).take(DUE_BUCKETS_MAX).collect();
-        let pair = smallest_pair(&base, &due, &excluded, state.buckets_max);
+        let pair = smallest_mergeable_pair(&base, &due, &excluded, state.buckets_max);
         let pair_indexes = pair.into_iter().flat_map(|index| [index, index + 1]);
         let indexes = due.iter().copied().chain(pair_indexes);
-        let epoch = state.freeze(indexes.map(|index| base.buckets[index].id).collect());
-        let guard = FreezeGuard(state);
+        let abandon_count =
+            state.freeze_buckets(indexes.map(|index| base.buckets[index].id).collect());
+        let guard = FrozenBucketsGuard(state);
         let mut rewriter = BucketRewriter::new(state, &base, snapshots);
         for index in due {
             rewriter.rewrite_bucket(index)?;
@@ -78,15 +82,15 @@ impl<'a> BucketCollection<'a> {
         if let Some(index) = pair
             && rewriter.bucket_count + 2 > state.buckets_max
         {
-            rewriter.merge_pair(index)?;
+            rewriter.merge_bucket_pair(index)?;
         }
         let BucketRewriter { groups, mut moving, cache_entries, .. } = rewriter;
-        moving.sort_by(Record::cmp_order);
+        moving.sort_by(Record::cmp_by_key_and_seq);
         let moved_at = None;
         Ok(Some(BucketCollection {
             state,
             base,
-            epoch,
+            abandon_count,
             groups,
             moving,
             moved_at,
@@ -95,34 +99,37 @@ impl<'a> BucketCollection<'a> {
         }))
     }
 
-    /// Divides the moving operands into those that a newer delete marker voids and the others.
-    fn split_moving(&self, tip: &StoreView) -> Result<(Vec<Record>, Vec<Record>)> {
+    /// Divides the moving operands into those that a newer delete marker voids, and the others.
+    fn partition_moving_operands(
+        &self,
+        newest_view: &StoreView,
+    ) -> Result<(Vec<Record>, Vec<Record>)> {
         let through = self.base.through;
         let mut marked_keys = BTreeSet::new();
         let old_ids: BTreeSet<u64> =
             self.groups.iter().flat_map(|group| &group.old_ids).copied().collect();
-        for bucket in tip.buckets.iter().filter(|bucket| old_ids.contains(&bucket.id)) {
-            let added = self.added_records(tip, bucket)?;
+        for bucket in newest_view.buckets.iter().filter(|bucket| old_ids.contains(&bucket.id)) {
+            let added = self.records_since_start(newest_view, bucket)?;
             let markers = added.into_iter().filter(|record| record.operand.is_none());
             marked_keys.extend(markers.map(|marker| marker.key));
         }
         Ok(self.moving.iter().cloned().partition(|record| {
-            tip.newest_marker(&record.key, SeqNo::MAX) > through
+            newest_view.newest_marker(&record.key, SeqNo::MAX) > through
                 || marked_keys.contains(&record.key)
         }))
     }
 
-    /// Returns the records delivered to a bucket of `tip` since the collection started.
-    fn added_records(&self, tip: &StoreView, bucket: &Bucket) -> Result<Vec<Record>> {
+    /// Returns the records that were delivered to a bucket of the newest view since the collection started.
+    fn records_since_start(&self, newest_view: &StoreView, bucket: &Bucket) -> Result<Vec<Record>> {
         let before = self.base.buckets.iter().find(|before| before.id == bucket.id);
-        let has_new_pages = before.is_none_or(|before| !before.has_same_file_parts(bucket));
+        let has_new_pages = before.is_none_or(|before| !before.has_same_stored_pages(bucket));
         let mut records: Vec<Record> = match has_new_pages {
-            // A delivery that started before the freeze has written pages.
+            // A delivery that began before the freeze may have written some of the records to a file.
             true => {
                 let counter = &self.state.resources.counters.bucket_read_bytes;
                 let mut reader = BucketReader::for_job(counter);
-                let index = tip.bucket_index(&bucket.smallest_key).unwrap_or(usize::MAX);
-                tip.read_bucket(index, |bucket| bucket.read_records(&mut reader))?
+                let index = newest_view.bucket_index(&bucket.smallest_key).unwrap_or(usize::MAX);
+                newest_view.read_bucket(index, |bucket| bucket.read_records(&mut reader))?
             }
             false => bucket.tail.records().collect(),
         };
@@ -130,18 +137,20 @@ impl<'a> BucketCollection<'a> {
         Ok(records)
     }
 
-    fn try_prepare(mut self) -> Result<PreparedVersion> {
-        let tip = self.load_tip()?;
+    fn prepare_version(mut self) -> Result<PreparedVersion> {
+        let newest_view = self.load_newest_view()?;
         let staying = match self.moved_at {
             // The caller has not taken the operands.
             None => std::mem::take(&mut self.moving),
-            Some(through) if through == tip.through => self.split_moving(&tip)?.0,
+            Some(through) if through == newest_view.through => {
+                self.partition_moving_operands(&newest_view)?.0
+            }
             Some(_) => {
                 let reason = "a delivery ended after the moving operands were read";
-                return Err(self.state.collection_error(reason));
+                return Err(self.state.changed_input_error(reason));
             }
         };
-        let mut view = (*tip).clone();
+        let mut view = (*newest_view).clone();
         let mut new_entries = Vec::new();
         for group in &self.groups {
             let index = view.bucket_index(&group.smallest_key).unwrap_or(usize::MAX);
@@ -149,31 +158,31 @@ impl<'a> BucketCollection<'a> {
             let old = view.buckets.get(indexes.clone()).unwrap_or_default();
             if !old.iter().map(|bucket| &bucket.id).eq(&group.old_ids) {
                 let reason = "a bucket under collection has changed";
-                return Err(self.state.collection_error(reason));
+                return Err(self.state.changed_input_error(reason));
             }
             let end = view.bucket_end_key(indexes.end - 1).map(Bytes::copy_from_slice);
             let mut tail_records = Vec::new();
             for bucket in old {
-                tail_records.append(&mut self.added_records(&tip, bucket)?);
+                tail_records.append(&mut self.records_since_start(&newest_view, bucket)?);
             }
             let is_in_range = |record: &&Record| {
                 group.smallest_key <= record.key && end.as_ref().is_none_or(|it| record.key < *it)
             };
             tail_records.extend(staying.iter().filter(is_in_range).cloned());
-            tail_records.sort_by(Record::cmp_order);
+            tail_records.sort_by(Record::cmp_by_key_and_seq);
             let new = self.create_buckets(group, &tail_records)?;
             new_entries.extend(new.iter().map(|bucket| bucket.to_entry()));
             view.buckets.splice(indexes, new);
             view.key_search = None;
         }
-        view.range_markers = view.needed_markers(view.range_markers.iter()).into();
+        view.range_markers = view.select_needed_markers(view.range_markers.iter()).into();
         let removed_ids = self.groups.iter().flat_map(|group| group.old_ids.iter().copied());
         let end = CollectionEnd {
             new_count: len_u64(new_entries.len()),
             removed_ids: removed_ids.collect(),
             range_markers: view.range_markers.to_vec(),
         };
-        let token = self.state.append_to_log(&tip, true, |frames| {
+        let token = self.state.append_to_log(&newest_view, true, |frames| {
             for entry in &new_entries {
                 frames.put(FrameKind::Bucket, |out| put_bucket(out, entry))?;
             }
@@ -185,16 +194,13 @@ impl<'a> BucketCollection<'a> {
         Ok(PreparedVersion { token, view })
     }
 
-    /// Returns the newest view, which includes deliveries made during the collection.
-    ///
-    /// # Errors
-    /// [`lsmx::Error::Io`] if the base of the collection was abandoned.
-    fn load_tip(&self) -> Result<Arc<StoreView>> {
-        let tip = self.state.load_base()?;
-        if self.state.epoch() != self.epoch {
-            return Err(self.state.collection_error("the base of the collection was abandoned"));
+    /// Returns the newest view, which includes deliveries made during the collection. Fails if the base was abandoned.
+    fn load_newest_view(&self) -> Result<Arc<StoreView>> {
+        let newest_view = self.state.load_base_view()?;
+        if self.state.abandon_count() != self.abandon_count {
+            return Err(self.state.changed_input_error("the base of the collection was abandoned"));
         }
-        Ok(tip)
+        Ok(newest_view)
     }
 
     /// Creates the new buckets of a group. `records` is sorted and becomes their tails.
@@ -221,13 +227,13 @@ impl<'a> BucketCollection<'a> {
     fn count_groups(&self) {
         let counters = &self.state.resources.counters;
         for group in &self.groups {
-            let counter = match group.action {
-                GroupAction::Rewrite => &counters.rewrites,
-                GroupAction::Split => &counters.splits,
-                GroupAction::ToTree => &counters.to_tree,
-                GroupAction::Merge => &counters.merges,
+            let counter = match group.kind {
+                RewriteKind::Rewrite => &counters.rewrites,
+                RewriteKind::Split => &counters.splits,
+                RewriteKind::ToTree => &counters.to_tree,
+                RewriteKind::Merge => &counters.merges,
             };
-            add_count(counter, 1);
+            increase_counter(counter, 1);
         }
     }
 }
@@ -237,15 +243,15 @@ impl OperandCollection for BucketCollection<'_> {
         if self.moving.is_empty() {
             return Ok(None);
         }
-        let tip = self.load_tip()?;
-        self.moved_at = Some(tip.through);
-        let (_, moving) = self.split_moving(&tip)?;
+        let newest_view = self.load_newest_view()?;
+        self.moved_at = Some(newest_view.through);
+        let (_, moving) = self.partition_moving_operands(&newest_view)?;
         Ok((!moving.is_empty())
             .then(|| Box::new(OperandCursor::from_records(moving)) as Box<dyn Cursor>))
     }
 
     fn prepare(self: Box<Self>) -> Result<PreparedVersion> {
         let state = self.state;
-        self.try_prepare().inspect_err(|_| state.mark_stale())
+        self.prepare_version().inspect_err(|_| state.mark_base_stale())
     }
 }
