@@ -80,33 +80,15 @@ mod view;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod internals {
-    pub mod bucket {
-        pub use crate::bucket::*;
-    }
-    pub mod files {
-        pub use crate::files::*;
-    }
-    pub mod format {
-        pub use crate::format::*;
-    }
-    pub mod log {
-        pub use crate::log::*;
-    }
-    pub mod memory {
-        pub use crate::memory::*;
-    }
-    pub mod range_markers {
-        pub use crate::range_markers::*;
-    }
-    pub mod recovery {
-        pub use crate::recovery::*;
-    }
-    pub mod store {
-        pub use crate::store::*;
-    }
-    pub mod view {
-        pub use crate::view::*;
-    }
+    pub use crate::bucket::*;
+    pub use crate::files::*;
+    pub use crate::format::*;
+    pub use crate::log::*;
+    pub use crate::memory::*;
+    pub use crate::range_markers::*;
+    pub use crate::recovery::*;
+    pub use crate::store::*;
+    pub use crate::view::*;
 }
 
 pub use dump::dump;

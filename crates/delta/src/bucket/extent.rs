@@ -11,8 +11,8 @@ use lsmx_base::sync::{Arc, OnceLock};
 
 use super::reader::{BucketReader, for_each_frame};
 use crate::files::BucketFile;
-use crate::format::frame::{FrameKind, put_frame};
-use crate::format::record::{Record, for_each_record};
+use crate::format::frame::FrameKind;
+use crate::format::record::{Record, for_each_record, put_page};
 use crate::memory::{MemoryCharge, MemoryUsage};
 
 /// Returns the upper 16 bits of a key hash.
@@ -84,12 +84,9 @@ impl Extent {
         let mut out = Vec::new();
         let mut summaries = self.pages.get().cloned().unwrap_or_default();
         for page in pages {
-            let (from, offset) = (out.len(), self.end + len_u64(out.len()));
-            put_frame(&mut out, (self.file.uid, offset), FrameKind::UnsortedPage, |out| {
-                page.iter().for_each(|record| record.put(out));
-            })?;
+            let location = (self.file.uid, self.end);
+            let position = put_page(&mut out, location, FrameKind::UnsortedPage, page)?;
             let records = page.iter().map(|record| (&*record.key, record.first, record.last));
-            let position = (offset, len_u64(out.len() - from));
             summaries.push(Arc::new(UnsortedPage::new(position, records, memory)));
         }
         self.file.append(&out)?;
@@ -113,9 +110,7 @@ impl Extent {
         let bytes = reader.read(&self.file, self.start, self.end)?;
         let mut pages = Vec::new();
         for_each_frame(&bytes, &self.file, self.start, |kind, contents, offset, len| {
-            if kind != FrameKind::UnsortedPage {
-                return Err(kind.unexpected_kind("an unsorted page"));
-            }
+            kind.check_kind(FrameKind::UnsortedPage)?;
             let mut records = Vec::new();
             for_each_record(&contents, |_, it| records.push((it.key, it.first, it.last)))?;
             let page = UnsortedPage::new((offset, len), records.into_iter(), memory);

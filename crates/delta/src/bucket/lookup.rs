@@ -162,7 +162,6 @@ fn group_reads(pages: &[Range<u64>]) -> impl Iterator<Item = &[Range<u64>]> {
     pages.chunk_by(move |a, b| read_all || gap_bytes_between(a, b) <= GAP_BYTES_MAX)
 }
 
-/// Returns the offset range from the first page to the last.
 fn pages_span(pages: &[Range<u64>]) -> Range<u64> {
     let start = pages.first().map_or(0, |page| page.start);
     start..pages.last().map_or(start, |page| page.end)

@@ -81,7 +81,6 @@ impl Bucket {
         }
     }
 
-    /// Returns the log entry of the bucket.
     pub fn to_entry(&self) -> BucketEntry {
         let sorted = self.sorted.as_ref().map(|sorted| SortedSpan {
             number: sorted.file.number,

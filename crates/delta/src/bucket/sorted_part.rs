@@ -12,7 +12,7 @@ use crate::files::BucketFile;
 use crate::format::frame::{FrameKind, put_frame};
 use crate::format::header::HEADER_BYTES;
 use crate::format::index::{IndexEntry, decode_index, put_index};
-use crate::format::record::Record;
+use crate::format::record::{Record, put_page};
 use crate::memory::{MemoryCharge, MemoryUsage};
 
 /// Sorted part of a bucket. The first lookup loads its index and filter.
@@ -71,16 +71,11 @@ impl SortedPart {
         let start = len_u64(HEADER_BYTES);
         let mut entries = Vec::new();
         for page in split_into_pages(records, page_bytes) {
-            let (from, offset) = (out.len(), start + len_u64(out.len()));
-            put_frame(&mut out, (file.uid, offset), FrameKind::SortedPage, |out| {
-                page.iter().for_each(|record| record.put(out));
-            })?;
-            entries.push(IndexEntry {
-                // A copy, so that the key does not keep the input records in memory.
-                first_key: Bytes::copy_from_slice(&page[0].key),
-                offset,
-                bytes: len_u64(out.len() - from),
-            });
+            let (offset, bytes) =
+                put_page(&mut out, (file.uid, start), FrameKind::SortedPage, page)?;
+            // A copy, so that the key does not keep the input records in memory.
+            let first_key = Bytes::copy_from_slice(&page[0].key);
+            entries.push(IndexEntry { first_key, offset, bytes });
         }
         let index_offset = start + len_u64(out.len());
         put_frame(&mut out, (file.uid, index_offset), FrameKind::Index, |out| {

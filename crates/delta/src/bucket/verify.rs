@@ -66,9 +66,7 @@ impl BucketVerifier<'_> {
             Ok(())
         };
         for_each_frame(&bytes, &sorted.file, start, |kind, contents, offset, len| {
-            if kind != FrameKind::SortedPage {
-                return Err(kind.unexpected_kind("a sorted page"));
-            }
+            kind.check_kind(FrameKind::SortedPage)?;
             let records = decode_records(&contents)?;
             let entry = entries.next().filter(|it| (it.offset, it.bytes) == (offset, len));
             let (Some(entry), [first, ..]) = (entry, &*records) else { return Err(INDEX_MISMATCH) };
@@ -82,21 +80,17 @@ impl BucketVerifier<'_> {
             last_key = records.last().map(|record| record.key.clone());
             Ok(())
         })?;
-        match entries.next() {
-            None => Ok(()),
-            Some(_) => {
-                Err(Error::malformed(INDEX_MISMATCH, &sorted.file.path, sorted.index_offset))
-            }
+        if entries.next().is_some() {
+            return Err(Error::malformed(INDEX_MISMATCH, &sorted.file.path, sorted.index_offset));
         }
+        Ok(())
     }
 
     fn verify_extent(&self, extent: &Extent, reader: &mut BucketReader<'_>) -> Result<()> {
         let mut pages = extent.load_pages(reader, self.memory)?.iter();
         let bytes = reader.read(&extent.file, extent.start, extent.end)?;
         for_each_frame(&bytes, &extent.file, extent.start, |kind, contents, _, _| {
-            if kind != FrameKind::UnsortedPage {
-                return Err(kind.unexpected_kind("an unsorted page"));
-            }
+            kind.check_kind(FrameKind::UnsortedPage)?;
             let page = pages.next();
             decode_records(&contents)?.iter().try_for_each(|record| {
                 self.check_key_range(&record.key)?;

@@ -110,7 +110,6 @@ impl FileTable {
         }
     }
 
-    /// Returns the existing file with this number.
     pub fn from_existing(self: &Arc<FileTable>, number: u64, uid: u64) -> Arc<BucketFile> {
         let known = self.known.lock().get(&number).and_then(Weak::upgrade);
         known.filter(|file| file.uid == uid).unwrap_or_else(|| self.insert(number, uid, false))
@@ -223,7 +222,6 @@ impl BucketFile {
         result
     }
 
-    /// Returns the offset of the next append.
     pub fn end_offset(&self) -> u64 {
         self.end.load(Ordering::Acquire)
     }

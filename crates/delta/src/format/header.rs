@@ -18,10 +18,10 @@ pub const LOG_HEADER: FileHeaderFormat = header_format(*b"LSMXDLOG");
 pub const BUCKET_HEADER: FileHeaderFormat = header_format(*b"LSMXDBKT");
 
 const fn header_format(magic: [u8; 8]) -> FileHeaderFormat {
-    FileHeaderFormat::new("file header", magic, VERSION).with_checksum_seed(file_location_seed(0, 0))
+    FileHeaderFormat::new("file header", magic, VERSION)
+        .with_checksum_seed(file_location_seed(0, 0))
 }
 
-/// Encodes the header of a file with this uid.
 pub fn encode_header(format: FileHeaderFormat, uid: u64) -> [u8; HEADER_BYTES] {
     format.encode(0, [uid])
 }

@@ -24,7 +24,6 @@ pub struct IndexEntry {
     pub bytes: u64,
 }
 
-/// Appends an index.
 pub fn put_index(out: &mut Vec<u8>, entries: &[IndexEntry]) {
     put_varint(out, len_u64(entries.len()));
     for entry in entries {

@@ -90,13 +90,7 @@ pub fn put_range_markers(out: &mut Vec<u8>, markers: &[RangeMarker]) {
     put_varint(out, len_u64(markers.len()));
     for marker in markers {
         put_bytes(out, &marker.start);
-        match &marker.end {
-            None => out.push(0),
-            Some(end) => {
-                out.push(1);
-                put_bytes(out, end);
-            }
-        }
+        put_option(out, marker.end.as_ref(), |out, end| put_bytes(out, end));
         put_varint(out, marker.seq.0);
     }
 }
@@ -122,10 +116,21 @@ fn decode_list<'a, T>(
     (0..count).map(|_| decode_item(decoder)).collect()
 }
 
-fn decode_flag(decoder: &mut Decoder<'_>, what: &'static str) -> Result<bool, Malformed> {
+fn put_option<T>(out: &mut Vec<u8>, value: Option<&T>, put: impl FnOnce(&mut Vec<u8>, &T)) {
+    out.push(u8::from(value.is_some()));
+    if let Some(value) = value {
+        put(out, value);
+    }
+}
+
+fn decode_option<'a, T>(
+    decoder: &mut Decoder<'a>,
+    what: &'static str,
+    decode: impl FnOnce(&mut Decoder<'a>) -> Result<T, Malformed>,
+) -> Result<Option<T>, Malformed> {
     match decoder.u8(what)? {
-        0 => Ok(false),
-        1 => Ok(true),
+        0 => Ok(None),
+        1 => decode(decoder).map(Some),
         other => Err(invalid_field(what, u64::from(other), "0 or 1")),
     }
 }
@@ -136,10 +141,10 @@ fn decode_marker_list(
 ) -> Result<Vec<RangeMarker>, Malformed> {
     decode_list(decoder, "range delete markers", |decoder| {
         let start = contents.slice_ref(decoder.bytes("start of a range delete marker")?);
-        let end = match decode_flag(decoder, "end of a range delete marker")? {
-            true => Some(contents.slice_ref(decoder.bytes("end of a range delete marker")?)),
-            false => None,
-        };
+        let what = "end of a range delete marker";
+        let end_key =
+            |decoder: &mut Decoder<'_>| decoder.bytes(what).map(|key| contents.slice_ref(key));
+        let end = decode_option(decoder, what, end_key)?;
         let seq = decode_seq(decoder, "number of a range delete marker")?;
         Ok(RangeMarker { start, end, seq })
     })
@@ -166,16 +171,12 @@ pub fn put_bucket(out: &mut Vec<u8>, entry: &BucketEntry) {
     put_varint(out, entry.id);
     put_bytes(out, &entry.smallest_key);
     put_varint(out, entry.collected_through.0);
-    match &entry.sorted {
-        None => out.push(0),
-        Some(sorted) => {
-            out.push(1);
-            put_varint(out, sorted.number);
-            put_varint(out, sorted.index_offset);
-            put_varint(out, sorted.end);
-            out.extend_from_slice(&sorted.uid.to_le_bytes());
-        }
-    }
+    put_option(out, entry.sorted.as_ref(), |out, sorted| {
+        put_varint(out, sorted.number);
+        put_varint(out, sorted.index_offset);
+        put_varint(out, sorted.end);
+        out.extend_from_slice(&sorted.uid.to_le_bytes());
+    });
     put_varint(out, len_u64(entry.extents.len()));
     for extent in &entry.extents {
         put_varint(out, extent.number);
@@ -191,20 +192,17 @@ pub fn decode_bucket(contents: &Bytes) -> Result<BucketEntry, Malformed> {
     let id = decoder.varint("id of a bucket")?;
     let smallest_key = contents.slice_ref(decoder.bytes("smallest key of a bucket")?);
     let collected_through = decode_seq(&mut decoder, "number of a bucket")?;
-    let sorted = match decode_flag(&mut decoder, "sorted part of a bucket")? {
-        false => None,
-        true => {
-            let number = decoder.varint("file of a sorted part")?;
-            let index_offset = decoder.varint("offset of an index")?;
-            let end = decoder.varint("end of a sorted part")?;
-            let uid = decoder.u64("uid of a sorted part")?;
-            if index_offset > end {
-                let expected = "at most the end of the sorted part";
-                return Err(invalid_field("offset of an index", index_offset, expected));
-            }
-            Some(SortedSpan { number, uid, index_offset, end })
+    let sorted = decode_option(&mut decoder, "sorted part of a bucket", |decoder| {
+        let number = decoder.varint("file of a sorted part")?;
+        let index_offset = decoder.varint("offset of an index")?;
+        let end = decoder.varint("end of a sorted part")?;
+        let uid = decoder.u64("uid of a sorted part")?;
+        if index_offset > end {
+            let expected = "at most the end of the sorted part";
+            return Err(invalid_field("offset of an index", index_offset, expected));
         }
-    };
+        Ok(SortedSpan { number, uid, index_offset, end })
+    })?;
     let extents = decode_list(&mut decoder, "extents of a bucket", |decoder| {
         let number = decoder.varint("file of an extent")?;
         let start = decoder.varint("start of an extent")?;
@@ -220,7 +218,6 @@ pub fn decode_bucket(contents: &Bytes) -> Result<BucketEntry, Malformed> {
     Ok(BucketEntry { id, smallest_key, collected_through, sorted, extents, tail })
 }
 
-/// Appends the ids and smallest keys of the first buckets.
 pub fn put_first_buckets(out: &mut Vec<u8>, buckets: &[(u64, Bytes)]) {
     put_varint(out, len_u64(buckets.len()));
     for (id, smallest_key) in buckets {

@@ -15,17 +15,3 @@ use lsmx_base::malformed::Malformed;
 pub fn invalid_field(what: &'static str, found: u64, expected: &'static str) -> Malformed {
     Malformed::Field { what, found, expected }
 }
-
-/// Asserts that `accepts` returns `false` for each truncation of `bytes` and for each flipped bit.
-#[cfg(test)]
-fn assert_damage_is_rejected(bytes: &[u8], accepts: impl Fn(&[u8]) -> bool) {
-    assert!(accepts(bytes));
-    for at in 0..bytes.len() {
-        assert!(!accepts(&bytes[..at]), "truncated to {at} bytes");
-        for bit in 0..8 {
-            let mut damaged = bytes.to_vec();
-            damaged[at] ^= 1 << bit;
-            assert!(!accepts(&damaged), "bit {bit} of byte {at} flipped");
-        }
-    }
-}

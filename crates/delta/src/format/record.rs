@@ -12,10 +12,12 @@
 use std::cmp::Ordering;
 
 use bytes::Bytes;
-use lsmx_base::coding::{Decoder, put_bytes, put_varint};
+use lsmx::Error;
+use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint};
 use lsmx_base::key::SeqNo;
 use lsmx_base::malformed::Malformed;
 
+use super::frame::{FrameKind, put_frame};
 use super::invalid_field;
 
 /// Approximate bytes of a record's lengths, sequence number and tag.
@@ -79,7 +81,6 @@ impl<'a> RecordRef<'a> {
     }
 }
 
-/// Appends a record.
 pub fn put_record(
     out: &mut Vec<u8>,
     key: &[u8],
@@ -95,6 +96,20 @@ pub fn put_record(
             put_bytes(out, operand);
         }
     }
+}
+
+/// Appends a frame with the records of a page. `out` begins at offset `start` of the file with this uid.
+///
+/// Returns the offset and the size of the frame.
+pub fn put_page(
+    out: &mut Vec<u8>,
+    (uid, start): (u64, u64),
+    kind: FrameKind,
+    page: &[Record],
+) -> Result<(u64, u64), Error> {
+    let (from, offset) = (out.len(), start + len_u64(out.len()));
+    put_frame(out, (uid, offset), kind, |out| page.iter().for_each(|record| record.put(out)))?;
+    Ok((offset, len_u64(out.len() - from)))
 }
 
 pub fn decode_seq(decoder: &mut Decoder<'_>, what: &'static str) -> Result<SeqNo, Malformed> {

@@ -2,8 +2,8 @@
 
 use lsmx_base::checksum::xxh3_at_file_location;
 use lsmx_base::coding::{get_u64, len_u64};
-use lsmx_delta::internals::format::frame::{FRAME_HEADER_BYTES, decode_frame_len};
-use lsmx_delta::internals::format::header::HEADER_BYTES;
+use lsmx_delta::internals::frame::{FRAME_HEADER_BYTES, decode_frame_len};
+use lsmx_delta::internals::header::HEADER_BYTES;
 
 pub(super) use crate::engine::{OFFSET, UID};
 

@@ -4,18 +4,18 @@ use bytes::Bytes;
 use lsmx::{Malformed, SeqNo};
 use lsmx_base::coding::put_varint;
 use lsmx_base::filter::key_hash;
-use lsmx_delta::internals::bucket::extent::fingerprint;
-use lsmx_delta::internals::bucket::sorted_part::{PageIndex, split_into_pages};
-use lsmx_delta::internals::bucket::tail::Tail;
-use lsmx_delta::internals::format::frame::{decode_frame, put_frame};
-use lsmx_delta::internals::format::header::{
+use lsmx_delta::internals::MemoryUsage;
+use lsmx_delta::internals::RangeMarkers;
+use lsmx_delta::internals::extent::fingerprint;
+use lsmx_delta::internals::frame::{decode_frame, put_frame};
+use lsmx_delta::internals::header::{
     BUCKET_HEADER, HEADER_BYTES, LOG_HEADER, decode_header, encode_header,
 };
-use lsmx_delta::internals::format::index::{decode_index, put_index};
-use lsmx_delta::internals::format::log::{self, RangeMarker};
-use lsmx_delta::internals::format::record::{self, Record};
-use lsmx_delta::internals::memory::MemoryUsage;
-use lsmx_delta::internals::range_markers::RangeMarkers;
+use lsmx_delta::internals::index::{decode_index, put_index};
+use lsmx_delta::internals::log::{self, RangeMarker};
+use lsmx_delta::internals::record::{self, Record};
+use lsmx_delta::internals::sorted_part::{PageIndex, split_into_pages};
+use lsmx_delta::internals::tail::Tail;
 
 use super::checksums::{OFFSET, UID};
 use crate::fuzzing::PROBE_KEYS;

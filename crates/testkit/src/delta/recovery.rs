@@ -6,8 +6,8 @@ use lsmx::operand_store::{
 use lsmx::{Result, SeqNo};
 use lsmx_base::sync::Arc;
 use lsmx_delta::DeltaOptions;
-use lsmx_delta::internals::store::DeltaStore;
-use lsmx_delta::internals::view::StoreView;
+use lsmx_delta::internals::DeltaStore;
+use lsmx_delta::internals::StoreView;
 
 use super::store_context::{is_missing_file, log_token, store_context, vfs_with_file};
 use crate::fuzzing::{Entry, read_entries};

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use lsmx_base::coding::len_u64;
-use lsmx_delta::internals::format::frame::{FrameKind, decode_frame, put_frame};
-use lsmx_delta::internals::format::header::HEADER_BYTES;
+use lsmx_delta::internals::frame::{FrameKind, decode_frame, put_frame};
+use lsmx_delta::internals::header::HEADER_BYTES;
 
 use super::checksums::{OFFSET, UID, file_uid, frame_ranges};
 use crate::engine::operation_seeds;
