@@ -113,9 +113,6 @@ fn removed_tables<'a>(
 }
 
 /// Syncs the database directory, which makes the names of new files durable.
-///
-/// # Errors
-/// If the directory cannot be synced.
 pub(crate) fn sync_directory(vfs: &dyn Vfs, dir: &Path) -> Result<()> {
     if failpoint::is_on(Failpoint::DirectoryNotSynced) {
         return Ok(());

@@ -52,11 +52,8 @@ pub struct SalvagedManifest {
     pub dropped: BTreeSet<u32>,
 }
 
-/// Reads a damaged manifest as far as possible. Returns `None` if nothing is readable, or if neither header nor
+/// See [`Manifest::salvage`](crate::manifest::Manifest::salvage). A manifest is unreadable if neither its header nor
 /// `CURRENT` states the uid of the database.
-///
-/// # Errors
-/// Fails when a read fails, or when a newer version wrote the manifest.
 pub(crate) fn salvage(vfs: &dyn Vfs, dir: &Path, number: u64) -> Result<Option<SalvagedManifest>> {
     let path = FileName::Manifest(number).in_dir(dir);
     let file = vfs.open(&path).map_err(|source| Error::io("open", &path, source))?;
@@ -99,11 +96,7 @@ pub(crate) fn load(vfs: &dyn Vfs, dir: &Path) -> Result<LoadedManifest> {
     load_and_observe_edits(vfs, dir, &mut |_, _| {})
 }
 
-/// Returns the state of each keyspace that was flushed past a sequence number, as it was before the first such
-/// flush. The state is `None` if the manifest starts after that flush.
-///
-/// # Errors
-/// Fails as [`load`] does.
+/// See [`Manifest::states_before_flushes_beyond`](crate::manifest::Manifest::states_before_flushes_beyond).
 pub(crate) fn states_before_flushes_beyond(
     vfs: &dyn Vfs,
     dir: &Path,

@@ -76,9 +76,6 @@ impl TableFactory {
     }
 
     /// Opens a table that was just written and synced, with references to these blob files.
-    ///
-    /// # Errors
-    /// If it cannot be read.
     pub(crate) fn open_written_table(
         &self,
         id: FileId,
@@ -91,9 +88,6 @@ impl TableFactory {
     }
 
     /// Opens a table named by the manifest.
-    ///
-    /// # Errors
-    /// See [`Table::open`].
     pub(crate) fn open(
         &self,
         meta: &Arc<TableMeta>,
@@ -108,9 +102,6 @@ impl TableFactory {
     }
 
     /// Opens a blob file that was just synced, or is named by the manifest.
-    ///
-    /// # Errors
-    /// See [`BlobReader::open_cached`].
     pub(crate) fn open_blob(&self, keyspace: u32, blob: &BlobFileRecord) -> Result<Arc<BlobFile>> {
         let path = self.blob_path(blob.id);
         let blob = BlobReader::open_cached(&self.descriptors, &path, keyspace, blob, &self.cache)?;

@@ -162,9 +162,6 @@ impl BlobSet {
     }
 
     /// Reads the value that an entry points to, as part of a scan.
-    ///
-    /// # Errors
-    /// As [`BlobSet::read_value`].
     pub(crate) fn read_value_in_scan(
         &self,
         scan: &mut BlobScan,
@@ -177,9 +174,6 @@ impl BlobSet {
     }
 
     /// Returns the block that a read of this value would access, and whether it is cached.
-    ///
-    /// # Errors
-    /// As [`BlobSet::locate`].
     pub(crate) fn explain(&self, pointer: &[u8]) -> Result<BlockRead> {
         let (file, pointer) = self.locate(pointer)?;
         let resident = file.blob().is_resident(&pointer);

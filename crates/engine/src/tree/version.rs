@@ -198,9 +198,6 @@ impl Version {
     }
 
     /// Returns the range tombstones of all tables, or `None` if there are none. The first call reads them.
-    ///
-    /// # Errors
-    /// If the range tombstones of a table cannot be read or are damaged.
     pub(crate) fn range_tombstones(&self) -> Result<Option<Arc<TombstoneIndex>>, Error> {
         match self.cached_range_tombstones() {
             Err(Error::WouldBlock) => {}
@@ -215,9 +212,6 @@ impl Version {
     ///
     /// Returns `None` if there are none. If the range tombstones of another table are unreadable, each call
     /// reads those of the overlapping tables again.
-    ///
-    /// # Errors
-    /// If the range tombstones of an overlapping table cannot be read or are damaged.
     pub(crate) fn range_tombstones_between(
         &self,
         lower: Bound<&[u8]>,
