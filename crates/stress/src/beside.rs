@@ -410,6 +410,11 @@ impl OperandView for View {
         Box::new(Walk { source: Source::View(self, reads), at, entries: None, place: None })
     }
 
+    fn keep_files_open(&self) {
+        // In memory the contents need no file. On failure, the read that needs them gets the error.
+        let _ = self.load();
+    }
+
     fn copy_to(&self, target: &dyn OperandFiles) -> Result<StoreToken> {
         let contents = self.load()?;
         Ok(write(&self.place, target, &contents)?.token)
