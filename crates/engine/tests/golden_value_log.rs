@@ -138,7 +138,7 @@ fn written() -> Vec<Vec<u8>> {
         Change::CleanClose { last_seq: LAST },
     ]);
     let mut state = ManifestState { db_uid: DB_UID, ..ManifestState::default() };
-    state.apply(&edit).unwrap();
+    state.apply_edit(&edit).unwrap();
     let disk: Arc<dyn Vfs> = Arc::new(vfs.clone());
     let (next, options) = (SeqNo(LAST.0 + 1), WalOptions::default());
     let wal = Wal::create(disk.clone(), dir, DB_UID, Arc::new(Three), options, next).unwrap();

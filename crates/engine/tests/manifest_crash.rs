@@ -66,7 +66,7 @@ fn edit(n: u64) -> VersionEdit {
 /// The state after `n` edits.
 fn state(n: u64) -> ManifestState {
     let mut state = ManifestState { db_uid: 77, ..ManifestState::default() };
-    (1..=n).for_each(|n| state.apply(&edit(n)).unwrap());
+    (1..=n).for_each(|n| state.apply_edit(&edit(n)).unwrap());
     state
 }
 

@@ -118,13 +118,13 @@ impl<'a> Checkpoint<'a> {
     fn create(&mut self, target: &Path) -> Result<()> {
         let vfs = self.state.vfs.as_ref();
         check_empty(vfs, target)?;
-        let claim = DirectoryClaim::create(&self.state.vfs, target)?;
+        let claim = DirectoryClaim::create_and_lock(&self.state.vfs, target)?;
         // Another process may have written to the target before it was locked.
         check_empty(vfs, target)?;
         let mut created = Vec::new();
         self.write_files(target, &mut created)
             .inspect_err(|_| remove_created(vfs, target, &created))?;
-        drop(claim.keep());
+        drop(claim.into_lock());
         Ok(())
     }
 
@@ -144,7 +144,7 @@ impl<'a> Checkpoint<'a> {
             }
         }
         for (&id, keyspace) in &self.manifest.keyspaces {
-            for blob in keyspace.value_log.blobs() {
+            for blob in keyspace.value_log.blob_files() {
                 if self.link_or_copy(FileName::Blob(blob.id.0), target, blob.bytes, created)? {
                     verify::verify_blob(vfs, target, id, blob, &BlockCache::new(0))?;
                 }

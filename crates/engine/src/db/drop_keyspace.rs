@@ -55,7 +55,7 @@ fn drop_tree(inner: &DbInner, tree: &Arc<Tree>) -> Result<()> {
         tree.set_dropped(number);
         state.trees.write().remove(tree);
         state.set_compaction_failing(tree.id, false);
-        state.guard_history.forget(tree.id);
+        state.guard_history.remove_tree(tree.id);
         number
     };
     let view = tree.pin_super_version();

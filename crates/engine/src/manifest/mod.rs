@@ -252,7 +252,7 @@ impl Manifest {
         let mut writer = self.writer.lock();
         let mut next = self.state();
         for edit in edits {
-            next.apply(edit)
+            next.apply_edit(edit)
                 .map_err(|what| Error::malformed(what, &writer.log.path, writer.log.bytes))?;
         }
         match self.factory().create_manifest_file(number, &next) {
@@ -341,7 +341,7 @@ impl ManifestFactory<'_> {
         let mut log =
             ManifestFile { number, path, file, seed, bytes, synced, snapshot_bytes, edit_next };
         log.append(&ManifestHeader { db_uid: self.db_uid, number }.encode())?;
-        log.write_edit(&state.snapshot())?;
+        log.write_edit(&state.to_edit())?;
         log.snapshot_bytes = log.bytes;
         self.sync_dir()?;
         self.replace_current(&log)?;

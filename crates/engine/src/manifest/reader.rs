@@ -244,11 +244,11 @@ impl EditReader<'_> {
                 removals.removed.remove(&file.id.0);
             }
         }
-        let applied = self.state.apply(edit);
+        let applied = self.state.apply_edit(edit);
         if applied.is_err() {
             for change in &edit.changes {
                 // A change that does not fit depends on a lost edit.
-                let _ = self.state.apply(&VersionEdit { changes: vec![change.clone()] });
+                let _ = self.state.apply_edit(&VersionEdit { changes: vec![change.clone()] });
             }
         }
         applied
@@ -274,7 +274,7 @@ impl EditReader<'_> {
                         }
                         let edit = VersionEdit::decode(payload).map_err(at)?;
                         observe(&self.state, &edit);
-                        self.state.apply(&edit).map_err(at)?;
+                        self.state.apply_edit(&edit).map_err(at)?;
                         self.edit_next += 1;
                     }
                     offset += header.record_bytes();

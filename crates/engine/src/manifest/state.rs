@@ -80,7 +80,7 @@ impl ManifestState {
     pub fn file_numbers(&self) -> BTreeSet<u64> {
         let numbers = self.keyspaces.values().flat_map(|keyspace| {
             let tables = keyspace.tree.files().map(|file| file.id.0);
-            tables.chain(keyspace.value_log.blobs().map(|blob| blob.id.0))
+            tables.chain(keyspace.value_log.blob_files().map(|blob| blob.id.0))
         });
         numbers.collect()
     }
@@ -113,7 +113,7 @@ impl ManifestState {
     ///
     /// # Errors
     /// Fails when a change does not fit, and leaves the state unchanged.
-    pub fn apply(&mut self, edit: &VersionEdit) -> Result<(), Malformed> {
+    pub fn apply_edit(&mut self, edit: &VersionEdit) -> Result<(), Malformed> {
         let draft = self.prepare_draft(edit)?;
         self.install_draft(draft);
         Ok(())
@@ -380,7 +380,7 @@ impl ManifestState {
     /// Returns an edit that creates this state from an empty one. The uid of the database is not part
     /// of it, because the manifest header states it.
     #[must_use]
-    pub fn snapshot(&self) -> VersionEdit {
+    pub fn to_edit(&self) -> VersionEdit {
         let mut changes = Vec::new();
         for (&id, keyspace) in &self.keyspaces {
             let (name, options) = (keyspace.name.clone(), keyspace.options.clone());
@@ -515,7 +515,7 @@ mod tests {
             Change::OperandToken { keyspace: 5, token: Some(StoreToken::default()) },
             Change::OperandToken { keyspace: 5, token: None },
         ];
-        state.apply(&edit.into()).unwrap();
+        state.apply_edit(&edit.into()).unwrap();
         state
     }
 
@@ -538,7 +538,7 @@ mod tests {
             (Change::WalMark { segment: 20, bytes: 80 }, 21),
             (Change::FileNumberNext(FILE_NUMBER_MAX + 1), FILE_NUMBER_MAX + 1),
         ] {
-            state.apply(&vec![change].into()).unwrap();
+            state.apply_edit(&vec![change].into()).unwrap();
             assert_eq!(state.file_number_next, next);
         }
         for change in [
@@ -549,7 +549,7 @@ mod tests {
             Change::LastSeq(SeqNo(1 << 56)),
             Change::CleanClose { last_seq: SeqNo(u64::MAX) },
         ] {
-            assert!(state.apply(&vec![change.clone()].into()).is_err(), "{change:?}");
+            assert!(state.apply_edit(&vec![change.clone()].into()).is_err(), "{change:?}");
         }
     }
 
@@ -564,9 +564,9 @@ mod tests {
         let dropped =
             vec![Change::DropKeyspace { id: 5 }, Change::CleanClose { last_seq: SeqNo(60) }];
         for edit in [VersionEdit::default(), dropped.into()] {
-            state.apply(&edit).unwrap();
+            state.apply_edit(&edit).unwrap();
             let mut again = ManifestState::default();
-            again.apply(&VersionEdit::decode(&state.snapshot().encode()).unwrap()).unwrap();
+            again.apply_edit(&VersionEdit::decode(&state.to_edit().encode()).unwrap()).unwrap();
             assert_eq!(again, state);
         }
         assert_eq!(state.keyspace_id_next, 6);
@@ -576,9 +576,9 @@ mod tests {
     fn manifest_state_run_with_replaced_files_keeps_position() {
         let mut state = state();
         let edit = vec![remove(10), add(0, 1, file(20, "a", "c")), order(0, &[2, 1])];
-        state.apply(&edit.into()).unwrap();
+        state.apply_edit(&edit.into()).unwrap();
         assert_eq!(layout(&state), "L0 2:11, L0 1:20, L2 3:12, L2 3:13");
-        state.apply(&vec![remove(11), remove(12), remove(13)].into()).unwrap();
+        state.apply_edit(&vec![remove(11), remove(12), remove(13)].into()).unwrap();
         assert_eq!(layout(&state), "L0 1:20");
         assert_eq!(state.keyspaces[&0].tree.levels.len(), 1);
     }
@@ -609,7 +609,7 @@ mod tests {
         ] {
             let mut state = before.clone();
             let edit = vec![Change::LastSeq(SeqNo(1_000)), change];
-            assert!(state.apply(&edit.into()).is_err(), "{what}");
+            assert!(state.apply_edit(&edit.into()).is_err(), "{what}");
             assert_eq!(state, before, "{what}");
         }
     }
@@ -617,7 +617,7 @@ mod tests {
     #[test]
     fn manifest_state_segments_before_oldest_are_removed() {
         let mut state = state();
-        state.apply(&vec![Change::WalOldest { segment: 6 }].into()).unwrap();
+        state.apply_edit(&vec![Change::WalOldest { segment: 6 }].into()).unwrap();
         assert_eq!((state.wal_named, state.wal_mark), (vec![6], Some((6, 99))));
     }
 }

@@ -17,14 +17,8 @@ pub struct ValueLogState {
 
 impl ValueLogState {
     /// Returns the blob files, ordered by number.
-    pub fn blobs(&self) -> impl Iterator<Item = &BlobFileRecord> {
+    pub fn blob_files(&self) -> impl Iterator<Item = &BlobFileRecord> {
         self.blobs.values()
-    }
-
-    /// Returns the blob file with this number.
-    #[must_use]
-    pub fn blob(&self, id: FileId) -> Option<&BlobFileRecord> {
-        self.blobs.get(&id)
     }
 
     /// Returns the references of a table, ordered by blob file.
@@ -35,7 +29,7 @@ impl ValueLogState {
 
     /// Returns bytes and number of the records that tables reference in each blob file.
     #[must_use]
-    pub fn referenced(&self) -> BTreeMap<FileId, (u64, u64)> {
+    pub fn referenced_bytes_by_file(&self) -> BTreeMap<FileId, (u64, u64)> {
         let mut sums = BTreeMap::<FileId, (u64, u64)>::new();
         for reference in self.references.values().flat_map(|references| references.iter()) {
             let (bytes, records) = sums.entry(reference.blob).or_default();
@@ -81,7 +75,7 @@ impl ValueLogState {
         }
         self.references
             .retain(|table, references| tables.contains(table) && !references.is_empty());
-        for (blob, (bytes, records)) in self.referenced() {
+        for (blob, (bytes, records)) in self.referenced_bytes_by_file() {
             let Some(file) = self.blobs.get(&blob) else {
                 return Err(invalid_change(
                     "blob file of a reference",
@@ -169,12 +163,12 @@ mod tests {
             refer(1, &[(20, 400)]),
             refer(2, &[(20, 500), (21, 1_000)]),
         ];
-        state.apply(&edit.into()).unwrap();
+        state.apply_edit(&edit.into()).unwrap();
         state
     }
 
     fn referenced(state: &ManifestState) -> Vec<(u64, u64)> {
-        let sums = state.keyspaces[&0].value_log.referenced();
+        let sums = state.keyspaces[&0].value_log.referenced_bytes_by_file();
         sums.into_iter().map(|(id, (bytes, _))| (id.0, bytes)).collect()
     }
 
@@ -183,15 +177,15 @@ mod tests {
         let mut state = state();
         assert_eq!(referenced(&state), [(20, 900), (21, 1_000)]);
         assert_eq!(state.file_numbers().into_iter().collect::<Vec<_>>(), [1, 2, 20, 21]);
-        state.apply(&vec![remove(1), table(1, 2)].into()).unwrap();
+        state.apply_edit(&vec![remove(1), table(1, 2)].into()).unwrap();
         assert_eq!(referenced(&state), [(20, 900), (21, 1_000)]);
-        state.apply(&vec![remove(2), leave(21)].into()).unwrap();
+        state.apply_edit(&vec![remove(2), leave(21)].into()).unwrap();
         assert_eq!(referenced(&state), [(20, 400)]);
         assert_eq!(state.keyspaces[&0].value_log.references_of_table(FileId(2)), []);
         let mut again = ManifestState::default();
-        again.apply(&VersionEdit::decode(&state.snapshot().encode()).unwrap()).unwrap();
+        again.apply_edit(&VersionEdit::decode(&state.to_edit().encode()).unwrap()).unwrap();
         assert_eq!(again, state);
-        state.apply(&vec![Change::DropKeyspace { id: 0 }].into()).unwrap();
+        state.apply_edit(&vec![Change::DropKeyspace { id: 0 }].into()).unwrap();
         assert_eq!(state.file_numbers().len(), 0);
     }
 
@@ -208,7 +202,7 @@ mod tests {
             ("more than there is", vec![refer(1, &[(20, 600)])]),
         ] {
             let mut state = before.clone();
-            assert!(state.apply(&edit.into()).is_err(), "{what}");
+            assert!(state.apply_edit(&edit.into()).is_err(), "{what}");
             assert_eq!(state, before, "{what}");
         }
     }

@@ -402,7 +402,7 @@ impl DbState {
         }
         self.removing.fetch_add(1, Ordering::AcqRel);
         self.tables.deferred_drop.drop_queued();
-        for path in self.obsolete_files.take() {
+        for path in self.obsolete_files.take_deletable_files() {
             match self.vfs.remove(&path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     self.report_failed_removal(&Error::io("remove", &path, error));

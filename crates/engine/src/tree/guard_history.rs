@@ -137,7 +137,7 @@ impl GuardHistory {
 
     /// Checks a key that was read at `read` against the flushed writes of its tree. `until` is the first sequence
     /// number of the oldest memtable.
-    pub(crate) fn check(
+    pub(crate) fn check_guard(
         &self,
         keyspace: u32,
         (key, key_hash): (&[u8], u64),
@@ -153,7 +153,7 @@ impl GuardHistory {
     }
 
     /// Removes the history of a dropped tree.
-    pub(crate) fn forget(&self, keyspace: u32) {
+    pub(crate) fn remove_tree(&self, keyspace: u32) {
         self.histories.lock().forget(keyspace);
     }
 
@@ -201,7 +201,7 @@ mod tests {
     fn check(history: &GuardHistory, keyspace: u32, key: u64, read: u64, until: u64) -> GuardCheck {
         let key = key.to_be_bytes();
         let hash = key_hash(keyspace, &key);
-        history.check(keyspace, (&key, hash), SeqNo(read), SeqNo(until))
+        history.check_guard(keyspace, (&key, hash), SeqNo(read), SeqNo(until))
     }
 
     #[test]
@@ -241,8 +241,8 @@ mod tests {
         }
         assert_eq!(check(&history, 2, 77, 29, 50), GuardCheck::Holds);
         assert_eq!(check(&history, 2, 77, 28, 50), GuardCheck::Unknown);
-        history.forget(1);
-        history.forget(2);
+        history.remove_tree(1);
+        history.remove_tree(2);
         assert_eq!((history.bytes(), history.histories.lock().order.len()), (0, 0));
     }
 }

@@ -106,7 +106,7 @@ impl ObsoleteFiles {
         self.signal.notify();
     }
 
-    /// Returns whether [`ObsoleteFiles::take`] would return a file.
+    /// Returns whether [`ObsoleteFiles::take_deletable_files`] would return a file.
     pub(crate) fn has_deletable_files(&self) -> bool {
         let deletable = self.deletable.lock();
         !deletable.is_empty() && self.pauses.load(Ordering::Acquire) == 0
@@ -123,7 +123,7 @@ impl ObsoleteFiles {
     }
 
     /// Removes and returns the queued paths. Returns none while deletions are paused.
-    pub(crate) fn take(&self) -> Vec<PathBuf> {
+    pub(crate) fn take_deletable_files(&self) -> Vec<PathBuf> {
         let mut deletable = self.deletable.lock();
         match self.pauses.load(Ordering::Acquire) {
             0 => std::mem::take(&mut deletable),
@@ -163,9 +163,9 @@ mod tests {
         let before = signal.generation();
         obsolete_files.remove_open_file(FileId(1), path.clone(), false);
         assert!(signal.generation() > before);
-        assert_eq!(obsolete_files.take(), std::slice::from_ref(&path));
+        assert_eq!(obsolete_files.take_deletable_files(), std::slice::from_ref(&path));
         obsolete_files.discard_table(FileId(1), path.clone());
-        assert_eq!(obsolete_files.take(), std::slice::from_ref(&path));
+        assert_eq!(obsolete_files.take_deletable_files(), std::slice::from_ref(&path));
         obsolete_files.add_open_file(FileId(1));
         obsolete_files.remove_open_file(FileId(1), path, false);
         assert!(!obsolete_files.has_deletable_files());

@@ -192,7 +192,7 @@ fn check_published(state: &DbState, guard: &Guard) -> GuardCheck {
         return GuardCheck::Holds;
     }
     let key = (&guard.key[..], guard.key_hash);
-    state.guard_history.check(guard.tree.id, key, guard.read, oldest)
+    state.guard_history.check_guard(guard.tree.id, key, guard.read, oldest)
 }
 
 /// Inserts the operations of a commit into the memtables of its trees. Returns the number of added bytes.

@@ -151,7 +151,7 @@ pub(super) fn check_version_edit(input: &[u8]) {
     one_keyspace.keyspaces.insert(0, KeyspaceState::default());
     for mut state in [ManifestState::default(), one_keyspace] {
         let before = state.clone();
-        match state.apply(&edit) {
+        match state.apply_edit(&edit) {
             Ok(()) => check_snapshot(&state),
             Err(_) => assert_eq!(state, before, "a rejected edit changed the state"),
         }
@@ -160,9 +160,9 @@ pub(super) fn check_version_edit(input: &[u8]) {
 
 /// Checks that the snapshot of a state restores the state, and that the key ranges of files are valid.
 fn check_snapshot(state: &ManifestState) {
-    let snapshot = VersionEdit::decode(&state.snapshot().encode()).expect("encoded above");
+    let snapshot = VersionEdit::decode(&state.to_edit().encode()).expect("encoded above");
     let mut restored = ManifestState { db_uid: state.db_uid, ..ManifestState::default() };
-    restored.apply(&snapshot).expect("a snapshot applies to an empty state");
+    restored.apply_edit(&snapshot).expect("a snapshot applies to an empty state");
     assert_eq!(restored, *state);
     for file in state.keyspaces.values().flat_map(|keyspace| keyspace.tree.files()) {
         assert!(file.range.smallest <= file.range.largest);

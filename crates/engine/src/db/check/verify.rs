@@ -107,7 +107,7 @@ fn verify_keyspace(
     let cache = BlockCache::new(0);
     keyspace.tree.check_invariants()?;
     let blobs = VerifiedBlobs::open(vfs, dir, (id, keyspace), &cache)?;
-    for blob in keyspace.value_log.blobs() {
+    for blob in keyspace.value_log.blob_files() {
         report.blob_files += 1;
         report.blob_bytes += blob.bytes;
     }
@@ -226,7 +226,7 @@ impl VerifiedBlobs {
     ) -> Result<VerifiedBlobs> {
         let blobs = keyspace
             .value_log
-            .blobs()
+            .blob_files()
             .map(|blob| verify_blob(vfs, dir, id, blob, cache).map(|reader| (blob.id, reader)));
         Ok(VerifiedBlobs::new(dir, blobs.collect::<Result<_>>()?))
     }

@@ -184,9 +184,13 @@ fn observe_keyspace(keyspace: &KeyspaceState) -> ObservedKeyspace {
     ObservedKeyspace {
         value_separation: persisted.as_ref().is_some_and(|persisted| persisted.value_separation),
         policy: persisted.map_or_else(String::new, |persisted| persisted.policy),
-        blob_files: len_u64(log.blobs().count()),
-        blob_bytes: log.blobs().map(|blob| blob.bytes).sum(),
-        blob_referenced_bytes: log.referenced().values().map(|(bytes, _)| bytes).sum(),
+        blob_files: len_u64(log.blob_files().count()),
+        blob_bytes: log.blob_files().map(|blob| blob.bytes).sum(),
+        blob_referenced_bytes: log
+            .referenced_bytes_by_file()
+            .values()
+            .map(|(bytes, _)| bytes)
+            .sum(),
         flushed_through: keyspace.flushed_through.0,
         levels: levels.filter(|level| level.runs > 0).collect(),
     }

@@ -26,14 +26,14 @@ pub(crate) struct DirectoryClaim {
 
 impl DirectoryClaim {
     /// Locks an existing directory.
-    pub(crate) fn take(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<DirectoryClaim> {
+    pub(crate) fn lock_existing(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<DirectoryClaim> {
         let mut claim = DirectoryClaim::new(vfs, dir);
         claim.lock()?;
         Ok(claim)
     }
 
     /// Creates a directory and its parents where they are missing, and locks it.
-    pub(crate) fn create(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<DirectoryClaim> {
+    pub(crate) fn create_and_lock(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<DirectoryClaim> {
         loop {
             let mut claim = DirectoryClaim::new(vfs, dir);
             claim.create_dir(dir)?;
@@ -94,7 +94,7 @@ impl DirectoryClaim {
     }
 
     /// Returns the lock. The directories and the lock file stay.
-    pub(crate) fn keep(mut self) -> Box<dyn LockGuard> {
+    pub(crate) fn into_lock(mut self) -> Box<dyn LockGuard> {
         self.dirs.clear();
         self.guard.take().expect("both constructors take the lock, and only this call releases it")
     }

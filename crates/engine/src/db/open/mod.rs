@@ -49,13 +49,13 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<DbInner> {
     options.check()?;
     let vfs = options.file_system();
     let claim = if database_exists(vfs.as_ref(), dir)? {
-        DirectoryClaim::take(&vfs, dir)?
+        DirectoryClaim::lock_existing(&vfs, dir)?
     } else {
         if options.must_exist {
             return Err(not_a_database(vfs.as_ref(), dir));
         }
         check_can_create(vfs.as_ref(), dir)?;
-        DirectoryClaim::create(&vfs, dir)?
+        DirectoryClaim::create_and_lock(&vfs, dir)?
     };
     check_descriptors_available(vfs.as_ref(), dir, needed_descriptors(options.background, 0))?;
     // Another process may have created and closed a database before this one got the lock.
@@ -79,7 +79,7 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<DbInner> {
         let state = create_initial_state(&options, &env);
         Recovery::new(vfs, dir, options, env, (state, &dir.join(CURRENT)), false)?
     };
-    finish(recovery, claim)
+    finish_open(recovery, claim)
 }
 
 /// Loads the manifest, opens its tables and replays the log. A failure changes nothing.
@@ -102,13 +102,13 @@ pub(crate) fn database_exists(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
 }
 
 /// Makes the recovered state durable, removes files that the manifest does not list, and starts the threads.
-fn finish(recovery: Recovery, claim: DirectoryClaim) -> Result<DbInner> {
+fn finish_open(recovery: Recovery, claim: DirectoryClaim) -> Result<DbInner> {
     // The files written from here on may need the space of the reserve.
     let removed = remove_reserve(recovery.tables.vfs.as_ref(), &recovery.tables.dir);
     removed.map_err(|error| recovery.remove_written_files(error))?;
     let DurableState { manifest, wal, state } = recovery.make_durable()?;
     let (operand_files, are_all_open) = recovery.operand_files();
-    let lock = Some(claim.keep());
+    let lock = Some(claim.into_lock());
     let db = assemble(recovery, OpenFiles { manifest, wal, lock, read_only: None })?;
     if are_all_open {
         db.state.remove_orphans(&state, Some(&operand_files));

@@ -152,7 +152,7 @@ impl TreeOpener<'_> {
     }
 
     fn open_blobs(&self, id: u32, keyspace: &KeyspaceState) -> Result<OpenBlobFiles> {
-        let blobs = keyspace.value_log.blobs().map(|blob| {
+        let blobs = keyspace.value_log.blob_files().map(|blob| {
             let opened = self.tables.open_blob(id, blob);
             opened.map(|file| (blob.id, file)).map_err(|error| error.or_missing(self.manifest))
         });

@@ -168,7 +168,7 @@ impl Recovery {
                 obsolete_files.discard(FileName::Segment(segment.id).in_dir(&self.tables.dir));
             }
         }
-        for path in obsolete_files.take() {
+        for path in obsolete_files.take_deletable_files() {
             // If this fails, the next open removes the file.
             let _ = self.tables.vfs.remove(&path);
         }
@@ -310,7 +310,7 @@ impl Recovery {
     /// name the new manifest.
     pub(crate) fn make_durable(&self) -> Result<DurableState> {
         let (log, number, state) =
-            self.prepare().map_err(|error| self.remove_written_files(error))?;
+            self.prepare_new_manifest().map_err(|error| self.remove_written_files(error))?;
         let (vfs, dir) = (Arc::clone(&self.tables.vfs), &self.tables.dir);
         let manifest = match Manifest::try_create(vfs, dir, number, &state) {
             Ok(manifest) => Arc::new(manifest),
@@ -332,7 +332,7 @@ impl Recovery {
     }
 
     /// Writes the files that the new manifest will list. Returns the log, and the number and content of the manifest.
-    fn prepare(&self) -> Result<(NewLog, u64, ManifestState)> {
+    fn prepare_new_manifest(&self) -> Result<(NewLog, u64, ManifestState)> {
         for tree in self.trees.iter() {
             self.flush(tree, self.seq_next)?;
         }
@@ -358,7 +358,7 @@ impl Recovery {
         let path = FileName::Manifest(number).in_dir(&self.tables.dir);
         let (mut state, last_edit) = (self.state.clone(), VersionEdit { changes });
         for edit in self.flush_edits.lock().iter().chain([&last_edit]) {
-            state.apply(edit).map_err(|what| Error::malformed(what, &path, 0))?;
+            state.apply_edit(edit).map_err(|what| Error::malformed(what, &path, 0))?;
         }
         Ok((log, number, state))
     }
@@ -369,7 +369,7 @@ impl Recovery {
         let stored = self.state.keyspaces.get(&id);
         let mut changes = vec![Change::FlushedThrough { keyspace: id, seq: last_seq }];
         // A repair may leave blob files that no table references.
-        let blobs = stored.into_iter().flat_map(|stored| stored.value_log.blobs());
+        let blobs = stored.into_iter().flat_map(|stored| stored.value_log.blob_files());
         let unused = blobs.filter(|blob| view.version.blobs().file(blob.id).is_none());
         changes.extend(unused.map(|blob| Change::RemoveBlob { keyspace: id, id: blob.id }));
         let token = view.operand_view.as_ref().and_then(|operands| operands.token);

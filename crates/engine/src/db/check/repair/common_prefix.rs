@@ -111,5 +111,5 @@ fn revert_keyspace(
 /// Returns the tables and blob files of a keyspace.
 fn file_names(keyspace: &KeyspaceState) -> impl Iterator<Item = FileName> + '_ {
     let tables = keyspace.tree.files().map(|table| FileName::Table(table.id.0));
-    tables.chain(keyspace.value_log.blobs().map(|blob| FileName::Blob(blob.id.0)))
+    tables.chain(keyspace.value_log.blob_files().map(|blob| FileName::Blob(blob.id.0)))
 }

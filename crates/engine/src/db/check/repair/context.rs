@@ -108,7 +108,7 @@ impl<'a> RepairContext<'a> {
             return Ok(());
         }
         self.state
-            .apply(&VersionEdit { changes })
+            .apply_edit(&VersionEdit { changes })
             .map_err(|what| Error::malformed(what, &self.manifest, 0))
     }
 

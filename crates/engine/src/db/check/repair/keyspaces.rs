@@ -21,7 +21,7 @@ use crate::options::stored::StoredOptions;
 pub(crate) fn repair_keyspace(repair: &mut RepairContext<'_>, id: u32) -> Result<()> {
     let keyspace = repair.state.keyspaces[&id].clone();
     let (mut sound, mut removed) = (BTreeMap::new(), Vec::new());
-    for record in keyspace.value_log.blobs() {
+    for record in keyspace.value_log.blob_files() {
         match verify_blob(&**repair.vfs, repair.dir, id, record, &repair.cache) {
             Ok(blob) => drop(sound.insert(record.id, blob)),
             Err(damage) => {
@@ -32,7 +32,7 @@ pub(crate) fn repair_keyspace(repair: &mut RepairContext<'_>, id: u32) -> Result
         }
     }
     let blobs = VerifiedBlobs::new(repair.dir, sound);
-    let uids = keyspace.value_log.blobs().map(|record| (record.id.0, record.uid)).collect();
+    let uids = keyspace.value_log.blob_files().map(|record| (record.id.0, record.uid)).collect();
     let damaged = DamagedBlobs::new(repair.tables.vfs, repair.tables.dir, uids);
     let mut values = ValueSalvager::new(blobs.numbers(), damaged);
     for (level, run, file) in keyspace.tree.positioned_files() {

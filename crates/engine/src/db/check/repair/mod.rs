@@ -143,9 +143,9 @@ pub fn repair(
         let _lock = lock_shared(&*vfs, dir)?;
         return run();
     }
-    let claim = DirectoryClaim::take(&vfs, dir)?;
+    let claim = DirectoryClaim::lock_existing(&vfs, dir)?;
     let report = run()?;
-    drop(claim.keep());
+    drop(claim.into_lock());
     Ok(report)
 }
 

@@ -111,7 +111,7 @@ fn rebuild_keyspace(
 ) -> Result<()> {
     let keyspace = repair.state.keyspaces[&id].clone();
     let name = &*keyspace.name;
-    let uids = keyspace.value_log.blobs().map(|blob| (blob.id.0, blob.uid)).collect();
+    let uids = keyspace.value_log.blob_files().map(|blob| (blob.id.0, blob.uid)).collect();
     // No blob file is kept, because the set of blob files is unknown as well.
     let damaged = DamagedBlobs::new(repair.tables.vfs, repair.tables.dir, uids);
     let mut values = ValueSalvager::new(BTreeSet::new(), damaged);
