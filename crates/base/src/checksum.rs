@@ -20,9 +20,10 @@ pub fn xxh3_seeded(bytes: &[u8], seed: u64) -> u64 {
 
 /// Returns the checksum seed for bytes at `offset` of the file with this uid.
 ///
-/// Bytes that were moved within a file, or to the same offset of another file, fail their checksum:
-/// for one uid, distinct offsets have distinct seeds, and for one offset, distinct uids have distinct seeds.
-/// Both hold because the multiplication by an odd constant and the finalizer of `SplitMix64` are bijections.
+/// A checksum with this seed detects bytes that were copied from another offset, or from the same offset of
+/// another file. In one file, distinct offsets have distinct seeds. At one offset, files with distinct uids
+/// have distinct seeds. The reason: multiplication by an odd constant and the finalizer of `SplitMix64` are
+/// bijections.
 #[inline]
 #[must_use]
 pub const fn file_location_seed(uid: u64, offset: u64) -> u64 {

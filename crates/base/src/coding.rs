@@ -77,14 +77,14 @@ pub const fn varint_len(value: u64) -> usize {
     bits.div_ceil(7) as usize
 }
 
-/// Reads the `u32` at offset `at`. Returns `None` if it exceeds the bytes.
+/// Reads the `u32` at offset `at`. Returns `None` if `bytes` ends before the end of the number.
 #[inline]
 pub fn get_u32(bytes: &[u8], at: usize) -> Option<u32> {
     let end = at.checked_add(size_of::<u32>())?;
     Some(u32::from_le_bytes(bytes.get(at..end)?.try_into().ok()?))
 }
 
-/// Reads the `u64` at offset `at`. Returns `None` if it exceeds the bytes.
+/// Reads the `u64` at offset `at`. Returns `None` if `bytes` ends before the end of the number.
 #[inline]
 pub fn get_u64(bytes: &[u8], at: usize) -> Option<u64> {
     let end = at.checked_add(size_of::<u64>())?;
@@ -103,7 +103,7 @@ pub const fn decode_varint_word(word: u64) -> Option<(u64, usize)> {
         return None;
     }
     let len = ends.trailing_zeros() as usize / 8 + 1;
-    // Keep the bits up to the top bit of the last byte, without the top bits.
+    // Keep the bytes of this varint, and clear the top bit of each byte.
     let bits = word & (ends ^ (ends - 1)) & !TOP_BITS;
     // Merge groups of 7 bits into 14, then 28, then 56.
     let bits = (bits & 0x007f_007f_007f_007f) | (bits & 0x7f00_7f00_7f00_7f00) >> 1;
@@ -223,8 +223,8 @@ impl<'a> Decoder<'a> {
     /// Fails if the varint is truncated, not in its shortest form, or exceeds 64 bits.
     #[inline]
     pub fn varint(&mut self, what: &'static str) -> Result<u64, Malformed> {
-        // Fast path for one to three bytes, the usual lengths in blocks. A last byte of 0 is not the
-        // shortest form.
+        // Fast path for varints of one to three bytes, the usual lengths in blocks. A varint whose last byte is
+        // 0 has a shorter form, so `decode_long_varint` rejects it.
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         match *rest {
             [a, ..] if a < 0x80 => {

@@ -2,7 +2,7 @@
 
 /// Returns the messages of an error and its causes as one line, joined by `: `.
 ///
-/// Omits a cause if the message before it already ends with it.
+/// If a message ends with the message of its cause, the cause is omitted.
 #[must_use]
 pub fn error_chain(error: &dyn std::error::Error) -> String {
     let mut line = error.to_string();

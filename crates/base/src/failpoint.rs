@@ -30,7 +30,7 @@ macro_rules! failpoints {
                 Failpoint::ALL.iter().copied().find(|failpoint| failpoint.name() == name)
             }
 
-            /// Returns the number of the class of bugs.
+            /// Returns the number of the class of bugs to which the failpoint belongs.
             #[must_use]
             pub fn bug_class(self) -> u8 {
                 match self { $(Failpoint::$name => $class,)* }
@@ -79,7 +79,7 @@ failpoints! {
     OperandsFoldedOverSnapshot = "operands-folded-over-snapshot" of 23,
     /// A compaction combines merge operands without their base value.
     FoldIgnoresBaseValue = "fold-ignores-base-value" of 23,
-    /// The combined value that a memtable stores at a merge operand does not include that operand.
+    /// A memtable stores the merged value of a key at its newest operand. The merged value lacks that operand.
     FoldedValueStale = "folded-value-stale" of 23,
     /// A read-modify-write has no guard, so it overwrites concurrent writes of the key.
     UpdateWithoutGuard = "update-without-guard" of 35,
@@ -126,7 +126,8 @@ failpoints! {
     SpanDroppedEarly = "span-dropped-early" of 20,
     /// A put or a delete writes no delete marker to the operand store.
     DeleteMarkerSkipped = "delete-marker-skipped" of 30,
-    /// The manifest edit of a flush omits the token of the operand store's prepared delivery.
+    /// A flush delivers operands to the operand store. Its manifest edit omits the token that confirms the
+    /// delivery.
     TokenNotCommitted = "token-not-committed" of 30,
     /// A delete-only compaction drops files although a snapshot is older than the range tombstone.
     CoveredFileDroppedEarly = "covered-file-dropped-early" of 22,
@@ -179,7 +180,7 @@ failpoints! {
     CheckpointKeepsUid = "checkpoint-keeps-uid" of 44,
     /// Reading metrics takes the lock that a WAL append holds during its device call.
     ObservationTakesLogLock = "observation-takes-log-lock" of 34,
-    /// Each guard scans all operations of the earlier commits of its group.
+    /// The check of each conditional commit scans all operations of the earlier commits of its group.
     GuardScansCommit = "guard-scans-commit" of 15,
     /// Guards are checked only against the memtables.
     GuardHistoryForgotten = "guard-history-forgotten" of 15,
@@ -202,7 +203,7 @@ failpoints! {
     /// A file with an implausibly large number, which the engine did not create, determines the
     /// next file number.
     StrayFileNumberCounts = "stray-file-number-counts" of 42,
-    /// A batch is admitted regardless of admitted batches that are not inserted yet.
+    /// The memory limit ignores admitted batches that are not inserted into a memtable yet.
     AdmissionIgnoresReserved = "admission-ignores-reserved" of 15,
     /// Values that are combined in memtables of a dropped keyspace still count as memtable bytes.
     DroppedMemtableCounted = "dropped-memtable-counted" of 15,
@@ -222,10 +223,10 @@ failpoints! {
     PanicEndsThread = "panic-ends-thread" of 43,
     /// A panic in the file system is not converted to an error.
     PanicNotConverted = "panic-not-converted" of 43,
-    /// An open uses file numbers before a file on disk reserves them.
+    /// An open uses file numbers before the new manifest, which reserves them, is on disk.
     FileNumbersNotReserved = "file-numbers-not-reserved" of 10,
-    /// Flushes and compactions keep sequence numbers of range tombstones that no snapshot
-    /// distinguishes.
+    /// Flushes and compactions keep all sequence numbers of overlapping range tombstones, not only those that
+    /// some snapshot can see.
     HiddenSpanNumbersKept = "hidden-span-numbers-kept" of 20,
     /// Damaged range tombstones of one table also fail scans outside the key range of the table.
     DamagedSpansFailAllScans = "damaged-spans-fail-all-scans" of 16,
@@ -240,7 +241,8 @@ failpoints! {
     FlushesAfterDamageIgnored = "flushes-after-damage-ignored" of 13,
     /// An open removes WAL segments that are kept for a missing operand store.
     KeptLogRemoved = "kept-log-removed" of 9,
-    /// The manifest still names a kept WAL after its delivery to the operand store.
+    /// A WAL segment is kept until its operands are in the operand store. The manifest still names the segment
+    /// afterwards.
     KeptLogDeliveredTwice = "kept-log-delivered-twice" of 9,
     /// A repair that drops the newest tables still treats their commits as flushed.
     DroppedFlushStaysCounted = "dropped-flush-stays-counted" of 13,

@@ -62,7 +62,8 @@ impl FileHeaderFormat {
         out
     }
 
-    /// Decodes a header at the start of `bytes`, and returns its word and its fields.
+    /// Decodes a header at the start of `bytes`. Returns the `word` and the `fields` that
+    /// [`encode`](Self::encode) received.
     ///
     /// # Errors
     /// Fails when there are too few bytes, or when magic number, version or checksum are wrong. A foreign

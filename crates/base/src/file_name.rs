@@ -15,10 +15,10 @@ pub const LOCK: &str = "LOCK";
 /// Name of the empty file that reserves disk space.
 pub const RESERVE: &str = "RESERVE";
 
-/// Maximum distance of a file number on disk from the next number in the manifest. Jobs allocate fewer
-/// numbers between two edits.
+/// Maximum distance of a file number on disk from the next number in the manifest. A file with a greater number
+/// belongs to another program, because jobs allocate fewer numbers between two manifest edits.
 const NUMBER_DISTANCE_MAX: u64 = 1 << 32;
-/// First invalid file number if no manifest states the next number.
+/// End of the valid file numbers of a database without a manifest.
 const NUMBER_END: u64 = 1 << 55;
 
 const MANIFEST_PREFIX: &str = "MANIFEST-";

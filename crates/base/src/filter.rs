@@ -203,7 +203,7 @@ impl Filter {
                 expected: "a multiple of the segment length",
             });
         }
-        // Positions are below count + 2 × segment, and must fit in 32 bits.
+        // `contains` computes fingerprint positions below `count + 2 * segment` in 32 bits.
         let positions = u64::from(count) + 2 * u64::from(segment);
         let needed = positions * len_u64(width.fingerprint_bytes());
         if positions > u64::from(u32::MAX) || needed != len_u64(decoder.remaining()) {

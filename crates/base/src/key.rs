@@ -91,18 +91,21 @@ impl KeyPrefix {
     #[inline]
     #[must_use]
     pub fn new(user_key: &[u8]) -> KeyPrefix {
-        let word = |from: usize| {
-            let bytes = user_key.get(from..).unwrap_or_default();
-            match bytes.first_chunk() {
-                Some(chunk) => u64::from_be_bytes(*chunk),
-                None => {
-                    let mut padded = [0; size_of::<u64>()];
-                    padded[..bytes.len()].copy_from_slice(bytes);
-                    u64::from_be_bytes(padded)
-                }
-            }
-        };
-        KeyPrefix([word(0), word(size_of::<u64>())])
+        let second = user_key.get(size_of::<u64>()..).unwrap_or_default();
+        KeyPrefix([first_eight_bytes(user_key), first_eight_bytes(second)])
+    }
+}
+
+/// Returns the first eight bytes as a big-endian number, padded with zeros.
+#[inline]
+pub(crate) fn first_eight_bytes(bytes: &[u8]) -> u64 {
+    match bytes.first_chunk() {
+        Some(first) => u64::from_be_bytes(*first),
+        None => {
+            let mut padded = [0; size_of::<u64>()];
+            padded[..bytes.len()].copy_from_slice(bytes);
+            u64::from_be_bytes(padded)
+        }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::key::first_eight_bytes;
+
 /// An index of sorted keys for binary searches.
 ///
 /// It holds the first bytes of all keys in one array, so that most steps of a search do not access the
@@ -12,18 +14,6 @@ pub struct KeySearch {
     common_prefix: Box<[u8]>,
     /// For each key the eight bytes after the common prefix, see [`first_eight_bytes`].
     words: Box<[u64]>,
-}
-
-/// Returns the first eight bytes as a big-endian number, padded with zeros.
-fn first_eight_bytes(bytes: &[u8]) -> u64 {
-    match bytes.first_chunk::<8>() {
-        Some(first) => u64::from_be_bytes(*first),
-        None => {
-            let mut first = [0; 8];
-            first[..bytes.len()].copy_from_slice(bytes);
-            u64::from_be_bytes(first)
-        }
-    }
 }
 
 impl KeySearch {

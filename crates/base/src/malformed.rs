@@ -7,7 +7,7 @@ pub enum Malformed {
     /// The checksum does not match.
     #[error("checksum is {found:#018x}, expected {expected:#018x}")]
     Checksum {
-        /// Checksum of the bytes, or the value that their location requires.
+        /// Checksum computed from the bytes read and their location in the file.
         expected: u64,
         /// Stored checksum.
         found: u64,
@@ -63,7 +63,7 @@ pub enum Malformed {
     /// Keys are not in order.
     #[error("{what} out of order")]
     Order {
-        /// Name of the keys or other sorted values.
+        /// The values that are out of order, with their verb, such as `keys are`.
         what: &'static str,
     },
 }

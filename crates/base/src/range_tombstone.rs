@@ -38,8 +38,8 @@ impl RangeTombstone {
 
     /// Returns an upper bound of the deleted keys, or `None` if the range has no end.
     ///
-    /// If the end is the [`successor`] of a key, the bound is that key and exact. Otherwise it is the end,
-    /// which is not deleted.
+    /// If the range ends at the [`successor`] of a key, returns that key, which is deleted. Otherwise returns
+    /// the end of the range, which is not deleted.
     pub fn largest_key(&self) -> Option<&[u8]> {
         let end = self.end.as_deref()?;
         Some(end.strip_suffix(&[0]).unwrap_or(end))
@@ -65,8 +65,8 @@ pub fn newest_visible_seq(seqs: &[SeqNo], snapshot: SeqNo) -> Option<SeqNo> {
     seqs.get(seqs.partition_point(|&seq| seq > snapshot)).copied()
 }
 
-/// Sequence numbers of the range tombstones that contain the current bound, each with the number of range
-/// tombstones that have it.
+/// Sequence numbers of the range tombstones that contain the current bound. The value counts the range
+/// tombstones with the same sequence number.
 type ActiveSeqCounts = BTreeMap<SeqNo, usize>;
 
 /// Splits overlapping range tombstones into disjoint fragments, sorted by key.
@@ -79,14 +79,14 @@ pub fn fragment(spans: &[RangeTombstone]) -> Vec<RangeTombstone> {
     fragment_and_select(spans, |open| open.keys().rev().copied().collect())
 }
 
-/// Splits range tombstones like [`fragment`], but keeps only the numbers that some reader can see.
+/// Splits range tombstones like [`fragment`], but keeps only the sequence numbers that some reader can see.
 ///
-/// Readers are at `snapshots`, in ascending order, or after the last snapshot. Of all numbers between two
-/// snapshots only the newest is kept. Takes O(n log n) time and O(n) memory for n range tombstones and a
-/// fixed number of snapshots.
+/// Readers use one of `snapshots`, which are in ascending order, or a newer sequence number. Of all numbers
+/// between two snapshots, only the newest is kept. Takes O(n log n) time and O(n) memory for n range tombstones
+/// and a fixed number of snapshots.
 ///
-/// Adjacent fragments are joined only if they have the same numbers before this reduction. See
-/// [`join_adjacent`].
+/// Two adjacent fragments with equal remaining numbers stay separate if [`fragment`] returns different numbers
+/// for them. [`join_adjacent`] joins them.
 #[must_use]
 pub fn fragment_for_snapshots(
     spans: &[RangeTombstone],
@@ -146,7 +146,8 @@ fn fragment_and_select(
             (None, Some((end, _))) => *end,
             (None, None) => break,
         };
-        // Numbers that start or end at this bound, and whether they were open before it.
+        // Sequence numbers of range tombstones that start or end at this bound. The flag states whether a range
+        // tombstone with this number contained the key before the bound.
         let mut touched: BTreeMap<SeqNo, bool> = BTreeMap::new();
         while let Some((_, span)) = ends.next_if(|(end, _)| *end == bound) {
             for &seq in &span.seqs {
@@ -195,10 +196,9 @@ mod tests {
 
     use super::*;
 
-    fn span(start: &str, end: Option<&str>, seqs: &[u64]) -> RangeTombstone {
-        let bytes = |key: &str| Bytes::copy_from_slice(key.as_bytes());
+    fn span(start: &'static str, end: Option<&'static str>, seqs: &[u64]) -> RangeTombstone {
         let seqs = seqs.iter().copied().map(SeqNo).collect();
-        RangeTombstone { start: bytes(start), end: end.map(bytes), seqs }
+        RangeTombstone { start: start.into(), end: end.map(Bytes::from), seqs }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use triomphe::HeaderSlice;
 use crate::coding::len_u64;
 use crate::sync::{Arc, ShardedCounter};
 
-/// Maximum length of an inline slice, in bytes. This length does not increase the size of [`Slice`]. Most
+/// Maximum length of an inline slice, in bytes: the largest that does not increase the size of [`Slice`]. Most
 /// keys are shorter.
 const INLINE_BYTES: usize = 38;
 
@@ -53,7 +53,8 @@ impl BlockMemoryCounter {
     /// Returns the total size of all live blocks.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        // The sum may miss the allocation of a block and include its release. Then it is negative.
+        // The sum is read without a lock. If it includes the release of a block but not its allocation, it is
+        // negative.
         i64::try_from(self.bytes.sum()).map_or(0, i64::unsigned_abs)
     }
 }

@@ -46,7 +46,7 @@ struct IndexCell {
     newest: Option<SeqNo>,
 }
 
-/// A cell without an upper sequence number yet. Its first slot is the key in the map of open cells.
+/// A cell whose upper sequence number is not known yet. A map of such cells has the first slot as its key.
 #[derive(Clone, Copy, Debug)]
 struct UnboundedIndexCell {
     end_slot: u32,
@@ -72,7 +72,7 @@ pub struct TombstoneIndex {
     bounds: Vec<Bytes>,
     /// Sorted by node, then by `first_seq`.
     cells: Vec<IndexCell>,
-    /// Index of the first cell of each node, then the number of cells.
+    /// For each node of the search tree the index of its first cell. The last element is the number of cells.
     node_starts: Vec<u32>,
 }
 

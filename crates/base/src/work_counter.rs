@@ -1,4 +1,5 @@
-//! Counters of work for tests of guarantee 17: the work of a call grows at most as n log n.
+//! Counters of work for tests of guarantee 17 (`docs/design/reliability.md`): the work of a call grows at most as n
+//! log n.
 //!
 //! The counters do not depend on the machine or on timing, so tests can assert their growth. Without the
 //! feature `testing` the counters do not exist and [`add`] compiles to nothing.

@@ -404,7 +404,7 @@ fn check_age_order_in_run(
     removed: &[usize],
 ) -> Result<(), Error> {
     for file in input.files() {
-        let mut passed = run.overlapping_indices(&file.range);
+        let mut passed = run.files.overlapping_indices(&file.range);
         if let Some(other) = passed.find(|index| removed.binary_search(index).is_err()) {
             return Err(Error::PassesOverlap { input: file.id, other: run.files[other].id });
         }
@@ -477,7 +477,7 @@ fn rebuild_runs<'a>(
     let output_at = |at: usize| output.filter(|(position, _)| *position == at);
     let new_run = |id: RunId| -> Result<Arc<SortedRun>, Error> {
         let run = SortedRun { id, files: files.iter().cloned().collect() };
-        run.check(level)?;
+        run.check_files(level)?;
         Ok(Arc::new(run))
     };
     for (index, mut run) in runs.into_iter().enumerate() {
@@ -518,7 +518,7 @@ fn replace_files(
             && after.is_none_or(|after| last.range.smallest < *after)
         {
             run.files.splice(only.clone(), added.to_vec());
-            return run.check_files(level, only.start..only.start + added.len());
+            return run.check_changed_files(level, only.start..only.start + added.len());
         }
     }
     if removed.len() + added.len() > REBUILD_MIN {
@@ -530,7 +530,7 @@ fn replace_files(
         // A stable sort merges the two sorted parts in linear time.
         files.sort_by(|a, b| a.range.smallest.cmp(&b.range.smallest));
         run.files = files.into();
-        return if run.files.is_empty() { Ok(()) } else { run.check(level) };
+        return if run.files.is_empty() { Ok(()) } else { run.check_files(level) };
     }
     for range in removed.iter().rev() {
         run.files.splice(range.clone(), Vec::new());
@@ -538,7 +538,7 @@ fn replace_files(
     for file in added {
         let at = run.files.partition_point(|other| other.range.smallest < file.range.smallest);
         run.files.splice(at..at, vec![Arc::clone(file)]);
-        run.check_files(level, at..at + 1)?;
+        run.check_changed_files(level, at..at + 1)?;
     }
     Ok(())
 }

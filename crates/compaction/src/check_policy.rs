@@ -92,7 +92,8 @@ pub enum PolicyProperty {
     Files,
 }
 
-/// A property that a policy violates. Equal seeds repeat it.
+/// A property that a policy violates. [`check_policy`] with the same policy, seed and number of steps finds the
+/// same violation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("policy {policy} violates a property at step {step} of seed {seed}")]
 pub struct PolicyViolation {

@@ -16,8 +16,8 @@ use crate::table_meta::TableMeta;
 pub enum FilePicker {
     /// Jobs take all files.
     All,
-    /// The file that overlaps the fewest bytes of the next level per byte of its own ("LO+1"). The ratio
-    /// in place of the bytes is from RocksDB.
+    /// The file that overlaps the fewest bytes of the next level per byte of its own ("LO+1"). As in RocksDB,
+    /// files are compared by overlapped bytes divided by their own bytes, not by overlapped bytes alone.
     LeastOverlap,
     /// As `LeastOverlap`, for the level below the next one ("LO+2"). If that level is empty, the next
     /// level counts.
@@ -28,7 +28,7 @@ pub enum FilePicker {
     ColdestAccess,
     /// The file whose newest entry is oldest.
     ColdestWrite,
-    /// The file whose oldest entry is oldest: its key range was not compacted for longest ("Old").
+    /// The file whose oldest entry is oldest: the last compaction of its key range is longest ago ("Old").
     Oldest,
     /// The file with the most tombstones, including files of L0.
     MostTombstones,
@@ -108,13 +108,13 @@ impl FilePicker {
             FilePicker::All => (!files.is_empty()).then_some(0),
             FilePicker::RoundRobin => self.first_after_cursor(shape, level, run),
             FilePicker::LeastOverlap | FilePicker::LeastOverlapGrandparent => {
-                files.least_overlap(shape.runs_of(self.overlapped_level(shape, next)))
+                files.find_least_overlap(shape.runs_of(self.overlapped_level(shape, next)))
             }
-            FilePicker::ColdestAccess => files.least_rank(0, |file| self.rank(file)),
-            FilePicker::ColdestWrite => files.least_rank(1, |file| self.rank(file)),
-            FilePicker::Oldest => files.least_rank(2, |file| self.rank(file)),
-            FilePicker::MostTombstones => files.least_rank(3, |file| self.rank(file)),
-            FilePicker::OldestTombstone => files.least_rank(4, |file| self.rank(file)),
+            FilePicker::ColdestAccess => files.find_least_rank(0, |file| self.rank(file)),
+            FilePicker::ColdestWrite => files.find_least_rank(1, |file| self.rank(file)),
+            FilePicker::Oldest => files.find_least_rank(2, |file| self.rank(file)),
+            FilePicker::MostTombstones => files.find_least_rank(3, |file| self.rank(file)),
+            FilePicker::OldestTombstone => files.find_least_rank(4, |file| self.rank(file)),
         }
     }
 
@@ -127,8 +127,8 @@ impl FilePicker {
         (first < run.files.len()).then_some(first)
     }
 
-    /// Returns a sort key that compares files of any level; smaller is better. It is constant for file
-    /// pickers that depend on other files or on the cursor.
+    /// Returns a sort key that compares files of any level; smaller is better. File pickers that compare
+    /// overlaps or use the cursor give all files the same first two numbers.
     #[must_use]
     pub fn rank(self, file: &TableMeta) -> (u64, Reverse<u64>, u64) {
         let (first, second) = match self {

@@ -5,8 +5,8 @@
 pub enum JobGranularity {
     /// All files of two adjacent levels.
     Level,
-    /// All levels from the first one down to the first that can hold their data, in a single merge. When
-    /// several levels are full, no entry is rewritten once per level.
+    /// One merge of several levels: from the first level to the first deeper level that can hold the data of
+    /// all of them. When several levels are full, each entry is rewritten once, not once per level.
     ///
     /// Source: Dayan et al., "Spooky", PVLDB 15 (2022), section 2, "full preemptive merge".
     Preemptive,

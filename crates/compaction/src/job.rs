@@ -40,9 +40,9 @@ pub enum JobKind {
 pub enum OutputPlacement {
     /// The outputs form a new run.
     NewRun {
-        /// Run that follows the new one, which is newer than it; `None` for the oldest position of the
-        /// level. It must not be an input that the job empties. [`TreeShape::apply_job`] states what happens
-        /// if another job removes it meanwhile.
+        /// The next older run of the level, or `None` if the new run is the oldest. The job must not take all
+        /// files of this run. [`TreeShape::apply_job`] states what happens if another job removes the run
+        /// meanwhile.
         before: Option<RunId>,
     },
     /// The outputs join this run and replace the inputs taken from it.
@@ -240,7 +240,7 @@ impl JobInput {
     /// Returns an input of the files that overlap `range`, or `None` if there are none.
     #[must_use]
     pub fn from_overlap(level: Level, run: &SortedRun, range: &KeyRange) -> Option<JobInput> {
-        let indices = run.overlapping_indices(range);
+        let indices = run.files.overlapping_indices(range);
         (!indices.is_empty()).then(|| JobInput::from_files(level, run, indices))
     }
 
@@ -352,11 +352,8 @@ impl Job {
     ///
     /// [`Error::NoSuchRun`], [`Error::NoSuchFile`] or [`Error::NoInputs`] if an input is not in the tree.
     pub fn input_key_range(&self, shape: &TreeShape) -> Result<KeyRange, Error> {
-        let mut ranges = Vec::new();
-        for input in &self.inputs {
-            ranges.extend(input.resolve_files(shape)?.into_iter().map(|file| &file.range));
-        }
-        KeyRange::enclosing_range(ranges).ok_or(Error::NoInputs)
+        let files = resolve_inputs(&self.inputs, shape)?;
+        KeyRange::enclosing_range(files.iter().map(|file| &file.range)).ok_or(Error::NoInputs)
     }
 
     /// Returns the size of all inputs in bytes. A merge writes at most about as much.
@@ -365,11 +362,7 @@ impl Job {
     ///
     /// [`Error::NoSuchRun`] or [`Error::NoSuchFile`] if an input is not in the tree.
     pub fn input_bytes(&self, shape: &TreeShape) -> Result<u64, Error> {
-        let mut bytes = 0;
-        for input in &self.inputs {
-            bytes += input.resolve_files(shape)?.into_iter().map(|file| file.bytes).sum::<u64>();
-        }
-        Ok(bytes)
+        Ok(resolve_inputs(&self.inputs, shape)?.iter().map(|file| file.bytes).sum())
     }
 
     /// Returns whether the job moves files from L0 to a deeper level.
@@ -379,6 +372,18 @@ impl Job {
             && self.target.level != Level(0)
             && matches!(self.kind, JobKind::Merge | JobKind::Move)
     }
+}
+
+/// Returns the files of all inputs.
+pub(crate) fn resolve_inputs<'a>(
+    inputs: &[JobInput],
+    shape: &'a TreeShape,
+) -> Result<Vec<&'a Arc<TableMeta>>, Error> {
+    let mut files = Vec::new();
+    for input in inputs {
+        files.extend(input.resolve_files(shape)?);
+    }
+    Ok(files)
 }
 
 impl fmt::Display for JobKind {

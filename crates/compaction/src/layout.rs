@@ -13,13 +13,13 @@ pub enum TreeLayout {
         /// merged as a whole into the next level.
         tiered: Vec<usize>,
     },
-    /// Each level holds up to a number of runs. The newest run of a level is *active*: arriving data is
-    /// merged into it until it has its share of the level. The next arrival becomes a new run. A level
-    /// with too many runs is merged as a whole and arrives in the next level.
+    /// Each level holds up to a number of runs. A level with too many runs is merged as a whole; the result
+    /// *arrives* in the next level. An arrival is merged into the newest run of a level until that run has
+    /// taken its number of arrivals. The next arrival becomes a new run.
     ///
-    /// With K runs in upper levels and Z in the last one: leveling is K = Z = 1, tiering is
-    /// K = Z = T − 1, lazy leveling is K = T − 1 and Z = 1. If each arrival becomes a run, L0 is the first
-    /// such level. Otherwise each flush in L0 moves on to L1.
+    /// With K runs in upper levels and Z in the last one: leveling is K = Z = 1, tiering is K = Z = T − 1, lazy
+    /// leveling is K = T − 1 and Z = 1. If each arrival becomes a run, L0 holds runs as the other levels do.
+    /// Otherwise each flush is merged into L1.
     ///
     /// Source: Dayan and Idreos, "Dostoevsky", SIGMOD 2018, section 4.3 ("Fluid LSM-tree").
     Fluid {
@@ -28,7 +28,7 @@ pub enum TreeLayout {
         upper: Vec<usize>,
         /// Maximum number of runs in the last level.
         last: usize,
-        /// T: one more than the number of arrivals after which a level is full.
+        /// T: a level is full after T − 1 arrivals.
         size_ratio: usize,
     },
     /// The tree is a list of runs; levels only state where a run is stored.

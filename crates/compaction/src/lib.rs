@@ -72,8 +72,8 @@
 //!
 //! - Any valid tree is accepted, such as one that another policy has left, and the sequence of jobs ends.
 //! - A job can run at the same time as the running jobs ([`RunningJobs::can_run_job`]).
-//! - Runs that are merged are adjacent in age, as far as their files overlap. Jobs take whole runs from L0, the
-//!   oldest first.
+//! - If the files of two runs overlap, a job that takes both also takes the overlapping files of all runs
+//!   between them in age. Jobs take whole runs from L0, the oldest first.
 //!
 //! [`check_policy`](check_policy()) tests these rules with random trees. This policy merges the whole tree into
 //! one run whenever L0 has four runs:

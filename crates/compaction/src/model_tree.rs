@@ -96,7 +96,8 @@ impl ModelTree {
         }
     }
 
-    /// Registers a single snapshot, or none. It keeps tombstones in the tree, but not the versions it sees.
+    /// Registers a single snapshot, or none. Jobs keep the tombstones that are newer than the snapshot. They
+    /// drop old versions that the snapshot can see.
     pub fn set_snapshot(&mut self, seq: Option<u64>) {
         (self.shape.oldest_snapshot, self.shape.newest_snapshot) = (seq, seq);
     }
@@ -239,8 +240,8 @@ impl ModelTree {
         Ok(outputs)
     }
 
-    /// Returns whether no file that stays overlaps the job in its newest run or below. Then the job can drop
-    /// tombstones.
+    /// Returns whether the job can drop tombstones: no file that it leaves in the tree overlaps its key range,
+    /// in the newest input run or in an older run.
     fn is_oldest_in_range(&self, job: &Job) -> Result<bool, Error> {
         let range = job.input_key_range(&self.shape)?;
         let mut is_below = false;

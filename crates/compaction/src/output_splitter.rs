@@ -70,7 +70,8 @@ impl OutputSplitter {
     pub fn should_split_before(&mut self, user_key: &[u8], output_bytes: u64) -> bool {
         let passes_boundary = self.skip_boundaries(user_key);
         if !self.has_begun {
-            // Files that end before the first key are never overlapped; there may be many of them.
+            // Many files may end before the first key. No output overlaps these files, so the scan starts after
+            // them.
             for grandparent in &mut self.grandparents {
                 let first = grandparent.run.files.lower_bound(user_key);
                 (grandparent.first, grandparent.next) = (first, first);
@@ -86,18 +87,18 @@ impl OutputSplitter {
         split
     }
 
-    /// Returns a key after `after` before which the result of [`should_split_before`] depends on the size
-    /// of the output alone: the next boundary, or the key at which the output would overlap too much of
-    /// the grandparent level. Returns `None` if there is no such key.
+    /// Returns the next key after `after` at which [`should_split_before`] may return true for an output below
+    /// the target size. This is the next boundary, or the key at which the output may overlap too much of the
+    /// grandparent level. Returns `None` if there is no such key.
     ///
-    /// `after` must be at or after all keys that were tested. If it equals an untested boundary, the
-    /// following boundary counts.
+    /// `after` must be at or after all keys passed to [`should_split_before`]. A boundary that equals `after`
+    /// is not returned.
     ///
     /// [`should_split_before`]: Self::should_split_before
     #[must_use]
     pub fn next_split_key(&self, after: &[u8]) -> Option<&Key> {
-        // With one run the file that exceeds the limit is known in advance. With several runs, any file
-        // may be the one.
+        // With one grandparent run, the file that exceeds the limit follows from the sizes. With several runs,
+        // the order of their files matters, so the key returned is the start of the next file.
         let several = self.grandparents.len() > 1;
         let starts = self.grandparents.iter().filter_map(|grandparent| {
             let files = &grandparent.run.files;
@@ -106,9 +107,9 @@ impl OutputSplitter {
                 false => (files.lower_bound(after), 0),
             };
             let next = (from..files.len()).find(|index| {
-                overlapped_bytes = overlapped_bytes.saturating_add(files.bytes_at(*index));
+                overlapped_bytes = overlapped_bytes.saturating_add(files.file_bytes(*index));
                 let exceeds = several || overlapped_bytes > self.overlap_bytes_max;
-                exceeds && files.is_after(*index, after)
+                exceeds && files.is_file_after(*index, after)
             })?;
             Some(&files[next].range.smallest)
         });
@@ -132,8 +133,8 @@ impl OutputSplitter {
         let mut extended = false;
         for grandparent in &mut self.grandparents {
             let files = &grandparent.run.files;
-            while grandparent.next < files.len() && !files.is_after(grandparent.next, key) {
-                self.overlapped_bytes += files.bytes_at(grandparent.next);
+            while grandparent.next < files.len() && !files.is_file_after(grandparent.next, key) {
+                self.overlapped_bytes += files.file_bytes(grandparent.next);
                 grandparent.next += 1;
                 extended = true;
             }
@@ -144,8 +145,8 @@ impl OutputSplitter {
     /// Removes the grandparent files that end before `key` from the overlap.
     fn remove_overlap_before(&mut self, key: &[u8]) {
         for GrandparentRun { run, first, next } in &mut self.grandparents {
-            while *first < *next && run.files.is_before(*first, key) {
-                self.overlapped_bytes -= run.files.bytes_at(*first);
+            while *first < *next && run.files.is_file_before(*first, key) {
+                self.overlapped_bytes -= run.files.file_bytes(*first);
                 *first += 1;
             }
         }

@@ -14,11 +14,12 @@ pub enum PolicyParameter {
     LastRuns,
     /// `D`: maximum age of a tombstone. A decimal below 1 is relative to the duration of an experiment.
     Bound,
-    /// `F`: tombstones of a file, as a share of its entries, that make it due.
+    /// `F`: a file is due if tombstones are at least this share of its entries.
     Density,
-    /// `trigger`: number of runs that makes a merge due. It counts L0; for universal, the whole tree.
+    /// `trigger`: number of runs that makes a merge due. The runs are those of L0, for `universal` those of the
+    /// whole tree.
     Trigger,
-    /// `wait`: number of runs in L0 up to which a merge waits until it is efficient.
+    /// `wait`: number of runs in L0 that makes a merge due even if it is not efficient.
     Wait,
     /// `stop`: number of runs in L0 at which writes stop.
     Stop,
@@ -36,7 +37,7 @@ pub enum PolicyParameter {
     Grandparents,
     /// `space`: space amplification in per cent from which all runs are merged.
     Space,
-    /// `ratio`: per cent by which the next run of a sequence may be larger.
+    /// `ratio`: per cent by which a run may be larger than all newer runs of its sequence together.
     Ratio,
     /// `width`: minimum number of runs in a sequence.
     Width,
@@ -80,89 +81,61 @@ const TIMES: [(&str, u64); 6] = [
 const SIZES: [(&str, u64); 5] =
     [("", 1), ("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30), ("T", 1 << 40)];
 
+/// A parameter, its name in a spec, its unit, its smallest and its largest value.
+type Declaration = (PolicyParameter, &'static str, ParameterUnit, u64, u64);
+
+/// Declarations of all parameters, in the order of [`PolicyParameter`].
+const DECLARATIONS: [Declaration; 20] = {
+    use ParameterUnit::{Bytes, Count, Share, Time, TimeOrShare};
+    use PolicyParameter as P;
+    const BILLION: u64 = 1000 * MILLION;
+    [
+        (P::SizeRatio, "T", Count, 2, MILLION),
+        (P::UpperRuns, "K", Count, 1, MILLION),
+        (P::LastRuns, "Z", Count, 1, MILLION),
+        (P::Bound, "D", TimeOrShare, 1, SHARE_OF_DURATION - 1),
+        (P::Density, "F", Share, 1, MILLION),
+        (P::Trigger, "trigger", Count, 1, MILLION),
+        (P::Wait, "wait", Count, 1, MILLION),
+        (P::Stop, "stop", Count, 2, MILLION),
+        (P::Tables, "tables", Count, 1, MILLION),
+        (P::L1, "l1", Count, 1, MILLION),
+        (P::Base, "base", Count, 1, MILLION),
+        (P::Last, "last", Count, 1, 63),
+        (P::Above, "above", Count, 1, 62),
+        (P::Grandparents, "grandparents", Count, 1, BILLION),
+        (P::Space, "space", Count, 1, BILLION),
+        (P::Ratio, "ratio", Count, 0, MILLION),
+        (P::Width, "width", Count, 2, BILLION),
+        (P::WidthMax, "width_max", Count, 2, BILLION),
+        (P::Bytes, "bytes", Bytes, 1, SHARE_OF_DURATION - 1),
+        (P::Ttl, "ttl", Time, 0, SHARE_OF_DURATION - 1),
+    ]
+};
+
 impl PolicyParameter {
-    pub(crate) const ALL: [PolicyParameter; 20] = [
-        PolicyParameter::SizeRatio,
-        PolicyParameter::UpperRuns,
-        PolicyParameter::LastRuns,
-        PolicyParameter::Bound,
-        PolicyParameter::Density,
-        PolicyParameter::Trigger,
-        PolicyParameter::Wait,
-        PolicyParameter::Stop,
-        PolicyParameter::Tables,
-        PolicyParameter::L1,
-        PolicyParameter::Base,
-        PolicyParameter::Last,
-        PolicyParameter::Above,
-        PolicyParameter::Grandparents,
-        PolicyParameter::Space,
-        PolicyParameter::Ratio,
-        PolicyParameter::Width,
-        PolicyParameter::WidthMax,
-        PolicyParameter::Bytes,
-        PolicyParameter::Ttl,
-    ];
+    /// Returns the parameter with this name. Ignores letter case.
+    pub(crate) fn from_name(name: &str) -> Option<PolicyParameter> {
+        let is_named = |(parameter, ..): &&Declaration| parameter.name().eq_ignore_ascii_case(name);
+        DECLARATIONS.iter().find(is_named).map(|(parameter, ..)| *parameter)
+    }
 
     /// Returns the name as written in a spec.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            PolicyParameter::SizeRatio => "T",
-            PolicyParameter::UpperRuns => "K",
-            PolicyParameter::LastRuns => "Z",
-            PolicyParameter::Bound => "D",
-            PolicyParameter::Density => "F",
-            PolicyParameter::Trigger => "trigger",
-            PolicyParameter::Wait => "wait",
-            PolicyParameter::Stop => "stop",
-            PolicyParameter::Tables => "tables",
-            PolicyParameter::L1 => "l1",
-            PolicyParameter::Base => "base",
-            PolicyParameter::Last => "last",
-            PolicyParameter::Above => "above",
-            PolicyParameter::Grandparents => "grandparents",
-            PolicyParameter::Space => "space",
-            PolicyParameter::Ratio => "ratio",
-            PolicyParameter::Width => "width",
-            PolicyParameter::WidthMax => "width_max",
-            PolicyParameter::Bytes => "bytes",
-            PolicyParameter::Ttl => "ttl",
-        }
+        DECLARATIONS[self as usize].1
     }
 
     /// Returns the unit of the values.
     #[must_use]
     pub fn unit(self) -> ParameterUnit {
-        match self {
-            PolicyParameter::Bound => ParameterUnit::TimeOrShare,
-            PolicyParameter::Density => ParameterUnit::Share,
-            PolicyParameter::Bytes => ParameterUnit::Bytes,
-            PolicyParameter::Ttl => ParameterUnit::Time,
-            _ => ParameterUnit::Count,
-        }
+        DECLARATIONS[self as usize].2
     }
 
     /// Returns the smallest and the largest value. For [`ParameterUnit::TimeOrShare`] they apply to times.
     pub(crate) fn allowed_range(self) -> (u64, u64) {
-        match self {
-            PolicyParameter::SizeRatio => (2, 1_000_000),
-            PolicyParameter::UpperRuns | PolicyParameter::LastRuns => (1, 1_000_000),
-            PolicyParameter::Trigger
-            | PolicyParameter::Wait
-            | PolicyParameter::Tables
-            | PolicyParameter::L1
-            | PolicyParameter::Base => (1, 1_000_000),
-            PolicyParameter::Stop => (2, 1_000_000),
-            PolicyParameter::Last => (1, 63),
-            PolicyParameter::Above => (1, 62),
-            PolicyParameter::Grandparents | PolicyParameter::Space => (1, 1_000_000_000),
-            PolicyParameter::Ratio => (0, 1_000_000),
-            PolicyParameter::Width | PolicyParameter::WidthMax => (2, 1_000_000_000),
-            PolicyParameter::Density => (1, MILLION),
-            PolicyParameter::Bytes | PolicyParameter::Bound => (1, SHARE_OF_DURATION - 1),
-            PolicyParameter::Ttl => (0, SHARE_OF_DURATION - 1),
-        }
+        let (_, _, _, min, max) = DECLARATIONS[self as usize];
+        (min, max)
     }
 
     /// Parses a value. Returns `None` if the syntax is wrong.
@@ -232,7 +205,8 @@ pub(crate) fn format_share(ppm: u64) -> String {
     text
 }
 
-/// Parses an integer with a unit. Without a unit the first one counts: microseconds or bytes.
+/// Parses an integer with a unit. An integer without a unit has the first of `units`, which is microseconds or
+/// bytes.
 fn parse_with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -254,6 +228,13 @@ fn format_with_unit(value: u64, units: &[(&str, u64)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn declarations_are_in_the_order_of_parameters() {
+        for (index, (parameter, ..)) in DECLARATIONS.iter().enumerate() {
+            assert_eq!(*parameter as usize, index);
+        }
+    }
 
     #[test]
     fn parse_formatted_value_is_same() {

@@ -10,10 +10,10 @@ use crate::shape::TreeShape;
 /// Compaction work that limits writes. It controls the write throttle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Debt {
-    /// Bytes that compactions must write before L0 shrinks again, without those that running jobs have
-    /// already written. 0 does not limit writes.
+    /// Bytes that compactions have yet to write until L0 shrinks. 0 means that the throttle does not limit
+    /// writes.
     pub pending_bytes: u64,
-    /// Bytes of memtables that can still be flushed before writes stop, including current memtables.
+    /// Bytes that can be flushed to L0 until writes stop. Data in memtables counts as not flushed.
     pub headroom_bytes: u64,
 }
 

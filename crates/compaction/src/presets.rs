@@ -23,11 +23,11 @@ pub enum Preset {
     LeastOverlapGrandparent,
     /// Leveled; files are merged in key order, round robin. "RR" in the study.
     RoundRobin,
-    /// Leveled; the file that was not read for longest is merged. "Cold" in the text of the study.
+    /// Leveled; the file whose last read is longest ago is merged. "Cold" in the text of the study.
     ColdAccess,
     /// Leveled; the file whose newest entry is oldest is merged. "Cold", most likely, in the study's code.
     ColdWrite,
-    /// Leveled; the file whose key range was not compacted for longest is merged. "Old" in the study.
+    /// Leveled; the file whose oldest entry is oldest is merged. "Old" in the study.
     Old,
     /// As `LeastOverlap`; files of any level with many tombstones come first. "TSD" in the study.
     TombstoneDensity,
@@ -143,7 +143,7 @@ impl Preset {
         }
     }
 
-    /// Returns whether `name` is the canonical name or an alias of the preset, in any case.
+    /// Returns whether `name` is the canonical name or an alias of the preset. Ignores letter case.
     pub(crate) fn has_name_or_alias(self, name: &str) -> bool {
         let mut names = self.aliases().iter().copied().chain([self.name()]);
         names.any(|known| known.eq_ignore_ascii_case(name))
@@ -255,11 +255,11 @@ impl Preset {
 
     /// Returns the default capacity of L1 in memtables.
     ///
-    /// With file granularity, L1 is as large as L0 at its limit: 2 runs if they stop writes, 4 if they
-    /// trigger a merge. This follows RocksDB's tuning advice: data from L0 is rewritten about once.
+    /// With file granularity, L1 is as large as a full L0. A full L0 has 2 runs in leveled presets and 4 runs
+    /// in `1-leveling`. This follows RocksDB's tuning advice: data from L0 is rewritten about once.
     ///
-    /// The value of `full` is calibrated to a study. There `full` moved twice as much data as `lo+1` in a third of
-    /// the merges. Half the square of the size ratio gives these proportions for T = 10 (`tests/study.rs`).
+    /// The value of `full` reproduces the study: `full` moves twice as many bytes as `lo+1`, and needs a third
+    /// as many merges. Half the square of the size ratio gives these proportions for T = 10 (`tests/study.rs`).
     fn l1_memtables_default(self, size_ratio: u64) -> u64 {
         match self {
             Preset::Full => (size_ratio.saturating_mul(size_ratio) / 2)

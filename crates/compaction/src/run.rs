@@ -1,14 +1,13 @@
 //! A sorted run and its files in key order.
 //!
-//! A run may hold ten thousands of files. The cost of a job on a few of them should hardly depend on that
-//! number:
+//! A run may hold 100,000 files. A policy decides after each job, and a job changes few files. Three structures
+//! keep the cost of a decision nearly independent of the number of files:
 //!
-//! - Key prefixes and sizes of the files are kept in arrays next to the file list. Searches and sums follow
-//!   a pointer to a file only if two key prefixes are equal.
-//! - A large run has an index of its file numbers.
-//! - The files are divided into groups of neighbours. A group caches its best file by the order of a file
-//!   picker. A job changes few groups, and only their best files are computed anew. Without this cache, a
-//!   decision for a run of 100,000 files takes about 40 times as long.
+//! - Arrays hold the key prefixes and the sizes of all files. Searches and sums read the arrays, and a file only
+//!   if two key prefixes are equal.
+//! - A run of at least [`INDEXED_FILES_MIN`] files has an index of its file numbers.
+//! - Each group of neighbouring files caches the file that the file picker prefers. A decision examines the files
+//!   of changed groups only. Examining all files takes 40 times as long in a run of 100,000 files.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -25,7 +24,7 @@ use crate::table_meta::TableMeta;
 
 /// Number of files in a new group.
 const GROUP_FILES: usize = 32;
-/// Number of files from which a run has an index of file numbers.
+/// Minimum number of files of a run with an index of file numbers.
 const INDEXED_FILES_MIN: usize = 64;
 
 /// A sorted run: files with disjoint key ranges, in key order.
@@ -54,16 +53,10 @@ impl SortedRun {
         })
     }
 
-    /// Returns the indices of the files that overlap `range`. Binary search.
-    #[must_use]
-    pub fn overlapping_indices(&self, range: &KeyRange) -> Range<usize> {
-        self.files.overlapping_indices(range)
-    }
-
     /// Returns the files that overlap `range`, in key order. Binary search.
     #[must_use]
     pub fn overlapping_files(&self, range: &KeyRange) -> &[Arc<TableMeta>] {
-        &self.files[self.overlapping_indices(range)]
+        &self.files[self.files.overlapping_indices(range)]
     }
 
     /// Returns the only file whose range contains `key`. Binary search.
@@ -74,12 +67,16 @@ impl SortedRun {
     }
 
     /// Checks that all files are in key order and share no key.
-    pub(crate) fn check(&self, level: Level) -> Result<(), Error> {
-        self.check_files(level, 0..self.files.len())
+    pub(crate) fn check_files(&self, level: Level) -> Result<(), Error> {
+        self.check_changed_files(level, 0..self.files.len())
     }
 
     /// Checks the order of the files with these indices and of their two neighbours.
-    pub(crate) fn check_files(&self, level: Level, changed: Range<usize>) -> Result<(), Error> {
+    pub(crate) fn check_changed_files(
+        &self,
+        level: Level,
+        changed: Range<usize>,
+    ) -> Result<(), Error> {
         if self.files.is_empty() {
             return Err(Error::EmptyRun { level, run: self.id });
         }
@@ -110,69 +107,56 @@ pub struct RunFiles {
     /// Size of each file in bytes.
     sizes: Vec<u64>,
     totals: RunTotals,
+    /// Groups of neighbouring files, in key order.
     groups: Vec<FileGroup>,
-    /// Properties of each group that a walk through all groups needs.
-    marks: Vec<GroupMark>,
     /// [`key_prefix`] of the smallest key of each file, by file number. Built by the first search.
     prefixes_by_id: OnceLock<HashMap<FileId, u64>>,
 }
 
 /// Neighbouring files of a run.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct FileGroup {
     /// Indices of the files.
     files: Range<usize>,
-    /// Cache of the best file by the order that was used last.
-    best: Mutex<Option<GroupBest>>,
-}
-
-/// First key and version of a group.
-#[derive(Clone, Copy, Debug)]
-struct GroupMark {
     /// [`key_prefix`] of the smallest key.
     first_prefix: u64,
-    /// Number that identifies the files of the group. Groups with other files have other numbers.
+    /// Unique number. A group gets a new number when one of its files changes.
     version: u64,
+    /// Result of the last search for the preferred file.
+    preferred: Mutex<Option<PreferredFile>>,
 }
 
-/// Best file of a group.
+/// File of a group that a file picker takes first.
 #[derive(Clone, Copy, Debug)]
-struct GroupBest {
-    /// Identifies the order and the versions of all groups that influence it.
-    order: u64,
+struct PreferredFile {
+    /// Identifies the file picker and the versions of all groups on which its choice depends.
+    search_id: u64,
     /// Index of the file in the group.
     offset: usize,
-    /// Cost of the file; only used by orders by overlap.
+    /// Overlap cost of the file. Only file pickers that compare overlaps set it.
     cost: OverlapCost,
 }
 
 impl Clone for FileGroup {
     fn clone(&self) -> FileGroup {
-        let best = *self.best.lock().unwrap_or_else(PoisonError::into_inner);
-        FileGroup { files: self.files.clone(), best: Mutex::new(best) }
+        let preferred = *self.preferred.lock().unwrap_or_else(PoisonError::into_inner);
+        FileGroup { files: self.files.clone(), preferred: Mutex::new(preferred), ..*self }
     }
 }
 
 impl FileGroup {
-    fn new(files: Range<usize>) -> FileGroup {
-        FileGroup { files, best: Mutex::default() }
-    }
-
-    /// Returns the best file by this order. Calls `find` if it is not cached.
-    fn best(&self, order: u64, find: impl FnOnce() -> Option<GroupBest>) -> Option<GroupBest> {
-        let mut cached = self.best.lock().unwrap_or_else(PoisonError::into_inner);
-        if cached.is_none_or(|best| best.order != order) {
-            *cached = find();
+    /// Returns the cached result of the search with this id. Otherwise calls `search` and caches its result.
+    fn find_preferred(
+        &self,
+        search_id: u64,
+        search: impl FnOnce() -> Option<PreferredFile>,
+    ) -> Option<PreferredFile> {
+        let mut cached = self.preferred.lock().unwrap_or_else(PoisonError::into_inner);
+        if cached.is_none_or(|preferred| preferred.search_id != search_id) {
+            *cached = search();
         }
         *cached
     }
-}
-
-/// Returns a number that was not returned before.
-fn new_version() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    // Only uniqueness matters, so no other access is ordered by this one.
-    NEXT.fetch_add(1, atomic::Ordering::Relaxed)
 }
 
 /// Sums over the files of a run.
@@ -184,32 +168,25 @@ struct RunTotals {
 }
 
 impl RunTotals {
-    fn of(files: &[Arc<TableMeta>]) -> RunTotals {
-        files.iter().fold(RunTotals::default(), |sum, file| RunTotals {
-            bytes: sum.bytes.saturating_add(file.bytes),
-            compensated_bytes: sum.compensated_bytes.saturating_add(file.compensated_bytes()),
-            tombstones: sum.tombstones.saturating_add(file.tombstones),
+    fn from_files(files: &[Arc<TableMeta>]) -> RunTotals {
+        files.iter().fold(RunTotals::default(), |sum, file| {
+            let (bytes, compensated_bytes) = (file.bytes, file.compensated_bytes());
+            let file = RunTotals { bytes, compensated_bytes, tombstones: file.tombstones };
+            sum.combine(file, u64::saturating_add)
         })
     }
 
-    /// Returns the totals after `removed` files were replaced by `added` ones.
-    fn replace(&self, removed: &RunTotals, added: &RunTotals) -> RunTotals {
-        let change = |total: u64, removed: u64, added: u64| {
-            total.saturating_sub(removed).saturating_add(added)
-        };
+    fn combine(self, other: RunTotals, operation: fn(u64, u64) -> u64) -> RunTotals {
         RunTotals {
-            bytes: change(self.bytes, removed.bytes, added.bytes),
-            compensated_bytes: change(
-                self.compensated_bytes,
-                removed.compensated_bytes,
-                added.compensated_bytes,
-            ),
-            tombstones: change(self.tombstones, removed.tombstones, added.tombstones),
+            bytes: operation(self.bytes, other.bytes),
+            compensated_bytes: operation(self.compensated_bytes, other.compensated_bytes),
+            tombstones: operation(self.tombstones, other.tombstones),
         }
     }
 }
 
-/// Overlapped bytes of a file and its own bytes. The order compares their ratio, then the age.
+/// Overlapped bytes of a file and its own bytes. Costs are ordered by the exact ratio `overlap / own`, then by
+/// age.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OverlapCost {
     pub(crate) overlap: u64,
@@ -217,18 +194,11 @@ pub(crate) struct OverlapCost {
     pub(crate) seq_smallest: u64,
 }
 
-impl OverlapCost {
-    /// Compares `overlap / own` exactly.
-    fn compare_ratio(&self, other: &OverlapCost) -> Ordering {
-        let left = u128::from(self.overlap) * u128::from(other.own);
-        let right = u128::from(other.overlap) * u128::from(self.own);
-        left.cmp(&right)
-    }
-}
-
 impl Ord for OverlapCost {
     fn cmp(&self, other: &OverlapCost) -> Ordering {
-        self.compare_ratio(other).then(self.seq_smallest.cmp(&other.seq_smallest))
+        let left = u128::from(self.overlap) * u128::from(other.own);
+        let right = u128::from(other.overlap) * u128::from(self.own);
+        left.cmp(&right).then(self.seq_smallest.cmp(&other.seq_smallest))
     }
 }
 
@@ -276,7 +246,7 @@ impl RunFiles {
         if self.first_prefixes.get(from).is_none_or(|other| *other > prefix) {
             return start..from;
         }
-        // Files with an equal prefix are compared by their keys.
+        // Equal prefixes do not decide, so the keys are compared.
         let until = from + self.first_prefixes[from..].partition_point(|other| *other <= prefix);
         let equal = &self.files[from..until];
         start..from + equal.partition_point(|file| file.range.smallest <= range.largest)
@@ -290,13 +260,13 @@ impl RunFiles {
         if self.last_prefixes.get(from).is_none_or(|other| *other > prefix) {
             return from;
         }
-        // Files with an equal prefix are compared by their keys.
+        // Equal prefixes do not decide, so the keys are compared.
         let until = self.last_prefixes.partition_point(|other| *other <= prefix);
         from + self.files[from..until].partition_point(|file| *file.range.largest < *key)
     }
 
     /// Returns whether the file begins after `key`.
-    pub(crate) fn is_after(&self, index: usize, key: &[u8]) -> bool {
+    pub(crate) fn is_file_after(&self, index: usize, key: &[u8]) -> bool {
         match self.first_prefixes[index].cmp(&key_prefix(key)) {
             Ordering::Equal => *self.files[index].range.smallest > *key,
             order => order == Ordering::Greater,
@@ -304,7 +274,7 @@ impl RunFiles {
     }
 
     /// Returns whether the file ends before `key`.
-    pub(crate) fn is_before(&self, index: usize, key: &[u8]) -> bool {
+    pub(crate) fn is_file_before(&self, index: usize, key: &[u8]) -> bool {
         match self.last_prefixes[index].cmp(&key_prefix(key)) {
             Ordering::Equal => *self.files[index].range.largest < *key,
             order => order == Ordering::Less,
@@ -312,7 +282,7 @@ impl RunFiles {
     }
 
     /// Returns the size of one file in bytes.
-    pub(crate) fn bytes_at(&self, index: usize) -> u64 {
+    pub(crate) fn file_bytes(&self, index: usize) -> u64 {
         self.sizes[index]
     }
 
@@ -341,8 +311,9 @@ impl RunFiles {
             }
             prefixes.extend(new.iter().map(|file| (file.id, key_prefix(&file.range.smallest))));
         }
-        let removed = RunTotals::of(&self.files[range.clone()]);
-        self.totals = self.totals.replace(&removed, &RunTotals::of(&new));
+        let removed = RunTotals::from_files(&self.files[range.clone()]);
+        self.totals = self.totals.combine(removed, u64::saturating_sub);
+        self.totals = self.totals.combine(RunTotals::from_files(&new), u64::saturating_add);
         let first = new.iter().map(|file| key_prefix(&file.range.smallest));
         self.first_prefixes.splice(range.clone(), first);
         let last = new.iter().map(|file| key_prefix(&file.range.largest));
@@ -371,28 +342,29 @@ impl RunFiles {
                 group.files = start + added - range.len()..end + added - range.len();
             }
         }
-        if first == last && (1..=2 * GROUP_FILES).contains(&(end - start)) {
-            // Usually the change is within one group.
-            self.groups[first] = FileGroup::new(start..end);
-            self.marks[first] = self.new_mark(start);
-        } else {
-            self.rebuild_groups(first..last + 1, start..end);
-        }
-    }
-
-    fn new_mark(&self, first_file: usize) -> GroupMark {
-        GroupMark { first_prefix: self.first_prefixes[first_file], version: new_version() }
+        self.rebuild_groups(first..last + 1, start..end);
     }
 
     /// Replaces some groups by new groups of these files.
     fn rebuild_groups(&mut self, old: Range<usize>, files: Range<usize>) {
         let count = files.len().div_ceil(2 * GROUP_FILES).max(1);
         let step = files.len().div_ceil(count).max(1);
-        let starts = || files.clone().step_by(step);
-        let marks: Vec<GroupMark> = starts().map(|start| self.new_mark(start)).collect();
-        self.marks.splice(old.clone(), marks);
-        let groups = starts().map(|start| FileGroup::new(start..(start + step).min(files.end)));
+        let starts = files.clone().step_by(step);
+        let groups: Vec<FileGroup> =
+            starts.map(|start| self.new_group(start..(start + step).min(files.end))).collect();
         self.groups.splice(old, groups);
+    }
+
+    /// Returns a group of these files, which must be at least one.
+    fn new_group(&self, files: Range<usize>) -> FileGroup {
+        static NEXT_VERSION: AtomicU64 = AtomicU64::new(1);
+        FileGroup {
+            first_prefix: self.first_prefixes[files.start],
+            // Only uniqueness matters, so no other access is ordered by this one.
+            version: NEXT_VERSION.fetch_add(1, atomic::Ordering::Relaxed),
+            preferred: Mutex::default(),
+            files,
+        }
     }
 
     /// Returns the files with tombstones and their indices.
@@ -403,17 +375,17 @@ impl RunFiles {
 
     /// Sets [`TableMeta::last_read_us`] of each file for which `read_us` returns a time.
     pub fn set_read_times(&mut self, read_us: impl Fn(FileId) -> Option<u64>) {
-        for (group, mark) in self.groups.iter_mut().zip(&mut self.marks) {
+        for index in 0..self.groups.len() {
+            let range = self.groups[index].files.clone();
             let mut is_changed = false;
-            for file in &mut self.files[group.files.clone()] {
+            for file in &mut self.files[range.clone()] {
                 if let Some(us) = read_us(file.id).filter(|us| *us != file.last_read_us) {
                     Arc::make_mut(file).last_read_us = us;
                     is_changed = true;
                 }
             }
             if is_changed {
-                *group = FileGroup::new(group.files.clone());
-                mark.version = new_version();
+                self.groups[index] = self.new_group(range);
             }
         }
     }
@@ -444,7 +416,7 @@ impl RunFiles {
                     *overlap = overlap.saturating_add(below.sizes[next]);
                     next += 1;
                 }
-                // Only the last of these files can overlap the next file of this run too.
+                // Of the files of `below` so far, only the last one can overlap the next file of `self`.
                 first = first.max(next.saturating_sub(1));
             }
         }
@@ -458,82 +430,76 @@ impl RunFiles {
         OverlapCost { overlap, own, seq_smallest: file.seq_smallest }
     }
 
-    /// Returns the index of the file with the smallest `OverlapCost` for `below`. Ties: the smaller
-    /// key.
-    #[must_use]
-    pub fn least_overlap(&self, below: &[Arc<SortedRun>]) -> Option<usize> {
-        let mut walks: Vec<GroupWalk<'_>> =
-            below.iter().map(|run| GroupWalk { marks: &run.files.marks, next: 0 }).collect();
+    /// Returns the index of the file with the smallest [`OverlapCost`] for `below`. Ties: the smaller key.
+    pub(crate) fn find_least_overlap(&self, below: &[Arc<SortedRun>]) -> Option<usize> {
+        let mut cursors: Vec<GroupCursor<'_>> =
+            below.iter().map(|run| GroupCursor { groups: &run.files.groups, next: 0 }).collect();
         let mut cheapest: Option<(OverlapCost, usize)> = None;
         for group in &self.groups {
             let Some(last) = group.files.end.checked_sub(1) else { continue };
-            let (from, to) = (self.first_prefixes[group.files.start], self.last_prefixes[last]);
-            let order = walks.iter_mut().fold(RANKS_MAX, |sum: u64, walk| {
-                walk.versions(from, to).wrapping_add(sum.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+            let (from, to) = (group.first_prefix, self.last_prefixes[last]);
+            let search_id = cursors.iter_mut().fold(RANK_IDS_END, |sum: u64, cursor| {
+                let versions = cursor.hash_versions(from, to);
+                versions.wrapping_add(sum.wrapping_mul(0x9e37_79b9_7f4a_7c15))
             });
-            let best = group.best(order, || self.least_overlap_of(group, order, below))?;
-            if cheapest.is_none_or(|(cost, _)| best.cost < cost) {
-                cheapest = Some((best.cost, group.files.start + best.offset));
+            let preferred = group.find_preferred(search_id, || {
+                let overlaps = self.overlaps(group.files.clone(), below).into_iter().enumerate();
+                let costs = overlaps.map(|(offset, overlap)| {
+                    (self.overlap_cost(group.files.start + offset, overlap), offset)
+                });
+                costs.min().map(|(cost, offset)| PreferredFile { search_id, offset, cost })
+            })?;
+            if cheapest.is_none_or(|(cost, _)| preferred.cost < cost) {
+                cheapest = Some((preferred.cost, group.files.start + preferred.offset));
             }
         }
         cheapest.map(|(_, index)| index)
     }
 
-    /// Returns the file of a group with the smallest cost.
-    fn least_overlap_of(
+    /// Returns the index of the file with the smallest rank. Ties: the smaller key.
+    ///
+    /// The rank of a file must depend on that file alone. `rank_id` identifies the rank and is below
+    /// [`RANK_IDS_END`].
+    pub(crate) fn find_least_rank<R: Ord>(
         &self,
-        group: &FileGroup,
-        order: u64,
-        below: &[Arc<SortedRun>],
-    ) -> Option<GroupBest> {
-        let overlaps = self.overlaps(group.files.clone(), below).into_iter().enumerate();
-        let costs = overlaps.map(|(offset, overlap)| {
-            (self.overlap_cost(group.files.start + offset, overlap), offset)
-        });
-        costs.min().map(|(cost, offset)| GroupBest { order, offset, cost })
-    }
-
-    /// Returns the index of the file with the smallest rank. Ties: the smaller key. `order` identifies the
-    /// rank, which must depend on the file alone; it is below [`RANKS_MAX`].
-    pub(crate) fn least_rank<R: Ord>(
-        &self,
-        order: u64,
+        rank_id: u64,
         rank: impl Fn(&TableMeta) -> R,
     ) -> Option<usize> {
         let candidates = self.groups.iter().filter_map(|group| {
-            let best = group.best(order, || {
+            let preferred = group.find_preferred(rank_id, || {
                 let files = self.files[group.files.clone()].iter().enumerate();
                 let (offset, _) = files.min_by_key(|(offset, file)| (rank(file), *offset))?;
-                Some(GroupBest { order, offset, cost: OverlapCost::default() })
+                Some(PreferredFile { search_id: rank_id, offset, cost: OverlapCost::default() })
             })?;
-            let index = group.files.start + best.offset;
+            let index = group.files.start + preferred.offset;
             Some((rank(&self.files[index]), index))
         });
         candidates.min().map(|(_, index)| index)
     }
 }
 
-/// Number of values of `order` that [`RunFiles::least_rank`] may use.
-const RANKS_MAX: u64 = 16;
+/// Upper bound of the ids of ranks, see [`RunFiles::find_least_rank`].
+const RANK_IDS_END: u64 = 16;
 
-/// Walks through the groups of a run in key order.
-struct GroupWalk<'a> {
-    marks: &'a [GroupMark],
+/// Visits the groups of a run in key order.
+struct GroupCursor<'a> {
+    groups: &'a [FileGroup],
     next: usize,
 }
 
-impl GroupWalk<'_> {
-    /// Returns a hash of the versions of all groups that may have keys between two key prefixes. `from` must
-    /// not decrease from call to call. The result may depend on a further group, which only causes
-    /// unnecessary work.
-    fn versions(&mut self, from: u64, to: u64) -> u64 {
-        while self.marks.get(self.next + 1).is_some_and(|next| next.first_prefix < from) {
+impl GroupCursor<'_> {
+    /// Returns a hash of the versions of all groups that may have keys between two key prefixes.
+    ///
+    /// `from` must not decrease from call to call. The hash may include the group before `from`. If only that
+    /// group changes, the caller repeats a search without need.
+    fn hash_versions(&mut self, from: u64, to: u64) -> u64 {
+        while self.groups.get(self.next + 1).is_some_and(|next| next.first_prefix < from) {
             self.next += 1;
         }
-        let marks = &self.marks[self.next.min(self.marks.len())..];
-        let overlapping = marks.iter().take_while(|mark| mark.first_prefix <= to);
-        overlapping.fold(0, |hash, mark| {
-            (hash ^ mark.version).wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(29)
+        let groups = &self.groups[self.next.min(self.groups.len())..];
+        let overlapping = groups.iter().take_while(|group| group.first_prefix <= to);
+        overlapping.fold(0, |hash, group| {
+            (hash ^ group.version).wrapping_mul(0xbf58_476d_1ce4_e5b9).rotate_left(29)
         })
     }
 }
@@ -553,7 +519,7 @@ impl From<Vec<Arc<TableMeta>>> for RunFiles {
             first_prefixes: files.iter().map(|file| key_prefix(&file.range.smallest)).collect(),
             last_prefixes: files.iter().map(|file| key_prefix(&file.range.largest)).collect(),
             sizes: files.iter().map(|file| file.bytes).collect(),
-            totals: RunTotals::of(&files),
+            totals: RunTotals::from_files(&files),
             files,
             ..RunFiles::default()
         };
@@ -658,7 +624,6 @@ mod tests {
         let mut rng = TestRng::new(7);
         let mut ids = 0;
         let mut files = RunFiles::from(fill(0, 9000, &mut ids, &mut rng));
-        let below = [run(fill(0, 9000, &mut ids, &mut rng).into())];
         assert!(files.len() > 500 && files.groups.len() > 4);
         for _ in 0..2000 {
             splice_random(&mut files, &mut ids, &mut rng);
@@ -670,7 +635,6 @@ mod tests {
             assert_eq!(files.sizes, rebuilt.sizes);
             let grouped = files.groups.iter().flat_map(|group| group.files.clone());
             assert!(grouped.eq(0..files.len()));
-            assert_eq!(files.least_overlap(&below), rebuilt.least_overlap(&below));
             if let Some(index) = (!files.is_empty()).then(|| files.len() / 2) {
                 assert_eq!(files.index_of(files[index].id, 0), Some(index));
                 assert_eq!(files.index_of(FileId(u64::MAX), 0), None);
@@ -700,7 +664,7 @@ mod tests {
     }
 
     #[test]
-    fn least_overlap_after_splices_agrees_with_linear_scan() {
+    fn find_least_overlap_after_splices_agrees_with_linear_scan() {
         let mut rng = TestRng::new(13);
         let mut ids = 0;
         let mut files = RunFiles::from(fill(0, 9000, &mut ids, &mut rng));
@@ -720,7 +684,7 @@ mod tests {
                 };
                 let order = |a: &usize, b: &usize| cost(*a).cmp(&cost(*b)).then(a.cmp(b));
                 let expected = (0..files.len()).min_by(order);
-                assert_eq!(files.least_overlap(below), expected, "step {step}");
+                assert_eq!(files.find_least_overlap(below), expected, "step {step}");
             }
         }
     }

@@ -176,7 +176,7 @@ impl TreeShape {
         }
         let (mut runs, mut files) = (HashSet::new(), HashSet::new());
         for (level, run) in self.runs() {
-            run.check(level)?;
+            run.check_files(level)?;
             if run.id.0 >= self.run_id_next {
                 return Err(Error::RunIdTooLarge { run: run.id, next: self.run_id_next });
             }

@@ -14,14 +14,14 @@ pub enum Trigger {
     /// Therefore it waits until L0 has as many bytes as it would rewrite, or `wait` runs. A run of several
     /// memtables counts as several runs.
     ///
-    /// The runs of L0 are merged with each other instead if writes have stopped, or if L0 has `wait` runs
-    /// that are small: the merge would rewrite more than the size ratio times their bytes. Runs that are
-    /// small in the same sense compared to the next older run are merged without that run. They count by
-    /// their bytes only.
+    /// The runs of L0 are merged with each other if writes have stopped. They are also merged with each other
+    /// if L0 has `wait` runs, but a merge into the next level would rewrite more than the size ratio times
+    /// their bytes. If a run of L0 has more than the size ratio times the bytes of all newer runs, only the
+    /// newer runs are merged. Such newer runs count as memtables by their bytes.
     ///
     /// In other layouts nothing is rewritten, and merges never wait.
     RunCount {
-        /// Number of runs that makes an efficient merge due; at least 1.
+        /// Number of runs that makes a merge due if L0 has as many bytes as the merge rewrites; at least 1.
         runs: usize,
         /// Number of runs that makes a merge due in any case. Merges never wait if it equals `runs`.
         wait: usize,
@@ -141,7 +141,8 @@ pub struct LevelCapacities {
     pub size_ratio: u64,
 }
 
-/// Deepest level with capacities from the top. With a size ratio of 2 it has 2^62 times the capacity of L1.
+/// Last level of [`LevelCapacity::FromTop`]. Even with a size ratio of 2, its capacity is 2^62 times that of
+/// L1, more than any tree needs.
 const LAST_LEVEL_FROM_TOP: Level = Level(63);
 
 impl LevelCapacity {
@@ -165,8 +166,8 @@ impl LevelCapacity {
                     base = Level(base.0 - 1);
                     bytes /= size_ratio.max(2);
                 }
-                // The last level of a small tree may hold less than the minimum. Without the maximum
-                // here, the first run in L0 would exceed its capacity.
+                // The last level of a small tree may hold less than the minimum. A smaller base capacity would
+                // make each run in L0 due at once.
                 let base_bytes = bytes.max(base_bytes_min);
                 LevelCapacities { base, last, base_bytes, size_ratio }
             }

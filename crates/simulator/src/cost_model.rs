@@ -38,7 +38,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// ln² 2, the exponent per filter bit of the false positive rate of a Bloom filter.
+/// ln² 2. A Bloom filter with b bits per entry has the false positive rate e^(−b ln² 2).
 const LN_2_SQUARED: f64 = std::f64::consts::LN_2 * std::f64::consts::LN_2;
 
 /// Maximum number of sorted runs in each level.
@@ -141,7 +141,7 @@ pub struct Costs {
 #[must_use]
 pub fn levels(entries: f64, buffer_entries: f64, size_ratio: f64) -> f64 {
     let share = entries / buffer_entries.max(1.0) * (size_ratio - 1.0) / size_ratio;
-    // Rounding of a whole number of levels must not add a level.
+    // Subtracting 1e-9 prevents a rounding error from adding a level.
     libm::ceil(libm::log(share.max(1.0)) / libm::log(size_ratio) - 1e-9).max(1.0)
 }
 

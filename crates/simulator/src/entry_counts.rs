@@ -1,7 +1,7 @@
 //! Estimated numbers of entries by kind, and the merge of a newer with an older set of entries.
 //!
-//! An update hits each key of a popularity class with the same probability, so no list of keys is
-//! needed. A set of entries is described by
+//! An update hits each key of a popularity class with the same probability. Therefore three numbers per class
+//! describe a set of entries, without a list of keys:
 //!
 //! - the number of keys that were *inserted* by a write of this set,
 //! - the number of entries for keys that are older than the set,
@@ -93,8 +93,8 @@ impl EntryCounts {
         let population = self.population.max(self.updated + self.operands);
         let deleted = ratio(self.pending_tombstones, population + self.pending_tombstones);
         if population + self.pending_tombstones > 0.0 {
-            // Tombstones come first: a deleted key is not updated afterwards. Other sets may hold the
-            // tombstones of some inserts, so the result is limited to the tombstones of this set.
+            // Tombstones are matched before updates, because a deleted key is not updated afterwards. A
+            // tombstone matches at most one insert.
             let matched = (older.inserted * deleted).min(self.pending_tombstones);
             self.pending_tombstones -= matched;
             self.matched_tombstones += matched;
@@ -103,7 +103,8 @@ impl EntryCounts {
             older.operands *= 1.0 - deleted;
         }
         if population > 0.0 {
-            // The newer of two entries of a key survives. An insert takes the value of the update.
+            // Of two puts of a key one remains. If the older put inserted the key, the remaining put counts as
+            // inserted, otherwise as updated.
             let inserted = (older.inserted / population).min(1.0);
             let updated = (older.updated / population).min(1.0);
             let operands = (older.operands / population).min(1.0);
@@ -130,7 +131,7 @@ impl EntryCounts {
 
     /// Removes tombstones and hidden entries, where no older run can hold the keys.
     ///
-    /// There, every entry has met the insert of its key, whatever the estimates say.
+    /// In the last run, every entry has met the insert of its key, whatever the estimates say.
     pub(crate) fn compact_last_run(&mut self) {
         let inserted = (self.inserted - self.pending_tombstones).max(0.0);
         *self = EntryCounts { inserted, ..EntryCounts::default() };

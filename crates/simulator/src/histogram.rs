@@ -1,8 +1,7 @@
 //! Contents of a simulated file: a histogram of entry counts over its key range.
 //!
-//! Entries are spread evenly inside a bin. One bin per file is not enough: the output of a merge is
-//! dense where its inputs were dense, and sparse where an earlier job had taken away an input. A few bins
-//! are enough.
+//! Entries are spread evenly inside a bin. A file needs a few bins, because the density of a merge output
+//! varies: it is low in key ranges where fewer input files overlapped.
 
 use crate::entry_counts::EntryCounts;
 use crate::math::{ratio, to_f64};

@@ -1,13 +1,13 @@
 //! Costs of lookups in a simulated tree: expected blocks per lookup that the cache lacks.
 //!
-//! A lookup visits the runs from new to old. In each run it probes the one file whose range may hold the
-//! key: its filter, unless the run is the last one, and if the filter passes, its top index, one index
-//! block and one data block.
+//! A lookup visits the runs from new to old. In each run, at most one file has a range that contains the key.
+//! The lookup reads the filter of that file; the last run has no filter. If the filter passes, the lookup reads
+//! the top index, one index block and one data block.
 //!
-//! As in the engine, the cache holds metadata before data: filters of all runs except the last and all top
-//! indexes first, then index blocks, then data blocks. Of metadata that does not fit, the share that fits
-//! is cached. Data blocks are evicted in LRU order; [`block_cache`](crate::block_cache) computes their
-//! misses from the runs in which lookups end and from the popularity of keys.
+//! As in the engine, the cache prefers metadata: first filters and top indexes, then index blocks, then data
+//! blocks. If blocks of one kind do not all fit, the share that fits is cached. Data blocks are evicted in LRU
+//! order; [`block_cache`](crate::block_cache) computes their misses from the runs in which lookups end and from
+//! the popularity of keys.
 
 use std::collections::BTreeMap;
 
@@ -170,8 +170,8 @@ impl LookupModel {
     ) -> PointLookupReport {
         let absent = self.block_reads(None);
         let all_puts: f64 = self.runs.iter().map(|run| run.puts).sum();
-        // Older entries of a key are in older runs, so all puts of newer runs are newest entries, until
-        // every live key is found.
+        // The puts of a run count as newest entries of their keys, until the counts of all newer runs add up to
+        // the number of live keys.
         let (mut left, mut present) = (self.live_keys.min(all_puts), BlockReads::default());
         let mut found = 0.0;
         for (at, run) in self.runs.iter().enumerate() {
@@ -222,7 +222,8 @@ impl LookupModel {
         expected_misses(&groups, cache_blocks, context.lookups_before, ops)
     }
 
-    /// Returns the blocks that a lookup reads whose key is in the run with index `holder`, or absent.
+    /// Returns the blocks that one lookup reads. The newest entry of its key is in the run with index `holder`.
+    /// `None` means that the key is absent.
     fn block_reads(&self, holder: Option<usize>) -> BlockReads {
         let mut reads =
             BlockReads { data_by_run: vec![0.0; self.runs.len()], ..BlockReads::default() };

@@ -21,7 +21,8 @@ use crate::workload::RANGE_DELETE_RECORDS;
 /// Files of older runs that stay in the tree. Where they overlap a merge, its tombstones are kept.
 #[derive(Debug, Default)]
 pub(crate) struct OlderRuns {
-    /// File ranges of each run in key order, and the index of the first range that is not passed.
+    /// File ranges of each run in key order, and the index of the first range that ends at or after the current
+    /// position.
     runs: Vec<(Vec<(u64, u64)>, usize)>,
 }
 

@@ -105,7 +105,7 @@ impl<'a> MergeInput<'a> {
             let sampled =
                 if entries > 0.0 { sampler.binomial(entries, share) / entries } else { share };
             *part = rest.scaled(sampled);
-            // The keys of a population are many and evenly spread, so their share is not sampled.
+            // A population has many evenly spread keys, so the sampling error would be negligible.
             part.population = rest.population * share;
             rest.subtract(part);
             taken += entries * sampled;

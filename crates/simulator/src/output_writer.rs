@@ -11,9 +11,9 @@ use crate::seq_range::SeqRange;
 use crate::split_points::SplitPoints;
 use crate::table_size::{EntryTotals, SizeModel, TableBytesPerEntry};
 
-/// Number of entries below which an output is empty.
+/// Estimated number of entries below which an output is discarded as empty.
 const ENTRIES_MIN: f64 = 0.5;
-/// Bytes that no output reaches. A larger target size means a single output.
+/// Target size from which a job writes a single output, because no output is that large.
 const OUTPUT_BYTES_MAX: f64 = 1e18;
 /// Factor by which the key density may change before sizes are computed again.
 const DENSITY_STEP: f64 = 2.0;
@@ -108,7 +108,7 @@ impl<'a> OutputWriter<'a> {
             sizes,
             times,
             bins_max,
-            // The first bin has another density, so rates are computed then.
+            // A density of 0 differs from that of the first bin, so `add_bin` computes the rates.
             rates: TableBytesPerEntry::default(),
             density: 0.0,
             current: None,

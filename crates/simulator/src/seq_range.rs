@@ -31,7 +31,8 @@ impl SeqRange {
         let total = taken + left;
         let newest_is_taken = sampler.uniform() * total <= taken;
         let oldest_is_taken = sampler.uniform() * total <= taken;
-        // The part without the extreme entry begins or ends at its own first of n scattered entries.
+        // The other part does not hold the oldest (or newest) entry of the whole set. Its own oldest of n
+        // uniformly scattered entries is at an exponentially distributed distance.
         let mut distance = |n: f64| round_to_u64(sampler.exponential() * span / (n + 1.0));
         let (other, n) = if newest_is_taken { (&mut *self, left) } else { (&mut part, taken) };
         other.largest = other.largest.saturating_sub(distance(n)).max(other.smallest);

@@ -18,9 +18,9 @@ pub(crate) struct SplitPoints<'a> {
     rule: Option<(&'a SplitRule, &'a TreeShape)>,
     /// Last positions of the remaining subcompactions, the next one last.
     subcompaction_ends: Vec<u64>,
-    /// Next position at which the splitter may change its answer whatever the output holds.
+    /// Next position at which the splitter may end an output below the target size.
     next_split: u64,
-    /// Whether the merge passed such a position after the last call of the splitter.
+    /// Whether the merge has reached [`next_split`](Self::next_split) since the last call of the splitter.
     split_passed: bool,
 }
 
@@ -54,7 +54,7 @@ impl<'a> SplitPoints<'a> {
         }
     }
 
-    /// Returns the last position up to which the answer is the same as at `at`, output size aside.
+    /// Returns the last position up to which only the size of the output decides whether it ends.
     ///
     /// `at` never decreases from one call to the next.
     pub(crate) fn end_of_constant_split(&mut self, at: u64) -> u64 {
@@ -71,7 +71,7 @@ impl<'a> SplitPoints<'a> {
 
     /// Returns whether the current output, of `written` bytes, ends before `position`.
     ///
-    /// The answer must not change between `position` and the last call of
+    /// The caller must not pass a position after the result of the last call of
     /// [`end_of_constant_split`](Self::end_of_constant_split).
     pub(crate) fn should_split_before_position(&mut self, position: u64, written: f64) -> bool {
         let Some(splitter) = self.splitter.as_mut() else { return false };

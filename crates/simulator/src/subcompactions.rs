@@ -73,7 +73,7 @@ fn bytes_up_to(runs: &[Vec<InputFile<'_>>], position: u64) -> f64 {
         .sum()
 }
 
-/// Returns the position at or before which `bytes` bytes are.
+/// Returns the position such that about `bytes` bytes are at or before it.
 fn position_of_bytes(runs: &[Vec<InputFile<'_>>], bytes: f64) -> u64 {
     let first = runs.iter().filter_map(|run| run.first()).map(|file| file.contents.start).min();
     let last =

@@ -21,7 +21,7 @@ const RESTART_BYTES: f64 = 4.0;
 /// Bytes of a restart offset in a block with tags.
 const SHORT_RESTART_BYTES: f64 = 2.0;
 const TAG_BYTES: f64 = 1.0;
-/// Bytes of an entry from which on a block has tags.
+/// Minimum mean bytes of an entry in a block with tags. Tags are one-byte hashes of the keys of the block.
 const TAGGED_ENTRY_BYTES_MIN: f64 = 32.0;
 /// Encoding, counts and trailer of a data block with tags. Blocks without tags have one byte more.
 const BLOCK_FRAME_BYTES: f64 = 1.0 + 3.0 + 10.0;
@@ -33,7 +33,8 @@ const INDEX_ENTRY_BYTES: f64 = 2.0;
 const INDEX_FRAME_BYTES: f64 = 45.0;
 /// Bytes of the top index per index block. Measured.
 const TOP_INDEX_ENTRY_BYTES: f64 = 9.0;
-/// Number of index blocks above which the engine divides a merge by index blocks alone.
+/// Maximum number of index blocks of a table whose data blocks the engine counts to divide a merge. For larger
+/// tables it counts the whole file.
 const INDEX_BLOCKS_MANY: f64 = 15.0;
 /// Properties and footer, without the two keys in the properties.
 const TABLE_FRAME_BYTES: f64 = 221.0;
@@ -180,8 +181,8 @@ impl SizeModel {
         let entry_bytes = self.entry_bytes(density);
         let overhead = SizeModel::block_overhead(totals, entry_bytes);
         let mean = ratio(totals.bytes_by_kind(entry_bytes), totals.entries());
-        // The frame divided by its share of the block gives the size of a block. An entry may be
-        // larger than a block.
+        // The frame is the share 1 − 1 ÷ overhead of a block, so frame ÷ share is the size of a block. The
+        // maximum accounts for entries that are larger than a block.
         let block = (mean * overhead).max(BLOCK_FRAME_BYTES / (1.0 - 1.0 / overhead).max(1e-9));
         TableBytesPerEntry {
             entry_bytes: entry_bytes.map(|bytes| bytes * overhead),
@@ -234,7 +235,8 @@ impl SizeModel {
         (blocks - index).max(1.0)
     }
 
-    /// Returns the bytes that a put adds to a memtable. `ascending` is the order of the writes.
+    /// Returns the bytes that a put adds to a memtable. `ascending` states whether keys are written in
+    /// ascending order.
     pub(crate) fn memtable_put_bytes(&self, ascending: bool) -> f64 {
         to_f64(self.key_bytes + self.value_bytes) + memtable_entry_bytes(ascending)
     }
@@ -317,7 +319,7 @@ fn mean_varint_bytes(n: u64) -> f64 {
     let (mut bytes, mut total, mut from) = (1.0, 0.0, 1_u64);
     loop {
         let next = from.saturating_mul(128);
-        // The largest numbers have no power of 128 above them.
+        // A saturated power of 128 exceeds all numbers, so this is the last length.
         let last = if next == u64::MAX { n } else { n.min(next - 1) };
         total += (to_f64(last - from) + 1.0) * bytes;
         if last == n {

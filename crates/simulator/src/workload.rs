@@ -95,10 +95,11 @@ impl FromStr for KeyDistribution {
     }
 }
 
-/// Number of records, neighbours in key order, that a range delete covers, present or not.
+/// Number of consecutive records in key order that a range delete covers. Some of them may be absent.
 pub const RANGE_DELETE_RECORDS: u64 = 10;
 
-/// Omits zero fields, so that workloads without a newer operation keep their old representation.
+/// Returns whether serialization omits a field. A workload description without merges and range deletes keeps
+/// its old JSON form.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde requires a reference")]
 fn is_zero(count: &u64) -> bool {
     *count == 0

@@ -4,10 +4,11 @@
 //! distribution. A distribution only determines where keys are inserted over time: anywhere (most), at
 //! the end (`sequential`), or in a moving window (`shifting`).
 //!
-//! Updates, deletes and merges access present keys. Keys are grouped into popularity classes; all keys of
-//! a class are equally popular. A memtable with many writes leaves a present key untouched with
-//! probability e⁻ˡ, where l is the mean number of accesses per key. Accesses to keys that the memtable
-//! itself inserts add no further entry.
+//! Updates, deletes and merges access present keys. Keys are grouped into popularity classes; all keys of a
+//! class are equally popular.
+//!
+//! Let l be the mean number of accesses per key during one memtable. A present key is not accessed with
+//! probability e⁻ˡ. An access to a key that the same memtable inserts adds no entry.
 
 use crate::entry_counts::EntryCounts;
 use crate::histogram::{Histogram, HistogramBin};
@@ -373,7 +374,8 @@ impl WriteModel {
 /// `present` is the number of keys before the writes, `inserts` the number of new keys.
 fn memtable_counts(present: f64, inserts: f64, accesses: &WriteCounts) -> EntryCounts {
     let after = (present + inserts - accesses.deletes).max(1.0);
-    // Mean number of accesses to a key that was present before, while the number of keys changes.
+    // Mean number of accesses to a key that was present before the writes. The number of keys grows or shrinks
+    // linearly during the writes.
     let accesses_per_key = |count: f64| {
         if present <= 0.0 {
             return 0.0;
@@ -408,7 +410,7 @@ fn access_density(distribution: KeyDistribution, at: f64) -> f64 {
             let x = (at - 0.5) / NORMAL_DEVIATION;
             libm::exp(-x * x / 2.0)
         }
-        // Popular prefixes are scattered, so the density of a zone with several of them is even.
+        // Popular prefixes are scattered over the key domain, so all zones have about the same density.
         _ => 1.0,
     }
 }

@@ -1,7 +1,7 @@
 //! Locks that do not poison.
 //!
-//! A panic in a user's merge operator or event listener must not make every later call panic.
-//! Debug builds count the locks that each thread holds. [`assert_unlocked`] runs at every point
+//! The locks ignore poisoning: a panic in a user's merge operator or event listener must not make every later
+//! call panic. Debug builds count the locks that each thread holds. [`assert_unlocked`] runs at every point
 //! where a thread may yield to another one: a lock held there could block a replayed schedule.
 
 use std::ops::{Deref, DerefMut};

@@ -72,8 +72,8 @@ impl Condvar {
 /// returns the last stored value.
 #[derive(Debug)]
 pub struct ArcSwap<T> {
-    /// Number of stores. Accesses to it are the points at which the model switches threads, and they order
-    /// the threads.
+    /// Number of stores. The model switches threads at accesses to this counter. The accesses also establish
+    /// the happens-before order of the real `ArcSwap`.
     swaps: AtomicUsize,
     /// Never held while the model switches threads.
     current: std::sync::Mutex<Arc<T>>,
@@ -104,7 +104,7 @@ impl<T> ArcSwap<T> {
     }
 
     pub fn load_full(&self) -> Arc<T> {
-        // A read-modify-write operation reads the last store in the modification order.
+        // Unlike a load, a read-modify-write operation always reads the newest value.
         self.swaps.fetch_add(0, Ordering::Acquire);
         Arc::clone(&self.lock_current())
     }

@@ -37,8 +37,8 @@ pub struct Signal(Arc<SignalState>);
 struct SignalState {
     /// Generation << [`SLEEPER_BITS`] | sleepers.
     word: AtomicU64,
-    /// Guards the wakers, and the interval in which a thread is counted as a sleeper but does not
-    /// wait on `changed` yet.
+    /// Guards the wakers. A thread also holds this lock from its increment of the sleepers until it waits on
+    /// `changed`.
     wakers: primitives::Mutex<TaskWakers>,
     changed: primitives::Condvar,
 }
@@ -237,16 +237,14 @@ mod tests {
         assert_no_sleepers(&signal);
     }
 
-    const THREADS: usize = 4;
-    const ROUNDS: usize = if cfg!(miri) { 100 } else { 20_000 };
-
-    /// Threads increment a number in a fixed cyclic order. All wait on one signal. A lost wake-up stops
-    /// all threads.
-    #[test]
-    fn signal_threads_in_a_ring_lose_no_wake_up() {
-        let signal = Signal::new();
+    /// Threads increment a number in a fixed cyclic order. All wait on one signal with a function that `waits`
+    /// returns for each thread. A lost wake-up stops all threads.
+    fn check_ring<W: FnMut(u64)>(signal: &Signal, waits: impl Fn() -> W + Sync) {
+        const THREADS: usize = 4;
+        const ROUNDS: usize = if cfg!(miri) { 100 } else { 20_000 };
         let number = AtomicUsize::new(0);
         run_threads(THREADS, |thread| {
+            let mut wait = waits();
             loop {
                 let generation = signal.generation();
                 let current = number.load(Ordering::Relaxed);
@@ -257,16 +255,21 @@ mod tests {
                     number.store(current + 1, Ordering::Relaxed);
                     signal.notify();
                 } else {
-                    signal.wait(generation, None);
+                    wait(generation);
                 }
             }
         });
         assert!(number.load(Ordering::Relaxed) >= ROUNDS);
-        assert_no_sleepers(&signal);
+        assert_no_sleepers(signal);
     }
 
-    /// The same ring with tasks. Each task is polled by its own thread. At times a task drops its waiter
-    /// and creates a new one.
+    #[test]
+    fn signal_threads_in_a_ring_lose_no_wake_up() {
+        let signal = Signal::new();
+        check_ring(&signal, || |generation| signal.wait(generation, None));
+    }
+
+    /// Each task is polled by its own thread. At times a task drops its waiter and creates a new one.
     #[test]
     fn signal_tasks_in_a_ring_lose_no_wake_up() {
         struct Unpark(std::thread::Thread);
@@ -276,21 +279,14 @@ mod tests {
             }
         }
         let signal = Signal::new();
-        let number = AtomicUsize::new(0);
-        run_threads(THREADS, |thread| {
+        check_ring(&signal, || {
             let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-            let mut waiter = signal.task_waiter();
-            for step in 0.. {
-                let generation = signal.generation();
-                let current = number.load(Ordering::Relaxed);
-                if current >= ROUNDS {
-                    break;
-                }
-                if current % THREADS == thread {
-                    number.store(current + 1, Ordering::Relaxed);
-                    signal.notify();
-                } else if waiter.register(generation, &waker) {
-                    if step % 7 == 0 {
+            let (mut waiter, mut waits) = (signal.task_waiter(), 0);
+            let signal = &signal;
+            move |generation| {
+                if waiter.register(generation, &waker) {
+                    waits += 1;
+                    if waits % 7 == 0 {
                         waiter = signal.task_waiter();
                     } else {
                         std::thread::park();
@@ -298,8 +294,6 @@ mod tests {
                 }
             }
         });
-        assert!(number.load(Ordering::Relaxed) >= ROUNDS);
-        assert_no_sleepers(&signal);
     }
 }
 
@@ -366,87 +360,60 @@ mod models {
         }
     }
 
+    /// Explores a model in which each of `waiters` runs on a thread of its own while the signal is notified.
+    fn check_waiters_end<const WAITERS: usize>(
+        preemption_bound: Option<usize>,
+        notifications: usize,
+        waiters: [fn(&SignaledCount); WAITERS],
+    ) {
+        explore_interleavings(preemption_bound, move || {
+            let count = SignaledCount::default();
+            let threads = waiters.map(|wait| {
+                let count = count.clone();
+                spawn(move || wait(&count))
+            });
+            (0..notifications).for_each(|_| count.increment());
+            threads.map(|thread| thread.join().unwrap());
+            count.assert_no_sleepers();
+        });
+    }
+
     /// Error to find: a notification between the check of the condition and the sleep is lost, or the
     /// thread sees the notification but not the earlier writes. Then the thread sleeps forever.
     #[test]
     fn notify_wakes_a_thread() {
-        explore_interleavings(None, || {
-            let count = SignaledCount::default();
-            let other = count.clone();
-            let sleeper = spawn(move || other.wait_for(1));
-            count.increment();
-            sleeper.join().unwrap();
-            count.assert_no_sleepers();
-        });
+        check_waiters_end(None, 1, [|count| count.wait_for(1)]);
     }
 
     /// Errors to find: a notification wakes only one of two sleepers, or a leaving sleeper also removes
     /// the count of the other one, so that the next notifier wakes no thread.
     #[test]
     fn two_notifications_wake_two_threads() {
-        explore_interleavings(Some(2), || {
-            let count = SignaledCount::default();
-            let sleepers = [1, 2].map(|target| {
-                let count = count.clone();
-                spawn(move || count.wait_for(target))
-            });
-            count.increment();
-            count.increment();
-            for sleeper in sleepers {
-                sleeper.join().unwrap();
-            }
-            count.assert_no_sleepers();
-        });
+        check_waiters_end(Some(2), 2, [|count| count.wait_for(1), |count| count.wait_for(2)]);
     }
 
     /// Errors to find: a notifier sees a counted sleeper before its waker is registered, or a registered
     /// waker is not counted. Then the task is never polled again.
     #[test]
     fn notify_wakes_a_task() {
-        explore_interleavings(None, || {
-            let count = SignaledCount::default();
-            let other = count.clone();
-            let task = spawn(move || other.poll_until(2));
-            count.increment();
-            count.increment();
-            task.join().unwrap();
-            count.assert_no_sleepers();
-        });
+        check_waiters_end(None, 2, [|count| count.poll_until(2)]);
     }
 
     /// All tasks together count as one sleeper. The notifier removes it while a thread starts or ends
     /// its wait.
     #[test]
     fn notify_wakes_a_task_and_a_thread() {
-        explore_interleavings(Some(3), || {
-            let count = SignaledCount::default();
-            let (first, second) = (count.clone(), count.clone());
-            let waiting = [spawn(move || first.poll_until(1)), spawn(move || second.wait_for(1))];
-            count.increment();
-            for waiting in waiting {
-                waiting.join().unwrap();
-            }
-            count.assert_no_sleepers();
-        });
+        check_waiters_end(Some(3), 1, [|count| count.poll_until(1), |count| count.wait_for(1)]);
     }
 
     /// A task drops its waiter during a notification. Errors to find: the sleeper is removed twice or
     /// never, or the remaining task is not woken.
     #[test]
     fn dropped_waiter_removes_its_own_registration_only() {
-        explore_interleavings(Some(3), || {
-            let count = SignaledCount::default();
-            let (leaving, staying) = (count.clone(), count.clone());
-            let leaving = spawn(move || {
-                let waker = Waker::noop();
-                let waiter = leaving.signal.task_waiter();
-                let _ = waiter.register(leaving.signal.generation(), waker);
-            });
-            let staying = spawn(move || staying.poll_until(1));
-            count.increment();
-            leaving.join().unwrap();
-            staying.join().unwrap();
-            count.assert_no_sleepers();
-        });
+        let leave: fn(&SignaledCount) = |count| {
+            let waiter = count.signal.task_waiter();
+            let _ = waiter.register(count.signal.generation(), Waker::noop());
+        };
+        check_waiters_end(Some(3), 1, [leave, |count| count.poll_until(1)]);
     }
 }

@@ -6,7 +6,7 @@ use crate::composed::primitives::{L0, PolicyPrimitives};
 use crate::explain::ExplanationBuilder;
 use crate::granularity::JobGranularity;
 use crate::ids::Level;
-use crate::job::{Job, JobInput, JobKind, JobReason, OutputTarget, SplitRule};
+use crate::job::{Job, JobInput, JobKind, JobReason, OutputTarget, SplitRule, resolve_inputs};
 use crate::key_range::KeyRange;
 use crate::run::SortedRun;
 use crate::running_jobs::RunningJobs;
@@ -52,17 +52,17 @@ impl<'a> PickContext<'a> {
         self.shape.table_bytes.saturating_mul(self.primitives.file_tables).max(1)
     }
 
-    /// Returns the maximum size of a job that a file picker chooses, which also limits the grandparent
-    /// bytes that one output may overlap.
+    /// Returns the maximum number of input bytes of a job whose files a file picker chooses. One output may
+    /// overlap at most as many bytes of the grandparent level.
     pub(super) fn job_bytes_max(&self) -> u64 {
-        // Without a file picker, outputs with little overlap have no benefit.
+        // Without a file picker, jobs take whole levels, so the overlap of a single output does not matter.
         match self.primitives.rules.iter().any(|rule| rule.granularity.is_file_granular()) {
             true => self.file_bytes().saturating_mul(self.primitives.grandparent_files),
             false => u64::MAX,
         }
     }
 
-    /// Returns the level below `target` whose overlap is limited.
+    /// Returns the level below `target` if its overlap with outputs is limited.
     fn grandparent(&self, target: Level) -> Option<Level> {
         Level::from_index(target.index() + 1).filter(|_| self.job_bytes_max() < u64::MAX)
     }
@@ -107,7 +107,7 @@ impl<'a> PickContext<'a> {
         target_files: TargetLevelFiles,
         reason: JobReason,
     ) -> Option<Job> {
-        let sources = self.resolve_inputs(&inputs)?;
+        let sources = resolve_inputs(&inputs, self.shape).ok()?;
         let range = KeyRange::enclosing_range(sources.iter().map(|file| &file.range))?;
         let target_run = match self.shape.runs_of(target) {
             [] => None,
@@ -128,8 +128,9 @@ impl<'a> PickContext<'a> {
         self.build_job(if is_move { JobKind::Move } else { JobKind::Merge }, inputs, target, reason)
     }
 
-    /// Returns whether the files can be moved: they overlap neither each other nor the target level, and
-    /// none overlaps so much of the next level that its next merge would be too large.
+    /// Returns whether the files can be moved to `target`. They must overlap neither each other nor files of
+    /// that level. The later merge of each file into the level below `target` must not exceed
+    /// [`PickContext::job_bytes_max`].
     pub(super) fn is_trivial_move(&self, sources: &[&Arc<TableMeta>], target: Level) -> bool {
         let bytes_max = self.job_bytes_max();
         let grandparent = self.grandparent(target);
@@ -154,13 +155,13 @@ impl<'a> PickContext<'a> {
         target: OutputTarget,
         reason: JobReason,
     ) -> Option<Job> {
-        let files = self.resolve_inputs(&inputs)?;
+        let files = resolve_inputs(&inputs, self.shape).ok()?;
         let is_disjoint = KeyRange::are_disjoint(files.iter().map(|file| &file.range));
         let kind = if is_disjoint { JobKind::Move } else { JobKind::Merge };
         self.build_job(kind, inputs, target, reason)
     }
 
-    /// Returns a job with the usual split rule if it can run now.
+    /// Returns a job with [`PickContext::split_rule`] if it can run now.
     pub(super) fn build_job(
         &self,
         kind: JobKind,
@@ -175,15 +176,6 @@ impl<'a> PickContext<'a> {
     /// Returns the job if it can run now.
     pub(super) fn admit_job(&self, job: Job) -> Option<Job> {
         self.running.admit_job(job, self.shape)
-    }
-
-    /// Returns the files of all inputs, or `None` if a file is not in the tree.
-    pub(super) fn resolve_inputs(&self, inputs: &[JobInput]) -> Option<Vec<&'a Arc<TableMeta>>> {
-        let mut files = Vec::new();
-        for input in inputs {
-            files.extend(input.resolve_files(self.shape).ok()?);
-        }
-        Some(files)
     }
 
     /// Returns whether no run older than `run` overlaps `range`.
@@ -209,8 +201,8 @@ impl<'a> PickContext<'a> {
     }
 }
 
-/// Returns the target level of data in `level`: the next level, or above the base level the next level
-/// with files. Returns `None` for the last level.
+/// Returns the level into which data of `level` is merged, or `None` for the last level. This is the next
+/// level. Empty levels above the base level are skipped.
 pub(super) fn next_target_level(
     shape: &TreeShape,
     capacities: &LevelCapacities,

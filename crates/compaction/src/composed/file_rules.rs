@@ -91,7 +91,8 @@ impl<'a> FileDueCondition<'a> {
         }
     }
 
-    /// Returns whether a due file is rewritten if no older file overlaps it.
+    /// Returns whether the condition depends on tombstones. A rewrite removes the tombstones of a file that no
+    /// older file overlaps.
     fn needs_tombstones(&self) -> bool {
         !matches!(self, FileDueCondition::Stale { .. })
     }
@@ -126,7 +127,7 @@ pub(super) struct FileToCompact<'a> {
     pub(super) can_rewrite: bool,
 }
 
-/// Returns the files that a rule makes due and that are not busy, in the order of the rule's movement.
+/// Returns the files that a rule makes due and that are not busy, in the order of the rule's file picker.
 pub(super) fn find_due_files<'a>(
     context: &PickContext<'a>,
     rule: &CompactionRule,

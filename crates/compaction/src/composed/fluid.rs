@@ -1,15 +1,17 @@
 //! Fluid layout: each level holds up to a number of runs and is merged into the next one as a whole.
 //!
-//! Arriving data is merged into the newest run of a level until that run has its share of arrivals. The
-//! next arrival becomes a new run. The number of arrivals is estimated from bytes: a run that is n times as
-//! large as the arriving data has had n arrivals. Therefore no capacities are needed, and the estimate
-//! accounts for updates and deletes. A level of K runs moves on when run K + 1 would arrive.
+//! A merge of the level above is an *arrival*. A level of K runs takes T − 1 arrivals, so each run takes (T −
+//! 1) ÷ K of them. An arrival is merged into the newest run until that run has taken its number of arrivals.
+//! The next arrival becomes a new run. If that would be run K + 1, the level is first merged into the next one.
+//!
+//! The number of arrivals of a run is its size divided by the size of the arriving data. Therefore levels need
+//! no capacities, and updates and deletes are accounted for.
 
 use crate::composed::context::{PickContext, SCORE_DUE, len_u64, ratio_milli};
 use crate::composed::file_rules::{find_due_files, rewrite_job};
 use crate::composed::primitives::L0;
 use crate::ids::Level;
-use crate::job::{Job, JobInput, JobKind, JobReason, OutputTarget};
+use crate::job::{Job, JobInput, JobKind, JobReason, OutputTarget, resolve_inputs};
 use crate::key_range::KeyRange;
 use crate::run::SortedRun;
 use crate::trigger::Trigger;
@@ -29,7 +31,8 @@ impl FluidRunLimits<'_> {
             return self.last.max(1);
         }
         let runs = self.upper.get(level.index()).or(self.upper.last()).map_or(1, |runs| *runs);
-        // Each run of L0 is a flush. If a run should have several arrivals, they are merged in L1.
+        // Each run of L0 is a flush. If the layout merges several arrivals into one run, L0 holds no run and
+        // flushes are merged into runs of L1.
         if level == L0 && self.arrivals_per_run(runs) > 1 { 0 } else { runs.max(1) }
     }
 
@@ -42,7 +45,7 @@ impl FluidRunLimits<'_> {
     /// runs.
     fn is_run_active(&self, runs_max: usize, newest: &SortedRun, arriving_bytes: u64) -> bool {
         let arrivals = len_u64(self.arrivals_per_run(runs_max));
-        // newest ÷ arriving + ½ < arrivals, without fractions.
+        // Compares newest ÷ arriving + ½ with the arrivals, multiplied by 2 × arriving.
         let doubled = u128::from(newest.bytes()) * 2 + u128::from(arriving_bytes);
         doubled < u128::from(arriving_bytes) * 2 * u128::from(arrivals)
     }
@@ -124,7 +127,7 @@ impl<'a> FluidPicker<'a> {
         else {
             return context.merge_or_move(inputs, OutputTarget::newest_run(next, shape), reason);
         };
-        let sources = context.resolve_inputs(&inputs)?;
+        let sources = resolve_inputs(&inputs, shape).ok()?;
         let range = KeyRange::enclosing_range(sources.iter().map(|file| &file.range))?;
         let target = OutputTarget::join_run(next, active.id);
         let is_apart = active

@@ -80,7 +80,8 @@ impl<'a> LevelingPicker<'a> {
                 return job;
             }
         }
-        // If L0 is due, its job only waits for running jobs.
+        // If L0 is due, its merge into the next level starts once running jobs end, so the runs of L0 are not
+        // merged with each other.
         if is_l0_due { None } else { self.pick_no_writes_job() }
     }
 
@@ -190,8 +191,9 @@ impl<'a> LevelingPicker<'a> {
         due
     }
 
-    /// Returns L0 if it is due: by its number of runs, once their merge is efficient, or by its bytes
-    /// compared to the capacity of the base level.
+    /// Returns L0 if its merge into the next level is due. L0 is due if it has enough runs and
+    /// [`is_merge_efficient`](Self::is_merge_efficient) or the limit of waiting runs is reached. L0 is also due
+    /// if its bytes exceed the capacity of the base level.
     fn check_l0_due(&self) -> Option<LevelDueForJob> {
         let idle: Vec<_> = self.context.idle_runs(L0).collect();
         let runs = idle.len();
@@ -221,8 +223,8 @@ impl<'a> LevelingPicker<'a> {
         (score_milli >= SCORE_DUE).then_some(LevelDueForJob { score_milli, level: L0, reason })
     }
 
-    /// Returns the number of memtables in these runs of L0. Each run counts as at least one. Small runs that
-    /// can be merged without the next older run count by their bytes instead.
+    /// Returns the number of memtables whose data these runs of L0 hold, computed from bytes. A run counts as
+    /// at least one memtable, except for the runs of [`small_run_count`](Self::small_run_count).
     fn memtable_count(&self, runs: &[&Arc<SortedRun>]) -> u64 {
         let memtable_bytes = self.context.shape.memtable_bytes.max(1);
         let (small, others) = runs.split_at(self.small_run_count(runs).unwrap_or(0));
@@ -231,8 +233,8 @@ impl<'a> LevelingPicker<'a> {
         others.fold(small_bytes / memtable_bytes, u64::saturating_add)
     }
 
-    /// Returns how many of the newest runs are small: the next older run has more than the size ratio times
-    /// their bytes. Returns `None` if there is no such run, or fewer than two small ones.
+    /// Returns the smallest number of newest runs such that the next older run has more than the size ratio
+    /// times their bytes. Returns `None` if no run is that large, or if fewer than two runs are newer.
     fn small_run_count(&self, runs: &[&Arc<SortedRun>]) -> Option<usize> {
         let mut newer_bytes = 0_u64;
         let larger = runs.iter().position(|run| {
@@ -244,14 +246,15 @@ impl<'a> LevelingPicker<'a> {
         larger.filter(|count| *count >= 2)
     }
 
-    /// Returns whether a merge of these runs of L0 moves at least as many bytes as it rewrites.
+    /// Returns whether these runs of L0 have at least as many bytes as the data of the next level that their
+    /// merge rewrites. `bytes` is the size of the runs.
     fn is_merge_efficient(&self, runs: &[&Arc<SortedRun>], bytes: u64) -> bool {
         self.rewritten_bytes(runs).is_none_or(|rewritten| rewritten <= bytes)
     }
 
-    /// Returns whether a merge of these runs of L0 rewrites more of the next level, per byte, than merges of
-    /// deeper levels do. Runs are small if their memtables stored operands in an operand store, or were
-    /// flushed before they were full.
+    /// Returns whether a merge of these runs of L0 rewrites more than the size ratio times their bytes in the
+    /// next level. Merges of deeper levels rewrite at most that much. Runs are small if memtables were flushed
+    /// before they were full, or if an operand store took most of their data.
     fn are_runs_small(&self, runs: &[&Arc<SortedRun>], bytes: u64) -> bool {
         let bytes_max = bytes.saturating_mul(self.capacities.size_ratio);
         self.rewritten_bytes(runs).is_some_and(|rewritten| rewritten > bytes_max)
@@ -268,8 +271,9 @@ impl<'a> LevelingPicker<'a> {
         Some(self.context.shape.overlap_bytes(target, &KeyRange::enclosing_range(ranges)?))
     }
 
-    /// Returns a job that merges small runs of L0 with each other once L0 has `wait` runs: those that are
-    /// small compared to the next older run, otherwise all runs if all are small.
+    /// Returns a job that merges runs of L0 with each other if L0 has at least `wait` runs. The job takes the
+    /// runs of [`small_run_count`](Self::small_run_count). Without such runs it takes all runs, if
+    /// [`are_runs_small`](Self::are_runs_small).
     fn pick_small_runs_job(&self) -> Option<Job> {
         let context = &self.context;
         let (trigger, wait) = context.primitives.run_counts()?;
@@ -376,8 +380,8 @@ impl<'a> LevelingPicker<'a> {
         order.into_iter().filter(is_idle).find_map(job_of)
     }
 
-    /// Returns a job of the file at `index` of `run`, of the adjacent files that the rule includes, and of
-    /// the files that they overlap in `target`.
+    /// Returns a job that merges the file at `index` of `run`, and adjacent files, with the overlapping files
+    /// of `target`. [`expand_to_adjacent_files`](Self::expand_to_adjacent_files) selects the adjacent files.
     fn build_file_job(
         &self,
         rule: &CompactionRule,
@@ -396,10 +400,11 @@ impl<'a> LevelingPicker<'a> {
         self.context.build_job_into_level(inputs, target, TargetLevelFiles::Overlapping, reason)
     }
 
-    /// Returns the file at `index`, the following files that the rule includes, and adjacent files that add
-    /// no further file of the target level.
+    /// Returns the file at `index` and adjacent files. With [`JobGranularity::Files`] the following files are
+    /// included up to the limits of the rule. Otherwise files are included if the job then overlaps the same
+    /// files of `target`.
     ///
-    /// Files of one run share no user key, so any of them may be left out of a job.
+    /// Files of one run have no user key in common, so a job may take any of them.
     fn expand_to_adjacent_files<'r>(
         &self,
         rule: &CompactionRule,
@@ -428,12 +433,12 @@ impl<'a> LevelingPicker<'a> {
         }
         let expand_within_overlap = || {
             let [target_run] = context.shape.runs_of(target) else { return None };
-            let below = target_run.overlapping_indices(&enclosing_range(chosen)?);
+            let below = target_run.files.overlapping_indices(&enclosing_range(chosen)?);
             let below_files = &target_run.files[below.clone()];
             let hull = enclosing_range(below_files)?.enclosing_both(&enclosing_range(chosen)?);
             let wider = run.overlapping_files(&hull);
             let bytes = bytes_of(wider).saturating_add(bytes_of(below_files));
-            let is_free = target_run.overlapping_indices(&enclosing_range(wider)?) == below
+            let is_free = target_run.files.overlapping_indices(&enclosing_range(wider)?) == below
                 && !context.running.is_any_file_busy(wider.iter().map(|file| file.id))
                 && bytes <= context.job_bytes_max();
             is_free.then_some(wider)

@@ -1,11 +1,12 @@
 //! Spooky: upper levels are merged preemptively, large levels by groups of files.
 //!
-//! Let X be the level `above` levels over the last one.
+//! X is the first partitioned level: level number of the last level minus `above`.
 //!
-//! 1. *Dividing merge*: outputs in X are split where the files of the last level begin, so each file of X
-//!    overlaps one file of the last level.
-//! 2. *Partitioned merge*: when X is full, groups of files with equal ranges are merged one at a time, in
-//!    key order, into the smallest level that can hold the data of X and of all levels down to it.
+//! 1. *Dividing merge*: merges into X split their outputs at the first keys of the files of the last level.
+//!    Each file of X then overlaps one file of the last level.
+//! 2. *Partitioned merge*: when X is full, its files are merged one after the other in key order. A merge takes
+//!    one file of X and the files of deeper levels with the same key range. Its target is the first level whose
+//!    capacity holds the data of X and of all levels from X to that level.
 //!
 //! Each partitioned merge is small, overlaps no file partially, and needs little temporary space.
 //!
@@ -46,8 +47,8 @@ impl<'a> PartitionPicker<'a> {
     pub(super) fn pick(&self) -> Option<Job> {
         let shape = self.context.shape;
         let (first, last) = (self.first, self.capacities.last);
-        // Partitioned merges make room for dividing ones. Only another policy leaves a level below X that
-        // exceeds its capacity.
+        // Partitioned merges are tried first, because dividing merges need free capacity in X. A level below X
+        // exceeds its capacity only if another policy has filled it.
         let partitioned = (first.0..last.0).map(Level).find_map(|level| {
             let [run] = shape.runs_of(level) else { return None };
             let in_progress = level == first && self.is_partition_pass_in_progress(level, run);
@@ -157,9 +158,9 @@ impl<'a> PartitionPicker<'a> {
         })
     }
 
-    /// Returns the smallest level that can hold the data of X and of all levels down to it. During a pass,
-    /// returns the first level below X with files before the cursor: the pass has emptied the levels
-    /// above it there.
+    /// Returns the target level of a partitioned merge. During a pass over X, all merges have the same target:
+    /// the first level below X with files before the cursor. Otherwise the target is the first level that can
+    /// hold the data of X and of all levels from X to that level.
     fn partition_target(&self, level: Level, in_progress: bool) -> Option<Level> {
         let (shape, last) = (self.context.shape, self.capacities.last);
         if in_progress && let Some(cursor) = self.cursor(level) {
@@ -173,8 +174,9 @@ impl<'a> PartitionPicker<'a> {
         self.preemptive.find_target_level(level, last)
     }
 
-    /// Returns the range of the group of a file of `level`: all overlapping files of the levels down to
-    /// `target`. Small files of the target level are added until the group makes a large file.
+    /// Returns the key range of all files from `level` to `target` that overlap `range`, directly or through
+    /// other files. If the files of the last level in this range are smaller than a quarter of the target file
+    /// size, the following file is added.
     fn file_group_range(&self, level: Level, target: Level, range: &KeyRange) -> KeyRange {
         let shape = self.context.shape;
         let mut range = range.clone();
@@ -193,7 +195,7 @@ impl<'a> PartitionPicker<'a> {
                 continue;
             }
             let [run] = shape.runs_of(target) else { return range };
-            let next = run.files.get(run.overlapping_indices(&range).end);
+            let next = run.files.get(run.files.overlapping_indices(&range).end);
             let is_small = target == self.capacities.last
                 && run.files.overlap_bytes(&range) < self.last_level_file_bytes() / 4;
             match next {

@@ -32,9 +32,9 @@ impl PreemptivePicker<'_> {
         })
     }
 
-    /// Returns the levels above `limit` from which a merge is due, the most urgent first: levels that do not
-    /// fit the layout, L0 by its number of runs, and levels that exceed their capacity. Only another policy
-    /// leaves levels of the first and the last kind.
+    /// Returns the levels above `limit` from which a merge is due, the most urgent first. L0 is due by its
+    /// number of runs. Other levels are due if they do not fit the layout or exceed their capacity, which
+    /// happens only after a change of the policy.
     pub(super) fn find_due_levels(&self, limit: Level) -> Vec<(Level, JobReason)> {
         let context = &self.context;
         let (trigger, _) = context.primitives.run_counts().unwrap_or((1, 1));

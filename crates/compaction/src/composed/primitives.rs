@@ -24,8 +24,8 @@ pub struct CompactionRule {
 /// The primitives of a policy, and the limits of its jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyPrimitives {
-    /// Rules in order of priority. Exception: level-full and run-count triggers of leveling compete by
-    /// score, at the priority of the first of them.
+    /// Rules in order of priority. Exception: in a leveling layout, level-full and run-count triggers share the
+    /// priority of the first of them, and the level with the highest score goes first.
     pub rules: Vec<CompactionRule>,
     /// How many runs each level may hold.
     pub layout: TreeLayout,
@@ -65,8 +65,8 @@ impl PolicyPrimitives {
         })
     }
 
-    /// Returns the primitives without tombstone triggers. In a tree without tombstones, both policies
-    /// pick the same jobs.
+    /// Returns the primitives without tombstone triggers. In a tree without tombstones, a policy picks the same
+    /// jobs with and without these triggers.
     #[must_use]
     pub fn without_tombstone_triggers(mut self) -> PolicyPrimitives {
         self.rules.retain(|rule| !rule.trigger.needs_tombstones());

@@ -3,11 +3,13 @@
 //! Let r1 be the newest run and rn the oldest. Nothing is merged below the run count. Otherwise the first
 //! applicable rule decides, in the order of the triggers:
 //!
-//! 1. *Space amplification*: if the bytes above rn are too many compared to rn, all runs are merged.
-//! 2. *Size ratio*: from each start, a sequence of runs grows while the next older run is at most as large
-//!    as the sequence. The first sequence of sufficient length is merged.
-//! 3. *Run count*: if there are more idle runs than the count, the newest ones are merged so that `count`
-//!    runs remain.
+//! 1. *Space amplification*: if the bytes of all newer runs exceed a percentage of the bytes of rn, all runs
+//!    are merged.
+//! 2. *Size ratio*: a sequence starts at each run. The next older run joins the sequence while it is at most as
+//!    large as the sequence plus the tolerance. The newest sequence with at least the minimum number of runs is
+//!    merged.
+//! 3. *Run count*: if more than `runs` runs are not busy, the newest ones are merged so that `runs` runs
+//!    remain.
 //!
 //! A busy run ends a sequence and defers rule 1.
 //!
@@ -99,7 +101,8 @@ impl RunListPicker<'_> {
         let taken = &runs[range];
         let files = taken.iter().flat_map(|run| &run.run.files);
         let is_disjoint = KeyRange::are_disjoint(files.map(|file| &file.range));
-        // A move within a level would only renumber a single run, so runs of the target level are merged.
+        // A move from the target level to the target level would have no effect, so runs that include the
+        // target level are merged.
         let leaves_levels = taken.iter().all(|run| run.level != target.level);
         let kind = if leaves_levels && is_disjoint { JobKind::Move } else { JobKind::Merge };
         let inputs = taken.iter().map(|run| JobInput::from_run(run.level, run.run)).collect();
@@ -166,9 +169,9 @@ fn run_count(runs: &[RunCandidate<'_>], count: usize) -> Option<RunSequence> {
     (taken >= 2).then_some((start..start + taken, reason))
 }
 
-/// Returns the target of a sequence. With the oldest run it goes to the bottom. Otherwise it is placed
-/// before the next older run: in the level above that run, or in the same level if the sequence extends
-/// to that level.
+/// Returns the position of the run that a merge of `range` writes. If the sequence includes the oldest run, the
+/// position is in the bottom level. Otherwise it is in the level above the next older run, or directly before
+/// that run if the sequence has runs of the same level.
 fn sequence_target(runs: &[RunCandidate<'_>], range: Range<usize>, bottom: Level) -> OutputTarget {
     let oldest_level = runs[..range.end].last().map_or(L0, |run| run.level);
     let Some(next) = runs.get(range.end) else {

@@ -244,8 +244,9 @@ impl PolicySpec {
         }
     }
 
-    /// Returns the primitives of the policy. A relative bound on the age of tombstones is ignored: no
-    /// tombstone becomes too old. Without a bound, it is [`BOUND_US_DEFAULT`].
+    /// Returns the primitives of the policy. A bound on the age of tombstones that is relative to a duration is
+    /// ignored: no tombstone becomes too old. If the spec of `tsa` has no bound, the bound is
+    /// [`BOUND_US_DEFAULT`].
     #[must_use]
     pub fn primitives(&self) -> PolicyPrimitives {
         match &self.0 {
@@ -419,10 +420,9 @@ impl FromStr for PolicySpec {
             let (parameter, value) = match part.split_once('=') {
                 Some((key, value)) => {
                     let key = key.trim();
-                    let is_it = |p: &PolicyParameter| p.name().eq_ignore_ascii_case(key);
                     let parameter = match key.eq_ignore_ascii_case("size_ratio") {
                         true => Some(PolicyParameter::SizeRatio),
-                        false => PolicyParameter::ALL.into_iter().find(is_it),
+                        false => PolicyParameter::from_name(key),
                     };
                     let unknown = || unknown_parameter(preset.name(), preset.parameters(), key);
                     (parameter.ok_or_else(unknown)?, value.trim())

@@ -1,7 +1,5 @@
 //! Writes compositions as TOML.
 
-use std::fmt::Write as _;
-
 use crate::composed::{CompactionRule, PolicyPrimitives};
 use crate::granularity::JobGranularity;
 use crate::layout::TreeLayout;
@@ -11,59 +9,44 @@ use crate::trigger::{LevelCapacity, Trigger};
 
 /// Returns a composition as an inline table. It has every field, so that changed defaults do not affect it.
 pub(super) fn to_inline_toml(composition: &PolicyComposition) -> String {
-    let PolicyComposition { name, primitives } = composition;
-    let mut out = format!("{{name = \"{name}\", layout = \"{}\"", primitives.layout.name());
-    write_layout(&mut out, &primitives.layout, ", ");
-    let PolicyPrimitives { stop_runs, file_tables, grandparent_files, .. } = primitives;
-    // Writing to a string does not fail.
-    let _ = write!(
-        out,
-        ", stop = {stop_runs}, tables = {file_tables}, grandparents = {grandparent_files}"
-    );
-    let rules: Vec<_> = primitives
-        .rules
-        .iter()
-        .map(|rule| format!("{{{}}}", rule_fields(rule).join(", ")))
-        .collect();
-    let _ = write!(out, ", rule = [{}]}}", rules.join(", "));
-    out
+    let rules = composition.primitives.rules.iter();
+    let rules: Vec<_> = rules.map(|rule| format!("{{{}}}", rule_fields(rule).join(", "))).collect();
+    let fields = policy_fields(composition).join(", ");
+    format!("{{{fields}, rule = [{}]}}", rules.join(", "))
 }
 
 /// Returns a composition as the text of a TOML file.
 #[must_use]
 pub fn to_toml(composition: &PolicyComposition) -> String {
-    let PolicyComposition { name, primitives } = composition;
-    let mut out = format!("name = \"{name}\"\nlayout = \"{}\"", primitives.layout.name());
-    write_layout(&mut out, &primitives.layout, "\n");
-    let PolicyPrimitives { stop_runs, file_tables, grandparent_files, .. } = primitives;
-    // Writing to a string does not fail.
-    let _ = write!(
-        out,
-        "\nstop = {stop_runs}\ntables = {file_tables}\ngrandparents = {grandparent_files}\n"
-    );
-    for rule in &primitives.rules {
-        let _ = write!(out, "\n[[rule]]\n{}\n", rule_fields(rule).join("\n"));
+    let mut out = policy_fields(composition).join("\n") + "\n";
+    for rule in &composition.primitives.rules {
+        out += &format!("\n[[rule]]\n{}\n", rule_fields(rule).join("\n"));
     }
     out
 }
 
-/// Appends the fields of a layout, each after `separator`.
-fn write_layout(out: &mut String, layout: &TreeLayout, separator: &str) {
-    let fields = match layout {
-        TreeLayout::Leveling { tiered } if tiered.is_empty() => Vec::new(),
-        TreeLayout::Leveling { tiered } => vec![format!("tiered = {tiered:?}")],
-        TreeLayout::Fluid { upper, last, size_ratio } => vec![
+/// Returns the fields of a composition as `name = value`, without its rules.
+fn policy_fields(composition: &PolicyComposition) -> Vec<String> {
+    let PolicyComposition { name, primitives } = composition;
+    let PolicyPrimitives { layout, stop_runs, file_tables, grandparent_files, .. } = primitives;
+    let mut fields = vec![format!("name = \"{name}\""), format!("layout = \"{}\"", layout.name())];
+    match layout {
+        TreeLayout::Leveling { tiered } if tiered.is_empty() => {}
+        TreeLayout::Leveling { tiered } => fields.push(format!("tiered = {tiered:?}")),
+        TreeLayout::Fluid { upper, last, size_ratio } => fields.extend([
             format!("runs = {upper:?}"),
             format!("last-runs = {last}"),
             format!("size-ratio = {size_ratio}"),
-        ],
-        TreeLayout::RunList { bottom } => vec![format!("bottom = {}", bottom.0)],
-        TreeLayout::Fifo => Vec::new(),
-    };
-    for field in fields {
-        *out += separator;
-        *out += &field;
+        ]),
+        TreeLayout::RunList { bottom } => fields.push(format!("bottom = {}", bottom.0)),
+        TreeLayout::Fifo => {}
     }
+    fields.extend([
+        format!("stop = {stop_runs}"),
+        format!("tables = {file_tables}"),
+        format!("grandparents = {grandparent_files}"),
+    ]);
+    fields
 }
 
 /// Returns the fields of a rule as `name = value`.

@@ -190,10 +190,9 @@ mod tests {
     use super::*;
     use crate::format::copies_with_flipped_bit;
 
-    fn range(start: &str, end: Option<&str>, seqs: &[u64]) -> RangeTombstone {
-        let bytes = |key: &str| Bytes::copy_from_slice(key.as_bytes());
+    fn range(start: &'static str, end: Option<&'static str>, seqs: &[u64]) -> RangeTombstone {
         let seqs = seqs.iter().copied().map(SeqNo).collect();
-        RangeTombstone { start: bytes(start), end: end.map(bytes), seqs }
+        RangeTombstone { start: start.into(), end: end.map(Bytes::from), seqs }
     }
 
     #[test]

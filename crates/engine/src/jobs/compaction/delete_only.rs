@@ -77,7 +77,7 @@ pub(crate) fn pick_delete_only(
 }
 
 fn overlaps(run: &SortedRun, file: &TableMeta) -> bool {
-    !run.overlapping_indices(&file.range).is_empty()
+    !run.files.overlapping_indices(&file.range).is_empty()
 }
 
 /// How range tombstones cover the key range of a file, from worst to best.

@@ -196,7 +196,7 @@ impl Retention {
     /// Whether no run outside the job holds older data in this range.
     pub(crate) fn is_last_run(&self, range: &KeyRange) -> bool {
         let outside = |run: &Arc<SortedRun>| {
-            let files = run.files.get(run.overlapping_indices(range)).unwrap_or_default();
+            let files = run.files.get(run.files.overlapping_indices(range)).unwrap_or_default();
             files.iter().any(|file| !self.inputs.contains(&file.id))
         };
         !self.older_runs.iter().any(outside)
