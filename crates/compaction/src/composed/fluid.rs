@@ -1,11 +1,11 @@
 //! Fluid layout: each level holds up to a number of runs and is merged into the next one as a whole.
 //!
-//! A merge of the level above is an *arrival*. A level of K runs takes T − 1 arrivals, so each run takes (T −
-//! 1) ÷ K of them. An arrival is merged into the newest run until that run has taken its number of arrivals.
-//! The next arrival becomes a new run. If that would be run K + 1, the level is first merged into the next one.
+//! A merge of the level above is an *arrival*. A level of K runs takes T − 1 arrivals, so a run takes
+//! (T − 1) ÷ K of them. An arrival is merged into the newest run until that run has taken its number. The
+//! next arrival becomes a new run. Before a level gets more than K runs, it is merged into the next level.
 //!
-//! The number of arrivals of a run is its size divided by the size of the arriving data. Therefore levels need
-//! no capacities, and updates and deletes are accounted for.
+//! The number of arrivals of a run is its size divided by the size of the arriving data. Therefore levels
+//! need no capacities, and updates and deletes are accounted for.
 
 use crate::composed::context::{PickContext, SCORE_DUE, len_u64, ratio_milli};
 use crate::composed::file_rules::{find_due_files, rewrite_job};
