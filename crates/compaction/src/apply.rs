@@ -129,7 +129,7 @@ impl TreeShape {
                 files.iter().map(|file| AddedFile { level, run: id, file: Arc::clone(file) });
             edit.added.extend(placed);
             let run = SortedRun { id, files: files.into() };
-            run.check(level)?;
+            run.check_files(level)?;
             if shape.levels.is_empty() {
                 shape.levels.push(Arc::default());
             }

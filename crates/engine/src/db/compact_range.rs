@@ -43,7 +43,7 @@ pub(crate) fn compact_range(
                 .unwrap_or_else(|panic| Err(state.fail(Error::from_panic(&*panic))));
             // A failure here has made the database read-only.
             let _ = obsolete_files::rewrite_manifest(state);
-            backpressure::refresh(state, &inner.throttle, tree);
+            backpressure::refresh_write_limits(state, &inner.throttle, tree);
             state.work.end_work(WorkKind::Compaction);
             result
         }

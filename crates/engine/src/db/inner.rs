@@ -281,14 +281,14 @@ impl DbInner {
 
     /// Seals the memtables of the trees and waits for their flushes.
     pub(super) fn flush_trees(&self, trees: &[Arc<Tree>], deadline_us: Option<u64>) -> Result<()> {
-        self.committer.seal(trees.to_vec(), deadline_us)?;
+        self.committer.seal_memtables(trees.to_vec(), deadline_us)?;
         self.scheduler.wait_flushed(trees, self.committer.next_seq(), deadline_us)
     }
 
     /// Queues each tree that may need a flush or a compaction. Empty trees, often the majority, are not queued.
     pub(crate) fn schedule_all_trees(&self) {
         for tree in self.state.all_trees() {
-            backpressure::refresh(&self.state, &self.throttle, &tree);
+            backpressure::refresh_write_limits(&self.state, &self.throttle, &tree);
             let (has_sealed, has_files) = {
                 let view = tree.super_version();
                 let has_files = !view.version.runs().is_empty() || view.operand_view.is_some();

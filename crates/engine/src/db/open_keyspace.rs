@@ -50,7 +50,7 @@ pub(crate) fn open_keyspace(
         if let Some(tree) = tree? {
             if inner.read_only.is_none() {
                 // Called without a lock, because it calls the policy and possibly the listener.
-                backpressure::refresh(&inner.state, &inner.throttle, &tree);
+                backpressure::refresh_write_limits(&inner.state, &inner.throttle, &tree);
             }
             return Ok(tree);
         }
@@ -125,7 +125,7 @@ pub(crate) fn set_policy(inner: &DbInner, tree: &Arc<Tree>, policy: Policy) -> R
     };
     inner.state.emit_pending_events();
     changed?;
-    backpressure::refresh(&inner.state, &inner.throttle, tree);
+    backpressure::refresh_write_limits(&inner.state, &inner.throttle, tree);
     inner.scheduler.run_inline();
     Ok(())
 }

@@ -90,7 +90,7 @@ pub(crate) fn apply_update(
     };
     let value = after.as_deref().unwrap_or_default();
     let kind = if after.is_some() { EntryKind::Put } else { EntryKind::Delete };
-    let mut batch = WriteBatch::for_one(tree.id, key, value);
+    let mut batch = WriteBatch::with_one_put(tree.id, key, value);
     batch.add(tree, kind, key, value);
     if !failpoint::is_on(Failpoint::UpdateWithoutGuard) {
         batch.add_guard(tree, key, read_seq);

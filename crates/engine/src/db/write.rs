@@ -21,7 +21,7 @@ pub(super) fn write_entry(
     value: &[u8],
     options: WriteOptions,
 ) -> Result<()> {
-    let mut batch = WriteBatch::for_one(tree.id, key, value);
+    let mut batch = WriteBatch::with_one_put(tree.id, key, value);
     batch.add(tree, kind, key, value);
     write(inner, batch, options)
 }

@@ -28,7 +28,7 @@ const STEPS_PER_MOVE_MAX: u64 = 1024;
 
 /// Location of the current entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Position {
+enum IterPosition {
     /// There is no current entry.
     Invalid,
     /// The current entry is that of `inner`.
@@ -69,7 +69,7 @@ pub(crate) struct DbIter<C> {
     snapshot: SeqNo,
     /// Range tombstones that are visible at the snapshot.
     deleted: Option<RangeTombstoneFilter>,
-    position: Position,
+    position: IterPosition,
     key: Vec<u8>,
     value: Slice,
     /// Sequence number of the current entry if `value` is a value pointer.
@@ -100,7 +100,7 @@ impl<C: Cursor> DbIter<C> {
             inner,
             snapshot,
             deleted,
-            position: Position::Invalid,
+            position: IterPosition::Invalid,
             key,
             value,
             pointer_seq: None,
@@ -119,10 +119,10 @@ impl<C: Cursor> DbIter<C> {
 
     /// Begins a move. Returns the previous position.
     #[inline]
-    fn begin_move(&mut self) -> Position {
+    fn begin_move(&mut self) -> IterPosition {
         self.remaining_steps = self.steps_max;
         self.merge_error = None;
-        std::mem::replace(&mut self.position, Position::Invalid)
+        std::mem::replace(&mut self.position, IterPosition::Invalid)
     }
 
     /// Counts a visited version.
@@ -134,13 +134,13 @@ impl<C: Cursor> DbIter<C> {
 
     /// Returns whether there is a current entry.
     pub(crate) fn valid(&self) -> bool {
-        self.position != Position::Invalid
+        self.position != IterPosition::Invalid
     }
 
     /// Returns the key of the current entry. The iterator must be valid.
     pub(crate) fn key(&self) -> &[u8] {
         match self.position {
-            Position::Backward | Position::Merged => &self.key,
+            IterPosition::Backward | IterPosition::Merged => &self.key,
             _ => self.inner.key().user_key,
         }
     }
@@ -153,11 +153,13 @@ impl<C: Cursor> DbIter<C> {
     #[inline]
     pub(crate) fn value_slice(&mut self) -> Result<Slice> {
         match self.position {
-            Position::Backward | Position::Merged => match (&self.merge_error, self.pointer_seq) {
-                (Some(why), _) => Err((**why).clone()),
-                (None, None) => Ok(self.value.clone()),
-                (None, Some(seq)) => self.values.read((&self.key, seq), &self.value),
-            },
+            IterPosition::Backward | IterPosition::Merged => {
+                match (&self.merge_error, self.pointer_seq) {
+                    (Some(why), _) => Err((**why).clone()),
+                    (None, None) => Ok(self.value.clone()),
+                    (None, Some(seq)) => self.values.read((&self.key, seq), &self.value),
+                }
+            }
             _ => {
                 let key = self.inner.key();
                 if key.kind == EntryKind::ValuePointer {
@@ -172,9 +174,9 @@ impl<C: Cursor> DbIter<C> {
     ///
     /// The iterator must be valid.
     #[inline]
-    pub(crate) fn pointer(&self) -> Option<(SeqNo, &[u8])> {
+    pub(crate) fn value_pointer(&self) -> Option<(SeqNo, &[u8])> {
         match self.position {
-            Position::Backward | Position::Merged => {
+            IterPosition::Backward | IterPosition::Merged => {
                 self.pointer_seq.map(|seq| (seq, &*self.value))
             }
             _ => {
@@ -205,51 +207,51 @@ impl<C: Cursor> DbIter<C> {
     pub(crate) fn first(&mut self) -> Result<()> {
         self.begin_move();
         self.inner.first()?;
-        self.find_forward()
+        self.find_next_visible_entry()
     }
 
     /// Moves to the last visible entry.
     pub(crate) fn last(&mut self) -> Result<()> {
         self.begin_move();
         self.inner.last()?;
-        self.find_backward()
+        self.find_previous_visible_entry()
     }
 
     /// Moves to the first visible entry at or after `key`.
     pub(crate) fn seek(&mut self, key: &[u8]) -> Result<()> {
         self.begin_move();
         self.inner.seek(key, SeqNo::MAX)?;
-        self.find_forward()
+        self.find_next_visible_entry()
     }
 
     /// Moves to the last visible entry before `key`.
     pub(crate) fn seek_before(&mut self, key: &[u8]) -> Result<()> {
         self.begin_move();
         self.inner.seek_before(key, SeqNo::MAX)?;
-        self.find_backward()
+        self.find_previous_visible_entry()
     }
 
     /// Moves to the next visible entry. The iterator must be valid.
     pub(crate) fn next(&mut self) -> Result<()> {
         let position = self.begin_move();
         match position {
-            Position::Backward => self.inner.seek(&self.key, SeqNo::ZERO)?,
-            Position::Merged => self.skip_merged_versions()?,
-            Position::Forward | Position::Invalid => self.skip_versions()?,
+            IterPosition::Backward => self.inner.seek(&self.key, SeqNo::ZERO)?,
+            IterPosition::Merged => self.skip_merged_versions()?,
+            IterPosition::Forward | IterPosition::Invalid => self.skip_versions()?,
         }
-        self.find_forward()
+        self.find_next_visible_entry()
     }
 
     /// Moves to the previous visible entry. The iterator must be valid.
     pub(crate) fn prev(&mut self) -> Result<()> {
         let position = self.begin_move();
-        if position == Position::Forward {
+        if position == IterPosition::Forward {
             self.copy_key();
         }
-        if matches!(position, Position::Forward | Position::Merged) {
+        if matches!(position, IterPosition::Forward | IterPosition::Merged) {
             self.inner.seek_before(&self.key, SeqNo::MAX)?;
         }
-        self.find_backward()
+        self.find_previous_visible_entry()
     }
 
     /// Copies the key of `inner` to `key`.
@@ -271,7 +273,7 @@ impl<C: Cursor> DbIter<C> {
     }
 
     /// Moves to the first visible entry at or after the position of `inner`, which is at the first version of a key.
-    fn find_forward(&mut self) -> Result<()> {
+    fn find_next_visible_entry(&mut self) -> Result<()> {
         let mut newer = 0;
         while self.inner.valid() {
             self.count_step()?;
@@ -290,13 +292,13 @@ impl<C: Cursor> DbIter<C> {
                     EntryKind::Delete => self.skip_versions()?,
                     EntryKind::Merge => {
                         if self.merge_forward()? {
-                            self.position = Position::Merged;
+                            self.position = IterPosition::Merged;
                             break;
                         }
                         self.skip_merged_versions()?;
                     }
                     EntryKind::Put | EntryKind::ValuePointer => {
-                        self.position = Position::Forward;
+                        self.position = IterPosition::Forward;
                         break;
                     }
                 }
@@ -319,13 +321,13 @@ impl<C: Cursor> DbIter<C> {
             }
             self.inner.next()?;
         }
-        self.set_folded(fold)
+        self.set_folded_value(fold)
     }
 
     /// Stores the value of the versions of the current key. Returns whether it has one.
     ///
     /// A separated value is read only if operands must be merged with it.
-    fn set_folded(&mut self, mut fold: OperandFold) -> Result<bool> {
+    fn set_folded_value(&mut self, mut fold: OperandFold) -> Result<bool> {
         if fold.has_operands() {
             fold.resolve_pointer(|seq, pointer| self.values.read((&self.key, seq), pointer))?;
         }
@@ -343,7 +345,7 @@ impl<C: Cursor> DbIter<C> {
     }
 
     /// Moves to the last visible entry at or before the key of `inner`, which is at the oldest version of a key.
-    fn find_backward(&mut self) -> Result<()> {
+    fn find_previous_visible_entry(&mut self) -> Result<()> {
         while self.inner.valid() {
             self.copy_key();
             let mut fold = OperandFold::default();
@@ -362,8 +364,8 @@ impl<C: Cursor> DbIter<C> {
                 fold.push_newer(seq, kind, || self.inner.value_slice());
                 self.inner.prev()?;
             }
-            if self.set_folded(fold)? {
-                self.position = Position::Backward;
+            if self.set_folded_value(fold)? {
+                self.position = IterPosition::Backward;
                 return Ok(());
             }
         }
@@ -396,7 +398,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::iter::merging_iter::ListCursor;
+    use crate::iter::merging_iter::VecCursor;
     use crate::merge_operator::{MergeError, MergeOperator, MergeResult};
     use lsmx_base::range_tombstone::{RangeTombstone, build_index};
     use lsmx_base::sync::Arc;
@@ -490,7 +492,7 @@ mod tests {
             let sources: Arc<[_]> = [spans, second_half].iter().map(|part| Arc::new(build_index(part))).collect();
             let deleted = RangeTombstoneFilter::for_reader(sources, SeqNo(snapshot));
             let resolver = Arc::new(MergeResolver::new("test".to_owned(), Some(Arc::new(AppendUntilLong))));
-            let inner = ListCursor::new(entries);
+            let inner = VecCursor::new(entries);
             let mut cursor = DbIter::new(
                 inner,
                 SeqNo(snapshot),

@@ -212,16 +212,16 @@ impl<C: Cursor> Cursor for MergingCursor<C> {
 /// Cursor over a list of entries.
 #[cfg(test)]
 #[derive(Debug)]
-pub(crate) struct ListCursor {
+pub(crate) struct VecCursor {
     pub(crate) entries: Vec<(Vec<u8>, SeqNo, EntryKind, Vec<u8>)>,
     pub(crate) position: Option<usize>,
 }
 
 #[cfg(test)]
-impl ListCursor {
-    pub(crate) fn new(mut entries: Vec<(Vec<u8>, SeqNo, EntryKind, Vec<u8>)>) -> ListCursor {
+impl VecCursor {
+    pub(crate) fn new(mut entries: Vec<(Vec<u8>, SeqNo, EntryKind, Vec<u8>)>) -> VecCursor {
         entries.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
-        ListCursor { entries, position: None }
+        VecCursor { entries, position: None }
     }
 
     fn lower_bound(&self, user_key: &[u8], seq: SeqNo) -> usize {
@@ -232,7 +232,7 @@ impl ListCursor {
 }
 
 #[cfg(test)]
-impl Cursor for ListCursor {
+impl Cursor for VecCursor {
     fn valid(&self) -> bool {
         self.position.is_some()
     }
@@ -279,16 +279,16 @@ mod tests {
     use super::*;
 
     /// Returns a cursor over all entries (key, sequence number, source) and a merged cursor over five sources.
-    fn cursors(mut entries: Vec<(u8, u64, usize)>) -> (ListCursor, MergingCursor) {
+    fn cursors(mut entries: Vec<(u8, u64, usize)>) -> (VecCursor, MergingCursor) {
         let mut seqs = std::collections::HashSet::new();
         entries.retain(|entry| seqs.insert(entry.1));
         let entry = |e: &(u8, u64, usize)| (vec![e.0], SeqNo(e.1), EntryKind::Put, vec![e.0, 1]);
         let sources = (0..5).map(|source| {
             let list = entries.iter().filter(|e| e.2 == source).map(entry).collect();
-            Box::new(ListCursor::new(list)) as Box<dyn Cursor>
+            Box::new(VecCursor::new(list)) as Box<dyn Cursor>
         });
         let merged = MergingCursor::new(sources.collect());
-        (ListCursor::new(entries.iter().map(entry).collect()), merged)
+        (VecCursor::new(entries.iter().map(entry).collect()), merged)
     }
 
     proptest! {

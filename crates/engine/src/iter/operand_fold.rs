@@ -50,7 +50,7 @@ impl OperandFold {
     }
 
     /// Adds versions that are all older than those of `self`, which has no base.
-    pub(crate) fn append_older(&mut self, mut older: OperandFold) {
+    pub(crate) fn append_older_operands(&mut self, mut older: OperandFold) {
         self.operands.append(&mut older.operands);
         self.base = older.base;
         self.pointer_seq = older.pointer_seq;

@@ -38,7 +38,7 @@ pub(crate) struct PrefetchContext {
 
 /// State of the range after the prefetched entries.
 #[derive(Debug)]
-enum AfterPrefetched {
+enum EndOfPrefetched {
     /// There may be entries after that of the cursor.
     Entries,
     End,
@@ -58,7 +58,7 @@ pub(crate) struct PrefetchIter {
     /// Number of entries of the next batch.
     batch_entries: usize,
     prefetched: VecDeque<Entry>,
-    after_prefetched: AfterPrefetched,
+    after_prefetched: EndOfPrefetched,
     /// Whether the last batch was read from a device.
     waited_for_device: bool,
     buffer: BatchReadBuffer,
@@ -81,7 +81,7 @@ impl PrefetchIter {
             has_seen_pointer: false,
             batch_entries: BATCH_ENTRIES_FIRST,
             prefetched: VecDeque::new(),
-            after_prefetched: AfterPrefetched::Entries,
+            after_prefetched: EndOfPrefetched::Entries,
             waited_for_device: false,
             buffer: BatchReadBuffer::default(),
             returned_key: None,
@@ -107,16 +107,16 @@ impl PrefetchIter {
         if !self.prefetched.is_empty() {
             return self.next_prefetched(is_within);
         }
-        if !matches!(self.after_prefetched, AfterPrefetched::Entries) {
+        if !matches!(self.after_prefetched, EndOfPrefetched::Entries) {
             return match &self.after_prefetched {
-                AfterPrefetched::Error(error) => Err(error.clone()),
+                EndOfPrefetched::Error(error) => Err(error.clone()),
                 _ => Ok(None),
             };
         }
-        if !self.step(&is_within)? {
+        if !self.move_within_bounds(&is_within)? {
             return Ok(None);
         }
-        let is_pointer = self.prefetch.is_some() && self.cursor.pointer().is_some();
+        let is_pointer = self.prefetch.is_some() && self.cursor.value_pointer().is_some();
         if is_pointer {
             let has_seen_pointer = std::mem::replace(&mut self.has_seen_pointer, true);
             if expected.map_or(has_seen_pointer, |entries| entries > 1) {
@@ -125,13 +125,13 @@ impl PrefetchIter {
             }
         }
         self.returned_key = None;
-        let value = split_key_error(self.cursor.value_slice())?;
+        let value = separate_error_of_one_key(self.cursor.value_slice())?;
         Ok(Some((Slice::from(self.cursor.key()), value)))
     }
 
     /// Moves to the next entry. Returns whether there is one within the range.
     #[inline]
-    fn step(&mut self, is_within: &impl Fn(&[u8]) -> bool) -> Result<bool> {
+    fn move_within_bounds(&mut self, is_within: &impl Fn(&[u8]) -> bool) -> Result<bool> {
         if self.is_current_pending {
             self.is_current_pending = false;
         } else if self.cursor.valid() {
@@ -146,7 +146,7 @@ impl PrefetchIter {
         else {
             return Ok(None);
         };
-        let value = split_key_error(value)?;
+        let value = separate_error_of_one_key(value)?;
         self.returned_key = Some(key.clone());
         Ok(Some((key, value)))
     }
@@ -168,7 +168,7 @@ impl PrefetchIter {
         let (mut requests, mut bytes) = (Vec::with_capacity(entries_max), 0_u64);
         loop {
             let index = self.prefetched.len();
-            let value = match self.cursor.pointer() {
+            let value = match self.cursor.value_pointer() {
                 None => self.cursor.value_slice(),
                 Some((seq, pointer)) => match locate_value(&blobs, pointer, &mut context) {
                     Ok(ValueLocation::Cached(value)) => Ok(value),
@@ -185,14 +185,14 @@ impl PrefetchIter {
             if index + 1 >= entries_max || bytes >= BATCH_BYTES[device] {
                 break;
             }
-            match self.step(is_within) {
+            match self.move_within_bounds(is_within) {
                 Ok(true) => {}
                 Ok(false) => {
-                    self.after_prefetched = AfterPrefetched::End;
+                    self.after_prefetched = EndOfPrefetched::End;
                     break;
                 }
                 Err(error) => {
-                    self.after_prefetched = AfterPrefetched::Error(error);
+                    self.after_prefetched = EndOfPrefetched::Error(error);
                     break;
                 }
             }
@@ -261,7 +261,7 @@ fn locate_value(
 }
 
 /// Separates the merge error of one key from errors that end the iteration.
-fn split_key_error(value: Result<Slice>) -> Result<Result<Slice>> {
+fn separate_error_of_one_key(value: Result<Slice>) -> Result<Result<Slice>> {
     match value {
         Err(error) if !matches!(error, Error::MergeFailed { .. }) => Err(error),
         value => Ok(value),

@@ -241,7 +241,7 @@ impl Range {
     }
 
     /// Opens the cursor of one end at its first entry.
-    fn open_end(&self, backward: bool) -> Result<PrefetchIter> {
+    fn open_prefetch_iter_at_end(&self, backward: bool) -> Result<PrefetchIter> {
         let mut iter = self.open_iter()?;
         match (backward, if backward { &self.upper } else { &self.lower }) {
             (false, Bound::Unbounded) => iter.first()?,
@@ -270,7 +270,7 @@ impl Range {
             return Ok(None);
         }
         if self.front.is_none() {
-            self.front = Some(self.open_end(false)?);
+            self.front = Some(self.open_prefetch_iter_at_end(false)?);
         }
         let expected = self.expected_count();
         let (upper, back) = (&self.upper, &self.back);
@@ -292,7 +292,7 @@ impl Range {
             return Ok(None);
         }
         if self.back.is_none() {
-            self.back = Some(self.open_end(true)?);
+            self.back = Some(self.open_prefetch_iter_at_end(true)?);
         }
         let expected = self.expected_count();
         let (lower, front) = (&self.lower, &self.front);

@@ -61,7 +61,7 @@ impl RunCursor {
     }
 
     /// Closes the table if the move failed or left the table.
-    fn finish_move(&mut self, moved: Result<()>) -> Result<()> {
+    fn check_moved_cursor(&mut self, moved: Result<()>) -> Result<()> {
         if moved.is_err() || !self.valid() {
             self.current = None;
         }
@@ -71,21 +71,25 @@ impl RunCursor {
     /// Finishes a move towards larger keys, which may continue in the next table.
     #[inline]
     fn finish_move_or_open_next(&mut self, moved: Result<()>) -> Result<()> {
-        self.finish_move(moved)?;
-        if self.valid() { Ok(()) } else { self.first_from(self.index + 1) }
+        self.check_moved_cursor(moved)?;
+        if self.valid() { Ok(()) } else { self.move_to_first_entry_from_table(self.index + 1) }
     }
 
     /// Finishes a move towards smaller keys, which may continue in the previous table.
     fn finish_move_or_open_previous(&mut self, moved: Result<()>) -> Result<()> {
-        self.finish_move(moved)?;
-        if self.valid() { Ok(()) } else { self.last_from(self.index.checked_sub(1)) }
+        self.check_moved_cursor(moved)?;
+        if self.valid() {
+            Ok(())
+        } else {
+            self.move_to_last_entry_from_table(self.index.checked_sub(1))
+        }
     }
 
     /// Moves to the first entry of the tables from `index` on.
-    fn first_from(&mut self, mut index: usize) -> Result<()> {
+    fn move_to_first_entry_from_table(&mut self, mut index: usize) -> Result<()> {
         while let Some(cursor) = self.open_table(index) {
             let moved = cursor.first();
-            self.finish_move(moved)?;
+            self.check_moved_cursor(moved)?;
             if self.valid() {
                 break;
             }
@@ -95,11 +99,11 @@ impl RunCursor {
     }
 
     /// Moves to the last entry of the tables up to `index`.
-    fn last_from(&mut self, mut index: Option<usize>) -> Result<()> {
+    fn move_to_last_entry_from_table(&mut self, mut index: Option<usize>) -> Result<()> {
         self.current = None;
         while let Some(cursor) = index.and_then(|index| self.open_table(index)) {
             let moved = cursor.last();
-            self.finish_move(moved)?;
+            self.check_moved_cursor(moved)?;
             if self.valid() {
                 break;
             }
@@ -144,7 +148,7 @@ impl RunCursor {
                             && deleted.end().is_none_or(|end| *range.largest < *end)
                     });
                     let next = from + hidden.count();
-                    self.first_from(next)?;
+                    self.move_to_first_entry_from_table(next)?;
                 }
             }
         }
@@ -169,7 +173,7 @@ impl RunCursor {
                         && *deleted.start() <= *range.smallest
                 });
                 let remaining = self.index - hidden.count();
-                self.last_from(remaining.checked_sub(1))?;
+                self.move_to_last_entry_from_table(remaining.checked_sub(1))?;
             }
         }
         Ok(())
@@ -197,12 +201,12 @@ impl Cursor for RunCursor {
     }
 
     fn first(&mut self) -> Result<()> {
-        self.first_from(0)?;
+        self.move_to_first_entry_from_table(0)?;
         self.skip_deleted(RunCursor::skip_forward)
     }
 
     fn last(&mut self) -> Result<()> {
-        self.last_from(self.tables.len().checked_sub(1))?;
+        self.move_to_last_entry_from_table(self.tables.len().checked_sub(1))?;
         self.skip_deleted(RunCursor::skip_backward)
     }
 

@@ -164,7 +164,7 @@ impl FlushTrigger {
         if self.is_pinned_check_due() {
             let pinning = self.find_pinning_trees();
             if !pinning.is_empty() {
-                return self.committer.seal(pinning, deadline_us);
+                return self.committer.seal_memtables(pinning, deadline_us);
             }
         }
         let wal_is_large = state.wal.live_bytes() > self.limits.wal_bytes;
@@ -184,7 +184,7 @@ impl FlushTrigger {
         let Some(tree) = selected else { return Ok(()) };
         // With a sealed memtable, a flush is already queued.
         if tree.super_version().sealed.is_empty() {
-            self.committer.seal(vec![Arc::clone(tree)], deadline_us)?;
+            self.committer.seal_memtables(vec![Arc::clone(tree)], deadline_us)?;
         }
         Ok(())
     }
@@ -220,7 +220,7 @@ impl FlushTrigger {
         let idle = self.find_idle_trees(&trees, now_us);
         if !idle.is_empty() {
             // An error has made the database read-only; the next write returns it.
-            let _ = self.committer.seal(idle, None);
+            let _ = self.committer.seal_memtables(idle, None);
         }
         self.flush_if_due(None);
     }
@@ -253,7 +253,7 @@ impl FlushTrigger {
         state.work.schedule_tree_check(next_us);
         if !expired.is_empty() {
             // An error has made the database read-only; the next write returns it.
-            let _ = self.committer.seal(expired, None);
+            let _ = self.committer.seal_memtables(expired, None);
         }
     }
 

@@ -275,7 +275,7 @@ impl JobScheduler {
             }
             // An error has made the database read-only, so the next write returns it.
             let _ = obsolete_files::rewrite_manifest(state);
-            backpressure::refresh(state, &self.throttle, &tree);
+            backpressure::refresh_write_limits(state, &self.throttle, &tree);
             if let Some(attached) = tree.operand_store.attached() {
                 attached.update_memory_charge();
             }
@@ -322,7 +322,7 @@ impl JobScheduler {
         // Another thread may find a second job in the same tree.
         state.work.push(WorkKind::Compaction, tree.id);
         // The job may take long, and the work behind it adds to the debt.
-        backpressure::refresh(state, &self.throttle, tree);
+        backpressure::refresh_write_limits(state, &self.throttle, tree);
         let _busy = self.workers.mark_busy();
         // The error has been reported; the tree is checked again after a pause.
         if let Err(error) = run_job(state, &self.throttle, &self.workers, tree, &picked) {

@@ -198,7 +198,7 @@ fn look_up<'a>(
     match &view.operand_view {
         Some(operands) if operands.view.may_contain(user_key) => {
             let operands = &*operands.view;
-            search_tables_and_store(
+            search_tables_and_operand_store(
                 tree,
                 view,
                 operands,
@@ -237,7 +237,7 @@ fn resolve_value(
 /// block must not count anything, and the store counts its reads itself.
 #[cold]
 #[inline(never)]
-fn search_tables_and_store<'a>(
+fn search_tables_and_operand_store<'a>(
     tree: &Tree,
     view: &'a SuperVersion,
     operands: &dyn OperandView,
@@ -259,7 +259,7 @@ fn search_tables_and_store<'a>(
             fold.push_older(operand.last, EntryKind::Merge, operand.bytes);
         }
     }
-    fold.append_older(tables);
+    fold.append_older_operands(tables);
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::loom_models::open;
 use crate::options::write::WriteOptions;
 use crate::write::batch::WriteBatch;
-use crate::write::ticket::TaskWorkers;
+use crate::write::ticket::TaskWorkerStarter;
 
 /// Size of a value that makes a commit group large, in bytes. The next group starts before a large group is inserted
 /// into the memtable.
@@ -140,7 +140,7 @@ struct LeaderStartCounter {
     count: AtomicUsize,
 }
 
-impl TaskWorkers for LeaderStartCounter {
+impl TaskWorkerStarter for LeaderStartCounter {
     fn start_leader(&self) {
         self.count.fetch_add(1, Ordering::Relaxed);
         self.signal.notify();
@@ -170,13 +170,13 @@ fn task_completes_with_any_leader() {
             let is_started = &mut || starts_seen.count.load(Ordering::Relaxed) > 0;
             let env = &other.inner().state.env;
             env.wait(WaitCause::Work, &starts_seen.signal, None, is_started);
-            while other.inner().committer.lead_for_tasks() {}
+            while other.inner().committer.lead_offered_group() {}
         });
         let (other, starts_of_task) = (db.clone(), Arc::clone(&starts));
         let task = spawn(move || {
             let mut batch = WriteBatch::new();
             batch.put(&other.default_keyspace(), "a", "1");
-            let workers: Arc<dyn TaskWorkers> = starts_of_task;
+            let workers: Arc<dyn TaskWorkerStarter> = starts_of_task;
             let pending = other.inner().committer.commit_for_task(batch, false, 0, &workers);
             let waker = Waker::from(Arc::new(UnparkWaker(thread::current())));
             loop {

@@ -38,7 +38,7 @@ fn commit_during_seal_is_found() {
             assert!(other.get("b").unwrap().is_some());
         });
         let core = db.inner();
-        core.committer.seal(vec![Arc::clone(&core.default_tree)], None).unwrap();
+        core.committer.seal_memtables(vec![Arc::clone(&core.default_tree)], None).unwrap();
         assert!(db.get("a").unwrap().is_some());
         writer.join().unwrap();
         db.flush().unwrap();

@@ -8,7 +8,7 @@ use lsmx_base::sync::{Arc, Weak};
 use crate::db::handle::DbHandle;
 use crate::lookup::point::ReadScope;
 use crate::write::commit::Committer;
-use crate::write::ticket::TaskWorkers;
+use crate::write::ticket::TaskWorkerStarter;
 
 /// Maximum number of rounds of one blocking task. It then continues at the end of the pool's queue, so that other
 /// calls can run even if requests arrive faster than syncs complete.
@@ -45,7 +45,7 @@ impl BlockingPoolWorkers {
     }
 }
 
-impl TaskWorkers for BlockingPoolWorkers {
+impl TaskWorkerStarter for BlockingPoolWorkers {
     fn start_leader(&self) {
         self.spawn(WorkerKind::LeadCommits);
     }
@@ -65,8 +65,8 @@ impl WorkerKind {
     /// Does the work that must not be lost, on this thread: commits, but not folds, which reads can do.
     fn finish(self, committer: &Committer) {
         match self {
-            WorkerKind::LeadCommits => while committer.lead_for_tasks() {},
-            WorkerKind::FoldOperands => while !committer.take_long_chains().is_empty() {},
+            WorkerKind::LeadCommits => while committer.lead_offered_group() {},
+            WorkerKind::FoldOperands => while !committer.take_long_operand_chains().is_empty() {},
         }
     }
 }
@@ -93,7 +93,7 @@ impl BlockingWorker {
         let BlockingPoolWorkers { committer, db, .. } = &self.pool;
         match self.kind {
             WorkerKind::LeadCommits => {
-                let has_led = committer.lead_for_tasks();
+                let has_led = committer.lead_offered_group();
                 // The lead is free again, because the governor may commit.
                 if has_led && let Some(handle) = db.upgrade() {
                     handle.0.after_commit(None);
@@ -101,7 +101,7 @@ impl BlockingWorker {
                 has_led
             }
             WorkerKind::FoldOperands => {
-                let chains = committer.take_long_chains();
+                let chains = committer.take_long_operand_chains();
                 if chains.is_empty() {
                     return false;
                 }

@@ -25,7 +25,7 @@ use crate::tokio::runtime::{DeadlineTimer, run_on_pool, wait_until};
 use crate::tree::Tree;
 use crate::write::batch::WriteBatch;
 use crate::write::commit::PendingCommit;
-use crate::write::ticket::TaskWorkers;
+use crate::write::ticket::TaskWorkerStarter;
 
 /// State shared by all asynchronous handles of a database.
 ///
@@ -80,7 +80,7 @@ impl AsyncDbInner {
         let sync = options.durability == Durability::Sync;
         let traced = db.start_commit_trace(&batch);
         let pending = {
-            let workers: Arc<dyn TaskWorkers> =
+            let workers: Arc<dyn TaskWorkerStarter> =
                 Arc::new(BlockingPoolWorkers::new(self.db().handle()));
             let reserved_bytes = reservation.map_or(0, MemtableReservation::into_bytes);
             db.committer.commit_for_task(batch, sync, reserved_bytes, &workers)

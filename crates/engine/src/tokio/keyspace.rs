@@ -83,7 +83,8 @@ impl Keyspace {
         value: impl AsRef<[u8]> + Send,
         options: impl Into<WriteOptions> + Send,
     ) -> Result<()> {
-        let mut batch = WriteBatch::for_one(self.keyspace.tree().id, key.as_ref(), value.as_ref());
+        let mut batch =
+            WriteBatch::with_one_put(self.keyspace.tree().id, key.as_ref(), value.as_ref());
         batch.put(&self.keyspace, key, value);
         self.db.write(batch, options.into()).await
     }

@@ -18,7 +18,7 @@ use crate::write::throttle::Throttle;
 const RETRY_US: u64 = 1_000_000;
 
 /// Updates the admitted write rate of a tree.
-pub(crate) fn refresh(state: &DbState, throttle: &Throttle, tree: &Tree) {
+pub(crate) fn refresh_write_limits(state: &DbState, throttle: &Throttle, tree: &Tree) {
     let (now_us, snapshots) =
         (state.env.database_time_us(), state.sequence.oldest_and_newest_snapshot());
     // Shape and policy are read under the lock, so that the last thread to set the rate uses the newest ones. An outdated
@@ -54,10 +54,14 @@ pub(crate) fn refresh(state: &DbState, throttle: &Throttle, tree: &Tree) {
 }
 
 /// Updates the admitted rate of a limited tree while a job is running.
-pub(crate) fn refresh_on_progress(state: &DbState, throttle: &Throttle, tree: &Tree) {
+pub(crate) fn refresh_write_limits_on_job_progress(
+    state: &DbState,
+    throttle: &Throttle,
+    tree: &Tree,
+) {
     // Inline jobs run on the only writing thread, so no write waits for their progress.
     if state.env.background() != Background::Inline && tree.admitted_write_rate().is_some() {
-        refresh(state, throttle, tree);
+        refresh_write_limits(state, throttle, tree);
     }
 }
 
@@ -116,7 +120,7 @@ mod tests {
         let core = db.inner();
         let tree = Arc::clone(&core.default_tree);
         let rate = || {
-            refresh(&core.state, &core.throttle, &tree);
+            refresh_write_limits(&core.state, &core.throttle, &tree);
             tree.admitted_write_rate().unwrap()
         };
         let empty = rate();

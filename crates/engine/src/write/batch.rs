@@ -20,7 +20,7 @@ pub const BATCH_BYTES_MAX: u64 = (1 << 31) - 1;
 
 /// A condition of a batch: the key has no write after a sequence number.
 #[derive(Clone, Debug)]
-pub(crate) struct Guard {
+pub(crate) struct KeyGuard {
     pub(crate) tree: Arc<Tree>,
     pub(crate) key: Bytes,
     pub(crate) key_hash: u64,
@@ -53,7 +53,7 @@ pub struct WriteBatch {
     pub(crate) count: u32,
     /// Trees of all operations, without duplicates.
     pub(crate) trees: Vec<Arc<Tree>>,
-    pub(crate) guards: Vec<Guard>,
+    pub(crate) guards: Vec<KeyGuard>,
     /// Error of the first invalid operation.
     error: Option<Error>,
 }
@@ -66,7 +66,7 @@ impl WriteBatch {
     }
 
     /// Creates a batch with capacity for one operation.
-    pub(crate) fn for_one(keyspace: u32, key: &[u8], value: &[u8]) -> WriteBatch {
+    pub(crate) fn with_one_put(keyspace: u32, key: &[u8], value: &[u8]) -> WriteBatch {
         // A key or value above its maximum size is never copied.
         let fits = len_u64(key.len()) <= KEY_BYTES_MAX && len_u64(value.len()) <= VALUE_BYTES_MAX;
         let bytes = if fits { operation_bytes(keyspace, key, value) } else { 0 };
@@ -194,6 +194,6 @@ impl WriteBatch {
     pub(crate) fn add_guard(&mut self, tree: &Arc<Tree>, key: &[u8], read: SeqNo) {
         let key_hash = key_hash(tree.id, key);
         let (tree, key) = (Arc::clone(tree), Bytes::copy_from_slice(key));
-        self.guards.push(Guard { tree, key, key_hash, read });
+        self.guards.push(KeyGuard { tree, key, key_hash, read });
     }
 }

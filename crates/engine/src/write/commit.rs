@@ -14,7 +14,7 @@
 //! its own signal.
 //!
 //! Async tasks queue like threads, but never lead. A thread leads for the tasks ahead of it. If only tasks wait, the lead
-//! is *offered*, and a worker thread that [`TaskWorkers`] starts takes it. Until then, any other thread that commits or
+//! is *offered*, and a worker thread that [`TaskWorkerStarter`] starts takes it. Until then, any other thread that commits or
 //! closes may take it, so that progress does not depend on a free thread of the runtime.
 //!
 //! Only the leader changes sequence numbers and active memtables, so neither needs its own lock. No lock is held during
@@ -38,7 +38,9 @@ use crate::tree::counters::add;
 use crate::write::batch::WriteBatch;
 use crate::write::group::{CommitGroup, GroupStage};
 use crate::write::queue::{CommitQueue, InFlightGroup, Leadership};
-use crate::write::ticket::{CommitRequest, LongOperandChain, TaskWorkers, Ticket, TicketOwner};
+use crate::write::ticket::{
+    CommitRequest, CommitTicket, LongOperandChain, TaskWorkerStarter, TicketOwner,
+};
 
 /// Maximum payload of a group that is inserted before the lead is passed on, in bytes. Such an insertion takes no longer
 /// than waking the next leader.
@@ -109,7 +111,11 @@ impl Committer {
     }
 
     /// Seals the active memtables of several trees at the same position in the commit order.
-    pub(crate) fn seal(&self, trees: Vec<Arc<Tree>>, deadline_us: Option<u64>) -> Result<()> {
+    pub(crate) fn seal_memtables(
+        &self,
+        trees: Vec<Arc<Tree>>,
+        deadline_us: Option<u64>,
+    ) -> Result<()> {
         let request = CommitRequest { seal: trees, ..CommitRequest::default() };
         self.submit(request, deadline_us).map(drop)
     }
@@ -153,18 +159,19 @@ impl Committer {
 
     /// Submits a batch for an async task. The commit continues if the returned value is dropped.
     ///
-    /// [`Committer::take_long_chains`] returns the operand chains that reached the limit by it.
+    /// [`Committer::take_long_operand_chains`] returns the operand chains that reached the limit by it.
     #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only async tasks use it"))]
     pub(crate) fn commit_for_task(
         self: &Arc<Self>,
         batch: WriteBatch,
         sync: bool,
         reserved_bytes: u64,
-        workers: &Arc<dyn TaskWorkers>,
+        workers: &Arc<dyn TaskWorkerStarter>,
     ) -> PendingCommit {
         let workers = Arc::clone(workers);
         let owner = TicketOwner::Task { waker: Mutex::default(), workers };
-        let ticket = Ticket::new(CommitRequest::from_batch(batch, sync, reserved_bytes), owner);
+        let ticket =
+            CommitTicket::new(CommitRequest::from_batch(batch, sync, reserved_bytes), owner);
         let needs_leader = {
             let mut queue = self.queue.lock();
             self.enqueue(&mut queue, &ticket);
@@ -176,7 +183,7 @@ impl Committer {
         PendingCommit { committer: Arc::clone(self), ticket }
     }
 
-    fn enqueue(&self, queue: &mut CommitQueue, ticket: &Arc<Ticket>) {
+    fn enqueue(&self, queue: &mut CommitQueue, ticket: &Arc<CommitTicket>) {
         if queue.is_syncing && !ticket.request.sync {
             add(&self.counters.behind_sync, 1);
         }
@@ -191,7 +198,7 @@ impl Committer {
         deadline_us: Option<u64>,
     ) -> Result<Vec<LongOperandChain>> {
         let changed = thread_signal();
-        let ticket = Ticket::new(request, TicketOwner::Thread(changed.clone()));
+        let ticket = CommitTicket::new(request, TicketOwner::Thread(changed.clone()));
         self.state.env.yield_point(YieldKind::Commit);
         let mut leads = {
             let mut queue = self.queue.lock();
@@ -227,10 +234,10 @@ impl Committer {
         }
     }
 
-    /// Leads the next group if the lead is offered. Otherwise returns false, and the worker that [`TaskWorkers`] started
+    /// Leads the next group if the lead is offered. Otherwise returns false, and the worker that [`TaskWorkerStarter`] started
     /// must exit.
     #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only async tasks use it"))]
-    pub(crate) fn lead_for_tasks(&self) -> bool {
+    pub(crate) fn lead_offered_group(&self) -> bool {
         let mut queue = self.queue.lock();
         if queue.take_offered_lead() {
             if !queue.waiting.is_empty() {
@@ -247,10 +254,10 @@ impl Committer {
     }
 
     /// Removes and returns the operand chains of task commits that reached the limit. If there are none, the worker that
-    /// [`TaskWorkers`] started must exit.
+    /// [`TaskWorkerStarter`] started must exit.
     #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only async tasks use it"))]
-    pub(crate) fn take_long_chains(&self) -> Vec<LongOperandChain> {
-        self.queue.lock().take_long_chains()
+    pub(crate) fn take_long_operand_chains(&self) -> Vec<LongOperandChain> {
+        self.queue.lock().take_long_operand_chains()
     }
 
     /// Returns whether the lead is offered and no thread has taken it.
@@ -268,7 +275,7 @@ impl Committer {
     }
 
     /// Wakes the thread that leads next, or starts a worker thread. The queue must be unlocked.
-    fn wake_leader(&self, next: Option<&Arc<Ticket>>) {
+    fn wake_leader(&self, next: Option<&Arc<CommitTicket>>) {
         match next.map(|ticket| &ticket.owner) {
             Some(TicketOwner::Thread(changed)) => changed.notify(),
             Some(TicketOwner::Task { workers, .. }) => {
@@ -283,20 +290,20 @@ impl Committer {
     }
 
     /// Finishes a commit: releases its memory and wakes its owner. The queue must be unlocked.
-    fn finish(&self, ticket: &Ticket, result: Result<()>) {
+    fn complete_ticket(&self, ticket: &CommitTicket, result: Result<()>) {
         self.state.memtables.release(ticket.request.reserved_bytes);
         if let TicketOwner::Task { workers, .. } = &ticket.owner {
             let chains = std::mem::take(&mut *ticket.long_chains.lock());
-            if !chains.is_empty() && self.queue.lock().push_long_chains(chains) {
+            if !chains.is_empty() && self.queue.lock().push_long_operand_chains(chains) {
                 workers.start_folding();
             }
         }
-        ticket.finish(result);
+        ticket.complete(result);
     }
 
     /// Removes a ticket from the queue, unless a leader has taken it or its owner must lead. Returns whether it was
     /// removed.
-    fn withdraw(&self, ticket: &Arc<Ticket>) -> bool {
+    fn withdraw(&self, ticket: &Arc<CommitTicket>) -> bool {
         let is_removed = self.queue.lock().remove(ticket);
         if is_removed {
             self.state.memtables.release(ticket.request.reserved_bytes);
@@ -320,7 +327,7 @@ impl Committer {
             if failpoint::is_on(Failpoint::PanicStrandsGroup) {
                 resume_unwind(panic);
             }
-            self.abort(&mut group, Error::from_panic(&*panic));
+            self.abort_group(&mut group, Error::from_panic(&*panic));
         }
         self.changed.notify();
         group.clear();
@@ -346,18 +353,18 @@ impl Committer {
                 self.insert(group);
                 self.publish_in_order(group);
             }
-            Err(error) => self.fail(group, &error),
+            Err(error) => self.fail_group(group, &error),
         }
     }
 
     /// Ends a group after a panic of its leader. The database becomes read-only, and the lead is passed on.
     ///
     /// The group fails. If it was being inserted, later groups in flight fail too.
-    fn abort(&self, group: &mut CommitGroup, error: Error) {
+    fn abort_group(&self, group: &mut CommitGroup, error: Error) {
         if group.stage == GroupStage::Finished {
             // The result is final. Only some members are not notified.
             for member in group.members.iter().filter(|member| member.result().is_none()) {
-                self.finish(member, group.result());
+                self.complete_ticket(member, group.result());
             }
             return;
         }
@@ -371,13 +378,13 @@ impl Committer {
             // The memtables may contain a part of the group, so nothing may be published from here on. The WAL contains the
             // whole group, and the next open replays it.
             queue.incomplete_insert = Some(error.clone());
-            failed.extend(queue.remove_in_flight_from(group.last_seq()));
+            failed.extend(queue.remove_in_flight_groups_from(group.last_seq()));
         }
         let next = if group.has_lead { queue.pass_lead(group) } else { None };
         drop(queue);
         self.wake_leader(next.as_ref());
         for member in failed.iter().filter(|member| member.result().is_none()) {
-            self.finish(member, Err(error.clone()));
+            self.complete_ticket(member, Err(error.clone()));
         }
         self.state.emit_pending_events();
     }
@@ -414,7 +421,7 @@ impl Committer {
         drop(queue);
         self.wake_leader(next.as_ref());
         for member in &group.members {
-            self.finish(member, group.result());
+            self.complete_ticket(member, group.result());
         }
     }
 
@@ -438,22 +445,22 @@ impl Committer {
         if let Some(own) = queue.in_flight.iter_mut().find(|other| other.last_seq == last_seq) {
             own.is_inserted = true;
         }
-        while let Some(InFlightGroup { members, last_seq, .. }) = queue.pop_inserted() {
+        while let Some(InFlightGroup { members, last_seq, .. }) = queue.pop_inserted_group() {
             self.publish_up_to(last_seq);
             published.push(members);
         }
         drop(queue);
         for member in published.iter().flat_map(|members| members.iter()) {
-            self.finish(member, Ok(()));
+            self.complete_ticket(member, Ok(()));
         }
     }
 
-    fn fail(&self, group: &mut CommitGroup, error: &Error) {
+    fn fail_group(&self, group: &mut CommitGroup, error: &Error) {
         let next = self.queue.lock().pass_lead(group);
         (group.stage, group.error) = (GroupStage::Finished, Some(error.clone()));
         self.wake_leader(next.as_ref());
         for member in &group.members {
-            self.finish(member, Err(error.clone()));
+            self.complete_ticket(member, Err(error.clone()));
         }
     }
 
@@ -506,7 +513,7 @@ impl Committer {
         queue.is_syncing = group.sync;
         drop(queue);
         for (ticket, error) in group.rejected.drain(..) {
-            self.finish(&ticket, Err(error));
+            self.complete_ticket(&ticket, Err(error));
         }
     }
 
@@ -540,7 +547,7 @@ impl Committer {
     ///
     /// # Errors
     /// Returns the original error if the memtables may contain an incomplete group. The database must then be reopened.
-    pub(crate) fn publish_all(&self) -> Result<SeqNo> {
+    pub(crate) fn publish_all_inserted_groups(&self) -> Result<SeqNo> {
         let queue = self.queue.lock();
         if let Some(error) = &queue.incomplete_insert {
             return Err(error.clone());
@@ -570,7 +577,7 @@ impl Committer {
 #[derive(Debug)]
 pub(crate) struct PendingCommit {
     committer: Arc<Committer>,
-    ticket: Arc<Ticket>,
+    ticket: Arc<CommitTicket>,
 }
 
 #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only async tasks use it"))]

@@ -16,8 +16,8 @@ use crate::state::work_queue::WorkKind as QueuedWork;
 use crate::tree::Tree;
 use crate::tree::guard_history::GuardCheck;
 use crate::wal::WalRecord;
-use crate::write::batch::Guard;
-use crate::write::ticket::{GroupMembers, LongOperandChain, Ticket};
+use crate::write::batch::KeyGuard;
+use crate::write::ticket::{CommitTicket, GroupMembers, LongOperandChain};
 
 /// Progress of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,11 +34,11 @@ pub(super) enum GroupStage {
 /// Commits that pass the pipeline together.
 #[derive(Debug, Default)]
 pub(super) struct CommitGroup {
-    pub(super) members: Vec<Arc<Ticket>>,
+    pub(super) members: Vec<Arc<CommitTicket>>,
     /// Target memtables: one for each tree of each request, in the order of members and trees.
     targets: Vec<Arc<Memtable>>,
     /// Rejected members with their errors, not notified yet.
-    pub(super) rejected: Vec<(Arc<Ticket>, Error)>,
+    pub(super) rejected: Vec<(Arc<CommitTicket>, Error)>,
     pub(super) payload_bytes: usize,
     pub(super) sync: bool,
     pub(super) stage: GroupStage,
@@ -82,7 +82,7 @@ impl CommitGroup {
         let (mut checks, mut kept) = (0, 0);
         for index in 0..self.members.len() {
             let (earlier, ticket) = (&self.members[..kept], &self.members[index]);
-            match check_member(state, ticket, in_flight, earlier, &mut checks) {
+            match check_guards_of_member(state, ticket, in_flight, earlier, &mut checks) {
                 Ok(()) => {
                     self.payload_bytes += ticket.request.payload.len();
                     self.sync |= ticket.request.sync;
@@ -103,11 +103,11 @@ impl CommitGroup {
             let first = SeqNo(*next_seq);
             ticket.first_seq.store(first.0, Ordering::Release);
             for tree in &request.seal {
-                seal_active(state, tree, first);
+                seal_active_memtable_of(state, tree, first);
             }
             for tree in &request.trees {
                 if tree.super_version().active.bytes() >= tree.settings().options.memtable_bytes {
-                    seal_active(state, tree, first);
+                    seal_active_memtable_of(state, tree, first);
                 }
                 let active = Arc::clone(&tree.super_version().active);
                 active.announce_commit(first);
@@ -131,7 +131,7 @@ impl CommitGroup {
 }
 
 /// Seals the active memtable of a tree and schedules its flush, unless no commit was announced to it.
-fn seal_active(state: &DbState, tree: &Arc<Tree>, first_seq: SeqNo) {
+fn seal_active_memtable_of(state: &DbState, tree: &Arc<Tree>, first_seq: SeqNo) {
     if tree.super_version().active.first_announced().is_some() {
         tree.update_super_version(|view| view.with_sealed_memtable(first_seq));
         state.work.push(QueuedWork::Flush, tree.id);
@@ -139,11 +139,11 @@ fn seal_active(state: &DbState, tree: &Arc<Tree>, first_seq: SeqNo) {
 }
 
 /// Checks whether a commit may be written. `earlier` are the commits before it in its own group.
-fn check_member(
+fn check_guards_of_member(
     state: &DbState,
-    ticket: &Ticket,
+    ticket: &CommitTicket,
     in_flight: &[GroupMembers],
-    earlier: &[Arc<Ticket>],
+    earlier: &[Arc<CommitTicket>],
     checks: &mut u64,
 ) -> Result<()> {
     state.error_state.check_writable()?;
@@ -158,9 +158,9 @@ fn check_member(
     for guard in &request.guards {
         guard.tree.check_accepts_writes()?;
         let mut unpublished = in_flight.iter().flat_map(|members| members.iter()).chain(earlier);
-        let published = check_published(state, guard);
+        let published = check_published_version(state, guard);
         if matches!(published, GuardCheck::Holds)
-            && !unpublished.any(|other| other.writes_key_of(guard, checks))
+            && !unpublished.any(|other| other.writes_guarded_key(guard, checks))
         {
             continue;
         }
@@ -174,7 +174,7 @@ fn check_member(
 }
 
 /// Checks a guard against published writes: the memtables first, then the history of flushed writes.
-fn check_published(state: &DbState, guard: &Guard) -> GuardCheck {
+fn check_published_version(state: &DbState, guard: &KeyGuard) -> GuardCheck {
     // A flush appends to the history before its memtable leaves the view, so the view is loaded first.
     let view = guard.tree.super_version();
     let oldest = view.sealed.last().unwrap_or(&view.active).first_seq();
@@ -198,7 +198,7 @@ fn check_published(state: &DbState, guard: &Guard) -> GuardCheck {
 /// Inserts the operations of a commit into the memtables of its trees. Returns the number of added bytes.
 ///
 /// Operand chains that reach the limit are added to the ticket.
-fn insert_commit(state: &DbState, ticket: &Ticket, memtables: &[Arc<Memtable>]) -> u64 {
+fn insert_commit(state: &DbState, ticket: &CommitTicket, memtables: &[Arc<Memtable>]) -> u64 {
     let request = &ticket.request;
     let payload = &request.payload;
     let (mut last, mut added_bytes) = (0, 0);
@@ -226,7 +226,7 @@ fn insert_commit(state: &DbState, ticket: &Ticket, memtables: &[Arc<Memtable>]) 
                     counters.put_bytes.add(bytes);
                 }
                 if kind == EntryKind::Merge {
-                    let below = assumed_operands_below(tree, seq);
+                    let below = operand_count_below(tree, seq);
                     let (bytes, is_long) = memtable.insert_operand(key, seq, value, below);
                     if is_long {
                         let (tree, memtable) = (Arc::clone(tree), Arc::clone(memtable));
@@ -271,7 +271,7 @@ fn record_tombstone(state: &DbState, tree: &Tree, memtable: &Memtable) {
 /// The number is uniform in `0..CHAIN_OPERANDS_MAX`, so each operand reaches the limit with probability
 /// 1 / [`CHAIN_OPERANDS_MAX`]. A chain of n times that length has a probability below e^-n. The number is derived from
 /// the sequence number, so that equal seeds produce equal files.
-fn assumed_operands_below(tree: &Tree, seq: SeqNo) -> u32 {
+fn operand_count_below(tree: &Tree, seq: SeqNo) -> u32 {
     if !tree.merge_resolver.has_unmergeable_operands() {
         return 0;
     }

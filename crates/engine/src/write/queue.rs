@@ -7,7 +7,7 @@ use lsmx_base::sync::Arc;
 
 use crate::error::Error;
 use crate::write::group::CommitGroup;
-use crate::write::ticket::{GroupMembers, LongOperandChain, Ticket, TicketState};
+use crate::write::ticket::{CommitTicket, GroupMembers, LongOperandChain, TicketState};
 
 /// Payload size at which a group accepts no further member, in bytes.
 const GROUP_BYTES_MAX: usize = 1 << 20;
@@ -48,7 +48,7 @@ pub(super) struct CommitQueue {
     pub(super) has_task_leader: bool,
     /// Whether the current group is synced.
     pub(super) is_syncing: bool,
-    pub(super) waiting: VecDeque<Arc<Ticket>>,
+    pub(super) waiting: VecDeque<Arc<CommitTicket>>,
     /// Number of waiting tickets that threads own.
     waiting_threads: usize,
     /// Groups in WAL order.
@@ -92,7 +92,7 @@ impl CommitQueue {
     }
 
     /// Appends a ticket. Returns whether the leader's awaited writers are complete with it.
-    pub(super) fn push(&mut self, ticket: &Arc<Ticket>) -> bool {
+    pub(super) fn push(&mut self, ticket: &Arc<CommitTicket>) -> bool {
         self.waiting_threads += usize::from(ticket.can_lead());
         self.waiting.push_back(Arc::clone(ticket));
         let is_complete = self.awaited_writers > 0 && self.waiting.len() >= self.awaited_writers;
@@ -103,7 +103,7 @@ impl CommitQueue {
     }
 
     /// Removes a waiting ticket unless it must lead. Returns whether it was removed.
-    pub(super) fn remove(&mut self, ticket: &Arc<Ticket>) -> bool {
+    pub(super) fn remove(&mut self, ticket: &Arc<CommitTicket>) -> bool {
         let index = self.waiting.iter().position(|waiting| Arc::ptr_eq(waiting, ticket));
         let index = index.filter(|_| ticket.is_queued());
         let is_removed = index.and_then(|index| self.waiting.remove(index)).is_some();
@@ -133,7 +133,7 @@ impl CommitQueue {
     ///
     /// Returns the ticket whose thread must be woken, or for which a worker must be started, after the queue is
     /// unlocked.
-    pub(super) fn pass_lead(&mut self, group: &mut CommitGroup) -> Option<Arc<Ticket>> {
+    pub(super) fn pass_lead(&mut self, group: &mut CommitGroup) -> Option<Arc<CommitTicket>> {
         group.has_lead = false;
         self.is_syncing = false;
         if group.sync {
@@ -160,20 +160,23 @@ impl CommitQueue {
     }
 
     /// Removes and returns the oldest group if it is inserted.
-    pub(super) fn pop_inserted(&mut self) -> Option<InFlightGroup> {
+    pub(super) fn pop_inserted_group(&mut self) -> Option<InFlightGroup> {
         self.in_flight.front().filter(|first| first.is_inserted)?;
         self.in_flight.pop_front()
     }
 
     /// Removes the group that ends at `last_seq` and all later groups. Returns their members.
-    pub(super) fn remove_in_flight_from(&mut self, last_seq: SeqNo) -> Vec<Arc<Ticket>> {
+    pub(super) fn remove_in_flight_groups_from(
+        &mut self,
+        last_seq: SeqNo,
+    ) -> Vec<Arc<CommitTicket>> {
         let index = self.in_flight.iter().position(|group| group.last_seq >= last_seq);
         let removed = index.map(|index| self.in_flight.split_off(index)).unwrap_or_default();
         removed.iter().flat_map(|group| group.members.iter().cloned()).collect()
     }
 
     /// Adds operand chains to be folded. Returns whether the caller must start a folding worker.
-    pub(super) fn push_long_chains(&mut self, chains: Vec<LongOperandChain>) -> bool {
+    pub(super) fn push_long_operand_chains(&mut self, chains: Vec<LongOperandChain>) -> bool {
         // Readers fold the chains beyond the limit.
         let room = LONG_CHAINS_MAX.saturating_sub(self.long_chains.len());
         self.long_chains.extend(chains.into_iter().take(room));
@@ -181,7 +184,7 @@ impl CommitQueue {
     }
 
     /// Removes and returns the operand chains to be folded. If it returns none, the folding worker must exit.
-    pub(super) fn take_long_chains(&mut self) -> Vec<LongOperandChain> {
+    pub(super) fn take_long_operand_chains(&mut self) -> Vec<LongOperandChain> {
         let chains = std::mem::take(&mut self.long_chains);
         self.has_folding_worker = !chains.is_empty();
         chains

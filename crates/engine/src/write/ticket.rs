@@ -13,11 +13,11 @@ use crate::env::WaitCause;
 use crate::error::{Error, Result};
 use crate::memtable::Memtable;
 use crate::tree::Tree;
-use crate::write::batch::{Guard, WriteBatch};
+use crate::write::batch::{KeyGuard, WriteBatch};
 use crate::write::write_set::WriteSet;
 
 /// Commits of one group. Guard checks clone the `Arc` under the queue lock, in constant time.
-pub(super) type GroupMembers = Arc<Vec<Arc<Ticket>>>;
+pub(super) type GroupMembers = Arc<Vec<Arc<CommitTicket>>>;
 
 /// Operands of one key in a memtable that reached the limit and should be folded.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(crate) struct CommitRequest {
     pub(crate) payload: Vec<u8>,
     pub(crate) count: u32,
     pub(crate) trees: Vec<Arc<Tree>>,
-    pub(crate) guards: Vec<Guard>,
+    pub(crate) guards: Vec<KeyGuard>,
     pub(crate) sync: bool,
     /// Reserved memtable bytes. They are released when the commit finishes.
     pub(crate) reserved_bytes: u64,
@@ -51,12 +51,12 @@ impl CommitRequest {
 }
 
 /// Starts worker threads for the commits of async tasks, which cannot lead a group or fold operands.
-pub(crate) trait TaskWorkers: std::fmt::Debug + Send + Sync {
-    /// Starts a thread that calls [`Committer::lead_for_tasks`](crate::write::commit::Committer::lead_for_tasks)
+pub(crate) trait TaskWorkerStarter: std::fmt::Debug + Send + Sync {
+    /// Starts a thread that calls [`Committer::lead_offered_group`](crate::write::commit::Committer::lead_offered_group)
     /// until it returns false. If no thread can be started, the calling thread does this.
     fn start_leader(&self);
     /// Starts a thread that folds the chains of
-    /// [`Committer::take_long_chains`](crate::write::commit::Committer::take_long_chains) until none is left.
+    /// [`Committer::take_long_operand_chains`](crate::write::commit::Committer::take_long_operand_chains) until none is left.
     fn start_folding(&self);
 }
 
@@ -66,7 +66,7 @@ pub(crate) enum TicketOwner {
     /// A thread, which sleeps on this signal. It can lead a group.
     Thread(Signal),
     /// A task. Threads of `workers` lead for it.
-    Task { waker: Mutex<Option<Waker>>, workers: Arc<dyn TaskWorkers> },
+    Task { waker: Mutex<Option<Waker>>, workers: Arc<dyn TaskWorkerStarter> },
 }
 
 /// State of a ticket.
@@ -81,7 +81,7 @@ pub(crate) enum TicketState {
 
 /// One commit in the pipeline.
 #[derive(Debug)]
-pub(crate) struct Ticket {
+pub(crate) struct CommitTicket {
     pub(crate) request: CommitRequest,
     /// First sequence number; 0 until the leader assigns it.
     pub(crate) first_seq: AtomicU64,
@@ -94,9 +94,9 @@ pub(crate) struct Ticket {
     pub(crate) owner: TicketOwner,
 }
 
-impl Ticket {
-    pub(crate) fn new(request: CommitRequest, owner: TicketOwner) -> Arc<Ticket> {
-        Arc::new(Ticket {
+impl CommitTicket {
+    pub(crate) fn new(request: CommitRequest, owner: TicketOwner) -> Arc<CommitTicket> {
+        Arc::new(CommitTicket {
             request,
             first_seq: AtomicU64::new(0),
             state: Mutex::new(TicketState::Queued),
@@ -120,7 +120,7 @@ impl Ticket {
     }
 
     /// Sets the state to [`TicketState::Finished`] and wakes the owner.
-    pub(crate) fn finish(&self, result: Result<()>) {
+    pub(crate) fn complete(&self, result: Result<()>) {
         *self.state.lock() = TicketState::Finished(result);
         if failpoint::is_on(Failpoint::WakeUpLost) {
             return;
@@ -184,7 +184,7 @@ impl Ticket {
     /// `checks`.
     ///
     /// The first call builds the write set. Later calls cost one hash probe.
-    pub(crate) fn writes_key_of(&self, guard: &Guard, checks: &mut u64) -> bool {
+    pub(crate) fn writes_guarded_key(&self, guard: &KeyGuard, checks: &mut u64) -> bool {
         let CommitRequest { payload, count, .. } = &self.request;
         let mut build = || {
             *checks += u64::from(*count);
@@ -192,11 +192,11 @@ impl Ticket {
             Box::new(WriteSet::new(payload, *count))
         };
         if failpoint::is_on(Failpoint::GuardScansCommit) {
-            return build().writes_key_of(payload, guard);
+            return build().writes_guarded_key(payload, guard);
         }
         let write_set = self.write_set.get_or_init(build);
         *checks += 1;
         work_counter::add(WorkKind::LeaderVisits, 1);
-        write_set.writes_key_of(payload, guard)
+        write_set.writes_guarded_key(payload, guard)
     }
 }

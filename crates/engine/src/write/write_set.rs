@@ -6,7 +6,7 @@ use lsmx_base::key::SeqNo;
 
 use crate::format::batch::{BatchOperationIter, OperationEffect};
 use crate::tree::key_hashes::{KeyHashes, key_hash};
-use crate::write::batch::Guard;
+use crate::write::batch::KeyGuard;
 
 /// Write set of one commit. Building it takes O(n log n) time for n range deletes, and linear time for other operations.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl WriteSet {
     }
 
     /// Returns whether an operation writes or deletes the key of the guard.
-    pub(super) fn writes_key_of(&self, payload: &[u8], guard: &Guard) -> bool {
+    pub(super) fn writes_guarded_key(&self, payload: &[u8], guard: &KeyGuard) -> bool {
         if self.keys.newest_seq(guard.key_hash).is_some() {
             return true;
         }

@@ -17,7 +17,7 @@ fn full_db() -> Db {
         batch.put(&db.default_keyspace(), "key", "value");
         // Commits without the inline flush of `DbInner::write`.
         inner.committer.commit(batch, false, 0, None).unwrap();
-        inner.committer.seal(vec![Arc::clone(&inner.default_tree)], None).unwrap();
+        inner.committer.seal_memtables(vec![Arc::clone(&inner.default_tree)], None).unwrap();
     }
     assert_eq!(lacks_room(&inner.default_tree), Some(WaitCause::MemtablesFull));
     db

@@ -150,7 +150,7 @@ fn resume_writes(db: &DbInner, deadline_us: Option<u64>) -> Result<()> {
 /// Writes the state in memory to new tables, a new log and a new manifest.
 fn rewrite_database(db: &DbInner) -> Result<()> {
     let store = &db.state;
-    let last_seq = db.committer.publish_all()?;
+    let last_seq = db.committer.publish_all_inserted_groups()?;
     let next_seq = SeqNo(last_seq.0 + 1);
     let trees = store.all_trees();
     let mut rewritten = Vec::with_capacity(trees.len());

@@ -345,7 +345,7 @@ impl Subcompactions {
             let finished = self.finished_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
             jobs.running.set_bytes_left(&inputs.job, inputs.input_bytes.saturating_sub(finished));
         }
-        backpressure::refresh_on_progress(state, &inputs.throttle, &inputs.tree);
+        backpressure::refresh_write_limits_on_job_progress(state, &inputs.throttle, &inputs.tree);
     }
 
     /// Fails if another subcompaction failed or the result is no longer needed.

@@ -308,7 +308,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::iter::merging_iter::ListCursor;
+    use crate::iter::merging_iter::VecCursor;
     use crate::iter::operand_fold::OperandFold;
     use crate::merge_operator::{Append, MergeResult};
     use lsmx_base::sync::Arc;
@@ -358,7 +358,7 @@ mod tests {
         let older = if bottom { Vec::new() } else { vec![full_range_run()] };
         let retention = Retention::new(snapshots, older, HashSet::new());
         let mut filter = VersionFilter::new(retention, merging);
-        let mut cursor = ListCursor::new(entries.to_vec());
+        let mut cursor = VecCursor::new(entries.to_vec());
         let mut written: Vec<Entry> = Vec::new();
         let mut write = |key: InternalKey<'_>, value: &[u8], first: bool| {
             let new = written.last().is_none_or(|last| last.0 != key.user_key);
@@ -429,7 +429,7 @@ mod tests {
                 let value = if kind == EntryKind::Delete { vec![] } else { vec![value] };
                 (vec![key], SeqNo(at as u64 + 1), kind, value)
             });
-            let entries = ListCursor::new(entries.collect()).entries;
+            let entries = VecCursor::new(entries.collect()).entries;
             snapshots.sort_unstable();
             snapshots.dedup();
             let after = kept(&entries, &snapshots, &merging, bottom);
