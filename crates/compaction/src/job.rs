@@ -301,15 +301,6 @@ impl SplitRule {
         SplitRule { file_bytes, grandparent: None, boundaries: Vec::new() }
     }
 
-    /// Returns the rule with these boundaries, sorted.
-    #[must_use]
-    pub fn with_boundaries(mut self, mut boundaries: Vec<Key>) -> SplitRule {
-        boundaries.sort();
-        boundaries.dedup();
-        self.boundaries = boundaries;
-        self
-    }
-
     /// Checks that the boundaries are in ascending order.
     pub(crate) fn check_boundary_order(&self) -> Result<(), Error> {
         let broken = self.boundaries.windows(2).position(|pair| pair[0] >= pair[1]);
@@ -456,11 +447,10 @@ mod tests {
 
     #[test]
     fn split_rule_check_unsorted_boundaries_is_error() {
-        let boundaries = ["b", "a", "b"].map(Key::from).to_vec();
-        let mut rule = SplitRule::by_size(1).with_boundaries(boundaries.clone());
-        assert_eq!(rule.boundaries, ["a", "b"].map(Key::from));
+        let boundaries = ["a", "b"].map(Key::from).to_vec();
+        let mut rule = SplitRule { boundaries, ..SplitRule::by_size(1) };
         assert_eq!(rule.check_boundary_order(), Ok(()));
-        rule.boundaries = boundaries;
+        rule.boundaries.swap(0, 1);
         assert_eq!(rule.check_boundary_order(), Err(Error::BoundaryOrder { index: 1 }));
     }
 }

@@ -132,8 +132,7 @@ impl Preset {
     }
 
     /// Returns further accepted names, used by the study.
-    #[must_use]
-    pub fn aliases(self) -> &'static [&'static str] {
+    fn aliases(self) -> &'static [&'static str] {
         match self {
             Preset::Universal => &["tier"],
             Preset::OneLeveling => &["1-lvl"],

@@ -31,8 +31,7 @@ impl RunningJobs {
     }
 
     /// Returns whether a running job moves files from L0 to a deeper level.
-    #[must_use]
-    pub fn has_l0_job(&self) -> bool {
+    fn has_l0_job(&self) -> bool {
         self.jobs.iter().any(|(job, _)| job.is_from_l0())
     }
 

@@ -287,21 +287,6 @@ impl TreeDesign {
         last - 1.0 + above
     }
 
-    /// Returns the maximum bytes of the tree during a merge ÷ its live bytes.
-    ///
-    /// Source: Spooky.
-    #[must_use]
-    pub fn peak_space_amplification(&self) -> f64 {
-        let t = self.size_ratio;
-        let is_tiered = self.runs_of_level(self.levels) > 1.0;
-        match self.granularity {
-            _ if is_tiered => 2.0 + self.space_amplification_invalid(),
-            MergeGranularity::Full => 2.0 + 1.0 / (t - 1.0),
-            MergeGranularity::Partial => 1.0 + 1.0 / (t - 1.0),
-            MergeGranularity::TwoLevelSpooky => 1.0 + 1.0 / t + 1.0 / (t - 1.0),
-        }
-    }
-
     /// Returns all costs. A range lookup reads `range_entries` entries.
     #[must_use]
     pub fn costs(
@@ -476,9 +461,6 @@ mod tests {
         assert_close(tiering.space_amplification_invalid(), 8.1); // T − 2 + 1 ÷ T
         let dynamic = TreeDesign { dynamic_capacity: true, ..leveling };
         assert_close(dynamic.space_amplification_invalid(), 1.0 / 9.0);
-        assert_close(leveling.peak_space_amplification(), 2.0 + 1.0 / 9.0);
-        let partial = TreeDesign { granularity: MergeGranularity::Partial, ..leveling };
-        assert_close(partial.peak_space_amplification(), 1.0 + 1.0 / 9.0);
     }
 
     #[test]

@@ -188,7 +188,7 @@ impl<'a> Simulation<'a> {
         self.lookups_since_write = 0.0;
         let ascending =
             phase.distribution == KeyDistribution::Sequential && phase.inserts > phase.updates;
-        let bytes_per_write = self.memtable_bytes_of_writes(&all, ascending) / total.max(1.0);
+        let bytes_per_write = self.sizes.memtable_bytes_of_writes(&all, ascending) / total.max(1.0);
         let ops_per_write = to_f64(phase.operation_count()) / total.max(1.0);
         let has_lookups = !phase.lookups.is_empty() || phase.ranges > 0;
         let (mut samples, mut mean_costs) = (0, MeanLookupCosts::default());
@@ -229,7 +229,7 @@ impl<'a> Simulation<'a> {
                 self.memtable_tombstone_us.get_or_insert(self.now_us);
             }
             self.now_us += round_to_u64(taken * ops_per_write);
-            self.memtable_bytes += self.memtable_bytes_of_writes(&writes, ascending);
+            self.memtable_bytes += self.sizes.memtable_bytes_of_writes(&writes, ascending);
             self.counters.add_writes(&writes, &self.sizes);
             self.memtable.push(contents);
             done += taken;
@@ -288,13 +288,6 @@ impl<'a> Simulation<'a> {
     fn memtable_flush_due_us(&self) -> u64 {
         let tombstone = self.memtable_tombstone_us.zip(self.memtable_tombstone_age_us);
         tombstone.map_or(u64::MAX, |(written_us, age_us)| written_us.saturating_add(age_us))
-    }
-
-    fn memtable_bytes_of_writes(&self, writes: &WriteCounts, ascending: bool) -> f64 {
-        (writes.inserts + writes.updates) * self.sizes.memtable_put_bytes(ascending)
-            + writes.deletes * self.sizes.memtable_delete_bytes(ascending)
-            + writes.merges * self.sizes.memtable_operand_bytes(ascending)
-            + writes.range_deletes * self.sizes.memtable_range_tombstone_bytes()
     }
 
     /// Flushes the memtable to one table, and runs jobs until the policy picks no more.

@@ -11,6 +11,7 @@ use lsmx_compaction::TableMeta;
 
 use crate::entry_counts::EntryCounts;
 use crate::math::{ratio, round_to_u64, to_f64};
+use crate::write_model::WriteCounts;
 
 /// Default target bytes of data blocks and index blocks.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
@@ -241,17 +242,15 @@ impl SizeModel {
         to_f64(self.key_bytes + self.value_bytes) + memtable_entry_bytes(ascending)
     }
 
-    pub(crate) fn memtable_delete_bytes(&self, ascending: bool) -> f64 {
-        to_f64(self.key_bytes) + memtable_entry_bytes(ascending)
-    }
-
-    pub(crate) fn memtable_operand_bytes(&self, ascending: bool) -> f64 {
-        let bytes = self.key_bytes + self.operand_bytes();
-        to_f64(bytes) + memtable_entry_bytes(ascending) + MEMTABLE_OPERAND_BYTES
-    }
-
-    pub(crate) fn memtable_range_tombstone_bytes(&self) -> f64 {
-        2.0 * to_f64(self.key_bytes) + MEMTABLE_RANGE_TOMBSTONE_BYTES
+    /// Returns the bytes that writes add to a memtable. `ascending` states whether keys are written in ascending
+    /// order.
+    pub(crate) fn memtable_bytes_of_writes(&self, writes: &WriteCounts, ascending: bool) -> f64 {
+        let entry_bytes = memtable_entry_bytes(ascending);
+        let operand_bytes = to_f64(self.key_bytes + self.operand_bytes());
+        (writes.inserts + writes.updates) * self.memtable_put_bytes(ascending)
+            + writes.deletes * (to_f64(self.key_bytes) + entry_bytes)
+            + writes.merges * (operand_bytes + entry_bytes + MEMTABLE_OPERAND_BYTES)
+            + writes.range_deletes * (2.0 * to_f64(self.key_bytes) + MEMTABLE_RANGE_TOMBSTONE_BYTES)
     }
 }
 
