@@ -102,8 +102,8 @@ impl<T: MetadataBlock> MetadataSlot<T> {
         content
     }
 
-    /// Stores a block unless another thread has done so. Returns whether the block was stored. A fill is not a use, so a
-    /// block that was read once is evicted first.
+    /// Stores a block unless another thread has done so. Returns whether the block was stored. A fill is not a use, so
+    /// a block that was read once is evicted first.
     fn fill(&self, content: &Arc<T>) -> bool {
         self.is_used.store(false, Ordering::Relaxed);
         let none: Option<Arc<T>> = None;
@@ -221,8 +221,8 @@ impl TableMetadataSlots {
         ordinal: usize,
         content: &Arc<T>,
     ) {
-        // The bytes are added before the slot is filled. Otherwise a concurrent eviction of the slot could subtract bytes
-        // that were not added yet.
+        // The bytes are added before the slot is filled. Otherwise a concurrent eviction of the slot could subtract
+        // bytes that were not added yet.
         let bytes = content.resident_bytes();
         self.cache.add_metadata_bytes(kind, bytes);
         if slot.fill(content) {

@@ -6,9 +6,9 @@
 //!    tombstones. A top index has at most 1/30 of the size of the filters and saves as many reads. Within a kind, slots
 //!    are evicted by the CLOCK algorithm: a slot that was used since the last visit is skipped once.
 //!
-//! If filters and top indexes fit the budget, a lookup reads at most two blocks: an index block and a data block. If index
-//! blocks also fit, a lookup reads one block. The only lock is that of the CLOCK queues. No file is read while that lock
-//! is held.
+//! If filters and top indexes fit the budget, a lookup reads at most two blocks: an index block and a data block. If
+//! index blocks also fit, a lookup reads one block. The only lock is that of the CLOCK queues. No file is read while
+//! that lock is held.
 
 mod counters;
 mod data_cache;
@@ -258,8 +258,8 @@ impl BlockCache {
             let mut queues = self.clock_queues.lock();
             let queue = &mut queues[kind as usize];
             if queue.len() == queue.capacity() {
-                // Removes slots of dropped tables before the queue grows. The queue at least doubles its capacity, so the
-                // removals take amortized constant time per slot.
+                // Removes slots of dropped tables before the queue grows. The queue at least doubles its capacity, so
+                // the removals take amortized constant time per slot.
                 queue.retain(|slot| slot.table.strong_count() > 0);
                 queue.reserve(queue.len() + 1);
             }

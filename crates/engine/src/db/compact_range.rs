@@ -93,11 +93,11 @@ fn try_reserve_files(
     match plan_manual(&shape, &jobs.running, bounds)? {
         ManualPlan::UpToDate => Ok(Some(None)),
         ManualPlan::Run(job) if state.work.begin_work(WorkKind::Compaction) => {
-            Ok(Some(Some(PickedJob::reserve(&mut jobs, *job, shape, deadline_us))))
+            Ok(Some(Some(PickedJob::reserve_inputs(&mut jobs, *job, shape, deadline_us))))
         }
         ManualPlan::Run(_) => Ok(None),
         ManualPlan::Wait(job) => {
-            match quarantine::find_blocking_file(tree, &jobs, job.input_files()) {
+            match quarantine::find_quarantined_input(tree, &jobs, job.input_files()) {
                 Some((_, error)) => Err(error),
                 None => Ok(None),
             }

@@ -2,8 +2,8 @@
 //!
 //! - The **scheduling clock** ([`SystemClock::now_us`]) starts at the wall clock and advances by the monotonic clock.
 //!   Deadlines, pauses and rates use it, so steps of the wall clock do not affect waits.
-//! - The **database clock** ([`SystemClock::database_time_us`]) is the largest accepted wall clock reading. Ages of files and
-//!   tombstones use it, and the manifest stores it.
+//! - The **database clock** ([`SystemClock::database_time_us`]) is the largest accepted wall clock reading. Ages of
+//!   files and tombstones use it, and the manifest stores it.
 //!
 //! Rules for wall clock readings:
 //! 1. A reading that is not ahead of the database clock has no effect. The database clock advances by the monotonic
@@ -11,8 +11,8 @@
 //! 2. A reading after the year 2500 is ignored.
 //! 3. A reading that is ahead by at most the limit is accepted at once. Exception: the first reading after loading the
 //!    stored time is accepted after the wall clock has agreed with it for one minute of monotonic time.
-//! 4. A reading that is ahead by more than the limit is *pending*. It is accepted after the wall clock has agreed with it
-//!    for one hour of monotonic time.
+//! 4. A reading that is ahead by more than the limit is *pending*. It is accepted after the wall clock has agreed with
+//!    it for one hour of monotonic time.
 
 use std::fmt;
 use std::time::Duration;
@@ -238,7 +238,8 @@ impl SystemClock {
         self.started_us.saturating_add(self.elapsed_us())
     }
 
-    /// Starts the database clock at the stored time, 0 if there is none. Returns the stored time, or 0 if it is ignored.
+    /// Starts the database clock at the stored time, 0 if there is none. Returns the stored time, or 0 if it is
+    /// ignored.
     pub(crate) fn start_database_clock(&self, stored_us: u64, jump_us_max: u64) -> u64 {
         // Reads the monotonic clock second; see `read`.
         let (wall_us, elapsed_us) = (self.wall_us(), self.elapsed_us());
@@ -367,8 +368,8 @@ impl SystemClock {
     }
 }
 
-/// Raises the offset so that the clock is not behind the reading `wall_us`. Returns the resulting time. The offset never
-/// decreases.
+/// Raises the offset so that the clock is not behind the reading `wall_us`. Returns the resulting time. The offset
+/// never decreases.
 pub(crate) fn advance_clock_offset(offset_us: &AtomicU64, wall_us: u64, elapsed_us: u64) -> u64 {
     let offset = wall_us.saturating_sub(elapsed_us);
     let largest = offset_us.fetch_max(offset, Ordering::AcqRel).max(offset);

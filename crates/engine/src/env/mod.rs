@@ -235,8 +235,8 @@ impl Env {
         }
     }
 
-    /// Starts the database clock at the time stored in the manifest, 0 if there is none. Returns the stored time, or 0 if
-    /// it is ignored.
+    /// Starts the database clock at the time stored in the manifest, 0 if there is none. Returns the stored time, or 0
+    /// if it is ignored.
     ///
     /// Wall clock readings that are ahead by more than `jump_us_max` are not accepted at once.
     pub(crate) fn start_database_clock(&self, stored_us: u64, jump_us_max: u64) -> u64 {
@@ -267,8 +267,8 @@ impl Env {
         }
     }
 
-    /// Returns the CPU time of the calling thread in nanoseconds. Returns 0 with a virtual clock, so that results do not
-    /// depend on the machine, and on systems without such a clock.
+    /// Returns the CPU time of the calling thread in nanoseconds. Returns 0 with a virtual clock, so that results do
+    /// not depend on the machine, and on systems without such a clock.
     #[doc(hidden)]
     #[must_use]
     pub fn thread_cpu_ns(&self) -> u64 {
@@ -295,8 +295,8 @@ impl Env {
     /// Waits until `condition` holds and returns true, or until `deadline_us` of [`Env::now_us`] and returns false.
     ///
     /// Evaluates the condition at least once, even after the deadline, and again after each notification of `signal`.
-    /// With real threads the remaining time is measured by the monotonic clock. Under [`Background::Inline`] a wait that
-    /// reaches its deadline advances the virtual clock to it.
+    /// With real threads the remaining time is measured by the monotonic clock. Under [`Background::Inline`] a wait
+    /// that reaches its deadline advances the virtual clock to it.
     ///
     /// # Panics
     /// In debug builds, if a lock is held. Under `Stepped`, at a deadlock.
@@ -458,8 +458,8 @@ impl Env {
         }
     }
 
-    /// Ends the schedule after this number of further steps: every thread panics with a report of all waits. Tests use it
-    /// to limit the work of a call. Has no effect unless `Stepped`.
+    /// Ends the schedule after this number of further steps: every thread panics with a report of all waits. Tests use
+    /// it to limit the work of a call. Has no effect unless `Stepped`.
     #[doc(hidden)]
     pub fn limit_steps(&self, steps: u64) {
         if let Some(scheduler) = &self.0.scheduler {

@@ -5,12 +5,12 @@
 //!    all runnable slots, including its own, with equal probability. Runnable are slots that only yielded, whose signal
 //!    was notified since the last check, whose deadline has passed, or whose joined thread has ended.
 //! 3. A waiting thread that is selected evaluates its condition on its own stack. If it is false, it waits again.
-//! 4. If no slot is runnable, every waiting thread evaluates its condition once more. A condition that is true without a
-//!    notification is a lost wake-up. Otherwise the clock advances to the nearest deadline. Without a deadline there is a
-//!    deadlock. Lost wake-ups and deadlocks end the schedule: every thread panics with a report at its wait, so the test
-//!    fails instead of hanging. Afterwards threads run freely, and waits during unwinding return at once. A limit on the
-//!    number of steps ends the schedule in the same way, because threads with deadlines could advance the clock forever
-//!    while another thread never becomes runnable.
+//! 4. If no slot is runnable, every waiting thread evaluates its condition once more. A condition that is true without
+//!    a notification is a lost wake-up. Otherwise the clock advances to the nearest deadline. Without a deadline there
+//!    is a deadlock. Lost wake-ups and deadlocks end the schedule: every thread panics with a report at its wait, so
+//!    the test fails instead of hanging. Afterwards threads run freely, and waits during unwinding return at once. A
+//!    limit on the number of steps ends the schedule in the same way, because threads with deadlines could advance the
+//!    clock forever while another thread never becomes runnable.
 //! 5. A thread that ends leaves its slot. If it was running, another thread is selected.
 //!
 //! The thread that creates the environment runs first. A thread that was not registered gets a slot at its first yield
@@ -375,7 +375,8 @@ impl Schedule {
         (0..self.slots.len()).filter(|&slot| is_runnable(&self.slots[slot])).collect()
     }
 
-    /// Makes every waiting thread check its condition once more. Returns false if all have done so since the last progress.
+    /// Makes every waiting thread check its condition once more. Returns false if all have done so since the last
+    /// progress.
     fn start_wait_rechecks(&mut self) -> bool {
         let mut any = false;
         for slot in &mut self.slots {

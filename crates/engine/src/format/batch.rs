@@ -83,8 +83,8 @@ pub struct BatchOperation {
 }
 
 impl BatchOperation {
-    /// Adds `bytes` to all positions. Converts positions in a payload to positions in a buffer that contains the payload
-    /// at offset `bytes`.
+    /// Adds `bytes` to all positions. Converts positions in a payload to positions in a buffer that contains the
+    /// payload at offset `bytes`.
     pub(crate) fn shift_positions(&mut self, bytes: usize) {
         let shifted = |range: &Range<usize>| range.start + bytes..range.end + bytes;
         self.key = shifted(&self.key);

@@ -33,8 +33,8 @@ use super::{BlockKind, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub const TRAILER_BYTES: usize = 2 * size_of::<u8>() + size_of::<u64>();
 const _: () = assert!(TRAILER_BYTES == 10, "the diagram above says 10");
 
-/// Maximum size of the contents of a block, in bytes. A block is closed after the entry that exceeds its target size, so
-/// the limit is a key and a value of maximum size after 64 MiB of smaller entries.
+/// Maximum size of the contents of a block, in bytes. A block is closed after the entry that exceeds its target size,
+/// so the limit is a key and a value of maximum size after 64 MiB of smaller entries.
 pub const BLOCK_CONTENT_BYTES_MAX: u64 = VALUE_BYTES_MAX + KEY_BYTES_MAX + (64 << 20);
 
 /// Maximum number of bytes that one byte of lz4 output decompresses to.
@@ -194,8 +194,8 @@ pub fn decode_block(
     }
 }
 
-/// Verifies a block and returns a copy of its contents. `block` may be a reusable buffer. The bytes of the copy are added
-/// to `live` until the copy is dropped.
+/// Verifies a block and returns a copy of its contents. `block` may be a reusable buffer. The bytes of the copy are
+/// added to `live` until the copy is dropped.
 pub(crate) fn decode_block_copy(
     block: &[u8],
     kind: BlockKind,

@@ -16,7 +16,7 @@ use crate::job_tracing::{JobSpan, JobSpanFields};
 use crate::jobs::compaction::output::JobOutputs;
 use crate::jobs::compaction::retention::Retention;
 use crate::jobs::compaction::version_filter::VersionFilter;
-use crate::jobs::operand_store::deliver::MemtableDelivery;
+use crate::jobs::operand_store::deliver::OperandDeliveryWriter;
 use crate::jobs::version_installer::{install_version, sync_directory};
 use crate::memtable::Memtable;
 use crate::state::DbState;
@@ -72,7 +72,7 @@ pub(crate) fn flush_oldest_memtable(
     state.progress.notify();
     match flushed {
         Ok(()) => Ok(true),
-        // Dropped during the flush: its tables are not needed.
+        // The keyspace was dropped during the flush, so its tables are not needed.
         Err(Error::KeyspaceDropped { .. }) => Ok(false),
         Err(error) => {
             state.report("flush", Some(tree), &error);
@@ -106,12 +106,12 @@ fn flush_memtable(
         .with_operand_view(view.operand_view.as_ref().map(|beside| &beside.view));
     let filter = VersionFilter::new(retention, &tree.merge_resolver);
     let attached = guard.map(|guard| &*guard.attached);
-    let mut delivery = attached.map(|at| MemtableDelivery::new(at, last_seq)).transpose()?;
+    let mut delivery = attached.map(|at| OperandDeliveryWriter::new(at, last_seq)).transpose()?;
     let mut flushed_writes = state.guard_history.new_flush_record(tree.id, memtable, last_seq);
     let recorder = flushed_writes.as_mut();
     write_memtable(&state.env, filter, memtable, &mut outputs, delivery.as_mut(), recorder)?;
     state.env.yield_point(YieldKind::JobStep);
-    // Otherwise this keyspace would be durable ahead of others.
+    // The WAL is synced first, so that no commit is durable in this keyspace but not in others.
     if !failpoint::is_on(Failpoint::FlushWithoutWalSync) {
         state.wal.sync()?;
     }
@@ -122,7 +122,7 @@ fn flush_memtable(
     let mut changes = vec![Change::FlushedThrough { keyspace: tree.id, seq: last_seq }];
     let mut beside = None;
     if let (Some(attached), Some(delivery)) = (attached, delivery) {
-        beside = delivery.prepare()?.map(|prepared| attached.prepared_view(prepared));
+        beside = delivery.prepare_version()?.map(|prepared| attached.prepared_view(prepared));
         state.env.yield_point(YieldKind::JobStep);
         let token = beside.as_ref().and_then(|beside| beside.token);
         if token.is_some() && !failpoint::is_on(Failpoint::TokenNotCommitted) {
@@ -132,7 +132,8 @@ fn flush_memtable(
     let written_bytes = outputs.finished_bytes();
     let output = outputs.tables().first().map(|table| table.shape().id);
     let operands = beside.as_ref().map(Some);
-    // Before the memtable leaves the view, so that a guard finds its writes in one of the two places.
+    // The writes are recorded before the memtable leaves the view, so that a guard finds them in the history or in the
+    // memtable.
     if let Some(flushed_writes) = flushed_writes {
         state.guard_history.append(flushed_writes);
     }
@@ -180,7 +181,7 @@ pub(crate) fn write_memtable(
     filter: VersionFilter<'_>,
     memtable: &Arc<Memtable>,
     outputs: &mut JobOutputs<'_>,
-    delivery: Option<&mut MemtableDelivery<'_>>,
+    delivery: Option<&mut OperandDeliveryWriter<'_>>,
     flushed_writes: Option<&mut FlushedWrites>,
 ) -> Result<()> {
     write_memtable_range(env, filter, memtable, (None, None), outputs, delivery, flushed_writes)
@@ -194,7 +195,7 @@ pub(crate) fn write_memtable_range(
     memtable: &Arc<Memtable>,
     (from, to): (Option<&[u8]>, Option<&[u8]>),
     outputs: &mut JobOutputs<'_>,
-    mut delivery: Option<&mut MemtableDelivery<'_>>,
+    mut delivery: Option<&mut OperandDeliveryWriter<'_>>,
     mut flushed_writes: Option<&mut FlushedWrites>,
 ) -> Result<()> {
     let keys = memtable.key_range();

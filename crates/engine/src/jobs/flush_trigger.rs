@@ -22,9 +22,10 @@ const CHECK_US_MIN: u64 = 10_000;
 
 /// A memtable is flushed early only if the closed segments that it pins exceed this size, in bytes.
 const PINNED_BYTES_MIN: u64 = 16 << 20;
-/// In addition, the WAL must have grown by this multiple of the memtable's own bytes since.
+/// A memtable is flushed early only if the WAL has grown by this multiple of the memtable's bytes since its first
+/// write.
 const PINNED_FACTOR: u64 = 16;
-/// Growth of the WAL between two searches for such memtables, in bytes.
+/// Growth of the WAL between two searches for memtables that pin segments, in bytes.
 const PINNED_CHECK_BYTES: u64 = PINNED_BYTES_MIN / 4;
 
 /// Limits enforced by early flushes.
@@ -48,13 +49,13 @@ pub(crate) struct FlushTrigger {
     is_sealing: AtomicBool,
     /// Time of the next check of all trees.
     next_check_us: AtomicU64,
-    /// Total bytes written to the WAL at which memtables that pin segments are searched next.
+    /// Memtables that pin segments are searched when the total bytes written to the WAL reach this number.
     next_pinned_check_bytes: AtomicU64,
     /// Active memtables without writes since an earlier check, by tree.
     unchanged: Mutex<HashMap<u32, UnchangedMemtable>>,
 }
 
-/// State of an active memtable at its last change.
+/// An active memtable without writes since `since_us`.
 #[derive(Clone, Copy, Debug)]
 struct UnchangedMemtable {
     first_seq: SeqNo,
@@ -104,12 +105,12 @@ impl FlushTrigger {
         let state = &self.state;
         let wal_is_large = state.wal.live_bytes() > self.limits.wal_bytes;
         let memory_is_large = state.memtables.used_bytes() > self.limits.memtable_bytes;
-        // A flush reduces both, unless it waits for an operand store.
+        // A queued flush will reduce WAL and memory, unless it waits for an operand store.
         ((wal_is_large || memory_is_large) && !state.work.has_unblocked_flush())
-            || self.is_pinned_check_due()
+            || self.is_pinned_segment_check_due()
     }
 
-    fn is_pinned_check_due(&self) -> bool {
+    fn is_pinned_segment_check_due(&self) -> bool {
         let wal = &self.state.wal;
         wal.live_bytes() > PINNED_BYTES_MIN
             && wal.written_bytes() >= self.next_pinned_check_bytes.load(Ordering::Relaxed)
@@ -140,12 +141,13 @@ impl FlushTrigger {
         state.all_trees().into_iter().filter(pins_wal).collect()
     }
 
-    /// Seals memtables early if [`FlushTrigger::is_flush_due`]. Waits for other commits until the deadline.
+    /// Seals memtables if [`FlushTrigger::is_flush_due`]. Sealing waits for earlier commits. After the deadline,
+    /// nothing is sealed.
     pub(crate) fn flush_if_due(&self, deadline_us: Option<u64>) {
         if self.is_flush_due() && !self.is_sealing.swap(true, Ordering::AcqRel) {
             // An error has made the database read-only, and the next write fails with it. After a deadline the next
             // write tries again.
-            let _ = self.flush_early(deadline_us);
+            let _ = self.seal_memtables_early(deadline_us);
             self.is_sealing.store(false, Ordering::Release);
             // Writes that wait for memory check again.
             self.state.progress.notify();
@@ -153,15 +155,15 @@ impl FlushTrigger {
     }
 
     /// Whether a thread runs an early flush.
-    pub(crate) fn is_running(&self) -> bool {
+    pub(crate) fn is_flush_running(&self) -> bool {
         self.is_sealing.load(Ordering::Acquire)
     }
 
     /// Seals small memtables that pin much of the WAL. If there are none and a limit is exceeded, seals the memtable
     /// that pins the oldest segment, or the largest one.
-    fn flush_early(&self, deadline_us: Option<u64>) -> Result<()> {
+    fn seal_memtables_early(&self, deadline_us: Option<u64>) -> Result<()> {
         let state = &self.state;
-        if self.is_pinned_check_due() {
+        if self.is_pinned_segment_check_due() {
             let pinning = self.find_pinning_trees();
             if !pinning.is_empty() {
                 return self.committer.seal_memtables(pinning, deadline_us);
@@ -194,7 +196,7 @@ impl FlushTrigger {
     pub(crate) fn check_trees_if_due(&self) {
         let state = &self.state;
         let now_us = state.env.now_us();
-        self.start_due_work(state.env.database_time_us());
+        self.queue_due_work(state.env.database_time_us());
         let due_us = self.next_check_us.load(Ordering::Relaxed);
         if now_us < due_us {
             return;
@@ -227,7 +229,7 @@ impl FlushTrigger {
 
     /// Queues compactions, and flushes memtables, that have become due by time alone. A memtable is due if its oldest
     /// tombstone must reach the tree.
-    fn start_due_work(&self, now_us: u64) {
+    fn queue_due_work(&self, now_us: u64) {
         let state = &self.state;
         // In a read-only database no work is possible; `resume` checks all trees.
         if !state.work.take_due_tree_check(now_us)

@@ -42,13 +42,13 @@ fn is_unreadable(error: &Error) -> bool {
 }
 
 /// Returns the file that the error names if the tree needs it and it can be quarantined.
-fn find_named_file(tree: &Tree, view: &SuperVersion, error: &Error) -> Option<FileName> {
+fn find_file_of_error(tree: &Tree, view: &SuperVersion, error: &Error) -> Option<FileName> {
     let name = FileName::parse(error.path()?.file_name()?.to_str()?)?;
-    is_needed(tree, view, name).then_some(name)
+    is_file_referenced(tree, view, name).then_some(name)
 }
 
 /// Whether a view of the tree needs this file.
-fn is_needed(tree: &Tree, view: &SuperVersion, name: FileName) -> bool {
+fn is_file_referenced(tree: &Tree, view: &SuperVersion, name: FileName) -> bool {
     match name {
         FileName::Table(number) => view.version.table(FileId(number)).is_some(),
         FileName::Blob(number) => view.version.blobs().file(FileId(number)).is_some(),
@@ -63,7 +63,7 @@ fn is_needed(tree: &Tree, view: &SuperVersion, name: FileName) -> bool {
 /// pause.
 pub(crate) fn quarantine_file(state: &DbState, tree: &Tree, error: &Error) -> bool {
     let name = if is_unreadable(error) {
-        find_named_file(tree, &tree.pin_super_version(), error)
+        find_file_of_error(tree, &tree.pin_super_version(), error)
     } else {
         None
     };
@@ -78,7 +78,7 @@ pub(crate) fn quarantine_file(state: &DbState, tree: &Tree, error: &Error) -> bo
 /// Quarantines the operand store file that [`recheck_operand_file`] could not read.
 pub(crate) fn quarantine_operand_file(state: &DbState, tree: &Tree, error: &Error) -> bool {
     let name = if is_unreadable(error) {
-        find_named_file(tree, &tree.pin_super_version(), error)
+        find_file_of_error(tree, &tree.pin_super_version(), error)
     } else {
         None
     };
@@ -114,7 +114,7 @@ fn add_to_quarantine(state: &DbState, tree: &Tree, name: FileName, error: &Error
 
 /// Whether the error names a quarantined file.
 pub(crate) fn is_quarantined(tree: &Tree, error: &Error) -> bool {
-    let name = find_named_file(tree, &tree.pin_super_version(), error);
+    let name = find_file_of_error(tree, &tree.pin_super_version(), error);
     name.is_some_and(|name| tree.jobs.lock().quarantine.contains(name))
 }
 
@@ -151,8 +151,9 @@ pub(crate) fn release_unneeded_files(state: &DbState, tree: &Tree) {
     {
         let mut jobs = tree.jobs.lock();
         let names = jobs.quarantine.files().map(|(name, _)| name);
-        let unneeded: Vec<_> = names.filter(|name| !is_needed(tree, &view, *name)).collect();
-        released.extend(unneeded.into_iter().filter_map(|name| release(&mut jobs, name)));
+        let unneeded: Vec<_> =
+            names.filter(|name| !is_file_referenced(tree, &view, *name)).collect();
+        released.extend(unneeded.into_iter().filter_map(|name| release_file(&mut jobs, name)));
     }
     for path in released {
         report_release(state, tree, path);
@@ -160,7 +161,7 @@ pub(crate) fn release_unneeded_files(state: &DbState, tree: &Tree) {
 }
 
 /// Ends the quarantine of one file. Returns its path if it was quarantined.
-fn release(jobs: &mut TreeJobState, name: FileName) -> Option<PathBuf> {
+fn release_file(jobs: &mut TreeJobState, name: FileName) -> Option<PathBuf> {
     let path = jobs.quarantine.remove(name)?;
     // The next pick decides again.
     jobs.blocked = None;
@@ -194,7 +195,7 @@ fn read_quarantined_file_again(state: &DbState, tree: &Tree, name: FileName) {
     let released = {
         let mut jobs = tree.jobs.lock();
         match result {
-            Ok(()) => release(&mut jobs, name),
+            Ok(()) => release_file(&mut jobs, name),
             Err(error) => {
                 let took_us = now_us.saturating_sub(start_us);
                 jobs.quarantine.record_failed_read(name, Arc::new(error), now_us, took_us);
@@ -266,7 +267,7 @@ fn exclude_from_collections(tree: &Tree) {
 }
 
 /// Returns the first quarantined file among the inputs, and the error that reports it.
-pub(crate) fn find_blocking_file(
+pub(crate) fn find_quarantined_input(
     tree: &Tree,
     jobs: &TreeJobState,
     mut inputs: impl Iterator<Item = FileId>,

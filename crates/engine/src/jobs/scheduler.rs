@@ -148,7 +148,7 @@ impl JobScheduler {
                 resume_unwind(panic);
             }
             state.fail(Error::from_panic(&*panic));
-            // WorkKind that panics at once again must not keep a processor busy.
+            // The wait keeps work that panics immediately from using a whole processor.
             let deadline = Some(state.env.now_us().saturating_add(TICK_US));
             let closing = &mut || state.is_closing();
             state.env.wait(WaitCause::Work, &state.progress, deadline, closing);
@@ -180,7 +180,7 @@ impl JobScheduler {
         });
         match kind {
             WorkKind::Flush => {
-                self.sync_if_due();
+                self.sync_wal_if_due();
                 state.resize_reserve();
                 self.flush_trigger.check_trees_if_due();
             }
@@ -194,7 +194,7 @@ impl JobScheduler {
         let state = &self.state;
         state.work.has_work(kind)
             || (kind == WorkKind::Compaction
-                && self.workers.has_offer()
+                && self.workers.has_pending_subcompaction()
                 && !state.work.is_paused(kind))
     }
 
@@ -240,8 +240,8 @@ impl JobScheduler {
         }
     }
 
-    /// Syncs the WAL if many bytes, or some bytes for long, are not synced.
-    pub(crate) fn sync_if_due(&self) {
+    /// Syncs the WAL if the number or the age of unsynced bytes exceeds its limit.
+    pub(crate) fn sync_wal_if_due(&self) {
         let state = &self.state;
         state.report_clock_jumps();
         if state.error_state.check_writable().is_ok()
@@ -264,7 +264,7 @@ impl JobScheduler {
             return false;
         }
         let Some(tree) = state.work.take(kind, &state.trees) else {
-            return kind == WorkKind::Compaction && self.workers.help(state);
+            return kind == WorkKind::Compaction && self.workers.run_pending_subcompaction(state);
         };
         // Dropped also on a panic, because `pause` waits for it.
         let _guard = WorkGuard { state, kind };
@@ -293,7 +293,7 @@ impl JobScheduler {
                 state.fail(error);
             }
         }
-        // The work may have freed disk space, and changed the sizes that bound the reserve.
+        // The work may have freed disk space or changed the required size of the reserve, so the reserve is resized.
         state.tables.reserve.allow_growth();
         state.resize_reserve();
         true
@@ -321,7 +321,7 @@ impl JobScheduler {
         let Some(picked) = pick_job(state, tree) else { return };
         // Another thread may find a second job in the same tree.
         state.work.push(WorkKind::Compaction, tree.id);
-        // The job may take long, and the work behind it adds to the debt.
+        // The write limits are recomputed before a long job, so that writes are throttled by the debt during the job.
         backpressure::refresh_write_limits(state, &self.throttle, tree);
         let _busy = self.workers.mark_busy();
         // The error has been reported; the tree is checked again after a pause.
@@ -334,7 +334,7 @@ impl JobScheduler {
     /// Runs background work on the calling thread until none is left, if the environment has no threads.
     pub(crate) fn run_inline(&self) {
         if self.state.env.background() == Background::Inline {
-            self.sync_if_due();
+            self.sync_wal_if_due();
             if self.state.must_resize_reserve() {
                 self.state.resize_reserve();
             }
@@ -390,7 +390,7 @@ impl JobScheduler {
             tree.is_dropped()
                 || tree.super_version().sealed.last().is_none_or(|oldest| oldest.first_seq() >= seq)
         };
-        // A flushed tree stays flushed, so each is checked only until it is.
+        // A flushed tree stays flushed, so trees that were found flushed are not checked again.
         let mut done = 0;
         let mut flushed = || {
             done += trees[done..].iter().take_while(|tree| is_flushed(tree)).count();

@@ -59,8 +59,9 @@ impl WorkerPool {
 
     /// Maximum number of subcompactions of a job that starts now: one for the calling thread and one per idle worker.
     ///
-    /// If callers do the work, the result is that of the default workers, so that trees have the same shape.
-    pub(crate) fn subcompactions_max(&self) -> usize {
+    /// If there are no workers because callers do the work, returns the number for the default workers. Trees then have
+    /// the same shape with and without workers.
+    pub(crate) fn max_subcompactions(&self) -> usize {
         if self.count == 0 {
             return self.subcompactions_max.unwrap_or(WORKERS_DEFAULT);
         }
@@ -89,14 +90,14 @@ impl WorkerPool {
     }
 
     /// Whether a subcompaction is pending.
-    pub(crate) fn has_offer(&self) -> bool {
+    pub(crate) fn has_pending_subcompaction(&self) -> bool {
         self.offers.lock().iter().any(|subcompactions| subcompactions.has_pending())
     }
 
     /// Runs a pending subcompaction. Returns false if there is none or no work may start. The owner of the merge gets
     /// the result.
-    pub(crate) fn help(&self, state: &DbState) -> bool {
-        if !self.has_offer() || !state.work.begin_work(WorkKind::Compaction) {
+    pub(crate) fn run_pending_subcompaction(&self, state: &DbState) -> bool {
+        if !self.has_pending_subcompaction() || !state.work.begin_work(WorkKind::Compaction) {
             return false;
         }
         let offer = {

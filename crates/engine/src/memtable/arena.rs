@@ -37,8 +37,8 @@ impl Arena {
         CopiedEntry { data, key_bytes: key.len(), allocated_bytes }
     }
 
-    /// Copies a key, followed by its payload. Also returns the allocated bytes, including the unused rest of a chunk that
-    /// is replaced.
+    /// Copies a key, followed by its payload. Also returns the allocated bytes, including the unused rest of a chunk
+    /// that is replaced.
     fn copy_key_and_payload(&mut self, key: &[u8], payload: &[u8]) -> (Bytes, u64) {
         let bytes = key.len() + payload.len();
         if bytes >= LARGE_ENTRY_BYTES {

@@ -5,9 +5,9 @@
 //! miss.
 //!
 //! - Entries are never moved or removed. A cursor stores the number of its entry.
-//! - A full node moves its upper half to a new right sibling, and then inserts that into its parent. A reader that arrives
-//!   before the parent is updated follows the link to the right sibling. Source: Lehman and Yao, "Efficient Locking for
-//!   Concurrent Operations on B-Trees", ACM TODS 6 (1981).
+//! - A full node moves its upper half to a new right sibling, and then inserts that into its parent. A reader that
+//!   arrives before the parent is updated follows the link to the right sibling. Source: Lehman and Yao, "Efficient
+//!   Locking for Concurrent Operations on B-Trees", ACM TODS 6 (1981).
 //! - A reader repeats the search in a node that was split concurrently; see `btree_node.rs`.
 
 use std::cmp::Ordering as Order;
@@ -118,8 +118,8 @@ impl BLinkTree {
         Some(self.root.load(Ordering::Acquire)).filter(|&root| root != NO_NODE)
     }
 
-    /// Returns whether a slot is before a target. Compares the entry if the prefixes are equal. `None` if the slot is being
-    /// reused.
+    /// Returns whether a slot is before a target. Compares the entry if the prefixes are equal. `None` if the slot is
+    /// being reused.
     #[inline]
     fn is_before(&self, node: &TreeNode, slot: usize, target: SeekTarget<'_>) -> Option<bool> {
         match node.compare_prefix(slot, target.prefix) {
@@ -164,8 +164,8 @@ impl BLinkTree {
             if found.position < found.permutation.len() {
                 return found;
             }
-            // All slots of this node are before the target. The first slot of the next node never changes, because smaller
-            // entries are inserted further left.
+            // All slots of this node are before the target. The first slot of the next node never changes, because
+            // smaller entries are inserted further left.
             let Some(next) = node.next() else { return found };
             if self.search_node(self.node(next), target).position == 0 {
                 return NodeSearch { next: Some(next), ..found };
@@ -192,8 +192,8 @@ impl BLinkTree {
         }
     }
 
-    /// Returns the entry at a position of a leaf, or the first one of the next leaf. `None` at the end of the tree, `Err` if
-    /// the leaf was split concurrently.
+    /// Returns the entry at a position of a leaf, or the first one of the next leaf. `None` at the end of the tree,
+    /// `Err` if the leaf was split concurrently.
     #[inline]
     fn position_at(
         &self,
@@ -295,8 +295,8 @@ impl BLinkTree {
             return position;
         }
         let mut target = self.entry(at.entry).seek_target();
-        // The smallest target after the entry has the next lower tag. The subtraction does not overflow, because sequence
-        // numbers are at least 1.
+        // The smallest target after the entry has the next lower tag. The subtraction does not overflow, because
+        // sequence numbers are at least 1.
         target.tag -= 1;
         let mut leaf = at.leaf;
         loop {

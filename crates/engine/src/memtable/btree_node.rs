@@ -1,8 +1,8 @@
 //! A node of the memtable's B-link tree: up to fifteen slots, and their order.
 //!
 //! A slot has the first sixteen bytes of a user key, which decide nearly every comparison, and the number of the entry
-//! with the full key. Slots are filled in any order. One atomic word, the *permutation*, has the used slots in key order.
-//! An insert therefore becomes visible by one atomic store, and slots never move within a node.
+//! with the full key. Slots are filled in any order. One atomic word, the *permutation*, has the used slots in key
+//! order. An insert therefore becomes visible by one atomic store, and slots never move within a node.
 //!
 //! Source of the permutation: Mao, Kohler, Morris, "Cache Craftiness for Fast Multicore Key-Value Storage" (Masstree),
 //! EuroSys 2012.
@@ -149,11 +149,11 @@ impl TreeNode {
         self.split_count.load(Ordering::Acquire)
     }
 
-    /// Returns whether the node was not split since its split count `splits` was loaded. If so, no slot of a permutation
-    /// loaded since then was reused.
+    /// Returns whether the node was not split since its split count `splits` was loaded. If so, no slot of a
+    /// permutation loaded since then was reused.
     ///
-    /// The acquire fence pairs with the release fence in [`TreeNode::insert`]. A reader that has read a reused slot has read a
-    /// value stored after that fence. After the fence here, it sees the split that freed the slot.
+    /// The acquire fence pairs with the release fence in [`TreeNode::insert`]. A reader that has read a reused slot has
+    /// read a value stored after that fence. After the fence here, it sees the split that freed the slot.
     #[inline]
     pub(crate) fn is_unsplit_since(&self, splits: u32) -> bool {
         fence(Ordering::Acquire);

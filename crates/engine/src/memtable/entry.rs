@@ -22,8 +22,8 @@ impl OperandChain {
 
     /// Adds an operand. Returns the new chain, and whether the operands should be folded.
     ///
-    /// If the operands should be folded, the returned chain is empty. After a failed fold, the next fold is then requested
-    /// after the same number of further operands.
+    /// If the operands should be folded, the returned chain is empty. After a failed fold, the next fold is then
+    /// requested after the same number of further operands.
     pub(crate) fn add_operand(self, bytes: usize) -> (OperandChain, bool) {
         let bytes = self.bytes + bytes as u64;
         let chain = OperandChain { operands: self.operands + 1, bytes };

@@ -46,8 +46,8 @@ pub(crate) struct Memtable {
     bytes: AtomicU64,
     /// Start of the interval. All writes of the keyspace from here on, up to the seal, are in this memtable.
     first_seq: SeqNo,
-    /// Smallest sequence number announced for this memtable; `u64::MAX` if there is none. The commit leader sets it before
-    /// the WAL append, so that the segment is not deleted between append and insert.
+    /// Smallest sequence number announced for this memtable; `u64::MAX` if there is none. The commit leader sets it
+    /// before the WAL append, so that the segment is not deleted between append and insert.
     first_announced: AtomicU64,
     /// Write time of the first tombstone in microseconds; [`NO_TOMBSTONE`] without one.
     first_tombstone_us: AtomicU64,
@@ -180,7 +180,8 @@ impl Memtable {
         (entry.user_key() == user_key).then_some((at, entry))
     }
 
-    /// Inserts a merge operand. Returns the number of added bytes, and whether the operands of the key should be folded.
+    /// Inserts a merge operand. Returns the number of added bytes, and whether the operands of the key should be
+    /// folded.
     ///
     /// For the first operand of a key, `older_operands` is the assumed number of operands in older data.
     pub(crate) fn insert_operand(
@@ -204,8 +205,8 @@ impl Memtable {
 
     /// Sets the folded value of a merge operand. `None` is a delete.
     ///
-    /// Returns the bytes that the caller must add with [`Memtable::add_bytes`]; 0 if there is no such operand or it has a
-    /// folded value.
+    /// Returns the bytes that the caller must add with [`Memtable::add_bytes`]; 0 if there is no such operand or it has
+    /// a folded value.
     pub(crate) fn set_folded_value(
         &self,
         user_key: &[u8],
@@ -316,8 +317,8 @@ impl fmt::Debug for Memtable {
 pub(crate) struct MemtableCursor {
     memtable: Arc<Memtable>,
     position: Option<TreePosition>,
-    /// Whether the cursor shows the folded value of the entry. Decided when the cursor moves to the entry, so that kind and
-    /// value match.
+    /// Whether the cursor shows the folded value of the entry. Decided when the cursor moves to the entry, so that kind
+    /// and value match.
     is_folded: bool,
 }
 

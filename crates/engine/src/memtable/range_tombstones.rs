@@ -3,9 +3,9 @@
 //! 1. Range tombstones are in chunks, oldest and largest first. A new range tombstone is a chunk. While the last two
 //!    chunks have equal size, they are combined into one that refers to both. There are at most log₂ n chunks, and an
 //!    insert copies only references to chunks.
-//! 2. The first reader of a chunk builds its index. A chunk of 2^k range tombstones is created once in 2^k inserts, so the
-//!    indexes of n inserts with reads in between cost O(n log² n). Without reads there is no cost. A writer never waits
-//!    for an index.
+//! 2. The first reader of a chunk builds its index. A chunk of 2^k range tombstones is created once in 2^k inserts, so
+//!    the indexes of n inserts with reads in between cost O(n log² n). Without reads there is no cost. A writer never
+//!    waits for an index.
 //!
 //! A chunk keeps all range tombstones, because the index also serves readers at older sequence numbers.
 
@@ -19,8 +19,8 @@ use lsmx_base::work_counter::{self, WorkKind};
 /// Maximum size of a chunk that lookups scan without an index.
 const SCANNED_CHUNK_MAX: u64 = 8;
 
-/// Bytes of a range tombstone without its keys: node and share of inner nodes with reference counts, reference counts of
-/// both keys, and the index.
+/// Bytes of a range tombstone without its keys: node and share of inner nodes with reference counts, reference counts
+/// of both keys, and the index.
 const TOMBSTONE_BYTES: u64 = (2 * (size_of::<TombstoneNode>() + 16)
     + 2 * 24
     + TombstoneIndex::BYTES_PER_TOMBSTONE_MAX) as u64;

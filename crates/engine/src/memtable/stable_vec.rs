@@ -1,7 +1,7 @@
 //! A growing array with stable addresses, so that readers need no lock.
 //!
-//! It consists of segments. The first one is small, because many keyspaces may have few entries. Each further segment is
-//! twice as large, up to a limit that bounds the unused memory.
+//! It consists of segments. The first one is small, because many keyspaces may have few entries. Each further segment
+//! is twice as large, up to a limit that bounds the unused memory.
 
 use lsmx_base::sync::AppendVec;
 

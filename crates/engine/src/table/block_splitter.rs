@@ -79,8 +79,8 @@ impl BlockSplitter {
     }
 }
 
-/// Returns the number of common leading bits of two user keys, or `usize::MAX` if `next` has only `common` bytes, as for
-/// two versions of one key.
+/// Returns the number of common leading bits of two user keys, or `usize::MAX` if `next` has only `common` bytes, as
+/// for two versions of one key.
 fn common_bits(last: &[u8], next: &[u8], common: usize) -> usize {
     let Some(&byte) = next.get(common) else { return usize::MAX };
     let last_byte = last.get(common).copied().unwrap_or(0);

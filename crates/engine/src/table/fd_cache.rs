@@ -4,9 +4,9 @@
 //! open file with one atomic load. If the file is closed, the read reopens it and checks that it is the same file.
 //! When the limit is reached, the clock algorithm (second chance) closes the file of another table first.
 //!
-//! A file can be reopened, because it is not removed while a handle of its table exists. After the database is closed, its
-//! next owner does not know these handles and may remove the file. Iterators that outlive the close therefore keep their
-//! files open, see [`CachedFile::keep_open`].
+//! A file can be reopened, because it is not removed while a handle of its table exists. After the database is closed,
+//! its next owner does not know these handles and may remove the file. Iterators that outlive the close therefore keep
+//! their files open, see [`CachedFile::keep_open`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -446,8 +446,8 @@ impl CachedFile {
         }
     }
 
-    /// Fills the buffer with the bytes at `offset`. Reads of jobs are rate-limited. Their pages are dropped from the page
-    /// cache if the options request it.
+    /// Fills the buffer with the bytes at `offset`. Reads of jobs are rate-limited. Their pages are dropped from the
+    /// page cache if the options request it.
     pub(crate) fn read_for_purpose(
         self: &Arc<Self>,
         purpose: ReadPurpose,

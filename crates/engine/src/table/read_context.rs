@@ -44,9 +44,9 @@ struct LevelFilterCounts {
 
 /// Permissions and counts of one read.
 ///
-/// An asynchronous lookup first tries memory alone. If that fails, the lookup is repeated with reads. Hits are therefore
-/// collected here and published once, after the last attempt. Collecting also costs less than one atomic addition per
-/// block. Misses are counted at each read, because an attempt in memory alone reads nothing.
+/// An asynchronous lookup first tries memory alone. If that fails, the lookup is repeated with reads. Hits are
+/// therefore collected here and published once, after the last attempt. Collecting also costs less than one atomic
+/// addition per block. Misses are counted at each read, because an attempt in memory alone reads nothing.
 #[derive(Debug)]
 pub struct ReadContext {
     purpose: ReadPurpose,

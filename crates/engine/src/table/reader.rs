@@ -350,8 +350,8 @@ impl Table {
         }
     }
 
-    /// Returns the error of an index block whose last separator is before a key that the top index assigns to the block.
-    /// Only the prefix encoding stores a last separator.
+    /// Returns the error of an index block whose last separator is before a key that the top index assigns to the
+    /// block. Only the prefix encoding stores a last separator.
     #[cold]
     pub(super) fn index_order_error(&self, index: BlockHandle) -> Error {
         let what = "index blocks and top index are";

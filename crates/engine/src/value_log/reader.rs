@@ -204,8 +204,8 @@ impl BlobReader {
         Ok(Slice::from_block(value))
     }
 
-    /// Checks that a record is inside the file, and returns its size in bytes. Without the check a corrupt pointer could
-    /// cause a large allocation.
+    /// Checks that a record is inside the file, and returns its size in bytes. Without the check a corrupt pointer
+    /// could cause a large allocation.
     pub(super) fn check_pointer(&self, pointer: &ValuePointer) -> Result<usize> {
         let at = |what: Malformed| Error::malformed(what, &self.path, pointer.offset);
         pointer.check_bounds(self.record.bytes).map_err(at)?;

@@ -67,8 +67,8 @@ impl VfsLayer for ResourceRetryVfs {
     fn intercept<T>(&self, call: VfsCall, forward: impl Fn() -> io::Result<T>) -> io::Result<T> {
         let releases_space = match call {
             VfsCall::Remove | VfsCall::Exists => return forward(),
-            // A directory sync that found no descriptor has synced nothing, so it may be repeated. A directory sync that
-            // found the disk full is a failed sync, which must not be repeated.
+            // A directory sync that found no descriptor has synced nothing, so it may be repeated. A directory sync
+            // that found the disk full is a failed sync, which must not be repeated.
             VfsCall::SyncDir => false,
             _ => true,
         };

@@ -83,8 +83,8 @@ pub(crate) struct DiskReserve {
     limit: AtomicU64,
     /// Whether the file must not grow. Written with `state` held.
     is_blocked: AtomicBool,
-    /// Held during all calls on the file, so that they do not run concurrently. A write that finds the disk full acquires
-    /// the lock to remove the file. Other writes do not acquire it.
+    /// Held during all calls on the file, so that they do not run concurrently. A write that finds the disk full
+    /// acquires the lock to remove the file. Other writes do not acquire it.
     state: Mutex<ReserveState>,
 }
 

@@ -13,8 +13,9 @@
 //! Segment files are preallocated with zeros, so the file size is not the end of the data. The header of the next
 //! segment states the valid size. If that header is unreadable, a segment ends where only zeros follow:
 //!
-//! - If only zeros follow, they may be preallocated. A later record or header that states a sync of the segment does not
-//!   prove that the zeros were records. A sync mark of the manifest after the zeros proves it, because it has an offset.
+//! - If only zeros follow, they may be preallocated. A later record or header that states a sync of the segment does
+//!   not prove that the zeros were records. A sync mark of the manifest after the zeros proves it, because it has an
+//!   offset.
 //! - If other bytes follow, they belong to the valid part, because nothing is appended to a closed segment. If the
 //!   segment was synced, an invalid record before these bytes is corruption.
 //!

@@ -89,8 +89,8 @@ pub trait SegmentRegistry: Send + Sync {
 
 /// The write-ahead log of a database, open for writing.
 ///
-/// After the first failed append or sync, every call returns that error until [`Wal::restart_in_new_segment`]. A file whose
-/// sync failed is never synced again.
+/// After the first failed append or sync, every call returns that error until [`Wal::restart_in_new_segment`]. A file
+/// whose sync failed is never synced again.
 pub struct Wal {
     vfs: Arc<dyn Vfs>,
     dir: PathBuf,
@@ -557,8 +557,8 @@ impl Wal {
     pub fn retire_segments(&self, seq: SeqNo) -> Vec<u64> {
         let mut log = self.log.lock();
         // An unsynced segment is not retired: until the manifest is updated, a replay reads this segment before newer
-        // ones, so a sync must include it. The segment after the retired ones becomes the oldest in the manifest. It must
-        // be registered, because power may fail before the next sync.
+        // ones, so a sync must include it. The segment after the retired ones becomes the oldest in the manifest. It
+        // must be registered, because power may fail before the next sync.
         let retired = log
             .segments
             .windows(2)

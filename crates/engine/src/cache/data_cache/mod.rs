@@ -21,9 +21,9 @@ pub enum BlockCacheKind {
     Quick,
     /// `moka`: admits a new block only if it is used more often than the block that it replaces.
     ///
-    /// Hits, fills and bookkeeping cost several times as much as with `quick_cache`. The first 192 KiB store no blocks. If
-    /// the capacity changes by 1/16, because metadata grows or shrinks, the reading thread rebuilds the cache. Entries,
-    /// but not blocks, are then in memory twice for a time that grows with the cache.
+    /// Hits, fills and bookkeeping cost several times as much as with `quick_cache`. The first 192 KiB store no blocks.
+    /// If the capacity changes by 1/16, because metadata grows or shrinks, the reading thread rebuilds the cache.
+    /// Entries, but not blocks, are then in memory twice for a time that grows with the cache.
     Moka,
 }
 

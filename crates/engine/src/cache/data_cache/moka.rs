@@ -5,8 +5,8 @@
 //! current one. Some slack avoids a rebuild for every metadata block.
 //!
 //! `moka` evicts in maintenance runs, here after each fill. The cache is therefore within its capacity when a fill
-//! returns, and its contents do not depend on time. `moka` frees removed entries later, in batches; the eviction listener
-//! frees their blocks at once.
+//! returns, and its contents do not depend on time. `moka` frees removed entries later, in batches; the eviction
+//! listener frees their blocks at once.
 
 use std::fmt;
 use std::hash::BuildHasherDefault;
@@ -22,8 +22,8 @@ use crate::cache::data_cache::{BlockId, BlockIdHasher, DataBlockCache};
 /// Overhead of an entry in bytes: key, links, usage data and reference counts.
 const ENTRY_OVERHEAD_BYTES: u64 = 448;
 
-/// Overhead of an empty cache in bytes: queues of reads and fills, locks, initial tables. A capacity below this overhead
-/// stores no blocks.
+/// Overhead of an empty cache in bytes: queues of reads and fills, locks, initial tables. A capacity below this
+/// overhead stores no blocks.
 const CACHE_OVERHEAD_BYTES: u64 = 192 << 10;
 
 /// Slack is the capacity divided by this. Within it the cache is not rebuilt.

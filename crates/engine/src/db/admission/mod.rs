@@ -266,7 +266,9 @@ impl<'a, 'b> Admission<'a, 'b> {
     /// Returns whether memtable memory will be released without an action of this write.
     fn is_memory_expected(&self) -> bool {
         let DbInner { state, flush_trigger, .. } = self.inner;
-        state.work.has_flush() || flush_trigger.is_running() || state.memtables.reserved_bytes() > 0
+        state.work.has_flush()
+            || flush_trigger.is_flush_running()
+            || state.memtables.reserved_bytes() > 0
     }
 
     fn set_stage(&mut self, stage: Stage) {

@@ -13,7 +13,7 @@ use crate::jobs::compaction::output::JobOutputs;
 use crate::jobs::compaction::retention::Retention;
 use crate::jobs::compaction::version_filter::VersionFilter;
 use crate::jobs::flush::{write_memtable, write_memtable_range};
-use crate::jobs::operand_store::deliver::MemtableDelivery;
+use crate::jobs::operand_store::deliver::OperandDeliveryWriter;
 use crate::memtable::Memtable;
 use crate::state::table_factory::TableFactory;
 use crate::tree::Tree;
@@ -50,10 +50,11 @@ impl<'a> MemtableFlush<'a, '_> {
         last_seq: SeqNo,
     ) -> Result<(JobOutputs<'a>, Option<PinnedOperandView>)> {
         let mut outputs = self.new_outputs();
-        let mut delivery = store.map(|store| MemtableDelivery::new(store, last_seq)).transpose()?;
+        let mut delivery =
+            store.map(|store| OperandDeliveryWriter::new(store, last_seq)).transpose()?;
         let (env, filter) = (&self.tables.env, self.filter());
         write_memtable(env, filter, self.memtable, &mut outputs, delivery.as_mut(), None)?;
-        let prepared = delivery.map(MemtableDelivery::prepare).transpose()?.flatten();
+        let prepared = delivery.map(OperandDeliveryWriter::prepare_version).transpose()?.flatten();
         let view = store.zip(prepared).map(|(store, prepared)| store.prepared_view(prepared));
         Ok((outputs, view))
     }

@@ -52,8 +52,8 @@ impl DataBlockBuilder {
             + self.restarts_and_tags_bytes(self.entries, self.bytes.len(), self.restarts.len())
     }
 
-    /// Returns the size of tags, restarts and counts in a block with `entries` entries, in bytes. The last entry ends at
-    /// `entries_end`.
+    /// Returns the size of tags, restarts and counts in a block with `entries` entries, in bytes. The last entry ends
+    /// at `entries_end`.
     fn restarts_and_tags_bytes(
         &self,
         entries: usize,
@@ -124,8 +124,8 @@ impl DataBlockBuilder {
     ) {
         let (shared, restart) = self.next_shared_key_bytes(common);
         if restart {
-            // Offsets of entries fit in 32 bits: a block closes at its target size, which has 32 bits, and only the last
-            // entry may end after the target.
+            // Offsets of entries fit in 32 bits: a block closes at its target size, which has 32 bits, and only the
+            // last entry may end after the target.
             let at = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
             self.restarts.push(at);
             self.since_restart = 0;

@@ -256,8 +256,8 @@ impl DataBlock {
         }
     }
 
-    /// Decodes a valid entry with key lengths of one byte and a value length of at most two bytes. Nearly all entries are
-    /// of this form.
+    /// Decodes a valid entry with key lengths of one byte and a value length of at most two bytes. Nearly all entries
+    /// are of this form.
     #[inline]
     fn decode_short_entry(&self, at: usize) -> Option<RawEntry<'_>> {
         /// Three single bytes, a sequence number of up to eight bytes, a length of up to two.

@@ -1,8 +1,8 @@
 //! Tags of a data block: one byte of each key's hash, stored contiguously, for point lookups.
 //!
-//! A binary search loads a new cache line in nearly every step, and its key comparisons mispredict branches. The tags of a
-//! block occupy one or two cache lines. A lookup compares them first. Usually no tag of an absent key matches. If a tag
-//! matches, the lookup decodes the entries from the preceding restart on and compares the full key.
+//! A binary search loads a new cache line in nearly every step, and its key comparisons mispredict branches. The tags
+//! of a block occupy one or two cache lines. A lookup compares them first. Usually no tag of an absent key matches. If
+//! a tag matches, the lookup decodes the entries from the preceding restart on and compares the full key.
 
 use lsmx_base::coding::{len_u64, to_usize};
 use lsmx_base::filter::key_hash;
@@ -147,8 +147,8 @@ impl DataBlock {
                 if entry.shared > step.key_bytes {
                     return Err(shares_too_much(entry.shared));
                 }
-                // An entry that shares more than `matched` bytes with the previous key differs from the target at the same
-                // byte as the previous key, so `matched` stays.
+                // An entry that shares more than `matched` bytes with the previous key differs from the target at the
+                // same byte as the previous key, so `matched` stays.
                 if entry.shared <= step.matched {
                     let rest = &user_key[entry.shared..];
                     step.matched = entry.shared + common_prefix(entry.suffix, rest);

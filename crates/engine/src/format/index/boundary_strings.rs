@@ -188,8 +188,8 @@ impl BoundaryStrings {
         let mut at = self.group_offset(block, group)?;
         let mut index = group * GROUP_ENTRIES;
         let end = self.count().min(index + GROUP_ENTRIES);
-        // `matched` is the length of the common prefix of the target and the previous boundary. If a boundary shares more
-        // or fewer bytes with the previous one, the two lengths order it. Keys are compared only at equal lengths.
+        // `matched` is the length of the common prefix of the target and the previous boundary. If a boundary shares
+        // more or fewer bytes with the previous one, the two lengths order it. Keys are compared only at equal lengths.
         let (mut matched, mut previous_bytes) = (0, 0);
         while index < end {
             let entry = self.decode_entry(block, at)?;
@@ -261,7 +261,8 @@ impl BoundaryStrings {
         let (suffix_at, bytes) = match usize::from(lengths) {
             // A length of 15 or more whose excess is one byte.
             NIBBLE_ESCAPE if more < 0x80 => (at + 2, size_of::<u64>()),
-            // A suffix of fewer than eight bytes is compared with as many bytes of the target. The mask clears the others.
+            // A suffix of fewer than eight bytes is compared with as many bytes of the target. The mask clears the
+            // others.
             short @ 1..NIBBLE_ESCAPE => (at + 1, short.min(size_of::<u64>())),
             _ => return None,
         };

@@ -10,8 +10,8 @@
 //!                 or every 128th zero (samples by value), the first left out
 //! ```
 //!
-//! The low parts are padded to whole bytes. Bit p of the high bits is bit p mod 64 of word p ÷ 64, counted from the lowest
-//! bit. In the width of a low part, log2(0) counts as 0.
+//! The low parts are padded to whole bytes. Bit p of the high bits is bit p mod 64 of word p ÷ 64, counted from the
+//! lowest bit. In the width of a low part, log2(0) counts as 0.
 //!
 //! A number takes 2 bits plus the logarithm of the mean step. Access by index (samples of ones) and
 //! search by value (samples of zeros) each read a few words.
@@ -23,7 +23,8 @@ use lsmx_base::malformed::Malformed;
 
 use super::offset_in_block;
 
-/// Maximum count of numbers. The high bits have one 1 and at most two 0 bits per number, so bit positions fit in 16 bits.
+/// Maximum count of numbers. The high bits have one 1 and at most two 0 bits per number, so bit positions fit in 16
+/// bits.
 pub(super) const COUNT_MAX: usize = 16 << 10;
 
 /// Maximum bits of a number, so that one read of eight bytes covers any low part.

@@ -119,8 +119,8 @@ impl DigitPosition<'_> {
 enum DigitSelection {
     /// Bytes that occur.
     Occurring,
-    /// All bytes, at positions where at least [`ALL_DIGITS_FROM`] bytes occur. The low bits of a number are then the low
-    /// bits of the key. Boundaries usually differ in high bits, so the low bits can be dropped.
+    /// All bytes, at positions where at least [`ALL_DIGITS_FROM`] bytes occur. The low bits of a number are then the
+    /// low bits of the key. Boundaries usually differ in high bits, so the low bits can be dropped.
     All,
 }
 
@@ -353,8 +353,8 @@ fn choose_shift(
     accumulators: &[DigitAccumulator],
     preceding: &[DigitAccumulator],
 ) -> (usize, u8) {
-    // At index `shift`: bytes of the boundaries that become ties at this shift. A boundary is a tie if its number equals
-    // the number of the preceding key.
+    // At index `shift`: bytes of the boundaries that become ties at this shift. A boundary is a tie if its number
+    // equals the number of the preceding key.
     let mut ties_above = [0usize; u64::BITS as usize + 1];
     for ((accumulator, preceding), boundary) in accumulators.iter().zip(preceding).zip(boundaries) {
         // Two bytes for the ordinal, one for the lengths.

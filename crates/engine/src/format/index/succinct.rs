@@ -24,9 +24,9 @@
 //! If both keys are versions of one user key, the boundary is that user key and the sequence number of the
 //! last version before it. Entries at or after a boundary are in the blocks after it.
 //!
-//! In form 0, `mixed_radix` maps keys and boundaries to numbers. If the largest key before a boundary has a smaller number
-//! than the boundary, keys with the number of the boundary or a larger one are after it. If both have the same number, the
-//! boundary is a tie: the search compares a key with that number with the boundary as a string.
+//! In form 0, `mixed_radix` maps keys and boundaries to numbers. If the largest key before a boundary has a smaller
+//! number than the boundary, keys with the number of the boundary or a larger one are after it. If both have the same
+//! number, the boundary is a tie: the search compares a key with that number with the boundary as a string.
 
 use lsmx_base::coding::{Decoder, len_u64, put_bytes, put_varint};
 use lsmx_base::key::SeqNo;
@@ -121,8 +121,8 @@ impl SuccinctIndexBuilder {
         if bytes + bytes / 16 >= target {
             return true;
         }
-        // The next trial is at the estimated size for which the last trial predicts the target, and at most at twice the
-        // current estimate, because later boundaries may be longer.
+        // The next trial is at the estimated size for which the last trial predicts the target, and at most at twice
+        // the current estimate, because later boundaries may be longer.
         let ahead = self.estimated_bytes.saturating_mul(target) / bytes.max(1);
         self.next_trial_at = ahead.clamp(self.estimated_bytes + 1, 2 * self.estimated_bytes + 1);
         false
@@ -306,8 +306,8 @@ impl SuccinctIndex {
     #[inline]
     fn handle_at(&self, ordinal: usize) -> Result<BlockHandle, Malformed> {
         let pair = self.sizes.get_with_previous(&self.block, ordinal);
-        // `new` checked that the sums below do not overflow if the sizes ascend and do not exceed the last one. The filter
-        // checks both.
+        // `new` checked that the sums below do not overflow if the sizes ascend and do not exceed the last one. The
+        // filter checks both.
         let pair = pair.filter(|&(before, with)| before <= with && with <= self.sizes.last());
         let (before, with) = pair.ok_or(UNORDERED_SIZES)?;
         let offset = self.offset + len_u64(ordinal) * self.smallest + before;

@@ -24,7 +24,7 @@ use lsmx_compaction::{
 pub(crate) struct DeleteOnlyPick {
     /// Drops all files found.
     pub(crate) job: Option<Job>,
-    /// Whether further files could be dropped but for a snapshot.
+    /// Whether a snapshot prevents the drop of further files.
     pub(crate) waits_for_snapshot: bool,
 }
 

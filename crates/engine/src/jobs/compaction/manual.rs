@@ -108,7 +108,7 @@ fn select_inputs(shape: &TreeShape, bounds: &KeyBounds) -> Vec<JobInput> {
                 Some(range) => range.enclosing_both(&file.range),
             });
         }
-        // The hull may cover files between the selected ones.
+        // The enclosing range may cover further files between the selected ones. They become inputs as well.
         let files = overlapping_file_ids(run, hull.as_ref(), !files.is_empty());
         if !files.is_empty() {
             inputs.push(JobInput { level, run: run.id, files });

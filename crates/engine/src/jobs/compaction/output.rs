@@ -11,7 +11,7 @@ use lsmx_compaction::{FileId, OutputSplitter, TableMeta, TreeShape};
 use crate::env::rate_limit::IoPriority;
 use crate::error::Result;
 use crate::jobs::compaction::range_tombstone_queue::RangeTombstoneQueue;
-use crate::jobs::value_log::output_values::{OutputValues, ValuePlacement, ValueSource};
+use crate::jobs::value_log::output_values::{OutputValueWriter, ValuePlacement, ValueSource};
 use crate::memtable::Memtable;
 use crate::options::filter_bits::IncomingRun;
 use crate::state::table_factory::TableFactory;
@@ -36,7 +36,7 @@ pub(crate) struct JobOutputs<'a> {
     /// Time of the oldest tombstone among the inputs.
     oldest_tombstone_us: Option<u64>,
     current: Option<(FileId, TableWriter)>,
-    values: OutputValues,
+    values: OutputValueWriter,
     /// Range tombstones to be written.
     range_tombstones: RangeTombstoneQueue,
     /// Chooses where tables end. Without it there is one table.
@@ -78,7 +78,7 @@ impl<'a> JobOutputs<'a> {
             filter,
             oldest_tombstone_us,
             current: None,
-            values: OutputValues::new(tree, level, ValueSource::default()),
+            values: OutputValueWriter::new(tree, level, ValueSource::default()),
             range_tombstones: RangeTombstoneQueue::default(),
             splitter: None,
             finished,
@@ -88,7 +88,7 @@ impl<'a> JobOutputs<'a> {
     }
 
     /// Filter width of the tables.
-    pub(crate) fn filter(&self) -> FilterWidth {
+    pub(crate) fn filter_width(&self) -> FilterWidth {
         self.filter
     }
 
@@ -120,8 +120,8 @@ impl<'a> JobOutputs<'a> {
     /// Starts a user key whose entries follow; the current table may end before it.
     ///
     /// Returns whether a table was finished. Without a splitter the call is not needed.
-    pub(crate) fn start_key(&mut self, user_key: &[u8]) -> Result<bool> {
-        let mut has_finished = self.start_range_tombstones(Some(user_key))?;
+    pub(crate) fn begin_key(&mut self, user_key: &[u8]) -> Result<bool> {
+        let mut has_finished = self.begin_range_tombstones(Some(user_key))?;
         has_finished |= self.split_before(user_key)?;
         // A range tombstone that starts at the key belongs to the table of the key.
         if self.range_tombstones.next_start(None).is_some_and(|start| *start == *user_key) {
@@ -131,7 +131,7 @@ impl<'a> JobOutputs<'a> {
     }
 
     /// Adds the range tombstones that start before a key, or all remaining ones. They count towards the table size.
-    fn start_range_tombstones(&mut self, before: Option<&[u8]>) -> Result<bool> {
+    fn begin_range_tombstones(&mut self, before: Option<&[u8]>) -> Result<bool> {
         let mut has_finished = false;
         while let Some(start) = self.range_tombstones.next_start(before) {
             has_finished |= self.split_before(&start)?;
@@ -143,7 +143,7 @@ impl<'a> JobOutputs<'a> {
     /// Finishes the current table if the splitter ends it before this key.
     fn split_before(&mut self, next: &[u8]) -> Result<bool> {
         let table_bytes = self.current.as_ref().map_or(0, |(_, writer)| writer.estimated_bytes());
-        let bytes = table_bytes + len_u64(self.range_tombstones.current_bytes());
+        let bytes = table_bytes + len_u64(self.range_tombstones.current_table_bytes());
         let is_split = self
             .splitter
             .as_mut()
@@ -182,13 +182,13 @@ impl<'a> JobOutputs<'a> {
         // Creates the table before its blob file, so that file numbers follow the order of creation.
         self.writer()?;
         let target = (self.table_factory, &self.vfs as &dyn Vfs);
-        let placement = self.values.place(target, &mut self.paths, key, value)?;
+        let placement = self.values.place_value(target, &mut self.paths, key, value)?;
         let (_, writer) = self.current.as_mut().expect("the writer exists");
         match placement {
             ValuePlacement::AsIs => writer.add(key, value)?,
             ValuePlacement::Pointer => {
                 let key = InternalKey { kind: EntryKind::ValuePointer, ..key };
-                writer.add(key, self.values.pointer())?;
+                writer.add(key, self.values.last_pointer())?;
             }
             ValuePlacement::Value(value) => {
                 writer.add(InternalKey { kind: EntryKind::Put, ..key }, &value)?
@@ -201,7 +201,7 @@ impl<'a> JobOutputs<'a> {
     /// Writes the remaining range tombstones and finishes the last table. The tables are then synced, but not their
     /// directory entries.
     pub(crate) fn finish(&mut self) -> Result<()> {
-        self.start_range_tombstones(None)?;
+        self.begin_range_tombstones(None)?;
         self.finish_table(None)
     }
 

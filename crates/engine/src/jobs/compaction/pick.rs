@@ -33,7 +33,7 @@ pub(crate) struct PickedJob {
 
 impl PickedJob {
     /// Reserves the inputs of a job that can run now.
-    pub(crate) fn reserve(
+    pub(crate) fn reserve_inputs(
         jobs: &mut TreeJobState,
         job: Job,
         shape: TreeShape,
@@ -104,8 +104,8 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
     }
     let shape =
         tree.shape(state.env.database_time_us(), state.sequence.oldest_and_newest_snapshot());
-    // Files found in an older version still exist, or the job is not admitted. The job reads no file, so it may drop
-    // quarantined ones.
+    // The files were found in an older version. If one of them no longer exists, the job is not admitted. The job reads
+    // no file, so it may drop quarantined files.
     let delete_only =
         delete_only.and_then(|job| jobs.running.without_blocked_files().admit_job(job, &shape));
     let find_gc = |jobs: &TreeJobState, urgent| find_blob_gc(tree, &version, &shape, jobs, urgent);
@@ -147,7 +147,7 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
         let (keyspace, policy) = (tree.name.clone(), policy.name().to_owned());
         Some(Decision { keyspace, policy, explanation })
     });
-    let picked = PickedJob { victims, ..PickedJob::reserve(&mut jobs, job, shape, None) };
+    let picked = PickedJob { victims, ..PickedJob::reserve_inputs(&mut jobs, job, shape, None) };
     drop(jobs);
     // The policy does not explain delete-only and garbage collection jobs.
     if let Some(decision) = decision.filter(|d| d.explanation.picked.as_ref() == Some(&picked.job))
@@ -169,7 +169,8 @@ fn find_blob_gc(
         return None;
     }
     let settings = tree.settings();
-    // Such a policy drops whole files together with their values. A rewritten table would count as young.
+    // A policy that drops whole files by age also frees their values. A rewritten table would be dropped later, because
+    // its age starts again.
     if settings.policy.can_drop_data() {
         return None;
     }
@@ -223,7 +224,7 @@ fn pick_policy_job(
     let is_custom = tree.settings().options.custom_policy().is_some();
     let rule = match jobs.running.can_run_job(&job, shape) {
         Ok(true) if job.kind == JobKind::Drop && !policy.can_drop_data() => JobRule::DropsData,
-        // Jobs of the presets are checked when they are applied, and by tests.
+        // Jobs of built-in policies are checked when they are applied, and by tests. This check is for custom policies.
         Ok(true) if !is_custom && !cfg!(debug_assertions) => return Ok(Some(job)),
         Ok(true) => match shape.check_job(&job) {
             Ok(()) => return Ok(Some(job)),
@@ -284,7 +285,7 @@ fn pick_around_quarantine(tree: &Tree, jobs: &mut TreeJobState, shape: &TreeShap
         let allowed = wanted.kind == JobKind::Move || policy.can_drop_data();
         return running.admit_job(wanted, shape).filter(|_| allowed);
     }
-    let Some((file, error)) = quarantine::find_blocking_file(tree, jobs, wanted.input_files())
+    let Some((file, error)) = quarantine::find_quarantined_input(tree, jobs, wanted.input_files())
     else {
         return jobs.running.admit_job(wanted, shape);
     };

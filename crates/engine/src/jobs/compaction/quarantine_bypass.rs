@@ -1,8 +1,8 @@
 //! Merges of L0 runs while a quarantined file blocks the job that the policy picks.
 //!
 //! A compaction removes whole runs from L0, the oldest first. One quarantined file in L0 or L1 can therefore block all
-//! L0 runs. Adjacent L0 runs can always be merged into one L0 run. These merges keep L0 below the hard stop of the policy
-//! until the quarantine ends.
+//! L0 runs. Adjacent L0 runs can always be merged into one L0 run. These merges keep L0 below the hard stop of the
+//! policy until the quarantine ends.
 
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{
@@ -33,7 +33,7 @@ pub(crate) fn pick_l0_merge(
     while start < runs.len() {
         let count = runs[start..].iter().take_while(|run| is_idle(run)).count();
         let idle_runs = &runs[start..start + count];
-        let chain = &idle_runs[..count_chain(idle_runs)];
+        let chain = &idle_runs[..count_merged_runs(idle_runs)];
         if chain.len() >= RUNS_MIN {
             return busy.admit_job(build_merge(runs, chain, shape.table_bytes, quarantined), shape);
         }
@@ -43,12 +43,12 @@ pub(crate) fn pick_l0_merge(
         start += count + 1;
     }
     let idle_runs = longest.filter(|idle_runs| stopped && idle_runs.len() >= 2)?;
-    let chain = &idle_runs[..count_chain(idle_runs).max(2)];
+    let chain = &idle_runs[..count_merged_runs(idle_runs).max(2)];
     busy.admit_job(build_merge(runs, chain, shape.table_bytes, quarantined), shape)
 }
 
 /// Returns how many runs, starting with the newest, are merged.
-fn count_chain(runs: &[Arc<SortedRun>]) -> usize {
+fn count_merged_runs(runs: &[Arc<SortedRun>]) -> usize {
     let mut newer_bytes = 0u64;
     let fits_ratio = |run: &&Arc<SortedRun>| {
         let fits = newer_bytes == 0 || run.bytes() <= newer_bytes.saturating_mul(SIZE_RATIO);

@@ -5,8 +5,8 @@
 //! `k`, where the second table begins. If the second table begins with another key `n`, then `k` is the successor
 //! of the last key before `n`.
 //!
-//! An end that is no such key becomes the largest key of the table as it is, one key too many. An overlap check
-//! then finds one table more, never one less, and a job never misses a neighbour that begins with this key.
+//! If an end does not have this form, it becomes the largest key of the table, although the range excludes it. An
+//! overlap check may then find one table too many. It never misses a table that begins with this key.
 
 use std::collections::VecDeque;
 
@@ -29,7 +29,7 @@ impl RangeTombstoneQueue {
         RangeTombstoneQueue { pending: tombstones.into(), ..RangeTombstoneQueue::default() }
     }
 
-    /// Returns the start of the next fragment. If `before` is set, only a start less than it.
+    /// Returns the start of the next fragment. Returns `None` if the start is not less than `before`.
     pub(crate) fn next_start(&self, before: Option<&[u8]>) -> Option<Bytes> {
         let start = &self.pending.front()?.start;
         before.is_none_or(|key| **start < *key).then(|| start.clone())
@@ -44,14 +44,14 @@ impl RangeTombstoneQueue {
     }
 
     /// Bytes of the fragments of the current table.
-    pub(crate) fn current_bytes(&self) -> usize {
+    pub(crate) fn current_table_bytes(&self) -> usize {
         self.current_bytes
     }
 
     /// Returns the fragments of the current table, which ends before the key `next` or is the last one.
     ///
-    /// `last` is the key of its last entry. The part of the last fragment that is not before `next` moves to the next
-    /// table.
+    /// `last` is the key of the table's last entry. A fragment that crosses `next` is split there, and its second part
+    /// moves to the next table.
     pub(crate) fn finish_table(
         &mut self,
         last: Option<&[u8]>,

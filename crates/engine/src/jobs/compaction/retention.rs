@@ -55,7 +55,8 @@ impl Retention {
         )
     }
 
-    /// Retention of a compaction: runs from its newest input on may hold older versions, except in its inputs.
+    /// Creates the retention of a compaction. Its newest input run and all older runs may hold older versions, except
+    /// in the input files.
     pub(crate) fn for_job(snapshots: Vec<SeqNo>, shape: &TreeShape, job: &Job) -> Retention {
         let inputs: HashSet<FileId> = job.input_files().collect();
         let newest = |(level, run): &(_, &Arc<SortedRun>)| {
@@ -130,7 +131,8 @@ impl Retention {
             seqs.pop();
         }
         let newest = *seqs.first()?;
-        // Entries of the job that are kept for a snapshot must stay deleted for other readers.
+        // If the job keeps covered entries for a snapshot, the tombstone must be kept over their keys, so that other
+        // readers do not see the entries.
         let own = keys.filter(|_| self.stripe_of(newest) > 0);
         let hull = match (older, own) {
             (Some(first), Some(second)) => (first.0.min(second.0), first.1.max(second.1)),

@@ -73,7 +73,8 @@ pub(crate) fn defer_error(state: &DbState, work: &'static str, tree: &Tree, erro
         return;
     }
     let mut jobs = tree.jobs.lock();
-    // If the next write already returns another error, a later attempt may report this one.
+    // If another error is already deferred to the next write, this error is not recorded as reported, so that the next
+    // failed attempt defers it again.
     jobs.is_error_reported = jobs.is_error_reported || state.defer_error(work, Some(tree), error);
 }
 

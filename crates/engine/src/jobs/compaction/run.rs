@@ -54,11 +54,13 @@ pub(crate) fn run_job(
         inputs: job.input_files().count(),
         reason: &job.reason,
     });
-    let result = catch_panics(state, || execute(state, throttle, workers, tree, picked, &span));
+    let result =
+        catch_panics(state, || run_picked_job(state, throttle, workers, tree, picked, &span));
     if let Err(error) = &result {
         span.record_error(error);
     }
-    // Before the inputs are released: no other job may take the unreadable file, and none may start before the pause.
+    // The result is recorded before the inputs are released. Otherwise another job could take an unreadable file, or
+    // start before the pause after a failure.
     match &result {
         Ok(()) => record_success(state, tree),
         Err(error) if quarantine::quarantine_file(state, tree, error) => {
@@ -82,7 +84,7 @@ pub(crate) fn run_job(
     result
 }
 
-fn execute(
+fn run_picked_job(
     state: &DbState,
     throttle: &Arc<Throttle>,
     workers: &WorkerPool,
@@ -95,7 +97,7 @@ fn execute(
     let drops_live_data = job.kind == JobKind::Drop && job.reason != JobReason::RangeDeleted;
     // `Db::snapshot` waits until `_guard` is dropped, and a listener may call it.
     let _events = drops_live_data.then(|| state.defer_events());
-    let _guard = match drops_live_data.then(|| LiveDataDropGuard::begin(state, picked)) {
+    let _guard = match drops_live_data.then(|| LiveDataDropGuard::block_snapshots(state, picked)) {
         Some(None) => return Ok(()),
         Some(guard) => guard,
         None => None,
@@ -202,7 +204,7 @@ struct LiveDataDropGuard<'a>(&'a DbState);
 
 impl<'a> LiveDataDropGuard<'a> {
     /// Returns `None` if a snapshot sees the entries.
-    fn begin(state: &'a DbState, picked: &PickedJob) -> Option<LiveDataDropGuard<'a>> {
+    fn block_snapshots(state: &'a DbState, picked: &PickedJob) -> Option<LiveDataDropGuard<'a>> {
         let smallest = picked.input_files().map(|file| file.seq_smallest).min()?;
         let begun = state.sequence.begin_entry_removal(SeqNo(smallest));
         (begun || failpoint::is_on(Failpoint::BlockedDropCountsAsDone))
@@ -233,7 +235,7 @@ struct MergeStats {
 
 /// Returns the blob files whose values a merge may relocate.
 ///
-/// Empty after a failed job: optional writes must not use up the disk space that required ones need.
+/// Returns none after a failed job, because relocations are optional and must not use disk space that other jobs need.
 fn select_relocatable_files(tree: &Tree, version: &Version) -> BTreeSet<FileId> {
     let separation = tree.settings().options.value_separation;
     match separation.filter(|separation| separation.scan_read_bytes > 0) {
@@ -282,7 +284,7 @@ fn merge(
         job: job.clone(),
         shape: shape.clone(),
         input_bytes: picked.input_bytes(),
-        filter: outputs.filter(),
+        filter: outputs.filter_width(),
         oldest_tombstone_us: picked.oldest_tombstone_us(),
         deadline_us: *deadline_us,
         runs,
@@ -295,7 +297,7 @@ fn merge(
             quarantined: Arc::new(tree.jobs.lock().quarantine.blobs()),
         },
     };
-    let subranges = inputs.split(&range, workers.subcompactions_max())?;
+    let subranges = inputs.split(&range, workers.max_subcompactions())?;
     let (subcompactions, read_bytes) = (subranges.len(), picked.input_bytes());
     let merged = workers.run(state, Subcompactions::new(inputs, subranges))?;
     let entries = merged.outputs.iter().map(|output| output.entries_read).sum();

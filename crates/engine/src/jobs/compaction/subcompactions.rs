@@ -61,7 +61,7 @@ pub(crate) struct MergeInputs {
 impl MergeInputs {
     /// Splits the merge into subranges, in key order. Returns one if the merge is small or no thread can help.
     pub(crate) fn split(&self, range: &KeyRange, count_max: usize) -> Result<Vec<KeySubrange>> {
-        // A policy that wants a run in one file sets no limit on the file size.
+        // A policy that writes each run to one file sets no limit on the file size. Such a merge is not split.
         let bytes_min = self.job.split.file_bytes;
         if count_max < 2 || self.input_bytes / 2 < bytes_min {
             return Ok(vec![KeySubrange::default()]);
@@ -206,7 +206,7 @@ impl Subcompactions {
         };
         let run = || match thread {
             SubcompactionThread::JobOwner => self.run(state, index),
-            SubcompactionThread::Helper => self.run_traced(state, index),
+            SubcompactionThread::Helper => self.run_in_span(state, index),
         };
         let start = ThreadTime::now(&state.env);
         // Unwind safe: state that a panic leaves behind belongs to this subcompaction alone and is discarded.
@@ -256,7 +256,7 @@ impl Subcompactions {
     }
 
     /// Runs a subcompaction in a `tracing` span of its own; the span of the job belongs to another thread.
-    fn run_traced(&self, state: &DbState, index: usize) -> Result<SubcompactionOutput> {
+    fn run_in_span(&self, state: &DbState, index: usize) -> Result<SubcompactionOutput> {
         let inputs = &self.inputs;
         let start_ns = state.env.monotonic_ns();
         let span = JobSpan::start(JobSpanFields {
@@ -302,10 +302,10 @@ impl Subcompactions {
         let mut cursor = MergingCursor::new(sources.collect());
         outputs.set_value_source(inputs.values.clone());
         let mut filter = VersionFilter::new(retention, &inputs.tree.merge_resolver)
-            .with_values(inputs.values.clone());
+            .with_value_source(inputs.values.clone());
         let mut reported = 0;
         let mut write = |key: InternalKey<'_>, value: &[u8], is_first: bool| {
-            if is_first && outputs.start_key(key.user_key)? {
+            if is_first && outputs.begin_key(key.user_key)? {
                 let finished = outputs.finished_bytes();
                 self.record_finished(state, finished - reported);
                 reported = finished;
@@ -337,7 +337,7 @@ impl Subcompactions {
         Ok(outputs.into_subcompaction_output(entries))
     }
 
-    /// Records that tables of this many bytes were finished.
+    /// Adds the total size of newly finished tables to the progress of the job.
     fn record_finished(&self, state: &DbState, bytes: u64) {
         let inputs = &self.inputs;
         {

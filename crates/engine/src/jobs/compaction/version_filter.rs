@@ -77,7 +77,7 @@ impl<'a> VersionFilter<'a> {
     }
 
     /// Sets the blob files that the entries point into.
-    pub(crate) fn with_values(self, values: ValueSource) -> VersionFilter<'a> {
+    pub(crate) fn with_value_source(self, values: ValueSource) -> VersionFilter<'a> {
         VersionFilter { values, ..self }
     }
 
@@ -90,7 +90,7 @@ impl<'a> VersionFilter<'a> {
         self.retention.add_range_tombstones(tombstones, keys)
     }
 
-    /// Added range tombstones as fragments, with one sequence number per stripe.
+    /// Returns the range tombstones that were added, as fragments with one sequence number per snapshot stripe.
     pub(crate) fn range_tombstones(&self) -> &[RangeTombstone] {
         let deleted = self.retention.deleted.as_ref();
         deleted
@@ -112,19 +112,19 @@ impl<'a> VersionFilter<'a> {
         let decision = self.retention.decide(key);
         if !self.pending.is_empty() && self.is_end_of_operands(&decision) {
             let base = if decision.first_of_key { FoldBase::EndOfKey } else { FoldBase::Unknown };
-            self.write_pending(&base, write)?;
+            self.write_pending_operands(&base, write)?;
         }
         self.wrote_key &= !decision.first_of_key;
         if decision.range_deleted {
             // Pending operands are newer than the range tombstone, which is their base.
-            return self.write_pending(&FoldBase::Value(None), write).map(drop);
+            return self.write_pending_operands(&FoldBase::Value(None), write).map(drop);
         }
         if key.kind == EntryKind::Merge && !decision.shadowed && self.operator.is_some() {
             return self.push_operand(key, decision.stripe, cursor.value_slice(), write);
         }
         if !self.pending.is_empty() && self.is_quarantined(cursor)? {
             // The base cannot be read, so the operands are not folded.
-            self.write_pending(&FoldBase::Unknown, write)?;
+            self.write_pending_operands(&FoldBase::Unknown, write)?;
         }
         if !self.pending.is_empty() && key.kind != EntryKind::Merge {
             let pointed = match key.kind {
@@ -135,20 +135,21 @@ impl<'a> VersionFilter<'a> {
                 EntryKind::Delete => None,
                 _ => Some(pointed.as_deref().unwrap_or_else(|| cursor.value())),
             };
-            if self.write_pending(&FoldBase::Value(base), write)? {
+            if self.write_pending_operands(&FoldBase::Value(base), write)? {
                 return Ok(());
             }
         }
         if decision.kept {
             // Pending operands are newer, and this entry is no base for them.
-            self.write_pending(&FoldBase::Unknown, write)?;
+            self.write_pending_operands(&FoldBase::Unknown, write)?;
             let first = !std::mem::replace(&mut self.wrote_key, true);
             write(key, cursor.value(), first)?;
         }
         Ok(())
     }
 
-    /// Folds the pending operands onto `base`, the value of all older versions, whichever snapshots see it.
+    /// Folds the pending operands onto `base`, the value of all older versions, even if the operands and `base` are in
+    /// different snapshot stripes.
     ///
     /// # Errors
     /// Errors of `write`.
@@ -157,7 +158,7 @@ impl<'a> VersionFilter<'a> {
         base: Option<&[u8]>,
         write: &mut impl FnMut(InternalKey<'_>, &[u8], bool) -> Result<()>,
     ) -> Result<()> {
-        self.write_pending(&FoldBase::Value(base), write).map(drop)
+        self.write_pending_operands(&FoldBase::Value(base), write).map(drop)
     }
 
     /// Writes the pending operands after the last entry.
@@ -168,7 +169,7 @@ impl<'a> VersionFilter<'a> {
         &mut self,
         write: &mut impl FnMut(InternalKey<'_>, &[u8], bool) -> Result<()>,
     ) -> Result<()> {
-        self.write_pending(&FoldBase::EndOfKey, write).map(drop)
+        self.write_pending_operands(&FoldBase::EndOfKey, write).map(drop)
     }
 
     /// Whether the current entry points into a quarantined blob file.
@@ -207,13 +208,13 @@ impl<'a> VersionFilter<'a> {
         self.pending_bytes += operand.len();
         self.pending.push((key.seq, operand));
         if self.pending.len() >= PENDING_OPERANDS_MAX || self.pending_bytes >= PENDING_BYTES_MAX {
-            self.write_pending(&FoldBase::Unknown, write)?;
+            self.write_pending_operands(&FoldBase::Unknown, write)?;
         }
         Ok(())
     }
 
     /// Writes the pending operands, folded as far as possible. Returns whether they were folded onto a base.
-    fn write_pending(
+    fn write_pending_operands(
         &mut self,
         fold_base: &FoldBase<'_>,
         write: &mut impl FnMut(InternalKey<'_>, &[u8], bool) -> Result<()>,

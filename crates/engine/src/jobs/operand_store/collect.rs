@@ -82,7 +82,7 @@ pub(crate) fn collect_if_due(state: &DbState, tree: &Tree) -> bool {
             span.record_error(error);
             if !is_cancelled(error) && !matches!(error, Error::ReadOnly { .. }) {
                 tree.counters.update(|counts| counts.compaction.failures += 1);
-                // A collection without the quarantined file needs no pause.
+                // After a quarantine the next collection excludes the file, so it starts without a pause.
                 if !quarantined {
                     schedule_retry(state, tree, error);
                 }
@@ -128,7 +128,8 @@ fn run_collection(
     span: &JobSpan,
 ) -> Result<bool> {
     let start_ns = state.env.monotonic_ns();
-    // The sequence number is read before the snapshots: later snapshots see at least as much.
+    // The published sequence number is read before the snapshots are listed. A snapshot that is missing in the list was
+    // taken later and sees at least this number.
     let visible = state.sequence.published();
     let mut snapshots = state.sequence.snapshot_seqs();
     snapshots.retain(|snapshot| *snapshot < visible);
@@ -271,7 +272,7 @@ fn copy_operands(
     while operands.valid() {
         let key = operands.key();
         if last_key.as_deref() != Some(key.user_key) {
-            outputs.start_key(key.user_key)?;
+            outputs.begin_key(key.user_key)?;
             last_key = Some(key.user_key.to_vec());
             state.env.yield_point(YieldKind::CompactionBlock);
         }
@@ -296,7 +297,7 @@ fn fold_operands(
     let mut filter = VersionFilter::new(retention, &tree.merge_resolver);
     let mut write = |key: InternalKey<'_>, value: &[u8], first: bool| {
         if first {
-            outputs.start_key(key.user_key)?;
+            outputs.begin_key(key.user_key)?;
         }
         outputs.add(key, value)
     };
@@ -364,7 +365,8 @@ impl<'a> TableLookup<'a> {
             self.deleted.as_mut().and_then(|deleted| deleted.newest_covering_seq(user_key));
         let mut newest = covering;
         let mut fold = OperandFold::default();
-        // Seeks forward from the previous key: a run without nearby keys would otherwise read two blocks per lookup.
+        // The cursor seeks forward from the previous key. In a run without keys in between it stays at its entry, and
+        // reads no block.
         match std::mem::replace(&mut self.is_positioned, true) {
             true => self.cursor.seek_forward(user_key, SeqNo::MAX)?,
             false => self.cursor.seek(user_key, SeqNo::MAX)?,

@@ -1,8 +1,8 @@
 //! Delivers the operands of a flush to the operand store.
 //!
-//! Operands are written to the store instead of a table. Puts and deletes are written to the table. If the store may
-//! contain older operands of the key, or receives some in this delivery, the store also gets a delete marker. The
-//! marker keeps the older operands deleted after the tree has dropped the tombstone.
+//! Operands are written to the store. Puts and deletes are written to a table. If the store contains older operands of
+//! the key, or receives some from the same memtable, the store also gets a delete marker for the put or delete. Without
+//! the marker, the older operands would reappear after a compaction has dropped the tombstone.
 
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::key::{EntryKind, InternalKey, SeqNo};
@@ -13,7 +13,7 @@ use crate::operand_store::{OperandDelivery, PreparedVersion};
 use crate::tree::operand_store_slot::AttachedStore;
 
 /// Delivery of one memtable.
-pub(crate) struct MemtableDelivery<'a> {
+pub(crate) struct OperandDeliveryWriter<'a> {
     delivery: Box<dyn OperandDelivery + 'a>,
     /// Current key.
     key: Vec<u8>,
@@ -23,20 +23,25 @@ pub(crate) struct MemtableDelivery<'a> {
     has_data: bool,
 }
 
-impl std::fmt::Debug for MemtableDelivery<'_> {
+impl std::fmt::Debug for OperandDeliveryWriter<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MemtableDelivery").field("key", &self.key).finish_non_exhaustive()
+        f.debug_struct("OperandDeliveryWriter").field("key", &self.key).finish_non_exhaustive()
     }
 }
 
-impl<'a> MemtableDelivery<'a> {
+impl<'a> OperandDeliveryWriter<'a> {
     /// Starts the delivery of a memtable with sequence numbers up to `last_seq`.
     pub(crate) fn new(
         attached: &'a AttachedStore,
         last_seq: SeqNo,
-    ) -> Result<MemtableDelivery<'a>> {
+    ) -> Result<OperandDeliveryWriter<'a>> {
         let delivery = attached.store.deliver(last_seq)?;
-        Ok(MemtableDelivery { delivery, key: Vec::new(), skipped_marker: None, has_data: false })
+        Ok(OperandDeliveryWriter {
+            delivery,
+            key: Vec::new(),
+            skipped_marker: None,
+            has_data: false,
+        })
     }
 
     /// Delivers the range tombstones of the memtable as fragments, with one sequence number per snapshot stripe.
@@ -86,7 +91,7 @@ impl<'a> MemtableDelivery<'a> {
     }
 
     /// Makes the delivery durable. Returns `None` if nothing was delivered.
-    pub(crate) fn prepare(self) -> Result<Option<PreparedVersion>> {
+    pub(crate) fn prepare_version(self) -> Result<Option<PreparedVersion>> {
         self.has_data.then(|| self.delivery.prepare()).transpose()
     }
 }

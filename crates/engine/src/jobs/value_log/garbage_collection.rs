@@ -27,7 +27,8 @@ use crate::tree::blob_set::BlobSet;
 use crate::tree::table_file::TableFile;
 use crate::tree::version::{OpenRun, Version};
 
-/// A job copies at most the referenced bytes divided by this number, or one file if that is more.
+/// A job copies at most the referenced bytes of all blob files divided by this number, or the values of one file if
+/// these are more.
 const COPIED_DIVISOR: u64 = 8;
 
 /// A job that empties blob files.
@@ -49,19 +50,19 @@ struct GcCandidate {
 }
 
 impl GcCandidate {
-    fn garbage(&self) -> u64 {
+    fn garbage_bytes(&self) -> u64 {
         self.bytes.saturating_sub(self.referenced)
     }
 
     /// Share of garbage, in millionths.
     fn garbage_ppm(&self) -> u64 {
-        let share = u128::from(self.garbage()) * 1_000_000 / u128::from(self.bytes.max(1));
+        let share = u128::from(self.garbage_bytes()) * 1_000_000 / u128::from(self.bytes.max(1));
         u64::try_from(share).unwrap_or(1_000_000)
     }
 }
 
 /// Returns by how many bytes the blob files may grow before the space limit; negative if they exceed it.
-fn remaining_allowance(blobs: &BlobSet, separation: &ValueSeparation) -> f64 {
+fn remaining_blob_bytes(blobs: &BlobSet, separation: &ValueSeparation) -> f64 {
     let (mut bytes, mut referenced) = (0u64, 0u64);
     for used in blobs.files() {
         bytes += used.file.record().record_bytes();
@@ -72,14 +73,15 @@ fn remaining_allowance(blobs: &BlobSet, separation: &ValueSeparation) -> f64 {
 
 /// Whether the blob files exceed the space limit.
 pub(crate) fn is_over_space_limit(blobs: &BlobSet, separation: &ValueSeparation) -> bool {
-    remaining_allowance(blobs, separation) < 0.0
+    remaining_blob_bytes(blobs, separation) < 0.0
 }
 
-/// Returns the blob files whose values merges may relocate without need: as many as may become garbage at once.
+/// Returns the blob files whose values merges may relocate to improve scans. If all values of these files become
+/// garbage, the value log stays within its space limit.
 ///
-/// All merges must choose the same files, whatever their key range. Otherwise each would leave a part of many files as
-/// garbage, and none would ever be emptied. Files are ordered by the average bytes that one table references,
-/// weighted by the share that is still referenced; the lowest come first.
+/// All merges must choose the same files, whatever their key range. Otherwise each merge would turn a part of many
+/// files into garbage and empty none. Files are selected by ascending density: the referenced bytes per table,
+/// multiplied by the share of the file that is referenced.
 pub(crate) fn find_relocatable_files(
     version: &Version,
     separation: &ValueSeparation,
@@ -97,7 +99,7 @@ pub(crate) fn find_relocatable_files(
     });
     let mut files: Vec<_> = files.collect();
     files.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-    let mut allowance = remaining_allowance(version.blobs(), separation);
+    let mut allowance = remaining_blob_bytes(version.blobs(), separation);
     let selected = files.into_iter().filter(|&(.., referenced)| {
         let fits = referenced <= allowance;
         allowance -= if fits { referenced } else { 0.0 };
@@ -120,8 +122,9 @@ fn select_victims(
         referenced: used.bytes,
     });
     let is_victim = |file: &GcCandidate| {
-        let exceeds_ratio = file.garbage() as f64 > file.bytes as f64 * separation.garbage_ratio;
-        file.garbage() > 0 && (over_limit || exceeds_ratio)
+        let exceeds_ratio =
+            file.garbage_bytes() as f64 > file.bytes as f64 * separation.garbage_ratio;
+        file.garbage_bytes() > 0 && (over_limit || exceeds_ratio)
     };
     let mut victims: Vec<_> = all_files.filter(is_victim).collect();
     victims.sort_by_key(|file| (Reverse(file.garbage_ppm()), file.id));
@@ -151,13 +154,14 @@ pub(crate) fn pick_blob_gc(
         .runs()
         .iter()
         .zip(version.shape().runs())
-        .map(|(run, (level, shape))| (bytes_in_run(run, &victims), level, shape.id, run))
+        .map(|(run, (level, shape))| (victim_bytes_of_run(run, &victims), level, shape.id, run))
         .filter(|(bytes, ..)| *bytes > 0)
         .collect();
-    // Stable: of equal runs the newest comes first.
+    // The sort is stable, so of runs with equal bytes the newest comes first.
     runs.sort_by_key(|(bytes, ..)| Reverse(*bytes));
     for (_, level, run, run_tables) in runs {
-        let references_victim = |table: &&Arc<TableFile>| bytes_in_table(table, &victims) > 0;
+        let references_victim =
+            |table: &&Arc<TableFile>| victim_bytes_of_table(table, &victims) > 0;
         let is_idle = |table: &&Arc<TableFile>| !busy.is_file_busy(table.shape().id);
         let tables: Vec<_> =
             run_tables.tables().iter().filter(references_victim).filter(is_idle).collect();
@@ -179,11 +183,11 @@ pub(crate) fn pick_blob_gc(
 }
 
 /// Returns how many bytes of the victims a run references.
-fn bytes_in_run(run: &OpenRun, victims: &BTreeSet<FileId>) -> u64 {
-    run.tables().iter().map(|table| bytes_in_table(table, victims)).sum()
+fn victim_bytes_of_run(run: &OpenRun, victims: &BTreeSet<FileId>) -> u64 {
+    run.tables().iter().map(|table| victim_bytes_of_table(table, victims)).sum()
 }
 
-fn bytes_in_table(table: &TableFile, victims: &BTreeSet<FileId>) -> u64 {
+fn victim_bytes_of_table(table: &TableFile, victims: &BTreeSet<FileId>) -> u64 {
     let uses = table.blobs().iter().filter(|used| victims.contains(&used.file.record().id));
     uses.map(|used| used.bytes).sum()
 }

@@ -5,7 +5,7 @@
 //! - A pointer is resolved, and its value written like a new one, in three cases: the job empties the blob file, the
 //!   value is relocated (`relocate.rs`), or values are no longer separated.
 //!
-//! A blob file ends at the latest with the table during which it was created, so both become visible together.
+//! A blob file is finished together with the table whose values it stores, so both become visible together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ pub(crate) struct ValueSource {
 pub(crate) enum ValuePlacement {
     /// The unchanged entry.
     AsIs,
-    /// A pointer, returned by [`OutputValues::pointer`].
+    /// A pointer, returned by [`OutputValueWriter::last_pointer`].
     Pointer,
     /// This value in place of a pointer.
     Value(Slice),
@@ -52,7 +52,7 @@ pub(crate) enum ValuePlacement {
 
 /// Values written by a job or a subcompaction.
 #[derive(Debug)]
-pub(crate) struct OutputValues {
+pub(crate) struct OutputValueWriter {
     separation: Option<ValueSeparation>,
     compression: Compression,
     keyspace: u32,
@@ -68,15 +68,15 @@ pub(crate) struct OutputValues {
     pointer: Vec<u8>,
     /// Size of the values that had to be moved, in bytes.
     moved_bytes: u64,
-    /// Size of the values that were relocated without need, in bytes.
+    /// Size of the values that were relocated only to improve scans, in bytes.
     relocated_bytes: u64,
 }
 
-impl OutputValues {
+impl OutputValueWriter {
     /// Creates an empty set of values for tables of a level.
-    pub(crate) fn new(tree: &Tree, level: u8, source: ValueSource) -> OutputValues {
+    pub(crate) fn new(tree: &Tree, level: u8, source: ValueSource) -> OutputValueWriter {
         let options = &tree.settings().options;
-        OutputValues {
+        OutputValueWriter {
             separation: options.value_separation,
             compression: options.compression_of(level),
             keyspace: tree.id,
@@ -102,13 +102,13 @@ impl OutputValues {
     }
 
     /// The pointer that was written last.
-    pub(crate) fn pointer(&self) -> &[u8] {
+    pub(crate) fn last_pointer(&self) -> &[u8] {
         &self.pointer
     }
 
     /// Chooses the form of an entry and writes its value to a blob file if needed. Paths of new files are added to
     /// `paths` before the files are created.
-    pub(crate) fn place(
+    pub(crate) fn place_value(
         &mut self,
         (table_factory, vfs): (&TableFactory, &dyn Vfs),
         paths: &mut Vec<PathBuf>,
@@ -140,7 +140,8 @@ impl OutputValues {
                 let entry = (key.user_key, key.seq);
                 let mut access = ReadContext::new(ReadPurpose::Job);
                 let value = match self.scan.read_value(file.blob(), entry, &pointer, &mut access) {
-                    // The relocation is optional. A reader of the value gets the error.
+                    // The relocation is optional, so an unreadable value keeps its pointer. Readers of the value get
+                    // the error.
                     Err(_) if may_stay => {
                         self.add_reference(id, &pointer);
                         return Ok(ValuePlacement::AsIs);
@@ -224,7 +225,7 @@ impl OutputValues {
             let found = new_files.iter().find(|file| file.record().id == id);
             found.or_else(|| self.source.blobs.file(id)).cloned()
         };
-        // Each file was written here or is in the source.
+        // Each referenced file was written by this job or is an input of the job.
         let references = self.references.iter().filter_map(|(&id, &(bytes, records))| {
             Some(BlobUsage { file: file_of(id)?, bytes, records })
         });

@@ -5,10 +5,11 @@
 //! too many, it copies values of the files with the fewest bytes in the window to its output, during the next window.
 //! Files of similar age span the same keys, so consecutive windows are alike, and no entry has to be buffered.
 //!
-//! The fullest files keep their values, up to half of the allowed number. The rest becomes one file, within the space
-//! allowance for copies. A value is therefore copied once per half the bound of newly written files, into a file with
-//! correspondingly more of its neighbours: a few times in total, as in tiering, and not by every merge. This is the
-//! range merge of Titan (PingCAP, 2019), by window instead of by file.
+//! In each window, the files with the most bytes keep their values, up to half of the allowed number of files. The
+//! values of the other files are copied to one file, within the space allowance for copies. A value is copied again
+//! only after half the allowed number of new files has covered its window. Each copy has more neighbours of the value,
+//! so a value is copied a few times in total, as in tiering. Titan (PingCAP, 2019) merges files in the same way, but by
+//! file instead of by window.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

@@ -30,8 +30,9 @@ const PAGE_BYTES: usize = 4096;
 /// | `Lag` | present in one file, lost in all others | all done or all undone |
 /// | `Pages` | a random subset of the dirty 4 KiB pages of each file, some in a state between two appends; any length that the file had | each change at random |
 ///
-/// With preallocation ([`File::enable_preallocation`](crate::vfs::File::enable_preallocation)), a file may have its preallocated length in
-/// an image. Zeros then follow the data. A rename within a directory is one change; a rename across directories is two.
+/// With preallocation ([`File::enable_preallocation`](crate::vfs::File::enable_preallocation)), a file may have its
+/// preallocated length in an image. Zeros then follow the data. A rename within a directory is one change; a rename
+/// across directories is two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CrashImage {
     /// Only synced data and names survive.

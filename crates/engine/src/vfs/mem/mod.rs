@@ -2,7 +2,8 @@
 //!
 //! 1. A file stores the bytes that processes see, the synced length, and the unsynced appends in order. A directory
 //!    stores the names that processes see, the synced names, and the changes between them. A file with preallocation
-//!    ([`File::enable_preallocation`]) ends in zeros until its writing handle is dropped. The longer length is unsynced, too.
+//!    ([`File::enable_preallocation`]) ends in zeros until its writing handle is dropped. The longer length is
+//!    unsynced, too.
 //! 2. [`File::sync`] syncs the bytes of a file, not its name. Creating, renaming and removing a file survive a crash
 //!    only after [`Vfs::sync_dir`] of the directory. A rename across directories needs both.
 //! 3. [`MemVfs::crash`] builds a state that a machine could find after a power loss, as an independent file system.
@@ -133,8 +134,8 @@ impl MemVfs {
         *self.0.observer.write() = observer;
     }
 
-    /// Sets the maximum bytes of all named files. Without a limit [`Vfs::reserve_space`] is unsupported. Default, also for
-    /// images: [`MEM_CAPACITY_DEFAULT`].
+    /// Sets the maximum bytes of all named files. Without a limit [`Vfs::reserve_space`] is unsupported. Default, also
+    /// for images: [`MEM_CAPACITY_DEFAULT`].
     #[doc(hidden)]
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.0.capacity.store(bytes.unwrap_or(u64::MAX), Ordering::Relaxed);

@@ -25,8 +25,8 @@ const PREALLOCATE_BYTES_MAX: usize = 32 << 10;
 /// Bytes of a file as processes see them, and their sync state.
 ///
 /// Files are append-only, so an unsynced operation is a byte range. Bytes after `synced` that belong to no operation
-/// were dropped by a failed sync. With preallocation ([`File::enable_preallocation`](crate::vfs::File::enable_preallocation)) zeros follow the
-/// appended bytes.
+/// were dropped by a failed sync. With preallocation
+/// ([`File::enable_preallocation`](crate::vfs::File::enable_preallocation)) zeros follow the appended bytes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FileState {
     /// Bytes that reads return.

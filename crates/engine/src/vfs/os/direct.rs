@@ -1,8 +1,8 @@
 //! Direct reads of any offset and length, which bypass the page cache.
 //!
 //! The system requires offsets, lengths and memory addresses that are multiples of the device's logical block. A read
-//! therefore fetches whole blocks into an aligned thread-local buffer and copies the requested bytes. Nearly all devices
-//! have blocks of 512 bytes. If the system rejects these, the file uses 4096 from then on.
+//! therefore fetches whole blocks into an aligned thread-local buffer and copies the requested bytes. Nearly all
+//! devices have blocks of 512 bytes. If the system rejects these, the file uses 4096 from then on.
 
 use std::cell::RefCell;
 use std::fs;
@@ -127,8 +127,8 @@ fn with_aligned_buffer<R>(
 ) -> io::Result<R> {
     let needed = bytes + alignment;
     let mut memory = match needed {
-        // A nested call finds no buffer and allocates its own, and so does a thread whose buffer is destroyed because the
-        // thread is ending.
+        // A nested call finds no buffer and allocates its own, and so does a thread whose buffer is destroyed because
+        // the thread is ending.
         ..=BUFFER_BYTES_MAX => BUFFER.try_with(RefCell::take).unwrap_or_default(),
         _ => Vec::new(),
     };

@@ -182,8 +182,8 @@ impl LockGuard for OsLock {}
 
 impl Drop for OsLock {
     fn drop(&mut self) {
-        // Closing the file would keep the lock while a forked child process shares the descriptor, until the child calls
-        // `exec`. If unlocking fails, closing the file releases the lock later.
+        // Closing the file would keep the lock while a forked child process shares the descriptor, until the child
+        // calls `exec`. If unlocking fails, closing the file releases the lock later.
         let _ = self.0.unlock();
     }
 }

@@ -146,7 +146,7 @@ impl RunWriter<'_, '_> {
     /// Ends the current table before the key `next` if it has reached its target size.
     fn end_full_table(&mut self, next: &[u8]) -> Result<()> {
         let bytes = self.table.as_ref().map_or(0, UnfinishedTable::bytes);
-        if bytes + len_u64(self.range_tombstones.current_bytes()) < TABLE_BYTES {
+        if bytes + len_u64(self.range_tombstones.current_table_bytes()) < TABLE_BYTES {
             return Ok(());
         }
         self.end_table(Some(next))
