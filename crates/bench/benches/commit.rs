@@ -20,7 +20,8 @@ pub(crate) fn put(criterion: &mut Criterion) {
         bencher.iter(|| keyspace.put(key.next().unwrap(), &value).unwrap());
     });
     group.bench_function("put, synced", |bencher| {
-        bencher.iter(|| keyspace.put_with(key.next().unwrap(), &value, Durability::Sync).unwrap());
+        let synced = keyspace.with_write_options(Durability::Sync);
+        bencher.iter(|| synced.put(key.next().unwrap(), &value).unwrap());
     });
     group.throughput(Throughput::Elements(u64::try_from(BATCH).unwrap()));
     group.bench_function("batch of 100 puts, buffered", |bencher| {

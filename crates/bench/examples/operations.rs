@@ -77,7 +77,7 @@ fn deletes(records: Option<u64>) {
         db.wait_idle().unwrap();
         let started = Instant::now();
         if by_range {
-            db.delete_range(..half.to_be_bytes()).unwrap();
+            db.default_keyspace().delete_range(..half.to_be_bytes()).unwrap();
         } else {
             for number in 0..half {
                 db.delete(number.to_be_bytes()).unwrap();

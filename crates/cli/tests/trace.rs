@@ -33,19 +33,19 @@ fn cells(words: &str, directory: &Path) -> Vec<Value> {
 /// A busy hour: two keyspaces, every kind of operation, reads of what is there and what is not.
 fn record(directory: &Path, options: TraceOptions) -> std::path::PathBuf {
     let path = directory.join("hour.trace");
-    let keyspace = KeyspaceOptions::default().merge_operator(FieldUpdate::new());
+    let keyspace = KeyspaceOptions::default().merge_operator(FieldUpdate::default());
     let options_of_db = Options::default().keyspace_defaults(keyspace);
     let db = Db::open(directory.join("data"), options_of_db).unwrap();
     // What was there before the trace is not in it.
     db.put("before", "x").unwrap();
-    let trace = db.record_trace_with(&path, options).unwrap();
+    let trace = db.record_trace(&path, options).unwrap();
     let other = db.keyspace("other", KeyspaceOptions::default()).unwrap();
     let key_of = |number: u32| format!("user{:08}", number.wrapping_mul(2_654_435_761) % 3000);
     for number in 0..4000u32 {
         let key = key_of(number);
         match number % 8 {
             0..=3 => db.put(&key, vec![7; (number % 90) as usize]).unwrap(),
-            4 => db.merge(&key, FieldUpdate::operand(3, b"field")).unwrap(),
+            4 => db.default_keyspace().merge(&key, FieldUpdate::operand(3, b"field")).unwrap(),
             // Written two operations ago, or never.
             5 if number % 16 == 5 => drop(db.get(key_of(number - 2)).unwrap()),
             5 => drop(db.get(&key).unwrap()),
@@ -57,7 +57,9 @@ fn record(directory: &Path, options: TraceOptions) -> std::path::PathBuf {
                 db.write(batch, Durability::Buffered).unwrap();
             }
             _ if number % 400 == 7 => {
-                db.delete_range(key.as_str()..format!("{key}9").as_str()).unwrap();
+                db.default_keyspace()
+                    .delete_range(key.as_str()..format!("{key}9").as_str())
+                    .unwrap();
             }
             _ => {
                 let range = db.default_keyspace().range(key.as_str()..);

@@ -16,7 +16,7 @@
 //! use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 //!
 //! let factory = DeltaStoreFactory::new(DeltaOptions::default().cache_bytes(64 << 20));
-//! let keyspace = KeyspaceOptions::default().merge_operator(Append::new()).operand_store(factory);
+//! let keyspace = KeyspaceOptions::default().merge_operator(Append::default()).operand_store(factory);
 //! let options = Options::default().vfs(Arc::new(MemVfs::new())).keyspace_defaults(keyspace);
 //! let db = Db::open("db", options)?;
 //!

@@ -21,7 +21,7 @@ fn factory() -> DeltaStoreFactory {
 }
 
 fn open(disk: &MemVfs, kept_apart: bool) -> Db {
-    let keyspace = KeyspaceOptions::default().merge_operator(Append::new());
+    let keyspace = KeyspaceOptions::default().merge_operator(Append::default());
     let keyspace = if kept_apart { keyspace.operand_store(factory()) } else { keyspace };
     let options = Options::default()
         .background(Background::Inline)

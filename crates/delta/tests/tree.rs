@@ -22,7 +22,7 @@ fn bucket_moved_to_tree_reads_its_range_once() {
     let vfs = Arc::new(CountingVfs::new(Arc::new(MemVfs::new())));
     let delta = DeltaOptions::default().bucket_bytes(8192).buckets_max(4).cache_bytes(0);
     let keyspace = KeyspaceOptions::default()
-        .merge_operator(Append::new())
+        .merge_operator(Append::default())
         .operand_store(DeltaStoreFactory::new(delta))
         .memtable_bytes(1 << 20)
         .table_bytes(1 << 20)

@@ -86,6 +86,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // One by name takes over while the database is in use, and is remembered.
     db.default_keyspace().set_policy("lazy-leveling(T=4)".parse::<lsmx::PolicySpec>()?)?;
     db.wait_idle()?;
-    println!("now {}", db.default_keyspace().policy());
+    println!("now {}", db.default_keyspace().options().policy);
     Ok(())
 }

@@ -39,7 +39,7 @@
 //! | --- | --- | --- |
 //! | open, read, write, iterate | `docs/guide/embed.md` | [`Db`], [`WriteBatch`], [`Range`], [`Snapshot`] |
 //! | several trees in one database | `docs/guide/keyspaces.md` | [`Keyspace`], [`KeyspaceOptions`] |
-//! | crashes, errors, deadlines | `docs/guide/durability.md` | [`Durability`], [`WriteOptions`], [`WaitOptions`] |
+//! | crashes, errors, deadlines | `docs/guide/durability.md` | [`Durability`], [`WriteOptions`], [`Db::with_deadline`] |
 //! | memory and disk | `docs/guide/sizing.md` | [`Options::memory_budget`], [`metrics::MemoryMetrics`] |
 //! | compaction policies | `docs/guide/compaction.md` | [`PolicySpec`], [`compaction`] |
 //! | merge operators, atomic updates | `docs/guide/merge-operators.md` | [`merge_operator`], [`Update`] |
@@ -140,9 +140,7 @@ pub mod internals {
 
 pub use crate::cache::BlockCacheKind;
 pub use crate::db::{BlockedCompaction, Health, QuarantinedFile};
-pub use crate::db::{
-    DEFAULT_KEYSPACE, Db, Keyspace, Snapshot, Update, VerifyReport, WaitOptions, verify,
-};
+pub use crate::db::{DEFAULT_KEYSPACE, Db, Keyspace, Snapshot, Update, VerifyReport, verify};
 pub use crate::db::{Explanation, MetadataSizes, Observation, observe};
 pub use crate::db::{Finding, Loss, LossKind, RepairOptions, RepairReport, repair};
 pub use crate::error::{Error, JobRule, Result, UserCode};
@@ -157,6 +155,7 @@ pub use crate::options::keyspace::{FilterLastRun, KeyspaceOptions, OptionsInForc
 pub use crate::options::policy::Policy;
 pub use crate::options::read::{ReadOptions, ReadTier};
 pub use crate::options::value_separation::ValueSeparation;
+#[doc(hidden)]
 pub use crate::options::write::WriteControl;
 pub use crate::options::write::{Durability, WriteOptions};
 pub use crate::wal::{RecoveryMode, WalOptions};
@@ -170,31 +169,12 @@ pub use lsmx_compaction::PolicySpec;
 /// Parts of an [`Explanation`] and of an [`Observation`].
 pub mod inspect {
     pub use crate::db::{BlockRead, BlockSource, EntryFound, MemtableStep, OperandStep, RunStep};
-    pub use crate::db::{Entry, ObservedKeyspace, ObservedLevel};
+    pub use crate::db::{ObservedKeyspace, ObservedLevel};
 }
 
-/// Defaults and bounds of options, keys, values and names.
+/// Bounds of keys, values, batches and names.
 pub mod limits {
     pub use crate::format::version_edit::KEYSPACE_NAME_BYTES_MAX;
     pub use crate::format::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-    pub use crate::options::db::{
-        OPEN_FILES_DEFAULT, OPEN_FILES_MIN, OPEN_FILES_PER_STORE, OPEN_FILES_PER_WORKER,
-        WAL_MEMTABLES_DEFAULT,
-    };
-    pub use crate::options::filter_bits::MONKEY_BITS_RANGE;
-    pub use crate::options::keyspace::{
-        MEMTABLE_BYTES_DEFAULT, MEMTABLE_BYTES_MIN, TABLE_BYTES_DEFAULT,
-    };
-    pub use crate::options::memory_plan::{
-        BLOCK_CACHE_BYTES_DEFAULT, MEMORY_BUDGET_MIN, MEMTABLES_DEFAULT,
-    };
-    pub use crate::options::value_separation::{
-        BLOB_FILE_BYTES_DEFAULT, GARBAGE_RATIO_DEFAULT, SCAN_READ_BYTES_DEFAULT,
-        SPACE_AMPLIFICATION_MAX_DEFAULT, THRESHOLD_BYTES_DEFAULT,
-    };
-    pub use crate::table::options::{
-        BLOCK_BYTES_DEFAULT, INDEX_BLOCK_BYTES_DEFAULT, RESTART_INTERVAL_DEFAULT,
-    };
-    pub use crate::wal::{SEGMENT_BYTES_DEFAULT, SYNC_EVERY_BYTES_DEFAULT, SYNC_EVERY_US_DEFAULT};
     pub use crate::write::batch::BATCH_BYTES_MAX;
 }

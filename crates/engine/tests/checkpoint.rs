@@ -155,7 +155,7 @@ fn a_checkpoint_that_fails_leaves_nothing_that_opens() {
                 let opened = open(Arc::new(disk), "copy");
                 assert!(matches!(opened, Err(Error::NotADatabase { .. })), "call {k}: {opened:?}");
             }
-            if db.read_only_cause().is_some() {
+            if db.health().read_only.is_some() {
                 db.resume().unwrap();
             }
             db.checkpoint("copy").unwrap();

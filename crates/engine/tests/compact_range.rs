@@ -189,7 +189,7 @@ fn a_deadline_or_a_failure_leaves_the_tree_as_it_was() {
     }
     db.flush().unwrap();
     let before = shape(&db);
-    let late = default.compact_range_with::<&[u8]>(.., Duration::ZERO);
+    let late = default.with_write_options(Duration::ZERO).compact_range::<&[u8]>(..);
     assert!(matches!(late, Err(Error::Deadline { .. })), "{late:?}");
     assert_eq!(shape(&db), before);
     faults.add_rule(

@@ -202,7 +202,10 @@ fn write_until_closed(keyspace: &Keyspace, writer: usize, told: &Told) {
     for count in 1..=100_000u64 {
         let sync = count % 5 == 0;
         let durability = if sync { Durability::Sync } else { Durability::Buffered };
-        match keyspace.put_with(format!("writer-{writer}"), count.to_le_bytes(), durability) {
+        match keyspace
+            .with_write_options(durability)
+            .put(format!("writer-{writer}"), count.to_le_bytes())
+        {
             Ok(()) => told.acknowledged.store(count, Ordering::Release),
             Err(Error::Closed) => return,
             Err(error) => panic!("a writer was told {error}"),
@@ -478,7 +481,7 @@ impl User {
                 Call::Write { id, places: vec![place], deletes: false }
             }
             2 => {
-                keyspace.put_with(key, User::value(id), Durability::Sync).unwrap();
+                keyspace.with_write_options(Durability::Sync).put(key, User::value(id)).unwrap();
                 Call::Write { id, places: vec![place], deletes: false }
             }
             3 => {
@@ -628,7 +631,7 @@ fn fill(db: &Db, flushes: bool) -> &'static str {
     for count in 0..100_000u64 {
         // Scattered, so that runs overlap and no job is a trivial move.
         let key = count.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
-        match db.default_keyspace().put_with(key, [5; 200], no_slowdown()) {
+        match db.default_keyspace().with_write_options(no_slowdown()).put(key, [5; 200]) {
             Ok(()) => {}
             Err(Error::WouldWait { cause }) => {
                 assert_eq!(db.get(key).unwrap(), None, "refused and done");
@@ -677,7 +680,7 @@ fn stall(gate: &Gate, disk: FaultVfs, tuning: KeyspaceOptions, expected: &str) {
     db.wait_idle().unwrap();
     let stalls = db.metrics().keyspaces["default"].stalls.clone();
     assert!(stalls.count >= 2 && stalls.us_max >= 15_000, "{stalls:?}");
-    main.put_with("after", "x", no_slowdown()).unwrap();
+    main.with_write_options(no_slowdown()).put("after", "x").unwrap();
     drop((main, other, db));
     let db = Db::open("db", options().vfs(Arc::new(disk))).unwrap();
     assert_eq!(db.get("late").unwrap(), None);
@@ -714,7 +717,10 @@ fn a_commit_behind_a_hanging_one_keeps_its_deadline() {
         while !gate.waiting.load(Ordering::Acquire) {
             pause();
         }
-        let late = db.default_keyspace().put_with("late", "x", within(Duration::from_millis(20)));
+        let late = db
+            .default_keyspace()
+            .with_write_options(within(Duration::from_millis(20)))
+            .put("late", "x");
         assert!(matches!(late, Err(Error::Deadline { cause: "the commits ahead" })), "{late:?}");
         // What is on its way is not visible, and reads do not wait for it.
         assert_eq!(db.get("hanging").unwrap(), None);

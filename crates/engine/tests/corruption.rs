@@ -88,8 +88,8 @@ fn tuning(memtable_bytes: u64) -> KeyspaceOptions {
         .memtable_bytes(memtable_bytes)
         .table_bytes(2 << 10)
         .block_bytes(256)
-        .compression_per_level(vec![Compression::None, Compression::Lz4])
-        .value_separation(ValueSeparation::default().threshold_bytes(30))
+        .compression(vec![Compression::None, Compression::Lz4])
+        .value_separation(ValueSeparation { threshold_bytes: 30, ..ValueSeparation::default() })
 }
 
 fn options(seed: u64, segment_bytes: u64) -> Options {

@@ -432,7 +432,7 @@ fn get_between_range_deletes_costs_n_log_n() {
         let db = new(tuning());
         Bill::of(|| {
             for number in 0..n {
-                db.delete_range::<[u8; 8]>(..ordered(number)).unwrap();
+                db.default_keyspace().delete_range::<[u8; 8]>(..ordered(number)).unwrap();
                 db.get(ordered(number / 2)).unwrap();
             }
         })
@@ -451,7 +451,7 @@ fn multi_get_costs_n_log_n() {
                 db.flush().unwrap();
             }
             let keys: Vec<_> = (0..n).map(|number| ordered(2 * number)).collect();
-            Bill::of(|| drop(db.multi_get(&keys).unwrap()))
+            Bill::of(|| drop(db.default_keyspace().multi_get(&keys).unwrap()))
         });
     }
 }
@@ -489,7 +489,7 @@ fn range_over_the_range_deletes_of_many_tables_costs_n_log_n() {
         // Sees the entry that every range delete covers, so all of them stay.
         let _snapshot = db.snapshot();
         for number in 0..n {
-            db.delete_range::<[u8; 8]>(..ordered(number + 1)).unwrap();
+            db.default_keyspace().delete_range::<[u8; 8]>(..ordered(number + 1)).unwrap();
             db.put(ordered(number), b"value").unwrap();
             if number % 16 == 15 {
                 db.flush().unwrap();
@@ -525,12 +525,14 @@ fn flush_costs_n_log_n() {
         grows_at_most_as_n_log_n(&what, 256, |n| {
             let tuning = tuning();
             let db = new(match operands {
-                true => tuning.merge_operator(Append::new()).operand_store(delta()),
+                true => tuning.merge_operator(Append::default()).operand_store(delta()),
                 false => tuning,
             });
             put_ordered(&db, n);
             if operands {
-                (0..n).for_each(|number| db.merge(ordered(2 * number + 1), b"+").unwrap());
+                (0..n).for_each(|number| {
+                    db.default_keyspace().merge(ordered(2 * number + 1), b"+").unwrap()
+                });
                 db.flush().unwrap();
             }
             let _snapshot = db.snapshot();
@@ -563,7 +565,11 @@ fn compaction_job_costs_n_log_n() {
 fn collection_of_blob_files_costs_n_log_n() {
     let _alone = alone();
     grows_at_most_as_n_log_n("collection of blob files", 1_000, |n| {
-        let separation = ValueSeparation::default().threshold_bytes(1).blob_file_bytes(16 << 10);
+        let separation = ValueSeparation {
+            threshold_bytes: 1,
+            blob_file_bytes: 16 << 10,
+            ..ValueSeparation::default()
+        };
         let db = new(tuning().value_separation(separation));
         put_all(&db, n);
         db.flush().unwrap();
@@ -581,20 +587,21 @@ fn collection_of_operands_costs_n_log_n() {
     let _alone = alone();
     grows_at_most_as_n_log_n("collection of operands", 1_000, |n| {
         let buckets = DeltaOptions::default().bucket_bytes(16 << 10).log_bytes_max(64 << 10);
-        let tuning =
-            tuning().merge_operator(Append::new()).operand_store(DeltaStoreFactory::new(buckets));
+        let tuning = tuning()
+            .merge_operator(Append::default())
+            .operand_store(DeltaStoreFactory::new(buckets));
         let db = new(tuning);
         Bill::of(|| {
             let mut snapshots = Vec::new();
             for round in 0..8 {
                 for number in 0..n / 8 {
-                    db.merge(key(number * 8 + round), b"operand").unwrap();
+                    db.default_keyspace().merge(key(number * 8 + round), b"operand").unwrap();
                 }
                 snapshots.push(db.snapshot());
                 // Nested, over an eighth of all keys.
                 for number in 0..n / 8 {
                     let end = ordered((n / 8 - number) * (u64::MAX / n));
-                    db.delete_range::<[u8; 8]>(..end).unwrap();
+                    db.default_keyspace().delete_range::<[u8; 8]>(..end).unwrap();
                 }
                 db.flush().unwrap();
             }

@@ -40,11 +40,15 @@ fn sample_databases() -> Vec<BTreeMap<PathBuf, Vec<u8>>> {
             .restart_interval(4)
             .filter_bits(filter_bits)
             .compression(compression)
-            .value_separation(ValueSeparation::default().threshold_bytes(30));
+            .value_separation(ValueSeparation {
+                threshold_bytes: 30,
+                ..ValueSeparation::default()
+            });
         let options = Options::default().background(Background::Inline).seed(5);
         let options = options.keyspace_defaults(keyspace);
         let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
-        let trace = db.record_trace("trace").unwrap();
+        let trace =
+            db.record_trace("trace", lsmx::workload_trace::TraceOptions::default()).unwrap();
         for number in 0..120u64 {
             let key = format!("key-{:06}", number * 7919 % 90);
             if number % 6 == 5 {

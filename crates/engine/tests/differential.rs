@@ -94,9 +94,14 @@ fn fixed() -> Vec<(Opening, Background)> {
     depart(inline, |set| set.tuning.lz4 = vec![false, false, true]);
     // Nearly every value apart, and collected as soon as anything dies; large ones alone, by many threads.
     let apart = |bytes, amplification| {
-        let separation = ValueSeparation::default().threshold_bytes(bytes).blob_file_bytes(1 << 10);
-        let separation = separation.garbage_ratio(0.1).space_amplification_max(amplification);
-        Some(separation.scan_read_bytes(150))
+        let separation = ValueSeparation {
+            threshold_bytes: bytes,
+            blob_file_bytes: 1 << 10,
+            garbage_ratio: 0.1,
+            space_amplification_max: amplification,
+            scan_read_bytes: 150,
+        };
+        Some(separation)
     };
     for (background, bytes, amplification) in
         [(inline, 1, 1.01), (stepped, 10, 1.3), (threads, 60, 2.0)]

@@ -171,11 +171,13 @@ fn assert_page_has(page: &str, names: &[String]) {
 #[test]
 fn options_page_lists_every_option() {
     let source = text_of("crates/engine/src/options", "rs");
+    let source = source.replace("#[doc(hidden)]\n    pub fn ", "");
     let builders = source.split("    pub fn ").skip(1).filter(|rest| {
         let signature = rest.split('{').next().unwrap();
         signature.contains("mut self")
     });
-    let fields = ["write.rs", "value_separation.rs"].map(|file| format!("options/{file}"));
+    let fields =
+        ["read.rs", "write.rs", "value_separation.rs"].map(|file| format!("options/{file}"));
     let fields = fields
         .map(|file| std::fs::read_to_string(root().join("crates/engine/src").join(file)).unwrap());
     let fields = fields.iter().flat_map(|text| text.split("    pub ").skip(1));

@@ -104,20 +104,20 @@ fn writes_wait_where_all_memtables_are_at_their_bound() {
     let mut number = 0;
     let refused = loop {
         let keyspace = if number % 2 == 0 { &main } else { &other };
-        match keyspace.put_with(key(number), vec![1; 20_000], quick) {
+        match keyspace.with_write_options(quick).put(key(number), vec![1; 20_000]) {
             Ok(()) => number += 1,
             Err(error) => break error,
         }
         assert!(number < 1_000, "no write ever waited");
     };
     assert!(matches!(refused, Error::WouldWait { cause: found } if found == cause), "{refused}");
-    let memory = db.memory();
+    let memory = db.metrics().memory;
     assert_eq!((memory.budget_bytes, memory.memtable_bytes_max), (Some(4 << 20), 3 << 19));
     let used = memory.memtables_active + memory.memtables_sealed;
     assert!((3 << 19..(3 << 19) + 21_000).contains(&used), "{memory:?}");
     let patience = Some(Duration::from_millis(20));
     let short = WriteOptions { deadline: patience, ..WriteOptions::default() };
-    let late = main.put_with("late", "x", short).unwrap_err();
+    let late = main.with_write_options(short).put("late", "x").unwrap_err();
     assert!(matches!(late, Error::Deadline { cause: found } if found == cause), "{late}");
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| main.put("patient", "x"));
@@ -147,13 +147,13 @@ fn an_iterator_that_holds_a_flushed_memtable_stops_no_write() {
     for number in 0..30 {
         db.put(key(number), vec![1; 100_000]).unwrap();
     }
-    let memory = db.memory();
+    let memory = db.metrics().memory;
     assert!(memory.memtables_pinned >= 500_000, "{memory:?}");
     let held = db.metrics().held;
     assert!(held.old_views >= 1 && held.view_pins >= 1, "{held:?}");
     assert_eq!(iterator.next().unwrap().unwrap().1.len(), 500_000);
     drop(iterator);
-    assert_eq!(db.memory().memtables_pinned, 0);
+    assert_eq!(db.metrics().memory.memtables_pinned, 0);
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn the_cache_and_open_tables_keep_to_what_memtables_leave() {
     let db = open(&disk, options());
     load(&db, 0..20_000);
     check(&db, 0..20_000);
-    let memory = db.memory();
+    let memory = db.metrics().memory;
     assert_eq!(memory.block_cache_bytes_max, (4 << 20) / 2);
     assert!(memory.open_tables > 200 << 10, "{memory:?}");
     let blocks = memory.data_blocks + memory.metadata_blocks;
@@ -172,7 +172,7 @@ fn the_cache_and_open_tables_keep_to_what_memtables_leave() {
     drop(db);
     let db = open(&disk, options());
     check(&db, 0..20_000);
-    assert!(db.memory().total() <= 4 << 20);
+    assert!(db.metrics().memory.total() <= 4 << 20);
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn without_descriptors_left_in_the_process_others_are_closed() {
         load(&db, 500..1_000);
         check(&db, 0..1_000);
         assert_eq!(disk.fired_counts().get(&none_left), Some(&1), "{call:?}");
-        assert!(db.read_only_cause().is_none());
+        assert!(db.health().read_only.is_none());
     }
 }
 
@@ -414,7 +414,7 @@ fn an_idle_memtable_is_flushed_and_frees_the_log() {
         db.env().advance_us(6_000_000);
         db.wait_idle().unwrap();
     }
-    assert_eq!((flushes(), db.memory().memtables_active), (1, 0));
+    assert_eq!((flushes(), db.metrics().memory.memtables_active), (1, 0));
     db.env().advance_us(20_000_000);
     db.wait_idle().unwrap();
     assert_eq!(flushes(), 1, "there is nothing to flush");

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsmx::env::Background;
+use lsmx::inspect::BlockSource;
 use lsmx::vfs::CrashImage;
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, WriteBatch};
@@ -144,7 +145,7 @@ fn a_keyspace_goes_while_it_is_written_flushed_and_compacted() {
         db.drop_keyspace("users").unwrap();
         env.join(writer).unwrap();
         is_gone(users.put("k", "v"));
-        assert!(db.read_only_cause().is_none());
+        assert!(db.health().read_only.is_none());
         db.wait_idle().unwrap();
         assert_eq!(db.metrics().keyspaces.len(), 1);
         drop(users);
@@ -166,12 +167,15 @@ fn many_keys_are_got_in_the_order_they_were_asked_for() {
     let lengths = |values: Vec<Option<lsmx::Slice>>| {
         values.iter().map(|value| value.as_ref().map_or(0, |value| value.len())).collect::<Vec<_>>()
     };
-    assert_eq!(lengths(db.multi_get(&keys).unwrap()), [100, 0, 3, 0, 3, 100, 100]);
+    assert_eq!(
+        lengths(db.default_keyspace().multi_get(&keys).unwrap()),
+        [100, 0, 3, 0, 3, 100, 100]
+    );
     let default = db.default_keyspace();
     let before = snapshot.multi_get(&default, &keys).unwrap();
     assert_eq!(lengths(before), [100, 0, 100, 0, 100, 100, 100]);
-    assert!(db.multi_get::<[u8; 4]>([]).unwrap().is_empty());
-    assert!(db.contains_key(1u32.to_be_bytes()).unwrap());
+    assert!(db.default_keyspace().multi_get::<[u8; 4]>([]).unwrap().is_empty());
+    assert!(db.default_keyspace().contains_key(1u32.to_be_bytes()).unwrap());
     assert!(!default.contains_key(5u32.to_be_bytes()).unwrap());
     assert!(snapshot.contains_key(&default, 9u32.to_be_bytes()).unwrap());
     assert_eq!(default.first().unwrap().unwrap().0, 0u32.to_be_bytes());
@@ -180,7 +184,7 @@ fn many_keys_are_got_in_the_order_they_were_asked_for() {
     assert!(users(&db).first().unwrap().is_none());
     drop(default);
     db.close(None).unwrap();
-    assert!(matches!(db.multi_get(&keys), Err(Error::Closed)));
+    assert!(matches!(db.default_keyspace().multi_get(&keys), Err(Error::Closed)));
 }
 
 #[test]
@@ -244,7 +248,9 @@ fn a_lookup_tells_where_it_went() {
     let misses = |db: &Db| db.metrics().cache.values().map(|cache| cache.misses).sum::<u64>();
     let before = misses(&db);
     let again = default.explain(1u32.to_be_bytes()).unwrap();
-    assert_eq!((again.blocks_from_storage(), misses(&db)), (0, before));
+    let blocks = again.runs.iter().flat_map(|run| &run.blocks);
+    let from_storage = blocks.filter(|block| block.source == BlockSource::Storage).count();
+    assert_eq!((from_storage, misses(&db)), (0, before));
     let absent = default.explain([9; 9]).unwrap();
     assert_eq!(absent.value_bytes, None);
     let text = format!("{again}");

@@ -52,7 +52,7 @@ fn keys_from_empty_to_the_longest() {
     batch.put(&main, "after", "v");
     assert_eq!(too_large(db.write(batch.clone(), Durability::Sync)).0, "key");
     assert_eq!((db.get("before").unwrap(), db.get("after").unwrap()), (None, None));
-    batch.clear();
+    let mut batch = WriteBatch::new();
     batch.put(&main, "cleared", "v");
     db.write(batch, Durability::Sync).unwrap();
     assert_eq!(db.get(&past).unwrap(), None);

@@ -26,7 +26,7 @@ impl MergeOperator for Whole {
         if operands.contains(&&b"!"[..]) {
             return Err(MergeError::new("an exclamation"));
         }
-        Append::new().full_merge(key, base, operands)
+        Append::default().full_merge(key, base, operands)
     }
 }
 
@@ -45,8 +45,8 @@ fn a_key_that_does_not_fold_fails_alone_until_it_is_written() {
     let db = open(&disk, tuning().merge_operator(Whole)).unwrap();
     let keyspace = db.default_keyspace();
     for (key, operand) in [("a", "1"), ("b", "!"), ("c", "?"), ("d", "4")] {
-        db.merge(key, "0").unwrap();
-        db.merge(key, operand).unwrap();
+        db.default_keyspace().merge(key, "0").unwrap();
+        db.default_keyspace().merge(key, operand).unwrap();
     }
     // In the memtable, flushed, merged, and after long chains that their writers could not fold.
     for round in 0..4 {
@@ -71,7 +71,7 @@ fn a_key_that_does_not_fold_fails_alone_until_it_is_written() {
         assert_eq!(backward.unwrap().len(), 1, "elsewhere it does not matter");
         for key in ["a", "b", "c", "d"] {
             for _ in 0..2 * CHAIN_OPERANDS_MAX {
-                db.merge(key, "x").unwrap();
+                db.default_keyspace().merge(key, "x").unwrap();
             }
         }
         if round > 0 {
@@ -82,7 +82,7 @@ fn a_key_that_does_not_fold_fails_alone_until_it_is_written() {
     assert!(db.metrics().keyspaces["default"].merges.failures > 0);
     db.put("b", "new").unwrap();
     db.delete("c").unwrap();
-    db.merge("c", "1").unwrap();
+    db.default_keyspace().merge("c", "1").unwrap();
     assert_eq!(db.get("b").unwrap().unwrap(), b"new");
     assert_eq!(db.get("c").unwrap().unwrap(), b"1");
     assert_eq!(keyspace.iter().map(Result::unwrap).count(), 4);
@@ -105,9 +105,11 @@ fn met(
 fn with_keys_that_fail(db: &Db) {
     for key in ["b", "c", "d", "e", "f"] {
         db.put(key, "0").unwrap();
-        db.merge(key, if ["b", "f"].contains(&key) { "!" } else { "1" }).unwrap();
+        db.default_keyspace()
+            .merge(key, if ["b", "f"].contains(&key) { "!" } else { "1" })
+            .unwrap();
     }
-    db.merge("c", "?").unwrap();
+    db.default_keyspace().merge("c", "?").unwrap();
     db.delete("e").unwrap();
     db.put("a", "0").unwrap();
     db.put("g", "0").unwrap();
@@ -128,12 +130,17 @@ fn ranges_go_on_after_keys_that_do_not_fold_and_stop_at_their_bounds() {
         assert_eq!(met(keyspace.iter()), owned(&all));
         assert_eq!(met(keyspace.iter().rev()), reversed(&all));
         assert_eq!(
-            met(keyspace.iter().options(&ReadOptions::default().tier(ReadTier::Memory))),
+            met(keyspace
+                .iter()
+                .options(&ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() })),
             owned(&all),
             "all of it is in memory"
         );
         assert_eq!(
-            met(keyspace.iter().options(&ReadOptions::default().tier(ReadTier::Memory)).rev()),
+            met(keyspace
+                .iter()
+                .options(&ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() })
+                .rev()),
             reversed(&all)
         );
         // From both ends by turns each key comes once.
@@ -179,7 +186,9 @@ fn a_range_that_was_bound_to_memory_does_not_meet_a_failed_key_twice() {
     with_keys_that_fail(&db);
     let keyspace = db.default_keyspace();
     for backward in [false, true] {
-        let mut range = keyspace.iter().options(&ReadOptions::default().tier(ReadTier::Memory));
+        let mut range = keyspace
+            .iter()
+            .options(&ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() });
         let step =
             |range: &mut lsmx::Range| if backward { range.next_back() } else { range.next() };
         let mut items: Vec<_> = (0..2).filter_map(|_| step(&mut range)).collect();
@@ -193,7 +202,7 @@ fn a_range_that_was_bound_to_memory_does_not_meet_a_failed_key_twice() {
         assert_eq!(
             met(keyspace
                 .iter()
-                .options(&ReadOptions::default().tier(ReadTier::Memory))
+                .options(&ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() })
                 .limit(5)
                 .rev())
             .len(),
@@ -249,7 +258,7 @@ fn the_operator_stays_with_its_keyspace() {
         let Err(Error::NoMergeOperator { keyspace, operator }) = done else { panic!("{done:?}") };
         assert_eq!((keyspace.as_str(), operator.as_deref()), ("default", known));
     };
-    lacking(db.merge("k", "v"), None);
+    lacking(db.default_keyspace().merge("k", "v"), None);
     let mut batch = WriteBatch::new();
     batch.put(&db.default_keyspace(), "other", "v");
     batch.merge(&db.default_keyspace(), "k", "v");
@@ -261,13 +270,13 @@ fn the_operator_stays_with_its_keyspace() {
         assert!(error.to_string().contains("lsmx.append"), "{error}");
     };
     let give = |db: &Db, options| db.keyspace("default", options).map(drop);
-    give(&db, tuning().merge_operator(Append::new())).unwrap();
+    give(&db, tuning().merge_operator(Append::default())).unwrap();
     other(give(&db, tuning().merge_operator(Counter)));
     give(&db, tuning()).unwrap();
     // In a table of its own, without its base, the operand stays one.
     db.put("k", "base+").unwrap();
     db.flush().unwrap();
-    db.merge("k", "v").unwrap();
+    db.default_keyspace().merge("k", "v").unwrap();
     drop(db);
 
     let before = disk.snapshot_all();
@@ -275,7 +284,7 @@ fn the_operator_stays_with_its_keyspace() {
     assert_eq!(disk.snapshot_all(), before, "a refused opening changes nothing");
 
     let db = open(&disk, tuning()).unwrap();
-    lacking(db.merge("k", "v"), Some("lsmx.append"));
+    lacking(db.default_keyspace().merge("k", "v"), Some("lsmx.append"));
     lacking(db.get("k").map(drop), Some("lsmx.append"));
     lacking(db.default_keyspace().iter().next().unwrap().map(drop), Some("lsmx.append"));
     lacking(db.default_keyspace().iter().next_back().unwrap().map(drop), Some("lsmx.append"));
@@ -283,7 +292,7 @@ fn the_operator_stays_with_its_keyspace() {
     db.put("j", "w").unwrap();
     db.flush().unwrap();
     assert_eq!(db.get("j").unwrap().unwrap(), b"w");
-    give(&db, tuning().merge_operator(Append::new())).unwrap();
+    give(&db, tuning().merge_operator(Append::default())).unwrap();
     assert_eq!(db.get("k").unwrap().unwrap(), b"base+v");
     let named = KeyspaceOptions::default().merge_operator(Nameless);
     assert!(matches!(db.keyspace("n", named), Err(Error::InvalidOption { .. })));
@@ -312,7 +321,7 @@ fn chains_stay_short_in_memory_and_in_tables() {
             .policy("tiering".parse::<lsmx::PolicySpec>().unwrap())
             .memtable_bytes(16 << 10);
         let tuning = match operator {
-            true => tuning.merge_operator(Append::new()),
+            true => tuning.merge_operator(Append::default()),
             false => tuning.merge_operator(Whole),
         };
         let db = open(&disk, tuning).unwrap();
@@ -325,7 +334,7 @@ fn chains_stay_short_in_memory_and_in_tables() {
             if round / keys % 100 == 99 {
                 db.delete(key.to_be_bytes()).unwrap();
             }
-            db.merge(key.to_be_bytes(), [b'0']).unwrap();
+            db.default_keyspace().merge(key.to_be_bytes(), [b'0']).unwrap();
         }
         for key in 0..keys {
             let length = db.get(key.to_be_bytes()).unwrap().unwrap().len();

@@ -135,7 +135,7 @@ fn database(background: Background) -> (Db, Arc<Device>) {
 /// Looks up keys of which every third is not there and some are asked twice, and checks the values.
 fn ask(db: &Db) {
     let asked: Vec<u32> = (0..90).map(|n| n * 613 % (KEYS + KEYS / 2)).chain([5, 5, 613]).collect();
-    let values = db.multi_get(asked.iter().map(|&number| key(number))).unwrap();
+    let values = db.default_keyspace().multi_get(asked.iter().map(|&number| key(number))).unwrap();
     for (number, value) in asked.iter().zip(values) {
         let expected = (*number < KEYS).then(|| number.to_le_bytes().repeat(10));
         assert_eq!(value.as_deref(), expected.as_deref(), "{number}");
@@ -186,11 +186,16 @@ fn where_time_is_driven_lookups_go_together_from_the_second_on() {
 fn values_in_many_files() -> (Db, Arc<Device>) {
     let device = Arc::new(Device::default());
     let disk = SlowVfs { inner: MemVfs::new(), device: Arc::clone(&device) };
-    let separation = ValueSeparation::default().threshold_bytes(1).garbage_ratio(0.9);
+    let separation = ValueSeparation {
+        threshold_bytes: 1,
+        garbage_ratio: 0.9,
+        space_amplification_max: 20.0,
+        ..ValueSeparation::default()
+    };
     let keyspace = KeyspaceOptions::default()
         .memtable_bytes(8 << 20)
         .policy("tiering(T=20)".parse::<lsmx::PolicySpec>().unwrap())
-        .value_separation(separation.space_amplification_max(20.0));
+        .value_separation(separation);
     let options = Options::default().block_cache_bytes(0).keyspace_defaults(keyspace);
     let db = Db::open("db", options.vfs(Arc::new(disk))).unwrap();
     for round in 0..8 {

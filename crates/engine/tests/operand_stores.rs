@@ -25,7 +25,7 @@ const DIR: &str = "db";
 const QUIET: Plain = Plain { collect_after: u64::MAX, to_tree_one_in: 1, lazy: true };
 
 fn merging() -> KeyspaceOptions {
-    KeyspaceOptions::default().merge_operator(Append::new())
+    KeyspaceOptions::default().merge_operator(Append::default())
 }
 
 fn options(keyspace: KeyspaceOptions) -> Options {
@@ -74,7 +74,7 @@ fn shows(db: &Db, expected: &str) {
         assert_eq!(get(db, key).as_deref(), Some(value));
     }
     let keys = words.iter().map(|word| word.split_once('=').unwrap().0);
-    let values = db.multi_get(keys).unwrap();
+    let values = db.default_keyspace().multi_get(keys).unwrap();
     for (word, value) in words.iter().zip(values) {
         assert_eq!(word.split_once('=').unwrap().1.as_bytes(), &*value.unwrap());
     }
@@ -94,15 +94,15 @@ fn operands_go_to_the_store_and_fold_onto_the_tree() {
     db.put("c", "1").unwrap();
     db.flush().unwrap();
     assert_eq!(tables(&db), 1);
-    db.merge("a", "2").unwrap();
-    db.merge("b", "2").unwrap();
+    db.default_keyspace().merge("a", "2").unwrap();
+    db.default_keyspace().merge("b", "2").unwrap();
     db.flush().unwrap();
     // What holds nothing but operands makes no table.
     assert_eq!(tables(&db), 1);
     shows(&db, "a=12 b=2 c=1");
-    db.merge("a", "3").unwrap();
+    db.default_keyspace().merge("a", "3").unwrap();
     db.flush().unwrap();
-    db.merge("a", "4").unwrap();
+    db.default_keyspace().merge("a", "4").unwrap();
     shows(&db, "a=1234 b=2 c=1");
     let metrics = db.metrics();
     let store = metrics.keyspaces["default"].operand_store.unwrap();
@@ -117,7 +117,7 @@ fn operands_go_to_the_store_and_fold_onto_the_tree() {
     db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
     shows(&db, "a=x c=1");
     assert_eq!(db.metrics().keyspaces["default"].operand_store.unwrap().anchors, 2);
-    db.merge("b", "5").unwrap();
+    db.default_keyspace().merge("b", "5").unwrap();
     db.flush().unwrap();
     shows(&db, "a=x b=5 c=1");
     db.close(None).unwrap();
@@ -132,15 +132,15 @@ fn a_tombstone_that_left_the_tree_lets_nothing_come_back() {
     db.put("a", "1").unwrap();
     db.put("c", "1").unwrap();
     db.flush().unwrap();
-    db.merge("b", "2").unwrap();
+    db.default_keyspace().merge("b", "2").unwrap();
     db.flush().unwrap();
     // Operands, a delete and older operands in one memtable, a snapshot between all of them.
-    db.merge("bb", "3").unwrap();
+    db.default_keyspace().merge("bb", "3").unwrap();
     let before = db.snapshot();
     db.delete("bb").unwrap();
     db.delete("b").unwrap();
     let after = db.snapshot();
-    db.delete_range("c".."d").unwrap();
+    db.default_keyspace().delete_range("c".."d").unwrap();
     db.flush().unwrap();
     let keyspace = db.default_keyspace();
     assert_eq!(text(before.iter(&keyspace)), "a=1 b=2 bb=3 c=1");
@@ -150,7 +150,7 @@ fn a_tombstone_that_left_the_tree_lets_nothing_come_back() {
     shows(&db, "a=1");
     assert_eq!(db.metrics().keyspaces["default"].total().tombstones, 0);
     assert_eq!(get(&db, "b").or(get(&db, "bb")), None);
-    db.merge("bb", "4").unwrap();
+    db.default_keyspace().merge("bb", "4").unwrap();
     db.flush().unwrap();
     shows(&db, "a=1 bb=4");
 }
@@ -163,13 +163,13 @@ fn range_deletes_void_operands_of_the_store() {
     db.put("m", "1").unwrap();
     db.flush().unwrap();
     for key in ["b", "f", "k"] {
-        db.merge(key, "2").unwrap();
+        db.default_keyspace().merge(key, "2").unwrap();
     }
     db.flush().unwrap();
     let held = db.snapshot();
-    db.delete_range("b".."g").unwrap();
+    db.default_keyspace().delete_range("b".."g").unwrap();
     shows(&db, "a=1 k=2 m=1");
-    db.merge("f", "3").unwrap();
+    db.default_keyspace().merge("f", "3").unwrap();
     shows(&db, "a=1 f=3 k=2 m=1");
     db.flush().unwrap();
     shows(&db, "a=1 f=3 k=2 m=1");
@@ -191,12 +191,12 @@ fn collections_fold_into_the_tree_and_heed_snapshots() {
     let db = open(&disk, with(plain));
     db.put("a", "1").unwrap();
     db.put("c", "1").unwrap();
-    db.merge("b", "x").unwrap();
+    db.default_keyspace().merge("b", "x").unwrap();
     db.flush().unwrap();
-    db.merge("a", "2").unwrap();
-    db.merge("b", "2").unwrap();
+    db.default_keyspace().merge("a", "2").unwrap();
+    db.default_keyspace().merge("b", "2").unwrap();
     let held = db.snapshot();
-    db.merge("a", "3").unwrap();
+    db.default_keyspace().merge("a", "3").unwrap();
     db.flush().unwrap();
     let store = db.metrics().keyspaces["default"].operand_store.unwrap();
     assert!(store.to_tree >= 2, "{store:?}");
@@ -204,7 +204,7 @@ fn collections_fold_into_the_tree_and_heed_snapshots() {
     assert_eq!(text(held.iter(&db.default_keyspace())), "a=12 b=x2 c=1");
     db.delete("a").unwrap();
     db.flush().unwrap();
-    db.merge("a", "4").unwrap();
+    db.default_keyspace().merge("a", "4").unwrap();
     db.flush().unwrap();
     db.wait_idle().unwrap();
     shows(&db, "a=4 b=x2 c=1");
@@ -234,7 +234,9 @@ fn without_its_store_a_keyspace_is_closed_and_the_others_are_not() {
     let beside = db.open_keyspace("beside", None).unwrap();
     assert!(is_lacking(beside.get("a").unwrap_err()));
     assert!(is_lacking(
-        beside.get_with("a", &ReadOptions::default().tier(ReadTier::Memory)).unwrap_err()
+        beside
+            .get_with("a", &ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() })
+            .unwrap_err()
     ));
     assert!(is_lacking(beside.put("a", "2").unwrap_err()));
     assert!(is_lacking(beside.iter().next().unwrap().unwrap_err()));
@@ -312,11 +314,11 @@ fn a_keyspace_takes_a_store_on_and_lets_it_go() {
     let db = open(&disk, options(merging()));
     db.put("a", "1").unwrap();
     db.flush().unwrap();
-    db.merge("a", "2").unwrap();
-    db.merge("b", "2").unwrap();
+    db.default_keyspace().merge("a", "2").unwrap();
+    db.default_keyspace().merge("b", "2").unwrap();
     db.flush().unwrap();
     drop(db.keyspace("default", merging().operand_store(QUIET)).unwrap());
-    db.merge("a", "3").unwrap();
+    db.default_keyspace().merge("a", "3").unwrap();
     db.flush().unwrap();
     assert_eq!(operand_files(&disk), 1);
     shows(&db, "a=123 b=2");
@@ -325,9 +327,9 @@ fn a_keyspace_takes_a_store_on_and_lets_it_go() {
 
     let db = open(&disk, with(QUIET));
     shows(&db, "a=123 b=2");
-    db.merge("b", "4").unwrap();
+    db.default_keyspace().merge("b", "4").unwrap();
     db.flush().unwrap();
-    db.merge("b", "5").unwrap();
+    db.default_keyspace().merge("b", "5").unwrap();
     let keyspace = db.default_keyspace();
     let snapshot = db.snapshot();
     assert!(matches!(keyspace.operands_to_tree(), Err(Error::SnapshotsHeld { .. })));
@@ -353,7 +355,7 @@ fn a_keyspace_takes_a_store_on_and_lets_it_go() {
     db.close(None).unwrap();
     drop(db);
     let db = open(&disk, with(QUIET));
-    db.merge("b", "6").unwrap();
+    db.default_keyspace().merge("b", "6").unwrap();
     db.flush().unwrap();
     assert_eq!(operand_files(&disk), 1);
     shows(&db, "a=123 b=2456");
@@ -366,7 +368,7 @@ fn what_the_log_holds_is_delivered_by_the_next_opening() {
         let small = || options(merging().operand_store(QUIET).memtable_bytes(1024));
         let db = open(&disk, with(QUIET));
         for number in 0..40 {
-            db.merge(format!("k{}", number % 7), format!("{number},")).unwrap();
+            db.default_keyspace().merge(format!("k{}", number % 7), format!("{number},")).unwrap();
             db.put(format!("p{number}"), "v").unwrap();
         }
         let expected = text(db.default_keyspace().iter());
@@ -422,16 +424,16 @@ fn checkpoints_hold_what_the_store_held() {
     let db = open(&disk, with(QUIET));
     db.put("a", "1").unwrap();
     db.flush().unwrap();
-    db.merge("a", "2").unwrap();
+    db.default_keyspace().merge("a", "2").unwrap();
     db.flush().unwrap();
-    db.merge("a", "3").unwrap();
+    db.default_keyspace().merge("a", "3").unwrap();
     db.checkpoint("copy").unwrap();
-    db.merge("a", "4").unwrap();
+    db.default_keyspace().merge("a", "4").unwrap();
     db.flush().unwrap();
     shows(&db, "a=1234");
     let copy = Db::open("copy", with(QUIET).vfs(Arc::new(disk.clone()))).unwrap();
     shows(&copy, "a=123");
-    copy.merge("a", "x").unwrap();
+    copy.default_keyspace().merge("a", "x").unwrap();
     copy.flush().unwrap();
     shows(&copy, "a=123x");
 }
@@ -442,7 +444,7 @@ fn damage_in_a_store_is_told_with_its_file() {
     let db = open(&disk, with(QUIET));
     db.put("a", "1").unwrap();
     db.flush().unwrap();
-    db.merge("a", "2").unwrap();
+    db.default_keyspace().merge("a", "2").unwrap();
     db.flush().unwrap();
     db.close(None).unwrap();
     drop(db);
@@ -475,7 +477,7 @@ fn reads_bound_to_memory_say_what_they_lack_and_count_nothing_for_it() {
     let db = open(&disk, with(QUIET));
     db.put("a", "1").unwrap();
     db.flush().unwrap();
-    db.merge("a", "2").unwrap();
+    db.default_keyspace().merge("a", "2").unwrap();
     db.flush().unwrap();
     db.close(None).unwrap();
     drop(db);
@@ -486,19 +488,23 @@ fn reads_bound_to_memory_say_what_they_lack_and_count_nothing_for_it() {
     assert!(keyspace.get("nothing").unwrap().is_none());
     let before = db.read_metrics();
     assert!(matches!(
-        keyspace.get_with("a", &ReadOptions::default().tier(ReadTier::Memory)),
+        keyspace.get_with("a", &ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() }),
         Err(Error::WouldBlock)
     ));
     assert_eq!(db.read_metrics(), before);
     assert_eq!((bucket(&db).hits, bucket(&db).misses), (0, 0));
-    let mut walk = keyspace.iter().options(&ReadOptions::default().tier(ReadTier::Memory));
+    let mut walk =
+        keyspace.iter().options(&ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() });
     assert!(matches!(walk.next(), Some(Err(Error::WouldBlock))));
     // Many at once go to the store after all others.
-    let values = db.multi_get(["a", "nothing", "a"]).unwrap();
+    let values = db.default_keyspace().multi_get(["a", "nothing", "a"]).unwrap();
     assert_eq!(values.iter().flatten().count(), 2);
     assert_eq!(bucket(&db).misses, 1);
     assert_eq!(
-        keyspace.get_with("a", &ReadOptions::default().tier(ReadTier::Memory)).unwrap().unwrap(),
+        keyspace
+            .get_with("a", &ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() })
+            .unwrap()
+            .unwrap(),
         b"12"[..]
     );
     walk = walk.options(&ReadOptions::default());
@@ -513,10 +519,10 @@ fn a_lookup_is_explained_and_memory_is_counted() {
     let db = open(&disk, with(QUIET).memory_budget(8 << 20));
     db.put("a", "1").unwrap();
     db.flush().unwrap();
-    db.merge("a", "2").unwrap();
-    db.merge("a", "3").unwrap();
+    db.default_keyspace().merge("a", "2").unwrap();
+    db.default_keyspace().merge("a", "3").unwrap();
     let held = db.snapshot();
-    db.merge("a", "4").unwrap();
+    db.default_keyspace().merge("a", "4").unwrap();
     db.flush().unwrap();
     let told = db.default_keyspace().explain("a").unwrap();
     let operands = told.operands.clone().unwrap();
@@ -529,7 +535,7 @@ fn a_lookup_is_explained_and_memory_is_counted() {
     db.flush().unwrap();
     let told = db.default_keyspace().explain("a").unwrap();
     assert_eq!(told.operands.unwrap().found, []);
-    let memory = db.memory();
+    let memory = db.metrics().memory;
     assert_eq!(memory.operand_stores, 1, "the one key that the store holds");
     let metrics = db.metrics().to_string();
     assert!(metrics.contains("operand store: 0 buckets"), "{metrics}");
@@ -607,7 +613,9 @@ fn no_operand_is_lost_or_doubled_by_threads() {
         for _ in 0..3 {
             scope.spawn(|| {
                 for number in 0..2_000u64 {
-                    db.merge((number % 11).to_be_bytes(), 1u64.to_le_bytes()).unwrap();
+                    db.default_keyspace()
+                        .merge((number % 11).to_be_bytes(), 1u64.to_le_bytes())
+                        .unwrap();
                     if number % 100 == 0 {
                         let _ = db.snapshot().iter(&db.default_keyspace()).count();
                     }
@@ -639,9 +647,9 @@ fn a_failed_collection_is_tried_again() {
     db.put("a", "1").unwrap();
     db.put("c", "1").unwrap();
     db.flush().unwrap();
-    db.merge("a", "2").unwrap();
+    db.default_keyspace().merge("a", "2").unwrap();
     db.flush().unwrap();
-    db.merge("b", "2").unwrap();
+    db.default_keyspace().merge("b", "2").unwrap();
     // The flush makes the first of these, the collection's table is the second.
     let fault = lsmx::internals::vfs::Fault::Error(lsmx::internals::vfs::Errno::Io);
     let rule = lsmx::internals::vfs::FaultRule::new(fault)
@@ -654,11 +662,11 @@ fn a_failed_collection_is_tried_again() {
     shows(&db, "a=12 b=2 c=1");
     let store = |db: &Db| db.metrics().keyspaces["default"].operand_store.unwrap();
     db.env().advance_us(200_000);
-    let told = db.merge("a", "not done");
+    let told = db.default_keyspace().merge("a", "not done");
     assert!(matches!(told, Err(Error::Background { work: "collection", .. })), "{told:?}");
-    db.merge("a", "3").unwrap();
+    db.default_keyspace().merge("a", "3").unwrap();
     db.flush().unwrap();
-    db.merge("a", "4").unwrap();
+    db.default_keyspace().merge("a", "4").unwrap();
     db.flush().unwrap();
     db.wait_idle().unwrap();
     shows(&db, "a=1234 b=2 c=1");
@@ -681,7 +689,7 @@ fn a_repair_keeps_a_store_that_can_be_opened_and_begins_another_anew() {
     }
     db.flush().unwrap();
     for key in ["a", "c"] {
-        db.merge(key, "2").unwrap();
+        db.default_keyspace().merge(key, "2").unwrap();
     }
     db.flush().unwrap();
     db.close(None).unwrap();
@@ -716,7 +724,7 @@ fn a_repair_keeps_a_store_that_can_be_opened_and_begins_another_anew() {
     assert_eq!(lost, [(LossKind::Operands, Some("default"))]);
     let db = open(&damaged, with(QUIET));
     shows(&db, "a=1 b=1 c=1");
-    db.merge("b", "3").unwrap();
+    db.default_keyspace().merge("b", "3").unwrap();
     db.flush().unwrap();
     shows(&db, "a=1 b=13 c=1");
 }
@@ -734,13 +742,13 @@ fn a_repair_without_a_manifest_folds_operands_once() {
     db.put("a", "1").unwrap();
     db.flush().unwrap();
     for (key, operand) in [("a", "2"), ("b", "x"), ("a", "3")] {
-        db.merge(key, operand).unwrap();
+        db.default_keyspace().merge(key, operand).unwrap();
         db.flush().unwrap();
     }
     // What jobs replace is kept, as if its removal had not reached the disk.
     let before = disk.snapshot_all();
     db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
-    db.merge("b", "y").unwrap();
+    db.default_keyspace().merge("b", "y").unwrap();
     db.close(None).unwrap();
     drop(db);
     for path in files(&disk, "").iter().filter(|path| path.to_string_lossy().contains("MANIFEST")) {

@@ -94,7 +94,7 @@ fn values_out_of_range_are_named() {
         (tuned(tuning().memtable_bytes(1_023)), "memtable_bytes"),
         (tuned(tuning().block_bytes(63)), "block_bytes"),
         (tuned(tuning().restart_interval(0)), "restart_interval"),
-        (tuned(tuning().compression_per_level(Vec::new())), "compression_per_level"),
+        (tuned(tuning().compression(Vec::new())), "compression"),
         (tuned(tuning().restart_interval(4_097)), "restart_interval"),
     ];
     for (options, expected) in cases {
@@ -230,15 +230,15 @@ fn fill_cache_of_a_lookup_decides_whether_its_block_stays() {
     let db = open(&database(1)).unwrap();
     let misses = || db.metrics().cache.get(&BlockKind::Data).map_or(0, |data| data.misses);
     let key = 3u64.to_be_bytes();
-    let uncached = ReadOptions::default().fill_cache(false);
+    let uncached = ReadOptions { fill_cache: Some(false), ..ReadOptions::default() };
     for expected in 1..=3 {
-        assert!(db.get_with(key, &uncached).unwrap().is_some());
+        assert!(db.default_keyspace().get_with(key, &uncached).unwrap().is_some());
         assert_eq!(misses(), expected, "the block is not in the cache");
     }
     for _ in 0..2 {
-        assert!(db.get_with(key, &ReadOptions::default()).unwrap().is_some());
+        assert!(db.default_keyspace().get_with(key, &ReadOptions::default()).unwrap().is_some());
         assert_eq!(misses(), 4, "the first of these lookups adds it");
     }
-    assert!(db.get_with(key, &uncached).unwrap().is_some());
+    assert!(db.default_keyspace().get_with(key, &uncached).unwrap().is_some());
     assert_eq!(misses(), 4, "blocks in the cache are used");
 }

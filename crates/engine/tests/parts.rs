@@ -22,7 +22,7 @@ fn options(background: Background, parts: Option<usize>) -> Options {
         .memtable_bytes(4 << 10)
         .table_bytes(4 << 10)
         .block_bytes(128)
-        .merge_operator(Append::new())
+        .merge_operator(Append::default())
         // Runs lie beside each other until they are merged by hand.
         .policy("tiering".parse::<lsmx::PolicySpec>().unwrap());
     let options = Options::default().background(background).keyspace_defaults(keyspace).seed(1);
@@ -268,7 +268,8 @@ fn a_close_or_a_deadline_ends_all_parts() {
         let background = Background::Stepped { seed, workers: 3 };
         let db = open(Arc::new(disk.clone()), background, None);
         fill(&db);
-        let late = db.default_keyspace().compact_range_with::<&[u8]>(.., Duration::ZERO);
+        let late =
+            db.default_keyspace().with_write_options(Duration::ZERO).compact_range::<&[u8]>(..);
         assert!(matches!(late, Err(Error::Deadline { .. })), "{late:?}");
         let other = db.clone();
         let thread = db.env().spawn("caller", move || match compact(&other) {

@@ -315,14 +315,14 @@ fn a_policy_stays_over_reopenings_and_a_composed_one_too() {
     drop(db);
     let plain = || Options::default().background(Background::Inline).seed(1);
     let db = Db::open("db", plain().vfs(Arc::new(disk.clone()))).unwrap();
-    assert_eq!(db.default_keyspace().policy().to_string(), composed.to_string());
+    assert_eq!(db.default_keyspace().options().policy.to_string(), composed.to_string());
     drop(db);
     // A crash right after the change returned: the change was made.
     let db = Db::open("db", plain().vfs(Arc::new(disk.clone()))).unwrap();
     db.default_keyspace().set_policy("rr".parse::<PolicySpec>().unwrap()).unwrap();
     let crashed = disk.crash(CrashImage::Drop, 3);
     let again = Db::open("db", plain().vfs(Arc::new(crashed))).unwrap();
-    assert_eq!(again.default_keyspace().policy().to_string(), "rr");
+    assert_eq!(again.default_keyspace().options().policy.to_string(), "rr");
 }
 
 #[test]
@@ -340,7 +340,7 @@ fn a_share_of_a_run_rules_no_database() {
     let message =
         db.default_keyspace().set_policy("tsa(0.2)".parse::<PolicySpec>().unwrap()).unwrap_err();
     assert!(message.to_string().contains("tsa(D=3600s)"), "{message}");
-    assert_eq!(db.default_keyspace().policy().to_string(), "tsa");
+    assert_eq!(db.default_keyspace().options().policy.to_string(), "tsa");
 }
 
 /// Merges the whole tree into one run whenever L0 holds three.
@@ -405,14 +405,14 @@ fn custom_policy_is_remembered_by_name() {
     }
     db.flush().unwrap();
     assert!(levels(&db).iter().all(|level| *level <= 1), "{:?}", levels(&db));
-    assert_eq!(db.default_keyspace().policy().to_string(), "custom:one-run");
+    assert_eq!(db.default_keyspace().options().policy.to_string(), "custom:one-run");
     let side = db.keyspace("side", tuning("leveled").policy(own())).unwrap();
     for number in 0..500 {
         side.put(key(number), number.to_string()).unwrap();
     }
     // What was given before stays in force.
     let side = db.keyspace("side", KeyspaceOptions::default()).unwrap();
-    assert_eq!(side.policy().to_string(), "custom:one-run");
+    assert_eq!(side.options().policy.to_string(), "custom:one-run");
     db.close(None).unwrap();
     // Without the policy the default keyspace does not open, and nothing has changed.
     let before = disk.snapshot_all();
@@ -435,7 +435,10 @@ fn custom_policy_is_remembered_by_name() {
         assert!(matches!(opened, Err(Error::NoCompactionPolicy { .. })), "{opened:?}");
     }
     let side = db.keyspace("side", tuning("leveled")).unwrap();
-    assert_eq!((side.policy().to_string(), side.iter().count()), ("leveled".to_owned(), 500));
+    assert_eq!(
+        (side.options().policy.to_string(), side.iter().count()),
+        ("leveled".to_owned(), 500)
+    );
     drop((side, db));
     // Another policy is given: that one is in force.
     let db = open_with(tuning("tiering"));
@@ -605,7 +608,7 @@ fn policy_that_stops_writes_and_picks_no_job_is_an_error_that_names_it() {
         let health = db.health();
         assert!(health.compaction_blocked[0].writes_stopped, "{health:?}");
         put(1).unwrap_err();
-        assert!(db.read_only_cause().is_none());
+        assert!(db.health().read_only.is_none());
         // The way out.
         db.default_keyspace().set_policy("leveled".parse::<PolicySpec>().unwrap()).unwrap();
         (0..1_000).for_each(|number| put(number).unwrap());

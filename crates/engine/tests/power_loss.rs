@@ -40,9 +40,12 @@ fn tuning(name: &str) -> KeyspaceOptions {
     let options = KeyspaceOptions::default()
         .memtable_bytes(32 << 10)
         .table_bytes(32 << 10)
-        .merge_operator(Append::new());
+        .merge_operator(Append::default());
     match name {
-        "values" => options.value_separation(ValueSeparation::default().threshold_bytes(300)),
+        "values" => options.value_separation(ValueSeparation {
+            threshold_bytes: 300,
+            ..ValueSeparation::default()
+        }),
         "operands" => options.operand_store(DeltaStoreFactory::new(
             DeltaOptions::default().bucket_bytes(16 << 10).log_bytes_max(32 << 10),
         )),

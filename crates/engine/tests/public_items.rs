@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use syn::{Attribute, Ident, ImplItem, Item, TraitItem, Type, UseTree, Visibility};
 
 /// Most items that the crate may have.
-const ITEMS_MAX: usize = 550;
+const ITEMS_MAX: usize = 400;
 
 /// A module of the crate.
 #[derive(Default)]

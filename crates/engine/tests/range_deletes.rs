@@ -101,14 +101,18 @@ fn a_bound_past_the_limit_of_keys_is_refused() {
     for range in
         [(Bound::Included(&long), Bound::Unbounded), (Bound::Unbounded, Bound::Excluded(&long))]
     {
-        let refused = db.delete_range::<Vec<u8>>(range);
+        let refused = db.default_keyspace().delete_range::<Vec<u8>>(range);
         assert!(matches!(refused, Err(Error::TooLarge { what: "key", .. })), "{refused:?}");
     }
     // The longest keys as bounds: the keys next to them are one byte longer, here and on disk.
-    db.delete_range::<Vec<u8>>((Bound::Excluded(&longest), Bound::Unbounded)).unwrap();
+    db.default_keyspace()
+        .delete_range::<Vec<u8>>((Bound::Excluded(&longest), Bound::Unbounded))
+        .unwrap();
     assert_eq!(db.get(&longest).unwrap().as_deref(), Some(&b"v"[..]));
     settle(&db);
-    db.delete_range::<Vec<u8>>((Bound::Included(&longest), Bound::Included(&longest))).unwrap();
+    db.default_keyspace()
+        .delete_range::<Vec<u8>>((Bound::Included(&longest), Bound::Included(&longest)))
+        .unwrap();
     drop(db);
     let db = open(&disk, options("full"));
     assert_eq!(db.get(&longest).unwrap(), None);
@@ -172,7 +176,7 @@ fn a_scan_over_a_deleted_stretch_reads_next_to_nothing() {
     settle(&db);
     // Whoever looks through it sees all of the files, so none of them goes.
     let before = db.snapshot();
-    db.delete_range(key(10)..key(99_990)).unwrap();
+    db.default_keyspace().delete_range(key(10)..key(99_990)).unwrap();
     db.flush().unwrap();
     let tables = work(&db).0;
     assert!(tables > 50, "{tables} tables are no stretch");
@@ -268,7 +272,7 @@ fn deleting_half_of_everything_frees_half_without_rewriting_it() {
     // not depend on how many entries a memtable takes.
     db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
     let (files, written, _) = work(&db);
-    db.delete_range(key(12_345)..key(37_345)).unwrap();
+    db.default_keyspace().delete_range(key(12_345)..key(37_345)).unwrap();
     settle(&db);
     let (left, written_after, drops) = work(&db);
     assert!(left <= files / 2 + 4, "{left} of {files} files are left");
@@ -292,7 +296,7 @@ fn tables_are_cut_where_they_are_full_of_range_deletes() {
     // It sees what they delete, so they stay.
     let snapshot = db.snapshot();
     for number in 0..6_000 {
-        db.delete_range(key(10 * number + 1)..key(10 * number + 5)).unwrap();
+        db.default_keyspace().delete_range(key(10 * number + 1)..key(10 * number + 5)).unwrap();
     }
     settle(&db);
     let metrics = db.metrics();
@@ -328,7 +332,7 @@ fn killed_with_range_deletes() -> MemVfs {
     batch.delete_range(&db.default_keyspace(), "b"..="c");
     batch.put(&db.default_keyspace(), "c", "again");
     db.write(batch, Durability::Buffered).unwrap();
-    db.delete_range("e"..).unwrap();
+    db.default_keyspace().delete_range("e"..).unwrap();
     db.sync().unwrap();
     disk.crash(CrashImage::Drop, 1)
 }
@@ -372,7 +376,7 @@ fn nested_range_deletes_are_measured() {
             let mut figures: [Vec<u64>; 5] = Default::default();
             for _ in 0..RUNS {
                 let dir = tempfile::tempdir().unwrap();
-                let mut tuning = KeyspaceOptions::default().merge_operator(Append::new());
+                let mut tuning = KeyspaceOptions::default().merge_operator(Append::default());
                 if with_store {
                     tuning = tuning.operand_store(DeltaStoreFactory::new(DeltaOptions::default()));
                 }

@@ -19,7 +19,7 @@ use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, Update, WriteBatch};
 const TRACE: &str = "day.trace";
 
 fn open(vfs: Arc<dyn Vfs>, background: Background) -> Db {
-    let keyspace = KeyspaceOptions::default().merge_operator(FieldUpdate::new());
+    let keyspace = KeyspaceOptions::default().merge_operator(FieldUpdate::default());
     let options = Options::default().background(background).keyspace_defaults(keyspace);
     Db::open("db", options.seed(3).vfs(vfs)).unwrap()
 }
@@ -40,7 +40,7 @@ fn items(vfs: &dyn Vfs, path: &str) -> Result<(Vec<String>, TraceEnd), Error> {
 fn everything(db: &Db) -> u64 {
     let plums = db.keyspace("plums", KeyspaceOptions::default()).unwrap();
     db.put("a", "red").unwrap();
-    db.merge("a", FieldUpdate::operand(0, b"R")).unwrap();
+    db.default_keyspace().merge("a", FieldUpdate::operand(0, b"R")).unwrap();
     db.get("a").unwrap();
     db.get("nothing").unwrap();
     db.delete("b").unwrap();
@@ -64,7 +64,7 @@ fn every_operation_is_there_in_order() {
         let disk = MemVfs::new();
         let db = open(Arc::new(disk.clone()), background);
         db.put("before", "unseen").unwrap();
-        let trace = db.record_trace(TRACE).unwrap();
+        let trace = db.record_trace(TRACE, TraceOptions::default()).unwrap();
         let operations = everything(&db);
         let summary = trace.stop().unwrap();
         db.put("after", "unseen").unwrap();
@@ -112,7 +112,7 @@ fn every_operation_is_there_in_order() {
 fn what_did_not_happen_is_not_recorded() {
     let disk = MemVfs::new();
     let db = open(Arc::new(disk.clone()), Background::Inline);
-    let trace = db.record_trace(TRACE).unwrap();
+    let trace = db.record_trace(TRACE, TraceOptions::default()).unwrap();
     let seen = db.snapshot().seq();
     db.put("k", "1").unwrap();
     let mut batch = WriteBatch::new();
@@ -128,11 +128,11 @@ fn hashed_keys_tell_nothing_but_equality_and_length() {
     let disk = MemVfs::new();
     let db = open(Arc::new(disk.clone()), Background::Inline);
     let options = TraceOptions { hash_keys: true, ..TraceOptions::default() };
-    let trace = db.record_trace_with(TRACE, options).unwrap();
+    let trace = db.record_trace(TRACE, options).unwrap();
     db.put("a secret key", "1").unwrap();
     db.get("a secret key").unwrap();
     db.get("k").unwrap();
-    db.delete_range("a secret key".."z").unwrap();
+    db.default_keyspace().delete_range("a secret key".."z").unwrap();
     trace.stop().unwrap();
     let bytes = disk.read_all(Path::new(TRACE)).unwrap();
     assert!(!bytes.windows(6).any(|window| window == b"secret"));
@@ -160,7 +160,7 @@ fn values_are_kept_where_that_is_asked_for() {
     let disk = MemVfs::new();
     let db = open(Arc::new(disk.clone()), Background::Inline);
     let options = TraceOptions { keep_values: true, ..TraceOptions::default() };
-    let trace = db.record_trace_with(TRACE, options).unwrap();
+    let trace = db.record_trace(TRACE, options).unwrap();
     db.put("k", "value").unwrap();
     trace.stop().unwrap();
     let (items, _) = items(&disk, TRACE).unwrap();
@@ -171,20 +171,26 @@ fn values_are_kept_where_that_is_asked_for() {
 fn one_trace_at_a_time_and_no_file_is_overwritten() {
     let disk = MemVfs::new();
     let db = open(Arc::new(disk.clone()), Background::Threads { workers: 1 });
-    let trace = db.record_trace(TRACE).unwrap();
-    let second = db.record_trace("other.trace").unwrap_err().to_string();
+    let trace = db.record_trace(TRACE, TraceOptions::default()).unwrap();
+    let second = db.record_trace("other.trace", TraceOptions::default()).unwrap_err().to_string();
     assert!(second.contains("other.trace") && second.contains("being recorded"), "{second}");
     assert!(disk.open(Path::new("other.trace")).is_err());
     drop(trace);
-    assert!(matches!(db.record_trace(TRACE), Err(Error::Io { action: "create", .. })));
-    assert!(matches!(db.record_trace("db/000099.sst"), Err(Error::OutputInDatabase { .. })));
+    assert!(matches!(
+        db.record_trace(TRACE, TraceOptions::default()),
+        Err(Error::Io { action: "create", .. })
+    ));
+    assert!(matches!(
+        db.record_trace("db/000099.sst", TraceOptions::default()),
+        Err(Error::OutputInDatabase { .. })
+    ));
     let options = TraceOptions { buffer_bytes: 1, ..TraceOptions::default() };
-    let refused = db.record_trace_with("small.trace", options);
+    let refused = db.record_trace("small.trace", options);
     assert!(matches!(refused, Err(Error::InvalidOption { .. })));
-    let trace = db.record_trace("other.trace").unwrap();
+    let trace = db.record_trace("other.trace", TraceOptions::default()).unwrap();
     db.put("k", "v").unwrap();
     db.close(None).unwrap();
-    assert!(matches!(db.record_trace("late.trace"), Err(Error::Closed)));
+    assert!(matches!(db.record_trace("late.trace", TraceOptions::default()), Err(Error::Closed)));
     // The handle may outlive the database.
     drop(db);
     assert_eq!(trace.stop().unwrap().operations, 1);
@@ -198,18 +204,18 @@ fn a_disk_that_fails_ends_the_trace_and_nothing_else() {
             let disk = MemVfs::new();
             let faulty = FaultVfs::new(Arc::new(disk.clone()), 1);
             let db = open(Arc::new(faulty.clone()), background);
-            let trace = db.record_trace(TRACE).unwrap();
+            let trace = db.record_trace(TRACE, TraceOptions::default()).unwrap();
             let rule = FaultRule::new(Fault::Error(Errno::NoSpace)).for_calls(&[call]);
             faulty.add_rule(rule.path_contains(TRACE).from_then_on());
             for number in 0..3000u32 {
                 db.put(format!("key {number:08}"), "value").unwrap();
                 assert!(db.get(format!("key {number:08}")).unwrap().is_some());
             }
-            assert!(db.read_only_cause().is_none());
+            assert!(db.health().read_only.is_none());
             let error = trace.stop().unwrap_err();
             assert!(matches!(&error, Error::Io { path, .. } if path.ends_with(TRACE)), "{error:?}");
             // Another disk, another trace.
-            let trace = db.record_trace("second.trace").unwrap();
+            let trace = db.record_trace("second.trace", TraceOptions::default()).unwrap();
             db.put("k", "v").unwrap();
             assert_eq!(trace.stop().unwrap().operations, 1);
         }
@@ -241,7 +247,7 @@ fn nobody_waits_for_a_slow_disk() {
     let db = open(Arc::new(faulty.clone()), Background::Threads { workers: 1 });
     let buffer_bytes = BUFFER_BYTES_MIN;
     let options = TraceOptions { buffer_bytes, ..TraceOptions::default() };
-    let trace = db.record_trace_with(TRACE, options).unwrap();
+    let trace = db.record_trace(TRACE, options).unwrap();
     let gate = Gate(Arc::new((Mutex::new(false), Condvar::new())));
     let closed = Arc::clone(&gate.0);
     faulty.set_delay_hook(Some(Arc::new(move |_: VfsCall, _: &Path| {
@@ -254,13 +260,13 @@ fn nobody_waits_for_a_slow_disk() {
     for number in 0..puts {
         db.put(format!("key {number:020}"), "v").unwrap();
     }
-    let halfway = trace.summary();
+    let halfway = trace.summary().unwrap();
     assert!(halfway.lost > 0 && halfway.operations > 1000, "{halfway:?}");
     assert_eq!(halfway.operations + halfway.lost, puts);
     gate.open();
     // What comes later is recorded again as soon as there is room.
     let mut more = 0;
-    while trace.summary().lost == halfway.lost && more < 1000 {
+    while trace.summary().unwrap().lost == halfway.lost && more < 1000 {
         db.put("again", "v").unwrap();
         more += 1;
     }
@@ -279,7 +285,7 @@ fn threads_record_all_they_do() {
     let disk = MemVfs::new();
     let db = open(Arc::new(disk.clone()), Background::Threads { workers: 1 });
     let options = TraceOptions { buffer_bytes: 64 << 20, ..TraceOptions::default() };
-    let trace = db.record_trace_with(TRACE, options).unwrap();
+    let trace = db.record_trace(TRACE, options).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let db = &db;
@@ -303,7 +309,7 @@ fn threads_record_all_they_do() {
 fn a_cut_trace_is_read_as_far_as_it_goes_and_damage_is_named() {
     let disk = MemVfs::new();
     let db = open(Arc::new(disk.clone()), Background::Inline);
-    let trace = db.record_trace(TRACE).unwrap();
+    let trace = db.record_trace(TRACE, TraceOptions::default()).unwrap();
     for number in 0..6000u32 {
         db.put(format!("key {number:016}"), "v").unwrap();
     }
@@ -352,7 +358,7 @@ fn version_1_is_read() {
     let disk = MemVfs::new();
     let db = open(Arc::new(disk.clone()), Background::Inline);
     let options = TraceOptions { keep_values: true, ..TraceOptions::default() };
-    let trace = db.record_trace_with(TRACE, options).unwrap();
+    let trace = db.record_trace(TRACE, options).unwrap();
     let operations = everything(&db);
     trace.stop().unwrap();
     let written = disk.read_all(Path::new(TRACE)).unwrap();

@@ -41,7 +41,7 @@ fn fill(db: &Db) -> BTreeMap<Vec<u8>, Vec<u8>> {
                 model.remove(&key(number / 3));
             }
             8 => {
-                db.merge(counter(number), 3i64.to_le_bytes()).unwrap();
+                db.default_keyspace().merge(counter(number), 3i64.to_le_bytes()).unwrap();
                 let sum = model.entry(counter(number)).or_insert_with(|| 0i64.to_le_bytes().into());
                 let before = i64::from_le_bytes(sum.as_slice().try_into().unwrap());
                 *sum = (before + 3).to_le_bytes().into();
@@ -94,7 +94,7 @@ fn a_range_delete_among_the_commits_keeps_it_whole() {
     let disk = MemVfs::new();
     let db = open(&disk, 64 << 20);
     let mut model = fill(&db);
-    db.delete_range(&b"4"[..]..&b"a"[..]).unwrap();
+    db.default_keyspace().delete_range(&b"4"[..]..&b"a"[..]).unwrap();
     model.retain(|key, _| &key[..] < b"4".as_slice() || &key[..] >= b"a".as_slice());
     let killed = disk.crash(CrashImage::Keep, 0);
     drop(db);

@@ -37,8 +37,8 @@ fn tuning(memtable_bytes: u64, seed: u64) -> KeyspaceOptions {
         .memtable_bytes(memtable_bytes)
         .table_bytes(2 << 10)
         .block_bytes(256)
-        .compression_per_level(vec![Compression::None, Compression::Lz4])
-        .value_separation(ValueSeparation::default().threshold_bytes(40))
+        .compression(vec![Compression::None, Compression::Lz4])
+        .value_separation(ValueSeparation { threshold_bytes: 40, ..ValueSeparation::default() })
 }
 
 fn options(seed: u64) -> Options {
@@ -247,13 +247,13 @@ fn repair_of_files_without_a_magic_number_is_refused_unless_forced() {
         }
         let before = disk.snapshot_all();
         for dry_run in [true, false] {
-            let options = RepairOptions::default().dry_run(dry_run);
+            let options = RepairOptions { dry_run, ..RepairOptions::default() };
             let refused =
                 lsmx::repair("db", &Options::default().vfs(Arc::new(disk.clone())), &options);
             assert!(matches!(refused, Err(Error::NotADatabase { .. })), "{refused:?}");
             assert!(disk.snapshot_all() == before);
         }
-        let options = RepairOptions::default().force(true);
+        let options = RepairOptions { force: true, ..RepairOptions::default() };
         let report =
             lsmx::repair("db", &Options::default().vfs(Arc::new(disk.clone())), &options).unwrap();
         assert!(report.damaged && report.set_aside.is_some(), "{}", told(&report));
@@ -317,7 +317,7 @@ fn a_repaired_database_is_sound_and_right_but_for_what_it_says() {
         let done = damage(&mut dice, intact, &disk);
         let done = format!("sample {number}: {done}");
         let before = disk.snapshot_all();
-        let dry = RepairOptions::default().dry_run(true);
+        let dry = RepairOptions { dry_run: true, ..RepairOptions::default() };
         let dry = lsmx::repair("db", &Options::default().vfs(Arc::new(disk.clone())), &dry);
         assert!(disk.snapshot_all() == before, "{done}: a dry run changed something");
         let dry = match dry {
@@ -420,7 +420,7 @@ fn range_deletes_of_a_damaged_table_stay_or_are_told() {
     }
     db.flush().unwrap();
     let older = disk.snapshot_all();
-    db.delete_range(key(5)..key(9)).unwrap();
+    db.default_keyspace().delete_range(key(5)..key(9)).unwrap();
     db.put(key(30), "value").unwrap();
     db.flush().unwrap();
     let disk = disk.crash(CrashImage::Keep, 0);

@@ -622,7 +622,7 @@ fn full_disk(seed: u64) -> Outcome {
     let full = FaultRule::new(Fault::Error(Errno::NoSpace)).for_calls(&[VfsCall::Create]);
     disk.add_rule(full.path_contains(".sst").from_then_on());
     db.keyspace("default", tuning("full")?).map_err(failed)?;
-    match (db.wait_idle(), db.read_only_cause()) {
+    match (db.wait_idle(), db.health().read_only) {
         _ if tries.load(Ordering::Relaxed) > TRIES_MAX => Err("it spins".to_owned()),
         (_, Some(cause)) => Err(format!("{cause:?}")),
         (Ok(()), None) => Err("nobody is told that the disk is full".to_owned()),
@@ -730,7 +730,9 @@ fn listener_waits_for_writer(_: u64) -> Outcome {
     );
     gate.shut();
     std::thread::scope(|scope| {
-        scope.spawn(|| db.default_keyspace().put_with("leader", "value", Durability::Sync));
+        scope.spawn(|| {
+            db.default_keyspace().with_write_options(Durability::Sync).put("leader", "value")
+        });
         gate.wait_until_blocked(1);
         scope.spawn(|| {
             let _returned = returned;
@@ -774,7 +776,7 @@ fn hanging_observation(_: u64) -> Outcome {
     let disk = gate.disk(each(&[VfsCall::Append], ".wal"), "");
     let db = Db::open(oracle::DIR, Options::default().vfs(Arc::new(disk))).map_err(failed)?;
     let hanging = || drop(db.put("key", "value"));
-    returns_while_blocked(&gate, hanging, || drop((db.metrics(), db.memory())))
+    returns_while_blocked(&gate, hanging, || drop(db.metrics()))
 }
 
 /// Power is lost while a log is appended to and synced at once.

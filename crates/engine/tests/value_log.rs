@@ -21,7 +21,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 fn separation() -> ValueSeparation {
-    ValueSeparation::default().threshold_bytes(100)
+    ValueSeparation { threshold_bytes: 100, ..ValueSeparation::default() }
 }
 
 fn tuning(separation: impl Into<Option<ValueSeparation>>) -> KeyspaceOptions {
@@ -30,7 +30,7 @@ fn tuning(separation: impl Into<Option<ValueSeparation>>) -> KeyspaceOptions {
         .table_bytes(2 << 10)
         .block_bytes(256)
         .policy("leveled(T=3)".parse::<lsmx::PolicySpec>().unwrap())
-        .merge_operator(Append::new())
+        .merge_operator(Append::default())
         .value_separation(separation)
 }
 
@@ -83,7 +83,7 @@ fn check(db: &Db, model: &Model) {
     for (key, value) in model {
         assert_eq!(db.get(key).unwrap().as_deref(), Some(value.as_slice()));
     }
-    let found = db.multi_get(model.keys()).unwrap();
+    let found = db.default_keyspace().multi_get(model.keys()).unwrap();
     assert!(
         found.iter().zip(model.values()).all(|(found, value)| found.as_ref().unwrap() == value)
     );
@@ -113,7 +113,7 @@ fn values_come_back_whatever_way_they_are_read() {
             model.remove(key(number).as_bytes());
         }
         for number in (1..600).step_by(11) {
-            db.merge(key(number), "+more").unwrap();
+            db.default_keyspace().merge(key(number), "+more").unwrap();
             model.entry(key(number).into_bytes()).or_default().extend_from_slice(b"+more");
         }
         check(&db, &model);
@@ -162,7 +162,8 @@ fn it_can_be_turned_on_off_and_on_again() {
 #[test]
 fn garbage_is_collected_and_space_stays_bounded() {
     let disk = MemVfs::new();
-    let apart = separation().garbage_ratio(1.0).space_amplification_max(1.3);
+    let apart =
+        ValueSeparation { garbage_ratio: 1.0, space_amplification_max: 1.3, ..separation() };
     let db = open(&disk, tuning(apart));
     let mut model = Model::new();
     write(&db, &mut model, 0..500, 0);
@@ -190,7 +191,7 @@ fn values_of_neighbours_are_brought_together() {
     let load = |scan_read_bytes| {
         let disk = MemVfs::new();
         let counting = Arc::new(CountingVfs::new(Arc::new(disk.clone())));
-        let keyspace = tuning(separation().scan_read_bytes(scan_read_bytes));
+        let keyspace = tuning(ValueSeparation { scan_read_bytes, ..separation() });
         let keyspace = keyspace.table_bytes(64 << 10).block_bytes(4 << 10);
         let db = Db::open("db", options(keyspace).vfs(counting)).unwrap();
         let mut model = Model::new();
@@ -231,9 +232,11 @@ fn values_of_neighbours_are_brought_together() {
 #[test]
 fn merges_go_on_beside_a_value_that_cannot_be_read() {
     let disk = MemVfs::new();
-    let apart = separation().garbage_ratio(1.0).space_amplification_max(100.0);
-    let (mut model, gathering) = (Model::new(), tuning(apart.scan_read_bytes(2 << 10)));
-    let db = open(&disk, tuning(apart.scan_read_bytes(0)));
+    let apart =
+        ValueSeparation { garbage_ratio: 1.0, space_amplification_max: 100.0, ..separation() };
+    let (mut model, gathering) =
+        (Model::new(), tuning(ValueSeparation { scan_read_bytes: 2 << 10, ..apart }));
+    let db = open(&disk, tuning(ValueSeparation { scan_read_bytes: 0, ..apart }));
     write(&db, &mut model, 0..1_500, 0);
     db.close(None).unwrap();
     let path = blob_files(&disk).into_iter().max().unwrap();
@@ -263,7 +266,7 @@ fn merges_go_on_beside_a_value_that_cannot_be_read() {
 #[test]
 fn a_snapshot_and_an_iterator_keep_the_files_of_their_views() {
     let disk = MemVfs::new();
-    let db = open(&disk, tuning(separation().space_amplification_max(1.01)));
+    let db = open(&disk, tuning(ValueSeparation { space_amplification_max: 1.01, ..separation() }));
     let mut model = Model::new();
     write(&db, &mut model, 0..300, 0);
     db.flush().unwrap();
@@ -297,28 +300,33 @@ fn lookups_in_memory_do_not_read_values() {
     db.put("other", [8; 500]).unwrap();
     db.flush().unwrap();
     assert!(matches!(
-        keyspace.get_with("key", &ReadOptions::default().tier(ReadTier::Memory)),
+        keyspace.get_with("key", &ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() }),
         Err(Error::WouldBlock)
     ));
-    let mut range = keyspace.iter().options(&ReadOptions::default().tier(ReadTier::Memory));
+    let mut range =
+        keyspace.iter().options(&ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() });
     assert!(matches!(range.next(), Some(Err(Error::WouldBlock))));
     range = range.options(&ReadOptions::default());
     assert_eq!(range.next().unwrap().unwrap().1, [7; 500]);
     // The scan has brought the metadata and the data block, and no value.
     let counted = |db: &Db| db.metrics().cache[&BlockKind::Blob];
     assert!(matches!(
-        keyspace.get_with("key", &ReadOptions::default().tier(ReadTier::Memory)),
+        keyspace.get_with("key", &ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() }),
         Err(Error::WouldBlock)
     ));
     let before = counted(&db);
     assert_eq!(keyspace.get("key").unwrap().unwrap(), [7; 500]);
     assert_eq!(counted(&db).misses, before.misses + 1);
     assert_eq!(
-        keyspace.get_with("key", &ReadOptions::default().tier(ReadTier::Memory)).unwrap().unwrap(),
+        keyspace
+            .get_with("key", &ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() })
+            .unwrap()
+            .unwrap(),
         [7; 500]
     );
     assert_eq!(counted(&db).hits, before.hits + 1);
-    let mut range = keyspace.iter().options(&ReadOptions::default().tier(ReadTier::Memory));
+    let mut range =
+        keyspace.iter().options(&ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() });
     assert_eq!(range.next().unwrap().unwrap().1, [7; 500]);
     assert!(matches!(range.next(), Some(Err(Error::WouldBlock))));
     range = range.options(&ReadOptions::default());
@@ -403,7 +411,7 @@ fn a_missing_or_a_swapped_blob_file_is_named() {
     assert!(wrong.len() == 1 && wrong.iter().all(named), "{wrong:?}");
     let failed = db.default_keyspace().iter().find_map(Result::err).unwrap();
     assert!(named(&failed), "{failed:?}");
-    assert!(db.multi_get((0..300).map(key)).is_err_and(|error| named(&error)));
+    assert!(db.default_keyspace().multi_get((0..300).map(key)).is_err_and(|error| named(&error)));
 }
 
 /// Values that scans read ahead: whatever of them is asked for at which end, it is the right one.
@@ -415,7 +423,7 @@ fn both_ends_of_a_range_meet_among_values_that_were_read_ahead() {
     for round in 0..6 {
         write(&db, &mut model, (round..900).step_by(1 + round as usize), round);
         for number in (round..900).step_by(13) {
-            db.merge(key(number), "+").unwrap();
+            db.default_keyspace().merge(key(number), "+").unwrap();
             model.entry(key(number).into_bytes()).or_default().push(b'+');
         }
         for number in (round..900).step_by(29) {
@@ -557,12 +565,12 @@ fn a_value_that_cannot_be_read_ahead_is_an_error_in_its_turn() {
 fn options_are_checked() {
     let disk = MemVfs::new();
     for wrong in [
-        separation().threshold_bytes(0),
-        separation().blob_file_bytes(10),
-        separation().garbage_ratio(0.0),
-        separation().garbage_ratio(1.5),
-        separation().space_amplification_max(1.0),
-        separation().space_amplification_max(f64::NAN),
+        ValueSeparation { threshold_bytes: 0, ..separation() },
+        ValueSeparation { blob_file_bytes: 10, ..separation() },
+        ValueSeparation { garbage_ratio: 0.0, ..separation() },
+        ValueSeparation { garbage_ratio: 1.5, ..separation() },
+        ValueSeparation { space_amplification_max: 1.0, ..separation() },
+        ValueSeparation { space_amplification_max: f64::NAN, ..separation() },
     ] {
         let opened = Db::open("db", options(tuning(wrong)).vfs(Arc::new(disk.clone())));
         assert!(matches!(opened, Err(Error::InvalidOption { .. })), "{wrong:?}");

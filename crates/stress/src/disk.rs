@@ -81,7 +81,7 @@ impl Disk {
     pub(crate) fn heal(&self, db: &Db) -> Outcome {
         let Some(faults) = &self.faults else { return Ok(()) };
         let mut chance = self.chance.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(cause) = db.read_only_cause() else {
+        let Some(cause) = db.health().read_only else {
             // A compaction has failed that writes wait for, and is tried again by itself. Until then the
             // disk is well.
             faults.clear_rules();

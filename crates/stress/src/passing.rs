@@ -45,7 +45,7 @@ fn contents(life: u64, puts: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
 
 /// Its tuning, drawn.
 pub(crate) fn options(chance: &mut Chance) -> KeyspaceOptions {
-    draw_keyspace(chance).memtable_bytes(2048).merge_operator(Append::new())
+    draw_keyspace(chance).memtable_bytes(2048).merge_operator(Append::default())
 }
 
 /// Opens it with its merge operator and its operand store after the database was opened, if it is there.

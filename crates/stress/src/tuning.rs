@@ -49,18 +49,19 @@ pub(crate) fn draw_counted(chance: &mut Chance, keyspace: usize) -> KeyspaceOpti
     let drawn = draw_keyspace(chance);
     match keyspace {
         0 => drawn.merge_operator(Counter),
-        _ => drawn.merge_operator(Append::new()),
+        _ => drawn.merge_operator(Append::default()),
     }
 }
 
 /// Whether values are kept apart, from where on, and how soon their files are emptied.
 fn draw_separation(chance: &mut Chance) -> Option<ValueSeparation> {
-    let separation = ValueSeparation::default()
-        .threshold_bytes(16 << chance.below(6))
-        .blob_file_bytes(1024 << chance.below(5))
-        .garbage_ratio(*chance.of(&[0.05, 0.3, 0.5, 1.0]))
-        .space_amplification_max(*chance.of(&[1.02, 1.3, 3.0, 100.0]))
-        .scan_read_bytes(*chance.of(&[0, 100, 400, 16 << 10]));
+    let separation = ValueSeparation {
+        threshold_bytes: 16 << chance.below(6),
+        blob_file_bytes: 1024 << chance.below(5),
+        garbage_ratio: *chance.of(&[0.05, 0.3, 0.5, 1.0]),
+        space_amplification_max: *chance.of(&[1.02, 1.3, 3.0, 100.0]),
+        scan_read_bytes: *chance.of(&[0, 100, 400, 16 << 10]),
+    };
     (!chance.one_in(3)).then_some(separation)
 }
 

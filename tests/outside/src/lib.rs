@@ -13,7 +13,7 @@ use lsmx::merge_operator::Counter;
 use lsmx::{
     Compression, Db, Durability, Event, EventListener, FilterLastRun, Keyspace, KeyspaceOptions,
     MergeError, MergeOperator, MergeResult, Options, PolicySpec, Range, SeqNo, Slice, Snapshot,
-    Update, WriteBatch, WriteControl, WriteOptions,
+    Update, WriteBatch, WriteOptions,
 };
 
 /// The service's own error, with the engine's as a cause.
@@ -152,7 +152,7 @@ fn of_keyspace(name: &str) -> Result<KeyspaceOptions, lsmx::Error> {
         .table_bytes(64 << 10)
         .block_bytes(1024)
         .restart_interval(8)
-        .compression_per_level(vec![Compression::None, Compression::Lz4])
+        .compression(vec![Compression::None, Compression::Lz4])
         .filter_last_run(FilterLastRun::On);
     let lazily = PolicySpec::new(Preset::Tiering).with(Parameter::SizeRatio, 4)?;
     Ok(match name {
@@ -171,7 +171,7 @@ pub fn options(diary: Arc<Diary>) -> Result<Options, lsmx::Error> {
         .open_files_max(100)
         .background_io_rate(256 << 20)
         .wal(WalOptions { sync_every_us: 200_000, ..WalOptions::default() })
-        .write_control(WriteControl::default())
+        
         .flush_idle_after(Duration::from_secs(60))
         .listener(diary)
         .keyspace_defaults(of_keyspace("loans")?))

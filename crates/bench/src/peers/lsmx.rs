@@ -326,7 +326,10 @@ impl Engine for Lsmx {
     }
 
     fn put_sync(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.keyspace.put_with(key, value, Durability::Sync).map_err(failed("put a value"))
+        self.keyspace
+            .with_write_options(Durability::Sync)
+            .put(key, value)
+            .map_err(failed("put a value"))
     }
 
     fn delete(&self, key: &[u8]) -> Result<()> {

@@ -119,7 +119,7 @@ impl RocksdbFields {
         options.set_use_direct_reads(settings.direct_io);
         options.set_use_direct_io_for_flush_and_compaction(settings.direct_io);
         if settings.merges {
-            let operator = FieldUpdate::with_value_bytes_max(settings.value_bytes_max);
+            let operator = FieldUpdate { value_bytes_max: settings.value_bytes_max };
             let full = move |key: &[u8], base: Option<&[u8]>, operands: &MergeOperands| {
                 let operands: Vec<&[u8]> = operands.iter().collect();
                 operator.full_merge(key, base, &operands).ok().flatten()

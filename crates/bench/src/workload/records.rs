@@ -124,7 +124,7 @@ mod tests {
             for version in 1..100 {
                 records.operand(version % 10, version, &mut operand);
                 let value = vec![0; value_bytes];
-                let merged = FieldUpdate::new().full_merge(b"", Some(&value), &[&operand]);
+                let merged = FieldUpdate::default().full_merge(b"", Some(&value), &[&operand]);
                 let merged = merged.unwrap().unwrap();
                 assert_eq!(merged.len(), value_bytes);
                 assert!(merged != value || value_bytes == 0);

@@ -320,7 +320,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("t");
         let db = lsmx::Db::open(directory.path().join("db"), lsmx::Options::default()).unwrap();
-        let recording = db.record_trace(&path).unwrap();
+        let recording =
+            db.record_trace(&path, lsmx::workload_trace::TraceOptions::default()).unwrap();
         db.put("key", "value").unwrap();
         db.get("key").unwrap();
         recording.stop().unwrap();

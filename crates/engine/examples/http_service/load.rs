@@ -256,8 +256,7 @@ impl Load {
             (0..self.values).try_for_each(|number| values.put(key(number), vec![b'v'; bytes]))
         })
         .await??;
-        service.db.flush().await?;
-        service.db.wait_idle().await?;
+        service.db.run_blocking(|db| db.flush().and_then(|()| db.wait_idle())).await?;
         Ok(service)
     }
 }

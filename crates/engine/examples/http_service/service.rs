@@ -85,8 +85,12 @@ impl Service {
             ("kv", Method::DELETE) => {
                 let (tasks, blocking) = (&self.values, self.values.as_blocking());
                 match self.calls {
-                    Calls::Tasks => awaiting(env, tasks.delete_with(key, durability)).await?,
-                    Calls::Blocking => calling(env, || blocking.delete_with(key, durability))?,
+                    Calls::Tasks => {
+                        awaiting(env, tasks.with_write_options(durability).delete(key)).await?
+                    }
+                    Calls::Blocking => {
+                        calling(env, || blocking.with_write_options(durability).delete(key))?
+                    }
                 }
                 (StatusCode::NO_CONTENT, whole(""))
             }
@@ -122,8 +126,10 @@ impl Service {
         let (env, options) = (self.db.as_blocking().env(), WriteOptions::from(durability));
         let (tasks, blocking) = (&self.values, self.values.as_blocking());
         match self.calls {
-            Calls::Tasks => awaiting(env, tasks.put_with(key, value, options)).await,
-            Calls::Blocking => calling(env, || blocking.put_with(key, value, options)),
+            Calls::Tasks => awaiting(env, tasks.with_write_options(options).put(key, value)).await,
+            Calls::Blocking => {
+                calling(env, || blocking.with_write_options(options).put(key, value))
+            }
         }
     }
 

@@ -46,7 +46,7 @@ fn values_counters_and_scans_are_served() {
             assert_eq!(ask("PUT", "/kv/apricot?sync", "orange").await.0, StatusCode::NO_CONTENT);
             assert_eq!(ask("PUT", "/kv/plum", "blue").await.0, StatusCode::NO_CONTENT);
             assert_eq!(ask("GET", "/kv/apple", "").await, (StatusCode::OK, "red".to_owned()));
-            db.flush().await.unwrap();
+            db.run_blocking(lsmx::Db::flush).await.unwrap();
             let lines = "apple\tred\napricot\torange\n".to_owned();
             assert_eq!(ask("GET", "/scan/ap", "").await, (StatusCode::OK, lines));
             assert_eq!(ask("DELETE", "/kv/apple", "").await.0, StatusCode::NO_CONTENT);

@@ -15,7 +15,6 @@ pub struct BlockKindMap<T>([T; KINDS]);
 
 impl<T> BlockKindMap<T> {
     /// Computes the value of each kind.
-    #[doc(hidden)]
     #[must_use]
     pub fn from_fn(value: impl FnMut(BlockKind) -> T) -> BlockKindMap<T> {
         BlockKindMap(BlockKind::ALL.map(value))
@@ -61,10 +60,13 @@ impl FilterCounts {
             lookups => self.false_positives as f64 / lookups as f64,
         }
     }
+}
+
+impl std::ops::Sub for FilterCounts {
+    type Output = FilterCounts;
 
     /// Returns the difference to an earlier count.
-    #[must_use]
-    pub fn difference_since(&self, earlier: &FilterCounts) -> FilterCounts {
+    fn sub(self, earlier: FilterCounts) -> FilterCounts {
         FilterCounts {
             negatives: self.negatives - earlier.negatives,
             false_positives: self.false_positives - earlier.false_positives,

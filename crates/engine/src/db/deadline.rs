@@ -21,20 +21,6 @@ use crate::error::{Error, Result};
 /// Without a limit, retries of a call during a device failure would each leave a blocked thread.
 const CALL_THREADS_MAX: usize = 16;
 
-/// Options of calls that wait for background work or devices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WaitOptions {
-    /// Maximum duration of the call, even if a device call hangs. The call then returns [`Error::Deadline`], and
-    /// its work ends when the current device call returns. Default: no limit.
-    pub deadline: Option<Duration>,
-}
-
-impl From<Duration> for WaitOptions {
-    fn from(deadline: Duration) -> WaitOptions {
-        WaitOptions { deadline: Some(deadline) }
-    }
-}
-
 /// The result of a call, passed from its thread to the caller.
 #[derive(Debug)]
 struct CallResult {

@@ -106,7 +106,7 @@ mod tests {
         let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
         let inner = db.inner();
         for round in 0..10_000 {
-            let options = KeyspaceOptions::default().merge_operator(Append::new());
+            let options = KeyspaceOptions::default().merge_operator(Append::default());
             let keyspace = db.keyspace("k", options).unwrap();
             let mut batch = WriteBatch::new();
             for _ in 0..=CHAIN_OPERANDS_MAX {

@@ -7,13 +7,13 @@ use lsmx_base::key::{EntryKind, SeqNo};
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
-use crate::db::deadline::{WaitOptions, run_with_deadline};
+use crate::db::deadline::run_with_deadline;
 use crate::db::handle::DbHandle;
 use crate::db::inner::{DbInner, check_reentry};
 use crate::db::inspect::explain::{Explanation, explain};
 use crate::db::inspect::metadata_sizes::{MetadataSizes, compute_sizes};
 use crate::db::multi_get::multi_get;
-use crate::db::update::Update;
+use crate::db::update::{Update, UpdateResult};
 use crate::db::write::{write, write_entry};
 use crate::db::{compact_range, open_keyspace, operand_store, update};
 use crate::env::WaitCause;
@@ -30,14 +30,12 @@ use crate::tree::snapshots::SnapshotGuard;
 use crate::tree::table_file::TableFile;
 use crate::write::batch::WriteBatch;
 
-/// An entry of a keyspace: key and value.
-pub type Entry = (Slice, Slice);
-
 /// A named tree of one database. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Keyspace {
     handle: Arc<DbHandle>,
     tree: Arc<Tree>,
+    write_options: WriteOptions,
 }
 
 /// Lets batches accept blocking and asynchronous handles.
@@ -49,7 +47,7 @@ impl AsRef<Keyspace> for Keyspace {
 
 impl Keyspace {
     pub(crate) fn new(handle: Arc<DbHandle>, tree: Arc<Tree>) -> Keyspace {
-        Keyspace { handle, tree }
+        Keyspace { handle, tree, write_options: WriteOptions::default() }
     }
 
     pub(crate) fn tree(&self) -> &Arc<Tree> {
@@ -68,16 +66,39 @@ impl Keyspace {
         }
     }
 
+    /// Returns the options of writes through this handle.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn write_options(&self) -> WriteOptions {
+        self.write_options
+    }
+
+    /// Returns a handle of the same keyspace that writes with these options, by default [`WriteOptions::default`].
+    ///
+    /// They apply to all writes of single keys and ranges, and to updates. [`WriteOptions::deadline`] also limits
+    /// [`Keyspace::compact_range`]. Other handles and batches are not affected.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
+    /// use lsmx::{Durability, KeyspaceOptions};
+    ///
+    /// let events = db.keyspace("events", KeyspaceOptions::default())?;
+    /// let payments = events.with_write_options(Durability::Sync);
+    /// events.put("click", "1")?;
+    /// payments.put("order", "7 EUR")?; // on stable storage, with all earlier commits
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_write_options(&self, options: impl Into<WriteOptions>) -> Keyspace {
+        Keyspace { write_options: options.into(), ..self.clone() }
+    }
+
     /// Returns the name of the keyspace.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.tree.name
-    }
-
-    /// Returns the compaction policy. Its text is the spec, or `custom:` and the name of a custom policy.
-    #[must_use]
-    pub fn policy(&self) -> Policy {
-        self.tree.settings().policy()
     }
 
     /// Looks up `key` as [`Keyspace::get`] does and returns the steps of the lookup.
@@ -120,48 +141,23 @@ impl Keyspace {
         }
     }
 
-    /// Writes a value with [`Durability::Buffered`](crate::Durability::Buffered).
+    /// Writes a value.
     ///
     /// # Errors
     /// The errors of [`Db::write`](crate::Db::write).
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        self.put_with(key, value, WriteOptions::default())
+        self.write_entry(EntryKind::Put, key.as_ref(), value.as_ref())
     }
 
-    /// Writes a value with options.
-    ///
-    /// # Errors
-    /// The errors of [`Db::write`](crate::Db::write).
-    pub fn put_with(
-        &self,
-        key: impl AsRef<[u8]>,
-        value: impl AsRef<[u8]>,
-        options: impl Into<WriteOptions>,
-    ) -> Result<()> {
-        self.write_entry(EntryKind::Put, key.as_ref(), value.as_ref(), options.into())
-    }
-
-    /// Deletes a key with [`Durability::Buffered`](crate::Durability::Buffered).
+    /// Deletes a key.
     ///
     /// # Errors
     /// The errors of [`Db::write`](crate::Db::write).
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
-        self.delete_with(key, WriteOptions::default())
+        self.write_entry(EntryKind::Delete, key.as_ref(), &[])
     }
 
-    /// Deletes a key with options.
-    ///
-    /// # Errors
-    /// The errors of [`Db::write`](crate::Db::write).
-    pub fn delete_with(
-        &self,
-        key: impl AsRef<[u8]>,
-        options: impl Into<WriteOptions>,
-    ) -> Result<()> {
-        self.write_entry(EntryKind::Delete, key.as_ref(), &[], options.into())
-    }
-
-    /// Writes a merge operand with [`Durability::Buffered`](crate::Durability::Buffered), without reading the key.
+    /// Writes a merge operand, without reading the key.
     ///
     /// Reads combine the operands of a key with the [merge operator](crate::KeyspaceOptions::merge_operator) of the
     /// keyspace; see `docs/guide/merge-operators.md`.
@@ -170,33 +166,14 @@ impl Keyspace {
     /// The errors of [`Db::write`](crate::Db::write); [`Error::NoMergeOperator`]. An operand that the operator cannot
     /// apply is reported by reads only.
     pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
-        self.merge_with(key, operand, WriteOptions::default())
+        self.write_entry(EntryKind::Merge, key.as_ref(), operand.as_ref())
     }
 
-    /// Writes a merge operand with options; see [`Keyspace::merge`].
-    ///
-    /// # Errors
-    /// The errors of [`Keyspace::merge`].
-    pub fn merge_with(
-        &self,
-        key: impl AsRef<[u8]>,
-        operand: impl AsRef<[u8]>,
-        options: impl Into<WriteOptions>,
-    ) -> Result<()> {
-        self.write_entry(EntryKind::Merge, key.as_ref(), operand.as_ref(), options.into())
+    fn write_entry(&self, kind: EntryKind, key: &[u8], value: &[u8]) -> Result<()> {
+        write_entry(self.inner(), &self.tree, kind, key, value, self.write_options)
     }
 
-    fn write_entry(
-        &self,
-        kind: EntryKind,
-        key: &[u8],
-        value: &[u8],
-        options: WriteOptions,
-    ) -> Result<()> {
-        write_entry(self.inner(), &self.tree, kind, key, value, options)
-    }
-
-    /// Deletes all keys of a range with [`Durability::Buffered`](crate::Durability::Buffered).
+    /// Deletes all keys of a range.
     ///
     /// The deletion is one record, independent of the number of keys. Compactions free the space. An empty range,
     /// such as `b..a`, has no effect.
@@ -204,21 +181,9 @@ impl Keyspace {
     /// # Errors
     /// The errors of [`Db::write`](crate::Db::write).
     pub fn delete_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<()> {
-        self.delete_range_with(range, WriteOptions::default())
-    }
-
-    /// Deletes all keys of a range with options; see [`Keyspace::delete_range`].
-    ///
-    /// # Errors
-    /// The errors of [`Db::write`](crate::Db::write).
-    pub fn delete_range_with<K: AsRef<[u8]>>(
-        &self,
-        range: impl RangeBounds<K>,
-        options: impl Into<WriteOptions>,
-    ) -> Result<()> {
         let mut batch = WriteBatch::new();
         batch.delete_range(self, range);
-        write(self.inner(), batch, options.into())
+        write(self.inner(), batch, self.write_options)
     }
 
     /// Deletes all keys with a range deletion; see [`Keyspace::delete_range`].
@@ -236,7 +201,7 @@ impl Keyspace {
     /// `update` returns an [`Update`], the new value, or an `Option` of it where `None` deletes the key. It is
     /// called again if another commit writes the key, so it must have no side effects. It may call the database;
     /// if it writes the same key in each call, this call never returns. If it panics, the key is unchanged. The
-    /// commit has [`Durability::Buffered`](crate::Durability::Buffered).
+    /// deadline of [`Keyspace::with_write_options`] applies to each attempt.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -258,22 +223,7 @@ impl Keyspace {
         key: impl AsRef<[u8]>,
         update: impl FnMut(Option<&[u8]>) -> U,
     ) -> Result<Option<Slice>> {
-        self.fetch_update_with(key, WriteOptions::default(), update)
-    }
-
-    /// Updates a value with options; see [`Keyspace::fetch_update`]. The deadline applies to each attempt.
-    ///
-    /// # Errors
-    /// The errors of [`Keyspace::fetch_update`].
-    pub fn fetch_update_with<U: Into<Update>>(
-        &self,
-        key: impl AsRef<[u8]>,
-        options: impl Into<WriteOptions>,
-        mut update: impl FnMut(Option<&[u8]>) -> U,
-    ) -> Result<Option<Slice>> {
-        let update = &mut |old: Option<&[u8]>| update(old).into();
-        let result = update::update(self.inner(), &self.tree, key.as_ref(), options.into(), update);
-        result.map(|values| values.before)
+        self.update(key.as_ref(), update).map(|values| values.before)
     }
 
     /// Updates a value and returns the new value; see [`Keyspace::fetch_update`].
@@ -285,22 +235,16 @@ impl Keyspace {
         key: impl AsRef<[u8]>,
         update: impl FnMut(Option<&[u8]>) -> U,
     ) -> Result<Option<Slice>> {
-        self.update_fetch_with(key, WriteOptions::default(), update)
+        self.update(key.as_ref(), update).map(|values| values.after)
     }
 
-    /// Updates a value with options and returns the new value. The deadline applies to each attempt.
-    ///
-    /// # Errors
-    /// The errors of [`Keyspace::fetch_update`].
-    pub fn update_fetch_with<U: Into<Update>>(
+    fn update<U: Into<Update>>(
         &self,
-        key: impl AsRef<[u8]>,
-        options: impl Into<WriteOptions>,
+        key: &[u8],
         mut update: impl FnMut(Option<&[u8]>) -> U,
-    ) -> Result<Option<Slice>> {
+    ) -> Result<UpdateResult> {
         let update = &mut |old: Option<&[u8]>| update(old).into();
-        let result = update::update(self.inner(), &self.tree, key.as_ref(), options.into(), update);
-        result.map(|values| values.after)
+        update::update(self.inner(), &self.tree, key, self.write_options, update)
     }
 
     /// Sets and stores another compaction policy.
@@ -357,7 +301,7 @@ impl Keyspace {
     ///
     /// # Errors
     /// The errors of [`Keyspace::get`].
-    pub fn first(&self) -> Result<Option<Entry>> {
+    pub fn first(&self) -> Result<Option<(Slice, Slice)>> {
         self.iter().next().transpose()
     }
 
@@ -365,7 +309,7 @@ impl Keyspace {
     ///
     /// # Errors
     /// The errors of [`Keyspace::get`].
-    pub fn last(&self) -> Result<Option<Entry>> {
+    pub fn last(&self) -> Result<Option<(Slice, Slice)>> {
         self.iter().next_back().transpose()
     }
 
@@ -461,39 +405,20 @@ impl Keyspace {
     /// Memtables are flushed first. One job then merges all files that overlap the range, with the files that have
     /// to move with them. It drops tombstones and obsolete entries that no snapshot needs. Reads and writes continue.
     /// The inputs are removed at the end, so the range temporarily needs twice its space. The compaction policy may
-    /// reshape the tree afterwards.
-    ///
-    /// # Errors
-    /// The errors of [`Keyspace::compact_range_with`], except [`Error::Deadline`].
-    pub fn compact_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<()> {
-        self.compact_range_with(range, WaitOptions::default())
-    }
-
-    /// Merges all entries of a range with a deadline; see [`Keyspace::compact_range`].
-    ///
-    /// The job checks the deadline between two blocks.
+    /// reshape the tree afterwards. The deadline of [`Keyspace::with_write_options`] is checked between two blocks.
     ///
     /// # Errors
     /// [`Error::Deadline`]; [`Error::Closed`]; [`Error::KeyspaceDropped`]; [`Error::OpenedReadOnly`];
     /// [`Error::ReadOnly`] with the cause; [`Error::Corrupt`] and [`Error::Io`] if an input cannot be read or an
     /// output cannot be written; [`Error::CompactionBlocked`] if an input is quarantined. After an error the
     /// tables are unchanged, except for the flush.
-    pub fn compact_range_with<K: AsRef<[u8]>>(
-        &self,
-        range: impl RangeBounds<K>,
-        options: impl Into<WaitOptions>,
-    ) -> Result<()> {
+    pub fn compact_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<()> {
         check_reentry("compact_range")?;
         let (tree, bounds) = (Arc::clone(&self.tree), owned_bounds(range));
-        let cause = WaitCause::Compaction;
-        run_with_deadline(
-            self.inner(),
-            cause,
-            options.into().deadline,
-            move |inner, deadline_us| {
-                compact_range::compact_range(inner, &tree, &bounds, deadline_us)
-            },
-        )
+        let (cause, deadline) = (WaitCause::Compaction, self.write_options.deadline);
+        run_with_deadline(self.inner(), cause, deadline, move |inner, deadline_us| {
+            compact_range::compact_range(inner, &tree, &bounds, deadline_us)
+        })
     }
 
     /// Moves all operands from the operand store of the keyspace to its tree and detaches the store.

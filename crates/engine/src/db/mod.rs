@@ -21,7 +21,6 @@ pub(crate) mod snapshot;
 pub(crate) mod update;
 pub(crate) mod write;
 
-use std::ops::RangeBounds;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::Duration;
@@ -35,29 +34,28 @@ use crate::db::deadline::run_with_deadline;
 use crate::db::handle::DbHandle;
 use crate::db::inner::{DbInner, check_reentry};
 use crate::db::inspect::health;
-use crate::db::multi_get::multi_get;
 use crate::db::write::{write, write_entry};
-use crate::env::{Env, WaitCause, YieldKind};
+#[cfg(feature = "internals")]
+use crate::env::Env;
+use crate::env::{WaitCause, YieldKind};
 use crate::error::{Error, Result};
 use crate::lookup::point::ReadScope;
-use crate::metrics::{MemoryMetrics, Metrics, ReadMetrics};
+use crate::metrics::{Metrics, ReadMetrics};
 use crate::options::db::Options;
 use crate::options::keyspace::KeyspaceOptions;
-use crate::options::read::ReadOptions;
 use crate::options::write::WriteOptions;
 use crate::workload_trace::{Trace, TraceOptions};
 use crate::write::batch::WriteBatch;
 
 pub use crate::db::check::repair::{Finding, Loss, LossKind, RepairOptions, RepairReport, repair};
 pub use crate::db::check::verify::{VerifyReport, verify};
-pub use crate::db::deadline::WaitOptions;
 pub use crate::db::inspect::explain::{
     EntryFound, Explanation, MemtableStep, OperandStep, RunStep,
 };
 pub use crate::db::inspect::health::{BlockedCompaction, Health, QuarantinedFile};
 pub use crate::db::inspect::metadata_sizes::MetadataSizes;
 pub use crate::db::inspect::observe::{Observation, ObservedKeyspace, ObservedLevel, observe};
-pub use crate::db::keyspace::{Entry, Keyspace};
+pub use crate::db::keyspace::Keyspace;
 pub use crate::db::snapshot::Snapshot;
 pub use crate::db::update::Update;
 pub use crate::table::explain::{BlockRead, BlockSource};
@@ -68,6 +66,8 @@ pub use crate::options::db::DEFAULT_KEYSPACE;
 #[derive(Clone, Debug)]
 pub struct Db {
     handle: Arc<DbHandle>,
+    /// Maximum duration of calls that wait for background work or devices.
+    deadline: Option<Duration>,
 }
 
 impl Db {
@@ -91,7 +91,7 @@ impl Db {
     }
 
     fn new(inner: DbInner) -> Db {
-        Db { handle: Arc::new(DbHandle(Arc::new(inner))) }
+        Db { handle: Arc::new(DbHandle(Arc::new(inner))), deadline: None }
     }
 
     #[cfg(feature = "tokio")]
@@ -101,6 +101,34 @@ impl Db {
 
     pub(crate) fn inner(&self) -> &Arc<DbInner> {
         &self.handle.0
+    }
+
+    /// Returns a handle of the same database with a maximum duration of [`Db::checkpoint`], [`Db::flush`], [`Db::resume`],
+    /// [`Db::sync`] and [`Db::wait_idle`]. Without it they wait without limit.
+    ///
+    /// They then fail with [`Error::Deadline`], even if a device call hangs. Their work ends when the current device call
+    /// returns. [`WriteOptions::deadline`] limits writes.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
+    /// db.with_deadline(std::time::Duration::from_secs(10)).flush()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_deadline(&self, deadline: Duration) -> Db {
+        Db { handle: Arc::clone(&self.handle), deadline: Some(deadline) }
+    }
+
+    /// Calls `work` with the deadline of this handle.
+    fn run_with_deadline(
+        &self,
+        cause: WaitCause,
+        work: impl FnOnce(&DbInner, Option<u64>) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        run_with_deadline(self.inner(), cause, self.deadline, work)
     }
 
     /// Returns the keyspace named [`DEFAULT_KEYSPACE`], which always exists.
@@ -145,12 +173,6 @@ impl Db {
         Ok(Keyspace::new(Arc::clone(&self.handle), tree))
     }
 
-    /// Returns whether a keyspace of this name exists.
-    #[must_use]
-    pub fn keyspace_exists(&self, name: &str) -> bool {
-        self.inner().state.trees.read().by_name(name).is_some()
-    }
-
     /// Drops a keyspace with all its entries, durably.
     ///
     /// Its handles then return [`Error::KeyspaceDropped`]. Running iterators and older snapshots still read it.
@@ -168,36 +190,19 @@ impl Db {
     ///
     /// The copy is an independent database. It contains every commit before the call, and possibly later ones, and
     /// is on stable storage when the call returns. Tables are hard links where the file system supports them. Writes,
-    /// flushes and compactions continue during the call.
+    /// flushes and compactions continue during the call. After a deadline the engine removes the partial copy as soon as
+    /// the current device call returns. Until then the target is locked.
     ///
     /// # Errors
-    /// [`Error::TargetNotEmpty`]; [`Error::Locked`] if another process uses the target; [`Error::Io`];
+    /// [`Error::Deadline`]; [`Error::TargetNotEmpty`]; [`Error::Locked`] if another process uses the target; [`Error::Io`];
     /// [`Error::OutputInDatabase`] if the path has the name of an engine file in a database directory;
     /// [`Error::Closed`]; [`Error::ReadOnly`]. The target then does not open as a database.
     pub fn checkpoint(&self, target: impl AsRef<Path>) -> Result<()> {
-        self.checkpoint_with(target, WaitOptions::default())
-    }
-
-    /// Copies the database to `target` with a deadline; see [`Db::checkpoint`].
-    ///
-    /// After the deadline the engine removes the partial copy as soon as the current device call returns. Until
-    /// then the target is locked.
-    ///
-    /// # Errors
-    /// The errors of [`Db::checkpoint`]; [`Error::Deadline`].
-    pub fn checkpoint_with(
-        &self,
-        target: impl AsRef<Path>,
-        options: impl Into<WaitOptions>,
-    ) -> Result<()> {
         check_reentry("checkpoint")?;
-        let (target, cause) = (target.as_ref().to_owned(), WaitCause::BackgroundWork);
-        run_with_deadline(
-            self.inner(),
-            cause,
-            options.into().deadline,
-            move |inner, deadline_us| checkpoint::checkpoint(inner, &target, deadline_us),
-        )
+        let target = target.as_ref().to_owned();
+        self.run_with_deadline(WaitCause::BackgroundWork, move |inner, deadline_us| {
+            checkpoint::checkpoint(inner, &target, deadline_us)
+        })
     }
 
     /// Returns the names of all keyspaces in ascending order.
@@ -225,22 +230,6 @@ impl Db {
         self.write_entry(EntryKind::Delete, key.as_ref(), &[])
     }
 
-    /// Deletes a range of keys of the default keyspace; see [`Keyspace::delete_range`].
-    ///
-    /// # Errors
-    /// The errors of [`Db::write`].
-    pub fn delete_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<()> {
-        self.default_keyspace().delete_range(range)
-    }
-
-    /// Writes a merge operand to the default keyspace; see [`Keyspace::merge`].
-    ///
-    /// # Errors
-    /// The errors of [`Db::write`].
-    pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
-        self.write_entry(EntryKind::Merge, key.as_ref(), operand.as_ref())
-    }
-
     fn write_entry(&self, kind: EntryKind, key: &[u8], value: &[u8]) -> Result<()> {
         let inner = self.inner();
         write_entry(inner, &inner.default_tree, kind, key, value, WriteOptions::default())
@@ -253,33 +242,6 @@ impl Db {
     /// [`Error::MergeFailed`] if the operands of the key cannot be combined; [`Error::Closed`].
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.inner().get(&self.inner().default_tree, key.as_ref(), None, ReadScope::Storage)
-    }
-
-    /// Returns the value of a key in the default keyspace, read with options.
-    ///
-    /// # Errors
-    /// The errors of [`Db::get`]; [`Error::WouldBlock`] with [`ReadTier::Memory`](crate::ReadTier::Memory).
-    pub fn get_with(&self, key: impl AsRef<[u8]>, options: &ReadOptions) -> Result<Option<Slice>> {
-        self.inner().get(&self.inner().default_tree, key.as_ref(), None, options.into())
-    }
-
-    /// Returns whether a key of the default keyspace has a value.
-    ///
-    /// # Errors
-    /// The errors of [`Db::get`].
-    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.get(key)?.is_some())
-    }
-
-    /// Returns the values of many keys of the default keyspace; see [`Keyspace::multi_get`].
-    ///
-    /// # Errors
-    /// The errors of [`Db::get`].
-    pub fn multi_get<K: AsRef<[u8]>>(
-        &self,
-        keys: impl IntoIterator<Item = K>,
-    ) -> Result<Vec<Option<Slice>>> {
-        multi_get(self.inner(), &self.inner().default_tree, keys, None)
     }
 
     /// Commits a batch atomically, across all its keyspaces.
@@ -326,18 +288,9 @@ impl Db {
     /// Syncs the WAL, so that all earlier commits are on stable storage.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] with the cause.
+    /// [`Error::ReadOnly`] with the cause; [`Error::Deadline`]: the sync may still complete.
     pub fn sync(&self) -> Result<()> {
-        self.sync_with(WaitOptions::default())
-    }
-
-    /// Syncs the WAL with a deadline; see [`Db::sync`].
-    ///
-    /// # Errors
-    /// The errors of [`Db::sync`]; [`Error::Deadline`]: the sync may still complete.
-    pub fn sync_with(&self, options: impl Into<WaitOptions>) -> Result<()> {
-        let cause = WaitCause::CommitAhead;
-        run_with_deadline(self.inner(), cause, options.into().deadline, |inner, deadline_us| {
+        self.run_with_deadline(WaitCause::CommitAhead, |inner, deadline_us| {
             inner.check_writable()?;
             inner.committer.sync(deadline_us)
         })
@@ -346,45 +299,24 @@ impl Db {
     /// Writes all memtables to tables on stable storage.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] with the cause.
+    /// [`Error::ReadOnly`] with the cause; [`Error::Deadline`]: the flushes continue in the background.
     pub fn flush(&self) -> Result<()> {
-        self.flush_with(WaitOptions::default())
-    }
-
-    /// Writes all memtables to tables with a deadline; see [`Db::flush`].
-    ///
-    /// # Errors
-    /// The errors of [`Db::flush`]; [`Error::Deadline`]: the flushes continue in the background.
-    pub fn flush_with(&self, options: impl Into<WaitOptions>) -> Result<()> {
         check_reentry("flush")?;
-        run_with_deadline(self.inner(), WaitCause::Flush, options.into().deadline, DbInner::flush)
+        self.run_with_deadline(WaitCause::Flush, DbInner::flush)
     }
 
     /// Waits until all sealed memtables are flushed and no compaction is due.
     ///
     /// # Errors
     /// [`Error::ReadOnly`] with the cause; the error of failing compactions; [`Error::CompactionBlocked`] if a
-    /// quarantined file blocks a compaction; the reason of a quarantine; [`Error::PolicyStalled`].
+    /// quarantined file blocks a compaction; the reason of a quarantine; [`Error::PolicyStalled`]; [`Error::Deadline`].
     pub fn wait_idle(&self) -> Result<()> {
-        self.wait_idle_with(WaitOptions::default())
-    }
-
-    /// Waits for background work with a deadline; see [`Db::wait_idle`].
-    ///
-    /// # Errors
-    /// The errors of [`Db::wait_idle`]; [`Error::Deadline`].
-    pub fn wait_idle_with(&self, options: impl Into<WaitOptions>) -> Result<()> {
         check_reentry("wait_idle")?;
         let cause = WaitCause::BackgroundWork;
-        run_with_deadline(
-            self.inner(),
-            cause,
-            options.into().deadline,
-            move |inner, deadline_us| {
-                inner.check_open()?;
-                inner.scheduler.wait_idle(cause, deadline_us)
-            },
-        )
+        self.run_with_deadline(cause, move |inner, deadline_us| {
+            inner.check_open()?;
+            inner.scheduler.wait_idle(cause, deadline_us)
+        })
     }
 
     /// Makes the database writable again after an error made it read-only.
@@ -396,26 +328,18 @@ impl Db {
     /// # Errors
     /// The obstacle; the database stays read-only. [`Error::CompactionBlocked`] if the database is writable,
     /// except for a keyspace at the hard stop of its policy whose compaction a quarantined file blocks.
+    /// [`Error::Deadline`]: a resume in a device call continues when the call returns, and
+    /// [`Event::Resumed`](crate::Event::Resumed) reports its success.
     pub fn resume(&self) -> Result<()> {
-        self.resume_with(WaitOptions::default())
-    }
-
-    /// Makes the database writable again with a deadline; see [`Db::resume`].
-    ///
-    /// # Errors
-    /// The errors of [`Db::resume`]; [`Error::Deadline`]: a resume in a device call continues when the call returns,
-    /// and [`Event::Resumed`](crate::Event::Resumed) reports its success.
-    pub fn resume_with(&self, options: impl Into<WaitOptions>) -> Result<()> {
         check_reentry("resume")?;
-        let cause = WaitCause::BackgroundWork;
-        run_with_deadline(self.inner(), cause, options.into().deadline, open::resume::resume)
+        self.run_with_deadline(WaitCause::BackgroundWork, open::resume::resume)
     }
 
     /// Loads the metadata that lookups need into the block cache: range tombstones, top indexes, filters, index
     /// blocks. Stops when the cache is full. Filters of the last sorted run are skipped if lookups do not use
     /// them.
     ///
-    /// Reads about [`MetadataSizes::inflection_2`] bytes, 0.14 % of the database. Counts no cache hits or misses.
+    /// Reads about 0.14 % of the database, see [`MetadataSizes`]. Counts no cache hits or misses.
     /// Lookups continue meanwhile. [`Options::warm_up`] does the same in the background after an open.
     ///
     /// # Errors
@@ -425,12 +349,6 @@ impl Db {
         inner.check_open()?;
         open::warm_up::load_metadata(&inner.state, &|| inner.check_open().is_ok())?;
         inner.check_open()
-    }
-
-    /// Returns the error that made the database read-only.
-    #[must_use]
-    pub fn read_only_cause(&self) -> Option<Arc<Error>> {
-        self.inner().state.error_state.read_only_cause()
     }
 
     /// Returns the obstacles to writes and background work: the read-only cause, quarantined files, and keyspaces
@@ -448,36 +366,18 @@ impl Db {
 
     /// Records all following operations in a new file, until the returned handle is stopped or dropped.
     ///
-    /// A trace has keys, value sizes and times. [`crate::workload_trace`] describes its cost and guarantees.
+    /// A trace has keys or their hashes, value sizes and times. [`crate::workload_trace`] describes its cost and guarantees.
     ///
     /// # Errors
     /// [`Error::Io`] if the file exists or cannot be created; [`Error::InvalidOption`] if a recording is active;
     /// [`Error::OutputInDatabase`] if the path has the name of an engine file in a database directory;
     /// [`Error::Closed`].
-    pub fn record_trace(&self, path: impl AsRef<Path>) -> Result<Trace> {
-        self.record_trace_with(path, TraceOptions::default())
-    }
-
-    /// Records all following operations with options, such as hashed keys; see [`Db::record_trace`].
-    ///
-    /// # Errors
-    /// The errors of [`Db::record_trace`].
-    pub fn record_trace_with(
-        &self,
-        path: impl AsRef<Path>,
-        options: TraceOptions,
-    ) -> Result<Trace> {
+    pub fn record_trace(&self, path: impl AsRef<Path>, options: TraceOptions) -> Result<Trace> {
         let (inner, path) = (self.inner(), path.as_ref());
         inner.check_open()?;
         let vfs = Arc::clone(&inner.state.vfs);
         checkpoint::check_output(&*vfs, path)?;
         Trace::start(&inner.recording, vfs, &inner.state.env, path, options)
-    }
-
-    /// Returns the use of memory by memtables, caches and indexes.
-    #[must_use]
-    pub fn memory(&self) -> MemoryMetrics {
-        metrics::memory_metrics(self.inner())
     }
 
     /// Returns all counters and the shape of all trees.
@@ -508,6 +408,7 @@ impl Db {
     }
 
     /// Returns the clock and random generator of this database, for experiments.
+    #[cfg(feature = "internals")]
     #[must_use]
     pub fn env(&self) -> &Env {
         &self.inner().state.env

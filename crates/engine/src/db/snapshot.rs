@@ -8,7 +8,7 @@ use lsmx_base::sync::Arc;
 
 use crate::db::handle::DbHandle;
 use crate::db::inner::DbInner;
-use crate::db::keyspace::{Entry, Keyspace};
+use crate::db::keyspace::Keyspace;
 use crate::db::multi_get::multi_get;
 use crate::error::Result;
 use crate::iter::range::Range;
@@ -95,7 +95,7 @@ impl Snapshot {
     ///
     /// # Errors
     /// The errors of [`Snapshot::get`].
-    pub fn first(&self, keyspace: &Keyspace) -> Result<Option<Entry>> {
+    pub fn first(&self, keyspace: &Keyspace) -> Result<Option<(Slice, Slice)>> {
         self.iter(keyspace).next().transpose()
     }
 
@@ -103,7 +103,7 @@ impl Snapshot {
     ///
     /// # Errors
     /// The errors of [`Snapshot::get`].
-    pub fn last(&self, keyspace: &Keyspace) -> Result<Option<Entry>> {
+    pub fn last(&self, keyspace: &Keyspace) -> Result<Option<(Slice, Slice)>> {
         self.iter(keyspace).next_back().transpose()
     }
 

@@ -118,7 +118,8 @@ mod tests {
         let append = |old: Option<&[u8]>| [old.unwrap_or_default(), b"x"].concat();
         assert_eq!(keyspace.fetch_update("k", append).unwrap(), None);
         assert_eq!(keyspace.fetch_update("k", append).unwrap().as_deref(), Some(&b"x"[..]));
-        let after = keyspace.update_fetch_with("k", Durability::Sync, append).unwrap();
+        let after =
+            keyspace.with_write_options(Durability::Sync).update_fetch("k", append).unwrap();
         assert_eq!(after.as_deref(), Some(&b"xxx"[..]));
         assert!(keyspace.fetch_update("k", |_| Update::Keep).unwrap().is_some());
         assert_eq!(keyspace.update_fetch("k", |_| None::<Vec<u8>>).unwrap(), None);

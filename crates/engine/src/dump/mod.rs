@@ -238,7 +238,7 @@ mod tests {
             db.put(format!("key-{number:04}"), [7; 30]).unwrap();
         }
         db.delete("key-0007").unwrap();
-        let separation = ValueSeparation::default().threshold_bytes(20);
+        let separation = ValueSeparation { threshold_bytes: 20, ..ValueSeparation::default() };
         let separated = db.keyspace("separated", keyspace.value_separation(separation)).unwrap();
         for number in 0..100u32 {
             separated.put(format!("key-{number:04}"), [7; 30]).unwrap();
@@ -310,11 +310,12 @@ mod tests {
         let disk = MemVfs::new();
         let options = Options::default().background(Background::Inline);
         let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
-        let trace = db.record_trace("monday").unwrap();
+        let trace =
+            db.record_trace("monday", crate::workload_trace::TraceOptions::default()).unwrap();
         db.put("apple", "red").unwrap();
         db.get("apple").unwrap();
         db.get("pear").unwrap();
-        db.delete_range("a".."b").unwrap();
+        db.default_keyspace().delete_range("a".."b").unwrap();
         assert_eq!(db.default_keyspace().iter().rev().count(), 0);
         trace.stop().unwrap();
         let (text, result) = dump_text(&disk, Path::new("monday"), DumpOptions::default());

@@ -21,7 +21,7 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 
 /// Default of [`Options::clock_jump_max`](crate::Options::clock_jump_max): one day.
-pub const CLOCK_JUMP_MAX_DEFAULT: Duration = Duration::from_secs(24 * 3_600);
+pub(crate) const CLOCK_JUMP_MAX_DEFAULT: Duration = Duration::from_secs(24 * 3_600);
 /// Start of the year 2500, in microseconds since the Unix epoch. Later readings are ignored.
 pub const CLOCK_READING_END_US: u64 = 16_725_225_600_000_000;
 /// Time after which a forward jump beyond the limit is accepted if all later readings agree with it, in monotonic
@@ -52,12 +52,14 @@ impl ManualClock {
     }
 
     /// Returns the wall clock reading.
+    #[doc(hidden)]
     #[must_use]
     pub fn wall_us(&self) -> u64 {
         self.0.wall_us.load(Ordering::Acquire)
     }
 
     /// Sets the wall clock. The monotonic clock does not change.
+    #[doc(hidden)]
     pub fn set_wall_us(&self, us: u64) {
         self.0.wall_us.store(us, Ordering::Release);
     }

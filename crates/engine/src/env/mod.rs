@@ -28,7 +28,8 @@ use rand::rngs::SysRng;
 use rand::{Rng, SeedableRng, TryRng};
 use rand_chacha::ChaCha8Rng;
 
-pub use clock::{CLOCK_JUMP_MAX_DEFAULT, ManualClock};
+pub(crate) use clock::CLOCK_JUMP_MAX_DEFAULT;
+pub use clock::ManualClock;
 #[doc(hidden)]
 pub use clock::{CLOCK_READING_END_US, ClockJumpReport};
 use clock::{SystemClock, saturating_advance};
@@ -61,6 +62,7 @@ pub enum Background {
 pub(crate) const NEVER_US: u64 = u64::MAX;
 
 /// Default number of background threads.
+#[doc(hidden)]
 pub const WORKERS_DEFAULT: usize = 2;
 
 impl Default for Background {
@@ -217,6 +219,7 @@ impl Env {
     /// Returns the database clock in microseconds since the Unix epoch, for the ages of files and tombstones.
     ///
     /// It is the largest accepted reading of the wall clock and never goes back. A virtual clock has its own epoch.
+    #[doc(hidden)]
     #[must_use]
     pub fn database_time_us(&self) -> u64 {
         match &self.0.clock {
@@ -259,6 +262,7 @@ impl Env {
     }
 
     /// Returns nanoseconds since a fixed moment, for latencies. With a virtual clock it is 1,000 × [`Env::now_us`].
+    #[doc(hidden)]
     #[must_use]
     pub fn monotonic_ns(&self) -> u64 {
         match &self.0.clock {
@@ -279,6 +283,7 @@ impl Env {
     }
 
     /// Advances a virtual clock. Has no effect on the system clock.
+    #[doc(hidden)]
     pub fn advance_us(&self, us: u64) {
         if let Clock::Virtual(now_us) = &self.0.clock {
             saturating_advance(now_us, us);

@@ -51,6 +51,7 @@ pub enum BlockKind {
 
 impl BlockKind {
     /// All kinds, in the order of their numbers.
+    #[doc(hidden)]
     pub const ALL: [BlockKind; 8] = [
         BlockKind::Data,
         BlockKind::Index,

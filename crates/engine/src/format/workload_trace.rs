@@ -65,6 +65,7 @@ pub struct TraceHeader {
 
 impl TraceHeader {
     /// Encodes the header.
+    #[doc(hidden)]
     #[must_use]
     pub fn encode(&self) -> [u8; TRACE_HEADER_BYTES] {
         let hashed = if self.keys_hashed { KEYS_HASHED } else { 0 };
@@ -76,6 +77,7 @@ impl TraceHeader {
     ///
     /// # Errors
     /// Fails when the bytes are not a header of a version that this build reads.
+    #[doc(hidden)]
     pub fn decode(bytes: &[u8]) -> Result<TraceHeader, Malformed> {
         let (flags, [uid, begun_us]) = HEADER.decode(bytes)?;
         if flags & !(KEYS_HASHED | VALUES_KEPT) != 0 {
@@ -94,6 +96,7 @@ impl TraceHeader {
     }
 
     /// Returns the seed of the checksums of its records.
+    #[doc(hidden)]
     #[must_use]
     pub fn seed(&self) -> LogChecksumSeed {
         LogChecksumSeed::new(self.uid, self.begun_us)
@@ -232,6 +235,7 @@ pub struct TraceItem<'a> {
 
 impl TraceItem<'_> {
     /// Appends the item to the payload of a record. `values_kept` is that of the header.
+    #[doc(hidden)]
     pub fn encode(&self, values_kept: bool, out: &mut Vec<u8>) {
         out.push(self.event.code() | if self.synced { SYNCED } else { 0 });
         put_varint(out, self.after_us);

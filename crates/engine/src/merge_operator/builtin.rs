@@ -46,18 +46,13 @@ pub struct Append {
 }
 
 impl Default for Append {
+    /// Returns an operator without a separator.
     fn default() -> Append {
-        Append::new()
+        Append { separator: Vec::new(), name: "lsmx.append".to_owned() }
     }
 }
 
 impl Append {
-    /// Creates an operator without a separator.
-    #[must_use]
-    pub fn new() -> Append {
-        Append { separator: Vec::new(), name: "lsmx.append".to_owned() }
-    }
-
     /// Creates an operator with a separator, which is a part of the operator's name.
     #[must_use]
     pub fn with_separator(separator: &[u8]) -> Append {
@@ -123,15 +118,15 @@ impl MergeOperator for Min {
 /// the bytes. [`FieldUpdate::operand`] encodes an operand with one field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldUpdate {
-    value_bytes_max: u32,
+    /// Maximum length of a value, in bytes. A field that ends later is an error. Default: 1 MiB.
+    ///
+    /// The maximum is not a part of the operator's name, so it may be increased later.
+    pub value_bytes_max: u32,
 }
-
-/// Default maximum length of a value of [`FieldUpdate`]: 1 MiB.
-const FIELD_VALUE_BYTES_MAX: u32 = 1 << 20;
 
 impl Default for FieldUpdate {
     fn default() -> FieldUpdate {
-        FieldUpdate::new()
+        FieldUpdate { value_bytes_max: 1 << 20 }
     }
 }
 
@@ -139,20 +134,6 @@ impl Default for FieldUpdate {
 type Field<'a> = (usize, &'a [u8]);
 
 impl FieldUpdate {
-    /// Creates an operator with a maximum value length of 1 MiB.
-    #[must_use]
-    pub fn new() -> FieldUpdate {
-        FieldUpdate { value_bytes_max: FIELD_VALUE_BYTES_MAX }
-    }
-
-    /// Creates an operator with a maximum value length in bytes. A field that ends later is an error.
-    ///
-    /// The maximum is not a part of the operator's name, so it may be increased later.
-    #[must_use]
-    pub fn with_value_bytes_max(value_bytes_max: u32) -> FieldUpdate {
-        FieldUpdate { value_bytes_max }
-    }
-
     /// Encodes an operand that writes `bytes` at `offset`.
     ///
     /// Bytes after the first 2^32 − 1 are ignored. Such an operand exceeds the maximum size of a value anyway.
@@ -356,7 +337,7 @@ mod tests {
         #[test]
         fn append_max_min_obey_laws((base, operands, split) in cases(bytes(6).boxed())) {
             let separated = Append::with_separator(b", ");
-            let operators: [&dyn MergeOperator; 4] = [&Append::new(), &separated, &Max, &Min];
+            let operators: [&dyn MergeOperator; 4] = [&Append::default(), &separated, &Max, &Min];
             for operator in operators {
                 check_laws(operator, base.as_deref(), &operands, split);
             }
@@ -364,8 +345,8 @@ mod tests {
 
         #[test]
         fn field_update_obeys_laws((base, operands, split) in cases(fields().boxed())) {
-            check_laws(&FieldUpdate::new(), base.as_deref(), &operands, split);
-            check_laws(&FieldUpdate::with_value_bytes_max(30), base.as_deref(), &operands, split);
+            check_laws(&FieldUpdate::default(), base.as_deref(), &operands, split);
+            check_laws(&FieldUpdate { value_bytes_max: 30 }, base.as_deref(), &operands, split);
         }
 
         #[test]
@@ -388,7 +369,7 @@ mod tests {
 
     #[test]
     fn field_update_short_value_is_extended_with_zeros() {
-        let operator = FieldUpdate::with_value_bytes_max(8);
+        let operator = FieldUpdate { value_bytes_max: 8 };
         let update = |base, operand| full_merge(&operator, base, &[operand]);
         let at = FieldUpdate::operand;
         assert_eq!(update(Some(b"abcdef"), at(2, b"XY")), Ok(Some(b"abXYef".to_vec())));
@@ -397,7 +378,7 @@ mod tests {
         assert!(update(None, at(7, b"XY")).is_err(), "ends after the maximum");
         assert!(update(None, at(u32::MAX, b"XY")).is_err());
         assert!(update(None, vec![0; 7]).is_err());
-        let covered = FieldUpdate::new().partial_merge(b"", &at(3, b"a"), &at(2, b"xyz"));
+        let covered = FieldUpdate::default().partial_merge(b"", &at(3, b"a"), &at(2, b"xyz"));
         assert_eq!(covered, Some(at(2, b"xyz")), "the overwritten field is removed");
     }
 
@@ -415,7 +396,7 @@ mod tests {
         let comma = Append::with_separator(b",");
         assert_eq!(full_merge(&comma, Some(b"a"), &parts), Ok(Some(b"a,b,c".to_vec())));
         assert_eq!(full_merge(&comma, None, &parts), Ok(Some(b"b,c".to_vec())));
-        assert_eq!(full_merge(&Append::new(), Some(b""), &parts), Ok(Some(b"bc".to_vec())));
+        assert_eq!(full_merge(&Append::default(), Some(b""), &parts), Ok(Some(b"bc".to_vec())));
         assert_ne!(comma.name(), Append::with_separator(b";").name());
     }
 }

@@ -18,8 +18,10 @@ pub use crate::merge_operator::builtin::{Append, Counter, FieldUpdate, Max, Min,
 
 /// Number of operands of a key in one memtable at which the writer merges them, so that reads find few. `n` concurrent
 /// writers of the key may exceed it by `n`.
+#[doc(hidden)]
 pub const CHAIN_OPERANDS_MAX: u32 = 32;
 /// Size of the operands of a key in one memtable at which the writer merges them, in bytes.
+#[doc(hidden)]
 pub const CHAIN_BYTES_MAX: u64 = 64 << 10;
 
 /// Error of a merge operator.

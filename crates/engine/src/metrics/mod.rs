@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-pub use crate::cache::{BlockKindMap, FilterCounts, HitCounts};
+pub use crate::cache::FilterCounts;
 use crate::env::WaitCause;
 pub use crate::format::BlockKind;
 use crate::operand_store::OperandMetrics;

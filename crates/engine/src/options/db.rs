@@ -22,15 +22,15 @@ use crate::wal::{RecoveryMode, WalOptions};
 /// Name of the default keyspace, which [`Db::put`](crate::Db::put) and similar methods use.
 pub const DEFAULT_KEYSPACE: &str = "default";
 /// Default of [`Options::open_files_max`] if the system has no limit.
-pub const OPEN_FILES_DEFAULT: usize = 4096;
+const OPEN_FILES_DEFAULT: usize = 4096;
 /// Number of file descriptors that a database needs, see [`Options::open_files_max`].
-pub const OPEN_FILES_MIN: usize = 12;
+pub(crate) const OPEN_FILES_MIN: usize = 12;
 /// Number of additional file descriptors for each background thread.
-pub const OPEN_FILES_PER_WORKER: usize = 2;
+pub(crate) const OPEN_FILES_PER_WORKER: usize = 2;
 /// Number of additional file descriptors for each operand store.
-pub const OPEN_FILES_PER_STORE: usize = 4;
+pub(crate) const OPEN_FILES_PER_STORE: usize = 4;
 /// Default of [`Options::wal_bytes_max`], in memtables of the default keyspace.
-pub const WAL_MEMTABLES_DEFAULT: u64 = 4;
+const WAL_MEMTABLES_DEFAULT: u64 = 4;
 
 /// Options of a database. They are checked when the database is opened.
 ///
@@ -127,7 +127,7 @@ impl Options {
     /// A step is measured from the last reading, or from the time stored in the manifest. After a larger step the
     /// database clock advances with the monotonic clock until the wall clock has been consistent for one hour. Readings
     /// after the year 2500 are ignored. The database clock determines the ages of files, which `fifo` and other time-based
-    /// triggers use. Default: [`CLOCK_JUMP_MAX_DEFAULT`].
+    /// triggers use. Default: 24 hours.
     pub fn clock_jump_max(mut self, jump: Duration) -> Self {
         self.clock_jump_max = Some(jump);
         self
@@ -143,14 +143,12 @@ impl Options {
         self
     }
 
-    /// Memory budget in bytes for memtables, the block cache, open tables and jobs, at least [`MEMORY_BUDGET_MIN`].
+    /// Memory budget in bytes for memtables, the block cache, open tables and jobs, at least 4 MiB.
     ///
     /// Memtables get 3/8, where writes wait. Buffers of jobs get 1/8. Open tables and then cached blocks get the rest. If
     /// [`Options::block_cache_bytes`] or [`Options::memtable_bytes_max`] is set, the other one gets the rest. A memtable is
     /// limited to half of the memtables' bytes, and a table to 1/16 of the budget. The guide on memory has details.
     /// Default: no budget, each part has its own default.
-    ///
-    /// [`MEMORY_BUDGET_MIN`]: crate::options::memory_plan::MEMORY_BUDGET_MIN
     pub fn memory_budget(mut self, bytes: u64) -> Self {
         self.memory_budget = Some(bytes);
         self
@@ -158,7 +156,7 @@ impl Options {
 
     /// Capacity of the block cache, in bytes. It holds metadata blocks with priority over data blocks.
     ///
-    /// Default: the rest of the memory budget, or [`BLOCK_CACHE_BYTES_DEFAULT`](crate::options::memory_plan::BLOCK_CACHE_BYTES_DEFAULT) without one.
+    /// Default: the rest of the memory budget, or 64 MiB without one.
     pub fn block_cache_bytes(mut self, bytes: u64) -> Self {
         self.block_cache_bytes = Some(bytes);
         self
@@ -176,10 +174,10 @@ impl Options {
     /// Further files are closed, and reopened when they are read; their metadata stays in memory. Files that operand
     /// stores append to use at most half of the limit, but at least one per store. The WAL, the manifest, the lock file and
     /// files that jobs write do not count. If the process runs out of descriptors, half of the files are closed.
-    /// Default: a quarter of the descriptors that the process may have, or [`OPEN_FILES_DEFAULT`] without such a limit.
+    /// Default: a quarter of the descriptors that the process may have, or 4096 without such a limit.
     ///
-    /// A database needs [`OPEN_FILES_MIN`] descriptors, [`OPEN_FILES_PER_WORKER`] more for each background thread
-    /// ([`Options::background`]), [`OPEN_FILES_PER_STORE`] more for each operand store, and one for each reading thread.
+    /// A database needs 12 descriptors, two more for each background thread ([`Options::background`]), four more for each
+    /// operand store, and one for each reading thread.
     /// By default these are 16 without reads, or 20 with an operand store. If they are not available, the open, or the
     /// creation of a keyspace with an operand store, fails with [`Error::TooFewDescriptors`].
     pub fn open_files_max(mut self, files: usize) -> Self {
@@ -227,8 +225,8 @@ impl Options {
 
     /// Size of the WAL in bytes at which the keyspace with the oldest segment is flushed, at least 1.
     ///
-    /// A larger WAL means fewer flushes of idle keyspaces, but a longer recovery. Default: [`WAL_MEMTABLES_DEFAULT`]
-    /// memtables.
+    /// A larger WAL means fewer flushes of idle keyspaces, but a longer recovery. Default: four memtables
+    /// of the default keyspace.
     pub fn wal_bytes_max(mut self, bytes: u64) -> Self {
         self.wal_bytes_max = Some(bytes);
         self
@@ -237,7 +235,7 @@ impl Options {
     /// Maximum size of all memtables together, in bytes. One batch may exceed it.
     ///
     /// At half of it the largest memtable is flushed. At the maximum, writes wait for a flush. Default: 3/8 of the memory
-    /// budget, or [`MEMTABLES_DEFAULT`](crate::options::memory_plan::MEMTABLES_DEFAULT) memtables without one.
+    /// budget, or eight memtables of the default keyspace without one.
     pub fn memtable_bytes_max(mut self, bytes: u64) -> Self {
         self.memtable_bytes_max = Some(bytes);
         self
@@ -250,6 +248,7 @@ impl Options {
     }
 
     /// How writes are slowed down when compactions fall behind. Default: [`WriteControl::Smooth`].
+    #[doc(hidden)]
     pub fn write_control(mut self, control: WriteControl) -> Self {
         self.write_control = control;
         self

@@ -13,11 +13,11 @@ use crate::options::{check_name, invalid_option};
 use crate::table::{Compression, FilterWidth, TableOptions};
 
 /// Default of [`KeyspaceOptions::memtable_bytes`]: 64 MiB.
-pub const MEMTABLE_BYTES_DEFAULT: u64 = 64 << 20;
+const MEMTABLE_BYTES_DEFAULT: u64 = 64 << 20;
 /// Minimum of [`KeyspaceOptions::memtable_bytes`]: 1 KiB.
-pub const MEMTABLE_BYTES_MIN: u64 = 1 << 10;
+pub(crate) const MEMTABLE_BYTES_MIN: u64 = 1 << 10;
 /// Default of [`KeyspaceOptions::table_bytes`]: 64 MiB.
-pub const TABLE_BYTES_DEFAULT: u64 = 64 << 20;
+const TABLE_BYTES_DEFAULT: u64 = 64 << 20;
 
 /// Whether lookups use the filter of the last sorted run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,6 +55,12 @@ pub struct KeyspaceOptions {
     pub(crate) merge_operator: Option<Arc<dyn MergeOperator>>,
     pub(crate) operand_store: Option<Arc<dyn OperandStoreFactory>>,
     pub(crate) value_separation: Option<ValueSeparation>,
+}
+
+impl From<Compression> for Vec<Compression> {
+    fn from(compression: Compression) -> Vec<Compression> {
+        vec![compression]
+    }
 }
 
 impl Default for KeyspaceOptions {
@@ -99,16 +105,16 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Size at which a memtable is sealed and flushed, in bytes, at least [`MEMTABLE_BYTES_MIN`].
+    /// Size at which a memtable is sealed and flushed, in bytes, at least 1 KiB.
     ///
     /// Larger memtables mean fewer flushes and less compaction, but more memory and a longer recovery.
-    /// Default: [`MEMTABLE_BYTES_DEFAULT`].
+    /// Default: 64 MiB.
     pub fn memtable_bytes(mut self, bytes: u64) -> Self {
         self.memtable_bytes = bytes;
         self
     }
 
-    /// Target size of a table that a compaction writes, in bytes. Default: [`TABLE_BYTES_DEFAULT`].
+    /// Target size of a table that a compaction writes, in bytes. Default: 64 MiB.
     pub fn table_bytes(mut self, bytes: u64) -> Self {
         self.table_bytes = bytes;
         self
@@ -116,15 +122,13 @@ impl KeyspaceOptions {
 
     /// Target size of a data block before compression, in bytes.
     ///
-    /// Larger blocks make the index smaller, but a lookup reads more bytes.
-    /// Default: [`BLOCK_BYTES_DEFAULT`](crate::table::options::BLOCK_BYTES_DEFAULT).
+    /// Larger blocks make the index smaller, but a lookup reads more bytes. Default: 4096.
     pub fn block_bytes(mut self, bytes: u32) -> Self {
         self.block_bytes = bytes;
         self
     }
 
-    /// Number of entries between restart points of a data block.
-    /// Default: [`RESTART_INTERVAL_DEFAULT`](crate::table::options::RESTART_INTERVAL_DEFAULT).
+    /// Number of entries between restart points of a data block. Default: 16.
     pub fn restart_interval(mut self, entries: u32) -> Self {
         self.restart_interval = entries;
         self
@@ -139,15 +143,18 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Compression of all levels. Default: [`Compression::None`].
-    pub fn compression(mut self, compression: Compression) -> Self {
-        self.compression = vec![compression];
-        self
-    }
-
-    /// Compression of each level, starting with L0. Deeper levels use the last one.
-    pub fn compression_per_level(mut self, compression: Vec<Compression>) -> Self {
-        self.compression = compression;
+    /// Compression of all levels, or a list with that of each level, starting with L0. Deeper levels use the last element
+    /// of the list. Default: [`Compression::None`].
+    ///
+    /// ```
+    /// use lsmx::{Compression, KeyspaceOptions};
+    ///
+    /// let all_levels = KeyspaceOptions::default().compression(Compression::Lz4);
+    /// let not_l0 = KeyspaceOptions::default().compression([Compression::None, Compression::Lz4]);
+    /// # let _ = (all_levels, not_l0);
+    /// ```
+    pub fn compression(mut self, compression: impl Into<Vec<Compression>>) -> Self {
+        self.compression = compression.into();
         self
     }
 
@@ -225,7 +232,7 @@ impl KeyspaceOptions {
         self.filter_bits.check()?;
         if self.compression.is_empty() {
             let must = "a compression for at least one level";
-            return Err(invalid_option("compression_per_level", "empty", must));
+            return Err(invalid_option("compression", "empty", must));
         }
         check_name("merge_operator", self.merge_operator.as_ref().map(|operator| operator.name()))?;
         check_name("operand_store", self.operand_store.as_ref().map(|store| store.name()))?;
@@ -277,7 +284,7 @@ pub struct OptionsInForce {
     pub restart_interval: u32,
     /// [`KeyspaceOptions::block_tags`].
     pub block_tags: bool,
-    /// [`KeyspaceOptions::compression_per_level`].
+    /// [`KeyspaceOptions::compression`] of each level.
     pub compression: Vec<Compression>,
     /// [`KeyspaceOptions::filter_bits`].
     pub filter_bits: FilterBits,

@@ -22,9 +22,9 @@ use crate::options::invalid_option;
 use crate::options::keyspace::{KeyspaceOptions, MEMTABLE_BYTES_MIN};
 
 /// Minimum of [`crate::Options::memory_budget`]: 4 MiB.
-pub const MEMORY_BUDGET_MIN: u64 = 4 << 20;
+const MEMORY_BUDGET_MIN: u64 = 4 << 20;
 /// Default of [`crate::Options::memtable_bytes_max`] without a budget, in memtables of the default keyspace.
-pub const MEMTABLES_DEFAULT: u64 = 8;
+const MEMTABLES_DEFAULT: u64 = 8;
 /// Maximum size of the history of flushed writes: 16 MiB.
 const GUARD_HISTORY_BYTES_MAX: u64 = 16 << 20;
 /// Divisor of the budget that gives the maximum size of the history.
@@ -33,7 +33,7 @@ const GUARD_HISTORIES_PER_BUDGET: u64 = 16;
 const TABLES_PER_BUDGET: u64 = 16;
 
 /// Default of [`crate::Options::block_cache_bytes`] without a memory budget: 64 MiB.
-pub const BLOCK_CACHE_BYTES_DEFAULT: u64 = 64 << 20;
+const BLOCK_CACHE_BYTES_DEFAULT: u64 = 64 << 20;
 
 /// The options that the limits follow from.
 pub(crate) struct MemorySettings {

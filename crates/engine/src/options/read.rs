@@ -22,30 +22,18 @@ pub enum ReadTier {
 ///
 /// let db = Db::open(dir.path().join("data"), Options::default())?;
 /// db.put(b"apple", b"red")?;
-/// let memory = ReadOptions::default().tier(ReadTier::Memory);
-/// assert!(db.get_with(b"apple", &memory)?.is_some());
+/// let memory = ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() };
+/// assert!(db.default_keyspace().get_with(b"apple", &memory)?.is_some());
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[must_use]
 pub struct ReadOptions {
-    pub(crate) tier: ReadTier,
-    pub(crate) fill_cache: Option<bool>,
-}
-
-impl ReadOptions {
     /// Storage tiers that the read may use. Default: [`ReadTier::Storage`].
-    pub fn tier(mut self, tier: ReadTier) -> Self {
-        self.tier = tier;
-        self
-    }
-
+    pub tier: ReadTier,
     /// Whether data blocks that the read loads from files are added to the block cache.
     ///
-    /// A range read always adds the block that a seek finds. Default: true for lookups, false for range reads.
-    pub fn fill_cache(mut self, fill: bool) -> Self {
-        self.fill_cache = Some(fill);
-        self
-    }
+    /// A range read always adds the block that a seek finds. Default: `None`, which means `true` for lookups and
+    /// `false` for range reads.
+    pub fill_cache: Option<bool>,
 }

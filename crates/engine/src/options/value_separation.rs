@@ -4,16 +4,6 @@ use crate::error::Result;
 use crate::format::VALUE_BYTES_MAX;
 use crate::options::invalid_option;
 
-/// Default of [`ValueSeparation::threshold_bytes`]: 1 KiB.
-pub const THRESHOLD_BYTES_DEFAULT: u64 = 1 << 10;
-/// Default of [`ValueSeparation::blob_file_bytes`]: 256 MiB.
-pub const BLOB_FILE_BYTES_DEFAULT: u64 = 256 << 20;
-/// Default of [`ValueSeparation::garbage_ratio`].
-pub const GARBAGE_RATIO_DEFAULT: f64 = 0.5;
-/// Default of [`ValueSeparation::space_amplification_max`].
-pub const SPACE_AMPLIFICATION_MAX_DEFAULT: f64 = 1.3;
-/// Default of [`ValueSeparation::scan_read_bytes`]: 16 KiB.
-pub const SCAN_READ_BYTES_DEFAULT: u64 = 16 << 10;
 /// Minimum of [`ValueSeparation::blob_file_bytes`]: 1 KiB.
 const BLOB_FILE_BYTES_MIN: u64 = 1 << 10;
 
@@ -25,80 +15,49 @@ const BLOB_FILE_BYTES_MIN: u64 = 1 << 10;
 /// ```
 /// use lsmx::{KeyspaceOptions, ValueSeparation};
 ///
-/// let separation = ValueSeparation::default().threshold_bytes(4 << 10);
+/// let separation = ValueSeparation { threshold_bytes: 4 << 10, ..ValueSeparation::default() };
 /// let options = KeyspaceOptions::default().value_separation(separation);
 /// # let _ = options;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[must_use]
 pub struct ValueSeparation {
     /// Minimum size of a separated value, in bytes, from 1 to 2^30. Flushes and compactions separate values.
     ///
-    /// A smaller threshold reduces write amplification, but lookups read more. Default: [`THRESHOLD_BYTES_DEFAULT`].
+    /// A smaller threshold reduces write amplification, but lookups read more. Default: 1 KiB.
     pub threshold_bytes: u64,
     /// Target size of a blob file, in bytes, at least 1 KiB. A new blob file belongs to one table, so it may be smaller.
     ///
-    /// Smaller files free space in smaller steps, but there are more of them. Default: [`BLOB_FILE_BYTES_DEFAULT`].
+    /// Smaller files free space in smaller steps, but there are more of them. Default: 256 MiB.
     pub blob_file_bytes: u64,
     /// Fraction of unreferenced bytes above which a blob file is rewritten, above 0 and at most 1.
-    /// Default: [`GARBAGE_RATIO_DEFAULT`].
+    /// Default: 0.5.
     pub garbage_ratio: f64,
     /// Maximum ratio of the keyspace's blob file bytes to referenced bytes, above 1.
     ///
     /// Above it, the files with the most garbage are rewritten before any other compaction. The copies use additional
-    /// space meanwhile. Default: [`SPACE_AMPLIFICATION_MAX_DEFAULT`].
+    /// space meanwhile. Default: 1.3.
     pub space_amplification_max: f64,
     /// Average number of value bytes that a scan should get from one read of a blob file.
     ///
     /// If values of adjacent keys are scattered over too many files for that, a compaction into the last run copies them
     /// to one file. Each value is copied a few times in total. Values of at least this size are not copied. 0 disables
-    /// copies, which writes least. Default: [`SCAN_READ_BYTES_DEFAULT`].
+    /// copies, which writes least. Default: 16 KiB.
     pub scan_read_bytes: u64,
 }
 
 impl Default for ValueSeparation {
     fn default() -> ValueSeparation {
         ValueSeparation {
-            threshold_bytes: THRESHOLD_BYTES_DEFAULT,
-            blob_file_bytes: BLOB_FILE_BYTES_DEFAULT,
-            garbage_ratio: GARBAGE_RATIO_DEFAULT,
-            space_amplification_max: SPACE_AMPLIFICATION_MAX_DEFAULT,
-            scan_read_bytes: SCAN_READ_BYTES_DEFAULT,
+            threshold_bytes: 1 << 10,
+            blob_file_bytes: 256 << 20,
+            garbage_ratio: 0.5,
+            space_amplification_max: 1.3,
+            scan_read_bytes: 16 << 10,
         }
     }
 }
 
 impl ValueSeparation {
-    /// Sets [`ValueSeparation::threshold_bytes`].
-    pub fn threshold_bytes(mut self, bytes: u64) -> Self {
-        self.threshold_bytes = bytes;
-        self
-    }
-
-    /// Sets [`ValueSeparation::blob_file_bytes`].
-    pub fn blob_file_bytes(mut self, bytes: u64) -> Self {
-        self.blob_file_bytes = bytes;
-        self
-    }
-
-    /// Sets [`ValueSeparation::garbage_ratio`].
-    pub fn garbage_ratio(mut self, ratio: f64) -> Self {
-        self.garbage_ratio = ratio;
-        self
-    }
-
-    /// Sets [`ValueSeparation::space_amplification_max`].
-    pub fn space_amplification_max(mut self, factor: f64) -> Self {
-        self.space_amplification_max = factor;
-        self
-    }
-
-    /// Sets [`ValueSeparation::scan_read_bytes`].
-    pub fn scan_read_bytes(mut self, bytes: u64) -> Self {
-        self.scan_read_bytes = bytes;
-        self
-    }
-
     /// Checks all values.
     pub(crate) fn check(&self) -> Result<()> {
         let (name, value, must) = if !(1..=VALUE_BYTES_MAX).contains(&self.threshold_bytes) {

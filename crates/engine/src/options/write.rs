@@ -45,6 +45,13 @@ impl From<Durability> for WriteOptions {
     }
 }
 
+impl From<Duration> for WriteOptions {
+    /// Returns options with this deadline.
+    fn from(deadline: Duration) -> WriteOptions {
+        WriteOptions { deadline: Some(deadline), ..WriteOptions::default() }
+    }
+}
+
 /// How writes are slowed down when compactions fall behind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteControl {

@@ -8,13 +8,13 @@ use crate::error::{Error, Result};
 use crate::format::block::Compression;
 
 /// Default of [`TableOptions::block_bytes`].
-pub const BLOCK_BYTES_DEFAULT: u32 = 4096;
+const BLOCK_BYTES_DEFAULT: u32 = 4096;
 
 /// Default of [`TableOptions::restart_interval`].
-pub const RESTART_INTERVAL_DEFAULT: u32 = 16;
+const RESTART_INTERVAL_DEFAULT: u32 = 16;
 
 /// Default of [`TableOptions::index_block_bytes`].
-pub const INDEX_BLOCK_BYTES_DEFAULT: u32 = 4096;
+const INDEX_BLOCK_BYTES_DEFAULT: u32 = 4096;
 
 /// Allowed values of [`TableOptions::block_bytes`] and [`TableOptions::index_block_bytes`].
 const BLOCK_BYTES_RANGE: RangeInclusive<u32> = 64..=16 << 20;
@@ -27,12 +27,12 @@ pub struct TableOptions {
     ///
     /// A block ends within 1/16 of the target, where the index key is shortest. A longer entry has a block of its own.
     /// Larger blocks make the index smaller, but a lookup reads more bytes. Most users keep the default,
-    /// [`BLOCK_BYTES_DEFAULT`].
+    /// 4096.
     pub block_bytes: u32,
     /// Number of entries between restart points in a data block, 1 to 4096.
     ///
     /// A smaller interval makes searches faster and blocks larger. Most users keep the default,
-    /// [`RESTART_INTERVAL_DEFAULT`].
+    /// 16.
     pub restart_interval: u32,
     /// Whether data blocks contain one hash byte per key, which lets a lookup skip most entries. Blocks whose entries
     /// have less than 32 bytes on average never contain them. Default: true.
@@ -41,7 +41,7 @@ pub struct TableOptions {
     ///
     /// An index block covers at most 16,384 data blocks and about 1 MiB of boundary keys. Smaller index blocks make
     /// the top index larger, which every lookup needs. Most users keep the default,
-    /// [`INDEX_BLOCK_BYTES_DEFAULT`].
+    /// 4096.
     pub index_block_bytes: u32,
     /// Compression of data blocks. Default: none.
     pub compression: Compression,

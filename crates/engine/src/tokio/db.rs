@@ -1,6 +1,5 @@
 //! Asynchronous handle of a database.
 
-use std::ops::RangeBounds;
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,16 +7,14 @@ use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::metrics::{MemoryMetrics, Metrics};
+use crate::metrics::Metrics;
 use crate::options::db::Options;
 use crate::options::keyspace::KeyspaceOptions;
-use crate::options::read::ReadOptions;
 use crate::options::write::WriteOptions;
 use crate::tokio::inner::AsyncDbInner;
 use crate::tokio::keyspace::Keyspace;
 use crate::tokio::runtime::run_on_pool;
 use crate::tokio::snapshot::Snapshot;
-use crate::workload_trace::Trace;
 use crate::write::batch::WriteBatch;
 
 /// Open database. Clones share it.
@@ -57,16 +54,14 @@ impl Db {
 
     /// Runs `call` with the blocking handle on the blocking pool of the runtime.
     ///
-    /// `call` completes even if the future is dropped. Use it for calls with options:
+    /// `call` completes even if the future is dropped. Administrative calls, such as [`crate::Db::checkpoint`],
+    /// [`crate::Db::flush`] and [`crate::Db::drop_keyspace`], exist only there:
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
     /// # let options = lsmx::Options::default().vfs(std::sync::Arc::new(lsmx::vfs::MemVfs::new()));
     /// # let db = lsmx::tokio::Db::open("db", options).await?;
-    /// use lsmx::WaitOptions;
-    ///
-    /// let options = WaitOptions::from(std::time::Duration::from_secs(10));
-    /// db.run_blocking(move |db| db.flush_with(options)).await?;
+    /// db.run_blocking(|db| db.with_deadline(std::time::Duration::from_secs(10)).flush()).await?;
     /// # Ok::<(), lsmx::Error>(())
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -114,24 +109,6 @@ impl Db {
         Ok(self.to_async(self.run_blocking(move |db| db.open_keyspace(&name, options)).await?))
     }
 
-    /// Drops the keyspace `name` and deletes its data.
-    ///
-    /// # Errors
-    /// See [`crate::Db::drop_keyspace`].
-    pub async fn drop_keyspace(&self, name: &str) -> Result<()> {
-        let name = name.to_owned();
-        self.run_blocking(move |db| db.drop_keyspace(&name)).await
-    }
-
-    /// Creates a consistent copy of the database in the directory `target`.
-    ///
-    /// # Errors
-    /// See [`crate::Db::checkpoint`].
-    pub async fn checkpoint(&self, target: impl AsRef<Path> + Send) -> Result<()> {
-        let target = target.as_ref().to_owned();
-        self.run_blocking(move |db| db.checkpoint(target)).await
-    }
-
     /// Writes `key` in the default keyspace, see [`Keyspace::put`].
     ///
     /// # Errors
@@ -152,67 +129,12 @@ impl Db {
         self.default_keyspace().delete(key).await
     }
 
-    /// Deletes a range of keys from the default keyspace, see [`Keyspace::delete_range`].
-    ///
-    /// # Errors
-    /// See [`crate::Db::write`].
-    pub async fn delete_range<K: AsRef<[u8]>>(
-        &self,
-        range: impl RangeBounds<K> + Send,
-    ) -> Result<()> {
-        self.default_keyspace().delete_range(range).await
-    }
-
-    /// Adds a merge operand to `key` in the default keyspace, see [`Keyspace::merge`].
-    ///
-    /// # Errors
-    /// See [`crate::Db::merge`].
-    pub async fn merge(
-        &self,
-        key: impl AsRef<[u8]> + Send,
-        operand: impl AsRef<[u8]> + Send,
-    ) -> Result<()> {
-        self.default_keyspace().merge(key, operand).await
-    }
-
     /// Returns the value of `key` in the default keyspace.
     ///
     /// # Errors
     /// See [`crate::Db::get`].
     pub async fn get(&self, key: impl AsRef<[u8]> + Send) -> Result<Option<Slice>> {
         self.default_keyspace().get(key).await
-    }
-
-    /// Returns the value of `key` in the default keyspace, read with `options`.
-    ///
-    /// # Errors
-    /// See [`crate::Db::get`].
-    pub async fn get_with(
-        &self,
-        key: impl AsRef<[u8]> + Send,
-        options: &ReadOptions,
-    ) -> Result<Option<Slice>> {
-        self.default_keyspace().get_with(key, options).await
-    }
-
-    /// Returns whether `key` has a value in the default keyspace.
-    ///
-    /// # Errors
-    /// See [`crate::Db::get`].
-    pub async fn contains_key(&self, key: impl AsRef<[u8]> + Send) -> Result<bool> {
-        self.default_keyspace().contains_key(key).await
-    }
-
-    /// Returns the values of `keys` in the default keyspace, see [`Keyspace::multi_get`].
-    ///
-    /// # Errors
-    /// See [`crate::Db::get`].
-    pub fn multi_get<K: AsRef<[u8]> + Send + 'static>(
-        &self,
-        keys: impl IntoIterator<Item = K>,
-    ) -> impl Future<Output = Result<Vec<Option<Slice>>>> + Send {
-        let keys: Vec<K> = keys.into_iter().collect();
-        async move { self.default_keyspace().multi_get(keys).await }
     }
 
     /// Commits a batch atomically. The batch accepts blocking and asynchronous keyspaces.
@@ -248,61 +170,12 @@ impl Db {
         self.run_blocking(crate::db::Db::sync).await
     }
 
-    /// Writes all memtables to tables and syncs these.
-    ///
-    /// # Errors
-    /// See [`crate::Db::flush`].
-    pub async fn flush(&self) -> Result<()> {
-        self.run_blocking(crate::db::Db::flush).await
-    }
-
-    /// Waits until all flushes and compactions that are due are done.
-    ///
-    /// # Errors
-    /// See [`crate::Db::wait_idle`].
-    pub async fn wait_idle(&self) -> Result<()> {
-        self.run_blocking(crate::db::Db::wait_idle).await
-    }
-
-    /// Loads filters and indexes into memory, as far as the block cache has room.
-    ///
-    /// # Errors
-    /// See [`crate::Db::warm_up`].
-    pub async fn warm_up(&self) -> Result<()> {
-        self.run_blocking(crate::db::Db::warm_up).await
-    }
-
-    /// Leaves the read-only state that an error caused, and reads quarantined files again.
-    ///
-    /// # Errors
-    /// See [`crate::Db::resume`].
-    pub async fn resume(&self) -> Result<()> {
-        self.run_blocking(crate::db::Db::resume).await
-    }
-
-    /// Returns the memory use of the database.
-    ///
-    /// # Errors
-    /// [`Error::RuntimeEnded`].
-    pub async fn memory(&self) -> Result<MemoryMetrics> {
-        self.run_blocking(|db| Ok(db.memory())).await
-    }
-
     /// Returns all metrics of the database.
     ///
     /// # Errors
     /// [`Error::RuntimeEnded`].
     pub async fn metrics(&self) -> Result<Metrics> {
         self.run_blocking(|db| Ok(db.metrics())).await
-    }
-
-    /// Records all operations in a new file until the trace is stopped. [`Trace::stop`] blocks.
-    ///
-    /// # Errors
-    /// See [`crate::Db::record_trace`].
-    pub async fn record_trace(&self, path: impl AsRef<Path> + Send) -> Result<Trace> {
-        let path = path.as_ref().to_owned();
-        self.run_blocking(|db| db.record_trace(path)).await
     }
 
     /// Flushes and closes the database. Gives up flushes after `deadline`; the WAL keeps their data.

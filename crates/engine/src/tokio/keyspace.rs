@@ -1,21 +1,17 @@
 //! Asynchronous handle of a keyspace.
 
-use std::ops::{Bound, RangeBounds};
+use std::ops::RangeBounds;
 
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
-use crate::db::inspect::explain::Explanation;
-use crate::db::inspect::metadata_sizes::MetadataSizes;
-use crate::db::keyspace::Entry;
-use crate::db::update::Update;
+use crate::db::update::{Update, UpdateResult};
 use crate::error::Result;
-use crate::options::policy::Policy;
 use crate::options::read::ReadOptions;
 use crate::options::write::WriteOptions;
 use crate::tokio::inner::AsyncDbInner;
 use crate::tokio::range::Range;
-use crate::tokio::reads::{self, first_entry};
+use crate::tokio::reads;
 use crate::tokio::runtime::run_on_pool;
 use crate::write::batch::WriteBatch;
 
@@ -47,9 +43,10 @@ impl Keyspace {
         &self.keyspace
     }
 
-    /// Runs `call` with the blocking handle on the blocking pool of the runtime.
+    /// Runs `call` with the blocking handle on the blocking pool of the runtime, see
+    /// [`Db::run_blocking`](crate::tokio::Db::run_blocking).
     ///
-    /// See [`Db::run_blocking`](crate::tokio::Db::run_blocking).
+    /// Calls such as [`crate::Keyspace::compact_range`] and [`crate::Keyspace::set_policy`] exist only there.
     ///
     /// # Errors
     /// The error of `call`; [`Error::RuntimeEnded`](crate::Error::RuntimeEnded).
@@ -61,7 +58,17 @@ impl Keyspace {
         run_on_pool(move || call(&keyspace.keyspace)).await
     }
 
-    /// Writes `key` with [`Durability::Buffered`](crate::Durability::Buffered).
+    /// Returns a handle of the same keyspace that writes with `options`, see [`crate::Keyspace::with_write_options`].
+    #[must_use]
+    pub fn with_write_options(&self, options: impl Into<WriteOptions>) -> Keyspace {
+        Keyspace::new(self.keyspace.with_write_options(options), Arc::clone(&self.db))
+    }
+
+    async fn write(&self, batch: WriteBatch) -> Result<()> {
+        self.db.write(batch, self.keyspace.write_options()).await
+    }
+
+    /// Writes `key`.
     ///
     /// # Errors
     /// See [`crate::Db::write`].
@@ -70,48 +77,23 @@ impl Keyspace {
         key: impl AsRef<[u8]> + Send,
         value: impl AsRef<[u8]> + Send,
     ) -> Result<()> {
-        self.put_with(key, value, WriteOptions::default()).await
-    }
-
-    /// Writes `key` with `options`.
-    ///
-    /// # Errors
-    /// See [`crate::Db::write`].
-    pub async fn put_with(
-        &self,
-        key: impl AsRef<[u8]> + Send,
-        value: impl AsRef<[u8]> + Send,
-        options: impl Into<WriteOptions> + Send,
-    ) -> Result<()> {
         let mut batch =
             WriteBatch::with_one_put(self.keyspace.tree().id, key.as_ref(), value.as_ref());
         batch.put(&self.keyspace, key, value);
-        self.db.write(batch, options.into()).await
+        self.write(batch).await
     }
 
-    /// Deletes `key` with [`Durability::Buffered`](crate::Durability::Buffered).
+    /// Deletes `key`.
     ///
     /// # Errors
     /// See [`crate::Db::write`].
     pub async fn delete(&self, key: impl AsRef<[u8]> + Send) -> Result<()> {
-        self.delete_with(key, WriteOptions::default()).await
-    }
-
-    /// Deletes `key` with `options`.
-    ///
-    /// # Errors
-    /// See [`crate::Db::write`].
-    pub async fn delete_with(
-        &self,
-        key: impl AsRef<[u8]> + Send,
-        options: impl Into<WriteOptions> + Send,
-    ) -> Result<()> {
         let mut batch = WriteBatch::new();
         batch.delete(&self.keyspace, key);
-        self.db.write(batch, options.into()).await
+        self.write(batch).await
     }
 
-    /// Adds a merge operand to `key` with [`Durability::Buffered`](crate::Durability::Buffered).
+    /// Adds a merge operand to `key`.
     ///
     /// # Errors
     /// See [`crate::Keyspace::merge`].
@@ -120,25 +102,12 @@ impl Keyspace {
         key: impl AsRef<[u8]> + Send,
         operand: impl AsRef<[u8]> + Send,
     ) -> Result<()> {
-        self.merge_with(key, operand, WriteOptions::default()).await
-    }
-
-    /// Adds a merge operand to `key` with `options`.
-    ///
-    /// # Errors
-    /// See [`crate::Keyspace::merge`].
-    pub async fn merge_with(
-        &self,
-        key: impl AsRef<[u8]> + Send,
-        operand: impl AsRef<[u8]> + Send,
-        options: impl Into<WriteOptions> + Send,
-    ) -> Result<()> {
         let mut batch = WriteBatch::new();
         batch.merge(&self.keyspace, key, operand);
-        self.db.write(batch, options.into()).await
+        self.write(batch).await
     }
 
-    /// Deletes a range of keys with [`Durability::Buffered`](crate::Durability::Buffered).
+    /// Deletes a range of keys.
     ///
     /// # Errors
     /// See [`crate::Db::write`].
@@ -146,21 +115,9 @@ impl Keyspace {
         &self,
         range: impl RangeBounds<K> + Send,
     ) -> Result<()> {
-        self.delete_range_with(range, WriteOptions::default()).await
-    }
-
-    /// Deletes a range of keys with `options`.
-    ///
-    /// # Errors
-    /// See [`crate::Db::write`].
-    pub async fn delete_range_with<K: AsRef<[u8]>>(
-        &self,
-        range: impl RangeBounds<K> + Send,
-        options: impl Into<WriteOptions> + Send,
-    ) -> Result<()> {
         let mut batch = WriteBatch::new();
         batch.delete_range(&self.keyspace, range);
-        self.db.write(batch, options.into()).await
+        self.write(batch).await
     }
 
     /// Deletes all keys.
@@ -211,22 +168,6 @@ impl Keyspace {
         reads::multi_get(&self.db, &self.keyspace, None, keys)
     }
 
-    /// Returns the entry with the smallest key.
-    ///
-    /// # Errors
-    /// See [`crate::Keyspace::get`].
-    pub async fn first(&self) -> Result<Option<Entry>> {
-        first_entry(self.keyspace.iter(), false).await
-    }
-
-    /// Returns the entry with the largest key.
-    ///
-    /// # Errors
-    /// See [`crate::Keyspace::get`].
-    pub async fn last(&self) -> Result<Option<Entry>> {
-        first_entry(self.keyspace.iter(), true).await
-    }
-
     /// Returns a stream over the entries of a range, as of now.
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Range {
         Range::new(self.keyspace.range(range))
@@ -253,22 +194,7 @@ impl Keyspace {
         key: impl AsRef<[u8]> + Send,
         update: impl FnMut(Option<&[u8]>) -> U + Send,
     ) -> Result<Option<Slice>> {
-        self.fetch_update_with(key, WriteOptions::default(), update).await
-    }
-
-    /// Like [`Keyspace::fetch_update`], with `options`.
-    ///
-    /// # Errors
-    /// See [`crate::Keyspace::fetch_update`].
-    pub async fn fetch_update_with<U: Into<Update>>(
-        &self,
-        key: impl AsRef<[u8]> + Send,
-        options: impl Into<WriteOptions> + Send,
-        mut update: impl FnMut(Option<&[u8]>) -> U + Send,
-    ) -> Result<Option<Slice>> {
-        let (key, options) = (key.as_ref(), options.into());
-        let update = &mut |old: Option<&[u8]>| update(old).into();
-        Ok(self.db.update(self.keyspace.tree(), key, options, update).await?.before)
+        Ok(self.update(key.as_ref(), update).await?.before)
     }
 
     /// Updates `key` atomically with the result of `update`. Returns the new value.
@@ -282,85 +208,15 @@ impl Keyspace {
         key: impl AsRef<[u8]> + Send,
         update: impl FnMut(Option<&[u8]>) -> U + Send,
     ) -> Result<Option<Slice>> {
-        self.update_fetch_with(key, WriteOptions::default(), update).await
+        Ok(self.update(key.as_ref(), update).await?.after)
     }
 
-    /// Like [`Keyspace::update_fetch`], with `options`.
-    ///
-    /// # Errors
-    /// See [`crate::Keyspace::fetch_update`].
-    pub async fn update_fetch_with<U: Into<Update>>(
+    async fn update<U: Into<Update>>(
         &self,
-        key: impl AsRef<[u8]> + Send,
-        options: impl Into<WriteOptions> + Send,
+        key: &[u8],
         mut update: impl FnMut(Option<&[u8]>) -> U + Send,
-    ) -> Result<Option<Slice>> {
-        let (key, options) = (key.as_ref(), options.into());
+    ) -> Result<UpdateResult> {
         let update = &mut |old: Option<&[u8]>| update(old).into();
-        Ok(self.db.update(self.keyspace.tree(), key, options, update).await?.after)
+        self.db.update(self.keyspace.tree(), key, self.keyspace.write_options(), update).await
     }
-
-    /// Changes the compaction policy.
-    ///
-    /// # Errors
-    /// See [`crate::Keyspace::set_policy`].
-    pub async fn set_policy(&self, policy: impl Into<Policy>) -> Result<()> {
-        let policy = policy.into();
-        self.run_blocking(move |keyspace| keyspace.set_policy(policy)).await
-    }
-
-    /// Compacts the tables that overlap a range of keys into the last level.
-    ///
-    /// # Errors
-    /// See [`crate::Keyspace::compact_range`].
-    pub async fn compact_range<K: AsRef<[u8]>>(
-        &self,
-        range: impl RangeBounds<K> + Send,
-    ) -> Result<()> {
-        let range = owned_range(&range);
-        self.run_blocking(move |keyspace| keyspace.compact_range(range)).await
-    }
-
-    /// Moves all operands from the operand store to the tree.
-    ///
-    /// # Errors
-    /// See [`crate::Keyspace::operands_to_tree`].
-    pub async fn operands_to_tree(&self) -> Result<()> {
-        self.run_blocking(crate::db::keyspace::Keyspace::operands_to_tree).await
-    }
-
-    /// Returns the estimated size of the table data of a range, in bytes.
-    ///
-    /// # Errors
-    /// See [`crate::Keyspace::approximate_size`].
-    pub async fn approximate_size<K: AsRef<[u8]>>(
-        &self,
-        range: impl RangeBounds<K> + Send,
-    ) -> Result<u64> {
-        let range = owned_range(&range);
-        self.run_blocking(move |keyspace| keyspace.approximate_size(range)).await
-    }
-
-    /// Returns the steps of a lookup of `key`.
-    ///
-    /// # Errors
-    /// See [`crate::Keyspace::explain`].
-    pub async fn explain(&self, key: impl AsRef<[u8]> + Send) -> Result<Explanation> {
-        let key = key.as_ref().to_vec();
-        self.run_blocking(move |keyspace| keyspace.explain(key)).await
-    }
-
-    /// Returns the memory that filters, indexes and range tombstones need.
-    ///
-    /// # Errors
-    /// See [`crate::Keyspace::metadata`].
-    pub async fn metadata(&self) -> Result<MetadataSizes> {
-        self.run_blocking(crate::db::keyspace::Keyspace::metadata).await
-    }
-}
-
-/// Returns bounds that own their keys.
-fn owned_range<K: AsRef<[u8]>>(range: &impl RangeBounds<K>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
-    let owned = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
-    (owned(range.start_bound()), owned(range.end_bound()))
 }

@@ -15,13 +15,16 @@ use ::tokio::task::coop::poll_proceed;
 use ::tokio::task::{JoinHandle, spawn_blocking};
 use futures_core::Stream;
 use lsmx_base::coding::len_u64;
+use lsmx_base::slice::Slice;
 
-use crate::db::keyspace::Entry;
 use crate::error::{Error, Result};
 use crate::iter::range::Range as BlockingRange;
 use crate::options::read::ReadOptions;
 use crate::tokio::reads::MEMORY_ONLY;
 use crate::tokio::runtime::join_error;
+
+/// Key and value.
+type Entry = (Slice, Slice);
 
 /// Maximum number of entries of the first batch. It doubles with each batch.
 const FIRST_BATCH_ENTRIES: usize = 16;
@@ -233,19 +236,9 @@ impl fmt::Debug for Range {
     }
 }
 
-/// [`Stream`] over the entries of a range in reverse key order.
+/// [`Stream`] over the entries of a range in reverse key order. [`Range::next_back`] needs no stream.
 #[derive(Debug)]
 pub struct Rev(Range);
-
-impl Rev {
-    /// Returns the next entry from the back. Cancel safe.
-    ///
-    /// # Errors
-    /// See [`crate::Keyspace::get`].
-    pub async fn next(&mut self) -> Option<Result<Entry>> {
-        self.0.next_back().await
-    }
-}
 
 impl Stream for Rev {
     type Item = Result<Entry>;

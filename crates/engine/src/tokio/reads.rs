@@ -4,11 +4,10 @@ use ::tokio::task::{consume_budget, yield_now};
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
-use crate::db::keyspace::{Entry, Keyspace};
+use crate::db::keyspace::Keyspace;
 use crate::db::multi_get::MultiGet;
 use crate::db::snapshot::Snapshot;
 use crate::error::{Error, Result};
-use crate::iter::range::Range;
 use crate::lookup::point::ReadScope;
 use crate::options::read::{ReadOptions, ReadTier};
 use crate::tokio::inner::AsyncDbInner;
@@ -101,25 +100,6 @@ async fn on_pool<T: Send + 'static>(
         let result = read(&keyspace, snapshot.as_ref());
         drop((keyspace, snapshot, db));
         result
-    })
-    .await
-}
-
-/// Returns the first entry of a range, or the last one if `backward`.
-pub(crate) async fn first_entry(range: Range, backward: bool) -> Result<Option<Entry>> {
-    let next = move |range: &mut Range| {
-        let entry = if backward { range.next_back() } else { range.next() };
-        entry.transpose()
-    };
-    consume_budget().await;
-    let mut range = range.options(&MEMORY_ONLY);
-    match next(&mut range) {
-        Err(Error::WouldBlock) => {}
-        result => return result,
-    }
-    run_on_pool(move || {
-        range.set_options(&ReadOptions::default());
-        next(&mut range)
     })
     .await
 }

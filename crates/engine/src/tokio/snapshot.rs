@@ -5,13 +5,12 @@ use std::ops::RangeBounds;
 use lsmx_base::slice::Slice;
 use lsmx_base::sync::Arc;
 
-use crate::db::keyspace::Entry;
 use crate::error::Result;
 use crate::options::read::ReadOptions;
 use crate::tokio::inner::AsyncDbInner;
 use crate::tokio::keyspace::Keyspace;
 use crate::tokio::range::Range;
-use crate::tokio::reads::{self, first_entry};
+use crate::tokio::reads;
 
 /// Consistent view of all keyspaces as of one moment. Clones share it.
 #[derive(Clone, Debug)]
@@ -83,22 +82,6 @@ impl Snapshot {
     ) -> impl Future<Output = Result<Vec<Option<Slice>>>> + Send {
         let keys: Vec<K> = keys.into_iter().collect();
         reads::multi_get(&self.db, keyspace.as_blocking(), Some(&self.snapshot), keys)
-    }
-
-    /// Returns the entry with the smallest key.
-    ///
-    /// # Errors
-    /// See [`crate::Snapshot::get`].
-    pub async fn first(&self, keyspace: &Keyspace) -> Result<Option<Entry>> {
-        first_entry(self.snapshot.iter(keyspace.as_blocking()), false).await
-    }
-
-    /// Returns the entry with the largest key.
-    ///
-    /// # Errors
-    /// See [`crate::Snapshot::get`].
-    pub async fn last(&self, keyspace: &Keyspace) -> Result<Option<Entry>> {
-        first_entry(self.snapshot.iter(keyspace.as_blocking()), true).await
     }
 
     /// Returns a stream over the entries of a range.

@@ -147,6 +147,7 @@ pub trait Vfs: fmt::Debug + Send + Sync + 'static {
 
 /// An open file. Methods return the error of the operating system.
 #[expect(clippy::missing_errors_doc, reason = "each method can return any error of the system")]
+#[expect(clippy::len_without_is_empty, reason = "a file system has no such call")]
 pub trait File: fmt::Debug + Send + Sync {
     /// Reads at `offset` until `buffer` is full or the file ends. Returns the number of bytes read.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
@@ -163,11 +164,6 @@ pub trait File: fmt::Debug + Send + Sync {
 
     /// Returns the length in bytes.
     fn len(&self) -> io::Result<u64>;
-
-    /// Returns whether the file has no bytes.
-    fn is_empty(&self) -> io::Result<bool> {
-        Ok(self.len()? == 0)
-    }
 
     /// Allows the file system to preallocate zeros after the end of the file.
     ///

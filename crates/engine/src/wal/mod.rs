@@ -21,5 +21,4 @@ pub(crate) use disk_reserve::{DiskReserve, ResumeWriteSizes, is_disk_full, remov
 pub(crate) use reader::replay_segments;
 pub use reader::{RecoveryMode, RecoveryReport, ReplayStart, ReplayedRecord, replay};
 pub use segment::DurableSegment;
-pub use writer::{SEGMENT_BYTES_DEFAULT, SYNC_EVERY_BYTES_DEFAULT, SYNC_EVERY_US_DEFAULT};
 pub use writer::{SegmentRegistry, Wal, WalOptions, WalRecord};

@@ -22,11 +22,11 @@ use crate::wal::segment::{DurableSegment, Segment, SegmentSummary};
 use lsmx_base::key::SeqNo;
 
 /// Default of [`WalOptions::segment_bytes`]: 16 MiB.
-pub const SEGMENT_BYTES_DEFAULT: u64 = 16 << 20;
+const SEGMENT_BYTES_DEFAULT: u64 = 16 << 20;
 /// Default of [`WalOptions::sync_every_bytes`]: 8 MiB.
-pub const SYNC_EVERY_BYTES_DEFAULT: u64 = 8 << 20;
+const SYNC_EVERY_BYTES_DEFAULT: u64 = 8 << 20;
 /// Default of [`WalOptions::sync_every_us`]: one second.
-pub const SYNC_EVERY_US_DEFAULT: u64 = 1_000_000;
+const SYNC_EVERY_US_DEFAULT: u64 = 1_000_000;
 
 /// Capacity of the encode buffer kept between groups, in bytes.
 const BUFFER_BYTES_KEPT: usize = 4 << 20;
@@ -48,12 +48,12 @@ pub struct WalRecord<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WalOptions {
     /// Size at which a segment is closed, in bytes. Smaller segments are deleted sooner.
-    /// Default: [`SEGMENT_BYTES_DEFAULT`].
+    /// Default: 16 MiB.
     pub segment_bytes: u64,
-    /// Unsynced bytes at which a background sync is due. Default: [`SYNC_EVERY_BYTES_DEFAULT`].
+    /// Unsynced bytes at which a background sync is due. Default: 8 MiB.
     pub sync_every_bytes: u64,
     /// Age of unsynced bytes at which a background sync is due, in microseconds. Default:
-    /// [`SYNC_EVERY_US_DEFAULT`].
+    /// one second.
     pub sync_every_us: u64,
     /// Whether a file `RESERVE` keeps disk space free. When the disk is full, the file is removed, so that flushes
     /// and commits can use its space. Its size is at most what [`Db::resume`](crate::Db::resume) would

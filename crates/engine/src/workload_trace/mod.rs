@@ -4,10 +4,10 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let dir = tempfile::tempdir()?;
 //! # let path = dir.path().join("day.trace");
-//! use lsmx::workload_trace::{TraceEvent, TraceReader};
+//! use lsmx::workload_trace::{TraceEvent, TraceOptions, TraceReader};
 //!
 //! # let db = lsmx::Db::open(dir.path().join("data"), lsmx::Options::default())?;
-//! let trace = db.record_trace(&path)?;
+//! let trace = db.record_trace(&path, TraceOptions::default())?;
 //! db.put(b"apple", b"red")?;
 //! db.get(b"apple")?;
 //! let summary = trace.stop()?;
@@ -26,14 +26,14 @@
 //!
 //! Recording neither delays an operation nor makes it fail. Successful operations are added to a buffer in memory, and
 //! a thread writes the buffer to the file. While both buffers are full, operations are lost and counted. A write
-//! error ends the trace, see [`Trace::error`]. Without a trace, recording costs one relaxed load per operation.
+//! error ends the trace, see [`Trace::summary`]. Without a trace, recording costs one relaxed load per operation.
 //!
 //! `lsmx explore --trace` replays a trace under any compaction policy. `docs/reference/format.md` describes the file format.
 
 mod reader;
 mod recorder;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use lsmx_base::sync::{Arc, AtomicBool, Mutex, Ordering};
 
@@ -45,11 +45,12 @@ pub use reader::{TraceEnd, TraceReader};
 pub(crate) use recorder::{ScanTrace, TraceRecorder};
 
 /// Default size of each buffer, in bytes.
-pub const BUFFER_BYTES_DEFAULT: u64 = 4 << 20;
+const BUFFER_BYTES_DEFAULT: u64 = 4 << 20;
 /// Minimum size of a buffer, in bytes.
+#[doc(hidden)]
 pub const BUFFER_BYTES_MIN: u64 = 64 << 10;
 /// Maximum size of a buffer, in bytes.
-pub const BUFFER_BYTES_MAX: u64 = 1 << 30;
+const BUFFER_BYTES_MAX: u64 = 1 << 30;
 
 /// Options of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +62,7 @@ pub struct TraceOptions {
     pub hash_keys: bool,
     /// Stores values and operands instead of their sizes only. Default: false.
     pub keep_values: bool,
-    /// Size of each of the two buffers, in bytes. Default: [`BUFFER_BYTES_DEFAULT`].
+    /// Size of each of the two buffers, in bytes, 64 KiB to 1 GiB. Default: 4 MiB.
     ///
     /// Operations are lost while both are full.
     pub buffer_bytes: u64,
@@ -144,7 +145,6 @@ pub struct Trace {
     active: Arc<ActiveTrace>,
     /// Writes the file. `None` if operations write it.
     thread: Option<crate::env::JoinHandle>,
-    path: PathBuf,
 }
 
 impl Trace {
@@ -167,12 +167,8 @@ impl Trace {
         active.check_none(path)?;
         let recorder = TraceRecorder::create(vfs, env.clone(), path, options, active)?;
         active.start(&recorder, path)?;
-        let mut trace = Trace {
-            recorder: Arc::clone(&recorder),
-            active: Arc::clone(active),
-            thread: None,
-            path: path.to_owned(),
-        };
+        let mut trace =
+            Trace { recorder: Arc::clone(&recorder), active: Arc::clone(active), thread: None };
         if !recorder.writes_inline() {
             let thread = env.spawn("lsmx-trace", move || recorder.run());
             let thread = thread.map_err(|error| Error::io("start the thread of", path, error))?;
@@ -181,22 +177,15 @@ impl Trace {
         Ok(trace)
     }
 
-    /// Returns the path of the file.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Returns the write error that ended the trace, if any.
-    #[must_use]
-    pub fn error(&self) -> Option<Error> {
-        self.recorder.error()
-    }
-
     /// Returns the counts so far. The size is that of the data already written.
-    #[must_use]
-    pub fn summary(&self) -> TraceSummary {
-        self.recorder.summary()
+    ///
+    /// # Errors
+    /// [`Error::Io`] if a write error ended the trace.
+    pub fn summary(&self) -> Result<TraceSummary> {
+        match self.recorder.error() {
+            Some(error) => Err(error),
+            None => Ok(self.recorder.summary()),
+        }
     }
 
     /// Ends the trace and syncs its file.
@@ -205,10 +194,7 @@ impl Trace {
     /// [`Error::Io`] if the file could not be written, now or earlier.
     pub fn stop(mut self) -> Result<TraceSummary> {
         self.end();
-        match self.recorder.error() {
-            Some(error) => Err(error),
-            None => Ok(self.recorder.summary()),
-        }
+        self.summary()
     }
 
     fn end(&mut self) {

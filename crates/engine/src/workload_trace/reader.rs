@@ -40,6 +40,7 @@ impl TraceReader {
     ///
     /// # Errors
     /// [`Error::Io`].
+    #[doc(hidden)]
     pub fn is_trace(vfs: &dyn Vfs, path: &Path) -> Result<bool> {
         let file = vfs.open(path).map_err(|error| Error::io("open", path, error))?;
         let mut magic = [0; 8];
@@ -65,12 +66,6 @@ impl TraceReader {
     #[must_use]
     pub fn header(&self) -> TraceHeader {
         self.header
-    }
-
-    /// Returns the size of the file, in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.bytes
     }
 
     /// Calls `visit` with every item in order, until it returns an error.

@@ -97,15 +97,6 @@ impl WriteBatch {
         self.encoded_bytes().saturating_add(overhead)
     }
 
-    /// Removes all operations and guards, and keeps the capacity.
-    pub fn clear(&mut self) {
-        self.payload.clear();
-        self.count = 0;
-        self.trees.clear();
-        self.guards.clear();
-        self.error = None;
-    }
-
     /// Returns the error of the first invalid operation.
     pub(crate) fn check(&self) -> Result<()> {
         self.error.clone().map_or(Ok(()), Err)

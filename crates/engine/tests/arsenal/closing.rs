@@ -54,9 +54,10 @@ fn tuning(name: &str) -> KeyspaceOptions {
         .memtable_bytes(2 << 10)
         .table_bytes(2 << 10)
         .block_bytes(256)
-        .merge_operator(Append::new());
+        .merge_operator(Append::default());
     match name {
-        "values" => options.value_separation(ValueSeparation::default().threshold_bytes(8)),
+        "values" => options
+            .value_separation(ValueSeparation { threshold_bytes: 8, ..ValueSeparation::default() }),
         "operands" => {
             options.operand_store(DeltaStoreFactory::new(DeltaOptions::default().bucket_bytes(512)))
         }

@@ -34,7 +34,8 @@ fn names(disk: &MemVfs) -> Result<Vec<PathBuf>, String> {
 /// Opens a database with an operand store and memtables so small that the replay of a log writes tables.
 fn open(vfs: impl Vfs, dir: &str) -> Result<Db, lsmx::Error> {
     let store = beside::Plain { collect_after: 1_000, to_tree_one_in: 3, lazy: false };
-    let tuning = KeyspaceOptions::default().memtable_bytes(2 << 10).merge_operator(Append::new());
+    let tuning =
+        KeyspaceOptions::default().memtable_bytes(2 << 10).merge_operator(Append::default());
     let tuning = tuning.operand_store(store.drawn());
     let options = Options::default().background(Background::Inline).seed(1);
     Db::open(dir, options.keyspace_defaults(tuning).vfs(Arc::new(vfs)))

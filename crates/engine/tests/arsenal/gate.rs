@@ -143,7 +143,7 @@ pub(crate) fn flushes_while_store_hangs(thread: &'static str) -> Outcome {
     let options = Options::default().wal_bytes_max(1 << 30);
     let db = Db::open("db", options.vfs(Arc::new(disk))).map_err(failed)?;
     let tuning =
-        || KeyspaceOptions::default().memtable_bytes(1 << 10).merge_operator(Append::new());
+        || KeyspaceOptions::default().memtable_bytes(1 << 10).merge_operator(Append::default());
     let buckets = DeltaOptions::default().bucket_bytes(512).log_bytes_max(2 << 10);
     let store = tuning().operand_store(DeltaStoreFactory::new(buckets));
     let operands = db.keyspace("operands", store).map_err(failed)?;
@@ -152,7 +152,9 @@ pub(crate) fn flushes_while_store_hangs(thread: &'static str) -> Outcome {
     let filled = AtomicBool::new(false);
     let hanging = || {
         // Until writes would wait, so that a flush of the keyspace is due for sure.
-        let full = |n: u64| operands.merge_with((n % 50).to_be_bytes(), [7; 50], at_once).is_err();
+        let full = |n: u64| {
+            operands.with_write_options(at_once).merge((n % 50).to_be_bytes(), [7; 50]).is_err()
+        };
         (0..).find(|n| full(*n) && gate.blocked().is_some());
         filled.store(true, Ordering::Relaxed);
     };
@@ -217,7 +219,7 @@ fn follower_result(patience: Duration) -> Outcome<lsmx::Result<()>> {
     let behind_sync = || db.metrics().commits.behind_sync;
     gate.shut();
     let result = std::thread::scope(|scope| {
-        scope.spawn(|| main.put_with("first", "1", Durability::Sync));
+        scope.spawn(|| main.with_write_options(Durability::Sync).put("first", "1"));
         gate.wait_until_blocked(1);
         scope.spawn(|| main.put("leader", "2"));
         while behind_sync() < 1 {
@@ -226,7 +228,7 @@ fn follower_result(patience: Duration) -> Outcome<lsmx::Result<()>> {
         let (send, answer) = channel();
         let follower = WriteOptions { deadline: Some(patience), ..WriteOptions::default() };
         let main = &main;
-        scope.spawn(move || send.send(main.put_with("follower", "3", follower)));
+        scope.spawn(move || send.send(main.with_write_options(follower).put("follower", "3")));
         while behind_sync() < 2 {
             std::thread::yield_now();
         }

@@ -31,7 +31,10 @@ pub(crate) fn segment_of_a_checkpoint_is_foreign(seed: u64) -> Outcome {
     let db = Db::open("db", options().vfs(Arc::new(disk.clone()))).map_err(failed)?;
     let put = |number: u64| {
         let keyspace = db.default_keyspace();
-        keyspace.put_with(number.to_be_bytes(), [7; 40], Durability::Sync).map_err(failed)
+        keyspace
+            .with_write_options(Durability::Sync)
+            .put(number.to_be_bytes(), [7; 40])
+            .map_err(failed)
     };
     let before = 1 + chance.below(20);
     (0..before).try_for_each(put)?;
@@ -105,7 +108,8 @@ pub(crate) fn output_over_an_engine_file_is_refused(_seed: u64) -> Outcome {
         spellings.push(root.join("link/004000.sst"));
     }
     for path in spellings {
-        let traced = db.record_trace(&path).map(drop);
+        let traced =
+            db.record_trace(&path, lsmx::workload_trace::TraceOptions::default()).map(drop);
         let copied = db.checkpoint(&path);
         for (call, result) in [("record_trace", traced), ("checkpoint", copied)] {
             let Err(Error::OutputInDatabase { .. }) = result else {
@@ -114,7 +118,10 @@ pub(crate) fn output_over_an_engine_file_is_refused(_seed: u64) -> Outcome {
         }
     }
     // Other names are free, and the names of engine files are elsewhere.
-    db.record_trace(data.join("monday.trace")).map_err(failed)?.stop().map_err(failed)?;
+    db.record_trace(data.join("monday.trace"), lsmx::workload_trace::TraceOptions::default())
+        .map_err(failed)?
+        .stop()
+        .map_err(failed)?;
     db.checkpoint(data.join("copy")).map_err(failed)?;
     db.checkpoint(root.join("004000.sst")).map_err(failed)
 }

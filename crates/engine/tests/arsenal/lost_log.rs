@@ -44,7 +44,8 @@ impl EventListener for Listener {
 
 fn tuning(keyspace: &str) -> KeyspaceOptions {
     let bytes = if keyspace == KEYSPACES[0] { 2 << 10 } else { 1 << 20 };
-    let separation = ValueSeparation::default().threshold_bytes(VALUE_BYTES_MAX / 2);
+    let separation =
+        ValueSeparation { threshold_bytes: VALUE_BYTES_MAX / 2, ..ValueSeparation::default() };
     KeyspaceOptions::default().memtable_bytes(bytes).value_separation(separation)
 }
 
@@ -172,7 +173,7 @@ pub(crate) fn dry_run_reports_the_losses_of_the_repair(seed: u64) -> Outcome {
     for _ in 0..6 {
         let damaged = disk.crash(CrashImage::Keep, 0);
         damage(&damaged, &mut chance)?;
-        let dry = repair(&damaged, RepairOptions::default().dry_run(true))?;
+        let dry = repair(&damaged, RepairOptions { dry_run: true, ..RepairOptions::default() })?;
         let real = repair(&damaged, RepairOptions::default())?;
         let told = |report: RepairReport| (report.findings, report.lost, report.complete_through);
         let (dry, real) = (told(dry), told(real));
@@ -187,11 +188,11 @@ pub(crate) fn dry_run_reports_the_losses_of_the_repair(seed: u64) -> Outcome {
 /// and changes nothing. Returns which.
 fn restore_common_prefix(disk: &MemVfs, seqs: &[u64]) -> Outcome<bool> {
     let before = disk.snapshot_all();
-    let options = RepairOptions::default().common_prefix(true);
+    let options = RepairOptions { common_prefix: true, ..RepairOptions::default() };
     let dry = lsmx::repair(
         DIR,
         &Options::default().vfs(Arc::new(disk.clone())),
-        &options.clone().dry_run(true),
+        &RepairOptions { dry_run: true, ..options.clone() },
     );
     let report = match lsmx::repair(DIR, &Options::default().vfs(Arc::new(disk.clone())), &options)
     {

@@ -51,7 +51,7 @@ pub(crate) fn batches_in_flight(seed: u64) -> Outcome {
     let (watched, seen, done) = (db.clone(), Arc::clone(&most), Arc::clone(&written));
     let watch = move || {
         while done.load(Ordering::Relaxed) < WRITERS {
-            let memory = watched.memory();
+            let memory = watched.metrics().memory;
             seen.fetch_max(memory.memtables_active + memory.memtables_sealed, Ordering::Relaxed);
             // Another thread may run.
             drop(watched.snapshot());
@@ -61,7 +61,7 @@ pub(crate) fn batches_in_flight(seed: u64) -> Outcome {
     for thread in threads {
         env.join(thread).map_err(|_| "a thread panicked".to_owned())?;
     }
-    let (most, share) = (most.load(Ordering::Relaxed), db.memory().memtable_bytes_max);
+    let (most, share) = (most.load(Ordering::Relaxed), db.metrics().memory.memtable_bytes_max);
     // An entry takes more than its value.
     let bound = share + BATCH_BYTES * 5 / 4;
     if most > bound {

@@ -58,7 +58,7 @@ pub(crate) fn options() -> Options {
 
 /// Options of the keyspace `counts` without its store.
 pub(crate) fn merging() -> KeyspaceOptions {
-    KeyspaceOptions::default().memtable_bytes(1 << 10).merge_operator(Append::new())
+    KeyspaceOptions::default().memtable_bytes(1 << 10).merge_operator(Append::default())
 }
 
 pub(crate) fn open(disk: &MemVfs, options: Options) -> lsmx::Result<Db> {
@@ -97,20 +97,26 @@ fn write(chance: &mut Chance, keyspace: &Keyspace, model: &mut Model) -> Outcome
         let value = chance.bytes(len);
         match chance.below(8) {
             0 => {
-                keyspace.put_with(&key, &value, Durability::Sync).map_err(failed)?;
+                keyspace.with_write_options(Durability::Sync).put(&key, &value).map_err(failed)?;
                 model.insert(key, value);
             }
             1 => {
-                keyspace.delete_with(&key, Durability::Sync).map_err(failed)?;
+                keyspace.with_write_options(Durability::Sync).delete(&key).map_err(failed)?;
                 model.remove(&key);
             }
             2 if chance.one_in(4) => {
                 let range = key.clone()..vec![key[0] + 3];
-                keyspace.delete_range_with(range.clone(), Durability::Sync).map_err(failed)?;
+                keyspace
+                    .with_write_options(Durability::Sync)
+                    .delete_range(range.clone())
+                    .map_err(failed)?;
                 model.retain(|key, _| !range.contains(key));
             }
             _ => {
-                keyspace.merge_with(&key, &value, Durability::Sync).map_err(failed)?;
+                keyspace
+                    .with_write_options(Durability::Sync)
+                    .merge(&key, &value)
+                    .map_err(failed)?;
                 model.entry(key).or_default().extend(value);
             }
         }
@@ -180,7 +186,10 @@ pub(crate) fn operands_wait_for_their_store(seed: u64) -> Outcome {
             }
             for _ in 0..chance.below(80) {
                 let (key, value) = (chance.bytes(2), chance.bytes(100));
-                db.default_keyspace().put_with(&key, &value, Durability::Sync).map_err(failed)?;
+                db.default_keyspace()
+                    .with_write_options(Durability::Sync)
+                    .put(&key, &value)
+                    .map_err(failed)?;
                 others.insert(key, value);
             }
             let log = db.metrics().wal;

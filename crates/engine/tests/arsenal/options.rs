@@ -25,11 +25,11 @@ impl MergeOperator for Appending {
     }
 
     fn full_merge(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
-        Append::new().full_merge(key, base, operands)
+        Append::default().full_merge(key, base, operands)
     }
 
     fn partial_merge(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
-        if self.partially { Append::new().partial_merge(key, older, newer) } else { None }
+        if self.partially { Append::default().partial_merge(key, older, newer) } else { None }
     }
 }
 
@@ -107,12 +107,13 @@ pub(crate) fn draw_separation(chance: &mut Chance) -> Option<ValueSeparation> {
     if chance.one_in(3) {
         return None;
     }
-    let separation = ValueSeparation::default()
-        .threshold_bytes(*chance.of(&[1, 10, 30, 60]))
-        .blob_file_bytes(1024 << chance.below(3))
-        .garbage_ratio(*chance.of(&[0.1, 0.5, 1.0]))
-        .space_amplification_max(*chance.of(&[1.05, 1.3, 3.0, 100.0]))
-        .scan_read_bytes(*chance.of(&[0, 100, 400, 16 << 10]));
+    let separation = ValueSeparation {
+        threshold_bytes: *chance.of(&[1, 10, 30, 60]),
+        blob_file_bytes: 1024 << chance.below(3),
+        garbage_ratio: *chance.of(&[0.1, 0.5, 1.0]),
+        space_amplification_max: *chance.of(&[1.05, 1.3, 3.0, 100.0]),
+        scan_read_bytes: *chance.of(&[0, 100, 400, 16 << 10]),
+    };
     Some(separation)
 }
 

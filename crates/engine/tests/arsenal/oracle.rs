@@ -210,9 +210,9 @@ fn check_recovered(
     for (name, policies) in KEYSPACES.iter().zip(&promises.policies) {
         if let Ok(keyspace) = db.open_keyspace(name, None)
             && !policies.is_empty()
-            && !policies.contains(&keyspace.policy().to_string())
+            && !policies.contains(&keyspace.options().policy.to_string())
         {
-            let policy = keyspace.policy();
+            let policy = keyspace.options().policy;
             return Err(format!("[{name}] has policy {policy}, expected one of {policies:?}"));
         }
     }

@@ -61,7 +61,7 @@ impl Fixture {
         let options = options.listener(Arc::new(failures.clone()));
         let db = Db::open("db", options.vfs(Arc::new(faults.clone()))).map_err(failed)?;
         let tuning = tuning.memtable_bytes(1 << 10).table_bytes(2 << 10).block_bytes(256);
-        let tuning = tuning.merge_operator(Append::new());
+        let tuning = tuning.merge_operator(Append::default());
         let keyspace = db.keyspace("files", tuning).map_err(failed)?;
         Ok(Fixture { disk, faults, db, keyspace, end, failures })
     }
@@ -134,8 +134,13 @@ pub(crate) fn readable_bucket_leaves_quarantine(seed: u64) -> Outcome {
 pub(crate) fn quarantined_blob_file_is_not_read(seed: u64) -> Outcome {
     const STEPS: u32 = 60;
     const STEP_US: u64 = 10_000_000;
-    let separation = ValueSeparation::default().threshold_bytes(8).blob_file_bytes(2 << 10);
-    let tuning = KeyspaceOptions::default().value_separation(separation.garbage_ratio(0.2));
+    let separation = ValueSeparation {
+        threshold_bytes: 8,
+        blob_file_bytes: 2 << 10,
+        garbage_ratio: 0.2,
+        ..ValueSeparation::default()
+    };
+    let tuning = KeyspaceOptions::default().value_separation(separation);
     let fixture = Fixture::new(seed, ".blob", tuning)?;
     // Every fourth key is written once, so that each blob file keeps some of its values.
     let put = |number: u64| {

@@ -63,7 +63,7 @@ pub(crate) fn late_snapshot_keeps_files(_: u64) -> Outcome {
     if oldest.is_none() {
         return Err("a file left that the snapshot sees".to_owned());
     }
-    if let Some(cause) = db.read_only_cause() {
+    if let Some(cause) = db.health().read_only {
         return Err(format!("the database is read-only: {cause}"));
     }
     drop((snapshot, db.snapshot()));

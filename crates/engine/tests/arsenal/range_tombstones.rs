@@ -68,7 +68,7 @@ pub(crate) fn damaged_range_tombstones_fail_overlapping_reads_only(_seed: u64) -
         db.flush().map_err(failed)?;
         // Some keys stay, so that no file is dropped as a whole.
         let range = (Bound::Included(key(first + 5)), Bound::Excluded(key(first + 10)));
-        db.delete_range(range).map_err(failed)?;
+        db.default_keyspace().delete_range(range).map_err(failed)?;
         db.flush().map_err(failed)?;
     }
     db.close(None).map_err(failed)?;
@@ -111,7 +111,7 @@ pub(crate) fn flush_of_nested_range_deletes_is_linear(_seed: u64) -> Outcome {
         put(&db, 0..10)?;
         let _snapshot = db.snapshot();
         for end in 0..count {
-            db.delete_range::<[u8; 8]>(..key(end)).map_err(failed)?;
+            db.default_keyspace().delete_range::<[u8; 8]>(..key(end)).map_err(failed)?;
         }
         let before = total(WorkKind::SpanNumbers);
         db.flush().map_err(failed)?;

@@ -301,7 +301,7 @@ impl Run<'_> {
     /// the database refuses it.
     fn number_given(&self, operations: u64) -> Result<u64, String> {
         let db = &self.opened()?.db;
-        let operations = if db.read_only_cause().is_some() { 0 } else { operations };
+        let operations = if db.health().read_only.is_some() { 0 } else { operations };
         Ok(db.snapshot().seq().0 + operations)
     }
 
@@ -460,7 +460,10 @@ impl Run<'_> {
                 promises.passing.written = number + 1;
                 before
             };
-            match keyspace.put_with(passing::key(number), life.to_le_bytes(), durability) {
+            match keyspace
+                .with_write_options(durability)
+                .put(passing::key(number), life.to_le_bytes())
+            {
                 Ok(()) if sync => self.all_synced(),
                 Ok(()) => {}
                 Err(error @ Error::ReadOnly { .. }) => return self.excuse("a commit", &error),
@@ -667,14 +670,14 @@ impl Run<'_> {
     /// resuming, perhaps at the second try, decides what became of the commit that failed.
     fn recover_if_failed(&mut self) -> Outcome {
         let Some(open) = &self.open else { return Ok(()) };
-        if open.db.read_only_cause().is_none() {
+        if open.db.health().read_only.is_none() {
             if self.armed && !self.vfs.fired_counts().is_empty() && self.chance.one_in(3) {
                 self.disarm();
             }
             return Ok(());
         }
         if self.vfs.fired_counts().is_empty() {
-            return Err(format!("read-only without a fault: {:?}", open.db.read_only_cause()));
+            return Err(format!("read-only without a fault: {:?}", open.db.health().read_only));
         }
         match open.db.put("refused", "refused") {
             Err(Error::ReadOnly { .. }) => {}
@@ -709,7 +712,7 @@ impl Run<'_> {
                     let given = self.opened()?.db.snapshot().seq().0;
                     self.recorder.promises().seq_largest = given;
                     self.check_live()?;
-                    let Some(cause) = self.opened()?.db.read_only_cause() else {
+                    let Some(cause) = self.opened()?.db.health().read_only else {
                         self.disarm();
                         return Ok(());
                     };
@@ -761,7 +764,7 @@ impl Run<'_> {
             .keyspaces
             .iter()
             .chain(&other)
-            .map(|keyspace| keyspace.policy().to_string())
+            .map(|keyspace| keyspace.options().policy.to_string())
             .collect();
         let mut promises = self.recorder.promises();
         if promises.other == Presence::Yes && other.is_none() {

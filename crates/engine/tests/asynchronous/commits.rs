@@ -17,7 +17,7 @@ fn options() -> Options {
     let keyspace = KeyspaceOptions::default()
         .memtable_bytes(8 << 10)
         .table_bytes(8 << 10)
-        .merge_operator(Append::new());
+        .merge_operator(Append::default());
     Options::default().keyspace_defaults(keyspace)
 }
 
@@ -100,7 +100,8 @@ fn many_writers_share_few_threads() {
                     for write in 0..WRITES * 4 {
                         let (key, value) = (2_000 + thread, write.to_be_bytes());
                         db.default_keyspace()
-                            .put_with(key.to_be_bytes(), value, Durability::Sync)
+                            .with_write_options(Durability::Sync)
+                            .put(key.to_be_bytes(), value)
                             .unwrap();
                     }
                 })
@@ -120,11 +121,15 @@ fn many_writers_share_few_threads() {
                         };
                         let value = write.to_be_bytes();
                         let keyspace = db.default_keyspace();
-                        keyspace.put_with(task.to_be_bytes(), value, durability).await.unwrap();
+                        keyspace
+                            .with_write_options(durability)
+                            .put(task.to_be_bytes(), value)
+                            .await
+                            .unwrap();
                         keyspace.merge("log", "x").await.unwrap();
                         // What waits for commits on threads of the pool itself.
                         match (task + write) % 50 {
-                            0 => db.flush().await.unwrap(),
+                            0 => db.run_blocking(lsmx::Db::flush).await.unwrap(),
                             1 => db.sync().await.unwrap(),
                             2 => db
                                 .as_blocking()
@@ -224,7 +229,7 @@ impl MergeOperator for Widest {
 
     fn full_merge(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
         self.0.fetch_max(operands.len(), Ordering::Relaxed);
-        Append::new().full_merge(key, base, operands)
+        Append::default().full_merge(key, base, operands)
     }
 }
 
@@ -237,8 +242,9 @@ fn chains_of_operands_are_folded_though_nobody_awaits_them() {
             let keyspace = KeyspaceOptions::default().merge_operator(Widest(Arc::clone(&widest)));
             let options = Options::default().keyspace_defaults(keyspace);
             let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).await.unwrap();
+            let keyspace = db.default_keyspace();
             for merge in 0..MERGES {
-                let mut queued = Box::pin(db.merge("key", "x"));
+                let mut queued = Box::pin(keyspace.merge("key", "x"));
                 let queued = poll_once(queued.as_mut());
                 assert!(queued.is_pending() || matches!(queued, std::task::Poll::Ready(Ok(()))));
                 if merge % 64 == 0 {
@@ -249,7 +255,7 @@ fn chains_of_operands_are_folded_though_nobody_awaits_them() {
             db.put("other", "z").await.unwrap();
             // Folding goes on beside the commits: none of the last chains need be folded yet, so that
             // of those before tells.
-            db.wait_idle().await.unwrap();
+            db.run_blocking(lsmx::Db::wait_idle).await.unwrap();
             widest.store(0, Ordering::Relaxed);
             for _ in 0..1_000 {
                 let value = db.get("key").await.unwrap().unwrap();

@@ -152,7 +152,7 @@ fn errors_are_those_of_the_blocking_handle() {
             let keyspace = db.keyspace("dropped", KeyspaceOptions::default()).await.unwrap();
             let merged = keyspace.merge("key", "1").await;
             assert!(matches!(merged, Err(Error::NoMergeOperator { .. })), "{merged:?}");
-            db.drop_keyspace("dropped").await.unwrap();
+            db.run_blocking(|db| db.drop_keyspace("dropped")).await.unwrap();
             let gone = keyspace.put("key", "1").await;
             assert!(matches!(gone, Err(Error::KeyspaceDropped { .. })), "{gone:?}");
             let gone = keyspace.get("key").await;
@@ -182,9 +182,9 @@ fn errors_are_those_of_the_blocking_handle() {
                 let ended = ended.unwrap();
                 assert!(matches!(ended, Err(Error::ReadOnly { .. })), "{ended:?}");
             }
-            assert!(db.as_blocking().read_only_cause().is_some());
+            assert!(db.as_blocking().health().read_only.is_some());
             disk.clear_rules();
-            db.resume().await.unwrap();
+            db.run_blocking(lsmx::Db::resume).await.unwrap();
             db.put("key", "1").await.unwrap();
             db.close(None).await.unwrap();
             let reader = Db::open("db", options().read_only(true).vfs(Arc::new(disk.clone())))

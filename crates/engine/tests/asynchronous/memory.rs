@@ -29,7 +29,7 @@ fn options(cache_bytes: u64) -> Options {
         .memtable_bytes(16 << 10)
         .table_bytes(16 << 10)
         .block_bytes(256)
-        .merge_operator(Append::new())
+        .merge_operator(Append::default())
         .filter_last_run(FilterLastRun::Auto);
     Options::default()
         .background(Background::Inline)
@@ -48,11 +48,13 @@ fn loaded() -> MemVfs {
     for number in 0..KEYS {
         db.put(key(number), [7; 40]).unwrap();
         if number % 500 == 0 {
-            db.delete_range(&key(number)[..]..&[&key(number)[..], b"x"].concat()).unwrap();
+            db.default_keyspace()
+                .delete_range(&key(number)[..]..&[&key(number)[..], b"x"].concat())
+                .unwrap();
         }
     }
     for number in (0..KEYS).step_by(7) {
-        db.merge(key(number), b"+").unwrap();
+        db.default_keyspace().merge(key(number), b"+").unwrap();
     }
     db.close(None).unwrap();
     disk
@@ -80,9 +82,10 @@ fn what_is_in_memory_is_there_at_the_first_poll() {
             let present = key(8);
             for cold in [true, false] {
                 let blocked = matches!(
-                    keyspace
-                        .as_blocking()
-                        .get_with(present, &ReadOptions::default().tier(ReadTier::Memory)),
+                    keyspace.as_blocking().get_with(
+                        present,
+                        &ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() }
+                    ),
                     Err(Error::WouldBlock)
                 );
                 assert_eq!(blocked, cold);
@@ -104,11 +107,11 @@ fn what_is_in_memory_is_there_at_the_first_poll() {
             assert!(poll_once(pin!(snapshot.multi_get(&keyspace, [present]))).is_ready());
             // Both ends, and ranges, once they were read.
             for _ in 0..2 {
-                keyspace.first().await.unwrap();
-                keyspace.last().await.unwrap();
+                keyspace.iter().next().await.unwrap().unwrap();
+                keyspace.iter().next_back().await.unwrap().unwrap();
             }
-            assert!(poll_once(pin!(keyspace.first())).is_ready());
-            assert!(poll_once(pin!(snapshot.last(&keyspace))).is_ready());
+            assert!(poll_once(pin!(keyspace.iter().next())).is_ready());
+            assert!(poll_once(pin!(snapshot.iter(&keyspace).next_back())).is_ready());
             keyspace.range(&present[..]..).next().await.unwrap().unwrap();
             let mut range = pin!(keyspace.range(&present[..]..));
             let task = &mut std::task::Context::from_waker(std::task::Waker::noop());
@@ -134,8 +137,8 @@ fn the_thread_of_a_task_never_calls_the_file_system() {
             let number = dice.below(KEYS * 2);
             match dice.below(12) {
                 0 => db.put(key(number), [8; 40]).await.unwrap(),
-                1 => db.merge(key(number), "+").await.unwrap(),
-                2 => drop(keyspace.first().await.unwrap()),
+                1 => db.default_keyspace().merge(key(number), "+").await.unwrap(),
+                2 => drop(keyspace.iter().limit(1).next().await.transpose().unwrap()),
                 3 => drop(keyspace.multi_get([key(number), key(number + 1)]).await.unwrap()),
                 4 => {
                     let mut range = keyspace.range(&key(number)[..]..);
@@ -148,13 +151,13 @@ fn the_thread_of_a_task_never_calls_the_file_system() {
                 _ => drop(keyspace.get(key(number)).await.unwrap()),
             }
         }
-        db.flush().await.unwrap();
-        keyspace.compact_range::<&[u8]>(..).await.unwrap();
+        db.run_blocking(lsmx::Db::flush).await.unwrap();
+        keyspace.run_blocking(|keyspace| keyspace.compact_range::<&[u8]>(..)).await.unwrap();
         db.sync().await.unwrap();
-        keyspace.explain(key(1)).await.unwrap();
+        keyspace.run_blocking(|keyspace| keyspace.explain(key(1))).await.unwrap();
         db.metrics().await.unwrap();
         db.snapshot().await.unwrap();
-        db.checkpoint("copy").await.unwrap();
+        db.run_blocking(|db| db.checkpoint("copy")).await.unwrap();
         db.close(None).await.unwrap();
     });
     assert!(others.load(Ordering::Relaxed) > 1_000, "{others:?}");
@@ -232,21 +235,29 @@ fn a_read_that_would_block_leaves_no_trace() {
     let keyspace = db.default_keyspace();
     let before = db.metrics();
     for number in 0..100 {
-        let blocked =
-            keyspace.get_with(key(number), &ReadOptions::default().tier(ReadTier::Memory));
+        let blocked = keyspace.get_with(
+            key(number),
+            &ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() },
+        );
         assert!(matches!(blocked, Err(Error::WouldBlock)), "{blocked:?}");
     }
     assert!(matches!(
-        db.get_with(key(1), &ReadOptions::default().tier(ReadTier::Memory)),
+        db.default_keyspace()
+            .get_with(key(1), &ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() }),
         Err(Error::WouldBlock)
     ));
-    let blocked =
-        snapshot.get_with(&keyspace, key(1), &ReadOptions::default().tier(ReadTier::Memory));
+    let blocked = snapshot.get_with(
+        &keyspace,
+        key(1),
+        &ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() },
+    );
     assert!(matches!(blocked, Err(Error::WouldBlock)));
     assert_eq!(db.metrics(), before);
     assert_eq!(
         keyspace.get(key(1)).unwrap(),
-        keyspace.get_with(key(1), &ReadOptions::default().tier(ReadTier::Memory)).unwrap()
+        keyspace
+            .get_with(key(1), &ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() })
+            .unwrap()
     );
 }
 
@@ -270,7 +281,7 @@ fn a_range_goes_on_where_memory_ended() {
         let limit = if dice.below(3) == 0 { dice.below(60) } else { u64::MAX };
         let mut range = keyspace
             .range(&*all[from].0..&*all[to].0)
-            .options(&ReadOptions::default().tier(ReadTier::Memory))
+            .options(&ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() })
             .limit(limit);
         let (mut front, mut back) = (Vec::new(), Vec::new());
         loop {
@@ -312,8 +323,10 @@ fn a_range_gives_up_where_much_is_deleted() {
         db.delete(number.to_be_bytes()).unwrap();
     }
     db.put("z", "end").unwrap();
-    let mut range =
-        db.default_keyspace().iter().options(&ReadOptions::default().tier(ReadTier::Memory));
+    let mut range = db
+        .default_keyspace()
+        .iter()
+        .options(&ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() });
     assert!(matches!(range.next(), Some(Err(Error::WouldBlock))));
     range = range.options(&ReadOptions::default());
     assert_eq!(&*range.next().unwrap().unwrap().0, b"z");
@@ -333,7 +346,7 @@ impl lsmx::MergeOperator for Polite {
         if operands.contains(&&b"!"[..]) {
             return Err(lsmx::MergeError::new("an exclamation"));
         }
-        Append::new().full_merge(key, base, operands)
+        Append::default().full_merge(key, base, operands)
     }
 }
 
@@ -349,7 +362,7 @@ fn a_range_goes_on_after_keys_that_do_not_fold() {
             for number in 0..500u32 {
                 db.put(number.to_be_bytes(), [7; 40]).unwrap();
                 let operand = if number % 5 == 2 { b"!" } else { b"+" };
-                db.merge(number.to_be_bytes(), operand).unwrap();
+                db.default_keyspace().merge(number.to_be_bytes(), operand).unwrap();
             }
             db.flush().unwrap();
             db.close(None).unwrap();

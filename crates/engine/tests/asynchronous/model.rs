@@ -1,9 +1,12 @@
 //! The answers of a map, from tasks.
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::ops::Bound;
+use std::pin::Pin;
 use std::sync::Arc;
 
+use futures_core::Stream;
 use lsmx::env::Background;
 use lsmx::merge_operator::Append;
 use lsmx::tokio::{Db, Keyspace, Range, Snapshot};
@@ -22,7 +25,7 @@ fn tuning() -> KeyspaceOptions {
         .memtable_bytes(8 << 10)
         .table_bytes(8 << 10)
         .block_bytes(256)
-        .merge_operator(Append::new())
+        .merge_operator(Append::default())
 }
 
 fn options(background: Background) -> Options {
@@ -73,7 +76,7 @@ impl World {
                 self.map.insert(key, value);
             }
             3 => {
-                keyspace.put_with(&key, &value, Durability::Sync).await.unwrap();
+                keyspace.with_write_options(Durability::Sync).put(&key, &value).await.unwrap();
                 self.map.insert(key, value);
             }
             4 => {
@@ -153,12 +156,13 @@ impl World {
                 assert_eq!(values, expected);
             }
             3 => {
-                let (first, last) = match snapshot {
-                    Some(at) => (at.first(keyspace).await, at.last(keyspace).await),
-                    None => (keyspace.first().await, keyspace.last().await),
+                let iter = || match snapshot {
+                    Some(at) => at.iter(keyspace).limit(1),
+                    None => keyspace.iter().limit(1),
                 };
-                let key = |entry: lsmx::Result<Option<(lsmx::Slice, lsmx::Slice)>>| {
-                    entry.unwrap().map(|(key, _)| key.to_vec())
+                let (first, last) = (iter().next().await, iter().next_back().await);
+                let key = |entry: Option<lsmx::Result<(lsmx::Slice, lsmx::Slice)>>| {
+                    entry.map(|entry| entry.unwrap().0.to_vec())
                 };
                 assert_eq!(key(first), map.keys().next().cloned());
                 assert_eq!(key(last), map.keys().next_back().cloned());
@@ -188,9 +192,13 @@ impl World {
         match self.dice.below(6) {
             0 => self.snapshot = Some((self.db.snapshot().await.unwrap(), self.map.clone())),
             1 => self.snapshot = None,
-            2 => self.db.flush().await.unwrap(),
-            3 => self.keyspace.compact_range::<&[u8]>(..).await.unwrap(),
-            4 => self.db.wait_idle().await.unwrap(),
+            2 => self.db.run_blocking(lsmx::Db::flush).await.unwrap(),
+            3 => self
+                .keyspace
+                .run_blocking(|keyspace| keyspace.compact_range::<&[u8]>(..))
+                .await
+                .unwrap(),
+            4 => self.db.run_blocking(lsmx::Db::wait_idle).await.unwrap(),
             _ => {
                 self.snapshot = None;
                 self.db.close(None).await.unwrap();
@@ -219,7 +227,7 @@ async fn equals(
     let owned = |(key, value): (lsmx::Slice, lsmx::Slice)| (key.to_vec(), value.to_vec());
     if way == 0 {
         let mut range = range.rev();
-        while let Some(entry) = range.next().await {
+        while let Some(entry) = poll_fn(|task| Pin::new(&mut range).poll_next(task)).await {
             back.push(owned(entry.unwrap()));
         }
     } else {
@@ -265,7 +273,7 @@ fn tasks_get_the_answers_of_a_map() {
                 }
                 world.keyspace.clear().await.unwrap();
                 assert!(world.keyspace.iter().next().await.is_none());
-                world.db.drop_keyspace("other").await.unwrap();
+                world.db.run_blocking(|db| db.drop_keyspace("other")).await.unwrap();
                 assert!(world.keyspace.get("x").await.is_err());
                 world.snapshot = None;
                 world.db.close(None).await.unwrap();

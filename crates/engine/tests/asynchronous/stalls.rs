@@ -60,7 +60,7 @@ fn hundreds_of_stalled_writers_occupy_no_thread() {
                 // Who must not wait is told why, who gives up, too.
                 let keyspace = db.default_keyspace();
                 let hurried = WriteOptions { no_slowdown: true, ..WriteOptions::default() };
-                let refused = keyspace.put_with("hurried", "1", hurried).await;
+                let refused = keyspace.with_write_options(hurried).put("hurried", "1").await;
                 let causes =
                     [WaitCause::MemtablesFull, WaitCause::MemoryFull].map(WaitCause::as_str);
                 assert!(
@@ -69,7 +69,7 @@ fn hundreds_of_stalled_writers_occupy_no_thread() {
                 );
                 let patience = Some(Duration::from_millis(5));
                 let patient = WriteOptions { deadline: patience, ..WriteOptions::default() };
-                let late = keyspace.put_with("patient", "1", patient).await;
+                let late = keyspace.with_write_options(patient).put("patient", "1").await;
                 assert!(
                     matches!(late, Err(Error::Deadline { cause }) if causes.contains(&cause)),
                     "{late:?}"
@@ -111,7 +111,7 @@ fn a_deadline_takes_a_commit_back() {
         let keyspace = db.default_keyspace();
         let deadline = Some(Duration::from_millis(2));
         let options = WriteOptions { deadline, ..WriteOptions::from(Durability::Sync) };
-        let late = keyspace.put_with("late", "1", options).await;
+        let late = keyspace.with_write_options(options).put("late", "1").await;
         let cause = WaitCause::CommitAhead.as_str();
         assert!(matches!(late, Err(Error::Deadline { cause: by }) if by == cause), "{late:?}");
         let mut put = pin!(keyspace.put("key", "1"));
@@ -160,7 +160,10 @@ fn a_flood_of_commits_leaves_the_pool_to_others() {
                         let (db, number) = (db.clone(), asked.load(Ordering::Acquire));
                         puts.spawn(async move {
                             let keyspace = db.default_keyspace();
-                            keyspace.put_with(number.to_be_bytes(), "v", Durability::Sync).await
+                            keyspace
+                                .with_write_options(Durability::Sync)
+                                .put(number.to_be_bytes(), "v")
+                                .await
                         });
                         // First it queues, then it counts as having come.
                         tokio::task::yield_now().await;
@@ -176,7 +179,7 @@ fn a_flood_of_commits_leaves_the_pool_to_others() {
             // Both need a thread of the pool, and neither would come to an end behind the flood.
             for _ in 0..3 {
                 assert_eq!(tokio::task::spawn_blocking(|| 42).await.unwrap(), 42);
-                db.memory().await.unwrap();
+                db.metrics().await.unwrap();
             }
             flooding.store(false, Ordering::Release);
             flood.await.unwrap();
@@ -215,7 +218,7 @@ fn a_deadline_is_kept_where_a_write_waits_for_the_governor() {
         });
         let impatient =
             WriteOptions { deadline: Some(Duration::from_millis(20)), ..WriteOptions::default() };
-        let refused = keyspaces[3].put_with("late", "v", impatient).await;
+        let refused = keyspaces[3].with_write_options(impatient).put("late", "v").await;
         assert!(matches!(refused, Err(Error::Deadline { .. })), "{refused:?}");
         taken.free();
         while let Some(put) = writers.join_next().await {

@@ -166,11 +166,11 @@ fn merge_operator_waiting_call_is_refused() {
         let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
         *lock(&shared) = Some(db.clone());
         db.put("key", "a").unwrap();
-        db.merge("key", "b").unwrap();
+        db.default_keyspace().merge("key", "b").unwrap();
         assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"ab"[..]));
         assert_eq!(operator.1.load(Ordering::Relaxed), 1);
         db.flush().unwrap();
-        db.merge("key", "c").unwrap();
+        db.default_keyspace().merge("key", "c").unwrap();
         db.flush().unwrap();
         db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
         assert!(operator.1.load(Ordering::Relaxed) > 1);

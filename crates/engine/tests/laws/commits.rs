@@ -131,7 +131,10 @@ fn law_02_prefix() {
             let sync = chance.one_in(6);
             let durability = if sync { Durability::Sync } else { Durability::Buffered };
             let len = chance.below(150);
-            keyspace.put_with(n.to_be_bytes(), chance.bytes(len), durability).unwrap();
+            keyspace
+                .with_write_options(durability)
+                .put(n.to_be_bytes(), chance.bytes(len))
+                .unwrap();
             lock(&progress).acknowledged = n;
             // What counts as a sync, beside a commit that asks for one.
             let synced = match n % 18 {
@@ -188,7 +191,10 @@ fn law_04_durable_then_visible() {
                         [(false, Durability::Buffered), (true, Durability::Sync)]
                     {
                         let value = n.to_be_bytes();
-                        keyspace.put_with(key(writer, sync), value, durability).unwrap();
+                        keyspace
+                            .with_write_options(durability)
+                            .put(key(writer, sync), value)
+                            .unwrap();
                     }
                 }
             }));

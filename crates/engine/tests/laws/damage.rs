@@ -265,7 +265,7 @@ fn law_11_torn_is_not_damaged() {
     let (db, _) = open_as(&disk, RecoveryMode::Strict);
     let db = db.unwrap();
     let put = |n: u64, durability| {
-        db.default_keyspace().put_with(n.to_be_bytes(), [7; 30], durability).unwrap();
+        db.default_keyspace().with_write_options(durability).put(n.to_be_bytes(), [7; 30]).unwrap();
     };
     (1..=SYNCED).for_each(|n| put(n, Durability::Sync));
     let log = files(&disk, ".wal").remove(0);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lsmx::env::Background;
 use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
-use lsmx::{Db, Durability, Error, WaitOptions};
+use lsmx::{Db, Durability, Error};
 
 use super::arsenal::Chance;
 use super::arsenal::gate::{
@@ -33,14 +33,15 @@ fn open_when_unlocked(disk: &FaultVfs) -> Db {
 
 /// Makes each call that has a form with a deadline; returns the results by name.
 fn call_all(db: &Db) -> Vec<(&'static str, lsmx::Result<()>)> {
-    let short = WaitOptions::from(SHORT);
+    let db = db.with_deadline(SHORT);
+    let keyspace = db.default_keyspace().with_write_options(SHORT);
     vec![
-        ("sync", db.sync_with(short)),
-        ("flush", db.flush_with(short)),
-        ("wait_idle", db.wait_idle_with(short)),
-        ("checkpoint", db.checkpoint_with("late", short)),
-        ("compact_range", db.default_keyspace().compact_range_with::<&[u8]>(.., short)),
-        ("resume", db.resume_with(short)),
+        ("sync", db.sync()),
+        ("flush", db.flush()),
+        ("wait_idle", db.wait_idle()),
+        ("checkpoint", db.checkpoint("late")),
+        ("compact_range", keyspace.compact_range::<&[u8]>(..)),
+        ("resume", db.resume()),
     ]
 }
 
@@ -111,7 +112,8 @@ fn deadline_commit_hangs_is_kept() {
     let gate = Gate::default();
     let disk = gate.disk(each(&[VfsCall::Sync], ".wal"), "");
     let db = open(&disk).unwrap();
-    let hanging = || drop(db.default_keyspace().put_with("key", "value", Durability::Sync));
+    let hanging =
+        || drop(db.default_keyspace().with_write_options(Durability::Sync).put("key", "value"));
     let results = returns_while_blocked(&gate, hanging, || call_all(&db)).unwrap();
     for (name, result) in results {
         // There is nothing to wait for, and nothing to resume.
@@ -137,7 +139,7 @@ fn deadline_own_device_call_hangs_is_kept() {
     db.put("key", "value").unwrap();
     gate.shut();
     watched("a sync", || {
-        let late = db.sync_with(SHORT);
+        let late = db.with_deadline(SHORT).sync();
         assert!(matches!(late, Err(Error::Deadline { .. })), "{late:?}");
     });
     gate.open();
@@ -150,9 +152,9 @@ fn deadline_own_device_call_hangs_is_kept() {
     disk.add_rule(each(&[VfsCall::Create], ".sst"));
     gate.shut();
     watched("a resumption", || {
-        let late = db.resume_with(SHORT);
+        let late = db.with_deadline(SHORT).resume();
         assert!(matches!(late, Err(Error::Deadline { .. })), "{late:?}");
-        assert!(db.read_only_cause().is_some());
+        assert!(db.health().read_only.is_some());
         gate.open();
         // It waits for the first.
         db.resume().unwrap();

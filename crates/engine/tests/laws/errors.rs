@@ -66,8 +66,8 @@ impl Failing {
         let sync = self.chance.one_in(4);
         let durability = if sync { Durability::Sync } else { Durability::Buffered };
         let written = match at {
-            2 => self.kinds[at].merge_with(&key, &value, durability),
-            _ => self.kinds[at].put_with(&key, &value, durability),
+            2 => self.kinds[at].with_write_options(durability).merge(&key, &value),
+            _ => self.kinds[at].with_write_options(durability).put(&key, &value),
         };
         match &written {
             Ok(()) => {
@@ -102,7 +102,7 @@ impl Failing {
                 assert!(self.failures() > failures, "{written:?}, and nobody was told");
             }
             match written {
-                Ok(()) if self.db.read_only_cause().is_none() => {}
+                Ok(()) if self.db.health().read_only.is_none() => {}
                 Ok(()) => return false,
                 Err(Error::ReadOnly { .. }) => return true,
                 // A job has failed: the next write is free to go.
@@ -168,8 +168,8 @@ fn every_write(db: &Db) -> Vec<(&'static str, Error)> {
     let answers = [
         ("put", db.put("k", "v")),
         ("delete", db.delete("k")),
-        ("merge", db.merge("k", "v")),
-        ("delete_range", db.delete_range("a".."z")),
+        ("merge", db.default_keyspace().merge("k", "v")),
+        ("delete_range", db.default_keyspace().delete_range("a".."z")),
         ("update", main.fetch_update("k", |_| b"v".to_vec()).map(drop)),
         ("write", db.write(batch, Durability::Sync)),
         ("sync", db.sync()),
@@ -197,7 +197,7 @@ fn law_07_errors_are_told_once_and_truthfully() {
             failing.faults.add_rule(FaultRule::new(EIO).for_calls(WRITES).nth(k).from_then_on());
             refused += u64::from(failing.write_until_read_only(120));
             let when = format!("seed {seed}, call {k}");
-            let Some(cause) = failing.db.read_only_cause() else {
+            let Some(cause) = failing.db.health().read_only else {
                 if failing.fired() == 0 {
                     break;
                 }
@@ -240,7 +240,7 @@ fn first_error_rules(failing: &Failing, cause: &Error, when: &str) {
 /// The disk is well again: so is the database after `resume()`, for good.
 fn nothing_sticks(mut failing: Failing, when: &str) {
     failing.db.resume().unwrap();
-    assert!(failing.db.read_only_cause().is_none());
+    assert!(failing.db.health().read_only.is_none());
     assert_eq!(failing.db.metrics().read_only, None);
     assert_eq!(failing.told.count(|event| matches!(event, Event::Resumed)), 1);
     failing.check(&failing.db, when);
@@ -300,7 +300,7 @@ fn background_errors(seed: u64) {
     );
     let compacted = failing.kinds[0].compact_range::<&[u8]>(..);
     assert!(matches!(compacted, Err(Error::Io { .. })), "{compacted:?}");
-    assert!(failing.db.read_only_cause().is_none());
+    assert!(failing.db.health().read_only.is_none());
     failing.check(&failing.db, "a compaction that failed");
     failed_jobs(seed);
     told_by_resuming(seed);
@@ -326,7 +326,7 @@ fn failed_jobs(seed: u64) {
             // It was tried, and whoever waits for it is told as well.
             assert_eq!(failing.db.wait_idle().is_err(), work == "compaction");
             assert!(failing.failures() > failures, "{work}");
-            assert!(failing.db.read_only_cause().is_none());
+            assert!(failing.db.health().read_only.is_none());
             let put = |key: &str| failing.kinds[1].put(key, "value");
             let told = put("told").unwrap_err();
             let Error::Background { work: named, keyspace, cause } = &told else {
@@ -386,7 +386,7 @@ fn reads_go_on_after_a_failed_sync_of_a_bucket() {
             }
             let when = format!("seed {seed}, sync {k}");
             failing.check(&failing.db, &when);
-            if failing.db.read_only_cause().is_some() {
+            if failing.db.health().read_only.is_some() {
                 failed += 1;
                 failing.faults.clear_rules();
                 failing.db.resume().unwrap();
@@ -431,7 +431,7 @@ fn law_08_a_failed_sync_is_final() {
                 }
             }
             assert_eq!(failing.fired(), 1, "{when}");
-            let is_read_only = failing.db.read_only_cause().is_some();
+            let is_read_only = failing.db.health().read_only.is_some();
             let oldest = Manifest::load(&failing.disk, Path::new("db")).unwrap().state.wal_oldest;
             failing.check_prefix_after_power_loss(seed, &when);
             if is_read_only {
@@ -509,7 +509,7 @@ fn full_for_writers(seed: u64) {
         FaultRule::new(Fault::Error(no_space)).for_calls(&[VfsCall::Create]).nth(1).from_then_on(),
     );
     failing.write_until_read_only(200);
-    let cause = failing.db.read_only_cause().expect("a full disk is told");
+    let cause = failing.db.health().read_only.expect("a full disk is told");
     let Error::Io { source, .. } = &*cause else { panic!("{cause:?}") };
     assert_eq!(source.kind(), std::io::ErrorKind::StorageFull);
     // Reads go on, and nothing else is tried, however long it takes.
@@ -560,7 +560,7 @@ fn full_for_compactions(seed: u64) {
         .add_rule(no_space.for_calls(&[VfsCall::Create]).path_contains(".sst").from_then_on());
     failing.kinds[0].set_policy("full".parse::<lsmx::PolicySpec>().unwrap()).unwrap();
     failing.db.env().pause_us(10 * MINUTE_US);
-    assert!(failing.db.read_only_cause().is_none(), "{:?}", failing.db.read_only_cause());
+    assert!(failing.db.health().read_only.is_none(), "{:?}", failing.db.health().read_only);
     let failures = failing.db.metrics().keyspaces["default"].compaction.failures;
     // It is tried again, after longer and longer pauses.
     assert!((3..40).contains(&failures), "seed {seed}: {failures} tries in ten minutes");

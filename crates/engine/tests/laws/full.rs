@@ -24,9 +24,12 @@ fn tuning(name: &str) -> KeyspaceOptions {
     let options = KeyspaceOptions::default()
         .memtable_bytes(128 << 10)
         .table_bytes(128 << 10)
-        .merge_operator(Append::new());
+        .merge_operator(Append::default());
     match name {
-        "values" => options.value_separation(ValueSeparation::default().threshold_bytes(512)),
+        "values" => options.value_separation(ValueSeparation {
+            threshold_bytes: 512,
+            ..ValueSeparation::default()
+        }),
         "operands" => options.operand_store(DeltaStoreFactory::new(
             DeltaOptions::default().bucket_bytes(32 << 10).log_bytes_max(256 << 10),
         )),
@@ -70,8 +73,8 @@ impl Filling {
         let sync = self.chance.one_in(20);
         let durability = if sync { Durability::Sync } else { Durability::Buffered };
         match at {
-            2 => self.kinds[at].merge_with(&key, &value, durability)?,
-            _ => self.kinds[at].put_with(&key, &value, durability)?,
+            2 => self.kinds[at].with_write_options(durability).merge(&key, &value)?,
+            _ => self.kinds[at].with_write_options(durability).put(&key, &value)?,
         }
         let there = self.model[at].entry(key).or_default();
         if at < 2 {

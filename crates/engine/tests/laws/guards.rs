@@ -81,6 +81,6 @@ fn fetch_update_guard_unknown_is_retried() {
         })
         .unwrap();
     assert_eq!((calls, after.as_deref()), (2, Some(&b"v"[..])));
-    let memory = db.memory();
+    let memory = db.metrics().memory;
     assert!(memory.guard_history <= (4 << 20) / 16, "{} bytes of history", memory.guard_history);
 }

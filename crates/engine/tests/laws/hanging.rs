@@ -83,12 +83,14 @@ fn flush_other_keyspace_store_hangs_continues() {
 fn observe(db: &Db) {
     let metrics = db.metrics();
     assert!(metrics.wal.segments > 0);
-    let _ = db.memory();
     let _ = db.read_metrics();
     let _ = db.health();
-    assert!(db.read_only_cause().is_none());
+    assert!(db.health().read_only.is_none());
     assert!(!db.keyspaces().is_empty());
     // Any answer, including that a file would have to be read.
-    let _ = db.get_with(3u64.to_be_bytes(), &ReadOptions::default().tier(ReadTier::Memory));
-    let _ = db.open_keyspace("default", None).unwrap().policy();
+    let _ = db.default_keyspace().get_with(
+        3u64.to_be_bytes(),
+        &ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() },
+    );
+    let _ = db.open_keyspace("default", None).unwrap().options();
 }

@@ -31,7 +31,7 @@ fn keyspace_options_are_the_same_in_every_run() {
         }
         let options = events.options();
         assert!(options.policy.to_string().starts_with("tiering"), "{options:?}");
-        assert_eq!(options.policy.to_string(), events.policy().to_string());
+        assert_eq!(options.policy.to_string(), events.options().policy.to_string());
         assert_eq!(options.memtable_bytes, 1 << 20);
         assert!(db.metrics().keyspaces["events"].total().runs > 1, "{options:?}");
         db.close(None).unwrap();
@@ -49,7 +49,7 @@ fn keyspace_options_are_the_same_in_every_run() {
 fn keyspace_structural_options_come_from_the_manifest() {
     let disk = MemVfs::new();
     let of_default = || {
-        let tuning = KeyspaceOptions::default().merge_operator(Append::new());
+        let tuning = KeyspaceOptions::default().merge_operator(Append::default());
         Options::default().keyspace_defaults(tuning)
     };
     let counters = || KeyspaceOptions::default().merge_operator(Counter);
@@ -62,7 +62,7 @@ fn keyspace_structural_options_come_from_the_manifest() {
         assert_eq!(db.open_keyspace("plain", None).unwrap().options().merge_operator, None);
         let counts = db.open_keyspace("counts", None).unwrap();
         assert_eq!(counts.options().merge_operator.as_deref(), Some("lsmx.counter"));
-        let other = KeyspaceOptions::default().merge_operator(Append::new());
+        let other = KeyspaceOptions::default().merge_operator(Append::default());
         let Err(error @ Error::Contradiction { .. }) = db.keyspace("counts", other) else {
             panic!("another operator is accepted");
         };

@@ -21,8 +21,8 @@ fn killed() -> MemVfs {
     counts.put("b", "2").unwrap();
     db.flush().unwrap();
     for number in 0..40 {
-        counts.merge_with("a", format!("{number}"), Durability::Sync).unwrap();
-        db.default_keyspace().put_with("k", "v", Durability::Sync).unwrap();
+        counts.with_write_options(Durability::Sync).merge("a", format!("{number}")).unwrap();
+        db.default_keyspace().with_write_options(Durability::Sync).put("k", "v").unwrap();
     }
     disk.crash(CrashImage::Drop, 1)
 }
@@ -152,7 +152,7 @@ fn operand_store_missing_kept_log_is_read_copied_and_repaired() {
 fn operand_store_missing_repair_without_manifest_keeps_the_log_of_others() {
     let disk = killed();
     let db = open(&disk, options()).unwrap();
-    db.default_keyspace().put_with("late", "v", Durability::Sync).unwrap();
+    db.default_keyspace().with_write_options(Durability::Sync).put("late", "v").unwrap();
     let image = disk.crash(CrashImage::Drop, 1);
     drop(db);
     for path in image.paths() {
@@ -176,7 +176,7 @@ fn operand_store_missing_from_the_first_checkpoint_on() {
     let disk = MemVfs::new();
     let db = open(&disk, options()).unwrap();
     let counts = db.keyspace("counts", merging().operand_store(STORE)).unwrap();
-    counts.merge_with("a", "1", Durability::Sync).unwrap();
+    counts.with_write_options(Durability::Sync).merge("a", "1").unwrap();
     let disk = disk.crash(CrashImage::Drop, 1);
     let db = open(&disk, options()).unwrap();
     db.checkpoint("copy").unwrap();

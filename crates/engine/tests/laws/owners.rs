@@ -25,7 +25,10 @@ fn another_process() {
     let Ok(dir) = std::env::var(DIR) else { return };
     match Db::open(&dir, Options::default()) {
         Ok(db) => {
-            db.default_keyspace().put_with("killed", "owner", Durability::Sync).unwrap();
+            db.default_keyspace()
+                .with_write_options(Durability::Sync)
+                .put("killed", "owner")
+                .unwrap();
             std::process::abort();
         }
         Err(Error::Locked { path }) => {

@@ -236,7 +236,7 @@ fn writes_stop_with_the_file_and_the_way_out_once_no_runs_of_l0_can_be_merged() 
         assert_eq!((&**keyspace, file_of(cause)), ("default", file.clone()));
         let text = stopped.to_string();
         assert!(text.contains(&*file.to_string_lossy()) && text.contains("resume()"), "{text}");
-        assert!(fixture.db.read_only_cause().is_none());
+        assert!(fixture.db.health().read_only.is_none());
         let health = fixture.db.health();
         let [blocked] = &*health.compaction_blocked else { panic!("{health:?}") };
         assert!(blocked.writes_stopped && health.quarantined.len() > 1, "{health:?}");

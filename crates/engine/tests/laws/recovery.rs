@@ -79,7 +79,10 @@ fn law_03_monotone_recovery() {
             let durability = if sync { Durability::Sync } else { Durability::Buffered };
             let len = chance.below(120);
             let value = chance.bytes(len);
-            db.default_keyspace().put_with(n.to_be_bytes(), value, durability).unwrap();
+            db.default_keyspace()
+                .with_write_options(durability)
+                .put(n.to_be_bytes(), value)
+                .unwrap();
         }
         let image = disk.crash(*chance.of(&CrashImage::ALL), seed);
         disk.set_observer(None);

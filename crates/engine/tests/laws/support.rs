@@ -46,11 +46,16 @@ pub(crate) fn tuning(name: &str) -> KeyspaceOptions {
         .memtable_bytes(2 << 10)
         .table_bytes(2 << 10)
         .block_bytes(256)
-        .merge_operator(Append::new());
+        .merge_operator(Append::default());
     match name {
         "values" => {
-            let separation = ValueSeparation::default().threshold_bytes(8).blob_file_bytes(2 << 10);
-            options.memtable_bytes(1 << 10).value_separation(separation.garbage_ratio(0.2))
+            let separation = ValueSeparation {
+                threshold_bytes: 8,
+                blob_file_bytes: 2 << 10,
+                garbage_ratio: 0.2,
+                ..ValueSeparation::default()
+            };
+            options.memtable_bytes(1 << 10).value_separation(separation)
         }
         "operands" => {
             let buckets = DeltaOptions::default().bucket_bytes(512).log_bytes_max(2 << 10);

@@ -47,7 +47,7 @@ fn a_clock_that_jumps(seed: u64, tuned: impl Fn(KeyspaceOptions) -> KeyspaceOpti
         let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
         let now_us = db.env().database_time_us();
         assert!(now_us >= seen_us, "seed {seed}: it is {now_us}, it was {seen_us}");
-        let policy = db.default_keyspace().policy();
+        let policy = db.default_keyspace().options().policy;
         for n in 0..written {
             let there = db.get(n.to_be_bytes()).unwrap().is_some();
             assert_eq!(there, n % 5 != 4, "{policy}, seed {seed}: key {n} after a jump");
@@ -116,7 +116,7 @@ fn a_clock_behind_the_manifest() {
     assert!(db.env().database_time_us() > 400 * YEAR_US);
     let patient = WriteOptions { deadline: Some(Duration::from_secs(60)), ..Default::default() };
     for n in 0..500u64 {
-        db.default_keyspace().put_with(n.to_be_bytes(), [7; 40], patient).unwrap();
+        db.default_keyspace().with_write_options(patient).put(n.to_be_bytes(), [7; 40]).unwrap();
     }
     db.close(Some(Duration::from_secs(60))).unwrap();
 }
@@ -153,7 +153,7 @@ fn fill(db: &Db, flushes: bool) -> &'static str {
     for n in 0..100_000u64 {
         // Scattered, so that no job is a trivial move.
         let key = n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
-        match db.default_keyspace().put_with(key, [5; 200], at_once) {
+        match db.default_keyspace().with_write_options(at_once).put(key, [5; 200]) {
             Ok(()) => {
                 while flushes && sealed() > 0 {
                     std::thread::yield_now();
@@ -200,7 +200,7 @@ fn stall_for_memory() {
 fn stalls_and_goes_on(db: &Db, gate: &Gate, told: &Told, cause: WaitCause) {
     let main = db.default_keyspace();
     assert_eq!(fill(db, cause == WaitCause::TooManyRuns), cause.as_str());
-    let late = main.put_with("late", "x", within(SHORT));
+    let late = main.with_write_options(within(SHORT)).put("late", "x");
     assert!(matches!(late, Err(Error::Deadline { cause: named }) if named == cause.as_str()));
     assert_eq!(db.get("late").unwrap(), None, "given up and done");
     let begun = || {
@@ -247,7 +247,7 @@ fn commit_behind_another() {
         gate.wait_until_blocked(1);
         for durability in [Durability::Buffered, Durability::Sync] {
             let options = WriteOptions { durability, ..within(SHORT) };
-            let late = main.put_with("late", "x", options);
+            let late = main.with_write_options(options).put("late", "x");
             let Err(Error::Deadline { cause }) = late else { panic!("{late:?}") };
             assert_eq!(cause, WaitCause::CommitAhead.as_str());
         }
@@ -270,7 +270,7 @@ fn close_and_compaction() {
     let main = db.default_keyspace();
     (0..50u64).for_each(|n| main.put(n.to_be_bytes(), [1; 100]).unwrap());
     gate.shut();
-    let late = main.compact_range_with::<&[u8]>(.., SHORT);
+    let late = main.with_write_options(SHORT).compact_range::<&[u8]>(..);
     assert!(matches!(late, Err(Error::Deadline { .. })), "{late:?}");
     let late = db.close(Some(SHORT));
     let Err(Error::Deadline { cause }) = late else { panic!("{late:?}") };

@@ -108,7 +108,7 @@ impl Tuning {
             .block_bytes(self.block_bytes)
             .restart_interval(self.restart_interval)
             .block_tags(self.block_tags)
-            .compression_per_level(compression.collect())
+            .compression(compression.collect::<Vec<_>>())
             .filter_last_run(self.filter_last_run)
             .filter_bits(self.filter_bits)
             .value_separation(self.separation);

@@ -125,7 +125,7 @@ impl World {
                     if let Some(policy) = &opening.tuning.policy {
                         self.policies[at].clone_from(policy);
                     }
-                    assert_eq!(keyspace.policy().to_string(), self.policies[at]);
+                    assert_eq!(keyspace.options().policy.to_string(), self.policies[at]);
                     self.keyspaces[at] = Some(keyspace);
                 }
             }
@@ -231,7 +231,9 @@ impl World {
                 let ((at, keyspace), key) = (self.keyspace(*keyspace), self.key(*key));
                 let value = value.to_bytes();
                 match (sync, at) {
-                    (true, _) => keyspace.put_with(&key, &value, Durability::Sync).unwrap(),
+                    (true, _) => {
+                        keyspace.with_write_options(Durability::Sync).put(&key, &value).unwrap()
+                    }
                     (false, 0) => self.db().put(&key, &value).unwrap(),
                     (false, _) => keyspace.put(&key, &value).unwrap(),
                 }
@@ -247,8 +249,11 @@ impl World {
                 for operand in operands {
                     let operand = operand.to_bytes();
                     match (sync, at) {
-                        (true, _) => keyspace.merge_with(&key, &operand, Durability::Sync).unwrap(),
-                        (false, 0) => self.db().merge(&key, &operand).unwrap(),
+                        (true, _) => keyspace
+                            .with_write_options(Durability::Sync)
+                            .merge(&key, &operand)
+                            .unwrap(),
+                        (false, 0) => self.db().default_keyspace().merge(&key, &operand).unwrap(),
                         (false, _) => keyspace.merge(&key, &operand).unwrap(),
                     }
                     self.merge_model(at, Arc::clone(&key), &operand);
@@ -280,9 +285,12 @@ impl World {
                 let ((at, keyspace), bounds) = (self.keyspace(*keyspace), self.bounds(*from, *to));
                 match (sync, at) {
                     (true, _) => keyspace
-                        .delete_range_with::<Bytes>(bounds.clone(), Durability::Sync)
+                        .with_write_options(Durability::Sync)
+                        .delete_range::<Bytes>(bounds.clone())
                         .unwrap(),
-                    (false, 0) => self.db().delete_range::<Bytes>(bounds.clone()).unwrap(),
+                    (false, 0) => {
+                        self.db().default_keyspace().delete_range::<Bytes>(bounds.clone()).unwrap()
+                    }
                     (false, _) => keyspace.delete_range::<Bytes>(bounds.clone()).unwrap(),
                 }
                 self.delete_range_in_model(at, &bounds);
@@ -447,7 +455,7 @@ impl World {
                 let (at, keyspace) = self.keyspace(*keyspace);
                 keyspace.set_policy(policy.parse::<PolicySpec>().unwrap()).unwrap();
                 self.note_policy(at, policy);
-                assert_eq!(self.keyspace(at).1.policy().to_string(), self.policies[at]);
+                assert_eq!(self.keyspace(at).1.options().policy.to_string(), self.policies[at]);
             }
             Op::DeleteAll { keyspace } => {
                 let (at, keyspace) = self.keyspace(*keyspace);
@@ -540,7 +548,7 @@ impl World {
             None if existed => {}
             None => self.policies[at] = "leveled".to_owned(),
         }
-        assert_eq!(keyspace.policy().to_string(), self.policies[at]);
+        assert_eq!(keyspace.options().policy.to_string(), self.policies[at]);
         self.state[at].get_or_insert_with(Arc::default);
         self.keyspaces[at] = Some(keyspace);
     }

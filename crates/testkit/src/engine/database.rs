@@ -140,7 +140,7 @@ impl ModelledDb {
     }
 
     fn keyspace_options(&self, keyspace: usize) -> KeyspaceOptions {
-        let separation = ValueSeparation::default().threshold_bytes(20);
+        let separation = ValueSeparation { threshold_bytes: 20, ..ValueSeparation::default() };
         let compression = if self.has_option(2) { Compression::Lz4 } else { Compression::None };
         let options = KeyspaceOptions::default()
             .memtable_bytes(if self.has_option(0) { 1 << 10 } else { 16 << 10 })

@@ -120,7 +120,7 @@ fn write_sample(vfs: &MemVfs) -> Result<()> {
         .memtable_bytes(4 << 10)
         .table_bytes(1 << 10)
         .block_bytes(256)
-        .value_separation(ValueSeparation::default().threshold_bytes(30));
+        .value_separation(ValueSeparation { threshold_bytes: 30, ..ValueSeparation::default() });
     // The fixed seed gives the same files in every process, so that a stored input keeps its meaning.
     let options = Options::default().background(Background::Inline).seed(1);
     let options = options.keyspace_defaults(keyspace.clone());

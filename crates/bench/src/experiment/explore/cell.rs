@@ -100,7 +100,7 @@ impl Plan {
             });
         let traced = self.trace.as_ref().is_some_and(|trace| trace.counts().merges > 0);
         if traced || self.phases.iter().any(|phase| phase.merges > 0) {
-            return keyspace.merge_operator(FieldUpdate::with_value_bytes_max(u32::MAX));
+            return keyspace.merge_operator(FieldUpdate { value_bytes_max: u32::MAX });
         }
         keyspace
     }

@@ -195,7 +195,7 @@ fn measured(gets: u64, before: &Counts, after: &Counts, latencies: Latencies) ->
     });
     let filters = after.0.filter_by_level.iter().map(|(level, answers)| {
         let earlier = before.0.filter_by_level.get(level).copied().unwrap_or_default();
-        (*level, answers.difference_since(&earlier))
+        (*level, *answers - earlier)
     });
     let read = VfsCall::Read;
     Measured {

@@ -164,14 +164,15 @@ fn keyspace_options(mode: Mode, base: Base, resources: Resources) -> KeyspaceOpt
         Base::Tree => options,
         Base::ValueLog => {
             // Every value, as the peers do it: the default leaves those of less than 1 KiB in the tree.
-            let mut separation = ValueSeparation::default().threshold_bytes(1);
+            let mut separation =
+                ValueSeparation { threshold_bytes: 1, ..ValueSeparation::default() };
             if let Some(bytes) = resources.scan_read_bytes {
-                separation = separation.scan_read_bytes(bytes);
+                separation.scan_read_bytes = bytes;
             }
             options.value_separation(separation)
         }
     };
-    let operator = FieldUpdate::with_value_bytes_max(resources.value_bytes_max);
+    let operator = FieldUpdate { value_bytes_max: resources.value_bytes_max };
     match mode {
         Mode::GetPut => options,
         Mode::Merge => options.merge_operator(operator),

@@ -88,7 +88,7 @@ pub(super) fn cell(
     let elapsed_s = watch.elapsed_s();
     let after = Counts::now(opened);
     let ops = latencies.count();
-    let filters = after.filters.difference_since(&before.filters);
+    let filters = after.filters - before.filters;
     Ok(Cell {
         workload: if absent { "readmissing" } else { "readrandom" },
         engine: "lsmx".to_owned(),

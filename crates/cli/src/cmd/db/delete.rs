@@ -11,7 +11,7 @@ use crate::failure::Failure;
 pub(super) fn run(arguments: &DbArgs, key: &OsStr) -> Result<(), Failure> {
     let key = super::typed(arguments, "key", key)?;
     let (db, keyspace) = super::open(arguments)?;
-    keyspace.delete_with(&key, Durability::Sync)?;
+    keyspace.with_write_options(Durability::Sync).delete(&key)?;
     db.close(None)?;
     Ok(())
 }

@@ -12,7 +12,7 @@ pub(super) fn run(arguments: &DbArgs, key: &OsStr, value: &OsStr) -> Result<(), 
     let key = super::typed(arguments, "key", key)?;
     let value = super::typed(arguments, "value", value)?;
     let (db, keyspace) = super::open_or_create(arguments)?;
-    keyspace.put_with(&key, &value, Durability::Sync)?;
+    keyspace.with_write_options(Durability::Sync).put(&key, &value)?;
     db.close(None)?;
     Ok(())
 }

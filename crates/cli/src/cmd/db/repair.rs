@@ -13,10 +13,11 @@ use crate::output;
 /// Repairs the database, or says what a repair would do.
 pub(super) fn run(arguments: &DbArgs, flags: &RepairArgs) -> Result<(), Failure> {
     super::whole_database(arguments, "repair")?;
-    let options = RepairOptions::default()
-        .dry_run(flags.dry_run)
-        .force(flags.force)
-        .common_prefix(flags.common_prefix);
+    let options = RepairOptions {
+        dry_run: flags.dry_run,
+        force: flags.force,
+        common_prefix: flags.common_prefix,
+    };
     let database =
         Options::default().operand_store(DeltaStoreFactory::new(DeltaOptions::default()));
     let report = lsmx::repair(&arguments.path, &database, &options)?;
@@ -93,7 +94,7 @@ fn tell(lines: &mut String, report: &RepairReport, dry_run: bool) -> std::fmt::R
 }
 
 fn one_line(lost: &Loss) -> String {
-    let mut line = format!("{} of {}", lost.what.as_str(), lost.path.display());
+    let mut line = format!("{} of {}", lost.what, lost.path.display());
     let key = |key: &Option<Vec<u8>>, none: &str| match key {
         Some(key) => format!("\"{}\"", key[..key.len().min(64)].escape_ascii()),
         None => none.to_owned(),

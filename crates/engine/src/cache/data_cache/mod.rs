@@ -29,21 +29,16 @@ pub enum BlockCacheKind {
 
 impl BlockCacheKind {
     /// All kinds.
+    #[doc(hidden)]
     pub const ALL: [BlockCacheKind; 2] = [BlockCacheKind::Quick, BlockCacheKind::Moka];
-
-    /// Returns the name used in options and results.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            BlockCacheKind::Quick => "quick",
-            BlockCacheKind::Moka => "moka",
-        }
-    }
 }
 
 impl fmt::Display for BlockCacheKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(match self {
+            BlockCacheKind::Quick => "quick",
+            BlockCacheKind::Moka => "moka",
+        })
     }
 }
 
@@ -51,8 +46,11 @@ impl std::str::FromStr for BlockCacheKind {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<BlockCacheKind, &'static str> {
-        let found = BlockCacheKind::ALL.into_iter().find(|kind| kind.name() == text);
-        found.ok_or("quick or moka")
+        match text {
+            "quick" => Ok(BlockCacheKind::Quick),
+            "moka" => Ok(BlockCacheKind::Moka),
+            _ => Err("quick or moka"),
+        }
     }
 }
 

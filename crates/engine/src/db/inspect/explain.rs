@@ -94,15 +94,6 @@ pub struct RunStep {
     pub found: Option<EntryFound>,
 }
 
-impl Explanation {
-    /// Returns the number of blocks that were read from storage.
-    #[must_use]
-    pub fn blocks_from_storage(&self) -> u64 {
-        let blocks = self.runs.iter().flat_map(|run| &run.blocks);
-        len_u64(blocks.filter(|block| block.source == BlockSource::Storage).count())
-    }
-}
-
 /// Looks up a key and records the steps.
 pub(in crate::db) fn explain(db: &DbInner, tree: &Tree, key: &[u8]) -> Result<Explanation> {
     db.check_open()?;
@@ -302,8 +293,8 @@ mod tests {
         let first = db.snapshot().seq().0 + 1;
         db.put("k", one).unwrap();
         db.flush().unwrap();
-        db.merge("k", one).unwrap();
-        db.merge("k", one).unwrap();
+        db.default_keyspace().merge("k", one).unwrap();
+        db.default_keyspace().merge("k", one).unwrap();
 
         // The search continues below operands.
         let explanation = keyspace.explain("k").unwrap();
@@ -320,7 +311,7 @@ mod tests {
         );
 
         // A range tombstone ends the search and hides older entries.
-        db.delete_range("a".."z").unwrap();
+        db.default_keyspace().delete_range("a".."z").unwrap();
         let explanation = keyspace.explain("k").unwrap();
         assert_eq!(explanation.memtables[0].range_deleted_at, Some(first + 3));
         assert_eq!(
@@ -332,7 +323,7 @@ mod tests {
 
         // Only entries newer than the range tombstone are visible.
         for _ in 0..8 {
-            db.merge("k", one).unwrap();
+            db.default_keyspace().merge("k", one).unwrap();
         }
         let explanation = keyspace.explain("k").unwrap();
         assert_eq!((explanation.memtables[0].found.len(), explanation.value_bytes), (8, Some(8)));

@@ -10,11 +10,9 @@ use crate::tree::Tree;
 
 /// Memory that filters, indexes and range tombstones of a keyspace need in the block cache, in bytes.
 ///
-/// The sizes do not depend on the current contents of the cache. With a cache of [`MetadataSizes::inflection_1`]
-/// bytes, a lookup of a present key reads one index block and one data block. With
-/// [`MetadataSizes::inflection_2`] bytes, it reads one data block. A larger cache also holds data blocks.
-///
-/// Source of the names: study of the read path of Pebble.
+/// The sizes do not depend on the current contents of the cache. If filters (except those of the last run), top indexes
+/// and range tombstones fit into the cache, a lookup of a present key reads one index block and one data block. If index
+/// blocks fit, too, it reads one data block. A larger cache also holds data blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct MetadataSizes {
@@ -45,19 +43,22 @@ pub struct MetadataSizes {
 }
 
 impl MetadataSizes {
-    /// Returns the size of top indexes, range tombstones and all filters except those of the last sorted run.
+    /// Returns the first inflection point of the read cost, a name from a study of Pebble: the size of top indexes, range tombstones and all filters except those of the last sorted run.
+    #[doc(hidden)]
     #[must_use]
     pub fn inflection_1(&self) -> u64 {
         self.filter_bytes + self.top_index_bytes + self.range_tombstone_bytes
     }
 
     /// Returns [`MetadataSizes::inflection_1`] plus the size of all index blocks.
+    #[doc(hidden)]
     #[must_use]
     pub fn inflection_2(&self) -> u64 {
         self.inflection_1() + self.index_bytes
     }
 
     /// Returns [`MetadataSizes::inflection_2`] plus the size of the filters of the last sorted run.
+    #[doc(hidden)]
     #[must_use]
     pub fn all_metadata(&self) -> u64 {
         self.inflection_2() + self.all_filters_bytes.saturating_sub(self.filter_bytes)
@@ -129,7 +130,7 @@ mod tests {
         for number in 0..KEYS {
             db.put(key(number), [7; 40]).unwrap();
         }
-        db.delete_range(key(1).as_slice()..=key(1).as_slice()).unwrap();
+        db.default_keyspace().delete_range(key(1).as_slice()..=key(1).as_slice()).unwrap();
         db.flush().unwrap();
         db.wait_idle().unwrap();
         let sizes = db.default_keyspace().metadata().unwrap();

@@ -122,7 +122,7 @@ mod tests {
         for number in 0..KEYS {
             db.put(key(number), [7; 40]).unwrap();
         }
-        db.delete_range(key(1).as_slice()..=key(1).as_slice()).unwrap();
+        db.default_keyspace().delete_range(key(1).as_slice()..=key(1).as_slice()).unwrap();
         db.close(None).unwrap();
         vfs
     }

@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn relocatable_files_are_bounded_and_none_after_a_failure() {
-        let separation = ValueSeparation::default().threshold_bytes(1);
+        let separation = ValueSeparation { threshold_bytes: 1, ..ValueSeparation::default() };
         let keyspace = KeyspaceOptions::default().value_separation(separation);
         let options = Options::default().background(Background::Inline).keyspace_defaults(keyspace);
         let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();

@@ -323,7 +323,7 @@ mod tests {
             "full-merge-append"
         }
         fn full_merge(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
-            Append::new().full_merge(key, base, operands)
+            Append::default().full_merge(key, base, operands)
         }
     }
 
@@ -415,7 +415,7 @@ mod tests {
             bottom: bool,
         ) {
             let operator: Option<Arc<dyn MergeOperator>> = match operator {
-                0 => Some(Arc::new(Append::new())),
+                0 => Some(Arc::new(Append::default())),
                 1 => Some(Arc::new(FullMergeAppend)),
                 2 => Some(Arc::new(PartiallyFailing)),
                 _ => None,
@@ -436,7 +436,7 @@ mod tests {
             let after = kept(&entries, &snapshots, &merging, bottom);
             prop_assert!(after.len() <= entries.len());
             // Entries written without an operator are read with one.
-            let reader = MergeResolver::new("test".to_owned(), operator.or(Some(Arc::new(Append::new()))));
+            let reader = MergeResolver::new("test".to_owned(), operator.or(Some(Arc::new(Append::default()))));
             for &seq in snapshots.iter().chain([&1_000]) {
                 for key in 0..3 {
                     let base = (!bottom).then_some(&b"base"[..]);
@@ -485,7 +485,7 @@ mod tests {
 
     #[test]
     fn filter_partial_merge_leaves_one_operand_per_stripe() {
-        let merging = MergeResolver::new("test".to_owned(), Some(Arc::new(Append::new())));
+        let merging = MergeResolver::new("test".to_owned(), Some(Arc::new(Append::default())));
         let entries = operands(1..=9);
         let one = [(9, EntryKind::Merge, "123456789".to_owned())];
         assert_eq!(summary(&kept(&entries, &[], &merging, false)), one);

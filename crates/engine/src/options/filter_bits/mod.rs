@@ -16,7 +16,7 @@ use crate::options::invalid_option;
 use crate::table::FilterWidth;
 
 /// Allowed range of [`FilterBits::Monkey`], from the bits per key of narrow filters to those of wide ones.
-pub const MONKEY_BITS_RANGE: std::ops::RangeInclusive<f64> = 9.0..=18.0;
+const MONKEY_BITS_RANGE: std::ops::RangeInclusive<f64> = 9.0..=18.0;
 
 /// Size of the filters of new tables. Existing tables keep their filters.
 ///

@@ -142,6 +142,7 @@ impl MemVfs {
     }
 
     /// Returns the bytes of all named files.
+    #[doc(hidden)]
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         let tree = self.0.tree.lock();

@@ -437,7 +437,7 @@ mod tests {
         let dir = tempfile::tempdir()?;
         let path = dir.path().join("f");
         let file = OsVfs.create(&path)?;
-        assert!(file.is_empty()?);
+        assert_eq!(file.len()?, 0);
         file.append(b"abc")?;
         file.append(&[])?;
         file.append(b"def")?;

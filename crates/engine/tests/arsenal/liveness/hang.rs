@@ -180,8 +180,6 @@ pub(crate) fn play(call: VfsCall, file: &'static str, seed: u64) -> Outcome<bool
 fn probe(db: &Db, other: &lsmx::Keyspace, file: &str) -> Outcome {
     let own = db.clone();
     must_return("metrics", move || drop(own.metrics()))?;
-    let own = db.clone();
-    must_return("memory", move || drop(own.memory()))?;
     if others_go_on(file) {
         // So many that its memtables must be flushed meanwhile.
         for number in 0..200 {

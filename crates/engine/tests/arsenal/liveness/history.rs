@@ -387,7 +387,7 @@ impl Run {
 
     /// Reads whose errors are part of the disturbance.
     fn disturbed_reads(&mut self, db: &Db, keyspaces: &[Keyspace; 2]) {
-        drop((db.metrics(), db.memory()));
+        drop(db.metrics());
         for keyspace in keyspaces {
             for _ in 0..6 {
                 let key = format!("w{}-{:02}", self.chance.below(2), self.chance.below(24));
@@ -411,8 +411,8 @@ impl Run {
                 drop(db.checkpoint(format!("copy-{}", self.copies)));
             }
             6 => drop(db.wait_idle()),
-            7 if db.read_only_cause().is_some() => drop(db.resume()),
-            8 => drop((db.metrics(), db.memory())),
+            7 if db.health().read_only.is_some() => drop(db.resume()),
+            8 => drop(db.metrics()),
             _ => keyspaces[at].iter().take_while(Result::is_ok).for_each(drop),
         }
     }
@@ -427,7 +427,7 @@ impl Run {
         }
         let (db, _) = self.opened()?;
         db.env().limit_steps(STEPS_MAX);
-        if let Some(cause) = db.read_only_cause() {
+        if let Some(cause) = db.health().read_only {
             self.check_cause(&cause)?;
             db.resume().map_err(|error| {
                 format!("resume fails though nothing else does: {error:?}, cause {cause:?}")

@@ -154,12 +154,12 @@ impl MergeOperator for Operator {
 
     fn full_merge(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
         self.trigger.hit(Site::FullMerge);
-        Append::new().full_merge(key, base, operands)
+        Append::default().full_merge(key, base, operands)
     }
 
     fn partial_merge(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
         self.trigger.hit(Site::PartialMerge);
-        if self.partially { Append::new().partial_merge(key, older, newer) } else { None }
+        if self.partially { Append::default().partial_merge(key, older, newer) } else { None }
     }
 }
 

@@ -44,39 +44,19 @@ use crate::options::db::Options;
 /// Options of [`repair`].
 #[derive(Clone, Debug, Default)]
 pub struct RepairOptions {
-    dry_run: bool,
-    force: bool,
-    common_prefix: bool,
-}
-
-impl RepairOptions {
-    /// Reports the changes without making them. Default: no.
-    #[must_use]
-    pub fn dry_run(mut self, dry_run: bool) -> RepairOptions {
-        self.dry_run = dry_run;
-        self
-    }
-
+    /// Reports the changes without making them. Default: false.
+    pub dry_run: bool,
     /// Repairs a directory in which no file has an lsmx magic number. Otherwise such a directory is refused, because
-    /// another program may own it. Default: no.
-    #[must_use]
-    pub fn force(mut self, force: bool) -> RepairOptions {
-        self.force = force;
-        self
-    }
-
+    /// another program may own it. Default: false.
+    pub force: bool,
     /// Reverts all keyspaces to the last commit before the damage of the log, so that all batches are complete. Drops
     /// the tables that were flushed later; they are kept with the damaged files. No effect if the log is undamaged.
-    /// Default: no.
+    /// Default: false.
     ///
     /// The repair fails with [`Error::NoCommonPrefix`], and changes nothing, if an earlier state of a keyspace is no
     /// longer available: a compaction has removed its files, the log no longer holds the commits in between, the keyspace
     /// has an operand store, or the manifest is damaged or newer than the flush.
-    #[must_use]
-    pub fn common_prefix(mut self, common_prefix: bool) -> RepairOptions {
-        self.common_prefix = common_prefix;
-        self
-    }
+    pub common_prefix: bool,
 }
 
 /// Repairs a damaged database. Then it opens, [`verify`](crate::verify) finds no fault, and it holds everything that is

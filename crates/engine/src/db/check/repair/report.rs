@@ -1,6 +1,7 @@
 //! Report of a repair.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 use lsmx_compaction::TableMeta;
@@ -133,16 +134,14 @@ pub enum LossKind {
     Commits,
 }
 
-impl LossKind {
-    /// Returns the name of the data in messages.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
+impl fmt::Display for LossKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
             LossKind::Entries => "entries",
             LossKind::Values => "values",
             LossKind::RangeDeletes => "range deletes",
             LossKind::Operands => "merge operands",
             LossKind::Commits => "commits",
-        }
+        })
     }
 }
