@@ -73,7 +73,8 @@ impl OperandFold {
         Some(value.map(Slice::from))
     }
 
-    /// Replaces a value pointer by the value that `read` returns for its sequence number and bytes.
+    /// Replaces a value pointer by the value. `read` receives the sequence number of the entry and the encoded
+    /// pointer.
     ///
     /// # Errors
     /// Returns the errors of `read`.

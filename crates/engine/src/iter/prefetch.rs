@@ -36,10 +36,10 @@ pub(crate) struct PrefetchContext {
     pub(crate) blobs: Arc<BlobSet>,
 }
 
-/// State of the range after the prefetched entries.
+/// What follows the prefetched entries.
 #[derive(Debug)]
 enum EndOfPrefetched {
-    /// There may be entries after that of the cursor.
+    /// Entries may follow the current entry of the cursor.
     Entries,
     End,
     Error(Error),
@@ -88,7 +88,8 @@ impl PrefetchIter {
         }
     }
 
-    /// Returns the key of the last returned entry. There must have been one, and not the end since.
+    /// Returns the key of the last returned entry. The caller must have received an entry, and must not have
+    /// reached the end.
     #[inline]
     pub(crate) fn key(&self) -> &[u8] {
         self.returned_key.as_deref().unwrap_or_else(|| self.cursor.key())
@@ -140,7 +141,8 @@ impl PrefetchIter {
         Ok(self.cursor.valid() && is_within(self.cursor.key()))
     }
 
-    /// Returns the next prefetched entry. The other end of the range may have passed it since.
+    /// Returns the next prefetched entry. If the iterator at the other end of the range has returned the entry
+    /// meanwhile, the range is at its end.
     fn next_prefetched(&mut self, is_within: impl Fn(&[u8]) -> bool) -> Result<Option<Entry>> {
         let Some((key, value)) = self.prefetched.pop_front().filter(|(key, _)| is_within(key))
         else {

@@ -1,9 +1,9 @@
 //! Finds the range tombstones that hide the entries of a cursor.
 //!
-//! Sequence numbers order all writes of memtables and tables. An entry is hidden if a range tombstone that covers its
-//! key is newer than the entry and visible. For a reader, tombstones up to its snapshot are visible. A job must
-//! preserve the view of each snapshot. For a job, tombstones up to the oldest snapshot that sees the entry are
-//! visible.
+//! Sequence numbers order all writes of memtables and tables. An entry is hidden if a range tombstone that
+//! covers its key is newer than the entry and visible. A reader sees range tombstones up to its snapshot. A job
+//! must keep each entry that some snapshot sees. Therefore a job sees only range tombstones up to the oldest
+//! snapshot that sees the entry.
 
 use bytes::Bytes;
 use lsmx_base::failpoint::{self, Failpoint};
@@ -90,7 +90,8 @@ impl RangeTombstoneFilter {
         self.newest_visible_seq(user_key, smallest).is_some_and(|newest| newest >= largest)
     }
 
-    /// Returns the newest range tombstone that covers a key and is visible for entries from `seq` on.
+    /// Returns the sequence number of the newest range tombstone that covers a key and may hide an entry with
+    /// sequence number `seq` or newer.
     #[inline]
     fn newest_visible_seq(&mut self, user_key: &[u8], seq: SeqNo) -> Option<SeqNo> {
         self.move_window(user_key);
@@ -153,7 +154,8 @@ impl RangeTombstoneFilter {
 }
 
 impl TombstoneSource {
-    /// Returns the newest sequence number of tombstones that are visible for an entry of number `seq`.
+    /// Returns the upper bound of the sequence numbers of range tombstones that may hide an entry with sequence
+    /// number `seq`.
     fn seq_limit(&self, seq: SeqNo) -> SeqNo {
         match self {
             TombstoneSource::Reader { .. } if failpoint::is_on(Failpoint::SpanIgnoresSnapshot) => {

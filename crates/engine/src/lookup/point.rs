@@ -247,7 +247,7 @@ fn search_tables_and_operand_store<'a>(
     state: &mut LookupState<'a>,
 ) -> Result<()> {
     if scope != ReadScope::Memory {
-        // A device serves both reads in little more time than one.
+        // A storage device serves two parallel reads in little more time than one.
         operands.prefetch(user_key, snapshot);
     }
     let mut tables = OperandFold::default();

@@ -38,7 +38,7 @@ pub(crate) fn refresh_write_limits(state: &DbState, throttle: &Throttle, tree: &
             let debt = subtract_memtable_bytes(tree, debt);
             tree.set_backpressure(throttle.admitted_write_rate(debt), must_stop_writes);
         }
-        // The last results of the policy stay in effect until the next job or the retry.
+        // The last results of the policy stay in effect until the next job ends or the failed call is repeated.
         Err(error) => {
             let is_reported = std::mem::replace(&mut jobs.is_error_reported, true);
             jobs.retry_at_us = jobs.retry_at_us.max(now_us.saturating_add(RETRY_US));

@@ -30,8 +30,9 @@ pub(crate) struct KeyGuard {
 
 /// Operations on keyspaces of one database that are committed atomically, in the order in which they were added.
 ///
-/// An invalid operation makes [`Db::write`](crate::Db::write) of the whole batch fail. Invalid are a key or value above
-/// its maximum size, an operation that exceeds [`BATCH_BYTES_MAX`], and a merge in a keyspace without a merge operator.
+/// If one operation is invalid, [`Db::write`](crate::Db::write) fails for the whole batch. An operation is
+/// invalid if a key or value exceeds its maximum size, if an operation exceeds [`BATCH_BYTES_MAX`], or if
+/// it merges in a keyspace without a merge operator.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -88,7 +88,7 @@ impl Committer {
         }
     }
 
-    /// Commits a batch. Returns the operand chains that reached the limit by it.
+    /// Commits a batch. Returns the operand chains that reached their maximum length by this commit.
     ///
     /// `reserved_bytes` of memtable memory are released when the commit finishes.
     ///
@@ -148,7 +148,7 @@ impl Committer {
             }
             let mut queue = self.queue.lock();
             if queue.take_offered_lead() {
-                // The worker that was started for it may wait for this thread.
+                // The worker thread that was started to lead the group may be waiting for this thread.
                 drop(queue);
                 self.lead_group();
             } else if queue.is_idle() {
@@ -159,7 +159,8 @@ impl Committer {
 
     /// Submits a batch for an async task. The commit continues if the returned value is dropped.
     ///
-    /// [`Committer::take_long_operand_chains`] returns the operand chains that reached the limit by it.
+    /// [`Committer::take_long_operand_chains`] returns the operand chains that reached their maximum length by
+    /// this commit.
     #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only async tasks use it"))]
     pub(crate) fn commit_for_task(
         self: &Arc<Self>,
@@ -362,7 +363,7 @@ impl Committer {
     /// The group fails. If it was being inserted, later groups in flight fail too.
     fn abort_group(&self, group: &mut CommitGroup, error: Error) {
         if group.stage == GroupStage::Finished {
-            // The result is final. Only some members are not notified.
+            // The result is final, but some members have not received it yet.
             for member in group.members.iter().filter(|member| member.result().is_none()) {
                 self.complete_ticket(member, group.result());
             }

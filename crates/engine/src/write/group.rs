@@ -27,7 +27,7 @@ pub(super) enum GroupStage {
     Logging,
     /// The WAL contains the group. The memtables may contain a part of it.
     Inserting,
-    /// Published or failed. Some members may not have been notified.
+    /// The group is published or has failed. Some members may not have received the result yet.
     Finished,
 }
 
@@ -75,7 +75,8 @@ impl CommitGroup {
         records.collect()
     }
 
-    /// Moves members that must not be written to `rejected`. Returns the number of visited operations and write sets.
+    /// Moves members that must not be written to `rejected`. Returns the sum of visited operations and visited
+    /// write sets.
     ///
     /// `in_flight` are the members of the groups that are not published yet.
     pub(super) fn reject_members(&mut self, state: &DbState, in_flight: &[GroupMembers]) -> u64 {

@@ -91,7 +91,7 @@ impl CommitQueue {
         is_offered
     }
 
-    /// Appends a ticket. Returns whether the leader's awaited writers are complete with it.
+    /// Appends a ticket. Returns whether all writers for which the leader waits are now in the queue.
     pub(super) fn push(&mut self, ticket: &Arc<CommitTicket>) -> bool {
         self.waiting_threads += usize::from(ticket.can_lead());
         self.waiting.push_back(Arc::clone(ticket));
@@ -143,8 +143,8 @@ impl CommitQueue {
             self.leadership = Leadership::Idle;
             return None;
         };
-        // The first thread also leads for the tasks ahead of it. This saves a worker, and the worker could have to wait
-        // for that thread.
+        // The first thread also leads the groups of the tasks ahead of it. No worker is then needed. A worker
+        // might also have to wait for the first thread.
         let mut threads = self.waiting.iter().filter(|ticket| ticket.can_lead());
         match if self.waiting_threads > 0 { threads.next() } else { None } {
             Some(thread) => {

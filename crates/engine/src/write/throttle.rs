@@ -63,8 +63,8 @@ impl Throttle {
     /// Returns the pause for a write of `bytes` to the memtables of these trees, in microseconds.
     ///
     /// # Errors
-    /// [`Error::WouldWait`] if a pause is needed and `no_slowdown` is set. [`Error::Deadline`] if it ends after the
-    /// deadline.
+    /// [`Error::WouldWait`] if a pause is needed and `no_slowdown` is set. [`Error::Deadline`] if the pause would
+    /// end after the deadline.
     pub(crate) fn pause_us(
         &self,
         store: &DbState,

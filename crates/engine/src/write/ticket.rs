@@ -86,7 +86,7 @@ pub(crate) struct CommitTicket {
     /// First sequence number; 0 until the leader assigns it.
     pub(crate) first_seq: AtomicU64,
     pub(crate) state: Mutex<TicketState>,
-    /// Operand chains that reached the limit by this commit.
+    /// Operand chains that reached their maximum length by this commit.
     pub(crate) long_chains: Mutex<Vec<LongOperandChain>>,
     /// Keys and ranges that the commit writes. Built when the first guard of a later commit needs it.
     write_set: OnceLock<Box<WriteSet>>,
