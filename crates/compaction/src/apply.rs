@@ -370,7 +370,9 @@ impl TreeShape {
     }
 }
 
-/// Returns the position of the only input run, which must be the target.
+/// Returns the position for the outputs of a job that rewrites one run in place.
+///
+/// Fails unless the job has exactly one input run, and this run is its target.
 fn rewrite_destination(job: &Job, inputs: &[ResolvedInput<'_>]) -> Result<OutputPosition, Error> {
     match inputs {
         [only]

@@ -41,7 +41,7 @@ pub struct TableMeta {
 }
 
 impl TableMeta {
-    /// Returns the description of a file without bytes or entries.
+    /// Returns the metadata of an empty table: 0 bytes, 0 entries.
     #[must_use]
     pub fn new(id: FileId, range: KeyRange) -> TableMeta {
         TableMeta {

@@ -290,7 +290,7 @@ fn extent_for_append(
     if has_files && bytes < resources.options.page_bytes() * PAGES_PER_FILE_MIN {
         return Ok(None);
     }
-    let file = resources.files.create()?;
+    let file = resources.files.create_bucket_file()?;
     resources.files.close_excess_writers()?;
     Ok(Some((bucket.extents.len(), Arc::new(Extent::new_at_end(file)))))
 }

@@ -38,12 +38,12 @@ struct LogReplay {
     stage: ReplayStage,
     through: SeqNo,
     range_markers: Vec<RangeMarker>,
-    /// Log entry and delivered records of each bucket, by smallest key.
+    /// State of each bucket, by its smallest key: its entry in the log, and the records delivered since that entry.
     buckets: BTreeMap<Bytes, (BucketEntry, Vec<Record>)>,
     /// Smallest key of each bucket, by id.
     smallest_keys: BTreeMap<u64, Bytes>,
     largest_id: u64,
-    // Contents of an unfinished snapshot, delivery or collection.
+    // Records of a snapshot, delivery or collection whose end is not read yet.
     pending_entries: Vec<BucketEntry>,
     pending_first_buckets: Vec<(u64, Bytes)>,
     pending_records: Vec<Record>,

@@ -166,7 +166,7 @@ impl StoreState {
 
     /// Returns the base of the next delivery or collection. Recovers it if it is stale.
     ///
-    /// For deliveries and the end of a collection. The engine runs them one at a time.
+    /// Deliveries and the end of a collection use this view. The engine runs only one of these at a time.
     pub fn load_base_view(&self) -> Result<Arc<StoreView>> {
         self.check_writable()?;
         let token = {
@@ -329,14 +329,14 @@ impl StoreState {
             }
         }
         drop((previous, in_doubt));
-        self.reload_views(&obsolete_logs);
+        self.reload_views_from_log(&obsolete_logs);
         for number in obsolete_logs {
             self.resources.files.context.files.discard(OperandFileKind::Log, number);
         }
     }
 
     /// Reloads the views in use that have lost pages and whose log is one of these obsolete logs.
-    fn reload_views(&self, log_numbers: &[u64]) {
+    fn reload_views_from_log(&self, log_numbers: &[u64]) {
         if !self.resources.files.has_failed_sync() {
             return;
         }

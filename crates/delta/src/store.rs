@@ -82,7 +82,7 @@ impl OperandStore for DeltaStore {
     }
 
     fn rewrite_bytes_max(&self) -> u64 {
-        // Recovery turns the records of the log into tails. Later deliveries write these tails to bucket files once more.
+        // After recovery, the operands in the log are in memory. The next deliveries write them to bucket files.
         self.state.resources.counters.log_bytes.load(Ordering::Relaxed)
     }
 

@@ -25,7 +25,7 @@ pub(crate) struct Histogram {
     /// First position.
     pub(crate) start: u64,
     pub(crate) bins: Vec<HistogramBin>,
-    /// Counts of the first bin by popularity class, then those of the second bin, and so on.
+    /// Entry counts, one for each pair of a bin and a popularity class. The counts of one bin are adjacent.
     pub(crate) counts: Vec<EntryCounts>,
 }
 

@@ -222,8 +222,8 @@ impl LookupModel {
         expected_misses(&groups, cache_blocks, context.lookups_before, ops)
     }
 
-    /// Returns the blocks that one lookup reads. The newest entry of its key is in the run with index `holder`.
-    /// `None` means that the key is absent.
+    /// Returns the blocks that one lookup reads. `holder` is the index of the run that contains the newest entry of the
+    /// key, or `None` if no run contains the key.
     fn block_reads(&self, holder: Option<usize>) -> BlockReads {
         let mut reads =
             BlockReads { data_by_run: vec![0.0; self.runs.len()], ..BlockReads::default() };

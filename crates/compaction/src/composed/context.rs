@@ -67,7 +67,7 @@ impl<'a> PickContext<'a> {
         Level::from_index(target.index() + 1).filter(|_| self.job_bytes_max() < u64::MAX)
     }
 
-    /// Returns the split rule of outputs in `target`.
+    /// Returns the rule that decides where a job that writes to level `target` starts a new output file.
     pub(super) fn split_rule(&self, target: Level) -> SplitRule {
         let grandparent = self.grandparent(target).map(|level| (level, self.job_bytes_max()));
         SplitRule { grandparent, ..SplitRule::by_size(self.file_bytes()) }

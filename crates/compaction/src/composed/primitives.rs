@@ -31,7 +31,7 @@ pub struct PolicyPrimitives {
     pub layout: TreeLayout,
     /// Number of runs in L0 at which writes stop. Must exceed the run counts of all triggers.
     pub stop_runs: usize,
-    /// Target size of an output, in target table sizes of the keyspace.
+    /// Target size of an output file, as a multiple of the keyspace's target table size.
     pub file_tables: u64,
     /// Maximum bytes of the next level that one output overlaps, as a multiple of the target size of an output.
     /// File pickers limit jobs and moves to the same number of bytes.

@@ -1,4 +1,4 @@
-//! Collection that moves all operands of a store to the tree.
+//! Moves all operands of a store to the tree.
 
 use lsmx::Result;
 use lsmx::operand_store::Cursor;

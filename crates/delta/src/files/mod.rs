@@ -28,7 +28,7 @@ const OPEN_FILES_MAX: usize = 1024;
 /// Assumed page size of the page cache, in bytes. On systems with larger pages, the first and the last page of a read may
 /// stay in the cache.
 const SYSTEM_PAGE_BYTES: u64 = 4 << 10;
-/// Length of the end of a file that the system may still write back, in bytes.
+/// Number of bytes at the end of a new file that the page cache may not have written to the disk yet.
 const WRITEBACK_BYTES: u64 = 128 << 10;
 
 /// Bucket files of one store.
@@ -63,7 +63,7 @@ impl FileTable {
     }
 
     /// Creates a file. It is obsolete until [`BucketFile::set_obsolete`] clears the mark.
-    pub fn create(self: &Arc<FileTable>) -> Result<Arc<BucketFile>> {
+    pub fn create_bucket_file(self: &Arc<FileTable>) -> Result<Arc<BucketFile>> {
         let (number, writer) = self.context.files.create(OperandFileKind::Bucket)?;
         let uid = self.context.env.random_u64();
         let file = self.insert(number, uid, true);
@@ -74,7 +74,7 @@ impl FileTable {
 
     /// Creates a file for a collection. It stays open for appends until [`FileTable::unpin_writer`].
     pub fn create_pinned(self: &Arc<FileTable>) -> Result<Arc<BucketFile>> {
-        let file = self.create()?;
+        let file = self.create_bucket_file()?;
         self.writers.lock().pin(file.number);
         Ok(file)
     }

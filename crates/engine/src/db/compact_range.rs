@@ -40,7 +40,7 @@ pub(crate) fn compact_range(
             let run = || run_job(state, &inner.throttle, workers, tree, &picked);
             // A panic makes the database read-only. Otherwise other threads would wait for the job forever.
             let result = catch_unwind(AssertUnwindSafe(run))
-                .unwrap_or_else(|panic| Err(state.fail(Error::from_panic(&*panic))));
+                .unwrap_or_else(|panic| Err(state.make_read_only(Error::from_panic(&*panic))));
             // A failure here has made the database read-only.
             let _ = obsolete_files::rewrite_manifest(state);
             backpressure::refresh_write_limits(state, &inner.throttle, tree);

@@ -313,7 +313,7 @@ impl DbInner {
             false => state.wal.sync().map(drop),
         };
         let appended = synced.and_then(|()| state.manifest.append(&VersionEdit { changes }));
-        appended.map_err(|error| state.fail_locked(error))
+        appended.map_err(|error| state.make_read_only_under_lock(error))
     }
 
     /// Returns a trace of the batch if a recording is active.

@@ -205,6 +205,12 @@ impl Db {
         })
     }
 
+    /// Returns whether a keyspace of this name exists.
+    #[must_use]
+    pub fn keyspace_exists(&self, name: &str) -> bool {
+        self.inner().state.trees.read().by_name(name).is_some()
+    }
+
     /// Returns the names of all keyspaces in ascending order.
     #[must_use]
     pub fn keyspaces(&self) -> Vec<String> {

@@ -15,7 +15,7 @@ use crate::log_reader::{LogRead, LogReader};
 pub(crate) fn dump_segment(input: &DumpInput<'_>, out: &mut DumpWriter<'_>) -> DumpResult {
     let header_bytes = len_u64(SEGMENT_HEADER_BYTES);
     let header = SegmentHeader::decode(&input.read_at_most(0, header_bytes)?)
-        .map_err(|what| input.malformed(what, 0))?;
+        .map_err(|what| input.malformed_error(what, 0))?;
     let SegmentHeader { db_uid, id, first_seq, predecessor } = header;
     writeln!(
         out,
@@ -47,7 +47,7 @@ fn dump_batch(
     for (index, operation) in (0u64..).zip(BatchOperationIter::new(payload)) {
         let operation = match operation {
             Ok(operation) => operation,
-            Err(what) => return out.write_damage(input.malformed(what, offset)),
+            Err(what) => return out.write_damage(input.malformed_error(what, offset)),
         };
         let key = out.format_key(&payload[operation.key]);
         let (seq, keyspace) = (first_seq.saturating_add(index), operation.keyspace);
@@ -74,7 +74,7 @@ fn dump_batch(
 pub(crate) fn dump_manifest(input: &DumpInput<'_>, out: &mut DumpWriter<'_>) -> DumpResult {
     let header_bytes = len_u64(MANIFEST_HEADER_BYTES);
     let header = ManifestHeader::decode(&input.read_at_most(0, header_bytes)?)
-        .map_err(|what| input.malformed(what, 0))?;
+        .map_err(|what| input.malformed_error(what, 0))?;
     let ManifestHeader { db_uid, number } = header;
     writeln!(out, "header: database uid {db_uid:016x}, manifest {number}")?;
     dump_records(input, LogChecksumSeed::new(db_uid, number), header_bytes, out, &dump_edit)
@@ -89,7 +89,7 @@ fn dump_edit(
     writeln!(out, "edit {} at {offset}, {} bytes", header.first_seq, payload.len())?;
     match VersionEdit::decode(payload) {
         Ok(edit) => edit.changes.iter().try_for_each(|change| writeln!(out, "  {change:?}")),
-        Err(what) => out.write_damage(input.malformed(what, offset)),
+        Err(what) => out.write_damage(input.malformed_error(what, offset)),
     }
 }
 
@@ -134,7 +134,7 @@ fn dump_tail(
         return writeln!(out, "end at {offset}, then {bytes} bytes of preallocated space");
     }
     let tail = reader.scan_tail(offset)?;
-    out.write_damage(input.malformed(what, offset))?;
+    out.write_damage(input.malformed_error(what, offset))?;
     let records = tail.records;
     if tail.position > offset {
         let synced = tail.position;

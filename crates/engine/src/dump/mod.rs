@@ -114,7 +114,7 @@ fn dump_current(input: &DumpInput<'_>, out: &mut DumpWriter<'_>) -> DumpResult {
             "current manifest {}, database uid {db_uid:016x}, {bytes} bytes synced",
             FileName::Manifest(manifest)
         ),
-        Err(what) => out.write_damage(input.malformed(what, 0)),
+        Err(what) => out.write_damage(input.malformed_error(what, 0)),
     }
 }
 
@@ -185,7 +185,7 @@ impl<'a> DumpInput<'a> {
         Ok(DumpInput { file, path, bytes })
     }
 
-    fn malformed(&self, what: Malformed, offset: u64) -> Error {
+    fn malformed_error(&self, what: Malformed, offset: u64) -> Error {
         Error::malformed(what, self.path, offset)
     }
 
@@ -197,13 +197,16 @@ impl<'a> DumpInput<'a> {
     /// Reads exactly `bytes` at `offset`.
     fn read(&self, offset: u64, bytes: u64) -> Result<Vec<u8>, Error> {
         let truncated = |found| {
-            self.malformed(Malformed::Truncated { what: "file", needed: bytes, found }, offset)
+            self.malformed_error(
+                Malformed::Truncated { what: "file", needed: bytes, found },
+                offset,
+            )
         };
         // Checked before the allocation, because `bytes` may come from a damaged file.
         if offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
             return Err(truncated(self.bytes.saturating_sub(offset)));
         }
-        let len = to_usize("block", bytes).map_err(|what| self.malformed(what, offset))?;
+        let len = to_usize("block", bytes).map_err(|what| self.malformed_error(what, offset))?;
         let mut buffer = vec![0; len];
         let read = self.file.read_at(&mut buffer, offset);
         let read = read.map_err(|error| Error::io("read", self.path, error))?;

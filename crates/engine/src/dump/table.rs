@@ -22,7 +22,7 @@ use crate::format::range_tombstones::FragmentedTombstones;
 pub(crate) fn dump_table(input: &DumpInput<'_>, out: &mut DumpWriter<'_>) -> DumpResult {
     let footer_offset = input.bytes.saturating_sub(len_u64(FOOTER_BYTES));
     let footer = Footer::decode(&input.read(footer_offset, input.bytes - footer_offset)?)
-        .map_err(|what| input.malformed(what, footer_offset))?;
+        .map_err(|what| input.malformed_error(what, footer_offset))?;
     let BlockHandle { offset, bytes } = footer.properties;
     writeln!(
         out,
@@ -33,7 +33,7 @@ pub(crate) fn dump_table(input: &DumpInput<'_>, out: &mut DumpWriter<'_>) -> Dum
     // The properties have the handles of all other blocks. Without them nothing can be read.
     let properties = table.read(footer.properties, BlockKind::Open)?;
     let properties =
-        TableProperties::decode(&properties).map_err(|what| input.malformed(what, offset))?;
+        TableProperties::decode(&properties).map_err(|what| input.malformed_error(what, offset))?;
     dump_properties(&properties, out)?;
     if let Some(handle) = properties.filter {
         table.dump_filter(handle, out)?;
@@ -75,7 +75,7 @@ struct DumpedTable<'a> {
 
 impl DumpedTable<'_> {
     fn read(&self, handle: BlockHandle, kind: BlockKind) -> Result<Bytes, Error> {
-        let at = |what: Malformed| self.input.malformed(what, handle.offset);
+        let at = |what: Malformed| self.input.malformed_error(what, handle.offset);
         handle.check_bounds(self.input.bytes).map_err(at)?;
         let stored = self.input.read(handle.offset, handle.bytes)?;
         block::decode_block(stored, kind, self.uid, handle.offset).map_err(at)
@@ -89,7 +89,7 @@ impl DumpedTable<'_> {
         out: &mut DumpWriter<'_>,
         decode: impl FnOnce(Bytes) -> Result<T, Malformed>,
     ) -> DumpResult<Option<T>> {
-        let at = |what: Malformed| self.input.malformed(what, handle.offset);
+        let at = |what: Malformed| self.input.malformed_error(what, handle.offset);
         match self.read(handle, kind).and_then(|contents| decode(contents).map_err(at)) {
             Ok(decoded) => Ok(Some(decoded)),
             Err(error @ Error::Io { .. }) => Err(error.into()),
@@ -175,7 +175,7 @@ impl DumpedTable<'_> {
         let Some(block) = self.decode(handle, BlockKind::Data, out, decode)? else {
             return Ok(());
         };
-        let at = |what: Malformed| self.input.malformed(what, handle.offset);
+        let at = |what: Malformed| self.input.malformed_error(what, handle.offset);
         let (mut entries, mut entry_lines) = (0u64, Vec::new());
         let mut cursor = DataBlockCursor::new(block.clone());
         cursor.first().map_err(at)?;

@@ -228,7 +228,7 @@ impl StepScheduler {
         state.slots[slot].thread = None;
         if state.running == Some(slot) {
             state.record_trace_step(slot, POINT_END);
-            self.select_next(&mut state);
+            self.select_next_thread(&mut state);
         } else if state.end_report.is_none() {
             // The thread never ran. A thread that joins it becomes runnable.
             state.record_trace_step(slot, POINT_END);
@@ -275,7 +275,7 @@ impl StepScheduler {
             return state;
         }
         state.steps_left -= 1;
-        self.select_next(&mut state);
+        self.select_next_thread(&mut state);
         self.wait_until_selected(state, slot)
     }
 
@@ -302,7 +302,7 @@ impl StepScheduler {
     }
 
     /// Draws the next running slot. If none is runnable, advances the clock or ends the schedule.
-    fn select_next(&self, state: &mut Schedule) {
+    fn select_next_thread(&self, state: &mut Schedule) {
         loop {
             let now_us = self.now_us.load(Ordering::Acquire);
             let runnable = state.runnable_slots(now_us);

@@ -76,7 +76,7 @@ pub(crate) fn flush_oldest_memtable(
         Err(Error::KeyspaceDropped { .. }) => Ok(false),
         Err(error) => {
             state.report("flush", Some(tree), &error);
-            Err(state.fail(error))
+            Err(state.make_read_only(error))
         }
     }
 }

@@ -39,7 +39,7 @@ fn retire_segments_locked(state: &DbState) -> Result<()> {
             }
         }
         let edit = VersionEdit { changes: vec![Change::WalOldest { segment }] };
-        state.manifest.append(&edit).map_err(|error| state.fail_locked(error))?;
+        state.manifest.append(&edit).map_err(|error| state.make_read_only_under_lock(error))?;
         for id in retired {
             state.obsolete_files.discard(FileName::Segment(id).in_dir(&state.dir));
         }
@@ -55,7 +55,7 @@ pub(crate) fn rewrite_manifest(state: &DbState) -> Result<()> {
     if state.manifest.needs_rewrite() {
         let number = state.files.allocate();
         let old = state.manifest.rewrite(number, &[]);
-        let old = old.map_err(|error| state.fail(error))?;
+        let old = old.map_err(|error| state.make_read_only(error))?;
         state.obsolete_files.discard(FileName::Manifest(old).in_dir(&state.dir));
         state.emit(&Event::ManifestAfresh(number));
     }

@@ -29,7 +29,8 @@ use crate::tree::{RetryState, Tree, TreeJobState};
 use crate::value_log::BlobReader;
 use crate::vfs::is_out_of_descriptors;
 
-/// Whether the error means that a completely written file cannot be read.
+/// Returns whether the error means that an existing file is damaged or unreadable. A lack of file descriptors is not
+/// such an error.
 fn is_unreadable(error: &Error) -> bool {
     match error {
         Error::Corrupt { .. } | Error::UnsupportedVersion { .. } => true,

@@ -147,7 +147,7 @@ impl JobScheduler {
             if failpoint::is_on(Failpoint::PanicEndsThread) {
                 resume_unwind(panic);
             }
-            state.fail(Error::from_panic(&*panic));
+            state.make_read_only(Error::from_panic(&*panic));
             // The wait keeps work that panics immediately from using a whole processor.
             let deadline = Some(state.env.now_us().saturating_add(TICK_US));
             let closing = &mut || state.is_closing();
@@ -213,7 +213,7 @@ impl JobScheduler {
         let longest = if has_held_tree { TICK_US } else { 60 * TICK_US };
         let trees = self.state.failing_trees();
         let retries = trees.iter().filter_map(|tree| tree.jobs.lock().next_retry_us());
-        // A retry that is due was just attempted, so the next check comes a little later.
+        // Retries that are due were queued just now. The pause avoids a busy loop until they run.
         let retry_us = deadline_after(now_us, RETRY_CHECK_US)?;
         let next = retries.min().map(|at_us| at_us.max(retry_us));
         Some(next.unwrap_or(u64::MAX).min(deadline_after(now_us, longest)?))
@@ -229,7 +229,7 @@ impl JobScheduler {
         }
     }
 
-    /// Queues trees whose pause after a failure, or since the last read of a quarantined file, has ended.
+    /// Queues trees whose next retry is due. A retry follows a failed job or a failed read of a quarantined file.
     fn queue_retries(&self) {
         let now_us = self.state.env.now_us();
         for tree in self.state.failing_trees() {
@@ -249,7 +249,7 @@ impl JobScheduler {
             && let Err(error) = state.wal.sync()
         {
             state.report("sync", None, &error);
-            state.fail(error);
+            state.make_read_only(error);
         }
     }
 
@@ -290,7 +290,7 @@ impl JobScheduler {
             if kind == WorkKind::Compaction && error.is_user_panic() {
                 handle_failure(state, "compaction", &tree, &error);
             } else {
-                state.fail(error);
+                state.make_read_only(error);
             }
         }
         // The work may have freed disk space or changed the required size of the reserve, so the reserve is resized.

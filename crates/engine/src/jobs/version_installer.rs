@@ -80,7 +80,7 @@ fn install_locked(
     state
         .manifest
         .append(&VersionEdit { changes: edit })
-        .map_err(|error| state.fail_locked(error))?;
+        .map_err(|error| state.make_read_only_under_lock(error))?;
     debug_assert!(state.manifest.with_state(|manifest| {
         manifest.keyspaces.get(&tree.id).is_none_or(|keyspace| keyspace.tree == *after.shape())
     }));

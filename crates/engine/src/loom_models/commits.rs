@@ -170,7 +170,7 @@ fn task_completes_with_any_leader() {
             let is_started = &mut || starts_seen.count.load(Ordering::Relaxed) > 0;
             let env = &other.inner().state.env;
             env.wait(WaitCause::Work, &starts_seen.signal, None, is_started);
-            while other.inner().committer.lead_offered_group() {}
+            while other.inner().committer.lead_next_commit_group() {}
         });
         let (other, starts_of_task) = (db.clone(), Arc::clone(&starts));
         let task = spawn(move || {

@@ -21,7 +21,7 @@ pub struct KeyspaceState {
     pub name: String,
     /// Encoded options.
     pub options: String,
-    /// Tables and their runs. Clock, snapshots and target sizes are not set.
+    /// Tables and their runs. The clock, the snapshots and the target sizes have no value here.
     pub tree: TreeShape,
     /// Last sequence number up to which tables and operand store hold all writes.
     pub flushed_through: SeqNo,

@@ -116,7 +116,7 @@ impl MemtableRangeTombstones {
         }
     }
 
-    /// Inserts a range tombstone. Returns its bytes, including its share of an index.
+    /// Inserts a range tombstone. Returns the bytes of memory that it occupies.
     pub(crate) fn insert(&self, start: Bytes, end: Option<Bytes>, seq: SeqNo) -> u64 {
         let key_bytes = start.len() + end.as_ref().map_or(0, Bytes::len);
         let mut newest =

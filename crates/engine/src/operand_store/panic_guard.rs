@@ -50,15 +50,15 @@ impl PanicGuard {
         }
     }
 
-    fn guard_view(&self, inner: Arc<dyn OperandView>) -> Arc<dyn OperandView> {
+    fn wrap_view(&self, inner: Arc<dyn OperandView>) -> Arc<dyn OperandView> {
         Arc::new(PanicGuardView { inner, guard: self.clone() })
     }
 
-    fn guard_version(&self, version: PreparedVersion) -> PreparedVersion {
-        PreparedVersion { token: version.token, view: self.guard_view(version.view) }
+    fn wrap_version(&self, version: PreparedVersion) -> PreparedVersion {
+        PreparedVersion { token: version.token, view: self.wrap_view(version.view) }
     }
 
-    fn guard_cursor(&self, inner: Result<Box<dyn Cursor>>) -> Box<dyn Cursor> {
+    fn wrap_cursor(&self, inner: Result<Box<dyn Cursor>>) -> Box<dyn Cursor> {
         Box::new(PanicGuardCursor { inner, guard: self.clone() })
     }
 }
@@ -112,7 +112,7 @@ impl PanicGuardStore {
 impl OperandStore for PanicGuardStore {
     fn view(&self) -> Arc<dyn OperandView> {
         let view = self.guard.catch(|| self.inner.view());
-        self.guard.guard_view(view.unwrap_or_else(|error| error.resume_panic()))
+        self.guard.wrap_view(view.unwrap_or_else(|error| error.resume_panic()))
     }
 
     fn deliver(&self, through: SeqNo) -> Result<Box<dyn OperandDelivery + '_>> {
@@ -122,12 +122,12 @@ impl OperandStore for PanicGuardStore {
     }
 
     fn mark_committed(&self, token: StoreToken) {
-        // A panic is repeated before the next use.
+        // If the store panics here, the next use of the store makes this call again.
         let _ = self.report_outcome(Some(OutcomeCall::MarkCommitted(token)));
     }
 
     fn abandon(&self) {
-        // A panic is repeated before the next use.
+        // If the store panics here, the next use of the store makes this call again.
         let _ = self.report_outcome(Some(OutcomeCall::Abandon));
     }
 
@@ -210,7 +210,7 @@ impl OperandDelivery for PanicGuardDelivery<'_> {
 
     fn prepare(self: Box<Self>) -> Result<PreparedVersion> {
         let PanicGuardDelivery { inner, guard } = *self;
-        guard.catch_result(|| inner.prepare()).map(|version| guard.guard_version(version))
+        guard.catch_result(|| inner.prepare()).map(|version| guard.wrap_version(version))
     }
 }
 
@@ -222,12 +222,12 @@ struct PanicGuardCollection<'a> {
 impl OperandCollection for PanicGuardCollection<'_> {
     fn moved_operands(&mut self) -> Result<Option<Box<dyn Cursor>>> {
         let moved = self.guard.catch_result(|| self.inner.moved_operands())?;
-        Ok(moved.map(|inner| self.guard.guard_cursor(Ok(inner))))
+        Ok(moved.map(|inner| self.guard.wrap_cursor(Ok(inner))))
     }
 
     fn prepare(self: Box<Self>) -> Result<PreparedVersion> {
         let PanicGuardCollection { inner, guard } = *self;
-        guard.catch_result(|| inner.prepare()).map(|version| guard.guard_version(version))
+        guard.catch_result(|| inner.prepare()).map(|version| guard.wrap_version(version))
     }
 }
 
@@ -263,7 +263,7 @@ impl OperandView for PanicGuardView {
 
     fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReadTier) -> Box<dyn Cursor> {
         let inner = self.guard.catch(|| Arc::clone(&self.inner).cursor(at, reads));
-        self.guard.guard_cursor(inner)
+        self.guard.wrap_cursor(inner)
     }
 
     fn keep_files_open(&self) {

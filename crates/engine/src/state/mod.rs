@@ -32,7 +32,7 @@ use crate::tree::snapshots::SnapshotTracker;
 use crate::tree::super_version::SuperVersion;
 use crate::tree::version::Version;
 use crate::vfs::Vfs;
-use crate::wal::{ResumeWriteSizes, Wal};
+use crate::wal::{DiskReserveDemand, Wal};
 
 pub(crate) mod keyspaces;
 pub(crate) mod memtable_budget;
@@ -239,15 +239,15 @@ impl DbState {
     }
 
     /// Makes the database read-only after a write-path error. Returns the error for writers.
-    pub(crate) fn fail(&self, error: Error) -> Error {
-        let read_only_error = self.fail_locked(error);
+    pub(crate) fn make_read_only(&self, error: Error) -> Error {
+        let read_only_error = self.make_read_only_under_lock(error);
         self.emit_pending_events();
         read_only_error
     }
 
-    /// Like [`DbState::fail`], for callers that hold a lock. They call [`DbState::emit_pending_events`] after its
-    /// release.
-    pub(crate) fn fail_locked(&self, error: Error) -> Error {
+    /// Like [`DbState::make_read_only`], for callers that hold a lock. They call [`DbState::emit_pending_events`] after
+    /// its release.
+    pub(crate) fn make_read_only_under_lock(&self, error: Error) -> Error {
         let (read_only_error, first) = self.error_state.set_read_only(error);
         if first && let Error::ReadOnly { cause } = &read_only_error {
             self.queue_event(Event::ReadOnly(Arc::clone(cause)));
@@ -423,9 +423,9 @@ impl DbState {
     }
 
     /// Estimates what `resume` would have to write now.
-    fn resume_writes(&self) -> ResumeWriteSizes {
+    fn resume_writes(&self) -> DiskReserveDemand {
         let size = self.manifest.size();
-        ResumeWriteSizes {
+        DiskReserveDemand {
             unflushed_bytes: self.memtables.used_bytes().min(self.wal.live_bytes()),
             store_bytes: self.tables.beside_bytes.load(Ordering::Relaxed),
             manifest_bytes: size.bytes,
@@ -458,7 +458,7 @@ impl DbState {
         };
         if let Some(error) = self.tables.reserve.resize(self.resume_writes(), file_bytes) {
             if failpoint::is_on(Failpoint::ReserveRequired) {
-                self.fail(error.clone());
+                self.make_read_only(error.clone());
             }
             self.emit(&Event::NoReserve(Arc::new(error)));
         }

@@ -290,7 +290,7 @@ impl TableWriter {
         self.write_range_tombstones(&mut tombstones)?;
 
         self.properties.encodings = [
-            self.data.highest_encoding(),
+            self.data.format_version(),
             index::ENCODING_SUCCINCT,
             self.options.filter.unwrap_or_default().format_code(),
             range_tombstones::ENCODING_FRAGMENTS,

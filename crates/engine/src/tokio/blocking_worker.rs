@@ -65,7 +65,7 @@ impl WorkerKind {
     /// Does the work that must not be lost, on this thread: commits, but not folds, which reads can do.
     fn finish(self, committer: &Committer) {
         match self {
-            WorkerKind::LeadCommits => while committer.lead_offered_group() {},
+            WorkerKind::LeadCommits => while committer.lead_next_commit_group() {},
             WorkerKind::FoldOperands => while !committer.take_long_operand_chains().is_empty() {},
         }
     }
@@ -93,7 +93,7 @@ impl BlockingWorker {
         let BlockingPoolWorkers { committer, db, .. } = &self.pool;
         match self.kind {
             WorkerKind::LeadCommits => {
-                let has_led = committer.lead_offered_group();
+                let has_led = committer.lead_next_commit_group();
                 // The lead is free again, because the governor may commit.
                 if has_led && let Some(handle) = db.upgrade() {
                     handle.0.after_commit(None);

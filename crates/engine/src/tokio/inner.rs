@@ -106,7 +106,7 @@ impl AsyncDbInner {
         let mut admission = Admission::new(db, batch, options);
         let deadline_us = admission.deadline_us;
         loop {
-            let in_time = match admission.step()? {
+            let in_time = match admission.next_step()? {
                 Step::Commit => return Ok((deadline_us, admission.reservation.take())),
                 Step::Flush => self.flush_if_due(deadline_us).await,
                 Step::Pause(us) => {

@@ -368,7 +368,7 @@ impl Tree {
     }
 
     /// Returns the filter width of the tables that a flush or a job is about to add to this shape.
-    pub(crate) fn filter_width(
+    pub(crate) fn choose_filter_width(
         &self,
         shape: &TreeShape,
         incoming: &IncomingRun<'_>,

@@ -233,7 +233,7 @@ fn unsupported_direct_read_error() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, "the file system has no direct reads")
 }
 
-/// Returns the error of an append through a handle from [`Vfs::open`].
+/// Returns the error for an append to a file that was opened for reading with [`Vfs::open`].
 fn read_only_file_error() -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, "the file was opened for reading")
 }

@@ -13,7 +13,7 @@ use crate::vfs::call::VfsCall;
 use crate::vfs::layer::{FileLayer, OpenMode, VfsLayer};
 use crate::vfs::{File, Vfs, is_disk_full_error, is_out_of_descriptors};
 
-/// Owner of descriptors or disk space that can be released for other calls.
+/// Owner of file descriptors or disk space. It can release some of them if a file system call fails without them.
 pub(crate) trait ReleaseResource: fmt::Debug + Send + Sync {
     /// Releases some descriptors or disk space. Returns whether anything was released.
     fn release_resource(&self) -> bool;

@@ -35,7 +35,7 @@ const EXCESS_BYTES_MAX: u64 = 4 << 20;
 
 /// Amount of data that resuming would write.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ResumeWriteSizes {
+pub(crate) struct DiskReserveDemand {
     /// Bytes of commits that no table contains.
     pub(crate) unflushed_bytes: u64,
     /// Additional bytes written by operand stores.
@@ -46,10 +46,10 @@ pub(crate) struct ResumeWriteSizes {
     pub(crate) keyspaces: u64,
 }
 
-impl ResumeWriteSizes {
+impl DiskReserveDemand {
     /// Returns the required disk space, in bytes.
     fn bytes(self) -> u64 {
-        let ResumeWriteSizes { unflushed_bytes, store_bytes, manifest_bytes, keyspaces } = self;
+        let DiskReserveDemand { unflushed_bytes, store_bytes, manifest_bytes, keyspaces } = self;
         // An operand store writes each operand twice: to its log and to a bucket.
         let copies = if store_bytes > 0 { 2 } else { 1 };
         // A keyspace without unflushed operations writes nothing.
@@ -116,7 +116,7 @@ impl DiskReserve {
     }
 
     /// Returns whether [`DiskReserve::resize`] would change the file. Takes no lock.
-    pub(crate) fn needs_resize(&self, writes: ResumeWriteSizes) -> bool {
+    pub(crate) fn needs_resize(&self, writes: DiskReserveDemand) -> bool {
         let (bytes, needed) = (self.bytes(), writes.bytes());
         let grows = bytes < needed.min(self.limit.load(Ordering::Relaxed));
         (grows && !self.is_blocked.load(Ordering::Relaxed))
@@ -127,7 +127,7 @@ impl DiskReserve {
     /// whichever is larger. `file_bytes` is the size of tables and blob files. Returns the first error.
     pub(crate) fn resize(
         &self,
-        writes: ResumeWriteSizes,
+        writes: DiskReserveDemand,
         file_bytes: impl FnOnce() -> u64,
     ) -> Option<Error> {
         let mut state = self.state.lock();
@@ -226,8 +226,8 @@ mod tests {
     use crate::vfs::call::VfsCall;
     use crate::vfs::fault::{Errno, Fault, FaultRule, FaultVfs};
 
-    fn unflushed(unflushed_bytes: u64) -> ResumeWriteSizes {
-        ResumeWriteSizes { unflushed_bytes, ..ResumeWriteSizes::default() }
+    fn unflushed(unflushed_bytes: u64) -> DiskReserveDemand {
+        DiskReserveDemand { unflushed_bytes, ..DiskReserveDemand::default() }
     }
 
     fn reserve(vfs: &MemVfs) -> DiskReserve {
@@ -275,19 +275,19 @@ mod tests {
     #[test]
     fn resume_writes_bytes_counts_stores_manifest_and_keyspaces() {
         let base = unflushed(100_000);
-        let more = |writes: ResumeWriteSizes| writes.bytes() - base.bytes();
-        assert_eq!(more(ResumeWriteSizes { manifest_bytes: 4_000_000, ..base }), 5_000_000);
-        assert_eq!(more(ResumeWriteSizes { store_bytes: 50_000, ..base }), 150_000 * 5 / 4);
-        let keyspaces = |keyspaces| more(ResumeWriteSizes { keyspaces, ..base });
+        let more = |writes: DiskReserveDemand| writes.bytes() - base.bytes();
+        assert_eq!(more(DiskReserveDemand { manifest_bytes: 4_000_000, ..base }), 5_000_000);
+        assert_eq!(more(DiskReserveDemand { store_bytes: 50_000, ..base }), 150_000 * 5 / 4);
+        let keyspaces = |keyspaces| more(DiskReserveDemand { keyspaces, ..base });
         assert_eq!(keyspaces(100), 100 * KEYSPACE_BYTES * 5 / 4);
         // Each keyspace has at least one operation.
         let most = 100_000 / OPERATION_BYTES_MIN;
         assert_eq!(keyspaces(1_000_000), most * KEYSPACE_BYTES * 5 / 4);
         assert_eq!(
-            ResumeWriteSizes { keyspaces: 1_000_000, ..unflushed(0) }.bytes(),
+            DiskReserveDemand { keyspaces: 1_000_000, ..unflushed(0) }.bytes(),
             unflushed(0).bytes()
         );
-        assert_eq!(ResumeWriteSizes { store_bytes: 1, ..unflushed(u64::MAX) }.bytes(), u64::MAX);
+        assert_eq!(DiskReserveDemand { store_bytes: 1, ..unflushed(u64::MAX) }.bytes(), u64::MAX);
     }
 
     #[test]

@@ -17,7 +17,7 @@ mod segment;
 mod writer;
 
 pub(crate) use copy::{LogLocation, copy_segment};
-pub(crate) use disk_reserve::{DiskReserve, ResumeWriteSizes, is_disk_full, remove_reserve};
+pub(crate) use disk_reserve::{DiskReserve, DiskReserveDemand, is_disk_full, remove_reserve};
 pub(crate) use reader::replay_segments;
 pub use reader::{RecoveryMode, RecoveryReport, ReplayStart, ReplayedRecord, replay};
 pub use segment::DurableSegment;

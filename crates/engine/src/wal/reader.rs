@@ -66,11 +66,11 @@ pub enum RecoveryMode {
     Strict,
     /// Corruption of the log ends the replay and is reported. All tables are kept.
     ///
-    /// Each keyspace on its own has the state after a prefix of its operations. The prefix ends at the last
-    /// commit before the corruption, or at the last flush of the keyspace if that is later. Therefore the
-    /// prefixes of two keyspaces may differ, and part of a batch that writes to several keyspaces may be
-    /// missing. [`RecoveryReport::complete_through`] states the end of each prefix. Damaged tables and
-    /// manifests are errors in this mode, too.
+    /// Each keyspace then contains its first operations up to some sequence number, and no later ones. This is the last
+    /// commit before the corruption, or the last flush of the keyspace if that is later. It may differ between
+    /// keyspaces. So a part of a batch that writes to several keyspaces may be missing.
+    /// [`RecoveryReport::complete_through`] has the sequence number of each keyspace. Damaged tables and manifests
+    /// are errors in this mode too.
     Tolerant,
 }
 
@@ -352,8 +352,8 @@ impl SegmentChain<'_> {
         })
     }
 
-    /// Checks that nothing exists after the chain's last segment that should be part of it, and that no
-    /// listed segment is missing.
+    /// Checks that the chain of segments is complete: no later segment continues it, and no segment that the manifest
+    /// lists is missing.
     fn check_no_segment_after_end(&self, last: u64, end: SegmentEnd) -> Option<ReplayStop> {
         let unreached = self.unreached_segments(last).map(|candidate| {
             let reason = match (&candidate.header, candidate.predecessor()) {

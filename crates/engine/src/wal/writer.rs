@@ -415,7 +415,7 @@ impl Wal {
         log.durable_seq = last_seq;
         self.unsynced_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.unsynced_since_us.store(NO_TIME, Ordering::Relaxed);
-        // This sync also covers requests made while it ran.
+        // Requests that arrived while this sync ran are fulfilled too.
         self.sync_requested.store(false, Ordering::Release);
         self.syncs.fetch_add(1, Ordering::Relaxed);
         log.write_mark().map_err(|error| log.record_failure(error))?;
@@ -518,7 +518,7 @@ impl Wal {
         for (at, segment) in log.segments.iter().enumerate() {
             let (id, closed) = (segment.id, at + 1 < log.segments.len());
             if closed && !segment.needs_sync() {
-                // The header of the next segment states these bytes as the valid size of this segment.
+                // The whole segment is durable. The header of the next segment stores this length.
                 durable.push(DurableSegment { id, bytes: segment.bytes });
                 continue;
             }

@@ -238,7 +238,7 @@ impl Committer {
     /// Leads the next group if the lead is offered. Otherwise returns false, and the worker that [`TaskWorkerStarter`] started
     /// must exit.
     #[cfg_attr(not(feature = "tokio"), expect(dead_code, reason = "only async tasks use it"))]
-    pub(crate) fn lead_offered_group(&self) -> bool {
+    pub(crate) fn lead_next_commit_group(&self) -> bool {
         let mut queue = self.queue.lock();
         if queue.take_offered_lead() {
             if !queue.waiting.is_empty() {
@@ -371,7 +371,7 @@ impl Committer {
         }
         // After a panic, the end of the WAL may be incomplete.
         self.state.wal.set_failure(&error);
-        let error = self.state.fail_locked(error);
+        let error = self.state.make_read_only_under_lock(error);
         let mut failed = group.members.clone();
         failed.extend(group.rejected.drain(..).map(|(ticket, _)| ticket));
         let mut queue = self.queue.lock();
@@ -541,7 +541,7 @@ impl Committer {
             }
             Ok(())
         };
-        write().map_err(|error| self.state.fail(error))
+        write().map_err(|error| self.state.make_read_only(error))
     }
 
     /// Publishes all assigned sequence numbers. No commit may be in progress.

@@ -52,7 +52,7 @@ impl CommitRequest {
 
 /// Starts worker threads for the commits of async tasks, which cannot lead a group or fold operands.
 pub(crate) trait TaskWorkerStarter: std::fmt::Debug + Send + Sync {
-    /// Starts a thread that calls [`Committer::lead_offered_group`](crate::write::commit::Committer::lead_offered_group)
+    /// Starts a thread that calls [`Committer::lead_next_commit_group`](crate::write::commit::Committer::lead_next_commit_group)
     /// until it returns false. If no thread can be started, the calling thread does this.
     fn start_leader(&self);
     /// Starts a thread that folds the chains of

@@ -137,7 +137,7 @@ impl<'a, 'b> Admission<'a, 'b> {
     fn wait(&mut self) -> Result<()> {
         let (inner, env) = (self.inner, &self.inner.state.env);
         loop {
-            match self.step()? {
+            match self.next_step()? {
                 Step::Commit => return Ok(()),
                 Step::Flush => inner.flush_trigger.flush_if_due(self.deadline_us),
                 Step::Pause(pause_us) => env.pause_us(pause_us),
@@ -164,7 +164,7 @@ impl<'a, 'b> Admission<'a, 'b> {
     /// - [`Error::Deadline`] if the throttle requires a pause beyond the deadline.
     /// - After a wait: [`Error::ReadOnly`], [`Error::Closed`], [`Error::KeyspaceDropped`], or the error of the
     ///   compactions that the write waited for.
-    pub(crate) fn step(&mut self) -> Result<Step> {
+    pub(crate) fn next_step(&mut self) -> Result<Step> {
         loop {
             match self.stage {
                 Stage::Room(index) => {

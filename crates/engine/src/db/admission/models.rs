@@ -79,7 +79,7 @@ fn stalled_write_after_background_error_fails() {
         let db = full_db();
         let other = db.clone();
         let writer = spawn(move || admit_threaded(other.inner()));
-        db.inner().state.fail(Error::Closed);
+        db.inner().state.make_read_only(Error::Closed);
         let result = writer.join().unwrap();
         assert!(matches!(result, Err(Error::ReadOnly { .. })), "{result:?}");
     });

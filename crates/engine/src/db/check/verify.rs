@@ -177,7 +177,8 @@ fn verify_record(path: &Path, table: &Table, file: &TableMeta) -> Result<()> {
     Ok(())
 }
 
-/// Returns the files that neither the manifest nor, if they are known, the operand stores use.
+/// Returns the files in the directory that the database does not use. Files of operand stores are checked only if
+/// `operand_files` lists those in use.
 fn find_orphans(
     vfs: &dyn Vfs,
     dir: &Path,

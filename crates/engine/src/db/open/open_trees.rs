@@ -151,7 +151,7 @@ impl TreeOpener<'_> {
         tables.collect()
     }
 
-    fn open_blobs(&self, id: u32, keyspace: &KeyspaceState) -> Result<OpenBlobFiles> {
+    fn open_blobs(&self, id: u32, keyspace: &KeyspaceState) -> Result<OpenBlobFilesById> {
         let blobs = keyspace.value_log.blob_files().map(|blob| {
             let opened = self.tables.open_blob(id, blob);
             opened.map(|file| (blob.id, file)).map_err(|error| error.or_missing(self.manifest))
@@ -161,11 +161,14 @@ impl TreeOpener<'_> {
 }
 
 /// Open blob files of a keyspace.
-type OpenBlobFiles = BTreeMap<FileId, Arc<BlobFile>>;
+type OpenBlobFilesById = BTreeMap<FileId, Arc<BlobFile>>;
 
 /// Returns the open files for the references of a table. All referenced files exist in `blobs`, because a manifest edit
 /// whose references name other files is rejected.
-fn resolve_blob_references(blobs: &OpenBlobFiles, references: &[BlobReference]) -> Vec<BlobUsage> {
+fn resolve_blob_references(
+    blobs: &OpenBlobFilesById,
+    references: &[BlobReference],
+) -> Vec<BlobUsage> {
     let uses = references.iter().filter_map(|reference| {
         let file = Arc::clone(blobs.get(&reference.blob)?);
         Some(BlobUsage { file, bytes: reference.bytes, records: reference.records })

@@ -128,7 +128,7 @@ impl Recovery {
         }
     }
 
-    /// Fails if the default keyspace has a custom policy that is not given.
+    /// Fails if the default keyspace was stored with a custom policy, and the options do not contain that policy.
     pub(crate) fn check_policy(&self) -> Result<()> {
         self.trees.by_name(DEFAULT_KEYSPACE).map_or(Ok(()), |tree| tree.check_policy())
     }

@@ -141,7 +141,7 @@ fn resume_writes(db: &DbInner, deadline_us: Option<u64>) -> Result<()> {
     }));
     db.scheduler.unpause();
     if let Err(panic) = cleaned {
-        return Err(store.fail(Error::from_panic(&*panic)));
+        return Err(store.make_read_only(Error::from_panic(&*panic)));
     }
     db.scheduler.run_inline();
     rewritten

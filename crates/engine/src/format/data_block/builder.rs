@@ -37,7 +37,7 @@ impl DataBlockBuilder {
     }
 
     /// Returns the encoding number of tagged blocks if tags are enabled, otherwise that of blocks without tags.
-    pub(crate) fn highest_encoding(&self) -> u8 {
+    pub(crate) fn format_version(&self) -> u8 {
         if self.tags.is_some() { ENCODING_TAGGED } else { ENCODING_PREFIX }
     }
 

@@ -98,7 +98,8 @@ impl DigitPosition<'_> {
         }
     }
 
-    /// Returns the byte of a digit, or `None` for the digit of bytes before `first`.
+    /// Returns the byte that a digit stands for. Returns `None` for the lowest digit if that stands for the end of
+    /// the key and for all bytes below `first`.
     fn byte_of_digit(&self, digit: u64) -> Option<u8> {
         // A digit is at most 256, so it fits.
         let nth = usize::try_from(digit.checked_sub(self.floor)?).unwrap_or(usize::MAX);

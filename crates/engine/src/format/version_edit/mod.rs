@@ -65,7 +65,8 @@ fn put_table_meta(out: &mut Vec<u8>, meta: &TableMeta) {
     }
 }
 
-/// Decodes the metadata of a table. The time of the last read, which is not stored, is the time of creation.
+/// Decodes the metadata of a table. The manifest does not store the time of the last read, so it is set to the time of
+/// creation.
 fn get_table_meta(body: &mut Decoder<'_>) -> Result<TableMeta, Malformed> {
     let id = FileId(body.varint("file id")?);
     let smallest = get_key(body, "smallest key")?;

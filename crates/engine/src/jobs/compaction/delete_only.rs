@@ -24,7 +24,7 @@ use lsmx_compaction::{
 pub(crate) struct DeleteOnlyPick {
     /// Drops all files found.
     pub(crate) job: Option<Job>,
-    /// Whether a snapshot prevents the drop of further files.
+    /// Whether more files could be dropped if no snapshot read them.
     pub(crate) waits_for_snapshot: bool,
 }
 

@@ -57,7 +57,7 @@ impl<'a> JobOutputs<'a> {
         oldest_tombstone_us: Option<u64>,
     ) -> JobOutputs<'a> {
         let incoming = IncomingRun::Flush { entries: memtable.entry_count() };
-        let filter = tree.filter_width(shape, &incoming);
+        let filter = tree.choose_filter_width(shape, &incoming);
         JobOutputs::new(IoPriority::Flush, table_factory, tree, (0, filter), oldest_tombstone_us)
     }
 

@@ -21,7 +21,7 @@ pub(crate) const RETRY_US_MAX: u64 = 60_000_000;
 pub(crate) fn catch_panics<T>(state: &DbState, run: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let error = Error::from_panic(&*panic);
-        Err(if error.is_user_panic() { error } else { state.fail(error) })
+        Err(if error.is_user_panic() { error } else { state.make_read_only(error) })
     })
 }
 

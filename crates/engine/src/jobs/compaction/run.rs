@@ -108,7 +108,7 @@ fn run_picked_job(
         job: job.clone(),
         input_bytes: picked.input_bytes(),
     }));
-    let target = (job.target.level.0, tree.filter_width(shape, &IncomingRun::Job(job)));
+    let target = (job.target.level.0, tree.choose_filter_width(shape, &IncomingRun::Job(job)));
     let mut outputs = JobOutputs::new(IoPriority::Compaction, &state.tables, tree, target, None);
     let mut stats = MergeStats::default();
     if matches!(job.kind, JobKind::Merge | JobKind::Rewrite) {

@@ -210,7 +210,7 @@ fn move_to_tree(
     let view = tree.pin_super_version();
     let shape = view.version.shape();
     let coming = IncomingRun::Flush { entries: 0 };
-    let target = (0, tree.filter_width(shape, &coming));
+    let target = (0, tree.choose_filter_width(shape, &coming));
     // A fold may result in a delete, whose tombstone dates from now.
     let now_us = Some(state.env.database_time_us());
     let mut outputs = JobOutputs::new(IoPriority::Compaction, &state.tables, tree, target, now_us);

@@ -73,7 +73,7 @@ pub(crate) struct OutputValueWriter {
 }
 
 impl OutputValueWriter {
-    /// Creates an empty set of values for tables of a level.
+    /// Creates a writer for the values of a job whose tables are in `level`.
     pub(crate) fn new(tree: &Tree, level: u8, source: ValueSource) -> OutputValueWriter {
         let options = &tree.settings().options;
         OutputValueWriter {

@@ -8,8 +8,8 @@
 //!   readers still see them (clean pages in the page cache) or zeros (evicted pages over a hole on the disk). The
 //!   length of the file does not change, and later appends follow the dropped bytes.
 //!
-//! Dropping needs a file system that implements `File::drop_unsynced`. [`MemVfs`](crate::vfs::MemVfs) does, and
-//! [`OsVfs`](crate::vfs::OsVfs) does not.
+//! The fault that loses unsynced bytes needs a file system that implements `File::drop_unsynced`, such as
+//! [`MemVfs`](crate::vfs::MemVfs).
 
 mod rule;
 

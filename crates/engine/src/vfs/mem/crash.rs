@@ -130,8 +130,8 @@ impl ImageBuilder<'_> {
     fn visit_dir(&mut self, id: DirId, rng: &mut CrashRng) {
         let entries = self.surviving_entries(self.tree.dir(id), rng);
         let mut survivors = Vec::with_capacity(entries.len());
-        // The directory is inserted before the recursion, so that it is visited once. It can survive under two names: a
-        // rename across directories may be done in the new parent and undone in the old one.
+        // A crash during a rename can leave a directory in both its old and its new parent. The insertion before
+        // the recursion prevents a second visit.
         self.dirs.insert(id, Vec::new());
         for (name, entry) in entries.iter() {
             match entry {
@@ -237,7 +237,7 @@ fn data_end(file: &FileState) -> usize {
     file.unsynced.last().map_or(file.synced, |last| last.end)
 }
 
-/// Returns the length of a file whose unsynced bytes all reached the disk.
+/// Returns the length that a file has after a crash if no unsynced byte is lost.
 fn full_len(file: &FileState) -> usize {
     let grown_ahead = file.content.len() > file.end;
     if grown_ahead { file.content.len() } else { data_end(file) }

@@ -78,7 +78,7 @@ impl<'a> DamagedTable<'a> {
             (_, Some(_)) => {}
         }
         let properties = footer.and_then(|footer| {
-            let contents = table.block(footer.properties, BlockKind::Open)?;
+            let contents = table.read_block(footer.properties, BlockKind::Open)?;
             TableProperties::decode(&contents)
                 .map_err(|what| Error::malformed(what, path, footer.properties.offset))
         });
@@ -110,7 +110,7 @@ impl<'a> DamagedTable<'a> {
     }
 
     /// Reads the contents of a block.
-    pub(crate) fn block(&self, handle: BlockHandle, kind: BlockKind) -> Result<Bytes> {
+    pub(crate) fn read_block(&self, handle: BlockHandle, kind: BlockKind) -> Result<Bytes> {
         let corrupt = |what: Malformed| Error::malformed(what, self.path, handle.offset);
         handle.check_bounds(self.bytes).map_err(corrupt)?;
         let stored = self.read(handle.offset, handle.bytes)?;
@@ -140,7 +140,7 @@ impl<'a> DamagedTable<'a> {
             match region {
                 DataRegion::Indexed(handles) => {
                     for handle in handles {
-                        visit(handle, self.block(handle, BlockKind::Data))?;
+                        visit(handle, self.read_block(handle, BlockKind::Data))?;
                         end = handle.end_offset().unwrap_or(end);
                     }
                 }
@@ -161,7 +161,7 @@ impl<'a> DamagedTable<'a> {
             });
             match found {
                 Some((handle, BlockKind::RangeTombstones)) => {
-                    return self.block(handle, BlockKind::RangeTombstones).map(Some);
+                    return self.read_block(handle, BlockKind::RangeTombstones).map(Some);
                 }
                 // The properties are the last block.
                 Some((_, BlockKind::Open)) if unreadable.is_none() => return Ok(None),
@@ -200,7 +200,7 @@ impl<'a> DamagedTable<'a> {
     /// Returns the data blocks of each readable index block.
     fn read_indexes(&self) -> Vec<Vec<BlockHandle>> {
         let entries = |handle, kind| {
-            let contents = self.block(handle, kind).ok()?;
+            let contents = self.read_block(handle, kind).ok()?;
             let entries = IndexBlock::new(contents).ok()?.entries().ok()?;
             Some(entries.into_iter().map(|(_, handle)| handle).collect::<Vec<_>>())
         };
@@ -231,7 +231,7 @@ impl<'a> DamagedTable<'a> {
                 // A block of another kind follows the last data block.
                 return Ok(handle.offset);
             }
-            visit(handle, self.block(handle, kind))?;
+            visit(handle, self.read_block(handle, kind))?;
             offset = handle.offset + handle.bytes;
         }
         if offset == self.bytes {

@@ -104,7 +104,7 @@ fn read_range_tombstones(table: &DamagedTable<'_>, data_end: u64) -> Result<Vec<
     let contents = match table.properties() {
         Some(properties) => properties
             .range_tombstones
-            .map(|handle| table.block(handle, BlockKind::RangeTombstones))
+            .map(|handle| table.read_block(handle, BlockKind::RangeTombstones))
             .transpose()?,
         None => table.find_range_tombstones(data_end)?,
     };
