@@ -22,6 +22,42 @@ use crate::wal::RecoveryReport;
 ///
 /// If a listener drops the last handle, another thread closes the database. A panic in a listener is caught and
 /// has no effect on the engine.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("data");
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+///
+/// use lsmx::{Db, Event, EventListener, Options};
+///
+/// /// Counts flushed bytes and prints errors.
+/// #[derive(Default)]
+/// struct Monitor {
+///     flushed_bytes: AtomicU64,
+/// }
+///
+/// impl EventListener for Monitor {
+///     fn on_event(&self, event: &Event) {
+///         match event {
+///             Event::Flush(flush) => {
+///                 self.flushed_bytes.fetch_add(flush.written_bytes, Ordering::Relaxed);
+///             }
+///             Event::Failure(_) => eprintln!("{event}"),
+///             _ => {}
+///         }
+///     }
+/// }
+///
+/// let monitor = Arc::new(Monitor::default());
+/// let db = Db::open(&path, Options::default().listener(monitor.clone()))?;
+/// db.put("k", "v")?;
+/// db.flush()?;
+/// assert!(monitor.flushed_bytes.load(Ordering::Relaxed) > 0);
+/// # Ok(())
+/// # }
+/// ```
 pub trait EventListener: Send + Sync {
     /// Handles an event.
     fn on_event(&self, event: &Event);

@@ -81,6 +81,14 @@ pub type MergeResult = Result<Option<Vec<u8>>, MergeError>;
 ///             _ => Err(MergeError::new("an operand is not one byte")),
 ///         }).map(|value| Some(vec![value]))
 ///     }
+///
+///     // Two operands are equivalent to one. The engine replaces them early, without a read of the value.
+///     fn partial_merge(&self, _: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
+///         match (older, newer) {
+///             ([older], [newer]) => Some(vec![older ^ newer]),
+///             _ => None,
+///         }
+///     }
 /// }
 /// ```
 pub trait MergeOperator: Send + Sync + fmt::Debug {
