@@ -247,7 +247,7 @@ impl DbInner {
         Ok(value)
     }
 
-    /// Returns the value of a key before an update, and the sequence number of the read.
+    /// Returns the value of a key before an update, and the sequence number for the guard of the update.
     ///
     /// # Errors
     /// The errors of [`Keyspace::get`].
@@ -257,19 +257,23 @@ impl DbInner {
         key: &[u8],
         reads: ReadScope,
     ) -> Result<(SeqNo, Option<Slice>)> {
-        let (read_seq, value) = {
-            // The view is read before the sequence number, so it contains every commit up to that number. It is
-            // released before the caller's closure, which may take long.
+        // The memtable may be sealed between the load of the view and that of `read_seq`. The view then lacks later
+        // commits, which go to the new memtable. The guard refuses the update after such a commit, because the number
+        // of the guard is loaded before the view.
+        let guard_seq = self.state.sequence.published();
+        let value = {
+            // The view is released before the closure of the caller runs, because the closure may take long.
             let view = tree.pin_super_version();
+            self.state.env.yield_point(YieldKind::UserOperation);
             let read_seq = self.state.sequence.published();
-            (read_seq, point::get(tree, &view, key, read_seq, reads))
+            point::get(tree, &view, key, read_seq, reads)
         };
         if !matches!(value, Err(Error::WouldBlock)) {
             tree.counters.gets.add(1);
         }
         let value = value?;
         self.record_get(tree, key, value.as_ref());
-        Ok((read_seq, value))
+        Ok((guard_seq, value))
     }
 
     pub(super) fn flush(&self, deadline_us: Option<u64>) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Atomic read-modify-write of one key.
 //!
-//! 1. Read the key at the published sequence number.
+//! 1. Load the published sequence number for the guard, and then read the key.
 //! 2. Call the closure of the caller with the value.
 //! 3. Commit the result with a guard on the key. If the guard is refused or cannot be decided, repeat from step 1.
 //!
@@ -63,8 +63,8 @@ pub(crate) fn update(
     let _lock = inner.key_locks.lock(&inner.state.env, tree, key);
     loop {
         inner.begin_operation();
-        let (read_seq, before) = inner.read_to_update(tree, key, ReadScope::Storage)?;
-        let (result, batch) = apply_update(tree, key, read_seq, before, update);
+        let (guard_seq, before) = inner.read_to_update(tree, key, ReadScope::Storage)?;
+        let (result, batch) = apply_update(tree, key, guard_seq, before, update);
         let Some(batch) = batch else { return Ok(result) };
         match write(inner, batch, options) {
             // Another commit wrote the key, or later commits exceed the recorded history. Each retry implies that
@@ -79,7 +79,7 @@ pub(crate) fn update(
 pub(crate) fn apply_update(
     tree: &Arc<Tree>,
     key: &[u8],
-    read_seq: SeqNo,
+    guard_seq: SeqNo,
     before: Option<Slice>,
     update: &mut dyn FnMut(Option<&[u8]>) -> Update,
 ) -> (UpdateResult, Option<WriteBatch>) {
@@ -93,7 +93,7 @@ pub(crate) fn apply_update(
     let mut batch = WriteBatch::with_one_put(tree.id, key, value);
     batch.add(tree, kind, key, value);
     if !failpoint::is_on(Failpoint::UpdateWithoutGuard) {
-        batch.add_guard(tree, key, read_seq);
+        batch.add_guard(tree, key, guard_seq);
     }
     (UpdateResult { before, after }, Some(batch))
 }
@@ -140,6 +140,27 @@ mod tests {
         };
         let after = keyspace.update_fetch("k", update).unwrap();
         assert_eq!((after.as_deref(), calls), (Some(&b"inner+"[..]), 2));
+    }
+
+    #[test]
+    fn update_memtable_sealed_and_key_put_during_read_is_atomic() {
+        for seed in 0..2_000 {
+            let options = Options::default().background(Background::Stepped { seed, workers: 1 });
+            let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+            let (keyspace, writer) = (db.default_keyspace(), db.default_keyspace());
+            keyspace.put("other", "v").unwrap();
+            let put = move || {
+                let tree = Arc::clone(writer.tree());
+                writer.inner().committer.seal_memtables(vec![tree], None).unwrap();
+                writer.put("k", "put").unwrap();
+            };
+            let thread = db.inner().state.env.spawn("writer", put).unwrap();
+            let append = |old: Option<&[u8]>| [old.unwrap_or_default(), b"+"].concat();
+            let before = keyspace.fetch_update("k", append).unwrap();
+            db.inner().state.env.join(thread).unwrap();
+            let expected: &[u8] = if before.is_some() { b"put+" } else { b"put" };
+            assert_eq!(&*db.get("k").unwrap().unwrap(), expected, "seed {seed}");
+        }
     }
 
     #[test]
