@@ -64,7 +64,7 @@ const COMPACTION: &[&[&str]] = &[
 const SIMULATOR: &[&[&str]] = &[
     &["workload"],
     &["cost_model", "math"],
-    &["position", "sampler", "entry_counts"],
+    &["position", "sampler", "entry_counts", "write_counts"],
     &["seq_range"],
     &["histogram", "table_size", "split_points", "file_grouping", "block_cache"],
     &["subcompactions", "merge_input", "output_writer", "write_model"],

@@ -3,7 +3,7 @@
 use crate::math::{round_to_u64, to_f64};
 use crate::table_size::SizeModel;
 use crate::workload::Phase;
-use crate::write_model::WriteCounts;
+use crate::write_counts::WriteCounts;
 
 /// Default of [`Config::subcompactions_max`]: what the engine uses with its default number of workers.
 pub const SUBCOMPACTIONS_DEFAULT: usize = 2;

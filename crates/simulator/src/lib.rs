@@ -73,6 +73,7 @@ mod table_size;
 #[cfg(test)]
 mod tests;
 pub mod workload;
+mod write_counts;
 mod write_model;
 
 pub use config::{BYTES_MAX, Config, EstimatedSize, FLUSHES_MAX, SUBCOMPACTIONS_DEFAULT};

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::file_grouping::FileGrouping;
 use crate::math::{len_to_u64, ratio, round_to_u64, to_f64};
 use crate::table_size::SizeModel;
-use crate::write_model::{WriteCounts, WriteModel};
+use crate::write_counts::WriteCounts;
+use crate::write_model::WriteModel;
 
 /// SimulationCounters of a running simulation.
 #[derive(Clone, Debug, Default)]

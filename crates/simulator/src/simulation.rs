@@ -28,7 +28,8 @@ use crate::split_points::SplitPoints;
 use crate::subcompactions::subcompaction_ends;
 use crate::table_size::{MEMTABLE_BYTES_EMPTY, SizeModel};
 use crate::workload::{KeyDistribution, Phase};
-use crate::write_model::{WriteCounts, WriteModel};
+use crate::write_counts::WriteCounts;
+use crate::write_model::WriteModel;
 
 /// Maximum number of bins of a file.
 const BINS_MAX: usize = 32;

@@ -11,7 +11,7 @@ use lsmx_compaction::TableMeta;
 
 use crate::entry_counts::EntryCounts;
 use crate::math::{ratio, round_to_u64, to_f64};
-use crate::write_model::WriteCounts;
+use crate::write_counts::WriteCounts;
 
 /// Default target bytes of data blocks and index blocks.
 pub(crate) const BLOCK_BYTES: u64 = 4096;

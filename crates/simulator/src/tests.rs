@@ -20,7 +20,8 @@ use crate::simulation::{simulate, simulate_policy};
 use crate::split_points::SplitPoints;
 use crate::table_size::SizeModel;
 use crate::workload::{KeyDistribution, LookupGroup, Phase, ZIPF_EXPONENT};
-use crate::write_model::{WriteCounts, WriteModel};
+use crate::write_counts::WriteCounts;
+use crate::write_model::WriteModel;
 
 /// The newest write of each key: `true` for a put, `false` for a delete.
 type KeySet = BTreeMap<u64, bool>;

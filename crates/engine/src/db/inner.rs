@@ -227,7 +227,8 @@ impl DbInner {
         if reads != ReadScope::Memory {
             self.begin_operation();
         }
-        // The view is read before the sequence number, so it contains every commit up to that number.
+        // The view is pinned before the sequence number is read. A job that ends between the two steps could otherwise drop
+        // the versions that this number reads.
         let view = tree.super_version();
         if snapshot.is_none() {
             tree.check_live()?;

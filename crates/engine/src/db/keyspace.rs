@@ -353,7 +353,8 @@ impl Keyspace {
             return Range::from_error(error, &self.tree);
         }
         inner.begin_operation();
-        // The view is read before the sequence number, so it contains every commit up to that number.
+        // The view is pinned before the sequence number is read. A job that ends between the two steps could otherwise drop
+        // the versions that this number reads.
         let view = self.tree.pin_super_version();
         let is_readable = match &snapshot {
             None => self.tree.check_live(),

@@ -50,7 +50,8 @@ impl<K: AsRef<[u8]>> MultiGet<K> {
         inner.check_open()?;
         inner.begin_operation();
         tree.counters.gets.add(len_u64(keys.len()));
-        // The view is read before the sequence number, so it contains every commit up to that number.
+        // The view is pinned before the sequence number is read. A job that ends between the two steps could otherwise drop
+        // the versions that this number reads.
         let view = tree.pin_super_version();
         if snapshot.is_none() {
             tree.check_live()?;
