@@ -476,7 +476,7 @@ impl Error {
     }
 
     /// Calls user code. Returns [`Error::UserPanic`] if it panics.
-    pub(crate) fn catch_user<T>(
+    pub(crate) fn catch_user_panic<T>(
         code: impl FnOnce() -> UserCode,
         call: impl FnOnce() -> T,
     ) -> Result<T> {

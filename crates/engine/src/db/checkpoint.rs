@@ -48,7 +48,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// Creates a checkpoint in `target`.
 pub(crate) fn checkpoint(inner: &DbInner, target: &Path, deadline_us: Option<u64>) -> Result<()> {
     inner.check_writable()?;
-    check_output(&*inner.state.vfs, target)?;
+    check_output_path(&*inner.state.vfs, target)?;
     inner.begin_operation();
     let created = {
         let _lock = inner.lock_admin(deadline_us)?;
@@ -69,11 +69,11 @@ struct Checkpoint<'a> {
     number: u64,
     manifest: ManifestState,
     segments: Vec<DurableSegment>,
-    stores: Vec<StoreToCopy>,
+    stores: Vec<OperandStoreToCopy>,
 }
 
 /// The operand store of a keyspace at the moment of the checkpoint.
-struct StoreToCopy {
+struct OperandStoreToCopy {
     tree: Arc<Tree>,
     attached: Option<Arc<AttachedStore>>,
     operands: PinnedOperandView,
@@ -98,7 +98,7 @@ impl<'a> Checkpoint<'a> {
             let stores = with_store.iter().filter(has_token).filter_map(|tree| {
                 let (tree, attached) = (Arc::clone(tree), tree.operand_store.attached());
                 let operands = tree.pin_super_version().operand_view.clone()?;
-                Some(StoreToCopy { tree, attached, operands })
+                Some(OperandStoreToCopy { tree, attached, operands })
             });
             let stores = stores.collect();
             (manifest, state.wal.durable_segments()?, stores)
@@ -117,13 +117,13 @@ impl<'a> Checkpoint<'a> {
 
     fn create(&mut self, target: &Path) -> Result<()> {
         let vfs = self.state.vfs.as_ref();
-        check_empty(vfs, target)?;
+        check_target_empty(vfs, target)?;
         let claim = DirectoryClaim::create_and_lock(&self.state.vfs, target)?;
         // Another process may have written to the target before it was locked.
-        check_empty(vfs, target)?;
+        check_target_empty(vfs, target)?;
         let mut created = Vec::new();
         self.write_files(target, &mut created)
-            .inspect_err(|_| remove_created(vfs, target, &created))?;
+            .inspect_err(|_| remove_created_files(vfs, target, &created))?;
         drop(claim.into_lock());
         Ok(())
     }
@@ -132,7 +132,7 @@ impl<'a> Checkpoint<'a> {
     fn write_files(&mut self, target: &Path, created: &mut Vec<PathBuf>) -> Result<()> {
         let (vfs, source) = (self.state.vfs.as_ref(), &self.state.dir);
         for store in mem::take(&mut self.stores) {
-            self.copy_store(&store, target, created)?;
+            self.copy_operand_store(&store, target, created)?;
             self.yield_and_check_deadline()?;
         }
         for (&id, keyspace) in &self.manifest.keyspaces {
@@ -174,13 +174,13 @@ impl<'a> Checkpoint<'a> {
     }
 
     /// Copies an operand store and records the token of the copy.
-    fn copy_store(
+    fn copy_operand_store(
         &mut self,
-        store: &StoreToCopy,
+        store: &OperandStoreToCopy,
         target: &Path,
         created: &mut Vec<PathBuf>,
     ) -> Result<()> {
-        let StoreToCopy { tree, attached, operands } = store;
+        let OperandStoreToCopy { tree, attached, operands } = store;
         let tables = &self.state.tables;
         let files = operand_store::files_in_dir(tables, target);
         let copied = operands.view.copy_to(&*files);
@@ -210,7 +210,9 @@ impl<'a> Checkpoint<'a> {
         created.push(to.clone());
         match self.state.vfs.hard_link(&from, &to) {
             Ok(()) => Ok(false),
-            Err(error) if cannot_link(&error) => self.copy(&from, &to, bytes).map(|()| true),
+            Err(error) if is_link_unsupported(&error) => {
+                self.copy(&from, &to, bytes).map(|()| true)
+            }
             Err(error) => Err(Error::io("link", &to, error)),
         }
     }
@@ -268,7 +270,7 @@ fn new_uid(original: u64, manifest: u64, random: u64) -> u64 {
 }
 
 /// Returns whether a failed link means that the file system cannot link the two paths.
-fn cannot_link(error: &io::Error) -> bool {
+fn is_link_unsupported(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::CrossesDevices
@@ -286,7 +288,7 @@ fn cannot_link(error: &io::Error) -> bool {
 ///
 /// # Errors
 /// [`Error::OutputInDatabase`]; [`Error::Io`] if a directory cannot be read.
-pub(crate) fn check_output(vfs: &dyn Vfs, path: &Path) -> Result<()> {
+pub(crate) fn check_output_path(vfs: &dyn Vfs, path: &Path) -> Result<()> {
     if failpoint::is_on(Failpoint::OutputOverwritesEngineFile) {
         return Ok(());
     }
@@ -311,7 +313,7 @@ pub(crate) fn check_output(vfs: &dyn Vfs, path: &Path) -> Result<()> {
 }
 
 /// Fails if the target is not empty. The lock file of a failed checkpoint may remain there.
-fn check_empty(vfs: &dyn Vfs, target: &Path) -> Result<()> {
+fn check_target_empty(vfs: &dyn Vfs, target: &Path) -> Result<()> {
     let not_empty = || Err(Error::TargetNotEmpty { path: target.to_owned() });
     match vfs.list(target) {
         Ok(names) if names.iter().all(|name| name == LOCK) => Ok(()),
@@ -326,7 +328,7 @@ fn check_empty(vfs: &dyn Vfs, target: &Path) -> Result<()> {
 
 /// Removes the files of a failed checkpoint, so that it can be retried. The removal of `CURRENT` comes first and is
 /// synced, so that no partial copy opens.
-fn remove_created(vfs: &dyn Vfs, target: &Path, created: &[PathBuf]) {
+fn remove_created_files(vfs: &dyn Vfs, target: &Path, created: &[PathBuf]) {
     // Files that cannot be removed are harmless. Without `CURRENT` the target is not a database. With it, all listed
     // files exist.
     let _ = vfs.remove(&FileName::Current.in_dir(target));

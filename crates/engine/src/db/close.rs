@@ -64,7 +64,7 @@ fn close_by(inner: &DbInner, flush_deadline_us: Option<u64>) -> Result<()> {
     }
     // No thread is left that defers drops.
     state.tables.deferred_drop.stop();
-    let marked = mark_clean(inner);
+    let marked = mark_clean_close(inner);
     state.tables.reserve.release_space();
     state.release_dropped_keyspaces(true);
     state.remove_discarded();
@@ -75,7 +75,7 @@ fn close_by(inner: &DbInner, flush_deadline_us: Option<u64>) -> Result<()> {
 }
 
 /// Writes to the WAL and to the manifest that the database was closed.
-fn mark_clean(inner: &DbInner) -> Result<()> {
+fn mark_clean_close(inner: &DbInner) -> Result<()> {
     let state = &inner.state;
     state.error_state.check_writable()?;
     let (segment, bytes) = state.wal.close()?;

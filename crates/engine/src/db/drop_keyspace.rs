@@ -116,7 +116,7 @@ mod tests {
             assert!(!long_chains.is_empty(), "the chain is too short");
             let snapshot = db.snapshot();
             db.drop_keyspace("k").unwrap();
-            inner.fold_chains(long_chains, ReadScope::Storage);
+            inner.fold_operand_chains(long_chains, ReadScope::Storage);
             assert_eq!(inner.state.memtables.used_bytes(), 0, "after round {round}");
             drop(snapshot);
         }

@@ -183,7 +183,7 @@ impl DbInner {
     /// Combines long operand chains and stores the values in their memtables, so that reads need not do it again.
     ///
     /// A chain that cannot be combined is skipped; reads of its key report the error.
-    pub(crate) fn fold_chains(&self, chains: Vec<LongOperandChain>, reads: ReadScope) {
+    pub(crate) fn fold_operand_chains(&self, chains: Vec<LongOperandChain>, reads: ReadScope) {
         for LongOperandChain { tree, memtable, key, seq } in chains {
             let view = tree.pin_super_version();
             // Older versions are complete only while the view has the memtable, because tables then hold older

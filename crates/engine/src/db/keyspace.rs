@@ -59,7 +59,7 @@ impl Keyspace {
     }
 
     /// Fails if the keyspace belongs to another database.
-    pub(crate) fn check_owner(&self, handle: &Arc<DbHandle>) -> Result<()> {
+    pub(crate) fn check_same_database(&self, handle: &Arc<DbHandle>) -> Result<()> {
         match Arc::ptr_eq(&self.handle, handle) {
             true => Ok(()),
             false => Err(Error::ForeignKeyspace { name: self.tree.name.clone() }),

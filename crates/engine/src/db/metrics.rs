@@ -14,7 +14,7 @@ use crate::metrics::{
 use crate::tree::Tree;
 use crate::tree::merge_resolver::FoldCounter;
 
-fn load(counter: &AtomicU64) -> u64 {
+fn load_counter(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
@@ -156,9 +156,9 @@ pub(crate) fn metrics(inner: &DbInner) -> Metrics {
 
 fn fold_metrics(counter: &FoldCounter) -> FoldMetrics {
     FoldMetrics {
-        folds: load(&counter.folds),
-        operands: load(&counter.operands),
-        operands_max: load(&counter.longest),
+        folds: load_counter(&counter.folds),
+        operands: load_counter(&counter.operands),
+        operands_max: load_counter(&counter.longest),
     }
 }
 
@@ -175,7 +175,7 @@ fn keyspace_metrics(tree: &Tree, now_us: u64) -> KeyspaceMetrics {
     metrics.merges = MergeMetrics {
         reads: fold_metrics(&tree.merge_resolver.reads),
         jobs: fold_metrics(&tree.merge_resolver.jobs),
-        failures: load(&tree.merge_resolver.failures),
+        failures: load_counter(&tree.merge_resolver.failures),
     };
     metrics.operand_store = tree.operand_store.attached().map(|attached| attached.store.metrics());
     for used in view.version.blobs().files() {

@@ -382,7 +382,7 @@ impl Db {
         let (inner, path) = (self.inner(), path.as_ref());
         inner.check_open()?;
         let vfs = Arc::clone(&inner.state.vfs);
-        checkpoint::check_output(&*vfs, path)?;
+        checkpoint::check_output_path(&*vfs, path)?;
         Trace::start(&inner.recording, vfs, &inner.state.env, path, options)
     }
 

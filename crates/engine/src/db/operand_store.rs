@@ -70,7 +70,7 @@ impl StoreOpener<'_> {
         );
         let context = self.context(keyspace, merging, &files);
         let code = || UserCode::OperandStore(factory.name().to_owned());
-        let opened = Error::catch_user(code, || factory.open(context, token)).flatten();
+        let opened = Error::catch_user_panic(code, || factory.open(context, token)).flatten();
         let store = opened.inspect_err(|_| files.discard_created_files())?;
         let closed = Arc::clone(tables.descriptors.database_closed_flag());
         let store: Arc<dyn OperandStore> = PanicGuardStore::new(store, factory.name(), closed);

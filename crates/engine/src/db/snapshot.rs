@@ -31,8 +31,8 @@ impl Snapshot {
     }
 
     /// Fails if the keyspace belongs to another database or was dropped before the snapshot.
-    pub(crate) fn check_sees(&self, keyspace: &Keyspace) -> Result<()> {
-        keyspace.check_owner(&self.handle)?;
+    pub(crate) fn check_keyspace_visible(&self, keyspace: &Keyspace) -> Result<()> {
+        keyspace.check_same_database(&self.handle)?;
         keyspace.tree().check_visible_to(&self.pinned)
     }
 
@@ -51,7 +51,7 @@ impl Snapshot {
     /// # Errors
     /// The errors of [`Db::get`](crate::Db::get); [`Error::ForeignKeyspace`](crate::Error::ForeignKeyspace).
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
-        self.check_sees(keyspace)?;
+        self.check_keyspace_visible(keyspace)?;
         self.inner().get(keyspace.tree(), key.as_ref(), Some(self.seq()), ReadScope::Storage)
     }
 
@@ -66,7 +66,7 @@ impl Snapshot {
         key: impl AsRef<[u8]>,
         options: &ReadOptions,
     ) -> Result<Option<Slice>> {
-        self.check_sees(keyspace)?;
+        self.check_keyspace_visible(keyspace)?;
         self.inner().get(keyspace.tree(), key.as_ref(), Some(self.seq()), options.into())
     }
 
@@ -87,7 +87,7 @@ impl Snapshot {
         keyspace: &Keyspace,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Slice>>> {
-        self.check_sees(keyspace)?;
+        self.check_keyspace_visible(keyspace)?;
         multi_get(self.inner(), keyspace.tree(), keys, Some(self.seq()))
     }
 
@@ -109,7 +109,7 @@ impl Snapshot {
 
     /// Returns an iterator over a range of keys. For a keyspace of another database it returns one error.
     pub fn range<K: AsRef<[u8]>>(&self, keyspace: &Keyspace, range: impl RangeBounds<K>) -> Range {
-        match keyspace.check_owner(&self.handle) {
+        match keyspace.check_same_database(&self.handle) {
             Ok(()) => keyspace.range_at(range, Some(Arc::clone(&self.pinned))),
             Err(error) => Range::from_error(error, keyspace.tree()),
         }
@@ -117,7 +117,7 @@ impl Snapshot {
 
     /// Returns an iterator over the entries whose keys start with `prefix`; see [`Snapshot::range`].
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Range {
-        match keyspace.check_owner(&self.handle) {
+        match keyspace.check_same_database(&self.handle) {
             Ok(()) => keyspace.prefix_at(prefix.as_ref(), Some(Arc::clone(&self.pinned))),
             Err(error) => Range::from_error(error, keyspace.tree()),
         }

@@ -41,7 +41,7 @@ pub(crate) fn write(inner: &DbInner, batch: WriteBatch, options: WriteOptions) -
     }
     // The commit is complete, so a caller with a deadline must not wait for a device now.
     let reads = if deadline_us.is_some() { ReadScope::Memory } else { ReadScope::Storage };
-    inner.fold_chains(long_chains, reads);
+    inner.fold_operand_chains(long_chains, reads);
     inner.after_commit(deadline_us);
     Ok(())
 }

@@ -27,7 +27,7 @@ pub(crate) fn dump_blob_file(input: &DumpInput<'_>, out: &mut DumpWriter<'_>) ->
             "trailer at {trailer_offset}: {} records, {} value bytes",
             trailer.records, trailer.value_bytes
         ),
-        Err(what) => out.write_damage(input.malformed_error(what, trailer_offset)),
+        Err(what) => out.write_damage_line(input.malformed_error(what, trailer_offset)),
     }
 }
 
@@ -41,9 +41,9 @@ fn dump_records(input: &DumpInput<'_>, uid: u64, end: u64, out: &mut DumpWriter<
             Ok(bytes) if bytes <= left => bytes,
             Ok(needed) => {
                 let what = Malformed::Truncated { what: "blob record", needed, found: left };
-                return out.write_damage(input.malformed_error(what, offset));
+                return out.write_damage_line(input.malformed_error(what, offset));
             }
-            Err(what) => return out.write_damage(input.malformed_error(what, offset)),
+            Err(what) => return out.write_damage_line(input.malformed_error(what, offset)),
         };
         let stored = input.read(offset, bytes)?;
         let decoded = BlobRecord::decode(&stored, uid, offset)
@@ -57,7 +57,7 @@ fn dump_records(input: &DumpInput<'_>, uid: u64, end: u64, out: &mut DumpWriter<
                 record.seq,
                 record.compression
             ),
-            Err(what) => out.write_damage(input.malformed_error(what, offset)),
+            Err(what) => out.write_damage_line(input.malformed_error(what, offset)),
         }?;
         offset += bytes;
     }

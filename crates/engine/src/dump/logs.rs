@@ -47,7 +47,7 @@ fn dump_batch(
     for (index, operation) in (0u64..).zip(BatchOperationIter::new(payload)) {
         let operation = match operation {
             Ok(operation) => operation,
-            Err(what) => return out.write_damage(input.malformed_error(what, offset)),
+            Err(what) => return out.write_damage_line(input.malformed_error(what, offset)),
         };
         let key = out.format_key(&payload[operation.key]);
         let (seq, keyspace) = (first_seq.saturating_add(index), operation.keyspace);
@@ -89,7 +89,7 @@ fn dump_edit(
     writeln!(out, "edit {} at {offset}, {} bytes", header.first_seq, payload.len())?;
     match VersionEdit::decode(payload) {
         Ok(edit) => edit.changes.iter().try_for_each(|change| writeln!(out, "  {change:?}")),
-        Err(what) => out.write_damage(input.malformed_error(what, offset)),
+        Err(what) => out.write_damage_line(input.malformed_error(what, offset)),
     }
 }
 
@@ -116,13 +116,15 @@ fn dump_records(
                 }
                 offset += header.record_bytes();
             }
-            LogRead::Malformed(what) => return dump_tail(input, &mut reader, offset, what, out),
+            LogRead::Malformed(what) => {
+                return dump_log_tail(input, &mut reader, offset, what, out);
+            }
         }
     }
 }
 
 /// Describes the bytes after the last valid record: preallocated space, a torn tail, or corruption.
-fn dump_tail(
+fn dump_log_tail(
     input: &DumpInput<'_>,
     reader: &mut LogReader<'_>,
     offset: u64,
@@ -134,7 +136,7 @@ fn dump_tail(
         return writeln!(out, "end at {offset}, then {bytes} bytes of preallocated space");
     }
     let tail = reader.scan_tail(offset)?;
-    out.write_damage(input.malformed_error(what, offset))?;
+    out.write_damage_line(input.malformed_error(what, offset))?;
     let records = tail.records;
     if tail.position > offset {
         let synced = tail.position;

@@ -114,7 +114,7 @@ fn dump_current(input: &DumpInput<'_>, out: &mut DumpWriter<'_>) -> DumpResult {
             "current manifest {}, database uid {db_uid:016x}, {bytes} bytes synced",
             FileName::Manifest(manifest)
         ),
-        Err(what) => out.write_damage(input.malformed_error(what, 0)),
+        Err(what) => out.write_damage_line(input.malformed_error(what, 0)),
     }
 }
 
@@ -156,7 +156,7 @@ impl DumpWriter<'_> {
     }
 
     /// Writes a line about damage, after which the dump continues.
-    fn write_damage(&mut self, error: Error) -> DumpResult {
+    fn write_damage_line(&mut self, error: Error) -> DumpResult {
         let text = error.to_string();
         self.first_damage.get_or_insert(error);
         writeln!(self, "damaged: {text}")

@@ -93,7 +93,7 @@ impl DumpedTable<'_> {
         match self.read(handle, kind).and_then(|contents| decode(contents).map_err(at)) {
             Ok(decoded) => Ok(Some(decoded)),
             Err(error @ Error::Io { .. }) => Err(error.into()),
-            Err(error) => out.write_damage(error).map(|()| None),
+            Err(error) => out.write_damage_line(error).map(|()| None),
         }
     }
 

@@ -16,11 +16,11 @@ pub(crate) fn dump_trace(vfs: &dyn Vfs, path: &Path, out: &mut DumpWriter<'_>) -
     let mut time_us = 0u64;
     let end = reader.visit(&mut |item| {
         time_us = time_us.saturating_add(item.after_us);
-        dump_item(time_us, &item, out)
+        dump_trace_item(time_us, &item, out)
     });
     let end = match end {
         Ok(end) => end,
-        Err(DumpStop::File(error)) => return out.write_damage(error),
+        Err(DumpStop::File(error)) => return out.write_damage_line(error),
         Err(stop) => return Err(stop),
     };
     if !end.complete {
@@ -33,7 +33,7 @@ pub(crate) fn dump_trace(vfs: &dyn Vfs, path: &Path, out: &mut DumpWriter<'_>) -
     Ok(())
 }
 
-fn dump_item(time_us: u64, item: &TraceItem<'_>, out: &mut DumpWriter<'_>) -> DumpResult {
+fn dump_trace_item(time_us: u64, item: &TraceItem<'_>, out: &mut DumpWriter<'_>) -> DumpResult {
     let key = |key: &[u8]| out.format_key(key);
     let size = |value: TraceValue<'_>| format!("value of {} bytes", value.bytes);
     let bound = |bound: Option<&[u8]>| bound.map_or_else(|| "the end".to_owned(), key);

@@ -172,7 +172,7 @@ impl Range {
                 Bound::Included(key) | Bound::Excluded(key) => Some(key.as_ref()),
                 Bound::Unbounded => None,
             };
-            trace.record_step(backward, start);
+            trace.record_scan_step(backward, start);
         }
     }
 

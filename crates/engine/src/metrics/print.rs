@@ -17,7 +17,7 @@ impl fmt::Display for Bytes {
         if self.0 < 1_000 {
             return f.pad(&format!("{} B", self.0));
         }
-        f.pad(&scaled(self.0, 1024.0, UNITS))
+        f.pad(&format_scaled(self.0, 1024.0, UNITS))
     }
 }
 
@@ -29,20 +29,20 @@ impl fmt::Display for Count {
         if self.0 < 10_000 {
             return f.pad(&self.0.to_string());
         }
-        f.pad(&scaled(self.0, 1e3, ["k", "M", "G", "T", "P", "E"]))
+        f.pad(&format_scaled(self.0, 1e3, ["k", "M", "G", "T", "P", "E"]))
     }
 }
 
 /// Returns `number` in the smallest unit in which it has at most three digits.
-fn scaled(number: u64, base: f64, units: [&str; 6]) -> String {
-    let mut scaled = number as f64 / base;
+fn format_scaled(number: u64, base: f64, units: [&str; 6]) -> String {
+    let mut format_scaled = number as f64 / base;
     let mut unit = 0;
-    while scaled >= 999.5 && unit + 1 < units.len() {
-        scaled /= base;
+    while format_scaled >= 999.5 && unit + 1 < units.len() {
+        format_scaled /= base;
         unit += 1;
     }
-    let decimals = usize::from(scaled < 99.95);
-    format!("{scaled:.decimals$}{}", units[unit])
+    let decimals = usize::from(format_scaled < 99.95);
+    format!("{format_scaled:.decimals$}{}", units[unit])
 }
 
 /// Duration in microseconds, with a unit.
@@ -171,7 +171,7 @@ fn write_keyspace(
     Ok(())
 }
 
-fn write_reads(f: &mut fmt::Formatter<'_>, metrics: &Metrics) -> fmt::Result {
+fn write_read_metrics(f: &mut fmt::Formatter<'_>, metrics: &Metrics) -> fmt::Result {
     writeln!(f, "cache             resident      hits    misses   hit rate")?;
     for (kind, cache) in &metrics.cache {
         let lookups = cache.hits + cache.misses;
@@ -213,7 +213,7 @@ impl fmt::Display for Metrics {
         for (name, metrics) in &self.keyspaces {
             write_keyspace(f, name, metrics)?;
         }
-        write_reads(f, self)?;
+        write_read_metrics(f, self)?;
         write_memory(f, &self.memory)?;
         let WalMetrics { segments, kept_segments, .. } = self.wal;
         let [live, written, reserved, kept] = [

@@ -25,7 +25,7 @@ struct PanicGuard {
 
 impl PanicGuard {
     fn catch<T>(&self, call: impl FnOnce() -> T) -> Result<T> {
-        Error::catch_user(|| UserCode::OperandStore((*self.store_name).to_owned()), call)
+        Error::catch_user_panic(|| UserCode::OperandStore((*self.store_name).to_owned()), call)
     }
 
     fn catch_result<T>(&self, call: impl FnOnce() -> Result<T>) -> Result<T> {

@@ -9,7 +9,7 @@ use crate::operand_store::OperandStoreFactory;
 use crate::options::filter_bits::FilterBits;
 use crate::options::policy::{Policy, StoredPolicy};
 use crate::options::value_separation::ValueSeparation;
-use crate::options::{check_name, invalid_option};
+use crate::options::{check_type_name, invalid_option};
 use crate::table::{Compression, FilterWidth, TableOptions};
 
 /// Default of [`KeyspaceOptions::memtable_bytes`]: 64 MiB.
@@ -225,7 +225,7 @@ impl KeyspaceOptions {
         if let Some(Policy::Spec(spec)) = &self.policy {
             spec.check_for_database().map_err(Error::Policy)?;
         }
-        check_name("policy", self.custom_policy().map(|policy| policy.name()))?;
+        check_type_name("policy", self.custom_policy().map(|policy| policy.name()))?;
         if self.memtable_bytes < MEMTABLE_BYTES_MIN {
             return Err(invalid_option("memtable_bytes", self.memtable_bytes, "at least 1024"));
         }
@@ -234,8 +234,11 @@ impl KeyspaceOptions {
             let must = "a compression for at least one level";
             return Err(invalid_option("compression", "empty", must));
         }
-        check_name("merge_operator", self.merge_operator.as_ref().map(|operator| operator.name()))?;
-        check_name("operand_store", self.operand_store.as_ref().map(|store| store.name()))?;
+        check_type_name(
+            "merge_operator",
+            self.merge_operator.as_ref().map(|operator| operator.name()),
+        )?;
+        check_type_name("operand_store", self.operand_store.as_ref().map(|store| store.name()))?;
         if let Some(separation) = &self.value_separation {
             separation.check()?;
         }

@@ -20,7 +20,7 @@ fn invalid_option(name: &'static str, value: impl ToString, must: &'static str) 
 }
 
 /// Checks the length of the name of a user's type.
-fn check_name(option: &'static str, name: Option<&str>) -> Result<()> {
+fn check_type_name(option: &'static str, name: Option<&str>) -> Result<()> {
     match name {
         Some(name) if !(1..=NAME_BYTES_MAX).contains(&name.len()) => {
             let value = format!("named with {} bytes", name.len());

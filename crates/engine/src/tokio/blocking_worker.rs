@@ -106,7 +106,7 @@ impl BlockingWorker {
                     return false;
                 }
                 if let Some(handle) = db.upgrade() {
-                    handle.0.fold_chains(chains, ReadScope::Storage);
+                    handle.0.fold_operand_chains(chains, ReadScope::Storage);
                 }
                 true
             }

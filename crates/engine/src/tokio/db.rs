@@ -77,14 +77,14 @@ impl Db {
         run_on_pool(move || call(inner.db())).await
     }
 
-    fn to_async(&self, keyspace: crate::db::keyspace::Keyspace) -> Keyspace {
+    fn wrap_keyspace(&self, keyspace: crate::db::keyspace::Keyspace) -> Keyspace {
         Keyspace::new(keyspace, Arc::clone(&self.inner))
     }
 
     /// Returns the keyspace `default`.
     #[must_use]
     pub fn default_keyspace(&self) -> Keyspace {
-        self.to_async(self.as_blocking().default_keyspace())
+        self.wrap_keyspace(self.as_blocking().default_keyspace())
     }
 
     /// Returns the keyspace `name`, which is created with `options` if it does not exist.
@@ -93,7 +93,7 @@ impl Db {
     /// See [`crate::Db::keyspace`].
     pub async fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         let name = name.to_owned();
-        Ok(self.to_async(self.run_blocking(move |db| db.keyspace(&name, options)).await?))
+        Ok(self.wrap_keyspace(self.run_blocking(move |db| db.keyspace(&name, options)).await?))
     }
 
     /// Returns the existing keyspace `name`.
@@ -106,7 +106,7 @@ impl Db {
         options: Option<KeyspaceOptions>,
     ) -> Result<Keyspace> {
         let name = name.to_owned();
-        Ok(self.to_async(self.run_blocking(move |db| db.open_keyspace(&name, options)).await?))
+        Ok(self.wrap_keyspace(self.run_blocking(move |db| db.open_keyspace(&name, options)).await?))
     }
 
     /// Writes `key` in the default keyspace, see [`Keyspace::put`].

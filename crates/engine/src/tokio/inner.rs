@@ -10,7 +10,7 @@ use ::tokio::time::sleep;
 use lsmx_base::sync::{Arc, AtomicBool, Ordering};
 
 use crate::db::Db;
-use crate::db::admission::{Admission, Step};
+use crate::db::admission::{Admission, AdmissionStep};
 use crate::db::inner::DbInner;
 use crate::db::key_locks::KeyLock;
 use crate::db::update::{Update, UpdateResult, apply_update};
@@ -107,13 +107,13 @@ impl AsyncDbInner {
         let deadline_us = admission.deadline_us;
         loop {
             let in_time = match admission.next_step()? {
-                Step::Commit => return Ok((deadline_us, admission.reservation.take())),
-                Step::Flush => self.flush_if_due(deadline_us).await,
-                Step::Pause(us) => {
+                AdmissionStep::Commit => return Ok((deadline_us, admission.reservation.take())),
+                AdmissionStep::Flush => self.flush_if_due(deadline_us).await,
+                AdmissionStep::Pause(us) => {
                     sleep(Duration::from_micros(us)).await;
                     true
                 }
-                Step::Wait(_) => {
+                AdmissionStep::Wait(_) => {
                     let can_continue = || admission.can_continue();
                     wait_until(&state.env, &state.progress, deadline_us, can_continue).await
                 }
@@ -132,7 +132,7 @@ impl AsyncDbInner {
             return true;
         }
         if !self.is_flushing.swap(true, Ordering::AcqRel) {
-            let guard = FlushingGuard(Arc::clone(self));
+            let guard = FlushInProgressGuard(Arc::clone(self));
             spawn_blocking(move || {
                 guard.0.db_inner().flush_trigger.flush_if_due(deadline_us);
             });
@@ -203,9 +203,9 @@ impl Drop for AsyncDbInner {
 }
 
 /// Clears `is_flushing` when the blocking task ends, or is dropped before it began.
-struct FlushingGuard(Arc<AsyncDbInner>);
+struct FlushInProgressGuard(Arc<AsyncDbInner>);
 
-impl Drop for FlushingGuard {
+impl Drop for FlushInProgressGuard {
     fn drop(&mut self) {
         self.0.is_flushing.store(false, Ordering::Release);
         self.0.db_inner().state.progress.notify();

@@ -121,7 +121,7 @@ impl Range {
         if self.limit == Some(0) && self.error.is_none() {
             return Poll::Ready(None);
         }
-        let entry = ready!(self.poll_unlimited(task, backward));
+        let entry = ready!(self.poll_entry_without_limit(task, backward));
         budget.made_progress();
         if matches!(entry, Some(Ok(_) | Err(Error::MergeFailed { .. }))) {
             self.limit = self.limit.map(|limit| limit.saturating_sub(1));
@@ -129,7 +129,7 @@ impl Range {
         Poll::Ready(entry)
     }
 
-    fn poll_unlimited(
+    fn poll_entry_without_limit(
         &mut self,
         task: &mut Context<'_>,
         backward: bool,

@@ -48,7 +48,7 @@ pub(crate) async fn get(
         result => return result,
     }
     let (key, options) = (key.to_vec(), *options);
-    on_pool(db, keyspace, snapshot, move |keyspace, snapshot| {
+    read_on_pool(db, keyspace, snapshot, move |keyspace, snapshot| {
         get_blocking(keyspace, snapshot, &key, &options)
     })
     .await
@@ -62,14 +62,14 @@ pub(crate) async fn multi_get<K: AsRef<[u8]> + Send + 'static>(
     keys: Vec<K>,
 ) -> Result<Vec<Option<Slice>>> {
     if keys.len() > KEYS_ON_TASK_MAX {
-        return on_pool(db, keyspace, snapshot, |keyspace, snapshot| match snapshot {
+        return read_on_pool(db, keyspace, snapshot, |keyspace, snapshot| match snapshot {
             Some(snapshot) => snapshot.multi_get(keyspace, keys),
             None => keyspace.multi_get(keys),
         })
         .await;
     }
     if let Some(snapshot) = snapshot {
-        snapshot.check_sees(keyspace)?;
+        snapshot.check_keyspace_visible(keyspace)?;
     }
     let (inner, tree) = (db.db_inner(), keyspace.tree());
     let mut lookups = MultiGet::begin(inner, tree, keys, snapshot.map(Snapshot::seq))?;
@@ -81,7 +81,7 @@ pub(crate) async fn multi_get<K: AsRef<[u8]> + Send + 'static>(
             Err(error) => return Err(error),
         }
     }
-    on_pool(db, keyspace, snapshot, |keyspace, _| {
+    read_on_pool(db, keyspace, snapshot, |keyspace, _| {
         lookups.look_up_all(&keyspace.inner().state.env, keyspace.tree())?;
         Ok(lookups.into_values(keyspace.inner(), keyspace.tree()))
     })
@@ -89,7 +89,7 @@ pub(crate) async fn multi_get<K: AsRef<[u8]> + Send + 'static>(
 }
 
 /// Runs a read on the blocking pool. The snapshot stays open meanwhile.
-async fn on_pool<T: Send + 'static>(
+async fn read_on_pool<T: Send + 'static>(
     db: &Arc<AsyncDbInner>,
     keyspace: &Keyspace,
     snapshot: Option<&Snapshot>,

@@ -33,13 +33,13 @@ fn catch_panic<T>(call: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     if uncontained.into_iter().any(failpoint::is_on) {
         return call();
     }
-    Error::catch_user(|| UserCode::FileSystem, call)
+    Error::catch_user_panic(|| UserCode::FileSystem, call)
         .unwrap_or_else(|panicked| Err(io::Error::other(panicked)))
 }
 
 /// Makes a call that cannot return an error. A panic returns the default value.
 fn catch_panic_or_default<T: Default>(call: impl FnOnce() -> T) -> T {
-    Error::catch_user(|| UserCode::FileSystem, call).unwrap_or_default()
+    Error::catch_user_panic(|| UserCode::FileSystem, call).unwrap_or_default()
 }
 
 impl VfsLayer for CatchPanicVfs {

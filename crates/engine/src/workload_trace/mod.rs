@@ -103,7 +103,7 @@ impl ActiveTrace {
         self.recorder.lock().clone()
     }
 
-    fn check_none(&self, path: &Path) -> Result<()> {
+    fn check_not_recording(&self, path: &Path) -> Result<()> {
         if self.recorder.lock().is_none() { Ok(()) } else { Err(already_recording(path)) }
     }
 
@@ -164,7 +164,7 @@ impl Trace {
             });
         }
         // Checked before the file is created.
-        active.check_none(path)?;
+        active.check_not_recording(path)?;
         let recorder = TraceRecorder::create(vfs, env.clone(), path, options, active)?;
         active.start(&recorder, path)?;
         let mut trace =

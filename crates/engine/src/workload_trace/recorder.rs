@@ -187,7 +187,7 @@ impl TraceRecorder {
             }
             for operation in &operations {
                 let keyspace = operation.keyspace;
-                let key = self.recorded_key(&payload[operation.key.clone()]);
+                let key = self.key_to_record(&payload[operation.key.clone()]);
                 let key: &[u8] = &key;
                 let event = match &operation.action {
                     OperationEffect::Entry { kind, value } => {
@@ -203,8 +203,9 @@ impl TraceRecorder {
                         }
                     }
                     OperationEffect::DeleteRange { end } => {
-                        let end =
-                            end.as_ref().map(|end| self.recorded_end(&payload[end.clone()], key));
+                        let end = end
+                            .as_ref()
+                            .map(|end| self.range_end_to_record(&payload[end.clone()], key));
                         let end = end.as_deref();
                         items.push(synced, TraceEvent::DeleteRange { keyspace, start: key, end });
                         continue;
@@ -222,7 +223,7 @@ impl TraceRecorder {
         key: &[u8],
         value_bytes: Option<usize>,
     ) {
-        let key = self.recorded_key(key);
+        let key = self.key_to_record(key);
         let bytes_max = ITEM_BYTES + key.len();
         self.record(std::iter::once(keyspace), 1, bytes_max, &mut |items| {
             let (keyspace, found) = (keyspace.0, value_bytes.map(len_u64));
@@ -238,7 +239,7 @@ impl TraceRecorder {
         start: Option<&[u8]>,
         entries: u64,
     ) {
-        let start = start.map(|start| self.recorded_key(start));
+        let start = start.map(|start| self.key_to_record(start));
         let bytes_max = ITEM_BYTES + start.as_ref().map_or(0, |start| start.len());
         self.record(std::iter::once(keyspace), 1, bytes_max, &mut |items| {
             let (keyspace, start) = (keyspace.0, start.as_deref());
@@ -247,7 +248,7 @@ impl TraceRecorder {
     }
 
     /// Returns the key, or its hash.
-    fn recorded_key<'a>(&self, key: &'a [u8]) -> Cow<'a, [u8]> {
+    fn key_to_record<'a>(&self, key: &'a [u8]) -> Cow<'a, [u8]> {
         if !self.options.hash_keys {
             return Cow::Borrowed(key);
         }
@@ -259,7 +260,7 @@ impl TraceRecorder {
     /// Returns the recorded end of a range delete.
     ///
     /// Hashed keys have no useful order, so that the range is reduced to the key `start`.
-    fn recorded_end<'a>(&self, end: &'a [u8], start: &[u8]) -> Cow<'a, [u8]> {
+    fn range_end_to_record<'a>(&self, end: &'a [u8], start: &[u8]) -> Cow<'a, [u8]> {
         if self.options.hash_keys { Cow::Owned([start, &[0]].concat()) } else { Cow::Borrowed(end) }
     }
 
@@ -288,7 +289,7 @@ impl TraceRecorder {
             let after_us = now_us.saturating_sub(state.last_us);
             state.last_us = state.last_us.max(now_us);
             let mut items = self.item_buffer(&mut state, after_us);
-            items.push_lost();
+            items.push_lost_count();
             for (keyspace, name) in keyspaces {
                 if items.state.named_keyspaces.insert(keyspace) {
                     items.push(false, TraceEvent::Keyspace { keyspace, name });
@@ -335,7 +336,7 @@ impl TraceRecorder {
             };
             self.write_frame();
             if is_stopping {
-                self.write_end();
+                self.write_end_item();
                 return;
             }
         }
@@ -348,7 +349,7 @@ impl TraceRecorder {
         if !was_stopping && self.writes_inline() {
             self.state.lock().complete_frame();
             self.write_frame();
-            self.write_end();
+            self.write_end_item();
         }
     }
 
@@ -358,12 +359,12 @@ impl TraceRecorder {
     }
 
     /// Writes the remaining items and the end item, and syncs the file.
-    fn write_end(&self) {
+    fn write_end_item(&self) {
         {
             let mut state = self.state.lock();
             let operations = state.operations;
             let mut items = self.item_buffer(&mut state, 0);
-            items.push_lost();
+            items.push_lost_count();
             items.push(false, TraceEvent::End { operations });
             state.complete_frame();
         }
@@ -436,7 +437,7 @@ impl ItemBuffer<'_> {
     }
 
     /// Appends the number of operations lost since the last item.
-    fn push_lost(&mut self) {
+    fn push_lost_count(&mut self) {
         let operations = std::mem::take(&mut self.state.lost_since_item);
         if operations > 0 {
             self.push(false, TraceEvent::Lost { operations });
@@ -483,7 +484,7 @@ impl ScanTrace {
     }
 
     /// Records the direction and the bound of the first step.
-    pub(crate) fn record_step(&mut self, backward: bool, start: Option<&[u8]>) {
+    pub(crate) fn record_scan_step(&mut self, backward: bool, start: Option<&[u8]>) {
         self.start.get_or_insert_with(|| (backward, start.map(<[u8]>::to_vec)));
     }
 

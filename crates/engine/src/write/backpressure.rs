@@ -32,7 +32,7 @@ pub(crate) fn refresh_write_limits(state: &DbState, throttle: &Throttle, tree: &
         (due, policy.debt(&shape, &jobs.running), policy.must_stop_writes(&shape))
     };
     let code = || UserCode::CompactionPolicy(policy.name().to_owned());
-    match Error::catch_user(code, call_policy) {
+    match Error::catch_user_panic(code, call_policy) {
         Ok(((due_us, tombstone_us), debt, must_stop_writes)) => {
             state.work.schedule_tree_check(tree.set_due_times(due_us, tombstone_us));
             let debt = subtract_memtable_bytes(tree, debt);

@@ -27,13 +27,13 @@ use crate::write::batch::WriteBatch;
 
 /// Number of sealed memtables at which writes to a tree wait for a flush.
 const SEALED_COUNT_MAX: usize = 4;
-/// Maximum number of consecutive [`Step::Flush`] steps. If memory is then still full, nothing can be flushed, and the
+/// Maximum number of consecutive [`AdmissionStep::Flush`] steps. If memory is then still full, nothing can be flushed, and the
 /// write is admitted.
 const FLUSH_ATTEMPTS_MAX: u8 = 4;
 
 /// The next action of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum AdmissionStep {
     /// Commit the batch.
     Commit,
     /// Call the flush trigger, because memory is full.
@@ -46,7 +46,7 @@ pub(crate) enum Step {
 
 /// The state of an admission.
 #[derive(Clone, Copy, Debug)]
-enum Stage {
+enum AdmissionStage {
     /// Checks the tree of this index for room.
     Room(usize),
     Throttle,
@@ -70,7 +70,7 @@ pub(crate) struct Admission<'a, 'b> {
     pub(crate) deadline_us: Option<u64>,
     /// Memtable bytes reserved for the admitted write.
     pub(crate) reservation: Option<MemtableReservation<'a>>,
-    stage: Stage,
+    stage: AdmissionStage,
     /// Whether the throttle was applied.
     is_throttled: bool,
     stall: Option<WriteStall<'a, 'b>>,
@@ -124,8 +124,8 @@ impl<'a, 'b> Admission<'a, 'b> {
             no_slowdown: options.no_slowdown || callback::has_context(),
             deadline_us: inner.committer.deadline_us(options.deadline),
             stage: match inner.state.env.background() {
-                Background::Inline => Stage::Inline,
-                _ => Stage::Room(0),
+                Background::Inline => AdmissionStage::Inline,
+                _ => AdmissionStage::Room(0),
             },
             reservation: None,
             is_throttled: false,
@@ -138,10 +138,10 @@ impl<'a, 'b> Admission<'a, 'b> {
         let (inner, env) = (self.inner, &self.inner.state.env);
         loop {
             match self.next_step()? {
-                Step::Commit => return Ok(()),
-                Step::Flush => inner.flush_trigger.flush_if_due(self.deadline_us),
-                Step::Pause(pause_us) => env.pause_us(pause_us),
-                Step::Wait(cause) => {
+                AdmissionStep::Commit => return Ok(()),
+                AdmissionStep::Flush => inner.flush_trigger.flush_if_due(self.deadline_us),
+                AdmissionStep::Pause(pause_us) => env.pause_us(pause_us),
+                AdmissionStep::Wait(cause) => {
                     let committer = &inner.committer;
                     // Queued commits of async tasks may hold the memory. If no thread leads them, this thread does.
                     let is_offered =
@@ -164,12 +164,12 @@ impl<'a, 'b> Admission<'a, 'b> {
     /// - [`Error::Deadline`] if the throttle requires a pause beyond the deadline.
     /// - After a wait: [`Error::ReadOnly`], [`Error::Closed`], [`Error::KeyspaceDropped`], or the error of the
     ///   compactions that the write waited for.
-    pub(crate) fn next_step(&mut self) -> Result<Step> {
+    pub(crate) fn next_step(&mut self) -> Result<AdmissionStep> {
         loop {
             match self.stage {
-                Stage::Room(index) => {
+                AdmissionStage::Room(index) => {
                     let Some(tree) = self.trees.get(index) else {
-                        self.set_stage(Stage::Throttle);
+                        self.set_stage(AdmissionStage::Throttle);
                         continue;
                     };
                     if self.stall.take().is_some() {
@@ -185,12 +185,12 @@ impl<'a, 'b> Admission<'a, 'b> {
                         if cause == WaitCause::TooManyRuns {
                             self.inner.state.work.push(WorkKind::Compaction, tree.id);
                         }
-                        return Ok(Step::Wait(cause));
+                        return Ok(AdmissionStep::Wait(cause));
                     }
-                    self.set_stage(Stage::Room(index + 1));
+                    self.set_stage(AdmissionStage::Room(index + 1));
                 }
-                Stage::Throttle => {
-                    self.stage = Stage::Memory { attempts: 0 };
+                AdmissionStage::Throttle => {
+                    self.stage = AdmissionStage::Memory { attempts: 0 };
                     if mem::replace(&mut self.is_throttled, true) {
                         continue;
                     }
@@ -203,55 +203,57 @@ impl<'a, 'b> Admission<'a, 'b> {
                         self.deadline_us,
                     )?;
                     if pause_us > 0 {
-                        return Ok(Step::Pause(pause_us));
+                        return Ok(AdmissionStep::Pause(pause_us));
                     }
                 }
-                Stage::Inline => {
-                    self.stage = Stage::Admitted;
+                AdmissionStage::Inline => {
+                    self.stage = AdmissionStage::Admitted;
                     self.compact_inline()?;
                 }
-                Stage::Memory { attempts } => {
+                AdmissionStage::Memory { attempts } => {
                     let (inner, trees) = (self.inner, self.trees);
                     let Some(tree) = trees.first() else {
-                        self.set_stage(Stage::Admitted);
+                        self.set_stage(AdmissionStage::Admitted);
                         continue;
                     };
                     let has_waited = self.stall.is_some();
                     if has_waited && trees.iter().any(|tree| lacks_room(tree).is_some()) {
-                        self.set_stage(Stage::Room(0));
+                        self.set_stage(AdmissionStage::Room(0));
                         continue;
                     }
                     let force = attempts == FLUSH_ATTEMPTS_MAX;
                     self.reservation = inner.state.memtables.reserve(self.bytes, force);
                     if self.reservation.is_some() {
-                        self.set_stage(Stage::Admitted);
+                        self.set_stage(AdmissionStage::Admitted);
                         continue;
                     }
                     self.begin_stall(tree, WaitCause::MemoryFull)?;
                     self.check_open()?;
                     if attempts > 0 && self.is_memory_expected() {
-                        self.stage = Stage::Memory { attempts: 0 };
-                        return Ok(Step::Wait(WaitCause::MemoryFull));
+                        self.stage = AdmissionStage::Memory { attempts: 0 };
+                        return Ok(AdmissionStep::Wait(WaitCause::MemoryFull));
                     }
-                    self.stage = Stage::Memory { attempts: attempts + 1 };
-                    return Ok(Step::Flush);
+                    self.stage = AdmissionStage::Memory { attempts: attempts + 1 };
+                    return Ok(AdmissionStep::Flush);
                 }
-                Stage::Admitted => return Ok(Step::Commit),
+                AdmissionStage::Admitted => return Ok(AdmissionStep::Commit),
             }
         }
     }
 
-    /// Returns whether the wait of [`Step::Wait`] is over.
+    /// Returns whether the wait of [`AdmissionStep::Wait`] is over.
     pub(crate) fn can_continue(&self) -> bool {
         let state = &self.inner.state;
         let is_ready = match self.stage {
-            Stage::Memory { .. } => !state.memtables.is_full() || !self.is_memory_expected(),
-            Stage::Room(index) => self.trees.get(index).is_none_or(|tree| {
+            AdmissionStage::Memory { .. } => {
+                !state.memtables.is_full() || !self.is_memory_expected()
+            }
+            AdmissionStage::Room(index) => self.trees.get(index).is_none_or(|tree| {
                 lacks_room(tree).is_none()
                     || find_write_obstacle(tree).is_some()
                     || tree.is_dropped()
             }),
-            Stage::Throttle | Stage::Inline | Stage::Admitted => true,
+            AdmissionStage::Throttle | AdmissionStage::Inline | AdmissionStage::Admitted => true,
         };
         is_ready || state.error_state.check_writable().is_err() || state.is_closing()
     }
@@ -271,7 +273,7 @@ impl<'a, 'b> Admission<'a, 'b> {
             || state.memtables.reserved_bytes() > 0
     }
 
-    fn set_stage(&mut self, stage: Stage) {
+    fn set_stage(&mut self, stage: AdmissionStage) {
         self.stall = None;
         self.stage = stage;
     }

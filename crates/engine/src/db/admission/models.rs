@@ -28,7 +28,7 @@ fn admit_threaded(inner: &DbInner) -> Result<()> {
     let mut batch = WriteBatch::new();
     batch.add(&inner.default_tree, EntryKind::Put, b"key", b"value");
     let admission = Admission::new(inner, &batch, WriteOptions::default());
-    Admission { stage: Stage::Room(0), ..admission }.wait()
+    Admission { stage: AdmissionStage::Room(0), ..admission }.wait()
 }
 
 /// Without the right order of check and sleep, a flush that ends in between leaves the writer asleep.

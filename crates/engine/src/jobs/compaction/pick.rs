@@ -141,9 +141,11 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
     let decision = policy.and_then(|policy| {
         // If the explanation fails, the job runs without one.
         let explain = || policy.explain(&shape, &jobs.running);
-        let explanation =
-            Error::catch_user(|| UserCode::CompactionPolicy(policy.name().to_owned()), explain)
-                .ok()?;
+        let explanation = Error::catch_user_panic(
+            || UserCode::CompactionPolicy(policy.name().to_owned()),
+            explain,
+        )
+        .ok()?;
         let (keyspace, policy) = (tree.name.clone(), policy.name().to_owned());
         Some(Decision { keyspace, policy, explanation })
     });
@@ -207,7 +209,7 @@ fn pick_policy_job(
         (job, waits)
     };
     let code = || UserCode::CompactionPolicy(policy.name().to_owned());
-    let (job, waits) = Error::catch_user(code, pick)?;
+    let (job, waits) = Error::catch_user_panic(code, pick)?;
     if waits {
         tree.set_files_held_by_snapshots(true, state.sequence.snapshot_release_count());
     }
@@ -219,7 +221,7 @@ fn pick_policy_job(
             }
             job
         };
-        return Error::catch_user(code, pick_around);
+        return Error::catch_user_panic(code, pick_around);
     };
     let is_custom = tree.settings().options.custom_policy().is_some();
     let rule = match jobs.running.can_run_job(&job, shape) {

@@ -78,13 +78,13 @@ impl FilterBits {
             runs.pop();
         }
         let keys: Vec<u64> = runs.iter().map(|run| run.keys).collect();
-        match allocate_widths(&keys, bits_per_key).get(target) {
+        match allocate_filter_widths(&keys, bits_per_key).get(target) {
             // Other runs may have more bits than the allocation, because run sizes were different when they were written.
             Some(FilterWidth::Fuse16) => {
                 let others = runs.iter().enumerate().filter(|(other, _)| *other != target);
                 let wide_keys = runs[target].keys + others.map(|(_, run)| run.wide).sum::<u64>();
-                let extra_bits_max = extra_bits_within(keys.iter().sum(), bits_per_key);
-                if extra_bits_max >= extra_bits_of_wide(wide_keys) { WIDE } else { NARROW }
+                let extra_bits_max = extra_bits_allowed(keys.iter().sum(), bits_per_key);
+                if extra_bits_max >= extra_bits_of_wide_filters(wide_keys) { WIDE } else { NARROW }
             }
             // `None` is the last run, whose filter is not used.
             Some(FilterWidth::Fuse8) | None => NARROW,
@@ -131,7 +131,7 @@ const WIDE: FilterWidth = FilterWidth::Fuse16;
 
 /// Number of keys of a run, and how many of them are in wide filters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct RunKeys {
+struct RunKeyCounts {
     keys: u64,
     wide: u64,
 }
@@ -152,15 +152,15 @@ impl IncomingRun<'_> {
         &self,
         shape: &TreeShape,
         is_wide: impl Fn(FileId) -> bool,
-    ) -> (Vec<RunKeys>, usize) {
+    ) -> (Vec<RunKeyCounts>, usize) {
         match self {
             IncomingRun::Flush { entries } => {
                 let existing = shape.levels.iter().flat_map(|level| &level.runs).map(|run| {
-                    let mut keys = RunKeys::default();
+                    let mut keys = RunKeyCounts::default();
                     run.files.iter().for_each(|file| keys.add(file, &is_wide));
                     keys
                 });
-                let flushed = RunKeys { keys: *entries, wide: 0 };
+                let flushed = RunKeyCounts { keys: *entries, wide: 0 };
                 (std::iter::once(flushed).chain(existing).collect(), 0)
             }
             IncomingRun::Job(job) => count_run_keys_after_job(job, shape, is_wide),
@@ -168,7 +168,7 @@ impl IncomingRun<'_> {
     }
 }
 
-impl RunKeys {
+impl RunKeyCounts {
     fn add(&mut self, file: &TableMeta, is_wide: impl Fn(FileId) -> bool) {
         self.keys += file.entries;
         self.wide += if is_wide(file.id) { file.entries } else { 0 };
@@ -179,7 +179,7 @@ fn count_run_keys_after_job(
     job: &Job,
     shape: &TreeShape,
     is_wide: impl Fn(FileId) -> bool,
-) -> (Vec<RunKeys>, usize) {
+) -> (Vec<RunKeyCounts>, usize) {
     let inputs: HashSet<FileId> =
         job.inputs.iter().flat_map(|input| input.files.iter().copied()).collect();
     let (mut runs, mut target, mut moved) = (Vec::new(), None, 0);
@@ -188,9 +188,9 @@ fn count_run_keys_after_job(
             let placement = job.target.placement;
             if placement == (OutputPlacement::NewRun { before: Some(run.id) }) {
                 target = Some(runs.len());
-                runs.push(RunKeys::default());
+                runs.push(RunKeyCounts::default());
             }
-            let mut remaining = RunKeys::default();
+            let mut remaining = RunKeyCounts::default();
             for file in run.files.iter() {
                 match inputs.contains(&file.id) {
                     true => moved += file.entries,
@@ -208,12 +208,12 @@ fn count_run_keys_after_job(
         if target.is_none() && Level::from_index(index) == Some(job.target.level) {
             // A new run after all runs of its level.
             target = Some(runs.len());
-            runs.push(RunKeys::default());
+            runs.push(RunKeyCounts::default());
         }
     }
     // A new run in a level below all existing ones.
     let target = target.unwrap_or_else(|| {
-        runs.push(RunKeys::default());
+        runs.push(RunKeyCounts::default());
         runs.len() - 1
     });
     runs[target].keys += moved;
@@ -221,12 +221,12 @@ fn count_run_keys_after_job(
 }
 
 /// Returns the bits that `keys` may use in addition to narrow filters.
-fn extra_bits_within(keys: u64, bits_per_key: f64) -> f64 {
+fn extra_bits_allowed(keys: u64, bits_per_key: f64) -> f64 {
     (bits_per_key - f64::from(NARROW.bits_per_key())) * keys as f64
 }
 
 /// Returns the bits that `keys` use in wide filters in addition to narrow ones.
-fn extra_bits_of_wide(keys: u64) -> f64 {
+fn extra_bits_of_wide_filters(keys: u64) -> f64 {
     f64::from(WIDE.bits_per_key() - NARROW.bits_per_key()) * keys as f64
 }
 
@@ -236,13 +236,13 @@ fn extra_bits_of_wide(keys: u64) -> f64 {
 /// A wide filter reduces the sum by the same amount for every run, and costs bits in proportion to the keys of the run.
 /// As many runs as possible therefore get one, smallest first. Of equal runs the newer comes first, because more lookups
 /// check it.
-fn allocate_widths(keys: &[u64], bits_per_key: f64) -> Vec<FilterWidth> {
+fn allocate_filter_widths(keys: &[u64], bits_per_key: f64) -> Vec<FilterWidth> {
     let mut widths = vec![NARROW; keys.len()];
-    let mut remaining_bits = extra_bits_within(keys.iter().sum(), bits_per_key);
+    let mut remaining_bits = extra_bits_allowed(keys.iter().sum(), bits_per_key);
     let mut by_size: Vec<usize> = (0..keys.len()).collect();
     by_size.sort_by_key(|&run| keys[run]);
     for run in by_size {
-        remaining_bits -= extra_bits_of_wide(keys[run]);
+        remaining_bits -= extra_bits_of_wide_filters(keys[run]);
         if remaining_bits < 0.0 {
             break;
         }

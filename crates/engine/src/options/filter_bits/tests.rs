@@ -32,7 +32,7 @@ proptest! {
         tenths in 90_u32..=180,
     ) {
         let bits_per_key = f64::from(tenths) / 10.0;
-        let widths = allocate_widths(&keys, bits_per_key);
+        let widths = allocate_filter_widths(&keys, bits_per_key);
         prop_assert_eq!(widths.len(), keys.len());
         let (bits, rate) = cost(&keys, &widths);
         let all = keys.iter().sum::<u64>() as f64;
@@ -41,7 +41,7 @@ proptest! {
             prop_assert!((rate - min_false_positives(&keys, bits_per_key)).abs() < 1e-12);
         }
         // More bits never make a filter narrower.
-        let more = allocate_widths(&keys, (bits_per_key + 1.0).min(18.0));
+        let more = allocate_filter_widths(&keys, (bits_per_key + 1.0).min(18.0));
         prop_assert!(widths.iter().zip(&more).all(|(now, then)| now <= then));
     }
 }
@@ -49,12 +49,12 @@ proptest! {
 #[test]
 fn allocate_widths_small_runs_get_wide_filters() {
     let keys = [10, 1_000, 100, 10_000];
-    assert_eq!(allocate_widths(&keys, 9.0), [NARROW; 4]);
-    assert_eq!(allocate_widths(&keys, 10.0), [WIDE, WIDE, WIDE, NARROW]);
-    assert_eq!(allocate_widths(&keys, 9.1), [WIDE, NARROW, WIDE, NARROW]);
-    assert_eq!(allocate_widths(&keys, 18.0), [WIDE; 4]);
-    assert_eq!(allocate_widths(&[5, 5, 5], 12.0), [WIDE, NARROW, NARROW]);
-    assert!(allocate_widths(&[], 10.0).is_empty());
+    assert_eq!(allocate_filter_widths(&keys, 9.0), [NARROW; 4]);
+    assert_eq!(allocate_filter_widths(&keys, 10.0), [WIDE, WIDE, WIDE, NARROW]);
+    assert_eq!(allocate_filter_widths(&keys, 9.1), [WIDE, NARROW, WIDE, NARROW]);
+    assert_eq!(allocate_filter_widths(&keys, 18.0), [WIDE; 4]);
+    assert_eq!(allocate_filter_widths(&[5, 5, 5], 12.0), [WIDE, NARROW, NARROW]);
+    assert!(allocate_filter_widths(&[], 10.0).is_empty());
 }
 
 /// Returns a tree whose levels have runs of files with the given numbers of entries. Files and runs are numbered from 1.

@@ -16,7 +16,7 @@ use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::file_name::FileName;
 use lsmx_compaction::TreeShape;
 
-use crate::db::check::repair::context::{RepairContext, is_damage};
+use crate::db::check::repair::context::{RepairContext, is_damage_error};
 use crate::db::check::repair::report::{Loss, LossKind};
 use crate::db::check::repair::starting_state::first_seq;
 use crate::db::open::log_source::last_known_seq;
@@ -39,7 +39,7 @@ pub(crate) fn revert_to_common_prefix(
     let Err(damage) = repair.check_log(RecoveryMode::Strict) else { return Ok(()) };
     let log = match repair.check_log(RecoveryMode::Tolerant) {
         Ok(log) => log,
-        Err(error) if !is_damage(&error) => return Err(error),
+        Err(error) if !is_damage_error(&error) => return Err(error),
         Err(_) => return refuse(DEFAULT_KEYSPACE, "nothing in the log is readable"),
     };
     let short = log.complete_through.iter().find(|&(_, end)| *end < log.last_seq);
@@ -94,7 +94,7 @@ fn revert_keyspace(
         if !kept.contains(&FileName::Table(table.id.0)) {
             let (path, cause) = (repair.table_path(table.id.0), (&**table, damage));
             repair.report.tables_dropped += 1;
-            let loss = Loss::of_table(&current.name, path, LossKind::Commits, cause);
+            let loss = Loss::for_table(&current.name, path, LossKind::Commits, cause);
             repair.report.lost.push(loss);
         }
     }

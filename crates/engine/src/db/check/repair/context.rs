@@ -86,7 +86,7 @@ impl<'a> RepairContext<'a> {
     /// # Errors
     /// The error is not caused by damage.
     pub(crate) fn add_finding(&mut self, error: &Error, done: impl Into<String>) -> Result<()> {
-        if !is_damage(error) {
+        if !is_damage_error(error) {
             return Err(error.clone());
         }
         let path = error.path().unwrap_or(self.dir).to_owned();
@@ -161,7 +161,7 @@ impl<'a> RepairContext<'a> {
         if rewritten.is_none() && !found.range_tombstones.is_empty() {
             rewritten = Some(tables.start((id, name))?);
         }
-        let mut lost = values.take_lost();
+        let mut lost = values.take_lost_values();
         lost.extend(found.lost);
         let Some(rewritten) = rewritten else { return Ok(None) };
         self.report.entries_salvaged += rewritten.entries;
@@ -171,7 +171,7 @@ impl<'a> RepairContext<'a> {
 }
 
 /// Returns whether an error is caused by damage. Any other error ends the repair.
-pub(crate) fn is_damage(error: &Error) -> bool {
+pub(crate) fn is_damage_error(error: &Error) -> bool {
     match error {
         Error::UnsupportedVersion { .. } => false,
         // An unreadable file is damaged. A file that cannot be opened may be intact.

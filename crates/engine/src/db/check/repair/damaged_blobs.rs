@@ -15,29 +15,29 @@ use crate::vfs::{File, Vfs};
 
 /// Blob files of a directory that may be damaged. Each record is validated by its own checksum.
 #[derive(Debug)]
-pub(crate) struct DamagedBlobs<'a> {
+pub(crate) struct DamagedBlobFiles<'a> {
     vfs: &'a dyn Vfs,
     dir: &'a Path,
     /// Uids in the manifest, by file number.
     uids: BTreeMap<u64, u64>,
-    opened: BTreeMap<u64, Result<DamagedBlob>>,
+    opened: BTreeMap<u64, Result<DamagedBlobFile>>,
 }
 
 #[derive(Clone, Debug)]
-struct DamagedBlob {
+struct DamagedBlobFile {
     file: Arc<dyn File>,
     path: PathBuf,
     uid: u64,
 }
 
-impl<'a> DamagedBlobs<'a> {
+impl<'a> DamagedBlobFiles<'a> {
     /// The headers of the files in `uids` may be damaged, too.
     pub(crate) fn new(
         vfs: &'a dyn Vfs,
         dir: &'a Path,
         uids: BTreeMap<u64, u64>,
-    ) -> DamagedBlobs<'a> {
-        DamagedBlobs { vfs, dir, uids, opened: BTreeMap::new() }
+    ) -> DamagedBlobFiles<'a> {
+        DamagedBlobFiles { vfs, dir, uids, opened: BTreeMap::new() }
     }
 
     /// Reads the value of an entry.
@@ -66,20 +66,20 @@ impl<'a> DamagedBlobs<'a> {
         FileName::Blob(number).in_dir(self.dir)
     }
 
-    fn open(&mut self, number: u64) -> Result<DamagedBlob> {
+    fn open(&mut self, number: u64) -> Result<DamagedBlobFile> {
         let (vfs, dir, uid) = (self.vfs, self.dir, self.uids.get(&number).copied());
-        let open = || DamagedBlob::open(vfs, dir, number, uid);
+        let open = || DamagedBlobFile::open(vfs, dir, number, uid);
         self.opened.entry(number).or_insert_with(open).clone()
     }
 }
 
-impl DamagedBlob {
+impl DamagedBlobFile {
     /// Opens a blob file. Reads its header only if the uid is unknown.
-    fn open(vfs: &dyn Vfs, dir: &Path, number: u64, uid: Option<u64>) -> Result<DamagedBlob> {
+    fn open(vfs: &dyn Vfs, dir: &Path, number: u64, uid: Option<u64>) -> Result<DamagedBlobFile> {
         let path = FileName::Blob(number).in_dir(dir);
         let file = vfs.open(&path).map_err(|error| Error::io("open", &path, error))?;
         if let Some(uid) = uid {
-            return Ok(DamagedBlob { file, path, uid });
+            return Ok(DamagedBlobFile { file, path, uid });
         }
         let mut head = [0; BLOB_HEADER_BYTES];
         let read = file.read_at(&mut head, 0).map_err(|error| Error::io("read", &path, error))?;
@@ -90,6 +90,6 @@ impl DamagedBlob {
             let (what, expected) = ("number of a blob file", number);
             return Err(corrupt(Malformed::Identity { what, expected, found }));
         }
-        Ok(DamagedBlob { file, path, uid })
+        Ok(DamagedBlobFile { file, path, uid })
     }
 }

@@ -144,7 +144,7 @@ impl<'a> DamagedTable<'a> {
                         end = handle.end_offset().unwrap_or(end);
                     }
                 }
-                DataRegion::Unindexed(from, to) => end = self.search_blocks(from, to, visit)?,
+                DataRegion::Unindexed(from, to) => end = self.scan_for_blocks(from, to, visit)?,
             }
         }
         Ok(end)
@@ -155,7 +155,7 @@ impl<'a> DamagedTable<'a> {
     pub(crate) fn find_range_tombstones(&self, data_end: u64) -> Result<Option<Bytes>> {
         let (mut offset, mut unreadable) = (data_end, None);
         while offset < self.bytes {
-            let found = self.block_at(offset, self.bytes).or_else(|| {
+            let found = self.read_block_at(offset, self.bytes).or_else(|| {
                 unreadable.get_or_insert(offset);
                 self.next_block(offset + 1, self.bytes)
             });
@@ -210,10 +210,10 @@ impl<'a> DamagedTable<'a> {
     }
 
     /// Finds and visits data blocks without an index. Returns the end of the last one.
-    fn search_blocks(&self, from: u64, to: u64, visit: &mut BlockVisitor<'_>) -> Result<u64> {
+    fn scan_for_blocks(&self, from: u64, to: u64, visit: &mut BlockVisitor<'_>) -> Result<u64> {
         let mut offset = from;
         while offset < to {
-            let (handle, kind) = match self.block_at(offset, to) {
+            let (handle, kind) = match self.read_block_at(offset, to) {
                 Some(found) => found,
                 None => {
                     let expected = "a block with a matching checksum";
@@ -245,14 +245,14 @@ impl<'a> DamagedTable<'a> {
     }
 
     /// Finds the block that starts at `offset` and ends before `to`.
-    fn block_at(&self, offset: u64, to: u64) -> Option<(BlockHandle, BlockKind)> {
+    fn read_block_at(&self, offset: u64, to: u64) -> Option<(BlockHandle, BlockKind)> {
         let bytes_max = (to - offset).min(KNOWN_START_BYTES_MAX);
         // Starts with a small window, because most blocks are short.
         let mut window = SEARCH_BYTES_MAX.min(bytes_max);
         loop {
             let bytes = self.read(offset, window).ok()?;
             let mut search = BlockSearch::new(self.uid, offset, &bytes);
-            if let Some(found) = search.block_from(0, bytes.len()) {
+            if let Some(found) = search.find_block_from(0, bytes.len()) {
                 return Some(found);
             }
             if window == bytes_max {
@@ -269,7 +269,7 @@ impl<'a> DamagedTable<'a> {
         let mut search = BlockSearch::new(self.uid, from, &bytes);
         (0..bytes.len()).find_map(|start| {
             can_start_block(&bytes[start..])
-                .then(|| search.block_from(start, UNKNOWN_START_BYTES_MAX))
+                .then(|| search.find_block_from(start, UNKNOWN_START_BYTES_MAX))
                 .flatten()
         })
     }
@@ -303,7 +303,11 @@ impl<'a> BlockSearch<'a> {
     }
 
     /// Finds the block of at most `bytes_max` bytes that starts at position `start`.
-    fn block_from(&mut self, start: usize, bytes_max: usize) -> Option<(BlockHandle, BlockKind)> {
+    fn find_block_from(
+        &mut self,
+        start: usize,
+        bytes_max: usize,
+    ) -> Option<(BlockHandle, BlockKind)> {
         let first = self.ends.partition_point(|&end| end <= start + TRAILER_BYTES);
         let offset = self.offset + len_u64(start);
         let mut checksum = StreamingChecksum::new(file_location_seed(self.uid, offset));

@@ -7,8 +7,8 @@ use lsmx_compaction::{Level, RunId, TableMeta};
 
 use lsmx_base::file_name::{CURRENT, FileName};
 
-use crate::db::check::repair::context::{RepairContext, is_damage};
-use crate::db::check::repair::damaged_blobs::DamagedBlobs;
+use crate::db::check::repair::context::{RepairContext, is_damage_error};
+use crate::db::check::repair::damaged_blobs::DamagedBlobFiles;
 use crate::db::check::repair::report::{Loss, LossKind};
 use crate::db::check::repair::table_writer::ValueSalvager;
 use crate::db::check::verify::{VerifiedBlobs, open_verified_table, verify_blob};
@@ -33,7 +33,7 @@ pub(crate) fn repair_keyspace(repair: &mut RepairContext<'_>, id: u32) -> Result
     }
     let blobs = VerifiedBlobs::new(repair.dir, sound);
     let uids = keyspace.value_log.blob_files().map(|record| (record.id.0, record.uid)).collect();
-    let damaged = DamagedBlobs::new(repair.tables.vfs, repair.tables.dir, uids);
+    let damaged = DamagedBlobFiles::new(repair.tables.vfs, repair.tables.dir, uids);
     let mut values = ValueSalvager::new(blobs.numbers(), damaged);
     for (level, run, file) in keyspace.tree.positioned_files() {
         let references = keyspace.value_log.references_of_table(file.id);
@@ -41,7 +41,7 @@ pub(crate) fn repair_keyspace(repair: &mut RepairContext<'_>, id: u32) -> Result
             .and_then(|table| blobs.verify_pointers(&table, references));
         match checked {
             Ok(_) => repair.report.tables_sound += 1,
-            Err(error) if !is_damage(&error) => return Err(error),
+            Err(error) if !is_damage_error(&error) => return Err(error),
             Err(damage) => {
                 repair.find_tables_by_uid()?;
                 let keyspace = (id, &*keyspace.name);
@@ -99,7 +99,7 @@ pub(crate) fn add_lost_table(
 ) -> Result<()> {
     repair.add_finding(damage, done)?;
     repair.report.tables_lost += 1;
-    repair.report.lost.push(Loss::of_table(keyspace, path, LossKind::Entries, (file, damage)));
+    repair.report.lost.push(Loss::for_table(keyspace, path, LossKind::Entries, (file, damage)));
     Ok(())
 }
 

@@ -28,7 +28,7 @@ const TABLE_BYTES: u64 = 64 << 20;
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// Opens a table without a record in a manifest, and checks its content against itself.
-pub(crate) fn open_sound_table(
+pub(crate) fn open_undamaged_table(
     vfs: &dyn Vfs,
     path: &Path,
     (id, uid): (FileId, u64),
@@ -133,10 +133,10 @@ impl RunWriter<'_, '_> {
     /// Starts a user key. The current table may end before it.
     fn start_key(&mut self, user_key: &[u8]) -> Result<()> {
         while let Some(start) = self.range_tombstones.next_start(Some(user_key)) {
-            self.end_full_table(&start)?;
+            self.finish_full_table(&start)?;
             self.range_tombstones.take_next();
         }
-        self.end_full_table(user_key)?;
+        self.finish_full_table(user_key)?;
         if self.range_tombstones.next_start(None).is_some_and(|start| *start == *user_key) {
             self.range_tombstones.take_next();
         }
@@ -144,7 +144,7 @@ impl RunWriter<'_, '_> {
     }
 
     /// Ends the current table before the key `next` if it has reached its target size.
-    fn end_full_table(&mut self, next: &[u8]) -> Result<()> {
+    fn finish_full_table(&mut self, next: &[u8]) -> Result<()> {
         let bytes = self.table.as_ref().map_or(0, UnfinishedTable::bytes);
         if bytes + len_u64(self.range_tombstones.current_table_bytes()) < TABLE_BYTES {
             return Ok(());

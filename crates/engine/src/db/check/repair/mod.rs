@@ -34,7 +34,7 @@ use lsmx_base::file_name::CURRENT;
 
 use self::context::RepairContext;
 pub use self::report::{Finding, Loss, LossKind, RepairReport};
-use self::starting_state::{StartingState, has_magic, list_files};
+use self::starting_state::{StartingState, has_lsmx_magic, list_files};
 use crate::db::open::lock::{DirectoryClaim, lock_shared};
 use crate::db::open::not_a_database;
 use crate::env::{Background, Env};
@@ -105,7 +105,7 @@ pub fn repair(
     if files.is_empty() {
         return refuse("it has no database file");
     }
-    if !options.force && !has_magic(&*vfs, dir, &files)? {
+    if !options.force && !has_lsmx_magic(&*vfs, dir, &files)? {
         return refuse(
             "no file has an lsmx magic number, so the directory may belong to another program; \
              the repair can be forced",

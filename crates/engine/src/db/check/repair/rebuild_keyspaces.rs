@@ -9,10 +9,10 @@ use lsmx_base::sync::Arc;
 use lsmx_compaction::{FileId, TreeShape};
 
 use crate::db::check::repair::context::RepairContext;
-use crate::db::check::repair::damaged_blobs::DamagedBlobs;
+use crate::db::check::repair::damaged_blobs::DamagedBlobFiles;
 use crate::db::check::repair::damaged_table::DamagedTable;
 use crate::db::check::repair::keyspaces::add_lost_table;
-use crate::db::check::repair::merge_tables::{merge_tables, open_sound_table};
+use crate::db::check::repair::merge_tables::{merge_tables, open_undamaged_table};
 use crate::db::check::repair::report::{Loss, LossKind};
 use crate::db::check::repair::table_writer::ValueSalvager;
 use crate::error::{Error, Result};
@@ -113,7 +113,7 @@ fn rebuild_keyspace(
     let name = &*keyspace.name;
     let uids = keyspace.value_log.blob_files().map(|blob| (blob.id.0, blob.uid)).collect();
     // No blob file is kept, because the set of blob files is unknown as well.
-    let damaged = DamagedBlobs::new(repair.tables.vfs, repair.tables.dir, uids);
+    let damaged = DamagedBlobFiles::new(repair.tables.vfs, repair.tables.dir, uids);
     let mut values = ValueSalvager::new(BTreeSet::new(), damaged);
     let (mut tables, mut last_seq) = (Vec::new(), SeqNo::ZERO);
     for candidate in candidates {
@@ -121,7 +121,7 @@ fn rebuild_keyspace(
         tables.extend(table);
     }
     let files = merge_tables(&mut repair.tables, (id, name), &tables, &mut values)?;
-    repair.report.lost.append(&mut values.take_lost());
+    repair.report.lost.append(&mut values.take_lost_values());
     let empty = TreeShape { run_id_next: keyspace.tree.run_id_next, ..TreeShape::default() };
     let keyspace = KeyspaceState {
         tree: empty.with_flushed_run(files)?.shape,
@@ -147,7 +147,7 @@ fn open_or_rewrite(
     let path = repair.table_path(candidate.number);
     repair.set_aside.insert(FileName::Table(candidate.number));
     let identity = (FileId(candidate.number), candidate.uid);
-    let damage = match open_sound_table(&**repair.vfs, &path, identity, &repair.cache) {
+    let damage = match open_undamaged_table(&**repair.vfs, &path, identity, &repair.cache) {
         Ok(table) => {
             repair.report.tables_sound += 1;
             *last_seq = (*last_seq).max(table.properties().seq_largest);
@@ -168,5 +168,5 @@ fn open_or_rewrite(
     *last_seq = (*last_seq).max(rewritten.written.seq_largest);
     let Some(record) = rewritten.written.record else { return Ok(None) };
     let (path, identity) = (repair.table_path(record.id.0), (record.id, record.uid));
-    open_sound_table(&**repair.vfs, &path, identity, &repair.cache).map(Some)
+    open_undamaged_table(&**repair.vfs, &path, identity, &repair.cache).map(Some)
 }

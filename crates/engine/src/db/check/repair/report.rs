@@ -102,7 +102,7 @@ impl Loss {
     }
 
     /// Creates the loss of a whole table.
-    pub(crate) fn of_table(
+    pub(crate) fn for_table(
         keyspace: &str,
         path: PathBuf,
         what: LossKind,

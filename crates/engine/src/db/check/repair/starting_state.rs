@@ -127,7 +127,7 @@ pub(crate) fn list_files(vfs: &dyn Vfs, dir: &Path) -> Result<Vec<FileName>> {
 }
 
 /// Returns whether a file has an lsmx magic number at its start or end.
-pub(crate) fn has_magic(vfs: &dyn Vfs, dir: &Path, files: &[FileName]) -> Result<bool> {
+pub(crate) fn has_lsmx_magic(vfs: &dyn Vfs, dir: &Path, files: &[FileName]) -> Result<bool> {
     for file in files {
         let path = file.in_dir(dir);
         let file = vfs.open(&path).map_err(|error| Error::io("open", &path, error))?;

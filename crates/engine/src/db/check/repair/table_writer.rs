@@ -10,7 +10,7 @@ use lsmx_base::range_tombstone::RangeTombstone;
 use lsmx_base::sync::Arc;
 use lsmx_compaction::{FileId, TableMeta};
 
-use crate::db::check::repair::damaged_blobs::DamagedBlobs;
+use crate::db::check::repair::damaged_blobs::DamagedBlobFiles;
 use crate::db::check::repair::report::{Loss, LossKind};
 use crate::env::Env;
 use crate::error::{Error, Result};
@@ -147,15 +147,15 @@ pub(crate) struct SalvagedEntry<'a> {
 pub(crate) struct ValueSalvager<'a> {
     /// Numbers of the undamaged blob files of the keyspace.
     sound: BTreeSet<u64>,
-    damaged: DamagedBlobs<'a>,
-    /// Unreadable values since the last call of `take_lost`.
+    damaged: DamagedBlobFiles<'a>,
+    /// Unreadable values since the last call of `take_lost_values`.
     lost: Vec<Loss>,
     /// Whether the value of the previous entry is unreadable.
     previous_is_lost: bool,
 }
 
 impl<'a> ValueSalvager<'a> {
-    pub(crate) fn new(sound: BTreeSet<u64>, damaged: DamagedBlobs<'a>) -> ValueSalvager<'a> {
+    pub(crate) fn new(sound: BTreeSet<u64>, damaged: DamagedBlobFiles<'a>) -> ValueSalvager<'a> {
         ValueSalvager { sound, damaged, lost: Vec::new(), previous_is_lost: false }
     }
 
@@ -206,7 +206,7 @@ impl<'a> ValueSalvager<'a> {
     }
 
     /// Returns the losses since the last call.
-    pub(crate) fn take_lost(&mut self) -> Vec<Loss> {
+    pub(crate) fn take_lost_values(&mut self) -> Vec<Loss> {
         self.previous_is_lost = false;
         std::mem::take(&mut self.lost)
     }
