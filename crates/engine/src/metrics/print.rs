@@ -35,14 +35,14 @@ impl fmt::Display for Count {
 
 /// Returns `number` in the smallest unit in which it has at most three digits.
 fn format_scaled(number: u64, base: f64, units: [&str; 6]) -> String {
-    let mut format_scaled = number as f64 / base;
+    let mut scaled = number as f64 / base;
     let mut unit = 0;
-    while format_scaled >= 999.5 && unit + 1 < units.len() {
-        format_scaled /= base;
+    while scaled >= 999.5 && unit + 1 < units.len() {
+        scaled /= base;
         unit += 1;
     }
-    let decimals = usize::from(format_scaled < 99.95);
-    format!("{format_scaled:.decimals$}{}", units[unit])
+    let decimals = usize::from(scaled < 99.95);
+    format!("{scaled:.decimals$}{}", units[unit])
 }
 
 /// Duration in microseconds, with a unit.
