@@ -64,7 +64,7 @@ struct RemovedFiles {
     ranges: Vec<Range<usize>>,
 }
 
-/// A checked change of a tree. Only overlaps between outputs and their neighbours are not checked yet.
+/// A change of a tree by a job. It is checked, except that outputs may still overlap their neighbors in the run.
 struct JobChange {
     removed: Vec<RemovedFiles>,
     destination: Option<OutputPosition>,

@@ -139,7 +139,7 @@ pub fn check_policy(
         match checker.rng.below(3) {
             0 => {
                 checker.set_random_tree()?;
-                checker.set_random_state();
+                checker.set_random_snapshot_and_memtable();
                 checker.run_until_idle()?;
             }
             1 => {
@@ -210,7 +210,7 @@ impl<'a> PolicyChecker<'a> {
     }
 
     /// Sets a random snapshot, and whether memtables are empty.
-    pub fn set_random_state(&mut self) {
+    pub fn set_random_snapshot_and_memtable(&mut self) {
         self.tree.shape.memtables_empty = self.rng.is_true_with_percent(50);
         let snapshot = self.rng.is_true_with_percent(30).then(|| self.rng.below(400));
         self.tree.set_snapshot(snapshot);

@@ -189,7 +189,7 @@ impl Preset {
         }
     }
 
-    /// Returns whether every flush is merged into L1 at once: L0 is not tiered.
+    /// Returns whether L0 is leveled: each flushed table is merged into L1 before the next flush.
     fn has_leveled_l0(self) -> bool {
         !matches!(
             self,

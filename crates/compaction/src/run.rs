@@ -5,7 +5,7 @@
 //!
 //! - Arrays hold the key prefixes and the sizes of all files. Searches and sums read the arrays, and a file only
 //!   if two key prefixes are equal.
-//! - A run of at least [`INDEXED_FILES_MIN`] files has an index of its file numbers.
+//! - A run of at least `INDEXED_FILES_MIN` files has an index of its file numbers.
 //! - Each group of neighbouring files caches the file that the file picker prefers. A decision examines the files
 //!   of changed groups only. Examining all files takes 40 times as long in a run of 100,000 files.
 

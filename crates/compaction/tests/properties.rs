@@ -217,7 +217,7 @@ fn every_policy_any_valid_tree_settles() {
         for spec in policies() {
             check(&spec, seed, |checker| {
                 checker.set_random_tree()?;
-                checker.set_random_state();
+                checker.set_random_snapshot_and_memtable();
                 checker.run_until_idle()
             });
         }

@@ -73,7 +73,7 @@ impl LogWriter {
         view: &StoreView,
         mut to_entry: impl FnMut(&Bucket) -> BucketEntry,
     ) -> Result<()> {
-        let mut frames = self.frame_buffer();
+        let mut frames = self.new_frame_buffer();
         frames.bytes.extend_from_slice(&encode_header(LOG_HEADER, self.uid));
         let keyspace = &view.resources.files.context.keyspace;
         frames.put(FrameKind::Keyspace, |out| out.extend_from_slice(keyspace.as_bytes()))?;
@@ -94,7 +94,7 @@ impl LogWriter {
     }
 
     /// Returns an empty buffer for frames at the end of the log.
-    pub fn frame_buffer(&self) -> FrameBuffer {
+    pub fn new_frame_buffer(&self) -> FrameBuffer {
         FrameBuffer { uid: self.uid, offset: self.end, bytes: Vec::new() }
     }
 

@@ -243,7 +243,7 @@ impl StoreState {
             Some(log) => log,
             None => self.start_log(base)?,
         };
-        let mut frames = log.frame_buffer();
+        let mut frames = log.new_frame_buffer();
         build(&mut frames)?;
         log.append(&mut frames)?;
         log.sync()?;

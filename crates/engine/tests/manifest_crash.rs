@@ -329,6 +329,6 @@ fn a_manifest_wants_a_fresh_start_when_it_is_twice_its_snapshot() {
     }
     assert_eq!(manifest.rewrite(2, &[]).unwrap(), 1);
     assert!(!manifest.needs_rewrite());
-    assert_eq!(manifest.number(), 2);
+    assert_eq!(manifest.manifest_number(), 2);
     assert_eq!(Manifest::load(&vfs, dir()).unwrap().state, manifest.state());
 }

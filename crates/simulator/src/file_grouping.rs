@@ -23,7 +23,7 @@ pub(crate) struct FileGrouping {
 impl FileGrouping {
     /// Returns the grouping for a tree that grows to `data_bytes`.
     ///
-    /// Files are grouped only if the policy takes whole runs and a flush writes at most one table.
+    /// Files are grouped only if two conditions hold: each job takes whole runs, and a flush writes at most one table.
     pub(crate) fn for_policy(
         policy: &dyn CompactionPolicy,
         data_bytes: u64,

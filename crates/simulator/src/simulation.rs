@@ -280,7 +280,7 @@ impl<'a> Simulation<'a> {
         (points, ranges)
     }
 
-    /// Returns the time at which a flush or a job is due, whatever is written.
+    /// Returns the time at which a flush or a job becomes due even without further writes.
     fn next_due_us(&self) -> u64 {
         self.memtable_flush_due_us().min(self.next_compaction_us.unwrap_or(u64::MAX))
     }

@@ -139,8 +139,8 @@ impl SizeModel {
     ///
     /// Each factor of 256 in density shortens keys by one byte, except at restart points.
     fn stored_key_bytes(&self, density: f64) -> f64 {
-        // Neighbours among n keys share log₂₅₆ n − 0.55 bytes on average. The constant accounts for the
-        // variance of the gaps between them.
+        // Two neighbors among n random keys have a common prefix of log₂₅₆ n − 0.55 bytes on average. Without the
+        // constant, the formula would hold for equal gaps between the keys.
         let shared = (libm::log2(density.max(1.0)) / 8.0 - 0.55).max(0.0);
         let shared = shared.min(to_f64(self.key_bytes));
         to_f64(self.key_bytes) - shared * (1.0 - 1.0 / RESTART_INTERVAL)

@@ -76,7 +76,7 @@ impl Signal {
 
     /// Wakes all waiting threads and tasks, which then check their conditions again.
     ///
-    /// The caller changes the state that the conditions read before this call.
+    /// The caller must first change the state for which the threads wait.
     #[inline]
     pub fn notify(&self) {
         // Release: a thread that acquires the new generation sees all earlier writes of the notifier.

@@ -72,7 +72,7 @@ impl<'a> FluidPicker<'a> {
         let context = &self.context;
         context.primitives.rules.iter().find_map(|rule| match rule.trigger {
             Trigger::TooManyRuns => self.pick_too_many_runs_job(),
-            Trigger::SpaceAmplification { percent } => self.pick_space_job(percent),
+            Trigger::SpaceAmplification { percent } => self.pick_space_amplification_job(percent),
             _ => find_due_files(context, rule).into_iter().find_map(|due| {
                 if due.can_rewrite {
                     return rewrite_job(context, &due);
@@ -142,7 +142,7 @@ impl<'a> FluidPicker<'a> {
     }
 
     /// Returns a job that merges all runs if the bytes above the oldest run are too many.
-    fn pick_space_job(&self, percent_max: u64) -> Option<Job> {
+    fn pick_space_amplification_job(&self, percent_max: u64) -> Option<Job> {
         let (context, shape) = (&self.context, self.context.shape);
         let (deepest, oldest) = shape.last_run()?;
         let above = shape.bytes().saturating_sub(oldest.bytes());

@@ -73,7 +73,9 @@ impl<'a> LevelingPicker<'a> {
                     (picked, is_l0_due) = self.pick_by_score();
                     picked
                 }
-                Trigger::SpaceAmplification { percent } => self.pick_space_job(rule, percent),
+                Trigger::SpaceAmplification { percent } => {
+                    self.pick_space_amplification_job(rule, percent)
+                }
                 _ => self.pick_due_file_job(rule),
             };
             if job.is_some() {
@@ -471,7 +473,7 @@ impl<'a> LevelingPicker<'a> {
 
     /// Returns a job that moves data from the deepest level above the last one, if the bytes above the last
     /// level are too many.
-    fn pick_space_job(&self, rule: &CompactionRule, percent_max: u64) -> Option<Job> {
+    fn pick_space_amplification_job(&self, rule: &CompactionRule, percent_max: u64) -> Option<Job> {
         let shape = self.context.shape;
         let deepest = shape.deepest_level()?;
         let above: u64 = (0..deepest.0).map(|level| shape.level_bytes(Level(level))).sum();

@@ -17,7 +17,7 @@ pub struct PolicyComposition {
 }
 
 impl PolicyComposition {
-    /// Returns a composition with a valid name and valid primitives.
+    /// Creates a policy from a name and primitives, and checks both.
     ///
     /// # Errors
     ///

@@ -161,7 +161,9 @@ impl Bucket {
         self.extents.iter().any(in_pages) || self.sorted.as_ref().is_some_and(in_sorted)
     }
 
-    /// Returns whether the key has no record above `after`. Reads no file, and returns `false` if pages are not loaded.
+    /// Returns true if the bucket certainly has no record of the key with a sequence number above `after`.
+    ///
+    /// Reads no file. Returns false if the pages are not in memory.
     pub fn has_no_record_above(&self, key: &[u8], after: SeqNo) -> bool {
         let print = fingerprint(key_hash(key));
         let is_unchanged = |extent: &Arc<Extent>| {

@@ -85,7 +85,7 @@ impl FileTable {
         let closed = {
             let mut writers = self.writers.lock();
             writers.unpin(file.number);
-            if writers.exceeds(limit) { writers.remove(file.number) } else { None }
+            if writers.has_more_unpinned_than(limit) { writers.remove(file.number) } else { None }
         };
         drop(closed);
     }

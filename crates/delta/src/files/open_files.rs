@@ -57,13 +57,13 @@ impl OpenFiles {
         self.pinned.remove(&number);
     }
 
-    pub(super) fn exceeds(&self, limit: usize) -> bool {
+    pub(super) fn has_more_unpinned_than(&self, limit: usize) -> bool {
         self.files.len() - self.pinned.len() > limit
     }
 
     /// Removes the least recently used file if the set is over the limit.
     pub(super) fn evict_if_over(&mut self, limit: usize) -> Option<(u64, Arc<dyn File>)> {
-        if !self.exceeds(limit) {
+        if !self.has_more_unpinned_than(limit) {
             return None;
         }
         let number = *self.by_tick.values().find(|number| !self.pinned.contains(number))?;

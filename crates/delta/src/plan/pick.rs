@@ -18,8 +18,8 @@ pub(crate) fn is_collection_due(view: &StoreView, excluded_files: &BTreeSet<u64>
 
 /// Returns the indexes of the buckets to rewrite.
 ///
-/// A bucket is due if it is full or has too many extents. If there are too many range delete markers, buckets that need one of
-/// the older half are due too.
+/// A bucket is due if it is full or has too many extents. If the store has too many range delete markers, the buckets
+/// covered by one of the older half of the markers are due too.
 pub(crate) fn due_buckets<'a>(
     view: &'a StoreView,
     excluded_files: &'a BTreeSet<u64>,

@@ -231,17 +231,18 @@ impl TableMetadataSlots {
             let slot = SlotRef { table: Arc::downgrade(self), ordinal };
             self.cache.finish_metadata_fill(kind, (!was_queued).then_some(slot));
         } else {
-            self.cache.sub_metadata_bytes(kind, bytes);
+            self.cache.subtract_metadata_bytes(kind, bytes);
         }
     }
 
     /// Removes the filter of a table that has moved to the last sorted run.
     pub(crate) fn release_filter(&self) {
-        // Most tables of the last sorted run have no filter in memory. The load avoids a more expensive swap for them.
+        // Most tables of the last sorted run have no filter in memory. A load detects that more cheaply than the swap in
+        // `clear`.
         if self.filter.content.load().is_some()
             && let Some(bytes) = self.filter.clear()
         {
-            self.cache.sub_metadata_bytes(MetadataKind::Filter, bytes);
+            self.cache.subtract_metadata_bytes(MetadataKind::Filter, bytes);
         }
     }
 
@@ -284,7 +285,7 @@ impl TableMetadataSlots {
             MetadataKind::RangeTombstones => self.range_tombstones.clear(),
         };
         if let Some(bytes) = bytes {
-            self.cache.sub_metadata_bytes(kind, bytes);
+            self.cache.subtract_metadata_bytes(kind, bytes);
         }
     }
 }

@@ -247,7 +247,7 @@ impl BlockCache {
     }
 
     /// Subtracts bytes of metadata. The next fill makes them available to data blocks.
-    fn sub_metadata_bytes(&self, kind: MetadataKind, bytes: u64) {
+    fn subtract_metadata_bytes(&self, kind: MetadataKind, bytes: u64) {
         self.metadata_bytes[kind as usize].fetch_sub(bytes, Ordering::Relaxed);
     }
 

@@ -32,7 +32,7 @@ pub(crate) fn open_keyspace(
             must: "1 to 255 bytes",
         });
     }
-    inner.options.check_keyspace(name, &options)?;
+    inner.options.check_keyspace_options(name, &options)?;
     let options = inner.options.memory_plan().limit_sizes(options);
     inner.state.error_state.check_writable()?;
     loop {

@@ -60,14 +60,14 @@ impl StoreOpener<'_> {
         let tables = self.tables;
         let descriptors = Arc::clone(&tables.descriptors);
         let pooled = Arc::new(FdCacheVfs::new(Arc::clone(&tables.vfs), descriptors));
-        let files = OperandStoreFiles::new(
-            Arc::clone(&pooled) as Arc<_>,
-            Arc::new(tables.rate_limited_store_vfs(&pooled)),
-            tables.dir.clone(),
-            Arc::clone(&tables.files),
-            Arc::clone(&tables.obsolete_files),
-            Some(Arc::clone(pooled.cache())),
-        );
+        let vfs = Arc::clone(&pooled) as Arc<_>;
+        let (dir, numbers) = (tables.dir.clone(), Arc::clone(&tables.files));
+        let files = Arc::new(OperandStoreFiles {
+            paced: Arc::new(tables.rate_limited_store_vfs(&pooled)),
+            obsolete_files: Arc::clone(&tables.obsolete_files),
+            descriptors: Some(Arc::clone(pooled.cache())),
+            ..OperandStoreFiles::without_limits(vfs, dir, numbers)
+        });
         let context = self.context(keyspace, merging, &files);
         let code = || UserCode::OperandStore(factory.name().to_owned());
         let opened = Error::catch_user_panic(code, || factory.open(context, token)).flatten();
@@ -275,14 +275,8 @@ fn forget_store(inner: &DbInner, tree: &Tree) -> Result<()> {
 
 /// Returns the files of a store in another directory, for a copy. Files that the store discards there are not removed.
 pub(crate) fn files_in_dir(tables: &TableFactory, dir: &Path) -> Arc<OperandStoreFiles> {
-    OperandStoreFiles::new(
-        Arc::clone(&tables.vfs),
-        Arc::clone(&tables.vfs),
-        dir.to_owned(),
-        Arc::clone(&tables.files),
-        Arc::default(),
-        None,
-    )
+    let numbers = Arc::clone(&tables.files);
+    Arc::new(OperandStoreFiles::without_limits(Arc::clone(&tables.vfs), dir.to_owned(), numbers))
 }
 
 /// Result of the verification of a keyspace's operand store.
@@ -353,10 +347,10 @@ fn live_files(
 /// Returns the context for a store of a closed database.
 fn read_only_context(vfs: &Arc<dyn Vfs>, dir: &Path, keyspace: &str) -> StoreContext {
     let numbers = Arc::new(FileNumbers::new(FILE_NUMBER_MAX));
-    let (vfs, dir) = (Arc::clone(vfs), dir.to_owned());
+    let files = OperandStoreFiles::without_limits(Arc::clone(vfs), dir.to_owned(), numbers);
     StoreContext {
         keyspace: keyspace.to_owned(),
-        files: OperandStoreFiles::new(Arc::clone(&vfs), vfs, dir, numbers, Arc::default(), None),
+        files: Arc::new(files),
         env: Env::new(Background::Inline, Some(0)),
         merger: Arc::new(ResolverMerger(Arc::new(MergeResolver::new(keyspace.to_owned(), None)))),
         read_counters: Arc::new(BucketReadCounters(BlockCache::new(0))),

@@ -303,7 +303,8 @@ impl SystemClock {
         )
     }
 
-    /// Applies the rules of this module to one reading. Returns the database clock and the pending reading.
+    /// Compares one reading of the wall clock with the database clock. Returns the new time of the database clock, and the
+    /// reading itself if it is a possible clock jump that a second reading must confirm.
     fn judge_reading(
         &self,
         detection: &mut JumpDetection,

@@ -42,7 +42,7 @@ fn is_unreadable(error: &Error) -> bool {
     }
 }
 
-/// Returns the file that the error names if the tree needs it and it can be quarantined.
+/// Returns the file whose path is in the error. Returns `None` if the tree does not use that file.
 fn find_file_of_error(tree: &Tree, view: &SuperVersion, error: &Error) -> Option<FileName> {
     let name = FileName::parse(error.path()?.file_name()?.to_str()?)?;
     is_file_referenced(tree, view, name).then_some(name)

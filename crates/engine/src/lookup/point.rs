@@ -148,7 +148,8 @@ pub(crate) enum LookupAttempt<'a> {
     MissingOperands,
 }
 
-/// As [`get`], but returns the missing data in place of [`Error::WouldBlock`].
+/// Like [`get`]. If the data is not in memory and storage must not be read, returns what has to be loaded, instead of
+/// [`Error::WouldBlock`].
 ///
 /// # Errors
 /// As [`get`].

@@ -1,4 +1,4 @@
-//! Models of super versions, which writers and jobs replace and readers pin.
+//! Models of super versions. Writers and jobs replace them; readers pin them.
 
 use lsmx_base::key::SeqNo;
 use lsmx_base::sync::Arc;

@@ -69,7 +69,7 @@ struct ManifestWriter {
 /// Failure to create a manifest.
 pub(crate) struct CreateError {
     pub(crate) error: Error,
-    /// Whether `CURRENT` may name the new manifest although its creation failed.
+    /// Whether `CURRENT` may already name the new manifest. Then the manifest must not be removed.
     pub(crate) may_be_named_by_current: bool,
 }
 
@@ -307,7 +307,7 @@ impl Manifest {
     }
 
     /// Returns the number of the manifest in use.
-    pub fn number(&self) -> u64 {
+    pub fn manifest_number(&self) -> u64 {
         self.writer.lock().log.number
     }
 

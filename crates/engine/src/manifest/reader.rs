@@ -40,7 +40,7 @@ pub struct LoadedManifest {
 /// The readable part of a manifest that is damaged or not current.
 #[derive(Clone, Debug)]
 pub struct SalvagedManifest {
-    /// State after all readable edits, each applied as far as it fits.
+    /// State after all readable edits. Changes that contradict the state are left out.
     pub state: ManifestState,
     /// Path of the manifest.
     pub path: PathBuf,

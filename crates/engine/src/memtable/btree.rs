@@ -203,7 +203,7 @@ impl BLinkTree {
     ) -> Result<Option<TreePosition>, ()> {
         let node = self.node(leaf);
         if position >= found.permutation.len() {
-            // Uses the sibling from the search, because a split may have inserted another one since.
+            // The search has read the sibling together with the leaf. A split since then may have changed `node.next`.
             return found.next.map_or(Ok(None), |next| self.first_entry_of_leaf(next));
         }
         let entry = node.entry(found.permutation.slot(position));

@@ -153,7 +153,8 @@ impl MemtableEntry {
         }
     }
 
-    /// Returns the chain that a newer operand of the key extends.
+    /// Returns the length of the operand chain that ends with this entry. It is empty for puts, deletes and folded
+    /// operands.
     pub(crate) fn chain(&self) -> OperandChain {
         match &self.data {
             EntryData::Operand(operand) if operand.folded.get().is_none() => operand.chain,

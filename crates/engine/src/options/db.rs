@@ -363,7 +363,11 @@ impl Options {
     }
 
     /// Checks the options of a keyspace, alone and against the options of the database.
-    pub(crate) fn check_keyspace(&self, name: &str, options: &KeyspaceOptions) -> Result<()> {
+    pub(crate) fn check_keyspace_options(
+        &self,
+        name: &str,
+        options: &KeyspaceOptions,
+    ) -> Result<()> {
         options.check()?;
         // A memory budget reduces the memtable size instead.
         if let (Some(limit), None) = (self.memtable_bytes_max, self.memory_budget)
@@ -405,7 +409,7 @@ impl Options {
             return Err(invalid_option(name, 0, "at least 1"));
         }
         self.memory_plan().check(&self.memory_settings())?;
-        self.check_keyspace(DEFAULT_KEYSPACE, &self.keyspace_defaults)?;
+        self.check_keyspace_options(DEFAULT_KEYSPACE, &self.keyspace_defaults)?;
         if let (Some(_), Background::Stepped { .. }) = (&self.clock, self.background) {
             return Err(Error::Contradiction {
                 first: "clock".to_owned(),

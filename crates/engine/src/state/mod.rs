@@ -357,7 +357,7 @@ impl DbState {
             true => BTreeMap::new(),
             false => kept_logs(state),
         };
-        let manifest = self.manifest.number();
+        let manifest = self.manifest.manifest_number();
         let names = self.vfs.list(&self.dir);
         for name in names.map_err(|error| Error::io("list", &self.dir, error))? {
             if FileName::parse(&name)
@@ -414,7 +414,7 @@ impl DbState {
         self.progress.notify();
     }
 
-    /// Whether no obsolete file can be deleted now and no thread is deleting one.
+    /// Returns whether all obsolete files that can be deleted now are deleted.
     pub(crate) fn is_clean(&self) -> bool {
         // A thread increments `removing` before it takes files. If the queue is read first, no such thread is missed.
         !self.tables.deferred_drop.has_queued()

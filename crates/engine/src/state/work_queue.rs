@@ -171,7 +171,7 @@ impl WorkQueues {
         !queue.queue.is_empty() || !queue.parked.is_empty() || queue.running > 0
     }
 
-    /// Whether a flush is running, or queued and not blocked by an operand store.
+    /// Returns whether a flush is running or can start. A queued flush cannot start while its operand store is busy.
     pub(crate) fn has_unblocked_flush(&self) -> bool {
         let queue = self.flush.lock();
         !queue.queue.is_empty() || queue.find_unblocked_flush().is_some() || queue.running > 0

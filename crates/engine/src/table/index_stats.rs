@@ -11,7 +11,7 @@ use crate::format::index::Separator;
 use crate::table::read_context::{ReadContext, ReadPurpose};
 use crate::table::reader::Table;
 
-/// Number of index blocks from which on [`key_weights`] returns one weight per index block.
+/// Number of index blocks from which on [`estimate_bytes_by_key`] returns one weight per index block.
 const INDEX_BLOCKS_MIN: usize = 16;
 
 /// Memory of a table's metadata, in bytes, as the block cache counts it.
@@ -80,7 +80,7 @@ pub(crate) struct KeyWeight {
 
 /// Divides the entries of a table into ranges in key order: one per index block if there are many, else one per data
 /// block. Returns none for a table without entries.
-pub(crate) fn key_weights(table: &Table, purpose: ReadPurpose) -> Result<Vec<KeyWeight>> {
+pub(crate) fn estimate_bytes_by_key(table: &Table, purpose: ReadPurpose) -> Result<Vec<KeyWeight>> {
     let context = &mut ReadContext::new(purpose);
     let Some(top) = table.top_index(context)? else { return Ok(Vec::new()) };
     let corrupt = |offset: u64| move |what: Malformed| Error::malformed(what, table.path(), offset);

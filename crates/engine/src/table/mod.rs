@@ -30,7 +30,7 @@ pub(crate) use file_appender::FileAppender;
 pub use index_stats::IndexBlockKeys;
 #[cfg(feature = "internals")]
 pub(crate) use index_stats::index_blocks_with_keys;
-pub(crate) use index_stats::{KeyWeight, bytes_before_key, key_weights, metadata_sizes};
+pub(crate) use index_stats::{KeyWeight, bytes_before_key, estimate_bytes_by_key, metadata_sizes};
 pub use options::TableOptions;
 pub(crate) use read_buffer::with_read_buffer;
 pub use read_context::ReadContext;

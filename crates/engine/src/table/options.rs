@@ -23,7 +23,7 @@ const BLOCK_BYTES_RANGE: RangeInclusive<u32> = 64..=16 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TableOptions {
-    /// Target bytes of a data block before compression, 64 to 16 Mi.
+    /// Target size of a data block before compression, in bytes: 64 to 16,777,216.
     ///
     /// A block ends within 1/16 of the target, where the index key is shortest. A longer entry has a block of its own.
     /// Larger blocks make the index smaller, but a lookup reads more bytes. Most users keep the default,

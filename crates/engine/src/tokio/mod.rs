@@ -56,9 +56,11 @@
 //!
 //! # Runtime
 //!
-//! Both flavours of the runtime work. The timer must be enabled, for deadlines and throttled writes. One blocking
-//! thread is enough, unless other calls occupy it all the time. When the runtime shuts down, queued commits
-//! complete, and calls on the pool that have not started return [`Error::RuntimeEnded`](crate::Error::RuntimeEnded).
+//! The current-thread runtime and the multi-thread runtime both work. Their timer must be enabled, because deadlines
+//! and throttled writes use it. One thread in the blocking pool suffices, unless other calls occupy it all the time.
+//!
+//! When the runtime shuts down, queued commits complete. Calls that wait for a thread of the pool return
+//! [`Error::RuntimeEnded`](crate::Error::RuntimeEnded).
 //!
 //! With [`Background::Inline`](crate::env::Background::Inline) a write runs on the blocking pool, together with the jobs
 //! that it triggers. [`Background::Stepped`](crate::env::Background::Stepped) is not supported.

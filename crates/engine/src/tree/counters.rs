@@ -28,7 +28,7 @@ impl TreeCounters {
         self.update(|counts| update(&mut counts.level_mut(level).flow));
     }
 
-    /// Returns all counts. Fields that describe the current state have their default values.
+    /// Returns the metrics that are counters. The caller fills in the fields that describe the current state.
     pub(crate) fn metrics(&self) -> KeyspaceMetrics {
         let counts = self.counts.lock().clone();
         KeyspaceMetrics {

@@ -102,7 +102,8 @@ impl MergeResolver {
         self.operator.get_or_init(|| operator);
     }
 
-    /// Returns the name of the operator, which may be known without the operator.
+    /// Returns the name of the merge operator. The manifest stores it, so it is known even if the options do not have the
+    /// operator.
     pub(crate) fn name(&self) -> Option<&str> {
         self.name.get().map(String::as_str)
     }

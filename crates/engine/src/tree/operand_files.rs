@@ -63,37 +63,34 @@ pub(crate) fn operand_file_name(kind: OperandFileKind, number: u64) -> FileName 
 /// The files of one operand store in one directory.
 #[derive(Debug)]
 pub(crate) struct OperandStoreFiles {
-    vfs: Arc<dyn Vfs>,
+    pub(crate) vfs: Arc<dyn Vfs>,
     /// Creates files with the I/O rate limit of background work.
-    paced: Arc<dyn Vfs>,
-    dir: PathBuf,
-    numbers: Arc<FileNumbers>,
-    obsolete_files: Arc<ObsoleteFiles>,
+    pub(crate) paced: Arc<dyn Vfs>,
+    pub(crate) dir: PathBuf,
+    pub(crate) numbers: Arc<FileNumbers>,
+    pub(crate) obsolete_files: Arc<ObsoleteFiles>,
     /// Descriptor budget; `None` for a copy of a store or a store of a closed database.
-    descriptors: Option<Arc<FdCache>>,
-    known: Mutex<KnownFiles>,
+    pub(crate) descriptors: Option<Arc<FdCache>>,
+    pub(crate) known: Mutex<KnownFiles>,
 }
 
 /// Files that the store has not discarded.
 #[derive(Debug, Default)]
-struct KnownFiles {
+pub(crate) struct KnownFiles {
     /// Files that existed when the store was opened.
     found: BTreeSet<(OperandFileKind, u64)>,
     created: BTreeSet<(OperandFileKind, u64)>,
 }
 
 impl OperandStoreFiles {
-    /// Returns an empty set of files.
-    pub(crate) fn new(
+    /// Returns an empty set of files without a rate limit and a descriptor budget.
+    pub(crate) fn without_limits(
         vfs: Arc<dyn Vfs>,
-        paced: Arc<dyn Vfs>,
         dir: PathBuf,
         numbers: Arc<FileNumbers>,
-        obsolete_files: Arc<ObsoleteFiles>,
-        descriptors: Option<Arc<FdCache>>,
-    ) -> Arc<OperandStoreFiles> {
-        let known = Mutex::default();
-        Arc::new(OperandStoreFiles { vfs, paced, dir, numbers, obsolete_files, descriptors, known })
+    ) -> OperandStoreFiles {
+        let (paced, obsolete_files, known) = (Arc::clone(&vfs), Arc::default(), Mutex::default());
+        OperandStoreFiles { vfs, paced, dir, numbers, obsolete_files, descriptors: None, known }
     }
 
     /// Adds the files that existed when the store was opened.

@@ -31,7 +31,7 @@ const WINDOWS_BYTES_MAX: u64 = 16 << 20;
 
 /// Bytes of one blob file that were read ahead.
 #[derive(Debug, Default)]
-struct BlobWindow {
+struct BlobReadBuffer {
     /// Offset in the file.
     offset: u64,
     buffer: Vec<u8>,
@@ -41,7 +41,7 @@ struct BlobWindow {
     last_use: u64,
 }
 
-impl BlobWindow {
+impl BlobReadBuffer {
     fn end_offset(&self) -> u64 {
         self.offset + len_u64(self.buffer.len())
     }
@@ -57,7 +57,7 @@ impl BlobWindow {
 /// Reads the values of a scan.
 #[derive(Debug, Default)]
 pub struct BlobScan {
-    windows: BTreeMap<FileId, BlobWindow>,
+    windows: BTreeMap<FileId, BlobReadBuffer>,
     /// Bytes of all windows.
     bytes: u64,
     /// Number of values read.
@@ -149,7 +149,7 @@ impl BlobScan {
         cache.add_read_ahead_bytes(bytes);
         self.bytes += bytes;
         let (offset, next_bytes, last_use) = (plan.start, plan.next_bytes, self.uses);
-        self.windows.insert(id, BlobWindow { offset, buffer, next_bytes, last_use });
+        self.windows.insert(id, BlobReadBuffer { offset, buffer, next_bytes, last_use });
         if let Some((offset, bytes)) = plan.following {
             // Only a hint. A later read returns the error.
             let _ = blob.will_need(offset, bytes);
@@ -193,7 +193,7 @@ impl WindowPlan {
     }
 
     /// Plans a read-ahead if the record is near the old window, in either direction.
-    fn after_window(old: &BlobWindow, blob: &BlobReader, pointer: &ValuePointer) -> WindowPlan {
+    fn after_window(old: &BlobReadBuffer, blob: &BlobReader, pointer: &ValuePointer) -> WindowPlan {
         let (start, end) = (pointer.offset, pointer.offset + pointer.bytes);
         let distance_max = old.next_bytes;
         let bytes = old.next_bytes.max(pointer.bytes);

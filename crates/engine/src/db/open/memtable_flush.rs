@@ -129,8 +129,8 @@ pub(crate) fn next_version_with_flushed_run(
 /// Flushes the active memtable of a tree during recovery. Then the tree has the new run and an empty memtable that
 /// starts at `seq_next`. The manifest does not change; the returned changes lead to the new version.
 ///
-/// No other thread uses the database yet, so a large memtable is written by two threads. With an operand store one
-/// thread is used, because operands are delivered in key order.
+/// A large memtable is written by two threads, because the database is not open yet and no other work runs. With an
+/// operand store one thread writes, because operands are delivered in key order.
 ///
 /// The log does not state the times of writes; tombstones get the time of the last manifest edit, `edited_us`.
 pub(crate) fn flush_active<'a>(

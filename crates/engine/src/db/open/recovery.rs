@@ -76,7 +76,8 @@ pub(crate) struct DurableState {
 }
 
 impl Recovery {
-    /// Opens all trees of a database. `manifest` is the file that the state is from, or `CURRENT` of a new database.
+    /// Opens all trees of a database. `manifest` is the path for error messages: that of the manifest which contained
+    /// the state, or of `CURRENT` if the database is new.
     pub(crate) fn new(
         vfs: Arc<dyn Vfs>,
         dir: &Path,

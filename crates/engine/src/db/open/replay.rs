@@ -29,7 +29,7 @@ const BATCHES_PER_MEMTABLE: u64 = 16;
 #[derive(Debug)]
 pub(crate) struct ReplayTarget {
     pub(crate) tree: Arc<Tree>,
-    /// Sequence number up to which operations are skipped, because tables hold them.
+    /// Largest sequence number whose operations are in tables. The replay skips operations up to this number.
     pub(crate) flushed_through: SeqNo,
 }
 
@@ -95,7 +95,7 @@ impl BatchCollector {
     }
 
     /// Moves all operations to `batch`, in insertion order.
-    fn drain_into(&mut self, batch: &mut Vec<CopiedOperation>) {
+    fn move_operations_to(&mut self, batch: &mut Vec<CopiedOperation>) {
         self.sort();
         batch.extend(self.order.iter().map(|order| {
             let (seq, operation) = &self.operations[order.index as usize];
@@ -321,7 +321,7 @@ impl LogReplay {
         if len_u64(self.collector.encoded.len()) < self.batch_bytes {
             return Ok(Vec::new());
         }
-        self.collector.drain_into(&mut self.batch);
+        self.collector.move_operations_to(&mut self.batch);
         if self.thread.is_none() && self.batch_bytes > 0 {
             // Spawned with the first complete batch, which most logs do not fill.
             self.thread = InsertThread::spawn(&self.env, &self.targets);
@@ -342,8 +342,8 @@ impl LogReplay {
             thread.flush()?;
             self.full.append(&mut thread.shared.lock().full);
         }
-        // The last batch is inserted after all earlier ones: a memtable counts the operands of a key in their order.
-        self.collector.drain_into(&mut self.batch);
+        // Batches are inserted in log order, because a memtable counts the consecutive operands of a key.
+        self.collector.move_operations_to(&mut self.batch);
         insert_batch(&mut self.batch, &self.targets, &mut self.full);
         self.full.sort_unstable();
         self.full.dedup();

@@ -99,8 +99,8 @@ pub(crate) enum PrecedingKey {
 /// A separator together with an upper bound of the key that precedes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Boundary {
-    /// Shortest prefix of the first key after the boundary that differs from the last key before it.
-    /// The whole user key if both keys are versions of the same one.
+    /// Separator: the shortest prefix of the key after the boundary that is greater than the key before the boundary.
+    /// It is the whole user key if both keys have the same user key.
     pub(crate) user_key: Vec<u8>,
     pub(crate) preceding: PrecedingKey,
 }

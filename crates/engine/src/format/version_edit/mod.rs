@@ -185,7 +185,7 @@ pub enum Change {
     },
     /// Sets an exclusive upper bound of all file numbers.
     FileNumberNext(u64),
-    /// Sets an upper bound of all sequence numbers. Later writes have larger ones.
+    /// Sets the largest sequence number that the files of the edit may contain. Later writes get larger numbers.
     LastSeq(SeqNo),
     /// Sets the largest time seen so far, in microseconds.
     ClockUs(u64),

@@ -55,8 +55,8 @@ impl Retention {
         )
     }
 
-    /// Creates the retention of a compaction. Its newest input run and all older runs may hold older versions, except
-    /// in the input files.
+    /// Creates the retention rule of a compaction. Files outside the job may hold older versions of its keys. These files
+    /// are in its newest input run or in older runs.
     pub(crate) fn for_job(snapshots: Vec<SeqNo>, shape: &TreeShape, job: &Job) -> Retention {
         let inputs: HashSet<FileId> = job.input_files().collect();
         let newest = |(level, run): &(_, &Arc<SortedRun>)| {

@@ -97,11 +97,12 @@ fn run_picked_job(
     let drops_live_data = job.kind == JobKind::Drop && job.reason != JobReason::RangeDeleted;
     // `Db::snapshot` waits until `_guard` is dropped, and a listener may call it.
     let _events = drops_live_data.then(|| state.defer_events());
-    let _guard = match drops_live_data.then(|| LiveDataDropGuard::block_snapshots(state, picked)) {
-        Some(None) => return Ok(()),
-        Some(guard) => guard,
-        None => None,
-    };
+    let _guard =
+        match drops_live_data.then(|| SnapshotsBlockedGuard::block_snapshots(state, picked)) {
+            Some(None) => return Ok(()),
+            Some(guard) => guard,
+            None => None,
+        };
     let start = ThreadTime::now(&state.env);
     state.emit(&Event::CompactionBegin(CompactionBegin {
         keyspace: tree.name.clone(),
@@ -200,20 +201,23 @@ fn update_metrics(
 }
 
 /// Blocks new snapshots while live entries are dropped.
-struct LiveDataDropGuard<'a>(&'a DbState);
+struct SnapshotsBlockedGuard<'a>(&'a DbState);
 
-impl<'a> LiveDataDropGuard<'a> {
+impl<'a> SnapshotsBlockedGuard<'a> {
     /// Returns `None` if a snapshot sees the entries.
-    fn block_snapshots(state: &'a DbState, picked: &PickedJob) -> Option<LiveDataDropGuard<'a>> {
+    fn block_snapshots(
+        state: &'a DbState,
+        picked: &PickedJob,
+    ) -> Option<SnapshotsBlockedGuard<'a>> {
         let smallest = picked.input_files().map(|file| file.seq_smallest).min()?;
         let begun = state.sequence.begin_entry_removal(SeqNo(smallest));
         (begun || failpoint::is_on(Failpoint::BlockedDropCountsAsDone))
-            .then(|| LiveDataDropGuard(state))
+            .then(|| SnapshotsBlockedGuard(state))
             .filter(|_| begun)
     }
 }
 
-impl Drop for LiveDataDropGuard<'_> {
+impl Drop for SnapshotsBlockedGuard<'_> {
     fn drop(&mut self) {
         self.0.sequence.end_entry_removal();
         self.0.progress.notify();

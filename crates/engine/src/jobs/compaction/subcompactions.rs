@@ -27,7 +27,7 @@ use crate::jobs::compaction::split_ranges::{KeySubrange, split_key_range};
 use crate::jobs::compaction::version_filter::VersionFilter;
 use crate::jobs::value_log::output_values::ValueSource;
 use crate::state::DbState;
-use crate::table::{FilterWidth, ReadPurpose, key_weights};
+use crate::table::{FilterWidth, ReadPurpose, estimate_bytes_by_key};
 use crate::tree::Tree;
 use crate::tree::table_file::TableFile;
 use crate::write::backpressure;
@@ -68,7 +68,7 @@ impl MergeInputs {
         }
         let mut weights = Vec::new();
         for table in self.runs.iter().flat_map(|tables| tables.iter()) {
-            weights.extend(key_weights(table.table(), ReadPurpose::Job)?);
+            weights.extend(estimate_bytes_by_key(table.table(), ReadPurpose::Job)?);
         }
         Ok(split_key_range(weights, range, count_max, bytes_min))
     }

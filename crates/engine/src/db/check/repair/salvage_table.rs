@@ -20,7 +20,7 @@ use crate::format::range_tombstones::FragmentedTombstones;
 /// Result of reading a damaged table.
 #[derive(Debug, Default)]
 pub(crate) struct SalvagedTable {
-    /// Ranges of entries, and range tombstones, that cannot be read.
+    /// Unreadable parts of the table: key ranges whose entries are lost, and lost range tombstones.
     pub(crate) lost: Vec<Loss>,
     pub(crate) range_tombstones: Vec<RangeTombstone>,
 }
