@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lsmx::WalOptions;
-use lsmx::compaction::{Parameter, Preset};
+use lsmx::compaction::{PolicyParameter, Preset};
 use lsmx::env::Background;
 use lsmx::merge_operator::Counter;
 use lsmx::{
@@ -154,7 +154,7 @@ fn of_keyspace(name: &str) -> Result<KeyspaceOptions, lsmx::Error> {
         .restart_interval(8)
         .compression(vec![Compression::None, Compression::Lz4])
         .filter_last_run(FilterLastRun::On);
-    let lazily = PolicySpec::new(Preset::Tiering).with(Parameter::SizeRatio, 4)?;
+    let lazily = PolicySpec::new(Preset::Tiering).with_parameter(PolicyParameter::SizeRatio, 4)?;
     Ok(match name {
         "notes" => small.merge_operator(LastNotes).policy(lazily),
         "counts" => small.merge_operator(Counter),
@@ -171,7 +171,6 @@ pub fn options(diary: Arc<Diary>) -> Result<Options, lsmx::Error> {
         .open_files_max(100)
         .background_io_rate(256 << 20)
         .wal(WalOptions { sync_every_us: 200_000, ..WalOptions::default() })
-        
         .flush_idle_after(Duration::from_secs(60))
         .listener(diary)
         .keyspace_defaults(of_keyspace("loans")?))

@@ -84,7 +84,13 @@ fn a_service_lives_through_a_day_and_a_night() {
     assert!(explained.value_bytes.is_some() || explained.to_string().contains("no value"));
 
     // An hour on record.
-    let trace = library.db().record_trace(path.with_file_name("hour.trace"), lsmx::workload_trace::TraceOptions::default()).unwrap();
+    let trace = library
+        .db()
+        .record_trace(
+            path.with_file_name("hour.trace"),
+            lsmx::workload_trace::TraceOptions::default(),
+        )
+        .unwrap();
     library.db().get("book7").unwrap();
     assert_eq!(trace.stop().unwrap().operations, 1);
 
@@ -170,7 +176,10 @@ fn errors_say_what_is_wrong() {
     assert_eq!((name, must), ("memory_budget", "at least 4194304"));
     assert!("levelled".parse::<lsmx::PolicySpec>().is_err());
     let db = Db::open(&path, Options::default()).unwrap();
-    assert!(matches!(db.default_keyspace().merge("k", "v"), Err(Error::NoMergeOperator { operator: None, .. })));
+    assert!(matches!(
+        db.default_keyspace().merge("k", "v"),
+        Err(Error::NoMergeOperator { operator: None, .. })
+    ));
     let long = vec![0; (64 << 10) + 1];
     assert!(matches!(db.put(&long, "v"), Err(Error::TooLarge { what: "key", .. })));
     let other = Db::open(home("errors-other"), Options::default()).unwrap();

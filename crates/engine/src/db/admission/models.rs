@@ -1,6 +1,6 @@
 //! Loom models of writes that wait for room.
 
-use lsmx_base::sync::loom_model::{explore, spawn};
+use lsmx_base::sync::loom_model::{explore_interleavings, spawn};
 
 use crate::db::Db;
 use crate::db::admission::*;
@@ -34,7 +34,7 @@ fn admit_threaded(inner: &DbInner) -> Result<()> {
 /// Without the right order of check and sleep, a flush that ends in between leaves the writer asleep.
 #[test]
 fn stalled_write_after_flush_continues() {
-    explore(Some(1), || {
+    explore_interleavings(Some(1), || {
         let db = full_db();
         let other = db.clone();
         let writer = spawn(move || admit_threaded(other.inner()).unwrap());
@@ -46,7 +46,7 @@ fn stalled_write_after_flush_continues() {
 /// The policy cancels its hard stop.
 #[test]
 fn stopped_write_after_end_of_hard_stop_continues() {
-    explore(None, || {
+    explore_interleavings(None, || {
         let (_, db) = open();
         let tree = Arc::clone(&db.inner().default_tree);
         tree.set_backpressure(0, true);
@@ -62,7 +62,7 @@ fn stopped_write_after_end_of_hard_stop_continues() {
 /// No job makes room after the close.
 #[test]
 fn stalled_write_during_close_ends() {
-    explore(Some(1), || {
+    explore_interleavings(Some(1), || {
         let db = full_db();
         let other = db.clone();
         let writer = spawn(move || admit_threaded(other.inner()));
@@ -75,7 +75,7 @@ fn stalled_write_during_close_ends() {
 /// No job makes room after an error has made the database read-only.
 #[test]
 fn stalled_write_after_background_error_fails() {
-    explore(Some(2), || {
+    explore_interleavings(Some(2), || {
         let db = full_db();
         let other = db.clone();
         let writer = spawn(move || admit_threaded(other.inner()));
