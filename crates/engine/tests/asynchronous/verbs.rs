@@ -47,6 +47,7 @@ const WITHOUT_TWIN: &[(&str, &[&str])] = &[
             "env",
             "flush",
             "health",
+            "keyspace_exists",
             "keyspaces",
             "read_metrics",
             "record_trace",
