@@ -36,7 +36,7 @@ pub(crate) struct PrefetchContext {
     pub(crate) blobs: Arc<BlobSet>,
 }
 
-/// What follows the prefetched entries.
+/// State of the range after the prefetched entries.
 #[derive(Debug)]
 enum EndOfPrefetched {
     /// Entries may follow the current entry of the cursor.

@@ -136,7 +136,7 @@ impl TreeOpener<'_> {
                 set_unavailable(stored, Some(error));
                 Ok(())
             }
-            // The options ask for a new operand store that cannot be created, so the open of the database fails.
+            // The options contain a new operand store, which cannot be created. So the open of the database fails.
             (Err(error), None) => Err(error),
         }
     }
