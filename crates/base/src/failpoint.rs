@@ -83,6 +83,8 @@ failpoints! {
     FoldedValueStale = "folded-value-stale" of 23,
     /// A read-modify-write has no guard, so it overwrites concurrent writes of the key.
     UpdateWithoutGuard = "update-without-guard" of 35,
+    /// The guard of an update gets a sequence number that was loaded after the view that the update read.
+    UpdateGuardLoadedLate = "update-guard-loaded-late" of 35,
     /// A batch is applied in several parts.
     BatchSplit = "batch-split" of 13,
     /// After a crash, sequence numbers continue without a gap, so that some are used twice.

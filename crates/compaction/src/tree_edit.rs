@@ -90,7 +90,7 @@ impl TreeShape {
         }
         self.remove_empty_last_levels();
         self.run_id_next = self.run_id_next.max(edit.run_id_next.unwrap_or(0));
-        if edit.added.is_empty() { Ok(()) } else { self.check_unique_ids() }
+        self.check_unique_ids(&edit.added)
     }
 
     fn remove_file(&mut self, id: FileId) -> Result<(), EditError> {
@@ -142,12 +142,24 @@ impl TreeShape {
         Ok(())
     }
 
-    /// Checks that each file occurs once, and each run in one level only.
-    fn check_unique_ids(&self) -> Result<(), EditError> {
-        let (mut runs, mut files) = (HashSet::new(), HashSet::new());
-        if let Some(file) = self.files().find(|file| !files.insert(file.id)) {
-            return Err(EditError::DuplicateFile(file.id));
+    /// Checks that each added file occurs once in the tree, and that each run is in one level only.
+    ///
+    /// The tree before the edit had each file once, so that the other files need no check.
+    fn check_unique_ids(&self, added: &[AddedFile]) -> Result<(), EditError> {
+        if added.is_empty() {
+            return Ok(());
         }
+        let mut ids: Vec<FileId> = added.iter().map(|added| added.file.id).collect();
+        ids.sort_unstable();
+        let mut found = vec![false; ids.len()];
+        for file in self.files() {
+            if let Ok(index) = ids.binary_search(&file.id)
+                && std::mem::replace(&mut found[index], true)
+            {
+                return Err(EditError::DuplicateFile(file.id));
+            }
+        }
+        let mut runs = HashSet::new();
         match self.runs().find(|(_, run)| !runs.insert(run.id)) {
             Some((_, run)) => Err(EditError::DuplicateRun(run.id)),
             None => Ok(()),

@@ -340,6 +340,9 @@ fn replay_edit_that_does_not_fit_is_error() {
     let removed = TreeEdit { removed: vec![FileId(99)], ..TreeEdit::default() };
     assert_eq!(refused(&removed), EditError::UnknownFile(FileId(99)));
     assert_eq!(refused(&added(1, 7, 50)), EditError::DuplicateFile(FileId(50)));
+    let mut twice = added(1, 7, 100);
+    twice.added.extend_from_within(..);
+    assert_eq!(refused(&twice), EditError::DuplicateFile(FileId(100)));
     assert_eq!(refused(&added(0, 7, 100)), EditError::DuplicateRun(RunId(7)));
     let ordered = |level, runs: &[u64]| {
         let runs = runs.iter().copied().map(RunId).collect();

@@ -155,7 +155,7 @@ pub use crate::options::keyspace::{FilterLastRun, KeyspaceOptions, OptionsInForc
 pub use crate::options::policy::Policy;
 pub use crate::options::read::{ReadOptions, ReadTier};
 pub use crate::options::value_separation::ValueSeparation;
-#[doc(hidden)]
+#[cfg(feature = "internals")]
 pub use crate::options::write::WriteControl;
 pub use crate::options::write::{Durability, WriteOptions};
 pub use crate::wal::{RecoveryMode, WalOptions};

@@ -25,15 +25,8 @@ struct Module {
 /// Path of an item from the crate root.
 type ItemPath = Vec<String>;
 
-/// Returns whether an item is compiled for users and shown in their documentation.
+/// Returns whether an item is compiled for users. Items that the documentation hides count as well.
 fn is_compiled(attributes: &[Attribute]) -> bool {
-    let is_hidden = |attribute: &Attribute| {
-        attribute.path().is_ident("doc")
-            && attribute.meta.require_list().is_ok_and(|list| list.tokens.to_string() == "hidden")
-    };
-    if attributes.iter().any(is_hidden) {
-        return false;
-    }
     attributes.iter().filter(|attribute| attribute.path().is_ident("cfg")).all(|attribute| {
         let text = attribute.meta.require_list().unwrap().tokens.to_string();
         match text.replace(' ', "").as_str() {

@@ -88,6 +88,7 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
         | Failpoint::DropNotLogged
         | Failpoint::BatchSplit => ("contents", contents),
         Failpoint::UpdateWithoutGuard => ("updates", updates),
+        Failpoint::UpdateGuardLoadedLate => ("updates over a seal", updates_over_a_seal),
         Failpoint::GuardScansCommit => ("guards beside large batches", guards_beside_large_batches),
         Failpoint::AdmissionIgnoresReserved => {
             ("batches in flight", arsenal::memory::batches_in_flight)
@@ -480,6 +481,32 @@ fn updates(seed: u64) -> Outcome {
         Some(value) if value.len() == 3 * TIMES => Ok(()),
         found => Err(format!("{found:?} after {TIMES} additions by each of three")),
     }
+}
+
+/// One thread fills the memtable and then replaces a value, which seals the memtable. Another thread updates the value.
+/// The update is before or after the replacement, so the last value starts with the replacement.
+fn updates_over_a_seal(seed: u64) -> Outcome {
+    let tuning = KeyspaceOptions::default().memtable_bytes(1 << 10);
+    let options = Options::default().background(Background::Stepped { seed, workers: 1 });
+    let db = oracle::open(&MemVfs::new(), options.keyspace_defaults(tuning))?;
+    let keyspace = db.default_keyspace();
+    for round in 0..20 {
+        let replacement = format!("{round};");
+        let (writer, value) = (db.clone(), replacement.clone());
+        let replace = move || {
+            writer.put("other", [0; 2 << 10]).expect("a put");
+            writer.put("k", value).expect("a put");
+        };
+        let thread = db.env().spawn("writer", replace).map_err(|error| error.to_string())?;
+        let append = |old: Option<&[u8]>| [old.unwrap_or_default(), b"+"].concat();
+        keyspace.fetch_update("k", append).map_err(failed)?;
+        db.env().join(thread).map_err(|_| "a thread panicked".to_owned())?;
+        match keyspace.get("k").map_err(failed)? {
+            Some(value) if value.starts_with(replacement.as_bytes()) => {}
+            found => return Err(format!("{found:?} after the value {replacement:?} was put")),
+        }
+    }
+    Ok(())
 }
 
 /// Threads count on, each commit one number, while one takes snapshots: each shows as many commits as it has

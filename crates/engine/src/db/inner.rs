@@ -261,12 +261,15 @@ impl DbInner {
         // The memtable may be sealed between the load of the view and that of `read_seq`. The view then lacks later
         // commits, which go to the new memtable. The guard refuses the update after such a commit, because the number
         // of the guard is loaded before the view.
-        let guard_seq = self.state.sequence.published();
+        let mut guard_seq = self.state.sequence.published();
         let value = {
             // The view is released before the closure of the caller runs, because the closure may take long.
             let view = tree.pin_super_version();
             self.state.env.yield_point(YieldKind::UserOperation);
             let read_seq = self.state.sequence.published();
+            if failpoint::is_on(Failpoint::UpdateGuardLoadedLate) {
+                guard_seq = read_seq;
+            }
             point::get(tree, &view, key, read_seq, reads)
         };
         if !matches!(value, Err(Error::WouldBlock)) {

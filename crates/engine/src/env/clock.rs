@@ -52,14 +52,14 @@ impl ManualClock {
     }
 
     /// Returns the wall clock reading.
-    #[doc(hidden)]
+    #[cfg_attr(feature = "internals", visibility::make(pub))]
     #[must_use]
-    pub fn wall_us(&self) -> u64 {
+    pub(crate) fn wall_us(&self) -> u64 {
         self.0.wall_us.load(Ordering::Acquire)
     }
 
     /// Sets the wall clock. The monotonic clock does not change.
-    #[doc(hidden)]
+    #[cfg(feature = "internals")]
     pub fn set_wall_us(&self, us: u64) {
         self.0.wall_us.store(us, Ordering::Release);
     }

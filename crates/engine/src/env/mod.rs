@@ -29,9 +29,11 @@ use rand::{Rng, SeedableRng, TryRng};
 use rand_chacha::ChaCha8Rng;
 
 pub(crate) use clock::CLOCK_JUMP_MAX_DEFAULT;
+#[cfg(feature = "internals")]
+pub use clock::CLOCK_READING_END_US;
+#[cfg_attr(feature = "internals", visibility::make(pub))]
+pub(crate) use clock::ClockJumpReport;
 pub use clock::ManualClock;
-#[doc(hidden)]
-pub use clock::{CLOCK_READING_END_US, ClockJumpReport};
 use clock::{SystemClock, saturating_advance};
 use lsmx_base::sync::{Arc, AtomicU64, Mutex, Ordering, Signal, assert_unlocked};
 use stepped::StepScheduler;
@@ -62,8 +64,8 @@ pub enum Background {
 pub(crate) const NEVER_US: u64 = u64::MAX;
 
 /// Default number of background threads.
-#[doc(hidden)]
-pub const WORKERS_DEFAULT: usize = 2;
+#[cfg_attr(feature = "internals", visibility::make(pub))]
+pub(crate) const WORKERS_DEFAULT: usize = 2;
 
 impl Default for Background {
     fn default() -> Background {
@@ -162,17 +164,17 @@ impl Env {
     /// system, or from the seed of [`Background::Stepped`].
     ///
     /// Under `Stepped` the calling thread is the first to run.
-    #[doc(hidden)]
+    #[cfg_attr(feature = "internals", visibility::make(pub))]
     #[must_use]
-    pub fn new(background: Background, seed: Option<u64>) -> Env {
+    pub(crate) fn new(background: Background, seed: Option<u64>) -> Env {
         Env::with_clock(background, seed, None)
     }
 
     /// Like [`Env::new`], with a manual clock in place of the system clock or of the virtual clock of
     /// [`Background::Inline`]. `Stepped` ignores it.
-    #[doc(hidden)]
+    #[cfg_attr(feature = "internals", visibility::make(pub))]
     #[must_use]
-    pub fn with_clock(
+    pub(crate) fn with_clock(
         background: Background,
         seed: Option<u64>,
         manual: Option<ManualClock>,
@@ -199,9 +201,9 @@ impl Env {
     }
 
     /// Returns how background work runs.
-    #[doc(hidden)]
+    #[cfg_attr(feature = "internals", visibility::make(pub))]
     #[must_use]
-    pub fn background(&self) -> Background {
+    pub(crate) fn background(&self) -> Background {
         self.0.background
     }
 
@@ -219,9 +221,9 @@ impl Env {
     /// Returns the database clock in microseconds since the Unix epoch, for the ages of files and tombstones.
     ///
     /// It is the largest accepted reading of the wall clock and never goes back. A virtual clock has its own epoch.
-    #[doc(hidden)]
+    #[cfg_attr(feature = "internals", visibility::make(pub))]
     #[must_use]
-    pub fn database_time_us(&self) -> u64 {
+    pub(crate) fn database_time_us(&self) -> u64 {
         match &self.0.clock {
             Clock::System(clock) => clock.database_time_us(),
             Clock::Virtual(now_us) => now_us.load(Ordering::Acquire),
@@ -262,9 +264,9 @@ impl Env {
     }
 
     /// Returns nanoseconds since a fixed moment, for latencies. With a virtual clock it is 1,000 × [`Env::now_us`].
-    #[doc(hidden)]
+    #[cfg_attr(feature = "internals", visibility::make(pub))]
     #[must_use]
-    pub fn monotonic_ns(&self) -> u64 {
+    pub(crate) fn monotonic_ns(&self) -> u64 {
         match &self.0.clock {
             Clock::System(clock) => clock.monotonic_ns(),
             Clock::Virtual(now_us) => now_us.load(Ordering::Acquire).saturating_mul(1_000),
@@ -273,9 +275,9 @@ impl Env {
 
     /// Returns the CPU time of the calling thread in nanoseconds. Returns 0 with a virtual clock, so that results do
     /// not depend on the machine, and on systems without such a clock.
-    #[doc(hidden)]
+    #[cfg_attr(feature = "internals", visibility::make(pub))]
     #[must_use]
-    pub fn thread_cpu_ns(&self) -> u64 {
+    pub(crate) fn thread_cpu_ns(&self) -> u64 {
         match &self.0.clock {
             Clock::System(clock) if !clock.is_manual() => thread_cpu_ns(),
             _ => 0,
@@ -283,15 +285,14 @@ impl Env {
     }
 
     /// Advances a virtual clock. Has no effect on the system clock.
-    #[doc(hidden)]
-    pub fn advance_us(&self, us: u64) {
+    #[cfg_attr(feature = "internals", visibility::make(pub))]
+    pub(crate) fn advance_us(&self, us: u64) {
         if let Clock::Virtual(now_us) = &self.0.clock {
             saturating_advance(now_us, us);
         }
     }
 
     /// Returns a random number.
-    #[doc(hidden)]
     #[must_use]
     pub fn random_u64(&self) -> u64 {
         self.0.random.lock().next_u64()
@@ -305,8 +306,8 @@ impl Env {
     ///
     /// # Panics
     /// In debug builds, if a lock is held. Under `Stepped`, at a deadlock.
-    #[doc(hidden)]
-    pub fn wait(
+    #[cfg_attr(feature = "internals", visibility::make(pub))]
+    pub(crate) fn wait(
         &self,
         cause: WaitCause,
         signal: &Signal,
@@ -362,8 +363,8 @@ impl Env {
     ///
     /// # Errors
     /// If the system cannot create a thread.
-    #[doc(hidden)]
-    pub fn spawn(
+    #[cfg_attr(feature = "internals", visibility::make(pub))]
+    pub(crate) fn spawn(
         &self,
         name: &str,
         body: impl FnOnce() + Send + 'static,
@@ -424,8 +425,8 @@ impl Env {
     ///
     /// # Panics
     /// Like [`Env::wait`].
-    #[doc(hidden)]
-    pub fn join(&self, handle: JoinHandle) -> std::thread::Result<()> {
+    #[cfg_attr(feature = "internals", visibility::make(pub))]
+    pub(crate) fn join(&self, handle: JoinHandle) -> std::thread::Result<()> {
         assert_unlocked();
         if let (Some(scheduler), Some(slot)) = (&self.0.scheduler, handle.slot) {
             scheduler.join(slot);
@@ -438,8 +439,8 @@ impl Env {
     ///
     /// # Panics
     /// Like [`Env::wait`].
-    #[doc(hidden)]
-    pub fn pause_us(&self, us: u64) {
+    #[cfg_attr(feature = "internals", visibility::make(pub))]
+    pub(crate) fn pause_us(&self, us: u64) {
         assert_unlocked();
         match (&self.0.scheduler, &self.0.clock) {
             (Some(scheduler), _) => {
@@ -465,7 +466,7 @@ impl Env {
 
     /// Ends the schedule after this number of further steps: every thread panics with a report of all waits. Tests use
     /// it to limit the work of a call. Has no effect unless `Stepped`.
-    #[doc(hidden)]
+    #[cfg(feature = "internals")]
     pub fn limit_steps(&self, steps: u64) {
         if let Some(scheduler) = &self.0.scheduler {
             scheduler.limit_steps(steps);
@@ -474,7 +475,7 @@ impl Env {
 
     /// Returns a hash over the order of threads and their yield points. Equal schedules have equal hashes. Returns 0
     /// unless `Stepped`.
-    #[doc(hidden)]
+    #[cfg(feature = "internals")]
     #[must_use]
     pub fn trace_hash(&self) -> u64 {
         self.0.scheduler.as_ref().map_or(0, |scheduler| scheduler.trace_hash())
@@ -489,9 +490,9 @@ impl Default for Env {
 }
 
 /// A thread started by [`Env::spawn`]. Dropping the handle detaches the thread.
-#[doc(hidden)]
+#[cfg_attr(feature = "internals", visibility::make(pub))]
 #[derive(Debug)]
-pub struct JoinHandle {
+pub(crate) struct JoinHandle {
     thread: std::thread::JoinHandle<()>,
     /// Slot in the [`StepScheduler`], under `Stepped`.
     slot: Option<usize>,

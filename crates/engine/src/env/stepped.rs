@@ -125,11 +125,13 @@ impl StepScheduler {
         scheduler
     }
 
+    #[cfg(feature = "internals")]
     pub(crate) fn trace_hash(&self) -> u64 {
         self.state.lock().trace_hash
     }
 
     /// Ends the schedule after this number of further steps.
+    #[cfg(feature = "internals")]
     pub(crate) fn limit_steps(&self, steps: u64) {
         self.state.lock().steps_left = steps;
     }

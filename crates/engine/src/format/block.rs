@@ -57,9 +57,9 @@ pub enum Compression {
 
 impl Compression {
     /// Returns the compression stored as `byte`, or `None` if the number is unknown.
-    #[doc(hidden)]
+    #[cfg_attr(feature = "internals", visibility::make(pub))]
     #[must_use]
-    pub fn from_u8(byte: u8) -> Option<Compression> {
+    pub(crate) fn from_u8(byte: u8) -> Option<Compression> {
         match byte {
             0 => Some(Compression::None),
             1 => Some(Compression::Lz4),

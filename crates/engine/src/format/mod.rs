@@ -51,8 +51,8 @@ pub enum BlockKind {
 
 impl BlockKind {
     /// All kinds, in the order of their numbers.
-    #[doc(hidden)]
-    pub const ALL: [BlockKind; 8] = [
+    #[cfg_attr(feature = "internals", visibility::make(pub))]
+    pub(crate) const ALL: [BlockKind; 8] = [
         BlockKind::Data,
         BlockKind::Index,
         BlockKind::TopIndex,
@@ -64,9 +64,9 @@ impl BlockKind {
     ];
 
     /// Returns the kind stored as `byte`, or `None` if the number is unknown.
-    #[doc(hidden)]
+    #[cfg_attr(feature = "internals", visibility::make(pub))]
     #[must_use]
-    pub fn from_u8(byte: u8) -> Option<BlockKind> {
+    pub(crate) fn from_u8(byte: u8) -> Option<BlockKind> {
         BlockKind::ALL.get(usize::from(byte)).copied()
     }
 }

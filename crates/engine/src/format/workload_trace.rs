@@ -65,9 +65,9 @@ pub struct TraceHeader {
 
 impl TraceHeader {
     /// Encodes the header.
-    #[doc(hidden)]
+    #[cfg_attr(feature = "internals", visibility::make(pub))]
     #[must_use]
-    pub fn encode(&self) -> [u8; TRACE_HEADER_BYTES] {
+    pub(crate) fn encode(&self) -> [u8; TRACE_HEADER_BYTES] {
         let hashed = if self.keys_hashed { KEYS_HASHED } else { 0 };
         let kept = if self.values_kept { VALUES_KEPT } else { 0 };
         HEADER.encode(hashed | kept, [self.uid, self.begun_us])
@@ -77,8 +77,8 @@ impl TraceHeader {
     ///
     /// # Errors
     /// Fails when the bytes are not a header of a version that this build reads.
-    #[doc(hidden)]
-    pub fn decode(bytes: &[u8]) -> Result<TraceHeader, Malformed> {
+    #[cfg_attr(feature = "internals", visibility::make(pub))]
+    pub(crate) fn decode(bytes: &[u8]) -> Result<TraceHeader, Malformed> {
         let (flags, [uid, begun_us]) = HEADER.decode(bytes)?;
         if flags & !(KEYS_HASHED | VALUES_KEPT) != 0 {
             return Err(Malformed::invalid_field(
@@ -96,9 +96,9 @@ impl TraceHeader {
     }
 
     /// Returns the seed of the checksums of its records.
-    #[doc(hidden)]
+    #[cfg_attr(feature = "internals", visibility::make(pub))]
     #[must_use]
-    pub fn seed(&self) -> LogChecksumSeed {
+    pub(crate) fn seed(&self) -> LogChecksumSeed {
         LogChecksumSeed::new(self.uid, self.begun_us)
     }
 }
@@ -235,8 +235,8 @@ pub struct TraceItem<'a> {
 
 impl TraceItem<'_> {
     /// Appends the item to the payload of a record. `values_kept` is that of the header.
-    #[doc(hidden)]
-    pub fn encode(&self, values_kept: bool, out: &mut Vec<u8>) {
+    #[cfg_attr(feature = "internals", visibility::make(pub))]
+    pub(crate) fn encode(&self, values_kept: bool, out: &mut Vec<u8>) {
         out.push(self.event.code() | if self.synced { SYNCED } else { 0 });
         put_varint(out, self.after_us);
         let put_key = |out: &mut Vec<u8>, keyspace: u32, key: &[u8]| {

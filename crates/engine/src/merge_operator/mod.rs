@@ -18,11 +18,11 @@ pub use crate::merge_operator::builtin::{Append, Counter, FieldUpdate, Max, Min,
 
 /// Number of operands of a key in one memtable at which the writer merges them, so that reads find few. `n` concurrent
 /// writers of the key may exceed it by `n`.
-#[doc(hidden)]
-pub const CHAIN_OPERANDS_MAX: u32 = 32;
+#[cfg_attr(feature = "internals", visibility::make(pub))]
+pub(crate) const CHAIN_OPERANDS_MAX: u32 = 32;
 /// Size of the operands of a key in one memtable at which the writer merges them, in bytes.
-#[doc(hidden)]
-pub const CHAIN_BYTES_MAX: u64 = 64 << 10;
+#[cfg_attr(feature = "internals", visibility::make(pub))]
+pub(crate) const CHAIN_BYTES_MAX: u64 = 64 << 10;
 
 /// Error of a merge operator.
 #[derive(Clone, Debug, PartialEq, Eq)]

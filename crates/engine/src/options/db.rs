@@ -248,7 +248,7 @@ impl Options {
     }
 
     /// How writes are slowed down when compactions fall behind. Default: [`WriteControl::Smooth`].
-    #[doc(hidden)]
+    #[cfg(feature = "internals")]
     pub fn write_control(mut self, control: WriteControl) -> Self {
         self.write_control = control;
         self

@@ -195,7 +195,6 @@ pub trait File: fmt::Debug + Send + Sync {
     ///
     /// The disk never receives the bytes. Readers still see them if `cached` is set, otherwise zeros. For tests;
     /// [`FaultVfs`] calls it.
-    #[doc(hidden)]
     fn drop_unsynced(&self, cached: bool) -> bool {
         let _ = cached;
         false
@@ -206,8 +205,8 @@ pub trait File: fmt::Debug + Send + Sync {
 pub trait LockGuard: fmt::Debug + Send + Sync {}
 
 /// Returns the reason why a directory was not found, for the text of [`Error::NotADatabase`](crate::error::Error).
-#[doc(hidden)]
-pub fn missing_dir_reason(vfs: &dyn Vfs, dir: &Path) -> &'static str {
+#[cfg_attr(feature = "internals", visibility::make(pub))]
+pub(crate) fn missing_dir_reason(vfs: &dyn Vfs, dir: &Path) -> &'static str {
     match vfs.exists(dir) {
         Ok(true) => "it is a symbolic link to a directory that does not exist",
         _ => "there is no such directory",

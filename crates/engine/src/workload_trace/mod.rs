@@ -47,8 +47,8 @@ pub(crate) use recorder::{ScanTrace, TraceRecorder};
 /// Default size of each buffer, in bytes.
 const BUFFER_BYTES_DEFAULT: u64 = 4 << 20;
 /// Minimum size of a buffer, in bytes.
-#[doc(hidden)]
-pub const BUFFER_BYTES_MIN: u64 = 64 << 10;
+#[cfg_attr(feature = "internals", visibility::make(pub))]
+pub(crate) const BUFFER_BYTES_MIN: u64 = 64 << 10;
 /// Maximum size of a buffer, in bytes.
 const BUFFER_BYTES_MAX: u64 = 1 << 30;
 

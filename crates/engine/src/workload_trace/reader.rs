@@ -40,8 +40,8 @@ impl TraceReader {
     ///
     /// # Errors
     /// [`Error::Io`].
-    #[doc(hidden)]
-    pub fn is_trace(vfs: &dyn Vfs, path: &Path) -> Result<bool> {
+    #[cfg_attr(feature = "internals", visibility::make(pub))]
+    pub(crate) fn is_trace(vfs: &dyn Vfs, path: &Path) -> Result<bool> {
         let file = vfs.open(path).map_err(|error| Error::io("open", path, error))?;
         let mut magic = [0; 8];
         let read = file.read_at(&mut magic, 0).map_err(|error| Error::io("read", path, error))?;

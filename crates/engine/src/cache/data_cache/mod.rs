@@ -29,7 +29,7 @@ pub enum BlockCacheKind {
 
 impl BlockCacheKind {
     /// All kinds.
-    #[doc(hidden)]
+    #[cfg(feature = "internals")]
     pub const ALL: [BlockCacheKind; 2] = [BlockCacheKind::Quick, BlockCacheKind::Moka];
 }
 

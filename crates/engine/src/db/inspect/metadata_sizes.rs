@@ -44,21 +44,21 @@ pub struct MetadataSizes {
 
 impl MetadataSizes {
     /// Returns the first inflection point of the read cost, a name from a study of Pebble: the size of top indexes, range tombstones and all filters except those of the last sorted run.
-    #[doc(hidden)]
+    #[cfg(feature = "internals")]
     #[must_use]
     pub fn inflection_1(&self) -> u64 {
         self.filter_bytes + self.top_index_bytes + self.range_tombstone_bytes
     }
 
     /// Returns [`MetadataSizes::inflection_1`] plus the size of all index blocks.
-    #[doc(hidden)]
+    #[cfg(feature = "internals")]
     #[must_use]
     pub fn inflection_2(&self) -> u64 {
         self.inflection_1() + self.index_bytes
     }
 
     /// Returns [`MetadataSizes::inflection_2`] plus the size of the filters of the last sorted run.
-    #[doc(hidden)]
+    #[cfg(feature = "internals")]
     #[must_use]
     pub fn all_metadata(&self) -> u64 {
         self.inflection_2() + self.all_filters_bytes.saturating_sub(self.filter_bytes)

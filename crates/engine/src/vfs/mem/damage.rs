@@ -17,7 +17,6 @@ impl MemVfs {
     ///
     /// # Errors
     /// If the file or the byte does not exist.
-    #[doc(hidden)]
     pub fn flip_bits(&self, path: &Path, offset: u64, mask: u8) -> io::Result<()> {
         self.damage_range(path, offset, 1, |_, bytes| {
             bytes.iter_mut().for_each(|byte| *byte ^= mask);
@@ -28,7 +27,6 @@ impl MemVfs {
     ///
     /// # Errors
     /// If the file or one of the bytes does not exist.
-    #[doc(hidden)]
     pub fn overwrite(&self, path: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.damage_range(path, offset, bytes.len(), |done, old| {
             old.copy_from_slice(&bytes[done..done + old.len()]);
@@ -39,7 +37,6 @@ impl MemVfs {
     ///
     /// # Errors
     /// If the file does not exist.
-    #[doc(hidden)]
     pub fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
         self.modify_content(path, |content| {
             // A length that exceeds `usize` truncates nothing.
@@ -52,7 +49,6 @@ impl MemVfs {
     ///
     /// # Errors
     /// If the file does not exist.
-    #[doc(hidden)]
     pub fn read_all(&self, path: &Path) -> io::Result<Vec<u8>> {
         Ok(self.node(path)?.data.read().content.to_vec())
     }
@@ -61,7 +57,6 @@ impl MemVfs {
     ///
     /// # Errors
     /// If the directory does not exist, or the path names a directory.
-    #[doc(hidden)]
     pub fn write_all(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let exists = match self.node(path) {
             Ok(_) => true,
@@ -86,14 +81,12 @@ impl MemVfs {
     }
 
     /// Returns the sorted paths of all files, relative to the root.
-    #[doc(hidden)]
     #[must_use]
     pub fn paths(&self) -> Vec<PathBuf> {
         self.files().into_keys().collect()
     }
 
     /// Returns the bytes of all files by path.
-    #[doc(hidden)]
     #[must_use]
     pub fn snapshot_all(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let _changes = self.0.changes.write();

@@ -14,6 +14,7 @@
 
 mod content;
 mod crash;
+#[cfg(feature = "internals")]
 mod damage;
 mod node;
 #[cfg(test)]
@@ -54,6 +55,7 @@ pub enum MemOperationKind {
 
 /// An operation that is about to change a [`MemVfs`].
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "internals"), expect(dead_code, reason = "only observers read it"))]
 pub struct MemOperation<'a> {
     /// Kind of the operation.
     pub kind: MemOperationKind,
@@ -119,9 +121,9 @@ impl MemVfs {
     }
 
     /// Returns the number of changing operations that were started; see [`MemOperationKind`].
-    #[doc(hidden)]
+    #[cfg_attr(feature = "internals", visibility::make(pub))]
     #[must_use]
-    pub fn operations(&self) -> u64 {
+    pub(crate) fn operations(&self) -> u64 {
         self.0.operations.load(Ordering::Relaxed)
     }
 
@@ -129,22 +131,22 @@ impl MemVfs {
     ///
     /// The calling thread runs it without a lock of the file system, so it may call [`MemVfs::crash`]. Images have no
     /// observer. An observer that owns a clone of the file system keeps it alive.
-    #[doc(hidden)]
+    #[cfg(feature = "internals")]
     pub fn set_observer(&self, observer: Option<Observer>) {
         *self.0.observer.write() = observer;
     }
 
     /// Sets the maximum bytes of all named files. Without a limit [`Vfs::reserve_space`] is unsupported. Default, also
     /// for images: [`MEM_CAPACITY_DEFAULT`].
-    #[doc(hidden)]
+    #[cfg(feature = "internals")]
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.0.capacity.store(bytes.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// Returns the bytes of all named files.
-    #[doc(hidden)]
+    #[cfg_attr(feature = "internals", visibility::make(pub))]
     #[must_use]
-    pub fn used_bytes(&self) -> u64 {
+    pub(crate) fn used_bytes(&self) -> u64 {
         let tree = self.0.tree.lock();
         let entries = tree.dirs.values().flat_map(|dir| dir.current.values());
         let mut seen = std::collections::BTreeSet::new();

@@ -129,6 +129,7 @@ impl FileState {
 
     /// Replaces the contents, and marks the new contents as synced. With preallocated zeros, the next append keeps its
     /// offset, or starts at the end of shorter contents.
+    #[cfg(feature = "internals")]
     pub(crate) fn replace_content(&mut self, content: FileContent) {
         let preallocated = self.end < self.content.len();
         let end = if preallocated { self.end.min(content.len()) } else { content.len() };
