@@ -85,8 +85,8 @@ pub fn fragment(spans: &[RangeTombstone]) -> Vec<RangeTombstone> {
 /// between two snapshots, only the newest is kept. Takes O(n log n) time and O(n) memory for n range tombstones
 /// and a fixed number of snapshots.
 ///
-/// Two adjacent fragments with equal remaining numbers stay separate if [`fragment`] returns different numbers
-/// for them. [`join_adjacent`] joins them.
+/// Two adjacent fragments whose kept sequence numbers are equal stay separate if [`fragment`] returns different
+/// sequence numbers for them. [`join_adjacent`] joins such fragments.
 #[must_use]
 pub fn fragment_for_snapshots(
     spans: &[RangeTombstone],
@@ -107,7 +107,7 @@ pub fn fragment_for_snapshots(
     })
 }
 
-/// Joins adjacent fragments that have equal numbers.
+/// Joins fragments that are adjacent in key order and have the same sequence numbers.
 pub fn join_adjacent(fragments: Vec<RangeTombstone>) -> Vec<RangeTombstone> {
     let mut joined: Vec<RangeTombstone> = Vec::new();
     for fragment in fragments {
@@ -123,9 +123,10 @@ pub fn join_adjacent(fragments: Vec<RangeTombstone>) -> Vec<RangeTombstone> {
     joined
 }
 
-/// Splits range tombstones in one pass over their bounds in key order.
+/// Splits range tombstones into disjoint fragments in key order, in one pass over the sorted bounds.
 ///
-/// `select_seqs` returns the numbers of a fragment, given those of all range tombstones that contain it.
+/// `select_seqs` chooses the sequence numbers of each fragment. Its argument counts the range tombstones that contain
+/// the fragment, by sequence number.
 fn fragment_and_select(
     spans: &[RangeTombstone],
     select_seqs: impl Fn(&ActiveSeqCounts) -> Vec<SeqNo>,

@@ -65,9 +65,9 @@ pub trait CompactionPolicy: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Returns whether decisions depend on single files of a run. If not, all jobs take whole runs, and a
+    /// Returns whether some jobs take single files of a run. If false, all jobs take whole runs, and a
     /// simulation may represent a run by fewer, larger files. Default: true.
-    fn has_file_decisions(&self) -> bool {
+    fn can_pick_single_files(&self) -> bool {
         true
     }
 

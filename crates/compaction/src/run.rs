@@ -39,8 +39,8 @@ pub struct SortedRun {
 impl SortedRun {
     /// Returns the size of all files in bytes.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.files.bytes()
+    pub fn total_bytes(&self) -> u64 {
+        self.files.total_bytes()
     }
 
     /// Returns the range from the first key to the last one, or `None` for a run without files.
@@ -220,7 +220,7 @@ fn key_prefix(key: &[u8]) -> u64 {
 impl RunFiles {
     /// Returns the size of all files in bytes.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
+    pub fn total_bytes(&self) -> u64 {
         self.totals.bytes
     }
 

@@ -46,8 +46,8 @@ pub struct TreeShape {
 impl LevelShape {
     /// Returns the size of all files in bytes.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.runs.iter().map(|run| run.bytes()).sum()
+    pub fn total_bytes(&self) -> u64 {
+        self.runs.iter().map(|run| run.total_bytes()).sum()
     }
 
     /// Returns the bytes of the files that overlap `range`.
@@ -128,7 +128,7 @@ impl TreeShape {
     /// Returns the size of a level in bytes.
     #[must_use]
     pub fn level_bytes(&self, level: Level) -> u64 {
-        self.level(level).map_or(0, LevelShape::bytes)
+        self.level(level).map_or(0, LevelShape::total_bytes)
     }
 
     /// Returns the bytes of the files of a level that overlap `range`.
@@ -139,8 +139,8 @@ impl TreeShape {
 
     /// Returns the size of all files in bytes.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.levels.iter().map(|level| level.bytes()).sum()
+    pub fn total_bytes(&self) -> u64 {
+        self.levels.iter().map(|level| level.total_bytes()).sum()
     }
 
     /// Returns whether the file has a tombstone that every registered snapshot sees. A job can drop

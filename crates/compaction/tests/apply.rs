@@ -379,7 +379,10 @@ fn shape_searches_find_runs_and_files() {
     let runs: Vec<_> = shape.runs().map(|(level, run)| (level.0, run.id.0)).collect();
     assert_eq!(runs, [(0, 9), (0, 8), (1, 7), (2, 6), (2, 5)]);
     assert_eq!(shape.last_run().map(|(level, run)| (level, run.id)), Some((Level(2), RunId(5))));
-    assert_eq!((shape.files().count(), shape.bytes(), shape.level_bytes(Level(1))), (8, 80, 30));
+    assert_eq!(
+        (shape.files().count(), shape.total_bytes(), shape.level_bytes(Level(1))),
+        (8, 80, 30)
+    );
     assert_eq!(shape.overlap_bytes(Level(2), &KeyRange::new("f", "f")), 10);
     assert_eq!(shape.overlap_bytes(Level(2), &KeyRange::new("d", "g")), 30);
     assert_eq!(shape.overlap_bytes(Level(9), &KeyRange::new("a", "z")), 0);

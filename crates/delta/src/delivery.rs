@@ -323,16 +323,16 @@ fn put_frames(
     frames.put(FrameKind::DeliveryEnd, |out| put_delivery_end(out, through, count))
 }
 
-/// Cache update of a delivery.
+/// Adds the records of a delivery to the operand cache.
 #[derive(Debug)]
 struct DeliveryCacheUpdate {
     records: EncodedRecords,
     /// View before the delivery.
     base: Arc<StoreView>,
-    /// Tails that the delivery wrote to files.
+    /// Old tails of the buckets whose tails this delivery wrote to pages in files.
     ///
-    /// Cache entries of their keys are extended too. Otherwise a lookup would have to read the new page, because memory has only
-    /// the sequence range of the whole page.
+    /// The cache entries of all keys in these tails are updated, even of keys without a new record. Otherwise the next
+    /// lookup of such a key would read the page, because memory holds only the sequence range of a page.
     written_tails: Vec<Arc<Tail>>,
 }
 

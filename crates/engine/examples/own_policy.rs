@@ -52,7 +52,7 @@ impl CompactionPolicy for WriteOnce {
 
     fn debt(&self, shape: &TreeShape, busy: &RunningJobs) -> Debt {
         let flushed = shape.runs_of(Level(0));
-        let bytes: u64 = flushed.iter().map(|run| run.bytes()).sum();
+        let bytes: u64 = flushed.iter().map(|run| run.total_bytes()).sum();
         let running: u64 = busy.jobs.iter().map(|(_, left)| left).sum();
         let due = if flushed.len() < self.merge_runs { 0 } else { bytes };
         let free = self.stop_runs.saturating_sub(flushed.len());

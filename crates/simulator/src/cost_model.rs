@@ -266,8 +266,10 @@ impl TreeDesign {
         1.0 + self.absent_lookup_ios(filters, bits_per_entry) - last
     }
 
-    /// Returns Q: the I/Os per range lookup of `entries` entries. It seeks once in each run, and reads the
-    /// blocks of the last level and their share of the others.
+    /// Returns Q: the I/Os of a range lookup that returns `entries` entries.
+    ///
+    /// The lookup makes one random read in each run for the seek. It then reads sequentially: `entries`
+    /// entries from each run of the last level, and `entries` ÷ T from all other levels together.
     ///
     /// Source: Dostoevsky, equation 11.
     #[must_use]

@@ -1,13 +1,14 @@
-//! Simulated files that represent many tables, for policies that take whole runs.
+//! Simulated files that represent many tables, for policies whose jobs take whole runs.
 //!
-//! Such a policy picks the same jobs however a run is divided into files. A tree of tens of thousands of
-//! tables is then simulated with fewer, larger files. The report converts them back to tables.
+//! If all jobs take whole runs, the number of files in a run does not affect which jobs a policy picks. A
+//! tree of tens of thousands of tables is then simulated with fewer, larger files, which takes less time.
+//! Reports convert the number of files back to a number of tables.
 
 use lsmx_compaction::{CompactionPolicy, TableMeta};
 
 use crate::math::{round_to_u64, to_f64};
 
-/// Approximate number of files that the largest run keeps.
+/// Approximate number of simulated files in the largest run.
 const RUN_FILES: u64 = 500;
 /// Maximum size of a table ÷ its target size. Filter, footer and last entry exceed the target.
 const OVERSHOOT_RATIO: f64 = 1.01;
@@ -30,7 +31,7 @@ impl FileGrouping {
         table_bytes: u64,
         flush_bytes: u64,
     ) -> FileGrouping {
-        let can_group = !policy.has_file_decisions() && flush_bytes <= table_bytes;
+        let can_group = !policy.can_pick_single_files() && flush_bytes <= table_bytes;
         let tables = data_bytes / table_bytes.max(1) / RUN_FILES;
         FileGrouping { tables_per_file: if can_group { tables.max(1) } else { 1 }, table_bytes }
     }

@@ -1,8 +1,8 @@
 //! Range of the sequence numbers of a set of entries.
 //!
-//! Some policies pick files by their oldest or newest entry. When a set is split, chance decides which
-//! part keeps the oldest and which the newest entry. The files of one merge therefore differ by chance,
-//! as they do in a real tree, and not by their position.
+//! Some policies pick files by their oldest or newest entry. When a set is split, a random draw decides
+//! which part gets the oldest entry, and another one which part gets the newest. The output files of a
+//! merge therefore have random ranges, as in a real tree, and no pattern by position.
 
 use crate::math::{round_to_u64, to_f64};
 use crate::sampler::Sampler;
@@ -24,15 +24,17 @@ impl SeqRange {
         self.largest = self.largest.max(other.largest);
     }
 
-    /// Splits off the range of `taken` entries. `self` becomes the range of the `left` others.
+    /// Splits a set of `taken` + `left` entries at random. Returns the range of the `taken` entries, and
+    /// sets `self` to the range of the `left` others.
     pub(crate) fn split_off(&mut self, taken: f64, left: f64, sampler: &mut Sampler) -> SeqRange {
         let mut part = *self;
         let span = to_f64(self.largest.saturating_sub(self.smallest));
         let total = taken + left;
         let newest_is_taken = sampler.uniform() * total <= taken;
         let oldest_is_taken = sampler.uniform() * total <= taken;
-        // The other part does not hold the oldest (or newest) entry of the whole set. Its own oldest of n
-        // uniformly scattered entries is at an exponentially distributed distance.
+        // One part gets the newest entry of the set. The n entries of the other part are scattered uniformly over
+        // `span`. So its newest entry is older by an exponentially distributed distance with the mean
+        // span ÷ (n + 1). The same applies to the oldest entries.
         let mut distance = |n: f64| round_to_u64(sampler.exponential() * span / (n + 1.0));
         let (other, n) = if newest_is_taken { (&mut *self, left) } else { (&mut part, taken) };
         other.largest = other.largest.saturating_sub(distance(n)).max(other.smallest);

@@ -355,7 +355,7 @@ fn simulate_with_grouped_files_agrees_with_single_tables() {
     };
     for preset in [Preset::Tiering, Preset::LazyLeveling] {
         let policy = build_policy(preset);
-        assert!(!policy.has_file_decisions(), "{preset:?}");
+        assert!(!policy.can_pick_single_files(), "{preset:?}");
         let grouped = simulate_policy(&config, &*policy, &mut |_| true).unwrap();
         let single = simulate_policy(&config, &UngroupedPolicy(policy), &mut |_| true).unwrap();
         assert_eq!(grouped.compaction.jobs, single.compaction.jobs, "{preset:?}");
@@ -376,11 +376,11 @@ fn simulate_with_grouped_files_agrees_with_single_tables() {
 fn is_file_based_is_true_for_presets_that_choose_files() {
     let by_run = [Preset::Full, Preset::FullPreemptive, Preset::Universal, Preset::Fluid];
     for preset in by_run {
-        assert!(!build_policy(preset).has_file_decisions(), "{preset:?}");
+        assert!(!build_policy(preset).can_pick_single_files(), "{preset:?}");
     }
     let by_file =
         [Preset::LeastOverlap, Preset::OneLeveling, Preset::Leveled, Preset::Spooky, Preset::Fifo];
     for preset in by_file {
-        assert!(build_policy(preset).has_file_decisions(), "{preset:?}");
+        assert!(build_policy(preset).can_pick_single_files(), "{preset:?}");
     }
 }

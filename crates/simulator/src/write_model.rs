@@ -1,14 +1,15 @@
-//! The keys that a workload writes: contents of one memtable at its flush.
+//! Model of the writes of a workload: contents of each memtable at its flush.
 //!
-//! A position is a rank in key order, so keys are evenly spread over positions whatever their
-//! distribution. A distribution only determines where keys are inserted over time: anywhere (most), at
-//! the end (`sequential`), or in a moving window (`shifting`).
+//! The position of a key is its rank in key order, so keys are spread evenly over positions. The key
+//! distribution of the workload determines where new keys are inserted: at the end (`sequential`), in a
+//! moving window (`shifting`), or anywhere (all others).
 //!
-//! Updates, deletes and merges access present keys. Keys are grouped into popularity classes; all keys of a
-//! class are equally popular.
+//! Updates, deletes and merges access existing keys. Keys are grouped into popularity classes; all keys of
+//! a class are equally popular.
 //!
-//! Let l be the mean number of accesses per key during one memtable. A present key is not accessed with
-//! probability e⁻ˡ. An access to a key that the same memtable inserts adds no entry.
+//! The accesses to one key during one memtable follow a Poisson distribution. If the mean is l, a share
+//! e⁻ˡ of the keys that existed before is not accessed. Each accessed key has one entry in the memtable,
+//! however often it is accessed. An access to a key that the same memtable inserted adds no entry.
 
 use crate::entry_counts::EntryCounts;
 use crate::histogram::{Histogram, HistogramBin};

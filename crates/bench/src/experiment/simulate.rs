@@ -156,7 +156,7 @@ fn run_tasks(tasks: &[Task], first: &[usize], progress: &mut dyn Progress) -> Re
     let (sender, receiver) = mpsc::channel();
     // What takes longest goes first, so that no thread is left with it in the end.
     let mut order: Vec<usize> = (0..tasks.len()).filter(|index| first[*index] == *index).collect();
-    order.sort_by_cached_key(|&index| !tasks[index].policy.clone().build().has_file_decisions());
+    order.sort_by_cached_key(|&index| !tasks[index].policy.clone().build().can_pick_single_files());
     let work = |sender: mpsc::Sender<(usize, Result<Cell>)>| {
         while let Some((index, task)) = {
             let index = order.get(next.fetch_add(1, Ordering::Relaxed)).copied();

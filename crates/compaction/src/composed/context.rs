@@ -197,7 +197,7 @@ impl<'a> PickContext<'a> {
 
     /// Returns the bytes of all idle runs of L0.
     pub(super) fn idle_l0_bytes(&self) -> u64 {
-        self.idle_runs(L0).map(|run| run.bytes()).sum()
+        self.idle_runs(L0).map(|run| run.total_bytes()).sum()
     }
 }
 

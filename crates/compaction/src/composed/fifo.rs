@@ -16,7 +16,7 @@ pub(super) fn pick_fifo(context: &PickContext<'_>) -> Option<Job> {
     let shape = context.shape;
     let (level, run) = shape.last_run()?;
     let file = run.files.iter().min_by_key(|file| (file.seq_largest, file.creation))?;
-    let bytes = shape.bytes();
+    let bytes = shape.total_bytes();
     let reason = context.primitives.rules.iter().find_map(|rule| match rule.trigger {
         Trigger::TotalBytes { bytes: bytes_max } => {
             context.explanation.add_score(

@@ -46,7 +46,7 @@ impl FluidRunLimits<'_> {
     fn is_run_active(&self, runs_max: usize, newest: &SortedRun, arriving_bytes: u64) -> bool {
         let arrivals = len_u64(self.arrivals_per_run(runs_max));
         // Compares newest ÷ arriving + ½ with the arrivals, multiplied by 2 × arriving.
-        let doubled = u128::from(newest.bytes()) * 2 + u128::from(arriving_bytes);
+        let doubled = u128::from(newest.total_bytes()) * 2 + u128::from(arriving_bytes);
         doubled < u128::from(arriving_bytes) * 2 * u128::from(arrivals)
     }
 }
@@ -145,8 +145,8 @@ impl<'a> FluidPicker<'a> {
     fn pick_space_amplification_job(&self, percent_max: u64) -> Option<Job> {
         let (context, shape) = (&self.context, self.context.shape);
         let (deepest, oldest) = shape.last_run()?;
-        let above = shape.bytes().saturating_sub(oldest.bytes());
-        let percent = ratio_milli(above, oldest.bytes()) / 10;
+        let above = shape.total_bytes().saturating_sub(oldest.total_bytes());
+        let percent = ratio_milli(above, oldest.total_bytes()) / 10;
         context.explanation.add_score(
             deepest,
             "space-amplification",

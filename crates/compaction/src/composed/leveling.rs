@@ -199,7 +199,7 @@ impl<'a> LevelingPicker<'a> {
     fn check_l0_due(&self) -> Option<LevelDueForJob> {
         let idle: Vec<_> = self.context.idle_runs(L0).collect();
         let runs = idle.len();
-        let bytes: u64 = idle.iter().map(|run| run.bytes()).sum();
+        let bytes: u64 = idle.iter().map(|run| run.total_bytes()).sum();
         let by_runs = match self.context.primitives.run_counts() {
             Some((trigger, wait))
                 if self.is_merge_efficient(&idle, bytes)
@@ -230,8 +230,8 @@ impl<'a> LevelingPicker<'a> {
     fn memtable_count(&self, runs: &[&Arc<SortedRun>]) -> u64 {
         let memtable_bytes = self.context.shape.memtable_bytes.max(1);
         let (small, others) = runs.split_at(self.small_run_count(runs).unwrap_or(0));
-        let small_bytes = small.iter().map(|run| run.bytes()).fold(0, u64::saturating_add);
-        let others = others.iter().map(|run| (run.bytes() / memtable_bytes).max(1));
+        let small_bytes = small.iter().map(|run| run.total_bytes()).fold(0, u64::saturating_add);
+        let others = others.iter().map(|run| (run.total_bytes() / memtable_bytes).max(1));
         others.fold(small_bytes / memtable_bytes, u64::saturating_add)
     }
 
@@ -242,8 +242,8 @@ impl<'a> LevelingPicker<'a> {
         let larger = runs.iter().position(|run| {
             let bytes_max = newer_bytes.saturating_mul(self.capacities.size_ratio);
             let is_first = newer_bytes == 0;
-            newer_bytes = newer_bytes.saturating_add(run.bytes());
-            !is_first && run.bytes() > bytes_max
+            newer_bytes = newer_bytes.saturating_add(run.total_bytes());
+            !is_first && run.total_bytes() > bytes_max
         });
         larger.filter(|count| *count >= 2)
     }
@@ -285,7 +285,7 @@ impl<'a> LevelingPicker<'a> {
         }
         let all: Vec<_> = runs.iter().collect();
         let count = self.small_run_count(&all).or_else(|| {
-            let bytes = runs.iter().map(|run| run.bytes()).fold(0, u64::saturating_add);
+            let bytes = runs.iter().map(|run| run.total_bytes()).fold(0, u64::saturating_add);
             self.are_runs_small(&all, bytes).then_some(runs.len())
         })?;
         self.merge_newest_runs(count, JobReason::SmallRuns { runs: count })

@@ -161,7 +161,7 @@ impl CompactionPolicy for ComposedPolicy {
         self.primitives.rules.iter().any(|rule| rule.movement == FilePicker::ColdestAccess)
     }
 
-    fn has_file_decisions(&self) -> bool {
+    fn can_pick_single_files(&self) -> bool {
         let takes_runs = |rule: &CompactionRule| {
             let granularity = rule.granularity;
             !rule.trigger.is_file_trigger()

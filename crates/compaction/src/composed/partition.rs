@@ -52,7 +52,7 @@ impl<'a> PartitionPicker<'a> {
         let partitioned = (first.0..last.0).map(Level).find_map(|level| {
             let [run] = shape.runs_of(level) else { return None };
             let in_progress = level == first && self.is_partition_pass_in_progress(level, run);
-            let score_milli = ratio_milli(run.bytes(), self.capacities.bytes(level));
+            let score_milli = ratio_milli(run.total_bytes(), self.capacities.bytes(level));
             self.context.explanation.add_score(level, "level-full", score_milli);
             let is_full =
                 if level == first { score_milli >= SCORE_DUE } else { score_milli > SCORE_DUE };

@@ -51,7 +51,12 @@ impl RunListPicker<'_> {
         let context = &self.context;
         let listed = |(level, run)| {
             let run: &Arc<SortedRun> = run;
-            RunCandidate { level, run, bytes: run.bytes(), is_busy: !context.is_run_idle(run) }
+            RunCandidate {
+                level,
+                run,
+                bytes: run.total_bytes(),
+                is_busy: !context.is_run_idle(run),
+            }
         };
         let runs: Vec<RunCandidate<'_>> = context.shape.runs().map(listed).collect();
         let count_min = context.primitives.run_counts().map_or(2, |(runs, _)| runs.max(2));

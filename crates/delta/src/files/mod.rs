@@ -94,9 +94,11 @@ impl FileTable {
         self.context.files.writers_max().clamp(1, OPEN_FILES_MAX)
     }
 
-    /// Closes the least recently used writers until the limit holds. They are synced first.
+    /// Closes the least recently used writers until the limit on open writers is met. Syncs each file before its
+    /// writer is closed.
     ///
-    /// Only deliveries may call this: no other thread may be about to append to a closed file.
+    /// Only the thread of a delivery may call this method. Another thread could close a writer to which a delivery is
+    /// about to append.
     pub fn close_excess_writers(&self) -> Result<()> {
         loop {
             let limit = self.writers_max();
@@ -104,7 +106,7 @@ impl FileTable {
             let Some((number, writer)) = evicted else { return Ok(()) };
             let file = self.known.lock().get(&number).and_then(Weak::upgrade);
             if let Some(file) = file {
-                // A later log relies on the appended pages.
+                // Later log entries refer to the appended pages, so the pages must be durable before them.
                 file.sync_with_writer(&*writer)?;
             }
         }

@@ -156,8 +156,13 @@ impl DbInner {
         self.state.env.yield_point(YieldKind::UserOperation);
     }
 
-    /// Checks a write before it waits. Returns false if the write has no effect.
-    pub(crate) fn check_write(&self, batch: &WriteBatch, options: WriteOptions) -> Result<bool> {
+    /// Checks whether a batch can be written, before the write waits for admission. Returns false if the batch has
+    /// nothing to commit, check or sync.
+    pub(crate) fn validate_write_batch(
+        &self,
+        batch: &WriteBatch,
+        options: WriteOptions,
+    ) -> Result<bool> {
         self.check_writable()?;
         self.begin_operation();
         batch.check()?;

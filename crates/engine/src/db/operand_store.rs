@@ -205,7 +205,7 @@ pub(crate) fn attach(tree: &Tree, attached: Arc<AttachedStore>) {
 struct SnapshotBlock<'a>(&'a DbState);
 
 impl<'a> SnapshotBlock<'a> {
-    /// Fails if a snapshot exists.
+    /// Blocks new snapshots until the returned value is dropped. Fails if a snapshot exists.
     fn begin(state: &'a DbState) -> Result<SnapshotBlock<'a>> {
         match state.sequence.begin_entry_removal(SeqNo::ZERO) {
             true => Ok(SnapshotBlock(state)),
@@ -239,10 +239,10 @@ pub(crate) fn operands_to_tree(inner: &DbInner, tree: &Arc<Tree>) -> Result<()> 
 
 fn move_operands(inner: &DbInner, tree: &Arc<Tree>) -> Result<()> {
     let state = &inner.state;
-    // The edit must not be ahead of earlier commits.
+    // Earlier commits must be durable before the manifest edit.
     inner.committer.sync(None)?;
     let Some(turn) = tree.operand_store.reserve(&state.env, &state.progress) else { return Ok(()) };
-    // A listener may call `Db::snapshot`, which waits for the end of the block. So events are delivered later.
+    // Events are delivered later, because a listener may call `Db::snapshot`, which waits until `_snapshot_block` ends.
     let _events = state.defer_events();
     let _snapshot_block = SnapshotBlock::begin(state)?;
     let options = StoredOptions { operand_store: None, ..tree.stored_options() }.encode();
@@ -250,14 +250,17 @@ fn move_operands(inner: &DbInner, tree: &Arc<Tree>) -> Result<()> {
     collect::move_all_to_tree(state, tree, &turn, changes)?;
     turn.attached.lifetime.set_obsolete();
     tree.operand_store.detach();
-    let forgotten = forget_store(inner, tree);
+    let removed = remove_store_from_options(inner, tree);
     state.emit_pending_events();
     state.work.push(WorkKind::Compaction, tree.id);
-    forgotten
+    removed
 }
 
-/// Removes the store from the options of a keyspace. Writes an edit if another thread has stored options with it.
-fn forget_store(inner: &DbInner, tree: &Tree) -> Result<()> {
+/// Removes the operand store from the options of a keyspace.
+///
+/// Appends a manifest edit only if the manifest holds other options: another thread may have changed the options while
+/// the operands were moved.
+fn remove_store_from_options(inner: &DbInner, tree: &Tree) -> Result<()> {
     let _changes = inner.keyspace_changes.lock();
     let settings = tree.settings();
     let (mut options, policy) = (settings.options.clone(), settings.stored_policy.clone());

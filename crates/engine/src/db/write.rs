@@ -28,7 +28,7 @@ pub(super) fn write_entry(
 
 /// Commits a batch. Waits until the batch is admitted.
 pub(crate) fn write(inner: &DbInner, batch: WriteBatch, options: WriteOptions) -> Result<()> {
-    if !inner.check_write(&batch, options)? {
+    if !inner.validate_write_batch(&batch, options)? {
         return Ok(());
     }
     let (deadline_us, reservation) = admit(inner, &batch, options)?;

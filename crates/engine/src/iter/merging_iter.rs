@@ -30,8 +30,9 @@ struct SourceHead {
 /// Moving forward, all sources are at or after the current entry; moving backward, at or before it. A change of the
 /// direction repositions all sources. Internal keys are unique, so that there are no ties.
 ///
-/// A move compares the first source with the second one, and searches its new place only if it is no longer first.
-/// Keys are compared only if their prefixes are equal.
+/// A step of the cursor moves the first source and compares its new key with the key of the second source. Only if the
+/// second source is now first, a binary search finds the new place of the moved source. Comparisons use the prefixes
+/// of the keys, and the full keys only if the prefixes are equal.
 pub(crate) struct MergingCursor<C = Box<dyn Cursor>> {
     sources: Vec<C>,
     /// The valid sources in the order of their current entries. The first one is at the current entry.

@@ -40,7 +40,7 @@ pub(crate) struct RangeTombstoneFilter {
 }
 
 impl RangeTombstoneFilter {
-    /// Returns the filter of a reader, or `None` without range tombstones.
+    /// Creates the filter of an iterator that reads at `snapshot`. Returns `None` if `indexes` have no range tombstones.
     pub(crate) fn for_reader(
         indexes: Arc<[Arc<TombstoneIndex>]>,
         snapshot: SeqNo,
@@ -49,7 +49,8 @@ impl RangeTombstoneFilter {
         is_used.then(|| RangeTombstoneFilter::new(TombstoneSource::Reader { indexes, snapshot }))
     }
 
-    /// Returns the filter of a job that preserves the views of `snapshots`, or `None` without range tombstones.
+    /// Creates the filter of a flush or compaction job, which keeps each entry that one of `snapshots` sees. Returns
+    /// `None` if `tombstones` is empty.
     pub(crate) fn for_job(
         tombstones: Arc<FragmentedTombstones>,
         snapshots: Arc<[SeqNo]>,
@@ -62,7 +63,8 @@ impl RangeTombstoneFilter {
         RangeTombstoneFilter { source, start: None, end: None, seqs: Vec::new() }
     }
 
-    /// Returns the range tombstones of the filter of a job.
+    /// Returns all range tombstones of a filter that [`RangeTombstoneFilter::for_job`] created, or `None` for the filter
+    /// of a reader.
     pub(crate) fn job_tombstones(&self) -> Option<&FragmentedTombstones> {
         match &self.source {
             TombstoneSource::Job { tombstones, .. } => Some(tombstones),

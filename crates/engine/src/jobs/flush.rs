@@ -75,7 +75,7 @@ pub(crate) fn flush_oldest_memtable(
         // The keyspace was dropped during the flush, so its tables are not needed.
         Err(Error::KeyspaceDropped { .. }) => Ok(false),
         Err(error) => {
-            state.report("flush", Some(tree), &error);
+            state.report_background_error("flush", Some(tree), &error);
             Err(state.make_read_only(error))
         }
     }

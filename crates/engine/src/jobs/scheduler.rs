@@ -248,7 +248,7 @@ impl JobScheduler {
             && state.wal.is_sync_due(state.env.now_us())
             && let Err(error) = state.wal.sync()
         {
-            state.report("sync", None, &error);
+            state.report_background_error("sync", None, &error);
             state.make_read_only(error);
         }
     }

@@ -166,7 +166,7 @@ pub(crate) fn try_get<'a>(
         if state.blob.is_some() {
             return Ok(LookupAttempt::PendingValue(Box::new(PendingValue { fold, state })));
         }
-        if let (Some(table), Some(block)) = (state.table, state.context.missing_block()) {
+        if let (Some(table), Some(block)) = (state.table, state.context.block_missing_in_memory()) {
             return Ok(LookupAttempt::MissingBlock { table, block });
         }
         if view.operand_view.is_some() {
@@ -342,7 +342,7 @@ fn push_older_versions(
 ) -> Result<bool> {
     let Some(older) = operand.0.checked_sub(1) else { return Ok(false) };
     let placeholder = ReadContext::for_lookup(ReadPurpose::MemoryOnly);
-    let mut cursor = TableCursor::with_context(table, std::mem::replace(context, placeholder));
+    let mut cursor = TableCursor::with_read_context(table, std::mem::replace(context, placeholder));
     let mut push_versions = || {
         cursor.seek(user_key, SeqNo(older))?;
         while cursor.valid() && cursor.key().user_key == user_key {

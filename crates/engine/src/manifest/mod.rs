@@ -174,17 +174,18 @@ impl Manifest {
         reader::load(vfs, dir)
     }
 
-    /// Returns the state of each keyspace that was flushed past a sequence number, as it was before the
-    /// first such flush. The state is `None` if the manifest starts after that flush. Writes nothing.
+    /// Reads the manifest, and returns the states of keyspaces before their first flush beyond `seq`, by keyspace id.
+    ///
+    /// Omits keyspaces without such a flush. The state is `None` if the manifest starts after that flush. Writes nothing.
     ///
     /// # Errors
     /// Fails as [`Manifest::load`] does.
-    pub(crate) fn states_before_flushes_beyond(
+    pub(crate) fn load_keyspace_states_before_flush(
         vfs: &dyn Vfs,
         dir: &Path,
         seq: SeqNo,
     ) -> Result<BTreeMap<u32, Option<KeyspaceState>>> {
-        reader::states_before_flushes_beyond(vfs, dir, seq)
+        reader::load_keyspace_states_before_flush(vfs, dir, seq)
     }
 
     /// Reads as much as possible of a damaged manifest, independently of `CURRENT`. Returns `None` if

@@ -96,8 +96,8 @@ pub(crate) fn load(vfs: &dyn Vfs, dir: &Path) -> Result<LoadedManifest> {
     load_and_observe_edits(vfs, dir, &mut |_, _| {})
 }
 
-/// See [`Manifest::states_before_flushes_beyond`](crate::manifest::Manifest::states_before_flushes_beyond).
-pub(crate) fn states_before_flushes_beyond(
+/// See [`Manifest::load_keyspace_states_before_flush`](crate::manifest::Manifest::load_keyspace_states_before_flush).
+pub(crate) fn load_keyspace_states_before_flush(
     vfs: &dyn Vfs,
     dir: &Path,
     seq: SeqNo,

@@ -23,7 +23,7 @@ pub struct MemoryMetrics {
     pub memtables_active: u64,
     /// Sealed memtables, which wait for their flush.
     pub memtables_sealed: u64,
-    /// Flushed memtables that iterators hold. The budget does not limit them.
+    /// Flushed memtables that open iterators still use. The memory budget does not limit them.
     pub memtables_pinned: u64,
     /// Data blocks in the cache.
     pub data_blocks: u64,
@@ -37,7 +37,8 @@ pub struct MemoryMetrics {
     pub wal_buffer: u64,
     /// Read-ahead buffers of iterators and compactions.
     pub read_ahead: u64,
-    /// Key hashes of flushed writes, which guards check. At most 16 MiB and 1/16 of the budget.
+    /// Key hashes of flushed writes. A commit compares its guards ([`WriteBatch::guard`](crate::WriteBatch::guard)) with
+    /// them. At most 16 MiB, and at most 1/16 of the memory budget.
     pub guard_history: u64,
 }
 

@@ -155,18 +155,18 @@ impl OperandStore for PanicGuardStore {
     }
 
     fn exclude_files(&self, files: &[(OperandFileKind, u64)]) {
-        // The next change of these files repeats the call.
+        // A panic is ignored here. The engine passes the whole set again when a file enters or leaves quarantine.
         let _ = self.guard.catch(|| self.inner.exclude_files(files));
     }
 
     fn live_files(&self) -> Vec<(OperandFileKind, u64)> {
-        // Without its last commit, the store would return the files of the previous state.
+        // Pending calls go first: before the last `mark_committed`, the store returns the files of an older state.
         let files =
             self.report_outcome(None).and_then(|()| self.guard.catch(|| self.inner.live_files()));
         files.unwrap_or_else(|error| error.resume_panic())
     }
 
-    // Metrics must not fail because of a panic, so they are zero then.
+    // The next three methods return no error. If the store panics, they return zero.
 
     fn memory_bytes(&self) -> u64 {
         self.guard.catch(|| self.inner.memory_bytes()).unwrap_or(0)
@@ -257,7 +257,7 @@ impl OperandView for PanicGuardView {
     }
 
     fn prefetch(&self, key: &[u8], at: SeqNo) {
-        // Only a hint, so a panic has no effect.
+        // Prefetching is optional and returns nothing, so a panic of the store is ignored here.
         let _ = self.guard.catch(|| self.inner.prefetch(key, at));
     }
 
@@ -267,7 +267,7 @@ impl OperandView for PanicGuardView {
     }
 
     fn keep_files_open(&self) {
-        // A file that is not open is an error of the read that needs it.
+        // A panic is ignored here. If it leaves a file closed, each read that needs the file returns an error.
         let _ = self.guard.catch(|| self.inner.keep_files_open());
     }
 

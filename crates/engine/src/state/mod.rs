@@ -273,8 +273,13 @@ impl DbState {
         }
     }
 
-    /// Reports failed background work to the listener.
-    pub(crate) fn report(&self, work: &'static str, keyspace: Option<&Tree>, error: &Error) {
+    /// Reports an error of background work to the event listener.
+    pub(crate) fn report_background_error(
+        &self,
+        work: &'static str,
+        keyspace: Option<&Tree>,
+        error: &Error,
+    ) {
         self.emit(&Event::Failure(BackgroundError {
             work,
             keyspace: keyspace.map(|tree| tree.name.clone()),
@@ -468,7 +473,7 @@ impl DbState {
     /// Reports a failed removal of a file to the listener. The first failure after a successful removal is also returned
     /// by the next write.
     fn report_failed_removal(&self, error: &Error) {
-        self.report("removal", None, error);
+        self.report_background_error("removal", None, error);
         if !self.removals_fail.load(Ordering::Relaxed) {
             self.removals_fail.store(self.defer_error("removal", None, error), Ordering::Relaxed);
         }

@@ -49,7 +49,7 @@ impl BlockSplitter {
     /// The block has `bytes` without the entry and `bytes_with` with it. The user key shares its first `common` bytes
     /// with that of the last entry, whose sequence number and kind are `last`.
     #[inline]
-    pub(super) fn decide(
+    pub(super) fn decide_split(
         &mut self,
         block: &DataBlockBuilder,
         (bytes, bytes_with): (usize, usize),

@@ -49,11 +49,11 @@ impl TableCursor {
     /// Creates a cursor without a current entry.
     #[must_use]
     pub fn new(table: &Arc<Table>, purpose: ReadPurpose) -> TableCursor {
-        TableCursor::with_context(table, ReadContext::new(purpose))
+        TableCursor::with_read_context(table, ReadContext::new(purpose))
     }
 
-    /// Creates a cursor that is part of a lookup.
-    pub(crate) fn with_context(table: &Arc<Table>, context: ReadContext) -> TableCursor {
+    /// Creates a cursor without a current entry that continues the counts in `context`.
+    pub(crate) fn with_read_context(table: &Arc<Table>, context: ReadContext) -> TableCursor {
         let (table, read_ahead) = (Arc::clone(table), BlockReadAhead::default());
         TableCursor { table, context, read_ahead, top: None, index: None, current: None }
     }

@@ -62,8 +62,8 @@ pub struct ReadContext {
     overflow_counts: Vec<LevelFilterCounts>,
     /// Whether reads from blob files fail with [`Error::WouldBlock`].
     forbids_blob_reads: bool,
-    /// The block that a [`ReadPurpose::MemoryOnly`] read needed.
-    missing_block: Option<BlockHandle>,
+    /// The last block that a [`ReadPurpose::MemoryOnly`] read needed and did not find in memory.
+    block_missing_in_memory: Option<BlockHandle>,
 }
 
 impl ReadContext {
@@ -79,7 +79,7 @@ impl ReadContext {
             inline_levels: 0,
             overflow_counts: Vec::new(),
             forbids_blob_reads: false,
-            missing_block: None,
+            block_missing_in_memory: None,
         }
     }
 
@@ -114,7 +114,7 @@ impl ReadContext {
     pub(super) fn admit_read(&mut self, block: BlockHandle) -> Result<ReadPurpose> {
         match self.purpose {
             ReadPurpose::MemoryOnly => {
-                self.missing_block = Some(block);
+                self.block_missing_in_memory = Some(block);
                 Err(Error::WouldBlock)
             }
             purpose => Ok(purpose),
@@ -144,9 +144,9 @@ impl ReadContext {
         (self.purpose, self.forbids_blob_reads) = (ReadPurpose::Lookup, false);
     }
 
-    /// Returns the table block that a read bound to memory needed last.
-    pub(crate) fn missing_block(&self) -> Option<BlockHandle> {
-        self.missing_block
+    /// Returns the last block that a [`ReadPurpose::MemoryOnly`] read needed and did not find in memory.
+    pub(crate) fn block_missing_in_memory(&self) -> Option<BlockHandle> {
+        self.block_missing_in_memory
     }
 
     /// Records a filter of this level that ruled a key out.

@@ -198,7 +198,7 @@ impl TableWriter {
         while let Some(last) = self.last.filter(|_| !self.data.is_empty()) {
             let bytes = self.data.bytes() + TRAILER_BYTES;
             let bytes_with = self.data.bytes_after_add(key, common, value) + TRAILER_BYTES;
-            match self.splitter.decide(&self.data, (bytes, bytes_with), key, common, last) {
+            match self.splitter.decide_split(&self.data, (bytes, bytes_with), key, common, last) {
                 SplitDecision::Continue => break,
                 SplitDecision::EndHere => {
                     let (seq, kind) = last;

@@ -73,7 +73,7 @@ impl AsyncDbInner {
             let inner = Arc::clone(self);
             return run_on_pool(move || write(inner.db_inner(), batch, options)).await;
         }
-        if !db.check_write(&batch, options)? {
+        if !db.validate_write_batch(&batch, options)? {
             return Ok(());
         }
         let (deadline_us, reservation) = self.admit(&batch, options).await?;

@@ -57,19 +57,20 @@ impl LastRunFilter {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Records a lookup in the last run and periodically decides again.
+    /// Records a lookup in the last run. Periodically reevaluates whether lookups use the filter.
     #[inline]
     pub(crate) fn record(&self, version: &Version, table: &Table, found: bool) {
         if !found {
             self.absent.add(1);
         }
         if self.lookups.add_and_get_shard(1).is_multiple_of(LOOKUPS_PER_DECISION) {
-            self.decide(version, table.cache());
+            self.reevaluate_filter_use(version, table.cache());
         }
     }
 
+    /// Compares the block reads that the filter saves with those that its memory costs, and updates `used`.
     #[cold]
-    fn decide(&self, version: &Version, cache: &BlockCache) {
+    fn reevaluate_filter_use(&self, version: &Version, cache: &BlockCache) {
         let mut last = self.last_decision.lock();
         let (lookups, absent) = (self.lookups.sum(), self.absent.sum());
         let counts = cache.hit_counts();

@@ -30,7 +30,7 @@ const SLACK_BYTES: u64 = 64 << 10;
 const KEYSPACE_BYTES: u64 = 12 << 10;
 /// Minimum size of an operation in the WAL, in bytes: code, keyspace, key length.
 const OPERATION_BYTES_MIN: u64 = 3;
-/// Maximum excess of the file over the required size, in bytes.
+/// Maximum difference between the size of the file and the required size, in bytes.
 const EXCESS_BYTES_MAX: u64 = 4 << 20;
 
 /// Amount of data that resuming would write.
@@ -67,7 +67,8 @@ impl DiskReserveDemand {
     }
 }
 
-/// Returns the file size for a required size. The excess limits the number of resizes.
+/// Returns the size that a resize gives the file if `needed` bytes are required. The file is up to half larger, so that
+/// fewer resizes are necessary.
 fn file_bytes_with_excess(needed: u64) -> u64 {
     needed.saturating_add((needed / 2).min(EXCESS_BYTES_MAX))
 }

@@ -43,12 +43,14 @@ pub(crate) struct Segment {
     pub(crate) file: Option<Arc<dyn File>>,
     pub(crate) seed: LogChecksumSeed,
     pub(crate) first_seq: u64,
-    /// Last sequence number of the segment, or the one before its first if it has no records.
+    /// Last sequence number of the segment; `first_seq` − 1 if the segment has no records.
     pub(crate) last_seq: u64,
     pub(crate) bytes: u64,
-    /// Size without the mark-only records at its end, which need no sync, in bytes.
+    /// Number of bytes that a sync must make durable. In the current segment, this excludes the records at the end that
+    /// consist of a sync mark only, because no commit depends on them.
     pub(crate) record_bytes: u64,
-    /// Bytes on stable storage, which sync marks state; 0 until the manifest lists the segment.
+    /// Number of bytes known to be on stable storage. New sync marks contain this number. 0 until the manifest lists the
+    /// segment.
     pub(crate) synced: u64,
     /// Whether the directory is synced and the manifest lists the segment.
     pub(crate) registered: bool,

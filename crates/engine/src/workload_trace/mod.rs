@@ -202,7 +202,7 @@ impl Trace {
         self.recorder.stop();
         if let Some(thread) = self.thread.take() {
             // A panic was printed to standard error. The data written before it is valid.
-            let _ = self.recorder.env().join(thread);
+            let _ = self.recorder.join_writer_thread(thread);
         }
     }
 }

@@ -16,7 +16,7 @@ use lsmx_base::key::EntryKind;
 use lsmx_base::sync::{Arc, Mutex, Signal, Weak};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-use crate::env::{Background, Env, WaitCause};
+use crate::env::{Background, Env, JoinHandle, WaitCause};
 use crate::error::{Error, Result};
 use crate::format::batch::{BatchOperationIter, OperationEffect};
 use crate::format::log_record::{LogChecksumSeed, RecordHeader, SyncMark};
@@ -147,8 +147,9 @@ impl TraceRecorder {
         self.env.background() == Background::Inline
     }
 
-    pub(crate) fn env(&self) -> &Env {
-        &self.env
+    /// Waits until the thread that writes the file ends. Returns the payload of its panic as an error.
+    pub(crate) fn join_writer_thread(&self, thread: JoinHandle) -> std::thread::Result<()> {
+        self.env.join(thread)
     }
 
     pub(crate) fn error(&self) -> Option<Error> {

@@ -46,7 +46,7 @@ pub(crate) fn refresh_write_limits(state: &DbState, throttle: &Throttle, tree: &
             drop(jobs);
             state.set_compaction_failing(tree.id, true);
             if !is_reported {
-                state.report("compaction", Some(tree), &error);
+                state.report_background_error("compaction", Some(tree), &error);
                 state.defer_error("compaction", Some(tree), &error);
             }
         }

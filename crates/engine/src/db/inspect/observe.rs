@@ -110,7 +110,7 @@ pub fn observe(path: impl AsRef<Path>, options: &Options) -> Result<Observation>
     let (named, kept) = (state.file_numbers(), kept_logs(state));
     for keyspace in state.keyspaces.values() {
         observation.tables += len_u64(keyspace.tree.files().count());
-        observation.table_bytes += keyspace.tree.bytes();
+        observation.table_bytes += keyspace.tree.total_bytes();
         let observed = observe_keyspace(keyspace);
         observation.blob_files += observed.blob_files;
         observation.blob_bytes += observed.blob_bytes;

@@ -1,7 +1,8 @@
-//! Kept logs: the part of the log that a keyspace without its operand store needs.
+//! Kept logs: commits of keyspaces whose operand store was not given when the database was opened.
 //!
-//! An open copies the commits to a separate chain of segments, so that the log itself can be deleted. They are delivered
-//! when the store is opened, either with the database or later. The later delivery has three steps:
+//! Opening the database copies these commits to separate segments, so that the segments of the WAL can be deleted. The
+//! commits are replayed when the operand store is opened, either with the database or later. If the store is opened
+//! later, the replay has three steps:
 //!
 //! 1. The commits are replayed into memtables of a staging tree, which readers do not see. As in recovery, flushes
 //!    write tables and deliver operands to the store. The manifest does not change during this step.
@@ -185,12 +186,13 @@ impl KeptLogReplay<'_> {
     }
 }
 
-/// Delivers the kept log of a keyspace to its operand store, and attaches the store. Does nothing if there is no kept
-/// log.
+/// Replays the kept log of a keyspace into its tree and its operand store, and then attaches the store.
+///
+/// The kept log holds the commits that wait for the operand store. Without a kept log, this function does nothing.
 ///
 /// # Errors
-/// The options have another merge operator; the log or the store cannot be read or written. The database is unchanged
-/// then, unless the manifest edit failed.
+/// Fails if the options have another merge operator, or if the log or the store cannot be read or written. An error
+/// before the manifest edit leaves the database unchanged.
 pub(crate) fn deliver(
     db: &DbInner,
     tree: &Arc<Tree>,

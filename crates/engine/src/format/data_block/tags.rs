@@ -33,8 +33,10 @@ pub(super) struct TagCounts {
 }
 
 impl TagCounts {
-    /// Returns the counts for `entries` entries that end at `entries_end`. Returns `None` if tags
-    /// would cost too much, or if a count or an offset does not fit into its field.
+    /// Returns the counts of a block with `entries` entries, the last of which ends at offset `entries_end`.
+    ///
+    /// Returns `None` if the average entry is shorter than [`ENTRY_BYTES_MIN`], or if a count or an offset does not fit
+    /// into its field.
     #[inline]
     pub(super) fn from_entry_count(
         entries: usize,
@@ -44,7 +46,7 @@ impl TagCounts {
         let fits = entries_end <= usize::from(u16::MAX)
             && entries.saturating_mul(ENTRY_BYTES_MIN) <= entries_end
             && u8::try_from(interval).is_ok();
-        // An entry has at least five bytes. If its offset fits in 16 bits, the number of entries fits as well.
+        // Both counts fit in 16 bits: `entries_end` was compared with `u16::MAX`, and `entries` is smaller.
         fits.then_some(TagCounts { entries, interval: interval.max(1) as usize })
     }
 
@@ -102,14 +104,16 @@ fn put_low_bytes(out: &mut Vec<u8>, number: usize) {
     out.extend_from_slice(&[low, high]);
 }
 
-/// Position of a scan from a restart to a tagged entry.
+/// State of a scan that decodes entries from a restart up to an entry whose tag matches the target key.
 #[derive(Clone, Copy)]
 struct ScanPosition {
+    /// Number of the next entry to decode, counted from 0 at the start of the block.
     ordinal: usize,
-    /// Offset of the entry.
+    /// Offset of the next entry to decode.
     at: usize,
-    /// Length of the previous key, and length of its common prefix with the target, in bytes.
+    /// Length of the key of the last decoded entry, in bytes; 0 at a restart.
     key_bytes: usize,
+    /// Length of the common prefix of the target key and the last decoded key, in bytes; 0 at a restart.
     matched: usize,
 }
 

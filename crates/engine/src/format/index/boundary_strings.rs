@@ -188,8 +188,9 @@ impl BoundaryStrings {
         let mut at = self.group_offset(block, group)?;
         let mut index = group * GROUP_ENTRIES;
         let end = self.count().min(index + GROUP_ENTRIES);
-        // `matched` is the length of the common prefix of the target and the previous boundary. If a boundary shares
-        // more or fewer bytes with the previous one, the two lengths order it. Keys are compared only at equal lengths.
+        // `matched` is the length of the common prefix of the target and the previous boundary, which is not after the
+        // target. A boundary that shares more than `matched` bytes with the previous boundary precedes the target. A
+        // boundary that shares fewer follows the target. Bytes are compared only if it shares exactly `matched` bytes.
         let (mut matched, mut previous_bytes) = (0, 0);
         while index < end {
             let entry = self.decode_entry(block, at)?;
@@ -252,8 +253,8 @@ impl BoundaryStrings {
         Ok(all)
     }
 
-    /// Returns whether the first boundary of a group is at or before a target, if the first eight
-    /// bytes decide it.
+    /// Returns whether the first boundary of a group is at or before a target. Compares only the first eight bytes, and
+    /// returns `None` if they do not determine the order.
     #[inline]
     fn is_group_before_target(&self, block: &[u8], at: usize, head: u64) -> Option<bool> {
         let area = &block[..self.area_end as usize];

@@ -131,7 +131,7 @@ pub(crate) fn pick_job(state: &DbState, tree: &Tree) -> Option<PickedJob> {
                 if error.is_user_panic() {
                     record_failure(state, tree, &error);
                 }
-                state.report("compaction", Some(tree), &error);
+                state.report_background_error("compaction", Some(tree), &error);
                 defer_error(state, "compaction", tree, &error);
                 return None;
             }
@@ -269,7 +269,7 @@ fn describe_levels(shape: &TreeShape) -> String {
     let levels = (0..).zip(&shape.levels).filter(|(_, level)| !level.runs.is_empty());
     let levels = levels.map(|(number, level): (u32, _)| {
         let (runs, files) = (level.runs.len(), level.files().count());
-        format!("L{number} has {runs} runs of {files} files, {} bytes", level.bytes())
+        format!("L{number} has {runs} runs of {files} files, {} bytes", level.total_bytes())
     });
     levels.collect::<Vec<_>>().join("; ")
 }
@@ -310,7 +310,7 @@ fn find_delete_only_job(state: &DbState, tree: &Tree, version: &Version) -> Opti
         // Files that the unreadable tombstones may cover are checked again later.
         Err(error) => {
             quarantine::quarantine_file(state, tree, &error);
-            state.report("delete-only compaction", Some(tree), &error);
+            state.report_background_error("delete-only compaction", Some(tree), &error);
             defer_error(state, "delete-only compaction", tree, &error);
             return None;
         }

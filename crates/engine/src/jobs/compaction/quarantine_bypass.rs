@@ -51,8 +51,8 @@ pub(crate) fn pick_l0_merge(
 fn count_merged_runs(runs: &[Arc<SortedRun>]) -> usize {
     let mut newer_bytes = 0u64;
     let fits_ratio = |run: &&Arc<SortedRun>| {
-        let fits = newer_bytes == 0 || run.bytes() <= newer_bytes.saturating_mul(SIZE_RATIO);
-        newer_bytes = newer_bytes.saturating_add(run.bytes());
+        let fits = newer_bytes == 0 || run.total_bytes() <= newer_bytes.saturating_mul(SIZE_RATIO);
+        newer_bytes = newer_bytes.saturating_add(run.total_bytes());
         fits
     };
     runs.iter().take_while(fits_ratio).count()

@@ -125,7 +125,7 @@ impl Retention {
         tombstone: &RangeTombstone,
         keys: Option<(&[u8], &[u8])>,
     ) -> Option<RangeTombstone> {
-        let older = self.older_key_range(tombstone);
+        let older = self.key_range_of_older_files(tombstone);
         let mut seqs = tombstone.seqs.clone();
         if older.is_none() && seqs.last().is_some_and(|&oldest| self.stripe_of(oldest) == 0) {
             seqs.pop();
@@ -149,8 +149,8 @@ impl Retention {
         (!kept.is_empty()).then_some(kept)
     }
 
-    /// Returns the smallest and largest key of the older files outside the job that the range tombstone may cover.
-    fn older_key_range(&self, tombstone: &RangeTombstone) -> Option<(&[u8], &[u8])> {
+    /// Returns the smallest and largest key of the files in older runs that overlap `tombstone` and are not job inputs.
+    fn key_range_of_older_files(&self, tombstone: &RangeTombstone) -> Option<(&[u8], &[u8])> {
         if failpoint::is_on(Failpoint::SpanDroppedEarly) {
             return None;
         }
@@ -169,8 +169,8 @@ impl Retention {
         hull
     }
 
-    /// Decides about the next entry.
-    pub(crate) fn decide(&mut self, key: InternalKey<'_>) -> EntryDecision {
+    /// Decides whether the job keeps the next entry. Entries must be passed in the order of their internal keys.
+    pub(crate) fn decide_entry(&mut self, key: InternalKey<'_>) -> EntryDecision {
         let first_of_key = !self.has_entry || self.user_key != key.user_key;
         if first_of_key {
             self.has_entry = true;
@@ -253,7 +253,7 @@ mod tests {
             .iter()
             .map(|(key, seq, kind)| (&*String::leak((*key).to_owned()), *seq, *kind))
             .collect();
-        let keeps = entries.iter().filter(|entry| retention.decide(key(entry)).kept);
+        let keeps = entries.iter().filter(|entry| retention.decide_entry(key(entry)).kept);
         keeps.map(|(key, seq, _)| ((*key).to_owned(), *seq)).collect()
     }
 

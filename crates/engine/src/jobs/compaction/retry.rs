@@ -28,7 +28,7 @@ pub(crate) fn catch_panics<T>(state: &DbState, run: impl FnOnce() -> Result<T>) 
 /// Records and reports a failure of background work outside a running job. The work is retried after a pause.
 pub(crate) fn handle_failure(state: &DbState, work: &'static str, tree: &Tree, error: &Error) {
     record_failure(state, tree, error);
-    state.report(work, Some(tree), error);
+    state.report_background_error(work, Some(tree), error);
     defer_error(state, work, tree, error);
 }
 

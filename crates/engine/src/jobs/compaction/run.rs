@@ -78,7 +78,7 @@ pub(crate) fn run_job(
     if let Err(error) = &result
         && !is_cancelled(error)
     {
-        state.report("compaction", Some(tree), error);
+        state.report_background_error("compaction", Some(tree), error);
     }
     state.progress.notify();
     result

@@ -109,7 +109,7 @@ impl<'a> VersionFilter<'a> {
         write: &mut impl FnMut(InternalKey<'_>, &[u8], bool) -> Result<()>,
     ) -> Result<()> {
         let key = cursor.key();
-        let decision = self.retention.decide(key);
+        let decision = self.retention.decide_entry(key);
         if !self.pending.is_empty() && self.is_end_of_operands(&decision) {
             let base = if decision.first_of_key { FoldBase::EndOfKey } else { FoldBase::Unknown };
             self.write_pending_operands(&base, write)?;

@@ -88,7 +88,7 @@ pub(crate) fn collect_if_due(state: &DbState, tree: &Tree) -> bool {
                 }
             }
             if !is_cancelled(error) {
-                state.report("collection", Some(tree), error);
+                state.report_background_error("collection", Some(tree), error);
             }
             defer_error(state, "collection", tree, error);
         }

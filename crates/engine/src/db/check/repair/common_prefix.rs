@@ -46,7 +46,8 @@ pub(crate) fn revert_to_common_prefix(
     if let Some((keyspace, _)) = short {
         return refuse(keyspace, "the log that is kept for its operand store is damaged");
     }
-    let earlier = Manifest::states_before_flushes_beyond(&**repair.vfs, repair.dir, log.last_seq)?;
+    let earlier =
+        Manifest::load_keyspace_states_before_flush(&**repair.vfs, repair.dir, log.last_seq)?;
     let files: BTreeSet<FileName> = repair.list_files()?.into_iter().collect();
     let oldest = repair.state.wal_oldest;
     let log_start = match files.contains(&FileName::Segment(oldest)) {
