@@ -171,7 +171,7 @@ fn assert_page_has(page: &str, names: &[String]) {
 #[test]
 fn options_page_lists_every_option() {
     let source = text_of("crates/engine/src/options", "rs");
-    let source = source.replace("#[doc(hidden)]\n    pub fn ", "");
+    let source = source.replace("#[cfg(feature = \"internals\")]\n    pub fn ", "");
     let builders = source.split("    pub fn ").skip(1).filter(|rest| {
         let signature = rest.split('{').next().unwrap();
         signature.contains("mut self")
