@@ -1,11 +1,12 @@
 //! What can go wrong before and while an experiment runs.
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use lsmx_base::error_chain::error_chain;
 
-use crate::workload::record::RecordError;
+use crate::workload::record::{RecordError, to_hex};
 
 /// Result of an operation of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -115,6 +116,41 @@ pub enum Error {
 }
 
 impl Error {
+    pub(crate) fn invalid(
+        name: &'static str,
+        value: impl ToString,
+        must: impl Into<String>,
+    ) -> Error {
+        Error::Invalid { name, value: value.to_string(), must: must.into() }
+    }
+
+    pub(crate) fn contradiction(
+        first: impl Into<String>,
+        second: impl Into<String>,
+        why: &'static str,
+    ) -> Error {
+        Error::Contradiction { first: first.into(), second: second.into(), why }
+    }
+
+    pub(crate) fn wrong_answer(key: &[u8], found: &'static str, must: &'static str) -> Error {
+        Error::WrongAnswer { key: to_hex(key), found, must }
+    }
+
+    /// Checks that a parameter is in a range.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if not.
+    pub(crate) fn check_range(
+        name: &'static str,
+        value: u64,
+        range: RangeInclusive<u64>,
+    ) -> Result<()> {
+        if range.contains(&value) {
+            return Ok(());
+        }
+        Err(Error::invalid(name, value, format!("from {} to {}", range.start(), range.end())))
+    }
+
     /// Whether what was asked for was wrong, rather than the run.
     #[must_use]
     pub fn is_usage(&self) -> bool {

@@ -8,6 +8,7 @@ pub mod clock;
 pub mod error;
 pub mod experiment;
 pub mod latency;
+mod named;
 pub mod numbers;
 pub mod peers;
 pub mod process;

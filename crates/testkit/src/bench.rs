@@ -9,11 +9,12 @@ use lsmx::workload_trace::TraceEvent;
 use lsmx_base::coding::len_u64;
 use lsmx_bench::experiment::advise::Weights;
 use lsmx_bench::experiment::iocost::CacheSweep;
-use lsmx_bench::experiment::rmw::{self, Base, Mix, Mode};
+use lsmx_bench::experiment::rmw::{self, Base, Mode};
 use lsmx_bench::experiment::throughput::workload::Workload;
 use lsmx_bench::experiment::tuning;
-use lsmx_bench::peers::lsmx::LsmxOptions;
+use lsmx_bench::peers::EngineSettings;
 use lsmx_bench::workload::KeyDistribution;
+use lsmx_bench::workload::operation_mix::OperationMix;
 use lsmx_bench::workload::phases::parse_phases;
 use lsmx_bench::workload::record::{Format, ReadError, RecordReader, decode, encode};
 use lsmx_bench::workload::trace::TraceLineParser;
@@ -87,13 +88,13 @@ fn check_phases(input: &[u8]) {
 /// Checks values of command line arguments.
 fn check_arguments(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
-    let _ = LsmxOptions::default().set(text);
+    let _ = EngineSettings::default().set(text);
     check_printed_value::<CacheSweep>(text);
     check_printed_value::<KeyDistribution>(text);
     check_printed_value::<FilterBits>(text);
     check_name::<Mode>(text);
     check_name::<Base>(text);
-    check_name::<Mix>(text);
+    check_name::<OperationMix>(text);
     check_name::<rmw::Study>(text);
     check_name::<tuning::Study>(text);
     check_name::<Workload>(text);

@@ -1,9 +1,10 @@
-//! Experiments: a config goes in, a result comes out.
+//! Experiments. Each has a configuration, a function that runs it, and a result.
 
 pub mod advise;
 pub mod explore;
 pub mod iocost;
 pub mod model;
+mod player;
 pub mod repeat;
 pub mod resume;
 pub mod rmw;
@@ -12,17 +13,17 @@ pub mod sweep;
 pub mod throughput;
 pub mod tuning;
 
-/// Is told how far an experiment has come.
+/// Receives the progress of an experiment.
 pub trait Progress {
-    /// A phase of `ops` operations begins; `what` names it.
+    /// A phase of `ops` operations begins. 0 means that their number is unknown.
     fn begin(&mut self, what: &str, ops: u64);
-    /// So many more operations are done.
+    /// `ops` more operations have ended.
     fn advance(&mut self, ops: u64);
-    /// The phase is over.
+    /// The phase ends.
     fn end(&mut self);
 }
 
-/// Tells nobody.
+/// Ignores progress.
 #[derive(Clone, Copy, Debug)]
 pub struct Silent;
 

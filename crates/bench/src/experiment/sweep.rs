@@ -6,6 +6,8 @@ use serde::de::{MapAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::numbers::parse_bytes;
+
 /// A value of a swept flag, as it stands in results: a number where it is one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -35,25 +37,10 @@ impl SweepValue {
         let numeric = digits.starts_with(|first: char| first.is_ascii_digit() || first == '.');
         match digits.parse::<f64>() {
             Ok(real) if numeric && real.is_finite() => SweepValue::Real(real),
-            _ => {
-                bytes(&digits).map_or_else(|| SweepValue::Text(text.to_owned()), SweepValue::Whole)
-            }
+            _ => parse_bytes(&digits)
+                .map_or_else(|| SweepValue::Text(text.to_owned()), SweepValue::Whole),
         }
     }
-}
-
-/// Bytes with a unit of 1024.
-fn bytes(text: &str) -> Option<u64> {
-    let unit = text.find(|at: char| !at.is_ascii_digit())?;
-    let (number, unit) = text.split_at(unit);
-    let shift = match unit.to_ascii_uppercase().as_str() {
-        "K" | "KIB" => 10,
-        "M" | "MIB" => 20,
-        "G" | "GIB" => 30,
-        "T" | "TIB" => 40,
-        _ => return None,
-    };
-    number.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 impl fmt::Display for SweepValue {

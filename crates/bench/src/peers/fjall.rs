@@ -1,6 +1,7 @@
-//! fjall.
+//! fjall as an engine under test.
 //!
-//! Leveled compaction with the defaults of its version, but for what `docs/results/peers.md` lists.
+//! It uses leveled compaction and the defaults of its version, except for the settings that `docs/results/peers.md`
+//! lists.
 
 use std::error::Error as StdError;
 use std::path::Path;
@@ -13,33 +14,39 @@ use fjall::{CompressionType, Database, Guard, Keyspace, KeyspaceCreateOptions, P
 use crate::clock::{Stopwatch, pause_ns};
 use crate::error::{Error, Result};
 
-use super::{BLOCK_BYTES, Engine, Kind, Settings, Visit, Written};
+use super::{BLOCK_BYTES, Engine, EngineSettings, Kind, Visit};
 
-/// It has no call that waits for compaction: when it has rested for so long, it is taken to rest.
+/// Time without activity after which the engine counts as idle. fjall has no call that waits for compactions.
 const QUIET_NS: u64 = 500_000_000;
-/// Time between two looks.
+/// Time between two checks for activity.
 const LOOK_NS: u64 = 2_000_000;
 
-/// An open fjall database.
+/// An open database of fjall.
 pub(super) struct Fjall {
     database: Database,
     keyspace: Keyspace,
 }
 
 impl Fjall {
-    pub(super) fn open(path: &Path, settings: &Settings) -> Result<Fjall> {
+    pub(super) fn open(path: &Path, settings: &EngineSettings) -> Result<Fjall> {
         let database = Database::builder(path)
-            .cache_size(settings.block_cache_bytes)
             .journal_compression(CompressionType::None)
-            // One of them is for flushes alone.
-            .worker_threads(settings.lsmx.workers().saturating_add(1))
-            .open()
-            .map_err(failed("open a database"))?;
+            // One of the threads only flushes.
+            .worker_threads(settings.workers.saturating_add(1));
+        let database = match settings.block_cache_bytes {
+            Some(bytes) => database.cache_size(bytes),
+            None => database,
+        };
+        let database = database.open().map_err(failed("open a database"))?;
         let filter = FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(10.0));
         let keyspace = database
             .keyspace("default", || {
-                KeyspaceCreateOptions::default()
-                    .max_memtable_size(settings.memtable_bytes)
+                let options = KeyspaceCreateOptions::default();
+                let options = match settings.memtable_bytes {
+                    Some(bytes) => options.max_memtable_size(bytes),
+                    None => options,
+                };
+                options
                     .data_block_size_policy(BlockSizePolicy::all(BLOCK_BYTES))
                     .data_block_compression_policy(CompressionPolicy::all(CompressionType::None))
                     .filter_policy(FilterPolicy::all(filter))
@@ -65,6 +72,21 @@ impl Fjall {
         Ok(found)
     }
 
+    /// Waits until the engine was idle for [`QUIET_NS`]. Returns that time in nanoseconds.
+    fn wait_until_quiet(&self) -> u64 {
+        let mut quiet = Stopwatch::start();
+        let mut completed = self.database.compactions_completed();
+        while quiet.elapsed_ns() < QUIET_NS {
+            pause_ns(LOOK_NS);
+            let now = self.database.compactions_completed();
+            if self.is_busy() || now != completed {
+                completed = now;
+                quiet = Stopwatch::start();
+            }
+        }
+        quiet.elapsed_ns()
+    }
+
     fn is_busy(&self) -> bool {
         self.database.outstanding_flushes() > 0
             || self.keyspace.sealed_memtable_count() > 0
@@ -78,7 +100,7 @@ fn failed<E: StdError + Send + Sync + 'static>(action: &'static str) -> impl FnO
 
 impl Engine for Fjall {
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        // Its journal's buffer is flushed by every insert, which is one `write`.
+        // Every insert flushes the buffer of the journal with one `write`.
         self.keyspace.insert(key, value).map_err(failed("put a value"))
     }
 
@@ -113,21 +135,16 @@ impl Engine for Fjall {
 
     fn settle(&self) -> Result<u64> {
         self.keyspace.rotate_memtable().map_err(failed("flush"))?;
-        let mut quiet = Stopwatch::start();
-        let mut completed = self.database.compactions_completed();
-        while quiet.elapsed_ns() < QUIET_NS {
-            pause_ns(LOOK_NS);
-            let now = self.database.compactions_completed();
-            if self.is_busy() || now != completed {
-                completed = now;
-                quiet = Stopwatch::start();
-            }
-        }
-        Ok(quiet.elapsed_ns())
+        Ok(self.wait_until_quiet())
     }
 
-    fn written(&self) -> Option<Written> {
-        None
+    fn wait_idle(&self) -> Result<()> {
+        self.wait_until_quiet();
+        Ok(())
+    }
+
+    fn merge(&self, _: &[u8], _: u32, _: &[u8]) -> Result<()> {
+        Err(Kind::Fjall.cannot_merge())
     }
 
     fn table_bytes(&self) -> Result<u64> {

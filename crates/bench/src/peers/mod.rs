@@ -1,14 +1,14 @@
-//! Engines under one small trait, so that one workload can be played against each of them.
+//! Engines behind one trait, so that an experiment runs the same operations on each of them.
 //!
-//! A file per engine. lsmx is always there; the others come with the features `peer-rocksdb` and
-//! `peer-fjall`, or both at once with `peers`, and are off by default because RocksDB brings a C
-//! library along. `docs/results/peers.md` says which settings each of them gets, and why.
+//! lsmx is always available. The features `peer-rocksdb` and `peer-fjall`, or `peers` for both, add the others. They
+//! are off by default because RocksDB needs a C library. `docs/results/peers.md` explains the settings of each engine.
 
 #[cfg(feature = "peer-fjall")]
 mod fjall;
 pub mod lsmx;
 #[cfg(feature = "peer-rocksdb")]
 mod rocksdb;
+pub mod settings;
 
 use std::fmt;
 use std::path::Path;
@@ -16,143 +16,140 @@ use std::path::Path;
 use ::lsmx::operand_store::OperandMetrics;
 
 use crate::error::{Error, Result};
+use crate::numbers;
+use crate::process;
 
-use self::lsmx::LsmxOptions;
+pub use settings::EngineSettings;
 
-/// Bits of a filter per key, for every engine that can be told.
+/// Bits of a filter per key, for every engine that has this setting.
 pub const FILTER_BITS_PER_KEY: f64 = 10.0;
-/// Target bytes of a data block, for every engine.
+/// Target length of a data block in bytes, for every engine.
 pub const BLOCK_BYTES: u32 = 4096;
 
-/// What a visitor of entries is handed: key and value.
+/// Receives the key and the value of each visited entry.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) + 'a;
 
-/// An open database of any engine. All calls may come from many threads at once.
+/// An open database. Threads share it. Each method fails as its engine fails.
 pub trait Engine: Send + Sync {
-    /// Gives `key` a value; it is handed to the operating system before this returns.
+    /// Puts a value and hands it to the operating system.
     ///
     /// # Errors
-    /// As the engine says.
+    /// The engine fails.
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()>;
 
-    /// As [`Engine::put`], and on stable storage before this returns.
+    /// Puts a value and waits until it is on stable storage.
     ///
     /// # Errors
-    /// As the engine says.
+    /// The engine fails.
     fn put_sync(&self, key: &[u8], value: &[u8]) -> Result<()>;
 
-    /// Deletes `key`, with the durability of [`Engine::put`].
+    /// Deletes a key, with the durability of [`Engine::put`].
     ///
     /// # Errors
-    /// As the engine says.
+    /// The engine fails.
     fn delete(&self, key: &[u8]) -> Result<()>;
 
-    /// Whether `key` is there; `see` is shown its value without a copy.
+    /// Returns whether a key is present and passes its value to `see` without a copy.
     ///
     /// # Errors
-    /// As the engine says.
+    /// The engine fails.
     fn get(&self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool>;
 
-    /// Shows up to `entries` entries from `from` on, in key order, and says how many there were.
+    /// Visits up to `entries` entries from `from` on, in key order. Returns their number.
     ///
     /// # Errors
-    /// As the engine says.
+    /// The engine fails.
     fn seek(&self, from: &[u8], entries: u64, visit: &mut Visit<'_>) -> Result<u64>;
 
-    /// Shows up to `entries` entries from one end of the database, and says how many there were.
+    /// Visits up to `entries` entries from the first one on, or backward from the last one. Returns their number.
     ///
     /// # Errors
-    /// As the engine says.
+    /// The engine fails.
     fn scan(&self, backward: bool, entries: u64, visit: &mut Visit<'_>) -> Result<u64>;
 
-    /// Writes memory to tables and waits until all compaction rests. Returns the nanoseconds at
-    /// the end in which nothing happened any more and this only made sure.
+    /// Flushes the memtables and waits for all compactions. Returns the time at the end, in nanoseconds, in which
+    /// the engine was idle and only watched.
     ///
     /// # Errors
-    /// As the engine says.
+    /// The engine fails.
     fn settle(&self) -> Result<u64>;
 
-    /// Bytes written since the database was opened, for engines that count them at no cost.
-    fn written(&self) -> Option<Written>;
-
-    /// Bytes of the live tables.
+    /// Waits until there is no background work. The memtables are not flushed.
     ///
     /// # Errors
-    /// As the engine says.
+    /// The engine fails.
+    fn wait_idle(&self) -> Result<()>;
+
+    /// Returns the bytes written since the database was opened, if the engine counts them at no cost.
+    fn written(&self) -> Option<Written> {
+        None
+    }
+
+    /// Returns the length of the live tables in bytes.
+    ///
+    /// # Errors
+    /// The engine fails.
     fn table_bytes(&self) -> Result<u64>;
 
     /// Closes the database.
     ///
     /// # Errors
-    /// As the engine says.
+    /// The engine fails.
     fn close(self: Box<Self>) -> Result<()>;
-}
 
-/// An engine whose values have fields that change one by one.
-pub trait Fields: Engine {
-    /// Reads the value of `key`, writes `bytes` into it at `offset`, and puts it, in one atomic step or with
-    /// nobody else writing that key.
+    /// Reads a value, writes `bytes` at `offset` and puts the value. Either the update is atomic, or the caller
+    /// guarantees that no other thread writes the key.
     ///
     /// # Errors
-    /// As the engine says.
-    fn rewrite(&self, key: &[u8], offset: u32, bytes: &[u8]) -> Result<()>;
+    /// The engine fails.
+    fn rewrite(&self, key: &[u8], offset: u32, bytes: &[u8]) -> Result<()> {
+        let mut value = Vec::new();
+        self.get(key, &mut |old| value.extend_from_slice(old))?;
+        write_field(&mut value, offset, bytes);
+        self.put(key, &value)
+    }
 
-    /// Merges an operand that writes `bytes` at `offset`, without reading.
+    /// Merges an operand that writes `bytes` at `offset`, without a read.
     ///
     /// # Errors
-    /// As the engine says.
+    /// The engine fails or cannot merge.
     fn merge(&self, key: &[u8], offset: u32, bytes: &[u8]) -> Result<()>;
 
-    /// Waits until no background work is left, without writing memory to tables.
-    ///
-    /// # Errors
-    /// As the engine says.
-    fn rest(&self) -> Result<()>;
+    /// Returns the number of blocks that the calling thread has read from files, through any database of this
+    /// engine. 0 if the engine does not count them.
+    fn thread_block_reads(&self) -> u64 {
+        0
+    }
 
-    /// Blocks that the calling thread has read from files so far, through any engine of this kind.
-    fn reads_of_this_thread(&self) -> u64;
+    /// Returns the bytes of calls on files. By default they are those of the whole process.
+    fn io_bytes(&self) -> IoBytes {
+        let (read, written) = (process::read_bytes(), process::written_bytes());
+        IoBytes { read: read.unwrap_or(0), written: written.unwrap_or(0) }
+    }
 
-    /// Bytes that the engine has read and written so far, by calls on files.
-    fn io_bytes(&self) -> IoBytes;
-
-    /// What operands that are kept apart have cost since opening; none where they are not.
+    /// Returns the metrics of the operand store, if there is one.
     fn operand_store(&self) -> Option<OperandMetrics> {
         None
     }
 
-    /// Bytes of the files that hold values beside the tree; none of engines that do not tell.
+    /// Returns the length of the files that hold separated values, if the engine reports it.
     fn blob_bytes(&self) -> Option<u64> {
         None
     }
 }
 
-/// Settings of an engine whose fields are updated.
-#[derive(Clone, Copy, Debug)]
-pub struct FieldSettings {
-    /// Bytes for memtables, cached blocks and what belongs to open tables.
-    pub memory_budget: u64,
-    /// Bytes that no value exceeds.
-    pub value_bytes_max: u32,
-    /// Whether tables are read, and written where that can be asked for, past the page cache.
-    pub direct_io: bool,
-    /// Whether there is a merge operator.
-    pub merges: bool,
-    /// Whether values lie apart from the tree.
-    pub value_log: bool,
-}
-
 /// Bytes of calls on files, whether the page cache had them or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoBytes {
-    /// Read.
+    /// Bytes read.
     pub read: u64,
-    /// Written.
+    /// Bytes written.
     pub written: u64,
 }
 
-/// Writes a field into a value; one that ends before is filled up with zeros.
+/// Writes a field into a value. A shorter value is extended by zeros.
 pub(crate) fn write_field(value: &mut Vec<u8>, offset: u32, bytes: &[u8]) {
-    let start = crate::numbers::length(u64::from(offset));
+    let start = numbers::length(u64::from(offset));
     let end = start + bytes.len();
     if value.len() < end {
         value.resize(end, 0);
@@ -160,25 +157,25 @@ pub(crate) fn write_field(value: &mut Vec<u8>, offset: u32, bytes: &[u8]) {
     value[start..end].copy_from_slice(bytes);
 }
 
-/// Bytes written by kind.
+/// Bytes written, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Written {
-    /// To the write-ahead log.
+    /// Bytes of the write-ahead log.
     pub wal_bytes: u64,
-    /// Tables that flushes wrote.
+    /// Bytes of tables that flushes wrote.
     pub flushed_bytes: u64,
-    /// Tables that compactions wrote.
+    /// Bytes of tables that compactions wrote.
     pub compaction_bytes: u64,
 }
 
 impl Written {
-    /// All of it.
+    /// Returns the sum.
     #[must_use]
     pub fn total(self) -> u64 {
         self.wal_bytes + self.flushed_bytes + self.compaction_bytes
     }
 
-    /// What was written since `before`.
+    /// Returns the bytes written after `before`.
     #[must_use]
     pub fn since(self, before: Written) -> Written {
         Written {
@@ -189,21 +186,10 @@ impl Written {
     }
 }
 
-/// Settings that all engines share, and those of lsmx alone.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Bytes of a memtable.
-    pub memtable_bytes: u64,
-    /// Bytes of the block cache.
-    pub block_cache_bytes: u64,
-    /// What `--option` says.
-    pub lsmx: LsmxOptions,
-}
-
-/// The engines by name.
+/// An engine that experiments can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// This one.
+    /// lsmx.
     Lsmx,
     /// RocksDB, through its C interface.
     Rocksdb,
@@ -215,7 +201,7 @@ impl Kind {
     /// The engines that lsmx is compared with.
     pub const PEERS: [Kind; 2] = [Kind::Rocksdb, Kind::Fjall];
 
-    /// The name as typed and reported.
+    /// Returns the name that users type.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -225,24 +211,18 @@ impl Kind {
         }
     }
 
-    /// The peer of this name, if it is compiled in.
+    /// Returns the peer with this name.
     ///
     /// # Errors
-    /// [`Error::Invalid`] with the known names, or with how to build with it.
+    /// [`Error::Invalid`] if no peer has the name, or if this build does not contain the peer.
     pub fn peer(name: &str) -> Result<Kind> {
-        let known = Kind::PEERS.into_iter().find(|kind| kind.name() == name);
-        let kind = known.ok_or_else(|| Error::Invalid {
-            name: "--peers",
-            value: name.to_owned(),
-            must: format!("one of {}", Kind::PEERS.map(Kind::name).join(", ")),
-        })?;
-        if kind.is_built_in() {
-            return Ok(kind);
-        }
-        Err(kind.not_built_in())
+        let known = || format!("one of {}", Kind::PEERS.map(Kind::name).join(", "));
+        let kind = Kind::PEERS.into_iter().find(|kind| kind.name() == name);
+        let kind = kind.ok_or_else(|| Error::invalid("--peers", name, known()))?;
+        if kind.is_built_in() { Ok(kind) } else { Err(kind.not_built_in()) }
     }
 
-    /// Whether this build can run it.
+    /// Returns whether this build contains the engine.
     #[must_use]
     pub fn is_built_in(self) -> bool {
         match self {
@@ -252,54 +232,33 @@ impl Kind {
         }
     }
 
-    /// Opens a peer's database of values with fields in this directory, or makes one.
-    ///
-    /// # Errors
-    /// As the engine says; [`Error::Invalid`] for one that is not built in, or cannot merge.
-    pub fn open_fields(self, path: &Path, settings: &FieldSettings) -> Result<Box<dyn Fields>> {
-        match self {
-            #[cfg(feature = "peer-rocksdb")]
-            Kind::Rocksdb => Ok(Box::new(rocksdb::RocksdbFields::open(path, settings)?)),
-            #[cfg(not(feature = "peer-rocksdb"))]
-            Kind::Rocksdb => {
-                let _ = (path, settings);
-                Err(self.not_built_in())
-            }
-            Kind::Lsmx | Kind::Fjall => Err(self.has_no_fields()),
-        }
-    }
-
-    /// Whether [`Kind::open_fields`] knows the engine.
+    /// Checks that this build contains the engine and that the engine has merge operators.
     ///
     /// # Errors
     /// [`Error::Invalid`] if not.
-    pub fn can_have_fields(self) -> Result<()> {
-        if self == Kind::Rocksdb { Ok(()) } else { Err(self.has_no_fields()) }
+    pub fn check_has_merges(self) -> Result<()> {
+        match self {
+            Kind::Fjall => Err(self.cannot_merge()),
+            _ if self.is_built_in() => Ok(()),
+            _ => Err(self.not_built_in()),
+        }
     }
 
-    fn has_no_fields(self) -> Error {
-        Error::Invalid {
-            name: "--peers",
-            value: self.name().to_owned(),
-            must: "rocksdb, which merges".to_owned(),
-        }
+    fn cannot_merge(self) -> Error {
+        Error::invalid("--peers", self.name(), "rocksdb, which merges")
     }
 
     fn not_built_in(self) -> Error {
-        Error::Invalid {
-            name: "--peers",
-            value: self.name().to_owned(),
-            must: "built in: `cargo build --release -p lsmx-cli --features peers`, \
-                   see docs/results/peers.md"
-                .to_owned(),
-        }
+        let must = "built in: `cargo build --release -p lsmx-cli --features peers`, \
+                    see docs/results/peers.md";
+        Error::invalid("--peers", self.name(), must)
     }
 
-    /// Opens the database in this directory, or makes one.
+    /// Opens the database in a directory, or creates it.
     ///
     /// # Errors
-    /// As the engine says; [`Error::Invalid`] for one that is not built in.
-    pub fn open(self, path: &Path, settings: &Settings) -> Result<Box<dyn Engine>> {
+    /// The engine fails. [`Error::Invalid`] if this build does not contain it.
+    pub fn open(self, path: &Path, settings: &EngineSettings) -> Result<Box<dyn Engine>> {
         match self {
             Kind::Lsmx => Ok(Box::new(lsmx::Lsmx::open(path, settings)?)),
             #[cfg(feature = "peer-rocksdb")]
@@ -307,10 +266,7 @@ impl Kind {
             #[cfg(feature = "peer-fjall")]
             Kind::Fjall => Ok(Box::new(fjall::Fjall::open(path, settings)?)),
             #[cfg(not(all(feature = "peer-rocksdb", feature = "peer-fjall")))]
-            _ => {
-                // Names nothing that is built in, so it says how to build with it.
-                Kind::peer(self.name()).and_then(|kind| kind.open(path, settings))
-            }
+            _ => Err(self.not_built_in()),
         }
     }
 }
@@ -326,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_peer_is_answered_with_the_known_ones() {
+    fn unknown_peer_error_lists_known_peers() {
         let error = Kind::peer("leveldb").unwrap_err();
         assert!(error.is_usage());
         let text = error.to_string();
@@ -334,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_not_built_in_says_how_to_build_it() {
+    fn peer_outside_the_build_error_says_how_to_build_it() {
         for kind in Kind::PEERS {
             match Kind::peer(kind.name()) {
                 Ok(found) => assert!(found == kind && kind.is_built_in()),

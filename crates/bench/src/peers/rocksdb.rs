@@ -1,6 +1,7 @@
-//! RocksDB, through the `rocksdb` crate.
+//! RocksDB as an engine under test, through the `rocksdb` crate.
 //!
-//! Leveled compaction with the defaults of its version, but for what `docs/results/peers.md` lists.
+//! It uses leveled compaction and the defaults of its version, except for the settings that `docs/results/peers.md`
+//! lists.
 
 use std::error::Error as StdError;
 use std::path::Path;
@@ -14,46 +15,82 @@ use rocksdb::{
 
 use crate::error::{Error, Result};
 use crate::numbers;
-use crate::process;
 
-use super::{
-    BLOCK_BYTES, Engine, FILTER_BITS_PER_KEY, FieldSettings, Fields, IoBytes, Kind, Settings,
-    Visit, Written, write_field,
-};
+use super::{BLOCK_BYTES, Engine, EngineSettings, FILTER_BITS_PER_KEY, Kind, Visit};
 
-/// Memtables that may be there at once, so that it has as many as the others.
-const MEMTABLES_MAX: i32 = 4;
-
-/// Memtables of a database under a memory budget: one that is flushed and one that takes writes.
+/// Maximum number of memtables without a memory budget. lsmx has as many.
+const MEMTABLES_MAX: u64 = 4;
+/// Number of memtables with a memory budget: one takes writes, one is flushed.
 const MEMTABLES_OF_BUDGET: u64 = 2;
-/// Memtables that the first level holds, as by default.
+/// Size of the first level with a memory budget, in memtables. This is the ratio of the defaults.
 const MEMTABLES_PER_LEVEL: u64 = 4;
 
-/// An open RocksDB.
+/// An open database of RocksDB.
 pub(super) struct Rocksdb {
     db: DB,
     synced: WriteOptions,
 }
 
+thread_local! {
+    /// Counters of this thread. Counting starts at the first access.
+    static PERF: PerfContext = {
+        set_perf_stats(PerfStatsLevel::EnableCount);
+        PerfContext::default()
+    };
+}
+
 impl Rocksdb {
-    pub(super) fn open(path: &Path, settings: &Settings) -> Result<Rocksdb> {
+    /// Opens the database in a directory, or creates it. A memory budget is divided as lsmx divides it: three eighths
+    /// for memtables, the rest for cached blocks, indexes and filters.
+    pub(super) fn open(path: &Path, settings: &EngineSettings) -> Result<Rocksdb> {
+        let budget = settings.memory_budget.map(|budget| (budget / 8 * 3, budget - budget / 8 * 3));
+        let memtables = if budget.is_some() { MEMTABLES_OF_BUDGET } else { MEMTABLES_MAX };
+        let memtable = budget.map(|(bytes, _)| bytes / memtables).or(settings.memtable_bytes);
+        let cache = budget.map(|(_, bytes)| bytes).or(settings.block_cache_bytes);
         let mut tables = BlockBasedOptions::default();
         tables.set_block_size(numbers::length(u64::from(BLOCK_BYTES)));
         // A full filter over whole keys.
         tables.set_bloom_filter(FILTER_BITS_PER_KEY, false);
-        let cache = Cache::new_hyper_clock_cache(numbers::length(settings.block_cache_bytes), 0);
-        tables.set_block_cache(&cache);
+        tables.set_cache_index_and_filter_blocks(budget.is_some());
+        if let Some(bytes) = cache {
+            tables.set_block_cache(&Cache::new_hyper_clock_cache(numbers::length(bytes), 0));
+        }
 
         let mut options = Options::default();
         options.create_if_missing(true);
         options.set_block_based_table_factory(&tables);
-        options.set_write_buffer_size(numbers::length(settings.memtable_bytes));
-        options.set_max_write_buffer_number(MEMTABLES_MAX);
+        options.set_max_write_buffer_number(i32::try_from(memtables).unwrap_or(i32::MAX));
+        if let Some(bytes) = memtable {
+            options.set_write_buffer_size(numbers::length(bytes));
+            if budget.is_some() {
+                options.set_target_file_size_base(bytes);
+                options.set_max_bytes_for_level_base(bytes * MEMTABLES_PER_LEVEL);
+            }
+        }
         options.set_compression_type(DBCompressionType::None);
-        // A quarter of the jobs, at least one, is for flushes; the others are for compaction.
-        let jobs = settings.lsmx.workers().saturating_add(1);
+        // RocksDB reserves a quarter of the jobs, at least one, for flushes.
+        let jobs = settings.workers.saturating_add(1);
         options.set_max_background_jobs(i32::try_from(jobs).unwrap_or(i32::MAX));
-
+        if budget.is_some() {
+            options.set_use_direct_reads(settings.direct_io);
+            options.set_use_direct_io_for_flush_and_compaction(settings.direct_io);
+        }
+        if let Some(operator) = settings.merge_operator {
+            let full = move |key: &[u8], base: Option<&[u8]>, operands: &MergeOperands| {
+                let operands: Vec<&[u8]> = operands.iter().collect();
+                operator.full_merge(key, base, &operands).ok().flatten()
+            };
+            let partial = move |key: &[u8], _: Option<&[u8]>, operands: &MergeOperands| {
+                let mut operands = operands.iter();
+                let first = operands.next()?.to_vec();
+                operands.try_fold(first, |older, newer| operator.partial_merge(key, &older, newer))
+            };
+            options.set_merge_operator(operator.name(), full, partial);
+        }
+        if settings.value_separation.is_some() {
+            options.set_enable_blob_files(true);
+            options.set_enable_blob_gc(true);
+        }
         let db = DB::open(&options, path).map_err(failed("open a database"))?;
         let mut synced = WriteOptions::default();
         synced.set_sync(true);
@@ -79,139 +116,6 @@ impl Rocksdb {
 
     fn iterator(&self) -> DBRawIterator<'_> {
         self.db.raw_iterator_opt(ReadOptions::default())
-    }
-}
-
-/// One whose values have fields.
-pub(super) struct RocksdbFields(Rocksdb);
-
-thread_local! {
-    /// What this thread has read; counting begins with the first look.
-    static PERF: PerfContext = {
-        set_perf_stats(PerfStatsLevel::EnableCount);
-        PerfContext::default()
-    };
-}
-
-impl RocksdbFields {
-    /// Memory is divided as ours is: three eighths for memtables, the rest for cached blocks, index and filters
-    /// among them. Levels are as large as usual in memtables.
-    pub(super) fn open(path: &Path, settings: &FieldSettings) -> Result<RocksdbFields> {
-        let memtables = settings.memory_budget / 8 * 3;
-        let memtable = memtables / MEMTABLES_OF_BUDGET;
-        let mut tables = BlockBasedOptions::default();
-        tables.set_block_size(numbers::length(u64::from(BLOCK_BYTES)));
-        tables.set_bloom_filter(FILTER_BITS_PER_KEY, false);
-        tables.set_cache_index_and_filter_blocks(true);
-        let cache = numbers::length(settings.memory_budget - memtables);
-        tables.set_block_cache(&Cache::new_hyper_clock_cache(cache, 0));
-
-        let mut options = Options::default();
-        options.create_if_missing(true);
-        options.set_block_based_table_factory(&tables);
-        options.set_write_buffer_size(numbers::length(memtable));
-        options.set_max_write_buffer_number(i32::try_from(MEMTABLES_OF_BUDGET).unwrap_or(2));
-        options.set_target_file_size_base(memtable);
-        options.set_max_bytes_for_level_base(memtable * MEMTABLES_PER_LEVEL);
-        options.set_compression_type(DBCompressionType::None);
-        let jobs = lsmx::env::WORKERS_DEFAULT.saturating_add(1);
-        options.set_max_background_jobs(i32::try_from(jobs).unwrap_or(i32::MAX));
-        options.set_use_direct_reads(settings.direct_io);
-        options.set_use_direct_io_for_flush_and_compaction(settings.direct_io);
-        if settings.merges {
-            let operator = FieldUpdate { value_bytes_max: settings.value_bytes_max };
-            let full = move |key: &[u8], base: Option<&[u8]>, operands: &MergeOperands| {
-                let operands: Vec<&[u8]> = operands.iter().collect();
-                operator.full_merge(key, base, &operands).ok().flatten()
-            };
-            let partial = move |key: &[u8], _: Option<&[u8]>, operands: &MergeOperands| {
-                let mut operands = operands.iter();
-                let first = operands.next()?.to_vec();
-                operands.try_fold(first, |older, newer| operator.partial_merge(key, &older, newer))
-            };
-            options.set_merge_operator(operator.name(), full, partial);
-        }
-        if settings.value_log {
-            options.set_enable_blob_files(true);
-            options.set_enable_blob_gc(true);
-        }
-        let db = DB::open(&options, path).map_err(failed("open a database"))?;
-        let mut synced = WriteOptions::default();
-        synced.set_sync(true);
-        Ok(RocksdbFields(Rocksdb { db, synced }))
-    }
-}
-
-impl Fields for RocksdbFields {
-    fn rewrite(&self, key: &[u8], offset: u32, bytes: &[u8]) -> Result<()> {
-        let old = self.0.db.get_pinned(key).map_err(failed("look a key up"))?;
-        let mut value = old.map(|old| old.to_vec()).unwrap_or_default();
-        write_field(&mut value, offset, bytes);
-        self.0.put(key, &value)
-    }
-
-    fn merge(&self, key: &[u8], offset: u32, bytes: &[u8]) -> Result<()> {
-        let operand = FieldUpdate::operand(offset, bytes);
-        self.0.db.merge(key, operand).map_err(failed("merge into a value"))
-    }
-
-    fn rest(&self) -> Result<()> {
-        let options = WaitForCompactOptions::default();
-        self.0.db.wait_for_compact(&options).map_err(failed("wait for background work"))
-    }
-
-    fn reads_of_this_thread(&self) -> u64 {
-        PERF.with(|perf| perf.metric(PerfMetric::BlockReadCount))
-    }
-
-    fn io_bytes(&self) -> IoBytes {
-        // It has no count of its own that costs nothing; this is the whole process's.
-        IoBytes {
-            read: process::read_bytes().unwrap_or(0),
-            written: process::written_bytes().unwrap_or(0),
-        }
-    }
-}
-
-impl Engine for RocksdbFields {
-    fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.0.put(key, value)
-    }
-
-    fn put_sync(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.0.put_sync(key, value)
-    }
-
-    fn delete(&self, key: &[u8]) -> Result<()> {
-        self.0.delete(key)
-    }
-
-    fn get(&self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        self.0.get(key, see)
-    }
-
-    fn seek(&self, from: &[u8], entries: u64, visit: &mut Visit<'_>) -> Result<u64> {
-        self.0.seek(from, entries, visit)
-    }
-
-    fn scan(&self, backward: bool, entries: u64, visit: &mut Visit<'_>) -> Result<u64> {
-        self.0.scan(backward, entries, visit)
-    }
-
-    fn settle(&self) -> Result<u64> {
-        self.0.settle()
-    }
-
-    fn written(&self) -> Option<Written> {
-        self.0.written()
-    }
-
-    fn table_bytes(&self) -> Result<u64> {
-        self.0.table_bytes()
-    }
-
-    fn close(self: Box<Self>) -> Result<()> {
-        Ok(())
     }
 }
 
@@ -263,18 +167,29 @@ impl Engine for Rocksdb {
         Ok(0)
     }
 
-    fn written(&self) -> Option<Written> {
-        // Its tickers would count, but statistics slow every operation down a little.
-        None
+    fn wait_idle(&self) -> Result<()> {
+        let options = WaitForCompactOptions::default();
+        self.db.wait_for_compact(&options).map_err(failed("wait for background work"))
     }
+
+    // `written` has no implementation: RocksDB's tickers slow every operation down.
 
     fn table_bytes(&self) -> Result<u64> {
         let bytes = self.db.property_int_value("rocksdb.live-sst-files-size");
-        Ok(bytes.map_err(failed("ask for the size"))?.unwrap_or(0))
+        Ok(bytes.map_err(failed("read the length of the tables"))?.unwrap_or(0))
     }
 
     fn close(self: Box<Self>) -> Result<()> {
-        // Dropping the handle closes it; there is no call that could say what went wrong.
+        // Dropping the handle closes the database. RocksDB reports no error.
         Ok(())
+    }
+
+    fn merge(&self, key: &[u8], offset: u32, bytes: &[u8]) -> Result<()> {
+        let operand = FieldUpdate::operand(offset, bytes);
+        self.db.merge(key, operand).map_err(failed("merge into a value"))
+    }
+
+    fn thread_block_reads(&self) -> u64 {
+        PERF.with(|perf| perf.metric(PerfMetric::BlockReadCount))
     }
 }

@@ -1,17 +1,17 @@
 //! Workloads: seeded streams of operations that are equal on every machine.
 //!
-//! 1. [`phases`] says how many operations of which kind, in which order, chosen how.
-//! 2. [`keys`] gives every record a key: a place in a key domain, made from the record's number, so
-//!    that no list of keys is ever held.
-//! 3. [`choice`] picks among the records that are there.
-//! 4. [`stream`] is the iterator of operations.
-//! 5. [`record`] and [`data_file`] are the records of a file in place of generated ones.
-//! 6. [`trace`] is operations of somebody else, [`model`] what a database must hold after them.
+//! 1. [`phases`] describes a workload: how many operations of which kind, in which order and with which keys.
+//! 2. [`keys`] computes the key of a record from its number, so no list of keys is stored.
+//! 3. [`records`] generates records; [`record`] and [`data_file`] read them from a file.
+//! 4. [`choice`] picks present records, [`stream`] iterates over the operations of phases.
+//! 5. [`operation_mix`] draws operations of YCSB and similar mixes.
+//! 6. [`trace`] reads recorded operations, and [`model`] predicts the database after them.
 
 pub mod choice;
 pub mod data_file;
 pub mod keys;
 pub mod model;
+pub mod operation_mix;
 pub mod phases;
 pub mod random;
 pub mod record;

@@ -51,12 +51,12 @@ pub fn mix(x: u64) -> u64 {
 
 /// Appends `len` bytes that follow from `seed` and do not compress.
 pub fn fill(seed: u64, len: usize, out: &mut Vec<u8>) {
-    let end = out.len() + len;
+    let start = out.len();
+    out.resize(start + len, 0);
     let mut state = seed;
-    while out.len() < end {
+    for chunk in out[start..].chunks_mut(size_of::<u64>()) {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let bytes = mix(state).to_le_bytes();
-        out.extend_from_slice(&bytes[..bytes.len().min(end - out.len())]);
+        chunk.copy_from_slice(&mix(state).to_le_bytes()[..chunk.len()]);
     }
 }
 

@@ -11,9 +11,10 @@
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, Read};
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+
+use crate::named::impl_names;
 
 /// Bytes a line may have: the largest key and value in their widest spelling fit. A longer line is
 /// malformed rather than read into memory.
@@ -30,32 +31,27 @@ pub enum Format {
     Jsonl,
 }
 
-impl Format {
-    /// The names as typed.
-    pub const NAMES: [&str; 2] = ["tsv", "jsonl"];
+impl_names!(Format, "format");
 
-    /// What the name of a file suggests: JSON lines for `.jsonl`, `.ndjson` and `.json`, else TSV.
+impl Format {
+    /// All formats.
+    pub const ALL: [Format; 2] = [Format::Tsv, Format::Jsonl];
+
+    /// Returns the name that users type.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Tsv => "tsv",
+            Format::Jsonl => "jsonl",
+        }
+    }
+
+    /// Returns the format that the name of a file suggests: JSON lines for `.jsonl`, `.ndjson` and `.json`, else TSV.
     #[must_use]
     pub fn of_file(path: &std::path::Path) -> Format {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("jsonl" | "ndjson" | "json") => Format::Jsonl,
             _ => Format::Tsv,
-        }
-    }
-}
-
-/// A format of this name is not known.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown format {0:?}; known: tsv, jsonl")]
-pub struct UnknownFormat(String);
-
-impl FromStr for Format {
-    type Err = UnknownFormat;
-    fn from_str(name: &str) -> Result<Format, UnknownFormat> {
-        match name {
-            "tsv" => Ok(Format::Tsv),
-            "jsonl" => Ok(Format::Jsonl),
-            _ => Err(UnknownFormat(name.to_owned())),
         }
     }
 }
@@ -305,12 +301,10 @@ pub fn from_hex(text: &str) -> Result<Vec<u8>, RecordError> {
 mod tests {
     use super::*;
 
-    const FORMATS: [Format; 2] = [Format::Tsv, Format::Jsonl];
-
     #[test]
     fn every_pair_of_bytes_comes_back() {
         let all: Vec<u8> = (0..=255).collect();
-        for format in FORMATS {
+        for format in Format::ALL {
             let mut text = Vec::new();
             let mut records = vec![(all.clone(), all.clone()), (vec![], vec![])];
             for byte in 0..=255 {

@@ -1,108 +1,264 @@
-//! Where keys and values come from: generated, or the records of a file.
+//! Keys and values of records.
+//!
+//! Every byte follows from the seed, the number of the record and the version of its value. So a value can be
+//! computed again and need not be stored.
 
 use lsmx::merge_operator::FieldUpdate;
 
 use crate::error::Result;
-use crate::numbers;
+use crate::numbers::{self, float};
 
+use super::KeyDistribution;
 use super::data_file::DataFile;
 use super::keys::KeySpace;
 use super::random::{fill, mix};
 
-/// Bytes of a value that a merge writes.
-const FIELD_BYTES: usize = 8;
+/// Length of the operands of [`Records::operand`], in bytes.
+const OPERAND_FIELD_BYTES: usize = 8;
+/// Length of the tag of a value, in bytes.
+const TAG_BYTES: usize = size_of::<u64>();
+const PURPOSE_KEY_TAIL: u64 = 0x7461_696c;
+const PURPOSE_LENGTH: u64 = 0x6c65_6e67;
 
-/// Keys and values of the records of a workload.
+/// Length of keys or of values, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Length {
+    /// All have the same length.
+    Fixed(u64),
+    /// Lengths are approximately normal and lie in `min..=max`.
+    Normal {
+        /// Mean.
+        mean: f64,
+        /// Standard deviation.
+        deviation: f64,
+        /// Minimum.
+        min: u64,
+        /// Maximum.
+        max: u64,
+    },
+}
+
+impl Length {
+    /// Returns the length for a record. Keys and values use different salts.
+    fn of_record(self, record: u64, salt: u64) -> u64 {
+        match self {
+            Length::Fixed(bytes) => bytes,
+            Length::Normal { mean, deviation, min, max } => {
+                // The sum of twelve uniform numbers in [0, 1) has mean 6 and deviation 1.
+                let draws = [0, 1, 2].map(|draw| mix(mix(record ^ salt).wrapping_add(draw)));
+                let parts = draws
+                    .iter()
+                    .flat_map(|draw| (0..4).map(move |part| draw >> (16 * part) & 0xffff));
+                let sum: f64 = parts.map(|part| float(part) / 65_536.0).sum();
+                numbers::round(mean + deviation * (sum - 6.0)).clamp(min, max)
+            }
+        }
+    }
+
+    /// Returns the minimum.
+    #[must_use]
+    pub fn min(self) -> u64 {
+        match self {
+            Length::Fixed(bytes) => bytes,
+            Length::Normal { min, .. } => min,
+        }
+    }
+
+    /// Returns the maximum.
+    #[must_use]
+    pub fn max(self) -> u64 {
+        match self {
+            Length::Fixed(bytes) => bytes,
+            Length::Normal { max, .. } => max,
+        }
+    }
+}
+
+/// Generator of records. Threads and engines share it.
+#[derive(Debug)]
+pub struct GeneratedRecords {
+    keys: KeySpace,
+    key: Length,
+    value: Length,
+    seed: u64,
+    tagged: bool,
+}
+
+impl GeneratedRecords {
+    /// Creates a generator of `count` records whose keys follow `distribution`.
+    ///
+    /// # Errors
+    /// If keys of the minimum length cannot be distinct.
+    pub fn new(
+        distribution: KeyDistribution,
+        count: u64,
+        key: Length,
+        value: Length,
+        seed: u64,
+    ) -> Result<GeneratedRecords> {
+        // A longer key has a tail, so the keys must be distinct at their minimum length.
+        let keys = KeySpace::new(distribution, count, numbers::length(key.min()), seed)?;
+        Ok(GeneratedRecords { keys, key, value, seed, tagged: false })
+    }
+
+    /// Creates a generator of `count` uniform records with lengths in bytes. Each value starts with a tag that
+    /// identifies the record, whatever its version.
+    ///
+    /// # Errors
+    /// As [`GeneratedRecords::new`].
+    pub fn tagged(count: u64, key: u64, value: u64, seed: u64) -> Result<GeneratedRecords> {
+        let (key, value) = (Length::Fixed(key), Length::Fixed(value));
+        let records = GeneratedRecords::new(KeyDistribution::Uniform, count, key, value, seed)?;
+        Ok(GeneratedRecords { tagged: true, ..records })
+    }
+
+    /// Returns the keys.
+    #[must_use]
+    pub fn keys(&self) -> &KeySpace {
+        &self.keys
+    }
+
+    /// Replaces the content of `key` by the key of a record.
+    pub fn key(&self, record: u64, key: &mut Vec<u8>) {
+        key.clear();
+        self.keys.write_present(record, key);
+        let bytes = numbers::length(self.key.of_record(record, self.seed ^ PURPOSE_KEY_TAIL));
+        if bytes > key.len() {
+            fill(mix(record ^ self.seed ^ PURPOSE_KEY_TAIL), bytes - key.len(), key);
+        }
+    }
+
+    /// Replaces the content of `key` by a key that no record has. In key order it follows the key of `record`.
+    pub fn absent_key(&self, record: u64, salt: u64, key: &mut Vec<u8>) {
+        key.clear();
+        self.keys.write_absent(record, salt, key);
+    }
+
+    /// Returns the length of the value of a record, in bytes. All versions have the same length.
+    #[must_use]
+    pub fn value_len(&self, record: u64) -> usize {
+        numbers::length(self.value.of_record(record, self.seed ^ PURPOSE_LENGTH))
+    }
+
+    /// Returns a number that differs for each record and version.
+    #[must_use]
+    pub fn version_seed(&self, record: u64, version: u64) -> u64 {
+        mix(mix(self.seed ^ mix(record)) ^ version)
+    }
+
+    /// Replaces the content of `value` by a value that does not compress. The inserted value has version 0.
+    pub fn value(&self, record: u64, version: u64, value: &mut Vec<u8>) {
+        value.clear();
+        fill(self.version_seed(record, version), self.value_len(record), value);
+        if self.tagged {
+            value.iter_mut().zip(mix(record).to_le_bytes()).for_each(|(byte, tag)| *byte = tag);
+        }
+    }
+
+    /// Returns whether `value` may be a value of `record`: whether its length and its tag, if any, are right.
+    #[must_use]
+    pub fn is_value_of(&self, record: u64, value: &[u8]) -> bool {
+        let tag = &mix(record).to_le_bytes()[..value.len().min(TAG_BYTES)];
+        value.len() == self.value_len(record) && (!self.tagged || value.starts_with(tag))
+    }
+
+    /// Returns the length of the keys and values of the first `count` records, in bytes.
+    #[must_use]
+    pub fn bytes(&self, count: u64) -> u64 {
+        if let (Length::Fixed(key), Length::Fixed(value)) = (self.key, self.value) {
+            return count.saturating_mul(key + value);
+        }
+        let key = |record| self.key.of_record(record, self.seed ^ PURPOSE_KEY_TAIL);
+        (0..count).map(|record| key(record) + numbers::count(self.value_len(record))).sum()
+    }
+}
+
+/// Source of the records of a workload of phases.
 #[derive(Debug)]
 pub enum Records {
-    /// Keys of a key space; values that do not compress.
-    Generated {
-        /// The keys.
-        keys: Box<KeySpace>,
-        /// Bytes of a value.
-        value_bytes: usize,
-        /// Tells the values of one run from those of another.
-        seed: u64,
-    },
-    /// The records of a file.
+    /// Generated records.
+    Generated(Box<GeneratedRecords>),
+    /// Records of a file.
     File(Box<DataFile>),
 }
 
 impl Records {
-    /// No records.
+    /// Returns a source without records.
     ///
     /// # Errors
-    /// Never; a key space of nothing fits any key.
+    /// Never.
     pub fn none() -> Result<Records> {
-        let keys = KeySpace::new(super::KeyDistribution::Uniform, 0, size_of::<u64>(), 0)?;
-        Ok(Records::Generated { keys: Box::new(keys), value_bytes: 0, seed: 0 })
+        let (key, value) = (Length::Fixed(8), Length::Fixed(0));
+        let records = GeneratedRecords::new(KeyDistribution::Uniform, 0, key, value, 0)?;
+        Ok(Records::Generated(Box::new(records)))
     }
 
-    /// The key space, where there is one.
+    /// Returns the keys of generated records.
     #[must_use]
     pub fn keys(&self) -> Option<&KeySpace> {
         match self {
-            Records::Generated { keys, .. } => Some(keys),
+            Records::Generated(records) => Some(records.keys()),
             Records::File(_) => None,
         }
     }
 
-    /// Puts the key of a record in place of what `key` holds.
+    /// Replaces the content of `key` by the key of a record.
     ///
     /// # Errors
-    /// When the file behind cannot be read any more.
+    /// If the file cannot be read.
     pub fn key(&mut self, record: u64, key: &mut Vec<u8>) -> Result<()> {
-        key.clear();
         match self {
-            Records::Generated { keys, .. } => keys.write_present(record, key),
-            Records::File(file) => file.write_key(record, key)?,
+            Records::Generated(records) => records.key(record, key),
+            Records::File(file) => {
+                key.clear();
+                file.write_key(record, key)?;
+            }
         }
         Ok(())
     }
 
-    /// Puts a key that no record has, but next to this one's, in place of what `key` holds.
+    /// Replaces the content of `key` by a key that no record has. In key order it follows the key of `record`.
     ///
     /// # Errors
-    /// When the file behind cannot be read any more.
+    /// If the file cannot be read.
     pub fn absent_key(&mut self, record: u64, salt: u64, key: &mut Vec<u8>) -> Result<()> {
-        key.clear();
         match self {
-            Records::Generated { keys, .. } => keys.write_absent(record, salt, key),
-            Records::File(file) => file.write_absent_key(record, salt, key)?,
+            Records::Generated(records) => records.absent_key(record, salt, key),
+            Records::File(file) => {
+                key.clear();
+                file.write_absent_key(record, salt, key)?;
+            }
         }
         Ok(())
     }
 
-    /// Puts an operand for the value of a record in place of what `operand` holds: for
-    /// [`lsmx::merge_operator::FieldUpdate`], a few bytes somewhere inside the value.
-    ///
-    /// Records of a file are inserted, never changed: for them the operand changes nothing.
+    /// Replaces the content of `operand` by an operand for [`FieldUpdate`] that changes a few bytes of the value.
+    /// The operand for a record of a file is empty, so the value stays as inserted.
     pub fn operand(&self, record: u64, version: u64, operand: &mut Vec<u8>) {
-        let (value_bytes, seed) = match self {
-            Records::Generated { value_bytes, seed, .. } => (*value_bytes, *seed),
+        let (value_bytes, draw) = match self {
+            Records::Generated(records) => {
+                (records.value_len(record), records.version_seed(record, version))
+            }
             Records::File(_) => (0, 0),
         };
-        let draw = mix(mix(seed ^ mix(record)) ^ version);
-        let field = value_bytes.min(FIELD_BYTES);
-        let places = numbers::count(value_bytes - field) + 1;
-        let offset = u32::try_from(draw % places).unwrap_or(0);
+        let field = value_bytes.min(OPERAND_FIELD_BYTES);
+        let offset = draw % (numbers::count(value_bytes - field) + 1);
         let mut bytes = Vec::with_capacity(field);
         fill(draw, field, &mut bytes);
-        *operand = FieldUpdate::operand(offset, &bytes);
+        *operand = FieldUpdate::operand(u32::try_from(offset).unwrap_or(0), &bytes);
     }
 
-    /// Puts the value of a record in place of what `value` holds; `version` 0 is the inserted one.
+    /// Replaces the content of `value` by the value of a record. Versions apply to generated records only.
     ///
     /// # Errors
-    /// When the file behind cannot be read any more.
+    /// If the file cannot be read.
     pub fn value(&mut self, record: u64, version: u64, value: &mut Vec<u8>) -> Result<()> {
-        value.clear();
         match self {
-            Records::Generated { value_bytes, seed, .. } => {
-                fill(mix(mix(*seed ^ mix(record)) ^ version), *value_bytes, value);
+            Records::Generated(records) => records.value(record, version, value),
+            Records::File(file) => {
+                value.clear();
+                file.write_value(record, value)?;
             }
-            // Records of a file are inserted, never updated.
-            Records::File(file) => file.write_value(record, value)?,
         }
         Ok(())
     }
@@ -110,23 +266,31 @@ impl Records {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use lsmx::MergeOperator;
 
     use super::*;
-    use crate::workload::KeyDistribution;
+
+    const UNIFORM: KeyDistribution = KeyDistribution::Uniform;
+    const UP2X_KEY: Length = Length::Normal { mean: 10.45, deviation: 1.4, min: 8, max: 16 };
+    const UP2X_VALUE: Length = Length::Normal { mean: 46.8, deviation: 11.6, min: 10, max: 200 };
+
+    fn generated(value_bytes: u64) -> GeneratedRecords {
+        GeneratedRecords::new(UNIFORM, 10, Length::Fixed(8), Length::Fixed(value_bytes), 1).unwrap()
+    }
 
     #[test]
-    fn operands_write_inside_the_value() {
+    fn operand_changes_bytes_inside_the_value() {
         for value_bytes in [0, 3, 8, 100] {
-            let keys = KeySpace::new(KeyDistribution::Uniform, 10, 8, 1).unwrap();
-            let records = Records::Generated { keys: Box::new(keys), value_bytes, seed: 1 };
+            let records = Records::Generated(Box::new(generated(value_bytes)));
             let mut operand = Vec::new();
             for version in 1..100 {
                 records.operand(version % 10, version, &mut operand);
-                let value = vec![0; value_bytes];
+                let value = vec![0; numbers::length(value_bytes)];
                 let merged = FieldUpdate::default().full_merge(b"", Some(&value), &[&operand]);
                 let merged = merged.unwrap().unwrap();
-                assert_eq!(merged.len(), value_bytes);
+                assert_eq!(merged.len(), value.len());
                 assert!(merged != value || value_bytes == 0);
             }
         }
@@ -134,16 +298,50 @@ mod tests {
 
     #[test]
     fn values_differ_by_record_and_version() {
-        let keys = KeySpace::new(KeyDistribution::Uniform, 10, 8, 1).unwrap();
-        let mut records = Records::Generated { keys: Box::new(keys), value_bytes: 100, seed: 1 };
-        let mut seen = std::collections::BTreeSet::new();
-        let mut value = Vec::new();
-        for record in 0..10 {
-            for version in 0..10 {
-                records.value(record, version, &mut value).unwrap();
-                assert_eq!(value.len(), 100);
-                assert!(seen.insert(value.clone()));
-            }
+        let records = generated(100);
+        let (mut seen, mut value) = (BTreeSet::new(), Vec::new());
+        for (record, version) in (0..10).flat_map(|record| (0..10).map(move |at| (record, at))) {
+            records.value(record, version, &mut value);
+            assert_eq!(value.len(), 100);
+            assert!(seen.insert(value.clone()));
         }
+    }
+
+    #[test]
+    fn tagged_value_is_recognized_for_its_record_only() {
+        for value_bytes in [0, 3, 8, 100] {
+            let records = GeneratedRecords::tagged(100, 16, value_bytes, 1).unwrap();
+            let mut value = Vec::new();
+            records.value(7, 12_345, &mut value);
+            assert_eq!(numbers::count(value.len()), value_bytes);
+            assert!(records.is_value_of(7, &value));
+            assert_eq!(records.is_value_of(8, &value), value_bytes == 0);
+            value.push(0);
+            assert!(!records.is_value_of(7, &value));
+        }
+    }
+
+    #[test]
+    fn normal_lengths_have_mean_and_deviation() {
+        let of_record = |record| float(UP2X_VALUE.of_record(record, 7));
+        let lengths: Vec<f64> = (0..20_000).map(of_record).collect();
+        let mean = lengths.iter().sum::<f64>() / 20_000.0;
+        let variance = lengths.iter().map(|length| (length - mean).powi(2)).sum::<f64>() / 20_000.0;
+        assert!((mean - 46.8).abs() < 0.4, "{mean}");
+        assert!((variance.sqrt() - 11.6).abs() < 0.3, "{}", variance.sqrt());
+    }
+
+    #[test]
+    fn keys_of_all_lengths_are_distinct_and_counted() {
+        let records = GeneratedRecords::new(UNIFORM, 5000, UP2X_KEY, UP2X_VALUE, 3).unwrap();
+        let (mut keys, mut bytes) = (BTreeSet::new(), 0);
+        for record in 0..5000 {
+            let mut key = Vec::new();
+            records.key(record, &mut key);
+            bytes += key.len() + records.value_len(record);
+            keys.insert(key);
+        }
+        assert_eq!(keys.len(), 5000);
+        assert_eq!(records.bytes(5000), numbers::count(bytes));
     }
 }

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use clap::Args;
 use lsmx::{BlockCacheKind, FilterBits};
 use lsmx_bench::experiment::iocost::CacheSweep;
-use lsmx_bench::experiment::rmw::{Base, Mix, Mode, Study};
+use lsmx_bench::experiment::rmw::{Base, Mode, Study};
 use lsmx_bench::experiment::throughput::workload::Workload;
 use lsmx_bench::experiment::tuning;
+use lsmx_bench::workload::operation_mix::OperationMix;
 
 use super::words::{bytes, count};
 
@@ -189,8 +190,8 @@ pub(crate) struct RmwArgs {
     pub(crate) read_ratio: Option<Vec<f64>>,
     /// What is done how often: default, up2x, ycsb-a … ycsb-f, or am, bm, fm, which are A, B and F with
     /// updates of a field in place of puts.
-    #[arg(long, value_name = "NAME", default_value_t = Mix::Default)]
-    pub(crate) mix: Mix,
+    #[arg(long, value_name = "NAME", default_value_t = OperationMix::Default)]
+    pub(crate) mix: OperationMix,
     /// Vary one thing: read-ratio, zipf, value-size, delta-size, recovery, operands, scans, kd-cache,
     /// bucket-size, split-threshold.
     #[arg(long, value_name = "NAME")]

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use lsmx_bench::experiment::throughput::Config;
 use lsmx_bench::experiment::tuning::{self, Study};
-use lsmx_bench::peers::lsmx::LsmxOptions;
-use lsmx_bench::peers::{Kind, Settings};
+use lsmx_bench::numbers;
+use lsmx_bench::peers::{EngineSettings, Kind};
 use lsmx_bench::report::{csv, html, json, throughput, tuning as report};
 
 use crate::args::BenchArgs;
@@ -61,9 +61,13 @@ fn experiment(study: Study, arguments: &BenchArgs, config: &Config) -> Result<()
 }
 
 fn config(arguments: &BenchArgs, words: &[OsString]) -> Result<Config, Failure> {
-    let mut lsmx = LsmxOptions::default();
+    let mut settings = EngineSettings {
+        memtable_bytes: Some(arguments.memtable),
+        block_cache_bytes: Some(arguments.block_cache),
+        ..EngineSettings::default()
+    };
     for option in &arguments.option {
-        lsmx = lsmx.set(option)?;
+        settings = settings.set(option)?;
     }
     let mut peers = Vec::new();
     for name in &arguments.peers {
@@ -76,16 +80,12 @@ fn config(arguments: &BenchArgs, words: &[OsString]) -> Result<Config, Failure> 
     Ok(Config {
         workloads: arguments.workloads.clone(),
         peers,
-        settings: Settings {
-            memtable_bytes: arguments.memtable,
-            block_cache_bytes: arguments.block_cache,
-            lsmx,
-        },
+        settings,
         options: arguments.option.clone(),
         entries: arguments.entries,
         key_bytes: arguments.key_len,
         value_bytes: arguments.value_len,
-        threads: arguments.threads,
+        threads: arguments.threads.map(numbers::count),
         ops: arguments.ops,
         seek_entries: arguments.seek_entries,
         rate: arguments.rate,

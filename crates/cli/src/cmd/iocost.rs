@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use lsmx::DEFAULT_KEYSPACE;
 use lsmx_bench::experiment::iocost::Config;
+use lsmx_bench::peers::EngineSettings;
 use lsmx_bench::report::{csv, html, iocost, json};
 
 use crate::args::IocostArgs;
@@ -47,14 +48,17 @@ fn config(arguments: &IocostArgs, words: &[OsString]) -> Config {
         entries: arguments.entries,
         key_bytes: arguments.key_len,
         value_bytes: arguments.value_len,
-        memtable_bytes: arguments.memtable,
-        table_bytes: arguments.table,
+        settings: EngineSettings {
+            memtable_bytes: Some(arguments.memtable),
+            table_bytes: Some(arguments.table),
+            direct_io: arguments.direct_io,
+            ..EngineSettings::default()
+        },
         block_bytes: arguments.block_bytes.clone(),
         filter_bits: arguments.filter_bits.clone(),
         cache_kinds: arguments.cache_kind.clone(),
         sweep: arguments.cache_sweep.clone(),
         gets: arguments.gets,
-        direct_io: arguments.direct_io,
         seed: arguments.seed,
         directory: arguments.dir.clone().unwrap_or_else(std::env::temp_dir),
         command: command.join(" "),

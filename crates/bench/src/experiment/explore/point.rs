@@ -10,9 +10,8 @@ use crate::experiment::sweep::SweepPoint;
 use crate::numbers;
 use crate::workload::KeyDistribution;
 use crate::workload::data_file::DataFile;
-use crate::workload::keys::KeySpace;
 use crate::workload::phases::Phase;
-use crate::workload::records::Records;
+use crate::workload::records::{GeneratedRecords, Length, Records};
 use crate::workload::trace::TraceFile;
 
 use super::cell::Plan;
@@ -241,11 +240,11 @@ impl Point {
         let inserts = self.phases.iter().map(|phase| phase.inserts).sum();
         check_length("--key-len", key_bytes, 1, KEY_BYTES_MAX)?;
         check_length("--value-len", value_bytes, 0, VALUE_BYTES_MAX)?;
-        let keys = KeySpace::new(distribution, inserts, numbers::length(key_bytes), seed)?;
+        let (key, value) = (Length::Fixed(key_bytes), Length::Fixed(value_bytes));
+        let records = GeneratedRecords::new(distribution, inserts, key, value, seed)?;
         let summary =
             RecordsSummary::Generated { key_len: key_bytes, value_len: value_bytes, distribution };
-        let value_bytes = numbers::length(value_bytes);
-        Ok((Records::Generated { keys: Box::new(keys), value_bytes, seed }, summary))
+        Ok((Records::Generated(Box::new(records)), summary))
     }
 }
 

@@ -1,62 +1,50 @@
-//! The data set as a database.
+//! Builds the database that is read.
 
 use std::path::Path;
 
-use lsmx::{Db, Options};
-
 use crate::clock::Stopwatch;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::experiment::Progress;
+use crate::experiment::player::settle;
 use crate::numbers::{self, ratio};
-use crate::workload::random::fill;
+use crate::peers::{EngineSettings, Kind};
+use crate::workload::random::{fill, mix};
 
-use super::keys::Hashed;
+use super::Config;
+use super::keys::HashedKeys;
 use super::result::Build;
-use super::{Config, Design};
 
-/// Random bytes that values are cut from.
-const POOL_BYTES: usize = 1 << 20;
-/// Records between two reports of progress.
-const STEP: u64 = 4096;
+/// Number of records between two reports of progress.
+const PROGRESS_RECORDS: u64 = 4096;
 
-/// Puts every record once, in an order that is random by key, and waits until the tree rests.
+/// Puts every record once, in random key order, and settles.
 pub(super) fn build(
     config: &Config,
     path: &Path,
-    design: Design,
-    keys: &Hashed,
+    settings: &EngineSettings,
+    keys: &HashedKeys,
     progress: &mut dyn Progress,
 ) -> Result<Build> {
-    let failed = |action| move |source| Error::Engine { action, source };
     let watch = Stopwatch::start();
-    let options = Options::default().keyspace_defaults(super::keyspace_options(config, design));
-    let db = Db::open(path, options).map_err(failed("open the database"))?;
-    let value_bytes = numbers::length(config.value_bytes);
-    let mut pool = Vec::new();
-    fill(config.seed, POOL_BYTES + value_bytes, &mut pool);
-    let mut key = Vec::new();
-    let Design { block_bytes, filter_bits } = design;
-    let title = format!("build, blocks of {block_bytes} B, filters {filter_bits}");
+    let engine = Kind::Lsmx.open(path, settings)?;
+    let (mut key, mut value) = (Vec::new(), Vec::new());
+    let filters = settings.filter_bits.map(|bits| format!(", filters {bits}")).unwrap_or_default();
+    let title = format!("build, blocks of {} B{filters}", settings.block_bytes);
     progress.begin(&title, config.entries);
     for record in 0..config.entries {
         keys.write(record, &mut key);
-        let start = numbers::length(record.wrapping_mul(0x9e37_79b9) % numbers::count(POOL_BYTES));
-        let value = &pool[start..start + value_bytes];
-        db.put(&key, value).map_err(failed("put"))?;
-        if (record + 1).is_multiple_of(STEP) {
-            progress.advance(STEP);
+        value.clear();
+        fill(mix(record ^ config.seed), numbers::length(config.value_bytes), &mut value);
+        engine.put(&key, &value)?;
+        if (record + 1).is_multiple_of(PROGRESS_RECORDS) {
+            progress.advance(PROGRESS_RECORDS);
         }
     }
     progress.end();
-    progress.begin("settle", 0);
-    db.flush().map_err(failed("flush"))?;
-    db.wait_idle().map_err(failed("settle"))?;
-    progress.end();
-    let metrics = db.metrics();
-    let tree = metrics.keyspaces.get(&config.keyspace);
-    let write_amplification = tree.map_or(0.0, |tree| {
-        ratio(tree.flushed_bytes + tree.compaction.written_bytes, tree.ingested_bytes)
-    });
-    db.close(None).map_err(failed("close the database"))?;
+    settle(engine.as_ref(), "settle", progress)?;
+    let tables_written = engine.written().map_or(0, |it| it.flushed_bytes + it.compaction_bytes);
+    let ingested_bytes = config.entries * (config.key_bytes + config.value_bytes);
+    engine.close()?;
+    let write_amplification = ratio(tables_written, ingested_bytes);
     Ok(Build { elapsed_s: watch.elapsed_s(), write_amplification })
 }

@@ -1,44 +1,46 @@
-//! Which keys are asked for: those of the data set, or a sample of what a database holds.
+//! The keys that are looked up: those of the built database, or a sample of the keys of an existing one.
 
 use lsmx::Keyspace;
 
 use crate::error::{Error, Result};
 use crate::numbers;
+use crate::peers::lsmx::failed;
 use crate::workload::random::{Random, mix};
 
-/// Keys of an existing database that are kept to be asked for.
+/// Maximum number of sampled keys.
 const SAMPLE_MAX: u64 = 1 << 20;
-/// Bytes of a key that tell records apart.
+/// Number of bytes at the start of a key that differ for each record.
 const WORD_BYTES: usize = size_of::<u64>();
 
-/// Keys that are there, and keys that are not.
+/// Present keys, and keys that are not present.
 #[derive(Debug)]
-pub(super) enum Keys {
-    /// Those of the data set.
-    Hashed(Hashed),
-    /// Keys that a database was found to hold.
+pub(super) enum LookupKeys {
+    /// Keys of a built database.
+    Hashed(HashedKeys),
+    /// Keys of an existing database.
     Sampled(Vec<Vec<u8>>),
 }
 
-/// Keys that are hashes of the numbers of their records, as those of a blockchain's state are.
+/// Keys that are hashes of record numbers, as those of a blockchain's state. Gaps between them vary, unlike those
+/// between the keys of [`crate::workload::keys::KeySpace`], and the size of the index depends on the gaps.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hashed {
+pub(super) struct HashedKeys {
     entries: u64,
     key_bytes: usize,
     seed: u64,
 }
 
-impl Hashed {
-    /// The keys of so many records.
-    pub(super) fn new(entries: u64, key_bytes: u64, seed: u64) -> Hashed {
-        Hashed { entries, key_bytes: numbers::length(key_bytes), seed: mix(seed) }
+impl HashedKeys {
+    /// Returns the keys of `entries` records.
+    pub(super) fn new(entries: u64, key_bytes: u64, seed: u64) -> HashedKeys {
+        HashedKeys { entries, key_bytes: numbers::length(key_bytes), seed: mix(seed) }
     }
 
-    /// Replaces `key` by that of a record; beyond the last there are keys that no record has.
-    pub(super) fn write(&self, record: u64, key: &mut Vec<u8>) {
+    /// Replaces the content of `key` by the key with this number. Keys from number `entries` on are absent.
+    pub(super) fn write(&self, number: u64, key: &mut Vec<u8>) {
         key.clear();
-        // Different numbers have different first words, for `mix` can be undone.
-        let mut word = mix(record ^ self.seed);
+        // `mix` is a bijection, so the first words differ.
+        let mut word = mix(number ^ self.seed);
         while key.len() < self.key_bytes {
             let bytes = word.to_be_bytes();
             let left = self.key_bytes - key.len();
@@ -48,18 +50,18 @@ impl Hashed {
     }
 }
 
-impl Keys {
-    /// A sample of the keys of a keyspace, each as likely as any other: reads all of it once.
+impl LookupKeys {
+    /// Reads a keyspace once and draws a uniform sample of its keys.
     ///
     /// # Errors
-    /// When the database cannot be read, or has no entry.
-    pub(super) fn sample(keyspace: &Keyspace, random: &mut Random) -> Result<Keys> {
+    /// The database cannot be read, or the keyspace is empty.
+    pub(super) fn sample(keyspace: &Keyspace, random: &mut Random) -> Result<LookupKeys> {
         let mut sample: Vec<Vec<u8>> = Vec::new();
-        // A key whose absent neighbour turns out to be there is not asked for.
+        // A key leaves the sample if the key that follows it immediately is present too.
         let mut place: Option<usize> = None;
         let mut seen = 0_u64;
         for entry in keyspace.iter() {
-            let (key, _) = entry.map_err(|source| Error::Engine { action: "scan", source })?;
+            let (key, _) = entry.map_err(failed("scan"))?;
             if let Some(before) = place.take()
                 && is_neighbour(&sample[before], &key)
             {
@@ -78,20 +80,17 @@ impl Keys {
             }
         }
         if sample.is_empty() {
-            return Err(Error::Invalid {
-                name: "--db",
-                value: "empty".to_owned(),
-                must: "a database with entries in this keyspace".to_owned(),
-            });
+            let must = "a database with entries in this keyspace";
+            return Err(Error::invalid("--db", "empty", must));
         }
-        Ok(Keys::Sampled(sample))
+        Ok(LookupKeys::Sampled(sample))
     }
 
-    /// Replaces `key` by one that is there.
+    /// Replaces the content of `key` by a present key.
     pub(super) fn present(&self, random: &mut Random, key: &mut Vec<u8>) {
         match self {
-            Keys::Hashed(keys) => keys.write(random.below(keys.entries), key),
-            Keys::Sampled(sample) => {
+            LookupKeys::Hashed(keys) => keys.write(random.below(keys.entries), key),
+            LookupKeys::Sampled(sample) => {
                 key.clone_from(
                     &sample[numbers::length(random.below(numbers::count(sample.len())))],
                 );
@@ -99,15 +98,15 @@ impl Keys {
         }
     }
 
-    /// Replaces `key` by one that is not there.
+    /// Replaces the content of `key` by an absent key.
     pub(super) fn absent(&self, random: &mut Random, key: &mut Vec<u8>) {
         match self {
-            // A hash like all others.
-            Keys::Hashed(keys) => {
+            // Absent keys are hashes too.
+            LookupKeys::Hashed(keys) => {
                 let others = u64::MAX - keys.entries;
                 keys.write(keys.entries + random.below(others), key);
             }
-            Keys::Sampled(_) => {
+            LookupKeys::Sampled(_) => {
                 self.present(random, key);
                 key.push(0);
             }
@@ -115,7 +114,7 @@ impl Keys {
     }
 }
 
-/// Whether `key` is the smallest above `before`.
+/// Returns whether `key` is the smallest key above `before`.
 fn is_neighbour(before: &[u8], key: &[u8]) -> bool {
     key.split_last() == Some((&0, before))
 }
@@ -131,10 +130,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hashed_keys_differ_and_absent_ones_are_none_of_them() {
+    fn hashed_keys_are_distinct_and_absent_keys_are_absent() {
         for key_bytes in [8, 13, 32] {
-            let keys = Keys::Hashed(Hashed::new(5_000, key_bytes, 7));
-            let Keys::Hashed(hashed) = &keys else { unreachable!() };
+            let keys = LookupKeys::Hashed(HashedKeys::new(5_000, key_bytes, 7));
+            let LookupKeys::Hashed(hashed) = &keys else { unreachable!() };
             let (mut all, mut key) = (BTreeSet::new(), Vec::new());
             for record in 0..5_000 {
                 hashed.write(record, &mut key);
@@ -152,16 +151,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sampled_is_there_and_its_neighbours_are_not() {
+    fn sampled_keys_are_present_and_their_neighbours_are_not() {
         let db = lsmx::Db::open("db", Options::default().vfs(Arc::new(MemVfs::new()))).unwrap();
         let keyspace = db.default_keyspace();
         let mut random = Random::new(3, 4);
-        assert!(Keys::sample(&keyspace, &mut random).unwrap_err().to_string().contains("entries"));
+        assert!(
+            LookupKeys::sample(&keyspace, &mut random).unwrap_err().to_string().contains("entries")
+        );
         for key in ["a", "a\0", "a\0\0", "b", "c", "c\0"] {
             db.put(key, "").unwrap();
         }
-        let keys = Keys::sample(&keyspace, &mut random).unwrap();
-        let Keys::Sampled(sample) = &keys else { unreachable!() };
+        let keys = LookupKeys::sample(&keyspace, &mut random).unwrap();
+        let LookupKeys::Sampled(sample) = &keys else { unreachable!() };
         let sample: BTreeSet<&[u8]> = sample.iter().map(Vec::as_slice).collect();
         assert_eq!(sample, BTreeSet::from([&b"a\0\0"[..], b"b", b"c\0"]));
         let mut key = Vec::new();

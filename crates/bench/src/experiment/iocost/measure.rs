@@ -1,9 +1,8 @@
-//! Lookups with one cache size.
+//! Measures lookups with one cache size.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
-use lsmx::ReadMetrics;
-use lsmx::internals::vfs::{IoCounts, VfsCall};
 use lsmx::metrics::BlockKind;
 use lsmx::metrics::FilterCounts;
 
@@ -12,31 +11,23 @@ use crate::error::{Error, Result};
 use crate::experiment::Progress;
 use crate::latency::Latencies;
 use crate::numbers::ratio;
+use crate::peers::lsmx::{Lsmx, failed};
 use crate::process;
 use crate::workload::random::Random;
-use crate::workload::record::to_hex;
 
-use super::Opened;
-use super::keys::Keys;
+use super::keys::LookupKeys;
 use super::result::{LevelAnswers, Point};
 
-/// A round of the warm-up is this part of the lookups that are counted, but no fewer than [`ROUND_MIN`].
+/// Lookups of a measurement ÷ lookups of a round of the warm-up. A round has at least [`ROUND_MIN`] lookups.
 const ROUNDS_PER_GETS: u64 = 4;
 const ROUND_MIN: u64 = 2_000;
-/// Most rounds, for a cache that never comes to rest.
+/// Maximum number of rounds.
 const ROUNDS_MAX: u64 = 200;
-/// Metadata is steady once a round changes it by no more than this part.
+/// The warm-up ends when a round changes the resident metadata by at most one part in this number.
 const STEADY: u64 = 1_000;
 
-/// What is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
-    Present,
-    Absent,
-}
-
-/// What lookups did, by both counts.
-struct Measured {
+/// Measurements of lookups.
+struct MeasuredLookups {
     gets: u64,
     /// Hits and misses by kind of block.
     blocks: BTreeMap<BlockKind, (u64, u64)>,
@@ -44,50 +35,59 @@ struct Measured {
     filters: BTreeMap<u8, FilterCounts>,
     reads: u64,
     read_bytes: u64,
-    device: Device,
+    device: DeviceReads,
     latencies: Latencies,
 }
 
-/// What the system says that storage did, where it says so.
+/// Reads of the storage, as far as the system reports them.
 #[derive(Clone, Copy, Debug, Default)]
-struct Device {
+struct DeviceReads {
     /// Reads that the device completed.
     reads: Option<u64>,
-    /// Bytes that this process got from it.
+    /// Bytes that this process read from the device.
     bytes: Option<u64>,
 }
 
-impl Device {
-    fn now(opened: &Opened) -> Device {
-        let reads = process::device_reads(&opened.path);
-        // Where there is no device, as in memory, the system counts no bytes either.
-        Device { reads, bytes: reads.and_then(|_| process::storage_read_bytes()) }
+impl DeviceReads {
+    fn read(path: &Path) -> DeviceReads {
+        let reads = process::device_reads(path);
+        // A file system without a device, as in memory, has no bytes either.
+        DeviceReads { reads, bytes: reads.and_then(|_| process::storage_read_bytes()) }
     }
 
-    fn since(self, before: Device) -> Device {
+    fn since(self, before: DeviceReads) -> DeviceReads {
         let since = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
-        Device { reads: since(self.reads, before.reads), bytes: since(self.bytes, before.bytes) }
+        DeviceReads {
+            reads: since(self.reads, before.reads),
+            bytes: since(self.bytes, before.bytes),
+        }
     }
 }
 
-/// Warms up, looks up `gets` present keys and then as many absent ones. Which cache that is, the caller
-/// knows.
-pub(super) fn point(
-    opened: &Opened,
-    keys: &Keys,
+/// A database that is open for reading, its directory, and the keys to look up.
+#[derive(Clone, Copy)]
+pub(super) struct LookupTarget<'a> {
+    pub(super) engine: &'a Lsmx,
+    pub(super) path: &'a Path,
+    pub(super) keys: &'a LookupKeys,
+}
+
+/// Warms the cache up, looks up `gets` present keys and then as many absent keys. The caller adds the cache size.
+pub(super) fn measure_point(
+    target: LookupTarget<'_>,
     gets: u64,
     random: &mut Random,
     title: &str,
     progress: &mut dyn Progress,
 ) -> Result<Point> {
     progress.begin(title, 0);
-    let warm_up_gets = warm_up(opened, keys, gets, random)?;
-    let present = play(opened, keys, Asked::Present, gets, random)?;
-    let absent = play(opened, keys, Asked::Absent, gets, random)?;
+    let warm_up_gets = warm_up(target, gets, random)?;
+    let present = look_up(target, true, gets, random)?;
+    let absent = look_up(target, false, gets, random)?;
     progress.end();
     let touched = || present.blocks.iter().filter(|(_, (hits, misses))| hits + misses > 0);
     let (hits, misses) = touched().fold((0, 0), |all, (_, it)| (all.0 + it.0, all.1 + it.1));
-    let resident = opened.db.read_metrics().cache;
+    let resident = target.engine.db.read_metrics().cache;
     let filters: FilterCounts = absent.filters.values().copied().sum();
     let filter_by_level = absent.filters.iter().map(|(&level, answers)| LevelAnswers {
         level,
@@ -127,23 +127,23 @@ pub(super) fn point(
     })
 }
 
-impl Measured {
+impl MeasuredLookups {
     fn ios_per_get(&self) -> f64 {
         ratio(self.blocks.values().map(|(_, misses)| misses).sum(), self.gets)
     }
 }
 
-/// Looks up present keys until the metadata in memory is steady; returns how many it took.
-fn warm_up(opened: &Opened, keys: &Keys, gets: u64, random: &mut Random) -> Result<u64> {
+/// Looks up present keys until the resident metadata is steady. Returns the number of lookups.
+fn warm_up(target: LookupTarget<'_>, gets: u64, random: &mut Random) -> Result<u64> {
     let round = (gets / ROUNDS_PER_GETS).max(ROUND_MIN);
     let metadata = || {
-        let cache = opened.db.read_metrics().cache;
+        let cache = target.engine.db.read_metrics().cache;
         let kinds = cache.iter().filter(|(kind, _)| **kind != BlockKind::Data);
         kinds.map(|(_, cache)| cache.resident_bytes).sum::<u64>()
     };
     let (mut before, mut done) = (metadata(), 0);
     for _ in 0..ROUNDS_MAX {
-        play(opened, keys, Asked::Present, round, random)?;
+        look_up(target, true, round, random)?;
         done += round;
         let now = metadata();
         if now.abs_diff(before) <= before / STEADY {
@@ -154,41 +154,32 @@ fn warm_up(opened: &Opened, keys: &Keys, gets: u64, random: &mut Random) -> Resu
     Ok(done)
 }
 
-fn play(
-    opened: &Opened,
-    keys: &Keys,
-    asked: Asked,
+fn look_up(
+    LookupTarget { engine, path, keys }: LookupTarget<'_>,
+    is_present: bool,
     gets: u64,
     random: &mut Random,
-) -> Result<Measured> {
-    let before = (opened.db.read_metrics(), opened.vfs.counts(), Device::now(opened));
+) -> Result<MeasuredLookups> {
+    let counters = || (engine.db.read_metrics(), engine.file_reads(), DeviceReads::read(path));
+    let before = counters();
     let mut latencies = Latencies::new();
     let mut key = Vec::new();
     for _ in 0..gets {
-        match asked {
-            Asked::Present => keys.present(random, &mut key),
-            Asked::Absent => keys.absent(random, &mut key),
+        if is_present {
+            keys.present(random, &mut key);
+        } else {
+            keys.absent(random, &mut key);
         }
         let watch = Stopwatch::start();
-        let found = opened.keyspace.get(&key);
+        let found = engine.keyspace.get(&key);
         latencies.record_ns(watch.elapsed_ns());
-        let found = found.map_err(|source| Error::Engine { action: "get", source })?;
-        if found.is_some() != (asked == Asked::Present) {
-            let (found, must) = match asked {
-                Asked::Present => ("absent", "present"),
-                Asked::Absent => ("present", "absent"),
-            };
-            return Err(Error::WrongAnswer { key: to_hex(&key), found, must });
+        if found.map_err(failed("get"))?.is_some() != is_present {
+            let (found, must) =
+                if is_present { ("absent", "present") } else { ("present", "absent") };
+            return Err(Error::wrong_answer(&key, found, must));
         }
     }
-    let after = (opened.db.read_metrics(), opened.vfs.counts(), Device::now(opened));
-    Ok(measured(gets, &before, &after, latencies))
-}
-
-/// The engine's, the file system's and the device's.
-type Counts = (ReadMetrics, IoCounts, Device);
-
-fn measured(gets: u64, before: &Counts, after: &Counts, latencies: Latencies) -> Measured {
+    let after = counters();
     let blocks = after.0.cache.iter().map(|(kind, cache)| {
         let earlier = before.0.cache.get(kind).copied().unwrap_or_default();
         (*kind, (cache.hits - earlier.hits, cache.misses - earlier.misses))
@@ -197,14 +188,13 @@ fn measured(gets: u64, before: &Counts, after: &Counts, latencies: Latencies) ->
         let earlier = before.0.filter_by_level.get(level).copied().unwrap_or_default();
         (*level, *answers - earlier)
     });
-    let read = VfsCall::Read;
-    Measured {
+    Ok(MeasuredLookups {
         gets,
         blocks: blocks.collect(),
         filters: filters.collect(),
-        reads: after.1.calls.count_of(read) - before.1.calls.count_of(read),
-        read_bytes: after.1.bytes.count_of(read) - before.1.bytes.count_of(read),
+        reads: after.1.0 - before.1.0,
+        read_bytes: after.1.1 - before.1.1,
         device: after.2.since(before.2),
         latencies,
-    }
+    })
 }

@@ -1,4 +1,4 @@
-//! A sweep over a tree that is small enough for a test.
+//! Measurements of small databases.
 
 use lsmx::metrics::BlockKind;
 
@@ -12,27 +12,29 @@ fn config(directory: &Path) -> Config {
         entries: 40_000,
         key_bytes: 32,
         value_bytes: 110,
-        memtable_bytes: 64 << 10,
-        table_bytes: 64 << 10,
+        settings: EngineSettings {
+            memtable_bytes: Some(64 << 10),
+            table_bytes: Some(64 << 10),
+            ..EngineSettings::default()
+        },
         block_bytes: vec![1024],
         filter_bits: vec![FilterBits::Fuse8],
         cache_kinds: vec![BlockCacheKind::Quick],
         sweep: CacheSweep::Auto,
         gets: 2_000,
-        direct_io: false,
         seed: 5,
         directory: directory.to_owned(),
         command: "test".to_owned(),
     }
 }
 
-/// The point of a cache that is just one of the inflection points.
+/// Returns the point at an inflection point.
 fn at<'a>(cost: &'a Cost, name: &str) -> &'a Point {
     cost.points.iter().find(|point| point.at == Some(name)).unwrap()
 }
 
 #[test]
-fn two_reads_at_the_first_inflection_and_one_at_the_second_by_both_counts() {
+fn lookup_takes_two_reads_at_the_first_inflection_and_one_at_the_second() {
     let directory = tempfile::tempdir().unwrap();
     let cost = config(directory.path()).run(&mut Silent).unwrap().cost;
     assert!(cost.entries >= 40_000 && cost.entries_last_run < cost.entries);
@@ -47,7 +49,6 @@ fn two_reads_at_the_first_inflection_and_one_at_the_second_by_both_counts() {
     }
     assert!(first.hit_rate[&BlockKind::Index] < 0.1 && second.hit_rate[&BlockKind::Index] > 0.99);
     for point in &cost.points {
-        // Two counts of the same thing, made in two places.
         assert!((point.ios_per_get - point.physical_reads_per_get).abs() < 1e-9);
         assert!((point.ios_per_absent_get - point.physical_reads_per_absent_get).abs() < 1e-9);
         assert!(point.resident_bytes.values().sum::<u64>() <= point.cache_bytes);
@@ -56,7 +57,7 @@ fn two_reads_at_the_first_inflection_and_one_at_the_second_by_both_counts() {
     let all = &cost.with_all_filters;
     assert_eq!((all.at, all.cache_bytes), (Some("all_metadata"), cost.all_metadata.bytes));
     assert!((0.95..1.05).contains(&all.ios_per_get), "{}", all.ios_per_get);
-    // One in 256, for each run.
+    // A filter passes one absent key in 256, in each run.
     assert!(all.filter_false_positive_rate < 0.008, "{}", all.filter_false_positive_rate);
     let runs: u64 = cost.levels.iter().map(|level| level.runs).sum();
     let most = 0.008 * crate::numbers::float(runs + 1);
@@ -68,13 +69,17 @@ fn two_reads_at_the_first_inflection_and_one_at_the_second_by_both_counts() {
 }
 
 #[test]
-fn an_existing_database_is_asked_for_its_own_keys_and_stays_as_it_is() {
+fn existing_database_is_read_with_its_own_keys_and_stays_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("db");
     let built = config(directory.path());
-    let design = Design { block_bytes: 1024, filter_bits: FilterBits::Fuse8 };
-    let hashed = Hashed::new(built.entries, built.key_bytes, built.seed);
-    build::build(&built, &path, design, &hashed, &mut Silent).unwrap();
+    let settings = EngineSettings {
+        block_bytes: 1024,
+        filter_bits: Some(FilterBits::Fuse8),
+        ..built.settings.clone()
+    };
+    let hashed = HashedKeys::new(built.entries, built.key_bytes, built.seed);
+    build::build(&built, &path, &settings, &hashed, &mut Silent).unwrap();
     let files = || {
         let all = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap());
         let mut all: Vec<_> =
@@ -89,7 +94,7 @@ fn an_existing_database_is_asked_for_its_own_keys_and_stays_as_it_is() {
     assert_eq!(files(), before);
     assert_eq!((result.cost.block_bytes, result.settings.key_len), (None, None));
     let point = &result.cost.points[0];
-    // All in memory but what was not asked for yet.
+    // The cache holds everything that was read before.
     assert!(point.ios_per_get < 0.9 && point.hit_rate[&BlockKind::Index] > 0.99);
     assert!((0.0..0.1).contains(&point.filter_false_positive_rate));
     let wrong = Config { keyspace: "nowhere".to_owned(), ..existing };
@@ -97,7 +102,7 @@ fn an_existing_database_is_asked_for_its_own_keys_and_stays_as_it_is() {
 }
 
 #[test]
-fn wide_filters_take_twice_the_bytes_and_let_almost_nothing_pass() {
+fn wide_filters_have_twice_the_bytes_and_few_false_positives() {
     let directory = tempfile::tempdir().unwrap();
     let bits = [FilterBits::Fuse8, FilterBits::Monkey { bits_per_key: 10.0 }, FilterBits::Fuse16];
     let config = Config {
@@ -118,7 +123,7 @@ fn wide_filters_take_twice_the_bytes_and_let_almost_nothing_pass() {
         assert_eq!(by_level(|level| level.negatives), all.filter_negatives);
         assert_eq!(by_level(|level| level.false_positives), all.filter_false_positives);
     }
-    // Of all runs, for how much lies above the last one differs from run to run.
+    // All filters are compared, because the share of the last run varies between executions.
     let bytes = |at: usize| numbers::float(costs[at].all_filters_bytes);
     assert!((1.8..2.2).contains(&(bytes(2) / bytes(0))), "{} and {}", bytes(2), bytes(0));
     assert!((0.9..1.5).contains(&(bytes(1) / bytes(0))), "{} and {}", bytes(1), bytes(0));
@@ -127,7 +132,7 @@ fn wide_filters_take_twice_the_bytes_and_let_almost_nothing_pass() {
 }
 
 #[test]
-fn both_caches_read_the_same_database() {
+fn all_caches_read_the_same_database() {
     let directory = tempfile::tempdir().unwrap();
     let config = Config {
         cache_kinds: BlockCacheKind::ALL.to_vec(),
@@ -138,8 +143,8 @@ fn both_caches_read_the_same_database() {
     let costs: Vec<&Cost> = result.costs().collect();
     assert_eq!(costs.iter().map(|cost| cost.cache_kind).collect::<Vec<_>>(), BlockCacheKind::ALL);
     assert_eq!(costs[0].db_bytes, costs[1].db_bytes);
-    // Nothing is in either, and then about the share of the data that there is room for. How much lies
-    // above the last run differs from run to run, and with it what is read first and kept.
+    // Empty caches, and caches that hold about their share of the data. The share above the last run varies between
+    // executions.
     assert_eq!(costs[0].points[0].ios_per_get, costs[1].points[0].ios_per_get);
     let [quick, moka] = [0, 1].map(|at: usize| costs[at].points[1].hit_rate[&BlockKind::Data]);
     assert!((0.1..0.25).contains(&quick) && (0.02..0.25).contains(&moka), "{quick} and {moka}");
@@ -149,7 +154,7 @@ fn both_caches_read_the_same_database() {
 }
 
 #[test]
-fn cache_sizes_are_read_as_they_are_typed() {
+fn cache_sweep_parses() {
     assert_eq!("auto".parse(), Ok(CacheSweep::Auto));
     assert_eq!("0.1, 3".parse(), Ok(CacheSweep::Percent(vec![0.1, 3.0])));
     for wrong in ["", "x", "-1", "nan", "inf", "1,,2", "1001"] {

@@ -4,207 +4,219 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use lsmx_delta::DeltaOptions;
-
 use crate::clock::Stopwatch;
 use crate::error::{Error, Result};
 use crate::experiment::Progress;
+use crate::experiment::player::{
+    OperationKind, PlayedOperations, ResourceCounters, ThreadGroup, settle,
+};
 use crate::experiment::sweep::SweepPoint;
-use crate::latency::Latencies;
 use crate::numbers::{self, ratio};
-use crate::peers::{Fields, IoBytes};
-use crate::process::{self, Cpu, DeviceIo};
+use crate::peers::{Engine, EngineSettings};
+use crate::process;
+use crate::workload::KeyDistribution;
+use crate::workload::records::GeneratedRecords;
 
-use super::design::{Base, Design, Resources};
-use super::model::Model;
-use super::play::{Played, Table, play};
-use super::records::{Records, Shape};
+use super::design::{Base, Design};
+use super::model::ValueModel;
 use super::result::{Cell, Recovery, Workload};
 use super::stream::Recipe;
 
-/// What one cell is to do.
+/// Parameters of a cell.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) design: Design,
     pub(super) recipe: Recipe,
-    pub(super) shape: Shape,
     pub(super) threads: u64,
-    pub(super) memory_budget: u64,
-    pub(super) direct_io: bool,
+    pub(super) settings: EngineSettings,
+    /// As given by the user.
     pub(super) scan_read_bytes: Option<u64>,
-    pub(super) delta: DeltaOptions,
     pub(super) sweep: SweepPoint,
-    /// Whether a copy as of a kill is opened at the end.
+    /// Whether the cell opens a copy of the files after the operations, as after a kill.
     pub(super) recovers: bool,
 }
 
-/// Counters that are read before and after the operations.
-pub(super) struct Reading {
-    io: IoBytes,
-    device: Option<DeviceIo>,
-    cpu: Option<Cpu>,
+/// A loaded database of a cell.
+pub(super) struct LoadedDatabase<'a> {
+    pub(super) engine: Box<dyn Engine>,
+    pub(super) records: &'a GeneratedRecords,
+    pub(super) path: &'a Path,
+    pub(super) memory_bytes_before: Option<u64>,
 }
 
-impl Reading {
-    pub(super) fn take(engine: &dyn Fields, path: &Path) -> Reading {
-        Reading { io: engine.io_bytes(), device: process::device_io(path), cpu: process::cpu() }
+impl LoadedDatabase<'_> {
+    /// Returns a group of one thread on this database.
+    pub(super) fn group(&self) -> ThreadGroup<'_> {
+        let single = ThreadGroup::single(self.engine.as_ref(), self.records);
+        ThreadGroup { counts_block_reads: true, ..single }
     }
 
-    /// Tells a cell what came between `before` and this.
-    pub(super) fn tell_since(&self, before: &Reading, cell: &mut Cell) {
-        cell.read_bytes = self.io.read.saturating_sub(before.io.read);
-        cell.written_bytes = self.io.written.saturating_sub(before.io.written);
-        cell.device = self.device.zip(before.device).map(|(after, before)| after.since(before));
-        cell.process_cpu = self.cpu.zip(before.cpu).map(|(after, before)| after.since(before));
+    pub(super) fn counters(&self) -> ResourceCounters {
+        ResourceCounters::read(self.engine.as_ref(), self.path)
+    }
+
+    /// Compares the values with the model, then closes and removes the database.
+    pub(super) fn check_and_remove(self, model: &ValueModel) -> Result<()> {
+        model.check(self.engine.as_ref(), self.records)?;
+        self.engine.close()?;
+        remove(self.path)
     }
 }
 
 impl Plan {
-    pub(super) fn resources(&self) -> Resources {
-        Resources {
-            memory_budget: self.memory_budget,
-            value_bytes_max: u32::try_from(self.shape.value.max()).unwrap_or(u32::MAX),
-            direct_io: self.direct_io,
-            scan_read_bytes: self.scan_read_bytes,
-            delta: self.delta,
-        }
+    pub(super) fn records(&self) -> Result<GeneratedRecords> {
+        let Recipe { records, layout, seed, .. } = self.recipe;
+        let count = records + self.recipe.inserts();
+        GeneratedRecords::new(KeyDistribution::Uniform, count, layout.key, layout.value, seed)
     }
 
-    pub(super) fn records(&self) -> Result<Records> {
-        let capacity = self.recipe.records + self.recipe.inserts();
-        Records::new(capacity, self.shape, self.recipe.seed)
-    }
-
-    /// What is said while it runs.
-    pub(super) fn title(&self, what: &str) -> String {
+    /// Returns the title of a step for progress reports.
+    pub(super) fn title(&self, step: &str) -> String {
         let sweep = if self.sweep.is_empty() { String::new() } else { format!(" {}", self.sweep) };
-        format!("{}{sweep}: {what}", self.design)
+        format!("{}{sweep}: {step}", self.design)
     }
 
-    /// Runs it in this directory, of which nothing is left.
+    /// Runs the cell in a directory, which is empty afterwards.
     pub(super) fn run(&self, directory: &Path, progress: &mut dyn Progress) -> Result<Cell> {
-        let path = directory.join("db");
-        let memory_bytes_before = process::resident_bytes();
-        let records = self.records()?;
-        let engine = self.design.open(&path, self.resources())?;
-        let table = Table { engine: engine.as_ref(), records: &records, mode: self.design.mode };
-        self.load(table, progress)?;
-        let before = Reading::take(table.engine, &path);
-        progress.begin(&self.title("operate"), self.recipe.ops);
-        let played = play(table, &self.recipe, self.threads, progress)?;
-        progress.end();
-        let model = Model::after(&self.recipe, &records);
-        let recovery =
-            self.recovers.then(|| self.recover(table.engine, &path, directory, &model, &records));
-        progress.begin(&self.title("settle"), 0);
-        let watch = Stopwatch::start();
-        engine.settle()?;
-        let settle_s = watch.elapsed_s();
-        progress.end();
-        let after = Reading::take(engine.as_ref(), &path);
-        let storage_bytes = process::disk_bytes(&path);
-        let (operand_store, blob_bytes) = (engine.operand_store(), engine.blob_bytes());
-        model.check(engine.as_ref(), &records)?;
-        engine.close()?;
-        remove(&path)?;
-        let mut cell = self.cell(&records, &played);
-        cell.settle_s = settle_s;
-        after.tell_since(&before, &mut cell);
-        cell.operand_store = operand_store;
-        cell.storage_bytes = storage_bytes;
-        cell.blob_bytes = blob_bytes;
-        cell.memory_bytes_before = memory_bytes_before;
-        cell.checked_records = numbers::count(model.len());
-        cell.recovery = recovery.transpose()?;
+        let (path, records) = (directory.join("db"), self.records()?);
+        let database = self.load(&path, &records, progress)?;
+        let before = database.counters();
+        let played = self.operate(&database, progress)?;
+        let model = ValueModel::after(&self.recipe, &records);
+        let recovery = self.recovers.then(|| self.recover(&database, directory, &model));
+        let settle_s = settle(database.engine.as_ref(), &self.title("settle"), progress)?;
+        let used = database.counters().since(&before);
+        let operand_store = database.engine.operand_store();
+        let cell = Cell {
+            settle_s,
+            operand_store,
+            checked_records: numbers::count(model.len()),
+            recovery: recovery.transpose()?,
+            ..self.cell(&database, &played, &used)
+        };
+        database.check_and_remove(&model)?;
         Ok(cell)
     }
 
-    /// Loads the records, settles, and warms up.
-    pub(super) fn load(&self, table: Table<'_>, progress: &mut dyn Progress) -> Result<()> {
-        progress.begin(&self.title("load"), self.recipe.records);
-        table.load(self.recipe.records, progress)?;
-        table.engine.settle()?;
-        progress.end();
-        progress.begin(&self.title("warm up"), 0);
-        table.warm_up(&self.recipe)?;
-        progress.end();
+    /// Opens a database, loads the records, settles, and warms the caches up.
+    pub(super) fn load<'a>(
+        &self,
+        path: &'a Path,
+        records: &'a GeneratedRecords,
+        progress: &mut dyn Progress,
+    ) -> Result<LoadedDatabase<'a>> {
+        let memory_bytes_before = process::resident_bytes();
+        let engine = self.design.open(path, &self.settings)?;
+        let database = LoadedDatabase { engine, records, path, memory_bytes_before };
+        let (title, count) = (self.title("load"), self.recipe.records);
+        database.group().play((&title, count), progress, &|player| {
+            player.repeat(count, |player, record| player.put(record, 0))
+        })?;
+        settle(database.engine.as_ref(), &title, progress)?;
+        self.warm_up(&database, progress)?;
+        Ok(database)
+    }
+
+    pub(super) fn warm_up(
+        &self,
+        database: &LoadedDatabase<'_>,
+        progress: &mut dyn Progress,
+    ) -> Result<()> {
+        let title = self.title("warm up");
+        database.group().play((&title, 0), progress, &|player| self.recipe.warm_up(player))?;
         Ok(())
+    }
+
+    /// Runs the operations.
+    pub(super) fn operate(
+        &self,
+        database: &LoadedDatabase<'_>,
+        progress: &mut dyn Progress,
+    ) -> Result<PlayedOperations> {
+        let group = ThreadGroup { threads: self.threads, ..database.group() };
+        let title = self.title("operate");
+        group.play((&title, self.recipe.ops), progress, &|player| {
+            self.recipe.run(player, self.design.mode)
+        })
     }
 
     /// Copies the files as a kill would leave them, opens the copy, and compares it with the model.
     fn recover(
         &self,
-        engine: &dyn Fields,
-        path: &Path,
+        database: &LoadedDatabase<'_>,
         directory: &Path,
-        model: &Model,
-        records: &Records,
+        model: &ValueModel,
     ) -> Result<Recovery> {
         let copy = directory.join("killed");
-        engine.rest()?;
-        copy_files(path, &copy)?;
+        database.engine.wait_idle()?;
+        copy_files(database.path, &copy)?;
         let storage_bytes = process::disk_bytes(&copy);
         let watch = Stopwatch::start();
-        let reopened = self.design.open(&copy, self.resources())?;
+        let reopened = self.design.open(&copy, &self.settings)?;
         let open_s = watch.elapsed_s();
-        model.check(reopened.as_ref(), records)?;
+        model.check(reopened.as_ref(), database.records)?;
         reopened.close()?;
         remove(&copy)?;
         Ok(Recovery { open_s, storage_bytes })
     }
 
-    pub(super) fn workload(&self, records: &Records) -> Workload {
+    fn workload(&self, records: &GeneratedRecords) -> Workload {
+        let Recipe { layout, .. } = self.recipe;
         Workload {
             mix: self.recipe.mix.name().to_owned(),
             records: self.recipe.records,
             loaded_bytes: records.bytes(self.recipe.records),
-            key_len: self.shape.key.max(),
-            value_len: self.shape.value.max(),
-            field_len: self.shape.field_bytes,
-            delta_len: self.shape.delta_bytes,
+            key_len: layout.key.max(),
+            value_len: layout.value.max(),
+            field_len: layout.field_bytes,
+            delta_len: layout.delta_bytes,
             zipf: self.recipe.zipf,
             threads: self.threads,
-            memory_budget: self.memory_budget,
-            direct_io: self.direct_io,
+            memory_budget: self.settings.memory_budget.unwrap_or(0),
+            direct_io: self.settings.direct_io,
             scan_read_bytes: self.scan_read_bytes.filter(|_| self.design.base == Base::ValueLog),
         }
     }
 
-    /// What the operations say; the rest is still empty.
-    pub(super) fn cell(&self, records: &Records, played: &Played) -> Cell {
-        let elapsed_s = numbers::float(played.elapsed_ns) / 1e9;
-        let reads = played.reads.count();
+    /// Returns the cell of operations and the resources that they used. The database must have settled.
+    pub(super) fn cell(
+        &self,
+        database: &LoadedDatabase<'_>,
+        played: &PlayedOperations,
+        used: &ResourceCounters,
+    ) -> Cell {
+        let reads = played.count(OperationKind::Get);
         Cell {
             engine: self.design.engine.name().to_owned(),
             mode: self.design.mode,
             base: self.design.base,
             read_ratio: self.recipe.mix.read_ratio(self.recipe.read_ratio),
-            workload: self.workload(records),
+            workload: self.workload(database.records),
             sweep: self.sweep.clone(),
             seed: self.recipe.seed,
             ops: played.ops,
-            ops_per_s: if elapsed_s > 0.0 { numbers::float(played.ops) / elapsed_s } else { 0.0 },
-            elapsed_s,
+            ops_per_s: played.ops_per_s(0.0),
+            elapsed_s: played.elapsed_s(),
             settle_s: 0.0,
             reads,
-            read_latency_us: played.reads.summary(),
-            rmws: played.updates.count(),
-            rmw_latency_us: Latencies::summary(&played.updates),
-            put_latency_us: played.puts.summary(),
-            scans: played.scans.count(),
-            scan_latency_us: played.scans.summary(),
-            scanned_entries: played.scanned_entries,
+            read_latency_us: played.latency(OperationKind::Get),
+            rmws: played.count(OperationKind::Update),
+            rmw_latency_us: played.latency(OperationKind::Update),
+            put_latency_us: played.latency(OperationKind::Put),
+            scans: played.count(OperationKind::Scan),
+            scan_latency_us: played.latency(OperationKind::Scan),
+            scanned_entries: played.entries_read,
             cpu: played.cpu,
-            process_cpu: None,
-            ios_per_read: (reads > 0).then(|| ratio(played.read_ios, reads)),
-            read_bytes: 0,
-            written_bytes: 0,
-            device: None,
+            process_cpu: used.cpu,
+            ios_per_read: (reads > 0).then(|| ratio(played.block_reads, reads)),
+            read_bytes: used.io.read,
+            written_bytes: used.io.written,
+            device: used.device,
             operand_store: None,
-            storage_bytes: 0,
-            blob_bytes: None,
-            memory_bytes: played.memory_bytes,
-            memory_bytes_before: None,
+            storage_bytes: process::disk_bytes(database.path),
+            blob_bytes: database.engine.blob_bytes(),
+            memory_bytes: played.memory_bytes_max,
+            memory_bytes_before: database.memory_bytes_before,
             checked_records: 0,
             recovery: None,
             repeats: None,
@@ -212,13 +224,12 @@ impl Plan {
     }
 }
 
-pub(super) fn remove(path: &Path) -> Result<()> {
+fn remove(path: &Path) -> Result<()> {
     let failed = |source| Error::Io { action: "remove", path: path.to_owned(), source };
     fs::remove_dir_all(path).map_err(failed)
 }
 
-/// Copies a directory in which nobody writes, with all that is below it. What goes meanwhile is what nobody
-/// needs any more: the database takes such files away when it likes.
+/// Copies a directory of an idle database with its subdirectories. The database may remove obsolete files meanwhile.
 fn copy_files(from: &Path, to: &Path) -> Result<()> {
     let failed = |path: &Path| {
         let path = path.to_owned();

@@ -1,19 +1,14 @@
-//! `lsmx rmw`: read-modify-writes, by how fields are updated and where values and operands lie.
+//! `lsmx rmw`: read-modify-writes, by the way in which fields are updated and by the place of values and operands.
 //!
-//! Records have fields; a read-modify-write gives one field new bytes. The modes do so by reading, changing
-//! and putting the value, by merging an operand into the tree, or by keeping operands apart from it. All of them
-//! end with equal values, which every cell proves for a sample of records.
-//!
-//! Each cell has a database of its own: loaded, settled, warmed up, operated on, settled, checked, removed.
+//! A record has fields; a read-modify-write writes new bytes into one field. All modes end with equal values, which
+//! every cell checks for a sample of records. Each cell has its own database, which is loaded, settled, warmed up,
+//! operated on, settled, checked and removed.
 
 mod cell;
 mod design;
-mod mix;
 mod model;
 mod operands;
-mod play;
 pub mod published;
-mod records;
 pub mod result;
 mod scans;
 mod stream;
@@ -23,124 +18,125 @@ mod tests;
 
 use std::path::PathBuf;
 
+use lsmx::merge_operator::FieldUpdate;
 use lsmx_delta::DeltaOptions;
 
 use crate::error::{Error, Result};
 use crate::experiment::resume::Finished;
 use crate::experiment::sweep::{SweepPoint, SweepValue};
 use crate::numbers::{self, float, round};
-use crate::peers::Kind;
+use crate::peers::{EngineSettings, Kind};
 use crate::report::provenance::Provenance;
 use crate::temporary;
+use crate::workload::operation_mix::OperationMix;
+use crate::workload::records::Length;
 
 use super::explore::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use super::{Progress, repeat};
 use cell::Plan;
-use records::{Length, Shape};
 use result::{Cell, Rmw};
-use stream::Recipe;
+use stream::{Recipe, RecordLayout};
 
 pub use design::{Base, Design, Mode};
-pub use mix::Mix;
-pub use study::{KNOWN, Known, Study};
+pub use study::Study;
 
-/// Most threads that can be asked for.
+/// Maximum number of threads.
 pub const THREADS_MAX: u64 = 64;
-/// Of the loaded bytes the part that is allowed as memory by default.
+/// Memory budget ÷ loaded bytes, by default.
 const BUDGET_FRACTION: f64 = 0.04;
-/// Least memory that the engine accepts as a budget.
+/// Minimum memory budget of the engine.
 const BUDGET_BYTES_MIN: u64 = 4 << 20;
-/// Keys and values of the UP2X-like mix where no lengths are asked for.
+/// Default lengths of the UP2X mix.
 const UP2X_KEY: Length = Length::Normal { mean: 10.45, deviation: 1.4, min: 8, max: 16 };
 const UP2X_VALUE: Length = Length::Normal { mean: 46.8, deviation: 11.6, min: 10, max: 200 };
 const UP2X_FIELD_BYTES: u64 = 10;
-/// Lengths of the other mixes where none are asked for.
+/// Default lengths of the other mixes, in bytes.
 const KEY_BYTES: u64 = 24;
 const VALUE_BYTES: u64 = 1000;
 const FIELD_BYTES: u64 = 100;
-/// Share of reads where none is asked for.
+/// Default share of reads.
 const READ_RATIO: f64 = 0.1;
-/// Exponent of the popularity where none is asked for.
+/// Default exponent of the popularity.
 const ZIPF: f64 = 0.99;
 
-/// What to measure.
+/// Configuration of the cells.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How fields are updated.
+    /// Ways in which fields are updated.
     pub modes: Vec<Mode>,
-    /// Where values lie.
+    /// Places of values.
     pub bases: Vec<Base>,
-    /// Engines to run next to lsmx.
+    /// Engines to compare with lsmx.
     pub peers: Vec<Kind>,
-    /// Shares of reads; by default one of a tenth.
+    /// Shares of reads; by default 0.1.
     pub read_ratios: Option<Vec<f64>>,
-    /// The mix.
-    pub mix: Mix,
-    /// An experiment, which varies one of the parameters.
+    /// Mix of operations.
+    pub mix: OperationMix,
+    /// Experiment that varies a parameter.
     pub study: Option<Study>,
-    /// Records to load.
+    /// Number of records to load.
     pub records: u64,
-    /// Bytes of a key; by default 24, and as UP2X has them in that mix.
+    /// Length of a key in bytes; by default 24, and variable in the UP2X mix.
     pub key_bytes: Option<u64>,
-    /// Bytes of a value; by default 1000, and as UP2X has them in that mix.
+    /// Length of a value in bytes; by default 1000, and variable in the UP2X mix.
     pub value_bytes: Option<u64>,
-    /// Bytes of a field; by default 100, and 10 in the UP2X-like mix.
+    /// Length of a field in bytes; by default 100, and 10 in the UP2X mix.
     pub field_bytes: Option<u64>,
-    /// Bytes that an update writes; by default a whole field.
+    /// Number of bytes that an update writes; by default a whole field.
     pub delta_bytes: Option<u64>,
-    /// Operations of a cell.
+    /// Number of operations of a cell.
     pub ops: u64,
     /// Exponent of the popularity of records; by default 0.99.
     pub zipf: Option<f64>,
-    /// Bytes of memory; by default 4 % of the loaded bytes, but no less than the engine needs.
+    /// Memory budget in bytes; by default 4 % of the loaded bytes, at least 4 MiB.
     pub memory_budget: Option<u64>,
-    /// Whether tables are read past the page cache.
+    /// Whether reads of tables bypass the page cache.
     pub direct_io: bool,
-    /// Bytes of values that a scan is to get by one read of a blob file; by default as in the engine.
+    /// Target bytes of values that a scan gets by one read of a blob file.
     pub scan_read_bytes: Option<u64>,
-    /// Threads.
+    /// Number of threads.
     pub threads: u64,
-    /// How often each cell runs.
+    /// Number of repetitions of each cell.
     pub repeat: u64,
-    /// The seed.
+    /// Seed.
     pub seed: u64,
-    /// Where temporary databases are made.
+    /// Directory for temporary databases.
     pub directory: PathBuf,
-    /// The command line, for the provenance.
+    /// Command line, for the provenance.
     pub command: String,
 }
 
-/// What a cell will load and do, for those who want to know beforehand.
+/// Preview of a cell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Estimate {
-    /// Engine, mode, base.
+    /// Engine, mode and base.
     pub design: String,
-    /// What the experiment varies.
+    /// Value of the varied parameter.
     pub sweep: SweepPoint,
     /// Share of reads.
     pub read_ratio: f64,
-    /// Records to load.
+    /// Number of records to load.
     pub records: u64,
-    /// Key and value bytes of these.
+    /// Bytes of their keys and values.
     pub loaded_bytes: u64,
-    /// Bytes of memory.
+    /// Memory budget in bytes.
     pub memory_budget: u64,
-    /// Operations, all repetitions together.
+    /// Number of operations of all repetitions.
     pub ops: u64,
-    /// Whether all its repetitions have finished in an earlier run.
+    /// Whether an earlier run has finished all repetitions.
     pub finished: bool,
 }
 
 impl Config {
-    /// Checks what can be checked without running anything.
+    /// Checks the parameters.
     ///
     /// # Errors
-    /// When a parameter is out of range, contradicts another, or asks for what this build does not have.
+    /// A parameter is out of range, contradicts another, or needs an engine that this build does not contain.
     pub fn check(&self) -> Result<()> {
         self.plans().map(drop)
     }
 
-    /// Cells in all, repetitions included.
+    /// Returns the number of cells, including repetitions.
     ///
     /// # Errors
     /// As [`Config::check`].
@@ -148,10 +144,10 @@ impl Config {
         Ok(numbers::count(self.plans()?.len()) * self.repeat)
     }
 
-    /// What will be run.
+    /// Returns a preview of each cell.
     ///
     /// # Errors
-    /// As [`Config::check`], and when finished cells cannot be read.
+    /// As [`Config::check`], or finished cells cannot be read.
     pub fn estimates(&self, finished: Option<&Finished>) -> Result<Vec<Estimate>> {
         let plans = (0..).step_by(numbers::length(self.repeat)).zip(self.plans()?);
         let estimates = plans.map(|(place, plan): (u64, Plan)| {
@@ -168,7 +164,7 @@ impl Config {
                 read_ratio: plan.recipe.mix.read_ratio(plan.recipe.read_ratio),
                 records: plan.recipe.records,
                 loaded_bytes: plan.records()?.bytes(plan.recipe.records),
-                memory_budget: plan.memory_budget,
+                memory_budget: plan.settings.memory_budget.unwrap_or(0),
                 ops: plan.recipe.ops * self.repeat,
                 finished: done,
             })
@@ -179,7 +175,7 @@ impl Config {
     /// Runs all cells.
     ///
     /// # Errors
-    /// As [`Config::check`], and when an engine fails or gives a wrong answer.
+    /// As [`Config::check`], or an engine fails or gives a wrong answer.
     pub fn run(&self, finished: Option<&Finished>, progress: &mut dyn Progress) -> Result<Rmw> {
         let plans = self.plans()?;
         let provenance = Provenance::new(self.command.clone(), None, self.seed, &self.directory);
@@ -208,21 +204,20 @@ impl Config {
 
     fn run_one(&self, plan: &Plan, progress: &mut dyn Progress) -> Result<Vec<Cell>> {
         let directory = temporary::directory("lsmx-rmw-", &self.directory)?;
-        let values = |study: Study| study.known().values.iter().copied().map(round).collect();
+        let values =
+            |study: Study| -> Vec<u64> { study.values().iter().copied().map(round).collect() };
         match self.study {
             Some(study @ Study::Operands) => {
-                let counts: Vec<u64> = values(study);
-                operands::run(plan, &counts, directory.path(), progress)
+                operands::run(plan, &values(study), directory.path(), progress)
             }
             Some(study @ Study::Scans) => {
-                let lengths: Vec<u64> = values(study);
-                scans::run(plan, &lengths, directory.path(), progress)
+                scans::run(plan, &values(study), directory.path(), progress)
             }
             _ => plan.run(directory.path(), progress).map(|cell| vec![cell]),
         }
     }
 
-    /// The cells to run, each checked.
+    /// Returns the checked cells.
     fn plans(&self) -> Result<Vec<Plan>> {
         self.check_numbers()?;
         let engines: Vec<Kind> =
@@ -238,95 +233,74 @@ impl Config {
     }
 
     fn check_numbers(&self) -> Result<()> {
-        between("--records", self.records, 1, 1 << 40)?;
-        between("--ops", self.ops, 1, 1 << 40)?;
-        between("--threads", self.threads, 1, THREADS_MAX)?;
-        between("--repeat", self.repeat, 1, 1000)?;
-        if let Some(bytes) = self.key_bytes {
-            between("--key-len", bytes, 1, KEY_BYTES_MAX)?;
-        }
-        if let Some(bytes) = self.value_bytes {
-            between("--value-len", bytes, 1, VALUE_BYTES_MAX)?;
-        }
+        Error::check_range("--records", self.records, 1..=1 << 40)?;
+        Error::check_range("--ops", self.ops, 1..=1 << 40)?;
+        Error::check_range("--threads", self.threads, 1..=THREADS_MAX)?;
+        Error::check_range("--repeat", self.repeat, 1..=1000)?;
+        Error::check_range("--key-len", self.key_bytes.unwrap_or(1), 1..=KEY_BYTES_MAX)?;
+        Error::check_range("--value-len", self.value_bytes.unwrap_or(1), 1..=VALUE_BYTES_MAX)?;
         if let Some(zipf) = self.zipf.filter(|&zipf| !(zipf > 0.0 && zipf <= 10.0)) {
-            return Err(invalid("--zipf", zipf, "above 0, at most 10"));
+            return Err(Error::invalid("--zipf", zipf, "above 0, at most 10"));
         }
         for &ratio in self.read_ratios.iter().flatten() {
             if !(0.0..=1.0).contains(&ratio) {
-                return Err(invalid("--read-ratio", ratio, "from 0 to 1"));
+                return Err(Error::invalid("--read-ratio", ratio, "from 0 to 1"));
             }
         }
         if self.scan_read_bytes.is_some() && !self.bases.contains(&Base::ValueLog) {
             let why = "only values in the value log are brought together";
-            return Err(contradiction("--scan-read-bytes", "--base tree".to_owned(), why));
+            return Err(Error::contradiction("--scan-read-bytes", "--base tree", why));
         }
-        if self.read_ratios.is_some() && self.mix != Mix::Default {
+        if self.read_ratios.is_some() && self.mix != OperationMix::Default {
             let second = format!("--mix {}", self.mix);
-            return Err(contradiction(
-                "--read-ratio",
-                second,
-                "the mix decides the share of reads",
-            ));
+            let why = "the mix decides the share of reads";
+            return Err(Error::contradiction("--read-ratio", second, why));
         }
         Ok(())
     }
 
-    /// What differs from cell to cell beside the design, and whether flags contradict the experiment.
-    fn points(&self) -> Result<Vec<Point>> {
-        let asked = Point::default();
+    /// Returns the values of the parameters that differ between cells of a design.
+    ///
+    /// # Errors
+    /// A parameter contradicts the experiment.
+    fn points(&self) -> Result<Vec<ParameterPoint>> {
         let Some(study) = self.study else {
             let ratios = self.read_ratios.clone().unwrap_or_else(|| vec![READ_RATIO]);
-            let point = |ratio| Point { read_ratio: Some(ratio), ..asked.clone() };
+            let point =
+                |ratio| ParameterPoint { read_ratio: Some(ratio), ..ParameterPoint::default() };
             return Ok(ratios.into_iter().map(point).collect());
         };
-        let known = study.known();
-        if known.kd_alone && self.modes != [Mode::Kd] {
-            let modes: Vec<_> = self.modes.iter().map(|mode| mode.name()).collect();
-            let second = format!("--experiment {study}");
-            let why = "it varies what --mode kd alone has";
-            return Err(contradiction(&format!("--mode {}", modes.join(",")), second, why));
-        }
-        if known.kd_alone && !self.peers.is_empty() {
-            let second = format!("--experiment {study}");
-            return Err(contradiction("--peers", second, "no peer keeps operands apart"));
-        }
-        let varied = |flag: &str, given: bool| {
-            let why = "the experiment varies it";
-            if given {
-                Err(contradiction(flag, format!("--experiment {study}"), why))
-            } else {
-                Ok(())
-            }
+        let refuse = |first: &str, is_given: bool, why| match is_given {
+            true => Err(Error::contradiction(first, format!("--experiment {study}"), why)),
+            false => Ok(()),
         };
-        let one_ratio = self.read_ratios.as_ref().is_some_and(|all| all.len() > 1);
-        varied(
-            "--read-ratio",
-            one_ratio || (study == Study::ReadRatio && self.read_ratios.is_some()),
-        )?;
-        varied("--zipf", study == Study::Zipf && self.zipf.is_some())?;
-        let sizes = [Study::ValueSize, Study::DeltaSize].contains(&study);
-        varied("--value-len", sizes && self.value_bytes.is_some())?;
-        varied("--field-len", sizes && self.field_bytes.is_some())?;
-        varied("--delta-len", sizes && self.delta_bytes.is_some())?;
-        if study == Study::ReadRatio || sizes {
-            varied("--mix", self.mix != Mix::Default)?;
+        if study.needs_operand_store() {
+            let modes: Vec<_> = self.modes.iter().map(|mode| mode.name()).collect();
+            let why = "it varies what --mode kd alone has";
+            refuse(&format!("--mode {}", modes.join(",")), self.modes != [Mode::Kd], why)?;
+            refuse("--peers", !self.peers.is_empty(), "no peer keeps operands apart")?;
         }
-        Ok(known
-            .values
-            .iter()
-            .map(|&value| self.point(study, value))
-            .take(self.runs_of(study))
-            .collect())
+        let ratios = self.read_ratios.as_ref().map_or(0, Vec::len);
+        let ratios_max = if study == Study::ReadRatio { 0 } else { 1 };
+        let sizes = [Study::ValueSize, Study::DeltaSize].contains(&study);
+        let fixes_mix = sizes || study == Study::ReadRatio;
+        for (flag, is_given) in [
+            ("--read-ratio", ratios > ratios_max),
+            ("--zipf", study == Study::Zipf && self.zipf.is_some()),
+            ("--value-len", sizes && self.value_bytes.is_some()),
+            ("--field-len", sizes && self.field_bytes.is_some()),
+            ("--delta-len", sizes && self.delta_bytes.is_some()),
+            ("--mix", fixes_mix && self.mix != OperationMix::Default),
+        ] {
+            refuse(flag, is_given, "the experiment varies it")?;
+        }
+        let runs = if study.has_one_run() { 1 } else { study.values().len() };
+        Ok(study.values().iter().take(runs).map(|&value| self.point(study, value)).collect())
     }
 
-    /// How many of an experiment's values need a run of their own.
-    fn runs_of(&self, study: Study) -> usize {
-        if study.has_one_run() { 1 } else { study.known().values.len() }
-    }
-
-    fn point(&self, study: Study, value: f64) -> Point {
+    fn point(&self, study: Study, value: f64) -> ParameterPoint {
         let one = self.read_ratios.as_ref().and_then(|all| all.first().copied());
-        let mut point = Point { read_ratio: one, ..Point::default() };
+        let mut point = ParameterPoint { read_ratio: one, ..ParameterPoint::default() };
         let mut shown = SweepValue::Real(value);
         let bytes = self.records.saturating_mul(KEY_BYTES + VALUE_BYTES);
         let records = |value: u64| (bytes / (KEY_BYTES + value)).max(1);
@@ -360,87 +334,93 @@ impl Config {
             }
             Study::SplitThreshold => point.delta = point.delta.split_threshold(value),
         }
-        point.sweep = SweepPoint(vec![(study.known().varies.to_owned(), shown)]);
+        point.sweep = SweepPoint(vec![(study.parameter().to_owned(), shown)]);
         point
     }
 
-    fn plan(&self, design: Design, point: &Point) -> Result<Plan> {
-        let up2x = self.mix == Mix::Up2x;
-        let key = self
-            .key_bytes
-            .map_or(if up2x { UP2X_KEY } else { Length::Fixed(KEY_BYTES) }, Length::Fixed);
-        let value = if up2x { UP2X_VALUE } else { Length::Fixed(VALUE_BYTES) };
-        let mut value = self.value_bytes.map_or(value, Length::Fixed);
-        let mut field =
-            self.field_bytes.unwrap_or(if up2x { UP2X_FIELD_BYTES } else { FIELD_BYTES });
+    fn plan(&self, design: Design, point: &ParameterPoint) -> Result<Plan> {
+        let (mut key, mut value, field) = match self.mix {
+            OperationMix::Up2x => (UP2X_KEY, UP2X_VALUE, UP2X_FIELD_BYTES),
+            _ => (Length::Fixed(KEY_BYTES), Length::Fixed(VALUE_BYTES), FIELD_BYTES),
+        };
+        key = self.key_bytes.map_or(key, Length::Fixed);
+        value = self.value_bytes.map_or(value, Length::Fixed);
+        let mut field = self.field_bytes.unwrap_or(field);
         let mut delta = self.delta_bytes.unwrap_or(field);
         if let Some((of_value, of_field, of_delta)) = point.sizes {
             (value, field, delta) = (Length::Fixed(of_value), of_field, of_delta);
         }
-        between("--field-len", field, 1, value.min())?;
-        between("--delta-len", delta, 1, field)?;
+        Error::check_range("--field-len", field, 1..=value.min())?;
+        Error::check_range("--delta-len", delta, 1..=field)?;
         let records = point.records.unwrap_or(self.records);
         if self.study == Some(Study::Operands) {
-            let groups = numbers::count(Study::Operands.known().values.len());
-            between("--records", records, groups * 10, 1 << 40)?;
+            let groups = numbers::count(Study::Operands.values().len());
+            Error::check_range("--records", records, groups * 10..=1 << 40)?;
         }
-        let shape = Shape { key, value, field_bytes: field, delta_bytes: delta };
+        design.engine.check_has_merges()?;
         let mut plan = Plan {
             design,
             recipe: Recipe {
                 mix: self.mix,
                 read_ratio: point.read_ratio.unwrap_or(READ_RATIO),
+                layout: RecordLayout { key, value, field_bytes: field, delta_bytes: delta },
                 records,
                 ops: point.ops.unwrap_or(self.ops),
                 zipf: point.zipf.or(self.zipf).unwrap_or(ZIPF),
                 seed: self.seed,
             },
-            shape,
             threads: self.threads,
-            memory_budget: 0,
-            direct_io: self.direct_io,
+            settings: EngineSettings::default(),
             scan_read_bytes: self.scan_read_bytes,
-            delta: point.delta,
             sweep: point.sweep.clone(),
             recovers: point.recovers,
         };
         let loaded_bytes = plan.records()?.bytes(records);
-        plan.memory_budget = self
+        let budget = self
             .memory_budget
             .unwrap_or_else(|| round(float(loaded_bytes) * BUDGET_FRACTION).max(BUDGET_BYTES_MIN));
-        if let Some(share) = point.kd_cache_share {
-            let bytes = round(float(plan.memory_budget) * share);
-            plan.delta = plan.delta.cache_bytes(bytes);
-        }
-        design::check(design)?;
+        let operand_store = match point.kd_cache_share {
+            Some(share) => point.delta.cache_bytes(round(float(budget) * share)),
+            None => point.delta,
+        };
+        let value_bytes_max = u32::try_from(value.max()).unwrap_or(u32::MAX);
+        plan.settings = EngineSettings {
+            memory_budget: Some(budget),
+            direct_io: self.direct_io,
+            merge_operator: Some(FieldUpdate { value_bytes_max }),
+            operand_store: Some(operand_store),
+            value_separation: Some(design::separate_all_values(self.scan_read_bytes)),
+            counts_io: true,
+            ..plan.settings
+        };
         Ok(plan)
     }
 }
 
-/// What differs from cell to cell beside the design.
+/// Values of the parameters that differ between cells of a design.
 #[derive(Clone, Debug, Default)]
-struct Point {
+struct ParameterPoint {
     read_ratio: Option<f64>,
     zipf: Option<f64>,
     records: Option<u64>,
     ops: Option<u64>,
-    /// Bytes of value, field and delta.
+    /// Lengths of value, field and update, in bytes.
     sizes: Option<(u64, u64, u64)>,
     recovers: bool,
-    /// How operands that are kept apart are kept.
+    /// Options of the operand store.
     delta: DeltaOptions,
-    /// Of the memory the part that is for folded operands.
+    /// Share of the memory budget for the cache of the operand store.
     kd_cache_share: Option<f64>,
     sweep: SweepPoint,
 }
 
-/// One cell for all repetitions of each.
+/// Combines the repetitions of each cell.
 fn medians(repetitions: Vec<Vec<Cell>>) -> Result<Vec<Cell>> {
     let count = repetitions.first().map_or(0, Vec::len);
     let mut cells = Vec::new();
     for place in 0..count {
         let all = repetitions.iter().filter_map(|cells| cells.get(place).cloned()).collect();
-        // A cell reads what it writes.
+        // A cell can always be read from its own JSON.
         let failed = |error: serde_json::Error| Error::Io {
             action: "summarize",
             path: PathBuf::from("repetitions"),
@@ -449,19 +429,4 @@ fn medians(repetitions: Vec<Vec<Cell>>) -> Result<Vec<Cell>> {
         cells.extend(repeat::summarize(all).map_err(failed)?);
     }
     Ok(cells)
-}
-
-fn between(name: &'static str, n: u64, min: u64, max: u64) -> Result<()> {
-    if (min..=max).contains(&n) {
-        return Ok(());
-    }
-    Err(invalid(name, n, &format!("from {min} to {max}")))
-}
-
-fn invalid(name: &'static str, value: impl ToString, must: &str) -> Error {
-    Error::Invalid { name, value: value.to_string(), must: must.to_owned() }
-}
-
-fn contradiction(first: &str, second: String, why: &'static str) -> Error {
-    Error::Contradiction { first: first.to_owned(), second, why }
 }

@@ -1,81 +1,83 @@
-//! What the values of some records must be at the end: their part of the stream, played in memory.
+//! The expected values of a sample of records: their operations applied in memory.
 
 use std::collections::BTreeMap;
 
-use crate::error::Result;
-use crate::peers::{Fields, write_field};
+use crate::error::{Error, Result};
+use crate::peers::Engine;
+use crate::workload::operation_mix::MixedOperation;
 use crate::workload::random::Random;
-use crate::workload::record::to_hex;
+use crate::workload::records::GeneratedRecords;
 
-use super::mix::Act;
-use super::records::Records;
 use super::stream::Recipe;
 
-/// Records of the highest ranks in a sample, which were written to most.
+/// Number of popular records in a sample.
 const POPULAR: u64 = 100;
-/// Records in a sample that are drawn at random.
+/// Number of random records in a sample.
 const ANY: u64 = 1000;
-/// Inserted records in a sample, the last ones.
+/// Number of inserted records in a sample, the last ones.
 const INSERTED: u64 = 100;
 const PURPOSE_SAMPLE: u64 = 0x6d6f_6465;
 
-/// The last values of a sample of records.
+/// Expected values of a sample of records.
 #[derive(Debug)]
-pub(super) struct Model {
+pub(super) struct ValueModel {
     values: BTreeMap<u64, Vec<u8>>,
 }
 
-impl Model {
-    /// After all operations of a stream.
-    pub(super) fn after(recipe: &Recipe, records: &Records) -> Model {
+impl ValueModel {
+    /// Applies all operations of a stream.
+    pub(super) fn after(recipe: &Recipe, records: &GeneratedRecords) -> ValueModel {
         let mut random = Random::new(recipe.seed, PURPOSE_SAMPLE);
-        let popular = recipe.popular();
-        let ranks = (0..POPULAR.min(recipe.records)).map(|rank| popular.at_rank(rank));
+        let popularity = recipe.popularity();
+        let popular = (0..POPULAR.min(recipe.records)).map(|rank| popularity.record_at(rank));
         let any = (0..ANY).map(|_| random.below(recipe.records));
-        let mut values: BTreeMap<u64, Vec<u8>> = ranks
-            .chain(any)
-            .map(|record| {
-                let mut value = Vec::new();
-                records.value(record, 0, &mut value);
-                (record, value)
-            })
-            .collect();
+        let mut values = BTreeMap::new();
+        for record in popular.chain(any) {
+            records.value(record, 0, values.entry(record).or_insert_with(Vec::new));
+        }
         let end = recipe.records + recipe.inserts();
         let inserted = end.saturating_sub(INSERTED).max(recipe.records)..end;
-        let mut delta = Vec::new();
         for op in recipe.stream() {
             if inserted.contains(&op.record) {
                 values.entry(op.record).or_default();
             }
             let Some(value) = values.get_mut(&op.record) else { continue };
-            match op.act {
-                Act::Read | Act::Scan(_) => {}
-                Act::Put | Act::Insert => records.value(op.record, op.version, value),
-                Act::Update | Act::Rewrite => {
-                    let offset = records.delta(op.record, op.version, op.dice, &mut delta);
-                    write_field(value, offset, &delta);
+            match op.operation {
+                MixedOperation::Read | MixedOperation::Scan(_) => {}
+                MixedOperation::Put | MixedOperation::Insert => {
+                    records.value(op.record, op.version, value);
+                }
+                MixedOperation::Update | MixedOperation::Rewrite => {
+                    recipe.apply_delta(records, (op.record, op.version, op.draw), value);
                 }
             }
         }
-        Model { values }
+        ValueModel { values }
     }
 
-    /// Records in the sample.
+    /// Returns the model of records with these values.
+    pub(super) fn of_values(values: impl IntoIterator<Item = (u64, Vec<u8>)>) -> ValueModel {
+        ValueModel { values: values.into_iter().collect() }
+    }
+
+    /// Returns the number of records in the sample.
     pub(super) fn len(&self) -> usize {
         self.values.len()
     }
 
     /// Compares the sample with a database.
-    pub(super) fn check(&self, engine: &dyn Fields, records: &Records) -> Result<()> {
+    ///
+    /// # Errors
+    /// The engine fails or a value differs.
+    pub(super) fn check(&self, engine: &dyn Engine, records: &GeneratedRecords) -> Result<()> {
         let mut key = Vec::new();
         for (&record, expected) in &self.values {
             records.key(record, &mut key);
-            let mut right = false;
-            let found = engine.get(&key, &mut |value| right = value == expected.as_slice())?;
-            if !right {
+            let mut is_right = false;
+            let found = engine.get(&key, &mut |value| is_right = value == expected.as_slice())?;
+            if !is_right {
                 let found = if found { "another value than the model's" } else { "absent" };
-                let must = "the value that the operations amount to";
-                return Err(crate::Error::WrongAnswer { key: to_hex(&key), found, must });
+                return Err(Error::wrong_answer(&key, found, "the value that its operations give"));
             }
         }
         Ok(())

@@ -127,11 +127,11 @@ pub fn of_mix(mix: &str) -> Vec<(&'static str, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::rmw::mix::Mix;
+    use crate::workload::operation_mix::OperationMix;
 
     #[test]
     fn every_mix_has_what_was_published() {
-        for mix in Mix::ALL {
+        for mix in OperationMix::ALL {
             assert!(of_mix(mix.name()).len() >= 3, "{mix}");
         }
         assert!(of_mix("other").is_empty());

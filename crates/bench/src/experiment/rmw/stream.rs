@@ -1,142 +1,205 @@
-//! The operations of a run, in one order that follows from the seed alone.
+//! The operations of a run, in an order that follows from the seed.
 //!
-//! Threads share one stream: a record belongs to one of them, which plays all that concerns it, in
-//! order. So the popularity of records is that of the stream however many threads there are, and the last value of
-//! each is known exactly.
+//! All threads go through the same stream. Each record belongs to one thread, which runs all operations on it in their
+//! order. So the popularity of records does not depend on the number of threads, and the last value of each record is
+//! known.
 
-use crate::workload::keys::Permutation;
-use crate::workload::random::{Random, Zipf};
+use crate::error::Result;
+use crate::experiment::player::{OperationKind, Player};
+use crate::numbers;
+use crate::peers::{Engine, write_field};
+use crate::workload::operation_mix::{MixedOperation, OPS_PER_INSERT, OperationMix, Popularity};
+use crate::workload::random::{Random, fill};
+use crate::workload::records::{GeneratedRecords, Length};
 
-use super::mix::{Act, Mix, OPS_PER_INSERT};
+use super::design::Mode;
 
+/// Number of operations for each read of the warm-up.
+const OPS_PER_WARM_UP_READ: u64 = 10;
 const PURPOSE_STREAM: u64 = 0x726d_7773;
+const PURPOSE_WARM_UP: u64 = 0x7761_726d;
 
-/// What a stream is made of.
+/// Layout of records.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct RecordLayout {
+    pub(super) key: Length,
+    pub(super) value: Length,
+    /// Length of a field in bytes. A value consists of fields and a shorter rest.
+    pub(super) field_bytes: u64,
+    /// Number of bytes that an update writes at the start of a field.
+    pub(super) delta_bytes: u64,
+}
+
+/// Parameters of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recipe {
-    pub(super) mix: Mix,
+    pub(super) mix: OperationMix,
     pub(super) read_ratio: f64,
-    /// Records that are loaded.
+    pub(super) layout: RecordLayout,
+    /// Number of records that are loaded.
     pub(super) records: u64,
     pub(super) ops: u64,
+    /// Exponent of the popularity.
     pub(super) zipf: f64,
     pub(super) seed: u64,
 }
 
 impl Recipe {
-    /// Records that are inserted.
+    /// Returns the number of inserted records.
     pub(super) fn inserts(&self) -> u64 {
-        if self.mix.inserts() { self.ops / OPS_PER_INSERT } else { 0 }
+        if self.mix.has_inserts() { self.ops / OPS_PER_INSERT } else { 0 }
     }
 
-    /// All operations.
-    pub(super) fn stream(&self) -> Stream {
-        Stream {
+    /// Returns all operations.
+    pub(super) fn stream(&self) -> OperationStream {
+        OperationStream {
             recipe: *self,
             random: Random::new(self.seed, PURPOSE_STREAM),
-            popular: self.popular(),
+            popularity: self.popularity(),
             next: 0,
         }
     }
 
-    /// Draws records as the operations do.
-    pub(super) fn popular(&self) -> Popular {
-        Popular {
-            zipf: Zipf::new(self.zipf),
-            // Popular records lie anywhere, in key order and in age.
-            scattered: Permutation::new(self.records, self.seed),
-            records: self.records,
+    /// Returns the popularity of the loaded records.
+    pub(super) fn popularity(&self) -> Popularity {
+        Popularity::new(self.zipf, self.records, self.seed)
+    }
+
+    /// Replaces the content of `bytes` by what an update writes. Returns its offset; `draw` selects the field.
+    pub(super) fn write_delta(
+        &self,
+        records: &GeneratedRecords,
+        (record, version, draw): (u64, u64, u64),
+        bytes: &mut Vec<u8>,
+    ) -> u32 {
+        let value_bytes = numbers::count(records.value_len(record));
+        let fields = (value_bytes / self.layout.field_bytes).max(1);
+        bytes.clear();
+        let length = numbers::length(self.layout.delta_bytes);
+        fill(records.version_seed(record, version), length, bytes);
+        // Values are shorter than 4 GiB.
+        u32::try_from(draw % fields * self.layout.field_bytes).unwrap_or(u32::MAX)
+    }
+
+    /// Applies an update to a value in memory.
+    pub(super) fn apply_delta(
+        &self,
+        records: &GeneratedRecords,
+        update: (u64, u64, u64),
+        value: &mut Vec<u8>,
+    ) {
+        let mut delta = Vec::new();
+        let offset = self.write_delta(records, update, &mut delta);
+        write_field(value, offset, &delta);
+    }
+
+    /// Updates a field of a record as the mode says.
+    pub(super) fn update(
+        &self,
+        player: &mut Player<'_>,
+        mode: Mode,
+        update: (u64, u64, u64),
+    ) -> Result<()> {
+        player.prepare_key(update.0);
+        let offset = self.write_delta(player.group.records, update, &mut player.value);
+        player.measure(OperationKind::Update, |engine: &dyn Engine, key, delta| match mode {
+            Mode::GetPut => engine.rewrite(key, offset, delta),
+            Mode::Merge | Mode::Kd => engine.merge(key, offset, delta),
+        })
+    }
+
+    /// Runs the operations on the records of one thread.
+    pub(super) fn run(&self, player: &mut Player<'_>, mode: Mode) -> Result<()> {
+        for StreamOperation { version, operation, record, draw } in self.stream() {
+            if player.is_stopped() {
+                break;
+            }
+            if !player.owns(record) {
+                continue;
+            }
+            let update = (record, version, draw);
+            match operation {
+                MixedOperation::Read => player.get_present(record)?,
+                MixedOperation::Update => self.update(player, mode, update)?,
+                MixedOperation::Rewrite => self.update(player, Mode::GetPut, update)?,
+                MixedOperation::Put | MixedOperation::Insert => player.put(record, version)?,
+                MixedOperation::Scan(entries) => player.seek(record, entries)?,
+            }
         }
-    }
-}
-
-/// Which records are asked for how often.
-#[derive(Clone, Debug)]
-pub(super) struct Popular {
-    zipf: Zipf,
-    scattered: Permutation,
-    records: u64,
-}
-
-impl Popular {
-    /// The record of this rank, 0 the most popular; below the number of records.
-    pub(super) fn at_rank(&self, rank: u64) -> u64 {
-        self.scattered.forward(rank)
+        Ok(())
     }
 
-    /// One of those that were loaded.
-    pub(super) fn draw(&self, random: &mut Random) -> u64 {
-        self.at_rank(self.zipf.draw(random, self.records))
-    }
-
-    /// One of `count` records, most often one of the last.
-    fn draw_latest(&self, random: &mut Random, count: u64) -> u64 {
-        count - 1 - self.zipf.draw(random, count)
+    /// Looks up popular records, to fill the caches.
+    pub(super) fn warm_up(&self, player: &mut Player<'_>) -> Result<()> {
+        let popularity = self.popularity();
+        let mut random = Random::new(self.seed, PURPOSE_WARM_UP);
+        player.repeat(self.ops / OPS_PER_WARM_UP_READ, |player, _| {
+            player.get_present(popularity.draw(&mut random))
+        })
     }
 }
 
 /// One operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Op {
-    /// Its place in the stream, from 1; what it writes follows from that.
+pub(super) struct StreamOperation {
+    /// Place in the stream, from 1. The written bytes follow from it.
     pub(super) version: u64,
-    pub(super) act: Act,
+    pub(super) operation: MixedOperation,
     pub(super) record: u64,
-    /// Chooses the field.
-    pub(super) dice: u64,
+    /// Selects the field of an update.
+    pub(super) draw: u64,
 }
 
-/// The operations one after the other.
+/// Iterator over the operations.
 #[derive(Clone, Debug)]
-pub(super) struct Stream {
+pub(super) struct OperationStream {
     recipe: Recipe,
     random: Random,
-    popular: Popular,
+    popularity: Popularity,
     next: u64,
 }
 
-impl Iterator for Stream {
-    type Item = Op;
+impl Iterator for OperationStream {
+    type Item = StreamOperation;
 
-    fn next(&mut self) -> Option<Op> {
+    fn next(&mut self) -> Option<StreamOperation> {
         let Recipe { mix, read_ratio, records, ops, .. } = self.recipe;
         if self.next >= ops {
             return None;
         }
         let number = self.next;
         self.next += 1;
-        let act = mix.act(number, read_ratio, &mut self.random);
-        let inserted = if mix.inserts() { number / OPS_PER_INSERT } else { 0 };
-        let record = match act {
-            Act::Insert => records + inserted,
-            _ if mix.asks_for_the_latest() => {
-                self.popular.draw_latest(&mut self.random, records + inserted)
-            }
-            _ => self.popular.draw(&mut self.random),
+        let operation = mix.draw(number, read_ratio, &mut self.random);
+        let present = records + if mix.has_inserts() { number / OPS_PER_INSERT } else { 0 };
+        let record = match operation {
+            MixedOperation::Insert => present,
+            _ => mix.draw_record(&self.popularity, present, &mut self.random),
         };
-        let dice = match act {
-            Act::Update | Act::Rewrite => self.random.next_u64() >> 1,
+        let draw = match operation {
+            MixedOperation::Update | MixedOperation::Rewrite => self.random.next_u64() >> 1,
             _ => 0,
         };
-        Some(Op { version: number + 1, act, record, dice })
+        Some(StreamOperation { version: number + 1, operation, record, draw })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::RECIPE;
     use super::*;
+    use crate::workload::KeyDistribution;
 
     #[test]
-    fn equal_seeds_give_equal_operations_and_no_record_comes_before_it_was_inserted() {
-        for mix in Mix::ALL {
+    fn stream_follows_from_the_seed_and_uses_inserted_records_only() {
+        for mix in OperationMix::ALL {
             let recipe =
-                Recipe { mix, read_ratio: 0.1, records: 100, ops: 5000, zipf: 0.99, seed: 9 };
-            let all: Vec<Op> = recipe.stream().collect();
+                Recipe { mix, read_ratio: 0.1, records: 100, ops: 5000, seed: 9, ..RECIPE };
+            let all: Vec<StreamOperation> = recipe.stream().collect();
             assert_eq!(all, recipe.stream().collect::<Vec<_>>());
             assert_eq!(all.len(), 5000);
             let mut end = 100;
             for op in &all {
-                if op.act == Act::Insert {
+                if op.operation == MixedOperation::Insert {
                     assert_eq!(op.record, end);
                     end += 1;
                 }
@@ -149,19 +212,27 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rank_is_the_most_popular() {
-        let recipe = Recipe {
-            mix: Mix::Default,
-            read_ratio: 0.5,
-            records: 1000,
-            ops: 20_000,
-            zipf: 0.99,
-            seed: 1,
-        };
+    fn first_rank_is_the_most_popular() {
+        let mix = OperationMix::Default;
+        let recipe = Recipe { mix, read_ratio: 0.5, records: 1000, ops: 20_000, seed: 1, ..RECIPE };
         let mut counts = vec![0u32; 1000];
         recipe.stream().for_each(|op| counts[usize::try_from(op.record).unwrap()] += 1);
-        let most = counts.iter().max().unwrap();
-        let first = recipe.popular().at_rank(0);
-        assert_eq!(&counts[usize::try_from(first).unwrap()], most);
+        let first = recipe.popularity().record_at(0);
+        assert_eq!(Some(&counts[usize::try_from(first).unwrap()]), counts.iter().max());
+    }
+
+    #[test]
+    fn deltas_stay_within_the_value_and_differ_by_version() {
+        let (key, value) = (Length::Fixed(16), Length::Fixed(1050));
+        let layout = RecordLayout { key, value, field_bytes: 100, delta_bytes: 40 };
+        let records = GeneratedRecords::new(KeyDistribution::Uniform, 10, key, value, 3).unwrap();
+        let recipe = Recipe { layout, ..RECIPE };
+        let (mut a, mut b) = (Vec::new(), Vec::new());
+        for draw in 0..100 {
+            let offset = recipe.write_delta(&records, (4, 1, draw), &mut a);
+            assert!(offset.is_multiple_of(100) && offset <= 900 && a.len() == 40);
+            recipe.write_delta(&records, (4, 2, draw), &mut b);
+            assert_ne!(a, b);
+        }
     }
 }

@@ -1,139 +1,113 @@
-//! Experiments by name: what each varies, and over which values.
+//! The experiments of `lsmx rmw`: the parameter that each varies, and its values.
 
-use std::fmt;
-use std::str::FromStr;
+use crate::named::impl_names;
 
-/// An experiment by name.
+/// An experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Study {
-    /// Over the share of reads.
+    /// Varies the share of reads.
     ReadRatio,
-    /// Over the exponent of the popularity.
+    /// Varies the exponent of the popularity.
     Zipf,
-    /// Over the size of values, of ten fields each; the loaded bytes stay.
+    /// Varies the length of values of ten fields. The loaded bytes stay.
     ValueSize,
-    /// Over the size of what an update writes, in values of 8 KB; the loaded bytes stay.
+    /// Varies the length of updates of values of 8 KB. The loaded bytes stay.
     DeltaSize,
-    /// Opening after a kill, over the number of operations before.
+    /// Opens the database after a kill. Varies the number of operations before, as a share of `--ops`.
     Recovery,
-    /// Reads of keys that were updated so many times since their last put.
+    /// Varies the number of updates of a key since its last put.
     Operands,
-    /// Scans of so many entries each, after the operations.
+    /// Varies the length of scans after the operations.
     Scans,
-    /// Over the size of the KD cache.
+    /// Varies the size of the cache of the operand store. The values are MiB of the 4 GiB of memory in the paper; the
+    /// cache gets the same share of the memory budget.
     KdCache,
-    /// Over the size of buckets.
+    /// Varies the length of a bucket of the operand store, in KiB.
     BucketSize,
-    /// Over the fill of a bucket at which it is split.
+    /// Varies the fill of a bucket at which it is split.
     SplitThreshold,
 }
 
-/// What is known of an experiment.
-#[derive(Clone, Copy, Debug)]
-pub struct Known {
-    /// The experiment.
-    pub study: Study,
-    /// Its name as typed.
-    pub name: &'static str,
-    /// What it varies, as results call it.
-    pub varies: &'static str,
-    /// The values.
-    pub values: &'static [f64],
-    /// Whether it is about operands that are kept apart from the tree, and runs in that mode alone.
-    pub kd_alone: bool,
-}
+impl_names!(Study, "experiment");
 
-const fn known(
-    study: Study,
-    name: &'static str,
-    varies: &'static str,
-    values: &'static [f64],
-) -> Known {
-    Known { study, name, varies, values, kd_alone: false }
-}
-
-const fn of_kd(
-    study: Study,
-    name: &'static str,
-    varies: &'static str,
-    values: &'static [f64],
-) -> Known {
-    Known { study, name, varies, values, kd_alone: true }
-}
-
-/// All experiments, in the order in which they are listed to users.
-pub const KNOWN: [Known; 10] = [
-    known(Study::ReadRatio, "read-ratio", "read_ratio", &[0.1, 0.3, 0.5, 0.7, 0.9]),
-    known(Study::Zipf, "zipf", "zipf", &[0.8, 0.9, 0.99, 1.1, 1.2]),
-    known(
-        Study::ValueSize,
-        "value-size",
-        "value_len",
-        &[100.0, 400.0, 1000.0, 2000.0, 4000.0, 8000.0],
-    ),
-    known(Study::DeltaSize, "delta-size", "delta_len", &[25.0, 50.0, 100.0, 200.0, 400.0, 800.0]),
-    // Shares of --ops.
-    known(Study::Recovery, "recovery", "ops", &[0.25, 0.5, 1.0]),
-    known(
-        Study::Operands,
-        "operands",
-        "operands",
-        &[0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0],
-    ),
-    known(Study::Scans, "scans", "scan_entries", &[10.0, 100.0, 1000.0, 10_000.0]),
-    // MiB of 4 GiB of memory, as published; the same share of what memory there is.
-    of_kd(
-        Study::KdCache,
-        "kd-cache",
-        "kd_cache_mib",
-        &[0.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0],
-    ),
-    // KiB.
-    of_kd(Study::BucketSize, "bucket-size", "bucket_kib", &[64.0, 128.0, 256.0, 512.0]),
-    of_kd(Study::SplitThreshold, "split-threshold", "split_threshold", &[0.1, 0.3, 0.5, 0.8, 0.9]),
-];
-
-/// Memory that the published sizes of the KD cache are a part of.
+/// Memory in the paper, of which the values of [`Study::KdCache`] are parts.
 pub(super) const PUBLISHED_MEMORY_MIB: f64 = 4096.0;
-/// Bytes of a value in [`Study::DeltaSize`].
+/// Length of a value in [`Study::DeltaSize`], in bytes.
 pub(super) const DELTA_SIZE_VALUE_BYTES: u64 = 8000;
-/// Fields of a value in [`Study::ValueSize`].
+/// Number of fields of a value in [`Study::ValueSize`].
 pub(super) const VALUE_SIZE_FIELDS: u64 = 10;
 
 impl Study {
-    /// What is known of it.
-    #[must_use]
-    pub fn known(self) -> &'static Known {
-        KNOWN.iter().find(|known| known.study == self).unwrap_or(&KNOWN[0])
+    /// All experiments, in the order in which they are listed to users.
+    pub const ALL: [Study; 10] = [
+        Study::ReadRatio,
+        Study::Zipf,
+        Study::ValueSize,
+        Study::DeltaSize,
+        Study::Recovery,
+        Study::Operands,
+        Study::Scans,
+        Study::KdCache,
+        Study::BucketSize,
+        Study::SplitThreshold,
+    ];
+
+    /// Returns the name that users type, the name of the parameter in results, and its values.
+    fn description(self) -> (&'static str, &'static str, &'static [f64]) {
+        match self {
+            Study::ReadRatio => ("read-ratio", "read_ratio", &[0.1, 0.3, 0.5, 0.7, 0.9]),
+            Study::Zipf => ("zipf", "zipf", &[0.8, 0.9, 0.99, 1.1, 1.2]),
+            Study::ValueSize => {
+                ("value-size", "value_len", &[100.0, 400.0, 1000.0, 2000.0, 4000.0, 8000.0])
+            }
+            Study::DeltaSize => {
+                ("delta-size", "delta_len", &[25.0, 50.0, 100.0, 200.0, 400.0, 800.0])
+            }
+            Study::Recovery => ("recovery", "ops", &[0.25, 0.5, 1.0]),
+            Study::Operands => (
+                "operands",
+                "operands",
+                &[0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0],
+            ),
+            Study::Scans => ("scans", "scan_entries", &[10.0, 100.0, 1000.0, 10_000.0]),
+            Study::KdCache => {
+                ("kd-cache", "kd_cache_mib", &[0.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0])
+            }
+            Study::BucketSize => ("bucket-size", "bucket_kib", &[64.0, 128.0, 256.0, 512.0]),
+            Study::SplitThreshold => {
+                ("split-threshold", "split_threshold", &[0.1, 0.3, 0.5, 0.8, 0.9])
+            }
+        }
     }
 
-    /// Whether one database gives the cells of all values.
+    /// Returns the name that users type.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.description().0
+    }
+
+    /// Returns the name of the varied parameter in results.
+    #[must_use]
+    pub fn parameter(self) -> &'static str {
+        self.description().1
+    }
+
+    /// Returns the values of the parameter, ascending.
+    #[must_use]
+    pub fn values(self) -> &'static [f64] {
+        self.description().2
+    }
+
+    /// Returns whether one database gives the cells of all values.
     #[must_use]
     pub fn has_one_run(self) -> bool {
         matches!(self, Study::Operands | Study::Scans)
     }
 
-    /// The name as typed and reported.
+    /// Returns whether the parameter belongs to the operand store, so that only [`super::Mode::Kd`] has it.
     #[must_use]
-    pub fn name(self) -> &'static str {
-        self.known().name
-    }
-}
-
-impl fmt::Display for Study {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Study {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Study, String> {
-        let all = || KNOWN.map(|known| known.name).join(", ");
-        let found = KNOWN.iter().find(|known| known.name == text);
-        found
-            .map(|known| known.study)
-            .ok_or_else(|| format!("unknown experiment {text:?}; known: {}", all()))
+    pub fn needs_operand_store(self) -> bool {
+        matches!(self, Study::KdCache | Study::BucketSize | Study::SplitThreshold)
     }
 }
 
@@ -142,12 +116,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_experiment_is_known_once_by_its_name() {
-        for known in KNOWN {
-            assert_eq!(known.name.parse(), Ok(known.study));
-            assert_eq!(known.study.known().varies, known.varies);
-            assert!(known.values.is_sorted() && known.values.len() > 2);
+    fn values_ascend() {
+        for study in Study::ALL {
+            assert!(study.values().is_sorted() && study.values().len() > 2, "{study}");
         }
-        assert!("speed".parse::<Study>().unwrap_err().contains("split-threshold"));
     }
 }

@@ -1,73 +1,86 @@
-//! Whether the model finds what is wrong, and operations do what they say.
+//! Tests that the model finds wrong values, and that both kinds of update give equal values.
 
+use std::path::Path;
+
+use lsmx::merge_operator::FieldUpdate;
 use lsmx_delta::DeltaOptions;
 
-use super::design::{Design, Resources};
-use super::model::Model;
-use super::play::{Table, play};
-use super::records::{Length, Records, Shape};
-use super::stream::Recipe;
-use super::{Base, Mix, Mode};
+use super::design::{Design, separate_all_values};
+use super::model::ValueModel;
+use super::stream::{Recipe, RecordLayout};
+use super::{Base, Mode};
 use crate::experiment::Silent;
-use crate::peers::{Fields, Kind};
+use crate::experiment::player::{OperationKind, ThreadGroup};
+use crate::peers::{Engine, EngineSettings, Kind};
+use crate::workload::KeyDistribution;
+use crate::workload::operation_mix::{MixedOperation, OperationMix};
+use crate::workload::records::{GeneratedRecords, Length};
 
-const RECIPE: Recipe =
-    Recipe { mix: Mix::Fm, read_ratio: 0.0, records: 300, ops: 3000, zipf: 0.99, seed: 5 };
-const SHAPE: Shape =
-    Shape { key: Length::Fixed(16), value: Length::Fixed(100), field_bytes: 10, delta_bytes: 10 };
+const LAYOUT: RecordLayout = RecordLayout {
+    key: Length::Fixed(16),
+    value: Length::Fixed(100),
+    field_bytes: 10,
+    delta_bytes: 10,
+};
+pub(super) const RECIPE: Recipe = Recipe {
+    mix: OperationMix::Fm,
+    read_ratio: 0.0,
+    layout: LAYOUT,
+    records: 300,
+    ops: 3000,
+    zipf: 0.99,
+    seed: 5,
+};
 
-fn open(mode: Mode, directory: &std::path::Path) -> Box<dyn Fields> {
-    open_over(Base::Tree, mode, directory)
-}
-
-fn open_over(base: Base, mode: Mode, directory: &std::path::Path) -> Box<dyn Fields> {
-    let resources = Resources {
-        memory_budget: 4 << 20,
-        value_bytes_max: 100,
-        direct_io: false,
-        scan_read_bytes: None,
-        delta: DeltaOptions::default(),
+fn open(mode: Mode, directory: &Path) -> Box<dyn Engine> {
+    let settings = EngineSettings {
+        memory_budget: Some(4 << 20),
+        merge_operator: Some(FieldUpdate { value_bytes_max: 100 }),
+        operand_store: Some(DeltaOptions::default()),
+        value_separation: Some(separate_all_values(None)),
+        ..EngineSettings::default()
     };
-    Design { engine: Kind::Lsmx, mode, base }.open(directory, resources).unwrap()
+    Design { engine: Kind::Lsmx, mode, base: Base::Tree }.open(directory, &settings).unwrap()
 }
 
 #[test]
-fn the_model_finds_a_lost_update_an_added_one_and_a_lost_record() {
+fn model_finds_lost_update_added_update_and_lost_record() {
     for mode in Mode::DEFAULT {
         let directory = tempfile::tempdir().unwrap();
         let engine = open(mode, directory.path());
-        let records = Records::new(300, SHAPE, 5).unwrap();
-        let table = Table { engine: engine.as_ref(), records: &records, mode };
-        table.load(300, &mut Silent).unwrap();
-        let played = play(table, &RECIPE, 2, &mut Silent).unwrap();
-        assert_eq!(played.ops, 3000);
-        assert_eq!(played.reads.count() + played.updates.count(), 3000);
-        let model = Model::after(&RECIPE, &records);
+        let engine = engine.as_ref();
+        let records =
+            GeneratedRecords::new(KeyDistribution::Uniform, 300, LAYOUT.key, LAYOUT.value, 5)
+                .unwrap();
+        let group = ThreadGroup { threads: 2, ..ThreadGroup::single(engine, &records) };
+        let load = group.play(("load", 300), &mut Silent, &|player| {
+            player.repeat(300, |player, record| player.put(record, 0))
+        });
+        assert_eq!(load.unwrap().count(OperationKind::Put), 300);
+        let played =
+            group.play(("operate", 3000), &mut Silent, &|player| RECIPE.run(player, mode)).unwrap();
+        let counts = [OperationKind::Get, OperationKind::Update].map(|kind| played.count(kind));
+        assert_eq!((played.ops, counts[0] + counts[1]), (3000, 3000));
+        let model = ValueModel::after(&RECIPE, &records);
         assert!(model.len() > 250, "{} of 300 records", model.len());
-        model.check(engine.as_ref(), &records).unwrap();
-        // One operation less than was played.
-        let fewer = Recipe { ops: last_update() - 1, ..RECIPE };
-        Model::after(&fewer, &records).check(engine.as_ref(), &records).unwrap_err();
+        model.check(engine, &records).unwrap();
+        // The last update is missing in the model.
+        let updates = RECIPE.stream().filter(|op| op.operation == MixedOperation::Update);
+        let fewer = Recipe { ops: updates.map(|op| op.version).max().unwrap() - 1, ..RECIPE };
+        ValueModel::after(&fewer, &records).check(engine, &records).unwrap_err();
         let mut key = Vec::new();
-        records.key(RECIPE.popular().at_rank(0), &mut key);
+        records.key(RECIPE.popularity().record_at(0), &mut key);
         engine.rewrite(&key, 95, b"x").unwrap();
-        let error = model.check(engine.as_ref(), &records).unwrap_err().to_string();
+        let error = model.check(engine, &records).unwrap_err().to_string();
         assert!(error.contains("another value"), "{error}");
         engine.delete(&key).unwrap();
-        let error = model.check(engine.as_ref(), &records).unwrap_err().to_string();
+        let error = model.check(engine, &records).unwrap_err().to_string();
         assert!(error.contains("absent"), "{error}");
-        engine.close().unwrap();
     }
 }
 
-/// The place of the last update in the stream, from 1.
-fn last_update() -> u64 {
-    let updates = RECIPE.stream().filter(|op| op.act == super::mix::Act::Update);
-    updates.map(|op| op.version).max().unwrap()
-}
-
 #[test]
-fn both_ways_to_write_a_field_end_with_equal_values() {
+fn rewrite_and_merge_give_equal_values() {
     let directory = tempfile::tempdir().unwrap();
     let engine = open(Mode::Merge, directory.path());
     for (key, base) in [(b"a", Some(&b"0123456789"[..])), (b"b", None)] {

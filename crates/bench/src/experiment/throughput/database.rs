@@ -1,39 +1,43 @@
-//! The database of one engine through all workloads of a command.
+//! The database of one engine during all workloads of a command.
 
 use std::path::{Path, PathBuf};
 
-use crate::clock::Stopwatch;
+use lsmx_base::sync::{AtomicU64, Ordering};
+
 use crate::error::{Error, Result};
 use crate::experiment::Progress;
-use crate::latency::Latencies;
-use crate::numbers::{self, ratio};
-use crate::peers::{Engine, Kind, Settings, Written};
+use crate::experiment::player::{
+    OperationKind, PlayedOperations, Player, ResourceCounters, ThreadGroup, Work, get_checked,
+    settle,
+};
+use crate::numbers::ratio;
+use crate::peers::{Engine, EngineSettings, Kind, Written};
 use crate::process;
+use crate::workload::operation_mix::{MixedOperation, OperationMix, Popularity};
 use crate::workload::random::Random;
+use crate::workload::records::GeneratedRecords;
 
-use super::player::{Play, Played, Task, play};
-use super::records::{Live, Records};
+use super::present::PresentRecords;
 use super::result::{Cell, Writer};
-use super::workload::Workload;
+use super::workload::{Workload, YCSB_ZIPF_EXPONENT};
 
-/// Records that must be there for an existing database to be taken as one that was filled with the
-/// same flags.
+/// Number of records that are looked up to check that an existing database has the records of the command.
 const PROBES: u64 = 100;
 
-/// One step of a command.
+/// One step of a command: a workload with a number of threads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     pub(super) workload: Workload,
-    /// Its place in the command.
+    /// Place in the command. Steps at different places use different random numbers.
     pub(super) place: u64,
-    pub(super) threads: usize,
+    pub(super) threads: u64,
 }
 
-/// What all steps have in common.
+/// Parameters of all steps.
 #[derive(Debug)]
 pub(super) struct Plan {
-    pub(super) settings: Settings,
-    pub(super) records: Records,
+    pub(super) settings: EngineSettings,
+    pub(super) records: GeneratedRecords,
     pub(super) entries: u64,
     pub(super) ops: Option<u64>,
     pub(super) seek_entries: u64,
@@ -41,118 +45,87 @@ pub(super) struct Plan {
     pub(super) seed: u64,
 }
 
-/// A database and what is in it.
+/// A database and the set of its records.
 pub(super) struct Database {
     kind: Kind,
     path: PathBuf,
     engine: Option<Box<dyn Engine>>,
-    live: Live,
-    /// Whether it was there before this command, which therefore must not remove it.
-    found: bool,
-}
-
-/// Counters that are read before and after a play.
-struct Reading {
-    written: Option<Written>,
-    process_written_bytes: Option<u64>,
-    cpu_s: Option<f64>,
-}
-
-impl Reading {
-    fn take(engine: &dyn Engine) -> Reading {
-        Reading {
-            written: engine.written(),
-            process_written_bytes: process::written_bytes(),
-            cpu_s: process::cpu().map(|cpu| cpu.user_s + cpu.system_s),
-        }
-    }
+    present: PresentRecords,
+    /// The database existed before the command, so the command must not remove it.
+    existed: bool,
 }
 
 impl Database {
-    /// The database at this path, made when the first workload needs it; one that is there already
-    /// must hold the records of the plan.
+    /// Opens an existing database, which must hold the records of the plan. Otherwise the first step creates one.
     pub(super) fn new(kind: Kind, path: PathBuf, plan: &Plan) -> Result<Database> {
-        let found = holds_something(&path);
-        let mut database = Database { kind, path, engine: None, live: Live::default(), found };
-        if found {
+        let existed = is_occupied(&path);
+        let present = PresentRecords::default();
+        let mut database = Database { kind, path, engine: None, present, existed };
+        if existed {
             let engine = kind.open(&database.path, &plan.settings)?;
-            let result = database.probe(engine.as_ref(), plan);
-            if let Err(error) = result {
+            if let Err(error) = database.check_records(engine.as_ref(), plan) {
                 engine.close()?;
                 return Err(error);
             }
             database.engine = Some(engine);
-            database.live = Live::loaded(plan.entries);
+            database.present = PresentRecords::first(plan.entries);
         }
         Ok(database)
     }
 
-    fn probe(&self, engine: &dyn Engine, plan: &Plan) -> Result<()> {
+    fn check_records(&self, engine: &dyn Engine, plan: &Plan) -> Result<()> {
         let mut random = Random::new(plan.seed, 0);
         let mut key = Vec::new();
         for _ in 0..PROBES {
             let record = random.below(plan.entries);
             plan.records.key(record, &mut key);
-            let mut right = false;
-            engine.get(&key, &mut |value| right = plan.records.is_value(record, value))?;
-            if !right {
-                return Err(Error::Invalid {
-                    name: "--db",
-                    value: self.path.display().to_string(),
-                    must: "new, or filled with the same --entries, --key-len, --value-len, --seed \
-                           and workloads that insert as many records"
-                        .to_owned(),
-                });
+            match get_checked(engine, &plan.records, record, &key) {
+                Ok(true) => {}
+                Ok(false) | Err(Error::WrongAnswer { .. }) => {
+                    let must = "new, or filled with the same --entries, --key-len, --value-len, \
+                                --seed and workloads that insert as many records";
+                    return Err(Error::invalid("--db", self.path.display(), must));
+                }
+                Err(error) => return Err(error),
             }
         }
         Ok(())
     }
 
-    /// Plays a step; a scan gives two cells, every other workload one.
+    /// Runs a step. A scan gives two cells, every other workload one.
     ///
-    /// `fillsync` has a database of its own beside this one, gone afterwards: it puts a part of the
-    /// records, and those that come after it shall find all of them.
-    pub(super) fn step(
+    /// `fillsync` uses a separate database, which is removed afterwards: it puts only a part of the records, and
+    /// later steps need all of them.
+    pub(super) fn run_step(
         &mut self,
         step: Step,
         plan: &Plan,
         progress: &mut dyn Progress,
     ) -> Result<Vec<Cell>> {
-        let workload = step.workload;
-        if workload == Workload::Fillsync {
+        if step.workload == Workload::Fillsync {
             let mut path = self.path.clone().into_os_string();
             path.push(".fillsync");
-            let mut beside = Database::new(self.kind, path.into(), plan)?;
-            beside.renew(workload, plan)?;
-            let cell = beside.play(workload.name(), task(workload, plan), step, plan, progress)?;
-            beside.close()?;
-            beside.remove()?;
+            let mut separate = Database::new(self.kind, path.into(), plan)?;
+            separate.replace(step.workload, plan)?;
+            let cell = separate.measure(step, false, plan, progress)?;
+            separate.close()?;
+            separate.remove()?;
             return Ok(vec![cell]);
         }
-        let mut loaded_first = false;
-        if workload.fills() {
-            self.renew(workload, plan)?;
-        } else if self.live.count() == 0 {
-            self.load(plan, step.place, progress)?;
-            loaded_first = true;
+        let loaded_first = !step.workload.fills() && self.present.count() == 0;
+        if loaded_first {
+            self.load(plan, progress)?;
+        } else if step.workload.fills() {
+            self.replace(step.workload, plan)?;
         }
-        let directions: &[(&str, Task)] = &match workload {
-            Workload::Scan => [
-                ("scan", Task::Scan { backward: false }),
-                ("scan-backward", Task::Scan { backward: true }),
-            ],
-            // The second is left out below.
-            other => [(other.name(), task(other, plan)); 2],
-        };
-        let plays = if workload == Workload::Scan { 2 } else { 1 };
-        directions[..plays]
-            .iter()
-            .map(|(name, task)| {
-                let mut cell = self.play(name, *task, step, plan, progress)?;
-                cell.loaded_first = loaded_first;
-                Ok(cell)
-            })
-            .collect()
+        let mut cells = Vec::new();
+        for backward in [false, true] {
+            if !backward || step.workload == Workload::Scan {
+                let cell = self.measure(step, backward, plan, progress)?;
+                cells.push(Cell { loaded_first, ..cell });
+            }
+        }
+        Ok(cells)
     }
 
     /// Closes the database.
@@ -160,100 +133,120 @@ impl Database {
         self.engine.take().map_or(Ok(()), |engine| engine.close())
     }
 
-    fn play(
+    fn measure(
         &mut self,
-        name: &str,
-        task: Task,
-        step: Step,
+        Step { workload, place, threads }: Step,
+        backward: bool,
         plan: &Plan,
         progress: &mut dyn Progress,
     ) -> Result<Cell> {
-        let Step { workload, place, threads } = step;
         let mut ops = workload.ops(plan.entries, plan.ops);
         if workload == Workload::Deleterandom {
-            self.live.mark_for_deletion(plan.seed);
-            ops = ops.min(self.live.deletable());
+            self.present.draw_deletion_order(plan.seed);
+            ops = ops.min(self.present.deletable());
         }
-        let engine = self.engine.as_deref().ok_or_else(|| self.not_open())?;
-        let before = Reading::take(engine);
-        let game = Play {
-            task,
-            ops,
+        let engine = open_engine(self.engine.as_deref(), &self.path)?;
+        let before = ResourceCounters::read(engine, &self.path);
+        let next_record = AtomicU64::new(self.present.end());
+        let operations =
+            Operations { workload, backward, ops, plan, present: &self.present, next_record };
+        let group = ThreadGroup {
             threads,
             rate: plan.rate,
-            writer: workload == Workload::Readwhilewriting,
             seed: plan.seed,
             purpose: place,
+            ..ThreadGroup::single(engine, &plan.records)
         };
-        progress.begin(&format!("{}: {name}", self.kind), ops);
-        let (played, writer) = play(engine, &plan.records, &mut self.live, game, progress)?;
-        progress.end();
-        let mut settle_s = 0.0;
-        if workload.writes() {
-            progress.begin(&format!("{}: settle", self.kind), 0);
-            let watch = Stopwatch::start();
-            let quiet_ns = engine.settle()?;
-            settle_s = numbers::float(watch.elapsed_ns().saturating_sub(quiet_ns)) / 1e9;
-            progress.end();
+        let writer: &Work<'_> = &|player| operations.overwrite_until_stopped(player);
+        let name = if backward { "scan-backward" } else { workload.name() };
+        let (played, writer) = group.play_with_writer(
+            (&format!("{}: {name}", self.kind), ops),
+            progress,
+            &|player| operations.run(player),
+            (workload == Workload::Readwhilewriting).then_some(writer),
+            &mut |_| {},
+        )?;
+        let inserted_to = operations.next_record.into_inner();
+        match workload {
+            _ if workload.fills() => self.present = PresentRecords::first(ops),
+            Workload::Deleterandom => self.present.delete(played.ops),
+            _ => self.present.extend(inserted_to),
         }
-        let after = Reading::take(engine);
+        let mut settle_s = 0.0;
+        if workload.has_writes() {
+            settle_s = settle(engine, &format!("{}: settle", self.kind), progress)?;
+        }
+        let used = ResourceCounters::read(engine, &self.path).since(&before);
         let table_bytes = engine.table_bytes()?;
-        let disk_bytes = process::disk_bytes(&self.path);
-        let mut cell = cell(name, &played, writer.as_ref(), settle_s, workload.counts_settling());
-        cell.engine = self.kind.name().to_owned();
-        cell.threads = numbers::count(threads);
-        cell.put_bytes *= plan.records.bytes();
-        cell.cpu_s = before.cpu_s.zip(after.cpu_s).map(|(before, after)| after - before);
-        cell.written = before.written.zip(after.written).map(|(before, after)| after.since(before));
-        cell.process_written_bytes = before
-            .process_written_bytes
-            .zip(after.process_written_bytes)
-            .map(|(before, after)| after.saturating_sub(before));
-        let written = cell.written.map(Written::total).or(cell.process_written_bytes);
-        cell.device_write_amplification =
-            written.filter(|_| cell.put_bytes > 0).map(|written| ratio(written, cell.put_bytes));
-        cell.table_bytes = table_bytes;
-        cell.disk_bytes = disk_bytes;
-        cell.logical_bytes = self.live.count() * plan.records.bytes();
-        cell.space_amplification =
-            (cell.logical_bytes > 0).then(|| ratio(table_bytes, cell.logical_bytes));
-        Ok(cell)
+        let puts = |played: &PlayedOperations| {
+            played.count(OperationKind::Put) + played.count(OperationKind::Update)
+        };
+        let put_bytes = plan.records.bytes(puts(&played) + writer.as_ref().map_or(0, puts));
+        let written = used.engine_written.map(Written::total).or(used.process_written_bytes);
+        let logical_bytes = plan.records.bytes(self.present.count());
+        let counted_s = if workload.counts_settling() { settle_s } else { 0.0 };
+        let ops_per_s = played.ops_per_s(counted_s);
+        Ok(Cell {
+            workload: name.to_owned(),
+            engine: self.kind.name().to_owned(),
+            threads,
+            ops: played.ops,
+            ops_per_s,
+            ops_per_s_unsettled: played.ops_per_s(0.0),
+            elapsed_s: played.elapsed_s(),
+            settle_s,
+            cpu_s: used.cpu.map(|cpu| cpu.user_s + cpu.system_s),
+            latency_us: played.latency_of_all(),
+            entries_read: played.entries_read,
+            absent: played.absent,
+            put_bytes,
+            device_write_amplification: written
+                .filter(|_| put_bytes > 0)
+                .map(|written| ratio(written, put_bytes)),
+            written: used.engine_written,
+            process_written_bytes: used.process_written_bytes,
+            space_amplification: (logical_bytes > 0).then(|| ratio(table_bytes, logical_bytes)),
+            table_bytes,
+            disk_bytes: process::disk_bytes(&self.path),
+            logical_bytes,
+            writer: writer.map(|writer| Writer {
+                ops: writer.ops,
+                ops_per_s: writer.ops_per_s(0.0),
+                latency_us: writer.latency_of_all(),
+            }),
+            loaded_first: false,
+            repetition: 1,
+            ops_per_s_runs: vec![ops_per_s],
+            ops_per_s_interval: [ops_per_s; 2],
+        })
     }
 
     /// Puts all records into a new database, as `fillrandom` does, and settles.
-    fn load(&mut self, plan: &Plan, place: u64, progress: &mut dyn Progress) -> Result<()> {
-        self.renew(Workload::Fillrandom, plan)?;
-        let engine = self.engine.as_deref().ok_or_else(|| self.not_open())?;
-        let game = Play {
-            task: Task::Put { sync: false },
-            ops: plan.entries,
-            threads: 1,
-            rate: None,
-            writer: false,
-            seed: plan.seed,
-            purpose: place,
-        };
-        progress.begin(&format!("{}: load", self.kind), plan.entries);
-        play(engine, &plan.records, &mut self.live, game, progress)?;
-        engine.settle()?;
-        progress.end();
+    fn load(&mut self, plan: &Plan, progress: &mut dyn Progress) -> Result<()> {
+        self.replace(Workload::Fillrandom, plan)?;
+        let engine = open_engine(self.engine.as_deref(), &self.path)?;
+        let title = format!("{}: load", self.kind);
+        let group = ThreadGroup::single(engine, &plan.records);
+        group.play((&title, plan.entries), progress, &|player| {
+            player.repeat(plan.entries, |player, record| player.put(record, 0))
+        })?;
+        settle(engine, &title, progress)?;
+        self.present = PresentRecords::first(plan.entries);
         Ok(())
     }
 
-    /// A new database in place of the one before.
-    fn renew(&mut self, workload: Workload, plan: &Plan) -> Result<()> {
-        if self.found {
-            return Err(Error::Contradiction {
-                first: workload.to_string(),
-                second: format!("--db {}", self.path.display()),
-                why: "it fills a new database, and there is one already",
-            });
+    /// Replaces the database by a new one.
+    fn replace(&mut self, workload: Workload, plan: &Plan) -> Result<()> {
+        if self.existed {
+            let second = format!("--db {}", self.path.display());
+            let why = "it fills a new database, and there is one already";
+            return Err(Error::contradiction(workload.name(), second, why));
         }
         if let Some(engine) = self.engine.take() {
             engine.close()?;
             self.remove()?;
         }
-        self.live = Live::default();
+        self.present = PresentRecords::default();
         self.engine = Some(self.kind.open(&self.path, &plan.settings)?);
         Ok(())
     }
@@ -262,79 +255,130 @@ impl Database {
         let failed = |source| Error::Io { action: "remove", path: self.path.clone(), source };
         std::fs::remove_dir_all(&self.path).map_err(failed)
     }
-
-    /// Every step opens the database first.
-    fn not_open(&self) -> Error {
-        let source = std::io::ErrorKind::NotConnected.into();
-        Error::Io { action: "use the closed database", path: self.path.clone(), source }
-    }
 }
 
-/// Whether a directory is there and not empty, or something else is there under its name.
-pub(in crate::experiment) fn holds_something(path: &Path) -> bool {
+fn open_engine<'a>(engine: Option<&'a dyn Engine>, path: &Path) -> Result<&'a dyn Engine> {
+    engine.ok_or_else(|| Error::Io {
+        action: "use the closed database",
+        path: path.to_owned(),
+        source: std::io::ErrorKind::NotConnected.into(),
+    })
+}
+
+/// Returns whether a directory has entries, or a path names something else.
+pub(in crate::experiment) fn is_occupied(path: &Path) -> bool {
     match std::fs::read_dir(path) {
         Ok(mut entries) => entries.next().is_some(),
         Err(_) => path.exists(),
     }
 }
 
-fn task(workload: Workload, plan: &Plan) -> Task {
-    match workload {
-        Workload::Fillseq => Task::PutInOrder,
-        Workload::Fillrandom => Task::Put { sync: false },
-        Workload::Fillsync => Task::Put { sync: true },
-        Workload::Overwrite => Task::Overwrite,
-        Workload::Readrandom | Workload::Readwhilewriting => Task::Read,
-        Workload::Readmissing => Task::ReadAbsent,
-        Workload::Seekrandom => Task::Seek { entries: plan.seek_entries },
-        Workload::Scan => Task::Scan { backward: false },
-        Workload::Deleterandom => Task::Delete,
-        Workload::Ycsb(mix) => Task::Ycsb(mix),
+/// The operations of a workload.
+struct Operations<'a> {
+    workload: Workload,
+    backward: bool,
+    /// Operations of all threads; entries of each thread for a scan.
+    ops: u64,
+    plan: &'a Plan,
+    /// Records at the start of the workload.
+    present: &'a PresentRecords,
+    /// Next record to insert.
+    next_record: AtomicU64,
+}
+
+impl Operations<'_> {
+    /// Runs the part of one thread.
+    fn run(&self, player: &mut Player<'_>) -> Result<()> {
+        let (ops, records) = (self.ops, &self.plan.records);
+        match self.workload {
+            // The last records are for workloads that insert.
+            Workload::Fillseq => player.repeat(records.keys().len(), |player, rank| {
+                let record = records.keys().record_at(rank);
+                if record < ops { player.put(record, 0) } else { Ok(()) }
+            }),
+            Workload::Fillrandom => player.repeat(ops, |player, record| player.put(record, 0)),
+            Workload::Fillsync => player.repeat(ops, |player, record| {
+                player.prepare(record, 0);
+                player.measure(OperationKind::Put, |engine, key, value| engine.put_sync(key, value))
+            }),
+            Workload::Overwrite => player.repeat(ops, |player, _| self.overwrite(player)),
+            Workload::Deleterandom => player.repeat(ops, |player, n| {
+                player.prepare_key(self.present.nth_deletable(n));
+                player.measure(OperationKind::Delete, |engine, key, _| engine.delete(key))
+            }),
+            Workload::Readrandom | Workload::Readwhilewriting => player.repeat(ops, |player, _| {
+                let record = self.draw_present(player);
+                player.get_present(record)
+            }),
+            Workload::Readmissing => player.repeat(ops, |player, _| {
+                let record = player.random.below(records.keys().len());
+                player.get_absent(record)
+            }),
+            Workload::Seekrandom => player.repeat(ops, |player, _| {
+                let record = self.draw_present(player);
+                player.seek(record, self.plan.seek_entries)
+            }),
+            Workload::Scan => {
+                let entries = ops.min(self.present.count());
+                player.scan(self.backward, entries, records.bytes(entries))
+            }
+            Workload::Ycsb(mix) => self.run_mix(mix, player),
+        }
+    }
+
+    fn draw_present(&self, player: &mut Player<'_>) -> u64 {
+        self.present.nth(player.random.below(self.present.count()))
+    }
+
+    fn overwrite(&self, player: &mut Player<'_>) -> Result<()> {
+        let record = self.draw_present(player);
+        put_new_value(player, record)
+    }
+
+    fn overwrite_until_stopped(&self, player: &mut Player<'_>) -> Result<()> {
+        while !player.is_stopped() {
+            self.overwrite(player)?;
+        }
+        Ok(())
+    }
+
+    fn run_mix(&self, mix: OperationMix, player: &mut Player<'_>) -> Result<()> {
+        let loaded = self.present.count();
+        let popularity = Popularity::new(YCSB_ZIPF_EXPONENT, loaded, self.plan.seed);
+        let mut number = 0;
+        player.repeat(self.ops, |player, _| {
+            let operation = mix.draw(number, 0.0, &mut player.random);
+            number += 1;
+            if operation == MixedOperation::Insert {
+                return player.put(self.next_record.fetch_add(1, Ordering::Relaxed), 0);
+            }
+            let inserted = self.next_record.load(Ordering::Relaxed) - self.present.end();
+            let drawn = mix.draw_record(&popularity, loaded + inserted, &mut player.random);
+            let record = self.present.nth(drawn);
+            match operation {
+                MixedOperation::Read if record < self.present.end() => player.get_present(record),
+                // Another thread may not have put this new record yet.
+                MixedOperation::Read if player.group.threads > 1 => player.get(record).map(drop),
+                MixedOperation::Read => player.get_present(record),
+                MixedOperation::Scan(entries) => player.seek(record, entries),
+                MixedOperation::Put | MixedOperation::Insert => put_new_value(player, record),
+                MixedOperation::Update | MixedOperation::Rewrite => {
+                    let version = player.random.next_u64();
+                    player.prepare(record, version);
+                    let records = player.group.records;
+                    player.measure(OperationKind::Update, |engine, key, value| {
+                        if get_checked(engine, records, record, key)? {
+                            return engine.put(key, value);
+                        }
+                        Err(Error::wrong_answer(key, "absent", "present"))
+                    })
+                }
+            }
+        })
     }
 }
 
-/// What the play itself says; `put_bytes` still holds the number of puts.
-fn cell(
-    name: &str,
-    played: &Played,
-    writer: Option<&Played>,
-    settle_s: f64,
-    counts_settling: bool,
-) -> Cell {
-    let elapsed_s = numbers::float(played.elapsed_ns) / 1e9;
-    let per_s = |ops: u64, s: f64| if s > 0.0 { numbers::float(ops) / s } else { 0.0 };
-    let unsettled = per_s(played.ops, elapsed_s);
-    let ops_per_s =
-        if counts_settling { per_s(played.ops, elapsed_s + settle_s) } else { unsettled };
-    Cell {
-        workload: name.to_owned(),
-        engine: String::new(),
-        threads: 0,
-        ops: played.ops,
-        ops_per_s,
-        ops_per_s_unsettled: unsettled,
-        elapsed_s,
-        settle_s,
-        cpu_s: None,
-        latency_us: played.latencies.summary(),
-        entries_read: played.entries_read,
-        absent: played.absent,
-        put_bytes: played.puts + writer.map_or(0, |writer| writer.puts),
-        device_write_amplification: None,
-        written: None,
-        process_written_bytes: None,
-        space_amplification: None,
-        table_bytes: 0,
-        disk_bytes: 0,
-        logical_bytes: 0,
-        writer: writer.map(|writer| Writer {
-            ops: writer.ops,
-            ops_per_s: per_s(writer.ops, numbers::float(writer.elapsed_ns) / 1e9),
-            latency_us: Latencies::summary(&writer.latencies),
-        }),
-        loaded_first: false,
-        repetition: 1,
-        ops_per_s_runs: vec![ops_per_s],
-        ops_per_s_interval: [ops_per_s; 2],
-    }
+fn put_new_value(player: &mut Player<'_>, record: u64) -> Result<()> {
+    let version = player.random.next_u64();
+    player.put(record, version)
 }

@@ -1,68 +1,67 @@
 //! `lsmx bench`: throughput and latency of named workloads, on lsmx and on other engines.
 //!
-//! The workloads of a command run one after the other on one database per engine; a fill begins with
-//! a new one. Each workload runs on all engines before the next, so that whatever else the machine
-//! does in the meantime falls on all of them alike. Everything read is checked.
+//! The workloads of a command run in their order on one database per engine; a fill starts with a new database. Each
+//! workload runs on all engines before the next workload, so that other load on the machine affects all engines alike.
+//! Every answer is checked.
 
 pub(super) mod database;
-mod player;
-pub(super) mod records;
+mod present;
 pub mod result;
 pub mod workload;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::clock;
 use crate::error::{Error, Result};
 use crate::numbers;
-use crate::peers::{self, Kind};
+use crate::peers::{EngineSettings, Kind};
 use crate::report::provenance::Provenance;
 use crate::temporary;
+use crate::workload::records::GeneratedRecords;
 
 use super::Progress;
 use super::explore::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use database::{Database, Plan, Step};
-use records::Records;
 use result::{Cell, Settings, Throughput};
 use workload::{FILLSYNC_THREADS, Workload};
 
-/// Most threads that can be asked for.
-pub const THREADS_MAX: usize = 1024;
+/// Maximum number of threads.
+pub const THREADS_MAX: u64 = 1024;
 
-/// What to measure.
+/// Configuration of the workloads.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The workloads, in the order in which they run.
+    /// Workloads, in the order in which they run.
     pub workloads: Vec<Workload>,
-    /// Engines to run next to lsmx.
+    /// Engines to compare with lsmx.
     pub peers: Vec<Kind>,
     /// Memory and options of the engines.
-    pub settings: peers::Settings,
-    /// The options of lsmx as typed, for the report.
+    pub settings: EngineSettings,
+    /// Options of lsmx as typed, for the report.
     pub options: Vec<String>,
-    /// Records of a fill.
+    /// Number of records of a fill.
     pub entries: u64,
-    /// Bytes of a key.
+    /// Length of a key in bytes.
     pub key_bytes: u64,
-    /// Bytes of a value.
+    /// Length of a value in bytes.
     pub value_bytes: u64,
-    /// Threads; by default 1, and for `fillsync` [`FILLSYNC_THREADS`] one after the other.
-    pub threads: Option<usize>,
-    /// Operations of a workload that is not a fill of all records; by default as its kind says.
+    /// Number of threads. By default 1; `fillsync` runs with each of [`FILLSYNC_THREADS`].
+    pub threads: Option<u64>,
+    /// Number of operations of a workload that does not fill all records. The default depends on the workload.
     pub ops: Option<u64>,
-    /// Entries that `seekrandom` reads.
+    /// Number of entries that `seekrandom` reads.
     pub seek_entries: u64,
-    /// Operations per second that are due; by default each waits only for the one before.
+    /// Operations per second. By default each operation starts when its predecessor ends.
     pub rate: Option<f64>,
-    /// How often all of it runs.
+    /// Number of repetitions.
     pub repeat: u64,
-    /// The seed.
+    /// Seed.
     pub seed: u64,
-    /// Where temporary databases are made.
+    /// Directory for temporary databases.
     pub directory: PathBuf,
-    /// Where the database of lsmx stays; those of peers lie beside it, with their name behind a dot.
+    /// Database of lsmx that stays. The database of a peer has the same path with the name of the peer appended.
     pub database: Option<PathBuf>,
-    /// The command line, for the provenance.
+    /// Command line, for the provenance.
     pub command: String,
 }
 
@@ -70,7 +69,7 @@ impl Config {
     /// Runs all workloads on all engines.
     ///
     /// # Errors
-    /// When a parameter is out of range, an engine fails or gives a wrong answer.
+    /// A parameter is out of range, or an engine fails or gives a wrong answer.
     pub fn run(self, progress: &mut dyn Progress) -> Result<Throughput> {
         self.check()?;
         let steps = self.steps();
@@ -81,7 +80,29 @@ impl Config {
         for _ in 0..self.repeat {
             repetitions.push(self.repetition(&steps, &plan, progress)?);
         }
-        Ok(Throughput { provenance, settings: self.reported(), cells: medians(repetitions) })
+        Ok(Throughput {
+            provenance,
+            settings: self.reported_settings(),
+            cells: medians(repetitions),
+        })
+    }
+
+    /// Returns lsmx and its peers.
+    pub(super) fn engines(&self) -> impl Iterator<Item = Kind> {
+        std::iter::once(Kind::Lsmx).chain(self.peers.iter().copied())
+    }
+
+    /// Returns the path of the database of an engine: the one that stays, or one in `temporary`.
+    pub(super) fn database_path(&self, kind: Kind, temporary: &Path) -> PathBuf {
+        match &self.database {
+            Some(path) if kind == Kind::Lsmx => path.clone(),
+            Some(path) => {
+                let mut path = path.clone().into_os_string();
+                path.push(format!(".{kind}"));
+                path.into()
+            }
+            None => temporary.join(kind.name()),
+        }
     }
 
     fn repetition(
@@ -94,24 +115,15 @@ impl Config {
             Some(_) => None,
             None => Some(temporary::directory("lsmx-bench-", &self.directory)?),
         };
-        let path = |kind: Kind| match (&self.database, &temporary) {
-            (Some(path), _) if kind == Kind::Lsmx => path.clone(),
-            (Some(path), _) => {
-                let mut path = path.clone().into_os_string();
-                path.push(format!(".{kind}"));
-                path.into()
-            }
-            (None, Some(directory)) => directory.path().join(kind.name()),
-            (None, None) => self.directory.join(kind.name()),
-        };
-        let mut databases = std::iter::once(Kind::Lsmx)
-            .chain(self.peers.iter().copied())
-            .map(|kind| Database::new(kind, path(kind), plan))
+        let directory = temporary.as_ref().map_or(&*self.directory, |temporary| temporary.path());
+        let mut databases = self
+            .engines()
+            .map(|kind| Database::new(kind, self.database_path(kind, directory), plan))
             .collect::<Result<Vec<_>>>()?;
         let mut cells = Vec::new();
         for step in steps {
             for database in &mut databases {
-                cells.extend(database.step(*step, plan, progress)?);
+                cells.extend(database.run_step(*step, plan, progress)?);
             }
         }
         for database in &mut databases {
@@ -123,36 +135,37 @@ impl Config {
     fn check(&self) -> Result<()> {
         if self.workloads.is_empty() {
             let known = Workload::ALL.map(Workload::name).join(", ");
-            return Err(invalid("WORKLOAD", "missing".to_owned(), format!("of {known}")));
+            return Err(Error::invalid("WORKLOAD", "missing", format!("of {known}")));
         }
         self.check_numbers()?;
         if let Some(rate) = self.rate {
             if !(rate.is_finite() && rate > 0.0) {
-                return Err(invalid("--rate", rate.to_string(), "above 0".to_owned()));
+                return Err(Error::invalid("--rate", rate, "above 0"));
             }
             if self.workloads.contains(&Workload::Scan) {
-                return Err(contradiction("--rate", "scan", "its entries come as one stream"));
+                let why = "its entries come as one stream";
+                return Err(Error::contradiction("--rate", "scan", why));
             }
         }
         if self.repeat > 1 && self.database.is_some() {
-            return Err(contradiction("--repeat", "--db", "every repetition needs a new database"));
+            let why = "every repetition needs a new database";
+            return Err(Error::contradiction("--repeat", "--db", why));
         }
         Ok(())
     }
 
-    /// Checks what every run needs, with workloads or without.
+    /// Checks the parameters that workloads and experiments use.
     pub(super) fn check_numbers(&self) -> Result<()> {
-        between("--key-len", self.key_bytes, 1, KEY_BYTES_MAX)?;
-        between("--value-len", self.value_bytes, 0, VALUE_BYTES_MAX)?;
-        between("--entries", self.entries, 1, 1 << 40)?;
-        between("--repeat", self.repeat, 1, 1000)?;
-        between("--ops", self.ops.unwrap_or(1), 1, 1 << 40)?;
-        between("--seek-entries", self.seek_entries, 1, 1 << 40)?;
-        let threads = numbers::count(self.threads.unwrap_or(1));
-        between("--threads", threads, 1, numbers::count(THREADS_MAX))
+        Error::check_range("--key-len", self.key_bytes, 1..=KEY_BYTES_MAX)?;
+        Error::check_range("--value-len", self.value_bytes, 0..=VALUE_BYTES_MAX)?;
+        Error::check_range("--entries", self.entries, 1..=1 << 40)?;
+        Error::check_range("--repeat", self.repeat, 1..=1000)?;
+        Error::check_range("--ops", self.ops.unwrap_or(1), 1..=1 << 40)?;
+        Error::check_range("--seek-entries", self.seek_entries, 1..=1 << 40)?;
+        Error::check_range("--threads", self.threads.unwrap_or(1), 1..=THREADS_MAX)
     }
 
-    /// The workloads with their threads.
+    /// Returns the workloads, each once for every number of threads.
     fn steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
         for workload in &self.workloads {
@@ -173,13 +186,18 @@ impl Config {
         let inserts: u64 = steps
             .iter()
             .map(|step| {
-                step.workload.inserts(step.workload.ops(self.entries, self.ops), step.threads)
+                step.workload.inserts_max(step.workload.ops(self.entries, self.ops), step.threads)
             })
             .sum();
         let capacity = self.entries + inserts;
         Ok(Plan {
             settings: self.settings.clone(),
-            records: Records::new(capacity, self.key_bytes, self.value_bytes, self.seed)?,
+            records: GeneratedRecords::tagged(
+                capacity,
+                self.key_bytes,
+                self.value_bytes,
+                self.seed,
+            )?,
             entries: self.entries,
             ops: self.ops,
             seek_entries: self.seek_entries,
@@ -188,14 +206,15 @@ impl Config {
         })
     }
 
-    pub(super) fn reported(&self) -> Settings {
+    /// Returns the settings for the report.
+    pub(super) fn reported_settings(&self) -> Settings {
         Settings {
             entries: self.entries,
             key_len: self.key_bytes,
             value_len: self.value_bytes,
-            memtable_bytes: self.settings.memtable_bytes,
-            block_cache_bytes: self.settings.block_cache_bytes,
-            workers: numbers::count(self.settings.lsmx.workers()),
+            memtable_bytes: self.settings.memtable_bytes.unwrap_or(0),
+            block_cache_bytes: self.settings.block_cache_bytes.unwrap_or(0),
+            workers: numbers::count(self.settings.workers),
             options: self.options.clone(),
             rate: self.rate,
             seek_entries: self.seek_entries,
@@ -204,7 +223,7 @@ impl Config {
     }
 }
 
-/// For each cell the repetition with the median rate (of two the slower), and the rates of all.
+/// Returns for each cell the repetition with the median rate, or the slower one of two. It has the rates of all.
 fn medians(repetitions: Vec<Vec<Cell>>) -> Vec<Cell> {
     let cells = repetitions.first().map_or(0, Vec::len);
     (0..cells)
@@ -222,19 +241,4 @@ fn medians(repetitions: Vec<Vec<Cell>>) -> Vec<Cell> {
             Some(cell)
         })
         .collect()
-}
-
-fn between(name: &'static str, n: u64, min: u64, max: u64) -> Result<()> {
-    if (min..=max).contains(&n) {
-        return Ok(());
-    }
-    Err(invalid(name, n.to_string(), format!("from {min} to {max}")))
-}
-
-fn invalid(name: &'static str, value: String, must: String) -> Error {
-    Error::Invalid { name, value, must }
-}
-
-pub(super) fn contradiction(first: &str, second: &str, why: &'static str) -> Error {
-    Error::Contradiction { first: first.to_owned(), second: second.to_owned(), why }
 }

@@ -1,78 +1,60 @@
-//! Reads by what the block cache holds, with the last sorted run's filter and without.
+//! The experiment `caching`: reads by the content of the block cache, with and without the last filter.
 
 use lsmx::{FilterLastRun, MetadataSizes};
 
 use crate::error::Result;
 use crate::experiment::Progress;
-use crate::numbers::ratio;
 
-use super::result::{Cell, Reads};
-use super::{Bench, reads};
+use super::Bench;
+use super::reads::{self, ReadSetting};
+use super::result::Cell;
 
-/// What a cache is large enough for, from little to all.
+/// Content for which a cache is large enough. Each includes the previous ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Holds {
+enum CacheContent {
     Nothing,
     Filters,
     Index,
     Data,
 }
 
-const ALL: [Holds; 4] = [Holds::Nothing, Holds::Filters, Holds::Index, Holds::Data];
+const ALL: [(CacheContent, &str); 4] = [
+    (CacheContent::Nothing, "nothing cached"),
+    (CacheContent::Filters, "filters cached"),
+    (CacheContent::Index, "filters and index cached"),
+    (CacheContent::Data, "all cached"),
+];
 
-impl Holds {
-    fn name(self) -> &'static str {
-        match self {
-            Holds::Nothing => "nothing cached",
-            Holds::Filters => "filters cached",
-            Holds::Index => "filters and index cached",
-            Holds::Data => "all cached",
-        }
-    }
-
-    /// Bytes of such a cache, where lookups ask the last run's filter or do not.
+impl CacheContent {
+    /// Returns the size of a cache for the content. It depends on whether lookups use the last run's filter.
     fn bytes(self, sizes: &MetadataSizes, last_run: bool) -> u64 {
         let metadata = if last_run { sizes.all_metadata() } else { sizes.inflection_2() };
         match self {
-            Holds::Nothing => 0,
-            Holds::Filters => metadata - sizes.index_bytes,
-            Holds::Index => metadata,
-            // Blocks in memory take somewhat more than in their files.
-            Holds::Data => metadata + sizes.table_bytes / 4 * 5,
+            CacheContent::Nothing => 0,
+            CacheContent::Filters => metadata - sizes.index_bytes,
+            CacheContent::Index => metadata,
+            // Blocks are larger in memory than in their files.
+            CacheContent::Data => metadata + sizes.table_bytes / 4 * 5,
         }
     }
 }
 
 pub(super) fn run(bench: &Bench<'_>, progress: &mut dyn Progress) -> Result<Vec<Cell>> {
-    let path = bench.filled(progress)?;
-    let sizes = reads::open(bench, &path, 0, FilterLastRun::Off)?.sizes()?;
+    let path = bench.path_of_filled(progress)?;
+    let sizes = reads::metadata_sizes(bench, &path)?;
     let mut cells = Vec::new();
-    for holds in ALL {
+    for (content, name) in ALL {
         for last_run in [false, true] {
-            let filter = if last_run { FilterLastRun::On } else { FilterLastRun::Off };
-            let cache_bytes = holds.bytes(&sizes, last_run);
             let with = if last_run { "last filter asked" } else { "last filter not asked" };
-            let setting = format!("{}, {with}", holds.name());
-            progress.begin(&setting, 0);
-            let opened = reads::open(bench, &path, cache_bytes, filter)?;
-            let known = Reads {
-                cache_bytes,
-                cache_fraction: ratio(cache_bytes, sizes.table_bytes),
-                index_cached: holds >= Holds::Index,
-                filters_cached: holds >= Holds::Filters,
-                filter_last_run: last_run,
+            let setting = ReadSetting {
+                name: format!("{name}, {with}"),
+                cache_bytes: content.bytes(&sizes, last_run),
+                filters_cached: content >= CacheContent::Filters,
+                index_cached: content >= CacheContent::Index,
+                filter_last_run: if last_run { FilterLastRun::On } else { FilterLastRun::Off },
                 filter_bits: None,
-                filter_bytes: sizes.all_filters_bytes,
-                table_bytes: sizes.table_bytes,
-                ios_per_get: 0.0,
-                physical_reads_per_get: 0.0,
-                filter_false_positive_rate: 0.0,
-                filter_answers: 0,
             };
-            for absent in [false, true] {
-                cells.push(reads::cell(bench, &opened, absent, &setting, known)?);
-            }
-            progress.end();
+            cells.extend(reads::measure(bench, &path, &sizes, &setting, progress)?);
         }
     }
     Ok(cells)

@@ -1,15 +1,15 @@
-//! Reads by the width of filters: a database for each, and a cache for all its metadata.
+//! The experiment `filter-size`: reads by the width of filters. Each width has its own database.
 
 use lsmx::{FilterBits, FilterLastRun};
 
 use crate::error::Result;
 use crate::experiment::Progress;
-use crate::numbers::ratio;
 
-use super::result::{Cell, Reads};
-use super::{Bench, reads};
+use super::Bench;
+use super::reads::{self, ReadSetting};
+use super::result::Cell;
 
-/// Widths as they are typed: all narrow, two mixtures by Monkey's reasoning, all wide.
+/// Widths: narrow, two mixtures by the formula of Monkey, wide.
 const WIDTHS: [&str; 4] = ["8", "monkey(10)", "monkey(13)", "16"];
 
 pub(super) fn run(bench: &Bench<'_>, progress: &mut dyn Progress) -> Result<Vec<Cell>> {
@@ -17,31 +17,18 @@ pub(super) fn run(bench: &Bench<'_>, progress: &mut dyn Progress) -> Result<Vec<
     for width in WIDTHS {
         let path = bench.temporary.join(width);
         let mut settings = bench.config.settings.clone();
-        settings.lsmx = settings.lsmx.set(&format!("filter_bits={width}"))?;
+        settings.filter_bits = width.parse::<FilterBits>().ok();
         bench.fill(&path, &settings, &format!("fill, filters {width}"), progress)?;
-        let sizes = reads::open(bench, &path, 0, FilterLastRun::On)?.sizes()?;
-        let cache_bytes = sizes.all_metadata();
-        let setting = format!("filters {width}");
-        progress.begin(&setting, 0);
-        let opened = reads::open(bench, &path, cache_bytes, FilterLastRun::On)?;
-        let known = Reads {
-            cache_bytes,
-            cache_fraction: ratio(cache_bytes, sizes.table_bytes),
-            index_cached: true,
+        let sizes = reads::metadata_sizes(bench, &path)?;
+        let setting = ReadSetting {
+            name: format!("filters {width}"),
+            cache_bytes: sizes.all_metadata(),
             filters_cached: true,
-            filter_last_run: true,
-            filter_bits: width.parse::<FilterBits>().ok(),
-            filter_bytes: sizes.all_filters_bytes,
-            table_bytes: sizes.table_bytes,
-            ios_per_get: 0.0,
-            physical_reads_per_get: 0.0,
-            filter_false_positive_rate: 0.0,
-            filter_answers: 0,
+            index_cached: true,
+            filter_last_run: FilterLastRun::On,
+            filter_bits: settings.filter_bits,
         };
-        for absent in [false, true] {
-            cells.push(reads::cell(bench, &opened, absent, &setting, known)?);
-        }
-        progress.end();
+        cells.extend(reads::measure(bench, &path, &sizes, &setting, progress)?);
     }
     Ok(cells)
 }

@@ -1,9 +1,9 @@
-//! `lsmx bench --experiment`: one thing is varied, or watched, on a database of the workloads.
+//! `lsmx bench --experiment`: varies or observes one thing on a database of the workloads.
 //!
-//! | experiment | what |
+//! | experiment | measures |
 //! | --- | --- |
-//! | `caching` | reads by what the block cache holds, with the last sorted run's filter and without |
-//! | `filter-size` | reads by the width of filters; a database for each |
+//! | `caching` | reads by the content of the block cache, with and without the filter of the last sorted run |
+//! | `filter-size` | reads by the width of filters, each in its own database |
 //! | `put-over-time` | puts per slice of time, while compactions run |
 
 mod caching;
@@ -12,28 +12,25 @@ mod put_over_time;
 mod reads;
 pub mod result;
 
-use std::fmt;
-use std::path::Path;
-use std::str::FromStr;
+use std::path::{Path, PathBuf};
 
-use crate::error::Result;
-use crate::peers::{Kind, Settings};
+use crate::error::{Error, Result};
+use crate::named::impl_names;
+use crate::peers::{EngineSettings, Kind};
 use crate::report::provenance::Provenance;
 use crate::temporary;
+use crate::workload::records::GeneratedRecords;
 
 use super::Progress;
-use super::throughput::database::holds_something;
-use super::throughput::records::Records;
-use super::throughput::{Config, contradiction};
+use super::player::{ThreadGroup, settle};
+use super::throughput::Config;
+use super::throughput::database::is_occupied;
 use result::Tuning;
 
-/// Puts between two reports of progress.
-const STEP: u64 = 1024;
-
-/// An experiment by name.
+/// An experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Study {
-    /// Reads by what the block cache holds.
+    /// Reads by the content of the block cache.
     Caching,
     /// Reads by the width of filters.
     FilterSize,
@@ -41,11 +38,13 @@ pub enum Study {
     PutOverTime,
 }
 
+impl_names!(Study, "experiment");
+
 impl Study {
-    /// All of them.
+    /// All experiments.
     pub const ALL: [Study; 3] = [Study::Caching, Study::FilterSize, Study::PutOverTime];
 
-    /// The name as typed and reported.
+    /// Returns the name that users type.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -56,30 +55,16 @@ impl Study {
     }
 }
 
-impl fmt::Display for Study {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Study {
-    type Err = String;
-    fn from_str(text: &str) -> std::result::Result<Study, String> {
-        let known = Study::ALL.map(Study::name).join(", ");
-        let found = Study::ALL.into_iter().find(|study| study.name() == text);
-        found.ok_or_else(|| format!("unknown experiment {text:?}; known: {known}"))
-    }
-}
-
-/// Runs an experiment with what was configured for workloads.
+/// Runs an experiment with the configuration of the workloads.
 ///
 /// # Errors
-/// When a parameter is out of range or makes no sense here, an engine fails or gives a wrong answer.
+/// A parameter is out of range or contradicts the experiment, or an engine fails or gives a wrong answer.
 pub fn run(study: Study, config: &Config, progress: &mut dyn Progress) -> Result<Tuning> {
     check(study, config)?;
     let place = config.database.as_deref().unwrap_or(&config.directory);
     let provenance = Provenance::new(config.command.clone(), None, config.seed, place);
-    let records = Records::new(config.entries, config.key_bytes, config.value_bytes, config.seed)?;
+    let Config { entries, key_bytes, value_bytes, seed, .. } = *config;
+    let records = GeneratedRecords::tagged(entries, key_bytes, value_bytes, seed)?;
     let temporary = temporary::directory("lsmx-bench-", &config.directory)?;
     let bench = Bench { config, records: &records, temporary: temporary.path() };
     let cells = match study {
@@ -87,37 +72,43 @@ pub fn run(study: Study, config: &Config, progress: &mut dyn Progress) -> Result
         Study::FilterSize => filter_size::run(&bench, progress)?,
         Study::PutOverTime => put_over_time::run(&bench, progress)?,
     };
-    Ok(Tuning { provenance, experiment: study.name(), settings: config.reported(), cells })
+    let settings = config.reported_settings();
+    Ok(Tuning { provenance, experiment: study.name(), settings, cells })
 }
 
 fn check(study: Study, config: &Config) -> Result<()> {
     config.check_numbers()?;
-    let experiment = format!("--experiment {study}");
-    if config.repeat > 1 {
-        return Err(contradiction("--repeat", &experiment, "it runs once"));
-    }
-    if config.rate.is_some() {
-        return Err(contradiction("--rate", &experiment, "operations follow one another"));
-    }
-    if study == Study::FilterSize && config.database.is_some() {
-        return Err(contradiction("--db", &experiment, "tables keep the filters they have"));
-    }
-    if study != Study::PutOverTime && !config.peers.is_empty() {
-        return Err(contradiction("--peers", &experiment, "it varies what lsmx alone has"));
+    for (flag, is_given, why) in [
+        ("--repeat", config.repeat > 1, "it runs once"),
+        ("--rate", config.rate.is_some(), "operations follow one another"),
+        (
+            "--db",
+            study == Study::FilterSize && config.database.is_some(),
+            "tables keep the filters they have",
+        ),
+        (
+            "--peers",
+            study != Study::PutOverTime && !config.peers.is_empty(),
+            "it varies what lsmx alone has",
+        ),
+    ] {
+        if is_given {
+            return Err(Error::contradiction(flag, format!("--experiment {study}"), why));
+        }
     }
     Ok(())
 }
 
-/// What experiments work with.
+/// Configuration, records and directory of an experiment.
 struct Bench<'a> {
     config: &'a Config,
-    records: &'a Records,
-    /// For databases that do not stay.
+    records: &'a GeneratedRecords,
+    /// Directory for temporary databases.
     temporary: &'a Path,
 }
 
 impl Bench<'_> {
-    fn threads(&self) -> usize {
+    fn threads(&self) -> u64 {
         self.config.threads.unwrap_or(1)
     }
 
@@ -125,51 +116,29 @@ impl Bench<'_> {
         self.config.ops.unwrap_or(self.config.entries)
     }
 
-    /// Puts every record into a new database of lsmx, and lets it settle.
+    /// Puts every record into a new database of lsmx, and settles.
     fn fill(
         &self,
         path: &Path,
-        settings: &Settings,
+        settings: &EngineSettings,
         title: &str,
         progress: &mut dyn Progress,
     ) -> Result<()> {
-        let engine = Kind::Lsmx.open(path, settings)?;
-        let mut random = crate::workload::random::Random::new(self.config.seed, 0);
-        let (mut key, mut value) = (Vec::new(), Vec::new());
-        progress.begin(title, self.config.entries);
-        for record in 0..self.config.entries {
-            self.records.key(record, &mut key);
-            self.records.value(record, &mut random, &mut value);
-            engine.put(&key, &value)?;
-            if (record + 1).is_multiple_of(STEP) {
-                progress.advance(STEP);
-            }
-        }
-        engine.settle()?;
-        progress.end();
+        let (engine, count) = (Kind::Lsmx.open(path, settings)?, self.config.entries);
+        let group = ThreadGroup::single(engine.as_ref(), self.records);
+        group.play((title, count), progress, &|player| {
+            player.repeat(count, |player, record| player.put(record, 0))
+        })?;
+        settle(engine.as_ref(), title, progress)?;
         engine.close()
     }
 
-    /// The database of `--db`, filled if it is new, or else a temporary one.
-    fn filled(&self, progress: &mut dyn Progress) -> Result<std::path::PathBuf> {
-        let temporary = || self.temporary.join("lsmx");
-        let path = self.config.database.clone().unwrap_or_else(temporary);
-        if !holds_something(&path) {
+    /// Returns the path of the database of `--db`, or of a temporary one. A new database is filled.
+    fn path_of_filled(&self, progress: &mut dyn Progress) -> Result<PathBuf> {
+        let path = self.config.database_path(Kind::Lsmx, self.temporary);
+        if !is_occupied(&path) {
             self.fill(&path, &self.config.settings, "fill", progress)?;
         }
         Ok(path)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_come_back() {
-        for study in Study::ALL {
-            assert_eq!(study.name().parse(), Ok(study));
-        }
-        assert!("x".parse::<Study>().unwrap_err().contains("caching, filter-size"));
     }
 }

@@ -1,0 +1,222 @@
+//! Mixes of operations on present and new records: YCSB, UP2X, and a mix with a given share of reads.
+
+use crate::named::impl_names;
+
+use super::keys::Permutation;
+use super::random::{Random, Zipf};
+
+/// Updates of the UP2X mix in [`UP2X_OPS`] operations.
+const UP2X_UPDATES: u64 = 92_530;
+/// Lookups of the UP2X mix in [`UP2X_OPS`] operations. The rest are puts.
+const UP2X_GETS: u64 = 7_460;
+const UP2X_OPS: u64 = 100_000;
+/// In YCSB D and E one operation of this number is an insert: 5 %.
+pub(crate) const OPS_PER_INSERT: u64 = 20;
+/// Maximum length of a scan of YCSB E, in entries. The minimum is 1.
+const SCAN_ENTRIES_MAX: u64 = 100;
+
+/// A mix of operations.
+///
+/// Source of YCSB: Cooper et al., "Benchmarking cloud serving systems with YCSB", SoCC 2010.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperationMix {
+    /// Reads in a share that the caller gives. The rest are updates of one field.
+    Default,
+    /// Facebook's UP2X store: 92.53 % updates, 7.46 % reads, the rest puts.
+    ///
+    /// Source: Cao et al., "Characterizing, Modeling, and Benchmarking RocksDB Key-Value Workloads at
+    /// Facebook", FAST 2020.
+    Up2x,
+    /// YCSB A: 50 % reads, 50 % puts.
+    A,
+    /// YCSB B: 95 % reads, 5 % puts.
+    B,
+    /// YCSB C: reads.
+    C,
+    /// YCSB D: 95 % reads of recent records, 5 % inserts.
+    D,
+    /// YCSB E: 95 % scans of 1 to 100 entries, 5 % inserts.
+    E,
+    /// YCSB F: 50 % reads, 50 % read-modify-writes.
+    F,
+    /// A with updates of one field in place of puts.
+    Am,
+    /// B with updates of one field in place of puts.
+    Bm,
+    /// F with updates of one field in place of read-modify-writes.
+    Fm,
+}
+
+impl_names!(OperationMix, "mix");
+
+/// Kind of an operation of a mix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MixedOperation {
+    /// Looks up a record.
+    Read,
+    /// Updates one field, in the way that the experiment compares.
+    Update,
+    /// Reads the value, changes it and puts it.
+    Rewrite,
+    /// Puts a new value for a record.
+    Put,
+    /// Puts the next new record.
+    Insert,
+    /// Reads this many entries from a record on.
+    Scan(u64),
+}
+
+impl OperationMix {
+    /// All mixes, in the order in which they are listed to users.
+    pub const ALL: [OperationMix; 11] = [
+        OperationMix::Default,
+        OperationMix::Up2x,
+        OperationMix::A,
+        OperationMix::B,
+        OperationMix::C,
+        OperationMix::D,
+        OperationMix::E,
+        OperationMix::F,
+        OperationMix::Am,
+        OperationMix::Bm,
+        OperationMix::Fm,
+    ];
+
+    /// Returns the name that users type.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            OperationMix::Default => "default",
+            OperationMix::Up2x => "up2x",
+            OperationMix::A => "ycsb-a",
+            OperationMix::B => "ycsb-b",
+            OperationMix::C => "ycsb-c",
+            OperationMix::D => "ycsb-d",
+            OperationMix::E => "ycsb-e",
+            OperationMix::F => "ycsb-f",
+            OperationMix::Am => "am",
+            OperationMix::Bm => "bm",
+            OperationMix::Fm => "fm",
+        }
+    }
+
+    /// Returns the share of reads and scans. It is `given` if the mix does not fix it.
+    #[must_use]
+    pub fn read_ratio(self, given: f64) -> f64 {
+        match self {
+            OperationMix::Default => given,
+            OperationMix::Up2x => 0.0746,
+            OperationMix::A | OperationMix::F | OperationMix::Am | OperationMix::Fm => 0.5,
+            OperationMix::B | OperationMix::D | OperationMix::E | OperationMix::Bm => 0.95,
+            OperationMix::C => 1.0,
+        }
+    }
+
+    /// Returns whether one in [`OPS_PER_INSERT`] operations is an insert.
+    #[must_use]
+    pub fn has_inserts(self) -> bool {
+        matches!(self, OperationMix::D | OperationMix::E)
+    }
+
+    /// Returns whether some of the operations are writes.
+    #[must_use]
+    pub fn has_writes(self) -> bool {
+        self != OperationMix::C
+    }
+
+    /// Draws the operation with this number, counted from 0.
+    pub fn draw(self, number: u64, read_ratio: f64, random: &mut Random) -> MixedOperation {
+        let other = match self {
+            OperationMix::D | OperationMix::E if (number + 1).is_multiple_of(OPS_PER_INSERT) => {
+                return MixedOperation::Insert;
+            }
+            OperationMix::C | OperationMix::D => return MixedOperation::Read,
+            OperationMix::E => return MixedOperation::Scan(1 + random.below(SCAN_ENTRIES_MAX)),
+            OperationMix::Up2x => {
+                return match random.below(UP2X_OPS) {
+                    n if n < UP2X_UPDATES => MixedOperation::Update,
+                    n if n < UP2X_UPDATES + UP2X_GETS => MixedOperation::Read,
+                    _ => MixedOperation::Put,
+                };
+            }
+            OperationMix::A | OperationMix::B => MixedOperation::Put,
+            OperationMix::F => MixedOperation::Rewrite,
+            OperationMix::Default | OperationMix::Am | OperationMix::Bm | OperationMix::Fm => {
+                MixedOperation::Update
+            }
+        };
+        if random.unit() < self.read_ratio(read_ratio) { MixedOperation::Read } else { other }
+    }
+
+    /// Draws the number of a record for a read, an update, a put or a scan. `count` records exist; `popularity`
+    /// covers the loaded ones.
+    pub fn draw_record(self, popularity: &Popularity, count: u64, random: &mut Random) -> u64 {
+        match self {
+            OperationMix::D => popularity.draw_recent(count, random),
+            _ => popularity.draw(random),
+        }
+    }
+}
+
+/// Zipf popularity of records. Popular records are scattered over key order and age.
+#[derive(Clone, Debug)]
+pub struct Popularity {
+    zipf: Zipf,
+    scattered: Permutation,
+    records: u64,
+}
+
+impl Popularity {
+    /// Creates the popularity of `records` records with a zipf exponent above 0.
+    #[must_use]
+    pub fn new(exponent: f64, records: u64, seed: u64) -> Popularity {
+        Popularity {
+            zipf: Zipf::new(exponent),
+            scattered: Permutation::new(records, seed),
+            records,
+        }
+    }
+
+    /// Returns the record with this rank. Rank 0 is the most popular.
+    #[must_use]
+    pub fn record_at(&self, rank: u64) -> u64 {
+        self.scattered.forward(rank)
+    }
+
+    /// Draws a record.
+    pub fn draw(&self, random: &mut Random) -> u64 {
+        self.record_at(self.zipf.draw(random, self.records))
+    }
+
+    /// Draws one of the first `count` records. The last records are the most popular.
+    fn draw_recent(&self, count: u64, random: &mut Random) -> u64 {
+        count - 1 - self.zipf.draw(random, count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drawn_operations_have_the_shares_of_the_mix() {
+        const OPS: u32 = 100_000;
+        for mix in OperationMix::ALL {
+            let mut random = Random::new(1, 2);
+            let drawn: Vec<MixedOperation> =
+                (0..u64::from(OPS)).map(|number| mix.draw(number, 0.3, &mut random)).collect();
+            let share = |is: fn(&MixedOperation) -> bool| {
+                let count = drawn.iter().filter(|operation| is(operation)).count();
+                f64::from(u32::try_from(count).unwrap()) / f64::from(OPS)
+            };
+            let reads = share(|at| matches!(at, MixedOperation::Read | MixedOperation::Scan(_)));
+            assert!((reads - mix.read_ratio(0.3)).abs() < 0.006, "{mix}: {reads}");
+            assert_eq!(reads < 1.0, mix.has_writes());
+            let inserts = share(|at| *at == MixedOperation::Insert);
+            assert_eq!(inserts > 0.0, mix.has_inserts());
+            let updates = share(|at| *at == MixedOperation::Update);
+            let has_updates = matches!(mix.name(), "default" | "up2x" | "am" | "bm" | "fm");
+            assert_eq!(updates > 0.0, has_updates, "{mix}");
+        }
+    }
+}
