@@ -1,78 +1,113 @@
-//! A claim of the study: what it says, what we see, whether that agrees.
+//! Claims of the study: their texts, and the verdict on the figures that were measured.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
 
 use crate::figures::Figures;
 
-/// What the figures of a claim are to be.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Expected {
-    /// Each of them within these bounds.
-    Within(f64, f64),
-    /// Each no smaller than the one before.
+/// Texts of the claims of all experiments, from `claims.toml`.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct ClaimTexts {
+    /// Texts that several claims share. A claim names them by `@name`.
+    reasons: BTreeMap<String, String>,
+    #[serde(flatten)]
+    experiments: BTreeMap<String, ExperimentText>,
+}
+
+/// Title and claims of an experiment.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ExperimentText {
+    pub(crate) title: String,
+    pub(crate) claims: Vec<ClaimText>,
+}
+
+/// Text of a claim, and the expected figures.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ClaimText {
+    statement: String,
+    /// Bounds for each figure.
+    range: Option<(f64, f64)>,
+    /// Order of neighbouring figures.
+    order: Option<Order>,
+    #[serde(default)]
+    unit: Unit,
+    /// Printed if the claim does not hold.
+    #[serde(default)]
+    why_not: String,
+    /// Always printed.
+    #[serde(default)]
+    note: String,
+}
+
+/// Order of figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Order {
+    /// No figure is smaller than its predecessor.
     Rising,
-    /// Each no larger than the one before.
+    /// No figure is larger than its predecessor.
     Falling,
-    /// Nothing: they are told, and decide nothing.
-    Anything,
 }
 
-/// Whether a claim holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// Here too.
-    Holds,
-    /// Not here.
-    DoesNotHold,
-    /// What it asks for is not among the results.
-    NotMeasured,
-    /// There is no range to hold it against.
-    Told,
-}
-
-/// How figures are printed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Unit {
-    /// As they are.
+/// Unit of the figures of a claim.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Unit {
+    /// None.
     Plain,
-    /// As a factor.
+    /// Factor.
+    #[default]
     Times,
-    /// Shares, in per cent.
+    /// Share, printed in per cent.
     Percent,
     /// Milliseconds.
     Ms,
 }
 
-/// One statement.
-#[derive(Clone, Debug)]
-pub(crate) struct Claim {
-    statement: &'static str,
-    figures: Figures,
-    expected: Expected,
-    unit: Unit,
-    why_not: &'static str,
-    note: &'static str,
+/// Whether a claim holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The claim holds.
+    Holds,
+    /// The claim does not hold.
+    DoesNotHold,
+    /// The results lack a figure of the claim.
+    NotMeasured,
+    /// The claim has neither a range nor an order.
+    Undecided,
 }
 
-/// A claim: the statement as published, what it is about, how it is decided.
-pub(crate) fn claim(statement: &'static str, figures: Figures, expected: Expected) -> Claim {
-    Claim { statement, figures, expected, unit: Unit::Times, why_not: "", note: "" }
+/// A claim with measured figures.
+#[derive(Clone, Debug)]
+pub(crate) struct Claim {
+    text: ClaimText,
+    figures: Figures,
+}
+
+impl ClaimTexts {
+    /// Parses `claims.toml`.
+    pub(crate) fn read() -> Result<ClaimTexts, toml::de::Error> {
+        let mut texts: ClaimTexts = toml::from_str(include_str!("claims.toml"))?;
+        for claim in texts.experiments.values_mut().flat_map(|it| &mut it.claims) {
+            if let Some(name) = claim.why_not.strip_prefix('@') {
+                claim.why_not = texts.reasons.get(name).cloned().unwrap_or_default();
+            }
+        }
+        Ok(texts)
+    }
+
+    /// Returns the texts of an experiment.
+    pub(crate) fn experiment(&self, name: &str) -> Option<&ExperimentText> {
+        self.experiments.get(name)
+    }
 }
 
 impl Claim {
-    pub(crate) fn unit(mut self, unit: Unit) -> Claim {
-        self.unit = unit;
-        self
-    }
-
-    /// Why it does not hold; printed only then.
-    pub(crate) fn why_not(mut self, why: &'static str) -> Claim {
-        self.why_not = why;
-        self
-    }
-
-    /// What is to be said in any case.
-    pub(crate) fn note(mut self, note: &'static str) -> Claim {
-        self.note = note;
-        self
+    pub(crate) fn new(text: &ClaimText, figures: Figures) -> Claim {
+        Claim { text: text.clone(), figures }
     }
 
     pub(crate) fn verdict(&self) -> Verdict {
@@ -80,31 +115,29 @@ impl Claim {
             return Verdict::NotMeasured;
         };
         let mut pairs = figures.windows(2).map(|pair| (pair[0].1, pair[1].1));
-        let holds = match self.expected {
-            Expected::Within(low, high) => {
-                figures.iter().all(|(_, value)| (low..=high).contains(value))
-            }
-            Expected::Rising => pairs.all(|(before, after)| after >= before),
-            Expected::Falling => pairs.all(|(before, after)| after <= before),
-            Expected::Anything => return Verdict::Told,
+        let holds = match (self.text.range, self.text.order) {
+            (Some((low, high)), _) => figures.iter().all(|(_, value)| (low..=high).contains(value)),
+            (None, Some(Order::Rising)) => pairs.all(|(before, after)| after >= before),
+            (None, Some(Order::Falling)) => pairs.all(|(before, after)| after <= before),
+            (None, None) => return Verdict::Undecided,
         };
         if holds { Verdict::Holds } else { Verdict::DoesNotHold }
     }
 
-    /// A row: statement, what decides, what we see, verdict, why.
+    /// Returns the row of a table: statement, expected and measured figures, verdict, explanation.
     pub(crate) fn row(&self) -> Vec<String> {
         let verdict = self.verdict();
         let word = match verdict {
             Verdict::Holds => "holds",
             Verdict::DoesNotHold => "**does not hold**",
             Verdict::NotMeasured => "not measured",
-            Verdict::Told => "–",
+            Verdict::Undecided => "–",
         };
-        let why = if verdict == Verdict::DoesNotHold { self.why_not } else { "" };
+        let why = if verdict == Verdict::DoesNotHold { self.text.why_not.as_str() } else { "" };
         let texts: Vec<&str> =
-            [why, self.note].into_iter().filter(|text| !text.is_empty()).collect();
+            [why, self.text.note.as_str()].into_iter().filter(|text| !text.is_empty()).collect();
         vec![
-            self.statement.to_owned(),
+            self.text.statement.clone(),
             self.expected_text(),
             self.measured_text(),
             word.to_owned(),
@@ -113,27 +146,27 @@ impl Claim {
     }
 
     fn expected_text(&self) -> String {
-        match self.expected {
-            Expected::Within(low, high) if high.is_infinite() => format!("≥ {}", self.show(low)),
-            Expected::Within(low, high) if low <= 0.0 => format!("≤ {}", self.show(high)),
-            Expected::Within(low, high) => format!("{} to {}", self.show(low), self.show(high)),
-            Expected::Rising => "rising".to_owned(),
-            Expected::Falling => "falling".to_owned(),
-            Expected::Anything => "–".to_owned(),
+        match (self.text.range, self.text.order) {
+            (Some((low, high)), _) if high.is_infinite() => format!("≥ {}", self.format(low)),
+            (Some((low, high)), _) if low <= 0.0 => format!("≤ {}", self.format(high)),
+            (Some((low, high)), _) => format!("{} to {}", self.format(low), self.format(high)),
+            (None, Some(Order::Rising)) => "rising".to_owned(),
+            (None, Some(Order::Falling)) => "falling".to_owned(),
+            (None, None) => "–".to_owned(),
         }
     }
 
     fn measured_text(&self) -> String {
         let Some(figures) = &self.figures else { return "–".to_owned() };
-        let shown = figures.iter().map(|(label, value)| {
+        let texts = figures.iter().map(|(label, value)| {
             let gap = if label.is_empty() { "" } else { " " };
-            format!("{label}{gap}{}", self.show(*value))
+            format!("{label}{gap}{}", self.format(*value))
         });
-        shown.collect::<Vec<_>>().join(", ")
+        texts.collect::<Vec<_>>().join(", ")
     }
 
-    fn show(&self, value: f64) -> String {
-        match self.unit {
+    fn format(&self, value: f64) -> String {
+        match self.text.unit {
             Unit::Plain => digits(value),
             Unit::Times => format!("{} ×", digits(value)),
             Unit::Percent => format!("{:.0} %", value * 100.0),
@@ -142,7 +175,7 @@ impl Claim {
     }
 }
 
-/// Three digits or so.
+/// Formats a number with about three digits.
 pub(crate) fn digits(value: f64) -> String {
     match value.abs() {
         ..10.0 => format!("{value:.2}"),
@@ -155,40 +188,59 @@ pub(crate) fn digits(value: f64) -> String {
 mod tests {
     use super::*;
 
-    fn about(values: &[f64], expected: Expected) -> Claim {
+    fn claim(values: &[f64], range: Option<(f64, f64)>, order: Option<Order>) -> Claim {
+        let text = ClaimText {
+            statement: "it is so".to_owned(),
+            range,
+            order,
+            why_not: "because".to_owned(),
+            note: "besides".to_owned(),
+            ..ClaimText::default()
+        };
         let figures = values.iter().map(|value| ("x".to_owned(), *value)).collect();
-        claim("it is so", Some(figures), expected).why_not("because").note("besides")
+        Claim::new(&text, Some(figures))
     }
 
     #[test]
-    fn every_figure_has_to_lie_in_the_range() {
-        let range = Expected::Within(1.0, 2.0);
-        assert_eq!(about(&[1.0, 1.5, 2.0], range).verdict(), Verdict::Holds);
-        assert_eq!(about(&[1.0, 2.01], range).verdict(), Verdict::DoesNotHold);
-        assert_eq!(about(&[f64::NAN], range).verdict(), Verdict::DoesNotHold);
+    fn range_bounds_every_figure() {
+        let verdict = |values: &[f64]| claim(values, Some((1.0, 2.0)), None).verdict();
+        assert_eq!(verdict(&[1.0, 1.5, 2.0]), Verdict::Holds);
+        assert_eq!(verdict(&[1.0, 2.01]), Verdict::DoesNotHold);
+        assert_eq!(verdict(&[f64::NAN]), Verdict::DoesNotHold);
     }
 
     #[test]
-    fn an_order_is_one_of_neighbours() {
-        assert_eq!(about(&[1.0, 1.0, 3.0], Expected::Rising).verdict(), Verdict::Holds);
-        assert_eq!(about(&[1.0, 3.0, 2.0], Expected::Rising).verdict(), Verdict::DoesNotHold);
-        assert_eq!(about(&[3.0, 2.0, 2.0], Expected::Falling).verdict(), Verdict::Holds);
+    fn order_compares_neighbours() {
+        let verdict = |values: &[f64], order| claim(values, None, Some(order)).verdict();
+        assert_eq!(verdict(&[1.0, 1.0, 3.0], Order::Rising), Verdict::Holds);
+        assert_eq!(verdict(&[1.0, 3.0, 2.0], Order::Rising), Verdict::DoesNotHold);
+        assert_eq!(verdict(&[3.0, 2.0, 2.0], Order::Falling), Verdict::Holds);
     }
 
     #[test]
-    fn what_is_missing_neither_holds_nor_fails() {
-        let missing = claim("it is so", None, Expected::Rising);
+    fn claim_without_figures_is_not_measured() {
+        let missing = Claim { figures: None, ..claim(&[], None, Some(Order::Rising)) };
         assert_eq!(missing.verdict(), Verdict::NotMeasured);
-        assert_eq!(about(&[], Expected::Rising).verdict(), Verdict::NotMeasured);
-        assert_eq!(about(&[1.0], Expected::Anything).verdict(), Verdict::Told);
+        assert_eq!(claim(&[], None, Some(Order::Rising)).verdict(), Verdict::NotMeasured);
+        assert_eq!(claim(&[1.0], None, None).verdict(), Verdict::Undecided);
     }
 
     #[test]
-    fn why_not_is_said_only_where_it_does_not_hold() {
-        let range = Expected::Within(0.0, 2.0);
-        let row = about(&[1.25], range).row();
+    fn reason_is_printed_only_if_the_claim_does_not_hold() {
+        let row = claim(&[1.25], Some((0.0, 2.0)), None).row();
         assert_eq!(row, ["it is so", "≤ 2.00 ×", "x 1.25 ×", "holds", "besides"]);
-        let row = about(&[12.5], range).row();
+        let row = claim(&[12.5], Some((0.0, 2.0)), None).row();
         assert_eq!(row[2..], ["x 12.5 ×", "**does not hold**", "because besides"]);
+    }
+
+    #[test]
+    fn every_shared_reason_exists_and_is_used() {
+        let text = include_str!("claims.toml");
+        let texts = ClaimTexts::read().unwrap();
+        for name in texts.reasons.keys() {
+            assert!(text.contains(&format!("\"@{name}\"")), "{name}");
+        }
+        let used = text.split("\"@").skip(1).filter_map(|rest| rest.split('"').next());
+        assert!(used.into_iter().all(|name| texts.reasons.contains_key(name)));
     }
 }

@@ -1,14 +1,13 @@
-//! Reads what `scripts/study` measured and prints it beside what the study published, with a verdict on
-//! each of its claims, as Markdown.
+//! Compares results of `scripts/study` with the figures and claims of a study. Prints Markdown.
 //!
 //! `cargo run --release -p lsmx-bench --example study -- DIR`
 //!
-//! A claim is a list of figures computed from the results and a range they are to lie in; the code
-//! decides whether it holds. Why one does not hold is a text that stands beside the claim; it was found
-//! out by hand. The published figures are those of Sarkar et al., "Constructing and Analyzing the LSM
-//! Compaction Design Space", PVLDB 14 (2021), some read off its figures, which is right to 1 or 2 %.
+//! `claims.toml` has the claims with the range or the order that their figures must have. The code computes the figures
+//! from the results and decides the verdicts. The reasons why claims do not hold are written by hand. The study is Sarkar
+//! et al., "Constructing and Analyzing the LSM Compaction Design Space", PVLDB 14 (2021). Some of its figures are read off
+//! its plots, with an error of 1 to 2 %.
 
-#![allow(clippy::print_stderr, reason = "a program that says what went wrong")]
+#![allow(clippy::print_stderr, reason = "a program prints its errors")]
 
 mod claim;
 mod experiments;
@@ -21,7 +20,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use claim::Verdict;
+use claim::{ClaimTexts, Verdict};
 use results::Results;
 
 fn main() -> ExitCode {
@@ -30,8 +29,10 @@ fn main() -> ExitCode {
         eprintln!("usage: study DIR, where scripts/study wrote its results");
         return ExitCode::from(2);
     };
-    let text = match Results::read(Path::new(directory)) {
-        Ok(results) => report(&results),
+    let texts = ClaimTexts::read().map_err(|error| error.to_string());
+    let results = Results::read(Path::new(directory)).map_err(|error| error.to_string());
+    let text = match texts.and_then(|texts| Ok(report(&results?, &texts))) {
+        Ok(text) => text,
         Err(error) => {
             eprintln!("error: {error}");
             return ExitCode::FAILURE;
@@ -43,16 +44,16 @@ fn main() -> ExitCode {
     }
 }
 
-/// All experiments, and how many of the claims hold.
-fn report(results: &Results) -> String {
-    let sections = experiments::all(results);
+/// Returns a table of verdicts and the report of each experiment.
+fn report(results: &Results, texts: &ClaimTexts) -> String {
+    let sections = experiments::all(results, texts);
     let mut text = String::from("| experiment | claims | hold | do not hold | not measured |\n");
     text.push_str("| --- | --- | --- | --- | --- |\n");
     let mut all = [0; 4];
     for section in &sections {
         let count = |verdict| section.claims.iter().filter(|at| at.verdict() == verdict).count();
         let counts = [
-            section.claims.len() - count(Verdict::Told),
+            section.claims.len() - count(Verdict::Undecided),
             count(Verdict::Holds),
             count(Verdict::DoesNotHold),
             count(Verdict::NotMeasured),
@@ -60,7 +61,7 @@ fn report(results: &Results) -> String {
         for (sum, count) in all.iter_mut().zip(counts) {
             *sum += count;
         }
-        text.push_str(&row(section.title, counts));
+        text.push_str(&row(&section.title, counts));
     }
     text.push_str(&row("all", all));
     for section in &sections {

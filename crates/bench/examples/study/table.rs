@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
-use crate::claim::Claim;
+use crate::claim::{Claim, ExperimentText};
+use crate::figures::Figures;
 
-/// A table with a line about what it shows.
+/// A table with a caption.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     pub(crate) caption: &'static str,
@@ -12,10 +13,17 @@ pub(crate) struct Table {
     pub(crate) rows: Vec<Vec<String>>,
 }
 
-/// An experiment.
+/// Tables of an experiment, and the figures of its claims in the order of `claims.toml`.
+#[derive(Clone, Debug)]
+pub(crate) struct Measurements {
+    pub(crate) tables: Vec<Table>,
+    pub(crate) figures: Vec<Figures>,
+}
+
+/// Report of an experiment.
 #[derive(Clone, Debug)]
 pub(crate) struct Section {
-    pub(crate) title: &'static str,
+    pub(crate) title: String,
     pub(crate) tables: Vec<Table>,
     pub(crate) claims: Vec<Claim>,
 }
@@ -50,6 +58,13 @@ impl Table {
 }
 
 impl Section {
+    pub(crate) fn new(text: &ExperimentText, measurements: Measurements) -> Section {
+        let Measurements { tables, figures } = measurements;
+        let claims = text.claims.iter().zip(figures);
+        let claims = claims.map(|(text, figures)| Claim::new(text, figures)).collect();
+        Section { title: text.title.clone(), tables, claims }
+    }
+
     pub(crate) fn markdown(&self) -> String {
         let mut text = format!("\n## {}\n", self.title);
         for table in &self.tables {
@@ -67,10 +82,10 @@ impl Section {
     }
 }
 
-/// A cell of its own for each; what is in there is no markup for columns.
+/// Appends a row of a table. Bars in a cell are escaped.
 fn line(text: &mut String, cells: &[String]) {
     for cell in cells {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(text, "| {} ", cell.replace('|', "\\|"));
     }
     text.push_str("|\n");
@@ -81,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_has_as_many_dashes_as_columns() {
+    fn table_has_a_dash_per_column() {
         let mut table = Table::new("what", ["", "a"]);
         table.row("x", ["1|2".to_owned()]);
         assert_eq!(table.markdown(), "what\n\n|  | a |\n| --- | --- |\n| x | 1\\|2 |\n");

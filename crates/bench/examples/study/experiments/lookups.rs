@@ -2,11 +2,10 @@
 
 use lsmx_bench::experiment::explore::result::Cell;
 
-use crate::claim::{Claim, Expected, Unit, claim};
 use crate::figures::{Figures, base_by_each, divide, each, less, many, more, of, one, spread};
 use crate::results::{Results, ios, lookups};
 use crate::strategy::{EIGHT, FULL, LEVELED, LEVELED_ONES, LO1, ONE, PARTIAL, Strategy, TIER};
-use crate::table::{Section, Table};
+use crate::table::{Measurements, Table};
 
 /// Pages read ÷ pages that had to be, α 0, 0.4, 0.8.
 const READ_AMPLIFICATION: [[f64; 3]; 8] = [
@@ -30,17 +29,10 @@ const LATENCY_MS: [[f64; 3]; 8] = [
     [1.59, 1.86, 1.13],
     [0.89, 1.44, 0.60],
 ];
-const WHY_FEW_MISSES: &str = "A lookup of a present key costs what it costs in the study, 3.4 blocks: \
-                 data, index, top index, and a filter now and then. But filters are a \
-                 hundredth of the data here, a byte for an entry, where the study's are a \
-                 twentieth (24 pages of 512), and the cache keeps them before all else: it \
-                 holds most of them, so a further run costs a few hundredths of a block.";
-
-pub(super) fn section(results: &Results) -> Section {
-    Section {
-        title: "R2: lookups on the loaded tree",
+pub(super) fn measure(results: &Results) -> Measurements {
+    Measurements {
         tables: vec![blocks(results), times(results), without_filters(results)],
-        claims: claims(results),
+        figures: claimed(results),
     }
 }
 
@@ -162,113 +154,23 @@ fn growth_with_alpha(results: &Results) -> Figures {
     }))
 }
 
-fn claims(results: &Results) -> Vec<Claim> {
+fn claimed(results: &Results) -> Vec<Figures> {
     vec![
-        claim(
-            "Movement hardly matters for lookups: blocks per present lookup, most ÷ \
-                 least of the partial ones (figure: 1.11)",
-            one("", spread(each(results, "r1", &PARTIAL, ios_present))),
-            Expected::Within(0.0, 1.15),
-        ),
-        claim(
-            "The same for absent keys, where runs alone count (figure at α = 0.8: 1.20)",
-            one("", spread(each(results, "r1", &PARTIAL, ios_absent))),
-            Expected::Within(0.0, 1.25),
-        )
-        .why_not(
-            "Absent keys cost the filters that the cache lacks; how many those are \
-                 follows from the bytes above the last run.",
-        ),
-        claim(
-            "Full is 3–15 % better than partial leveling: blocks per present lookup",
-            less(each_inverse(results, ios_present)),
-            Expected::Within(0.03, 0.15),
-        )
-        .unit(Unit::Percent)
-        .why_not(WHY_FEW_MISSES),
-        claim(
-            "The same by time",
-            less(base_by_each(results, "t1", FULL, &PARTIAL, mean_present)),
-            Expected::Within(0.03, 0.15),
-        )
-        .unit(Unit::Percent)
-        .why_not(
-            "By blocks there is no difference (above). By time, with blocks in memory, Full's \
-                 two runs are asked sooner than the three of the others.",
-        ),
-        claim(
-            "Tier reads 1.2–1.8 times the blocks of leveling: against LO+1",
-            tier_by(results, LO1),
-            Expected::Within(1.1, 1.8),
-        )
-        .why_not(WHY_FEW_MISSES),
-        claim("The same against Full", tier_by(results, FULL), Expected::Within(1.2, 1.8))
-            .why_not(WHY_FEW_MISSES),
-        claim(
-            "Read amplification grows with the share of absent keys, 3.4–4.8 times from \
-                 α = 0 to 0.8",
-            growth_with_alpha(results),
-            Expected::Within(3.4, 4.8),
-        )
-        .why_not(
-            "An absent lookup reads half a block here, since most filters are in the \
-                 cache; in the study 2.4 pages.",
-        ),
-        claim(
-            "Tier's lookups of present keys take 1.1–1.9 times as long",
-            base_by_each(results, "t1", TIER, &LEVELED_ONES, mean_present),
-            Expected::Within(1.1, 1.9),
-        )
-        .why_not(WHY_TIME),
-        claim(
-            "Tier's lookups of absent keys take about 2.2 times as long (figure: \
-                 1.7–2.0)",
-            base_by_each(results, "t1", TIER, &LEVELED_ONES, mean_absent),
-            Expected::Within(1.6, 2.4),
-        )
-        .why_not(WHY_TIME),
-        claim(
-            "Time is longest for mixed lookups: α = 0.4 ÷ α = 0",
-            each_ratio(results, mean_mixed, mean_present),
-            Expected::Within(1.0, 1.7),
-        )
-        .why_not(
-            "A lookup of a present key costs a data block, an absent one hardly \
-                 anything, so time falls with α. The study's peak needs a reason that the \
-                 number of pages does not have: pages rise with α there as well.",
-        ),
-        claim(
-            "Lookups of absent keys are the fastest: α = 1 ÷ α = 0 (figure: 0.46–0.71)",
-            each_ratio(results, mean_absent, mean_present),
-            Expected::Within(0.0, 0.8),
-        ),
-        claim(
-            "Ranges of Tier take 5 % longer than leveled ones",
-            ranges(results),
-            Expected::Within(0.0, 0.10),
-        )
-        .unit(Unit::Percent)
-        .why_not(
-            "A range of ten to a thousand entries merges four runs in memory and hardly \
-                 waits for blocks, so the number of runs weighs more than with disks under \
-                 it.",
-        ),
-        claim(
-            "Without a filter in the last run (lsmx's default) an absent key costs a \
-                 block more than with it",
-            many([FULL, LO1, TIER, ONE].map(|at| (at.name, difference(results, at)))),
-            Expected::Within(0.5, 1.1),
-        )
-        .unit(Unit::Plain)
-        .note(
-            "No claim of the study. In exchange nine tenths of all filter bytes are not \
-                 in the cache: blocks per *present* lookup stand in the tables.",
-        ),
+        one("", spread(each(results, "r1", &PARTIAL, ios_present))),
+        one("", spread(each(results, "r1", &PARTIAL, ios_absent))),
+        less(each_inverse(results, ios_present)),
+        less(base_by_each(results, "t1", FULL, &PARTIAL, mean_present)),
+        tier_by(results, LO1),
+        tier_by(results, FULL),
+        growth_with_alpha(results),
+        base_by_each(results, "t1", TIER, &LEVELED_ONES, mean_present),
+        base_by_each(results, "t1", TIER, &LEVELED_ONES, mean_absent),
+        each_ratio(results, mean_mixed, mean_present),
+        each_ratio(results, mean_absent, mean_present),
+        ranges(results),
+        many([FULL, LO1, TIER, ONE].map(|at| (at.name, difference(results, at)))),
     ]
 }
-
-const WHY_TIME: &str = "With data in memory a lookup is processor time: a filter in each run costs \
-                 little beside the one data block that is decoded.";
 
 /// Full's blocks ÷ those of each partial one.
 fn each_inverse(results: &Results, measure: fn(&Cell) -> Option<f64>) -> Figures {

@@ -1,4 +1,4 @@
-//! The experiments: published figures, tables beside them, claims.
+//! The experiments: published figures, and the figures computed from results.
 
 mod deletes;
 mod discrepancies;
@@ -13,36 +13,40 @@ mod reference;
 mod scale;
 mod updates;
 
+use crate::claim::ClaimTexts;
 use crate::results::Results;
-use crate::table::Section;
+use crate::table::{Measurements, Section};
 
-/// Every experiment, in the order of the study.
-pub(crate) fn all(results: &Results) -> Vec<Section> {
-    vec![
-        reference::section(results),
-        load::section(results),
-        load_times::section(results),
-        lookups::section(results),
-        interleaved::section(results),
-        updates::section(results),
-        deletes::section(results),
-        scale::section(results),
-        entry_size::section(results),
-        memtable::section(results),
-        others::section(results),
-        discrepancies::section(results),
-    ]
+/// The experiments in the order of the study, by their names in `claims.toml`.
+const EXPERIMENTS: [(&str, fn(&Results) -> Measurements); 12] = [
+    ("reference", reference::measure),
+    ("load", load::measure),
+    ("load_times", load_times::measure),
+    ("lookups", lookups::measure),
+    ("interleaved", interleaved::measure),
+    ("updates", updates::measure),
+    ("deletes", deletes::measure),
+    ("scale", scale::measure),
+    ("entry_size", entry_size::measure),
+    ("memtable", memtable::measure),
+    ("others", others::measure),
+    ("discrepancies", discrepancies::measure),
+];
+
+/// Returns the report of every experiment.
+pub(crate) fn all(results: &Results, texts: &ClaimTexts) -> Vec<Section> {
+    let sections = EXPERIMENTS.iter().filter_map(|(name, measure)| {
+        Some(Section::new(texts.experiment(name)?, measure(results)))
+    });
+    sections.collect()
 }
 
-/// Where nothing bounds a figure from above.
-const ANY: f64 = f64::INFINITY;
-
-/// A published figure as it is printed, or a dash.
+/// Formats a published figure; a dash if there is none.
 fn published(figures: Option<&f64>) -> String {
     figures.map_or_else(dash, |figure| crate::claim::digits(*figure))
 }
 
-/// What we measured as it is printed, or a dash.
+/// Formats a measured figure; a dash if there is none.
 fn ours(figure: Option<f64>) -> String {
     figure.map_or_else(dash, crate::claim::digits)
 }
@@ -57,17 +61,17 @@ mod tests {
     use crate::claim::Verdict;
     use crate::results::tests::results;
 
-    /// Rows of the reference ratios with this in the statement: figures and verdict.
+    /// Returns figures and verdict of the reference ratio whose statement starts with `statement`.
     fn reference(lo1: u64, statement: &str) -> (String, Verdict) {
-        let section = reference::section(&results("r1", lo1));
-        let claims = section.claims.iter().map(|claim| (claim.row(), claim.verdict()));
+        let sections = all(&results("r1", lo1), &ClaimTexts::read().unwrap());
+        let claims = sections[0].claims.iter().map(|claim| (claim.row(), claim.verdict()));
         let (row, verdict) =
             claims.into_iter().find(|(row, _)| row[0].starts_with(statement)).unwrap();
         (row[2].clone(), verdict)
     }
 
     #[test]
-    fn the_code_decides_by_the_range() {
+    fn range_decides_the_verdict() {
         assert_eq!(reference(26, "LO+1 moves"), ("LO+1 48 %".to_owned(), Verdict::Holds));
         assert_eq!(reference(40, "LO+1 moves"), ("LO+1 20 %".to_owned(), Verdict::DoesNotHold));
         assert_eq!(reference(26, "Universal moves").1, Verdict::Holds);
@@ -75,11 +79,15 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_run_is_not_measured_and_no_table_breaks() {
-        for section in all(&Results::default()) {
+    fn every_claim_has_figures_and_is_not_measured_without_results() {
+        let texts = ClaimTexts::read().unwrap();
+        for (name, measure) in EXPERIMENTS {
+            let (text, measurements) =
+                (texts.experiment(name).unwrap(), measure(&Results::default()));
+            assert_eq!(text.claims.len(), measurements.figures.len(), "{name}");
+            let section = Section::new(text, measurements);
             for claim in &section.claims {
-                let verdict = claim.verdict();
-                assert!(matches!(verdict, Verdict::NotMeasured), "{:?}", claim.row());
+                assert_eq!(claim.verdict(), Verdict::NotMeasured, "{:?}", claim.row());
             }
             assert!(section.markdown().starts_with("\n## "));
         }

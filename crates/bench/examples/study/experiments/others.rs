@@ -3,18 +3,13 @@
 use lsmx_bench::experiment::explore::result::Cell;
 use lsmx_bench::experiment::sweep::SweepValue;
 
-use crate::claim::{Claim, Expected, Unit, claim};
 use crate::figures::{Figures, divide, each, less, many, moved, quotients};
 use crate::results::{Results, ios, lookups};
 use crate::strategy::{FULL, LO1, ONE, Strategy, TIER};
-use crate::table::Section;
+use crate::table::Measurements;
 
-pub(super) fn section(results: &Results) -> Section {
-    Section {
-        title: "R9: what does not change the ranking",
-        tables: vec![],
-        claims: claims(results),
-    }
+pub(super) fn measure(results: &Results) -> Measurements {
+    Measurements { tables: vec![], figures: claimed(results) }
 }
 
 /// A measure under a distribution ÷ the same under the uniform one.
@@ -41,69 +36,17 @@ fn of_ratio_four(results: &Results, strategies: &[Strategy]) -> Figures {
     }))
 }
 
-fn claims(results: &Results) -> Vec<Claim> {
+fn claimed(results: &Results) -> Vec<Figures> {
     let order = [TIER, ONE, LO1, FULL];
     let with_cache = |part| each(results, part, &[FULL, LO1, TIER], |cell| ios(cell, 0.8));
     vec![
-        claim(
-            "Where keys fall does not change data movement: prefix-Zipf ÷ uniform",
-            by_uniform(results, "prefix-zipf", moved),
-            Expected::Within(0.95, 1.05),
-        )
-        .note(
-            "By `lsmx simulate` 1.00: to a policy keys are places in the order, \
-                 whatever their density.",
-        )
-        .why_not(WHY_PREFIX),
-        claim(
-            "Normal ÷ uniform",
-            by_uniform(results, "normal", moved),
-            Expected::Within(0.95, 1.05),
-        ),
-        claim(
-            "Prefix-Zipf data cuts read amplification at α = 0.8 by 65–75 %",
-            less(by_uniform(results, "prefix-zipf", read_amplification)),
-            Expected::Within(0.65, 0.75),
-        )
-        .unit(Unit::Percent)
-        .why_not(
-            "Read amplification is 1 to 2 here where the study's is 12 to 21 (R2): \
-                 beside the one data block of a lookup that finds something there is \
-                 nothing to cut.",
-        ),
-        claim(
-            "The size ratio does not change the ranking by data moved (Tier, \
-                 1-Leveling, LO+1, Full): T = 4",
-            of_ratio_four(results, &order),
-            Expected::Rising,
-        )
-        .note(
-            "By `lsmx simulate` 11.5, 14.1, 21.3, 51.5 at T = 4 and 11.5, 15.2, 21.9, \
-                 51.5 at T = 6.",
-        )
-        .why_not(WHY_RATIO),
-        claim("T = 10", each(results, "r1", &order, moved), Expected::Rising),
-        claim(
-            "Nor does the cache change that by blocks per lookup, α = 0.8: four times \
-                 the cache ÷ once",
-            quotients(with_cache("r9-cache"), with_cache("r1")),
-            Expected::Within(0.0, 1.0),
-        )
-        .note("No claim of the study, but what a larger cache is for."),
-        claim(
-            "Ranking with the cache of R1 (Full, LO+1, Tier)",
-            with_cache("r1"),
-            Expected::Rising,
-        )
-        .unit(Unit::Plain)
-        .why_not(WHY_CACHE),
-        claim("With four times that", with_cache("r9-cache"), Expected::Rising)
-            .unit(Unit::Plain)
-            .why_not(WHY_CACHE),
+        by_uniform(results, "prefix-zipf", moved),
+        by_uniform(results, "normal", moved),
+        less(by_uniform(results, "prefix-zipf", read_amplification)),
+        of_ratio_four(results, &order),
+        each(results, "r1", &order, moved),
+        quotients(with_cache("r9-cache"), with_cache("r1")),
+        with_cache("r1"),
+        with_cache("r9-cache"),
     ]
 }
-
-const WHY_PREFIX: &str = "To a policy keys are places in the order, whatever their density: \
-                 something else changed.";
-const WHY_RATIO: &str = "By the simulator it does not.";
-const WHY_CACHE: &str = "The three are within a few hundredths of a block of each other: see R2.";
