@@ -10,12 +10,11 @@
 
 use std::fmt::Write as _;
 
-use lsmx::WriteControl;
-use lsmx::env::WORKERS_DEFAULT;
 use lsmx_bench::experiment::Silent;
 use lsmx_bench::experiment::explore::result::Cell;
 use lsmx_bench::experiment::explore::{Config, Point, Source};
 use lsmx_bench::experiment::sweep::SweepPoint;
+use lsmx_bench::peers::EngineSettings;
 use lsmx_bench::workload::KeyDistribution;
 use lsmx_bench::workload::phases::Mix;
 use lsmx_compaction::{PolicySpec, Preset};
@@ -89,12 +88,11 @@ fn cells(policy: &str, updates: f64, deletes: f64, seeds: &[u64]) -> Vec<Cell> {
             policies: vec![policy.parse::<PolicySpec>().unwrap()],
             source: Source::Generated { key_bytes: KEY_BYTES, value_bytes: VALUE_BYTES },
             phases: mix.phases().unwrap(),
-            memtable_bytes: Some(entries * MEMTABLE_BYTES_PER_PUT / FLUSHES),
-            block_cache_bytes: Some(1 << 20),
-            write_control: WriteControl::Smooth,
-            table_bytes: None,
-            workers: WORKERS_DEFAULT,
-            filter_last_run: false,
+            settings: EngineSettings {
+                memtable_bytes: Some(entries * MEMTABLE_BYTES_PER_PUT / FLUSHES),
+                block_cache_bytes: Some(1 << 20),
+                ..EngineSettings::default()
+            },
             deterministic: true,
         };
         let config = Config {

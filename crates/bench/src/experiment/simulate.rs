@@ -255,12 +255,10 @@ impl explore::Point {
 
 #[cfg(test)]
 mod tests {
-    use lsmx::WriteControl;
-    use lsmx::env::WORKERS_DEFAULT;
-
     use super::*;
     use crate::experiment::Silent;
     use crate::experiment::explore::{Point, Source};
+    use crate::peers::EngineSettings;
     use crate::workload::KeyDistribution;
     use crate::workload::phases::Mix;
 
@@ -285,12 +283,7 @@ mod tests {
             policies: POLICIES.iter().map(|policy| policy.parse().unwrap()).collect(),
             source: Source::Generated { key_bytes: 16, value_bytes: 112 },
             phases: mix.phases().unwrap(),
-            memtable_bytes: None,
-            block_cache_bytes: None,
-            write_control: WriteControl::Smooth,
-            table_bytes: None,
-            workers: WORKERS_DEFAULT,
-            filter_last_run: false,
+            settings: EngineSettings::default(),
             deterministic: true,
         };
         explore::Config {

@@ -88,7 +88,6 @@ fn apply<O, T>(options: O, value: Option<T>, set: impl FnOnce(O, T) -> O) -> O {
 
 impl EngineSettings {
     /// Returns the options of a keyspace of lsmx.
-    #[must_use]
     pub fn keyspace_options(&self) -> KeyspaceOptions {
         let options = self.other_keyspace_options.clone().block_bytes(self.block_bytes);
         let options = apply(options, self.memtable_bytes, KeyspaceOptions::memtable_bytes);
@@ -103,7 +102,6 @@ impl EngineSettings {
     }
 
     /// Returns the options of a database of lsmx whose keyspaces have [`EngineSettings::keyspace_options`].
-    #[must_use]
     pub fn options(&self) -> Options {
         let options = self
             .other_options
@@ -147,9 +145,11 @@ impl EngineSettings {
 
 /// Result of setting an option. The error says what the value must be.
 type SetResult = std::result::Result<(), String>;
+/// Parses the value of an option and sets it.
+type SetOption = fn(&mut EngineSettings, &str) -> SetResult;
 
 /// The options that [`EngineSettings::set`] knows, in the order in which messages list them.
-const NAMED: [(&str, fn(&mut EngineSettings, &str) -> SetResult); 15] = [
+const NAMED: [(&str, SetOption); 15] = [
     ("policy", |all, value| {
         let policy: PolicySpec = value.parse().map_err(|error| format!("a policy: {error}"))?;
         all.change_keyspace(|keyspace| keyspace.policy(policy));

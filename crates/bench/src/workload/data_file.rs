@@ -1,7 +1,6 @@
-//! The records of a file as a workload: read one by one, never all held in memory.
+//! The records of a file, read one by one in any order.
 //!
-//! One pass over the file notes where each record begins (8 bytes each) and a hash of its key
-//! (8 bytes each), so that records can be read in any order and absent keys can be told.
+//! Opening reads the file once and keeps the offset of each record and a hash of its key in memory, 16 bytes per record.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
@@ -17,7 +16,7 @@ use super::keys::Permutation;
 use super::random::mix;
 use super::record::{Format, ReadError, RecordReader, decode};
 
-/// A data file and where its records lie.
+/// A data file and the index of its records.
 #[derive(Debug)]
 pub struct DataFile {
     path: PathBuf,
@@ -25,16 +24,16 @@ pub struct DataFile {
     file: BufReader<File>,
     index: Arc<Index>,
     shuffle: Option<Permutation>,
-    /// Where `file` stands.
+    /// Offset of `file`.
     position: u64,
     line: Vec<u8>,
     key: Vec<u8>,
     value: Vec<u8>,
-    /// The record that `key` and `value` hold.
+    /// The record in `key` and `value`.
     loaded: Option<u64>,
 }
 
-/// What the one pass over a file noted.
+/// Index of a file.
 #[derive(Debug)]
 struct Index {
     offsets: Vec<u64>,
@@ -44,11 +43,10 @@ struct Index {
 }
 
 impl DataFile {
-    /// Reads through the file once. With a seed its records come in an order that follows from it,
-    /// else in file order.
+    /// Opens a file. With a seed its records have a random order, otherwise that of the file.
     ///
     /// # Errors
-    /// When the file cannot be read, a line is malformed, or there is no record.
+    /// The file cannot be read, a line is malformed, or there is no record.
     pub fn open(path: &Path, format: Format, shuffle: Option<u64>) -> Result<DataFile> {
         let failed = |action| move |source| Error::Io { action, path: path.to_owned(), source };
         let file = open(path).map_err(failed("open"))?;
@@ -79,10 +77,10 @@ impl DataFile {
         DataFile::over(path, format, index, shuffle)
     }
 
-    /// The same file, in an order of its own, without another pass over it.
+    /// Opens the same file in another order, with the same index.
     ///
     /// # Errors
-    /// When the file cannot be opened any more.
+    /// The file cannot be opened.
     pub fn reopen(&self, shuffle: Option<u64>) -> Result<DataFile> {
         DataFile::over(&self.path, self.format, Arc::clone(&self.index), shuffle)
     }
@@ -109,25 +107,25 @@ impl DataFile {
         })
     }
 
-    /// The file.
+    /// Returns the path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Number of records.
+    /// Returns the number of records.
     #[must_use]
     pub fn len(&self) -> u64 {
         numbers::count(self.index.offsets.len())
     }
 
-    /// Whether there is no record; never so for an opened file.
+    /// Returns whether there is no record; always false.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.index.offsets.is_empty()
     }
 
-    /// Bytes of all keys and values.
+    /// Returns the length of all keys and values, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.index.bytes
@@ -136,7 +134,7 @@ impl DataFile {
     /// Appends the key of the `i`-th record.
     ///
     /// # Errors
-    /// When the file cannot be read any more, or is not what it was.
+    /// The file cannot be read or has changed.
     pub fn write_key(&mut self, i: u64, out: &mut Vec<u8>) -> Result<()> {
         self.load(i)?;
         out.extend_from_slice(&self.key);
@@ -153,7 +151,7 @@ impl DataFile {
         Ok(())
     }
 
-    /// Appends a key that no record has, close behind the `i`-th one's.
+    /// Appends a key that no record has. It starts with the key of the `i`-th record.
     ///
     /// # Errors
     /// As for [`DataFile::write_key`].
@@ -192,7 +190,7 @@ impl DataFile {
 
     fn read_line(&mut self, offset: u64) -> io::Result<()> {
         if self.position != offset {
-            // In file order the buffer is kept; elsewhere it would be read for one record.
+            // A seek discards the buffer. In file order there is no seek.
             self.file.seek(SeekFrom::Start(offset))?;
             self.position = offset;
         }
@@ -231,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn records_come_in_file_order_or_all_of_them_shuffled_by_seed() {
+    fn records_have_file_order_or_a_random_order() {
         let text: String = (0..100).map(|i| format!("key{i}\tvalue{i}\n")).collect();
         let file = data(&text);
         let expected: Vec<(String, String)> =
@@ -260,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_files_are_told_apart() {
+    fn open_error_names_the_cause() {
         let error = DataFile::open(data("a\t1\nb\n").path(), Format::Tsv, None).unwrap_err();
         assert!(error.to_string().contains("line 2 is malformed: "), "{error}");
         assert!(matches!(

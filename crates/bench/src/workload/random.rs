@@ -1,19 +1,19 @@
-//! Seeded random numbers and distributions whose streams are equal on every machine.
+//! Seeded random numbers and distributions that are equal on every machine.
 //!
-//! ChaCha streams are fixed for all releases; what is made of them here uses integers, the exactly
-//! rounded operations of IEEE 754, and `libm`, whose functions do not differ from system to system.
+//! ChaCha streams never change. The distributions use integers, the exactly rounded operations of IEEE 754, and `libm`,
+//! which gives equal results on all systems.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::numbers;
 
-/// Random numbers of one purpose: equal seed and purpose give equal numbers.
+/// Random number generator. Equal seeds and purposes give equal numbers.
 #[derive(Clone, Debug)]
 pub struct Random(ChaCha8Rng);
 
 impl Random {
-    /// A generator for one purpose, so that drawing more for one leaves the others as they were.
+    /// Creates a generator. Generators for different purposes are independent.
     #[must_use]
     pub fn new(seed: u64, purpose: u64) -> Random {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -21,24 +21,24 @@ impl Random {
         Random(rng)
     }
 
-    /// Any number.
+    /// Returns a random number.
     pub fn next_u64(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// A number below `n`; 0 if `n` is 0. The bias is below n ÷ 2⁶⁴.
+    /// Returns a number below `n`; 0 if `n` is 0. The bias is below n ÷ 2⁶⁴.
     pub fn below(&mut self, n: u64) -> u64 {
         // The high half of a 128-bit product of two 64-bit numbers always fits.
         u64::try_from((u128::from(self.next_u64()) * u128::from(n)) >> 64).unwrap_or(0)
     }
 
-    /// A number in [0, 1), a multiple of 2⁻⁵³.
+    /// Returns a number in [0, 1), a multiple of 2⁻⁵³.
     pub fn unit(&mut self) -> f64 {
         numbers::float(self.next_u64() >> 11) / numbers::float(1 << 53)
     }
 }
 
-/// A 64-bit number that looks random but follows from `x`: the finalizer of SplitMix64.
+/// Hashes a number with the finalizer of SplitMix64, which is a bijection.
 ///
 /// Source: Steele, Lea, Flood, OOPSLA 2014.
 #[must_use]
@@ -60,8 +60,8 @@ pub fn fill(seed: u64, len: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Ranks 0, 1, 2, … where rank `r` comes up in proportion to (r + 1)⁻ˢ, without a table, so that
-/// the number of ranks may grow between draws.
+/// Zipf distribution of ranks 0, 1, 2, …: rank `r` has a weight of (r + 1)⁻ˢ. It needs no table, so the number of ranks
+/// may grow between draws.
 ///
 /// Source: Hörmann, Derflinger, "Rejection-inversion to generate variates from monotone discrete
 /// distributions", ACM TOMACS 6(3), 1996.
@@ -73,7 +73,7 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// The distribution with exponent `s` > 0.
+    /// Creates the distribution with exponent `s` > 0.
     #[must_use]
     pub fn new(s: f64) -> Zipf {
         let mut zipf = Zipf { exponent: s, integral_at_first: 0.0, squeeze: 0.0 };
@@ -82,7 +82,7 @@ impl Zipf {
         zipf
     }
 
-    /// A rank below `n`; 0 if `n` is 0 or 1.
+    /// Draws a rank below `n`; 0 if `n` is 0 or 1.
     pub fn draw(&self, random: &mut Random, n: u64) -> u64 {
         if n <= 1 {
             return 0;
@@ -99,7 +99,7 @@ impl Zipf {
         }
     }
 
-    /// Weight of the rank counted from 1.
+    /// Returns the weight of a rank that is counted from 1.
     #[must_use]
     pub fn weight(&self, k: f64) -> f64 {
         libm::exp(-self.exponent * libm::log(k))
@@ -123,15 +123,15 @@ impl Zipf {
     }
 }
 
-/// A density over [0, 1) as steps of equal width.
+/// Density over [0, 1) with steps of equal width.
 #[derive(Clone, Debug)]
 pub struct Steps {
-    /// Share of the whole up to the end of each step, ascending, the last one 1.
+    /// Cumulative share at the end of each step. The last one is 1.
     cumulative: Vec<f64>,
 }
 
 impl Steps {
-    /// The density whose steps have these weights, none negative, not all 0.
+    /// Creates a density from the weights of its steps. No weight is negative, and at least one is positive.
     #[must_use]
     pub fn new(weights: impl IntoIterator<Item = f64>) -> Steps {
         let mut sum = 0.0;
@@ -151,19 +151,19 @@ impl Steps {
         Steps { cumulative }
     }
 
-    /// Number of steps.
+    /// Returns the number of steps.
     #[must_use]
     pub fn len(&self) -> usize {
         self.cumulative.len()
     }
 
-    /// Whether there is no step.
+    /// Returns whether there is no step.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.cumulative.is_empty()
     }
 
-    /// How many of `n` things lie in the steps up to each one's end; the last one is `n`.
+    /// Returns for each step how many of `n` items lie before its end. The last number is `n`.
     #[must_use]
     pub fn cumulative_counts(&self, n: u64) -> Vec<u64> {
         self.cumulative
@@ -172,7 +172,7 @@ impl Steps {
             .collect()
     }
 
-    /// A place in [0, 1) drawn from the density.
+    /// Draws a place in [0, 1).
     pub fn draw(&self, random: &mut Random) -> f64 {
         let u = random.unit();
         let step = self.cumulative.partition_point(|share| *share <= u);
@@ -187,8 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_are_what_they_were() {
-        // Held for ever: a seed keeps its meaning from release to release.
+    fn stream_of_a_seed_never_changes() {
         let mut random = Random::new(7, 1);
         let first: Vec<u64> = (0..3).map(|_| random.next_u64()).collect();
         assert_eq!(first, STREAM_7_1);

@@ -1,13 +1,13 @@
 //! Records as lines of text: tab-separated values, or JSON objects.
 //!
-//! **TSV**: key, a tab, value, a newline. Any bytes; within them `\t` `\n` `\r` `\\` stand for tab,
-//! newline, carriage return and backslash.
+//! **TSV**: key, tab, value, newline. Key and value contain any bytes, with `\t` `\n` `\r` `\\` for tab, newline,
+//! carriage return and backslash.
 //!
-//! **JSON lines**: `{"key":"…","value":"…"}` where the bytes are UTF-8; bytes that are not are
-//! written in hexadecimal under the names `key_hex` and `value_hex`, each for itself.
+//! **JSON lines**: `{"key":"…","value":"…"}` for UTF-8. A key or value that is not UTF-8 is hexadecimal and named
+//! `key_hex` or `value_hex`.
 //!
-//! Both take a carriage return before the newline for part of the line's end, and a last line
-//! without a newline for a line.
+//! In both formats a carriage return before the newline belongs to the end of the line, and the last newline may be
+//! missing.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, Read};
@@ -16,11 +16,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::named::impl_names;
 
-/// Bytes a line may have: the largest key and value in their widest spelling fit. A longer line is
-/// malformed rather than read into memory.
+/// Maximum length of a line in bytes. The longest key and value fit in their longest form. A longer line is malformed
+/// and not read into memory.
 pub const LINE_BYTES_MAX: u64 = 1 << 33;
 
-/// How records are written as lines.
+/// Format of lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
@@ -56,7 +56,7 @@ impl Format {
     }
 }
 
-/// What is wrong with a line.
+/// Reason why a line is malformed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
@@ -66,16 +66,16 @@ pub enum RecordError {
     /// More than one tab.
     #[error("there is a second tab; within a key or value it is written \\t")]
     SecondTab,
-    /// A backslash before something that it does not go with.
+    /// A backslash before an unknown character.
     #[error("unknown escape \\{}; known: \\t \\n \\r \\\\", .0.escape_ascii())]
     Escape(u8),
     /// A backslash at the end of a key or value.
     #[error("a backslash stands at the end of a key or value")]
     EscapeAtEnd,
-    /// Not the JSON object that it should be.
+    /// Not a JSON object of a record.
     #[error("not a JSON object of a record")]
     Json(#[from] serde_json::Error),
-    /// One of the two names of a part must be there, and not both.
+    /// The object has neither or both of the two names of a key or value.
     #[error("the object needs either {0:?} or \"{0}_hex\"")]
     Part(&'static str),
     /// Not hexadecimal digits in pairs.
@@ -89,16 +89,16 @@ pub enum RecordError {
     TooLong,
 }
 
-/// Why reading a record failed: the world or the line.
+/// Reason why a record cannot be read.
 #[derive(Debug)]
 pub enum ReadError {
-    /// The source could not be read.
+    /// The source fails.
     Io(io::Error),
-    /// The line of this number, counted from 1, is malformed.
+    /// The line with this number, counted from 1, is malformed.
     Malformed(u64, RecordError),
 }
 
-/// Reads records line by line.
+/// Reader of records, line by line.
 #[derive(Debug)]
 pub struct RecordReader<R> {
     source: R,
@@ -109,27 +109,27 @@ pub struct RecordReader<R> {
 }
 
 impl<R: BufRead> RecordReader<R> {
-    /// Reads records of this format from here on.
+    /// Creates a reader.
     pub fn new(source: R, format: Format) -> RecordReader<R> {
         RecordReader { source, format, line: Vec::new(), line_number: 0, bytes: 0 }
     }
 
-    /// Bytes taken from the source so far.
+    /// Returns the number of bytes read from the source.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Lines read so far.
+    /// Returns the number of lines read.
     #[must_use]
     pub fn lines(&self) -> u64 {
         self.line_number
     }
 
-    /// Puts the next record in place of what `key` and `value` hold; `false` at the end.
+    /// Replaces the content of `key` and `value` by the next record. Returns `false` at the end.
     ///
     /// # Errors
-    /// When the source fails or the line is malformed; the next call reads the next line.
+    /// The source fails or the line is malformed. The next call reads the next line.
     pub fn read(&mut self, key: &mut Vec<u8>, value: &mut Vec<u8>) -> Result<bool, ReadError> {
         self.line.clear();
         let taken = (&mut self.source)
@@ -150,10 +150,10 @@ impl<R: BufRead> RecordReader<R> {
     }
 }
 
-/// Decodes one line, with its end or without, in place of what `key` and `value` hold.
+/// Decodes a line with or without newline. Replaces the content of `key` and `value`.
 ///
 /// # Errors
-/// When the line is malformed.
+/// The line is malformed.
 pub fn decode(
     format: Format,
     line: &[u8],
@@ -178,7 +178,7 @@ pub fn decode(
     }
 }
 
-/// Appends the record as one line with its newline.
+/// Appends a record as a line with newline.
 pub fn encode(format: Format, key: &[u8], value: &[u8], out: &mut Vec<u8>) {
     match format {
         Format::Tsv => {
@@ -197,7 +197,7 @@ pub fn encode(format: Format, key: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.push(b'\n');
 }
 
-/// Appends bytes as they stand in TSV.
+/// Appends bytes in the escaped form of TSV.
 pub fn escape(bytes: &[u8], out: &mut Vec<u8>) {
     for byte in bytes {
         match byte {
@@ -210,7 +210,7 @@ pub fn escape(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the bytes that stand in TSV as this text.
+/// Appends the bytes of the escaped form of TSV.
 pub(crate) fn unescape(text: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
     let mut bytes = text.iter();
     while let Some(byte) = bytes.next() {
@@ -273,7 +273,7 @@ fn encode_part(name: &str, bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Bytes as pairs of hexadecimal digits.
+/// Formats bytes as pairs of hexadecimal digits.
 #[must_use]
 pub fn to_hex(bytes: &[u8]) -> String {
     const DIGITS: [char; 16] =
@@ -284,10 +284,10 @@ pub fn to_hex(bytes: &[u8]) -> String {
         .collect()
 }
 
-/// Bytes from pairs of hexadecimal digits.
+/// Parses pairs of hexadecimal digits.
 ///
 /// # Errors
-/// When there is something else, or half a pair.
+/// The text contains other characters or half a pair.
 pub fn from_hex(text: &str) -> Result<Vec<u8>, RecordError> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let pairs = text.as_bytes().chunks(2).map(|pair| match *pair {
@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_pair_of_bytes_comes_back() {
+    fn encoded_records_decode() {
         let all: Vec<u8> = (0..=255).collect();
         for format in Format::ALL {
             let mut text = Vec::new();
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn line_ends_of_both_kinds_and_none_are_taken() {
+    fn line_ends_with_newline_carriage_return_or_nothing() {
         for (format, text) in [
             (Format::Tsv, "a\tb\r\nc\td"),
             (Format::Jsonl, "{\"key\":\"a\",\"value\":\"b\"}\r\n{\"value\":\"d\",\"key\":\"c\"}"),
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_lines_are_named_by_number_and_cause() {
+    fn malformed_line_error_has_number_and_cause() {
         for (format, line, what) in [
             (Format::Tsv, "no tab", "no tab"),
             (Format::Tsv, "", "no tab"),
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn hex_comes_back() {
+    fn hex_parses_back() {
         let all: Vec<u8> = (0..=255).collect();
         assert_eq!(from_hex(&to_hex(&all)).unwrap(), all);
         assert_eq!(from_hex("FFab").unwrap(), [0xff, 0xab]);
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_file_suggests_its_format() {
+    fn format_follows_from_the_file_name() {
         assert_eq!(Format::of_file("a.jsonl".as_ref()), Format::Jsonl);
         assert_eq!(Format::of_file("a.tsv".as_ref()), Format::Tsv);
         assert_eq!(Format::of_file("jsonl".as_ref()), Format::Tsv);

@@ -8,6 +8,7 @@ use crate::experiment::explore::{self, Point, Source};
 use crate::experiment::sweep::SweepPoint;
 use crate::experiment::{Progress, simulate};
 use crate::numbers::{count, float, length, ratio, round};
+use crate::peers::EngineSettings;
 use crate::workload::phases::Phase;
 
 use super::costs::Costs;
@@ -206,14 +207,13 @@ pub(super) fn point(
         policies: vec![spec],
         source,
         phases: phases.to_vec(),
-        memtable_bytes: Some(
-            share(design.memtable_bytes, memtable).max(super::design::MEMTABLE_BYTES_MIN),
-        ),
-        block_cache_bytes: Some(share(design.block_cache_bytes, cache)),
-        table_bytes: None,
-        workers: lsmx::env::WORKERS_DEFAULT,
-        filter_last_run: false,
-        write_control: lsmx::WriteControl::Smooth,
+        settings: EngineSettings {
+            memtable_bytes: Some(
+                share(design.memtable_bytes, memtable).max(super::design::MEMTABLE_BYTES_MIN),
+            ),
+            block_cache_bytes: Some(share(design.block_cache_bytes, cache)),
+            ..EngineSettings::default()
+        },
         deterministic: true,
     })
 }

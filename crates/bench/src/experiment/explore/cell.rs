@@ -1,4 +1,4 @@
-//! One policy under the workload.
+//! One cell: a policy under a workload.
 
 use std::ops::Bound;
 use std::path::PathBuf;
@@ -17,9 +17,10 @@ use crate::experiment::Progress;
 use crate::experiment::sweep::SweepPoint;
 use crate::latency::Latencies;
 use crate::numbers::{self, ratio};
+use crate::peers::EngineSettings;
+use crate::peers::lsmx::failed as engine;
 use crate::temporary;
 use crate::workload::phases::Phase;
-use crate::workload::record::to_hex;
 use crate::workload::records::Records;
 use crate::workload::stream::{Operation, Stream};
 use crate::workload::trace::TraceFile;
@@ -28,34 +29,31 @@ use super::decisions::Decisions;
 use super::digest::{Digest, DigestedJob, Scan};
 use super::history::History;
 use super::meter::{Meter, Reader};
+use super::point::PointSizes;
 use super::replay;
 use super::result::{Cell, Compaction, LevelSummary, RecordsSummary, Stalls, Workload};
 use super::tally::Tally;
 
-/// Operations between two reports of progress.
+/// Number of operations between two reports of progress.
 pub(super) const PROGRESS_OPS: u64 = 4096;
 
-/// What one cell does.
+/// Parameters of a cell.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) sweep: SweepPoint,
     pub(super) records: Records,
     pub(super) summary: RecordsSummary,
-    /// How long it takes to the last write, about, in microseconds of the database's clock.
+    /// Expected time of the last write, in microseconds of the database's clock.
     pub(super) run_us: u64,
-    /// Played in place of the phases.
+    /// Trace whose operations replace the phases.
     pub(super) trace: Option<Arc<TraceFile>>,
     pub(super) phases: Vec<Phase>,
-    pub(super) memtable_bytes: u64,
-    pub(super) table_bytes: u64,
-    pub(super) block_cache_bytes: u64,
-    pub(super) write_control: WriteControl,
-    pub(super) workers: usize,
-    pub(super) filter_last_run: bool,
+    pub(super) settings: EngineSettings,
+    pub(super) sizes: PointSizes,
     pub(super) deterministic: bool,
     pub(super) seed: u64,
     pub(super) directory: PathBuf,
-    /// Where to write what led to each compaction.
+    /// Receives the reasons of each compaction.
     pub(super) decisions: Option<Decisions>,
 }
 
@@ -64,21 +62,21 @@ impl Plan {
         Workload {
             records: self.summary.clone(),
             phases: self.phases.clone(),
-            memtable_bytes: self.memtable_bytes,
-            table_bytes: self.table_bytes,
-            block_cache_bytes: self.block_cache_bytes,
-            write_control: match (self.deterministic, self.write_control) {
+            memtable_bytes: self.sizes.memtable_bytes,
+            table_bytes: self.sizes.table_bytes,
+            block_cache_bytes: self.sizes.block_cache_bytes,
+            write_control: match (self.deterministic, self.settings.write_control) {
                 (true, _) => "none".to_owned(),
                 (false, WriteControl::Smooth) => "smooth".to_owned(),
                 (false, WriteControl::Stop) => "stop".to_owned(),
             },
-            workers: (!self.deterministic).then(|| numbers::count(self.workers)),
-            filter_last_run: self.filter_last_run,
+            workers: (!self.deterministic).then(|| numbers::count(self.settings.workers)),
+            filter_last_run: self.settings.filter_last_run == Some(FilterLastRun::On),
             deterministic: self.deterministic,
         }
     }
 
-    /// Deletes of a key.
+    /// Returns the number of point deletes.
     fn deletes(&self) -> u64 {
         match &self.trace {
             Some(trace) => trace.counts().deletes,
@@ -86,42 +84,34 @@ impl Plan {
         }
     }
 
-    /// Options of every keyspace. What the policy asks for as a share of the run is one of the time to
+    /// Returns the options of every keyspace. Parameters of the policy that are shares of the run refer to the time of
     /// the last write.
     fn keyspace(&self, policy: &PolicySpec) -> KeyspaceOptions {
-        let keyspace = KeyspaceOptions::default()
-            .policy(policy.clone().with_experiment_duration(self.run_us))
-            .memtable_bytes(self.memtable_bytes)
-            .table_bytes(self.table_bytes)
-            .filter_last_run(if self.filter_last_run {
-                FilterLastRun::On
-            } else {
-                FilterLastRun::Off
-            });
-        let traced = self.trace.as_ref().is_some_and(|trace| trace.counts().merges > 0);
-        if traced || self.phases.iter().any(|phase| phase.merges > 0) {
-            return keyspace.merge_operator(FieldUpdate { value_bytes_max: u32::MAX });
-        }
-        keyspace
+        let merges = match &self.trace {
+            Some(trace) => trace.counts().merges,
+            None => self.phases.iter().map(|phase| phase.merges).sum(),
+        };
+        let operator = FieldUpdate { value_bytes_max: u32::MAX };
+        let merge_operator = (merges > 0).then_some(operator);
+        let settings = EngineSettings { merge_operator, ..self.settings.clone() };
+        settings.keyspace_options().policy(policy.clone().with_experiment_duration(self.run_us))
     }
 
     fn options(&self, policy: &PolicySpec, listener: Arc<dyn EventListener>) -> Options {
-        let keyspace = self.keyspace(policy);
-        let options = Options::default()
-            .block_cache_bytes(self.block_cache_bytes)
-            .write_control(self.write_control)
+        let options = self
+            .settings
+            .options()
             .listener(listener)
             .explain_decisions(self.decisions.is_some())
-            .keyspace_defaults(keyspace);
+            .keyspace_defaults(self.keyspace(policy));
         if self.deterministic {
-            options.background(Background::Inline).seed(self.seed)
-        } else {
-            options.background(Background::Threads { workers: self.workers })
+            return options.background(Background::Inline).seed(self.seed);
         }
+        options
     }
 }
 
-/// Hears of the jobs as they end, in the order in which they become part of the tree.
+/// Listens to jobs in the order in which they change the tree.
 #[derive(Debug)]
 struct Jobs {
     heard: Mutex<JobsHeard>,
@@ -152,7 +142,7 @@ impl EventListener for Jobs {
                 end.written_bytes
             )),
             Event::Compaction(end) => {
-                // Under a driven clock a job takes no time.
+                // With a deterministic clock jobs take no time.
                 if end.job.kind != JobKind::Move && end.elapsed_us > 0 {
                     heard.latencies.record_ns(end.elapsed_us.saturating_mul(1000));
                 }
@@ -169,7 +159,7 @@ impl EventListener for Jobs {
     }
 }
 
-/// Runs the cell in a database of its own, which is gone afterwards.
+/// Runs the cell in a new database, which is removed afterwards.
 pub(super) fn run(
     plan: &mut Plan,
     policy: &PolicySpec,
@@ -208,8 +198,7 @@ pub(super) fn run(
         records: &mut plan.records,
         put_latencies: Latencies::new(),
         meter: Meter::new(),
-        // A file may hold a key twice, so only generated records are known one by one.
-        // A queue lets go what nobody deleted.
+        // A file may contain a key twice, and a FIFO policy drops records.
         exact: !matches!(plan.summary, RecordsSummary::File { .. }) && !policy.can_drop_data(),
         loses: policy.can_drop_data(),
         unsettled: false,
@@ -303,16 +292,12 @@ pub(super) fn run(
         history: jobs.history.finish(&metrics),
         elapsed_s: stopwatch.elapsed_s(),
         digest,
-        // Whoever has the point of the sweep fills them in.
+        // The caller adds these.
         simulated: None,
         model: None,
         repeats: None,
         is_simulated: false,
     })
-}
-
-pub(super) fn engine(action: &'static str) -> impl FnOnce(lsmx::Error) -> Error {
-    move |source| Error::Engine { action, source }
 }
 
 fn levels(tree: &KeyspaceMetrics) -> Vec<LevelSummary> {
@@ -330,7 +315,7 @@ fn levels(tree: &KeyspaceMetrics) -> Vec<LevelSummary> {
         .collect()
 }
 
-/// All keyspaces as one tree: a trace may have several.
+/// Returns the sum over all keyspaces. A trace may have several.
 pub(super) fn whole<'a>(mut trees: impl Iterator<Item = &'a KeyspaceMetrics>) -> KeyspaceMetrics {
     let mut whole = trees.next().cloned().unwrap_or_default();
     for tree in trees {
@@ -371,8 +356,8 @@ pub(super) fn whole<'a>(mut trees: impl Iterator<Item = &'a KeyspaceMetrics>) ->
     whole
 }
 
-/// Bytes of entries that are shadowed or tombstones, as a share of the bytes of live ones. A
-/// tombstone counts with the mean size of a live key, a shadowed entry with that of a live entry.
+/// Returns bytes of shadowed entries and tombstones ÷ bytes of live entries. A tombstone counts as a mean live key, a
+/// shadowed entry as a mean live entry.
 fn invalid_share(levels: &[LevelSummary], scan: &Scan) -> f64 {
     if scan.entries() == 0 {
         return 0.0;
@@ -413,11 +398,11 @@ fn finish(
     digest.hex()
 }
 
-/// A database at work, and what was measured of it.
+/// An open database and its measurements.
 #[derive(Debug)]
 pub(super) struct Run<'a> {
     pub(super) db: Db,
-    /// All that there are; the default one first.
+    /// All keyspaces; the default one is first.
     pub(super) keyspaces: Vec<Keyspace>,
     keyspace: Keyspace,
     records: &'a mut Records,
@@ -533,7 +518,7 @@ impl Run<'_> {
             return Ok(());
         }
         let (found, must) = if present { ("absent", "present") } else { ("present", "absent") };
-        Err(Error::WrongAnswer { key: to_hex(&self.key), found, must })
+        Err(Error::wrong_answer(&self.key, found, must))
     }
 
     fn range(&mut self, row: usize, entries: u64) -> Result<()> {
@@ -543,8 +528,7 @@ impl Run<'_> {
         for entry in self.keyspace.range(self.key.as_slice()..).limit(entries) {
             let (key, _) = entry.map_err(engine("read a range"))?;
             if found == 0 && self.exact && key != self.key {
-                let key = to_hex(&self.key);
-                return Err(Error::WrongAnswer { key, found: "absent", must: "present" });
+                return Err(Error::wrong_answer(&self.key, "absent", "present"));
             }
             found += 1;
         }
@@ -552,7 +536,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Flushes what is in memory and waits until the policy rests.
+    /// Flushes the memtables and waits for compactions.
     fn settle(&mut self, title: &str, progress: &mut dyn Progress) -> Result<()> {
         progress.begin(&format!("{title}: settle"), 0);
         self.db.flush().map_err(engine("flush"))?;

@@ -1,13 +1,15 @@
-//! One point of a sweep: a workload, the policies that are to bear it, the engine's settings.
+//! One point of a sweep: a workload, policies, and settings of the engine.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use lsmx::FilterLastRun;
 use lsmx_compaction::PolicySpec;
 
 use crate::error::{Error, Result};
 use crate::experiment::sweep::SweepPoint;
 use crate::numbers;
+use crate::peers::EngineSettings;
 use crate::workload::KeyDistribution;
 use crate::workload::data_file::DataFile;
 use crate::workload::phases::Phase;
@@ -18,72 +20,61 @@ use super::cell::Plan;
 use super::estimate;
 use super::result::{RecordsSummary, Workload};
 
-/// Memtable, table and block cache by default: this part of the data, as in the study, where 8 MiB
-/// went with 1.28 GB.
+/// Data ÷ default size of memtable, table and block cache. The study had 8 MiB for 1.28 GB.
 pub const DATA_PER_MEMTABLE: u64 = 150;
-/// Bytes that a memtable counts for an entry besides key and value, about; added to the default so
-/// that it takes in its part of the data, and the tree gets the study's number of flushes.
+/// Approximate overhead of an entry in a memtable, in bytes. The default size of the memtable includes it, so that the
+/// number of flushes is that of the study.
 const MEMTABLE_BYTES_PER_ENTRY: u64 = 112;
-/// They are never smaller than this by default.
+/// Minimum of the default size of memtable, table and block cache, in bytes.
 pub const MEMTABLE_BYTES_MIN: u64 = 256 << 10;
-/// Longest key that can be asked for.
+/// Maximum length of a key, in bytes.
 pub const KEY_BYTES_MAX: u64 = 1 << 16;
-/// Longest value that can be asked for.
+/// Maximum length of a value, in bytes.
 pub const VALUE_BYTES_MAX: u64 = 1 << 30;
 
-/// One workload, and what is to bear it.
+/// A workload with the policies and settings under test.
 #[derive(Debug)]
 pub struct Point {
-    /// What the swept flags are here.
+    /// Values of the swept flags.
     pub sweep: SweepPoint,
-    /// The policies, a cell each.
+    /// Policies. Each gives a cell.
     pub policies: Vec<PolicySpec>,
-    /// Where the records come from.
+    /// Source of the records.
     pub source: Source,
-    /// What is done with them.
+    /// Phases of the workload.
     pub phases: Vec<Phase>,
-    /// Bytes of a memtable and of a table; by default what holds a part of the data, see
-    /// [`DATA_PER_MEMTABLE`].
-    pub memtable_bytes: Option<u64>,
-    /// Bytes of a table, where it is not to follow from the memtable.
-    pub table_bytes: Option<u64>,
-    /// Bytes of the block cache; by default as the memtable's default.
-    pub block_cache_bytes: Option<u64>,
-    /// How writes are held back when compaction falls behind.
-    pub write_control: lsmx::WriteControl,
-    /// Threads that compact, beside one that flushes; unused where everything follows from the seed.
-    pub workers: usize,
-    /// Whether the filter of the last sorted run is asked too.
-    pub filter_last_run: bool,
-    /// Whether everything follows from the seed.
+    /// Settings of the engine. Sizes without a value follow from the data, see [`DATA_PER_MEMTABLE`]; the size of a
+    /// table follows from that of a memtable. Lookups use the filter of the last run only if a value says so.
+    pub settings: EngineSettings,
+    /// Whether the run is deterministic: jobs run on the thread of the writer, the clock counts operations.
     pub deterministic: bool,
 }
 
-/// Where the records come from.
+/// Source of the records.
 #[derive(Debug)]
 pub enum Source {
-    /// Generated, with keys and values of these bytes.
+    /// Generated records.
     Generated {
-        /// Bytes of a key.
+        /// Length of a key in bytes.
         key_bytes: u64,
-        /// Bytes of a value.
+        /// Length of a value in bytes.
         value_bytes: u64,
     },
-    /// The records of a file.
+    /// Records of a file.
     File {
         /// The file.
         file: Box<DataFile>,
-        /// Whether they are shuffled, by the seed of each cell.
+        /// Whether the seed of each cell shuffles the records.
         shuffled: bool,
     },
-    /// A trace, which is played in place of phases.
+    /// A trace. Its operations replace the phases.
     Trace(Arc<TraceFile>),
 }
 
-/// Sizes that follow from the workload.
+/// Sizes that apply to a point, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::experiment) struct Sizes {
-    /// Key and value bytes of all puts.
+pub(in crate::experiment) struct PointSizes {
+    /// Keys and values of all puts.
     pub(in crate::experiment) data_bytes: u64,
     pub(in crate::experiment) memtable_bytes: u64,
     pub(in crate::experiment) table_bytes: u64,
@@ -100,8 +91,8 @@ impl Point {
         }
     }
 
-    /// Microseconds of the database's clock to the last write: one for each operation on a driven
-    /// clock, else by the assumed rates.
+    /// Returns the expected time of the last write, in microseconds of the database's clock. A deterministic clock
+    /// counts operations; otherwise assumed rates give the time.
     fn run_us(&self) -> u64 {
         if !self.deterministic {
             return numbers::round(estimate::seconds(self, true) * 1e6);
@@ -114,7 +105,7 @@ impl Point {
         }
     }
 
-    /// Operations of a run.
+    /// Returns the number of operations of a run.
     pub(super) fn ops(&self) -> u64 {
         match &self.source {
             Source::Trace(trace) => trace.counts().ops(),
@@ -122,7 +113,8 @@ impl Point {
         }
     }
 
-    pub(in crate::experiment) fn sizes(&self) -> Sizes {
+    /// Returns the sizes that apply.
+    pub(in crate::experiment) fn sizes(&self) -> PointSizes {
         let data_bytes = match &self.source {
             Source::Generated { key_bytes, value_bytes } => {
                 let puts: u64 = self.phases.iter().map(|at| at.inserts + at.updates).sum();
@@ -138,15 +130,19 @@ impl Point {
         };
         let entries = writes.saturating_mul(share) / data_bytes.max(1);
         let memtable_bytes = share.saturating_add(entries.saturating_mul(MEMTABLE_BYTES_PER_ENTRY));
-        Sizes {
+        PointSizes {
             data_bytes,
-            memtable_bytes: self.memtable_bytes.unwrap_or(memtable_bytes),
-            table_bytes: self.table_bytes.or(self.memtable_bytes).unwrap_or(share),
-            block_cache_bytes: self.block_cache_bytes.unwrap_or(share),
+            memtable_bytes: self.settings.memtable_bytes.unwrap_or(memtable_bytes),
+            table_bytes: self
+                .settings
+                .table_bytes
+                .or(self.settings.memtable_bytes)
+                .unwrap_or(share),
+            block_cache_bytes: self.settings.block_cache_bytes.unwrap_or(share),
         }
     }
 
-    /// What a cell of this point does with this seed.
+    /// Returns the parameters of a cell with this seed.
     pub(super) fn plan(&self, seed: u64, directory: &Path) -> Result<Plan> {
         let (records, summary) = match &self.source {
             Source::Generated { key_bytes, value_bytes } => {
@@ -173,7 +169,7 @@ impl Point {
                     name: name.to_string_lossy().into_owned(),
                     counts: trace.counts().clone(),
                 };
-                // Its operations bring their own keys and values.
+                // The operations of a trace contain keys and values.
                 (Records::none()?, summary)
             }
         };
@@ -189,12 +185,14 @@ impl Point {
             run_us: self.run_us(),
             trace,
             phases: self.phases.clone(),
-            memtable_bytes: sizes.memtable_bytes,
-            table_bytes: sizes.table_bytes,
-            block_cache_bytes: sizes.block_cache_bytes,
-            write_control: self.write_control,
-            workers: self.workers,
-            filter_last_run: self.filter_last_run,
+            settings: EngineSettings {
+                memtable_bytes: Some(sizes.memtable_bytes),
+                table_bytes: Some(sizes.table_bytes),
+                block_cache_bytes: Some(sizes.block_cache_bytes),
+                filter_last_run: self.settings.filter_last_run.or(Some(FilterLastRun::Off)),
+                ..self.settings.clone()
+            },
+            sizes,
             deterministic: self.deterministic,
             seed,
             directory: directory.to_owned(),
@@ -202,15 +200,15 @@ impl Point {
         })
     }
 
-    /// Bytes of keys and values, where records are generated.
+    /// Returns the lengths of keys and values of generated records.
     pub(in crate::experiment) fn generated_lengths(&self) -> Result<Option<(u64, u64)>> {
         let Source::Generated { key_bytes, value_bytes } = self.source else { return Ok(None) };
-        check_length("--key-len", key_bytes, 1, KEY_BYTES_MAX)?;
-        check_length("--value-len", value_bytes, 0, VALUE_BYTES_MAX)?;
+        Error::check_range("--key-len", key_bytes, 1..=KEY_BYTES_MAX)?;
+        Error::check_range("--value-len", value_bytes, 0..=VALUE_BYTES_MAX)?;
         Ok(Some((key_bytes, value_bytes)))
     }
 
-    /// The workload of a simulated cell, for its report.
+    /// Returns the workload of a simulated cell, for its report.
     pub(in crate::experiment) fn workload_simulated(&self) -> Result<Workload> {
         let (key_len, value_len) = self.generated_lengths()?.unwrap_or_default();
         let distribution =
@@ -238,20 +236,12 @@ impl Point {
         let distribution =
             self.phases.first().map_or(KeyDistribution::Uniform, |phase| phase.distribution);
         let inserts = self.phases.iter().map(|phase| phase.inserts).sum();
-        check_length("--key-len", key_bytes, 1, KEY_BYTES_MAX)?;
-        check_length("--value-len", value_bytes, 0, VALUE_BYTES_MAX)?;
+        Error::check_range("--key-len", key_bytes, 1..=KEY_BYTES_MAX)?;
+        Error::check_range("--value-len", value_bytes, 0..=VALUE_BYTES_MAX)?;
         let (key, value) = (Length::Fixed(key_bytes), Length::Fixed(value_bytes));
         let records = GeneratedRecords::new(distribution, inserts, key, value, seed)?;
         let summary =
             RecordsSummary::Generated { key_len: key_bytes, value_len: value_bytes, distribution };
         Ok((Records::Generated(Box::new(records)), summary))
     }
-}
-
-fn check_length(name: &'static str, bytes: u64, min: u64, max: u64) -> Result<()> {
-    if (min..=max).contains(&bytes) {
-        return Ok(());
-    }
-    let must = format!("from {min} to {max}");
-    Err(Error::Invalid { name, value: bytes.to_string(), must })
 }

@@ -1,9 +1,7 @@
-//! A trace in place of phases: its operations as fast as they go, every answer compared with what
-//! the trace has written before.
+//! Replays a trace as fast as possible and compares every answer with the preceding writes of the trace.
 //!
-//! The database begins empty, whatever the recorded one held, so what the trace has not written is
-//! absent. Values that the trace has no content of are made up in their size. Operands overwrite the
-//! first bytes of a value, in place of what the recorded operator did.
+//! The database starts empty, so keys that the trace has not written are absent. Values without recorded content are
+//! generated in their length. Operands overwrite the first bytes of a value, whatever the recorded operator did.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -16,35 +14,35 @@ use crate::clock::Stopwatch;
 use crate::error::{Error, Result};
 use crate::experiment::Progress;
 use crate::numbers;
+use crate::peers::lsmx::failed as engine;
 use crate::workload::model::Model;
 use crate::workload::phases::LookupGroup;
 use crate::workload::random::{fill, mix};
-use crate::workload::record::to_hex;
 use crate::workload::trace::TraceFile;
 
-use super::cell::{PROGRESS_OPS, Run, engine};
+use super::cell::{PROGRESS_OPS, Run};
 use super::meter::Reader;
 
-/// Bytes of an operand before the bytes that it writes.
+/// Length of the header of an operand, in bytes.
 const OPERAND_HEADER_BYTES: u64 = 8;
 
-/// A keyspace at work, and what it must hold.
+/// A keyspace and its expected content.
 #[derive(Debug)]
-struct Played {
+struct ReplayedKeyspace {
     keyspace: Keyspace,
     model: Model,
 }
 
-/// Plays a trace.
+/// State of a replay.
 struct Replay<'r, 'a> {
     run: &'r mut Run<'a>,
     options: KeyspaceOptions,
-    keyspaces: BTreeMap<u32, Played>,
+    keyspaces: BTreeMap<u32, ReplayedKeyspace>,
     row: usize,
     range_row: usize,
     gets: u64,
     absent: u64,
-    /// Writes of a batch that are still to come.
+    /// Number of writes that the current batch still lacks.
     batch_left: u64,
     batch: WriteBatch,
     seed: u64,
@@ -52,7 +50,7 @@ struct Replay<'r, 'a> {
     value: Vec<u8>,
 }
 
-/// Plays the whole trace on the database of a run; `options` are those of every keyspace.
+/// Replays a trace on the database of a run. Every keyspace has `options`. Returns the number of present keys.
 pub(super) fn play(
     run: &mut Run<'_>,
     trace: &TraceFile,
@@ -62,7 +60,7 @@ pub(super) fn play(
     progress: &mut dyn Progress,
 ) -> Result<u64> {
     progress.begin(&format!("{title}: trace"), trace.counts().ops());
-    let default = Played { keyspace: run.keyspaces[0].clone(), model: Model::default() };
+    let default = ReplayedKeyspace { keyspace: run.keyspaces[0].clone(), model: Model::default() };
     let row = run.meter.row(&LookupGroup { alpha: 0.0, ops: trace.counts().gets });
     let range_row = run.meter.range_row(None);
     let mut replay = Replay {
@@ -89,7 +87,7 @@ pub(super) fn play(
         }
         Ok(())
     })?;
-    // The last writes of a batch may be missing where the trace was cut short.
+    // A truncated trace may lack the last writes of a batch.
     replay.write_batch(Durability::Buffered)?;
     progress.end();
     let alpha = numbers::ratio(replay.absent, replay.gets);
@@ -155,7 +153,8 @@ impl Replay<'_, '_> {
         };
         let same = self.keyspaces.get(&keyspace).is_some_and(|at| at.keyspace.name() == name);
         if !same {
-            self.keyspaces.insert(keyspace, Played { keyspace: made, model: Model::default() });
+            self.keyspaces
+                .insert(keyspace, ReplayedKeyspace { keyspace: made, model: Model::default() });
         }
         Ok(())
     }
@@ -177,7 +176,7 @@ impl Replay<'_, '_> {
         self.value = FieldUpdate::operand(0, &self.value);
     }
 
-    /// A write was added to the batch at hand.
+    /// Writes the batch if it is complete.
     fn wrote(&mut self, durability: Durability) -> Result<()> {
         self.batch_left = self.batch_left.saturating_sub(1);
         if self.batch_left == 0 { self.write_batch(durability) } else { Ok(()) }
@@ -205,7 +204,7 @@ impl Replay<'_, '_> {
         self.run.meter.looked_up(self.row, value.is_some(), stopwatch.elapsed_ns());
         self.gets += 1;
         self.absent += u64::from(value.is_none());
-        let wrong = |found, must| Err(Error::WrongAnswer { key: to_hex(key), found, must });
+        let wrong = |found, must| Err(Error::wrong_answer(key, found, must));
         match (played.model.get(key), value) {
             (None, None) => Ok(()),
             (Some(known), Some(value)) if known.agrees(&value) => Ok(()),
@@ -238,17 +237,19 @@ impl Replay<'_, '_> {
         let elapsed_ns = stopwatch.elapsed_ns();
         let (count, expected) = played.model.scan(backward, start, entries);
         if count != found || last.as_deref() != expected {
-            let key = to_hex(expected.or(start).unwrap_or_default());
-            let (found, must) = ("another end of a scan", "the end of a scan");
-            return Err(Error::WrongAnswer { key, found, must });
+            let key = expected.or(start).unwrap_or_default();
+            return Err(Error::wrong_answer(key, "another end of a scan", "the end of a scan"));
         }
         self.run.meter.ranged(self.range_row, found, elapsed_ns);
         Ok(())
     }
 }
 
-/// The keyspace of this number, borrowed apart from the rest of a replay.
-fn get(keyspaces: &mut BTreeMap<u32, Played>, keyspace: u32) -> Result<&mut Played> {
+/// Returns the keyspace with this number.
+fn get(
+    keyspaces: &mut BTreeMap<u32, ReplayedKeyspace>,
+    keyspace: u32,
+) -> Result<&mut ReplayedKeyspace> {
     keyspaces.get_mut(&keyspace).ok_or(Error::Engine {
         action: "find a keyspace of the trace",
         source: lsmx::Error::UnknownKeyspace { name: format!("number {keyspace}") },

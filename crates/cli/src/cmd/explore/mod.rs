@@ -6,13 +6,14 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lsmx::WriteControl;
 use lsmx::env::WORKERS_DEFAULT;
+use lsmx::{FilterLastRun, WriteControl};
 use lsmx_bench::Error;
 use lsmx_bench::experiment::explore::decisions::Decisions;
 use lsmx_bench::experiment::explore::{Config, Point, Source};
 use lsmx_bench::experiment::resume::{Finished, Identity};
 use lsmx_bench::numbers;
+use lsmx_bench::peers::EngineSettings;
 use lsmx_bench::report::{csv, estimates, html, json, rows, text};
 use lsmx_bench::workload::data_file::DataFile;
 use lsmx_bench::workload::phases::{Mix, SELECTIVITY_DEFAULT, parse_phases};
@@ -134,15 +135,18 @@ fn point(typed: &Typed, spec: Option<&str>, data: Option<&DataFile>) -> Result<P
         policies,
         source,
         phases,
-        memtable_bytes: arguments.memtable,
-        table_bytes: arguments.table,
-        block_cache_bytes: arguments.block_cache,
-        write_control: match arguments.write_control {
-            Some(args::WriteControl::Stop) => WriteControl::Stop,
-            Some(args::WriteControl::Smooth) | None => WriteControl::Smooth,
+        settings: EngineSettings {
+            memtable_bytes: arguments.memtable,
+            table_bytes: arguments.table,
+            block_cache_bytes: arguments.block_cache,
+            write_control: match arguments.write_control {
+                Some(args::WriteControl::Stop) => WriteControl::Stop,
+                Some(args::WriteControl::Smooth) | None => WriteControl::Smooth,
+            },
+            workers: arguments.workers.map_or(WORKERS_DEFAULT, numbers::length),
+            filter_last_run: arguments.filter_last_run.then_some(FilterLastRun::On),
+            ..EngineSettings::default()
         },
-        workers: arguments.workers.map_or(WORKERS_DEFAULT, numbers::length),
-        filter_last_run: arguments.filter_last_run,
         deterministic: arguments.deterministic,
     })
 }
