@@ -1,4 +1,4 @@
-//! Picks among the records that are there: inserted, and not deleted since.
+//! Picks present records by a distribution.
 
 use crate::numbers;
 
@@ -6,44 +6,44 @@ use super::keys::{KeySpace, Permutation, density};
 use super::random::{Random, Steps, Zipf, mix};
 use super::{KeyDistribution, WINDOW_SHARE, WINDOWS, ZIPF_EXPONENT};
 
-/// Draws that may hit a record that is not there before the next one in line is taken.
+/// Maximum number of draws of absent records before the next present record is taken.
 const DRAWS_MAX: u32 = 32;
 
-/// Which of the first `inserted` records are there: one bit each, held only where one is deleted.
+/// The set of present records: the first `inserted` ones without the deleted ones.
 #[derive(Clone, Debug, Default)]
-pub struct Live {
+pub struct LiveRecords {
     inserted: u64,
     deleted: u64,
     deleted_bits: Vec<u64>,
 }
 
-impl Live {
-    /// Records inserted so far, deleted ones included.
+impl LiveRecords {
+    /// Returns the number of inserted records, including deleted ones.
     #[must_use]
     pub fn inserted(&self) -> u64 {
         self.inserted
     }
 
-    /// Records that are there.
+    /// Returns the number of present records.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.inserted - self.deleted
     }
 
-    /// Whether record `i` is there.
+    /// Returns whether record `i` is present.
     #[must_use]
     pub fn contains(&self, i: u64) -> bool {
         let word = self.deleted_bits.get(numbers::length(i / 64)).copied().unwrap_or(0);
         i < self.inserted && word & (1 << (i % 64)) == 0
     }
 
-    /// Inserts the next record and returns its number.
+    /// Inserts the next record. Returns its number.
     pub fn insert(&mut self) -> u64 {
         self.inserted += 1;
         self.inserted - 1
     }
 
-    /// Deletes record `i`, which must be there.
+    /// Deletes record `i`, which must be present.
     pub fn delete(&mut self, i: u64) {
         debug_assert!(self.contains(i));
         let word = numbers::length(i / 64);
@@ -54,31 +54,30 @@ impl Live {
         self.deleted += 1;
     }
 
-    /// The first record at or after `i`, round and round, that is there.
+    /// Returns the first present record from `i` on. After the last record the search continues at the first.
     fn next_from(&self, i: u64) -> Option<u64> {
         (i..self.inserted).chain(0..i.min(self.inserted)).find(|i| self.contains(*i))
     }
 }
 
-/// Picks present records by a distribution.
+/// Selection of present records by a distribution.
 #[derive(Clone, Debug)]
 pub struct Choice {
     distribution: KeyDistribution,
     zipf: Zipf,
-    /// Where accesses fall in rank order, if data is not placed that way already.
+    /// Density of accesses in key order, if it differs from the density of the data.
     density: Option<Steps>,
-    /// Scatters popularity over the age of the records; as wide as the records at the last doubling.
+    /// Scatters popular records over the age of the records. Its width doubles with the number of records.
     scatter: Permutation,
     scatter_width: u64,
     seed: u64,
-    /// Next rank of a sequential walk.
+    /// Next rank of sequential accesses.
     walk: u64,
 }
 
 impl Choice {
-    /// A way to pick. `keys` are those of the records; `None` when they come from a file, which has
-    /// no order known beforehand: then the number of a record stands for its rank. `hot` says which of
-    /// many draws makes records popular.
+    /// Creates a selection. Without `keys`, as for records of a file, the number of a record is its rank. `hot` selects
+    /// which records are popular.
     #[must_use]
     pub fn new(
         distribution: KeyDistribution,
@@ -89,7 +88,7 @@ impl Choice {
         let placed = keys.map(KeySpace::distribution);
         let seed = if hot == 0 { seed } else { mix(seed ^ mix(hot)) };
         let density = match distribution {
-            // Where data lies that dense, picking every record alike gives the same density.
+            // If the data has this density, a uniform choice of records has it too.
             KeyDistribution::PrefixZipf | KeyDistribution::Normal
                 if placed != Some(distribution) || hot > 0 =>
             {
@@ -108,11 +107,10 @@ impl Choice {
         }
     }
 
-    /// A record that is there, or `None` if none is. `progress` in [0, 1) is how far the phase has
-    /// come.
+    /// Picks a present record, if there is one. `progress` in [0, 1) is the completed share of the phase.
     pub fn pick(
         &mut self,
-        live: &Live,
+        live: &LiveRecords,
         keys: Option<&KeySpace>,
         progress: f64,
         random: &mut Random,
@@ -137,7 +135,7 @@ impl Choice {
         progress: f64,
         random: &mut Random,
     ) -> u64 {
-        // Ranks run over all records of the workload, those to come included.
+        // Ranks include the records that are inserted later.
         let n = keys.map_or(inserted, KeySpace::len);
         let record_at = |rank: u64| keys.map_or(rank, |keys| keys.record_at(rank.min(n - 1)));
         match (self.distribution, &self.density) {
@@ -154,8 +152,7 @@ impl Choice {
                 record_at(rank)
             }
             (KeyDistribution::Shifting, None) if random.unit() < WINDOW_SHARE => {
-                // The window moves over what is there: over ranks once all is loaded, with the
-                // newest records while it loads, for they are the window that data comes in by.
+                // During the load the window has the newest records, afterwards it moves over the ranks.
                 let width = inserted.div_ceil(WINDOWS);
                 let start = numbers::floor(progress * numbers::float(inserted - width));
                 let place = start + random.below(width);
@@ -165,7 +162,7 @@ impl Choice {
         }
     }
 
-    /// Takes popularity rank to record, one to one among `inserted`.
+    /// Maps popularity ranks to records, one to one among the first `inserted`.
     fn scattered(&mut self, rank: u64, inserted: u64) -> u64 {
         let width = inserted.next_power_of_two();
         if width != self.scatter_width {
@@ -186,8 +183,8 @@ impl Choice {
 mod tests {
     use super::*;
 
-    fn loaded(n: u64) -> Live {
-        let mut live = Live::default();
+    fn loaded(n: u64) -> LiveRecords {
+        let mut live = LiveRecords::default();
         for _ in 0..n {
             live.insert();
         }
@@ -222,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn another_draw_makes_other_records_popular() {
+    fn hot_number_changes_the_popular_records() {
         let hottest = |distribution: KeyDistribution, hot: u64| {
             let keys = KeySpace::new(KeyDistribution::Uniform, 1000, 8, 1).unwrap();
             let live = loaded(1000);
@@ -241,13 +238,12 @@ mod tests {
             let other = hottest(distribution, 1);
             assert_eq!(first, again);
             assert_ne!(first.0, other.0, "{distribution}");
-            // Skewed as ever.
             assert!(first.1 > 1000 && other.1 > 1000, "{distribution}: {first:?} {other:?}");
         }
     }
 
     #[test]
-    fn normal_and_prefix_zipf_hold_on_evenly_placed_keys_too() {
+    fn normal_and_prefix_zipf_accesses_on_uniform_keys() {
         let by_rank = picks(KeyDistribution::Normal, KeyDistribution::Uniform, 100_000);
         let inside: u32 = by_rank[160..840].iter().sum();
         assert!((78_500..80_500).contains(&inside), "{inside}");
@@ -256,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn sequential_goes_round_and_shifting_follows_its_window() {
+    fn sequential_repeats_and_shifting_follows_its_window() {
         assert!(
             picks(KeyDistribution::Sequential, KeyDistribution::Uniform, 2000)
                 .iter()

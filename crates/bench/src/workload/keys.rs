@@ -1,11 +1,11 @@
-//! Keys from numbers: record `i` of `n` has a key that follows from `i` alone.
+//! Keys from numbers: the key of record `i` of `n` follows from `i` and the seed.
 //!
-//! 1. A [`Permutation`] takes the record's number to its **rank**, its place in key order.
-//! 2. The rank owns a **cell** of the key domain; cells are disjoint and ascend with the rank. How
-//!    wide they are is the distribution of the data: narrow cells lie where keys are dense.
-//! 3. The key is a place in the first half of the cell, drawn from the rank; the key that is sure
-//!    to be absent is a place in the second half. So absent keys lie between present ones.
-//! 4. The place, big-endian, is the head of the key; bytes past the eighth follow from it.
+//! 1. A [`Permutation`] maps the number of the record to its **rank**, its place in key order.
+//! 2. Each rank has a **cell** of the key domain. Cells are disjoint and ascend with the rank. The distribution of the
+//!    data determines their widths: narrow cells have dense keys.
+//! 3. The key is a place in the first half of the cell. Absent keys are places in the second half, so they lie between
+//!    present keys.
+//! 4. The place, in big-endian order, gives the first eight bytes of the key. The other bytes follow from them.
 
 use crate::error::{Error, Result};
 use crate::numbers;
@@ -13,18 +13,18 @@ use crate::numbers;
 use super::random::{Random, Steps, Zipf, fill, mix};
 use super::{KeyDistribution, NORMAL_DEVIATION, PREFIXES, WINDOWS};
 
-/// Steps that the bell curve is made of.
+/// Number of steps of the normal density.
 const NORMAL_STEPS: u32 = 1024;
-/// A cell needs two places for its present key and two for its absent one.
+/// Minimum width of a cell: two places for its present key and two for its absent one.
 const CELL_WIDTH_MIN: u64 = 4;
-/// Keys up to this many bytes hold their whole place.
+/// Length of a place in bytes. A shorter key contains its last bytes.
 const PLACE_BYTES: usize = size_of::<u64>();
 
 const PURPOSE_PERMUTATION: u64 = 0x7065_726d;
 const PURPOSE_PREFIXES: u64 = 0x7072_6566;
 
-/// A bijection of 0..n that looks random and can be undone: rounds of multiply and shift over the
-/// next power of two, walked until the result is below n (two steps on average at most).
+/// A pseudorandom permutation of 0..n. Its rounds multiply and shift over the next power of two, and repeat until the
+/// result is below n: at most twice on average.
 #[derive(Clone, Copy, Debug)]
 pub struct Permutation {
     n: u64,
@@ -38,7 +38,7 @@ pub struct Permutation {
 const ROUNDS: usize = 4;
 
 impl Permutation {
-    /// The permutation of 0..n that this seed stands for.
+    /// Creates the permutation of 0..n for a seed.
     #[must_use]
     pub fn new(n: u64, seed: u64) -> Permutation {
         let mut random = Random::new(seed, PURPOSE_PERMUTATION);
@@ -49,7 +49,7 @@ impl Permutation {
         Permutation {
             n,
             mask,
-            // Half the bits or more, so that the shift undoes itself.
+            // A shift by half of the bits or more is its own inverse.
             shift: bits.div_ceil(2).max(1),
             add,
             multiply,
@@ -57,7 +57,7 @@ impl Permutation {
         }
     }
 
-    /// Where `i` goes. `i` must be below n.
+    /// Returns the image of `i`, which must be below n.
     #[must_use]
     pub fn forward(&self, i: u64) -> u64 {
         debug_assert!(i < self.n);
@@ -73,7 +73,7 @@ impl Permutation {
         }
     }
 
-    /// What goes to `rank`. `rank` must be below n.
+    /// Returns the preimage of `rank`, which must be below n.
     #[must_use]
     pub fn backward(&self, rank: u64) -> u64 {
         debug_assert!(rank < self.n);
@@ -90,8 +90,8 @@ impl Permutation {
     }
 }
 
-/// The number that undoes a multiplication by an odd number modulo 2⁶⁴, by Newton's iteration:
-/// every round doubles the bits that are right, beginning with three.
+/// Returns the inverse of an odd number modulo 2⁶⁴, by Newton's iteration. Every round doubles the number of correct bits,
+/// from three on.
 fn inverse_of_odd(odd: u64) -> u64 {
     let mut inverse = odd;
     for _ in 0..5 {
@@ -107,19 +107,19 @@ pub struct KeySpace {
     n: u64,
     key_bytes: usize,
     seed: u64,
-    /// Places in the key domain.
+    /// Number of places in the key domain.
     domain: u64,
-    /// Ranks up to the end of each of the equally wide steps of the domain.
+    /// Number of ranks before the end of each step of the domain. All steps have the same width.
     ranks: Vec<u64>,
     permutation: Permutation,
     window: Permutation,
 }
 
 impl KeySpace {
-    /// The keys of `n` records, `key_bytes` long, placed by `distribution`.
+    /// Creates the keys of `n` records, `key_bytes` long, with a distribution.
     ///
     /// # Errors
-    /// When keys of this length cannot tell that many records apart.
+    /// `n` keys of this length cannot be distinct.
     pub fn new(
         distribution: KeyDistribution,
         n: u64,
@@ -163,31 +163,31 @@ impl KeySpace {
         step / most
     }
 
-    /// How the keys are placed.
+    /// Returns the distribution of the keys.
     #[must_use]
     pub fn distribution(&self) -> KeyDistribution {
         self.distribution
     }
 
-    /// Bytes of a key.
+    /// Returns the length of a key in bytes.
     #[must_use]
     pub fn key_bytes(&self) -> usize {
         self.key_bytes
     }
 
-    /// Number of records.
+    /// Returns the number of records.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.n
     }
 
-    /// Whether there is no record.
+    /// Returns whether there is no record.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.n == 0
     }
 
-    /// Place in key order of the record that is inserted as the `i`-th, counted from 0, below `n`.
+    /// Returns the place of record `i` in key order.
     #[must_use]
     pub fn rank(&self, i: u64) -> u64 {
         match self.distribution {
@@ -195,8 +195,7 @@ impl KeySpace {
             KeyDistribution::Shifting => {
                 let width = self.n.div_ceil(WINDOWS);
                 let start = i - i % width;
-                // The last window may be narrower; a permutation of the full width is walked until
-                // it stays within.
+                // The last window may be narrower than the permutation, which then repeats.
                 let mut within = i % width;
                 loop {
                     within = self.window.forward(within);
@@ -209,7 +208,7 @@ impl KeySpace {
         }
     }
 
-    /// The record that has this place in key order.
+    /// Returns the record at a place in key order.
     #[must_use]
     pub fn record_at(&self, rank: u64) -> u64 {
         match self.distribution {
@@ -236,14 +235,14 @@ impl KeySpace {
         self.write_place(start + mix(rank ^ self.seed) % (width / 2), out);
     }
 
-    /// Appends a key that no record has, close behind record `i`'s; `salt` tells many apart.
+    /// Appends a key that no record has. It follows the key of record `i`; `salt` selects one of many.
     pub fn write_absent(&self, i: u64, salt: u64, out: &mut Vec<u8>) {
         let (start, width) = self.cell(self.rank(i));
         let half = width / 2;
         self.write_place(start + half + mix(salt ^ self.seed) % (width - half), out);
     }
 
-    /// First place and number of places that belong to this rank.
+    /// Returns the first place and the width of the cell of a rank.
     fn cell(&self, rank: u64) -> (u64, u64) {
         let step = self.ranks.partition_point(|end| *end <= rank);
         let first = if step == 0 { 0 } else { self.ranks[step - 1] };
@@ -263,7 +262,7 @@ impl KeySpace {
     }
 }
 
-/// How dense the keys of a distribution lie in the key domain.
+/// Returns the density of keys in the key domain.
 #[must_use]
 pub fn density(distribution: KeyDistribution, seed: u64) -> Steps {
     match distribution {
@@ -273,7 +272,7 @@ pub fn density(distribution: KeyDistribution, seed: u64) -> Steps {
         | KeyDistribution::Shifting => Steps::new([1.0]),
         KeyDistribution::PrefixZipf => {
             let zipf = Zipf::new(1.0);
-            // Popular prefixes are scattered, not all at the beginning.
+            // Popular prefixes are scattered over the domain.
             let scatter = Permutation::new(u64::from(PREFIXES), seed ^ PURPOSE_PREFIXES);
             Steps::new((0..PREFIXES).map(move |prefix| {
                 zipf.weight(numbers::float(scatter.forward(u64::from(prefix)) + 1))
@@ -295,7 +294,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn permutation_is_a_bijection_that_can_be_undone() {
+    fn permutation_is_a_bijection_with_an_inverse() {
         for n in [1, 2, 3, 4, 5, 63, 64, 65, 1000, 4097] {
             for seed in 0..3 {
                 let permutation = Permutation::new(n, seed);
@@ -309,9 +308,9 @@ mod tests {
     }
 
     #[test]
-    fn permutation_spreads_every_stretch_over_the_whole_range() {
-        // What one memtable takes in must cover the key domain, or compactions find too little
-        // overlap: 16 groups of every 1,600 numbers in a row hold about 100 each.
+    fn permutation_spreads_consecutive_numbers_over_the_range() {
+        // The keys of one memtable must cover the key domain, otherwise compactions find too little overlap. Each of
+        // 16 groups gets about 100 of 1,600 consecutive numbers.
         let n = 160_000;
         for seed in 0..5 {
             let permutation = Permutation::new(n, seed);
@@ -322,7 +321,7 @@ mod tests {
                 }
                 let chi_square: f64 =
                     groups.iter().map(|count| (f64::from(*count) - 100.0).powi(2) / 100.0).sum();
-                // 15 degrees of freedom: above 60 with a chance of about 2 in ten million.
+                // With 15 degrees of freedom the probability of more than 60 is 2 in ten million.
                 assert!(chi_square < 60.0, "seed={seed} stretch={stretch}: {groups:?}");
             }
         }
@@ -339,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_unique_ordered_by_rank_and_never_an_absent_one() {
+    fn keys_are_distinct_ordered_by_rank_and_differ_from_absent_keys() {
         for distribution in KeyDistribution::ALL {
             for (n, key_bytes) in [(1, 4), (7, 4), (3000, 4), (3000, 8), (3001, 24)] {
                 let space = KeySpace::new(distribution, n, key_bytes, 7).unwrap();
@@ -365,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_keys_lie_right_behind_present_ones() {
+    fn absent_key_follows_its_present_key() {
         let space = KeySpace::new(KeyDistribution::Uniform, 1000, 16, 1).unwrap();
         let present: BTreeSet<Vec<u8>> = keys(&space).into_iter().collect();
         for i in 0..1000 {
@@ -379,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn too_short_keys_are_refused() {
+    fn too_short_keys_are_an_error() {
         let error = KeySpace::new(KeyDistribution::Uniform, 100_000, 2, 1).unwrap_err();
         assert!(error.is_usage());
         assert_eq!(
@@ -391,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn densities_are_what_their_names_say() {
+    fn densities_match_their_names() {
         let share = |distribution, from: f64, to: f64| {
             let space = KeySpace::new(distribution, 100_000, 8, 3).unwrap();
             let inside = (0..space.len())

@@ -1,4 +1,4 @@
-//! What a keyspace must hold after the operations of a trace, as far as that can be known.
+//! The expected content of a keyspace after operations of a trace.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -7,45 +7,44 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::numbers;
 
-/// What is known of the value of a key that is there.
+/// Knowledge of the value of a present key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
-    /// Its hash.
-    Value(u64),
-    /// That it is there: an operand was merged into it, and what comes of that is the operator's
-    /// business.
+pub enum KnownValue {
+    /// Hash of the value.
+    Hash(u64),
+    /// The value is unknown, because an operand was merged.
     Present,
 }
 
-impl Known {
-    /// Whether an answer agrees with what is known.
+impl KnownValue {
+    /// Returns whether an answer may be the value.
     #[must_use]
     pub fn agrees(self, answer: &[u8]) -> bool {
         match self {
-            Known::Value(hash) => xxh3_64(answer) == hash,
-            Known::Present => true,
+            KnownValue::Hash(hash) => xxh3_64(answer) == hash,
+            KnownValue::Present => true,
         }
     }
 }
 
-/// One keyspace: every key that is there. Some 60 bytes of memory a key besides the key itself.
+/// Model of a keyspace. It takes about 60 bytes per key and the key itself.
 #[derive(Clone, Debug, Default)]
-pub struct Model {
-    entries: BTreeMap<Box<[u8]>, Known>,
+pub struct KeyspaceModel {
+    entries: BTreeMap<Box<[u8]>, KnownValue>,
 }
 
-impl Model {
-    /// A put.
+impl KeyspaceModel {
+    /// Applies a put.
     pub fn put(&mut self, key: &[u8], value: &[u8]) {
-        self.set(key, Known::Value(xxh3_64(value)));
+        self.set(key, KnownValue::Hash(xxh3_64(value)));
     }
 
-    /// A merge.
+    /// Applies a merge.
     pub fn merge(&mut self, key: &[u8]) {
-        self.set(key, Known::Present);
+        self.set(key, KnownValue::Present);
     }
 
-    fn set(&mut self, key: &[u8], known: Known) {
+    fn set(&mut self, key: &[u8], known: KnownValue) {
         match self.entries.get_mut(key) {
             Some(entry) => *entry = known,
             None => {
@@ -54,29 +53,29 @@ impl Model {
         }
     }
 
-    /// A delete.
+    /// Applies a delete.
     pub fn delete(&mut self, key: &[u8]) {
         self.entries.remove(key);
     }
 
-    /// A range delete, to the last key if there is no end.
+    /// Applies a range delete. Without `end` it extends to the last key.
     pub fn delete_range(&mut self, start: &[u8], end: Option<&[u8]>) {
         let end = end.map_or(Bound::Unbounded, Bound::Excluded);
         let bounds = (Bound::Included(start), end);
-        let gone: Vec<Box<[u8]>> =
+        let deleted: Vec<Box<[u8]>> =
             self.entries.range::<[u8], _>(bounds).map(|(key, _)| key.clone()).collect();
-        for key in gone {
+        for key in deleted {
             self.entries.remove(&key);
         }
     }
 
-    /// What is known of a key; none if it is not there.
+    /// Returns the knowledge of a key; `None` if the key is absent.
     #[must_use]
-    pub fn get(&self, key: &[u8]) -> Option<Known> {
+    pub fn get(&self, key: &[u8]) -> Option<KnownValue> {
         self.entries.get(key).copied()
     }
 
-    /// The last key and the number of those that a scan of at most so many entries gives.
+    /// Returns the number of entries and the last key of a scan that is limited to `entries`.
     #[must_use]
     pub fn scan(&self, backward: bool, start: Option<&[u8]>, entries: u64) -> (u64, Option<&[u8]>) {
         let start = start.map_or(Bound::Unbounded, Bound::Included);
@@ -87,13 +86,13 @@ impl Model {
         found.fold((0, None), |(count, _), key| (count + 1, Some(key)))
     }
 
-    /// Keys that are there.
+    /// Returns the number of present keys.
     #[must_use]
     pub fn len(&self) -> u64 {
         numbers::count(self.entries.len())
     }
 
-    /// Whether no key is there.
+    /// Returns whether no key is present.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -105,8 +104,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_follows_the_operations() {
-        let mut model = Model::default();
+    fn model_applies_operations() {
+        let mut model = KeyspaceModel::default();
         for key in ["a", "b", "c", "d"] {
             model.put(key.as_bytes(), b"1");
         }
@@ -114,7 +113,7 @@ mod tests {
         model.merge(b"b");
         model.delete_range(b"c", Some(b"d"));
         assert!(model.get(b"a").unwrap().agrees(b"2") && !model.get(b"a").unwrap().agrees(b"1"));
-        assert_eq!(model.get(b"b"), Some(Known::Present));
+        assert_eq!(model.get(b"b"), Some(KnownValue::Present));
         assert_eq!((model.get(b"c"), model.len()), (None, 3));
         assert_eq!(model.scan(false, Some(b"b"), 10), (2, Some(&b"d"[..])));
         assert_eq!(model.scan(true, Some(b"c"), 1), (1, Some(&b"b"[..])));

@@ -1,11 +1,11 @@
-//! The stream of operations of a workload, phase after phase.
+//! The operations of a workload, phase after phase.
 //!
-//! Inside a phase the counts are exact and the order is drawn without replacement: each step takes
-//! a kind in proportion to what is left of it, so kinds are mixed evenly to the end.
+//! The number of operations of each kind in a phase is exact. Each step draws a kind in proportion to its remaining
+//! operations, so the kinds are mixed evenly until the end.
 
 use crate::numbers;
 
-use super::choice::{Choice, Live};
+use super::choice::{Choice, LiveRecords};
 use super::keys::KeySpace;
 use super::phases::{Phase, RANGE_DELETE_RECORDS};
 use super::random::Random;
@@ -13,70 +13,70 @@ use super::random::Random;
 const PURPOSE_ORDER: u64 = 0x6f72_6465;
 const PURPOSE_CHOICE: u64 = 0x6368_6f69;
 
-/// One operation. Records are numbered in the order of their insertion, from 0.
+/// An operation. Records are numbered from 0 in the order of their insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Put a record that was never there.
+    /// Puts a new record.
     Insert {
         /// The record.
         record: u64,
     },
-    /// Put a new value for a record that is there.
+    /// Puts a new value for a present record.
     Update {
         /// The record.
         record: u64,
-        /// Tells this value from all others; never 0, which stands for the inserted one.
+        /// Version of the value. The inserted value has version 0.
         version: u64,
     },
-    /// Delete a record that is there.
+    /// Deletes a present record.
     Delete {
         /// The record.
         record: u64,
     },
-    /// Merge an operand into a record that is there.
+    /// Merges an operand into a present record.
     Merge {
         /// The record.
         record: u64,
-        /// Tells this operand from all others, and from the values of updates.
+        /// Version of the operand, distinct from those of updates.
         version: u64,
     },
-    /// Delete all records from one that is there on, in key order, before another.
+    /// Deletes all records from a present one to another, in key order.
     DeleteRange {
-        /// The record to begin with.
+        /// First record.
         record: u64,
-        /// The first that is left, there or not; `None` for the end of all keys.
+        /// First record behind the range, present or not; `None` for the end of all keys.
         until: Option<u64>,
     },
-    /// Look a record up that is there.
+    /// Looks up a present record.
     GetPresent {
         /// The record.
         record: u64,
-        /// Which of the phase's lookups it belongs to.
+        /// Place of its group among the lookups of the phase.
         lookups: usize,
     },
-    /// Look up a key that was never there.
+    /// Looks up an absent key.
     GetAbsent {
-        /// The record whose key lies next to it.
+        /// Record with the preceding key.
         record: u64,
-        /// Tells the absent keys next to one record apart.
+        /// Selects one of the absent keys behind the record.
         salt: u64,
-        /// Which of the phase's lookups it belongs to.
+        /// Place of its group among the lookups of the phase.
         lookups: usize,
     },
-    /// Read entries in key order.
+    /// Reads entries in key order.
     Range {
-        /// The record to begin with.
+        /// First record.
         record: u64,
-        /// How many entries.
+        /// Number of entries.
         entries: u64,
     },
 }
 
-/// What a workload has done so far, and the randomness that says how it goes on.
+/// State of a workload between phases.
 #[derive(Clone, Debug)]
 pub struct Stream {
     keys: Option<KeySpace>,
-    live: Live,
+    live: LiveRecords,
     seed: u64,
     order: Random,
     choice: Random,
@@ -84,12 +84,12 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The beginning of a workload. `keys` as for [`Choice::new`].
+    /// Starts a workload. `keys` are as for [`Choice::new`].
     #[must_use]
     pub fn new(keys: Option<KeySpace>, seed: u64) -> Stream {
         Stream {
             keys,
-            live: Live::default(),
+            live: LiveRecords::default(),
             seed,
             order: Random::new(seed, PURPOSE_ORDER),
             choice: Random::new(seed, PURPOSE_CHOICE),
@@ -97,7 +97,7 @@ impl Stream {
         }
     }
 
-    /// The operations of the next phase. What is not taken from the iterator was not done.
+    /// Returns an iterator over the operations of the next phase.
     pub fn phase<'a>(&'a mut self, phase: &Phase) -> PhaseStream<'a> {
         let mut left = vec![
             (Drawn::Insert, phase.inserts),
@@ -125,8 +125,8 @@ impl Stream {
 }
 
 impl Stream {
-    /// Deletes [`RANGE_DELETE_RECORDS`] places from a record on. Records of a file have no order that is
-    /// known beforehand: there it is the one record.
+    /// Deletes [`RANGE_DELETE_RECORDS`] records in key order. The order of the records of a file is unknown, so only one
+    /// of them is deleted.
     fn delete_range(&mut self, record: u64) -> Operation {
         let Some(keys) = &self.keys else {
             self.live.delete(record);
@@ -156,7 +156,7 @@ enum Drawn {
     GetAbsent(usize),
 }
 
-/// The operations of one phase.
+/// Iterator over the operations of a phase.
 #[derive(Debug)]
 pub struct PhaseStream<'a> {
     stream: &'a mut Stream,
@@ -164,7 +164,7 @@ pub struct PhaseStream<'a> {
     selectivity: f64,
     ops: u64,
     ops_left: u64,
-    /// Operations left of each kind; the inserts come first.
+    /// Remaining operations by kind. Inserts are first.
     left: Vec<(Drawn, u64)>,
 }
 
@@ -186,7 +186,7 @@ impl Iterator for PhaseStream<'_> {
         let mut picked =
             self.choice.pick(&stream.live, stream.keys.as_ref(), progress, &mut stream.choice);
         if picked.is_none() && self.left[0].1 > 0 {
-            // Nothing is there to be read or changed: the insert that will make it so comes first.
+            // No record is present, so an insert comes first.
             drawn = 0;
             picked = Some(0);
         }
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_exact_and_only_what_is_there_is_touched() {
+    fn counts_are_exact_and_operations_use_present_records() {
         for distribution in KeyDistribution::ALL {
             let mut live = BTreeSet::new();
             let keys = KeySpace::new(distribution, 1000, 8, 5).unwrap();
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_seeds_give_equal_streams_and_others_do_not() {
+    fn stream_follows_from_the_seed() {
         for distribution in KeyDistribution::ALL {
             assert_eq!(operations(distribution, 5), operations(distribution, 5));
             assert_ne!(operations(distribution, 5), operations(distribution, 6));
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_mixed_to_the_end() {
+    fn kinds_are_mixed_evenly() {
         let operations = operations(KeyDistribution::Uniform, 1);
         let half = operations.len() / 2;
         let updates = operations[..half]
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_phase_goes_on_with_what_is_there() {
+    fn next_phase_continues_with_present_records() {
         let mut stream = Stream::new(None, 1);
         let mut load = Phase::new("load", KeyDistribution::Uniform);
         load.inserts = 10;

@@ -17,8 +17,11 @@ use crate::claim::ClaimTexts;
 use crate::results::Results;
 use crate::table::{Measurements, Section};
 
+/// Computes the tables and figures of an experiment.
+type Measure = fn(&Results) -> Measurements;
+
 /// The experiments in the order of the study, by their names in `claims.toml`.
-const EXPERIMENTS: [(&str, fn(&Results) -> Measurements); 12] = [
+const EXPERIMENTS: [(&str, Measure); 12] = [
     ("reference", reference::measure),
     ("load", load::measure),
     ("load_times", load_times::measure),

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::experiment::Progress;
 use crate::numbers;
 use crate::peers::lsmx::failed as engine;
-use crate::workload::model::Model;
+use crate::workload::model::KeyspaceModel;
 use crate::workload::phases::LookupGroup;
 use crate::workload::random::{fill, mix};
 use crate::workload::trace::TraceFile;
@@ -30,7 +30,7 @@ const OPERAND_HEADER_BYTES: u64 = 8;
 #[derive(Debug)]
 struct ReplayedKeyspace {
     keyspace: Keyspace,
-    model: Model,
+    model: KeyspaceModel,
 }
 
 /// State of a replay.
@@ -60,7 +60,8 @@ pub(super) fn play(
     progress: &mut dyn Progress,
 ) -> Result<u64> {
     progress.begin(&format!("{title}: trace"), trace.counts().ops());
-    let default = ReplayedKeyspace { keyspace: run.keyspaces[0].clone(), model: Model::default() };
+    let default =
+        ReplayedKeyspace { keyspace: run.keyspaces[0].clone(), model: KeyspaceModel::default() };
     let row = run.meter.row(&LookupGroup { alpha: 0.0, ops: trace.counts().gets });
     let range_row = run.meter.range_row(None);
     let mut replay = Replay {
@@ -153,8 +154,10 @@ impl Replay<'_, '_> {
         };
         let same = self.keyspaces.get(&keyspace).is_some_and(|at| at.keyspace.name() == name);
         if !same {
-            self.keyspaces
-                .insert(keyspace, ReplayedKeyspace { keyspace: made, model: Model::default() });
+            self.keyspaces.insert(
+                keyspace,
+                ReplayedKeyspace { keyspace: made, model: KeyspaceModel::default() },
+            );
         }
         Ok(())
     }
