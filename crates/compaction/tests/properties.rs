@@ -17,17 +17,13 @@ use lsmx_compaction::{
     CompactionPolicy, Debt, Job, KeyRange, Level, PolicyPrimitives, PolicySpec, PolicyViolation,
     RunningJobs, TreeShape, check_policy,
 };
+use lsmx_testkit::{case_seeds, scaled, seed};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
-fn env(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
-}
-
 /// Calls `test` with many seeds.
 fn for_seeds(count: u64, test: impl Fn(u64)) {
-    let first = env("LSMX_TEST_SEED", 1);
-    (first..first + count * env("LSMX_TEST_SCALE", 1)).for_each(test);
+    case_seeds(&[], count).for_each(test);
 }
 
 /// Returns every preset with its defaults, and presets and compositions with small parameters, which give
@@ -263,9 +259,9 @@ fn check_policy_accepts_every_preset() {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: u32::try_from(64 * env("LSMX_TEST_SCALE", 1)).unwrap_or(u32::MAX),
+        cases: u32::try_from(scaled(64)).unwrap_or(u32::MAX),
         failure_persistence: None,
-        rng_seed: RngSeed::Fixed(env("LSMX_TEST_SEED", 1)),
+        rng_seed: RngSeed::Fixed(seed()),
         ..ProptestConfig::default()
     })]
 

@@ -6,13 +6,14 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::{Driver, Model, TestRng, Write};
+use common::{Driver, Model, Write};
 use lsmx::Result;
 use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::operand_store::StoreToken;
 use lsmx::vfs::{CrashImage, MemVfs};
 use lsmx_base::sync::{Arc, Mutex};
 use lsmx_delta::DeltaOptions;
+use lsmx_testkit::TestRng;
 
 fn options() -> DeltaOptions {
     DeltaOptions::default().bucket_bytes(1024).buckets_max(9).log_bytes_max(3000).cache_bytes(4000)
@@ -40,7 +41,7 @@ fn save_durable_state(durable: &Durable, driver: &Driver) {
 
 /// Flushes, collections and reopenings; `durable` follows each commit before what it makes obsolete goes.
 fn work(driver: &mut Driver, seed: u64, rounds: usize, durable: &Durable) -> Result<()> {
-    let mut random = TestRng(seed);
+    let mut random = TestRng::new(seed);
     for round in 0..rounds {
         let (prepared, model) = driver.deliver(&writes(&mut random))?;
         (driver.token, driver.model) = (Some(prepared.token), model);
@@ -98,7 +99,7 @@ fn recover(vfs: MemVfs, state: &(Option<StoreToken>, Model, BTreeSet<u64>), seed
     driver.verify().unwrap();
     driver.check().unwrap();
     driver.reopen().unwrap();
-    let mut random = TestRng(seed);
+    let mut random = TestRng::new(seed);
     driver.flush(&writes(&mut random));
     driver.collect(None).unwrap();
     let images = CrashImage::ALL.len() as u64;
@@ -166,7 +167,7 @@ fn failed_call_loses_no_committed_state() {
             let (token, model, snapshots) = durable.lock().clone();
             (driver.token, driver.model, driver.snapshots) = (token, model, snapshots);
             driver.seq += 1000;
-            let mut random = TestRng(nth);
+            let mut random = TestRng::new(nth);
             driver.flush(&writes(&mut random));
             driver.check().unwrap();
             driver.collect(None).unwrap();

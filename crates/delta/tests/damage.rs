@@ -6,19 +6,20 @@ mod common;
 
 use std::path::Path;
 
-use common::{Driver, TestRng, Write};
+use common::{Driver, Write};
 use lsmx::operand_store::{OperandFileKind, OperandFiles};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Error, Result};
 use lsmx_base::sync::Arc;
 use lsmx_delta::DeltaOptions;
+use lsmx_testkit::TestRng;
 
 /// A store with sorted parts, unsorted pages, files of an earlier opening, tails, and a log with all kinds
 /// of entries.
 fn store() -> Driver {
     let options = DeltaOptions::default().bucket_bytes(1024).log_bytes_max(2500).cache_bytes(0);
     let mut driver = Driver::new(options);
-    let mut rng = TestRng(7);
+    let mut rng = TestRng::new(7);
     for round in 0..14 {
         let mut writes = Vec::new();
         for _ in 0..25 {

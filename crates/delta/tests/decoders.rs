@@ -8,10 +8,11 @@ mod common;
 use std::alloc::System;
 
 use cap::Cap;
-use common::{Driver, TestRng, Write};
+use common::{Driver, Write};
 use lsmx_delta::DeltaOptions;
 use lsmx_testkit::delta::{TARGETS, seeds_from_files};
 use lsmx_testkit::fuzzing::{Seeds, check_targets, run_targets};
+use lsmx_testkit::TestRng;
 
 #[global_allocator]
 static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
@@ -23,7 +24,7 @@ const INPUTS: u64 = 300_000;
 fn add_store(seeds: &mut Seeds, bucket_bytes: u64, rounds: u64, collected_from: u64) {
     let options = DeltaOptions::default().bucket_bytes(bucket_bytes).log_bytes_max(1500);
     let mut driver = Driver::new(options);
-    let mut rng = TestRng(rounds);
+    let mut rng = TestRng::new(rounds);
     for round in 0..rounds {
         let mut write = |_| {
             let key = format!("key{:02}", rng.below(20)).into_bytes();

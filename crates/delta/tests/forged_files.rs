@@ -11,22 +11,19 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use common::{Driver, TestRng, Write};
+use common::{Driver, Write};
 use lsmx::operand_store::Cursor;
 use lsmx::operand_store::{OperandFiles, OperandReadTier};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Error, Result, SeqNo};
 use lsmx_base::sync::Arc;
 use lsmx_delta::DeltaOptions;
+use lsmx_testkit::{TestRng, scaled, seed};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 const INPUTS: u64 = 3000;
 const HEADER_BYTES: usize = 32;
 const FRAME_HEADER_BYTES: usize = 16;
-
-fn env(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |value| value.parse().expect("a whole number"))
-}
 
 /// As `docs/reference/format.md` says of blocks.
 fn checksum(bytes: &[u8], uid: u64, offset: u64) -> u64 {
@@ -56,17 +53,16 @@ fn frames(bytes: &[u8]) -> Vec<(usize, usize)> {
 fn forge(bytes: &mut [u8], rng: &mut TestRng) {
     let uid = number(&bytes[16..24]);
     let frames = frames(bytes);
-    let below = |rng: &mut TestRng, end: usize| usize::try_from(rng.below(end as u64)).unwrap();
     for _ in 0..=rng.below(2) {
-        let (from, end) = frames[below(rng, frames.len())];
+        let (from, end) = frames[rng.below(frames.len())];
         for _ in 0..=rng.below(3) {
             // From the kind on: with another length there would be other frames behind.
-            let at = from + 12 + below(rng, end - from - 12);
+            let at = from + 12 + rng.below(end - from - 12);
             bytes[at] = match rng.below(4) {
                 0 => 0,
                 1 => 0xff,
                 2 => bytes[at] ^ (1 << rng.below(8)),
-                _ => u8::try_from(rng.below(256)).unwrap(),
+                _ => rng.next_u64().to_le_bytes()[0],
             };
         }
         let sum = checksum(&bytes[from + 8..end], uid, from as u64);
@@ -78,7 +74,7 @@ fn forge(bytes: &mut [u8], rng: &mut TestRng) {
 fn store() -> (Driver, BTreeMap<PathBuf, Vec<u8>>) {
     let options = DeltaOptions::default().bucket_bytes(1024).log_bytes_max(2500).cache_bytes(2000);
     let mut driver = Driver::new(options);
-    let mut rng = TestRng(3);
+    let mut rng = TestRng::new(3);
     for round in 0..12 {
         let writes: Vec<Write> = (0..25)
             .map(|_| {
@@ -148,19 +144,18 @@ fn names_a_file(error: &Error) -> bool {
 
 #[test]
 fn forged_file_is_read_or_rejected() {
-    let seed = env("LSMX_TEST_SEED", 1);
-    let inputs = INPUTS * env("LSMX_TEST_SCALE", 1);
+    let (seed, inputs) = (seed(), scaled(INPUTS));
     let (driver, files) = store();
     let (token, seq) = (driver.token, driver.seq);
     let paths: Vec<&PathBuf> = files.keys().collect();
     let (mut answered, mut refused) = (0_u64, 0_u64);
     for input in 0..inputs {
-        let mut rng = TestRng(seed.wrapping_mul(0x1_0000_0001).wrapping_add(input));
+        let mut rng = TestRng::new(seed.wrapping_mul(0x1_0000_0001).wrapping_add(input));
         // The log is one of many files, and most is decoded of it.
         let log = paths.iter().position(|path| path.extension().is_some_and(|it| it == "operands"));
         let victim = match rng.below(2) {
             0 => log.unwrap(),
-            _ => usize::try_from(rng.below(paths.len() as u64)).unwrap(),
+            _ => rng.below(paths.len()),
         };
         let vfs = MemVfs::new();
         vfs.create_dir(Path::new("db")).unwrap();

@@ -9,6 +9,7 @@ use lsmx::operand_store::{OperandStoreFactory, OperandView};
 use lsmx::vfs::Vfs;
 use lsmx_base::sync::Arc;
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
+use lsmx_testkit::scaled;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
@@ -216,8 +217,7 @@ fn play(options: DeltaOptions, steps: Vec<Step>, seen: &mut Seen) {
 
 #[test]
 fn random_operations_match_model() {
-    let scale = std::env::var("LSMX_TEST_SCALE").ok().and_then(|scale| scale.parse().ok());
-    let cases = 80 * scale.unwrap_or(1_u32);
+    let cases = u32::try_from(scaled(80)).unwrap();
     let config = ProptestConfig { cases, failure_persistence: None, ..Default::default() };
     // The same cases in every run, for what must be seen; then others.
     let same = TestRng::deterministic_rng(RngAlgorithm::ChaCha);

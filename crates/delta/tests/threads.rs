@@ -26,7 +26,7 @@ fn concurrent_readers_see_complete_deliveries() {
     for reader in 0..3 {
         let (store, done, reads) = (driver.store.clone(), done.clone(), reads.clone());
         readers.push(std::thread::spawn(move || {
-            let mut rng = common::TestRng(reader);
+            let mut rng = lsmx_testkit::TestRng::new(reader);
             while !done.load(Ordering::Acquire) {
                 let view = store.view();
                 let mut first_seen: Option<Vec<u64>> = None;

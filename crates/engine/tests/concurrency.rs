@@ -22,7 +22,8 @@ use lsmx::{
     WriteOptions,
 };
 use lsmx_stress::modelling::linear::{Call, PLACES, Record, linearizable};
-use lsmx_stress::modelling::{Dice, case_seeds, scale, seed, watchdog};
+use lsmx_stress::modelling::watchdog;
+use lsmx_testkit::{TestRng, case_seeds, scale, seed};
 
 const PATIENCE: Duration = Duration::from_secs(100);
 
@@ -328,7 +329,7 @@ fn no_byte_is_written_after_close_has_returned() {
             })
             .unwrap(),
         );
-        for fill in 0..Dice::new(seed).below(40) as u64 {
+        for fill in 0..TestRng::new(seed).below(40) as u64 {
             db.put(fill.to_le_bytes(), [1; 60]).unwrap();
         }
         db.close(None).unwrap();
@@ -456,7 +457,7 @@ struct User {
     places: [(Keyspace, &'static str); PLACES],
     clock: Arc<AtomicU64>,
     ids: Arc<AtomicU32>,
-    dice: Dice,
+    rng: TestRng,
     records: Vec<Record>,
 }
 
@@ -472,10 +473,10 @@ impl User {
 
     fn call(&mut self) {
         let begin = self.clock.fetch_add(1, Ordering::SeqCst);
-        let place = self.dice.below(PLACES);
+        let place = self.rng.below(PLACES);
         let (keyspace, key) = self.places[place].clone();
         let id = self.ids.fetch_add(1, Ordering::SeqCst);
-        let call = match self.dice.below(10) {
+        let call = match self.rng.below(10) {
             0..2 => {
                 keyspace.put(key, User::value(id)).unwrap();
                 Call::Write { id, places: vec![place], deletes: false }
@@ -556,7 +557,7 @@ fn histories_of_three_threads_are_linearizable() {
                 places: [(main.clone(), "a"), (main.clone(), "b"), (other.clone(), "a")],
                 clock: Arc::clone(&clock),
                 ids: Arc::clone(&ids),
-                dice: Dice::new(seed ^ ((thread as u64 + 1) << 60)),
+                rng: TestRng::new(seed ^ ((thread as u64 + 1) << 60)),
                 records: Vec::new(),
             };
             let recorded = Arc::clone(&recorded);
@@ -589,7 +590,7 @@ impl Gate {
     /// whose name has `thread` in it.
     fn disk(&self, files: &'static str, thread: &'static str) -> FaultVfs {
         let disk = FaultVfs::new(Arc::new(MemVfs::new()), seed());
-        let rule = FaultRule::new(Fault::Delay).path_contains(files).chance(1.0);
+        let rule = FaultRule::new(Fault::Delay).path_contains(files).rng(1.0);
         disk.add_rule(rule.for_calls(&[VfsCall::Create, VfsCall::Append]));
         let gate = self.clone();
         disk.set_delay_hook(Some(Arc::new(move |_, _| {

@@ -23,7 +23,8 @@ use lsmx::vfs::MemVfs;
 use lsmx::{
     Compression, Db, Durability, Error, KeyspaceOptions, Options, ValueSeparation, WriteBatch,
 };
-use lsmx_stress::modelling::{Dice, quietly, scale, seed, watchdog};
+use lsmx_stress::modelling::{quietly, watchdog};
+use lsmx_testkit::{TestRng, scale, seed};
 
 /// More than any sample may have allocated at once.
 const BYTES_MAX: isize = 64 << 20;
@@ -115,7 +116,7 @@ fn build(
     let disk = MemVfs::new();
     let db = Db::open("db", options(seed, segment_bytes).vfs(Arc::new(disk.clone()))).unwrap();
     let keyspaces = [db.default_keyspace(), db.keyspace("other", tuning(8 << 10)).unwrap()];
-    let mut dice = Dice::new(seed);
+    let mut rng = TestRng::new(seed);
     let mut states = vec![State::default()];
     let mut synced = 0;
     for commit in 1..=commits {
@@ -127,12 +128,12 @@ fn build(
                 state[at].insert(key, value);
             };
             put(b"commits".to_vec(), (commit as u64).to_le_bytes().to_vec());
-            let key = format!("key-{:03}", dice.below(90)).into_bytes();
-            if dice.percent(15) {
+            let key = format!("key-{:03}", rng.below(90)).into_bytes();
+            if rng.is_true_with_percent(15) {
                 batch.delete(keyspace, &key);
                 state[at].remove(&key);
             } else {
-                put(key, format!("{commit}-{}", "value".repeat(dice.below(12))).into_bytes());
+                put(key, format!("{commit}-{}", "value".repeat(rng.below(12))).into_bytes());
             }
         }
         // The last third of a killed database's log is not synced by anybody.
@@ -303,7 +304,7 @@ fn intact_databases_have_every_kind_of_file_and_answer() {
 #[test]
 fn a_changed_byte_is_found_or_harmless() {
     let _dog = watchdog("a_changed_byte_is_found_or_harmless", seed(), Duration::from_secs(300));
-    let mut dice = Dice::new(seed());
+    let mut rng = TestRng::new(seed());
     let (mut samples, mut refused) = (0, 0);
     for intact in intact() {
         let files = intact.files();
@@ -311,14 +312,14 @@ fn a_changed_byte_is_found_or_harmless() {
         for (path, len) in files {
             // Every byte of a small file, as many of a larger one.
             let step = (len / share.max(1)).max(1);
-            let start = dice.below(step);
+            let start = rng.below(step);
             for offset in (start..len).step_by(step) {
                 let disk = intact.copy();
                 let old = disk.read_all(&path).unwrap()[offset];
-                let new = match dice.below(3) {
+                let new = match rng.below(3) {
                     0 => 0,
                     1 => 0xff,
-                    _ => old ^ (1 << dice.below(8)),
+                    _ => old ^ (1 << rng.below(8)),
                 };
                 if new == old {
                     continue;
@@ -343,14 +344,14 @@ fn a_changed_byte_is_found_or_harmless() {
 #[test]
 fn a_cut_file_is_found_or_harmless() {
     let _dog = watchdog("a_cut_file_is_found_or_harmless", seed(), Duration::from_secs(300));
-    let mut dice = Dice::new(!seed());
+    let mut rng = TestRng::new(!seed());
     let (mut samples, mut refused) = (0, 0);
     for intact in intact() {
         let files = intact.files();
         let share = (4_000.0 * scale()) as usize / (9 * files.len());
         for (path, len) in files {
             let step = (len / share.max(1)).max(1);
-            for cut in (dice.below(step)..len).step_by(step) {
+            for cut in (rng.below(step)..len).step_by(step) {
                 let disk = intact.copy();
                 disk.truncate(&path, cut as u64).unwrap();
                 let done = format!("{} cut from {len} to {cut}", path.display());

@@ -33,7 +33,7 @@ use lsmx_base::work_counter::{WorkKind, total};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_simulator::workload::{KeyDistribution, Phase};
 use lsmx_simulator::{Config, SUBCOMPACTIONS_DEFAULT, simulate};
-use lsmx_stress::modelling::scale;
+use lsmx_testkit::scale;
 
 #[global_allocator]
 static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);

@@ -13,10 +13,11 @@ use arsenal::coverage::Coverage;
 use arsenal::parallel::{in_parallel, watched};
 use arsenal::recorder::{Sampling, image_name};
 use arsenal::workload::{Faults, Plan, play};
-use arsenal::{Chance, Outcome, base_seed, options, oracle, scale, writers};
+use arsenal::{Outcome, options, oracle, writers};
 use lsmx::PolicySpec;
 use lsmx::env::Background;
 use lsmx::vfs::CrashImage;
+use lsmx_testkit::{TestRng, mix_seeds, scale, scaled, seed};
 
 /// Images that CI checks.
 const IMAGES: u64 = 25_000;
@@ -31,31 +32,31 @@ const IMAGES_OF_A_RUN: u64 = 120;
 /// runs are few.
 fn run_seed(seed: u64, number: u64) -> u64 {
     let policies = options::policies().len() as u64;
-    let drawn = arsenal::mix(seed, number) >> 16;
+    let drawn = mix_seeds(seed, number) >> 16;
     drawn - drawn % policies + number % policies
 }
 
 /// The run that follows from a seed.
 fn plan(seed: u64) -> Plan {
-    let mut chance = Chance::new(seed);
+    let mut rng = TestRng::new(seed);
     let policies = options::policies();
     let in_turn = policies.len() as u64;
     let policy = policies.into_iter().zip(0..).find(|(_, place)| *place == seed % in_turn);
     let policy = policy.expect("a place among the policies").0;
-    let stepped = chance.one_in(5);
-    let long = chance.one_in(8);
+    let stepped = rng.is_one_in(5);
+    let long = rng.is_one_in(8);
     let background = match stepped {
-        true => Background::Stepped { seed: chance.draw(), workers: 2 },
+        true => Background::Stepped { seed: rng.next_u64(), workers: 2 },
         false => Background::Inline,
     };
     Plan {
         name: seed.to_string(),
         seed,
-        steps: if long { 700 } else { 60 + chance.below(300) },
+        steps: if long { 700 } else { 60 + rng.below(300) },
         reopens: !long,
         policy,
         background,
-        faults: if !stepped && !long && chance.one_in(2) { Faults::Random } else { Faults::None },
+        faults: if !stepped && !long && rng.is_one_in(2) { Faults::Random } else { Faults::None },
         sampling: Sampling::NONE,
     }
 }
@@ -110,7 +111,7 @@ fn require_everything(coverage: &Coverage) -> Outcome {
     coverage.require("jobs", &others)?;
     let calls = ["create keyspace", "change policy", "change options", "clean close", "snapshot"];
     coverage.require("calls", &calls)?;
-    if scale() > 1 {
+    if scale() > 1.0 {
         // Too rare to come about in every short run.
         coverage.require("calls", &["resume that failed", "reopen after an error"])?;
     }
@@ -137,11 +138,10 @@ fn require_everything(coverage: &Coverage) -> Outcome {
 /// one is.
 #[test]
 fn crashes_between_writers_keep_the_order_of_their_commits() {
-    let seed = base_seed();
-    println!("LSMX_TEST_SEED={seed}");
-    let (checked, goal) = (AtomicU64::new(0), WRITERS_IMAGES * scale());
+    let seed = seed();
+    let (checked, goal) = (AtomicU64::new(0), scaled(WRITERS_IMAGES));
     let failure = in_parallel(|number| {
-        let seed = arsenal::mix(seed, number) >> 16;
+        let seed = mix_seeds(seed, number) >> 16;
         let told = |what| format!("schedule {seed}: {what}");
         let images = watched(&format!("schedule {seed}"), || writers::play(seed).map_err(told))?;
         Ok(checked.fetch_add(images, Ordering::Relaxed) + images < goal)
@@ -175,10 +175,9 @@ fn every_crash_leaves_one_prefix_that_holds_what_was_promised() {
         println!("{} images checked", replayed.unwrap());
         return;
     }
-    let seed = base_seed();
-    println!("LSMX_TEST_SEED={seed}");
+    let seed = seed();
     let coverage = Arc::new(Coverage::default());
-    let (checked, goal) = (AtomicU64::new(0), IMAGES * scale());
+    let (checked, goal) = (AtomicU64::new(0), scaled(IMAGES));
     let failure = in_parallel(|number| {
         let seed = run_seed(seed, number);
         let images = watched(&format!("LSMX_TEST_REPLAY={seed}"), || match number {

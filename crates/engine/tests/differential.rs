@@ -11,7 +11,8 @@
 
 use lsmx::env::Background;
 use lsmx::{BlockCacheKind, FilterBits, FilterLastRun, ValueSeparation};
-use lsmx_stress::modelling::{Dice, Op, Opening, Plain, Play, Reached, Tuning, case_seeds, play};
+use lsmx_stress::modelling::{Op, Opening, Plain, Play, Reached, Tuning, play};
+use lsmx_testkit::{TestRng, case_seeds};
 
 /// Option sets of each kind, and histories that each set plays, with the operations of one.
 const DRAWN_SETS: usize = 20;
@@ -166,13 +167,13 @@ fn every_option_set_answers_alike() {
         })
         .collect();
     let mut sets = fixed();
-    let mut dice = Dice::new(!histories[0].seed);
+    let mut rng = TestRng::new(!histories[0].seed);
     let drawn = (0..DRAWN_SETS).map(|_| {
-        let background = match dice.below(4) {
-            0 => Background::Stepped { seed: dice.any(), workers: 1 + dice.below(2) },
+        let background = match rng.below(4) {
+            0 => Background::Stepped { seed: rng.next_u64(), workers: 1 + rng.below(2) },
             _ => Background::Inline,
         };
-        (Opening::random(&mut dice), background)
+        (Opening::random(&mut rng), background)
     });
     sets.extend(drawn.collect::<Vec<_>>());
     let mut reached = Reached::default();

@@ -15,12 +15,13 @@ use arsenal::oracle::{self, Trouble};
 use arsenal::parallel::{in_parallel, watched};
 use arsenal::recorder::Sampling;
 use arsenal::workload::{Faults, Plan, Played, play};
-use arsenal::{Chance, Outcome, base_seed, mix, options, scale};
+use arsenal::{Outcome, options};
 use lsmx::Db;
 use lsmx::env::Background;
 use lsmx::internals::vfs::{CallCounts, CrashImage, Errno, Fault, FaultRule, VfsCall};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx_base::file_name::LOCK;
+use lsmx_testkit::{TestRng, mix_seeds, scale, scaled, seed};
 
 /// Points that CI tries, about.
 const POINTS: u64 = 4_000;
@@ -77,13 +78,13 @@ const fn class(name: &'static str, fault: Fault, calls: &'static [VfsCall], stic
 
 /// The run that follows from a seed.
 fn plan(seed: u64, faults: Faults) -> Plan {
-    let mut chance = Chance::new(seed);
+    let mut rng = TestRng::new(seed);
     Plan {
         name: seed.to_string(),
         seed,
-        steps: 40 + chance.below(40),
+        steps: 40 + rng.below(40),
         reopens: true,
-        policy: options::draw_policy(&mut chance),
+        policy: options::draw_policy(&mut rng),
         background: Background::Inline,
         faults,
         sampling: Sampling::NONE,
@@ -109,7 +110,7 @@ fn point(seed: u64, class: &Class, k: u64, coverage: &Arc<Coverage>) -> Outcome<
 fn sweep(seed: u64, calls: &CallCounts, stride: u64, coverage: &Arc<Coverage>) -> Outcome<u64> {
     let mut points = 0;
     for (at, class) in CLASSES.iter().enumerate() {
-        let mut k = mix(seed, at as u64) % stride;
+        let mut k = mix_seeds(seed, at as u64) % stride;
         // As far as the run goes without a fault, and a little further for those that make it
         // longer.
         while k < calls.sum_of_counts(class.calls) + stride {
@@ -135,12 +136,11 @@ fn every_failing_call_is_told_and_nothing_acknowledged_is_lost() {
         println!("fired: {}", fired.unwrap());
         return;
     }
-    let seed = base_seed();
-    println!("LSMX_TEST_SEED={seed}");
+    let seed = seed();
     let coverage = Arc::new(Coverage::default());
-    let (tried, goal) = (AtomicU64::new(0), POINTS * scale());
+    let (tried, goal) = (AtomicU64::new(0), scaled(POINTS));
     let failure = in_parallel(|number| {
-        let seed = mix(seed, number) >> 16;
+        let seed = mix_seeds(seed, number) >> 16;
         let calls = play(&plan(seed, Faults::None), &Arc::default())?.calls;
         let all: u64 = CLASSES.iter().map(|class| calls.sum_of_counts(class.calls)).sum();
         // Eight runs, each at other calls.
@@ -158,7 +158,7 @@ fn every_failing_call_is_told_and_nothing_acknowledged_is_lost() {
     let told = ["a commit", "flush", "close", "opening", "making a keyspace", "resume"];
     coverage.require("failed calls", &told).unwrap();
     coverage.require("failed calls", &["a read", "changing options", "a snapshot"]).unwrap();
-    if scale() > 1 {
+    if scale() > 1.0 {
         // Too rare to come about in every short run.
         let told = ["dropping a keyspace", "a checkpoint", "compacting a range"];
         coverage.require("failed calls", &told).unwrap();
@@ -169,11 +169,10 @@ fn every_failing_call_is_told_and_nothing_acknowledged_is_lost() {
 /// every byte as it was, and one that is not shows what was there.
 #[test]
 fn an_opening_that_is_refused_changes_no_byte() {
-    let seed = base_seed();
-    println!("LSMX_TEST_SEED={seed}");
+    let seed = seed();
     let coverage = Coverage::default();
-    for number in 0..1_000 * scale() {
-        let seed = mix(seed, number) >> 16;
+    for number in 0..scaled(1_000) {
+        let seed = mix_seeds(seed, number) >> 16;
         if let Err(what) = damage_and_open(seed, &coverage) {
             panic!("{what}\nseed {seed}");
         }
@@ -187,32 +186,32 @@ fn an_opening_that_is_refused_changes_no_byte() {
 
 /// Damages one file of a database that was closed or killed, and opens it.
 fn damage_and_open(seed: u64, coverage: &Coverage) -> Outcome {
-    let mut chance = Chance::new(seed);
+    let mut rng = TestRng::new(seed);
     let disk = MemVfs::new();
-    let db = oracle::open(&disk, options::draw(&mut chance, Background::Inline))?;
+    let db = oracle::open(&disk, options::draw(&mut rng, Background::Inline))?;
     let keyspaces = [db.default_keyspace()];
     let mut history = History::default();
-    for number in 1..=5 + chance.below(40) {
-        let commit = Arc::new(draw_commit(&mut chance, number, 1));
+    for number in 1..=5 + rng.below(40) {
+        let commit = Arc::new(draw_commit(&mut rng, number, 1));
         let written = oracle::write(&db, &keyspaces, &commit, true);
         written.map_err(|error| format!("{error:?}"))?;
         history.push(commit);
     }
     let killed = disk.crash(CrashImage::Keep, 0);
     drop((keyspaces, db));
-    let closed = chance.one_in(2);
+    let closed = rng.is_one_in(2);
     let disk = if closed { disk } else { killed };
-    let path = chance.of(&disk.paths()).clone();
+    let path = rng.choose(&disk.paths()).clone();
     let bytes = disk.read_all(&path).map_err(|error| error.to_string())?.len() as u64;
-    let (how, done) = match chance.below(4) {
+    let (how, done) = match rng.below(4) {
         0 => ("removal", disk.remove(&path)),
-        1 => ("cut", disk.truncate(&path, chance.below(bytes + 1))),
+        1 => ("cut", disk.truncate(&path, rng.below(bytes + 1))),
         _ if bytes == 0 => return Ok(()),
-        _ => ("flip", disk.flip_bits(&path, chance.below(bytes), 1 << chance.below(8))),
+        _ => ("flip", disk.flip_bits(&path, rng.below(bytes), 1 << rng.below(8))),
     };
     done.map_err(|error| error.to_string())?;
     let before = disk.snapshot_all();
-    let options = options::draw(&mut chance, Background::Inline).create_if_missing(false);
+    let options = options::draw(&mut rng, Background::Inline).create_if_missing(false);
     match Db::open(oracle::DIR, options.vfs(Arc::new(disk.clone()))) {
         Ok(db) => {
             coverage.add(how, "opened");
@@ -225,7 +224,7 @@ fn damage_and_open(seed: u64, coverage: &Coverage) -> Outcome {
             };
             let state = history.state(last);
             // A table is read when it is needed: damage in it shows then, as an error.
-            match oracle::compare(&db, &state, &mut chance) {
+            match oracle::compare(&db, &state, &mut rng) {
                 Ok(()) | Err(Trouble::Failed(_)) => Ok(()),
                 Err(Trouble::Wrong(what)) => Err(format!("{how} of {}: {what}", path.display())),
             }
@@ -249,8 +248,7 @@ fn damage_and_open(seed: u64, coverage: &Coverage) -> Outcome {
 /// A short run, of which every single call fails.
 #[test]
 fn all_calls_of_one_run_fail() {
-    let seed = base_seed();
-    println!("LSMX_TEST_SEED={seed}");
+    let seed = seed();
     let coverage = Arc::new(Coverage::default());
     let calls = play(&plan(seed, Faults::None), &Arc::default()).unwrap().calls;
     let class = &CLASSES[1];

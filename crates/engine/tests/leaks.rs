@@ -9,6 +9,7 @@
 use std::path::Path;
 
 use lsmx::{Db, KeyspaceOptions, Options};
+use lsmx_testkit::scaled;
 
 /// Open descriptors, threads, and bytes of a directory.
 fn count(dir: &Path) -> (usize, usize, u64) {
@@ -47,8 +48,7 @@ fn nothing_is_left_after_many_rounds() {
     let dir = tempfile::tempdir().unwrap();
     // The first rounds bring the tree to its size.
     (0..4).for_each(|number| round(dir.path(), number));
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small count")]
-    let rounds = (20.0 * lsmx_stress::modelling::scale()) as u64;
+    let rounds = scaled(20);
     let (descriptors, threads, bytes) = count(dir.path());
     for number in 4..4 + rounds {
         round(dir.path(), number);

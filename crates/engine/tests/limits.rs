@@ -7,7 +7,7 @@ use std::sync::Arc;
 use lsmx::env::Background;
 use lsmx::vfs::MemVfs;
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, WriteBatch};
-use lsmx_stress::modelling::scale;
+use lsmx_testkit::scale;
 
 const KEY_MAX: usize = 64 << 10;
 const VALUE_MAX: usize = 1 << 30;

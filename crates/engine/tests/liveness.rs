@@ -7,6 +7,7 @@
 
 mod arsenal;
 
+use lsmx_testkit::{scaled, seed};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use arsenal::liveness::{Kind, Mode, plan, play};
 use arsenal::parallel::on_threads;
-use arsenal::{Outcome, base_seed, scale};
+use arsenal::Outcome;
 
 /// Histories that CI plays.
 const HISTORIES: u64 = 2_000;
@@ -43,8 +44,7 @@ fn histories_go_on_after_a_disturbance() {
         println!("fired: {}", played.unwrap());
         return;
     }
-    let seed = base_seed();
-    println!("LSMX_TEST_SEED={seed}");
+    let seed = seed();
     let chosen = std::env::var("LSMX_TEST_LIVENESS").ok();
     let mut kinds = Kind::all();
     match &chosen {
@@ -54,7 +54,7 @@ fn histories_go_on_after_a_disturbance() {
     let fired = kinds.iter().map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
     let failures = Mutex::new(BTreeMap::<String, Vec<String>>::new());
     let known = || failures.lock().unwrap_or_else(PoisonError::into_inner);
-    let count = HISTORIES * scale();
+    let count = scaled(HISTORIES);
     let failure = on_threads(THREADS, |number| {
         if number >= count {
             return Ok(false);

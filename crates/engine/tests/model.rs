@@ -10,9 +10,8 @@
 use std::time::Duration;
 
 use lsmx::env::Background;
-use lsmx_stress::modelling::{
-    Dice, Outcome, PRESETS, Play, Reached, case_seeds, play, scale, shrink,
-};
+use lsmx_stress::modelling::{Outcome, PRESETS, Play, Reached, play, shrink};
+use lsmx_testkit::{TestRng, case_seeds, scale};
 
 /// Operations of the histories that are played inline, and of those with stepped threads.
 const INLINE_OPERATIONS: usize = 900_000;
@@ -29,7 +28,7 @@ fn stepped(seed: u64) -> Background {
 fn histories(test: &'static str, operations: usize, background: fn(u64) -> Background) -> Reached {
     let mut reached = Reached::default();
     for seed in case_seeds(FAILED_ONCE, operations / HISTORY_OPERATIONS) {
-        let length = 1 + Dice::new(!seed).below(2 * HISTORY_OPERATIONS);
+        let length = 1 + TestRng::new(!seed).below(2 * HISTORY_OPERATIONS);
         reached += play(test, &Play::new(seed, background(seed), length)).reached;
     }
     println!("{test}: {reached:?}");

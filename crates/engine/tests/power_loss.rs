@@ -24,8 +24,7 @@ use lsmx::operand_store::OperandStoreFactory;
 use lsmx::vfs::OsVfs;
 use lsmx::{Db, Durability, Keyspace, KeyspaceOptions, Options, ValueSeparation, WriteBatch};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
-use lsmx_stress::modelling::{scale, seed};
-use lsmx_stress::{Chance, mix};
+use lsmx_testkit::{TestRng, mix_seeds, scaled, seed};
 
 /// Has a process write: the seed and the directory.
 const ORDERS: &str = "LSMX_POWER_LOSS_ORDERS";
@@ -63,19 +62,19 @@ fn open(dir: &Path) -> (Db, [Keyspace; 3]) {
 
 /// What commit `n` does to one keyspace: keys with what is put or appended; none: deleted.
 fn changes(seed: u64, n: u64, at: usize) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
-    let mut chance = Chance::new(mix(mix(seed, n), at as u64));
+    let mut rng = TestRng::new(mix_seeds(mix_seeds(seed, n), at as u64));
     let mut changes = Vec::new();
-    for _ in 0..1 + chance.below(4) {
-        let key = format!("key {}", chance.below(500)).into_bytes();
-        let len = 1 + chance.below(600);
-        let value = (!chance.one_in(8)).then(|| chance.bytes(len));
+    for _ in 0..1 + rng.below(4) {
+        let key = format!("key {}", rng.below(500)).into_bytes();
+        let len = 1 + rng.below(600);
+        let value = (!rng.is_one_in(8)).then(|| rng.bytes(len));
         changes.push((key, value));
     }
     changes
 }
 
 fn is_synced(seed: u64, n: u64) -> bool {
-    Chance::new(mix(seed, n)).one_in(3)
+    TestRng::new(mix_seeds(seed, n)).one_in(3)
 }
 
 /// The commit whose number is `n`.
@@ -197,11 +196,10 @@ fn a_power_loss_on_a_real_file_system_leaves_a_prefix_with_all_that_was_synced()
             lsmx_stress::report_skipped(&part, "it cannot be made, mounted or shut down here");
             continue;
         };
-        let seed = mix(base, kind.len() as u64);
-        let (mut chance, mut model) = (Chance::new(seed), Model::default());
+        let seed = mix_seeds(base, kind.len() as u64);
+        let (mut rng, mut model) = (TestRng::new(seed), Model::default());
         let (db_dir, mut there, mut lost) = (disk.mount.join("db"), 0, 0);
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
-        let rounds = (20.0 * scale()) as u64;
+        let rounds = scaled(20);
         for round in 0..rounds {
             let mut child = Command::new(&program)
                 .args(["a_process_that_writes", "--exact", "--ignored", "--nocapture"])
@@ -212,7 +210,7 @@ fn a_power_loss_on_a_real_file_system_leaves_a_prefix_with_all_that_was_synced()
                 .unwrap();
             // Kept until the end, for a process that cannot say anything ends.
             let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-            let syncs = 1 + chance.below(150);
+            let syncs = 1 + rng.below(150);
             let synced = wait_for(&mut lines, usize::try_from(syncs).unwrap());
             disk.shut_down();
             child.kill().unwrap();

@@ -24,7 +24,8 @@ use lsmx::{
     Compression, Db, Durability, Error, KeyspaceOptions, LossKind, Options, RepairOptions,
     RepairReport, ValueSeparation, WriteBatch,
 };
-use lsmx_stress::modelling::{Dice, scale, seed, watchdog};
+use lsmx_stress::modelling::watchdog;
+use lsmx_testkit::{TestRng, scale, scaled, seed};
 
 const KEYSPACES: [&str; 2] = ["default", "other"];
 type State = [BTreeMap<Vec<u8>, Vec<u8>>; 2];
@@ -63,16 +64,16 @@ fn build(seed: u64, commits: usize, killed: bool) -> Intact {
     let disk = MemVfs::new();
     let db = Db::open("db", options(seed).vfs(Arc::new(disk.clone()))).unwrap();
     let keyspaces = [db.default_keyspace(), db.keyspace("other", tuning(5 << 10, seed)).unwrap()];
-    let mut dice = Dice::new(seed);
+    let mut rng = TestRng::new(seed);
     let mut states = vec![State::default()];
     let mut values = <[BTreeMap<_, BTreeSet<Vec<u8>>>; 2]>::default();
     for commit in 1..=commits {
         let mut batch = WriteBatch::new();
         let mut state = states.last().unwrap().clone();
         for (at, keyspace) in keyspaces.iter().enumerate() {
-            if dice.percent(5) {
-                let from = dice.below(120);
-                let (from, to) = (key(from), key(from + 1 + dice.below(9)));
+            if rng.is_true_with_percent(5) {
+                let from = rng.below(120);
+                let (from, to) = (key(from), key(from + 1 + rng.below(9)));
                 batch.delete_range(keyspace, from.clone()..to.clone());
                 state[at].retain(|key, _| *key < from || *key >= to);
             }
@@ -82,12 +83,12 @@ fn build(seed: u64, commits: usize, killed: bool) -> Intact {
                 state[at].insert(key, value);
             };
             put(b"commits".to_vec(), (commit as u64).to_le_bytes().to_vec());
-            let key = key(dice.below(120));
-            if dice.percent(20) {
+            let key = key(rng.below(120));
+            if rng.is_true_with_percent(20) {
                 batch.delete(keyspace, &key);
                 state[at].remove(&key);
             } else {
-                put(key, format!("{commit}-{}", "value".repeat(dice.below(14))).into_bytes());
+                put(key, format!("{commit}-{}", "value".repeat(rng.below(14))).into_bytes());
             }
         }
         db.write(batch, Durability::Sync).unwrap();
@@ -261,16 +262,16 @@ fn repair_of_files_without_a_magic_number_is_refused_unless_forced() {
 }
 
 /// One damage to one file, or two.
-fn damage(dice: &mut Dice, intact: &Intact, disk: &MemVfs) -> String {
+fn damage(rng: &mut TestRng, intact: &Intact, disk: &MemVfs) -> String {
     let files = intact.files();
     let mut done = Vec::new();
-    for _ in 0..1 + dice.below(2) {
-        let (path, len) = &files[dice.below(files.len())];
+    for _ in 0..1 + rng.below(2) {
+        let (path, len) = &files[rng.below(files.len())];
         if !disk.exists(path).unwrap() {
             continue;
         }
-        let at = dice.below(*len);
-        let what = match dice.below(10) {
+        let at = rng.below(*len);
+        let what = match rng.below(10) {
             0 => {
                 disk.remove(path).unwrap();
                 "removed".to_owned()
@@ -281,19 +282,19 @@ fn damage(dice: &mut Dice, intact: &Intact, disk: &MemVfs) -> String {
                 format!("cut to {at}")
             }
             3 => {
-                let (other, _) = &files[dice.below(files.len())];
+                let (other, _) = &files[rng.below(files.len())];
                 let bytes = intact.disk.read_all(other).unwrap();
                 disk.write_all(path, &bytes).unwrap();
                 format!("overwritten by {}", other.display())
             }
             4 => {
-                let end = (at + 1 + dice.below(700)).min(disk.read_all(path).unwrap().len());
+                let end = (at + 1 + rng.below(700)).min(disk.read_all(path).unwrap().len());
                 let at = at.min(end);
                 let zeros = vec![0; end.saturating_sub(at)];
                 disk.overwrite(path, at as u64, &zeros).unwrap();
                 format!("zeroed from {at} to {end}")
             }
-            _ => match disk.flip_bits(path, at as u64, 1 << dice.below(8)) {
+            _ => match disk.flip_bits(path, at as u64, 1 << rng.below(8)) {
                 Ok(()) => format!("byte {at} changed"),
                 Err(_) => continue,
             },
@@ -306,15 +307,14 @@ fn damage(dice: &mut Dice, intact: &Intact, disk: &MemVfs) -> String {
 #[test]
 fn a_repaired_database_is_sound_and_right_but_for_what_it_says() {
     let _dog = watchdog("a_repaired_database_is_sound", seed(), Duration::from_secs(300));
-    println!("LSMX_TEST_SEED={}", seed());
-    let mut dice = Dice::new(seed());
+    let mut rng = TestRng::new(seed());
     let (mut damaged, mut lossless) = (0, 0);
     let all = intact();
-    let samples = (1_500.0 * scale()) as usize;
+    let samples = scaled(1_500);
     for number in 0..samples {
         let intact = &all[number % all.len()];
         let disk = intact.copy();
-        let done = damage(&mut dice, intact, &disk);
+        let done = damage(&mut rng, intact, &disk);
         let done = format!("sample {number}: {done}");
         let before = disk.snapshot_all();
         let dry = RepairOptions { dry_run: true, ..RepairOptions::default() };
@@ -349,7 +349,7 @@ fn a_repaired_database_is_sound_and_right_but_for_what_it_says() {
         intact.check(&disk, &report, &done);
     }
     println!("{damaged} of {samples} samples were damaged, of {lossless} of them nothing is lost");
-    assert!(scale() < 1.0 || (damaged * 2 > samples as u64 && lossless > 50));
+    assert!(scale() < 1.0 || (damaged * 2 > samples && lossless > 50));
 }
 
 #[test]
@@ -498,12 +498,12 @@ fn a_dropped_keyspace_stays_dropped() {
 #[test]
 fn an_interrupted_repair_can_be_done_again() {
     let _dog = watchdog("an_interrupted_repair", seed(), Duration::from_secs(300));
-    let mut dice = Dice::new(seed());
+    let mut rng = TestRng::new(seed());
     let all = intact();
-    for round in 0..(6.0 * scale()).max(1.0) as usize {
+    for round in 0..scaled(6) as usize {
         let intact = &all[round % all.len()];
         let damaged = intact.copy();
-        let done = damage(&mut dice, intact, &damaged);
+        let done = damage(&mut rng, intact, &damaged);
         // What one that comes to its end says.
         let Ok(whole) = repair(&damaged.crash(CrashImage::Keep, 0)) else { continue };
         let mut k = 0;
@@ -520,7 +520,7 @@ fn an_interrupted_repair_can_be_done_again() {
                 break;
             }
             let image = [CrashImage::Drop, CrashImage::Keep, CrashImage::Torn, CrashImage::Sectors]
-                [dice.below(4)];
+                [rng.below(4)];
             let crashed = disk.crash(image, k);
             let done = format!("{done}, call {k}, then {image:?}: {failed:?}");
             let mut report = repair(&crashed).unwrap_or_else(|error| panic!("{done}: {error:?}"));
@@ -528,7 +528,7 @@ fn an_interrupted_repair_can_be_done_again() {
             report.lost.extend(whole.lost.clone());
             report.in_doubt |= whole.in_doubt;
             intact.check(&crashed, &report, &done);
-            k += 1 + dice.below(9) as u64;
+            k += 1 + rng.below(9) as u64;
         }
     }
 }

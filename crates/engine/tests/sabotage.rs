@@ -21,7 +21,7 @@ use arsenal::lost_log;
 use arsenal::range_tombstones;
 use arsenal::recorder::Sampling;
 use arsenal::workload::{Faults, Plan, play};
-use arsenal::{Chance, Outcome, base_seed, disk_use, mix, options, oracle};
+use arsenal::{Outcome, disk_use, options, oracle};
 use lsmx::compaction::{CompactionPolicy, Debt, Job, Level, RunningJobs, TreeShape};
 use lsmx::env::{Background, Env};
 use lsmx::internals::cache::BlockCache;
@@ -35,6 +35,7 @@ use lsmx::{
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_base::file_name::FileName;
 use lsmx_stress::{Detection, format_detections};
+use lsmx_testkit::{TestRng, mix_seeds, seed};
 
 /// Something that passes where no bug is; the number varies it.
 type Check = fn(u64) -> Outcome;
@@ -214,13 +215,13 @@ fn check_for(bug: Failpoint) -> (&'static str, Check) {
 }
 
 fn plan(seed: u64, faults: Faults) -> Plan {
-    let mut chance = Chance::new(seed);
+    let mut rng = TestRng::new(seed);
     Plan {
         name: seed.to_string(),
         seed,
-        steps: 80 + chance.below(120),
+        steps: 80 + rng.below(120),
         reopens: true,
-        policy: options::draw_policy(&mut chance),
+        policy: options::draw_policy(&mut rng),
         background: Background::Inline,
         faults,
         sampling: Sampling::NONE,
@@ -259,7 +260,7 @@ fn contents_among_threads(seed: u64) -> Outcome {
 
 /// One of the first calls fails, and power is cut all around it.
 fn crashes_after(seed: u64, fault: Fault, call: VfsCall, file: &'static str) -> Outcome {
-    let k = Chance::new(seed).below(40);
+    let k = TestRng::new(seed).below(40);
     images(plan(
         seed,
         Faults::By(FaultRule::new(fault).for_calls(&[call]).path_contains(file).nth(k)),
@@ -280,7 +281,7 @@ fn crashes_after_a_failed_edit(seed: u64) -> Outcome {
 
 /// One call of these fails.
 fn failing(seed: u64, calls: &[VfsCall], within: u64) -> Outcome {
-    let k = Chance::new(seed).below(within);
+    let k = TestRng::new(seed).below(within);
     let rule = FaultRule::new(Fault::Error(Errno::Io)).for_calls(calls).nth(k);
     play(&plan(seed, Faults::By(rule)), &Arc::default()).map(drop)
 }
@@ -297,10 +298,10 @@ fn altered_reads(seed: u64, times: Option<u64>) -> Result<Db, String> {
     let options = Options::default().background(Background::Inline).seed(seed);
     let options = options.keyspace_defaults(tuning.table_bytes(2 << 10));
     let db = Db::open(oracle::DIR, options.vfs(Arc::new(faults.clone()))).map_err(failed)?;
-    let mut chance = Chance::new(seed);
+    let mut rng = TestRng::new(seed);
     let mut write = |count: u64| -> Outcome {
         for _ in 0..count {
-            match db.put(chance.bytes(6), [7; 60]) {
+            match db.put(rng.bytes(6), [7; 60]) {
                 Err(lsmx::Error::Background { .. }) if times.is_none() => {}
                 done => done.map_err(failed)?,
             }
@@ -420,13 +421,13 @@ fn failed(error: lsmx::Error) -> String {
 
 /// A bit of a synced commit is flipped: opening fails, or all that was synced is there.
 fn damage_in_the_log(seed: u64) -> Outcome {
-    let mut chance = Chance::new(seed);
+    let mut rng = TestRng::new(seed);
     let disk = MemVfs::new();
-    let db = oracle::open(&disk, options::draw(&mut chance, Background::Inline))?;
+    let db = oracle::open(&disk, options::draw(&mut rng, Background::Inline))?;
     let keyspaces = [db.default_keyspace()];
-    let count = 3 + chance.below(5);
+    let count = 3 + rng.below(5);
     for number in 1..=count {
-        let commit = arsenal::history::draw_commit(&mut chance, number, 1);
+        let commit = arsenal::history::draw_commit(&mut rng, number, 1);
         oracle::write(&db, &keyspaces, &commit, true).map_err(failed)?;
     }
     // The process is killed. After a power loss the mark behind the last sync may be missing, and
@@ -434,12 +435,12 @@ fn damage_in_the_log(seed: u64) -> Outcome {
     let crashed = disk.crash(CrashImage::Keep, seed);
     let logs: Vec<_> =
         crashed.paths().into_iter().filter(|p| p.to_string_lossy().ends_with(".wal")).collect();
-    let path = chance.of(&logs).clone();
+    let path = rng.choose(&logs).clone();
     let bytes = crashed.read_all(&path).map_err(|error| error.to_string())?.len() as u64;
-    let flipped = crashed.flip_bits(&path, chance.below(bytes), 1 << chance.below(8));
+    let flipped = crashed.flip_bits(&path, rng.below(bytes), 1 << rng.below(8));
     flipped.map_err(|error| error.to_string())?;
     let before = crashed.snapshot_all();
-    match oracle::open(&crashed, options::draw(&mut chance, Background::Inline)) {
+    match oracle::open(&crashed, options::draw(&mut rng, Background::Inline)) {
         Ok(db) => match oracle::counter(&db)? {
             found if found == count => Ok(()),
             found => Err(format!("{found} of {count} synced commits are there, and no word of it")),
@@ -454,9 +455,9 @@ fn damage_in_the_log(seed: u64) -> Outcome {
 fn updates(seed: u64) -> Outcome {
     const TIMES: usize = 12;
     let disk = MemVfs::new();
-    let mut chance = Chance::new(seed);
+    let mut rng = TestRng::new(seed);
     let background = Background::Stepped { seed, workers: 1 };
-    let db = oracle::open(&disk, options::draw(&mut chance, background))?;
+    let db = oracle::open(&disk, options::draw(&mut rng, background))?;
     let keyspace = db.default_keyspace();
     let longer = |old: Option<&[u8]>| [old.unwrap_or_default(), b"u"].concat();
     let env = db.env();
@@ -596,9 +597,9 @@ fn only_table(disk: &MemVfs) -> Outcome<(std::path::PathBuf, Table)> {
 
 /// One read fails while an iterator walks: from there on it gives errors alone.
 fn iterators_that_fail(seed: u64) -> Outcome {
-    let mut chance = Chance::new(seed);
+    let mut rng = TestRng::new(seed);
     let disk = FaultVfs::new(Arc::new(MemVfs::new()), seed);
-    let tuning = options::draw_keyspace(&mut chance).memtable_bytes(1 << 20);
+    let tuning = options::draw_keyspace(&mut rng).memtable_bytes(1 << 20);
     let options = Options::default().background(Background::Inline).block_cache_bytes(0);
     let options = options.keyspace_defaults(tuning);
     let db = Db::open(oracle::DIR, options.vfs(Arc::new(disk.clone()))).map_err(failed)?;
@@ -606,10 +607,10 @@ fn iterators_that_fail(seed: u64) -> Outcome {
         db.put([number], [number; 90]).map_err(failed)?;
     }
     db.flush().map_err(failed)?;
-    let k = chance.below(8);
+    let k = rng.below(8);
     disk.add_rule(FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Read]).nth(k));
     let mut range = db.default_keyspace().iter();
-    let backward = chance.one_in(2);
+    let backward = rng.is_one_in(2);
     let mut step = || if backward { range.next_back() } else { range.next() };
     while let Some(entry) = step() {
         if entry.is_err() {
@@ -645,7 +646,7 @@ fn full_disk(seed: u64) -> Outcome {
             emptied.clear_rules();
         }
     })));
-    disk.add_rule(FaultRule::new(Fault::Delay).for_calls(&[VfsCall::Create]).chance(1.0));
+    disk.add_rule(FaultRule::new(Fault::Delay).for_calls(&[VfsCall::Create]).rng(1.0));
     let full = FaultRule::new(Fault::Error(Errno::NoSpace)).for_calls(&[VfsCall::Create]);
     disk.add_rule(full.path_contains(".sst").from_then_on());
     db.keyspace("default", tuning("full")?).map_err(failed)?;
@@ -660,7 +661,7 @@ fn full_disk(seed: u64) -> Outcome {
 /// A call to the file system panics: every call ends, the cause is named, and writes go on after `resume`.
 fn panics_of_the_file_system(seed: u64) -> Outcome {
     let calls = [VfsCall::Append, VfsCall::Sync, VfsCall::Create, VfsCall::Remove];
-    let call = *Chance::new(seed).of(&calls);
+    let call = *TestRng::new(seed).choose(&calls);
     liveness::play(Kind::VfsPanic { call }, Mode::Stepped, seed, Duration::from_secs(60)).map(drop)
 }
 
@@ -669,7 +670,7 @@ fn panics_of_the_file_system(seed: u64) -> Outcome {
 fn panics_that_reach_the_engine(seed: u64) -> Outcome {
     let hangs = |what: &String| ["more steps", "hangs"].iter().any(|text| what.contains(text));
     // The calls that a commit leader makes.
-    let call = *Chance::new(seed).of(&[VfsCall::Append, VfsCall::Sync]);
+    let call = *TestRng::new(seed).choose(&[VfsCall::Append, VfsCall::Sync]);
     let played =
         liveness::play(Kind::VfsPanic { call }, Mode::Stepped, seed, Duration::from_secs(60));
     played.map(drop).or_else(|what| if hangs(&what) { Err(what) } else { Ok(()) })
@@ -677,20 +678,20 @@ fn panics_that_reach_the_engine(seed: u64) -> Outcome {
 
 /// Files and parts of them that end before their time are refused, without a panic.
 fn bytes_that_end_early(seed: u64) -> Outcome {
-    let mut chance = Chance::new(seed);
+    let mut rng = TestRng::new(seed);
     let disk = MemVfs::new();
-    let db = oracle::open(&disk, options::draw(&mut chance, Background::Inline))?;
+    let db = oracle::open(&disk, options::draw(&mut rng, Background::Inline))?;
     let keyspaces = [db.default_keyspace()];
     for number in 1..=20 {
-        let commit = arsenal::history::draw_commit(&mut chance, number, 1);
+        let commit = arsenal::history::draw_commit(&mut rng, number, 1);
         oracle::write(&db, &keyspaces, &commit, false).map_err(failed)?;
     }
     let seeds = lsmx_testkit::engine::seeds_from_files(&disk.snapshot_all());
     for target in lsmx_testkit::engine::TARGETS {
         let inputs = seeds.inputs(target.name);
         if !inputs.is_empty() {
-            let input = chance.of(inputs);
-            let len = usize::try_from(chance.below(input.len() as u64 + 1)).unwrap_or(0);
+            let input = rng.choose(inputs);
+            let len = usize::try_from(rng.below(input.len() as u64 + 1)).unwrap_or(0);
             target.run(&input[..len]);
         }
     }
@@ -815,7 +816,7 @@ fn crashes_of_the_log(seed: u64) -> Outcome {
 fn found(check: Check, seed: u64, tries: u64) -> Option<(u64, String)> {
     (0..tries).find_map(|number| {
         // A panic finds a bug as well: debug assertions are tests, too.
-        let tried = std::panic::catch_unwind(|| check(mix(seed, number) >> 16));
+        let tried = std::panic::catch_unwind(|| check(mix_seeds(seed, number) >> 16));
         match tried {
             Ok(Ok(())) => None,
             Ok(Err(what)) => Some((number, what)),
@@ -826,8 +827,7 @@ fn found(check: Check, seed: u64, tries: u64) -> Option<(u64, String)> {
 
 #[test]
 fn every_deliberate_bug_is_found() {
-    let seed = base_seed();
-    println!("LSMX_TEST_SEED={seed}");
+    let seed = seed();
     let clock = Env::default();
     let (mut caught, mut missed) = (Vec::new(), Vec::new());
     let mut passed = BTreeSet::new();

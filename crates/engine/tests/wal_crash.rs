@@ -20,8 +20,7 @@ use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Error, SeqNo};
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_stress::{Detection, format_detections};
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use lsmx_testkit::TestRng;
 
 /// Bugs are armed for the whole process: tests of this file take turns.
 fn turn() -> MutexGuard<'static, ()> {
@@ -112,7 +111,7 @@ fn faulty_workload(
     seed: u64,
     at_failure: &dyn Fn(&Promises) -> Result<(), String>,
 ) -> Result<(), String> {
-    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut rng = TestRng::new(seed);
     let mut next = 1;
     let ledger_for_wal = Arc::new(ledger.clone());
     let wal = Wal::create(vfs.clone(), dir(), DB_UID, ledger_for_wal, options(), SeqNo(next));
@@ -120,7 +119,7 @@ fn faulty_workload(
     let Ok(first) = wal.sync_first_segment() else { return Ok(()) };
     ledger.change(|promises| promises.oldest = first);
     for _ in 0..40 {
-        let done = if random.next_u64() % 3 > 0 {
+        let done = if !rng.is_one_in(3) {
             append(&wal, ledger, &mut next, 2)
         } else {
             wal.sync().map(|synced| ledger.change(|promises| promises.synced = synced.0))

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::chance::{Chance, mix};
+use lsmx_testkit::{TestRng, mix_seeds};
 
 /// Keys of one writer in each keyspace that are put and deleted.
 const KEYS: u64 = 300;
@@ -42,46 +42,46 @@ fn append(writer: u64, number: u64) -> Change {
 }
 
 /// A stretch of the writer's own keys; now and then all of a kind, or all keys of both kinds.
-fn draw_range(chance: &mut Chance, writer: u64) -> Range<Vec<u8>> {
-    let (from, merged_from) = (chance.below(KEYS), chance.below(MERGED_KEYS));
-    match chance.below(20) {
+fn draw_range(rng: &mut TestRng, writer: u64) -> Range<Vec<u8>> {
+    let (from, merged_from) = (rng.below(KEYS), rng.below(MERGED_KEYS));
+    match rng.below(20) {
         0 => plain_key(writer, 0)..plain_key(writer, KEYS),
         1 => merged_key(writer, 0)..plain_key(writer, KEYS),
         2..8 => merged_key(writer, merged_from)..merged_key(writer, merged_from + 1 + from % 8),
-        _ => plain_key(writer, from)..plain_key(writer, from + 1 + chance.below(40)),
+        _ => plain_key(writer, from)..plain_key(writer, from + 1 + rng.below(40)),
     }
 }
 
 /// What the commit with this number (from 1 on) of a writer does, by keyspace, besides counting;
 /// and whether it asks for a sync.
 pub(crate) fn changes(seed: u64, writer: u64, number: u64) -> (Vec<(usize, Change)>, bool) {
-    let mut chance = Chance::new(mix(mix(seed, writer), number));
-    let count = if chance.one_in(50) { 60 } else { chance.below(5) };
+    let mut rng = TestRng::new(mix_seeds(mix_seeds(seed, writer), number));
+    let count = if rng.is_one_in(50) { 60 } else { rng.below(5) };
     let changes = (0..count).map(|_| {
-        let keyspace = usize::from(chance.one_in(2));
-        let key = plain_key(writer, chance.below(KEYS));
-        let change = match chance.below(32) {
+        let keyspace = usize::from(rng.is_one_in(2));
+        let key = plain_key(writer, rng.below(KEYS));
+        let change = match rng.below(32) {
             0..7 => Change::Delete(key),
             7..14 => {
                 // The first keyspace adds numbers of 8 bytes, the second appends anything.
-                let len = if keyspace == 0 { 8 } else { chance.below(12) };
-                let operand = chance.bytes(len);
-                Change::Merge(merged_key(writer, chance.below(MERGED_KEYS)), operand)
+                let len = if keyspace == 0 { 8 } else { rng.below(12) };
+                let operand = rng.bytes(len);
+                Change::Merge(merged_key(writer, rng.below(MERGED_KEYS)), operand)
             }
-            14 => Change::Delete(merged_key(writer, chance.below(MERGED_KEYS))),
-            15 => Change::Put(merged_key(writer, chance.below(MERGED_KEYS)), chance.bytes(8)),
-            16 => Change::DeleteRange(draw_range(&mut chance, writer)),
+            14 => Change::Delete(merged_key(writer, rng.below(MERGED_KEYS))),
+            15 => Change::Put(merged_key(writer, rng.below(MERGED_KEYS)), rng.bytes(8)),
+            16 => Change::DeleteRange(draw_range(&mut rng, writer)),
             _ => {
-                let longest = if chance.one_in(40) { 5000 } else { 120 };
-                let len = chance.below(longest);
-                Change::Put(key, chance.bytes(len))
+                let longest = if rng.is_one_in(40) { 5000 } else { 120 };
+                let len = rng.below(longest);
+                Change::Put(key, rng.bytes(len))
             }
         };
         (keyspace, change)
     });
     let mut changes: Vec<_> = changes.collect();
     changes.push((1, append(writer, number)));
-    (changes, chance.one_in(25))
+    (changes, rng.is_one_in(25))
 }
 
 impl Change {

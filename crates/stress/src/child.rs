@@ -7,7 +7,7 @@ use lsmx::env::Env;
 use lsmx::{Db, Durability, Error, Keyspace, Result, Snapshot, WriteBatch};
 
 use crate::Outcome;
-use crate::chance::Chance;
+use lsmx_testkit::TestRng;
 use crate::changes::{Change, changes};
 use crate::copies::{self, Bounds};
 use crate::disk::Disk;
@@ -47,7 +47,7 @@ pub fn write_for_ever(orders: &Orders) -> Outcome {
             db: &db,
             disk: &disk,
             keyspaces: &keyspaces,
-            chance: Chance::new(!orders.round),
+            rng: TestRng::new(!orders.round),
             steps,
             held: None,
             reached: Reached::default(),
@@ -151,7 +151,7 @@ struct Beside<'a> {
     db: &'a Db,
     disk: &'a Disk,
     keyspaces: &'a [Keyspace],
-    chance: Chance,
+    rng: TestRng,
     /// Steps of the keyspace that comes and goes.
     steps: u64,
     /// A snapshot, and the commits and steps that it saw when it was taken.
@@ -162,9 +162,9 @@ struct Beside<'a> {
 impl Beside<'_> {
     /// Does one thing.
     fn act(&mut self) -> Outcome {
-        let which = usize::from(self.chance.one_in(2));
+        let which = usize::from(self.rng.is_one_in(2));
         let keyspace = &self.keyspaces[which];
-        let done = match self.chance.below(20) {
+        let done = match self.rng.below(20) {
             0 => self.db.flush(),
             1 => self.db.sync(),
             2 => self.db.wait_idle(),
@@ -229,7 +229,7 @@ impl Beside<'_> {
         }
         let most = self.counts(&self.db.snapshot())?;
         let bounds = Bounds { least, most, steps: self.steps };
-        copies::compare(&place, self.orders.seed, self.chance.draw(), &bounds)
+        copies::compare(&place, self.orders.seed, self.rng.next_u64(), &bounds)
             .map_err(|what| format!("a checkpoint: {what}"))?;
         self.reached.copies += 1;
         copies::remove(&place)
@@ -237,7 +237,7 @@ impl Beside<'_> {
 
     /// Changes all options of a keyspace: it may take on an operand store.
     fn retune(&mut self, which: usize) -> Result<()> {
-        let options = draw_counted(&mut self.chance, which);
+        let options = draw_counted(&mut self.rng, which);
         let keyspace = &self.keyspaces[which];
         let had = self.has_store(keyspace);
         self.db.keyspace(keyspace.name(), options).map(drop)?;

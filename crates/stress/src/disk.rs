@@ -13,7 +13,7 @@ use lsmx::vfs::{OsVfs, Vfs};
 use lsmx::{Db, Error};
 
 use crate::Outcome;
-use crate::chance::{Chance, mix};
+use lsmx_testkit::{TestRng, mix_seeds};
 
 /// Calls that fail.
 const WRITES: &[VfsCall] =
@@ -31,7 +31,7 @@ pub(crate) struct Disk {
     /// None on a disk that is well.
     faults: Option<FaultVfs>,
     /// How it fails next. Held by whoever resumes.
-    chance: Mutex<Chance>,
+    rng: Mutex<TestRng>,
     /// Times that the database was resumed.
     resumed: AtomicU64,
 }
@@ -39,11 +39,11 @@ pub(crate) struct Disk {
 impl Disk {
     /// One that follows from a seed, if it may fail at all; well until [`Disk::fall_ill`].
     pub(crate) fn drawn(seed: u64, fails: bool) -> Disk {
-        let seed = mix(seed, PURPOSE);
-        let mut chance = Chance::new(seed);
-        let is_sick = fails && chance.one_in(SICK_ONE_IN);
+        let seed = mix_seeds(seed, PURPOSE);
+        let mut rng = TestRng::new(seed);
+        let is_sick = fails && rng.is_one_in(SICK_ONE_IN);
         let faults = is_sick.then(|| FaultVfs::new(Arc::new(OsVfs), seed));
-        Disk { faults, chance: Mutex::new(chance), resumed: AtomicU64::new(0) }
+        Disk { faults, rng: Mutex::new(rng), resumed: AtomicU64::new(0) }
     }
 
     /// As a file system.
@@ -57,9 +57,9 @@ impl Disk {
     /// Has a call to come fail, if the disk is one that does, or all from some call on. It may be ill already.
     pub(crate) fn fall_ill(&self) {
         let Some(faults) = &self.faults else { return };
-        let mut chance = self.chance.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
         faults.clear_rules();
-        faults.add_rule(rule(&mut chance));
+        faults.add_rule(rule(&mut rng));
     }
 
     /// Whether an error is one that the disk may be to blame for.
@@ -80,7 +80,7 @@ impl Disk {
     /// When that does not work though the disk is well, or reads fail before.
     pub(crate) fn heal(&self, db: &Db) -> Outcome {
         let Some(faults) = &self.faults else { return Ok(()) };
-        let mut chance = self.chance.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(cause) = db.health().read_only else {
             // A compaction has failed that writes wait for, and is tried again by itself. Until then the
             // disk is well.
@@ -91,22 +91,22 @@ impl Disk {
         read.map_err(|error| format!("a read while read-only by {cause}: {error:?}"))?;
         faults.clear_rules();
         db.resume().map_err(|error| format!("resuming after {cause}: {error:?}"))?;
-        faults.add_rule(rule(&mut chance));
+        faults.add_rule(rule(&mut rng));
         self.resumed.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 }
 
 /// What fails next, drawn.
-fn rule(chance: &mut Chance) -> FaultRule {
-    let errno = if chance.one_in(2) { Errno::NoSpace } else { Errno::Io };
-    let rule = match chance.one_in(3) {
+fn rule(rng: &mut TestRng) -> FaultRule {
+    let errno = if rng.is_one_in(2) { Errno::NoSpace } else { Errno::Io };
+    let rule = match rng.is_one_in(3) {
         true => FaultRule::new(Fault::ShortWrite(errno)).for_calls(&[VfsCall::Append]),
         false => FaultRule::new(Fault::Error(errno)).for_calls(WRITES),
     };
-    let within = *chance.of(&CALLS);
-    let rule = rule.nth(chance.below(within));
-    match chance.one_in(2) {
+    let within = *rng.choose(&CALLS);
+    let rule = rule.nth(rng.below(within));
+    match rng.is_one_in(2) {
         true => rule.from_then_on(),
         false => rule,
     }

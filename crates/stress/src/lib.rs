@@ -16,7 +16,6 @@
 //! cannot show, power losses, is the business of [`modelling`].
 
 pub mod beside;
-mod chance;
 mod changes;
 mod child;
 mod copies;
@@ -36,8 +35,8 @@ use std::sync::Arc;
 
 use lsmx::vfs::Vfs;
 use lsmx::{Db, Keyspace};
+use lsmx_testkit::TestRng;
 
-pub use chance::{Chance, mix};
 pub use child::write_for_ever;
 pub use detections::{Detection, format_detections};
 pub use parent::{Children, Plan, Sum, kill_many};
@@ -112,11 +111,11 @@ fn number(bytes: Option<&[u8]>) -> Outcome<u64> {
 /// # Errors
 /// When that fails.
 pub(crate) fn open(disk: Arc<dyn Vfs>, dir: &Path, seed: u64) -> Outcome<(Db, Vec<Keyspace>)> {
-    let chance = &mut Chance::new(seed);
+    let rng = &mut TestRng::new(seed);
     let mut options =
-        tuning::draw_options(chance, dir).keyspace_defaults(tuning::draw_keyspace(chance));
-    let of_each = [tuning::draw_counted(chance, 0), tuning::draw_counted(chance, 1)];
-    if chance.one_in(2) {
+        tuning::draw_options(rng, dir).keyspace_defaults(tuning::draw_keyspace(rng));
+    let of_each = [tuning::draw_counted(rng, 0), tuning::draw_counted(rng, 1)];
+    if rng.is_one_in(2) {
         let [plain, delta] = beside::known();
         options = options.operand_store(plain).operand_store(delta);
     }
@@ -126,7 +125,7 @@ pub(crate) fn open(disk: Arc<dyn Vfs>, dir: &Path, seed: u64) -> Outcome<(Db, Ve
         let keyspace = db.keyspace(name, options_of);
         keyspaces.push(keyspace.map_err(|error| format!("opening a keyspace: {error:?}"))?);
     }
-    let passing = passing::reopen(&db, chance);
+    let passing = passing::reopen(&db, rng);
     passing.map_err(|error| format!("opening {}: {error:?}", passing::NAME))?;
     Ok((db, keyspaces))
 }

@@ -12,7 +12,7 @@ use lsmx::vfs::OsVfs;
 use serde::Serialize;
 
 use crate::Outcome;
-use crate::chance::Chance;
+use lsmx_testkit::TestRng;
 use crate::copies::close_and_verify;
 use crate::passing::steps as steps_of;
 use crate::told::Told;
@@ -57,9 +57,9 @@ impl Plan {
     /// Kills that differ a lot, drawn from a seed: some databases see many short lives, some few long ones.
     #[must_use]
     pub fn drawn(seed: u64, faults: bool) -> Plan {
-        let mut chance = Chance::new(!seed);
-        let kills = 1 + chance.below(KILLS_MAX);
-        let longest = *chance.of(&[LONGEST / 50, LONGEST / 8, LONGEST]);
+        let mut rng = TestRng::new(!seed);
+        let kills = 1 + rng.below(KILLS_MAX);
+        let longest = *rng.choose(&[LONGEST / 50, LONGEST / 8, LONGEST]);
         Plan { seed, kills, longest, faults, keep: true }
     }
 }
@@ -109,7 +109,7 @@ struct Parent<'a> {
     dir: PathBuf,
     /// Where the files go before they are looked at.
     before: PathBuf,
-    chance: Chance,
+    rng: TestRng,
     writers: u64,
     /// What each writer has told of, and the keyspace that comes and goes.
     counts: Vec<u64>,
@@ -120,12 +120,12 @@ struct Parent<'a> {
 
 impl<'a> Parent<'a> {
     fn new(plan: Plan, children: &'a Children, home: &Path) -> Parent<'a> {
-        let mut chance = Chance::new(plan.seed);
-        let writers = 1 + chance.below(4);
+        let mut rng = TestRng::new(plan.seed);
+        let writers = 1 + rng.below(4);
         let counts = (0..=writers).map(|_| 0).collect();
         let (dir, before) = (home.join("db"), home.join("before"));
         let (untold, sum) = (0, Sum::default());
-        Parent { plan, children, dir, before, chance, writers, counts, untold, sum }
+        Parent { plan, children, dir, before, rng, writers, counts, untold, sum }
     }
 
     /// Kills one child, and looks at what it leaves, or has the next one find it: that one recovers, and
@@ -134,12 +134,12 @@ impl<'a> Parent<'a> {
         let dir = self.dir.to_str().ok_or_else(|| format!("{:?} is not UTF-8", self.dir))?;
         let dir = dir.to_owned();
         let (writers, Plan { seed, faults, .. }) = (self.writers, self.plan);
-        let orders = Orders { dir, seed, round: self.chance.draw() >> 1, writers, faults };
+        let orders = Orders { dir, seed, round: self.rng.next_u64() >> 1, writers, faults };
         // Some die while they open, some soon after, some with much behind them.
-        let after = match self.chance.below(4) {
-            0 => self.chance.below(3),
-            1 => self.chance.below(200),
-            _ => self.chance.below(self.plan.longest),
+        let after = match self.rng.below(4) {
+            0 => self.rng.below(3),
+            1 => self.rng.below(200),
+            _ => self.rng.below(self.plan.longest),
         };
         let told = |what| format!("round {round}, killed after {after}: {what}");
         let last = self.kill_one(&orders, after).map_err(told)?;
@@ -149,7 +149,7 @@ impl<'a> Parent<'a> {
             *count = last.max(*count);
         }
         self.untold += 1;
-        if round + 1 < self.plan.kills && self.chance.one_in(2) {
+        if round + 1 < self.plan.kills && self.rng.is_one_in(2) {
             return Ok(());
         }
         self.look().map_err(told)
@@ -216,7 +216,7 @@ impl<'a> Parent<'a> {
         if self.plan.keep {
             copy(&self.dir, &self.before).map_err(|error| format!("no copy: {error}"))?;
         }
-        let (db, keyspaces) = open(Arc::new(OsVfs), &self.dir, self.chance.draw())?;
+        let (db, keyspaces) = open(Arc::new(OsVfs), &self.dir, self.rng.next_u64())?;
         let view = View { keyspaces: &keyspaces, snapshot: None };
         for (writer, count) in (0..).zip(&mut self.counts) {
             let found = match writer == self.writers {
@@ -231,7 +231,7 @@ impl<'a> Parent<'a> {
         self.untold = 0;
         self.sum.looks += 1;
         view.check(self.plan.seed, &self.counts)?;
-        if self.chance.one_in(3) {
+        if self.rng.is_one_in(3) {
             for keyspace in &keyspaces {
                 let moved = keyspace.operands_to_tree();
                 moved.map_err(|error| format!("operands to the tree: {error:?}"))?;

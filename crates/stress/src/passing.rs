@@ -5,7 +5,7 @@ use lsmx::merge_operator::Append;
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Result, WriteBatch};
 
 use crate::Outcome;
-use crate::chance::Chance;
+use lsmx_testkit::TestRng;
 use crate::number;
 use crate::tuning::{draw_keyspace, draw_store};
 
@@ -44,19 +44,19 @@ fn contents(life: u64, puts: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
 }
 
 /// Its tuning, drawn.
-pub(crate) fn options(chance: &mut Chance) -> KeyspaceOptions {
-    draw_keyspace(chance).memtable_bytes(2048).merge_operator(Append::default())
+pub(crate) fn options(rng: &mut TestRng) -> KeyspaceOptions {
+    draw_keyspace(rng).memtable_bytes(2048).merge_operator(Append::default())
 }
 
 /// Opens it with its merge operator and its operand store after the database was opened, if it is there.
 ///
 /// # Errors
 /// When it cannot be opened.
-pub(crate) fn reopen(db: &Db, chance: &mut Chance) -> Result<()> {
-    let drawn = options(chance);
+pub(crate) fn reopen(db: &Db, rng: &mut TestRng) -> Result<()> {
+    let drawn = options(rng);
     let Ok(keyspace) = db.open_keyspace(NAME, None) else { return Ok(()) };
     let options = match keyspace.options().operand_store {
-        Some(_) => drawn.operand_store(draw_store(chance)),
+        Some(_) => drawn.operand_store(draw_store(rng)),
         None => drawn,
     };
     db.keyspace(NAME, options).map(drop)
@@ -66,7 +66,7 @@ pub(crate) fn reopen(db: &Db, chance: &mut Chance) -> Result<()> {
 pub(crate) fn step(db: &Db, notes: &Keyspace, step: u64) -> Result<()> {
     let (life, at) = place(step);
     if at == 0 {
-        return db.keyspace(NAME, options(&mut Chance::new(life))).map(drop);
+        return db.keyspace(NAME, options(&mut TestRng::new(life))).map(drop);
     }
     if at == STEPS - 1 {
         return db.drop_keyspace(NAME);

@@ -15,38 +15,38 @@ use lsmx::{
 };
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
-use crate::chance::Chance;
+use lsmx_testkit::TestRng;
 
 /// Tuning of a keyspace. A policy stays with its keyspace unless it is drawn; so does an operand store,
 /// and a keyspace for which one is drawn takes it on.
-pub(crate) fn draw_keyspace(chance: &mut Chance) -> KeyspaceOptions {
-    let filter = match chance.below(3) {
+pub(crate) fn draw_keyspace(rng: &mut TestRng) -> KeyspaceOptions {
+    let filter = match rng.below(3) {
         0 => FilterLastRun::Off,
         1 => FilterLastRun::On,
         _ => FilterLastRun::Auto,
     };
-    let compression = if chance.one_in(3) { Compression::Lz4 } else { Compression::None };
+    let compression = if rng.is_one_in(3) { Compression::Lz4 } else { Compression::None };
     let drawn = KeyspaceOptions::default()
-        .memtable_bytes(4096 << chance.below(5))
-        .table_bytes(8192 << chance.below(4))
-        .block_bytes(256 << chance.below(5))
+        .memtable_bytes(4096 << rng.below(5))
+        .table_bytes(8192 << rng.below(4))
+        .block_bytes(256 << rng.below(5))
         .filter_last_run(filter)
-        .filter_bits(draw_filter_bits(chance))
+        .filter_bits(draw_filter_bits(rng))
         .compression(compression)
-        .value_separation(draw_separation(chance));
-    let drawn = match chance.one_in(2) {
-        true => drawn.policy(chance.of(&PolicySpec::all_presets()).clone()),
+        .value_separation(draw_separation(rng));
+    let drawn = match rng.is_one_in(2) {
+        true => drawn.policy(rng.choose(&PolicySpec::all_presets()).clone()),
         false => drawn,
     };
-    match chance.one_in(2) {
-        true => drawn.operand_store(draw_store(chance)),
+    match rng.is_one_in(2) {
+        true => drawn.operand_store(draw_store(rng)),
         false => drawn,
     }
 }
 
 /// Tuning of a keyspace that every commit counts itself in, with the operator that it always has.
-pub(crate) fn draw_counted(chance: &mut Chance, keyspace: usize) -> KeyspaceOptions {
-    let drawn = draw_keyspace(chance);
+pub(crate) fn draw_counted(rng: &mut TestRng, keyspace: usize) -> KeyspaceOptions {
+    let drawn = draw_keyspace(rng);
     match keyspace {
         0 => drawn.merge_operator(Counter),
         _ => drawn.merge_operator(Append::default()),
@@ -54,25 +54,25 @@ pub(crate) fn draw_counted(chance: &mut Chance, keyspace: usize) -> KeyspaceOpti
 }
 
 /// Whether values are kept apart, from where on, and how soon their files are emptied.
-fn draw_separation(chance: &mut Chance) -> Option<ValueSeparation> {
+fn draw_separation(rng: &mut TestRng) -> Option<ValueSeparation> {
     let separation = ValueSeparation {
-        threshold_bytes: 16 << chance.below(6),
-        blob_file_bytes: 1024 << chance.below(5),
-        garbage_ratio: *chance.of(&[0.05, 0.3, 0.5, 1.0]),
-        space_amplification_max: *chance.of(&[1.02, 1.3, 3.0, 100.0]),
-        scan_read_bytes: *chance.of(&[0, 100, 400, 16 << 10]),
+        threshold_bytes: 16 << rng.below(6),
+        blob_file_bytes: 1024 << rng.below(5),
+        garbage_ratio: *rng.choose(&[0.05, 0.3, 0.5, 1.0]),
+        space_amplification_max: *rng.choose(&[1.02, 1.3, 3.0, 100.0]),
+        scan_read_bytes: *rng.choose(&[0, 100, 400, 16 << 10]),
     };
-    (!chance.one_in(3)).then_some(separation)
+    (!rng.is_one_in(3)).then_some(separation)
 }
 
 /// Buckets so few and small that they split, merge, and overflow into the tree.
-pub(crate) fn draw_store(chance: &mut Chance) -> DeltaStoreFactory {
+pub(crate) fn draw_store(rng: &mut TestRng) -> DeltaStoreFactory {
     let drawn = DeltaOptions::default()
-        .bucket_bytes(512 << chance.below(5))
-        .split_threshold(*chance.of(&[0.05, 0.3, 0.8, 0.95]))
-        .buckets_max(*chance.of(&[4, 5, 8, 16]))
-        .log_bytes_max(1024 << chance.below(7));
-    DeltaStoreFactory::new(match chance.below(4) {
+        .bucket_bytes(512 << rng.below(5))
+        .split_threshold(*rng.choose(&[0.05, 0.3, 0.8, 0.95]))
+        .buckets_max(*rng.choose(&[4, 5, 8, 16]))
+        .log_bytes_max(1024 << rng.below(7));
+    DeltaStoreFactory::new(match rng.below(4) {
         0 | 1 => drawn.cache_bytes(0),
         2 => drawn.cache_bytes(4096),
         _ => drawn,
@@ -80,20 +80,20 @@ pub(crate) fn draw_store(chance: &mut Chance) -> DeltaStoreFactory {
 }
 
 /// Options of a database, whose keyspaces may have the store that [`draw_store`] draws.
-pub(crate) fn draw_options(chance: &mut Chance, dir: &Path) -> Options {
+pub(crate) fn draw_options(rng: &mut TestRng, dir: &Path) -> Options {
     Options::default()
-        .background(Background::Threads { workers: 1 + usize::from(chance.one_in(2)) })
-        .block_cache_bytes(chance.below(4) * 65_536)
-        .block_cache_kind(*chance.of(&BlockCacheKind::ALL))
-        .warm_up(chance.one_in(3))
-        .direct_reads(chance.one_in(3) && direct_reads_work(dir))
-        .wal_bytes_max(32_768 << chance.below(4))
+        .background(Background::Threads { workers: 1 + usize::from(rng.is_one_in(2)) })
+        .block_cache_bytes(rng.below(4) * 65_536)
+        .block_cache_kind(*rng.choose(&BlockCacheKind::ALL))
+        .warm_up(rng.is_one_in(3))
+        .direct_reads(rng.is_one_in(3) && direct_reads_work(dir))
+        .wal_bytes_max(32_768 << rng.below(4))
         .wal(WalOptions {
-            segment_bytes: 8192 << chance.below(5),
-            sync_every_bytes: 16_384 << chance.below(6),
+            segment_bytes: 8192 << rng.below(5),
+            sync_every_bytes: 16_384 << rng.below(6),
             ..WalOptions::default()
         })
-        .operand_store(draw_store(chance))
+        .operand_store(draw_store(rng))
 }
 
 /// Every store that keyspaces may have, for verification.
@@ -102,11 +102,11 @@ pub(crate) fn stores() -> [Arc<dyn OperandStoreFactory>; 1] {
 }
 
 /// Widths of filters, drawn at random.
-pub fn draw_filter_bits(chance: &mut Chance) -> FilterBits {
-    match chance.below(3) {
+pub fn draw_filter_bits(rng: &mut TestRng) -> FilterBits {
+    match rng.below(3) {
         0 => FilterBits::Fuse8,
         1 => FilterBits::Fuse16,
-        _ => FilterBits::Monkey { bits_per_key: (9 + chance.below(10)) as f64 },
+        _ => FilterBits::Monkey { bits_per_key: (9 + rng.below(10)) as f64 },
     }
 }
 

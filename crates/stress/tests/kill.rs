@@ -12,9 +12,8 @@
 
 use lsmx::env::Env;
 use lsmx_base::failpoint::{self, Failpoint};
-use lsmx_stress::{
-    Children, Detection, Orders, Outcome, Plan, Reached, Sum, format_detections, kill_many, mix,
-};
+use lsmx_stress::{Children, Detection, Orders, Outcome, Plan, Reached, Sum, format_detections, kill_many};
+use lsmx_testkit::{mix_seeds, scaled, seed};
 
 /// Kills in CI.
 const KILLS: u64 = 40;
@@ -41,19 +40,6 @@ const VISIBLE: &[Failpoint] = &[
     Failpoint::LiveBlobDeleted,
 ];
 
-/// The number that an environment variable says, if it is set.
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{variable} is {text:?}, not a number")))
-}
-
-/// The seed of this run, which is printed.
-fn base_seed() -> u64 {
-    let seed = number("LSMX_TEST_SEED").unwrap_or_else(|| Env::default().random_u64() >> 16);
-    println!("LSMX_TEST_SEED={seed}");
-    seed
-}
-
 fn is_child() -> bool {
     std::env::var(lsmx_stress::ORDERS).is_ok()
 }
@@ -75,7 +61,7 @@ fn child() {
 
 /// A database that is killed as often as CI does it.
 fn short(base: u64, database: u64, bug: Option<Failpoint>) -> (u64, Outcome<Sum>) {
-    let seed = mix(base, database) >> 16;
+    let seed = mix_seeds(base, database) >> 16;
     let (kills, longest) = (KILLS_OF_A_DATABASE, LONGEST);
     let plan = Plan { seed, kills, longest, faults: false, keep: false };
     let arguments = ["child", "--exact", "--nocapture", "--test-threads=1"];
@@ -92,9 +78,9 @@ fn a_killed_process_keeps_its_word() {
     if is_child() {
         return;
     }
-    let (base, scale) = (base_seed(), number("LSMX_TEST_SCALE").unwrap_or(1).max(1));
+    let base = seed();
     let mut sum = Sum::default();
-    for database in 0..(KILLS * scale).div_ceil(KILLS_OF_A_DATABASE) {
+    for database in 0..scaled(KILLS).div_ceil(KILLS_OF_A_DATABASE) {
         match short(base, database, None) {
             (_, Ok(one)) => sum.add(one),
             (seed, Err(what)) => panic!("database {database}, seed {seed}: {what}"),
@@ -115,7 +101,7 @@ fn kills_show_what_a_bug_does() {
     if is_child() {
         return;
     }
-    let base = base_seed();
+    let base = seed();
     let clock = Env::default();
     let mut found = Vec::new();
     for &bug in VISIBLE {

@@ -11,5 +11,7 @@ pub mod delta;
 pub mod engine;
 pub mod fuzzing;
 mod rng;
+mod test_run;
 
-pub use rng::TestRng;
+pub use rng::{TestRng, mix_seeds};
+pub use test_run::{case_seeds, number_from_env, scale, scaled, seed};

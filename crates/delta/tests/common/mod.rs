@@ -85,20 +85,6 @@ impl OperandFiles for Files {
     }
 }
 
-/// Numbers that follow from a seed.
-#[derive(Clone, Debug)]
-pub struct TestRng(pub u64);
-
-impl TestRng {
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) % end
-    }
-}
-
 /// Appends; long operands do not fold.
 #[derive(Debug)]
 pub struct AppendFolds;

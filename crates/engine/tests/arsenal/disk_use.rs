@@ -8,8 +8,9 @@ use lsmx::env::{Background, Env};
 use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Error, Event, EventListener, KeyspaceOptions, Options};
+use lsmx_testkit::TestRng;
 
-use super::{Chance, Outcome, oracle};
+use super::{Outcome, oracle};
 
 fn failed(error: Error) -> String {
     error.to_string()
@@ -22,12 +23,12 @@ fn options(seed: u64, memtable_bytes: u64) -> Options {
 
 /// The reserve follows the unflushed bytes and stays within the greater of 4 MiB and a tenth of the tables.
 pub(crate) fn reserve_is_bounded(seed: u64) -> Outcome {
-    let mut chance = Chance::new(seed);
+    let mut rng = TestRng::new(seed);
     let disk = MemVfs::new();
     let db = oracle::open(&disk, options(seed, 12 << 20))?;
     let mut largest = 0;
-    for number in 0..300 + chance.below(100) {
-        db.put(number.to_be_bytes(), chance.bytes(100_000)).map_err(failed)?;
+    for number in 0..300 + rng.below(100) {
+        db.put(number.to_be_bytes(), rng.bytes(100_000)).map_err(failed)?;
         let metrics = db.metrics();
         let (reserve, memtables) = (metrics.disk.reserve_bytes, metrics.memory.memtables_active);
         let bound = (metrics.disk.table_bytes / 10).max(4 << 20).min(2 * memtables + (1 << 20));
@@ -79,18 +80,18 @@ pub(crate) fn reserve_is_dispensable(seed: u64) -> Outcome {
 
 /// Another program fills the disk: a flush takes the reserve, and ends.
 pub(crate) fn full_disk_takes_the_reserve(seed: u64) -> Outcome {
-    let mut chance = Chance::new(seed);
+    let mut rng = TestRng::new(seed);
     let disk = MemVfs::new();
     let db = oracle::open(&disk, options(seed, 8 << 20))?;
-    let written = 100 + chance.below(1_000);
+    let written = 100 + rng.below(1_000);
     for number in 0..written {
-        db.put(number.to_be_bytes(), chance.bytes(2_000)).map_err(failed)?;
+        db.put(number.to_be_bytes(), rng.bytes(2_000)).map_err(failed)?;
     }
     disk.set_capacity(Some(disk.used_bytes()));
     db.flush().map_err(failed)?;
     // The log that the flush made obsolete is free now, so writes continue.
     for number in 0..written / 4 {
-        db.put(number.to_be_bytes(), chance.bytes(100)).map_err(failed)?;
+        db.put(number.to_be_bytes(), rng.bytes(100)).map_err(failed)?;
     }
     Ok(())
 }
@@ -98,13 +99,13 @@ pub(crate) fn full_disk_takes_the_reserve(seed: u64) -> Outcome {
 /// The database becomes read-only on a full disk once the reserve is used up; with room it resumes.
 pub(crate) fn full_disk_is_full(seed: u64) -> Outcome {
     const LEFT_BYTES_MAX: u64 = 300 << 10;
-    let mut chance = Chance::new(seed);
+    let mut rng = TestRng::new(seed);
     let disk = MemVfs::new();
     let db = oracle::open(&disk, options(seed, 128 << 10))?;
-    let capacity = (2 << 20) + chance.below(2 << 20);
+    let capacity = (2 << 20) + rng.below(2 << 20);
     disk.set_capacity(Some(capacity));
     let mut written = 0_u64;
-    while db.put(written.to_be_bytes(), chance.bytes(1_000)).is_ok() {
+    while db.put(written.to_be_bytes(), rng.bytes(1_000)).is_ok() {
         written += 1;
         if written == 10_000 {
             return Err("the disk never got full".to_owned());
@@ -130,17 +131,17 @@ pub(crate) fn full_disk_is_full(seed: u64) -> Outcome {
 
 /// A memtable that is hardly written to does not pin any number of log segments.
 pub(crate) fn idle_memtable_is_flushed(seed: u64) -> Outcome {
-    let mut chance = Chance::new(seed);
+    let mut rng = TestRng::new(seed);
     let disk = MemVfs::new();
     let options = options(seed, 1 << 20).wal_bytes_max(1 << 30);
     let db = oracle::open(&disk, options)?;
     let idle = db.keyspace("idle", KeyspaceOptions::default()).map_err(failed)?;
     let mut most = 0;
     for number in 0..500u64 {
-        if chance.one_in(100) || number == 0 {
+        if rng.is_one_in(100) || number == 0 {
             idle.put(number.to_be_bytes(), "little").map_err(failed)?;
         }
-        db.put((number % 10).to_be_bytes(), chance.bytes(100_000)).map_err(failed)?;
+        db.put((number % 10).to_be_bytes(), rng.bytes(100_000)).map_err(failed)?;
         most = most.max(db.metrics().disk.log_bytes);
     }
     // Two segments, and as much as passes between two looks.
@@ -172,12 +173,12 @@ pub(crate) fn idle_database_removes_nothing(seed: u64) -> Outcome {
     })));
     // Not the reserve, which is removed under a lock.
     let removals = FaultRule::new(Fault::Delay).for_calls(&[VfsCall::Remove]).path_contains(".");
-    disk.add_rule(removals.chance(1.0));
-    let mut chance = Chance::new(seed);
+    disk.add_rule(removals.rng(1.0));
+    let mut rng = TestRng::new(seed);
     for round in 0..40 {
-        for _ in 0..1 + chance.below(30) {
-            let key = chance.below(50).to_be_bytes();
-            db.put(key, chance.bytes(100)).map_err(failed)?;
+        for _ in 0..1 + rng.below(30) {
+            let key = rng.below(50).to_be_bytes();
+            db.put(key, rng.bytes(100)).map_err(failed)?;
         }
         db.wait_idle().map_err(failed)?;
         let removing = removing.load(Ordering::SeqCst);

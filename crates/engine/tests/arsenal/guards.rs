@@ -5,8 +5,9 @@ use std::sync::Arc;
 use lsmx::env::Background;
 use lsmx::vfs::MemVfs;
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, WriteBatch};
+use lsmx_testkit::TestRng;
 
-use super::{Chance, Outcome};
+use super::Outcome;
 
 fn failed(error: Error) -> String {
     error.to_string()
@@ -73,7 +74,7 @@ pub(crate) fn guards_beside_large_batches(seed: u64) -> Outcome {
 /// Memtables are flushed between a read and the commit that guards it. A guard of a key that nobody writes
 /// holds; a guard of a key that was written, or covered by a range delete, is refused.
 pub(crate) fn guards_older_than_the_memtables(seed: u64) -> Outcome {
-    let mut chance = Chance::new(seed);
+    let mut rng = TestRng::new(seed);
     let db = open(Background::Inline)?;
     let keyspace = db.default_keyspace();
     let guarded = |key: &str, read| {
@@ -84,10 +85,10 @@ pub(crate) fn guards_older_than_the_memtables(seed: u64) -> Outcome {
     keyspace.put("written", "v").map_err(failed)?;
     for round in 0..10 {
         let read = db.snapshot().seq();
-        let range_delete = chance.one_in(2);
+        let range_delete = rng.is_one_in(2);
         let flushes = db.metrics().keyspaces["default"].flushes;
         for number in 0..1_000u64 {
-            keyspace.put(chance.below(1 << 40).to_be_bytes(), [7; 60]).map_err(failed)?;
+            keyspace.put(rng.below(1 << 40).to_be_bytes(), [7; 60]).map_err(failed)?;
             if number == 300 && range_delete {
                 keyspace.delete_range("write".."written+").map_err(failed)?;
             } else if number == 300 {

@@ -1,9 +1,8 @@
 //! The history: a list of commits, of which recovery must yield exactly a prefix.
 
+use lsmx_testkit::TestRng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-use super::Chance;
 
 /// Keyspaces of every test database. The first is there from the start.
 pub(crate) const KEYSPACES: [&str; 2] = ["default", "other"];
@@ -148,37 +147,37 @@ pub(crate) fn keys() -> impl Iterator<Item = Vec<u8>> {
 }
 
 /// The commit with this number: its number in each keyspace, and a few changes at random.
-pub(crate) fn draw_commit(chance: &mut Chance, number: u64, keyspaces: usize) -> Commit {
-    let any = |chance: &mut Chance| usize::try_from(chance.below(keyspaces as u64)).unwrap_or(0);
+pub(crate) fn draw_commit(rng: &mut TestRng, number: u64, keyspaces: usize) -> Commit {
+    let any = |rng: &mut TestRng| rng.below(keyspaces);
     // Before the counters, which must stay.
     let mut changes = Vec::new();
-    if chance.one_in(12) {
-        let keyspace = any(chance);
-        changes.push(draw_range_delete(chance, keyspace));
+    if rng.is_one_in(12) {
+        let keyspace = any(rng);
+        changes.push(draw_range_delete(rng, keyspace));
     }
     changes.extend((0..keyspaces).map(|keyspace| Change {
         keyspace,
         key: COUNTER.to_vec(),
         action: Action::Put(number.to_le_bytes().to_vec()),
     }));
-    for _ in 0..chance.below(4) {
-        let keyspace = any(chance);
-        let key = key(chance.draw());
-        let action = if chance.one_in(4) {
+    for _ in 0..rng.below(4) {
+        let keyspace = any(rng);
+        let key = key(rng.next_u64());
+        let action = if rng.is_one_in(4) {
             Action::Delete
         } else {
             let mut value = number.to_le_bytes().to_vec();
-            let len = if chance.one_in(16) { 700 } else { chance.below(120) };
-            value.extend(chance.bytes(len));
-            if chance.one_in(2) { Action::Merge(value) } else { Action::Put(value) }
+            let len = if rng.is_one_in(16) { 700 } else { rng.below(120) };
+            value.extend(rng.bytes(len));
+            if rng.is_one_in(2) { Action::Merge(value) } else { Action::Put(value) }
         };
         changes.push(Change { keyspace, key, action });
     }
-    if chance.one_in(24) {
+    if rng.is_one_in(24) {
         // So many operands of one key that the writer folds them in the memtable.
-        let (keyspace, key) = (any(chance), key(chance.draw()));
-        for _ in 0..30 + chance.below(20) {
-            let (key, action) = (key.clone(), Action::Merge(chance.bytes(2)));
+        let (keyspace, key) = (any(rng), key(rng.next_u64()));
+        for _ in 0..30 + rng.below(20) {
+            let (key, action) = (key.clone(), Action::Merge(rng.bytes(2)));
             changes.push(Change { keyspace, key, action });
         }
     }
@@ -187,9 +186,9 @@ pub(crate) fn draw_commit(chance: &mut Chance, number: u64, keyspaces: usize) ->
 }
 
 /// Mostly a few keys, now and then everything.
-fn draw_range_delete(chance: &mut Chance, keyspace: usize) -> Change {
-    let (mut from, mut to) = (key(chance.draw()), key(chance.draw()));
-    let end = match chance.below(8) {
+fn draw_range_delete(rng: &mut TestRng, keyspace: usize) -> Change {
+    let (mut from, mut to) = (key(rng.next_u64()), key(rng.next_u64()));
+    let end = match rng.below(8) {
         0 => None,
         1 => {
             from.clear();

@@ -7,8 +7,9 @@ use lsmx::env::Background;
 use lsmx::vfs::CrashImage;
 use lsmx::vfs::MemVfs;
 use lsmx::{Db, Durability, Error, Event, EventListener, KeyspaceOptions, Options};
+use lsmx_testkit::TestRng;
 
-use super::{Chance, Outcome};
+use super::Outcome;
 
 fn failed(error: impl std::fmt::Display) -> String {
     error.to_string()
@@ -19,7 +20,7 @@ fn failed(error: impl std::fmt::Display) -> String {
 ///
 /// A checkpoint had the uid of its original, so both passed and commits acknowledged with `Sync` were lost.
 pub(crate) fn segment_of_a_checkpoint_is_foreign(seed: u64) -> Outcome {
-    let mut chance = Chance::new(seed);
+    let mut rng = TestRng::new(seed);
     let disk = MemVfs::new();
     let tuning = KeyspaceOptions::default().memtable_bytes(64 << 10);
     let options = || {
@@ -36,10 +37,10 @@ pub(crate) fn segment_of_a_checkpoint_is_foreign(seed: u64) -> Outcome {
             .put(number.to_be_bytes(), [7; 40])
             .map_err(failed)
     };
-    let before = 1 + chance.below(20);
+    let before = 1 + rng.below(20);
     (0..before).try_for_each(put)?;
     db.checkpoint("copy").map_err(failed)?;
-    let after = 1 + chance.below(20);
+    let after = 1 + rng.below(20);
     (before..before + after).try_for_each(put)?;
     let segments = |disk: &MemVfs, dir: &str| -> Vec<PathBuf> {
         let is_segment = |path: &PathBuf| {

@@ -13,8 +13,7 @@ use lsmx::internals::wal::{
     RecoveryMode, RecoveryReport, ReplayStart, SegmentRegistry, Wal, WalOptions, WalRecord, replay,
 };
 use lsmx::vfs::{MemVfs, Vfs};
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+use lsmx_testkit::TestRng;
 
 pub(crate) const DB_UID: u64 = 0x5eed;
 
@@ -61,11 +60,10 @@ impl SegmentRegistry for Ledger {
 
 /// Mostly small; some take a page or more.
 pub(crate) fn payload(seq: u64) -> Vec<u8> {
-    let mut random = ChaCha8Rng::seed_from_u64(seq);
+    let mut rng = TestRng::new(seq);
     let len_max = if seq % 32 == 31 { 5_000 } else { 90 };
-    let mut bytes = vec![0; usize::try_from(random.next_u64() % len_max).unwrap()];
-    random.fill_bytes(&mut bytes);
-    bytes
+    let len = rng.below(len_max);
+    rng.bytes(len)
 }
 
 pub(crate) fn read_back(
@@ -127,7 +125,7 @@ pub(crate) fn append(wal: &Wal, ledger: &Ledger, next: &mut u64, count: u64) -> 
 pub(crate) struct Racing {
     wal: Wal,
     ledger: Ledger,
-    random: Mutex<ChaCha8Rng>,
+    rng: Mutex<TestRng>,
     syncing: AtomicBool,
 }
 
@@ -138,7 +136,7 @@ impl Racing {
     }
 
     fn draw(&self, below: u64) -> u64 {
-        self.random.lock().unwrap().next_u64() % below
+        self.rng.lock().unwrap().below(below)
     }
 
     fn sync(&self) -> lsmx::Result<()> {
@@ -176,7 +174,7 @@ pub(crate) fn workload(
     steps: u32,
     began: impl FnOnce(&Arc<Racing>),
 ) -> lsmx::Result<()> {
-    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut rng = TestRng::new(seed);
     let options = WalOptions { segment_bytes: [500, 6_000, 20_000][at(seed % 3)], ..options() };
     let for_wal = Arc::new(ledger.clone());
     let wal = Wal::create(vfs.clone(), dir(), DB_UID, for_wal, options, SeqNo(1))?;
@@ -185,17 +183,17 @@ pub(crate) fn workload(
     let log = Arc::new(Racing {
         wal,
         ledger: ledger.clone(),
-        random: Mutex::new(ChaCha8Rng::seed_from_u64(!seed)),
+        rng: Mutex::new(TestRng::new(!seed)),
         syncing: AtomicBool::new(false),
     });
     began(&log);
     // Whether nearly nothing, something, or much is synced.
     let syncs = [1, 4, 6][at(seed / 3 % 3)];
     for _ in 0..steps {
-        let drawn = random.next_u64() % 20;
+        let drawn = rng.below(20);
         match drawn {
             _ if drawn < syncs => log.sync()?,
-            0..=15 => log.append(1 + random.next_u64() % 4)?,
+            0..=15 => log.append(1 + rng.below(4))?,
             16 => log.wal.rotate()?,
             17..=18 => {
                 let flushed = ledger.now().synced;
@@ -210,7 +208,7 @@ pub(crate) fn workload(
                     vfs.remove(&dir().join(format!("{id:06}.wal"))).unwrap();
                 }
             }
-            _ if random.next_u64() % 8 == 0 => {
+            _ if rng.is_one_in(8) => {
                 let mut next = ledger.now().attempted + 1;
                 restart(&log.wal, ledger, &mut next)?;
             }

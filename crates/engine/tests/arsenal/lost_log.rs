@@ -12,9 +12,10 @@ use lsmx::{
     Db, Durability, Error, Event, EventListener, KeyspaceOptions, Options, RecoveryMode,
     RepairOptions, RepairReport, ValueSeparation, WriteBatch,
 };
+use lsmx_testkit::TestRng;
 
 use super::oracle::DIR;
-use super::{Chance, Outcome};
+use super::Outcome;
 
 /// The keyspaces of [`killed`]: of the first memtables are flushed, of the second none.
 const KEYSPACES: [&str; 2] = ["flushed", "unflushed"];
@@ -64,26 +65,26 @@ fn open(disk: &MemVfs, mode: RecoveryMode) -> Result<(Db, Arc<RecoveryReport>), 
 
 /// A database that was killed after commits to both keyspaces, and the last sequence number of each commit. If
 /// `flushed`, all keyspaces are flushed after some commits.
-fn killed(chance: &mut Chance, flushed: bool) -> Result<(MemVfs, Vec<u64>), String> {
+fn killed(rng: &mut TestRng, flushed: bool) -> Result<(MemVfs, Vec<u64>), String> {
     let disk = MemVfs::new();
     let (db, _) = open(&disk, RecoveryMode::Strict).map_err(failed)?;
     let mut keyspaces = Vec::new();
     for name in KEYSPACES {
         keyspaces.push(db.keyspace(name, tuning(name)).map_err(failed)?);
     }
-    let policy = chance.of(&["tiering(T=30)", "tiering(T=8)", "tiering(T=3)", "full", "leveled"]);
+    let policy = rng.choose(&["tiering(T=30)", "tiering(T=8)", "tiering(T=3)", "full", "leveled"]);
     keyspaces[0].set_policy(policy.parse::<lsmx::PolicySpec>().map_err(failed)?).map_err(failed)?;
     let mut seqs = vec![0];
-    for number in 1..=40 + chance.below(30) {
+    for number in 1..=40 + rng.below(30) {
         let mut batch = WriteBatch::new();
         for keyspace in &keyspaces {
-            let bytes = usize::try_from(1 + chance.below(VALUE_BYTES_MAX)).map_err(failed)?;
+            let bytes = usize::try_from(1 + rng.below(VALUE_BYTES_MAX)).map_err(failed)?;
             batch.put(keyspace, number.to_be_bytes(), vec![7; bytes]);
             batch.put(keyspace, NEWEST, number.to_be_bytes());
         }
         db.write(batch, Durability::Sync).map_err(failed)?;
         seqs.push(db.snapshot().seq().0);
-        if flushed && chance.below(30) == 0 {
+        if flushed && rng.below(30) == 0 {
             db.flush().map_err(failed)?;
         }
     }
@@ -97,13 +98,13 @@ fn segments(disk: &MemVfs) -> Vec<PathBuf> {
 }
 
 /// Changes a byte of a record in one of the segments.
-fn damage(disk: &MemVfs, chance: &mut Chance) -> Outcome {
-    let path = chance.of(&segments(disk)).clone();
+fn damage(disk: &MemVfs, rng: &mut TestRng) -> Outcome {
+    let path = rng.choose(&segments(disk)).clone();
     let bytes = disk.read_all(&path).map_err(failed)?;
     let written = bytes.iter().rposition(|&byte| byte != 0).unwrap_or(0) as u64;
     let header = 80;
-    let offset = header + chance.below(written.saturating_sub(header).max(1));
-    disk.flip_bits(&path, offset, 1 << chance.below(8)).map_err(failed)
+    let offset = header + rng.below(written.saturating_sub(header).max(1));
+    disk.flip_bits(&path, offset, 1 << rng.below(8)).map_err(failed)
 }
 
 /// The keyspaces hold the commits up to the reported numbers and none after them.
@@ -140,12 +141,12 @@ fn numbers(reported: &BTreeMap<String, Option<u64>>) -> BTreeMap<String, u64> {
 /// A damaged record of the log: a tolerant open and a repair report for each keyspace the last commit up to which
 /// it is complete. Flushes of one keyspace reach past the damage.
 pub(crate) fn each_keyspace_is_complete_as_reported(seed: u64) -> Outcome {
-    let mut chance = Chance::new(seed);
-    let (disk, seqs) = killed(&mut chance, false)?;
+    let mut rng = TestRng::new(seed);
+    let (disk, seqs) = killed(&mut rng, false)?;
     let mut apart = 0;
     for _ in 0..6 {
         let damaged = disk.crash(CrashImage::Keep, 0);
-        damage(&damaged, &mut chance)?;
+        damage(&damaged, &mut rng)?;
         let opened = damaged.crash(CrashImage::Keep, 0);
         let (db, report) = open(&opened, RecoveryMode::Tolerant).map_err(failed)?;
         let reported = report.complete_through.iter().map(|(name, seq)| (name.clone(), seq.0));
@@ -168,11 +169,11 @@ fn repair(disk: &MemVfs, options: RepairOptions) -> Result<RepairReport, String>
 ///
 /// The dry run said "nothing is lost" where the log was damaged.
 pub(crate) fn dry_run_reports_the_losses_of_the_repair(seed: u64) -> Outcome {
-    let mut chance = Chance::new(seed);
-    let (disk, _) = killed(&mut chance, false)?;
+    let mut rng = TestRng::new(seed);
+    let (disk, _) = killed(&mut rng, false)?;
     for _ in 0..6 {
         let damaged = disk.crash(CrashImage::Keep, 0);
-        damage(&damaged, &mut chance)?;
+        damage(&damaged, &mut rng)?;
         let dry = repair(&damaged, RepairOptions { dry_run: true, ..RepairOptions::default() })?;
         let real = repair(&damaged, RepairOptions::default())?;
         let told = |report: RepairReport| (report.findings, report.lost, report.complete_through);
@@ -218,12 +219,12 @@ fn restore_common_prefix(disk: &MemVfs, seqs: &[u64]) -> Outcome<bool> {
 
 /// Flushes of one keyspace reach past the damage of the log, and compactions merge some of them with older tables.
 pub(crate) fn common_prefix_is_restored_or_refused(seed: u64) -> Outcome {
-    let mut chance = Chance::new(seed);
+    let mut rng = TestRng::new(seed);
     let (mut restored, mut tries) = (0, 0);
     while restored == 0 || tries < 8 {
-        let flushed = chance.below(2) == 0;
-        let (disk, seqs) = killed(&mut chance, flushed)?;
-        damage(&disk, &mut chance)?;
+        let flushed = rng.below(2) == 0;
+        let (disk, seqs) = killed(&mut rng, flushed)?;
+        damage(&disk, &mut rng)?;
         restored += u64::from(restore_common_prefix(&disk, &seqs)?);
         tries += 1;
         if tries == 100 {
@@ -237,8 +238,8 @@ pub(crate) fn common_prefix_is_restored_or_refused(seed: u64) -> Outcome {
 ///
 /// They accused the intact segment before it.
 pub(crate) fn missing_segment_is_named(seed: u64) -> Outcome {
-    let mut chance = Chance::new(seed);
-    let (disk, _) = killed(&mut chance, false)?;
+    let mut rng = TestRng::new(seed);
+    let (disk, _) = killed(&mut rng, false)?;
     let segments = segments(&disk);
     for missing in &segments[1..] {
         let damaged = disk.crash(CrashImage::Keep, 0);

@@ -13,9 +13,10 @@ use lsmx::operand_store::{
 };
 use lsmx::vfs::{CrashImage, MemVfs};
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, verify};
+use lsmx_testkit::TestRng;
 
 use super::beside::Plain;
-use super::{Chance, Outcome};
+use super::Outcome;
 
 /// Directory of the database.
 pub(crate) const DIR: &str = "db";
@@ -90,12 +91,12 @@ fn check(keyspace: &Keyspace, model: &Model) -> Outcome {
 }
 
 /// Writes at random to the keyspace with the store.
-fn write(chance: &mut Chance, keyspace: &Keyspace, model: &mut Model) -> Outcome {
-    for _ in 0..chance.below(60) {
-        let key = vec![b'a' + u8::try_from(chance.below(12)).unwrap_or(0)];
-        let len = 1 + chance.below(30);
-        let value = chance.bytes(len);
-        match chance.below(8) {
+fn write(rng: &mut TestRng, keyspace: &Keyspace, model: &mut Model) -> Outcome {
+    for _ in 0..rng.below(60) {
+        let key = vec![b'a' + rng.below(12)];
+        let len = 1 + rng.below(30);
+        let value = rng.bytes(len);
+        match rng.below(8) {
             0 => {
                 keyspace.with_write_options(Durability::Sync).put(&key, &value).map_err(failed)?;
                 model.insert(key, value);
@@ -104,7 +105,7 @@ fn write(chance: &mut Chance, keyspace: &Keyspace, model: &mut Model) -> Outcome
                 keyspace.with_write_options(Durability::Sync).delete(&key).map_err(failed)?;
                 model.remove(&key);
             }
-            2 if chance.one_in(4) => {
+            2 if rng.is_one_in(4) => {
                 let range = key.clone()..vec![key[0] + 3];
                 keyspace
                     .with_write_options(Durability::Sync)
@@ -129,10 +130,10 @@ struct PowerCut(Arc<Mutex<Option<MemVfs>>>);
 
 impl PowerCut {
     /// Cuts power before one of the next operations, if there are so many.
-    fn arm(disk: &MemVfs, chance: &mut Chance, within: u64) -> PowerCut {
+    fn arm(disk: &MemVfs, rng: &mut TestRng, within: u64) -> PowerCut {
         let left = Arc::new(Mutex::new(None));
-        let (kept, at) = (Arc::clone(&left), disk.operations() + chance.below(within));
-        let (image, seed) = (*chance.of(&CrashImage::ALL), chance.draw());
+        let (kept, at) = (Arc::clone(&left), disk.operations() + rng.below(within));
+        let (image, seed) = (*rng.choose(&CrashImage::ALL), rng.next_u64());
         disk.set_observer(Some(Arc::new(move |disk: &MemVfs, operation: MemOperation<'_>| {
             if operation.index == at {
                 let left = disk.crash(image, seed);
@@ -153,26 +154,26 @@ impl PowerCut {
 /// be opened; power is cut during these opens and while the store is given later. All other keyspaces work, the
 /// log stays within its bound, and once the store is there, every operand is found, once.
 pub(crate) fn operands_wait_for_their_store(seed: u64) -> Outcome {
-    let mut chance = Chance::new(seed);
+    let mut rng = TestRng::new(seed);
     let mut disk = MemVfs::new();
     let (mut counts, mut others) = (Model::new(), Model::new());
     {
         let db = open(&disk, options()).map_err(failed)?;
         let keyspace = db.keyspace("counts", merging().operand_store(STORE)).map_err(failed)?;
-        write(&mut chance, &keyspace, &mut counts)?;
-        disk = disk.crash(*chance.of(&CrashImage::ALL), chance.draw());
+        write(&mut rng, &keyspace, &mut counts)?;
+        disk = disk.crash(*rng.choose(&CrashImage::ALL), rng.next_u64());
     }
-    for _ in 0..1 + chance.below(5) {
-        let how = chance.below(4);
+    for _ in 0..1 + rng.below(5) {
+        let how = rng.below(4);
         let given = match how {
             0 => options().operand_store(STORE),
             1 => options().operand_store(Broken),
             _ => options(),
         };
-        let cut = PowerCut::arm(&disk, &mut chance, 120);
+        let cut = PowerCut::arm(&disk, &mut rng, 120);
         let db = open(&disk, given).map_err(failed)?;
         if let Some(left) = cut.take(&disk)
-            && chance.one_in(2)
+            && rng.is_one_in(2)
         {
             disk = left;
             continue;
@@ -184,8 +185,8 @@ pub(crate) fn operands_wait_for_their_store(seed: u64) -> Outcome {
                 Err(Error::NoOperandStore { cause, .. }) if cause.is_some() == (how == 1) => {}
                 other => return Err(format!("a read without the store: {other:?}")),
             }
-            for _ in 0..chance.below(80) {
-                let (key, value) = (chance.bytes(2), chance.bytes(100));
+            for _ in 0..rng.below(80) {
+                let (key, value) = (rng.bytes(2), rng.bytes(100));
                 db.default_keyspace()
                     .with_write_options(Durability::Sync)
                     .put(&key, &value)
@@ -198,14 +199,14 @@ pub(crate) fn operands_wait_for_their_store(seed: u64) -> Outcome {
             }
         }
         if how == 2 {
-            let cut = PowerCut::arm(&disk, &mut chance, 60);
+            let cut = PowerCut::arm(&disk, &mut rng, 60);
             keyspace = db.keyspace("counts", merging().operand_store(STORE)).map_err(failed)?;
             let log = db.metrics().wal;
             if (log.kept_segments, log.kept_bytes) != (0, 0) {
                 return Err(format!("segments are kept: {log:?}"));
             }
             if let Some(left) = cut.take(&disk)
-                && chance.one_in(2)
+                && rng.is_one_in(2)
             {
                 disk = left;
                 continue;
@@ -216,10 +217,10 @@ pub(crate) fn operands_wait_for_their_store(seed: u64) -> Outcome {
         }
         if how == 0 || how == 2 {
             check(&keyspace, &counts)?;
-            write(&mut chance, &keyspace, &mut counts)?;
+            write(&mut rng, &keyspace, &mut counts)?;
             check(&keyspace, &counts)?;
         }
-        if chance.one_in(3) {
+        if rng.is_one_in(3) {
             db.close(None).map_err(failed)?;
             let stores: [Arc<dyn OperandStoreFactory>; 1] = [Arc::new(STORE)];
             let report = verify(
@@ -234,7 +235,7 @@ pub(crate) fn operands_wait_for_their_store(seed: u64) -> Outcome {
                 return Err(format!("orphans: {orphans:?}"));
             }
         } else {
-            disk = disk.crash(*chance.of(&CrashImage::ALL), chance.draw());
+            disk = disk.crash(*rng.choose(&CrashImage::ALL), rng.next_u64());
         }
     }
     let vfs = Arc::new(disk.clone());

@@ -8,8 +8,7 @@ use lsmx::{
     Options, PolicySpec, ValueSeparation,
 };
 use lsmx_stress::draw_filter_bits;
-
-use super::Chance;
+use lsmx_testkit::TestRng;
 use super::beside::{Plain, set_real};
 
 /// Appends, so that an operand that is lost, doubled or out of its place shows. Whether it merges
@@ -72,73 +71,73 @@ pub(crate) fn beside() -> bool {
     BESIDE.get() != Stores::None
 }
 
-fn draw_store(chance: &mut Chance) -> Plain {
+fn draw_store(rng: &mut TestRng) -> Plain {
     Plain {
-        collect_after: 1 + chance.below(6),
-        to_tree_one_in: 1 + chance.below(3),
-        lazy: chance.one_in(2),
+        collect_after: 1 + rng.below(6),
+        to_tree_one_in: 1 + rng.below(3),
+        lazy: rng.is_one_in(2),
     }
 }
 
 /// Tuning of a keyspace, drawn at random, without a policy.
-pub(crate) fn draw_keyspace(chance: &mut Chance) -> KeyspaceOptions {
-    let filter = match chance.below(3) {
+pub(crate) fn draw_keyspace(rng: &mut TestRng) -> KeyspaceOptions {
+    let filter = match rng.below(3) {
         0 => FilterLastRun::Off,
         1 => FilterLastRun::On,
         _ => FilterLastRun::Auto,
     };
-    let compression = if chance.one_in(4) { Compression::Lz4 } else { Compression::None };
+    let compression = if rng.is_one_in(4) { Compression::Lz4 } else { Compression::None };
     let options = KeyspaceOptions::default()
-        .memtable_bytes(1024 << chance.below(3))
-        .table_bytes(1024 << chance.below(3))
-        .block_bytes(128 << chance.below(2))
-        .restart_interval(u32::try_from(1 + chance.below(8)).unwrap_or(1))
-        .block_tags(!chance.one_in(4))
+        .memtable_bytes(1024 << rng.below(3))
+        .table_bytes(1024 << rng.below(3))
+        .block_bytes(128 << rng.below(2))
+        .restart_interval(u32::try_from(1 + rng.below(8)).unwrap_or(1))
+        .block_tags(!rng.is_one_in(4))
         .filter_last_run(filter)
-        .filter_bits(draw_filter_bits(chance))
+        .filter_bits(draw_filter_bits(rng))
         .compression(compression)
-        .merge_operator(Appending { partially: chance.one_in(2) })
-        .value_separation(draw_separation(chance));
-    if beside() { options.operand_store(draw_store(chance).drawn()) } else { options }
+        .merge_operator(Appending { partially: rng.is_one_in(2) })
+        .value_separation(draw_separation(rng));
+    if beside() { options.operand_store(draw_store(rng).drawn()) } else { options }
 }
 
 /// Whether and how values are kept apart, drawn at random: mostly nearly all of them, in small files.
-pub(crate) fn draw_separation(chance: &mut Chance) -> Option<ValueSeparation> {
-    if chance.one_in(3) {
+pub(crate) fn draw_separation(rng: &mut TestRng) -> Option<ValueSeparation> {
+    if rng.is_one_in(3) {
         return None;
     }
     let separation = ValueSeparation {
-        threshold_bytes: *chance.of(&[1, 10, 30, 60]),
-        blob_file_bytes: 1024 << chance.below(3),
-        garbage_ratio: *chance.of(&[0.1, 0.5, 1.0]),
-        space_amplification_max: *chance.of(&[1.05, 1.3, 3.0, 100.0]),
-        scan_read_bytes: *chance.of(&[0, 100, 400, 16 << 10]),
+        threshold_bytes: *rng.choose(&[1, 10, 30, 60]),
+        blob_file_bytes: 1024 << rng.below(3),
+        garbage_ratio: *rng.choose(&[0.1, 0.5, 1.0]),
+        space_amplification_max: *rng.choose(&[1.05, 1.3, 3.0, 100.0]),
+        scan_read_bytes: *rng.choose(&[0, 100, 400, 16 << 10]),
     };
     Some(separation)
 }
 
 /// Options of a database, drawn at random, without a policy.
-pub(crate) fn draw(chance: &mut Chance, background: Background) -> Options {
+pub(crate) fn draw(rng: &mut TestRng, background: Background) -> Options {
     Options::default()
         .background(background)
-        .seed(chance.draw())
-        .block_cache_bytes(*chance.of(&[0, 4096, 8192, 64 << 10]))
-        .block_cache_kind(*chance.of(&BlockCacheKind::ALL))
-        .warm_up(chance.one_in(3))
-        .subcompactions_max(usize::try_from(1 + chance.below(4)).unwrap_or(1))
-        .wal_bytes_max(*chance.of(&[4096, 8192, 32 << 10]))
+        .seed(rng.next_u64())
+        .block_cache_bytes(*rng.choose(&[0, 4096, 8192, 64 << 10]))
+        .block_cache_kind(*rng.choose(&BlockCacheKind::ALL))
+        .warm_up(rng.is_one_in(3))
+        .subcompactions_max(usize::try_from(1 + rng.below(4)).unwrap_or(1))
+        .wal_bytes_max(*rng.choose(&[4096, 8192, 32 << 10]))
         .wal(WalOptions {
             // Less than a page, and several.
-            segment_bytes: *chance.of(&[600, 1200, 2400, 10_000, 24_000]),
-            sync_every_bytes: 2000 << chance.below(4),
+            segment_bytes: *rng.choose(&[600, 1200, 2400, 10_000, 24_000]),
+            sync_every_bytes: 2000 << rng.below(4),
             ..WalOptions::default()
         })
-        .keyspace_defaults(draw_keyspace(chance))
+        .keyspace_defaults(draw_keyspace(rng))
 }
 
 /// A policy, drawn at random.
-pub(crate) fn draw_policy(chance: &mut Chance) -> PolicySpec {
-    chance.of(&policies()).clone()
+pub(crate) fn draw_policy(rng: &mut TestRng) -> PolicySpec {
+    rng.choose(&policies()).clone()
 }
 
 /// Every preset that loses nothing.

@@ -7,6 +7,7 @@ use lsmx::env::Background;
 use lsmx::vfs::CrashImage;
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Keyspace, Options, Slice, VerifyReport, WriteBatch};
+use lsmx_testkit::TestRng;
 
 use super::beside;
 use super::coverage::Coverage;
@@ -14,7 +15,7 @@ use super::history::{
     Action, COUNTER, Commit, History, KEYSPACES, State, apply, draw_commit, key, keys,
 };
 use super::recorder::{Crash, Presence, Promises, Recorder, Sampling};
-use super::{Chance, Outcome, options, passing};
+use super::{Outcome, options, passing};
 
 /// Where test databases lie.
 pub(crate) const DIR: &str = "db";
@@ -57,7 +58,7 @@ pub(crate) fn counter(db: &Db) -> Result<u64, Trouble> {
 }
 
 /// Everything that can be read is as the model says.
-pub(crate) fn compare(db: &Db, state: &State, chance: &mut Chance) -> Result<(), Trouble> {
+pub(crate) fn compare(db: &Db, state: &State, rng: &mut TestRng) -> Result<(), Trouble> {
     for (name, state) in KEYSPACES.iter().zip(state) {
         let keyspace = match db.open_keyspace(name, None) {
             Ok(keyspace) => keyspace,
@@ -66,7 +67,7 @@ pub(crate) fn compare(db: &Db, state: &State, chance: &mut Chance) -> Result<(),
                 return Err(Trouble::Wrong(format!("{error}, it has {} keys", state.len())));
             }
         };
-        compare_keyspace(&keyspace, state, chance).map_err(|trouble| match trouble {
+        compare_keyspace(&keyspace, state, rng).map_err(|trouble| match trouble {
             Trouble::Wrong(what) => Trouble::Wrong(format!("[{name}] {what}")),
             failed => failed,
         })?;
@@ -79,7 +80,7 @@ type Entries = std::collections::BTreeMap<Vec<u8>, Vec<u8>>;
 fn compare_keyspace(
     keyspace: &Keyspace,
     state: &Entries,
-    chance: &mut Chance,
+    rng: &mut TestRng,
 ) -> Result<(), Trouble> {
     let forward = keyspace.iter().collect::<Result<Vec<_>, _>>()?;
     same("a scan", &forward, state.iter())?;
@@ -95,7 +96,7 @@ fn compare_keyspace(
             return Err(Trouble::Wrong(what));
         }
     }
-    let (one, other) = (key(chance.draw()), key(chance.draw()));
+    let (one, other) = (key(rng.next_u64()), key(rng.next_u64()));
     let (low, high) = if one < other { (one, other) } else { (other, one) };
     let found = keyspace.range(low.clone()..high.clone()).collect::<Result<Vec<_>, _>>()?;
     same("a range", &found, state.range(low.clone()..high.clone()))?;
@@ -137,16 +138,16 @@ struct Recovered {
 /// Returns how many images were checked.
 pub(crate) fn check(crash: &Crash, history: &History, coverage: &Arc<Coverage>) -> Outcome<u64> {
     options::set_beside(crash.promises.beside);
-    let mut chance = Chance::new(crash.image_seed);
-    let depth = if chance.one_in(4) { Sampling::Chance(20_000) } else { Sampling::NONE };
+    let mut rng = TestRng::new(crash.image_seed);
+    let depth = if rng.is_one_in(4) { Sampling::Chance(20_000) } else { Sampling::NONE };
     let recovery = Recorder::watch(&crash.disk, crash.image_seed, depth, coverage);
-    let opened = open_tuned(&crash.disk, &mut chance, coverage)?;
+    let opened = open_tuned(&crash.disk, &mut rng, coverage)?;
     crash.disk.set_observer(None);
-    let recovered = check_recovered(&opened, crash, history, &mut chance)?;
+    let recovered = check_recovered(&opened, crash, history, &mut rng)?;
     passing::check(&opened, &crash.promises.passing)?;
     for checkpoint in &crash.promises.checkpoints {
-        if !checkpoint.done || chance.one_in(3) {
-            passing::check_checkpoint(&crash.disk, checkpoint, history, &mut chance)?;
+        if !checkpoint.done || rng.is_one_in(3) {
+            passing::check_checkpoint(&crash.disk, checkpoint, history, &mut rng)?;
         }
     }
     let smallest = recovery.promises().file_smallest;
@@ -157,8 +158,8 @@ pub(crate) fn check(crash: &Crash, history: &History, coverage: &Arc<Coverage>) 
         return Err(format!("file number {number} is used again, {largest} was the largest"));
     }
     let mut images = 1;
-    if chance.one_in(3) {
-        images += go_on(opened, &crash.disk, &recovered, &mut chance, coverage)?;
+    if rng.is_one_in(3) {
+        images += go_on(opened, &crash.disk, &recovered, &mut rng, coverage)?;
     } else {
         drop(opened);
         verify_clean(&crash.disk)?;
@@ -175,16 +176,16 @@ pub(crate) fn check(crash: &Crash, history: &History, coverage: &Arc<Coverage>) 
     Ok(images)
 }
 
-fn open_tuned(disk: &MemVfs, chance: &mut Chance, coverage: &Arc<Coverage>) -> Outcome<Db> {
+fn open_tuned(disk: &MemVfs, rng: &mut TestRng, coverage: &Arc<Coverage>) -> Outcome<Db> {
     let listener = Arc::clone(coverage);
-    open(disk, options::draw(chance, Background::Inline).listener(listener))
+    open(disk, options::draw(rng, Background::Inline).listener(listener))
 }
 
 fn check_recovered(
     db: &Db,
     crash: &Crash,
     history: &History,
-    chance: &mut Chance,
+    rng: &mut TestRng,
 ) -> Outcome<Recovered> {
     let promises = &crash.promises;
     let n = counter(db)?;
@@ -198,7 +199,7 @@ fn check_recovered(
     {
         apply(&mut state, pending);
     }
-    compare(db, &state, chance)
+    compare(db, &state, rng)
         .map_err(|what| format!("after {n} commits: {}", String::from(what)))?;
     let names = db.keyspaces();
     let other = names.iter().any(|name| name == KEYSPACES[1]);
@@ -245,7 +246,7 @@ fn go_on(
     db: Db,
     disk: &MemVfs,
     recovered: &Recovered,
-    chance: &mut Chance,
+    rng: &mut TestRng,
     coverage: &Arc<Coverage>,
 ) -> Outcome<u64> {
     let failed = |error: lsmx::Error| format!("writing on fails: {error:?}");
@@ -258,15 +259,15 @@ fn go_on(
     let keyspaces = keyspaces.map_err(failed)?;
     let mut states = vec![recovered.state.clone()];
     let (mut n, mut synced) = (recovered.n, recovered.n);
-    for _ in 0..1 + chance.below(8) {
+    for _ in 0..1 + rng.below(8) {
         n += 1;
-        let commit = draw_commit(chance, n, keyspaces.len());
-        let sync = chance.one_in(4);
+        let commit = draw_commit(rng, n, keyspaces.len());
+        let sync = rng.is_one_in(4);
         write(&db, &keyspaces, &commit, sync).map_err(failed)?;
         let mut state = states[states.len() - 1].clone();
         apply(&mut state, &commit);
         states.push(state);
-        if chance.one_in(16) {
+        if rng.is_one_in(16) {
             db.flush().map_err(failed)?;
             synced = n;
         }
@@ -274,25 +275,25 @@ fn go_on(
             synced = n;
         }
     }
-    let image = *chance.of(&CrashImage::ALL);
-    let second = disk.crash(image, chance.draw());
+    let image = *rng.choose(&CrashImage::ALL);
+    let second = disk.crash(image, rng.next_u64());
     coverage.add("second crashes", super::recorder::image_name(image));
     let seq = db.snapshot().seq().0;
     let describe = |what: String| format!("second crash ({image:?}) after {n} commits: {what}");
-    let again = open_tuned(&second, chance, coverage).map_err(describe)?;
+    let again = open_tuned(&second, rng, coverage).map_err(describe)?;
     let found = counter(&again).map_err(|what| describe(what.into()))?;
     if !(synced..=n).contains(&found) {
         return Err(describe(format!("{found} commits are there, {synced} were synced")));
     }
     let at = usize::try_from(found - recovered.n).unwrap_or(0);
-    compare(&again, &states[at], chance).map_err(|what| describe(what.into()))?;
+    compare(&again, &states[at], rng).map_err(|what| describe(what.into()))?;
     if again.snapshot().seq().0 < seq {
         return Err(describe("sequence numbers are used again".to_owned()));
     }
     drop(again);
     verify_clean(&second).map_err(describe)?;
     // The first one still closes cleanly.
-    compare(&db, &states[states.len() - 1], chance)?;
+    compare(&db, &states[states.len() - 1], rng)?;
     db.close(None).map_err(failed)?;
     verify_clean(disk)?;
     Ok(2)
@@ -300,14 +301,14 @@ fn go_on(
 
 /// A crash inside recovery changes nothing: the same commits are there again.
 fn check_nested(crash: &Crash, recovered: &Recovered, coverage: &Arc<Coverage>) -> Outcome {
-    let mut chance = Chance::new(crash.image_seed);
+    let mut rng = TestRng::new(crash.image_seed);
     coverage.add("crashes in recovery", super::recorder::image_name(crash.image));
-    let db = open_tuned(&crash.disk, &mut chance, coverage)?;
+    let db = open_tuned(&crash.disk, &mut rng, coverage)?;
     let n = counter(&db)?;
     if n != recovered.n {
         return Err(format!("{n} commits are there, were {}", recovered.n));
     }
-    compare(&db, &recovered.state, &mut chance)?;
+    compare(&db, &recovered.state, &mut rng)?;
     drop(db);
     verify_clean(&crash.disk)
 }

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use lsmx::env::Background;
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Error, Keyspace};
+use lsmx_testkit::TestRng;
 
 use super::history::History;
 use super::oracle::{self, Trouble};
 use super::recorder::Presence;
-use super::{Chance, Outcome, options};
+use super::{Outcome, options};
 
 /// Name of the keyspace.
 pub(crate) const PASSING: &str = "passing";
@@ -80,11 +81,11 @@ pub(crate) fn check_checkpoint(
     disk: &MemVfs,
     checkpoint: &Checkpoint,
     history: &History,
-    chance: &mut Chance,
+    rng: &mut TestRng,
 ) -> Outcome {
     let Checkpoint { path, commits, done } = checkpoint;
     let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());
-    let options = options::draw(chance, Background::Inline).create_if_missing(false);
+    let options = options::draw(rng, Background::Inline).create_if_missing(false);
     let db = match Db::open(path, options.vfs(vfs)) {
         Ok(db) => db,
         Err(Error::NotADatabase { .. }) if !done => return Ok(()),
@@ -94,6 +95,6 @@ pub(crate) fn check_checkpoint(
     if n != *commits {
         return Err(format!("{checkpoint:?} has {n} commits"));
     }
-    oracle::compare(&db, &history.state(n), chance)
+    oracle::compare(&db, &history.state(n), rng)
         .map_err(|what| format!("{checkpoint:?}: {}", String::from(what)))
 }

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use lsmx::internals::vfs::{CrashImage, MemOperation, MemOperationKind};
 use lsmx::vfs::MemVfs;
 use lsmx_base::file_name::FileName;
+use lsmx_testkit::{TestRng, mix_seeds};
 
 use super::coverage::{Coverage, file_kind};
 use super::history::Commit;
 use super::options::Stores;
 use super::passing::{Checkpoint, Passing};
-use super::{Chance, mix};
 
 /// Whether something is there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -180,13 +180,13 @@ impl Recorder {
                 _ => {}
             }
         }
-        let mut chance = Chance::new(mix(self.seed, operation.index));
+        let mut rng = TestRng::new(mix_seeds(self.seed, operation.index));
         for image in CrashImage::ALL {
             let image_seed = match self.sampling {
                 Sampling::Chance(share) => {
                     // Drawn in any case, so that an image does not depend on the share.
-                    let seed = chance.draw() >> 16;
-                    if chance.below(1_000_000) >= share {
+                    let seed = rng.next_u64() >> 16;
+                    if rng.below(1_000_000) >= share {
                         continue;
                     }
                     seed

@@ -9,13 +9,14 @@ use lsmx::internals::vfs::{CallCounts, CrashImage, Errno, Fault, FaultRule, Faul
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Keyspace, Options, PolicySpec, Snapshot};
 use lsmx_base::file_name::CURRENT;
+use lsmx_testkit::TestRng;
 
 use super::coverage::Coverage;
 use super::history::{History, KEYSPACES, State, draw_commit, key};
 use super::oracle::{self, DIR, Trouble};
 use super::passing::{self, Checkpoint, PASSING, Passing};
 use super::recorder::{Crash, Phase, Presence, Recorder, Sampling};
-use super::{Chance, Outcome, options};
+use super::{Outcome, options};
 
 /// How the names of checkpoints begin.
 const COPY: &str = "copy-";
@@ -83,7 +84,7 @@ struct Open {
 
 struct Run<'a> {
     plan: &'a Plan,
-    chance: Chance,
+    rng: TestRng,
     disk: MemVfs,
     vfs: FaultVfs,
     recorder: Arc<Recorder>,
@@ -108,7 +109,7 @@ pub(crate) fn play(plan: &Plan, coverage: &Arc<Coverage>) -> Outcome<Played> {
     recorder.promises().beside = beside;
     let mut run = Run {
         plan,
-        chance: Chance::new(plan.seed),
+        rng: TestRng::new(plan.seed),
         vfs: FaultVfs::new(Arc::new(disk.clone()), plan.seed),
         disk,
         recorder,
@@ -220,7 +221,7 @@ impl Run<'_> {
     }
 
     fn step(&mut self) -> Outcome {
-        match self.chance.below(100) {
+        match self.rng.below(100) {
             0..70 => self.commit(),
             70..74 => self.sync(false),
             74..78 => self.sync(true),
@@ -231,7 +232,7 @@ impl Run<'_> {
             }
             85..89 => self.look_through_a_snapshot(),
             89..91 => {
-                let us = self.chance.below(2_000_000);
+                let us = self.rng.below(2_000_000);
                 self.opened()?.db.env().advance_us(us);
                 Ok(())
             }
@@ -261,13 +262,13 @@ impl Run<'_> {
     fn arm(&mut self, within: u64) {
         let changes: Vec<VfsCall> =
             VfsCall::ALL.iter().copied().filter(|call| call.is_mutating()).collect();
-        let errno = *self.chance.of(&Errno::ALL);
-        let fault = match self.chance.below(4) {
+        let errno = *self.rng.choose(&Errno::ALL);
+        let fault = match self.rng.below(4) {
             0 => Fault::ShortWrite(errno),
             _ => Fault::Error(errno),
         };
-        let rule = FaultRule::new(fault).for_calls(&changes).nth(self.chance.below(within));
-        self.vfs.add_rule(if self.chance.one_in(3) { rule.from_then_on() } else { rule });
+        let rule = FaultRule::new(fault).for_calls(&changes).nth(self.rng.below(within));
+        self.vfs.add_rule(if self.rng.is_one_in(3) { rule.from_then_on() } else { rule });
         self.armed = true;
     }
 
@@ -307,14 +308,14 @@ impl Run<'_> {
 
     fn commit(&mut self) -> Outcome {
         let number = self.recorder.promises().committed + 1;
-        let mut chance = self.chance.clone();
+        let mut rng = self.rng.clone();
         let open = self.opened()?;
-        let commit = Arc::new(draw_commit(&mut chance, number, open.keyspaces.len()));
+        let commit = Arc::new(draw_commit(&mut rng, number, open.keyspaces.len()));
         // Nearly all buffered, mixed, or all synced.
         let sync = match self.plan.seed / 4 % 4 {
-            0 => chance.one_in(40),
+            0 => rng.is_one_in(40),
             1 => true,
-            _ => chance.one_in(5),
+            _ => rng.is_one_in(5),
         };
         let seq = self.number_given(commit.changes.len() as u64)?;
         let before = {
@@ -325,7 +326,7 @@ impl Run<'_> {
             before
         };
         let written = oracle::write(&open.db, &open.keyspaces, &commit, sync);
-        self.chance = chance;
+        self.rng = rng;
         match written {
             Ok(()) => {
                 self.settle_pending(true);
@@ -397,8 +398,8 @@ impl Run<'_> {
     }
 
     fn create_keyspace(&mut self) -> Outcome {
-        let policy = options::draw_policy(&mut self.chance);
-        let options = options::draw_keyspace(&mut self.chance).policy(policy.clone());
+        let policy = options::draw_policy(&mut self.rng);
+        let options = options::draw_keyspace(&mut self.rng).policy(policy.clone());
         {
             let mut promises = self.recorder.promises();
             promises.other = Presence::Maybe;
@@ -423,11 +424,11 @@ impl Run<'_> {
     /// Makes the passing keyspace, writes to it, or drops it.
     fn come_and_go(&mut self) -> Outcome {
         let Some(keyspace) = self.opened()?.passing.clone() else { return self.come() };
-        if self.chance.one_in(3) { self.go(&keyspace) } else { self.stay(&keyspace) }
+        if self.rng.is_one_in(3) { self.go(&keyspace) } else { self.stay(&keyspace) }
     }
 
     fn come(&mut self) -> Outcome {
-        let options = options::draw_keyspace(&mut self.chance);
+        let options = options::draw_keyspace(&mut self.rng);
         {
             let passing = &mut self.recorder.promises().passing;
             let life = passing.life + 1;
@@ -447,8 +448,8 @@ impl Run<'_> {
     }
 
     fn stay(&mut self, keyspace: &Keyspace) -> Outcome {
-        let count = 1 + self.chance.below(20);
-        let sync = self.chance.one_in(4);
+        let count = 1 + self.rng.below(20);
+        let sync = self.rng.is_one_in(4);
         let durability = if sync { Durability::Sync } else { Durability::Buffered };
         let Passing { life, written, .. } = self.recorder.promises().passing;
         for number in written..written + count {
@@ -530,13 +531,13 @@ impl Run<'_> {
         // As it lies there, for opening it would change it.
         let disk = self.disk.crash(CrashImage::Keep, 0);
         let checkpoint = self.recorder.promises().checkpoints[at].clone();
-        passing::check_checkpoint(&disk, &checkpoint, &history, &mut self.chance)
+        passing::check_checkpoint(&disk, &checkpoint, &history, &mut self.rng)
     }
 
     fn compact_range(&mut self) -> Outcome {
         let count = self.opened()?.keyspaces.len() as u64;
-        let which = usize::try_from(self.chance.below(count)).unwrap_or(0);
-        let (one, other) = (key(self.chance.draw()), key(self.chance.draw()));
+        let which = usize::try_from(self.rng.below(count)).unwrap_or(0);
+        let (one, other) = (key(self.rng.next_u64()), key(self.rng.next_u64()));
         let (low, high) = if one < other { (one, other) } else { (other, one) };
         match self.opened()?.keyspaces[which].compact_range(low..=high) {
             Ok(()) => {
@@ -555,7 +556,7 @@ impl Run<'_> {
     /// Until it is given a store again, the keyspace is without.
     fn operands_to_tree(&mut self) -> Outcome {
         let count = self.opened()?.keyspaces.len() as u64;
-        let which = usize::try_from(self.chance.below(count)).unwrap_or(0);
+        let which = usize::try_from(self.rng.below(count)).unwrap_or(0);
         let held = !self.opened()?.stills.is_empty();
         match self.opened()?.keyspaces[which].operands_to_tree() {
             Ok(()) => {
@@ -569,9 +570,9 @@ impl Run<'_> {
 
     fn change_options(&mut self) -> Outcome {
         let count = self.opened()?.keyspaces.len() as u64;
-        let which = usize::try_from(self.chance.below(count)).unwrap_or(0);
-        let mut options = options::draw_keyspace(&mut self.chance);
-        let policy = self.chance.one_in(2).then(|| options::draw_policy(&mut self.chance));
+        let which = usize::try_from(self.rng.below(count)).unwrap_or(0);
+        let mut options = options::draw_keyspace(&mut self.rng);
+        let policy = self.rng.is_one_in(2).then(|| options::draw_policy(&mut self.rng));
         if let Some(policy) = &policy {
             options = options.policy(policy.clone());
             self.recorder.promises().policies[which].push(policy.to_string());
@@ -592,7 +593,7 @@ impl Run<'_> {
     /// Takes a snapshot, or looks through one that was taken before and lets it go.
     fn look_through_a_snapshot(&mut self) -> Outcome {
         let state = self.history().state(self.history().last());
-        let take = self.opened()?.stills.is_empty() || self.chance.one_in(3);
+        let take = self.opened()?.stills.is_empty() || self.rng.is_one_in(3);
         let Some(open) = &mut self.open else { return Ok(()) };
         if take {
             let (snapshot, keyspaces) = (open.db.snapshot(), open.keyspaces.len());
@@ -636,10 +637,10 @@ impl Run<'_> {
     /// reads are right.
     fn check_live(&mut self) -> Outcome {
         let state = self.history().state(self.history().last());
-        let seed = self.chance.draw();
+        let seed = self.rng.next_u64();
         let wrong = |what: String| Err(format!("the running database: {what}"));
         let fired = self.read_errors();
-        let compared = oracle::compare(&self.opened()?.db, &state, &mut Chance::new(seed));
+        let compared = oracle::compare(&self.opened()?.db, &state, &mut TestRng::new(seed));
         let hit = self.read_errors() > fired;
         match compared {
             Ok(()) if hit => wrong("a read error was swallowed".to_owned()),
@@ -647,7 +648,7 @@ impl Run<'_> {
             Err(Trouble::Failed(error)) => {
                 self.excuse("a read", &error)?;
                 self.disarm();
-                let again = oracle::compare(&self.opened()?.db, &state, &mut Chance::new(seed));
+                let again = oracle::compare(&self.opened()?.db, &state, &mut TestRng::new(seed));
                 again.or_else(|trouble| wrong(trouble.into()))
             }
             Err(Trouble::Wrong(what)) => wrong(what),
@@ -671,7 +672,7 @@ impl Run<'_> {
     fn recover_if_failed(&mut self) -> Outcome {
         let Some(open) = &self.open else { return Ok(()) };
         if open.db.health().read_only.is_none() {
-            if self.armed && !self.vfs.fired_counts().is_empty() && self.chance.one_in(3) {
+            if self.armed && !self.vfs.fired_counts().is_empty() && self.rng.is_one_in(3) {
                 self.disarm();
             }
             return Ok(());
@@ -684,14 +685,14 @@ impl Run<'_> {
             other => return Err(format!("a write to a read-only database: {other:?}")),
         }
         self.check_live()?;
-        if self.chance.one_in(2) {
+        if self.rng.is_one_in(2) {
             self.disarm();
         }
-        if self.chance.one_in(8) {
+        if self.rng.is_one_in(8) {
             // Closing and reopening must do as well.
             return self.reopen_after_failure();
         }
-        if !self.armed && self.chance.one_in(2) {
+        if !self.armed && self.rng.is_one_in(2) {
             self.arm(14);
         }
         self.recorder.promises().phase = Phase::Resuming;
@@ -820,7 +821,7 @@ impl Run<'_> {
             // A crash before the database is there has another made, with the default policy.
             self.recorder.promises().policies[0] =
                 vec![policy.to_string(), PolicySpec::default().to_string()];
-            let keyspace = options::draw_keyspace(&mut self.chance);
+            let keyspace = options::draw_keyspace(&mut self.rng);
             options = options.keyspace_defaults(keyspace.policy(policy));
         }
         self.recorder.promises().phase = Phase::Opening;
@@ -900,6 +901,6 @@ impl Run<'_> {
 
     fn options(&mut self) -> Options {
         let coverage = Arc::clone(&self.coverage);
-        options::draw(&mut self.chance, self.plan.background).listener(coverage)
+        options::draw(&mut self.rng, self.plan.background).listener(coverage)
     }
 }

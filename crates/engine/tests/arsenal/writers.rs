@@ -10,9 +10,10 @@ use lsmx::env::Background;
 use lsmx::vfs::CrashImage;
 use lsmx::vfs::MemVfs;
 use lsmx::{Db, Durability, Keyspace, Slice, WriteBatch};
+use lsmx_testkit::{TestRng, mix_seeds};
 
 use super::history::KEYSPACES;
-use super::{Chance, Outcome, mix, options, oracle};
+use super::{Outcome, options, oracle};
 
 /// How many threads write.
 const WRITERS: usize = 3;
@@ -49,11 +50,11 @@ struct Shared {
 /// Plays one schedule and checks the crashes in it; returns how many.
 pub(crate) fn play(seed: u64) -> Outcome<u64> {
     let failed = |error: lsmx::Error| format!("{error:?}");
-    let mut chance = Chance::new(seed);
+    let mut rng = TestRng::new(seed);
     let disk = MemVfs::new();
     let background = Background::Stepped { seed, workers: 1 };
-    let db = oracle::open(&disk, options::draw(&mut chance, background))?;
-    let other = db.keyspace(KEYSPACES[1], options::draw_keyspace(&mut chance)).map_err(failed)?;
+    let db = oracle::open(&disk, options::draw(&mut rng, background))?;
+    let other = db.keyspace(KEYSPACES[1], options::draw_keyspace(&mut rng)).map_err(failed)?;
     let keyspaces = [db.default_keyspace(), other];
     let shared = Arc::new(Shared {
         board: Mutex::default(),
@@ -63,11 +64,11 @@ pub(crate) fn play(seed: u64) -> Outcome<u64> {
     let watching = Arc::clone(&shared);
     disk.set_observer(Some(Arc::new(
         move |disk: &MemVfs, operation: lsmx::internals::vfs::MemOperation<'_>| {
-            let mut chance = Chance::new(mix(seed, operation.index));
-            if chance.one_in(6) {
-                let image = *chance.of(&CrashImage::ALL);
+            let mut rng = TestRng::new(mix_seeds(seed, operation.index));
+            if rng.is_one_in(6) {
+                let image = *rng.choose(&CrashImage::ALL);
                 let board = lock(&watching.board).clone();
-                let crashed = disk.crash(image, chance.draw());
+                let crashed = disk.crash(image, rng.next_u64());
                 lock(&watching.crashes).push((operation.index, image, crashed, board));
             }
         },
@@ -77,8 +78,8 @@ pub(crate) fn play(seed: u64) -> Outcome<u64> {
         let env = db.env().clone();
         let (db, keyspaces, shared) = (db.clone(), keyspaces.clone(), Arc::clone(&shared));
         let body = move || {
-            let chance = Chance::new(mix(seed, writer as u64));
-            if let Err(what) = write(&db, &keyspaces, writer, chance, &shared.board) {
+            let rng = TestRng::new(mix_seeds(seed, writer as u64));
+            if let Err(what) = write(&db, &keyspaces, writer, rng, &shared.board) {
                 *lock(&shared.failure) = Err(what);
             }
         };
@@ -93,7 +94,7 @@ pub(crate) fn play(seed: u64) -> Outcome<u64> {
     std::mem::replace(&mut *lock(&shared.failure), Ok(()))?;
     let crashes = std::mem::take(&mut *lock(&shared.crashes));
     for (index, image, disk, board) in &crashes {
-        check(disk, board, &mut chance)
+        check(disk, board, &mut rng)
             .map_err(|what| format!("crash before operation {index}, {image:?}: {what}"))?;
     }
     Ok(crashes.len() as u64)
@@ -108,11 +109,11 @@ fn write(
     db: &Db,
     keyspaces: &[Keyspace; 2],
     writer: usize,
-    mut chance: Chance,
+    mut rng: TestRng,
     board: &Mutex<Board>,
 ) -> Outcome {
     let failed = |error: lsmx::Error| format!("{error:?}");
-    for number in 1..=12 + chance.below(20) {
+    for number in 1..=12 + rng.below(20) {
         let before = {
             let mut board = lock(board);
             board.attempted[writer] = number;
@@ -123,10 +124,10 @@ fn write(
         let mut batch = WriteBatch::new();
         for keyspace in keyspaces {
             batch.put(keyspace, name(writer), number.to_le_bytes());
-            let len = chance.below(200);
-            batch.put(keyspace, [u8::try_from(number % 7).unwrap_or(0)], chance.bytes(len));
+            let len = rng.below(200);
+            batch.put(keyspace, [u8::try_from(number % 7).unwrap_or(0)], rng.bytes(len));
         }
-        let sync = chance.one_in(3);
+        let sync = rng.is_one_in(3);
         let durability = if sync { Durability::Sync } else { Durability::Buffered };
         db.write(batch, durability).map_err(failed)?;
         let mut synced = before;
@@ -164,8 +165,8 @@ fn counts(get: impl Fn(String) -> lsmx::Result<Option<Slice>>) -> Outcome<Counts
     Ok(counts)
 }
 
-fn check(disk: &MemVfs, board: &Board, chance: &mut Chance) -> Outcome {
-    let db = oracle::open(disk, options::draw(chance, Background::Inline))?;
+fn check(disk: &MemVfs, board: &Board, rng: &mut TestRng) -> Outcome {
+    let db = oracle::open(disk, options::draw(rng, Background::Inline))?;
     let shown = counts(|key| db.get(key))?;
     let other = db.open_keyspace(KEYSPACES[1], None).map_err(|error| format!("{error:?}"))?;
     let elsewhere = counts(|key| other.get(key))?;

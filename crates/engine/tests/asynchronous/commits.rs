@@ -9,9 +9,10 @@ use lsmx::merge_operator::Append;
 use lsmx::tokio::Db;
 use lsmx::vfs::MemVfs;
 use lsmx::{Durability, Error, KeyspaceOptions, MergeOperator, MergeResult, Options, WriteBatch};
+use lsmx_testkit::{TestRng, seed};
 use tokio::task::JoinSet;
 
-use crate::support::{Dice, Polls, Taken, current_thread, poll_once, run, runtimes, seed};
+use crate::support::{Polls, Taken, current_thread, poll_once, run, runtimes};
 
 fn options() -> Options {
     let keyspace = KeyspaceOptions::default()
@@ -36,11 +37,11 @@ fn a_dropped_write_is_done_or_not_and_an_awaited_one_is_done() {
             let mut writers = JoinSet::new();
             for writer in 0..WRITERS {
                 let db = db.clone();
-                let mut dice = Dice::new(seed.wrapping_add(at as u64 * WRITERS + writer));
+                let mut rng = TestRng::new(seed.wrapping_add(at as u64 * WRITERS + writer));
                 writers.spawn(async move {
                     let (mut sure, mut dropped) = (0, 0);
                     for write in 1..=WRITES {
-                        let durability = match dice.below(4) {
+                        let durability = match rng.below(4) {
                             0 => Durability::Sync,
                             _ => Durability::Buffered,
                         };
@@ -50,7 +51,7 @@ fn a_dropped_write_is_done_or_not_and_an_awaited_one_is_done() {
                         batch.put(&keyspace, (1000 + writer).to_be_bytes(), write.to_be_bytes());
                         let future = Box::pin(db.write(batch, durability));
                         // None at all, some, or as many as it takes.
-                        let left = [0, 1, 2, u64::MAX, u64::MAX][dice.below(5) as usize];
+                        let left = [0, 1, 2, u64::MAX, u64::MAX][rng.below(5) as usize];
                         match (Polls { future, left }).await {
                             Some(written) => {
                                 written.unwrap();
@@ -308,14 +309,14 @@ fn updates_of_one_key_add_up() {
             let mut tasks = JoinSet::new();
             for task in 0..16 {
                 let (db, tried) = (db.clone(), Arc::clone(&tried));
-                let mut dice = Dice::new(seed.wrapping_add(task));
+                let mut rng = TestRng::new(seed.wrapping_add(task));
                 tasks.spawn(async move {
                     let mut sure = 0_u64;
                     for _ in 0..20 {
                         let keyspace = db.default_keyspace();
                         let add = |old: Option<&[u8]>| append_one(old);
                         let future = Box::pin(keyspace.fetch_update("key", add));
-                        let left = if dice.below(4) == 0 { dice.below(4) } else { u64::MAX };
+                        let left = if rng.below(4) == 0 { rng.below(4) } else { u64::MAX };
                         tried.fetch_add(1, Ordering::Relaxed);
                         sure += u64::from((Polls { future, left }).await.is_some());
                     }

@@ -9,12 +9,10 @@ use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::tokio::Db;
 use lsmx::vfs::MemVfs;
 use lsmx::{Durability, Error, EventListener, KeyspaceOptions, Options, WriteBatch};
+use lsmx_testkit::{TestRng, seed};
 use tokio::task::JoinSet;
 
-use crate::support::{
-    Dice, Stalls, Taken, current_thread, gated, multi_thread, poll_once, reopen, run, runtimes,
-    seed, until,
-};
+use crate::support::{Stalls, Taken, current_thread, gated, multi_thread, poll_once, reopen, run, runtimes, until};
 
 fn options() -> Options {
     Options::default().keyspace_defaults(KeyspaceOptions::default().memtable_bytes(4 << 10))
@@ -65,9 +63,9 @@ fn close_tells_those_that_wait() {
 fn a_runtime_may_go_while_commits_are_on_their_way() {
     let seed = seed();
     for round in 0..20 {
-        let mut dice = Dice::new(seed.wrapping_add(round));
-        let threads = [1, 1, 4][dice.below(3) as usize];
-        let runtime = match dice.below(2) {
+        let mut rng = TestRng::new(seed.wrapping_add(round));
+        let threads = [1, 1, 4][rng.below(3) as usize];
+        let runtime = match rng.below(2) {
             0 => current_thread(threads),
             _ => multi_thread(threads),
         };
@@ -90,13 +88,13 @@ fn a_runtime_may_go_while_commits_are_on_their_way() {
             });
         }
         drop(db);
-        let enough = dice.below(300);
+        let enough = rng.below(300);
         runtime.block_on(async {
             while writes.load(Ordering::Relaxed) < enough {
                 tokio::task::yield_now().await;
             }
         });
-        match dice.below(2) {
+        match rng.below(2) {
             0 => runtime.shutdown_background(),
             _ => drop(runtime),
         }

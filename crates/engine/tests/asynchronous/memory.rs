@@ -15,8 +15,9 @@ use lsmx::metrics::BlockKind;
 use lsmx::tokio::Db;
 use lsmx::vfs::MemVfs;
 use lsmx::{Error, FilterLastRun, KeyspaceOptions, Metrics, Options, ReadOptions, ReadTier};
+use lsmx_testkit::{TestRng, seed};
 
-use crate::support::{Dice, current_thread, poll_once, run, runtimes, seed};
+use crate::support::{current_thread, poll_once, run, runtimes};
 
 const KEYS: u64 = 3_000;
 
@@ -132,17 +133,17 @@ fn the_thread_of_a_task_never_calls_the_file_system() {
         // Less memory than data, and fewer descriptors than tables.
         let db = Db::open("db", options(20 << 10).vfs(Arc::new(disk.clone()))).await.unwrap();
         let keyspace = db.default_keyspace();
-        let mut dice = Dice::new(seed());
+        let mut rng = TestRng::new(seed());
         for _ in 0..2_000 {
-            let number = dice.below(KEYS * 2);
-            match dice.below(12) {
+            let number = rng.below(KEYS * 2);
+            match rng.below(12) {
                 0 => db.put(key(number), [8; 40]).await.unwrap(),
                 1 => db.default_keyspace().merge(key(number), "+").await.unwrap(),
                 2 => drop(keyspace.iter().limit(1).next().await.transpose().unwrap()),
                 3 => drop(keyspace.multi_get([key(number), key(number + 1)]).await.unwrap()),
                 4 => {
                     let mut range = keyspace.range(&key(number)[..]..);
-                    for _ in 0..dice.below(100) {
+                    for _ in 0..rng.below(100) {
                         let Some(entry) = range.next().await else { break };
                         entry.unwrap();
                     }
@@ -194,8 +195,8 @@ fn lookups_are_counted_once_wherever_they_end() {
         let mut all = Vec::new();
         for tasks in [false, true] {
             let db = lsmx::Db::open("db", options(cache_bytes).vfs(Arc::new(loaded()))).unwrap();
-            let mut dice = Dice::new(seed);
-            let mut numbers = (0..LOOKUPS).map(|_| (dice.below(KEYS * 2), dice.below(10)));
+            let mut rng = TestRng::new(seed);
+            let mut numbers = (0..LOOKUPS).map(|_| (rng.below(KEYS * 2), rng.below(10)));
             if tasks {
                 let db = Db::try_from(db.clone()).unwrap();
                 run(&current_thread(1), async {
@@ -265,33 +266,33 @@ fn a_read_that_would_block_leaves_no_trace() {
 #[test]
 fn a_range_goes_on_where_memory_ended() {
     let seed = seed();
-    let mut dice = Dice::new(seed);
+    let mut rng = TestRng::new(seed);
     let db = lsmx::Db::open("db", options(60 << 10).vfs(Arc::new(loaded()))).unwrap();
     let keyspace = db.default_keyspace();
     let all: Vec<_> = keyspace.iter().map(Result::unwrap).collect();
     let mut blocked = 0;
     for _ in 0..200 {
         // What is in memory of it.
-        for _ in 0..dice.below(200) {
-            keyspace.get(key(dice.below(KEYS))).unwrap();
+        for _ in 0..rng.below(200) {
+            keyspace.get(key(rng.below(KEYS))).unwrap();
         }
-        let (from, to) = (dice.below(all.len() as u64), dice.below(all.len() as u64));
+        let (from, to) = (rng.below(all.len() as u64), rng.below(all.len() as u64));
         let (from, to) = (usize::try_from(from.min(to)).unwrap(), from.max(to));
         let to = usize::try_from(to).unwrap();
-        let limit = if dice.below(3) == 0 { dice.below(60) } else { u64::MAX };
+        let limit = if rng.below(3) == 0 { rng.below(60) } else { u64::MAX };
         let mut range = keyspace
             .range(&*all[from].0..&*all[to].0)
             .options(&ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() })
             .limit(limit);
         let (mut front, mut back) = (Vec::new(), Vec::new());
         loop {
-            let backward = dice.below(3) == 0;
+            let backward = rng.below(3) == 0;
             match if backward { range.next_back() } else { range.next() } {
                 Some(Ok(entry)) if backward => back.push(entry),
                 Some(Ok(entry)) => front.push(entry),
                 Some(Err(Error::WouldBlock)) => {
                     blocked += 1;
-                    if dice.below(4) == 0 {
+                    if rng.below(4) == 0 {
                         range = range.options(&ReadOptions::default());
                     } else {
                         // Somebody else reads what it needs.

@@ -12,8 +12,9 @@ use lsmx::merge_operator::Append;
 use lsmx::tokio::{Db, Keyspace, Range, Snapshot};
 use lsmx::vfs::MemVfs;
 use lsmx::{Durability, KeyspaceOptions, Options, Update, WriteBatch};
+use lsmx_testkit::{TestRng, seed};
 
-use crate::support::{Dice, run, runtimes, seed};
+use crate::support::{run, runtimes};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -39,7 +40,7 @@ fn options(background: Background) -> Options {
 struct World {
     disk: MemVfs,
     background: Background,
-    dice: Dice,
+    rng: TestRng,
     db: Db,
     keyspace: Keyspace,
     map: Map,
@@ -59,18 +60,18 @@ impl World {
     }
 
     fn key(&mut self) -> Vec<u8> {
-        format!("key-{:03}", self.dice.below(KEYS)).into_bytes()
+        format!("key-{:03}", self.rng.below(KEYS)).into_bytes()
     }
 
     fn value(&mut self) -> Vec<u8> {
-        let byte = u8::try_from(self.dice.below(256)).unwrap();
-        vec![byte; usize::try_from(self.dice.below(60)).unwrap()]
+        let byte = self.rng.below(256);
+        vec![byte; self.rng.below(60)]
     }
 
     async fn write(&mut self) {
         let (key, value) = (self.key(), self.value());
         let keyspace = &self.keyspace;
-        match self.dice.below(9) {
+        match self.rng.below(9) {
             0..3 => {
                 keyspace.put(&key, &value).await.unwrap();
                 self.map.insert(key, value);
@@ -119,13 +120,13 @@ impl World {
     }
 
     async fn read(&mut self) {
-        let keys: Vec<_> = (0..self.dice.below(80)).map(|_| self.key()).collect();
+        let keys: Vec<_> = (0..self.rng.below(80)).map(|_| self.key()).collect();
         let (from, to) = (self.key(), self.key());
         let bounds = (Bound::Included(from.min(to.clone())), Bound::Excluded(to));
-        let kind = self.dice.below(6);
-        let way = self.dice.below(3);
+        let kind = self.rng.below(6);
+        let way = self.rng.below(3);
         let (keyspace, snapshot) = match &self.snapshot {
-            Some((snapshot, map)) if self.dice.below(2) == 0 => {
+            Some((snapshot, map)) if self.rng.below(2) == 0 => {
                 (&self.keyspace, Some((snapshot, map)))
             }
             _ => (&self.keyspace, None),
@@ -174,7 +175,7 @@ impl World {
                     None => keyspace.prefix(prefix),
                 };
                 let bounds = (Bound::Included(prefix.to_vec()), Bound::Excluded(b"key-2".to_vec()));
-                equals(range, way, map, bounds, &mut self.dice).await;
+                equals(range, way, map, bounds, &mut self.rng).await;
             }
             _ => {
                 let range = match snapshot {
@@ -182,14 +183,14 @@ impl World {
                     None => keyspace.range(bounds.clone()),
                 };
                 if matches!(&bounds, (Bound::Included(from), Bound::Excluded(to)) if from < to) {
-                    equals(range, way, map, bounds, &mut self.dice).await;
+                    equals(range, way, map, bounds, &mut self.rng).await;
                 }
             }
         }
     }
 
     async fn other(&mut self) {
-        match self.dice.below(6) {
+        match self.rng.below(6) {
             0 => self.snapshot = Some((self.db.snapshot().await.unwrap(), self.map.clone())),
             1 => self.snapshot = None,
             2 => self.db.run_blocking(lsmx::Db::flush).await.unwrap(),
@@ -214,11 +215,11 @@ async fn equals(
     way: u64,
     map: &Map,
     bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
-    dice: &mut Dice,
+    rng: &mut TestRng,
 ) {
     let expected = map.range(bounds).map(|(key, value)| (key.clone(), value.clone()));
     let mut expected: Vec<_> = expected.collect();
-    let limit = (dice.below(3) == 0).then(|| dice.below(60));
+    let limit = (rng.below(3) == 0).then(|| rng.below(60));
     let range = match limit {
         Some(limit) => range.limit(limit),
         None => range,
@@ -233,7 +234,7 @@ async fn equals(
     } else {
         let mut range = range;
         loop {
-            if way == 1 || dice.below(5) > 0 {
+            if way == 1 || rng.below(5) > 0 {
                 let Some(entry) = range.next().await else { break };
                 front.push(owned(entry.unwrap()));
             } else {
@@ -261,11 +262,11 @@ fn tasks_get_the_answers_of_a_map() {
             run(runtime, async {
                 let disk = MemVfs::new();
                 let (db, keyspace) = World::open(&disk, background).await;
-                let dice = Dice::new(seed.wrapping_add(at as u64));
+                let rng = TestRng::new(seed.wrapping_add(at as u64));
                 let (map, snapshot) = (Map::new(), None);
-                let mut world = World { disk, background, dice, db, keyspace, map, snapshot };
+                let mut world = World { disk, background, rng, db, keyspace, map, snapshot };
                 for _ in 0..OPERATIONS {
-                    match world.dice.below(100) {
+                    match world.rng.below(100) {
                         0..70 => world.write().await,
                         70..97 => world.read().await,
                         _ => world.other().await,

@@ -40,33 +40,6 @@ pub(crate) fn run<T>(runtime: &Runtime, test: impl Future<Output = T>) -> T {
     runtime.block_on(limited).expect("the test hangs")
 }
 
-/// The seed of this run: `LSMX_TEST_SEED`, a fresh one by default; printed once.
-pub(crate) fn seed() -> u64 {
-    static SEED: OnceLock<u64> = OnceLock::new();
-    *SEED.get_or_init(|| {
-        let given = std::env::var("LSMX_TEST_SEED").ok();
-        let seed = given.map_or_else(
-            || lsmx::env::Env::default().random_u64() >> 24,
-            |text| text.parse().expect("LSMX_TEST_SEED is a number"),
-        );
-        println!("LSMX_TEST_SEED={seed}");
-        seed
-    })
-}
-
-/// Random decisions.
-pub(crate) struct Dice(ChaCha8Rng);
-
-impl Dice {
-    pub(crate) fn new(seed: u64) -> Dice {
-        Dice(ChaCha8Rng::seed_from_u64(seed))
-    }
-
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0.next_u64() % bound
-    }
-}
-
 /// Polls once, with nobody to wake.
 pub(crate) fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))

@@ -8,8 +8,7 @@ use lsmx::env::{Background, Env};
 use lsmx::vfs::CrashImage;
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Keyspace, Snapshot, WriteBatch};
-
-use super::arsenal::Chance;
+use lsmx_testkit::TestRng;
 use super::support::{all_kinds, cut_power, lock, number, open, options, seeds, taken, tuning};
 
 /// Real threads of which one runs at a time, as the seed says.
@@ -72,9 +71,9 @@ fn law_01_atomic() {
         let cuts = cut_power(&disk, seed, 40, &Arc::default());
         let (writer, of_writer) = (db.clone(), kinds.clone());
         let mut bodies: Vec<Box<dyn FnOnce() + Send>> = vec![Box::new(move || {
-            let mut chance = Chance::new(seed);
+            let mut rng = TestRng::new(seed);
             for n in 1..=BATCHES {
-                let durability = match chance.one_in(5) {
+                let durability = match rng.is_one_in(5) {
                     true => Durability::Sync,
                     false => Durability::Buffered,
                 };
@@ -118,7 +117,7 @@ struct Progress {
 fn law_02_prefix() {
     let mut crashes = 0;
     for seed in seeds(2, 2) {
-        let mut chance = Chance::new(seed);
+        let mut rng = TestRng::new(seed);
         let disk = MemVfs::new();
         let db = open(&disk);
         // One is flushed more often than the other.
@@ -127,13 +126,13 @@ fn law_02_prefix() {
         let cuts = cut_power(&disk, seed, 5, &progress);
         for n in 1..=90u64 {
             lock(&progress).attempted = n;
-            let keyspace = chance.of(&keyspaces);
-            let sync = chance.one_in(6);
+            let keyspace = rng.choose(&keyspaces);
+            let sync = rng.is_one_in(6);
             let durability = if sync { Durability::Sync } else { Durability::Buffered };
-            let len = chance.below(150);
+            let len = rng.below(150);
             keyspace
                 .with_write_options(durability)
-                .put(n.to_be_bytes(), chance.bytes(len))
+                .put(n.to_be_bytes(), rng.bytes(len))
                 .unwrap();
             lock(&progress).acknowledged = n;
             // What counts as a sync, beside a commit that asks for one.
@@ -245,9 +244,9 @@ fn law_05_read_your_writes() {
             let (db, kinds, known) = (db.clone(), kinds.clone(), Arc::clone(&known));
             let taken = Arc::clone(&taken);
             Box::new(move || {
-                let mut chance = Chance::new(seed ^ (thread << 50));
+                let mut rng = TestRng::new(seed ^ (thread << 50));
                 for _ in 0..ROUNDS {
-                    read_and_write(&db, &kinds, &known, &taken, &mut chance);
+                    read_and_write(&db, &kinds, &known, &taken, &mut rng);
                 }
             })
         });
@@ -268,7 +267,7 @@ fn read_and_write(
     kinds: &[Keyspace; 3],
     known: &[AtomicU64; 2],
     taken: &Mutex<Vec<u64>>,
-    chance: &mut Chance,
+    rng: &mut TestRng,
 ) {
     let [tables, values, _] = kinds;
     let [counter, batch_number] = known;
@@ -285,7 +284,7 @@ fn read_and_write(
     counter.fetch_max(before + 1, Ordering::SeqCst);
 
     // Merges take no turns with updates, and are not lost either.
-    if chance.one_in(2) {
+    if rng.is_one_in(2) {
         tables.merge("text", "+").unwrap();
     } else {
         let longer = |old: Option<&[u8]>| [old.unwrap_or_default(), b"+"].concat();
@@ -307,7 +306,7 @@ fn read_and_write(
 
     let at_least = known.each_ref().map(|known| known.load(Ordering::SeqCst));
     let keys = ["counter", "batch"];
-    let seen = match chance.below(4) {
+    let seen = match rng.below(4) {
         0 => keys.map(|key| number(tables.get(key).unwrap())),
         1 => {
             let found = tables.multi_get(keys).unwrap();

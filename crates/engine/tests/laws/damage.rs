@@ -8,10 +8,11 @@ use lsmx::env::Background;
 use lsmx::vfs::CrashImage;
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Event, KeyspaceOptions, RecoveryMode, verify};
+use lsmx_testkit::TestRng;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::arsenal::parallel::watched;
-use super::arsenal::{Chance, beside, lost_log, range_tombstones};
+use super::arsenal::{beside, lost_log, range_tombstones};
 use super::support::{
     KINDS, Told, all_kinds, file_of, files, kind, open, options, seeds, try_open,
 };
@@ -24,13 +25,13 @@ fn database(seed: u64) -> (MemVfs, Contents) {
     // Another seed: another database.
     let options = options(Background::Inline).seed(seed);
     let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
-    let mut chance = Chance::new(seed);
+    let mut rng = TestRng::new(seed);
     let mut contents = Contents::default();
     for (keyspace, contents) in all_kinds(&db).iter().zip(&mut contents) {
         for n in 0..50u64 {
             let key = (n * 7 % 50).to_be_bytes();
-            let len = 10 + chance.below(90);
-            let value = chance.bytes(len);
+            let len = 10 + rng.below(90);
+            let value = rng.bytes(len);
             keyspace.put(key, &value).unwrap();
             contents.insert(key.to_vec(), value);
             let key = (n % 11).to_be_bytes();
@@ -160,7 +161,7 @@ fn missing_log_segment_is_named_by_errors() {
 fn law_10_damage_is_detected_or_harmless() {
     let mut found: BTreeMap<String, u64> = BTreeMap::new();
     for seed in seeds(10, 2) {
-        let mut chance = Chance::new(seed);
+        let mut rng = TestRng::new(seed);
         let (disk, contents) = database(seed);
         let (foreign, _) = database(seed ^ 1);
         assert_eq!(ask(&disk.crash(CrashImage::Keep, 0), &contents), Ok(()));
@@ -185,13 +186,13 @@ fn law_10_damage_is_detected_or_harmless() {
             for _ in 0..8 {
                 let damaged = copy();
                 damaged
-                    .flip_bits(&path, chance.below(len), *chance.of(&[1, 16, 128, 255]))
+                    .flip_bits(&path, rng.below(len), *rng.choose(&[1, 16, 128, 255]))
                     .unwrap();
                 sample(damaged, &[&path], "changed");
             }
             for _ in 0..3 {
                 let damaged = copy();
-                damaged.truncate(&path, chance.below(len)).unwrap();
+                damaged.truncate(&path, rng.below(len)).unwrap();
                 sample(damaged, &[&path], "cut");
             }
             let damaged = copy();

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use lsmx::env::Background;
 use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::{Db, Durability, Error};
-
-use super::arsenal::Chance;
+use lsmx_testkit::TestRng;
 use super::arsenal::gate::{
     Gate, SHORT, close_keeps_deadline, each, follower_keeps_deadline, nth, returns_while_blocked,
 };
@@ -50,9 +49,9 @@ fn call_all(db: &Db) -> Vec<(&'static str, lsmx::Result<()>)> {
 #[test]
 fn deadline_any_device_call_hangs_is_kept() {
     let (mut hangs, mut k) = (0, 0);
-    let mut chance = Chance::new(seeds(15, 2).nth(1).unwrap());
+    let mut rng = TestRng::new(seeds(15, 2).nth(1).unwrap());
     loop {
-        k += 1 + chance.below(30);
+        k += 1 + rng.below(30);
         let gate = Gate::default();
         let disk = gate.disk(nth(u64::MAX), "");
         let db = open(&disk).unwrap();

@@ -9,8 +9,9 @@ use lsmx::internals::manifest::Manifest;
 use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Event, Keyspace, WriteBatch};
+use lsmx_testkit::TestRng;
 
-use super::arsenal::{Chance, disk_use};
+use super::arsenal::disk_use;
 use super::support::{Calls, Told, all_kinds, file_of, kind, open, options, seeds, tuning};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -26,7 +27,7 @@ struct Failing {
     db: Db,
     kinds: [Keyspace; 3],
     model: Model,
-    chance: Chance,
+    rng: TestRng,
     /// Commits begun.
     begun: u64,
     /// Of these the last that was synced.
@@ -41,8 +42,8 @@ impl Failing {
         let options = options(background).listener(Arc::new(told.clone()));
         let db = Db::open("db", options.vfs(vfs)).unwrap();
         let kinds = all_kinds(&db);
-        let (model, chance) = (Model::new(), Chance::new(seed));
-        Failing { disk, faults, told, db, kinds, model, chance, begun: 0, synced: 0 }
+        let (model, rng) = (Model::new(), TestRng::new(seed));
+        Failing { disk, faults, told, db, kinds, model, rng, begun: 0, synced: 0 }
     }
 
     /// How often a fault did something; delays are none.
@@ -59,11 +60,11 @@ impl Failing {
     /// Writes one more key to some keyspace; the model has it if it was acknowledged.
     fn write(&mut self) -> lsmx::Result<()> {
         self.begun += 1;
-        let at = usize::try_from(self.chance.below(3)).unwrap();
+        let at = self.rng.below(3);
         let key = format!("{at} {}", self.begun).into_bytes();
-        let len = 10 + self.chance.below(90);
-        let value = self.chance.bytes(len);
-        let sync = self.chance.one_in(4);
+        let len = 10 + self.rng.below(90);
+        let value = self.rng.bytes(len);
+        let sync = self.rng.is_one_in(4);
         let durability = if sync { Durability::Sync } else { Durability::Buffered };
         let written = match at {
             2 => self.kinds[at].with_write_options(durability).merge(&key, &value),
@@ -415,7 +416,7 @@ fn law_08_a_failed_sync_is_final() {
     for seed in seeds(8, 12) {
         for kind in [".wal", ".sst", ".blob", ".bucket", "MANIFEST"] {
             let mut failing = Failing::new(seed, Background::Inline);
-            let k = failing.chance.below(6);
+            let k = failing.rng.below(6);
             let calls = Calls::default();
             calls.watch(&failing.faults, &[VfsCall::Sync], usize::MAX);
             let of_kind = |path: &Path| path.to_string_lossy().contains(kind);

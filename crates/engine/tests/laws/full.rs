@@ -13,8 +13,7 @@ use lsmx::vfs::CrashImage;
 use lsmx::vfs::{MemVfs, OsVfs, Vfs};
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, ValueSeparation};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
-
-use super::arsenal::Chance;
+use lsmx_testkit::TestRng;
 use super::support::KINDS;
 
 /// What was acknowledged, by keyspace.
@@ -55,22 +54,22 @@ struct Filling {
     db: Db,
     kinds: [Keyspace; 3],
     model: Model,
-    chance: Chance,
+    rng: TestRng,
 }
 
 impl Filling {
-    fn new(db: Db, chance: Chance) -> Filling {
+    fn new(db: Db, rng: TestRng) -> Filling {
         let kinds = KINDS.map(|name| db.keyspace(name, tuning(name)).unwrap());
-        Filling { db, kinds, model: Model::default(), chance }
+        Filling { db, kinds, model: Model::default(), rng }
     }
 
     /// One more value, new or in the place of another.
     fn write(&mut self) -> lsmx::Result<()> {
-        let at = usize::try_from(self.chance.below(3)).unwrap();
-        let key = self.chance.below(2_000).to_be_bytes().to_vec();
-        let len = 1 + self.chance.below(2_000);
-        let value = self.chance.bytes(len);
-        let sync = self.chance.one_in(20);
+        let at = self.rng.below(3);
+        let key = self.rng.below(2_000).to_be_bytes().to_vec();
+        let len = 1 + self.rng.below(2_000);
+        let value = self.rng.bytes(len);
+        let sync = self.rng.is_one_in(20);
         let durability = if sync { Durability::Sync } else { Durability::Buffered };
         match at {
             2 => self.kinds[at].with_write_options(durability).merge(&key, &value)?,
@@ -123,10 +122,10 @@ impl Filling {
 
 /// A disk gets full more than once, and each time some room is freed. What was acknowledged stays.
 pub(crate) fn a_disk_that_gets_full(seed: u64) {
-    let mut chance = Chance::new(seed);
+    let mut rng = TestRng::new(seed);
     let disk = MemVfs::new();
-    let mut capacity = (2 << 20) + chance.below(6 << 20);
-    let mut filling = Filling::new(open(&disk), chance);
+    let mut capacity = (2 << 20) + rng.below(6 << 20);
+    let mut filling = Filling::new(open(&disk), rng);
     let reserve = Path::new("db/RESERVE");
     for round in 0..3 {
         disk.set_capacity(Some(capacity));
@@ -168,14 +167,14 @@ pub(crate) fn a_disk_that_gets_full(seed: u64) {
 
 /// The same on a real file system, where one can be mounted.
 pub(crate) fn a_real_disk_that_gets_full(seed: u64) {
-    let mut chance = Chance::new(seed);
+    let mut rng = TestRng::new(seed);
     let dir = tempfile::tempdir().unwrap();
-    let size = format!("size={}k", 2_048 + chance.below(6_144));
+    let size = format!("size={}k", 2_048 + rng.below(6_144));
     if let Err(reason) = mount(&["-t", "tmpfs", "-o", &size, "lsmx"], dir.path()) {
         lsmx_stress::report_skipped("a full disk on a real file system", reason);
         return;
     }
-    let played = std::panic::catch_unwind(|| fill_and_resume(dir.path(), chance, &size));
+    let played = std::panic::catch_unwind(|| fill_and_resume(dir.path(), rng, &size));
     let unmounted = Command::new("umount").arg(dir.path()).status().unwrap();
     assert!(unmounted.success(), "{size} stays mounted");
     if let Err(panic) = played {
@@ -193,13 +192,13 @@ fn mount(arguments: &[&str], dir: &Path) -> Result<(), String> {
     }
 }
 
-fn fill_and_resume(dir: &Path, chance: Chance, when: &str) {
+fn fill_and_resume(dir: &Path, rng: TestRng, when: &str) {
     let dir = dir.join("db");
     let grow = |megabytes: u64| {
         let size = format!("remount,size={megabytes}m");
         mount(&["-o", &size], dir.parent().unwrap()).unwrap();
     };
-    let mut filling = Filling::new(open_in(Arc::new(OsVfs), &dir), chance);
+    let mut filling = Filling::new(open_in(Arc::new(OsVfs), &dir), rng);
     for megabytes in [12, 18] {
         filling.fill(when);
         assert!(!dir.join("RESERVE").exists(), "{when}: the reserve is used first");
@@ -209,7 +208,7 @@ fn fill_and_resume(dir: &Path, chance: Chance, when: &str) {
         filling.check(&filling.db, when);
     }
     filling.fill(when);
-    let Filling { db, kinds, model, chance } = filling;
+    let Filling { db, kinds, model, rng } = filling;
     drop((db, kinds));
     let listed = || {
         let mut names: Vec<_> =
@@ -234,7 +233,7 @@ fn fill_and_resume(dir: &Path, chance: Chance, when: &str) {
     // Opening writes every memtable to a file of its own, in whole blocks.
     grow(64);
     let db = open_in(Arc::new(OsVfs), &dir);
-    let mut filling = Filling { model, ..Filling::new(db, chance) };
+    let mut filling = Filling { model, ..Filling::new(db, rng) };
     filling.check(&filling.db, when);
     filling.db.drop_keyspace("values").unwrap();
     filling.model[1].clear();

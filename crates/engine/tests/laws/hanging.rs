@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use lsmx::env::Background;
 use lsmx::{Db, Durability, ReadOptions, ReadTier, WriteBatch};
-
-use super::arsenal::Chance;
+use lsmx_testkit::TestRng;
 use super::arsenal::gate::{Gate, flushes_while_store_hangs, nth};
 use super::arsenal::parallel::watched;
 use super::support::{options, seeds, try_all_kinds, tuning};
@@ -41,10 +40,10 @@ pub(crate) fn use_everything(db: &Db) -> lsmx::Result<()> {
 #[test]
 fn observation_hanging_device_call_returns() {
     let (mut hangs, mut k) = (0, 0);
-    let mut chance = Chance::new(seeds(15, 1).next().unwrap());
+    let mut rng = TestRng::new(seeds(15, 1).next().unwrap());
     loop {
         // A fifth of the calls, others in each run.
-        k += 1 + chance.below(9);
+        k += 1 + rng.below(9);
         let (gate, never) = (Gate::default(), u64::MAX);
         // The calls are counted from the first one after the open.
         let disk = gate.disk(nth(never), "");

@@ -8,10 +8,11 @@ use lsmx::env::Background;
 use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Options, verify};
+use lsmx_testkit::TestRng;
 
 use super::arsenal::closing::closed_database_changes_no_file;
 use super::arsenal::failed_open::failed_open_leaves_no_files;
-use super::arsenal::{Chance, beside};
+use super::arsenal::beside;
 use super::support::{all_kinds, file_of, kind, open, options, seeds, try_open};
 
 /// Names the directory that [`another_process`] is to open.
@@ -58,11 +59,11 @@ fn handle_dropped_after_close_changes_no_file() {
 fn database(seed: u64) -> MemVfs {
     let disk = MemVfs::new();
     let db = open(&disk);
-    let mut chance = Chance::new(seed);
+    let mut rng = TestRng::new(seed);
     for keyspace in all_kinds(&db) {
         for n in 0..40u64 {
-            let len = 10 + chance.below(90);
-            keyspace.put(n.to_be_bytes(), chance.bytes(len)).unwrap();
+            let len = 10 + rng.below(90);
+            keyspace.put(n.to_be_bytes(), rng.bytes(len)).unwrap();
             keyspace.merge((n / 2).to_be_bytes(), "+").unwrap();
         }
     }
@@ -136,7 +137,7 @@ fn second_openers_and_readers(seed: u64) {
 }
 
 fn failing_openings(seed: u64) {
-    let mut chance = Chance::new(seed);
+    let mut rng = TestRng::new(seed);
     // Any doubt whether there is one is no "there is none".
     let disk = database(seed);
     let before = disk.snapshot_all();
@@ -172,10 +173,10 @@ fn failing_openings(seed: u64) {
     for path in disk.paths() {
         let damaged = disk.crash(CrashImage::Keep, 0);
         let bytes = damaged.read_all(&path).unwrap().len() as u64;
-        match chance.below(3) {
+        match rng.below(3) {
             0 => damaged.remove(&path).unwrap(),
             1 => damaged.truncate(&path, bytes / 2).unwrap(),
-            _ if bytes > 0 => damaged.flip_bits(&path, chance.below(bytes), 1).unwrap(),
+            _ if bytes > 0 => damaged.flip_bits(&path, rng.below(bytes), 1).unwrap(),
             _ => continue,
         }
         let before = damaged.snapshot_all();

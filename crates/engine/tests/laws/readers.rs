@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use lsmx::vfs::MemVfs;
 use lsmx::{Db, Keyspace, Range, Slice, Snapshot};
+use lsmx_testkit::TestRng;
 
-use super::arsenal::{Chance, closing, options, queues};
+use super::arsenal::{closing, options, queues};
 use super::support::{all_kinds, open, seed, seeds, tuning};
 
 type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -69,14 +70,14 @@ fn key_of(number: u64) -> Vec<u8> {
 }
 
 /// A write of any kind, and the same to the model.
-fn write(keyspaces: &[Keyspace], model: &mut [Contents], chance: &mut Chance) {
-    let at = usize::try_from(chance.below(keyspaces.len() as u64)).unwrap();
+fn write(keyspaces: &[Keyspace], model: &mut [Contents], rng: &mut TestRng) {
+    let at = rng.below(keyspaces.len());
     let (keyspace, model) = (&keyspaces[at], &mut model[at]);
-    let key = key_of(chance.below(KEYS));
-    match chance.below(10) {
+    let key = key_of(rng.below(KEYS));
+    match rng.below(10) {
         0..5 => {
-            let len = 20 + chance.below(60);
-            let value = chance.bytes(len);
+            let len = 20 + rng.below(60);
+            let value = rng.bytes(len);
             keyspace.put(&key, &value).unwrap();
             model.insert(key, value);
         }
@@ -89,7 +90,7 @@ fn write(keyspaces: &[Keyspace], model: &mut [Contents], chance: &mut Chance) {
             model.remove(&key);
         }
         _ => {
-            let end = key_of(chance.below(KEYS));
+            let end = key_of(rng.below(KEYS));
             keyspace.delete_range::<&[u8]>(&key[..]..&end[..]).unwrap();
             model.retain(|at, _| !(*at >= key && *at < end));
         }
@@ -103,7 +104,7 @@ fn write(keyspaces: &[Keyspace], model: &mut [Contents], chance: &mut Chance) {
 fn law_06_snapshots_are_still() {
     let (mut rewrites, mut collections, mut merges) = (0, 0, 0);
     for seed in seeds(6, 2) {
-        let mut chance = Chance::new(seed);
+        let mut rng = TestRng::new(seed);
         let db = open(&MemVfs::new());
         let keyspaces = all_kinds(&db);
         let mut model = vec![Contents::new(); keyspaces.len()];
@@ -114,14 +115,14 @@ fn law_06_snapshots_are_still() {
                 keyspace.set_policy(policy.clone()).unwrap();
             }
             for _ in 0..60 {
-                write(&keyspaces, &mut model, &mut chance);
+                write(&keyspaces, &mut model, &mut rng);
             }
             stills.push(Still::take(&db, &keyspaces, &model));
             for _ in 0..120 {
-                write(&keyspaces, &mut model, &mut chance);
+                write(&keyspaces, &mut model, &mut rng);
             }
             db.flush().unwrap();
-            db.env().advance_us(chance.below(100_000_000));
+            db.env().advance_us(rng.below(100_000_000));
             for keyspace in &keyspaces {
                 keyspace.compact_range::<&[u8]>(..).unwrap();
             }
@@ -130,7 +131,7 @@ fn law_06_snapshots_are_still() {
                 still.check(&keyspaces, &after);
             }
             if stills.len() > 3 {
-                let at = usize::try_from(chance.below(3)).unwrap();
+                let at = rng.below(3);
                 stills.remove(at).finish(&keyspaces);
             }
         }

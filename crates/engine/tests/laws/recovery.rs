@@ -8,8 +8,7 @@ use lsmx::internals::vfs::{CrashImage, MemOperationKind};
 use lsmx::vfs::MemVfs;
 use lsmx::{Db, Durability, Error};
 use lsmx_base::file_name::FileName;
-
-use super::arsenal::Chance;
+use lsmx_testkit::TestRng;
 use super::support::{lock, open, options, seeds};
 
 /// What the next sequence number is past the last recovered one, after an unclean end.
@@ -69,22 +68,22 @@ fn interrupted(
 fn law_03_monotone_recovery() {
     let mut interruptions = 0;
     for seed in seeds(3, 60) {
-        let mut chance = Chance::new(seed);
+        let mut rng = TestRng::new(seed);
         let disk = MemVfs::new();
         let given = Numbers::default();
         let (db, _) = interrupted(&disk, u64::MAX / 2, (CrashImage::Drop, 0), &given);
-        let written = 5 + chance.below(60);
+        let written = 5 + rng.below(60);
         for n in 1..=written {
-            let sync = chance.one_in(4);
+            let sync = rng.is_one_in(4);
             let durability = if sync { Durability::Sync } else { Durability::Buffered };
-            let len = chance.below(120);
-            let value = chance.bytes(len);
+            let len = rng.below(120);
+            let value = rng.bytes(len);
             db.default_keyspace()
                 .with_write_options(durability)
                 .put(n.to_be_bytes(), value)
                 .unwrap();
         }
-        let image = disk.crash(*chance.of(&CrashImage::ALL), seed);
+        let image = disk.crash(*rng.choose(&CrashImage::ALL), seed);
         disk.set_observer(None);
 
         // Who only reads changes nothing and is not let in beside a writer.
@@ -99,9 +98,9 @@ fn law_03_monotone_recovery() {
         // Killed in recovery, again and again; nothing has been shown yet.
         let mut disk = image.crash(CrashImage::Keep, 0);
         let mut names: Vec<u64> = given_so_far(&given);
-        for _ in 0..chance.below(6) {
-            let at = chance.below(40);
-            let cut = (*chance.of(&CrashImage::ALL), chance.draw());
+        for _ in 0..rng.below(6) {
+            let at = rng.below(40);
+            let cut = (*rng.choose(&CrashImage::ALL), rng.next_u64());
             names.extend(disk.paths().iter().filter_map(|path| number_of(path)));
             let created = Numbers::default();
             let (db, left) = interrupted(&disk, at, cut, &created);

@@ -13,28 +13,12 @@ use lsmx::{
 };
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
-
-use super::arsenal::{Chance, base_seed, mix};
-
-/// The seed of this run. A deliberate bug is switched on with it, if one is named.
-pub(crate) fn seed() -> u64 {
-    static SEED: OnceLock<u64> = OnceLock::new();
-    *SEED.get_or_init(|| {
-        let seed = base_seed();
-        println!("LSMX_TEST_SEED={seed}");
-        if let Ok(name) = std::env::var("LSMX_TEST_SABOTAGE") {
-            failpoint::enable(
-                Failpoint::from_name(&name).expect("LSMX_TEST_SABOTAGE names a failpoint"),
-            );
-        }
-        seed
-    })
-}
+use lsmx_testkit::{TestRng, mix_seeds, seed};
 
 /// So many seeds that follow from this run's, others for each law.
 pub(crate) fn seeds(law: u64, count: u64) -> impl Iterator<Item = u64> {
-    let all = mix(seed(), law);
-    (0..count).map(move |number| mix(all, number) >> 16)
+    let all = mix_seeds(seed(), law);
+    (0..count).map(move |number| mix_seeds(all, number) >> 16)
 }
 
 /// Keyspaces that keep what they hold in tables, in blob files, and in buckets beside the tree.
@@ -132,11 +116,11 @@ pub(crate) fn cut_power<T: Clone + Send + 'static>(
     let cuts = Cuts::default();
     let (kept, promised) = (Arc::clone(&cuts), Arc::clone(promised));
     disk.set_observer(Some(Arc::new(move |disk: &MemVfs, operation: MemOperation<'_>| {
-        let mut chance = Chance::new(mix(seed, operation.index));
+        let mut rng = TestRng::new(mix_seeds(seed, operation.index));
         for image in CrashImage::ALL {
-            if chance.one_in(one_in) {
+            if rng.is_one_in(one_in) {
                 let at = format!("{:?} {}", operation.kind, operation.path.display());
-                let (disk, promised) = (disk.crash(image, chance.draw()), lock(&promised).clone());
+                let (disk, promised) = (disk.crash(image, rng.next_u64()), lock(&promised).clone());
                 lock(&kept).push(Cut { image, disk, promised, at });
             }
         }
@@ -165,7 +149,7 @@ impl Calls {
                 cleared.clear_rules();
             }
         })));
-        disk.add_rule(FaultRule::new(Fault::Delay).for_calls(calls).chance(1.0));
+        disk.add_rule(FaultRule::new(Fault::Delay).for_calls(calls).rng(1.0));
     }
 
     pub(crate) fn all(&self) -> Vec<(VfsCall, PathBuf)> {

@@ -11,10 +11,11 @@ use lsmx::vfs::MemVfs;
 use lsmx::{
     Db, Durability, Error, Event, KeyspaceOptions, Options, PolicySpec, WriteControl, WriteOptions,
 };
+use lsmx_testkit::TestRng;
 
 use super::arsenal::gate::{Gate, each};
 use super::arsenal::parallel::watched;
-use super::arsenal::{Chance, options as drawn};
+use super::arsenal::options as drawn;
 use super::support::{Told, open, options, seeds};
 
 const YEAR_US: u64 = 365 * 24 * 3_600 * 1_000_000;
@@ -38,7 +39,7 @@ fn law_14_time_cannot_hurt() {
 
 /// Every opening begins with a clock at one second; in between it leaps ahead.
 fn a_clock_that_jumps(seed: u64, tuned: impl Fn(KeyspaceOptions) -> KeyspaceOptions) {
-    let mut chance = Chance::new(seed);
+    let mut rng = TestRng::new(seed);
     let mut disk = MemVfs::new();
     let (mut seen_us, mut written) = (0, 0u64);
     for _ in 0..4 {
@@ -58,8 +59,8 @@ fn a_clock_that_jumps(seed: u64, tuned: impl Fn(KeyspaceOptions) -> KeyspaceOpti
                 db.delete(written.to_be_bytes()).unwrap();
             }
             written += 1;
-            if chance.one_in(20) {
-                db.env().advance_us(chance.below(100 * YEAR_US));
+            if rng.is_one_in(20) {
+                db.env().advance_us(rng.below(100 * YEAR_US));
             }
         }
         db.flush().unwrap();
@@ -69,7 +70,7 @@ fn a_clock_that_jumps(seed: u64, tuned: impl Fn(KeyspaceOptions) -> KeyspaceOpti
         // As late as the last edit.
         seen_us = clock_in_manifest(&disk.crash(CrashImage::Drop, 0));
         assert!(seen_us > now_us, "{policy}: the manifest says {seen_us} at {now_us}");
-        if chance.one_in(2) {
+        if rng.is_one_in(2) {
             disk = disk.crash(CrashImage::Drop, seed);
         } else {
             seen_us = db.env().database_time_us();

@@ -15,7 +15,6 @@
     reason = "for tests and the stress tool alone"
 )]
 
-mod dice;
 pub mod linear;
 mod operators;
 mod ops;
@@ -27,7 +26,6 @@ mod walk;
 mod world;
 
 pub use crate::beside::Plain;
-pub use dice::{Dice, case_seeds, scale, seed};
 pub use operators::operator;
 pub use ops::{KEYSPACES, Op, Weights, key_pool, operations};
 pub use play::{Outcome, Play, play, try_play};

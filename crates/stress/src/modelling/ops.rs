@@ -1,9 +1,10 @@
 //! Operations as data. Every number in them is taken modulo what there is when it is played, so a
 //! list from which operations were left out is a list like any other.
 
+use lsmx_testkit::TestRng;
 use std::sync::Arc;
 
-use super::{Dice, Opening, Tuning};
+use super::{Opening, Tuning};
 
 /// Names of the keyspaces that a history may make, the default one first.
 pub const KEYSPACES: [&str; 4] = ["default", "second", "Ümläut / ../ \u{0}", "4"];
@@ -235,51 +236,51 @@ pub struct Weights {
 
 impl Weights {
     /// Each history enables a part of what there is, so that each part gets its turn alone.
-    pub fn random(dice: &mut Dice) -> Weights {
+    pub fn random(rng: &mut TestRng) -> Weights {
         Weights {
-            keys: *dice.pick(&[3, 12, 40, 150, 400]),
-            writes: *dice.pick(&[30, 50, 70, 95]),
-            value_bytes: *dice.pick(&[1, 20, 60, 60, 400]),
-            snapshots: dice.percent(60),
-            iterators: dice.percent(60),
-            reopens: dice.percent(70),
-            keyspaces: dice.percent(60),
-            range_deletes: dice.percent(60),
+            keys: *rng.choose(&[3, 12, 40, 150, 400]),
+            writes: *rng.choose(&[30, 50, 70, 95]),
+            value_bytes: *rng.choose(&[1, 20, 60, 60, 400]),
+            snapshots: rng.is_true_with_percent(60),
+            iterators: rng.is_true_with_percent(60),
+            reopens: rng.is_true_with_percent(70),
+            keyspaces: rng.is_true_with_percent(60),
+            range_deletes: rng.is_true_with_percent(60),
         }
     }
 }
 
 /// Keys that are hard to tell apart.
-pub fn key_pool(dice: &mut Dice, count: usize) -> Vec<Arc<[u8]>> {
+pub fn key_pool(rng: &mut TestRng, count: usize) -> Vec<Arc<[u8]>> {
     let mut keys: Vec<Vec<u8>> = Vec::new();
-    let huge = dice.percent(4);
-    let shared = dice.below(40);
-    let shared = dice.bytes(shared);
+    let huge = rng.is_true_with_percent(4);
+    let shared = rng.below(40);
+    let shared = rng.bytes(shared);
     while keys.len() < count {
         let number = keys.len();
-        let mut key = match dice.below(14) {
+        let mut key = match rng.below(14) {
             0 => Vec::new(),
-            1 => vec![0; dice.below(5)],
-            2 => vec![0xff; dice.below(5)],
-            3 => vec![b'a'; dice.below(12)],
-            4 => [&[0xff; 3][..], &[dice.below(4) as u8]].concat(),
-            5 => [&vec![0; dice.below(3)][..], &[dice.below(3) as u8]].concat(),
+            1 => vec![0; rng.below(5)],
+            2 => vec![0xff; rng.below(5)],
+            3 => vec![b'a'; rng.below(12)],
+            4 => [&[0xff; 3][..], &[rng.below(4) as u8]].concat(),
+            5 => [&vec![0; rng.below(3)][..], &[rng.below(3) as u8]].concat(),
             // One more byte than another, or one less.
-            6 if number > 0 => [&dice.pick(&keys).clone()[..], &[0]].concat(),
+            6 if number > 0 => [&rng.choose(&keys).clone()[..], &[0]].concat(),
             7 if number > 0 => {
-                let mut key = dice.pick(&keys).clone();
+                let mut key = rng.choose(&keys).clone();
                 key.pop();
                 key
             }
             8 => format!("key-{number:05}").into_bytes(),
             9 => (number as u64).to_be_bytes().to_vec(),
-            10 => [&shared[..], &[dice.below(256) as u8]].concat(),
-            11 => [&shared[..], format!("{}", dice.below(count)).as_bytes()].concat(),
+            10 => [&shared[..], &[rng.below(256) as u8]].concat(),
+            11 => [&shared[..], format!("{}", rng.below(count)).as_bytes()].concat(),
             12 => {
-                let len = dice.below(30);
-                dice.bytes(len)
+                let len = rng.below(30);
+                rng.bytes(len)
             }
-            _ => vec![dice.below(256) as u8],
+            _ => vec![rng.below(256) as u8],
         };
         if huge && number < 2 {
             // The longest there is where few operations meet it, for each moves it many times.
@@ -293,34 +294,34 @@ pub fn key_pool(dice: &mut Dice, count: usize) -> Vec<Arc<[u8]>> {
 }
 
 /// A history of `count` operations.
-pub fn operations(dice: &mut Dice, count: usize, weights: &Weights) -> Vec<Op> {
-    (0..count).map(|tag| Draw { dice, weights, tag: tag as u64 }.op()).collect()
+pub fn operations(rng: &mut TestRng, count: usize, weights: &Weights) -> Vec<Op> {
+    (0..count).map(|tag| Draw { rng, weights, tag: tag as u64 }.op()).collect()
 }
 
 struct Draw<'a> {
-    dice: &'a mut Dice,
+    rng: &'a mut TestRng,
     weights: &'a Weights,
     tag: u64,
 }
 
 impl Draw<'_> {
     fn keyspace(&mut self) -> usize {
-        if self.weights.keyspaces { self.dice.below(KEYSPACES.len()) } else { 0 }
+        if self.weights.keyspaces { self.rng.below(KEYSPACES.len()) } else { 0 }
     }
 
     fn key(&mut self) -> usize {
         let keys = self.weights.keys;
         // Half of all operations meet in a few keys.
-        if self.dice.percent(50) { self.dice.below(keys) } else { self.dice.below(keys.min(8)) }
+        if self.rng.is_true_with_percent(50) { self.rng.below(keys) } else { self.rng.below(keys.min(8)) }
     }
 
     fn value(&mut self) -> Value {
-        let longest = self.weights.value_bytes as usize * if self.dice.percent(1) { 20 } else { 1 };
-        Value { tag: self.tag, bytes: self.dice.below(longest + 1) as u32 }
+        let longest = self.weights.value_bytes as usize * if self.rng.is_true_with_percent(1) { 20 } else { 1 };
+        Value { tag: self.tag, bytes: self.rng.below(longest + 1) as u32 }
     }
 
     fn limit(&mut self) -> Limit {
-        match self.dice.below(4) {
+        match self.rng.below(4) {
             0 => Limit::Open,
             1 => Limit::Past(self.key()),
             _ => Limit::At(self.key()),
@@ -331,7 +332,7 @@ impl Draw<'_> {
     fn deleted_range(&mut self) -> (Limit, Limit) {
         let (from, to) = (self.limit(), self.limit());
         let key = self.key();
-        match self.dice.below(12) {
+        match self.rng.below(12) {
             0 => (from, to),
             1 => (Limit::At(key), Limit::At(key)),
             2 => (Limit::At(key), Limit::Past(key)),
@@ -344,19 +345,19 @@ impl Draw<'_> {
     }
 
     fn steps(&mut self) -> Vec<i8> {
-        let turns = self.dice.below(5);
-        (0..turns).map(|_| self.dice.below(13) as i8 - 6).collect()
+        let turns = self.rng.below(5);
+        (0..turns).map(|_| self.rng.below(13) as i8 - 6).collect()
     }
 
     fn writes(&mut self) -> Vec<Write> {
-        let count = if self.dice.percent(3) { 80 } else { self.dice.below(6) };
+        let count = if self.rng.is_true_with_percent(3) { 80 } else { self.rng.below(6) };
         let mut write = |_| {
             let (keyspace, key) = (self.keyspace(), self.key());
-            if self.weights.range_deletes && self.dice.percent(8) {
+            if self.weights.range_deletes && self.rng.is_true_with_percent(8) {
                 let (from, to) = self.deleted_range();
                 return Write::Range(keyspace, from, to);
             }
-            let change = match self.dice.below(100) {
+            let change = match self.rng.below(100) {
                 0..25 => Change::Delete,
                 25..60 => Change::Merge(self.value()),
                 _ => Change::Put(self.value()),
@@ -367,39 +368,39 @@ impl Draw<'_> {
     }
 
     fn snapshot(&mut self) -> usize {
-        self.dice.below(8)
+        self.rng.below(8)
     }
 
     fn op(&mut self) -> Op {
-        if self.dice.below(100) < self.weights.writes { self.write() } else { self.other() }
+        if self.rng.below(100) < self.weights.writes { self.write() } else { self.other() }
     }
 
     fn write(&mut self) -> Op {
         let (keyspace, key) = (self.keyspace(), self.key());
-        match self.dice.below(100) {
+        match self.rng.below(100) {
             0..42 => {
-                let sync = self.dice.percent(2);
+                let sync = self.rng.is_true_with_percent(2);
                 Op::Put { keyspace, key, value: self.value(), sync }
             }
             42..66 => {
-                let sync = self.dice.percent(2);
-                let count = if self.dice.percent(5) { self.dice.below(80) } else { 1 };
+                let sync = self.rng.is_true_with_percent(2);
+                let count = if self.rng.is_true_with_percent(5) { self.rng.below(80) } else { 1 };
                 let operands = (0..count).map(|_| self.value()).collect();
                 Op::Merge { keyspace, key, operands, sync }
             }
             66..70 => {
-                let append = self.dice.percent(85).then(|| self.value());
-                Op::Update { keyspace, key, append, fetch: self.dice.percent(50) }
+                let append = self.rng.is_true_with_percent(85).then(|| self.value());
+                Op::Update { keyspace, key, append, fetch: self.rng.is_true_with_percent(50) }
             }
             70..73 if self.weights.range_deletes => {
-                let ((from, to), sync) = (self.deleted_range(), self.dice.percent(5));
+                let ((from, to), sync) = (self.deleted_range(), self.rng.is_true_with_percent(5));
                 Op::DeleteRange { keyspace, from, to, sync }
             }
-            73 if self.weights.range_deletes && self.dice.percent(10) => Op::Clear { keyspace },
+            73 if self.weights.range_deletes && self.rng.is_true_with_percent(10) => Op::Clear { keyspace },
             70..88 => Op::Delete { keyspace, key },
-            88..96 => Op::Batch { writes: self.writes(), sync: self.dice.percent(5) },
+            88..96 => Op::Batch { writes: self.writes(), sync: self.rng.is_true_with_percent(5) },
             _ => {
-                let snapshot = self.dice.percent(60).then(|| self.snapshot());
+                let snapshot = self.rng.is_true_with_percent(60).then(|| self.snapshot());
                 Op::Guarded { snapshot, keyspace, key, writes: self.writes() }
             }
         }
@@ -408,11 +409,11 @@ impl Draw<'_> {
     fn other(&mut self) -> Op {
         let (keyspace, key) = (self.keyspace(), self.key());
         let weights = *self.weights;
-        match self.dice.below(1000) {
+        match self.rng.below(1000) {
             0..490 => Op::Get { keyspace, key },
             490..510 => {
-                let snapshot = self.dice.percent(30).then(|| self.snapshot());
-                let count = self.dice.below(9);
+                let snapshot = self.rng.is_true_with_percent(30).then(|| self.snapshot());
+                let count = self.rng.below(9);
                 Op::MultiGet { snapshot, keyspace, keys: (0..count).map(|_| self.key()).collect() }
             }
             510..520 => Op::Ends { keyspace },
@@ -426,10 +427,10 @@ impl Draw<'_> {
             545..550 if weights.reopens => Op::ReadOnly,
             550..650 => {
                 let (from, to) = (self.limit(), self.limit());
-                let limit = self.dice.percent(40).then(|| self.dice.below(40) as u64);
+                let limit = self.rng.is_true_with_percent(40).then(|| self.rng.below(40) as u64);
                 Op::Range { keyspace, from, to, limit, steps: self.steps() }
             }
-            650..670 => Op::Prefix { keyspace, key, bytes: self.dice.below(6) },
+            650..670 => Op::Prefix { keyspace, key, bytes: self.rng.below(6) },
             670..700 if weights.snapshots => Op::Snapshot,
             700..770 if weights.snapshots => {
                 Op::SnapshotGet { snapshot: self.snapshot(), keyspace, key }
@@ -441,7 +442,7 @@ impl Draw<'_> {
             }
             790..815 if weights.snapshots => Op::SnapshotDrop { snapshot: self.snapshot() },
             815..830 if weights.iterators => {
-                let snapshot = self.dice.percent(30).then(|| self.snapshot());
+                let snapshot = self.rng.is_true_with_percent(30).then(|| self.snapshot());
                 let (from, to) = (self.limit(), self.limit());
                 Op::Iterator { keyspace, snapshot, from, to }
             }
@@ -453,26 +454,26 @@ impl Draw<'_> {
             925..940 => Op::WaitIdle,
             940..955 => Op::Sync,
             955..963 if weights.keyspaces => {
-                Op::Create { name: self.dice.below(KEYSPACES.len()), tuning: self.tuning() }
+                Op::Create { name: self.rng.below(KEYSPACES.len()), tuning: self.tuning() }
             }
             963..969 => Op::Tune { keyspace, tuning: self.tuning() },
-            969..975 => Op::SetPolicy { keyspace, policy: Tuning::policy(self.dice) },
+            969..975 => Op::SetPolicy { keyspace, policy: Tuning::policy(self.rng) },
             975..977 => Op::DeleteAll { keyspace },
             977..980 => Op::CheckAll,
-            980..986 if weights.reopens => Op::Close { opening: Opening::random(self.dice) },
+            980..986 if weights.reopens => Op::Close { opening: Opening::random(self.rng) },
             986..988 if weights.reopens => {
-                let deletes = self.dice.below(4);
+                let deletes = self.rng.below(4);
                 let deletes = (0..deletes).map(|_| (self.keyspace(), self.key())).collect();
-                let (bare, opening) = (Opening::random(self.dice), Opening::random(self.dice));
+                let (bare, opening) = (Opening::random(self.rng), Opening::random(self.rng));
                 Op::Bare { bare, deletes, opening }
             }
-            988..993 if weights.reopens => Op::Drop { opening: Opening::random(self.dice) },
-            993..1000 if weights.reopens => Op::Kill { opening: Opening::random(self.dice) },
+            988..993 if weights.reopens => Op::Drop { opening: Opening::random(self.rng) },
+            993..1000 if weights.reopens => Op::Kill { opening: Opening::random(self.rng) },
             _ => Op::Get { keyspace, key },
         }
     }
 
     fn tuning(&mut self) -> Tuning {
-        Tuning::random(self.dice)
+        Tuning::random(self.rng)
     }
 }

@@ -5,10 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use lsmx::env::Background;
+use lsmx_testkit::TestRng;
 
-use super::{
-    Dice, Op, Opening, Reached, Weights, World, key_pool, operations, quietly, shrink, watchdog,
-};
+use super::{Op, Opening, Reached, Weights, World, key_pool, operations, quietly, shrink, watchdog};
 
 /// Operations of a drawn history in the mean.
 const DRAWN_OPERATIONS: usize = 1_500;
@@ -40,25 +39,25 @@ pub struct Outcome {
 
 impl Play {
     pub fn new(seed: u64, background: Background, count: usize) -> Play {
-        let mut dice = Dice::new(seed);
-        let weights = Weights::random(&mut dice);
+        let mut rng = TestRng::new(seed);
+        let weights = Weights::random(&mut rng);
         Play {
             seed,
             background,
-            opening: Opening::random(&mut dice),
-            last: Opening::random(&mut dice),
-            keys: key_pool(&mut dice, weights.keys),
-            operations: operations(&mut dice, count, &weights),
+            opening: Opening::random(&mut rng),
+            last: Opening::random(&mut rng),
+            keys: key_pool(&mut rng, weights.keys),
+            operations: operations(&mut rng, count, &weights),
             weights,
         }
     }
 
     /// A history whose length and background follow from the seed as well.
     pub fn drawn(seed: u64) -> Play {
-        let mut dice = Dice::new(!seed);
-        let length = 1 + dice.below(2 * DRAWN_OPERATIONS);
-        let background = match dice.below(8) {
-            0 => Background::Stepped { seed, workers: 1 + dice.below(2) },
+        let mut rng = TestRng::new(!seed);
+        let length = 1 + rng.below(2 * DRAWN_OPERATIONS);
+        let background = match rng.below(8) {
+            0 => Background::Stepped { seed, workers: 1 + rng.below(2) },
             _ => Background::Inline,
         };
         Play::new(seed, background, length)

@@ -1,13 +1,12 @@
 //! Shorter lists that still fail, silence while they are sought, and an end to what hangs.
 
+use lsmx_testkit::scale;
 use std::cell::Cell;
 use std::io::Write;
 use std::panic;
 use std::sync::Once;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
-
-use super::scale;
 
 /// Leaves out ever smaller parts of a list, as long as what is left still fails.
 #[expect(clippy::disallowed_methods, reason = "how long to go on is a matter of real time")]

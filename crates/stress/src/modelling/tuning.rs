@@ -9,8 +9,9 @@ use lsmx::{
     BlockCacheKind, Compression, FilterBits, FilterLastRun, KeyspaceOptions, Options, PolicySpec,
     ValueSeparation, WriteControl,
 };
+use lsmx_testkit::TestRng;
 
-use super::{Dice, operator};
+use super::operator;
 use crate::beside::Plain;
 
 /// Options of a keyspace.
@@ -33,11 +34,11 @@ pub struct Tuning {
 
 impl Tuning {
     /// A preset, mostly with a small size ratio, so that small trees are deep.
-    pub fn policy(dice: &mut Dice) -> String {
+    pub fn policy(rng: &mut TestRng) -> String {
         let presets = PolicySpec::all_presets();
-        let preset = dice.pick(&presets).clone();
-        let small_ratio = 2 + dice.below(3) as u64;
-        let bound = Duration::from_micros(10 + dice.below(3_000) as u64);
+        let preset = rng.choose(&presets).clone();
+        let small_ratio = 2 + rng.below(3) as u64;
+        let bound = Duration::from_micros(10 + rng.below(3_000) as u64);
         let spec = match preset.preset() {
             // A run of the history takes about a second of its clock.
             Some(Preset::TombstoneAge) => {
@@ -46,46 +47,46 @@ impl Tuning {
             _ => preset,
         };
         let small =
-            if dice.percent(67) { spec.clone().with_size_ratio(small_ratio).ok() } else { None };
+            if rng.is_true_with_percent(67) { spec.clone().with_size_ratio(small_ratio).ok() } else { None };
         small.unwrap_or(spec).to_string()
     }
 
-    pub fn random(dice: &mut Dice) -> Tuning {
-        let policy = if dice.percent(10) { None } else { Some(Tuning::policy(dice)) };
-        let levels = 1 + dice.below(4);
-        let table_bytes = *dice.pick(&[256, 1 << 10, 4 << 10, 16 << 10, 64 << 20]);
-        let block_bytes = *dice.pick(&[64, 64, 128, 256, 512, 1024]);
+    pub fn random(rng: &mut TestRng) -> Tuning {
+        let policy = if rng.is_true_with_percent(10) { None } else { Some(Tuning::policy(rng)) };
+        let levels = 1 + rng.below(4);
+        let table_bytes = *rng.choose(&[256, 1 << 10, 4 << 10, 16 << 10, 64 << 20]);
+        let block_bytes = *rng.choose(&[64, 64, 128, 256, 512, 1024]);
         Tuning {
             policy,
-            memtable_bytes: *dice.pick(&[1 << 10, 1 << 10, 2 << 10, 4 << 10, 16 << 10, 64 << 10]),
+            memtable_bytes: *rng.choose(&[1 << 10, 1 << 10, 2 << 10, 4 << 10, 16 << 10, 64 << 10]),
             // No smaller than a block.
             table_bytes: table_bytes.max(u64::from(block_bytes)),
             block_bytes,
-            restart_interval: *dice.pick(&[1, 2, 16, 16, 4096]),
-            block_tags: dice.percent(80),
-            lz4: (0..levels).map(|_| dice.percent(50)).collect(),
-            filter_last_run: *dice.pick(&[
+            restart_interval: *rng.choose(&[1, 2, 16, 16, 4096]),
+            block_tags: rng.is_true_with_percent(80),
+            lz4: (0..levels).map(|_| rng.is_true_with_percent(50)).collect(),
+            filter_last_run: *rng.choose(&[
                 FilterLastRun::Off,
                 FilterLastRun::On,
                 FilterLastRun::Auto,
             ]),
-            filter_bits: *dice.pick(&[
+            filter_bits: *rng.choose(&[
                 FilterBits::Fuse8,
                 FilterBits::Fuse16,
                 FilterBits::Monkey { bits_per_key: 10.0 },
                 FilterBits::Monkey { bits_per_key: 14.5 },
             ]),
-            beside: dice.percent(40).then(|| Plain {
-                collect_after: 1 + dice.below(6) as u64,
-                to_tree_one_in: 1 + dice.below(3) as u64,
-                lazy: dice.percent(50),
+            beside: rng.is_true_with_percent(40).then(|| Plain {
+                collect_after: 1 + rng.below(6) as u64,
+                to_tree_one_in: 1 + rng.below(3) as u64,
+                lazy: rng.is_true_with_percent(50),
             }),
-            separation: dice.percent(50).then(|| ValueSeparation {
-                threshold_bytes: *dice.pick(&[1, 8, 30, 100]),
-                blob_file_bytes: *dice.pick(&[1 << 10, 4 << 10, 1 << 20]),
-                garbage_ratio: *dice.pick(&[0.05, 0.3, 0.5, 1.0]),
-                space_amplification_max: *dice.pick(&[1.02, 1.3, 2.0, 50.0]),
-                scan_read_bytes: *dice.pick(&[0, 100, 400, 16 << 10]),
+            separation: rng.is_true_with_percent(50).then(|| ValueSeparation {
+                threshold_bytes: *rng.choose(&[1, 8, 30, 100]),
+                blob_file_bytes: *rng.choose(&[1 << 10, 4 << 10, 1 << 20]),
+                garbage_ratio: *rng.choose(&[0.05, 0.3, 0.5, 1.0]),
+                space_amplification_max: *rng.choose(&[1.02, 1.3, 2.0, 50.0]),
+                scan_read_bytes: *rng.choose(&[0, 100, 400, 16 << 10]),
             }),
         }
     }
@@ -139,20 +140,20 @@ pub struct Opening {
 }
 
 impl Opening {
-    pub fn random(dice: &mut Dice) -> Opening {
+    pub fn random(rng: &mut TestRng) -> Opening {
         Opening {
-            cache_bytes: *dice.pick(&[0, 300, 4 << 10, 64 << 10, 8 << 20]),
-            cache_kind: *dice.pick(&BlockCacheKind::ALL),
-            warm_up: dice.percent(30),
-            open_files: *dice.pick(&[None, Some(1), Some(2), Some(8)]),
-            io_rate: *dice.pick(&[None, None, Some(1 << 20), Some(1 << 30)]),
-            idle_us: *dice.pick(&[None, None, Some(10_000), Some(1_000_000)]),
-            wal_bytes_max: *dice.pick(&[None, None, Some(1), Some(3_000), Some(100_000)]),
-            segment_bytes: *dice.pick(&[1, 500, 4 << 10, 16 << 20]),
-            sync_every_bytes: *dice.pick(&[1, 2_000, 8 << 20]),
-            smooth: dice.percent(70),
-            merge_parts: *dice.pick(&[None, Some(1), Some(3), Some(8)]),
-            tuning: Tuning::random(dice),
+            cache_bytes: *rng.choose(&[0, 300, 4 << 10, 64 << 10, 8 << 20]),
+            cache_kind: *rng.choose(&BlockCacheKind::ALL),
+            warm_up: rng.is_true_with_percent(30),
+            open_files: *rng.choose(&[None, Some(1), Some(2), Some(8)]),
+            io_rate: *rng.choose(&[None, None, Some(1 << 20), Some(1 << 30)]),
+            idle_us: *rng.choose(&[None, None, Some(10_000), Some(1_000_000)]),
+            wal_bytes_max: *rng.choose(&[None, None, Some(1), Some(3_000), Some(100_000)]),
+            segment_bytes: *rng.choose(&[1, 500, 4 << 10, 16 << 20]),
+            sync_every_bytes: *rng.choose(&[1, 2_000, 8 << 20]),
+            smooth: rng.is_true_with_percent(70),
+            merge_parts: *rng.choose(&[None, Some(1), Some(3), Some(8)]),
+            tuning: Tuning::random(rng),
         }
     }
 

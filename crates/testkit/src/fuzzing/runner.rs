@@ -11,24 +11,18 @@ use std::panic::catch_unwind;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use lsmx::env::Env;
 use lsmx_base::sync::Mutex;
 
 use super::FuzzTarget;
 use super::mutation::mutate;
 use super::seeds::{Seeds, fuzz_dir, read_corpus};
 use crate::rng::TestRng;
+use crate::test_run::{scaled, seed};
 
 /// Maximum number of bytes that the process may allocate in addition to those at the start of the run.
 const ALLOCATED_BYTES_MAX: usize = 64 << 20;
 /// Time limit for one input, long enough for a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Returns the number in an environment variable, if it is set.
-fn number_from_env<T: std::str::FromStr>(name: &str) -> Option<T> {
-    let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}, not a number")))
-}
 
 fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
@@ -116,13 +110,8 @@ impl Runner {
 /// `inputs` is the number of changed seeds at `LSMX_TEST_SCALE=1`; each target receives its share. `peak_bytes` returns the
 /// maximum number of bytes that were allocated at any time.
 pub fn run_targets(targets: &[FuzzTarget], seeds: &Seeds, inputs: u64, peak_bytes: fn() -> usize) {
-    let seed =
-        number_from_env("LSMX_TEST_SEED").unwrap_or_else(|| Env::default().random_u64() >> 24);
-    let scale: f64 = number_from_env("LSMX_TEST_SCALE").unwrap_or(1.0);
-    #[expect(clippy::cast_possible_truncation, reason = "a count of inputs")]
-    let inputs = (inputs as f64 * scale) as u64;
+    let (seed, inputs) = (seed(), scaled(inputs));
     let only = std::env::var("LSMX_TEST_ONLY").ok();
-    println!("replay with LSMX_TEST_SEED={seed}");
     let peak_bytes_max = peak_bytes() + ALLOCATED_BYTES_MAX;
     let runner = Runner { seed, current: Mutex::default(), peak_bytes, peak_bytes_max };
     let (done, is_done) = mpsc::channel::<()>();

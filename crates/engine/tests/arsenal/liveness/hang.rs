@@ -13,9 +13,10 @@ use lsmx::internals::vfs::{Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options};
 use lsmx_stress::beside::Plain;
+use lsmx_testkit::TestRng;
 
 use super::super::coverage::file_kind;
-use super::super::{Chance, Outcome};
+use super::super::Outcome;
 use super::user_code::{Operator, Trigger, lock};
 
 /// How long a call that must return may take on a busy machine.
@@ -100,12 +101,12 @@ fn others_go_on(file: &str) -> bool {
 /// Plays one history; returns whether a call was held.
 pub(crate) fn play(call: VfsCall, file: &'static str, seed: u64) -> Outcome<bool> {
     let failed = |what: &'static str| move |error: Error| format!("{what} fails: {error:?}");
-    let mut chance = Chance::new(seed);
+    let mut rng = TestRng::new(seed);
     let (disk, gate) = (MemVfs::new(), Arc::new(Gate::default()));
     // Without a bound it can keep no room in reserve.
     disk.set_capacity(Some(1 << 30));
     let vfs = FaultVfs::new(Arc::new(disk.clone()), seed);
-    let partially = chance.one_in(2);
+    let partially = rng.is_one_in(2);
     let open = |vfs: &FaultVfs| {
         Db::open("db", options(partially).vfs(Arc::new(vfs.clone()) as Arc<dyn Vfs>))
     };
@@ -118,7 +119,7 @@ pub(crate) fn play(call: VfsCall, file: &'static str, seed: u64) -> Outcome<bool
     let rule = FaultRule::new(Fault::Delay)
         .for_calls(&[call])
         .path_where(move |path| file_kind(path) == file);
-    let stage = chance.below(4);
+    let stage = rng.below(4);
     match stage {
         AT_CLOSE => {}
         AT_CREATION => {
@@ -126,7 +127,7 @@ pub(crate) fn play(call: VfsCall, file: &'static str, seed: u64) -> Outcome<bool
             let creating = db.clone();
             spawn(move || drop(creating.keyspace("new", tuning(false, partially))));
         }
-        _ => vfs.add_rule(rule.clone().nth(chance.below(3))),
+        _ => vfs.add_rule(rule.clone().nth(rng.below(3))),
     }
     // Writes until the call hangs, or for long enough.
     let (writer_db, writer_keyspace) = (db.clone(), busy.clone());

@@ -9,9 +9,10 @@ use lsmx::internals::vfs::{Fault, FaultRule, FaultVfs};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, WriteBatch};
 use lsmx_stress::beside::Plain;
+use lsmx_testkit::{TestRng, mix_seeds};
 
 use super::super::coverage::file_kind;
-use super::super::{Chance, Outcome, mix, options, oracle};
+use super::super::{Outcome, options, oracle};
 use super::disturbance::{Kind, Mode};
 use super::user_code::{Listener, MARK, Operator, Policy, Site, Stores, Trigger, lock};
 
@@ -62,7 +63,7 @@ struct Change {
 #[derive(Debug)]
 struct Writer {
     id: usize,
-    chance: Chance,
+    rng: TestRng,
     number: u64,
     state: [BTreeMap<Vec<u8>, Vec<u8>>; 2],
     /// Commits that were acknowledged, with their numbers.
@@ -74,7 +75,7 @@ struct Writer {
 impl Writer {
     fn new(id: usize, seed: u64) -> Writer {
         let (state, acknowledged, doubtful) = Default::default();
-        Writer { id, chance: Chance::new(seed), number: 0, state, acknowledged, doubtful }
+        Writer { id, rng: TestRng::new(seed), number: 0, state, acknowledged, doubtful }
     }
 
     fn prefix(&self) -> String {
@@ -90,13 +91,13 @@ impl Writer {
             let key = format!("{prefix}number").into_bytes();
             changes.push(Change { keyspace, key, action: Action::Put(number.to_vec()) });
         }
-        for _ in 0..1 + self.chance.below(4) {
-            let keyspace = usize::from(self.chance.one_in(2));
-            let key = format!("{prefix}{:02}", self.chance.below(24)).into_bytes();
+        for _ in 0..1 + self.rng.below(4) {
+            let keyspace = usize::from(self.rng.is_one_in(2));
+            let key = format!("{prefix}{:02}", self.rng.below(24)).into_bytes();
             let mut value = number.to_vec();
-            let more = self.chance.below(140);
-            value.extend(self.chance.bytes(more));
-            let action = match self.chance.below(6) {
+            let more = self.rng.below(140);
+            value.extend(self.rng.bytes(more));
+            let action = match self.rng.below(6) {
                 0 => Action::Delete,
                 1 | 2 => Action::Merge(value),
                 _ => Action::Put(value),
@@ -129,7 +130,7 @@ impl Writer {
                 Action::Merge(operand) => batch.merge(keyspace, key, operand),
             };
         }
-        let sync = self.chance.one_in(6);
+        let sync = self.rng.is_one_in(6);
         let durability = if sync { Durability::Sync } else { Durability::Buffered };
         let written = db.write(batch, durability);
         match &written {
@@ -202,7 +203,7 @@ impl Writer {
 struct Run {
     kind: Kind,
     mode: Mode,
-    chance: Chance,
+    rng: TestRng,
     disk: MemVfs,
     vfs: FaultVfs,
     trigger: Trigger,
@@ -217,21 +218,21 @@ struct Run {
 
 impl Run {
     fn new(kind: Kind, mode: Mode, seed: u64) -> Run {
-        let mut chance = Chance::new(seed);
+        let mut rng = TestRng::new(seed);
         let disk = MemVfs::new();
         // Without a bound it can keep no room in reserve.
         disk.set_capacity(Some(1 << 30));
         let trigger = Trigger::default();
         let listener = Listener { trigger: trigger.clone(), ..Listener::default() };
-        let with_store = chance.one_in(3) || kind.needs_store();
-        let tuning = [0, 1].map(|at| tuning(&mut chance, kind, &trigger, with_store && at == 1));
-        let writers = (0..2).map(|id| Writer::new(id, mix(seed, id as u64))).collect();
+        let with_store = rng.is_one_in(3) || kind.needs_store();
+        let tuning = [0, 1].map(|at| tuning(&mut rng, kind, &trigger, with_store && at == 1));
+        let writers = (0..2).map(|id| Writer::new(id, mix_seeds(seed, id as u64))).collect();
         let vfs = FaultVfs::new(Arc::new(disk.clone()), seed);
         let (open, copies, may_lose) = (None, 0, false);
         Run {
             kind,
             mode,
-            chance,
+            rng,
             disk,
             vfs,
             trigger,
@@ -248,12 +249,12 @@ impl Run {
         let background = match self.mode {
             Mode::Inline => Background::Inline,
             Mode::Stepped => {
-                let workers = usize::try_from(1 + self.chance.below(2)).unwrap_or(1);
-                Background::Stepped { seed: self.chance.draw(), workers }
+                let workers = usize::try_from(1 + self.rng.below(2)).unwrap_or(1);
+                Background::Stepped { seed: self.rng.next_u64(), workers }
             }
             Mode::Threads => Background::Threads { workers: 1 },
         };
-        options::draw(&mut self.chance, background)
+        options::draw(&mut self.rng, background)
             .listener(Arc::new(self.listener.clone()))
             .keyspace_defaults(self.tuning[0].clone())
     }
@@ -279,7 +280,7 @@ impl Run {
         let mut threads = Vec::new();
         let mut back = Vec::new();
         for mut writer in std::mem::take(&mut self.writers) {
-            let count = counts.start + self.chance.below(counts.end - counts.start);
+            let count = counts.start + self.rng.below(counts.end - counts.start);
             let shared = Arc::new(Mutex::new(None));
             back.push(Arc::clone(&shared));
             let (own, keyspaces) = (db.clone(), keyspaces.clone());
@@ -299,7 +300,7 @@ impl Run {
             }
         }
         if self.mode != Mode::Inline {
-            for _ in 0..self.chance.below(5) {
+            for _ in 0..self.rng.below(5) {
                 self.disturbed_call(&db, &keyspaces);
             }
         }
@@ -312,7 +313,7 @@ impl Run {
     }
 
     fn arm(&mut self) {
-        let nth = self.chance.below(self.kind.reach());
+        let nth = self.rng.below(self.kind.reach());
         let sticky = self.kind.is_sticky();
         let hook =
             |call, path: &std::path::Path| panic!("{MARK} in {call:?} of {}", path.display());
@@ -359,15 +360,15 @@ impl Run {
 
     /// Works on while calls may fail.
     fn disturbed(&mut self) -> Outcome {
-        for _ in 0..2 + self.chance.below(3) {
+        for _ in 0..2 + self.rng.below(3) {
             self.write(5..20)?;
             let (db, keyspaces) = self.opened()?;
-            for _ in 0..self.chance.below(4) {
+            for _ in 0..self.rng.below(4) {
                 self.disturbed_call(&db, &keyspaces);
             }
             self.disturbed_reads(&db, &keyspaces);
         }
-        if self.kind.opens() || self.chance.one_in(4) {
+        if self.kind.opens() || self.rng.is_one_in(4) {
             let (db, _) = self.opened()?;
             self.open = None;
             *lock(&self.listener.resumes) = None;
@@ -390,7 +391,7 @@ impl Run {
         drop(db.metrics());
         for keyspace in keyspaces {
             for _ in 0..6 {
-                let key = format!("w{}-{:02}", self.chance.below(2), self.chance.below(24));
+                let key = format!("w{}-{:02}", self.rng.below(2), self.rng.below(24));
                 drop(keyspace.get(key));
             }
             keyspace.iter().take_while(Result::is_ok).for_each(drop);
@@ -399,8 +400,8 @@ impl Run {
 
     /// Calls whose errors are part of the disturbance: they must end.
     fn disturbed_call(&mut self, db: &Db, keyspaces: &[Keyspace; 2]) {
-        let at = usize::from(self.chance.one_in(2));
-        match self.chance.below(12) {
+        let at = usize::from(self.rng.is_one_in(2));
+        match self.rng.below(12) {
             0 => drop(db.flush()),
             1 => drop(db.sync()),
             2 => drop(keyspaces[at].compact_range::<&[u8]>(..)),
@@ -535,7 +536,7 @@ impl Run {
         let (db, keyspaces) = self.opened()?;
         let env = db.env().clone();
         // The last of these fill a memtable, whose flush may end after the handle was given away.
-        for number in 0..20 + self.chance.below(60) {
+        for number in 0..20 + self.rng.below(60) {
             let put = keyspaces[0]
                 .put(if number == 0 { "k".into() } else { number.to_string() }, [7; 100]);
             put.map_err(|error| format!("a put fails: {error:?}"))?;
@@ -548,7 +549,7 @@ impl Run {
         let kept = lock(&self.listener.drops).take();
         drop(kept);
         for _ in 0..1_000 {
-            let options = options::draw(&mut self.chance, Background::Inline)
+            let options = options::draw(&mut self.rng, Background::Inline)
                 .keyspace_defaults(self.tuning[0].clone());
             match Db::open(DIR, options.vfs(Arc::new(self.vfs.clone()) as Arc<dyn Vfs>)) {
                 Ok(db) => {
@@ -565,11 +566,11 @@ impl Run {
 }
 
 /// Options of a keyspace with the user code that a kind needs.
-fn tuning(chance: &mut Chance, kind: Kind, trigger: &Trigger, with_store: bool) -> KeyspaceOptions {
-    let policy = options::draw_policy(chance);
-    let partially = chance.one_in(2);
+fn tuning(rng: &mut TestRng, kind: Kind, trigger: &Trigger, with_store: bool) -> KeyspaceOptions {
+    let policy = options::draw_policy(rng);
+    let partially = rng.is_one_in(2);
     let operator = Operator { trigger: trigger.clone(), partially };
-    let tuned = options::draw_keyspace(chance).merge_operator(operator);
+    let tuned = options::draw_keyspace(rng).merge_operator(operator);
     let tuned = if kind.needs_policy() {
         let (inner, trigger) = (policy.build(), trigger.clone());
         tuned.policy(Arc::new(Policy { inner, trigger }))
@@ -579,8 +580,8 @@ fn tuning(chance: &mut Chance, kind: Kind, trigger: &Trigger, with_store: bool) 
     if !with_store {
         return tuned;
     }
-    let lazy = chance.one_in(2) || matches!(kind, Kind::AlteredRead { .. });
-    let inner = Plain { collect_after: 1 + chance.below(4), to_tree_one_in: 1, lazy };
+    let lazy = rng.is_one_in(2) || matches!(kind, Kind::AlteredRead { .. });
+    let inner = Plain { collect_after: 1 + rng.below(4), to_tree_one_in: 1, lazy };
     tuned.operand_store(Stores { inner, trigger: trigger.clone() })
 }
 

@@ -5,12 +5,13 @@ mod hang;
 mod history;
 mod user_code;
 
+use lsmx_testkit::mix_seeds;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use super::{Outcome, mix};
+use super::Outcome;
 pub(crate) use disturbance::{Kind, Mode};
 use user_code::MARK;
 
@@ -65,7 +66,7 @@ pub(crate) fn play(kind: Kind, mode: Mode, seed: u64, patience: Duration) -> Out
 
 /// The kind, mode and seed of a history.
 pub(crate) fn plan(kinds: &[Kind], base: u64, number: u64) -> (Kind, Mode, u64) {
-    let seed = mix(base, number) >> 16;
+    let seed = mix_seeds(base, number) >> 16;
     let at = usize::try_from(number).unwrap_or(0);
     let (kind, round) = (kinds[at % kinds.len()], at / kinds.len());
     // Mostly stepped; one of eight inline, few with real threads.
