@@ -258,7 +258,7 @@ impl Preset {
     /// in `1-leveling`. This follows RocksDB's tuning advice: data from L0 is rewritten about once.
     ///
     /// The value of `full` reproduces the study: `full` moves twice as many bytes as `lo+1`, and needs a third
-    /// as many merges. Half the square of the size ratio gives these proportions for T = 10 (`tests/study.rs`).
+    /// as many merges. Half the square of the size ratio gives these proportions for T = 10 (`tests/policies/study.rs`).
     fn l1_memtables_default(self, size_ratio: u64) -> u64 {
         match self {
             Preset::Full => (size_ratio.saturating_mul(size_ratio) / 2)

@@ -5,17 +5,14 @@
 
 mod common;
 
-use std::alloc::System;
-
-use cap::Cap;
 use common::{Driver, Write};
 use lsmx_delta::DeltaOptions;
 use lsmx_testkit::delta::{TARGETS, seeds_from_files};
 use lsmx_testkit::fuzzing::{Seeds, check_targets, run_targets};
-use lsmx_testkit::TestRng;
+use lsmx_testkit::{CountingAllocator, TestRng};
 
 #[global_allocator]
-static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 /// Inputs over all targets at `LSMX_TEST_SCALE=1`.
 const INPUTS: u64 = 300_000;
@@ -56,7 +53,7 @@ fn all_seeds() -> Seeds {
 
 #[test]
 fn decoders_changed_inputs_cause_no_failure() {
-    run_targets(TARGETS, &all_seeds(), INPUTS, || ALLOCATOR.max_allocated());
+    run_targets(TARGETS, &all_seeds(), INPUTS, || ALLOCATOR.peak_bytes());
 }
 
 #[test]

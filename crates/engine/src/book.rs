@@ -1,6 +1,6 @@
 //! Compiles and runs the Rust samples of the README and of the book as documentation tests.
 //!
-//! `tests/documents.rs` checks that every page with a Rust sample is listed.
+//! `tests/sources/documents.rs` checks that every page with a Rust sample is listed.
 
 macro_rules! samples {
     ($($name:ident = $path:literal,)*) => {

@@ -2,18 +2,17 @@
 //! budget.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking")]
 
-use std::alloc::System;
 use std::path::Path;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use cap::Cap;
 use lsmx::{Db, Durability, KeyspaceOptions, Options, WriteBatch};
+use lsmx_testkit::CountingAllocator;
 
 #[global_allocator]
-static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 /// Bytes of memory that the process has in use.
 fn resident() -> u64 {
@@ -59,7 +58,7 @@ fn batches_in_flight_stay_within_the_budget() -> usize {
             batch
         })
         .collect();
-    let before = ALLOCATOR.allocated();
+    let before = ALLOCATOR.live_bytes();
     let (start, written) = (Barrier::new(WRITERS), AtomicBool::new(false));
     let most = AtomicUsize::new(0);
     let write = &|batch| {
@@ -69,7 +68,7 @@ fn batches_in_flight_stay_within_the_budget() -> usize {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !written.load(Ordering::Relaxed) {
-                most.fetch_max(ALLOCATOR.allocated().saturating_sub(before), Ordering::Relaxed);
+                most.fetch_max(ALLOCATOR.live_bytes().saturating_sub(before), Ordering::Relaxed);
                 std::thread::yield_now();
             }
         });

@@ -7,7 +7,6 @@ use lsmx::env::Env;
 use lsmx::{Db, Durability, Error, Keyspace, Result, Snapshot, WriteBatch};
 
 use crate::Outcome;
-use lsmx_testkit::TestRng;
 use crate::changes::{Change, changes};
 use crate::copies::{self, Bounds};
 use crate::disk::Disk;
@@ -16,6 +15,7 @@ use crate::told::{self, Told};
 use crate::tuning::draw_counted;
 use crate::view::View;
 use crate::{Orders, counter_key, merged_key, open, passing};
+use lsmx_testkit::TestRng;
 
 /// Things done after which it is told what was reached.
 const DONE_BETWEEN: u64 = 4;

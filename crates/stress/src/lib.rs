@@ -112,8 +112,7 @@ fn number(bytes: Option<&[u8]>) -> Outcome<u64> {
 /// When that fails.
 pub(crate) fn open(disk: Arc<dyn Vfs>, dir: &Path, seed: u64) -> Outcome<(Db, Vec<Keyspace>)> {
     let rng = &mut TestRng::new(seed);
-    let mut options =
-        tuning::draw_options(rng, dir).keyspace_defaults(tuning::draw_keyspace(rng));
+    let mut options = tuning::draw_options(rng, dir).keyspace_defaults(tuning::draw_keyspace(rng));
     let of_each = [tuning::draw_counted(rng, 0), tuning::draw_counted(rng, 1)];
     if rng.is_one_in(2) {
         let [plain, delta] = beside::known();

@@ -12,12 +12,12 @@ use lsmx::vfs::OsVfs;
 use serde::Serialize;
 
 use crate::Outcome;
-use lsmx_testkit::TestRng;
 use crate::copies::close_and_verify;
 use crate::passing::steps as steps_of;
 use crate::told::Told;
 use crate::view::View;
 use crate::{ORDERS, Orders, Reached, open};
+use lsmx_testkit::TestRng;
 
 /// Most kills of one database that [`Plan::drawn`] draws.
 const KILLS_MAX: u64 = 10;

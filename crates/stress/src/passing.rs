@@ -5,9 +5,9 @@ use lsmx::merge_operator::Append;
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Result, WriteBatch};
 
 use crate::Outcome;
-use lsmx_testkit::TestRng;
 use crate::number;
 use crate::tuning::{draw_keyspace, draw_store};
+use lsmx_testkit::TestRng;
 
 /// The keyspace, and the key of another one that says which was the last step that put something.
 pub(crate) const NAME: &str = "passing";

@@ -12,7 +12,9 @@
 
 use lsmx::env::Env;
 use lsmx_base::failpoint::{self, Failpoint};
-use lsmx_stress::{Children, Detection, Orders, Outcome, Plan, Reached, Sum, format_detections, kill_many};
+use lsmx_stress::{
+    Children, Detection, Orders, Outcome, Plan, Reached, Sum, format_detections, kill_many,
+};
 use lsmx_testkit::{mix_seeds, scaled, seed};
 
 /// Kills in CI.

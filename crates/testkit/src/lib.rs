@@ -5,6 +5,7 @@
 
 #![allow(clippy::missing_panics_doc, reason = "a test fails by panicking")]
 
+mod allocator;
 #[cfg(feature = "bench")]
 pub mod bench;
 pub mod delta;
@@ -13,5 +14,6 @@ pub mod fuzzing;
 mod rng;
 mod test_run;
 
+pub use allocator::CountingAllocator;
 pub use rng::{TestRng, mix_seeds};
 pub use test_run::{case_seeds, number_from_env, scale, scaled, seed};

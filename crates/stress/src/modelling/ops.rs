@@ -312,11 +312,16 @@ impl Draw<'_> {
     fn key(&mut self) -> usize {
         let keys = self.weights.keys;
         // Half of all operations meet in a few keys.
-        if self.rng.is_true_with_percent(50) { self.rng.below(keys) } else { self.rng.below(keys.min(8)) }
+        if self.rng.is_true_with_percent(50) {
+            self.rng.below(keys)
+        } else {
+            self.rng.below(keys.min(8))
+        }
     }
 
     fn value(&mut self) -> Value {
-        let longest = self.weights.value_bytes as usize * if self.rng.is_true_with_percent(1) { 20 } else { 1 };
+        let longest = self.weights.value_bytes as usize
+            * if self.rng.is_true_with_percent(1) { 20 } else { 1 };
         Value { tag: self.tag, bytes: self.rng.below(longest + 1) as u32 }
     }
 
@@ -396,7 +401,9 @@ impl Draw<'_> {
                 let ((from, to), sync) = (self.deleted_range(), self.rng.is_true_with_percent(5));
                 Op::DeleteRange { keyspace, from, to, sync }
             }
-            73 if self.weights.range_deletes && self.rng.is_true_with_percent(10) => Op::Clear { keyspace },
+            73 if self.weights.range_deletes && self.rng.is_true_with_percent(10) => {
+                Op::Clear { keyspace }
+            }
             70..88 => Op::Delete { keyspace, key },
             88..96 => Op::Batch { writes: self.writes(), sync: self.rng.is_true_with_percent(5) },
             _ => {

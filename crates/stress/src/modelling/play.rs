@@ -7,7 +7,9 @@ use std::time::Duration;
 use lsmx::env::Background;
 use lsmx_testkit::TestRng;
 
-use super::{Op, Opening, Reached, Weights, World, key_pool, operations, quietly, shrink, watchdog};
+use super::{
+    Op, Opening, Reached, Weights, World, key_pool, operations, quietly, shrink, watchdog,
+};
 
 /// Operations of a drawn history in the mean.
 const DRAWN_OPERATIONS: usize = 1_500;

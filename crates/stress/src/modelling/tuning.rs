@@ -46,8 +46,11 @@ impl Tuning {
             }
             _ => preset,
         };
-        let small =
-            if rng.is_true_with_percent(67) { spec.clone().with_size_ratio(small_ratio).ok() } else { None };
+        let small = if rng.is_true_with_percent(67) {
+            spec.clone().with_size_ratio(small_ratio).ok()
+        } else {
+            None
+        };
         small.unwrap_or(spec).to_string()
     }
 

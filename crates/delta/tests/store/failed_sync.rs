@@ -1,0 +1,75 @@
+//! What a log relies on is synced, and what a failed sync has lost is relied on by nobody.
+
+use crate::common::{Driver, Write};
+use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::vfs::{MemVfs, Vfs};
+use lsmx_base::sync::Arc;
+use lsmx_delta::DeltaOptions;
+
+fn round(keys: u64, bytes: usize) -> Vec<Write> {
+    let write = |number| Write::Operand { key: format!("key{number:04}").into_bytes(), bytes };
+    (0..keys).map(write).collect()
+}
+
+fn survives(driver: &mut Driver, mem: &MemVfs, seed: u64) {
+    for image in CrashImage::ALL {
+        driver.reopen_on(Arc::new(mem.crash(image, seed))).unwrap();
+        driver.check().unwrap();
+        driver.verify().unwrap();
+    }
+}
+
+/// A new log relies on pages that deliveries have written. When a sync of them fails, the next delivery
+/// succeeds without anybody's help, and relies on none of them.
+#[test]
+fn failed_sync_pages_are_not_reused() {
+    // What a failed sync does to pages follows from the seed.
+    for seed in 0..8 {
+        let mem = MemVfs::new();
+        mem.create_dir("db".as_ref()).unwrap();
+        mem.sync_dir("".as_ref()).unwrap();
+        let vfs = FaultVfs::new(Arc::new(mem.clone()), seed);
+        let options =
+            DeltaOptions::default().bucket_bytes(4096).log_bytes_max(3000).cache_bytes(4000);
+        let mut driver = Driver::on(mem.clone(), Arc::new(vfs.clone()), options);
+        driver.flush(&round(30, 30));
+        let fault = Fault::Error(Errno::Io);
+        vfs.add_rule(
+            FaultRule::new(fault).for_calls(&[VfsCall::Sync]).path_contains(".bucket").once(),
+        );
+        let failed = loop {
+            match driver.deliver(&round(30, 30)) {
+                Ok((prepared, model)) => driver.commit(&prepared, model),
+                Err(error) => break error,
+            }
+        };
+        assert!(failed.to_string().contains(".bucket"), "{failed}");
+        // Until the next commit readers may come across pages that are gone; the log has their records.
+        for _ in 0..3 {
+            driver.flush(&round(30, 30));
+            driver.check().unwrap();
+        }
+        survives(&mut driver, &mem, seed);
+    }
+}
+
+/// Files that are closed because there are too many are synced before that, for a log may come to rely on
+/// them.
+#[test]
+fn sync_more_buckets_than_descriptors_syncs_all() {
+    const FILES: u64 = 1300;
+    let options = DeltaOptions::default().bucket_bytes(512).log_bytes_max(1024).cache_bytes(0);
+    let mut driver = Driver::new(options);
+    let mem = driver.mem.clone();
+    for _ in 0..3 {
+        driver.flush(&round(FILES, 80));
+    }
+    let files = driver.store.live_files().len();
+    assert!(files > usize::try_from(FILES).unwrap(), "{files}");
+    for image in [CrashImage::Drop, CrashImage::Torn, CrashImage::Sectors] {
+        driver.reopen_on(Arc::new(mem.crash(image, 1))).unwrap();
+        driver.verify().unwrap();
+        let view = driver.store.view();
+        crate::common::check_view(&view, &driver.model, driver.model.through, 0).unwrap();
+    }
+}

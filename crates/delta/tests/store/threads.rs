@@ -1,0 +1,81 @@
+//! Readers of whatever view is committed, while deliveries and collections go on.
+
+#![allow(clippy::disallowed_methods, reason = "a test of real threads")]
+
+use crate::common::{Driver, Write};
+use lsmx::operand_store::OperandReadTier;
+use lsmx_base::sync::{Arc, AtomicBool, AtomicU64, Ordering};
+use lsmx_delta::DeltaOptions;
+
+/// Each delivery brings two operands for every key, or a delete marker and one; what is read must be all rounds
+/// in order, from some delete marker on, and end with the round of the view.
+#[test]
+fn concurrent_readers_see_complete_deliveries() {
+    const KEYS: u64 = 40;
+    let options = DeltaOptions::default()
+        .bucket_bytes(2048)
+        .buckets_max(40)
+        .log_bytes_max(9000)
+        .cache_bytes(20_000);
+    let mut driver = Driver::new(options);
+    let done = Arc::new(AtomicBool::new(false));
+    let reads = Arc::new(AtomicU64::new(0));
+    let mut readers = Vec::new();
+    for reader in 0..3 {
+        let (store, done, reads) = (driver.store.clone(), done.clone(), reads.clone());
+        readers.push(std::thread::spawn(move || {
+            let mut rng = lsmx_testkit::TestRng::new(reader);
+            while !done.load(Ordering::Acquire) {
+                let view = store.view();
+                let mut first_seen: Option<Vec<u64>> = None;
+                for _ in 0..5 {
+                    let key = format!("key{:02}", rng.below(KEYS));
+                    let mut found = Vec::new();
+                    view.read_operands(
+                        key.as_bytes(),
+                        lsmx::SeqNo::MAX,
+                        OperandReadTier::Storage,
+                        &mut found,
+                    )
+                    .unwrap();
+                    let text = String::from_utf8(crate::common::concat_operands(&found)).unwrap();
+                    let seqs = text.split(',').map(|seq| seq.trim_matches('.'));
+                    let rounds: Vec<u64> = seqs
+                        .filter(|seq| !seq.is_empty())
+                        .map(|seq| (seq.parse::<u64>().unwrap() - 1) / KEYS / 2)
+                        .collect();
+                    assert!(
+                        rounds.windows(2).all(|two| two[0] + 1 == two[1] || two[0] == two[1]),
+                        "{key}: {rounds:?}"
+                    );
+                    // All keys of one view are of one round.
+                    let last = first_seen.get_or_insert_with(|| rounds.clone()).last();
+                    assert_eq!(rounds.last(), last, "{key}");
+                    reads.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }));
+    }
+    for round in 0..150 {
+        let mut writes: Vec<Write> = Vec::new();
+        for number in 0..KEYS {
+            let key = format!("key{number:02}").into_bytes();
+            writes.push(match (round + number) % 6 {
+                0 => Write::DeleteMarker { key: key.clone() },
+                _ => Write::Operand { key: key.clone(), bytes: 12 },
+            });
+            writes.push(Write::Operand { key, bytes: 12 });
+        }
+        driver.flush(&writes);
+        // Nothing may leave for the tree, which these readers do not ask.
+        let tree = driver.model.tree.len();
+        driver.collect(None).unwrap();
+        assert_eq!(driver.model.tree.len(), tree);
+    }
+    done.store(true, Ordering::Release);
+    for reader in readers {
+        reader.join().unwrap();
+    }
+    assert!(reads.load(Ordering::Relaxed) > 100);
+    driver.check().unwrap();
+}

@@ -1,0 +1,404 @@
+//! What memory can answer is answered where it is asked; what it cannot touches no file there, and is
+//! counted once.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::thread::ThreadId;
+
+use futures_core::Stream;
+use lsmx::env::Background;
+use lsmx::internals::vfs::{Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::merge_operator::Append;
+use lsmx::metrics::BlockKind;
+use lsmx::tokio::Db;
+use lsmx::vfs::MemVfs;
+use lsmx::{Error, FilterLastRun, KeyspaceOptions, Metrics, Options, ReadOptions, ReadTier};
+use lsmx_testkit::{TestRng, seed};
+
+use super::support::{current_thread, poll_once, run, runtimes};
+
+const KEYS: u64 = 3_000;
+
+fn key(number: u64) -> [u8; 8] {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
+}
+
+fn options(cache_bytes: u64) -> Options {
+    let keyspace = KeyspaceOptions::default()
+        .memtable_bytes(16 << 10)
+        .table_bytes(16 << 10)
+        .block_bytes(256)
+        .merge_operator(Append::default())
+        .filter_last_run(FilterLastRun::Auto);
+    Options::default()
+        .background(Background::Inline)
+        .seed(1)
+        .warm_up(false)
+        .open_files_max(8)
+        .block_cache_bytes(cache_bytes)
+        .keyspace_defaults(keyspace)
+}
+
+/// A disk with a database of several runs, range deletes and operands; its tables are opened when they
+/// are asked.
+fn loaded() -> MemVfs {
+    let disk = MemVfs::new();
+    let db = lsmx::Db::open("db", options(1 << 20).vfs(Arc::new(disk.clone()))).unwrap();
+    for number in 0..KEYS {
+        db.put(key(number), [7; 40]).unwrap();
+        if number % 500 == 0 {
+            db.default_keyspace()
+                .delete_range(&key(number)[..]..&[&key(number)[..], b"x"].concat())
+                .unwrap();
+        }
+    }
+    for number in (0..KEYS).step_by(7) {
+        db.default_keyspace().merge(key(number), b"+").unwrap();
+    }
+    db.close(None).unwrap();
+    disk
+}
+
+/// A disk that counts the calls which one thread makes, and which others make.
+fn watched(disk: MemVfs, thread: ThreadId) -> (FaultVfs, Arc<AtomicU64>, Arc<AtomicU64>) {
+    let watched = FaultVfs::new(Arc::new(disk), 1);
+    watched.add_rule(FaultRule::new(Fault::Delay).for_calls(VfsCall::ALL).from_then_on());
+    let (calls, others) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let counted = [Arc::clone(&calls), Arc::clone(&others)];
+    watched.set_delay_hook(Some(Arc::new(move |_, _| {
+        let other = std::thread::current().id() != thread;
+        counted[usize::from(other)].fetch_add(1, Ordering::Relaxed);
+    })));
+    (watched, calls, others)
+}
+
+#[test]
+fn what_is_in_memory_is_there_at_the_first_poll() {
+    for runtime in runtimes() {
+        run(&runtime, async {
+            let db = Db::open("db", options(4 << 20).vfs(Arc::new(loaded()))).await.unwrap();
+            let keyspace = db.default_keyspace();
+            let present = key(8);
+            for cold in [true, false] {
+                let blocked = matches!(
+                    keyspace.as_blocking().get_with(
+                        present,
+                        &ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() }
+                    ),
+                    Err(Error::WouldBlock)
+                );
+                assert_eq!(blocked, cold);
+                let mut get = Box::pin(keyspace.get(present));
+                // The pool may be so fast that even a cold one is there.
+                let first = poll_once(get.as_mut());
+                assert!(cold || first.is_ready());
+                let value = match first {
+                    Poll::Ready(value) => value,
+                    Poll::Pending => get.await,
+                };
+                assert_eq!(value.unwrap().as_deref(), Some(&[7; 40][..]));
+            }
+            assert!(poll_once(pin!(keyspace.contains_key(present))).is_ready());
+            assert!(poll_once(pin!(keyspace.multi_get([present, present]))).is_ready());
+            assert!(poll_once(pin!(db.get(present))).is_ready());
+            let snapshot = db.snapshot().await.unwrap();
+            assert!(poll_once(pin!(snapshot.get(&keyspace, present))).is_ready());
+            assert!(poll_once(pin!(snapshot.multi_get(&keyspace, [present]))).is_ready());
+            // Both ends, and ranges, once they were read.
+            for _ in 0..2 {
+                keyspace.iter().next().await.unwrap().unwrap();
+                keyspace.iter().next_back().await.unwrap().unwrap();
+            }
+            assert!(poll_once(pin!(keyspace.iter().next())).is_ready());
+            assert!(poll_once(pin!(snapshot.iter(&keyspace).next_back())).is_ready());
+            keyspace.range(&present[..]..).next().await.unwrap().unwrap();
+            let mut range = pin!(keyspace.range(&present[..]..));
+            let task = &mut std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(range.as_mut().poll_next(task).is_ready());
+            // What was just written is in a memtable.
+            db.put("new", "value").await.unwrap();
+            assert!(poll_once(pin!(db.get("new"))).is_ready());
+            db.close(None).await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn the_thread_of_a_task_never_calls_the_file_system() {
+    let runtime = current_thread(4);
+    let (disk, calls, others) = watched(loaded(), std::thread::current().id());
+    run(&runtime, async {
+        // Less memory than data, and fewer descriptors than tables.
+        let db = Db::open("db", options(20 << 10).vfs(Arc::new(disk.clone()))).await.unwrap();
+        let keyspace = db.default_keyspace();
+        let mut rng = TestRng::new(seed());
+        for _ in 0..2_000 {
+            let number = rng.below(KEYS * 2);
+            match rng.below(12) {
+                0 => db.put(key(number), [8; 40]).await.unwrap(),
+                1 => db.default_keyspace().merge(key(number), "+").await.unwrap(),
+                2 => drop(keyspace.iter().limit(1).next().await.transpose().unwrap()),
+                3 => drop(keyspace.multi_get([key(number), key(number + 1)]).await.unwrap()),
+                4 => {
+                    let mut range = keyspace.range(&key(number)[..]..);
+                    for _ in 0..rng.below(100) {
+                        let Some(entry) = range.next().await else { break };
+                        entry.unwrap();
+                    }
+                }
+                5 => drop(keyspace.update_fetch(key(number), |_| b"u".to_vec()).await.unwrap()),
+                _ => drop(keyspace.get(key(number)).await.unwrap()),
+            }
+        }
+        db.run_blocking(lsmx::Db::flush).await.unwrap();
+        keyspace.run_blocking(|keyspace| keyspace.compact_range::<&[u8]>(..)).await.unwrap();
+        db.sync().await.unwrap();
+        keyspace.run_blocking(|keyspace| keyspace.explain(key(1))).await.unwrap();
+        db.metrics().await.unwrap();
+        db.snapshot().await.unwrap();
+        db.run_blocking(|db| db.checkpoint("copy")).await.unwrap();
+        db.close(None).await.unwrap();
+    });
+    assert!(others.load(Ordering::Relaxed) > 1_000, "{others:?}");
+    assert_eq!(calls.load(Ordering::Relaxed), 0);
+}
+
+/// All counters that there are. Where blocks have to leave memory, which of them do may depend on whether
+/// a lookup was tried twice: then of hits and misses only the sums.
+fn counted(mut metrics: Metrics, blocks_leave: bool) -> Metrics {
+    metrics.memory = Default::default();
+    metrics.held = Default::default();
+    if blocks_leave {
+        metrics.descriptors = Default::default();
+        let tree = metrics.keyspaces.get_mut("default").unwrap();
+        tree.filter_last_run.reads_saved = 0.0;
+        for (kind, cached) in &mut metrics.cache {
+            cached.resident_bytes = 0;
+            if *kind != BlockKind::Open {
+                cached.hits += std::mem::take(&mut cached.misses);
+            }
+        }
+    }
+    metrics
+}
+
+/// Fewer than lead to another choice about the last run's filter, which depends on threads.
+const LOOKUPS: u64 = 3_000;
+
+#[test]
+fn lookups_are_counted_once_wherever_they_end() {
+    let seed = seed();
+    // From nothing in memory to all of it.
+    for cache_bytes in [0, 4 << 10, 40 << 10, 4 << 20] {
+        let mut all = Vec::new();
+        for tasks in [false, true] {
+            let db = lsmx::Db::open("db", options(cache_bytes).vfs(Arc::new(loaded()))).unwrap();
+            let mut rng = TestRng::new(seed);
+            let mut numbers = (0..LOOKUPS).map(|_| (rng.below(KEYS * 2), rng.below(10)));
+            if tasks {
+                let db = Db::try_from(db.clone()).unwrap();
+                run(&current_thread(1), async {
+                    let keyspace = db.default_keyspace();
+                    for (number, kind) in numbers {
+                        if kind == 0 {
+                            let keys = [key(number), key(number / 2), key(number)];
+                            keyspace.multi_get(keys).await.unwrap();
+                        } else {
+                            keyspace.get(key(number)).await.unwrap();
+                        }
+                    }
+                });
+            } else {
+                let keyspace = db.default_keyspace();
+                numbers.by_ref().for_each(|(number, kind)| {
+                    if kind == 0 {
+                        keyspace.multi_get([key(number), key(number / 2), key(number)]).unwrap();
+                    } else {
+                        keyspace.get(key(number)).unwrap();
+                    }
+                });
+            }
+            all.push(counted(db.metrics(), (1..1 << 20).contains(&cache_bytes)));
+            let metrics = all.last().unwrap();
+            assert!(metrics.keyspaces["default"].filter_last_run.lookups > 1_000);
+        }
+        // A part of a `multi_get` that memory has is not asked for twice either.
+        assert_eq!(all[0], all[1], "with a cache of {cache_bytes} bytes, seed {seed}");
+    }
+}
+
+#[test]
+fn a_read_that_would_block_leaves_no_trace() {
+    let db = lsmx::Db::open("db", options(1 << 20).vfs(Arc::new(loaded()))).unwrap();
+    let snapshot = db.snapshot();
+    let keyspace = db.default_keyspace();
+    let before = db.metrics();
+    for number in 0..100 {
+        let blocked = keyspace.get_with(
+            key(number),
+            &ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() },
+        );
+        assert!(matches!(blocked, Err(Error::WouldBlock)), "{blocked:?}");
+    }
+    assert!(matches!(
+        db.default_keyspace()
+            .get_with(key(1), &ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() }),
+        Err(Error::WouldBlock)
+    ));
+    let blocked = snapshot.get_with(
+        &keyspace,
+        key(1),
+        &ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() },
+    );
+    assert!(matches!(blocked, Err(Error::WouldBlock)));
+    assert_eq!(db.metrics(), before);
+    assert_eq!(
+        keyspace.get(key(1)).unwrap(),
+        keyspace
+            .get_with(key(1), &ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() })
+            .unwrap()
+    );
+}
+
+/// A range that is bound to memory, wherever it is let go on from, gives what any other gives.
+#[test]
+fn a_range_goes_on_where_memory_ended() {
+    let seed = seed();
+    let mut rng = TestRng::new(seed);
+    let db = lsmx::Db::open("db", options(60 << 10).vfs(Arc::new(loaded()))).unwrap();
+    let keyspace = db.default_keyspace();
+    let all: Vec<_> = keyspace.iter().map(Result::unwrap).collect();
+    let mut blocked = 0;
+    for _ in 0..200 {
+        // What is in memory of it.
+        for _ in 0..rng.below(200) {
+            keyspace.get(key(rng.below(KEYS))).unwrap();
+        }
+        let (from, to) = (rng.below(all.len() as u64), rng.below(all.len() as u64));
+        let (from, to) = (usize::try_from(from.min(to)).unwrap(), from.max(to));
+        let to = usize::try_from(to).unwrap();
+        let limit = if rng.below(3) == 0 { rng.below(60) } else { u64::MAX };
+        let mut range = keyspace
+            .range(&*all[from].0..&*all[to].0)
+            .options(&ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() })
+            .limit(limit);
+        let (mut front, mut back) = (Vec::new(), Vec::new());
+        loop {
+            let backward = rng.below(3) == 0;
+            match if backward { range.next_back() } else { range.next() } {
+                Some(Ok(entry)) if backward => back.push(entry),
+                Some(Ok(entry)) => front.push(entry),
+                Some(Err(Error::WouldBlock)) => {
+                    blocked += 1;
+                    if rng.below(4) == 0 {
+                        range = range.options(&ReadOptions::default());
+                    } else {
+                        // Somebody else reads what it needs.
+                        let next = front.last().map_or(&*all[from].0, |(key, _)| key);
+                        keyspace.range(next..).take(5).for_each(drop);
+                        keyspace.range(..&*all[to].0).rev().take(back.len() + 5).for_each(drop);
+                    }
+                }
+                Some(Err(error)) => panic!("{error}"),
+                None => break,
+            }
+        }
+        let met = front.len() + back.len();
+        assert_eq!(met, (to - from).min(usize::try_from(limit).unwrap_or(usize::MAX)));
+        let (ahead, behind) = (from + front.len(), to - back.len());
+        back.reverse();
+        assert!(front == all[from..ahead] && back == all[behind..to], "seed {seed}");
+    }
+    assert!(blocked > 100, "{blocked}");
+}
+
+/// Nobody's task walks over a hundred thousand tombstones.
+#[test]
+fn a_range_gives_up_where_much_is_deleted() {
+    let options = Options::default().background(Background::Inline).seed(1);
+    let db = lsmx::Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+    for number in 0..5_000_u64 {
+        db.put(number.to_be_bytes(), "x").unwrap();
+        db.delete(number.to_be_bytes()).unwrap();
+    }
+    db.put("z", "end").unwrap();
+    let mut range = db
+        .default_keyspace()
+        .iter()
+        .options(&ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() });
+    assert!(matches!(range.next(), Some(Err(Error::WouldBlock))));
+    range = range.options(&ReadOptions::default());
+    assert_eq!(&*range.next().unwrap().unwrap().0, b"z");
+    assert!(range.next().is_none());
+}
+
+/// Refuses operands with a `!`.
+#[derive(Debug)]
+struct Polite;
+
+impl lsmx::MergeOperator for Polite {
+    fn name(&self) -> &'static str {
+        "polite"
+    }
+
+    fn full_merge(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> lsmx::MergeResult {
+        if operands.contains(&&b"!"[..]) {
+            return Err(lsmx::MergeError::new("an exclamation"));
+        }
+        Append::default().full_merge(key, base, operands)
+    }
+}
+
+/// Whether it is read on the task or, with next to no cache, on the pool.
+#[test]
+fn a_range_goes_on_after_keys_that_do_not_fold() {
+    for cache_bytes in [1 << 20, 1 << 10] {
+        for runtime in runtimes() {
+            let disk = MemVfs::new();
+            let keyspace = KeyspaceOptions::default().block_bytes(256).merge_operator(Polite);
+            let options = || options(cache_bytes).keyspace_defaults(keyspace.clone());
+            let db = lsmx::Db::open("db", options().vfs(Arc::new(disk.clone()))).unwrap();
+            for number in 0..500u32 {
+                db.put(number.to_be_bytes(), [7; 40]).unwrap();
+                let operand = if number % 5 == 2 { b"!" } else { b"+" };
+                db.default_keyspace().merge(number.to_be_bytes(), operand).unwrap();
+            }
+            db.flush().unwrap();
+            db.close(None).unwrap();
+            run(&runtime, async {
+                let db = Db::open("db", options().vfs(Arc::new(disk.clone()))).await.unwrap();
+                for backward in [false, true] {
+                    let mut range = db.default_keyspace().iter();
+                    let mut met = Vec::new();
+                    while let Some(item) =
+                        if backward { range.next_back().await } else { range.next().await }
+                    {
+                        let (key, fine) = match item {
+                            Ok((key, _)) => (key.to_vec(), true),
+                            Err(Error::MergeFailed { key, .. }) => (key, false),
+                            Err(error) => panic!("{error}"),
+                        };
+                        met.push((u32::from_be_bytes(key.try_into().unwrap()), fine));
+                        assert!(met.len() <= 500, "a key came twice");
+                    }
+                    if backward {
+                        met.reverse();
+                    }
+                    let all: Vec<(u32, bool)> =
+                        (0..500).map(|number| (number, number % 5 != 2)).collect();
+                    assert_eq!(met, all, "cache of {cache_bytes}");
+                }
+                // A key that does not fold is one of as many as a limit says.
+                let mut range = db.default_keyspace().iter().limit(20);
+                let (mut fine, mut failed) = (0, 0);
+                while let Some(item) = range.next().await {
+                    *if item.is_ok() { &mut fine } else { &mut failed } += 1;
+                }
+                assert_eq!((fine, failed), (16, 4));
+                db.close(None).await.unwrap();
+            });
+        }
+    }
+}

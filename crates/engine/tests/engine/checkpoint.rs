@@ -1,0 +1,332 @@
+//! Copies of a database at one moment, and openings that change nothing.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use lsmx::env::Background;
+use lsmx::internals::vfs::{
+    CountingVfs, CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall, VfsLayer,
+};
+use lsmx::vfs::{MemVfs, OsVfs, Vfs};
+use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, WriteBatch};
+
+fn options(background: Background) -> Options {
+    let keyspace = KeyspaceOptions::default().memtable_bytes(8 << 10).table_bytes(8 << 10);
+    Options::default().background(background).keyspace_defaults(keyspace).seed(1)
+}
+
+fn open(vfs: Arc<dyn Vfs>, path: &str) -> lsmx::Result<Db> {
+    Db::open(path, options(Background::Inline).create_if_missing(false).vfs(vfs))
+}
+
+fn read_only(disk: &MemVfs) -> lsmx::Result<Db> {
+    Db::open("db", options(Background::Inline).read_only(true).vfs(Arc::new(disk.clone())))
+}
+
+fn create(vfs: Arc<dyn Vfs>, background: Background) -> Db {
+    Db::open("db", options(background).vfs(vfs)).unwrap()
+}
+
+fn fill(db: &Db, keys: std::ops::Range<u32>) {
+    for key in keys {
+        db.put(key.to_be_bytes(), vec![b'v'; 100]).unwrap();
+    }
+}
+
+#[test]
+fn a_checkpoint_holds_what_was_committed_before_it_and_is_a_database_of_its_own() {
+    let disk = MemVfs::new();
+    let db = create(Arc::new(disk.clone()), Background::Inline);
+    let users = db.keyspace("users", KeyspaceOptions::default()).unwrap();
+    fill(&db, 0..1_000);
+    users.put("ada", "1815").unwrap();
+    db.checkpoint("copies/one").unwrap();
+    fill(&db, 1_000..3_000);
+    db.drop_keyspace("users").unwrap();
+    db.wait_idle().unwrap();
+    // It is on stable storage, also if the source is lost.
+    let crashed = disk.crash(CrashImage::Drop, 0);
+    for disk in [&disk, &crashed] {
+        let copy = open(Arc::new(disk.clone()), "copies/one").unwrap();
+        assert_eq!(copy.default_keyspace().iter().count(), 1_000);
+        let users = copy.open_keyspace("users", None).unwrap();
+        assert_eq!(users.get("ada").unwrap().unwrap(), *b"1815");
+        fill(&copy, 5_000..6_000);
+        drop(users);
+        copy.close(None).unwrap();
+        assert_eq!(
+            lsmx::verify("copies/one", &Options::default().vfs(Arc::new(disk.clone())))
+                .unwrap()
+                .orphans
+                .len(),
+            0
+        );
+    }
+    assert_eq!(db.default_keyspace().iter().count(), 3_000);
+    assert!(matches!(db.checkpoint("copies/one"), Err(Error::TargetNotEmpty { .. })));
+    assert!(matches!(db.checkpoint("db"), Err(Error::TargetNotEmpty { .. })));
+    db.close(None).unwrap();
+    assert!(matches!(db.checkpoint("copies/two"), Err(Error::Closed)));
+    assert_eq!(
+        lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone()))).unwrap().orphans.len(),
+        0
+    );
+}
+
+#[test]
+fn tables_are_linked_and_copied_only_where_they_cannot_be() {
+    for cannot in [false, true] {
+        let disk = CannotLink { inner: MemVfs::new(), cannot };
+        let faults = FaultVfs::new(Arc::new(disk), 0);
+        let vfs = CountingVfs::new(Arc::new(faults.clone()));
+        let db = create(Arc::new(vfs.clone()), Background::Inline);
+        fill(&db, 0..2_000);
+        db.flush().unwrap();
+        let levels = &db.metrics().keyspaces["default"].levels;
+        let tables: u64 = levels.iter().map(|level| level.files).sum();
+        let bytes: u64 = levels.iter().map(|level| level.bytes).sum();
+        let before = vfs.counts();
+        db.checkpoint("copy").unwrap();
+        let after = vfs.counts();
+        assert_eq!(
+            after.calls.count_of(VfsCall::HardLink) - before.calls.count_of(VfsCall::HardLink),
+            tables
+        );
+        let written =
+            after.bytes.count_of(VfsCall::Append) - before.bytes.count_of(VfsCall::Append);
+        assert_eq!(written > bytes, cannot, "{written} bytes written, {bytes} in tables");
+        // Another error is no reason to copy.
+        faults.add_rule(FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::HardLink]));
+        assert!(matches!(db.checkpoint("second"), Err(Error::Io { action: "link", .. })));
+        db.checkpoint("second").unwrap();
+        for copy in ["copy", "second"] {
+            let copy = open(Arc::new(vfs.clone()), copy).unwrap();
+            assert_eq!(copy.default_keyspace().iter().count(), 2_000);
+        }
+    }
+}
+
+/// A file system without second names.
+#[derive(Clone, Debug)]
+struct CannotLink {
+    inner: MemVfs,
+    cannot: bool,
+}
+
+impl VfsLayer for CannotLink {
+    fn inner(&self) -> &dyn Vfs {
+        &self.inner
+    }
+
+    fn before_call(&self, call: VfsCall, _: &Path) -> io::Result<()> {
+        if self.cannot && call == VfsCall::HardLink {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        Ok(())
+    }
+}
+
+/// Every call of a checkpoint fails once: the source goes on, the target is no database, and a second
+/// try makes one.
+#[test]
+fn a_checkpoint_that_fails_leaves_nothing_that_opens() {
+    let changes: Vec<VfsCall> = VfsCall::ALL.to_vec();
+    for k in 0.. {
+        let disk = MemVfs::new();
+        let vfs = FaultVfs::new(Arc::new(disk.clone()), k);
+        let db = create(Arc::new(vfs.clone()), Background::Inline);
+        fill(&db, 0..400);
+        db.sync().unwrap();
+        vfs.add_rule(FaultRule::new(Fault::Error(Errno::NoSpace)).for_calls(&changes).nth(k));
+        let made = db.checkpoint("copy");
+        vfs.clear_rules();
+        if vfs.fired_counts().is_empty() {
+            made.unwrap();
+            assert!(k > 20, "only {k} calls");
+            break;
+        }
+        if made.is_err() {
+            for disk in
+                [disk.clone(), disk.crash(CrashImage::Drop, k), disk.crash(CrashImage::Keep, k)]
+            {
+                let opened = open(Arc::new(disk), "copy");
+                assert!(matches!(opened, Err(Error::NotADatabase { .. })), "call {k}: {opened:?}");
+            }
+            if db.health().read_only.is_some() {
+                db.resume().unwrap();
+            }
+            db.checkpoint("copy").unwrap();
+        }
+        fill(&db, 400..500);
+        assert_eq!(db.default_keyspace().iter().count(), 500);
+        let copy = open(Arc::new(disk.clone()), "copy").unwrap();
+        assert_eq!(copy.default_keyspace().iter().count(), 400);
+    }
+}
+
+/// Each read of a table or of the log comes back wrong once, where tables cannot be linked: what was
+/// copied wrongly is found before there is a copy.
+#[test]
+fn a_read_that_went_wrong_does_not_become_the_copy() {
+    for cannot in [false, true] {
+        let mut refused = 0;
+        for k in 0.. {
+            let disk = MemVfs::new();
+            let linking = CannotLink { inner: disk.clone(), cannot };
+            let faulty = FaultVfs::new(Arc::new(linking), k);
+            let db = create(Arc::new(faulty.clone()), Background::Inline);
+            fill(&db, 0..400);
+            db.sync().unwrap();
+            faulty.add_rule(FaultRule::new(Fault::AlteredRead).nth(k));
+            let made = db.checkpoint("copy");
+            faulty.clear_rules();
+            if faulty.fired_counts().is_empty() {
+                assert!(k > 0 && refused > 0, "{k} reads, {refused} told");
+                break;
+            }
+            match made {
+                Err(Error::Corrupt { .. }) => refused += 1,
+                made => made.unwrap(),
+            }
+            if disk.exists(Path::new("copy/CURRENT")).unwrap() {
+                let copy = open(Arc::new(disk), "copy").unwrap();
+                assert_eq!(copy.default_keyspace().iter().count(), 400);
+            }
+        }
+    }
+}
+
+/// Writers, flushes, merges and drops go on while checkpoints are made; each shows a prefix, over all
+/// keyspaces, with all that was committed before it.
+#[test]
+fn checkpoints_are_prefixes_whatever_goes_on_meanwhile() {
+    for seed in 0..30 {
+        let disk = MemVfs::new();
+        let db = create(Arc::new(disk.clone()), Background::Stepped { seed, workers: 2 });
+        let small = KeyspaceOptions::default().memtable_bytes(2 << 10).block_bytes(1 << 10);
+        let other = db.keyspace("other", small).unwrap();
+        let env = db.env().clone();
+        let writer = {
+            let (db, other) = (db.clone(), other.clone());
+            env.spawn("writer", move || {
+                for number in 0..1_500u32 {
+                    let mut batch = WriteBatch::new();
+                    batch.put(&db.default_keyspace(), "number", number.to_be_bytes());
+                    batch.put(&other, number.to_be_bytes(), vec![b'v'; 40]);
+                    db.write(batch, Durability::Buffered).unwrap();
+                    if number % 400 == 399 {
+                        db.flush().unwrap();
+                    }
+                }
+            })
+        };
+        let writer = writer.unwrap();
+        let mut floors = Vec::new();
+        for copy in 0..6 {
+            for _ in 0..150 {
+                db.put("beside", "v").unwrap();
+            }
+            let floor = db.get("number").unwrap();
+            floors.push(floor.map_or(0, |value| u32::from_be_bytes(value[..].try_into().unwrap())));
+            db.checkpoint(format!("copy-{copy}")).unwrap();
+        }
+        env.join(writer).unwrap();
+        drop(other);
+        db.close(None).unwrap();
+        for (copy, floor) in floors.iter().enumerate() {
+            let db = open(Arc::new(disk.clone()), &format!("copy-{copy}")).unwrap();
+            let number = db.get("number").unwrap();
+            let there = number.map(|value| u32::from_be_bytes(value[..].try_into().unwrap()));
+            assert!(there.is_none_or(|there| there >= *floor), "seed {seed}: {there:?}, {floor}");
+            let other = db.open_keyspace("other", None).unwrap();
+            let count = there.map_or(0, |there| there as usize + 1);
+            assert_eq!(other.iter().filter(Result::is_ok).count(), count, "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn opening_read_only_shows_everything_and_changes_no_byte() {
+    let disk = MemVfs::new();
+    let db = create(Arc::new(disk.clone()), Background::Inline);
+    let users = db.keyspace("users", KeyspaceOptions::default()).unwrap();
+    fill(&db, 0..1_000);
+    users.put("ada", "1815").unwrap();
+    assert!(matches!(read_only(&disk), Err(Error::Locked { .. })));
+    // After a crash the log is replayed into memory; after a clean close there is nothing in it.
+    let killed = disk.crash(CrashImage::Keep, 0);
+    drop(users);
+    db.close(None).unwrap();
+    for disk in [disk, killed] {
+        let (before, operations) = (disk.snapshot_all(), disk.operations());
+        let db = read_only(&disk).unwrap();
+        let second = read_only(&disk).unwrap();
+        assert!(matches!(open(Arc::new(disk.clone()), "db"), Err(Error::Locked { .. })));
+        assert!(lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone()))).is_ok());
+        for db in [&db, &second] {
+            assert_eq!(db.default_keyspace().iter().rev().count(), 1_000);
+            let users = db.open_keyspace("users", None).unwrap();
+            assert_eq!(db.snapshot().get(&users, "ada").unwrap().unwrap(), *b"1815");
+            assert_eq!(db.keyspaces(), ["default", "users"]);
+            db.wait_idle().unwrap();
+        }
+        fn refused<T: std::fmt::Debug>(answer: lsmx::Result<T>) {
+            assert!(matches!(answer, Err(Error::OpenedReadOnly)), "{answer:?}");
+        }
+        refused(db.put("k", "v"));
+        refused(db.delete("k"));
+        refused(db.write(WriteBatch::new(), Durability::Sync));
+        refused(db.sync());
+        refused(db.flush());
+        refused(db.resume());
+        refused(db.checkpoint("copy"));
+        refused(db.drop_keyspace("users"));
+        refused(db.keyspace("new", KeyspaceOptions::default()));
+        let tuned = db.keyspace("users", KeyspaceOptions::default().block_bytes(1 << 12)).unwrap();
+        assert_eq!(tuned.get("ada").unwrap().unwrap(), *b"1815");
+        assert!(db.metrics().keyspaces["users"].memtable_bytes < 1 << 20);
+        db.close(None).unwrap();
+        assert!(matches!(db.get("k"), Err(Error::Closed)));
+        drop((tuned, db, second));
+        assert_eq!((disk.snapshot_all(), disk.operations()), (before, operations));
+        // Its locks are free again.
+        open(Arc::new(disk.clone()), "db").unwrap().close(None).unwrap();
+    }
+}
+
+#[test]
+fn opening_read_only_needs_a_database_and_no_lock_file() {
+    let disk = MemVfs::new();
+    assert!(matches!(read_only(&disk), Err(Error::NotADatabase { .. })));
+    assert_eq!(disk.operations(), 0);
+    create(Arc::new(disk.clone()), Background::Inline).close(None).unwrap();
+    disk.remove(Path::new("db/LOCK")).unwrap();
+    let operations = disk.operations();
+    drop(read_only(&disk).unwrap());
+    assert_eq!(disk.operations(), operations);
+}
+
+#[cfg(unix)]
+#[test]
+fn opening_read_only_works_in_a_directory_without_write_permission() {
+    use std::fs::{Permissions, set_permissions};
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let db = Db::open(&path, Options::default()).unwrap();
+    db.put("k", "v").unwrap();
+    db.checkpoint(dir.path().join("copy")).unwrap();
+    db.close(None).unwrap();
+    let copy = dir.path().join("copy");
+    for file in std::fs::read_dir(&copy).unwrap() {
+        set_permissions(file.unwrap().path(), Permissions::from_mode(0o444)).unwrap();
+    }
+    set_permissions(&copy, Permissions::from_mode(0o555)).unwrap();
+    let db = Db::open(&copy, Options::default().read_only(true)).unwrap();
+    assert_eq!(db.get("k").unwrap().unwrap(), *b"v");
+    assert!(lsmx::verify(&copy, &Options::default()).is_ok());
+    drop(db);
+    set_permissions(&copy, Permissions::from_mode(0o755)).unwrap();
+    assert!(OsVfs.exists(&path).unwrap());
+}

@@ -1,0 +1,194 @@
+//! Power is cut before every operation of the file system, in every way that a strict reading of
+//! POSIX allows; each time the database reopens to exactly one prefix of its history, which holds
+//! what was promised, and goes on.
+//!
+//! `LSMX_TEST_REPLAY=run:operation:image:seed`, as a failure prints it, plays that crash alone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::harness::coverage::Coverage;
+use crate::harness::parallel::{in_parallel, watched};
+use crate::harness::recorder::{Sampling, image_name};
+use crate::harness::workload::{Faults, Plan, play};
+use crate::harness::{Outcome, options, oracle, writers};
+use lsmx::PolicySpec;
+use lsmx::env::Background;
+use lsmx::vfs::CrashImage;
+use lsmx_testkit::{TestRng, mix_seeds, scale, scaled, seed};
+
+/// Images that CI checks.
+const IMAGES: u64 = 25_000;
+/// Behind the seed of a short run.
+const SHORT: char = 's';
+/// Images that CI checks of runs with several writers.
+const WRITERS_IMAGES: u64 = 3_000;
+/// Images taken of one run, about.
+const IMAGES_OF_A_RUN: u64 = 120;
+
+/// The seed of a run: drawn, but for the policy, which comes in turn, so that none is left out where
+/// runs are few.
+fn run_seed(seed: u64, number: u64) -> u64 {
+    let policies = options::policies().len() as u64;
+    let drawn = mix_seeds(seed, number) >> 16;
+    drawn - drawn % policies + number % policies
+}
+
+/// The run that follows from a seed.
+fn plan(seed: u64) -> Plan {
+    let mut rng = TestRng::new(seed);
+    let policies = options::policies();
+    let in_turn = policies.len() as u64;
+    let policy = policies.into_iter().zip(0..).find(|(_, place)| *place == seed % in_turn);
+    let policy = policy.expect("a place among the policies").0;
+    let stepped = rng.is_one_in(5);
+    let long = rng.is_one_in(8);
+    let background = match stepped {
+        true => Background::Stepped { seed: rng.next_u64(), workers: 2 },
+        false => Background::Inline,
+    };
+    Plan {
+        name: seed.to_string(),
+        seed,
+        steps: if long { 700 } else { 60 + rng.below(300) },
+        reopens: !long,
+        policy,
+        background,
+        faults: if !stepped && !long && rng.is_one_in(2) { Faults::Random } else { Faults::None },
+        sampling: Sampling::NONE,
+    }
+}
+
+/// Plays a run twice: to learn how long it is, and to take images of it.
+fn enumerate(seed: u64, coverage: &Arc<Coverage>) -> Outcome<u64> {
+    let mut plan = plan(seed);
+    let told = |what| format!("run {seed}: {what}\nreplay: LSMX_TEST_REPLAY={seed}");
+    let aside = Arc::new(Coverage::default());
+    let operations = play(&plan, &aside).map_err(told)?.operations;
+    let images = operations * CrashImage::ALL.len() as u64;
+    plan.sampling = Sampling::Chance((IMAGES_OF_A_RUN * 1_000_000).div_ceil(images));
+    crashes_of(&plan, coverage)
+}
+
+/// All policies here are presets.
+fn preset_name(policy: &PolicySpec) -> &'static str {
+    policy.preset().expect("a preset").name()
+}
+
+fn crashes_of(plan: &Plan, coverage: &Arc<Coverage>) -> Outcome<u64> {
+    let name = &plan.name;
+    let played = play(plan, coverage)
+        .map_err(|what| format!("run {name}: {what}\nreplay: LSMX_TEST_REPLAY={name}"))?;
+    coverage.add("runs", preset_name(&plan.policy));
+    let stepped = matches!(plan.background, Background::Stepped { .. });
+    coverage.add("runs", if stepped { "stepped" } else { "inline" });
+    let mut checked = 0;
+    for crash in played.crashes {
+        let history = &played.histories[crash.promises.epoch];
+        checked += oracle::check(&crash, history, coverage)
+            .map_err(|what| oracle::tell(name, &crash, &what))?;
+    }
+    Ok(checked)
+}
+
+/// A run so short that every image of it can be taken.
+fn short(plan: Plan) -> Plan {
+    Plan { name: format!("{}{SHORT}", plan.seed), steps: 25, sampling: Sampling::ALL, ..plan }
+}
+
+/// Every kind of work, of crash and of image has happened.
+fn require_everything(coverage: &Coverage) -> Outcome {
+    let images = CrashImage::ALL.map(image_name);
+    for group in ["images", "crashes in recovery", "second crashes"] {
+        coverage.require(group, &images)?;
+    }
+    coverage.require("crashes while", &["opening", "running", "resuming", "closing"])?;
+    let jobs = ["flush", "merge", "rewrite", "trivial move", "segment turn", "segment retired"];
+    coverage.require("jobs", &jobs)?;
+    let others = ["fresh manifest", "tail cut", "read-only", "resume", "background failure"];
+    coverage.require("jobs", &others)?;
+    let calls = ["create keyspace", "change policy", "change options", "clean close", "snapshot"];
+    coverage.require("calls", &calls)?;
+    if scale() > 1.0 {
+        // Too rare to come about in every short run.
+        coverage.require("calls", &["resume that failed", "reopen after an error"])?;
+    }
+    coverage.require("calls", &["drop keyspace", "checkpoint", "compact range"])?;
+    coverage.require("crashes before link", &["blob", "table"])?;
+    let files = ["blob", "manifest", "segment", "table", "temporary"];
+    for group in ["crashes before create", "crashes before append", "crashes before sync"] {
+        coverage.require(group, &files)?;
+    }
+    for group in ["crashes before create", "crashes before append", "crashes before sync"] {
+        coverage.require(group, &["operands"])?;
+    }
+    coverage.require("calls", &["operands to the tree"])?;
+    let removed = ["blob", "manifest", "segment", "table", "operands"];
+    coverage.require("crashes before remove", &removed)?;
+    coverage.require("crashes before rename", &["temporary"])?;
+    coverage.require("crashes before sync_dir", &["directory"])?;
+    coverage.require("runs", &["stepped", "inline"])?;
+    let policies = options::policies();
+    coverage.require("runs", &policies.iter().map(preset_name).collect::<Vec<_>>())
+}
+
+/// Threads that write at once: what was acknowledged before another commit began is there if that
+/// one is.
+#[test]
+fn crashes_between_writers_keep_the_order_of_their_commits() {
+    let seed = seed();
+    let (checked, goal) = (AtomicU64::new(0), scaled(WRITERS_IMAGES));
+    let failure = in_parallel(|number| {
+        let seed = mix_seeds(seed, number) >> 16;
+        let told = |what| format!("schedule {seed}: {what}");
+        let images = watched(&format!("schedule {seed}"), || writers::play(seed).map_err(told))?;
+        Ok(checked.fetch_add(images, Ordering::Relaxed) + images < goal)
+    });
+    println!("{} images checked", checked.load(Ordering::Relaxed));
+    if let Err(what) = failure {
+        panic!("{what}");
+    }
+}
+
+/// Plays what a failure printed, if that is what is asked.
+fn replay() -> Option<Outcome<u64>> {
+    let text = std::env::var("LSMX_TEST_REPLAY").ok()?;
+    let parts: Vec<&str> = text.split(':').collect();
+    let number = |at: usize| parts[at].parse::<u64>().expect("a number");
+    let coverage = Arc::new(Coverage::default());
+    let mut plan = match parts[0].strip_suffix(SHORT) {
+        Some(seed) => short(plan(seed.parse().expect("a number"))),
+        None => plan(number(0)),
+    };
+    if parts.len() == 4 {
+        let image = CrashImage::ALL.into_iter().find(|image| format!("{image:?}") == parts[2]);
+        plan.sampling = Sampling::Only(number(1), image.expect("an image"), number(3));
+    }
+    Some(crashes_of(&plan, &coverage))
+}
+
+#[test]
+fn every_crash_leaves_one_prefix_that_holds_what_was_promised() {
+    if let Some(replayed) = replay() {
+        println!("{} images checked", replayed.unwrap());
+        return;
+    }
+    let seed = seed();
+    let coverage = Arc::new(Coverage::default());
+    let (checked, goal) = (AtomicU64::new(0), scaled(IMAGES));
+    let failure = in_parallel(|number| {
+        let seed = run_seed(seed, number);
+        let images = watched(&format!("LSMX_TEST_REPLAY={seed}"), || match number {
+            // One short run of which every image is taken.
+            0 => crashes_of(&short(plan(seed)), &coverage),
+            _ => enumerate(seed, &coverage),
+        })?;
+        Ok(checked.fetch_add(images, Ordering::Relaxed) + images < goal)
+    });
+    println!("{} images checked\n{coverage}", checked.load(Ordering::Relaxed));
+    if let Err(what) = failure {
+        panic!("{what}");
+    }
+    assert!(checked.load(Ordering::Relaxed) >= goal);
+    require_everything(&coverage).unwrap();
+}

@@ -1,0 +1,188 @@
+//! The same operations under many option sets: each history is played by every set, and every answer
+//! must be the model's, so all sets answer alike.
+//!
+//! Half of the sets are fixed and stand at the ends of what options allow, half are drawn.
+
+use lsmx::env::Background;
+use lsmx::{BlockCacheKind, FilterBits, FilterLastRun, ValueSeparation};
+use lsmx_stress::modelling::{Op, Opening, Plain, Play, Reached, Tuning, play};
+use lsmx_testkit::{TestRng, case_seeds};
+
+/// Option sets of each kind, and histories that each set plays, with the operations of one.
+const DRAWN_SETS: usize = 20;
+const HISTORIES: usize = 5;
+const HISTORY_OPERATIONS: usize = 1_000;
+
+/// A set in the middle, from which the fixed ones depart.
+fn plain() -> Opening {
+    Opening {
+        warm_up: false,
+        cache_bytes: 64 << 10,
+        cache_kind: BlockCacheKind::Quick,
+        wal_bytes_max: None,
+        segment_bytes: 4 << 10,
+        sync_every_bytes: 8 << 20,
+        smooth: true,
+        merge_parts: None,
+        open_files: None,
+        io_rate: None,
+        idle_us: None,
+        tuning: Tuning {
+            policy: Some("leveled".to_owned()),
+            memtable_bytes: 4 << 10,
+            table_bytes: 4 << 10,
+            block_bytes: 256,
+            restart_interval: 16,
+            block_tags: true,
+            lz4: vec![false],
+            filter_last_run: FilterLastRun::Off,
+            filter_bits: FilterBits::Fuse8,
+            beside: None,
+            separation: None,
+        },
+    }
+}
+
+/// The sets that are always played, with what runs their background work.
+fn fixed() -> Vec<(Opening, Background)> {
+    let (inline, stepped) = (Background::Inline, Background::Stepped { seed: 7, workers: 2 });
+    let threads = Background::Threads { workers: 2 };
+    let policies = ["full", "lo+1", "tiering", "universal", "1-leveling", "leveled"];
+    let mut sets: Vec<_> = policies
+        .map(|policy| {
+            let mut set = plain();
+            set.tuning.policy = Some(policy.to_owned());
+            (set, inline)
+        })
+        .into();
+    let mut depart = |background, change: fn(&mut Opening)| {
+        let mut set = plain();
+        change(&mut set);
+        sets.push((set, background));
+    };
+    // The smallest of everything: many levels of tiny files, each entry a block of its own.
+    depart(inline, |set| {
+        (set.tuning.memtable_bytes, set.tuning.table_bytes) = (1 << 10, 1 << 10);
+        (set.tuning.block_bytes, set.tuning.restart_interval) = (64, 1);
+    });
+    depart(inline, |set| set.tuning.block_tags = false);
+    depart(inline, |set| set.tuning.policy = Some("leveled(T=2)".to_owned()));
+    depart(inline, |set| set.tuning.policy = Some("tiering(T=2)".to_owned()));
+    // One file a level, one block a table, nothing ever flushed by size.
+    depart(inline, |set| set.tuning.table_bytes = 64 << 20);
+    depart(inline, |set| {
+        (set.tuning.table_bytes, set.tuning.block_bytes) = (4 << 20, 1 << 20);
+        set.tuning.restart_interval = 4096;
+    });
+    depart(inline, |set| set.tuning.memtable_bytes = 64 << 20);
+    // No cache, and one that holds everything.
+    depart(inline, |set| set.cache_bytes = 0);
+    depart(inline, |set| {
+        (set.cache_bytes, set.tuning.filter_last_run) = (64 << 20, FilterLastRun::On);
+    });
+    depart(inline, |set| (set.cache_bytes, set.cache_kind) = (1 << 20, BlockCacheKind::Moka));
+    depart(inline, |set| {
+        set.tuning.filter_bits = FilterBits::Monkey { bits_per_key: 10.0 };
+        set.tuning.filter_last_run = FilterLastRun::On;
+    });
+    depart(inline, |set| set.tuning.lz4 = vec![true]);
+    depart(inline, |set| set.tuning.lz4 = vec![false, false, true]);
+    // Nearly every value apart, and collected as soon as anything dies; large ones alone, by many threads.
+    let apart = |bytes, amplification| {
+        let separation = ValueSeparation {
+            threshold_bytes: bytes,
+            blob_file_bytes: 1 << 10,
+            garbage_ratio: 0.1,
+            space_amplification_max: amplification,
+            scan_read_bytes: 150,
+        };
+        Some(separation)
+    };
+    for (background, bytes, amplification) in
+        [(inline, 1, 1.01), (stepped, 10, 1.3), (threads, 60, 2.0)]
+    {
+        let mut set = plain();
+        set.tuning.separation = apart(bytes, amplification);
+        sets.push((set, background));
+    }
+    let mut depart = |background, change: fn(&mut Opening)| {
+        let mut set = plain();
+        change(&mut set);
+        sets.push((set, background));
+    };
+    // A segment for every commit; every commit synced; the log flushed as soon as it can be.
+    depart(inline, |set| (set.segment_bytes, set.sync_every_bytes) = (1, 1));
+    depart(inline, |set| set.wal_bytes_max = Some(1));
+    depart(inline, |set| set.open_files = Some(8));
+    depart(stepped, |set| set.tuning.memtable_bytes = 1 << 10);
+    // Operands beside the tree: never collected, and after every flush.
+    depart(inline, |set| {
+        set.tuning.beside = Some(Plain { collect_after: u64::MAX, to_tree_one_in: 1, lazy: true });
+    });
+    depart(inline, |set| {
+        set.tuning.memtable_bytes = 1 << 10;
+        set.tuning.beside = Some(Plain { collect_after: 1, to_tree_one_in: 1, lazy: false });
+    });
+    depart(stepped, |set| {
+        set.tuning.memtable_bytes = 1 << 10;
+        set.tuning.beside = Some(Plain { collect_after: 2, to_tree_one_in: 2, lazy: true });
+    });
+    depart(threads, |set| {
+        set.tuning.memtable_bytes = 1 << 10;
+        set.tuning.beside = Some(Plain { collect_after: 2, to_tree_one_in: 2, lazy: true });
+    });
+    depart(threads, |set| (set.tuning.memtable_bytes, set.smooth) = (1 << 10, false));
+    sets
+}
+
+/// The operations with every option in them replaced by this set's.
+fn under(operations: &[Op], set: &Opening) -> Vec<Op> {
+    let mut operations = operations.to_vec();
+    for op in &mut operations {
+        match op {
+            Op::Create { tuning, .. } | Op::Tune { tuning, .. } => *tuning = set.tuning.clone(),
+            Op::Close { opening } | Op::Drop { opening } | Op::Kill { opening } => {
+                *opening = set.clone();
+            }
+            _ => {}
+        }
+    }
+    operations
+}
+
+#[test]
+fn every_option_set_answers_alike() {
+    let histories: Vec<_> = case_seeds(&[], HISTORIES)
+        // Whether a guard on an old number holds depends on the size of memtables.
+        .map(|seed| {
+            let mut history = Play::new(seed, Background::Inline, HISTORY_OPERATIONS);
+            history.operations.retain(|op| !matches!(op, Op::Guarded { .. }));
+            history
+        })
+        .collect();
+    let mut sets = fixed();
+    let mut rng = TestRng::new(!histories[0].seed);
+    let drawn = (0..DRAWN_SETS).map(|_| {
+        let background = match rng.below(4) {
+            0 => Background::Stepped { seed: rng.next_u64(), workers: 1 + rng.below(2) },
+            _ => Background::Inline,
+        };
+        (Opening::random(&mut rng), background)
+    });
+    sets.extend(drawn.collect::<Vec<_>>());
+    let mut reached = Reached::default();
+    for (set, background) in &sets {
+        for history in &histories {
+            let history = Play {
+                background: *background,
+                opening: set.clone(),
+                last: set.clone(),
+                operations: under(&history.operations, set),
+                ..history.clone()
+            };
+            reached += play("every_option_set_answers_alike", &history).reached;
+        }
+    }
+    println!("{} sets: {reached:?}", sets.len());
+    assert!(sets.len() >= 40 && reached.flushes > 1_000 && reached.merges > 100, "{reached:?}");
+}

@@ -1,0 +1,262 @@
+//! Every call to the file system fails, one after the other, once and from then on: the error is
+//! typed and names the file, nothing that was acknowledged is lost, `resume()` and reopening go on,
+//! and nothing hangs.
+//!
+//! `LSMX_TEST_REPLAY=run:class:k`, as a failure prints it, plays that point alone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::harness::coverage::{Coverage, file_kind};
+use crate::harness::history::{History, draw_commit};
+use crate::harness::oracle::{self, Trouble};
+use crate::harness::parallel::{in_parallel, watched};
+use crate::harness::recorder::Sampling;
+use crate::harness::workload::{Faults, Plan, Played, play};
+use crate::harness::{Outcome, options};
+use lsmx::Db;
+use lsmx::env::Background;
+use lsmx::internals::vfs::{CallCounts, CrashImage, Errno, Fault, FaultRule, VfsCall};
+use lsmx::vfs::{MemVfs, Vfs};
+use lsmx_base::file_name::LOCK;
+use lsmx_testkit::{TestRng, mix_seeds, scale, scaled, seed};
+
+/// Points that CI tries, about.
+const POINTS: u64 = 4_000;
+
+/// What fails, and for how long.
+#[derive(Clone, Copy, Debug)]
+struct Class {
+    name: &'static str,
+    fault: Fault,
+    calls: &'static [VfsCall],
+    sticky: bool,
+}
+
+const CHANGES: &[VfsCall] = &[
+    VfsCall::Create,
+    VfsCall::Rename,
+    VfsCall::HardLink,
+    VfsCall::Remove,
+    VfsCall::CreateDir,
+    VfsCall::Reserve,
+    VfsCall::SyncDir,
+    VfsCall::Lock,
+    VfsCall::Append,
+    VfsCall::Sync,
+];
+const QUESTIONS: &[VfsCall] =
+    &[VfsCall::Open, VfsCall::List, VfsCall::Exists, VfsCall::Read, VfsCall::Len];
+const SYNCS: &[VfsCall] = &[VfsCall::Sync];
+const APPENDS: &[VfsCall] = &[VfsCall::Append];
+const RESERVES: &[VfsCall] = &[VfsCall::Reserve];
+const READS: &[VfsCall] = &[VfsCall::Read];
+
+const CLASSES: &[Class] = &[
+    class("write-eio", Fault::Error(Errno::Io), CHANGES, false),
+    class("write-eio-sticky", Fault::Error(Errno::Io), CHANGES, true),
+    class("write-full", Fault::Error(Errno::NoSpace), CHANGES, false),
+    class("write-full-sticky", Fault::Error(Errno::NoSpace), CHANGES, true),
+    class("sync-eio", Fault::Error(Errno::Io), SYNCS, false),
+    class("reserve-efbig-sticky", Fault::Error(Errno::FileTooLarge), RESERVES, true),
+    class("short-write", Fault::ShortWrite(Errno::NoSpace), APPENDS, false),
+    class("short-write-sticky", Fault::ShortWrite(Errno::NoSpace), APPENDS, true),
+    class("read-eio", Fault::Error(Errno::Io), QUESTIONS, false),
+    class("read-eio-sticky", Fault::Error(Errno::Io), QUESTIONS, true),
+    class("read-emfile", Fault::Error(Errno::TooManyFiles), QUESTIONS, false),
+    class("short-read", Fault::ShortRead, READS, false),
+    class("short-read-sticky", Fault::ShortRead, READS, true),
+    class("altered-read", Fault::AlteredRead, READS, false),
+    class("altered-read-sticky", Fault::AlteredRead, READS, true),
+];
+
+const fn class(name: &'static str, fault: Fault, calls: &'static [VfsCall], sticky: bool) -> Class {
+    Class { name, fault, calls, sticky }
+}
+
+/// The run that follows from a seed.
+fn plan(seed: u64, faults: Faults) -> Plan {
+    let mut rng = TestRng::new(seed);
+    Plan {
+        name: seed.to_string(),
+        seed,
+        steps: 40 + rng.below(40),
+        reopens: true,
+        policy: options::draw_policy(&mut rng),
+        background: Background::Inline,
+        faults,
+        sampling: Sampling::NONE,
+    }
+}
+
+/// Plays a run of which the k-th call of a class fails.
+fn point(seed: u64, class: &Class, k: u64, coverage: &Arc<Coverage>) -> Outcome<Played> {
+    let rule = FaultRule::new(class.fault).for_calls(class.calls).nth(k);
+    let rule = if class.sticky { rule.from_then_on() } else { rule };
+    let label = format!("LSMX_TEST_REPLAY={seed}:{}:{k}", class.name);
+    let played = watched(&label, || play(&plan(seed, Faults::By(rule)), coverage));
+    let played = played.map_err(|what| {
+        format!("{what}\nreplay: {label} cargo test -p lsmx --test engine faults:: -- --nocapture")
+    })?;
+    if played.fired {
+        coverage.add("points", class.name);
+    }
+    Ok(played)
+}
+
+/// Tries each class at some of its calls: all of them, if `share` is 1.
+fn sweep(seed: u64, calls: &CallCounts, stride: u64, coverage: &Arc<Coverage>) -> Outcome<u64> {
+    let mut points = 0;
+    for (at, class) in CLASSES.iter().enumerate() {
+        let mut k = mix_seeds(seed, at as u64) % stride;
+        // As far as the run goes without a fault, and a little further for those that make it
+        // longer.
+        while k < calls.sum_of_counts(class.calls) + stride {
+            point(seed, class, k, coverage)?;
+            points += 1;
+            k += stride;
+        }
+    }
+    Ok(points)
+}
+
+fn replay() -> Option<Outcome<bool>> {
+    let text = std::env::var("LSMX_TEST_REPLAY").ok()?;
+    let parts: Vec<&str> = text.split(':').collect();
+    let class = CLASSES.iter().find(|class| class.name == parts[1]).expect("a class");
+    let number = |at: usize| parts[at].parse::<u64>().expect("a number");
+    Some(point(number(0), class, number(2), &Arc::default()).map(|played| played.fired))
+}
+
+#[test]
+fn every_failing_call_is_told_and_nothing_acknowledged_is_lost() {
+    if let Some(fired) = replay() {
+        println!("fired: {}", fired.unwrap());
+        return;
+    }
+    let seed = seed();
+    let coverage = Arc::new(Coverage::default());
+    let (tried, goal) = (AtomicU64::new(0), scaled(POINTS));
+    let failure = in_parallel(|number| {
+        let seed = mix_seeds(seed, number) >> 16;
+        let calls = play(&plan(seed, Faults::None), &Arc::default())?.calls;
+        let all: u64 = CLASSES.iter().map(|class| calls.sum_of_counts(class.calls)).sum();
+        // Eight runs, each at other calls.
+        let points = sweep(seed, &calls, (8 * all).div_ceil(POINTS), &coverage)?;
+        Ok(tried.fetch_add(points, Ordering::Relaxed) + points < goal)
+    });
+    println!("{} points\n{coverage}", tried.load(Ordering::Relaxed));
+    if let Err(what) = failure {
+        panic!("{what}");
+    }
+    let names: Vec<_> = CLASSES.iter().map(|class| class.name).collect();
+    coverage.require("points", &names).unwrap();
+    let faults = ["EIO", "ENOSPC", "EMFILE", "short read", "altered read", "short write"];
+    coverage.require("faults", &faults).unwrap();
+    let told = ["a commit", "flush", "close", "opening", "making a keyspace", "resume"];
+    coverage.require("failed calls", &told).unwrap();
+    coverage.require("failed calls", &["a read", "changing options", "a snapshot"]).unwrap();
+    if scale() > 1.0 {
+        // Too rare to come about in every short run.
+        let told = ["dropping a keyspace", "a checkpoint", "compacting a range"];
+        coverage.require("failed calls", &told).unwrap();
+    }
+}
+
+/// Law 12 of the contract: whatever is wrong with the files, an opening that is refused leaves
+/// every byte as it was, and one that is not shows what was there.
+#[test]
+fn an_opening_that_is_refused_changes_no_byte() {
+    let seed = seed();
+    let coverage = Coverage::default();
+    for number in 0..scaled(1_000) {
+        let seed = mix_seeds(seed, number) >> 16;
+        if let Err(what) = damage_and_open(seed, &coverage) {
+            panic!("{what}\nseed {seed}");
+        }
+    }
+    println!("{coverage}");
+    for group in ["flip", "cut", "removal"] {
+        coverage.require(group, &["refused"]).unwrap();
+    }
+    coverage.require("refused", &["blob", "current", "manifest", "segment", "table"]).unwrap();
+}
+
+/// Damages one file of a database that was closed or killed, and opens it.
+fn damage_and_open(seed: u64, coverage: &Coverage) -> Outcome {
+    let mut rng = TestRng::new(seed);
+    let disk = MemVfs::new();
+    let db = oracle::open(&disk, options::draw(&mut rng, Background::Inline))?;
+    let keyspaces = [db.default_keyspace()];
+    let mut history = History::default();
+    for number in 1..=5 + rng.below(40) {
+        let commit = Arc::new(draw_commit(&mut rng, number, 1));
+        let written = oracle::write(&db, &keyspaces, &commit, true);
+        written.map_err(|error| format!("{error:?}"))?;
+        history.push(commit);
+    }
+    let killed = disk.crash(CrashImage::Keep, 0);
+    drop((keyspaces, db));
+    let closed = rng.is_one_in(2);
+    let disk = if closed { disk } else { killed };
+    let path = rng.choose(&disk.paths()).clone();
+    let bytes = disk.read_all(&path).map_err(|error| error.to_string())?.len() as u64;
+    let (how, done) = match rng.below(4) {
+        0 => ("removal", disk.remove(&path)),
+        1 => ("cut", disk.truncate(&path, rng.below(bytes + 1))),
+        _ if bytes == 0 => return Ok(()),
+        _ => ("flip", disk.flip_bits(&path, rng.below(bytes), 1 << rng.below(8))),
+    };
+    done.map_err(|error| error.to_string())?;
+    let before = disk.snapshot_all();
+    let options = options::draw(&mut rng, Background::Inline).create_if_missing(false);
+    match Db::open(oracle::DIR, options.vfs(Arc::new(disk.clone()))) {
+        Ok(db) => {
+            coverage.add(how, "opened");
+            // The marks behind the last commits go with them when the log of a killed process is
+            // cut; after a clean close the manifest has a mark as well.
+            let undecidable = how == "cut" && file_kind(&path) == "segment" && !closed;
+            let last = match oracle::counter(&db) {
+                Ok(shown) if undecidable => shown.min(history.last()),
+                _ => history.last(),
+            };
+            let state = history.state(last);
+            // A table is read when it is needed: damage in it shows then, as an error.
+            match oracle::compare(&db, &state, &mut rng) {
+                Ok(()) | Err(Trouble::Failed(_)) => Ok(()),
+                Err(Trouble::Wrong(what)) => Err(format!("{how} of {}: {what}", path.display())),
+            }
+        }
+        Err(error) => {
+            coverage.add(how, "refused");
+            coverage.add("refused", file_kind(&path));
+            let mut after = disk.snapshot_all();
+            // The lock is taken before anything is looked at, and has no bytes.
+            if !before.contains_key(&oracle::dir().join(LOCK)) {
+                after.remove(&oracle::dir().join(LOCK));
+            }
+            if after == before {
+                return Ok(());
+            }
+            Err(format!("{how} of {}: {error:?}, and bytes have changed", path.display()))
+        }
+    }
+}
+
+/// A short run, of which every single call fails.
+#[test]
+fn all_calls_of_one_run_fail() {
+    let seed = seed();
+    let coverage = Arc::new(Coverage::default());
+    let calls = play(&plan(seed, Faults::None), &Arc::default()).unwrap().calls;
+    let class = &CLASSES[1];
+    let failure = in_parallel(|k| {
+        let fired = point(seed, class, k, &coverage)?.fired;
+        if !fired && k < calls.sum_of_counts(class.calls) {
+            return Err(format!("call {k} of {} did not fail", calls.sum_of_counts(class.calls)));
+        }
+        Ok(fired)
+    });
+    failure.unwrap();
+    println!("{} points", coverage.count("points", class.name));
+}

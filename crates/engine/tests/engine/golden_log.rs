@@ -1,0 +1,176 @@
+//! Format version 1 of the WAL and the manifest, byte by byte: what this build writes, and what it
+//! must read for ever. The golden files are never regenerated; a new format version adds new ones.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use lsmx::SeqNo;
+use lsmx::internals::format::version_edit::{Change, VersionEdit};
+use lsmx::internals::manifest::{Manifest, ManifestState};
+use lsmx::internals::wal::{
+    RecoveryMode, ReplayStart, SegmentRegistry, Wal, WalOptions, WalRecord, replay,
+};
+use lsmx::operand_store::StoreToken;
+use lsmx::vfs::{MemVfs, Vfs};
+use lsmx_compaction::{FileId, KeyRange, Level, RunId, TableMeta};
+
+const DB_UID: u64 = 0x0123_4567_89ab_cdef;
+
+const GOLDEN: [(&str, &[u8]); 4] = [
+    ("000003.wal", include_bytes!("../golden/log-v1/000003.wal")),
+    ("000004.wal", include_bytes!("../golden/log-v1/000004.wal")),
+    ("MANIFEST-000002", include_bytes!("../golden/log-v1/MANIFEST-000002")),
+    ("CURRENT", include_bytes!("../golden/log-v1/CURRENT")),
+];
+
+struct Numbers(AtomicU64);
+
+impl SegmentRegistry for Numbers {
+    fn allocate_file_number(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+    fn register_segment(&self, _id: u64) -> lsmx::Result<()> {
+        Ok(())
+    }
+}
+
+fn dir() -> &'static Path {
+    Path::new("db")
+}
+
+fn record(first_seq: u64, count: u32, payload: &[u8]) -> WalRecord<'_> {
+    WalRecord { first_seq: SeqNo(first_seq), count, payload }
+}
+
+fn write_wal(vfs: &Arc<dyn Vfs>) -> (u64, u64) {
+    let numbers = Arc::new(Numbers(AtomicU64::new(3)));
+    let options = WalOptions { segment_bytes: 200, ..WalOptions::default() };
+    let wal = Wal::create(vfs.clone(), dir(), DB_UID, numbers, options, SeqNo(1)).unwrap();
+    wal.sync_first_segment().unwrap();
+    wal.append(&[record(1, 2, b"two writes"), record(3, 1, b"one more")]).unwrap();
+    wal.sync().unwrap();
+    wal.append(&[record(10, 1, b"after a gap, in the next segment")]).unwrap();
+    wal.close().unwrap()
+}
+
+fn write_manifest(vfs: &Arc<dyn Vfs>, mark: (u64, u64)) -> ManifestState {
+    let state = ManifestState { db_uid: DB_UID, wal_oldest: 3, ..ManifestState::default() };
+    let manifest = Manifest::create(vfs.clone(), dir(), 2, &state).unwrap();
+    let range = KeyRange { smallest: Bytes::from_static(b"a"), largest: Bytes::from_static(b"z") };
+    let file = TableMeta {
+        id: FileId(5),
+        range,
+        bytes: 4096,
+        entries: 300,
+        tombstones: 2,
+        value_bytes: 2000,
+        oldest_tombstone_us: Some(1_000_000),
+        tombstone_seq_smallest: None,
+        seq_smallest: 1,
+        seq_largest: 3,
+        last_read_us: 2_000_000,
+        created_us: 2_000_000,
+        creation: 1,
+        uid: 0x1111_2222_3333_4444,
+        checksum: 0x5555_6666_7777_8888,
+    };
+    let name = "default".to_owned();
+    let options = "block_bytes = 4096".to_owned();
+    let created = vec![
+        Change::CreateKeyspace { id: 0, name, options },
+        Change::CreateKeyspace { id: 1, name: "gone".to_owned(), options: String::new() },
+    ];
+    manifest.append(&created.into()).unwrap();
+    let (keyspace, level) = (0, Level(1));
+    let flushed = vec![
+        Change::AddFile { keyspace, level, run: RunId(1), file: Arc::new(file) },
+        Change::RunOrder { keyspace, level, runs: vec![RunId(1)] },
+        Change::Cursor { keyspace, level, key: Some(Bytes::from_static(b"m")) },
+        Change::RunIdNext { keyspace, next: 2 },
+        Change::FlushedThrough { keyspace, seq: SeqNo(3) },
+        Change::SetOptions { keyspace, options: "block_bytes = 8192".to_owned() },
+        Change::DropKeyspace { id: 1 },
+        Change::WalSegment { id: 4 },
+        Change::FileNumberNext(6),
+        Change::ClockUs(3_000_000),
+    ];
+    manifest.append(&flushed.into()).unwrap();
+    let (segment, bytes) = mark;
+    let closed =
+        vec![Change::WalMark { segment, bytes }, Change::CleanClose { last_seq: SeqNo(10) }];
+    manifest.append(&closed.into()).unwrap();
+    manifest.state()
+}
+
+fn written() -> (MemVfs, ManifestState) {
+    let disk = MemVfs::new();
+    disk.create_dir(dir()).unwrap();
+    let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());
+    let mark = write_wal(&vfs);
+    let state = write_manifest(&vfs, mark);
+    (disk, state)
+}
+
+#[test]
+fn version_1_is_written_byte_by_byte() {
+    let (disk, _) = written();
+    let files = disk.snapshot_all();
+    assert_eq!(files.len(), GOLDEN.len());
+    for (name, golden) in GOLDEN {
+        let bytes = &files[&dir().join(name)];
+        let differs = bytes.iter().zip(golden).position(|(ours, theirs)| ours != theirs);
+        assert_eq!((differs, bytes.len()), (None, golden.len()), "{name}");
+    }
+}
+
+/// Changes that came after the first golden files.
+const GOLDEN_TOKENS: &[u8] = include_bytes!("../golden/operand-token-v1.edit");
+
+#[test]
+fn tokens_of_operand_stores_are_written_byte_by_byte() {
+    let tokens = VersionEdit::from(vec![
+        Change::OperandToken { keyspace: 3, token: Some(StoreToken([7, 4_096, u64::MAX, 300])) },
+        Change::OperandToken { keyspace: 300, token: None },
+    ]);
+    assert_eq!(tokens.encode(), GOLDEN_TOKENS);
+    assert_eq!(VersionEdit::decode(GOLDEN_TOKENS).unwrap(), tokens);
+}
+
+#[test]
+fn version_1_is_read() {
+    let disk = MemVfs::new();
+    disk.create_dir(dir()).unwrap();
+    for (name, golden) in GOLDEN {
+        disk.write_all(&dir().join(name), golden).unwrap();
+    }
+    let loaded = Manifest::load(&disk, dir()).unwrap();
+    assert_eq!((loaded.number, loaded.bytes_cut), (2, 0));
+    let state = loaded.state;
+    assert_eq!(state, written().1);
+    assert_eq!((state.db_uid, state.keyspace_id_next, state.clean_close), (DB_UID, 2, true));
+    assert_eq!((state.wal_oldest, &*state.wal_named), (3, [4].as_slice()));
+
+    let expect = ReplayStart {
+        oldest_segment: state.wal_oldest,
+        named: state.wal_named,
+        mark: state.wal_mark,
+        named_by: PathBuf::from("db/MANIFEST-000002"),
+    };
+    let mut commits = Vec::new();
+    let report = replay(&disk, dir(), DB_UID, &expect, RecoveryMode::Strict, &mut |record| {
+        commits.push((record.first_seq.0, record.count, record.payload.to_vec()));
+        Ok(())
+    });
+    let report = report.unwrap();
+    assert_eq!(
+        commits,
+        [
+            (1, 2, b"two writes".to_vec()),
+            (3, 1, b"one more".to_vec()),
+            (10, 1, b"after a gap, in the next segment".to_vec()),
+        ]
+    );
+    assert_eq!((report.segments, report.last_seq, report.cut_at), (2, SeqNo(10), None));
+}

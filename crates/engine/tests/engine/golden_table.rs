@@ -1,0 +1,346 @@
+//! Tables of every released format version are read, and the newest is still written as it was.
+//!
+//! A golden file is never rewritten: this test creates a missing one when `UPDATE=1` is set, and
+//! with or without that it fails if one that is there differs. When the bytes change on purpose (a
+//! new coding, a new format version, a library that packs otherwise), the old file stays and goes
+//! on being read, the new bytes get a new name in `CASES`, and only that one is `written`.
+#![expect(clippy::disallowed_methods, reason = "golden files belong to the repository")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use lsmx::internals::cache::BlockCache;
+use lsmx::internals::table::{
+    Compression, FilterWidth, ReadPurpose, Table, TableCursor, TableIdentity, TableOptions,
+    TableWriter, verify_table,
+};
+use lsmx::operand_store::Cursor;
+use lsmx::vfs::{MemVfs, Vfs};
+use lsmx::{EntryKind, SeqNo};
+use lsmx_base::key::InternalKey;
+use lsmx_base::range_tombstone::RangeTombstone;
+use lsmx_compaction::FileId;
+
+struct Case {
+    /// Name in `tests/golden`.
+    name: &'static str,
+    compression: Compression,
+    filter: Option<FilterWidth>,
+    /// Whether its data blocks have tags.
+    tags: bool,
+    /// The keyspace that it says it is for.
+    keyspace: Option<(u32, &'static str)>,
+    /// What it holds, besides range deletes.
+    entries: fn() -> Vec<Entry>,
+    /// Size and XXH3-64, as a manifest would keep them.
+    bytes: u64,
+    checksum: u64,
+    /// Whether this version writes these bytes.
+    written: bool,
+}
+
+const UID: u64 = 0x0123_4567_89ab_cdef;
+
+const CASES: &[Case] = &[
+    Case {
+        name: "table-v1.sst",
+        compression: Compression::None,
+        filter: Some(FilterWidth::Fuse8),
+        tags: false,
+        keyspace: None,
+        entries: every_kind,
+        bytes: 3840,
+        checksum: 0x7a36_7a31_a949_7ac2,
+        written: false,
+    },
+    Case {
+        name: "table-v1-lz4.sst",
+        compression: Compression::Lz4,
+        filter: Some(FilterWidth::Fuse8),
+        tags: false,
+        keyspace: None,
+        entries: every_kind,
+        bytes: 2121,
+        checksum: 0xcaef_b01d_8273_ee60,
+        written: false,
+    },
+    Case {
+        name: "table-v1-no-filter.sst",
+        compression: Compression::None,
+        filter: None,
+        tags: false,
+        keyspace: None,
+        entries: every_kind,
+        bytes: 3711,
+        checksum: 0x61ae_f3f9_16f0_a873,
+        written: false,
+    },
+    Case {
+        name: "table-v1-succinct.sst",
+        compression: Compression::None,
+        filter: Some(FilterWidth::Fuse8),
+        tags: false,
+        keyspace: None,
+        entries: every_kind,
+        bytes: 3_786,
+        checksum: 0x99f4_b063_e86b_a292,
+        written: true,
+    },
+    Case {
+        name: "table-v1-succinct-lz4.sst",
+        compression: Compression::Lz4,
+        filter: Some(FilterWidth::Fuse8),
+        tags: false,
+        keyspace: None,
+        entries: every_kind,
+        bytes: 2_100,
+        checksum: 0xd2fe_27d1_3ae6_c056,
+        written: true,
+    },
+    Case {
+        name: "table-v1-succinct-no-filter.sst",
+        compression: Compression::None,
+        filter: None,
+        tags: false,
+        keyspace: None,
+        entries: every_kind,
+        bytes: 3_657,
+        checksum: 0x3ecd_4107_3fec_9bcb,
+        written: true,
+    },
+    Case {
+        name: "table-v1-hashes.sst",
+        compression: Compression::None,
+        filter: Some(FilterWidth::Fuse8),
+        tags: false,
+        keyspace: None,
+        entries: hashes,
+        bytes: 35_521,
+        checksum: 0x099d_4c8a_6aed_1567,
+        written: true,
+    },
+    Case {
+        name: "table-v1-ids.sst",
+        compression: Compression::None,
+        filter: Some(FilterWidth::Fuse8),
+        tags: false,
+        keyspace: None,
+        entries: ids,
+        bytes: 39_378,
+        checksum: 0x7893_6f5c_ddac_4e2d,
+        written: true,
+    },
+    Case {
+        name: "table-v1-tags.sst",
+        compression: Compression::None,
+        filter: Some(FilterWidth::Fuse8),
+        tags: true,
+        keyspace: None,
+        entries: long_values,
+        bytes: 17_411,
+        checksum: 0x57e0_4745_04e5_2a5f,
+        written: true,
+    },
+    Case {
+        name: "table-v1-wide-filter.sst",
+        compression: Compression::None,
+        filter: Some(FilterWidth::Fuse16),
+        tags: false,
+        keyspace: None,
+        entries: every_kind,
+        bytes: 3_883,
+        checksum: 0xcbe5_dab1_a5ce_9bbd,
+        written: true,
+    },
+    Case {
+        name: "table-v1-wide-filter-hashes.sst",
+        compression: Compression::None,
+        filter: Some(FilterWidth::Fuse16),
+        tags: false,
+        keyspace: None,
+        entries: hashes,
+        bytes: 37_313,
+        checksum: 0x4505_b035_7bee_5518,
+        written: true,
+    },
+    Case {
+        name: "table-v1-keyspace.sst",
+        compression: Compression::Lz4,
+        filter: Some(FilterWidth::Fuse8),
+        tags: true,
+        keyspace: Some((7, "orders")),
+        entries: every_kind,
+        bytes: 2_111,
+        checksum: 0x7c85_1bb4_7eb9_145e,
+        written: true,
+    },
+];
+
+type Entry = (Vec<u8>, u64, EntryKind, Vec<u8>);
+
+/// All kinds, an empty key, a key whose versions go over several
+/// blocks, keys of 0x00 and 0xff, a value longer than a block.
+fn every_kind() -> Vec<Entry> {
+    let mut entries: Vec<Entry> = vec![(vec![], 3, EntryKind::Put, b"of the empty key".to_vec())];
+    for number in 0..40u64 {
+        let value = format!("value {number}, value {number}").into_bytes();
+        entries.push((format!("key {number:03}").into_bytes(), 1 << number, EntryKind::Put, value));
+    }
+    for seq in (100..140).rev() {
+        let kind = if seq % 3 == 0 { EntryKind::Merge } else { EntryKind::Put };
+        entries.push((b"many versions".to_vec(), seq, kind, b"operand or value".to_vec()));
+    }
+    entries.push((b"pointer".to_vec(), SeqNo::MAX.0, EntryKind::ValuePointer, vec![9; 24]));
+    entries.push((b"tombstone".to_vec(), 77, EntryKind::Delete, vec![]));
+    entries.push((b"z long value".to_vec(), 78, EntryKind::Put, vec![b'x'; 700]));
+    entries.push((vec![0xff, 0xff], 79, EntryKind::Put, vec![0, 0xff]));
+    entries.push((vec![0xff, 0xff, 0], 80, EntryKind::Put, vec![]));
+    entries
+}
+
+/// Keys whose boundaries are numbers, some of them ties.
+fn hashes() -> Vec<Entry> {
+    let key = |n: u64| xxhash_rust::xxh3::xxh3_64(&n.to_le_bytes()).to_be_bytes();
+    sorted((1..=1200).map(|n| (key(n).to_vec(), n, EntryKind::Put, vec![7; 4])).collect())
+}
+
+/// Entries for which blocks have tags, versions of a key over the end of one among them.
+fn long_values() -> Vec<Entry> {
+    let hash = |n: u64| xxhash_rust::xxh3::xxh3_64(&n.to_le_bytes());
+    let versions = |n: u64| if n.is_multiple_of(50) { 1..=9 } else { 1..=1 };
+    let key = |n: u64| hash(n).to_be_bytes().to_vec();
+    let of = |n| versions(n).rev().map(move |seq| (key(n), seq, EntryKind::Put, vec![7; 30]));
+    let mut entries: Vec<Entry> = (1..=300).flat_map(of).collect();
+    entries.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
+    // The test of all tables wants one of each.
+    entries.push((vec![0xff; 9], 5, EntryKind::Delete, vec![]));
+    entries
+}
+
+/// Keys with few bytes in some places and one in others, and a long tail of each.
+fn ids() -> Vec<Entry> {
+    let fields = ["address", "age", "email", "name"];
+    let key = |n: usize| format!("user:{:05}:{}", n / 4 * 3, fields[n % 4]).into_bytes();
+    sorted((1..=1200).map(|n| (key(n), n as u64, EntryKind::Put, vec![7; 4])).collect())
+}
+
+fn sorted(mut entries: Vec<Entry>) -> Vec<Entry> {
+    entries.sort();
+    // The test of all tables wants one of each.
+    entries.push((vec![0xff; 9], 5, EntryKind::Delete, vec![]));
+    entries
+}
+
+fn spans() -> Vec<RangeTombstone> {
+    let span = |start: &'static [u8], end: Option<&'static [u8]>, seqs: &[u64]| RangeTombstone {
+        start: start.into(),
+        end: end.map(Into::into),
+        seqs: seqs.iter().copied().map(SeqNo).collect(),
+    };
+    vec![span(b"key 010", Some(b"key 020"), &[500, 20]), span(b"key 015", None, &[300])]
+}
+
+fn write(case: &Case) -> Vec<u8> {
+    let entries = (case.entries)();
+    // The tables of one form of key are to have more blocks in fewer index blocks.
+    let large = entries.len() > 1000;
+    let options = TableOptions {
+        block_bytes: if large { 64 } else { 256 },
+        index_block_bytes: if large { 512 } else { 128 },
+        restart_interval: 4,
+        block_tags: case.tags,
+        compression: case.compression,
+        filter: case.filter,
+    };
+    let vfs = MemVfs::new();
+    let path = Path::new("table");
+    let mut writer = TableWriter::create(&vfs, path, UID, &options).unwrap();
+    for (user_key, seq, kind, value) in &entries {
+        writer.add(InternalKey { user_key, seq: SeqNo(*seq), kind: *kind }, value).unwrap();
+    }
+    for span in spans() {
+        writer.add_range_tombstone(span);
+    }
+    writer.record_tombstone_time(1_000_001);
+    writer.set_creation_time(2_000_002);
+    if let Some((id, name)) = case.keyspace {
+        writer.set_keyspace(id, name);
+    }
+    let summary = writer.finish().unwrap();
+    let mut bytes = vec![0; usize::try_from(summary.bytes).unwrap()];
+    assert_eq!(vfs.open(path).unwrap().read_at(&mut bytes, 0).unwrap(), bytes.len());
+    bytes
+}
+
+fn golden_path(case: &Case) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(case.name)
+}
+
+fn golden(case: &Case) -> Vec<u8> {
+    let path = golden_path(case);
+    if !path.exists() && std::env::var_os("UPDATE").is_some_and(|update| update == "1") {
+        fs::write(&path, write(case)).unwrap();
+    }
+    fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn tables_are_written_as_ever() {
+    for case in CASES.iter().filter(|case| case.written) {
+        let (golden, written) = (golden(case), write(case));
+        let differs = golden.iter().zip(&written).position(|(a, b)| a != b);
+        assert_eq!(differs, None, "{}: first byte that differs", case.name);
+        assert_eq!(golden.len(), written.len(), "{}: length", case.name);
+    }
+}
+
+#[test]
+fn tables_of_every_version_are_read() {
+    for case in CASES {
+        let bytes = golden(case);
+        let checksum = xxhash_rust::xxh3::xxh3_64(&bytes);
+        let known = (case.bytes, case.checksum);
+        assert_eq!((bytes.len() as u64, checksum), known, "{}: {checksum:#018x}", case.name);
+
+        let vfs = MemVfs::new();
+        let path = Path::new("table");
+        vfs.create(path).unwrap().append(&bytes).unwrap();
+        let identity = TableIdentity { id: FileId(1), bytes: case.bytes, uid: UID, checksum };
+        let table =
+            Arc::new(Table::open(&vfs, path, &identity, &BlockCache::new(1 << 20)).unwrap());
+        verify_table(&table).unwrap();
+
+        let mut read = Vec::new();
+        let mut cursor = TableCursor::new(&table, ReadPurpose::Scan);
+        cursor.first().unwrap();
+        while cursor.valid() {
+            let key = cursor.key();
+            read.push((key.user_key.to_vec(), key.seq.0, key.kind, cursor.value().to_vec()));
+            cursor.next().unwrap();
+        }
+        assert_eq!(read, (case.entries)(), "{}", case.name);
+        for (user_key, seq, kind, value) in &read {
+            let found = table.get(user_key, SeqNo(*seq), true).unwrap().expect("it is there");
+            assert_eq!((found.seq.0, found.kind, &*found.value), (*seq, *kind, &**value));
+        }
+        assert_eq!(table.get(b"absent", SeqNo::MAX, true).unwrap(), None);
+        for (key, snapshot, covering) in [
+            ("key 009", 900, None),
+            ("key 012", 499, Some(20)),
+            ("key 016", 400, Some(300)),
+            ("z", 300, Some(300)),
+        ] {
+            let found = table.covering_tombstone(key.as_bytes(), SeqNo(snapshot)).unwrap();
+            assert_eq!(found, covering.map(SeqNo), "{key}");
+        }
+        let properties = table.properties();
+        assert_eq!(properties.filter.is_some(), case.filter.is_some());
+        assert_eq!(properties.encodings[0], u8::from(case.tags));
+        assert_eq!(properties.oldest_tombstone_us, Some(1_000_001));
+        assert_eq!(properties.created_us, 2_000_002);
+        let keyspace = properties.keyspace.as_ref().map(|(id, name)| (*id, &**name));
+        assert_eq!(keyspace, case.keyspace, "{}", case.name);
+        assert_eq!((properties.tombstones, properties.range_tombstone_count), (1, 3));
+    }
+}

@@ -1,0 +1,95 @@
+//! Liveness: one disturbance per history (a failed call, one altered read, a panic in user code, a device call that
+//! hangs). Once it has ended, and `resume()` was called where the database is read-only, every call ends within a
+//! bounded number of steps, and every keyspace takes writes, flushes, settles, reads correctly and closes.
+//!
+//! A failure prints a line that replays it. `LSMX_TEST_LIVENESS=text` plays only the kinds whose names contain the
+//! text (all kinds, if it is `all`), and reports all failures rather than the first.
+
+use lsmx_testkit::{scaled, seed};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::harness::Outcome;
+use crate::harness::liveness::{Kind, Mode, plan, play};
+use crate::harness::parallel::on_threads;
+
+/// Histories that CI plays.
+const HISTORIES: u64 = 2_000;
+/// Threads that play histories. Most of a history on real threads is pauses.
+const THREADS: usize = 8;
+/// How long one history may take; it takes some milliseconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The same where all failures are reported.
+const SHORT_PATIENCE: Duration = Duration::from_secs(10);
+/// Failures of one kind that are reported.
+const FAILURES_MAX: usize = 10;
+
+/// The history that `LSMX_TEST_REPLAY` names.
+fn replay() -> Option<Outcome<bool>> {
+    let text = std::env::var("LSMX_TEST_REPLAY").ok()?;
+    let parts: Vec<&str> = text.split(':').collect();
+    let kind = Kind::all().into_iter().find(|kind| kind.to_string() == parts[0]);
+    let mode = Mode::ALL.into_iter().find(|mode| format!("{mode:?}") == parts[1]);
+    let seed = parts[2].parse().expect("a number");
+    Some(play(kind.expect("a kind"), mode.expect("a mode"), seed, PATIENCE))
+}
+
+#[test]
+fn histories_go_on_after_a_disturbance() {
+    if let Some(played) = replay() {
+        println!("fired: {}", played.unwrap());
+        return;
+    }
+    let seed = seed();
+    let chosen = std::env::var("LSMX_TEST_LIVENESS").ok();
+    let mut kinds = Kind::all();
+    match &chosen {
+        Some(text) if text != "all" => kinds.retain(|kind| kind.to_string().contains(text)),
+        _ => {}
+    }
+    let fired = kinds.iter().map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
+    let failures = Mutex::new(BTreeMap::<String, Vec<String>>::new());
+    let known = || failures.lock().unwrap_or_else(PoisonError::into_inner);
+    let count = scaled(HISTORIES);
+    let failure = on_threads(THREADS, |number| {
+        if number >= count {
+            return Ok(false);
+        }
+        let (kind, mode, seed) = plan(&kinds, seed, number);
+        let patience = if chosen.is_some() { SHORT_PATIENCE } else { PATIENCE };
+        let count_known = known().get(&kind.to_string()).map_or(0, Vec::len);
+        if count_known >= FAILURES_MAX {
+            return Ok(true);
+        }
+        match play(kind, mode, seed, patience) {
+            Ok(true) => {
+                let at = kinds.iter().position(|other| *other == kind).unwrap_or(0);
+                fired[at].fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(false) => {}
+            Err(what) if chosen.is_some() => {
+                known().entry(kind.to_string()).or_default().push(what);
+            }
+            Err(what) => return Err(what),
+        }
+        Ok(true)
+    });
+    for (kind, fired) in kinds.iter().zip(&fired) {
+        print!("{kind} {}, ", fired.load(Ordering::Relaxed));
+    }
+    println!("\n{count} histories");
+    for (kind, failures) in &*known() {
+        println!(
+            "FAILED {kind}: {} times\n  {}",
+            failures.len(),
+            failures[0].replace('\n', "\n  ")
+        );
+    }
+    failure.unwrap();
+    assert!(known().is_empty());
+    let never = kinds.iter().zip(&fired).filter(|(_, fired)| fired.load(Ordering::Relaxed) == 0);
+    let never: Vec<_> = never.map(|(kind, _)| kind.to_string()).collect();
+    assert!(never.is_empty(), "disturbances that never took effect: {never:?}");
+}

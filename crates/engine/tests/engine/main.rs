@@ -1,0 +1,47 @@
+//! Tests of the engine that may run in parallel in one process.
+//!
+//! Tests that enable failpoints are in `sabotage`, tests that count allocations or work in `resources`, tests that
+//! count descriptors and threads of the process in `process`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "a test fails by panicking, prints what it did, and computes with small numbers"
+)]
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod asynchronous;
+mod basic;
+mod checkpoint;
+mod compact_range;
+mod concurrency;
+mod crash;
+mod differential;
+mod direct_reads;
+mod faults;
+mod golden_log;
+mod golden_table;
+mod golden_value_log;
+mod guarantees;
+mod keyspaces;
+mod limits;
+mod liveness;
+mod merge_operators;
+mod model;
+mod multi_get;
+mod operand_stores;
+mod options;
+mod policies;
+mod range_deletes;
+mod recovery;
+mod repair;
+mod resource_limits;
+mod subcompactions;
+mod value_log;
+mod workload_traces;

@@ -1,0 +1,94 @@
+//! Whole databases against a model, operation by operation: histories drawn from a seed, under
+//! options drawn from it too. A history that fails is shortened and printed with how to replay it.
+
+use std::time::Duration;
+
+use lsmx::env::Background;
+use lsmx_stress::modelling::{Outcome, PRESETS, Play, Reached, play, shrink};
+use lsmx_testkit::{TestRng, case_seeds, scale};
+
+/// Operations of the histories that are played inline, and of those with stepped threads.
+const INLINE_OPERATIONS: usize = 900_000;
+const STEPPED_OPERATIONS: usize = 100_000;
+const HISTORY_OPERATIONS: usize = 1_500;
+
+/// Seeds that once failed; the first comment of each says why.
+const FAILED_ONCE: &[u64] = &[];
+
+fn stepped(seed: u64) -> Background {
+    Background::Stepped { seed, workers: 2 }
+}
+
+fn histories(test: &'static str, operations: usize, background: fn(u64) -> Background) -> Reached {
+    let mut reached = Reached::default();
+    for seed in case_seeds(FAILED_ONCE, operations / HISTORY_OPERATIONS) {
+        let length = 1 + TestRng::new(!seed).below(2 * HISTORY_OPERATIONS);
+        reached += play(test, &Play::new(seed, background(seed), length)).reached;
+    }
+    println!("{test}: {reached:?}");
+    reached
+}
+
+#[test]
+fn inline_histories_equal_the_model() {
+    let reached =
+        histories("inline_histories_equal_the_model", INLINE_OPERATIONS, |_| Background::Inline);
+    if scale() < 1.0 {
+        return;
+    }
+    // A generator that has lost a part of what it is for is no test.
+    assert!(reached.guards_held > 1_000 && reached.guards_refused > 1_000, "{reached:?}");
+    assert!(reached.reopenings > 500 && reached.kills > 100, "{reached:?}");
+    assert!(reached.flushes > 5_000 && reached.merges > 1_000, "{reached:?}");
+    assert!(reached.moves > 100 && reached.turns > 5_000, "{reached:?}");
+    assert!(reached.range_deleted > 5_000 && reached.drops > 100, "{reached:?}");
+    assert!(reached.operands > 20_000 && reached.updates > 2_000, "{reached:?}");
+    assert!(reached.folded_by_reads > 20_000 && reached.folded_by_jobs > 5_000, "{reached:?}");
+    assert!(reached.collections > 500, "{reached:?}");
+    assert!(reached.bare_lives > 50 && reached.unfolded > 50, "{reached:?}");
+    assert!(reached.dropped > 100 && reached.copies > 500, "{reached:?}");
+    let between = reached.took_over.iter().map(|after| after.count_ones()).sum::<u32>();
+    assert_eq!(between as usize, PRESETS * PRESETS, "not every pair of presets: {reached:?}");
+    assert!(reached.beside > 1_000 && reached.anchors > 100, "{reached:?}");
+    assert!(reached.collected > 100 && reached.brought_back > 50, "{reached:?}");
+    assert!(reached.snapshot_reads > 1_000 && reached.iterators_over_closes > 100, "{reached:?}");
+}
+
+#[test]
+fn stepped_histories_equal_the_model() {
+    let reached = histories("stepped_histories_equal_the_model", STEPPED_OPERATIONS, stepped);
+    assert!(scale() < 1.0 || (reached.flushes > 500 && reached.merges > 100), "{reached:?}");
+}
+
+fn twice(test: &'static str, background: fn(u64) -> Background) -> Vec<(Outcome, Outcome)> {
+    let seeds = case_seeds(FAILED_ONCE, 6);
+    let outcome = |seed| play(test, &Play::new(seed, background(seed), 2_000));
+    seeds.map(|seed| (outcome(seed), outcome(seed))).collect()
+}
+
+/// Tree, job list and counters follow from the seed, and so does every byte on the disk.
+#[test]
+fn same_seed_same_files_jobs_and_counters() {
+    for (one, other) in twice("same_seed_same_files_jobs_and_counters", |_| Background::Inline) {
+        assert_eq!(one.events, other.events);
+        assert_eq!(one.metrics, other.metrics);
+        assert_eq!(one.files, other.files);
+    }
+}
+
+#[test]
+fn same_seed_same_schedule() {
+    for (one, other) in twice("same_seed_same_schedule", stepped) {
+        assert_eq!(one.traces, other.traces);
+        assert!(one.traces.iter().all(|&trace| trace != 0));
+        assert_eq!(one.events, other.events);
+        assert_eq!(one.files, other.files);
+    }
+}
+
+#[test]
+fn shrinking_finds_the_operations_that_matter() {
+    let list: Vec<u32> = (0..1_000).collect();
+    let fails = |list: &[u32]| [17, 512, 999].iter().all(|wanted| list.contains(wanted));
+    assert_eq!(shrink(&list, Duration::from_secs(5), fails), [17, 512, 999]);
+}

@@ -1,0 +1,242 @@
+//! What opening refuses, and what it says then.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use lsmx::env::Background;
+use lsmx::metrics::BlockKind;
+use lsmx::vfs::{MemVfs, Vfs};
+use lsmx::{Compression, Db, Error, KeyspaceOptions, Options, ReadOptions};
+use xxhash_rust::xxh3::xxh3_64;
+
+fn options() -> Options {
+    let tuning =
+        KeyspaceOptions::default().memtable_bytes(2 << 10).table_bytes(2 << 10).block_bytes(256);
+    Options::default().background(Background::Inline).seed(1).keyspace_defaults(tuning)
+}
+
+fn open(disk: &MemVfs) -> lsmx::Result<Db> {
+    Db::open("db", options().vfs(Arc::new(disk.clone())))
+}
+
+/// Opens, and expects to be refused without a byte changed.
+fn refused(disk: &MemVfs, options: Options) -> Error {
+    let before = disk.snapshot_all();
+    let error = Db::open("db", options.vfs(Arc::new(disk.clone()))).expect_err("refused");
+    assert!(disk.snapshot_all() == before, "{error}: bytes have changed");
+    error
+}
+
+/// A database with tables, log and manifest.
+fn database(seed: u64) -> MemVfs {
+    let disk = MemVfs::new();
+    let db = Db::open("db", options().seed(seed).vfs(Arc::new(disk.clone()))).unwrap();
+    for number in 0..200u64 {
+        db.put((number * 7_919 % 200).to_be_bytes(), [1; 40]).unwrap();
+    }
+    db.close(None).unwrap();
+    disk
+}
+
+/// The first file whose name has this in it.
+fn file(disk: &MemVfs, part: &str) -> std::path::PathBuf {
+    let found = disk.paths().into_iter().find(|path| path.to_string_lossy().contains(part));
+    found.unwrap()
+}
+
+#[test]
+fn contradictions_name_both_options() {
+    type Case = (fn() -> Options, [&'static str; 2]);
+    let cases: [Case; 2] = [
+        (
+            || options().memtable_bytes_max(1_000),
+            ["memtable_bytes_max = 1000", "memtable_bytes = 2048 of keyspace \"default\""],
+        ),
+        (
+            || {
+                let tuning = KeyspaceOptions::default().table_bytes(100).block_bytes(200);
+                options().keyspace_defaults(tuning)
+            },
+            ["table_bytes = 100", "block_bytes = 200"],
+        ),
+    ];
+    for (options, names) in cases {
+        let error = refused(&MemVfs::new(), options());
+        let Error::Contradiction { first, second, .. } = &error else { panic!("{error:?}") };
+        assert_eq!([first.as_str(), second.as_str()], names);
+        let text = error.to_string();
+        assert!(names.iter().all(|name| text.contains(name)), "{text}");
+    }
+}
+
+/// A keyspace was opened with a memtable larger than all memtables together may be.
+#[test]
+fn keyspace_options_contradict_options_of_the_database_is_an_error() {
+    let opened = Db::open("db", options().memtable_bytes_max(1 << 19).vfs(Arc::new(MemVfs::new())));
+    let db = opened.unwrap();
+    let error = db.keyspace("big", KeyspaceOptions::default().memtable_bytes(1 << 20)).unwrap_err();
+    let Error::Contradiction { first, second, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(first, "memtable_bytes_max = 524288");
+    assert_eq!(second, "memtable_bytes = 1048576 of keyspace \"big\"");
+    assert_eq!(db.keyspaces(), ["default"]);
+}
+
+#[test]
+fn values_out_of_range_are_named() {
+    let tuned = |tuning: KeyspaceOptions| options().keyspace_defaults(tuning);
+    let tuning = KeyspaceOptions::default;
+    let cases = [
+        (options().wal_bytes_max(0), "wal_bytes_max"),
+        (options().background(Background::Threads { workers: 0 }), "background"),
+        (options().background(Background::Stepped { seed: 1, workers: 0 }), "background"),
+        (tuned(tuning().memtable_bytes(1_023)), "memtable_bytes"),
+        (tuned(tuning().block_bytes(63)), "block_bytes"),
+        (tuned(tuning().restart_interval(0)), "restart_interval"),
+        (tuned(tuning().compression(Vec::new())), "compression"),
+        (tuned(tuning().restart_interval(4_097)), "restart_interval"),
+    ];
+    for (options, expected) in cases {
+        match refused(&MemVfs::new(), options) {
+            Error::InvalidOption { name, .. } => assert_eq!(name, expected),
+            error => panic!("{error:?}"),
+        }
+    }
+    // The same for a keyspace that is made, or tuned, later; nothing of it is done.
+    let db = open(&MemVfs::new()).unwrap();
+    for name in ["default", "new"] {
+        let bad = tuning().compression(Compression::Lz4).block_bytes(1);
+        let error = db.keyspace(name, bad).expect_err("refused");
+        assert!(matches!(error, Error::InvalidOption { name: "block_bytes", .. }), "{error:?}");
+    }
+    assert_eq!(db.keyspaces(), ["default"]);
+}
+
+fn not_a_database(error: &Error) {
+    let Error::NotADatabase { path, .. } = error else { panic!("{error:?}") };
+    assert_eq!(path, Path::new("db"));
+    assert!(error.to_string().contains("not a database"), "{error}");
+}
+
+#[test]
+fn what_is_not_a_database_is_left_alone() {
+    let existing = || options().create_if_missing(false);
+    not_a_database(&refused(&MemVfs::new(), existing()));
+    let empty = MemVfs::new();
+    empty.create_dir(Path::new("db")).unwrap();
+    not_a_database(&refused(&empty, existing()));
+    open(&empty).expect("an empty directory becomes a database");
+
+    let foreign = MemVfs::new();
+    foreign.create_dir(Path::new("db")).unwrap();
+    foreign.write_all(Path::new("db/thesis.tex"), b"years of work").unwrap();
+    not_a_database(&refused(&foreign, existing()));
+    not_a_database(&refused(&foreign, options()));
+
+    let beheaded = database(1);
+    beheaded.remove(Path::new("db/CURRENT")).unwrap();
+    not_a_database(&refused(&beheaded, existing()));
+    not_a_database(&refused(&beheaded, options()));
+
+    let a_file = MemVfs::new();
+    a_file.write_all(Path::new("db"), b"a file").unwrap();
+    not_a_database(&refused(&a_file, existing()));
+    not_a_database(&refused(&a_file, options()));
+}
+
+#[test]
+fn missing_and_foreign_files_are_named() {
+    for part in [".sst", "MANIFEST", ".wal"] {
+        let disk = database(1);
+        let path = file(&disk, part);
+        disk.remove(&path).unwrap();
+        match refused(&disk, options()) {
+            Error::Missing { path: missing, named_by } => {
+                assert_eq!(missing, path);
+                assert!(named_by.starts_with("db") && named_by != missing);
+            }
+            error => panic!("{part}: {error:?}"),
+        }
+        let (disk, other) = (database(1), database(2));
+        let bytes = other.read_all(&file(&other, part)).unwrap();
+        disk.write_all(&path, &bytes).unwrap();
+        match refused(&disk, options()) {
+            Error::Corrupt { path: foreign, .. } => assert_eq!(foreign, path),
+            error => panic!("{part}: {error:?}"),
+        }
+    }
+}
+
+/// Puts version 2 into a file and the right checksum over it.
+fn newer(disk: &MemVfs, path: &Path, version_at: usize, sum_at: usize, from: usize) {
+    let mut bytes = disk.read_all(path).unwrap();
+    bytes[version_at..version_at + 4].copy_from_slice(&2u32.to_le_bytes());
+    let sum = xxh3_64(&bytes[from..sum_at]).to_le_bytes();
+    let width = if from == 0 { 8 } else { 4 };
+    bytes[sum_at..sum_at + width].copy_from_slice(&sum[..width]);
+    disk.write_all(path, &bytes).unwrap();
+}
+
+#[test]
+fn a_newer_format_is_refused_by_its_number() {
+    for part in ["MANIFEST", ".wal", ".sst", "CURRENT"] {
+        let disk = database(1);
+        let path = file(&disk, part);
+        let len = disk.read_all(&path).unwrap().len();
+        match part {
+            "MANIFEST" => newer(&disk, &path, 8, 32, 0),
+            ".wal" => newer(&disk, &path, 8, 72, 0),
+            ".sst" => newer(&disk, &path, len - 16, len - 12, len - 40),
+            _ => {
+                let text = String::from_utf8(disk.read_all(&path).unwrap()).unwrap();
+                let (body, _) = text.split_once(" sum ").unwrap();
+                let body = body.replacen("lsmx 1 ", "lsmx 2 ", 1);
+                let sum = xxh3_64(body.as_bytes());
+                disk.write_all(&path, format!("{body} sum {sum:016x}\n").as_bytes()).unwrap();
+            }
+        }
+        match refused(&disk, options()) {
+            Error::UnsupportedVersion { path: named, found, supported } => {
+                assert_eq!((named, found, supported), (path, 2, 1));
+            }
+            error => panic!("{part}: {error:?}"),
+        }
+        let verified = lsmx::verify("db", &Options::default().vfs(Arc::new(disk)));
+        assert!(matches!(verified, Err(Error::UnsupportedVersion { .. })), "{verified:?}");
+    }
+}
+
+#[test]
+fn a_second_opener_is_locked_out() {
+    let disk = MemVfs::new();
+    let db = open(&disk).unwrap();
+    db.put("k", "v").unwrap();
+    for error in [
+        refused(&disk, options()),
+        refused(&disk, options().create_if_missing(false)),
+        lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone()))).expect_err("refused"),
+    ] {
+        let Error::Locked { path } = &error else { panic!("{error:?}") };
+        assert_eq!(path, Path::new("db/LOCK"));
+    }
+    db.put("k", "w").unwrap();
+    drop(db);
+    assert_eq!(open(&disk).unwrap().get("k").unwrap().unwrap(), "w");
+}
+
+#[test]
+fn fill_cache_of_a_lookup_decides_whether_its_block_stays() {
+    let db = open(&database(1)).unwrap();
+    let misses = || db.metrics().cache.get(&BlockKind::Data).map_or(0, |data| data.misses);
+    let key = 3u64.to_be_bytes();
+    let uncached = ReadOptions { fill_cache: Some(false), ..ReadOptions::default() };
+    for expected in 1..=3 {
+        assert!(db.default_keyspace().get_with(key, &uncached).unwrap().is_some());
+        assert_eq!(misses(), expected, "the block is not in the cache");
+    }
+    for _ in 0..2 {
+        assert!(db.default_keyspace().get_with(key, &ReadOptions::default()).unwrap().is_some());
+        assert_eq!(misses(), 4, "the first of these lookups adds it");
+    }
+    assert!(db.default_keyspace().get_with(key, &uncached).unwrap().is_some());
+    assert_eq!(misses(), 4, "blocks in the cache are used");
+}

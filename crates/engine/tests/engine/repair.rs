@@ -1,0 +1,527 @@
+//! Repair: whatever is done to the files of a database, afterwards it opens, is sound, and every answer is right
+//! but for the keys that the report names; of these it is a value that the key once had, or none.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lsmx::WalOptions;
+use lsmx::env::Background;
+use lsmx::internals::format::block::TRAILER_BYTES;
+use lsmx::internals::format::footer::{FOOTER_BYTES, Footer};
+use lsmx::internals::format::properties::TableProperties;
+use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs};
+use lsmx::vfs::{MemVfs, Vfs};
+use lsmx::{
+    Compression, Db, Durability, Error, KeyspaceOptions, LossKind, Options, RepairOptions,
+    RepairReport, ValueSeparation, WriteBatch,
+};
+use lsmx_stress::modelling::watchdog;
+use lsmx_testkit::{TestRng, scale, scaled, seed};
+
+const KEYSPACES: [&str; 2] = ["default", "other"];
+type State = [BTreeMap<Vec<u8>, Vec<u8>>; 2];
+
+fn tuning(memtable_bytes: u64, seed: u64) -> KeyspaceOptions {
+    // One run a level, or runs whose order says which is newer.
+    let policy = if seed.is_multiple_of(2) { "leveled(T=2)" } else { "tiering(T=3)" };
+    KeyspaceOptions::default()
+        .policy(policy.parse::<lsmx::PolicySpec>().unwrap())
+        .memtable_bytes(memtable_bytes)
+        .table_bytes(2 << 10)
+        .block_bytes(256)
+        .compression(vec![Compression::None, Compression::Lz4])
+        .value_separation(ValueSeparation { threshold_bytes: 40, ..ValueSeparation::default() })
+}
+
+fn options(seed: u64) -> Options {
+    let wal = WalOptions { segment_bytes: 2 << 10, ..WalOptions::default() };
+    Options::default()
+        .background(Background::Inline)
+        .seed(seed)
+        .wal(wal)
+        .keyspace_defaults(tuning(3 << 10, seed))
+}
+
+/// A database on its disk, and its state after each number of commits.
+struct Intact {
+    disk: MemVfs,
+    states: Vec<State>,
+    /// Every value that a key ever had.
+    values: [BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>; 2],
+}
+
+/// Puts, deletes and range deletes over two keyspaces; each commit writes its number into both.
+fn build(seed: u64, commits: usize, killed: bool) -> Intact {
+    let disk = MemVfs::new();
+    let db = Db::open("db", options(seed).vfs(Arc::new(disk.clone()))).unwrap();
+    let keyspaces = [db.default_keyspace(), db.keyspace("other", tuning(5 << 10, seed)).unwrap()];
+    let mut rng = TestRng::new(seed);
+    let mut states = vec![State::default()];
+    let mut values = <[BTreeMap<_, BTreeSet<Vec<u8>>>; 2]>::default();
+    for commit in 1..=commits {
+        let mut batch = WriteBatch::new();
+        let mut state = states.last().unwrap().clone();
+        for (at, keyspace) in keyspaces.iter().enumerate() {
+            if rng.is_true_with_percent(5) {
+                let from = rng.below(120);
+                let (from, to) = (key(from), key(from + 1 + rng.below(9)));
+                batch.delete_range(keyspace, from.clone()..to.clone());
+                state[at].retain(|key, _| *key < from || *key >= to);
+            }
+            let mut put = |key: Vec<u8>, value: Vec<u8>| {
+                batch.put(keyspace, &key, &value);
+                values[at].entry(key.clone()).or_default().insert(value.clone());
+                state[at].insert(key, value);
+            };
+            put(b"commits".to_vec(), (commit as u64).to_le_bytes().to_vec());
+            let key = key(rng.below(120));
+            if rng.is_true_with_percent(20) {
+                batch.delete(keyspace, &key);
+                state[at].remove(&key);
+            } else {
+                put(key, format!("{commit}-{}", "value".repeat(rng.below(14))).into_bytes());
+            }
+        }
+        db.write(batch, Durability::Sync).unwrap();
+        states.push(state);
+    }
+    let disk = match killed {
+        true => disk.crash(CrashImage::Keep, 0),
+        false => {
+            drop(keyspaces);
+            db.close(None).unwrap();
+            disk
+        }
+    };
+    Intact { disk, states, values }
+}
+
+fn key(number: usize) -> Vec<u8> {
+    format!("key-{number:03}").into_bytes()
+}
+
+fn repair(disk: &MemVfs) -> Result<RepairReport, Error> {
+    lsmx::repair("db", &Options::default().vfs(Arc::new(disk.clone())), &RepairOptions::default())
+}
+
+impl Intact {
+    fn copy(&self) -> MemVfs {
+        self.disk.crash(CrashImage::Keep, 0)
+    }
+
+    /// Files with contents.
+    fn files(&self) -> Vec<(PathBuf, usize)> {
+        let files = self.disk.snapshot_all().into_iter();
+        files.map(|(path, bytes)| (path, bytes.len())).filter(|(_, bytes)| *bytes > 0).collect()
+    }
+
+    /// What a repaired database answers is right but for what the report names.
+    fn check(&self, disk: &MemVfs, report: &RepairReport, done: &str) {
+        lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone()))).unwrap_or_else(
+            |error| panic!("{done}: not sound after a repair: {error:?} {}", told(report)),
+        );
+        let db = Db::open("db", options(5).vfs(Arc::new(disk.clone())))
+            .unwrap_or_else(|error| panic!("{done}: {error:?} {}", told(report)));
+        let commits_lost = report.lost.iter().any(|lost| lost.what == LossKind::Commits);
+        // A log cut behind its last mark looks like one that a power loss has cut.
+        let last = match done.contains(".wal ") {
+            false => self.states.len() - 1,
+            true => KEYSPACES.iter().filter_map(|name| commits(&db, name)).max().unwrap_or(0),
+        };
+        let last = &self.states[last];
+        for (at, name) in KEYSPACES.into_iter().enumerate() {
+            // One whose only table is lost, and all manifests with it, nobody can know of. That is told of
+            // every key that it had.
+            let keyspace = db.open_keyspace(name, None).ok();
+            let scanned: BTreeMap<Vec<u8>, Vec<u8>> = keyspace
+                .iter()
+                .flat_map(|keyspace| keyspace.iter())
+                .map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec())).unwrap())
+                .collect();
+            let keys = self.values[at].keys();
+            for key in keys.chain(scanned.keys()).collect::<BTreeSet<_>>() {
+                let found = keyspace.as_ref().and_then(|keyspace| keyspace.get(key).unwrap());
+                let found = found.as_deref();
+                assert_eq!(found, scanned.get(key).map(Vec::as_slice), "{done}: get and scan");
+                if !commits_lost && !report.may_affect(name, key) {
+                    let expected = last[at].get(key).map(Vec::as_slice);
+                    let key = key.escape_ascii();
+                    assert_eq!(found, expected, "{done}: {name} {key}: {}", told(report));
+                }
+                let once =
+                    |value: &[u8]| self.values[at].get(key).is_some_and(|all| all.contains(value));
+                assert!(found.is_none_or(once), "{done}: a value that the key never had");
+            }
+        }
+        // It goes on.
+        let keyspace = db.default_keyspace();
+        keyspace.put("afterwards", "yes").unwrap();
+        keyspace.compact_range::<&[u8]>(..).unwrap();
+        drop(keyspace);
+        db.close(None).unwrap();
+        let db = Db::open("db", options(6).vfs(Arc::new(disk.clone()))).unwrap();
+        assert_eq!(db.get("afterwards").unwrap().as_deref(), Some(&b"yes"[..]));
+    }
+}
+
+/// How many commits a keyspace tells of.
+fn commits(db: &Db, name: &str) -> Option<usize> {
+    let value = db.open_keyspace(name, None).ok()?.get("commits").ok()??;
+    Some(u64::from_le_bytes(value[..].try_into().ok()?) as usize)
+}
+
+/// A report on few lines.
+fn told(report: &RepairReport) -> String {
+    let mut lines = format!("in doubt: {}", report.in_doubt);
+    let key = |key: &Option<Vec<u8>>| key.as_ref().map(|key| key.escape_ascii().to_string());
+    for found in &report.findings {
+        lines.push_str(&format!("\n  {}; {}", found.what, found.done));
+    }
+    for lost in &report.lost {
+        let keys = (&lost.keyspace, key(&lost.from), key(&lost.to));
+        lines.push_str(&format!("\n  lost: {:?} {keys:?}: {}", lost.what, lost.why));
+    }
+    lines
+}
+
+fn extension(path: &Path) -> String {
+    let name = path.file_name().unwrap().to_string_lossy();
+    let kind = name.rsplit_once('.').map_or_else(|| name.split('-').next().unwrap(), |at| at.1);
+    kind.to_owned()
+}
+
+fn intact() -> Vec<Intact> {
+    vec![build(11, 260, false), build(12, 255, true), build(13, 301, true)]
+}
+
+#[test]
+fn what_is_sound_stays_as_it_is() {
+    for intact in intact() {
+        let disk = intact.copy();
+        let before = disk.snapshot_all();
+        let report = repair(&disk).unwrap();
+        assert!(!report.damaged && report.tables_sound > 2, "{}", told(&report));
+        assert!(disk.snapshot_all() == before, "a sound database was changed");
+    }
+}
+
+#[test]
+fn what_is_no_database_is_refused() {
+    let disk = MemVfs::new();
+    assert!(matches!(repair(&disk), Err(Error::NotADatabase { .. })));
+    disk.create_dir(Path::new("db")).unwrap();
+    disk.create(Path::new("db/notes.txt")).unwrap();
+    let before = disk.snapshot_all();
+    assert!(matches!(repair(&disk), Err(Error::NotADatabase { .. })));
+    assert!(disk.snapshot_all() == before);
+    let db = Db::open("other", options(1).vfs(Arc::new(disk.clone()))).unwrap();
+    let locked =
+        lsmx::repair("other", &Options::default().vfs(Arc::new(disk)), &RepairOptions::default());
+    assert!(matches!(locked, Err(Error::Locked { .. })), "{locked:?}");
+    drop(db);
+}
+
+/// Files of another program have names of ours: RocksDB's tables, or a text.
+#[test]
+fn repair_of_files_without_a_magic_number_is_refused_unless_forced() {
+    let rocks = [
+        ("CURRENT", &b"MANIFEST-000004\n"[..]),
+        ("IDENTITY", b"0c1f"),
+        ("LOCK", b""),
+        ("MANIFEST-000004", b"\x56\xf9\xb8\xf8\x1c\x00\x01\x01\x1aleveldb"),
+        ("000009.sst", b"\x00\x03\x05key\xf7\xcf\xf4\x85\xb7\x41\xe2\x88"),
+    ];
+    for files in [&rocks[..], &[("000001.sst", b"a text\n")], &[("000001.sst", b"")]] {
+        let disk = MemVfs::new();
+        disk.create_dir(Path::new("db")).unwrap();
+        for (name, bytes) in files {
+            disk.create(&Path::new("db").join(name)).unwrap().append(bytes).unwrap();
+        }
+        let before = disk.snapshot_all();
+        for dry_run in [true, false] {
+            let options = RepairOptions { dry_run, ..RepairOptions::default() };
+            let refused =
+                lsmx::repair("db", &Options::default().vfs(Arc::new(disk.clone())), &options);
+            assert!(matches!(refused, Err(Error::NotADatabase { .. })), "{refused:?}");
+            assert!(disk.snapshot_all() == before);
+        }
+        let options = RepairOptions { force: true, ..RepairOptions::default() };
+        let report =
+            lsmx::repair("db", &Options::default().vfs(Arc::new(disk.clone())), &options).unwrap();
+        assert!(report.damaged && report.set_aside.is_some(), "{}", told(&report));
+    }
+}
+
+/// One damage to one file, or two.
+fn damage(rng: &mut TestRng, intact: &Intact, disk: &MemVfs) -> String {
+    let files = intact.files();
+    let mut done = Vec::new();
+    for _ in 0..1 + rng.below(2) {
+        let (path, len) = &files[rng.below(files.len())];
+        if !disk.exists(path).unwrap() {
+            continue;
+        }
+        let at = rng.below(*len);
+        let what = match rng.below(10) {
+            0 => {
+                disk.remove(path).unwrap();
+                "removed".to_owned()
+            }
+            1 | 2 => {
+                let now = disk.read_all(path).unwrap().len();
+                disk.truncate(path, at.min(now) as u64).unwrap();
+                format!("cut to {at}")
+            }
+            3 => {
+                let (other, _) = &files[rng.below(files.len())];
+                let bytes = intact.disk.read_all(other).unwrap();
+                disk.write_all(path, &bytes).unwrap();
+                format!("overwritten by {}", other.display())
+            }
+            4 => {
+                let end = (at + 1 + rng.below(700)).min(disk.read_all(path).unwrap().len());
+                let at = at.min(end);
+                let zeros = vec![0; end.saturating_sub(at)];
+                disk.overwrite(path, at as u64, &zeros).unwrap();
+                format!("zeroed from {at} to {end}")
+            }
+            _ => match disk.flip_bits(path, at as u64, 1 << rng.below(8)) {
+                Ok(()) => format!("byte {at} changed"),
+                Err(_) => continue,
+            },
+        };
+        done.push(format!("{} {what}", path.display()));
+    }
+    done.join(", ")
+}
+
+#[test]
+fn a_repaired_database_is_sound_and_right_but_for_what_it_says() {
+    let _dog = watchdog("a_repaired_database_is_sound", seed(), Duration::from_secs(300));
+    let mut rng = TestRng::new(seed());
+    let (mut damaged, mut lossless) = (0, 0);
+    let all = intact();
+    let samples = scaled(1_500);
+    for number in 0..samples {
+        let intact = &all[number % all.len()];
+        let disk = intact.copy();
+        let done = damage(&mut rng, intact, &disk);
+        let done = format!("sample {number}: {done}");
+        let before = disk.snapshot_all();
+        let dry = RepairOptions { dry_run: true, ..RepairOptions::default() };
+        let dry = lsmx::repair("db", &Options::default().vfs(Arc::new(disk.clone())), &dry);
+        assert!(disk.snapshot_all() == before, "{done}: a dry run changed something");
+        let dry = match dry {
+            // The damage is in a version number: what a newer build wrote is not this one's to repair.
+            Err(Error::UnsupportedVersion { .. }) => {
+                assert!(matches!(repair(&disk), Err(Error::UnsupportedVersion { .. })), "{done}");
+                continue;
+            }
+            dry => dry.unwrap_or_else(|error| panic!("{done}: {error:?}")),
+        };
+        let report = repair(&disk).unwrap_or_else(|error| panic!("{done}: {error:?}"));
+        let said = |report: &RepairReport| RepairReport {
+            set_aside: None,
+            files_set_aside: Vec::new(),
+            ..report.clone()
+        };
+        assert_eq!(said(&dry), said(&report), "{done}: the dry run differs");
+        damaged += u64::from(report.damaged);
+        lossless += u64::from(report.damaged && report.lost.is_empty());
+        let after = disk.snapshot_all();
+        // What was damaged is there still.
+        for (path, bytes) in before.iter().filter(|_| report.damaged) {
+            let name = path.file_name().unwrap();
+            let aside = report.set_aside.as_ref().unwrap().join(name);
+            let kept = [path, &aside].into_iter().any(|at| after.get(at) == Some(bytes));
+            let log = extension(path) == "wal";
+            assert!(kept || log || name == "LOCK", "{done}: {} is gone", path.display());
+        }
+        intact.check(&disk, &report, &done);
+    }
+    println!("{damaged} of {samples} samples were damaged, of {lossless} of them nothing is lost");
+    assert!(scale() < 1.0 || (damaged * 2 > samples && lossless > 50));
+}
+
+#[test]
+fn without_current_or_manifest_nothing_is_lost() {
+    for intact in intact() {
+        for kinds in [&["CURRENT"][..], &["MANIFEST"], &["CURRENT", "MANIFEST"]] {
+            let disk = intact.copy();
+            for (path, _) in intact.files() {
+                if kinds.contains(&extension(&path).as_str()) {
+                    disk.remove(&path).unwrap();
+                }
+            }
+            assert!(Db::open("db", options(1).vfs(Arc::new(disk.clone()))).is_err());
+            let report = repair(&disk).unwrap();
+            assert!(report.damaged && report.lost.is_empty(), "{kinds:?}: {}", told(&report));
+            // The report is in doubt, for it cannot know that all tables are there, and none too many.
+            let certain = RepairReport { in_doubt: false, ..report };
+            intact.check(&disk, &certain, &format!("without {kinds:?}"));
+        }
+    }
+}
+
+/// Edits at the end of a manifest that are lost without a trace, as of a database that was killed: the tables
+/// that they name are found, for those that they replaced are gone.
+#[test]
+fn tables_that_only_lost_edits_name_are_found() {
+    let disk = MemVfs::new();
+    let db = Db::open("db", options(2).vfs(Arc::new(disk.clone()))).unwrap();
+    let flushed = |value: &str| {
+        for number in 0..20 {
+            db.put(key(number), value).unwrap();
+        }
+        db.flush().unwrap();
+    };
+    flushed("old");
+    flushed("new");
+    let manifests = || {
+        let files = disk.snapshot_all().into_iter();
+        files.filter(|(path, _)| extension(path) == "MANIFEST").collect::<Vec<_>>()
+    };
+    let before = manifests();
+    db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
+    let crashed = disk.crash(CrashImage::Keep, 0);
+    let [(path, bytes)] = &before[..] else { panic!("{} manifests", before.len()) };
+    assert!(manifests()[0].1.len() > bytes.len() && manifests()[0].0 == *path);
+    crashed.truncate(path, bytes.len() as u64).unwrap();
+    let report = repair(&crashed).unwrap();
+    assert!(report.in_doubt, "{}", told(&report));
+    let db = Db::open("db", options(2).vfs(Arc::new(crashed))).unwrap();
+    assert_eq!(db.default_keyspace().iter().count(), 20);
+    for number in 0..20 {
+        assert_eq!(db.get(key(number)).unwrap().as_deref(), Some(&b"new"[..]));
+    }
+}
+
+/// Range deletes of a damaged table stay if their block is whole, wherever it is, and are told of if it is not.
+#[test]
+fn range_deletes_of_a_damaged_table_stay_or_are_told() {
+    let disk = MemVfs::new();
+    let runs = tuning(3 << 10, 1).policy("tiering(T=10)".parse::<lsmx::PolicySpec>().unwrap());
+    let open = |disk: &MemVfs| {
+        let options = options(1).keyspace_defaults(runs.clone());
+        Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap()
+    };
+    let db = open(&disk);
+    for number in 0..20 {
+        db.put(key(number), "value").unwrap();
+    }
+    db.flush().unwrap();
+    let older = disk.snapshot_all();
+    db.default_keyspace().delete_range(key(5)..key(9)).unwrap();
+    db.put(key(30), "value").unwrap();
+    db.flush().unwrap();
+    let disk = disk.crash(CrashImage::Keep, 0);
+    let files = disk.snapshot_all();
+    let newer = |path: &Path| extension(path) == "sst" && !older.contains_key(path);
+    let (path, bytes) = files.iter().find(|(path, _)| newer(path)).unwrap();
+    let footer = Footer::decode(&bytes[bytes.len() - FOOTER_BYTES..]).unwrap();
+    let properties = footer.properties;
+    // It is not compressed.
+    let block = &bytes[properties.offset as usize..][..properties.bytes as usize - TRAILER_BYTES];
+    let spans = TableProperties::decode(&block.to_vec().into()).unwrap().range_tombstones.unwrap();
+    let (properties, spans) = (properties.offset, spans.offset);
+    let footer = (bytes.len() - FOOTER_BYTES) as u64;
+    for (damaged, stay) in [
+        (&[properties][..], true),
+        (&[footer], true),
+        (&[spans], false),
+        (&[properties, spans], false),
+        (&[footer, spans], false),
+    ] {
+        let disk = disk.crash(CrashImage::Keep, 0);
+        for offset in damaged {
+            disk.flip_bits(path, offset + 3, 1).unwrap();
+        }
+        let report = repair(&disk).unwrap();
+        assert_eq!(report.tables_rewritten, 1, "{}", told(&report));
+        let told_of = report.lost.iter().any(|lost| lost.what == LossKind::RangeDeletes);
+        assert_eq!((told_of, report.may_affect("default", &key(6))), (!stay, !stay), "{damaged:?}");
+        let db = open(&disk);
+        assert_eq!(db.get(key(6)).unwrap().is_none(), stay, "{damaged:?}");
+        assert!(db.get(key(30)).unwrap().is_some());
+    }
+}
+
+/// Tables of a keyspace that was dropped do not bring it back, where the manifest says that it was.
+#[test]
+fn a_dropped_keyspace_stays_dropped() {
+    let disk = MemVfs::new();
+    let db = Db::open("db", options(2).vfs(Arc::new(disk.clone()))).unwrap();
+    let other = db.keyspace("other", tuning(3 << 10, 2)).unwrap();
+    other.put("key", "value").unwrap();
+    db.put("key", "value").unwrap();
+    db.flush().unwrap();
+    let before = disk.snapshot_all();
+    drop(other);
+    db.drop_keyspace("other").unwrap();
+    let manifest = |disk: &MemVfs| {
+        let mut files = disk.snapshot_all().into_iter();
+        files.find(|(path, _)| extension(path) == "MANIFEST").unwrap()
+    };
+    let dropped_at = manifest(&disk).1.len();
+    for value in ["another", "and another"] {
+        db.put("key", value).unwrap();
+        db.flush().unwrap();
+    }
+    let crashed = disk.crash(CrashImage::Keep, 0);
+    let mut back = 0;
+    for (path, bytes) in before.iter().filter(|(path, _)| extension(path) == "sst") {
+        if !crashed.exists(path).unwrap() {
+            crashed.write_all(path, bytes).unwrap();
+            back += 1;
+        }
+    }
+    assert_eq!(back, 1);
+    // The edit that comes after that of the drop is damaged.
+    crashed.flip_bits(&manifest(&crashed).0, dropped_at as u64 + 5, 1).unwrap();
+    let report = repair(&crashed).unwrap();
+    assert!(report.in_doubt, "{}", told(&report));
+    let db = Db::open("db", options(2).vfs(Arc::new(crashed))).unwrap();
+    assert_eq!(db.keyspaces(), ["default"]);
+    assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"and another"[..]));
+}
+
+/// A repair that fails or is killed at any call has changed nothing that the next cannot do without.
+#[test]
+fn an_interrupted_repair_can_be_done_again() {
+    let _dog = watchdog("an_interrupted_repair", seed(), Duration::from_secs(300));
+    let mut rng = TestRng::new(seed());
+    let all = intact();
+    for round in 0..scaled(6) as usize {
+        let intact = &all[round % all.len()];
+        let damaged = intact.copy();
+        let done = damage(&mut rng, intact, &damaged);
+        // What one that comes to its end says.
+        let Ok(whole) = repair(&damaged.crash(CrashImage::Keep, 0)) else { continue };
+        let mut k = 0;
+        loop {
+            let disk = damaged.crash(CrashImage::Keep, 0);
+            let faults = FaultVfs::new(Arc::new(disk.clone()), k);
+            faults.add_rule(FaultRule::new(Fault::Error(Errno::NoSpace)).nth(k).from_then_on());
+            let failed = lsmx::repair(
+                "db",
+                &Options::default().vfs(Arc::new(faults.clone())),
+                &RepairOptions::default(),
+            );
+            if faults.fired_counts().is_empty() {
+                break;
+            }
+            let image = [CrashImage::Drop, CrashImage::Keep, CrashImage::Torn, CrashImage::Sectors]
+                [rng.below(4)];
+            let crashed = disk.crash(image, k);
+            let done = format!("{done}, call {k}, then {image:?}: {failed:?}");
+            let mut report = repair(&crashed).unwrap_or_else(|error| panic!("{done}: {error:?}"));
+            // If the first one became real with its last call, the second has nothing to tell.
+            report.lost.extend(whole.lost.clone());
+            report.in_doubt |= whole.in_doubt;
+            intact.check(&crashed, &report, &done);
+            k += 1 + rng.below(9) as u64;
+        }
+    }
+}

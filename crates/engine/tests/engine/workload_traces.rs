@@ -1,0 +1,394 @@
+//! Traces of a live database: what is recorded, what is not, and that nobody waits for it.
+
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex};
+
+use lsmx::env::Background;
+use lsmx::internals::format::log_record::{RECORD_HEADER_BYTES, RecordHeader, SyncMark};
+use lsmx::internals::format::workload_trace::TraceItems;
+use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::merge_operator::FieldUpdate;
+use lsmx::vfs::{MemVfs, OsVfs, Vfs};
+use lsmx::workload_trace::{
+    BUFFER_BYTES_MIN, TraceEnd, TraceEvent, TraceHeader, TraceOptions, TraceReader,
+};
+use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, Update, WriteBatch};
+
+const TRACE: &str = "day.trace";
+
+fn open(vfs: Arc<dyn Vfs>, background: Background) -> Db {
+    let keyspace = KeyspaceOptions::default().merge_operator(FieldUpdate::default());
+    let options = Options::default().background(background).keyspace_defaults(keyspace);
+    Db::open("db", options.seed(3).vfs(vfs)).unwrap()
+}
+
+/// Every item as a line.
+fn items(vfs: &dyn Vfs, path: &str) -> Result<(Vec<String>, TraceEnd), Error> {
+    let reader = TraceReader::open(vfs, Path::new(path))?;
+    let mut items = Vec::new();
+    let end = reader.visit(&mut |item| {
+        let synced = if item.synced { " synced" } else { "" };
+        items.push(format!("{:?}{synced}", item.event));
+        Ok::<(), Error>(())
+    })?;
+    Ok((items, end))
+}
+
+/// One operation of each kind; returns how many.
+fn everything(db: &Db) -> u64 {
+    let plums = db.keyspace("plums", KeyspaceOptions::default()).unwrap();
+    db.put("a", "red").unwrap();
+    db.default_keyspace().merge("a", FieldUpdate::operand(0, b"R")).unwrap();
+    db.get("a").unwrap();
+    db.get("nothing").unwrap();
+    db.delete("b").unwrap();
+    let mut batch = WriteBatch::new();
+    batch.put(&plums, "x", "12345");
+    batch.delete_range(&db.default_keyspace(), "p".."q");
+    batch.delete_range::<&str>(&plums, "y"..);
+    db.write(batch, Durability::Sync).unwrap();
+    assert_eq!(plums.multi_get(["x", "z"]).unwrap().iter().flatten().count(), 1);
+    assert_eq!(db.default_keyspace().range("0".."b").count(), 1);
+    assert_eq!(plums.iter().rev().take(1).count(), 1);
+    // An iterator that is never asked reads nothing.
+    drop(plums.iter());
+    plums.fetch_update("x", |_| Update::Put(b"7".to_vec())).unwrap();
+    14
+}
+
+#[test]
+fn every_operation_is_there_in_order() {
+    for background in [Background::Inline, Background::Threads { workers: 1 }] {
+        let disk = MemVfs::new();
+        let db = open(Arc::new(disk.clone()), background);
+        db.put("before", "unseen").unwrap();
+        let trace = db.record_trace(TRACE, TraceOptions::default()).unwrap();
+        let operations = everything(&db);
+        let summary = trace.stop().unwrap();
+        db.put("after", "unseen").unwrap();
+        // On stable storage, name and all.
+        let disk = disk.crash(CrashImage::Drop, 0);
+        assert_eq!((summary.operations, summary.lost), (operations, 0));
+        let bytes = disk.open(Path::new(TRACE)).unwrap().len().unwrap();
+        assert_eq!(summary.bytes, bytes);
+        let (items, end) = items(&disk, TRACE).unwrap();
+        assert_eq!(end, TraceEnd { operations, lost: 0, complete: true, bytes_cut: 0 });
+        let sized = |bytes: u64| format!("TraceValue {{ bytes: {bytes}, content: None }}");
+        let key = |text: &str| format!("{:?}", text.as_bytes());
+        let expected = [
+            "Keyspace { keyspace: 0, name: \"default\" }".to_owned(),
+            format!("Put {{ keyspace: 0, key: {}, value: {} }}", key("a"), sized(3)),
+            format!("Merge {{ keyspace: 0, key: {}, operand: {} }}", key("a"), sized(9)),
+            format!("Get {{ keyspace: 0, key: {}, found: Some(3) }}", key("a")),
+            format!("Get {{ keyspace: 0, key: {}, found: None }}", key("nothing")),
+            format!("Delete {{ keyspace: 0, key: {} }}", key("b")),
+            "Keyspace { keyspace: 1, name: \"plums\" }".to_owned(),
+            "Batch { operations: 3 } synced".to_owned(),
+            format!("Put {{ keyspace: 1, key: {}, value: {} }} synced", key("x"), sized(5)),
+            format!(
+                "DeleteRange {{ keyspace: 0, start: {}, end: Some({}) }} synced",
+                key("p"),
+                key("q")
+            ),
+            format!("DeleteRange {{ keyspace: 1, start: {}, end: None }} synced", key("y")),
+            format!("Get {{ keyspace: 1, key: {}, found: Some(5) }}", key("x")),
+            format!("Get {{ keyspace: 1, key: {}, found: None }}", key("z")),
+            format!(
+                "Scan {{ keyspace: 0, backward: false, start: Some({}), entries: 1 }}",
+                key("0")
+            ),
+            "Scan { keyspace: 1, backward: true, start: None, entries: 1 }".to_owned(),
+            format!("Get {{ keyspace: 1, key: {}, found: Some(5) }}", key("x")),
+            format!("Put {{ keyspace: 1, key: {}, value: {} }}", key("x"), sized(1)),
+            format!("End {{ operations: {operations} }}"),
+        ];
+        assert_eq!(items, expected);
+    }
+}
+
+#[test]
+fn what_did_not_happen_is_not_recorded() {
+    let disk = MemVfs::new();
+    let db = open(Arc::new(disk.clone()), Background::Inline);
+    let trace = db.record_trace(TRACE, TraceOptions::default()).unwrap();
+    let seen = db.snapshot().seq();
+    db.put("k", "1").unwrap();
+    let mut batch = WriteBatch::new();
+    batch.put(&db.default_keyspace(), "k", "2");
+    batch.guard(&db.default_keyspace(), "k", seen);
+    assert!(matches!(db.write(batch, Durability::Buffered), Err(Error::GuardRefused { .. })));
+    db.write(WriteBatch::new(), Durability::Sync).unwrap();
+    assert_eq!(trace.stop().unwrap().operations, 1);
+}
+
+#[test]
+fn hashed_keys_tell_nothing_but_equality_and_length() {
+    let disk = MemVfs::new();
+    let db = open(Arc::new(disk.clone()), Background::Inline);
+    let options = TraceOptions { hash_keys: true, ..TraceOptions::default() };
+    let trace = db.record_trace(TRACE, options).unwrap();
+    db.put("a secret key", "1").unwrap();
+    db.get("a secret key").unwrap();
+    db.get("k").unwrap();
+    db.default_keyspace().delete_range("a secret key".."z").unwrap();
+    trace.stop().unwrap();
+    let bytes = disk.read_all(Path::new(TRACE)).unwrap();
+    assert!(!bytes.windows(6).any(|window| window == b"secret"));
+    let reader = TraceReader::open(&disk, Path::new(TRACE)).unwrap();
+    assert!(reader.header().keys_hashed && !reader.header().values_kept);
+    let mut keys = Vec::new();
+    let visit = &mut |item: lsmx::workload_trace::TraceItem<'_>| {
+        match item.event {
+            TraceEvent::Put { key, .. } | TraceEvent::Get { key, .. } => keys.push(key.to_vec()),
+            TraceEvent::DeleteRange { start, end, .. } => {
+                keys.push(start.to_vec());
+                assert_eq!(end, Some([start, &[0]].concat().as_slice()), "the first key alone");
+            }
+            _ => {}
+        }
+        Ok::<(), Error>(())
+    };
+    reader.visit(visit).unwrap();
+    assert!(keys[0] == keys[1] && keys[0] == keys[3] && keys[0] != keys[2]);
+    assert_eq!((keys[0].len(), keys[2].len()), (12, 8));
+}
+
+#[test]
+fn values_are_kept_where_that_is_asked_for() {
+    let disk = MemVfs::new();
+    let db = open(Arc::new(disk.clone()), Background::Inline);
+    let options = TraceOptions { keep_values: true, ..TraceOptions::default() };
+    let trace = db.record_trace(TRACE, options).unwrap();
+    db.put("k", "value").unwrap();
+    trace.stop().unwrap();
+    let (items, _) = items(&disk, TRACE).unwrap();
+    assert!(items[1].contains(&format!("content: Some({:?})", b"value")), "{items:?}");
+}
+
+#[test]
+fn one_trace_at_a_time_and_no_file_is_overwritten() {
+    let disk = MemVfs::new();
+    let db = open(Arc::new(disk.clone()), Background::Threads { workers: 1 });
+    let trace = db.record_trace(TRACE, TraceOptions::default()).unwrap();
+    let second = db.record_trace("other.trace", TraceOptions::default()).unwrap_err().to_string();
+    assert!(second.contains("other.trace") && second.contains("being recorded"), "{second}");
+    assert!(disk.open(Path::new("other.trace")).is_err());
+    drop(trace);
+    assert!(matches!(
+        db.record_trace(TRACE, TraceOptions::default()),
+        Err(Error::Io { action: "create", .. })
+    ));
+    assert!(matches!(
+        db.record_trace("db/000099.sst", TraceOptions::default()),
+        Err(Error::OutputInDatabase { .. })
+    ));
+    let options = TraceOptions { buffer_bytes: 1, ..TraceOptions::default() };
+    let refused = db.record_trace("small.trace", options);
+    assert!(matches!(refused, Err(Error::InvalidOption { .. })));
+    let trace = db.record_trace("other.trace", TraceOptions::default()).unwrap();
+    db.put("k", "v").unwrap();
+    db.close(None).unwrap();
+    assert!(matches!(db.record_trace("late.trace", TraceOptions::default()), Err(Error::Closed)));
+    // The handle may outlive the database.
+    drop(db);
+    assert_eq!(trace.stop().unwrap().operations, 1);
+    assert!(items(&disk, "other.trace").unwrap().1.complete);
+}
+
+#[test]
+fn a_disk_that_fails_ends_the_trace_and_nothing_else() {
+    for background in [Background::Inline, Background::Threads { workers: 1 }] {
+        for call in [VfsCall::Append, VfsCall::Sync] {
+            let disk = MemVfs::new();
+            let faulty = FaultVfs::new(Arc::new(disk.clone()), 1);
+            let db = open(Arc::new(faulty.clone()), background);
+            let trace = db.record_trace(TRACE, TraceOptions::default()).unwrap();
+            let rule = FaultRule::new(Fault::Error(Errno::NoSpace)).for_calls(&[call]);
+            faulty.add_rule(rule.path_contains(TRACE).from_then_on());
+            for number in 0..3000u32 {
+                db.put(format!("key {number:08}"), "value").unwrap();
+                assert!(db.get(format!("key {number:08}")).unwrap().is_some());
+            }
+            assert!(db.health().read_only.is_none());
+            let error = trace.stop().unwrap_err();
+            assert!(matches!(&error, Error::Io { path, .. } if path.ends_with(TRACE)), "{error:?}");
+            // Another disk, another trace.
+            let trace = db.record_trace("second.trace", TraceOptions::default()).unwrap();
+            db.put("k", "v").unwrap();
+            assert_eq!(trace.stop().unwrap().operations, 1);
+        }
+    }
+}
+
+/// Opens the gate however the test ends, or the thread of the trace would wait for ever.
+struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    fn open(&self) {
+        *self.0.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = true;
+        self.0.1.notify_all();
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.open();
+    }
+}
+
+/// The file takes nothing until it is told to: operations go on, and those that find no room are
+/// counted, in the trace too.
+#[test]
+fn nobody_waits_for_a_slow_disk() {
+    let disk = MemVfs::new();
+    let faulty = FaultVfs::new(Arc::new(disk.clone()), 1);
+    let db = open(Arc::new(faulty.clone()), Background::Threads { workers: 1 });
+    let buffer_bytes = BUFFER_BYTES_MIN;
+    let options = TraceOptions { buffer_bytes, ..TraceOptions::default() };
+    let trace = db.record_trace(TRACE, options).unwrap();
+    let gate = Gate(Arc::new((Mutex::new(false), Condvar::new())));
+    let closed = Arc::clone(&gate.0);
+    faulty.set_delay_hook(Some(Arc::new(move |_: VfsCall, _: &Path| {
+        let (open, changed) = &*closed;
+        drop(changed.wait_while(open.lock().unwrap(), |open| !*open).unwrap());
+    })));
+    let rule = FaultRule::new(Fault::Delay).for_calls(&[VfsCall::Append]);
+    faulty.add_rule(rule.path_contains(TRACE).chance(1.0));
+    let puts = 20_000u64;
+    for number in 0..puts {
+        db.put(format!("key {number:020}"), "v").unwrap();
+    }
+    let halfway = trace.summary().unwrap();
+    assert!(halfway.lost > 0 && halfway.operations > 1000, "{halfway:?}");
+    assert_eq!(halfway.operations + halfway.lost, puts);
+    gate.open();
+    // What comes later is recorded again as soon as there is room.
+    let mut more = 0;
+    while trace.summary().unwrap().lost == halfway.lost && more < 1000 {
+        db.put("again", "v").unwrap();
+        more += 1;
+    }
+    let made = puts + more;
+    let summary = trace.stop().unwrap();
+    assert_eq!(summary.operations + summary.lost, made);
+    let (items, end) = items(&disk, TRACE).unwrap();
+    assert_eq!((end.operations, end.lost), (summary.operations, summary.lost));
+    assert!(end.complete && items.iter().any(|item| item.starts_with("Lost")));
+}
+
+#[test]
+fn threads_record_all_they_do() {
+    const THREADS: u64 = 4;
+    const OPERATIONS: u64 = 3000;
+    let disk = MemVfs::new();
+    let db = open(Arc::new(disk.clone()), Background::Threads { workers: 1 });
+    let options = TraceOptions { buffer_bytes: 64 << 20, ..TraceOptions::default() };
+    let trace = db.record_trace(TRACE, options).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let db = &db;
+            scope.spawn(move || {
+                for number in 0..OPERATIONS {
+                    db.put(format!("{thread}-{number}"), "v").unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(trace.stop().unwrap().operations, THREADS * OPERATIONS);
+    let (items, end) = items(&disk, TRACE).unwrap();
+    assert_eq!((end.operations, end.lost), (THREADS * OPERATIONS, 0));
+    let puts: std::collections::BTreeSet<_> = items.iter().collect();
+    // And the name of the keyspace, and the end.
+    assert_eq!(puts.len() as u64, THREADS * OPERATIONS + 2);
+}
+
+/// A trace whose process died is read as far as it goes; damage in the middle is an error.
+#[test]
+fn a_cut_trace_is_read_as_far_as_it_goes_and_damage_is_named() {
+    let disk = MemVfs::new();
+    let db = open(Arc::new(disk.clone()), Background::Inline);
+    let trace = db.record_trace(TRACE, TraceOptions::default()).unwrap();
+    for number in 0..6000u32 {
+        db.put(format!("key {number:016}"), "v").unwrap();
+    }
+    trace.stop().unwrap();
+    let bytes = disk.read_all(Path::new(TRACE)).unwrap();
+    let (whole, _) = items(&disk, TRACE).unwrap();
+    let with = |bytes: &[u8]| {
+        let copy = MemVfs::new();
+        copy.write_all(Path::new(TRACE), bytes).unwrap();
+        items(&copy, TRACE)
+    };
+    let (mut ends, mut errors) = (0, 0);
+    for at in (0..bytes.len()).step_by(bytes.len() / 200) {
+        match with(&bytes[..at]) {
+            Ok((read, end)) => {
+                assert!(!end.complete && whole.starts_with(&read), "cut at {at}");
+                ends += 1;
+            }
+            Err(error) => assert!(at < 40, "cut at {at}: {error}"),
+        }
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 4;
+        match with(&damaged) {
+            Ok((read, end)) => assert!(!end.complete && whole.starts_with(&read), "damage at {at}"),
+            Err(Error::Corrupt { .. } | Error::UnsupportedVersion { .. }) => errors += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(ends > 150 && errors > 50, "{ends} {errors}");
+}
+
+fn golden() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/trace-v1")
+}
+
+fn bytes_of(path: &Path) -> Vec<u8> {
+    let file = OsVfs.open(path).unwrap();
+    let mut bytes = vec![0; usize::try_from(file.len().unwrap()).unwrap()];
+    assert_eq!(file.read_at(&mut bytes, 0).unwrap(), bytes.len());
+    bytes
+}
+
+/// The golden file is never rewritten; `UPDATE=1` makes it where it is missing.
+#[test]
+fn version_1_is_read() {
+    let disk = MemVfs::new();
+    let db = open(Arc::new(disk.clone()), Background::Inline);
+    let options = TraceOptions { keep_values: true, ..TraceOptions::default() };
+    let trace = db.record_trace(TRACE, options).unwrap();
+    let operations = everything(&db);
+    trace.stop().unwrap();
+    let written = disk.read_all(Path::new(TRACE)).unwrap();
+    if !golden().exists() && std::env::var_os("UPDATE").is_some_and(|update| update == "1") {
+        OsVfs.create(&golden()).unwrap().append(&written).unwrap();
+    }
+    let (ours, _) = items(&disk, TRACE).unwrap();
+    let (theirs, end) = items(&OsVfs, golden().to_str().unwrap()).unwrap();
+    assert_eq!(ours, theirs);
+    assert!(end.complete && end.operations == operations);
+}
+
+/// What the golden file holds is written as it stands there, byte by byte.
+#[test]
+fn version_1_is_written() {
+    let golden = bytes_of(&golden());
+    let header = TraceHeader::decode(&golden).unwrap();
+    assert!(header.values_kept && !header.keys_hashed);
+    let mut written = header.encode().to_vec();
+    while written.len() < golden.len() {
+        let (offset, rest) = (written.len() as u64, &golden[written.len()..]);
+        let place = (header.seed(), offset);
+        let first = rest.first_chunk().unwrap();
+        let record = RecordHeader::decode(first, place, rest.len() as u64).unwrap();
+        let payload = &rest[RECORD_HEADER_BYTES..usize::try_from(record.record_bytes()).unwrap()];
+        let mut items = Vec::new();
+        for item in TraceItems::new(payload, true) {
+            item.unwrap().encode(true, &mut items);
+        }
+        let numbers = (record.first_seq, record.count);
+        RecordHeader::encode_record(&mut written, place, numbers, SyncMark::default(), &items)
+            .unwrap();
+    }
+    assert_eq!(written, golden);
+}

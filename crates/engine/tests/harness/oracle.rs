@@ -1,0 +1,354 @@
+//! The oracle: one prefix of the history in all keyspaces, which holds what was promised.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use lsmx::env::Background;
+use lsmx::vfs::CrashImage;
+use lsmx::vfs::{MemVfs, Vfs};
+use lsmx::{Db, Durability, Error, Keyspace, Options, Slice, VerifyReport, WriteBatch};
+use lsmx_testkit::TestRng;
+
+use super::beside;
+use super::coverage::Coverage;
+use super::history::{
+    Action, COUNTER, Commit, History, KEYSPACES, State, apply, draw_commit, key, keys,
+};
+use super::recorder::{Crash, Presence, Promises, Recorder, Sampling};
+use super::{Outcome, options, passing};
+
+/// Where test databases lie.
+pub(crate) const DIR: &str = "db";
+
+pub(crate) fn open(disk: &MemVfs, options: Options) -> Outcome<Db> {
+    let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());
+    Db::open(DIR, options.vfs(vfs)).map_err(|error| format!("opening fails: {error:?}"))
+}
+
+/// Why a check of contents did not pass.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    /// A read answered with an error: bad where nothing is broken, right where something is.
+    Failed(Error),
+    /// A wrong answer: never right.
+    Wrong(String),
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Trouble {
+        Trouble::Failed(error)
+    }
+}
+
+impl From<Trouble> for String {
+    fn from(trouble: Trouble) -> String {
+        match trouble {
+            Trouble::Failed(error) => format!("{error:?}"),
+            Trouble::Wrong(what) => what,
+        }
+    }
+}
+
+/// The number of commits that a database shows.
+pub(crate) fn counter(db: &Db) -> Result<u64, Trouble> {
+    let Some(value) = db.get(COUNTER)? else { return Ok(0) };
+    let bytes = <[u8; 8]>::try_from(&*value);
+    let number = bytes.map(u64::from_le_bytes);
+    number.map_err(|_| Trouble::Wrong(format!("the counter has {} bytes", value.len())))
+}
+
+/// Everything that can be read is as the model says.
+pub(crate) fn compare(db: &Db, state: &State, rng: &mut TestRng) -> Result<(), Trouble> {
+    for (name, state) in KEYSPACES.iter().zip(state) {
+        let keyspace = match db.open_keyspace(name, None) {
+            Ok(keyspace) => keyspace,
+            Err(_) if state.is_empty() => continue,
+            Err(error) => {
+                return Err(Trouble::Wrong(format!("{error}, it has {} keys", state.len())));
+            }
+        };
+        compare_keyspace(&keyspace, state, rng).map_err(|trouble| match trouble {
+            Trouble::Wrong(what) => Trouble::Wrong(format!("[{name}] {what}")),
+            failed => failed,
+        })?;
+    }
+    Ok(())
+}
+
+type Entries = std::collections::BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn compare_keyspace(
+    keyspace: &Keyspace,
+    state: &Entries,
+    rng: &mut TestRng,
+) -> Result<(), Trouble> {
+    let forward = keyspace.iter().collect::<Result<Vec<_>, _>>()?;
+    same("a scan", &forward, state.iter())?;
+    let mut backward = keyspace.iter().rev().collect::<Result<Vec<_>, _>>()?;
+    backward.reverse();
+    same("a scan backward", &backward, state.iter())?;
+    for key in keys().chain([COUNTER.to_vec(), b"absent".to_vec(), vec![0xff; 9]]) {
+        let found = keyspace.get(&key)?;
+        if found.as_deref() != state.get(&key).map(Vec::as_slice) {
+            let (found, expected) = (found.map(|value| value.len()), state.get(&key).map(Vec::len));
+            let key = String::from_utf8_lossy(&key);
+            let what = format!("key {key:?} has {found:?} bytes, expected {expected:?}");
+            return Err(Trouble::Wrong(what));
+        }
+    }
+    let (one, other) = (key(rng.next_u64()), key(rng.next_u64()));
+    let (low, high) = if one < other { (one, other) } else { (other, one) };
+    let found = keyspace.range(low.clone()..high.clone()).collect::<Result<Vec<_>, _>>()?;
+    same("a range", &found, state.range(low.clone()..high.clone()))?;
+    let found = keyspace.range(low.clone()..=high.clone()).rev().collect::<Result<Vec<_>, _>>()?;
+    if found.len() != state.range(low..=high).count() {
+        return Err(Trouble::Wrong(format!("a range backward has {} entries", found.len())));
+    }
+    Ok(())
+}
+
+fn same<'a>(
+    what: &str,
+    found: &[(Slice, Slice)],
+    expected: impl Iterator<Item = (&'a Vec<u8>, &'a Vec<u8>)>,
+) -> Result<(), Trouble> {
+    let expected: Vec<_> = expected.collect();
+    for (at, ((found_key, found_value), (key, value))) in found.iter().zip(&expected).enumerate() {
+        if found_key[..] != key[..] || found_value[..] != value[..] {
+            let (found, key) = (String::from_utf8_lossy(found_key), String::from_utf8_lossy(key));
+            let why = if found == key { "another value" } else { "another key" };
+            let what = format!("{what}: {why} at {at}: {found:?}, expected {key:?}");
+            return Err(Trouble::Wrong(what));
+        }
+    }
+    if found.len() != expected.len() {
+        let (found, expected) = (found.len(), expected.len());
+        return Err(Trouble::Wrong(format!("{what}: {found} entries, expected {expected}")));
+    }
+    Ok(())
+}
+
+/// What a reopened database shows.
+struct Recovered {
+    n: u64,
+    state: State,
+}
+
+/// Reopens what a crash left, and checks it in every way. `history` is that of the crash's epoch.
+/// Returns how many images were checked.
+pub(crate) fn check(crash: &Crash, history: &History, coverage: &Arc<Coverage>) -> Outcome<u64> {
+    options::set_beside(crash.promises.beside);
+    let mut rng = TestRng::new(crash.image_seed);
+    let depth = if rng.is_one_in(4) { Sampling::Chance(20_000) } else { Sampling::NONE };
+    let recovery = Recorder::watch(&crash.disk, crash.image_seed, depth, coverage);
+    let opened = open_tuned(&crash.disk, &mut rng, coverage)?;
+    crash.disk.set_observer(None);
+    let recovered = check_recovered(&opened, crash, history, &mut rng)?;
+    passing::check(&opened, &crash.promises.passing)?;
+    for checkpoint in &crash.promises.checkpoints {
+        if !checkpoint.done || rng.is_one_in(3) {
+            passing::check_checkpoint(&crash.disk, checkpoint, history, &mut rng)?;
+        }
+    }
+    let smallest = recovery.promises().file_smallest;
+    let largest = crash.promises.file_largest.max(crash.promises.file_opening);
+    if let Some(number) = smallest
+        && number <= largest
+    {
+        return Err(format!("file number {number} is used again, {largest} was the largest"));
+    }
+    let mut images = 1;
+    if rng.is_one_in(3) {
+        images += go_on(opened, &crash.disk, &recovered, &mut rng, coverage)?;
+    } else {
+        drop(opened);
+        verify_clean(&crash.disk)?;
+    }
+    for nested in recovery.take() {
+        check_nested(&nested, &recovered, coverage).map_err(|what| {
+            format!(
+                "crash in recovery before operation {} ({:?}, {:?}), image {:?} seed {}: {what}",
+                nested.index, nested.at.0, nested.at.1, nested.image, nested.image_seed
+            )
+        })?;
+        images += 1;
+    }
+    Ok(images)
+}
+
+fn open_tuned(disk: &MemVfs, rng: &mut TestRng, coverage: &Arc<Coverage>) -> Outcome<Db> {
+    let listener = Arc::clone(coverage);
+    open(disk, options::draw(rng, Background::Inline).listener(listener))
+}
+
+fn check_recovered(
+    db: &Db,
+    crash: &Crash,
+    history: &History,
+    rng: &mut TestRng,
+) -> Outcome<Recovered> {
+    let promises = &crash.promises;
+    let n = counter(db)?;
+    let (synced, attempted) = (promises.synced, promises.attempted());
+    if !(synced..=attempted).contains(&n) {
+        return Err(format!("{n} commits are there, {synced} were synced, {attempted} attempted"));
+    }
+    let mut state = history.state(n.min(promises.committed));
+    if n > promises.committed
+        && let Some(pending) = &promises.pending
+    {
+        apply(&mut state, pending);
+    }
+    compare(db, &state, rng)
+        .map_err(|what| format!("after {n} commits: {}", String::from(what)))?;
+    let names = db.keyspaces();
+    let other = names.iter().any(|name| name == KEYSPACES[1]);
+    match promises.other {
+        Presence::No if other => return Err("a keyspace that nobody made is there".to_owned()),
+        Presence::Yes if !other => return Err("a keyspace that was made is gone".to_owned()),
+        _ => {}
+    }
+    for (name, policies) in KEYSPACES.iter().zip(&promises.policies) {
+        if let Ok(keyspace) = db.open_keyspace(name, None)
+            && !policies.is_empty()
+            && !policies.contains(&keyspace.options().policy.to_string())
+        {
+            let policy = keyspace.options().policy;
+            return Err(format!("[{name}] has policy {policy}, expected one of {policies:?}"));
+        }
+    }
+    let seq = db.snapshot().seq().0;
+    if seq < promises.seq_largest {
+        let largest = promises.seq_largest;
+        return Err(format!("sequence numbers go on after {seq}, {largest} was given before"));
+    }
+    Ok(Recovered { n, state })
+}
+
+/// Everything that is closed is sound, operand stores included.
+pub(crate) fn verify(disk: &MemVfs) -> Result<VerifyReport, Error> {
+    let options = Options::default().vfs(Arc::new(disk.clone()));
+    lsmx::verify(DIR, &beside::all().into_iter().fold(options, Options::operand_store))
+}
+
+/// Nothing is lost and nothing lies about after a clean close.
+pub(crate) fn verify_clean(disk: &MemVfs) -> Outcome {
+    let report = verify(disk).map_err(|error| format!("verify fails: {error:?}"))?;
+    let orphans = report.orphans.iter().any(|orphan| !beside::may_be_left(orphan));
+    if !orphans && report.wal_tail_bytes == 0 {
+        return Ok(());
+    }
+    Err(format!("after a clean close: {report:?}"))
+}
+
+/// Writes on, crashes again, and checks that too.
+fn go_on(
+    db: Db,
+    disk: &MemVfs,
+    recovered: &Recovered,
+    rng: &mut TestRng,
+    coverage: &Arc<Coverage>,
+) -> Outcome<u64> {
+    let failed = |error: lsmx::Error| format!("writing on fails: {error:?}");
+    let keyspaces = db.keyspaces();
+    let keyspaces: Result<Vec<_>, _> = KEYSPACES
+        .iter()
+        .filter(|name| keyspaces.iter().any(|there| there == *name))
+        .map(|name| db.open_keyspace(name, None))
+        .collect();
+    let keyspaces = keyspaces.map_err(failed)?;
+    let mut states = vec![recovered.state.clone()];
+    let (mut n, mut synced) = (recovered.n, recovered.n);
+    for _ in 0..1 + rng.below(8) {
+        n += 1;
+        let commit = draw_commit(rng, n, keyspaces.len());
+        let sync = rng.is_one_in(4);
+        write(&db, &keyspaces, &commit, sync).map_err(failed)?;
+        let mut state = states[states.len() - 1].clone();
+        apply(&mut state, &commit);
+        states.push(state);
+        if rng.is_one_in(16) {
+            db.flush().map_err(failed)?;
+            synced = n;
+        }
+        if sync {
+            synced = n;
+        }
+    }
+    let image = *rng.choose(&CrashImage::ALL);
+    let second = disk.crash(image, rng.next_u64());
+    coverage.add("second crashes", super::recorder::image_name(image));
+    let seq = db.snapshot().seq().0;
+    let describe = |what: String| format!("second crash ({image:?}) after {n} commits: {what}");
+    let again = open_tuned(&second, rng, coverage).map_err(describe)?;
+    let found = counter(&again).map_err(|what| describe(what.into()))?;
+    if !(synced..=n).contains(&found) {
+        return Err(describe(format!("{found} commits are there, {synced} were synced")));
+    }
+    let at = usize::try_from(found - recovered.n).unwrap_or(0);
+    compare(&again, &states[at], rng).map_err(|what| describe(what.into()))?;
+    if again.snapshot().seq().0 < seq {
+        return Err(describe("sequence numbers are used again".to_owned()));
+    }
+    drop(again);
+    verify_clean(&second).map_err(describe)?;
+    // The first one still closes cleanly.
+    compare(&db, &states[states.len() - 1], rng)?;
+    db.close(None).map_err(failed)?;
+    verify_clean(disk)?;
+    Ok(2)
+}
+
+/// A crash inside recovery changes nothing: the same commits are there again.
+fn check_nested(crash: &Crash, recovered: &Recovered, coverage: &Arc<Coverage>) -> Outcome {
+    let mut rng = TestRng::new(crash.image_seed);
+    coverage.add("crashes in recovery", super::recorder::image_name(crash.image));
+    let db = open_tuned(&crash.disk, &mut rng, coverage)?;
+    let n = counter(&db)?;
+    if n != recovered.n {
+        return Err(format!("{n} commits are there, were {}", recovered.n));
+    }
+    compare(&db, &recovered.state, &mut rng)?;
+    drop(db);
+    verify_clean(&crash.disk)
+}
+
+/// Writes a commit of the history.
+pub(crate) fn write(
+    db: &Db,
+    keyspaces: &[Keyspace],
+    commit: &Commit,
+    sync: bool,
+) -> lsmx::Result<()> {
+    let mut batch = WriteBatch::new();
+    for change in &commit.changes {
+        let (keyspace, key) = (&keyspaces[change.keyspace], &change.key[..]);
+        match &change.action {
+            Action::Put(value) => batch.put(keyspace, key, value),
+            Action::Delete => batch.delete(keyspace, key),
+            Action::Merge(operand) => batch.merge(keyspace, key, operand),
+            Action::DeleteRange(Some(end)) => batch.delete_range(keyspace, key..&end[..]),
+            Action::DeleteRange(None) => batch.delete_range(keyspace, key..),
+        }
+    }
+    db.write(batch, if sync { Durability::Sync } else { Durability::Buffered })
+}
+
+/// The line that replays a crash, and what is wrong with it.
+pub(crate) fn tell(run: &str, crash: &Crash, what: &str) -> String {
+    let Crash { index, at, image, image_seed, promises, .. } = crash;
+    let Promises { synced, .. } = promises;
+    format!(
+        "crash before operation {index} ({:?} {}), {synced} of {} commits synced: {what}\n\
+         replay: LSMX_TEST_REPLAY={run}:{index}:{image:?}:{image_seed} \
+         cargo test -p lsmx --test engine crash:: -- --nocapture",
+        at.0,
+        at.1.display(),
+        promises.attempted(),
+    )
+}
+
+/// The path of the database.
+pub(crate) fn dir() -> &'static Path {
+    Path::new(DIR)
+}

@@ -1,0 +1,57 @@
+//! A service that opens, uses and closes databases for a long time has as many descriptors and
+//! threads after it as before, and no more on the disk than the data.
+//!
+//! `LSMX_TEST_SCALE` multiplies the rounds: an hour's loop is this test with a larger number.
+
+use std::path::Path;
+
+use lsmx::{Db, KeyspaceOptions, Options};
+use lsmx_testkit::scaled;
+
+/// Open descriptors, threads, and bytes of a directory.
+fn count(dir: &Path) -> (usize, usize, u64) {
+    let entries = |path: &str| std::fs::read_dir(path).unwrap().count();
+    let bytes = std::fs::read_dir(dir).unwrap().map(|at| at.unwrap().metadata().unwrap().len());
+    (entries("/proc/self/fd"), entries("/proc/self/task"), bytes.sum())
+}
+
+fn round(dir: &Path, round: u64) {
+    let tuning = KeyspaceOptions::default().memtable_bytes(32 << 10).table_bytes(16 << 10);
+    let options = Options::default().open_files_max(8).keyspace_defaults(tuning.clone());
+    let db = Db::open(dir, options).unwrap();
+    let users = db.keyspace("users", tuning).unwrap();
+    let byte = u8::try_from(round % 256).unwrap();
+    for number in 0..3_000u64 {
+        let key = (number * 7_919 % 3_000).to_be_bytes();
+        db.put(key, [byte; 50]).unwrap();
+        users.put(key, [byte; 10]).unwrap();
+    }
+    let snapshot = db.snapshot();
+    let held = users.iter().take(10).count();
+    for number in 0..3_000u64 {
+        assert!(db.get(number.to_be_bytes()).unwrap().is_some());
+    }
+    assert_eq!((held, snapshot.iter(&users).count()), (10, 3_000));
+    drop(snapshot);
+    if round.is_multiple_of(2) {
+        db.wait_idle().unwrap();
+        db.close(None).unwrap();
+    }
+    // Otherwise the last handle closes it.
+}
+
+#[test]
+fn nothing_is_left_after_many_rounds() {
+    let dir = tempfile::tempdir().unwrap();
+    // The first rounds bring the tree to its size.
+    (0..4).for_each(|number| round(dir.path(), number));
+    let rounds = scaled(20);
+    let (descriptors, threads, bytes) = count(dir.path());
+    for number in 4..4 + rounds {
+        round(dir.path(), number);
+        let (descriptors_now, threads_now, bytes_now) = count(dir.path());
+        assert_eq!((descriptors_now, threads_now), (descriptors, threads), "round {number}");
+        // Which merges are done when a round ends differs from round to round.
+        assert!(bytes_now <= 4 * bytes, "round {number}: {bytes_now} bytes, {bytes} at first");
+    }
+}

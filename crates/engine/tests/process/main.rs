@@ -1,0 +1,17 @@
+//! Tests that need a process of their own: they count its descriptors and threads, or kill it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "a test fails by panicking, prints what it did, and computes with small numbers"
+)]
+
+#[cfg(target_os = "linux")]
+mod leaks;
+#[cfg(target_os = "linux")]
+mod many_keyspaces;
+mod power_loss;

@@ -1,0 +1,694 @@
+//! Guarantee 17: the work of a call grows at most as n log n.
+//!
+//! Each check runs one kind of call at three sizes, a factor of 4 apart, and compares counters: work that
+//! the engine counts ([`lsmx_base::work_counter`]) and bytes that the process allocates. No check looks at a clock.
+//! `LSMX_TEST_SCALE` above 1 adds two larger sizes. `--nocapture` prints all figures.
+
+use std::future::Future;
+use std::ops::Bound;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use lsmx::env::Background;
+use lsmx::internals::vfs::{CrashImage, Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::merge_operator::Append;
+use lsmx::vfs::MemVfs;
+use lsmx::{
+    Db, Durability, Event, EventListener, KeyspaceOptions, Options, PolicySpec, ValueSeparation,
+    WriteBatch,
+};
+use lsmx_base::work_counter::{WorkKind, total};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
+use lsmx_simulator::workload::{KeyDistribution, Phase};
+use lsmx_simulator::{Config, SUBCOMPACTIONS_DEFAULT, simulate};
+use lsmx_testkit::scale;
+
+use crate::{ALLOCATOR, run_alone};
+
+/// Growth beyond n log n that still passes: amortized steps do not fall on the sizes evenly.
+const SLACK: f64 = 1.5;
+/// Counts below these say nothing about growth.
+const FEW: u64 = 2_000;
+const FEW_BYTES: u64 = 64 << 10;
+
+/// What a piece of work has cost, by name of the counter.
+#[derive(Clone, Debug)]
+struct Bill(Vec<(String, u64)>);
+
+impl Bill {
+    fn of(work: impl FnOnce()) -> Bill {
+        let read = || {
+            let counters = WorkKind::ALL.iter().map(|kind| (format!("{kind:?}"), total(*kind)));
+            let allocated = ("AllocatedBytes".to_owned(), ALLOCATOR.total_bytes());
+            counters.chain([allocated]).collect::<Vec<_>>()
+        };
+        let before = read();
+        work();
+        let after = read();
+        let spent =
+            after.into_iter().zip(before).map(|((name, now), (_, then))| (name, now - then));
+        Bill(spent.collect())
+    }
+
+    /// Adds a counter of the check itself.
+    fn with(mut self, name: &str, count: u64) -> Bill {
+        self.0.push((name.to_owned(), count));
+        self
+    }
+}
+
+/// Three sizes from the smallest on, five in a long run.
+fn sizes(smallest: u64) -> Vec<u64> {
+    let more = if scale() > 1.0 { 2 } else { 0 };
+    (0..3 + more).map(|step| smallest << (2 * step)).collect()
+}
+
+/// Fails if a counter grows faster than n log n between two neighbouring sizes.
+fn grows_at_most_as_n_log_n(what: &str, smallest: u64, bill: impl Fn(u64) -> Bill) {
+    let bills: Vec<(u64, Bill)> = sizes(smallest).into_iter().map(|n| (n, bill(n))).collect();
+    let mut steep = Vec::new();
+    for (at, (name, _)) in bills[0].1.0.iter().enumerate() {
+        let counts: Vec<u64> = bills.iter().map(|(_, bill)| bill.0[at].1).collect();
+        println!("{what}: {name} {counts:?}");
+        for (pair, count) in bills.windows(2).zip(counts.windows(2)) {
+            let (n, larger) = (pair[0].0 as f64, pair[1].0 as f64);
+            let bound = (larger * larger.log2()) / (n * n.log2()) * SLACK;
+            let few = if name.ends_with("Bytes") { FEW_BYTES } else { FEW };
+            let growth = count[1] as f64 / count[0].max(few) as f64;
+            if growth > bound {
+                steep.push(format!("{name} grows by {growth:.1} > {bound:.1}: {counts:?}"));
+                break;
+            }
+        }
+    }
+    assert!(steep.is_empty(), "{what}: {}", steep.join("; "));
+}
+
+/// Fails if the last counter grows at all.
+fn does_not_grow(what: &str, bills: &[(u64, u64)]) {
+    println!("{what}: {bills:?}");
+    let (first, last) = (bills[0].1, bills[bills.len() - 1].1);
+    assert!(last as f64 <= first as f64 * SLACK, "{what} grows: {bills:?}");
+}
+
+fn tuning() -> KeyspaceOptions {
+    let policy: PolicySpec = "leveled".parse().unwrap();
+    KeyspaceOptions::default().policy(policy).memtable_bytes(1 << 30)
+}
+
+fn options(tuning: KeyspaceOptions) -> Options {
+    Options::default()
+        .background(Background::Inline)
+        .seed(1)
+        .memtable_bytes_max(1 << 32)
+        .wal_bytes_max(1 << 32)
+        .keyspace_defaults(tuning)
+}
+
+fn open(disk: &MemVfs, tuning: KeyspaceOptions) -> Db {
+    Db::open("db", options(tuning).vfs(Arc::new(disk.clone()))).unwrap()
+}
+
+fn new(tuning: KeyspaceOptions) -> Db {
+    open(&MemVfs::new(), tuning)
+}
+
+/// Keys in an order that is not theirs.
+fn key(number: u64) -> [u8; 8] {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
+}
+
+fn ordered(number: u64) -> [u8; 8] {
+    number.to_be_bytes()
+}
+
+fn batch(db: &Db, n: u64) -> WriteBatch {
+    let (mut batch, keyspace) = (WriteBatch::new(), db.default_keyspace());
+    for number in 0..n {
+        batch.put(&keyspace, key(number), b"value");
+    }
+    batch
+}
+
+fn put_all(db: &Db, n: u64) {
+    db.write(batch(db, n), Durability::Buffered).unwrap();
+}
+
+/// How range deletes lie to each other.
+#[derive(Clone, Copy, Debug)]
+enum Layout {
+    /// `..1`, `..2`, and so on, as retention by time writes them.
+    Growing,
+    /// The largest first.
+    Shrinking,
+    /// Each covers about a half of all keys.
+    Crossing,
+    Disjoint,
+}
+
+impl Layout {
+    /// One of `n` ranges.
+    fn range(self, number: u64, n: u64) -> (Bound<[u8; 8]>, Bound<[u8; 8]>) {
+        let (start, end) = match self {
+            Layout::Growing => (Bound::Unbounded, ordered(2 * number + 2)),
+            Layout::Shrinking => (Bound::Unbounded, ordered(2 * (n - number))),
+            Layout::Crossing => (Bound::Included(ordered(number)), ordered(number + n)),
+            Layout::Disjoint => (Bound::Included(ordered(2 * number)), ordered(2 * number + 1)),
+        };
+        (start, Bound::Excluded(end))
+    }
+}
+
+const LAYOUTS: [Layout; 4] =
+    [Layout::Growing, Layout::Shrinking, Layout::Crossing, Layout::Disjoint];
+
+fn delete_ranges(db: &Db, n: u64, layout: Layout) {
+    let keyspace = db.default_keyspace();
+    for number in 0..n {
+        keyspace.delete_range(layout.range(number, n)).unwrap();
+    }
+}
+
+fn put_ordered(db: &Db, n: u64) {
+    let (mut batch, keyspace) = (WriteBatch::new(), db.default_keyspace());
+    for number in 0..n {
+        batch.put(&keyspace, ordered(2 * number), b"value");
+    }
+    db.write(batch, Durability::Buffered).unwrap();
+}
+
+fn memtable_bytes(db: &Db) -> u64 {
+    db.metrics().keyspaces.values().map(|keyspace| keyspace.memtable_bytes).sum()
+}
+
+fn delta() -> DeltaStoreFactory {
+    DeltaStoreFactory::new(DeltaOptions::default())
+}
+
+#[test]
+fn write_of_a_batch_costs_n_log_n() {
+    let _alone = run_alone();
+    grows_at_most_as_n_log_n("write", 1_000, |n| {
+        let db = new(tuning());
+        let batch = batch(&db, n);
+        Bill::of(|| db.write(batch, Durability::Buffered).unwrap())
+    });
+}
+
+/// A future that waits in the queue of commits, and is not driven.
+type Queued = Pin<Box<dyn Future<Output = lsmx::Result<()>> + Send>>;
+
+/// Holds calls of a disk until it opens.
+#[derive(Clone, Default)]
+struct Gate(Arc<(Mutex<GateState>, Condvar)>);
+
+#[derive(Default)]
+struct GateState {
+    open: bool,
+    /// Calls that came to the gate.
+    came: usize,
+}
+
+impl Gate {
+    /// Gates for appends to the log and for the creation of tables.
+    fn on_log_and_tables(disk: &FaultVfs) -> [Gate; 2] {
+        let gates = [Gate::default(), Gate::default()];
+        for (call, file) in [(VfsCall::Append, ".wal"), (VfsCall::Create, ".sst")] {
+            disk.add_rule(
+                FaultRule::new(Fault::Delay).for_calls(&[call]).path_contains(file).from_then_on(),
+            );
+        }
+        let held = gates.clone();
+        disk.set_delay_hook(Some(Arc::new(move |call, _| {
+            let gate = &held[usize::from(call == VfsCall::Create)];
+            gate.change(|state| state.came += 1);
+            gate.wait(|state| state.open);
+        })));
+        gates
+    }
+
+    fn change(&self, change: impl FnOnce(&mut GateState)) {
+        change(&mut self.0.0.lock().unwrap());
+        self.0.1.notify_all();
+    }
+
+    fn wait(&self, until: impl Fn(&GateState) -> bool) {
+        let (state, changed) = &*self.0;
+        let limit = Duration::from_secs(120);
+        let waited =
+            changed.wait_timeout_while(state.lock().unwrap(), limit, |state| !until(state));
+        assert!(!waited.unwrap().1.timed_out(), "the gate is not reached or stays shut");
+    }
+
+    fn wait_for_a_call(&self) {
+        self.wait(|state| state.came > 0);
+    }
+
+    fn open(&self) {
+        self.change(|state| state.open = true);
+    }
+}
+
+fn poll_once(future: &mut Queued) -> bool {
+    future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
+}
+
+/// A database with threads, its asynchronous handle and its runtime.
+struct Served {
+    db: Db,
+    handle: lsmx::tokio::Db,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Served {
+    fn open(disk: &FaultVfs, options: Options) -> Served {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).enable_time().build().unwrap();
+        let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
+        let _entered = runtime.enter();
+        let handle = lsmx::tokio::Db::try_from(db.clone()).unwrap();
+        drop(_entered);
+        Served { db, handle, runtime }
+    }
+
+    /// Queues a batch; the write goes on when it is awaited.
+    fn queue(&self, batch: WriteBatch) -> Queued {
+        let handle = self.handle.clone();
+        let mut write: Queued =
+            Box::pin(async move { handle.write(batch, Durability::Buffered).await });
+        let _entered = self.runtime.enter();
+        assert!(!poll_once(&mut write));
+        write
+    }
+}
+
+/// Commits two batches that queue while an append to the log hangs, in one group.
+fn commit_together(batches: impl FnOnce(&Db) -> [WriteBatch; 2]) -> Bill {
+    let disk = FaultVfs::new(Arc::new(MemVfs::new()), 1);
+    let served = Served::open(&disk, options(tuning()).background(Background::default()));
+    let [log, tables] = Gate::on_log_and_tables(&disk);
+    tables.open();
+    let batches = batches(&served.db);
+    let ahead = served.queue(batch(&served.db, 1));
+    log.wait_for_a_call();
+    let queued = batches.map(|batch| served.queue(batch));
+    let bill = Bill::of(|| {
+        log.open();
+        served.runtime.block_on(async {
+            ahead.await.unwrap();
+            for write in queued {
+                write.await.unwrap();
+            }
+        });
+    });
+    served.db.close(None).unwrap();
+    bill
+}
+
+#[test]
+fn write_with_guards_beside_a_large_batch_costs_n_log_n() {
+    let _alone = run_alone();
+    grows_at_most_as_n_log_n("guarded write", 250, |n| {
+        commit_together(|db| {
+            let keyspace = db.default_keyspace();
+            let read = db.snapshot().seq();
+            let mut guarded = WriteBatch::new();
+            guarded.put(&keyspace, b"guarded", b"value");
+            for number in 0..n {
+                guarded.guard(&keyspace, format!("guarded {number}"), read);
+            }
+            [batch(db, n), guarded]
+        })
+    });
+}
+
+#[derive(Debug, Default)]
+struct Stalls(AtomicUsize);
+
+impl EventListener for Stalls {
+    fn on_event(&self, event: &Event) {
+        if matches!(event, Event::StallBegin(_)) {
+            self.0.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// Batches that are admitted while memory is free, and inserted while no memtable can be flushed.
+#[test]
+fn memtables_do_not_grow_with_the_batches_in_flight() {
+    const BATCH_BYTES: usize = 1 << 20;
+    let _alone = run_alone();
+    let bytes = |in_flight: usize| {
+        let disk = FaultVfs::new(Arc::new(MemVfs::new()), 1);
+        let stalls = Arc::new(Stalls::default());
+        let tuning = tuning().memtable_bytes(BATCH_BYTES as u64);
+        let options = options(tuning)
+            .background(Background::default())
+            .memtable_bytes_max(2 * BATCH_BYTES as u64)
+            .listener(Arc::clone(&stalls) as Arc<dyn EventListener>);
+        let served = Served::open(&disk, options);
+        let [log, tables] = Gate::on_log_and_tables(&disk);
+        let ahead = served.queue(batch(&served.db, 1));
+        log.wait_for_a_call();
+        let mut writes = Vec::new();
+        let done = Arc::new(AtomicUsize::new(0));
+        for number in 0..in_flight {
+            let (mut batch, keyspace) = (WriteBatch::new(), served.db.default_keyspace());
+            batch.put(&keyspace, ordered(number as u64), vec![7; BATCH_BYTES]);
+            let (write, done) = (served.queue(batch), Arc::clone(&done));
+            writes.push(async move {
+                write.await.unwrap();
+                done.fetch_add(1, Ordering::AcqRel);
+            });
+        }
+        log.open();
+        served.runtime.block_on(async {
+            ahead.await.unwrap();
+            let writes: Vec<_> = writes.into_iter().map(tokio::spawn).collect();
+            // Each of them is inserted, or waits until memory is free.
+            while done.load(Ordering::Acquire) + stalls.0.load(Ordering::Acquire) < in_flight {
+                tokio::task::yield_now().await;
+            }
+            let grown = memtable_bytes(&served.db);
+            tables.open();
+            for write in writes {
+                write.await.unwrap();
+            }
+            grown
+        })
+    };
+    let bills: Vec<_> = [4, 16, 64].map(|n: usize| (n as u64, bytes(n))).into();
+    does_not_grow("memtables of batches in flight", &bills);
+}
+
+#[test]
+fn range_deletes_cost_n_log_n() {
+    let _alone = run_alone();
+    for layout in LAYOUTS {
+        grows_at_most_as_n_log_n(&format!("{layout:?} range deletes"), 256, |n| {
+            let db = new(tuning());
+            let bill = Bill::of(|| delete_ranges(&db, n, layout));
+            bill.with("MemtableBytes", memtable_bytes(&db))
+        });
+    }
+}
+
+#[test]
+fn get_among_range_deletes_costs_n_log_n() {
+    let _alone = run_alone();
+    for layout in LAYOUTS {
+        grows_at_most_as_n_log_n(&format!("n gets among {layout:?} range deletes"), 256, |n| {
+            let db = new(tuning());
+            put_ordered(&db, n);
+            delete_ranges(&db, n, layout);
+            Bill::of(|| (0..n).for_each(|number| drop(db.get(ordered(2 * number)).unwrap())))
+        });
+    }
+}
+
+#[test]
+fn get_between_range_deletes_costs_n_log_n() {
+    let _alone = run_alone();
+    grows_at_most_as_n_log_n("n gets between growing range deletes", 256, |n| {
+        let db = new(tuning());
+        Bill::of(|| {
+            for number in 0..n {
+                db.default_keyspace().delete_range::<[u8; 8]>(..ordered(number)).unwrap();
+                db.get(ordered(number / 2)).unwrap();
+            }
+        })
+    });
+}
+
+#[test]
+fn multi_get_costs_n_log_n() {
+    let _alone = run_alone();
+    for flushed in [false, true] {
+        grows_at_most_as_n_log_n(&format!("multi_get, flushed: {flushed}"), 256, |n| {
+            let db = new(tuning());
+            put_ordered(&db, n);
+            delete_ranges(&db, n, Layout::Shrinking);
+            if flushed {
+                db.flush().unwrap();
+            }
+            let keys: Vec<_> = (0..n).map(|number| ordered(2 * number)).collect();
+            Bill::of(|| drop(db.default_keyspace().multi_get(&keys).unwrap()))
+        });
+    }
+}
+
+#[test]
+fn range_costs_n_log_n() {
+    let _alone = run_alone();
+    for (layout, flushed) in LAYOUTS.iter().flat_map(|layout| [(*layout, false), (*layout, true)]) {
+        let what = format!("range over {layout:?} range deletes, flushed: {flushed}");
+        grows_at_most_as_n_log_n(&what, 256, |n| {
+            let db = new(tuning());
+            put_ordered(&db, n);
+            // A snapshot before the range deletes sees every entry.
+            let before = db.snapshot();
+            delete_ranges(&db, n, layout);
+            if flushed {
+                db.flush().unwrap();
+            }
+            let keyspace = db.default_keyspace();
+            Bill::of(|| {
+                assert_eq!(before.iter(&keyspace).count() as u64, n);
+                assert!((keyspace.iter().rev().count() as u64) < n);
+            })
+        });
+    }
+}
+
+#[test]
+fn range_over_the_range_deletes_of_many_tables_costs_n_log_n() {
+    let _alone = run_alone();
+    grows_at_most_as_n_log_n("range over n / 16 tables with range deletes", 256, |n| {
+        // No compaction.
+        let db = new(tuning().policy("tiering(size_ratio=1000)".parse::<PolicySpec>().unwrap()));
+        put_ordered(&db, 1);
+        // Sees the entry that every range delete covers, so all of them stay.
+        let _snapshot = db.snapshot();
+        for number in 0..n {
+            db.default_keyspace().delete_range::<[u8; 8]>(..ordered(number + 1)).unwrap();
+            db.put(ordered(number), b"value").unwrap();
+            if number % 16 == 15 {
+                db.flush().unwrap();
+            }
+        }
+        Bill::of(|| assert_eq!(db.default_keyspace().iter().count(), 1))
+    });
+}
+
+#[test]
+fn snapshot_costs_n_log_n() {
+    let _alone = run_alone();
+    grows_at_most_as_n_log_n("n snapshots", 1_000, |n| {
+        let db = new(tuning());
+        Bill::of(|| {
+            let mut held = Vec::new();
+            for number in 0..n {
+                db.put(key(number), b"value").unwrap();
+                held.push(db.snapshot());
+            }
+            // The oldest go first.
+            held.drain(..).for_each(drop);
+        })
+    });
+}
+
+#[test]
+fn flush_costs_n_log_n() {
+    let _alone = run_alone();
+    for (layout, operands) in LAYOUTS.iter().flat_map(|layout| [(*layout, false), (*layout, true)])
+    {
+        let what = format!("flush of {layout:?} range deletes, operand store: {operands}");
+        grows_at_most_as_n_log_n(&what, 256, |n| {
+            let tuning = tuning();
+            let db = new(match operands {
+                true => tuning.merge_operator(Append::default()).operand_store(delta()),
+                false => tuning,
+            });
+            put_ordered(&db, n);
+            if operands {
+                (0..n).for_each(|number| {
+                    db.default_keyspace().merge(ordered(2 * number + 1), b"+").unwrap()
+                });
+                db.flush().unwrap();
+            }
+            let _snapshot = db.snapshot();
+            delete_ranges(&db, n, layout);
+            Bill::of(|| db.flush().unwrap())
+        });
+    }
+}
+
+#[test]
+fn compaction_job_costs_n_log_n() {
+    let _alone = run_alone();
+    for layout in LAYOUTS {
+        grows_at_most_as_n_log_n(&format!("compaction of {layout:?} range deletes"), 256, |n| {
+            let db = new(tuning());
+            let keyspace = db.default_keyspace();
+            for _ in 0..2 {
+                put_ordered(&db, n);
+                db.flush().unwrap();
+            }
+            let _snapshot = db.snapshot();
+            delete_ranges(&db, n, layout);
+            db.flush().unwrap();
+            Bill::of(|| keyspace.compact_range::<&[u8]>(..).unwrap())
+        });
+    }
+}
+
+#[test]
+fn collection_of_blob_files_costs_n_log_n() {
+    let _alone = run_alone();
+    grows_at_most_as_n_log_n("collection of blob files", 1_000, |n| {
+        let separation = ValueSeparation {
+            threshold_bytes: 1,
+            blob_file_bytes: 16 << 10,
+            ..ValueSeparation::default()
+        };
+        let db = new(tuning().value_separation(separation));
+        put_all(&db, n);
+        db.flush().unwrap();
+        Bill::of(|| {
+            put_all(&db, n);
+            db.flush().unwrap();
+            db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
+            db.wait_idle().unwrap();
+        })
+    });
+}
+
+#[test]
+fn collection_of_operands_costs_n_log_n() {
+    let _alone = run_alone();
+    grows_at_most_as_n_log_n("collection of operands", 1_000, |n| {
+        let buckets = DeltaOptions::default().bucket_bytes(16 << 10).log_bytes_max(64 << 10);
+        let tuning = tuning()
+            .merge_operator(Append::default())
+            .operand_store(DeltaStoreFactory::new(buckets));
+        let db = new(tuning);
+        Bill::of(|| {
+            let mut snapshots = Vec::new();
+            for round in 0..8 {
+                for number in 0..n / 8 {
+                    db.default_keyspace().merge(key(number * 8 + round), b"operand").unwrap();
+                }
+                snapshots.push(db.snapshot());
+                // Nested, over an eighth of all keys.
+                for number in 0..n / 8 {
+                    let end = ordered((n / 8 - number) * (u64::MAX / n));
+                    db.default_keyspace().delete_range::<[u8; 8]>(..end).unwrap();
+                }
+                db.flush().unwrap();
+            }
+            db.wait_idle().unwrap();
+        })
+    });
+}
+
+#[test]
+fn drop_of_a_keyspace_costs_n_log_n() {
+    let _alone = run_alone();
+    grows_at_most_as_n_log_n("drop of a keyspace", 4_000, |n| {
+        let db = new(tuning());
+        let keyspace = db.keyspace("dropped", tuning().table_bytes(4 << 10)).unwrap();
+        for round in 0..2 {
+            let mut batch = WriteBatch::new();
+            (0..n).for_each(|number| batch.put(&keyspace, key(number), [round]));
+            db.write(batch, Durability::Buffered).unwrap();
+            if round == 0 {
+                db.flush().unwrap();
+                db.wait_idle().unwrap();
+            }
+        }
+        drop(keyspace);
+        Bill::of(|| {
+            db.drop_keyspace("dropped").unwrap();
+            db.wait_idle().unwrap();
+        })
+    });
+}
+
+#[test]
+fn open_costs_n_log_n() {
+    let _alone = run_alone();
+    for layout in LAYOUTS {
+        grows_at_most_as_n_log_n(
+            &format!("open of a log with {layout:?} range deletes"),
+            256,
+            |n| {
+                let disk = MemVfs::new();
+                let db = open(&disk, tuning());
+                put_ordered(&db, n);
+                delete_ranges(&db, n, layout);
+                // A clean close would flush them.
+                let killed = disk.crash(CrashImage::Keep, 0);
+                Bill::of(|| drop(open(&killed, tuning())))
+            },
+        );
+    }
+    grows_at_most_as_n_log_n("open of n / 32 tables", 4_000, |n| {
+        let disk = MemVfs::new();
+        let tuning = || tuning().table_bytes(512).block_bytes(256);
+        let db = open(&disk, tuning());
+        put_all(&db, n);
+        db.flush().unwrap();
+        db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
+        drop(db);
+        Bill::of(|| drop(open(&disk, tuning())))
+    });
+}
+
+#[test]
+fn metrics_cost_n_log_n() {
+    let _alone = run_alone();
+    grows_at_most_as_n_log_n("metrics of n tables", 4_000, |n| {
+        let db = new(tuning().table_bytes(512).block_bytes(256));
+        put_all(&db, n);
+        db.flush().unwrap();
+        db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
+        let _held: Vec<_> = (0..n).map(|_| db.snapshot()).collect();
+        Bill::of(|| drop(db.metrics()))
+    });
+    grows_at_most_as_n_log_n("metrics of n keyspaces", 64, |n| {
+        let db = new(tuning());
+        let open = |number| db.keyspace(&format!("keyspace {number}"), tuning()).unwrap();
+        let _open: Vec<_> = (0..n).map(open).collect();
+        Bill::of(|| drop(db.metrics()))
+    });
+}
+
+#[test]
+fn simulate_costs_n_log_n() {
+    let _alone = run_alone();
+    grows_at_most_as_n_log_n("simulate", 500_000, |n| {
+        let phase = Phase { inserts: n, ..Phase::new("load", KeyDistribution::Uniform) };
+        let config = Config {
+            phases: vec![phase],
+            key_bytes: 16,
+            value_bytes: 112,
+            memtable_bytes: 1 << 20,
+            table_bytes: 1 << 20,
+            block_cache_bytes: 8 << 20,
+            subcompactions_max: SUBCOMPACTIONS_DEFAULT,
+            seed: 1,
+        };
+        let mut looks = 0;
+        let bill = Bill::of(|| {
+            let count = &mut |_| {
+                looks += 1;
+                true
+            };
+            simulate(&config, &"leveled".parse().unwrap(), count).unwrap();
+        });
+        bill.with("Flushes", looks)
+    });
+}

@@ -1,0 +1,869 @@
+//! Deliberate bugs of whole databases, and for each one the check that finds it.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use crate::harness::coverage::Coverage;
+use crate::harness::gate::{Gate, each, returns_while_blocked};
+use crate::harness::guards::{guards_beside_large_batches, guards_older_than_the_memtables};
+use crate::harness::liveness::{self, Kind, Mode};
+use crate::harness::lost_log;
+use crate::harness::range_tombstones;
+use crate::harness::recorder::Sampling;
+use crate::harness::workload::{Faults, Plan, play};
+use crate::harness::{Outcome, disk_use, options, oracle};
+use lsmx::compaction::{CompactionPolicy, Debt, Job, Level, RunningJobs, TreeShape};
+use lsmx::env::{Background, Env};
+use lsmx::internals::cache::BlockCache;
+use lsmx::internals::manifest::Manifest;
+use lsmx::internals::table::{Table, TableIdentity};
+use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::vfs::MemVfs;
+use lsmx::{
+    Db, Durability, Error, Event, EventListener, KeyspaceOptions, Options, PolicySpec, WriteBatch,
+};
+use lsmx_base::failpoint::{self, Failpoint};
+use lsmx_base::file_name::FileName;
+use lsmx_stress::{Detection, format_detections};
+use lsmx_testkit::{TestRng, mix_seeds, seed};
+
+/// Something that passes where no bug is; the number varies it.
+type Check = fn(u64) -> Outcome;
+
+/// How often a check is tried with a bug switched on before the bug counts as missed.
+const TRIES: u64 = 200;
+/// How often a check must pass without one.
+const PASSES: u64 = 6;
+
+/// The check that is there for a bug, and its name.
+fn check_for(bug: Failpoint) -> (&'static str, Check) {
+    match bug {
+        Failpoint::WalSyncSkipped
+        | Failpoint::WalOlderSegmentUnsynced
+        | Failpoint::DirectoryNotSynced
+        | Failpoint::EditBeforeTableSync
+        | Failpoint::FlushWithoutWalSync
+        | Failpoint::InputsDeletedEarly
+        | Failpoint::SeqReused
+        | Failpoint::FileNumberReused
+        | Failpoint::FileNumbersNotReserved
+        | Failpoint::EditWithoutWalSync
+        | Failpoint::KeyspaceIdReused
+        | Failpoint::CheckpointUnsynced
+        | Failpoint::TornTailRefused
+        | Failpoint::BufferedNotLogged
+        | Failpoint::ReplaySkipsUnflushed
+        | Failpoint::ReplaySkipsRangeDeletes
+        | Failpoint::TokenNotCommitted
+        | Failpoint::PointerBeforeValue
+        | Failpoint::TornRecordReplayed
+        | Failpoint::SegmentDeletedEarly => ("crashes", crashes),
+        Failpoint::TombstoneDroppedEarly
+        | Failpoint::SnapshotVersionDropped
+        | Failpoint::FilterMissesKey
+        | Failpoint::SpanSkippedByFilter
+        | Failpoint::SpanIgnoresSnapshot
+        | Failpoint::SpanLostAtCut
+        | Failpoint::SpanLostAtSubcompaction
+        | Failpoint::KeyLostAtSubcompaction
+        | Failpoint::SpanDroppedEarly
+        | Failpoint::CoveredFileDroppedEarly
+        | Failpoint::OperandsFoldedOverSnapshot
+        | Failpoint::FoldIgnoresBaseValue
+        | Failpoint::FoldedValueStale
+        | Failpoint::DeleteMarkerSkipped
+        | Failpoint::LiveBlobDeleted
+        | Failpoint::OperandsReordered
+        | Failpoint::CacheKeyReused
+        | Failpoint::OperandLostAtSplit
+        | Failpoint::DropNotLogged
+        | Failpoint::BatchSplit => ("contents", contents),
+        Failpoint::UpdateWithoutGuard => ("updates", updates),
+        Failpoint::UpdateGuardLoadedLate => ("updates over a seal", updates_over_a_seal),
+        Failpoint::GuardScansCommit => ("guards beside large batches", guards_beside_large_batches),
+        Failpoint::AdmissionIgnoresReserved => {
+            ("batches in flight", crate::harness::memory::batches_in_flight)
+        }
+        Failpoint::DroppedMemtableCounted => {
+            ("drops among folds", crate::harness::memory::drops_among_folds)
+        }
+        Failpoint::GuardHistoryForgotten => {
+            ("guards of old reads", guards_older_than_the_memtables)
+        }
+        Failpoint::FollowerSyncForgotten
+        | Failpoint::CommitPublishedEarly
+        | Failpoint::WakeUpLost => ("writers", several_writers),
+        Failpoint::SnapshotInTwoSteps => ("snapshots among writers", snapshots_among_writers),
+        Failpoint::NewestFlushedFirst => ("contents among threads", contents_among_threads),
+        Failpoint::AppendErrorIgnored => {
+            ("crashes after a failed append", crashes_after_a_failed_append)
+        }
+        Failpoint::SyncRetried => ("crashes after a failed sync", crashes_after_a_failed_sync),
+        Failpoint::UncertainTablesDeleted => {
+            ("crashes after a failed edit", crashes_after_a_failed_edit)
+        }
+        Failpoint::ReadOnlyNotCleared => ("failing writes", failing_writes),
+        Failpoint::BackgroundErrorNotReported => ("a failing compaction", failing_compaction),
+        Failpoint::ReadErrorIsNotFound => ("failing reads", failing_reads),
+        Failpoint::OpenErrorCreatesDatabase => ("failing questions", failing_questions),
+        Failpoint::IteratorContinuesAfterError => ("iterators that fail", iterators_that_fail),
+        Failpoint::ReadDuringCloseNamesFile => (
+            "reads over a close",
+            crate::harness::closing::reads_over_a_close_return_values_or_closed,
+        ),
+        Failpoint::StoreFilesOutsideBudget => {
+            ("few descriptors", crate::harness::descriptors::few_descriptors_are_refused_or_enough)
+        }
+        Failpoint::OperandQuarantineNotCleared => {
+            ("an unreadable bucket", crate::harness::quarantine::readable_bucket_leaves_quarantine)
+        }
+        Failpoint::QuarantinedBlobRead => (
+            "an unreadable blob file",
+            crate::harness::quarantine::quarantined_blob_file_is_not_read,
+        ),
+        Failpoint::RetriedWithoutPause => ("a full disk", full_disk),
+        Failpoint::ReserveNotKept => {
+            ("a full disk and its reserve", disk_use::full_disk_takes_the_reserve)
+        }
+        Failpoint::ReserveUnbounded => ("bounds of the reserve", disk_use::reserve_is_bounded),
+        Failpoint::ReserveRequired => {
+            ("a reserve that cannot be made", disk_use::reserve_is_dispensable)
+        }
+        Failpoint::IdleMemtablePinsLog => ("an idle memtable", disk_use::idle_memtable_is_flushed),
+        Failpoint::RemovalNotAwaited => {
+            ("an idle database", disk_use::idle_database_removes_nothing)
+        }
+        Failpoint::PanicStrandsGroup
+        | Failpoint::PanicEndsThread
+        | Failpoint::PanicNotConverted => ("panics of the file system", panics_of_the_file_system),
+        Failpoint::LengthTrusted => ("bytes that end early", bytes_that_end_early),
+        Failpoint::ObservationTakesLogLock => {
+            ("observation while a device hangs", hanging_observation)
+        }
+        Failpoint::DeadlineIgnoresDevice => ("closes while a device hangs", hanging_close),
+        Failpoint::FollowerExceedsDeadline => ("writes behind a device that hangs", hanging_leader),
+        Failpoint::ReentryUnchecked => ("calls of a listener", calls_of_a_listener),
+        Failpoint::EventsDuringLead => {
+            ("a listener that waits for a writer", listener_waits_for_writer)
+        }
+        Failpoint::FlushWaitsForStore => ("flushes while an operand store hangs", hanging_store),
+        Failpoint::WalDamageTreatedAsTail => ("damage in the log", damage_in_the_log),
+        Failpoint::ChecksumWithoutLocation => ("foreign blocks", foreign_blocks),
+        Failpoint::ClockJumpTrusted => {
+            ("a clock that jumps", crate::harness::clock::jump_of_a_running_database_is_harmless)
+        }
+        Failpoint::TimeOverflows => {
+            ("the end of time", crate::harness::clock::time_near_its_end_is_harmless)
+        }
+        Failpoint::OutputOverwritesEngineFile => {
+            ("names of outputs", crate::harness::identity::output_over_an_engine_file_is_refused)
+        }
+        Failpoint::StrayFileNumberCounts => (
+            "stray files",
+            crate::harness::identity::stray_file_with_an_impossible_number_is_ignored,
+        ),
+        Failpoint::CheckpointKeepsUid => (
+            "segments of a checkpoint",
+            crate::harness::identity::segment_of_a_checkpoint_is_foreign,
+        ),
+        Failpoint::CorruptReadNotRepeated => ("a transient bad read", transient_bad_read),
+        Failpoint::DamagedInputsStayBusy => ("an unreadable file", unreadable_file),
+        Failpoint::GrownTailTreatedAsDamage | Failpoint::OldestSegmentUnsynced => {
+            ("crashes of the log", crashes_of_the_log)
+        }
+        Failpoint::StallUnnoticed => ("a policy that stalls", stalling_policy),
+        Failpoint::HiddenSpanNumbersKept => (
+            "a flush of nested range deletes",
+            range_tombstones::flush_of_nested_range_deletes_is_linear,
+        ),
+        Failpoint::DamagedSpansFailAllScans => (
+            "damaged range tombstones",
+            range_tombstones::damaged_range_tombstones_fail_overlapping_reads_only,
+        ),
+        Failpoint::FailedOpenLeavesFiles => {
+            ("opens that fail", crate::harness::failed_open::failed_open_leaves_no_files)
+        }
+        Failpoint::IntactSegmentBlamed => {
+            ("missing log segments", lost_log::missing_segment_is_named)
+        }
+        Failpoint::DryRunMissesCommits => {
+            ("dry runs of repairs", lost_log::dry_run_reports_the_losses_of_the_repair)
+        }
+        Failpoint::SegmentCutAfterClose => (
+            "a handle dropped after close",
+            crate::harness::closing::closed_database_changes_no_file,
+        ),
+        Failpoint::BlockedDropCountsAsDone => {
+            ("late snapshots", crate::harness::queues::late_snapshot_keeps_files)
+        }
+        Failpoint::OneFlushThread => ("flushes while a flush to a store hangs", hanging_delivery),
+        Failpoint::FlushesAfterDamageIgnored => {
+            ("ends of keyspaces", lost_log::each_keyspace_is_complete_as_reported)
+        }
+        Failpoint::KeptLogRemoved | Failpoint::KeptLogDeliveredTwice => (
+            "a missing operand store",
+            crate::harness::missing_store::operands_wait_for_their_store,
+        ),
+        Failpoint::DroppedFlushStaysCounted => {
+            ("common prefixes", lost_log::common_prefix_is_restored_or_refused)
+        }
+    }
+}
+
+fn plan(seed: u64, faults: Faults) -> Plan {
+    let mut rng = TestRng::new(seed);
+    Plan {
+        name: seed.to_string(),
+        seed,
+        steps: 80 + rng.below(120),
+        reopens: true,
+        policy: options::draw_policy(&mut rng),
+        background: Background::Inline,
+        faults,
+        sampling: Sampling::NONE,
+    }
+}
+
+/// Plays a run and checks some hundred images of it.
+fn images(plan: Plan) -> Outcome {
+    let coverage = Arc::new(Coverage::default());
+    let plan = Plan { sampling: Sampling::Chance(15_000), ..plan };
+    let played = play(&plan, &coverage)?;
+    for crash in &played.crashes {
+        oracle::check(crash, &played.histories[crash.promises.epoch], &coverage)
+            .map_err(|what| oracle::tell(&plan.name, crash, &what))?;
+    }
+    Ok(())
+}
+
+fn crashes(seed: u64) -> Outcome {
+    images(plan(seed, Faults::None))
+}
+
+fn several_writers(seed: u64) -> Outcome {
+    crate::harness::writers::play(seed).map(drop)
+}
+
+fn contents(seed: u64) -> Outcome {
+    play(&plan(seed, Faults::None), &Arc::default()).map(drop)
+}
+
+/// Memtables wait for their flush while others fill up, and flushes come while jobs run.
+fn contents_among_threads(seed: u64) -> Outcome {
+    let background = Background::Stepped { seed, workers: 2 };
+    play(&Plan { background, ..plan(seed, Faults::None) }, &Arc::default()).map(drop)
+}
+
+/// One of the first calls fails, and power is cut all around it.
+fn crashes_after(seed: u64, fault: Fault, call: VfsCall, file: &'static str) -> Outcome {
+    let k = TestRng::new(seed).below(40);
+    images(plan(
+        seed,
+        Faults::By(FaultRule::new(fault).for_calls(&[call]).path_contains(file).nth(k)),
+    ))
+}
+
+fn crashes_after_a_failed_append(seed: u64) -> Outcome {
+    crashes_after(seed, Fault::ShortWrite(Errno::Io), VfsCall::Append, ".wal")
+}
+
+fn crashes_after_a_failed_sync(seed: u64) -> Outcome {
+    crashes_after(seed, Fault::Error(Errno::Io), VfsCall::Sync, ".wal")
+}
+
+fn crashes_after_a_failed_edit(seed: u64) -> Outcome {
+    crashes_after(seed, Fault::Error(Errno::Io), VfsCall::Sync, "MANIFEST")
+}
+
+/// One call of these fails.
+fn failing(seed: u64, calls: &[VfsCall], within: u64) -> Outcome {
+    let k = TestRng::new(seed).below(within);
+    let rule = FaultRule::new(Fault::Error(Errno::Io)).for_calls(calls).nth(k);
+    play(&plan(seed, Faults::By(rule)), &Arc::default()).map(drop)
+}
+
+fn failing_writes(seed: u64) -> Outcome {
+    failing(seed, &[VfsCall::Append, VfsCall::Sync], 100)
+}
+
+/// Writes to a small tree while reads of one table return altered bytes: each `times` times, or for ever.
+fn altered_reads(seed: u64, times: Option<u64>) -> Result<Db, String> {
+    let disk = MemVfs::new();
+    let faults = FaultVfs::new(Arc::new(disk.clone()), seed);
+    let tuning = KeyspaceOptions::default().memtable_bytes(2 << 10).block_bytes(256);
+    let options = Options::default().background(Background::Inline).seed(seed);
+    let options = options.keyspace_defaults(tuning.table_bytes(2 << 10));
+    let db = Db::open(oracle::DIR, options.vfs(Arc::new(faults.clone()))).map_err(failed)?;
+    let mut rng = TestRng::new(seed);
+    let mut write = |count: u64| -> Outcome {
+        for _ in 0..count {
+            match db.put(rng.bytes(6), [7; 60]) {
+                Err(lsmx::Error::Background { .. }) if times.is_none() => {}
+                done => done.map_err(failed)?,
+            }
+        }
+        Ok(())
+    };
+    write(300)?;
+    let table =
+        disk.paths().into_iter().rfind(|path| path.extension().is_some_and(|it| it == "sst"));
+    let table = table.ok_or("nothing was flushed")?.to_string_lossy().into_owned();
+    let rule = FaultRule::new(Fault::AlteredRead).for_calls(&[VfsCall::Read]).path_contains(&table);
+    faults.add_rule(if times.is_some() { rule.once() } else { rule.from_then_on() });
+    write(2_000)?;
+    if faults.fired_counts().is_empty() {
+        return Err("no job read the table".to_owned());
+    }
+    Ok(db)
+}
+
+fn transient_bad_read(seed: u64) -> Outcome {
+    let db = altered_reads(seed, Some(1))?;
+    db.wait_idle().map_err(failed)
+}
+
+/// Writes go on around the table, and L0 does not grow without bound.
+fn unreadable_file(seed: u64) -> Outcome {
+    let db = altered_reads(seed, None)?;
+    let levels = &db.metrics().keyspaces["default"].levels;
+    let runs = levels.first().map_or(0, |level| level.runs);
+    let refused = (0..20u64).filter(|number| db.put(number.to_be_bytes(), "v").is_err()).count();
+    match (runs, refused) {
+        (0..=20, 0..=10) => Ok(()),
+        _ => Err(format!("L0 holds {runs} runs, {refused} of 20 writes are refused")),
+    }
+}
+
+/// Stops writes at three runs, and picks no job.
+#[derive(Debug)]
+struct Stalling;
+
+impl CompactionPolicy for Stalling {
+    fn name(&self) -> &str {
+        "stalling"
+    }
+
+    fn pick(&self, _: &TreeShape, _: &RunningJobs) -> Option<Job> {
+        None
+    }
+
+    fn debt(&self, _: &TreeShape, _: &RunningJobs) -> Debt {
+        Debt::default()
+    }
+
+    fn must_stop_writes(&self, shape: &TreeShape) -> bool {
+        shape.runs_of(Level(0)).len() >= 3
+    }
+}
+
+fn stalling_policy(seed: u64) -> Outcome {
+    let tuning = KeyspaceOptions::default().policy(Arc::new(Stalling));
+    let options = Options::default().background(Background::Inline).seed(seed);
+    let options = options.keyspace_defaults(tuning);
+    let db = Db::open(oracle::DIR, options.vfs(Arc::new(MemVfs::new()))).map_err(failed)?;
+    for number in 0..3u64 {
+        db.put(number.to_be_bytes(), "v").map_err(failed)?;
+        db.flush().map_err(failed)?;
+    }
+    match (db.put("k", "v"), db.wait_idle()) {
+        (Err(lsmx::Error::PolicyStalled { .. }), Err(lsmx::Error::PolicyStalled { .. })) => Ok(()),
+        other => Err(format!("{other:?}")),
+    }
+}
+
+/// A compaction that cannot write its tables, in the background: the next write is told.
+fn failing_compaction(seed: u64) -> Outcome {
+    let disk = MemVfs::new();
+    let faults = FaultVfs::new(Arc::new(disk), seed);
+    let options = lsmx::Options::default().background(Background::Inline).seed(seed);
+    let db = Db::open(oracle::DIR, options.vfs(Arc::new(faults.clone()))).map_err(failed)?;
+    let keyspace = db.default_keyspace();
+    keyspace
+        .set_policy("tiering(T=20)".parse::<lsmx::PolicySpec>().map_err(|why| format!("{why}"))?)
+        .map_err(failed)?;
+    for _ in 0..12 {
+        keyspace.put("a", "1").map_err(failed)?;
+        keyspace.put("z", "1").map_err(failed)?;
+        db.flush().map_err(failed)?;
+    }
+    let create =
+        FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Create]).path_contains(".sst");
+    faults.add_rule(create.from_then_on());
+    // Its hard stop is not reached: there writes fail in any case.
+    keyspace
+        .set_policy("tiering(T=10)".parse::<lsmx::PolicySpec>().map_err(|why| format!("{why}"))?)
+        .map_err(failed)?;
+    let _ = db.wait_idle();
+    if faults.fired_counts().is_empty() {
+        return Err("no compaction was tried".to_owned());
+    }
+    match keyspace.put("k", "v") {
+        Err(lsmx::Error::Background { .. }) => Ok(()),
+        other => Err(format!("the write after it: {other:?}")),
+    }
+}
+
+fn failing_reads(seed: u64) -> Outcome {
+    failing(seed, &[VfsCall::Read], 1_000)
+}
+
+fn failing_questions(seed: u64) -> Outcome {
+    failing(seed, &[VfsCall::Exists, VfsCall::List], 10)
+}
+
+fn failed(error: lsmx::Error) -> String {
+    format!("{error:?}")
+}
+
+/// A bit of a synced commit is flipped: opening fails, or all that was synced is there.
+fn damage_in_the_log(seed: u64) -> Outcome {
+    let mut rng = TestRng::new(seed);
+    let disk = MemVfs::new();
+    let db = oracle::open(&disk, options::draw(&mut rng, Background::Inline))?;
+    let keyspaces = [db.default_keyspace()];
+    let count = 3 + rng.below(5);
+    for number in 1..=count {
+        let commit = crate::harness::history::draw_commit(&mut rng, number, 1);
+        oracle::write(&db, &keyspaces, &commit, true).map_err(failed)?;
+    }
+    // The process is killed. After a power loss the mark behind the last sync may be missing, and
+    // then nobody can tell damage there from a commit that was cut short.
+    let crashed = disk.crash(CrashImage::Keep, seed);
+    let logs: Vec<_> =
+        crashed.paths().into_iter().filter(|p| p.to_string_lossy().ends_with(".wal")).collect();
+    let path = rng.choose(&logs).clone();
+    let bytes = crashed.read_all(&path).map_err(|error| error.to_string())?.len() as u64;
+    let flipped = crashed.flip_bits(&path, rng.below(bytes), 1 << rng.below(8));
+    flipped.map_err(|error| error.to_string())?;
+    let before = crashed.snapshot_all();
+    match oracle::open(&crashed, options::draw(&mut rng, Background::Inline)) {
+        Ok(db) => match oracle::counter(&db)? {
+            found if found == count => Ok(()),
+            found => Err(format!("{found} of {count} synced commits are there, and no word of it")),
+        },
+        Err(_) if crashed.snapshot_all() == before => Ok(()),
+        Err(_) => Err("an opening that was refused has changed something".to_owned()),
+    }
+}
+
+/// Threads make a value longer under a schedule, some by updates, one by merges, which come between
+/// reading and writing of the updates.
+fn updates(seed: u64) -> Outcome {
+    const TIMES: usize = 12;
+    let disk = MemVfs::new();
+    let mut rng = TestRng::new(seed);
+    let background = Background::Stepped { seed, workers: 1 };
+    let db = oracle::open(&disk, options::draw(&mut rng, background))?;
+    let keyspace = db.default_keyspace();
+    let longer = |old: Option<&[u8]>| [old.unwrap_or_default(), b"u"].concat();
+    let env = db.env();
+    let threads: Result<Vec<_>, _> = (0..3)
+        .map(|thread| {
+            let keyspace = keyspace.clone();
+            let body = move || {
+                for _ in 0..TIMES {
+                    match thread {
+                        0 => keyspace.merge("n", "m").expect("a merge"),
+                        _ => drop(keyspace.fetch_update("n", longer).expect("an update")),
+                    }
+                }
+            };
+            env.spawn("lengthener", body)
+        })
+        .collect();
+    for thread in threads.map_err(|error| error.to_string())? {
+        env.join(thread).map_err(|_| "a thread panicked".to_owned())?;
+    }
+    match keyspace.get("n").map_err(failed)? {
+        Some(value) if value.len() == 3 * TIMES => Ok(()),
+        found => Err(format!("{found:?} after {TIMES} additions by each of three")),
+    }
+}
+
+/// One thread fills the memtable and then replaces a value, which seals the memtable. Another thread updates the value.
+/// The update is before or after the replacement, so the last value starts with the replacement.
+fn updates_over_a_seal(seed: u64) -> Outcome {
+    let tuning = KeyspaceOptions::default().memtable_bytes(1 << 10);
+    let options = Options::default().background(Background::Stepped { seed, workers: 1 });
+    let db = oracle::open(&MemVfs::new(), options.keyspace_defaults(tuning))?;
+    let keyspace = db.default_keyspace();
+    for round in 0..20 {
+        let replacement = format!("{round};");
+        let (writer, value) = (db.clone(), replacement.clone());
+        let replace = move || {
+            writer.put("other", [0; 2 << 10]).expect("a put");
+            writer.put("k", value).expect("a put");
+        };
+        let thread = db.env().spawn("writer", replace).map_err(|error| error.to_string())?;
+        let append = |old: Option<&[u8]>| [old.unwrap_or_default(), b"+"].concat();
+        keyspace.fetch_update("k", append).map_err(failed)?;
+        db.env().join(thread).map_err(|_| "a thread panicked".to_owned())?;
+        match keyspace.get("k").map_err(failed)? {
+            Some(value) if value.starts_with(replacement.as_bytes()) => {}
+            found => return Err(format!("{found:?} after the value {replacement:?} was put")),
+        }
+    }
+    Ok(())
+}
+
+/// Threads count on, each commit one number, while one takes snapshots: each shows as many commits as it has
+/// numbers, whatever is flushed and merged meanwhile.
+fn snapshots_among_writers(seed: u64) -> Outcome {
+    const WRITERS: u8 = 2;
+    const TIMES: u64 = 60;
+    let disk = MemVfs::new();
+    let tuning = KeyspaceOptions::default().memtable_bytes(1 << 10);
+    let options = Options::default().background(Background::Stepped { seed, workers: 1 });
+    let db = oracle::open(&disk, options.keyspace_defaults(tuning))?;
+    let (keyspace, begun) = (db.default_keyspace(), db.snapshot().seq().0);
+    let mut bodies: Vec<Box<dyn FnOnce() + Send>> = Vec::new();
+    for writer in 0..WRITERS {
+        let keyspace = keyspace.clone();
+        bodies.push(Box::new(move || {
+            for number in 1..=TIMES {
+                let value = [number.to_le_bytes(); 16].concat();
+                keyspace.put([writer], value).expect("a put");
+            }
+        }));
+    }
+    let looker = db.clone();
+    bodies.push(Box::new(move || {
+        for _ in 0..TIMES {
+            let view = looker.snapshot();
+            let count = |writer| match view.get(&keyspace, [writer]).expect("a get") {
+                Some(value) => u64::from_le_bytes(value[..8].try_into().expect("a number")),
+                None => 0,
+            };
+            assert_eq!((0..WRITERS).map(count).sum::<u64>(), view.seq().0 - begun);
+        }
+    }));
+    let env = db.env();
+    let threads: Result<Vec<_>, _> =
+        bodies.into_iter().map(|body| env.spawn("counter", body)).collect();
+    for thread in threads.map_err(|error| error.to_string())? {
+        env.join(thread).map_err(|_| "a thread panicked".to_owned())?;
+    }
+    Ok(())
+}
+
+/// Two databases alike but for their values; one gets a data block of the other.
+fn foreign_blocks(seed: u64) -> Outcome {
+    let make = |seed: u64, value: u8| -> Outcome<MemVfs> {
+        let disk = MemVfs::new();
+        let keyspace = KeyspaceOptions::default().memtable_bytes(1 << 20).block_bytes(128);
+        let options = Options::default().background(Background::Inline).seed(seed);
+        let db = oracle::open(&disk, options.keyspace_defaults(keyspace))?;
+        let mut batch = WriteBatch::new();
+        for number in 0..64u8 {
+            batch.put(&db.default_keyspace(), [number], [value; 20]);
+        }
+        db.write(batch, Durability::Sync).map_err(failed)?;
+        db.close(None).map_err(failed)?;
+        Ok(disk)
+    };
+    let (disk, other) = (make(seed, b'a')?, make(seed + 1, b'b')?);
+    let (path, table) = only_table(&disk)?;
+    let data = usize::try_from(table.properties().data_bytes).map_err(|e| e.to_string())?;
+    let (foreign_path, _) = only_table(&other)?;
+    let read = |disk: &MemVfs, path: &Path| disk.read_all(path).map_err(|e| e.to_string());
+    let foreign = read(&other, &foreign_path)?;
+    disk.overwrite(&path, 0, &foreign[..data]).map_err(|error| error.to_string())?;
+    let db = match oracle::open(&disk, Options::default().background(Background::Inline)) {
+        Ok(db) => db,
+        Err(_) => return Ok(()),
+    };
+    match Db::get(&db, [7]) {
+        Ok(Some(value)) if value[..] == [b'a'; 20] => Ok(()),
+        Ok(_) => Err("a block of another database is taken for one of this".to_owned()),
+        Err(_) => Ok(()),
+    }
+}
+
+/// The only table of a database that is closed.
+fn only_table(disk: &MemVfs) -> Outcome<(std::path::PathBuf, Table)> {
+    let loaded = Manifest::load(disk, oracle::dir()).map_err(failed)?;
+    let files = loaded.state.keyspaces.values().flat_map(|keyspace| keyspace.tree.files());
+    let file = files.last().ok_or("there is no table")?;
+    let identity =
+        TableIdentity { id: file.id, bytes: file.bytes, uid: file.uid, checksum: file.checksum };
+    let path = FileName::Table(file.id.0).in_dir(oracle::dir());
+    let table = Table::open(disk, &path, &identity, &BlockCache::new(0)).map_err(failed)?;
+    Ok((path, table))
+}
+
+/// One read fails while an iterator walks: from there on it gives errors alone.
+fn iterators_that_fail(seed: u64) -> Outcome {
+    let mut rng = TestRng::new(seed);
+    let disk = FaultVfs::new(Arc::new(MemVfs::new()), seed);
+    let tuning = options::draw_keyspace(&mut rng).memtable_bytes(1 << 20);
+    let options = Options::default().background(Background::Inline).block_cache_bytes(0);
+    let options = options.keyspace_defaults(tuning);
+    let db = Db::open(oracle::DIR, options.vfs(Arc::new(disk.clone()))).map_err(failed)?;
+    for number in 0..100u8 {
+        db.put([number], [number; 90]).map_err(failed)?;
+    }
+    db.flush().map_err(failed)?;
+    let k = rng.below(8);
+    disk.add_rule(FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Read]).nth(k));
+    let mut range = db.default_keyspace().iter();
+    let backward = rng.is_one_in(2);
+    let mut step = || if backward { range.next_back() } else { range.next() };
+    while let Some(entry) = step() {
+        if entry.is_err() {
+            return match step() {
+                Some(Err(_)) => Ok(()),
+                after => Err(format!("after an error an iterator gives {after:?}")),
+            };
+        }
+    }
+    Ok(())
+}
+
+/// Compactions fail for want of space: they are tried again after a pause, and not in a loop.
+fn full_disk(seed: u64) -> Outcome {
+    const TRIES_MAX: u64 = 20;
+    let disk = FaultVfs::new(Arc::new(MemVfs::new()), seed);
+    let tuning = |policy: &str| -> Outcome<KeyspaceOptions> {
+        let policy: PolicySpec = policy.parse().map_err(|error| format!("{error}"))?;
+        Ok(KeyspaceOptions::default().memtable_bytes(1 << 10).policy(policy))
+    };
+    let options = Options::default().background(Background::Inline).seed(seed);
+    let options = options.keyspace_defaults(tuning("tiering(T=20)")?);
+    let db = Db::open(oracle::DIR, options.vfs(Arc::new(disk.clone()))).map_err(failed)?;
+    for number in 0..60u64 {
+        db.put((number * 7_919 % 40).to_be_bytes(), [1; 60]).map_err(failed)?;
+    }
+    db.flush().map_err(failed)?;
+    let tries = Arc::new(AtomicU64::new(0));
+    // Nobody else could end a loop of the caller's thread: the disk gets room again.
+    let (counted, emptied) = (Arc::clone(&tries), disk.clone());
+    disk.set_delay_hook(Some(Arc::new(move |_, _| {
+        if counted.fetch_add(1, Ordering::Relaxed) >= TRIES_MAX {
+            emptied.clear_rules();
+        }
+    })));
+    disk.add_rule(FaultRule::new(Fault::Delay).for_calls(&[VfsCall::Create]).rng(1.0));
+    let full = FaultRule::new(Fault::Error(Errno::NoSpace)).for_calls(&[VfsCall::Create]);
+    disk.add_rule(full.path_contains(".sst").from_then_on());
+    db.keyspace("default", tuning("full")?).map_err(failed)?;
+    match (db.wait_idle(), db.health().read_only) {
+        _ if tries.load(Ordering::Relaxed) > TRIES_MAX => Err("it spins".to_owned()),
+        (_, Some(cause)) => Err(format!("{cause:?}")),
+        (Ok(()), None) => Err("nobody is told that the disk is full".to_owned()),
+        (Err(_), None) => Ok(()),
+    }
+}
+
+/// A call to the file system panics: every call ends, the cause is named, and writes go on after `resume`.
+fn panics_of_the_file_system(seed: u64) -> Outcome {
+    let calls = [VfsCall::Append, VfsCall::Sync, VfsCall::Create, VfsCall::Remove];
+    let call = *TestRng::new(seed).choose(&calls);
+    liveness::play(Kind::VfsPanic { call }, Mode::Stepped, seed, Duration::from_secs(60)).map(drop)
+}
+
+/// The guards of the commit pipeline and of jobs hold by themselves, without the ones around the file system: with these
+/// switched off, a panic is reported without its name, but no call hangs.
+fn panics_that_reach_the_engine(seed: u64) -> Outcome {
+    let hangs = |what: &String| ["more steps", "hangs"].iter().any(|text| what.contains(text));
+    // The calls that a commit leader makes.
+    let call = *TestRng::new(seed).choose(&[VfsCall::Append, VfsCall::Sync]);
+    let played =
+        liveness::play(Kind::VfsPanic { call }, Mode::Stepped, seed, Duration::from_secs(60));
+    played.map(drop).or_else(|what| if hangs(&what) { Err(what) } else { Ok(()) })
+}
+
+/// Files and parts of them that end before their time are refused, without a panic.
+fn bytes_that_end_early(seed: u64) -> Outcome {
+    let mut rng = TestRng::new(seed);
+    let disk = MemVfs::new();
+    let db = oracle::open(&disk, options::draw(&mut rng, Background::Inline))?;
+    let keyspaces = [db.default_keyspace()];
+    for number in 1..=20 {
+        let commit = crate::harness::history::draw_commit(&mut rng, number, 1);
+        oracle::write(&db, &keyspaces, &commit, false).map_err(failed)?;
+    }
+    let seeds = lsmx_testkit::engine::seeds_from_files(&disk.snapshot_all());
+    for target in lsmx_testkit::engine::TARGETS {
+        let inputs = seeds.inputs(target.name);
+        if !inputs.is_empty() {
+            let input = rng.choose(inputs);
+            let len = usize::try_from(rng.below(input.len() as u64 + 1)).unwrap_or(0);
+            target.run(&input[..len]);
+        }
+    }
+    Ok(())
+}
+
+/// Calls a function at each event.
+struct Listening<F>(F);
+
+impl<F: Fn(&Event) + Send + Sync> EventListener for Listening<F> {
+    fn on_event(&self, event: &Event) {
+        (self.0)(event);
+    }
+}
+
+/// A listener waits for background work on the thread that does it.
+fn calls_of_a_listener(_: u64) -> Outcome {
+    let (handles, received) = channel::<Db>();
+    let (answers, answer) = channel();
+    let shared = std::sync::Mutex::new((received, answers));
+    let listener = Listening(move |event: &Event| {
+        let shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(event, Event::FlushBegin(_))
+            && let Ok(db) = shared.0.recv()
+        {
+            let _ = shared.1.send(db.flush());
+        }
+    });
+    let options = Options::default().listener(Arc::new(listener));
+    let db = Db::open(oracle::DIR, options.vfs(Arc::new(MemVfs::new()))).map_err(failed)?;
+    db.put("key", "value").map_err(failed)?;
+    handles.send(db.clone()).map_err(|error| error.to_string())?;
+    drop(handles);
+    // On a thread of its own, which is left behind if it hangs.
+    let env = db.env().clone();
+    env.spawn("flush", move || drop(db.flush())).map_err(|error| error.to_string())?;
+    match answer.recv_timeout(crate::harness::gate::PATIENCE) {
+        Ok(Err(Error::Reentrant { .. })) => Ok(()),
+        Ok(result) => Err(format!("the call of a listener returns {result:?}")),
+        Err(_) => Err("the call of a listener hangs".to_owned()),
+    }
+}
+
+/// A listener that is called because a write failed waits until the next write returns.
+fn listener_waits_for_writer(_: u64) -> Outcome {
+    let gate = Gate::default();
+    let disk = gate.disk(each(&[VfsCall::Append], ".wal"), "");
+    let (returned, wait) = channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let late = Arc::new(AtomicU64::new(0));
+    let noted = Arc::clone(&late);
+    let listener = Listening(move |event: &Event| {
+        if matches!(event, Event::ReadOnly(_)) {
+            let wait = wait.lock().unwrap_or_else(PoisonError::into_inner);
+            if wait.recv_timeout(crate::harness::gate::PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                noted.store(1, Ordering::Relaxed);
+            }
+        }
+    });
+    let options = Options::default().listener(Arc::new(listener));
+    let db = Db::open(oracle::DIR, options.vfs(Arc::new(disk.clone()))).map_err(failed)?;
+    disk.add_rule(
+        FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Append]).path_contains(".wal"),
+    );
+    gate.shut();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            db.default_keyspace().with_write_options(Durability::Sync).put("leader", "value")
+        });
+        gate.wait_until_blocked(1);
+        scope.spawn(|| {
+            let _returned = returned;
+            db.put("next", "value")
+        });
+        // Until the second write waits behind the first.
+        while db.metrics().commits.behind_sync == 0 {
+            std::thread::yield_now();
+        }
+        gate.open();
+    });
+    match late.load(Ordering::Relaxed) {
+        0 => Ok(()),
+        _ => Err("a write waits for a listener".to_owned()),
+    }
+}
+
+/// A database is closed with a deadline while a device hangs.
+fn hanging_close(_: u64) -> Outcome {
+    crate::harness::gate::close_keeps_deadline()
+}
+
+/// A write with a deadline is in the group of a thread whose device call hangs.
+fn hanging_leader(_: u64) -> Outcome {
+    crate::harness::gate::follower_keeps_deadline()
+}
+
+/// A keyspace is written to and flushed while the collection of another one's operand store hangs.
+fn hanging_store(_: u64) -> Outcome {
+    crate::harness::gate::flushes_while_store_hangs("lsmx-compact")
+}
+
+/// A keyspace is written to and flushed while a flush to another one's operand store hangs.
+fn hanging_delivery(_: u64) -> Outcome {
+    crate::harness::gate::flushes_while_store_hangs("lsmx-flush")
+}
+
+/// The metrics are read while an append to the log hangs.
+fn hanging_observation(_: u64) -> Outcome {
+    let gate = Gate::default();
+    let disk = gate.disk(each(&[VfsCall::Append], ".wal"), "");
+    let db = Db::open(oracle::DIR, Options::default().vfs(Arc::new(disk))).map_err(failed)?;
+    let hanging = || drop(db.put("key", "value"));
+    returns_while_blocked(&gate, hanging, || drop(db.metrics()))
+}
+
+/// Power is lost while a log is appended to and synced at once.
+fn crashes_of_the_log(seed: u64) -> Outcome {
+    crate::harness::log_crashes::enumerate_crashes(seed, 120).map(drop)
+}
+
+/// Tries a check; returns at which try it failed, and how.
+fn found(check: Check, seed: u64, tries: u64) -> Option<(u64, String)> {
+    (0..tries).find_map(|number| {
+        // A panic finds a bug as well: debug assertions are tests, too.
+        let tried = std::panic::catch_unwind(|| check(mix_seeds(seed, number) >> 16));
+        match tried {
+            Ok(Ok(())) => None,
+            Ok(Err(what)) => Some((number, what)),
+            Err(_) => Some((number, "a panic".to_owned())),
+        }
+    })
+}
+
+#[test]
+fn every_deliberate_bug_is_found() {
+    let _alone = crate::run_alone();
+    let seed = seed();
+    let clock = Env::default();
+    let (mut caught, mut missed) = (Vec::new(), Vec::new());
+    let mut passed = BTreeSet::new();
+    for &bug in Failpoint::ALL {
+        let (check, by) = check_for(bug);
+        failpoint::enable(bug);
+        let start_ns = clock.monotonic_ns();
+        let failed = found(by, seed, TRIES);
+        let ms = (clock.monotonic_ns() - start_ns) / 1_000_000;
+        failpoint::disable();
+        match failed {
+            Some((number, what)) => {
+                caught.push(Detection { failpoint: bug, check, runs: number + 1, ms });
+                let what: String = what.chars().take(150).collect();
+                println!("{}: at try {}: {what}", bug.name(), number + 1);
+            }
+            None => missed.push(bug.name()),
+        }
+        if passed.insert(check)
+            && let Some((_, what)) = found(by, seed, PASSES)
+        {
+            panic!("the check {check:?} fails without a bug: {what}");
+        }
+    }
+    failpoint::enable(Failpoint::PanicNotConverted);
+    let hangs = found(panics_that_reach_the_engine, seed, 10 * PASSES);
+    failpoint::disable();
+    assert!(hangs.is_none(), "a panic that reaches the engine: {hangs:?}");
+    println!("\n{}", format_detections(&caught));
+    assert!(missed.is_empty(), "bugs that no check found: {missed:?}");
+}
+
+/// Part of guarantee 17. The work counters are those of the process, so the test is here.
+#[test]
+fn flush_of_nested_range_deletes_is_linear() {
+    let _alone = crate::run_alone();
+    range_tombstones::flush_of_nested_range_deletes_is_linear(0).unwrap();
+}

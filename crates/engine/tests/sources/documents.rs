@@ -1,0 +1,232 @@
+//! Every link and path in the documents exists, and the book in `docs` is complete.
+
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Collects the files with this extension below a directory.
+fn files(dir: &Path, extension: &str, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files(&path, extension, found);
+        } else if path.extension().is_some_and(|other| other == extension) {
+            found.push(path);
+        }
+    }
+}
+
+/// Returns whether a page has a heading with this anchor.
+fn has_heading(page: &Path, anchor: &str) -> bool {
+    let text = std::fs::read_to_string(page).unwrap();
+    let mut headings = text.lines().filter(|line| line.starts_with('#'));
+    headings.any(|line| {
+        let title = line.trim_start_matches('#').trim().to_lowercase();
+        let chars = title.chars().filter(|&char| char.is_alphanumeric() || " -_".contains(char));
+        chars.map(|char| if char == ' ' { '-' } else { char }).eq(anchor.chars())
+    })
+}
+
+/// Returns the links and the paths in backquotes that name no file, directory or heading.
+fn missing(document: &Path, text: &str, sources_of_crates: &[PathBuf]) -> Vec<String> {
+    let folder = document.parent().unwrap();
+    let links = text.split("](").skip(1).filter_map(|rest| {
+        let link = rest.split(')').next().unwrap();
+        let path = link.split('#').next().unwrap();
+        let is_file = !link.is_empty() && !path.contains("://") && !path.contains("::");
+        let file = if path.is_empty() { document.to_owned() } else { folder.join(path) };
+        is_file.then_some((link, file))
+    });
+    let paths = text.split('`').skip(1).step_by(2).filter_map(|code| {
+        let top = ["docs/", "crates/", "scripts/", "fuzz/", "tests/outside/"];
+        let is_path = top.iter().any(|top| code.starts_with(top))
+            && code.chars().all(|char| char.is_ascii_alphanumeric() || "_-./".contains(char));
+        is_path.then(|| (code, root().join(code)))
+    });
+    let missing = links.chain(paths).filter(|(name, path)| {
+        !path.exists()
+            || name.split_once('#').is_some_and(|(_, heading)| !has_heading(path, heading))
+    });
+    let mut missing: Vec<_> = missing.map(|(name, _)| name.to_owned()).collect();
+    // A source file may be named by the end of its path.
+    let sources = text.split('`').skip(1).step_by(2).filter(|code| {
+        let is_path =
+            |char: char| char.is_ascii_lowercase() || char.is_ascii_digit() || "_/.".contains(char);
+        code.ends_with(".rs") && !code.starts_with("crates/") && code.chars().all(is_path)
+    });
+    let exists = |code: &str| sources_of_crates.iter().any(|source| source.ends_with(code));
+    missing.extend(sources.filter(|code| !exists(code)).map(str::to_owned));
+    missing
+}
+
+#[test]
+fn documents_name_files_that_exist() {
+    let mut documents =
+        vec![root().join("README.md"), root().join("CHANGELOG.md"), root().join("CONTRIBUTING.md")];
+    files(&root().join("docs"), "md", &mut documents);
+    let mut sources = Vec::new();
+    files(&root().join("crates"), "rs", &mut sources);
+    assert!(documents.len() > 10, "{documents:?}");
+    for document in documents {
+        let text = std::fs::read_to_string(&document).unwrap();
+        let missing = missing(&document, &text, &sources);
+        assert!(missing.is_empty(), "{} names missing files: {missing:?}", document.display());
+    }
+}
+
+/// Returns the paths of documents in a source text.
+fn documents_in(text: &str) -> impl Iterator<Item = &str> {
+    let rests = text.match_indices("docs/").map(|(at, _)| &text[at..]);
+    let paths = rests.map(|rest| {
+        let is_path = |char: char| char.is_ascii_alphanumeric() || "_-./".contains(char);
+        &rest[..rest.find(|char| !is_path(char)).unwrap_or(rest.len())]
+    });
+    paths.filter(|path| path.ends_with(".md"))
+}
+
+#[test]
+fn sources_name_documents_that_exist() {
+    let mut sources = vec![root().join("scripts/study"), root().join("scripts/long")];
+    files(&root().join("crates"), "rs", &mut sources);
+    files(&root().join("crates"), "toml", &mut sources);
+    sources.retain(|source| !source.ends_with(file!()));
+    let mut documents = 0;
+    for source in sources {
+        let text = std::fs::read_to_string(&source).unwrap();
+        for path in documents_in(&text) {
+            assert!(root().join(path).exists(), "{} names {path}", source.display());
+            documents += 1;
+        }
+    }
+    assert!(documents > 20, "{documents}");
+}
+
+/// Returns the info strings of the code blocks in a page.
+fn code_languages(text: &str) -> Vec<&str> {
+    let fences = text.lines().filter_map(|line| line.trim_start().strip_prefix("```"));
+    fences.step_by(2).collect()
+}
+
+/// Returns the pages of the book, without `SUMMARY.md`.
+fn pages() -> Vec<PathBuf> {
+    let mut pages = Vec::new();
+    files(&root().join("docs"), "md", &mut pages);
+    pages.retain(|page| !page.ends_with("SUMMARY.md"));
+    assert!(pages.len() > 10, "{pages:?}");
+    pages
+}
+
+#[test]
+fn book_summary_lists_every_page() {
+    let docs = root().join("docs");
+    let summary = std::fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
+    for page in pages() {
+        let link = format!("]({})", page.strip_prefix(&docs).unwrap().display());
+        assert_eq!(summary.matches(&link).count(), 1, "SUMMARY.md lists {link} once");
+    }
+}
+
+#[test]
+fn book_code_blocks_name_their_language_and_rust_is_compiled() {
+    let compiled = root().join("crates/engine/src/book.rs");
+    let compiled = std::fs::read_to_string(compiled).unwrap();
+    for page in pages() {
+        let text = std::fs::read_to_string(&page).unwrap();
+        let languages = code_languages(&text);
+        assert!(!languages.contains(&""), "{}: a code block has no language", page.display());
+        if languages.iter().any(|language| language.split(',').any(|word| word == "rust")) {
+            let path = page.strip_prefix(root()).unwrap().display().to_string();
+            assert!(compiled.contains(&path), "book.rs does not compile the samples of {path}");
+        }
+    }
+}
+
+/// Returns the text of all files with this extension below a directory of the repository.
+fn text_of(dir: &str, extension: &str) -> String {
+    let mut found = Vec::new();
+    files(&root().join(dir), extension, &mut found);
+    found.sort_unstable();
+    found.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect()
+}
+
+/// Returns the name at the start of `text`.
+fn name(text: &str) -> &str {
+    let end = text.find(|char: char| !char.is_ascii_alphanumeric() && char != '_');
+    &text[..end.unwrap_or(text.len())]
+}
+
+/// Checks that a page has each name in backquotes.
+fn assert_page_has(page: &str, names: &[String]) {
+    let text = std::fs::read_to_string(root().join(page)).unwrap();
+    assert!(names.len() > 10, "{names:?}");
+    let missing: Vec<_> =
+        names.iter().filter(|name| !text.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "{page} lacks {missing:?}");
+}
+
+#[test]
+fn options_page_lists_every_option() {
+    let source = text_of("crates/engine/src/options", "rs");
+    let source = source.replace("#[cfg(feature = \"internals\")]\n    pub fn ", "");
+    let builders = source.split("    pub fn ").skip(1).filter(|rest| {
+        let signature = rest.split('{').next().unwrap();
+        signature.contains("mut self")
+    });
+    let fields =
+        ["read.rs", "write.rs", "value_separation.rs"].map(|file| format!("options/{file}"));
+    let fields = fields
+        .map(|file| std::fs::read_to_string(root().join("crates/engine/src").join(file)).unwrap());
+    let fields = fields.iter().flat_map(|text| text.split("    pub ").skip(1));
+    let fields = fields.filter(|rest| rest[name(rest).len()..].starts_with(": "));
+    let names: Vec<_> = builders.chain(fields).map(|rest| name(rest).to_owned()).collect();
+    assert_page_has("docs/reference/options.md", &names);
+}
+
+#[test]
+fn metrics_page_lists_every_field() {
+    let source = text_of("crates/engine/src/metrics", "rs");
+    let fields = source.split("    pub ").skip(1);
+    let fields = fields.filter(|rest| rest[name(rest).len()..].starts_with(": "));
+    let names: Vec<_> = fields.map(|rest| name(rest).to_owned()).collect();
+    let text = std::fs::read_to_string(root().join("docs/reference/metrics.md")).unwrap();
+    assert!(names.len() > 100, "{names:?}");
+    // A field of a field is listed as `outer.field`.
+    let is_listed =
+        |name: &String| text.contains(&format!("`{name}`")) || text.contains(&format!(".{name}`"));
+    let missing: Vec<_> = names.iter().filter(|name| !is_listed(name)).collect();
+    assert!(missing.is_empty(), "metrics.md lacks {missing:?}");
+}
+
+#[test]
+fn command_pages_list_every_flag() {
+    let pages = text_of("docs/reference/commands", "md");
+    let source = text_of("crates/cli/src/args", "rs");
+    let mut flags = 0;
+    for rest in source.split("#[arg(long").skip(1) {
+        let after = rest.split_once(")]\n").unwrap().1.trim_start();
+        let field = after.strip_prefix("pub(crate) ").unwrap_or(after);
+        let flag = format!("--{}", name(field).replace('_', "-"));
+        let is_listed = |end: &str| pages.contains(&format!("`{flag}{end}"));
+        assert!(is_listed("`") || is_listed(" "), "no page lists {flag}");
+        flags += 1;
+    }
+    assert!(flags > 80, "{flags}");
+}
+
+#[test]
+fn code_languages_are_those_of_opening_fences() {
+    let text = "a\n```rust,no_run\nx\n```\n  ```\nx\n  ```\n";
+    assert_eq!(code_languages(text), ["rust,no_run", ""]);
+}
+
+#[test]
+fn missing_link_and_path_are_found() {
+    let text = "[a](README.md) [b](no.md#x) [h](README.md#map) [i](README.md#no) [c](https://x.y) `docs/no.md` `crates/engine` `crates/<x>` `a/b.rs` `a/no.rs`";
+    let sources = [PathBuf::from("crates/x/a/b.rs")];
+    assert_eq!(
+        missing(&root().join("README.md"), text, &sources),
+        ["no.md#x", "README.md#no", "docs/no.md", "a/no.rs"]
+    );
+}

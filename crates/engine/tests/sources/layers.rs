@@ -1,0 +1,537 @@
+//! The layer test: modules import modules of lower layers and of their own layer, and files form no import cycles.
+//!
+//! The test reads the sources. Code under `#[cfg(test)]` may import any module.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Layers of `lsmx-base`, lowest first.
+const BASE: &[&[&str]] = &[
+    &["sync"],
+    &["failpoint", "work_counter", "malformed", "key", "key_search"],
+    &["coding", "checksum", "error_chain", "file_name"],
+    &["slice", "filter", "file_header", "tombstone_index"],
+    &["range_tombstone"],
+];
+
+/// Layers of the engine, lowest first.
+const ENGINE: &[&[&str]] = &[
+    &["error", "cursor", "background_error", "callback", "merge_operator", "deferred_drop"],
+    &["vfs", "env"],
+    &["operand_store"],
+    &["format"],
+    &["log_reader"],
+    &["workload_trace"],
+    &["dump"],
+    &["memtable", "wal", "manifest"],
+    &["event"],
+    &["job_tracing"],
+    &["cache"],
+    &["metrics"],
+    &["table"],
+    &["value_log"],
+    &["options"],
+    &["tree"],
+    &["state"],
+    &["lookup", "iter", "write"],
+    &["jobs"],
+    // `loom_models` opens databases.
+    &["db", "loom_models"],
+    &["tokio"],
+    &["book"],
+    // Not compiled for users.
+    &["benching"],
+];
+
+/// Layers of `lsmx-compaction`, lowest first.
+const COMPACTION: &[&[&str]] = &[
+    &["ids", "key_range", "rng"],
+    &["error", "table_meta"],
+    &["run"],
+    &["shape"],
+    &["job", "tree_edit"],
+    &["running_jobs", "output_splitter", "apply", "explain"],
+    &["policy", "trigger", "parameter"],
+    &["layout", "granularity", "file_picker", "ttl"],
+    &["model_tree", "composed"],
+    &["check_policy", "presets"],
+    &["spec"],
+];
+
+/// Layers of `lsmx-simulator`, lowest first.
+const SIMULATOR: &[&[&str]] = &[
+    &["workload"],
+    &["cost_model", "math"],
+    &["position", "sampler", "entry_counts", "write_counts"],
+    &["seq_range"],
+    &["histogram", "table_size", "split_points", "file_grouping", "block_cache"],
+    &["subcompactions", "merge_input", "output_writer", "write_model"],
+    &["merge", "config", "report"],
+    &["error", "lookups"],
+    &["simulation"],
+];
+
+/// Layers of `lsmx-delta`, lowest first.
+const DELTA: &[&[&str]] = &[
+    &["options", "memory"],
+    &["format"],
+    &["files", "range_markers"],
+    &["bucket", "cache"],
+    &["view"],
+    &["plan", "cursor", "log"],
+    &["operand_view", "recovery"],
+    &["state"],
+    &["delivery", "collection"],
+    &["store"],
+    &["factory", "dump"],
+];
+
+/// Crates, lowest first: directory, and name in a `Cargo.toml`.
+const CRATES: &[(&str, &str)] = &[
+    ("base", "lsmx-base"),
+    ("compaction", "lsmx-compaction"),
+    ("engine", "lsmx"),
+    ("simulator", "lsmx-simulator"),
+    ("delta", "lsmx-delta"),
+    ("bench", "lsmx-bench"),
+    // Depends on `bench` with a feature only.
+    ("testkit", "lsmx-testkit"),
+    ("stress", "lsmx-stress"),
+    ("cli", "lsmx-cli"),
+];
+
+fn crates() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// Returns the source without comments and without items under `#[cfg(test)]`.
+fn production_code(text: &str) -> String {
+    let lines = text.lines().map(|line| line.split("//").next().unwrap_or_default());
+    let mut text = lines.collect::<Vec<_>>().join("\n");
+    while let Some(from) = text.find("#[cfg(test)]") {
+        let rest = &text[from..];
+        // The item ends with its first `;`, or with the brace that closes its first one.
+        let semicolon = rest.find(';').unwrap_or(rest.len());
+        let brace = rest.find('{').unwrap_or(rest.len());
+        let len = if semicolon < brace { semicolon + 1 } else { brace + block(&rest[brace..]) };
+        text.replace_range(from..from + len, "");
+    }
+    text
+}
+
+/// Returns the length of a block that begins with a brace.
+fn block(text: &str) -> usize {
+    let mut depth = 0;
+    for (at, character) in text.char_indices() {
+        match character {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return at + 1;
+        }
+    }
+    text.len()
+}
+
+/// Returns the top modules that a source names as `crate::…`, and the items that it imports from the crate root.
+fn named_modules(text: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    for (at, _) in text.match_indices("crate::") {
+        let before = text[..at].chars().next_back();
+        if before.is_some_and(|character| character.is_alphanumeric() || character == '_') {
+            continue;
+        }
+        let rest = &text[at + "crate::".len()..];
+        if let Some(list) = rest.strip_prefix('{') {
+            let list = &list[..block(rest).saturating_sub(2)];
+            let mut depth = 0;
+            let mut name = String::new();
+            for character in list.chars().chain([',']) {
+                match character {
+                    '{' => depth += 1,
+                    '}' => depth -= 1,
+                    ',' if depth == 0 => names.push(std::mem::take(&mut name)),
+                    _ if depth == 0 && !character.is_whitespace() => name.push(character),
+                    _ => {}
+                }
+            }
+        } else {
+            let name = rest.chars().take_while(|at| at.is_alphanumeric() || *at == '_').collect();
+            names.push(name);
+        }
+    }
+    for name in &mut names {
+        name.truncate(name.find("::").unwrap_or(name.len()));
+    }
+    names.retain(|name| !name.is_empty());
+    names
+}
+
+/// Returns the module that each name of the crate root comes from: `pub use module::Name`.
+fn root_names(root: &str) -> BTreeMap<String, String> {
+    let mut names = BTreeMap::new();
+    for statement in production_code(root).split(';') {
+        let Some(path) = statement.trim().strip_prefix("pub use ") else { continue };
+        let Some((module, _)) = path.split_once("::") else { continue };
+        let (_, items) = path.rsplit_once("::{").or_else(|| path.rsplit_once("::")).unwrap();
+        for item in items.trim_end_matches('}').split(',') {
+            names.insert(item.trim().to_owned(), module.to_owned());
+        }
+    }
+    names
+}
+
+/// Returns imports of modules in higher layers, as `from -> to (file)`.
+fn upward_imports(src: &Path, layers: &[&[&str]]) -> Vec<String> {
+    let layer_of = |module: &str| layers.iter().position(|layer| layer.contains(&module));
+    let root = std::fs::read_to_string(src.join("lib.rs")).unwrap();
+    let roots = root_names(&root);
+    let mut files = Vec::new();
+    sources(src, &mut files);
+    files.sort();
+    let mut up = Vec::new();
+    for file in files {
+        let inside = file.strip_prefix(src).unwrap().to_str().unwrap().to_owned();
+        let module = inside.split(['/', '.']).next().unwrap();
+        if module == "lib" || inside.ends_with("tests.rs") {
+            continue;
+        }
+        let Some(own) = layer_of(module) else {
+            up.push(format!("{module} is in no layer ({inside})"));
+            continue;
+        };
+        let text = production_code(&std::fs::read_to_string(&file).unwrap());
+        for name in named_modules(&text) {
+            let target = roots.get(&name).unwrap_or(&name);
+            match layer_of(target) {
+                Some(other) if other > own => {
+                    up.push(format!("{module} -> {target} ({inside})"));
+                }
+                Some(_) => {}
+                // The name of another crate, or a macro.
+                None => {}
+            }
+        }
+    }
+    up.sort();
+    up.dedup();
+    up
+}
+
+/// Imports of the files of a crate: for each module, the modules whose items it names by `crate::` or `super::`.
+///
+/// A module that re-exports an item of its child (`pub use`) does not import it.
+fn file_imports(src: &Path) -> BTreeMap<String, BTreeSet<String>> {
+    let mut files = Vec::new();
+    sources(src, &mut files);
+    let module_of = |file: &Path| {
+        let inside = file.strip_prefix(src).unwrap().with_extension("");
+        let path = inside.to_str().unwrap().replace('/', "::");
+        path.strip_suffix("::mod").unwrap_or(&path).to_owned()
+    };
+    let modules: BTreeSet<String> = files.iter().map(|file| module_of(file)).collect();
+    let mut imports = BTreeMap::new();
+    for file in &files {
+        let own = module_of(file);
+        let is_test =
+            own.split("::").any(|name| matches!(name, "tests" | "models" | "loom_models"));
+        if own == "lib" || is_test {
+            continue;
+        }
+        let text = production_code(&std::fs::read_to_string(file).unwrap());
+        let mut named = BTreeSet::new();
+        for path in code_paths(&without_reexports(&text)) {
+            let mut parts: Vec<&str> = path.split("::").collect();
+            let mut base: Vec<&str> = own.split("::").collect();
+            match parts.remove(0) {
+                "crate" => base.clear(),
+                _ => {
+                    base.pop();
+                }
+            }
+            base.extend(parts);
+            assert!(
+                base.first().is_some_and(|name| !name.starts_with(char::is_uppercase)),
+                "{own} imports {path} from the crate root"
+            );
+            while !base.is_empty() && !modules.contains(&base.join("::")) {
+                base.pop();
+            }
+            let target = base.join("::");
+            if !target.is_empty() && target != own {
+                named.insert(target);
+            }
+        }
+        imports.insert(own, named);
+    }
+    imports
+}
+
+/// Removes the statements that re-export items.
+fn without_reexports(text: &str) -> String {
+    let mut kept = String::new();
+    let mut rest = text;
+    while let Some(at) =
+        ["\npub use ", "\npub(crate) use "].iter().filter_map(|start| rest.find(start)).min()
+    {
+        kept.push_str(&rest[..at]);
+        rest = rest[at..].split_once(';').unwrap().1;
+    }
+    kept + rest
+}
+
+/// Returns the paths that start with `crate::` or `super::`, with nested lists expanded.
+fn code_paths(text: &str) -> Vec<String> {
+    let mut paths = Vec::new();
+    for start in ["crate::", "super::"] {
+        for (at, _) in text.match_indices(start) {
+            let before = text[..at].chars().next_back();
+            let is_part =
+                |character: char| character.is_alphanumeric() || "_:$".contains(character);
+            // `pub(in crate::module)` limits visibility.
+            if before.is_some_and(is_part) || text[..at].ends_with("pub(in ") {
+                continue;
+            }
+            expand(start.trim_end_matches("::"), &text[at + start.len()..], &mut paths);
+        }
+    }
+    paths
+}
+
+/// Appends the paths below `prefix` that `text` starts with: a name, a path, or a list in braces.
+fn expand(prefix: &str, text: &str, paths: &mut Vec<String>) {
+    if text.starts_with('{') {
+        let list = &text[1..block(text) - 1];
+        let (mut depth, mut from) = (0, 0);
+        for (at, character) in list.char_indices().chain([(list.len(), ',')]) {
+            match character {
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                ',' if depth == 0 => {
+                    let item = list[from..at].trim();
+                    if !item.is_empty() {
+                        expand(prefix, item, paths);
+                    }
+                    from = at + 1;
+                }
+                _ => {}
+            }
+        }
+        return;
+    }
+    let end = text.find(|at: char| !at.is_alphanumeric() && at != '_').unwrap_or(text.len());
+    let path = match &text[..end] {
+        "self" => prefix.to_owned(),
+        name => format!("{prefix}::{name}"),
+    };
+    match text[end..].strip_prefix("::") {
+        Some(rest) => expand(&path, rest, paths),
+        None => paths.push(path),
+    }
+}
+
+/// Returns a cycle of modules, if there is one.
+fn find_cycle(imports: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<String>> {
+    /// Extends the path by the imports of its last module, depth first.
+    fn visit(
+        imports: &BTreeMap<String, BTreeSet<String>>,
+        path: &mut Vec<String>,
+        finished: &mut BTreeSet<String>,
+    ) -> Option<Vec<String>> {
+        for target in imports.get(path.last().unwrap()).into_iter().flatten() {
+            if let Some(start) = path.iter().position(|module| module == target) {
+                return Some(path[start..].to_vec());
+            }
+            if !finished.contains(target) {
+                path.push(target.clone());
+                if let Some(cycle) = visit(imports, path, finished) {
+                    return Some(cycle);
+                }
+                path.pop();
+            }
+        }
+        finished.insert(path.last().unwrap().clone());
+        None
+    }
+    let mut finished = BTreeSet::new();
+    imports.keys().find_map(|module| visit(imports, &mut vec![module.clone()], &mut finished))
+}
+
+#[test]
+fn files_form_no_cycles() {
+    for name in ["base", "compaction", "simulator", "engine", "delta"] {
+        let cycle = find_cycle(&file_imports(&crates().join(name).join("src")));
+        assert!(cycle.is_none(), "crate {name}: cycle of imports: {}", cycle.unwrap().join(" -> "));
+    }
+}
+
+/// Types whose name occurs twice in a crate: the asynchronous handles have the names of the blocking ones, and loom has
+/// its own primitives.
+const SHARED_NAMES: [&str; 6] = ["Condvar", "Db", "Keyspace", "Range", "Snapshot", "Change"];
+
+/// Types with methods outside their module. Methods of `WriteBatch` need a type of a higher layer; the other files have one
+/// task each: applying a job, the tags of a data block, crashes and damage of the file system in memory.
+const SPLIT_TYPES: [&str; 4] = ["WriteBatch", "TreeShape", "DataBlock", "MemVfs"];
+
+/// Returns the names after a keyword such as `struct` at the start of an item.
+fn names_after<'a>(text: &'a str, keyword: &str) -> Vec<&'a str> {
+    let words = text.lines().filter_map(|line| {
+        let mut words = line.split([' ', '(', '<', '{', ';']).filter(|word| !word.is_empty());
+        let is_visibility = |word: &&str| matches!(*word, "pub" | "crate)" | "super)" | "in");
+        let first = words.by_ref().find(|word| !is_visibility(word) && !word.ends_with(')'))?;
+        (first == keyword).then(|| words.next()).flatten()
+    });
+    words.collect()
+}
+
+#[test]
+fn type_names_are_unique_and_methods_are_in_the_module_of_the_type() {
+    for name in ["base", "compaction", "simulator", "engine", "delta"] {
+        let mut files = Vec::new();
+        sources(&crates().join(name).join("src"), &mut files);
+        files.retain(|file| !file.ends_with("tests.rs"));
+        let texts: Vec<String> = files
+            .iter()
+            .map(|file| production_code(&std::fs::read_to_string(file).unwrap()))
+            .collect();
+        let mut homes: BTreeMap<&str, &PathBuf> = BTreeMap::new();
+        for (file, text) in files.iter().zip(&texts) {
+            for type_name in
+                ["struct", "enum"].iter().flat_map(|keyword| names_after(text, keyword))
+            {
+                let other = homes.insert(type_name, file).filter(|other| *other != file);
+                let is_shared = SHARED_NAMES.contains(&type_name);
+                assert!(other.is_none() || is_shared, "{type_name}: {file:?} and {other:?}");
+            }
+        }
+        for (file, text) in files.iter().zip(&texts) {
+            let inherent = text.lines().filter(|line| {
+                line.starts_with("impl") && line.ends_with('{') && !line.contains(" for ")
+            });
+            for line in inherent {
+                let target = line.trim_start_matches("impl");
+                let target = match target.strip_prefix('<') {
+                    Some(rest) => rest.split_once("> ").map_or(rest, |(_, target)| target),
+                    None => target.trim_start(),
+                };
+                let type_name = target.split(['<', ' ']).next().unwrap();
+                let home = homes.get(type_name).filter(|home| **home != file);
+                let is_excused =
+                    SHARED_NAMES.contains(&type_name) || SPLIT_TYPES.contains(&type_name);
+                assert!(home.is_none() || is_excused, "methods of {type_name} in {file:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn find_cycle_returns_modules_that_import_each_other() {
+    let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let mut imports = BTreeMap::from([
+        ("a".to_owned(), set(&["b"])),
+        ("b".to_owned(), set(&["c"])),
+        ("c".to_owned(), set(&[])),
+    ]);
+    assert_eq!(find_cycle(&imports), None);
+    imports.insert("c".to_owned(), set(&["b"]));
+    assert_eq!(find_cycle(&imports), Some(vec!["b".to_owned(), "c".to_owned()]));
+}
+
+#[test]
+fn code_paths_expands_lists() {
+    let text = "use crate::a::{b::{C, self}, D};\npub(in crate::x) fn f(x: super::y::Z) {}\npub use crate::p::Q;";
+    let paths = code_paths(&without_reexports(text));
+    assert_eq!(paths, ["crate::a::b::C", "crate::a::b", "crate::a::D", "super::y::Z"]);
+}
+
+#[test]
+fn base_modules_import_lower_layers() {
+    let up = upward_imports(&crates().join("base/src"), BASE);
+    assert!(up.is_empty(), "upward imports:\n{}", up.join("\n"));
+}
+
+#[test]
+fn engine_modules_import_lower_layers() {
+    let up = upward_imports(&crates().join("engine/src"), ENGINE);
+    assert!(up.is_empty(), "upward imports:\n{}", up.join("\n"));
+}
+
+#[test]
+fn compaction_modules_import_lower_layers() {
+    let up = upward_imports(&crates().join("compaction/src"), COMPACTION);
+    assert!(up.is_empty(), "upward imports:\n{}", up.join("\n"));
+}
+
+#[test]
+fn simulator_modules_import_lower_layers() {
+    let up = upward_imports(&crates().join("simulator/src"), SIMULATOR);
+    assert!(up.is_empty(), "upward imports:\n{}", up.join("\n"));
+}
+
+#[test]
+fn delta_modules_import_lower_layers() {
+    let up = upward_imports(&crates().join("delta/src"), DELTA);
+    assert!(up.is_empty(), "upward imports:\n{}", up.join("\n"));
+}
+
+/// Only the top modules use the database handle.
+#[test]
+fn only_db_names_the_handle() {
+    let src = crates().join("engine/src");
+    let mut files = Vec::new();
+    sources(&src, &mut files);
+    for file in files {
+        let inside = file.strip_prefix(&src).unwrap().to_str().unwrap().to_owned();
+        let above =
+            ["db/", "tokio/", "loom_models"].iter().any(|module| inside.starts_with(module));
+        if inside == "lib.rs" || above {
+            continue;
+        }
+        let text = production_code(&std::fs::read_to_string(&file).unwrap());
+        let words = text.split(|at: char| !(at.is_alphanumeric() || at == '_'));
+        assert!(words.into_iter().all(|word| word != "Db"), "{inside} names Db");
+    }
+}
+
+#[test]
+fn crates_depend_on_lower_crates() {
+    for (own, (dir, _)) in CRATES.iter().enumerate() {
+        let Ok(text) = std::fs::read_to_string(crates().join(dir).join("Cargo.toml")) else {
+            continue;
+        };
+        // Development dependencies are free: a crate enables its own features there, and tests of the engine use
+        // `lsmx-delta`.
+        let text = text.split("[dev-dependencies]").next().unwrap_or_default();
+        for (name, above) in CRATES[own + 1..].iter().map(|(_, name)| (name, dir)) {
+            let names = |line: &str| {
+                line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '.', '=']))
+            };
+            assert!(!text.lines().any(names), "{above} uses {name}");
+        }
+    }
+}
+
+#[test]
+fn named_modules_are_found_in_code_only() {
+    let text = "use crate::a::B;\nuse crate::{c, d::{E, F}, G};\nfn f(x: crate::h::I) {}
+        // use crate::comment::No;
+        #[cfg(test)]\nuse crate::only_tests;\n#[cfg(test)]\nmod tests { use crate::no::{A}; }";
+    assert_eq!(named_modules(&production_code(text)), ["a", "c", "d", "G", "h"]);
+    let roots = root_names("pub use error::{Error, Result};\npub use read::range::Range;");
+    assert_eq!(roots["Result"], "error");
+    assert_eq!(roots["Range"], "read");
+    assert_eq!(block("{ a { b } c } d"), 13);
+}
