@@ -24,8 +24,11 @@ impl CountingAllocator {
     #[must_use]
     #[expect(clippy::new_without_default, reason = "a default cannot be made in a `static`")]
     pub const fn new() -> CountingAllocator {
-        const ZERO: AtomicUsize = AtomicUsize::new(0);
-        CountingAllocator { live: ZERO, peak: ZERO, total: ZERO }
+        CountingAllocator {
+            live: AtomicUsize::new(0),
+            peak: AtomicUsize::new(0),
+            total: AtomicUsize::new(0),
+        }
     }
 
     /// Returns the bytes that are allocated now.

@@ -52,7 +52,7 @@ fn join(env: &Env, handles: Vec<JoinHandle>) {
 }
 
 /// Seeds of the schedules of a test, each with a watch on it.
-fn schedules(test: &'static str, count: usize) -> impl Iterator<Item = (u64, impl Drop)> {
+fn schedules(test: &'static str, count: u64) -> impl Iterator<Item = (u64, impl Drop)> {
     struct Told(u64, #[expect(dead_code, reason = "held")] std::sync::mpsc::Sender<()>);
     impl Drop for Told {
         fn drop(&mut self) {
@@ -583,7 +583,7 @@ impl Gate {
     /// whose name has `thread` in it.
     fn disk(&self, files: &'static str, thread: &'static str) -> FaultVfs {
         let disk = FaultVfs::new(Arc::new(MemVfs::new()), seed());
-        let rule = FaultRule::new(Fault::Delay).path_contains(files).rng(1.0);
+        let rule = FaultRule::new(Fault::Delay).path_contains(files).chance(1.0);
         disk.add_rule(rule.for_calls(&[VfsCall::Create, VfsCall::Append]));
         let gate = self.clone();
         disk.set_delay_hook(Some(Arc::new(move |_, _| {

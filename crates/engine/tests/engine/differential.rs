@@ -10,7 +10,7 @@ use lsmx_testkit::{TestRng, case_seeds};
 
 /// Option sets of each kind, and histories that each set plays, with the operations of one.
 const DRAWN_SETS: usize = 20;
-const HISTORIES: usize = 5;
+const HISTORIES: u64 = 5;
 const HISTORY_OPERATIONS: usize = 1_000;
 
 /// A set in the middle, from which the fixed ones depart.

@@ -21,7 +21,7 @@ fn stepped(seed: u64) -> Background {
 
 fn histories(test: &'static str, operations: usize, background: fn(u64) -> Background) -> Reached {
     let mut reached = Reached::default();
-    for seed in case_seeds(FAILED_ONCE, operations / HISTORY_OPERATIONS) {
+    for seed in case_seeds(FAILED_ONCE, (operations / HISTORY_OPERATIONS) as u64) {
         let length = 1 + TestRng::new(!seed).below(2 * HISTORY_OPERATIONS);
         reached += play(test, &Play::new(seed, background(seed), length)).reached;
     }

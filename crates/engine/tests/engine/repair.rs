@@ -304,7 +304,7 @@ fn a_repaired_database_is_sound_and_right_but_for_what_it_says() {
     let (mut damaged, mut lossless) = (0, 0);
     let all = intact();
     let samples = scaled(1_500);
-    for number in 0..samples {
+    for number in 0..samples as usize {
         let intact = &all[number % all.len()];
         let disk = intact.copy();
         let done = damage(&mut rng, intact, &disk);

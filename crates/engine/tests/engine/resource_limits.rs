@@ -316,9 +316,9 @@ fn an_old_view_reads_on_through_one_descriptor_and_its_files_go_with_it() {
     assert!(held.files > 0 && held.file_bytes > 0, "{held:?}");
     let rest: Vec<_> = iterator.by_ref().map(Result::unwrap).collect();
     assert_eq!(rest.len(), 1_999);
-    for (key, value) in rest.iter().chain([&first]) {
-        assert!(value.iter().all(|&byte| byte == value[0]), "{key:?} is torn");
-        let number = (0..2_000).find(|&number| key(number) == key[..]).unwrap();
+    for (found, value) in rest.iter().chain([&first]) {
+        assert!(value.iter().all(|&byte| byte == value[0]), "{found:?} is torn");
+        let number = (0..2_000).find(|&number| key(number) == found[..]).unwrap();
         assert_eq!(value[..], self::value(number), "an old view shows a new value");
     }
     let before = files();

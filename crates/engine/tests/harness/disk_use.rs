@@ -27,7 +27,7 @@ pub(crate) fn reserve_is_bounded(seed: u64) -> Outcome {
     let disk = MemVfs::new();
     let db = oracle::open(&disk, options(seed, 12 << 20))?;
     let mut largest = 0;
-    for number in 0..300 + rng.below(100) {
+    for number in 0..300_u64 + rng.below(100) {
         db.put(number.to_be_bytes(), rng.bytes(100_000)).map_err(failed)?;
         let metrics = db.metrics();
         let (reserve, memtables) = (metrics.disk.reserve_bytes, metrics.memory.memtables_active);
@@ -83,7 +83,7 @@ pub(crate) fn full_disk_takes_the_reserve(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let disk = MemVfs::new();
     let db = oracle::open(&disk, options(seed, 8 << 20))?;
-    let written = 100 + rng.below(1_000);
+    let written = 100 + rng.below(1_000_u64);
     for number in 0..written {
         db.put(number.to_be_bytes(), rng.bytes(2_000)).map_err(failed)?;
     }
@@ -173,11 +173,11 @@ pub(crate) fn idle_database_removes_nothing(seed: u64) -> Outcome {
     })));
     // Not the reserve, which is removed under a lock.
     let removals = FaultRule::new(Fault::Delay).for_calls(&[VfsCall::Remove]).path_contains(".");
-    disk.add_rule(removals.rng(1.0));
+    disk.add_rule(removals.chance(1.0));
     let mut rng = TestRng::new(seed);
     for round in 0..40 {
         for _ in 0..1 + rng.below(30) {
-            let key = rng.below(50).to_be_bytes();
+            let key = rng.below(50_u64).to_be_bytes();
             db.put(key, rng.bytes(100)).map_err(failed)?;
         }
         db.wait_idle().map_err(failed)?;

@@ -88,7 +88,7 @@ pub(crate) fn guards_older_than_the_memtables(seed: u64) -> Outcome {
         let range_delete = rng.is_one_in(2);
         let flushes = db.metrics().keyspaces["default"].flushes;
         for number in 0..1_000u64 {
-            keyspace.put(rng.below(1 << 40).to_be_bytes(), [7; 60]).map_err(failed)?;
+            keyspace.put(rng.below(1_u64 << 40).to_be_bytes(), [7; 60]).map_err(failed)?;
             if number == 300 && range_delete {
                 keyspace.delete_range("write".."written+").map_err(failed)?;
             } else if number == 300 {

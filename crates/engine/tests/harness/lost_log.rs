@@ -75,7 +75,7 @@ fn killed(rng: &mut TestRng, flushed: bool) -> Result<(MemVfs, Vec<u64>), String
     let policy = rng.choose(&["tiering(T=30)", "tiering(T=8)", "tiering(T=3)", "full", "leveled"]);
     keyspaces[0].set_policy(policy.parse::<lsmx::PolicySpec>().map_err(failed)?).map_err(failed)?;
     let mut seqs = vec![0];
-    for number in 1..=40 + rng.below(30) {
+    for number in 1..=40_u64 + rng.below(30) {
         let mut batch = WriteBatch::new();
         for keyspace in &keyspaces {
             let bytes = usize::try_from(1 + rng.below(VALUE_BYTES_MAX)).map_err(failed)?;

@@ -68,7 +68,7 @@ fn changes(seed: u64, n: u64, at: usize) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
 }
 
 fn is_synced(seed: u64, n: u64) -> bool {
-    TestRng::new(mix_seeds(seed, n)).one_in(3)
+    TestRng::new(mix_seeds(seed, n)).is_one_in(3)
 }
 
 /// The commit whose number is `n`.

@@ -646,7 +646,7 @@ fn full_disk(seed: u64) -> Outcome {
             emptied.clear_rules();
         }
     })));
-    disk.add_rule(FaultRule::new(Fault::Delay).for_calls(&[VfsCall::Create]).rng(1.0));
+    disk.add_rule(FaultRule::new(Fault::Delay).for_calls(&[VfsCall::Create]).chance(1.0));
     let full = FaultRule::new(Fault::Error(Errno::NoSpace)).for_calls(&[VfsCall::Create]);
     disk.add_rule(full.path_contains(".sst").from_then_on());
     db.keyspace("default", tuning("full")?).map_err(failed)?;

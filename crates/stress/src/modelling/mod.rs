@@ -5,7 +5,6 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::print_stdout,
     reason = "a history fails by panicking, and says how it is played again"
 )]
 #![expect(clippy::cast_possible_truncation, reason = "small numbers of tests")]

@@ -64,7 +64,7 @@ impl World {
     }
 
     fn value(&mut self) -> Vec<u8> {
-        let byte = self.rng.below(256);
+        let byte = self.rng.next_u64().to_le_bytes()[0];
         vec![byte; self.rng.below(60)]
     }
 

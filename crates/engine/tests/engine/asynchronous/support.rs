@@ -2,16 +2,14 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use lsmx::internals::vfs::{Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::vfs::MemVfs;
 use lsmx::{Event, EventListener};
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 use tokio::runtime::{Builder, Runtime};
 
 /// A runtime for each flavour, with a blocking pool of one thread and of many.

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use lsmx::Event;
 use lsmx::env::{CLOCK_READING_END_US, ClockJumpReport};
 
-use super::support::{Told, seed};
+use super::support::Told;
 use crate::harness::clock::{
     HOUR_US, Queue, expect_keys, fill, jump_of_a_running_database_is_harmless,
     time_near_its_end_is_harmless,
 };
+use lsmx_testkit::seed;
 
 const YEAR_US: u64 = 365 * 24 * HOUR_US;
 const MINUTE_US: u64 = 60_000_000;

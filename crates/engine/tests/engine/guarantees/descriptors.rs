@@ -1,7 +1,7 @@
 //! Guarantee 16, for a process that may have few files open.
 
-use super::support::seed;
 use crate::harness::descriptors;
+use lsmx_testkit::seed;
 
 #[test]
 fn few_descriptors_are_refused_at_open_or_enough() {

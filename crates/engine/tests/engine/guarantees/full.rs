@@ -66,7 +66,7 @@ impl Filling {
     /// One more value, new or in the place of another.
     fn write(&mut self) -> lsmx::Result<()> {
         let at = self.rng.below(3);
-        let key = self.rng.below(2_000).to_be_bytes().to_vec();
+        let key = self.rng.below(2_000_u64).to_be_bytes().to_vec();
         let len = 1 + self.rng.below(2_000);
         let value = self.rng.bytes(len);
         let sync = self.rng.is_one_in(20);

@@ -1,7 +1,8 @@
 //! Guarantees 10 and 12: files of one database are never taken for files of another one.
 
-use super::support::{seed, seeds};
+use super::support::seeds;
 use crate::harness::identity;
+use lsmx_testkit::seed;
 
 #[test]
 fn segment_of_a_checkpoint_in_the_original_is_an_error() {

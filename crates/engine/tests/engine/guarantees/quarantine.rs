@@ -9,8 +9,9 @@ use lsmx::internals::vfs::{Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Error, Event, Options, verify};
 
-use super::support::{Told, all_kinds, file_of, files, lock, options, seed, tuning};
+use super::support::{Told, all_kinds, file_of, files, lock, options, tuning};
 use crate::harness::quarantine as harness_quarantine;
+use lsmx_testkit::seed;
 
 const MINUTE_US: u64 = 60_000_000;
 

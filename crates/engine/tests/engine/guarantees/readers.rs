@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use lsmx::vfs::MemVfs;
 use lsmx::{Db, Keyspace, Range, Slice, Snapshot};
-use lsmx_testkit::TestRng;
+use lsmx_testkit::{TestRng, seed};
 
-use super::support::{all_kinds, open, seed, seeds, tuning};
+use super::support::{all_kinds, open, seeds, tuning};
 use crate::harness::{closing, options, queues};
 
 type Contents = BTreeMap<Vec<u8>, Vec<u8>>;

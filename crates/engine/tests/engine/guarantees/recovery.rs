@@ -72,7 +72,7 @@ fn law_03_monotone_recovery() {
         let disk = MemVfs::new();
         let given = Numbers::default();
         let (db, _) = interrupted(&disk, u64::MAX / 2, (CrashImage::Drop, 0), &given);
-        let written = 5 + rng.below(60);
+        let written = 5 + rng.below(60_u64);
         for n in 1..=written {
             let sync = rng.is_one_in(4);
             let durability = if sync { Durability::Sync } else { Durability::Buffered };

@@ -1,7 +1,7 @@
 //! What the laws share: small databases with every kind of file, power that is cut, calls that are counted.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lsmx::WalOptions;
 use lsmx::env::Background;
@@ -11,7 +11,6 @@ use lsmx::vfs::MemVfs;
 use lsmx::{
     Db, Error, Event, EventListener, Keyspace, KeyspaceOptions, Options, Slice, ValueSeparation,
 };
-use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_testkit::{TestRng, mix_seeds, seed};
 
@@ -149,7 +148,7 @@ impl Calls {
                 cleared.clear_rules();
             }
         })));
-        disk.add_rule(FaultRule::new(Fault::Delay).for_calls(calls).rng(1.0));
+        disk.add_rule(FaultRule::new(Fault::Delay).for_calls(calls).chance(1.0));
     }
 
     pub(crate) fn all(&self) -> Vec<(VfsCall, PathBuf)> {
