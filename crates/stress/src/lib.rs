@@ -25,7 +25,6 @@ pub mod modelling;
 mod parent;
 mod passing;
 mod reached;
-mod skipped;
 mod told;
 mod tuning;
 mod view;
@@ -39,9 +38,9 @@ use lsmx_testkit::TestRng;
 
 pub use child::write_for_ever;
 pub use detections::{Detection, format_detections};
+pub use lsmx_testkit::report_skipped;
 pub use parent::{Children, Plan, Sum, kill_many};
 pub use reached::Reached;
-pub use skipped::report_skipped;
 pub use tuning::draw_filter_bits;
 
 /// What went wrong, for people.

@@ -12,8 +12,12 @@ pub mod delta;
 pub mod engine;
 pub mod fuzzing;
 mod rng;
+mod test_order;
+mod test_report;
 mod test_run;
 
 pub use allocator::CountingAllocator;
 pub use rng::{TestRng, mix_seeds};
+pub use test_order::{run_alone, run_shared};
+pub use test_report::{report_skipped, time_test};
 pub use test_run::{case_seeds, number_from_env, scale, scaled, seed};

@@ -5,6 +5,8 @@ use std::sync::OnceLock;
 
 use lsmx::env::Env;
 
+use crate::test_report::time_test;
+
 /// Returns the number in an environment variable, if it is set.
 pub fn number_from_env<T: std::str::FromStr>(name: &str) -> Option<T> {
     let text = std::env::var(name).ok()?;
@@ -27,6 +29,7 @@ pub fn scaled(count: u64) -> u64 {
 ///
 /// The first call enables the failpoint that `LSMX_TEST_SABOTAGE` names. So a test can be checked for finding it.
 pub fn seed() -> u64 {
+    time_test();
     static SEED: OnceLock<u64> = OnceLock::new();
     let seed = *SEED.get_or_init(|| {
         enable_failpoint_from_env();

@@ -66,7 +66,7 @@ fn a_database_reads_the_same_past_the_page_cache() {
     OsVfs.create(&probe).unwrap();
     if let Err(error) = OsVfs.open_direct(&probe) {
         let reason = format!("{} has no direct reads: {error}", directory.path().display());
-        lsmx_stress::report_skipped("direct reads of real files", reason);
+        lsmx_testkit::report_skipped("direct reads of real files", reason);
         return;
     }
     let path = directory.path().join("db");

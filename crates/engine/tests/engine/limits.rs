@@ -102,7 +102,7 @@ fn a_value_past_the_limit_is_refused() {
 fn a_batch_past_the_limit_is_refused_whole() {
     if scale() <= 1.0 {
         let reason = "it takes 2 GiB of memory and runs if LSMX_TEST_SCALE is above 1";
-        lsmx_stress::report_skipped("a batch past the limit", reason);
+        lsmx_testkit::report_skipped("a batch past the limit", reason);
         return;
     }
     let db = open(&MemVfs::new());

@@ -42,6 +42,7 @@ fn round(dir: &Path, round: u64) {
 
 #[test]
 fn nothing_is_left_after_many_rounds() {
+    let _alone = lsmx_testkit::run_alone();
     let dir = tempfile::tempdir().unwrap();
     // The first rounds bring the tree to its size.
     (0..4).for_each(|number| round(dir.path(), number));

@@ -17,7 +17,7 @@ use lsmx::{
 use lsmx_stress::modelling::{quietly, watchdog};
 use lsmx_testkit::{TestRng, scale, seed};
 
-use crate::{ALLOCATOR, run_shared};
+use crate::ALLOCATOR;
 
 /// More than any sample may have allocated at once.
 const BYTES_MAX: isize = 64 << 20;
@@ -239,7 +239,7 @@ fn extension(path: &Path) -> String {
 
 #[test]
 fn intact_databases_have_every_kind_of_file_and_answer() {
-    let _shared = run_shared();
+    let _shared = lsmx_testkit::run_shared();
     let mut segments = 0;
     for intact in intact() {
         let kinds: Vec<_> = intact.files().iter().map(|(path, _)| extension(path)).collect();
@@ -256,7 +256,7 @@ fn intact_databases_have_every_kind_of_file_and_answer() {
 
 #[test]
 fn a_changed_byte_is_found_or_harmless() {
-    let _shared = run_shared();
+    let _shared = lsmx_testkit::run_shared();
     let _dog = watchdog("a_changed_byte_is_found_or_harmless", seed(), Duration::from_secs(300));
     let mut rng = TestRng::new(seed());
     let (mut samples, mut refused) = (0, 0);
@@ -297,7 +297,7 @@ fn a_changed_byte_is_found_or_harmless() {
 
 #[test]
 fn a_cut_file_is_found_or_harmless() {
-    let _shared = run_shared();
+    let _shared = lsmx_testkit::run_shared();
     let _dog = watchdog("a_cut_file_is_found_or_harmless", seed(), Duration::from_secs(300));
     let mut rng = TestRng::new(!seed());
     let (mut samples, mut refused) = (0, 0);
@@ -326,7 +326,7 @@ fn a_cut_file_is_found_or_harmless() {
 /// Files that are whole, each for itself, in the wrong place.
 #[test]
 fn a_file_in_the_wrong_place_is_found_or_harmless() {
-    let _shared = run_shared();
+    let _shared = lsmx_testkit::run_shared();
     let _dog = watchdog("a_file_in_the_wrong_place", seed(), Duration::from_secs(300));
     let foreign = build("foreign", 13, 600, 160, false).disk.snapshot_all();
     let mut samples = 0;

@@ -15,7 +15,7 @@ use lsmx::{Compression, Db, FilterBits, KeyspaceOptions, Options, ValueSeparatio
 use lsmx_testkit::engine::{TARGETS, seeds_from_files};
 use lsmx_testkit::fuzzing::{Seeds, check_targets, run_targets};
 
-use crate::{ALLOCATOR, run_alone};
+use crate::ALLOCATOR;
 
 /// Inputs over all targets at `LSMX_TEST_SCALE=1`.
 const INPUTS: u64 = 1_000_000;
@@ -93,13 +93,13 @@ fn all_seeds() -> Seeds {
 
 #[test]
 fn decoders_changed_inputs_cause_no_failure() {
-    let _alone = run_alone();
+    let _alone = lsmx_testkit::run_alone();
     run_targets(TARGETS, &all_seeds(), INPUTS, || ALLOCATOR.peak_bytes());
 }
 
 #[test]
 fn targets_have_shares_seeds_and_binaries() {
-    let _alone = run_alone();
+    let _alone = lsmx_testkit::run_alone();
     check_targets(TARGETS, &all_seeds());
 }
 

@@ -10,8 +10,6 @@
     reason = "a test fails by panicking, prints what it did, and computes with small numbers"
 )]
 
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-
 use lsmx_testkit::CountingAllocator;
 
 mod corruption;
@@ -20,15 +18,3 @@ mod work_bounds;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
-
-static RUNNING: RwLock<()> = RwLock::new(());
-
-/// Waits until no other test runs. A test that reads counters of the process holds the guard.
-fn run_alone() -> RwLockWriteGuard<'static, ()> {
-    RUNNING.write().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Waits until no test runs that reads counters of the process. All other tests hold the guard.
-fn run_shared() -> RwLockReadGuard<'static, ()> {
-    RUNNING.read().unwrap_or_else(PoisonError::into_inner)
-}

@@ -26,7 +26,7 @@ use lsmx_simulator::workload::{KeyDistribution, Phase};
 use lsmx_simulator::{Config, SUBCOMPACTIONS_DEFAULT, simulate};
 use lsmx_testkit::scale;
 
-use crate::{ALLOCATOR, run_alone};
+use crate::ALLOCATOR;
 
 /// Growth beyond n log n that still passes: amortized steps do not fall on the sizes evenly.
 const SLACK: f64 = 1.5;
@@ -190,7 +190,7 @@ fn delta() -> DeltaStoreFactory {
 
 #[test]
 fn write_of_a_batch_costs_n_log_n() {
-    let _alone = run_alone();
+    let _alone = lsmx_testkit::run_alone();
     grows_at_most_as_n_log_n("write", 1_000, |n| {
         let db = new(tuning());
         let batch = batch(&db, n);
@@ -310,7 +310,7 @@ fn commit_together(batches: impl FnOnce(&Db) -> [WriteBatch; 2]) -> Bill {
 
 #[test]
 fn write_with_guards_beside_a_large_batch_costs_n_log_n() {
-    let _alone = run_alone();
+    let _alone = lsmx_testkit::run_alone();
     grows_at_most_as_n_log_n("guarded write", 250, |n| {
         commit_together(|db| {
             let keyspace = db.default_keyspace();
@@ -340,7 +340,7 @@ impl EventListener for Stalls {
 #[test]
 fn memtables_do_not_grow_with_the_batches_in_flight() {
     const BATCH_BYTES: usize = 1 << 20;
-    let _alone = run_alone();
+    let _alone = lsmx_testkit::run_alone();
     let bytes = |in_flight: usize| {
         let disk = FaultVfs::new(Arc::new(MemVfs::new()), 1);
         let stalls = Arc::new(Stalls::default());
@@ -386,7 +386,7 @@ fn memtables_do_not_grow_with_the_batches_in_flight() {
 
 #[test]
 fn range_deletes_cost_n_log_n() {
-    let _alone = run_alone();
+    let _alone = lsmx_testkit::run_alone();
     for layout in LAYOUTS {
         grows_at_most_as_n_log_n(&format!("{layout:?} range deletes"), 256, |n| {
             let db = new(tuning());
@@ -398,7 +398,7 @@ fn range_deletes_cost_n_log_n() {
 
 #[test]
 fn get_among_range_deletes_costs_n_log_n() {
-    let _alone = run_alone();
+    let _alone = lsmx_testkit::run_alone();
     for layout in LAYOUTS {
         grows_at_most_as_n_log_n(&format!("n gets among {layout:?} range deletes"), 256, |n| {
             let db = new(tuning());
@@ -411,7 +411,7 @@ fn get_among_range_deletes_costs_n_log_n() {
 
 #[test]
 fn get_between_range_deletes_costs_n_log_n() {
-    let _alone = run_alone();
+    let _alone = lsmx_testkit::run_alone();
     grows_at_most_as_n_log_n("n gets between growing range deletes", 256, |n| {
         let db = new(tuning());
         Bill::of(|| {
@@ -425,7 +425,7 @@ fn get_between_range_deletes_costs_n_log_n() {
 
 #[test]
 fn multi_get_costs_n_log_n() {
-    let _alone = run_alone();
+    let _alone = lsmx_testkit::run_alone();
     for flushed in [false, true] {
         grows_at_most_as_n_log_n(&format!("multi_get, flushed: {flushed}"), 256, |n| {
             let db = new(tuning());
@@ -442,7 +442,7 @@ fn multi_get_costs_n_log_n() {
 
 #[test]
 fn range_costs_n_log_n() {
-    let _alone = run_alone();
+    let _alone = lsmx_testkit::run_alone();
     for (layout, flushed) in LAYOUTS.iter().flat_map(|layout| [(*layout, false), (*layout, true)]) {
         let what = format!("range over {layout:?} range deletes, flushed: {flushed}");
         grows_at_most_as_n_log_n(&what, 256, |n| {
@@ -465,7 +465,7 @@ fn range_costs_n_log_n() {
 
 #[test]
 fn range_over_the_range_deletes_of_many_tables_costs_n_log_n() {
-    let _alone = run_alone();
+    let _alone = lsmx_testkit::run_alone();
     grows_at_most_as_n_log_n("range over n / 16 tables with range deletes", 256, |n| {
         // No compaction.
         let db = new(tuning().policy("tiering(size_ratio=1000)".parse::<PolicySpec>().unwrap()));
@@ -485,7 +485,7 @@ fn range_over_the_range_deletes_of_many_tables_costs_n_log_n() {
 
 #[test]
 fn snapshot_costs_n_log_n() {
-    let _alone = run_alone();
+    let _alone = lsmx_testkit::run_alone();
     grows_at_most_as_n_log_n("n snapshots", 1_000, |n| {
         let db = new(tuning());
         Bill::of(|| {
@@ -502,7 +502,7 @@ fn snapshot_costs_n_log_n() {
 
 #[test]
 fn flush_costs_n_log_n() {
-    let _alone = run_alone();
+    let _alone = lsmx_testkit::run_alone();
     for (layout, operands) in LAYOUTS.iter().flat_map(|layout| [(*layout, false), (*layout, true)])
     {
         let what = format!("flush of {layout:?} range deletes, operand store: {operands}");
@@ -528,7 +528,7 @@ fn flush_costs_n_log_n() {
 
 #[test]
 fn compaction_job_costs_n_log_n() {
-    let _alone = run_alone();
+    let _alone = lsmx_testkit::run_alone();
     for layout in LAYOUTS {
         grows_at_most_as_n_log_n(&format!("compaction of {layout:?} range deletes"), 256, |n| {
             let db = new(tuning());
@@ -547,7 +547,7 @@ fn compaction_job_costs_n_log_n() {
 
 #[test]
 fn collection_of_blob_files_costs_n_log_n() {
-    let _alone = run_alone();
+    let _alone = lsmx_testkit::run_alone();
     grows_at_most_as_n_log_n("collection of blob files", 1_000, |n| {
         let separation = ValueSeparation {
             threshold_bytes: 1,
@@ -568,7 +568,7 @@ fn collection_of_blob_files_costs_n_log_n() {
 
 #[test]
 fn collection_of_operands_costs_n_log_n() {
-    let _alone = run_alone();
+    let _alone = lsmx_testkit::run_alone();
     grows_at_most_as_n_log_n("collection of operands", 1_000, |n| {
         let buckets = DeltaOptions::default().bucket_bytes(16 << 10).log_bytes_max(64 << 10);
         let tuning = tuning()
@@ -596,7 +596,7 @@ fn collection_of_operands_costs_n_log_n() {
 
 #[test]
 fn drop_of_a_keyspace_costs_n_log_n() {
-    let _alone = run_alone();
+    let _alone = lsmx_testkit::run_alone();
     grows_at_most_as_n_log_n("drop of a keyspace", 4_000, |n| {
         let db = new(tuning());
         let keyspace = db.keyspace("dropped", tuning().table_bytes(4 << 10)).unwrap();
@@ -619,7 +619,7 @@ fn drop_of_a_keyspace_costs_n_log_n() {
 
 #[test]
 fn open_costs_n_log_n() {
-    let _alone = run_alone();
+    let _alone = lsmx_testkit::run_alone();
     for layout in LAYOUTS {
         grows_at_most_as_n_log_n(
             &format!("open of a log with {layout:?} range deletes"),
@@ -649,7 +649,7 @@ fn open_costs_n_log_n() {
 
 #[test]
 fn metrics_cost_n_log_n() {
-    let _alone = run_alone();
+    let _alone = lsmx_testkit::run_alone();
     grows_at_most_as_n_log_n("metrics of n tables", 4_000, |n| {
         let db = new(tuning().table_bytes(512).block_bytes(256));
         put_all(&db, n);
@@ -668,7 +668,7 @@ fn metrics_cost_n_log_n() {
 
 #[test]
 fn simulate_costs_n_log_n() {
-    let _alone = run_alone();
+    let _alone = lsmx_testkit::run_alone();
     grows_at_most_as_n_log_n("simulate", 500_000, |n| {
         let phase = Phase { inserts: n, ..Phase::new("load", KeyDistribution::Uniform) };
         let config = Config {

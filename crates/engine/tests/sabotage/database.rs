@@ -827,7 +827,7 @@ fn found(check: Check, seed: u64, tries: u64) -> Option<(u64, String)> {
 
 #[test]
 fn every_deliberate_bug_is_found() {
-    let _alone = crate::run_alone();
+    let _alone = lsmx_testkit::run_alone();
     let seed = seed();
     let clock = Env::default();
     let (mut caught, mut missed) = (Vec::new(), Vec::new());
@@ -864,6 +864,6 @@ fn every_deliberate_bug_is_found() {
 /// Part of guarantee 17. The work counters are those of the process, so the test is here.
 #[test]
 fn flush_of_nested_range_deletes_is_linear() {
-    let _alone = crate::run_alone();
+    let _alone = lsmx_testkit::run_alone();
     range_tombstones::flush_of_nested_range_deletes_is_linear(0).unwrap();
 }

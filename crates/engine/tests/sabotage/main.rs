@@ -16,15 +16,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 mod database;
 mod manifest;
 mod table;
 mod wal;
-
-/// Waits until no other test runs. Each test holds the guard.
-fn run_alone() -> MutexGuard<'static, ()> {
-    static RUNNING: Mutex<()> = Mutex::new(());
-    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
-}

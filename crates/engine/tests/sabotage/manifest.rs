@@ -156,14 +156,14 @@ fn enumerate_crashes() -> Result<u64, String> {
 
 #[test]
 fn after_a_crash_at_any_operation_the_state_is_that_of_a_prefix_with_all_acknowledged_edits() {
-    let _alone = crate::run_alone();
+    let _alone = lsmx_testkit::run_alone();
     let images = enumerate_crashes().unwrap();
     assert!(images > 1_500, "only {images} images");
 }
 
 #[test]
 fn a_directory_that_is_not_synced_is_found() {
-    let _alone = crate::run_alone();
+    let _alone = lsmx_testkit::run_alone();
     failpoint::enable(Failpoint::DirectoryNotSynced);
     let found = enumerate_crashes();
     failpoint::disable();
@@ -172,7 +172,7 @@ fn a_directory_that_is_not_synced_is_found() {
 
 #[test]
 fn a_manifest_in_doubt_starts_afresh_and_nothing_acknowledged_is_lost() {
-    let _alone = crate::run_alone();
+    let _alone = lsmx_testkit::run_alone();
     let changes =
         [VfsCall::Append, VfsCall::Sync, VfsCall::SyncDir, VfsCall::Create, VfsCall::Rename];
     let mut points = 0;
@@ -218,7 +218,7 @@ fn closed() -> MemVfs {
 
 #[test]
 fn every_damaged_byte_and_every_cut_of_a_closed_manifest_is_noticed() {
-    let _alone = crate::run_alone();
+    let _alone = lsmx_testkit::run_alone();
     let vfs = closed();
     let expected = Manifest::load(&vfs, dir()).unwrap().state;
     assert!(expected.clean_close);
@@ -245,7 +245,7 @@ fn every_damaged_byte_and_every_cut_of_a_closed_manifest_is_noticed() {
 
 #[test]
 fn files_of_a_manifest_that_are_missing_or_foreign_are_named() {
-    let _alone = crate::run_alone();
+    let _alone = lsmx_testkit::run_alone();
     let vfs = closed();
     let manifest = Path::new("db/MANIFEST-000001");
     vfs.remove(manifest).unwrap();
@@ -263,7 +263,7 @@ fn files_of_a_manifest_that_are_missing_or_foreign_are_named() {
 
 #[test]
 fn only_a_directory_without_data_is_not_a_database() {
-    let _alone = crate::run_alone();
+    let _alone = lsmx_testkit::run_alone();
     let why = |vfs: &dyn Vfs| Manifest::load(vfs, dir()).unwrap_err().to_string();
     assert!(why(&MemVfs::new()).contains("not a database"));
     assert!(why(&disk()).contains("not a database"));
@@ -295,7 +295,7 @@ fn only_a_directory_without_data_is_not_a_database() {
 
 #[test]
 fn an_edit_that_does_not_fit_is_refused_and_leaves_no_doubt() {
-    let _alone = crate::run_alone();
+    let _alone = lsmx_testkit::run_alone();
     let vfs = disk();
     let shared: Arc<dyn Vfs> = Arc::new(vfs.clone());
     let manifest = Manifest::create(shared, dir(), 1, &state(1)).unwrap();
@@ -309,7 +309,7 @@ fn an_edit_that_does_not_fit_is_refused_and_leaves_no_doubt() {
 
 #[test]
 fn a_manifest_wants_a_fresh_start_when_it_is_twice_its_snapshot() {
-    let _alone = crate::run_alone();
+    let _alone = lsmx_testkit::run_alone();
     let vfs = disk();
     let shared: Arc<dyn Vfs> = Arc::new(vfs.clone());
     let manifest = Manifest::create(shared, dir(), 1, &state(0)).unwrap();

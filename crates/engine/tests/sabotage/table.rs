@@ -91,7 +91,7 @@ fn a_finished_table_is_lost() -> bool {
 
 #[test]
 fn deliberate_bugs_show() {
-    let _alone = crate::run_alone();
+    let _alone = lsmx_testkit::run_alone();
     let clock = Env::default();
     let mut found = Vec::new();
     for (bug, check, shows) in [

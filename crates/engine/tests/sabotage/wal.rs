@@ -19,14 +19,14 @@ use lsmx_testkit::TestRng;
 
 #[test]
 fn after_a_crash_at_any_operation_a_prefix_with_all_synced_commits_is_there() {
-    let _alone = crate::run_alone();
+    let _alone = lsmx_testkit::run_alone();
     let images: u64 = (0..36).map(|seed| enumerate_crashes(seed, 120).unwrap()).sum();
     assert!(images > 5_000, "only {images} images");
 }
 
 #[test]
 fn deliberate_bugs_are_found() {
-    let _alone = crate::run_alone();
+    let _alone = lsmx_testkit::run_alone();
     type Check = fn(u64) -> Result<u64, String>;
     let crashes: (_, Check) = ("crashes of the log", |seed| enumerate_crashes(seed, 120));
     let faults: (_, Check) = ("faults of the log", sweep_faults);
@@ -133,7 +133,7 @@ fn faulty_workload(
 
 #[test]
 fn after_any_failed_call_nothing_false_is_said_and_a_restart_goes_on() {
-    let _alone = crate::run_alone();
+    let _alone = lsmx_testkit::run_alone();
     let points: u64 = (0..8).map(|seed| sweep_faults(seed).unwrap()).sum();
     assert!(points > 200, "only {points} fault points");
 }
@@ -209,21 +209,21 @@ fn damage_everything(vfs: &MemVfs, promises: &Promises) -> Result<u64, String> {
 
 #[test]
 fn every_damaged_byte_and_every_cut_of_a_clean_log_is_noticed() {
-    let _alone = crate::run_alone();
+    let _alone = lsmx_testkit::run_alone();
     let (vfs, promises) = closed_log(true);
     assert!(damage_everything(&vfs, &promises).unwrap() > 1_000);
 }
 
 #[test]
 fn every_damaged_byte_of_what_was_synced_is_noticed_without_a_clean_close() {
-    let _alone = crate::run_alone();
+    let _alone = lsmx_testkit::run_alone();
     let (vfs, promises) = closed_log(false);
     assert!(damage_everything(&vfs, &promises).unwrap() > 1_000);
 }
 
 #[test]
 fn a_missing_segment_is_named() {
-    let _alone = crate::run_alone();
+    let _alone = lsmx_testkit::run_alone();
     let (vfs, promises) = closed_log(true);
     for path in vfs.snapshot_all().into_keys() {
         let disk = vfs.crash(CrashImage::Keep, 0);
@@ -238,7 +238,7 @@ fn a_missing_segment_is_named() {
 
 #[test]
 fn swapped_copied_and_foreign_segments_are_refused_or_harmless() {
-    let _alone = crate::run_alone();
+    let _alone = lsmx_testkit::run_alone();
     let (vfs, promises) = closed_log(true);
     let files: Vec<(PathBuf, Vec<u8>)> = vfs.snapshot_all().into_iter().collect();
     for (a, _) in &files {
@@ -278,7 +278,7 @@ fn swapped_copied_and_foreign_segments_are_refused_or_harmless() {
 
 #[test]
 fn tolerant_mode_keeps_the_prefix_before_the_damage_and_reports_it() {
-    let _alone = crate::run_alone();
+    let _alone = lsmx_testkit::run_alone();
     let (vfs, promises) = closed_log(true);
     for (path, bytes) in vfs.snapshot_all() {
         for at in 0..bytes.len() as u64 {
@@ -299,7 +299,7 @@ fn tolerant_mode_keeps_the_prefix_before_the_damage_and_reports_it() {
 
 #[test]
 fn a_tail_is_cut_and_reported_with_what_lies_beyond() {
-    let _alone = crate::run_alone();
+    let _alone = lsmx_testkit::run_alone();
     let (vfs, ledger) = (disk(), Ledger::default());
     let shared: Arc<dyn Vfs> = Arc::new(vfs.clone());
     let wal = Wal::create(
@@ -331,7 +331,7 @@ fn a_tail_is_cut_and_reported_with_what_lies_beyond() {
 
 #[test]
 fn a_group_is_one_write_and_a_sync_is_due_by_bytes_or_time() {
-    let _alone = crate::run_alone();
+    let _alone = lsmx_testkit::run_alone();
     let (vfs, ledger) = (disk(), Ledger::default());
     let shared: Arc<dyn Vfs> = Arc::new(vfs.clone());
     let options = WalOptions { sync_every_bytes: 1_000, ..WalOptions::default() };

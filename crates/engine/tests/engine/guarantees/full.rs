@@ -171,7 +171,7 @@ pub(crate) fn a_real_disk_that_gets_full(seed: u64) {
     let dir = tempfile::tempdir().unwrap();
     let size = format!("size={}k", 2_048 + rng.below(6_144));
     if let Err(reason) = mount(&["-t", "tmpfs", "-o", &size, "lsmx"], dir.path()) {
-        lsmx_stress::report_skipped("a full disk on a real file system", reason);
+        lsmx_testkit::report_skipped("a full disk on a real file system", reason);
         return;
     }
     let played = std::panic::catch_unwind(|| fill_and_resume(dir.path(), rng, &size));
