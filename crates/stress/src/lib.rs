@@ -15,7 +15,6 @@
 //! [`kill_many`] does this with one database; `lsmx stress` with one after the other. What a killed process
 //! cannot show, power losses, is the business of [`modelling`].
 
-pub mod beside;
 mod changes;
 mod child;
 mod copies;
@@ -33,8 +32,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lsmx::vfs::Vfs;
-use lsmx::{Db, Keyspace};
+use lsmx::{Db, Keyspace, Options};
 use lsmx_testkit::TestRng;
+use lsmx_testkit::simple_store::all_stores;
 
 pub use child::write_for_ever;
 pub use detections::{Detection, format_detections};
@@ -114,8 +114,7 @@ pub(crate) fn open(disk: Arc<dyn Vfs>, dir: &Path, seed: u64) -> Outcome<(Db, Ve
     let mut options = tuning::draw_options(rng, dir).keyspace_defaults(tuning::draw_keyspace(rng));
     let of_each = [tuning::draw_counted(rng, 0), tuning::draw_counted(rng, 1)];
     if rng.is_one_in(2) {
-        let [plain, delta] = beside::known();
-        options = options.operand_store(plain).operand_store(delta);
+        options = all_stores().into_iter().fold(options, Options::operand_store);
     }
     let db = Db::open(dir, options.vfs(disk)).map_err(|error| format!("opening: {error:?}"))?;
     let mut keyspaces = Vec::new();

@@ -12,6 +12,7 @@ pub mod delta;
 pub mod engine;
 pub mod fuzzing;
 mod rng;
+pub mod simple_store;
 mod test_order;
 mod test_report;
 mod test_run;

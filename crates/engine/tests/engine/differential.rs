@@ -5,7 +5,8 @@
 
 use lsmx::env::Background;
 use lsmx::{BlockCacheKind, FilterBits, FilterLastRun, ValueSeparation};
-use lsmx_stress::modelling::{Op, Opening, Plain, Play, Reached, Tuning, play};
+use lsmx_stress::modelling::{Op, Opening, Play, Reached, Tuning, play};
+use lsmx_testkit::simple_store::SimpleStore;
 use lsmx_testkit::{TestRng, case_seeds};
 
 /// Option sets of each kind, and histories that each set plays, with the operations of one.
@@ -37,7 +38,7 @@ fn plain() -> Opening {
             lz4: vec![false],
             filter_last_run: FilterLastRun::Off,
             filter_bits: FilterBits::Fuse8,
-            beside: None,
+            store: None,
             separation: None,
         },
     }
@@ -115,21 +116,22 @@ fn fixed() -> Vec<(Opening, Background)> {
     depart(inline, |set| set.wal_bytes_max = Some(1));
     depart(inline, |set| set.open_files = Some(8));
     depart(stepped, |set| set.tuning.memtable_bytes = 1 << 10);
-    // Operands beside the tree: never collected, and after every flush.
+    // An operand store: never collected, and after every flush.
     depart(inline, |set| {
-        set.tuning.beside = Some(Plain { collect_after: u64::MAX, to_tree_one_in: 1, lazy: true });
+        set.tuning.store =
+            Some(SimpleStore { collect_after: u64::MAX, to_tree_one_in: 1, lazy: true });
     });
     depart(inline, |set| {
         set.tuning.memtable_bytes = 1 << 10;
-        set.tuning.beside = Some(Plain { collect_after: 1, to_tree_one_in: 1, lazy: false });
+        set.tuning.store = Some(SimpleStore { collect_after: 1, to_tree_one_in: 1, lazy: false });
     });
     depart(stepped, |set| {
         set.tuning.memtable_bytes = 1 << 10;
-        set.tuning.beside = Some(Plain { collect_after: 2, to_tree_one_in: 2, lazy: true });
+        set.tuning.store = Some(SimpleStore { collect_after: 2, to_tree_one_in: 2, lazy: true });
     });
     depart(threads, |set| {
         set.tuning.memtable_bytes = 1 << 10;
-        set.tuning.beside = Some(Plain { collect_after: 2, to_tree_one_in: 2, lazy: true });
+        set.tuning.store = Some(SimpleStore { collect_after: 2, to_tree_one_in: 2, lazy: true });
     });
     depart(threads, |set| (set.tuning.memtable_bytes, set.smooth) = (1 << 10, false));
     sets

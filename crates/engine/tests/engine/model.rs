@@ -49,7 +49,7 @@ fn inline_histories_equal_the_model() {
     assert!(reached.dropped > 100 && reached.copies > 500, "{reached:?}");
     let between = reached.took_over.iter().map(|after| after.count_ones()).sum::<u32>();
     assert_eq!(between as usize, PRESETS * PRESETS, "not every pair of presets: {reached:?}");
-    assert!(reached.beside > 1_000 && reached.anchors > 100, "{reached:?}");
+    assert!(reached.operands_in_stores > 1_000 && reached.anchors > 100, "{reached:?}");
     assert!(reached.collected > 100 && reached.brought_back > 50, "{reached:?}");
     assert!(reached.snapshot_reads > 1_000 && reached.iterators_over_closes > 100, "{reached:?}");
 }

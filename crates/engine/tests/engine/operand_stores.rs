@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::harness::beside::Plain;
 use lsmx::env::Background;
 use lsmx::merge_operator::Append;
 use lsmx::metrics::BlockKind;
@@ -14,11 +13,12 @@ use lsmx::{
     Db, Error, KeyspaceOptions, LossKind, Options, Range, ReadOptions, ReadTier, RepairOptions,
     repair, verify,
 };
+use lsmx_testkit::simple_store::SimpleStore;
 
 const DIR: &str = "db";
 
 /// Never collects of its own accord.
-const QUIET: Plain = Plain { collect_after: u64::MAX, to_tree_one_in: 1, lazy: true };
+const QUIET: SimpleStore = SimpleStore { collect_after: u64::MAX, to_tree_one_in: 1, lazy: true };
 
 fn merging() -> KeyspaceOptions {
     KeyspaceOptions::default().merge_operator(Append::default())
@@ -28,7 +28,7 @@ fn options(keyspace: KeyspaceOptions) -> Options {
     Options::default().background(Background::Inline).seed(1).keyspace_defaults(keyspace)
 }
 
-fn with(plain: Plain) -> Options {
+fn with(plain: SimpleStore) -> Options {
     options(merging().operand_store(plain))
 }
 
@@ -182,7 +182,7 @@ fn range_deletes_void_operands_of_the_store() {
 
 #[test]
 fn collections_fold_into_the_tree_and_heed_snapshots() {
-    let plain = Plain { collect_after: 1, to_tree_one_in: 1, lazy: true };
+    let plain = SimpleStore { collect_after: 1, to_tree_one_in: 1, lazy: true };
     let disk = MemVfs::new();
     let db = open(&disk, with(plain));
     db.put("a", "1").unwrap();
@@ -265,7 +265,7 @@ fn without_its_store_a_keyspace_is_closed_and_the_others_are_not() {
     assert_eq!(&*beside.get("a").unwrap().unwrap(), b"1234");
 }
 
-/// Like [`Plain`], by another name.
+/// Like [`SimpleStore`], by another name.
 #[derive(Debug)]
 struct Other;
 
@@ -542,7 +542,8 @@ fn a_lookup_is_explained_and_memory_is_counted() {
 fn snapshots_stay_as_they_are_while_operands_come_and_leave() {
     for seed in 0..30 {
         let disk = MemVfs::new();
-        let plain = Plain { collect_after: 1, to_tree_one_in: 1 + seed % 2, lazy: seed % 3 == 0 };
+        let plain =
+            SimpleStore { collect_after: 1, to_tree_one_in: 1 + seed % 2, lazy: seed % 3 == 0 };
         let keyspace = merging().operand_store(plain).memtable_bytes(1024);
         let options = options(keyspace).background(Background::Stepped { seed, workers: 2 });
         let db = open(&disk, options);
@@ -595,7 +596,7 @@ fn snapshots_stay_as_they_are_while_operands_come_and_leave() {
 #[test]
 fn no_operand_is_lost_or_doubled_by_threads() {
     let disk = MemVfs::new();
-    let plain = Plain { collect_after: 1, to_tree_one_in: 2, lazy: true };
+    let plain = SimpleStore { collect_after: 1, to_tree_one_in: 2, lazy: true };
     let keyspace = KeyspaceOptions::default()
         .merge_operator(lsmx::merge_operator::Counter)
         .operand_store(plain)
@@ -638,7 +639,7 @@ fn no_operand_is_lost_or_doubled_by_threads() {
 fn a_failed_collection_is_tried_again() {
     let disk = MemVfs::new();
     let vfs = lsmx::internals::vfs::FaultVfs::new(Arc::new(disk.clone()), 1);
-    let plain = Plain { collect_after: 2, to_tree_one_in: 1, lazy: false };
+    let plain = SimpleStore { collect_after: 2, to_tree_one_in: 1, lazy: false };
     let db = Db::open(DIR, with(plain).vfs(Arc::new(vfs.clone()))).unwrap();
     db.put("a", "1").unwrap();
     db.put("c", "1").unwrap();

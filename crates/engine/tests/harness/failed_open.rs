@@ -8,8 +8,9 @@ use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCal
 use lsmx::merge_operator::Append;
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, KeyspaceOptions, Options};
+use lsmx_testkit::simple_store::SimpleStore;
 
-use super::{Outcome, beside, oracle};
+use super::{Outcome, oracle};
 
 fn failed(error: impl std::fmt::Display) -> String {
     error.to_string()
@@ -33,10 +34,10 @@ fn names(disk: &MemVfs) -> Result<Vec<PathBuf>, String> {
 
 /// Opens a database with an operand store and memtables so small that the replay of a log writes tables.
 fn open(vfs: impl Vfs, dir: &str) -> Result<Db, lsmx::Error> {
-    let store = beside::Plain { collect_after: 1_000, to_tree_one_in: 3, lazy: false };
+    let store = SimpleStore { collect_after: 1_000, to_tree_one_in: 3, lazy: false };
     let tuning =
         KeyspaceOptions::default().memtable_bytes(2 << 10).merge_operator(Append::default());
-    let tuning = tuning.operand_store(store.drawn());
+    let tuning = tuning.operand_store(store.or_delta());
     let options = Options::default().background(Background::Inline).seed(1);
     Db::open(dir, options.keyspace_defaults(tuning).vfs(Arc::new(vfs)))
 }

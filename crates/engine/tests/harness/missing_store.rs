@@ -14,14 +14,15 @@ use lsmx::operand_store::{
 use lsmx::vfs::{CrashImage, MemVfs};
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, verify};
 use lsmx_testkit::TestRng;
+use lsmx_testkit::simple_store::SimpleStore;
 
 use super::Outcome;
-use super::beside::Plain;
 
 /// Directory of the database.
 pub(crate) const DIR: &str = "db";
 /// The store of the keyspace `counts`.
-pub(crate) const STORE: Plain = Plain { collect_after: u64::MAX, to_tree_one_in: 1, lazy: true };
+pub(crate) const STORE: SimpleStore =
+    SimpleStore { collect_after: u64::MAX, to_tree_one_in: 1, lazy: true };
 /// Bound of the log.
 const WAL_BYTES_MAX: u64 = 8 << 10;
 

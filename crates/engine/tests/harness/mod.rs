@@ -32,4 +32,4 @@ pub(crate) mod recorder;
 pub(crate) mod workload;
 pub(crate) mod writers;
 
-pub(crate) use lsmx_stress::{Outcome, beside};
+pub(crate) use lsmx_stress::Outcome;

@@ -1,6 +1,5 @@
 //! Options so small that a few hundred commits run through every kind of job.
 
-use super::beside::{Plain, set_real};
 use lsmx::WalOptions;
 use lsmx::env::Background;
 use lsmx::merge_operator::Append;
@@ -10,6 +9,7 @@ use lsmx::{
 };
 use lsmx_stress::draw_filter_bits;
 use lsmx_testkit::TestRng;
+use lsmx_testkit::simple_store::{SimpleStore, use_delta_stores};
 
 /// Appends, so that an operand that is lost, doubled or out of its place shows. Whether it merges
 /// partially may change from opening to opening.
@@ -34,7 +34,7 @@ impl MergeOperator for Appending {
 
 thread_local! {
     /// What operand stores the databases at hand have: who has one needs it at each opening.
-    static BESIDE: std::cell::Cell<Stores> = const { std::cell::Cell::new(Stores::None) };
+    static STORES: std::cell::Cell<Stores> = const { std::cell::Cell::new(Stores::None) };
 }
 
 /// Where the operands of a database live.
@@ -61,18 +61,18 @@ impl Stores {
 }
 
 /// Says which operand stores options name that this thread draws from here on.
-pub(crate) fn set_beside(stores: Stores) {
-    BESIDE.set(stores);
-    set_real(stores == Stores::Real);
+pub(crate) fn set_stores(stores: Stores) {
+    STORES.set(stores);
+    use_delta_stores(stores == Stores::Real);
 }
 
 /// Whether they name one.
-pub(crate) fn beside() -> bool {
-    BESIDE.get() != Stores::None
+pub(crate) fn has_stores() -> bool {
+    STORES.get() != Stores::None
 }
 
-fn draw_store(rng: &mut TestRng) -> Plain {
-    Plain {
+fn draw_store(rng: &mut TestRng) -> SimpleStore {
+    SimpleStore {
         collect_after: 1 + rng.below(6),
         to_tree_one_in: 1 + rng.below(3),
         lazy: rng.is_one_in(2),
@@ -98,7 +98,7 @@ pub(crate) fn draw_keyspace(rng: &mut TestRng) -> KeyspaceOptions {
         .compression(compression)
         .merge_operator(Appending { partially: rng.is_one_in(2) })
         .value_separation(draw_separation(rng));
-    if beside() { options.operand_store(draw_store(rng).drawn()) } else { options }
+    if has_stores() { options.operand_store(draw_store(rng).or_delta()) } else { options }
 }
 
 /// Whether and how values are kept apart, drawn at random: mostly nearly all of them, in small files.

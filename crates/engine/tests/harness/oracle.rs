@@ -8,8 +8,8 @@ use lsmx::vfs::CrashImage;
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Keyspace, Options, Slice, VerifyReport, WriteBatch};
 use lsmx_testkit::TestRng;
+use lsmx_testkit::simple_store::{all_stores, may_be_orphan};
 
-use super::beside;
 use super::coverage::Coverage;
 use super::history::{
     Action, COUNTER, Commit, History, KEYSPACES, State, apply, draw_commit, key, keys,
@@ -137,7 +137,7 @@ struct Recovered {
 /// Reopens what a crash left, and checks it in every way. `history` is that of the crash's epoch.
 /// Returns how many images were checked.
 pub(crate) fn check(crash: &Crash, history: &History, coverage: &Arc<Coverage>) -> Outcome<u64> {
-    options::set_beside(crash.promises.beside);
+    options::set_stores(crash.promises.stores);
     let mut rng = TestRng::new(crash.image_seed);
     let depth = if rng.is_one_in(4) { Sampling::Chance(20_000) } else { Sampling::NONE };
     let recovery = Recorder::watch(&crash.disk, crash.image_seed, depth, coverage);
@@ -228,13 +228,13 @@ fn check_recovered(
 /// Everything that is closed is sound, operand stores included.
 pub(crate) fn verify(disk: &MemVfs) -> Result<VerifyReport, Error> {
     let options = Options::default().vfs(Arc::new(disk.clone()));
-    lsmx::verify(DIR, &beside::all().into_iter().fold(options, Options::operand_store))
+    lsmx::verify(DIR, &all_stores().into_iter().fold(options, Options::operand_store))
 }
 
 /// Nothing is lost and nothing lies about after a clean close.
 pub(crate) fn verify_clean(disk: &MemVfs) -> Outcome {
     let report = verify(disk).map_err(|error| format!("verify fails: {error:?}"))?;
-    let orphans = report.orphans.iter().any(|orphan| !beside::may_be_left(orphan));
+    let orphans = report.orphans.iter().any(|orphan| !may_be_orphan(orphan));
     if !orphans && report.wal_tail_bytes == 0 {
         return Ok(());
     }

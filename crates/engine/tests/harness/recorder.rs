@@ -62,7 +62,7 @@ pub(crate) struct Promises {
     /// Checkpoints that were begun.
     pub(crate) checkpoints: Vec<Checkpoint>,
     /// Which operand stores keyspaces have.
-    pub(crate) beside: Stores,
+    pub(crate) stores: Stores,
     /// Policies that each keyspace may have.
     pub(crate) policies: [Vec<String>; 2],
     /// Largest sequence number that may have been given out.

@@ -103,10 +103,10 @@ struct Run<'a> {
 /// Plays a run to its end.
 pub(crate) fn play(plan: &Plan, coverage: &Arc<Coverage>) -> Outcome<Played> {
     let disk = MemVfs::new();
-    let beside = options::Stores::of_seed(plan.seed);
-    options::set_beside(beside);
+    let stores = options::Stores::of_seed(plan.seed);
+    options::set_stores(stores);
     let recorder = Recorder::watch(&disk, plan.seed, plan.sampling, coverage);
-    recorder.promises().beside = beside;
+    recorder.promises().stores = stores;
     let mut run = Run {
         plan,
         rng: TestRng::new(plan.seed),
@@ -240,7 +240,7 @@ impl Run<'_> {
             93..96 => self.come_and_go(),
             96 => self.checkpoint(),
             97 => self.compact_range(),
-            98 if options::beside() => self.operands_to_tree(),
+            98 if options::has_stores() => self.operands_to_tree(),
             _ => {
                 if matches!(self.plan.faults, Faults::Random) && !self.armed {
                     self.arm(12);

@@ -24,7 +24,6 @@ mod tuning;
 mod walk;
 mod world;
 
-pub use crate::beside::Plain;
 pub use operators::operator;
 pub use ops::{KEYSPACES, Op, Weights, key_pool, operations};
 pub use play::{Outcome, Play, play, try_play};

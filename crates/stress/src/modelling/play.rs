@@ -68,7 +68,7 @@ impl Play {
     /// Plays these operations; on failure says at which one, and why.
     fn try_play(&self, operations: &[Op]) -> Result<Outcome, (usize, String)> {
         let mut at = 0;
-        crate::beside::set_real(self.seed % 2 == 1);
+        lsmx_testkit::simple_store::use_delta_stores(self.seed % 2 == 1);
         let played = catch_unwind(AssertUnwindSafe(|| {
             let keys = self.keys.clone();
             let mut world = World::new(keys, self.background, self.seed, &self.opening);

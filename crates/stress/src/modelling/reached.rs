@@ -39,7 +39,7 @@ pub struct Reached {
     pub copies: u64,
     /// Operands and anchors that went to stores, keys whose operands collections brought back, and
     /// conversions to the tree.
-    pub beside: u64,
+    pub operands_in_stores: u64,
     pub anchors: u64,
     pub collected: u64,
     pub brought_back: u64,
@@ -77,7 +77,7 @@ impl std::ops::AddAssign for Reached {
         self.collections += other.collections;
         self.dropped += other.dropped;
         self.copies += other.copies;
-        self.beside += other.beside;
+        self.operands_in_stores += other.operands_in_stores;
         self.anchors += other.anchors;
         self.collected += other.collected;
         self.brought_back += other.brought_back;

@@ -10,9 +10,9 @@ use lsmx::{
     ValueSeparation, WriteControl,
 };
 use lsmx_testkit::TestRng;
+use lsmx_testkit::simple_store::SimpleStore;
 
 use super::operator;
-use crate::beside::Plain;
 
 /// Options of a keyspace.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,7 +28,7 @@ pub struct Tuning {
     pub filter_last_run: FilterLastRun,
     pub filter_bits: FilterBits,
     /// The operand store that a keyspace gets which has none.
-    pub beside: Option<Plain>,
+    pub store: Option<SimpleStore>,
     pub separation: Option<ValueSeparation>,
 }
 
@@ -79,7 +79,7 @@ impl Tuning {
                 FilterBits::Monkey { bits_per_key: 10.0 },
                 FilterBits::Monkey { bits_per_key: 14.5 },
             ]),
-            beside: rng.is_true_with_percent(40).then(|| Plain {
+            store: rng.is_true_with_percent(40).then(|| SimpleStore {
                 collect_after: 1 + rng.below(6) as u64,
                 to_tree_one_in: 1 + rng.below(3) as u64,
                 lazy: rng.is_true_with_percent(50),
@@ -95,9 +95,9 @@ impl Tuning {
     }
 
     /// The options of a keyspace that has a store already, or has not.
-    pub fn options_beside(&self, stored: bool) -> KeyspaceOptions {
-        match self.beside.or_else(|| stored.then(Plain::default)) {
-            Some(store) => self.options().operand_store(store.drawn()),
+    pub fn options_with_store(&self, stored: bool) -> KeyspaceOptions {
+        match self.store.or_else(|| stored.then(SimpleStore::default)) {
+            Some(store) => self.options().operand_store(store.or_delta()),
             None => self.options(),
         }
     }
@@ -163,7 +163,7 @@ impl Opening {
     /// Options of the keyspace with this index, which has an operand store already, or has not; with its merge operator
     /// or without.
     pub fn keyspace_options(&self, at: usize, merges: bool, stored: bool) -> KeyspaceOptions {
-        let tuning = self.tuning.options_beside(stored);
+        let tuning = self.tuning.options_with_store(stored);
         if merges { tuning.merge_operator(operator(at)) } else { tuning }
     }
 
@@ -191,7 +191,7 @@ impl Opening {
             })
             .keyspace_defaults(self.keyspace_options(0, merges, stored[0]));
         if seed.is_multiple_of(2) {
-            options = options.operand_store(Plain::default().drawn());
+            options = options.operand_store(SimpleStore::default().or_delta());
         }
         if let Some(files) = self.open_files {
             options = options.open_files_max(files);

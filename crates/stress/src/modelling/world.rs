@@ -120,7 +120,7 @@ impl World {
                 Some(_) => {
                     let options = opening.keyspace_options(at, merges, self.stored[at]);
                     let keyspace = db.keyspace(name, options).unwrap();
-                    self.stored[at] |= opening.tuning.beside.is_some();
+                    self.stored[at] |= opening.tuning.store.is_some();
                     // The policy stays with the keyspace unless it is given anew.
                     if let Some(policy) = &opening.tuning.policy {
                         self.policies[at].clone_from(policy);
@@ -531,13 +531,13 @@ impl World {
         let at = name % KEYSPACES.len();
         let existed = self.state[at].is_some();
         // Its operator stays with a keyspace, given again or not.
-        let given = tuning.options_beside(false);
+        let given = tuning.options_with_store(false);
         let options = match existed && create {
             true => given,
             false => given.merge_operator(operator(at)),
         };
         let keyspace = self.db().keyspace(KEYSPACES[at], options).unwrap();
-        self.stored[at] = tuning.beside.is_some() || (existed && self.stored[at]);
+        self.stored[at] = tuning.store.is_some() || (existed && self.stored[at]);
         let other = tuning.options().merge_operator(operator(at + 1));
         let refused = self.db().keyspace(KEYSPACES[at], other).map(drop);
         assert!(matches!(refused, Err(Error::Contradiction { .. })), "{refused:?}");
@@ -596,7 +596,9 @@ impl World {
     fn copy_keyspace_options(&self, at: usize) -> KeyspaceOptions {
         let options = KeyspaceOptions::default().merge_operator(operator(at));
         match self.stored[at] {
-            true => options.operand_store(crate::beside::Plain::default().drawn()),
+            true => {
+                options.operand_store(lsmx_testkit::simple_store::SimpleStore::default().or_delta())
+            }
             false => options,
         }
     }
@@ -716,7 +718,7 @@ impl World {
             self.reached.moves += keyspace.compaction.trivial_moves;
             self.reached.drops += keyspace.compaction.drops;
             let store = keyspace.operand_store.unwrap_or_default();
-            self.reached.beside += store.operands;
+            self.reached.operands_in_stores += store.operands;
             self.reached.anchors += store.anchors;
             self.reached.collected += store.to_tree;
             self.reached.folded_by_reads += keyspace.merges.reads.operands;
@@ -769,14 +771,14 @@ impl World {
         self.close();
         let report = verify(
             "db",
-            &crate::beside::all()
+            &lsmx_testkit::simple_store::all_stores()
                 .iter()
                 .cloned()
                 .fold(Options::default().vfs(Arc::new(self.disk.clone())), Options::operand_store),
         )
         .unwrap();
         let mut orphans = report.orphans;
-        orphans.retain(|orphan| !crate::beside::may_be_left(orphan));
+        orphans.retain(|orphan| !lsmx_testkit::simple_store::may_be_orphan(orphan));
         assert_eq!(orphans, Vec::<std::path::PathBuf>::new());
         assert_eq!(report.wal_tail_bytes, 0);
         self.open(opening);

@@ -9,13 +9,14 @@ use lsmx::vfs::CrashImage;
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Event, KeyspaceOptions, RecoveryMode, verify};
 use lsmx_testkit::TestRng;
+use lsmx_testkit::simple_store::all_stores;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::support::{
     KINDS, Told, all_kinds, file_of, files, kind, open, options, seeds, try_open,
 };
 use crate::harness::parallel::watched;
-use crate::harness::{beside, lost_log, range_tombstones};
+use crate::harness::{lost_log, range_tombstones};
 
 type Contents = [BTreeMap<Vec<u8>, Vec<u8>>; 3];
 
@@ -392,7 +393,7 @@ fn law_13_formats_stay() {
     ];
     for (dir, kind, entries, key, value) in databases {
         let disk = golden(dir);
-        let stores = beside::all();
+        let stores = all_stores();
         verify(
             "db",
             &stores.iter().cloned().fold(

@@ -9,9 +9,9 @@ use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCal
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Options, verify};
 use lsmx_testkit::TestRng;
+use lsmx_testkit::simple_store::all_stores;
 
 use super::support::{all_kinds, file_of, kind, open, options, seeds, try_open};
-use crate::harness::beside;
 use crate::harness::closing::closed_database_changes_no_file;
 use crate::harness::failed_open::failed_open_leaves_no_files;
 
@@ -103,7 +103,7 @@ fn second_openers_and_readers(seed: u64) {
     let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());
     let verified = verify(
         "db",
-        &beside::all()
+        &all_stores()
             .iter()
             .cloned()
             .fold(Options::default().vfs(Arc::clone(&vfs)), Options::operand_store),

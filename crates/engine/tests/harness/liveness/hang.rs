@@ -12,8 +12,8 @@ use lsmx::env::Background;
 use lsmx::internals::vfs::{Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options};
-use lsmx_stress::beside::Plain;
 use lsmx_testkit::TestRng;
+use lsmx_testkit::simple_store::SimpleStore;
 
 use super::super::Outcome;
 use super::super::coverage::file_kind;
@@ -78,7 +78,7 @@ fn tuning(operands: bool, partially: bool) -> KeyspaceOptions {
         .table_bytes(4 << 10)
         .merge_operator(Operator { trigger: Trigger::default(), partially });
     if operands {
-        options.operand_store(Plain { collect_after: 2, to_tree_one_in: 1, lazy: true })
+        options.operand_store(SimpleStore { collect_after: 2, to_tree_one_in: 1, lazy: true })
     } else {
         options
     }

@@ -8,7 +8,7 @@ use lsmx::env::Background;
 use lsmx::internals::vfs::{Fault, FaultRule, FaultVfs};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, WriteBatch};
-use lsmx_stress::beside::Plain;
+use lsmx_testkit::simple_store::SimpleStore;
 use lsmx_testkit::{TestRng, mix_seeds};
 
 use super::super::coverage::file_kind;
@@ -581,7 +581,7 @@ fn tuning(rng: &mut TestRng, kind: Kind, trigger: &Trigger, with_store: bool) ->
         return tuned;
     }
     let lazy = rng.is_one_in(2) || matches!(kind, Kind::AlteredRead { .. });
-    let inner = Plain { collect_after: 1 + rng.below(4), to_tree_one_in: 1, lazy };
+    let inner = SimpleStore { collect_after: 1 + rng.below(4), to_tree_one_in: 1, lazy };
     tuned.operand_store(Stores { inner, trigger: trigger.clone() })
 }
 

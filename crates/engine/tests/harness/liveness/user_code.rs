@@ -12,7 +12,7 @@ use lsmx::operand_store::{
 };
 use lsmx::{Db, Event, EventListener, MergeOperator, MergeResult, Result, SeqNo};
 use lsmx_compaction::{CompactionPolicy, Debt, Job, RunningJobs, TreeShape};
-use lsmx_stress::beside::Plain;
+use lsmx_testkit::simple_store::SimpleStore;
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -211,7 +211,7 @@ impl CompactionPolicy for Policy {
 /// Makes operand stores that do what those of `inner` do.
 #[derive(Clone, Debug)]
 pub(crate) struct Stores {
-    pub(crate) inner: Plain,
+    pub(crate) inner: SimpleStore,
     pub(crate) trigger: Trigger,
 }
 

@@ -1,0 +1,128 @@
+//! A simple operand store for tests: each delivery and each collection writes the whole contents to a new file.
+//!
+//! The store asserts what the engine must keep: the order and the bounds of deliveries, and the order of commits.
+
+mod contents;
+mod cursor;
+mod store;
+mod view;
+
+use std::cell::Cell;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lsmx::operand_store::{
+    OperandMetrics, OperandStore, OperandStoreFactory, StoreContext, StoreToken,
+};
+use lsmx::{Error, Result};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
+
+/// Options of a simple store. They are its factory, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SimpleStore {
+    /// Number of deliveries after which a collection is due.
+    pub collect_after: u64,
+    /// One in so many collections moves operands to the tree.
+    pub to_tree_one_in: u64,
+    /// Whether a view reads its file with the first read, rather than keep the contents from the start.
+    pub lazy: bool,
+}
+
+impl Default for SimpleStore {
+    fn default() -> SimpleStore {
+        SimpleStore { collect_after: 3, to_tree_one_in: 2, lazy: true }
+    }
+}
+
+impl OperandStoreFactory for SimpleStore {
+    fn name(&self) -> &'static str {
+        "plain"
+    }
+
+    fn open(
+        &self,
+        context: StoreContext,
+        token: Option<StoreToken>,
+    ) -> Result<Arc<dyn OperandStore>> {
+        store::open(*self, context, token)
+    }
+
+    fn verify(&self, context: StoreContext, token: StoreToken) -> Result<OperandMetrics> {
+        Ok(self.open(context, Some(token))?.metrics())
+    }
+}
+
+thread_local! {
+    static USES_DELTA: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Sets whether [`SimpleStore::or_delta`] returns stores of `lsmx-delta` in this thread. A database must keep the kind of
+/// store with which it was created.
+pub fn use_delta_stores(uses_delta: bool) {
+    USES_DELTA.set(uses_delta);
+}
+
+/// A simple store, or a store of `lsmx-delta`.
+#[derive(Debug)]
+pub struct AnyStore(Box<dyn OperandStoreFactory>);
+
+impl SimpleStore {
+    /// Returns this store or, after [`use_delta_stores`], a store of `lsmx-delta` whose buckets are so small that a few
+    /// hundred operands fill several.
+    #[must_use]
+    pub fn or_delta(self) -> AnyStore {
+        if !USES_DELTA.get() {
+            return AnyStore(Box::new(self));
+        }
+        let options = DeltaOptions::default()
+            .bucket_bytes(512 << (self.collect_after % 3))
+            .buckets_max(4 * self.to_tree_one_in)
+            .split_threshold(if self.lazy { 0.8 } else { 0.3 })
+            .log_bytes_max(1024 << (self.collect_after % 5))
+            .cache_bytes(if self.lazy { 4096 } else { 0 });
+        AnyStore(Box::new(DeltaStoreFactory::new(options)))
+    }
+}
+
+impl OperandStoreFactory for AnyStore {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn open(
+        &self,
+        context: StoreContext,
+        token: Option<StoreToken>,
+    ) -> Result<Arc<dyn OperandStore>> {
+        self.0.open(context, token)
+    }
+
+    fn verify(&self, context: StoreContext, token: StoreToken) -> Result<OperandMetrics> {
+        self.0.verify(context, token)
+    }
+}
+
+/// Returns whether a file without references may exist after a clean close. Stores of `lsmx-delta` may leave bucket files
+/// whose records are still in the log; the next open writes the buckets again.
+pub fn may_be_orphan(path: &Path) -> bool {
+    USES_DELTA.get() && path.extension().is_some_and(|extension| extension == "bucket")
+}
+
+/// Returns a factory for each kind of store, to open or verify any database.
+#[must_use]
+pub fn all_stores() -> [Arc<dyn OperandStoreFactory>; 2] {
+    let delta = DeltaStoreFactory::new(DeltaOptions::default());
+    [Arc::new(SimpleStore::default()), Arc::new(delta)]
+}
+
+fn checksum(bytes: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(bytes)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn io_error(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    move |source| Error::Io { action, path: path.to_owned(), source: Arc::new(source) }
+}
