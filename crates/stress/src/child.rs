@@ -1,5 +1,5 @@
-//! A child's life: it opens the database and goes on where each writer stopped, until it is killed.
-//! Beside the writers it does what else may be under way when a process dies.
+//! The child process: opens the database and continues the commits of each writer until it is killed. The main thread
+//! runs [`SideTasks`] meanwhile.
 
 use std::path::Path;
 
@@ -7,42 +7,42 @@ use lsmx::env::Env;
 use lsmx::{Db, Durability, Error, Keyspace, Result, Snapshot, WriteBatch};
 
 use crate::Outcome;
-use crate::changes::{Change, changes};
-use crate::copies::{self, Bounds};
-use crate::disk::Disk;
-use crate::reached::Reached;
-use crate::told::{self, Told};
-use crate::tuning::draw_counted;
-use crate::view::View;
-use crate::{Orders, counter_key, merged_key, open, passing};
+use crate::checkpoints::{self, Bounds};
+use crate::commits::{Change, draw_changes};
+use crate::compare::KeyspaceView;
+use crate::counts::ChildCounts;
+use crate::disk_faults::FaultyDisk;
+use crate::messages::{self, Message};
+use crate::options::draw_counted;
+use crate::{Orders, counter_key, keyspace_churn, merged_key, open};
 use lsmx_testkit::TestRng;
 
-/// Things done after which it is told what was reached.
-const DONE_BETWEEN: u64 = 4;
-/// How long one commit may fail, though the disk is made well each time.
-const FAILING_NS_MAX: u64 = 10_000_000_000;
-/// Commits after which a writer reads what it wrote.
-const WRITTEN_BETWEEN: u64 = 8;
+/// Side tasks between two messages with counts.
+const TASKS_PER_REPORT: u64 = 4;
+/// Maximum time of a commit that is repeated after injected faults.
+const RETRY_NS_MAX: u64 = 10_000_000_000;
+/// Commits between two reads of the counters by a writer.
+const COMMITS_PER_READ: u64 = 8;
 
-/// A child's life: opens the database, and writes to it until it is killed. Whoever started it is told on
-/// standard error of each commit that was acknowledged, so nothing else may be written there.
+/// Opens the database and writes to it until the process is killed. Sends a message on standard error for each
+/// acknowledged commit; nothing else may write there.
 ///
 /// # Errors
-/// What went wrong: nothing else ends it.
-pub fn write_for_ever(orders: &Orders) -> Outcome {
-    told::tell(Told::Opening);
-    let disk = Disk::drawn(orders.round, orders.faults);
+/// The first violated guarantee. The function does not return otherwise.
+pub fn write_until_killed(orders: &Orders) -> Outcome {
+    messages::send(Message::Opening);
+    let disk = FaultyDisk::new(orders.round, orders.faults);
     let (db, keyspaces) = open(disk.vfs(), Path::new(&orders.dir), orders.round)?;
-    let view = View { keyspaces: &keyspaces, snapshot: None };
-    let steps = passing::steps(&db, &keyspaces[0])?;
-    disk.fall_ill();
+    let view = KeyspaceView { keyspaces: &keyspaces, snapshot: None };
+    let steps = keyspace_churn::count_steps(&db, &keyspaces[0])?;
+    disk.arm_fault();
     std::thread::scope(|scope| {
         let mut writers = Vec::new();
         for number in 0..orders.writers {
             let writer = Writer { orders, db: &db, disk: &disk, view: &view, number };
             writers.push(scope.spawn(move || writer.write()));
         }
-        let mut beside = Beside {
+        let mut side_tasks = SideTasks {
             orders,
             db: &db,
             disk: &disk,
@@ -50,17 +50,17 @@ pub fn write_for_ever(orders: &Orders) -> Outcome {
             rng: TestRng::new(!orders.round),
             steps,
             held: None,
-            reached: Reached::default(),
+            reached: ChildCounts::default(),
         };
         for done in 1.. {
             if writers.iter().any(std::thread::ScopedJoinHandle::is_finished) {
                 break;
             }
-            beside.act().map_err(|what| format!("beside the writers: {what}"))?;
-            if done % DONE_BETWEEN == 0 {
-                beside.reached.note(&db.metrics());
-                beside.reached.resumed = disk.resumed();
-                beside.reached.tell();
+            side_tasks.act().map_err(|what| format!("a side task: {what}"))?;
+            if done % TASKS_PER_REPORT == 0 {
+                side_tasks.reached.update_from(&db.metrics());
+                side_tasks.reached.resumed = disk.resumed();
+                side_tasks.reached.send();
             }
         }
         for writer in writers {
@@ -70,30 +70,30 @@ pub fn write_for_ever(orders: &Orders) -> Outcome {
     })
 }
 
-/// One that commits, with keys of its own.
+/// A thread that commits to keys of its own.
 struct Writer<'a> {
     orders: &'a Orders,
     db: &'a Db,
-    disk: &'a Disk,
-    view: &'a View<'a>,
+    disk: &'a FaultyDisk,
+    view: &'a KeyspaceView<'a>,
     number: u64,
 }
 
 impl Writer<'_> {
-    /// Commits for ever.
+    /// Commits until the process is killed.
     fn write(&self) -> Outcome {
-        let mut number = self.view.count_of(self.number)? + 1;
+        let mut number = self.view.commits_of(self.number)? + 1;
         let env = Env::default();
         let (mut failed, mut committed_ns) = (false, env.monotonic_ns());
         loop {
             let committed = self.commit(number);
             match committed {
-                Err(error) if self.disk.excuses(&error) => {
-                    self.disk.heal(self.db)?;
-                    // It was decided there once, for ever.
-                    let found = self.view.count_of(self.number)?;
+                Err(error) if self.disk.may_have_caused(&error) => {
+                    self.disk.recover(self.db)?;
+                    // `resume` has decided whether the commit exists.
+                    let found = self.view.commits_of(self.number)?;
                     if found + 1 == number {
-                        if env.monotonic_ns() - committed_ns > FAILING_NS_MAX {
+                        if env.monotonic_ns() - committed_ns > RETRY_NS_MAX {
                             return Err(format!("a commit, again and again: {error:?}"));
                         }
                         failed = true;
@@ -106,11 +106,11 @@ impl Writer<'_> {
             }
             committed_ns = env.monotonic_ns();
             if std::mem::take(&mut failed) {
-                self.disk.fall_ill();
+                self.disk.arm_fault();
             }
-            told::tell(Told::Done { who: self.number, number });
-            if number % WRITTEN_BETWEEN == 0 {
-                self.must_be(number, self.view.count_of(self.number)?)?;
+            messages::send(Message::Progress { actor: self.number, number });
+            if number % COMMITS_PER_READ == 0 {
+                self.must_be(number, self.view.commits_of(self.number)?)?;
             }
             number += 1;
         }
@@ -125,7 +125,7 @@ impl Writer<'_> {
 
     fn commit(&self, number: u64) -> Result<()> {
         let (writer, keyspaces) = (self.number, self.view.keyspaces);
-        let (changes, sync) = changes(self.orders.seed, writer, number);
+        let (changes, sync) = draw_changes(self.orders.seed, writer, number);
         let mut batch = WriteBatch::new();
         for keyspace in keyspaces {
             batch.put(keyspace, counter_key(writer), number.to_le_bytes());
@@ -145,22 +145,22 @@ impl Writer<'_> {
     }
 }
 
-/// What a child does beside its writers.
-struct Beside<'a> {
+/// Operations that run at the same time as the writers.
+struct SideTasks<'a> {
     orders: &'a Orders,
     db: &'a Db,
-    disk: &'a Disk,
+    disk: &'a FaultyDisk,
     keyspaces: &'a [Keyspace],
     rng: TestRng,
-    /// Steps of the keyspace that comes and goes.
+    /// Steps of the keyspace churn.
     steps: u64,
-    /// A snapshot, and the commits and steps that it saw when it was taken.
+    /// A snapshot, and the counts of commits and steps that it showed first.
     held: Option<(Snapshot, Vec<u64>)>,
-    reached: Reached,
+    reached: ChildCounts,
 }
 
-impl Beside<'_> {
-    /// Does one thing.
+impl SideTasks<'_> {
+    /// Runs a random operation.
     fn act(&mut self) -> Outcome {
         let which = usize::from(self.rng.is_one_in(2));
         let keyspace = &self.keyspaces[which];
@@ -172,20 +172,20 @@ impl Beside<'_> {
             4 => keyspace.compact_range::<&[u8]>(..),
             5 => self.retune(which),
             6 => self.leave_store(keyspace),
-            7 | 8 => return self.look_back(),
-            9..=11 => return self.copy(),
-            _ => self.pass(),
+            7 | 8 => return self.check_snapshot(),
+            9..=11 => return self.make_checkpoint(),
+            _ => self.do_churn_step(),
         };
         match done {
-            Err(error) if self.disk.excuses(&error) => self.after_failure(),
+            Err(error) if self.disk.may_have_caused(&error) => self.after_failure(),
             done => done.map_err(|error| format!("{error:?}")),
         }
     }
 
-    /// Goes on after the disk has failed: a step that did was done or was not.
+    /// Continues after an injected fault. The failed step may have been done.
     fn after_failure(&mut self) -> Outcome {
-        self.disk.heal(self.db)?;
-        let found = passing::steps(self.db, &self.keyspaces[0])?;
+        self.disk.recover(self.db)?;
+        let found = keyspace_churn::count_steps(self.db, &self.keyspaces[0])?;
         if found == self.steps {
             return Ok(());
         }
@@ -196,9 +196,9 @@ impl Beside<'_> {
         Ok(())
     }
 
-    /// Takes a snapshot; the next time it looks whether it shows what it did.
-    fn look_back(&mut self) -> Outcome {
-        let view = |snapshot| View { keyspaces: self.keyspaces, snapshot: Some(snapshot) };
+    /// Takes a snapshot, or compares the held one with the model and drops it.
+    fn check_snapshot(&mut self) -> Outcome {
+        let view = |snapshot| KeyspaceView { keyspaces: self.keyspaces, snapshot: Some(snapshot) };
         if let Some((snapshot, counts)) = self.held.take() {
             let checked = view(&snapshot).check(self.orders.seed, &counts);
             self.reached.snapshots += 1;
@@ -211,31 +211,31 @@ impl Beside<'_> {
         Ok(())
     }
 
-    /// How many commits of each writer a snapshot shows.
+    /// Returns the commits of each writer that a snapshot shows.
     fn counts(&self, snapshot: &Snapshot) -> Outcome<Vec<u64>> {
-        let view = View { keyspaces: self.keyspaces, snapshot: Some(snapshot) };
-        (0..self.orders.writers).map(|writer| view.count_of(writer)).collect()
+        let view = KeyspaceView { keyspaces: self.keyspaces, snapshot: Some(snapshot) };
+        (0..self.orders.writers).map(|writer| view.commits_of(writer)).collect()
     }
 
-    /// Makes a checkpoint and compares it.
-    fn copy(&mut self) -> Outcome {
-        let place = copies::place_of(Path::new(&self.orders.dir));
-        // A child before this one may have been killed over its own.
-        copies::remove(&place)?;
+    /// Makes a checkpoint and compares it with the model.
+    fn make_checkpoint(&mut self) -> Outcome {
+        let place = checkpoints::checkpoint_dir(Path::new(&self.orders.dir));
+        // A killed child may have left one.
+        checkpoints::remove_checkpoint(&place)?;
         let least = self.counts(&self.db.snapshot())?;
         match self.db.checkpoint(&place) {
-            Err(error) if self.disk.excuses(&error) => return self.after_failure(),
+            Err(error) if self.disk.may_have_caused(&error) => return self.after_failure(),
             made => made.map_err(|error| format!("a checkpoint: {error:?}"))?,
         }
         let most = self.counts(&self.db.snapshot())?;
         let bounds = Bounds { least, most, steps: self.steps };
-        copies::compare(&place, self.orders.seed, self.rng.next_u64(), &bounds)
+        checkpoints::check_checkpoint(&place, self.orders.seed, self.rng.next_u64(), &bounds)
             .map_err(|what| format!("a checkpoint: {what}"))?;
         self.reached.copies += 1;
-        copies::remove(&place)
+        checkpoints::remove_checkpoint(&place)
     }
 
-    /// Changes all options of a keyspace: it may take on an operand store.
+    /// Changes the options of a keyspace, which may get an operand store.
     fn retune(&mut self, which: usize) -> Result<()> {
         let options = draw_counted(&mut self.rng, which);
         let keyspace = &self.keyspaces[which];
@@ -247,7 +247,6 @@ impl Beside<'_> {
 
     fn leave_store(&mut self, keyspace: &Keyspace) -> Result<()> {
         let had = self.has_store(keyspace);
-        // No snapshot may be held, and one may be held here.
         match keyspace.operands_to_tree() {
             Err(Error::SnapshotsHeld { .. }) if self.held.is_some() => Ok(()),
             Ok(()) => {
@@ -263,14 +262,14 @@ impl Beside<'_> {
         metrics.keyspaces.get(keyspace.name()).is_some_and(|one| one.operand_store.is_some())
     }
 
-    fn pass(&mut self) -> Result<()> {
-        passing::step(self.db, &self.keyspaces[0], self.steps + 1)?;
+    fn do_churn_step(&mut self) -> Result<()> {
+        keyspace_churn::do_step(self.db, &self.keyspaces[0], self.steps + 1)?;
         self.done_step();
         Ok(())
     }
 
     fn done_step(&mut self) {
         self.steps += 1;
-        told::tell(Told::Done { who: self.orders.writers, number: self.steps });
+        messages::send(Message::Progress { actor: self.orders.writers, number: self.steps });
     }
 }

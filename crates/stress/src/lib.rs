@@ -1,32 +1,28 @@
-//! Finds out whether databases of lsmx keep their word, on real files and by killing who writes them.
+//! Kills processes that write to databases on real files, and checks that no acknowledged commit is lost.
 //!
-//! A child process opens a database under options that are drawn anew for each opening, and writes
-//! from several threads until it is killed. Meanwhile keyspaces change their policies, take on operand
-//! stores and leave them, come and go; snapshots are held and looked at again, checkpoints made, opened and compared; if that is asked for, the
-//! disks of some fail or are full now and then, and when they are well again writing goes on. Whoever started it
-//! then reads everything in every way, and has the files verified: each commit that was acknowledged is
-//! there, whole, in its order, and nothing that was never begun.
+//! A child process opens a database with random options and writes from several threads until it is killed. At the same
+//! time it changes options, converts keyspaces to operand stores and back, creates and drops a keyspace, compares
+//! snapshots and checkpoints, and on request injects write errors. The parent then reads all data in every way and
+//! verifies the files. Each acknowledged commit must be there, whole and in order, and no commit that was not begun.
 //!
-//! Every writer has keys of its own, and its commits follow from a seed, so its state after any
-//! number of commits can be made again. Each commit counts itself in every keyspace by a put, and in
-//! one of them by a merge as well: a merge that is lost or done twice makes the two disagree. In the
-//! other it appends to a value by a merge, so its order counts too.
+//! The commits of a writer follow from a seed, so the model after any number of commits can be computed. Each commit
+//! increments a counter in every keyspace by a put, and one of them also by a merge: a lost or repeated merge makes the
+//! two differ. In the second keyspace it appends to a value, which shows the order.
 //!
-//! [`kill_many`] does this with one database; `lsmx stress` with one after the other. What a killed process
-//! cannot show, power losses, is the business of [`modelling`].
+//! [`kill_many`] runs one database, `lsmx stress` many. [`modelling`] tests databases in memory, with power losses.
 
-mod changes;
+mod checkpoints;
 mod child;
-mod copies;
+mod commits;
+mod compare;
+mod counts;
 mod detections;
-mod disk;
+mod disk_faults;
+mod keyspace_churn;
+mod messages;
 pub mod modelling;
+mod options;
 mod parent;
-mod passing;
-mod reached;
-mod told;
-mod tuning;
-mod view;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -36,41 +32,41 @@ use lsmx::{Db, Keyspace, Options};
 use lsmx_testkit::TestRng;
 use lsmx_testkit::simple_store::all_stores;
 
-pub use child::write_for_ever;
+pub use child::write_until_killed;
+pub use counts::ChildCounts;
 pub use detections::{Detection, format_detections};
 pub use lsmx_testkit::report_skipped;
-pub use parent::{Children, Plan, Sum, kill_many};
-pub use reached::Reached;
-pub use tuning::draw_filter_bits;
+pub use options::draw_filter_bits;
+pub use parent::{ChildCommand, Plan, Sum, kill_many};
 
-/// What went wrong, for people.
+/// A result whose error is a message.
 pub type Outcome<T = ()> = Result<T, String>;
 
-/// The variable of a child's environment that has its orders.
+/// Environment variable with the orders of a child.
 pub const ORDERS: &str = "LSMX_STRESS_ORDERS";
 
-/// The keyspaces that every commit counts itself in: one that adds, one that appends.
+/// Keyspaces with commit counters. The merge operator of the first adds, that of the second appends.
 pub(crate) const KEYSPACES: [&str; 2] = [lsmx::DEFAULT_KEYSPACE, "second"];
 
-/// What a child is told, as text in its environment.
+/// Orders of a child, passed as text in [`ORDERS`].
 #[derive(Clone, Debug)]
 pub struct Orders {
     pub(crate) dir: String,
-    /// What all commits follow from, the same for every child of one database.
+    /// Seed of the commits, equal for all children of a database.
     pub(crate) seed: u64,
-    /// What this child's options follow from.
+    /// Seed of the options of this child.
     pub(crate) round: u64,
     pub(crate) writers: u64,
-    /// Whether its disk may fail.
+    /// Whether writes may fail.
     pub(crate) faults: bool,
 }
 
 impl Orders {
-    /// Those of this process, if it is a child.
+    /// Returns the orders of this process, if it is a child.
     ///
     /// # Errors
-    /// When [`ORDERS`] says what no parent writes.
-    pub fn of_this_process() -> Outcome<Option<Orders>> {
+    /// [`ORDERS`] does not parse.
+    pub fn from_env() -> Outcome<Option<Orders>> {
         let Some(text) = std::env::var_os(ORDERS) else { return Ok(None) };
         let orders = text.to_str().and_then(Orders::from_text);
         orders.map(Some).ok_or_else(|| format!("{ORDERS} is {text:?}, no orders for a child"))
@@ -94,7 +90,7 @@ fn counter_key(writer: u64) -> Vec<u8> {
     format!("{writer}:count").into_bytes()
 }
 
-/// What a writer adds 1 to with each commit, in the first keyspace.
+/// Key of the counter in the first keyspace that merges increment.
 fn merged_key(writer: u64) -> Vec<u8> {
     format!("{writer}:merged").into_bytes()
 }
@@ -104,15 +100,13 @@ fn number(bytes: Option<&[u8]>) -> Outcome<u64> {
     Ok(u64::from_le_bytes(bytes.map_err(|_| "a counter has not 8 bytes")?))
 }
 
-/// Opens the database and its keyspaces on a disk, with options that follow from a seed. The open knows their operand
-/// stores, or they are missing until each keyspace is opened.
-///
-/// # Errors
-/// When that fails.
+/// Opens the database and its keyspaces with random options. With some seeds the open gets the operand stores, with others
+/// each keyspace gets its own when it is opened.
 pub(crate) fn open(disk: Arc<dyn Vfs>, dir: &Path, seed: u64) -> Outcome<(Db, Vec<Keyspace>)> {
     let rng = &mut TestRng::new(seed);
-    let mut options = tuning::draw_options(rng, dir).keyspace_defaults(tuning::draw_keyspace(rng));
-    let of_each = [tuning::draw_counted(rng, 0), tuning::draw_counted(rng, 1)];
+    let mut options =
+        options::draw_options(rng, dir).keyspace_defaults(options::draw_keyspace(rng));
+    let of_each = [options::draw_counted(rng, 0), options::draw_counted(rng, 1)];
     if rng.is_one_in(2) {
         options = all_stores().into_iter().fold(options, Options::operand_store);
     }
@@ -122,8 +116,8 @@ pub(crate) fn open(disk: Arc<dyn Vfs>, dir: &Path, seed: u64) -> Outcome<(Db, Ve
         let keyspace = db.keyspace(name, options_of);
         keyspaces.push(keyspace.map_err(|error| format!("opening a keyspace: {error:?}"))?);
     }
-    let passing = passing::reopen(&db, rng);
-    passing.map_err(|error| format!("opening {}: {error:?}", passing::NAME))?;
+    let passing = keyspace_churn::reopen(&db, rng);
+    passing.map_err(|error| format!("opening {}: {error:?}", keyspace_churn::NAME))?;
     Ok((db, keyspaces))
 }
 
@@ -132,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn orders_come_through_the_environment_and_nothing_else_does() {
+    fn orders_text_round_trips_and_garbage_is_refused() {
         let dir = "/a path/with blanks ".to_owned();
         let orders = Orders { dir, seed: 7, round: u64::MAX, writers: 3, faults: true };
         let text = orders.to_text();

@@ -1,4 +1,4 @@
-//! Starts children, kills them, and compares what they leave with what they said.
+//! Starts children, kills them, and compares the database with their messages.
 
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -12,49 +12,49 @@ use lsmx::vfs::OsVfs;
 use serde::Serialize;
 
 use crate::Outcome;
-use crate::copies::close_and_verify;
-use crate::passing::steps as steps_of;
-use crate::told::Told;
-use crate::view::View;
-use crate::{ORDERS, Orders, Reached, open};
+use crate::checkpoints::close_and_verify;
+use crate::compare::KeyspaceView;
+use crate::keyspace_churn::count_steps;
+use crate::messages::Message;
+use crate::{ChildCounts, ORDERS, Orders, open};
 use lsmx_testkit::TestRng;
 
-/// Most kills of one database that [`Plan::drawn`] draws.
+/// Maximum of kills that [`Plan::drawn`] draws.
 const KILLS_MAX: u64 = 10;
-/// Most acknowledgements within which it has a child killed.
+/// Maximum of acknowledgements before a kill that [`Plan::drawn`] draws.
 const LONGEST: u64 = 5_000;
 
-/// Seconds of silence after which a child hangs: one that compacts and commits says so all the time.
-const STANDSTILL_S: u64 = 60;
+/// A child that sends no message for so many seconds hangs.
+const SILENCE_MAX_S: u64 = 60;
 
-/// How a child is started. Its orders come in the variable [`ORDERS`] of its environment.
+/// Command of a child. The child gets its orders in the environment variable [`ORDERS`].
 #[derive(Clone, Debug)]
-pub struct Children {
+pub struct ChildCommand {
     /// The program.
     pub program: PathBuf,
     /// Its arguments.
     pub arguments: Vec<String>,
-    /// Other variables, and their values.
+    /// Other environment variables.
     pub variables: Vec<(&'static str, String)>,
 }
 
-/// What becomes of one database.
+/// Kills of one database.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// What everything follows from but the moments at which processes come to their end.
+    /// Seed of everything but the exact time of a kill.
     pub seed: u64,
-    /// Children that are killed, at least 1.
+    /// Number of kills, at least 1.
     pub kills: u64,
-    /// Acknowledgements within which every child is killed, at least 1.
+    /// Maximum number of acknowledgements before a kill, at least 1.
     pub longest: u64,
-    /// Whether the disks of some children fail now and then.
+    /// Whether writes of some children fail.
     pub faults: bool,
-    /// Whether a failure leaves the files behind, as they are and as the last kill had left them.
+    /// Whether the files stay after a failure: those of the last kill, and those after the check.
     pub keep: bool,
 }
 
 impl Plan {
-    /// Kills that differ a lot, drawn from a seed: some databases see many short lives, some few long ones.
+    /// Draws a plan.
     #[must_use]
     pub fn drawn(seed: u64, faults: bool) -> Plan {
         let mut rng = TestRng::new(!seed);
@@ -64,21 +64,21 @@ impl Plan {
     }
 }
 
-/// What it came to.
+/// Counts of one or several databases.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Sum {
-    /// Children that were killed.
+    /// Killed children.
     pub kills: u64,
-    /// Commits that were acknowledged.
+    /// Acknowledged commits.
     pub acknowledged: u64,
-    /// Times that everything was read, compared and verified.
+    /// Checks of the whole database.
     pub looks: u64,
-    /// What children got to.
-    pub reached: Reached,
+    /// Counts of the children.
+    pub reached: ChildCounts,
 }
 
 impl Sum {
-    /// Adds what another one came to.
+    /// Adds the counts of another database.
     pub fn add(&mut self, other: Sum) {
         self.kills += other.kills;
         self.acknowledged += other.acknowledged;
@@ -87,14 +87,14 @@ impl Sum {
     }
 }
 
-/// Kills children of one database, which lies in a new directory in `home`.
+/// Kills children of one database in a new directory in `home`.
 ///
 /// # Errors
-/// What is not as they said.
-pub fn kill_many(plan: Plan, children: &Children, home: &Path) -> Outcome<Sum> {
+/// The first violated guarantee.
+pub fn kill_many(plan: Plan, children: &ChildCommand, home: &Path) -> Outcome<Sum> {
     let failed = |error| format!("no directory in {}: {error}", home.display());
     let own = tempfile::Builder::new().prefix("stress-").tempdir_in(home).map_err(failed)?;
-    let mut parent = Parent::new(plan, children, own.path());
+    let mut parent = KillRun::new(plan, children, own.path());
     let done = (0..plan.kills).try_for_each(|round| parent.round(round));
     match done {
         Ok(()) => Ok(parent.sum),
@@ -103,39 +103,38 @@ pub fn kill_many(plan: Plan, children: &Children, home: &Path) -> Outcome<Sum> {
     }
 }
 
-struct Parent<'a> {
+struct KillRun<'a> {
     plan: Plan,
-    children: &'a Children,
+    children: &'a ChildCommand,
     dir: PathBuf,
-    /// Where the files go before they are looked at.
+    /// Copy of the files before the check.
     before: PathBuf,
     rng: TestRng,
     writers: u64,
-    /// What each writer has told of, and the keyspace that comes and goes.
+    /// Acknowledged commits of each writer, then steps of the keyspace churn.
     counts: Vec<u64>,
-    /// Children since somebody looked: each may have got one further than it could tell.
-    untold: u64,
+    /// Kills since the last check. Each child may have committed once more than it reported.
+    kills_since_check: u64,
     sum: Sum,
 }
 
-impl<'a> Parent<'a> {
-    fn new(plan: Plan, children: &'a Children, home: &Path) -> Parent<'a> {
+impl<'a> KillRun<'a> {
+    fn new(plan: Plan, children: &'a ChildCommand, home: &Path) -> KillRun<'a> {
         let mut rng = TestRng::new(plan.seed);
         let writers = 1 + rng.below(4);
         let counts = (0..=writers).map(|_| 0).collect();
         let (dir, before) = (home.join("db"), home.join("before"));
-        let (untold, sum) = (0, Sum::default());
-        Parent { plan, children, dir, before, rng, writers, counts, untold, sum }
+        let (kills_since_check, sum) = (0, Sum::default());
+        KillRun { plan, children, dir, before, rng, writers, counts, kills_since_check, sum }
     }
 
-    /// Kills one child, and looks at what it leaves, or has the next one find it: that one recovers, and
-    /// may be killed at that.
+    /// Kills one child. Checks the database, or leaves its recovery to the next child, which may be killed meanwhile.
     fn round(&mut self, round: u64) -> Outcome {
         let dir = self.dir.to_str().ok_or_else(|| format!("{:?} is not UTF-8", self.dir))?;
         let dir = dir.to_owned();
         let (writers, Plan { seed, faults, .. }) = (self.writers, self.plan);
         let orders = Orders { dir, seed, round: self.rng.next_u64() >> 1, writers, faults };
-        // Some die while they open, some soon after, some with much behind them.
+        // Some are killed during the open, some soon after it.
         let after = match self.rng.below(4) {
             0 => self.rng.below(3),
             1 => self.rng.below(200),
@@ -148,18 +147,17 @@ impl<'a> Parent<'a> {
             self.sum.acknowledged += last.saturating_sub(*count);
             *count = last.max(*count);
         }
-        self.untold += 1;
+        self.kills_since_check += 1;
         if round + 1 < self.plan.kills && self.rng.is_one_in(2) {
             return Ok(());
         }
-        self.look().map_err(told)
+        self.check_database().map_err(told)
     }
 
-    /// Starts a child, kills it after so many acknowledgements, and returns the last number that each
-    /// writer was told of, 0 where there is none; after the writers' the last step of the keyspace that
-    /// comes and goes.
+    /// Starts a child and kills it after a number of acknowledgements. Returns the last acknowledged commit of each writer,
+    /// then the last step of the keyspace churn; 0 for none.
     fn kill_one(&mut self, orders: &Orders, acknowledged: u64) -> Outcome<Vec<u64>> {
-        let Children { program, arguments, variables } = self.children;
+        let ChildCommand { program, arguments, variables } = self.children;
         let mut child = Command::new(program)
             .args(arguments)
             .env(ORDERS, orders.to_text())
@@ -169,22 +167,21 @@ impl<'a> Parent<'a> {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|error| format!("no child: {error}"))?;
-        let told = child.stderr.take().ok_or("no pipe")?;
-        let mut told = BufReader::new(told);
-        let watched = Watched::new(child);
+        let mut messages = BufReader::new(child.stderr.take().ok_or("no pipe")?);
+        let watched = WatchedChild::new(child);
         let mut last = vec![0; self.counts.len()];
-        let mut reached = Reached::default();
+        let mut reached = ChildCounts::default();
         let (mut bytes, mut count, mut killed) = ([0; 16], 0, false);
-        while told.read_exact(&mut bytes).is_ok() {
+        while messages.read_exact(&mut bytes).is_ok() {
             let garbled = || format!("the child says {:?}", bytes.escape_ascii().to_string());
-            match Told::read(bytes) {
-                Told::Opening => {}
-                Told::Done { who, number } => {
-                    let at = usize::try_from(who).ok().and_then(|who| last.get_mut(who));
+            match Message::from_bytes(bytes) {
+                Message::Opening => {}
+                Message::Progress { actor, number } => {
+                    let at = usize::try_from(actor).ok().and_then(|actor| last.get_mut(actor));
                     *at.ok_or_else(garbled)? = number;
                 }
-                Told::Reached { what, count } => {
-                    reached.hear(what, count).map_err(|_| garbled())?;
+                Message::Count { index, count } => {
+                    reached.set(index, count).map_err(|_| garbled())?;
                     continue;
                 }
             }
@@ -196,10 +193,10 @@ impl<'a> Parent<'a> {
             watched.heard();
         }
         self.sum.reached.add(reached);
-        let (mut child, stood_still) = watched.end();
+        let (mut child, was_silent) = watched.end();
         let status = child.wait().map_err(|error| error.to_string())?;
-        if stood_still {
-            return Err(format!("the child said nothing for {STANDSTILL_S} seconds"));
+        if was_silent {
+            return Err(format!("the child sent nothing for {SILENCE_MAX_S} seconds"));
         }
         if !killed || status.code().is_some() {
             let mut said = String::new();
@@ -211,24 +208,24 @@ impl<'a> Parent<'a> {
         Ok(last)
     }
 
-    /// Compares what is there with what was told, and takes over by how much it is further.
-    fn look(&mut self) -> Outcome {
+    /// Compares the database with the acknowledgements, and raises the counts to those of the database.
+    fn check_database(&mut self) -> Outcome {
         if self.plan.keep {
-            copy(&self.dir, &self.before).map_err(|error| format!("no copy: {error}"))?;
+            copy_dir(&self.dir, &self.before).map_err(|error| format!("no copy: {error}"))?;
         }
         let (db, keyspaces) = open(Arc::new(OsVfs), &self.dir, self.rng.next_u64())?;
-        let view = View { keyspaces: &keyspaces, snapshot: None };
+        let view = KeyspaceView { keyspaces: &keyspaces, snapshot: None };
         for (writer, count) in (0..).zip(&mut self.counts) {
             let found = match writer == self.writers {
-                true => steps_of(&db, &keyspaces[0]),
-                false => view.count_of(writer),
+                true => count_steps(&db, &keyspaces[0]),
+                false => view.commits_of(writer),
             }?;
-            if found < *count || found > *count + self.untold {
+            if found < *count || found > *count + self.kills_since_check {
                 return Err(format!("writer {writer}: {found} commits, {count} were acknowledged"));
             }
             *count = found;
         }
-        self.untold = 0;
+        self.kills_since_check = 0;
         self.sum.looks += 1;
         view.check(self.plan.seed, &self.counts)?;
         if self.rng.is_one_in(3) {
@@ -244,37 +241,37 @@ impl<'a> Parent<'a> {
     }
 }
 
-/// A child that is killed if nothing is heard of it for too long.
-struct Watched {
+/// A child that a thread kills after [`SILENCE_MAX_S`] without a message.
+struct WatchedChild {
     child: Arc<Mutex<Child>>,
     heard: SyncSender<()>,
     watch: JoinHandle<bool>,
 }
 
-impl Watched {
-    fn new(child: Child) -> Watched {
+impl WatchedChild {
+    fn new(child: Child) -> WatchedChild {
         let child = Arc::new(Mutex::new(child));
         let (heard, hears) = sync_channel(1);
         let own = Arc::clone(&child);
         #[expect(clippy::disallowed_methods, reason = "it watches those that could hang")]
         let watch = std::thread::spawn(move || {
             loop {
-                match hears.recv_timeout(Duration::from_secs(STANDSTILL_S)) {
+                match hears.recv_timeout(Duration::from_secs(SILENCE_MAX_S)) {
                     Ok(()) => {}
                     Err(RecvTimeoutError::Disconnected) => return false,
                     Err(RecvTimeoutError::Timeout) => {
-                        // It may have ended by itself just now.
+                        // Fails if the child has just ended.
                         let _ = own.lock().unwrap_or_else(PoisonError::into_inner).kill();
                         return true;
                     }
                 }
             }
         });
-        Watched { child, heard, watch }
+        WatchedChild { child, heard, watch }
     }
 
     fn heard(&self) {
-        // One that was not taken yet says as much.
+        // A full channel already has a notice for the thread.
         let _ = self.heard.try_send(());
     }
 
@@ -282,17 +279,17 @@ impl Watched {
         self.child.lock().unwrap_or_else(PoisonError::into_inner).kill()
     }
 
-    /// The child, and whether it was killed for its silence.
+    /// Returns the child, and whether it was killed because of its silence.
     fn end(self) -> (Child, bool) {
         drop(self.heard);
-        let stood_still = self.watch.join().unwrap_or(false);
-        let child = Arc::into_inner(self.child).expect("the watch has ended, which had the other");
-        (child.into_inner().unwrap_or_else(PoisonError::into_inner), stood_still)
+        let was_silent = self.watch.join().unwrap_or(false);
+        let child = Arc::into_inner(self.child).expect("the thread has ended");
+        (child.into_inner().unwrap_or_else(PoisonError::into_inner), was_silent)
     }
 }
 
-/// Makes a directory a copy of another.
-fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+/// Replaces a directory by a copy of another.
+fn copy_dir(from: &Path, to: &Path) -> std::io::Result<()> {
     if to.exists() {
         std::fs::remove_dir_all(to)?;
     }

@@ -13,7 +13,7 @@
 use lsmx::env::Env;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_stress::{
-    Children, Detection, Orders, Outcome, Plan, Reached, Sum, format_detections, kill_many,
+    ChildCommand, ChildCounts, Detection, Orders, Outcome, Plan, Sum, format_detections, kill_many,
 };
 use lsmx_testkit::{mix_seeds, scaled, seed};
 
@@ -49,13 +49,13 @@ fn is_child() -> bool {
 /// Not a test of its own: what [`a_killed_process_keeps_its_word`] starts and kills.
 #[test]
 fn child() {
-    let Some(orders) = Orders::of_this_process().unwrap() else { return };
+    let Some(orders) = Orders::from_env().unwrap() else { return };
     if let Ok(name) = std::env::var(BUG) {
         failpoint::enable(
             Failpoint::from_name(&name).expect("the parent passes the name of a failpoint"),
         );
     }
-    let outcome = lsmx_stress::write_for_ever(&orders);
+    let outcome = lsmx_stress::write_until_killed(&orders);
     println!("{outcome:?}");
     // Nobody asked it to end.
     std::process::exit(3);
@@ -67,7 +67,7 @@ fn short(base: u64, database: u64, bug: Option<Failpoint>) -> (u64, Outcome<Sum>
     let (kills, longest) = (KILLS_OF_A_DATABASE, LONGEST);
     let plan = Plan { seed, kills, longest, faults: false, keep: false };
     let arguments = ["child", "--exact", "--nocapture", "--test-threads=1"];
-    let children = Children {
+    let children = ChildCommand {
         program: std::env::current_exe().unwrap(),
         arguments: arguments.map(str::to_owned).to_vec(),
         variables: bug.map(|bug| (BUG, bug.name().to_owned())).into_iter().collect(),
@@ -90,7 +90,8 @@ fn a_killed_process_keeps_its_word() {
     }
     println!("{sum:?}");
     assert!(sum.acknowledged > sum.kills * 50, "too little was acknowledged: {sum:?}");
-    let Reached { operands, rewrites, splits, overflows, blob_rewrites, copies, .. } = sum.reached;
+    let ChildCounts { operands, rewrites, splits, overflows, blob_rewrites, copies, .. } =
+        sum.reached;
     let collected = rewrites + splits + overflows;
     assert!(operands > 0 && collected > 0, "no operand store had anything to do: {sum:?}");
     assert!(blob_rewrites > 0, "no blob file was emptied: {sum:?}");

@@ -39,6 +39,7 @@ pub struct Reached {
     pub copies: u64,
     /// Operands and anchors that went to stores, keys whose operands collections brought back, and
     /// conversions to the tree.
+    #[serde(rename = "beside")]
     pub operands_in_stores: u64,
     pub anchors: u64,
     pub collected: u64,

@@ -72,7 +72,7 @@ fn table(histories: u64, reached: &Reached, seconds: f64) -> String {
         ),
         (reached.snapshot_reads, "reads of snapshots"),
         (reached.collections, "collections of blob files"),
-        (reached.beside, "operands and anchors delivered to stores"),
+        (reached.operands_in_stores, "operands and anchors delivered to stores"),
     ] {
         // Writing to a string does not fail.
         let _ = writeln!(text, "{count:>12} {what}");

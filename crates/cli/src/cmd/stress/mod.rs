@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use lsmx::env::Env;
 use lsmx_bench::report::json;
 use lsmx_bench::report::provenance::Provenance;
-use lsmx_stress::{Children, Orders, Plan, Sum, kill_many, write_for_ever};
+use lsmx_stress::{ChildCommand, Orders, Plan, Sum, kill_many, write_until_killed};
 use serde::Serialize;
 
 use crate::args::StressArgs;
@@ -35,8 +35,8 @@ struct Report {
 
 /// Stresses and reports; or, where a parent started this process, is its child.
 pub(crate) fn run(arguments: &StressArgs, words: &[OsString]) -> Result<(), Failure> {
-    if let Some(orders) = Orders::of_this_process().map_err(Failure::Usage)? {
-        let ended = write_for_ever(&orders);
+    if let Some(orders) = Orders::from_env().map_err(Failure::Usage)? {
+        let ended = write_until_killed(&orders);
         output::stdout(format!("{ended:?}\n").as_bytes())?;
         std::process::exit(CHILD_ENDED);
     }
@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &StressArgs, words: &[OsString]) -> Result<(), Fail
     let home = interrupt::temporary_directory("lsmx-stress-", &parent, None)?;
     let program = std::env::current_exe().map_err(|error| Failure::Run(Box::new(error)))?;
     let children =
-        Children { program, arguments: vec!["stress".to_owned()], variables: Vec::new() };
+        ChildCommand { program, arguments: vec!["stress".to_owned()], variables: Vec::new() };
     let time = Time::begin(arguments);
     let (mut databases, mut sum, mut failure) = (0, Sum::default(), None);
     while failure.is_none() && time.goes_on(databases) {

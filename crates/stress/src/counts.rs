@@ -1,40 +1,40 @@
-//! What children got to: a test that reaches nothing of what it is for has to say so.
+//! Counts of what children did, so that a test fails if its children never did what it tests.
 
 use lsmx::Metrics;
 use serde::Serialize;
 
-use crate::told::{self, Told};
+use crate::messages::{self, Message};
 
-/// Counts of one life or of many.
+/// Counts of one child or of several.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Reached {
-    /// Operands that came to stores.
+pub struct ChildCounts {
+    /// Operands delivered to operand stores.
     pub operands: u64,
-    /// Anchors that came to stores.
+    /// Delete markers delivered to operand stores.
     pub anchors: u64,
-    /// Buckets that were written anew.
+    /// Buckets rewritten.
     pub rewrites: u64,
-    /// Buckets that were split.
+    /// Buckets split.
     pub splits: u64,
-    /// Pairs of buckets that were merged.
+    /// Pairs of buckets merged.
     pub merges: u64,
-    /// Buckets whose operands went to the tree.
+    /// Buckets whose operands moved to the tree.
     pub overflows: u64,
-    /// Compactions that emptied blob files.
+    /// Blob files rewritten.
     pub blob_rewrites: u64,
-    /// Keyspaces that took a store on while commits went on.
+    /// Open keyspaces that got an operand store.
     pub to_store: u64,
-    /// Keyspaces that left their store while commits went on.
+    /// Open keyspaces that left their operand store.
     pub back_to_tree: u64,
-    /// Snapshots that were compared with what they saw.
+    /// Snapshots compared a second time.
     pub snapshots: u64,
-    /// Checkpoints that were opened and compared.
+    /// Checkpoints opened and compared.
     pub copies: u64,
-    /// Times that a database took writes again after its disk had failed.
+    /// Resumes after a write error.
     pub resumed: u64,
 }
 
-impl Reached {
+impl ChildCounts {
     fn counts(&mut self) -> [&mut u64; 12] {
         [
             &mut self.operands,
@@ -52,10 +52,9 @@ impl Reached {
         ]
     }
 
-    /// Takes over what the counters of a database say. They begin anew with a store, so they are no less
-    /// than what is known already.
-    pub(crate) fn note(&mut self, metrics: &Metrics) {
-        let mut now = Reached::default();
+    /// Raises the counts to those of a database. The counters of an operand store restart at zero with the store.
+    pub(crate) fn update_from(&mut self, metrics: &Metrics) {
+        let mut now = ChildCounts::default();
         for keyspace in metrics.keyspaces.values() {
             let store = keyspace.operand_store.unwrap_or_default();
             now.operands += store.operands;
@@ -71,35 +70,35 @@ impl Reached {
         }
     }
 
-    /// Tells whoever started this process.
-    pub(crate) fn tell(mut self) {
-        for (what, count) in (0..).zip(self.counts()) {
-            told::tell(Told::Reached { what, count: *count });
+    /// Sends the counts to the parent.
+    pub(crate) fn send(mut self) {
+        for (index, count) in (0..).zip(self.counts()) {
+            messages::send(Message::Count { index, count: *count });
         }
     }
 
-    /// Takes over what a child told of itself.
+    /// Sets a count that a child has sent.
     ///
     /// # Errors
-    /// When there is no such count.
-    pub(crate) fn hear(&mut self, what: u64, count: u64) -> Result<(), String> {
-        let at = usize::try_from(what).map_err(|error| error.to_string())?;
-        *self.counts().get_mut(at).map(|at| &mut **at).ok_or(format!("no count {what}"))? = count;
+    /// There is no such count.
+    pub(crate) fn set(&mut self, index: u64, count: u64) -> Result<(), String> {
+        let at = usize::try_from(index).map_err(|error| error.to_string())?;
+        *self.counts().get_mut(at).map(|at| &mut **at).ok_or(format!("no count {index}"))? = count;
         Ok(())
     }
 
-    /// Nothing where every count is above zero.
+    /// Checks that every count is above zero.
     ///
     /// # Errors
-    /// The place of one that is not.
-    pub fn all(mut self) -> Result<(), String> {
+    /// The index of a count that is zero.
+    pub fn require_all(mut self) -> Result<(), String> {
         match self.counts().iter().position(|count| **count == 0) {
             Some(at) => Err(format!("count {at}")),
             None => Ok(()),
         }
     }
 
-    pub(crate) fn add(&mut self, mut other: Reached) {
+    pub(crate) fn add(&mut self, mut other: ChildCounts) {
         for (count, other) in self.counts().into_iter().zip(other.counts()) {
             *count += *other;
         }

@@ -1,20 +1,20 @@
-//! The keyspaces as they are or as a snapshot sees them, and the comparison with what must be there.
+//! Compares keyspaces, or a snapshot of them, with the model.
 
 use lsmx::{Keyspace, Range, Result, Slice, Snapshot};
 
 use crate::Outcome;
-use crate::changes::{Model, changes};
-use crate::{KEYSPACES, counter_key, merged_key, number, passing};
+use crate::commits::{Model, draw_changes};
+use crate::{KEYSPACES, counter_key, keyspace_churn, merged_key, number};
 
-/// What reads the keyspaces that every commit counts itself in.
+/// Reads the keyspaces with commit counters.
 #[derive(Clone, Copy)]
-pub(crate) struct View<'a> {
+pub(crate) struct KeyspaceView<'a> {
     pub(crate) keyspaces: &'a [Keyspace],
-    /// Whose view it is; none: the present.
+    /// `None` reads the newest state.
     pub(crate) snapshot: Option<&'a Snapshot>,
 }
 
-impl View<'_> {
+impl KeyspaceView<'_> {
     fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Slice>> {
         match self.snapshot {
             Some(snapshot) => snapshot.get(keyspace, key),
@@ -36,11 +36,11 @@ impl View<'_> {
         }
     }
 
-    /// How many commits of a writer it shows.
+    /// Returns the number of visible commits of a writer.
     ///
     /// # Errors
-    /// When a read fails or the counters disagree: a commit is there in part, or more than once.
-    pub(crate) fn count_of(&self, writer: u64) -> Outcome<u64> {
+    /// A read fails, or the counters differ: a commit is visible in part or was applied twice.
+    pub(crate) fn commits_of(&self, writer: u64) -> Outcome<u64> {
         let read = |keyspace: &Keyspace, key: Vec<u8>| {
             let value =
                 self.get(keyspace, &key).map_err(|error| format!("a counter: {error:?}"))?;
@@ -58,11 +58,11 @@ impl View<'_> {
         }
     }
 
-    /// Compares all it shows, read in every way, with what this many commits of each writer make, and
-    /// steps after them.
+    /// Compares all keys, read in every way, with the model after `counts` commits of each writer. The last count is that of
+    /// the steps of the keyspace churn.
     ///
     /// # Errors
-    /// What differs.
+    /// The first difference.
     pub(crate) fn check(&self, seed: u64, counts: &[u64]) -> Outcome {
         for (keyspace, model) in self.keyspaces.iter().zip(&expected(seed, counts)?) {
             let wrong = |what: String| format!("{}: {what}", keyspace.name());
@@ -87,15 +87,15 @@ impl View<'_> {
     }
 }
 
-/// What commits make of the keyspaces.
+/// Returns the model after `counts` commits and steps.
 fn expected(seed: u64, counts: &[u64]) -> Outcome<[Model; KEYSPACES.len()]> {
     let mut models = [const { Model::new() }; KEYSPACES.len()];
     let (steps, counts) = counts.split_last().ok_or("there are no counts")?;
     for (writer, &count) in (0..).zip(counts) {
-        // Writers have keys of their own: each is made alone, which is the faster.
+        // Writers have separate keys, and small maps are faster.
         let mut own = [const { Model::new() }; KEYSPACES.len()];
         for number in 1..=count {
-            for (keyspace, change) in changes(seed, writer, number).0 {
+            for (keyspace, change) in draw_changes(seed, writer, number).0 {
                 change.apply(keyspace, &mut own[keyspace]);
             }
         }
@@ -109,11 +109,11 @@ fn expected(seed: u64, counts: &[u64]) -> Outcome<[Model; KEYSPACES.len()]> {
             model.extend(own);
         }
     }
-    models[0].extend(passing::noted(*steps));
+    models[0].extend(keyspace_churn::expected_note(*steps));
     Ok(models)
 }
 
-/// Compares a scan with what it should give.
+/// Compares a scan with its expected entries.
 fn compare<'a>(
     scan: impl Iterator<Item = Result<(Slice, Slice)>>,
     mut expected: impl Iterator<Item = (&'a Vec<u8>, &'a Vec<u8>)>,

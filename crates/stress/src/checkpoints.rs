@@ -1,5 +1,4 @@
-//! Checkpoints that are made while all go on writing. Each opens as a database of its own, with what was committed
-//! before and no more than was begun, in which nothing is missing or made up.
+//! Checkpoints during writes. Each must open, with all commits from before the call and none from after it.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -8,58 +7,63 @@ use std::sync::Arc;
 use lsmx::Db;
 use lsmx::vfs::OsVfs;
 
-use crate::tuning::stores;
-use crate::view::View;
-use crate::{Outcome, open, passing};
+use crate::compare::KeyspaceView;
+use crate::options::stores;
+use crate::{Outcome, keyspace_churn, open};
 
-/// What a copy has to hold.
+/// Bounds of the contents of a checkpoint.
 pub(crate) struct Bounds {
-    /// Commits of each writer before it was asked for.
+    /// Commits of each writer before the call.
     pub(crate) least: Vec<u64>,
-    /// Commits of each writer when it was there.
+    /// Commits of each writer after the call.
     pub(crate) most: Vec<u64>,
-    /// Steps of the keyspace that comes and goes: nobody made one meanwhile.
+    /// Steps of the keyspace churn. The thread that makes the checkpoint also does the steps.
     pub(crate) steps: u64,
 }
 
-/// Where the copies of a database go, one at a time.
-pub(crate) fn place_of(dir: &Path) -> PathBuf {
+/// Returns the directory of the checkpoint of a database.
+pub(crate) fn checkpoint_dir(dir: &Path) -> PathBuf {
     dir.with_file_name("checkpoint")
 }
 
-/// Takes a copy away, whole or not.
-pub(crate) fn remove(place: &Path) -> Outcome {
-    match std::fs::remove_dir_all(place) {
+/// Removes a checkpoint, complete or not, if there is one.
+pub(crate) fn remove_checkpoint(dir: &Path) -> Outcome {
+    match std::fs::remove_dir_all(dir) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(format!("{} cannot be removed: {error}", place.display()))
+            Err(format!("{} cannot be removed: {error}", dir.display()))
         }
         _ => Ok(()),
     }
 }
 
-/// Opens a copy under drawn options, compares all of it, closes it, has its files verified.
-pub(crate) fn compare(place: &Path, seed: u64, drawn: u64, bounds: &Bounds) -> Outcome {
-    let (db, keyspaces) = open(Arc::new(OsVfs), place, drawn)?;
-    let view = View { keyspaces: &keyspaces, snapshot: None };
+/// Opens a checkpoint with options from a seed, compares all of its contents, closes and verifies it.
+pub(crate) fn check_checkpoint(
+    dir: &Path,
+    seed: u64,
+    options_seed: u64,
+    bounds: &Bounds,
+) -> Outcome {
+    let (db, keyspaces) = open(Arc::new(OsVfs), dir, options_seed)?;
+    let view = KeyspaceView { keyspaces: &keyspaces, snapshot: None };
     let mut counts = Vec::new();
     for (writer, (least, most)) in (0..).zip(bounds.least.iter().zip(&bounds.most)) {
-        let found = view.count_of(writer)?;
+        let found = view.commits_of(writer)?;
         if !(*least..=*most).contains(&found) {
             return Err(format!("writer {writer}: {found} commits, not {least} to {most}"));
         }
         counts.push(found);
     }
-    let steps = passing::steps(&db, &keyspaces[0])?;
+    let steps = keyspace_churn::count_steps(&db, &keyspaces[0])?;
     if steps != bounds.steps {
         return Err(format!("step {steps}, not {}", bounds.steps));
     }
     counts.push(steps);
     view.check(seed, &counts)?;
     drop(keyspaces);
-    close_and_verify(db, place)
+    close_and_verify(db, dir)
 }
 
-/// Closes a database and has its files checked from end to end.
+/// Closes a database and verifies its files.
 pub(crate) fn close_and_verify(db: Db, dir: &Path) -> Outcome {
     db.close(None).map_err(|error| format!("closing: {error}"))?;
     drop(db);
@@ -71,7 +75,7 @@ pub(crate) fn close_and_verify(db: Db, dir: &Path) -> Outcome {
             .fold(lsmx::Options::default().vfs(Arc::new(OsVfs)), lsmx::Options::operand_store),
     );
     let mut report = report.map_err(|error| format!("verification: {error:?}"))?;
-    // Pages of buckets whose records the log of their store still has: the next opening removes them.
+    // Bucket files whose records are still in the log; the next open removes them.
     let is_bucket =
         |path: &PathBuf| path.extension().is_some_and(|extension| extension == "bucket");
     report.orphans.retain(|orphan| !is_bucket(orphan));

@@ -1,21 +1,21 @@
-//! What a commit does, and what that makes of a map.
+//! The changes of each commit, and their effect on a model. Both follow from the seed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use lsmx_testkit::{TestRng, mix_seeds};
 
-/// Keys of one writer in each keyspace that are put and deleted.
+/// Keys of one writer in each keyspace with puts and deletes.
 const KEYS: u64 = 300;
-/// Keys of one writer in each keyspace that are merged into.
+/// Keys of one writer in each keyspace with merges.
 const MERGED_KEYS: u64 = 30;
-/// Commits after which the value that every commit appends to begins anew.
+/// Each commit appends to one value. After so many commits a put replaces it.
 const APPENDS: u64 = 500;
 
-/// A keyspace as it should be.
+/// Expected contents of a keyspace.
 pub(crate) type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// One operation of a commit, in one keyspace.
+/// A write of a commit in one keyspace.
 pub(crate) enum Change {
     Put(Vec<u8>, Vec<u8>),
     Delete(Vec<u8>),
@@ -31,7 +31,7 @@ fn merged_key(writer: u64, number: u64) -> Vec<u8> {
     format!("{writer}+{number:02}").into_bytes()
 }
 
-/// Appends a byte by which a commit can be told from its neighbours; now and then begins anew.
+/// Returns the append of a commit: a byte that follows from its number.
 fn append(writer: u64, number: u64) -> Change {
     let key = format!("{writer}:appended").into_bytes();
     let [byte, ..] = number.to_le_bytes();
@@ -41,7 +41,7 @@ fn append(writer: u64, number: u64) -> Change {
     }
 }
 
-/// A stretch of the writer's own keys; now and then all of a kind, or all keys of both kinds.
+/// Draws a range of the keys of a writer. One in 20 has all put keys, one in 20 all keys.
 fn draw_range(rng: &mut TestRng, writer: u64) -> Range<Vec<u8>> {
     let (from, merged_from) = (rng.below(KEYS), rng.below(MERGED_KEYS));
     match rng.below(20) {
@@ -52,9 +52,9 @@ fn draw_range(rng: &mut TestRng, writer: u64) -> Range<Vec<u8>> {
     }
 }
 
-/// What the commit with this number (from 1 on) of a writer does, by keyspace, besides counting;
-/// and whether it asks for a sync.
-pub(crate) fn changes(seed: u64, writer: u64, number: u64) -> (Vec<(usize, Change)>, bool) {
+/// Draws the changes of a commit with their keyspaces, without its counters, and whether the commit is synced. Numbers
+/// count from 1.
+pub(crate) fn draw_changes(seed: u64, writer: u64, number: u64) -> (Vec<(usize, Change)>, bool) {
     let mut rng = TestRng::new(mix_seeds(mix_seeds(seed, writer), number));
     let count = if rng.is_one_in(50) { 60 } else { rng.below(5) };
     let changes = (0..count).map(|_| {
@@ -85,7 +85,7 @@ pub(crate) fn changes(seed: u64, writer: u64, number: u64) -> (Vec<(usize, Chang
 }
 
 impl Change {
-    /// Does to a map what it does to this keyspace.
+    /// Applies the change to the model of its keyspace.
     pub(crate) fn apply(self, keyspace: usize, model: &mut Model) {
         match self {
             Change::Put(key, value) => drop(model.insert(key, value)),
@@ -100,7 +100,7 @@ impl Change {
     }
 }
 
-/// Adds numbers of 8 bytes, byte by byte as one does by hand.
+/// Adds two little-endian numbers of 8 bytes, independently of the operator under test.
 fn sum(one: &[u8], other: &[u8]) -> Vec<u8> {
     let mut carry = 0;
     let digits = one.iter().zip(other).map(|(one, other)| {

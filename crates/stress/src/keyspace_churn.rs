@@ -1,34 +1,34 @@
-//! A keyspace that is made, written to and dropped, over and over, by one thread. Its steps are
-//! counted from 1, and how many there were can be told from what is there.
+//! Keyspace churn: one thread creates a keyspace, writes to it and drops it, again and again. Steps count from 1. The
+//! contents of the database show how many steps were done.
 
 use lsmx::merge_operator::Append;
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Result, WriteBatch};
 
 use crate::Outcome;
 use crate::number;
-use crate::tuning::{draw_keyspace, draw_store};
+use crate::options::{draw_keyspace, draw_store};
 use lsmx_testkit::TestRng;
 
-/// The keyspace, and the key of another one that says which was the last step that put something.
+/// Name of the keyspace, and the key in the first keyspace that holds the last step with a put.
 pub(crate) const NAME: &str = "passing";
-/// Steps of one life: it is made, then put to, at last dropped.
-const STEPS: u64 = 8;
-/// The step of every other life at which its operands leave their store, if they are in one.
+/// Steps of one life: the first creates the keyspace, the last drops it, the others put.
+const STEPS_PER_LIFE: u64 = 8;
+/// Step of every other life that moves operands from a store to the tree.
 const TO_TREE: u64 = 5;
-/// What each step that puts appends to, too.
-const APPENDED: &[u8] = b"appended";
+/// Key to which each put step appends.
+const APPENDED_KEY: &[u8] = b"appended";
 
-/// Which life a step belongs to, and the which in it, from 0.
-fn place(step: u64) -> (u64, u64) {
-    ((step - 1) / STEPS, (step - 1) % STEPS)
+/// Returns the life of a step and the index of the step in it, both from 0.
+fn life_and_index(step: u64) -> (u64, u64) {
+    ((step - 1) / STEPS_PER_LIFE, (step - 1) % STEPS_PER_LIFE)
 }
 
-/// What the step puts and what it appends.
+/// Returns the key and value that a step puts, and the operand that it appends.
 fn entry(life: u64, at: u64) -> ([u8; 8], Vec<u8>, [u8; 8]) {
     (at.to_be_bytes(), life.to_le_bytes().repeat(100), (life ^ at << 32).to_le_bytes())
 }
 
-/// What is in it after that many steps of a life that put.
+/// Returns the contents after a number of puts of a life.
 fn contents(life: u64, puts: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut contents = Vec::new();
     let mut appended = Vec::new();
@@ -38,22 +38,18 @@ fn contents(life: u64, puts: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
         appended.extend(operand);
     }
     if puts > 0 {
-        contents.push((APPENDED.to_vec(), appended));
+        contents.push((APPENDED_KEY.to_vec(), appended));
     }
     contents
 }
 
-/// Its tuning, drawn.
-pub(crate) fn options(rng: &mut TestRng) -> KeyspaceOptions {
+pub(crate) fn draw_options(rng: &mut TestRng) -> KeyspaceOptions {
     draw_keyspace(rng).memtable_bytes(2048).merge_operator(Append::default())
 }
 
-/// Opens it with its merge operator and its operand store after the database was opened, if it is there.
-///
-/// # Errors
-/// When it cannot be opened.
+/// Opens the keyspace with its merge operator and its operand store, if it exists.
 pub(crate) fn reopen(db: &Db, rng: &mut TestRng) -> Result<()> {
-    let drawn = options(rng);
+    let drawn = draw_options(rng);
     let Ok(keyspace) = db.open_keyspace(NAME, None) else { return Ok(()) };
     let options = match keyspace.options().operand_store {
         Some(_) => drawn.operand_store(draw_store(rng)),
@@ -62,13 +58,12 @@ pub(crate) fn reopen(db: &Db, rng: &mut TestRng) -> Result<()> {
     db.keyspace(NAME, options).map(drop)
 }
 
-/// Does a step.
-pub(crate) fn step(db: &Db, notes: &Keyspace, step: u64) -> Result<()> {
-    let (life, at) = place(step);
+pub(crate) fn do_step(db: &Db, notes: &Keyspace, step: u64) -> Result<()> {
+    let (life, at) = life_and_index(step);
     if at == 0 {
-        return db.keyspace(NAME, options(&mut TestRng::new(life))).map(drop);
+        return db.keyspace(NAME, draw_options(&mut TestRng::new(life))).map(drop);
     }
-    if at == STEPS - 1 {
+    if at == STEPS_PER_LIFE - 1 {
         return db.drop_keyspace(NAME);
     }
     let keyspace = db.open_keyspace(NAME, None)?;
@@ -81,26 +76,26 @@ pub(crate) fn step(db: &Db, notes: &Keyspace, step: u64) -> Result<()> {
     let (key, value, operand) = entry(life, at);
     let mut batch = WriteBatch::new();
     batch.put(&keyspace, key, value);
-    batch.merge(&keyspace, APPENDED, operand);
+    batch.merge(&keyspace, APPENDED_KEY, operand);
     batch.put(notes, NAME, step.to_le_bytes());
     db.write(batch, Durability::Buffered)
 }
 
-/// What the notes say after so many steps.
-pub(crate) fn noted(steps: u64) -> Option<(Vec<u8>, Vec<u8>)> {
-    let puts = |step: &u64| (1..STEPS - 1).contains(&place(*step).1);
+/// Returns the entry of [`NAME`] in the first keyspace after a number of steps.
+pub(crate) fn expected_note(steps: u64) -> Option<(Vec<u8>, Vec<u8>)> {
+    let puts = |step: &u64| (1..STEPS_PER_LIFE - 1).contains(&life_and_index(*step).1);
     let last = (1..=steps).rev().take(3).find(puts)?;
     Some((NAME.into(), last.to_le_bytes().to_vec()))
 }
 
-/// How many steps there were.
+/// Returns the number of steps that the contents show.
 ///
 /// # Errors
-/// When a read fails, or what is there is what no number of steps leaves.
-pub(crate) fn steps(db: &Db, notes: &Keyspace) -> Outcome<u64> {
+/// A read fails, or no number of steps gives the contents.
+pub(crate) fn count_steps(db: &Db, notes: &Keyspace) -> Outcome<u64> {
     let noted = notes.get(NAME).map_err(|error| format!("notes: {error:?}"))?;
     let noted = number(noted.as_deref())?;
-    let life_is_over = noted == 0 || place(noted).1 == STEPS - 2;
+    let life_is_over = noted == 0 || life_and_index(noted).1 == STEPS_PER_LIFE - 2;
     let keyspace = match db.open_keyspace(NAME, None) {
         Ok(keyspace) => keyspace,
         Err(Error::UnknownKeyspace { .. }) if noted == 0 => return Ok(0),
@@ -117,7 +112,7 @@ pub(crate) fn steps(db: &Db, notes: &Keyspace) -> Outcome<u64> {
     }
     let expected: Vec<_> = match noted {
         0 => Vec::new(),
-        _ => contents(place(noted).0, place(noted).1),
+        _ => contents(life_and_index(noted).0, life_and_index(noted).1),
     };
     match found == expected {
         true => Ok(noted),

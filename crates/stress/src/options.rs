@@ -1,5 +1,4 @@
-//! Options drawn anew for each opening, so small that a life of a few thousand commits runs through
-//! every kind of job.
+//! Random options for each open, so small that a few thousand commits cause every kind of job.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,8 +16,7 @@ use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 use lsmx_testkit::TestRng;
 
-/// Tuning of a keyspace. A policy stays with its keyspace unless it is drawn; so does an operand store,
-/// and a keyspace for which one is drawn takes it on.
+/// Draws options of a keyspace. Half of them name a policy, half an operand store; without, the keyspace keeps its own.
 pub(crate) fn draw_keyspace(rng: &mut TestRng) -> KeyspaceOptions {
     let filter = match rng.below(3) {
         0 => FilterLastRun::Off,
@@ -44,7 +42,7 @@ pub(crate) fn draw_keyspace(rng: &mut TestRng) -> KeyspaceOptions {
     }
 }
 
-/// Tuning of a keyspace that every commit counts itself in, with the operator that it always has.
+/// Draws options of a keyspace with commit counters. Its merge operator is fixed.
 pub(crate) fn draw_counted(rng: &mut TestRng, keyspace: usize) -> KeyspaceOptions {
     let drawn = draw_keyspace(rng);
     match keyspace {
@@ -53,7 +51,6 @@ pub(crate) fn draw_counted(rng: &mut TestRng, keyspace: usize) -> KeyspaceOption
     }
 }
 
-/// Whether values are kept apart, from where on, and how soon their files are emptied.
 fn draw_separation(rng: &mut TestRng) -> Option<ValueSeparation> {
     let separation = ValueSeparation {
         threshold_bytes: 16 << rng.below(6),
@@ -65,7 +62,7 @@ fn draw_separation(rng: &mut TestRng) -> Option<ValueSeparation> {
     (!rng.is_one_in(3)).then_some(separation)
 }
 
-/// Buckets so few and small that they split, merge, and overflow into the tree.
+/// Draws buckets so few and small that they split, merge, and overflow into the tree.
 pub(crate) fn draw_store(rng: &mut TestRng) -> DeltaStoreFactory {
     let drawn = DeltaOptions::default()
         .bucket_bytes(512 << rng.below(5))
@@ -79,7 +76,7 @@ pub(crate) fn draw_store(rng: &mut TestRng) -> DeltaStoreFactory {
     })
 }
 
-/// Options of a database, whose keyspaces may have the store that [`draw_store`] draws.
+/// Draws options of a database.
 pub(crate) fn draw_options(rng: &mut TestRng, dir: &Path) -> Options {
     Options::default()
         .background(Background::Threads { workers: 1 + usize::from(rng.is_one_in(2)) })
@@ -96,12 +93,12 @@ pub(crate) fn draw_options(rng: &mut TestRng, dir: &Path) -> Options {
         .operand_store(draw_store(rng))
 }
 
-/// Every store that keyspaces may have, for verification.
+/// Returns all operand stores that keyspaces may have, for verification.
 pub(crate) fn stores() -> [Arc<dyn OperandStoreFactory>; 1] {
     [Arc::new(DeltaStoreFactory::new(DeltaOptions::default()))]
 }
 
-/// Widths of filters, drawn at random.
+/// Draws a kind and size of filters.
 pub fn draw_filter_bits(rng: &mut TestRng) -> FilterBits {
     match rng.below(3) {
         0 => FilterBits::Fuse8,
@@ -110,8 +107,7 @@ pub fn draw_filter_bits(rng: &mut TestRng) -> FilterBits {
     }
 }
 
-/// Whether files beside this directory can be read past the system's cache: not every file system can do
-/// that.
+/// Returns whether the file system of this directory has direct reads.
 fn direct_reads_work(dir: &Path) -> bool {
     let file = tempfile::NamedTempFile::new_in(dir.parent().unwrap_or(dir));
     file.is_ok_and(|file| OsVfs.open_direct(file.path()).is_ok())

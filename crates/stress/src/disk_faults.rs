@@ -1,0 +1,109 @@
+//! Injected write errors in the file system of a child.
+//!
+//! Only calls that write fail, so a wrong read is always a bug. After a failure has made the database read-only, no
+//! call fails until `resume` has returned, so `resume` must succeed.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::vfs::{OsVfs, Vfs};
+use lsmx::{Db, Error};
+
+use crate::Outcome;
+use lsmx_testkit::{TestRng, mix_seeds};
+
+/// Calls that may fail.
+const WRITES: &[VfsCall] =
+    &[VfsCall::Append, VfsCall::Create, VfsCall::Sync, VfsCall::SyncDir, VfsCall::Rename];
+/// One child in so many has a faulty disk.
+const FAULTY_ONE_IN: u64 = 3;
+/// Makes the seed of the faults differ from that of the options.
+const SEED_SALT: u64 = 0x0064_6973_6b21;
+/// Upper bounds of the number of calls until the next fault. One is chosen at random.
+const CALLS_UNTIL_FAULT: [u64; 3] = [30, 300, 3000];
+
+/// The file system of a child.
+#[derive(Debug)]
+pub(crate) struct FaultyDisk {
+    /// `None` if no call fails.
+    faults: Option<FaultVfs>,
+    /// Draws the next fault. A thread that resumes the database holds the lock.
+    rng: Mutex<TestRng>,
+    /// Number of resumes.
+    resumed: AtomicU64,
+}
+
+impl FaultyDisk {
+    /// Returns a disk without faults. If `fails` is set, some seeds give one whose calls fail after
+    /// [`FaultyDisk::arm_fault`].
+    pub(crate) fn new(seed: u64, fails: bool) -> FaultyDisk {
+        let seed = mix_seeds(seed, SEED_SALT);
+        let mut rng = TestRng::new(seed);
+        let is_faulty = fails && rng.is_one_in(FAULTY_ONE_IN);
+        let faults = is_faulty.then(|| FaultVfs::new(Arc::new(OsVfs), seed));
+        FaultyDisk { faults, rng: Mutex::new(rng), resumed: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn vfs(&self) -> Arc<dyn Vfs> {
+        match &self.faults {
+            Some(faults) => Arc::new(faults.clone()),
+            None => Arc::new(OsVfs),
+        }
+    }
+
+    /// Makes one of the next calls fail, or all from one of them on, if the disk is faulty.
+    pub(crate) fn arm_fault(&self) {
+        let Some(faults) = &self.faults else { return };
+        let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
+        faults.clear_rules();
+        faults.add_rule(draw_rule(&mut rng));
+    }
+
+    /// Returns whether an injected fault may have caused the error.
+    pub(crate) fn may_have_caused(&self, error: &Error) -> bool {
+        let is_io_error =
+            matches!(error, Error::Io { .. } | Error::ReadOnly { .. } | Error::Background { .. });
+        self.faults.is_some() && is_io_error
+    }
+
+    /// Returns how often [`FaultyDisk::recover`] resumed the database.
+    pub(crate) fn resumed(&self) -> u64 {
+        self.resumed.load(Ordering::Relaxed)
+    }
+
+    /// Resumes the database if a fault has made it read-only.
+    ///
+    /// # Errors
+    /// `resume` fails without a fault, or a read fails while the database is read-only.
+    pub(crate) fn recover(&self, db: &Db) -> Outcome {
+        let Some(faults) = &self.faults else { return Ok(()) };
+        let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(cause) = db.health().read_only else {
+            // Writes wait for a failed compaction, which the engine tries again.
+            faults.clear_rules();
+            return Ok(());
+        };
+        let read = db.get(b"any").map(drop);
+        read.map_err(|error| format!("a read while read-only by {cause}: {error:?}"))?;
+        faults.clear_rules();
+        db.resume().map_err(|error| format!("resuming after {cause}: {error:?}"))?;
+        faults.add_rule(draw_rule(&mut rng));
+        self.resumed.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+fn draw_rule(rng: &mut TestRng) -> FaultRule {
+    let errno = if rng.is_one_in(2) { Errno::NoSpace } else { Errno::Io };
+    let rule = match rng.is_one_in(3) {
+        true => FaultRule::new(Fault::ShortWrite(errno)).for_calls(&[VfsCall::Append]),
+        false => FaultRule::new(Fault::Error(errno)).for_calls(WRITES),
+    };
+    let within = *rng.choose(&CALLS_UNTIL_FAULT);
+    let rule = rule.nth(rng.below(within));
+    match rng.is_one_in(2) {
+        true => rule.from_then_on(),
+        false => rule,
+    }
+}
