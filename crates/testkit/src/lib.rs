@@ -11,6 +11,7 @@ pub mod bench;
 pub mod delta;
 pub mod engine;
 pub mod fuzzing;
+mod merge_operators;
 mod rng;
 pub mod simple_store;
 mod test_order;
@@ -18,6 +19,7 @@ mod test_report;
 mod test_run;
 
 pub use allocator::CountingAllocator;
+pub use merge_operators::merge_operator;
 pub use rng::{TestRng, mix_seeds};
 pub use test_order::{run_alone, run_shared};
 pub use test_report::{report_skipped, time_test};

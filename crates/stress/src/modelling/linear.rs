@@ -1,7 +1,7 @@
-//! Whether a recorded history of several threads could have happened one operation at a time.
+//! A linearizability checker for recorded histories of several threads.
 //!
-//! Source: Wing and Gong, JPDC 17 (1993), with Lowe's memory of states already tried. The store
-//! that the history must fit has a few places; each is known by the number of its last write.
+//! Source: Wing and Gong, JPDC 17 (1993), with Lowe's cache of states already tried. The store has a few places. The state of
+//! a place is the number of its last write.
 
 use std::collections::HashSet;
 
@@ -11,20 +11,20 @@ pub const PLACES: usize = 3;
 /// Number of a write; 0 is the empty store.
 pub type WriteId = u32;
 
-/// What a thread did and was told.
+/// A call and its result.
 #[derive(Clone, Debug)]
 pub enum Call {
-    /// Wrote these places at once; `deletes` says that they have no value after it.
+    /// An atomic write of places. With `deletes`, they have no value after it.
     Write { id: WriteId, places: Vec<usize>, deletes: bool },
-    /// Wrote a place, on condition that its last write was still `last`.
+    /// A write of a place that was accepted on condition that its last write was `last`.
     GuardHeld { id: WriteId, place: usize, last: WriteId },
-    /// Was refused, which changes nothing.
+    /// A refused write.
     GuardRefused,
-    /// Saw these values at once; `None` where there was none.
+    /// An atomic read of places; `None` for no value.
     Read { seen: Vec<(usize, Option<WriteId>)> },
 }
 
-/// A call and when it was under way.
+/// A call with its start and end.
 #[derive(Clone, Debug)]
 pub struct Record {
     pub call: Call,
@@ -40,8 +40,8 @@ struct Search<'a> {
     tried: HashSet<(Vec<usize>, Store)>,
 }
 
-/// Whether one order of all calls explains every answer, and is the order of any two of which one
-/// ended before the other began.
+/// Returns whether some order of the calls explains all results. A call that ended before another began must come before
+/// it.
 pub fn linearizable(threads: &[Vec<Record>]) -> bool {
     let deletes = threads.iter().flatten().filter_map(|record| match record.call {
         Call::Write { id, deletes: true, .. } => Some(id),
@@ -64,7 +64,7 @@ impl Search<'_> {
         let first_end = (0..threads.len()).filter_map(|t| next(t, done)).map(|at| at.end).min();
         for thread in 0..threads.len() {
             let Some(record) = next(thread, done) else { continue };
-            // Something that is not done yet ended before this began.
+            // A call that is not placed yet ended before this one began.
             if first_end.is_some_and(|end| end < record.begin) {
                 continue;
             }

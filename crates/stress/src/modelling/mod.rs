@@ -1,12 +1,9 @@
-//! Histories in memory: a list of operations that follows from a seed, played against a model, with power
-//! losses, reopenings under other options, checkpoints, other policies; and a shrinker for those that fail.
+//! Model tests of databases in memory. A seed gives a list of operations, with power losses, reopens under other options,
+//! checkpoints and changes of policy. A failing list is shrunk.
 //!
-//! A difference ends a history by a panic, which whoever plays it catches.
+//! A difference from the model is a panic, which the runner catches.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a history fails by panicking, and says how it is played again"
-)]
+#![expect(clippy::unwrap_used, reason = "a history fails by panicking")]
 #![expect(clippy::cast_possible_truncation, reason = "small numbers of tests")]
 #![expect(
     missing_docs,
@@ -15,7 +12,6 @@
 )]
 
 pub mod linear;
-mod operators;
 mod ops;
 mod play;
 mod reached;
@@ -24,7 +20,6 @@ mod tuning;
 mod walk;
 mod world;
 
-pub use operators::operator;
 pub use ops::{KEYSPACES, Op, Weights, key_pool, operations};
 pub use play::{Outcome, Play, play, try_play};
 pub use reached::{PRESETS, Reached};

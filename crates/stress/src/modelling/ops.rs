@@ -1,15 +1,14 @@
-//! Operations as data. Every number in them is taken modulo what there is when it is played, so a
-//! list from which operations were left out is a list like any other.
+//! Operations as data. Each index is taken modulo the number of existing items, so any sublist is valid too.
 
 use lsmx_testkit::TestRng;
 use std::sync::Arc;
 
 use super::{Opening, Tuning};
 
-/// Names of the keyspaces that a history may make, the default one first.
+/// Names of the keyspaces of a history. The first is the default keyspace.
 pub const KEYSPACES: [&str; 4] = ["default", "second", "Ümläut / ../ \u{0}", "4"];
 
-/// A value: its bytes follow from both numbers.
+/// A value, whose bytes follow from both numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Value {
     pub tag: u64,
@@ -32,7 +31,7 @@ impl Value {
     }
 }
 
-/// What a write does to its key.
+/// A write to one key.
 #[derive(Clone, Copy, Debug)]
 pub enum Change {
     Put(Value),
@@ -40,7 +39,7 @@ pub enum Change {
     Merge(Value),
 }
 
-/// Where a range begins or ends.
+/// A bound of a range.
 #[derive(Clone, Copy, Debug)]
 pub enum Limit {
     Open,
@@ -51,13 +50,13 @@ pub enum Limit {
 /// A write inside a batch.
 #[derive(Clone, Copy, Debug)]
 pub enum Write {
-    /// Keyspace, key, and what becomes of it.
+    /// Keyspace, key and change.
     Key(usize, usize, Change),
-    /// Keyspace, and the range that is deleted in it.
+    /// Keyspace and bounds of a range delete.
     Range(usize, Limit, Limit),
 }
 
-/// Something a user does.
+/// An operation of a history.
 #[expect(
     clippy::large_enum_variant,
     reason = "few operations have options, and histories are short"
@@ -83,14 +82,14 @@ pub enum Op {
     Clear {
         keyspace: usize,
     },
-    /// Merges these operands one after the other.
+    /// One merge for each operand.
     Merge {
         keyspace: usize,
         key: usize,
         operands: Vec<Value>,
         sync: bool,
     },
-    /// An update that appends to the value, or puts nothing in its place; which of both it returns.
+    /// An update that appends to the value, or deletes it for `None`. `fetch` returns the old value rather than the new one.
     Update {
         keyspace: usize,
         key: usize,
@@ -101,7 +100,7 @@ pub enum Op {
         writes: Vec<Write>,
         sync: bool,
     },
-    /// A batch that holds only if a key was not written since a snapshot; a fresh one if `None`.
+    /// A batch with a guard: it is refused if the key was written after the snapshot. `None` takes a new snapshot.
     Guarded {
         snapshot: Option<usize>,
         keyspace: usize,
@@ -132,12 +131,12 @@ pub enum Op {
     OperandsToTree {
         keyspace: usize,
     },
-    /// Makes a checkpoint, opens it and compares everything.
+    /// Makes a checkpoint, opens it and compares it with the model.
     Checkpoint,
-    /// Opens what a killed process would leave for reading, and compares everything.
+    /// Opens the files of a killed process read-only and compares them with the model.
     ReadOnly,
-    /// Steps through a range, or through so many entries of it: forward counts positive, backward negative,
-    /// then to the end.
+    /// Iterates over a range, or over its first `limit` entries. Positive steps go forward, negative ones back; then to the
+    /// end.
     Range {
         keyspace: usize,
         from: Limit,
@@ -190,7 +189,7 @@ pub enum Op {
         keyspace: usize,
         tuning: Tuning,
     },
-    /// Another policy, on a keyspace in use.
+    /// Changes the policy of an open keyspace.
     SetPolicy {
         keyspace: usize,
         policy: String,
@@ -199,32 +198,31 @@ pub enum Op {
         keyspace: usize,
     },
     CheckAll,
-    /// `close()`, then opening with other options.
+    /// `close()`, then a reopen with other options.
     Close {
         opening: Opening,
     },
-    /// The last handle is dropped, then opening with other options.
+    /// Drops all handles, then reopens with other options.
     Drop {
         opening: Opening,
     },
-    /// `close()`, then a life without merge operators, in which operands stay as they are; then
-    /// `close()`, and opening with them.
+    /// `close()`, a reopen without merge operators, which keeps operands unmerged, `close()`, and a reopen with operators.
     Bare {
         bare: Opening,
         deletes: Vec<(usize, usize)>,
         opening: Opening,
     },
-    /// The process is killed, then opening with other options.
+    /// A killed process, then a reopen with other options.
     Kill {
         opening: Opening,
     },
 }
 
-/// What a history is made of.
+/// Shares of the kinds of operations in a history.
 #[derive(Clone, Copy, Debug)]
 pub struct Weights {
     pub keys: usize,
-    /// How many of 100 operations write.
+    /// Percentage of operations that write.
     pub writes: usize,
     pub value_bytes: u32,
     pub snapshots: bool,
@@ -235,7 +233,7 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Each history enables a part of what there is, so that each part gets its turn alone.
+    /// Enables a random subset of the kinds, so that each kind also occurs without the others.
     pub fn random(rng: &mut TestRng) -> Weights {
         Weights {
             keys: *rng.choose(&[3, 12, 40, 150, 400]),
@@ -250,7 +248,7 @@ impl Weights {
     }
 }
 
-/// Keys that are hard to tell apart.
+/// Draws keys with common prefixes, extreme bytes and extreme lengths.
 pub fn key_pool(rng: &mut TestRng, count: usize) -> Vec<Arc<[u8]>> {
     let mut keys: Vec<Vec<u8>> = Vec::new();
     let huge = rng.is_true_with_percent(4);
@@ -265,7 +263,7 @@ pub fn key_pool(rng: &mut TestRng, count: usize) -> Vec<Arc<[u8]>> {
             3 => vec![b'a'; rng.below(12)],
             4 => [&[0xff; 3][..], &[rng.below(4) as u8]].concat(),
             5 => [&vec![0; rng.below(3)][..], &[rng.below(3) as u8]].concat(),
-            // One more byte than another, or one less.
+            // One byte more, or one byte less, than another key.
             6 if number > 0 => [&rng.choose(&keys).clone()[..], &[0]].concat(),
             7 if number > 0 => {
                 let mut key = rng.choose(&keys).clone();
@@ -283,7 +281,7 @@ pub fn key_pool(rng: &mut TestRng, count: usize) -> Vec<Arc<[u8]>> {
             _ => vec![rng.below(256) as u8],
         };
         if huge && number < 2 {
-            // The longest there is where few operations meet it, for each moves it many times.
+            // Long keys cost time with each job, so histories with few keys get shorter ones.
             let bytes = if count < 40 { 4 << 10 } else { 64 << 10 };
             key = vec![b'a' + number as u8; bytes];
         }
@@ -293,7 +291,7 @@ pub fn key_pool(rng: &mut TestRng, count: usize) -> Vec<Arc<[u8]>> {
     keys.into_iter().map(Arc::from).collect()
 }
 
-/// A history of `count` operations.
+/// Draws `count` operations.
 pub fn operations(rng: &mut TestRng, count: usize, weights: &Weights) -> Vec<Op> {
     (0..count).map(|tag| Draw { rng, weights, tag: tag as u64 }.op()).collect()
 }
@@ -311,7 +309,7 @@ impl Draw<'_> {
 
     fn key(&mut self) -> usize {
         let keys = self.weights.keys;
-        // Half of all operations meet in a few keys.
+        // Half of the operations use eight keys.
         if self.rng.is_true_with_percent(50) {
             self.rng.below(keys)
         } else {
@@ -333,7 +331,7 @@ impl Draw<'_> {
         }
     }
 
-    /// Mostly around few keys, or nothing would be left to look at.
+    /// Draws the bounds of a range delete. Most are narrow, so that keys remain.
     fn deleted_range(&mut self) -> (Limit, Limit) {
         let (from, to) = (self.limit(), self.limit());
         let key = self.key();

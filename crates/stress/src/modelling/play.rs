@@ -1,4 +1,4 @@
-//! One history from its seed to its end, and what to say when it goes wrong.
+//! Runs a history and reports its failure.
 
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,10 +11,10 @@ use super::{
     Op, Opening, Reached, Weights, World, key_pool, operations, quietly, shrink, watchdog,
 };
 
-/// Operations of a drawn history in the mean.
+/// Mean number of operations of a history.
 const DRAWN_OPERATIONS: usize = 1_500;
 
-/// Everything that a seed decides.
+/// A history, as it follows from a seed.
 #[derive(Clone, Debug)]
 pub struct Play {
     pub seed: u64,
@@ -26,16 +26,16 @@ pub struct Play {
     pub operations: Vec<Op>,
 }
 
-/// What came of a history that went well.
+/// Result of a history without failure.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub reached: Reached,
     pub events: Vec<String>,
-    /// Metrics before the end, as text.
+    /// Metrics at the end, as text.
     pub metrics: String,
-    /// Hashes of the schedules of all databases, in order.
+    /// Hash of the schedule of each opened database.
     pub traces: Vec<u64>,
-    /// Every byte of every file.
+    /// Contents of all files.
     pub files: std::collections::BTreeMap<std::path::PathBuf, Vec<u8>>,
 }
 
@@ -54,7 +54,7 @@ impl Play {
         }
     }
 
-    /// A history whose length and background follow from the seed as well.
+    /// Draws a history with its length and its background mode.
     pub fn drawn(seed: u64) -> Play {
         let mut rng = TestRng::new(!seed);
         let length = 1 + rng.below(2 * DRAWN_OPERATIONS);
@@ -65,7 +65,7 @@ impl Play {
         Play::new(seed, background, length)
     }
 
-    /// Plays these operations; on failure says at which one, and why.
+    /// Runs operations. The error names the failed operation and the reason.
     fn try_play(&self, operations: &[Op]) -> Result<Outcome, (usize, String)> {
         let mut at = 0;
         lsmx_testkit::simple_store::use_delta_stores(self.seed % 2 == 1);
@@ -93,7 +93,7 @@ impl Play {
         })
     }
 
-    /// The shortest history found that fails, with how to play it again.
+    /// Returns the shortest failing sublist that was found, as text with the command that repeats it.
     fn report(&self, replay: &str, at: usize, why: &str) -> String {
         let upto = &self.operations[..self.operations.len().min(at + 1)];
         let fails = |operations: &[Op]| self.try_play(operations).is_err();
@@ -111,7 +111,6 @@ impl Play {
             short.len()
         );
         for op in &short {
-            // Writing to a string does not fail.
             let _ = writeln!(text, "  {op:?}");
         }
         for (at, key) in self.keys.iter().enumerate().take(60) {
@@ -121,13 +120,12 @@ impl Play {
     }
 }
 
-/// Plays a history. One that fails is told with the shortest that does, and with how to play it again. A
-/// history that hangs ends the process.
+/// Runs a history. Ends the process if the history hangs.
 ///
 /// # Errors
-/// It failed.
+/// The failure, with the shortest failing list of operations and the command that repeats it.
 pub fn try_play(name: &'static str, replay: &str, play: &Play) -> Result<Outcome, String> {
-    // The slowest take two seconds; long modes, sanitizers and busy machines make that a hundred times as many.
+    // A hundred times the time of the slowest history, for sanitizers and busy machines.
     let _dog = watchdog(name, play.seed, Duration::from_secs(300));
     quietly(|| match play.try_play(&play.operations) {
         Ok(outcome) => Ok(outcome),
@@ -135,7 +133,7 @@ pub fn try_play(name: &'static str, replay: &str, play: &Play) -> Result<Outcome
     })
 }
 
-/// Plays a history, and panics with the shortest one that fails if it does.
+/// Runs a history. Panics with the shortest failing list of operations.
 pub fn play(test: &'static str, play: &Play) -> Outcome {
     let replay = format!("LSMX_TEST_SEED={} cargo test -p lsmx {test}", play.seed);
     try_play(test, &replay, play).unwrap_or_else(|report| panic!("{test}: {report}"))

@@ -1,11 +1,11 @@
-//! What histories got to, and what they heard.
+//! Counts of rare cases in histories, and recorded events.
 
 use std::sync::Mutex;
 
 use lsmx::compaction::Preset;
 use lsmx::{Event, EventListener};
 
-/// How often a history got to what is rare, so that a test can say that it did.
+/// Counts of rare cases. Tests require minimum counts.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct Reached {
     pub operations: u64,
@@ -17,39 +17,38 @@ pub struct Reached {
     pub iterators_over_closes: u64,
     pub flushes: u64,
     pub merges: u64,
-    /// Merges that were divided, and their parts that other threads took.
+    /// Compactions in parts, and parts that other threads ran.
     pub divided: u64,
     pub helped: u64,
     pub moves: u64,
     pub snapshot_reads: u64,
-    /// Keys that range deletes took away.
+    /// Keys that range deletes removed.
     pub range_deleted: u64,
-    /// Jobs that let files go because range deletes cover them.
+    /// Delete-only compactions.
     pub drops: u64,
     pub operands: u64,
     pub updates: u64,
     pub bare_lives: u64,
-    /// Keys that could not be read for want of an operator.
+    /// Reads that failed because the merge operator was missing.
     pub unfolded: u64,
     pub folded_by_reads: u64,
     pub folded_by_jobs: u64,
-    /// Jobs that emptied blob files.
+    /// Rewritten blob files.
     pub collections: u64,
     pub dropped: u64,
     pub copies: u64,
-    /// Operands and anchors that went to stores, keys whose operands collections brought back, and
-    /// conversions to the tree.
+    /// Operands and delete markers delivered to stores, keys that collections moved to the tree, and conversions of keyspaces
+    /// to the tree.
     #[serde(rename = "beside")]
     pub operands_in_stores: u64,
     pub anchors: u64,
     pub collected: u64,
     pub brought_back: u64,
-    /// Changes of policy on an open keyspace: for each preset the presets that took over from it, one
-    /// bit each.
+    /// Changes of policy of an open keyspace: for each preset a bit set of its successors.
     pub took_over: [u32; PRESETS],
 }
 
-/// Presets that a history draws from.
+/// Number of presets.
 pub const PRESETS: usize = Preset::ALL.len();
 
 impl std::ops::AddAssign for Reached {
@@ -88,7 +87,7 @@ impl std::ops::AddAssign for Reached {
     }
 }
 
-/// All events as text, in order.
+/// Records events as text.
 #[derive(Debug, Default)]
 pub struct Events(Mutex<Vec<String>>);
 

@@ -1,4 +1,4 @@
-//! Shorter lists that still fail, silence while they are sought, and an end to what hangs.
+//! Shrinks failing lists, silences expected panics, and stops tests that hang.
 
 use lsmx_testkit::scale;
 use std::cell::Cell;
@@ -8,7 +8,7 @@ use std::sync::Once;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Leaves out ever smaller parts of a list, as long as what is left still fails.
+/// Removes smaller and smaller parts of a list while the rest still fails. Stops after `patience`.
 #[expect(clippy::disallowed_methods, reason = "how long to go on is a matter of real time")]
 pub fn shrink<T: Clone>(list: &[T], patience: Duration, fails: impl Fn(&[T]) -> bool) -> Vec<T> {
     let start = Instant::now();
@@ -42,7 +42,7 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `work`; panics of this thread that it catches print nothing.
+/// Runs `work`. Panics of this thread print nothing meanwhile.
 pub fn quietly<T>(work: impl FnOnce() -> T) -> T {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -59,14 +59,14 @@ pub fn quietly<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Ends the process if it is still held after `patience`, times the scale: a test that hangs says so.
+/// Ends the process if the returned sender is still alive after `patience` times the scale.
 #[expect(clippy::disallowed_methods, reason = "it watches those that could hang")]
 pub fn watchdog(test: &'static str, seed: u64, patience: Duration) -> Sender<()> {
     let (held, gone) = channel();
     let patience = patience.mul_f64(scale().max(1.0));
     std::thread::spawn(move || {
         if gone.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
-            // Not by a macro, whose text the test harness keeps until the test has ended.
+            // The harness would capture the output of a macro.
             let told = format!("{test} hangs: LSMX_TEST_SEED={seed}\n");
             let _ = std::io::stderr().write_all(told.as_bytes());
             std::process::abort();

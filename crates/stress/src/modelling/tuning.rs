@@ -1,4 +1,4 @@
-//! Options drawn at random, as plain data that prints.
+//! Random options, as plain data that can be printed.
 
 use std::time::Duration;
 
@@ -9,10 +9,11 @@ use lsmx::{
     BlockCacheKind, Compression, FilterBits, FilterLastRun, KeyspaceOptions, Options, PolicySpec,
     ValueSeparation, WriteControl,
 };
-use lsmx_testkit::TestRng;
 use lsmx_testkit::simple_store::SimpleStore;
+use lsmx_testkit::{TestRng, merge_operator};
 
-use super::operator;
+/// Maximum length of merged values in keyspaces that bound it.
+pub(super) const MERGED_BYTES_MAX: usize = 600;
 
 /// Options of a keyspace.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,24 +24,24 @@ pub struct Tuning {
     pub block_bytes: u32,
     pub restart_interval: u32,
     pub block_tags: bool,
-    /// Whether to compress, level by level.
+    /// Whether each level is compressed.
     pub lz4: Vec<bool>,
     pub filter_last_run: FilterLastRun,
     pub filter_bits: FilterBits,
-    /// The operand store that a keyspace gets which has none.
+    /// Operand store for a keyspace without one.
     pub store: Option<SimpleStore>,
     pub separation: Option<ValueSeparation>,
 }
 
 impl Tuning {
-    /// A preset, mostly with a small size ratio, so that small trees are deep.
+    /// Draws a preset, mostly with a small size ratio, so that small trees are deep.
     pub fn policy(rng: &mut TestRng) -> String {
         let presets = PolicySpec::all_presets();
         let preset = rng.choose(&presets).clone();
         let small_ratio = 2 + rng.below(3) as u64;
         let bound = Duration::from_micros(10 + rng.below(3_000) as u64);
         let spec = match preset.preset() {
-            // A run of the history takes about a second of its clock.
+            // A history takes about a second of its clock.
             Some(Preset::TombstoneAge) => {
                 format!("tsa(D={}us)", bound.as_micros()).parse().unwrap()
             }
@@ -62,7 +63,7 @@ impl Tuning {
         Tuning {
             policy,
             memtable_bytes: *rng.choose(&[1 << 10, 1 << 10, 2 << 10, 4 << 10, 16 << 10, 64 << 10]),
-            // No smaller than a block.
+            // At least a block.
             table_bytes: table_bytes.max(u64::from(block_bytes)),
             block_bytes,
             restart_interval: *rng.choose(&[1, 2, 16, 16, 4096]),
@@ -94,7 +95,7 @@ impl Tuning {
         }
     }
 
-    /// The options of a keyspace that has a store already, or has not.
+    /// Returns the options, with an operand store if `self` has one or the keyspace already does.
     pub fn options_with_store(&self, stored: bool) -> KeyspaceOptions {
         match self.store.or_else(|| stored.then(SimpleStore::default)) {
             Some(store) => self.options().operand_store(store.or_delta()),
@@ -102,7 +103,7 @@ impl Tuning {
         }
     }
 
-    /// Without a store.
+    /// Returns the options without an operand store.
     pub fn options(&self) -> KeyspaceOptions {
         let lz4 = self.lz4.iter();
         let compression = lz4.map(|lz4| if *lz4 { Compression::Lz4 } else { Compression::None });
@@ -160,15 +161,15 @@ impl Opening {
         }
     }
 
-    /// Options of the keyspace with this index, which has an operand store already, or has not; with its merge operator
-    /// or without.
+    /// Returns the options of the keyspace with an index, with or without its merge operator. `stored` states whether the
+    /// keyspace has an operand store.
     pub fn keyspace_options(&self, at: usize, merges: bool, stored: bool) -> KeyspaceOptions {
         let tuning = self.tuning.options_with_store(stored);
-        if merges { tuning.merge_operator(operator(at)) } else { tuning }
+        if merges { tuning.merge_operator(merge_operator(at, MERGED_BYTES_MAX)) } else { tuning }
     }
 
-    /// Those of the database and of its default keyspace. With some seeds the open knows the operand stores of all
-    /// keyspaces; with others they are missing until each keyspace is opened.
+    /// Returns the options of the database. Even seeds give the operand stores to the open; with odd seeds each keyspace gets
+    /// its store when it is opened.
     pub fn options(
         &self,
         background: Background,

@@ -1,4 +1,4 @@
-//! Iterators beside the entries of the model that they must give, and what a difference looks like.
+//! Iterators with the entries that the model expects of them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -7,14 +7,14 @@ use std::sync::Arc;
 use lsmx::Range;
 
 type Bytes = Arc<[u8]>;
-/// One map per keyspace, in the order of [`KEYSPACES`](super::KEYSPACES); none if it was never made.
+/// A map for each keyspace of [`KEYSPACES`](super::KEYSPACES); `None` if the keyspace does not exist.
 pub(super) type State = Vec<Option<Arc<BTreeMap<Bytes, Bytes>>>>;
 
-/// An iterator, and what it has not given yet.
+/// An iterator and the entries that it has not returned yet.
 pub(super) struct Walk {
     pub(super) range: Range,
     pub(super) left: VecDeque<(Bytes, Bytes)>,
-    /// How many of these it gives at most.
+    /// Maximum number of entries that the iterator still returns.
     most: usize,
 }
 
@@ -23,13 +23,13 @@ impl Walk {
         Walk { range, left, most: usize::MAX }
     }
 
-    /// The same, of which at most so many entries are wanted.
+    /// Limits the number of entries.
     pub(super) fn limit(self, entries: u64) -> Walk {
         let most = usize::try_from(entries).unwrap();
         Walk { range: self.range.limit(entries), left: self.left, most }
     }
 
-    /// Whether the model has another entry.
+    /// Returns whether the model expects another entry.
     fn goes_on(&mut self) -> bool {
         let more = self.most > 0 && !self.left.is_empty();
         self.most -= usize::from(more);
@@ -66,7 +66,7 @@ impl Walk {
         more
     }
 
-    /// Takes so many steps forward, or backward where negative; returns the changes of direction.
+    /// Steps forward, or back for negative counts. Returns the number of changes of direction.
     pub(super) fn steps(&mut self, steps: &[i8]) -> u64 {
         for &count in steps {
             for _ in 0..count.unsigned_abs() {
@@ -80,14 +80,14 @@ impl Walk {
         steps.windows(2).filter(|pair| (pair[0] < 0) != (pair[1] < 0)).count() as u64
     }
 
-    /// Goes on to the end, and past it.
+    /// Steps to the end and past it.
     pub(super) fn finish(mut self) {
         while self.step() {}
         assert!(self.range.next().is_none() && self.range.next_back().is_none());
     }
 }
 
-/// Bytes that print so that one can tell them apart.
+/// Bytes with a short printed form.
 #[derive(PartialEq, Eq)]
 pub(super) struct Text<'a>(pub &'a [u8]);
 
@@ -120,7 +120,7 @@ pub(super) fn assert_value(
     );
 }
 
-/// The entries of the model between two bounds.
+/// Returns the entries of the model within bounds.
 pub(super) fn between(
     state: &State,
     keyspace: usize,

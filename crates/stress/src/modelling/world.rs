@@ -1,4 +1,4 @@
-//! A database beside the model it must equal, and what an operation does to both.
+//! Applies operations to a database and to its model, and compares the two.
 
 use std::collections::HashMap;
 use std::ops::Bound;
@@ -12,15 +12,17 @@ use lsmx::{
     Db, Durability, Error, EventListener, Keyspace, KeyspaceOptions, Options, PolicySpec, SeqNo,
     Snapshot, WriteBatch, verify,
 };
+use lsmx_testkit::merge_operator;
 
 use super::ops::{Change, KEYSPACES, Limit, Op, Write};
 use super::reached::{Events, Reached};
+use super::tuning::MERGED_BYTES_MAX;
 use super::walk::{State, Text, Walk, assert_value, between, within};
-use super::{Opening, Tuning, operator};
+use super::{Opening, Tuning};
 
 type Bytes = Arc<[u8]>;
 
-/// What a write does to the model.
+/// Change of the model by a write.
 enum Effect {
     Key(usize, Bytes, Change),
     Range(usize, (Bound<Bytes>, Bound<Bytes>)),
@@ -29,12 +31,12 @@ enum Effect {
 struct Held {
     snapshot: Snapshot,
     state: State,
-    /// Those that existed: one may have been dropped since, and another made under its name.
+    /// Keyspaces at that time. One may have been dropped since, and another created under its name.
     keyspaces: Vec<Option<Keyspace>>,
     clock: u64,
 }
 
-/// A database, its model, and what the user holds.
+/// A database, its model, and its open snapshots and iterators.
 pub struct World {
     keys: Vec<Bytes>,
     background: Background,
@@ -44,17 +46,17 @@ pub struct World {
     keyspaces: Vec<Option<Keyspace>>,
     state: State,
     policies: Vec<String>,
-    /// Which keyspaces have operand stores.
+    /// Whether each keyspace has an operand store.
     stored: Vec<bool>,
     snapshots: Vec<Held>,
     walks: Vec<Walk>,
-    /// Counts operations; `written` says when a key was last written.
+    /// Number of operations. `written` has the last one that wrote a key.
     clock: u64,
     written: HashMap<(usize, Bytes), u64>,
     last_seq: SeqNo,
     pub events: Arc<Events>,
     pub reached: Reached,
-    /// Of every database that was let go, in order.
+    /// Hash of the schedule of each closed database.
     pub traces: Vec<u64>,
 }
 
@@ -121,7 +123,7 @@ impl World {
                     let options = opening.keyspace_options(at, merges, self.stored[at]);
                     let keyspace = db.keyspace(name, options).unwrap();
                     self.stored[at] |= opening.tuning.store.is_some();
-                    // The policy stays with the keyspace unless it is given anew.
+                    // Without a policy in the options, the keyspace keeps its own.
                     if let Some(policy) = &opening.tuning.policy {
                         self.policies[at].clone_from(policy);
                     }
@@ -135,7 +137,7 @@ impl World {
         self.db = Some(db);
     }
 
-    /// Index and handle of a keyspace that exists.
+    /// Returns the index and the handle of an existing keyspace.
     fn keyspace(&self, wanted: usize) -> (usize, Keyspace) {
         let at = wanted % KEYSPACES.len();
         match &self.keyspaces[at] {
@@ -167,14 +169,15 @@ impl World {
         }
     }
 
-    /// What the model has there.
+    /// Returns the value in the model.
     fn model(&self, keyspace: usize, key: &Bytes) -> Option<&Bytes> {
         self.state[keyspace].as_ref().and_then(|map| map.get(key))
     }
 
     fn merge_model(&mut self, at: usize, key: Bytes, operand: &[u8]) {
         let base = self.model(at, &key).map(|base| &**base);
-        let value = operator(at).full_merge(&key, base, &[operand]).unwrap();
+        let value =
+            merge_operator(at, MERGED_BYTES_MAX).full_merge(&key, base, &[operand]).unwrap();
         self.write_model(at, key, value.map(Bytes::from));
         self.reached.operands += 1;
     }
@@ -204,7 +207,7 @@ impl World {
                 }
             }
         }
-        // Ranges that are empty are no operations.
+        // A batch ignores empty ranges.
         assert!((single..=writes.len()).contains(&batch.len()));
         (batch, effects)
     }
@@ -222,7 +225,7 @@ impl World {
         }
     }
 
-    /// Plays one operation on both.
+    /// Applies an operation to the database and to the model.
     pub fn play(&mut self, op: &Op) {
         self.clock += 1;
         self.reached.operations += 1;
@@ -352,7 +355,7 @@ impl World {
             Op::Checkpoint => {
                 let path = format!("copy-{}", self.clock);
                 self.db().checkpoint(&path).unwrap();
-                // As it lies there: opening it would change it.
+                // Before an open changes the files.
                 let disk: Arc<dyn Vfs> = Arc::new(self.disk.crash(CrashImage::Keep, self.clock));
                 self.compare_copy(&Db::open(&path, self.copy_options().vfs(disk)).unwrap());
             }
@@ -494,7 +497,7 @@ impl World {
         }
     }
 
-    /// Without an operator nothing can be merged, and a key is read right or not at all; jobs go on.
+    /// Opens the database without merge operators. Merges fail, reads are correct or fail, jobs continue.
     fn live_without_operators(&mut self, deletes: &[(usize, usize)]) {
         for round in 0..2 {
             for at in 0..KEYSPACES.len() {
@@ -530,15 +533,15 @@ impl World {
         let name = if create { name } else { self.keyspace(name).0 };
         let at = name % KEYSPACES.len();
         let existed = self.state[at].is_some();
-        // Its operator stays with a keyspace, given again or not.
+        // An open keyspace keeps its operator.
         let given = tuning.options_with_store(false);
         let options = match existed && create {
             true => given,
-            false => given.merge_operator(operator(at)),
+            false => given.merge_operator(merge_operator(at, MERGED_BYTES_MAX)),
         };
         let keyspace = self.db().keyspace(KEYSPACES[at], options).unwrap();
         self.stored[at] = tuning.store.is_some() || (existed && self.stored[at]);
-        let other = tuning.options().merge_operator(operator(at + 1));
+        let other = tuning.options().merge_operator(merge_operator(at + 1, MERGED_BYTES_MAX));
         let refused = self.db().keyspace(KEYSPACES[at], other).map(drop);
         assert!(matches!(refused, Err(Error::Contradiction { .. })), "{refused:?}");
         assert_eq!(keyspace.name(), KEYSPACES[at]);
@@ -553,7 +556,7 @@ impl World {
         self.keyspaces[at] = Some(keyspace);
     }
 
-    /// The policy of an open keyspace has changed.
+    /// Records the change of a policy.
     fn note_policy(&mut self, at: usize, policy: &str) {
         let preset = |text: &str| text.parse::<PolicySpec>().ok()?.preset();
         let index = |preset| Preset::ALL.iter().position(|known| Some(*known) == preset);
@@ -584,7 +587,7 @@ impl World {
         }
     }
 
-    /// Options that change nothing of a copy.
+    /// Returns options that keep the settings of a copied database.
     fn copy_options(&self) -> Options {
         Options::default()
             .background(Background::Inline)
@@ -592,9 +595,10 @@ impl World {
             .keyspace_defaults(self.copy_keyspace_options(0))
     }
 
-    /// Options that change nothing of a keyspace, but have its merge operator and its operand store.
+    /// Returns options that keep the settings of a keyspace, with its merge operator and its operand store.
     fn copy_keyspace_options(&self, at: usize) -> KeyspaceOptions {
-        let options = KeyspaceOptions::default().merge_operator(operator(at));
+        let options =
+            KeyspaceOptions::default().merge_operator(merge_operator(at, MERGED_BYTES_MAX));
         match self.stored[at] {
             true => {
                 options.operand_store(lsmx_testkit::simple_store::SimpleStore::default().or_delta())
@@ -603,7 +607,7 @@ impl World {
         }
     }
 
-    /// Compares another database, opened from a copy, with the model of this one.
+    /// Compares a copy of the database with the model.
     fn compare_copy(&mut self, db: &Db) {
         for (at, name) in KEYSPACES.iter().enumerate() {
             match (&self.state[at], db.open_keyspace(name, None)) {
@@ -629,12 +633,12 @@ impl World {
         self.snapshots.push(Held { snapshot, state, keyspaces, clock: self.clock });
     }
 
-    /// A held snapshot, and the keyspace if that existed when it was taken.
+    /// Returns a held snapshot and the keyspace at its time.
     fn held(&self, wanted: usize, keyspace: &Keyspace) -> Option<(&Held, usize, Keyspace)> {
         let count = self.snapshots.len();
         let held = (count > 0).then(|| &self.snapshots[wanted % count])?;
         let at = KEYSPACES.iter().position(|name| *name == keyspace.name())?;
-        // One that was dropped since is seen through its own handle, one made since is empty.
+        // A keyspace dropped since needs its old handle; one created since is empty.
         let keyspace = held.keyspaces[at].clone().unwrap_or_else(|| keyspace.clone());
         Some((held, at, keyspace))
     }
@@ -665,7 +669,7 @@ impl World {
             }
             Err(Error::GuardUnknown { read: named, .. }) => {
                 assert_eq!(named, read.0);
-                // A snapshot from before may be older than the history, one of now is not.
+                // Old snapshots may be older than the known history, a new one is not.
                 assert!(clock < self.clock, "a fresh guard was not decided");
                 self.reached.guards_refused += 1;
             }
@@ -682,7 +686,7 @@ impl World {
         (bound(from), bound(to))
     }
 
-    /// Compares everything, from both ends and key by key.
+    /// Compares all contents: scans in both directions and lookups.
     pub fn check_all(&mut self) {
         for (at, keyspace) in self.keyspaces.iter().enumerate() {
             let Some(keyspace) = keyspace else { continue };
@@ -704,7 +708,7 @@ impl World {
         }
     }
 
-    /// Iterators of a snapshot hold it too.
+    /// Returns whether a snapshot or an iterator of one is held.
     fn holds_snapshots(&self) -> bool {
         self.db().metrics().snapshots > 0
     }
@@ -742,14 +746,14 @@ impl World {
             assert!(matches!(held.snapshot.get(&db.default_keyspace(), "k"), Err(Error::Closed)));
         }
         self.keyspaces.fill(None);
-        // What an iterator holds stays readable, whoever closes.
+        // Open iterators stay readable after a close.
         for walk in &mut self.walks {
             walk.steps(&[2, -2]);
             self.reached.iterators_over_closes += 1;
         }
     }
 
-    /// Drops all handles, iterators apart.
+    /// Drops all handles except iterators.
     fn let_go(&mut self) {
         self.count_work();
         self.snapshots.clear();
@@ -760,7 +764,7 @@ impl World {
         self.reached.iterators_over_closes += self.walks.len() as u64;
     }
 
-    /// Compares everything, closes, verifies, and compares once more after reopening.
+    /// Compares all contents, closes, verifies the files, reopens and compares again.
     pub fn end(&mut self, opening: &Opening) {
         self.check_all();
         for mut walk in self.walks.drain(..) {

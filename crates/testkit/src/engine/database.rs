@@ -6,14 +6,15 @@ use std::ops::RangeBounds;
 use std::path::Path;
 
 use lsmx::env::Background;
-use lsmx::merge_operator::Append;
 use lsmx::operand_store::OperandStoreFactory;
 use lsmx::vfs::{CrashImage, MemVfs};
 use lsmx::{
-    Compression, Db, Durability, Keyspace, KeyspaceOptions, MergeOperator, MergeResult, Options,
-    PolicySpec, Range, Snapshot, ValueSeparation, WalOptions, WriteBatch, verify,
+    Compression, Db, Durability, Keyspace, KeyspaceOptions, Options, PolicySpec, Range, Snapshot,
+    ValueSeparation, WalOptions, WriteBatch, verify,
 };
 use lsmx_base::sync::Arc;
+
+use crate::merge_operators::merge_operator;
 
 use super::operations::{KEYS, KeyBounds, Operation, OperationDecoder, SNAPSHOTS_MAX, Write};
 
@@ -22,32 +23,8 @@ const DIR: &str = "db";
 const KEYSPACES: [&str; 2] = ["default", "other"];
 /// Maximum number of operations. Shorter sequences are easier to analyse.
 const OPERATIONS_MAX: usize = 64;
-/// Maximum length of a value of [`BoundedAppend`].
-const BOUNDED_BYTES_MAX: usize = 200;
-
-/// Merge operator that appends, without partial merges. Deletes a value that becomes too long.
-#[derive(Debug)]
-struct BoundedAppend;
-
-impl MergeOperator for BoundedAppend {
-    fn name(&self) -> &'static str {
-        "bounded"
-    }
-
-    fn full_merge(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
-        Ok(operands.iter().fold(base.map(<[u8]>::to_vec), |value, operand| {
-            let value = [&value.unwrap_or_default(), *operand].concat();
-            (value.len() <= BOUNDED_BYTES_MAX).then_some(value)
-        }))
-    }
-}
-
-fn merge_operator(keyspace: usize) -> Arc<dyn MergeOperator> {
-    match keyspace {
-        0 => Arc::new(Append::with_separator(b"|")),
-        _ => Arc::new(BoundedAppend),
-    }
-}
+/// Maximum length of merged values in the second keyspace.
+const MERGED_BYTES_MAX: usize = 200;
 
 /// Operand stores of the database.
 #[derive(Clone, Copy, Debug)]
@@ -149,7 +126,7 @@ impl ModelledDb {
             .restart_interval(if self.has_option(1) { 2 } else { 16 })
             .compression(compression)
             .value_separation(self.has_option(3).then_some(separation))
-            .merge_operator(merge_operator(keyspace));
+            .merge_operator(merge_operator(keyspace, MERGED_BYTES_MAX));
         (self.stores.add_store)(options)
     }
 
@@ -205,8 +182,11 @@ impl ModelledDb {
                     let operand = self.next_value(bytes);
                     batch.merge(&self.keyspaces[keyspace], key, &operand);
                     let base = contents[keyspace].remove(key);
-                    let merged =
-                        merge_operator(keyspace).full_merge(key, base.as_deref(), &[&operand]);
+                    let merged = merge_operator(keyspace, MERGED_BYTES_MAX).full_merge(
+                        key,
+                        base.as_deref(),
+                        &[&operand],
+                    );
                     let merged = merged.expect("the operators return no errors");
                     contents[keyspace].extend(merged.map(|value| (key.to_vec(), value)));
                 }
