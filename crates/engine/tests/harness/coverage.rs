@@ -1,4 +1,4 @@
-//! Counts what happened, so that a test can fail because something never did.
+//! Counts of named cases, so that a test can require that each case occurred.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ use lsmx_testkit::scale;
 
 use super::Outcome;
 
-/// A group of things, and one of them.
+/// A group and a name in it.
 type Name = (&'static str, &'static str);
 
 /// Counts by name.
@@ -33,7 +33,7 @@ impl Coverage {
         counts.get(&(group, name)).copied().unwrap_or(0)
     }
 
-    /// All counts of a group together.
+    /// Returns the sum of the counts of a group.
     pub(crate) fn total(&self, group: &'static str) -> u64 {
         let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         counts.iter().filter(|((of, _), _)| *of == group).map(|(_, count)| count).sum()
@@ -88,7 +88,7 @@ impl EventListener for Coverage {
     }
 }
 
-/// What kind of file a path names.
+/// Returns the kind of the file with this path.
 pub(crate) fn file_kind(path: &Path) -> &'static str {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
     match FileName::parse(name) {

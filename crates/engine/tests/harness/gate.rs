@@ -1,4 +1,4 @@
-//! A disk whose calls can be made to hang, and be released.
+//! A file system whose calls can be blocked and released.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,9 +25,9 @@ pub(crate) struct Gate(Arc<(Mutex<State>, Condvar)>);
 #[derive(Default)]
 struct State {
     shut: bool,
-    /// Blocked calls that may go on.
+    /// Number of blocked calls that may continue.
     released: usize,
-    /// The calls that are blocked, in the order in which they came.
+    /// The blocked calls in the order of their arrival.
     blocked: Vec<String>,
 }
 
@@ -38,7 +38,7 @@ impl Gate {
         self.over(Arc::new(MemVfs::new()), rule, thread)
     }
 
-    /// As [`Gate::disk`], over another file system.
+    /// Like [`Gate::disk`], over another file system.
     pub(crate) fn over(
         &self,
         inner: Arc<dyn Vfs>,
@@ -69,24 +69,24 @@ impl Gate {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Blocks matching calls from now on.
+    /// Starts to block matching calls.
     pub(crate) fn shut(&self) {
         *self.state() = State { shut: true, ..State::default() };
     }
 
-    /// Releases all blocked calls and blocks no more.
+    /// Releases all blocked calls and stops blocking.
     pub(crate) fn open(&self) {
         self.state().shut = false;
         self.0.1.notify_all();
     }
 
-    /// Releases one blocked call, or the next one that comes.
+    /// Releases one blocked call, or the next call.
     pub(crate) fn release_one(&self) {
         self.state().released += 1;
         self.0.1.notify_all();
     }
 
-    /// Waits until so many calls have been blocked since the gate was shut; returns the last of them.
+    /// Waits until `count` calls have been blocked since the gate was shut. Returns the last of them.
     pub(crate) fn wait_until_blocked(&self, count: usize) -> String {
         let mut state = self.state();
         loop {
@@ -97,7 +97,7 @@ impl Gate {
         }
     }
 
-    /// The call that was blocked first since the gate was shut.
+    /// Returns the first call that was blocked since the gate was shut.
     pub(crate) fn blocked(&self) -> Option<String> {
         self.state().blocked.first().cloned()
     }
@@ -132,8 +132,8 @@ pub(crate) fn returns_while_blocked<T: Send>(
     })
 }
 
-/// Hangs the appends of some threads to the log of an operand store, and has the memtables of that keyspace and of
-/// another one flushed: the other one's flush ends while the device call hangs.
+/// Blocks appends of some threads to the log of an operand store, and flushes that keyspace and another one. The flush of
+/// the other keyspace must end while the append is blocked.
 ///
 /// Threads named `lsmx-compact` collect from the store, those named `lsmx-flush` deliver to it. Both append once
 /// they have reserved the store.

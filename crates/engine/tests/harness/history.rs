@@ -1,23 +1,23 @@
-//! The history: a list of commits, of which recovery must yield exactly a prefix.
+//! A list of commits. Recovery must yield exactly a prefix of it.
 
 use lsmx_testkit::TestRng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Keyspaces of every test database. The first is there from the start.
+/// Keyspaces of each test database. The first always exists.
 pub(crate) const KEYSPACES: [&str; 2] = ["default", "other"];
 
-/// The key under which every commit writes its number, in each keyspace.
+/// Key to which each commit writes its number, in each keyspace.
 pub(crate) const COUNTER: &[u8] = b"counter";
 
-/// Keys that workloads write; a small set, so that keys have many versions.
+/// Number of keys. Few keys have many versions each.
 const KEYS: u64 = 40;
 
 /// A write in one keyspace.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub(crate) keyspace: usize,
-    /// The key that is written, or the first of a range.
+    /// The key, or the start of a range.
     pub(crate) key: Vec<u8>,
     pub(crate) action: Action,
 }
@@ -55,7 +55,7 @@ impl Change {
     }
 }
 
-/// One batch.
+/// A batch.
 #[derive(Debug)]
 pub(crate) struct Commit {
     pub(crate) changes: Vec<Change>,
@@ -68,15 +68,15 @@ pub(crate) type State = [BTreeMap<Vec<u8>, Vec<u8>>; 2];
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     commits: Vec<Arc<Commit>>,
-    /// Of each key, the numbers of the commits that changed it, and to what.
+    /// For each key the commits that changed it, with the new values.
     versions: [BTreeMap<Vec<u8>, Vec<Version>>; 2],
 }
 
-/// Number of a commit, and what it made of a key.
+/// Number of a commit, and the value of a key after it.
 type Version = (u64, Option<Vec<u8>>);
 
 impl History {
-    /// The number of the last commit.
+    /// Returns the number of the last commit.
     pub(crate) fn last(&self) -> u64 {
         self.commits.len() as u64
     }
@@ -96,7 +96,7 @@ impl History {
         self.commits.push(commit);
     }
 
-    /// The same history, ended after `n` commits.
+    /// Returns the first `n` commits.
     pub(crate) fn until(&self, n: u64) -> History {
         let mut history = History::default();
         for commit in self.commits.iter().take(usize::try_from(n).unwrap_or(0)) {
@@ -105,7 +105,7 @@ impl History {
         history
     }
 
-    /// What is there after `n` commits.
+    /// Returns the contents after `n` commits.
     pub(crate) fn state(&self, n: u64) -> State {
         let mut state = State::default();
         for (state, versions) in state.iter_mut().zip(&self.versions) {
@@ -131,7 +131,7 @@ pub(crate) fn apply(state: &mut State, commit: &Commit) {
     }
 }
 
-/// The keys of all workloads: ordinary ones, the empty one, a long one, one of 0xff.
+/// Returns a key: an ordinary one, the empty one, a long one, or one of 0xff bytes.
 pub(crate) fn key(at: u64) -> Vec<u8> {
     match at % KEYS {
         0 => Vec::new(),
@@ -141,12 +141,12 @@ pub(crate) fn key(at: u64) -> Vec<u8> {
     }
 }
 
-/// Every key that a workload may write.
+/// Returns all keys of workloads.
 pub(crate) fn keys() -> impl Iterator<Item = Vec<u8>> {
     (0..KEYS).map(key)
 }
 
-/// The commit with this number: its number in each keyspace, and a few changes at random.
+/// Draws the commit with a number: a put of the number in each keyspace, and a few random changes.
 pub(crate) fn draw_commit(rng: &mut TestRng, number: u64, keyspaces: usize) -> Commit {
     let any = |rng: &mut TestRng| rng.below(keyspaces);
     // Before the counters, which must stay.
@@ -185,7 +185,7 @@ pub(crate) fn draw_commit(rng: &mut TestRng, number: u64, keyspaces: usize) -> C
     Commit { changes }
 }
 
-/// Mostly a few keys, now and then everything.
+/// Draws a range delete, mostly of a few keys.
 fn draw_range_delete(rng: &mut TestRng, keyspace: usize) -> Change {
     let (mut from, mut to) = (key(rng.next_u64()), key(rng.next_u64()));
     let end = match rng.below(8) {

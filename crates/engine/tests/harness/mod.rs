@@ -1,6 +1,6 @@
-//! What the crash, fault and sabotage tests share: a history of commits, a workload that notes what
-//! it was promised, images of the disk taken before every operation, and the oracle that says
-//! whether a reopened database keeps the promises.
+//! Code of several test programs: a history of commits, a workload that records which commits must survive, disk
+//! images before every operation of the file system, the oracle that checks a reopened database, and checks that both
+//! the tests of guarantees and the tests with failpoints run.
 //!
 //! Every failure prints a line that replays it.
 

@@ -1,4 +1,4 @@
-//! Options so small that a few hundred commits run through every kind of job.
+//! Random options so small that a few hundred commits cause every kind of job.
 
 use lsmx::WalOptions;
 use lsmx::env::Background;
@@ -11,8 +11,8 @@ use lsmx_stress::draw_filter_bits;
 use lsmx_testkit::TestRng;
 use lsmx_testkit::simple_store::{SimpleStore, use_delta_stores};
 
-/// Appends, so that an operand that is lost, doubled or out of its place shows. Whether it merges
-/// partially may change from opening to opening.
+/// Appends, so that a lost, repeated or misplaced operand changes the value. Partial merges may be on with one open and
+/// off with the next.
 #[derive(Debug)]
 struct Appending {
     partially: bool,
@@ -33,24 +33,24 @@ impl MergeOperator for Appending {
 }
 
 thread_local! {
-    /// What operand stores the databases at hand have: who has one needs it at each opening.
+    /// Operand stores of the databases of this thread. Each open must name the same.
     static STORES: std::cell::Cell<Stores> = const { std::cell::Cell::new(Stores::None) };
 }
 
-/// Where the operands of a database live.
+/// Location of the operands of a database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Stores {
-    /// In trees.
+    /// Trees.
     #[default]
     None,
-    /// In stores that are easy to be sure of.
+    /// Simple stores of `lsmx-testkit`.
     Plain,
-    /// In those that users have.
+    /// Stores of `lsmx-delta`.
     Real,
 }
 
 impl Stores {
-    /// Those of a run.
+    /// Returns the location for the run with a seed.
     pub(crate) fn of_seed(seed: u64) -> Stores {
         match seed % 4 {
             1 => Stores::Plain,
@@ -60,13 +60,13 @@ impl Stores {
     }
 }
 
-/// Says which operand stores options name that this thread draws from here on.
+/// Sets the operand stores of the options that this thread draws.
 pub(crate) fn set_stores(stores: Stores) {
     STORES.set(stores);
     use_delta_stores(stores == Stores::Real);
 }
 
-/// Whether they name one.
+/// Returns whether the options of this thread name operand stores.
 pub(crate) fn has_stores() -> bool {
     STORES.get() != Stores::None
 }
@@ -79,7 +79,7 @@ fn draw_store(rng: &mut TestRng) -> SimpleStore {
     }
 }
 
-/// Tuning of a keyspace, drawn at random, without a policy.
+/// Draws options of a keyspace, without a policy.
 pub(crate) fn draw_keyspace(rng: &mut TestRng) -> KeyspaceOptions {
     let filter = match rng.below(3) {
         0 => FilterLastRun::Off,
@@ -101,7 +101,7 @@ pub(crate) fn draw_keyspace(rng: &mut TestRng) -> KeyspaceOptions {
     if has_stores() { options.operand_store(draw_store(rng).or_delta()) } else { options }
 }
 
-/// Whether and how values are kept apart, drawn at random: mostly nearly all of them, in small files.
+/// Draws the value separation: none, or with small files and mostly low thresholds.
 pub(crate) fn draw_separation(rng: &mut TestRng) -> Option<ValueSeparation> {
     if rng.is_one_in(3) {
         return None;
@@ -116,7 +116,7 @@ pub(crate) fn draw_separation(rng: &mut TestRng) -> Option<ValueSeparation> {
     Some(separation)
 }
 
-/// Options of a database, drawn at random, without a policy.
+/// Draws options of a database, without a policy.
 pub(crate) fn draw(rng: &mut TestRng, background: Background) -> Options {
     Options::default()
         .background(background)
@@ -135,12 +135,12 @@ pub(crate) fn draw(rng: &mut TestRng, background: Background) -> Options {
         .keyspace_defaults(draw_keyspace(rng))
 }
 
-/// A policy, drawn at random.
+/// Draws a policy.
 pub(crate) fn draw_policy(rng: &mut TestRng) -> PolicySpec {
     rng.choose(&policies()).clone()
 }
 
-/// Every preset that loses nothing.
+/// Returns all presets.
 pub(crate) fn policies() -> Vec<PolicySpec> {
     PolicySpec::all_presets()
 }

@@ -1,4 +1,4 @@
-//! The oracle: one prefix of the history in all keyspaces, which holds what was promised.
+//! The oracle: checks that all keyspaces show the same prefix of the history, with all commits that must survive.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::history::{
 use super::recorder::{Crash, Presence, Promises, Recorder, Sampling};
 use super::{Outcome, options, passing};
 
-/// Where test databases lie.
+/// Directory of test databases.
 pub(crate) const DIR: &str = "db";
 
 pub(crate) fn open(disk: &MemVfs, options: Options) -> Outcome<Db> {
@@ -25,12 +25,12 @@ pub(crate) fn open(disk: &MemVfs, options: Options) -> Outcome<Db> {
     Db::open(DIR, options.vfs(vfs)).map_err(|error| format!("opening fails: {error:?}"))
 }
 
-/// Why a check of contents did not pass.
+/// Failure of a check of contents.
 #[derive(Debug)]
 pub(crate) enum Trouble {
-    /// A read answered with an error: bad where nothing is broken, right where something is.
+    /// A read failed, which an injected fault may excuse.
     Failed(Error),
-    /// A wrong answer: never right.
+    /// A wrong result, which nothing excuses.
     Wrong(String),
 }
 
@@ -49,7 +49,7 @@ impl From<Trouble> for String {
     }
 }
 
-/// The number of commits that a database shows.
+/// Returns the number of commits that a database shows.
 pub(crate) fn counter(db: &Db) -> Result<u64, Trouble> {
     let Some(value) = db.get(COUNTER)? else { return Ok(0) };
     let bytes = <[u8; 8]>::try_from(&*value);
@@ -57,7 +57,7 @@ pub(crate) fn counter(db: &Db) -> Result<u64, Trouble> {
     number.map_err(|_| Trouble::Wrong(format!("the counter has {} bytes", value.len())))
 }
 
-/// Everything that can be read is as the model says.
+/// Compares the contents with the model by scans, lookups and ranges.
 pub(crate) fn compare(db: &Db, state: &State, rng: &mut TestRng) -> Result<(), Trouble> {
     for (name, state) in KEYSPACES.iter().zip(state) {
         let keyspace = match db.open_keyspace(name, None) {
@@ -128,14 +128,13 @@ fn same<'a>(
     Ok(())
 }
 
-/// What a reopened database shows.
+/// Contents of a reopened database.
 struct Recovered {
     n: u64,
     state: State,
 }
 
-/// Reopens what a crash left, and checks it in every way. `history` is that of the crash's epoch.
-/// Returns how many images were checked.
+/// Opens a disk image and checks it. `history` is that of the epoch of the image. Returns the number of checked images.
 pub(crate) fn check(crash: &Crash, history: &History, coverage: &Arc<Coverage>) -> Outcome<u64> {
     options::set_stores(crash.promises.stores);
     let mut rng = TestRng::new(crash.image_seed);
@@ -225,13 +224,13 @@ fn check_recovered(
     Ok(Recovered { n, state })
 }
 
-/// Everything that is closed is sound, operand stores included.
+/// Verifies a closed database with its operand stores.
 pub(crate) fn verify(disk: &MemVfs) -> Result<VerifyReport, Error> {
     let options = Options::default().vfs(Arc::new(disk.clone()));
     lsmx::verify(DIR, &all_stores().into_iter().fold(options, Options::operand_store))
 }
 
-/// Nothing is lost and nothing lies about after a clean close.
+/// Verifies the files after a clean close: no orphans, no bytes after the last record of the WAL.
 pub(crate) fn verify_clean(disk: &MemVfs) -> Outcome {
     let report = verify(disk).map_err(|error| format!("verify fails: {error:?}"))?;
     let orphans = report.orphans.iter().any(|orphan| !may_be_orphan(orphan));
@@ -241,7 +240,7 @@ pub(crate) fn verify_clean(disk: &MemVfs) -> Outcome {
     Err(format!("after a clean close: {report:?}"))
 }
 
-/// Writes on, crashes again, and checks that too.
+/// Writes more commits, takes a second image, and checks it and the first database.
 fn go_on(
     db: Db,
     disk: &MemVfs,
@@ -292,14 +291,14 @@ fn go_on(
     }
     drop(again);
     verify_clean(&second).map_err(describe)?;
-    // The first one still closes cleanly.
+    // The first database still closes cleanly.
     compare(&db, &states[states.len() - 1], rng)?;
     db.close(None).map_err(failed)?;
     verify_clean(disk)?;
     Ok(2)
 }
 
-/// A crash inside recovery changes nothing: the same commits are there again.
+/// Checks an image from inside recovery: it must show the same commits as the recovery.
 fn check_nested(crash: &Crash, recovered: &Recovered, coverage: &Arc<Coverage>) -> Outcome {
     let mut rng = TestRng::new(crash.image_seed);
     coverage.add("crashes in recovery", super::recorder::image_name(crash.image));
@@ -334,7 +333,7 @@ pub(crate) fn write(
     db.write(batch, if sync { Durability::Sync } else { Durability::Buffered })
 }
 
-/// The line that replays a crash, and what is wrong with it.
+/// Returns the message of a failed image, with the command that repeats it.
 pub(crate) fn tell(run: &str, crash: &Crash, what: &str) -> String {
     let Crash { index, at, image, image_seed, promises, .. } = crash;
     let Promises { synced, .. } = promises;
@@ -348,7 +347,7 @@ pub(crate) fn tell(run: &str, crash: &Crash, what: &str) -> String {
     )
 }
 
-/// The path of the database.
+/// Returns the directory of the database.
 pub(crate) fn dir() -> &'static Path {
     Path::new(DIR)
 }

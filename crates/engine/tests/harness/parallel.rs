@@ -7,16 +7,15 @@ use std::time::Duration;
 
 use super::Outcome;
 
-/// How long one piece of work may take; some milliseconds is what it does take.
+/// Time limit for one call of `work`, which normally takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// Calls `work` with the numbers from 0 on, on two threads, while it says so; returns the first
-/// failure.
+/// Calls `work` with the numbers from 0 on, on two threads, until it returns false. Returns the first failure.
 pub(crate) fn in_parallel(work: impl Fn(u64) -> Outcome<bool> + Sync) -> Outcome {
     on_threads(2, work)
 }
 
-/// As [`in_parallel`], on so many threads: for work that mostly waits.
+/// Like [`in_parallel`], with a number of threads, for work that mostly waits.
 pub(crate) fn on_threads(count: usize, work: impl Fn(u64) -> Outcome<bool> + Sync) -> Outcome {
     let (next, over) = (AtomicU64::new(0), AtomicBool::new(false));
     let failure = Mutex::new(Ok(()));
@@ -39,8 +38,7 @@ pub(crate) fn on_threads(count: usize, work: impl Fn(u64) -> Outcome<bool> + Syn
     failure.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Does some work; if it hangs, says which and ends the process, for a thread that hangs cannot be
-/// ended alone.
+/// Runs `work`. If it hangs, prints its name and ends the process, because a single thread cannot be ended.
 pub(crate) fn watched<T>(label: &str, work: impl FnOnce() -> T) -> T {
     let (done, waiting) = channel::<()>();
     std::thread::scope(|scope| {

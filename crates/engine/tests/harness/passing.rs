@@ -1,5 +1,5 @@
-//! What comes and goes beside the numbered commits: a keyspace that is made, filled and dropped over
-//! and over, and checkpoints.
+//! Checks of the parts of a run outside its commits: a keyspace that is created, filled and dropped again and again, and
+//! checkpoints.
 
 use std::sync::Arc;
 
@@ -16,25 +16,24 @@ use super::{Outcome, options};
 /// Name of the keyspace.
 pub(crate) const PASSING: &str = "passing";
 
-/// What is known of the keyspace: it holds the keys from the first on, each with the number of the
-/// keyspace's life as its value.
+/// Known state of the keyspace. Its keys are the numbers from 0, its values the number of its life.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Passing {
     pub(crate) presence: Presence,
-    /// Which life it is; one that was dropped never comes back under the next one's name.
+    /// Number of lives so far. A dropped keyspace must not reappear in a later life.
     pub(crate) life: u64,
-    /// So many keys must be there.
+    /// Number of keys that must exist.
     pub(crate) synced: u64,
-    /// So many were written, or may have been.
+    /// Maximum number of keys that may exist.
     pub(crate) written: u64,
 }
 
-/// The key with this number.
+/// Returns the key with a number.
 pub(crate) fn key(number: u64) -> [u8; 8] {
     number.to_be_bytes()
 }
 
-/// Compares the keyspace with what is known of it; returns how many keys it has, if it is there.
+/// Compares the keyspace with its known state. Returns its number of keys, if it exists.
 pub(crate) fn check(db: &Db, known: &Passing) -> Result<Option<u64>, Trouble> {
     let wrong = |what: String| Err(Trouble::Wrong(what));
     let keyspace = match (db.open_keyspace(PASSING, None), known.presence) {
@@ -44,14 +43,14 @@ pub(crate) fn check(db: &Db, known: &Passing) -> Result<Option<u64>, Trouble> {
         (Ok(keyspace), _) => keyspace,
     };
     let count = contents(&keyspace, known.life)?;
-    // The drop that may have begun was behind a sync, so nothing is lost with it either.
+    // A drop follows a sync, so a started drop loses no keys.
     if !(known.synced..=known.written).contains(&count) {
         return wrong(format!("[{PASSING}] has {count} keys, known is {known:?}"));
     }
     Ok(Some(count))
 }
 
-/// How many keys there are: the first ones, of this life.
+/// Returns the number of keys. Checks that they are the first ones of this life.
 fn contents(keyspace: &Keyspace, life: u64) -> Result<u64, Trouble> {
     let mut count = 0;
     for entry in keyspace.iter() {
@@ -66,17 +65,17 @@ fn contents(keyspace: &Keyspace, life: u64) -> Result<u64, Trouble> {
     Ok(count)
 }
 
-/// A checkpoint that was begun.
+/// A checkpoint, complete or not.
 #[derive(Clone, Debug)]
 pub(crate) struct Checkpoint {
     pub(crate) path: String,
-    /// It holds so many commits.
+    /// Number of its commits.
     pub(crate) commits: u64,
-    /// Whether the call has returned well.
+    /// Whether the call has returned without error.
     pub(crate) done: bool,
 }
 
-/// Opens a checkpoint: it is whole, or, if it never got done, no database at all.
+/// Opens a checkpoint. It must be complete, or, if the call did not return, no database.
 pub(crate) fn check_checkpoint(
     disk: &MemVfs,
     checkpoint: &Checkpoint,

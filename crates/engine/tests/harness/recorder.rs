@@ -1,4 +1,4 @@
-//! Takes images of the disk before operations, each with what was promised at that moment.
+//! Takes disk images before operations of the file system, each with the promises at that moment.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,17 +13,17 @@ use super::history::Commit;
 use super::options::Stores;
 use super::passing::{Checkpoint, Passing};
 
-/// Whether something is there.
+/// Whether a keyspace exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Presence {
     #[default]
     No,
-    /// It was begun, and has not been acknowledged.
+    /// Its creation or drop has begun and is not acknowledged.
     Maybe,
     Yes,
 }
 
-/// What the run is at.
+/// State of the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
     #[default]
@@ -44,52 +44,52 @@ impl Phase {
     }
 }
 
-/// What the world was promised at some moment.
+/// The guarantees at one moment of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Promises {
-    /// This many commits must be there.
+    /// Number of commits that must survive.
     pub(crate) synced: u64,
-    /// This many commits were acknowledged, or found to be there.
+    /// Number of commits that were acknowledged or found after a reopen.
     pub(crate) committed: u64,
-    /// The commit after them, if its fate is not known.
+    /// The next commit, if it may or may not exist.
     pub(crate) pending: Option<Arc<Commit>>,
-    /// Which of the run's histories these numbers are about.
+    /// Index of the history to which the numbers belong.
     pub(crate) epoch: usize,
     /// The second keyspace.
     pub(crate) other: Presence,
-    /// The keyspace that comes and goes.
+    /// The keyspace that is created and dropped again and again.
     pub(crate) passing: Passing,
-    /// Checkpoints that were begun.
+    /// Checkpoints, complete or not.
     pub(crate) checkpoints: Vec<Checkpoint>,
-    /// Which operand stores keyspaces have.
+    /// Operand stores of the keyspaces.
     pub(crate) stores: Stores,
-    /// Policies that each keyspace may have.
+    /// Possible policies of each keyspace.
     pub(crate) policies: [Vec<String>; 2],
-    /// Largest sequence number that may have been given out.
+    /// Largest sequence number that may be in use.
     pub(crate) seq_largest: u64,
-    /// Largest number of any file that was created, but for openings that failed: they leave nothing.
+    /// Largest number of a created file, without those of failed opens.
     pub(crate) file_largest: u64,
-    /// The same of the opening under way.
+    /// Largest number of a file that the current open created.
     pub(crate) file_opening: u64,
-    /// What the run is at.
+    /// State of the run.
     pub(crate) phase: Phase,
-    /// Smallest number of any file that was created.
+    /// Smallest number of a created file.
     pub(crate) file_smallest: Option<u64>,
 }
 
 impl Promises {
-    /// The most commits there can be.
+    /// Returns the maximum number of commits that may exist.
     pub(crate) fn attempted(&self) -> u64 {
         self.committed + u64::from(self.pending.is_some())
     }
 }
 
-/// What a crash left.
+/// A disk image with the promises at its time.
 #[derive(Clone, Debug)]
 pub(crate) struct Crash {
-    /// Operations before it.
+    /// Number of operations before the crash.
     pub(crate) index: u64,
-    /// The operation that was about to be done, and its file.
+    /// The next operation and its file.
     pub(crate) at: (MemOperationKind, PathBuf),
     pub(crate) image: CrashImage,
     pub(crate) image_seed: u64,
@@ -97,12 +97,12 @@ pub(crate) struct Crash {
     pub(crate) promises: Promises,
 }
 
-/// Which images are taken.
+/// Selects the images of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sampling {
-    /// Each image of each operation, with this chance in a million.
+    /// Each image of each operation with this probability in millionths.
     Chance(u64),
-    /// No image but this one: operation, image, seed.
+    /// One image: operation, image, seed.
     Only(u64, CrashImage, u64),
 }
 
@@ -111,7 +111,7 @@ impl Sampling {
     pub(crate) const NONE: Sampling = Sampling::Chance(0);
 }
 
-/// Records one run.
+/// Records the promises and images of a run.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     seed: u64,
@@ -122,7 +122,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Watches a disk from here on.
+    /// Starts to observe a disk.
     pub(crate) fn watch(
         disk: &MemVfs,
         seed: u64,
@@ -145,7 +145,7 @@ impl Recorder {
         self.promises.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The crashes so far; takes them away.
+    /// Removes and returns the images so far.
     pub(crate) fn take(&self) -> Vec<Crash> {
         std::mem::take(&mut self.crashes.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -214,7 +214,7 @@ impl Recorder {
     }
 }
 
-/// The number of a file that holds something of the database under it.
+/// Returns the number of a file, if its name has one and the file is not temporary.
 fn file_number(path: &Path) -> Option<u64> {
     match FileName::parse(path.file_name()?.to_str()?)? {
         FileName::Temporary(_) => None,

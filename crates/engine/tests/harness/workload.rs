@@ -1,4 +1,4 @@
-//! A seeded run over a database with every kind of job, which notes what it was promised.
+//! A random run of a database with every kind of job. The run records which commits must survive.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,56 +18,56 @@ use super::passing::{self, Checkpoint, PASSING, Passing};
 use super::recorder::{Crash, Phase, Presence, Recorder, Sampling};
 use super::{Outcome, options};
 
-/// How the names of checkpoints begin.
+/// Prefix of the names of checkpoints.
 const COPY: &str = "copy-";
 
-/// Which calls fail in a run.
+/// Failing calls of a run.
 #[derive(Clone, Debug)]
 pub(crate) enum Faults {
     None,
-    /// Some that change something, now and then.
+    /// Random calls that write.
     Random,
-    /// Those that this rule hits, from the first call on until the run has dealt with it.
+    /// Calls that match the rule, until the run has handled the first failure.
     By(FaultRule),
 }
 
-/// A run, to be played.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// What a replay asks for.
+    /// Name of the run in `LSMX_TEST_REPLAY`.
     pub(crate) name: String,
-    /// Decides everything.
+    /// Seed of all decisions.
     pub(crate) seed: u64,
-    /// How many steps; seven of ten are commits.
+    /// Number of steps; seven of ten are commits.
     pub(crate) steps: u64,
-    /// Whether it is closed and reopened now and then; each opening begins a new manifest, so only
-    /// without does one grow long.
+    /// Whether the run closes and reopens the database. Each open starts a new manifest, so manifests grow long only
+    /// without reopens.
     pub(crate) reopens: bool,
-    /// The policy to begin with.
+    /// First policy.
     pub(crate) policy: PolicySpec,
-    /// Who does background work.
+    /// Mode of background work.
     pub(crate) background: Background,
-    /// Which calls fail.
+    /// Failing calls.
     pub(crate) faults: Faults,
-    /// Which images are taken.
+    /// Images to take.
     pub(crate) sampling: Sampling,
 }
 
-/// What a run left behind.
+/// Result of a run.
 #[derive(Debug)]
 pub(crate) struct Played {
     pub(crate) crashes: Vec<Crash>,
-    /// One per epoch.
+    /// One history for each epoch.
     pub(crate) histories: Vec<History>,
-    /// Operations of the file system.
+    /// Number of file system operations.
     pub(crate) operations: u64,
-    /// The calls that could fail, by kind.
+    /// Number of calls by kind.
     pub(crate) calls: CallCounts,
-    /// Whether a call failed.
+    /// Whether an injected fault occurred.
     pub(crate) fired: bool,
 }
 
-/// A view that must not change, and what it must show.
+/// A snapshot and its expected contents.
 struct Still {
     snapshot: Snapshot,
     state: State,
@@ -91,16 +91,15 @@ struct Run<'a> {
     coverage: Arc<Coverage>,
     histories: Vec<History>,
     open: Option<Open>,
-    /// A rule is in force.
+    /// Whether a fault rule is active.
     armed: bool,
-    /// Failures of background work that somebody was told of before this run, and writes that were told
-    /// of one.
+    /// Background failures that the listener has received before this run, and writes that returned one.
     excused: u64,
-    /// Calls until rules were taken away at the end.
+    /// Number of calls until the rules were removed at the end.
     calls: CallCounts,
 }
 
-/// Plays a run to its end.
+/// Executes a run.
 pub(crate) fn play(plan: &Plan, coverage: &Arc<Coverage>) -> Outcome<Played> {
     let disk = MemVfs::new();
     let stores = options::Stores::of_seed(plan.seed);
@@ -150,7 +149,7 @@ fn fault_name(fault: Fault) -> &'static str {
     }
 }
 
-/// Whether an error may have come from a fault that was injected: one was, and it names a file.
+/// Returns whether an injected fault may have caused an error: a fault occurred, and the error names a file.
 fn excuse(
     armed: bool,
     vfs: &FaultVfs,
@@ -175,7 +174,7 @@ fn excuse(
     }
 }
 
-/// The error of calls on a keyspace whose operand store could not be opened, if there is one.
+/// Returns the error of a keyspace whose operand store could not be opened, if there is one.
 fn without_store(db: &Db) -> Option<Error> {
     let keyspaces =
         db.keyspaces().into_iter().filter_map(|name| db.open_keyspace(&name, None).ok());
@@ -183,7 +182,7 @@ fn without_store(db: &Db) -> Option<Error> {
     errors.find(|error| matches!(error, Error::NoOperandStore { .. }))
 }
 
-/// The file that an error is about.
+/// Returns the file that an error names.
 fn file_of(error: &Error) -> Option<&Path> {
     match error {
         Error::Io { path, .. } | Error::Corrupt { path, .. } => Some(path),
@@ -258,7 +257,7 @@ impl Run<'_> {
         self.open.as_ref().ok_or_else(|| "the database is not open".to_owned())
     }
 
-    /// Has one of the next calls fail.
+    /// Makes one of the next calls fail.
     fn arm(&mut self, within: u64) {
         let changes: Vec<VfsCall> =
             VfsCall::ALL.iter().copied().filter(|call| call.is_mutating()).collect();
@@ -277,13 +276,13 @@ impl Run<'_> {
         self.armed = false;
     }
 
-    /// Whether an error may have come from a fault that was injected.
+    /// Returns whether an injected fault may have caused an error.
     fn excuse(&self, what: &'static str, error: &Error) -> Outcome {
         excuse(self.armed, &self.vfs, &self.coverage, what, error)
     }
 
-    /// Whether work in the background has failed that a write may be told of: the listener was told before, and
-    /// no other write for the same failure.
+    /// Returns whether a write may return a background failure: the listener has received it, and no other write has
+    /// returned it.
     fn excuse_background(&mut self, error: &Error) -> Outcome {
         self.excused += 1;
         if self.coverage.count("jobs", "background failure") < self.excused {
@@ -298,8 +297,8 @@ impl Run<'_> {
         }
     }
 
-    /// Last of the numbers that a commit of so many operations may get, or the last one before it if
-    /// the database refuses it.
+    /// Returns the largest sequence number that a commit of so many operations may get, or the current one if writes are
+    /// refused.
     fn number_given(&self, operations: u64) -> Result<u64, String> {
         let db = &self.opened()?.db;
         let operations = if db.health().read_only.is_some() { 0 } else { operations };
@@ -377,7 +376,7 @@ impl Run<'_> {
         }
     }
 
-    /// Everything acknowledged is on stable storage now.
+    /// Records that all acknowledged commits are durable.
     fn all_synced(&self) {
         let mut promises = self.recorder.promises();
         promises.synced = promises.committed;
@@ -421,7 +420,7 @@ impl Run<'_> {
         }
     }
 
-    /// Makes the passing keyspace, writes to it, or drops it.
+    /// Creates the passing keyspace, writes to it, or drops it.
     fn come_and_go(&mut self) -> Outcome {
         let Some(keyspace) = self.opened()?.passing.clone() else { return self.come() };
         if self.rng.is_one_in(3) { self.go(&keyspace) } else { self.stay(&keyspace) }
@@ -553,7 +552,7 @@ impl Run<'_> {
         }
     }
 
-    /// Until it is given a store again, the keyspace is without.
+    /// Moves the operands of a keyspace to the tree. The keyspace stays without a store until its options name one.
     fn operands_to_tree(&mut self) -> Outcome {
         let count = self.opened()?.keyspaces.len() as u64;
         let which = usize::try_from(self.rng.below(count)).unwrap_or(0);
@@ -590,7 +589,7 @@ impl Run<'_> {
         }
     }
 
-    /// Takes a snapshot, or looks through one that was taken before and lets it go.
+    /// Takes a snapshot, or compares an older one with its expected contents and drops it.
     fn look_through_a_snapshot(&mut self) -> Outcome {
         let state = self.history().state(self.history().last());
         let take = self.opened()?.stills.is_empty() || self.rng.is_one_in(3);
@@ -621,7 +620,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The number of commits that are there.
+    /// Returns the number of commits in the database.
     fn count(&mut self) -> Outcome<u64> {
         match oracle::counter(&self.opened()?.db) {
             Err(Trouble::Failed(error)) => {
@@ -633,8 +632,7 @@ impl Run<'_> {
         }
     }
 
-    /// Compares all contents. A read that fails because of a fault says so; when the fault is over,
-    /// reads are right.
+    /// Compares all contents. A read may fail because of a fault. Without the fault, all reads must be correct.
     fn check_live(&mut self) -> Outcome {
         let state = self.history().state(self.history().last());
         let seed = self.rng.next_u64();
@@ -655,9 +653,8 @@ impl Run<'_> {
         }
     }
 
-    /// How many errors a rule about reads has made so far that somebody must be told. Others do not come
-    /// while only the user reads, for background work is done on the same thread. Want of
-    /// descriptors need not be told: some are closed, and the file is opened again.
+    /// Returns the number of injected read errors that a call must have returned. A lack of descriptors need not be
+    /// returned, because the engine closes others and opens the file again.
     fn read_errors(&self) -> u64 {
         let inline = self.plan.background == Background::Inline;
         let errors = |(fault, count)| match fault {
@@ -667,8 +664,8 @@ impl Run<'_> {
         if inline { self.vfs.fired_counts().into_iter().map(errors).sum() } else { 0 }
     }
 
-    /// After an error made the database read-only: reads are right, writes fail fast, and
-    /// resuming, perhaps at the second try, decides what became of the commit that failed.
+    /// Checks a read-only database and resumes it: reads are correct, writes fail at once, and `resume` decides whether the
+    /// failed commit exists. The second call of `resume` must succeed.
     fn recover_if_failed(&mut self) -> Outcome {
         let Some(open) = &self.open else { return Ok(()) };
         if open.db.health().read_only.is_none() {
@@ -728,7 +725,7 @@ impl Run<'_> {
         Err("resume fails though no call does".to_owned())
     }
 
-    /// The database shows `found` commits: that is the history from here on.
+    /// Continues with a history of the `found` commits that the database shows.
     fn settle(&mut self, found: u64) -> Outcome {
         let (synced, committed, attempted) = {
             let promises = self.recorder.promises();
@@ -879,8 +876,8 @@ impl Run<'_> {
         self.check_live()
     }
 
-    /// An opening that was refused has changed nothing. One that met an error while it wrote may
-    /// have left files that nothing names, or have got as far as `CURRENT`.
+    /// Checks that a refused open has changed no file. An open that failed with an I/O error may have added files, and may
+    /// have changed `CURRENT`.
     fn unchanged(&self, before: Option<BTreeMap<PathBuf, Vec<u8>>>, error: &Error) -> Outcome {
         let Some(before) = before else { return Ok(()) };
         let mut after = self.disk.snapshot_all();

@@ -1,8 +1,7 @@
-//! Several threads write at once under a seeded schedule while power is cut at random.
+//! Power losses while several threads write under a random schedule.
 //!
-//! Nobody knows the one order of their commits, but much of it: a commit that was acknowledged
-//! before another began comes before it. So if the later one is there after a crash, the earlier one
-//! is, too.
+//! The order of the commits is known in part: a commit that was acknowledged before another began comes before it. If the
+//! later one survives a crash, the earlier one must, too.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,19 +14,19 @@ use lsmx_testkit::{TestRng, mix_seeds};
 use super::history::KEYSPACES;
 use super::{Outcome, options, oracle};
 
-/// How many threads write.
+/// Number of writing threads.
 const WRITERS: usize = 3;
 
-/// Commits of each writer.
+/// Number of commits of each writer.
 type Counts = [u64; WRITERS];
 
-/// What was promised at some moment.
+/// The guarantees at one moment.
 #[derive(Clone, Debug, Default)]
 struct Board {
     attempted: Counts,
     acknowledged: Counts,
     synced: Counts,
-    /// Of each commit of each writer, what was acknowledged when it began.
+    /// For each commit of each writer, the acknowledged commits at its start.
     before: [Vec<Counts>; WRITERS],
 }
 
@@ -47,7 +46,7 @@ struct Shared {
     failure: Mutex<Outcome>,
 }
 
-/// Plays one schedule and checks the crashes in it; returns how many.
+/// Runs one schedule and checks its disk images. Returns their number.
 pub(crate) fn play(seed: u64) -> Outcome<u64> {
     let failed = |error: lsmx::Error| format!("{error:?}");
     let mut rng = TestRng::new(seed);
@@ -104,7 +103,7 @@ fn name(writer: usize) -> String {
     format!("writer-{writer}")
 }
 
-/// The life of a writer: batches over both keyspaces, some synced, each read back at once.
+/// Commits batches over both keyspaces, some synced, and reads each of them back.
 fn write(
     db: &Db,
     keyspaces: &[Keyspace; 2],
@@ -139,13 +138,13 @@ fn write(
                 raise(&mut board.synced, &synced);
             }
         }
-        // A snapshot is still, and sees batches whole.
+        // A snapshot does not change and shows whole batches.
         let snapshot = db.snapshot();
         let views = [0, 1, 0].map(|at: usize| counts(|key| snapshot.get(&keyspaces[at], key)));
         if views[0] != views[1] || views[0] != views[2] {
             return Err(format!("one snapshot shows {views:?}"));
         }
-        // Read your writes, and all that was acknowledged before.
+        // A read shows the own commit and all that were acknowledged before it.
         let seen = counts(|key| keyspaces[1].get(key))?;
         if seen.iter().zip(&synced).any(|(seen, known)| seen < known) {
             return Err(format!("writer {writer} sees {seen:?}, {synced:?} was acknowledged"));
@@ -154,7 +153,7 @@ fn write(
     Ok(())
 }
 
-/// The commits of each writer that somebody shows.
+/// Returns the visible commits of each writer.
 fn counts(get: impl Fn(String) -> lsmx::Result<Option<Slice>>) -> Outcome<Counts> {
     let mut counts = Counts::default();
     for (writer, count) in counts.iter_mut().enumerate() {
