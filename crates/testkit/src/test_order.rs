@@ -9,12 +9,14 @@ static RUNNING: RwLock<()> = RwLock::new(());
 /// Waits until no other test of the program runs that holds a guard. For tests that set or count something in the whole
 /// process, such as failpoints, allocated bytes, descriptors.
 pub fn run_alone() -> RwLockWriteGuard<'static, ()> {
+    let guard = RUNNING.write().unwrap_or_else(PoisonError::into_inner);
     time_test();
-    RUNNING.write().unwrap_or_else(PoisonError::into_inner)
+    guard
 }
 
 /// Waits until no test runs that called [`run_alone`].
 pub fn run_shared() -> RwLockReadGuard<'static, ()> {
+    let guard = RUNNING.read().unwrap_or_else(PoisonError::into_inner);
     time_test();
-    RUNNING.read().unwrap_or_else(PoisonError::into_inner)
+    guard
 }
