@@ -1,4 +1,4 @@
-//! A point of a sweep: the values that the swept flags have in one cell.
+//! Points of a sweep: the values of the swept flags in one cell.
 
 use std::fmt;
 
@@ -8,22 +8,22 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::numbers::parse_bytes;
 
-/// A value of a swept flag, as it stands in results: a number where it is one.
+/// Value of a swept flag.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum SweepValue {
-    /// Of a flag that is there or not.
+    /// Value of a switch.
     Flag(bool),
-    /// A count, or bytes.
+    /// Count or number of bytes.
     Whole(u64),
-    /// A share.
+    /// Real number.
     Real(f64),
-    /// A name.
+    /// Name.
     Text(String),
 }
 
 impl SweepValue {
-    /// The value that was typed. Bytes with a unit (`64K`, `1MiB`) are a count of bytes.
+    /// Parses a value. A number with a unit (`64K`, `1MiB`) is a number of bytes.
     #[must_use]
     pub fn typed(text: &str) -> SweepValue {
         let digits = text.replace('_', "");
@@ -33,7 +33,7 @@ impl SweepValue {
         if let Ok(whole) = digits.parse() {
             return SweepValue::Whole(whole);
         }
-        // Neither `inf` nor `nan`, which are names here.
+        // `inf` and `nan` are names.
         let numeric = digits.starts_with(|first: char| first.is_ascii_digit() || first == '.');
         match digits.parse::<f64>() {
             Ok(real) if numeric && real.is_finite() => SweepValue::Real(real),
@@ -54,18 +54,18 @@ impl fmt::Display for SweepValue {
     }
 }
 
-/// Swept flags with their values, in the order in which they were typed. Serialises as a map.
+/// Swept flags with their values, in the order of the command line. Serializes as a map.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SweepPoint(pub Vec<(String, SweepValue)>);
 
 impl SweepPoint {
-    /// Whether nothing is swept.
+    /// Returns whether nothing is swept.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The value of a flag.
+    /// Returns the value of a flag.
     #[must_use]
     pub fn value(&self, key: &str) -> Option<&SweepValue> {
         self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value)
@@ -112,8 +112,8 @@ impl<'de> Deserialize<'de> for SweepPoint {
     }
 }
 
-/// All combinations of the values of some flags; the last flag changes fastest. One empty
-/// combination where nothing is swept.
+/// Returns all combinations of the values of flags. The last flag changes fastest. Without flags there is one empty
+/// combination.
 #[must_use]
 pub fn combinations(sweeps: &[(String, Vec<String>)]) -> Vec<Vec<(String, String)>> {
     let mut all = vec![Vec::new()];
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_typed_becomes_a_number_where_it_is_one() {
+    fn numeric_text_becomes_a_number() {
         for (text, value) in [
             ("10", SweepValue::Whole(10)),
             ("1_000", SweepValue::Whole(1000)),
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_point_keeps_its_order_through_json() {
+    fn json_keeps_the_order_of_flags() {
         let point = SweepPoint(vec![
             ("size-ratio".to_owned(), SweepValue::Whole(4)),
             ("block-cache".to_owned(), SweepValue::Real(0.25)),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_meets_every_other_once() {
+    fn combinations_contain_every_pair_once() {
         let sweep = |key: &str, values: &[&str]| {
             (key.to_owned(), values.iter().map(|value| (*value).to_owned()).collect::<Vec<_>>())
         };

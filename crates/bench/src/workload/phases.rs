@@ -1,4 +1,4 @@
-//! Phases: how many operations of which kind, mixed how, one after the other.
+//! Descriptions of workloads: a mix from flags, or phases from a file.
 
 use std::path::Path;
 
@@ -11,14 +11,14 @@ pub use lsmx_simulator::workload::{LookupGroup, Phase, RANGE_DELETE_RECORDS};
 
 use super::KeyDistribution;
 
-/// Share of the writes that come before lookups and ranges begin to be mixed in: with size ratio
-/// 10 all levels but the last are then full, which is where the study began.
+/// Share of the writes before interleaved lookups and ranges start. With size ratio 10 all levels but the last are full
+/// by then, as in the study.
 const INTERLEAVE_AFTER: f64 = 0.1;
 
-/// A workload in a few numbers, as typed after `lsmx explore`.
+/// A workload that is described by the flags of `lsmx explore`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mix {
-    /// Write operations in all.
+    /// Number of write operations.
     pub entries: u64,
     /// Share of the writes that are updates.
     pub updates: f64,
@@ -26,27 +26,27 @@ pub struct Mix {
     pub deletes: f64,
     /// Share of the writes that are merges.
     pub merges: f64,
-    /// Share of the writes that delete a range of [`RANGE_DELETE_RECORDS`] places.
+    /// Share of the writes that delete a range of [`RANGE_DELETE_RECORDS`] records.
     pub range_deletes: f64,
-    /// Point lookups for each value of `empty_lookups`.
+    /// Number of point lookups for each value of `empty_lookups`.
     pub lookups: u64,
-    /// Shares of lookups that ask for absent keys.
+    /// Shares of lookups of absent keys.
     pub empty_lookups: Vec<f64>,
-    /// Range lookups.
+    /// Number of range lookups for each selectivity.
     pub ranges: u64,
-    /// Entries a range lookup reads, as a share of all; `ranges` of each, one after the other.
+    /// Entries that a range lookup reads ÷ all entries.
     pub selectivities: Vec<f64>,
-    /// Which keys.
+    /// Distribution of keys.
     pub distribution: KeyDistribution,
-    /// Whether lookups and ranges are mixed into the writes.
+    /// Whether lookups and ranges are interleaved with the writes.
     pub interleave: bool,
 }
 
 impl Mix {
-    /// The phases: load, settle, point lookups, ranges; or all of it mixed.
+    /// Returns the phases: load and settle, point lookups, range lookups; or all of them interleaved.
     ///
     /// # Errors
-    /// When a share is outside 0..=1, or the shares leave nothing to insert.
+    /// A share is outside of 0..=1, or the shares leave nothing to insert.
     pub fn phases(&self) -> Result<Vec<Phase>> {
         for alpha in &self.empty_lookups {
             check_share("--empty-lookups", *alpha)?;
@@ -134,7 +134,7 @@ impl Mix {
     }
 }
 
-/// Makes shares of `writes` merges and range deletes of a phase, in place of inserts.
+/// Replaces inserts of a phase by merges and range deletes, which are shares of `writes`.
 fn replace_inserts(phase: &mut Phase, writes: u64, merges: f64, range_deletes: f64) -> Result<()> {
     let mut replace = |flag: &'static str, share: f64| {
         check_share(flag, share)?;
@@ -159,7 +159,7 @@ fn check_share(name: &'static str, share: f64) -> Result<()> {
     Err(Error::Invalid { name, value: share.to_string(), must: "between 0 and 1".to_owned() })
 }
 
-/// Inserts, updates and deletes among `writes`.
+/// Returns the numbers of inserts, updates and deletes among `writes`.
 fn split_writes(writes: u64, updates: f64, deletes: f64) -> Result<(u64, u64, u64)> {
     check_share("--updates", updates)?;
     check_share("--deletes", deletes)?;
@@ -194,7 +194,7 @@ fn nothing_to_insert(mix: &Mix) -> Error {
     }
 }
 
-/// A file of phases: `[[phase]]` tables with the names of the flags.
+/// Content of a file of phases.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PhasesFile {
@@ -231,7 +231,7 @@ struct PhaseTable {
     settle: bool,
 }
 
-/// A share, or several.
+/// One or several shares.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Shares {
@@ -254,19 +254,19 @@ impl Shares {
     }
 }
 
-/// The middle one of the study's three selectivities.
+/// Default selectivity: the middle one of the three in the study.
 pub const SELECTIVITY_DEFAULT: f64 = 1e-4;
 
 fn default_selectivity() -> f64 {
     SELECTIVITY_DEFAULT
 }
 
-/// Reads phases from the text of a TOML file; `path` is for errors.
+/// Parses the text of a TOML file of phases. Errors name `path`.
 ///
 /// ```toml
 /// [[phase]]
 /// name = "load"           # default: its number
-/// entries = 1000000       # writes in all, of which
+/// entries = 1000000       # number of writes, of which
 /// updates = 0.1           # this share updates,
 /// deletes = 0.0           # this share deletes,
 /// merges = 0.0            # this share merges and
@@ -276,17 +276,16 @@ fn default_selectivity() -> f64 {
 ///
 /// [[phase]]
 /// lookups = 100000
-/// empty-lookups = 0.5     # share that asks for absent keys; of several, [0.0, 1.0], all lookups each
+/// empty-lookups = 0.5     # share of absent keys; for several, [0.0, 1.0], each has all lookups
 /// ranges = 1000
 /// selectivity = 1e-4
 /// distribution = "zipf"
-/// hot = 1                 # other favourites than phases with another number, of zipf and prefix-zipf
+/// hot = 1                 # phases with different numbers have different popular keys (zipf, prefix-zipf)
 /// ```
-/// The operations of a phase are mixed evenly; what is to come one after the other stands in phases of
-/// its own.
+/// The operations of a phase are mixed evenly.
 ///
 /// # Errors
-/// When the file is not such a file, with the line.
+/// The text is malformed. The error has the line.
 pub fn parse_phases(text: &str, path: &Path) -> Result<Vec<Phase>> {
     let line_at = |offset: usize| {
         let before = text.as_bytes().get(..offset).unwrap_or_default();
@@ -374,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mix_is_load_lookups_ranges() {
+    fn mix_has_phases_for_load_lookups_and_ranges() {
         let phases = mix().phases().unwrap();
         assert_eq!(phases.len(), 4);
         assert_eq!((phases[0].inserts, phases[0].updates, phases[0].deletes), (700, 200, 100));
@@ -385,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn interleaving_changes_the_order_and_no_count() {
+    fn interleaving_keeps_the_counts() {
         let phases = Mix { interleave: true, ..mix() }.phases().unwrap();
         assert_eq!(phases.len(), 2);
         assert_eq!(phases.iter().map(Phase::operation_count).sum::<u64>(), 1000 + 100 + 5);
@@ -394,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn merges_take_the_place_of_inserts() {
+    fn merges_replace_inserts() {
         let phases = Mix { merges: 0.3, interleave: true, ..mix() }.phases().unwrap();
         let total = |count: fn(&Phase) -> u64| phases.iter().map(count).sum::<u64>();
         assert_eq!((total(|phase| phase.merges), total(Phase::writes)), (300, 1000));
@@ -406,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_that_do_not_add_up_are_refused_by_name() {
+    fn invalid_shares_error_names_the_flag() {
         let error = Mix { updates: 0.7, deletes: 0.4, ..mix() }.phases().unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -432,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_gives_its_phases() {
+    fn file_of_phases_parses() {
         let phases = parse_phases(
             "[[phase]]\nentries = 100\ndeletes = 0.1\nsettle = true\n\
              [[phase]]\nname = \"read\"\nlookups = 10\nempty-lookups = 0.5\ndistribution = \"zipf\"\n",
@@ -448,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_file_is_refused_with_its_line() {
+    fn malformed_file_error_has_the_line() {
         for (text, line, what) in [
             ("[[phase]]\nentries = 1\ntypo = 3\n", 3, "typo"),
             ("[[phase]]\nentries = -1\n", 2, ""),

@@ -1,13 +1,13 @@
-//! Traces as workloads: recorded by a database ([`lsmx::workload_trace`]), or written by hand.
+//! Traces as workloads: recorded by a database ([`lsmx::workload_trace`]), or text.
 //!
-//! **By hand**: an operation a line, its parts separated by tabs, with `\t \n \r \\` for those bytes.
+//! **Text**: one operation per line. Tabs separate its fields, in which `\t \n \r \\` stand for these bytes.
 //! ```text
 //! put           key    value
 //! delete        key
 //! get           key
 //! merge         key    operand
-//! delete-range  start  end        without an end: to the last key
-//! scan          start  entries    from the first key on if the start is empty
+//! delete-range  start  end        without end: to the last key
+//! scan          start  entries    an empty start is the first key
 //! ```
 
 use std::fs::File;
@@ -24,7 +24,7 @@ use crate::numbers;
 
 use super::record::{LINE_BYTES_MAX, RecordError, unescape};
 
-/// A trace on disk.
+/// A trace file.
 #[derive(Clone, Debug)]
 pub struct TraceFile {
     path: PathBuf,
@@ -32,39 +32,39 @@ pub struct TraceFile {
     summary: TraceCounts,
 }
 
-/// What a trace holds.
+/// Counts of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceCounts {
-    /// Puts.
+    /// Number of puts.
     pub puts: u64,
-    /// Deletes of a key.
+    /// Number of point deletes.
     pub deletes: u64,
-    /// Merge operands.
+    /// Number of merge operands.
     pub merges: u64,
-    /// Deletes of a range.
+    /// Number of range deletes.
     pub range_deletes: u64,
-    /// Point lookups.
+    /// Number of point lookups.
     pub gets: u64,
-    /// Scans.
+    /// Number of scans.
     pub scans: u64,
-    /// Entries that the scans read.
+    /// Number of entries that the scans read.
     pub scanned_entries: u64,
-    /// Key and value bytes of the puts.
+    /// Length of keys and values of the puts, in bytes.
     pub put_bytes: u64,
-    /// Operations that were made and not recorded.
+    /// Number of operations that the recording lost.
     pub lost: u64,
     /// Hash of the file.
     pub hash: String,
 }
 
 impl TraceCounts {
-    /// Operations that change something.
+    /// Returns the number of writes.
     #[must_use]
     pub fn writes(&self) -> u64 {
         self.puts + self.deletes + self.merges + self.range_deletes
     }
 
-    /// All operations.
+    /// Returns the number of operations.
     #[must_use]
     pub fn ops(&self) -> u64 {
         self.writes() + self.gets + self.scans
@@ -91,10 +91,10 @@ impl TraceCounts {
 }
 
 impl TraceFile {
-    /// Reads through a trace once.
+    /// Opens a trace and counts its operations.
     ///
     /// # Errors
-    /// When it cannot be read, a line is malformed, a part of it is damaged, or there is no operation.
+    /// The trace cannot be read, is malformed or damaged, or has no operation.
     pub fn open(path: &Path) -> Result<TraceFile> {
         let recorded = TraceReader::is_trace(&OsVfs, path).map_err(read)?;
         let summary = TraceCounts::default();
@@ -113,32 +113,32 @@ impl TraceFile {
         Ok(trace)
     }
 
-    /// The file.
+    /// Returns the path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it holds.
+    /// Returns the counts.
     #[must_use]
     pub fn counts(&self) -> &TraceCounts {
         &self.summary
     }
 
-    /// Calls `visit` with every item in order; its error ends the reading.
+    /// Calls `visit` with every item in order.
     ///
     /// # Errors
-    /// As [`TraceFile::open`]; what `visit` says.
+    /// As [`TraceFile::open`], or `visit` fails.
     pub fn visit(&self, visit: &mut dyn FnMut(TraceItem<'_>) -> Result<()>) -> Result<()> {
         if !self.recorded {
             return self.visit_lines(visit);
         }
         let reader = TraceReader::open(&OsVfs, &self.path).map_err(read)?;
-        let visited = reader.visit(&mut |item| visit(item).map_err(Stop::Visitor));
+        let visited = reader.visit(&mut |item| visit(item).map_err(VisitError::Visitor));
         match visited {
             Ok(_) => Ok(()),
-            Err(Stop::Visitor(error)) => Err(error),
-            Err(Stop::Reader(error)) => Err(read(error)),
+            Err(VisitError::Visitor(error)) => Err(error),
+            Err(VisitError::Reader(error)) => Err(read(error)),
         }
     }
 
@@ -172,15 +172,15 @@ fn read(source: lsmx::Error) -> Error {
     Error::Engine { action: "read a trace", source }
 }
 
-/// Why a recorded trace is not read on.
-enum Stop {
+/// Reason to stop reading a recorded trace.
+enum VisitError {
     Reader(lsmx::Error),
     Visitor(Error),
 }
 
-impl From<lsmx::Error> for Stop {
-    fn from(error: lsmx::Error) -> Stop {
-        Stop::Reader(error)
+impl From<lsmx::Error> for VisitError {
+    fn from(error: lsmx::Error) -> VisitError {
+        VisitError::Reader(error)
     }
 }
 
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_operations() {
+    fn text_lines_parse_as_operations() {
         let text = b"put\ta\\tb\tred\\n\r\nget\ta\ndelete\tb\nmerge\ta\tmore\n\
                      delete-range\tp\tq\ndelete-range\tx\nscan\t\t10\nscan\tm\t5";
         let file = file(text);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_lines_are_named() {
+    fn malformed_line_error_names_the_cause() {
         for (line, what) in [
             ("", "is no operation"),
             ("putt\ta\tb", "putt is no operation; known: put"),
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recorded_trace_is_known_by_its_first_bytes() {
+    fn recorded_trace_is_recognized_by_its_first_bytes() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("t");
         let db = lsmx::Db::open(directory.path().join("db"), lsmx::Options::default()).unwrap();

@@ -1,4 +1,4 @@
-//! What a design costs: four numbers that a simulation and the engine both have, and their sum by weight.
+//! Costs of a design: four numbers that both the simulator and the engine give, and their weighted sum.
 
 use lsmx_simulator::Report;
 use serde::{Deserialize, Serialize};
@@ -8,13 +8,13 @@ use crate::numbers::{count, float, ratio};
 
 use super::weights::Weights;
 
-/// Bytes of a block, the unit of an I/O.
+/// Length of a block, the unit of an I/O, in bytes.
 const BLOCK_BYTES: f64 = 4096.0;
 
-/// The costs of a design. Where there are no such lookups, theirs is 0.
+/// Costs of a design. The cost of absent kinds of lookups is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Costs {
-    /// Blocks of 4 KiB flushed, and read and written by compaction, per write.
+    /// Blocks of 4 KiB that flushes write and compactions read and write, per write.
     pub writes: f64,
     /// I/Os per point lookup.
     pub points: f64,
@@ -25,7 +25,7 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// The costs that a simulation of so many writes found.
+    /// Returns the costs in a simulation of `writes` writes.
     #[must_use]
     pub fn of_report(report: &Report, writes: u64) -> Costs {
         let compaction = &report.compaction;
@@ -42,7 +42,7 @@ impl Costs {
         }
     }
 
-    /// The costs that the engine had for so many writes.
+    /// Returns the costs in a run of `writes` writes on the engine.
     #[must_use]
     pub fn of_cell(cell: &Cell, writes: u64) -> Costs {
         let compaction = &cell.compaction;
@@ -59,7 +59,7 @@ impl Costs {
         }
     }
 
-    /// The four, each by its weight, in the order of the fields.
+    /// Returns the weighted costs in the order of the fields.
     #[must_use]
     pub fn weighted(&self, weights: &Weights) -> [f64; 4] {
         [
@@ -70,14 +70,14 @@ impl Costs {
         ]
     }
 
-    /// One number: less is better.
+    /// Returns the weighted sum. Less is better.
     #[must_use]
     pub fn sum(&self, weights: &Weights) -> f64 {
         self.weighted(weights).iter().sum()
     }
 
-    /// What a large tree costs by its simulation, where a small one was measured and simulated: it
-    /// moves and keeps more by the same proportion, and a lookup takes so many I/Os more.
+    /// Corrects the simulated costs of a large tree by the measured and simulated costs of a small one. Writes and space
+    /// change by the same factor, lookups by the same number of I/Os.
     #[must_use]
     pub fn corrected(&self, measured: &Costs, simulated: &Costs) -> Costs {
         let scaled = |large: f64, measured: f64, simulated: f64| {
@@ -93,7 +93,7 @@ impl Costs {
         }
     }
 
-    /// Whether nothing costs more than with the other, and something less.
+    /// Returns whether no cost exceeds that of the other design and at least one is lower.
     #[must_use]
     pub fn dominates(&self, other: &Costs) -> bool {
         let all = Weights { writes: 1.0, points: 1.0, ranges: 1.0, space: 1.0 };
@@ -103,13 +103,13 @@ impl Costs {
     }
 }
 
-/// Which of these no other dominates.
+/// Returns for each design whether no other design dominates it.
 #[must_use]
 pub(super) fn pareto(costs: &[Costs]) -> Vec<bool> {
     costs.iter().map(|it| !costs.iter().any(|other| other.dominates(it))).collect()
 }
 
-/// Mean over lookups of several kinds, so many of each.
+/// Returns the mean over groups of lookups, weighted by their numbers.
 fn mean(kinds: impl Iterator<Item = (u64, f64)>) -> f64 {
     let (mut ops, mut ios) = (0, 0.0);
     for (count, per_get) in kinds {
@@ -128,32 +128,32 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_is_by_weight() {
+    fn sum_is_weighted() {
         let weights = Weights { writes: 2.0, points: 0.5, ranges: 0.0, space: 1.0 };
         assert!((costs(1.0, 2.0, 9.0, 1.5).sum(&weights) - 4.5).abs() < 1e-12);
     }
 
     #[test]
-    fn the_front_is_what_nothing_dominates() {
+    fn pareto_front_has_undominated_designs() {
         let all = [
             costs(1.0, 2.0, 1.0, 1.0),
             costs(2.0, 1.0, 1.0, 1.0),
             costs(2.0, 2.0, 1.0, 1.0),
-            // Equal to the first: neither dominates.
+            // Equal designs do not dominate each other.
             costs(1.0, 2.0, 1.0, 1.0),
         ];
         assert_eq!(pareto(&all), [true, true, false, true]);
     }
 
     #[test]
-    fn a_measured_small_tree_corrects_a_simulated_large_one() {
+    fn small_measured_tree_corrects_large_simulated_tree() {
         let large = costs(2.0, 1.5, 3.0, 1.2);
         let corrected = large.corrected(&costs(1.1, 1.1, 2.0, 1.1), &costs(1.0, 1.0, 2.5, 1.1));
         assert!((corrected.writes - 2.2).abs() < 1e-9);
         assert!((corrected.points - 1.6).abs() < 1e-9);
         assert!((corrected.ranges - 2.5).abs() < 1e-9);
         assert!((corrected.space - 1.2).abs() < 1e-9);
-        // What was measured at full size stands as it is.
+        // A measurement at full size replaces the simulation.
         let measured = costs(1.1, 0.2, 0.0, 1.3);
         let same = large.corrected(&measured, &large);
         assert!((same.writes - 1.1).abs() < 1e-9 && (same.points - 0.2).abs() < 1e-9);

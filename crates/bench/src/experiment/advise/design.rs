@@ -1,5 +1,4 @@
-//! The designs that are looked through: policies, with their numbers on a grid, and ways to divide the
-//! memory.
+//! The designs that are searched: policies with parameters on a grid, and divisions of the memory.
 
 use lsmx_compaction::file_picker::FilePicker;
 use lsmx_compaction::granularity::JobGranularity;
@@ -13,18 +12,18 @@ use crate::numbers::{float, round};
 
 /// Size ratios of the grid.
 const SIZE_RATIOS: [u64; 3] = [4, 6, 10];
-/// Smallest memtable that is tried.
+/// Minimum size of a memtable, in bytes.
 pub(super) const MEMTABLE_BYTES_MIN: u64 = 64 << 10;
-/// Largest memtable that is tried: a larger one makes recovery long and wins little.
+/// Maximum size of a memtable, in bytes. A larger one slows recovery down and gains little.
 const MEMTABLE_BYTES_MAX: u64 = 256 << 20;
-/// A memtable is at most this part of the data, so that there is a tree at all.
+/// Minimum of data ÷ memtable, so that there is a tree.
 const DATA_PER_MEMTABLE_MIN: u64 = 8;
-/// Parts of the memory that a memtable gets, on the grid.
+/// Memory ÷ memtable on the grid.
 const MEMORY_PER_MEMTABLE: [u64; 3] = [4, 16, 64];
-/// Memtables that take memory: one that is written to, one that is flushed.
+/// Number of memtables in memory: one takes writes, one is flushed.
 const MEMTABLES: u64 = 2;
 
-/// A policy with its share of the memory.
+/// A policy with a division of the memory.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Design {
     pub(super) kind: Kind,
@@ -32,17 +31,17 @@ pub(super) struct Design {
     pub(super) block_cache_bytes: u64,
 }
 
-/// A policy, in the numbers that a search may change.
+/// A policy, described by the parameters that the search changes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Kind {
     /// A preset with parameters.
     Preset(PolicySpec),
-    /// Leveled, capacities from below, with a tiered first level, see [`tiered_top`].
+    /// The policy of [`tiered_top`].
     TieredTop { runs: u64, size_ratio: u64 },
 }
 
 impl Kind {
-    /// The policy; `None` if there is none of these numbers.
+    /// Returns the policy; `None` if the parameters are invalid.
     pub(super) fn spec(&self) -> Option<PolicySpec> {
         match self {
             Kind::Preset(spec) => Some(spec.clone()),
@@ -50,7 +49,7 @@ impl Kind {
         }
     }
 
-    /// What it is apart from its numbers.
+    /// Returns the name of the policy without parameters.
     pub(super) fn family(&self) -> &str {
         match self {
             Kind::Preset(spec) => spec.name(),
@@ -58,11 +57,11 @@ impl Kind {
         }
     }
 
-    /// Policies with a number changed by a step: 2 for the first, half of that for each further.
+    /// Returns the policies with one parameter changed by a step.
     fn neighbours(&self, step: f64) -> Vec<Kind> {
         let around = |value: u64| {
             let (value, by) = (float(value), step.max(1.0));
-            // Numbers of runs and ratios are small: half a unit is none.
+            // Parameters are small integers, so steps are at least 1.
             let steps = [(value / (1.0 + 0.25 * by)).floor(), (value * (1.0 + 0.25 * by)).ceil()];
             steps.map(round)
         };
@@ -80,7 +79,7 @@ impl Kind {
                 let changed = changed.into_iter().filter(|it| known.contains(it));
                 let values = changed.filter_map(|it| Some((it, spec.parameter_value(it)?)));
                 let changed = values.flat_map(|(it, value)| around(value).map(|to| (it, to)));
-                // What a policy refuses is no neighbour.
+                // Invalid parameters are not neighbours.
                 changed
                     .filter_map(|(it, to)| spec.clone().with_parameter(it, to).ok())
                     .map(Kind::Preset)
@@ -98,7 +97,7 @@ impl Kind {
 }
 
 impl Design {
-    /// The design with one number changed by a step, of the policy or of the memory.
+    /// Returns the designs with one parameter of the policy or the division of the memory changed by a step.
     pub(super) fn neighbours(&self, step: f64, memory: &Memory) -> Vec<Design> {
         let kinds = self.kind.neighbours(step).into_iter();
         let mut all: Vec<Design> = kinds.map(|kind| Design { kind, ..self.clone() }).collect();
@@ -114,7 +113,7 @@ impl Design {
     }
 }
 
-/// Memory to be divided, for so much data.
+/// Memory to divide, and the size of the data.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Memory {
     pub(super) bytes: u64,
@@ -122,7 +121,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// The ways on the grid, without a policy.
+    /// Returns the divisions on the grid, with the default policy.
     pub(super) fn splits(&self) -> Vec<Design> {
         let mut splits: Vec<Design> = Vec::new();
         for part in MEMORY_PER_MEMTABLE {
@@ -135,8 +134,8 @@ impl Memory {
         splits
     }
 
-    /// A memtable of about so many bytes, the rest for the cache. `None` where that leaves less than
-    /// nothing.
+    /// Returns the division with a memtable of about `memtable_bytes`. The cache gets the rest. `None` if the memory is
+    /// too small.
     fn split(&self, memtable_bytes: u64) -> Option<Design> {
         let most = MEMTABLE_BYTES_MAX.min(self.data_bytes / DATA_PER_MEMTABLE_MIN);
         let memtable_bytes = memtable_bytes.clamp(MEMTABLE_BYTES_MIN, most.max(MEMTABLE_BYTES_MIN));
@@ -146,16 +145,16 @@ impl Memory {
     }
 }
 
-/// Every policy of the grid. Those that look at tombstones are there where there are some: without any
-/// they are `lo+1`.
+/// Returns the policies of the grid. Policies that consider tombstones are included only with deletes; without
+/// tombstones they equal `lo+1`.
 pub(super) fn policies(with_deletes: bool) -> Vec<Kind> {
     let about_tombstones =
         |preset| matches!(preset, Preset::TombstoneDensity | Preset::TombstoneAge);
     let presets = || Preset::ALL.into_iter().filter(|it| with_deletes || !about_tombstones(*it));
-    // As they are, so that every preset is among them whatever the grid has.
+    // The grid contains every preset with its default parameters.
     let mut specs: Vec<PolicySpec> = presets().map(PolicySpec::new).collect();
     let mut add = |spec: Result<PolicySpec, lsmx_compaction::Error>| {
-        // What a policy refuses, such as more runs than its size ratio allows, is not on the grid.
+        // Invalid parameters, such as more runs than the size ratio allows, are not on the grid.
         if let Ok(spec) = spec
             && !specs.contains(&spec)
         {
@@ -193,12 +192,11 @@ pub(super) fn policies(with_deletes: bool) -> Vec<Kind> {
     kinds
 }
 
-/// Leveled with capacities from below, file by file, and two tiered levels before that: L0 collects
-/// `runs` flushes into one run of L1, L1 that many of those, which then meet the leveled part at once.
+/// Returns a leveled policy with two tiered levels at the top. L0 combines `runs` flushes into a run of L1, and L1 moves
+/// that many runs into the leveled part at once.
 ///
-/// Each entry is rewritten twice at the top, cheaply, since runs there merge among themselves; what
-/// reaches the first leveled level is `runs`² memtables in one go, so that it rewrites that level
-/// about once for each of its own sizes, not for each flush.
+/// The tiered levels rewrite each entry twice, without data of the leveled part. The first leveled level receives `runs`²
+/// memtables at once, so it is rewritten about once for data of its own size and not for each flush.
 pub fn tiered_top(runs: u64, size_ratio: u64) -> Option<PolicySpec> {
     let count = usize::try_from(runs).ok()?;
     let capacity =
@@ -229,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_preset_is_on_the_grid_and_nothing_twice() {
+    fn grid_has_every_preset_and_no_duplicates() {
         let kinds = policies(true);
         for preset in Preset::ALL {
             assert!(kinds.contains(&Kind::Preset(PolicySpec::new(preset))), "{preset:?}");
@@ -244,20 +242,20 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_divided_without_rest() {
+    fn divisions_use_all_memory() {
         let memory = Memory { bytes: 64 << 20, data_bytes: 1 << 30 };
         let splits = memory.splits();
         assert_eq!(splits.len(), 3);
         for split in splits {
             assert_eq!(2 * split.memtable_bytes + split.block_cache_bytes, 64 << 20);
         }
-        // Too little for three different ways, and for any.
+        // Small memory has one division or none.
         assert_eq!(Memory { bytes: 256 << 10, data_bytes: 1 << 30 }.splits().len(), 1);
         assert!(Memory { bytes: 100 << 10, data_bytes: 1 << 30 }.splits().is_empty());
     }
 
     #[test]
-    fn a_neighbour_differs_in_one_number() {
+    fn neighbour_differs_in_one_parameter() {
         let memory = Memory { bytes: 64 << 20, data_bytes: 1 << 30 };
         for kind in [
             Kind::Preset("leveled".parse().unwrap()),

@@ -1,4 +1,4 @@
-//! Why a design stands where it stands, in words.
+//! The explanation of the rank of a design.
 
 use lsmx_compaction::PolicySpec;
 use lsmx_compaction::layout::TreeLayout;
@@ -7,11 +7,11 @@ use lsmx_compaction::trigger::Trigger;
 use super::costs::Costs;
 use super::weights::Weights;
 
-/// Differences below this are none.
+/// Relative differences below this are ignored.
 const ALIKE: f64 = 0.02;
 
-/// What the policy is, what its cost is made of, and how it compares with another design; both costs
-/// come from the same kind of run.
+/// Returns the layout of the policy, its largest cost, and a comparison with another design. Both costs must come from
+/// the same kind of run.
 pub(super) fn reason(
     spec: &PolicySpec,
     costs: &Costs,
@@ -54,7 +54,7 @@ fn layout(spec: &PolicySpec) -> String {
     }
 }
 
-/// The part of the cost that weighs most.
+/// Returns a text about the largest weighted cost.
 fn decisive(costs: &Costs, weights: &Weights) -> String {
     let parts = costs.weighted(weights);
     let all: f64 = parts.iter().sum();
@@ -93,7 +93,7 @@ mod tests {
     const EVEN: Weights = Weights { writes: 1.0, points: 1.0, ranges: 0.0, space: 0.1 };
 
     #[test]
-    fn it_says_what_is_better_and_what_is_worse() {
+    fn reason_has_advantages_and_disadvantages() {
         let spec: PolicySpec = "tiering(T=4)".parse().unwrap();
         let own = Costs { writes: 0.5, points: 1.5, ranges: 8.0, space: 1.1 };
         let other = Costs { writes: 1.0, points: 1.0, ranges: 4.0, space: 1.1 };
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_is_not_compared_with_itself() {
+    fn default_design_is_not_compared_with_itself() {
         let spec = PolicySpec::default();
         let costs = Costs { writes: 1.0, ..Costs::default() };
         let reason = reason(&spec, &costs, ("leveled", &costs), &EVEN);

@@ -1,13 +1,13 @@
-//! The same workload with fewer writes, or with more.
+//! Scaled workloads.
 
 use crate::numbers::{float, round};
 use crate::workload::phases::{LookupGroup, Phase};
 
-/// Most that a range lookup of a small tree reads, as a share of it: a larger one would be a scan.
+/// Maximum selectivity of a range lookup in a scaled-down tree.
 const SELECTIVITY_MAX: f64 = 0.1;
 
-/// The phases with `factor` times the writes. Lookups stay as many as they are, at most `lookups_max`
-/// of a kind; a range reads as many entries as it did.
+/// Returns the phases with `factor` times the writes. The number of lookups stays, up to `lookups_max` of a kind. A range
+/// reads as many entries as before.
 pub(super) fn scaled(phases: &[Phase], factor: f64, lookups_max: u64) -> Vec<Phase> {
     let writes = |n: u64| if n == 0 { 0 } else { round(float(n) * factor).max(1) };
     let phases = phases.iter().map(|phase| Phase {
@@ -31,12 +31,12 @@ pub(super) fn scaled(phases: &[Phase], factor: f64, lookups_max: u64) -> Vec<Pha
     phases.collect()
 }
 
-/// Writes of all phases.
+/// Returns the number of writes of all phases.
 pub(super) fn writes(phases: &[Phase]) -> u64 {
     phases.iter().map(Phase::writes).sum()
 }
 
-/// Puts of all phases.
+/// Returns the number of puts of all phases.
 pub(super) fn puts(phases: &[Phase]) -> u64 {
     phases.iter().map(|phase| phase.inserts + phase.updates).sum()
 }
@@ -47,7 +47,7 @@ mod tests {
     use crate::workload::KeyDistribution;
 
     #[test]
-    fn writes_shrink_and_a_range_reads_as_much_as_before() {
+    fn scaled_phases_have_fewer_writes_and_equal_ranges() {
         let mut phase = Phase::new("all", KeyDistribution::Zipf);
         phase.inserts = 900_000;
         phase.updates = 100_000;

@@ -1,10 +1,9 @@
-//! A trace as phases: what can be simulated, and scaled to any size.
+//! Approximates a trace by phases, which can be simulated and scaled.
 //!
-//! The trace is cut into stretches of equally many operations, each a phase with the mix of its own.
-//! What a put does (insert or update) and whether a key that is asked for is there follows from what
-//! the trace itself wrote before, as when it is played. Popularity is one of the known distributions:
-//! ascending inserts are sequential; else the share of accesses that go to the most popular hundredth
-//! of the keys decides between uniform and zipf.
+//! The trace is divided into sections with equal numbers of operations. Each gives a phase with its own mix. The preceding
+//! writes of the trace determine whether a put is an insert or an update, and whether a key is present. Ascending
+//! inserts give the sequential distribution. Otherwise the share of accesses of the most popular hundredth of the keys
+//! decides between uniform and zipf.
 
 use std::collections::HashMap;
 
@@ -17,26 +16,26 @@ use crate::workload::KeyDistribution;
 use crate::workload::phases::{LookupGroup, Phase};
 use crate::workload::trace::TraceFile;
 
-/// Stretches that a trace is cut into.
+/// Number of sections of a trace.
 const STRETCHES: u64 = 8;
-/// Share of inserts beyond the largest key so far from which on keys count as sequential.
+/// Minimum share of inserts above all earlier keys for the sequential distribution.
 const ASCENDING_MIN: f64 = 0.9;
-/// Accesses per key from which on popularity can be told.
+/// Minimum number of accesses per key for the zipf distribution.
 const ACCESSES_PER_KEY_MIN: f64 = 0.1;
 
-/// What a trace looks like.
+/// Phases that approximate a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Likeness {
     pub(super) phases: Vec<Phase>,
-    /// Mean bytes of the keys that were put.
+    /// Mean length of the put keys in bytes.
     pub(super) key_bytes: u64,
-    /// Mean bytes of the values that were put.
+    /// Mean length of the put values in bytes.
     pub(super) value_bytes: u64,
 }
 
-/// Reads a trace once more, for its likeness.
+/// Reads a trace and returns its approximation.
 pub(super) fn likeness(trace: &TraceFile) -> Result<Likeness> {
-    let mut seen = Seen::new(trace.counts().ops().div_ceil(STRETCHES).max(1));
+    let mut seen = TraceStatistics::new(trace.counts().ops().div_ceil(STRETCHES).max(1));
     trace.visit(&mut |item| {
         seen.note(&item.event);
         Ok(())
@@ -44,22 +43,22 @@ pub(super) fn likeness(trace: &TraceFile) -> Result<Likeness> {
     Ok(seen.likeness())
 }
 
-/// Operations of a stretch, as they were met.
+/// Operations of a section.
 #[derive(Clone, Debug, Default)]
 struct Stretch {
     phase: Option<Phase>,
     gets: u64,
     absent: u64,
-    /// Sum of the scans' shares of the keys that were there.
+    /// Sum of the selectivities of the scans.
     selectivity: f64,
 }
 
-/// What was met so far.
-struct Seen {
+/// Statistics of the operations.
+struct TraceStatistics {
     stretch_ops: u64,
     stretches: Vec<Stretch>,
     ops: u64,
-    /// By hash of the key: whether it is there, and how often it was accessed while it was.
+    /// By hash of the key: whether it is present, and its number of accesses while present.
     keys: HashMap<u64, (bool, u64)>,
     live: u64,
     /// Largest key so far.
@@ -71,9 +70,9 @@ struct Seen {
     value_bytes: u64,
 }
 
-impl Seen {
-    fn new(stretch_ops: u64) -> Seen {
-        Seen {
+impl TraceStatistics {
+    fn new(stretch_ops: u64) -> TraceStatistics {
+        TraceStatistics {
             stretch_ops,
             stretches: Vec::new(),
             ops: 0,
@@ -88,14 +87,14 @@ impl Seen {
         }
     }
 
-    /// Whether the key is there, which counts as an access.
+    /// Returns whether a key is present. Counts an access.
     fn access(&mut self, keyspace: u32, key: &[u8]) -> bool {
         let entry = self.keys.entry(hash(keyspace, key)).or_default();
         entry.1 += u64::from(entry.0);
         entry.0
     }
 
-    /// Makes the key present; whether it was.
+    /// Makes a key present. Returns whether it was present.
     fn write(&mut self, keyspace: u32, key: &[u8]) -> bool {
         let was = self.access(keyspace, key);
         if !was {
@@ -119,7 +118,6 @@ impl Seen {
         }
         self.ops += 1;
         let name = format!("stretch {}", self.stretches.len());
-        // Taken out while the keys are looked at.
         let mut stretch = self.stretches.pop().unwrap_or_default();
         let mut phase =
             stretch.phase.take().unwrap_or_else(|| Phase::new(name, KeyDistribution::Uniform));
@@ -136,7 +134,7 @@ impl Seen {
                 *(if was { &mut phase.merges } else { &mut phase.inserts }) += 1;
             }
             TraceEvent::Delete { keyspace, key } => {
-                // One of an absent key writes a tombstone too, and has nothing to delete.
+                // A delete of an absent key writes a tombstone too.
                 phase.deletes += 1;
                 if self.access(keyspace, key) {
                     self.live -= 1;
@@ -174,7 +172,7 @@ impl Seen {
                 phase.selectivity = stretch.selectivity / float(phase.ranges);
             }
             inserted += phase.inserts;
-            // A simulated tree never deletes the last key.
+            // A simulated workload never deletes the last key.
             phase.deletes = phase.deletes.min(inserted.saturating_sub(deleted + 1));
             deleted += phase.deletes;
             if inserted > 0 && phase.operation_count() > 0 {
@@ -204,7 +202,7 @@ impl Seen {
         let keys = count(accesses.len());
         let popular = (keys / 100).max(1);
         let taken = accesses.iter().take(accesses.len().div_ceil(100)).sum::<u64>();
-        // Half way between what a hundredth of the keys gets of zipf and, generously, of uniform accesses.
+        // The threshold is the mean of the shares for zipf and, with a margin, for uniform accesses.
         let zipf = harmonic(popular) / harmonic(keys);
         let uniform = 0.05;
         if ratio(taken, all) > f64::midpoint(zipf, uniform) {
@@ -215,7 +213,7 @@ impl Seen {
     }
 }
 
-/// About the sum of 1/i for i up to `n`.
+/// Returns approximately the sum of 1/i for i up to `n`.
 fn harmonic(n: u64) -> f64 {
     libm::log(float(n.max(1))) + 0.577
 }
@@ -230,24 +228,24 @@ mod tests {
     use crate::numbers::floor;
     use lsmx::workload_trace::TraceValue;
 
-    fn put(seen: &mut Seen, key: u64) {
+    fn put(seen: &mut TraceStatistics, key: u64) {
         let value = TraceValue { bytes: 100, content: None };
         seen.note(&TraceEvent::Put { keyspace: 0, key: &key.to_be_bytes(), value });
     }
 
-    fn get(seen: &mut Seen, key: u64) {
+    fn get(seen: &mut TraceStatistics, key: u64) {
         seen.note(&TraceEvent::Get { keyspace: 0, key: &key.to_be_bytes(), found: None });
     }
 
     #[test]
-    fn what_an_operation_does_follows_from_those_before_it() {
-        let mut seen = Seen::new(6);
+    fn preceding_operations_determine_the_kind() {
+        let mut seen = TraceStatistics::new(6);
         for key in [5, 3, 9, 5] {
             put(&mut seen, key);
         }
         seen.note(&TraceEvent::Delete { keyspace: 0, key: &9u64.to_be_bytes() });
         get(&mut seen, 3);
-        // The second stretch.
+        // The second section.
         get(&mut seen, 9);
         get(&mut seen, 3);
         seen.note(&TraceEvent::Scan { keyspace: 0, backward: false, start: None, entries: 1 });
@@ -262,10 +260,10 @@ mod tests {
     }
 
     #[test]
-    fn popularity_is_told_from_accesses() {
+    fn accesses_determine_the_distribution() {
         let scattered = |key: u64| key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let seen = |choose: fn(u64) -> u64, scatter: bool| {
-            let mut seen = Seen::new(u64::MAX);
+            let mut seen = TraceStatistics::new(u64::MAX);
             for key in 0..1000 {
                 put(&mut seen, if scatter { scattered(key) } else { key });
             }
@@ -276,7 +274,7 @@ mod tests {
         };
         assert_eq!(seen(|at| at % 1000, false), KeyDistribution::Sequential);
         assert_eq!(seen(|at| at % 1000, true), KeyDistribution::Uniform);
-        // Key k with a chance like 1 ÷ k.
+        // The probability of key k is proportional to 1 ÷ k.
         let zipf = |at: u64| {
             let uniform = float(at % 997) / 997.0;
             floor(libm::pow(1000.0, uniform)).min(999)

@@ -1,4 +1,4 @@
-//! What matters to whoever asks: how much each of the four costs counts.
+//! Weights of the four costs.
 
 use std::str::FromStr;
 
@@ -8,28 +8,27 @@ use crate::error::{Error, Result};
 use crate::numbers;
 use crate::workload::phases::Phase;
 
-/// What space counts for where nobody says what matters: a second copy of all data is as bad as a
-/// tenth of an I/O more for each operation.
+/// Default weight of space: a second copy of all data costs as much as a tenth of an I/O for each operation.
 pub const SPACE_DEFAULT: f64 = 0.1;
 
 const NAMES: [&str; 4] = ["writes", "points", "ranges", "space"];
 
-/// How much each cost counts; each at least 0, and one above.
+/// Weights of the costs. None is negative, and at least one is positive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Weights {
-    /// Of a block of 4 KiB that a write has flushed, and read and written by compaction.
+    /// Weight of a block of 4 KiB that a write causes flushes and compactions to read or write.
     pub writes: f64,
-    /// Of an I/O of a point lookup.
+    /// Weight of an I/O of a point lookup.
     pub points: f64,
-    /// Of an I/O of a range lookup.
+    /// Weight of an I/O of a range lookup.
     pub ranges: f64,
-    /// Of a copy of all data on disk.
+    /// Weight of a copy of all data on disk.
     pub space: f64,
 }
 
 impl Weights {
-    /// Each operation counts alike: writes, point and range lookups by their shares of the
-    /// operations, so that the cost is the I/Os of a mean operation; space by [`SPACE_DEFAULT`].
+    /// Returns weights by the shares of writes, point lookups and range lookups in the operations. So the cost is the
+    /// number of I/Os of a mean operation. Space has [`SPACE_DEFAULT`].
     #[must_use]
     pub fn of_operations(phases: &[Phase]) -> Weights {
         let sum = |count: &dyn Fn(&Phase) -> u64| phases.iter().map(count).sum::<u64>();
@@ -45,10 +44,10 @@ impl Weights {
         }
     }
 
-    /// Refuses weights on what the workload never does.
+    /// Checks that the workload has the lookups that have a weight.
     ///
     /// # Errors
-    /// When lookups count that are not there.
+    /// A kind of lookups has a weight but no operations.
     pub fn check(&self, phases: &[Phase]) -> Result<()> {
         let points = phases.iter().any(|phase| phase.lookups.iter().any(|it| it.ops > 0));
         let ranges = phases.iter().any(|phase| phase.ranges > 0);
@@ -70,7 +69,7 @@ impl Weights {
 impl FromStr for Weights {
     type Err = String;
 
-    /// Reads `writes=W,points=R,ranges=Q,space=S`; what is left out counts nothing.
+    /// Parses `writes=W,points=R,ranges=Q,space=S`. Missing weights are 0.
     fn from_str(text: &str) -> std::result::Result<Weights, String> {
         let mut values = [None; 4];
         for part in text.split(',').map(str::trim) {
@@ -114,14 +113,14 @@ mod tests {
     }
 
     #[test]
-    fn every_operation_counts_alike_by_default() {
+    fn default_weights_are_shares_of_operations() {
         let weights = Weights::of_operations(&phases());
         let expected = Weights { writes: 0.8, points: 0.1, ranges: 0.1, space: SPACE_DEFAULT };
         assert_eq!(weights, expected);
     }
 
     #[test]
-    fn weights_are_read_as_they_are_typed() {
+    fn weights_parse() {
         let weights = "points=2, writes=0.5".parse::<Weights>().unwrap();
         assert_eq!(weights, Weights { writes: 0.5, points: 2.0, ranges: 0.0, space: 0.0 });
         for (text, part) in [
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_never_done_cannot_matter() {
+    fn weight_without_operations_is_an_error() {
         let load = &phases()[..1];
         let error = Weights { points: 1.0, ..Weights::default() }.check(load).unwrap_err();
         assert!(error.to_string().contains("points=1"), "{error}");

@@ -32,7 +32,7 @@ use super::meter::{Meter, Reader};
 use super::point::PointSizes;
 use super::replay;
 use super::result::{Cell, Compaction, LevelSummary, RecordsSummary, Stalls, Workload};
-use super::tally::Tally;
+use super::tally::JobTotals;
 
 /// Number of operations between two reports of progress.
 pub(super) const PROGRESS_OPS: u64 = 4096;
@@ -113,29 +113,29 @@ impl Plan {
 
 /// Listens to jobs in the order in which they change the tree.
 #[derive(Debug)]
-struct Jobs {
-    heard: Mutex<JobsHeard>,
+struct JobListener {
+    measured: Mutex<JobMeasurements>,
     decisions: Option<Decisions>,
     history: History,
 }
 
 #[derive(Clone, Debug)]
-struct JobsHeard {
+struct JobMeasurements {
     latencies: Latencies,
-    tally: Tally,
+    totals: JobTotals,
     digest: Digest,
 }
 
-impl EventListener for Jobs {
+impl EventListener for JobListener {
     fn on_event(&self, event: &Event) {
         if let (Event::Decision(decision), Some(decisions)) = (event, &self.decisions) {
             decisions.write(decision);
         }
-        self.history.heard(event);
-        let mut heard = self.heard.lock();
-        heard.tally.heard(event);
+        self.history.add_event(event);
+        let mut measured = self.measured.lock();
+        measured.totals.add_event(event);
         match event {
-            Event::Flush(end) => heard.digest.line(format_args!(
+            Event::Flush(end) => measured.digest.line(format_args!(
                 "flush out {:?} entries {} written {}",
                 end.output.map(|file| file.0),
                 end.entries,
@@ -144,9 +144,9 @@ impl EventListener for Jobs {
             Event::Compaction(end) => {
                 // With a deterministic clock jobs take no time.
                 if end.job.kind != JobKind::Move && end.elapsed_us > 0 {
-                    heard.latencies.record_ns(end.elapsed_us.saturating_mul(1000));
+                    measured.latencies.record_ns(end.elapsed_us.saturating_mul(1000));
                 }
-                heard.digest.line(format_args!(
+                measured.digest.line(format_args!(
                     "job {} out {:?} read {} written {}",
                     DigestedJob(&end.job),
                     end.outputs.iter().map(|file| file.0).collect::<Vec<_>>(),
@@ -177,15 +177,16 @@ pub(super) fn run(
     })?;
     digest.line(format_args!("workload {text}"));
     digest.line(format_args!("seed {}", plan.seed));
-    let heard = JobsHeard { latencies: Latencies::new(), tally: Tally::default(), digest };
-    let jobs = Arc::new(Jobs {
-        heard: Mutex::new(heard),
+    let measured =
+        JobMeasurements { latencies: Latencies::new(), totals: JobTotals::default(), digest };
+    let jobs = Arc::new(JobListener {
+        measured: Mutex::new(measured),
         decisions: plan.decisions.clone(),
         history: History::new(),
     });
 
     let directory = temporary::directory("lsmx-explore-", &plan.directory)?;
-    let listener: Arc<dyn EventListener> = Arc::<Jobs>::clone(&jobs);
+    let listener: Arc<dyn EventListener> = Arc::<JobListener>::clone(&jobs);
     let keyspace = plan.keyspace(policy);
     let db = Db::open(directory.path().join("db"), plan.options(policy, listener))
         .map_err(engine("open a database"))?;
@@ -233,7 +234,7 @@ pub(super) fn run(
     let put_latency_us = run.put_latencies.summary();
     run.db.close(None).map_err(engine("close the database"))?;
 
-    let JobsHeard { latencies, tally, digest } = jobs.heard.lock().clone();
+    let JobMeasurements { latencies, totals, digest } = jobs.measured.lock().clone();
     let tree = whole(metrics.keyspaces.values());
     let levels = levels(&tree);
     let digest = plan.deterministic.then(|| finish(digest, &tree, &metrics, &levels, &scan));
@@ -254,9 +255,9 @@ pub(super) fn run(
             read_bytes: compacted.read_bytes,
             written_bytes: compacted.written_bytes,
             latency_us: latencies.summary(),
-            thread_us_total: tally.thread_us,
-            cpu_us_total: tally.cpu_us,
-            cpu_fraction: ratio(tally.cpu_us, tally.thread_us),
+            thread_us_total: totals.thread_us,
+            cpu_us_total: totals.cpu_us,
+            cpu_fraction: ratio(totals.cpu_us, totals.thread_us),
         },
         data_moved_ratio: ratio(
             compacted.read_bytes + compacted.written_bytes,
@@ -267,10 +268,10 @@ pub(super) fn run(
         device_write_amplification: ratio(metrics.wal.written_bytes + written, tree.put_bytes),
         space_amplification: ratio(levels.iter().map(|level| level.bytes).sum(), scan.bytes()),
         space_amplification_invalid: invalid_share(&levels, &scan),
-        space_amplification_peak: ratio(tally.peak_bytes, scan.bytes()),
-        space_peak_bytes: tally.peak_bytes,
-        space_transient_bytes: tally.transient_bytes,
-        delete_persistence: tally.persistence(
+        space_amplification_peak: ratio(totals.peak_bytes, scan.bytes()),
+        space_peak_bytes: totals.peak_bytes,
+        space_transient_bytes: totals.transient_bytes,
+        delete_persistence: totals.persistence(
             plan.deletes(),
             run_us,
             levels.iter().map(|level| level.tombstones).sum(),
@@ -436,7 +437,7 @@ impl Run<'_> {
                 progress.advance(PROGRESS_OPS);
             }
         }
-        self.meter.switch(Reader::Nobody, || self.db.read_metrics());
+        self.meter.switch(Reader::None, || self.db.read_metrics());
         Ok(())
     }
 
@@ -452,7 +453,7 @@ impl Run<'_> {
             Operation::Merge { record, version } => self.merge(record, version),
             Operation::Delete { record } => {
                 self.records.key(record, &mut self.key)?;
-                self.reads(Reader::Nobody);
+                self.reads(Reader::None);
                 self.unsettled = true;
                 self.keyspace.delete(&self.key).map_err(engine("delete a key"))
             }
@@ -479,7 +480,7 @@ impl Run<'_> {
         if let Some(until) = until {
             self.records.key(until, &mut end)?;
         }
-        self.reads(Reader::Nobody);
+        self.reads(Reader::None);
         self.unsettled = true;
         let end = if until.is_some() { Bound::Excluded(&end) } else { Bound::Unbounded };
         let range = (Bound::Included(&self.key), end);
@@ -493,7 +494,7 @@ impl Run<'_> {
     fn put(&mut self, record: u64, version: u64) -> Result<()> {
         self.records.key(record, &mut self.key)?;
         self.records.value(record, version, &mut self.value)?;
-        self.reads(Reader::Nobody);
+        self.reads(Reader::None);
         self.unsettled = true;
         let stopwatch = Stopwatch::start();
         self.keyspace.put(&self.key, &self.value).map_err(engine("put a value"))?;
@@ -504,7 +505,7 @@ impl Run<'_> {
     fn merge(&mut self, record: u64, version: u64) -> Result<()> {
         self.records.key(record, &mut self.key)?;
         self.records.operand(record, version, &mut self.value);
-        self.reads(Reader::Nobody);
+        self.reads(Reader::None);
         self.unsettled = true;
         self.keyspace.merge(&self.key, &self.value).map_err(engine("merge an operand"))
     }

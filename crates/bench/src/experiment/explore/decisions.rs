@@ -1,4 +1,4 @@
-//! What led to each compaction, written down as it is decided.
+//! Output of the reasons of each compaction.
 
 use std::fmt;
 use std::io::Write;
@@ -6,18 +6,18 @@ use std::io::Write;
 use lsmx::event::Decision;
 use lsmx_base::sync::{Arc, Mutex};
 
-/// Where decisions are written to, a few lines each.
+/// Destination of explained decisions, a few lines each.
 #[derive(Clone)]
 pub struct Decisions(Arc<Mutex<Box<dyn Write + Send>>>);
 
 impl Decisions {
-    /// Decisions go there.
+    /// Creates a destination.
     #[must_use]
     pub fn to(out: Box<dyn Write + Send>) -> Decisions {
         Decisions(Arc::new(Mutex::new(out)))
     }
 
-    /// Writes one decision. Whoever has closed the output wants no more of them, and the run goes on.
+    /// Writes a decision. A closed output does not end the run.
     pub(super) fn write(&self, decision: &Decision) {
         let Decision { keyspace, policy, explanation } = decision;
         let mut out = self.0.lock();

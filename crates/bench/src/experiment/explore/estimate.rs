@@ -1,7 +1,7 @@
-//! What a run will cost, before it is run: operations, bytes, time and space.
+//! Estimates of the cost of a run: operations, bytes, time and space.
 //!
-//! Times come from the rates below, which a small machine reached; they are there to tell minutes from
-//! hours. Where finished cells are at hand ([`super::super::resume`]) the rate is theirs.
+//! Times follow from the rates of a small machine and distinguish minutes from hours. Finished cells
+//! ([`super::super::resume`]) give better rates.
 
 use lsmx_compaction::PolicySpec;
 
@@ -13,53 +13,52 @@ use crate::numbers;
 use super::result::Cell;
 use super::{Config, Point, Source};
 
-/// Writes per second, compactions included.
+/// Writes per second, including compactions.
 pub const WRITES_PER_S: u64 = 100_000;
 /// Point lookups per second.
 pub const LOOKUPS_PER_S: u64 = 150_000;
-/// Range lookups per second, without what they read.
+/// Range lookups per second, without the entries that they read.
 pub const RANGES_PER_S: u64 = 30_000;
-/// Entries per second that ranges, and the scan at the end, read.
+/// Entries per second that ranges and the final scan read.
 pub const ENTRIES_READ_PER_S: u64 = 1_500_000;
-/// Most bytes of files for each byte of data: a compaction of everything holds old and new at once,
-/// and a log stands beside them.
+/// Maximum length of files ÷ length of data: a compaction of everything keeps inputs and outputs, and there is a log.
 pub const DISK_BYTES_PER_DATA_BYTE: u64 = 3;
 
-/// What one cell will cost, all its repetitions together.
+/// Estimated cost of a cell, including all repetitions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Estimate {
-    /// What the swept flags are.
+    /// Values of the swept flags.
     pub sweep: SweepPoint,
     /// The policy.
     pub policy: PolicySpec,
-    /// Repetitions that are still to be run.
+    /// Number of repetitions that remain.
     pub runs: u64,
-    /// Repetitions that have finished.
+    /// Number of finished repetitions.
     pub finished: u64,
-    /// Operations of a run.
+    /// Number of operations of a run.
     pub ops: u64,
-    /// Key and value bytes of the puts of a run.
+    /// Length of keys and values of the puts of a run, in bytes.
     pub put_bytes: u64,
-    /// Seconds that the runs still to come take.
+    /// Time of the remaining runs, in seconds.
     pub seconds: f64,
-    /// Most bytes on disk at a time.
+    /// Maximum disk use in bytes.
     pub disk_bytes: u64,
 }
 
-/// An estimate for every cell, and whether its times come from finished cells.
+/// Estimates of all cells.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Estimates {
-    /// One per cell.
+    /// Estimate of each cell.
     pub cells: Vec<Estimate>,
-    /// Seconds taken ÷ seconds estimated, of the cells that have finished; none if none has.
+    /// Measured time ÷ estimated time of the finished cells, if there are any.
     pub measured: Option<f64>,
 }
 
 impl Config {
-    /// What the cells will cost.
+    /// Estimates the cost of all cells.
     ///
     /// # Errors
-    /// As [`Config::check`]; when a finished cell cannot be read.
+    /// As [`Config::check`], or a finished cell cannot be read.
     pub fn estimates(&self, finished: Option<&Finished>) -> Result<Estimates> {
         self.check()?;
         let mut cells: Vec<Estimate> = Vec::new();
@@ -101,7 +100,7 @@ impl Config {
     }
 }
 
-/// Seconds that one run takes by the rates above, or its part to the last write.
+/// Returns the estimated time of a run, or of its part to the last write, in seconds.
 pub(super) fn seconds(point: &Point, to_last_write: bool) -> f64 {
     if let Source::Trace(trace) = &point.source {
         let counts = trace.counts();

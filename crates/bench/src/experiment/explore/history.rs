@@ -1,4 +1,4 @@
-//! How the tree came to be: its levels after a flush or a job, over what was written.
+//! History of the tree: its levels after flushes and jobs.
 
 use lsmx::event::Event;
 use lsmx::{Db, Metrics};
@@ -7,23 +7,22 @@ use lsmx_base::sync::Mutex;
 use super::cell::whole;
 use super::result::{HistoryPoint, LevelPoint};
 
-/// Points that a history keeps at most. Where there would be more, every second one goes and from
-/// then on only every second one comes: which stay depends on nothing but how many there were.
+/// Maximum number of points of a history. When it is reached, every second point is removed, and from then on only every
+/// second new point is added. So the kept points depend on the number of points only.
 pub const HISTORY_POINTS_MAX: usize = 200;
 
-/// Looks at a database whenever a flush or a job has changed its tree.
+/// Recorder of the tree of a database after each flush and job.
 #[derive(Debug)]
 pub(super) struct History(Mutex<Recorded>);
 
 #[derive(Debug)]
 struct Recorded {
-    /// Who is looked at. Under the lock while it is, so that no listener ever drops the last handle.
+    /// The database. Listeners use it under the lock, so none of them drops the last handle.
     db: Option<Db>,
     points: Thinned<HistoryPoint>,
 }
 
-/// As long as this lives the database is looked at. The listener that looks belongs to the database:
-/// without an end they would keep each other.
+/// Guard during which the database is recorded. It ends the reference cycle between the database and its listener.
 #[derive(Debug)]
 pub(super) struct Watch<'a>(&'a History);
 
@@ -37,8 +36,8 @@ impl History {
         Watch(self)
     }
 
-    /// What happened may have changed the tree.
-    pub(super) fn heard(&self, event: &Event) {
+    /// Records the tree if the event may have changed it.
+    pub(super) fn add_event(&self, event: &Event) {
         if !matches!(event, Event::Flush(_) | Event::Compaction(_)) {
             return;
         }
@@ -49,7 +48,7 @@ impl History {
         }
     }
 
-    /// The points in order, the tree of `metrics` as the last.
+    /// Returns the points in order. The tree of `metrics` is the last.
     pub(super) fn finish(&self, metrics: &Metrics) -> Vec<HistoryPoint> {
         self.0.lock().points.ending_with(point(metrics))
     }
@@ -58,12 +57,12 @@ impl History {
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
         let watched = self.0.0.lock().db.take();
-        // The lock is free again when the handle goes, for that may close the database.
+        // Dropping the handle may close the database, so the lock must be free.
         drop(watched);
     }
 }
 
-/// The tree and what was written for it; of several keyspaces the sum.
+/// Returns the tree and the written bytes, as sums over all keyspaces.
 fn point(metrics: &Metrics) -> HistoryPoint {
     let tree = whole(metrics.keyspaces.values());
     HistoryPoint {
@@ -85,13 +84,12 @@ fn point(metrics: &Metrics) -> HistoryPoint {
     }
 }
 
-/// Evenly spaced items of a sequence whose length nobody knows, fewer than
-/// [`HISTORY_POINTS_MAX`] of them.
+/// Evenly spaced items of a sequence of unknown length, fewer than [`HISTORY_POINTS_MAX`].
 #[derive(Debug)]
 struct Thinned<T> {
     kept: Vec<T>,
     offered: u64,
-    /// One in so many is kept, beginning with the first; doubles.
+    /// Distance of kept items. It doubles.
     stride: u64,
 }
 
@@ -100,7 +98,7 @@ impl<T> Thinned<T> {
         Thinned { kept: Vec::new(), offered: 0, stride: 1 }
     }
 
-    /// The next item, made only if it is kept.
+    /// Adds the next item, which is created only if it is kept.
     fn offer(&mut self, item: impl FnOnce() -> T) {
         if self.offered.is_multiple_of(self.stride) {
             self.kept.push(item());
@@ -118,7 +116,7 @@ impl<T> Thinned<T> {
 }
 
 impl<T: Clone + PartialEq> Thinned<T> {
-    /// What is kept, and this item at the end, which may have been offered and not kept.
+    /// Returns the kept items and a last item, which may have been offered before.
     fn ending_with(&self, last: T) -> Vec<T> {
         let mut items = self.kept.clone();
         if items.last() != Some(&last) {
@@ -133,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_sequence_is_kept_evenly() {
+    fn kept_items_are_evenly_spaced() {
         for length in [0, 1, 199, 200, 201, 5_000, 1_000_000_u64] {
             let mut thinned = Thinned::new();
             let mut made = 0;

@@ -1,4 +1,4 @@
-//! Whose reads are whose: blocks that storage had to give, credited to the operations that asked.
+//! Assigns block reads and latencies to the operations that caused them.
 
 use std::collections::BTreeMap;
 
@@ -11,22 +11,21 @@ use crate::workload::phases::LookupGroup;
 
 use super::result::{PointLookups, RangeLookups, RangesOfSelectivity};
 
-/// Who reads at the moment.
+/// Kind of operation that reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reader {
-    /// Nobody whose blocks are counted.
-    Nobody,
-    /// The point lookups of this row.
+    /// No operation whose blocks are counted.
+    None,
+    /// Point lookups of a row.
     Point(usize),
-    /// The range lookups of this row.
+    /// Range lookups of a row.
     Range(usize),
 }
 
-/// Rows of point lookups and the range lookups, filled operation by operation.
+/// Measurements of point lookups and range lookups, in rows.
 ///
-/// The engine counts misses for the whole database. The counters are read only where one kind of
-/// operation gives way to another, and the difference goes to the kind that was at work; the driver
-/// is one thread, and compactions do not count.
+/// The engine counts misses of the whole database. The meter reads the counters when the kind of operation changes, and
+/// assigns the difference to the previous kind. One thread runs all operations, and compactions do not count misses.
 #[derive(Debug)]
 pub(super) struct Meter {
     rows: Vec<Row>,
@@ -35,14 +34,14 @@ pub(super) struct Meter {
     before: Counters,
 }
 
-/// What the engine had counted when one kind of operation gave way to another.
+/// Counters of the engine at the last change of the kind of operation.
 #[derive(Debug, Default)]
 struct Counters {
     misses: BTreeMap<BlockKind, u64>,
     filter: FilterCounts,
 }
 
-/// Range lookups of one selectivity; of none that is known for those of a trace.
+/// Range lookups of one selectivity. Scans of a trace have none.
 #[derive(Debug, Default)]
 struct RangeRow {
     selectivity: Option<f64>,
@@ -53,7 +52,7 @@ struct RangeRow {
 #[derive(Debug, Default)]
 struct Row {
     alpha: f64,
-    /// Lookups that found nothing.
+    /// Number of lookups without result.
     absent: u64,
     latencies: Latencies,
     blocks_read: BTreeMap<BlockKind, u64>,
@@ -65,12 +64,12 @@ impl Meter {
         Meter {
             rows: Vec::new(),
             ranges: Vec::new(),
-            reader: Reader::Nobody,
+            reader: Reader::None,
             before: Counters::default(),
         }
     }
 
-    /// The row of lookups with this share of absent keys, over all phases.
+    /// Returns the row of lookups with a share of absent keys. All phases share it.
     pub(super) fn row(&mut self, lookups: &LookupGroup) -> usize {
         let same = |row: &Row| row.alpha.total_cmp(&lookups.alpha).is_eq();
         self.rows.iter().position(same).unwrap_or_else(|| {
@@ -79,7 +78,7 @@ impl Meter {
         })
     }
 
-    /// The row of range lookups of this selectivity, over all phases.
+    /// Returns the row of range lookups with a selectivity. All phases share it.
     pub(super) fn range_row(&mut self, selectivity: Option<f64>) -> usize {
         let bits = |selectivity: Option<f64>| selectivity.map(f64::to_bits);
         let same = |row: &RangeRow| bits(row.selectivity) == bits(selectivity);
@@ -89,12 +88,12 @@ impl Meter {
         })
     }
 
-    /// Says what share of the lookups of a row was absent, where only the answers told.
+    /// Sets the share of absent keys of a row, if only the answers determine it.
     pub(super) fn set_alpha(&mut self, row: usize, alpha: f64) {
         self.rows[row].alpha = alpha;
     }
 
-    /// From here on `reader` reads.
+    /// Changes the kind of operation that reads.
     pub(super) fn switch(&mut self, reader: Reader, metrics: impl FnOnce() -> ReadMetrics) {
         if reader == self.reader {
             return;
@@ -105,7 +104,7 @@ impl Meter {
             filter: metrics.filter,
         };
         let row = match self.reader {
-            Reader::Nobody => None,
+            Reader::None => None,
             Reader::Point(row) => Some(&mut self.rows[row]),
             Reader::Range(row) => Some(&mut self.ranges[row].row),
         };
@@ -136,7 +135,7 @@ impl Meter {
         self.ranges[row].entries += entries;
     }
 
-    /// What the report shows.
+    /// Returns the results.
     pub(super) fn finish(self) -> (Vec<PointLookups>, RangeLookups) {
         let rows = self.rows.into_iter().map(Row::finish).collect();
         let mut all = RangeRow::default();

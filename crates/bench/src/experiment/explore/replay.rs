@@ -93,7 +93,7 @@ pub(super) fn play(
     progress.end();
     let alpha = numbers::ratio(replay.absent, replay.gets);
     let entries = replay.keyspaces.values().map(|played| played.model.len()).sum();
-    replay.run.meter.switch(Reader::Nobody, || replay.run.db.read_metrics());
+    replay.run.meter.switch(Reader::None, || replay.run.db.read_metrics());
     replay.run.meter.set_alpha(row, alpha);
     Ok(entries)
 }
@@ -190,7 +190,7 @@ impl Replay<'_, '_> {
         if self.batch.is_empty() {
             return Ok(());
         }
-        self.run.meter.switch(Reader::Nobody, || self.run.db.read_metrics());
+        self.run.meter.switch(Reader::None, || self.run.db.read_metrics());
         self.run.unsettled = true;
         let batch = std::mem::take(&mut self.batch);
         let stopwatch = Stopwatch::start();

@@ -1,4 +1,4 @@
-//! What jobs tell of themselves as they end: processor time, space while they ran, tombstones that left.
+//! Sums over jobs: processor time, space, and ages of dropped tombstones.
 
 use lsmx::event::Event;
 
@@ -6,29 +6,27 @@ use crate::numbers;
 
 use super::result::{DeletePersistence, PersistedWithin};
 
-/// Shares of a run for which it is told how many tombstones left within them. The study has a third
-/// and a half.
+/// Times, as shares of the run, within which dropped tombstones are counted. The study has a third and a half.
 const SHARES_OF_RUN: [f64; 5] = [0.1, 0.25, 1.0 / 3.0, 0.5, 0.75];
 
-/// Sums over all jobs so far.
+/// Sums over all jobs.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tally {
-    /// Time of all threads in jobs, and how much of it on a processor, in microseconds.
+pub(super) struct JobTotals {
+    /// Time of all threads in jobs, and their processor time, in microseconds.
     pub(super) thread_us: u64,
     pub(super) cpu_us: u64,
-    /// Bytes of the files of the tree.
+    /// Length of the files of the tree, in bytes.
     live_bytes: u64,
-    /// Most bytes that there were at a time: of the tree, and of what a job had made in place of files
-    /// that were still there.
+    /// Maximum length of the files of the tree and of the outputs of a job, in bytes.
     pub(super) peak_bytes: u64,
-    /// Most bytes that one job made so.
+    /// Maximum length of the outputs of a job, in bytes.
     pub(super) transient_bytes: u64,
-    /// Tombstones that left with a job, and an age that none of them had passed.
-    left: Vec<(u64, u64)>,
+    /// For each job an upper bound for the age of the tombstones that it dropped, and their number.
+    dropped: Vec<(u64, u64)>,
 }
 
-impl Tally {
-    pub(super) fn heard(&mut self, event: &Event) {
+impl JobTotals {
+    pub(super) fn add_event(&mut self, event: &Event) {
         match event {
             Event::Flush(end) => {
                 self.live_bytes += end.written_bytes;
@@ -43,14 +41,14 @@ impl Tally {
                     (self.live_bytes + end.written_bytes) - end.released_bytes.min(self.live_bytes);
                 let left = end.tombstones_read.saturating_sub(end.tombstones_written);
                 if let (1.., Some(oldest_us)) = (left, end.oldest_tombstone_us) {
-                    self.left.push((end.ended_us.saturating_sub(oldest_us), left));
+                    self.dropped.push((end.ended_us.saturating_sub(oldest_us), left));
                 }
             }
             _ => {}
         }
     }
 
-    /// What became of `deletes` in a run of `run_us`, of which so many tombstones are still there.
+    /// Returns the persistence of `deletes` in a run of `run_us`, at whose end `live_tombstones` exist.
     pub(super) fn persistence(
         &self,
         deletes: u64,
@@ -60,7 +58,7 @@ impl Tally {
     ) -> DeletePersistence {
         let within = SHARES_OF_RUN.map(|share_of_run| {
             let bound_us = numbers::float(run_us) * share_of_run;
-            let late = self.left.iter().filter(|(age_us, _)| numbers::float(*age_us) > bound_us);
+            let late = self.dropped.iter().filter(|(age_us, _)| numbers::float(*age_us) > bound_us);
             let late: u64 = late.map(|(_, tombstones)| tombstones).sum();
             let in_time = deletes.saturating_sub(live_tombstones).saturating_sub(late);
             PersistedWithin { share_of_run, share: numbers::ratio(in_time, deletes) }
@@ -69,7 +67,7 @@ impl Tally {
             deletes,
             live_tombstones,
             oldest_age_us,
-            age_us_max: self.left.iter().map(|(age_us, _)| *age_us).max(),
+            age_us_max: self.dropped.iter().map(|(age_us, _)| *age_us).max(),
             run_us,
             within: if deletes > 0 { within.into() } else { Vec::new() },
         }
@@ -81,9 +79,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_left_late_and_what_is_still_there_did_not_leave_in_time() {
-        let tally = Tally { left: vec![(50, 10), (300, 20), (600, 5)], ..Tally::default() };
-        // Of 100 deletes 40 tombstones are there, 35 left with jobs; 25 met a newer write in memory.
+    fn late_and_live_tombstones_are_not_in_time() {
+        let tally =
+            JobTotals { dropped: vec![(50, 10), (300, 20), (600, 5)], ..JobTotals::default() };
+        // Of 100 tombstones 40 are live, jobs dropped 35, and newer writes replaced 25 in the memtable.
         let persistence = tally.persistence(100, 1000, 40, Some(900));
         let shares: Vec<f64> = persistence.within.iter().map(|at| at.share).collect();
         let expected = [0.35, 0.35, 0.55, 0.55, 0.6];
@@ -91,6 +90,6 @@ mod tests {
             assert!((share - expected).abs() < 1e-12, "{shares:?}");
         }
         assert_eq!((persistence.age_us_max, persistence.oldest_age_us), (Some(600), Some(900)));
-        assert!(Tally::default().persistence(0, 10, 0, None).within.is_empty());
+        assert!(JobTotals::default().persistence(0, 10, 0, None).within.is_empty());
     }
 }
