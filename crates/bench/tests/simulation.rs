@@ -1,12 +1,11 @@
-//! The simulator against the engine: every preset that drops nothing, under three workloads.
+//! Compares the simulator with the engine: every preset that drops no data, under three workloads.
 //!
-//! `LSMX_TEST_SCALE=25` makes it a million writes and five seeds, `250` ten million; with
-//! `--nocapture` it prints the table that `docs/results/design-space.md` has. The long forms take hours:
-//! each workload is a test of its own, `LSMX_TEST_POLICIES=lo+1,spooky` plays these policies alone, and
-//! `LSMX_TEST_SEEDS=2,3` with these seeds. A line is printed as soon as a policy has been played.
+//! `LSMX_TEST_SCALE=25` runs a million writes and five seeds, `250` ten million. With `--nocapture` each test prints a
+//! table as in `docs/results/design-space.md`, one line after each policy. The long forms take hours.
+//! `LSMX_TEST_POLICIES=lo+1,spooky` selects policies, `LSMX_TEST_SEEDS=2,3` seeds.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
-#![allow(clippy::print_stdout, reason = "the table is for who asks for it with `--nocapture`")]
+#![allow(clippy::print_stdout, reason = "`--nocapture` shows the table")]
 
 use std::fmt::Write as _;
 
@@ -24,14 +23,14 @@ const ENTRIES: u64 = 40_000;
 const FLUSHES: u64 = 160;
 const KEY_BYTES: u64 = 16;
 const VALUE_BYTES: u64 = 112;
-/// What a put takes in a memtable, about.
+/// Approximate memory of a put in a memtable, in bytes.
 const MEMTABLE_BYTES_PER_PUT: u64 = 226;
 
 fn scale() -> u64 {
     std::env::var("LSMX_TEST_SCALE").ok().and_then(|scale| scale.parse().ok()).unwrap_or(1)
 }
 
-/// The seeds that were asked for; else the first one, or in the long forms five.
+/// Returns the seeds of `LSMX_TEST_SEEDS`; by default one, or five in the long forms.
 fn seeds() -> Vec<u64> {
     let asked = std::env::var("LSMX_TEST_SEEDS").unwrap_or_default();
     let asked: Vec<u64> = asked.split(',').filter_map(|seed| seed.trim().parse().ok()).collect();
@@ -42,22 +41,22 @@ fn seeds() -> Vec<u64> {
     }
 }
 
-/// How far the simulation may be off, as shares.
+/// Maximum relative errors of the simulation.
 #[derive(Clone, Copy)]
 struct Bounds {
     moved: f64,
     merges: f64,
     files: f64,
-    /// Data moved of one seed.
+    /// Data moved with one seed.
     each: f64,
 }
 
-/// What the project promises.
+/// Promised bounds.
 const PROMISED: Bounds = Bounds { moved: 0.05, merges: 0.10, files: 0.10, each: 0.15 };
-/// One seed, and a few hundred entries in a memtable: chance weighs more.
+/// Bounds for one seed and small memtables, where random deviations are larger.
 const SHORT: Bounds = Bounds { moved: 0.12, merges: 0.15, files: 0.20, each: 0.12 };
 
-/// The presets that were asked for.
+/// Returns the presets of `LSMX_TEST_POLICIES`; by default all that drop no data.
 fn presets() -> Vec<Preset> {
     let asked = std::env::var("LSMX_TEST_POLICIES").ok();
     let wanted = |preset: &Preset| {
@@ -109,7 +108,7 @@ fn cells(policy: &str, updates: f64, deletes: f64, seeds: &[u64]) -> Vec<Cell> {
     seeds.iter().map(run).collect()
 }
 
-/// Means of the engine and of the simulator.
+/// Returns the means of the engine and of the simulator.
 fn means(
     cells: &[Cell],
     engine: impl Fn(&Cell) -> f64,

@@ -1,27 +1,27 @@
-//! Figures computed from cells: a label each, and a number.
+//! Figures computed from cells: labels and numbers.
 
 use lsmx_bench::experiment::explore::result::Cell;
 
 use crate::results::Results;
 use crate::strategy::Strategy;
 
-/// Numbers under labels; none where something was not measured.
+/// Labelled numbers; `None` if a result is missing.
 pub(crate) type Figures = Option<Vec<(String, f64)>>;
 
-/// What a cell is asked for.
+/// A measure of a cell.
 pub(crate) type Measure = fn(&Cell) -> Option<f64>;
 
-/// One figure.
+/// Returns one figure.
 pub(crate) fn one(label: impl Into<String>, value: Option<f64>) -> Figures {
     Some(vec![(label.into(), value?)])
 }
 
-/// Figures of cells under labels.
+/// Returns labelled figures.
 pub(crate) fn many<L: Into<String>>(values: impl IntoIterator<Item = (L, Option<f64>)>) -> Figures {
     values.into_iter().map(|(label, value)| Some((label.into(), value?))).collect()
 }
 
-/// A measure of a strategy in a part without sweep.
+/// Returns a measure of a strategy in a part without sweep.
 pub(crate) fn of(
     results: &Results,
     part: &str,
@@ -31,7 +31,7 @@ pub(crate) fn of(
     results.cell(part, strategy).and_then(measure)
 }
 
-/// The measure of each of the strategies.
+/// Returns a measure of each strategy.
 pub(crate) fn each(
     results: &Results,
     part: &str,
@@ -41,7 +41,7 @@ pub(crate) fn each(
     many(strategies.iter().map(|at| (at.name, of(results, part, *at, measure))))
 }
 
-/// The measure of each of the strategies ÷ that of another one.
+/// Returns a measure of each strategy ÷ that of a base.
 pub(crate) fn each_by(
     results: &Results,
     part: &str,
@@ -53,7 +53,7 @@ pub(crate) fn each_by(
     many(strategies.iter().map(|at| (at.name, divide(of(results, part, *at, measure), base))))
 }
 
-/// That of a base ÷ the measure of each of the strategies.
+/// Returns the measure of a base ÷ that of each strategy.
 pub(crate) fn base_by_each(
     results: &Results,
     part: &str,
@@ -65,7 +65,7 @@ pub(crate) fn base_by_each(
     many(strategies.iter().map(|at| (at.name, divide(base, of(results, part, *at, measure)))))
 }
 
-/// The measure along the sweep of a strategy, each under the value of the flag.
+/// Returns a measure of a strategy for each value of a swept flag.
 pub(crate) fn along(
     results: &Results,
     part: &str,
@@ -83,48 +83,48 @@ pub(crate) fn along(
     }))
 }
 
-/// The numbers alone.
+/// Returns the numbers without labels.
 pub(crate) fn numbers(figures: Figures) -> Option<Vec<f64>> {
     Some(figures?.into_iter().map(|(_, value)| value).collect())
 }
 
-/// Figures ÷ figures, one by one, under the labels of the first.
+/// Divides figures pairwise. The labels are those of the dividends.
 pub(crate) fn quotients(above: Figures, below: Figures) -> Figures {
     let (above, below) = (above?, below?);
     (above.len() == below.len()).then_some(())?;
     many(above.into_iter().zip(below).map(|((label, a), (_, b))| (label, divide(Some(a), Some(b)))))
 }
 
-/// The largest ÷ the smallest.
+/// Returns the largest number ÷ the smallest.
 pub(crate) fn spread(figures: Figures) -> Option<f64> {
     let numbers = numbers(figures)?;
     let most = numbers.iter().copied().reduce(f64::max);
     divide(most, numbers.into_iter().reduce(f64::min))
 }
 
-/// The last ÷ the first.
+/// Returns the last number ÷ the first.
 pub(crate) fn growth(figures: Figures) -> Option<f64> {
     let numbers = numbers(figures)?;
     divide(numbers.last().copied(), numbers.first().copied())
 }
 
-/// 1 − figure: by how much less it is.
+/// Returns 1 − each figure.
 pub(crate) fn less(figures: Figures) -> Figures {
     Some(figures?.into_iter().map(|(label, value)| (label, 1.0 - value)).collect())
 }
 
-/// Figure − 1: by how much more it is.
+/// Returns each figure − 1.
 pub(crate) fn more(figures: Figures) -> Figures {
     Some(figures?.into_iter().map(|(label, value)| (label, value - 1.0)).collect())
 }
 
-/// One ÷ the other; none where one is missing, or nothing to divide by.
+/// Divides numbers. `None` if one is missing or the divisor is 0.
 pub(crate) fn divide(above: Option<f64>, below: Option<f64>) -> Option<f64> {
     let (above, below) = (above?, below?);
     (below != 0.0).then(|| above / below)
 }
 
-/// A count as a number to calculate with.
+/// Converts a count.
 pub(crate) fn float(count: u64) -> f64 {
     lsmx_bench::numbers::float(count)
 }
@@ -157,22 +157,22 @@ pub(crate) fn tombstones(cell: &Cell) -> Option<f64> {
     Some(float(cell.delete_persistence.live_tombstones))
 }
 
-/// Mean time of a merge, in milliseconds.
+/// Returns the mean time of a merge in milliseconds.
 pub(crate) fn job_mean_ms(cell: &Cell) -> Option<f64> {
     measured(cell.compaction.latency_us.mean / 1e3)
 }
 
-/// The longest merge, in milliseconds.
+/// Returns the longest time of a merge in milliseconds.
 pub(crate) fn job_max_ms(cell: &Cell) -> Option<f64> {
     measured(cell.compaction.latency_us.max / 1e3)
 }
 
-/// The longest put, in milliseconds.
+/// Returns the longest time of a put in milliseconds.
 pub(crate) fn put_max_ms(cell: &Cell) -> Option<f64> {
     measured(cell.put_latency_us.max / 1e3)
 }
 
-/// The mean put, in microseconds.
+/// Returns the mean time of a put in microseconds.
 pub(crate) fn put_mean_us(cell: &Cell) -> Option<f64> {
     measured(cell.put_latency_us.mean)
 }

@@ -1,4 +1,4 @@
-//! The files that `scripts/study` wrote: a name, and the cells measured under it.
+//! Results of `scripts/study`: cells by the name of their file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,13 +10,13 @@ use serde_json::Value;
 
 use crate::strategy::Strategy;
 
-/// Cells by the name of their file. What was not measured is just not there.
+/// Cells by the name of their file. Missing measurements have no cells.
 #[derive(Debug, Default)]
 pub(crate) struct Results {
     parts: BTreeMap<String, Vec<Cell>>,
 }
 
-/// A file that cannot be read, and why.
+/// A file that cannot be read, with the reason.
 #[derive(Debug)]
 pub(crate) struct Unreadable {
     path: PathBuf,
@@ -30,7 +30,7 @@ impl fmt::Display for Unreadable {
 }
 
 impl Results {
-    /// Reads every `*.json` of the directory.
+    /// Reads every `*.json` of a directory.
     pub(crate) fn read(directory: &Path) -> Result<Results, Unreadable> {
         let unreadable = |path: &Path, why: String| Unreadable { path: path.to_path_buf(), why };
         let files = std::fs::read_dir(directory)
@@ -50,24 +50,24 @@ impl Results {
         Ok(results)
     }
 
-    /// Results of one part.
+    /// Parses results of one part.
     #[cfg(test)]
     pub(crate) fn of(name: &str, text: &str) -> Result<Results, String> {
         Ok(Results { parts: BTreeMap::from([(name.to_owned(), cells(text)?)]) })
     }
 
-    /// All cells of a part.
+    /// Returns all cells of a part.
     pub(crate) fn part(&self, part: &str) -> &[Cell] {
         self.parts.get(part).map_or(&[], Vec::as_slice)
     }
 
-    /// The cell of a strategy in a part where nothing is swept.
+    /// Returns the cell of a strategy in a part without sweep.
     pub(crate) fn cell(&self, part: &str, strategy: Strategy) -> Option<&Cell> {
         self.part(part).iter().find(|cell| cell.spec == strategy.spec)
     }
 
-    /// The cells of a strategy in the order of the one flag that is swept; told apart by the policy,
-    /// since a swept parameter is part of the spec.
+    /// Returns the cells of a strategy in the order of the swept flag. A swept size ratio changes the spec, so then the
+    /// policy identifies the strategy.
     pub(crate) fn swept(&self, part: &str, strategy: Strategy) -> Vec<&Cell> {
         let same = |cell: &&Cell| {
             let swept_ratio = cell.sweep.value("size-ratio").is_some();
@@ -76,7 +76,7 @@ impl Results {
         self.part(part).iter().filter(same).collect()
     }
 
-    /// The cell of a strategy at a point of the sweep.
+    /// Returns the cell of a strategy at a point of the sweep.
     pub(crate) fn at(
         &self,
         part: &str,
@@ -88,13 +88,12 @@ impl Results {
     }
 }
 
-/// The lookups of a cell of which this share asked for absent keys.
+/// Returns the lookups of a cell with a share of absent keys.
 pub(crate) fn lookups(cell: &Cell, alpha: f64) -> Option<&PointLookups> {
     cell.point_lookups.iter().find(|lookups| (lookups.alpha - alpha).abs() < 1e-9)
 }
 
-/// Blocks that lookups had to have read, each; the study's read amplification times the share of
-/// lookups that find something.
+/// Returns the block reads per lookup: the read amplification of the study × the share of successful lookups.
 pub(crate) fn ios(cell: &Cell, alpha: f64) -> Option<f64> {
     lookups(cell, alpha).map(|lookups| lookups.ios_per_get)
 }
@@ -112,7 +111,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::strategy::{FULL, LO1, TIER};
 
-    /// A cell that moved `moved` bytes for each of ten thousand, in a merge for each of them.
+    /// Returns a cell whose merges moved `moved` times the ingested bytes.
     pub(crate) fn cell(spec: &str, moved: u64) -> Value {
         let latency = json!({
             "mean": 1.0, "p50": 1.0, "p90": 1.0, "p99": 1.0, "p999": 1.0, "max": 1000.0 * moved as f64,
@@ -145,14 +144,14 @@ pub(crate) mod tests {
         })
     }
 
-    /// Results whose part `name` has Full with 50, LO+1 with `lo1`, Tier with 10.
+    /// Returns a part in which Full moved 50, LO+1 `lo1`, and Tier 10 times the ingested bytes.
     pub(crate) fn results(name: &str, lo1: u64) -> Results {
         let cells = [cell(FULL.spec, 50), cell(LO1.spec, lo1), cell(TIER.spec, 10)];
         Results::of(name, &json!({ "cells": cells }).to_string()).unwrap()
     }
 
     #[test]
-    fn cells_are_found_by_spec_and_point_of_the_sweep() {
+    fn cells_are_found_by_spec_and_sweep_point() {
         let results = results("r4", 26);
         assert_eq!(results.cell("r4", LO1).unwrap().compaction.jobs, 26);
         assert!(results.cell("r5", LO1).is_none());
@@ -164,7 +163,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_no_result_is_refused_with_the_reason() {
+    fn malformed_results_error_has_the_reason() {
         assert_eq!(Results::of("x", "{}").unwrap_err(), "it has no cells");
         let error = Results::of("x", r#"{"cells": [{}]}"#).unwrap_err();
         assert!(error.contains("missing field"), "{error}");

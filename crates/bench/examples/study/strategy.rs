@@ -1,13 +1,13 @@
-//! The strategies of the study, and how lsmx is asked for them.
+//! The strategies of the study as policies of lsmx.
 
-/// A strategy under the study's name.
+/// A strategy of the study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Strategy {
-    /// As the study calls it.
+    /// Name in the study.
     pub(crate) name: &'static str,
     /// Policy of lsmx.
     pub(crate) policy: &'static str,
-    /// The policy as `scripts/study` asks for it, size ratio 10.
+    /// Spec of the policy in `scripts/study`, with size ratio 10.
     pub(crate) spec: &'static str,
 }
 
@@ -27,18 +27,18 @@ pub(crate) const TSD: Strategy = strategy("TSD", "tsd", "tsd(l1=1)");
 pub(crate) const TSA50: Strategy = strategy("TSA50", "tsa", "tsa(l1=1)");
 pub(crate) const TSA33: Strategy = strategy("TSA33", "tsa", "tsa(D=0.33,l1=1)");
 
-/// Cold by reads in place of writes; the same as Old where nothing is read.
+/// Cold by reads instead of writes. Without reads it equals Old.
 pub(crate) const COLD_ACCESS: Strategy =
     strategy("Cold by reads", "cold-access", "cold-access(l1=1)");
-/// Full with the first level of a textbook: T flushes.
+/// Full with a first level of T flushes, as in textbooks.
 pub(crate) const TEXTBOOK_FULL: Strategy = strategy("Full, textbook L1", "full", "full(l1=6)");
-/// The same, merging as many levels at once as are needed.
+/// As above, with preemptive merges of several levels.
 pub(crate) const PREEMPTIVE: Strategy =
     strategy("Full, preemptive", "full-preemptive", "full-preemptive(l1=6)");
-/// Tier whose writes stop as soon as a merge is due, as Full's do.
+/// Tier with writes that stop when a merge is due, as in Full.
 pub(crate) const TIGHT_TIER: Strategy =
     strategy("Tier, stop at 5", "universal", "universal(stop=5)");
-/// The presets of lsmx as they come.
+/// Presets of lsmx with default parameters.
 pub(crate) const FULL_PRESET: Strategy = strategy("`full`", "full", "full");
 pub(crate) const PREEMPTIVE_PRESET: Strategy =
     strategy("`full-preemptive`", "full-preemptive", "full-preemptive");
@@ -46,9 +46,9 @@ pub(crate) const LO1_PRESET: Strategy = strategy("`lo+1`", "lo+1", "lo+1");
 pub(crate) const TIERING: Strategy = strategy("`tiering`", "tiering", "tiering");
 pub(crate) const LEVELED: Strategy = strategy("`leveled`", "leveled", "leveled");
 
-/// The columns of the study's first figures.
+/// The strategies in the first plots of the study.
 pub(crate) const EIGHT: [Strategy; 8] = [FULL, LO1, LO2, RR, COLD, OLD, TIER, ONE];
-/// Leveled ones that move single files.
+/// Leveled strategies that move single files.
 pub(crate) const PARTIAL: [Strategy; 5] = [LO1, LO2, RR, COLD, OLD];
-/// All but Tier.
+/// All strategies of the first plots but Tier.
 pub(crate) const LEVELED_ONES: [Strategy; 7] = [FULL, LO1, LO2, RR, COLD, OLD, ONE];

@@ -1,4 +1,4 @@
-//! The closed form's figures for a preset under a workload.
+//! Costs of a preset under a workload, by the closed form.
 
 use lsmx_compaction::{PolicyParameter, PolicySpec, Preset};
 use lsmx_simulator::cost_model::{
@@ -8,15 +8,15 @@ use lsmx_simulator::cost_model::{
 use crate::numbers::float;
 use crate::workload::phases::Phase;
 
-/// Bytes of a data block.
+/// Length of a data block in bytes.
 const BLOCK_BYTES: f64 = 4096.0;
-/// Bytes of an entry besides key and value, about.
+/// Approximate overhead of an entry in a block, in bytes.
 const ENTRY_BYTES: f64 = 7.0;
-/// A filter with eight bits for a key lets one absent key in 256 pass.
+/// False positive rate of a filter with eight bits per key.
 const FALSE_POSITIVES: f64 = 1.0 / 256.0;
 
-/// What the closed form says; `None` for a policy that it does not describe: a list of runs has no
-/// size ratio, a queue no levels, a composition may be anything.
+/// Returns the costs by the closed form. `None` for policies that it does not describe: lists of runs without size ratio,
+/// FIFO, and compositions.
 #[must_use]
 pub fn costs(
     spec: &PolicySpec,
@@ -59,7 +59,7 @@ pub fn costs(
     let sum = |count: fn(&Phase) -> u64| float(phases.iter().map(count).sum());
     let live = (sum(|phase| phase.inserts) - sum(|phase| phase.deletes)).max(1.0);
     let buffer = float(table_bytes) / float(entry_bytes.max(1));
-    // The literature's first level holds T buffers.
+    // In the literature the first level holds T buffers.
     let l1 = parameter(PolicyParameter::L1)
         .filter(|_| preset.parameters().contains(&PolicyParameter::L1));
     let first = l1.map_or(buffer, |memtables| buffer * memtables / t);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn presets_are_the_designs_that_they_are_named_after() {
+    fn presets_have_the_costs_of_their_designs() {
         let amplification = |spec| of(spec).map(|costs| costs.compaction_write_amplification);
         // A thousand buffers: three levels where the first has ten of them.
         let close = |found: Option<f64>, expected: f64| {

@@ -1,12 +1,10 @@
-//! Repetitions of a cell with other seeds, told as one: medians with intervals.
+//! Combines repetitions of a cell with different seeds: medians with intervals.
 //!
-//! 1. Every number that was measured becomes the median over the repetitions: the middle value, of an
-//!    even count the lower of the two in the middle, so that it is one that was measured and a count
-//!    stays a whole number.
-//! 2. What has no median (the levels of the tree, the digest, the seed) is that of the repetition
-//!    whose data moved is the median.
-//! 3. `repeats` keeps every value of every repetition, the lowest and highest, and an interval for
-//!    the median that holds whatever the distribution is.
+//! 1. Every measured number becomes the median over the repetitions. For an even count it is the lower of the two middle
+//!    values, so the median is a measured value and counts stay integers.
+//! 2. Members without median (the levels of the tree, the digest, the seed) are those of the repetition with the median
+//!    data movement.
+//! 3. `repeats` has all values, the lowest and the highest one, and a distribution-free interval for the median.
 
 use std::collections::BTreeMap;
 
@@ -16,20 +14,20 @@ use serde_json::{Number, Value};
 use crate::numbers;
 use crate::report::flat;
 
-/// Confidence that an interval has at least.
+/// Minimum confidence of an interval.
 pub const CONFIDENCE: f64 = 0.95;
-/// Members of a cell that say what it is, or what shape it has, rather than how it went.
+/// Members of a cell that are not measured.
 const NOT_MEASURED: [&str; 8] =
     ["policy", "spec", "workload", "sweep", "seed", "levels", "digest", "repeats"];
-/// Tells which repetition stands for all in what has no median.
+/// Measurements that select the repetition for members without median. The first existing one is used.
 const MIDDLE_BY: [&str; 3] = ["data_moved_ratio", "write_amplification", "ops_per_s"];
 
-/// What the repetitions of one cell measured.
+/// Measurements of the repetitions of a cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Repeats {
-    /// Their seeds; all lists below are in this order.
+    /// Seeds. The other lists have the same order.
     pub seeds: Vec<u64>,
-    /// Their digests.
+    /// Digests.
     pub digests: Vec<Option<String>>,
     /// Their measurements by flat name, see [`flat`].
     pub metrics: BTreeMap<String, Repeated>,
@@ -38,44 +36,44 @@ pub struct Repeats {
 /// One number over all repetitions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Repeated {
-    /// One per seed; null where the repetition has none.
+    /// A value per seed; null if the repetition has none.
     pub values: Vec<Option<Number>>,
-    /// The middle one.
+    /// Median.
     pub median: Number,
-    /// The lowest.
+    /// Lowest value.
     pub low: Number,
-    /// The highest.
+    /// Highest value.
     pub high: Number,
-    /// Where the median of all seeds lies, if there are enough repetitions to tell: six or more.
+    /// Interval for the median over all seeds; only with six or more repetitions.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub interval: Option<Interval>,
 }
 
-/// Where a median lies, by the order of the values alone.
+/// Interval for a median, by order statistics.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// Lower end, one of the values.
     pub low: Number,
     /// Upper end, one of the values.
     pub high: Number,
-    /// Probability that the median lies between them, at least [`CONFIDENCE`].
+    /// Probability that the interval contains the median, at least [`CONFIDENCE`].
     pub confidence: f64,
 }
 
-/// A cell that can stand for several.
+/// A cell that can represent several repetitions.
 pub trait Repeatable: Serialize + for<'de> Deserialize<'de> {
-    /// Its seed.
+    /// Returns the seed.
     fn seed(&self) -> u64;
-    /// Its digest.
+    /// Returns the digest.
     fn digest(&self) -> Option<&str>;
-    /// Notes what it stands for.
+    /// Sets the repetitions.
     fn set_repeats(&mut self, repeats: Repeats);
 }
 
-/// One cell for all of them; itself if it is alone, none if there is none.
+/// Combines repetitions. A single one stays unchanged.
 ///
 /// # Errors
-/// Never for a cell that reads what it writes.
+/// The cell cannot be read from its own JSON.
 pub fn summarize<C: Repeatable>(cells: Vec<C>) -> serde_json::Result<Option<C>> {
     if cells.len() < 2 {
         return Ok(cells.into_iter().next());
@@ -128,11 +126,11 @@ fn repeated(values: Vec<Option<Number>>) -> Option<Repeated> {
     Some(Repeated { values, median, low, high, interval })
 }
 
-/// How many values may be left out at each end of `n` sorted ones so that the rest still holds the
-/// median with [`CONFIDENCE`], and with what confidence it does; none if not even all of them do.
+/// Returns how many of `n` sorted values can be omitted at each end so that the rest contains the median with
+/// [`CONFIDENCE`], and the exact confidence. `None` if all values together do not suffice.
 ///
-/// Each value lies below the median with probability one half, so the median is missed by the
-/// values from the `k`-th lowest to the `k`-th highest with probability 2 P(B < k), B binomial.
+/// Each value is below the median with probability ½. So the interval from the `k`-th lowest to the `k`-th highest value
+/// misses the median with probability 2 P(B < k), where B is binomial.
 /// Source: Conover, "Practical Nonparametric Statistics", the confidence interval for a quantile.
 #[must_use]
 pub fn median_interval(n: usize) -> Option<(usize, f64)> {
@@ -152,7 +150,7 @@ pub fn median_interval(n: usize) -> Option<(usize, f64)> {
     best
 }
 
-/// The repetition that stands for all.
+/// Returns the place of the repetition for members without median.
 fn middle(metrics: &BTreeMap<String, Repeated>, count: usize) -> usize {
     let by = MIDDLE_BY.iter().find_map(|name| metrics.get(*name));
     let place = by.and_then(|by| {
@@ -194,10 +192,10 @@ mod tests {
     }
 
     #[test]
-    fn medians_are_values_that_were_measured() {
+    fn medians_are_measured_values() {
         let cells = vec![cell(0, 3.0, 10), cell(1, 1.0, 40), cell(2, 2.0, 20), cell(3, 4.0, 30)];
         let one = summarize(cells).unwrap().unwrap();
-        // Of 1, 2, 3, 4 the lower of the two in the middle, which seed 2 measured.
+        // The lower of the two middle values of 1, 2, 3, 4 belongs to seed 2.
         assert!((one.data_moved_ratio - 2.0).abs() < f64::EPSILON);
         assert_eq!((one.jobs, one.seed, one.levels.as_slice()), (20, 2, &[2][..]));
         assert_eq!(one.digest.as_deref(), Some("2"));
@@ -212,16 +210,15 @@ mod tests {
     }
 
     #[test]
-    fn one_cell_stays_as_it_is() {
+    fn single_cell_stays_unchanged() {
         let alone = cell(7, 1.0, 1);
         assert_eq!(summarize(vec![alone.clone()]).unwrap(), Some(alone));
         assert_eq!(summarize(Vec::<Cell>::new()).unwrap(), None);
     }
 
-    /// The exact binomial sums: with 6 values all of them, 1 − 2/64; with 20 values from the 6th
-    /// to the 15th, 95.86 %.
+    /// The binomial sums give 1 − 2/64 for all of 6 values, and 95.86 % for the 6th to the 15th of 20 values.
     #[test]
-    fn intervals_hold_the_median_as_often_as_they_say() {
+    fn median_intervals_have_their_confidence() {
         assert_eq!(median_interval(0), None);
         assert_eq!(median_interval(5), None);
         let (left_out, confidence) = median_interval(6).unwrap();

@@ -1,12 +1,12 @@
-//! Finished cells of a run, kept in a directory so that the run can go on after an interruption.
+//! Finished cells of a run, stored in a directory, so that an interrupted run can continue.
 //!
 //! ```text
-//! DIR/plan.json      what is run: version, build, command line, contents of the input files
-//! DIR/000007.json    the eighth cell, once it has finished
-//! DIR/LOCK           locked by the run that is at work here
+//! DIR/plan.json      version, build, command line, hashes of the input files
+//! DIR/000007.json    the eighth cell, after it has finished
+//! DIR/LOCK           locked by the active run
 //! ```
-//! A file comes into being whole: written under another name, synced, renamed, its directory synced.
-//! A directory of another plan is refused, because cells of two plans would be taken for one run.
+//! Files are written atomically: under another name, synced and renamed, then the directory is synced. A directory of
+//! another plan is an error, because the cells of two plans must not be combined.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -24,27 +24,26 @@ const LOCK: &str = "LOCK";
 const UNFINISHED: &str = ".tmp";
 const CHUNK_BYTES: usize = 1 << 16;
 
-/// What must be equal for cells to belong to the same run.
+/// Identity of a run. Cells of different identities must not be combined.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// Version of lsmx.
     pub version: String,
-    /// Hash of the program, so that figures of two builds are not mixed; empty where the system does
-    /// not let it be read.
+    /// Hash of the program; empty if the program cannot be read.
     pub build: String,
-    /// The command line without what only says where results go.
+    /// The command line without the flags for output.
     pub command: String,
-    /// Hashes of the files that are read, by name.
+    /// Hashes of the input files, by name.
     pub inputs: BTreeMap<String, String>,
-    /// Cells in all, repetitions included.
+    /// Number of cells, including repetitions.
     pub cells: u64,
 }
 
 impl Identity {
-    /// The identity of a run of this program.
+    /// Returns the identity of a run of this program.
     ///
     /// # Errors
-    /// When an input file cannot be read.
+    /// An input file cannot be read.
     pub fn new(command: String, inputs: &[&Path], cells: u64) -> Result<Identity> {
         let program = std::env::current_exe().ok().and_then(|path| hash_of(&path).ok());
         let mut hashes = BTreeMap::new();
@@ -61,7 +60,7 @@ impl Identity {
         })
     }
 
-    /// Why cells of `other` cannot go with this, if they cannot.
+    /// Returns the reason why cells of `other` cannot be used, if there is one.
     fn differs_from(&self, other: &Identity) -> Option<String> {
         if self.version != other.version {
             return Some(format!(
@@ -85,7 +84,7 @@ impl Identity {
     }
 }
 
-/// The directory of one run.
+/// Directory of a run.
 #[derive(Debug)]
 pub struct Finished {
     directory: PathBuf,
@@ -93,10 +92,10 @@ pub struct Finished {
 }
 
 impl Finished {
-    /// Opens the directory of a run, or makes it.
+    /// Opens or creates the directory of a run.
     ///
     /// # Errors
-    /// [`Error::Resume`] if it belongs to another run, to somebody at work, or holds something else.
+    /// [`Error::Resume`] if the directory belongs to another or an active run, or contains other files.
     pub fn open(directory: &Path, identity: &Identity) -> Result<Finished> {
         let failed =
             |action| move |source| Error::Io { action, path: directory.to_owned(), source };
@@ -132,18 +131,18 @@ impl Finished {
         Ok(finished)
     }
 
-    /// The cell of this place, if it has finished.
+    /// Returns the cell at a place, if it has finished.
     ///
     /// # Errors
-    /// When its file cannot be read, or is no cell.
+    /// Its file cannot be read or is malformed.
     pub fn cell<C: DeserializeOwned>(&self, place: u64) -> Result<Option<C>> {
         self.read(&name_of(place))
     }
 
-    /// Keeps a finished cell.
+    /// Stores a finished cell.
     ///
     /// # Errors
-    /// When its file cannot be written.
+    /// Its file cannot be written.
     pub fn keep<C: Serialize>(&self, place: u64, cell: &C) -> Result<()> {
         self.write(&name_of(place), cell)
     }
@@ -191,10 +190,10 @@ fn names(directory: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Hash over a file, as hexadecimal digits.
+/// Returns the hash of a file as hexadecimal digits.
 ///
 /// # Errors
-/// When it cannot be read.
+/// The file cannot be read.
 #[expect(clippy::disallowed_methods, reason = "a file of the user, no part of a database")]
 pub fn hash_of(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
@@ -238,7 +237,7 @@ fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Elsewhere a directory cannot be opened as a file; a rename there lasts by itself.
+/// Other systems cannot open a directory as a file, and make renames durable themselves.
 #[cfg(not(unix))]
 fn sync_directory(_: &Path) -> io::Result<()> {
     Ok(())
@@ -260,12 +259,12 @@ mod tests {
     }
 
     #[test]
-    fn cells_come_back_and_others_are_not_there() {
+    fn stored_cells_can_be_read() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a/b");
         let finished = Finished::open(&path, &identity("x")).unwrap();
         assert_eq!(finished.cell::<Vec<f64>>(1).unwrap(), None);
-        // A float whose shortest text a careless parser reads as its neighbour.
+        // The text of these floats needs exact parsing.
         let cell = vec![0.1, 1.0 / 3.0, 9_007_199_254_740_993.0, 2.225_073_858_507_201e-308];
         finished.keep(1, &cell).unwrap();
         drop(finished);
@@ -275,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_interruption_left_is_removed() {
+    fn unfinished_files_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         drop(Finished::open(directory.path(), &identity("x")).unwrap());
         let half = directory.path().join("000002.json.tmp");
@@ -286,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_something_else_is_refused_with_the_reason() {
+    fn directory_of_another_run_error_has_the_reason() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let first = identity("explore --policy full");
@@ -318,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_cell_is_named() {
+    fn damaged_cell_error_names_the_file() {
         let directory = tempfile::tempdir().unwrap();
         let finished = Finished::open(directory.path(), &identity("x")).unwrap();
         fs::write(directory.path().join("000000.json"), "{").unwrap();

@@ -1,9 +1,7 @@
 //! `lsmx simulate`: the workloads and policies of `lsmx explore` on trees without data.
 //!
-//! A cell is a simulation ([`lsmx_simulator`]); cells run side by side on a few threads,
-//! and come out in the order in which they were asked for. Cells that come to the same by what they are
-//! are simulated once. [`simulator::BYTES_MAX`] and
-//! [`simulator::FLUSHES_MAX`] bound their size.
+//! Each cell is a simulation ([`lsmx_simulator`]). Several threads run them, and the results keep the order of the cells.
+//! Equivalent cells are simulated once. [`simulator::BYTES_MAX`] and [`simulator::FLUSHES_MAX`] bound their size.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -24,17 +22,17 @@ use super::explore::result::Workload;
 use super::explore::{self, Place};
 use super::sweep::SweepPoint;
 
-/// Cells that run at a time.
+/// Number of threads.
 pub const THREADS: usize = 2;
-/// Time between two looks at how far they are.
+/// Time between two reports of progress.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Everything that a simulation found out.
+/// Result of the command.
 #[derive(Clone, Debug, Serialize)]
 pub struct Simulation {
-    /// Where the figures come from.
+    /// Provenance.
     pub provenance: Provenance,
-    /// Always true: tells the result from an exploration's.
+    /// Always true. Distinguishes the result from that of an exploration.
     pub simulated: bool,
     /// One cell per policy.
     pub cells: Vec<Cell>,
@@ -47,26 +45,26 @@ pub struct Cell {
     pub policy: String,
     /// The policy with all its parameters.
     pub spec: String,
-    /// What the swept flags are; left out where nothing is swept.
+    /// Values of the swept flags; omitted without a sweep.
     #[serde(skip_serializing_if = "SweepPoint::is_empty")]
     pub sweep: SweepPoint,
-    /// What was played.
+    /// Workload.
     pub workload: Workload,
-    /// The seed.
+    /// Seed.
     pub seed: u64,
     /// Always true.
     pub simulated: bool,
-    /// What was found out.
+    /// Results of the simulation.
     #[serde(flatten)]
     pub report: Report,
-    /// What the closed form says; null for a policy that it does not describe.
+    /// Costs by the closed form; null for a policy that it does not describe.
     pub model: Option<Costs>,
-    /// Seconds that the simulation took; 0 for a policy that does what an earlier one does, as `tsd` and
-    /// `tsa` do what `lo+1` does where nothing is deleted.
+    /// Time of the simulation in seconds; 0 for a policy that is equivalent to an earlier one, as `tsd` and `tsa` are to
+    /// `lo+1` without deletes.
     pub elapsed_s: f64,
 }
 
-/// One simulation that is to be run.
+/// A simulation to run.
 struct Task {
     policy: PolicySpec,
     sweep: SweepPoint,
@@ -79,8 +77,7 @@ struct Task {
 /// Simulates all cells of an exploration.
 ///
 /// # Errors
-/// When a parameter is out of range, the records do not come from a generator, or a policy makes a
-/// mistake.
+/// A parameter is out of range, the records are not generated, or a policy violates an invariant.
 pub fn run(config: &explore::Config, progress: &mut dyn Progress) -> Result<Simulation> {
     config.check_count()?;
     let provenance = Provenance::new(
@@ -119,7 +116,7 @@ fn task(place: &Place<'_>) -> Result<Task> {
 }
 
 impl Task {
-    /// All that a simulation depends on.
+    /// Returns everything that determines the result of a simulation.
     fn essence(&self) -> (&simulator::Config, PolicyPrimitives) {
         let deletes =
             self.config.phases.iter().any(|phase| phase.deletes + phase.range_deletes > 0);
@@ -127,7 +124,7 @@ impl Task {
         (&self.config, if deletes { primitives } else { primitives.without_tombstone_triggers() })
     }
 
-    /// The cell of what was found out.
+    /// Returns the cell of a result.
     fn cell(&self, report: Report, elapsed_s: f64) -> Cell {
         Cell {
             policy: self.policy.name().to_owned(),
@@ -143,18 +140,18 @@ impl Task {
     }
 }
 
-/// For each task the first one that is sure to find out the same; most often itself.
+/// Returns for each task the first equivalent task, often the task itself.
 fn first_alike(tasks: &[Task]) -> Vec<usize> {
     let essences: Vec<_> = tasks.iter().map(Task::essence).collect();
     let first = |essence| essences.iter().position(|earlier| earlier == essence);
     essences.iter().enumerate().map(|(index, essence)| first(essence).unwrap_or(index)).collect()
 }
 
-/// Runs those tasks on threads that are the first of their like; the cells of all, in their order.
+/// Runs the first task of each equivalence class. Returns the cells of all tasks in their order.
 fn run_tasks(tasks: &[Task], first: &[usize], progress: &mut dyn Progress) -> Result<Vec<Cell>> {
     let (next, done, failed) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let (sender, receiver) = mpsc::channel();
-    // What takes longest goes first, so that no thread is left with it in the end.
+    // The slowest tasks start first, so that no thread ends much later than the others.
     let mut order: Vec<usize> = (0..tasks.len()).filter(|index| first[*index] == *index).collect();
     order.sort_by_cached_key(|&index| !tasks[index].policy.clone().build().can_pick_single_files());
     let work = |sender: mpsc::Sender<(usize, Result<Cell>)>| {
@@ -164,7 +161,7 @@ fn run_tasks(tasks: &[Task], first: &[usize], progress: &mut dyn Progress) -> Re
         } {
             let cell = cell(task, &done, &failed);
             failed.fetch_or(cell.is_err(), Ordering::Relaxed);
-            // Nobody listens any more once a cell has failed.
+            // The receiver is closed after a failure.
             let _ = sender.send((index, cell));
         }
     };
@@ -214,11 +211,10 @@ fn cell(task: &Task, done: &AtomicU64, failed: &AtomicBool) -> Result<Cell> {
 }
 
 impl explore::Point {
-    /// What the simulator is to play; `None` where records come from a file or a trace, of which it
-    /// knows too little.
+    /// Returns the configuration of the simulation; `None` for records of a file or a trace.
     ///
     /// # Errors
-    /// When a parameter is out of range.
+    /// A parameter is out of range.
     pub fn simulation(&self, seed: u64) -> Result<Option<simulator::Config>> {
         let Some((key_bytes, value_bytes)) = self.generated_lengths()? else { return Ok(None) };
         let sizes = self.sizes();
@@ -234,17 +230,17 @@ impl explore::Point {
         }))
     }
 
-    /// What the simulator says of a policy here; `None` as for [`Point::simulation`](Self::simulation).
+    /// Simulates a policy; `None` as for [`Point::simulation`](Self::simulation).
     ///
     /// # Errors
-    /// When a parameter is out of range, or the policy makes a mistake.
+    /// A parameter is out of range, or the policy violates an invariant.
     pub fn simulate(&self, policy: &PolicySpec, seed: u64) -> Result<Option<Report>> {
         let Some(config) = self.simulation(seed)? else { return Ok(None) };
         let report = simulator::simulate(&config, policy, &mut |_| true);
         report.map(Some).map_err(|source| Error::Simulation { source: Box::new(source) })
     }
 
-    /// What the closed form says of a policy here; `None` where it says nothing.
+    /// Returns the costs of a policy by the closed form, if it describes the policy.
     #[must_use]
     pub fn model(&self, policy: &PolicySpec) -> Option<Costs> {
         let (key_bytes, value_bytes) = self.generated_lengths().ok().flatten()?;
@@ -298,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_to_the_same_is_simulated_once_and_is_the_same() {
+    fn equivalent_policies_are_simulated_once() {
         let config = config(0.0);
         let cells = run(&config, &mut Silent).unwrap().cells;
         assert_eq!(cells.len(), POLICIES.len());
@@ -314,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn with_deletes_those_that_look_at_tombstones_are_simulated_themselves() {
+    fn tombstone_policies_are_simulated_with_deletes() {
         let cells = run(&config(0.2), &mut Silent).unwrap().cells;
         assert!(cells.iter().all(|cell| cell.elapsed_s > 0.0));
         assert!(cells[2..].iter().all(|cell| cell.report != cells[0].report));

@@ -1,10 +1,9 @@
-//! `lsmx advise`: which design suits a workload, a memory and what matters.
+//! `lsmx advise`: recommends a design for a workload, a memory budget and weights.
 //!
-//! The space is searched by simulation ([`search`](self)): policies with their numbers on a grid, each
-//! with several ways to divide the memory between memtables and block cache; the better half goes on
-//! to larger trees, and around the best further numbers are tried. The best few are then confirmed on
-//! the engine, on as much data as a small machine holds, memory scaled down alike; what they measured
-//! there, against a simulation of just that, corrects what the simulation says of the full size.
+//! Simulations search the designs: policies with parameters on a grid, and divisions of the memory between memtables and
+//! block cache. The better half is simulated again with larger trees, and designs around the best ones are tried. The
+//! best designs then run on the engine, with data and memory scaled down to a small machine. The ratio of these
+//! measurements to a simulation of the same size corrects the simulation of the full size.
 
 mod costs;
 mod design;
@@ -36,42 +35,41 @@ use design::Design;
 use scale::{puts, scaled, writes};
 use search::{Found, Outcome, Problem, best_of_each_preset, confirmed, point};
 
-/// Key and value bytes of the puts of a confirming run, at most.
+/// Maximum length of keys and values that a confirming run puts, in bytes.
 pub const CONFIRM_BYTES_MAX: u64 = 128 << 20;
-/// Lookups of a kind, and ranges, of a confirming run, at most.
+/// Maximum number of lookups of a kind in a confirming run.
 const CONFIRM_LOOKUPS_MAX: u64 = 50_000;
-/// Memory by default: this part of the data, but at least [`MEMORY_BYTES_MIN`].
+/// Data ÷ default memory budget.
 pub const DATA_PER_MEMORY: u64 = 50;
-/// See there.
+/// Minimum of the default memory budget, in bytes.
 pub const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
-/// What is asked.
+/// Configuration of the search.
 #[derive(Debug)]
 pub struct Config {
-    /// What is done.
+    /// Workload.
     pub workload: Workload,
-    /// Write operations of the tree that is planned; by default what the workload writes.
+    /// Number of writes of the planned tree; by default that of the workload.
     pub entries: Option<u64>,
-    /// Bytes for two memtables and the block cache; by default a part of the data, see
-    /// [`DATA_PER_MEMORY`].
+    /// Bytes for two memtables and the block cache; the default follows from [`DATA_PER_MEMORY`].
     pub memory_bytes: Option<u64>,
-    /// What matters; by default each operation alike.
+    /// Weights of costs; by default all operations have equal weight.
     pub weights: Option<Weights>,
-    /// Designs that are confirmed on the engine.
+    /// Number of designs that are confirmed on the engine.
     pub confirm: u64,
-    /// Whether every preset is run on the engine too.
+    /// Whether every preset runs on the engine too.
     pub presets: bool,
-    /// Seed of everything that is drawn.
+    /// Seed.
     pub seed: u64,
-    /// Where databases are made, and removed afterwards.
+    /// Directory for temporary databases.
     pub directory: PathBuf,
-    /// The command line, for the provenance.
+    /// Command line, for the provenance.
     pub command: String,
-    /// Contents of the file of phases, for the provenance.
+    /// Content of the file of phases, for the provenance.
     pub spec: Option<String>,
 }
 
-/// What is done.
+/// Workload of the planned tree.
 #[derive(Debug)]
 pub enum Workload {
     /// Phases over generated records.
@@ -83,16 +81,15 @@ pub enum Workload {
         /// Bytes of a value.
         value_bytes: u64,
     },
-    /// A trace: simulated in its likeness, confirmed as it is.
+    /// A trace. Simulations approximate it, confirming runs replay it.
     Trace(Arc<TraceFile>),
 }
 
 impl Config {
-    /// Searches, confirms, ranks.
+    /// Searches, confirms and ranks designs.
     ///
     /// # Errors
-    /// When a parameter is out of range or contradicts the workload, a trace cannot be read, or a
-    /// database fails.
+    /// A parameter is out of range or contradicts the workload, a trace cannot be read, or a database fails.
     pub fn run(&self, progress: &mut dyn Progress) -> Result<Advice> {
         let provenance =
             Provenance::new(self.command.clone(), self.spec.clone(), self.seed, &self.directory);
@@ -145,8 +142,7 @@ impl Config {
                 why: "it puts nothing, so there is no tree to be designed",
             });
         }
-        // Shares of the operations are those of the workload as given, not of its scaled self, which
-        // has as many lookups as before.
+        // The default weights follow from the given workload, because scaling keeps the number of lookups.
         let weights = self.weights.unwrap_or_else(|| Weights::of_operations(&phases));
         weights.check(&phases)?;
         if let Some(entries) = self.entries {
@@ -174,11 +170,11 @@ impl Config {
         })
     }
 
-    /// The run that confirms.
+    /// Returns the confirming run.
     fn confirming(&self, problem: &Problem) -> Confirming {
         let entry_bytes = problem.key_bytes + problem.value_bytes;
         if let Workload::Trace(trace) = &self.workload {
-            // As long as it was recorded, whatever the planned size.
+            // The length of a trace does not depend on the planned size.
             let factor = ratio(trace.counts().writes(), writes(&problem.phases));
             let phases = scaled(&problem.phases, factor, u64::MAX);
             return Confirming { phases, factor: factor.min(1.0), trace: Some(Arc::clone(trace)) };
@@ -192,15 +188,15 @@ impl Config {
 
 /// A run on the engine that confirms a design.
 struct Confirming {
-    /// What is done, or the likeness of the trace that is played.
+    /// Phases, or the approximation of the trace.
     phases: Vec<Phase>,
-    /// Its part of the planned data, and of the memory.
+    /// Share of the planned data and of the memory.
     factor: f64,
     trace: Option<Arc<TraceFile>>,
 }
 
 impl Confirming {
-    /// Runs designs, and simulates the very same.
+    /// Runs designs on the engine, and simulates the same runs.
     fn measure(
         &self,
         problem: &Problem,
@@ -236,7 +232,7 @@ impl Confirming {
         Ok((measured.collect(), cells))
     }
 
-    /// Runs every preset with the memory that suits it best.
+    /// Runs every preset with its best division of the memory.
     fn presets(
         &self,
         problem: &Problem,
@@ -260,8 +256,8 @@ impl Confirming {
     }
 }
 
-/// Ranks what was found: what was measured by its corrected costs, then what was not. With it, for
-/// each of the ranked, which of the found it was.
+/// Ranks measured designs by their corrected costs, then the others. Also returns the place of each ranked design in
+/// the outcome.
 fn rank(problem: &Problem, outcome: &Outcome, measured: &[Measured]) -> (Vec<Ranked>, Vec<usize>) {
     let weights = &problem.weights;
     let costs: Vec<Costs> = outcome
@@ -270,7 +266,7 @@ fn rank(problem: &Problem, outcome: &Outcome, measured: &[Measured]) -> (Vec<Ran
         .enumerate()
         .map(|(at, found)| match measured.get(at) {
             Some(it) => found.costs.corrected(&it.costs, &it.simulated),
-            // The others by what those taught, so that all compare.
+            // Designs without measurements are corrected by the mean of the measured ones.
             None => found
                 .costs
                 .corrected(&mean(measured, |it| it.costs), &mean(measured, |it| it.simulated)),
@@ -308,7 +304,7 @@ fn rank(problem: &Problem, outcome: &Outcome, measured: &[Measured]) -> (Vec<Ran
     (ranked.collect(), order)
 }
 
-/// The mean costs of some designs; nothing where there are none.
+/// Returns the mean costs of measured designs; 0 without designs.
 fn mean(measured: &[Measured], costs: fn(&Measured) -> Costs) -> Costs {
     let share = |of: fn(&Costs) -> f64| {
         let sum: f64 = measured.iter().map(|it| of(&costs(it))).sum();

@@ -1,5 +1,6 @@
-//! The search: a grid of designs simulated at a small size; the better half of them at a larger one,
-//! and so on to the full size; on the way steps around the best, each half as wide as the last.
+//! The search for designs. The first round simulates a grid of designs with small trees. Each further round simulates
+//! the better half with larger trees, up to the full size. Before the trees become too large, designs around the best
+//! ones are tried.
 
 use std::path::PathBuf;
 
@@ -17,22 +18,22 @@ use super::result::Searched;
 use super::scale::{puts, scaled, writes};
 use super::weights::Weights;
 
-/// Flushes of a tree of the first round, about: few enough to be quick, many enough for three levels.
+/// Approximate number of flushes of a tree in the first round. It suffices for three levels.
 const FLUSHES_FIRST: u64 = 400;
-/// Most flushes of a tree around which steps are tried.
+/// Maximum number of flushes of the trees with which designs around the best ones are tried.
 const FLUSHES_STEPS: u64 = 3000;
-/// From round to round trees grow by this.
+/// Growth of the trees from round to round.
 const GROWTH: u64 = 4;
-/// Designs that every round keeps at least.
+/// Minimum number of designs that a round keeps.
 const KEPT_MIN: usize = 12;
-/// Most designs of a family in the answer.
+/// Maximum number of designs of a family in the result.
 const FAMILY_MAX: usize = 3;
-/// Designs around which steps are tried.
+/// Number of designs around which others are tried.
 const STEPPED: usize = 4;
-/// Widths of the steps.
+/// Widths of the steps around a design.
 const STEPS: [f64; 2] = [2.0, 1.0];
 
-/// What is searched for.
+/// Input of the search.
 pub(super) struct Problem {
     pub(super) phases: Vec<Phase>,
     pub(super) key_bytes: u64,
@@ -43,20 +44,20 @@ pub(super) struct Problem {
     pub(super) directory: PathBuf,
 }
 
-/// A design with what its simulation found.
+/// A design with its simulated costs.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     pub(super) design: Design,
     pub(super) costs: Costs,
 }
 
-/// What a search found.
+/// Result of the search.
 pub(super) struct Outcome {
-    /// Designs at full size, the best first.
+    /// Designs at full size, ordered by cost.
     pub(super) best: Vec<Found>,
-    /// The default policy at full size, with the memory divided as suits it best.
+    /// The default policy at full size with its best division of the memory.
     pub(super) reference: Found,
-    /// Designs of the grid, with their costs in the smallest trees.
+    /// Designs of the grid with their costs in the first round.
     pub(super) grid: Vec<Found>,
     pub(super) searched: Searched,
 }
@@ -67,7 +68,7 @@ impl Problem {
         Memory { bytes: self.memory_bytes, data_bytes: puts(&self.phases).saturating_mul(entry) }
     }
 
-    /// Searches.
+    /// Runs the search.
     pub(super) fn search(&self, progress: &mut dyn Progress) -> Result<Outcome> {
         let memory = self.memory();
         let splits = memory.splits();
@@ -98,7 +99,7 @@ impl Problem {
             if round == 0 {
                 grid.clone_from(&found);
             }
-            // Steps are for the largest trees that are still quick.
+            // The steps use the largest trees that are still quick.
             let next = sizes.get(round + 1);
             if !stepped && next.is_none_or(|next| flushes / next > FLUSHES_STEPS) {
                 stepped = true;
@@ -123,7 +124,7 @@ impl Problem {
         Ok(Outcome { best: found, reference, grid, searched })
     }
 
-    /// Simulates designs in trees of so much less data; the best first.
+    /// Simulates designs with data that is divided by `shrink`. Returns them ordered by cost.
     fn simulate(
         &self,
         title: &str,
@@ -138,8 +139,8 @@ impl Problem {
             searched.rounds.push(writes(&phases));
         }
         searched.simulations += count(designs.len());
-        // Memtables stay, so that a small tree is the upper part of a large one; a cache shrinks with
-        // what it caches.
+        // The size of memtables stays, so that a small tree is the upper part of a large one. The cache shrinks with the
+        // data.
         let costs = self.costs(title, &designs, &phases, (1.0, factor), progress)?;
         let found = designs.into_iter().zip(costs);
         let mut found: Vec<Found> = found.map(|(design, costs)| Found { design, costs }).collect();
@@ -147,7 +148,7 @@ impl Problem {
         Ok(found)
     }
 
-    /// The costs of designs by simulation, with memtables and caches of these shares of their sizes.
+    /// Simulates designs whose memtables and caches are scaled by `shares`. Returns their costs.
     pub(super) fn costs(
         &self,
         title: &str,
@@ -168,7 +169,7 @@ impl Problem {
         Ok(simulated.cells.iter().map(|cell| Costs::of_report(&cell.report, writes)).collect())
     }
 
-    /// An exploration of these points.
+    /// Returns an exploration of points.
     pub(super) fn config(&self, points: Vec<Point>) -> explore::Config {
         explore::Config {
             points,
@@ -186,7 +187,7 @@ impl Problem {
     }
 }
 
-/// A design as a point of an exploration.
+/// Returns a design as a point of an exploration.
 pub(super) fn point(
     design: &Design,
     source: Source,
@@ -194,7 +195,7 @@ pub(super) fn point(
     (memtable, cache): (f64, f64),
 ) -> Result<Point> {
     let Some(spec) = design.kind.spec() else {
-        // Only designs whose numbers go together are made.
+        // The search creates valid designs only.
         return Err(Error::Invalid {
             name: "a design",
             value: format!("{:?}", design.kind),
@@ -218,7 +219,7 @@ pub(super) fn point(
     })
 }
 
-/// By how much the trees of each round are smaller, for a tree of so many flushes; the last is 1.
+/// Returns the divisors of the data in each round for a tree of `flushes` flushes. The last one is 1.
 fn sizes(flushes: u64) -> Vec<u64> {
     let mut sizes = vec![1];
     while let Some(last) = sizes.last().filter(|last| flushes / **last > FLUSHES_FIRST * GROWTH / 2)
@@ -229,7 +230,7 @@ fn sizes(flushes: u64) -> Vec<u64> {
     sizes
 }
 
-/// Designs around the best, none of which is known.
+/// Returns new designs around the best ones.
 fn steps(found: &[Found], step: f64, memory: &Memory) -> Vec<Design> {
     let mut near: Vec<Design> = Vec::new();
     for best in found.iter().take(STEPPED) {
@@ -243,8 +244,7 @@ fn steps(found: &[Found], step: f64, memory: &Memory) -> Vec<Design> {
     near
 }
 
-/// The best, without those that come to the same as a better one, and few of each family, so that there
-/// is a choice.
+/// Returns the best designs with distinct costs, and a limited number of each family.
 fn different(found: Vec<Found>) -> Vec<Found> {
     let mut kept: Vec<Found> = Vec::new();
     for it in found {
@@ -258,7 +258,7 @@ fn different(found: Vec<Found>) -> Vec<Found> {
     kept
 }
 
-/// Progress under a title of its own.
+/// Progress with a prefix.
 struct Titled<'a> {
     title: &'a str,
     progress: &'a mut dyn Progress,
@@ -278,7 +278,7 @@ impl Progress for Titled<'_> {
     }
 }
 
-/// Of the designs of the grid, for each preset as it is the one whose memory suits it best.
+/// Returns each preset with default parameters and its best division of the memory on the grid.
 pub(super) fn best_of_each_preset(grid: &[Found], weights: &Weights) -> Vec<Design> {
     let presets = lsmx_compaction::PolicySpec::all_presets().into_iter();
     let best = presets.filter_map(|preset| {
@@ -289,7 +289,7 @@ pub(super) fn best_of_each_preset(grid: &[Found], weights: &Weights) -> Vec<Desi
     best.map(|it| it.design.clone()).collect()
 }
 
-/// How many designs of a list are confirmed.
+/// Returns the number of designs that are confirmed.
 pub(super) fn confirmed(asked: u64, found: usize) -> usize {
     length(asked).min(found)
 }
@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_grow_from_small_trees_to_the_full_one() {
+    fn rounds_end_with_the_full_size() {
         assert_eq!(sizes(150), [1]);
         assert_eq!(sizes(800), [1]);
         assert_eq!(sizes(1000), [4, 1]);

@@ -1,4 +1,4 @@
-//! The whole way, on trees that are small enough for a test.
+//! Tests of the whole search on small trees.
 
 #![allow(clippy::disallowed_methods, reason = "a trace of its own, no part of a database")]
 
@@ -44,7 +44,7 @@ fn generated(phases: Vec<Phase>) -> Workload {
 }
 
 #[test]
-fn what_is_advised_was_measured_and_costs_what_it_says() {
+fn advice_has_measured_costs() {
     let directory = tempfile::tempdir().unwrap();
     let config = config(generated(mix(20_000, 0.0, 500, 50)), directory.path());
     let advice = config.run(&mut Silent).unwrap();
@@ -53,7 +53,7 @@ fn what_is_advised_was_measured_and_costs_what_it_says() {
     for (ranked, cell) in advice.ranked.iter().zip(&advice.cells) {
         let measured = ranked.measured.unwrap();
         assert_eq!(cell.spec, ranked.spec);
-        // The whole data was run, so what was measured is what it costs.
+        // The run had the full size, so no correction applies.
         assert_eq!(measured.entries, 20_000);
         assert_eq!(measured.costs, Costs::of_cell(cell, 20_000));
         assert!((measured.cost - ranked.cost).abs() < 1e-9, "{ranked:?}");
@@ -67,7 +67,7 @@ fn what_is_advised_was_measured_and_costs_what_it_says() {
 }
 
 #[test]
-fn what_matters_decides() {
+fn weights_decide() {
     let directory = tempfile::tempdir().unwrap();
     let best = |weights: &str| {
         let config = Config {
@@ -85,7 +85,7 @@ fn what_matters_decides() {
 }
 
 #[test]
-fn a_plan_for_more_data_is_confirmed_in_small() {
+fn large_plan_is_confirmed_with_less_data() {
     let directory = tempfile::tempdir().unwrap();
     let config = Config {
         entries: Some(4_000_000),
@@ -101,7 +101,7 @@ fn a_plan_for_more_data_is_confirmed_in_small() {
 }
 
 #[test]
-fn a_trace_is_played_as_it_is() {
+fn trace_is_replayed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("trace.tsv");
     let mut text = String::new();
@@ -127,7 +127,7 @@ fn a_trace_is_played_as_it_is() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_parameters_are_an_error() {
     let directory = tempfile::tempdir().unwrap();
     let refused = |change: &dyn Fn(&mut Config)| {
         let mut config = config(generated(mix(1000, 0.0, 0, 0)), directory.path());

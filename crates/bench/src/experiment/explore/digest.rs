@@ -1,4 +1,4 @@
-//! The digest of a deterministic run: a hash over a text of fixed order.
+//! The digest of a deterministic run: a hash over this text.
 //!
 //! ```text
 //! spec <policy spec>
@@ -10,7 +10,7 @@
 //! scan <entries> <hash>
 //! ```
 //!
-//! What a cache or a clock decides (latencies, cache counts, I/Os) stays out.
+//! Results that depend on caches or clocks (latencies, cache counts, I/Os) are excluded.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ use crate::numbers;
 
 use super::result::LevelSummary;
 
-/// Takes the text line by line.
+/// Hash of the text.
 #[derive(Clone)]
 pub struct Digest(Xxh3);
 
@@ -38,7 +38,7 @@ impl Default for Digest {
 }
 
 impl Digest {
-    /// The digest of an empty text.
+    /// Returns the digest of an empty text.
     #[must_use]
     pub fn new() -> Digest {
         Digest(Xxh3::new())
@@ -60,7 +60,7 @@ impl Digest {
         }
     }
 
-    /// The digest of the lines so far, 32 hexadecimal digits.
+    /// Returns the digest of the lines, as 32 hexadecimal digits.
     #[must_use]
     pub fn hex(&self) -> String {
         format!("{:032x}", self.0.digest128())
@@ -89,7 +89,7 @@ impl fmt::Display for DigestedJob<'_> {
     }
 }
 
-/// What a full scan found.
+/// Hash and size of the entries of a full scan.
 #[derive(Clone)]
 pub struct Scan {
     hash: Xxh3,
@@ -111,15 +111,15 @@ impl Default for Scan {
 }
 
 impl Scan {
-    /// A scan that has found nothing yet.
+    /// Returns a scan without entries.
     #[must_use]
     pub fn new() -> Scan {
         Scan { hash: Xxh3::new(), entries: 0, key_bytes: 0, value_bytes: 0 }
     }
 
-    /// Takes the next entry in key order.
+    /// Adds the next entry in key order.
     pub fn add(&mut self, key: &[u8], value: &[u8]) {
-        // Lengths first, so that no two lists of entries read alike.
+        // The lengths make the hashed bytes unambiguous.
         for bytes in [key, value] {
             self.hash.update(&numbers::count(bytes.len()).to_le_bytes());
             self.hash.update(bytes);
@@ -129,25 +129,25 @@ impl Scan {
         self.value_bytes += numbers::count(value.len());
     }
 
-    /// Entries found.
+    /// Returns the number of entries.
     #[must_use]
     pub fn entries(&self) -> u64 {
         self.entries
     }
 
-    /// Their key and value bytes.
+    /// Returns the length of keys and values in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.key_bytes + self.value_bytes
     }
 
-    /// Their key bytes.
+    /// Returns the length of keys in bytes.
     #[must_use]
     pub fn key_bytes(&self) -> u64 {
         self.key_bytes
     }
 
-    /// Hash over all of it, 32 hexadecimal digits.
+    /// Returns the hash of all entries, as 32 hexadecimal digits.
     #[must_use]
     pub fn hex(&self) -> String {
         format!("{:032x}", self.hash.digest128())
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_is_xxh3_128_of_the_text() {
+    fn digest_is_xxh3_128_of_the_text() {
         let mut digest = Digest::new();
         digest.line(format_args!("seed {}", 7));
         let expected = xxhash_rust::xxh3::xxh3_128(b"seed 7\n");
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_of_a_level_counts() {
+    fn digest_depends_on_every_number_of_a_level() {
         let level =
             LevelSummary { level: 1, runs: 2, files: 3, bytes: 4, entries: 5, tombstones: 6 };
         let hex = |level: LevelSummary| {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn scans_that_only_join_alike_differ() {
+    fn scans_with_equal_concatenation_differ() {
         let (mut a, mut b) = (Scan::new(), Scan::new());
         a.add(b"ab", b"c");
         b.add(b"a", b"bc");

@@ -129,7 +129,7 @@ impl Meter {
         self.rows[row].absent += u64::from(!found);
     }
 
-    /// A range lookup of this row took so long and returned so many entries.
+    /// Adds a range lookup of `ns` nanoseconds that returned `entries` entries.
     pub(super) fn ranged(&mut self, row: usize, entries: u64, ns: u64) {
         self.ranges[row].row.latencies.record_ns(ns);
         self.ranges[row].entries += entries;

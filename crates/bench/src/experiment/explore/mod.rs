@@ -1,10 +1,9 @@
 //! `lsmx explore`: compaction policies on the engine itself, under one workload or a sweep of them.
 //!
-//! Each policy gets a cell at each point of the sweep: a fresh database, the phases of the workload one
-//! after the other, a settling wherever a phase asks for one and at the end if writes came after the
-//! last, and a full scan. Every answer of the database is checked against what the workload says.
-//! Repetitions of a cell, with the seeds that follow, are told as one ([`super::repeat`]); finished
-//! cells can be kept, so that an interrupted run goes on where it was ([`super::resume`]).
+//! Each policy has a cell at each point of the sweep. A cell runs the phases of the workload on a new database, settles
+//! after the phases that require it and after the last write, and scans all entries. Every answer of the database is
+//! checked. [`super::repeat`] combines repetitions of a cell with successive seeds. [`super::resume`] stores finished
+//! cells, so that an interrupted run can continue.
 
 mod cell;
 pub mod decisions;
@@ -32,56 +31,56 @@ pub use point::DATA_PER_MEMTABLE;
 pub use point::{KEY_BYTES_MAX, MEMTABLE_BYTES_MIN, Point, Source, VALUE_BYTES_MAX};
 use result::{Cell, Exploration};
 
-/// Most cells that one run has, repetitions included.
+/// Maximum number of cells, including repetitions.
 pub const CELLS_MAX: u64 = 1_000_000;
 
-/// What to explore.
+/// Configuration of an exploration.
 #[derive(Debug)]
 pub struct Config {
-    /// The points of the sweep; one where nothing is swept.
+    /// Points of the sweep; one without a sweep.
     pub points: Vec<Point>,
-    /// How often each cell is run, with seeds that follow each other.
+    /// Number of repetitions of each cell. They have successive seeds.
     pub repeat: u64,
-    /// The first seed.
+    /// First seed.
     pub seed: u64,
-    /// Where the databases are made, and removed afterwards.
+    /// Directory for temporary databases.
     pub directory: PathBuf,
-    /// The command line, for the provenance.
+    /// Command line, for the provenance.
     pub command: String,
-    /// Contents of the spec file, for the provenance.
+    /// Content of the spec file, for the provenance.
     pub spec: Option<String>,
-    /// Where to write what led to each compaction.
+    /// Receives the reasons of each compaction.
     pub decisions: Option<Decisions>,
 }
 
-/// One run of one policy.
+/// A run of a policy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'a> {
     pub(super) point: &'a Point,
     pub(super) policy: &'a PolicySpec,
     pub(super) seed: u64,
-    /// Its number among all of them, from 0.
+    /// Number of the run, from 0.
     number: u64,
 }
 
 impl Config {
-    /// Cells in all, repetitions included.
+    /// Returns the number of cells, including repetitions.
     #[must_use]
     pub fn cell_count(&self) -> u64 {
         let policies: usize = self.points.iter().map(|point| point.policies.len()).sum();
         numbers::count(policies).saturating_mul(self.repeat)
     }
 
-    /// Finds out what is wrong with any cell before the first one runs.
+    /// Checks the parameters of all cells.
     ///
     /// # Errors
-    /// When a parameter is out of range.
+    /// A parameter is out of range.
     pub fn check(&self) -> Result<()> {
         self.check_count()?;
         self.points.iter().try_for_each(|point| point.check(self.seed))
     }
 
-    /// The part of [`Config::check`] that is not about keys.
+    /// Checks the number of cells and the seeds.
     pub(super) fn check_count(&self) -> Result<()> {
         let count = self.cell_count();
         if !(1..=CELLS_MAX).contains(&count) {
@@ -95,8 +94,7 @@ impl Config {
         Ok(())
     }
 
-    /// Every run, in the order in which they come: repetitions of a policy together, policies of a
-    /// point together.
+    /// Returns all runs in their order: by point, then by policy, then by repetition.
     pub(super) fn places(&self) -> impl Iterator<Item = Place<'_>> {
         let cells = self.points.iter().flat_map(move |point| {
             point.policies.iter().flat_map(move |policy| {
@@ -111,10 +109,10 @@ impl Config {
         })
     }
 
-    /// Runs all cells; those that `finished` has are taken from there, and new ones kept there.
+    /// Runs all cells that `finished` lacks, and stores them there.
     ///
     /// # Errors
-    /// As [`Config::check`]; when a database fails or gives a wrong answer.
+    /// As [`Config::check`], or a database fails or gives a wrong answer.
     pub fn run(
         &self,
         finished: Option<&Finished>,
@@ -157,7 +155,7 @@ impl Config {
     }
 }
 
-/// What a cell is called while it runs.
+/// Returns the title of a cell for progress reports.
 fn title(place: &Place<'_>, count: u64) -> String {
     let Place { point, policy, number, .. } = place;
     let mut title = policy.to_string();
