@@ -42,12 +42,14 @@ pub enum Error {
         source: Box<lsmx_simulator::Error>,
     },
     /// A spec file is not what it should be.
-    #[error("{}, line {line}: {what}", path.display())]
+    #[error("{}, line {line}, column {column}: {what}", path.display())]
     Spec {
         /// The file.
         path: PathBuf,
         /// The line, counted from 1.
         line: u64,
+        /// The column in characters, counted from 1.
+        column: u64,
         /// What is wrong there.
         what: String,
     },

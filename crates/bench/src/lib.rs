@@ -12,6 +12,7 @@ mod named;
 pub mod numbers;
 pub mod peers;
 pub mod process;
+pub mod quantity;
 pub mod report;
 pub mod temporary;
 pub mod workload;

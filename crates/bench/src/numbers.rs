@@ -45,42 +45,9 @@ pub fn mul_div(a: u64, b: u64, c: u64) -> u64 {
     u64::try_from(u128::from(a) * u128::from(b) / u128::from(c)).unwrap_or(u64::MAX)
 }
 
-/// Parses bytes: a number, followed by K, M, G or T (or KiB, MiB, …) for powers of 1024. Underscores may group digits.
-/// `None` if the text is malformed or the number exceeds 64 bits.
-#[must_use]
-pub fn parse_bytes(text: &str) -> Option<u64> {
-    let text = text.replace('_', "");
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let shift = match unit.to_ascii_uppercase().as_str() {
-        "" => 0,
-        "K" | "KIB" => 10,
-        "M" | "MIB" => 20,
-        "G" | "GIB" => 30,
-        "T" | "TIB" => 40,
-        _ => return None,
-    };
-    number.parse::<u64>().ok()?.checked_mul(1 << shift)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn parse_bytes_takes_units_of_1024() {
-        for (text, bytes) in [
-            ("7", Some(7)),
-            ("1_000", Some(1000)),
-            ("64K", Some(64 << 10)),
-            ("8MiB", Some(8 << 20)),
-        ] {
-            assert_eq!(parse_bytes(text), bytes, "{text}");
-        }
-        for text in ["", "K", "1X", "-1", "1.5M", "99999999999T"] {
-            assert_eq!(parse_bytes(text), None, "{text}");
-        }
-    }
 
     #[test]
     fn conversions_saturate() {

@@ -1,4 +1,4 @@
-//! Temporary directories that go when the run ends, also when it is interrupted.
+//! Temporary directories that are removed at the end of the run, also after an interrupt.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,25 +8,25 @@ use lsmx_bench::temporary::Temporary;
 use crate::failure::Failure;
 use crate::output;
 
-/// Exit code of a program that SIGINT ended, by convention of shells.
+/// Exit code after SIGINT, by the convention of shells.
 const INTERRUPTED: i32 = 130;
-/// A directory in which somebody still makes files may not go at the first try.
+/// Number of attempts to remove the directory. Threads that still create files can make one fail.
 const TRIES: usize = 100;
 
-/// Whether the user has interrupted the run. Set before anything is removed, so that whoever fails for
-/// want of a file sees it.
+/// Whether the user has interrupted the run. Set before files are removed, so that a thread that misses a file can check
+/// it.
 static INTERRUPTED_BY_USER: AtomicBool = AtomicBool::new(false);
 
-/// Waits for the end of the process if the user has interrupted the run: what fails meanwhile fails because its
-/// files are being removed, and is no failure to report.
-pub(crate) fn yield_to_the_end() {
+/// Blocks until the process ends if the user has interrupted the run. Errors after an interrupt are not reported, because
+/// the files of the run are being removed.
+pub(crate) fn wait_if_interrupted() {
     while INTERRUPTED_BY_USER.load(Ordering::SeqCst) {
         std::thread::park();
     }
 }
 
-/// A new directory in `parent`, removed with the handle or when the user interrupts the run; then
-/// `parting` is said, if there is something to say. Called at most once by a command.
+/// Creates a directory in `parent`. It is removed when the handle is dropped, or on an interrupt, which also prints
+/// `parting`. A command calls this at most once.
 pub(crate) fn temporary_directory(
     prefix: &str,
     parent: &Path,

@@ -2,12 +2,29 @@
 
 use crate::ids::{FileId, Level, RunId};
 
+/// Minimum similarity of a suggested name, from 0 to 1.
+const SUGGESTION_SIMILARITY: f64 = 0.7;
+
+/// Returns the end of an error about an unknown name: the most similar known name, if any is similar, and all known
+/// names, which are separated by commas.
+pub(crate) fn known_names(name: &str, known: &str) -> String {
+    let name = name.to_ascii_lowercase();
+    let candidates = known.split(", ").map(|known| (strsim::jaro_winkler(&name, known), known));
+    let nearest = candidates.max_by(|(a, _), (b, _)| a.total_cmp(b));
+    match nearest {
+        Some((similarity, nearest)) if similarity > SUGGESTION_SIMILARITY => {
+            format!("did you mean {nearest}? known: {known}")
+        }
+        _ => format!("known: {known}"),
+    }
+}
+
 /// An error of this crate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The spec names an unknown policy.
-    #[error("unknown policy {name:?}; known: {known}")]
+    #[error("unknown policy {name:?}; {}", known_names(name, known))]
     UnknownPolicy {
         /// Name in the spec.
         name: String,
@@ -49,10 +66,12 @@ pub enum Error {
         reason: String,
     },
     /// The TOML text of a policy is invalid.
-    #[error("line {line}: {what}")]
+    #[error("line {line}, column {column}: {what}")]
     InvalidSpec {
         /// Line of the text, from 1.
         line: u64,
+        /// Column in the line, in characters from 1.
+        column: u64,
         /// Description of the mistake.
         what: String,
     },

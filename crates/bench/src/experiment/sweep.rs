@@ -6,7 +6,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::numbers::parse_bytes;
+use crate::quantity::parse_bytes;
 
 /// Value of a swept flag.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,8 +37,8 @@ impl SweepValue {
         let numeric = digits.starts_with(|first: char| first.is_ascii_digit() || first == '.');
         match digits.parse::<f64>() {
             Ok(real) if numeric && real.is_finite() => SweepValue::Real(real),
-            _ => parse_bytes(&digits)
-                .map_or_else(|| SweepValue::Text(text.to_owned()), SweepValue::Whole),
+            _ => parse_bytes(text)
+                .map_or_else(|_| SweepValue::Text(text.to_owned()), SweepValue::Whole),
         }
     }
 }

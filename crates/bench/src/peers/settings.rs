@@ -9,7 +9,8 @@ use lsmx::{
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 use crate::error::{Error, Result};
-use crate::numbers::parse_bytes;
+use crate::numbers;
+use crate::quantity::{parse_bytes, parse_count};
 
 use super::BLOCK_BYTES;
 
@@ -169,11 +170,11 @@ const NAMED: [(&str, SetOption); 15] = [
         Ok(())
     }),
     ("block_bytes", |all, value| {
-        all.block_bytes = small(value)?;
+        all.block_bytes = below_4g(parse_bytes(value)?)?;
         Ok(())
     }),
     ("restart_interval", |all, value| {
-        let entries = small(value)?;
+        let entries = below_4g(parse_count(value)?)?;
         all.change_keyspace(|keyspace| keyspace.restart_interval(entries));
         Ok(())
     }),
@@ -189,16 +190,16 @@ const NAMED: [(&str, SetOption); 15] = [
         Ok(())
     }),
     ("table_bytes", |all, value| {
-        all.table_bytes = Some(bytes(value)?);
+        all.table_bytes = Some(parse_bytes(value)?);
         Ok(())
     }),
     ("wal_bytes_max", |all, value| {
-        let bytes = bytes(value)?;
+        let bytes = parse_bytes(value)?;
         all.change_options(|options| options.wal_bytes_max(bytes));
         Ok(())
     }),
     ("memtable_bytes_max", |all, value| {
-        let bytes = bytes(value)?;
+        let bytes = parse_bytes(value)?;
         all.change_options(|options| options.memtable_bytes_max(bytes));
         Ok(())
     }),
@@ -212,11 +213,11 @@ const NAMED: [(&str, SetOption); 15] = [
         Ok(())
     }),
     ("workers", |all, value| {
-        all.workers = positive(value, "a number of threads")?;
+        all.workers = positive(value)?;
         Ok(())
     }),
     ("merge_parts_max", |all, value| {
-        let parts = positive(value, "a number of parts")?;
+        let parts = positive(value)?;
         all.change_options(|options| options.subcompactions_max(parts));
         Ok(())
     }),
@@ -235,20 +236,16 @@ fn on_or_off(text: &str) -> std::result::Result<bool, String> {
     choice(text, &["off", "on"], &[false, true])
 }
 
-fn bytes(text: &str) -> std::result::Result<u64, String> {
-    parse_bytes(text).ok_or_else(|| "bytes, such as 4096 or 64M".to_owned())
+/// Converts a count or a size to a number below 2³².
+fn below_4g(number: u64) -> std::result::Result<u32, String> {
+    u32::try_from(number).map_err(|_| "below 4G".to_owned())
 }
 
-/// Parses a number below 2³², with units as in [`bytes`].
-fn small(text: &str) -> std::result::Result<u32, String> {
-    bytes(text).and_then(|n| u32::try_from(n).map_err(|_| "below 4G".to_owned()))
-}
-
-fn positive(text: &str, what: &str) -> std::result::Result<usize, String> {
-    match text.parse() {
-        Ok(0) => Err("at least 1".to_owned()),
-        Ok(number) => Ok(number),
-        Err(_) => Err(what.to_owned()),
+/// Parses a count above 0.
+fn positive(text: &str) -> std::result::Result<usize, String> {
+    match parse_count(text)? {
+        0 => Err("at least 1".to_owned()),
+        count => Ok(numbers::length(count)),
     }
 }
 
@@ -295,15 +292,15 @@ mod tests {
             ("filter_bits=12", "8, 16, or monkey"),
             ("cache_kind=lru", "quick or moka"),
             ("block_bytes=5G", "below 4G"),
-            ("table_bytes=lots", "bytes, such as"),
-            ("table_bytes=99999999999G", "bytes, such as"),
+            ("table_bytes=lots", "a number of bytes"),
+            ("table_bytes=99999999999G", "a number of bytes"),
             ("compression=zip", "none or lz4"),
             ("write_control=none", "smooth or stop"),
             ("workers=0", "at least 1"),
-            ("workers=x", "a number"),
+            ("workers=x", "a whole number"),
             ("merge_parts_max=0", "at least 1"),
             ("direct_reads=yes", "off or on"),
-            ("merge_parts_max=x", "a number"),
+            ("merge_parts_max=x", "a whole number"),
         ] {
             let error = EngineSettings::default().set(text).unwrap_err();
             assert!(error.is_usage());

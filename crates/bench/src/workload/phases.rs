@@ -287,37 +287,65 @@ fn default_selectivity() -> f64 {
 /// # Errors
 /// The text is malformed. The error has the line.
 pub fn parse_phases(text: &str, path: &Path) -> Result<Vec<Phase>> {
-    let line_at = |offset: usize| {
-        let before = text.as_bytes().get(..offset).unwrap_or_default();
-        numbers::count(before.iter().filter(|byte| **byte == b'\n').count()) + 1
+    let spec = |offset: usize, what| {
+        let before = text.get(..offset).unwrap_or(text);
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        let line = numbers::count(before.matches('\n').count()) + 1;
+        let column = numbers::count(before[line_start..].chars().count()) + 1;
+        Error::Spec { path: path.to_owned(), line, column, what }
     };
-    let spec = |line, what| Error::Spec { path: path.to_owned(), line, what };
     let file: PhasesFile = toml::from_str(text).map_err(|error| {
-        let line = error.span().map_or(1, |span| line_at(span.start));
-        spec(line, error.message().replace('\n', " "))
+        let offset = error.span().map_or(0, |span| span.start);
+        spec(offset, error.message().replace('\n', " "))
     })?;
     let mut phases = Vec::new();
     let (mut inserts, mut deletes) = (0, 0);
     for (index, table) in file.phase.iter().enumerate() {
-        let line = line_at(table.span().start);
-        let phase = table.get_ref().phase(index).map_err(|error| spec(line, error.to_string()))?;
+        let start = table.span().start;
+        let phase = table.get_ref().phase(index).map_err(|error| {
+            let offset = field_offset(&text[start..], &error).map_or(start, |at| start + at);
+            spec(offset, error.to_string())
+        })?;
         inserts = phase.inserts.saturating_add(inserts);
         deletes = phase.deleted_records_max().saturating_add(deletes);
         if phase.operation_count() == 0 {
-            return Err(spec(line, format!("phase {:?} has no operation", phase.name)));
+            return Err(spec(start, format!("phase {:?} has no operation", phase.name)));
         }
         if inserts == 0 {
-            return Err(spec(line, format!("phase {:?} has nothing inserted before", phase.name)));
+            return Err(spec(start, format!("phase {:?} has nothing inserted before", phase.name)));
         }
         if deletes >= inserts {
-            return Err(spec(line, format!("phase {:?} deletes all that is there", phase.name)));
+            return Err(spec(start, format!("phase {:?} deletes all that is there", phase.name)));
         }
         phases.push(phase);
     }
     if phases.is_empty() {
-        return Err(spec(1, "there is no [[phase]]".to_owned()));
+        return Err(spec(0, "there is no [[phase]]".to_owned()));
     }
     Ok(phases)
+}
+
+/// Returns the offset of the field that an error names, in a text that starts with the table of a phase.
+fn field_offset(text: &str, error: &Error) -> Option<usize> {
+    let name = match error {
+        Error::Invalid { name, .. } => name,
+        Error::Contradiction { first, .. } => first.split(' ').next()?,
+        _ => return None,
+    };
+    let key = name.trim_start_matches("--");
+    let mut offset = 0;
+    // The first line is the header of the table.
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        let field = line.trim_start();
+        if index > 0 && field.starts_with('[') {
+            return None;
+        }
+        if field.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('=')) {
+            return Some(offset + line.len() - field.len());
+        }
+        offset += line.len();
+    }
+    None
 }
 
 impl PhaseTable {

@@ -6,15 +6,17 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use lsmx_bench::workload::record::Format;
 
+use super::values::count;
+
 /// Arguments of `lsmx db`.
 #[derive(Debug, Args)]
 pub(crate) struct DbArgs {
     /// Directory of the database.
     pub(crate) path: PathBuf,
-    /// Keyspace to work on [default: the default one].
+    /// Keyspace [default: the default keyspace].
     #[arg(long, value_name = "NAME", global = true)]
     pub(crate) keyspace: Option<String>,
-    /// Keys and values are typed and shown in hexadecimal.
+    /// Read and print keys and values in hexadecimal.
     #[arg(long, global = true)]
     pub(crate) hex: bool,
     #[command(subcommand)]
@@ -23,82 +25,81 @@ pub(crate) struct DbArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Store a value; creates the database where there is none.
+    /// Put a value. Creates the database if it does not exist.
     Put {
-        /// The key.
+        /// Key.
         key: OsString,
-        /// The value.
+        /// Value.
         value: OsString,
     },
-    /// Print the value of a key; exit code 1 if there is none.
+    /// Print the value of a key. Exit code 1 if there is none.
     Get {
-        /// The key.
+        /// Key.
         key: OsString,
     },
-    /// Delete a key, present or not.
+    /// Delete a key. It need not exist.
     Delete {
-        /// The key.
+        /// Key.
         key: OsString,
     },
     /// Print entries in key order: key, tab, value.
     Scan(ScanArgs),
-    /// Store the records of a file; creates the database where there is none.
+    /// Put the records of a file. Creates the database if it does not exist.
     Import(FileArgs),
     /// Write all entries to a file in key order.
     Export(FileArgs),
-    /// Print what the database holds and what it costs.
+    /// Print the levels, files and memory of the database.
     Stats(StatsArgs),
-    /// Read every file and check every checksum and every invariant.
+    /// Read all files and check all checksums and invariants.
     Verify,
-    /// Make a damaged database openable, keep all that can be read, and report what is lost.
+    /// Repair a damaged database: keep all readable data and report the lost data.
     ///
-    /// The damaged files stay in a subdirectory. Where the log is damaged, each keyspace keeps its commits before the
-    /// damage, and what it had flushed after them; the report says through which sequence number each
-    /// keyspace is complete. Exit code 3 if data is or would be lost, or if parts of the
-    /// manifest are lost, so that this cannot be known.
+    /// Damaged files are moved to a subdirectory. If the log is damaged, each keyspace keeps its commits before the damage
+    /// and its flushed data. The report states the sequence number through which each keyspace is complete. Exit code 3
+    /// if data is lost, or if parts of the manifest are lost, so that lost data cannot be excluded.
     Repair(RepairArgs),
-    /// Look a key up and print what that takes: memtables, runs, filters, blocks.
+    /// Look up a key and print each step: memtables, runs, filters, blocks.
     Explain {
-        /// The key.
+        /// Key.
         key: OsString,
-        /// The steps as JSON.
+        /// Print the steps as JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Copy the database as it is now; tables are linked where the file system can.
+    /// Copy the database. Tables become hard links if the file system has them.
     Checkpoint {
-        /// Directory for the copy, which must not exist or be empty.
+        /// Directory of the copy. It must not exist, or be empty.
         target: PathBuf,
     },
-    /// Bring a keyspace, or a range of its keys, into one sorted run without dead entries.
+    /// Compact a keyspace, or a range of its keys, to one sorted run without deleted entries.
     Compact {
-        /// First key.
+        /// First key [default: the first key of the keyspace].
         #[arg(long, value_name = "KEY")]
         from: Option<OsString>,
-        /// Key to end before.
+        /// Key after the last key [default: no limit].
         #[arg(long, value_name = "KEY")]
         to: Option<OsString>,
     },
-    /// Print what files of a database hold: tables, segments of the log, manifests; or a trace.
+    /// Print the contents of files: tables, log segments, manifests, traces.
     Dump {
-        /// Files, by path or by name in the database [default: all of them].
+        /// Paths of files, or names of files in the database [default: all files].
         files: Vec<PathBuf>,
-        /// Every entry of a table, not only those where a search may start.
-        #[arg(long)]
-        entries: bool,
-        /// At most so many lines of each file.
-        #[arg(long, value_name = "N")]
+        /// Print every entry of a table, not only the restart points.
+        #[arg(long, alias = "entries")]
+        all_entries: bool,
+        /// Maximum number of lines per file [default: no limit].
+        #[arg(long, value_name = "N", value_parser = count)]
         limit: Option<u64>,
     },
-    /// Set the database clock, from which files age, to the clock of this host.
+    /// Set the database clock, which dates files, to the clock of this host.
     ///
-    /// The database clock never goes back. After the host once had a clock far ahead, files age only when
-    /// that time has come; this ends it. Data whose TTL had passed may come back to life: it is as old as
-    /// the host's clock says, and times of files in the future become the time of this call.
+    /// Without this command the database clock never goes back. So if the clock of the host was once far ahead, files
+    /// do not age until that time. File times in the future become the current time. Expired data that was not yet
+    /// dropped may become visible again.
     ResetClock,
-    /// Drop a keyspace with everything in it.
+    /// Drop a keyspace with all its data.
     DropKeyspace {
-        /// Its name.
+        /// Name of the keyspace.
         name: String,
     },
 }
@@ -106,63 +107,65 @@ pub(crate) enum Verb {
 /// Arguments of `db PATH repair`.
 #[derive(Args, Debug)]
 pub(crate) struct RepairArgs {
-    /// Change nothing; report what would be done.
+    /// Report what a repair would do, and change nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Repair a directory in which no file carries a magic number of lsmx.
+    /// Repair the directory even if no file has a magic number of lsmx.
     #[arg(long)]
     pub(crate) force: bool,
-    /// Bring all keyspaces to the last commit before the damage of the log, and drop tables with later commits.
+    /// Restore all keyspaces to the last commit before the damage of the log, and drop tables with later commits.
     ///
-    /// Fails, and changes nothing, where compactions have merged later commits with earlier ones, or where a
-    /// keyspace with later commits has an operand store.
+    /// Fails without a change if compactions merged later commits with earlier ones, or if a keyspace with later commits
+    /// has an operand store.
     #[arg(long)]
     pub(crate) common_prefix: bool,
-    /// What was found and done as JSON.
+    /// Print the report as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct StatsArgs {
-    /// All counters as JSON; with --watch one object a line.
+    /// Print JSON; with --watch one object per line.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Look at manifest and file sizes every so many seconds [default: 1], without opening the
-    /// database: somebody else may own it.
+    /// Print the manifest and the file sizes repeatedly, with this interval in seconds [default: 1].
+    ///
+    /// The database is not opened, so another process may use it.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
     pub(crate) watch: Option<f64>,
-    /// End after so many looks [default: never].
-    #[arg(long, value_name = "N", requires = "watch")]
+    /// Number of outputs of --watch [default: no limit].
+    #[arg(long, value_name = "N", value_parser = count, requires = "watch")]
     pub(crate) count: Option<u64>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ScanArgs {
-    /// First key.
+    /// First key [default: the first key of the keyspace].
     #[arg(long, value_name = "KEY", conflicts_with = "prefix")]
     pub(crate) from: Option<OsString>,
-    /// Key to end before.
+    /// Key after the last key [default: no limit].
     #[arg(long, value_name = "KEY", conflicts_with = "prefix")]
     pub(crate) to: Option<OsString>,
-    /// Only keys that begin with this.
+    /// Prefix of the keys [default: all keys].
     #[arg(long, value_name = "KEY")]
     pub(crate) prefix: Option<OsString>,
-    /// At most so many entries.
-    #[arg(long, value_name = "N")]
+    /// Maximum number of entries [default: no limit].
+    #[arg(long, value_name = "N", value_parser = count)]
     pub(crate) limit: Option<u64>,
-    /// From the last key to the first.
+    /// Print entries in descending key order.
     #[arg(long)]
     pub(crate) reverse: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct FileArgs {
-    /// The file; `-` for standard input or output.
+    /// File; `-` for standard input or output.
     pub(crate) file: PathBuf,
-    /// One record a line: key, tab, value with `\t \n \r \\` for those bytes, or a JSON object with
-    /// `key` or `key_hex`, and `value` or `value_hex` [default: what the file's name suggests]
-    /// [possible: tsv, jsonl].
+    /// Format with one record per line [default: by the file name] [possible: tsv, jsonl].
+    ///
+    /// tsv: key, tab, value, with the escapes `\t \n \r \\`. jsonl: a JSON object with `key` or `key_hex`, and `value` or
+    /// `value_hex`.
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: Option<Format>,
 }

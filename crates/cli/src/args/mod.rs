@@ -1,26 +1,27 @@
-//! What was typed.
+//! The command line: its commands, flags, and errors.
 
 mod database;
 mod design;
 mod measure;
-mod words;
+mod values;
+mod workload;
 
 use std::ffi::OsString;
 
 use clap::error::{ContextKind, ErrorKind};
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::failure::Failure;
 
 pub(crate) use database::{DbArgs, FileArgs, RepairArgs, ScanArgs, StatsArgs, Verb};
 pub(crate) use design::{
-    AdviseArgs, CompareArgs, DataOrder, ExploreArgs, WorkloadArgs, WriteControl, is_switch,
-    sweepable,
+    AdviseArgs, CompareArgs, DataOrder, ExploreArgs, WriteControl, swept_flags,
 };
 pub(crate) use measure::{BenchArgs, IocostArgs, RmwArgs, StressArgs};
-pub(crate) use words::split_outside_brackets;
+pub(crate) use values::split_outside_brackets;
+pub(crate) use workload::{ReadArgs, WorkloadArgs, WriteArgs};
 
-/// An LSM storage engine: explore its design space, work on databases.
+/// LSM storage engine: explore the design space, work on databases.
 #[derive(Debug, Parser)]
 #[command(name = "lsmx", version, arg_required_else_help = true)]
 pub(crate) struct Arguments {
@@ -30,65 +31,88 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Play a workload against compaction policies and measure what they do.
+    /// Run a workload under compaction policies and measure their costs.
     Explore(Box<ExploreArgs>),
-    /// Play the same on trees without data: sizes that no machine could hold, in seconds.
+    /// Simulate the same on trees without data, which also works for very large trees.
     Simulate(Box<ExploreArgs>),
-    /// Say which design suits a workload, a memory and what matters: searched for by simulation,
-    /// confirmed on the engine.
+    /// Recommend a design for a workload and a memory budget: found by simulation, confirmed on the engine.
+    // The phases of a plan were once given by --spec, which is a policy elsewhere.
+    #[command(mut_arg("phases", |phases| phases.alias("spec")))]
     Advise(Box<AdviseArgs>),
     /// Run named workloads and measure throughput and latency, also of other engines.
     Bench(BenchArgs),
-    /// Measure what a point lookup costs in reads, by the size of the cache: on a database of hashed
-    /// keys, or on one that there is.
+    /// Measure the reads of a point lookup by the size of the block cache.
     Iocost(IocostArgs),
-    /// Measure read-modify-writes of one field of a value, by how they are done: read and put, merge
-    /// operands in the tree, operands kept apart from it.
+    /// Measure read-modify-writes of one field of a value: by get and put, by merge operands in the tree, and by operands in
+    /// the operand store.
     Rmw(RmwArgs),
-    /// Put two results of `explore`, `simulate` or `bench` side by side: what changed, and by more than
-    /// chance or not.
+    /// Compare two results of `explore`, `simulate`, `bench` or `rmw`, and separate changes from noise.
     Compare(CompareArgs),
-    /// Find out whether databases keep their word: write under options drawn at random, from processes that
-    /// are killed, and compare what they leave with what they were told.
+    /// Kill writers at random and check that no acknowledged write is lost.
     Stress(StressArgs),
     /// Work on a database.
     Db(DbArgs),
 }
 
-/// What clap found wrong, as one line; for an unknown flag or command with the known ones.
-pub(crate) fn failure(error: &clap::Error, words: &[OsString]) -> Failure {
-    let text = error.to_string();
-    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        return Failure::Help(text);
-    }
-    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return Failure::Usage(format!("a command is missing; known: {}", known(words, true)));
-    }
-    let message = text.strip_prefix("error: ").unwrap_or(&text);
-    // Behind the first empty line stand tips and usage.
-    let message = message.split("\n\n").next().unwrap_or(message);
-    let words_of_line: Vec<&str> = message.split_whitespace().collect();
-    let line = words_of_line.join(" ");
-    Failure::Usage(match error.kind() {
-        ErrorKind::UnknownArgument => {
-            // A word that is no flag stands where a command could stand.
-            let word = error.get(ContextKind::InvalidArg).map(ToString::to_string);
-            let flag = word.is_none_or(|word| word.starts_with('-'));
-            let commands = if flag { String::new() } else { known(words, true) };
-            let known = if commands.is_empty() { known(words, false) } else { commands };
-            format!("{line}; known: {known}")
-        }
-        ErrorKind::InvalidSubcommand | ErrorKind::MissingSubcommand => {
-            format!("{line}; known: {}", known(words, true))
-        }
-        _ => line,
-    })
+/// Parses the command line.
+pub(crate) fn parse(words: &[OsString]) -> Result<Arguments, Failure> {
+    command()
+        .try_get_matches_from(words)
+        .and_then(|mut matches| Arguments::from_arg_matches_mut(&mut matches))
+        .map_err(|error| failure(&error, words))
 }
 
-/// The flags, or the commands, that go with the command in `words`.
-fn known(words: &[OsString], commands: bool) -> String {
-    let mut root = Arguments::command();
-    // Flags that are valid everywhere reach the subcommands.
+/// Returns the definition of all commands.
+fn command() -> clap::Command {
+    accept_negative_numbers(Arguments::command())
+}
+
+/// Makes a negative number a value of the flag before it, so that an error names the flag.
+fn accept_negative_numbers(command: clap::Command) -> clap::Command {
+    let accept = |arg: Arg| match arg.get_action().takes_values() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    };
+    command.mut_args(accept).mut_subcommands(accept_negative_numbers)
+}
+
+/// Converts an error of clap to one line, with the known names and the nearest of them.
+fn failure(error: &clap::Error, words: &[OsString]) -> Failure {
+    let text = error.to_string();
+    let line = match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => return Failure::Help(text),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "a command is missing",
+        // Hints and the usage follow after an empty line.
+        _ => text.split("\n\n").next().unwrap_or(&text),
+    };
+    let line = line.strip_prefix("error: ").unwrap_or(line);
+    let mut line = line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let suggested =
+        [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue];
+    if let Some(name) = suggested.into_iter().find_map(|kind| error.get(kind)) {
+        line.push_str(&format!("; did you mean {name}?"));
+    }
+    let known = match error.kind() {
+        ErrorKind::UnknownArgument => {
+            // A word that is not a flag may be a wrong command.
+            let word = error.get(ContextKind::InvalidArg).map(ToString::to_string);
+            let is_flag = word.is_none_or(|word| word.starts_with('-'));
+            let commands = if is_flag { String::new() } else { known_names(words, true) };
+            if commands.is_empty() { known_names(words, false) } else { commands }
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+        | ErrorKind::InvalidSubcommand
+        | ErrorKind::MissingSubcommand => known_names(words, true),
+        _ => return Failure::Usage(line),
+    };
+    let separator = if line.ends_with('?') { "" } else { ";" };
+    Failure::Usage(format!("{line}{separator} known: {known}"))
+}
+
+/// Returns the commands, or the flags, of the command that `words` name.
+fn known_names(words: &[OsString], commands: bool) -> String {
+    let mut root = command();
+    // Global flags reach the subcommands.
     root.build();
     let mut command = &root;
     for word in words.iter().skip(1) {
@@ -110,19 +134,19 @@ mod tests {
 
     fn parse(line: &str) -> Result<Arguments, String> {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-        Arguments::try_parse_from(&words).map_err(|error| match failure(&error, &words) {
+        super::parse(&words).map_err(|failure| match failure {
             Failure::Usage(line) => line,
             other => panic!("{other:?}"),
         })
     }
 
     #[test]
-    fn the_definition_is_sound() {
-        Arguments::command().debug_assert();
+    fn command_definition_is_valid() {
+        command().debug_assert();
     }
 
     #[test]
-    fn an_unknown_name_is_answered_with_the_known_ones_on_one_line() {
+    fn parse_unknown_name_error_lists_known_names_and_the_nearest() {
         for (line, parts) in [
             ("lsmx explore --policy full --sped 3", &["--sped", "--seed", "--phases"][..]),
             ("lsmx explore --policy nosuch", &["nosuch", "tiering", "lo+1"]),
@@ -150,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_name_both() {
+    fn parse_conflicting_flags_error_names_both() {
         for (line, first, second) in [
             ("--data a.tsv --entries 5", "--data", "--entries"),
             ("--data a.tsv --value-len 5", "--data", "--value-len"),

@@ -47,28 +47,27 @@ fn report(arguments: &AdviseArgs, advice: &Advice) -> Result<(), Failure> {
 fn config(arguments: &AdviseArgs, words: &[OsString]) -> Result<Config, Failure> {
     let typed = &arguments.workload;
     explore::check(typed)?;
-    let file = typed.phases.as_ref().or(arguments.spec.as_ref());
-    let spec = file.map(|path| explore::text_of(path)).transpose()?;
-    let (workload, entries) = match (&typed.trace, file, &spec) {
+    let spec = typed.phases.as_deref().map(explore::text_of).transpose()?;
+    let (workload, entries) = match (&typed.trace, &typed.phases, &spec) {
         (Some(path), _, _) => {
             (Workload::Trace(Arc::new(TraceFile::open(path)?)), arguments.entries)
         }
         (None, Some(path), Some(text)) => {
             (generated(arguments, parse_phases(text, path)?), arguments.entries)
         }
-        // What flags describe has the size that was asked for.
+        // A workload of flags has the number of entries already.
         _ => (generated(arguments, explore::mix(typed, arguments.entries).phases()?), None),
     };
     let command: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     Ok(Config {
         workload,
         entries,
-        memory_bytes: arguments.memory,
+        memory_bytes: arguments.memory_budget,
         weights: arguments.weights,
         confirm: arguments.confirm,
         presets: arguments.presets,
-        seed: arguments.seed,
-        directory: arguments.dir.clone().unwrap_or_else(std::env::temp_dir),
+        seed: arguments.place.seed,
+        directory: arguments.place.directory(),
         command: command.join(" "),
         spec,
     })
@@ -77,7 +76,7 @@ fn config(arguments: &AdviseArgs, words: &[OsString]) -> Result<Config, Failure>
 fn generated(arguments: &AdviseArgs, phases: Vec<lsmx_bench::workload::phases::Phase>) -> Workload {
     Workload::Phases {
         phases,
-        key_bytes: arguments.workload.key_len.unwrap_or(explore::KEY_LEN_DEFAULT),
-        value_bytes: arguments.workload.value_len.unwrap_or(explore::VALUE_LEN_DEFAULT),
+        key_bytes: arguments.workload.records.key_len.unwrap_or(explore::KEY_LEN_DEFAULT),
+        value_bytes: arguments.workload.records.value_len.unwrap_or(explore::VALUE_LEN_DEFAULT),
     }
 }

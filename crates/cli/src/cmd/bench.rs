@@ -1,11 +1,9 @@
 //! `lsmx bench`: from what was typed to a config, from the result to a table and files.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 use lsmx_bench::experiment::throughput::Config;
 use lsmx_bench::experiment::tuning::{self, Study};
-use lsmx_bench::numbers;
 use lsmx_bench::peers::{EngineSettings, Kind};
 use lsmx_bench::report::{csv, html, json, throughput, tuning as report};
 
@@ -85,18 +83,14 @@ fn config(arguments: &BenchArgs, words: &[OsString]) -> Result<Config, Failure> 
         entries: arguments.entries,
         key_bytes: arguments.key_len,
         value_bytes: arguments.value_len,
-        threads: arguments.threads.map(numbers::count),
+        threads: arguments.threads,
         ops: arguments.ops,
         seek_entries: arguments.seek_entries,
         rate: arguments.rate,
         repeat: arguments.repeat,
-        seed: arguments.seed,
-        directory: arguments.dir.clone().unwrap_or_else(default_directory),
+        seed: arguments.place.seed,
+        directory: arguments.place.directory(),
         database: arguments.db.clone(),
         command: command.join(" "),
     })
-}
-
-fn default_directory() -> PathBuf {
-    std::env::temp_dir()
 }

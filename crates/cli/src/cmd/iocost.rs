@@ -58,9 +58,9 @@ fn config(arguments: &IocostArgs, words: &[OsString]) -> Config {
         filter_bits: arguments.filter_bits.clone(),
         cache_kinds: arguments.cache_kind.clone(),
         sweep: arguments.cache_sweep.clone(),
-        gets: arguments.gets,
-        seed: arguments.seed,
-        directory: arguments.dir.clone().unwrap_or_else(std::env::temp_dir),
+        gets: arguments.lookups,
+        seed: arguments.place.seed,
+        directory: arguments.place.directory(),
         command: command.join(" "),
     }
 }

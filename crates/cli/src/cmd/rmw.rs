@@ -1,7 +1,7 @@
 //! `lsmx rmw`: from what was typed to a config, from the result to a table and files.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use lsmx_bench::experiment::resume::{Finished, Identity};
 use lsmx_bench::experiment::rmw::Config;
@@ -22,12 +22,12 @@ pub(crate) fn run(arguments: &RmwArgs, words: &[OsString]) -> Result<(), Failure
         json::probe(path)?;
     }
     let finished = finished(arguments, words, &config)?;
-    if arguments.dry_run {
+    if arguments.run.dry_run {
         let estimates = config.estimates(finished.as_ref())?;
         return output::stdout(rmw::estimates(&estimates).as_bytes());
     }
     // Everything temporary is made in here, so that an interrupted run can remove it.
-    let parting = arguments.resume.as_deref().map(super::parting);
+    let parting = arguments.run.resume.as_deref().map(super::parting);
     let temporary = interrupt::temporary_directory("lsmx-rmw-", &config.directory, parting)?;
     config.directory = temporary.path().to_owned();
     let result = config.run(finished.as_ref(), &mut Bar::new())?;
@@ -49,8 +49,8 @@ fn finished(
     words: &[OsString],
     config: &Config,
 ) -> Result<Option<Finished>, Failure> {
-    let Some(directory) = &arguments.resume else { return Ok(None) };
-    if arguments.dry_run && !directory.exists() {
+    let Some(directory) = &arguments.run.resume else { return Ok(None) };
+    if arguments.run.dry_run && !directory.exists() {
         return Ok(None);
     }
     let inputs: [&Path; 0] = [];
@@ -74,7 +74,7 @@ fn config(arguments: &RmwArgs, words: &[OsString]) -> Result<Config, Failure> {
         read_ratios: arguments.read_ratio.as_deref().map(once),
         mix: arguments.mix,
         study: arguments.experiment,
-        records: arguments.records,
+        records: arguments.entries,
         key_bytes: arguments.key_len,
         value_bytes: arguments.value_len,
         field_bytes: arguments.field_len,
@@ -85,15 +85,11 @@ fn config(arguments: &RmwArgs, words: &[OsString]) -> Result<Config, Failure> {
         direct_io: arguments.direct_io,
         scan_read_bytes: arguments.scan_read_bytes,
         threads: arguments.threads,
-        repeat: arguments.repeat,
-        seed: arguments.seed,
-        directory: arguments.dir.clone().unwrap_or_else(default_directory),
+        repeat: arguments.run.repeat,
+        seed: arguments.run.place.seed,
+        directory: arguments.run.place.directory(),
         command: command.join(" "),
     })
-}
-
-fn default_directory() -> PathBuf {
-    std::env::temp_dir()
 }
 
 /// Each of them once, in their order.

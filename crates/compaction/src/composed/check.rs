@@ -11,22 +11,58 @@ use crate::trigger::Trigger;
 /// Maximum number of tiered levels. With more, no level number would be left for leveled levels.
 const TIERED_LEVELS_MAX: usize = 32;
 
+/// Reason why primitives cannot be combined, and the part of a spec that causes it.
+pub(crate) struct PrimitiveConflict {
+    /// Index of the rule; `None` if no rule is at fault.
+    pub(crate) rule: Option<usize>,
+    /// Field of the rule, or of the spec.
+    pub(crate) field: &'static str,
+    /// Reason.
+    pub(crate) reason: String,
+}
+
 /// Checks that every primitive has an effect and that the tree settles.
 ///
 /// # Errors
 ///
 /// [`Error::InvalidCombination`] with the reason.
 pub fn check_primitives(primitives: &PolicyPrimitives) -> Result<(), Error> {
-    let layout = primitives.layout.name();
+    match find_conflict(primitives) {
+        Some(conflict) => Err(Error::InvalidCombination { reason: conflict.reason }),
+        None => Ok(()),
+    }
+}
+
+/// Returns the first conflict between primitives.
+pub(crate) fn find_conflict(primitives: &PolicyPrimitives) -> Option<PrimitiveConflict> {
     for (index, rule) in primitives.rules.iter().enumerate() {
         let name = rule.trigger.name();
-        if primitives.rules[..index].iter().any(|other| other.trigger.name() == name) {
-            return invalid_combination(format!(
-                "the second rule with trigger {name} has no effect"
-            ));
+        let is_repeated = primitives.rules[..index].iter().any(|it| it.trigger.name() == name);
+        let conflict = match is_repeated {
+            true => Err(("trigger", format!("the second rule with trigger {name} has no effect"))),
+            false => check_rule(primitives, rule),
+        };
+        if let Err((field, reason)) = conflict {
+            return Some(PrimitiveConflict { rule: Some(index), field, reason });
         }
-        check_rule(primitives, rule)?;
     }
+    let rule = primitives.rules.iter().position(|it| it.trigger.name() == "run-count");
+    let (rule, (field, reason)) = match check_layout(primitives) {
+        Err(conflict) => (None, conflict),
+        Ok(()) => (rule, check_write_stop(primitives).err()?),
+    };
+    Some(PrimitiveConflict { rule, field, reason })
+}
+
+/// Field that causes a conflict, and the reason.
+type FieldConflict = (&'static str, String);
+
+fn conflict(field: &'static str, reason: String) -> Result<(), FieldConflict> {
+    Err((field, reason))
+}
+
+fn check_layout(primitives: &PolicyPrimitives) -> Result<(), FieldConflict> {
+    let layout = primitives.layout.name();
     let has = |name: &str| primitives.rules.iter().any(|rule| rule.trigger.name() == name);
     let required: &[&str] = match primitives.layout {
         TreeLayout::Leveling { .. } => &["level-full", "run-count"],
@@ -35,33 +71,29 @@ pub fn check_primitives(primitives: &PolicyPrimitives) -> Result<(), Error> {
         TreeLayout::Fifo => &[],
     };
     if let Some(missing) = required.iter().find(|name| !has(name)) {
-        return invalid_combination(format!("layout {layout} needs a rule with trigger {missing}"));
+        return Err(("layout", format!("layout {layout} needs a rule with trigger {missing}")));
     }
     match &primitives.layout {
-        TreeLayout::Fifo if !has("total-bytes") && !has("file-staleness") => invalid_combination(
-            format!("layout {layout} needs trigger total-bytes or file-staleness"),
-        ),
+        TreeLayout::Fifo if !has("total-bytes") && !has("file-staleness") => {
+            Err(("layout", format!("layout {layout} needs trigger total-bytes or file-staleness")))
+        }
         TreeLayout::Leveling { tiered } if tiered.len() > TIERED_LEVELS_MAX => {
-            invalid_combination(format!("at most {TIERED_LEVELS_MAX} levels can be tiered"))
+            Err(("tiered", format!("at most {TIERED_LEVELS_MAX} levels can be tiered")))
         }
         TreeLayout::Leveling { tiered } if tiered.contains(&0) => {
-            invalid_combination("a tiered level must allow at least one run".to_owned())
+            Err(("tiered", "a tiered level must allow at least one run".to_owned()))
         }
         TreeLayout::Fluid { upper, last, .. }
             if upper.is_empty() || upper.contains(&0) || *last == 0 =>
         {
-            invalid_combination("a level of layout fluid must allow at least one run".to_owned())
+            Err(("runs", "a level of layout fluid must allow at least one run".to_owned()))
         }
-        _ => check_write_stop(primitives),
+        _ => Ok(()),
     }
 }
 
-fn invalid_combination(reason: String) -> Result<(), Error> {
-    Err(Error::InvalidCombination { reason })
-}
-
 /// Checks that writes stop only when a merge is due.
-fn check_write_stop(primitives: &PolicyPrimitives) -> Result<(), Error> {
+fn check_write_stop(primitives: &PolicyPrimitives) -> Result<(), FieldConflict> {
     let (runs, wait) = match &primitives.layout {
         TreeLayout::Fluid { upper, last, size_ratio } => {
             let limits = FluidRunLimits { upper, last: *last, size_ratio: *size_ratio };
@@ -71,32 +103,38 @@ fn check_write_stop(primitives: &PolicyPrimitives) -> Result<(), Error> {
     };
     let stop = primitives.stop_runs;
     if !primitives.can_drop_data() && stop <= runs {
-        return invalid_combination(format!(
-            "writes stop at {stop} runs, but no merge is due before {runs}"
-        ));
+        return conflict(
+            "runs",
+            format!("writes stop at {stop} runs, but no merge is due before {runs}"),
+        );
     }
     if wait >= stop && wait > runs {
-        return invalid_combination(format!(
-            "merges of L0 wait for {wait} runs, but writes stop at {stop}"
-        ));
+        return conflict(
+            "wait",
+            format!("merges of L0 wait for {wait} runs, but writes stop at {stop}"),
+        );
     }
     Ok(())
 }
 
-fn check_rule(primitives: &PolicyPrimitives, rule: &CompactionRule) -> Result<(), Error> {
+fn check_rule(primitives: &PolicyPrimitives, rule: &CompactionRule) -> Result<(), FieldConflict> {
     let CompactionRule { trigger, granularity, movement } = rule;
     let (name, layout) = (trigger.name(), primitives.layout.name());
     if let Some(why) = trigger_conflict(trigger, &primitives.layout) {
-        return invalid_combination(format!(
-            "trigger {name} cannot be used with layout {layout}: {why}"
-        ));
+        return conflict(
+            "trigger",
+            format!("trigger {name} cannot be used with layout {layout}: {why}"),
+        );
     }
     let granularity_name = granularity.name();
     let is_leveling = matches!(primitives.layout, TreeLayout::Leveling { .. });
     if !is_leveling && *granularity != JobGranularity::Runs {
-        return invalid_combination(format!(
-            "granularity {granularity_name} cannot be used with layout {layout}, which takes whole runs"
-        ));
+        return conflict(
+            "granularity",
+            format!(
+                "granularity {granularity_name} cannot be used with layout {layout}, which takes whole runs"
+            ),
+        );
     }
     let takes_levels = |granularity: &JobGranularity| {
         matches!(granularity, JobGranularity::Preemptive | JobGranularity::Partition { .. })
@@ -104,23 +142,26 @@ fn check_rule(primitives: &PolicyPrimitives, rule: &CompactionRule) -> Result<()
     let full = primitives.level_full_rule().map(|(rule, _)| rule.granularity).filter(takes_levels);
     if let Some(full) = full.map(JobGranularity::name) {
         if !matches!(trigger, Trigger::LevelFull(_) | Trigger::RunCount { .. }) {
-            return invalid_combination(format!(
-                "trigger {name} has no effect with granularity {full}"
-            ));
+            return conflict(
+                "trigger",
+                format!("trigger {name} has no effect with granularity {full}"),
+            );
         }
         if matches!(&primitives.layout, TreeLayout::Leveling { tiered } if !tiered.is_empty()) {
-            return invalid_combination(format!(
-                "tiered levels cannot be used with granularity {full}"
-            ));
+            return conflict(
+                "tiered",
+                format!("tiered levels cannot be used with granularity {full}"),
+            );
         }
     }
     if takes_levels(granularity) && !matches!(trigger, Trigger::LevelFull(_)) {
-        return invalid_combination(format!(
-            "granularity {granularity_name} needs trigger level-full, not {name}"
-        ));
+        return conflict(
+            "granularity",
+            format!("granularity {granularity_name} needs trigger level-full, not {name}"),
+        );
     }
     if matches!(granularity, JobGranularity::Files { count: 0 }) {
-        return invalid_combination("granularity files needs at least one file".to_owned());
+        return conflict("files", "granularity files needs at least one file".to_owned());
     }
     check_file_picker(rule, *movement)
 }
@@ -146,7 +187,7 @@ fn trigger_conflict(trigger: &Trigger, layout: &TreeLayout) -> Option<&'static s
     })
 }
 
-fn check_file_picker(rule: &CompactionRule, movement: FilePicker) -> Result<(), Error> {
+fn check_file_picker(rule: &CompactionRule, movement: FilePicker) -> Result<(), FieldConflict> {
     let (name, granularity) = (rule.trigger.name(), rule.granularity);
     let movement_name = movement.name();
     if rule.trigger.is_file_trigger() {
@@ -156,26 +197,30 @@ fn check_file_picker(rule: &CompactionRule, movement: FilePicker) -> Result<(), 
         );
         return match compares_levels {
             true => Ok(()),
-            false => invalid_combination(format!(
-                "movement {movement_name} compares files of one level, but trigger {name} those of all levels"
-            )),
+            false => conflict(
+                "movement",
+                format!(
+                    "movement {movement_name} compares files of one level, but trigger {name} those of all levels"
+                ),
+            ),
         };
     }
     let takes_runs = matches!(rule.trigger, Trigger::RunCount { .. });
     let chooses = granularity.is_file_granular() && !takes_runs;
     match (chooses, movement) {
-        (true, FilePicker::All) => invalid_combination(format!(
-            "granularity {} needs a movement that chooses files",
-            granularity.name()
-        )),
+        (true, FilePicker::All) => conflict(
+            "movement",
+            format!("granularity {} needs a movement that chooses files", granularity.name()),
+        ),
         (false, movement) if movement != FilePicker::All => {
             let why = match takes_runs {
                 true => "trigger run-count takes all runs of a level".to_owned(),
                 false => format!("granularity {} takes all files", granularity.name()),
             };
-            invalid_combination(format!(
-                "movement {movement_name} has no files to choose from: {why}"
-            ))
+            conflict(
+                "movement",
+                format!("movement {movement_name} has no files to choose from: {why}"),
+            )
         }
         _ => Ok(()),
     }

@@ -27,7 +27,7 @@ impl PolicyComposition {
         primitives: PolicyPrimitives,
     ) -> Result<PolicyComposition, Error> {
         let name = name.into();
-        check_name(&name).map_err(|what| Error::InvalidSpec { line: 1, what })?;
+        check_name(&name).map_err(|what| Error::InvalidSpec { line: 1, column: 1, what })?;
         check_primitives(&primitives)?;
         Ok(PolicyComposition { name, primitives })
     }

@@ -129,7 +129,7 @@ impl PolicySpec {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidSpec`] with the line of the mistake.
+    /// [`Error::InvalidSpec`] with the line and the column of the mistake.
     pub fn from_toml(text: &str) -> Result<Self, Error> {
         PolicySpec::from_toml_policy(read_toml(text)?)
     }
@@ -272,9 +272,9 @@ impl PolicySpec {
             TomlPolicy::Composition(composition) => {
                 Ok(PolicySpec(SpecKind::Composition(Arc::new(composition))))
             }
-            TomlPolicy::Spec { text, line } => text
-                .parse()
-                .map_err(|error: Error| Error::InvalidSpec { line, what: error.to_string() }),
+            TomlPolicy::Spec { text, line, column } => text.parse().map_err(|error: Error| {
+                Error::InvalidSpec { line, column, what: error.to_string() }
+            }),
         }
     }
 
@@ -570,6 +570,8 @@ mod tests {
         let error = parse("lasy").unwrap_err();
         let Error::UnknownPolicy { name, known } = &error else { panic!("{error}") };
         assert_eq!(name, "lasy");
+        let near = parse("Tierring").unwrap_err().to_string();
+        assert!(near.contains("; did you mean tiering? known: full, "), "{near}");
         for preset in Preset::ALL {
             assert!(known.contains(preset.name()), "{known}");
         }

@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::composed::{CompactionRule, PolicyPrimitives, check_primitives};
-use crate::error::Error;
+use crate::composed::{CompactionRule, PolicyPrimitives, PrimitiveConflict, find_conflict};
+use crate::error::{Error, known_names};
 use crate::file_picker::FilePicker;
 use crate::granularity::JobGranularity;
 use crate::ids::Level;
@@ -21,8 +21,8 @@ use crate::trigger::{LevelCapacity, Trigger};
 
 /// A policy read from TOML.
 pub(super) enum TomlPolicy {
-    /// Spec in the field `policy`, and its line.
-    Spec { text: String, line: u64 },
+    /// Spec in the field `policy`, and its position.
+    Spec { text: String, line: u64, column: u64 },
     /// Composition of primitives.
     Composition(PolicyComposition),
 }
@@ -40,22 +40,23 @@ pub(super) fn read_inline_toml(text: &str) -> Result<TomlPolicy, Error> {
     let table = DeTable::parse(&whole).map_err(|error| syntax_error(&whole, &error))?;
     match table.get_ref().get("policy").map(Spanned::get_ref) {
         Some(DeValue::Table(fields)) if table.get_ref().len() == 1 => {
-            TableReader::new(&whole, fields, 0, "the spec").read_policy()
+            TableReader::new(&whole, fields, KEY.len(), "the spec").read_policy()
         }
         _ => Err(Error::MalformedSpec { spec: text.to_owned() }),
     }
 }
 
 fn syntax_error(text: &str, error: &toml::de::Error) -> Error {
-    let line = error.span().map_or(1, |span| line_of_offset(text, span.start));
-    Error::InvalidSpec { line, what: error.message().replace('\n', " ") }
+    let (line, column) = position_of_offset(text, error.span().map_or(0, |span| span.start));
+    Error::InvalidSpec { line, column, what: error.message().replace('\n', " ") }
 }
 
-/// Returns the line of a byte offset, from 1.
-fn line_of_offset(text: &str, offset: usize) -> u64 {
-    let before = text.as_bytes().get(..offset).unwrap_or_default();
-    let lines = before.iter().filter(|byte| **byte == b'\n').count();
-    u64::try_from(lines).unwrap_or(u64::MAX).saturating_add(1)
+/// Returns the line and the column of a byte offset, from 1.
+fn position_of_offset(text: &str, offset: usize) -> (u64, u64) {
+    let before = text.get(..offset).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+    let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX).saturating_add(1);
+    (number(before.matches('\n').count()), number(before[line_start..].chars().count()))
 }
 
 /// Reads the fields of a TOML table and reports those that were not read.
@@ -76,7 +77,8 @@ impl<'a> TableReader<'a> {
     }
 
     fn error(&self, offset: usize, what: String) -> Error {
-        Error::InvalidSpec { line: line_of_offset(self.text, offset), what }
+        let (line, column) = position_of_offset(self.text, offset);
+        Error::InvalidSpec { line, column, what }
     }
 
     /// Returns the value of a field and marks the field as read.
@@ -130,7 +132,7 @@ impl<'a> TableReader<'a> {
         };
         let found = words.iter().find(|(word, _)| *word == text);
         found.map(|(_, value)| *value).ok_or_else(|| {
-            self.error(offset, format!("unknown {name} {text:?}; known: {}", known()))
+            self.error(offset, format!("unknown {name} {text:?}; {}", known_names(text, &known())))
         })
     }
 
@@ -236,10 +238,10 @@ impl<'a> TableReader<'a> {
                 return Err(self.error(
                     key.span().start,
                     format!(
-                        "unknown field {:?} of {}; known: {}",
+                        "unknown field {:?} of {}; {}",
                         key.get_ref(),
                         self.description,
-                        read.join(", ")
+                        known_names(key.get_ref(), &read.join(", "))
                     ),
                 ));
             }
@@ -250,8 +252,8 @@ impl<'a> TableReader<'a> {
     fn read_policy(&self) -> Result<TomlPolicy, Error> {
         if let Some((text, offset)) = self.read_text("policy")? {
             self.check_all_read()?;
-            let line = line_of_offset(self.text, offset);
-            return Ok(TomlPolicy::Spec { text: text.to_owned(), line });
+            let (line, column) = position_of_offset(self.text, offset);
+            return Ok(TomlPolicy::Spec { text: text.to_owned(), line, column });
         }
         let name = match self.read_text("name")? {
             Some((name, offset)) => {
@@ -270,9 +272,31 @@ impl<'a> TableReader<'a> {
         self.check_all_read()?;
         let primitives =
             PolicyPrimitives { rules, layout, stop_runs, file_tables, grandparent_files };
-        check_primitives(&primitives)
-            .map_err(|error| self.error(self.offset, error.to_string()))?;
+        if let Some(conflict) = find_conflict(&primitives) {
+            let offset = self.offset_of_conflict(&conflict);
+            let error = Error::InvalidCombination { reason: conflict.reason };
+            return Err(self.error(offset, error.to_string()));
+        }
         Ok(TomlPolicy::Composition(PolicyComposition { name: name.to_owned(), primitives }))
+    }
+
+    /// Returns the offset of the field that causes a conflict, or of the nearest part of the text.
+    fn offset_of_conflict(&self, conflict: &PrimitiveConflict) -> usize {
+        let value_offset = |table: &DeTable<'_>, name| table.get(name).map(|it| it.span().start);
+        let rules = self.table.get("rule").map(Spanned::get_ref);
+        let rule = match (rules, conflict.rule) {
+            (Some(DeValue::Array(rules)), Some(index)) => rules.get(index),
+            _ => None,
+        };
+        let in_rule = |name| match rule?.get_ref() {
+            DeValue::Table(table) => value_offset(table, name),
+            _ => None,
+        };
+        in_rule(conflict.field)
+            .or_else(|| value_offset(self.table, conflict.field))
+            .or_else(|| in_rule("granularity"))
+            .or_else(|| in_rule("trigger"))
+            .unwrap_or(self.offset)
     }
 
     fn read_layout(&self) -> Result<TreeLayout, Error> {
@@ -472,81 +496,89 @@ mod tests {
     }
 
     #[test]
-    fn from_toml_mistake_is_error_with_line() {
+    fn from_toml_mistake_is_error_with_line_and_column() {
         let with = |line: &str| TIERED_TOP.replace("runs = 3", line);
         let rule = |text: &str| format!("layout = \"fluid\"\n[[rule]]\n{text}\n");
-        for (text, line, what) in [
-            ("", 1, "has no layout; known: leveling, fluid, run-list, queue"),
-            ("layout = 3", 1, "layout = 3 is not a string"),
-            ("\nlayout = \"lsm\"", 2, "unknown layout \"lsm\"; known: leveling"),
-            ("layout = \"fluid\"", 1, "has no [[rule]]"),
-            ("layout = \"fluid\"\nrule = 3", 2, "rule = 3 is not a list of tables"),
-            ("layout = \"fluid\"\nrule = []", 1, "needs a rule with trigger too-many-runs"),
-            ("name = \"lo+1\"\n", 1, "name \"lo+1\" is that of a preset"),
-            ("name = \"a b\"\n", 1, "letters, digits"),
-            ("policy = \"lasy\"", 1, "unknown policy \"lasy\""),
-            ("policy = \"lo+1\"\nstop = 3", 2, "unknown field \"stop\""),
-            ("layout = \n", 1, ""),
-            (&with("runs = 0"), 7, "runs = 0 is not a whole number from 1"),
-            (&with("runs = 1.5"), 7, "runs = 1.5 is not a whole number"),
+        for (text, position, what) in [
+            ("", (1, 1), "has no layout; known: leveling, fluid, run-list, queue"),
+            ("layout = 3", (1, 10), "layout = 3 is not a string"),
+            ("\nlayout = \"lsm\"", (2, 10), "unknown layout \"lsm\"; known: leveling"),
+            ("layout = \"fluid\"", (1, 1), "has no [[rule]]"),
+            ("layout = \"fluid\"\nrule = 3", (2, 8), "rule = 3 is not a list of tables"),
+            ("layout = \"fluid\"\nrule = []", (1, 10), "needs a rule with trigger too-many-runs"),
+            ("name = \"lo+1\"\n", (1, 8), "name \"lo+1\" is that of a preset"),
+            ("name = \"a b\"\n", (1, 8), "letters, digits"),
+            ("policy = \"lasy\"", (1, 10), "unknown policy \"lasy\""),
+            ("policy = \"lo+1\"\nstop = 3", (2, 1), "unknown field \"stop\""),
+            ("layout = \n", (1, 10), ""),
+            (&with("runs = 0"), (7, 8), "runs = 0 is not a whole number from 1"),
+            (&with("runs = 1.5"), (7, 8), "runs = 1.5 is not a whole number"),
             (
                 &with("rums = 3"),
-                7,
-                "unknown field \"rums\" of the rule; known: trigger, runs, wait",
+                (7, 1),
+                "unknown field \"rums\" of the rule; did you mean runs? known: trigger, runs, wait",
             ),
-            (&with("runs = 30"), 1, "writes stop at 20 runs, but no merge is due before 30"),
-            (&with("wait = 25"), 1, "merges of L0 wait for 25 runs"),
+            (&with("runs = 30"), (7, 8), "writes stop at 20 runs, but no merge is due before 30"),
+            (&with("wait = 25"), (7, 8), "merges of L0 wait for 25 runs"),
             (
                 &with("granularity = \"file\""),
-                1,
+                (7, 15),
                 "movement least-overlap has no files to choose from",
             ),
-            (&rule("trigger = \"full\""), 3, "unknown trigger \"full\""),
-            (&rule("runs = 3"), 2, "the rule has no trigger"),
-            (&rule("trigger = \"tombstone-ttl\""), 2, "the rule has no bound"),
+            (&rule("trigger = \"full\""), (3, 11), "unknown trigger \"full\""),
+            (&rule("runs = 3"), (2, 1), "the rule has no trigger"),
+            (&rule("trigger = \"tombstone-ttl\""), (2, 1), "the rule has no bound"),
             (
                 &rule("trigger = \"tombstone-ttl\"\nbound = \"1w\""),
-                4,
+                (4, 9),
                 "bound = \"1w\" is not a time",
             ),
-            (&rule("trigger = \"level-full\""), 1, "its levels have no capacity"),
-            (&rule("trigger = \"run-count\""), 1, "limits the runs of a level itself"),
+            (&rule("trigger = \"level-full\""), (3, 11), "its levels have no capacity"),
+            (&rule("trigger = \"run-count\""), (3, 11), "limits the runs of a level itself"),
             (
                 &rule("trigger = \"too-many-runs\"\ngranularity = \"file\""),
-                1,
+                (4, 15),
                 "granularity file cannot be used with layout fluid, which takes whole runs",
             ),
             (
                 &rule("trigger = \"too-many-runs\"\n[[rule]]\ntrigger = \"too-many-runs\""),
-                1,
+                (5, 11),
                 "second rule with trigger too-many-runs",
             ),
             (
                 &TIERED_TOP.replace("base = 8", "granularity = \"preemptive\"\nmovement = \"all\""),
-                1,
+                (3, 10),
                 "tiered levels cannot be used with granularity preemptive",
             ),
             (
                 &TIERED_TOP.replace("base = 8", "movement = \"all\""),
-                1,
+                (11, 12),
                 "granularity file needs a movement that chooses",
             ),
             (
                 &format!(
                     "{TIERED_TOP}[[rule]]\ntrigger = \"tombstone-density\"\nmovement = \"round-robin\""
                 ),
-                1,
+                (14, 12),
                 "movement round-robin compares files of one level",
             ),
             (
                 &format!("{TIERED_TOP}[[rule]]\ntrigger = \"total-bytes\"\nbytes = \"1G\""),
-                1,
+                (13, 11),
                 "only layout queue",
             ),
-            (&format!("{TIERED_TOP}[[rule]]\ntrigger = \"size-ratio\""), 1, "only layout run-list"),
+            (
+                &format!("{TIERED_TOP}[[rule]]\ntrigger = \"size-ratio\""),
+                (13, 11),
+                "only layout run-list",
+            ),
         ] {
+            let (line, column) = position;
             let error = PolicySpec::from_toml(text).unwrap_err().to_string();
-            assert!(error.starts_with(&format!("line {line}: ")), "{text:?}: {error}");
+            assert!(
+                error.starts_with(&format!("line {line}, column {column}: ")),
+                "{text:?}: {error}"
+            );
             assert!(error.contains(what) && !error.contains('\n'), "{text:?}: {error}");
         }
     }

@@ -74,7 +74,7 @@ impl Problem {
         let splits = memory.splits();
         let Some(split) = splits.first() else {
             return Err(Error::Invalid {
-                name: "--memory",
+                name: "--memory-budget",
                 value: self.memory_bytes.to_string(),
                 must: format!(
                     "at least {} bytes: two memtables of the smallest size",

@@ -135,7 +135,7 @@ fn invalid_parameters_are_an_error() {
         config.run(&mut Silent).unwrap_err().to_string()
     };
     let error = refused(&|config| config.memory_bytes = Some(1000));
-    assert!(error.starts_with("--memory is 1000, must be at least 131072"), "{error}");
+    assert!(error.starts_with("--memory-budget is 1000, must be at least 131072"), "{error}");
     let error = refused(&|config| config.entries = Some(0));
     assert!(error.starts_with("--entries is 0"), "{error}");
     let error = refused(&|config| config.weights = Some("ranges=1".parse().unwrap()));

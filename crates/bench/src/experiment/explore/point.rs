@@ -113,32 +113,50 @@ impl Point {
         }
     }
 
-    /// Returns the sizes that apply.
-    pub(in crate::experiment) fn sizes(&self) -> PointSizes {
-        let data_bytes = match &self.source {
+    /// Returns the key and value bytes of all puts.
+    fn data_bytes(&self) -> u64 {
+        match &self.source {
             Source::Generated { key_bytes, value_bytes } => {
                 let puts: u64 = self.phases.iter().map(|at| at.inserts + at.updates).sum();
                 puts.saturating_mul(key_bytes + value_bytes)
             }
             Source::File { file, .. } => file.bytes(),
             Source::Trace(trace) => trace.counts().put_bytes,
-        };
-        let share = (data_bytes / DATA_PER_MEMTABLE).max(MEMTABLE_BYTES_MIN);
+        }
+    }
+
+    /// Returns the size of a memtable that holds `share` bytes of keys and values.
+    fn memtable_bytes_for(&self, share: u64) -> u64 {
         let writes = match &self.source {
             Source::Trace(trace) => trace.counts().writes(),
             _ => self.phases.iter().map(Phase::writes).sum(),
         };
-        let entries = writes.saturating_mul(share) / data_bytes.max(1);
-        let memtable_bytes = share.saturating_add(entries.saturating_mul(MEMTABLE_BYTES_PER_ENTRY));
+        let entries = numbers::mul_div(writes, share, self.data_bytes().max(1));
+        share.saturating_add(entries.saturating_mul(MEMTABLE_BYTES_PER_ENTRY))
+    }
+
+    /// Limits the default of the memtable, and of the table, to `max` bytes of keys and values. Returns the default
+    /// without the limit if it is larger, or `None` if nothing changed.
+    pub fn limit_default_memtable(&mut self, max: u64) -> Option<u64> {
+        let share = self.data_bytes() / DATA_PER_MEMTABLE;
+        if self.settings.memtable_bytes.is_some() || share <= max {
+            return None;
+        }
+        self.settings.memtable_bytes = Some(self.memtable_bytes_for(max));
+        self.settings.table_bytes.get_or_insert(max);
+        Some(share)
+    }
+
+    /// Returns the sizes that apply.
+    pub(in crate::experiment) fn sizes(&self) -> PointSizes {
+        let data_bytes = self.data_bytes();
+        let share = (data_bytes / DATA_PER_MEMTABLE).max(MEMTABLE_BYTES_MIN);
+        let given = &self.settings;
         PointSizes {
             data_bytes,
-            memtable_bytes: self.settings.memtable_bytes.unwrap_or(memtable_bytes),
-            table_bytes: self
-                .settings
-                .table_bytes
-                .or(self.settings.memtable_bytes)
-                .unwrap_or(share),
-            block_cache_bytes: self.settings.block_cache_bytes.unwrap_or(share),
+            memtable_bytes: given.memtable_bytes.unwrap_or_else(|| self.memtable_bytes_for(share)),
+            table_bytes: given.table_bytes.or(given.memtable_bytes).unwrap_or(share),
+            block_cache_bytes: given.block_cache_bytes.unwrap_or(share),
         }
     }
 

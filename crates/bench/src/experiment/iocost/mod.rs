@@ -152,7 +152,7 @@ impl Config {
         Error::check_range("--key-len", self.key_bytes, KEY_BYTES_MIN..=KEY_BYTES_MAX)?;
         Error::check_range("--value-len", self.value_bytes, 0..=VALUE_BYTES_MAX)?;
         Error::check_range("--entries", self.entries, 1..=1 << 40)?;
-        Error::check_range("--gets", self.gets, 1..=1 << 40)?;
+        Error::check_range("--lookups", self.gets, 1..=1 << 40)?;
         let place = self.database.as_deref().unwrap_or(&self.directory);
         let provenance = Provenance::new(self.command.clone(), None, self.seed, place);
         let mut costs = Vec::new();

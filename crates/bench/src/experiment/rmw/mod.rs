@@ -233,7 +233,7 @@ impl Config {
     }
 
     fn check_numbers(&self) -> Result<()> {
-        Error::check_range("--records", self.records, 1..=1 << 40)?;
+        Error::check_range("--entries", self.records, 1..=1 << 40)?;
         Error::check_range("--ops", self.ops, 1..=1 << 40)?;
         Error::check_range("--threads", self.threads, 1..=THREADS_MAX)?;
         Error::check_range("--repeat", self.repeat, 1..=1000)?;
@@ -355,7 +355,7 @@ impl Config {
         let records = point.records.unwrap_or(self.records);
         if self.study == Some(Study::Operands) {
             let groups = numbers::count(Study::Operands.values().len());
-            Error::check_range("--records", records, groups * 10..=1 << 40)?;
+            Error::check_range("--entries", records, groups * 10..=1 << 40)?;
         }
         design.engine.check_has_merges()?;
         let mut plan = Plan {

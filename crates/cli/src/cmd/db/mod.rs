@@ -41,7 +41,9 @@ pub(crate) fn run(arguments: &DbArgs) -> Result<(), Failure> {
         Verb::Explain { key, json } => explain::run(arguments, key, *json),
         Verb::Checkpoint { target } => checkpoint::run(arguments, target),
         Verb::Compact { from, to } => compact::run(arguments, from.as_ref(), to.as_ref()),
-        Verb::Dump { files, entries, limit } => dump::run(arguments, files, *entries, *limit),
+        Verb::Dump { files, all_entries, limit } => {
+            dump::run(arguments, files, *all_entries, *limit)
+        }
         Verb::ResetClock => reset_clock::run(arguments),
         Verb::DropKeyspace { name } => drop_keyspace::run(arguments, name),
     }

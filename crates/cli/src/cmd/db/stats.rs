@@ -1,14 +1,18 @@
-//! `lsmx db PATH stats`.
+//! `lsmx db PATH stats`: the metrics that a read-only database has. Counters of its own work are left out.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use lsmx::Observation;
+use lsmx::metrics::{KeyspaceMetrics, LevelMetrics, Metrics};
+use lsmx_bench::report::text::bytes;
+use serde_json::{Map, Value};
 
 use crate::args::{DbArgs, StatsArgs};
 use crate::failure::Failure;
 use crate::output;
 
-/// Prints the counters of the whole database, or of the keyspace that was named.
+/// Prints the metrics of the whole database, or of the given keyspace.
 pub(super) fn run(arguments: &DbArgs, stats: &StatsArgs) -> Result<(), Failure> {
     if let Some(seconds) = stats.watch {
         return watch(arguments, stats, seconds);
@@ -19,15 +23,123 @@ pub(super) fn run(arguments: &DbArgs, stats: &StatsArgs) -> Result<(), Failure> 
         metrics.keyspaces.retain(|known, _| known == name);
     }
     if stats.json {
-        return super::json(&metrics);
+        let metrics = serde_json::to_value(&metrics)
+            .map_err(|error| Failure::file("write to", "standard output", error.into()))?;
+        return super::json(&select_known(metrics));
     }
-    output::stdout(metrics.to_string().as_bytes())
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = write_metrics(&mut text, &metrics);
+    output::stdout(text.as_bytes())
 }
 
-/// Looks at the files again and again, without opening the database: its owner does not notice.
+/// Keeps the fields of [`Metrics`] that are known without writes and jobs.
+fn select_known(mut metrics: Value) -> Value {
+    let keep = |value: &mut Value, names: &[&str]| {
+        if let Some(fields) = value.as_object_mut() {
+            fields.retain(|name, _| names.contains(&name.as_str()));
+        }
+    };
+    keep(&mut metrics, &["keyspaces", "wal", "disk", "memory", "published_seq"]);
+    keep(
+        &mut metrics["wal"],
+        &["segments", "live_bytes", "reserved_bytes", "kept_segments", "kept_bytes"],
+    );
+    for keyspace in metrics["keyspaces"].as_object_mut().into_iter().flat_map(Map::values_mut) {
+        keep(
+            keyspace,
+            &[
+                "policy",
+                "memtable_bytes",
+                "memtables_sealed",
+                "operand_store",
+                "value_log",
+                "oldest_tombstone_age_us",
+                "levels",
+            ],
+        );
+        keep(
+            &mut keyspace["operand_store"],
+            &["buckets", "bucket_bytes", "log_bytes", "buffered_bytes", "memory_bytes"],
+        );
+        keep(&mut keyspace["value_log"], &["blob_files", "blob_bytes", "blob_referenced_bytes"]);
+        for level in keyspace["levels"].as_array_mut().into_iter().flatten() {
+            if let Some(fields) = level.as_object_mut() {
+                fields.remove("flow");
+            }
+        }
+    }
+    metrics
+}
+
+fn write_metrics(text: &mut String, metrics: &Metrics) -> std::fmt::Result {
+    for (name, keyspace) in &metrics.keyspaces {
+        write_keyspace(text, name, keyspace)?;
+    }
+    let (wal, disk, memory) = (&metrics.wal, &metrics.disk, &metrics.memory);
+    writeln!(text, "log: {} segments, {}", wal.segments, bytes(wal.live_bytes))?;
+    if wal.kept_segments > 0 {
+        let kept = bytes(wal.kept_bytes);
+        writeln!(
+            text,
+            "log: {} segments, {kept} kept for missing operand stores",
+            wal.kept_segments
+        )?;
+    }
+    let [tables, blobs, log, reserve] =
+        [disk.table_bytes, disk.blob_bytes, disk.log_bytes, disk.reserve_bytes].map(bytes);
+    writeln!(text, "disk: tables {tables}, blob files {blobs}, log {log}, reserve {reserve}")?;
+    let memtables = memory.memtables_active + memory.memtables_sealed;
+    let [memtables, metadata, tables] =
+        [memtables, memory.metadata_blocks, memory.open_tables].map(bytes);
+    writeln!(
+        text,
+        "memory: memtables {memtables}, filters and indexes {metadata}, open tables {tables}"
+    )?;
+    writeln!(text, "last sequence number: {}", metrics.published_seq)
+}
+
+fn write_keyspace(text: &mut String, name: &str, keyspace: &KeyspaceMetrics) -> std::fmt::Result {
+    writeln!(text, "keyspace {name} ({})", keyspace.policy)?;
+    writeln!(text, " level  runs  files       bytes    entries tombstones")?;
+    let mut write_level = |name: String, level: &LevelMetrics| {
+        let LevelMetrics { runs, files, entries, tombstones, .. } = level;
+        let bytes = bytes(level.bytes);
+        writeln!(text, "{name:>6} {runs:>5} {files:>6} {bytes:>11} {entries:>10} {tombstones:>10}")
+    };
+    for level in &keyspace.levels {
+        write_level(format!("L{}", level.level), level)?;
+    }
+    let total = keyspace.total();
+    write_level("total".to_owned(), &total)?;
+    writeln!(text, "  memtables {}", bytes(keyspace.memtable_bytes))?;
+    if total.range_tombstones > 0 {
+        writeln!(text, "  range tombstones {}", total.range_tombstones)?;
+    }
+    let log = &keyspace.value_log;
+    if log.blob_files > 0 {
+        let [all, referenced] = [log.blob_bytes, log.blob_referenced_bytes].map(bytes);
+        writeln!(
+            text,
+            "  value log: {} blob files, {all}, {referenced} referenced",
+            log.blob_files
+        )?;
+    }
+    if let Some(store) = &keyspace.operand_store {
+        let [all, log, memory] =
+            [store.bucket_bytes, store.log_bytes, store.memory_bytes].map(bytes);
+        let buckets = store.buckets;
+        writeln!(text, "  operand store: {buckets} buckets, {all}, log {log}, memory {memory}")?;
+    }
+    Ok(())
+}
+
+/// Prints the manifest and file sizes repeatedly. The database is not opened, so another process may use it.
 fn watch(arguments: &DbArgs, stats: &StatsArgs, seconds: f64) -> Result<(), Failure> {
     let pause = Duration::try_from_secs_f64(seconds).map_err(|_| {
-        Failure::Usage(format!("invalid value '{seconds}' for '--watch': a time to wait is needed"))
+        Failure::Usage(format!(
+            "invalid value '{seconds}' for '--watch': must be a number of seconds from 0"
+        ))
     })?;
     let mut left = stats.count;
     while left != Some(0) {

@@ -21,7 +21,7 @@ use lsmx_bench::workload::record::Format;
 use lsmx_bench::workload::trace::TraceFile;
 use lsmx_compaction::{PolicyParameter, PolicySpec};
 
-use crate::args::{self, DataOrder, ExploreArgs, WorkloadArgs};
+use crate::args::{self, DataOrder, ExploreArgs, ReadArgs, WorkloadArgs, WriteArgs};
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::{self, Bar};
@@ -31,7 +31,9 @@ use sweep::Typed;
 const ENTRIES_DEFAULT: u64 = 1_000_000;
 pub(super) const KEY_LEN_DEFAULT: u64 = 16;
 pub(super) const VALUE_LEN_DEFAULT: u64 = 112;
-/// Writes per lookup, as in the study: 10 M and 1 M.
+/// Share of updates if no flag of the workload is given.
+const UPDATES_DEFAULT: f64 = 0.5;
+/// Writes per lookup. The study has 10 M writes and 1 M lookups.
 const WRITES_PER_LOOKUP: u64 = 10;
 const RANGES_DEFAULT: u64 = 1000;
 const EMPTY_LOOKUPS_DEFAULT: [f64; 2] = [0.0, 1.0];
@@ -45,12 +47,12 @@ pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Fai
         json::probe(path)?;
     }
     let finished = finished(arguments, words, &config)?;
-    if arguments.dry_run {
+    if arguments.run.dry_run {
         let estimates = config.estimates(finished.as_ref())?;
         return output::stdout(estimates::table(&estimates).as_bytes());
     }
     // Everything temporary is made in here, so that an interrupted run can remove it.
-    let parting = arguments.resume.as_deref().map(super::parting);
+    let parting = arguments.run.resume.as_deref().map(super::parting);
     let temporary = interrupt::temporary_directory("lsmx-explore-", &config.directory, parting)?;
     config.directory = temporary.path().to_owned();
     let result = config.run(finished.as_ref(), &mut Bar::new())?;
@@ -75,13 +77,13 @@ fn finished(
     words: &[OsString],
     config: &Config,
 ) -> Result<Option<Finished>, Failure> {
-    let Some(directory) = &arguments.resume else { return Ok(None) };
-    if arguments.dry_run && !directory.exists() {
+    let Some(directory) = &arguments.run.resume else { return Ok(None) };
+    if arguments.run.dry_run && !directory.exists() {
         return Ok(None);
     }
-    let inputs =
-        [&arguments.spec, &arguments.workload.phases, &arguments.data, &arguments.workload.trace];
-    let inputs: Vec<&Path> = inputs.into_iter().flatten().map(PathBuf::as_path).collect();
+    let WorkloadArgs { phases, trace, .. } = &arguments.workload;
+    let inputs = [phases, &arguments.data, trace].into_iter().flatten();
+    let inputs: Vec<&Path> = arguments.spec.iter().chain(inputs).map(PathBuf::as_path).collect();
     let identity = Identity::new(super::what_is_run(words), &inputs, config.cell_count())?;
     Ok(Some(Finished::open(directory, &identity)?))
 }
@@ -102,9 +104,9 @@ pub(super) fn config(arguments: &ExploreArgs, words: &[OsString]) -> Result<Conf
     let command: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     Ok(Config {
         points: points.collect::<Result<_, Failure>>()?,
-        repeat: arguments.repeat,
-        seed: arguments.seed,
-        directory: arguments.dir.clone().unwrap_or_else(std::env::temp_dir),
+        repeat: arguments.run.repeat,
+        seed: arguments.run.place.seed,
+        directory: arguments.run.place.directory(),
         command: command.join(" "),
         spec,
         decisions: arguments.explain.then(|| Decisions::to(Box::new(std::io::stderr()))),
@@ -125,38 +127,43 @@ fn point(typed: &Typed, spec: Option<&str>, data: Option<&DataFile>) -> Result<P
     let policies =
         policies(arguments)?.iter().map(|policy| typed.policy(policy)).collect::<Result<_, _>>()?;
     let source = source(arguments, data)?;
-    let records = data.map(DataFile::len);
     let phases = match (&arguments.workload.phases, spec) {
         (Some(path), Some(text)) => parse_phases(text, path)?,
-        _ => mix(&arguments.workload, records.or(arguments.entries)).phases()?,
+        _ => match data {
+            Some(data) => {
+                Mix { updates: 0.0, ..mix(&arguments.workload, Some(data.len())) }.phases()?
+            }
+            None => mix(&arguments.workload, arguments.entries).phases()?,
+        },
     };
+    let engine = &arguments.engine;
     Ok(Point {
         sweep: typed.point.clone(),
         policies,
         source,
         phases,
         settings: EngineSettings {
-            memtable_bytes: arguments.memtable,
-            table_bytes: arguments.table,
-            block_cache_bytes: arguments.block_cache,
-            write_control: match arguments.write_control {
+            memtable_bytes: engine.memtable,
+            table_bytes: engine.table,
+            block_cache_bytes: engine.block_cache,
+            write_control: match engine.write_control {
                 Some(args::WriteControl::Stop) => WriteControl::Stop,
                 Some(args::WriteControl::Smooth) | None => WriteControl::Smooth,
             },
-            workers: arguments.workers.map_or(WORKERS_DEFAULT, numbers::length),
-            filter_last_run: arguments.filter_last_run.then_some(FilterLastRun::On),
+            workers: engine.workers.map_or(WORKERS_DEFAULT, numbers::length),
+            filter_last_run: engine.filter_last_run.then_some(FilterLastRun::On),
             ..EngineSettings::default()
         },
-        deterministic: arguments.deterministic,
+        deterministic: engine.deterministic,
     })
 }
 
 /// Refuses shares of nothing.
 pub(super) fn check(workload: &WorkloadArgs) -> Result<(), Failure> {
-    if workload.lookups == Some(0) && workload.empty_lookups.is_some() {
+    if workload.reads.lookups == Some(0) && workload.reads.empty_lookups.is_some() {
         return Err(contradiction("--empty-lookups", "--lookups 0", "there is nothing to share"));
     }
-    if workload.ranges == Some(0) && workload.selectivity.is_some() {
+    if workload.reads.ranges == Some(0) && workload.reads.selectivity.is_some() {
         return Err(contradiction("--selectivity", "--ranges 0", "there is nothing to select"));
     }
     Ok(())
@@ -164,10 +171,17 @@ pub(super) fn check(workload: &WorkloadArgs) -> Result<(), Failure> {
 
 fn policies(arguments: &ExploreArgs) -> Result<Vec<PolicySpec>, Failure> {
     let mut policies = arguments.policy.as_ref().map_or_else(Vec::new, |named| named.0.clone());
-    if let Some(path) = &arguments.spec {
-        policies.push(composed(path)?);
+    for path in &arguments.spec {
+        let policy = composed(path)?;
+        if policies.iter().any(|other| other.name() == policy.name() && other.preset().is_none()) {
+            let (path, name) = (path.display(), policy.name());
+            return Err(Failure::Usage(format!(
+                "--spec {path}: another --spec has name {name:?} too"
+            )));
+        }
+        policies.push(policy);
     }
-    let Some(size_ratio) = arguments.size_ratio else { return Ok(policies) };
+    let Some(size_ratio) = arguments.engine.size_ratio else { return Ok(policies) };
     for policy in &mut policies {
         let default = policy.preset().map(PolicySpec::new);
         let default = default.and_then(|preset| preset.parameter_value(PolicyParameter::SizeRatio));
@@ -206,8 +220,8 @@ fn data(arguments: &ExploreArgs) -> Result<Option<DataFile>, Failure> {
 fn source(arguments: &ExploreArgs, data: Option<&DataFile>) -> Result<Source, Failure> {
     let Some(file) = data else {
         return Ok(Source::Generated {
-            key_bytes: arguments.workload.key_len.unwrap_or(KEY_LEN_DEFAULT),
-            value_bytes: arguments.workload.value_len.unwrap_or(VALUE_LEN_DEFAULT),
+            key_bytes: arguments.workload.records.key_len.unwrap_or(KEY_LEN_DEFAULT),
+            value_bytes: arguments.workload.records.value_len.unwrap_or(VALUE_LEN_DEFAULT),
         });
     };
     let shuffled = arguments.data_order == Some(DataOrder::Shuffled);
@@ -219,23 +233,22 @@ pub(super) fn text_of(path: &Path) -> Result<String, Failure> {
         .map_err(|error| Failure::file("read", path.display().to_string(), error))
 }
 
-/// The workload that flags describe, with so many writes.
+/// Returns the workload that the flags describe. Without a flag of the workload half of the writes are updates.
 pub(super) fn mix(workload: &WorkloadArgs, entries: Option<u64>) -> Mix {
     let entries = entries.unwrap_or(ENTRIES_DEFAULT);
+    let WorkloadArgs { writes, reads, .. } = workload;
+    let is_default = *writes == WriteArgs::default() && *reads == ReadArgs::default();
     Mix {
         entries,
-        updates: workload.updates.unwrap_or(0.0),
-        deletes: workload.deletes.unwrap_or(0.0),
-        merges: workload.merges.unwrap_or(0.0),
-        range_deletes: workload.range_deletes,
-        lookups: workload.lookups.unwrap_or(entries / WRITES_PER_LOOKUP),
-        empty_lookups: workload
-            .empty_lookups
-            .clone()
-            .unwrap_or_else(|| EMPTY_LOOKUPS_DEFAULT.to_vec()),
-        ranges: workload.ranges.unwrap_or(RANGES_DEFAULT),
-        selectivities: workload.selectivity.clone().unwrap_or_else(|| vec![SELECTIVITY_DEFAULT]),
-        distribution: workload.distribution.unwrap_or_default(),
-        interleave: workload.interleave,
+        updates: writes.updates.unwrap_or(if is_default { UPDATES_DEFAULT } else { 0.0 }),
+        deletes: writes.deletes.unwrap_or(0.0),
+        merges: writes.merges.unwrap_or(0.0),
+        range_deletes: writes.range_deletes.unwrap_or(0.0),
+        lookups: reads.lookups.unwrap_or(entries / WRITES_PER_LOOKUP),
+        empty_lookups: reads.empty_lookups.clone().unwrap_or(EMPTY_LOOKUPS_DEFAULT.to_vec()),
+        ranges: reads.ranges.unwrap_or(RANGES_DEFAULT),
+        selectivities: reads.selectivity.clone().unwrap_or(vec![SELECTIVITY_DEFAULT]),
+        distribution: reads.distribution.unwrap_or_default(),
+        interleave: reads.interleave,
     }
 }

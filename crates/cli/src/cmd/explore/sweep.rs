@@ -1,18 +1,19 @@
-//! `--sweep KEY=V,V…`: from what was typed to the arguments of each point.
+//! `--sweep KEY=V,V…`: the arguments of each point of a sweep.
 //!
-//! A point is the command line with the swept flags added, read again. So a swept value is checked as
-//! if it had been typed, and every flag can be swept that takes a value or is there or not.
+//! The arguments of a point are parsed from the command line with the swept flags appended. So swept values are
+//! checked like other values, and any flag can be swept.
 
 use std::ffi::OsString;
 
-use clap::Parser;
+use clap::Arg;
 use lsmx_bench::experiment::sweep::{SweepPoint, SweepValue, combinations};
+use lsmx_bench::quantity::{parse_bytes, parse_count};
 use lsmx_compaction::PolicySpec;
 
-use crate::args::{self, Arguments, Command, ExploreArgs};
+use crate::args::{self, Command, ExploreArgs};
 use crate::failure::Failure;
 
-/// What a key begins with that is a parameter of the policies.
+/// Prefix of keys that are policy parameters.
 const POLICY: &str = "policy.";
 
 /// The arguments of one point.
@@ -20,11 +21,11 @@ const POLICY: &str = "policy.";
 pub(super) struct Typed {
     pub(super) arguments: ExploreArgs,
     pub(super) point: SweepPoint,
-    /// Parameters of the policies, with their values.
+    /// Policy parameters and their values.
     parameters: Vec<(String, String)>,
 }
 
-/// The points of a sweep, in the order in which they are run.
+/// Returns the points of all sweeps in the order of their runs.
 pub(super) fn points(arguments: &ExploreArgs, words: &[OsString]) -> Result<Vec<Typed>, Failure> {
     let mut sweeps: Vec<(String, Vec<String>)> = Vec::new();
     for text in &arguments.sweep {
@@ -52,8 +53,9 @@ fn key_and_values(text: &str, words: &[OsString]) -> Result<(String, Vec<String>
     {
         return usage(format!("{} stands there twice", twice.1));
     }
-    let known = args::sweepable();
-    if !key.starts_with(POLICY) && !known.contains(&key) {
+    if !key.starts_with(POLICY) && swept_flag(&key).is_none() {
+        let flags = args::swept_flags();
+        let known: Vec<&str> = flags.iter().filter_map(Arg::get_long).collect();
         return usage(format!(
             "unknown key {key:?}; known: {}, policy.PARAMETER",
             known.join(", ")
@@ -70,15 +72,31 @@ fn key_and_values(text: &str, words: &[OsString]) -> Result<(String, Vec<String>
     Ok((key, values))
 }
 
+fn swept_flag(name: &str) -> Option<Arg> {
+    args::swept_flags().into_iter().find(|flag| flag.get_long() == Some(name))
+}
+
+/// Returns a swept value as it is stored in results. Counts and sizes become numbers.
+fn sweep_value(key: &str, text: &str) -> SweepValue {
+    let flag = swept_flag(key);
+    let unit = flag.as_ref().and_then(Arg::get_value_names).and_then(<[_]>::first);
+    let number = match unit.map(|unit| unit.as_str()) {
+        Some("N") => parse_count(text).ok(),
+        Some("BYTES") => parse_bytes(text).ok(),
+        _ => None,
+    };
+    number.map_or_else(|| SweepValue::typed(text), SweepValue::Whole)
+}
+
 fn typed(values: Vec<(String, String)>, words: &[OsString]) -> Result<Typed, Failure> {
     let mut words = words.to_vec();
     let mut parameters = Vec::new();
-    let point = values.iter().map(|(key, value)| (key.clone(), SweepValue::typed(value)));
+    let point = values.iter().map(|(key, value)| (key.clone(), sweep_value(key, value)));
     let point = SweepPoint(point.collect());
     for (key, value) in values {
         if let Some(parameter) = key.strip_prefix(POLICY) {
             parameters.push((parameter.to_owned(), value));
-        } else if !args::is_switch(&key) {
+        } else if swept_flag(&key).is_some_and(|flag| flag.get_action().takes_values()) {
             words.push(OsString::from(format!("--{key}={value}")));
         } else if value == "true" {
             words.push(OsString::from(format!("--{key}")));
@@ -87,17 +105,16 @@ fn typed(values: Vec<(String, String)>, words: &[OsString]) -> Result<Typed, Fai
             return Err(Failure::Usage(what));
         }
     }
-    let read = Arguments::try_parse_from(&words).map_err(|error| args::failure(&error, &words))?;
-    match read.command {
+    match args::parse(&words)?.command {
         Command::Explore(arguments) | Command::Simulate(arguments) => {
             Ok(Typed { arguments: *arguments, point, parameters })
         }
-        _ => Err(Failure::Usage("--sweep goes with explore and simulate alone".to_owned())),
+        _ => Err(Failure::Usage("--sweep is a flag of explore and simulate".to_owned())),
     }
 }
 
 impl Typed {
-    /// A policy with the parameters of this point.
+    /// Returns a policy with the parameters of this point.
     pub(super) fn policy(&self, policy: &PolicySpec) -> Result<PolicySpec, Failure> {
         let mut policy = policy.clone();
         for (parameter, value) in &self.parameters {

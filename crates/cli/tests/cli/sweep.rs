@@ -1,18 +1,12 @@
 //! Sweeps, repetitions, interruptions: `lsmx explore` as a run of many cells.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test may panic, and works on files of its own"
-)]
-
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use common::{Said, lsmx};
+use crate::common::{
+    Said, cells as cells_of, interrupt, lsmx, read_json, read_rows, run, spawn, text,
+};
 use serde_json::Value;
 
 /// A tree of a few levels within a fraction of a second.
@@ -20,22 +14,14 @@ const TINY: &str = "--entries 6000 --value-len 48 --memtable 64K --lookups 200 -
                     --selectivity 0.01";
 
 fn explore(words: &str) -> Said {
-    let mut arguments = vec!["explore"];
-    arguments.extend(words.split_whitespace());
-    lsmx(&arguments)
-}
-
-fn read(path: &Path) -> Value {
-    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+    run("explore", words)
 }
 
 fn cells(words: &str, directory: &Path) -> Vec<Value> {
-    let file = directory.join("result.json");
-    explore(&format!("{words} --json {} --dir {}", file.display(), directory.display())).ok();
-    read(&file)["cells"].as_array().unwrap().clone()
+    cells_of("explore", words, directory)
 }
 
-/// Takes out what a clock measured and what a run was called: all else follows from the seed.
+/// Removes times and the command line. Everything else depends on the seed alone.
 fn without_times(value: &mut Value) {
     match value {
         Value::Object(members) => {
@@ -72,16 +58,14 @@ fn every_combination_has_a_cell_and_a_row() {
     assert_eq!(cells[7]["spec"], "tiering(T=4)");
     assert_eq!(cells[7]["workload"]["phases"][0]["updates"], 3000);
 
-    let text = fs::read_to_string(csv).unwrap();
-    let mut lines = text.lines();
-    let header: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let rows = read_rows(&csv);
+    let header: Vec<&str> = rows[0].split(',').collect();
     assert_eq!(header[..4], ["size-ratio", "updates", "policy", "spec"]);
     for column in ["write_amplification", "compaction.jobs", "point_lookups[1.0].ios_per_get"] {
         assert!(header.contains(&column), "{column} is not in {header:?}");
     }
-    let rows: Vec<&str> = lines.collect();
-    assert_eq!(rows.len(), 8);
-    assert!(rows[2].starts_with("2,0.5,full,"), "{}", rows[2]);
+    assert_eq!(rows.len(), 1 + 8);
+    assert!(rows[3].starts_with("2,0.5,full,"), "{}", rows[3]);
 }
 
 #[test]
@@ -94,7 +78,7 @@ fn parameters_of_policies_and_switches_are_swept() {
         ),
         directory.path(),
     );
-    let specs: Vec<&str> = cells.iter().map(|cell| cell["spec"].as_str().unwrap()).collect();
+    let specs: Vec<&str> = cells.iter().map(|cell| text(cell, "spec")).collect();
     assert_eq!(specs[..2], ["leveled(T=4,trigger=2)", "1-leveling(trigger=2)"]);
     assert_eq!(specs[4..6], ["leveled(T=4,trigger=6)", "1-leveling(trigger=6)"]);
     let phases: Vec<usize> =
@@ -145,30 +129,7 @@ fn a_dry_run_lists_the_cells_and_runs_none() {
 }
 
 #[test]
-fn what_cannot_be_swept_or_resumed_is_named_with_exit_code_2() {
-    for (words, parts) in [
-        ("--sweep size-ratio", &["--sweep size-ratio", "KEY=VALUE"][..]),
-        ("--sweep size-ratio=4,,5", &["--sweep size-ratio=4,,5", "missing"]),
-        ("--sweep size-ratio=4,4", &["4 stands there twice"]),
-        ("--sweep size-ratio=4 --sweep size-ratio=5", &["--sweep size-ratio", "twice"]),
-        ("--sweep sizeratio=4", &["\"sizeratio\"", "size-ratio", "policy.PARAMETER"]),
-        ("--sweep json=a", &["\"json\"", "memtable"]),
-        ("--sweep size-ratio=4,1", &["--size-ratio 1"]),
-        ("--sweep memtable=many", &["many", "--memtable"]),
-        ("--sweep entries=5 --entries 6", &["--sweep entries=5", "--entries"]),
-        ("--sweep distribution=zipf,pareto", &["\"pareto\"", "prefix-zipf"]),
-        ("--sweep interleave=maybe", &["interleave=maybe", "true and false"]),
-        ("--sweep policy.T=4,1", &["policy.T=1"]),
-        ("--sweep policy.nonsense=4", &["policy.nonsense=4", "T"]),
-        ("--sweep key-len=16,2", &["--key-len is 2"]),
-        ("--repeat 0", &["--repeat is 0"]),
-        ("--seed 18446744073709551615 --repeat 2", &["--seed is 18446744073709551615"]),
-        ("--dry-run --json a.json", &["--dry-run", "--json"]),
-    ] {
-        explore(&format!("--policy full {words}")).fails(2, parts);
-    }
-    explore("--policy full(T=4) --sweep policy.T=5").fails(2, &["policy.T=5", "full(T=4)"]);
-
+fn resume_of_another_run_is_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let (dir, cells) = (directory.path().display(), directory.path().join("cells"));
     let resume =
@@ -187,9 +148,6 @@ fn what_cannot_be_swept_or_resumed_is_named_with_exit_code_2() {
 #[cfg(unix)]
 #[test]
 fn an_interrupted_sweep_goes_on_and_gives_what_an_uninterrupted_one_gives() {
-    use std::process::{Command, Stdio};
-    use std::time::Duration;
-
     const CELLS: usize = 16;
     let directory = tempfile::tempdir().unwrap();
     let words = |name: &str| {
@@ -210,21 +168,13 @@ fn an_interrupted_sweep_goes_on_and_gives_what_an_uninterrupted_one_gives() {
         entries.filter(|at| at.file_name().to_string_lossy().starts_with("lsmx-explore-")).count()
     };
 
-    let mut child = Command::new(env!("CARGO_BIN_EXE_lsmx"))
-        .args(words("interrupted").split_whitespace())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = spawn(&words("interrupted"));
     while finished("interrupted") < 3 {
         assert!(child.try_wait().unwrap().is_none(), "the run ended by itself");
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(killed.success());
-    let said = child.wait_with_output().unwrap();
-    assert_eq!(said.status.code(), Some(130));
-    let said = String::from_utf8(said.stderr).unwrap();
+    let Said { code, stderr: said, .. } = interrupt(child);
+    assert_eq!(code, 130);
     assert!(said.contains("interrupted-cells") && said.lines().count() == 1, "{said}");
     assert_eq!(temporary(), 0, "the database of the cell at hand is gone");
     let kept = finished("interrupted");
@@ -233,9 +183,8 @@ fn an_interrupted_sweep_goes_on_and_gives_what_an_uninterrupted_one_gives() {
     let before = fs::read_to_string(&first).unwrap();
 
     let run = |name: &str| {
-        let words = words(name);
-        lsmx(&words.split_whitespace().collect::<Vec<_>>()).ok();
-        let mut result = read(&directory.path().join(format!("{name}.json")));
+        lsmx(&words(name).split_whitespace().collect::<Vec<_>>()).ok();
+        let mut result = read_json(&directory.path().join(format!("{name}.json")));
         // Nothing that was measured before the interruption was measured again.
         let elapsed = result["cells"][0]["repeats"]["metrics"]["elapsed_s"]["values"][0].clone();
         without_times(&mut result);

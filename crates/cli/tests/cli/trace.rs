@@ -1,36 +1,19 @@
 //! `lsmx explore --trace`: traces recorded by a database, and traces written by hand.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test may panic, and works on files of its own"
-)]
-
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::{Said, db, lsmx};
+use crate::common::{assert_contains, cells as cells_of, db, run};
 use lsmx::merge_operator::FieldUpdate;
 use lsmx::workload_trace::TraceOptions;
 use lsmx::{Db, Durability, KeyspaceOptions, Options, WriteBatch};
 use serde_json::Value;
 
-fn explore(words: &str) -> Said {
-    let mut arguments = vec!["explore"];
-    arguments.extend(words.split_whitespace());
-    lsmx(&arguments)
-}
-
 fn cells(words: &str, directory: &Path) -> Vec<Value> {
-    let file = directory.join("result.json");
-    explore(&format!("{words} --json {} --dir {}", file.display(), directory.display())).ok();
-    let result: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
-    result["cells"].as_array().unwrap().clone()
+    cells_of("explore", words, directory)
 }
 
-/// A busy hour: two keyspaces, every kind of operation, reads of what is there and what is not.
+/// Records a trace with two keyspaces, all operations, and reads of present and absent keys.
 fn record(directory: &Path, options: TraceOptions) -> std::path::PathBuf {
     let path = directory.join("hour.trace");
     let keyspace = KeyspaceOptions::default().merge_operator(FieldUpdate::default());
@@ -140,20 +123,18 @@ fn operations_line_by_line_are_played_and_checked() {
 fn what_is_wrong_with_a_trace_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let (path, dir) = (directory.path().join("ops.tsv"), directory.path().display().to_string());
-    let run = || explore(&format!("--policy full --trace {} --dir {dir}", path.display()));
+    let replay =
+        || run("explore", &format!("--policy full --trace {} --dir {dir}", path.display()));
     fs::write(&path, "put\ta\tb\nfetch\ta\n").unwrap();
-    run().fails(1, &["ops.tsv, line 2 is malformed", "fetch is no operation", "delete-range"]);
+    replay().fails(1, &["ops.tsv, line 2 is malformed", "fetch is no operation", "delete-range"]);
     fs::write(&path, "").unwrap();
-    run().fails(1, &["ops.tsv holds no records"]);
-    explore("--policy full --trace no/such.trace").fails(1, &["no/such.trace"]);
-    explore("--policy full --trace a --entries 5").fails(2, &["--trace", "--entries"]);
-    explore("--policy full --trace a --phases b").fails(2, &["--trace", "--phases"]);
+    replay().fails(1, &["ops.tsv holds no records"]);
 
     let trace = record(directory.path(), TraceOptions::default());
     let mut bytes = fs::read(&trace).unwrap();
     bytes[100] ^= 1;
     fs::write(&trace, &bytes).unwrap();
-    let said = explore(&format!("--policy full --trace {}", trace.display()));
+    let said = run("explore", &format!("--policy full --trace {}", trace.display()));
     said.fails(1, &["cannot read a trace", "hour.trace is corrupt at byte 40"]);
 }
 
@@ -163,7 +144,5 @@ fn a_trace_is_dumped() {
     let trace = record(directory.path(), TraceOptions::default());
     let words = format!("dump {} --limit 12", trace.display());
     let text = db(&directory.path().join("data"), &words).ok();
-    for part in ["keys stored", "keyspace 0 is \"default\"", "put \"user"] {
-        assert!(text.contains(part), "{text}");
-    }
+    assert_contains(&text, &["keys stored", "keyspace 0 is \"default\"", "put \"user"]);
 }

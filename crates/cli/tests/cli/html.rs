@@ -1,18 +1,10 @@
 //! Pages of `--html`, opened in a browser where there is one.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test may panic and works on files of its own"
-)]
-
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use common::lsmx;
+use crate::common::lsmx;
 
 const CHECK: &str = include_str!("html/check.js");
 

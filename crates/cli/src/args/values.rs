@@ -1,12 +1,14 @@
-//! Words as values: policies, counts, bytes, shares.
+//! Parsers of the values of flags.
 
+use lsmx_bench::numbers;
+use lsmx_bench::quantity::{parse_bytes, parse_count};
 use lsmx_compaction::PolicySpec;
 
-/// Policies as typed, in their order.
+/// Policies in the order of the command line.
 #[derive(Clone, Debug)]
 pub(crate) struct Policies(pub(crate) Vec<PolicySpec>);
 
-/// Policies by name, split by commas; `all` for every preset that loses nothing.
+/// Parses a list of policies. `all` is every preset that drops no data.
 pub(super) fn policies(text: &str) -> Result<Policies, lsmx_compaction::Error> {
     let mut policies = Vec::new();
     for name in split_outside_brackets(text) {
@@ -19,8 +21,7 @@ pub(super) fn policies(text: &str) -> Result<Policies, lsmx_compaction::Error> {
     Ok(Policies(policies))
 }
 
-/// Splits at commas, but not at those between the parameters of a policy, as in `fluid(3,1)`, or in a
-/// composition on one line.
+/// Splits a list at its commas, except for commas within brackets, such as in `fluid(3,1)`.
 pub(crate) fn split_outside_brackets(text: &str) -> Vec<&str> {
     let mut depth = 0usize;
     text.split(|c| {
@@ -35,34 +36,48 @@ pub(crate) fn split_outside_brackets(text: &str) -> Vec<&str> {
     .collect()
 }
 
-/// A count, in which underscores may group digits.
+/// Parses a count.
 pub(super) fn count(text: &str) -> Result<u64, String> {
-    text.replace('_', "").parse().map_err(|error| format!("{error}"))
+    parse_count(text).map_err(|must| format!("must be {must}"))
 }
 
-/// Per cent, with its sign or without: 0 or more.
+/// Parses a size in bytes.
+pub(super) fn bytes(text: &str) -> Result<u64, String> {
+    parse_bytes(text).map_err(|must| format!("must be {must}"))
+}
+
+/// Parses a size in bytes below 4 GiB.
+pub(super) fn block_bytes(text: &str) -> Result<u32, String> {
+    u32::try_from(bytes(text)?).map_err(|_| "must be below 4G".to_owned())
+}
+
+/// Parses the number of compaction threads.
+pub(super) fn workers(text: &str) -> Result<u64, String> {
+    let workers = count(text)?;
+    let in_range = (1..=64).contains(&workers).then_some(workers);
+    in_range.ok_or_else(|| "must be from 1 to 64".to_owned())
+}
+
+/// Parses a count above 0.
+pub(super) fn positive_count(text: &str) -> Result<u64, String> {
+    match count(text)? {
+        0 => Err("must be at least 1".to_owned()),
+        count => Ok(count),
+    }
+}
+
+/// Parses a rate per second: a decimal, or a count.
+pub(super) fn rate(text: &str) -> Result<f64, String> {
+    text.parse().or_else(|_| count(text).map(numbers::float))
+}
+
+/// Parses a percentage of 0 or more, with or without `%`.
 pub(super) fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim();
     match number.parse::<f64>() {
         Ok(percent) if percent.is_finite() && percent >= 0.0 => Ok(percent),
-        _ => Err(format!("{text} is not a number of per cent, 0 or more")),
+        _ => Err("must be a percentage from 0, such as 5 or 2.5%".to_owned()),
     }
-}
-
-/// Bytes: a number, with K, M, G or T behind it for powers of 1024 (KiB, MiB, … likewise).
-pub(super) fn bytes(text: &str) -> Result<u64, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '_').unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let shift = match unit.trim().to_ascii_uppercase().as_str() {
-        "" | "B" => 0,
-        "K" | "KIB" => 10,
-        "M" | "MIB" => 20,
-        "G" | "GIB" => 30,
-        "T" | "TIB" => 40,
-        _ => return Err(format!("unknown unit {unit:?}; known: K, M, G, T (powers of 1024)")),
-    };
-    let number = count(number)?;
-    number.checked_mul(1 << shift).ok_or_else(|| "more bytes than 64 bits can say".to_owned())
 }
 
 #[cfg(test)]
@@ -70,26 +85,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_take_units() {
-        for (text, n) in
-            [("7", 7), ("64K", 64 << 10), ("8MiB", 8 << 20), ("1_000", 1000), ("2g", 2 << 30)]
-        {
-            assert_eq!(bytes(text), Ok(n), "{text}");
-        }
-        for text in ["", "K", "1X", "-1", "1.5M", "99999999999T"] {
-            assert!(bytes(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn commas_inside_brackets_do_not_split() {
+    fn split_outside_brackets_keeps_commas_in_brackets() {
         assert_eq!(split_outside_brackets("full,fluid(3,1), rr"), ["full", "fluid(3,1)", "rr"]);
         assert_eq!(split_outside_brackets("a),b"), ["a)", "b"]);
         assert_eq!(split_outside_brackets("{a=[1,2],b=3},rr"), ["{a=[1,2],b=3}", "rr"]);
     }
 
     #[test]
-    fn all_leaves_out_what_drops_data() {
+    fn policies_all_has_no_policy_that_drops_data() {
         let Policies(all) = policies("all").unwrap();
         let names: Vec<String> = all.iter().map(ToString::to_string).collect();
         assert!(names.iter().any(|name| name == "tiering"), "{names:?}");

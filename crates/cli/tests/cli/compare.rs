@@ -1,17 +1,9 @@
 //! `lsmx compare`, run as a user runs it.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test may panic, and works on files of its own"
-)]
-
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{Said, lsmx};
+use crate::common::{Said, lsmx};
 use serde_json::Value;
 
 const TINY: &str = "--entries 6000 --value-len 48 --memtable 64K --lookups 100 --ranges 5 \

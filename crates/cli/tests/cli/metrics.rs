@@ -1,17 +1,9 @@
 //! The figures of a cell of `lsmx explore`: each says what its name says.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test may panic, and works on files of its own"
-)]
-
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::lsmx;
+use crate::common::lsmx;
 use serde_json::Value;
 
 fn cells(words: &str, directory: &Path) -> Vec<Value> {

@@ -1,46 +1,25 @@
 //! `lsmx iocost`, run as a user runs it.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test may panic, and works on files of its own"
-)]
-
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::lsmx;
+use crate::common::{number, read_rows, result as result_of, run, text};
 use lsmx::vfs::{OsVfs, Vfs};
 use serde_json::Value;
 
-const SMALL: &str = "--entries 20000 --memtable 64K --table 64K --gets 500";
+const SMALL: &str = "--entries 20000 --memtable 64K --table 64K --lookups 500";
 
 fn result(words: &str, directory: &Path) -> Value {
-    let file = directory.join("result.json");
-    let words = format!("iocost {words} --json {}", file.display());
-    lsmx(&words.split_whitespace().collect::<Vec<_>>()).ok();
-    serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap()
+    result_of("iocost", words, directory)
 }
 
 #[test]
 fn a_sweep_has_all_fields_and_leaves_nothing_behind() {
     let directory = tempfile::tempdir().unwrap();
-    let databases = directory.path().join("databases");
-    fs::create_dir(&databases).unwrap();
     let csv = directory.path().join("rows.csv");
-    let words = format!("{SMALL} --dir {} --csv {}", databases.display(), csv.display());
-    let result = result(&words, directory.path());
-    assert_eq!(fs::read_dir(&databases).unwrap().count(), 0);
-    for field in [
-        "db_bytes",
-        "entries",
-        "filter_bytes",
-        "top_index_bytes",
-        "index_bytes",
-        "all_filters_bytes",
-    ] {
+    let result = result(&format!("{SMALL} --csv {}", csv.display()), directory.path());
+    let bytes = ["filter_bytes", "top_index_bytes", "index_bytes", "all_filters_bytes"];
+    for field in ["db_bytes", "entries"].iter().chain(&bytes) {
         assert!(result[field].as_u64().unwrap() > 0, "{field}");
     }
     assert!(result.get("others").is_none());
@@ -51,25 +30,20 @@ fn a_sweep_has_all_fields_and_leaves_nothing_behind() {
         assert_eq!(points.iter().filter(at).count(), 1, "{inflection}");
     }
     for point in points {
-        for field in ["cache_fraction", "ios_per_get", "ios_per_absent_get"] {
-            assert!(point[field].as_f64().unwrap() > 0.0, "{field}: {point}");
+        for path in
+            ["/cache_fraction", "/ios_per_get", "/ios_per_absent_get", "/get_latency_us/p99"]
+        {
+            assert!(number(point, path) > 0.0, "{path}: {point}");
         }
-        assert!(point["get_latency_us"]["p99"].as_f64().unwrap() > 0.0);
-        assert!(point["hit_rate"]["data"].as_f64().unwrap() < 1.0);
+        assert!(number(point, "/hit_rate/data") < 1.0);
     }
-    let rows = fs::read_to_string(csv).unwrap();
-    assert_eq!(rows.lines().count(), points.len() + 2);
-    let columns = |line: &str| line.split(',').count();
-    assert!(rows.lines().all(|line| columns(line) == columns(rows.lines().next().unwrap())));
+    assert_eq!(read_rows(&csv).len(), points.len() + 2);
 }
 
 #[test]
 fn block_sizes_are_swept_and_equal_seeds_ask_for_equal_keys() {
     let directory = tempfile::tempdir().unwrap();
-    let words = format!(
-        "{SMALL} --block-bytes 512,4096 --cache-sweep 100 --dir {}",
-        directory.path().display()
-    );
+    let words = format!("{SMALL} --block-bytes 512,4096 --cache-sweep 100");
     let result = result(&words, directory.path());
     let others = result["others"].as_array().unwrap();
     assert_eq!((others.len(), &result["block_bytes"]), (1, &Value::from(512)));
@@ -83,23 +57,17 @@ fn both_block_caches_and_all_filters_are_swept() {
     let directory = tempfile::tempdir().unwrap();
     let csv = directory.path().join("rows.csv");
     let words = format!(
-        "{SMALL} --filter-bits 8,monkey(10),16 --cache-kind moka,quick --cache-sweep 20 --dir {} --csv {}",
-        directory.path().display(),
+        "{SMALL} --filter-bits 8,monkey(10),16 --cache-kind moka,quick --cache-sweep 20 --csv {}",
         csv.display()
     );
     let result = result(&words, directory.path());
     let others = result["others"].as_array().unwrap();
     let all: Vec<&Value> = std::iter::once(&result).chain(others).collect();
-    let names: Vec<_> = all
-        .iter()
-        .map(|cost| {
-            let text = |field: &str| cost[field].as_str().unwrap().to_owned();
-            (text("filter_bits"), text("cache_kind"))
-        })
-        .collect();
+    let names: Vec<_> =
+        all.iter().map(|cost| (text(cost, "filter_bits"), text(cost, "cache_kind"))).collect();
     let expected: Vec<_> = ["8", "monkey(10)", "16"]
         .iter()
-        .flat_map(|bits| ["moka", "quick"].map(|kind| ((*bits).to_owned(), kind.to_owned())))
+        .flat_map(|bits| ["moka", "quick"].map(|kind| (*bits, kind)))
         .collect();
     assert_eq!(names, expected);
     let bytes = |at: usize| all[at]["all_filters_bytes"].as_u64().unwrap();
@@ -115,10 +83,7 @@ fn both_block_caches_and_all_filters_are_swept() {
         assert!(count(point, "filter_negatives") > 400);
         assert!(point["filter_false_positive_rate"].as_f64().unwrap() < 0.05);
     }
-    let rows = fs::read_to_string(csv).unwrap();
-    assert_eq!(rows.lines().count(), 1 + 2 * all.len());
-    let columns = |line: &str| line.split(',').count();
-    assert!(rows.lines().all(|line| columns(line) == columns(rows.lines().next().unwrap())));
+    assert_eq!(read_rows(&csv).len(), 1 + 2 * all.len());
 }
 
 /// A level has the counts of a point under shorter names.
@@ -126,18 +91,19 @@ fn field_of_level(field: &str) -> &str {
     field.strip_prefix("filter_").unwrap()
 }
 
+/// Creates a database of 5000 records.
+fn fill(db: &Path, words: &str) {
+    let db = db.display();
+    run("bench fillrandom", &format!("--entries 5000 --memtable 64K {words} --db {db}")).ok();
+}
+
 #[test]
 fn an_existing_database_is_read_with_both_caches() {
     let directory = tempfile::tempdir().unwrap();
     let db = directory.path().join("db");
-    let fill = format!(
-        "bench fillrandom --entries 5000 --memtable 64K --option cache_kind=moka \
-         --option filter_bits=16 --db {}",
-        db.display()
-    );
-    lsmx(&fill.split_whitespace().collect::<Vec<_>>()).ok();
+    fill(&db, "--option cache_kind=moka --option filter_bits=16");
     let words =
-        format!("--db {} --gets 500 --cache-kind quick,moka --cache-sweep 200", db.display());
+        format!("--db {} --lookups 500 --cache-kind quick,moka --cache-sweep 200", db.display());
     let result = result(&words, directory.path());
     assert_eq!((&result["filter_bits"], &result["cache_kind"]), (&Value::Null, &"quick".into()));
     assert_eq!(result["others"][0]["cache_kind"], "moka");
@@ -150,9 +116,8 @@ fn an_existing_database_is_read_with_both_caches() {
 fn an_existing_database_is_asked_for_its_own_keys() {
     let directory = tempfile::tempdir().unwrap();
     let db = directory.path().join("db");
-    let fill = format!("bench fillrandom --entries 5000 --memtable 64K --db {}", db.display());
-    lsmx(&fill.split_whitespace().collect::<Vec<_>>()).ok();
-    let words = format!("--db {} --gets 500 --cache-sweep 0,200", db.display());
+    fill(&db, "");
+    let words = format!("--db {} --lookups 500 --cache-sweep 0,200", db.display());
     let result = result(&words, directory.path());
     assert_eq!(result["settings"]["key_len"], Value::Null);
     assert!(result["entries"].as_u64().unwrap() >= 5000);
@@ -167,11 +132,10 @@ fn past_the_page_cache_each_block_is_a_read_of_the_device() {
     let directory = tempfile::tempdir().unwrap();
     let probe = directory.path().join("probe");
     fs::write(&probe, "").unwrap();
-    let words =
-        format!("{SMALL} --direct-io --cache-sweep 100 --dir {}", directory.path().display());
+    let words = format!("{SMALL} --direct-io --cache-sweep 100");
     if OsVfs.open_direct(&probe).is_err() {
-        let words: Vec<_> = words.split_whitespace().collect();
-        lsmx(&[&["iocost"][..], &words].concat()).fails(1, &["direct reads"]);
+        let dir = directory.path().display();
+        run("iocost", &format!("{words} --dir {dir}")).fails(1, &["direct reads"]);
         return;
     }
     let result = result(&words, directory.path());
@@ -187,25 +151,4 @@ fn past_the_page_cache_each_block_is_a_read_of_the_device() {
             assert!(reads >= 0.9 * figure("physical_reads_per_get").unwrap(), "{point}");
         }
     }
-}
-
-#[test]
-fn wrong_arguments_are_named() {
-    for (words, named) in [
-        ("--cache-sweep often", "--cache-sweep"),
-        ("--key-len 4", "--key-len is 4"),
-        ("--gets 0", "--gets"),
-        ("--cache-kind lru", "--cache-kind"),
-        ("--filter-bits 12", "--filter-bits"),
-        ("--filter-bits monkey(30)", "--filter-bits"),
-        ("--db nowhere --filter-bits 16", "--db"),
-        ("--block-bytes 10 --entries 10", "block"),
-        ("--db nowhere --entries 5", "--db"),
-        ("--keyspace k", "--db"),
-    ] {
-        let words = format!("iocost {words}");
-        let said = lsmx(&words.split_whitespace().collect::<Vec<_>>());
-        said.fails(2, &[named]);
-    }
-    lsmx(&["iocost", "--db", "no/such/database"]).fails(1, &["not a database"]);
 }

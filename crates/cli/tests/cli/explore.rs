@@ -1,17 +1,9 @@
 //! `lsmx explore`, run as a user runs it.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    reason = "a test may panic, and works on files of its own"
-)]
-
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::{Said, lsmx};
+use crate::common::{Said, cells as cells_of, number, run, text};
 use serde_json::Value;
 
 /// Small enough for a test, large enough for several levels.
@@ -23,21 +15,11 @@ const TINY: &str = "--entries 8000 --value-len 48 --memtable 64K --size-ratio 2 
                     --ranges 20 --selectivity 0.01";
 
 fn explore(words: &str) -> Said {
-    let mut arguments = vec!["explore"];
-    arguments.extend(words.split_whitespace());
-    lsmx(&arguments)
+    run("explore", words)
 }
 
 fn cells(words: &str, directory: &Path) -> Vec<Value> {
-    let file = directory.join("result.json");
-    explore(&format!("{words} --json {} --dir {}", file.display(), directory.display())).ok();
-    let result: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
-    assert!(result["provenance"]["command"].as_str().unwrap().contains("explore"));
-    result["cells"].as_array().unwrap().clone()
-}
-
-fn number(cell: &Value, path: &str) -> f64 {
-    cell.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("no {path} in {cell}"))
+    cells_of("explore", words, directory)
 }
 
 /// The digests are compared with those of earlier builds. `UPDATE=1` rewrites the list.
@@ -49,10 +31,7 @@ fn deterministic_digests_equal_the_checked_in_list() {
                  --range-deletes 0.001";
     let list: String = cells(words, directory.path())
         .iter()
-        .map(|cell| {
-            let text = |name: &str| cell[name].as_str().unwrap().to_owned();
-            format!("{} {}\n", text("policy"), text("digest"))
-        })
+        .map(|cell| format!("{} {}\n", text(cell, "policy"), text(cell, "digest")))
         .collect();
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/digests.txt");
     if std::env::var_os("UPDATE").is_some() {
@@ -61,11 +40,11 @@ fn deterministic_digests_equal_the_checked_in_list() {
     assert_eq!(list, fs::read_to_string(&file).unwrap());
 }
 
-/// It ran without end and said nothing.
+/// The simulation once ran without end.
 #[test]
 fn simulate_past_the_bound_fails_at_once_with_an_estimate() {
     let entries = u64::MAX.to_string();
-    lsmx(&["simulate", "--policy", "leveled", "--entries", &entries])
+    run("simulate", &format!("--policy leveled --entries {entries}"))
         .fails(1, &["flushes of", "bytes in total are too many"]);
 }
 
@@ -96,6 +75,20 @@ fn range_deletes_are_drawn_and_the_digest_stays_the_same() {
     }
 }
 
+/// Numbers that each cell has.
+const FIELDS: &str = "
+    /ingested_bytes /flushed_bytes /compaction/jobs /compaction/trivial_moves
+    /compaction/read_bytes /compaction/written_bytes /compaction/latency_us/mean
+    /compaction/latency_us/p50 /compaction/latency_us/p90 /compaction/latency_us/p99
+    /compaction/latency_us/p999 /compaction/latency_us/max /data_moved_ratio
+    /write_amplification /compaction_write_amplification /device_write_amplification
+    /space_amplification /space_amplification_invalid /put_latency_us/p999
+    /put_latency_us/max /stalls/count /stalls/total_us /stalls/max_us
+    /point_lookups/2/ios_per_get /point_lookups/2/filter_false_positive_rate
+    /point_lookups/0/latency_us/p99 /range_lookups/ops /range_lookups/entries
+    /range_lookups/latency_us/mean /levels/0/level /levels/0/runs /levels/0/files
+    /levels/0/bytes /levels/0/entries /levels/0/tombstones /seed";
+
 #[test]
 fn a_cell_has_every_field_of_its_contract() {
     let directory = tempfile::tempdir().unwrap();
@@ -104,44 +97,7 @@ fn a_cell_has_every_field_of_its_contract() {
         directory.path(),
     );
     let cell = &cells[0];
-    for path in [
-        "/ingested_bytes",
-        "/flushed_bytes",
-        "/compaction/jobs",
-        "/compaction/trivial_moves",
-        "/compaction/read_bytes",
-        "/compaction/written_bytes",
-        "/compaction/latency_us/mean",
-        "/compaction/latency_us/p50",
-        "/compaction/latency_us/p90",
-        "/compaction/latency_us/p99",
-        "/compaction/latency_us/p999",
-        "/compaction/latency_us/max",
-        "/data_moved_ratio",
-        "/write_amplification",
-        "/compaction_write_amplification",
-        "/device_write_amplification",
-        "/space_amplification",
-        "/space_amplification_invalid",
-        "/put_latency_us/p999",
-        "/put_latency_us/max",
-        "/stalls/count",
-        "/stalls/total_us",
-        "/stalls/max_us",
-        "/point_lookups/2/ios_per_get",
-        "/point_lookups/2/filter_false_positive_rate",
-        "/point_lookups/0/latency_us/p99",
-        "/range_lookups/ops",
-        "/range_lookups/entries",
-        "/range_lookups/latency_us/mean",
-        "/levels/0/level",
-        "/levels/0/runs",
-        "/levels/0/files",
-        "/levels/0/bytes",
-        "/levels/0/entries",
-        "/levels/0/tombstones",
-        "/seed",
-    ] {
+    for path in FIELDS.split_whitespace() {
         number(cell, path);
     }
     assert_eq!(cell["policy"], "leveled");
@@ -198,7 +154,7 @@ fn equal_seeds_give_equal_digests_and_other_seeds_do_not() {
     let digests = |words: &str| -> Vec<String> {
         cells(&format!("--deterministic {SMALL} {words}"), directory.path())
             .iter()
-            .map(|cell| cell["digest"].as_str().unwrap().to_owned())
+            .map(|cell| text(cell, "digest").to_owned())
             .collect()
     };
     let mixed = "--interleave --updates 0.3 --deletes 0.1";
@@ -278,68 +234,25 @@ fn phases_and_data_files_are_played() {
         let cells = cells(&words, directory.path());
         assert_eq!(cells[0]["workload"]["records"]["records"], 3000);
         assert_eq!(cells[0]["point_lookups"][1]["ops"], 300);
-        cells[0]["digest"].as_str().unwrap().to_owned()
+        text(&cells[0], "digest").to_owned()
     };
     assert_eq!(digest("shuffled"), digest("shuffled"));
     assert_ne!(digest("shuffled"), digest("file"));
 }
 
 #[test]
-fn wrong_arguments_are_named_with_exit_code_2() {
+fn explore_unusable_file_error_names_it() {
     let directory = tempfile::tempdir().unwrap();
-    let wrong = directory.path().join("wrong.toml");
-    fs::write(&wrong, "[[phase]]\nentries = 5\nsped = 1\n").unwrap();
-    let wrong = format!("--policy full --phases {}", wrong.display());
-    for (words, parts) in [
-        ("", &["--policy"][..]),
-        ("--policy nosuch", &["\"nosuch\"", "full", "lo+1", "tiering", "universal", "leveled"]),
-        ("--policy tiering(X=3)", &["\"X\"", "T"]),
-        ("--policy full --frobnicate", &["--frobnicate", "--entries", "--write-control"]),
-        ("--policy full --distribution x", &["\"x\"", "uniform", "shifting"]),
-        ("--policy full --entries many", &["many", "--entries"]),
-        ("--policy full --entries 0", &["--entries is 0"]),
-        ("--policy full --format tsv", &["--format", "--data"]),
-        ("--policy full --data-order shuffled", &["--data-order", "--data"]),
-        ("--policy full --merges 1.1", &["--merges is 1.1"]),
-        ("--policy full --merges 0.6 --updates 0.5", &["--merges 0.6", "--updates"]),
-        ("--policy full --range-deletes 0.1", &["--range-deletes 0.1", "--entries"]),
-        ("--policy full --updates 0.9 --deletes 0.2", &["--updates 0.9", "--deletes 0.2"]),
-        ("--policy full --empty-lookups 2", &["--empty-lookups is 2"]),
-        ("--policy full --lookups 0 --empty-lookups 1", &["--lookups 0", "--empty-lookups"]),
-        ("--policy full --ranges 0 --selectivity 0.1", &["--ranges 0", "--selectivity"]),
-        ("--policy full --size-ratio 1", &["--size-ratio 1"]),
-        ("--policy tiering(T=4) --size-ratio 5", &["tiering(T=4)", "--size-ratio 5"]),
-        ("--policy full --key-len 2", &["--key-len is 2", "1000000"]),
-        ("--policy full --data a.tsv --entries 5", &["--data", "--entries"]),
-        (
-            "--policy full --deterministic --write-control stop",
-            &["--deterministic", "--write-control"],
-        ),
-        (wrong.as_str(), &["wrong.toml, line 3", "sped"]),
+    let phases = directory.path().join("wrong.toml");
+    for (text, parts) in [
+        ("[[phase]]\nentries = 5\nsped = 1\n", &["wrong.toml, line 3, column 1: ", "sped"][..]),
+        ("[[phase]]\nentries = 5\n updates = 2\n", &["wrong.toml, line 3, column 2: ", "updates"]),
     ] {
-        explore(words).fails(2, parts);
+        fs::write(&phases, text).unwrap();
+        explore(&format!("--policy full --phases {}", phases.display())).fails(2, parts);
     }
-}
-
-#[test]
-fn failed_runs_name_their_file_with_exit_code_1() {
-    let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data.tsv");
     fs::write(&data, "a\tb\nbroken\n").unwrap();
     explore(&format!("--policy full --data {}", data.display()))
         .fails(1, &["data.tsv, line 2 is malformed", "no tab"]);
-    explore("--policy full --data no/such.tsv").fails(1, &["cannot open no/such.tsv"]);
-    explore("--policy full --phases no/such.toml").fails(1, &["cannot read no/such.toml"]);
-    explore("--policy full --json no/such/dir.json").fails(1, &["cannot write no/such/dir.json"]);
-    explore("--policy full --dir no/such/dir").fails(1, &["no/such/dir"]);
-}
-
-#[test]
-fn help_and_version_go_to_standard_output() {
-    assert!(lsmx(&["--version"]).ok().starts_with("lsmx "));
-    let help = lsmx(&["explore", "--help"]).ok();
-    for flag in ["--policy", "--empty-lookups", "--data-order", "--deterministic"] {
-        assert!(help.contains(flag), "{help}");
-    }
-    lsmx::<&str>(&[]).fails(2, &["explore", "db"]);
 }

@@ -1,0 +1,250 @@
+//! Arguments: rejected ones, the forms of counts and sizes, and old names of flags.
+
+use crate::common::{cells, lsmx, run};
+
+/// Rejected command lines, and after `=>` parts of their one line of error.
+const REJECTED: &str = r#"
+explore => --policy
+explore --policy nosuch => "nosuch" | full | lo+1 | tiering | universal | leveled
+explore --policy tiering(X=3) => "X" | T
+explore --policy full --frobnicate => --frobnicate | --entries | --write-control
+explore --policy full --distribution x => "x" | uniform | shifting
+explore --policy full --entries many => many | --entries
+explore --policy full --entries 0 => --entries is 0
+explore --policy full --format tsv => --format | --data
+explore --policy full --data-order shuffled => --data-order | --data
+explore --policy full --merges 1.1 => --merges is 1.1
+explore --policy full --merges 0.6 --updates 0.5 => --merges 0.6 | --updates
+explore --policy full --range-deletes 0.1 => --range-deletes 0.1 | --entries
+explore --policy full --updates 0.9 --deletes 0.2 => --updates 0.9 | --deletes 0.2
+explore --policy full --empty-lookups 2 => --empty-lookups is 2
+explore --policy full --lookups 0 --empty-lookups 1 => --lookups 0 | --empty-lookups
+explore --policy full --ranges 0 --selectivity 0.1 => --ranges 0 | --selectivity
+explore --policy full --size-ratio 1 => --size-ratio 1
+explore --policy tiering(T=4) --size-ratio 5 => tiering(T=4) | --size-ratio 5
+explore --policy full --key-len 2 --updates 0 => --key-len is 2 | 1000000
+explore --policy full --data a.tsv --entries 5 => --data | --entries
+explore --policy full --deterministic --write-control stop => --deterministic | --write-control
+explore --policy full --sweep size-ratio => --sweep size-ratio | KEY=VALUE
+explore --policy full --sweep size-ratio=4,,5 => --sweep size-ratio=4,,5 | missing
+explore --policy full --sweep size-ratio=4,4 => 4 stands there twice
+explore --policy full --sweep size-ratio=4 --sweep size-ratio=5 => --sweep size-ratio | twice
+explore --policy full --sweep sizeratio=4 => "sizeratio" | size-ratio | policy.PARAMETER
+explore --policy full --sweep json=a => "json" | memtable
+explore --policy full --sweep size-ratio=4,1 => --size-ratio 1
+explore --policy full --sweep memtable=many => many | --memtable
+explore --policy full --sweep entries=5 --entries 6 => --sweep entries=5 | --entries
+explore --policy full --sweep distribution=zipf,pareto => "pareto" | prefix-zipf
+explore --policy full --sweep interleave=maybe => interleave=maybe | true and false
+explore --policy full --sweep policy.T=4,1 => policy.T=1
+explore --policy full --sweep policy.nonsense=4 => policy.nonsense=4 | T
+explore --policy full --sweep key-len=16,2 => --key-len is 2
+explore --policy full --repeat 0 => --repeat is 0
+explore --policy full --seed 18446744073709551615 --repeat 2 => --seed is 18446744073709551615
+explore --policy full --dry-run --json a.json => --dry-run | --json
+explore --policy full(T=4) --sweep policy.T=5 => policy.T=5 | full(T=4)
+bench => WORKLOAD
+bench fillbatch => fillbatch | fillseq | ycsb-f
+bench fillseq --entries 0 => --entries | from 1
+bench fillseq --entries many => --entries | many
+bench fillseq --threads 0 => --threads | from 1
+bench fillseq --threads 5000 => --threads | 1024
+bench fillseq --rate 0 => --rate | above 0
+bench fillseq --rate -1 => --rate | above 0
+bench fillseq scan --rate 5 => --rate | scan
+bench fillseq --repeat 0 => --repeat
+bench fillseq --repeat 2 --db x => --repeat | --db
+bench fillseq --db x --dir y => --db | --dir
+bench fillseq --key-len 2 => --key-len | longer
+bench fillseq --option speed=1 => speed | filter_last_run | workers
+bench fillseq --option policy=nosuch => policy=nosuch | tiering
+bench fillseq --peers leveldb => leveldb | rocksdb | fjall
+bench fillseq --memtable 1 => memtable_bytes | at least 1024
+bench seekrandom --seek-entries 0 => --seek-entries
+bench --experiment speed => speed | caching, filter-size, put-over-time
+bench fillseq --experiment caching => --experiment | WORKLOAD
+bench --experiment caching --rate 5 => --rate | --experiment caching
+bench --experiment caching --repeat 2 => --repeat | --experiment caching
+bench --experiment caching --entries 0 => --entries | from 1
+bench --experiment filter-size --db x => --db | --experiment filter-size
+rmw --mode getput => getput | get-put, merge, kd
+rmw --base disk => disk | tree, value-log
+rmw --mix ycsb-g => ycsb-g | up2x
+rmw --experiment speed => speed | read-ratio | kd-cache
+rmw --read-ratio 1.5 => --read-ratio | from 0 to 1
+rmw --read-ratio 0.5 --mix up2x => --read-ratio | --mix up2x
+rmw --records 0 => --entries is 0
+rmw --ops 0 => --ops
+rmw --threads 65 => --threads | 64
+rmw --zipf 0 => --zipf
+rmw --zipf -1 => --zipf
+rmw --field-len 2000 => --field-len | 1000
+rmw --delta-len 101 => --delta-len | 100
+rmw --memory-budget 1M => memory_budget | 4194304
+rmw --experiment zipf --zipf 1 => --zipf | --experiment zipf
+rmw --experiment value-size --value-len 5 => --value-len | --experiment value-size
+rmw --experiment read-ratio --read-ratio 0.5 => --read-ratio | --experiment
+rmw --experiment kd-cache => --mode get-put,merge,kd | --experiment kd-cache
+rmw --experiment split-threshold --mode merge => --mode merge | split-threshold
+rmw --peers fjall => --peers | fjall
+rmw --peers leveldb => leveldb | rocksdb
+rmw --repeat 0 => --repeat
+rmw --dry-run --json x => --dry-run | --json
+iocost --cache-sweep often => --cache-sweep
+iocost --key-len 4 => --key-len is 4
+iocost --gets 0 => --lookups
+iocost --cache-kind lru => --cache-kind
+iocost --filter-bits 12 => --filter-bits
+iocost --filter-bits monkey(30) => --filter-bits
+iocost --db nowhere --filter-bits 16 => --db
+iocost --block-bytes 10 --entries 10 => block
+iocost --db nowhere --entries 5 => --db
+iocost --keyspace k => --db
+stress --in-memory --faults => --in-memory | --faults
+stress --runs 0 => --runs
+stress --seconds soon => --seconds
+advise --weights speed=1 => --weights | "speed" | known: writes, points, ranges, space
+advise --weights writes=0 => at least one weight
+advise --lookups 0 --weights points=1 => points=1
+advise --memory 1K => --memory-budget is 1024 | 131072
+advise --entries 0 => --entries
+advise --spec a --lookups 5 => --phases | --lookups
+advise --updates 2 => --updates
+explore --policy full --trace a --entries 5 => --trace | --entries
+explore --policy full --trace a --phases b => --trace | --phases
+explore --policy full --entries -1 => '-1' for '--entries <N>' | must be a whole number | 1.5M or 1e9
+explore --policy full --entries 99999999999T => --entries | below 2^64
+explore --policy full --entries 1.5 => --entries | must be a whole number
+explore --policy full --lookups 64MiB => --lookups | must be a whole number
+explore --policy full --memtable 5XB => --memtable | number of bytes | 64MiB or 1.5G
+explore --policy full --value-len -7 => '-7' for '--value-len <BYTES>' | number of bytes
+explore --policy full --workers 65 => --workers | from 1 to 64
+explore --policy tierring => "tierring"; did you mean tiering? known: full, 
+explore --policy full --entires 5 => '--entires' | ; did you mean --entries? known: --policy, 
+explroe => 'explroe' | ; did you mean explore? known: explore, simulate, 
+bench fillseq --option policy=tierring => did you mean tiering?
+rmw --memory-budget lots => --memory-budget | number of bytes
+iocost --block-bytes 5G => --block-bytes | below 4G
+bench fillseq --option table_bytes=-1 => table_bytes=-1 | a number of bytes
+db x scan --limit few => --limit | must be a whole number
+stress --runs -1 => '-1' for '--runs <N>'
+simulate --policy full --sweep memtable=64MB => 64MB | --memtable
+"#;
+
+#[test]
+fn wrong_arguments_are_rejected_by_name() {
+    for line in REJECTED.lines().skip(1) {
+        let (words, parts) = line.split_once(" => ").unwrap();
+        let (command, words) = words.split_once(' ').unwrap_or((words, ""));
+        run(command, words).fails(2, &parts.split(" | ").collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn missing_or_unusable_files_are_named_with_exit_code_1() {
+    for (words, part) in [
+        ("explore --policy full --data no/such.tsv", "cannot open no/such.tsv"),
+        ("explore --policy full --phases no/such.toml", "cannot read no/such.toml"),
+        ("explore --policy full --trace no/such.trace", "no/such.trace"),
+        ("explore --policy full --json no/such/dir.json", "cannot write no/such/dir.json"),
+        ("explore --policy full --dir no/such/dir", "no/such/dir"),
+        ("explore --spec nowhere.toml", "nowhere.toml"),
+        ("advise --spec no-such-file.toml", "no-such-file.toml"),
+        ("iocost --db no/such/database", "not a database"),
+        ("stress --runs 1 --dir /nowhere/at/all", "/nowhere/at/all"),
+    ] {
+        let (command, words) = words.split_once(' ').unwrap();
+        run(command, words).fails(1, &[part]);
+    }
+}
+
+/// A command line with units gives the same cells as one with plain numbers.
+#[test]
+fn counts_and_sizes_with_units_equal_plain_numbers() {
+    let directory = tempfile::tempdir().unwrap();
+    for (command, units, plain) in [
+        (
+            "explore",
+            "--entries 6K --value-len 0.046875KiB --memtable 64KiB --lookups 1e2 --sweep block-cache=0.25M",
+            "--entries 6000 --value-len 48 --memtable 65536 --lookups 100 --sweep block-cache=262144",
+        ),
+        (
+            "simulate",
+            "--entries 1.5M --sweep size-ratio=1e1",
+            "--entries 1500000 --sweep size-ratio=10",
+        ),
+        ("simulate", "--sweep entries=0.5M,1M", "--sweep entries=500_000,1_000_000"),
+    ] {
+        let cells = |words| {
+            let mut cells = cells(
+                command,
+                &format!("--policy tiering --deterministic {words}"),
+                directory.path(),
+            );
+            let keep = ["sweep", "ingested_bytes", "workload", "digest", "flushed_bytes"];
+            cells.iter_mut().for_each(|cell| {
+                cell.as_object_mut().unwrap().retain(|name, _| keep.contains(&name.as_str()))
+            });
+            cells
+        };
+        assert_eq!(cells(units), cells(plain), "{command} {units}");
+    }
+}
+
+#[test]
+fn old_names_of_flags_are_accepted_and_hidden() {
+    let directory = tempfile::tempdir().unwrap();
+    let (dir, phases) = (directory.path(), directory.path().join("phases.toml"));
+    std::fs::write(&phases, "[[phase]]\nentries = 1000\n").unwrap();
+    let phases = phases.display().to_string();
+    for (command, words, old) in [
+        ("rmw", "--records 1100 --ops 600 --mode merge", "--records"),
+        (
+            "iocost",
+            "--entries 2000 --memtable 64K --table 64K --gets 50 --cache-sweep 20",
+            "--gets",
+        ),
+        ("advise", &format!("--entries 2000 --memory 256K --confirm 0 --spec {phases}"), "--spec"),
+    ] {
+        crate::common::result(command, words, dir);
+        let help = run(command, "--help").ok();
+        assert!(!help.contains(old), "{help}");
+    }
+}
+
+/// Without a flag of the workload half of the writes are updates; with one there are none.
+#[test]
+fn default_workload_has_updates() {
+    let directory = tempfile::tempdir().unwrap();
+    for command in ["explore", "simulate"] {
+        for (words, updates) in [
+            ("--entries 2000 --value-len 48", 1000),
+            ("--entries 2000 --lookups 10", 0),
+            ("--entries 2000 --deletes 0.1", 0),
+            ("--entries 2000 --distribution zipf", 0),
+        ] {
+            let cells = cells(command, &format!("--policy leveled {words}"), directory.path());
+            assert_eq!(cells[0]["workload"]["phases"][0]["updates"], updates, "{command} {words}");
+        }
+    }
+}
+
+#[test]
+fn simulate_limits_the_default_memtable_and_says_so() {
+    let simulate = |words: &str| run("simulate", &format!("--policy tiering {words}")).ok();
+    let large = simulate("--entries 1G");
+    assert!(large.starts_with("memtables and tables hold 64.0 MiB of data"), "{large}");
+    for words in ["--entries 1M", "--entries 1G --memtable 1G"] {
+        assert!(!simulate(words).contains("64.0 MiB of data"), "{words}");
+    }
+}
+
+#[test]
+fn help_and_version_go_to_standard_output() {
+    assert!(lsmx(&["--version"]).ok().starts_with("lsmx "));
+    let help = lsmx(&["explore", "--help"]).ok();
+    for flag in ["--policy", "--empty-lookups", "--data-order", "--deterministic"] {
+        assert!(help.contains(flag), "{help}");
+    }
+    lsmx::<&str>(&[]).fails(2, &["explore", "db"]);
+}

@@ -1,0 +1,23 @@
+//! Runs the binary `lsmx` and checks its output, its files and its exit code.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test may panic, and works on files of its own"
+)]
+
+mod advise;
+mod arguments;
+mod bench;
+mod common;
+mod compare;
+mod db;
+mod explore;
+mod html;
+mod iocost;
+mod metrics;
+mod rmw;
+mod spec;
+mod stress;
+mod sweep;
+mod trace;
