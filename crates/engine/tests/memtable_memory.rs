@@ -86,6 +86,7 @@ fn batches_in_flight_stay_within_the_budget() -> usize {
 /// give it out again.
 #[test]
 fn what_is_counted_is_what_it_takes() {
+    lsmx_testkit::time_test();
     let mut open = Vec::new();
     for (entries, value_bytes) in [(120_000, 8), (150_000, 100), (20_000, 4 << 10)] {
         let dir = tempfile::tempdir().unwrap();

@@ -49,6 +49,7 @@ fn numbers_of_commits_that_failed_are_never_given_again() {
 
 #[test]
 fn every_preset_keeps_everything_over_reopenings() {
+    lsmx_testkit::time_test();
     for policy in PolicySpec::all_presets() {
         let disk = MemVfs::new();
         let mut model = BTreeMap::new();
@@ -87,6 +88,7 @@ fn every_preset_keeps_everything_over_reopenings() {
 
 #[test]
 fn threads_write_and_read_a_real_directory() {
+    lsmx_testkit::time_test();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("nested/db");
     let policy: PolicySpec = "leveled".parse().unwrap();

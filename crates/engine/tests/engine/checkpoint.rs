@@ -201,6 +201,7 @@ fn a_read_that_went_wrong_does_not_become_the_copy() {
 /// keyspaces, with all that was committed before it.
 #[test]
 fn checkpoints_are_prefixes_whatever_goes_on_meanwhile() {
+    lsmx_testkit::time_test();
     for seed in 0..30 {
         let disk = MemVfs::new();
         let db = create(Arc::new(disk.clone()), Background::Stepped { seed, workers: 2 });

@@ -118,6 +118,7 @@ fn a_part_of_the_keys_leaves_the_others_where_they_are() {
 /// Writers, flushes and the policy's own jobs go on; the job waits for its turn and gets it.
 #[test]
 fn it_comes_to_its_turn_while_others_work() {
+    lsmx_testkit::time_test();
     for seed in 0..30 {
         let disk = MemVfs::new();
         let db = open(&disk, Background::Stepped { seed, workers: 2 }, &leveled());

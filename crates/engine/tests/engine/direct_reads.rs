@@ -61,6 +61,7 @@ fn check(db: &Db) {
 
 #[test]
 fn a_database_reads_the_same_past_the_page_cache() {
+    lsmx_testkit::time_test();
     let directory = tempfile::tempdir().unwrap();
     let probe = directory.path().join("probe");
     OsVfs.create(&probe).unwrap();

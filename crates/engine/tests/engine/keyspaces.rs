@@ -118,6 +118,7 @@ fn snapshots_and_iterators_from_before_go_on_seeing_it() {
 /// Jobs and writers at work on a keyspace when it goes end cleanly; nothing hangs, nothing fails.
 #[test]
 fn a_keyspace_goes_while_it_is_written_flushed_and_compacted() {
+    lsmx_testkit::time_test();
     for seed in 0..40 {
         let disk = MemVfs::new();
         let db = open(&disk, Background::Stepped { seed, workers: 2 });
@@ -272,6 +273,7 @@ fn a_close_past_its_deadline_goes_on_with_the_next_one() {
 
 #[test]
 fn thousands_of_keyspaces_open_and_close() {
+    lsmx_testkit::time_test();
     let disk = MemVfs::new();
     let db = open(&disk, Background::Threads { workers: 2 });
     let started = db.env().monotonic_ns();

@@ -70,6 +70,7 @@ fn keys_from_empty_to_the_longest() {
 /// 64 MiB always; the largest value itself in the long mode, for the time and the memory it takes.
 #[test]
 fn values_up_to_the_longest() {
+    lsmx_testkit::time_test();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("db");
     let bytes = if scale() > 1.0 { VALUE_MAX } else { 64 << 20 };

@@ -19,6 +19,8 @@ const KEYS: u32 = 4_000;
 const DEVICE: Duration = Duration::from_micros(500);
 /// Long enough that who comes late was not on the way at all.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Long enough for a second thread on a busy machine.
+const LINGER: Duration = Duration::from_millis(300);
 
 /// A device: each read takes its time, and once more than one has to be under way, waits for another.
 #[derive(Debug, Default)]
@@ -29,6 +31,8 @@ struct Device {
     reads_ahead: AtomicBool,
     /// Whether every read but the first waits until two were under way at once.
     gathers: AtomicBool,
+    /// Whether each read waits for [`LINGER`] for a second one, until two were under way at once.
+    lingers: AtomicBool,
     reads: AtomicUsize,
     told: AtomicUsize,
     under_way: Mutex<(usize, usize)>,
@@ -46,11 +50,13 @@ impl Device {
         under_way.0 += 1;
         under_way.1 = under_way.1.max(under_way.0);
         self.changed.notify_all();
-        if self.gathers.load(Ordering::SeqCst) && !first {
+        let gathers = self.gathers.load(Ordering::SeqCst) && !first;
+        if gathers || self.lingers.load(Ordering::SeqCst) {
+            let patience = if gathers { PATIENCE } else { LINGER };
             let alone = |it: &mut (usize, usize)| it.1 < 2;
             let (met, waited) =
-                self.changed.wait_timeout_while(under_way, PATIENCE, alone).unwrap();
-            assert!(!waited.timed_out(), "one after the other");
+                self.changed.wait_timeout_while(under_way, patience, alone).unwrap();
+            assert!(!gathers || !waited.timed_out(), "one after the other");
             under_way = met;
         }
         drop(under_way);
@@ -229,6 +235,7 @@ fn values_of_a_scan_are_read_by_several_threads() {
     walk(&db, 1);
     assert_eq!(misses() - before, 1);
     let before = device.reads.load(Ordering::SeqCst);
+    device.lingers.store(true, Ordering::SeqCst);
     walk(&db, 1_000);
     device.slow.store(false, Ordering::SeqCst);
     assert!(device.under_way.lock().unwrap().1 >= 2, "one after the other");

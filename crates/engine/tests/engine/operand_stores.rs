@@ -540,6 +540,7 @@ fn a_lookup_is_explained_and_memory_is_counted() {
 /// Threads merge while others hold snapshots, under schedules that can be played again.
 #[test]
 fn snapshots_stay_as_they_are_while_operands_come_and_leave() {
+    lsmx_testkit::time_test();
     for seed in 0..30 {
         let disk = MemVfs::new();
         let plain =

@@ -138,6 +138,7 @@ const BOUNDED: [&str; 5] = [
 
 #[test]
 fn no_tombstone_outlives_its_bound() {
+    lsmx_testkit::time_test();
     for policy in BOUNDED {
         let mut history = Persistence::new(policy, 700);
         for number in 0..4_000 {
@@ -167,6 +168,7 @@ fn without_a_bound_tombstones_live_longer() {
 /// A snapshot holds those that are newer than it, and no others; let go of, it holds none.
 #[test]
 fn a_snapshot_puts_off_what_it_needs_and_nothing_else() {
+    lsmx_testkit::time_test();
     for policy in BOUNDED {
         let mut history = Persistence::new(policy, 700);
         for number in 0..1_000 {

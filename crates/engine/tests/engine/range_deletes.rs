@@ -202,6 +202,7 @@ fn a_scan_over_a_deleted_stretch_reads_next_to_nothing() {
 /// Nothing is read, nothing is written again, and what a snapshot holds stays until it is let go.
 #[test]
 fn clearing_frees_all_files_without_rewriting_them() {
+    lsmx_testkit::time_test();
     for policy in PolicySpec::all_presets() {
         let policy = policy.to_string();
         let disk = MemVfs::new();
@@ -287,6 +288,7 @@ fn deleting_half_of_everything_frees_half_without_rewriting_it() {
 /// Range deletes fill tables as entries do.
 #[test]
 fn tables_are_cut_where_they_are_full_of_range_deletes() {
+    lsmx_testkit::time_test();
     let disk = MemVfs::new();
     let db = open(&disk, options("full"));
     for number in 0..=60 {

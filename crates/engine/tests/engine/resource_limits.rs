@@ -156,6 +156,7 @@ fn an_iterator_that_holds_a_flushed_memtable_stops_no_write() {
 
 #[test]
 fn the_cache_and_open_tables_keep_to_what_memtables_leave() {
+    lsmx_testkit::time_test();
     let disk = MemVfs::new();
     let options = || inline().memory_budget(4 << 20);
     let db = open(&disk, options());
@@ -222,6 +223,7 @@ fn what_an_iterator_holds_stays_readable_when_the_next_owner_has_removed_it() {
 
 #[test]
 fn real_descriptors_stay_within_the_budget() {
+    lsmx_testkit::time_test();
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path(), inline().open_files_max(8).block_cache_bytes(0)).unwrap();
     load(&db, 0..3_000);

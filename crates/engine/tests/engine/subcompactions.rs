@@ -150,6 +150,7 @@ fn no_part_is_smaller_than_an_output_file() {
 
 #[test]
 fn idle_workers_take_parts() {
+    lsmx_testkit::time_test();
     let mut helped = 0;
     for seed in 0..20 {
         let disk = MemVfs::new();
@@ -198,6 +199,7 @@ fn parts_run_beside_each_other() {
 
 #[test]
 fn a_part_that_fails_takes_all_others_along() {
+    lsmx_testkit::time_test();
     for background in
         [Background::Inline, Background::Stepped { seed: 3, workers: 3 }, Background::default()]
     {
@@ -261,6 +263,7 @@ fn a_panic_in_a_part_ends_the_job_and_nobody_waits() {
 
 #[test]
 fn a_close_or_a_deadline_ends_all_parts() {
+    lsmx_testkit::time_test();
     for seed in 0..20 {
         let disk = MemVfs::new();
         let background = Background::Stepped { seed, workers: 3 };

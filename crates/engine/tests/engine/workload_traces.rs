@@ -305,6 +305,7 @@ fn threads_record_all_they_do() {
 /// A trace whose process died is read as far as it goes; damage in the middle is an error.
 #[test]
 fn a_cut_trace_is_read_as_far_as_it_goes_and_damage_is_named() {
+    lsmx_testkit::time_test();
     let disk = MemVfs::new();
     let db = open(Arc::new(disk.clone()), Background::Inline);
     let trace = db.record_trace(TRACE, TraceOptions::default()).unwrap();

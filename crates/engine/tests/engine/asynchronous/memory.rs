@@ -189,6 +189,7 @@ const LOOKUPS: u64 = 3_000;
 
 #[test]
 fn lookups_are_counted_once_wherever_they_end() {
+    lsmx_testkit::time_test();
     let seed = seed();
     // From nothing in memory to all of it.
     for cache_bytes in [0, 4 << 10, 40 << 10, 4 << 20] {

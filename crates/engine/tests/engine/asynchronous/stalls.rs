@@ -29,6 +29,7 @@ const WRITERS: u64 = 300;
 /// single thread, get on as if nothing were.
 #[test]
 fn hundreds_of_stalled_writers_occupy_no_thread() {
+    lsmx_testkit::time_test();
     // By the memtables of one tree, and by all of them together.
     for memtable_bytes_max in [1 << 20, 16 << 10] {
         for runtime in runtimes() {
@@ -136,6 +137,7 @@ impl Drop for EndsFlood {
 /// lets others have their turn, also where the pool has one thread.
 #[test]
 fn a_flood_of_commits_leaves_the_pool_to_others() {
+    lsmx_testkit::time_test();
     for runtime in runtimes() {
         let disk = FaultVfs::new(Arc::new(MemVfs::new()), 1);
         let slow = FaultRule::new(Fault::Delay).for_calls(&[VfsCall::Sync]).path_contains(".wal");
