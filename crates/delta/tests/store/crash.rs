@@ -106,6 +106,7 @@ fn recover(vfs: MemVfs, state: &(Option<StoreToken>, Model, BTreeSet<u64>), seed
 
 #[test]
 fn committed_state_survives_power_loss() {
+    lsmx_testkit::time_test();
     let mut driver = Driver::new(options());
     let durable = Durable::default();
     let (seen, mem) = (durable.clone(), driver.mem.clone());
@@ -130,6 +131,7 @@ fn committed_state_survives_power_loss() {
 /// store goes on; what is reopened is what was committed last, or what was prepared when it failed.
 #[test]
 fn failed_call_loses_no_committed_state() {
+    lsmx_testkit::time_test();
     let calls = [
         (VfsCall::Append, Fault::Error(Errno::NoSpace)),
         (VfsCall::Append, Fault::ShortWrite(Errno::NoSpace)),
