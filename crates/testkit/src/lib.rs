@@ -10,6 +10,7 @@ mod allocator;
 pub mod bench;
 pub mod delta;
 pub mod engine;
+mod event_log;
 pub mod fuzzing;
 mod merge_operators;
 mod rng;
@@ -19,6 +20,7 @@ mod test_report;
 mod test_run;
 
 pub use allocator::CountingAllocator;
+pub use event_log::EventLog;
 pub use merge_operators::merge_operator;
 pub use rng::{TestRng, mix_seeds};
 pub use test_order::{run_alone, run_shared};

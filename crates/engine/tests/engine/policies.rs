@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lsmx::compaction::{
@@ -12,10 +11,11 @@ use lsmx::compaction::{
 };
 use lsmx::dump::{DumpOptions, dump};
 use lsmx::env::Background;
-use lsmx::event::{Event, EventListener};
+use lsmx::event::Event;
 use lsmx::vfs::CrashImage;
 use lsmx::vfs::MemVfs;
 use lsmx::{Db, Error, JobRule, KeyspaceOptions, Options, PolicySpec};
+use lsmx_testkit::EventLog;
 
 fn tuning(policy: &str) -> KeyspaceOptions {
     KeyspaceOptions::default()
@@ -252,21 +252,6 @@ fn files_grow_stale_and_move_on() {
     db.env().advance_us(2_000);
     db.put("b", "2").unwrap();
     assert_eq!(runs(&db), 1, "all that was old is in the last run");
-}
-
-/// Hears of jobs and failures.
-#[derive(Debug, Default)]
-struct Heard(Mutex<Vec<String>>, AtomicU64);
-
-impl EventListener for Heard {
-    fn on_event(&self, event: &Event) {
-        if let Event::CompactionBegin(_) = event {
-            self.1.fetch_add(1, Ordering::Relaxed);
-        }
-        if let Event::Failure(_) | Event::Compaction(_) = event {
-            self.0.lock().unwrap().push(event.to_string());
-        }
-    }
 }
 
 #[test]
@@ -514,13 +499,12 @@ impl CompactionPolicy for Wrong {
 #[test]
 fn a_wrong_policy_is_reported_and_harms_nothing() {
     for wrong in [Wrong::Nowhere, Wrong::Drops, Wrong::Reorders, Wrong::InputOrder] {
-        let (disk, heard) = (MemVfs::new(), Arc::new(Heard::default()));
+        let (disk, events) = (MemVfs::new(), EventLog::default());
         let name = format!("{wrong:?}");
-        let listener: Arc<dyn EventListener> = Arc::<Heard>::clone(&heard);
         let options = Options::default()
             .background(Background::Inline)
             .seed(1)
-            .listener(listener)
+            .listener(Arc::new(events.clone()))
             .keyspace_defaults(tuning("leveled").policy(Arc::new(wrong)));
         let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
         let mut told = 0;
@@ -535,7 +519,10 @@ fn a_wrong_policy_is_reported_and_harms_nothing() {
             }
         }
         assert_eq!(told, 1, "{name}");
-        let failures = heard.0.lock().unwrap().clone();
+        let failures = events.select(|event| match event {
+            Event::Failure(_) | Event::Compaction(_) => Some(event.to_string()),
+            _ => None,
+        });
         assert!(!failures.is_empty() && failures.len() < 10, "{name}: {failures:?}");
         for number in 0..800 {
             assert_eq!(&*db.get(key(number)).unwrap().unwrap(), number.to_string().as_bytes());
@@ -553,7 +540,8 @@ fn a_wrong_policy_is_reported_and_harms_nothing() {
         assert!(expected, "{name}: {rule}");
         // It was found before anything was merged.
         assert_eq!(db.metrics().keyspaces["default"].compaction.jobs, 0, "{name}");
-        assert_eq!(heard.1.load(Ordering::Relaxed), 0, "{name}: a job was begun");
+        let begun = events.count(|event| matches!(event, Event::CompactionBegin(_)));
+        assert_eq!(begun, 0, "{name}: a job was begun");
         // A sound one takes over.
         db.default_keyspace().set_policy("leveled".parse::<PolicySpec>().unwrap()).unwrap();
         db.env().advance_us(120_000_000);

@@ -3,13 +3,14 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lsmx::env::Background;
 use lsmx::internals::vfs::{CountingVfs, Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::vfs::{MemVfs, Vfs};
-use lsmx::{Db, Error, Event, EventListener, KeyspaceOptions, Malformed, Options, WriteOptions};
+use lsmx::{Db, Error, Event, KeyspaceOptions, Malformed, Options, WriteOptions};
+use lsmx_testkit::EventLog;
 
 fn tuning() -> KeyspaceOptions {
     KeyspaceOptions::default().memtable_bytes(4 << 10).table_bytes(4 << 10).block_bytes(256)
@@ -77,23 +78,12 @@ fn gated() -> (FaultVfs, Arc<AtomicBool>) {
     (disk, shut)
 }
 
-/// Counts stalls that begin.
-#[derive(Default)]
-struct Stalls(AtomicU64);
-
-impl EventListener for Stalls {
-    fn on_event(&self, event: &Event) {
-        if let Event::StallBegin(_) = event {
-            self.0.fetch_add(1, Ordering::Release);
-        }
-    }
-}
-
 #[test]
 fn writes_wait_where_all_memtables_are_at_their_bound() {
     let (disk, shut) = gated();
-    let stalls = Arc::new(Stalls::default());
-    let db = open(&disk, Options::default().memory_budget(4 << 20).listener(stalls.clone()));
+    let events = EventLog::default();
+    let db =
+        open(&disk, Options::default().memory_budget(4 << 20).listener(Arc::new(events.clone())));
     let other = db.keyspace("other", KeyspaceOptions::default()).unwrap();
     let main = db.default_keyspace();
     shut.store(true, Ordering::Release);
@@ -119,7 +109,9 @@ fn writes_wait_where_all_memtables_are_at_their_bound() {
     assert!(matches!(late, Error::Deadline { cause: found } if found == cause), "{late}");
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| main.put("patient", "x"));
-        until("a second stall begins", || stalls.0.load(Ordering::Acquire) == 2);
+        until("a second stall begins", || {
+            events.count(|event| matches!(event, Event::StallBegin(_))) == 2
+        });
         assert!(!waiting.is_finished());
         shut.store(false, Ordering::Release);
         waiting.join().unwrap().unwrap();

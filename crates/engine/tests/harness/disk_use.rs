@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 use lsmx::env::{Background, Env};
 use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::vfs::{MemVfs, Vfs};
-use lsmx::{Db, Error, Event, EventListener, KeyspaceOptions, Options};
-use lsmx_testkit::TestRng;
+use lsmx::{Db, Error, Event, KeyspaceOptions, Options};
+use lsmx_testkit::{EventLog, TestRng};
 
 use super::{Outcome, oracle};
 
@@ -48,29 +48,21 @@ pub(crate) fn reserve_is_bounded(seed: u64) -> Outcome {
     Ok(())
 }
 
-#[derive(Default)]
-struct NoReserve(AtomicUsize);
-
-impl EventListener for NoReserve {
-    fn on_event(&self, event: &Event) {
-        self.0.fetch_add(usize::from(matches!(event, Event::NoReserve(_))), Ordering::Relaxed);
-    }
-}
-
 /// Where the reserve cannot be made, one event says so and writes continue.
 pub(crate) fn reserve_is_dispensable(seed: u64) -> Outcome {
     for errno in Errno::ALL {
         let disk = FaultVfs::new(Arc::new(MemVfs::new()), seed);
         let refused = FaultRule::new(Fault::Error(errno)).for_calls(&[VfsCall::Reserve]);
         disk.add_rule(refused.from_then_on());
-        let told = Arc::new(NoReserve::default());
-        let options = options(seed, 64 << 10).listener(Arc::clone(&told) as Arc<dyn EventListener>);
+        let events = EventLog::default();
+        let options = options(seed, 64 << 10).listener(Arc::new(events.clone()));
         let db = Db::open(oracle::DIR, options.vfs(Arc::new(disk))).map_err(failed)?;
         for number in 0..300u64 {
             db.put(number.to_be_bytes(), [7; 1_000]).map_err(failed)?;
         }
         db.flush().map_err(failed)?;
-        let (told, kept) = (told.0.load(Ordering::Relaxed), db.metrics().disk.reserve_bytes);
+        let told = events.count(|event| matches!(event, Event::NoReserve(_)));
+        let kept = db.metrics().disk.reserve_bytes;
         if (told, kept) != (1, 0) {
             return Err(format!("{errno:?}: {told} events, {kept} bytes"));
         }

@@ -1,13 +1,13 @@
 //! Checks that files of one database are not taken for files of another one.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use lsmx::env::Background;
 use lsmx::vfs::CrashImage;
 use lsmx::vfs::MemVfs;
-use lsmx::{Db, Durability, Error, Event, EventListener, KeyspaceOptions, Options};
-use lsmx_testkit::TestRng;
+use lsmx::{Db, Durability, Error, Event, KeyspaceOptions, Options};
+use lsmx_testkit::{EventLog, TestRng};
 
 use super::Outcome;
 
@@ -131,11 +131,10 @@ pub(crate) fn output_over_an_engine_file_is_refused(_seed: u64) -> Outcome {
 /// and again. One of them made every later open fail.
 pub(crate) fn stray_file_with_an_impossible_number_is_ignored(seed: u64) -> Outcome {
     let disk = MemVfs::new();
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let listener = Strays(Arc::clone(&told));
+    let events = EventLog::default();
     let open = || {
         let options = Options::default().background(Background::Inline).seed(seed);
-        let options = options.listener(Arc::new(listener.clone()));
+        let options = options.listener(Arc::new(events.clone()));
         Db::open("db", options.vfs(Arc::new(disk.clone()))).map_err(failed)
     };
     open()?.put("k", "v").map_err(failed)?;
@@ -151,20 +150,8 @@ pub(crate) fn stray_file_with_an_impossible_number_is_ignored(seed: u64) -> Outc
         db.put("k", "v").map_err(failed)?;
         db.flush().map_err(failed)?;
     }
-    let told = told.lock().map_err(failed)?.len();
+    let told = events.count(|event| matches!(event, Event::StrayFile(_)));
     let left =
         names.iter().filter(|name| disk.paths().contains(&Path::new("db").join(name))).count();
     if (told, left) == (9, 3) { Ok(()) } else { Err(format!("{told} reports, {left} files left")) }
-}
-
-/// Keeps the stray files that a database reports.
-#[derive(Clone)]
-struct Strays(Arc<Mutex<Vec<PathBuf>>>);
-
-impl EventListener for Strays {
-    fn on_event(&self, event: &Event) {
-        if let (Event::StrayFile(path), Ok(mut strays)) = (event, self.0.lock()) {
-            strays.push(path.clone());
-        }
-    }
 }

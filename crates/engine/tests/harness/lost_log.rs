@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use lsmx::env::Background;
 use lsmx::internals::wal::{RecoveryReport, WalOptions};
 use lsmx::vfs::CrashImage;
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{
-    Db, Durability, Error, Event, EventListener, KeyspaceOptions, Options, RecoveryMode,
-    RepairOptions, RepairReport, ValueSeparation, WriteBatch,
+    Db, Durability, Error, Event, KeyspaceOptions, Options, RecoveryMode, RepairOptions,
+    RepairReport, ValueSeparation, WriteBatch,
 };
-use lsmx_testkit::TestRng;
+use lsmx_testkit::{EventLog, TestRng};
 
 use super::Outcome;
 use super::oracle::DIR;
@@ -30,19 +30,6 @@ fn failed(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// Keeps the report of the recovery.
-#[derive(Debug, Default)]
-struct Listener(Mutex<Option<Arc<RecoveryReport>>>);
-
-impl EventListener for Listener {
-    fn on_event(&self, event: &Event) {
-        if let Event::Recovery(report) = event {
-            *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
-                Some(Arc::clone(report));
-        }
-    }
-}
-
 fn tuning(keyspace: &str) -> KeyspaceOptions {
     let bytes = if keyspace == KEYSPACES[0] { 2 << 10 } else { 1 << 20 };
     let separation =
@@ -51,16 +38,19 @@ fn tuning(keyspace: &str) -> KeyspaceOptions {
 }
 
 fn open(disk: &MemVfs, mode: RecoveryMode) -> Result<(Db, Arc<RecoveryReport>), Error> {
-    let listener = Arc::new(Listener::default());
+    let events = EventLog::default();
     let options = Options::default()
         .background(Background::Inline)
         .seed(1)
         .wal(WalOptions { segment_bytes: 3_000, ..WalOptions::default() })
         .recovery(mode)
-        .listener(Arc::clone(&listener) as Arc<dyn EventListener>);
+        .listener(Arc::new(events.clone()));
     let db = Db::open(DIR, options.vfs(Arc::new(disk.clone())))?;
-    let report = listener.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
-    Ok((db, report.unwrap_or_default()))
+    let reports = events.select(|event| match event {
+        Event::Recovery(report) => Some(Arc::clone(report)),
+        _ => None,
+    });
+    Ok((db, reports.last().cloned().unwrap_or_default()))
 }
 
 /// A database that was killed after commits to both keyspaces, and the last sequence number of each commit. If

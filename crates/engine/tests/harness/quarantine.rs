@@ -2,14 +2,15 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use lsmx::env::Background;
 use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::merge_operator::Append;
 use lsmx::vfs::MemVfs;
-use lsmx::{Db, Error, Event, EventListener, Keyspace, KeyspaceOptions, Options, ValueSeparation};
+use lsmx::{Db, Error, Event, Keyspace, KeyspaceOptions, Options, ValueSeparation};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
+use lsmx_testkit::EventLog;
 
 use super::Outcome;
 
@@ -26,44 +27,28 @@ struct Fixture {
     db: Db,
     keyspace: Keyspace,
     end: &'static str,
-    failures: Failures,
-}
-
-/// Files that failed background work names, oldest failure first.
-#[derive(Clone, Debug, Default)]
-struct Failures(Arc<Mutex<Vec<PathBuf>>>);
-
-impl Failures {
-    /// Returns the number of failures that name this file.
-    fn count(&self, file: &Path) -> usize {
-        let paths = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        paths.iter().filter(|path| *path == file).count()
-    }
-}
-
-impl EventListener for Failures {
-    fn on_event(&self, event: &Event) {
-        if let Event::Failure(failure) = event
-            && let Some(path) = failure.error.path()
-        {
-            let mut paths = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            paths.push(path.to_owned());
-        }
-    }
+    events: EventLog,
 }
 
 impl Fixture {
+    /// Returns the number of background failures that name a file.
+    fn failures_of(&self, file: &Path) -> usize {
+        let names_file =
+            |event: &Event| matches!(event, Event::Failure(it) if it.error.path() == Some(file));
+        self.events.count(names_file)
+    }
+
     fn new(seed: u64, end: &'static str, tuning: KeyspaceOptions) -> Outcome<Fixture> {
         let disk = MemVfs::new();
         let faults = FaultVfs::new(Arc::new(disk.clone()), seed);
-        let failures = Failures::default();
+        let events = EventLog::default();
         let options = Options::default().background(Background::Inline).seed(seed);
-        let options = options.listener(Arc::new(failures.clone()));
+        let options = options.listener(Arc::new(events.clone()));
         let db = Db::open("db", options.vfs(Arc::new(faults.clone()))).map_err(failed)?;
         let tuning = tuning.memtable_bytes(1 << 10).table_bytes(2 << 10).block_bytes(256);
         let tuning = tuning.merge_operator(Append::default());
         let keyspace = db.keyspace("files", tuning).map_err(failed)?;
-        Ok(Fixture { disk, faults, db, keyspace, end, failures })
+        Ok(Fixture { disk, faults, db, keyspace, end, events })
     }
 
     /// Each read of a file that is there from now on returns altered bytes.
@@ -162,7 +147,7 @@ pub(crate) fn quarantined_blob_file_is_not_read(seed: u64) -> Outcome {
     };
     let read_count = || fixture.faults.fired_counts().values().sum::<u64>();
     let job_count = || fixture.db.metrics().keyspaces["files"].compaction.jobs;
-    let (jobs_before, failures_before) = (job_count(), fixture.failures.count(bad));
+    let (jobs_before, failures_before) = (job_count(), fixture.failures_of(bad));
     let mut quiet_steps = 0;
     for step in 0..u64::from(STEPS) {
         let (rechecks, reads) =
@@ -178,8 +163,7 @@ pub(crate) fn quarantined_blob_file_is_not_read(seed: u64) -> Outcome {
             }
         }
     }
-    let (jobs, failures) =
-        (job_count() - jobs_before, fixture.failures.count(bad) - failures_before);
+    let (jobs, failures) = (job_count() - jobs_before, fixture.failures_of(bad) - failures_before);
     match (quiet_steps, jobs, failures) {
         (1.., 1.., 0) => Ok(()),
         _ => {

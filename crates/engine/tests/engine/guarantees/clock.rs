@@ -5,12 +5,11 @@ use std::sync::Arc;
 use lsmx::Event;
 use lsmx::env::{CLOCK_READING_END_US, ClockJumpReport};
 
-use super::support::Told;
 use crate::harness::clock::{
     HOUR_US, Queue, expect_keys, fill, jump_of_a_running_database_is_harmless,
     time_near_its_end_is_harmless,
 };
-use lsmx_testkit::seed;
+use lsmx_testkit::{EventLog, seed};
 
 const YEAR_US: u64 = 365 * 24 * HOUR_US;
 const MINUTE_US: u64 = 60_000_000;
@@ -79,19 +78,19 @@ fn stored_time_of_2099_ends_with_a_reset() {
     fill(&db).unwrap();
     db.close(None).unwrap();
     queue.clock.set_wall_us(wall_us);
-    let told = Told::default();
-    let listened = |options: lsmx::Options| options.listener(Arc::new(told.clone()));
+    let events = EventLog::default();
+    let listened = |options: lsmx::Options| options.listener(Arc::new(events.clone()));
     let db = queue.open(listened(queue.options())).unwrap();
     assert!(db.env().database_time_us() >= wall_us + 73 * YEAR_US);
     let behind = |event: &Event| matches!(event, Event::Clock(ClockJumpReport::Behind { .. }));
-    assert_eq!(told.count(behind), 1);
+    assert_eq!(events.count(behind), 1);
     db.close(None).unwrap();
     let db = queue.open(listened(queue.options().reset_clock(true))).unwrap();
     assert!(db.env().database_time_us() < wall_us + YEAR_US);
     db.close(None).unwrap();
     let db = queue.open(listened(queue.options())).unwrap();
     assert!(db.env().database_time_us() < wall_us + YEAR_US, "a reset lasts");
-    assert_eq!(told.count(behind), 1);
+    assert_eq!(events.count(behind), 1);
     expect_keys(&db, true, "files are as old as the reset").unwrap();
     queue.run(&db, 2 * HOUR_US).unwrap();
     expect_keys(&db, false, "after the TTL").unwrap();
@@ -100,12 +99,12 @@ fn stored_time_of_2099_ends_with_a_reset() {
 #[test]
 fn clock_reading_after_the_year_2500_is_reported_once() {
     let queue = Queue::new();
-    let told = Told::default();
-    let db = queue.open(queue.options().listener(Arc::new(told.clone()))).unwrap();
+    let events = EventLog::default();
+    let db = queue.open(queue.options().listener(Arc::new(events.clone()))).unwrap();
     let before_us = db.env().database_time_us();
     queue.clock.set_wall_us(CLOCK_READING_END_US);
     queue.run(&db, HOUR_US * 3).unwrap();
     assert_eq!(db.env().database_time_us(), before_us + 3 * HOUR_US);
     let ignored = |event: &Event| matches!(event, Event::Clock(ClockJumpReport::Ignored { .. }));
-    assert_eq!(told.count(ignored), 1);
+    assert_eq!(events.count(ignored), 1);
 }

@@ -8,13 +8,11 @@ use lsmx::env::Background;
 use lsmx::vfs::CrashImage;
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Event, KeyspaceOptions, RecoveryMode, verify};
-use lsmx_testkit::TestRng;
 use lsmx_testkit::simple_store::all_stores;
+use lsmx_testkit::{EventLog, TestRng};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::support::{
-    KINDS, Told, all_kinds, file_of, files, kind, open, options, seeds, try_open,
-};
+use super::support::{KINDS, all_kinds, file_of, files, kind, open, options, seeds, try_open};
 use crate::harness::parallel::watched;
 use crate::harness::{lost_log, range_tombstones};
 
@@ -253,10 +251,10 @@ fn written_bytes(disk: &MemVfs, path: &Path) -> u64 {
 fn law_11_torn_is_not_damaged() {
     let disk = MemVfs::new();
     let open_as = |disk: &MemVfs, mode: RecoveryMode| {
-        let told = Told::default();
-        let options = tall_options().recovery(mode).listener(Arc::new(told.clone()));
+        let events = EventLog::default();
+        let options = tall_options().recovery(mode).listener(Arc::new(events.clone()));
         let opened = Db::open("db", options.vfs(Arc::new(disk.clone())));
-        let reports = told.all(|event| match event {
+        let reports = events.select(|event| match event {
             Event::Recovery(report) => Some(Arc::clone(report)),
             _ => None,
         });

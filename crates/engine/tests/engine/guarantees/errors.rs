@@ -9,9 +9,9 @@ use lsmx::internals::manifest::Manifest;
 use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Event, Keyspace, WriteBatch};
-use lsmx_testkit::TestRng;
+use lsmx_testkit::{EventLog, TestRng};
 
-use super::support::{Calls, Told, all_kinds, file_of, kind, open, options, seeds, tuning};
+use super::support::{Calls, all_kinds, file_of, kind, open, options, seeds, tuning};
 use crate::harness::disk_use;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -23,7 +23,7 @@ const EIO: Fault = Fault::Error(Errno::Io);
 struct Failing {
     disk: MemVfs,
     faults: FaultVfs,
-    told: Told,
+    events: EventLog,
     db: Db,
     kinds: [Keyspace; 3],
     model: Model,
@@ -38,12 +38,12 @@ impl Failing {
     fn new(seed: u64, background: Background) -> Failing {
         let disk = MemVfs::new();
         let faults = FaultVfs::new(Arc::new(disk.clone()), seed);
-        let (vfs, told): (Arc<dyn Vfs>, _) = (Arc::new(faults.clone()), Told::default());
-        let options = options(background).listener(Arc::new(told.clone()));
+        let (vfs, events): (Arc<dyn Vfs>, _) = (Arc::new(faults.clone()), EventLog::default());
+        let options = options(background).listener(Arc::new(events.clone()));
         let db = Db::open("db", options.vfs(vfs)).unwrap();
         let kinds = all_kinds(&db);
         let (model, rng) = (Model::new(), TestRng::new(seed));
-        Failing { disk, faults, told, db, kinds, model, rng, begun: 0, synced: 0 }
+        Failing { disk, faults, events, db, kinds, model, rng, begun: 0, synced: 0 }
     }
 
     /// How often a fault did something; delays are none.
@@ -54,7 +54,7 @@ impl Failing {
 
     /// Failures that somebody was told of.
     fn failures(&self) -> usize {
-        self.told.count(|event| matches!(event, Event::Failure(_) | Event::ReadOnly(_)))
+        self.events.count(|event| matches!(event, Event::Failure(_) | Event::ReadOnly(_)))
     }
 
     /// Writes one more key to some keyspace; the model has it if it was acknowledged.
@@ -219,9 +219,9 @@ fn law_07_errors_are_told_once_and_truthfully() {
 
 /// The database is read-only for this cause, says so everywhere, and can be read.
 fn first_error_rules(failing: &Failing, cause: &Error, when: &str) {
-    let Failing { db, faults, told, .. } = failing;
+    let Failing { db, faults, events, .. } = failing;
     assert!(file_of(cause).starts_with("db"), "{when}: {cause:?}");
-    let causes = told.all(|event| match event {
+    let causes = events.select(|event| match event {
         Event::ReadOnly(cause) => Some(cause.to_string()),
         _ => None,
     });
@@ -243,7 +243,7 @@ fn nothing_sticks(mut failing: Failing, when: &str) {
     failing.db.resume().unwrap();
     assert!(failing.db.health().read_only.is_none());
     assert_eq!(failing.db.metrics().read_only, None);
-    assert_eq!(failing.told.count(|event| matches!(event, Event::Resumed)), 1);
+    assert_eq!(failing.events.count(|event| matches!(event, Event::Resumed)), 1);
     failing.check(&failing.db, when);
     let failures = failing.failures();
     for _ in 0..30 {
@@ -278,7 +278,7 @@ fn background_errors(seed: u64) {
                 failing.db.wait_idle().expect_err("the sync that is due fails");
             }
         }
-        let told = failing.told.all(|event| match event {
+        let told = failing.events.select(|event| match event {
             Event::Failure(failure) => Some(failure.work),
             _ => None,
         });

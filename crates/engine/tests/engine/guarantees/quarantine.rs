@@ -9,9 +9,9 @@ use lsmx::internals::vfs::{Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{Db, Error, Event, Options, verify};
 
-use super::support::{Told, all_kinds, file_of, files, lock, options, tuning};
+use super::support::{all_kinds, file_of, files, lock, options, tuning};
 use crate::harness::quarantine as harness_quarantine;
-use lsmx_testkit::seed;
+use lsmx_testkit::{EventLog, seed};
 
 const MINUTE_US: u64 = 60_000_000;
 
@@ -19,7 +19,7 @@ const MINUTE_US: u64 = 60_000_000;
 struct Fixture {
     disk: MemVfs,
     faults: FaultVfs,
-    told: Told,
+    events: EventLog,
     db: Db,
     written: u32,
 }
@@ -31,11 +31,11 @@ impl Fixture {
     }
 
     fn with(options: Options) -> Fixture {
-        let (disk, told) = (MemVfs::new(), Told::default());
+        let (disk, events) = (MemVfs::new(), EventLog::default());
         let faults = FaultVfs::new(Arc::new(disk.clone()), 1);
         let vfs: Arc<dyn Vfs> = Arc::new(faults.clone());
-        let db = Db::open("db", options.listener(Arc::new(told.clone())).vfs(vfs)).unwrap();
-        Fixture { disk, faults, told, db, written: 0 }
+        let db = Db::open("db", options.listener(Arc::new(events.clone())).vfs(vfs)).unwrap();
+        Fixture { disk, faults, events, db, written: 0 }
     }
 
     fn key(&self, number: u32) -> [u8; 4] {
@@ -76,11 +76,11 @@ impl Fixture {
 
     /// Files whose quarantine has begun and ended, by the events.
     fn told_quarantines(&self) -> (Vec<PathBuf>, Vec<PathBuf>) {
-        let begun = self.told.all(|event| match event {
+        let begun = self.events.select(|event| match event {
             Event::FileQuarantined(file) => Some(file.path.clone()),
             _ => None,
         });
-        let ended = self.told.all(|event| match event {
+        let ended = self.events.select(|event| match event {
             Event::QuarantineEnd(file) => Some(file.path.clone()),
             _ => None,
         });
@@ -120,8 +120,8 @@ fn compaction_reads_a_corrupt_block_once_more_and_nothing_fails() {
             fixture.write_many(600);
             fixture.db.wait_idle().unwrap();
             assert!(fixture.db.health().is_good());
-            let failures = fixture.told.count(|event| matches!(event, Event::Failure(_)));
-            let repeated = fixture.told.count(|event| matches!(event, Event::ReadRepeated(_)));
+            let failures = fixture.events.count(|event| matches!(event, Event::Failure(_)));
+            let repeated = fixture.events.count(|event| matches!(event, Event::ReadRepeated(_)));
             assert_eq!((failures, repeated), (0, 1), "{background:?}, read {nth}");
             assert_eq!(fixture.db.metrics().background_io.reads_repeated, 1);
             fixture.check_all_there();
@@ -321,7 +321,7 @@ fn unreadable_bucket_is_left_out_of_collections_until_a_read_of_it_succeeds() {
         FaultRule::new(Fault::AlteredRead).for_calls(&[VfsCall::Read]).path_contains(".bucket");
     fixture.faults.add_rule(rule.once());
     (600..900).for_each(|number| merge(number).unwrap());
-    assert_eq!(fixture.told.count(|event| matches!(event, Event::ReadRepeated(_))), 1);
+    assert_eq!(fixture.events.count(|event| matches!(event, Event::ReadRepeated(_))), 1);
     assert!(fixture.db.health().is_good());
     for bad in files(&fixture.disk, ".bucket") {
         fixture.alter_reads(&bad.to_string_lossy());

@@ -8,9 +8,7 @@ use lsmx::env::Background;
 use lsmx::internals::vfs::{CrashImage, Fault, FaultRule, FaultVfs, MemOperation, VfsCall};
 use lsmx::merge_operator::Append;
 use lsmx::vfs::MemVfs;
-use lsmx::{
-    Db, Error, Event, EventListener, Keyspace, KeyspaceOptions, Options, Slice, ValueSeparation,
-};
+use lsmx::{Db, Error, Keyspace, KeyspaceOptions, Options, Slice, ValueSeparation};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_testkit::{TestRng, mix_seeds, seed};
 
@@ -157,27 +155,6 @@ impl Calls {
 
     pub(crate) fn count(&self) -> usize {
         lock(&self.0).len()
-    }
-}
-
-/// Keeps the events that a database tells of.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Told(Arc<Mutex<Vec<Event>>>);
-
-impl EventListener for Told {
-    fn on_event(&self, event: &Event) {
-        lock(&self.0).push(event.clone());
-    }
-}
-
-impl Told {
-    /// The events of which `of` says something.
-    pub(crate) fn all<T>(&self, of: impl Fn(&Event) -> Option<T>) -> Vec<T> {
-        lock(&self.0).iter().filter_map(of).collect()
-    }
-
-    pub(crate) fn count(&self, is: impl Fn(&Event) -> bool) -> usize {
-        self.all(|event| is(event).then_some(())).len()
     }
 }
 

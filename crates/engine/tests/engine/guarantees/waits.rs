@@ -11,9 +11,9 @@ use lsmx::vfs::MemVfs;
 use lsmx::{
     Db, Durability, Error, Event, KeyspaceOptions, Options, PolicySpec, WriteControl, WriteOptions,
 };
-use lsmx_testkit::TestRng;
+use lsmx_testkit::{EventLog, TestRng};
 
-use super::support::{Told, open, options, seeds};
+use super::support::{open, options, seeds};
 use crate::harness::gate::{Gate, each};
 use crate::harness::options as drawn;
 use crate::harness::parallel::watched;
@@ -168,37 +168,37 @@ fn fill(db: &Db, flushes: bool) -> &'static str {
 }
 
 fn stalls(thread: &'static str, cause: WaitCause) {
-    let (gate, told) = (Gate::default(), Told::default());
+    let (gate, events) = (Gate::default(), EventLog::default());
     let policy: PolicySpec = "tiering(T=2, stop=4)".parse().unwrap();
     let tuning = super::support::tuning("default").policy(policy);
     let options = Options::default()
-        .listener(Arc::new(told.clone()))
+        .listener(Arc::new(events.clone()))
         .keyspace_defaults(tuning)
         .write_control(WriteControl::Stop)
         .wal_bytes_max(1 << 30);
     let db =
         Db::open("db", options.vfs(Arc::new(gate.disk(each(&WRITES, ".sst"), thread)))).unwrap();
     gate.shut();
-    stalls_and_goes_on(&db, &gate, &told, cause);
+    stalls_and_goes_on(&db, &gate, &events, cause);
 }
 
 fn stall_for_memory() {
-    let (gate, told) = (Gate::default(), Told::default());
+    let (gate, events) = (Gate::default(), EventLog::default());
     let tuning = super::support::tuning("default").memtable_bytes(16 << 10);
     let options = Options::default()
-        .listener(Arc::new(told.clone()))
+        .listener(Arc::new(events.clone()))
         .keyspace_defaults(tuning)
         .memtable_bytes_max(16 << 10)
         .wal_bytes_max(1 << 30);
     let db = Db::open("db", options.vfs(Arc::new(gate.disk(each(&WRITES, ".sst"), "lsmx-flush"))))
         .unwrap();
     gate.shut();
-    stalls_and_goes_on(&db, &gate, &told, WaitCause::MemoryFull);
+    stalls_and_goes_on(&db, &gate, &events, WaitCause::MemoryFull);
 }
 
 /// A write that has to wait names its cause before it waits, in the metrics and to the listener; keeps its
 /// deadline, with nothing done; and waits no longer than it must.
-fn stalls_and_goes_on(db: &Db, gate: &Gate, told: &Told, cause: WaitCause) {
+fn stalls_and_goes_on(db: &Db, gate: &Gate, events: &EventLog, cause: WaitCause) {
     let main = db.default_keyspace();
     assert_eq!(fill(db, cause == WaitCause::TooManyRuns), cause.as_str());
     let late = main.with_write_options(within(SHORT)).put("late", "x");
@@ -207,7 +207,7 @@ fn stalls_and_goes_on(db: &Db, gate: &Gate, told: &Told, cause: WaitCause) {
     let begun = || {
         let is_told =
             |event: &Event| matches!(event, Event::StallBegin(at) if at.cause == cause.as_str());
-        told.count(is_told)
+        events.count(is_told)
     };
     assert_eq!(begun(), 1);
     let counted = || {
