@@ -1,4 +1,4 @@
-//! Memory of memtables: what they count is what the process grows by, and batches in flight stay within the
+//! Memory of memtables: the counted bytes equal the growth of the process, and batches in flight stay within the
 //! budget.
 
 #![cfg(target_os = "linux")]

@@ -1,8 +1,7 @@
-//! Databases on the real file system whose writers are killed, over and over, under options drawn anew each
-//! time: every commit that was acknowledged is there, whole, and nothing that was never begun.
+//! Killed writers on the real file system, with new random options for each process.
 //!
-//! `LSMX_TEST_SCALE` multiplies the kills, `LSMX_TEST_SEED` replays the draws; the moment of the kill is
-//! counted in acknowledgements, so it is about the same again. `lsmx stress` does it for as long as one likes.
+//! Each acknowledged commit is present and whole, and no commit that was not begun. A kill happens after a number
+//! of acknowledgements, so `LSMX_TEST_SEED` repeats it roughly. `lsmx stress` runs the same without end.
 
 #![allow(
     clippy::print_stdout,

@@ -1,4 +1,4 @@
-//! What happens while a state that is in doubt is read again.
+//! Reads while a prepared version is abandoned.
 
 #![allow(clippy::disallowed_methods, reason = "a test may panic")]
 

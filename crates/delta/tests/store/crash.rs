@@ -1,4 +1,4 @@
-//! Power lost before every operation of the file system; every call of it failing once.
+//! Power losses before every operation of the file system, and one failure of each call.
 
 use std::collections::BTreeSet;
 

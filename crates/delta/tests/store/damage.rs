@@ -1,4 +1,4 @@
-//! Any byte changed, any file cut or gone: the right answer, or an error that names the file.
+//! Changed bytes, cut files and missing files: each result is correct, or an error names the file.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What a log relies on is synced, and what a failed sync has lost is relied on by nobody.
+//! A version depends only on synced bytes of the log, and never on bytes of a failed sync.
 
 use crate::common::{Driver, Write};
 use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs, VfsCall};

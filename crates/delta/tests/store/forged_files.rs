@@ -1,7 +1,6 @@
-//! Wrong contents under right checksums, as no writer and no disk makes them: every call answers, whatever
-//! that may be, or names a file; nothing panics, hangs or asks for memory without bound.
+//! Invalid contents with valid checksums, which no writer and no disk produces.
 //!
-//! `LSMX_TEST_SCALE` multiplies the inputs, `LSMX_TEST_SEED` replays a run.
+//! Every call returns a result or an error that names a file. No panic, no hang, no unbounded allocation.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,7 +1,4 @@
-//! A database of format version 1 with a store: opened, read and continued for ever, by this build and by
-//! those that come.
-//!
-//! The golden files are never rewritten: this test makes them where there are none and `UPDATE=1` is set.
+//! A database of format version 1 with an operand store: every version must open, read and continue it.
 #![expect(clippy::disallowed_methods, reason = "golden files belong to the repository")]
 
 use std::collections::BTreeMap;

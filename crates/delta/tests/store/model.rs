@@ -1,4 +1,4 @@
-//! A store against a model: deliveries, collections of all cases, snapshots, old views, reopening, copies.
+//! A store compared with a model: deliveries, all kinds of collections, snapshots, old views, reopens, copies.
 
 use crate::common::{Counts, Driver, Files, Model, Write, check_view, store_context};
 use lsmx::operand_store::{OperandStoreFactory, OperandView};

@@ -1,4 +1,4 @@
-//! A collection that begins in the middle of a delivery.
+//! A collection that starts during a delivery.
 
 #![allow(clippy::disallowed_methods, reason = "a test may panic")]
 

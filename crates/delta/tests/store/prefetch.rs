@@ -1,4 +1,4 @@
-//! The file system is told what a lookup will read, before tables are asked.
+//! Lookups give the file system read-ahead hints for buckets before they read tables.
 
 use std::io;
 use std::path::Path;

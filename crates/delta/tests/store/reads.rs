@@ -1,4 +1,4 @@
-//! What reads cost.
+//! Number of reads of a lookup.
 
 use crate::common::{Driver, Write};
 use lsmx::operand_store::OperandReadTier;

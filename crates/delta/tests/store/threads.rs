@@ -1,4 +1,4 @@
-//! Readers of whatever view is committed, while deliveries and collections go on.
+//! Readers of committed views during deliveries and collections.
 
 #![allow(clippy::disallowed_methods, reason = "a test of real threads")]
 

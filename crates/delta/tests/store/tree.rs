@@ -1,4 +1,4 @@
-//! What it costs to bring operands to the tree.
+//! Cost of moving operands to the tree.
 
 use std::sync::Arc;
 

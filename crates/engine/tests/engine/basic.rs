@@ -1,4 +1,4 @@
-//! The way of a write and of a read through all layers, on the in-memory and the real file system.
+//! Writes and reads through all layers, on the in-memory and the real file system.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

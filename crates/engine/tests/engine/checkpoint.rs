@@ -1,4 +1,4 @@
-//! Copies of a database at one moment, and openings that change nothing.
+//! Checkpoints, and read-only opens that change no file.
 
 use std::io;
 use std::path::Path;

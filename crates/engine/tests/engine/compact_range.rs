@@ -1,4 +1,4 @@
-//! Compaction by hand.
+//! Manual compactions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

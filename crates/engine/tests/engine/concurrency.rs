@@ -1,5 +1,4 @@
-//! Many threads on one database: what they may see of each other, what they may not, and what
-//! becomes of them when it closes.
+//! Several threads on one database: visibility of commits, linearizability, and calls during a close.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

@@ -1,8 +1,7 @@
-//! Power is cut before every operation of the file system, in every way that a strict reading of
-//! POSIX allows; each time the database reopens to exactly one prefix of its history, which holds
-//! what was promised, and goes on.
+//! Power losses before every operation of the file system, with every disk image that POSIX allows.
 //!
-//! `LSMX_TEST_REPLAY=run:operation:image:seed`, as a failure prints it, plays that crash alone.
+//! Each reopened database must show exactly a prefix of its history, with all commits that must survive, and must
+//! accept more commits. `LSMX_TEST_REPLAY=run:operation:image:seed`, as a failure prints it, repeats one image.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,6 @@
-//! The same operations under many option sets: each history is played by every set, and every answer
-//! must be the model's, so all sets answer alike.
+//! Equal operations under many sets of options. Each set must give the results of the model, so all sets agree.
 //!
-//! Half of the sets are fixed and stand at the ends of what options allow, half are drawn.
+//! Half of the sets are fixed, at the bounds of the options; half are random.
 
 use lsmx::env::Background;
 use lsmx::{BlockCacheKind, FilterBits, FilterLastRun, ValueSeparation};

@@ -1,4 +1,4 @@
-//! Tables that are read past the system's page cache.
+//! Reads of tables that bypass the page cache.
 
 use std::io;
 use std::path::Path;

@@ -1,8 +1,7 @@
-//! Every call to the file system fails, one after the other, once and from then on: the error is
-//! typed and names the file, nothing that was acknowledged is lost, `resume()` and reopening go on,
-//! and nothing hangs.
+//! Each call of the file system fails, once or from then on.
 //!
-//! `LSMX_TEST_REPLAY=run:class:k`, as a failure prints it, plays that point alone.
+//! The error must be typed and name the file. No acknowledged commit is lost, `resume` and a reopen succeed, no
+//! call hangs. `LSMX_TEST_REPLAY=run:class:k`, as a failure prints it, repeats one fault.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! Format version 1 of the WAL and the manifest, byte by byte: what this build writes, and what it
-//! must read for ever. The golden files are never regenerated; a new format version adds new ones.
+//! Format version 1 of the WAL and the manifest, byte by byte. Golden files are never regenerated; a new version
+//! adds files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

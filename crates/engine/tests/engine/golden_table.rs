@@ -1,9 +1,7 @@
-//! Tables of every released format version are read, and the newest is still written as it was.
+//! Tables of every released format version are readable, and the newest version is written unchanged.
 //!
-//! A golden file is never rewritten: this test creates a missing one when `UPDATE=1` is set, and
-//! with or without that it fails if one that is there differs. When the bytes change on purpose (a
-//! new coding, a new format version, a library that packs otherwise), the old file stays and goes
-//! on being read, the new bytes get a new name in `CASES`, and only that one is `written`.
+//! Golden files are never rewritten. `UPDATE=1` creates a missing file. If the bytes change on purpose, the old
+//! file stays and the new bytes get a new name in `CASES`, which alone is marked as written.
 #![expect(clippy::disallowed_methods, reason = "golden files belong to the repository")]
 
 use std::fs;

@@ -1,8 +1,6 @@
-//! Format version 1 of the value log, byte by byte: a blob file, a table that points into it, and the
-//! manifest that names both, as this build writes them and must read them for ever.
+//! Format version 1 of the value log, byte by byte: a blob file, a table with pointers into it, and their manifest.
 //!
-//! Golden files are never rewritten: this test creates missing ones when `UPDATE=1` is set, and with or
-//! without that it fails if one that is there differs.
+//! Golden files are never rewritten. `UPDATE=1` creates missing ones.
 #![expect(clippy::disallowed_methods, reason = "golden files belong to the repository")]
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! Keyspaces that come and go.
+//! Creation, drop and reopen of keyspaces.
 
 use std::path::Path;
 use std::sync::Arc;

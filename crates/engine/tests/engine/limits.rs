@@ -1,4 +1,4 @@
-//! The largest and the smallest of everything, and one past it.
+//! Smallest and largest keys, values, batches and options, and one beyond.
 
 use std::sync::Arc;
 

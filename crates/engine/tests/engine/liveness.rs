@@ -1,9 +1,11 @@
-//! Liveness: one disturbance per history (a failed call, one altered read, a panic in user code, a device call that
-//! hangs). Once it has ended, and `resume()` was called where the database is read-only, every call ends within a
-//! bounded number of steps, and every keyspace takes writes, flushes, settles, reads correctly and closes.
+//! Liveness: one disturbance for each history (a failed call, an altered read, a panic in user code, a hanging
+//! device call).
 //!
-//! A failure prints a line that replays it. `LSMX_TEST_LIVENESS=text` plays only the kinds whose names contain the
-//! text (all kinds, if it is `all`), and reports all failures rather than the first.
+//! After the disturbance, and after `resume` if the database is read-only, every call ends within a bounded number
+//! of steps. Every keyspace accepts writes, flushes, becomes idle, reads correctly and closes.
+//!
+//! A failure prints a command that repeats it. `LSMX_TEST_LIVENESS=text` runs the kinds whose names contain the
+//! text (`all`: all kinds) and reports all failures rather than the first.
 
 use lsmx_testkit::{scaled, seed};
 use std::collections::BTreeMap;

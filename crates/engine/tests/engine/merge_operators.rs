@@ -1,4 +1,4 @@
-//! Merge operators as users meet them: given, lacking, changed, failing; and chains that stay short.
+//! Merge operators: present, missing, changed and failing; bounded chains of operands.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! Whole databases against a model, operation by operation: histories drawn from a seed, under
-//! options drawn from it too. A history that fails is shortened and printed with how to replay it.
+//! Random operations on whole databases with random options, compared with a model. A failing history is shrunk.
 
 use std::time::Duration;
 

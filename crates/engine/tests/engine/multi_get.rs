@@ -1,4 +1,4 @@
-//! Many keys at once, asked for together or walked over: what has to be read for them is read together.
+//! Lookups of many keys and scans read blocks and values in parallel.
 
 #![allow(clippy::disallowed_methods, reason = "a slow device is made of real time")]
 

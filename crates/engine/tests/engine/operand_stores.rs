@@ -1,4 +1,4 @@
-//! Operand stores beside trees: the way in, the way back, and everything that reads.
+//! Operand stores: deliveries, collections, moves to the tree, and all kinds of reads.
 
 use std::path::Path;
 use std::sync::Arc;

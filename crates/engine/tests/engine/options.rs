@@ -1,4 +1,4 @@
-//! What opening refuses, and what it says then.
+//! Invalid options and the errors of an open.
 
 use std::path::Path;
 use std::sync::Arc;

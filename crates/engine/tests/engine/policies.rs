@@ -1,5 +1,4 @@
-//! Compaction policies on a living database: how long tombstones live, what time alone sets off,
-//! queues and their snapshots, policies of the user's own, good ones and wrong ones.
+//! Compaction policies in a database: age of tombstones, time triggers, FIFO with snapshots, policies of users.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Range deletes as a user meets them, and what they must not cost.
+//! Range deletes: results and cost.
 
 #![allow(
     clippy::disallowed_methods,

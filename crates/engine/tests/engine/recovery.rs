@@ -1,4 +1,4 @@
-//! Logs that take more than one thread to replay, and more than one table to keep.
+//! Recovery of logs that several threads replay, and that fill more than one memtable.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,7 @@
-//! Repair: whatever is done to the files of a database, afterwards it opens, is sound, and every answer is right
-//! but for the keys that the report names; of these it is a value that the key once had, or none.
+//! Repair of damaged databases.
+//!
+//! A repaired database opens and verifies. All values are right, except for the keys that the report names; such a
+//! key has one of its former values or none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,4 @@
-//! A database that lives in somebody else's process: bounded memory, few descriptors, a limited
-//! rate, and nothing left over.
+//! Resource limits: bounded memory, few descriptors, a limited I/O rate, nothing left after a close.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Large merges in parts.
+//! Compactions in parts.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,5 +1,4 @@
-//! Values kept apart from the tree, as users meet them: on, off and on again, read in every way, copied,
-//! collected, and damaged.
+//! Value separation: switched on and off, all kinds of reads, checkpoints, garbage collection, damage.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Traces of a live database: what is recorded, what is not, and that nobody waits for it.
+//! Traces of a running database: contents, omissions, and no delay of calls.
 
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};

@@ -1,7 +1,6 @@
-//! A service that opens, uses and closes databases for a long time has as many descriptors and
-//! threads after it as before, and no more on the disk than the data.
+//! Descriptors, threads and disk space return to their first values after many opens and closes.
 //!
-//! `LSMX_TEST_SCALE` multiplies the rounds: an hour's loop is this test with a larger number.
+//! `LSMX_TEST_SCALE` multiplies the rounds.
 
 use std::path::Path;
 

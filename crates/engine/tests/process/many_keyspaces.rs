@@ -1,7 +1,6 @@
-//! Thousands of keyspaces: what each costs. Prints figures; run by hand, for they depend on what else
-//! the machine does:
+//! Cost of thousands of keyspaces. Prints figures of the machine, so it runs by hand:
 //!
-//! `cargo test -p lsmx --test process many_keyspaces -- --ignored --nocapture`
+//! `cargo test -p lsmx --test process many_keyspaces:: -- --ignored --nocapture`
 
 #![allow(clippy::disallowed_methods, reason = "it measures and prints; a failure is a panic")]
 

@@ -1,8 +1,7 @@
-//! Power losses on real file systems: their own calls that give up at once, and forget what their journals
-//! have not got yet.
+//! Power losses of real file systems, by the shutdown call of ext4 and xfs.
 //!
-//! A process writes to a database on a file system in a file; that is shut down under it, mounted again, and
-//! the database must hold exactly the first *n* commits, at least those whose syncs were acknowledged. Needs
+//! A process writes to a database on a file system in a file. The test shuts the file system down and mounts it
+//! again. The database must show exactly the first *n* commits, with all that were acknowledged as synced. Needs
 //! root, loop devices, `mkfs` and `xfs_io`.
 
 use std::collections::BTreeMap;

@@ -1,5 +1,6 @@
-//! Damage to any file of a closed or a killed database is found or harmless: every answer is right,
-//! or an error names the file. Never a wrong answer, a panic, or memory sized by damaged bytes.
+//! Damage to any file of a closed or killed database is detected or harmless.
+//!
+//! Each result is correct, or an error names the file. No panic, and no allocation sized by damaged bytes.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,5 +1,6 @@
-//! The manifest under power loss, write errors and damage: the state is that of a prefix of the
-//! edits and holds at least the acknowledged ones, or an error names the file.
+//! The manifest under power losses, write errors and damage.
+//!
+//! The state is that of a prefix of the edits, with all acknowledged ones, or an error names the file.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};

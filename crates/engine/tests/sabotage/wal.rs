@@ -1,5 +1,6 @@
-//! The write-ahead log under power loss, write errors and damage: what is replayed is exactly a
-//! prefix of what was appended and holds at least what was synced, or an error names the file.
+//! The WAL under power losses, write errors and damage.
+//!
+//! A replay yields exactly a prefix of the appended records, with all synced ones, or an error that names the file.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

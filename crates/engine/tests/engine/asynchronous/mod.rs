@@ -1,5 +1,5 @@
-//! The asynchronous handle: the same answers as the blocking one, on every kind of runtime; nothing that
-//! blocks on a task; nothing lost when futures, runtimes or the database go.
+//! The asynchronous handle: equal results to the blocking one on every runtime, no blocking call in a task, no loss
+//! when futures, runtimes or the database are dropped.
 
 mod commits;
 mod ends;

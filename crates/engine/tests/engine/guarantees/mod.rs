@@ -1,9 +1,6 @@
-//! The laws of the contract (`docs/design/reliability.md`), one test each, as far as a test can state them: what is
-//! promised stands in the comments, what is checked in the code.
+//! One short test for each guarantee of `docs/design/reliability.md`.
 //!
-//! Other tests look for what nobody has thought of; these say in a few seconds which promise is broken.
-//! Everything follows from `LSMX_TEST_SEED`. `LSMX_TEST_SABOTAGE` names a deliberate bug to have on, to see that
-//! a law can be broken.
+//! `LSMX_TEST_SABOTAGE` enables a failpoint, to check that a test can fail.
 
 mod callbacks;
 mod clock;
