@@ -162,7 +162,7 @@ fn every_failing_call_is_told_and_nothing_acknowledged_is_lost() {
     }
 }
 
-/// Law 12 of the contract: whatever is wrong with the files, an opening that is refused leaves
+/// Guarantee 12: whatever is wrong with the files, an opening that is refused leaves
 /// every byte as it was, and one that is not shows what was there.
 #[test]
 fn an_opening_that_is_refused_changes_no_byte() {

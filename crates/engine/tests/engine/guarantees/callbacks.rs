@@ -1,4 +1,4 @@
-//! Law 15: no call of a listener or another callback waits for the thread that it is made on.
+//! Guarantee 15: a call from a listener or another callback never waits for its own thread.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -1,4 +1,4 @@
-//! Laws 1, 2, 4 and 5: what becomes of commits, for readers and after a power loss.
+//! Guarantees 1, 2, 4 and 5: commits as readers see them, and after a power loss.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,7 +61,7 @@ fn batches(kinds: &[Keyspace; 3], view: &Snapshot) -> [u64; 4] {
 /// 1. A batch is there whole or not at all, over keyspaces, blob files and buckets alike, for readers and
 ///    after any crash.
 #[test]
-fn law_01_atomic() {
+fn guarantee_01_atomic() {
     const BATCHES: u64 = 60;
     let mut crashes = 0;
     for seed in seeds(1, 8) {
@@ -114,7 +114,7 @@ struct Progress {
 ///    that were synced, and where only the process was killed all that were acknowledged. A sync is: a `Sync`
 ///    commit, `sync()`, `flush()`, `checkpoint()`, creating or dropping a keyspace.
 #[test]
-fn law_02_prefix() {
+fn guarantee_02_prefix() {
     let mut crashes = 0;
     for seed in seeds(2, 2) {
         let mut rng = TestRng::new(seed);
@@ -168,7 +168,7 @@ fn law_02_prefix() {
 /// 4. A `Sync` commit is seen by no reader before it is on stable storage, nor any commit before its
 ///    predecessor.
 #[test]
-fn law_04_durable_then_visible() {
+fn guarantee_04_durable_then_visible() {
     const WRITERS: usize = 3;
     const COMMITS: u64 = 12;
     let key = |writer: usize, sync: bool| format!("{writer} {sync}");
@@ -227,7 +227,7 @@ fn law_04_durable_then_visible() {
 /// 5. A read that starts after a commit was acknowledged, in any thread, sees it. Single-key operations,
 ///    `fetch_update` and batches are linearizable.
 #[test]
-fn law_05_read_your_writes() {
+fn guarantee_05_read_your_writes() {
     const THREADS: u64 = 3;
     const ROUNDS: u64 = 15;
     for seed in seeds(5, 25) {

@@ -1,4 +1,4 @@
-//! Laws 10, 11 and 13: files that are not what was written, and files that others wrote.
+//! Guarantees 10, 11 and 13: damaged files, torn logs, and files of older versions.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -157,7 +157,7 @@ fn missing_log_segment_is_named_by_errors() {
 ///     error names file, offset and what was expected. Never a wrong answer, a silent loss, a panic or a
 ///     hang. One iterator that has failed keeps failing.
 #[test]
-fn law_10_damage_is_detected_or_harmless() {
+fn guarantee_10_damage_is_detected_or_harmless() {
     let mut found: BTreeMap<String, u64> = BTreeMap::new();
     for seed in seeds(10, 2) {
         let mut rng = TestRng::new(seed);
@@ -220,7 +220,7 @@ fn law_10_damage_is_detected_or_harmless() {
     }
 }
 
-/// Commits of law 11: so many are synced, and after them so many are not.
+/// Synced and unsynced commits for guarantee 11.
 const SYNCED: u64 = 6;
 const BUFFERED: u64 = 4;
 /// Bytes of the record behind a sync, which carries the mark alone.
@@ -248,7 +248,7 @@ fn written_bytes(disk: &MemVfs, path: &Path) -> u64 {
 ///     report. Everything above the highest mark is tail: cut, with a report. The log is synced and marked
 ///     every 8 MiB or second, and a clean close marks all.
 #[test]
-fn law_11_torn_is_not_damaged() {
+fn guarantee_11_torn_is_not_damaged() {
     let disk = MemVfs::new();
     let open_as = |disk: &MemVfs, mode: RecoveryMode| {
         let events = EventLog::default();
@@ -376,7 +376,7 @@ fn of_a_later_version(disk: &MemVfs, path: &Path) {
 
 /// 13. Every database ever written by a released version opens; an unknown newer version is refused by name.
 #[test]
-fn law_13_formats_stay() {
+fn guarantee_13_formats_stay() {
     let databases = [
         // Directory, entries, and one of them.
         ("tests/golden/range-delete-v1", "default", 3, "c", &b"again"[..]),

@@ -1,4 +1,4 @@
-//! Law 15: a call with a deadline returns when it has passed, whichever device call hangs.
+//! Guarantee 15: a call with a deadline returns in time, whichever device call hangs.
 
 use std::path::Path;
 use std::sync::Arc;

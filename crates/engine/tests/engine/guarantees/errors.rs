@@ -1,4 +1,4 @@
-//! Laws 7, 8 and 9: what is said of calls that fail, and what becomes of the data.
+//! Guarantees 7, 8 and 9: errors of failed calls, and the data after them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -190,7 +190,7 @@ fn every_write(db: &Db) -> Vec<(&'static str, Error)> {
 ///    cause. After `resume()` nothing sticks. Background errors reach the event listener, `metrics()`, and
 ///    the next write.
 #[test]
-fn law_07_errors_are_told_once_and_truthfully() {
+fn guarantee_07_errors_are_told_once_and_truthfully() {
     let mut refused = 0;
     for seed in seeds(7, 1) {
         for k in (0..).step_by(3) {
@@ -367,7 +367,7 @@ fn told_by_resuming(seed: u64) {
     failing.write().unwrap();
 }
 
-/// Reads go on (law 7) where a bucket's file cannot be synced, too: pages of it that were appended since its last
+/// Reads go on (guarantee 7) where a bucket's file cannot be synced, too: pages of it that were appended since its last
 /// good sync may be gone, and the store's log still has what is on them. Once, keys on those pages answered
 /// `Corrupt` until somebody resumed. An iterator has them even after that, when the log is another one.
 #[test]
@@ -411,7 +411,7 @@ fn reads_go_on_after_a_failed_sync_of_a_bucket() {
 ///    a new segment, and makes both real by one edit that says that all numbers ever given are flushed:
 ///    nothing of a failed group comes back.
 #[test]
-fn law_08_a_failed_sync_is_final() {
+fn guarantee_08_a_failed_sync_is_final() {
     let (mut resumed, mut kept) = (0, 0);
     for seed in seeds(8, 12) {
         for kind in [".wal", ".sst", ".blob", ".bucket", "MANIFEST"] {
@@ -477,7 +477,7 @@ fn law_08_a_failed_sync_is_final() {
 ///    and freeing space + `resume()` goes on where it stopped. The reserve is used up before the database becomes
 ///    read-only, is bounded, and nothing depends on it.
 #[test]
-fn law_09_full_disk() {
+fn guarantee_09_full_disk() {
     for seed in seeds(9, 8) {
         full_for_writers(seed);
         full_for_compactions(seed);

@@ -1,4 +1,4 @@
-//! Law 9 on a disk of a certain size, where what is taken is taken and what is removed is free again.
+//! Guarantee 9 on a disk of limited size, where removed files free their space.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;

@@ -1,4 +1,4 @@
-//! Laws 15 and 16: what a device call that does not return may stop, and what it may not.
+//! Guarantees 15 and 16: calls that a hanging device call may block, and calls that it may not.
 
 use std::sync::Arc;
 

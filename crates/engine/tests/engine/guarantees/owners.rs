@@ -1,4 +1,4 @@
-//! Law 12: one owner, who leaves nothing behind that blocks; whoever is refused changes nothing.
+//! Guarantee 12: one owner. A killed owner blocks nobody, and a refused open changes no file.
 
 use std::path::Path;
 use std::process::{Command, ExitStatus};
@@ -16,11 +16,11 @@ use crate::harness::closing::closed_database_changes_no_file;
 use crate::harness::failed_open::failed_open_leaves_no_files;
 
 /// Names the directory that [`another_process`] is to open.
-const DIR: &str = "LSMX_TEST_LAW_12_DIR";
+const DIR: &str = "LSMX_TEST_OWNERS_DIR";
 /// How another process ends that was refused, and that was killed as an owner.
 const REFUSED: i32 = 7;
 
-/// Not a test of its own: the other process of [`law_12_one_owner`].
+/// Not a test of its own: the other process of [`guarantee_12_one_owner`].
 #[test]
 fn another_process() {
     let Ok(dir) = std::env::var(DIR) else { return };
@@ -75,7 +75,7 @@ fn database(seed: u64) -> MemVfs {
 ///     Opening read-only, or failing to open, changes no byte. Only "not found" means a new database; any
 ///     other error while looking for one is an error.
 #[test]
-fn law_12_one_owner() {
+fn guarantee_12_one_owner() {
     // On a real file system, against another process.
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().join("db");

@@ -1,4 +1,4 @@
-//! Law 6: what a reader holds does not change under it.
+//! Guarantee 6: snapshots and iterators do not change.
 
 use std::collections::BTreeMap;
 
@@ -101,7 +101,7 @@ fn write(keyspaces: &[Keyspace], model: &mut [Contents], rng: &mut TestRng) {
 ///    switch, value-log and bucket collection, range deletes, merges and the drop of a keyspace change
 ///    nothing in it. An iterator likewise.
 #[test]
-fn law_06_snapshots_are_still() {
+fn guarantee_06_snapshots_are_still() {
     let (mut rewrites, mut collections, mut merges) = (0, 0, 0);
     for seed in seeds(6, 2) {
         let mut rng = TestRng::new(seed);

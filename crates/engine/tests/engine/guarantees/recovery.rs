@@ -1,4 +1,4 @@
-//! Law 3: what an opening has shown stays, and no number is given twice.
+//! Guarantee 3: a state that an open has shown stays, and no number is used twice.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -65,7 +65,7 @@ fn interrupted(
 ///    number is ever used twice: after an unclean end the next sequence number is the last recovered one
 ///    + 2^30, and file numbers skip every name found on disk.
 #[test]
-fn law_03_monotone_recovery() {
+fn guarantee_03_monotone_recovery() {
     let mut interruptions = 0;
     for seed in seeds(3, 60) {
         let mut rng = TestRng::new(seed);

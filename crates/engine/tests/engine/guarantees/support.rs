@@ -1,4 +1,4 @@
-//! What the laws share: small databases with every kind of file, power that is cut, calls that are counted.
+//! Small databases with every kind of file, power losses, counted calls.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,9 +12,9 @@ use lsmx::{Db, Error, Keyspace, KeyspaceOptions, Options, Slice, ValueSeparation
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_testkit::{TestRng, mix_seeds, seed};
 
-/// So many seeds that follow from this run's, others for each law.
-pub(crate) fn seeds(law: u64, count: u64) -> impl Iterator<Item = u64> {
-    let all = mix_seeds(seed(), law);
+/// Returns `count` seeds that follow from the seed of the run and the number of the guarantee.
+pub(crate) fn seeds(guarantee: u64, count: u64) -> impl Iterator<Item = u64> {
+    let all = mix_seeds(seed(), guarantee);
     (0..count).map(move |number| mix_seeds(all, number) >> 16)
 }
 

@@ -1,4 +1,4 @@
-//! Laws 14 and 15: time that jumps, and waits that end.
+//! Guarantees 14 and 15: clock jumps are harmless, and every wait ends.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn clock_in_manifest(disk: &MemVfs) -> u64 {
 /// 14. A clock that jumps either way never loses data that has no TTL, never brings expired data back (time is
 ///     the largest ever seen, kept in the manifest), never stalls writers.
 #[test]
-fn law_14_time_cannot_hurt() {
+fn guarantee_14_time_cannot_hurt() {
     for seed in seeds(14, 2) {
         for policy in drawn::policies() {
             a_clock_that_jumps(seed, |options| options.policy(policy.clone()));
@@ -134,7 +134,7 @@ const SHORT: Duration = Duration::from_millis(20);
 /// 15. Every wait (stall, close, flush, lock) has a cause in the metrics and a deadline where the caller gave
 ///     one.
 #[test]
-fn law_15_no_wait_without_end() {
+fn guarantee_15_no_wait_without_end() {
     watched("a stall for memtables", || stalls("lsmx-flush", WaitCause::MemtablesFull));
     watched("a stall for runs", || stalls("lsmx-compact", WaitCause::TooManyRuns));
     watched("a stall for memory", stall_for_memory);
