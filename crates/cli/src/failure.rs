@@ -1,4 +1,4 @@
-//! Why a command ends early, and with which exit code.
+//! Failures of a command and their exit codes.
 
 use std::error::Error as StdError;
 use std::io;
@@ -6,32 +6,32 @@ use std::process::ExitCode;
 
 use crate::output;
 
-/// Exit code for arguments and spec files that are wrong.
+/// Exit code for invalid arguments and spec files.
 const USAGE: u8 = 2;
-/// Exit code of a repair that lost data, or would.
+/// Exit code of a repair that lost data or would lose data.
 const DATA_LOST: u8 = 3;
 
-/// Why a command ends early.
+/// Reason why a command ends before its normal end.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Help or version were asked for; nothing is wrong.
+    /// Text of `--help` or `--version`; not an error.
     Help(String),
-    /// The arguments are wrong: one line that names the argument.
+    /// Invalid arguments: one line that names the argument.
     Usage(String),
-    /// The run failed.
+    /// Error of the run.
     Run(Box<dyn StdError + Send + Sync>),
-    /// Data is lost, or would be; the output says which.
+    /// A repair lost data or would lose data. The report lists it.
     DataLost,
-    /// Nobody reads standard output any more, so there is nothing left to do.
-    NobodyReads,
+    /// The reader of standard output closed its pipe; not an error.
+    OutputClosed,
 }
 
 impl Failure {
-    /// Says on standard error what happened, and returns the exit code.
+    /// Prints the error to standard error and returns the exit code.
     pub(crate) fn report(self) -> ExitCode {
         match self {
             Failure::Help(text) => match output::stdout(text.as_bytes()) {
-                Ok(()) | Err(Failure::NobodyReads) => ExitCode::SUCCESS,
+                Ok(()) | Err(Failure::OutputClosed) => ExitCode::SUCCESS,
                 Err(failure) => failure.report(),
             },
             Failure::Usage(line) => {
@@ -43,14 +43,14 @@ impl Failure {
                 ExitCode::FAILURE
             }
             Failure::DataLost => ExitCode::from(DATA_LOST),
-            Failure::NobodyReads => ExitCode::SUCCESS,
+            Failure::OutputClosed => ExitCode::SUCCESS,
         }
     }
 
-    /// A failure to write to standard output.
+    /// Converts an error of a write to standard output.
     pub(crate) fn stdout(error: io::Error) -> Failure {
         if error.kind() == io::ErrorKind::BrokenPipe {
-            return Failure::NobodyReads;
+            return Failure::OutputClosed;
         }
         Failure::Run(Box::new(FileError {
             action: "write to",
@@ -59,7 +59,7 @@ impl Failure {
         }))
     }
 
-    /// A failure of a call on a file of the user.
+    /// Returns the failure of a call on a file of the user.
     pub(crate) fn file(
         action: &'static str,
         what: impl Into<String>,
@@ -85,7 +85,7 @@ impl From<lsmx_bench::Error> for Failure {
     }
 }
 
-/// A call on a file of the user, or on a standard stream, failed.
+/// Error of a call on a file of the user or on a standard stream.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {what}")]
 struct FileError {
@@ -104,16 +104,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn causes_stand_behind_colons_on_one_line() {
+    fn one_line_has_causes_after_colons() {
         let source = io::Error::other("no\nspace");
         let Failure::Run(error) = Failure::file("write", "a.tsv", source) else { unreachable!() };
         assert_eq!(one_line(error.as_ref()), "cannot write a.tsv: no space");
     }
 
     #[test]
-    fn a_broken_pipe_is_no_error() {
+    fn stdout_broken_pipe_is_no_error() {
         let broken = io::Error::from(io::ErrorKind::BrokenPipe);
-        assert!(matches!(Failure::stdout(broken), Failure::NobodyReads));
+        assert!(matches!(Failure::stdout(broken), Failure::OutputClosed));
         let full = io::Error::from(io::ErrorKind::StorageFull);
         assert!(matches!(Failure::stdout(full), Failure::Run(_)));
     }

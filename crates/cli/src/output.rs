@@ -15,11 +15,11 @@ pub(crate) fn stdout(bytes: &[u8]) -> Result<(), Failure> {
 
 /// Writes a line to standard error.
 pub(crate) fn stderr(line: &str) {
-    // Where standard error is closed there is nobody left to tell.
+    // If standard error is closed, the error cannot be reported.
     let _ = writeln!(io::stderr().lock(), "error: {line}");
 }
 
-/// A progress bar on standard error; none where that is no terminal.
+/// Progress bar on standard error. Hidden if standard error is not a terminal.
 #[derive(Debug)]
 pub(crate) struct Bar {
     bar: ProgressBar,
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn templates_are_legal() {
+    fn progress_templates_are_valid() {
         for template in ["{msg} {spinner}", "{msg} {wide_bar} {percent} % {eta}"] {
             ProgressStyle::with_template(template).unwrap();
         }

@@ -13,7 +13,7 @@ pub(crate) mod stress;
 use std::ffi::OsString;
 use std::path::Path;
 
-/// The command line without the program and the flags that only say where something is written.
+/// Returns the command line without the program name and without flags that do not change the result.
 fn what_is_run(words: &[OsString]) -> String {
     const PLACES: [&str; 5] = ["--resume", "--json", "--csv", "--html", "--dir"];
     let mut kept = Vec::new();
@@ -31,8 +31,10 @@ fn what_is_run(words: &[OsString]) -> String {
     kept.join(" ")
 }
 
-/// What an interrupted run says that can go on.
+/// Returns the message of an interrupted run that can be resumed.
 fn parting(directory: &Path) -> String {
     let directory = directory.display();
-    format!("interrupted; finished cells are in {directory}, the same command goes on from there")
+    format!(
+        "interrupted; finished cells are in {directory}, the same command continues with the others"
+    )
 }

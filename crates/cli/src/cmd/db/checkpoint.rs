@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::args::DbArgs;
 use crate::failure::Failure;
 
-/// Makes a copy of the database that is on stable storage when this returns.
+/// Creates a durable copy of the database.
 pub(super) fn run(arguments: &DbArgs, target: &Path) -> Result<(), Failure> {
     super::whole_database(arguments, "checkpoint")?;
     let (db, _keyspace) = super::open(arguments)?;

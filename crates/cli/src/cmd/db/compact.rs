@@ -9,7 +9,7 @@ use crate::args::DbArgs;
 use crate::failure::Failure;
 use crate::output;
 
-/// Compacts a keyspace, or a range of it, and says what its files took before and take now.
+/// Compacts a keyspace, or a range of its keys, and prints the table bytes before and after.
 pub(super) fn run(
     arguments: &DbArgs,
     from: Option<&OsString>,

@@ -7,7 +7,7 @@ use lsmx::Durability;
 use crate::args::DbArgs;
 use crate::failure::Failure;
 
-/// Deletes the key; that is on stable storage when this returns.
+/// Deletes the key durably.
 pub(super) fn run(arguments: &DbArgs, key: &OsStr) -> Result<(), Failure> {
     let key = super::typed(arguments, "key", key)?;
     let (db, keyspace) = super::open(arguments)?;

@@ -3,7 +3,7 @@
 use crate::args::DbArgs;
 use crate::failure::Failure;
 
-/// Drops the keyspace with everything in it; that is on stable storage when this returns.
+/// Drops the keyspace durably.
 pub(super) fn run(arguments: &DbArgs, name: &str) -> Result<(), Failure> {
     super::whole_database(arguments, "drop-keyspace")?;
     let (db, _keyspace) = super::open(arguments)?;

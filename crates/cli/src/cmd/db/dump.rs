@@ -11,8 +11,7 @@ use lsmx_base::file_name::FileName;
 use crate::args::DbArgs;
 use crate::failure::Failure;
 
-/// Shows what files hold. All are shown, damaged ones as far as they can be read; the first damage is
-/// the error.
+/// Prints the contents of files, of damaged files as far as they are readable. The error is the first damage.
 pub(super) fn run(
     arguments: &DbArgs,
     files: &[PathBuf],
@@ -53,7 +52,7 @@ pub(super) fn run(
     first.map_or(Ok(()), |error| Err(Failure::Run(Box::new(error))))
 }
 
-/// A file as it was named, or the one of that name in the database.
+/// Returns the path of a file, or the path of the file with this name in the database.
 fn located(database: &Path, file: &Path) -> PathBuf {
     let inside = database.join(file);
     if !file.exists() && inside.exists() { inside } else { file.to_owned() }

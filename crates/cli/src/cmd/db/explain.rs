@@ -6,7 +6,7 @@ use crate::args::DbArgs;
 use crate::failure::Failure;
 use crate::output;
 
-/// Looks the key up and prints what that takes, step by step.
+/// Looks up the key and prints each step.
 pub(super) fn run(arguments: &DbArgs, key: &OsStr, json: bool) -> Result<(), Failure> {
     let key = super::typed(arguments, "key", key)?;
     let (_db, keyspace) = super::open_to_read(arguments)?;

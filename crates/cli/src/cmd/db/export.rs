@@ -12,13 +12,13 @@ use crate::args::{DbArgs, FileArgs};
 use crate::failure::Failure;
 use crate::output;
 
-/// Bytes that are gathered before they are written.
+/// Size of the output buffer in bytes.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// Writes all entries in key order. However it ends, the file ends at a whole record.
+/// Writes all entries in key order. After an error the file still ends with a whole record.
 pub(super) fn run(arguments: &DbArgs, file: &FileArgs) -> Result<(), Failure> {
     let format = file.format.unwrap_or_else(|| Format::of_file(&file.file));
-    // The database first: where there is none, no file is made.
+    // The database is opened first, so that a failed open creates no file.
     let (_db, keyspace) = super::open_to_read(arguments)?;
     if file.file == Path::new("-") {
         return export(&keyspace, format, &mut |chunk| output::stdout(chunk)).map(|_| ());
@@ -36,7 +36,7 @@ fn to_file(keyspace: &Keyspace, format: Format, path: &Path) -> Result<u64, Fail
         let written = file.write_all(chunk);
         match written {
             Ok(()) => whole_bytes += numbers::count(chunk.len()),
-            // A part of the chunk may be there, a record cut in two at its end.
+            // A part of the chunk may be in the file, with a cut record at its end.
             Err(_) => shorten(&file, whole_bytes),
         }
         written.map_err(failed("write"))
@@ -45,12 +45,12 @@ fn to_file(keyspace: &Keyspace, format: Format, path: &Path) -> Result<u64, Fail
     Ok(records)
 }
 
-/// Cuts the file, where it is one that can be cut; a pipe or a device cannot.
+/// Truncates the file. A pipe or a device cannot be truncated.
 fn shorten(file: &File, bytes: u64) {
     let _: io::Result<()> = file.set_len(bytes);
 }
 
-/// Hands all entries over in chunks of whole records; those before an error too.
+/// Passes all entries to `write` in chunks of whole records, also the entries before an error.
 fn export(
     keyspace: &Keyspace,
     format: Format,

@@ -8,12 +8,12 @@ use crate::args::DbArgs;
 use crate::failure::Failure;
 use crate::output;
 
-/// There is no value under this key.
+/// The key does not exist.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no key {0:?}")]
 struct NoSuchKey(String);
 
-/// Prints the value as it is, or in hexadecimal, and a newline.
+/// Prints the value, with `--hex` in hexadecimal, and a newline.
 pub(super) fn run(arguments: &DbArgs, key: &OsStr) -> Result<(), Failure> {
     let bytes = super::typed(arguments, "key", key)?;
     let (_db, keyspace) = super::open_to_read(arguments)?;

@@ -11,21 +11,21 @@ use crate::args::{DbArgs, FileArgs};
 use crate::failure::Failure;
 use crate::output;
 
-/// Records of a batch.
+/// Maximum number of records of a batch.
 const BATCH_RECORDS: usize = 1000;
-/// Key and value bytes at which a batch is written even with fewer records.
+/// Key and value bytes at which a batch with fewer records is written.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Stores the records in file order, batch by batch. What stands before a malformed line is
-/// imported and stays. All of it is on stable storage when this returns.
+/// Puts the records in file order, in batches. Records before a malformed line stay in the database. All imported
+/// records are durable.
 pub(super) fn run(arguments: &DbArgs, file: &FileArgs) -> Result<(), Failure> {
     let format = file.format.unwrap_or_else(|| Format::of_file(&file.file));
-    // The file first: where it cannot be read, no database is made.
+    // The file is opened first, so that an unreadable file creates no database.
     let source = open(&file.file)?;
     let (db, keyspace) = super::open_or_create(arguments)?;
     let mut reader = RecordReader::new(source, format);
     let imported = import(&db, &keyspace, &mut reader, &file.file);
-    // What was imported stays, whatever ended the import.
+    // Imported records are synced also after an error.
     let synced = db.sync();
     let records = imported?;
     synced?;

@@ -49,18 +49,18 @@ pub(crate) fn run(arguments: &DbArgs) -> Result<(), Failure> {
     }
 }
 
-/// Options for a database that others may have made: with all stores of operands that there are.
+/// Returns options with all operand stores, so that any database can be opened.
 fn options() -> Options {
     Options::default().operand_store(DeltaStoreFactory::new(DeltaOptions::default()))
 }
 
-/// Opens the database for a verb that only works on one that is there, keyspace included.
+/// Opens an existing database and an existing keyspace for writing.
 fn open(arguments: &DbArgs) -> Result<(Db, Keyspace), Failure> {
     let db = Db::open(&arguments.path, options().create_if_missing(false))?;
     existing_keyspace(arguments, db)
 }
 
-/// Opens the database for a verb that changes nothing.
+/// Opens an existing database read-only.
 fn open_to_read(arguments: &DbArgs) -> Result<(Db, Keyspace), Failure> {
     let db = Db::open(&arguments.path, options().read_only(true))?;
     existing_keyspace(arguments, db)
@@ -74,7 +74,7 @@ fn existing_keyspace(arguments: &DbArgs, db: Db) -> Result<(Db, Keyspace), Failu
     Ok((db, keyspace))
 }
 
-/// Refuses `--keyspace` for a verb that is about the whole database.
+/// Rejects `--keyspace` for a verb that works on the whole database.
 fn whole_database(arguments: &DbArgs, verb: &str) -> Result<(), Failure> {
     match &arguments.keyspace {
         None => Ok(()),
@@ -93,7 +93,7 @@ fn json(value: &impl serde::Serialize) -> Result<(), Failure> {
     output::stdout(text.as_bytes())
 }
 
-/// Opens the database for a verb that makes what is not there.
+/// Opens the database and the keyspace. Creates them if they do not exist.
 fn open_or_create(arguments: &DbArgs) -> Result<(Db, Keyspace), Failure> {
     let db = Db::open(&arguments.path, options().create_if_missing(true))?;
     let keyspace = match &arguments.keyspace {
@@ -103,7 +103,7 @@ fn open_or_create(arguments: &DbArgs) -> Result<(Db, Keyspace), Failure> {
     Ok((db, keyspace))
 }
 
-/// The bytes of a key or value as typed.
+/// Returns the bytes of a key or value on the command line. With `--hex` they are in hexadecimal.
 fn typed(arguments: &DbArgs, what: &str, text: &OsStr) -> Result<Vec<u8>, Failure> {
     if !arguments.hex {
         return Ok(text.as_encoded_bytes().to_vec());
@@ -112,7 +112,7 @@ fn typed(arguments: &DbArgs, what: &str, text: &OsStr) -> Result<Vec<u8>, Failur
     from_hex(&digits).map_err(|error| Failure::Usage(format!("invalid {what} with --hex: {error}")))
 }
 
-/// Appends an entry as a line that shows it.
+/// Appends an entry as a line of text.
 fn show(arguments: &DbArgs, key: &[u8], value: &[u8], out: &mut Vec<u8>) {
     if arguments.hex {
         out.extend_from_slice(format!("{}\t{}\n", to_hex(key), to_hex(value)).as_bytes());

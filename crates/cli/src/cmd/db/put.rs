@@ -7,7 +7,7 @@ use lsmx::Durability;
 use crate::args::DbArgs;
 use crate::failure::Failure;
 
-/// Stores the value; it is on stable storage when this returns.
+/// Puts the value durably.
 pub(super) fn run(arguments: &DbArgs, key: &OsStr, value: &OsStr) -> Result<(), Failure> {
     let key = super::typed(arguments, "key", key)?;
     let value = super::typed(arguments, "value", value)?;

@@ -10,7 +10,7 @@ use crate::args::{DbArgs, RepairArgs};
 use crate::failure::Failure;
 use crate::output;
 
-/// Repairs the database, or says what a repair would do.
+/// Repairs the database, or reports what a repair would do.
 pub(super) fn run(arguments: &DbArgs, flags: &RepairArgs) -> Result<(), Failure> {
     super::whole_database(arguments, "repair")?;
     let options = RepairOptions {
@@ -26,7 +26,7 @@ pub(super) fn run(arguments: &DbArgs, flags: &RepairArgs) -> Result<(), Failure>
     } else {
         let mut lines = String::new();
         // Writing to a string does not fail.
-        let _ = tell(&mut lines, &report, flags.dry_run);
+        let _ = write_report(&mut lines, &report, flags.dry_run);
         output::stdout(lines.as_bytes())?;
     }
     match report.lost.is_empty() && !report.in_doubt {
@@ -35,7 +35,7 @@ pub(super) fn run(arguments: &DbArgs, flags: &RepairArgs) -> Result<(), Failure>
     }
 }
 
-fn tell(lines: &mut String, report: &RepairReport, dry_run: bool) -> std::fmt::Result {
+fn write_report(lines: &mut String, report: &RepairReport, dry_run: bool) -> std::fmt::Result {
     if !report.damaged {
         return writeln!(lines, "{} tables: all is sound, nothing was done", report.tables_sound);
     }

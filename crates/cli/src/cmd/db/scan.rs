@@ -6,10 +6,10 @@ use crate::args::{DbArgs, ScanArgs};
 use crate::failure::Failure;
 use crate::output;
 
-/// Bytes that are gathered before they are written.
+/// Size of the output buffer in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Prints entries as lines, in key order or backwards.
+/// Prints entries as lines in ascending or descending key order.
 pub(super) fn run(arguments: &DbArgs, scan: &ScanArgs) -> Result<(), Failure> {
     let key = |flag, text: &Option<std::ffi::OsString>| {
         text.as_ref().map(|text| super::typed(arguments, flag, text)).transpose()
@@ -40,7 +40,7 @@ fn print(
         match entry {
             Ok((key, value)) => super::show(arguments, &key, &value, &mut chunk),
             Err(error) => {
-                // What was found before the error is shown.
+                // Entries before the error are printed.
                 output::stdout(&chunk)?;
                 return Err(error.into());
             }

@@ -12,7 +12,7 @@ use crate::args::DbArgs;
 use crate::failure::Failure;
 use crate::output;
 
-/// Reads every file; the first thing that is wrong ends it with exit code 1.
+/// Reads all files. The first damage ends the command with exit code 1.
 pub(super) fn run(arguments: &DbArgs) -> Result<(), Failure> {
     super::whole_database(arguments, "verify")?;
     let delta: Arc<dyn OperandStoreFactory> =

@@ -1,4 +1,4 @@
-//! `lsmx explore`: from what was typed to a config, from the result to a table and a file.
+//! `lsmx explore`.
 
 mod sweep;
 
@@ -71,7 +71,7 @@ pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Fai
     output::stdout(text::exploration(&result.cells).as_bytes())
 }
 
-/// The cells that an earlier run of the same command has finished.
+/// Opens the finished cells of an earlier run of the same command.
 fn finished(
     arguments: &ExploreArgs,
     words: &[OsString],
@@ -113,7 +113,7 @@ pub(super) fn config(arguments: &ExploreArgs, words: &[OsString]) -> Result<Conf
     })
 }
 
-/// One point of the sweep; `spec` is the text of the file of phases.
+/// Returns one point of the sweep. `spec` is the text of the phases file.
 fn point(typed: &Typed, spec: Option<&str>, data: Option<&DataFile>) -> Result<Point, Failure> {
     let arguments = &typed.arguments;
     for (flag, typed) in
@@ -158,7 +158,7 @@ fn point(typed: &Typed, spec: Option<&str>, data: Option<&DataFile>) -> Result<P
     })
 }
 
-/// Refuses shares of nothing.
+/// Rejects shares of zero lookups or ranges.
 pub(super) fn check(workload: &WorkloadArgs) -> Result<(), Failure> {
     if workload.reads.lookups == Some(0) && workload.reads.empty_lookups.is_some() {
         return Err(contradiction("--empty-lookups", "--lookups 0", "there is nothing to share"));
@@ -199,7 +199,7 @@ fn policies(arguments: &ExploreArgs) -> Result<Vec<PolicySpec>, Failure> {
     Ok(policies)
 }
 
-/// The policy of a spec file.
+/// Reads the policy of a spec file.
 fn composed(path: &Path) -> Result<PolicySpec, Failure> {
     let spec = PolicySpec::from_toml(&text_of(path)?);
     spec.map_err(|error| Failure::Usage(format!("--spec {}, {error}", path.display())))
@@ -209,14 +209,14 @@ fn contradiction(first: &str, second: &str, why: &'static str) -> Failure {
     Error::Contradiction { first: first.to_owned(), second: second.to_owned(), why }.into()
 }
 
-/// The file of `--data`.
+/// Opens the file of `--data`.
 fn data(arguments: &ExploreArgs) -> Result<Option<DataFile>, Failure> {
     let Some(path) = &arguments.data else { return Ok(None) };
     let format = arguments.format.unwrap_or_else(|| Format::of_file(path));
     Ok(Some(DataFile::open(path, format, None)?))
 }
 
-/// Where records come from.
+/// Returns the source of the records.
 fn source(arguments: &ExploreArgs, data: Option<&DataFile>) -> Result<Source, Failure> {
     let Some(file) = data else {
         return Ok(Source::Generated {
