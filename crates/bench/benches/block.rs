@@ -1,4 +1,4 @@
-//! Searching data blocks of 4 KiB: one that the processor's caches have, and many that they have not.
+//! Search in data blocks of 4 KiB: in one block in the processor's caches, and in many blocks outside of them.
 
 use std::hint::black_box;
 
@@ -7,11 +7,11 @@ use lsmx::benching::BenchBlock;
 
 use crate::data::{sorted_keys, value};
 
-/// As many as fill a block.
+/// Number of entries of a block.
 const ENTRIES: usize = 34;
-/// Blocks that take more than the processor's caches.
+/// Number of blocks that exceed the processor's caches.
 const BLOCKS: usize = 50_000;
-/// Restart intervals, and whether with tags.
+/// Restart intervals, each with or without tags.
 const FORMS: [(u32, bool); 6] =
     [(1, false), (4, false), (16, false), (4, true), (8, true), (16, true)];
 
@@ -49,8 +49,7 @@ pub(crate) fn search(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// What counts in a large block cache is how many places of a block a search touches, one after the
-/// other.
+/// Searches blocks outside of the processor's caches. The time depends on the number of places that a search touches.
 pub(crate) fn search_far(criterion: &mut Criterion) {
     let keys = sorted_keys((BLOCKS * ENTRIES) as u64);
     let value = value();

@@ -1,4 +1,4 @@
-//! The block caches: a hit, and a fill that puts another block out, by one thread and by two at once.
+//! Block caches: hits, and misses with insertion and eviction, with one and two threads.
 
 use std::hint::black_box;
 use std::thread;
@@ -11,7 +11,7 @@ use lsmx_bench::clock::Stopwatch;
 
 const CACHE_BYTES: u64 = 64 << 20;
 const BLOCK_BYTES: usize = 4096;
-/// Blocks that are asked for: they fit with room to spare.
+/// Number of blocks for hits. They fit into the cache.
 const RESIDENT: u64 = 8_000;
 
 pub(crate) fn data_blocks(criterion: &mut Criterion) {
@@ -27,7 +27,7 @@ pub(crate) fn data_blocks(criterion: &mut Criterion) {
                     })
                 });
             });
-            // As a lookup does: asked for in vain, then read and put in.
+            // A lookup misses, reads the block and inserts it.
             let mut from = RESIDENT;
             group.bench_function(format!("miss and fill/{kind}/{threads}"), |bencher| {
                 bencher.iter_custom(|rounds| {
@@ -45,7 +45,7 @@ pub(crate) fn data_blocks(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// How long it takes when each thread does so many rounds, with numbers of its own.
+/// Returns the time in which each thread runs `rounds` rounds with distinct numbers.
 fn timed(threads: u64, rounds: u64, act: impl Fn(u64) + Sync) -> Duration {
     let watch = Stopwatch::start();
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Committing, from the call to the return, on the file system for temporary files.
+//! Commits on the file system for temporary files, from call to return.
 
 use criterion::{Criterion, Throughput};
 use lsmx::{Db, Durability, Options, WriteBatch};

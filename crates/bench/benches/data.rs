@@ -1,4 +1,4 @@
-//! Records for all benches: 16-byte keys spread over the key domain, 100-byte values.
+//! Records of the benchmarks: uniform keys of 16 bytes, values of 100 bytes.
 
 use lsmx_bench::workload::KeyDistribution;
 use lsmx_bench::workload::keys::KeySpace;
@@ -7,7 +7,7 @@ use lsmx_bench::workload::random::fill;
 pub(crate) const VALUE_BYTES: usize = 100;
 const KEY_BYTES: usize = 16;
 
-/// `n` keys in random order.
+/// Returns `n` keys in random order.
 pub(crate) fn keys(n: u64) -> Vec<Vec<u8>> {
     let space = KeySpace::new(KeyDistribution::Uniform, n, KEY_BYTES, 1).unwrap();
     let key = |record| {
@@ -18,14 +18,14 @@ pub(crate) fn keys(n: u64) -> Vec<Vec<u8>> {
     (0..n).map(key).collect()
 }
 
-/// The same in key order.
+/// Returns `n` keys in key order.
 pub(crate) fn sorted_keys(n: u64) -> Vec<Vec<u8>> {
     let mut keys = keys(n);
     keys.sort_unstable();
     keys
 }
 
-/// A value that does not compress.
+/// Returns a value that does not compress.
 pub(crate) fn value() -> Vec<u8> {
     let mut value = Vec::new();
     fill(7, VALUE_BYTES, &mut value);

@@ -1,4 +1,4 @@
-//! Asking one filter, the hash of the key included.
+//! Query of one filter, including the hash of the key.
 
 use std::hint::black_box;
 
@@ -8,7 +8,7 @@ use lsmx_base::filter::{Filter, FilterWidth, build_filter};
 
 use crate::data::keys;
 
-/// As many as fill a table of 8 MiB, about.
+/// Approximate number of keys of a table of 8 MiB.
 const KEYS: u64 = 60_000;
 
 pub(crate) fn ask(criterion: &mut Criterion) {

@@ -1,7 +1,7 @@
-//! `cargo bench`: the engine's floors one by one, each on data that fits into memory.
+//! `cargo bench`: benchmarks of single layers of the engine, on data that fits into memory.
 //!
-//! A file per floor, from the ground up. Whole workloads are `lsmx bench`. `cargo bench -- memtable`
-//! runs the ones of that name.
+//! Each file has one layer. `lsmx bench` runs whole workloads. `cargo bench -- memtable` runs the benchmarks with this
+//! name.
 
 #![allow(
     missing_docs,
@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 
-/// Short: all of them together take about a minute.
+/// Returns short measurement times: all benchmarks take about a minute.
 fn config() -> Criterion {
     Criterion::default()
         .sample_size(20)

@@ -1,4 +1,4 @@
-//! Merging sorted sources, an entry at a time.
+//! Merging cursors over sorted sources.
 
 use bytes::Bytes;
 use criterion::{Criterion, Throughput};
@@ -11,7 +11,7 @@ use crate::table::table;
 
 const ENTRIES: u64 = 40_000;
 
-/// `n` tables that take turns key by key.
+/// Returns `n` tables. Consecutive keys are in different tables.
 fn tables(n: usize) -> Vec<Box<dyn Cursor>> {
     let keys = sorted_keys(ENTRIES);
     let one = |first: usize| -> Box<dyn Cursor> {
@@ -21,7 +21,7 @@ fn tables(n: usize) -> Vec<Box<dyn Cursor>> {
     (0..n).map(one).collect()
 }
 
-/// `n` memtables with every `n`-th key in random order.
+/// Returns `n` memtables with every `n`-th key in random order.
 fn memtables(n: usize) -> Vec<Box<dyn Cursor>> {
     let value = Bytes::from(value());
     let keys = keys(ENTRIES);

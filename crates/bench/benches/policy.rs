@@ -1,4 +1,4 @@
-//! What one decision of a compaction policy costs, on a tree of 2000 tables.
+//! One decision of a compaction policy, on a tree of 2000 tables.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ fn key(place: u64) -> Key {
     Key::copy_from_slice(&place.to_be_bytes())
 }
 
-/// A run of `files` tables that share the key domain evenly.
+/// Returns a run of `files` tables that divide the key domain evenly.
 fn run(id: u64, files: u64, file_next: &mut u64) -> SortedRun {
     let width = u64::MAX / files;
     let file = |place: u64| {
@@ -36,9 +36,9 @@ fn run(id: u64, files: u64, file_next: &mut u64) -> SortedRun {
     SortedRun { id: RunId(id), files: (0..files).map(file).collect() }
 }
 
-/// Full levels below an L0 of twelve runs, so that there is something to decide.
+/// Returns a tree with full levels and twelve runs in L0, so that every policy picks a job.
 fn shape() -> TreeShape {
-    // The newest data has the largest numbers: built from the bottom up.
+    // Newer data has larger numbers, so the levels are built from the bottom up.
     let mut file_next = 0;
     let mut id = 0;
     let mut level = |runs: u64, files: u64| {

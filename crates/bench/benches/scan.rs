@@ -1,4 +1,4 @@
-//! Reading a whole database in key order, and lookups through all of it, everything cached.
+//! Scans of and lookups in a cached database.
 
 use std::hint::black_box;
 

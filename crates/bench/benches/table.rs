@@ -1,4 +1,4 @@
-//! Looking a key up in one table, all of it cached.
+//! Lookups in a cached table.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::data::{sorted_keys, value};
 const PATH: &str = "000001.sst";
 const CACHE_BYTES: u64 = 256 << 20;
 
-/// A table of these keys in a file system in memory.
+/// Returns a table of keys in an in-memory file system.
 pub(crate) fn table<'a>(keys: impl Iterator<Item = &'a Vec<u8>>) -> Arc<Table> {
     let vfs = MemVfs::new();
     let path = Path::new(PATH);

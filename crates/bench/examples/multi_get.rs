@@ -1,10 +1,10 @@
-//! What it takes to look many keys up at once, past the page cache.
+//! Measures lookups of many keys at once, without the page cache.
 //!
-//! `cargo run --release -p lsmx-bench --example multi_get -- [RECORDS [DIR]]`: builds a database of hashes, opens it
-//! with a cache for its metadata and direct reads, and looks present keys up one by one and in batches. The
-//! figures go to `docs/results/read-cost.md`.
+//! `cargo run --release -p lsmx-bench --example multi_get -- [RECORDS [DIR]]` builds a database of hashes, opens it
+//! with a cache for its metadata and direct reads, and looks up present keys one by one and in batches.
+//! `docs/results/read-cost.md` has the figures.
 
-#![allow(clippy::print_stdout, reason = "the table is what it is for")]
+#![allow(clippy::print_stdout, reason = "it prints a table")]
 #![allow(clippy::disallowed_methods, reason = "it measures real time")]
 
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ const RECORDS: u64 = 1_000_000;
 const KEY_BYTES: usize = 32;
 const VALUE_BYTES: usize = 110;
 const TABLE_BYTES: u64 = 8 << 20;
-/// Lookups of each line.
+/// Number of lookups of each line.
 const LOOKUPS: usize = 20_000;
 const BATCHES: [usize; 6] = [1, 2, 8, 32, 128, 512];
 

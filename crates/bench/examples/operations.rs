@@ -2,11 +2,11 @@
 //!
 //! `cargo run --release -p lsmx-bench --example operations -- [deletes] [opening] [memory] [records]`
 //!
-//! Without names of parts all of them run. `records` is a number: how many records of 16 + 100 B a part
-//! loads; each part has its own default. Needs Linux for the resident memory.
+//! Without names all parts run. `records` is the number of records of 16 + 100 B that a part loads; each part has its
+//! own default. The resident memory needs Linux.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "it measures and prints")]
-#![allow(clippy::disallowed_methods, reason = "it measures time, and its child has to die at once")]
+#![allow(clippy::disallowed_methods, reason = "it measures time, and its child process aborts")]
 
 use std::path::Path;
 use std::process::Command;
@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 
 use lsmx::{Compression, Db, KeyspaceOptions, Options};
 
-/// Argument of the child that dies with a full log.
+/// Argument of the child process that aborts with a full log.
 const DIE: &str = "die-with-a-full-log";
 
-/// A part, told how many records to load if not its own number of them.
+/// A part. The argument overrides its default number of records.
 type Part = fn(Option<u64>);
 
 const PARTS: [(&str, Part); 3] = [("deletes", deletes), ("opening", opening), ("memory", memory)];
@@ -50,7 +50,7 @@ fn options() -> Options {
     Options::default().keyspace_defaults(keyspaces)
 }
 
-/// Scattered, so that runs overlap.
+/// Returns a key. Keys are scattered, so that runs overlap.
 fn key(number: u64) -> [u8; 16] {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
@@ -65,7 +65,7 @@ fn load(db: &Db, records: u64, ordered: bool) {
     }
 }
 
-/// Half of the keys, those at the front, are deleted, one by one or as a range.
+/// Deletes the first half of the keys, one by one or as a range.
 fn deletes(records: Option<u64>) {
     let records = records.unwrap_or(2_000_000);
     let half = u128::from(records / 2);
@@ -94,7 +94,7 @@ fn deletes(records: Option<u64>) {
     }
 }
 
-/// What the first ten entries that are left cost.
+/// Prints the cost of reading the first ten remaining entries.
 fn first_entries(db: &Db, first: u128, when: &str) {
     let blocks = |db: &Db| {
         let cache = db.metrics().cache;
@@ -119,7 +119,7 @@ fn open_times(dir: &Path, times: u32) -> Duration {
     fastest.min().unwrap_or_default()
 }
 
-/// Opening after a clean close, and after a kill with a full log.
+/// Opens a database after a clean close, and after a kill with a full log.
 fn opening(records: Option<u64>) {
     let records = records.unwrap_or(9_000_000);
     let dir = tempfile::tempdir().unwrap();
@@ -156,9 +156,9 @@ fn opening(records: Option<u64>) {
     println!("after a kill with {} MB of log: {least:?}, the least of 3", log / 1_000_000);
 }
 
-/// Writes until the log holds nearly 64 MiB that no table holds, and dies.
+/// Writes until the log has almost 64 MiB that no table contains, and aborts.
 fn die_with_a_full_log(dir: &Path) {
-    // With the default the memtable would be full, and flushed, before the log is.
+    // With the default size the memtable would be flushed before the log is full.
     let keyspaces = KeyspaceOptions::default().memtable_bytes(256 << 20);
     let db = Db::open(dir, options().keyspace_defaults(keyspaces)).unwrap();
     let mut number = 0;
@@ -177,7 +177,7 @@ fn resident() -> u64 {
     statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// The most resident memory while a database with a budget is loaded, read and opened again.
+/// Measures the maximum resident memory while a database with a budget is loaded, read and reopened.
 fn memory(records: Option<u64>) {
     let records = records.unwrap_or(5_000_000);
     for budget in [64u64 << 20, 256 << 20] {

@@ -1,10 +1,10 @@
-//! What the index of a table costs: bytes per data block, and the time of a search in it.
+//! Measures the index of a table: bytes per data block, and the time of a search.
 //!
 //! `cargo run --release -p lsmx-bench --example index_cost -- hash:1000000 ids:1000000 spread:1000000 FILE…`,
-//! each FILE with one key a line. With `--features peer-rocksdb` RocksDB's partitioned index of the same
-//! keys stands beside it. The figures go to `docs/results/read-cost.md`.
+//! where each FILE has one key per line. With `--features peer-rocksdb` the table includes RocksDB's partitioned index of
+//! the same keys. `docs/results/read-cost.md` has the figures.
 
-#![allow(clippy::print_stdout, reason = "the table is what it is for")]
+#![allow(clippy::print_stdout, reason = "it prints a table")]
 #![allow(clippy::disallowed_methods, reason = "it reads files of keys, and measures real time")]
 
 #[cfg(feature = "peer-rocksdb")]
@@ -33,9 +33,9 @@ type Failure = Box<dyn std::error::Error>;
 const VALUE_BYTES: usize = 110;
 const HASH_BYTES: usize = 32;
 const SPREAD_BYTES: usize = 16;
-/// Restart interval of the index that ours is compared with.
+/// Restart interval of the index for comparison.
 const RESTART_INTERVAL: usize = 16;
-/// Bytes of an index block in memory beside its contents and the places of its parts.
+/// Overhead of an index block in memory, in bytes.
 const OVERHEAD_BYTES: usize = 48;
 const INDEX_BLOCK_BYTES: usize = 4096;
 const LOOKUPS: usize = 500_000;
@@ -54,7 +54,7 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The keys that an argument stands for, sorted.
+/// Returns the keys of an argument, sorted.
 fn keys(what: &str) -> Result<Vec<Vec<u8>>, Failure> {
     let mut keys = BTreeSet::new();
     match what.split_once(':') {
@@ -65,7 +65,7 @@ fn keys(what: &str) -> Result<Vec<Vec<u8>>, Failure> {
                 keys.insert(key);
             }
         }
-        // As the workloads of `lsmx explore` have them: one in each of as many cells of equal width.
+        // Uniform keys as in `lsmx explore`.
         Some(("spread", count)) => {
             let count = count.parse()?;
             let space = KeySpace::new(KeyDistribution::Uniform, count, SPREAD_BYTES, 1)?;
@@ -131,8 +131,8 @@ fn beside(_: &[Vec<u8>], _: &[u8]) -> Result<String, Failure> {
     Ok("not built in".to_owned())
 }
 
-/// Bytes of an index of the same data blocks in which each separator is cut to what differs from the
-/// one before, but every sixteenth, with offset and size as varints.
+/// Returns the length of a front-coded index of the same data blocks, with a restart interval of 16 and handles of
+/// varints.
 fn front_coded(indexed: &[IndexBlockKeys], overhead: usize) -> Result<usize, Failure> {
     let varint = |value: u64| (64 - (value | 1).leading_zeros() as usize).div_ceil(7);
     let internal = |user_key| InternalKey { user_key, seq: SeqNo(1), kind: EntryKind::Put };
@@ -153,7 +153,7 @@ fn front_coded(indexed: &[IndexBlockKeys], overhead: usize) -> Result<usize, Fai
             held += varint(handle.offset) + varint(handle.bytes) + if restart { 4 } else { 0 };
             entries += 1;
             before = separator;
-            // Index blocks of the size of ours.
+            // Index blocks have the size of those of lsmx.
             if held >= INDEX_BLOCK_BYTES {
                 bytes += held + 4 + overhead;
                 (entries, held) = (0, 0);
@@ -163,11 +163,11 @@ fn front_coded(indexed: &[IndexBlockKeys], overhead: usize) -> Result<usize, Fai
     Ok(bytes + if held > 0 { held + 4 + overhead } else { 0 })
 }
 
-/// Time of a search in an index block that is in the processor's cache, its place included.
+/// Returns the mean time of a search in a cached index block, in nanoseconds.
 fn nanoseconds(indexed: &[IndexBlockKeys]) -> Result<f64, Failure> {
     let (mut total, mut lookups) = (0.0, 0usize);
     for (index, blocks) in indexed.iter().step_by(indexed.len().div_ceil(8).max(1)) {
-        // In no order, and not so many that the keys themselves are what is waited for.
+        // The keys are unordered and fit into the processor's cache.
         let keys: Vec<&[u8]> = blocks.iter().flatten().map(Vec::as_slice).collect();
         let count = keys.len().min(512);
         let asked: Vec<&[u8]> = (0..count).map(|n| keys[n * 7919 % keys.len()]).collect();

@@ -1,4 +1,4 @@
-//! The index that RocksDB makes of the same keys and values, by its own account.
+//! The index of RocksDB for the same keys and values, as reported by RocksDB.
 
 use std::path::Path;
 
@@ -10,8 +10,7 @@ use crate::{Failure, INDEX_BLOCK_BYTES};
 
 const BLOCK_BYTES: usize = 4096;
 
-/// Bytes per data block of a partitioned index whose blocks cut each key to what differs from the one
-/// before, but every `restart_interval`th. What a block takes in memory besides is not counted.
+/// Returns the bytes per data block of a front-coded partitioned index, without the overhead of blocks in memory.
 pub(crate) fn index_bytes(
     keys: &[Vec<u8>],
     value: &[u8],
@@ -39,7 +38,7 @@ pub(crate) fn index_bytes(
     Ok(field(&told, "index block size")? / field(&told, "# data blocks")?)
 }
 
-/// What RocksDB says of a table that it takes in.
+/// Returns the properties of an ingested table.
 fn properties(options: &Options, directory: &Path, file: &Path) -> Result<String, Failure> {
     let db = DB::open(options, directory)?;
     db.ingest_external_file(vec![file])?;
@@ -47,7 +46,7 @@ fn properties(options: &Options, directory: &Path, file: &Path) -> Result<String
     told.ok_or_else(|| "RocksDB tells no properties".into())
 }
 
-/// The number of the first field whose name begins so: fields are `name=number`, with `; ` between.
+/// Returns the number of the first field with this prefix. Fields are `name=number`, separated by `; `.
 fn field(told: &str, name: &str) -> Result<f64, Failure> {
     let found = told.split(';').map(str::trim).find(|field| field.starts_with(name));
     let (_, number) = found.and_then(|field| field.rsplit_once('=')).ok_or("a field is missing")?;
