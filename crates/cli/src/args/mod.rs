@@ -130,62 +130,8 @@ fn known_names(words: &[OsString], commands: bool) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
-    fn parse(line: &str) -> Result<Arguments, String> {
-        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-        super::parse(&words).map_err(|failure| match failure {
-            Failure::Usage(line) => line,
-            other => panic!("{other:?}"),
-        })
-    }
-
     #[test]
     fn command_definition_is_valid() {
-        command().debug_assert();
-    }
-
-    #[test]
-    fn parse_unknown_name_error_lists_known_names_and_the_nearest() {
-        for (line, parts) in [
-            ("lsmx explore --policy full --sped 3", &["--sped", "--seed", "--phases"][..]),
-            ("lsmx explore --policy nosuch", &["nosuch", "tiering", "lo+1"]),
-            (
-                "lsmx explore --policy full --distribution pareto",
-                &["pareto", "uniform", "prefix-zipf", "shifting"],
-            ),
-            (
-                "lsmx explore --policy full --write-control never",
-                &["never", "smooth", "stop", "--write-control"],
-            ),
-            ("lsmx exlore", &["exlore", "explore", "db"]),
-            ("lsmx", &["explore", "db"]),
-            ("lsmx db x", &["put", "verify"]),
-            ("lsmx db x frob", &["frob", "put", "verify"]),
-            ("lsmx db x scan --form a", &["--form", "--from", "--hex", "--keyspace"]),
-            ("lsmx db x export f --format xml", &["xml", "tsv", "jsonl"]),
-        ] {
-            let message = parse(line).unwrap_err();
-            assert!(!message.contains('\n'), "{message}");
-            for part in parts {
-                assert!(message.contains(part), "{line}: {message} lacks {part}");
-            }
-        }
-    }
-
-    #[test]
-    fn parse_conflicting_flags_error_names_both() {
-        for (line, first, second) in [
-            ("--data a.tsv --entries 5", "--data", "--entries"),
-            ("--data a.tsv --value-len 5", "--data", "--value-len"),
-            ("--phases p.toml --lookups 5", "--phases", "--lookups"),
-            ("--phases p.toml --data a.tsv", "--phases", "--data"),
-            ("--deterministic --write-control stop", "--write-control", "--deterministic"),
-        ] {
-            let message = parse(&format!("lsmx explore --policy full {line}")).unwrap_err();
-            assert!(message.contains(first) && message.contains(second), "{line}: {message}");
-        }
-        let message = parse("lsmx db x scan --prefix a --from b").unwrap_err();
-        assert!(message.contains("--prefix") && message.contains("--from"), "{message}");
+        super::command().debug_assert();
     }
 }

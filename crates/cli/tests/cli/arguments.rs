@@ -129,6 +129,21 @@ bench fillseq --option table_bytes=-1 => table_bytes=-1 | a number of bytes
 db x scan --limit few => --limit | must be a whole number
 stress --runs -1 => '-1' for '--runs <N>'
 simulate --policy full --sweep memtable=64MB => 64MB | --memtable
+explore --policy full --sped 3 => --sped | --seed | --phases
+explore --policy nosuch => nosuch | tiering | lo+1
+explore --policy full --distribution pareto => pareto | uniform | prefix-zipf | shifting
+explore --policy full --write-control never => never | smooth | stop | --write-control
+exlore => exlore | explore | db
+db x => put | verify
+db x frob => frob | put | verify
+db x scan --form a => --form | --from | --hex | --keyspace
+db x export f --format xml => xml | tsv | jsonl
+explore --policy full --data a.tsv --value-len 5 => --data | --value-len
+explore --policy full --data a.tsv --updates 0.5 => --data | --updates
+explore --policy full --phases p.toml --lookups 5 => --phases | --lookups
+explore --policy full --phases p.toml --data a.tsv => --phases | --data
+explore --policy full --trace t --value-len 5 => --trace | --value-len
+db x scan --prefix a --from b => --prefix | --from
 "#;
 
 #[test]
