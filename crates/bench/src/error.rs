@@ -35,6 +35,19 @@ pub enum Error {
         /// Why they do not go together.
         why: &'static str,
     },
+    /// A name is unknown.
+    #[error("unknown {what} {name:?}; known: {known}")]
+    Unknown {
+        /// Kind of the name.
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// Known names.
+        known: String,
+    },
+    /// A part of a result cannot be JSON.
+    #[error("the result cannot be JSON: {0}")]
+    Json(#[from] serde_json::Error),
     /// A simulation ended early.
     #[error("the simulation failed: {}", error_chain(&**source))]
     Simulation {
@@ -158,6 +171,7 @@ impl Error {
     pub fn is_usage(&self) -> bool {
         match self {
             Error::Invalid { .. }
+            | Error::Unknown { .. }
             | Error::Contradiction { .. }
             | Error::Spec { .. }
             | Error::Resume { .. } => true,

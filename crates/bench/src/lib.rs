@@ -8,6 +8,7 @@ pub mod clock;
 pub mod error;
 pub mod experiment;
 pub mod latency;
+pub mod metric;
 mod named;
 pub mod numbers;
 pub mod peers;

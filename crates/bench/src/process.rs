@@ -160,18 +160,26 @@ fn field(io: &str, name: &str) -> Option<u64> {
     io.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
-/// Bytes that the files below a directory occupy; what cannot be read, or goes meanwhile, is left
-/// out.
+/// Returns the bytes that the files below a directory occupy. Files that cannot be read or disappear do not count.
 #[must_use]
 pub fn disk_bytes(directory: &Path) -> u64 {
+    sum_of_files(directory, occupied)
+}
+
+/// Returns the lengths of the files below a directory. Files that cannot be read or disappear do not count.
+#[must_use]
+pub fn file_bytes(directory: &Path) -> u64 {
+    sum_of_files(directory, std::fs::Metadata::len)
+}
+
+fn sum_of_files(directory: &Path, bytes: fn(&std::fs::Metadata) -> u64) -> u64 {
     let Ok(entries) = std::fs::read_dir(directory) else { return 0 };
-    entries
-        .flatten()
-        .filter_map(|entry| {
-            let metadata = entry.metadata().ok()?;
-            Some(if metadata.is_dir() { disk_bytes(&entry.path()) } else { occupied(&metadata) })
-        })
-        .sum()
+    let of_entry = |entry: std::fs::DirEntry| {
+        let metadata = entry.metadata().ok()?;
+        let is_dir = metadata.is_dir();
+        Some(if is_dir { sum_of_files(&entry.path(), bytes) } else { bytes(&metadata) })
+    };
+    entries.flatten().filter_map(of_entry).sum()
 }
 
 #[cfg(unix)]

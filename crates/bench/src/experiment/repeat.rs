@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Number, Value};
 
+use crate::metric;
 use crate::numbers;
-use crate::report::flat;
 
 /// Minimum confidence of an interval.
 pub const CONFIDENCE: f64 = 0.95;
@@ -81,7 +81,7 @@ pub fn summarize<C: Repeatable>(cells: Vec<C>) -> serde_json::Result<Option<C>> 
     let values = cells.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
     let metrics = metrics(&values);
     let mut middle = values[middle(&metrics, values.len())].clone();
-    flat::for_each_mut(&mut middle, &mut |name, scalar| {
+    metric::for_each_mut(&mut middle, &mut |name, scalar| {
         if let Some(repeated) = metrics.get(name) {
             *scalar = Value::Number(repeated.median.clone());
         }
@@ -98,7 +98,7 @@ pub fn summarize<C: Repeatable>(cells: Vec<C>) -> serde_json::Result<Option<C>> 
 fn metrics(cells: &[Value]) -> BTreeMap<String, Repeated> {
     let mut values: BTreeMap<String, Vec<Option<Number>>> = BTreeMap::new();
     for (place, cell) in cells.iter().enumerate() {
-        for (name, scalar) in flat::scalars(cell) {
+        for (name, scalar) in metric::scalars(cell) {
             let top = name.split(['.', '[']).next().unwrap_or_default();
             if let (Value::Number(number), false) = (scalar, NOT_MEASURED.contains(&top)) {
                 let row = values.entry(name).or_insert_with(|| vec![None; cells.len()]);

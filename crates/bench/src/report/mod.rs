@@ -1,18 +1,33 @@
-//! Reports: a result as a table for people, as JSON for programs with its provenance, as flat rows,
-//! or as a page with plots.
+//! Reports: a result as text, JSON, CSV or HTML.
 
-pub mod advice;
-pub mod compare;
-pub mod comparison;
 pub mod csv;
-pub mod estimates;
-pub mod flat;
 pub mod html;
-pub mod iocost;
 pub mod json;
 pub mod provenance;
-pub mod rmw;
-pub mod rows;
 pub mod text;
-pub mod throughput;
-pub mod tuning;
+
+use serde::Serialize;
+
+use crate::error::Result;
+use crate::metric::table::TableStyleOptions;
+
+/// A result that can be reported.
+pub trait Report: Serialize {
+    /// Returns tables for a terminal.
+    ///
+    /// # Errors
+    /// If a column is unknown.
+    fn text(&self, style: &TableStyleOptions) -> Result<String>;
+
+    /// Returns header and rows of the CSV file.
+    ///
+    /// # Errors
+    /// If a part of the result cannot be JSON.
+    fn csv(&self) -> Result<(Vec<String>, Vec<Vec<String>>)>;
+
+    /// Returns a page with plots.
+    ///
+    /// # Errors
+    /// If a part of the result cannot be JSON.
+    fn html(&self) -> Result<String>;
+}

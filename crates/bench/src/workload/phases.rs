@@ -145,7 +145,7 @@ fn replace_inserts(phase: &mut Phase, writes: u64, merges: f64, range_deletes: f
             second: "--updates and --deletes".to_owned(),
             why: "together they are more than all writes",
         })?;
-        Ok(count)
+        Ok::<u64, Error>(count)
     };
     phase.merges = replace("--merges", merges)?;
     phase.range_deletes = replace("--range-deletes", range_deletes)?;
@@ -480,19 +480,22 @@ mod tests {
             ("[[phase]]\nentries = 1\ntypo = 3\n", 3, "typo"),
             ("[[phase]]\nentries = -1\n", 2, ""),
             ("[[phase]]\nentries = 5\n[[phase]]\nentries = \n", 4, ""),
-            ("[[phase]]\nentries = 5\n\n[[phase]]\nupdates = 3.0\n", 4, "updates"),
+            ("[[phase]]\nentries = 5\n\n[[phase]]\nupdates = 3.0\n", 5, "updates"),
             ("[[phase]]\nlookups = 5\n", 1, "nothing inserted"),
             ("[[phase]]\nentries = 5\n[[phase]]\nentries = 5\ndeletes = 1.0\n", 3, "deletes all"),
             ("[[phase]]\nentries = 5\ndistribution = \"pareto\"\n", 3, "prefix-zipf"),
-            ("[[phase]]\nentries = 5\nhot = 1\n", 1, "no favourites"),
-            ("[[phase]]\nentries = 5\nlookups = 1\nempty-lookups = [0.5, 2.0]\n", 1, "is 2"),
+            ("[[phase]]\nentries = 5\nhot = 1\n", 3, "no favourites"),
+            ("[[phase]]\nentries = 5\nlookups = 1\nempty-lookups = [0.5, 2.0]\n", 4, "is 2"),
             ("phase = []\n", 1, "no [[phase]]"),
             ("", 1, "phase"),
         ] {
             let error = parse_phases(text, Path::new("p.toml")).unwrap_err();
             let message = error.to_string();
             assert!(error.is_usage());
-            assert!(message.starts_with(&format!("p.toml, line {line}: ")), "{text:?}: {message}");
+            assert!(
+                message.starts_with(&format!("p.toml, line {line}, column ")),
+                "{text:?}: {message}"
+            );
             assert!(message.contains(what) && !message.contains('\n'), "{text:?}: {message}");
         }
     }

@@ -6,6 +6,7 @@ use clap::{Arg, Args, ValueEnum};
 use lsmx_bench::experiment::advise::Weights;
 use lsmx_bench::workload::record::Format;
 
+use super::output::OutputArgs;
 use super::values::{Policies, bytes, count, percent, policies, workers};
 use super::workload::{PlaceArgs, RunArgs, WorkloadArgs};
 
@@ -72,15 +73,8 @@ pub(crate) struct ExploreArgs {
     pub(crate) sweep: Vec<String>,
     #[command(flatten)]
     pub(crate) run: RunArgs,
-    /// Write the result as JSON.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-    /// Write the result as one page with plots, to be read in a browser.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) html: Option<PathBuf>,
-    /// Write a flat row per cell: the swept flags, then every number.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) csv: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 /// Arguments of `lsmx advise`.
@@ -106,15 +100,8 @@ pub(crate) struct AdviseArgs {
     pub(crate) presets: bool,
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
-    /// Write the result as JSON.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-    /// Write the result as one page with plots, to be read in a browser.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) html: Option<PathBuf>,
-    /// Write a flat row per design.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) csv: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 /// Arguments of `lsmx compare`.

@@ -10,6 +10,7 @@ use lsmx_bench::experiment::throughput::workload::Workload;
 use lsmx_bench::experiment::tuning;
 use lsmx_bench::workload::operation_mix::OperationMix;
 
+use super::output::OutputArgs;
 use super::values::{block_bytes, bytes, count, positive_count, rate};
 use super::workload::{PlaceArgs, RunArgs};
 
@@ -99,15 +100,8 @@ pub(crate) struct BenchArgs {
     pub(crate) repeat: u64,
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
-    /// Write the result as JSON.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-    /// Write the result as one page with plots, to be read in a browser.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) html: Option<PathBuf>,
-    /// Write a flat row per cell.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) csv: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 /// Arguments of `lsmx iocost`.
@@ -157,15 +151,8 @@ pub(crate) struct IocostArgs {
     pub(crate) direct_io: bool,
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
-    /// Write the result as JSON.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-    /// Write the result as one page with plots, to be read in a browser.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) html: Option<PathBuf>,
-    /// Write a flat row per cache size.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) csv: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }
 
 /// Arguments of `lsmx rmw`.
@@ -229,13 +216,6 @@ pub(crate) struct RmwArgs {
     pub(crate) peers: Vec<String>,
     #[command(flatten)]
     pub(crate) run: RunArgs,
-    /// Write the result as JSON.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-    /// Write the result as one page with plots, to be read in a browser.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) html: Option<PathBuf>,
-    /// Write a flat row per cell.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) csv: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
 }

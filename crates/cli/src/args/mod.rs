@@ -3,6 +3,7 @@
 mod database;
 mod design;
 mod measure;
+mod output;
 mod values;
 mod workload;
 

@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::sync::Arc;
 
-use lsmx_bench::experiment::advise::{Advice, Config, Workload};
-use lsmx_bench::report::{advice, csv, html, json, rows};
+use lsmx_bench::experiment::advise::columns::RANKED;
+use lsmx_bench::experiment::advise::{Config, Workload};
 use lsmx_bench::workload::phases::parse_phases;
 use lsmx_bench::workload::trace::TraceFile;
 
@@ -12,36 +12,17 @@ use super::explore;
 use crate::args::AdviseArgs;
 use crate::failure::Failure;
 use crate::interrupt;
-use crate::output::{self, Bar};
+use crate::output::Bar;
 
 /// Searches, confirms and reports.
 pub(crate) fn run(arguments: &AdviseArgs, words: &[OsString]) -> Result<(), Failure> {
     let mut config = config(arguments, words)?;
-    for path in [&arguments.json, &arguments.csv, &arguments.html].into_iter().flatten() {
-        // A report that cannot be written is better known before the run than after it.
-        json::probe(path)?;
-    }
+    arguments.output.probe(&RANKED)?;
     // Everything temporary is made in here, so that an interrupted run can remove it.
     let temporary = interrupt::temporary_directory("lsmx-advise-", &config.directory, None)?;
     config.directory = temporary.path().to_owned();
     let advice = config.run(&mut Bar::new())?;
-    report(arguments, &advice)
-}
-
-fn report(arguments: &AdviseArgs, advice: &Advice) -> Result<(), Failure> {
-    if let Some(path) = &arguments.json {
-        json::write(path, advice)?;
-    }
-    if let Some(path) = &arguments.csv {
-        let rows = rows::of(&advice.ranked);
-        let (header, rows) =
-            rows.map_err(|error| Failure::file("write", path.display().to_string(), error.into()))?;
-        csv::write(path, &header, rows)?;
-    }
-    if let Some(path) = &arguments.html {
-        html::write(path, &html::advice(advice))?;
-    }
-    output::stdout(advice::text(advice).as_bytes())
+    arguments.output.write(&advice)
 }
 
 fn config(arguments: &AdviseArgs, words: &[OsString]) -> Result<Config, Failure> {

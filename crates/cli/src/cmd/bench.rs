@@ -2,23 +2,24 @@
 
 use std::ffi::OsString;
 
-use lsmx_bench::experiment::throughput::Config;
+use lsmx_bench::experiment::throughput::{self, Config};
 use lsmx_bench::experiment::tuning::{self, Study};
 use lsmx_bench::peers::{EngineSettings, Kind};
-use lsmx_bench::report::{csv, html, json, throughput, tuning as report};
 
 use crate::args::BenchArgs;
 use crate::failure::Failure;
 use crate::interrupt;
-use crate::output::{self, Bar};
+use crate::output::Bar;
 
 /// Runs the workloads and reports them.
 pub(crate) fn run(arguments: &BenchArgs, words: &[OsString]) -> Result<(), Failure> {
     let mut config = config(arguments, words)?;
-    for path in [&arguments.json, &arguments.csv, &arguments.html].into_iter().flatten() {
-        // A report that cannot be written is better known before the run than after it.
-        json::probe(path)?;
-    }
+    let registry = match arguments.experiment {
+        None => &throughput::columns::REGISTRY,
+        Some(Study::PutOverTime) => &tuning::columns::SLICES,
+        Some(_) => &tuning::columns::READS,
+    };
+    arguments.output.probe(registry)?;
     // Everything temporary is made in here, so that an interrupted run can remove it.
     let temporary = match arguments.db {
         Some(_) => None,
@@ -27,35 +28,10 @@ pub(crate) fn run(arguments: &BenchArgs, words: &[OsString]) -> Result<(), Failu
     if let Some(temporary) = &temporary {
         config.directory = temporary.path().to_owned();
     }
-    if let Some(study) = arguments.experiment {
-        return experiment(study, arguments, &config);
+    match arguments.experiment {
+        Some(study) => arguments.output.write(&tuning::run(study, &config, &mut Bar::new())?),
+        None => arguments.output.write(&config.run(&mut Bar::new())?),
     }
-    let result = config.run(&mut Bar::new())?;
-    if let Some(path) = &arguments.json {
-        json::write(path, &result)?;
-    }
-    if let Some(path) = &arguments.csv {
-        csv::write(path, &throughput::COLUMNS, throughput::rows(&result.cells))?;
-    }
-    if let Some(path) = &arguments.html {
-        html::write(path, &html::throughput(&result))?;
-    }
-    output::stdout(throughput::table(&result).as_bytes())
-}
-
-/// Runs an experiment and reports it.
-fn experiment(study: Study, arguments: &BenchArgs, config: &Config) -> Result<(), Failure> {
-    let result = tuning::run(study, config, &mut Bar::new())?;
-    if let Some(path) = &arguments.json {
-        json::write(path, &result)?;
-    }
-    if let Some(path) = &arguments.csv {
-        csv::write(path, &report::COLUMNS, report::rows(&result))?;
-    }
-    if let Some(path) = &arguments.html {
-        html::write(path, &html::tuning(&result))?;
-    }
-    output::stdout(report::table(&result).as_bytes())
 }
 
 fn config(arguments: &BenchArgs, words: &[OsString]) -> Result<Config, Failure> {

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use lsmx_bench::report::compare::Comparison;
-use lsmx_bench::report::{comparison, json};
+use lsmx_bench::metric::compare::{self, Comparison};
+use lsmx_bench::report::json;
 use serde_json::Value;
 
 use crate::args::CompareArgs;
@@ -26,7 +26,7 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<(), Failure> {
     if let Some(path) = &arguments.json {
         json::write(path, &compared)?;
     }
-    output::stdout(comparison::table(&compared, arguments.all).as_bytes())?;
+    output::stdout(compare::table(&compared, arguments.all).as_bytes())?;
     let gate = arguments.fail_above.is_some() || arguments.fail_latency_above.is_some();
     if gate && !compared.only_old.is_empty() {
         let missing = compared.only_old.join(", ");

@@ -4,21 +4,18 @@ use std::ffi::OsString;
 
 use lsmx::DEFAULT_KEYSPACE;
 use lsmx_bench::experiment::iocost::Config;
+use lsmx_bench::experiment::iocost::columns::REGISTRY;
 use lsmx_bench::peers::EngineSettings;
-use lsmx_bench::report::{csv, html, iocost, json};
 
 use crate::args::IocostArgs;
 use crate::failure::Failure;
 use crate::interrupt;
-use crate::output::{self, Bar};
+use crate::output::Bar;
 
 /// Measures and reports.
 pub(crate) fn run(arguments: &IocostArgs, words: &[OsString]) -> Result<(), Failure> {
     let mut config = config(arguments, words);
-    for path in [&arguments.json, &arguments.csv, &arguments.html].into_iter().flatten() {
-        // A report that cannot be written is better known before the run than after it.
-        json::probe(path)?;
-    }
+    arguments.output.probe(&REGISTRY)?;
     // Everything temporary is made in here, so that an interrupted run can remove it.
     let temporary = match arguments.db {
         Some(_) => None,
@@ -28,16 +25,7 @@ pub(crate) fn run(arguments: &IocostArgs, words: &[OsString]) -> Result<(), Fail
         config.directory = temporary.path().to_owned();
     }
     let result = config.run(&mut Bar::new())?;
-    if let Some(path) = &arguments.json {
-        json::write(path, &result)?;
-    }
-    if let Some(path) = &arguments.csv {
-        csv::write(path, &iocost::COLUMNS, iocost::rows(&result))?;
-    }
-    if let Some(path) = &arguments.html {
-        html::write(path, &html::iocost(&result))?;
-    }
-    output::stdout(iocost::table(&result).as_bytes())
+    arguments.output.write(&result)
 }
 
 fn config(arguments: &IocostArgs, words: &[OsString]) -> Config {

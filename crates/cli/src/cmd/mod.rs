@@ -13,18 +13,18 @@ pub(crate) mod stress;
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Returns the command line without the program name and without flags that do not change the result.
-fn what_is_run(words: &[OsString]) -> String {
-    const PLACES: [&str; 5] = ["--resume", "--json", "--csv", "--html", "--dir"];
+/// Returns the command line without the program and without the flags that do not change the result.
+fn result_words(words: &[OsString]) -> String {
+    const WITH_VALUE: [&str; 6] = ["--resume", "--json", "--csv", "--html", "--columns", "--dir"];
     let mut kept = Vec::new();
     let mut words = words.iter().skip(1).map(|word| word.to_string_lossy());
     while let Some(word) = words.next() {
         let flag = word.split('=').next().unwrap_or_default();
-        if PLACES.contains(&flag) {
+        if WITH_VALUE.contains(&flag) {
             if !word.contains('=') {
                 words.next();
             }
-        } else if !["--dry-run", "--explain"].contains(&flag) {
+        } else if !["--dry-run", "--explain", "--no-legend"].contains(&flag) {
             kept.push(word);
         }
     }

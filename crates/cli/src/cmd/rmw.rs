@@ -5,8 +5,9 @@ use std::path::Path;
 
 use lsmx_bench::experiment::resume::{Finished, Identity};
 use lsmx_bench::experiment::rmw::Config;
+use lsmx_bench::experiment::rmw::columns::REGISTRY;
+use lsmx_bench::experiment::rmw::columns::estimates as estimates_table;
 use lsmx_bench::peers::Kind;
-use lsmx_bench::report::{csv, html, json, rmw};
 
 use crate::args::RmwArgs;
 use crate::failure::Failure;
@@ -17,30 +18,18 @@ use crate::output::{self, Bar};
 pub(crate) fn run(arguments: &RmwArgs, words: &[OsString]) -> Result<(), Failure> {
     let mut config = config(arguments, words)?;
     config.check()?;
-    for path in [&arguments.json, &arguments.csv, &arguments.html].into_iter().flatten() {
-        // A report that cannot be written is better known before the run than after it.
-        json::probe(path)?;
-    }
+    arguments.output.probe(&REGISTRY)?;
     let finished = finished(arguments, words, &config)?;
     if arguments.run.dry_run {
         let estimates = config.estimates(finished.as_ref())?;
-        return output::stdout(rmw::estimates(&estimates).as_bytes());
+        return output::stdout(estimates_table(&estimates).as_bytes());
     }
     // Everything temporary is made in here, so that an interrupted run can remove it.
     let parting = arguments.run.resume.as_deref().map(super::parting);
     let temporary = interrupt::temporary_directory("lsmx-rmw-", &config.directory, parting)?;
     config.directory = temporary.path().to_owned();
     let result = config.run(finished.as_ref(), &mut Bar::new())?;
-    if let Some(path) = &arguments.json {
-        json::write(path, &result)?;
-    }
-    if let Some(path) = &arguments.csv {
-        csv::write(path, &rmw::COLUMNS, rmw::rows(&result))?;
-    }
-    if let Some(path) = &arguments.html {
-        html::write(path, &html::rmw(&result))?;
-    }
-    output::stdout(rmw::table(&result).as_bytes())
+    arguments.output.write(&result)
 }
 
 /// The cells that an earlier run of the same command has finished.
@@ -54,7 +43,7 @@ fn finished(
         return Ok(None);
     }
     let inputs: [&Path; 0] = [];
-    let identity = Identity::new(super::what_is_run(words), &inputs, config.cell_count()?)?;
+    let identity = Identity::new(super::result_words(words), &inputs, config.cell_count()?)?;
     Ok(Some(Finished::open(directory, &identity)?))
 }
 

@@ -2,8 +2,8 @@
 
 use std::ffi::OsString;
 
-use lsmx_bench::experiment::simulate;
-use lsmx_bench::report::{csv, html, json, rows, text};
+use lsmx_bench::experiment::simulate::{self, columns::REGISTRY};
+use lsmx_bench::report::text;
 
 use super::explore;
 use crate::args::ExploreArgs;
@@ -39,22 +39,8 @@ pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Fai
             "memtables and tables hold {memtable} of data: their default, data ÷ 150 = {share}, is limited (--memtable)\n"
         )
     });
-    for path in [&arguments.json, &arguments.csv, &arguments.html].into_iter().flatten() {
-        // A report that cannot be written is better known before the run than after it.
-        json::probe(path)?;
-    }
+    arguments.output.probe(&REGISTRY)?;
     let result = simulate::run(&config, &mut Bar::new())?;
-    if let Some(path) = &arguments.json {
-        json::write(path, &result)?;
-    }
-    if let Some(path) = &arguments.csv {
-        let rows = rows::simulation(&result.cells);
-        let (header, rows) =
-            rows.map_err(|error| Failure::file("write", path.display().to_string(), error.into()))?;
-        csv::write(path, &header, rows)?;
-    }
-    if let Some(path) = &arguments.html {
-        html::write(path, &html::simulation(&result))?;
-    }
-    output::stdout((head + &text::simulation(&result.cells)).as_bytes())
+    output::stdout(head.as_bytes())?;
+    arguments.output.write(&result)
 }

@@ -250,7 +250,7 @@ fn puts_over_time_are_slices_of_all_puts() {
     assert_eq!(fs::read_to_string(csv).unwrap().lines().count(), slices.len() + 1);
     assert_contains(
         &fs::read_to_string(html).unwrap(),
-        &["Puts per second", "The longest put of each slice", "Bytes that compactions wrote"],
+        &["Puts per second", "The longest put of each slice", "Bytes that compaction wrote"],
     );
 }
 

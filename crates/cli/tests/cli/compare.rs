@@ -73,7 +73,7 @@ fn repetitions_tell_noise_from_change() {
     let compare = format!("compare {} {}", one.display(), other.display());
     let json = directory.path().join("difference.json");
     let text = run(&format!("{compare} --all --json {}", json.display())).ok();
-    let line = text.lines().find(|line| line.contains(" data_moved_ratio ")).unwrap();
+    let line = text.lines().find(|line| line.starts_with("data_moved_ratio ")).unwrap();
     assert_eq!(line.matches('–').count(), 2, "both intervals are shown: {text}");
     let differences: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
     let all = differences["pairs"][0]["differences"].as_array().unwrap();

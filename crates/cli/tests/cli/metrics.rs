@@ -22,6 +22,53 @@ fn number(cell: &Value, path: &str) -> f64 {
     cell.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("no {path} in {cell}"))
 }
 
+/// Every number in the cells of a result is a metric, so that tables can show it and `compare` knows its meaning.
+#[test]
+fn each_number_of_a_result_is_a_metric() {
+    use lsmx_bench::experiment::{explore, iocost, rmw, simulate, throughput, tuning};
+    use lsmx_bench::metric::{Registry, scalars};
+
+    let directory = tempfile::tempdir().unwrap();
+    let tree = "--policy tiering,tsa --entries 20000 --memtable 64K --deletes 0.1 --updates 0.2 --selectivity 0.001,0.01";
+    let commands: [(&str, &str, &Registry, &str); 6] = [
+        ("explore", tree, &explore::columns::REGISTRY, "cells"),
+        ("simulate", tree, &simulate::columns::REGISTRY, "cells"),
+        (
+            "bench",
+            "fillrandom readwhilewriting --entries 5000",
+            &throughput::columns::REGISTRY,
+            "cells",
+        ),
+        (
+            "bench",
+            "--experiment caching --entries 5000 --memtable 64K --ops 500",
+            &tuning::columns::READS,
+            "cells",
+        ),
+        ("rmw", "--entries 2000 --ops 2000 --mix ycsb-e", &rmw::columns::REGISTRY, "cells"),
+        (
+            "iocost",
+            "--entries 5000 --memtable 64K --lookups 500",
+            &iocost::columns::REGISTRY,
+            "points",
+        ),
+    ];
+    for (command, words, registry, rows) in commands {
+        let result = crate::common::result(command, words, directory.path());
+        for row in result[rows].as_array().unwrap() {
+            for (name, value) in scalars(row) {
+                let part = name.split(['.', '[']).next().unwrap();
+                // The workload describes the cell; predictions have the names of what they predict.
+                let described = matches!(part, "workload" | "simulated" | "history");
+                assert!(
+                    described || !value.is_number() || registry.find(&name).is_some(),
+                    "{command}: {name} is not a metric"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn time_of_jobs_is_split_into_processor_and_waiting() {
     let directory = tempfile::tempdir().unwrap();

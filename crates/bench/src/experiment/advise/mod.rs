@@ -5,8 +5,10 @@
 //! best designs then run on the engine, with data and memory scaled down to a small machine. The ratio of these
 //! measurements to a simulation of the same size corrects the simulation of the full size.
 
+pub mod columns;
 mod costs;
 mod design;
+mod page;
 mod reason;
 mod result;
 mod scale;

@@ -19,6 +19,7 @@ use crate::latency::Latencies;
 use crate::numbers::{self, ratio};
 use crate::peers::EngineSettings;
 use crate::peers::lsmx::failed as engine;
+use crate::process;
 use crate::temporary;
 use crate::workload::phases::Phase;
 use crate::workload::records::Records;
@@ -232,6 +233,7 @@ pub(super) fn run(
     }
     let (point_lookups, range_lookups) = run.meter.finish();
     let put_latency_us = run.put_latencies.summary();
+    let disk_bytes = process::file_bytes(&directory.path().join("db"));
     run.db.close(None).map_err(engine("close the database"))?;
 
     let JobMeasurements { latencies, totals, digest } = jobs.measured.lock().clone();
@@ -267,6 +269,8 @@ pub(super) fn run(
         compaction_write_amplification: ratio(compacted.written_bytes, scan.bytes()),
         device_write_amplification: ratio(metrics.wal.written_bytes + written, tree.put_bytes),
         space_amplification: ratio(levels.iter().map(|level| level.bytes).sum(), scan.bytes()),
+        disk_bytes,
+        disk_amplification: ratio(disk_bytes, scan.bytes()),
         space_amplification_invalid: invalid_share(&levels, &scan),
         space_amplification_peak: ratio(totals.peak_bytes, scan.bytes()),
         space_peak_bytes: totals.peak_bytes,

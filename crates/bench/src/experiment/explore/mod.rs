@@ -6,11 +6,14 @@
 //! cells, so that an interrupted run can continue.
 
 mod cell;
+pub mod columns;
 pub mod decisions;
 pub mod digest;
 pub mod estimate;
+pub mod estimates_table;
 pub mod history;
 mod meter;
+pub(crate) mod page;
 mod point;
 mod replay;
 pub mod result;

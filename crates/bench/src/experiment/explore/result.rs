@@ -56,6 +56,12 @@ pub struct Cell {
     pub device_write_amplification: f64,
     /// Live file bytes ÷ bytes of the newest versions.
     pub space_amplification: f64,
+    /// Lengths of all files in the directory of the database before it is closed, with log and reserve, in bytes.
+    #[serde(default)]
+    pub disk_bytes: u64,
+    /// `disk_bytes` ÷ bytes of the newest versions.
+    #[serde(default)]
+    pub disk_amplification: f64,
     /// Bytes of invalid entries ÷ bytes of live ones.
     pub space_amplification_invalid: f64,
     /// Most file bytes at a time, outputs of a job beside its inputs included ÷ bytes of the newest

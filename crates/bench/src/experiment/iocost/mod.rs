@@ -8,8 +8,10 @@
 //! Reads are counted twice: as blocks that the cache did not have, and as calls that reached the file system.
 
 mod build;
+pub mod columns;
 mod keys;
 mod measure;
+mod page;
 pub mod result;
 
 use std::fmt;

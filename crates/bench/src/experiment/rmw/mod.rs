@@ -5,10 +5,11 @@
 //! operated on, settled, checked and removed.
 
 mod cell;
+pub mod columns;
 mod design;
 mod model;
 mod operands;
-pub mod published;
+mod page;
 pub mod result;
 mod scans;
 mod stream;

@@ -4,7 +4,9 @@
 //! workload runs on all engines before the next workload, so that other load on the machine affects all engines alike.
 //! Every answer is checked.
 
+pub mod columns;
 pub(super) mod database;
+mod page;
 mod present;
 pub mod result;
 pub mod workload;

@@ -7,7 +7,9 @@
 //! | `put-over-time` | puts per slice of time, while compactions run |
 
 mod caching;
+pub mod columns;
 mod filter_size;
+mod page;
 mod put_over_time;
 mod reads;
 pub mod result;

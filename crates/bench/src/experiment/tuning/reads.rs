@@ -81,7 +81,7 @@ pub(super) fn measure(
             })
         })
     };
-    let mut cell = |absent: bool| {
+    let mut cell = |absent: bool| -> Result<Cell> {
         look_up(absent, PURPOSE_WARM_UP)?;
         let before = LookupCounters::read(&engine);
         let played = look_up(absent, PURPOSE_READS)?;

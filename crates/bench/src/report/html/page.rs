@@ -9,7 +9,7 @@ const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
 
 /// The whole document. `headline` says in a sentence what was done.
-pub(super) fn page(
+pub(crate) fn page(
     title: &str,
     headline: &str,
     provenance: &Provenance,
@@ -62,7 +62,7 @@ fn sources(provenance: &Provenance) -> Markup {
 }
 
 /// A part of the page with a heading and a sentence on how to read it.
-pub(super) fn section(title: &str, how: &str, content: &Markup) -> Markup {
+pub(crate) fn section(title: &str, how: &str, content: &Markup) -> Markup {
     html! {
         section {
             h3 { (title) }
@@ -73,12 +73,12 @@ pub(super) fn section(title: &str, how: &str, content: &Markup) -> Markup {
 }
 
 /// A plot under its title.
-pub(super) fn figure(title: &str, plot: &Markup) -> Markup {
+pub(crate) fn figure(title: &str, plot: &Markup) -> Markup {
     html! { figure { figcaption { (title) } (plot) } }
 }
 
 /// What the parts of stacked bars or areas are: classes and names.
-pub(super) fn legend<'a>(parts: impl IntoIterator<Item = (&'a str, &'a str)>) -> Markup {
+pub(crate) fn legend<'a>(parts: impl IntoIterator<Item = (&'a str, &'a str)>) -> Markup {
     html! {
         p class="legend" {
             @for (class, name) in parts { span { i class=(format!("box {class}")) {} (name) } }

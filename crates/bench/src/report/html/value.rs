@@ -4,7 +4,7 @@ use crate::numbers;
 use crate::report::text;
 
 /// Three digits, or all that stand before the point.
-pub(super) fn plain(x: f64) -> String {
+pub(crate) fn plain(x: f64) -> String {
     let digits = match x.abs() {
         x if x >= 99.95 => 0,
         x if x >= 9.995 => 1,
@@ -15,12 +15,12 @@ pub(super) fn plain(x: f64) -> String {
 }
 
 /// As [`plain`], for columns: always two digits behind the point below 100.
-pub(super) fn column(x: f64) -> String {
+pub(crate) fn column(x: f64) -> String {
     if x.abs() >= 99.995 { format!("{x:.0}") } else { format!("{x:.2}") }
 }
 
 /// A ratio, such as an amplification: three digits, zeros at the end kept.
-pub(super) fn times(x: f64) -> String {
+pub(crate) fn times(x: f64) -> String {
     let digits = match x {
         x if x >= 99.95 => 0,
         x if x >= 9.995 => 1,
@@ -30,12 +30,12 @@ pub(super) fn times(x: f64) -> String {
 }
 
 /// A share of 0 to 1 in per cent.
-pub(super) fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     format!("{} %", plain(share * 100.0))
 }
 
 /// Counts, in thousands and millions where they are many.
-pub(super) fn count(n: f64) -> String {
+pub(crate) fn count(n: f64) -> String {
     match n {
         n if n >= 999_500_000.0 => format!("{} G", plain(n / 1e9)),
         n if n >= 999_500.0 => format!("{} M", plain(n / 1e6)),
@@ -45,14 +45,14 @@ pub(super) fn count(n: f64) -> String {
 }
 
 /// Bytes in binary units.
-pub(super) fn bytes(n: f64) -> String {
+pub(crate) fn bytes(n: f64) -> String {
     let text = text::bytes(numbers::round(n));
     // 4.0 MiB on an axis reads better as 4 MiB.
     text.replace(".0 ", " ")
 }
 
 /// Microseconds as what suits: ns, µs, ms, s.
-pub(super) fn micros(us: f64) -> String {
+pub(crate) fn micros(us: f64) -> String {
     match us {
         us if us <= 0.0 => "0".to_owned(),
         us if us >= 999_500.0 => format!("{} s", plain(us / 1e6)),

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use lsmx::env::WORKERS_DEFAULT;
 use lsmx::{FilterLastRun, WriteControl};
 use lsmx_bench::Error;
+use lsmx_bench::experiment::explore::columns::REGISTRY;
 use lsmx_bench::experiment::explore::decisions::Decisions;
-use lsmx_bench::experiment::explore::{Config, Point, Source};
+use lsmx_bench::experiment::explore::{Config, Point, Source, estimates_table};
 use lsmx_bench::experiment::resume::{Finished, Identity};
 use lsmx_bench::numbers;
 use lsmx_bench::peers::EngineSettings;
-use lsmx_bench::report::{csv, estimates, html, json, rows, text};
 use lsmx_bench::workload::data_file::DataFile;
 use lsmx_bench::workload::phases::{Mix, SELECTIVITY_DEFAULT, parse_phases};
 use lsmx_bench::workload::record::Format;
@@ -42,33 +42,18 @@ const EMPTY_LOOKUPS_DEFAULT: [f64; 2] = [0.0, 1.0];
 pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Failure> {
     let mut config = config(arguments, words)?;
     config.check()?;
-    for path in [&arguments.json, &arguments.csv, &arguments.html].into_iter().flatten() {
-        // A report that cannot be written is better known before the run than after it.
-        json::probe(path)?;
-    }
+    arguments.output.probe(&REGISTRY)?;
     let finished = finished(arguments, words, &config)?;
     if arguments.run.dry_run {
         let estimates = config.estimates(finished.as_ref())?;
-        return output::stdout(estimates::table(&estimates).as_bytes());
+        return output::stdout(estimates_table::table(&estimates).as_bytes());
     }
     // Everything temporary is made in here, so that an interrupted run can remove it.
     let parting = arguments.run.resume.as_deref().map(super::parting);
     let temporary = interrupt::temporary_directory("lsmx-explore-", &config.directory, parting)?;
     config.directory = temporary.path().to_owned();
     let result = config.run(finished.as_ref(), &mut Bar::new())?;
-    if let Some(path) = &arguments.json {
-        json::write(path, &result)?;
-    }
-    if let Some(path) = &arguments.csv {
-        let rows = rows::exploration(&result.cells);
-        let (header, rows) =
-            rows.map_err(|error| Failure::file("write", path.display().to_string(), error.into()))?;
-        csv::write(path, &header, rows)?;
-    }
-    if let Some(path) = &arguments.html {
-        html::write(path, &html::exploration(&result))?;
-    }
-    output::stdout(text::exploration(&result.cells).as_bytes())
+    arguments.output.write(&result)
 }
 
 /// Opens the finished cells of an earlier run of the same command.
@@ -84,7 +69,7 @@ fn finished(
     let WorkloadArgs { phases, trace, .. } = &arguments.workload;
     let inputs = [phases, &arguments.data, trace].into_iter().flatten();
     let inputs: Vec<&Path> = arguments.spec.iter().chain(inputs).map(PathBuf::as_path).collect();
-    let identity = Identity::new(super::what_is_run(words), &inputs, config.cell_count())?;
+    let identity = Identity::new(super::result_words(words), &inputs, config.cell_count())?;
     Ok(Some(Finished::open(directory, &identity)?))
 }
 

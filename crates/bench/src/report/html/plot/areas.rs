@@ -13,20 +13,15 @@ const LOWER_PX: f64 = 170.0;
 
 /// What is stacked: at each place of the axis an amount for every layer.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Layers {
+pub(crate) struct Layers {
     /// Classes and names of the layers, from the bottom.
-    pub(in super::super) names: Vec<(String, String)>,
+    pub(crate) names: Vec<(String, String)>,
     /// Amounts by layer, from places on the axis on until the next.
-    pub(in super::super) steps: Vec<(f64, Vec<f64>)>,
+    pub(crate) steps: Vec<(f64, Vec<f64>)>,
 }
 
 /// Two planes, one below the other, over one axis that both share.
-pub(in super::super) fn draw(
-    says: &str,
-    x: &Axis,
-    upper: (Axis, &Layers),
-    lower: (Axis, &Layers),
-) -> Markup {
+pub(crate) fn draw(says: &str, x: &Axis, upper: (Axis, &Layers), lower: (Axis, &Layers)) -> Markup {
     // The upper one shows no title of the axis below it.
     let silent = Axis { title: String::new(), ..x.clone() };
     // Both begin at the same place, whatever room their tick labels take.

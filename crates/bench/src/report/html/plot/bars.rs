@@ -15,19 +15,19 @@ const BAR_PX: f64 = 13.0;
 /// Widest that names may be.
 const NAMES_PX_MAX: f64 = 230.0;
 
-/// One row.
+/// A bar.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Row {
-    pub(in super::super) marker: Marker,
-    pub(in super::super) name: String,
+pub(crate) struct Bar {
+    pub(crate) marker: Marker,
+    pub(crate) name: String,
     /// The parts, from the left.
-    pub(in super::super) parts: Vec<f64>,
+    pub(crate) parts: Vec<f64>,
     /// What stands behind the bar.
-    pub(in super::super) text: String,
+    pub(crate) text: String,
 }
 
 /// Bars from 0. `parts` names the parts; where there is one alone it has the colour of its series.
-pub(in super::super) fn draw(says: &str, parts: &[&str], format: Format, rows: &[Row]) -> Markup {
+pub(crate) fn draw(says: &str, parts: &[&str], format: Format, rows: &[Bar]) -> Markup {
     let widest = |texts: &mut dyn Iterator<Item = &String>| {
         texts.map(|text| label::width(text)).fold(0.0, f64::max)
     };

@@ -7,22 +7,22 @@ use super::label::{self, Area, FONT_PX, LINE_PX};
 use super::scale::Scale;
 
 /// Writes a value of an axis or a mark, with its unit.
-pub(in super::super) type Format = fn(f64) -> String;
+pub(crate) type Format = fn(f64) -> String;
 
 /// One axis.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Axis {
-    pub(in super::super) scale: Scale,
+pub(crate) struct Axis {
+    pub(crate) scale: Scale,
     /// What is shown, with its unit.
-    pub(in super::super) title: String,
-    pub(in super::super) format: Format,
+    pub(crate) title: String,
+    pub(crate) format: Format,
     /// Ticks wished for.
-    pub(in super::super) ticks: usize,
+    pub(crate) ticks: usize,
 }
 
 impl Axis {
     /// How wide its widest tick label is.
-    pub(in super::super) fn tick_width(&self) -> f64 {
+    pub(crate) fn tick_width(&self) -> f64 {
         let widths = self.scale.ticks(self.ticks).into_iter();
         widths.map(|tick| label::width(&(self.format)(tick))).fold(0.0, f64::max)
     }
@@ -30,7 +30,7 @@ impl Axis {
 
 /// A plane with both axes.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Frame {
+pub(crate) struct Frame {
     x: Axis,
     y: Axis,
     plane: Area,
@@ -38,7 +38,7 @@ pub(in super::super) struct Frame {
 
 impl Frame {
     /// Takes what ticks and titles need from an area; the plane is what is left.
-    pub(in super::super) fn new(x: Axis, y: Axis, area: Area) -> Frame {
+    pub(crate) fn new(x: Axis, y: Axis, area: Area) -> Frame {
         let below = LINE_PX + if x.title.is_empty() { 8.0 } else { LINE_PX + 10.0 };
         let above = if y.title.is_empty() { FONT_PX / 2.0 + 1.0 } else { LINE_PX + 10.0 };
         let plane = Area {
@@ -56,22 +56,22 @@ impl Frame {
     }
 
     /// What the axes enclose.
-    pub(in super::super) fn plane(&self) -> Area {
+    pub(crate) fn plane(&self) -> Area {
         self.plane
     }
 
     /// Where a pair of values lies.
-    pub(in super::super) fn place(&self, x: f64, y: f64) -> (f64, f64) {
+    pub(crate) fn place(&self, x: f64, y: f64) -> (f64, f64) {
         (self.x.scale.place(x), self.y.scale.place(y))
     }
 
     /// The values as text, for titles under the pointer.
-    pub(in super::super) fn say(&self, x: f64, y: f64) -> (String, String) {
+    pub(crate) fn say(&self, x: f64, y: f64) -> (String, String) {
         ((self.x.format)(x), (self.y.format)(y))
     }
 
     /// Grid, ticks and titles, to be drawn first.
-    pub(in super::super) fn draw(&self) -> Markup {
+    pub(crate) fn draw(&self) -> Markup {
         let Area { left, top, right, bottom } = self.plane;
         let (x, y) = (&self.x, &self.y);
         html! {

@@ -3,9 +3,9 @@
 use crate::numbers;
 
 /// Height of the letters of tick labels and names, in px.
-pub(in super::super) const FONT_PX: f64 = 12.0;
+pub(crate) const FONT_PX: f64 = 12.0;
 /// From line to line.
-pub(in super::super) const LINE_PX: f64 = 15.0;
+pub(crate) const LINE_PX: f64 = 15.0;
 
 /// Room around a name.
 const GAP: f64 = 2.0;
@@ -18,7 +18,7 @@ const DIRECTIONS: u64 = 24;
 
 /// How wide a text is at most, in px. Which font a reader has is not known: counted with the widths
 /// of DejaVu Sans, which is wider than the usual ones.
-pub(in super::super) fn width(text: &str) -> f64 {
+pub(crate) fn width(text: &str) -> f64 {
     let em: f64 = text
         .chars()
         .map(|letter| match letter {
@@ -36,7 +36,7 @@ pub(in super::super) fn width(text: &str) -> f64 {
 }
 
 /// The longest of these texts that fits into `room` px, cut with an ellipsis where it must be.
-pub(in super::super) fn fitted(text: &str, room: f64) -> String {
+pub(crate) fn fitted(text: &str, room: f64) -> String {
     if width(text) <= room {
         return text.to_owned();
     }
@@ -49,16 +49,16 @@ pub(in super::super) fn fitted(text: &str, room: f64) -> String {
 
 /// A rectangle by its corners.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(in super::super) struct Area {
-    pub(in super::super) left: f64,
-    pub(in super::super) top: f64,
-    pub(in super::super) right: f64,
-    pub(in super::super) bottom: f64,
+pub(crate) struct Area {
+    pub(crate) left: f64,
+    pub(crate) top: f64,
+    pub(crate) right: f64,
+    pub(crate) bottom: f64,
 }
 
 impl Area {
     /// The square around a place that reaches so far.
-    pub(in super::super) fn around((x, y): (f64, f64), reach: f64) -> Area {
+    pub(crate) fn around((x, y): (f64, f64), reach: f64) -> Area {
         Area { left: x - reach, top: y - reach, right: x + reach, bottom: y + reach }
     }
 
@@ -95,26 +95,26 @@ impl Area {
 
 /// A name beside its marker.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(in super::super) struct Placed {
+pub(crate) struct Placed {
     /// What the text covers.
-    pub(in super::super) area: Area,
+    pub(crate) area: Area,
     /// A line from the marker, where the name does not stand beside it.
-    pub(in super::super) leader: Option<[(f64, f64); 2]>,
+    pub(crate) leader: Option<[(f64, f64); 2]>,
 }
 
 impl Placed {
     /// Where the text begins on its base line.
-    pub(in super::super) fn base(&self) -> (f64, f64) {
+    pub(crate) fn base(&self) -> (f64, f64) {
         (self.area.left + GAP, self.area.bottom - GAP - FONT_PX * 0.22)
     }
 }
 
 /// A marker, how far it reaches, and its name.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Named<'a> {
-    pub(in super::super) at: (f64, f64),
-    pub(in super::super) reach: f64,
-    pub(in super::super) name: &'a str,
+pub(crate) struct Named<'a> {
+    pub(crate) at: (f64, f64),
+    pub(crate) reach: f64,
+    pub(crate) name: &'a str,
 }
 
 /// Places for names inside `room`, each as near to its marker as the others leave it. A name for
@@ -122,7 +122,7 @@ pub(in super::super) struct Named<'a> {
 ///
 /// One after the other, beginning with those that have the most neighbours: whoever has room around
 /// finds a place in the end.
-pub(in super::super) fn place(
+pub(crate) fn place(
     room: Area,
     named: &[Named<'_>],
     lines: &[[(f64, f64); 2]],
@@ -200,7 +200,7 @@ fn candidates(named: &Named<'_>, room: Area) -> impl Iterator<Item = Placed> {
 
 /// Heights for names at the ends of lines: each at least [`LINE_PX`] from the next, inside
 /// `top..=bottom` if there is room for all, and as near to what was wished as may be.
-pub(in super::super) fn spread(wished: &[f64], top: f64, bottom: f64) -> Vec<f64> {
+pub(crate) fn spread(wished: &[f64], top: f64, bottom: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wished.len()).collect();
     order.sort_by(|&a, &b| wished[a].total_cmp(&wished[b]));
     // Names that would touch form a block, which stands around the middle of their wishes.

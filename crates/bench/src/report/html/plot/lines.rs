@@ -19,17 +19,17 @@ const MARKED_POINTS_MAX: usize = 12;
 
 /// One line.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Line {
-    pub(in super::super) marker: Marker,
-    pub(in super::super) name: String,
+pub(crate) struct Line {
+    pub(crate) marker: Marker,
+    pub(crate) name: String,
     /// By x.
-    pub(in super::super) points: Vec<(f64, f64)>,
+    pub(crate) points: Vec<(f64, f64)>,
     /// At a value of x, from one of y to another.
-    pub(in super::super) whiskers: Vec<(f64, f64, f64)>,
+    pub(crate) whiskers: Vec<(f64, f64, f64)>,
 }
 
 /// All lines in one plane.
-pub(in super::super) fn draw(says: &str, x: Axis, y: Axis, lines: &[Line]) -> Markup {
+pub(crate) fn draw(says: &str, x: Axis, y: Axis, lines: &[Line]) -> Markup {
     let lines: Vec<&Line> = lines.iter().filter(|line| !line.points.is_empty()).collect();
     let names = lines.iter().map(|line| label::width(&line.name)).fold(0.0, f64::max);
     let names = names.min(NAMES_PX_MAX) + LEAD_PX + 14.0;

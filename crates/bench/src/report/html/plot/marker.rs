@@ -5,40 +5,34 @@ use maud::{Markup, html};
 use super::{Px, path};
 
 /// Colours of series; the style sheet has as many.
-pub(in super::super) const COLORS: usize = 6;
+pub(crate) const COLORS: usize = 6;
 /// Shapes of markers.
 const SHAPES: usize = 6;
 /// Pairs of colour and shape; from here on they repeat.
-pub(in super::super) const MARKERS: usize = COLORS * SHAPES;
+pub(crate) const MARKERS: usize = COLORS * SHAPES;
 
 /// Colour and shape of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(in super::super) struct Marker {
+pub(crate) struct Marker {
     color: usize,
     shape: usize,
 }
 
 impl Marker {
     /// The marker with this number. Neighbours differ in both colour and shape.
-    pub(in super::super) fn number(number: usize) -> Marker {
+    pub(crate) fn number(number: usize) -> Marker {
         let number = number % MARKERS;
         Marker { color: number % COLORS, shape: (number + number / COLORS) % SHAPES }
     }
 
     /// The class that gives an element this colour.
-    pub(in super::super) fn class(self) -> String {
+    pub(crate) fn class(self) -> String {
         format!("s{}", self.color)
     }
 
     /// The shape around a place. `area` is what it covers, about, in px²; `says` is shown under the
     /// pointer.
-    pub(in super::super) fn draw(
-        self,
-        at: (f64, f64),
-        area: f64,
-        class: &str,
-        says: &str,
-    ) -> Markup {
+    pub(crate) fn draw(self, at: (f64, f64), area: f64, class: &str, says: &str) -> Markup {
         let classes = format!("mark dot {} {class}", self.class());
         let d = path(self.corners(at, area), true);
         html! {
@@ -52,7 +46,7 @@ impl Marker {
     }
 
     /// Half of the width and height that the shape takes at most.
-    pub(in super::super) fn reach(area: f64) -> f64 {
+    pub(crate) fn reach(area: f64) -> f64 {
         area.sqrt() * 0.95
     }
 
@@ -83,7 +77,7 @@ impl Marker {
     }
 
     /// The marker alone, for tables and legends.
-    pub(in super::super) fn swatch(self) -> Markup {
+    pub(crate) fn swatch(self) -> Markup {
         html! {
             svg xmlns="http://www.w3.org/2000/svg" class="swatch" viewBox="0 0 14 14"
                 aria-hidden="true" {

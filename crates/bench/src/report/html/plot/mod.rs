@@ -9,15 +9,15 @@
 //! Colours are classes, which the page's style sheet gives a light and a dark value. What carries
 //! data has class `mark` and says its figures in a `title`, which browsers show under the pointer.
 
-pub(super) mod areas;
-pub(super) mod bars;
-pub(super) mod frame;
-pub(super) mod label;
-pub(super) mod lines;
-pub(super) mod marker;
-pub(super) mod scale;
-pub(super) mod scatter;
-pub(super) mod spans;
+pub(crate) mod areas;
+pub(crate) mod bars;
+pub(crate) mod frame;
+pub(crate) mod label;
+pub(crate) mod lines;
+pub(crate) mod marker;
+pub(crate) mod scale;
+pub(crate) mod scatter;
+pub(crate) mod spans;
 
 use std::fmt::Write;
 
@@ -25,7 +25,7 @@ use maud::{Markup, Render, html};
 
 /// A place or a length in a plot, written with one digit behind the point.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Px(pub(super) f64);
+pub(crate) struct Px(pub(crate) f64);
 
 impl Render for Px {
     fn render_to(&self, buffer: &mut String) {
@@ -35,7 +35,7 @@ impl Render for Px {
 }
 
 /// A closed or open line through these places, as the `d` of a path.
-pub(super) fn path(points: impl IntoIterator<Item = (f64, f64)>, closed: bool) -> String {
+pub(crate) fn path(points: impl IntoIterator<Item = (f64, f64)>, closed: bool) -> String {
     let mut d = String::new();
     for (index, (x, y)) in points.into_iter().enumerate() {
         d.push(if index == 0 { 'M' } else { 'L' });
@@ -50,7 +50,7 @@ pub(super) fn path(points: impl IntoIterator<Item = (f64, f64)>, closed: bool) -
 }
 
 /// An SVG of this size that says what it shows to those who cannot see it.
-pub(super) fn svg(width: f64, height: f64, says: &str, content: &Markup) -> Markup {
+pub(crate) fn svg(width: f64, height: f64, says: &str, content: &Markup) -> Markup {
     html! {
         svg xmlns="http://www.w3.org/2000/svg" class="plot" role="img" aria-label=(says)
             viewBox=(format!("0 0 {} {}", Px(width).render().0, Px(height).render().0)) {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// Maps an interval of values to an interval of places, evenly or by logarithm.
 #[derive(Clone, Debug, PartialEq)]
-pub(in super::super) struct Scale {
+pub(crate) struct Scale {
     log: bool,
     /// Steps of an even scale are round in this: 1, or a power of 1024 for bytes.
     unit: f64,
@@ -19,7 +19,7 @@ const DECADE_STEPS: [&[f64]; 3] = [&[1.0], &[1.0, 3.0], &[1.0, 2.0, 5.0]];
 
 impl Scale {
     /// An even scale from 0 to `max` or somewhat more, where a tick is.
-    pub(in super::super) fn from_zero(max: f64, ticks: usize) -> Scale {
+    pub(crate) fn from_zero(max: f64, ticks: usize) -> Scale {
         let max = if max > 0.0 && max.is_finite() { max } else { 1.0 };
         let step = nice_step(max / float(ticks));
         // A little play, so that rounding does not add a step.
@@ -27,24 +27,24 @@ impl Scale {
     }
 
     /// As [`Scale::from_zero`], with steps that are round in the binary unit that suits `max`.
-    pub(in super::super) fn bytes_from_zero(max: f64, ticks: usize) -> Scale {
+    pub(crate) fn bytes_from_zero(max: f64, ticks: usize) -> Scale {
         let unit = binary_unit(max);
         let scale = Scale::from_zero(max / unit, ticks);
         Scale { unit, values: (0.0, scale.values.1 * unit), ..scale }
     }
 
     /// The same, with ticks that are round in the binary unit that suits the largest value.
-    pub(in super::super) fn in_binary_units(self) -> Scale {
+    pub(crate) fn in_binary_units(self) -> Scale {
         Scale { unit: binary_unit(self.values.1), ..self }
     }
 
     /// An even scale from 0 to exactly `max`, for what has no ticks.
-    pub(in super::super) fn to_edge(max: f64) -> Scale {
+    pub(crate) fn to_edge(max: f64) -> Scale {
         Scale::new(false, 0.0, if max > 0.0 && max.is_finite() { max } else { 1.0 })
     }
 
     /// An even scale from the smallest to the largest of these values.
-    pub(in super::super) fn over(values: &[f64]) -> Scale {
+    pub(crate) fn over(values: &[f64]) -> Scale {
         match extent(values) {
             Some((low, high)) if high > low => Scale::new(false, low, high),
             _ => Scale::around(values),
@@ -52,7 +52,7 @@ impl Scale {
     }
 
     /// An even scale over these values with some room on both sides.
-    pub(in super::super) fn around(values: &[f64]) -> Scale {
+    pub(crate) fn around(values: &[f64]) -> Scale {
         let (low, high) = extent(values).unwrap_or((0.0, 1.0));
         // What hardly differs must not look as if it did.
         let least = (high.abs().max(low.abs()) * 0.06).max(f64::MIN_POSITIVE);
@@ -64,7 +64,7 @@ impl Scale {
 
     /// A logarithmic scale over these values, of which those above 0 count, with some room on both
     /// sides.
-    pub(in super::super) fn log_around(values: &[f64]) -> Scale {
+    pub(crate) fn log_around(values: &[f64]) -> Scale {
         let positive: Vec<f64> = values.iter().copied().filter(|&value| value > 0.0).collect();
         let (low, high) = extent(&positive).unwrap_or((1.0, 10.0));
         let room = (high / low).powf(0.06).max(1.25);
@@ -72,7 +72,7 @@ impl Scale {
     }
 
     /// By logarithm where the values above 0 differ by much and none is 0, else evenly.
-    pub(in super::super) fn fitting(values: &[f64]) -> Scale {
+    pub(crate) fn fitting(values: &[f64]) -> Scale {
         match extent(values) {
             Some((low, high)) if low > 0.0 && high / low > 6.0 => Scale::log_around(values),
             _ => Scale::around(values),
@@ -80,7 +80,7 @@ impl Scale {
     }
 
     /// The same with ticks at these values and nowhere else.
-    pub(in super::super) fn with_ticks(self, ticks: Vec<f64>) -> Scale {
+    pub(crate) fn with_ticks(self, ticks: Vec<f64>) -> Scale {
         Scale { ticks, ..self }
     }
 
@@ -89,12 +89,12 @@ impl Scale {
     }
 
     /// The same values at other places; the first may be the larger.
-    pub(in super::super) fn at_places(&self, first: f64, last: f64) -> Scale {
+    pub(crate) fn at_places(&self, first: f64, last: f64) -> Scale {
         Scale { places: (first, last), ..self.clone() }
     }
 
     /// Where a value lies. What is outside of the scale is put on its edge.
-    pub(in super::super) fn place(&self, value: f64) -> f64 {
+    pub(crate) fn place(&self, value: f64) -> f64 {
         let (low, high) = self.values;
         let share = if self.log {
             (value.max(low) / low).ln() / (high / low).ln()
@@ -106,7 +106,7 @@ impl Scale {
     }
 
     /// Values for ticks, about as many as asked for, in ascending order.
-    pub(in super::super) fn ticks(&self, count: usize) -> Vec<f64> {
+    pub(crate) fn ticks(&self, count: usize) -> Vec<f64> {
         if !self.ticks.is_empty() {
             return self.ticks.clone();
         }

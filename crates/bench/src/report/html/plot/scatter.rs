@@ -12,21 +12,21 @@ const HEIGHT: f64 = 430.0;
 
 /// One point.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Point {
-    pub(in super::super) marker: Marker,
-    pub(in super::super) name: String,
-    pub(in super::super) x: f64,
-    pub(in super::super) y: f64,
+pub(crate) struct Point {
+    pub(crate) marker: Marker,
+    pub(crate) name: String,
+    pub(crate) x: f64,
+    pub(crate) y: f64,
     /// What its marker covers, in px².
-    pub(in super::super) area: f64,
+    pub(crate) area: f64,
     /// Drawn hollow.
-    pub(in super::super) faint: bool,
+    pub(crate) faint: bool,
     /// What else is known of it, shown under the pointer.
-    pub(in super::super) says: String,
+    pub(crate) says: String,
 }
 
 /// Points, and the line along those with no other to the lower left.
-pub(in super::super) fn draw(says: &str, x: Axis, y: Axis, points: &[Point]) -> Markup {
+pub(crate) fn draw(says: &str, x: Axis, y: Axis, points: &[Point]) -> Markup {
     let frame = Frame::new(x, y, Area { left: 0.0, top: 0.0, right: WIDTH, bottom: HEIGHT });
     let places: Vec<(f64, f64)> = points.iter().map(|it| frame.place(it.x, it.y)).collect();
     let named: Vec<Named<'_>> = points

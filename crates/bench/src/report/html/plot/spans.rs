@@ -16,15 +16,15 @@ const NAMES_PX_MAX: f64 = 230.0;
 
 /// One row.
 #[derive(Clone, Debug)]
-pub(in super::super) struct Span {
-    pub(in super::super) marker: Marker,
-    pub(in super::super) name: String,
+pub(crate) struct Span {
+    pub(crate) marker: Marker,
+    pub(crate) name: String,
     /// The values, as many as are named; none where there is nothing to say.
-    pub(in super::super) values: Vec<Option<f64>>,
+    pub(crate) values: Vec<Option<f64>>,
 }
 
 /// Rows over an axis of values. `values` names what each of the values of a row is.
-pub(in super::super) fn draw(says: &str, x: Axis, values: &[&str], rows: &[Span]) -> Markup {
+pub(crate) fn draw(says: &str, x: Axis, values: &[&str], rows: &[Span]) -> Markup {
     let names = rows.iter().map(|row| label::width(&row.name)).fold(0.0, f64::max);
     let names = names.min(NAMES_PX_MAX) + 24.0;
     let count = numbers::float(numbers::count(rows.len()));
@@ -81,7 +81,7 @@ fn stop(index: usize, count: usize, (x, y): (f64, f64), color: &str, says: &str)
 }
 
 /// The same looks with their names, for a line above the plots.
-pub(in super::super) fn legend(values: &[&str]) -> Markup {
+pub(crate) fn legend(values: &[&str]) -> Markup {
     let [first, between @ .., last] = values else { return html! {} };
     let entries = [(0, (*first).to_owned()), (1, between.join(", ")), (2, (*last).to_owned())];
     html! {

@@ -1,0 +1,241 @@
+//! The HTML page of `lsmx iocost`: the three plots of the study, with its published curves.
+
+use lsmx::metrics::BlockKind;
+use maud::{Markup, html};
+
+use super::columns::{REGISTRY, points, row};
+use super::result::{Cost, IoCost, Point};
+use crate::error::Result;
+use crate::metric::html::{Subject, legend, table as metric_table};
+use crate::numbers::float;
+use crate::report::html::page::{figure, page, section};
+use crate::report::html::plot::frame::{Axis, Format};
+use crate::report::html::plot::lines::{self, Line};
+use crate::report::html::plot::marker::Marker;
+use crate::report::html::plot::scale::Scale;
+use crate::report::html::value;
+
+/// Ticks of an axis, about.
+const TICKS: usize = 6;
+
+/// A published curve: name, then cache size in per cent of the database and I/Os per get.
+type Published = (&'static str, &'static [(f64, f64)]);
+
+/// I/Os per get by cache size from the study of Pebble 1.1.5 (200 million and 20 billion keys), and of
+/// newer engines on ten million of the same records.
+const PUBLISHED: [Published; 5] = [
+    (
+        "Pebble 1.1, 200 M",
+        &[
+            (0.10, 3.13),
+            (0.14, 2.25),
+            (0.2, 1.97),
+            (0.4, 1.70),
+            (0.6, 1.44),
+            (0.8, 1.19),
+            (0.91, 1.04),
+            (1.0, 1.03),
+            (2.0, 1.02),
+            (3.0, 1.01),
+        ],
+    ),
+    (
+        "Pebble 1.1, 20 G",
+        &[
+            (0.10, 2.84),
+            (0.11, 2.42),
+            (0.2, 1.96),
+            (0.4, 1.70),
+            (0.6, 1.48),
+            (0.8, 1.35),
+            (0.91, 1.33),
+            (1.0, 1.32),
+            (2.0, 1.16),
+            (3.0, 1.08),
+        ],
+    ),
+    ("Pebble 2.1, 10 M", &[(0.2, 2.09), (0.5, 1.01)]),
+    ("RocksDB 10.10, 10 M", &[(0.2, 2.24), (0.5, 1.58)]),
+    ("fjall 3.1, 10 M", &[(0.2, 2.05), (0.5, 1.72)]),
+];
+
+/// Returns the page of a run.
+///
+/// # Errors
+/// If a point cannot be JSON.
+pub(super) fn html(result: &IoCost) -> Result<String> {
+    let tables: Vec<Markup> = result.costs().map(table).collect::<Result<_>>()?;
+    let several = !result.others.is_empty();
+    let sections = html! {
+        @for (cost, table) in result.costs().zip(&tables) {
+            @if several {
+                h2 { (cost.name()) }
+            }
+            (needs(cost))
+            (curves(cost))
+            (table)
+        }
+    };
+    let settings = &result.settings;
+    let of = match (&settings.database, settings.key_len, settings.value_len) {
+        (None, Some(key), Some(value)) => {
+            format!("{} records of {key} + {value} B", value::count(float(result.cost.entries)))
+        }
+        (path, _, _) => {
+            format!("{}, keyspace {}", path.as_deref().unwrap_or_default(), settings.keyspace)
+        }
+    };
+    let headline = format!(
+        "Reads per point lookup: {of}, {}; {} lookups per cache size.",
+        value::bytes(float(result.cost.db_bytes)),
+        value::count(float(settings.gets)),
+    );
+    Ok(page("lsmx iocost", &headline, &result.provenance, &[], &sections))
+}
+
+fn needs(cost: &Cost) -> Markup {
+    let rows = [
+        ("filters without the last sorted run", cost.filter_bytes),
+        ("top indexes", cost.top_index_bytes),
+        ("range tombstones", cost.range_tombstone_bytes),
+        ("inflection 1", cost.inflection_1.bytes),
+        ("index blocks", cost.index_bytes),
+        ("inflection 2", cost.inflection_2.bytes),
+        ("filters of all sorted runs", cost.all_filters_bytes),
+        ("all metadata", cost.all_metadata.bytes),
+    ];
+    let content = html! {
+        div class="scroll" {
+            table {
+                thead {
+                    tr {
+                        th scope="col" { "in memory" }
+                        th scope="col" { "bytes" }
+                        th scope="col" { "of the database" small { "%" } }
+                    }
+                }
+                tbody {
+                    @for (name, bytes) in rows {
+                        tr {
+                            th scope="row" { (name) }
+                            td { (value::bytes(float(bytes))) }
+                            td { (format!("{:.4}", share(cost, bytes) * 100.0)) }
+                        }
+                    }
+                }
+            }
+        }
+    };
+    let blocks = format!(
+        "{} data blocks, {} index blocks; the index takes {:.2} bytes of memory per data block.",
+        value::count(float(cost.data_blocks)),
+        value::count(float(cost.index_blocks)),
+        crate::numbers::ratio(cost.index_bytes + cost.top_index_bytes, cost.data_blocks),
+    );
+    section("Memory for metadata", &blocks, &content)
+}
+
+fn share(cost: &Cost, bytes: u64) -> f64 {
+    crate::numbers::ratio(bytes, cost.db_bytes)
+}
+
+fn curves(cost: &Cost) -> Markup {
+    let kinds = [
+        (BlockKind::Filter, "filter"),
+        (BlockKind::TopIndex, "top index"),
+        (BlockKind::Index, "index"),
+        (BlockKind::Data, "data"),
+    ];
+    let by_kind: Vec<Line> = kinds
+        .iter()
+        .enumerate()
+        .map(|(number, (kind, name))| {
+            line(cost, number, name, |point| point.hit_rate.get(kind).map(|rate| rate * 100.0))
+        })
+        .collect();
+    let overall = [line(cost, 0, "all blocks", |point| Some(point.hit_rate_overall * 100.0))];
+    let mut ios = vec![
+        line(cost, 0, "present keys", |point| Some(point.ios_per_get)),
+        line(cost, 1, "absent keys", |point| Some(point.ios_per_absent_get)),
+    ];
+    ios.extend((2..).zip(PUBLISHED).map(|(number, (name, points))| Line {
+        marker: Marker::number(number),
+        name: name.to_owned(),
+        points: points.to_vec(),
+        whiskers: Vec::new(),
+    }));
+    let percent: Format = |x| format!("{} %", value::plain(x));
+    let content = html! {
+        div class="plots" {
+            (figure("I/Os per get, beside what was published (present keys)",
+                &plot("I/Os per get", &ios, value::plain)))
+            (figure("Hit rate by kind of block, present keys",
+                &plot("hit rate by kind of block", &by_kind, percent)))
+            (figure("Hit rate over all blocks, present keys",
+                &plot("overall hit rate", &overall, percent)))
+        }
+    };
+    let how = "Over the size of the block cache in per cent of the database, by logarithm. The published \
+               curves are of other data sets of the same records.";
+    section("Reads and hits", how, &content)
+}
+
+/// A line over the cache sizes in per cent.
+fn line(cost: &Cost, number: usize, name: &str, of: impl Fn(&Point) -> Option<f64>) -> Line {
+    let points = cost.points.iter().filter(|point| point.cache_bytes > 0);
+    let points = points.filter_map(|point| Some((point.cache_fraction * 100.0, of(point)?)));
+    Line {
+        marker: Marker::number(number),
+        name: name.to_owned(),
+        points: points.collect(),
+        whiskers: Vec::new(),
+    }
+}
+
+fn plot(says: &str, lines: &[Line], format: Format) -> Markup {
+    let values = |of: fn(&(f64, f64)) -> f64| -> Vec<f64> {
+        lines.iter().flat_map(|line| line.points.iter().map(of)).collect()
+    };
+    let (xs, ys) = (values(|point| point.0), values(|point| point.1));
+    if xs.is_empty() {
+        return html! {};
+    }
+    let x = Axis {
+        scale: Scale::log_around(&xs),
+        title: "cache, % of the database".to_owned(),
+        format: value::plain,
+        ticks: TICKS,
+    };
+    let most = ys.iter().copied().fold(0.0, f64::max);
+    let y =
+        Axis { scale: Scale::from_zero(most, TICKS), title: String::new(), format, ticks: TICKS };
+    lines::draw(says, x, y, lines)
+}
+
+fn table(cost: &Cost) -> Result<Markup> {
+    const SHOWN: [&str; 12] = [
+        "cache_fraction",
+        "at",
+        "ios_per_get",
+        "physical_reads_per_get",
+        "ios_per_absent_get",
+        "physical_reads_per_absent_get",
+        "hit_rate.filter",
+        "hit_rate.top_index",
+        "hit_rate.index",
+        "hit_rate.data",
+        "get_latency_us.mean",
+        "get_latency_us.p99",
+    ];
+    let subject = |point: &Point| {
+        let name = value::bytes(float(point.cache_bytes));
+        Ok(Subject { name, marker: Marker::number(0), row: row(cost, point)? })
+    };
+    let subjects: Vec<Subject> = points(cost).map(subject).collect::<Result<_>>()?;
+    let content = html! {
+        (metric_table(&REGISTRY, "cache", &SHOWN, &subjects))
+        (legend(&REGISTRY, &SHOWN, &subjects))
+    };
+    let how = "Only lookups of the last line use the filters of the last sorted run.";
+    Ok(section("Every cache size", how, &content))
+}

@@ -1,0 +1,348 @@
+//! Metrics, text table and CSV rows of `lsmx rmw`.
+
+use serde_json::Value;
+
+use super::Estimate;
+use super::page;
+use super::result::{Cell, Rmw};
+use crate::error::Result;
+use crate::metric::table::{TableStyleOptions, grid, table};
+use crate::metric::{Metric, Registry, Row, Unit, latency, metric};
+use crate::numbers::float;
+use crate::report::Report;
+use crate::report::text::bytes;
+
+const SUBJECT: &[Metric] = &[
+    metric("experiment", "experiment", Unit::Text, "name of the experiment").csv("experiment"),
+    metric("varied", "varied", Unit::Text, "what the experiment varies").csv("varied"),
+    metric("value", "value", Unit::Text, "value of what the experiment varies").csv("value"),
+    metric("sweep.*", "{}", Unit::Text, "value of what the experiment varies"),
+    metric("engine", "engine", Unit::Text, "storage engine").csv("engine"),
+    metric(
+        "mode",
+        "mode",
+        Unit::Text,
+        "get-put: read, change, write; merge: write an operand; kd: operands outside the tree",
+    )
+    .csv("mode"),
+    metric("base", "base", Unit::Text, "where values are stored: in the tree or in a value log")
+        .csv("base"),
+    metric("workload.mix", "mix", Unit::Text, "mix of operations").csv("mix"),
+    metric("read_ratio", "reads", Unit::Share, "share of the operations that only read")
+        .csv("read_ratio"),
+    metric("seed", "seed", Unit::Count, "seed of the workload").csv("seed"),
+    metric("workload.records", "records", Unit::Count, "records that were loaded").csv("records"),
+    metric(
+        "workload.loaded_bytes",
+        "loaded",
+        Unit::Bytes,
+        "key and value bytes of the loaded records",
+    )
+    .csv("loaded_bytes"),
+    metric("workload.key_len", "key", Unit::Bytes, "size of a key; the largest if sizes differ")
+        .csv("key_len"),
+    metric(
+        "workload.value_len",
+        "value size",
+        Unit::Bytes,
+        "size of a value; the largest if sizes differ",
+    )
+    .csv("value_len"),
+    metric("workload.field_len", "field", Unit::Bytes, "size of a field").csv("field_len"),
+    metric("workload.delta_len", "update", Unit::Bytes, "bytes that an update writes")
+        .csv("delta_len"),
+    metric("workload.zipf", "zipf", Unit::Mean, "Zipf exponent of the access frequencies")
+        .csv("zipf"),
+    metric("workload.threads", "threads", Unit::Count, "threads that run operations")
+        .csv("threads"),
+    metric("workload.memory_budget", "budget", Unit::Bytes, "memory budget of the engine")
+        .csv("memory_budget"),
+    metric(
+        "workload.direct_io",
+        "direct I/O",
+        Unit::Text,
+        "whether tables are read without the page cache",
+    )
+    .csv("direct_io"),
+    metric(
+        "workload.scan_read_bytes",
+        "scan read",
+        Unit::Bytes,
+        "bytes of values that a scan reads from a blob file at once",
+    ),
+    metric("ops", "ops", Unit::Count, "measured operations").csv("ops"),
+    metric("ops_per_s", "rate", Unit::Rate, "operations per second until the last one ended")
+        .rate()
+        .csv("ops_per_s"),
+    metric("elapsed_s", "took", Unit::Seconds, "time until the last operation ended")
+        .cost()
+        .csv("elapsed_s"),
+    metric(
+        "settle_s",
+        "settle",
+        Unit::Seconds,
+        "time from then until flushes and compaction were idle",
+    )
+    .cost()
+    .csv("settle_s"),
+    metric("reads", "read ops", Unit::Count, "plain reads").csv("reads"),
+    metric("rmws", "RMW ops", Unit::Count, "updates of a field").csv("rmws"),
+    metric("scans", "scan ops", Unit::Count, "number of scans").csv("scans"),
+    metric("scanned_entries", "scanned", Unit::Count, "entries that scans returned")
+        .csv("scanned_entries"),
+    metric(
+        "scanned_per_s",
+        "scan rate",
+        Unit::Rate,
+        "entries that scans returned per second of scanning",
+    )
+    .rate(),
+];
+
+const RESOURCES: &[Metric] = &[
+    metric(
+        "cpu_us_per_op",
+        "CPU",
+        Unit::Micros,
+        "processor time of the operating threads per operation",
+    )
+    .cost(),
+    metric("cpu.user_s", "CPU user", Unit::Seconds, "user time of the operating threads")
+        .cost()
+        .csv("cpu_user_s"),
+    metric("cpu.system_s", "CPU system", Unit::Seconds, "system time of the operating threads")
+        .cost()
+        .csv("cpu_system_s"),
+    metric(
+        "process_cpu.user_s",
+        "process user",
+        Unit::Seconds,
+        "user time of the process, until compaction was idle",
+    )
+    .cost()
+    .csv("process_cpu_user_s"),
+    metric(
+        "process_cpu.system_s",
+        "process system",
+        Unit::Seconds,
+        "system time of the process, until compaction was idle",
+    )
+    .cost()
+    .csv("process_cpu_system_s"),
+    metric("ios_per_read", "I/Os", Unit::Mean, "blocks per plain read that came from files")
+        .cost()
+        .csv("ios_per_read"),
+    metric(
+        "read_bytes",
+        "file reads",
+        Unit::Bytes,
+        "bytes of read calls, until compaction was idle",
+    )
+    .cost()
+    .csv("read_bytes"),
+    metric(
+        "written_bytes",
+        "written",
+        Unit::Bytes,
+        "bytes of write calls, until compaction was idle",
+    )
+    .cost()
+    .csv("written_bytes"),
+    metric(
+        "file_bytes",
+        "file I/O",
+        Unit::Bytes,
+        "bytes of read and write calls, until compaction was idle",
+    )
+    .cost(),
+    metric(
+        "device_bytes",
+        "device",
+        Unit::Bytes,
+        "bytes that the block device read and wrote meanwhile, for all processes",
+    ),
+    metric(
+        "device.read_bytes",
+        "device read",
+        Unit::Bytes,
+        "bytes that the block device read meanwhile, for all processes",
+    )
+    .cost()
+    .ungated()
+    .csv("device_read_bytes"),
+    metric(
+        "device.written_bytes",
+        "device wrote",
+        Unit::Bytes,
+        "bytes that the block device wrote meanwhile, for all processes",
+    )
+    .cost()
+    .ungated()
+    .csv("device_written_bytes"),
+    metric("device.*", "device {}", Unit::Count, "count of the block device, for all processes"),
+    metric("storage_bytes", "storage", Unit::Bytes, "bytes of all files of the idle database")
+        .cost()
+        .csv("storage_bytes"),
+    metric("blob_bytes", "blobs", Unit::Bytes, "bytes of the blob files").csv("blob_bytes"),
+    metric(
+        "memory_bytes",
+        "memory",
+        Unit::Bytes,
+        "largest resident memory of the process during the operations",
+    )
+    .cost()
+    .csv("memory_bytes"),
+    metric(
+        "memory_bytes_before",
+        "memory before",
+        Unit::Bytes,
+        "resident memory before the database was created",
+    )
+    .csv("memory_bytes_before"),
+    metric(
+        "checked_records",
+        "checked",
+        Unit::Count,
+        "records whose final value was compared with the expected one",
+    )
+    .csv("checked_records"),
+    metric("recovery.open_s", "open", Unit::Seconds, "time to open the database after a kill")
+        .cost()
+        .csv("recovery_open_s"),
+    metric(
+        "recovery.storage_bytes",
+        "recovered",
+        Unit::Bytes,
+        "bytes of the files before the open",
+    )
+    .cost(),
+    metric("operand_store.*", "operands {}", Unit::Count, "counter of the operand store"),
+    metric("operand_store.*.*", "operands {} {}", Unit::Count, "counter of the operand store"),
+];
+
+/// Metrics of `lsmx rmw`.
+pub const REGISTRY: Registry = Registry {
+    command: "rmw",
+    metrics: &[
+        SUBJECT,
+        &latency!("read_latency_us", "read", "time of a plain read", "read_"),
+        &latency!("rmw_latency_us", "RMW", "time of an update of a field", "rmw_"),
+        &latency!("put_latency_us", "put", "time of a put of a whole value", "put_"),
+        &latency!("scan_latency_us", "scan", "time of a scan", "scan_"),
+        RESOURCES,
+    ],
+    identity: &["sweep.*", "engine", "mode", "base", "read_ratio"],
+    shown: &[
+        "ops_per_s",
+        "read_latency_us.mean",
+        "read_latency_us.p99",
+        "rmw_latency_us.mean",
+        "rmw_latency_us.p99",
+        "put_latency_us.mean",
+        "put_latency_us.p99",
+        "scan_latency_us.mean",
+        "scan_latency_us.p99",
+        "scanned_per_s",
+        "cpu_us_per_op",
+        "ios_per_read",
+        "read_bytes",
+        "written_bytes",
+        "device_bytes",
+        "storage_bytes",
+        "memory_bytes",
+        "recovery.open_s",
+    ],
+};
+
+/// Returns the rows of tables.
+///
+/// # Errors
+/// If a cell cannot be JSON.
+pub fn rows(result: &Rmw) -> Result<Vec<Row>> {
+    let experiment = result.experiment.as_deref();
+    result.cells.iter().map(|cell| row(experiment, cell)).collect()
+}
+
+fn row(experiment: Option<&str>, cell: &Cell) -> Result<Row> {
+    let (varied, value) = match cell.sweep.0.first() {
+        Some((key, value)) => (key.as_str().into(), value.to_string().into()),
+        None => (Value::Null, Value::Null),
+    };
+    let cpu = cell.cpu.map(|cpu| (cpu.user_s + cpu.system_s) * 1e6 / float(cell.ops.max(1)));
+    Ok(Row::new(cell)?
+        .with_repeats(cell.repeats.as_ref())
+        .with("experiment", experiment)
+        .with("varied", varied)
+        .with("value", value)
+        .with("scanned_per_s", cell.scanned_per_s())
+        .with("cpu_us_per_op", cpu)
+        .with("file_bytes", cell.read_bytes + cell.written_bytes)
+        .with("device_bytes", cell.device.map(|io| io.read_bytes + io.written_bytes)))
+}
+
+/// Returns the cells as a table with a line about the workload.
+///
+impl Report for Rmw {
+    fn text(&self, style: &TableStyleOptions) -> Result<String> {
+        let Some(first) = self.cells.first() else { return Ok(String::new()) };
+        let workload = &first.workload;
+        let is_varied = |key: &str| first.sweep.value(key).is_some();
+        let unless_varied =
+            |key: &str, text: String| if is_varied(key) { String::new() } else { text };
+        // In these experiments `ops` counts lookups or scans only.
+        let has_ops = !matches!(self.experiment.as_deref(), Some("operands" | "scans"));
+        let ops = if has_ops {
+            unless_varied("ops", format!(", {} operations", first.ops))
+        } else {
+            String::new()
+        };
+        let head = format!(
+            "{} of {} + {} B{}, mix {}{}{ops}, {} thread{}, memory {}{}, seed {}",
+            unless_varied("value_len", format!("{} records", workload.records)),
+            workload.key_len,
+            workload.value_len,
+            unless_varied("delta_len", format!(", updates of {} B", workload.delta_len)),
+            workload.mix,
+            unless_varied("zipf", format!(", zipf {}", workload.zipf)),
+            workload.threads,
+            if workload.threads == 1 { "" } else { "s" },
+            bytes(workload.memory_budget),
+            if workload.direct_io { ", without the page cache" } else { "" },
+            self.provenance.seed,
+        );
+        let checked = self.cells.iter().map(|cell| cell.checked_records).min().unwrap_or(0);
+        Ok(format!(
+            "{head}\n\n{}\nEach cell has at least {checked} records whose final value was checked.\n",
+            table(&REGISTRY, &rows(self)?, style)?
+        ))
+    }
+
+    fn csv(&self) -> Result<(Vec<String>, Vec<Vec<String>>)> {
+        Ok(REGISTRY.csv(&rows(self)?))
+    }
+
+    fn html(&self) -> Result<String> {
+        page::html(self)
+    }
+}
+
+/// Returns header and rows of the CSV file.
+///
+/// Returns what a run would do, a line per cell.
+#[must_use]
+pub fn estimates(estimates: &[Estimate]) -> String {
+    let header = ["cell", "varied", "reads %", "records", "to load", "memory", "operations", ""];
+    let rows = estimates.iter().map(|it| {
+        vec![
+            it.design.clone(),
+            it.sweep.to_string(),
+            format!("{:.1}", it.read_ratio * 100.0),
+            it.records.to_string(),
+            bytes(it.loaded_bytes),
+            bytes(it.memory_budget),
+            it.ops.to_string(),
+            if it.finished { "finished".to_owned() } else { String::new() },
+        ]
+    });
+    grid(header.map(str::to_owned).into(), rows)
+}

@@ -1,0 +1,187 @@
+//! The HTML page of `lsmx rmw`.
+
+use maud::{Markup, html};
+
+use super::columns::{REGISTRY, rows};
+use super::result::{Cell, Rmw};
+use crate::error::Result;
+use crate::experiment::sweep::SweepValue;
+use crate::metric::html::{Subject, bars, latencies, legend, table};
+use crate::numbers::float;
+use crate::report::html::page::{figure, page, section};
+use crate::report::html::plot::frame::Axis;
+use crate::report::html::plot::lines::{self, Line};
+use crate::report::html::plot::marker::Marker;
+use crate::report::html::plot::scale::Scale;
+use crate::report::html::value;
+
+/// Number of ticks of an axis, about.
+const TICKS: usize = 6;
+
+/// Numbers that are plotted, with the titles of the plots.
+const PLOTS: [(&str, &str); 10] = [
+    ("Operations per second", "ops_per_s"),
+    ("Read, mean", "read_latency_us.mean"),
+    ("Update, mean", "rmw_latency_us.mean"),
+    ("Scan, mean", "scan_latency_us.mean"),
+    ("I/Os per read", "ios_per_read"),
+    ("Bytes of read and write calls", "file_bytes"),
+    ("Bytes that the device read and wrote", "device_bytes"),
+    ("Storage at the end", "storage_bytes"),
+    ("Memory", "memory_bytes"),
+    ("Time to open the database after a kill", "recovery.open_s"),
+];
+
+/// Position of a cell on the axis of what is varied.
+type Position = fn(&Cell) -> f64;
+
+/// Returns the page of a run.
+///
+/// # Errors
+/// If a cell cannot be JSON.
+pub(super) fn html(result: &Rmw) -> Result<String> {
+    let names = names(&result.cells);
+    let varied = varied(&result.cells);
+    let subject = |(cell, row): (&Cell, _)| Subject {
+        name: if varied.is_some() { long_name(cell) } else { cell.name() },
+        marker: marker(&names, cell),
+        row,
+    };
+    let subjects: Vec<Subject> = result.cells.iter().zip(rows(result)?).map(subject).collect();
+    let columns: Vec<&str> = PLOTS.iter().map(|(_, name)| *name).collect();
+    let checked = result.cells.iter().map(|cell| cell.checked_records).min().unwrap_or(0);
+    let how = format!(
+        "Each cell has at least {checked} records whose final value was checked. A click on a heading sorts."
+    );
+    let sections = html! {
+        (section("Summary", &how, &html! {
+            (table(&REGISTRY, "cell", &columns, &subjects))
+            (legend(&REGISTRY, &columns, &subjects))
+        }))
+        @if let Some((key, position)) = varied {
+            (curves(result, &subjects, &names, &key, position))
+        } @else {
+            (section("Rates and costs of each mode", "", &html! {
+                div class="plots" {
+                    @for (title, name) in PLOTS { (bars(&REGISTRY, name, title, &subjects)) }
+                }
+            }))
+        }
+        (latencies(
+            &[
+                ("Reads", "read_latency_us"),
+                ("Updates of a field", "rmw_latency_us"),
+                ("Puts", "put_latency_us"),
+                ("Scans", "scan_latency_us"),
+            ],
+            &subjects,
+        ))
+    };
+    let headline = result.cells.first().map_or_else(String::new, |first| {
+        let it = &first.workload;
+        format!(
+            "Updates of {} B in {} records of {} + {} B, mix {}, zipf {}, memory {}{}.",
+            it.delta_len,
+            value::count(float(it.records)),
+            it.key_len,
+            it.value_len,
+            it.mix,
+            it.zipf,
+            value::bytes(float(it.memory_budget)),
+            if it.direct_io { ", without the page cache" } else { "" },
+        )
+    });
+    Ok(page("lsmx rmw", &headline, &result.provenance, &[], &sections))
+}
+
+/// Returns what differs between cells besides engine, mode and base: the value of the experiment, or the share of reads.
+fn varied(cells: &[Cell]) -> Option<(String, Position)> {
+    let first = cells.first()?;
+    if let Some((key, _)) = first.sweep.0.first() {
+        return Some((key.replace('_', " "), |cell| match cell.sweep.0.first() {
+            Some((_, SweepValue::Whole(n))) => float(*n),
+            Some((_, SweepValue::Real(x))) => *x,
+            _ => 0.0,
+        }));
+    }
+    let same = |cell: &Cell| (cell.read_ratio - first.read_ratio).abs() < f64::EPSILON;
+    (!cells.iter().all(same))
+        .then(|| ("share of reads".to_owned(), (|cell: &Cell| cell.read_ratio) as Position))
+}
+
+/// Returns engine, mode and base of the cells, each once.
+fn names(cells: &[Cell]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for cell in cells {
+        let name = cell.name();
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+fn marker(names: &[String], cell: &Cell) -> Marker {
+    Marker::number(names.iter().position(|name| *name == cell.name()).unwrap_or(0))
+}
+
+/// Returns the name of a cell among all cells.
+fn long_name(cell: &Cell) -> String {
+    let sweep = if cell.sweep.is_empty() {
+        format!("{} reads", value::percent(cell.read_ratio))
+    } else {
+        cell.sweep.to_string()
+    };
+    format!("{} · {sweep}", cell.name())
+}
+
+/// Returns a line per engine, mode and base for each plotted number, over what is varied.
+fn curves(
+    result: &Rmw,
+    subjects: &[Subject],
+    names: &[String],
+    key: &str,
+    position: Position,
+) -> Markup {
+    let line = |(number, series): (usize, &String), name: &str| {
+        let cells = result.cells.iter().zip(subjects).filter(|(cell, _)| cell.name() == *series);
+        let point = |(cell, subject): (&Cell, &Subject)| {
+            Some((position(cell), subject.row.shown(name)?.as_f64()?))
+        };
+        Line {
+            marker: Marker::number(number),
+            name: series.clone(),
+            points: cells.filter_map(point).collect(),
+            whiskers: Vec::new(),
+        }
+    };
+    let plots = PLOTS.iter().filter_map(|(title, name)| {
+        let lines = names.iter().enumerate().map(|series| line(series, name));
+        let lines: Vec<Line> = lines.filter(|line| !line.points.is_empty()).collect();
+        let format = REGISTRY.find(name)?.unit.plot_format();
+        (!lines.is_empty()).then(|| figure(title, &plot(title, key, &lines, format)))
+    });
+    let content = html! { div class="plots" { @for plot in plots { (plot) } } };
+    section(&format!("Over {key}"), "Files and device until compaction is idle.", &content)
+}
+
+fn plot(label: &str, key: &str, lines: &[Line], format: fn(f64) -> String) -> Markup {
+    let points = || lines.iter().flat_map(|line| line.points.iter());
+    let mut xs: Vec<f64> = points().map(|point| point.0).collect();
+    let largest = points().map(|point| point.1).fold(0.0, f64::max);
+    xs.sort_by(f64::total_cmp);
+    xs.dedup();
+    let x = Axis {
+        scale: Scale::fitting(&xs).with_ticks(xs.clone()),
+        title: key.to_owned(),
+        format: value::count,
+        ticks: TICKS,
+    };
+    let y = Axis {
+        scale: Scale::from_zero(largest, TICKS),
+        title: String::new(),
+        format,
+        ticks: TICKS,
+    };
+    lines::draw(label, x, y, lines)
+}

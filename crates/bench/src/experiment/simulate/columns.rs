@@ -1,0 +1,62 @@
+//! Metrics, text table and CSV rows of `lsmx simulate`.
+
+use super::{Cell, Simulation};
+use crate::error::Result;
+use crate::experiment::explore::columns::{TREE, with_levels, workload};
+use crate::experiment::explore::page;
+use crate::metric::table::{TableStyleOptions, table};
+use crate::metric::{Registry, Row, union_table};
+use crate::numbers::ratio;
+use crate::report::Report;
+
+/// Metrics of `lsmx simulate`.
+pub const REGISTRY: Registry = Registry {
+    command: "simulate",
+    metrics: &[TREE],
+    identity: &["policy", "spec", "sweep.*"],
+    shown: &[
+        "flushes",
+        "compaction.jobs",
+        "compaction.trivial_moves",
+        "data_moved_ratio",
+        "model.moved_ratio",
+        "write_amplification",
+        "space_amplification",
+        "point_lookups[*].ios_per_get",
+        "range_lookups.ios_per_range",
+        "runs",
+        "files",
+        "levels[*].share",
+        "elapsed_s",
+    ],
+};
+
+fn row(cell: &Cell, swept: bool) -> Result<Row> {
+    let ranges = &cell.report.range_lookups;
+    let blocks = ranges.blocks_read.values().sum();
+    let ios = (ranges.ops > 0).then(|| ratio(blocks, ranges.ops));
+    let moved = cell.model.map(|costs| 2.0 * costs.compaction_write_amplification);
+    let levels = page::levels(&cell.report);
+    Ok(with_levels(Row::new(cell)?, &levels, swept)
+        .with("range_lookups.ios_per_range", ios)
+        .with("model.moved_ratio", moved))
+}
+
+impl Report for Simulation {
+    fn text(&self, style: &TableStyleOptions) -> Result<String> {
+        let Some(first) = self.cells.first() else { return Ok(String::new()) };
+        let swept = self.cells.iter().any(|cell| !cell.sweep.is_empty());
+        let rows: Result<Vec<Row>> = self.cells.iter().map(|cell| row(cell, swept)).collect();
+        let head = workload(&first.workload, first.seed);
+        Ok(format!("simulated: {head}\n\n{}", table(&REGISTRY, &rows?, style)?))
+    }
+
+    fn csv(&self) -> Result<(Vec<String>, Vec<Vec<String>>)> {
+        let rows = self.cells.iter().map(|cell| Ok(Row::new(cell)?.into_csv().into()));
+        Ok(union_table(&rows.collect::<Result<Vec<_>>>()?))
+    }
+
+    fn html(&self) -> Result<String> {
+        Ok(page::simulation(self))
+    }
+}

@@ -1,0 +1,320 @@
+//! `lsmx simulate`: the workloads and policies of `lsmx explore` on trees without data.
+//!
+//! Each cell is a simulation ([`lsmx_simulator`]). Several threads run them, and the results keep the order of the cells.
+//! Equivalent cells are simulated once. [`simulator::BYTES_MAX`] and [`simulator::FLUSHES_MAX`] bound their size.
+
+pub mod columns;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use lsmx_compaction::{PolicyPrimitives, PolicySpec};
+use lsmx_simulator::cost_model::Costs;
+use lsmx_simulator::{self as simulator, Report};
+use serde::Serialize;
+
+use crate::clock::Stopwatch;
+use crate::error::{Error, Result};
+use crate::report::provenance::Provenance;
+use crate::workload::phases::Phase;
+
+use super::Progress;
+use super::explore::result::Workload;
+use super::explore::{self, Place};
+use super::sweep::SweepPoint;
+
+/// Number of threads.
+pub const THREADS: usize = 2;
+/// Time between two reports of progress.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Result of the command.
+#[derive(Clone, Debug, Serialize)]
+pub struct Simulation {
+    /// Provenance.
+    pub provenance: Provenance,
+    /// Always true. Distinguishes the result from that of an exploration.
+    pub simulated: bool,
+    /// One cell per policy.
+    pub cells: Vec<Cell>,
+}
+
+/// One policy under one workload.
+#[derive(Clone, Debug, Serialize)]
+pub struct Cell {
+    /// Canonical name of the policy.
+    pub policy: String,
+    /// The policy with all its parameters.
+    pub spec: String,
+    /// Values of the swept flags; omitted without a sweep.
+    #[serde(skip_serializing_if = "SweepPoint::is_empty")]
+    pub sweep: SweepPoint,
+    /// Workload.
+    pub workload: Workload,
+    /// Seed.
+    pub seed: u64,
+    /// Always true.
+    pub simulated: bool,
+    /// Results of the simulation.
+    #[serde(flatten)]
+    pub report: Report,
+    /// Costs by the closed form; null for a policy that it does not describe.
+    pub model: Option<Costs>,
+    /// Time of the simulation in seconds; 0 for a policy that is equivalent to an earlier one, as `tsd` and `tsa` are to
+    /// `lo+1` without deletes.
+    pub elapsed_s: f64,
+}
+
+/// A simulation to run.
+struct Task {
+    policy: PolicySpec,
+    sweep: SweepPoint,
+    workload: Workload,
+    seed: u64,
+    config: simulator::Config,
+    model: Option<Costs>,
+}
+
+/// Simulates all cells of an exploration.
+///
+/// # Errors
+/// A parameter is out of range, the records are not generated, or a policy violates an invariant.
+pub fn run(config: &explore::Config, progress: &mut dyn Progress) -> Result<Simulation> {
+    config.check_count()?;
+    let provenance = Provenance::new(
+        config.command.clone(),
+        config.spec.clone(),
+        config.seed,
+        &config.directory,
+    );
+    let tasks: Vec<Task> = config.places().map(|place| task(&place)).collect::<Result<_>>()?;
+    let first = first_alike(&tasks);
+    let run = tasks.iter().zip(&first).enumerate().filter(|(index, (_, first))| index == *first);
+    let writes =
+        run.map(|(_, (task, _))| task.config.phases.iter().map(Phase::writes).sum::<u64>());
+    progress.begin("simulate", writes.fold(0, u64::saturating_add));
+    let cells = run_tasks(&tasks, &first, progress)?;
+    progress.end();
+    Ok(Simulation { provenance, simulated: true, cells })
+}
+
+fn task(place: &Place<'_>) -> Result<Task> {
+    let Some(config) = place.point.simulation(place.seed)? else {
+        return Err(Error::Contradiction {
+            first: "simulate".to_owned(),
+            second: "--data or --trace".to_owned(),
+            why: "only generated records can be simulated",
+        });
+    };
+    Ok(Task {
+        policy: place.policy.clone(),
+        sweep: place.point.sweep.clone(),
+        workload: place.point.workload_simulated()?,
+        seed: place.seed,
+        model: place.point.model(place.policy),
+        config,
+    })
+}
+
+impl Task {
+    /// Returns everything that determines the result of a simulation.
+    fn essence(&self) -> (&simulator::Config, PolicyPrimitives) {
+        let deletes =
+            self.config.phases.iter().any(|phase| phase.deletes + phase.range_deletes > 0);
+        let primitives = self.policy.clone().primitives();
+        (&self.config, if deletes { primitives } else { primitives.without_tombstone_triggers() })
+    }
+
+    /// Returns the cell of a result.
+    fn cell(&self, report: Report, elapsed_s: f64) -> Cell {
+        Cell {
+            policy: self.policy.name().to_owned(),
+            spec: self.policy.to_string(),
+            sweep: self.sweep.clone(),
+            workload: self.workload.clone(),
+            seed: self.seed,
+            simulated: true,
+            report,
+            model: self.model,
+            elapsed_s,
+        }
+    }
+}
+
+/// Returns for each task the first equivalent task, often the task itself.
+fn first_alike(tasks: &[Task]) -> Vec<usize> {
+    let essences: Vec<_> = tasks.iter().map(Task::essence).collect();
+    let first = |essence| essences.iter().position(|earlier| earlier == essence);
+    essences.iter().enumerate().map(|(index, essence)| first(essence).unwrap_or(index)).collect()
+}
+
+/// Runs the first task of each equivalence class. Returns the cells of all tasks in their order.
+fn run_tasks(tasks: &[Task], first: &[usize], progress: &mut dyn Progress) -> Result<Vec<Cell>> {
+    let (next, done, failed) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let (sender, receiver) = mpsc::channel();
+    // The slowest tasks start first, so that no thread ends much later than the others.
+    let mut order: Vec<usize> = (0..tasks.len()).filter(|index| first[*index] == *index).collect();
+    order.sort_by_cached_key(|&index| !tasks[index].policy.clone().build().can_pick_single_files());
+    let work = |sender: mpsc::Sender<(usize, Result<Cell>)>| {
+        while let Some((index, task)) = {
+            let index = order.get(next.fetch_add(1, Ordering::Relaxed)).copied();
+            index.map(|index| (index, &tasks[index]))
+        } {
+            let cell = cell(task, &done, &failed);
+            failed.fetch_or(cell.is_err(), Ordering::Relaxed);
+            // The receiver is closed after a failure.
+            let _ = sender.send((index, cell));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS.min(order.len()) {
+            let (work, sender) = (&work, sender.clone());
+            scope.spawn(move || work(sender));
+        }
+        drop(sender);
+        let mut cells: Vec<Option<Cell>> = tasks.iter().map(|_| None).collect();
+        let (mut told, mut left) = (0, order.len());
+        while left > 0 {
+            match receiver.recv_timeout(LOOK) {
+                Ok((index, cell)) => {
+                    left -= 1;
+                    match cell {
+                        Ok(cell) => cells[index] = Some(cell),
+                        Err(error) => return Err(error),
+                    }
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            }
+            let now = done.load(Ordering::Relaxed);
+            progress.advance(now - told);
+            told = now;
+        }
+        let alike = |(index, task): (usize, &Task)| match &cells[first[index]] {
+            Some(cell) if first[index] != index => Some(task.cell(cell.report.clone(), 0.0)),
+            cell => cell.clone(),
+        };
+        Ok(tasks.iter().enumerate().filter_map(alike).collect())
+    })
+}
+
+fn cell(task: &Task, done: &AtomicU64, failed: &AtomicBool) -> Result<Cell> {
+    let stopwatch = Stopwatch::start();
+    let mut told = 0;
+    let mut go_on = |writes: u64| {
+        done.fetch_add(writes - told, Ordering::Relaxed);
+        told = writes;
+        !failed.load(Ordering::Relaxed)
+    };
+    let report = simulator::simulate(&task.config, &task.policy, &mut go_on);
+    let report = report.map_err(|source| Error::Simulation { source: Box::new(source) })?;
+    Ok(task.cell(report, stopwatch.elapsed_s()))
+}
+
+impl explore::Point {
+    /// Returns the configuration of the simulation; `None` for records of a file or a trace.
+    ///
+    /// # Errors
+    /// A parameter is out of range.
+    pub fn simulation(&self, seed: u64) -> Result<Option<simulator::Config>> {
+        let Some((key_bytes, value_bytes)) = self.generated_lengths()? else { return Ok(None) };
+        let sizes = self.sizes();
+        Ok(Some(simulator::Config {
+            phases: self.phases.clone(),
+            key_bytes,
+            value_bytes,
+            memtable_bytes: sizes.memtable_bytes,
+            table_bytes: sizes.table_bytes,
+            block_cache_bytes: sizes.block_cache_bytes,
+            subcompactions_max: simulator::SUBCOMPACTIONS_DEFAULT,
+            seed,
+        }))
+    }
+
+    /// Simulates a policy; `None` as for [`Point::simulation`](Self::simulation).
+    ///
+    /// # Errors
+    /// A parameter is out of range, or the policy violates an invariant.
+    pub fn simulate(&self, policy: &PolicySpec, seed: u64) -> Result<Option<Report>> {
+        let Some(config) = self.simulation(seed)? else { return Ok(None) };
+        let report = simulator::simulate(&config, policy, &mut |_| true);
+        report.map(Some).map_err(|source| Error::Simulation { source: Box::new(source) })
+    }
+
+    /// Returns the costs of a policy by the closed form, if it describes the policy.
+    #[must_use]
+    pub fn model(&self, policy: &PolicySpec) -> Option<Costs> {
+        let (key_bytes, value_bytes) = self.generated_lengths().ok().flatten()?;
+        let table_bytes = self.sizes().table_bytes;
+        super::model::costs(policy, &self.phases, key_bytes + value_bytes, table_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::Silent;
+    use crate::experiment::explore::{Point, Source};
+    use crate::peers::EngineSettings;
+    use crate::workload::KeyDistribution;
+    use crate::workload::phases::Mix;
+
+    const POLICIES: [&str; 4] = ["lo+1", "rr", "tsd(0.01)", "tsa"];
+
+    fn config(deletes: f64) -> explore::Config {
+        let mix = Mix {
+            entries: 200_000,
+            updates: 0.2,
+            deletes,
+            merges: 0.0,
+            range_deletes: 0.0,
+            lookups: 0,
+            empty_lookups: Vec::new(),
+            ranges: 0,
+            selectivities: Vec::new(),
+            distribution: KeyDistribution::Uniform,
+            interleave: false,
+        };
+        let point = Point {
+            sweep: SweepPoint::default(),
+            policies: POLICIES.iter().map(|policy| policy.parse().unwrap()).collect(),
+            source: Source::Generated { key_bytes: 16, value_bytes: 112 },
+            phases: mix.phases().unwrap(),
+            settings: EngineSettings::default(),
+            deterministic: true,
+        };
+        explore::Config {
+            points: vec![point],
+            repeat: 1,
+            seed: 3,
+            directory: std::env::temp_dir(),
+            command: "test".to_owned(),
+            spec: None,
+            decisions: None,
+        }
+    }
+
+    #[test]
+    fn equivalent_policies_are_simulated_once() {
+        let config = config(0.0);
+        let cells = run(&config, &mut Silent).unwrap().cells;
+        assert_eq!(cells.len(), POLICIES.len());
+        assert_eq!(
+            cells.iter().map(|cell| cell.elapsed_s > 0.0).collect::<Vec<_>>(),
+            [true, true, false, false]
+        );
+        for (cell, place) in cells.iter().zip(config.places()) {
+            assert_eq!(cell.policy, place.policy.name());
+            let alone = place.point.simulate(place.policy, place.seed).unwrap().unwrap();
+            assert_eq!(cell.report, alone, "{}", cell.policy);
+        }
+    }
+
+    #[test]
+    fn tombstone_policies_are_simulated_with_deletes() {
+        let cells = run(&config(0.2), &mut Silent).unwrap().cells;
+        assert!(cells.iter().all(|cell| cell.elapsed_s > 0.0));
+        assert!(cells[2..].iter().all(|cell| cell.report != cells[0].report));
+    }
+}

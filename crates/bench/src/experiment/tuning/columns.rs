@@ -1,0 +1,221 @@
+//! Metrics, text tables and CSV rows of `lsmx bench --experiment`.
+
+use serde_json::Value;
+
+use super::page;
+use super::result::{Cell, Slice, Tuning};
+use crate::error::Result;
+use crate::experiment::throughput::columns::{COMMON, summary};
+use crate::metric::table::{TableStyleOptions, table};
+use crate::metric::{Metric, Registry, Row, Unit, latency, metric};
+use crate::numbers::float;
+use crate::report::Report;
+
+/// Lines of a table of slices for each engine, at most.
+const SLICE_LINES_MAX: usize = 20;
+
+const EXPERIMENT: &[Metric] =
+    &[metric("experiment", "experiment", Unit::Text, "name of the experiment").csv("experiment")];
+const SETTING: &[Metric] =
+    &[metric("setting", "setting", Unit::Text, "the setting that the experiment varies")
+        .csv("setting")];
+const LATENCY: &[Metric] = &latency!("latency_us", "op", "time of an operation", "");
+
+const READ: &[Metric] = &[
+    metric("reads.cache_bytes", "cache", Unit::Bytes, "size of the block cache").csv("cache_bytes"),
+    metric(
+        "reads.cache_fraction",
+        "cache share",
+        Unit::SmallShare,
+        "block cache ÷ bytes of tables",
+    )
+    .csv("cache_fraction"),
+    metric(
+        "reads.index_cached",
+        "index cached",
+        Unit::Text,
+        "whether all index blocks fit into the cache",
+    )
+    .csv("index_cached"),
+    metric(
+        "reads.filters_cached",
+        "filters cached",
+        Unit::Text,
+        "whether the filters that lookups use fit into the cache",
+    )
+    .csv("filters_cached"),
+    metric(
+        "reads.filter_last_run",
+        "last filter",
+        Unit::Text,
+        "whether lookups use the filter of the last sorted run",
+    )
+    .csv("filter_last_run"),
+    metric("reads.filter_bits", "filter bits", Unit::Text, "bits per key of the filters")
+        .csv("filter_bits"),
+    metric("reads.filter_bytes", "filters", Unit::Bytes, "bytes of all filters")
+        .csv("filter_bytes"),
+    metric("reads.table_bytes", "tables", Unit::Bytes, "bytes of the tables")
+        .cost()
+        .csv("table_bytes"),
+    metric(
+        "reads.ios_per_get",
+        "I/Os",
+        Unit::Mean,
+        "blocks per lookup that the block cache did not have",
+    )
+    .cost()
+    .csv("ios_per_get"),
+    metric(
+        "reads.physical_reads_per_get",
+        "reads",
+        Unit::Mean,
+        "read calls to the file system per lookup",
+    )
+    .csv("physical_reads_per_get"),
+    metric(
+        "reads.filter_false_positive_rate",
+        "false positives",
+        Unit::SmallShare,
+        "share of the filter checks for absent keys that passed",
+    )
+    .cost()
+    .ungated()
+    .csv("filter_false_positive_rate"),
+    metric(
+        "reads.filter_answers",
+        "filter checks",
+        Unit::Count,
+        "filter checks for keys that the table does not have",
+    )
+    .csv("filter_answers"),
+];
+
+const SLICE: &[Metric] = &[
+    metric("slice.end_s", "until", Unit::Seconds, "end of the slice of time, from the first put")
+        .csv("slice_end_s"),
+    metric("slice.ops_per_s", "rate in slice", Unit::Rate, "puts per second in the slice")
+        .csv("slice_ops_per_s"),
+    metric(
+        "slice.slowest",
+        "slowest",
+        Unit::Rate,
+        "puts per second in the slowest part of the slice",
+    ),
+    metric("slice.mean_us", "put mean", Unit::Micros, "mean time of a put in the slice"),
+    metric("slice.max_us", "put max", Unit::Micros, "longest put in the slice").csv("slice_max_us"),
+    metric(
+        "slice.compaction_bytes",
+        "compacted",
+        Unit::Bytes,
+        "bytes that compaction wrote in the slice",
+    )
+    .csv("slice_compaction_bytes"),
+];
+
+/// Metrics of the experiments that read.
+pub const READS: Registry = Registry {
+    command: "bench --experiment (reads)",
+    metrics: &[EXPERIMENT, COMMON, SETTING, LATENCY, READ, SLICE],
+    identity: &["setting", "workload"],
+    shown: &[
+        "reads.cache_bytes",
+        "reads.cache_fraction",
+        "reads.filter_bytes",
+        "ops_per_s",
+        "latency_us.mean",
+        "latency_us.p99",
+        "reads.ios_per_get",
+        "reads.physical_reads_per_get",
+        "reads.filter_false_positive_rate",
+    ],
+};
+
+/// Metrics of puts over time.
+pub const SLICES: Registry = Registry {
+    command: "bench --experiment put-over-time",
+    identity: &["engine", "workload"],
+    shown: &[
+        "slice.end_s",
+        "slice.ops_per_s",
+        "slice.slowest",
+        "slice.mean_us",
+        "slice.max_us",
+        "slice.compaction_bytes",
+    ],
+    ..READS
+};
+
+/// Returns the cells as a table, or puts over time as a table of slices.
+///
+impl Report for Tuning {
+    fn text(&self, style: &TableStyleOptions) -> Result<String> {
+        let over_time = self.cells.iter().any(|cell| !cell.slices.is_empty());
+        let table = if over_time {
+            let rows: Result<Vec<_>> = self.cells.iter().map(joined_slices).collect();
+            table(&SLICES, &rows?.concat(), style)?
+        } else {
+            let rows: Result<Vec<_>> =
+                self.cells.iter().map(|cell| row(self.experiment, cell)).collect();
+            table(&READS, &rows?, style)?
+        };
+        let (settings, seed) = (summary(&self.settings), self.provenance.seed);
+        Ok(format!("{}: {settings}, seed {seed}\n\n{table}", self.experiment))
+    }
+
+    fn csv(&self) -> Result<(Vec<String>, Vec<Vec<String>>)> {
+        let mut rows = Vec::new();
+        for cell in &self.cells {
+            let row = row(self.experiment, cell)?;
+            let of_slice = |slice: &Slice| {
+                row.clone()
+                    .with("slice.end_s", slice.end_s)
+                    .with("slice.ops_per_s", slice.ops_per_s)
+                    .with("slice.max_us", slice.max_us)
+                    .with("slice.compaction_bytes", slice.compaction_bytes)
+            };
+            rows.extend(cell.slices.iter().map(of_slice));
+            if cell.slices.is_empty() {
+                rows.push(row);
+            }
+        }
+        Ok(READS.csv(&rows))
+    }
+
+    fn html(&self) -> Result<String> {
+        page::html(self)
+    }
+}
+
+/// Returns the slices of a cell, neighbors joined so that there are at most [`SLICE_LINES_MAX`].
+fn joined_slices(cell: &Cell) -> Result<Vec<Row>> {
+    let row = Row::new(cell)?;
+    let mut start_s = 0.0;
+    let chunk = cell.slices.len().div_ceil(SLICE_LINES_MAX).max(1);
+    let join = |slices: &[Slice]| {
+        let end_s = slices.last().map_or(start_s, |slice| slice.end_s);
+        let ops = float(slices.iter().map(|slice| slice.ops).sum());
+        let total_us: f64 = slices.iter().map(|slice| slice.mean_us * float(slice.ops)).sum();
+        let slowest = slices.iter().map(|slice| slice.ops_per_s).fold(f64::INFINITY, f64::min);
+        let longest = slices.iter().map(|slice| slice.max_us).fold(0.0, f64::max);
+        let compacted: Option<u64> = slices.iter().map(|slice| slice.compaction_bytes).sum();
+        let per = |x: f64, n: f64| if n > 0.0 { x / n } else { 0.0 };
+        let row = row
+            .clone()
+            .with("slice.end_s", end_s)
+            .with("slice.ops_per_s", per(ops, end_s - start_s))
+            .with("slice.slowest", slowest)
+            .with("slice.mean_us", per(total_us, ops))
+            .with("slice.max_us", longest)
+            .with("slice.compaction_bytes", compacted);
+        start_s = end_s;
+        row
+    };
+    Ok(cell.slices.chunks(chunk).map(join).collect())
+}
+
+/// Returns header and rows of the CSV file: a row per cell, of puts over time a row per slice.
+///
+pub(super) fn row(experiment: &str, cell: &Cell) -> Result<Row> {
+    Ok(Row::new(cell)?.with("experiment", Value::from(experiment)))
+}

@@ -1,0 +1,147 @@
+//! Tables and plots of metrics for HTML pages.
+
+use maud::{Markup, html};
+
+use super::{Better, Column, Registry, Row};
+use crate::report::html::latency;
+use crate::report::html::page::{figure, section};
+use crate::report::html::plot::bars::{self, Bar};
+use crate::report::html::plot::marker::Marker;
+use crate::report::html::plot::spans::Span;
+
+/// A row of a page with its name and its marker.
+#[derive(Clone, Debug)]
+pub(crate) struct Subject {
+    pub(crate) name: String,
+    pub(crate) marker: Marker,
+    pub(crate) row: Row,
+}
+
+/// Returns a sortable table: a line per subject, a column per name. Marks the best value of each cost or rate, unless all
+/// values are equal. `heading` is the title of the column with the subjects.
+pub(crate) fn table(
+    registry: &Registry,
+    heading: &str,
+    names: &[impl AsRef<str>],
+    subjects: &[Subject],
+) -> Markup {
+    let rows: Vec<Row> = subjects.iter().map(|subject| subject.row.clone()).collect();
+    let columns = registry.columns(names, &rows);
+    let best: Vec<Option<String>> = columns.iter().map(|column| best(column, &rows)).collect();
+    html! {
+        div class="scroll" {
+            table class="sortable" {
+                thead {
+                    tr {
+                        th scope="col" { (heading) }
+                        @for column in &columns {
+                            th scope="col" title=(column.metric.about) {
+                                (column.title) small { (column.metric.unit.name()) }
+                            }
+                        }
+                    }
+                }
+                tbody {
+                    @for subject in subjects {
+                        tr data-name=(subject.name) {
+                            th scope="row" { (subject.marker.swatch()) (subject.name) }
+                            @for (column, best) in columns.iter().zip(&best) {
+                                (cell(column, &subject.row, best.as_deref()))
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Returns the explanations of the columns of a table.
+pub(crate) fn legend(
+    registry: &Registry,
+    names: &[impl AsRef<str>],
+    subjects: &[Subject],
+) -> Markup {
+    let rows: Vec<Row> = subjects.iter().map(|subject| subject.row.clone()).collect();
+    html! {
+        details {
+            summary { "What the columns mean" }
+            dl {
+                @for column in registry.columns(names, &rows) {
+                    dt { (column.title) } dd { (column.metric.about) }
+                }
+            }
+        }
+    }
+}
+
+fn cell(column: &Column, row: &Row, best: Option<&str>) -> Markup {
+    let text = column.text(row);
+    let is_best = best == Some(text.as_str());
+    // Numbers are sorted by this value, texts by their letters.
+    let number = row.shown(&column.name).and_then(|value| value.as_f64());
+    html! {
+        td class=[is_best.then_some("best")] data-value=[number] {
+            @if is_best { strong { (text) } } @else { (text) }
+            @if let Some([low, high]) = row.spread(&column.name) {
+                @let unit = column.metric.unit;
+                small class="spread" { (unit.text(low)) " – " (unit.text(high)) }
+            }
+        }
+    }
+}
+
+/// Returns the text of the best value, or `None` if no value is better than another.
+fn best(column: &Column, rows: &[Row]) -> Option<String> {
+    let number = |row: &Row| row.shown(&column.name)?.as_f64();
+    let numbers = rows.iter().filter_map(number);
+    let best = match column.metric.better {
+        Better::Less => numbers.reduce(f64::min)?,
+        Better::More => numbers.reduce(f64::max)?,
+        Better::Neither => return None,
+    };
+    let text = column.metric.unit.text(best);
+    let others = rows.iter().filter_map(number).map(|number| column.metric.unit.text(number));
+    others.into_iter().any(|other| other != text).then_some(text)
+}
+
+/// Returns a figure with a bar per subject that has the number, or nothing if none has it.
+pub(crate) fn bars(registry: &Registry, name: &str, title: &str, subjects: &[Subject]) -> Markup {
+    let Some(metric) = registry.find(name) else { return html! {} };
+    let bar = |subject: &Subject| {
+        let number = subject.row.shown(name)?.as_f64()?;
+        Some(Bar {
+            marker: subject.marker,
+            name: subject.name.clone(),
+            parts: vec![number],
+            text: metric.unit.text_with_unit(number),
+        })
+    };
+    let bars: Vec<Bar> = subjects.iter().filter_map(bar).collect();
+    if bars.is_empty() {
+        return html! {};
+    }
+    let format: fn(f64) -> String = metric.unit.plot_format();
+    figure(title, &bars::draw(title, &[title], format, &bars))
+}
+
+/// Returns the section of latencies: for each title and flat name a figure with the percentiles of each subject.
+pub(crate) fn latencies(kinds: &[(&str, &str)], subjects: &[Subject]) -> Markup {
+    let span = |key: &str, subject: &Subject| {
+        let percentiles = ["p50", "p90", "p99", "p999", "max"];
+        let value = |name| subject.row.shown(&format!("{key}.{name}")).and_then(|it| it.as_f64());
+        let values: Vec<Option<f64>> = percentiles.into_iter().map(value).collect();
+        let name = subject.name.clone();
+        values.iter().any(Option::is_some).then_some(Span { marker: subject.marker, name, values })
+    };
+    let content = html! {
+        (latency::legend())
+        div class="plots" {
+            @for (title, key) in kinds {
+                @let spans: Vec<Span> = subjects.iter().filter_map(|subject| span(key, subject)).collect();
+                @if let Some(plot) = latency::draw(&spans) { (figure(title, &plot)) }
+            }
+        }
+    };
+    section("Latency", "The axis is logarithmic.", &content)
+}

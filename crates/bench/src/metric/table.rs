@@ -1,0 +1,171 @@
+//! Text tables that fit a width, with a legend.
+
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
+use comfy_table::{LineStyle, TableStyle};
+
+use super::{Column, Registry, Row};
+use crate::error::{Error, Result};
+
+/// Spaces between two columns.
+const GAP: u16 = 2;
+/// Width of a table if standard output is not a terminal, in characters.
+pub const WIDTH_DEFAULT: usize = 100;
+
+/// How text tables look.
+#[derive(Clone, Debug)]
+pub struct TableStyleOptions {
+    /// Maximum width in characters. A wider table is split into blocks.
+    pub width: usize,
+    /// Whether a legend follows the table.
+    pub legend: bool,
+    /// Columns by flat name, or `all`; empty means the columns that the experiment shows by default.
+    pub columns: Vec<String>,
+}
+
+impl Default for TableStyleOptions {
+    fn default() -> Self {
+        TableStyleOptions { width: WIDTH_DEFAULT, legend: true, columns: Vec::new() }
+    }
+}
+
+/// Returns the width of the terminal in characters, or `None` if standard output is not a terminal.
+#[must_use]
+pub fn terminal_width() -> Option<usize> {
+    Table::new().width().map(usize::from)
+}
+
+/// Checks names of columns as the user typed them.
+///
+/// # Errors
+/// If a column is unknown.
+pub fn check_columns(registry: &Registry, columns: &[String]) -> Result<()> {
+    let is_known =
+        |name: &&String| *name == "all" || registry.find(&name.replace('*', "x")).is_some();
+    match columns.iter().find(|name| !is_known(name)) {
+        None => Ok(()),
+        Some(name) => Err(Error::Unknown {
+            what: "column",
+            name: name.clone(),
+            known: registry.metrics().map(|metric| metric.key).collect::<Vec<_>>().join(", "),
+        }),
+    }
+}
+
+/// Returns the table of `rows`.
+///
+/// # Errors
+/// If a column is unknown.
+pub fn table(registry: &Registry, rows: &[Row], style: &TableStyleOptions) -> Result<String> {
+    check_columns(registry, &style.columns)?;
+    let names: Vec<&str> = match &style.columns[..] {
+        [] => registry.shown.to_vec(),
+        [one] if one == "all" => registry.metrics().map(|metric| metric.key).collect(),
+        named => named.iter().map(String::as_str).collect(),
+    };
+    let identity = registry.columns(registry.identity, rows);
+    let mut columns = registry.columns(&names, rows);
+    columns.retain(|column| identity.iter().all(|known| known.name != column.name));
+    let mut text = blocks(&identity, &columns, rows, style.width);
+    if style.legend {
+        text.push('\n');
+        text.push_str(&legend(identity.iter().chain(&columns)));
+    }
+    Ok(text)
+}
+
+/// Returns the columns as blocks below each other, each at most `width` characters wide and with the identity columns.
+fn blocks(identity: &[Column], columns: &[Column], rows: &[Row], width: usize) -> String {
+    let width_of = |column: &Column| {
+        let cells = rows.iter().map(|row| cell_text(column, row));
+        let texts = cells.chain([column.title.clone(), column.metric.unit.name().to_owned()]);
+        texts.map(|text| text.chars().count()).max().unwrap_or(0) + usize::from(GAP)
+    };
+    let identity_width: usize = identity.iter().map(width_of).sum();
+    let mut blocks: Vec<Vec<&Column>> = Vec::new();
+    let mut used = usize::MAX;
+    for column in columns {
+        let own = width_of(column);
+        if used.saturating_add(own) > width + usize::from(GAP) {
+            blocks.push(identity.iter().collect());
+            used = identity_width;
+        }
+        if let Some(block) = blocks.last_mut() {
+            block.push(column);
+        }
+        used += own;
+    }
+    let draw = |block: &Vec<&Column>| {
+        let has_units = block.iter().any(|column| !column.metric.unit.name().is_empty());
+        let heading = |column: &&Column| match (has_units, column.metric.unit.name()) {
+            (false, _) => column.title.clone(),
+            (true, unit) => format!("{}\n{unit}", column.title),
+        };
+        let lines =
+            rows.iter().map(|row| block.iter().map(|column| cell_text(column, row)).collect());
+        draw_grid(block.iter().map(heading).collect(), lines, identity.len())
+    };
+    let texts: Vec<String> = blocks.iter().map(draw).collect();
+    texts.join("\n")
+}
+
+/// Returns the text of a cell, with the range of the repetitions.
+fn cell_text(column: &Column, row: &Row) -> String {
+    let text = column.text(row);
+    match row.spread(&column.name) {
+        Some([low, high]) if low < high => {
+            let unit = column.metric.unit;
+            format!("{text} ({}–{})", unit.text(low), unit.text(high))
+        }
+        _ => text,
+    }
+}
+
+/// Returns a line for each column that explains it.
+fn legend<'a>(columns: impl Iterator<Item = &'a Column>) -> String {
+    let name = |column: &Column| match column.metric.unit.name() {
+        "" => column.title.clone(),
+        unit => format!("{}, {unit}", column.title),
+    };
+    let mut lines: Vec<(String, &str)> = Vec::new();
+    for column in columns {
+        match lines.iter_mut().find(|(_, about)| *about == column.metric.about) {
+            // Columns of one metric, such as percentiles, share a line.
+            Some((names, _)) => names.push_str(&format!("; {}", name(column))),
+            None => lines.push((name(column), column.metric.about)),
+        }
+    }
+    lines.iter().map(|(names, about)| format!("  {names}: {about}\n")).collect()
+}
+
+/// Returns a table whose first column is text and whose other columns are numbers.
+#[must_use]
+pub fn grid(header: Vec<String>, rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    draw_grid(header, rows, 1)
+}
+
+fn draw_grid(
+    header: Vec<String>,
+    rows: impl IntoIterator<Item = Vec<String>>,
+    text_columns: usize,
+) -> String {
+    let mut table = Table::new();
+    table.load_style(TableStyle::new().header_separator(LineStyle::none().fill('─')));
+    table.set_content_arrangement(ContentArrangement::Disabled);
+    let aligned = |row: Vec<String>| -> Vec<Cell> {
+        let cells = row.into_iter().enumerate();
+        let align =
+            |index| if index < text_columns { CellAlignment::Left } else { CellAlignment::Right };
+        cells.map(|(index, text)| Cell::new(text).set_alignment(align(index))).collect()
+    };
+    table.set_header(aligned(header));
+    for row in rows {
+        table.add_row(aligned(row));
+    }
+    let last = table.column_count() - 1;
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, if index == last { 0 } else { GAP }));
+    }
+    let mut text = table.trim_fmt();
+    text.push('\n');
+    text
+}

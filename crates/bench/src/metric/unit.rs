@@ -1,0 +1,93 @@
+//! Units of metrics, and how tables and plots show their numbers.
+
+use crate::numbers;
+use crate::report::html::value;
+use crate::report::text;
+
+/// Unit of a number in a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// A name.
+    Text,
+    /// A count.
+    Count,
+    /// A count per something, with three decimals.
+    Mean,
+    /// Bytes. Tables show binary units.
+    Bytes,
+    /// Bytes per something, with two decimals.
+    MeanBytes,
+    /// Microseconds.
+    Micros,
+    /// Microseconds, shown as seconds.
+    MicrosAsSeconds,
+    /// Seconds.
+    Seconds,
+    /// A ratio of two sizes, such as an amplification.
+    Times,
+    /// A share from 0 to 1, shown in percent.
+    Share,
+    /// A share from 0 to 1, shown in percent with four decimals.
+    SmallShare,
+    /// Operations per second.
+    Rate,
+    /// A cost by weight.
+    Cost,
+}
+
+impl Unit {
+    /// Returns whether numbers of this unit depend on the machine and its load.
+    pub(crate) const fn is_time(self) -> bool {
+        matches!(self, Unit::Micros | Unit::MicrosAsSeconds | Unit::Seconds)
+    }
+
+    /// Returns the name for column headings. Empty for names, counts, and sizes, whose numbers have units.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Unit::Text | Unit::Count | Unit::Mean | Unit::Cost | Unit::Bytes => "",
+            Unit::MeanBytes => "B",
+            Unit::Micros => "µs",
+            Unit::MicrosAsSeconds | Unit::Seconds => "s",
+            Unit::Times => "×",
+            Unit::Share | Unit::SmallShare => "%",
+            Unit::Rate => "per s",
+        }
+    }
+
+    /// Returns the number as tables show it, without the unit of the heading.
+    #[must_use]
+    pub fn text(self, number: f64) -> String {
+        match self {
+            Unit::Text | Unit::Count | Unit::Rate => format!("{number:.0}"),
+            Unit::Mean | Unit::Cost => format!("{number:.3}"),
+            Unit::Bytes => text::bytes(numbers::round(number)),
+            Unit::MeanBytes | Unit::Seconds => format!("{number:.2}"),
+            Unit::Micros if number >= 999.95 => format!("{number:.0}"),
+            Unit::Micros => format!("{number:.1}"),
+            Unit::MicrosAsSeconds => format!("{:.2}", number / 1e6),
+            Unit::Times => format!("{number:.2}"),
+            Unit::Share => format!("{:.1}", number * 100.0),
+            Unit::SmallShare => format!("{:.4}", number * 100.0),
+        }
+    }
+
+    /// Returns the number with its unit, as plots show it.
+    #[must_use]
+    pub fn text_with_unit(self, number: f64) -> String {
+        self.plot_format()(number)
+    }
+
+    /// Returns the function that shows a number with its unit.
+    pub(crate) fn plot_format(self) -> fn(f64) -> String {
+        match self {
+            Unit::Text | Unit::Count | Unit::Rate => value::count,
+            Unit::Mean | Unit::MeanBytes | Unit::Cost => value::plain,
+            Unit::Bytes => value::bytes,
+            Unit::Micros | Unit::MicrosAsSeconds => value::micros,
+            Unit::Seconds => |seconds| value::micros(seconds * 1e6),
+            Unit::Times => value::times,
+            Unit::Share | Unit::SmallShare => value::percent,
+        }
+    }
+}

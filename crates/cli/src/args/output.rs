@@ -1,0 +1,63 @@
+//! Arguments for the results of experiments.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use lsmx_bench::metric::Registry;
+use lsmx_bench::metric::table::{TableStyleOptions, WIDTH_DEFAULT, check_columns, terminal_width};
+use lsmx_bench::report::{Report, csv, html, json};
+
+use crate::failure::Failure;
+use crate::output;
+
+/// Where the result of an experiment goes, and how its tables look.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct OutputArgs {
+    /// Write the result as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write the result as one HTML page with plots, which needs no network.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Write the result as CSV, a row per line of the table, with all columns.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
+    /// Columns of the table by their names in JSON, or `all`. A `*` stands for any part of a name, as in
+    /// `put_latency_us.*` [default: the most important ones].
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    pub(crate) columns: Vec<String>,
+    /// Print no explanations of the columns below the table.
+    #[arg(long)]
+    pub(crate) no_legend: bool,
+}
+
+impl OutputArgs {
+    /// Checks the columns, and that all files can be written, so that a run does not end without its report.
+    pub(crate) fn probe(&self, registry: &Registry) -> Result<(), Failure> {
+        check_columns(registry, &self.columns)?;
+        for path in [&self.json, &self.csv, &self.html].into_iter().flatten() {
+            json::probe(path)?;
+        }
+        Ok(())
+    }
+
+    /// Writes all files and prints the tables.
+    pub(crate) fn write(&self, result: &impl Report) -> Result<(), Failure> {
+        if let Some(path) = &self.json {
+            json::write(path, result)?;
+        }
+        if let Some(path) = &self.csv {
+            let (header, rows) = result.csv()?;
+            csv::write(path, &header, rows)?;
+        }
+        if let Some(path) = &self.html {
+            html::write(path, &result.html()?)?;
+        }
+        let style = TableStyleOptions {
+            width: terminal_width().unwrap_or(WIDTH_DEFAULT),
+            legend: !self.no_legend,
+            columns: self.columns.clone(),
+        };
+        output::stdout(result.text(&style)?.as_bytes())
+    }
+}
