@@ -29,7 +29,7 @@ pub struct Repeats {
     pub seeds: Vec<u64>,
     /// Digests.
     pub digests: Vec<Option<String>>,
-    /// Their measurements by flat name, see [`flat`].
+    /// Their measurements by flat name, see [`metric::scalars`].
     pub metrics: BTreeMap<String, Repeated>,
 }
 

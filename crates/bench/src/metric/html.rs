@@ -4,10 +4,45 @@ use maud::{Markup, html};
 
 use super::{Better, Column, Registry, Row};
 use crate::report::html::latency;
-use crate::report::html::page::{figure, section};
+use crate::report::html::page::{figure, page, section};
 use crate::report::html::plot::bars::{self, Bar};
 use crate::report::html::plot::marker::Marker;
 use crate::report::html::plot::spans::Span;
+use crate::report::provenance::Provenance;
+
+/// Returns a page with a table of all rows and a bar plot of each column.
+#[must_use]
+pub fn page_of_rows(
+    registry: &Registry,
+    headline: &str,
+    provenance: &Provenance,
+    rows: &[Row],
+) -> String {
+    let identity = registry.columns(registry.identity, rows);
+    let subject = |(number, row): (usize, &Row)| {
+        let names: Vec<String> = identity.iter().map(|column| column.text(row)).collect();
+        Subject { name: names.join(" · "), marker: Marker::number(number), row: row.clone() }
+    };
+    let subjects: Vec<Subject> = rows.iter().enumerate().map(subject).collect();
+    let titles: Vec<&str> = identity.iter().map(|column| column.title.as_str()).collect();
+    let content = html! {
+        (table(registry, &titles.join(", "), registry.shown, &subjects))
+        (legend(registry, registry.shown, &subjects))
+        div class="plots" {
+            @for column in registry.columns(registry.shown, rows) {
+                (bars(registry, &column.name, &column.title, &subjects))
+            }
+        }
+    };
+    let title = format!("lsmx {}", registry.command);
+    page(
+        &title,
+        headline,
+        provenance,
+        &[],
+        &section("Summary", "A click on a heading sorts.", &content),
+    )
+}
 
 /// A row of a page with its name and its marker.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! Metrics: what a number in a result means, declared once.
 //!
 //! Each experiment lists its metrics in its module `columns`. Text tables and their legends, CSV files, tables in HTML,
-//! `lsmx compare` and the reference of the results ([`reference`]) read these lists.
+//! `lsmx compare` and the reference of the results ([`reference()`]) read these lists.
 
 pub mod compare;
 mod flatten;
@@ -52,7 +52,8 @@ pub struct Metric {
 }
 
 /// Declares a metric that is neither a cost nor a rate.
-pub(crate) const fn metric(
+#[must_use]
+pub const fn metric(
     key: &'static str,
     title: &'static str,
     unit: Unit,
@@ -130,27 +131,32 @@ pub(crate) use latency;
 
 impl Metric {
     /// Marks a cost: less is better.
-    pub(crate) const fn cost(self) -> Metric {
+    #[must_use]
+    pub const fn cost(self) -> Metric {
         Metric { better: Better::Less, gates: true, ..self }
     }
 
     /// Marks a rate: more is better.
-    pub(crate) const fn rate(self) -> Metric {
+    #[must_use]
+    pub const fn rate(self) -> Metric {
         Metric { better: Better::More, gates: true, ..self }
     }
 
     /// Excludes the metric from `lsmx compare --fail-above`.
-    pub(crate) const fn ungated(self) -> Metric {
+    #[must_use]
+    pub const fn ungated(self) -> Metric {
         Metric { gates: false, ..self }
     }
 
     /// Marks a number that depends on the machine and its load.
-    pub(crate) const fn time(self) -> Metric {
+    #[must_use]
+    pub const fn time(self) -> Metric {
         Metric { is_time: true, ..self }
     }
 
     /// Sets the header of the CSV column.
-    pub(crate) const fn csv(self, csv: &'static str) -> Metric {
+    #[must_use]
+    pub const fn csv(self, csv: &'static str) -> Metric {
         Metric { csv, ..self }
     }
 

@@ -66,7 +66,7 @@ impl Lsmx {
 }
 
 /// Makes an error of the engine an error of this crate.
-pub(crate) fn failed(action: &'static str) -> impl FnOnce(lsmx::Error) -> Error {
+pub fn failed(action: &'static str) -> impl FnOnce(lsmx::Error) -> Error {
     move |source| Error::Engine { action, source }
 }
 

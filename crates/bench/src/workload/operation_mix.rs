@@ -112,7 +112,7 @@ impl OperationMix {
         }
     }
 
-    /// Returns whether one in [`OPS_PER_INSERT`] operations is an insert.
+    /// Returns whether one in `OPS_PER_INSERT` operations is an insert.
     #[must_use]
     pub fn has_inserts(self) -> bool {
         matches!(self, OperationMix::D | OperationMix::E)

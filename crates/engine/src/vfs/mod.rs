@@ -193,8 +193,8 @@ pub trait File: fmt::Debug + Send + Sync {
 
     /// Discards unsynced bytes as a failed sync does. Returns whether this file system supports it.
     ///
-    /// The disk never receives the bytes. Readers still see them if `cached` is set, otherwise zeros. For tests;
-    /// [`FaultVfs`] calls it.
+    /// The disk never receives the bytes. Readers still see them if `cached` is set, otherwise zeros. Only tests of
+    /// failed syncs call it.
     fn drop_unsynced(&self, cached: bool) -> bool {
         let _ = cached;
         false

@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::metric::table::{TableStyleOptions, table};
 use crate::metric::{Metric, Registry, Row, Unit, metric, union_table};
 use crate::report::Report;
+use crate::report::provenance::Provenance;
 use crate::report::text::bytes;
 
 const DESIGN: &[Metric] = &[
@@ -110,9 +111,24 @@ pub const PRESETS: Registry = Registry {
 };
 
 impl Report for Advice {
+    fn registry(&self) -> &'static Registry {
+        &RANKED
+    }
+
+    fn provenance(&self) -> &Provenance {
+        &self.provenance
+    }
+
+    fn head(&self) -> String {
+        question(self)
+    }
+
+    fn rows(&self) -> Result<Vec<Row>> {
+        self.ranked.iter().map(ranked_row).collect()
+    }
+
     fn text(&self, style: &TableStyleOptions) -> Result<String> {
-        let ranked: Result<Vec<Row>> = self.ranked.iter().map(ranked_row).collect();
-        let mut text = format!("{}\n{}\n", question(self), table(&RANKED, &ranked?, style)?);
+        let mut text = format!("{}\n{}\n", self.head(), table(&RANKED, &self.rows()?, style)?);
         for (index, ranked) in self.ranked.iter().enumerate() {
             if ranked.measured.is_some() {
                 // Writing to a string does not fail.

@@ -5,10 +5,10 @@ use serde_json::Value;
 use super::page;
 use super::result::{Cell, Exploration, LevelSummary, RecordsSummary, Workload};
 use crate::error::Result;
-use crate::metric::table::{TableStyleOptions, table};
 use crate::metric::{Metric, Registry, Row, Unit, latency, metric, union_table};
 use crate::numbers::ratio;
 use crate::report::Report;
+use crate::report::provenance::Provenance;
 use crate::report::text::bytes;
 
 /// Metrics of trees, which the engine and the simulator report.
@@ -407,8 +407,16 @@ pub(crate) fn with_levels(row: Row, levels: &[LevelSummary], swept: bool) -> Row
 }
 
 impl Report for Exploration {
-    fn text(&self, style: &TableStyleOptions) -> Result<String> {
-        let Some(first) = self.cells.first() else { return Ok(String::new()) };
+    fn registry(&self) -> &'static Registry {
+        &REGISTRY
+    }
+
+    fn provenance(&self) -> &Provenance {
+        &self.provenance
+    }
+
+    fn head(&self) -> String {
+        let Some(first) = self.cells.first() else { return String::new() };
         let mut head = workload(&first.workload, first.seed);
         if !first.sweep.is_empty() {
             head.push_str("; this is the first point of the sweep");
@@ -416,9 +424,12 @@ impl Report for Exploration {
         if let Some(repeats) = &first.repeats {
             head.push_str(&format!("\nmedians of {} runs (lowest–highest)", repeats.seeds.len()));
         }
+        head
+    }
+
+    fn rows(&self) -> Result<Vec<Row>> {
         let swept = self.cells.iter().any(|cell| !cell.sweep.is_empty());
-        let rows: Result<Vec<Row>> = self.cells.iter().map(|cell| row(cell, swept)).collect();
-        Ok(format!("{head}\n\n{}", table(&REGISTRY, &rows?, style)?))
+        self.cells.iter().map(|cell| row(cell, swept)).collect()
     }
 
     /// The swept flags, then every number. A repeated number has its lowest and highest value in columns named `.low`

@@ -7,6 +7,7 @@ use crate::metric::table::{TableStyleOptions, table};
 use crate::metric::{Metric, Registry, Row, Unit, latency, metric};
 use crate::numbers::ratio;
 use crate::report::Report;
+use crate::report::provenance::Provenance;
 use crate::report::text::bytes;
 
 const DATABASE: &[Metric] = &[
@@ -86,6 +87,23 @@ pub const REGISTRY: Registry = Registry {
 /// Returns the databases below each other: the memory that each needs for metadata, and a line per cache size.
 ///
 impl Report for IoCost {
+    fn registry(&self) -> &'static Registry {
+        &REGISTRY
+    }
+
+    fn provenance(&self) -> &Provenance {
+        &self.provenance
+    }
+
+    fn head(&self) -> String {
+        String::new()
+    }
+
+    fn rows(&self) -> Result<Vec<Row>> {
+        let rows = self.costs().flat_map(|cost| points(cost).map(move |point| row(cost, point)));
+        rows.collect()
+    }
+
     fn text(&self, style: &TableStyleOptions) -> Result<String> {
         let mut text = String::new();
         let last = self.costs().count() - 1;
@@ -101,11 +119,6 @@ impl Report for IoCost {
             text.push_str(&format!("{}\n{}", head(self, cost), table(&REGISTRY, &rows, &style)?));
         }
         Ok(text)
-    }
-
-    fn csv(&self) -> Result<(Vec<String>, Vec<Vec<String>>)> {
-        let rows = self.costs().flat_map(|cost| points(cost).map(move |point| row(cost, point)));
-        Ok(REGISTRY.csv(&rows.collect::<Result<Vec<_>>>()?))
     }
 
     fn html(&self) -> Result<String> {

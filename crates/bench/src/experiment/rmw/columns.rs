@@ -6,10 +6,11 @@ use super::Estimate;
 use super::page;
 use super::result::{Cell, Rmw};
 use crate::error::Result;
-use crate::metric::table::{TableStyleOptions, grid, table};
+use crate::metric::table::grid;
 use crate::metric::{Metric, Registry, Row, Unit, latency, metric};
 use crate::numbers::float;
 use crate::report::Report;
+use crate::report::provenance::Provenance;
 use crate::report::text::bytes;
 
 const SUBJECT: &[Metric] = &[
@@ -142,7 +143,7 @@ const RESOURCES: &[Metric] = &[
     .csv("read_bytes"),
     metric(
         "written_bytes",
-        "written",
+        "file writes",
         Unit::Bytes,
         "bytes of write calls, until compaction was idle",
     )
@@ -254,15 +255,6 @@ pub const REGISTRY: Registry = Registry {
     ],
 };
 
-/// Returns the rows of tables.
-///
-/// # Errors
-/// If a cell cannot be JSON.
-pub fn rows(result: &Rmw) -> Result<Vec<Row>> {
-    let experiment = result.experiment.as_deref();
-    result.cells.iter().map(|cell| row(experiment, cell)).collect()
-}
-
 fn row(experiment: Option<&str>, cell: &Cell) -> Result<Row> {
     let (varied, value) = match cell.sweep.0.first() {
         Some((key, value)) => (key.as_str().into(), value.to_string().into()),
@@ -283,8 +275,16 @@ fn row(experiment: Option<&str>, cell: &Cell) -> Result<Row> {
 /// Returns the cells as a table with a line about the workload.
 ///
 impl Report for Rmw {
-    fn text(&self, style: &TableStyleOptions) -> Result<String> {
-        let Some(first) = self.cells.first() else { return Ok(String::new()) };
+    fn registry(&self) -> &'static Registry {
+        &REGISTRY
+    }
+
+    fn provenance(&self) -> &Provenance {
+        &self.provenance
+    }
+
+    fn head(&self) -> String {
+        let Some(first) = self.cells.first() else { return String::new() };
         let workload = &first.workload;
         let is_varied = |key: &str| first.sweep.value(key).is_some();
         let unless_varied =
@@ -296,8 +296,10 @@ impl Report for Rmw {
         } else {
             String::new()
         };
-        let head = format!(
-            "{} of {} + {} B{}, mix {}{}{ops}, {} thread{}, memory {}{}, seed {}",
+        let checked = self.cells.iter().map(|cell| cell.checked_records).min().unwrap_or(0);
+        format!(
+            "{} of {} + {} B{}, mix {}{}{ops}, {} thread{}, memory {}{}, seed {}\n\
+             each cell has at least {checked} records whose final value was checked",
             unless_varied("value_len", format!("{} records", workload.records)),
             workload.key_len,
             workload.value_len,
@@ -309,16 +311,11 @@ impl Report for Rmw {
             bytes(workload.memory_budget),
             if workload.direct_io { ", without the page cache" } else { "" },
             self.provenance.seed,
-        );
-        let checked = self.cells.iter().map(|cell| cell.checked_records).min().unwrap_or(0);
-        Ok(format!(
-            "{head}\n\n{}\nEach cell has at least {checked} records whose final value was checked.\n",
-            table(&REGISTRY, &rows(self)?, style)?
-        ))
+        )
     }
 
-    fn csv(&self) -> Result<(Vec<String>, Vec<Vec<String>>)> {
-        Ok(REGISTRY.csv(&rows(self)?))
+    fn rows(&self) -> Result<Vec<Row>> {
+        self.cells.iter().map(|cell| row(self.experiment.as_deref(), cell)).collect()
     }
 
     fn html(&self) -> Result<String> {

@@ -2,12 +2,13 @@
 
 use maud::{Markup, html};
 
-use super::columns::{REGISTRY, rows};
+use super::columns::REGISTRY;
 use super::result::{Cell, Rmw};
 use crate::error::Result;
 use crate::experiment::sweep::SweepValue;
 use crate::metric::html::{Subject, bars, latencies, legend, table};
 use crate::numbers::float;
+use crate::report::Report;
 use crate::report::html::page::{figure, page, section};
 use crate::report::html::plot::frame::Axis;
 use crate::report::html::plot::lines::{self, Line};
@@ -47,7 +48,7 @@ pub(super) fn html(result: &Rmw) -> Result<String> {
         marker: marker(&names, cell),
         row,
     };
-    let subjects: Vec<Subject> = result.cells.iter().zip(rows(result)?).map(subject).collect();
+    let subjects: Vec<Subject> = result.cells.iter().zip(result.rows()?).map(subject).collect();
     let columns: Vec<&str> = PLOTS.iter().map(|(_, name)| *name).collect();
     let checked = result.cells.iter().map(|cell| cell.checked_records).min().unwrap_or(0);
     let how = format!(

@@ -4,10 +4,10 @@ use super::{Cell, Simulation};
 use crate::error::Result;
 use crate::experiment::explore::columns::{TREE, with_levels, workload};
 use crate::experiment::explore::page;
-use crate::metric::table::{TableStyleOptions, table};
 use crate::metric::{Registry, Row, union_table};
 use crate::numbers::ratio;
 use crate::report::Report;
+use crate::report::provenance::Provenance;
 
 /// Metrics of `lsmx simulate`.
 pub const REGISTRY: Registry = Registry {
@@ -43,12 +43,22 @@ fn row(cell: &Cell, swept: bool) -> Result<Row> {
 }
 
 impl Report for Simulation {
-    fn text(&self, style: &TableStyleOptions) -> Result<String> {
-        let Some(first) = self.cells.first() else { return Ok(String::new()) };
+    fn registry(&self) -> &'static Registry {
+        &REGISTRY
+    }
+
+    fn provenance(&self) -> &Provenance {
+        &self.provenance
+    }
+
+    fn head(&self) -> String {
+        let workload = self.cells.first().map(|first| workload(&first.workload, first.seed));
+        format!("simulated: {}", workload.unwrap_or_default())
+    }
+
+    fn rows(&self) -> Result<Vec<Row>> {
         let swept = self.cells.iter().any(|cell| !cell.sweep.is_empty());
-        let rows: Result<Vec<Row>> = self.cells.iter().map(|cell| row(cell, swept)).collect();
-        let head = workload(&first.workload, first.seed);
-        Ok(format!("simulated: {head}\n\n{}", table(&REGISTRY, &rows?, style)?))
+        self.cells.iter().map(|cell| row(cell, swept)).collect()
     }
 
     fn csv(&self) -> Result<(Vec<String>, Vec<Vec<String>>)> {

@@ -3,10 +3,10 @@
 use super::page;
 use super::result::{Cell, Settings, Throughput};
 use crate::error::Result;
-use crate::metric::table::{TableStyleOptions, table};
 use crate::metric::{Metric, Registry, Row, Unit, latency, metric};
 use crate::peers::Kind;
 use crate::report::Report;
+use crate::report::provenance::Provenance;
 use crate::report::text::bytes;
 
 /// Metrics that all experiments of `lsmx bench` report.
@@ -193,7 +193,15 @@ fn row(cell: &Cell) -> Result<Row> {
 /// Returns the cells as a table with a line about the settings.
 ///
 impl Report for Throughput {
-    fn text(&self, style: &TableStyleOptions) -> Result<String> {
+    fn registry(&self) -> &'static Registry {
+        &REGISTRY
+    }
+
+    fn provenance(&self) -> &Provenance {
+        &self.provenance
+    }
+
+    fn head(&self) -> String {
         let settings = &self.settings;
         let mut head = format!(
             "{}, cache {}, seed {}; measuring adds {:.0} ns to an operation\n",
@@ -208,11 +216,11 @@ impl Report for Throughput {
                 settings.entries
             ));
         }
-        Ok(format!("{head}\n{}", table(&REGISTRY, &rows(&self.cells)?, style)?))
+        head
     }
 
-    fn csv(&self) -> Result<(Vec<String>, Vec<Vec<String>>)> {
-        Ok(REGISTRY.csv(&self.cells.iter().map(row).collect::<Result<Vec<_>>>()?))
+    fn rows(&self) -> Result<Vec<Row>> {
+        rows(&self.cells)
     }
 
     fn html(&self) -> Result<String> {

@@ -6,10 +6,10 @@ use super::page;
 use super::result::{Cell, Slice, Tuning};
 use crate::error::Result;
 use crate::experiment::throughput::columns::{COMMON, summary};
-use crate::metric::table::{TableStyleOptions, table};
 use crate::metric::{Metric, Registry, Row, Unit, latency, metric};
 use crate::numbers::float;
 use crate::report::Report;
+use crate::report::provenance::Provenance;
 
 /// Lines of a table of slices for each engine, at most.
 const SLICE_LINES_MAX: usize = 20;
@@ -148,19 +148,33 @@ pub const SLICES: Registry = Registry {
 
 /// Returns the cells as a table, or puts over time as a table of slices.
 ///
+impl Tuning {
+    /// Returns whether the cells have slices of time.
+    pub(super) fn has_slices(&self) -> bool {
+        self.cells.iter().any(|cell| !cell.slices.is_empty())
+    }
+}
+
 impl Report for Tuning {
-    fn text(&self, style: &TableStyleOptions) -> Result<String> {
-        let over_time = self.cells.iter().any(|cell| !cell.slices.is_empty());
-        let table = if over_time {
-            let rows: Result<Vec<_>> = self.cells.iter().map(joined_slices).collect();
-            table(&SLICES, &rows?.concat(), style)?
-        } else {
-            let rows: Result<Vec<_>> =
-                self.cells.iter().map(|cell| row(self.experiment, cell)).collect();
-            table(&READS, &rows?, style)?
-        };
+    fn registry(&self) -> &'static Registry {
+        if self.has_slices() { &SLICES } else { &READS }
+    }
+
+    fn provenance(&self) -> &Provenance {
+        &self.provenance
+    }
+
+    fn head(&self) -> String {
         let (settings, seed) = (summary(&self.settings), self.provenance.seed);
-        Ok(format!("{}: {settings}, seed {seed}\n\n{table}", self.experiment))
+        format!("{}: {settings}, seed {seed}", self.experiment)
+    }
+
+    fn rows(&self) -> Result<Vec<Row>> {
+        if self.has_slices() {
+            let rows: Result<Vec<_>> = self.cells.iter().map(joined_slices).collect();
+            return Ok(rows?.concat());
+        }
+        self.cells.iter().map(|cell| row(self.experiment, cell)).collect()
     }
 
     fn csv(&self) -> Result<(Vec<String>, Vec<Vec<String>>)> {

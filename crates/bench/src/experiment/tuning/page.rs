@@ -37,10 +37,9 @@ type OfSlice = fn(&Slice) -> Option<f64>;
 pub(super) fn html(result: &Tuning) -> Result<String> {
     let subjects: Vec<Subject> =
         result.cells.iter().map(|cell| subject(result, cell)).collect::<Result<_>>()?;
-    let over_time = result.cells.iter().any(|cell| !cell.slices.is_empty());
     let names = [&["workload"], READS.shown].concat();
     let sections = html! {
-        @if over_time {
+        @if result.has_slices() {
             (slices(&result.cells))
         } @else {
             (section("Summary", "A click on a heading sorts.", &html! {
