@@ -58,8 +58,8 @@ impl KeyspaceView<'_> {
         }
     }
 
-    /// Compares all keys, read in every way, with the model after `counts` commits of each writer. The last count is that of
-    /// the steps of the keyspace churn.
+    /// Compares all keys with the model, by gets, batches of gets, and scans in both directions. `counts` has the commits of
+    /// each writer, and at the end the steps of the thread that creates and drops keyspaces.
     ///
     /// # Errors
     /// The first difference.

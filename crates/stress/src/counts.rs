@@ -1,4 +1,4 @@
-//! Counts of what children did, so that a test fails if its children never did what it tests.
+//! Counts of the operations of child processes. A test fails if its children never ran the operation under test.
 
 use lsmx::Metrics;
 use serde::Serialize;

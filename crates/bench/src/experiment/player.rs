@@ -38,7 +38,7 @@ pub(super) enum OperationKind {
     Update,
     /// Delete of a key.
     Delete,
-    /// Scan. If one scan reads everything, the step to the next entry.
+    /// A scan. In a scan of the whole database each step to the next entry counts as one operation.
     Scan,
 }
 

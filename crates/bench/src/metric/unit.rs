@@ -13,12 +13,16 @@ pub enum Unit {
     Count,
     /// A count per something, with three decimals.
     Mean,
+    /// Blocks per lookup, with three decimals.
+    Blocks,
     /// Bytes. Tables show binary units.
     Bytes,
     /// Bytes per something, with two decimals.
     MeanBytes,
     /// Microseconds.
     Micros,
+    /// Microseconds per operation.
+    MicrosPerOperation,
     /// Microseconds, shown as seconds.
     MicrosAsSeconds,
     /// Seconds.
@@ -38,7 +42,10 @@ pub enum Unit {
 impl Unit {
     /// Returns whether numbers of this unit depend on the machine and its load.
     pub(crate) const fn is_time(self) -> bool {
-        matches!(self, Unit::Micros | Unit::MicrosAsSeconds | Unit::Seconds)
+        matches!(
+            self,
+            Unit::Micros | Unit::MicrosPerOperation | Unit::MicrosAsSeconds | Unit::Seconds
+        )
     }
 
     /// Returns the name for column headings. Empty for names, counts, and sizes, whose numbers have units.
@@ -47,7 +54,9 @@ impl Unit {
         match self {
             Unit::Text | Unit::Count | Unit::Mean | Unit::Cost | Unit::Bytes => "",
             Unit::MeanBytes => "B",
+            Unit::Blocks => "blocks",
             Unit::Micros => "µs",
+            Unit::MicrosPerOperation => "µs per op",
             Unit::MicrosAsSeconds | Unit::Seconds => "s",
             Unit::Times => "×",
             Unit::Share | Unit::SmallShare => "%",
@@ -60,11 +69,11 @@ impl Unit {
     pub fn text(self, number: f64) -> String {
         match self {
             Unit::Text | Unit::Count | Unit::Rate => format!("{number:.0}"),
-            Unit::Mean | Unit::Cost => format!("{number:.3}"),
+            Unit::Mean | Unit::Blocks | Unit::Cost => format!("{number:.3}"),
             Unit::Bytes => text::bytes(numbers::round(number)),
             Unit::MeanBytes | Unit::Seconds => format!("{number:.2}"),
             Unit::Micros if number >= 999.95 => format!("{number:.0}"),
-            Unit::Micros => format!("{number:.1}"),
+            Unit::Micros | Unit::MicrosPerOperation => format!("{number:.1}"),
             Unit::MicrosAsSeconds => format!("{:.2}", number / 1e6),
             Unit::Times => format!("{number:.2}"),
             Unit::Share => format!("{:.1}", number * 100.0),
@@ -82,9 +91,9 @@ impl Unit {
     pub(crate) fn plot_format(self) -> fn(f64) -> String {
         match self {
             Unit::Text | Unit::Count | Unit::Rate => value::count,
-            Unit::Mean | Unit::MeanBytes | Unit::Cost => value::plain,
+            Unit::Mean | Unit::Blocks | Unit::MeanBytes | Unit::Cost => value::plain,
             Unit::Bytes => value::bytes,
-            Unit::Micros | Unit::MicrosAsSeconds => value::micros,
+            Unit::Micros | Unit::MicrosPerOperation | Unit::MicrosAsSeconds => value::micros,
             Unit::Seconds => |seconds| value::micros(seconds * 1e6),
             Unit::Times => value::times,
             Unit::Share | Unit::SmallShare => value::percent,

@@ -242,7 +242,7 @@ impl KeySpace {
         self.write_place(start + half + mix(salt ^ self.seed) % (width - half), out);
     }
 
-    /// Returns the first place and the width of the cell of a rank.
+    /// Returns the start and the width of the part of the key domain that belongs to a rank.
     fn cell(&self, rank: u64) -> (u64, u64) {
         let step = self.ranks.partition_point(|end| *end <= rank);
         let first = if step == 0 { 0 } else { self.ranks[step - 1] };

@@ -201,7 +201,8 @@ fn flat_rows_and_the_page_have_every_cell() {
     let words = format!("{SMALL} --experiment read-ratio");
     let table = rmw(&format!("{words} --csv {} --html {}", csv.display(), html.display())).ok();
     assert!(
-        table.contains("read ratio") && table.contains("I/Os: blocks per plain read"),
+        table.contains("read ratio")
+            && table.contains("blocks per plain read that came from files"),
         "{table}"
     );
     assert_eq!(read_rows(&csv).len(), 16);

@@ -121,7 +121,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Returns the divisions on the grid, with the default policy.
+    /// Returns designs with the default policy, one for each division of the memory between memtables and cache.
     pub(super) fn splits(&self) -> Vec<Design> {
         let mut splits: Vec<Design> = Vec::new();
         for part in MEMORY_PER_MEMTABLE {

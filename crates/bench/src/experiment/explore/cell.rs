@@ -85,7 +85,7 @@ impl Plan {
         }
     }
 
-    /// Returns the options of every keyspace. Parameters of the policy that are shares of the run refer to the time of
+    /// Returns the options of every keyspace. A policy parameter that is a share of the run is a share of the time until
     /// the last write.
     fn keyspace(&self, policy: &PolicySpec) -> KeyspaceOptions {
         let merges = match &self.trace {

@@ -21,7 +21,12 @@ pub(crate) const TREE: &[Metric] = &[
     metric("flushed_bytes", "flushed", Unit::Bytes, "bytes of the tables that flushes wrote")
         .cost(),
     metric("flushes", "flushes", Unit::Count, "memtables written as tables"),
-    metric("compaction.jobs", "jobs", Unit::Count, "compaction jobs that merged or rewrote tables"),
+    metric(
+        "compaction.jobs",
+        "jobs",
+        Unit::Count,
+        "compaction jobs that merged or rewrote tables, without moves",
+    ),
     metric(
         "compaction.trivial_moves",
         "moves",
@@ -88,7 +93,7 @@ pub(crate) const TREE: &[Metric] = &[
     metric(
         "point_lookups[*].ios_per_get",
         "I/Os α={}",
-        Unit::Mean,
+        Unit::Blocks,
         "blocks per point lookup that the block cache did not have; α is the share of absent keys",
     )
     .cost(),
@@ -133,11 +138,16 @@ pub(crate) const TREE: &[Metric] = &[
     metric(
         "range_lookups.ios_per_range",
         "I/Os range",
-        Unit::Mean,
+        Unit::Blocks,
         "blocks per range lookup that the block cache did not have",
     ),
     metric("levels[*].level", "level {}", Unit::Count, "number of the level"),
-    metric("levels[*].share", "L{}", Unit::Share, "share of the tree's bytes in this level"),
+    metric(
+        "levels[*].share",
+        "L{}",
+        Unit::Share,
+        "share of the tree's bytes in this level; – for an empty level",
+    ),
     metric("levels[*].runs", "runs L{}", Unit::Count, "sorted runs of this level"),
     metric("levels[*].files", "files L{}", Unit::Count, "tables of this level"),
     metric("levels[*].bytes", "bytes L{}", Unit::Bytes, "bytes of this level"),
@@ -190,13 +200,15 @@ const ENGINE: &[Metric] = &[
         "disk",
         Unit::Bytes,
         "bytes of all files in the directory, with log and reserve",
-    ),
+    )
+    .cost(),
     metric(
         "disk_amplification",
         "disk amp",
         Unit::Times,
-        "bytes of all files in the directory, with log and reserve ÷ bytes of live data",
-    ),
+        "bytes of all files in the directory, with log and the reserve for full disks ÷ bytes of live data",
+    )
+    .cost(),
     metric(
         "space_amplification_peak",
         "peak space amp",
@@ -336,7 +348,7 @@ const ENGINE: &[Metric] = &[
         "simulated.data_moved_ratio",
         "simulated",
         Unit::Times,
-        "bytes moved ÷ bytes ingested, by the simulator",
+        "prediction of `moved` by the simulator",
     ),
     metric(
         "simulated.compaction.jobs",
@@ -466,7 +478,7 @@ pub(crate) fn workload(workload: &Workload, seed: u64) -> String {
             );
         }
         RecordsSummary::Generated { key_len, value_len, distribution } => {
-            format!("{key_len} + {value_len} B, {distribution}")
+            format!("records of {key_len} + {value_len} B (key + value), {distribution} keys")
         }
         RecordsSummary::File { name, shuffled, .. } => {
             format!("of {name}, {}", if *shuffled { "shuffled" } else { "in file order" })

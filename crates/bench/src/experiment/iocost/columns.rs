@@ -12,7 +12,7 @@ use crate::report::text::bytes;
 
 const DATABASE: &[Metric] = &[
     metric("block_bytes", "block", Unit::Bytes, "target size of a data block").csv("block_bytes"),
-    metric("filter_bits", "filter bits", Unit::Text, "bits per key of the filters")
+    metric("filter_bits", "filter bits", Unit::Text, "width of the filters' fingerprints in bits")
         .csv("filter_bits"),
     metric("cache_kind", "cache kind", Unit::Text, "implementation of the block cache")
         .csv("cache_kind"),
@@ -37,12 +37,12 @@ const POINT: &[Metric] = &[
     metric("hit_rate.data", "data hits", Unit::Share, "share of the data blocks that lookups of present keys found in memory").rate().csv("data_hit_rate"),
     metric("hit_rate.*", "{} hits", Unit::Share, "share of the blocks of this kind that lookups of present keys found in memory").rate(),
     metric("hit_rate_overall", "hits", Unit::Share, "share of all blocks that lookups of present keys found in memory").rate().csv("hit_rate_overall"),
-    metric("ios_per_get", "I/Os", Unit::Mean, "blocks per lookup of a present key that the block cache did not have").cost().csv("ios_per_get"),
+    metric("ios_per_get", "I/Os", Unit::Blocks, "blocks per lookup of a present key that the block cache did not have").cost().csv("ios_per_get"),
     metric("physical_reads_per_get", "reads", Unit::Mean, "read calls to the file system per lookup of a present key").csv("physical_reads_per_get"),
     metric("physical_read_bytes_per_get", "read bytes", Unit::MeanBytes, "bytes of these calls per lookup").csv("physical_read_bytes_per_get"),
     metric("device_reads_per_get", "device reads", Unit::Mean, "reads of the block device per lookup of a present key, by all processes").csv("device_reads_per_get"),
     metric("device_read_bytes_per_get", "device bytes", Unit::MeanBytes, "bytes that the device read for this process per lookup").csv("device_read_bytes_per_get"),
-    metric("ios_per_absent_get", "I/Os absent", Unit::Mean, "blocks per lookup of an absent key that the block cache did not have").cost().csv("ios_per_absent_get"),
+    metric("ios_per_absent_get", "I/Os absent", Unit::Blocks, "blocks per lookup of an absent key that the block cache did not have").cost().csv("ios_per_absent_get"),
     metric("physical_reads_per_absent_get", "reads absent", Unit::Mean, "read calls to the file system per lookup of an absent key").csv("physical_reads_per_absent_get"),
     metric("device_reads_per_absent_get", "device reads absent", Unit::Mean, "reads of the block device per lookup of an absent key").csv("device_reads_per_absent_get"),
     metric("filter_false_positive_rate", "false positives", Unit::SmallShare, "share of the filter checks for absent keys that passed").cost().ungated().csv("filter_false_positive_rate"),
@@ -60,7 +60,7 @@ pub const REGISTRY: Registry = Registry {
     metrics: &[
         DATABASE,
         POINT,
-        &latency!("get_latency_us", "get", "time of a lookup of a present key", "get_"),
+        &latency!("get_latency_us", "present get", "time of a lookup of a present key", "get_"),
         &latency!(
             "absent_get_latency_us",
             "absent get",
@@ -150,7 +150,7 @@ fn head(result: &IoCost, cost: &Cost) -> String {
     let by_level =
         by_level.map(|at| format!(", L{} {:.4} %", at.level, at.false_positive_rate * 100.0));
     format!(
-        "{database}, {}, {} lookups per line{}, seed {}\n\
+        "{database}, {}, {} lookups of present and of absent keys per row{}, seed {}\n\
          tables {}: {}; {:.1} % of the entries are above the last run\n\
          inflection 1: {} = filters without the last run {}, top indexes {}, range tombstones {}\n\
          inflection 2: {} = inflection 1 and index blocks {}; the index takes {:.2} B per data block\n\

@@ -23,7 +23,7 @@ const SUBJECT: &[Metric] = &[
         "mode",
         "mode",
         Unit::Text,
-        "get-put: read, change, write; merge: write an operand; kd: operands outside the tree",
+        "get-put: read, change, write; merge: write an operand; kd (key-delta separation): operands outside the tree",
     )
     .csv("mode"),
     metric("base", "base", Unit::Text, "where values are stored: in the tree or in a value log")
@@ -104,7 +104,7 @@ const RESOURCES: &[Metric] = &[
     metric(
         "cpu_us_per_op",
         "CPU",
-        Unit::Micros,
+        Unit::MicrosPerOperation,
         "processor time of the operating threads per operation",
     )
     .cost(),
@@ -130,14 +130,14 @@ const RESOURCES: &[Metric] = &[
     )
     .cost()
     .csv("process_cpu_system_s"),
-    metric("ios_per_read", "I/Os", Unit::Mean, "blocks per plain read that came from files")
+    metric("ios_per_read", "I/Os", Unit::Blocks, "blocks per plain read that came from files")
         .cost()
         .csv("ios_per_read"),
     metric(
         "read_bytes",
         "file reads",
         Unit::Bytes,
-        "bytes of read calls, until compaction was idle",
+        "bytes that read calls returned, until compaction was idle",
     )
     .cost()
     .csv("read_bytes"),
@@ -145,7 +145,7 @@ const RESOURCES: &[Metric] = &[
         "written_bytes",
         "file writes",
         Unit::Bytes,
-        "bytes of write calls, until compaction was idle",
+        "bytes that write calls wrote, until compaction was idle",
     )
     .cost()
     .csv("written_bytes"),
@@ -299,7 +299,7 @@ impl Report for Rmw {
         let checked = self.cells.iter().map(|cell| cell.checked_records).min().unwrap_or(0);
         format!(
             "{} of {} + {} B{}, mix {}{}{ops}, {} thread{}, memory {}{}, seed {}\n\
-             each cell has at least {checked} records whose final value was checked",
+             in each row the final values of at least {checked} records were checked and are right",
             unless_varied("value_len", format!("{} records", workload.records)),
             workload.key_len,
             workload.value_len,

@@ -73,9 +73,9 @@ pub struct Cell {
     pub seed: u64,
     /// Operations that were measured.
     pub ops: u64,
-    /// Operations per second, until the last of them was done.
+    /// Operations per second until the last operation ended.
     pub ops_per_s: f64,
-    /// Seconds until then.
+    /// Time until the last operation ended, in seconds.
     pub elapsed_s: f64,
     /// Seconds that flushes and compactions took after that.
     pub settle_s: f64,
@@ -133,7 +133,7 @@ pub struct Cell {
     /// What opening after a kill took; only in the experiment `recovery`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<Recovery>,
-    /// What the repetitions measured, where there are several.
+    /// Values of all repetitions; absent with one repetition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<Repeats>,
 }

@@ -98,7 +98,7 @@ impl Study {
         self.description().2
     }
 
-    /// Returns whether one database gives the cells of all values.
+    /// Returns whether one run on one database measures all values that the experiment varies.
     #[must_use]
     pub fn has_one_run(self) -> bool {
         matches!(self, Study::Operands | Study::Scans)

@@ -75,7 +75,7 @@ const SIZES: &[Metric] = &[
     metric("put_bytes", "put", Unit::Bytes, "key and value bytes of the puts").csv("put_bytes"),
     metric(
         "device_write_amplification",
-        "write amp",
+        "device amp",
         Unit::Times,
         "bytes that log, flushes and compaction wrote ÷ bytes of puts",
     )
@@ -204,7 +204,7 @@ impl Report for Throughput {
     fn head(&self) -> String {
         let settings = &self.settings;
         let mut head = format!(
-            "{}, cache {}, seed {}; measuring adds {:.0} ns to an operation\n",
+            "{}, cache {}, seed {}; measuring adds {:.0} ns to an operation, which the latencies include\n",
             summary(settings),
             bytes(settings.block_cache_bytes),
             self.provenance.seed,

@@ -61,7 +61,7 @@ const READ: &[Metric] = &[
     metric(
         "reads.ios_per_get",
         "I/Os",
-        Unit::Mean,
+        Unit::Blocks,
         "blocks per lookup that the block cache did not have",
     )
     .cost()

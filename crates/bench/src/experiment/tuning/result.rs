@@ -33,7 +33,7 @@ pub struct Cell {
     pub threads: u64,
     /// Operations of all threads.
     pub ops: u64,
-    /// Operations per second, until the last of them was done.
+    /// Operations per second until the last operation ended.
     pub ops_per_s: f64,
     /// How long operations took.
     pub latency_us: LatencyUs,

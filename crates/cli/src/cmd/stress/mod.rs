@@ -33,7 +33,7 @@ struct Report {
     failure: Option<String>,
 }
 
-/// Stresses and reports; or, where a parent started this process, is its child.
+/// Runs the stress test and reports it. A process that the stress test started runs the child's part instead.
 pub(crate) fn run(arguments: &StressArgs, words: &[OsString]) -> Result<(), Failure> {
     if let Some(orders) = Orders::from_env().map_err(Failure::Usage)? {
         let ended = write_until_killed(&orders);

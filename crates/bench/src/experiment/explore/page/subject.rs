@@ -7,8 +7,8 @@ use crate::experiment::explore::columns::row;
 use crate::experiment::explore::result::Cell;
 use crate::report::html::plot::marker::{MARKERS, Marker};
 
-/// Policies that look the same on every page, in the order of their markers: the first six differ
-/// in colour too.
+/// Policies in the order of their markers, so that a policy has the same marker on every page. Only the first six
+/// markers differ in color.
 const KNOWN: [&str; 18] = [
     "full",
     "lo+1",

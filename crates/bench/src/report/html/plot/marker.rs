@@ -30,7 +30,7 @@ impl Marker {
         format!("s{}", self.color)
     }
 
-    /// The shape around a place. `area` is what it covers, about, in px²; `says` is shown under the
+    /// Draws the shape with its center at a position. `area` is its approximate area in px². `says` is shown under the
     /// pointer.
     pub(crate) fn draw(self, at: (f64, f64), area: f64, class: &str, says: &str) -> Markup {
         let classes = format!("mark dot {} {class}", self.class());
