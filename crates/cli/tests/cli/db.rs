@@ -479,7 +479,7 @@ fn explain_tells_steps_for_people_and_programs() {
     assert!(data.run("explain none").ok().contains("no value"));
 }
 
-/// What is cut short is named with its file, by every verb that needs it.
+/// Every command that needs a cut file names it in its error.
 #[test]
 fn cut_files_are_named() {
     for suffix in [".sst", ".wal", "MANIFEST", "CURRENT"] {

@@ -82,7 +82,7 @@ pub(crate) const TREE: &[Metric] = &[
         "point_lookups[*].alpha",
         "α {}",
         Unit::Share,
-        "share of the point lookups that ask for absent keys",
+        "share of the point lookups whose key is absent",
     ),
     metric(
         "point_lookups[*].ops",
@@ -315,7 +315,7 @@ const ENGINE: &[Metric] = &[
         "range_lookups.by_selectivity[*].selectivity",
         "selectivity {}",
         Unit::SmallShare,
-        "share of all entries that a range lookup asks for",
+        "share of all entries that a range lookup reads",
     ),
     metric(
         "range_lookups.by_selectivity[*].ops",

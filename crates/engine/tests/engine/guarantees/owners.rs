@@ -1,4 +1,4 @@
-//! Guarantee 12: one owner. A killed owner blocks nobody, and a refused open changes no file.
+//! Guarantee 12: one owner. A killed owner does not block the next one, and a refused open changes no file.
 
 use std::path::Path;
 use std::process::{Command, ExitStatus};
