@@ -1,133 +1,67 @@
-//! What can go wrong before and while an experiment runs.
+//! Errors of this crate.
 
 use std::io;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use lsmx_base::error_chain::error_chain;
 
 use crate::workload::record::{RecordError, to_hex};
 
-/// Result of an operation of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error of workloads, experiments and reports.
+/// An error of a workload, an experiment or a report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A parameter has a value that it must not have.
+    /// A parameter is out of range or malformed.
     #[error("{name} is {value}, must be {must}")]
     Invalid {
-        /// The parameter as it is typed, such as `--entries`.
+        /// The parameter as users type it, such as `--entries`.
         name: &'static str,
-        /// Its value.
         value: String,
-        /// What it must be.
         must: String,
     },
-    /// Two parameters do not go together.
+    /// Two parameters exclude each other.
     #[error("{first} contradicts {second}: {why}")]
-    Contradiction {
-        /// One as it is typed.
-        first: String,
-        /// The other.
-        second: String,
-        /// Why they do not go together.
-        why: &'static str,
-    },
+    Contradiction { first: String, second: String, why: &'static str },
     /// A name is unknown.
     #[error("unknown {what} {name:?}; known: {known}")]
-    Unknown {
-        /// Kind of the name.
-        what: &'static str,
-        /// The name.
-        name: String,
-        /// Known names.
-        known: String,
-    },
-    /// A part of a result cannot be JSON.
+    Unknown { what: &'static str, name: String, known: String },
+    /// A result cannot be JSON.
     #[error("the result cannot be JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// A simulation ended early.
+    /// A simulation failed.
     #[error("the simulation failed: {}", error_chain(&**source))]
-    Simulation {
-        /// Why.
-        source: Box<lsmx_simulator::Error>,
-    },
-    /// A spec file is not what it should be.
+    Simulation { source: Box<lsmx_simulator::Error> },
+    /// A spec file is malformed. Line and column, in characters, are counted from 1.
     #[error("{}, line {line}, column {column}: {what}", path.display())]
-    Spec {
-        /// The file.
-        path: PathBuf,
-        /// The line, counted from 1.
-        line: u64,
-        /// The column in characters, counted from 1.
-        column: u64,
-        /// What is wrong there.
-        what: String,
-    },
-    /// A line of a data file is malformed.
+    Spec { path: PathBuf, line: u64, column: u64, what: String },
+    /// A line of a data file is malformed. Lines are counted from 1.
     #[error("{}, line {line} is malformed: {}", path.display(), error_chain(source))]
-    Record {
-        /// The file.
-        path: PathBuf,
-        /// The line, counted from 1.
-        line: u64,
-        /// What is wrong there.
-        source: RecordError,
-    },
-    /// A data file holds nothing to load.
+    Record { path: PathBuf, line: u64, source: RecordError },
+    /// A data file is empty.
     #[error("{} holds no records", path.display())]
-    NoRecords {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A call to the file system failed.
+    NoRecords { path: PathBuf },
+    /// A call of the file system failed.
     #[error("cannot {action} {}: {}", path.display(), error_chain(source))]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// The file or directory.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// A directory of finished cells does not go with this run.
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+    /// A directory of finished cells does not belong to this run.
     #[error("--resume {}: {why}", directory.display())]
-    Resume {
-        /// The directory.
-        directory: PathBuf,
-        /// Why not.
-        why: String,
-    },
-    /// The database failed.
+    Resume { directory: PathBuf, why: String },
+    /// A database of lsmx failed.
     #[error("cannot {action}: {source}")]
-    Engine {
-        /// What was tried.
-        action: &'static str,
-        /// What the database said.
-        source: lsmx::Error,
-    },
-    /// Another engine failed.
+    Engine { action: &'static str, source: lsmx::Error },
+    /// A database of another engine failed.
     #[error("{engine}: cannot {action}: {}", error_chain(&**source))]
     Peer {
-        /// Its name.
         engine: &'static str,
-        /// What was tried.
         action: &'static str,
-        /// What it said.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The database gave a wrong answer.
+    /// A database returned a wrong value. The key is hexadecimal.
     #[error("wrong answer of the database: key {key} is {found}, must be {must}")]
-    WrongAnswer {
-        /// The key, in hexadecimal.
-        key: String,
-        /// What was found.
-        found: &'static str,
-        /// What the workload says.
-        must: &'static str,
-    },
+    WrongAnswer { key: String, found: &'static str, must: &'static str },
 }
 
 impl Error {
@@ -151,10 +85,7 @@ impl Error {
         Error::WrongAnswer { key: to_hex(key), found, must }
     }
 
-    /// Checks that a parameter is in a range.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if not.
+    /// Returns [`Error::Invalid`] if the value is out of range.
     pub(crate) fn check_range(
         name: &'static str,
         value: u64,
@@ -166,8 +97,12 @@ impl Error {
         Err(Error::invalid(name, value, format!("from {} to {}", range.start(), range.end())))
     }
 
-    /// Whether what was asked for was wrong, rather than the run.
-    #[must_use]
+    /// Returns a function that adds the action and the path to an error of the file system.
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Error {
+        move |source| Error::Io { action, path: path.to_owned(), source }
+    }
+
+    /// Returns whether the arguments or a spec file are wrong. The other errors are failures of the run.
     pub fn is_usage(&self) -> bool {
         match self {
             Error::Invalid { .. }

@@ -1,95 +1,72 @@
-//! What the system tells of this process. All of it is absent where the system does not tell.
+//! Counters that the operating system keeps for this process and its disk. `None` where the system has no counter.
 
 use std::path::Path;
 
-/// Ticks of a second in the times of `/proc`; the interface fixes it, whatever the kernel's own.
+/// Clock ticks per second in `/proc`, the same on every kernel.
 const TICKS_PER_S: f64 = 100.0;
 
-/// Seconds of a processor, by what it did.
+/// Processor time in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Cpu {
-    /// In the program.
+    /// Time in the program.
     pub user_s: f64,
-    /// In the system, for it.
+    /// Time in the kernel.
     pub system_s: f64,
 }
 
 impl Cpu {
-    /// What came after `before`.
-    #[must_use]
     pub fn since(self, before: Cpu) -> Cpu {
         Cpu { user_s: self.user_s - before.user_s, system_s: self.system_s - before.system_s }
     }
 
-    /// Both together.
-    #[must_use]
+    /// Returns the sum.
     pub fn and(self, other: Cpu) -> Cpu {
         Cpu { user_s: self.user_s + other.user_s, system_s: self.system_s + other.system_s }
     }
 }
 
-/// Processor time that all threads of this process took so far, in steps of a hundredth of a second.
-#[must_use]
+/// Returns the processor time of all threads of this process, with a resolution of 10 ms.
 pub fn cpu() -> Option<Cpu> {
     cpu_times(&std::fs::read_to_string("/proc/self/stat").ok()?)
 }
 
-/// Processor time that the calling thread took so far, in steps of a hundredth of a second.
-#[must_use]
+/// Returns the processor time of the calling thread, with a resolution of 10 ms.
 pub fn cpu_of_this_thread() -> Option<Cpu> {
     cpu_times(&std::fs::read_to_string("/proc/thread-self/stat").ok()?)
 }
 
-/// Bytes that this process handed to the system to write so far, by any call on any file.
+/// Returns the bytes that this process has passed to `write` calls on any file.
 ///
-/// The system's `write_bytes` would count each page that an append touches anew; this counts what
-/// was handed over.
-#[must_use]
+/// `write_bytes` of the kernel counts whole pages, so it would count a page again for each append.
 pub fn written_bytes() -> Option<u64> {
-    field(&std::fs::read_to_string("/proc/self/io").ok()?, "wchar:")
+    field_of("/proc/self/io", "wchar:")
 }
 
-/// Bytes that storage gave this process so far; what the page cache had is not among them.
-#[must_use]
+/// Returns the bytes that this process has read from storage. Reads from the page cache do not count.
 pub fn storage_read_bytes() -> Option<u64> {
-    field(&std::fs::read_to_string("/proc/self/io").ok()?, "read_bytes:")
+    field_of("/proc/self/io", "read_bytes:")
 }
 
-/// Bytes that this process got from the system by calls for reading so far, of any file, from the page
-/// cache or not.
-#[must_use]
+/// Returns the bytes that this process has received from `read` calls on any file, from the page cache or not.
 pub fn read_bytes() -> Option<u64> {
-    field(&std::fs::read_to_string("/proc/self/io").ok()?, "rchar:")
+    field_of("/proc/self/io", "rchar:")
 }
 
-/// Bytes of memory that this process occupies now.
-#[must_use]
+/// Returns the resident memory of this process.
 pub fn resident_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    resident_kib(&status).map(|kib| kib * 1024)
+    field_of("/proc/self/status", "VmRSS:").map(|kib| kib * 1024)
 }
 
-fn resident_kib(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.split_ascii_whitespace().next()?.parse().ok()
-}
-
-/// What the block device below a path has done so far, for everybody on the machine.
+/// Completed I/O of a block device, by all processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct DeviceIo {
-    /// Reads completed.
     pub reads: u64,
-    /// Bytes read.
     pub read_bytes: u64,
-    /// Writes completed.
     pub writes: u64,
-    /// Bytes written.
     pub written_bytes: u64,
 }
 
 impl DeviceIo {
-    /// What came after `before`.
-    #[must_use]
     pub fn since(self, before: DeviceIo) -> DeviceIo {
         DeviceIo {
             reads: self.reads.saturating_sub(before.reads),
@@ -100,14 +77,12 @@ impl DeviceIo {
     }
 }
 
-/// Reads that the block device below a path has completed so far, for everybody on the machine.
-#[must_use]
+/// Returns the number of reads that the block device of `path` has completed.
 pub fn device_reads(path: &Path) -> Option<u64> {
     device_io(path).map(|io| io.reads)
 }
 
-/// What the block device below a path has done so far.
-#[must_use]
+/// Returns the I/O that the block device of `path` has completed.
 pub fn device_io(path: &Path) -> Option<DeviceIo> {
     let (major, minor) = device_of(path)?;
     let stat = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")).ok()?;
@@ -115,11 +90,11 @@ pub fn device_io(path: &Path) -> Option<DeviceIo> {
 }
 
 fn device_stat(stat: &str) -> Option<DeviceIo> {
-    /// Unit of the kernel's counts, whatever the device's own.
+    /// Unit of the counters of the kernel, for every device.
     const SECTOR_BYTES: u64 = 512;
     let mut fields = stat.split_ascii_whitespace().map(|field| field.parse::<u64>().ok());
     let mut field = |skipped: usize| fields.nth(skipped).flatten();
-    // Reads, merged reads, sectors, milliseconds; then the same of writes.
+    // Reads, merged reads, sectors, milliseconds, then the same for writes.
     let (reads, read) = (field(0)?, field(1)?);
     let (writes, written) = (field(1)?, field(1)?);
     Some(DeviceIo {
@@ -130,7 +105,7 @@ fn device_stat(stat: &str) -> Option<DeviceIo> {
     })
 }
 
-/// Major and minor number of the device that a path lies on, as Linux packs them.
+/// Returns the major and minor number of the block device of `path`.
 #[cfg(target_os = "linux")]
 fn device_of(path: &Path) -> Option<(u64, u64)> {
     use std::os::linux::fs::MetadataExt;
@@ -146,7 +121,7 @@ fn device_of(_: &Path) -> Option<(u64, u64)> {
 }
 
 fn cpu_times(stat: &str) -> Option<Cpu> {
-    // The name of the program stands in brackets and may hold blanks and brackets itself.
+    // The program name is in parentheses and may contain spaces and parentheses.
     let (_, after) = stat.rsplit_once(')')?;
     let mut fields = after.split_ascii_whitespace().skip(11);
     let mut seconds = || {
@@ -156,18 +131,22 @@ fn cpu_times(stat: &str) -> Option<Cpu> {
     Some(Cpu { user_s: seconds()?, system_s: seconds()? })
 }
 
-fn field(io: &str, name: &str) -> Option<u64> {
-    io.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+fn field_of(path: &str, name: &str) -> Option<u64> {
+    field(&std::fs::read_to_string(path).ok()?, name)
 }
 
-/// Returns the bytes that the files below a directory occupy. Files that cannot be read or disappear do not count.
-#[must_use]
+/// Returns the first number of the line that starts with `name`.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// Returns the disk space of the files in a directory tree. Unreadable files do not count.
 pub fn disk_bytes(directory: &Path) -> u64 {
     sum_of_files(directory, occupied)
 }
 
-/// Returns the lengths of the files below a directory. Files that cannot be read or disappear do not count.
-#[must_use]
+/// Returns the length of the files in a directory tree. Unreadable files do not count.
 pub fn file_bytes(directory: &Path) -> u64 {
     sum_of_files(directory, std::fs::Metadata::len)
 }
@@ -185,7 +164,7 @@ fn sum_of_files(directory: &Path, bytes: fn(&std::fs::Metadata) -> u64) -> u64 {
 #[cfg(unix)]
 fn occupied(metadata: &std::fs::Metadata) -> u64 {
     use std::os::unix::fs::MetadataExt;
-    /// Unit of the count of blocks, whatever the file system's own.
+    /// Unit of `st_blocks`, for every file system.
     const BLOCK_BYTES: u64 = 512;
     metadata.blocks() * BLOCK_BYTES
 }
@@ -200,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_found_behind_any_program_name() {
+    fn cpu_times_program_name_with_parentheses_is_skipped() {
         let stat = "7 (a ) b) S 1 7 7 0 -1 4194304 100 0 0 0 25 17 0 0 20 0 3 0 99";
         let cpu = cpu_times(stat).unwrap();
         assert_eq!(cpu, Cpu { user_s: 0.25, system_s: 0.17 });
@@ -209,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_the_device_stand_at_their_places() {
+    fn device_stat_has_reads_and_writes() {
         let io = device_stat(" 10 1 16 5  20 2 48 7  0 1 2\n").unwrap();
         let expected = DeviceIo { reads: 10, read_bytes: 8192, writes: 20, written_bytes: 24_576 };
         assert_eq!(io, expected);
@@ -218,27 +197,22 @@ mod tests {
     }
 
     #[test]
-    fn resident_memory_is_found_among_the_others() {
-        assert_eq!(resident_kib("VmHWM:\t  9 kB\nVmRSS:\t  1234 kB\n"), Some(1234));
-        assert_eq!(resident_kib("VmHWM: 9 kB"), None);
-    }
-
-    #[test]
-    fn written_bytes_are_those_handed_over() {
-        let io = "rchar: 1\nwchar: 23\nsyscr: 4\nwrite_bytes: 4096\n";
-        assert_eq!(field(io, "wchar:"), Some(23));
-        assert_eq!(field("", "wchar:"), None);
+    fn field_is_found_by_its_whole_name() {
+        assert_eq!(field("VmHWM:\t  9 kB\nVmRSS:\t  1234 kB\n", "VmRSS:"), Some(1234));
+        assert_eq!(field("rchar: 1\nwchar: 23\nwrite_bytes: 4096\n", "wchar:"), Some(23));
+        assert_eq!(field("VmHWM: 9 kB", "VmRSS:"), None);
     }
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a file of the test")]
-    fn files_below_a_directory_are_added_up() {
+    fn disk_bytes_include_subdirectories() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(disk_bytes(directory.path()), 0);
         std::fs::create_dir(directory.path().join("a")).unwrap();
         std::fs::write(directory.path().join("a/b"), vec![1; 10_000]).unwrap();
         std::fs::write(directory.path().join("c"), vec![1; 10_000]).unwrap();
         assert!(disk_bytes(directory.path()) >= 20_000);
+        assert_eq!(file_bytes(directory.path()), 20_000);
         assert_eq!(disk_bytes(&directory.path().join("none")), 0);
     }
 }

@@ -1,7 +1,8 @@
 //! Temporary directories for the databases of an experiment.
 //!
-//! A killed process leaves its directory behind. Each owner therefore holds a lock on its directory, which ends with
-//! the process. The next run removes each directory of the same kind that no process has locked. Where the system has no locks on directories, left-overs stay.
+//! A killed process leaves its directories behind. Each process holds a lock on its directories, which ends with the
+//! process. The next run removes the unlocked directories with the same prefix. On systems that cannot lock directories
+//! they stay.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -11,82 +12,73 @@ use tempfile::TempDir;
 
 use crate::error::{Error, Result};
 
-/// Random letters and digits in a name.
+/// Number of random letters and digits in a name.
 const RANDOM_BYTES: usize = 12;
-/// End of every name, so that no directory of a user is taken for a left-over.
+/// End of every name, so that no directory of a user is removed.
 const SUFFIX: &str = ".lsmx-temporary";
-/// A file in a directory that was left on purpose.
+/// Name of the file that protects a directory from removal.
 const KEPT: &str = "KEPT";
 
 /// A temporary directory. Dropping the handle removes it.
 #[derive(Debug)]
 pub struct Temporary {
-    // Removed while the lock is still held.
+    // Dropped first, so that the directory is locked during its removal.
     directory: TempDir,
     _lock: Option<File>,
 }
 
 impl Temporary {
-    /// Where it is.
-    #[must_use]
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Leaves the directory where it is, for a person to look at. No later run removes it.
-    ///
-    /// # Errors
-    /// The file that marks it cannot be created.
+    /// Keeps the directory for inspection. Later runs do not remove it.
     pub fn keep(self) -> io::Result<()> {
-        #[expect(clippy::disallowed_methods, reason = "a file of which no database knows")]
+        #[expect(clippy::disallowed_methods, reason = "not a file of a database")]
         File::create(self.directory.path().join(KEPT))?;
         let _ = self.directory.keep();
         Ok(())
     }
 }
 
-/// Creates a directory in `parent`, after removing directories with this prefix that dead processes left there.
-///
-/// # Errors
-/// [`Error::Io`] that names `parent` if the directory cannot be created.
+/// Creates a directory in `parent`, after removing directories with this prefix whose processes have ended.
 pub fn directory(prefix: &str, parent: &Path) -> Result<Temporary> {
     remove_left_overs(prefix, parent);
     loop {
         let mut builder = tempfile::Builder::new();
         builder.prefix(prefix).suffix(SUFFIX).rand_bytes(RANDOM_BYTES);
-        // The error of `tempfile` names a random path; that of a missing parent is clearer.
-        let directory = builder.tempdir_in(parent).map_err(|error| Error::Io {
-            action: "make a directory in",
-            path: parent.to_owned(),
-            source: fs::read_dir(parent).err().unwrap_or(error),
+        let directory = builder.tempdir_in(parent).map_err(|error| {
+            // The error of `tempfile` has a random path. If `parent` is missing, its own error is clearer.
+            let source = fs::read_dir(parent).err().unwrap_or(error);
+            Error::io("make a directory in", parent)(source)
         })?;
         let lock = lock(directory.path());
-        // Another process may have taken it for a left-over before it was locked.
+        // Another process may have removed or locked the directory before this process locked it.
         if directory.path().is_dir() && !matches!(lock, Lock::Held) {
-            return Ok(Temporary { directory, _lock: lock.taken() });
+            let lock = if let Lock::Taken(file) = lock { Some(file) } else { None };
+            return Ok(Temporary { directory, _lock: lock });
         }
     }
 }
 
-/// Removes directories that dead processes left. A directory that cannot be removed stays for the next run.
+/// Removes directories of ended processes. A directory that cannot be removed stays for the next run.
 fn remove_left_overs(prefix: &str, parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
         let random = name.to_str().and_then(|name| name.strip_prefix(prefix)?.strip_suffix(SUFFIX));
-        let ours = |random: &str| {
+        let is_random = |random: &str| {
             random.len() == RANDOM_BYTES && random.bytes().all(|byte| byte.is_ascii_alphanumeric())
         };
-        // Not a symbolic link.
+        // False for symbolic links.
         let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if random.is_some_and(ours) && is_directory {
-            let path = entry.path();
-            // Held until the directory is removed.
-            if let Lock::Taken(_lock) = lock(&path)
-                && !path.join(KEPT).exists()
-            {
-                let _ = fs::remove_dir_all(&path);
-            }
+        let path = entry.path();
+        if random.is_some_and(is_random)
+            && is_directory
+            && let Lock::Taken(_lock) = lock(&path)
+            && !path.join(KEPT).exists()
+        {
+            let _ = fs::remove_dir_all(&path);
         }
     }
 }
@@ -94,23 +86,14 @@ fn remove_left_overs(prefix: &str, parent: &Path) {
 /// Result of an attempt to lock a directory.
 enum Lock {
     Taken(File),
-    /// A live process has it.
+    /// Another process has the lock.
     Held,
     /// The system cannot lock directories, or the directory does not exist.
     Impossible,
 }
 
-impl Lock {
-    fn taken(self) -> Option<File> {
-        match self {
-            Lock::Taken(file) => Some(file),
-            Lock::Held | Lock::Impossible => None,
-        }
-    }
-}
-
 fn lock(directory: &Path) -> Lock {
-    #[expect(clippy::disallowed_methods, reason = "a directory, of which no database knows")]
+    #[expect(clippy::disallowed_methods, reason = "not a directory of a database")]
     let Ok(file) = File::open(directory) else { return Lock::Impossible };
     match file.try_lock() {
         Ok(()) => Lock::Taken(file),
@@ -120,7 +103,7 @@ fn lock(directory: &Path) -> Lock {
 }
 
 #[cfg(test)]
-#[allow(clippy::disallowed_methods, reason = "a test works on files of its own")]
+#[allow(clippy::disallowed_methods, reason = "files of the test")]
 mod tests {
     use super::*;
 
@@ -136,7 +119,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn left_overs_of_dead_owners_are_removed_and_nothing_else() {
+    fn directory_removes_only_unlocked_directories_of_its_prefix() {
         let parent = tempfile::tempdir().unwrap();
         let living = directory("lsmx-a-", parent.path()).unwrap();
         fs::write(living.path().join("data"), "x").unwrap();

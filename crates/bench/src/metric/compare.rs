@@ -111,7 +111,6 @@ pub enum Meaning {
 impl Difference {
     /// By how much it is worse, as a share of the old value; 0 where it is not, infinite where the old
     /// value was 0.
-    #[must_use]
     pub fn worse_by(&self) -> f64 {
         match (self.meaning, self.ratio) {
             (Meaning::Worse, Some(ratio)) => (ratio - 1.0).abs(),
@@ -123,7 +122,6 @@ impl Difference {
 
 impl Comparison {
     /// Compares the cells of two results.
-    #[must_use]
     pub fn new(old: &[Value], new: &[Value]) -> Comparison {
         let mut others: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
         for cell in new.iter().rev() {
@@ -275,7 +273,6 @@ fn difference(
 
 /// A table for each pair of cells, and a line for what has no counterpart. Of the numbers that differ
 /// those are shown that are costs or rates, or changed beyond noise; with `all` every one.
-#[must_use]
 pub fn table(comparison: &Comparison, all: bool) -> String {
     let mut text = String::new();
     for pair in &comparison.pairs {

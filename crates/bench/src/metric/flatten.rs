@@ -9,7 +9,6 @@ use serde_json::Value;
 const IDENTITIES: [&str; 4] = ["alpha", "selectivity", "level", "share_of_run"];
 
 /// Returns all scalars below a value with their flat names, in order. Nulls are left out.
-#[must_use]
 pub fn scalars(value: &Value) -> Vec<(String, &Value)> {
     let mut found = Vec::new();
     collect(value, String::new(), &mut found);
@@ -68,14 +67,12 @@ fn identity(element: &Value) -> Option<String> {
 }
 
 /// Returns a scalar as text, without quotes.
-#[must_use]
 pub fn scalar_text(scalar: &Value) -> String {
     scalar.as_str().map_or_else(|| scalar.to_string(), str::to_owned)
 }
 
 /// Returns header and rows of a table with a column for each name of any value, in the order of first occurrence.
 /// A cell is empty if its value lacks the name.
-#[must_use]
 pub fn union_table(values: &[Value]) -> (Vec<String>, Vec<Vec<String>>) {
     let flat: Vec<Vec<(String, &Value)>> = values.iter().map(scalars).collect();
     let mut header: Vec<String> = Vec::new();

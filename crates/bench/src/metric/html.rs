@@ -11,7 +11,6 @@ use crate::report::html::plot::spans::Span;
 use crate::report::provenance::Provenance;
 
 /// Returns a page with a table of all rows and a bar plot of each column.
-#[must_use]
 pub fn page_of_rows(
     registry: &Registry,
     headline: &str,

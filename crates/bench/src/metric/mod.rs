@@ -52,7 +52,6 @@ pub struct Metric {
 }
 
 /// Declares a metric that is neither a cost nor a rate.
-#[must_use]
 pub const fn metric(
     key: &'static str,
     title: &'static str,
@@ -131,37 +130,31 @@ pub(crate) use latency;
 
 impl Metric {
     /// Marks a cost: less is better.
-    #[must_use]
     pub const fn cost(self) -> Metric {
         Metric { better: Better::Less, gates: true, ..self }
     }
 
     /// Marks a rate: more is better.
-    #[must_use]
     pub const fn rate(self) -> Metric {
         Metric { better: Better::More, gates: true, ..self }
     }
 
     /// Excludes the metric from `lsmx compare --fail-above`.
-    #[must_use]
     pub const fn ungated(self) -> Metric {
         Metric { gates: false, ..self }
     }
 
     /// Marks a number that depends on the machine and its load.
-    #[must_use]
     pub const fn time(self) -> Metric {
         Metric { is_time: true, ..self }
     }
 
     /// Sets the header of the CSV column.
-    #[must_use]
     pub const fn csv(self, csv: &'static str) -> Metric {
         Metric { csv, ..self }
     }
 
     /// Returns the heading of the column with this flat name, or `None` if the name is not of this metric.
-    #[must_use]
     pub fn title_of(&self, name: &str) -> Option<String> {
         let stars = match_stars(self.key, name)?;
         let mut title = self.title.to_owned();
@@ -216,14 +209,12 @@ impl Registry {
     }
 
     /// Returns the metric of a flat name.
-    #[must_use]
     pub fn find(&self, name: &str) -> Option<&'static Metric> {
         self.metrics().find(|metric| match_stars(metric.key, name).is_some())
     }
 
     /// Returns the columns of `names`, in this order, for which a row has a value. Names may have stars. Columns of one name
     /// are ordered by the numbers for which the stars stand.
-    #[must_use]
     pub fn columns(&self, names: &[impl AsRef<str>], rows: &[Row]) -> Vec<Column> {
         let mut columns: Vec<Column> = Vec::new();
         for pattern in names {
@@ -254,7 +245,6 @@ impl Registry {
     }
 
     /// Returns the header and the rows of the CSV file: the metrics that have a CSV header.
-    #[must_use]
     pub fn csv(&self, rows: &[Row]) -> (Vec<String>, Vec<Vec<String>>) {
         let metrics = || self.metrics().filter(|metric| !metric.csv.is_empty());
         let header = metrics().map(|metric| metric.csv.to_owned()).collect();
@@ -279,7 +269,6 @@ pub struct Column {
 
 impl Column {
     /// Returns the text of a cell, or `–` without a value.
-    #[must_use]
     pub fn text(&self, row: &Row) -> String {
         let Some(value) = row.shown(&self.name) else { return "–".to_owned() };
         match value.as_f64() {
@@ -303,13 +292,11 @@ pub const ALL: [&Registry; 9] = [
 ];
 
 /// Returns the first metric of any command with this flat name.
-#[must_use]
 pub fn find(name: &str) -> Option<&'static Metric> {
     ALL.iter().find_map(|registry| registry.find(name))
 }
 
 /// Returns the reference of all results as Markdown: a table per command.
-#[must_use]
 pub fn reference() -> String {
     let mut text = String::new();
     for registry in ALL {

@@ -33,7 +33,6 @@ impl Row {
     }
 
     /// Adds a number or text that the result does not have by itself.
-    #[must_use]
     pub fn with(mut self, name: impl Into<String>, value: impl Into<Value>) -> Row {
         self.values.insert(name.into(), value.into());
         self
@@ -45,7 +44,6 @@ impl Row {
     }
 
     /// Adds the lowest and highest values of repetitions.
-    #[must_use]
     pub fn with_repeats(mut self, repeats: Option<&Repeats>) -> Row {
         for (name, repeated) in repeats.iter().flat_map(|repeats| &repeats.metrics) {
             self.spread.insert(name.clone(), [repeated.low.clone(), repeated.high.clone()]);
@@ -55,7 +53,6 @@ impl Row {
 
     /// Returns the swept flags and then every number. A repeated number is followed by its lowest and highest value,
     /// named `.low` and `.high`.
-    #[must_use]
     pub fn into_csv(self) -> Map<String, Value> {
         let mut all = Map::new();
         for (name, value) in &self.values {
@@ -82,19 +79,16 @@ impl Row {
     }
 
     /// Returns a value.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.values.get(name)
     }
 
     /// Returns a number.
-    #[must_use]
     pub fn number(&self, name: &str) -> Option<f64> {
         self.get(name)?.as_f64()
     }
 
     /// Returns a value for a table. A latency that was never measured has none.
-    #[must_use]
     pub fn shown(&self, name: &str) -> Option<&Value> {
         let value = self.get(name).filter(|value| !value.is_null() && **value != "")?;
         let measured = || match name.rsplit_once('.') {
@@ -107,7 +101,6 @@ impl Row {
     }
 
     /// Returns the lowest and the highest value of the repetitions.
-    #[must_use]
     pub fn spread(&self, name: &str) -> Option<[f64; 2]> {
         let [low, high] = self.spread.get(name)?;
         Some([low.as_f64()?, high.as_f64()?])

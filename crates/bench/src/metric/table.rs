@@ -29,7 +29,6 @@ impl Default for TableStyleOptions {
 }
 
 /// Returns the width of the terminal in characters, or `None` if standard output is not a terminal.
-#[must_use]
 pub fn terminal_width() -> Option<usize> {
     Table::new().width().map(usize::from)
 }
@@ -138,7 +137,6 @@ fn legend<'a>(columns: impl Iterator<Item = &'a Column>) -> String {
 }
 
 /// Returns a table whose first column is text and whose other columns are numbers.
-#[must_use]
 pub fn grid(header: Vec<String>, rows: impl IntoIterator<Item = Vec<String>>) -> String {
     draw_grid(header, rows, 1)
 }

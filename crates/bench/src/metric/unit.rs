@@ -49,7 +49,6 @@ impl Unit {
     }
 
     /// Returns the name for column headings. Empty for names, counts, and sizes, whose numbers have units.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Unit::Text | Unit::Count | Unit::Mean | Unit::Cost | Unit::Bytes => "",
@@ -65,7 +64,6 @@ impl Unit {
     }
 
     /// Returns the number as tables show it, without the unit of the heading.
-    #[must_use]
     pub fn text(self, number: f64) -> String {
         match self {
             Unit::Text | Unit::Count | Unit::Rate => format!("{number:.0}"),
@@ -82,7 +80,6 @@ impl Unit {
     }
 
     /// Returns the number with its unit, as plots show it.
-    #[must_use]
     pub fn text_with_unit(self, number: f64) -> String {
         self.plot_format()(number)
     }

@@ -170,13 +170,11 @@ pub struct Written {
 
 impl Written {
     /// Returns the sum.
-    #[must_use]
     pub fn total(self) -> u64 {
         self.wal_bytes + self.flushed_bytes + self.compaction_bytes
     }
 
     /// Returns the bytes written after `before`.
-    #[must_use]
     pub fn since(self, before: Written) -> Written {
         Written {
             wal_bytes: self.wal_bytes.saturating_sub(before.wal_bytes),
@@ -202,7 +200,6 @@ impl Kind {
     pub const PEERS: [Kind; 2] = [Kind::Rocksdb, Kind::Fjall];
 
     /// Returns the name that users type.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Kind::Lsmx => "lsmx",
@@ -223,7 +220,6 @@ impl Kind {
     }
 
     /// Returns whether this build contains the engine.
-    #[must_use]
     pub fn is_built_in(self) -> bool {
         match self {
             Kind::Lsmx => true,

@@ -1,14 +1,11 @@
-//! Flat rows for spreadsheets, as RFC 4180 says.
+//! CSV files as specified by RFC 4180.
 
 use std::path::Path;
 
 use crate::error::{Error, Result};
 
-/// Writes a header and rows, a line each.
-///
-/// # Errors
-/// When the file cannot be written.
-#[expect(clippy::disallowed_methods, reason = "a report of the user, no part of a database")]
+/// Writes a header and rows.
+#[expect(clippy::disallowed_methods, reason = "a report of the user, not part of a database")]
 pub fn write(
     path: &Path,
     header: &[impl AsRef<str>],
@@ -18,18 +15,17 @@ pub fn write(
     for row in rows {
         text.push_str(&line(row.iter().map(String::as_str)));
     }
-    let failed = |source| Error::Io { action: "write", path: path.to_owned(), source };
-    std::fs::write(path, text).map_err(failed)
+    std::fs::write(path, text).map_err(Error::io("write", path))
 }
 
 fn line<'a>(fields: impl Iterator<Item = &'a str>) -> String {
-    let mut line = fields.map(field).collect::<Vec<_>>().join(",");
+    let mut line = fields.map(quoted).collect::<Vec<_>>().join(",");
     line.push('\n');
     line
 }
 
-/// A field, in quotes where it needs them.
-fn field(text: &str) -> String {
+/// Puts a field with a comma, a quote or a line break in quotes.
+fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))
     } else {
@@ -42,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_quoted_where_they_must_be() {
+    fn csv_field_with_special_characters_is_quoted() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.csv");
         let rows =

@@ -1,4 +1,4 @@
-//! JSON for programs.
+//! JSON files.
 
 use std::path::Path;
 
@@ -6,27 +6,19 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 
-/// Writes a result as indented JSON with a newline at its end.
-///
-/// # Errors
-/// When the file cannot be written.
-#[expect(clippy::disallowed_methods, reason = "a report of the user, no part of a database")]
+/// Writes a result as indented JSON that ends with a newline.
+#[expect(clippy::disallowed_methods, reason = "a report of the user, not part of a database")]
 pub fn write(path: &Path, result: &impl Serialize) -> Result<()> {
-    let failed = |source| Error::Io { action: "write", path: path.to_owned(), source };
+    let failed = Error::io("write", path);
     let mut text = serde_json::to_vec_pretty(result).map_err(|error| failed(error.into()))?;
     text.push(b'\n');
     std::fs::write(path, text).map_err(failed)
 }
 
-/// Finds out whether a report can be written here, so that nobody waits for one that cannot. What
-/// the file holds stays.
-///
-/// # Errors
-/// When the file cannot be opened for writing.
+/// Checks before an experiment that a file can be written. Keeps the content of the file.
 pub fn probe(path: &Path) -> Result<()> {
     let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
-    let failed = |source| Error::Io { action: "write", path: path.to_owned(), source };
-    opened.map(|_| ()).map_err(failed)
+    opened.map(drop).map_err(Error::io("write", path))
 }
 
 #[cfg(test)]
@@ -34,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_ends_with_a_newline_and_an_unwritable_file_is_named() {
+    fn write_adds_a_newline_and_its_error_names_the_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.json");
         write(&path, &[1, 2]).unwrap();

@@ -18,42 +18,26 @@ pub trait Report: Serialize {
     /// Returns the metrics of the result.
     fn registry(&self) -> &'static Registry;
 
-    /// Returns the source of the result.
     fn provenance(&self) -> &Provenance;
 
-    /// Returns the lines above the table: what was measured, with which settings.
+    /// Returns the lines above the table: the measured workload and its settings.
     fn head(&self) -> String;
 
-    /// Returns the rows of the table.
-    ///
-    /// # Errors
-    /// If a part of the result cannot be JSON.
+    /// Returns the rows of the table. Fails if a part of the result cannot be JSON.
     fn rows(&self) -> Result<Vec<Row>>;
 
-    /// Returns the table for a terminal.
-    ///
-    /// # Errors
-    /// If a column is unknown.
+    /// Returns the table for a terminal. Fails if a column is unknown.
     fn text(&self, style: &TableStyleOptions) -> Result<String> {
-        Ok(format!(
-            "{}\n\n{}",
-            self.head().trim_end(),
-            table(self.registry(), &self.rows()?, style)?
-        ))
+        let table = table(self.registry(), &self.rows()?, style)?;
+        Ok(format!("{}\n\n{table}", self.head().trim_end()))
     }
 
     /// Returns header and rows of the CSV file.
-    ///
-    /// # Errors
-    /// If a part of the result cannot be JSON.
     fn csv(&self) -> Result<(Vec<String>, Vec<Vec<String>>)> {
         Ok(self.registry().csv(&self.rows()?))
     }
 
     /// Returns a page with plots.
-    ///
-    /// # Errors
-    /// If a part of the result cannot be JSON.
     fn html(&self) -> Result<String> {
         let (registry, rows) = (self.registry(), self.rows()?);
         Ok(metric_html::page_of_rows(registry, &self.head(), self.provenance(), &rows))

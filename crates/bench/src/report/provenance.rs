@@ -1,34 +1,29 @@
-//! Where a result comes from: version, command and machine.
+//! Origin of a result: version, command and machine.
 
 use std::path::Path;
 
 use serde::Serialize;
 
-/// What one needs to know to run an experiment again and to judge its figures.
+/// Origin of a result. It suffices to repeat the experiment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Provenance {
     /// Version of lsmx.
     pub version: String,
     /// The command line.
     pub command: String,
-    /// Contents of the spec file, where there was one.
+    /// Content of the spec file.
     pub spec: Option<String>,
-    /// The seed.
     pub seed: u64,
-    /// Model of the processor and the number of threads it runs.
+    /// Model of the processor and its number of threads.
     pub cpu: String,
-    /// Operating system and kernel.
+    /// Operating system and version of the kernel.
     pub kernel: String,
-    /// File system that held the databases.
+    /// Type of the file system of the databases; `unknown` if the operating system does not report it.
     pub file_system: String,
 }
 
-/// What stands for something that this system does not tell.
-const UNKNOWN: &str = "unknown";
-
 impl Provenance {
-    /// What can be told of this machine; `directory` is where the databases lie.
-    #[must_use]
+    /// Creates the provenance of a result on this machine. `directory` contains the databases.
     pub fn new(command: String, spec: Option<String>, seed: u64, directory: &Path) -> Provenance {
         let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -46,7 +41,7 @@ impl Provenance {
             file_system: std::path::absolute(directory)
                 .ok()
                 .and_then(|path| file_system(&text("/proc/self/mountinfo"), &path))
-                .unwrap_or_else(|| UNKNOWN.to_owned()),
+                .unwrap_or_else(|| "unknown".to_owned()),
         }
     }
 }
@@ -58,15 +53,14 @@ fn cpu_model(cpuinfo: &str) -> Option<&str> {
     })
 }
 
-/// Type of the file system that is mounted closest above `path`; the last mount wins, for it hides
-/// the ones before.
+/// Returns the type of the file system of `path`. Of several mounts at one place the last one is visible.
 fn file_system(mountinfo: &str, path: &Path) -> Option<String> {
     let mut best: Option<(usize, &str)> = None;
     for line in mountinfo.lines() {
         let Some((before, after)) = line.split_once(" - ") else { continue };
         let Some(mount) = before.split(' ').nth(4) else { continue };
         let Some(kind) = after.split(' ').next() else { continue };
-        // Blanks in a mount point are written as octal escapes.
+        // Spaces in a mount point are octal escapes.
         let mount = mount.replace("\\040", " ");
         let depth = Path::new(&mount).components().count();
         if path.starts_with(&mount) && best.is_none_or(|(deepest, _)| depth >= deepest) {
@@ -87,7 +81,7 @@ mod tests {
 ";
 
     #[test]
-    fn the_closest_mount_names_the_file_system() {
+    fn file_system_is_that_of_the_longest_mount_point() {
         for (path, kind) in [
             ("/home/a", "ext4"),
             ("/data/x", "xfs"),
@@ -100,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_model_is_found() {
+    fn cpu_model_is_the_value_of_model_name() {
         assert_eq!(cpu_model("processor\t: 0\nmodel name\t: A 9000\n"), Some("A 9000"));
         assert_eq!(cpu_model(""), None);
     }

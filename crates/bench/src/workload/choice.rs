@@ -19,19 +19,16 @@ pub struct LiveRecords {
 
 impl LiveRecords {
     /// Returns the number of inserted records, including deleted ones.
-    #[must_use]
     pub fn inserted(&self) -> u64 {
         self.inserted
     }
 
     /// Returns the number of present records.
-    #[must_use]
     pub fn count(&self) -> u64 {
         self.inserted - self.deleted
     }
 
     /// Returns whether record `i` is present.
-    #[must_use]
     pub fn contains(&self, i: u64) -> bool {
         let word = self.deleted_bits.get(numbers::length(i / 64)).copied().unwrap_or(0);
         i < self.inserted && word & (1 << (i % 64)) == 0
@@ -78,7 +75,6 @@ pub struct Choice {
 impl Choice {
     /// Creates a selection. Without `keys`, as for records of a file, the number of a record is its rank. `hot` selects
     /// which records are popular.
-    #[must_use]
     pub fn new(
         distribution: KeyDistribution,
         keys: Option<&KeySpace>,

@@ -108,25 +108,21 @@ impl DataFile {
     }
 
     /// Returns the path.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Returns the number of records.
-    #[must_use]
     pub fn len(&self) -> u64 {
         numbers::count(self.index.offsets.len())
     }
 
     /// Returns whether there is no record; always false.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.index.offsets.is_empty()
     }
 
     /// Returns the length of all keys and values, in bytes.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.index.bytes
     }

@@ -39,7 +39,6 @@ const ROUNDS: usize = 4;
 
 impl Permutation {
     /// Creates the permutation of 0..n for a seed.
-    #[must_use]
     pub fn new(n: u64, seed: u64) -> Permutation {
         let mut random = Random::new(seed, PURPOSE_PERMUTATION);
         let bits = u64::BITS - n.saturating_sub(1).leading_zeros();
@@ -58,7 +57,6 @@ impl Permutation {
     }
 
     /// Returns the image of `i`, which must be below n.
-    #[must_use]
     pub fn forward(&self, i: u64) -> u64 {
         debug_assert!(i < self.n);
         let mut x = i;
@@ -74,7 +72,6 @@ impl Permutation {
     }
 
     /// Returns the preimage of `rank`, which must be below n.
-    #[must_use]
     pub fn backward(&self, rank: u64) -> u64 {
         debug_assert!(rank < self.n);
         let mut x = rank;
@@ -164,31 +161,26 @@ impl KeySpace {
     }
 
     /// Returns the distribution of the keys.
-    #[must_use]
     pub fn distribution(&self) -> KeyDistribution {
         self.distribution
     }
 
     /// Returns the length of a key in bytes.
-    #[must_use]
     pub fn key_bytes(&self) -> usize {
         self.key_bytes
     }
 
     /// Returns the number of records.
-    #[must_use]
     pub fn len(&self) -> u64 {
         self.n
     }
 
     /// Returns whether there is no record.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.n == 0
     }
 
     /// Returns the place of record `i` in key order.
-    #[must_use]
     pub fn rank(&self, i: u64) -> u64 {
         match self.distribution {
             KeyDistribution::Sequential => i,
@@ -209,7 +201,6 @@ impl KeySpace {
     }
 
     /// Returns the record at a place in key order.
-    #[must_use]
     pub fn record_at(&self, rank: u64) -> u64 {
         match self.distribution {
             KeyDistribution::Sequential => rank,
@@ -263,7 +254,6 @@ impl KeySpace {
 }
 
 /// Returns the density of keys in the key domain.
-#[must_use]
 pub fn density(distribution: KeyDistribution, seed: u64) -> Steps {
     match distribution {
         KeyDistribution::Uniform

@@ -18,7 +18,6 @@ pub enum KnownValue {
 
 impl KnownValue {
     /// Returns whether an answer may be the value.
-    #[must_use]
     pub fn agrees(self, answer: &[u8]) -> bool {
         match self {
             KnownValue::Hash(hash) => xxh3_64(answer) == hash,
@@ -70,13 +69,11 @@ impl KeyspaceModel {
     }
 
     /// Returns the knowledge of a key; `None` if the key is absent.
-    #[must_use]
     pub fn get(&self, key: &[u8]) -> Option<KnownValue> {
         self.entries.get(key).copied()
     }
 
     /// Returns the number of entries and the last key of a scan that is limited to `entries`.
-    #[must_use]
     pub fn scan(&self, backward: bool, start: Option<&[u8]>, entries: u64) -> (u64, Option<&[u8]>) {
         let start = start.map_or(Bound::Unbounded, Bound::Included);
         let bounds = if backward { (Bound::Unbounded, start) } else { (start, Bound::Unbounded) };
@@ -87,13 +84,11 @@ impl KeyspaceModel {
     }
 
     /// Returns the number of present keys.
-    #[must_use]
     pub fn len(&self) -> u64 {
         numbers::count(self.entries.len())
     }
 
     /// Returns whether no key is present.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

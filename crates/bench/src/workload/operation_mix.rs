@@ -83,7 +83,6 @@ impl OperationMix {
     ];
 
     /// Returns the name that users type.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             OperationMix::Default => "default",
@@ -101,7 +100,6 @@ impl OperationMix {
     }
 
     /// Returns the share of reads and scans. It is `given` if the mix does not fix it.
-    #[must_use]
     pub fn read_ratio(self, given: f64) -> f64 {
         match self {
             OperationMix::Default => given,
@@ -113,13 +111,11 @@ impl OperationMix {
     }
 
     /// Returns whether one in `OPS_PER_INSERT` operations is an insert.
-    #[must_use]
     pub fn has_inserts(self) -> bool {
         matches!(self, OperationMix::D | OperationMix::E)
     }
 
     /// Returns whether some of the operations are writes.
-    #[must_use]
     pub fn has_writes(self) -> bool {
         self != OperationMix::C
     }
@@ -168,7 +164,6 @@ pub struct Popularity {
 
 impl Popularity {
     /// Creates the popularity of `records` records with a zipf exponent above 0.
-    #[must_use]
     pub fn new(exponent: f64, records: u64, seed: u64) -> Popularity {
         Popularity {
             zipf: Zipf::new(exponent),
@@ -178,7 +173,6 @@ impl Popularity {
     }
 
     /// Returns the record with this rank. Rank 0 is the most popular.
-    #[must_use]
     pub fn record_at(&self, rank: u64) -> u64 {
         self.scattered.forward(rank)
     }

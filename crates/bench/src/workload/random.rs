@@ -14,7 +14,6 @@ pub struct Random(ChaCha8Rng);
 
 impl Random {
     /// Creates a generator. Generators for different purposes are independent.
-    #[must_use]
     pub fn new(seed: u64, purpose: u64) -> Random {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(purpose);
@@ -41,7 +40,6 @@ impl Random {
 /// Hashes a number with the finalizer of SplitMix64, which is a bijection.
 ///
 /// Source: Steele, Lea, Flood, OOPSLA 2014.
-#[must_use]
 pub fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -74,7 +72,6 @@ pub struct Zipf {
 
 impl Zipf {
     /// Creates the distribution with exponent `s` > 0.
-    #[must_use]
     pub fn new(s: f64) -> Zipf {
         let mut zipf = Zipf { exponent: s, integral_at_first: 0.0, squeeze: 0.0 };
         zipf.integral_at_first = zipf.integral(1.5) - 1.0;
@@ -100,7 +97,6 @@ impl Zipf {
     }
 
     /// Returns the weight of a rank that is counted from 1.
-    #[must_use]
     pub fn weight(&self, k: f64) -> f64 {
         libm::exp(-self.exponent * libm::log(k))
     }
@@ -132,7 +128,6 @@ pub struct Steps {
 
 impl Steps {
     /// Creates a density from the weights of its steps. No weight is negative, and at least one is positive.
-    #[must_use]
     pub fn new(weights: impl IntoIterator<Item = f64>) -> Steps {
         let mut sum = 0.0;
         let mut cumulative: Vec<f64> = weights
@@ -152,19 +147,16 @@ impl Steps {
     }
 
     /// Returns the number of steps.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.cumulative.len()
     }
 
     /// Returns whether there is no step.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.cumulative.is_empty()
     }
 
     /// Returns for each step how many of `n` items lie before its end. The last number is `n`.
-    #[must_use]
     pub fn cumulative_counts(&self, n: u64) -> Vec<u64> {
         self.cumulative
             .iter()

@@ -38,7 +38,6 @@ impl Format {
     pub const ALL: [Format; 2] = [Format::Tsv, Format::Jsonl];
 
     /// Returns the name that users type.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Format::Tsv => "tsv",
@@ -47,7 +46,6 @@ impl Format {
     }
 
     /// Returns the format that the name of a file suggests: JSON lines for `.jsonl`, `.ndjson` and `.json`, else TSV.
-    #[must_use]
     pub fn of_file(path: &std::path::Path) -> Format {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("jsonl" | "ndjson" | "json") => Format::Jsonl,
@@ -115,13 +113,11 @@ impl<R: BufRead> RecordReader<R> {
     }
 
     /// Returns the number of bytes read from the source.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// Returns the number of lines read.
-    #[must_use]
     pub fn lines(&self) -> u64 {
         self.line_number
     }
@@ -274,7 +270,6 @@ fn encode_part(name: &str, bytes: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Formats bytes as pairs of hexadecimal digits.
-#[must_use]
 pub fn to_hex(bytes: &[u8]) -> String {
     const DIGITS: [char; 16] =
         ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];

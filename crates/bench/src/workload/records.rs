@@ -56,7 +56,6 @@ impl Length {
     }
 
     /// Returns the minimum.
-    #[must_use]
     pub fn min(self) -> u64 {
         match self {
             Length::Fixed(bytes) => bytes,
@@ -65,7 +64,6 @@ impl Length {
     }
 
     /// Returns the maximum.
-    #[must_use]
     pub fn max(self) -> u64 {
         match self {
             Length::Fixed(bytes) => bytes,
@@ -113,7 +111,6 @@ impl GeneratedRecords {
     }
 
     /// Returns the keys.
-    #[must_use]
     pub fn keys(&self) -> &KeySpace {
         &self.keys
     }
@@ -135,13 +132,11 @@ impl GeneratedRecords {
     }
 
     /// Returns the length of the value of a record, in bytes. All versions have the same length.
-    #[must_use]
     pub fn value_len(&self, record: u64) -> usize {
         numbers::length(self.value.of_record(record, self.seed ^ PURPOSE_LENGTH))
     }
 
     /// Returns a number that differs for each record and version.
-    #[must_use]
     pub fn version_seed(&self, record: u64, version: u64) -> u64 {
         mix(mix(self.seed ^ mix(record)) ^ version)
     }
@@ -156,14 +151,12 @@ impl GeneratedRecords {
     }
 
     /// Returns whether `value` may be a value of `record`: whether its length and its tag, if any, are right.
-    #[must_use]
     pub fn is_value_of(&self, record: u64, value: &[u8]) -> bool {
         let tag = &mix(record).to_le_bytes()[..value.len().min(TAG_BYTES)];
         value.len() == self.value_len(record) && (!self.tagged || value.starts_with(tag))
     }
 
     /// Returns the length of the keys and values of the first `count` records, in bytes.
-    #[must_use]
     pub fn bytes(&self, count: u64) -> u64 {
         if let (Length::Fixed(key), Length::Fixed(value)) = (self.key, self.value) {
             return count.saturating_mul(key + value);
@@ -194,7 +187,6 @@ impl Records {
     }
 
     /// Returns the keys of generated records.
-    #[must_use]
     pub fn keys(&self) -> Option<&KeySpace> {
         match self {
             Records::Generated(records) => Some(records.keys()),

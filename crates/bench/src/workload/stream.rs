@@ -85,7 +85,6 @@ pub struct Stream {
 
 impl Stream {
     /// Starts a workload. `keys` are as for [`Choice::new`].
-    #[must_use]
     pub fn new(keys: Option<KeySpace>, seed: u64) -> Stream {
         Stream {
             keys,

@@ -59,13 +59,11 @@ pub struct TraceCounts {
 
 impl TraceCounts {
     /// Returns the number of writes.
-    #[must_use]
     pub fn writes(&self) -> u64 {
         self.puts + self.deletes + self.merges + self.range_deletes
     }
 
     /// Returns the number of operations.
-    #[must_use]
     pub fn ops(&self) -> u64 {
         self.writes() + self.gets + self.scans
     }
@@ -114,13 +112,11 @@ impl TraceFile {
     }
 
     /// Returns the path.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Returns the counts.
-    #[must_use]
     pub fn counts(&self) -> &TraceCounts {
         &self.summary
     }

@@ -1,7 +1,7 @@
-//! HTML pages that need no network, and no script to be read.
+//! HTML pages that load nothing from the network and are readable without their script.
 //!
-//! Templates escape all text. The modules of `plot` draw plots and know nothing of experiments. Each experiment has its
-//! sections in its module `page`.
+//! Templates escape all text. The modules of `plot` draw plots of any data. Each experiment has its sections in its
+//! module `page`.
 
 pub(crate) mod latency;
 pub(crate) mod page;
@@ -12,12 +12,7 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
-/// Writes a page.
-///
-/// # Errors
-/// If the file cannot be written.
-#[expect(clippy::disallowed_methods, reason = "a report for the user, not part of a database")]
+#[expect(clippy::disallowed_methods, reason = "a report of the user, not part of a database")]
 pub fn write(path: &Path, page: &str) -> Result<()> {
-    let failed = |source| Error::Io { action: "write", path: path.to_owned(), source };
-    std::fs::write(path, page).map_err(failed)
+    std::fs::write(path, page).map_err(Error::io("write", path))
 }
