@@ -11,39 +11,34 @@ use lsmx::compaction::{
 use lsmx::dump::{DumpOptions, dump};
 use lsmx::env::Background;
 use lsmx::event::Event;
-use lsmx::vfs::CrashImage;
-use lsmx::vfs::MemVfs;
-use lsmx::{Db, Error, JobRule, KeyspaceOptions, Options, PolicySpec};
+use lsmx::vfs::{CrashImage, MemVfs};
+use lsmx::{Db, Error, JobRule, Keyspace, KeyspaceOptions, Options};
 use lsmx_testkit::EventLog;
 
-fn tuning(policy: &str) -> KeyspaceOptions {
-    KeyspaceOptions::default()
-        .policy(policy.parse::<PolicySpec>().unwrap())
-        .memtable_bytes(4 << 10)
-        .table_bytes(4 << 10)
-        .block_bytes(256)
-}
+use crate::harness::database::{
+    Entries, assert_clean, assert_entries, files, inline, metrics, open, policy, settle, small,
+    try_open,
+};
 
-fn options(background: Background, policy: &str) -> Options {
-    Options::default().background(background).seed(1).keyspace_defaults(tuning(policy))
-}
-
-fn open(disk: &MemVfs, policy: &str) -> Db {
-    let options = options(Background::Inline, policy);
-    Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap()
+fn options(text: &str) -> Options {
+    inline().keyspace_defaults(small().policy(policy(text)))
 }
 
 fn key(number: u64) -> String {
     format!("key-{:05}", number.wrapping_mul(7919) % 1000)
 }
 
-/// Sequence numbers of all point tombstones in the tables that the database has now.
+/// Writes a number of keys, each with its number as value.
+fn fill(keyspace: &Keyspace, count: u64) {
+    for number in 0..count {
+        keyspace.put(key(number), number.to_string()).unwrap();
+    }
+}
+
+/// Returns the sequence numbers of the point tombstones in the tables of the directory.
 fn tombstones_in_tables(disk: &MemVfs) -> BTreeSet<u64> {
     let mut found = BTreeSet::new();
-    for path in disk.snapshot_all().into_keys() {
-        if path.extension().is_none_or(|extension| extension != "sst") {
-            continue;
-        }
+    for path in files(disk, ".sst") {
         let mut text = Vec::new();
         let options = DumpOptions { entries: true, ..DumpOptions::default() };
         dump(disk, Path::new(&path), &options, &mut text).unwrap();
@@ -51,79 +46,64 @@ fn tombstones_in_tables(disk: &MemVfs) -> BTreeSet<u64> {
             let mut words = line.split_whitespace();
             if words.next() == Some("entry") && words.any(|word| word == "Delete") {
                 let seq = words.nth(1).and_then(|word| word.strip_suffix(',')?.parse().ok());
-                found.insert(seq.unwrap_or_else(|| panic!("what is {line:?}?")));
+                found.insert(seq.unwrap_or_else(|| panic!("no sequence number in {line:?}")));
             }
         }
     }
     found
 }
 
-/// A history of puts and deletes under a bound on the age of tombstones, looked at all along.
-struct Persistence {
+/// A history of puts and deletes under a bound on the age of tombstones.
+struct History {
     db: Db,
     disk: MemVfs,
     bound_us: u64,
-    /// When each delete was made, by its number, with its key.
+    /// Time and key of each delete, by its sequence number.
     deletes: BTreeMap<u64, (u64, String)>,
-    model: BTreeMap<String, u64>,
-    /// Tombstones that were seen in tables at all.
+    model: Entries,
+    /// Tombstones that were in a table at some time.
     seen: BTreeSet<u64>,
-    looks: u64,
 }
 
-impl Persistence {
-    fn new(policy: &str, bound_us: u64) -> Persistence {
+impl History {
+    fn new(policy: &str, bound_us: u64) -> History {
         let disk = MemVfs::new();
-        let db = open(&disk, policy);
-        let (deletes, model) = (BTreeMap::new(), BTreeMap::new());
-        Persistence { db, disk, bound_us, deletes, model, seen: BTreeSet::new(), looks: 0 }
+        let db = open(&disk, options(policy));
+        let (deletes, model, seen) = (BTreeMap::new(), Entries::new(), BTreeSet::new());
+        History { db, disk, bound_us, deletes, model, seen }
     }
 
     fn step(&mut self, number: u64) {
         let key = key(number.wrapping_mul(31));
-        if number % 5 == 2 && self.model.remove(&key).is_some() {
+        if number % 5 == 2 && self.model.remove(key.as_bytes()).is_some() {
             self.db.delete(&key).unwrap();
             let seq = self.db.metrics().published_seq;
             self.deletes.insert(seq, (self.db.env().now_us(), key));
         } else {
             self.db.put(&key, number.to_string()).unwrap();
-            self.model.insert(key, number);
+            self.model.insert(key.into(), number.to_string().into());
         }
     }
 
-    /// Tombstones older than the bound, in tables and memtables, after a commit that ended just now.
+    /// Returns the tombstones older than the bound in tables and memtables. Call it right after a commit.
     fn overdue(&mut self) -> Vec<u64> {
         let now_us = self.db.env().now_us();
         let in_tables = tombstones_in_tables(&self.disk);
         self.seen.extend(&in_tables);
-        self.looks += 1;
-        let is_old = |at_us: u64| now_us - at_us > self.bound_us;
         let keyspace = self.db.default_keyspace();
-        let old = self.deletes.iter().filter(|(_, (at_us, _))| is_old(*at_us));
-        old.filter(|(seq, (_, key))| {
-            in_tables.contains(seq)
-                || keyspace.explain(key).unwrap().memtables.iter().any(|memtable| {
-                    memtable.found.iter().any(|found| found.kind == "delete" && found.seq == **seq)
-                })
-        })
-        .map(|(seq, _)| *seq)
-        .collect()
-    }
-
-    fn check_values(&self) {
-        let keyspace = self.db.default_keyspace();
-        let found: Vec<_> = keyspace.iter().map(Result::unwrap).collect();
-        assert_eq!(found.len(), self.model.len());
-        for ((key, value), (wanted_key, number)) in found.iter().zip(&self.model) {
-            assert_eq!(
-                (&key[..], &value[..]),
-                (wanted_key.as_bytes(), number.to_string().as_bytes())
-            );
-        }
+        let in_memtable = |key: &String, seq: u64| {
+            let memtables = keyspace.explain(key).unwrap().memtables;
+            let mut found = memtables.iter().flat_map(|memtable| &memtable.found);
+            found.any(|found| found.kind == "delete" && found.seq == seq)
+        };
+        let old = self.deletes.iter().filter(|(_, (at_us, _))| now_us - at_us > self.bound_us);
+        old.filter(|(seq, (_, key))| in_tables.contains(seq) || in_memtable(key, **seq))
+            .map(|(seq, _)| *seq)
+            .collect()
     }
 }
 
-/// Under any layout that takes the trigger.
+/// Policies with a bound on the age of tombstones, of every layout that has the trigger.
 const BOUNDED: [&str; 5] = [
     "tsa(D=700us,T=3,l1=1)",
     "tsa(D=700us)",
@@ -136,24 +116,24 @@ const BOUNDED: [&str; 5] = [
 ];
 
 #[test]
-fn no_tombstone_outlives_its_bound() {
+fn tombstone_bound_set_none_is_older() {
     lsmx_testkit::time_test();
     for policy in BOUNDED {
-        let mut history = Persistence::new(policy, 700);
+        let mut history = History::new(policy, 700);
         for number in 0..4_000 {
             history.step(number);
             if number % 13 == 0 {
                 assert_eq!(history.overdue(), [0u64; 0], "{policy}: after {number}");
             }
         }
-        history.check_values();
+        assert_entries(&history.db.default_keyspace(), &history.model);
         assert!(history.deletes.len() > 300 && history.seen.len() > 100, "{policy}");
     }
 }
 
 #[test]
-fn without_a_bound_tombstones_live_longer() {
-    let mut history = Persistence::new("lo+1(T=3,l1=1)", 700);
+fn tombstone_bound_absent_some_are_older() {
+    let mut history = History::new("lo+1(T=3,l1=1)", 700);
     let mut overdue = 0;
     for number in 0..4_000 {
         history.step(number);
@@ -161,15 +141,14 @@ fn without_a_bound_tombstones_live_longer() {
             overdue += history.overdue().len();
         }
     }
-    assert!(overdue > 100, "the test above would not notice: {overdue}");
+    assert!(overdue > 100, "only {overdue} tombstones are older than the bound of the other test");
 }
 
-/// A snapshot holds those that are newer than it, and no others; let go of, it holds none.
 #[test]
-fn a_snapshot_puts_off_what_it_needs_and_nothing_else() {
+fn tombstone_bound_snapshot_delays_newer_tombstones_only() {
     lsmx_testkit::time_test();
     for policy in BOUNDED {
-        let mut history = Persistence::new(policy, 700);
+        let mut history = History::new(policy, 700);
         for number in 0..1_000 {
             history.step(number);
         }
@@ -184,37 +163,30 @@ fn a_snapshot_puts_off_what_it_needs_and_nothing_else() {
                 held = overdue.len();
             }
         }
-        assert!(held > 0, "{policy}: the snapshot held nothing");
-        for (key, number) in &seen {
-            assert_eq!(
-                &*snapshot.get(&history.db.default_keyspace(), key).unwrap().unwrap(),
-                number.to_string().as_bytes()
-            );
+        assert!(held > 0, "{policy}: the snapshot delayed nothing");
+        for (key, value) in &seen {
+            let found = snapshot.get(&history.db.default_keyspace(), key).unwrap();
+            assert_eq!(found.as_deref(), Some(&**value), "{policy}");
         }
         drop(snapshot);
         history.step(3_000);
         assert_eq!(history.overdue(), [0u64; 0], "{policy}");
-        history.check_values();
+        assert_entries(&history.db.default_keyspace(), &history.model);
     }
 }
 
-/// With real threads and a clock that moves: nobody writes, nobody waits for anything, and the last
-/// tombstone goes all the same.
+/// No write and no call that waits: the clock moves by reads alone.
 #[test]
-fn an_idle_database_loses_its_tombstones() {
+fn tombstone_bound_idle_database_drops_its_tombstones() {
     for seed in 1..4 {
         let disk = MemVfs::new();
         let background = Background::Stepped { seed, workers: 2 };
-        let options = options(background, "tsa(D=50ms,T=3,l1=1)");
-        let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
-        for number in 0..600 {
-            db.put(key(number), "v").unwrap();
-        }
+        let db = open(&disk, options("tsa(D=50ms,T=3,l1=1)").background(background));
+        fill(&db.default_keyspace(), 600);
         for number in 0..600 {
             db.delete(key(number)).unwrap();
         }
         let start_us = db.env().now_us();
-        // The clock moves by these reads alone.
         let mut reads = 0u64;
         while db.env().now_us() < start_us + 50_000 || !tombstones_in_tables(&disk).is_empty() {
             db.env().advance_us(1_000);
@@ -222,137 +194,121 @@ fn an_idle_database_loses_its_tombstones() {
             reads += 1;
             assert!(reads < 2_000, "seed {seed}: {:?}", tombstones_in_tables(&disk));
         }
-        let level = |metrics: &lsmx::Metrics| {
-            let tree = &metrics.keyspaces["default"];
-            tree.levels.iter().map(|level| level.entries).sum::<u64>()
-        };
-        assert_eq!(level(&db.metrics()), 0, "nothing is left");
+        assert_eq!(metrics(&db).total().entries, 0, "seed {seed}");
     }
 }
 
-/// What time does under `Inline` happens with the next commit, whatever it writes.
+/// Under `Background::Inline` a time trigger fires with the next commit.
 #[test]
-fn files_grow_stale_and_move_on() {
+fn file_staleness_trigger_moves_old_files_down() {
     let stale = r#"{layout="leveling", rule=[{trigger="file-staleness",ttl="2ms"},
         {trigger="run-count",runs=8}, {trigger="level-full",base=100}]}"#;
-    let disk = MemVfs::new();
-    let db = open(&disk, stale);
-    for number in 0..300 {
-        db.put(key(number), "v").unwrap();
-    }
+    let db = open(&MemVfs::new(), options(stale));
+    fill(&db.default_keyspace(), 300);
     db.flush().unwrap();
     db.put("a", "1").unwrap();
     db.flush().unwrap();
-    let runs = |db: &Db| {
-        let tree = &db.metrics().keyspaces["default"];
-        tree.levels.iter().map(|level| level.runs).sum::<u64>()
-    };
-    assert!(runs(&db) > 1, "L0 waits for more runs");
+    let runs = || metrics(&db).total().runs;
+    assert!(runs() > 1, "L0 waits for more runs");
     db.env().advance_us(2_000);
     db.put("b", "2").unwrap();
-    assert_eq!(runs(&db), 1, "all that was old is in the last run");
+    assert_eq!(runs(), 1);
 }
 
 #[test]
-fn a_queue_lets_its_oldest_go_once_no_snapshot_sees_them() {
-    let disk = MemVfs::new();
-    let db = open(&disk, "fifo(40K)");
+fn fifo_drops_the_oldest_files_that_no_snapshot_reads() {
+    let db = open(&MemVfs::new(), options("fifo(40K)"));
+    let keyspace = db.default_keyspace();
     let put = |range: std::ops::Range<u64>| {
         for number in range {
-            db.put(format!("{number:08}"), [7; 100]).unwrap();
+            keyspace.put(format!("{number:08}"), [7; 100]).unwrap();
         }
     };
     put(0..200);
     let snapshot = db.snapshot();
     put(200..1_000);
     for number in 0..200u64 {
-        let found = snapshot.get(&db.default_keyspace(), format!("{number:08}")).unwrap();
-        assert!(found.is_some(), "{number} left a snapshot");
+        let found = snapshot.get(&keyspace, format!("{number:08}")).unwrap();
+        assert!(found.is_some(), "the snapshot lost {number}");
     }
     drop(snapshot);
     put(1_000..1_100);
-    db.flush().unwrap();
-    db.wait_idle().unwrap();
-    let bytes: u64 = db.metrics().keyspaces["default"].levels.iter().map(|level| level.bytes).sum();
+    settle(&db);
+    let bytes = metrics(&db).total().bytes;
     assert!((20_000..=40 << 10).contains(&bytes), "{bytes}");
     assert_eq!(db.get("00000000").unwrap(), None);
     assert!(db.get("00001099").unwrap().is_some());
-    // What is left is the newest, without a gap.
-    let keys: Vec<_> = db.default_keyspace().iter().map(|entry| entry.unwrap().0).collect();
-    let first: u64 = String::from_utf8_lossy(&keys[0]).parse().unwrap();
-    assert_eq!(keys.len() as u64, 1_100 - first);
-    // Another policy takes over, and loses nothing more.
-    db.default_keyspace().set_policy("leveled".parse::<PolicySpec>().unwrap()).unwrap();
+    // The newest entries are left, without a gap.
+    let first = keyspace.first().unwrap().unwrap().0;
+    let first: u64 = String::from_utf8_lossy(&first).parse().unwrap();
+    assert_eq!(keyspace.iter().count() as u64, 1_100 - first);
+    // Another policy drops nothing.
+    keyspace.set_policy(policy("leveled")).unwrap();
     put(1_100..2_000);
-    assert_eq!(db.default_keyspace().iter().count() as u64, 2_000 - first);
+    assert_eq!(keyspace.iter().count() as u64, 2_000 - first);
 }
 
 #[test]
-fn a_policy_stays_over_reopenings_and_a_composed_one_too() {
+fn policy_set_stays_after_close_and_crash() {
     let disk = MemVfs::new();
-    let composed = r#"{name="mine", layout="fluid", runs=[2, 1], size-ratio=3,
-        rule=[{trigger="too-many-runs"}]}"#;
-    let composed: PolicySpec = composed.parse().unwrap();
-    let db = open(&disk, "tiering(T=3)");
+    let composed = policy(
+        r#"{name="mine", layout="fluid", runs=[2, 1], size-ratio=3,
+        rule=[{trigger="too-many-runs"}]}"#,
+    );
+    let policy_of = |db: &Db| db.default_keyspace().options().policy.to_string();
+    let db = open(&disk, options("tiering(T=3)"));
     db.default_keyspace().set_policy(composed.clone()).unwrap();
     db.put("a", "1").unwrap();
     drop(db);
-    let plain = || Options::default().background(Background::Inline).seed(1);
-    let db = Db::open("db", plain().vfs(Arc::new(disk.clone()))).unwrap();
-    assert_eq!(db.default_keyspace().options().policy.to_string(), composed.to_string());
-    drop(db);
-    // A crash right after the change returned: the change was made.
-    let db = Db::open("db", plain().vfs(Arc::new(disk.clone()))).unwrap();
-    db.default_keyspace().set_policy("rr".parse::<PolicySpec>().unwrap()).unwrap();
+    let db = open(&disk, inline());
+    assert_eq!(policy_of(&db), composed.to_string());
+    db.default_keyspace().set_policy(policy("rr")).unwrap();
     let crashed = disk.crash(CrashImage::Drop, 3);
-    let again = Db::open("db", plain().vfs(Arc::new(crashed))).unwrap();
-    assert_eq!(again.default_keyspace().options().policy.to_string(), "rr");
+    assert_eq!(policy_of(&open(&crashed, inline())), "rr");
 }
 
+/// The tombstone age as a share of a run is for simulations.
 #[test]
-fn a_share_of_a_run_rules_no_database() {
+fn tombstone_bound_as_a_share_is_refused() {
     let disk = MemVfs::new();
-    let refused = Db::open(
-        "db",
-        options(Background::Inline, "tsa(0.5)")
-            .keyspace_defaults(tuning("tsa(0.33)"))
-            .vfs(Arc::new(disk.clone())),
-    );
-    let message = refused.unwrap_err().to_string();
+    let message = try_open(&disk, options("tsa(0.33)")).unwrap_err().to_string();
     assert!(message.contains("D = 0.33"), "{message}");
-    let db = open(&disk, "tsa");
-    let message =
-        db.default_keyspace().set_policy("tsa(0.2)".parse::<PolicySpec>().unwrap()).unwrap_err();
-    assert!(message.to_string().contains("tsa(D=3600s)"), "{message}");
-    assert_eq!(db.default_keyspace().options().policy.to_string(), "tsa");
+    let keyspace = open(&disk, options("tsa")).default_keyspace();
+    let message = keyspace.set_policy(policy("tsa(0.2)")).unwrap_err().to_string();
+    assert!(message.contains("tsa(D=3600s)"), "{message}");
+    assert_eq!(keyspace.options().policy.to_string(), "tsa");
 }
 
-/// Merges the whole tree into one run whenever L0 holds three.
-#[derive(Debug)]
-struct OneRun;
+type Pick = fn(&TreeShape, &RunningJobs) -> Option<Job>;
 
-impl CompactionPolicy for OneRun {
+/// A policy of a user.
+#[derive(Debug)]
+struct CustomPolicy {
+    name: &'static str,
+    pick: Pick,
+    /// Number of runs of L0 at which writes stop.
+    stop_runs: usize,
+    needs_file_read_times: bool,
+    /// Time of the last read of each file, by file number, at the last call of `pick`.
+    last_read_us: Mutex<BTreeMap<u64, u64>>,
+}
+
+impl CustomPolicy {
+    fn new(name: &'static str, stop_runs: usize, pick: Pick) -> Arc<CustomPolicy> {
+        let (needs_file_read_times, last_read_us) = (false, Mutex::default());
+        Arc::new(CustomPolicy { name, pick, stop_runs, needs_file_read_times, last_read_us })
+    }
+}
+
+impl CompactionPolicy for CustomPolicy {
     fn name(&self) -> &str {
-        "one-run"
+        self.name
     }
 
     fn pick(&self, shape: &TreeShape, busy: &RunningJobs) -> Option<Job> {
-        let runs = shape.runs_of(Level(0)).len();
-        let job = Job {
-            kind: JobKind::Merge,
-            inputs: shape.runs().map(|(level, run)| JobInput::from_run(level, run)).collect(),
-            target: OutputTarget {
-                level: Level(1),
-                placement: OutputPlacement::NewRun { before: None },
-            },
-            split: SplitRule {
-                file_bytes: shape.table_bytes,
-                grandparent: None,
-                boundaries: Vec::new(),
-            },
-            reason: JobReason::RunCount { level: Level(0), runs },
-        };
-        if runs < 3 { None } else { busy.admit_job(job, shape) }
+        let files = shape.files().map(|file| (file.id.0, file.last_read_us));
+        *self.last_read_us.lock().unwrap() = files.collect();
+        (self.pick)(shape, busy)
     }
 
     fn debt(&self, _shape: &TreeShape, _busy: &RunningJobs) -> Debt {
@@ -360,164 +316,151 @@ impl CompactionPolicy for OneRun {
     }
 
     fn must_stop_writes(&self, shape: &TreeShape) -> bool {
-        shape.runs_of(Level(0)).len() >= 12
+        shape.runs_of(Level(0)).len() >= self.stop_runs
+    }
+
+    fn needs_file_read_times(&self) -> bool {
+        self.needs_file_read_times
     }
 }
 
+/// A job that writes a new run of L1.
+fn job_to_l1(kind: JobKind, inputs: Vec<JobInput>) -> Job {
+    Job {
+        kind,
+        inputs,
+        target: OutputTarget {
+            level: Level(1),
+            placement: OutputPlacement::NewRun { before: None },
+        },
+        split: SplitRule { file_bytes: 4096, grandparent: None, boundaries: Vec::new() },
+        reason: JobReason::Manual,
+    }
+}
+
+/// A policy that merges the whole tree into one run whenever L0 holds three runs.
+fn one_run() -> Arc<CustomPolicy> {
+    CustomPolicy::new("one-run", 12, |shape, busy| {
+        let inputs = shape.runs().map(|(level, run)| JobInput::from_run(level, run)).collect();
+        let is_due = shape.runs_of(Level(0)).len() >= 3;
+        if is_due { busy.admit_job(job_to_l1(JobKind::Merge, inputs), shape) } else { None }
+    })
+}
+
 #[test]
-fn custom_policy_is_remembered_by_name() {
+fn custom_policy_is_stored_by_name_and_required_at_open() {
     let disk = MemVfs::new();
-    let own = || Arc::new(OneRun) as Arc<dyn CompactionPolicy>;
-    let given = tuning("tiering").policy(own());
-    let try_open_with = |tuning: KeyspaceOptions| {
-        let options = Options::default().background(Background::Inline).seed(1);
-        let options = options.keyspace_defaults(tuning);
-        Db::open("db", options.vfs(Arc::new(disk.clone())))
+    let custom = small().policy(one_run());
+    let try_open_with =
+        |tuning: KeyspaceOptions| try_open(&disk, inline().keyspace_defaults(tuning));
+    let deepest_level = |db: &Db| {
+        let levels = metrics(db).levels;
+        levels.iter().filter(|level| level.runs > 0).map(|level| level.level).max()
     };
-    let open_with = |tuning: KeyspaceOptions| try_open_with(tuning).unwrap();
-    let levels = |db: &Db| {
-        let tree = &db.metrics().keyspaces["default"];
-        tree.levels
-            .iter()
-            .filter(|level| level.runs > 0)
-            .map(|level| level.level)
-            .collect::<Vec<_>>()
-    };
-    let db = open_with(given.clone());
-    for number in 0..2_000 {
-        db.put(key(number), number.to_string()).unwrap();
-    }
+    let policy_of = |keyspace: &Keyspace| keyspace.options().policy.to_string();
+    let db = try_open_with(custom.clone()).unwrap();
+    fill(&db.default_keyspace(), 2_000);
     db.flush().unwrap();
-    assert!(levels(&db).iter().all(|level| *level <= 1), "{:?}", levels(&db));
-    assert_eq!(db.default_keyspace().options().policy.to_string(), "custom:one-run");
-    let side = db.keyspace("side", tuning("leveled").policy(own())).unwrap();
-    for number in 0..500 {
-        side.put(key(number), number.to_string()).unwrap();
-    }
-    // What was given before stays in force.
+    assert!(deepest_level(&db) <= Some(1));
+    assert_eq!(policy_of(&db.default_keyspace()), "custom:one-run");
+    let side = db.keyspace("side", small().policy(one_run())).unwrap();
+    fill(&side, 500);
+    // Options without a policy keep the policy in force.
     let side = db.keyspace("side", KeyspaceOptions::default()).unwrap();
-    assert_eq!(side.options().policy.to_string(), "custom:one-run");
+    assert_eq!(policy_of(&side), "custom:one-run");
     db.close(None).unwrap();
-    // Without the policy the default keyspace does not open, and nothing has changed.
+    // The open fails without the policy of the default keyspace, and changes nothing.
     let before = disk.snapshot_all();
     let refused = try_open_with(KeyspaceOptions::default());
-    let Err(Error::NoCompactionPolicy { keyspace, policy }) = refused else {
+    let Err(Error::NoCompactionPolicy { keyspace, policy: name }) = refused else {
         panic!("{refused:?}")
     };
-    assert_eq!((&*keyspace, &*policy), ("default", "one-run"));
+    assert_eq!((&*keyspace, &*name), ("default", "one-run"));
     assert_eq!(disk.snapshot_all(), before);
-    let read = Options::default().background(Background::Inline);
-    let db = Db::open("db", read.read_only(true).vfs(Arc::new(disk.clone()))).unwrap();
+    let db = open(&disk, inline().read_only(true));
     assert_eq!(db.open_keyspace("side", None).unwrap().iter().count(), 500);
     drop(db);
-    // A keyspace that nobody opens keeps its shape; opening it without the policy is an error.
-    let options = Options::default().background(Background::Inline).seed(1);
-    let options = options.keyspace_defaults(given);
-    let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
+    // A second keyspace may lack its policy until it is opened.
+    let db = try_open_with(custom).unwrap();
     for opened in [db.open_keyspace("side", None), db.keyspace("side", KeyspaceOptions::default())]
     {
         assert!(matches!(opened, Err(Error::NoCompactionPolicy { .. })), "{opened:?}");
     }
-    let side = db.keyspace("side", tuning("leveled")).unwrap();
-    assert_eq!(
-        (side.options().policy.to_string(), side.iter().count()),
-        ("leveled".to_owned(), 500)
-    );
+    let side = db.keyspace("side", small().policy(policy("leveled"))).unwrap();
+    assert_eq!((&*policy_of(&side), side.iter().count()), ("leveled", 500));
     drop((side, db));
-    // Another policy is given: that one is in force.
-    let db = open_with(tuning("tiering"));
-    for number in 0..4_000 {
-        db.put(key(number), number.to_string()).unwrap();
-    }
-    assert!(levels(&db).len() > 1 || levels(&db).iter().any(|level| *level > 1));
-    db.default_keyspace().set_policy(own()).unwrap();
-    for number in 0..500 {
-        db.put(key(number), number.to_string()).unwrap();
-    }
-    assert!(levels(&db).iter().all(|level| *level <= 1), "{:?}", levels(&db));
+    // Options with another policy replace it.
+    let db = try_open_with(small().policy(policy("tiering"))).unwrap();
+    fill(&db.default_keyspace(), 4_000);
+    assert_eq!(policy_of(&db.default_keyspace()), "tiering");
+    assert!(metrics(&db).total().runs > 1);
+    db.default_keyspace().set_policy(one_run()).unwrap();
+    fill(&db.default_keyspace(), 500);
+    assert!(deepest_level(&db) <= Some(1));
     assert_eq!(db.default_keyspace().iter().count(), 1_000);
 }
 
-/// A policy that is wrong in a way of its own.
-#[derive(Debug)]
-enum Wrong {
-    /// Names a run that is not there.
-    Nowhere,
-    /// Drops a file, and does not say that it drops data.
-    Drops,
-    /// Carries older entries over newer ones.
-    Reorders,
-    /// Names its inputs oldest first.
-    InputOrder,
-}
-
-impl CompactionPolicy for Wrong {
-    fn name(&self) -> &str {
-        "wrong"
-    }
-
-    fn pick(&self, shape: &TreeShape, _busy: &RunningJobs) -> Option<Job> {
-        let runs = shape.runs_of(Level(0));
-        let (newest, oldest) = (runs.first()?, runs.last()?);
-        let level = Level(0);
-        let (kind, input) = match self {
-            Wrong::Nowhere => {
-                let (run, files) = (RunId(9999), vec![FileId(9999)]);
-                (JobKind::Merge, JobInput { level, run, files })
-            }
-            Wrong::Drops => (JobKind::Drop, JobInput::from_run(level, oldest)),
-            Wrong::Reorders | Wrong::InputOrder if runs.len() < 2 => return None,
-            Wrong::InputOrder => (JobKind::Merge, JobInput::from_run(level, oldest)),
-            Wrong::Reorders => (JobKind::Merge, JobInput::from_run(level, newest)),
-        };
-        let mut inputs = vec![input];
-        if matches!(self, Wrong::InputOrder) {
-            inputs.push(JobInput::from_run(level, &runs[runs.len() - 2]));
-        }
-        Some(Job {
-            kind,
-            inputs,
-            target: OutputTarget {
-                level: Level(1),
-                placement: OutputPlacement::NewRun { before: None },
-            },
-            split: SplitRule { file_bytes: 4096, grandparent: None, boundaries: Vec::new() },
-            reason: JobReason::Manual,
-        })
-    }
-
-    fn debt(&self, _shape: &TreeShape, _busy: &RunningJobs) -> Debt {
-        Debt::default()
-    }
-
-    fn must_stop_writes(&self, _shape: &TreeShape) -> bool {
-        false
-    }
+/// Returns an input with all files of a run of L0.
+fn input_of_l0(shape: &TreeShape, run: usize) -> Option<JobInput> {
+    shape.runs_of(Level(0)).get(run).map(|run| JobInput::from_run(Level(0), run))
 }
 
 #[test]
-fn a_wrong_policy_is_reported_and_harms_nothing() {
-    for wrong in [Wrong::Nowhere, Wrong::Drops, Wrong::Reorders, Wrong::InputOrder] {
+fn invalid_job_is_reported_and_not_executed() {
+    type Case = (&'static str, Pick, fn(&JobRule) -> bool);
+    let cases: [Case; 4] = [
+        (
+            "unknown run",
+            |shape, _| {
+                input_of_l0(shape, 0)?;
+                let (run, files) = (RunId(9999), vec![FileId(9999)]);
+                Some(job_to_l1(JobKind::Merge, vec![JobInput { level: Level(0), run, files }]))
+            },
+            |rule| matches!(rule, JobRule::Shape(compaction::Error::NoSuchRun { .. })),
+        ),
+        (
+            "drop of the oldest data without a declaration",
+            |shape, _| {
+                let oldest = shape.runs_of(Level(0)).len().checked_sub(1)?;
+                Some(job_to_l1(JobKind::Drop, vec![input_of_l0(shape, oldest)?]))
+            },
+            |rule| *rule == JobRule::DropsData,
+        ),
+        (
+            "newest run moved below older runs",
+            |shape, _| {
+                input_of_l0(shape, 1)?;
+                Some(job_to_l1(JobKind::Merge, vec![input_of_l0(shape, 0)?]))
+            },
+            |rule| matches!(rule, JobRule::Shape(compaction::Error::L0Order { .. })),
+        ),
+        (
+            "inputs with the oldest run first",
+            |shape, _| {
+                let newer = shape.runs_of(Level(0)).len().checked_sub(2)?;
+                let inputs = vec![input_of_l0(shape, newer + 1)?, input_of_l0(shape, newer)?];
+                Some(job_to_l1(JobKind::Merge, inputs))
+            },
+            |rule| matches!(rule, JobRule::Shape(compaction::Error::InputOrder { .. })),
+        ),
+    ];
+    for (name, pick, is_expected) in cases {
         let (disk, events) = (MemVfs::new(), EventLog::default());
-        let name = format!("{wrong:?}");
-        let options = Options::default()
-            .background(Background::Inline)
-            .seed(1)
-            .listener(Arc::new(events.clone()))
-            .keyspace_defaults(tuning("leveled").policy(Arc::new(wrong)));
-        let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
-        let mut told = 0;
+        let tuning = small().policy(CustomPolicy::new("wrong", usize::MAX, pick));
+        let options = inline().listener(Arc::new(events.clone())).keyspace_defaults(tuning);
+        let db = open(&disk, options);
+        let mut refused = 0;
         for number in 0..800 {
             let put = || db.put(key(number), number.to_string());
             match put() {
                 Err(Error::Background { .. }) => {
-                    told += 1;
+                    refused += 1;
                     put().unwrap();
                 }
                 done => done.unwrap(),
             }
         }
-        assert_eq!(told, 1, "{name}");
+        assert_eq!(refused, 1, "{name}");
         let failures = events.select(|event| match event {
             Event::Failure(_) | Event::Compaction(_) => Some(event.to_string()),
             _ => None,
@@ -526,69 +469,38 @@ fn a_wrong_policy_is_reported_and_harms_nothing() {
         for number in 0..800 {
             assert_eq!(&*db.get(key(number)).unwrap().unwrap(), number.to_string().as_bytes());
         }
-        let Err(Error::PolicyMistake { policy, rule, .. }) = db.wait_idle() else {
-            panic!("{name}: no mistake")
+        let Err(Error::PolicyMistake { policy: by, rule, .. }) = db.wait_idle() else {
+            panic!("{name}: no mistake is reported")
         };
-        assert_eq!(policy, "wrong");
-        let expected = match &*name {
-            "Nowhere" => matches!(&*rule, JobRule::Shape(compaction::Error::NoSuchRun { .. })),
-            "Drops" => *rule == JobRule::DropsData,
-            "InputOrder" => matches!(&*rule, JobRule::Shape(compaction::Error::InputOrder { .. })),
-            _ => matches!(&*rule, JobRule::Shape(compaction::Error::L0Order { .. })),
-        };
-        assert!(expected, "{name}: {rule}");
-        // It was found before anything was merged.
-        assert_eq!(db.metrics().keyspaces["default"].compaction.jobs, 0, "{name}");
+        assert_eq!(by, "wrong");
+        assert!(is_expected(&rule), "{name}: {rule}");
+        assert_eq!(metrics(&db).compaction.jobs, 0, "{name}");
         let begun = events.count(|event| matches!(event, Event::CompactionBegin(_)));
-        assert_eq!(begun, 0, "{name}: a job was begun");
-        // A sound one takes over.
-        db.default_keyspace().set_policy("leveled".parse::<PolicySpec>().unwrap()).unwrap();
+        assert_eq!(begun, 0, "{name}");
+        // A valid policy takes over.
+        db.default_keyspace().set_policy(policy("leveled")).unwrap();
         db.env().advance_us(120_000_000);
         db.put("z", "1").unwrap();
-        db.flush().unwrap();
-        db.wait_idle().unwrap();
+        settle(&db);
         assert_eq!(db.default_keyspace().iter().count(), 801);
-        drop(db);
-        lsmx::verify("db", &Options::default().vfs(Arc::new(disk))).unwrap();
+        db.close(None).unwrap();
+        assert_clean(&disk);
     }
 }
 
-/// Stops writes at six runs, and does nothing about it.
-#[derive(Debug)]
-struct Stalls;
-
-impl CompactionPolicy for Stalls {
-    fn name(&self) -> &str {
-        "stalls"
-    }
-
-    fn pick(&self, _shape: &TreeShape, _busy: &RunningJobs) -> Option<Job> {
-        None
-    }
-
-    fn debt(&self, _shape: &TreeShape, _busy: &RunningJobs) -> Debt {
-        Debt::default()
-    }
-
-    fn must_stop_writes(&self, shape: &TreeShape) -> bool {
-        shape.runs_of(Level(0)).len() >= 6
-    }
-}
-
-/// Writes stopped for good, `wait_idle` returned `Ok`, and nothing said why.
+/// Writes stopped for good, `wait_idle` returned `Ok`, and no error named the policy.
 #[test]
-fn policy_that_stops_writes_and_picks_no_job_is_an_error_that_names_it() {
+fn policy_that_stops_writes_and_picks_no_job_is_named_by_the_error() {
     for background in [Background::Inline, Background::Stepped { seed: 3, workers: 2 }] {
-        let own = tuning("leveled").policy(Arc::new(Stalls));
-        let options = Options::default().background(background).seed(1).keyspace_defaults(own);
-        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+        let stalls = small().policy(CustomPolicy::new("stalls", 6, |_, _| None));
+        let db = open(&MemVfs::new(), inline().background(background).keyspace_defaults(stalls));
         let put = |number: u64| db.put(key(number), [7; 100]);
         let stopped = (0..10_000).find_map(|number| put(number).err());
-        let stopped = stopped.expect("L0 does not grow for ever");
-        let Error::PolicyStalled { keyspace, policy, shape } = &stopped else {
+        let stopped = stopped.expect("L0 grows without bound");
+        let Error::PolicyStalled { keyspace, policy: by, shape } = &stopped else {
             panic!("{background:?}: {stopped:?}")
         };
-        assert_eq!((&**keyspace, &**policy), ("default", "stalls"));
+        assert_eq!((&**keyspace, &**by), ("default", "stalls"));
         assert!(shape.starts_with("L0 has 6 runs of 6 files, "), "{shape}");
         assert!(stopped.to_string().contains("set another policy"));
         assert!(matches!(db.wait_idle(), Err(Error::PolicyStalled { .. })));
@@ -596,72 +508,39 @@ fn policy_that_stops_writes_and_picks_no_job_is_an_error_that_names_it() {
         assert!(health.compaction_blocked[0].writes_stopped, "{health:?}");
         put(1).unwrap_err();
         assert!(db.health().read_only.is_none());
-        // The way out.
-        db.default_keyspace().set_policy("leveled".parse::<PolicySpec>().unwrap()).unwrap();
+        db.default_keyspace().set_policy(policy("leveled")).unwrap();
         (0..1_000).for_each(|number| put(number).unwrap());
         db.wait_idle().unwrap();
         assert!(db.health().is_good());
     }
 }
 
-/// Picks nothing, and notes when each file was last read.
-#[derive(Debug, Default)]
-struct Spy {
-    asks: bool,
-    last_read: Mutex<BTreeMap<u64, u64>>,
-}
-
-impl CompactionPolicy for Spy {
-    fn name(&self) -> &str {
-        "spy"
-    }
-
-    fn pick(&self, shape: &TreeShape, _busy: &RunningJobs) -> Option<Job> {
-        let files = shape.files().map(|file| (file.id.0, file.last_read_us));
-        *self.last_read.lock().unwrap() = files.collect();
-        None
-    }
-
-    fn debt(&self, _shape: &TreeShape, _busy: &RunningJobs) -> Debt {
-        Debt::default()
-    }
-
-    fn must_stop_writes(&self, _shape: &TreeShape) -> bool {
-        false
-    }
-
-    fn needs_file_read_times(&self) -> bool {
-        self.asks
-    }
-}
-
 #[test]
-fn a_policy_that_asks_knows_which_files_lookups_read() {
-    for asks in [true, false] {
-        let (disk, spy) = (MemVfs::new(), Arc::new(Spy { asks, ..Spy::default() }));
-        let own: Arc<dyn CompactionPolicy> = Arc::<Spy>::clone(&spy);
-        let options = Options::default()
-            .background(Background::Inline)
-            .seed(1)
-            .keyspace_defaults(tuning("leveled").policy(own));
-        let db = Db::open("db", options.vfs(Arc::new(disk))).unwrap();
-        // Three files, of which only the second has the key that is read.
+fn policy_that_needs_file_read_times_gets_the_times_of_lookups() {
+    for needs_file_read_times in [true, false] {
+        let spy = CustomPolicy::new("spy", usize::MAX, |_, _| None);
+        let spy = Arc::into_inner(spy).unwrap();
+        let spy = Arc::new(CustomPolicy { needs_file_read_times, ..spy });
+        let tuning = small().policy(Arc::<CustomPolicy>::clone(&spy));
+        let db = open(&MemVfs::new(), inline().keyspace_defaults(tuning));
+        // Three files; only the second has the key that is read.
         for name in ["a", "b", "c"] {
             db.put(name, "v").unwrap();
             db.flush().unwrap();
         }
-        let look = || {
-            db.default_keyspace().set_policy(Arc::<Spy>::clone(&spy)).unwrap();
-            spy.last_read.lock().unwrap().clone()
+        let last_read_us = || {
+            db.default_keyspace().set_policy(Arc::<CustomPolicy>::clone(&spy)).unwrap();
+            spy.last_read_us.lock().unwrap().clone()
         };
-        let before = look();
+        let before = last_read_us();
         let ids: Vec<u64> = before.keys().copied().collect();
         assert_eq!(ids.len(), 3);
         db.env().advance_us(1_000_000);
         assert!(db.get("b").unwrap().is_some());
         let read_us = db.env().now_us();
-        let after = look();
+        let after = last_read_us();
         assert_eq!((after[&ids[0]], after[&ids[2]]), (before[&ids[0]], before[&ids[2]]));
-        assert_eq!(after[&ids[1]], if asks { read_us } else { before[&ids[1]] });
+        let expected_us = if needs_file_read_times { read_us } else { before[&ids[1]] };
+        assert_eq!(after[&ids[1]], expected_us);
     }
 }

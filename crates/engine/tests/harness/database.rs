@@ -1,0 +1,116 @@
+//! Small databases: options, opens, comparison with a map, files.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lsmx::env::Background;
+use lsmx::metrics::KeyspaceMetrics;
+use lsmx::vfs::{MemVfs, Vfs};
+use lsmx::{
+    Db, Keyspace, KeyspaceOptions, Options, PolicySpec, Range, ReadOptions, ReadTier, Slice,
+    VerifyReport,
+};
+
+/// Keys and values of a keyspace.
+pub(crate) type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Returns options without background threads and with a fixed seed.
+pub(crate) fn inline() -> Options {
+    Options::default().background(Background::Inline).seed(1)
+}
+
+/// Returns options of a keyspace with memtables and tables of 4 KiB, and blocks of 256 bytes.
+pub(crate) fn small() -> KeyspaceOptions {
+    KeyspaceOptions::default().memtable_bytes(4 << 10).table_bytes(4 << 10).block_bytes(256)
+}
+
+pub(crate) fn policy(text: &str) -> PolicySpec {
+    text.parse().unwrap()
+}
+
+/// Returns options of a read that does not wait for storage.
+pub(crate) fn memory_only() -> ReadOptions {
+    ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() }
+}
+
+/// Opens the database `db`.
+pub(crate) fn open(disk: &(impl Vfs + Clone), options: Options) -> Db {
+    try_open(disk, options).unwrap()
+}
+
+/// Opens the database `db`.
+pub(crate) fn try_open(disk: &(impl Vfs + Clone), options: Options) -> lsmx::Result<Db> {
+    Db::open("db", options.vfs(Arc::new(disk.clone())))
+}
+
+/// Verifies the closed database `db`.
+pub(crate) fn verify(disk: &(impl Vfs + Clone)) -> lsmx::Result<VerifyReport> {
+    lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone())))
+}
+
+/// Requires that the database `db` is intact and has no orphaned files.
+pub(crate) fn assert_clean(disk: &(impl Vfs + Clone)) -> VerifyReport {
+    let report = verify(disk).unwrap();
+    assert_eq!(report.orphans, Vec::<PathBuf>::new());
+    report
+}
+
+/// Flushes all memtables and waits until no background work is left.
+pub(crate) fn settle(db: &Db) {
+    db.flush().unwrap();
+    db.wait_idle().unwrap();
+}
+
+/// Compacts all keys of the default keyspace.
+pub(crate) fn compact(db: &Db) -> lsmx::Result<()> {
+    db.default_keyspace().compact_range::<&[u8]>(..)
+}
+
+/// Returns the metrics of the default keyspace.
+pub(crate) fn metrics(db: &Db) -> KeyspaceMetrics {
+    db.metrics().keyspaces.remove("default").unwrap()
+}
+
+/// Returns the entries of a range in its order.
+pub(crate) fn entries(range: Range) -> Vec<(Slice, Slice)> {
+    range.map(Result::unwrap).collect()
+}
+
+/// Requires that a keyspace holds these entries and no others, for iteration both ways and lookups of one and many keys.
+pub(crate) fn assert_entries(keyspace: &Keyspace, expected: &Entries) {
+    let expected: Vec<(Slice, Slice)> =
+        expected.iter().map(|(key, value)| (key[..].into(), value[..].into())).collect();
+    let assert_equal = |found: Vec<(Slice, Slice)>, direction: &str| {
+        let differs = found.iter().zip(&expected).find(|(found, expected)| found != expected);
+        assert_eq!(differs, None, "{direction}: found and expected");
+        assert_eq!(found.len(), expected.len(), "{direction}: number of entries");
+    };
+    assert_equal(entries(keyspace.iter()), "forward");
+    let mut backward: Vec<_> = keyspace.iter().rev().map(Result::unwrap).collect();
+    backward.reverse();
+    assert_equal(backward, "backward");
+    let values = keyspace.multi_get(expected.iter().map(|(key, _)| key)).unwrap();
+    for ((key, value), of_many) in expected.iter().zip(values) {
+        assert_eq!(keyspace.get(key).unwrap().as_ref(), Some(value), "get of {key:?}");
+        assert_eq!(of_many.as_ref(), Some(value), "multi_get of {key:?}");
+    }
+}
+
+/// Returns the files whose paths end with a suffix.
+pub(crate) fn files(disk: &MemVfs, suffix: &str) -> Vec<PathBuf> {
+    disk.paths().into_iter().filter(|path| path.to_string_lossy().ends_with(suffix)).collect()
+}
+
+/// Sleeps until a condition holds. Fails after a minute.
+#[expect(clippy::disallowed_methods, reason = "the condition depends on threads of the engine")]
+pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..6_000 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("a minute passed without: {what}");
+}
