@@ -48,7 +48,7 @@ impl OutputArgs {
         }
         if let Some(path) = &self.csv {
             let (header, rows) = result.csv()?;
-            csv::write(path, &header, rows)?;
+            csv::write(path, &header, &rows)?;
         }
         if let Some(path) = &self.html {
             html::write(path, &result.html()?)?;

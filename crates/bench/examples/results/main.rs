@@ -1,0 +1,328 @@
+//! Measures and writes the pages of `docs/results`.
+//!
+//! `cargo run --release -p lsmx-bench --example results -- [--measure] [PAGE[.RUN]]...`
+//!
+//! A page has a template in `crates/bench/examples/results`. Without names all pages are written. The template contains:
+//!
+//! - `{{run ID: COMMAND}}`: `--measure` runs the command and keeps its output in `docs/results/data/PAGE.ID.txt`, or its CSV
+//!   file in `PAGE.ID.csv` if the page has a table of it. The first line has command, commit, date and machine.
+//! - `{{table ID: COLUMN COLUMN=…}}`: a table of these CSV columns, with the titles and units of their metrics. `=TITLE`
+//!   replaces the title.
+//! - `{{output ID}}`: the output as a code block. `{{markdown ID}}`: the output as a part of the page.
+//! - `{{ID/ROW/COLUMN}}`: a number. `ROW` is the start of a row of the CSV file, `{{A ÷ B}}` the ratio of two numbers.
+//!
+//! The commands find `lsmx` in the directory of the release build.
+
+#![allow(clippy::print_stderr, reason = "a program prints its errors")]
+#![allow(clippy::disallowed_methods, reason = "it writes documents, no database")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use lsmx_bench::metric::{self, Metric, Unit};
+use lsmx_bench::report::provenance::Provenance;
+
+type Result<T> = std::result::Result<T, String>;
+
+fn main() -> ExitCode {
+    let (flags, names): (Vec<String>, Vec<String>) =
+        std::env::args().skip(1).partition(|argument| argument.starts_with("--"));
+    let written = match flags.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => pages().and_then(|pages| write_pages(&pages, &names, false)),
+        ["--measure"] => pages().and_then(|pages| write_pages(&pages, &names, true)),
+        _ => Err("usage: results [--measure] [PAGE[.RUN]]...".to_owned()),
+    };
+    match written {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Returns the names of all pages that have a template.
+fn pages() -> Result<Vec<String>> {
+    let directory = repository().join("crates/bench/examples/results");
+    let files = std::fs::read_dir(&directory)
+        .map_err(|error| format!("{}: {error}", directory.display()))?;
+    let mut names = Vec::new();
+    for file in files {
+        let path = file.map_err(|error| error.to_string())?.path();
+        if path.extension().is_some_and(|extension| extension == "md") {
+            names.push(path.file_stem().unwrap_or_default().to_string_lossy().into_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Measures the runs whose names start with one of `names`, and writes their pages. No names mean all pages.
+fn write_pages(pages: &[String], names: &[String], measure: bool) -> Result<()> {
+    for page in pages {
+        let page = Page::new(page)?;
+        let is_named = |name: &str| {
+            let starts = |named: &String| name == named || name.starts_with(&format!("{named}."));
+            names.is_empty() || names.iter().any(starts)
+        };
+        if measure {
+            for (id, command) in page.runs() {
+                if is_named(&format!("{}.{id}", page.name)) {
+                    page.measure(id, command)?;
+                }
+            }
+        }
+        if names.is_empty() || names.iter().any(|name| name.split('.').next() == Some(&page.name)) {
+            let path = repository().join(format!("docs/results/{}.md", page.name));
+            write(&path, &page.text()?)?;
+        }
+    }
+    Ok(())
+}
+
+/// A page of results: its name and its template.
+struct Page {
+    name: String,
+    template: String,
+}
+
+impl Page {
+    fn new(name: &str) -> Result<Page> {
+        let path = repository().join(format!("crates/bench/examples/results/{name}.md"));
+        Ok(Page { name: name.to_owned(), template: read(&path)? })
+    }
+
+    /// Returns the names and the commands of the runs.
+    fn runs(&self) -> impl Iterator<Item = (&str, &str)> {
+        let items = self.template.split("{{run ").skip(1);
+        items.filter_map(|rest| rest.split_once("}}")?.0.split_once(": "))
+    }
+
+    fn data_path(&self, id: &str) -> PathBuf {
+        let has_table = self.template.contains(&format!("{{{{table {id}:"));
+        let extension = if has_table { "csv" } else { "txt" };
+        repository().join(format!("docs/results/data/{}.{id}.{extension}", self.name))
+    }
+
+    /// Runs a command and writes its output with a line about its origin.
+    fn measure(&self, id: &str, command: &str) -> Result<()> {
+        eprintln!("{}.{id}: {command}", self.name);
+        let path = self.data_path(id);
+        let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_owned());
+        let mut shell = match command.strip_prefix("lsmx ") {
+            Some(arguments) => format!("{target}/release/lsmx {arguments}"),
+            None => command.to_owned(),
+        };
+        let is_csv = path.extension().is_some_and(|extension| extension == "csv");
+        if is_csv {
+            shell.push_str(&format!(" --csv {}", path.display()));
+        }
+        let mut output = run(&shell)?;
+        if is_csv {
+            output = read(&path)?;
+        }
+        let commit = run(
+            "git rev-parse --short HEAD; git diff --quiet HEAD -- crates/*/src || echo changed",
+        )?;
+        let date = run("date -u +%F")?;
+        let origin = Provenance::new(command.to_owned(), None, 0, &std::env::temp_dir());
+        let origin = format!(
+            "# {command} | commit {}, {} | {}, {}, {}\n",
+            commit.trim().replace('\n', ", "),
+            date.trim(),
+            origin.cpu,
+            origin.kernel,
+            origin.file_system
+        );
+        write(&path, &(origin + &output))
+    }
+
+    /// Returns the page with all items of the template replaced.
+    fn text(&self) -> Result<String> {
+        let notice = "<!-- Written by `cargo run --release -p lsmx-bench --example results`. -->\n";
+        let mut text = String::from(notice);
+        let mut parts = self.template.split("{{");
+        text.push_str(parts.next().unwrap_or_default());
+        for part in parts {
+            let (item, rest) = part.split_once("}}").ok_or("an item has no end")?;
+            let item_text = self.item(item);
+            text.push_str(
+                &item_text.map_err(|why| format!("{}: {{{{{item}}}}}: {why}", self.name))?,
+            );
+            text.push_str(rest);
+        }
+        Ok(text)
+    }
+
+    fn item(&self, item: &str) -> Result<String> {
+        if let Some(run) = item.strip_prefix("run ") {
+            let (id, command) = run.split_once(": ").ok_or("no command")?;
+            let origin = self.data(id)?.origin;
+            let [_, commit, machine] = origin.split(" | ").collect::<Vec<_>>()[..] else {
+                return Err("its data has no origin".to_owned());
+            };
+            return Ok(format!("```sh\n{command}\n```\n\n*Measured at {commit}, on {machine}.*"));
+        }
+        if let Some(id) = item.strip_prefix("output ") {
+            return Ok(format!("```text\n{}\n```", self.data(id)?.text.trim_end()));
+        }
+        if let Some(id) = item.strip_prefix("markdown ") {
+            return Ok(self.data(id)?.text.trim_end().to_owned());
+        }
+        if let Some(table) = item.strip_prefix("table ") {
+            let (id, columns) = table.split_once(": ").ok_or("no columns")?;
+            return self.data(id)?.table(columns);
+        }
+        let number = |path: &str| -> Result<(f64, Unit)> {
+            let (id, cell) = path.trim().split_once('/').ok_or("no such item")?;
+            let (row, column) = cell.rsplit_once('/').ok_or("no column")?;
+            self.data(id)?.number(row, column)
+        };
+        match item.split_once('÷') {
+            Some((a, b)) => Ok(format!("{:.2}", number(a)?.0 / number(b)?.0)),
+            None => number(item).map(|(number, unit)| match unit.name() {
+                "" => unit.text(number),
+                name => format!("{} {name}", unit.text(number)),
+            }),
+        }
+    }
+
+    fn data(&self, id: &str) -> Result<Data> {
+        let mut runs = self.runs();
+        let (_, command) = runs.find(|(name, _)| *name == id).ok_or(format!("no run {id}"))?;
+        let whole = read(&self.data_path(id))?;
+        let (origin, text) = whole.split_once('\n').ok_or("its data is empty")?;
+        Ok(Data { origin: origin.to_owned(), command: command.to_owned(), text: text.to_owned() })
+    }
+}
+
+/// Runs a shell command in the repository and returns its standard output.
+fn run(command: &str) -> Result<String> {
+    let output = Command::new("bash").args(["-c", command]).current_dir(repository()).output();
+    let output = output.map_err(|error| format!("{command}: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("{command}: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    String::from_utf8(output.stdout).map_err(|error| format!("{command}: {error}"))
+}
+
+/// The output of a run.
+struct Data {
+    origin: String,
+    command: String,
+    text: String,
+}
+
+impl Data {
+    /// Returns the header and the rows of the CSV file.
+    fn rows(&self) -> Result<(Vec<String>, Vec<Vec<String>>)> {
+        let mut reader = csv::Reader::from_reader(self.text.as_bytes());
+        let fields = |record: &csv::StringRecord| record.iter().map(str::to_owned).collect();
+        let header = reader.headers().map(fields).map_err(|error| error.to_string())?;
+        let rows = reader
+            .records()
+            .map(|record| record.as_ref().map(fields).map_err(csv::Error::to_string));
+        Ok((header, rows.collect::<Result<_>>()?))
+    }
+
+    /// Returns the metric of a CSV column and its title.
+    fn metric(&self, column: &str) -> Result<(&'static Metric, String)> {
+        let command = self.command.split(' ').nth(1).unwrap_or_default();
+        let registries =
+            metric::ALL.iter().filter(|at| at.command.split(' ').next() == Some(command));
+        let mut metrics = registries.flat_map(|registry| registry.metrics());
+        let found = metrics.find_map(|metric| {
+            let key = if metric.csv == column { metric.key } else { column };
+            Some((metric, metric.title_of(key)?))
+        });
+        found.ok_or(format!("{column} is no metric of {command}"))
+    }
+
+    fn table(&self, columns: &str) -> Result<String> {
+        let (header, rows) = self.rows()?;
+        let (mut titles, mut indices, mut units) = (Vec::new(), Vec::new(), Vec::new());
+        for column in columns.split(' ') {
+            let (name, title) = column.split_once('=').unwrap_or((column, ""));
+            let place = header.iter().position(|at| at == name);
+            indices.push(place.ok_or(format!("no column {name}"))?);
+            let (metric, own) = self.metric(name)?;
+            let title = if title.is_empty() { own } else { title.replace('_', " ") };
+            titles.push(match metric.unit.name() {
+                "" => title,
+                unit => format!("{title}, {unit}"),
+            });
+            units.push(metric.unit);
+        }
+        let mut text = format!("| {} |\n", titles.join(" | "));
+        let alignment = units.iter().map(|unit| if *unit == Unit::Text { "---" } else { "---:" });
+        text.push_str(&format!("| {} |\n", alignment.collect::<Vec<_>>().join(" | ")));
+        for row in rows {
+            let cell = |(index, unit): (&usize, &Unit)| match row[*index].parse::<f64>() {
+                Ok(number) if *unit != Unit::Text => unit.text(number),
+                _ if row[*index].is_empty() => "–".to_owned(),
+                _ => row[*index].clone(),
+            };
+            let cells: Vec<String> = indices.iter().zip(&units).map(cell).collect();
+            text.push_str(&format!("| {} |\n", cells.join(" | ")));
+        }
+        Ok(text.trim_end().to_owned())
+    }
+
+    /// Returns the number in a column of the first row that starts with the fields `row`, which commas separate.
+    fn number(&self, row: &str, column: &str) -> Result<(f64, Unit)> {
+        let (header, rows) = self.rows()?;
+        let place =
+            header.iter().position(|at| at == column).ok_or(format!("no column {column}"))?;
+        let fields: Vec<&str> = row.split(',').collect();
+        let starts = |at: &&Vec<String>| {
+            at.iter().map(String::as_str).take(fields.len()).eq(fields.iter().copied())
+        };
+        let found = rows.iter().find(starts).ok_or(format!("no row {row}"))?;
+        let number = found[place].parse().map_err(|_| format!("{} is no number", found[place]))?;
+        Ok((number, self.metric(column)?.0.unit))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `cargo run -p lsmx-bench --example results` writes the pages.
+    #[test]
+    fn pages_are_up_to_date() {
+        for name in pages().unwrap() {
+            let written = read(&repository().join(format!("docs/results/{name}.md"))).unwrap();
+            let page = Page::new(&name).unwrap();
+            assert!(page.text().unwrap() == written, "docs/results/{name}.md is out of date");
+        }
+    }
+
+    #[test]
+    fn table_has_titles_and_units_of_metrics() {
+        let data = Data {
+            origin: String::new(),
+            command: "lsmx explore".to_owned(),
+            text: "policy,data_moved_ratio\n\"tsa(1,2)\",2.5\nfull,10\n".to_owned(),
+        };
+        let table = data.table("policy data_moved_ratio").unwrap();
+        assert_eq!(
+            table,
+            "| policy | moved, × |\n| --- | ---: |\n| tsa(1,2) | 2.50 |\n| full | 10.00 |"
+        );
+        assert_eq!(data.number("full", "data_moved_ratio").unwrap().0, 10.0);
+        assert!(data.number("x", "data_moved_ratio").is_err());
+        assert!(data.table("nothing").unwrap_err().contains("no column nothing"));
+    }
+}
