@@ -14,33 +14,32 @@ use lsmx_testkit::CountingAllocator;
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// Bytes of memory that the process has in use.
-fn resident() -> u64 {
+/// Returns the resident bytes of the process.
+fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// Puts entries in random order into a memtable; returns bytes that it counts, and that came. The
-/// database stays.
+/// Puts entries in random order into a memtable. Returns the open database, the counted bytes and the growth of the process.
 fn fill(dir: &Path, entries: u64, value_bytes: usize) -> (Db, u64, u64) {
     let keyspace = KeyspaceOptions::default().memtable_bytes(1 << 30);
     let options = Options::default().keyspace_defaults(keyspace).wal_bytes_max(1 << 30);
     let db = Db::open(dir, options).unwrap();
-    let before = resident();
+    let before = resident_bytes();
     for number in 0..entries {
         let mut key = [0; 16];
         key[..8].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
         db.put(key, vec![7; value_bytes]).unwrap();
     }
-    let grown = resident() - before;
+    let grown = resident_bytes() - before;
     let metrics = db.metrics();
     let counted = metrics.keyspaces.values().map(|keyspace| keyspace.memtable_bytes).sum();
     (db, counted, grown)
 }
 
-/// Threads commit batches of half the budget at the same time. Besides the batches that they hold, memory stays
-/// within 1.15 times the budget and 32 MiB. Returns the most that it took.
-fn batches_in_flight_stay_within_the_budget() -> usize {
+/// Threads commit batches of half the budget at the same time. Without the batches themselves, memory stays
+/// within 1.15 times the budget and 32 MiB. Returns the largest number of bytes.
+fn check_batches_in_flight() -> usize {
     const WRITERS: usize = 16;
     const BUDGET: usize = 16 << 20;
     const BATCH_BYTES: u64 = 8 << 20;
@@ -82,10 +81,10 @@ fn batches_in_flight_stay_within_the_budget() -> usize {
     most
 }
 
-/// One test, for no other may take memory meanwhile; and nothing is freed, for the allocator would
-/// give it out again.
+/// A single test, because no other may allocate meanwhile. Databases stay open, because the allocator would reuse freed
+/// memory.
 #[test]
-fn what_is_counted_is_what_it_takes() {
+fn memtable_counted_bytes_equal_growth_of_process() {
     lsmx_testkit::time_test();
     let mut open = Vec::new();
     for (entries, value_bytes) in [(120_000, 8), (150_000, 100), (20_000, 4 << 10)] {
@@ -96,6 +95,6 @@ fn what_is_counted_is_what_it_takes() {
         println!("{entries} of 16 + {value_bytes} B: {counted} counted, {grown} grown, {ratio:.3}");
         assert!(ratio > 0.93 && ratio < 1.4, "{counted} counted, {grown} grown: {ratio:.3}");
     }
-    // What this frees is given out again, so it comes last.
-    println!("{} bytes for batches in flight", batches_in_flight_stay_within_the_budget());
+    // This check frees memory, so it is the last one.
+    println!("{} bytes for batches in flight", check_batches_in_flight());
 }

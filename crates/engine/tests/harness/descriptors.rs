@@ -1,4 +1,4 @@
-//! A file system with few file descriptors, and what a database can do with them.
+//! A file system with few file descriptors, and checks of databases on it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,38 +7,28 @@ use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
 use lsmx::internals::vfs::{FileLayer, OpenMode, VfsCall, VfsLayer};
-use lsmx::merge_operator::Append;
 use lsmx::vfs::{File, LockGuard, MemVfs, Vfs};
-use lsmx::{Db, Error, Keyspace, KeyspaceOptions, Options, ValueSeparation};
-use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
+use lsmx::{Db, Error, Options};
 
 use super::Outcome;
+use super::small_database::{KINDS, keyspace_options, lock, open_with};
 
-/// A memory file system whose process may have so many descriptors. Each open file and each lock has one, and
+/// A file system in memory with a limit of open descriptors. Each open file and each lock has one, and
 /// each sync of a directory needs one.
 #[derive(Clone, Debug)]
 pub(crate) struct FewDescriptors {
     inner: MemVfs,
     limit: usize,
     open: Arc<AtomicUsize>,
-    /// Paths of files and locks, and kinds of other calls, that found no descriptor.
+    /// Paths of files and locks, and names of other calls, that got no descriptor.
     refused: Arc<Mutex<Vec<PathBuf>>>,
 }
 
 impl FewDescriptors {
-    pub(crate) fn new(inner: MemVfs, limit: usize) -> FewDescriptors {
-        FewDescriptors { inner, limit, open: Arc::default(), refused: Arc::default() }
-    }
-
-    /// Descriptors open now.
-    pub(crate) fn open_count(&self) -> usize {
-        self.open.load(Ordering::SeqCst)
-    }
-
     fn take(&self, path: &Path) -> io::Result<Descriptor> {
         if self.open.fetch_add(1, Ordering::SeqCst) >= self.limit {
             self.open.fetch_sub(1, Ordering::SeqCst);
-            self.refused.lock().unwrap().push(path.to_owned());
+            lock(&self.refused).push(path.to_owned());
             // EMFILE.
             return Err(io::Error::from_raw_os_error(if cfg!(windows) { 4 } else { 24 }));
         }
@@ -56,24 +46,24 @@ impl Drop for Descriptor {
 }
 
 #[derive(Debug)]
-struct OneFile {
+struct CountedFile {
     inner: Arc<dyn File>,
     _descriptor: Descriptor,
 }
 
-impl FileLayer for OneFile {
+impl FileLayer for CountedFile {
     fn inner(&self) -> &dyn File {
         &*self.inner
     }
 }
 
 #[derive(Debug)]
-struct OneLock {
+struct CountedLock {
     _inner: Box<dyn LockGuard>,
     _descriptor: Descriptor,
 }
 
-impl LockGuard for OneLock {}
+impl LockGuard for CountedLock {}
 
 impl VfsLayer for FewDescriptors {
     fn inner(&self) -> &dyn Vfs {
@@ -89,7 +79,7 @@ impl VfsLayer for FewDescriptors {
 
     fn intercept_open(&self, mode: OpenMode, path: &Path) -> io::Result<Arc<dyn File>> {
         let descriptor = self.take(path)?;
-        Ok(Arc::new(OneFile { inner: mode.open(&self.inner, path)?, _descriptor: descriptor }))
+        Ok(Arc::new(CountedFile { inner: mode.open(&self.inner, path)?, _descriptor: descriptor }))
     }
 
     fn intercept_lock(
@@ -98,7 +88,7 @@ impl VfsLayer for FewDescriptors {
         lock: impl FnOnce() -> io::Result<Box<dyn LockGuard>>,
     ) -> io::Result<Box<dyn LockGuard>> {
         let descriptor = self.take(path)?;
-        Ok(Box::new(OneLock { _inner: lock()?, _descriptor: descriptor }))
+        Ok(Box::new(CountedLock { _inner: lock()?, _descriptor: descriptor }))
     }
 
     fn intercept_open_files_limit(&self) -> Option<u64> {
@@ -107,49 +97,25 @@ impl VfsLayer for FewDescriptors {
 }
 
 const KEYS: u64 = 200;
-/// An open with so many descriptors is not refused.
+/// An open with this many descriptors must succeed.
 const LIMIT_MAX: usize = 28;
-/// Numbers of descriptors that are tried beginning with the first one that is enough.
-const ENOUGH_TRIES: usize = 4;
-
-fn tuning(name: &str) -> KeyspaceOptions {
-    let options = KeyspaceOptions::default()
-        .memtable_bytes(4 << 10)
-        .table_bytes(4 << 10)
-        .block_bytes(256)
-        .merge_operator(Append::default());
-    match name {
-        "values" => options
-            .value_separation(ValueSeparation { threshold_bytes: 8, ..ValueSeparation::default() }),
-        "operands" => {
-            options.operand_store(DeltaStoreFactory::new(DeltaOptions::default().bucket_bytes(512)))
-        }
-        _ => options,
-    }
-}
-
-const KINDS: [&str; 3] = ["tables", "values", "operands"];
+/// Number of limits to try from the first sufficient one on.
+const SUFFICIENT_TRIES: usize = 4;
 
 fn options(background: Background) -> Options {
     let options = Options::default().background(background).seed(1).block_cache_bytes(1 << 20);
     options.wal_bytes_max(16 << 10)
 }
 
-fn failed(error: impl std::fmt::Display) -> String {
-    error.to_string()
-}
-
 fn key_of(key: u64) -> [u8; 8] {
     key.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
 
-/// Writes and reads keyspaces of all kinds; returns them.
+/// Writes and reads keyspaces of all kinds.
 fn write_and_read(db: &Db) -> lsmx::Result<()> {
-    let keyspaces = KINDS.map(|name| db.keyspace(name, tuning(name)));
-    let [tables, values, operands]: [Keyspace; 3] = {
-        let [tables, values, operands] = keyspaces;
-        [tables?, values?, operands?]
-    };
+    let options = |kind| keyspace_options(kind).memtable_bytes(4 << 10).table_bytes(4 << 10);
+    let [tables, values, operands] = KINDS.map(|kind| db.keyspace(kind, options(kind)));
+    let (tables, values, operands) = (tables?, values?, operands?);
     for round in 0..3 {
         for key in 0..KEYS {
             tables.put(key_of(key), [round; 40])?;
@@ -171,82 +137,62 @@ fn write_and_read(db: &Db) -> lsmx::Result<()> {
     Ok(())
 }
 
-/// With any number of descriptors an open is refused with [`Error::TooFewDescriptors`], which says how many are
-/// needed, or the
-/// operand store is, or all jobs and calls succeed. So it is when the database is opened again.
+/// With any number of descriptors, either the open or the operand store is refused with [`Error::TooFewDescriptors`],
+/// or all jobs and calls succeed, also after a second open.
 ///
-/// The files of operand stores had a budget of their own, at least 16 for reading and 16 for appending: with 16 to 28
-/// descriptors collections failed, or the database became read-only.
+/// Regression: operand stores had a file budget of their own, at least 16 for reading and 16 for appending. With 16
+/// to 28 descriptors collections failed, or the database became read-only.
 pub(crate) fn few_descriptors_are_refused_or_enough(seed: u64) -> Outcome {
     for background in [Background::Inline, Background::Stepped { seed, workers: 2 }] {
-        let mut enough = 0;
-        for limit in 1.. {
-            let used = use_with(background, limit);
-            match used.map_err(|what| format!("{background:?}, {limit} descriptors: {what}"))? {
-                Used::Refused if enough > 0 => return Err(format!("{limit} are refused again")),
-                Used::Refused if limit == LIMIT_MAX => {
-                    return Err(format!("{limit} descriptors are not enough"));
-                }
-                Used::Refused => {}
-                Used::Fully => enough += 1,
-            }
-            if enough == ENOUGH_TRIES {
-                break;
-            }
+        let first = (1..=LIMIT_MAX).find(|limit| is_sufficient(background, *limit));
+        let first = first.expect("no limit is sufficient");
+        for limit in first + 1..first + SUFFICIENT_TRIES {
+            assert!(is_sufficient(background, limit), "{limit} descriptors are refused again");
         }
     }
     Ok(())
 }
 
-/// Uses a database on the file system of the machine, with threads of its own.
+/// Uses a database on the file system of the machine, with its own threads.
 ///
 /// # Errors
-/// Of the open and of the calls after it.
+/// The errors of the open and of the calls after it.
 pub(crate) fn use_real_files(dir: &Path) -> lsmx::Result<()> {
     let db = Db::open(dir, options(Background::default()))?;
     write_and_read(&db)?;
     db.close(None)
 }
 
-/// What was done with a number of descriptors.
-enum Used {
-    /// The open was refused.
-    Refused,
-    /// Everything.
-    Fully,
-}
-
-fn use_with(background: Background, limit: usize) -> Outcome<Used> {
-    let disk = FewDescriptors::new(MemVfs::new(), limit);
-    let open = || Db::open("db", options(background).vfs(Arc::new(disk.clone())));
+/// Returns whether the open and the operand store accept the limit. All calls after that must succeed.
+fn is_sufficient(background: Background, limit: usize) -> bool {
+    let (open, refused) = Default::default();
+    let disk = FewDescriptors { inner: MemVfs::new(), limit, open, refused };
+    let is_refusal = |error: &Error| match error {
+        Error::TooFewDescriptors { available, needed } => {
+            assert!(available < needed && *available <= limit as u64, "limit {limit}: {error}");
+            true
+        }
+        _ => false,
+    };
     for opened in 0..2 {
-        let refused =
-            |available: u64, needed: u64| match available < needed && available <= limit as u64 {
-                true => Ok(Used::Refused),
-                false => Err(format!("{available} of {needed} are available")),
-            };
-        let db = match open() {
-            Err(Error::TooFewDescriptors { available, needed }) if opened == 0 => {
-                return refused(available, needed);
-            }
-            db => db.map_err(|error| format!("open {opened}: {error}"))?,
+        let db = match open_with(&disk, options(background)) {
+            Err(error) if opened == 0 && is_refusal(&error) => return false,
+            db => db.unwrap(),
         };
         for used in 0..2 {
             let done = write_and_read(&db);
-            if let (Err(Error::TooFewDescriptors { available, needed }), 0, 0) =
-                (&done, opened, used)
-            {
-                return refused(*available, *needed);
+            if done.as_ref().is_err_and(|error| (opened, used) == (0, 0) && is_refusal(error)) {
+                return false;
             }
-            if done.is_err() || !db.health().is_good() {
-                let refused = disk.refused.lock().unwrap();
-                return Err(format!("{done:?}, {:?}, refused: {refused:?}", db.health()));
-            }
+            let (health, refused) = (db.health(), lock(&disk.refused));
+            let is_good = done.is_ok() && health.is_good();
+            assert!(
+                is_good,
+                "{background:?}, limit {limit}: {done:?}, {health:?}, refused: {refused:?}"
+            );
         }
-        db.close(None).map_err(failed)?;
+        db.close(None).unwrap();
     }
-    match disk.open_count() {
-        0 => Ok(Used::Fully),
-        left => Err(format!("{left} descriptors are left open")),
-    }
+    assert_eq!(disk.open.load(Ordering::SeqCst), 0, "descriptors are open after the close");
+    true
 }

@@ -1,99 +1,74 @@
 //! Checks that files of one database are not taken for files of another one.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use lsmx::env::Background;
-use lsmx::vfs::CrashImage;
-use lsmx::vfs::MemVfs;
+use lsmx::vfs::{CrashImage, MemVfs};
+use lsmx::workload_trace::TraceOptions;
 use lsmx::{Db, Durability, Error, Event, KeyspaceOptions, Options};
 use lsmx_testkit::{EventLog, TestRng};
 
 use super::Outcome;
+use super::small_database::{files, open_with};
 
-fn failed(error: impl std::fmt::Display) -> String {
-    error.to_string()
-}
-
-/// A segment of a checkpoint is copied over the segment of the same name of the original, and the other
+/// A segment of a checkpoint replaces the segment with the same name of the original, and the other
 /// way round: `verify` and an open return an error that names the segment.
 ///
-/// A checkpoint had the uid of its original, so both passed and commits acknowledged with `Sync` were lost.
+/// Regression: a checkpoint had the uid of its original, so both passed and commits acknowledged with `Sync` were lost.
 pub(crate) fn segment_of_a_checkpoint_is_foreign(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let disk = MemVfs::new();
-    let tuning = KeyspaceOptions::default().memtable_bytes(64 << 10);
     let options = || {
-        Options::default()
-            .background(Background::Inline)
-            .seed(seed)
-            .keyspace_defaults(tuning.clone())
+        let keyspace = KeyspaceOptions::default().memtable_bytes(64 << 10);
+        let options = Options::default().background(Background::Inline).seed(seed);
+        options.keyspace_defaults(keyspace)
     };
-    let db = Db::open("db", options().vfs(Arc::new(disk.clone()))).map_err(failed)?;
-    let put = |number: u64| {
-        let keyspace = db.default_keyspace();
-        keyspace
-            .with_write_options(Durability::Sync)
-            .put(number.to_be_bytes(), [7; 40])
-            .map_err(failed)
+    let db = open_with(&disk, options()).unwrap();
+    let main = db.default_keyspace();
+    let put = |n: u64| {
+        main.with_write_options(Durability::Sync).put(n.to_be_bytes(), [7; 40]).unwrap();
     };
-    let before = 1 + rng.below(20);
-    (0..before).try_for_each(put)?;
-    db.checkpoint("copy").map_err(failed)?;
-    let after = 1 + rng.below(20);
-    (before..before + after).try_for_each(put)?;
-    let segments = |disk: &MemVfs, dir: &str| -> Vec<PathBuf> {
-        let is_segment = |path: &PathBuf| {
-            path.starts_with(dir) && path.extension().is_some_and(|extension| extension == "wal")
-        };
-        disk.paths().into_iter().filter(is_segment).collect()
-    };
+    let before = 1 + rng.below(20_u64);
+    (0..before).for_each(put);
+    db.checkpoint("copy").unwrap();
+    (before..before + 1 + rng.below(20)).for_each(put);
     for (from, to) in [("copy", "db"), ("db", "copy")] {
         let disk = disk.crash(CrashImage::Keep, seed);
-        for path in segments(&disk, from) {
-            let name = path.file_name().ok_or("no name")?;
-            let over = Path::new(to).join(name);
-            if !disk.paths().contains(&over) {
+        for path in files(&disk, ".wal").into_iter().filter(|path| path.starts_with(from)) {
+            let replaced = Path::new(to).join(path.file_name().unwrap());
+            if !disk.paths().contains(&replaced) {
                 continue;
             }
-            let bytes = disk.read_all(&path).map_err(failed)?;
+            let bytes = disk.read_all(&path).unwrap();
             let disk = disk.crash(CrashImage::Keep, seed);
-            disk.write_all(&over, &bytes).map_err(failed)?;
+            disk.write_all(&replaced, &bytes).unwrap();
             let opened = Db::open(to, options().vfs(Arc::new(disk.clone()))).map(drop);
-            let verified =
-                lsmx::verify(to, &Options::default().vfs(Arc::new(disk.clone()))).map(drop);
+            let verified = lsmx::verify(to, &Options::default().vfs(Arc::new(disk))).map(drop);
             for (call, result) in [("open", opened), ("verify", verified)] {
-                match result {
-                    Err(Error::Corrupt { path, .. }) if path == over => {}
-                    other => {
-                        let over = over.display();
-                        return Err(format!("{call} of {to} with a foreign {over}: {other:?}"));
-                    }
-                }
+                let named =
+                    matches!(&result, Err(Error::Corrupt { path, .. }) if *path == replaced);
+                assert!(named, "{call} with a foreign {}: {result:?}", replaced.display());
             }
         }
     }
-    let copy = Db::open("copy", options().vfs(Arc::new(disk.clone()))).map_err(failed)?;
-    let count = u64::try_from(copy.default_keyspace().iter().count()).map_err(failed)?;
-    if count == before { Ok(()) } else { Err(format!("{count} keys in the copy, not {before}")) }
+    let copy = Db::open("copy", options().vfs(Arc::new(disk.clone()))).unwrap();
+    assert_eq!(copy.default_keyspace().iter().count() as u64, before, "keys in the copy");
+    Ok(())
 }
 
-fn open_in(directory: &Path) -> Outcome<Db> {
-    let options = Options::default().background(Background::Inline).seed(1);
-    Db::open(directory, options).map_err(failed)
-}
-
-/// A trace or a checkpoint with the name of an engine file in a database directory is refused, however the
-/// path is spelled, in the own directory and in another database's.
+/// A trace or a checkpoint with the name of an engine file in a database directory is refused, for any spelling of
+/// the path, in the own directory and in that of another database.
 ///
-/// Only the exact spelling of the open call was refused, and only for a trace: the next table of that number
+/// Regression: only the exact spelling of the open call was refused, and only for a trace. The next table of that number
 /// made the database read-only, or the next open removed the trace as an orphan.
 pub(crate) fn output_over_an_engine_file_is_refused(_seed: u64) -> Outcome {
-    let directory = tempfile::tempdir().map_err(failed)?;
+    let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     let (data, other) = (root.join("data"), root.join("other"));
-    let db = open_in(&data)?;
-    let _other = open_in(&other)?;
+    let options = || Options::default().background(Background::Inline).seed(1);
+    let db = Db::open(&data, options()).unwrap();
+    let _other = Db::open(&other, options()).unwrap();
     let mut spellings = vec![
         data.join("004000.sst"),
         data.join("./004000.sst"),
@@ -105,53 +80,49 @@ pub(crate) fn output_over_an_engine_file_is_refused(_seed: u64) -> Outcome {
     ];
     #[cfg(unix)]
     {
-        std::os::unix::fs::symlink(&data, root.join("link")).map_err(failed)?;
+        std::os::unix::fs::symlink(&data, root.join("link")).unwrap();
         spellings.push(root.join("link/004000.sst"));
     }
     for path in spellings {
-        let traced =
-            db.record_trace(&path, lsmx::workload_trace::TraceOptions::default()).map(drop);
-        let copied = db.checkpoint(&path);
-        for (call, result) in [("record_trace", traced), ("checkpoint", copied)] {
-            let Err(Error::OutputInDatabase { .. }) = result else {
-                return Err(format!("{call}({}): {result:?}", path.display()));
-            };
+        let traced = db.record_trace(&path, TraceOptions::default()).map(drop);
+        for (call, result) in [("record_trace", traced), ("checkpoint", db.checkpoint(&path))] {
+            let refused = matches!(result, Err(Error::OutputInDatabase { .. }));
+            assert!(refused, "{call}({}): {result:?}", path.display());
         }
     }
-    // Other names are free, and the names of engine files are elsewhere.
-    db.record_trace(data.join("monday.trace"), lsmx::workload_trace::TraceOptions::default())
-        .map_err(failed)?
-        .stop()
-        .map_err(failed)?;
-    db.checkpoint(data.join("copy")).map_err(failed)?;
-    db.checkpoint(root.join("004000.sst")).map_err(failed)
+    // Other names, and names of engine files in other directories, are accepted.
+    let trace = db.record_trace(data.join("monday.trace"), TraceOptions::default()).unwrap();
+    trace.stop().unwrap();
+    db.checkpoint(data.join("copy")).unwrap();
+    db.checkpoint(root.join("004000.sst")).unwrap();
+    Ok(())
 }
 
-/// Files that somebody has given the largest numbers are reported and left alone; the database opens again
-/// and again. One of them made every later open fail.
+/// Files with the largest possible numbers are reported at each open and left alone.
+///
+/// Regression: one of them made every later open fail.
 pub(crate) fn stray_file_with_an_impossible_number_is_ignored(seed: u64) -> Outcome {
+    const OPENS: usize = 3;
     let disk = MemVfs::new();
     let events = EventLog::default();
     let open = || {
         let options = Options::default().background(Background::Inline).seed(seed);
-        let options = options.listener(Arc::new(events.clone()));
-        Db::open("db", options.vfs(Arc::new(disk.clone()))).map_err(failed)
+        open_with(&disk, options.listener(Arc::new(events.clone()))).unwrap()
     };
-    open()?.put("k", "v").map_err(failed)?;
+    open().put("k", "v").unwrap();
     let names = ["72057594037927935.sst", "72057594037927935.blob", "MANIFEST-72057594037927934"];
-    for name in names {
-        disk.write_all(&Path::new("db").join(name), b"somebody else's").map_err(failed)?;
+    let paths = names.map(|name| Path::new("db").join(name));
+    for path in &paths {
+        disk.write_all(path, b"foreign").unwrap();
     }
-    for _ in 0..3 {
-        let db = open()?;
-        if db.get("k").map_err(failed)?.as_deref() != Some(&b"v"[..]) {
-            return Err("the value is gone".to_owned());
-        }
-        db.put("k", "v").map_err(failed)?;
-        db.flush().map_err(failed)?;
+    for _ in 0..OPENS {
+        let db = open();
+        assert_eq!(db.get("k").unwrap().as_deref(), Some(&b"v"[..]));
+        db.put("k", "v").unwrap();
+        db.flush().unwrap();
     }
-    let told = events.count(|event| matches!(event, Event::StrayFile(_)));
-    let left =
-        names.iter().filter(|name| disk.paths().contains(&Path::new("db").join(name))).count();
-    if (told, left) == (9, 3) { Ok(()) } else { Err(format!("{told} reports, {left} files left")) }
+    let reports = events.count(|event| matches!(event, Event::StrayFile(_)));
+    assert_eq!(reports, OPENS * paths.len());
+    assert!(paths.iter().all(|path| disk.paths().contains(path)), "a stray file was removed");
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! Checks of memory bounds that several test binaries share.
+//! Checks of memory bounds.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -8,24 +8,22 @@ use std::time::Duration;
 use lsmx::env::Background;
 use lsmx::vfs::MemVfs;
 use lsmx::{
-    Db, Durability, KeyspaceOptions, MergeOperator, MergeResult, Options, WriteBatch, WriteOptions,
+    Durability, KeyspaceOptions, MergeOperator, MergeResult, Options, WriteBatch, WriteOptions,
 };
 
 use super::Outcome;
+use super::small_database::{lock, open_with};
 
-/// Longest wait for a thread that must come.
+/// Time limit for another thread.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Threads commit large batches at the same time. Memtables exceed their share of the budget by one batch at
-/// most.
+/// Threads commit large batches at the same time. Memtables exceed their share of the budget by at most one batch.
 pub(crate) fn batches_in_flight(seed: u64) -> Outcome {
     const WRITERS: u64 = 6;
     const VALUE_BYTES: usize = 4 << 10;
     const BATCH_BYTES: u64 = 512 << 10;
-    let background = Background::Stepped { seed, workers: 1 };
-    let options = Options::default().background(background).memory_budget(4 << 20);
-    let db = Db::open("db", options.vfs(Arc::new(MemVfs::new())));
-    let db = db.map_err(|error| error.to_string())?;
+    let options = Options::default().background(Background::Stepped { seed, workers: 1 });
+    let db = open_with(&MemVfs::new(), options.memory_budget(4 << 20)).unwrap();
     let env = db.env().clone();
     let (written, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut threads = Vec::new();
@@ -36,88 +34,82 @@ pub(crate) fn batches_in_flight(seed: u64) -> Outcome {
             for _ in 0..2 {
                 let mut batch = WriteBatch::new();
                 while batch.encoded_bytes() < BATCH_BYTES {
-                    batch.put(
-                        &keyspace,
-                        [writer, batch.encoded_bytes()].map(u64::to_be_bytes).concat(),
-                        [7; VALUE_BYTES],
-                    );
+                    let key = [writer, batch.encoded_bytes()].map(u64::to_be_bytes).concat();
+                    batch.put(&keyspace, key, [7; VALUE_BYTES]);
                 }
-                db.write(batch, Durability::Buffered).expect("a write");
+                db.write(batch, Durability::Buffered).unwrap();
             }
             written.fetch_add(1, Ordering::Relaxed);
         };
-        threads.push(env.spawn("writer", write).map_err(|error| error.to_string())?);
+        threads.push(env.spawn("writer", write).unwrap());
     }
     let (watched, seen, done) = (db.clone(), Arc::clone(&most), Arc::clone(&written));
     let watch = move || {
         while done.load(Ordering::Relaxed) < WRITERS {
             let memory = watched.metrics().memory;
             seen.fetch_max(memory.memtables_active + memory.memtables_sealed, Ordering::Relaxed);
-            // Another thread may run.
+            // Lets the schedule switch to another thread.
             drop(watched.snapshot());
         }
     };
-    threads.push(env.spawn("watch", watch).map_err(|error| error.to_string())?);
+    threads.push(env.spawn("watch", watch).unwrap());
     for thread in threads {
-        env.join(thread).map_err(|_| "a thread panicked".to_owned())?;
+        env.join(thread).unwrap();
     }
-    let (most, share) = (most.load(Ordering::Relaxed), db.metrics().memory.memtable_bytes_max);
-    // An entry takes more than its value.
-    let bound = share + BATCH_BYTES * 5 / 4;
-    if most > bound {
-        return Err(format!("memtables had {most} bytes, the bound is {bound}"));
-    }
+    // An entry takes more bytes than its value.
+    let bound = db.metrics().memory.memtable_bytes_max + BATCH_BYTES * 5 / 4;
+    let most = most.load(Ordering::Relaxed);
+    assert!(most <= bound, "memtables had {most} bytes, the bound is {bound}");
     Ok(())
 }
 
-/// Joins operands, after it has said that it folds and was told to go on.
+/// Concatenates operands. It reports each merge and then waits until it may continue.
 #[derive(Debug)]
-struct HeldUp {
-    folds: Mutex<Sender<()>>,
-    goes_on: Mutex<Receiver<()>>,
+struct BlockingOperator {
+    merges: Mutex<Sender<()>>,
+    permits: Mutex<Receiver<()>>,
 }
 
-impl MergeOperator for HeldUp {
+impl MergeOperator for BlockingOperator {
     fn name(&self) -> &str {
-        "held-up"
+        "blocking"
     }
 
     fn full_merge(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
-        // Without a listener the check has ended.
-        let _ = self.folds.lock().map(|folds| folds.send(()));
-        let _ = self.goes_on.lock().map(|goes_on| goes_on.recv());
+        // The other ends are closed when the check has ended.
+        let _ = lock(&self.merges).send(());
+        let _ = lock(&self.permits).recv();
         Ok(Some([&[base.unwrap_or_default()], operands].concat().concat()))
     }
 }
 
-/// A keyspace is dropped while a commit folds a long chain of operands in its memtable. Afterwards its bytes do
-/// not count, so a write that must not wait does not have to.
+/// A keyspace is dropped while a commit merges a long chain of operands in its memtable. Afterwards its bytes do
+/// not count, so a write does not have to wait.
 pub(crate) fn drops_among_folds(_: u64) -> Outcome {
     const OPERAND_BYTES: usize = 300 << 10;
     const ROUNDS: usize = 10;
-    let options = Options::default().memory_budget(4 << 20);
-    let db = Db::open("db", options.vfs(Arc::new(MemVfs::new())));
-    let db = db.map_err(|error| error.to_string())?;
+    let db = open_with(&MemVfs::new(), Options::default().memory_budget(4 << 20)).unwrap();
     for _ in 0..ROUNDS {
-        let (folds, is_folding) = channel();
-        let (go_on, goes_on) = channel();
-        let operator = HeldUp { folds: Mutex::new(folds), goes_on: Mutex::new(goes_on) };
+        let (merges, merged) = channel();
+        let (permit, permits) = channel();
+        let operator =
+            BlockingOperator { merges: Mutex::new(merges), permits: Mutex::new(permits) };
         let options = KeyspaceOptions::default().merge_operator(operator);
-        let keyspace = db.keyspace("k", options).map_err(|error| error.to_string())?;
-        // One operand of that size is a long chain.
+        let keyspace = db.keyspace("k", options).unwrap();
+        // One operand of this size counts as a long chain.
         std::thread::scope(|scope| {
-            let merge = scope.spawn(|| keyspace.merge("key", [7; OPERAND_BYTES]));
-            let folding = is_folding.recv_timeout(PATIENCE);
+            let write = scope.spawn(|| keyspace.merge("key", [7; OPERAND_BYTES]));
+            let is_merging = merged.recv_timeout(PATIENCE);
             let dropped = db.drop_keyspace("k");
-            drop(go_on);
-            folding.map_err(|_| "no chain is folded".to_owned())?;
-            dropped.map_err(|error| error.to_string())?;
-            let merged = merge.join().map_err(|_| "the merge panicked".to_owned())?;
-            merged.map_err(|error| error.to_string())
-        })?;
+            drop(permit);
+            is_merging.expect("no chain is merged");
+            dropped.unwrap();
+            write.join().unwrap().unwrap();
+        });
     }
     let at_once = WriteOptions { no_slowdown: true, ..WriteOptions::default() };
     let mut batch = WriteBatch::new();
     batch.put(&db.default_keyspace(), "key", "value");
-    db.write(batch, at_once).map_err(|error| format!("all memtables are dropped: {error}"))
+    db.write(batch, at_once).expect("all memtables are dropped");
+    Ok(())
 }

@@ -1,8 +1,7 @@
-//! Code of several test programs: a history of commits, a workload that records which commits must survive, disk
-//! images before every operation of the file system, the oracle that checks a reopened database, and checks that both
-//! the tests of guarantees and the tests with failpoints run.
+//! Code that several test programs share: recorded workloads, disk images, an oracle for reopened databases, and checks
+//! that both the tests of guarantees and the tests with failpoints run.
 //!
-//! Every failure prints a line that replays it.
+//! A check takes a seed. It panics or returns an error if it fails. The output of a failure has a line that replays it.
 
 #![allow(dead_code, reason = "each test program uses a part of the module")]
 
@@ -11,6 +10,7 @@ pub(crate) mod closing;
 pub(crate) mod coverage;
 pub(crate) mod database;
 pub(crate) mod descriptors;
+pub(crate) mod device_hangs;
 pub(crate) mod disk_use;
 pub(crate) mod failed_open;
 pub(crate) mod gate;
@@ -30,6 +30,7 @@ pub(crate) mod quarantine;
 pub(crate) mod queues;
 pub(crate) mod range_tombstones;
 pub(crate) mod recorder;
+pub(crate) mod small_database;
 pub(crate) mod workload;
 pub(crate) mod writers;
 

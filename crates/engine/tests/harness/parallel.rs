@@ -44,14 +44,11 @@ pub(crate) fn watched<T>(label: &str, work: impl FnOnce() -> T) -> T {
     std::thread::scope(|scope| {
         scope.spawn(move || {
             if waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-                #[expect(clippy::print_stderr, reason = "nothing else gets out of an abort")]
-                {
-                    eprintln!("{label} hangs");
-                }
+                eprintln!("{label} hangs");
                 std::process::abort();
             }
         });
-        // Dropped however the work ends.
+        // The sender is dropped when the work ends, also by a panic.
         let _done = done;
         work()
     })

@@ -7,14 +7,15 @@ use std::path::Path;
 use lsmx::{Db, KeyspaceOptions, Options};
 use lsmx_testkit::scaled;
 
-/// Open descriptors, threads, and bytes of a directory.
-fn count(dir: &Path) -> (usize, usize, u64) {
+/// Returns the numbers of open descriptors and threads, and the bytes of a directory.
+fn count_resources(dir: &Path) -> (usize, usize, u64) {
     let entries = |path: &str| std::fs::read_dir(path).unwrap().count();
     let bytes = std::fs::read_dir(dir).unwrap().map(|at| at.unwrap().metadata().unwrap().len());
     (entries("/proc/self/fd"), entries("/proc/self/task"), bytes.sum())
 }
 
-fn round(dir: &Path, round: u64) {
+/// Opens a database, uses it and closes it.
+fn run_round(dir: &Path, round: u64) {
     let tuning = KeyspaceOptions::default().memtable_bytes(32 << 10).table_bytes(16 << 10);
     let options = Options::default().open_files_max(8).keyspace_defaults(tuning.clone());
     let db = Db::open(dir, options).unwrap();
@@ -36,22 +37,22 @@ fn round(dir: &Path, round: u64) {
         db.wait_idle().unwrap();
         db.close(None).unwrap();
     }
-    // Otherwise the last handle closes it.
+    // In other rounds the last handle closes the database.
 }
 
 #[test]
-fn nothing_is_left_after_many_rounds() {
+fn open_and_close_many_times_leaves_no_resources() {
     let _alone = lsmx_testkit::run_alone();
     let dir = tempfile::tempdir().unwrap();
-    // The first rounds bring the tree to its size.
-    (0..4).for_each(|number| round(dir.path(), number));
+    // After the first rounds the tree has its final size.
+    (0..4).for_each(|number| run_round(dir.path(), number));
     let rounds = scaled(20);
-    let (descriptors, threads, bytes) = count(dir.path());
+    let (descriptors, threads, bytes) = count_resources(dir.path());
     for number in 4..4 + rounds {
-        round(dir.path(), number);
-        let (descriptors_now, threads_now, bytes_now) = count(dir.path());
+        run_round(dir.path(), number);
+        let (descriptors_now, threads_now, bytes_now) = count_resources(dir.path());
         assert_eq!((descriptors_now, threads_now), (descriptors, threads), "round {number}");
-        // Which merges are done when a round ends differs from round to round.
+        // The compactions that are finished at the end of a round differ.
         assert!(bytes_now <= 4 * bytes, "round {number}: {bytes_now} bytes, {bytes} at first");
     }
 }

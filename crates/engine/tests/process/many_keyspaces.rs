@@ -1,34 +1,35 @@
-//! Cost of thousands of keyspaces. Prints figures of the machine, so it runs by hand:
+//! Measures the cost of thousands of keyspaces. It checks nothing, so it runs by hand:
 //!
 //! `cargo test -p lsmx --test process many_keyspaces:: -- --ignored --nocapture`
 
-#![allow(clippy::disallowed_methods, reason = "it measures and prints; a failure is a panic")]
+#![allow(clippy::disallowed_methods, reason = "measures time")]
 
 use std::time::{Duration, Instant};
 
 use lsmx::{Db, KeyspaceOptions, Options};
 
-/// Resident bytes of this process.
-fn resident() -> u64 {
+/// Returns the resident bytes of this process.
+fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// Processor time of this process so far.
-fn cpu() -> Duration {
+/// Returns the processor time of this process so far.
+fn cpu_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let after_name = stat.rsplit(") ").next().unwrap();
     let ticks = |at: usize| after_name.split(' ').nth(at).unwrap().parse::<u64>().unwrap();
     Duration::from_millis((ticks(11) + ticks(12)) * 10)
 }
 
-fn measure<T>(what: &str, count: u32, work: impl FnOnce() -> T) -> T {
-    let (started, cpu_before, resident_before) = (Instant::now(), cpu(), resident());
+/// Runs `work` and prints its time and memory, in all and divided by `count`.
+fn measure<T>(name: &str, count: u32, work: impl FnOnce() -> T) -> T {
+    let (started, cpu_before, resident_before) = (Instant::now(), cpu_time(), resident_bytes());
     let done = work();
-    let (wall, used) = (started.elapsed(), cpu() - cpu_before);
-    let grown = resident().saturating_sub(resident_before) / u64::from(count);
+    let (wall, used) = (started.elapsed(), cpu_time() - cpu_before);
+    let grown = resident_bytes().saturating_sub(resident_before) / u64::from(count);
     println!(
-        "{what}: {:.1} ms, processor {} ms; each {:.1} us, processor {:.1} us, {grown} bytes resident",
+        "{name}: {:.1} ms, processor {} ms; each {:.1} us, processor {:.1} us, {grown} bytes resident",
         wall.as_secs_f64() * 1e3,
         used.as_millis(),
         wall.as_secs_f64() * 1e6 / f64::from(count),
@@ -37,7 +38,7 @@ fn measure<T>(what: &str, count: u32, work: impl FnOnce() -> T) -> T {
     done
 }
 
-fn run(keyspaces: u32, values: u32) {
+fn measure_keyspaces(keyspaces: u32, values: u32) {
     println!("{keyspaces} keyspaces, {values} of 100 bytes in each");
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("db");
@@ -63,9 +64,9 @@ fn run(keyspaces: u32, values: u32) {
     drop(db);
     let db = measure("open", keyspaces, open);
     measure("settle", keyspaces, || db.wait_idle().unwrap());
-    let before = cpu();
+    let before = cpu_time();
     std::thread::sleep(Duration::from_secs(10));
-    println!("idle: {} ms of processor time in 10 s", (cpu() - before).as_millis());
+    println!("idle: {} ms of processor time in 10 s", (cpu_time() - before).as_millis());
     measure("one put and flush", 1, || {
         db.put("k", "v").unwrap();
         db.flush().unwrap();
@@ -80,12 +81,12 @@ fn run(keyspaces: u32, values: u32) {
 
 #[test]
 #[ignore = "measures, checks nothing; run with --test process many_keyspaces -- --ignored --nocapture"]
-fn figures_of_ten_thousand_empty_keyspaces() {
-    run(10_000, 0);
+fn measure_ten_thousand_empty_keyspaces() {
+    measure_keyspaces(10_000, 0);
 }
 
 #[test]
 #[ignore = "measures, checks nothing; run with --test process many_keyspaces -- --ignored --nocapture"]
-fn figures_of_a_thousand_keyspaces_with_data() {
-    run(1_000, 100);
+fn measure_a_thousand_keyspaces_with_data() {
+    measure_keyspaces(1_000, 100);
 }

@@ -9,26 +9,23 @@ use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 
 use lsmx::WalOptions;
 use lsmx::merge_operator::Append;
-use lsmx::operand_store::OperandStoreFactory;
-use lsmx::vfs::OsVfs;
 use lsmx::{Db, Durability, Keyspace, KeyspaceOptions, Options, ValueSeparation, WriteBatch};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_testkit::{TestRng, mix_seeds, scaled, seed};
 
-/// Has a process write: the seed and the directory.
+/// Environment variable with the seed and the directory for a writing process.
 const ORDERS: &str = "LSMX_POWER_LOSS_ORDERS";
 const IMAGE_BYTES: u64 = 400 << 20;
 const KINDS: [&str; 3] = ["default", "values", "operands"];
-/// Under it each commit counts itself in every keyspace.
+/// Key of the number of the last commit, in every keyspace.
 const COUNT: &[u8] = b"count";
 
 type Model = [BTreeMap<Vec<u8>, Vec<u8>>; 3];
 
-fn tuning(name: &str) -> KeyspaceOptions {
+fn keyspace_options(name: &str) -> KeyspaceOptions {
     let options = KeyspaceOptions::default()
         .memtable_bytes(32 << 10)
         .table_bytes(32 << 10)
@@ -47,13 +44,13 @@ fn tuning(name: &str) -> KeyspaceOptions {
 
 fn open(dir: &Path) -> (Db, [Keyspace; 3]) {
     let wal = WalOptions { segment_bytes: 32 << 10, ..WalOptions::default() };
-    let options = Options::default().wal(wal).keyspace_defaults(tuning("default"));
+    let options = Options::default().wal(wal).keyspace_defaults(keyspace_options("default"));
     let db = Db::open(dir, options).unwrap();
-    let kinds = KINDS.map(|name| db.keyspace(name, tuning(name)).unwrap());
+    let kinds = KINDS.map(|name| db.keyspace(name, keyspace_options(name)).unwrap());
     (db, kinds)
 }
 
-/// What commit `n` does to one keyspace: keys with what is put or appended; none: deleted.
+/// Returns the changes of commit `n` to a keyspace: keys with a new value or operand, or without one for a delete.
 fn changes(seed: u64, n: u64, at: usize) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
     let mut rng = TestRng::new(mix_seeds(mix_seeds(seed, n), at as u64));
     let mut changes = Vec::new();
@@ -70,7 +67,7 @@ fn is_synced(seed: u64, n: u64) -> bool {
     TestRng::new(mix_seeds(seed, n)).is_one_in(3)
 }
 
-/// The commit whose number is `n`.
+/// Returns commit `n`.
 fn batch(kinds: &[Keyspace; 3], seed: u64, n: u64) -> WriteBatch {
     let mut batch = WriteBatch::new();
     for (at, keyspace) in kinds.iter().enumerate() {
@@ -104,11 +101,11 @@ fn count(keyspace: &Keyspace) -> u64 {
     count.map_or(0, |count| u64::from_be_bytes(count[..].try_into().unwrap()))
 }
 
-/// Writes until the file system gives up, and says which commits were synced.
+/// The writing process. It writes until the file system fails, and prints the numbers of the synced commits.
 #[test]
-fn a_process_that_writes() {
+fn writing_process() {
     let Ok(orders) = std::env::var(ORDERS) else { return };
-    // A deliberate bug is switched on with it, if one is named.
+    // Enables the failpoint that the environment names.
     self::seed();
     let (seed, dir) = orders.split_once(' ').unwrap();
     let seed = seed.parse().unwrap();
@@ -124,7 +121,7 @@ fn a_process_that_writes() {
             break;
         }
     }
-    // Without a close: its file system is gone.
+    // A close would fail, because the file system is shut down.
     std::process::exit(0);
 }
 
@@ -141,7 +138,8 @@ struct Disk {
 }
 
 impl Disk {
-    fn make(dir: &Path, kind: &str) -> Option<Disk> {
+    /// Creates and mounts a file system. Returns none if a tool or a privilege is missing.
+    fn create(dir: &Path, kind: &str) -> Option<Disk> {
         let disk = Disk { image: dir.join("image"), mount: dir.join("mount") };
         let _ = std::fs::create_dir(&disk.mount);
         let image = OpenOptions::new().write(true).create(true).truncate(true).open(&disk.image);
@@ -155,7 +153,7 @@ impl Disk {
         run("mount", &["-o", "loop", self.image.to_str().unwrap(), self.mount.to_str().unwrap()])
     }
 
-    /// Forgets all that is not on the disk, and fails from then on.
+    /// Drops all data that is not on the disk. All later calls fail.
     fn shut_down(&self) {
         assert!(run("xfs_io", &["-x", "-c", "shutdown", self.mount.to_str().unwrap()]));
     }
@@ -167,8 +165,8 @@ impl Drop for Disk {
     }
 }
 
-/// Waits until so many syncs were acknowledged; returns the last of them. The process goes on.
-fn wait_for(lines: &mut impl Iterator<Item = std::io::Result<String>>, syncs: usize) -> u64 {
+/// Waits for a number of acknowledged syncs. Returns the last synced commit. The process continues.
+fn wait_for_syncs(lines: &mut impl Iterator<Item = std::io::Result<String>>, syncs: usize) -> u64 {
     let synced = lines.map_while(Result::ok).filter_map(|line| {
         let number = line.strip_prefix("synced ")?;
         Some(number.parse::<u64>().unwrap())
@@ -177,33 +175,33 @@ fn wait_for(lines: &mut impl Iterator<Item = std::io::Result<String>>, syncs: us
 }
 
 #[test]
-fn a_power_loss_on_a_real_file_system_leaves_a_prefix_with_all_that_was_synced() {
+fn power_loss_on_real_file_system_leaves_prefix_with_synced_commits() {
     let _alone = lsmx_testkit::run_alone();
     let base = seed();
     let program = std::env::current_exe().unwrap();
     for kind in ["ext4", "xfs"] {
         let dir = tempfile::tempdir().unwrap();
-        let Some(disk) = Disk::make(dir.path(), kind) else {
+        let Some(disk) = Disk::create(dir.path(), kind) else {
             let reason = "root, a loop device, xfs_io or mkfs is missing";
             lsmx_testkit::report_skipped(kind, reason);
             continue;
         };
         let seed = mix_seeds(base, kind.len() as u64);
         let (mut rng, mut model) = (TestRng::new(seed), Model::default());
-        let (db_dir, mut there, mut lost) = (disk.mount.join("db"), 0, 0);
+        let (db_dir, mut commits, mut lost) = (disk.mount.join("db"), 0, 0);
         let rounds = scaled(6);
         for round in 0..rounds {
             let mut child = Command::new(&program)
-                .args(["power_loss::a_process_that_writes", "--exact", "--nocapture"])
+                .args(["power_loss::writing_process", "--exact", "--nocapture"])
                 .env(ORDERS, format!("{seed} {}", db_dir.display()))
                 .stdout(Stdio::piped())
                 .stderr(Stdio::null())
                 .spawn()
                 .unwrap();
-            // Kept until the end, for a process that cannot say anything ends.
+            // The pipe stays open, because the process ends if it cannot print.
             let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
             let syncs = 1 + rng.below(150);
-            let synced = wait_for(&mut lines, usize::try_from(syncs).unwrap());
+            let synced = wait_for_syncs(&mut lines, usize::try_from(syncs).unwrap());
             disk.shut_down();
             child.kill().unwrap();
             child.wait().unwrap();
@@ -214,10 +212,10 @@ fn a_power_loss_on_a_real_file_system_leaves_a_prefix_with_all_that_was_synced()
             let found = count(&kinds[0]);
             assert!(found >= synced, "{when}: {found} commits, {synced} were synced");
             lost += u64::from(found == synced);
-            for n in there + 1..=found {
+            for n in commits + 1..=found {
                 apply(&mut model, seed, n);
             }
-            there = found;
+            commits = found;
             for (keyspace, model) in kinds.iter().zip(&model) {
                 let entries = keyspace.iter().map(|entry| entry.unwrap());
                 let entries = entries.map(|(key, value)| (key.to_vec(), value.to_vec()));
@@ -225,12 +223,12 @@ fn a_power_loss_on_a_real_file_system_leaves_a_prefix_with_all_that_was_synced()
             }
             drop(kinds);
             db.close(None).unwrap();
-            let store: Arc<dyn OperandStoreFactory> =
-                Arc::new(DeltaStoreFactory::new(DeltaOptions::default()));
-            lsmx::verify(&db_dir, &Options::default().vfs(Arc::new(OsVfs)).operand_store(store))
-                .expect(&when);
+            let store = DeltaStoreFactory::new(DeltaOptions::default());
+            lsmx::verify(&db_dir, &Options::default().operand_store(store)).expect(&when);
         }
-        println!("{kind}: {there} commits, {lost} losses left nothing but what was synced");
-        assert!(there > 100, "{kind}");
+        println!(
+            "{kind}: {commits} commits, {lost} of {rounds} power losses left synced commits only"
+        );
+        assert!(commits > 100, "{kind}: {commits} commits");
     }
 }

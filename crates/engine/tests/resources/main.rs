@@ -14,6 +14,9 @@ use lsmx_testkit::CountingAllocator;
 
 mod corruption;
 mod decoders;
+#[path = "../harness/gate.rs"]
+#[allow(dead_code, reason = "each test program uses a part of the module")]
+mod gate;
 mod work_bounds;
 
 #[global_allocator]

@@ -1,19 +1,18 @@
 //! Guarantee 17: the work of a call grows at most as n log n.
 //!
-//! Each check runs one kind of call at three sizes, a factor of 4 apart, and compares counters: work that
-//! the engine counts ([`lsmx_base::work_counter`]) and bytes that the process allocates. No check looks at a clock.
+//! Each check makes one kind of call at three sizes, a factor of 4 apart, and compares counters: work that
+//! the engine counts ([`lsmx_base::work_counter`]) and bytes that the process allocates. No check measures time.
 //! `LSMX_TEST_SCALE` above 1 adds two larger sizes. `--nocapture` prints all figures.
 
 use std::future::Future;
 use std::ops::Bound;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Waker};
-use std::time::Duration;
 
 use lsmx::env::Background;
-use lsmx::internals::vfs::{CrashImage, Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::internals::vfs::{CrashImage, FaultVfs, VfsCall};
 use lsmx::merge_operator::Append;
 use lsmx::vfs::MemVfs;
 use lsmx::{
@@ -27,19 +26,20 @@ use lsmx_simulator::{Config, SUBCOMPACTIONS_DEFAULT, simulate};
 use lsmx_testkit::scale;
 
 use crate::ALLOCATOR;
+use crate::gate::{Gate, each};
 
-/// Growth beyond n log n that still passes: amortized steps do not fall on the sizes evenly.
+/// Permitted factor over n log n, because amortized steps do not fall on the sizes evenly.
 const SLACK: f64 = 1.5;
-/// Counts below these say nothing about growth.
+/// Smaller counts do not show growth.
 const FEW: u64 = 2_000;
 const FEW_BYTES: u64 = 64 << 10;
 
-/// What a piece of work has cost, by name of the counter.
+/// Work and allocated bytes of a call, by counter.
 #[derive(Clone, Debug)]
-struct Bill(Vec<(String, u64)>);
+struct Cost(Vec<(String, u64)>);
 
-impl Bill {
-    fn of(work: impl FnOnce()) -> Bill {
+impl Cost {
+    fn measure(work: impl FnOnce()) -> Cost {
         let read = || {
             let counters = WorkKind::ALL.iter().map(|kind| (format!("{kind:?}"), total(*kind)));
             let allocated = ("AllocatedBytes".to_owned(), ALLOCATOR.total_bytes());
@@ -50,30 +50,30 @@ impl Bill {
         let after = read();
         let spent =
             after.into_iter().zip(before).map(|((name, now), (_, then))| (name, now - then));
-        Bill(spent.collect())
+        Cost(spent.collect())
     }
 
-    /// Adds a counter of the check itself.
-    fn with(mut self, name: &str, count: u64) -> Bill {
+    /// Adds a counter.
+    fn with(mut self, name: &str, count: u64) -> Cost {
         self.0.push((name.to_owned(), count));
         self
     }
 }
 
-/// Three sizes from the smallest on, five in a long run.
+/// Returns three sizes from the smallest on, five in a long run.
 fn sizes(smallest: u64) -> Vec<u64> {
     let more = if scale() > 1.0 { 2 } else { 0 };
     (0..3 + more).map(|step| smallest << (2 * step)).collect()
 }
 
 /// Fails if a counter grows faster than n log n between two neighbouring sizes.
-fn grows_at_most_as_n_log_n(what: &str, smallest: u64, bill: impl Fn(u64) -> Bill) {
-    let bills: Vec<(u64, Bill)> = sizes(smallest).into_iter().map(|n| (n, bill(n))).collect();
+fn grows_at_most_as_n_log_n(what: &str, smallest: u64, cost: impl Fn(u64) -> Cost) {
+    let costs: Vec<(u64, Cost)> = sizes(smallest).into_iter().map(|n| (n, cost(n))).collect();
     let mut steep = Vec::new();
-    for (at, (name, _)) in bills[0].1.0.iter().enumerate() {
-        let counts: Vec<u64> = bills.iter().map(|(_, bill)| bill.0[at].1).collect();
+    for (at, (name, _)) in costs[0].1.0.iter().enumerate() {
+        let counts: Vec<u64> = costs.iter().map(|(_, cost)| cost.0[at].1).collect();
         println!("{what}: {name} {counts:?}");
-        for (pair, count) in bills.windows(2).zip(counts.windows(2)) {
+        for (pair, count) in costs.windows(2).zip(counts.windows(2)) {
             let (n, larger) = (pair[0].0 as f64, pair[1].0 as f64);
             let bound = (larger * larger.log2()) / (n * n.log2()) * SLACK;
             let few = if name.ends_with("Bytes") { FEW_BYTES } else { FEW };
@@ -87,11 +87,11 @@ fn grows_at_most_as_n_log_n(what: &str, smallest: u64, bill: impl Fn(u64) -> Bil
     assert!(steep.is_empty(), "{what}: {}", steep.join("; "));
 }
 
-/// Fails if the last counter grows at all.
-fn does_not_grow(what: &str, bills: &[(u64, u64)]) {
-    println!("{what}: {bills:?}");
-    let (first, last) = (bills[0].1, bills[bills.len() - 1].1);
-    assert!(last as f64 <= first as f64 * SLACK, "{what} grows: {bills:?}");
+/// Fails if the last count is larger than the first.
+fn does_not_grow(what: &str, costs: &[(u64, u64)]) {
+    println!("{what}: {costs:?}");
+    let (first, last) = (costs[0].1, costs[costs.len() - 1].1);
+    assert!(last as f64 <= first as f64 * SLACK, "{what} grows: {costs:?}");
 }
 
 fn tuning() -> KeyspaceOptions {
@@ -116,11 +116,12 @@ fn new(tuning: KeyspaceOptions) -> Db {
     open(&MemVfs::new(), tuning)
 }
 
-/// Keys in an order that is not theirs.
+/// Returns a key. Consecutive numbers have keys far apart.
 fn key(number: u64) -> [u8; 8] {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
 
+/// Returns a key in the order of the numbers.
 fn ordered(number: u64) -> [u8; 8] {
     number.to_be_bytes()
 }
@@ -137,20 +138,20 @@ fn put_all(db: &Db, n: u64) {
     db.write(batch(db, n), Durability::Buffered).unwrap();
 }
 
-/// How range deletes lie to each other.
+/// Relative positions of range deletes.
 #[derive(Clone, Copy, Debug)]
 enum Layout {
     /// `..1`, `..2`, and so on, as retention by time writes them.
     Growing,
     /// The largest first.
     Shrinking,
-    /// Each covers about a half of all keys.
+    /// Each covers about half of all keys.
     Crossing,
     Disjoint,
 }
 
 impl Layout {
-    /// One of `n` ranges.
+    /// Returns one of `n` ranges.
     fn range(self, number: u64, n: u64) -> (Bound<[u8; 8]>, Bound<[u8; 8]>) {
         let (start, end) = match self {
             Layout::Growing => (Bound::Unbounded, ordered(2 * number + 2)),
@@ -194,62 +195,19 @@ fn write_of_a_batch_costs_n_log_n() {
     grows_at_most_as_n_log_n("write", 1_000, |n| {
         let db = new(tuning());
         let batch = batch(&db, n);
-        Bill::of(|| db.write(batch, Durability::Buffered).unwrap())
+        Cost::measure(|| db.write(batch, Durability::Buffered).unwrap())
     });
 }
 
-/// A future that waits in the queue of commits, and is not driven.
+/// A write that waits in the queue of commits.
 type Queued = Pin<Box<dyn Future<Output = lsmx::Result<()>> + Send>>;
 
-/// Holds calls of a disk until it opens.
-#[derive(Clone, Default)]
-struct Gate(Arc<(Mutex<GateState>, Condvar)>);
-
-#[derive(Default)]
-struct GateState {
-    open: bool,
-    /// Calls that came to the gate.
-    came: usize,
-}
-
-impl Gate {
-    /// Gates for appends to the log and for the creation of tables.
-    fn on_log_and_tables(disk: &FaultVfs) -> [Gate; 2] {
-        let gates = [Gate::default(), Gate::default()];
-        for (call, file) in [(VfsCall::Append, ".wal"), (VfsCall::Create, ".sst")] {
-            disk.add_rule(
-                FaultRule::new(Fault::Delay).for_calls(&[call]).path_contains(file).from_then_on(),
-            );
-        }
-        let held = gates.clone();
-        disk.set_delay_hook(Some(Arc::new(move |call, _| {
-            let gate = &held[usize::from(call == VfsCall::Create)];
-            gate.change(|state| state.came += 1);
-            gate.wait(|state| state.open);
-        })));
-        gates
-    }
-
-    fn change(&self, change: impl FnOnce(&mut GateState)) {
-        change(&mut self.0.0.lock().unwrap());
-        self.0.1.notify_all();
-    }
-
-    fn wait(&self, until: impl Fn(&GateState) -> bool) {
-        let (state, changed) = &*self.0;
-        let limit = Duration::from_secs(120);
-        let waited =
-            changed.wait_timeout_while(state.lock().unwrap(), limit, |state| !until(state));
-        assert!(!waited.unwrap().1.timed_out(), "the gate is not reached or stays shut");
-    }
-
-    fn wait_for_a_call(&self) {
-        self.wait(|state| state.came > 0);
-    }
-
-    fn open(&self) {
-        self.change(|state| state.open = true);
-    }
+/// Returns a disk with two gates: for appends to the log and for the creation of tables.
+fn gated_disk() -> (FaultVfs, [Gate; 2]) {
+    let [log, tables] = [Gate::default(), Gate::default()];
+    let disk = tables.disk(each(&[VfsCall::Create], ".sst"), "");
+    let disk = log.over(Arc::new(disk), each(&[VfsCall::Append], ".wal"), "");
+    (disk, [log, tables])
 }
 
 fn poll_once(future: &mut Queued) -> bool {
@@ -257,24 +215,24 @@ fn poll_once(future: &mut Queued) -> bool {
 }
 
 /// A database with threads, its asynchronous handle and its runtime.
-struct Served {
+struct AsyncDatabase {
     db: Db,
     handle: lsmx::tokio::Db,
     runtime: tokio::runtime::Runtime,
 }
 
-impl Served {
-    fn open(disk: &FaultVfs, options: Options) -> Served {
+impl AsyncDatabase {
+    fn open(disk: &FaultVfs, options: Options) -> AsyncDatabase {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(1).enable_time().build().unwrap();
         let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
         let _entered = runtime.enter();
         let handle = lsmx::tokio::Db::try_from(db.clone()).unwrap();
         drop(_entered);
-        Served { db, handle, runtime }
+        AsyncDatabase { db, handle, runtime }
     }
 
-    /// Queues a batch; the write goes on when it is awaited.
+    /// Queues a batch. The write continues when the future is awaited.
     fn queue(&self, batch: WriteBatch) -> Queued {
         let handle = self.handle.clone();
         let mut write: Queued =
@@ -286,16 +244,15 @@ impl Served {
 }
 
 /// Commits two batches that queue while an append to the log hangs, in one group.
-fn commit_together(batches: impl FnOnce(&Db) -> [WriteBatch; 2]) -> Bill {
-    let disk = FaultVfs::new(Arc::new(MemVfs::new()), 1);
-    let served = Served::open(&disk, options(tuning()).background(Background::default()));
-    let [log, tables] = Gate::on_log_and_tables(&disk);
-    tables.open();
+fn commit_together(batches: impl FnOnce(&Db) -> [WriteBatch; 2]) -> Cost {
+    let (disk, [log, _]) = gated_disk();
+    let served = AsyncDatabase::open(&disk, options(tuning()).background(Background::default()));
+    log.shut();
     let batches = batches(&served.db);
     let ahead = served.queue(batch(&served.db, 1));
-    log.wait_for_a_call();
+    log.wait_until_blocked(1);
     let queued = batches.map(|batch| served.queue(batch));
-    let bill = Bill::of(|| {
+    let cost = Cost::measure(|| {
         log.open();
         served.runtime.block_on(async {
             ahead.await.unwrap();
@@ -305,7 +262,7 @@ fn commit_together(batches: impl FnOnce(&Db) -> [WriteBatch; 2]) -> Bill {
         });
     });
     served.db.close(None).unwrap();
-    bill
+    cost
 }
 
 #[test]
@@ -336,23 +293,24 @@ impl EventListener for Stalls {
     }
 }
 
-/// Batches that are admitted while memory is free, and inserted while no memtable can be flushed.
+/// Batches are admitted while memory is free, and inserted while no memtable can be flushed.
 #[test]
 fn memtables_do_not_grow_with_the_batches_in_flight() {
     const BATCH_BYTES: usize = 1 << 20;
     let _alone = lsmx_testkit::run_alone();
     let bytes = |in_flight: usize| {
-        let disk = FaultVfs::new(Arc::new(MemVfs::new()), 1);
+        let (disk, [log, tables]) = gated_disk();
         let stalls = Arc::new(Stalls::default());
         let tuning = tuning().memtable_bytes(BATCH_BYTES as u64);
         let options = options(tuning)
             .background(Background::default())
             .memtable_bytes_max(2 * BATCH_BYTES as u64)
             .listener(Arc::clone(&stalls) as Arc<dyn EventListener>);
-        let served = Served::open(&disk, options);
-        let [log, tables] = Gate::on_log_and_tables(&disk);
+        let served = AsyncDatabase::open(&disk, options);
+        log.shut();
+        tables.shut();
         let ahead = served.queue(batch(&served.db, 1));
-        log.wait_for_a_call();
+        log.wait_until_blocked(1);
         let mut writes = Vec::new();
         let done = Arc::new(AtomicUsize::new(0));
         for number in 0..in_flight {
@@ -368,7 +326,7 @@ fn memtables_do_not_grow_with_the_batches_in_flight() {
         served.runtime.block_on(async {
             ahead.await.unwrap();
             let writes: Vec<_> = writes.into_iter().map(tokio::spawn).collect();
-            // Each of them is inserted, or waits until memory is free.
+            // Each write is inserted, or waits until memory is free.
             while done.load(Ordering::Acquire) + stalls.0.load(Ordering::Acquire) < in_flight {
                 tokio::task::yield_now().await;
             }
@@ -380,8 +338,8 @@ fn memtables_do_not_grow_with_the_batches_in_flight() {
             grown
         })
     };
-    let bills: Vec<_> = [4, 16, 64].map(|n: usize| (n as u64, bytes(n))).into();
-    does_not_grow("memtables of batches in flight", &bills);
+    let costs: Vec<_> = [4, 16, 64].map(|n: usize| (n as u64, bytes(n))).into();
+    does_not_grow("memtables of batches in flight", &costs);
 }
 
 #[test]
@@ -390,8 +348,8 @@ fn range_deletes_cost_n_log_n() {
     for layout in LAYOUTS {
         grows_at_most_as_n_log_n(&format!("{layout:?} range deletes"), 256, |n| {
             let db = new(tuning());
-            let bill = Bill::of(|| delete_ranges(&db, n, layout));
-            bill.with("MemtableBytes", memtable_bytes(&db))
+            let cost = Cost::measure(|| delete_ranges(&db, n, layout));
+            cost.with("MemtableBytes", memtable_bytes(&db))
         });
     }
 }
@@ -404,7 +362,7 @@ fn get_among_range_deletes_costs_n_log_n() {
             let db = new(tuning());
             put_ordered(&db, n);
             delete_ranges(&db, n, layout);
-            Bill::of(|| (0..n).for_each(|number| drop(db.get(ordered(2 * number)).unwrap())))
+            Cost::measure(|| (0..n).for_each(|number| drop(db.get(ordered(2 * number)).unwrap())))
         });
     }
 }
@@ -414,7 +372,7 @@ fn get_between_range_deletes_costs_n_log_n() {
     let _alone = lsmx_testkit::run_alone();
     grows_at_most_as_n_log_n("n gets between growing range deletes", 256, |n| {
         let db = new(tuning());
-        Bill::of(|| {
+        Cost::measure(|| {
             for number in 0..n {
                 db.default_keyspace().delete_range::<[u8; 8]>(..ordered(number)).unwrap();
                 db.get(ordered(number / 2)).unwrap();
@@ -435,7 +393,7 @@ fn multi_get_costs_n_log_n() {
                 db.flush().unwrap();
             }
             let keys: Vec<_> = (0..n).map(|number| ordered(2 * number)).collect();
-            Bill::of(|| drop(db.default_keyspace().multi_get(&keys).unwrap()))
+            Cost::measure(|| drop(db.default_keyspace().multi_get(&keys).unwrap()))
         });
     }
 }
@@ -455,7 +413,7 @@ fn range_costs_n_log_n() {
                 db.flush().unwrap();
             }
             let keyspace = db.default_keyspace();
-            Bill::of(|| {
+            Cost::measure(|| {
                 assert_eq!(before.iter(&keyspace).count() as u64, n);
                 assert!((keyspace.iter().rev().count() as u64) < n);
             })
@@ -470,7 +428,7 @@ fn range_over_the_range_deletes_of_many_tables_costs_n_log_n() {
         // No compaction.
         let db = new(tuning().policy("tiering(size_ratio=1000)".parse::<PolicySpec>().unwrap()));
         put_ordered(&db, 1);
-        // Sees the entry that every range delete covers, so all of them stay.
+        // The snapshot sees the entry that every range delete covers, so no range delete is dropped.
         let _snapshot = db.snapshot();
         for number in 0..n {
             db.default_keyspace().delete_range::<[u8; 8]>(..ordered(number + 1)).unwrap();
@@ -479,7 +437,7 @@ fn range_over_the_range_deletes_of_many_tables_costs_n_log_n() {
                 db.flush().unwrap();
             }
         }
-        Bill::of(|| assert_eq!(db.default_keyspace().iter().count(), 1))
+        Cost::measure(|| assert_eq!(db.default_keyspace().iter().count(), 1))
     });
 }
 
@@ -488,13 +446,13 @@ fn snapshot_costs_n_log_n() {
     let _alone = lsmx_testkit::run_alone();
     grows_at_most_as_n_log_n("n snapshots", 1_000, |n| {
         let db = new(tuning());
-        Bill::of(|| {
+        Cost::measure(|| {
             let mut held = Vec::new();
             for number in 0..n {
                 db.put(key(number), b"value").unwrap();
                 held.push(db.snapshot());
             }
-            // The oldest go first.
+            // Drops the oldest first.
             held.drain(..).for_each(drop);
         })
     });
@@ -521,7 +479,7 @@ fn flush_costs_n_log_n() {
             }
             let _snapshot = db.snapshot();
             delete_ranges(&db, n, layout);
-            Bill::of(|| db.flush().unwrap())
+            Cost::measure(|| db.flush().unwrap())
         });
     }
 }
@@ -540,7 +498,7 @@ fn compaction_job_costs_n_log_n() {
             let _snapshot = db.snapshot();
             delete_ranges(&db, n, layout);
             db.flush().unwrap();
-            Bill::of(|| keyspace.compact_range::<&[u8]>(..).unwrap())
+            Cost::measure(|| keyspace.compact_range::<&[u8]>(..).unwrap())
         });
     }
 }
@@ -557,7 +515,7 @@ fn collection_of_blob_files_costs_n_log_n() {
         let db = new(tuning().value_separation(separation));
         put_all(&db, n);
         db.flush().unwrap();
-        Bill::of(|| {
+        Cost::measure(|| {
             put_all(&db, n);
             db.flush().unwrap();
             db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
@@ -575,14 +533,14 @@ fn collection_of_operands_costs_n_log_n() {
             .merge_operator(Append::default())
             .operand_store(DeltaStoreFactory::new(buckets));
         let db = new(tuning);
-        Bill::of(|| {
+        Cost::measure(|| {
             let mut snapshots = Vec::new();
             for round in 0..8 {
                 for number in 0..n / 8 {
                     db.default_keyspace().merge(key(number * 8 + round), b"operand").unwrap();
                 }
                 snapshots.push(db.snapshot());
-                // Nested, over an eighth of all keys.
+                // Nested ranges over an eighth of all keys.
                 for number in 0..n / 8 {
                     let end = ordered((n / 8 - number) * (u64::MAX / n));
                     db.default_keyspace().delete_range::<[u8; 8]>(..end).unwrap();
@@ -610,7 +568,7 @@ fn drop_of_a_keyspace_costs_n_log_n() {
             }
         }
         drop(keyspace);
-        Bill::of(|| {
+        Cost::measure(|| {
             db.drop_keyspace("dropped").unwrap();
             db.wait_idle().unwrap();
         })
@@ -629,9 +587,9 @@ fn open_costs_n_log_n() {
                 let db = open(&disk, tuning());
                 put_ordered(&db, n);
                 delete_ranges(&db, n, layout);
-                // A clean close would flush them.
+                // A clean close would flush the range deletes.
                 let killed = disk.crash(CrashImage::Keep, 0);
-                Bill::of(|| drop(open(&killed, tuning())))
+                Cost::measure(|| drop(open(&killed, tuning())))
             },
         );
     }
@@ -643,7 +601,7 @@ fn open_costs_n_log_n() {
         db.flush().unwrap();
         db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
         drop(db);
-        Bill::of(|| drop(open(&disk, tuning())))
+        Cost::measure(|| drop(open(&disk, tuning())))
     });
 }
 
@@ -656,13 +614,13 @@ fn metrics_cost_n_log_n() {
         db.flush().unwrap();
         db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
         let _held: Vec<_> = (0..n).map(|_| db.snapshot()).collect();
-        Bill::of(|| drop(db.metrics()))
+        Cost::measure(|| drop(db.metrics()))
     });
     grows_at_most_as_n_log_n("metrics of n keyspaces", 64, |n| {
         let db = new(tuning());
         let open = |number| db.keyspace(&format!("keyspace {number}"), tuning()).unwrap();
         let _open: Vec<_> = (0..n).map(open).collect();
-        Bill::of(|| drop(db.metrics()))
+        Cost::measure(|| drop(db.metrics()))
     });
 }
 
@@ -682,13 +640,13 @@ fn simulate_costs_n_log_n() {
             seed: 1,
         };
         let mut looks = 0;
-        let bill = Bill::of(|| {
+        let cost = Cost::measure(|| {
             let count = &mut |_| {
                 looks += 1;
                 true
             };
             simulate(&config, &"leveled".parse().unwrap(), count).unwrap();
         });
-        bill.with("Flushes", looks)
+        cost.with("Flushes", looks)
     });
 }

@@ -780,22 +780,22 @@ fn listener_waits_for_writer(_: u64) -> Outcome {
 
 /// A database is closed with a deadline while a device hangs.
 fn hanging_close(_: u64) -> Outcome {
-    crate::harness::gate::close_keeps_deadline()
+    crate::harness::device_hangs::close_keeps_deadline(0)
 }
 
 /// A write with a deadline is in the group of a thread whose device call hangs.
 fn hanging_leader(_: u64) -> Outcome {
-    crate::harness::gate::follower_keeps_deadline()
+    crate::harness::device_hangs::follower_keeps_deadline(0)
 }
 
 /// A keyspace is written to and flushed while the collection of another one's operand store hangs.
 fn hanging_store(_: u64) -> Outcome {
-    crate::harness::gate::flushes_while_store_hangs("lsmx-compact")
+    crate::harness::device_hangs::flushes_while_store_hangs("lsmx-compact")
 }
 
 /// A keyspace is written to and flushed while a flush to another one's operand store hangs.
 fn hanging_delivery(_: u64) -> Outcome {
-    crate::harness::gate::flushes_while_store_hangs("lsmx-flush")
+    crate::harness::device_hangs::flushes_while_store_hangs("lsmx-flush")
 }
 
 /// The metrics are read while an append to the log hangs.

@@ -6,6 +6,10 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap()
+}
+
 /// Collects the files with this extension below a directory.
 fn files(dir: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).unwrap() {
@@ -20,7 +24,7 @@ fn files(dir: &Path, extension: &str, found: &mut Vec<PathBuf>) {
 
 /// Returns whether a page has a heading with this anchor.
 fn has_heading(page: &Path, anchor: &str) -> bool {
-    let text = std::fs::read_to_string(page).unwrap();
+    let text = read(page);
     let mut headings = text.lines().filter(|line| line.starts_with('#'));
     headings.any(|line| {
         let title = line.trim_start_matches('#').trim().to_lowercase();
@@ -70,8 +74,7 @@ fn documents_name_files_that_exist() {
     files(&root().join("crates"), "rs", &mut sources);
     assert!(documents.len() > 10, "{documents:?}");
     for document in documents {
-        let text = std::fs::read_to_string(&document).unwrap();
-        let missing = missing(&document, &text, &sources);
+        let missing = missing(&document, &read(&document), &sources);
         assert!(missing.is_empty(), "{} names missing files: {missing:?}", document.display());
     }
 }
@@ -94,8 +97,7 @@ fn sources_name_documents_that_exist() {
     sources.retain(|source| !source.ends_with(file!()));
     let mut documents = 0;
     for source in sources {
-        let text = std::fs::read_to_string(&source).unwrap();
-        for path in documents_in(&text) {
+        for path in documents_in(&read(&source)) {
             assert!(root().join(path).exists(), "{} names {path}", source.display());
             documents += 1;
         }
@@ -121,7 +123,7 @@ fn pages() -> Vec<PathBuf> {
 #[test]
 fn book_summary_lists_every_page() {
     let docs = root().join("docs");
-    let summary = std::fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
+    let summary = read(&docs.join("SUMMARY.md"));
     for page in pages() {
         let link = format!("]({})", page.strip_prefix(&docs).unwrap().display());
         assert_eq!(summary.matches(&link).count(), 1, "SUMMARY.md lists {link} once");
@@ -130,10 +132,9 @@ fn book_summary_lists_every_page() {
 
 #[test]
 fn book_code_blocks_name_their_language_and_rust_is_compiled() {
-    let compiled = root().join("crates/engine/src/book.rs");
-    let compiled = std::fs::read_to_string(compiled).unwrap();
+    let compiled = read(&root().join("crates/engine/src/book.rs"));
     for page in pages() {
-        let text = std::fs::read_to_string(&page).unwrap();
+        let text = read(&page);
         let languages = code_languages(&text);
         assert!(!languages.contains(&""), "{}: a code block has no language", page.display());
         if languages.iter().any(|language| language.split(',').any(|word| word == "rust")) {
@@ -148,7 +149,7 @@ fn text_of(dir: &str, extension: &str) -> String {
     let mut found = Vec::new();
     files(&root().join(dir), extension, &mut found);
     found.sort_unstable();
-    found.iter().map(|file| std::fs::read_to_string(file).unwrap()).collect()
+    found.iter().map(|file| read(file)).collect()
 }
 
 /// Returns the name at the start of `text`.
@@ -157,12 +158,19 @@ fn name(text: &str) -> &str {
     &text[..end.unwrap_or(text.len())]
 }
 
-/// Checks that a page has each name in backquotes.
-fn assert_page_has(page: &str, names: &[String]) {
-    let text = std::fs::read_to_string(root().join(page)).unwrap();
-    assert!(names.len() > 10, "{names:?}");
-    let missing: Vec<_> =
-        names.iter().filter(|name| !text.contains(&format!("`{name}`"))).collect();
+/// Returns the names of the public fields in a source text.
+fn public_fields(source: &str) -> impl Iterator<Item = String> {
+    let fields = source.split("    pub ").skip(1);
+    let fields = fields.filter(|rest| rest[name(rest).len()..].starts_with(": "));
+    fields.map(|rest| name(rest).to_owned())
+}
+
+/// Checks that a page has each name in backquotes, after one of the characters in `starts`.
+fn assert_page_has(page: &str, names: &[String], starts: &[char]) {
+    let text = read(&root().join(page));
+    let is_listed =
+        |name: &&String| starts.iter().any(|start| text.contains(&format!("{start}{name}`")));
+    let missing: Vec<_> = names.iter().filter(|name| !is_listed(name)).collect();
     assert!(missing.is_empty(), "{page} lacks {missing:?}");
 }
 
@@ -174,29 +182,20 @@ fn options_page_lists_every_option() {
         let signature = rest.split('{').next().unwrap();
         signature.contains("mut self")
     });
-    let fields =
-        ["read.rs", "write.rs", "value_separation.rs"].map(|file| format!("options/{file}"));
-    let fields = fields
-        .map(|file| std::fs::read_to_string(root().join("crates/engine/src").join(file)).unwrap());
-    let fields = fields.iter().flat_map(|text| text.split("    pub ").skip(1));
-    let fields = fields.filter(|rest| rest[name(rest).len()..].starts_with(": "));
-    let names: Vec<_> = builders.chain(fields).map(|rest| name(rest).to_owned()).collect();
-    assert_page_has("docs/reference/options.md", &names);
+    let mut names: Vec<_> = builders.map(|rest| name(rest).to_owned()).collect();
+    for file in ["read.rs", "write.rs", "value_separation.rs"] {
+        names.extend(public_fields(&read(&root().join("crates/engine/src/options").join(file))));
+    }
+    assert!(names.len() > 10, "{names:?}");
+    assert_page_has("docs/reference/options.md", &names, &['`']);
 }
 
 #[test]
 fn metrics_page_lists_every_field() {
-    let source = text_of("crates/engine/src/metrics", "rs");
-    let fields = source.split("    pub ").skip(1);
-    let fields = fields.filter(|rest| rest[name(rest).len()..].starts_with(": "));
-    let names: Vec<_> = fields.map(|rest| name(rest).to_owned()).collect();
-    let text = std::fs::read_to_string(root().join("docs/reference/metrics.md")).unwrap();
+    let names: Vec<_> = public_fields(&text_of("crates/engine/src/metrics", "rs")).collect();
     assert!(names.len() > 100, "{names:?}");
     // A field of a field is listed as `outer.field`.
-    let is_listed =
-        |name: &String| text.contains(&format!("`{name}`")) || text.contains(&format!(".{name}`"));
-    let missing: Vec<_> = names.iter().filter(|name| !is_listed(name)).collect();
-    assert!(missing.is_empty(), "metrics.md lacks {missing:?}");
+    assert_page_has("docs/reference/metrics.md", &names, &['`', '.']);
 }
 
 #[test]

@@ -86,6 +86,15 @@ const DELTA: &[&[&str]] = &[
     &["factory", "dump"],
 ];
 
+/// Crates whose modules have layers: directory and layers.
+const LAYERED: &[(&str, &[&[&str]])] = &[
+    ("base", BASE),
+    ("compaction", COMPACTION),
+    ("engine", ENGINE),
+    ("simulator", SIMULATOR),
+    ("delta", DELTA),
+];
+
 /// Crates, lowest first: directory, and name in a `Cargo.toml`.
 const CRATES: &[(&str, &str)] = &[
     ("base", "lsmx-base"),
@@ -146,95 +155,27 @@ fn block(text: &str) -> usize {
     text.len()
 }
 
-/// Returns the top modules that a source names as `crate::…`, and the items that it imports from the crate root.
-fn named_modules(text: &str) -> Vec<String> {
-    let mut names = Vec::new();
-    for (at, _) in text.match_indices("crate::") {
-        let before = text[..at].chars().next_back();
-        if before.is_some_and(|character| character.is_alphanumeric() || character == '_') {
-            continue;
-        }
-        let rest = &text[at + "crate::".len()..];
-        if let Some(list) = rest.strip_prefix('{') {
-            let list = &list[..block(rest).saturating_sub(2)];
-            let mut depth = 0;
-            let mut name = String::new();
-            for character in list.chars().chain([',']) {
-                match character {
-                    '{' => depth += 1,
-                    '}' => depth -= 1,
-                    ',' if depth == 0 => names.push(std::mem::take(&mut name)),
-                    _ if depth == 0 && !character.is_whitespace() => name.push(character),
-                    _ => {}
-                }
-            }
-        } else {
-            let name = rest.chars().take_while(|at| at.is_alphanumeric() || *at == '_').collect();
-            names.push(name);
-        }
-    }
-    for name in &mut names {
-        name.truncate(name.find("::").unwrap_or(name.len()));
-    }
-    names.retain(|name| !name.is_empty());
-    names
-}
-
-/// Returns the module that each name of the crate root comes from: `pub use module::Name`.
-fn root_names(root: &str) -> BTreeMap<String, String> {
-    let mut names = BTreeMap::new();
-    for statement in production_code(root).split(';') {
-        let Some(path) = statement.trim().strip_prefix("pub use ") else { continue };
-        let Some((module, _)) = path.split_once("::") else { continue };
-        let (_, items) = path.rsplit_once("::{").or_else(|| path.rsplit_once("::")).unwrap();
-        for item in items.trim_end_matches('}').split(',') {
-            names.insert(item.trim().to_owned(), module.to_owned());
-        }
-    }
-    names
-}
-
-/// Returns imports of modules in higher layers, as `from -> to (file)`.
+/// Returns imports of modules in higher layers, and modules without a layer.
 fn upward_imports(src: &Path, layers: &[&[&str]]) -> Vec<String> {
-    let layer_of = |module: &str| layers.iter().position(|layer| layer.contains(&module));
-    let root = std::fs::read_to_string(src.join("lib.rs")).unwrap();
-    let roots = root_names(&root);
-    let mut files = Vec::new();
-    sources(src, &mut files);
-    files.sort();
+    let layer_of = |module: &str| {
+        let top = module.split("::").next().unwrap();
+        layers.iter().position(|layer| layer.contains(&top))
+    };
     let mut up = Vec::new();
-    for file in files {
-        let inside = file.strip_prefix(src).unwrap().to_str().unwrap().to_owned();
-        let module = inside.split(['/', '.']).next().unwrap();
-        if module == "lib" || inside.ends_with("tests.rs") {
-            continue;
-        }
-        let Some(own) = layer_of(module) else {
-            up.push(format!("{module} is in no layer ({inside})"));
+    for (module, targets) in file_imports(src, str::to_owned) {
+        let Some(own) = layer_of(&module) else {
+            up.push(format!("{module} has no layer"));
             continue;
         };
-        let text = production_code(&std::fs::read_to_string(&file).unwrap());
-        for name in named_modules(&text) {
-            let target = roots.get(&name).unwrap_or(&name);
-            match layer_of(target) {
-                Some(other) if other > own => {
-                    up.push(format!("{module} -> {target} ({inside})"));
-                }
-                Some(_) => {}
-                // The name of another crate, or a macro.
-                None => {}
-            }
-        }
+        let higher = targets.iter().filter(|target| layer_of(target).is_some_and(|it| it > own));
+        up.extend(higher.map(|target| format!("{module} -> {target}")));
     }
-    up.sort();
-    up.dedup();
     up
 }
 
-/// Imports of the files of a crate: for each module, the modules whose items it names by `crate::` or `super::`.
-///
-/// A module that re-exports an item of its child (`pub use`) does not import it.
-fn file_imports(src: &Path) -> BTreeMap<String, BTreeSet<String>> {
+/// Returns for each module of a crate the modules whose items it names by `crate::` or `super::`. `edit` changes the source
+/// of a file before that.
+fn file_imports(src: &Path, edit: impl Fn(&str) -> String) -> BTreeMap<String, BTreeSet<String>> {
     let mut files = Vec::new();
     sources(src, &mut files);
     let module_of = |file: &Path| {
@@ -246,14 +187,13 @@ fn file_imports(src: &Path) -> BTreeMap<String, BTreeSet<String>> {
     let mut imports = BTreeMap::new();
     for file in &files {
         let own = module_of(file);
-        let is_test =
-            own.split("::").any(|name| matches!(name, "tests" | "models" | "loom_models"));
+        let is_test = own.split("::").any(|name| matches!(name, "tests" | "models"));
         if own == "lib" || is_test {
             continue;
         }
         let text = production_code(&std::fs::read_to_string(file).unwrap());
         let mut named = BTreeSet::new();
-        for path in code_paths(&without_reexports(&text)) {
+        for path in code_paths(&edit(&text)) {
             let mut parts: Vec<&str> = path.split("::").collect();
             let mut base: Vec<&str> = own.split("::").collect();
             match parts.remove(0) {
@@ -370,10 +310,12 @@ fn find_cycle(imports: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<String
     imports.keys().find_map(|module| visit(imports, &mut vec![module.clone()], &mut finished))
 }
 
+/// A module that re-exports an item of its child (`pub use`) does not import it.
 #[test]
 fn files_form_no_cycles() {
-    for name in ["base", "compaction", "simulator", "engine", "delta"] {
-        let cycle = find_cycle(&file_imports(&crates().join(name).join("src")));
+    for (name, _) in LAYERED {
+        let imports = file_imports(&crates().join(name).join("src"), without_reexports);
+        let cycle = find_cycle(&imports);
         assert!(cycle.is_none(), "crate {name}: cycle of imports: {}", cycle.unwrap().join(" -> "));
     }
 }
@@ -399,7 +341,7 @@ fn names_after<'a>(text: &'a str, keyword: &str) -> Vec<&'a str> {
 
 #[test]
 fn type_names_are_unique_and_methods_are_in_the_module_of_the_type() {
-    for name in ["base", "compaction", "simulator", "engine", "delta"] {
+    for (name, _) in LAYERED {
         let mut files = Vec::new();
         sources(&crates().join(name).join("src"), &mut files);
         files.retain(|file| !file.ends_with("tests.rs"));
@@ -458,33 +400,11 @@ fn code_paths_expands_lists() {
 }
 
 #[test]
-fn base_modules_import_lower_layers() {
-    let up = upward_imports(&crates().join("base/src"), BASE);
-    assert!(up.is_empty(), "upward imports:\n{}", up.join("\n"));
-}
-
-#[test]
-fn engine_modules_import_lower_layers() {
-    let up = upward_imports(&crates().join("engine/src"), ENGINE);
-    assert!(up.is_empty(), "upward imports:\n{}", up.join("\n"));
-}
-
-#[test]
-fn compaction_modules_import_lower_layers() {
-    let up = upward_imports(&crates().join("compaction/src"), COMPACTION);
-    assert!(up.is_empty(), "upward imports:\n{}", up.join("\n"));
-}
-
-#[test]
-fn simulator_modules_import_lower_layers() {
-    let up = upward_imports(&crates().join("simulator/src"), SIMULATOR);
-    assert!(up.is_empty(), "upward imports:\n{}", up.join("\n"));
-}
-
-#[test]
-fn delta_modules_import_lower_layers() {
-    let up = upward_imports(&crates().join("delta/src"), DELTA);
-    assert!(up.is_empty(), "upward imports:\n{}", up.join("\n"));
+fn modules_import_lower_layers() {
+    for (name, layers) in LAYERED {
+        let up = upward_imports(&crates().join(name).join("src"), layers);
+        assert!(up.is_empty(), "upward imports in {name}:\n{}", up.join("\n"));
+    }
 }
 
 /// Only the top modules use the database handle.
@@ -525,13 +445,10 @@ fn crates_depend_on_lower_crates() {
 }
 
 #[test]
-fn named_modules_are_found_in_code_only() {
-    let text = "use crate::a::B;\nuse crate::{c, d::{E, F}, G};\nfn f(x: crate::h::I) {}
+fn production_code_has_no_comments_and_tests() {
+    let text = "use crate::a::B;
         // use crate::comment::No;
         #[cfg(test)]\nuse crate::only_tests;\n#[cfg(test)]\nmod tests { use crate::no::{A}; }";
-    assert_eq!(named_modules(&production_code(text)), ["a", "c", "d", "G", "h"]);
-    let roots = root_names("pub use error::{Error, Result};\npub use read::range::Range;");
-    assert_eq!(roots["Result"], "error");
-    assert_eq!(roots["Range"], "read");
+    assert_eq!(code_paths(&production_code(text)), ["crate::a::B"]);
     assert_eq!(block("{ a { b } c } d"), 13);
 }

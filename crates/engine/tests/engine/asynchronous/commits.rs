@@ -1,4 +1,4 @@
-//! Commits that nobody awaits any more, and many at once.
+//! Commits whose futures are dropped, and many concurrent commits.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -12,7 +12,9 @@ use lsmx::{Durability, Error, KeyspaceOptions, MergeOperator, MergeResult, Optio
 use lsmx_testkit::{TestRng, seed};
 use tokio::task::JoinSet;
 
-use super::support::{Polls, Taken, current_thread, poll_once, run, runtimes};
+use super::support::{Polls, Taken, current_thread, poll_once, reopen, run, runtimes};
+use super::{open, open_blocking};
+use crate::harness::small_database::durability;
 
 fn options() -> Options {
     let keyspace = KeyspaceOptions::default()
@@ -22,10 +24,10 @@ fn options() -> Options {
     Options::default().keyspace_defaults(keyspace)
 }
 
-/// Writers of one key each, whose futures are dropped at any point. What is there in the end is
-/// the last write that was acknowledged, or one that came after it and was not.
+/// Writers of one key each drop some of their futures at any point. The stored value is
+/// that of the last acknowledged write, or of a later write.
 #[test]
-fn a_dropped_write_is_done_or_not_and_an_awaited_one_is_done() {
+fn write_with_dropped_future_is_complete_or_absent() {
     const WRITERS: u64 = 16;
     const WRITES: u64 = 60;
     let seed = seed();
@@ -41,16 +43,13 @@ fn a_dropped_write_is_done_or_not_and_an_awaited_one_is_done() {
                 writers.spawn(async move {
                     let (mut sure, mut dropped) = (0, 0);
                     for write in 1..=WRITES {
-                        let durability = match rng.below(4) {
-                            0 => Durability::Sync,
-                            _ => Durability::Buffered,
-                        };
+                        let durability = durability(rng.below(4) == 0);
                         let mut batch = WriteBatch::new();
                         let keyspace = db.default_keyspace();
                         batch.put(&keyspace, writer.to_be_bytes(), write.to_be_bytes());
                         batch.put(&keyspace, (1000 + writer).to_be_bytes(), write.to_be_bytes());
                         let future = Box::pin(db.write(batch, durability));
-                        // None at all, some, or as many as it takes.
+                        // The number of polls before the future is dropped.
                         let left = [0, 1, 2, u64::MAX, u64::MAX][rng.below(5) as usize];
                         match (Polls { future, left }).await {
                             Some(written) => {
@@ -73,37 +72,36 @@ fn a_dropped_write_is_done_or_not_and_an_awaited_one_is_done() {
             }
         });
         assert!(dropped > WRITERS * WRITES / 4, "{dropped}");
-        // The runtime is there no more where the database closes itself.
-        let db = super::support::reopen(&disk, options);
+        // In half of the cases the last handle closes the database after the end of the runtime.
+        let db = reopen(&disk, options);
         for (writer, sure) in sure {
             let get = |key: u64| db.get(key.to_be_bytes()).unwrap().map(|value| value.to_vec());
             let (one, other) = (get(writer), get(1000 + writer));
-            assert_eq!(one, other, "a batch is there wholly: seed {seed}");
+            assert_eq!(one, other, "a part of a batch, seed {seed}");
             let last = one.map_or(0, |value| u64::from_be_bytes(value.try_into().unwrap()));
-            assert!(last >= sure, "writer {writer}: {sure} was sure, {last} is there, seed {seed}");
+            assert!(
+                last >= sure,
+                "writer {writer}: {sure} acknowledged, {last} found, seed {seed}"
+            );
         }
         db.close(None).unwrap();
     }
 }
 
 #[test]
-fn many_writers_share_few_threads() {
+fn tasks_and_threads_write_concurrently() {
     const TASKS: u64 = 64;
     const WRITES: u64 = 40;
     for runtime in runtimes() {
-        let disk = MemVfs::new();
-        let blocking = lsmx::Db::open("db", options().vfs(Arc::new(disk))).unwrap();
+        let blocking = open_blocking(options());
         let threads: Vec<_> = (0..2_u64)
             .map(|thread| {
                 let db = blocking.clone();
-                #[expect(clippy::disallowed_methods, reason = "threads beside the runtime's")]
+                #[expect(clippy::disallowed_methods, reason = "threads outside the runtime")]
                 std::thread::spawn(move || {
                     for write in 0..WRITES * 4 {
-                        let (key, value) = (2_000 + thread, write.to_be_bytes());
-                        db.default_keyspace()
-                            .with_write_options(Durability::Sync)
-                            .put(key.to_be_bytes(), value)
-                            .unwrap();
+                        let keyspace = db.default_keyspace().with_write_options(Durability::Sync);
+                        keyspace.put((2_000 + thread).to_be_bytes(), write.to_be_bytes()).unwrap();
                     }
                 })
             })
@@ -116,19 +114,11 @@ fn many_writers_share_few_threads() {
                 let (db, counter) = (db.clone(), counter.clone());
                 tasks.spawn(async move {
                     for write in 0..WRITES {
-                        let durability = match write % 8 {
-                            0 => Durability::Sync,
-                            _ => Durability::Buffered,
-                        };
-                        let value = write.to_be_bytes();
                         let keyspace = db.default_keyspace();
-                        keyspace
-                            .with_write_options(durability)
-                            .put(task.to_be_bytes(), value)
-                            .await
-                            .unwrap();
+                        let writer = keyspace.with_write_options(durability(write % 8 == 0));
+                        writer.put(task.to_be_bytes(), write.to_be_bytes()).await.unwrap();
                         keyspace.merge("log", "x").await.unwrap();
-                        // What waits for commits on threads of the pool itself.
+                        // Calls that wait for commits on threads of the pool.
                         match (task + write) % 50 {
                             0 => db.run_blocking(lsmx::Db::flush).await.unwrap(),
                             1 => db.sync().await.unwrap(),
@@ -170,12 +160,11 @@ fn many_writers_share_few_threads() {
     }
 }
 
-/// The pool has one thread, which somebody else has: what a task has queued is taken along by any
-/// thread that commits, and waits for the pool otherwise.
+/// The only thread of the pool is busy. A thread that commits, or closes, also commits the writes that tasks have queued.
 #[test]
-fn a_thread_that_commits_leads_for_tasks() {
+fn commit_of_a_thread_includes_queued_writes_of_tasks() {
     let runtime = current_thread(1);
-    let blocking = lsmx::Db::open("db", options().vfs(Arc::new(MemVfs::new()))).unwrap();
+    let blocking = open_blocking(options());
     let db = Db::try_from(blocking.clone()).unwrap();
     let taken = Taken::take(&runtime);
     run(&runtime, async {
@@ -185,7 +174,6 @@ fn a_thread_that_commits_leads_for_tasks() {
         blocking.put("thread", "2").unwrap();
         assert!(poll_once(put.as_mut()).is_ready());
         assert_eq!(db.get("task").await.unwrap().as_deref(), Some(&b"1"[..]));
-        // Closing leads as well, and what has queued before it is done.
         let mut put = Box::pin(db.put("task", "3"));
         assert!(poll_once(put.as_mut()).is_pending());
         drop(put);
@@ -194,11 +182,11 @@ fn a_thread_that_commits_leads_for_tasks() {
     taken.free();
 }
 
-/// What came for the lead too late finds it taken, once and again; nobody is sent twice meanwhile.
+/// Threads commit queued writes before the thread of the pool, which then finds nothing to do. Later writes start it again.
 #[test]
-fn the_lead_can_be_promised_again() {
+fn pool_thread_that_comes_too_late_is_started_again() {
     let runtime = current_thread(1);
-    let blocking = lsmx::Db::open("db", options().vfs(Arc::new(MemVfs::new()))).unwrap();
+    let blocking = open_blocking(options());
     let db = Db::try_from(blocking.clone()).unwrap();
     for round in 0..20_u64 {
         let taken = Taken::take(&runtime);
@@ -219,7 +207,7 @@ fn the_lead_can_be_promised_again() {
     }
 }
 
-/// Counts the operands that it is given at once, and does not merge partially.
+/// Records the largest number of operands of a merge. It has no partial merge.
 #[derive(Debug)]
 struct Widest(Arc<AtomicUsize>);
 
@@ -235,27 +223,26 @@ impl MergeOperator for Widest {
 }
 
 #[test]
-fn chains_of_operands_are_folded_though_nobody_awaits_them() {
+fn operand_chains_of_dropped_futures_are_folded() {
     const MERGES: usize = 2_000;
     for runtime in runtimes() {
         run(&runtime, async {
             let widest = Arc::new(AtomicUsize::new(0));
             let keyspace = KeyspaceOptions::default().merge_operator(Widest(Arc::clone(&widest)));
             let options = Options::default().keyspace_defaults(keyspace);
-            let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).await.unwrap();
+            let db = open(options).await;
             let keyspace = db.default_keyspace();
             for merge in 0..MERGES {
                 let mut queued = Box::pin(keyspace.merge("key", "x"));
                 let queued = poll_once(queued.as_mut());
                 assert!(queued.is_pending() || matches!(queued, std::task::Poll::Ready(Ok(()))));
                 if merge % 64 == 0 {
-                    // In order, so those before are done.
+                    // Commits are in order, so earlier merges are done.
                     db.put("other", "y").await.unwrap();
                 }
             }
             db.put("other", "z").await.unwrap();
-            // Folding goes on beside the commits: none of the last chains need be folded yet, so that
-            // of those before tells.
+            // Chains are folded in the background, so the last chains may still be long.
             db.run_blocking(lsmx::Db::wait_idle).await.unwrap();
             widest.store(0, Ordering::Relaxed);
             for _ in 0..1_000 {
@@ -274,10 +261,9 @@ fn chains_of_operands_are_folded_though_nobody_awaits_them() {
 }
 
 #[test]
-fn guards_see_what_tasks_have_queued() {
+fn guard_refuses_after_queued_write_of_same_key() {
     let runtime = current_thread(1);
-    let db = lsmx::Db::open("db", options().vfs(Arc::new(MemVfs::new()))).unwrap();
-    let db = Db::try_from(db).unwrap();
+    let db = Db::try_from(open_blocking(options())).unwrap();
     let taken = Taken::take(&runtime);
     run(&runtime, async {
         let keyspace = db.default_keyspace();
@@ -298,13 +284,13 @@ fn guards_see_what_tasks_have_queued() {
     });
 }
 
-/// Updates of one key by many tasks, some of which are dropped: none is lost, none is done twice.
+/// Many tasks update one key, and drop some futures. No awaited update is lost, and none is done twice.
 #[test]
-fn updates_of_one_key_add_up() {
+fn fetch_update_of_many_tasks_is_done_once() {
     let seed = seed();
     for runtime in runtimes() {
         run(&runtime, async {
-            let db = Db::open("db", options().vfs(Arc::new(MemVfs::new()))).await.unwrap();
+            let db = open(options()).await;
             let tried = Arc::new(AtomicU64::new(0));
             let mut tasks = JoinSet::new();
             for task in 0..16 {
@@ -314,8 +300,8 @@ fn updates_of_one_key_add_up() {
                     let mut sure = 0_u64;
                     for _ in 0..20 {
                         let keyspace = db.default_keyspace();
-                        let add = |old: Option<&[u8]>| append_one(old);
-                        let future = Box::pin(keyspace.fetch_update("key", add));
+                        let append = |old: Option<&[u8]>| [old.unwrap_or_default(), b"x"].concat();
+                        let future = Box::pin(keyspace.fetch_update("key", append));
                         let left = if rng.below(4) == 0 { rng.below(4) } else { u64::MAX };
                         tried.fetch_add(1, Ordering::Relaxed);
                         sure += u64::from((Polls { future, left }).await.is_some());
@@ -327,7 +313,7 @@ fn updates_of_one_key_add_up() {
             while let Some(ended) = tasks.join_next().await {
                 sure += ended.unwrap();
             }
-            // Those that were dropped and had queued are before this.
+            // Queued updates whose futures were dropped are committed before this write.
             db.put("other", "").await.unwrap();
             let count = db.get("key").await.unwrap().unwrap().len() as u64;
             let tried = tried.load(Ordering::Relaxed);
@@ -335,8 +321,4 @@ fn updates_of_one_key_add_up() {
             db.close(None).await.unwrap();
         });
     }
-}
-
-fn append_one(old: Option<&[u8]>) -> Vec<u8> {
-    [old.unwrap_or_default(), b"x"].concat()
 }

@@ -1,4 +1,4 @@
-//! The database closes, the runtime goes, the log fails: what is under way is told, and nothing hangs.
+//! Calls in progress when the database closes, the runtime ends or the log fails: each returns.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,13 +15,14 @@ use tokio::task::JoinSet;
 use super::support::{
     Stalls, Taken, current_thread, gated, multi_thread, poll_once, reopen, run, runtimes, until,
 };
+use super::{open, open_blocking};
 
 fn options() -> Options {
     Options::default().keyspace_defaults(KeyspaceOptions::default().memtable_bytes(4 << 10))
 }
 
 #[test]
-fn close_tells_those_that_wait() {
+fn close_ends_stalled_writes() {
     for runtime in runtimes() {
         let (disk, shut) = gated(VfsCall::Create, ".sst");
         run(&runtime, async {
@@ -42,7 +43,7 @@ fn close_tells_those_that_wait() {
             while stalls.standing() < 100 {
                 tokio::task::yield_now().await;
             }
-            // Its deadline is over before the flush is.
+            // The flush takes longer than the deadline.
             let closed = db.close(Some(std::time::Duration::from_millis(20))).await;
             assert!(matches!(closed, Err(Error::Deadline { .. })), "{closed:?}");
             while let Some(ended) = writers.join_next().await {
@@ -59,10 +60,9 @@ fn close_tells_those_that_wait() {
     }
 }
 
-/// A runtime that is shut down takes nothing along that has queued, and leaves no queue that nobody
-/// leads.
+/// The shutdown of a runtime loses no acknowledged commit, and later commits succeed.
 #[test]
-fn a_runtime_may_go_while_commits_are_on_their_way() {
+fn runtime_shutdown_during_commits_loses_none() {
     let seed = seed();
     for round in 0..20 {
         let mut rng = TestRng::new(seed.wrapping_add(round));
@@ -100,7 +100,6 @@ fn a_runtime_may_go_while_commits_are_on_their_way() {
             0 => runtime.shutdown_background(),
             _ => drop(runtime),
         }
-        // Without the runtime it goes on.
         blocking.put("after", "1").unwrap();
         blocking.sync().unwrap();
         for key in &*sure.lock().unwrap() {
@@ -110,11 +109,10 @@ fn a_runtime_may_go_while_commits_are_on_their_way() {
     }
 }
 
-/// The pool was sent for the lead and is shut down before it comes.
+/// The runtime is shut down before its pool commits a queued write.
 #[test]
-fn a_promised_lead_is_not_lost_with_the_runtime() {
-    let disk = MemVfs::new();
-    let blocking = lsmx::Db::open("db", options().vfs(Arc::new(disk))).unwrap();
+fn queued_write_at_runtime_shutdown_is_committed() {
+    let blocking = open_blocking(options());
     let db = Db::try_from(blocking.clone()).unwrap();
     let runtime = current_thread(1);
     let taken = Taken::take(&runtime);
@@ -125,18 +123,18 @@ fn a_promised_lead_is_not_lost_with_the_runtime() {
     }
     runtime.shutdown_background();
     taken.free();
-    // The thread of the pool leads as it goes, or this one does; either way it is done.
+    // The thread of the pool commits the write when it ends, or this thread does.
     blocking.put("other", "2").unwrap();
     assert_eq!(blocking.get("key").unwrap().as_deref(), Some(&b"1"[..]));
     assert!(poll_once(put.as_mut()).is_ready());
     drop(put);
-    // A runtime that takes no work any more is no reason to hang.
+    // A runtime that accepts no more work must not cause a hang.
     let gone = current_thread(1);
     let handle = gone.handle().clone();
     drop(gone);
     let _inside = handle.enter();
-    // The thread of the other pool may still be about to go.
-    until("who was sent is gone", || poll_once(Box::pin(db.put("key", "2")).as_mut()).is_ready());
+    // The thread of the first pool may still run.
+    until("the write is committed", || poll_once(Box::pin(db.put("key", "2")).as_mut()).is_ready());
     let ended = poll_once(Box::pin(db.sync()).as_mut());
     assert!(matches!(ended, std::task::Poll::Ready(Err(Error::RuntimeEnded))), "{ended:?}");
     assert_eq!(blocking.get("key").unwrap().as_deref(), Some(&b"2"[..]));
@@ -144,7 +142,7 @@ fn a_promised_lead_is_not_lost_with_the_runtime() {
 }
 
 #[test]
-fn errors_are_those_of_the_blocking_handle() {
+fn errors_equal_those_of_blocking_handle() {
     for runtime in runtimes() {
         run(&runtime, async {
             let disk = FaultVfs::new(Arc::new(MemVfs::new()), 1);
@@ -159,7 +157,7 @@ fn errors_are_those_of_the_blocking_handle() {
             assert!(matches!(gone, Err(Error::KeyspaceDropped { .. })), "{gone:?}");
             let large = db.put(vec![0; 1 << 17], "1").await;
             assert!(matches!(large, Err(Error::TooLarge { .. })), "{large:?}");
-            let other = Db::open("db", options().vfs(Arc::new(MemVfs::new()))).await.unwrap();
+            let other = open(options()).await;
             let mut batch = WriteBatch::new();
             batch.put(&other.default_keyspace(), "key", "1");
             let foreign = db.write(batch, Durability::Buffered).await;
@@ -167,12 +165,9 @@ fn errors_are_those_of_the_blocking_handle() {
             other.close(None).await.unwrap();
             let unknown = db.open_keyspace("dropped", None).await;
             assert!(matches!(unknown, Err(Error::UnknownKeyspace { .. })), "{unknown:?}");
-            // The log fails: all that are in the group are told, and all that come after.
-            disk.add_rule(
-                FaultRule::new(Fault::Error(Errno::Io))
-                    .for_calls(&[VfsCall::Append])
-                    .path_contains(".wal"),
-            );
+            // The log fails: all writes of the group fail, and all later ones.
+            let failing = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Append]);
+            disk.add_rule(failing.path_contains(".wal"));
             let mut writers = JoinSet::new();
             for writer in 0..10_u64 {
                 let db = db.clone();
@@ -194,30 +189,29 @@ fn errors_are_those_of_the_blocking_handle() {
             let refused = reader.put("key", "2").await;
             assert!(matches!(refused, Err(Error::OpenedReadOnly)), "{refused:?}");
             reader.close(None).await.unwrap();
-            let sound = lsmx::verify("db", &Options::default().vfs(Arc::new(disk)));
-            assert!(sound.is_ok(), "{sound:?}");
+            lsmx::verify("db", &Options::default().vfs(Arc::new(disk))).unwrap();
         });
     }
 }
 
 #[test]
-fn a_panic_on_the_pool_goes_on_in_who_awaits_it() {
+fn panic_on_pool_thread_reaches_awaiting_task() {
     let runtime = multi_thread(1);
     run(&runtime, async {
-        let db = Db::open("db", options().vfs(Arc::new(MemVfs::new()))).await.unwrap();
+        let db = open(options()).await;
         let keyspace = db.default_keyspace();
         let panics = tokio::spawn(async move {
-            keyspace.fetch_update("key", |_| -> Vec<u8> { panic!("not today") }).await
+            keyspace.fetch_update("key", |_| -> Vec<u8> { panic!("deliberate") }).await
         });
         assert!(panics.await.unwrap_err().is_panic());
-        // Its turn is over.
+        // The key is unlocked again.
         db.default_keyspace().fetch_update("key", |_| b"1".to_vec()).await.unwrap();
         db.close(None).await.unwrap();
     });
 }
 
 #[test]
-fn the_last_handle_closes_the_database() {
+fn last_handle_dropped_closes_database() {
     for runtime in runtimes() {
         let disk = MemVfs::new();
         run(&runtime, async {
@@ -238,8 +232,7 @@ fn the_last_handle_closes_the_database() {
 }
 
 #[test]
-fn a_replayed_schedule_has_no_asynchronous_handle() {
+fn stepped_background_has_no_asynchronous_handle() {
     let options = Options::default().background(Background::Stepped { seed: 1, workers: 1 });
-    let db = lsmx::Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
-    assert!(matches!(Db::try_from(db), Err(Error::Contradiction { .. })));
+    assert!(matches!(Db::try_from(open_blocking(options)), Err(Error::Contradiction { .. })));
 }

@@ -1,4 +1,4 @@
-//! What memory can answer is answered where it is asked; what it cannot touches no file there, and is
+//! Reads from memory complete at the first poll. Other reads call the file system on pool threads only, and are
 //! counted once.
 
 use std::pin::pin;
@@ -14,10 +14,11 @@ use lsmx::merge_operator::Append;
 use lsmx::metrics::BlockKind;
 use lsmx::tokio::Db;
 use lsmx::vfs::MemVfs;
-use lsmx::{Error, FilterLastRun, KeyspaceOptions, Metrics, Options, ReadOptions, ReadTier};
+use lsmx::{Error, FilterLastRun, KeyspaceOptions, Metrics, Options, ReadOptions};
 use lsmx_testkit::{TestRng, seed};
 
 use super::support::{current_thread, poll_once, run, runtimes};
+use super::{from_memory, open_blocking};
 
 const KEYS: u64 = 3_000;
 
@@ -41,17 +42,15 @@ fn options(cache_bytes: u64) -> Options {
         .keyspace_defaults(keyspace)
 }
 
-/// A disk with a database of several runs, range deletes and operands; its tables are opened when they
-/// are asked.
+/// Returns a closed database with several runs, range deletes and operands. No table is opened before a read of it.
 fn loaded() -> MemVfs {
     let disk = MemVfs::new();
     let db = lsmx::Db::open("db", options(1 << 20).vfs(Arc::new(disk.clone()))).unwrap();
     for number in 0..KEYS {
         db.put(key(number), [7; 40]).unwrap();
         if number % 500 == 0 {
-            db.default_keyspace()
-                .delete_range(&key(number)[..]..&[&key(number)[..], b"x"].concat())
-                .unwrap();
+            let range = &key(number)[..]..&[&key(number)[..], b"x"].concat();
+            db.default_keyspace().delete_range(range).unwrap();
         }
     }
     for number in (0..KEYS).step_by(7) {
@@ -61,7 +60,11 @@ fn loaded() -> MemVfs {
     disk
 }
 
-/// A disk that counts the calls which one thread makes, and which others make.
+fn open_loaded(cache_bytes: u64) -> lsmx::Db {
+    lsmx::Db::open("db", options(cache_bytes).vfs(Arc::new(loaded()))).unwrap()
+}
+
+/// Returns a disk that counts the calls of one thread and those of all others.
 fn watched(disk: MemVfs, thread: ThreadId) -> (FaultVfs, Arc<AtomicU64>, Arc<AtomicU64>) {
     let watched = FaultVfs::new(Arc::new(disk), 1);
     watched.add_rule(FaultRule::new(Fault::Delay).for_calls(VfsCall::ALL).from_then_on());
@@ -75,23 +78,17 @@ fn watched(disk: MemVfs, thread: ThreadId) -> (FaultVfs, Arc<AtomicU64>, Arc<Ato
 }
 
 #[test]
-fn what_is_in_memory_is_there_at_the_first_poll() {
+fn read_from_memory_is_ready_at_first_poll() {
     for runtime in runtimes() {
         run(&runtime, async {
             let db = Db::open("db", options(4 << 20).vfs(Arc::new(loaded()))).await.unwrap();
             let keyspace = db.default_keyspace();
             let present = key(8);
             for cold in [true, false] {
-                let blocked = matches!(
-                    keyspace.as_blocking().get_with(
-                        present,
-                        &ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() }
-                    ),
-                    Err(Error::WouldBlock)
-                );
-                assert_eq!(blocked, cold);
+                let read = keyspace.as_blocking().get_with(present, &from_memory());
+                assert_eq!(matches!(read, Err(Error::WouldBlock)), cold);
                 let mut get = Box::pin(keyspace.get(present));
-                // The pool may be so fast that even a cold one is there.
+                // The pool may be so fast that even a cold read is ready.
                 let first = poll_once(get.as_mut());
                 assert!(cold || first.is_ready());
                 let value = match first {
@@ -106,7 +103,7 @@ fn what_is_in_memory_is_there_at_the_first_poll() {
             let snapshot = db.snapshot().await.unwrap();
             assert!(poll_once(pin!(snapshot.get(&keyspace, present))).is_ready());
             assert!(poll_once(pin!(snapshot.multi_get(&keyspace, [present]))).is_ready());
-            // Both ends, and ranges, once they were read.
+            // Both ends, and ranges, after an earlier read.
             for _ in 0..2 {
                 keyspace.iter().next().await.unwrap().unwrap();
                 keyspace.iter().next_back().await.unwrap().unwrap();
@@ -117,7 +114,7 @@ fn what_is_in_memory_is_there_at_the_first_poll() {
             let mut range = pin!(keyspace.range(&present[..]..));
             let task = &mut std::task::Context::from_waker(std::task::Waker::noop());
             assert!(range.as_mut().poll_next(task).is_ready());
-            // What was just written is in a memtable.
+            // The memtable has the last write.
             db.put("new", "value").await.unwrap();
             assert!(poll_once(pin!(db.get("new"))).is_ready());
             db.close(None).await.unwrap();
@@ -126,7 +123,7 @@ fn what_is_in_memory_is_there_at_the_first_poll() {
 }
 
 #[test]
-fn the_thread_of_a_task_never_calls_the_file_system() {
+fn task_thread_never_calls_file_system() {
     let runtime = current_thread(4);
     let (disk, calls, others) = watched(loaded(), std::thread::current().id());
     run(&runtime, async {
@@ -165,12 +162,12 @@ fn the_thread_of_a_task_never_calls_the_file_system() {
     assert_eq!(calls.load(Ordering::Relaxed), 0);
 }
 
-/// All counters that there are. Where blocks have to leave memory, which of them do may depend on whether
-/// a lookup was tried twice: then of hits and misses only the sums.
-fn counted(mut metrics: Metrics, blocks_leave: bool) -> Metrics {
+/// Returns the comparable counters. If the cache evicts blocks, a lookup that is tried twice may change which blocks; then only
+/// the sum of hits and misses is comparable.
+fn counters_of(mut metrics: Metrics, has_evictions: bool) -> Metrics {
     metrics.memory = Default::default();
     metrics.held = Default::default();
-    if blocks_leave {
+    if has_evictions {
         metrics.descriptors = Default::default();
         let tree = metrics.keyspaces.get_mut("default").unwrap();
         tree.filter_last_run.reads_saved = 0.0;
@@ -184,96 +181,78 @@ fn counted(mut metrics: Metrics, blocks_leave: bool) -> Metrics {
     metrics
 }
 
-/// Fewer than lead to another choice about the last run's filter, which depends on threads.
+/// Few enough that the policy for the filter of the last run, which depends on threads, does not change.
 const LOOKUPS: u64 = 3_000;
 
 #[test]
-fn lookups_are_counted_once_wherever_they_end() {
+fn lookup_is_counted_once_in_tasks_and_threads() {
     lsmx_testkit::time_test();
     let seed = seed();
-    // From nothing in memory to all of it.
+    let keys_of = |number| [key(number), key(number / 2), key(number)];
+    // From no block in memory to all of them.
     for cache_bytes in [0, 4 << 10, 40 << 10, 4 << 20] {
         let mut all = Vec::new();
         for tasks in [false, true] {
-            let db = lsmx::Db::open("db", options(cache_bytes).vfs(Arc::new(loaded()))).unwrap();
+            let db = open_loaded(cache_bytes);
             let mut rng = TestRng::new(seed);
-            let mut numbers = (0..LOOKUPS).map(|_| (rng.below(KEYS * 2), rng.below(10)));
+            let numbers = (0..LOOKUPS).map(|_| (rng.below(KEYS * 2), rng.below(10)));
             if tasks {
                 let db = Db::try_from(db.clone()).unwrap();
                 run(&current_thread(1), async {
                     let keyspace = db.default_keyspace();
                     for (number, kind) in numbers {
-                        if kind == 0 {
-                            let keys = [key(number), key(number / 2), key(number)];
-                            keyspace.multi_get(keys).await.unwrap();
-                        } else {
-                            keyspace.get(key(number)).await.unwrap();
+                        match kind {
+                            0 => drop(keyspace.multi_get(keys_of(number)).await.unwrap()),
+                            _ => drop(keyspace.get(key(number)).await.unwrap()),
                         }
                     }
                 });
             } else {
                 let keyspace = db.default_keyspace();
-                numbers.by_ref().for_each(|(number, kind)| {
-                    if kind == 0 {
-                        keyspace.multi_get([key(number), key(number / 2), key(number)]).unwrap();
-                    } else {
-                        keyspace.get(key(number)).unwrap();
+                for (number, kind) in numbers {
+                    match kind {
+                        0 => drop(keyspace.multi_get(keys_of(number)).unwrap()),
+                        _ => drop(keyspace.get(key(number)).unwrap()),
                     }
-                });
+                }
             }
-            all.push(counted(db.metrics(), (1..1 << 20).contains(&cache_bytes)));
+            all.push(counters_of(db.metrics(), (1..1 << 20).contains(&cache_bytes)));
             let metrics = all.last().unwrap();
             assert!(metrics.keyspaces["default"].filter_last_run.lookups > 1_000);
         }
-        // A part of a `multi_get` that memory has is not asked for twice either.
+        // A part of a `multi_get` that is in memory is also counted once.
         assert_eq!(all[0], all[1], "with a cache of {cache_bytes} bytes, seed {seed}");
     }
 }
 
 #[test]
-fn a_read_that_would_block_leaves_no_trace() {
-    let db = lsmx::Db::open("db", options(1 << 20).vfs(Arc::new(loaded()))).unwrap();
+fn read_that_would_block_changes_no_counter() {
+    let db = open_loaded(1 << 20);
     let snapshot = db.snapshot();
     let keyspace = db.default_keyspace();
     let before = db.metrics();
     for number in 0..100 {
-        let blocked = keyspace.get_with(
-            key(number),
-            &ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() },
-        );
+        let blocked = keyspace.get_with(key(number), &from_memory());
         assert!(matches!(blocked, Err(Error::WouldBlock)), "{blocked:?}");
     }
-    assert!(matches!(
-        db.default_keyspace()
-            .get_with(key(1), &ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() }),
-        Err(Error::WouldBlock)
-    ));
-    let blocked = snapshot.get_with(
-        &keyspace,
-        key(1),
-        &ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() },
-    );
+    let blocked = snapshot.get_with(&keyspace, key(1), &from_memory());
     assert!(matches!(blocked, Err(Error::WouldBlock)));
     assert_eq!(db.metrics(), before);
-    assert_eq!(
-        keyspace.get(key(1)).unwrap(),
-        keyspace
-            .get_with(key(1), &ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() })
-            .unwrap()
-    );
+    let read = keyspace.get(key(1)).unwrap();
+    assert_eq!(read, keyspace.get_with(key(1), &from_memory()).unwrap());
 }
 
-/// A range that is bound to memory, wherever it is let go on from, gives what any other gives.
+/// A range that reads from memory only continues after `WouldBlock`, and returns the same entries as any other range.
 #[test]
-fn a_range_goes_on_where_memory_ended() {
+fn range_from_memory_continues_after_would_block() {
     let seed = seed();
     let mut rng = TestRng::new(seed);
-    let db = lsmx::Db::open("db", options(60 << 10).vfs(Arc::new(loaded()))).unwrap();
+    let db = open_loaded(60 << 10);
     let keyspace = db.default_keyspace();
     let all: Vec<_> = keyspace.iter().map(Result::unwrap).collect();
     let mut blocked = 0;
     for _ in 0..200 {
-        // What is in memory of it.
+        // Loads some blocks.
         for _ in 0..rng.below(200) {
             keyspace.get(key(rng.below(KEYS))).unwrap();
         }
@@ -281,10 +260,8 @@ fn a_range_goes_on_where_memory_ended() {
         let (from, to) = (usize::try_from(from.min(to)).unwrap(), from.max(to));
         let to = usize::try_from(to).unwrap();
         let limit = if rng.below(3) == 0 { rng.below(60) } else { u64::MAX };
-        let mut range = keyspace
-            .range(&*all[from].0..&*all[to].0)
-            .options(&ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() })
-            .limit(limit);
+        let mut range =
+            keyspace.range(&*all[from].0..&*all[to].0).options(&from_memory()).limit(limit);
         let (mut front, mut back) = (Vec::new(), Vec::new());
         loop {
             let backward = rng.below(3) == 0;
@@ -296,7 +273,7 @@ fn a_range_goes_on_where_memory_ended() {
                     if rng.below(4) == 0 {
                         range = range.options(&ReadOptions::default());
                     } else {
-                        // Somebody else reads what it needs.
+                        // Another range loads the blocks.
                         let next = front.last().map_or(&*all[from].0, |(key, _)| key);
                         keyspace.range(next..).take(5).for_each(drop);
                         keyspace.range(..&*all[to].0).rev().take(back.len() + 5).for_each(drop);
@@ -315,50 +292,47 @@ fn a_range_goes_on_where_memory_ended() {
     assert!(blocked > 100, "{blocked}");
 }
 
-/// Nobody's task walks over a hundred thousand tombstones.
+/// A task must not be busy with thousands of tombstones.
 #[test]
-fn a_range_gives_up_where_much_is_deleted() {
-    let options = Options::default().background(Background::Inline).seed(1);
-    let db = lsmx::Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+fn range_from_memory_over_many_tombstones_would_block() {
+    let db = open_blocking(Options::default().background(Background::Inline).seed(1));
     for number in 0..5_000_u64 {
         db.put(number.to_be_bytes(), "x").unwrap();
         db.delete(number.to_be_bytes()).unwrap();
     }
     db.put("z", "end").unwrap();
-    let mut range = db
-        .default_keyspace()
-        .iter()
-        .options(&ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() });
+    let mut range = db.default_keyspace().iter().options(&from_memory());
     assert!(matches!(range.next(), Some(Err(Error::WouldBlock))));
     range = range.options(&ReadOptions::default());
     assert_eq!(&*range.next().unwrap().unwrap().0, b"z");
     assert!(range.next().is_none());
 }
 
-/// Refuses operands with a `!`.
+/// Fails if an operand is `!`.
 #[derive(Debug)]
-struct Polite;
+struct FailingOperator;
 
-impl lsmx::MergeOperator for Polite {
+impl lsmx::MergeOperator for FailingOperator {
     fn name(&self) -> &'static str {
-        "polite"
+        "failing"
     }
 
     fn full_merge(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> lsmx::MergeResult {
         if operands.contains(&&b"!"[..]) {
-            return Err(lsmx::MergeError::new("an exclamation"));
+            return Err(lsmx::MergeError::new("the operand !"));
         }
         Append::default().full_merge(key, base, operands)
     }
 }
 
-/// Whether it is read on the task or, with next to no cache, on the pool.
+/// The range reads on the task, or on the pool with a small cache.
 #[test]
-fn a_range_goes_on_after_keys_that_do_not_fold() {
+fn range_continues_after_failed_merges() {
     for cache_bytes in [1 << 20, 1 << 10] {
         for runtime in runtimes() {
             let disk = MemVfs::new();
-            let keyspace = KeyspaceOptions::default().block_bytes(256).merge_operator(Polite);
+            let keyspace =
+                KeyspaceOptions::default().block_bytes(256).merge_operator(FailingOperator);
             let options = || options(cache_bytes).keyspace_defaults(keyspace.clone());
             let db = lsmx::Db::open("db", options().vfs(Arc::new(disk.clone()))).unwrap();
             for number in 0..500u32 {
@@ -372,32 +346,32 @@ fn a_range_goes_on_after_keys_that_do_not_fold() {
                 let db = Db::open("db", options().vfs(Arc::new(disk.clone()))).await.unwrap();
                 for backward in [false, true] {
                     let mut range = db.default_keyspace().iter();
-                    let mut met = Vec::new();
+                    let mut found = Vec::new();
                     while let Some(item) =
                         if backward { range.next_back().await } else { range.next().await }
                     {
-                        let (key, fine) = match item {
+                        let (key, is_merged) = match item {
                             Ok((key, _)) => (key.to_vec(), true),
                             Err(Error::MergeFailed { key, .. }) => (key, false),
                             Err(error) => panic!("{error}"),
                         };
-                        met.push((u32::from_be_bytes(key.try_into().unwrap()), fine));
-                        assert!(met.len() <= 500, "a key came twice");
+                        found.push((u32::from_be_bytes(key.try_into().unwrap()), is_merged));
+                        assert!(found.len() <= 500, "a key was returned twice");
                     }
                     if backward {
-                        met.reverse();
+                        found.reverse();
                     }
                     let all: Vec<(u32, bool)> =
                         (0..500).map(|number| (number, number % 5 != 2)).collect();
-                    assert_eq!(met, all, "cache of {cache_bytes}");
+                    assert_eq!(found, all, "cache of {cache_bytes}");
                 }
-                // A key that does not fold is one of as many as a limit says.
+                // A key whose merge fails counts for the limit.
                 let mut range = db.default_keyspace().iter().limit(20);
-                let (mut fine, mut failed) = (0, 0);
+                let (mut merged, mut failed) = (0, 0);
                 while let Some(item) = range.next().await {
-                    *if item.is_ok() { &mut fine } else { &mut failed } += 1;
+                    *if item.is_ok() { &mut merged } else { &mut failed } += 1;
                 }
-                assert_eq!((fine, failed), (16, 4));
+                assert_eq!((merged, failed), (16, 4));
                 db.close(None).await.unwrap();
             });
         }

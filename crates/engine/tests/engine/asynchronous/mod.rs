@@ -1,4 +1,4 @@
-//! The asynchronous handle: equal results to the blocking one on every runtime, no blocking call in a task, no loss
+//! The asynchronous handle: the results of the blocking handle on every runtime, no blocking call in a task, no loss
 //! when futures, runtimes or the database are dropped.
 
 mod commits;
@@ -8,3 +8,23 @@ mod model;
 mod stalls;
 mod support;
 mod verbs;
+
+use std::sync::Arc;
+
+use lsmx::vfs::MemVfs;
+use lsmx::{Options, ReadOptions, ReadTier};
+
+/// Returns options of a read that must not block.
+fn from_memory() -> ReadOptions {
+    ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() }
+}
+
+/// Opens a database in memory.
+fn open_blocking(options: Options) -> lsmx::Db {
+    lsmx::Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap()
+}
+
+/// Opens a database in memory by the asynchronous handle.
+async fn open(options: Options) -> lsmx::tokio::Db {
+    lsmx::tokio::Db::open("db", options.vfs(Arc::new(MemVfs::new()))).await.unwrap()
+}

@@ -1,4 +1,4 @@
-//! Writes that have to wait occupy no thread.
+//! Stalled writes of tasks occupy no thread.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use lsmx::vfs::MemVfs;
 use lsmx::{Durability, Error, EventListener, KeyspaceOptions, Options, WriteOptions};
 use tokio::task::JoinSet;
 
+use super::open_blocking;
 use super::support::{Stalls, Taken, current_thread, gated, poll_once, run, runtimes};
 
 fn options(stalls: &Arc<Stalls>, memtable_bytes_max: u64) -> Options {
@@ -25,12 +26,12 @@ fn options(stalls: &Arc<Stalls>, memtable_bytes_max: u64) -> Options {
 
 const WRITERS: u64 = 300;
 
-/// Flushes stand still, hundreds of writers wait for them. Other tasks and the pool, even one of a
-/// single thread, get on as if nothing were.
+/// Flushes are blocked and hundreds of writers wait for them. Other tasks and the pool, even one of a
+/// single thread, continue.
 #[test]
-fn hundreds_of_stalled_writers_occupy_no_thread() {
+fn stalled_writes_of_hundreds_of_tasks_occupy_no_thread() {
     lsmx_testkit::time_test();
-    // By the memtables of one tree, and by all of them together.
+    // Stalls by the memtables of one keyspace, and by those of all keyspaces.
     for memtable_bytes_max in [1 << 20, 16 << 10] {
         for runtime in runtimes() {
             let (disk, shut) = gated(VfsCall::Create, ".sst");
@@ -38,7 +39,7 @@ fn hundreds_of_stalled_writers_occupy_no_thread() {
             run(&runtime, async {
                 let options = options(&stalls, memtable_bytes_max);
                 let db = Db::open("db", options.vfs(Arc::new(disk))).await.unwrap();
-                // Under load the first write of writer 0 may stall.
+                // The first write of writer 0 may stall under load, so the key is written before.
                 db.put([0; 16], [7; 200]).await.unwrap();
                 shut.store(true, Ordering::Release);
                 let mut writers = JoinSet::new();
@@ -53,29 +54,24 @@ fn hundreds_of_stalled_writers_occupy_no_thread() {
                 }
                 while stalls.standing() < WRITERS as usize {
                     tokio::task::yield_now().await;
-                    // The pool has a thread for others.
+                    // The pool has a free thread.
                     assert_eq!(tokio::task::spawn_blocking(|| 42).await.unwrap(), 42);
                 }
-                // Reads go on.
                 assert!(db.get([0; 16]).await.unwrap().is_some());
-                // Who must not wait is told why, who gives up, too.
+                // Writes that must not wait, or not for long, name the cause.
                 let keyspace = db.default_keyspace();
                 let hurried = WriteOptions { no_slowdown: true, ..WriteOptions::default() };
                 let refused = keyspace.with_write_options(hurried).put("hurried", "1").await;
                 let causes =
                     [WaitCause::MemtablesFull, WaitCause::MemoryFull].map(WaitCause::as_str);
-                assert!(
-                    matches!(refused, Err(Error::WouldWait { cause }) if causes.contains(&cause)),
-                    "{refused:?}"
-                );
+                let Err(Error::WouldWait { cause }) = refused else { panic!("{refused:?}") };
+                assert!(causes.contains(&cause), "{cause}");
                 let patience = Some(Duration::from_millis(5));
                 let patient = WriteOptions { deadline: patience, ..WriteOptions::default() };
                 let late = keyspace.with_write_options(patient).put("patient", "1").await;
-                assert!(
-                    matches!(late, Err(Error::Deadline { cause }) if causes.contains(&cause)),
-                    "{late:?}"
-                );
-                // A future that is dropped while it stands: its write is not done, its stall is over.
+                let Err(Error::Deadline { cause }) = late else { panic!("{late:?}") };
+                assert!(causes.contains(&cause), "{cause}");
+                // A dropped future ends its stall without a write.
                 let ended = stalls.ended.load(Ordering::Relaxed);
                 let mut given_up = Box::pin(keyspace.put("given up", "1"));
                 assert!(poll_once(given_up.as_mut()).is_pending());
@@ -91,17 +87,16 @@ fn hundreds_of_stalled_writers_occupy_no_thread() {
                 let begun = stalls.begun.load(Ordering::Relaxed);
                 assert_eq!(begun, stalls.ended.load(Ordering::Relaxed));
                 let metrics = db.metrics().await.unwrap();
-                let of = &metrics.keyspaces["default"];
-                assert_eq!(of.stalls.count, begun as u64);
+                assert_eq!(metrics.keyspaces["default"].stalls.count, begun as u64);
                 db.close(None).await.unwrap();
             });
         }
     }
 }
 
-/// The commit of a task that no thread comes for has a deadline as any other.
+/// No thread is free to commit the write of a task, which keeps its deadline.
 #[test]
-fn a_deadline_takes_a_commit_back() {
+fn queued_write_after_deadline_is_not_done() {
     let runtime = current_thread(1);
     let stalls = Arc::new(Stalls::default());
     let (disk, _) = gated(VfsCall::Create, ".sst");
@@ -124,19 +119,19 @@ fn a_deadline_takes_a_commit_back() {
     });
 }
 
-/// Ends a flood, however its test ends: else the runtime would wait for it.
-struct EndsFlood(Arc<AtomicBool>);
+/// Stops the writes of a test when it ends, also by a panic. Otherwise the runtime would wait for them.
+struct StopOnDrop(Arc<AtomicBool>);
 
-impl Drop for EndsFlood {
+impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
 }
 
-/// Requests come faster than syncs end, whether or not those before are done. Whoever leads for them
-/// lets others have their turn, also where the pool has one thread.
+/// Commits arrive faster than syncs end. The thread that leads them leaves the pool, even one of a single thread, to others
+/// from time to time.
 #[test]
-fn a_flood_of_commits_leaves_the_pool_to_others() {
+fn endless_commits_leave_pool_to_others() {
     lsmx_testkit::time_test();
     for runtime in runtimes() {
         let disk = FaultVfs::new(Arc::new(MemVfs::new()), 1);
@@ -144,61 +139,58 @@ fn a_flood_of_commits_leaves_the_pool_to_others() {
         disk.add_rule(slow.from_then_on());
         run(&runtime, async {
             let db = Db::open("db", Options::default().vfs(Arc::new(disk.clone()))).await.unwrap();
-            // What each sync waits for: that more have come meanwhile, so a queue is never empty.
-            let (asked, flooding) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(true)));
-            let _ends = EndsFlood(Arc::clone(&flooding));
-            let (seen, floods) = (Arc::clone(&asked), Arc::clone(&flooding));
+            // Each sync waits for more queued commits, so the queue is never empty.
+            let (queued, writing) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(true)));
+            let _stops = StopOnDrop(Arc::clone(&writing));
+            let (seen, goes_on) = (Arc::clone(&queued), Arc::clone(&writing));
             disk.set_delay_hook(Some(Arc::new(move |_, _| {
                 let before = seen.load(Ordering::Acquire);
-                while floods.load(Ordering::Acquire) && seen.load(Ordering::Acquire) < before + 3 {
+                while goes_on.load(Ordering::Acquire) && seen.load(Ordering::Acquire) < before + 3 {
                     std::thread::yield_now();
                 }
             })));
-            let flood = {
-                let (db, asked, flooding) = (db.clone(), Arc::clone(&asked), Arc::clone(&flooding));
+            let writes = {
+                let (db, queued, writing) = (db.clone(), Arc::clone(&queued), Arc::clone(&writing));
                 tokio::spawn(async move {
                     let mut puts = JoinSet::new();
-                    while flooding.load(Ordering::Acquire) {
-                        let (db, number) = (db.clone(), asked.load(Ordering::Acquire));
+                    while writing.load(Ordering::Acquire) {
+                        let (db, number) = (db.clone(), queued.load(Ordering::Acquire));
                         puts.spawn(async move {
                             let keyspace = db.default_keyspace();
-                            keyspace
-                                .with_write_options(Durability::Sync)
-                                .put(number.to_be_bytes(), "v")
-                                .await
+                            let keyspace = keyspace.with_write_options(Durability::Sync);
+                            keyspace.put(number.to_be_bytes(), "v").await
                         });
-                        // First it queues, then it counts as having come.
+                        // The commit is counted after it has queued.
                         tokio::task::yield_now().await;
-                        asked.fetch_add(1, Ordering::AcqRel);
+                        queued.fetch_add(1, Ordering::AcqRel);
                         while puts.try_join_next().is_some() {}
                     }
                     while puts.join_next().await.is_some() {}
                 })
             };
-            while asked.load(Ordering::Acquire) < 100 {
+            while queued.load(Ordering::Acquire) < 100 {
                 tokio::task::yield_now().await;
             }
-            // Both need a thread of the pool, and neither would come to an end behind the flood.
+            // Both calls need a thread of the pool.
             for _ in 0..3 {
                 assert_eq!(tokio::task::spawn_blocking(|| 42).await.unwrap(), 42);
                 db.metrics().await.unwrap();
             }
-            flooding.store(false, Ordering::Release);
-            flood.await.unwrap();
+            writing.store(false, Ordering::Release);
+            writes.await.unwrap();
             db.close(None).await.unwrap();
         });
     }
 }
 
-/// The one thread of the pool has something else to do, and memory is full of memtables that nobody
-/// flushes yet: who would wait for that thread gives up at its deadline.
+/// The only thread of the pool is busy, and memory is full of memtables that are not yet flushed. A write keeps its deadline.
 #[test]
-fn a_deadline_is_kept_where_a_write_waits_for_the_governor() {
+fn write_that_waits_for_memory_keeps_deadline() {
     let runtime = current_thread(1);
     let keyspace = KeyspaceOptions::default().memtable_bytes(64 << 10);
     let options =
         Options::default().memtable_bytes_max(128 << 10).keyspace_defaults(keyspace.clone());
-    let blocking = lsmx::Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+    let blocking = open_blocking(options);
     let db = Db::try_from(blocking.clone()).unwrap();
     run(&runtime, async {
         let mut keyspaces = Vec::new();
@@ -211,7 +203,7 @@ fn a_deadline_is_kept_where_a_write_waits_for_the_governor() {
             let keyspace = keyspace.clone();
             writers.spawn(async move { keyspace.put("k", vec![1; 60_000]).await });
         }
-        // Each has queued, and waits for the pool.
+        // Lets each write queue.
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }

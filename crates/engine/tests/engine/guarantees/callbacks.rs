@@ -10,12 +10,14 @@ use lsmx::merge_operator::{MergeError, MergeOperator, MergeResult};
 use lsmx::vfs::MemVfs;
 use lsmx::{Db, Error, Event, EventListener, KeyspaceOptions, Options};
 
-use super::support::{all_kinds, lock, options, tuning};
 use crate::harness::Outcome;
 use crate::harness::parallel::watched;
+use crate::harness::small_database::{
+    keyspace_options, lock, open_kinds, open_with, options, policy,
+};
 
-/// A handle that callbacks can reach.
-type Shared = Arc<Mutex<Option<Db>>>;
+/// A handle for callbacks. There is none while the database is being opened or closed.
+type SharedDb = Arc<Mutex<Option<Db>>>;
 
 /// Makes every call that may wait for background work; each must be refused.
 fn check_refused(db: &Db) -> Outcome {
@@ -39,56 +41,52 @@ fn check_refused(db: &Db) -> Outcome {
     Ok(())
 }
 
-/// Makes such calls at each event, and reports each event with the result.
-struct Calling {
-    db: Shared,
+/// Makes such calls at each event. Sends each event with the result.
+struct CallingListener {
+    db: SharedDb,
     results: Mutex<Sender<(String, Outcome)>>,
 }
 
-impl EventListener for Calling {
+impl EventListener for CallingListener {
     fn on_event(&self, event: &Event) {
-        // While the database is being opened there is no handle.
         let Some(db) = lock(&self.db).clone() else { return };
         let refused = check_refused(&db);
-        // A snapshot, and reads, never wait for this thread.
+        // Snapshots and reads never wait for this thread.
         let read = db.snapshot().get(&db.default_keyspace(), "key");
         let result = refused.and(read.map(drop).map_err(|error| error.to_string()));
         let _ = lock(&self.results).send((format!("{event:?}"), result));
     }
 }
 
-/// 15. At every event a call that would wait for background work returns an error at once.
+/// 15. At every event, a call that would wait for background work returns an error at once.
 #[test]
-fn listener_waiting_call_is_refused() {
-    let (db, disk) = (Shared::default(), FaultVfs::new(Arc::new(MemVfs::new()), 0));
+fn guarantee_15_waiting_call_of_listener_is_refused() {
+    let (shared, disk) = (SharedDb::default(), FaultVfs::new(Arc::new(MemVfs::new()), 0));
     let (results, events) = channel();
-    let listener = Calling { db: Arc::clone(&db), results: Mutex::new(results) };
-    // A queue that drops its oldest files: no snapshot is registered while it does.
-    let queue = tuning("queue").policy("fifo(4K)".parse::<lsmx::PolicySpec>().unwrap());
+    let listener = CallingListener { db: Arc::clone(&shared), results: Mutex::new(results) };
+    // The policy drops old files. No snapshot may exist meanwhile.
+    let queue = keyspace_options("queue").policy(policy("fifo(4K)"));
     let options = options(Background::Threads { workers: 2 }).listener(Arc::new(listener));
     watched("calls of a listener", || {
-        let opened = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
-        let queue = opened.keyspace("queue", queue).unwrap();
-        *lock(&db) = Some(opened.clone());
-        let keyspaces = all_kinds(&opened);
+        let db = open_with(&disk, options).unwrap();
+        let queue = db.keyspace("queue", queue).unwrap();
+        *lock(&shared) = Some(db.clone());
+        let keyspaces = open_kinds(&db);
         for n in 0..100u64 {
             for keyspace in keyspaces.iter().chain([&queue]) {
                 keyspace.put(n.to_be_bytes(), [7; 100]).unwrap();
             }
         }
-        opened.flush().unwrap();
-        opened.wait_idle().unwrap();
-        disk.add_rule(
-            FaultRule::new(Fault::Error(Errno::Io))
-                .for_calls(&[VfsCall::Append])
-                .path_contains(".wal"),
-        );
-        assert!(matches!(opened.put("key", "value"), Err(Error::ReadOnly { .. })));
-        opened.resume().unwrap();
-        opened.put("key", "value").unwrap();
-        lock(&db).take();
+        db.flush().unwrap();
+        db.wait_idle().unwrap();
+        let failing = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Append]);
+        disk.add_rule(failing.path_contains(".wal"));
+        assert!(matches!(db.put("key", "value"), Err(Error::ReadOnly { .. })));
+        db.resume().unwrap();
+        db.put("key", "value").unwrap();
+        lock(&shared).take();
         drop((keyspaces, queue));
-        opened.close(None).unwrap();
+        db.close(None).unwrap();
     });
     let seen = events.try_iter().map(|(event, result)| {
         result.unwrap_or_else(|what| panic!("{event}: {what}"));
@@ -98,13 +96,13 @@ fn listener_waiting_call_is_refused() {
     for kind in ["FlushBegin", "Flush(", "CompactionBegin", "Compaction(", "ReadOnly", "Resumed"] {
         assert!(seen.iter().any(|event| event.starts_with(kind)), "no event {kind}");
     }
-    assert!(seen.iter().any(|event| event.contains("kind: Drop")), "the queue dropped nothing");
+    assert!(seen.iter().any(|event| event.contains("kind: Drop")), "no file was dropped");
 }
 
 /// Waits for a handle at the first flush, and drops it.
-struct Dropping(Mutex<Receiver<Db>>);
+struct DroppingListener(Mutex<Receiver<Db>>);
 
-impl EventListener for Dropping {
+impl EventListener for DroppingListener {
     fn on_event(&self, event: &Event) {
         if matches!(event, Event::FlushBegin(_)) {
             drop(lock(&self.0).recv());
@@ -112,36 +110,35 @@ impl EventListener for Dropping {
     }
 }
 
-/// 15. The last handle may be dropped in a listener: another thread closes the database.
+/// 15. If a listener drops the last handle, another thread closes the database.
 #[test]
-fn listener_drops_last_handle_closes_elsewhere() {
-    let (disk, (handles, received)) = (Arc::new(MemVfs::new()), channel());
+fn guarantee_15_last_handle_dropped_by_listener_closes() {
+    let (disk, (handles, received)) = (MemVfs::new(), channel());
     let options = || options(Background::Threads { workers: 1 });
     watched("the close of a handle that a listener drops", || {
-        let listener = Arc::new(Dropping(Mutex::new(received)));
-        let db = Db::open("db", options().listener(listener).vfs(disk.clone())).unwrap();
-        // More than a memtable holds.
+        let listener = Arc::new(DroppingListener(Mutex::new(received)));
+        let db = open_with(&disk, options().listener(listener)).unwrap();
+        // More bytes than a memtable holds.
         for n in 0..30u64 {
             db.put(n.to_be_bytes(), [7; 100]).unwrap();
         }
         handles.send(db).unwrap();
         drop(handles);
         let db = loop {
-            match Db::open("db", options().vfs(disk.clone())) {
-                Ok(db) => break db,
+            match open_with(&disk, options()) {
                 Err(Error::Locked { .. }) => std::thread::yield_now(),
-                Err(error) => panic!("{error}"),
+                opened => break opened.unwrap(),
             }
         };
         assert_eq!(db.default_keyspace().iter().count(), 30);
     });
 }
 
-/// Appends, and makes calls that wait for background work.
+/// Concatenates operands, after calls that wait for background work. The second field counts these.
 #[derive(Debug)]
-struct Operator(Shared, AtomicUsize);
+struct CallingOperator(SharedDb, AtomicUsize);
 
-impl MergeOperator for Operator {
+impl MergeOperator for CallingOperator {
     fn name(&self) -> &'static str {
         "calling"
     }
@@ -155,15 +152,15 @@ impl MergeOperator for Operator {
     }
 }
 
-/// 15. A merge operator that calls the database gets an error, on threads of the engine and of the user.
+/// 15. A waiting call of a merge operator returns an error, on threads of the engine and of the user.
 #[test]
-fn merge_operator_waiting_call_is_refused() {
-    let shared = Shared::default();
-    let operator = Arc::new(Operator(Arc::clone(&shared), AtomicUsize::new(0)));
-    let tuning = KeyspaceOptions::default().merge_operator(Arc::clone(&operator));
-    let options = Options::default().keyspace_defaults(tuning);
+fn guarantee_15_waiting_call_of_merge_operator_is_refused() {
+    let shared = SharedDb::default();
+    let operator = Arc::new(CallingOperator(Arc::clone(&shared), AtomicUsize::new(0)));
+    let keyspace = KeyspaceOptions::default().merge_operator(Arc::clone(&operator));
     watched("calls of a merge operator", || {
-        let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
+        let options = Options::default().keyspace_defaults(keyspace);
+        let db = open_with(&MemVfs::new(), options).unwrap();
         *lock(&shared) = Some(db.clone());
         db.put("key", "a").unwrap();
         db.default_keyspace().merge("key", "b").unwrap();

@@ -1,110 +1,197 @@
-//! Guarantee 14: a wall clock that steps loses no data before its TTL and brings no expired data back.
+//! Guarantee 14: a wall clock that jumps loses no data before its TTL and brings no expired data back.
 
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use lsmx::Event;
-use lsmx::env::{CLOCK_READING_END_US, ClockJumpReport};
+use lsmx::env::{Background, CLOCK_READING_END_US, ClockJumpReport};
+use lsmx::internals::manifest::Manifest;
+use lsmx::internals::vfs::CrashImage;
+use lsmx::vfs::MemVfs;
+use lsmx::{Db, Event, PolicySpec, WriteOptions};
+use lsmx_testkit::{EventLog, TestRng};
 
-use crate::harness::clock::{
-    HOUR_US, Queue, expect_keys, fill, jump_of_a_running_database_is_harmless,
-    time_near_its_end_is_harmless,
-};
-use lsmx_testkit::{EventLog, seed};
+use crate::harness::clock::{HOUR_US, MINUTE_US, TtlDatabase, YEAR_US, expect_keys, fill};
+use crate::harness::options::policies;
+use crate::harness::small_database::{keyspace_options, open, open_with, options, policy, seeds};
 
-const YEAR_US: u64 = 365 * 24 * HOUR_US;
-const MINUTE_US: u64 = 60_000_000;
-
+/// The first reading after an open is not trusted at once, for any jump.
 #[test]
-fn clock_jump_while_open_loses_no_data() {
-    jump_of_a_running_database_is_harmless(seed()).unwrap();
-}
-
-#[test]
-fn clock_near_its_end_stops_no_thread() {
-    for seed in 0..8 {
-        time_near_its_end_is_harmless(seed).unwrap();
-    }
-}
-
-/// The first reading after an open is not believed, however far it is ahead.
-#[test]
-fn clock_jump_at_open_acts_after_it_has_lasted() {
+fn clock_jump_at_open_is_trusted_after_a_time() {
     for (jump_us, needed_us) in
         [(20 * HOUR_US, MINUTE_US), (30 * HOUR_US, HOUR_US), (73 * YEAR_US, HOUR_US)]
     {
-        let queue = Queue::new();
-        let db = queue.open(queue.options()).unwrap();
-        fill(&db).unwrap();
+        let database = TtlDatabase::new();
+        let db = database.open(database.options());
+        fill(&db);
         let wall_us = db.env().database_time_us();
         db.close(None).unwrap();
-        queue.clock.set_wall_us(wall_us + jump_us);
-        let db = queue.open(queue.options()).unwrap();
-        expect_keys(&db, true, "at the first reading").unwrap();
-        queue.run(&db, needed_us - MINUTE_US).unwrap();
-        expect_keys(&db, true, "before it has lasted").unwrap();
-        queue.run(&db, 2 * MINUTE_US).unwrap();
-        expect_keys(&db, false, "when it has lasted").unwrap();
+        database.clock.set_wall_us(wall_us + jump_us);
+        let db = database.open(database.options());
+        expect_keys(&db, true, "at the first reading");
+        database.run(&db, needed_us - MINUTE_US);
+        expect_keys(&db, true, "before the reading is trusted");
+        database.run(&db, 2 * MINUTE_US);
+        expect_keys(&db, false, "after the reading is trusted");
     }
 }
 
-/// Data that is written while a reading waits to be believed is not old once it is.
+/// Data that is written before a reading is trusted has the age of its write afterwards.
 #[test]
-fn clock_jump_when_believed_keeps_data_written_before() {
-    let queue = Queue::new();
-    let db = queue.open(queue.options()).unwrap();
+fn clock_jump_when_trusted_keeps_data_written_before() {
+    let database = TtlDatabase::new();
+    let db = database.open(database.options());
     let wall_us = db.env().database_time_us();
     db.close(None).unwrap();
-    queue.clock.set_wall_us(wall_us + YEAR_US);
-    let db = queue.open(queue.options()).unwrap();
-    queue.run(&db, HOUR_US / 2).unwrap();
-    fill(&db).unwrap();
-    queue.run(&db, HOUR_US / 2 + MINUTE_US).unwrap();
+    database.clock.set_wall_us(wall_us + YEAR_US);
+    let db = database.open(database.options());
+    database.run(&db, HOUR_US / 2);
+    fill(&db);
+    database.run(&db, HOUR_US / 2 + MINUTE_US);
     assert!(db.env().database_time_us() > wall_us + YEAR_US);
-    expect_keys(&db, true, "half an hour after the writes").unwrap();
+    expect_keys(&db, true, "half an hour after the writes");
     db.close(None).unwrap();
-    let db = queue.open(queue.options()).unwrap();
-    expect_keys(&db, true, "after another open").unwrap();
-    queue.run(&db, HOUR_US).unwrap();
-    expect_keys(&db, false, "after the TTL").unwrap();
+    let db = database.open(database.options());
+    expect_keys(&db, true, "after another open");
+    database.run(&db, HOUR_US);
+    expect_keys(&db, false, "after the TTL");
 }
 
-/// A stored time in 2099 stays until an operator resets the clock; then files age again.
+/// A stored time in 2099 stays until the clock is reset; then files age again.
 #[test]
 fn stored_time_of_2099_ends_with_a_reset() {
-    let queue = Queue::new();
-    let wall_us = queue.clock.wall_us();
-    queue.clock.set_wall_us(wall_us + 73 * YEAR_US);
-    let db = queue.open(queue.options()).unwrap();
-    fill(&db).unwrap();
+    let database = TtlDatabase::new();
+    let wall_us = database.clock.wall_us();
+    database.clock.set_wall_us(wall_us + 73 * YEAR_US);
+    let db = database.open(database.options());
+    fill(&db);
     db.close(None).unwrap();
-    queue.clock.set_wall_us(wall_us);
+    database.clock.set_wall_us(wall_us);
     let events = EventLog::default();
-    let listened = |options: lsmx::Options| options.listener(Arc::new(events.clone()));
-    let db = queue.open(listened(queue.options())).unwrap();
+    let options = || database.options().listener(Arc::new(events.clone()));
+    let db = database.open(options());
     assert!(db.env().database_time_us() >= wall_us + 73 * YEAR_US);
     let behind = |event: &Event| matches!(event, Event::Clock(ClockJumpReport::Behind { .. }));
     assert_eq!(events.count(behind), 1);
     db.close(None).unwrap();
-    let db = queue.open(listened(queue.options().reset_clock(true))).unwrap();
+    let db = database.open(options().reset_clock(true));
     assert!(db.env().database_time_us() < wall_us + YEAR_US);
     db.close(None).unwrap();
-    let db = queue.open(listened(queue.options())).unwrap();
-    assert!(db.env().database_time_us() < wall_us + YEAR_US, "a reset lasts");
+    let db = database.open(options());
+    assert!(db.env().database_time_us() < wall_us + YEAR_US, "the reset is lost");
     assert_eq!(events.count(behind), 1);
-    expect_keys(&db, true, "files are as old as the reset").unwrap();
-    queue.run(&db, 2 * HOUR_US).unwrap();
-    expect_keys(&db, false, "after the TTL").unwrap();
+    expect_keys(&db, true, "after the reset");
+    database.run(&db, 2 * HOUR_US);
+    expect_keys(&db, false, "after the TTL");
 }
 
 #[test]
 fn clock_reading_after_the_year_2500_is_reported_once() {
-    let queue = Queue::new();
+    let database = TtlDatabase::new();
     let events = EventLog::default();
-    let db = queue.open(queue.options().listener(Arc::new(events.clone()))).unwrap();
+    let db = database.open(database.options().listener(Arc::new(events.clone())));
     let before_us = db.env().database_time_us();
-    queue.clock.set_wall_us(CLOCK_READING_END_US);
-    queue.run(&db, HOUR_US * 3).unwrap();
+    database.clock.set_wall_us(CLOCK_READING_END_US);
+    database.run(&db, HOUR_US * 3);
     assert_eq!(db.env().database_time_us(), before_us + 3 * HOUR_US);
     let ignored = |event: &Event| matches!(event, Event::Clock(ClockJumpReport::Ignored { .. }));
     assert_eq!(events.count(ignored), 1);
+}
+
+fn stored_time_us(disk: &MemVfs) -> u64 {
+    Manifest::load(disk, Path::new("db")).unwrap().state.clock_us
+}
+
+/// 14. With any policy, clock jumps lose no data without a TTL and stall no writer. Time is the largest reading so far,
+///     stored in the manifest.
+#[test]
+fn guarantee_14_clock_jumps_are_harmless() {
+    for seed in seeds(14, 2) {
+        for policy in policies() {
+            jump_between_opens(seed, &policy);
+        }
+    }
+}
+
+/// Each open begins with a clock at one second. While the database is open the clock jumps ahead.
+fn jump_between_opens(seed: u64, policy: &PolicySpec) {
+    let mut rng = TestRng::new(seed);
+    let mut disk = MemVfs::new();
+    let (mut seen_us, mut written) = (0, 0u64);
+    for _ in 0..4 {
+        let keyspace = keyspace_options("default").policy(policy.clone());
+        let options = options(Background::Inline).keyspace_defaults(keyspace);
+        let db = open_with(&disk, options).unwrap();
+        let now_us = db.env().database_time_us();
+        assert!(now_us >= seen_us, "seed {seed}: time {now_us} after {seen_us}");
+        for n in 0..written {
+            let exists = db.get(n.to_be_bytes()).unwrap().is_some();
+            assert_eq!(exists, n % 5 != 4, "{policy}, seed {seed}: key {n} after a jump");
+        }
+        for _ in 0..60 {
+            db.put(written.to_be_bytes(), [7; 40]).unwrap();
+            if written % 5 == 4 {
+                db.delete(written.to_be_bytes()).unwrap();
+            }
+            written += 1;
+            if rng.is_one_in(20) {
+                db.env().advance_us(rng.below(100 * YEAR_US));
+            }
+        }
+        db.flush().unwrap();
+        db.wait_idle().unwrap();
+        let stalls = db.metrics().keyspaces["default"].stalls.count;
+        assert_eq!(stalls, 0, "{policy}: writers stalled");
+        // The manifest has the time of the last edit.
+        seen_us = stored_time_us(&disk.crash(CrashImage::Drop, 0));
+        assert!(seen_us > now_us, "{policy}: the manifest has time {seen_us} at {now_us}");
+        if rng.is_one_in(2) {
+            disk = disk.crash(CrashImage::Drop, seed);
+        } else {
+            seen_us = db.env().database_time_us();
+            db.close(None).unwrap();
+            assert!(stored_time_us(&disk) >= seen_us);
+        }
+    }
+}
+
+/// Data that was dropped for its age does not come back with an earlier clock, and younger data stays.
+#[test]
+fn guarantee_14_expired_data_stays_away() {
+    let disk = MemVfs::new();
+    let queue = keyspace_options("default").policy(policy("fifo(1M,ttl=1h)"));
+    let options = || options(Background::Inline).keyspace_defaults(queue.clone());
+    let db = open_with(&disk, options()).unwrap();
+    db.put("old", "x").unwrap();
+    db.flush().unwrap();
+    db.env().advance_us(YEAR_US);
+    db.put("young", "x").unwrap();
+    db.flush().unwrap();
+    db.wait_idle().unwrap();
+    let exist = |db: &Db| ["old", "young"].map(|key| db.get(key).unwrap().is_some());
+    assert_eq!(exist(&db), [false, true]);
+    db.close(None).unwrap();
+    for _ in 0..3 {
+        let db = open_with(&disk, options()).unwrap();
+        assert!(db.env().database_time_us() > YEAR_US);
+        db.wait_idle().unwrap();
+        assert_eq!(exist(&db), [false, true]);
+    }
+}
+
+/// If the clock of the machine is centuries behind the manifest, time continues from the manifest and no write waits.
+#[test]
+fn guarantee_14_clock_behind_the_manifest_delays_no_write() {
+    let disk = MemVfs::new();
+    let db = open(&disk);
+    db.env().advance_us(400 * YEAR_US);
+    db.put("k", "v").unwrap();
+    db.close(None).unwrap();
+    let db = open_with(&disk, options(Background::Threads { workers: 1 })).unwrap();
+    assert!(db.env().database_time_us() > 400 * YEAR_US);
+    let patient = WriteOptions { deadline: Some(Duration::from_secs(60)), ..Default::default() };
+    for n in 0..500u64 {
+        db.default_keyspace().with_write_options(patient).put(n.to_be_bytes(), [7; 40]).unwrap();
+    }
+    db.close(Some(Duration::from_secs(60))).unwrap();
 }

@@ -4,32 +4,29 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::support::{all_kinds, cut_power, lock, number, open, options, seeds, taken, tuning};
 use lsmx::env::{Background, Env};
-use lsmx::vfs::CrashImage;
-use lsmx::vfs::{MemVfs, Vfs};
+use lsmx::vfs::{CrashImage, MemVfs};
 use lsmx::{Db, Durability, Keyspace, Snapshot, WriteBatch};
 use lsmx_testkit::TestRng;
 
-/// Real threads of which one runs at a time, as the seed says.
-fn stepped(seed: u64) -> Background {
-    Background::Stepped { seed, workers: 2 }
-}
+use crate::harness::small_database::{
+    cut_power, durability, keyspace_options, lock, number, open, open_kinds, open_with, options,
+    seeds, taken,
+};
 
 fn open_stepped(disk: &MemVfs, seed: u64) -> Db {
-    let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());
-    Db::open("db", options(stepped(seed)).vfs(vfs)).unwrap()
+    open_with(disk, options(Background::Stepped { seed, workers: 2 })).unwrap()
 }
 
-/// Runs these side by side until all have ended.
-fn side_by_side(env: &Env, bodies: Vec<Box<dyn FnOnce() + Send>>) {
+/// Runs the functions on threads of their own until all have returned.
+fn run_all(env: &Env, bodies: Vec<Box<dyn FnOnce() + Send>>) {
     let threads: Vec<_> = bodies.into_iter().map(|body| env.spawn("user", body).unwrap()).collect();
     for thread in threads {
-        env.join(thread).expect("a thread has found something");
+        env.join(thread).expect("a thread panicked");
     }
 }
 
-/// Batch number `n`: the number in a table, in a blob file and in a bucket, and a key that moves on.
+/// Returns batch `n`. It stores `n` in a table, in a blob file and in a bucket, and replaces the key `at-…`.
 fn batch(kinds: &[Keyspace; 3], n: u64) -> WriteBatch {
     let [tables, values, operands] = kinds;
     let mut batch = WriteBatch::new();
@@ -41,68 +38,58 @@ fn batch(kinds: &[Keyspace; 3], n: u64) -> WriteBatch {
     batch
 }
 
-/// The last batch that is to be seen, by everything that tells of one.
-fn batches(kinds: &[Keyspace; 3], view: &Snapshot) -> [u64; 4] {
+/// Returns the number of the last visible batch, as each of its entries shows it.
+fn last_batch(kinds: &[Keyspace; 3], view: &Snapshot) -> [u64; 4] {
     let [tables, values, operands] = kinds;
-    let counted = view.get(operands, "n").unwrap().map_or(0, |value| value.len() as u64);
-    let moving: Vec<_> = view.prefix(tables, "at-").map(|entry| entry.unwrap().0).collect();
-    assert!(moving.len() <= 1, "parts of several batches are there: {moving:?}");
-    let moving = moving
-        .first()
-        .map_or(0, |key| std::str::from_utf8(&key[3..]).unwrap().parse::<u64>().unwrap());
-    [
-        number(view.get(tables, "n").unwrap()),
-        number(view.get(values, "n").unwrap()),
-        counted,
-        moving,
-    ]
+    let operand_count = view.get(operands, "n").unwrap().map_or(0, |value| value.len() as u64);
+    let keys: Vec<_> = view.prefix(tables, "at-").map(|entry| entry.unwrap().0).collect();
+    assert!(keys.len() <= 1, "keys of several batches: {keys:?}");
+    let in_key =
+        keys.first().map_or(0, |key| std::str::from_utf8(&key[3..]).unwrap().parse().unwrap());
+    let [in_table, in_blob] = [tables, values].map(|it| number(view.get(it, "n").unwrap()));
+    [in_table, in_blob, operand_count, in_key]
 }
 
-/// 1. A batch is there whole or not at all, over keyspaces, blob files and buckets alike, for readers and
-///    after any crash.
+/// 1. A batch is complete or absent, across keyspaces, blob files and buckets, for readers and after any crash.
 #[test]
-fn guarantee_01_atomic() {
+fn guarantee_01_batches_are_atomic() {
     const BATCHES: u64 = 60;
     let mut crashes = 0;
     for seed in seeds(1, 8) {
         let disk = MemVfs::new();
         let db = open_stepped(&disk, seed);
-        let kinds = all_kinds(&db);
+        let kinds = open_kinds(&db);
         let cuts = cut_power(&disk, seed, 40, &Arc::default());
-        let (writer, of_writer) = (db.clone(), kinds.clone());
+        let (writer, written) = (db.clone(), kinds.clone());
         let mut bodies: Vec<Box<dyn FnOnce() + Send>> = vec![Box::new(move || {
             let mut rng = TestRng::new(seed);
             for n in 1..=BATCHES {
-                let durability = match rng.is_one_in(5) {
-                    true => Durability::Sync,
-                    false => Durability::Buffered,
-                };
-                writer.write(batch(&of_writer, n), durability).unwrap();
+                writer.write(batch(&written, n), durability(rng.is_one_in(5))).unwrap();
             }
         })];
         for _ in 0..2 {
             let (db, kinds) = (db.clone(), kinds.clone());
             bodies.push(Box::new(move || {
                 for _ in 0..BATCHES {
-                    let seen = batches(&kinds, &db.snapshot());
-                    assert!(seen.iter().all(|n| *n == seen[0]), "seed {seed}: seen {seen:?}");
+                    let seen = last_batch(&kinds, &db.snapshot());
+                    assert!(seen.iter().all(|n| *n == seen[0]), "seed {seed}: {seen:?}");
                 }
             }));
         }
-        side_by_side(db.env(), bodies);
+        run_all(db.env(), bodies);
         drop((db, kinds));
         for cut in taken::<()>(&disk, &cuts) {
             let db = open(&cut.disk);
-            let there = batches(&all_kinds(&db), &db.snapshot());
+            let found = last_batch(&open_kinds(&db), &db.snapshot());
             let (image, at) = (cut.image, cut.at);
-            assert!(there.iter().all(|n| *n == there[0]), "seed {seed}, {image:?} {at}: {there:?}");
+            assert!(found.iter().all(|n| *n == found[0]), "seed {seed}, {image:?} {at}: {found:?}");
             crashes += 1;
         }
     }
     assert!(crashes > 150, "only {crashes} crashes");
 }
 
-/// How far the commits of a run have come.
+/// Numbers of the last commits of a run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
     attempted: u64,
@@ -111,32 +98,33 @@ struct Progress {
 }
 
 /// 2. Recovery yields the state after exactly the first *n* commits, over all segments and keyspaces: all
-///    that were synced, and where only the process was killed all that were acknowledged. A sync is: a `Sync`
-///    commit, `sync()`, `flush()`, `checkpoint()`, creating or dropping a keyspace.
+///    synced commits, and after a kill of the process all acknowledged commits. Syncs are: a `Sync`
+///    commit, `sync()`, `flush()`, `checkpoint()`, and the creation or drop of a keyspace.
 #[test]
-fn guarantee_02_prefix() {
+fn guarantee_02_recovery_yields_a_prefix() {
     let mut crashes = 0;
     for seed in seeds(2, 2) {
         let mut rng = TestRng::new(seed);
         let disk = MemVfs::new();
         let db = open(&disk);
-        // One is flushed more often than the other.
-        let keyspaces = [db.default_keyspace(), db.keyspace("values", tuning("values")).unwrap()];
+        // The second keyspace is flushed more often than the first.
+        let values = db.keyspace("values", keyspace_options("values")).unwrap();
+        let keyspaces = [db.default_keyspace(), values];
         let progress = Arc::new(Mutex::new(Progress::default()));
         let cuts = cut_power(&disk, seed, 5, &progress);
         for n in 1..=90u64 {
             lock(&progress).attempted = n;
             let keyspace = rng.choose(&keyspaces);
             let sync = rng.is_one_in(6);
-            let durability = if sync { Durability::Sync } else { Durability::Buffered };
             let len = rng.below(150);
-            keyspace.with_write_options(durability).put(n.to_be_bytes(), rng.bytes(len)).unwrap();
+            let keyspace = keyspace.with_write_options(durability(sync));
+            keyspace.put(n.to_be_bytes(), rng.bytes(len)).unwrap();
             lock(&progress).acknowledged = n;
-            // What counts as a sync, beside a commit that asks for one.
+            // Calls that sync all commits before them.
             let synced = match n % 18 {
                 3 => db.sync(),
                 6 => db.flush(),
-                9 => db.keyspace("passing", tuning("passing")).map(drop),
+                9 => db.keyspace("passing", keyspace_options("passing")).map(drop),
                 12 => db.drop_keyspace("passing"),
                 15 => db.checkpoint(format!("copy-{n}")),
                 _ if sync => Ok(()),
@@ -156,85 +144,79 @@ fn guarantee_02_prefix() {
             let n = found.len() as u64;
             let Progress { attempted, acknowledged, synced } = cut.promised;
             let least = if cut.image == CrashImage::Keep { acknowledged } else { synced };
-            let told = format!("seed {seed}, {:?} {}: {:?}", cut.image, cut.at, cut.promised);
-            assert!(found.iter().copied().eq(1..=n), "{told}: a later one without an earlier one");
-            assert!((least..=attempted).contains(&n), "{told}: {n} are there");
+            let when = format!("seed {seed}, {:?} {}: {:?}", cut.image, cut.at, cut.promised);
+            assert!(found.iter().copied().eq(1..=n), "{when}: not a prefix: {found:?}");
+            assert!((least..=attempted).contains(&n), "{when}: {n} commits");
             crashes += 1;
         }
     }
     assert!(crashes > 1_000, "only {crashes} crashes");
 }
 
-/// 4. A `Sync` commit is seen by no reader before it is on stable storage, nor any commit before its
-///    predecessor.
+/// 4. No reader sees a `Sync` commit before it is on stable storage, or a commit before its predecessor.
 #[test]
-fn guarantee_04_durable_then_visible() {
+fn guarantee_04_commits_are_durable_before_visible() {
     const WRITERS: usize = 3;
     const COMMITS: u64 = 12;
     let key = |writer: usize, sync: bool| format!("{writer} {sync}");
-    let mut seen_at_all = 0;
+    let mut total_seen = 0;
     for seed in seeds(4, 25) {
         let disk = MemVfs::new();
         let db = open_stepped(&disk, seed);
         let keyspace = db.default_keyspace();
-        let begun = db.snapshot().seq().0;
+        let first = db.snapshot().seq().0;
         let mut bodies: Vec<Box<dyn FnOnce() + Send>> = Vec::new();
         for writer in 0..WRITERS {
             let keyspace = keyspace.clone();
             bodies.push(Box::new(move || {
                 for n in 1..=COMMITS {
-                    for (sync, durability) in
-                        [(false, Durability::Buffered), (true, Durability::Sync)]
-                    {
-                        let value = n.to_be_bytes();
-                        keyspace
-                            .with_write_options(durability)
-                            .put(key(writer, sync), value)
-                            .unwrap();
+                    for sync in [false, true] {
+                        let keyspace = keyspace.with_write_options(durability(sync));
+                        keyspace.put(key(writer, sync), n.to_be_bytes()).unwrap();
                     }
                 }
             }));
         }
-        let looks = Arc::new(Mutex::new(Vec::new()));
-        let (looker, of_looker, looking) = (db.clone(), disk.clone(), Arc::clone(&looks));
+        let images = Arc::new(Mutex::new(Vec::new()));
+        let (reader, disk_of_reader, images_of_reader) = (db.clone(), disk, Arc::clone(&images));
         bodies.push(Box::new(move || {
             for _ in 0..COMMITS {
-                let view = looker.snapshot();
-                let main = looker.default_keyspace();
+                let view = reader.snapshot();
+                let main = reader.default_keyspace();
                 let count = |writer, sync| number(view.get(&main, key(writer, sync)).unwrap());
                 let synced: [u64; WRITERS] = std::array::from_fn(|writer| count(writer, true));
-                // Power is lost at the moment at which they are seen.
-                lock(&looking).push((synced, of_looker.crash(CrashImage::Drop, seed)));
-                // Each commit has one number: whoever sees a number sees all before it.
-                let others: u64 = (0..WRITERS).map(|writer| count(writer, false)).sum();
-                let all = synced.iter().sum::<u64>() + others;
-                assert_eq!(view.seq().0 - begun, all, "seed {seed}: a gap among {synced:?}");
+                // A power loss at the moment of the read.
+                let image = disk_of_reader.crash(CrashImage::Drop, seed);
+                lock(&images_of_reader).push((synced, image));
+                // Each commit has one sequence number, so the snapshot shows as many commits as numbers.
+                let buffered: u64 = (0..WRITERS).map(|writer| count(writer, false)).sum();
+                let all = synced.iter().sum::<u64>() + buffered;
+                assert_eq!(view.seq().0 - first, all, "seed {seed}: a gap before {synced:?}");
             }
         }));
-        side_by_side(db.env(), bodies);
-        for (seen, lost) in std::mem::take(&mut *lock(&looks)) {
-            let db = open(&lost);
+        run_all(db.env(), bodies);
+        for (seen, image) in std::mem::take(&mut *lock(&images)) {
+            let db = open(&image);
             for (writer, seen) in seen.into_iter().enumerate() {
-                let there = number(db.get(key(writer, true)).unwrap());
-                assert!(there >= seen, "seed {seed}: {seen} was seen, {there} is there");
-                seen_at_all += seen;
+                let found = number(db.get(key(writer, true)).unwrap());
+                assert!(found >= seen, "seed {seed}: commit {seen} was seen, {found} is stored");
+                total_seen += seen;
             }
         }
     }
-    assert!(seen_at_all > 500, "readers saw too little: {seen_at_all}");
+    assert!(total_seen > 500, "readers saw only {total_seen} commits");
 }
 
 /// 5. A read that starts after a commit was acknowledged, in any thread, sees it. Single-key operations,
 ///    `fetch_update` and batches are linearizable.
 #[test]
-fn guarantee_05_read_your_writes() {
+fn guarantee_05_reads_see_acknowledged_writes() {
     const THREADS: u64 = 3;
     const ROUNDS: u64 = 15;
     for seed in seeds(5, 25) {
-        let disk = MemVfs::new();
-        let db = open_stepped(&disk, seed);
-        let kinds = all_kinds(&db);
-        // What each register shows was acknowledged, or seen by somebody: it never goes back from there.
+        let db = open_stepped(&MemVfs::new(), seed);
+        let kinds = open_kinds(&db);
+        // Lower bounds of the two counters: largest acknowledged or seen values.
         let known = Arc::new([const { AtomicU64::new(0) }; 2]);
         let taken = Arc::new(Mutex::new(Vec::new()));
         let bodies = (0..THREADS).map(|thread| -> Box<dyn FnOnce() + Send> {
@@ -247,18 +229,18 @@ fn guarantee_05_read_your_writes() {
                 }
             })
         });
-        side_by_side(db.env(), bodies.collect());
+        run_all(db.env(), bodies.collect());
         let mut taken = lock(&taken).clone();
         taken.sort_unstable();
-        // Nobody's update was lost, none came twice.
+        // No update was lost or repeated.
         assert!(taken.iter().copied().eq(0..taken.len() as u64), "seed {seed}: {taken:?}");
         assert_eq!(number(kinds[0].get("counter").unwrap()), taken.len() as u64);
         let text = kinds[0].get("text").unwrap().unwrap();
-        assert_eq!(text.len() as u64, THREADS * ROUNDS, "seed {seed}: updates among merges");
+        assert_eq!(text.len() as u64, THREADS * ROUNDS, "seed {seed}: updates and merges");
     }
 }
 
-/// One round of one thread: counts on, moves the batches on, and looks at both in one of many ways.
+/// One round of one thread: increments the counter and the batch number, then reads both in a random way.
 fn read_and_write(
     db: &Db,
     kinds: &[Keyspace; 3],
@@ -276,19 +258,19 @@ fn read_and_write(
         })
         .unwrap();
     let before = number(before);
-    assert!(before >= at_least, "an update began at {before}, {at_least} was known");
+    assert!(before >= at_least, "an update read {before} after {at_least}");
     lock(taken).push(before);
     counter.fetch_max(before + 1, Ordering::SeqCst);
 
-    // Merges take no turns with updates, and are not lost either.
+    // Merges and updates of the same key.
     if rng.is_one_in(2) {
         tables.merge("text", "+").unwrap();
     } else {
-        let longer = |old: Option<&[u8]>| [old.unwrap_or_default(), b"+"].concat();
-        tables.fetch_update("text", longer).unwrap();
+        let append = |old: Option<&[u8]>| [old.unwrap_or_default(), b"+"].concat();
+        tables.fetch_update("text", append).unwrap();
     }
 
-    // A batch over two keyspaces: both numbers are those of the same batch, whoever looks.
+    // A batch with the same number in two keyspaces.
     let mut batch = WriteBatch::new();
     let view = db.snapshot();
     let next = number(view.get(tables, "batch").unwrap()) + 1;
@@ -310,24 +292,21 @@ fn read_and_write(
             [number(found[0].clone()), number(found[1].clone())]
         }
         2 => {
-            let mut seen = [0; 2];
-            for entry in tables.iter() {
-                let (key, value) = entry.unwrap();
-                if let Some(at) = keys.iter().position(|known| key[..] == *known.as_bytes()) {
-                    seen[at] = number(Some(value));
-                }
-            }
-            seen
+            let entries: Vec<_> = tables.iter().map(|entry| entry.unwrap()).collect();
+            keys.map(|key| {
+                let entry = entries.iter().find(|(found, _)| found[..] == *key.as_bytes());
+                number(entry.map(|(_, value)| value.clone()))
+            })
         }
         _ => {
             let view = db.snapshot();
-            let [one, other] = [tables, values].map(|of| number(view.get(of, "batch").unwrap()));
-            assert_eq!(one, other, "a batch is torn");
+            let [one, other] = [tables, values].map(|it| number(view.get(it, "batch").unwrap()));
+            assert_eq!(one, other, "batch numbers in two keyspaces");
             [number(view.get(tables, "counter").unwrap()), one]
         }
     };
     for at in 0..2 {
-        assert!(seen[at] >= at_least[at], "{seen:?} is seen, {at_least:?} was known");
+        assert!(seen[at] >= at_least[at], "a read returned {seen:?} after {at_least:?}");
         known[at].fetch_max(seen[at], Ordering::SeqCst);
     }
 }

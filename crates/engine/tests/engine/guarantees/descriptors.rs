@@ -1,23 +1,19 @@
-//! Guarantee 16, for a process that may have few files open.
+//! Guarantee 16 in a process with few file descriptors.
+#![cfg(unix)]
 
-use crate::harness::descriptors;
-use lsmx_testkit::seed;
+use std::path::Path;
+use std::process::Command;
 
-#[test]
-fn few_descriptors_are_refused_at_open_or_enough() {
-    descriptors::few_descriptors_are_refused_or_enough(seed()).unwrap();
-}
+use crate::harness::descriptors::use_real_files;
 
-/// Names the directory in which a process with few descriptors uses a database.
-#[cfg(unix)]
+/// Environment variable with the directory of the database of a child process.
 const DIR: &str = "LSMX_TEST_FEW_DESCRIPTORS_DIR";
 
-/// As above, with the limit of a process: this test runs itself in processes with limits.
-#[cfg(unix)]
+/// The test runs itself in processes with limits.
 #[test]
 fn process_with_few_descriptors_is_refused_or_has_enough() {
     if let Ok(dir) = std::env::var(DIR) {
-        match descriptors::use_real_files(std::path::Path::new(&dir)) {
+        match use_real_files(Path::new(&dir)) {
             Err(lsmx::Error::TooFewDescriptors { .. }) => println!("the open is refused"),
             done => done.unwrap(),
         }
@@ -25,17 +21,16 @@ fn process_with_few_descriptors_is_refused_or_has_enough() {
     }
     let test = "guarantees::descriptors::process_with_few_descriptors_is_refused_or_has_enough";
     let limited = "ulimit -n \"$0\"; exec \"$1\" --exact \"$2\" --nocapture --test-threads 1";
-    let mut outcomes = Vec::new();
-    for limit in ["16", "20", "24", "28", "40"] {
+    let refused = ["16", "20", "24", "28", "40"].map(|limit| {
         let dir = tempfile::tempdir().unwrap();
-        let mut child = std::process::Command::new("sh");
+        let mut child = Command::new("sh");
         child.args(["-c", limited, limit]).arg(std::env::current_exe().unwrap()).arg(test);
         let output = child.env(DIR, dir.path().join("db")).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{limit} descriptors: {text}{errors}");
         assert!(text.contains("1 passed"), "{limit} descriptors: {text}");
-        outcomes.push(text.contains("the open is refused"));
-    }
-    assert_eq!((outcomes[0], outcomes[4]), (true, false), "{outcomes:?}");
+        text.contains("the open is refused")
+    });
+    assert_eq!((refused[0], refused[4]), (true, false), "{refused:?}");
 }

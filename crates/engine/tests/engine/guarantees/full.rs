@@ -6,25 +6,25 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use super::support::KINDS;
 use lsmx::WalOptions;
 use lsmx::env::Background;
 use lsmx::merge_operator::Append;
-use lsmx::vfs::CrashImage;
-use lsmx::vfs::{MemVfs, OsVfs, Vfs};
-use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, ValueSeparation};
+use lsmx::vfs::{CrashImage, MemVfs, OsVfs, Vfs};
+use lsmx::{Db, Error, Keyspace, KeyspaceOptions, Options, ValueSeparation};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_testkit::TestRng;
 
-/// What was acknowledged, by keyspace.
+use crate::harness::small_database::{KINDS, durability, seeds};
+
+/// Acknowledged contents by keyspace.
 type Model = [BTreeMap<Vec<u8>, Vec<u8>>; 3];
 
-fn tuning(name: &str) -> KeyspaceOptions {
+fn keyspace_options(kind: &str) -> KeyspaceOptions {
     let options = KeyspaceOptions::default()
         .memtable_bytes(128 << 10)
         .table_bytes(128 << 10)
         .merge_operator(Append::default());
-    match name {
+    match kind {
         "values" => options.value_separation(ValueSeparation {
             threshold_bytes: 512,
             ..ValueSeparation::default()
@@ -36,137 +36,162 @@ fn tuning(name: &str) -> KeyspaceOptions {
     }
 }
 
-fn open(disk: &MemVfs) -> Db {
-    open_in(Arc::new(disk.clone()), Path::new("db"))
-}
-
-fn open_in(vfs: Arc<dyn Vfs>, dir: &Path) -> Db {
-    Db::open(dir, options().vfs(vfs)).unwrap()
-}
-
 fn options() -> Options {
     let wal = WalOptions { segment_bytes: 64 << 10, ..WalOptions::default() };
     let options = Options::default().background(Background::Inline).wal(wal).seed(1);
-    options.keyspace_defaults(tuning("default")).wal_bytes_max(512 << 10)
+    options.keyspace_defaults(keyspace_options("default")).wal_bytes_max(512 << 10)
 }
 
+/// A database on a disk of limited size, and its acknowledged contents.
 struct Filling {
+    vfs: Arc<dyn Vfs>,
     db: Db,
     kinds: [Keyspace; 3],
     model: Model,
     rng: TestRng,
+    /// Description for messages.
+    when: String,
+}
+
+fn open(vfs: &Arc<dyn Vfs>, dir: &Path) -> (Db, [Keyspace; 3]) {
+    let db = Db::open(dir, options().vfs(Arc::clone(vfs))).unwrap();
+    let kinds = KINDS.map(|kind| db.keyspace(kind, keyspace_options(kind)).unwrap());
+    (db, kinds)
 }
 
 impl Filling {
-    fn new(db: Db, rng: TestRng) -> Filling {
-        let kinds = KINDS.map(|name| db.keyspace(name, tuning(name)).unwrap());
-        Filling { db, kinds, model: Model::default(), rng }
+    fn new(vfs: Arc<dyn Vfs>, dir: &Path, rng: TestRng, when: String) -> Filling {
+        let (db, kinds) = open(&vfs, dir);
+        Filling { vfs, db, kinds, model: Model::default(), rng, when }
     }
 
-    /// One more value, new or in the place of another.
+    /// Writes a random key of a random keyspace.
     fn write(&mut self) -> lsmx::Result<()> {
         let at = self.rng.below(3);
         let key = self.rng.below(2_000_u64).to_be_bytes().to_vec();
         let len = 1 + self.rng.below(2_000);
         let value = self.rng.bytes(len);
-        let sync = self.rng.is_one_in(20);
-        let durability = if sync { Durability::Sync } else { Durability::Buffered };
+        let keyspace = self.kinds[at].with_write_options(durability(self.rng.is_one_in(20)));
         match at {
-            2 => self.kinds[at].with_write_options(durability).merge(&key, &value)?,
-            _ => self.kinds[at].with_write_options(durability).put(&key, &value)?,
+            2 => keyspace.merge(&key, &value)?,
+            _ => keyspace.put(&key, &value)?,
         }
-        let there = self.model[at].entry(key).or_default();
+        let expected = self.model[at].entry(key).or_default();
         if at < 2 {
-            there.clear();
+            expected.clear();
         }
-        there.extend_from_slice(&value);
+        expected.extend_from_slice(&value);
         Ok(())
     }
 
-    /// Writes until the disk is full.
-    fn fill(&mut self, when: &str) {
-        for _ in 0..100_000 {
-            match self.write() {
-                Ok(()) => {}
-                // Compactions and collections need room as well.
-                Err(Error::Background { .. }) => {}
-                Err(Error::ReadOnly { cause }) => {
-                    let Error::Io { source, .. } = &*cause else { panic!("{when}: {cause:?}") };
-                    assert_eq!(source.kind(), ErrorKind::StorageFull, "{when}: {cause}");
-                    return;
-                }
-                Err(error) => panic!("{when}: {error:?}"),
-            }
-        }
-        panic!("{when}: the disk never got full");
+    /// Writes until the disk is full. The database has used up its reserve then.
+    fn fill(&mut self, dir: &Path) {
+        let when = self.when.clone();
+        let cause = (0..100_000).find_map(|_| match self.write() {
+            // Compactions and collections also find no space.
+            Ok(()) | Err(Error::Background { .. }) => None,
+            Err(Error::ReadOnly { cause }) => Some(cause),
+            Err(error) => panic!("{when}: {error:?}"),
+        });
+        let cause = cause.expect("the disk never got full");
+        let Error::Io { source, .. } = &*cause else { panic!("{when}: {cause:?}") };
+        assert_eq!(source.kind(), ErrorKind::StorageFull, "{when}: {cause}");
+        assert!(
+            !self.vfs.exists(&dir.join("RESERVE")).unwrap(),
+            "{when}: read-only with a reserve"
+        );
+        self.check(&self.db);
     }
 
-    /// All that was acknowledged is there, and nothing else.
-    fn check(&self, db: &Db, when: &str) {
-        for (model, name) in self.model.iter().zip(KINDS) {
-            let Ok(there) = db.open_keyspace(name, None) else {
-                assert!(model.is_empty(), "{when}: {name} is gone");
+    /// Resumes after the disk got more space.
+    fn resume(&self) {
+        self.db.resume().unwrap_or_else(|error| panic!("{}: {error}", self.when));
+        self.check(&self.db);
+    }
+
+    fn drop_values(&mut self) {
+        self.db.drop_keyspace("values").unwrap();
+        self.model[1].clear();
+        self.check(&self.db);
+    }
+
+    fn put_more(&mut self) {
+        for _ in 0..50 {
+            self.kinds[0].put("more", "room").unwrap();
+        }
+        self.model[0].insert(b"more".to_vec(), b"room".to_vec());
+    }
+
+    /// A close removes the reserve. A reopen finds all acknowledged writes.
+    fn close_and_check(self, dir: &Path) {
+        self.db.close(None).unwrap();
+        assert!(
+            !self.vfs.exists(&dir.join("RESERVE")).unwrap(),
+            "the reserve exists after a close"
+        );
+        self.check(&Db::open(dir, options().vfs(Arc::clone(&self.vfs))).unwrap());
+    }
+
+    /// Checks that a database holds exactly the acknowledged writes.
+    fn check(&self, db: &Db) {
+        for (model, kind) in self.model.iter().zip(KINDS) {
+            let Ok(existing) = db.open_keyspace(kind, None) else {
+                assert!(model.is_empty(), "{}: keyspace {kind} is lost", self.when);
                 continue;
             };
-            let keyspace = match db.keyspace(name, tuning(name)) {
-                Err(Error::ReadOnly { .. }) => there,
+            let keyspace = match db.keyspace(kind, keyspace_options(kind)) {
+                Err(Error::ReadOnly { .. }) => existing,
                 opened => opened.unwrap(),
             };
             let found = keyspace.iter().map(|entry| entry.unwrap());
-            let found: Vec<_> = found.map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
-            let same = found.iter().map(|(key, value)| (key, value)).eq(model.iter());
-            assert!(same, "{when}: {name} has {} keys, {} are due", found.len(), model.len());
+            let found: BTreeMap<_, _> =
+                found.map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
+            let (count, expected) = (found.len(), model.len());
+            assert!(found == *model, "{}: {kind}: {count} of {expected} keys", self.when);
         }
     }
 }
 
-/// A disk gets full more than once, and each time some room is freed. What was acknowledged stays.
-pub(crate) fn a_disk_that_gets_full(seed: u64) {
+/// A disk gets full several times, and each time gets more space. All acknowledged writes stay.
+#[test]
+fn guarantee_09_disk_gets_full_acknowledged_writes_stay() {
+    for seed in seeds(90, 3) {
+        fill_memory(seed);
+        fill_mounted(seed);
+    }
+}
+
+fn fill_memory(seed: u64) {
     let mut rng = TestRng::new(seed);
-    let disk = MemVfs::new();
+    let (disk, dir) = (MemVfs::new(), Path::new("db"));
     let mut capacity = (2 << 20) + rng.below(6 << 20);
-    let mut filling = Filling::new(open(&disk), rng);
-    let reserve = Path::new("db/RESERVE");
-    for round in 0..3 {
+    let when = format!("seed {seed}, {capacity} bytes at first");
+    let mut filling = Filling::new(Arc::new(disk.clone()), dir, rng, when);
+    let open_image = |image| {
+        let disk: Arc<dyn Vfs> = Arc::new(disk.crash(image, seed));
+        open(&disk, dir).0
+    };
+    for _ in 0..3 {
         disk.set_capacity(Some(capacity));
-        let when = format!("seed {seed}, {capacity} bytes, round {round}");
-        filling.fill(&when);
+        filling.fill(dir);
         assert!(disk.used_bytes() <= capacity);
-        assert!(!disk.exists(reserve).unwrap(), "{when}: the reserve is used first");
-        filling.check(&filling.db, &when);
-        for image in CrashImage::ALL {
-            let left = disk.crash(image, seed);
-            drop(open(&left));
-        }
+        CrashImage::ALL.iter().for_each(|image| drop(open_image(*image)));
         capacity += 3 << 20;
         disk.set_capacity(Some(capacity));
-        filling.db.resume().unwrap_or_else(|error| panic!("{when}: {error}"));
-        filling.check(&filling.db, &when);
-        for image in CrashImage::ALL {
-            let left = disk.crash(image, seed);
-            filling.check(&open(&left), &format!("{when}, resumed, {image:?}"));
-        }
+        filling.resume();
+        CrashImage::ALL.iter().for_each(|image| filling.check(&open_image(*image)));
     }
-    let when = format!("seed {seed}, {capacity} bytes, dropped");
-    filling.db.drop_keyspace("values").unwrap();
-    filling.model[1].clear();
-    filling.check(&filling.db, &when);
-    assert!(disk.used_bytes() < capacity * 9 / 10, "{when}: what was dropped takes room");
-    // A killed process leaves the reserve behind, and the next opening removes it.
-    for _ in 0..50 {
-        filling.kinds[0].put("more", "room").unwrap();
-    }
-    filling.model[0].insert(b"more".to_vec(), b"room".to_vec());
-    let left = disk.crash(CrashImage::Keep, seed);
-    filling.check(&open(&left), &when);
-    assert!(disk.exists(reserve).unwrap(), "room is kept");
-    filling.db.close(None).unwrap();
-    assert!(!disk.exists(reserve).unwrap(), "a closed database keeps no room");
-    filling.check(&open(&disk), &when);
+    filling.drop_values();
+    assert!(disk.used_bytes() < capacity * 9 / 10, "the dropped keyspace takes space");
+    filling.put_more();
+    // A killed process leaves the reserve behind. The next open removes it.
+    filling.check(&open_image(CrashImage::Keep));
+    assert!(disk.exists(&dir.join("RESERVE")).unwrap(), "there is no reserve");
+    filling.close_and_check(dir);
 }
 
-/// The same on a real file system, where one can be mounted.
-pub(crate) fn a_real_disk_that_gets_full(seed: u64) {
+/// As [`fill_memory`], on a file system that the test mounts, if it may.
+fn fill_mounted(seed: u64) {
     let mut rng = TestRng::new(seed);
     let dir = tempfile::tempdir().unwrap();
     let size = format!("size={}k", 2_048 + rng.below(6_144));
@@ -174,11 +199,11 @@ pub(crate) fn a_real_disk_that_gets_full(seed: u64) {
         lsmx_testkit::report_skipped("a full disk on a real file system", reason);
         return;
     }
-    let played = std::panic::catch_unwind(|| fill_and_resume(dir.path(), rng, &size));
+    let when = format!("seed {seed}, {size}");
+    let result = std::panic::catch_unwind(|| fill_and_resume(dir.path(), rng, when));
     let unmounted = Command::new("umount").arg(dir.path()).status().unwrap();
     assert!(unmounted.success(), "{size} stays mounted");
-    if let Err(panic) = played {
-        println!("seed {seed}, {size}");
+    if let Err(panic) = result {
         std::panic::resume_unwind(panic);
     }
 }
@@ -192,54 +217,42 @@ fn mount(arguments: &[&str], dir: &Path) -> Result<(), String> {
     }
 }
 
-fn fill_and_resume(dir: &Path, rng: TestRng, when: &str) {
-    let dir = dir.join("db");
+fn fill_and_resume(root: &Path, rng: TestRng, when: String) {
+    let dir = &root.join("db");
     let grow = |megabytes: u64| {
-        let size = format!("remount,size={megabytes}m");
-        mount(&["-o", &size], dir.parent().unwrap()).unwrap();
+        mount(&["-o", &format!("remount,size={megabytes}m")], root).unwrap();
     };
-    let mut filling = Filling::new(open_in(Arc::new(OsVfs), &dir), rng);
+    let mut filling = Filling::new(Arc::new(OsVfs), dir, rng, when);
     for megabytes in [12, 18] {
-        filling.fill(when);
-        assert!(!dir.join("RESERVE").exists(), "{when}: the reserve is used first");
-        filling.check(&filling.db, when);
+        filling.fill(dir);
         grow(megabytes);
-        filling.db.resume().unwrap_or_else(|error| panic!("{when}: {error}"));
-        filling.check(&filling.db, when);
+        filling.resume();
     }
-    filling.fill(when);
-    let Filling { db, kinds, model, rng } = filling;
+    filling.fill(dir);
+    let Filling { vfs, db, kinds, model, rng, when } = filling;
     drop((db, kinds));
-    let listed = || {
-        let mut names: Vec<_> =
-            std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let list = || {
+        let entries = std::fs::read_dir(dir).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
         names
     };
-    // An opening that fails, and one for reading, change nothing.
-    let before = listed();
+    // A failed open and a read-only open change nothing.
+    let before = list();
     // A manifest that could not be completed may have a larger number than the current one.
     let current = std::fs::read_to_string(dir.join("CURRENT")).unwrap();
-    let is_current = |name: &&std::ffi::OsString| {
-        let name = name.to_string_lossy();
-        name.contains("MANIFEST") && current.split_whitespace().any(|word| *word == *name)
-    };
-    let manifest = dir.join(before.iter().find(is_current).unwrap());
-    OsVfs.rename(&manifest, &dir.parent().unwrap().join("away")).unwrap();
-    assert!(Db::open(&dir, options()).is_err());
-    OsVfs.rename(&dir.parent().unwrap().join("away"), &manifest).unwrap();
-    drop(Db::open(&dir, options().read_only(true)).unwrap());
-    assert_eq!(listed(), before, "{when}");
-    // Opening writes every memtable to a file of its own, in whole blocks.
+    let current = current.split_whitespace().find(|word| word.contains("MANIFEST")).unwrap();
+    let (manifest, away) = (dir.join(current), root.join("away"));
+    OsVfs.rename(&manifest, &away).unwrap();
+    assert!(Db::open(dir, options()).is_err());
+    OsVfs.rename(&away, &manifest).unwrap();
+    drop(Db::open(dir, options().read_only(true)).unwrap());
+    assert_eq!(list(), before, "{when}");
+    // The open writes each memtable to a file of its own, in whole blocks.
     grow(64);
-    let db = open_in(Arc::new(OsVfs), &dir);
-    let mut filling = Filling { model, ..Filling::new(db, rng) };
-    filling.check(&filling.db, when);
-    filling.db.drop_keyspace("values").unwrap();
-    filling.model[1].clear();
-    filling.kinds[0].put("more", "room").unwrap();
-    filling.model[0].insert(b"more".to_vec(), b"room".to_vec());
-    filling.db.close(None).unwrap();
-    assert!(!dir.join("RESERVE").exists(), "a closed database keeps no room");
-    filling.check(&open_in(Arc::new(OsVfs), &dir), when);
+    let mut filling = Filling { model, ..Filling::new(vfs, dir, rng, when) };
+    filling.check(&filling.db);
+    filling.drop_values();
+    filling.put_more();
+    filling.close_and_check(dir);
 }

@@ -1,32 +1,47 @@
-//! Guarantees 15 and 16: calls that a hanging device call may block, and calls that it may not.
+//! Guarantee 15: calls that must return while a device call hangs.
 
-use std::sync::Arc;
+use std::path::Path;
 
-use super::support::{options, seeds, try_all_kinds, tuning};
-use crate::harness::gate::{Gate, flushes_while_store_hangs, nth};
-use crate::harness::parallel::watched;
 use lsmx::env::Background;
-use lsmx::{Db, Durability, ReadOptions, ReadTier, WriteBatch};
+use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::vfs::Vfs;
+use lsmx::{Db, Durability, Error, ReadOptions, ReadTier, WriteBatch};
 use lsmx_testkit::TestRng;
 
-/// Opens a database with every kind of file and threads of its own.
-fn open_threads(disk: Arc<dyn lsmx::vfs::Vfs>) -> lsmx::Result<Db> {
-    Db::open("db", options(Background::Threads { workers: 1 }).vfs(disk))
+use crate::harness::device_hangs::SHORT;
+use crate::harness::gate::{Gate, each, nth, returns_while_blocked};
+use crate::harness::parallel::watched;
+use crate::harness::small_database::{
+    durability, keyspace_options, open_with, options, seeds, try_open_kinds,
+};
+
+fn open(disk: &FaultVfs) -> lsmx::Result<Db> {
+    open_with(disk, options(Background::Threads { workers: 1 }))
+}
+
+/// Waits until the previous owner has closed the database, then opens it.
+fn open_when_unlocked(disk: &FaultVfs) -> Db {
+    loop {
+        match open(disk) {
+            Err(Error::Locked { .. }) => std::thread::yield_now(),
+            opened => return opened.unwrap(),
+        }
+    }
 }
 
 /// Makes device calls of every kind that an open database makes.
-pub(crate) fn use_everything(db: &Db) -> lsmx::Result<()> {
-    let keyspaces = try_all_kinds(db)?;
+fn use_everything(db: &Db) -> lsmx::Result<()> {
+    let keyspaces = try_open_kinds(db)?;
     for n in 0..40u64 {
         let mut batch = WriteBatch::new();
         for keyspace in &keyspaces {
             batch.put(keyspace, (n % 20).to_be_bytes(), [7; 100]);
             batch.merge(keyspace, (n % 7 + 100).to_be_bytes(), [8; 50]);
         }
-        db.write(batch, if n % 10 == 9 { Durability::Sync } else { Durability::Buffered })?;
+        db.write(batch, durability(n % 10 == 9))?;
     }
     db.flush()?;
-    db.keyspace("more", tuning("more"))?.put("k", "v")?;
+    db.keyspace("more", keyspace_options("more"))?.put("k", "v")?;
     db.checkpoint("copy")?;
     db.drop_keyspace("more")?;
     keyspaces[0].compact_range::<&[u8]>(..)?;
@@ -35,61 +50,168 @@ pub(crate) fn use_everything(db: &Db) -> lsmx::Result<()> {
     keyspaces[1].get(3u64.to_be_bytes()).map(drop)
 }
 
-/// 15. Observation (`metrics`, `memory`, `stats`) never waits for a device: it returns while any one call of
-///     an open database hangs.
-#[test]
-fn observation_hanging_device_call_returns() {
+/// Blocks one device call after another of an open database, in steps of up to `step_max` calls, and runs `check` on the
+/// database while the call is blocked. `finish` gets the result of the interrupted work and the disk afterwards.
+/// Returns the number of blocked calls after the first run without one.
+fn block_device_calls(
+    step_max: u64,
+    mut rng: TestRng,
+    check: impl Fn(&Db),
+    finish: impl Fn(&Db, &FaultVfs, lsmx::Result<()>),
+) -> u64 {
     let (mut hangs, mut k) = (0, 0);
-    let mut rng = TestRng::new(seeds(15, 1).next().unwrap());
     loop {
-        // A fifth of the calls, others in each run.
-        k += 1 + rng.below(9);
-        let (gate, never) = (Gate::default(), u64::MAX);
-        // The calls are counted from the first one after the open.
-        let disk = gate.disk(nth(never), "");
-        let db = open_threads(Arc::new(disk.clone())).unwrap();
+        k += 1 + rng.below(step_max);
+        let gate = Gate::default();
+        let disk = gate.disk(nth(u64::MAX), "");
+        let db = open(&disk).unwrap();
+        // Calls are counted after the open.
         disk.add_rule(nth(k));
         gate.shut();
-        let worked = std::thread::scope(|scope| {
+        let result = std::thread::scope(|scope| {
+            let _opens = gate.open_on_drop();
             let worker = scope.spawn(|| use_everything(&db));
             while gate.blocked().is_none() && !worker.is_finished() {
                 std::thread::yield_now();
             }
             if let Some(call) = gate.blocked() {
                 hangs += 1;
-                watched(&format!("observation during {call} (call {k})"), || observe(&db));
+                watched(&format!("a call during {call} (call {k})"), || check(&db));
             }
             gate.open();
             worker.join().unwrap()
         });
-        worked.unwrap();
-        let blocked = gate.blocked();
-        db.close(None).unwrap();
-        if blocked.is_none() {
-            break;
+        if gate.blocked().is_none() {
+            result.unwrap();
+            db.close(None).unwrap();
+            return hangs;
         }
+        finish(&db, &disk, result);
     }
-    assert!(hangs > 20, "{hangs} calls only");
 }
 
-/// 16. A device that hangs under the operand store of one keyspace does not stop the flushes of others.
+/// 15. Observation never waits for a device: it returns while any one call of an open database hangs.
 #[test]
-fn flush_other_keyspace_store_hangs_continues() {
-    watched("a flush", || flushes_while_store_hangs("lsmx-compact").unwrap());
-    watched("a flush", || flushes_while_store_hangs("lsmx-flush").unwrap());
+fn guarantee_15_observation_returns_while_device_hangs() {
+    let rng = TestRng::new(seeds(15, 1).next().unwrap());
+    let hangs = block_device_calls(9, rng, observe, |db, _, result| {
+        result.unwrap();
+        db.close(None).unwrap();
+    });
+    assert!(hangs > 20, "only {hangs} calls were blocked");
 }
 
 fn observe(db: &Db) {
-    let metrics = db.metrics();
-    assert!(metrics.wal.segments > 0);
+    assert!(db.metrics().wal.segments > 0);
     let _ = db.read_metrics();
-    let _ = db.health();
     assert!(db.health().read_only.is_none());
     assert!(!db.keyspaces().is_empty());
-    // Any answer, including that a file would have to be read.
-    let _ = db.default_keyspace().get_with(
-        3u64.to_be_bytes(),
-        &ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() },
-    );
+    // The read may fail because it would have to read a file.
+    let from_memory = ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() };
+    let _ = db.default_keyspace().get_with(3u64.to_be_bytes(), &from_memory);
     let _ = db.open_keyspace("default", None).unwrap().options();
+}
+
+/// Makes each call that accepts a deadline; returns the results by name.
+fn call_all(db: &Db) -> Vec<(&'static str, lsmx::Result<()>)> {
+    let db = db.with_deadline(SHORT);
+    let keyspace = db.default_keyspace().with_write_options(SHORT);
+    vec![
+        ("sync", db.sync()),
+        ("flush", db.flush()),
+        ("wait_idle", db.wait_idle()),
+        ("checkpoint", db.checkpoint("late")),
+        ("compact_range", keyspace.compact_range::<&[u8]>(..)),
+        ("resume", db.resume()),
+    ]
+}
+
+/// 15. While any device call hangs, each call with a deadline returns. After a close whose deadline has passed
+///     every call is refused, and the lock becomes free when the device call returns.
+#[test]
+fn guarantee_15_deadline_is_kept_while_device_hangs() {
+    let check = |db: &Db| {
+        call_all(db);
+        if let Err(Error::Deadline { .. }) = db.close(Some(SHORT)) {
+            assert!(matches!(db.put("key", "value"), Err(Error::Closed)));
+            assert!(matches!(db.get("key"), Err(Error::Closed)));
+        }
+    };
+    let rng = TestRng::new(seeds(15, 2).nth(1).unwrap());
+    // The interrupted work fails when the database is closed.
+    let hangs = block_device_calls(30, rng, check, |_, disk, _| {
+        watched("the end of a close", || drop(open_when_unlocked(disk)));
+    });
+    assert!(hangs > 5, "only {hangs} calls were blocked");
+}
+
+/// 15. A close keeps its deadline while a keyspace is being created, and frees the lock afterwards.
+#[test]
+fn guarantee_15_close_during_hanging_creation_frees_lock_later() {
+    let gate = Gate::default();
+    let disk = gate.disk(each(&[VfsCall::Sync], "MANIFEST"), "");
+    let db = open(&disk).unwrap();
+    db.put("key", "value").unwrap();
+    let hanging = || drop(db.keyspace("new", keyspace_options("new")));
+    let locked = returns_while_blocked(&gate, hanging, || {
+        let closed = db.close(Some(SHORT));
+        assert!(matches!(closed, Err(Error::Deadline { .. })), "{closed:?}");
+        open(&disk).map(drop)
+    });
+    assert!(matches!(locked, Ok(Err(Error::Locked { .. }))), "{locked:?}");
+    // The old handle still exists, without further calls.
+    watched("the end of a close", || {
+        assert_eq!(open_when_unlocked(&disk).get("key").unwrap().as_deref(), Some(&b"value"[..]));
+    });
+}
+
+/// 15. Calls keep their deadlines while the sync of another commit hangs.
+#[test]
+fn guarantee_15_deadline_is_kept_while_commit_hangs() {
+    let gate = Gate::default();
+    let disk = gate.disk(each(&[VfsCall::Sync], ".wal"), "");
+    let db = open(&disk).unwrap();
+    let synced = db.default_keyspace().with_write_options(Durability::Sync);
+    let hanging = || drop(synced.put("key", "value"));
+    let results = returns_while_blocked(&gate, hanging, || call_all(&db)).unwrap();
+    for (name, result) in results {
+        // These calls have nothing to wait for.
+        let returns = ["wait_idle", "resume"].contains(&name);
+        let is_late = matches!(result, Err(Error::Deadline { .. }));
+        assert_eq!(is_late, !returns, "{name}: {result:?}");
+    }
+    assert!(!disk.exists(Path::new("late/CURRENT")).unwrap());
+    db.close(None).unwrap();
+}
+
+/// 15. A call keeps its deadline while its own device call hangs, and the next call succeeds.
+#[test]
+fn guarantee_15_deadline_is_kept_while_own_device_call_hangs() {
+    let gate = Gate::default();
+    let disk = gate.disk(each(&[VfsCall::Sync], ".wal"), "");
+    let db = open(&disk).unwrap();
+    db.put("key", "value").unwrap();
+    gate.shut();
+    watched("a sync", || {
+        let late = db.with_deadline(SHORT).sync();
+        assert!(matches!(late, Err(Error::Deadline { .. })), "{late:?}");
+    });
+    gate.open();
+    db.sync().unwrap();
+    let failing = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Append]);
+    disk.add_rule(failing.path_contains(".wal"));
+    assert!(matches!(db.put("lost", "value"), Err(Error::ReadOnly { .. })));
+    // `resume` writes tables.
+    disk.add_rule(each(&[VfsCall::Create], ".sst"));
+    gate.shut();
+    watched("resume", || {
+        let late = db.with_deadline(SHORT).resume();
+        assert!(matches!(late, Err(Error::Deadline { .. })), "{late:?}");
+        assert!(db.health().read_only.is_some());
+        gate.open();
+        // Waits for the first call.
+        db.resume().unwrap();
+        db.put("key", "later").unwrap();
+        db.close(None).unwrap();
+    });
 }

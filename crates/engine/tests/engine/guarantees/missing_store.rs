@@ -1,73 +1,71 @@
-//! A missing or broken operand store closes its keyspace, and only that.
+//! Guarantee 16: a missing or broken operand store closes its keyspace only.
 
 use std::sync::Arc;
 
 use lsmx::RecoveryMode;
 use lsmx::operand_store::OperandStoreFactory;
-use lsmx::vfs::{CrashImage, MemVfs};
-use lsmx::{Db, Durability, Error, LossKind, Options, RepairOptions, repair, verify};
+use lsmx::vfs::{CrashImage, MemVfs, Vfs};
+use lsmx::{Db, Durability, Error, LossKind, Options, RepairOptions, repair};
 
-use super::support::seeds;
-use crate::harness::missing_store::{
-    Broken, DIR, STORE, merging, open, operands_wait_for_their_store, options,
-};
+use crate::harness::missing_store::{Broken, STORE, merging, open_counts, options};
+use crate::harness::oracle::{DIR, verify};
+use crate::harness::small_database::{files, open_with};
 
-/// A database that was killed with operands in its log.
+fn open(disk: &MemVfs) -> Db {
+    open_with(disk, options()).unwrap()
+}
+
+/// Returns an image of a killed process, with operands in the log.
 fn killed() -> MemVfs {
     let disk = MemVfs::new();
-    let db = open(&disk, options()).unwrap();
-    let counts = db.keyspace("counts", merging().operand_store(STORE)).unwrap();
+    let db = open(&disk);
+    let counts = open_counts(&db);
     counts.merge("a", "1").unwrap();
     counts.put("b", "2").unwrap();
     db.flush().unwrap();
+    let (counts, main) = (counts.with_write_options(Durability::Sync), db.default_keyspace());
     for number in 0..40 {
-        counts.with_write_options(Durability::Sync).merge("a", format!("{number}")).unwrap();
-        db.default_keyspace().with_write_options(Durability::Sync).put("k", "v").unwrap();
+        counts.merge("a", format!("{number}")).unwrap();
+        main.with_write_options(Durability::Sync).put("k", "v").unwrap();
     }
     disk.crash(CrashImage::Drop, 1)
 }
 
+/// Returns the value of key `a` in [`killed`].
 fn expected() -> Vec<u8> {
     (0..40).fold(b"1".to_vec(), |value, number| [value, number.to_string().into_bytes()].concat())
 }
 
-fn shows_all(db: &Db) {
-    let counts = db.keyspace("counts", merging().operand_store(STORE)).unwrap();
+/// Checks all keys of [`killed`].
+fn check_all(db: &Db) {
+    let counts = open_counts(db);
     assert_eq!(&*counts.get("a").unwrap().unwrap(), &*expected());
     assert_eq!(&*counts.get("b").unwrap().unwrap(), b"2");
     assert_eq!(&*db.get("k").unwrap().unwrap(), b"v");
 }
 
+/// Regression: the open failed.
 #[test]
-fn operand_store_missing_or_broken_operands_wait_for_it() {
-    for seed in seeds(10, 150) {
-        operands_wait_for_their_store(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
-    }
-}
-
-/// The whole open failed.
-#[test]
-fn operand_store_missing_other_keyspaces_work() {
-    type Given = fn() -> Options;
-    let ways: [(Given, bool); 2] = [(options, false), (|| options().operand_store(Broken), true)];
-    for (given, has_cause) in ways {
+fn operand_store_missing_or_broken_other_keyspaces_work() {
+    for is_broken in [false, true] {
         let disk = killed();
-        let refused = |error: &Error| match error {
+        let is_refusal = |error: &Error| match error {
             Error::NoOperandStore { keyspace, store, cause } => {
-                assert_eq!(error.to_string().ends_with("is broken"), has_cause, "{error}");
-                keyspace == "counts" && store == STORE.name() && cause.is_some() == has_cause
+                assert_eq!(error.to_string().ends_with("is broken"), is_broken, "{error}");
+                keyspace == "counts" && store == STORE.name() && cause.is_some() == is_broken
             }
             _ => false,
         };
         for _ in 0..3 {
-            let db = open(&disk, given()).unwrap();
+            let given = if is_broken { options().operand_store(Broken) } else { options() };
+            let db = open_with(&disk, given).unwrap();
             assert_eq!(&*db.get("k").unwrap().unwrap(), b"v");
             let counts = db.open_keyspace("counts", None).unwrap();
-            assert!(refused(&counts.get("b").unwrap_err()));
-            assert!(refused(&counts.put("b", "3").unwrap_err()));
-            assert!(refused(&counts.iter().next().unwrap().unwrap_err()));
-            assert!(refused(&db.keyspace("counts", merging()).unwrap_err()));
-            // The log of the other keyspaces is retired, and that of this one stays.
+            assert!(is_refusal(&counts.get("b").unwrap_err()));
+            assert!(is_refusal(&counts.put("b", "3").unwrap_err()));
+            assert!(is_refusal(&counts.iter().next().unwrap().unwrap_err()));
+            assert!(is_refusal(&db.keyspace("counts", merging()).unwrap_err()));
+            // Log segments with commits to the keyspace are kept, all others are removed.
             for number in 0..400u32 {
                 db.put(number.to_be_bytes(), [0; 100]).unwrap();
             }
@@ -78,121 +76,102 @@ fn operand_store_missing_other_keyspaces_work() {
             assert_eq!(metrics.disk.log_bytes, metrics.wal.live_bytes + metrics.wal.kept_bytes);
             db.close(None).unwrap();
         }
-        verify(DIR, &Options::default().vfs(Arc::new(disk.clone()))).unwrap();
-        let db = open(&disk, options()).unwrap();
-        shows_all(&db);
+        verify(&disk).unwrap();
+        let db = open(&disk);
+        check_all(&db);
         assert_eq!(db.metrics().wal.kept_segments, 0);
         db.close(None).unwrap();
-        shows_all(&open(&disk, options()).unwrap());
+        check_all(&open(&disk));
     }
 }
 
 #[test]
 fn operand_store_missing_dropped_keyspace_releases_its_log() {
     let disk = killed();
-    let segments = |disk: &MemVfs| {
-        let paths = disk.paths().into_iter();
-        paths.filter(|path| path.extension().is_some_and(|end| end == "wal")).count()
-    };
-    let db = open(&disk, options()).unwrap();
-    let before = segments(&disk);
+    let db = open(&disk);
+    let before = files(&disk, ".wal").len();
     db.drop_keyspace("counts").unwrap();
     db.wait_idle().unwrap();
-    assert!(segments(&disk) < before, "{before}");
+    assert!(files(&disk, ".wal").len() < before, "{before} segments before");
     assert_eq!(db.metrics().wal.kept_segments, 0);
     db.close(None).unwrap();
-    assert!(
-        verify(DIR, &Options::default().vfs(Arc::new(disk.clone()))).unwrap().orphans.is_empty()
-    );
+    assert!(verify(&disk).unwrap().orphans.is_empty());
 }
 
-/// Kept segments are part of what is read only, copied, checked and repaired.
+/// Read-only opens, checkpoints, `verify` and `repair` include kept segments.
 #[test]
 fn operand_store_missing_kept_log_is_read_copied_and_repaired() {
     let disk = killed();
-    open(&disk, options()).unwrap().close(None).unwrap();
-    let vfs = || Arc::new(disk.clone());
-    let read_only = Db::open(DIR, options().read_only(true).vfs(vfs())).unwrap();
+    open(&disk).close(None).unwrap();
+    let read_only = open_with(&disk, options().read_only(true)).unwrap();
     assert!(read_only.metrics().wal.kept_segments > 0);
-    shows_all(&read_only);
+    check_all(&read_only);
     drop(read_only);
 
     let image = disk.crash(CrashImage::Keep, 1);
     let with_store = Options::default().vfs(Arc::new(image.clone())).operand_store(STORE);
     let report = repair(DIR, &with_store, &RepairOptions::default()).unwrap();
     assert!(report.lost.is_empty(), "{report:?}");
-    shows_all(&open(&image, options()).unwrap());
+    check_all(&open(&image));
 
-    // A kept segment that is damaged or missing is an error that names it, or the end of the prefix.
-    let log = disk.paths().into_iter().filter(|path| path.to_string_lossy().ends_with(".wal"));
-    let kept = log.min().unwrap();
+    // A strict open names a damaged or missing segment. A tolerant open keeps a prefix.
+    let kept = files(&disk, ".wal").remove(0);
     for missing in [false, true] {
         let image = disk.crash(CrashImage::Keep, 1);
         match missing {
-            true => lsmx::vfs::Vfs::remove(&image, &kept).unwrap(),
+            true => image.remove(&kept).unwrap(),
             false => image.flip_bits(&kept, 200, 1).unwrap(),
         }
-        let error = verify(DIR, &Options::default().vfs(Arc::new(image.clone()))).unwrap_err();
+        let error = verify(&image).unwrap_err();
         assert_eq!(error.path(), Some(&*kept), "{error}");
-        let db = open(&image, options()).unwrap();
+        let db = open(&image);
         let error = db.keyspace("counts", merging().operand_store(STORE)).unwrap_err();
         assert_eq!(error.path(), Some(&*kept), "{error}");
         assert_eq!(&*db.get("k").unwrap().unwrap(), b"v");
         drop(db);
-        let tolerant = options().recovery(RecoveryMode::Tolerant);
-        let db = open(&image, tolerant).unwrap();
-        let counts = db.keyspace("counts", merging().operand_store(STORE)).unwrap();
-        let value = counts.get("a").unwrap().unwrap();
+        let db = open_with(&image, options().recovery(RecoveryMode::Tolerant)).unwrap();
+        let value = open_counts(&db).get("a").unwrap().unwrap();
         assert!(expected().starts_with(&value), "{value:?}");
     }
 }
 
-/// Without a manifest nothing says which keyspace the kept log belongs to; the log of the others is found.
+/// Only the manifest says which keyspace the kept log belongs to. Without it the log of the other keyspaces is found.
 #[test]
-fn operand_store_missing_repair_without_manifest_keeps_the_log_of_others() {
+fn operand_store_missing_repair_without_manifest_keeps_log_of_others() {
     let disk = killed();
-    let db = open(&disk, options()).unwrap();
+    let db = open(&disk);
     db.default_keyspace().with_write_options(Durability::Sync).put("late", "v").unwrap();
     let image = disk.crash(CrashImage::Drop, 1);
     drop(db);
     for path in image.paths() {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         if name == "CURRENT" || name.starts_with("MANIFEST") {
-            lsmx::vfs::Vfs::remove(&image, &path).unwrap();
+            image.remove(&path).unwrap();
         }
     }
-    let report =
-        repair(DIR, &Options::default().vfs(Arc::new(image.clone())), &RepairOptions::default())
-            .unwrap();
+    let without_store = Options::default().vfs(Arc::new(image.clone()));
+    let report = repair(DIR, &without_store, &RepairOptions::default()).unwrap();
     assert!(report.lost.iter().any(|lost| lost.what == LossKind::Commits), "{report:?}");
-    let db = open(&image, options()).unwrap();
-    assert_eq!(&*db.get("k").unwrap().unwrap(), b"v");
-    assert_eq!(&*db.get("late").unwrap().unwrap(), b"v");
+    let db = open(&image);
+    for key in ["k", "late"] {
+        assert_eq!(&*db.get(key).unwrap().unwrap(), b"v");
+    }
 }
 
+/// Before the first flush the store has no files, so a checkpoint needs no store.
 #[test]
-fn operand_store_missing_from_the_first_checkpoint_on() {
-    // Without a flush the store has no files, so that a copy needs nothing of it.
+fn operand_store_missing_checkpoint_before_first_flush_has_operands() {
     let disk = MemVfs::new();
-    let db = open(&disk, options()).unwrap();
-    let counts = db.keyspace("counts", merging().operand_store(STORE)).unwrap();
-    counts.with_write_options(Durability::Sync).merge("a", "1").unwrap();
+    let db = open(&disk);
+    open_counts(&db).with_write_options(Durability::Sync).merge("a", "1").unwrap();
     let disk = disk.crash(CrashImage::Drop, 1);
-    let db = open(&disk, options()).unwrap();
+    let db = open(&disk);
     db.checkpoint("copy").unwrap();
     for dir in [DIR, "copy"] {
-        let stores: [Arc<dyn OperandStoreFactory>; 1] = [Arc::new(STORE)];
-        let image = disk.crash(CrashImage::Keep, 1);
-        lsmx::verify(
-            dir,
-            &stores
-                .iter()
-                .cloned()
-                .fold(Options::default().vfs(Arc::new(image.clone())), Options::operand_store),
-        )
-        .unwrap();
-        let db = Db::open(dir, options().vfs(Arc::new(image))).unwrap();
-        let counts = db.keyspace("counts", merging().operand_store(STORE)).unwrap();
-        assert_eq!(&*counts.get("a").unwrap().unwrap(), b"1");
+        let image = Arc::new(disk.crash(CrashImage::Keep, 1));
+        let with_store = Options::default().vfs(Arc::clone(&image) as Arc<dyn Vfs>);
+        lsmx::verify(dir, &with_store.operand_store(STORE)).unwrap();
+        let db = Db::open(dir, options().vfs(image)).unwrap();
+        assert_eq!(&*open_counts(&db).get("a").unwrap().unwrap(), b"1");
     }
 }

@@ -1,13 +1,12 @@
-//! What disturbs a history, and for how long.
+//! Kinds of disturbances.
 
 use std::fmt;
 
 use lsmx::internals::vfs::{Errno, VfsCall};
 
-use super::history::is_of_opening;
-use super::user_code::Site;
+use super::user_code::{POLICY_SITES, SITES};
 
-/// Who does background work in a history.
+/// How background work runs in a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Stepped,
@@ -22,25 +21,25 @@ impl Mode {
 /// One disturbance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A call to the file system fails, once or until the disturbance ends.
+    /// A file system call fails, once or until the disturbance ends.
     Error { call: VfsCall, errno: Errno, sticky: bool },
     /// One read of a file of this kind returns altered bytes.
     AlteredRead { file: &'static str },
-    /// A call to the file system panics.
+    /// A file system call panics.
     VfsPanic { call: VfsCall },
-    /// Other user code panics, once or until the disturbance ends.
-    UserPanic { site: Site, sticky: bool },
+    /// Other user code panics at a call of [`SITES`], once or until the disturbance ends.
+    UserPanic { site: &'static str, sticky: bool },
     /// A policy stops writes and picks no job until the disturbance ends.
     StuckPolicy,
-    /// The listener resumes the database from the event that it became read-only.
+    /// The listener calls `resume` at the event that reports the read-only state.
     ListenerResumes,
     /// The listener drops the last handle.
     ListenerDropsHandle,
-    /// A call to a file of this kind does not return until it is released.
+    /// A call on a file of this kind does not return until it is released.
     Hang { call: VfsCall, file: &'static str },
 }
 
-/// The calls to the file system that a history can meet.
+/// File system calls of a history.
 const CALLS: &[VfsCall] = &[
     VfsCall::Create,
     VfsCall::Open,
@@ -59,10 +58,10 @@ const CALLS: &[VfsCall] = &[
     VfsCall::Len,
 ];
 
-/// The kinds of files that are read.
+/// Kinds of files that a history reads.
 const FILES: &[&str] = &["table", "blob", "segment", "manifest", "current", "operands"];
 
-/// Calls that hang, with the kinds of files.
+/// Calls that hang, and the kinds of their files.
 const HANGS: &[(VfsCall, &str)] = &[
     (VfsCall::Append, "segment"),
     (VfsCall::Sync, "segment"),
@@ -93,7 +92,7 @@ impl Kind {
             all.push(Kind::VfsPanic { call });
         }
         all.extend(FILES.iter().map(|&file| Kind::AlteredRead { file }));
-        for &site in Site::ALL {
+        for site in SITES {
             all.extend([false, true].map(|sticky| Kind::UserPanic { site, sticky }));
         }
         all.extend([Kind::StuckPolicy, Kind::ListenerResumes, Kind::ListenerDropsHandle]);
@@ -101,11 +100,11 @@ impl Kind {
         all
     }
 
-    /// Whether it can be played so.
+    /// Returns whether a history of this kind can run in a mode.
     pub(crate) fn suits(self, mode: Mode) -> bool {
         match self {
             Kind::Hang { .. } => mode == Mode::Threads,
-            // Without other threads a listener runs on the thread of the user, who has a handle.
+            // Inline, the listener runs on the thread of the user, which has a handle.
             Kind::ListenerDropsHandle => mode != Mode::Inline,
             _ => true,
         }
@@ -117,19 +116,19 @@ impl Kind {
 
     pub(crate) fn needs_policy(self) -> bool {
         self == Kind::StuckPolicy
-            || matches!(self, Kind::UserPanic { site, .. } if site.is_policy())
+            || matches!(self, Kind::UserPanic { site, .. } if POLICY_SITES.contains(&site))
     }
 
     pub(crate) fn needs_store(self) -> bool {
         match self {
-            Kind::UserPanic { site, .. } => site.is_store(),
+            Kind::UserPanic { site, .. } => is_store_site(site),
             Kind::AlteredRead { file } | Kind::Hang { file, .. } => file == "operands",
             _ => false,
         }
     }
 
-    /// Whether only an opening makes such a call, or mostly.
-    pub(crate) fn opens(self) -> bool {
+    /// Returns whether only or mostly an open makes such a call.
+    pub(crate) fn is_of_open(self) -> bool {
         match self {
             Kind::Error { call, .. } | Kind::VfsPanic { call } => matches!(
                 call,
@@ -142,18 +141,18 @@ impl Kind {
                     | VfsCall::Rename
             ),
             Kind::AlteredRead { file } => file != "table" && file != "blob",
-            Kind::UserPanic { site, .. } => is_of_opening(site),
+            Kind::UserPanic { site, .. } => site == "StoreOpen",
             _ => false,
         }
     }
 
-    /// Whether only the first write after an opening makes such a call.
+    /// Returns whether only the first write after an open makes such a call.
     pub(crate) fn is_of_first_write(self) -> bool {
         matches!(self, Kind::Error { call, .. } | Kind::VfsPanic { call } if call == VfsCall::Reserve)
     }
 
-    /// Among how many calls the first that is disturbed is drawn.
-    pub(crate) fn reach(self) -> u64 {
+    /// Returns an exclusive bound for the number of calls before the first disturbed one.
+    pub(crate) fn calls_before_max(self) -> u64 {
         match self {
             Kind::Error { call, .. } | Kind::VfsPanic { call } => match call {
                 VfsCall::Append | VfsCall::Sync | VfsCall::Read => 30,
@@ -163,25 +162,29 @@ impl Kind {
             },
             Kind::AlteredRead { file: "table" } => 12,
             Kind::AlteredRead { .. } => 3,
-            Kind::UserPanic {
-                site: Site::StoreOpen | Site::StoreAbandon | Site::ViewOperands | Site::PartialMerge,
-                ..
-            } => 1,
-            Kind::UserPanic { site: Site::StoreMetrics | Site::ViewCursor, .. } => 3,
-            Kind::UserPanic { .. } => 8,
+            Kind::UserPanic { site, .. } => match site {
+                "StoreOpen" | "StoreAbandon" | "ViewOperands" | "PartialMerge" => 1,
+                "StoreMetrics" | "ViewCursor" => 3,
+                _ => 8,
+            },
             _ => 4,
         }
     }
 }
 
+/// Returns whether a site is code of an operand store.
+pub(crate) fn is_store_site(site: &str) -> bool {
+    site.starts_with("Store") || site.starts_with("View")
+}
+
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lasts = |sticky: &bool| if *sticky { "-sticky" } else { "" };
+        let suffix = |sticky: &bool| if *sticky { "-sticky" } else { "" };
         match self {
-            Kind::Error { call, sticky, .. } => write!(f, "error-{call:?}{}", lasts(sticky)),
+            Kind::Error { call, sticky, .. } => write!(f, "error-{call:?}{}", suffix(sticky)),
             Kind::AlteredRead { file } => write!(f, "altered-{file}"),
             Kind::VfsPanic { call } => write!(f, "vfs-panic-{call:?}"),
-            Kind::UserPanic { site, sticky } => write!(f, "panic-{site:?}{}", lasts(sticky)),
+            Kind::UserPanic { site, sticky } => write!(f, "panic-{site}{}", suffix(sticky)),
             Kind::StuckPolicy => write!(f, "stuck-policy"),
             Kind::ListenerResumes => write!(f, "listener-resumes"),
             Kind::ListenerDropsHandle => write!(f, "listener-drops-handle"),

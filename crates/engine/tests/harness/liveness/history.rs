@@ -1,50 +1,52 @@
-//! A seeded history with one disturbance: two writers and a thread that flushes, reads, copies and reopens. When the
-//! disturbance has ended, every call must end and every keyspace must work.
+//! A seeded history with one disturbance: two writers, and a thread that flushes, reads, copies and reopens. After the
+//! disturbance every call must end and every keyspace must work.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use lsmx::env::Background;
-use lsmx::internals::vfs::{Fault, FaultRule, FaultVfs};
-use lsmx::vfs::{MemVfs, Vfs};
-use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, WriteBatch};
+use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
+use lsmx::vfs::MemVfs;
+use lsmx::{Db, Error, Keyspace, KeyspaceOptions, Options, WriteBatch};
 use lsmx_testkit::simple_store::SimpleStore;
 use lsmx_testkit::{TestRng, mix_seeds};
 
 use super::super::coverage::file_kind;
-use super::super::{Outcome, options, oracle};
-use super::disturbance::{Kind, Mode};
-use super::user_code::{Listener, MARK, Operator, Policy, Site, Stores, Trigger, lock};
+use super::super::small_database::{durability, lock, open_with};
+use super::super::{options, oracle};
+use super::disturbance::{Kind, Mode, is_store_site};
+use super::panic_text;
+use super::user_code::{
+    CallingListener, FaultyOperator, FaultyPolicy, FaultyStores, MARK, Trigger,
+};
 
-const DIR: &str = "db";
-const NAMES: [&str; 2] = ["default", "other"];
-/// Steps that a schedule may take before the disturbance ends, and again afterwards. A history takes some thousand.
+/// Limit of the steps of a schedule before the disturbance ends, and again afterwards. A history takes some thousand.
 const STEPS_MAX: u64 = 60_000;
-/// Writes to each keyspace that must succeed afterwards.
+/// Number of writes to each keyspace that must succeed afterwards.
 const WRITES_AFTER: u64 = 30;
-/// Writes that may report failed background work afterwards: each failure is reported once.
+/// Limit of the writes that report failed background work afterwards: each failure is reported once.
 const REPORTS_MAX: u64 = 8;
-/// Rounds of a pause and a write after which the tree must have settled.
+/// Number of rounds of a pause and a write after which the tree must be idle.
 const ROUNDS_MAX: u64 = 8;
 
-/// Plays a history; returns whether the disturbance took effect.
-pub(crate) fn play(kind: Kind, mode: Mode, seed: u64) -> Outcome<bool> {
+/// Runs a history. Returns whether the disturbance took effect.
+pub(crate) fn play(kind: Kind, mode: Mode, seed: u64) -> bool {
     let mut run = Run::new(kind, mode, seed);
     if kind == Kind::ListenerDropsHandle {
-        return run.drop_in_listener();
+        return run.drop_handle_in_listener();
     }
-    run.open()?;
+    run.open().unwrap();
     if !kind.is_of_first_write() {
-        run.write(3..25).map_err(|what| format!("before the disturbance: {what}"))?;
+        run.write(3..25);
     }
     run.arm();
-    run.disturbed()?;
-    run.end_disturbance()?;
-    run.works_again()?;
-    Ok(run.fired())
+    run.work_disturbed();
+    run.end_disturbance();
+    run.check_works();
+    run.has_fired()
 }
 
-/// A change of one key of a writer.
 #[derive(Clone, Debug)]
 enum Action {
     Put(Vec<u8>),
@@ -52,6 +54,7 @@ enum Action {
     Merge(Vec<u8>),
 }
 
+/// A change of one key of a writer.
 #[derive(Clone, Debug)]
 struct Change {
     keyspace: usize,
@@ -59,41 +62,37 @@ struct Change {
     action: Action,
 }
 
-/// A writer with keys of its own, and what these hold.
+/// A writer with keys of its own, and their expected contents.
 #[derive(Debug)]
 struct Writer {
-    id: usize,
+    prefix: String,
     rng: TestRng,
     number: u64,
     state: [BTreeMap<Vec<u8>, Vec<u8>>; 2],
-    /// Commits that were acknowledged, with their numbers.
+    /// Acknowledged commits with their numbers.
     acknowledged: Vec<(u64, Vec<Change>)>,
-    /// Commits that failed with an error that leaves open whether they took effect.
+    /// Commits that failed, and that may be stored.
     doubtful: Vec<(u64, Vec<Change>)>,
 }
 
 impl Writer {
     fn new(id: usize, seed: u64) -> Writer {
-        let (state, acknowledged, doubtful) = Default::default();
-        Writer { id, rng: TestRng::new(seed), number: 0, state, acknowledged, doubtful }
-    }
-
-    fn prefix(&self) -> String {
-        format!("w{}-", self.id)
+        let (number, state, acknowledged, doubtful) = Default::default();
+        let (prefix, rng) = (format!("w{id}-"), TestRng::new(mix_seeds(seed, id as u64)));
+        Writer { prefix, rng, number, state, acknowledged, doubtful }
     }
 
     fn draw(&mut self) -> Vec<Change> {
         self.number += 1;
-        let prefix = self.prefix();
         let number = self.number.to_be_bytes();
         let mut changes = Vec::new();
         for keyspace in 0..2 {
-            let key = format!("{prefix}number").into_bytes();
+            let key = format!("{}number", self.prefix).into_bytes();
             changes.push(Change { keyspace, key, action: Action::Put(number.to_vec()) });
         }
         for _ in 0..1 + self.rng.below(4) {
             let keyspace = usize::from(self.rng.is_one_in(2));
-            let key = format!("{prefix}{:02}", self.rng.below(24)).into_bytes();
+            let key = format!("{}{:02}", self.prefix, self.rng.below(24)).into_bytes();
             let mut value = number.to_vec();
             let more = self.rng.below(140);
             value.extend(self.rng.bytes(more));
@@ -118,8 +117,8 @@ impl Writer {
         }
     }
 
-    /// Commits once. An error is returned with the writer's state as it may be.
-    fn commit(&mut self, db: &Db, keyspaces: &[Keyspace; 2]) -> Result<(), Error> {
+    /// Makes one commit and records its result.
+    fn commit(&mut self, db: &Db, keyspaces: &[Keyspace; 2]) {
         let changes = self.draw();
         let mut batch = WriteBatch::new();
         for Change { keyspace, key, action } in &changes {
@@ -130,39 +129,31 @@ impl Writer {
                 Action::Merge(operand) => batch.merge(keyspace, key, operand),
             };
         }
-        let sync = self.rng.is_one_in(6);
-        let durability = if sync { Durability::Sync } else { Durability::Buffered };
-        let written = db.write(batch, durability);
-        match &written {
+        match db.write(batch, durability(self.rng.is_one_in(6))) {
             Ok(()) => {
-                // The database was resumed meanwhile: nothing of a commit that failed comes back.
+                // Earlier failures ended with `resume`, which dropped the failed commits.
                 self.doubtful.clear();
                 self.apply(&changes);
                 self.acknowledged.push((self.number, changes));
             }
             Err(Error::ReadOnly { .. }) => self.doubtful.push((self.number, changes)),
-            // Nothing of the write was done.
+            // The write had no effect.
             Err(_) => {}
         }
-        written
     }
 
-    /// Finds out which of the doubtful commits took effect, and compares everything.
+    /// Finds out which doubtful commits are stored, and compares all contents.
     ///
-    /// `may_lose`: the database was reopened after an error without `resume`, so of the acknowledged commits that were not
-    /// synced only a prefix need be there.
-    fn settle(&mut self, keyspaces: &[Keyspace; 2], may_lose: bool) -> Outcome {
-        let failed = |error: Error| format!("a read fails: {error:?}");
-        let prefix = self.prefix();
-        let mut shown = [0; 2];
-        for (shown, keyspace) in shown.iter_mut().zip(keyspaces) {
-            let value = keyspace.get(format!("{prefix}number")).map_err(failed)?;
+    /// If `may_lose`, the database was reopened after an error without `resume`. Then only a prefix of the acknowledged
+    /// unsynced commits must be stored.
+    fn check(&mut self, keyspaces: &[Keyspace; 2], may_lose: bool) {
+        let shown = keyspaces.each_ref().map(|keyspace| {
+            let value = keyspace.get(format!("{}number", self.prefix)).unwrap();
             let bytes = value.and_then(|value| value[..].try_into().ok());
-            *shown = bytes.map_or(0, u64::from_be_bytes);
-        }
-        if shown[0] != shown[1] {
-            return Err(format!("writer {}: the keyspaces show commits {shown:?}", self.id));
-        }
+            bytes.map_or(0, u64::from_be_bytes)
+        });
+        let prefix = &self.prefix;
+        assert_eq!(shown[0], shown[1], "{prefix}: commit numbers in the two keyspaces");
         if may_lose && self.acknowledged.last().is_some_and(|(last, _)| *last > shown[0]) {
             self.acknowledged.retain(|(number, _)| *number <= shown[0]);
             self.state = Default::default();
@@ -170,33 +161,25 @@ impl Writer {
                 self.apply(&changes);
             }
         }
-        // Of the commits that fail one after the other only the first may be in the log, and `resume` decides against it.
+        // Of several failed commits in a row only the first may be in the log, and `resume` drops it.
         for (number, changes) in std::mem::take(&mut self.doubtful) {
             if number == shown[0] {
                 self.apply(&changes);
                 self.acknowledged.push((number, changes));
             }
         }
+        let prefix = &self.prefix;
         for (keyspace, state) in keyspaces.iter().zip(&self.state) {
-            let found: Result<BTreeMap<_, _>, _> = keyspace
-                .prefix(&prefix)
-                .map(|item| item.map(|(key, value)| (key.to_vec(), value.to_vec())))
-                .collect();
-            if found.map_err(failed)? != *state {
-                return Err(format!(
-                    "writer {}: a scan of {:?} is wrong",
-                    self.id,
-                    keyspace.name()
-                ));
-            }
+            let name = keyspace.name();
+            let entries = keyspace.prefix(prefix).map(|entry| entry.unwrap());
+            let found: BTreeMap<_, _> = entries.map(|(k, v)| (k.to_vec(), v.to_vec())).collect();
+            assert!(found == *state, "{prefix}: a scan of {name} is wrong");
             for key in (0..24).map(|key| format!("{prefix}{key:02}")) {
-                let found = keyspace.get(&key).map_err(failed)?;
-                if found.as_deref() != state.get(key.as_bytes()).map(Vec::as_slice) {
-                    return Err(format!("{key} of {:?} has a wrong value", keyspace.name()));
-                }
+                let found = keyspace.get(&key).unwrap();
+                let expected = state.get(key.as_bytes()).map(Vec::as_slice);
+                assert!(found.as_deref() == expected, "{key} of {name} has a wrong value");
             }
         }
-        Ok(())
     }
 }
 
@@ -207,12 +190,13 @@ struct Run {
     disk: MemVfs,
     vfs: FaultVfs,
     trigger: Trigger,
-    listener: Listener,
-    tuning: [KeyspaceOptions; 2],
+    listener: CallingListener,
+    keyspace_options: [KeyspaceOptions; 2],
     writers: Vec<Writer>,
     open: Option<(Db, [Keyspace; 2])>,
+    /// Number of checkpoints.
     copies: u64,
-    /// Whether it was reopened after an error without `resume`.
+    /// Whether the database was reopened after an error without `resume`.
     may_lose: bool,
 }
 
@@ -220,103 +204,91 @@ impl Run {
     fn new(kind: Kind, mode: Mode, seed: u64) -> Run {
         let mut rng = TestRng::new(seed);
         let disk = MemVfs::new();
-        // Without a bound it can keep no room in reserve.
+        // The disk has a limit, because the database keeps no reserve without one.
         disk.set_capacity(Some(1 << 30));
         let trigger = Trigger::default();
-        let listener = Listener { trigger: trigger.clone(), ..Listener::default() };
         let with_store = rng.is_one_in(3) || kind.needs_store();
-        let tuning = [0, 1].map(|at| tuning(&mut rng, kind, &trigger, with_store && at == 1));
-        let writers = (0..2).map(|id| Writer::new(id, mix_seeds(seed, id as u64))).collect();
-        let vfs = FaultVfs::new(Arc::new(disk.clone()), seed);
-        let (open, copies, may_lose) = (None, 0, false);
+        let keyspace_options =
+            [0, 1].map(|at| draw_keyspace(&mut rng, kind, &trigger, with_store && at == 1));
         Run {
             kind,
             mode,
             rng,
+            vfs: FaultVfs::new(Arc::new(disk.clone()), seed),
             disk,
-            vfs,
+            listener: CallingListener { trigger: trigger.clone(), ..CallingListener::default() },
             trigger,
-            listener,
-            tuning,
-            writers,
-            open,
-            copies,
-            may_lose,
+            keyspace_options,
+            writers: (0..2).map(|id| Writer::new(id, seed)).collect(),
+            open: None,
+            copies: 0,
+            may_lose: false,
         }
     }
 
-    fn options(&mut self) -> Options {
+    fn draw_options(&mut self, background: Background) -> Options {
+        let keyspace = self.keyspace_options[0].clone();
+        options::draw(&mut self.rng, background).keyspace_defaults(keyspace)
+    }
+
+    fn open(&mut self) -> lsmx::Result<()> {
         let background = match self.mode {
             Mode::Inline => Background::Inline,
             Mode::Stepped => {
-                let workers = usize::try_from(1 + self.rng.below(2)).unwrap_or(1);
+                let workers = 1 + self.rng.below(2_usize);
                 Background::Stepped { seed: self.rng.next_u64(), workers }
             }
             Mode::Threads => Background::Threads { workers: 1 },
         };
-        options::draw(&mut self.rng, background)
-            .listener(Arc::new(self.listener.clone()))
-            .keyspace_defaults(self.tuning[0].clone())
-    }
-
-    fn open(&mut self) -> Outcome {
-        let options = self.options();
-        let opened = Db::open(DIR, options.vfs(Arc::new(self.vfs.clone()) as Arc<dyn Vfs>));
-        let db = opened.map_err(|error| format!("opening fails: {error:?}"))?;
+        let options = self.draw_options(background).listener(Arc::new(self.listener.clone()));
+        let db = open_with(&self.vfs, options)?;
         db.env().limit_steps(STEPS_MAX);
-        let other = db.keyspace(NAMES[1], self.tuning[1].clone());
-        let other = other.map_err(|error| format!("making a keyspace fails: {error:?}"))?;
+        let other = db.keyspace("other", self.keyspace_options[1].clone())?;
         self.open = Some((db.clone(), [db.default_keyspace(), other]));
         Ok(())
     }
 
-    fn opened(&self) -> Outcome<(Db, [Keyspace; 2])> {
-        self.open.clone().ok_or_else(|| "the database is not open".to_owned())
+    fn opened(&self) -> (Db, [Keyspace; 2]) {
+        self.open.clone().expect("the database is not open")
     }
 
-    /// Lets both writers commit, beside each other unless background work is inline.
-    fn write(&mut self, counts: std::ops::Range<u64>) -> Outcome {
-        let (db, keyspaces) = self.opened()?;
-        let mut threads = Vec::new();
-        let mut back = Vec::new();
+    /// Runs both writers, in parallel unless background work is inline.
+    fn write(&mut self, counts: std::ops::Range<u64>) {
+        let (db, keyspaces) = self.opened();
+        let (mut threads, mut finished) = (Vec::new(), Vec::new());
         for mut writer in std::mem::take(&mut self.writers) {
             let count = counts.start + self.rng.below(counts.end - counts.start);
             let shared = Arc::new(Mutex::new(None));
-            back.push(Arc::clone(&shared));
+            finished.push(Arc::clone(&shared));
             let (own, keyspaces) = (db.clone(), keyspaces.clone());
             let body = move || {
-                for _ in 0..count {
-                    // What failed shows in what the writer believes afterwards.
-                    let _ = writer.commit(&own, &keyspaces);
-                }
+                (0..count).for_each(|_| writer.commit(&own, &keyspaces));
                 drop((own, keyspaces));
                 *lock(&shared) = Some(writer);
             };
             if self.mode == Mode::Inline {
                 body();
             } else {
-                let thread = db.env().spawn("writer", body);
-                threads.push(thread.map_err(|error| error.to_string())?);
+                threads.push(db.env().spawn("writer", body).unwrap());
             }
         }
         if self.mode != Mode::Inline {
             for _ in 0..self.rng.below(5) {
-                self.disturbed_call(&db, &keyspaces);
+                self.make_disturbed_call(&db, &keyspaces);
             }
         }
         for thread in threads {
-            let env = db.env().clone();
-            env.join(thread).map_err(|panic| format!("a writer panics: {}", text(&*panic)))?;
+            let joined = db.env().join(thread);
+            joined.unwrap_or_else(|panic| panic!("a writer panicked: {}", panic_text(&*panic)));
         }
-        self.writers = back.iter().filter_map(|writer| lock(writer).take()).collect();
-        if self.writers.len() == 2 { Ok(()) } else { Err("a writer is lost".to_owned()) }
+        self.writers = finished.iter().map(|writer| lock(writer).take().unwrap()).collect();
     }
 
+    /// Starts the disturbance.
     fn arm(&mut self) {
-        let nth = self.rng.below(self.kind.reach());
+        let nth = self.rng.below(self.kind.calls_before_max());
         let sticky = self.kind.is_sticky();
-        let hook =
-            |call, path: &std::path::Path| panic!("{MARK} in {call:?} of {}", path.display());
+        let eio = Fault::Error(Errno::Io);
         let rule = match self.kind {
             Kind::Error { call, errno, .. } => {
                 FaultRule::new(Fault::Error(errno)).for_calls(&[call])
@@ -325,32 +297,30 @@ impl Run {
                 FaultRule::new(Fault::AlteredRead).path_where(move |path| file_kind(path) == file)
             }
             Kind::VfsPanic { call } => {
+                let hook = |call, path: &Path| panic!("{MARK} in {call:?} of {}", path.display());
                 self.vfs.set_delay_hook(Some(Arc::new(hook)));
                 FaultRule::new(Fault::Delay).for_calls(&[call])
             }
             Kind::ListenerResumes => {
                 *lock(&self.listener.resumes) = self.open.as_ref().map(|(db, _)| db.clone());
-                let changes =
-                    [lsmx::internals::vfs::VfsCall::Append, lsmx::internals::vfs::VfsCall::Sync];
-                FaultRule::new(Fault::Error(lsmx::internals::vfs::Errno::Io)).for_calls(&changes)
+                FaultRule::new(eio).for_calls(&[VfsCall::Append, VfsCall::Sync])
             }
             Kind::UserPanic { site, .. } => {
                 self.trigger.arm(site, nth, sticky);
-                if site != Site::StoreAbandon {
+                if site != "StoreAbandon" {
                     return;
                 }
-                // A store is told to abandon a delivery when the flush has failed.
-                FaultRule::new(Fault::Error(lsmx::internals::vfs::Errno::Io))
-                    .for_calls(&[lsmx::internals::vfs::VfsCall::Sync])
+                // A store abandons a delivery when the flush has failed.
+                FaultRule::new(eio).for_calls(&[VfsCall::Sync])
             }
-            Kind::StuckPolicy => return self.trigger.get_stuck(),
+            Kind::StuckPolicy => return self.trigger.block_policy(),
             Kind::ListenerDropsHandle | Kind::Hang { .. } => return,
         };
         let rule = rule.nth(nth);
         self.vfs.add_rule(if sticky { rule.from_then_on() } else { rule });
     }
 
-    fn fired(&self) -> bool {
+    fn has_fired(&self) -> bool {
         match self.kind {
             Kind::UserPanic { .. } | Kind::StuckPolicy => self.trigger.fired() > 0,
             Kind::ListenerResumes | Kind::ListenerDropsHandle => *lock(&self.listener.calls) > 0,
@@ -358,36 +328,33 @@ impl Run {
         }
     }
 
-    /// Works on while calls may fail.
-    fn disturbed(&mut self) -> Outcome {
+    /// Writes, reads and perhaps reopens while calls may fail.
+    fn work_disturbed(&mut self) {
         for _ in 0..2 + self.rng.below(3) {
-            self.write(5..20)?;
-            let (db, keyspaces) = self.opened()?;
+            self.write(5..20);
+            let (db, keyspaces) = self.opened();
             for _ in 0..self.rng.below(4) {
-                self.disturbed_call(&db, &keyspaces);
+                self.make_disturbed_call(&db, &keyspaces);
             }
-            self.disturbed_reads(&db, &keyspaces);
+            self.read_disturbed(&db, &keyspaces);
         }
-        if self.kind.opens() || self.rng.is_one_in(4) {
-            let (db, _) = self.opened()?;
+        if self.kind.is_of_open() || self.rng.is_one_in(4) {
+            let (db, _) = self.opened();
             self.open = None;
             *lock(&self.listener.resumes) = None;
-            // Its errors are part of the disturbance.
             self.may_lose = db.close(None).is_err();
             drop(db);
-            if let Err(what) = self.open() {
+            if let Err(error) = self.open() {
                 self.open = None;
-                // An error that makes a store abandon a delivery may come where there is none.
-                if !self.fired() && self.vfs.fired_counts().is_empty() {
-                    return Err(what);
-                }
+                // The error that makes a store abandon a delivery may occur without a delivery.
+                let is_disturbed = self.has_fired() || !self.vfs.fired_counts().is_empty();
+                assert!(is_disturbed, "the open fails: {error:?}");
             }
         }
-        Ok(())
     }
 
-    /// Reads whose errors are part of the disturbance.
-    fn disturbed_reads(&mut self, db: &Db, keyspaces: &[Keyspace; 2]) {
+    /// Makes reads that may fail.
+    fn read_disturbed(&mut self, db: &Db, keyspaces: &[Keyspace; 2]) {
         drop(db.metrics());
         for keyspace in keyspaces {
             for _ in 0..6 {
@@ -398,8 +365,8 @@ impl Run {
         }
     }
 
-    /// Calls whose errors are part of the disturbance: they must end.
-    fn disturbed_call(&mut self, db: &Db, keyspaces: &[Keyspace; 2]) {
+    /// Makes a random call. It may fail, but must end.
+    fn make_disturbed_call(&mut self, db: &Db, keyspaces: &[Keyspace; 2]) {
         let at = usize::from(self.rng.is_one_in(2));
         match self.rng.below(12) {
             0 => drop(db.flush()),
@@ -418,33 +385,34 @@ impl Run {
         }
     }
 
-    fn end_disturbance(&mut self) -> Outcome {
+    fn end_disturbance(&mut self) {
         self.vfs.clear_rules();
         self.vfs.set_delay_hook(None);
-        self.trigger.end();
+        self.trigger.disarm();
         *lock(&self.listener.resumes) = None;
         if self.open.is_none() {
-            self.open().map_err(|what| format!("after the disturbance: {what}"))?;
+            self.open().unwrap();
         }
-        let (db, _) = self.opened()?;
+        let (db, _) = self.opened();
         db.env().limit_steps(STEPS_MAX);
         if let Some(cause) = db.health().read_only {
-            self.check_cause(&cause)?;
-            db.resume().map_err(|error| {
-                format!("resume fails though nothing else does: {error:?}, cause {cause:?}")
-            })?;
+            self.check_cause(&cause);
+            let resumed = db.resume();
+            assert!(resumed.is_ok(), "resume fails without faults: {resumed:?}, cause {cause:?}");
         }
-        Ok(())
     }
 
-    /// The cause of the read-only state names the user code that panicked. A policy's panic is no such cause.
-    fn check_cause(&self, cause: &Error) -> Outcome {
+    /// Checks that the cause of the read-only state names the user code that panicked. A panic of a policy, listener or
+    /// merge operator is no such cause.
+    fn check_cause(&self, cause: &Error) {
         let code = match self.kind {
-            Kind::UserPanic { site: Site::StoreAbandon, .. } => return Ok(()),
+            Kind::UserPanic { site: "StoreAbandon", .. } => return,
             Kind::VfsPanic { .. } => "the file system panicked",
-            Kind::UserPanic { site, .. } if site.is_store() => "operand store \"plain\" panicked",
-            Kind::UserPanic { .. } => "nothing else makes it read-only",
-            _ => return Ok(()),
+            Kind::UserPanic { site, .. } if is_store_site(site) => {
+                "operand store \"plain\" panicked"
+            }
+            Kind::UserPanic { .. } => "no cause is possible",
+            _ => return,
         };
         let mut text = cause.to_string();
         let mut source = std::error::Error::source(cause);
@@ -452,20 +420,15 @@ impl Run {
             text = format!("{text}: {error}");
             source = error.source();
         }
-        if text.contains(code) && text.contains(MARK) {
-            return Ok(());
-        }
-        Err(format!("the database is read-only because {text}; expected: {code}"))
+        let is_named = text.contains(code) && text.contains(MARK);
+        assert!(is_named, "the database is read-only because {text}; expected: {code}");
     }
 
-    /// Every keyspace takes writes, flushes, settles, reads and closes, within bounds.
-    fn works_again(&mut self) -> Outcome {
-        let (db, keyspaces) = self.opened()?;
-        let failed = |what: &'static str| move |error: Error| format!("{what} fails: {error:?}");
-        for writer in &mut self.writers {
-            writer.settle(&keyspaces, self.may_lose)?;
-        }
-        // Real time passes by itself; a pause after a failure is short at first and doubles.
+    /// Checks that every keyspace accepts writes, flushes, becomes idle, reads and closes, within bounds.
+    fn check_works(&mut self) {
+        let (db, keyspaces) = self.opened();
+        self.writers.iter_mut().for_each(|writer| writer.check(&keyspaces, self.may_lose));
+        // Real threads pass time by themselves. A pause after a failure is short at first and doubles.
         let pause_us = |time: u64| match self.mode {
             Mode::Threads => 200_000 << time.min(4),
             _ => 61_000_000,
@@ -474,125 +437,106 @@ impl Run {
         let mut put = |keyspace: &Keyspace, number: u64| {
             loop {
                 match keyspace.put(format!("z-{number:04}"), [7; 90]) {
-                    Err(Error::ReadOnly { cause }) => return Err(Error::ReadOnly { cause }),
-                    // Background work failed during the disturbance, and is tried again after a pause. The pause may
+                    Err(Error::ReadOnly { cause }) => panic!("a put fails: {cause:?}"),
+                    // Background work failed during the disturbance, and is repeated after a pause. The pause may
                     // have grown to a minute; `resume` ends it.
                     Err(_) if reports < REPORTS_MAX => {
                         reports += 1;
                         if reports == REPORTS_MAX / 2 {
-                            db.resume()?;
+                            db.resume().unwrap();
                         }
                     }
-                    done => return done,
+                    done => return done.unwrap(),
                 }
                 db.env().pause_us(pause_us(reports));
             }
         };
         for number in 0..WRITES_AFTER {
-            for keyspace in &keyspaces {
-                put(keyspace, number).map_err(failed("a put"))?;
-            }
+            keyspaces.iter().for_each(|keyspace| put(keyspace, number));
         }
-        db.flush().map_err(failed("flush"))?;
-        let mut settled = Ok(());
+        db.flush().unwrap();
+        let mut idle = Ok(());
         for round in 0..ROUNDS_MAX {
-            settled = db.wait_idle();
-            if settled.is_ok() {
+            idle = db.wait_idle();
+            if idle.is_ok() {
                 break;
             }
             db.env().pause_us(pause_us(round));
             if round == ROUNDS_MAX / 2 {
-                db.resume().map_err(failed("resume"))?;
+                db.resume().unwrap();
             }
-            for keyspace in &keyspaces {
-                put(keyspace, 1000 + round).map_err(failed("a put"))?;
-            }
-            db.flush().map_err(failed("flush"))?;
+            keyspaces.iter().for_each(|keyspace| put(keyspace, 1000 + round));
+            db.flush().unwrap();
         }
-        settled.map_err(failed("wait_idle"))?;
-        db.sync().map_err(failed("sync"))?;
-        for writer in &mut self.writers {
-            writer.settle(&keyspaces, false)?;
-        }
+        idle.unwrap();
+        db.sync().unwrap();
+        self.writers.iter_mut().for_each(|writer| writer.check(&keyspaces, false));
         self.open = None;
         drop(keyspaces);
-        db.close(None).map_err(failed("close"))?;
+        db.close(None).unwrap();
         drop(db);
-        oracle::verify(&self.disk).map_err(failed("verify"))?;
+        oracle::verify(&self.disk).unwrap();
         self.mode = Mode::Inline;
-        self.open()?;
-        let (db, keyspaces) = self.opened()?;
-        for writer in &mut self.writers {
-            writer.settle(&keyspaces, false).map_err(|what| format!("after reopening: {what}"))?;
-        }
+        self.open().unwrap();
+        let (db, keyspaces) = self.opened();
+        self.writers.iter_mut().for_each(|writer| writer.check(&keyspaces, false));
         self.open = None;
         drop(keyspaces);
-        db.close(None).map_err(failed("the second close"))
+        db.close(None).unwrap();
     }
 
-    /// The listener drops the last handle on a thread of the engine: the database closes all the same.
-    fn drop_in_listener(&mut self) -> Outcome<bool> {
-        self.open()?;
-        let (db, keyspaces) = self.opened()?;
+    /// The listener drops the last handle on a thread of the engine. The database must close.
+    fn drop_handle_in_listener(&mut self) -> bool {
+        self.open().unwrap();
+        let (db, keyspaces) = self.opened();
         let env = db.env().clone();
-        // The last of these fill a memtable, whose flush may end after the handle was given away.
+        // The last writes fill a memtable, whose flush may end after the listener has got the handle.
         for number in 0..20 + self.rng.below(60) {
-            let put = keyspaces[0]
-                .put(if number == 0 { "k".into() } else { number.to_string() }, [7; 100]);
-            put.map_err(|error| format!("a put fails: {error:?}"))?;
+            let key = if number == 0 { "k".into() } else { number.to_string() };
+            keyspaces[0].put(key, [7; 100]).unwrap();
         }
         self.open = None;
         drop(keyspaces);
         *lock(&self.listener.drops) = Some(db);
         env.pause_us(100_000);
-        let fired = self.fired();
+        let has_fired = self.has_fired();
         let kept = lock(&self.listener.drops).take();
         drop(kept);
         for _ in 0..1_000 {
-            let options = options::draw(&mut self.rng, Background::Inline)
-                .keyspace_defaults(self.tuning[0].clone());
-            match Db::open(DIR, options.vfs(Arc::new(self.vfs.clone()) as Arc<dyn Vfs>)) {
-                Ok(db) => {
-                    let there = db.get("k").map_err(|error| format!("a read fails: {error:?}"))?;
-                    let right = there.as_deref() == Some(&[7; 100]);
-                    return if right { Ok(fired) } else { Err("a put is lost".to_owned()) };
-                }
+            let options = self.draw_options(Background::Inline);
+            match open_with(&self.vfs, options) {
                 Err(Error::Locked { .. }) => env.pause_us(10_000),
-                Err(error) => return Err(format!("opening fails: {error:?}")),
+                opened => {
+                    let found = opened.unwrap().get("k").unwrap();
+                    assert_eq!(found.as_deref(), Some(&[7; 100][..]), "a put is lost");
+                    return has_fired;
+                }
             }
         }
-        Err("the database does not close".to_owned())
+        panic!("the database does not close")
     }
 }
 
-/// Options of a keyspace with the user code that a kind needs.
-fn tuning(rng: &mut TestRng, kind: Kind, trigger: &Trigger, with_store: bool) -> KeyspaceOptions {
+/// Draws options of a keyspace with the user code that a kind needs.
+fn draw_keyspace(
+    rng: &mut TestRng,
+    kind: Kind,
+    trigger: &Trigger,
+    with_store: bool,
+) -> KeyspaceOptions {
     let policy = options::draw_policy(rng);
-    let partially = rng.is_one_in(2);
-    let operator = Operator { trigger: trigger.clone(), partially };
-    let tuned = options::draw_keyspace(rng).merge_operator(operator);
-    let tuned = if kind.needs_policy() {
+    let operator = FaultyOperator { trigger: trigger.clone(), partial_merges: rng.is_one_in(2) };
+    let drawn = options::draw_keyspace(rng).merge_operator(operator);
+    let drawn = if kind.needs_policy() {
         let (inner, trigger) = (policy.build(), trigger.clone());
-        tuned.policy(Arc::new(Policy { inner, trigger }))
+        drawn.policy(Arc::new(FaultyPolicy { inner, trigger }))
     } else {
-        tuned.policy(policy)
+        drawn.policy(policy)
     };
     if !with_store {
-        return tuned;
+        return drawn;
     }
     let lazy = rng.is_one_in(2) || matches!(kind, Kind::AlteredRead { .. });
     let inner = SimpleStore { collect_after: 1 + rng.below(4), to_tree_one_in: 1, lazy };
-    tuned.operand_store(Stores { inner, trigger: trigger.clone() })
-}
-
-/// What a panic says.
-pub(crate) fn text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    text.unwrap_or_else(|| "no message".to_owned())
-}
-
-/// Whether a site is reached when databases are opened.
-pub(crate) fn is_of_opening(site: Site) -> bool {
-    site == Site::StoreOpen
+    drawn.operand_store(FaultyStores { inner, trigger: trigger.clone() })
 }

@@ -1,7 +1,7 @@
 //! Code that users supply (merge operator, compaction policy, operand store, event listener), which panics
 //! or misbehaves when a [`Trigger`] says so.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use lsmx::merge_operator::Append;
 use lsmx::operand_store::Cursor;
@@ -14,96 +14,62 @@ use lsmx::{Db, Event, EventListener, MergeOperator, MergeResult, Result, SeqNo};
 use lsmx_compaction::{CompactionPolicy, Debt, Job, RunningJobs, TreeShape};
 use lsmx_testkit::simple_store::SimpleStore;
 
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use super::super::small_database::lock;
 
-/// How the messages of deliberate panics begin.
+/// Start of the messages of deliberate panics.
 pub(crate) const MARK: &str = "deliberate panic";
 
-/// A place in user code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Site {
-    Listener,
-    FullMerge,
-    PartialMerge,
-    Pick,
-    Debt,
-    MustStop,
-    DueTime,
-    StoreOpen,
-    StoreDeliver,
-    StoreOperand,
-    StorePrepare,
-    StoreCommitted,
-    StoreAbandon,
-    StoreDue,
-    StoreCollect,
-    StoreLeaving,
-    StoreMetrics,
-    ViewMayHold,
-    ViewOperands,
-    ViewCursor,
-}
+/// Calls of user code that can panic.
+pub(crate) const SITES: [&str; 20] = [
+    "Listener",
+    "FullMerge",
+    "PartialMerge",
+    "Pick",
+    "Debt",
+    "MustStop",
+    "DueTime",
+    "StoreOpen",
+    "StoreDeliver",
+    "StoreOperand",
+    "StorePrepare",
+    "StoreCommitted",
+    "StoreAbandon",
+    "StoreDue",
+    "StoreCollect",
+    "StoreLeaving",
+    "StoreMetrics",
+    "ViewMayHold",
+    "ViewOperands",
+    "ViewCursor",
+];
 
-impl Site {
-    pub(crate) const ALL: &[Site] = &[
-        Site::Listener,
-        Site::FullMerge,
-        Site::PartialMerge,
-        Site::Pick,
-        Site::Debt,
-        Site::MustStop,
-        Site::DueTime,
-        Site::StoreOpen,
-        Site::StoreDeliver,
-        Site::StoreOperand,
-        Site::StorePrepare,
-        Site::StoreCommitted,
-        Site::StoreAbandon,
-        Site::StoreDue,
-        Site::StoreCollect,
-        Site::StoreLeaving,
-        Site::StoreMetrics,
-        Site::ViewMayHold,
-        Site::ViewOperands,
-        Site::ViewCursor,
-    ];
+/// Those of [`SITES`] that are methods of a policy.
+pub(crate) const POLICY_SITES: [&str; 4] = ["Pick", "Debt", "MustStop", "DueTime"];
 
-    pub(crate) fn is_policy(self) -> bool {
-        matches!(self, Site::Pick | Site::Debt | Site::MustStop | Site::DueTime)
-    }
-
-    pub(crate) fn is_store(self) -> bool {
-        let name = format!("{self:?}");
-        name.starts_with("Store") || name.starts_with("View")
-    }
-}
-
-/// Decides which call of user code misbehaves.
+/// Selects the calls of user code that misbehave. Clones share their state.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Trigger(Arc<Mutex<State>>);
+pub(crate) struct Trigger(Arc<Mutex<TriggerState>>);
 
 #[derive(Debug, Default)]
-struct State {
-    /// The site that panics, how many of its calls pass before, and whether it goes on panicking.
-    panics: Option<(Site, u64, bool)>,
+struct TriggerState {
+    /// The site that panics, the number of its calls before, and whether all later calls panic too.
+    panics: Option<(&'static str, u64, bool)>,
     /// Whether the policy stops writes and picks no job.
     stuck: bool,
     fired: u64,
 }
 
 impl Trigger {
-    pub(crate) fn arm(&self, site: Site, nth: u64, sticky: bool) {
+    pub(crate) fn arm(&self, site: &'static str, nth: u64, sticky: bool) {
         lock(&self.0).panics = Some((site, nth, sticky));
     }
 
-    pub(crate) fn get_stuck(&self) {
+    pub(crate) fn block_policy(&self) {
         lock(&self.0).stuck = true;
     }
 
-    /// User code behaves from here on.
-    pub(crate) fn end(&self) {
+    /// Ends all misbehaviour.
+    pub(crate) fn disarm(&self) {
         let mut state = lock(&self.0);
         state.panics = None;
         state.stuck = false;
@@ -113,8 +79,8 @@ impl Trigger {
         lock(&self.0).fired
     }
 
-    /// Panics if this call of the site is to.
-    fn hit(&self, at: Site) {
+    /// Panics if this call of the site is selected.
+    fn hit(&self, at: &str) {
         let mut state = lock(&self.0);
         let Some((site, left, sticky)) = &mut state.panics else { return };
         if *site != at {
@@ -129,7 +95,7 @@ impl Trigger {
         }
         state.fired += 1;
         drop(state);
-        panic!("{MARK} in {at:?}");
+        panic!("{MARK} in {at}");
     }
 
     fn is_stuck(&self) -> bool {
@@ -142,56 +108,56 @@ impl Trigger {
 
 /// Appends operands to values.
 #[derive(Debug)]
-pub(crate) struct Operator {
+pub(crate) struct FaultyOperator {
     pub(crate) trigger: Trigger,
-    pub(crate) partially: bool,
+    pub(crate) partial_merges: bool,
 }
 
-impl MergeOperator for Operator {
+impl MergeOperator for FaultyOperator {
     fn name(&self) -> &'static str {
         "appending"
     }
 
     fn full_merge(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
-        self.trigger.hit(Site::FullMerge);
+        self.trigger.hit("FullMerge");
         Append::default().full_merge(key, base, operands)
     }
 
     fn partial_merge(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
-        self.trigger.hit(Site::PartialMerge);
-        if self.partially { Append::default().partial_merge(key, older, newer) } else { None }
+        self.trigger.hit("PartialMerge");
+        if self.partial_merges { Append::default().partial_merge(key, older, newer) } else { None }
     }
 }
 
-/// Decides as `inner` does.
+/// Forwards to `inner`.
 #[derive(Debug)]
-pub(crate) struct Policy {
+pub(crate) struct FaultyPolicy {
     pub(crate) inner: Arc<dyn CompactionPolicy>,
     pub(crate) trigger: Trigger,
 }
 
-impl CompactionPolicy for Policy {
+impl CompactionPolicy for FaultyPolicy {
     fn name(&self) -> &'static str {
-        "moody"
+        "faulty"
     }
 
     fn pick(&self, shape: &TreeShape, busy: &RunningJobs) -> Option<Job> {
-        self.trigger.hit(Site::Pick);
+        self.trigger.hit("Pick");
         if self.trigger.is_stuck() { None } else { self.inner.pick(shape, busy) }
     }
 
     fn debt(&self, shape: &TreeShape, busy: &RunningJobs) -> Debt {
-        self.trigger.hit(Site::Debt);
+        self.trigger.hit("Debt");
         self.inner.debt(shape, busy)
     }
 
     fn must_stop_writes(&self, shape: &TreeShape) -> bool {
-        self.trigger.hit(Site::MustStop);
+        self.trigger.hit("MustStop");
         self.trigger.is_stuck() || self.inner.must_stop_writes(shape)
     }
 
     fn next_pick_due_us(&self, shape: &TreeShape) -> Option<u64> {
-        self.trigger.hit(Site::DueTime);
+        self.trigger.hit("DueTime");
         self.inner.next_pick_due_us(shape)
     }
 
@@ -208,78 +174,78 @@ impl CompactionPolicy for Policy {
     }
 }
 
-/// Makes operand stores that do what those of `inner` do.
+/// Opens operand stores that forward to those of `inner`.
 #[derive(Clone, Debug)]
-pub(crate) struct Stores {
+pub(crate) struct FaultyStores {
     pub(crate) inner: SimpleStore,
     pub(crate) trigger: Trigger,
 }
 
-impl OperandStoreFactory for Stores {
+impl OperandStoreFactory for FaultyStores {
     fn name(&self) -> &str {
         self.inner.name()
     }
 
     fn open(
         &self,
-        place: StoreContext,
+        context: StoreContext,
         token: Option<StoreToken>,
     ) -> Result<Arc<dyn OperandStore>> {
-        self.trigger.hit(Site::StoreOpen);
-        let inner = self.inner.open(place, token)?;
-        Ok(Arc::new(Store { inner, trigger: self.trigger.clone() }))
+        self.trigger.hit("StoreOpen");
+        let inner = self.inner.open(context, token)?;
+        Ok(Arc::new(FaultyStore { inner, trigger: self.trigger.clone() }))
     }
 
-    fn verify(&self, place: StoreContext, token: StoreToken) -> Result<OperandMetrics> {
-        self.inner.verify(place, token)
+    fn verify(&self, context: StoreContext, token: StoreToken) -> Result<OperandMetrics> {
+        self.inner.verify(context, token)
     }
 }
 
 #[derive(Debug)]
-struct Store {
+struct FaultyStore {
     inner: Arc<dyn OperandStore>,
     trigger: Trigger,
 }
 
-impl Store {
+impl FaultyStore {
     fn view_of(&self, inner: Arc<dyn OperandView>) -> Arc<dyn OperandView> {
-        Arc::new(View { inner, trigger: self.trigger.clone() })
+        Arc::new(FaultyView { inner, trigger: self.trigger.clone() })
     }
 }
 
-impl OperandStore for Store {
+impl OperandStore for FaultyStore {
     fn view(&self) -> Arc<dyn OperandView> {
         self.view_of(self.inner.view())
     }
 
     fn deliver(&self, through: SeqNo) -> Result<Box<dyn OperandDelivery + '_>> {
-        self.trigger.hit(Site::StoreDeliver);
-        Ok(Box::new(Deliveries { inner: self.inner.deliver(through)?, store: self }))
+        self.trigger.hit("StoreDeliver");
+        Ok(Box::new(FaultyDelivery { inner: self.inner.deliver(through)?, store: self }))
     }
 
     fn mark_committed(&self, token: StoreToken) {
-        self.trigger.hit(Site::StoreCommitted);
+        self.trigger.hit("StoreCommitted");
         self.inner.mark_committed(token);
     }
 
     fn abandon(&self) {
-        self.trigger.hit(Site::StoreAbandon);
+        self.trigger.hit("StoreAbandon");
         self.inner.abandon();
     }
 
     fn is_collection_due(&self) -> bool {
-        self.trigger.hit(Site::StoreDue);
+        self.trigger.hit("StoreDue");
         self.inner.is_collection_due()
     }
 
     fn collect(&self, snapshots: &[SeqNo]) -> Result<Option<Box<dyn OperandCollection + '_>>> {
-        self.trigger.hit(Site::StoreCollect);
+        self.trigger.hit("StoreCollect");
         let collection = self.inner.collect(snapshots)?;
-        Ok(collection.map(|inner| Box::new(Collects { inner, store: self }) as _))
+        Ok(collection.map(|inner| Box::new(FaultyCollection { inner, store: self }) as _))
     }
 
     fn collect_all(&self) -> Result<Box<dyn OperandCollection + '_>> {
-        Ok(Box::new(Collects { inner: self.inner.collect_all()?, store: self }))
+        Ok(Box::new(FaultyCollection { inner: self.inner.collect_all()?, store: self }))
     }
 
     fn check_file(&self, kind: OperandFileKind, number: u64) -> Option<Result<u64>> {
@@ -303,23 +269,23 @@ impl OperandStore for Store {
     }
 
     fn metrics(&self) -> OperandMetrics {
-        self.trigger.hit(Site::StoreMetrics);
+        self.trigger.hit("StoreMetrics");
         self.inner.metrics()
     }
 }
 
-struct Deliveries<'a> {
+struct FaultyDelivery<'a> {
     inner: Box<dyn OperandDelivery + 'a>,
-    store: &'a Store,
+    store: &'a FaultyStore,
 }
 
-impl OperandDelivery for Deliveries<'_> {
+impl OperandDelivery for FaultyDelivery<'_> {
     fn may_contain(&self, key: &[u8]) -> bool {
         self.inner.may_contain(key)
     }
 
     fn add_operand(&mut self, key: &[u8], seq: SeqNo, operand: &[u8]) -> Result<()> {
-        self.store.trigger.hit(Site::StoreOperand);
+        self.store.trigger.hit("StoreOperand");
         self.inner.add_operand(key, seq, operand)
     }
 
@@ -337,43 +303,43 @@ impl OperandDelivery for Deliveries<'_> {
     }
 
     fn prepare(self: Box<Self>) -> Result<PreparedVersion> {
-        self.store.trigger.hit(Site::StorePrepare);
+        self.store.trigger.hit("StorePrepare");
         let PreparedVersion { token, view } = self.inner.prepare()?;
         Ok(PreparedVersion { token, view: self.store.view_of(view) })
     }
 }
 
-struct Collects<'a> {
+struct FaultyCollection<'a> {
     inner: Box<dyn OperandCollection + 'a>,
-    store: &'a Store,
+    store: &'a FaultyStore,
 }
 
-impl OperandCollection for Collects<'_> {
+impl OperandCollection for FaultyCollection<'_> {
     fn moved_operands(&mut self) -> Result<Option<Box<dyn Cursor>>> {
-        self.store.trigger.hit(Site::StoreLeaving);
+        self.store.trigger.hit("StoreLeaving");
         self.inner.moved_operands()
     }
 
     fn prepare(self: Box<Self>) -> Result<PreparedVersion> {
-        self.store.trigger.hit(Site::StorePrepare);
+        self.store.trigger.hit("StorePrepare");
         let PreparedVersion { token, view } = self.inner.prepare()?;
         Ok(PreparedVersion { token, view: self.store.view_of(view) })
     }
 }
 
 #[derive(Debug)]
-struct View {
+struct FaultyView {
     inner: Arc<dyn OperandView>,
     trigger: Trigger,
 }
 
-impl OperandView for View {
+impl OperandView for FaultyView {
     fn is_empty(&self) -> bool {
         self.inner.is_empty()
     }
 
     fn may_contain(&self, key: &[u8]) -> bool {
-        self.trigger.hit(Site::ViewMayHold);
+        self.trigger.hit("ViewMayHold");
         self.inner.may_contain(key)
     }
 
@@ -384,12 +350,12 @@ impl OperandView for View {
         reads: OperandReadTier,
         found: &mut Vec<Operand>,
     ) -> Result<()> {
-        self.trigger.hit(Site::ViewOperands);
+        self.trigger.hit("ViewOperands");
         self.inner.read_operands(key, at, reads, found)
     }
 
     fn cursor(self: Arc<Self>, at: SeqNo, reads: OperandReadTier) -> Box<dyn Cursor> {
-        self.trigger.hit(Site::ViewCursor);
+        self.trigger.hit("ViewCursor");
         Arc::clone(&self.inner).cursor(at, reads)
     }
 
@@ -402,26 +368,26 @@ impl OperandView for View {
     }
 }
 
-/// Calls the database from the events that it is told.
+/// Calls the database at some events.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Listener {
+pub(crate) struct CallingListener {
     pub(crate) trigger: Trigger,
-    /// Resumed on this thread when it becomes read-only.
+    /// Handle for `resume` when the database becomes read-only.
     pub(crate) resumes: Arc<Mutex<Option<Db>>>,
-    /// Dropped when a flush has ended.
+    /// Handle to drop when a flush has ended.
     pub(crate) drops: Arc<Mutex<Option<Db>>>,
-    /// How often the database was called.
+    /// Number of these calls and drops.
     pub(crate) calls: Arc<Mutex<u64>>,
 }
 
-impl EventListener for Listener {
+impl EventListener for CallingListener {
     fn on_event(&self, event: &Event) {
-        self.trigger.hit(Site::Listener);
+        self.trigger.hit("Listener");
         if matches!(event, Event::ReadOnly(_)) {
             let db = lock(&self.resumes).clone();
             if let Some(db) = db {
                 *lock(&self.calls) += 1;
-                // Refused or done; it must return.
+                // The call may be refused, but must return.
                 let _ = db.resume();
             }
         }

@@ -1,4 +1,4 @@
-//! Small databases with every kind of file, power losses, counted calls.
+//! Small databases with files of every kind, in memory; images after power losses; helpers for files and errors.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,28 +7,30 @@ use lsmx::WalOptions;
 use lsmx::env::Background;
 use lsmx::internals::vfs::{CrashImage, Fault, FaultRule, FaultVfs, MemOperation, VfsCall};
 use lsmx::merge_operator::Append;
-use lsmx::vfs::MemVfs;
-use lsmx::{Db, Error, Keyspace, KeyspaceOptions, Options, Slice, ValueSeparation};
+use lsmx::vfs::{MemVfs, Vfs};
+use lsmx::{
+    Db, Durability, Error, Keyspace, KeyspaceOptions, Options, PolicySpec, Slice, ValueSeparation,
+};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_testkit::{TestRng, mix_seeds, seed};
 
-/// Returns `count` seeds that follow from the seed of the run and the number of the guarantee.
-pub(crate) fn seeds(guarantee: u64, count: u64) -> impl Iterator<Item = u64> {
-    let all = mix_seeds(seed(), guarantee);
-    (0..count).map(move |number| mix_seeds(all, number) >> 16)
+/// Returns `count` seeds derived from the seed of the run and a number of the check.
+pub(crate) fn seeds(check: u64, count: u64) -> impl Iterator<Item = u64> {
+    let base = mix_seeds(seed(), check);
+    (0..count).map(move |number| mix_seeds(base, number) >> 16)
 }
 
-/// Keyspaces that keep what they hold in tables, in blob files, and in buckets beside the tree.
+/// Keyspaces whose data lies in tables, in blob files, and in the buckets of an operand store.
 pub(crate) const KINDS: [&str; 3] = ["default", "values", "operands"];
 
-/// Tuning so small that some dozen writes make files of each kind.
-pub(crate) fn tuning(name: &str) -> KeyspaceOptions {
+/// Returns options of a keyspace of a kind. A few dozen writes create files of its kind.
+pub(crate) fn keyspace_options(kind: &str) -> KeyspaceOptions {
     let options = KeyspaceOptions::default()
         .memtable_bytes(2 << 10)
         .table_bytes(2 << 10)
         .block_bytes(256)
         .merge_operator(Append::default());
-    match name {
+    match kind {
         "values" => {
             let separation = ValueSeparation {
                 threshold_bytes: 8,
@@ -46,43 +48,61 @@ pub(crate) fn tuning(name: &str) -> KeyspaceOptions {
     }
 }
 
-/// Options of a database whose keyspaces are of all kinds.
+/// Returns options of a database with small WAL segments.
 pub(crate) fn options(background: Background) -> Options {
     let wal = WalOptions { segment_bytes: 600, ..WalOptions::default() };
     let options = Options::default().background(background).wal(wal).wal_bytes_max(8 << 10);
-    options.seed(1).keyspace_defaults(tuning("default"))
+    options.seed(1).keyspace_defaults(keyspace_options("default"))
 }
 
-/// Opens or makes a database without threads.
+/// Opens the database in the directory `db`.
+pub(crate) fn open_with<V>(vfs: &V, options: Options) -> lsmx::Result<Db>
+where
+    V: Vfs + Clone + 'static,
+{
+    Db::open("db", options.vfs(Arc::new(vfs.clone())))
+}
+
+/// Opens or creates a small database without threads.
+pub(crate) fn try_open(disk: &MemVfs) -> lsmx::Result<Db> {
+    open_with(disk, options(Background::Inline))
+}
+
+/// As [`try_open`], for a call that must succeed.
 pub(crate) fn open(disk: &MemVfs) -> Db {
     try_open(disk).unwrap()
 }
 
-pub(crate) fn try_open(disk: &MemVfs) -> lsmx::Result<Db> {
-    Db::open("db", options(Background::Inline).vfs(Arc::new(disk.clone())))
-}
-
-/// Its keyspaces of all kinds, which are made if need be.
-pub(crate) fn all_kinds(db: &Db) -> [Keyspace; 3] {
-    try_all_kinds(db).unwrap()
-}
-
-/// As [`all_kinds`], where the calls may fail.
-pub(crate) fn try_all_kinds(db: &Db) -> lsmx::Result<[Keyspace; 3]> {
-    let [tables, values, operands] = KINDS.map(|name| db.keyspace(name, tuning(name)));
+/// Opens or creates a keyspace of each kind.
+pub(crate) fn try_open_kinds(db: &Db) -> lsmx::Result<[Keyspace; 3]> {
+    let [tables, values, operands] = KINDS.map(|kind| db.keyspace(kind, keyspace_options(kind)));
     Ok([tables?, values?, operands?])
 }
 
-/// One of them, open with its options unless the database is read-only.
-pub(crate) fn kind(db: &Db, name: &str) -> lsmx::Result<Keyspace> {
-    let there = db.open_keyspace(name, None)?;
-    match db.keyspace(name, tuning(name)) {
-        Err(Error::ReadOnly { .. }) => Ok(there),
+/// As [`try_open_kinds`], for calls that must succeed.
+pub(crate) fn open_kinds(db: &Db) -> [Keyspace; 3] {
+    try_open_kinds(db).unwrap()
+}
+
+/// Opens an existing keyspace of a kind, also in a read-only database.
+pub(crate) fn open_kind(db: &Db, kind: &str) -> lsmx::Result<Keyspace> {
+    let existing = db.open_keyspace(kind, None)?;
+    match db.keyspace(kind, keyspace_options(kind)) {
+        Err(Error::ReadOnly { .. }) => Ok(existing),
         opened => opened,
     }
 }
 
-/// The number that a value begins with; 0 if there is none.
+pub(crate) fn durability(sync: bool) -> Durability {
+    if sync { Durability::Sync } else { Durability::Buffered }
+}
+
+/// Parses a policy.
+pub(crate) fn policy(text: &str) -> PolicySpec {
+    text.parse().unwrap()
+}
+
+/// Returns the big-endian number at the start of a value, or 0 without a value.
 pub(crate) fn number(value: Option<Slice>) -> u64 {
     value.map_or(0, |value| u64::from_be_bytes(value[..8].try_into().unwrap()))
 }
@@ -91,19 +111,18 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a power loss leaves, and what was promised at that moment.
+/// A disk image after a power loss, with the promises at that moment.
 pub(crate) struct Cut<T> {
     pub(crate) image: CrashImage,
     pub(crate) disk: MemVfs,
     pub(crate) promised: T,
-    /// What was about to be done.
+    /// The next operation of the disk.
     pub(crate) at: String,
 }
 
 pub(crate) type Cuts<T> = Arc<Mutex<Vec<Cut<T>>>>;
 
-/// From here on power is cut before the operations of a disk, in every way; of all that one in so many is
-/// kept.
+/// From now on takes images of each kind before each operation, and keeps one in `one_in` of them.
 pub(crate) fn cut_power<T: Clone + Send + 'static>(
     disk: &MemVfs,
     seed: u64,
@@ -125,24 +144,24 @@ pub(crate) fn cut_power<T: Clone + Send + 'static>(
     cuts
 }
 
-/// Ends the cuts; returns them.
+/// Stops taking images. Returns those so far.
 pub(crate) fn taken<T>(disk: &MemVfs, cuts: &Cuts<T>) -> Vec<Cut<T>> {
     disk.set_observer(None);
     std::mem::take(&mut *lock(cuts))
 }
 
-/// Calls in the order in which they came, those that failed among them.
+/// Calls of a file system in their order, including those that failed.
 #[derive(Clone, Default)]
 pub(crate) struct Calls(Arc<Mutex<Vec<(VfsCall, PathBuf)>>>);
 
 impl Calls {
-    /// Notes these calls of a disk, and ends a loop of more than so many by ending all faults. To be called again
-    /// after [`FaultVfs::clear`].
+    /// Records these calls. Removes all faults after more than `most` calls, which ends an endless loop.
+    /// [`FaultVfs::clear_rules`] stops the recording.
     pub(crate) fn watch(&self, disk: &FaultVfs, calls: &[VfsCall], most: usize) {
-        let (noted, cleared) = (self.clone(), disk.clone());
+        let (recorded, cleared) = (self.clone(), disk.clone());
         disk.set_delay_hook(Some(Arc::new(move |call, path: &Path| {
-            lock(&noted.0).push((call, path.to_owned()));
-            if noted.count() > most {
+            lock(&recorded.0).push((call, path.to_owned()));
+            if recorded.count() > most {
                 cleared.clear_rules();
             }
         })));
@@ -158,7 +177,7 @@ impl Calls {
     }
 }
 
-/// The file that an error is about.
+/// Returns the file that an error or its cause names.
 pub(crate) fn file_of(error: &Error) -> PathBuf {
     match error {
         Error::Io { path, .. }
@@ -169,11 +188,11 @@ pub(crate) fn file_of(error: &Error) -> PathBuf {
         Error::ReadOnly { cause }
         | Error::Background { cause, .. }
         | Error::NoOperandStore { cause: Some(cause), .. } => file_of(cause),
-        other => panic!("no file is named: {other:?}"),
+        other => panic!("the error names no file: {other:?}"),
     }
 }
 
-/// Files of a disk whose names end so.
+/// Returns the files whose paths end with `end`, sorted.
 pub(crate) fn files(disk: &MemVfs, end: &str) -> Vec<PathBuf> {
     disk.paths().into_iter().filter(|path| path.to_string_lossy().ends_with(end)).collect()
 }

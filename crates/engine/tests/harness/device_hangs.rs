@@ -1,0 +1,122 @@
+//! Checks of calls while a device call does not return.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use lsmx::WalOptions;
+use lsmx::internals::vfs::VfsCall;
+use lsmx::merge_operator::Append;
+use lsmx::{Durability, Error, KeyspaceOptions, Options, WriteOptions};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
+
+use super::Outcome;
+use super::gate::{Gate, PATIENCE, each, returns_while_blocked};
+use super::small_database::open_with;
+
+/// A deadline that passes while a device call is blocked.
+pub(crate) const SHORT: Duration = Duration::from_millis(20);
+
+/// Blocks appends of some threads to the log of an operand store, and flushes that keyspace and another one. The flush
+/// of the other keyspace must end while the append is blocked.
+///
+/// Threads named `lsmx-compact` collect from the store, those named `lsmx-flush` deliver to it. Both append once
+/// they have reserved the store.
+pub(crate) fn flushes_while_store_hangs(thread: &'static str) -> Outcome {
+    let gate = Gate::default();
+    let disk = gate.disk(each(&[VfsCall::Append], ".operands"), thread);
+    let db = open_with(&disk, Options::default().wal_bytes_max(1 << 30)).unwrap();
+    let keyspace =
+        || KeyspaceOptions::default().memtable_bytes(1 << 10).merge_operator(Append::default());
+    let buckets = DeltaOptions::default().bucket_bytes(512).log_bytes_max(2 << 10);
+    let store = keyspace().operand_store(DeltaStoreFactory::new(buckets));
+    let operands = db.keyspace("operands", store).unwrap();
+    let other = db.keyspace("other", keyspace()).unwrap();
+    let at_once = WriteOptions { no_slowdown: true, ..WriteOptions::default() };
+    let filled = AtomicBool::new(false);
+    let hanging = || {
+        // Stops when writes would wait, so that a flush of the keyspace is due.
+        let full = |n: u64| {
+            operands.with_write_options(at_once).merge((n % 50).to_be_bytes(), [7; 50]).is_err()
+        };
+        (0..).find(|n| full(*n) && gate.blocked().is_some());
+        filled.store(true, Ordering::Relaxed);
+    };
+    let sealed = || db.metrics().keyspaces["operands"].memtables_sealed;
+    returns_while_blocked(&gate, hanging, || {
+        while sealed() == 0 && !filled.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+        // More bytes than sealed memtables may have.
+        for n in 0..200u64 {
+            other.put(n.to_be_bytes(), [1; 100]).map_err(|error| error.to_string())?;
+        }
+        match db.metrics().keyspaces["other"].flushes {
+            0 => Err("the other keyspace was not flushed".to_owned()),
+            _ => Ok(()),
+        }
+    })?
+}
+
+/// Closes a database with a deadline while the creation of a keyspace hangs in the manifest.
+pub(crate) fn close_keeps_deadline(_: u64) -> Outcome {
+    let gate = Gate::default();
+    let disk = gate.disk(each(&[VfsCall::Sync], "MANIFEST"), "");
+    let db = open_with(&disk, Options::default()).unwrap();
+    let hanging = || drop(db.keyspace("new", KeyspaceOptions::default()));
+    let closed = returns_while_blocked(&gate, hanging, || db.close(Some(SHORT)))?;
+    assert!(matches!(closed, Err(Error::Deadline { .. })), "{closed:?}");
+    Ok(())
+}
+
+/// Commits with a deadline, as a member of a group that another thread leads and whose append hangs.
+pub(crate) fn follower_keeps_deadline(_: u64) -> Outcome {
+    for attempt in 0..8 {
+        match follower_result(SHORT * (1 << attempt))? {
+            Err(Error::Undecided { .. }) => return Ok(()),
+            // The deadline passed before the leader took the write.
+            Err(Error::Deadline { .. }) => {}
+            other => panic!("a follower whose deadline has passed returns {other:?}"),
+        }
+    }
+    panic!("no write joined a group before its deadline")
+}
+
+fn follower_result(patience: Duration) -> Outcome<lsmx::Result<()>> {
+    let gate = Gate::default();
+    let disk = gate.disk(each(&[VfsCall::Sync], ".wal"), "");
+    // Only commits sync.
+    let wal = WalOptions { sync_every_us: u64::MAX, ..WalOptions::default() };
+    let db = open_with(&disk, Options::default().wal(wal)).unwrap();
+    let main = db.default_keyspace();
+    let behind_sync = || db.metrics().commits.behind_sync;
+    gate.shut();
+    let result = std::thread::scope(|scope| {
+        let _opens = gate.open_on_drop();
+        scope.spawn(|| main.with_write_options(Durability::Sync).put("first", "1"));
+        gate.wait_until_blocked(1);
+        scope.spawn(|| main.put("leader", "2"));
+        while behind_sync() < 1 {
+            std::thread::yield_now();
+        }
+        let (send, answer) = channel();
+        let follower = WriteOptions { deadline: Some(patience), ..WriteOptions::default() };
+        let main = &main;
+        scope.spawn(move || send.send(main.with_write_options(follower).put("follower", "3")));
+        while behind_sync() < 2 {
+            std::thread::yield_now();
+        }
+        disk.add_rule(each(&[VfsCall::Append], ".wal"));
+        // Releases the sync, then the sync mark that the first thread appends. The next append is the leader's.
+        for blocked in [2, 3] {
+            gate.release_one();
+            gate.wait_until_blocked(blocked);
+        }
+        let result = answer.recv_timeout(PATIENCE);
+        result.map_err(|_| "a follower waits past its deadline".to_owned())
+    })?;
+    // The threads have ended, so the group is decided.
+    let exists = db.get("follower").unwrap().is_some();
+    assert_eq!(exists, !matches!(result, Err(Error::Deadline { .. })), "after {result:?}");
+    Ok(result)
+}
