@@ -1,4 +1,4 @@
-//! Small databases with files of every kind, in memory; images after power losses; helpers for files and errors.
+//! Databases with files of every kind, in memory; images after power losses; recorded calls; files that errors name.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,12 +7,12 @@ use lsmx::WalOptions;
 use lsmx::env::Background;
 use lsmx::internals::vfs::{CrashImage, Fault, FaultRule, FaultVfs, MemOperation, VfsCall};
 use lsmx::merge_operator::Append;
-use lsmx::vfs::{MemVfs, Vfs};
-use lsmx::{
-    Db, Durability, Error, Keyspace, KeyspaceOptions, Options, PolicySpec, Slice, ValueSeparation,
-};
+use lsmx::vfs::MemVfs;
+use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, Slice, ValueSeparation};
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_testkit::{TestRng, mix_seeds, seed};
+
+pub(crate) use super::database::{files, policy, try_open as open_with};
 
 /// Returns `count` seeds derived from the seed of the run and a number of the check.
 pub(crate) fn seeds(check: u64, count: u64) -> impl Iterator<Item = u64> {
@@ -55,14 +55,6 @@ pub(crate) fn options(background: Background) -> Options {
     options.seed(1).keyspace_defaults(keyspace_options("default"))
 }
 
-/// Opens the database in the directory `db`.
-pub(crate) fn open_with<V>(vfs: &V, options: Options) -> lsmx::Result<Db>
-where
-    V: Vfs + Clone + 'static,
-{
-    Db::open("db", options.vfs(Arc::new(vfs.clone())))
-}
-
 /// Opens or creates a small database without threads.
 pub(crate) fn try_open(disk: &MemVfs) -> lsmx::Result<Db> {
     open_with(disk, options(Background::Inline))
@@ -95,11 +87,6 @@ pub(crate) fn open_kind(db: &Db, kind: &str) -> lsmx::Result<Keyspace> {
 
 pub(crate) fn durability(sync: bool) -> Durability {
     if sync { Durability::Sync } else { Durability::Buffered }
-}
-
-/// Parses a policy.
-pub(crate) fn policy(text: &str) -> PolicySpec {
-    text.parse().unwrap()
 }
 
 /// Returns the big-endian number at the start of a value, or 0 without a value.
@@ -190,9 +177,4 @@ pub(crate) fn file_of(error: &Error) -> PathBuf {
         | Error::NoOperandStore { cause: Some(cause), .. } => file_of(cause),
         other => panic!("the error names no file: {other:?}"),
     }
-}
-
-/// Returns the files whose paths end with `end`, sorted.
-pub(crate) fn files(disk: &MemVfs, end: &str) -> Vec<PathBuf> {
-    disk.paths().into_iter().filter(|path| path.to_string_lossy().ends_with(end)).collect()
 }

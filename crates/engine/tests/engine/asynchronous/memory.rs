@@ -17,8 +17,9 @@ use lsmx::vfs::MemVfs;
 use lsmx::{Error, FilterLastRun, KeyspaceOptions, Metrics, Options, ReadOptions};
 use lsmx_testkit::{TestRng, seed};
 
+use super::open_blocking;
 use super::support::{current_thread, poll_once, run, runtimes};
-use super::{from_memory, open_blocking};
+use crate::harness::database::memory_only;
 
 const KEYS: u64 = 3_000;
 
@@ -85,7 +86,7 @@ fn read_from_memory_is_ready_at_first_poll() {
             let keyspace = db.default_keyspace();
             let present = key(8);
             for cold in [true, false] {
-                let read = keyspace.as_blocking().get_with(present, &from_memory());
+                let read = keyspace.as_blocking().get_with(present, &memory_only());
                 assert_eq!(matches!(read, Err(Error::WouldBlock)), cold);
                 let mut get = Box::pin(keyspace.get(present));
                 // The pool may be so fast that even a cold read is ready.
@@ -232,14 +233,14 @@ fn read_that_would_block_changes_no_counter() {
     let keyspace = db.default_keyspace();
     let before = db.metrics();
     for number in 0..100 {
-        let blocked = keyspace.get_with(key(number), &from_memory());
+        let blocked = keyspace.get_with(key(number), &memory_only());
         assert!(matches!(blocked, Err(Error::WouldBlock)), "{blocked:?}");
     }
-    let blocked = snapshot.get_with(&keyspace, key(1), &from_memory());
+    let blocked = snapshot.get_with(&keyspace, key(1), &memory_only());
     assert!(matches!(blocked, Err(Error::WouldBlock)));
     assert_eq!(db.metrics(), before);
     let read = keyspace.get(key(1)).unwrap();
-    assert_eq!(read, keyspace.get_with(key(1), &from_memory()).unwrap());
+    assert_eq!(read, keyspace.get_with(key(1), &memory_only()).unwrap());
 }
 
 /// A range that reads from memory only continues after `WouldBlock`, and returns the same entries as any other range.
@@ -261,7 +262,7 @@ fn range_from_memory_continues_after_would_block() {
         let to = usize::try_from(to).unwrap();
         let limit = if rng.below(3) == 0 { rng.below(60) } else { u64::MAX };
         let mut range =
-            keyspace.range(&*all[from].0..&*all[to].0).options(&from_memory()).limit(limit);
+            keyspace.range(&*all[from].0..&*all[to].0).options(&memory_only()).limit(limit);
         let (mut front, mut back) = (Vec::new(), Vec::new());
         loop {
             let backward = rng.below(3) == 0;
@@ -301,7 +302,7 @@ fn range_from_memory_over_many_tombstones_would_block() {
         db.delete(number.to_be_bytes()).unwrap();
     }
     db.put("z", "end").unwrap();
-    let mut range = db.default_keyspace().iter().options(&from_memory());
+    let mut range = db.default_keyspace().iter().options(&memory_only());
     assert!(matches!(range.next(), Some(Err(Error::WouldBlock))));
     range = range.options(&ReadOptions::default());
     assert_eq!(&*range.next().unwrap().unwrap().0, b"z");

@@ -11,13 +11,8 @@ mod verbs;
 
 use std::sync::Arc;
 
+use lsmx::Options;
 use lsmx::vfs::MemVfs;
-use lsmx::{Options, ReadOptions, ReadTier};
-
-/// Returns options of a read that must not block.
-fn from_memory() -> ReadOptions {
-    ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() }
-}
 
 /// Opens a database in memory.
 fn open_blocking(options: Options) -> lsmx::Db {

@@ -5,9 +5,10 @@ use std::path::Path;
 use lsmx::env::Background;
 use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::vfs::Vfs;
-use lsmx::{Db, Durability, Error, ReadOptions, ReadTier, WriteBatch};
+use lsmx::{Db, Durability, Error, WriteBatch};
 use lsmx_testkit::TestRng;
 
+use crate::harness::database::memory_only;
 use crate::harness::device_hangs::SHORT;
 use crate::harness::gate::{Gate, each, nth, returns_while_blocked};
 use crate::harness::parallel::watched;
@@ -107,8 +108,7 @@ fn observe(db: &Db) {
     assert!(db.health().read_only.is_none());
     assert!(!db.keyspaces().is_empty());
     // The read may fail because it would have to read a file.
-    let from_memory = ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() };
-    let _ = db.default_keyspace().get_with(3u64.to_be_bytes(), &from_memory);
+    let _ = db.default_keyspace().get_with(3u64.to_be_bytes(), &memory_only());
     let _ = db.open_keyspace("default", None).unwrap().options();
 }
 
