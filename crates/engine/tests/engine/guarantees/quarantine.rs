@@ -149,7 +149,7 @@ fn unreadable_file_is_quarantined_until_it_can_be_read() {
             database.write_many(3_000);
             let _ = database.db.wait_idle();
             let (begun, ended) = database.quarantine_events();
-            assert_eq!(begun, [bad.clone()], "{when}");
+            assert_eq!(begun, std::slice::from_ref(&bad), "{when}");
             assert_eq!((ended, database.quarantined()), (Vec::new(), begun.clone()), "{when}");
             assert!(database.l0_runs() <= 20, "{when}: {} runs", database.l0_runs());
             let metrics = database.db.metrics().keyspaces["default"].compaction.clone();
@@ -178,7 +178,7 @@ fn resume_ends_quarantine_of_a_file_that_verifies() {
     let bad = files(&database.disk, ".sst").pop().unwrap();
     database.alter_reads(&bad);
     database.write_many(1_000);
-    assert_eq!(database.quarantined(), [bad.clone()]);
+    assert_eq!(database.quarantined(), std::slice::from_ref(&bad));
     database.db.resume().unwrap();
     assert_eq!(database.quarantined(), [bad], "the file is still unreadable");
     database.faults.clear_rules();
