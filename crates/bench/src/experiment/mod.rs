@@ -32,3 +32,14 @@ impl Progress for Silent {
     fn advance(&mut self, _: u64) {}
     fn end(&mut self) {}
 }
+
+/// Returns the distinct items in the order of their first occurrence.
+fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut distinct = Vec::new();
+    for item in items {
+        if !distinct.contains(&item) {
+            distinct.push(item);
+        }
+    }
+    distinct
+}

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::table::grid;
 
-use super::{Better, scalar_text, scalars};
+use super::{Better, Metric, Registry, find, scalar_text, scalars};
 
 /// Relative difference of a number that is taken for more than chance where there are no repetitions.
 pub const NOISE: f64 = 0.05;
@@ -121,8 +121,9 @@ impl Difference {
 }
 
 impl Comparison {
-    /// Compares the cells of two results.
-    pub fn new(old: &[Value], new: &[Value]) -> Comparison {
+    /// Compares the cells of two results. `registry` has the metrics of the first result. Without it a number has the
+    /// meaning that it has in the first command that reports it.
+    pub fn new(registry: Option<&Registry>, old: &[Value], new: &[Value]) -> Comparison {
         let mut others: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
         for cell in new.iter().rev() {
             others.entry(identity(cell)).or_default().push(cell);
@@ -130,7 +131,7 @@ impl Comparison {
         let (mut pairs, mut only_old) = (Vec::new(), Vec::new());
         for cell in old {
             match others.get_mut(&identity(cell)).and_then(Vec::pop) {
-                Some(other) => pairs.push(pair(cell, other)),
+                Some(other) => pairs.push(pair(registry, cell, other)),
                 None => only_old.push(name(cell)),
             }
         }
@@ -188,7 +189,7 @@ fn name(cell: &Value) -> String {
     words.join(" ")
 }
 
-fn pair(old: &Value, new: &Value) -> Pair {
+fn pair(registry: Option<&Registry>, old: &Value, new: &Value) -> Pair {
     let deterministic =
         [old, new].iter().all(|cell| cell.get("digest").is_some_and(Value::is_string));
     let digest = |cell: &Value| cell.get("digest").and_then(Value::as_str).map(str::to_owned);
@@ -199,6 +200,7 @@ fn pair(old: &Value, new: &Value) -> Pair {
         match news.iter().find(|(other, _)| other == name) {
             Some((_, new_value)) if old_value.total_cmp(new_value).is_eq() => equal += 1,
             Some((_, new_value)) => differences.push(difference(
+                registry.map_or_else(|| find(name), |registry| registry.find(name)),
                 name,
                 (*old_value, interval(old, name)),
                 (*new_value, interval(new, name)),
@@ -235,12 +237,12 @@ fn interval(cell: &Value, name: &str) -> Option<[f64; 2]> {
 }
 
 fn difference(
+    metric: Option<&Metric>,
     name: &str,
     (old, old_interval): (f64, Option<[f64; 2]>),
     (new, new_interval): (f64, Option<[f64; 2]>),
     deterministic: bool,
 ) -> Difference {
-    let metric = super::find(name);
     let better = metric.map_or(Better::Neither, |metric| metric.better);
     let time = metric.is_some_and(|metric| metric.is_time);
     let meaning = match better {
@@ -353,6 +355,7 @@ fn range_text(ends: Option<[f64; 2]>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metric::registry_of;
     use serde_json::json;
 
     fn cell(policy: &str, write_amplification: f64, jobs: u64) -> Value {
@@ -366,6 +369,11 @@ mod tests {
         })
     }
 
+    fn compare(old: &[Value], new: &[Value]) -> Comparison {
+        let bench = old.iter().any(|cell| cell.get("engine").is_some());
+        Comparison::new(registry_of(if bench { "lsmx bench" } else { "lsmx explore" }), old, new)
+    }
+
     fn only(comparison: &Comparison) -> &Difference {
         let [pair] = &comparison.pairs[..] else { panic!("{comparison:?}") };
         let [difference] = &pair.differences[..] else { panic!("{pair:?}") };
@@ -377,32 +385,31 @@ mod tests {
         let mut stopped = cell("full", 2.0, 5);
         stopped["workload"]["write_control"] = json!("none");
         stopped["seed"] = json!(8);
-        let comparison =
-            Comparison::new(&[cell("tiering", 1.0, 1), cell("full", 2.0, 5)], &[stopped]);
+        let comparison = compare(&[cell("tiering", 1.0, 1), cell("full", 2.0, 5)], &[stopped]);
         assert_eq!(comparison.pairs.len(), 1);
         assert_eq!((comparison.pairs[0].cell.as_str(), comparison.pairs[0].equal), ("full", 3));
         assert_eq!((comparison.only_old.len(), comparison.only_new.len()), (1, 0));
         let mut swept = cell("full", 2.0, 5);
         swept["sweep"] = json!({ "size-ratio": 4 });
-        let comparison = Comparison::new(&[cell("full", 2.0, 5)], &[swept]);
+        let comparison = compare(&[cell("full", 2.0, 5)], &[swept]);
         assert_eq!(comparison.only_new, ["full size-ratio=4"]);
     }
 
     #[test]
     fn costs_get_worse_and_counts_change() {
-        let comparison = Comparison::new(&[cell("full", 2.0, 5)], &[cell("full", 2.5, 5)]);
+        let comparison = compare(&[cell("full", 2.0, 5)], &[cell("full", 2.5, 5)]);
         let difference = only(&comparison);
         assert_eq!((difference.meaning, difference.ratio), (Meaning::Worse, Some(1.25)));
         assert!(difference.beyond_noise && difference.noise_unknown);
         assert_eq!(comparison.worse(Some(0.2), None).count(), 1);
         assert_eq!(comparison.worse(Some(0.3), None).count(), 0);
-        let back = Comparison::new(&[cell("full", 2.5, 5)], &[cell("full", 2.0, 5)]);
+        let back = compare(&[cell("full", 2.5, 5)], &[cell("full", 2.0, 5)]);
         assert_eq!(only(&back).meaning, Meaning::Better);
         assert_eq!(back.worse(Some(0.0), None).count(), 0);
-        let jobs = Comparison::new(&[cell("full", 2.0, 5)], &[cell("full", 2.0, 50)]);
+        let jobs = compare(&[cell("full", 2.0, 5)], &[cell("full", 2.0, 50)]);
         assert_eq!(only(&jobs).meaning, Meaning::Neutral);
         assert_eq!(jobs.worse(Some(0.0), None).count(), 0);
-        let none = Comparison::new(&[cell("full", 0.0, 5)], &[cell("full", 0.1, 5)]);
+        let none = compare(&[cell("full", 0.0, 5)], &[cell("full", 0.1, 5)]);
         assert!(only(&none).worse_by().is_infinite());
     }
 
@@ -410,7 +417,7 @@ mod tests {
     fn times_have_a_limit_of_their_own() {
         let mut slow = cell("full", 2.0, 5);
         slow["put_latency_us"]["mean"] = json!(11.0);
-        let comparison = Comparison::new(&[cell("full", 2.0, 5)], &[slow]);
+        let comparison = compare(&[cell("full", 2.0, 5)], &[slow]);
         let difference = only(&comparison);
         assert!(difference.time && !difference.beyond_noise, "a tenth is chance");
         assert_eq!(comparison.worse(Some(0.0), None).count(), 0);
@@ -426,9 +433,9 @@ mod tests {
             });
             cell
         };
-        let apart = Comparison::new(&[with(2.0, 1.9, 2.1)], &[with(2.3, 2.2, 2.4)]);
+        let apart = compare(&[with(2.0, 1.9, 2.1)], &[with(2.3, 2.2, 2.4)]);
         assert!(only(&apart).beyond_noise && !only(&apart).noise_unknown);
-        let near = Comparison::new(&[with(2.0, 1.9, 2.25)], &[with(2.3, 2.2, 2.4)]);
+        let near = compare(&[with(2.0, 1.9, 2.25)], &[with(2.3, 2.2, 2.4)]);
         assert!(!only(&near).beyond_noise);
 
         let exact = |value: f64, digest: &str| {
@@ -436,7 +443,7 @@ mod tests {
             cell["digest"] = json!(digest);
             cell
         };
-        let comparison = Comparison::new(&[exact(2.0, "a")], &[exact(2.000_001, "b")]);
+        let comparison = compare(&[exact(2.0, "a")], &[exact(2.000_001, "b")]);
         assert!(only(&comparison).beyond_noise && !only(&comparison).noise_unknown);
         assert_eq!(comparison.pairs[0].same_digest, Some(false));
     }
@@ -449,8 +456,7 @@ mod tests {
                 "ops_per_s": rate, "ops_per_s_interval": interval,
             })
         };
-        let comparison =
-            Comparison::new(&[cell(100.0, [90.0, 110.0])], &[cell(80.0, [75.0, 85.0])]);
+        let comparison = compare(&[cell(100.0, [90.0, 110.0])], &[cell(80.0, [75.0, 85.0])]);
         let difference = only(&comparison);
         assert_eq!((difference.meaning, difference.beyond_noise), (Meaning::Worse, true));
         assert_eq!(comparison.pairs[0].cell, "fillrandom lsmx threads 1");

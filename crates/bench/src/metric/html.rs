@@ -2,9 +2,9 @@
 
 use maud::{Markup, html};
 
-use super::{Better, Column, Registry, Row};
+use super::{Better, Column, Registry, Row, Unit};
 use crate::report::html::latency;
-use crate::report::html::page::{figure, page, section};
+use crate::report::html::page::{self, figure, section};
 use crate::report::html::plot::bars::{self, Bar};
 use crate::report::html::plot::marker::Marker;
 use crate::report::html::plot::spans::Span;
@@ -25,8 +25,7 @@ pub fn page_of_rows(
     let subjects: Vec<Subject> = rows.iter().enumerate().map(subject).collect();
     let titles: Vec<&str> = identity.iter().map(|column| column.title.as_str()).collect();
     let content = html! {
-        (table(registry, &titles.join(", "), registry.shown, &subjects))
-        (legend(registry, registry.shown, &subjects))
+        (table_and_legend(registry, &titles.join(", "), registry.shown, &subjects))
         div class="plots" {
             @for column in registry.columns(registry.shown, rows) {
                 (bars(registry, &column.name, &column.title, &subjects))
@@ -34,7 +33,7 @@ pub fn page_of_rows(
         }
     };
     let title = format!("lsmx {}", registry.command);
-    page(
+    page::page(
         &title,
         headline,
         provenance,
@@ -51,9 +50,16 @@ pub(crate) struct Subject {
     pub(crate) row: Row,
 }
 
+impl Subject {
+    /// Returns a number that tables show.
+    pub(crate) fn number(&self, name: &str) -> Option<f64> {
+        self.row.shown(name)?.as_f64()
+    }
+}
+
 /// Returns a sortable table: a line per subject, a column per name. Marks the best value of each cost or rate, unless all
 /// values are equal. `heading` is the title of the column with the subjects.
-pub(crate) fn table(
+fn table(
     registry: &Registry,
     heading: &str,
     names: &[impl AsRef<str>],
@@ -91,11 +97,7 @@ pub(crate) fn table(
 }
 
 /// Returns the explanations of the columns of a table.
-pub(crate) fn legend(
-    registry: &Registry,
-    names: &[impl AsRef<str>],
-    subjects: &[Subject],
-) -> Markup {
+fn legend(registry: &Registry, names: &[impl AsRef<str>], subjects: &[Subject]) -> Markup {
     let rows: Vec<Row> = subjects.iter().map(|subject| subject.row.clone()).collect();
     html! {
         details {
@@ -139,43 +141,95 @@ fn best(column: &Column, rows: &[Row]) -> Option<String> {
     others.into_iter().any(|other| other != text).then_some(text)
 }
 
-/// Returns a figure with a bar per subject that has the number, or nothing if none has it.
-pub(crate) fn bars(registry: &Registry, name: &str, title: &str, subjects: &[Subject]) -> Markup {
-    let Some(metric) = registry.find(name) else { return html! {} };
-    let bar = |subject: &Subject| {
-        let number = subject.row.shown(name)?.as_f64()?;
-        Some(Bar {
-            marker: subject.marker,
-            name: subject.name.clone(),
-            parts: vec![number],
-            text: metric.unit.text_with_unit(number),
-        })
-    };
-    let bars: Vec<Bar> = subjects.iter().filter_map(bar).collect();
-    if bars.is_empty() {
-        return html! {};
+/// Returns a table with the explanations of its columns.
+pub(crate) fn table_and_legend(
+    registry: &Registry,
+    heading: &str,
+    names: &[impl AsRef<str>],
+    subjects: &[Subject],
+) -> Markup {
+    html! {
+        (table(registry, heading, names, subjects))
+        (legend(registry, names, subjects))
     }
-    let format: fn(f64) -> String = metric.unit.plot_format();
-    figure(title, &bars::draw(title, &[title], format, &bars))
 }
 
-/// Returns the section of latencies: for each title and flat name a figure with the percentiles of each subject.
+/// Returns a figure with a bar per subject that has the number, or nothing if all bars are empty.
+pub(crate) fn bars(registry: &Registry, name: &str, title: &str, subjects: &[Subject]) -> Markup {
+    bars_of_parts(registry, title, &[(title, name)], subjects)
+}
+
+/// Returns a figure with a bar per subject. A bar has a part for each label and flat name.
+pub(crate) fn bars_of_parts(
+    registry: &Registry,
+    title: &str,
+    parts: &[(&str, &str)],
+    subjects: &[Subject],
+) -> Markup {
+    let Some(metric) = parts.first().and_then(|(_, name)| registry.find(name)) else {
+        return html! {};
+    };
+    let labels: Vec<&str> = parts.iter().map(|(label, _)| *label).collect();
+    stacked_bars(title, &labels, metric.unit, subjects, |subject| {
+        parts.iter().map(|(_, name)| subject.number(name)).collect()
+    })
+}
+
+/// Returns a figure with a bar per subject that has `parts`, with their sum as text; nothing if all bars are empty.
+pub(crate) fn stacked_bars(
+    title: &str,
+    labels: &[&str],
+    unit: Unit,
+    subjects: &[Subject],
+    parts: impl Fn(&Subject) -> Option<Vec<f64>>,
+) -> Markup {
+    let bar = |subject: &Subject| {
+        let (parts, name) = (parts(subject)?, subject.name.clone());
+        let text = unit.text_with_unit(parts.iter().sum());
+        Some(Bar { marker: subject.marker, name, parts, text })
+    };
+    let bars: Vec<Bar> = subjects.iter().filter_map(bar).collect();
+    if bars.iter().flat_map(|bar| &bar.parts).all(|part| *part == 0.0) {
+        return html! {};
+    }
+    let classes: Vec<String> = (0..labels.len()).map(|index| format!("p{index}")).collect();
+    let legend = classes.iter().map(String::as_str).zip(labels.iter().copied());
+    html! {
+        div {
+            (figure(title, &bars::draw(title, labels, unit.plot_format(), &bars)))
+            @if labels.len() > 1 { (page::legend(legend)) }
+        }
+    }
+}
+
+/// Returns the section of latencies, see [`latency_figures`].
 pub(crate) fn latencies(kinds: &[(&str, &str)], subjects: &[Subject]) -> Markup {
+    section("Latency", "The axis is logarithmic.", &latency_figures(kinds, subjects))
+}
+
+/// Returns for each title and flat name a figure with the percentiles of each subject, or nothing without measurements.
+pub(crate) fn latency_figures(
+    kinds: &[(impl AsRef<str>, impl AsRef<str>)],
+    subjects: &[Subject],
+) -> Markup {
     let span = |key: &str, subject: &Subject| {
         let percentiles = ["p50", "p90", "p99", "p999", "max"];
-        let value = |name| subject.row.shown(&format!("{key}.{name}")).and_then(|it| it.as_f64());
-        let values: Vec<Option<f64>> = percentiles.into_iter().map(value).collect();
+        let values: Vec<Option<f64>> =
+            percentiles.map(|name| subject.number(&format!("{key}.{name}"))).into();
         let name = subject.name.clone();
         values.iter().any(Option::is_some).then_some(Span { marker: subject.marker, name, values })
     };
-    let content = html! {
-        (latency::legend())
-        div class="plots" {
-            @for (title, key) in kinds {
-                @let spans: Vec<Span> = subjects.iter().filter_map(|subject| span(key, subject)).collect();
-                @if let Some(plot) = latency::draw(&spans) { (figure(title, &plot)) }
-            }
-        }
+    let plot = |(title, key): &(_, _)| {
+        let (title, key): (&str, &str) = (AsRef::as_ref(title), AsRef::as_ref(key));
+        let spans: Vec<Span> = subjects.iter().filter_map(|subject| span(key, subject)).collect();
+        Some(figure(title, &latency::draw(&spans)?))
     };
-    section("Latency", "The axis is logarithmic.", &content)
+    let plots: Vec<Markup> = kinds.iter().filter_map(plot).collect();
+    if plots.is_empty() {
+        return html! {};
+    }
+    html! {
+        (latency::legend())
+        div class="plots" { @for plot in plots { (plot) } }
+    }
 }

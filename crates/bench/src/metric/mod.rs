@@ -296,6 +296,17 @@ pub fn find(name: &str) -> Option<&'static Metric> {
     ALL.iter().find_map(|registry| registry.find(name))
 }
 
+/// Returns the registry of a result by the command line that made it, such as `lsmx bench fillseq`.
+#[must_use]
+pub fn registry_of(command_line: &str) -> Option<&'static Registry> {
+    let mut words = command_line.split_whitespace().skip(1);
+    let command = words.find(|word| !word.starts_with('-'))?;
+    if command == "bench" && words.any(|word| word.starts_with("--experiment")) {
+        return Some(&tuning::columns::READS);
+    }
+    ALL.into_iter().find(|registry| registry.command == command)
+}
+
 /// Returns the reference of all results as Markdown: a table per command.
 pub fn reference() -> String {
     let mut text = String::new();
@@ -373,6 +384,19 @@ mod tests {
                 });
                 assert!(exists, "{}: {name} is not declared", registry.command);
             }
+        }
+    }
+
+    #[test]
+    fn registry_follows_from_the_command_line() {
+        for (line, command) in [
+            ("lsmx bench fillseq --entries 10", Some("bench")),
+            ("./lsmx --no-progress rmw --mode kd", Some("rmw")),
+            ("lsmx bench --experiment=caching", Some(tuning::columns::READS.command)),
+            ("lsmx db stats", None),
+            ("", None),
+        ] {
+            assert_eq!(registry_of(line).map(|registry| registry.command), command, "{line}");
         }
     }
 

@@ -3,7 +3,7 @@
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
 use comfy_table::{LineStyle, TableStyle};
 
-use super::{Column, Registry, Row};
+use super::{Better, Column, Registry, Row};
 use crate::error::{Error, Result};
 
 /// Spaces between two columns.
@@ -61,15 +61,47 @@ pub fn table(registry: &Registry, rows: &[Row], style: &TableStyleOptions) -> Re
         [one] if one == "all" => registry.metrics().map(|metric| metric.key).collect(),
         named => named.iter().map(String::as_str).collect(),
     };
-    let identity = registry.columns(registry.identity, rows);
+    let mut identity = registry.columns(registry.identity, rows);
     let mut columns = registry.columns(&names, rows);
     columns.retain(|column| identity.iter().all(|known| known.name != column.name));
-    let mut text = blocks(&identity, &columns, rows, style.width);
+    let shown: Vec<Column> = identity.iter().chain(&columns).cloned().collect();
+    let mut text = String::new();
+    if style.columns.is_empty() {
+        let mut constant = take_constant_columns(&mut identity, rows);
+        constant.extend(take_constant_columns(&mut columns, rows));
+        let texts = constant.iter().map(|column| {
+            let text = format!("{} {}", column.title, cell_text(column, &rows[0]));
+            format!("{text} {}", column.metric.unit.name()).trim_end().to_owned()
+        });
+        let texts: Vec<String> = texts.collect();
+        if !texts.is_empty() {
+            text = format!("in all rows: {}\n\n", texts.join(", "));
+        }
+    }
+    text.push_str(&blocks(&identity, &columns, rows, style.width));
     if style.legend {
         text.push('\n');
-        text.push_str(&legend(identity.iter().chain(&columns)));
+        text.push_str(&legend(shown.iter()));
     }
     Ok(text)
+}
+
+/// Removes and returns the columns that have the same text in all rows and are neither costs nor rates. At least one column
+/// stays.
+fn take_constant_columns(columns: &mut Vec<Column>, rows: &[Row]) -> Vec<Column> {
+    let is_constant = |column: &Column| {
+        let text = |row| cell_text(column, row);
+        column.metric.better == Better::Neither
+            && rows.len() > 1
+            && rows.iter().all(|row| text(row) == text(&rows[0]))
+    };
+    let (mut constant, mut varied): (Vec<Column>, Vec<Column>) =
+        std::mem::take(columns).into_iter().partition(is_constant);
+    if varied.is_empty() {
+        varied.extend(constant.pop());
+    }
+    *columns = varied;
+    constant
 }
 
 /// Returns the columns as blocks below each other, each at most `width` characters wide and with the identity columns.
@@ -166,4 +198,40 @@ fn draw_grid(
     let mut text = table.trim_fmt();
     text.push('\n');
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Unit, metric};
+    use super::*;
+
+    const REGISTRY: Registry = Registry {
+        command: "test",
+        metrics: &[&[
+            metric("name", "name", Unit::Text, "name of the row"),
+            metric("engine", "engine", Unit::Text, "storage engine"),
+            metric("share", "reads", Unit::Share, "share of reads"),
+            metric("cost", "cost", Unit::Count, "a cost").cost(),
+        ]],
+        identity: &["name", "engine"],
+        shown: &["share", "cost"],
+    };
+
+    #[test]
+    fn table_constant_settings_are_above_it_and_costs_in_it() {
+        let row = |name: &str| {
+            let row = Row::default().with("name", name).with("engine", "lsmx");
+            row.with("share", 0.5).with("cost", 7)
+        };
+        let style = TableStyleOptions { legend: false, ..TableStyleOptions::default() };
+        let two = table(&REGISTRY, &[row("a"), row("b")], &style).unwrap();
+        let (head, rows) = two.split_once("\n\n").unwrap();
+        assert_eq!(head, "in all rows: engine lsmx, reads 50.0 %");
+        assert!(
+            rows.starts_with("name") && rows.contains("cost") && !rows.contains("lsmx"),
+            "{rows}"
+        );
+        let one = table(&REGISTRY, &[row("a")], &style).unwrap();
+        assert!(one.starts_with("name") && one.contains("lsmx"), "{one}");
+    }
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use lsmx_bench::metric::compare::{self, Comparison};
+use lsmx_bench::metric::registry_of;
 use lsmx_bench::report::json;
 use serde_json::Value;
 
@@ -15,8 +16,8 @@ const NAMED_MAX: usize = 5;
 
 /// Prints what changed; fails if something is worse than allowed.
 pub(crate) fn run(arguments: &CompareArgs) -> Result<(), Failure> {
-    let (old, new) = (cells(&arguments.old)?, cells(&arguments.new)?);
-    let compared = Comparison::new(&old, &new);
+    let ((command, old), (_, new)) = (read(&arguments.old)?, read(&arguments.new)?);
+    let compared = Comparison::new(registry_of(&command), &old, &new);
     if compared.pairs.is_empty() {
         let (old, new) = (arguments.old.display(), arguments.new.display());
         return Err(Failure::Usage(format!(
@@ -49,14 +50,17 @@ pub(crate) fn run(arguments: &CompareArgs) -> Result<(), Failure> {
     Err(Failure::Run(format!("worse than allowed: {named}{more}").into()))
 }
 
-/// The cells of a result file.
-fn cells(path: &Path) -> Result<Vec<Value>, Failure> {
+/// Returns the command line and the cells of a result file. Results of other programs have an empty command line.
+fn read(path: &Path) -> Result<(String, Vec<Value>), Failure> {
     let bad = |what: String| Failure::Usage(format!("{}: {what}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
     let result: Value = serde_json::from_str(&text)
         .map_err(|error| bad(format!("not JSON: {error}").replace('\n', " ")))?;
+    let command = result.pointer("/provenance/command").and_then(Value::as_str).unwrap_or_default();
     match result.get("cells").and_then(Value::as_array) {
-        Some(cells) if !cells.is_empty() && cells.iter().all(Value::is_object) => Ok(cells.clone()),
+        Some(cells) if !cells.is_empty() && cells.iter().all(Value::is_object) => {
+            Ok((command.to_owned(), cells.clone()))
+        }
         Some(_) => Err(bad("it has no cells".to_owned())),
         None => Err(bad("not a result of lsmx, which has cells".to_owned())),
     }

@@ -3,90 +3,40 @@
 use std::fmt::Write as _;
 
 use super::page;
-use super::{Advice, Preset, Ranked};
+use super::{Advice, Ranked};
 use crate::error::Result;
+use crate::experiment::explore::columns::SPACE_AMPLIFICATION;
 use crate::metric::table::{TableStyleOptions, table};
 use crate::metric::{Metric, Registry, Row, Unit, metric, union_table};
 use crate::report::Report;
 use crate::report::provenance::Provenance;
 use crate::report::text::bytes;
 
+#[rustfmt::skip]
 const DESIGN: &[Metric] = &[
     metric("policy", "policy", Unit::Text, "compaction policy with its parameters"),
     metric("memtable_bytes", "memtable", Unit::Bytes, "size of a memtable; there are two"),
     metric("block_cache_bytes", "cache", Unit::Bytes, "size of the block cache"),
+    metric("spec", "spec", Unit::Text, "the policy as `--policy` accepts it"),
+    metric("cost", "cost", Unit::Cost, "weighted sum of the four costs; the simulated cost, corrected by measurements").cost(),
+    metric("simulated.cost", "simulated", Unit::Cost, "weighted cost, by the simulator").cost(),
+    metric("measured.cost", "measured", Unit::Cost, "weighted cost, measured on the engine").cost(),
+    metric("costs.writes", "writes", Unit::Cost, "blocks of 4 KiB that compaction moves per write").cost(),
+    metric("costs.points", "I/Os get", Unit::Cost, "blocks read per point lookup").cost(),
+    metric("costs.ranges", "I/Os range", Unit::Cost, "blocks read per range lookup").cost(),
+    metric("costs.space", "space amp", Unit::Cost, SPACE_AMPLIFICATION).cost(),
+    metric("simulated.costs.*", "simulated {}", Unit::Cost, "the four costs, by the simulator").cost(),
+    metric("measured.entries", "measured writes", Unit::Count, "writes of the measured run; memory is scaled with them"),
+    metric("measured.costs.*", "measured {}", Unit::Cost, "the four costs, measured on the engine").cost(),
+    metric("measured.simulated.*", "simulation of measured {}", Unit::Cost, "the four costs of the measured run, by the simulator").cost(),
+    metric("reason", "reason", Unit::Text, "reason for the place in the ranking"),
+    metric("pareto", "Pareto", Unit::Text, "whether no other design is as good in all four costs and better in one"),
 ];
 
 /// Metrics of the ranking.
 pub const RANKED: Registry = Registry {
     command: "advise",
-    metrics: &[
-        DESIGN,
-        &[
-            metric("spec", "spec", Unit::Text, "the policy as `--policy` accepts it"),
-            metric(
-                "cost",
-                "cost",
-                Unit::Cost,
-                "weighted sum of the four costs; the simulated cost, corrected by measurements",
-            )
-            .cost(),
-            metric("simulated.cost", "simulated", Unit::Cost, "weighted cost, by the simulator")
-                .cost(),
-            metric(
-                "measured.cost",
-                "measured",
-                Unit::Cost,
-                "weighted cost, measured on the engine",
-            )
-            .cost(),
-            metric(
-                "costs.writes",
-                "writes",
-                Unit::Cost,
-                "blocks of 4 KiB that compaction moves per write",
-            )
-            .cost(),
-            metric("costs.points", "I/Os get", Unit::Cost, "blocks read per point lookup").cost(),
-            metric("costs.ranges", "I/Os range", Unit::Cost, "blocks read per range lookup").cost(),
-            metric("costs.space", "space amp", Unit::Cost, "bytes of tables ÷ bytes of live data")
-                .cost(),
-            metric(
-                "simulated.costs.*",
-                "simulated {}",
-                Unit::Cost,
-                "the four costs, by the simulator",
-            )
-            .cost(),
-            metric(
-                "measured.entries",
-                "measured writes",
-                Unit::Count,
-                "writes of the measured run; memory is scaled with them",
-            ),
-            metric(
-                "measured.costs.*",
-                "measured {}",
-                Unit::Cost,
-                "the four costs, measured on the engine",
-            )
-            .cost(),
-            metric(
-                "measured.simulated.*",
-                "simulation of measured {}",
-                Unit::Cost,
-                "the four costs of the measured run, by the simulator",
-            )
-            .cost(),
-            metric("reason", "reason", Unit::Text, "reason for the place in the ranking"),
-            metric(
-                "pareto",
-                "Pareto",
-                Unit::Text,
-                "whether no other design is as good in all four costs and better in one",
-            ),
-        ],
-    ],
+    metrics: &[DESIGN],
     identity: &["policy"],
     shown: &[
         "memtable_bytes",
@@ -136,14 +86,15 @@ impl Report for Advice {
             }
         }
         if let Some(presets) = &self.presets {
-            let rows: Result<Vec<Row>> = presets.cells.iter().map(preset_row).collect();
+            let rows =
+                presets.cells.iter().map(Row::new).collect::<serde_json::Result<Vec<_>>>()?;
             // `--columns` is for the ranking.
             let style = TableStyleOptions { columns: Vec::new(), ..style.clone() };
             let _ = writeln!(
                 text,
                 "\nEvery preset, measured on the engine. The first design above costs {:.3} × the cheapest preset.\n\n{}",
                 presets.advice_to_best,
-                table(&PRESETS, &rows?, &style)?
+                table(&PRESETS, &rows, &style)?
             );
         }
         if let Some(best) = self.ranked.first() {
@@ -167,10 +118,6 @@ pub(super) fn ranked_row(ranked: &Ranked) -> Result<Row> {
     Ok(Row::new(ranked)?
         .with("policy", short_policy(&ranked.policy, &ranked.spec))
         .with("pareto", pareto))
-}
-
-fn preset_row(preset: &Preset) -> Result<Row> {
-    Ok(Row::new(preset)?)
 }
 
 /// Returns the question and the extent of the search.

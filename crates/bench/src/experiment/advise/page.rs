@@ -1,14 +1,15 @@
-//! The page of an answer of `lsmx advise`: the ranking, what the costs are made of, the front of those
-//! that nothing beats, and of the confirmed designs all that an exploration shows.
+//! The HTML page of `lsmx advise`: the ranking, the parts of the costs, the Pareto front, and for the measured designs the
+//! sections of an exploration.
 
 use maud::{Markup, html};
 
 use super::columns::{RANKED, question, ranked_row, short_policy, usage};
-use super::{Advice, Costs, Preset, Weights};
+use super::{Advice, Costs, Presets, Ranked, Weights};
 use crate::error::Result;
-use crate::experiment::explore::page::compared;
-use crate::experiment::explore::page::subject::Subject;
-use crate::metric::html::{self as metrics};
+use crate::experiment::explore::page::sections_of_policies;
+use crate::experiment::explore::page::subject::PageCell;
+use crate::metric::Row;
+use crate::metric::html::{Subject, table_and_legend};
 use crate::report::html::page::{figure, legend, page, section};
 use crate::report::html::plot::bars::{self, Bar};
 use crate::report::html::plot::frame::Axis;
@@ -17,14 +18,14 @@ use crate::report::html::plot::scale::Scale;
 use crate::report::html::plot::scatter::{self, Point};
 use crate::report::html::value;
 
-/// The parts of a cost, with the classes of their colours.
+/// Classes of colors and names of the parts of a cost.
 const PARTS: [(&str, &str); 4] =
     [("p0", "writes"), ("p1", "point lookups"), ("p2", "range lookups"), ("p3", "space")];
-/// What a marker covers, in px².
+/// Area of a marker, in px².
 const MARKER_PX2: f64 = 80.0;
 
-/// One of the costs.
-type Cost = fn(&Costs) -> f64;
+/// Selects one of the costs.
+type CostOf = fn(&Costs) -> f64;
 
 /// Returns the page of an answer.
 ///
@@ -32,33 +33,43 @@ type Cost = fn(&Costs) -> f64;
 /// If a design cannot be JSON.
 pub(super) fn html(result: &Advice) -> Result<String> {
     let names = names(result);
-    let subjects: Vec<Subject<'_>> = result
-        .cells
+    let named = |(number, name): (usize, &String), row: Row| Subject {
+        name: name.clone(),
+        marker: Marker::number(number),
+        row,
+    };
+    let cells = result.cells.iter().map(PageCell::explored).collect::<Result<Vec<_>>>()?;
+    let measured: Vec<Subject> = names
         .iter()
-        .zip(names.iter().zip(0..))
-        .map(|(cell, (name, number))| Subject {
-            name: name.clone(),
-            marker: Marker::number(number),
-            cell,
-        })
+        .enumerate()
+        .zip(&cells)
+        .map(|(name, cell)| named(name, cell.row.clone()))
         .collect();
+    let rows = result.ranked.iter().map(ranked_row).collect::<Result<Vec<_>>>()?;
+    let ranked: Vec<Subject> =
+        names.iter().enumerate().zip(rows).map(|(name, row)| named(name, row)).collect();
+    let costs = ranked.iter().zip(&result.ranked).map(|(it, ranked)| (&*it.name, &ranked.costs));
+    let weights = &result.asked.weights;
     let sections = html! {
-        (ranking(result, &names)?)
-        (costs(result, &names))
-        (front(result, &names))
-        @if let Some(presets) = &result.presets {
-            (preset_costs(&presets.cells, presets.advice_to_best, &result.asked.weights))
+        (ranking(result, &ranked))
+        (section("What the costs are made of", "", &weighted_costs("Cost by weight", costs, weights)))
+        (front(result, &ranked))
+        @if let Some(Presets { advice_to_best, cells }) = &result.presets {
+            @let how = format!("The first design above costs {advice_to_best:.3} × the cheapest of them.");
+            @let costs = cells.iter().map(|it| (&*it.policy, &it.measured.costs));
+            (section("Every preset on the engine", &how,
+                &weighted_costs("Cost by weight, measured", costs, weights)))
         }
-        @if !subjects.is_empty() {
+        @if !measured.is_empty() {
             h2 { "The confirmed designs on the engine" }
-            (compared(&subjects))
+            (sections_of_policies(&cells.iter().collect::<Vec<_>>(), &measured))
         }
     };
     let headline = question(result).replace('\n', ". ");
     Ok(page("lsmx advise", headline.trim_end(), &result.provenance, &[], &sections))
 }
 
-/// What the designs are called: the policy, and the memtable where that tells them apart.
+/// Returns the names of the designs: the policy, with the memtable if several designs have the same policy.
 fn names(result: &Advice) -> Vec<String> {
     let policies: Vec<String> =
         result.ranked.iter().map(|it| short_policy(&it.policy, &it.spec)).collect();
@@ -70,61 +81,40 @@ fn names(result: &Advice) -> Vec<String> {
     policies.iter().enumerate().map(name).collect()
 }
 
-fn ranking(result: &Advice, names: &[String]) -> Result<Markup> {
-    let subject = |((ranked, name), number): ((_, &String), usize)| {
-        let (name, marker) = (name.clone(), Marker::number(number));
-        Ok(metrics::Subject { name, marker, row: ranked_row(ranked)? })
-    };
-    let subjects: Vec<metrics::Subject> =
-        result.ranked.iter().zip(names).zip(0..).map(subject).collect::<Result<_>>()?;
+fn ranking(result: &Advice, subjects: &[Subject]) -> Markup {
     let content = html! {
-        (metrics::table(&RANKED, "design", RANKED.shown, &subjects))
-        (metrics::legend(&RANKED, RANKED.shown, &subjects))
-        ol { @for (it, name) in result.ranked.iter().zip(names) {
-            @if it.measured.is_some() { li { strong { (name) } ": " (it.reason) "." } }
+        (table_and_legend(&RANKED, "design", RANKED.shown, subjects))
+        ol { @for (it, subject) in result.ranked.iter().zip(subjects) {
+            @if it.measured.is_some() { li { strong { (subject.name) } ": " (it.reason) "." } }
         } }
         @if let Some(best) = result.ranked.first() { pre { (usage(best)) } }
     };
-    Ok(section("Ranking", "The cost is the weighted sum of the four costs.", &content))
+    section("Ranking", "The cost is the weighted sum of the four costs.", &content)
 }
 
-fn costs(result: &Advice, names: &[String]) -> Markup {
-    let weights = &result.asked.weights;
-    let rows =
-        result.ranked.iter().zip(names).zip(0..).map(|((it, name), number)| {
-            row(name.clone(), Marker::number(number), &it.costs, weights)
-        });
-    let content = html! {
-        (figure("Cost by weight", &draw_costs(&rows.collect::<Vec<_>>())))
-        (legend(PARTS))
+/// Returns a bar per design, whose parts are the weighted costs.
+fn weighted_costs<'a>(
+    title: &str,
+    designs: impl Iterator<Item = (&'a str, &'a Costs)>,
+    weights: &Weights,
+) -> Markup {
+    let bar = |((name, costs), number): ((&str, &Costs), usize)| Bar {
+        marker: Marker::number(number),
+        name: name.to_owned(),
+        parts: costs.weighted(weights).into(),
+        text: format!("{:.3}", costs.sum(weights)),
     };
-    section("What the costs are made of", "", &content)
-}
-
-fn preset_costs(presets: &[Preset], advice_to_best: f64, weights: &Weights) -> Markup {
-    let rows = presets.iter().zip(0..).map(|(it, number)| {
-        row(it.policy.clone(), Marker::number(number), &it.measured.costs, weights)
-    });
-    let content = html! {
-        (figure("Cost by weight, measured", &draw_costs(&rows.collect::<Vec<_>>())))
+    let bars: Vec<Bar> = designs.zip(0..).map(bar).collect();
+    let labels = PARTS.map(|(_, name)| name);
+    html! {
+        (figure(title, &bars::draw("Cost by weight of each design", &labels, value::plain, &bars)))
         (legend(PARTS))
-    };
-    let how = format!("The advice costs {advice_to_best:.3} of the cheapest of them.");
-    section("Every preset on the engine", &how, &content)
+    }
 }
 
-fn row(name: String, marker: Marker, costs: &Costs, weights: &Weights) -> Bar {
-    let text = format!("{:.3}", costs.sum(weights));
-    Bar { marker, name, parts: costs.weighted(weights).into(), text }
-}
-
-fn draw_costs(rows: &[Bar]) -> Markup {
-    bars::draw("Cost by weight of each design", &PARTS.map(|(_, name)| name), value::plain, rows)
-}
-
-/// Writes against the lookups that cost something.
-fn front(result: &Advice, names: &[String]) -> Markup {
-    let all: [(&str, Cost); 3] = [
+/// Returns plots of writes against each other cost that is not 0.
+fn front(result: &Advice, subjects: &[Subject]) -> Markup {
+    let all: [(&str, CostOf); 3] = [
         ("I/Os per point lookup", |costs| costs.points),
         ("I/Os per range lookup", |costs| costs.ranges),
         ("space amplification, ×", |costs| costs.space),
@@ -134,7 +124,7 @@ fn front(result: &Advice, names: &[String]) -> Markup {
     let content = html! {
         div class="plots" {
             @for (title, of) in shown {
-                (figure(&format!("Writes against {title}"), &plane(result, names, title, of)))
+                (figure(&format!("Writes against {title}"), &plane(result, subjects, title, of)))
             }
         }
     };
@@ -143,29 +133,27 @@ fn front(result: &Advice, names: &[String]) -> Markup {
     section("The Pareto front", how, &content)
 }
 
-fn plane(result: &Advice, names: &[String], title: &str, of: Cost) -> Markup {
-    let points: Vec<Point> = result
-        .ranked
-        .iter()
-        .zip(names)
-        .zip(0..)
-        .map(|((it, name), number)| Point {
-            marker: Marker::number(number),
-            name: name.clone(),
-            x: it.costs.writes,
-            y: of(&it.costs),
-            area: MARKER_PX2,
-            faint: !it.pareto,
-            says: format!("{name}: {:.3}, {title} {:.3}", it.costs.writes, of(&it.costs)),
-        })
-        .collect();
-    let axis = |title: &str, values: Vec<f64>| Axis {
-        scale: Scale::fitting(&values),
-        title: title.to_owned(),
-        format: value::plain,
-        ticks: 6,
+fn plane(result: &Advice, subjects: &[Subject], title: &str, of: CostOf) -> Markup {
+    let point = |(ranked, subject): (&Ranked, &Subject)| Point {
+        marker: subject.marker,
+        name: subject.name.clone(),
+        x: ranked.costs.writes,
+        y: of(&ranked.costs),
+        area: MARKER_PX2,
+        faint: !ranked.pareto,
+        says: format!(
+            "{}: {:.3}, {title} {:.3}",
+            subject.name,
+            ranked.costs.writes,
+            of(&ranked.costs)
+        ),
     };
-    let x = axis("blocks of 4 KiB moved per write", points.iter().map(|it| it.x).collect());
-    let y = axis(title, points.iter().map(|it| it.y).collect());
+    let points: Vec<Point> = result.ranked.iter().zip(subjects).map(point).collect();
+    let axis = |title: &str, of: fn(&Point) -> f64| {
+        let values: Vec<f64> = points.iter().map(of).collect();
+        Axis::new(Scale::fitting(&values), title, value::plain)
+    };
+    let x = axis("blocks of 4 KiB moved per write", |point| point.x);
+    let y = axis(title, |point| point.y);
     scatter::draw(&format!("{title} against writes by design"), x, y, &points)
 }

@@ -301,7 +301,6 @@ pub(super) fn run(
         simulated: None,
         model: None,
         repeats: None,
-        is_simulated: false,
     })
 }
 

@@ -1,153 +1,53 @@
 //! Metrics, text table and CSV rows of `lsmx explore`.
 
+use lsmx_simulator::cost_model::Costs;
 use serde_json::Value;
 
 use super::page;
-use super::result::{Cell, Exploration, LevelSummary, RecordsSummary, Workload};
+use super::result::{Cell, Exploration, RecordsSummary, Workload};
 use crate::error::Result;
 use crate::metric::{Metric, Registry, Row, Unit, latency, metric, union_table};
-use crate::numbers::ratio;
 use crate::report::Report;
 use crate::report::provenance::Provenance;
 use crate::report::text::bytes;
 
+/// Meaning of the space amplification in all commands.
+pub(crate) const SPACE_AMPLIFICATION: &str =
+    "bytes of live tables ÷ key and value bytes of the live records";
+
 /// Metrics of trees, which the engine and the simulator report.
+#[rustfmt::skip]
 pub(crate) const TREE: &[Metric] = &[
     metric("policy", "policy", Unit::Text, "compaction policy"),
     metric("spec", "spec", Unit::Text, "the policy with all its parameters"),
     metric("sweep.*", "{}", Unit::Text, "value of the swept flag"),
     metric("seed", "seed", Unit::Count, "seed of the workload"),
     metric("ingested_bytes", "ingested", Unit::Bytes, "key and value bytes of all writes"),
-    metric("flushed_bytes", "flushed", Unit::Bytes, "bytes of the tables that flushes wrote")
-        .cost(),
+    metric("flushed_bytes", "flushed", Unit::Bytes, "bytes of the tables that flushes wrote").cost(),
     metric("flushes", "flushes", Unit::Count, "memtables written as tables"),
-    metric(
-        "compaction.jobs",
-        "jobs",
-        Unit::Count,
-        "compaction jobs that merged or rewrote tables, without moves",
-    ),
-    metric(
-        "compaction.trivial_moves",
-        "moves",
-        Unit::Count,
-        "compaction jobs that only changed the level of tables",
-    ),
+    metric("compaction.jobs", "jobs", Unit::Count, "compaction jobs that merged or rewrote tables, without moves"),
+    metric("compaction.trivial_moves", "moves", Unit::Count, "compaction jobs that only changed the level of tables"),
     metric("compaction.drops", "drops", Unit::Count, "compaction jobs that only deleted tables"),
-    metric(
-        "compaction.read_bytes",
-        "merged",
-        Unit::Bytes,
-        "bytes that compaction read, in whole blocks",
-    )
-    .cost(),
-    metric("compaction.written_bytes", "compacted", Unit::Bytes, "bytes that compaction wrote")
-        .cost(),
-    metric(
-        "data_moved_ratio",
-        "moved",
-        Unit::Times,
-        "bytes that compaction read and wrote ÷ bytes ingested",
-    )
-    .cost(),
-    metric(
-        "write_amplification",
-        "write amp",
-        Unit::Times,
-        "bytes that flushes and compaction wrote ÷ bytes ingested",
-    )
-    .cost(),
-    metric(
-        "compaction_write_amplification",
-        "compaction amp",
-        Unit::Times,
-        "bytes that compaction wrote ÷ bytes of live data",
-    )
-    .cost(),
-    metric(
-        "space_amplification",
-        "space amp",
-        Unit::Times,
-        "bytes of live tables ÷ bytes of live data",
-    )
-    .cost(),
-    metric(
-        "space_amplification_invalid",
-        "invalid",
-        Unit::Share,
-        "bytes of invalid entries ÷ bytes of valid entries",
-    )
-    .cost(),
-    metric(
-        "point_lookups[*].alpha",
-        "α {}",
-        Unit::Share,
-        "share of the point lookups whose key is absent",
-    ),
-    metric(
-        "point_lookups[*].ops",
-        "gets α={}",
-        Unit::Count,
-        "point lookups with this share α of absent keys",
-    ),
-    metric(
-        "point_lookups[*].ios_per_get",
-        "I/Os α={}",
-        Unit::Blocks,
-        "blocks per point lookup that the block cache did not have; α is the share of absent keys",
-    )
-    .cost(),
-    metric(
-        "point_lookups[*].blocks_read.*",
-        "blocks α={} {}",
-        Unit::Count,
-        "blocks of this kind that point lookups read",
-    )
-    .cost()
-    .ungated(),
-    metric(
-        "point_lookups[*].filter_false_positive_rate",
-        "false positives α={}",
-        Unit::SmallShare,
-        "share of the filter checks for absent keys that passed",
-    )
-    .cost()
-    .ungated(),
-    metric(
-        "point_lookups[*].runs_asked",
-        "runs α={}",
-        Unit::Mean,
-        "sorted runs per point lookup whose range contains the key",
-    ),
+    metric("compaction.read_bytes", "merged", Unit::Bytes, "bytes that compaction read, in whole blocks").cost(),
+    metric("compaction.written_bytes", "compacted", Unit::Bytes, "bytes that compaction wrote").cost(),
+    metric("data_moved_ratio", "moved", Unit::Times, "bytes that compaction read and wrote ÷ bytes ingested").cost(),
+    metric("write_amplification", "write amp", Unit::Times, "bytes that flushes and compaction wrote ÷ bytes ingested").cost(),
+    metric("compaction_write_amplification", "compaction amp", Unit::Times, "bytes that compaction wrote ÷ bytes of live data").cost(),
+    metric("space_amplification", "space amp", Unit::Times, SPACE_AMPLIFICATION).cost(),
+    metric("space_amplification_invalid", "invalid", Unit::Share, "bytes of invalid entries ÷ bytes of valid entries").cost(),
+    metric("point_lookups[*].alpha", "α {}", Unit::Share, "share of the point lookups whose key is absent"),
+    metric("point_lookups[*].ops", "gets α={}", Unit::Count, "point lookups with this share α of absent keys"),
+    metric("point_lookups[*].ios_per_get", "I/Os α={}", Unit::Blocks, "blocks per point lookup that the block cache did not have; α is the share of absent keys").cost(),
+    metric("point_lookups[*].blocks_read.*", "blocks α={} {}", Unit::Count, "blocks of this kind that point lookups read").cost().ungated(),
+    metric("point_lookups[*].filter_false_positive_rate", "false positives α={}", Unit::SmallShare, "share of the filter checks for absent keys that passed").cost().ungated(),
+    metric("point_lookups[*].runs_asked", "runs α={}", Unit::Mean, "sorted runs per point lookup whose range contains the key"),
     metric("range_lookups.runs_touched", "range runs", Unit::Mean, "sorted runs per range lookup"),
     metric("range_lookups.ops", "ranges", Unit::Count, "range lookups"),
-    metric(
-        "range_lookups.entries",
-        "range entries",
-        Unit::Count,
-        "entries that range lookups returned",
-    ),
-    metric(
-        "range_lookups.blocks_read.*",
-        "range blocks {}",
-        Unit::Count,
-        "blocks of this kind that range lookups read",
-    )
-    .cost()
-    .ungated(),
-    metric(
-        "range_lookups.ios_per_range",
-        "I/Os range",
-        Unit::Blocks,
-        "blocks per range lookup that the block cache did not have",
-    ),
+    metric("range_lookups.entries", "range entries", Unit::Count, "entries that range lookups returned"),
+    metric("range_lookups.blocks_read.*", "range blocks {}", Unit::Count, "blocks of this kind that range lookups read").cost().ungated(),
+    metric("range_lookups.ios_per_range", "I/Os range", Unit::Blocks, "blocks per range lookup that the block cache did not have"),
     metric("levels[*].level", "level {}", Unit::Count, "number of the level"),
-    metric(
-        "levels[*].share",
-        "L{}",
-        Unit::Share,
-        "share of the tree's bytes in this level; – for an empty level",
-    ),
+    metric("levels[*].share", "L{}", Unit::Share, "share of the tree's bytes in this level; – for an empty level"),
     metric("levels[*].runs", "runs L{}", Unit::Count, "sorted runs of this level"),
     metric("levels[*].files", "files L{}", Unit::Count, "tables of this level"),
     metric("levels[*].bytes", "bytes L{}", Unit::Bytes, "bytes of this level"),
@@ -156,212 +56,48 @@ pub(crate) const TREE: &[Metric] = &[
     metric("levels", "levels", Unit::Count, "levels that have tables"),
     metric("runs", "runs", Unit::Count, "sorted runs of the final tree"),
     metric("files", "files", Unit::Count, "tables of the final tree"),
-    metric(
-        "model.moved_ratio",
-        "model moved",
-        Unit::Times,
-        "bytes moved ÷ bytes ingested by the cost model: 2 × its compaction writes",
-    ),
+    metric("model.moved_ratio", "model moved", Unit::Times, "bytes moved ÷ bytes ingested by the cost model: 2 × its compaction writes"),
     metric("model.*", "model {}", Unit::Times, "cost model of the literature (Dostoevsky)"),
     metric("elapsed_s", "took", Unit::Seconds, "time of the whole run").cost(),
 ];
 
 /// Metrics that only the engine reports.
+#[rustfmt::skip]
 const ENGINE: &[Metric] = &[
-    metric(
-        "compaction.thread_us_total",
-        "job time",
-        Unit::MicrosAsSeconds,
-        "time of all threads in compaction jobs",
-    ),
-    metric(
-        "compaction.cpu_us_total",
-        "job CPU",
-        Unit::MicrosAsSeconds,
-        "processor time of compaction jobs",
-    )
-    .cost(),
-    metric(
-        "compaction.cpu_fraction",
-        "job CPU share",
-        Unit::Share,
-        "processor time ÷ time of compaction jobs",
-    )
-    .cost(),
-    metric(
-        "device_write_amplification",
-        "device amp",
-        Unit::Times,
-        "bytes that log, flushes and compaction wrote ÷ bytes of puts",
-    )
-    .cost(),
-    metric(
-        "disk_bytes",
-        "disk",
-        Unit::Bytes,
-        "bytes of all files in the directory, with log and reserve",
-    )
-    .cost(),
-    metric(
-        "disk_amplification",
-        "disk amp",
-        Unit::Times,
-        "bytes of all files in the directory, with log and the reserve for full disks ÷ bytes of live data",
-    )
-    .cost(),
-    metric(
-        "space_amplification_peak",
-        "peak space amp",
-        Unit::Times,
-        "largest bytes of tables at one time ÷ bytes of live data at the end",
-    )
-    .cost(),
+    metric("compaction.thread_us_total", "job time", Unit::MicrosAsSeconds, "time of all threads in compaction jobs"),
+    metric("compaction.cpu_us_total", "job CPU", Unit::MicrosAsSeconds, "processor time of compaction jobs").cost(),
+    metric("compaction.cpu_fraction", "job CPU share", Unit::Share, "processor time ÷ time of compaction jobs").cost(),
+    metric("device_write_amplification", "device amp", Unit::Times, "bytes that log, flushes and compaction wrote ÷ bytes of puts").cost(),
+    metric("disk_bytes", "disk", Unit::Bytes, "bytes of all files in the directory, with log and reserve").cost(),
+    metric("disk_amplification", "disk amp", Unit::Times, "bytes of all files in the directory, with log and the reserve for full disks ÷ bytes of live data").cost(),
+    metric("space_amplification_peak", "peak space amp", Unit::Times, "largest bytes of tables at one time ÷ bytes of live data at the end").cost(),
     metric("space_peak_bytes", "space peak", Unit::Bytes, "largest bytes of tables at one time"),
-    metric(
-        "space_transient_bytes",
-        "transient",
-        Unit::Bytes,
-        "largest output of a job while its inputs existed",
-    ),
+    metric("space_transient_bytes", "transient", Unit::Bytes, "largest output of a job while its inputs existed"),
     metric("delete_persistence.deletes", "deletes", Unit::Count, "deletes of a key"),
-    metric(
-        "delete_persistence.live_tombstones",
-        "live tombstones",
-        Unit::Count,
-        "point tombstones in the final tree",
-    )
-    .cost(),
-    metric(
-        "delete_persistence.oldest_age_us",
-        "oldest tombstone",
-        Unit::MicrosAsSeconds,
-        "age of the oldest tombstone in the final tree, by the database clock",
-    ),
-    metric(
-        "delete_persistence.age_us_max",
-        "tombstone age",
-        Unit::MicrosAsSeconds,
-        "upper bound of the age at which jobs dropped tombstones, by the database clock",
-    ),
-    metric(
-        "delete_persistence.run_us",
-        "run",
-        Unit::MicrosAsSeconds,
-        "duration of the run, by the database clock",
-    ),
-    metric(
-        "delete_persistence.within[*].share_of_run",
-        "within {}",
-        Unit::Share,
-        "time limit, as a share of the run",
-    ),
-    metric(
-        "delete_persistence.within[*].share",
-        "persisted in {}",
-        Unit::Share,
-        "share of the deletes whose tombstone was dropped within this share of the run",
-    ),
+    metric("delete_persistence.live_tombstones", "live tombstones", Unit::Count, "point tombstones in the final tree").cost(),
+    metric("delete_persistence.oldest_age_us", "oldest tombstone", Unit::MicrosAsSeconds, "age of the oldest tombstone in the final tree, by the database clock"),
+    metric("delete_persistence.age_us_max", "tombstone age", Unit::MicrosAsSeconds, "upper bound of the age at which jobs dropped tombstones, by the database clock"),
+    metric("delete_persistence.run_us", "run", Unit::MicrosAsSeconds, "duration of the run, by the database clock"),
+    metric("delete_persistence.within[*].share_of_run", "within {}", Unit::Share, "time limit, as a share of the run"),
+    metric("delete_persistence.within[*].share", "persisted in {}", Unit::Share, "share of the deletes whose tombstone was dropped within this share of the run"),
     metric("stalls.count", "stalls", Unit::Count, "writes that waited").cost().time(),
-    metric("stalls.total_us", "stalled", Unit::MicrosAsSeconds, "total time that writes waited")
-        .cost(),
+    metric("stalls.total_us", "stalled", Unit::MicrosAsSeconds, "total time that writes waited").cost(),
     metric("stalls.max_us", "longest stall", Unit::Micros, "longest wait of a write").cost(),
-    metric(
-        "stalls.memtables_full",
-        "stalls memtables",
-        Unit::Count,
-        "writes that waited because all memtables were full",
-    )
-    .cost()
-    .time(),
-    metric(
-        "stalls.memory_full",
-        "stalls memory",
-        Unit::Count,
-        "writes that waited because the memory of all memtables was used",
-    )
-    .cost()
-    .time(),
-    metric(
-        "stalls.too_many_runs",
-        "stalls runs",
-        Unit::Count,
-        "writes that waited because the policy has too many runs to merge",
-    )
-    .cost()
-    .time(),
-    metric(
-        "stalls.throttled_us",
-        "throttled",
-        Unit::MicrosAsSeconds,
-        "total time that writes were slowed down because of compaction debt",
-    )
-    .cost(),
-    metric(
-        "point_lookups[*].latency_us.*",
-        "get α={} {}",
-        Unit::Micros,
-        "time of a point lookup; α is the share of absent keys",
-    )
-    .cost(),
-    metric(
-        "point_lookups[*].read_amplification",
-        "read amp α={}",
-        Unit::Times,
-        "blocks read ÷ point lookups that found their key",
-    )
-    .cost(),
+    metric("stalls.memtables_full", "stalls memtables", Unit::Count, "writes that waited because all memtables were full").cost().time(),
+    metric("stalls.memory_full", "stalls memory", Unit::Count, "writes that waited because the memory of all memtables was used").cost().time(),
+    metric("stalls.too_many_runs", "stalls runs", Unit::Count, "writes that waited because the policy has too many runs to merge").cost().time(),
+    metric("stalls.throttled_us", "throttled", Unit::MicrosAsSeconds, "total time that writes were slowed down because of compaction debt").cost(),
+    metric("point_lookups[*].latency_us.*", "get α={} {}", Unit::Micros, "time of a point lookup; α is the share of absent keys").cost(),
+    metric("point_lookups[*].read_amplification", "read amp α={}", Unit::Times, "blocks read ÷ point lookups that found their key").cost(),
     metric("range_lookups.latency_us.*", "range {}", Unit::Micros, "time of a range lookup").cost(),
-    metric(
-        "range_lookups.by_selectivity[*].selectivity",
-        "selectivity {}",
-        Unit::SmallShare,
-        "share of all entries that a range lookup reads",
-    ),
-    metric(
-        "range_lookups.by_selectivity[*].ops",
-        "ranges s={}",
-        Unit::Count,
-        "range lookups of this selectivity",
-    ),
-    metric(
-        "range_lookups.by_selectivity[*].entries",
-        "range entries s={}",
-        Unit::Count,
-        "entries that range lookups of this selectivity returned",
-    ),
-    metric(
-        "range_lookups.by_selectivity[*].latency_us.*",
-        "range s={} {}",
-        Unit::Micros,
-        "time of a range lookup of this selectivity",
-    )
-    .cost(),
-    metric(
-        "range_lookups.by_selectivity[*].blocks_read.*",
-        "range blocks s={} {}",
-        Unit::Count,
-        "blocks of this kind that range lookups of this selectivity read",
-    )
-    .cost()
-    .ungated(),
-    metric(
-        "simulated.data_moved_ratio",
-        "simulated",
-        Unit::Times,
-        "prediction of `moved` by the simulator",
-    ),
-    metric(
-        "simulated.compaction.jobs",
-        "simulated jobs",
-        Unit::Count,
-        "compaction jobs, by the simulator",
-    ),
-    metric(
-        "digest",
-        "digest",
-        Unit::Text,
-        "equal digests mean equal runs; only with --deterministic",
-    ),
+    metric("range_lookups.by_selectivity[*].selectivity", "selectivity {}", Unit::SmallShare, "share of all entries that a range lookup reads"),
+    metric("range_lookups.by_selectivity[*].ops", "ranges s={}", Unit::Count, "range lookups of this selectivity"),
+    metric("range_lookups.by_selectivity[*].entries", "range entries s={}", Unit::Count, "entries that range lookups of this selectivity returned"),
+    metric("range_lookups.by_selectivity[*].latency_us.*", "range s={} {}", Unit::Micros, "time of a range lookup of this selectivity").cost(),
+    metric("range_lookups.by_selectivity[*].blocks_read.*", "range blocks s={} {}", Unit::Count, "blocks of this kind that range lookups of this selectivity read").cost().ungated(),
+    metric("simulated.data_moved_ratio", "simulated", Unit::Times, "prediction of `moved` by the simulator"),
+    metric("simulated.compaction.jobs", "simulated jobs", Unit::Count, "compaction jobs, by the simulator"),
+    metric("digest", "digest", Unit::Text, "equal digests mean equal runs; only with --deterministic"),
 ];
 
 /// Metrics of `lsmx explore`.
@@ -402,20 +138,30 @@ pub const REGISTRY: Registry = Registry {
 /// If the cell cannot be JSON.
 pub(crate) fn row(cell: &Cell, swept: bool) -> Result<Row> {
     let row = Row::new(cell)?.with_repeats(cell.repeats.as_ref());
-    let moved = cell.model.map(|costs| 2.0 * costs.compaction_write_amplification);
-    Ok(with_levels(row, &cell.levels, swept).with("model.moved_ratio", moved))
+    Ok(with_sums(row, cell.model.as_ref(), swept))
 }
 
-/// Adds sums over the levels. Removes the spec, or the policy if a sweep may change the parameters of the policy.
-pub(crate) fn with_levels(row: Row, levels: &[LevelSummary], swept: bool) -> Row {
-    let all: u64 = levels.iter().map(|level| level.bytes).sum();
-    let sum = |of: fn(&LevelSummary) -> u64| levels.iter().map(of).sum::<u64>();
-    let row = row.with(if swept { "policy" } else { "spec" }, Value::Null);
-    let row = row.with("levels", levels.len()).with("runs", sum(|level| level.runs));
-    let row = row.with("files", sum(|level| level.files));
-    levels.iter().fold(row, |row, level| {
-        row.with(format!("levels[{}].share", level.level), ratio(level.bytes, all))
-    })
+/// Adds sums over the levels, and the bytes moved by the cost model. Removes the spec, or the policy if a sweep may change
+/// the parameters of the policy.
+pub(crate) fn with_sums(row: Row, model: Option<&Costs>, swept: bool) -> Row {
+    let bytes: Vec<(String, f64)> = row
+        .names()
+        .filter(|name| name.starts_with("levels[") && name.ends_with("].bytes"))
+        .filter_map(|name| Some((name.replace("].bytes", "].share"), row.number(name)?)))
+        .collect();
+    let sum = |end: &str| -> f64 {
+        let names = row.names().filter(|name| name.starts_with("levels[") && name.ends_with(end));
+        names.filter_map(|name| row.number(name)).sum()
+    };
+    let (runs, files, all) = (sum("].runs"), sum("].files"), sum("].bytes"));
+    let moved = model.map(|costs| 2.0 * costs.compaction_write_amplification);
+    let row = row
+        .with(if swept { "policy" } else { "spec" }, Value::Null)
+        .with("levels", bytes.len())
+        .with("runs", runs)
+        .with("files", files)
+        .with("model.moved_ratio", moved);
+    bytes.into_iter().fold(row, |row, (name, bytes)| row.with(name, bytes / all.max(1.0)))
 }
 
 impl Report for Exploration {
@@ -453,7 +199,7 @@ impl Report for Exploration {
     }
 
     fn html(&self) -> Result<String> {
-        Ok(page::exploration(self))
+        page::exploration(self)
     }
 }
 

@@ -10,28 +10,22 @@ use crate::report::Report;
 use crate::report::provenance::Provenance;
 use crate::report::text::bytes;
 
+#[rustfmt::skip]
 const DATABASE: &[Metric] = &[
     metric("block_bytes", "block", Unit::Bytes, "target size of a data block").csv("block_bytes"),
-    metric("filter_bits", "filter bits", Unit::Text, "width of the filters' fingerprints in bits")
-        .csv("filter_bits"),
-    metric("cache_kind", "cache kind", Unit::Text, "implementation of the block cache")
-        .csv("cache_kind"),
+    metric("filter_bits", "filter bits", Unit::Text, "width of the filters' fingerprints in bits").csv("filter_bits"),
+    metric("cache_kind", "cache kind", Unit::Text, "implementation of the block cache").csv("cache_kind"),
     metric("db_bytes", "database", Unit::Bytes, "bytes of the tables").csv("db_bytes"),
-    metric(
-        "entries",
-        "entries",
-        Unit::Count,
-        "entries in the tables, with old versions and tombstones",
-    )
-    .csv("entries"),
+    metric("entries", "entries", Unit::Count, "entries in the tables, with old versions and tombstones").csv("entries"),
 ];
 
+#[rustfmt::skip]
 const POINT: &[Metric] = &[
     metric("cache_bytes", "cache", Unit::Bytes, "size of the block cache").csv("cache_bytes"),
     metric("cache_fraction", "of db", Unit::SmallShare, "block cache ÷ bytes of the tables").csv("cache_fraction"),
-    metric("at", "size for", Unit::Text, "inflection_1: all filters but the last run's, and top indexes, fit into the cache; inflection_2: index blocks too; all_metadata: also the last run's filters, which only this line uses").csv("at"),
+    metric("at", "size for", Unit::Text, "inflection_1: the cache holds all filters but the last run's, and top indexes; inflection_2: also index blocks; all_metadata: also the last run's filters, which only this line uses").csv("at"),
     metric("hit_rate.filter", "filter hits", Unit::Share, "share of the filters that lookups of present keys found in memory").rate().csv("filter_hit_rate"),
-    metric("hit_rate.top_index", "top index hits", Unit::Share, "share of the top indexes that lookups of present keys found in memory").rate().csv("top_index_hit_rate"),
+    metric("hit_rate.top_index", "top index hits", Unit::Share, "share of the top indexes that lookups of present keys found in memory; the top index of a table locates its index blocks").rate().csv("top_index_hit_rate"),
     metric("hit_rate.index", "index hits", Unit::Share, "share of the index blocks that lookups of present keys found in memory").rate().csv("index_hit_rate"),
     metric("hit_rate.range_tombstones", "range tombstone hits", Unit::Share, "share of the range tombstones that lookups of present keys found in memory").rate().csv("range_tombstones_hit_rate"),
     metric("hit_rate.data", "data hits", Unit::Share, "share of the data blocks that lookups of present keys found in memory").rate().csv("data_hit_rate"),
@@ -78,14 +72,13 @@ pub const REGISTRY: Registry = Registry {
         "ios_per_absent_get",
         "get_latency_us.mean",
         "get_latency_us.p99",
+        "get_latency_us.max",
         "absent_get_latency_us.mean",
         "device_reads_per_get",
         "device_read_bytes_per_get",
     ],
 };
 
-/// Returns the databases below each other: the memory that each needs for metadata, and a line per cache size.
-///
 impl Report for IoCost {
     fn registry(&self) -> &'static Registry {
         &REGISTRY
@@ -100,8 +93,8 @@ impl Report for IoCost {
     }
 
     fn rows(&self) -> Result<Vec<Row>> {
-        let rows = self.costs().flat_map(|cost| points(cost).map(move |point| row(cost, point)));
-        rows.collect()
+        let rows = |cost| points(cost).into_iter().map(move |point| row(cost, point));
+        self.costs().flat_map(rows).collect()
     }
 
     fn text(&self, style: &TableStyleOptions) -> Result<String> {
@@ -109,7 +102,7 @@ impl Report for IoCost {
         let last = self.costs().count() - 1;
         for (index, cost) in self.costs().enumerate() {
             let mut rows: Vec<Row> =
-                points(cost).map(|point| row(cost, point)).collect::<Result<_>>()?;
+                points(cost).into_iter().map(|point| row(cost, point)).collect::<Result<_>>()?;
             if !self.settings.direct_io {
                 // Without direct I/O the page cache answers most reads.
                 rows.iter_mut().for_each(|row| row.remove_prefix("device_"));
@@ -178,13 +171,14 @@ fn head(result: &IoCost, cost: &Cost) -> String {
     )
 }
 
-/// Returns the points of the sweep, and the point with all filters.
-pub(super) fn points(cost: &Cost) -> impl Iterator<Item = &Point> {
-    cost.points.iter().chain([&cost.with_all_filters])
+/// Returns all points by cache size, with the one that uses all filters.
+pub(super) fn points(cost: &Cost) -> Vec<&Point> {
+    let mut points: Vec<&Point> = cost.points.iter().chain([&cost.with_all_filters]).collect();
+    points.sort_by_key(|point| point.cache_bytes);
+    points
 }
 
-/// Returns header and rows of the CSV file: a row per database and cache size.
-///
+/// Returns the row of a point.
 pub(super) fn row(cost: &Cost, point: &Point) -> Result<Row> {
     Ok(Row::new(point)?
         .with("block_bytes", cost.block_bytes)

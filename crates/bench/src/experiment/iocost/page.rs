@@ -6,17 +6,14 @@ use maud::{Markup, html};
 use super::columns::{REGISTRY, points, row};
 use super::result::{Cost, IoCost, Point};
 use crate::error::Result;
-use crate::metric::html::{Subject, legend, table as metric_table};
-use crate::numbers::float;
-use crate::report::html::page::{figure, page, section};
+use crate::metric::html::{Subject, table_and_legend};
+use crate::numbers::{float, ratio};
+use crate::report::html::page::{line_figure, page, section};
 use crate::report::html::plot::frame::{Axis, Format};
-use crate::report::html::plot::lines::{self, Line};
+use crate::report::html::plot::lines::Line;
 use crate::report::html::plot::marker::Marker;
 use crate::report::html::plot::scale::Scale;
 use crate::report::html::value;
-
-/// Ticks of an axis, about.
-const TICKS: usize = 6;
 
 /// A published curve: name, then cache size in per cent of the database and I/Os per get.
 type Published = (&'static str, &'static [(f64, f64)]);
@@ -119,7 +116,7 @@ fn needs(cost: &Cost) -> Markup {
                         tr {
                             th scope="row" { (name) }
                             td { (value::bytes(float(bytes))) }
-                            td { (format!("{:.4}", share(cost, bytes) * 100.0)) }
+                            td { (format!("{:.4}", ratio(bytes, cost.db_bytes) * 100.0)) }
                         }
                     }
                 }
@@ -130,13 +127,9 @@ fn needs(cost: &Cost) -> Markup {
         "{} data blocks, {} index blocks; the index takes {:.2} bytes of memory per data block.",
         value::count(float(cost.data_blocks)),
         value::count(float(cost.index_blocks)),
-        crate::numbers::ratio(cost.index_bytes + cost.top_index_bytes, cost.data_blocks),
+        ratio(cost.index_bytes + cost.top_index_bytes, cost.data_blocks),
     );
     section("Memory for metadata", &blocks, &content)
-}
-
-fn share(cost: &Cost, bytes: u64) -> f64 {
-    crate::numbers::ratio(bytes, cost.db_bytes)
 }
 
 fn curves(cost: &Cost) -> Markup {
@@ -153,63 +146,43 @@ fn curves(cost: &Cost) -> Markup {
             line(cost, number, name, |point| point.hit_rate.get(kind).map(|rate| rate * 100.0))
         })
         .collect();
-    let overall = [line(cost, 0, "all blocks", |point| Some(point.hit_rate_overall * 100.0))];
+    let overall = line(cost, 0, "all blocks", |point| Some(point.hit_rate_overall * 100.0));
     let mut ios = vec![
         line(cost, 0, "present keys", |point| Some(point.ios_per_get)),
         line(cost, 1, "absent keys", |point| Some(point.ios_per_absent_get)),
     ];
-    ios.extend((2..).zip(PUBLISHED).map(|(number, (name, points))| Line {
-        marker: Marker::number(number),
-        name: name.to_owned(),
-        points: points.to_vec(),
-        whiskers: Vec::new(),
-    }));
+    ios.extend(
+        (2..).zip(PUBLISHED).map(|(number, (name, points))| {
+            Line::new(Marker::number(number), name, points.to_vec())
+        }),
+    );
     let percent: Format = |x| format!("{} %", value::plain(x));
     let content = html! {
         div class="plots" {
-            (figure("I/Os per get, beside what was published (present keys)",
-                &plot("I/Os per get", &ios, value::plain)))
-            (figure("Hit rate by kind of block, present keys",
-                &plot("hit rate by kind of block", &by_kind, percent)))
-            (figure("Hit rate over all blocks, present keys",
-                &plot("overall hit rate", &overall, percent)))
+            (plot("I/Os per get, beside what was published (present keys)", ios, value::plain))
+            (plot("Hit rate by kind of block, present keys", by_kind, percent))
+            (plot("Hit rate over all blocks, present keys", vec![overall], percent))
         }
     };
-    let how = "Over the size of the block cache in per cent of the database, by logarithm. The published \
-               curves are of other data sets of the same records.";
+    let how = "Over the size of the block cache in percent of the database, on a logarithmic axis. The published curves are \
+               of other data sets of the same records.";
     section("Reads and hits", how, &content)
 }
 
-/// A line over the cache sizes in per cent.
+/// Returns a line over the cache sizes in percent.
 fn line(cost: &Cost, number: usize, name: &str, of: impl Fn(&Point) -> Option<f64>) -> Line {
     let points = cost.points.iter().filter(|point| point.cache_bytes > 0);
     let points = points.filter_map(|point| Some((point.cache_fraction * 100.0, of(point)?)));
-    Line {
-        marker: Marker::number(number),
-        name: name.to_owned(),
-        points: points.collect(),
-        whiskers: Vec::new(),
-    }
+    Line::new(Marker::number(number), name, points.collect())
 }
 
-fn plot(says: &str, lines: &[Line], format: Format) -> Markup {
-    let values = |of: fn(&(f64, f64)) -> f64| -> Vec<f64> {
-        lines.iter().flat_map(|line| line.points.iter().map(of)).collect()
-    };
-    let (xs, ys) = (values(|point| point.0), values(|point| point.1));
-    if xs.is_empty() {
-        return html! {};
-    }
-    let x = Axis {
-        scale: Scale::log_around(&xs),
-        title: "cache, % of the database".to_owned(),
-        format: value::plain,
-        ticks: TICKS,
-    };
-    let most = ys.iter().copied().fold(0.0, f64::max);
-    let y =
-        Axis { scale: Scale::from_zero(most, TICKS), title: String::new(), format, ticks: TICKS };
-    lines::draw(says, x, y, lines)
+fn plot(title: &str, lines: Vec<Line>, format: Format) -> Markup {
+    line_figure(
+        title,
+        lines,
+        |sizes| Axis::new(Scale::log_around(sizes), "cache, % of the database", value::plain),
+        |values| Axis::from_zero(values, format),
+    )
 }
 
 fn table(cost: &Cost) -> Result<Markup> {
@@ -231,11 +204,8 @@ fn table(cost: &Cost) -> Result<Markup> {
         let name = value::bytes(float(point.cache_bytes));
         Ok(Subject { name, marker: Marker::number(0), row: row(cost, point)? })
     };
-    let subjects: Vec<Subject> = points(cost).map(subject).collect::<Result<_>>()?;
-    let content = html! {
-        (metric_table(&REGISTRY, "cache", &SHOWN, &subjects))
-        (legend(&REGISTRY, &SHOWN, &subjects))
-    };
-    let how = "Only lookups of the last line use the filters of the last sorted run.";
+    let subjects: Vec<Subject> = points(cost).into_iter().map(subject).collect::<Result<_>>()?;
+    let content = table_and_legend(&REGISTRY, "cache", &SHOWN, &subjects);
+    let how = "Only lookups of the line all_metadata use the filters of the last sorted run.";
     Ok(section("Every cache size", how, &content))
 }

@@ -13,210 +13,62 @@ use crate::report::Report;
 use crate::report::provenance::Provenance;
 use crate::report::text::bytes;
 
+#[rustfmt::skip]
 const SUBJECT: &[Metric] = &[
     metric("experiment", "experiment", Unit::Text, "name of the experiment").csv("experiment"),
     metric("varied", "varied", Unit::Text, "what the experiment varies").csv("varied"),
     metric("value", "value", Unit::Text, "value of what the experiment varies").csv("value"),
     metric("sweep.*", "{}", Unit::Text, "value of what the experiment varies"),
     metric("engine", "engine", Unit::Text, "storage engine").csv("engine"),
-    metric(
-        "mode",
-        "mode",
-        Unit::Text,
-        "get-put: read, change, write; merge: write an operand; kd (key-delta separation): operands outside the tree",
-    )
-    .csv("mode"),
-    metric("base", "base", Unit::Text, "where values are stored: in the tree or in a value log")
-        .csv("base"),
+    metric("mode", "mode", Unit::Text, "get-put: read, change, write; merge: write an operand; kd (key-delta separation): operands outside the tree").csv("mode"),
+    metric("base", "base", Unit::Text, "where values are stored: in the tree or in a value log").csv("base"),
     metric("workload.mix", "mix", Unit::Text, "mix of operations").csv("mix"),
-    metric("read_ratio", "reads", Unit::Share, "share of the operations that only read")
-        .csv("read_ratio"),
+    metric("read_ratio", "reads", Unit::Share, "share of the operations that only read").csv("read_ratio"),
     metric("seed", "seed", Unit::Count, "seed of the workload").csv("seed"),
     metric("workload.records", "records", Unit::Count, "records that were loaded").csv("records"),
-    metric(
-        "workload.loaded_bytes",
-        "loaded",
-        Unit::Bytes,
-        "key and value bytes of the loaded records",
-    )
-    .csv("loaded_bytes"),
-    metric("workload.key_len", "key", Unit::Bytes, "size of a key; the largest if sizes differ")
-        .csv("key_len"),
-    metric(
-        "workload.value_len",
-        "value size",
-        Unit::Bytes,
-        "size of a value; the largest if sizes differ",
-    )
-    .csv("value_len"),
+    metric("workload.loaded_bytes", "loaded", Unit::Bytes, "key and value bytes of the loaded records").csv("loaded_bytes"),
+    metric("workload.key_len", "key", Unit::Bytes, "size of a key; the largest if sizes differ").csv("key_len"),
+    metric("workload.value_len", "value size", Unit::Bytes, "size of a value; the largest if sizes differ").csv("value_len"),
     metric("workload.field_len", "field", Unit::Bytes, "size of a field").csv("field_len"),
-    metric("workload.delta_len", "update", Unit::Bytes, "bytes that an update writes")
-        .csv("delta_len"),
-    metric("workload.zipf", "zipf", Unit::Mean, "Zipf exponent of the access frequencies")
-        .csv("zipf"),
-    metric("workload.threads", "threads", Unit::Count, "threads that run operations")
-        .csv("threads"),
-    metric("workload.memory_budget", "budget", Unit::Bytes, "memory budget of the engine")
-        .csv("memory_budget"),
-    metric(
-        "workload.direct_io",
-        "direct I/O",
-        Unit::Text,
-        "whether tables are read without the page cache",
-    )
-    .csv("direct_io"),
-    metric(
-        "workload.scan_read_bytes",
-        "scan read",
-        Unit::Bytes,
-        "bytes of values that a scan reads from a blob file at once",
-    ),
+    metric("workload.delta_len", "update", Unit::Bytes, "bytes that an update writes").csv("delta_len"),
+    metric("workload.zipf", "zipf", Unit::Mean, "Zipf exponent of the access frequencies").csv("zipf"),
+    metric("workload.threads", "threads", Unit::Count, "threads that run operations").csv("threads"),
+    metric("workload.memory_budget", "budget", Unit::Bytes, "memory budget of the engine").csv("memory_budget"),
+    metric("workload.direct_io", "direct I/O", Unit::Text, "whether tables are read without the page cache").csv("direct_io"),
+    metric("workload.scan_read_bytes", "scan read", Unit::Bytes, "bytes of values that a scan reads from a blob file at once"),
     metric("ops", "ops", Unit::Count, "measured operations").csv("ops"),
-    metric("ops_per_s", "rate", Unit::Rate, "operations per second until the last one ended")
-        .rate()
-        .csv("ops_per_s"),
-    metric("elapsed_s", "took", Unit::Seconds, "time until the last operation ended")
-        .cost()
-        .csv("elapsed_s"),
-    metric(
-        "settle_s",
-        "settle",
-        Unit::Seconds,
-        "time from then until flushes and compaction were idle",
-    )
-    .cost()
-    .csv("settle_s"),
+    metric("ops_per_s", "rate", Unit::Rate, "operations per second until the last one ended").rate().csv("ops_per_s"),
+    metric("elapsed_s", "took", Unit::Seconds, "time until the last operation ended").cost().csv("elapsed_s"),
+    metric("settle_s", "settle", Unit::Seconds, "time from then until flushes and compaction were idle").cost().csv("settle_s"),
     metric("reads", "read ops", Unit::Count, "plain reads").csv("reads"),
     metric("rmws", "RMW ops", Unit::Count, "updates of a field").csv("rmws"),
     metric("scans", "scan ops", Unit::Count, "number of scans").csv("scans"),
-    metric("scanned_entries", "scanned", Unit::Count, "entries that scans returned")
-        .csv("scanned_entries"),
-    metric(
-        "scanned_per_s",
-        "scan rate",
-        Unit::Rate,
-        "entries that scans returned per second of scanning",
-    )
-    .rate(),
+    metric("scanned_entries", "scanned", Unit::Count, "entries that scans returned").csv("scanned_entries"),
+    metric("scanned_per_s", "scan rate", Unit::Rate, "entries that scans returned per second of scanning").rate(),
 ];
 
+#[rustfmt::skip]
 const RESOURCES: &[Metric] = &[
-    metric(
-        "cpu_us_per_op",
-        "CPU",
-        Unit::MicrosPerOperation,
-        "processor time of the operating threads per operation",
-    )
-    .cost(),
-    metric("cpu.user_s", "CPU user", Unit::Seconds, "user time of the operating threads")
-        .cost()
-        .csv("cpu_user_s"),
-    metric("cpu.system_s", "CPU system", Unit::Seconds, "system time of the operating threads")
-        .cost()
-        .csv("cpu_system_s"),
-    metric(
-        "process_cpu.user_s",
-        "process user",
-        Unit::Seconds,
-        "user time of the process, until compaction was idle",
-    )
-    .cost()
-    .csv("process_cpu_user_s"),
-    metric(
-        "process_cpu.system_s",
-        "process system",
-        Unit::Seconds,
-        "system time of the process, until compaction was idle",
-    )
-    .cost()
-    .csv("process_cpu_system_s"),
-    metric("ios_per_read", "I/Os", Unit::Blocks, "blocks per plain read that came from files")
-        .cost()
-        .csv("ios_per_read"),
-    metric(
-        "read_bytes",
-        "file reads",
-        Unit::Bytes,
-        "bytes that read calls returned, until compaction was idle",
-    )
-    .cost()
-    .csv("read_bytes"),
-    metric(
-        "written_bytes",
-        "file writes",
-        Unit::Bytes,
-        "bytes that write calls wrote, until compaction was idle",
-    )
-    .cost()
-    .csv("written_bytes"),
-    metric(
-        "file_bytes",
-        "file I/O",
-        Unit::Bytes,
-        "bytes of read and write calls, until compaction was idle",
-    )
-    .cost(),
-    metric(
-        "device_bytes",
-        "device",
-        Unit::Bytes,
-        "bytes that the block device read and wrote meanwhile, for all processes",
-    ),
-    metric(
-        "device.read_bytes",
-        "device read",
-        Unit::Bytes,
-        "bytes that the block device read meanwhile, for all processes",
-    )
-    .cost()
-    .ungated()
-    .csv("device_read_bytes"),
-    metric(
-        "device.written_bytes",
-        "device wrote",
-        Unit::Bytes,
-        "bytes that the block device wrote meanwhile, for all processes",
-    )
-    .cost()
-    .ungated()
-    .csv("device_written_bytes"),
+    metric("cpu_us_per_op", "CPU", Unit::MicrosPerOperation, "processor time of the operating threads per operation; the system counts it in steps of 10 ms per thread").cost(),
+    metric("cpu.user_s", "CPU user", Unit::Seconds, "user time of the operating threads; in steps of 10 ms").cost().csv("cpu_user_s"),
+    metric("cpu.system_s", "CPU system", Unit::Seconds, "system time of the operating threads; in steps of 10 ms").cost().csv("cpu_system_s"),
+    metric("process_cpu.user_s", "process user", Unit::Seconds, "user time of the process, until compaction was idle; in steps of 10 ms").cost().csv("process_cpu_user_s"),
+    metric("process_cpu.system_s", "process system", Unit::Seconds, "system time of the process, until compaction was idle; in steps of 10 ms").cost().csv("process_cpu_system_s"),
+    metric("ios_per_read", "I/Os", Unit::Blocks, "blocks per plain read that came from files").cost().csv("ios_per_read"),
+    metric("read_bytes", "file reads", Unit::Bytes, "bytes that read calls returned, until compaction was idle").cost().csv("read_bytes"),
+    metric("written_bytes", "file writes", Unit::Bytes, "bytes that write calls wrote, until compaction was idle").cost().csv("written_bytes"),
+    metric("file_bytes", "file I/O", Unit::Bytes, "bytes of read and write calls, until compaction was idle").cost(),
+    metric("device_bytes", "device", Unit::Bytes, "bytes that the block device read and wrote meanwhile, for all processes"),
+    metric("device.read_bytes", "device read", Unit::Bytes, "bytes that the block device read meanwhile, for all processes").cost().ungated().csv("device_read_bytes"),
+    metric("device.written_bytes", "device wrote", Unit::Bytes, "bytes that the block device wrote meanwhile, for all processes").cost().ungated().csv("device_written_bytes"),
     metric("device.*", "device {}", Unit::Count, "count of the block device, for all processes"),
-    metric("storage_bytes", "storage", Unit::Bytes, "bytes of all files of the idle database")
-        .cost()
-        .csv("storage_bytes"),
+    metric("storage_bytes", "storage", Unit::Bytes, "bytes of all files of the idle database").cost().csv("storage_bytes"),
     metric("blob_bytes", "blobs", Unit::Bytes, "bytes of the blob files").csv("blob_bytes"),
-    metric(
-        "memory_bytes",
-        "memory",
-        Unit::Bytes,
-        "largest resident memory of the process during the operations",
-    )
-    .cost()
-    .csv("memory_bytes"),
-    metric(
-        "memory_bytes_before",
-        "memory before",
-        Unit::Bytes,
-        "resident memory before the database was created",
-    )
-    .csv("memory_bytes_before"),
-    metric(
-        "checked_records",
-        "checked",
-        Unit::Count,
-        "records whose final value was compared with the expected one",
-    )
-    .csv("checked_records"),
-    metric("recovery.open_s", "open", Unit::Seconds, "time to open the database after a kill")
-        .cost()
-        .csv("recovery_open_s"),
-    metric(
-        "recovery.storage_bytes",
-        "recovered",
-        Unit::Bytes,
-        "bytes of the files before the open",
-    )
-    .cost(),
+    metric("memory_bytes", "memory", Unit::Bytes, "largest resident memory of the process during the operations").cost().csv("memory_bytes"),
+    metric("memory_bytes_before", "memory before", Unit::Bytes, "resident memory before the database was created").csv("memory_bytes_before"),
+    metric("checked_records", "checked", Unit::Count, "records whose final value was compared with the expected one").csv("checked_records"),
+    metric("recovery.open_s", "open", Unit::Seconds, "time to open the database after a kill").cost().csv("recovery_open_s"),
+    metric("recovery.storage_bytes", "recovered", Unit::Bytes, "bytes of the files before the open").cost(),
     metric("operand_store.*", "operands {}", Unit::Count, "counter of the operand store"),
     metric("operand_store.*.*", "operands {} {}", Unit::Count, "counter of the operand store"),
 ];
@@ -237,12 +89,16 @@ pub const REGISTRY: Registry = Registry {
         "ops_per_s",
         "read_latency_us.mean",
         "read_latency_us.p99",
+        "read_latency_us.max",
         "rmw_latency_us.mean",
         "rmw_latency_us.p99",
+        "rmw_latency_us.max",
         "put_latency_us.mean",
         "put_latency_us.p99",
+        "put_latency_us.max",
         "scan_latency_us.mean",
         "scan_latency_us.p99",
+        "scan_latency_us.max",
         "scanned_per_s",
         "cpu_us_per_op",
         "ios_per_read",
@@ -272,8 +128,6 @@ fn row(experiment: Option<&str>, cell: &Cell) -> Result<Row> {
         .with("device_bytes", cell.device.map(|io| io.read_bytes + io.written_bytes)))
 }
 
-/// Returns the cells as a table with a line about the workload.
-///
 impl Report for Rmw {
     fn registry(&self) -> &'static Registry {
         &REGISTRY
@@ -323,9 +177,7 @@ impl Report for Rmw {
     }
 }
 
-/// Returns header and rows of the CSV file.
-///
-/// Returns what a run would do, a line per cell.
+/// Returns the table of `--dry-run`, a line per cell.
 #[must_use]
 pub fn estimates(estimates: &[Estimate]) -> String {
     let header = ["cell", "varied", "reads %", "records", "to load", "memory", "operations", ""];

@@ -5,19 +5,17 @@ use maud::{Markup, html};
 use super::columns::REGISTRY;
 use super::result::{Cell, Rmw};
 use crate::error::Result;
+use crate::experiment::distinct;
 use crate::experiment::sweep::SweepValue;
-use crate::metric::html::{Subject, bars, latencies, legend, table};
+use crate::metric::html::{Subject, bars, latencies, table_and_legend};
 use crate::numbers::float;
 use crate::report::Report;
-use crate::report::html::page::{figure, page, section};
-use crate::report::html::plot::frame::Axis;
-use crate::report::html::plot::lines::{self, Line};
+use crate::report::html::page::{line_figure, page, section};
+use crate::report::html::plot::frame::{Axis, Format};
+use crate::report::html::plot::lines::Line;
 use crate::report::html::plot::marker::Marker;
 use crate::report::html::plot::scale::Scale;
 use crate::report::html::value;
-
-/// Number of ticks of an axis, about.
-const TICKS: usize = 6;
 
 /// Numbers that are plotted, with the titles of the plots.
 const PLOTS: [(&str, &str); 10] = [
@@ -41,7 +39,7 @@ type Position = fn(&Cell) -> f64;
 /// # Errors
 /// If a cell cannot be JSON.
 pub(super) fn html(result: &Rmw) -> Result<String> {
-    let names = names(&result.cells);
+    let names = distinct(result.cells.iter().map(Cell::name));
     let varied = varied(&result.cells);
     let subject = |(cell, row): (&Cell, _)| Subject {
         name: if varied.is_some() { long_name(cell) } else { cell.name() },
@@ -55,10 +53,7 @@ pub(super) fn html(result: &Rmw) -> Result<String> {
         "Each cell has at least {checked} records whose final value was checked. A click on a heading sorts."
     );
     let sections = html! {
-        (section("Summary", &how, &html! {
-            (table(&REGISTRY, "cell", &columns, &subjects))
-            (legend(&REGISTRY, &columns, &subjects))
-        }))
+        (section("Summary", &how, &table_and_legend(&REGISTRY, "cell", &columns, &subjects)))
         @if let Some((key, position)) = varied {
             (curves(result, &subjects, &names, &key, position))
         } @else {
@@ -110,18 +105,6 @@ fn varied(cells: &[Cell]) -> Option<(String, Position)> {
         .then(|| ("share of reads".to_owned(), (|cell: &Cell| cell.read_ratio) as Position))
 }
 
-/// Returns engine, mode and base of the cells, each once.
-fn names(cells: &[Cell]) -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
-    for cell in cells {
-        let name = cell.name();
-        if !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    names
-}
-
 fn marker(names: &[String], cell: &Cell) -> Marker {
     Marker::number(names.iter().position(|name| *name == cell.name()).unwrap_or(0))
 }
@@ -146,43 +129,19 @@ fn curves(
 ) -> Markup {
     let line = |(number, series): (usize, &String), name: &str| {
         let cells = result.cells.iter().zip(subjects).filter(|(cell, _)| cell.name() == *series);
-        let point = |(cell, subject): (&Cell, &Subject)| {
-            Some((position(cell), subject.row.shown(name)?.as_f64()?))
-        };
-        Line {
-            marker: Marker::number(number),
-            name: series.clone(),
-            points: cells.filter_map(point).collect(),
-            whiskers: Vec::new(),
-        }
+        let points =
+            cells.filter_map(|(cell, subject)| Some((position(cell), subject.number(name)?)));
+        Line::new(Marker::number(number), series, points.collect())
     };
-    let plots = PLOTS.iter().filter_map(|(title, name)| {
-        let lines = names.iter().enumerate().map(|series| line(series, name));
-        let lines: Vec<Line> = lines.filter(|line| !line.points.is_empty()).collect();
-        let format = REGISTRY.find(name)?.unit.plot_format();
-        (!lines.is_empty()).then(|| figure(title, &plot(title, key, &lines, format)))
-    });
-    let content = html! { div class="plots" { @for plot in plots { (plot) } } };
+    let plot = |(title, name): (&str, &str)| {
+        let format = REGISTRY.find(name).map_or(value::plain as Format, |it| it.unit.plot_format());
+        line_figure(
+            title,
+            names.iter().enumerate().map(|series| line(series, name)).collect(),
+            |xs| Axis::new(Scale::fitting(xs).with_ticks(xs.to_vec()), key, value::count),
+            |values| Axis::from_zero(values, format),
+        )
+    };
+    let content = html! { div class="plots" { @for one in PLOTS { (plot(one)) } } };
     section(&format!("Over {key}"), "Files and device until compaction is idle.", &content)
-}
-
-fn plot(label: &str, key: &str, lines: &[Line], format: fn(f64) -> String) -> Markup {
-    let points = || lines.iter().flat_map(|line| line.points.iter());
-    let mut xs: Vec<f64> = points().map(|point| point.0).collect();
-    let largest = points().map(|point| point.1).fold(0.0, f64::max);
-    xs.sort_by(f64::total_cmp);
-    xs.dedup();
-    let x = Axis {
-        scale: Scale::fitting(&xs).with_ticks(xs.clone()),
-        title: key.to_owned(),
-        format: value::count,
-        ticks: TICKS,
-    };
-    let y = Axis {
-        scale: Scale::from_zero(largest, TICKS),
-        title: String::new(),
-        format,
-        ticks: TICKS,
-    };
-    lines::draw(label, x, y, lines)
 }

@@ -2,7 +2,7 @@
 
 use super::{Cell, Simulation};
 use crate::error::Result;
-use crate::experiment::explore::columns::{TREE, with_levels, workload};
+use crate::experiment::explore::columns::{TREE, with_sums, workload};
 use crate::experiment::explore::page;
 use crate::metric::{Registry, Row, union_table};
 use crate::numbers::ratio;
@@ -31,15 +31,12 @@ pub const REGISTRY: Registry = Registry {
     ],
 };
 
-fn row(cell: &Cell, swept: bool) -> Result<Row> {
+pub(crate) fn row(cell: &Cell, swept: bool) -> Result<Row> {
     let ranges = &cell.report.range_lookups;
     let blocks = ranges.blocks_read.values().sum();
     let ios = (ranges.ops > 0).then(|| ratio(blocks, ranges.ops));
-    let moved = cell.model.map(|costs| 2.0 * costs.compaction_write_amplification);
-    let levels = page::levels(&cell.report);
-    Ok(with_levels(Row::new(cell)?, &levels, swept)
-        .with("range_lookups.ios_per_range", ios)
-        .with("model.moved_ratio", moved))
+    let row = Row::new(cell)?.with("range_lookups.ios_per_range", ios);
+    Ok(with_sums(row, cell.model.as_ref(), swept))
 }
 
 impl Report for Simulation {
@@ -67,6 +64,6 @@ impl Report for Simulation {
     }
 
     fn html(&self) -> Result<String> {
-        Ok(page::simulation(self))
+        page::simulation(self)
     }
 }

@@ -3,6 +3,8 @@
 use super::page;
 use super::result::{Cell, Settings, Throughput};
 use crate::error::Result;
+use crate::experiment::distinct;
+use crate::experiment::explore::columns::SPACE_AMPLIFICATION;
 use crate::metric::{Metric, Registry, Row, Unit, latency, metric};
 use crate::peers::Kind;
 use crate::report::Report;
@@ -10,55 +12,24 @@ use crate::report::provenance::Provenance;
 use crate::report::text::bytes;
 
 /// Metrics that all experiments of `lsmx bench` report.
+#[rustfmt::skip]
 pub(crate) const COMMON: &[Metric] = &[
     metric("workload", "workload", Unit::Text, "name of the workload").csv("workload"),
     metric("engine", "engine", Unit::Text, "storage engine").csv("engine"),
     metric("threads", "threads", Unit::Count, "threads that run operations").csv("threads"),
-    metric("ops", "ops", Unit::Count, "operations of all threads; a scan counts entries")
-        .csv("ops"),
-    metric(
-        "ops_per_s",
-        "rate",
-        Unit::Rate,
-        "operations per second; for loads until compaction is idle",
-    )
-    .rate()
-    .csv("ops_per_s"),
+    metric("ops", "ops", Unit::Count, "operations of all threads; a scan counts entries").csv("ops"),
+    metric("ops_per_s", "rate", Unit::Rate, "operations per second; for loads until compaction is idle").rate().csv("ops_per_s"),
 ];
 
+#[rustfmt::skip]
 const CELL: &[Metric] = &[
-    metric(
-        "ops_per_s_unsettled",
-        "unsettled",
-        Unit::Rate,
-        "operations per second until the last operation ended",
-    )
-    .rate()
-    .csv("ops_per_s_unsettled"),
-    metric("ops_per_s_min", "slowest", Unit::Rate, "rate of the slowest repetition")
-        .csv("ops_per_s_min"),
-    metric("ops_per_s_max", "fastest", Unit::Rate, "rate of the fastest repetition")
-        .csv("ops_per_s_max"),
-    metric(
-        "ratio",
-        "lsmx ÷",
-        Unit::Times,
-        "rate of lsmx ÷ rate of this engine; on lines of lsmx ÷ rate of the fastest other engine",
-    ),
-    metric("elapsed_s", "took", Unit::Seconds, "time until the last operation ended")
-        .cost()
-        .csv("elapsed_s"),
-    metric("settle_s", "settle", Unit::Seconds, "time from then until compaction was idle")
-        .cost()
-        .csv("settle_s"),
-    metric(
-        "cpu_s",
-        "CPU",
-        Unit::Seconds,
-        "processor time of the process, until compaction was idle",
-    )
-    .cost()
-    .csv("cpu_s"),
+    metric("ops_per_s_unsettled", "unsettled", Unit::Rate, "operations per second until the last operation ended").rate().csv("ops_per_s_unsettled"),
+    metric("ops_per_s_min", "slowest", Unit::Rate, "rate of the slowest repetition").csv("ops_per_s_min"),
+    metric("ops_per_s_max", "fastest", Unit::Rate, "rate of the fastest repetition").csv("ops_per_s_max"),
+    metric("ratio", "lsmx ÷", Unit::Times, "rate of lsmx ÷ rate of this engine; on lines of lsmx ÷ rate of the fastest other engine"),
+    metric("elapsed_s", "took", Unit::Seconds, "time until the last operation ended").cost().csv("elapsed_s"),
+    metric("settle_s", "settle", Unit::Seconds, "time from then until compaction was idle").cost().csv("settle_s"),
+    metric("cpu_s", "CPU", Unit::Seconds, "processor time of the process, until compaction was idle; in steps of 10 ms").cost().csv("cpu_s"),
 ];
 
 const LATENCY: &[Metric] = &latency!(
@@ -68,69 +39,23 @@ const LATENCY: &[Metric] = &latency!(
     ""
 );
 
+#[rustfmt::skip]
 const SIZES: &[Metric] = &[
-    metric("entries_read", "entries read", Unit::Count, "entries that seeks and scans read")
-        .csv("entries_read"),
+    metric("entries_read", "entries read", Unit::Count, "entries that seeks and scans read").csv("entries_read"),
     metric("absent", "absent", Unit::Count, "lookups that found nothing").csv("absent"),
     metric("put_bytes", "put", Unit::Bytes, "key and value bytes of the puts").csv("put_bytes"),
-    metric(
-        "device_write_amplification",
-        "device amp",
-        Unit::Times,
-        "bytes that log, flushes and compaction wrote ÷ bytes of puts",
-    )
-    .cost()
-    .csv("device_write_amplification"),
-    metric(
-        "space_amplification",
-        "space amp",
-        Unit::Times,
-        "bytes of tables ÷ bytes of the records",
-    )
-    .cost()
-    .csv("space_amplification"),
+    metric("device_write_amplification", "device amp", Unit::Times, "bytes that log, flushes and compaction wrote ÷ bytes of puts").cost().csv("device_write_amplification"),
+    metric("space_amplification", "space amp", Unit::Times, SPACE_AMPLIFICATION).cost().csv("space_amplification"),
     metric("table_bytes", "tables", Unit::Bytes, "bytes of live tables").cost().csv("table_bytes"),
-    metric("disk_bytes", "disk", Unit::Bytes, "bytes of all files of the database, with the log")
-        .cost()
-        .csv("disk_bytes"),
-    metric("logical_bytes", "records", Unit::Bytes, "key and value bytes of the records")
-        .csv("logical_bytes"),
-    metric("written.*", "written {}", Unit::Bytes, "bytes that the engine wrote, by purpose")
-        .cost(),
-    metric(
-        "process_written_bytes",
-        "process wrote",
-        Unit::Bytes,
-        "bytes that the process passed to the system to write",
-    )
-    .cost(),
-    metric(
-        "loaded_first",
-        "loaded",
-        Unit::Text,
-        "whether the records were put first, because the database was empty",
-    ),
-    metric(
-        "repetition",
-        "repetition",
-        Unit::Count,
-        "the repetition with the median rate, whose numbers these are",
-    ),
+    metric("disk_bytes", "disk", Unit::Bytes, "bytes of all files of the database, with the log").cost().csv("disk_bytes"),
+    metric("logical_bytes", "records", Unit::Bytes, "key and value bytes of the records").csv("logical_bytes"),
+    metric("written.*", "written {}", Unit::Bytes, "bytes that the engine wrote, by purpose").cost(),
+    metric("process_written_bytes", "process wrote", Unit::Bytes, "bytes that the process passed to the system to write").cost(),
+    metric("loaded_first", "loaded", Unit::Text, "whether the records were put first, because the database was empty"),
+    metric("repetition", "repetition", Unit::Count, "the repetition with the median rate, whose numbers these are"),
     metric("writer.ops", "writer ops", Unit::Count, "puts of the concurrent writer"),
-    metric(
-        "writer.ops_per_s",
-        "writer rate",
-        Unit::Rate,
-        "puts per second of the concurrent writer",
-    )
-    .rate(),
-    metric(
-        "writer.latency_us.*",
-        "writer {}",
-        Unit::Micros,
-        "time of a put of the concurrent writer",
-    )
-    .cost(),
+    metric("writer.ops_per_s", "writer rate", Unit::Rate, "puts per second of the concurrent writer").rate(),
+    metric("writer.latency_us.*", "writer {}", Unit::Micros, "time of a put of the concurrent writer").cost(),
 ];
 
 /// Metrics of `lsmx bench`.
@@ -163,12 +88,7 @@ pub fn rows(cells: &[Cell]) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (place, ours) in of_lsmx.iter().enumerate() {
         // Every engine ran the same workloads in the same order.
-        let mut engines: Vec<&str> = Vec::new();
-        for cell in cells {
-            if !engines.contains(&cell.engine.as_str()) {
-                engines.push(&cell.engine);
-            }
-        }
+        let engines = distinct(cells.iter().map(|cell| cell.engine.as_str()));
         let of_engine =
             |engine: &&str| cells.iter().filter(|cell| cell.engine == *engine).nth(place);
         let same: Vec<&Cell> = engines.iter().filter_map(of_engine).collect();
@@ -188,10 +108,6 @@ fn row(cell: &Cell) -> Result<Row> {
     Ok(Row::new(cell)?.with("ops_per_s_min", min).with("ops_per_s_max", max))
 }
 
-/// Returns header and rows of the CSV file.
-///
-/// Returns the cells as a table with a line about the settings.
-///
 impl Report for Throughput {
     fn registry(&self) -> &'static Registry {
         &REGISTRY

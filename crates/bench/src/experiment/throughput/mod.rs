@@ -6,7 +6,7 @@
 
 pub mod columns;
 pub(super) mod database;
-mod page;
+pub(super) mod page;
 mod present;
 pub mod result;
 pub mod workload;

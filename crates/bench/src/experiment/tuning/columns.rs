@@ -14,103 +14,42 @@ use crate::report::provenance::Provenance;
 /// Lines of a table of slices for each engine, at most.
 const SLICE_LINES_MAX: usize = 20;
 
+#[rustfmt::skip]
 const EXPERIMENT: &[Metric] =
-    &[metric("experiment", "experiment", Unit::Text, "name of the experiment").csv("experiment")];
+    &[
+    metric("experiment", "experiment", Unit::Text, "name of the experiment").csv("experiment"),
+];
+#[rustfmt::skip]
 const SETTING: &[Metric] =
-    &[metric("setting", "setting", Unit::Text, "the setting that the experiment varies")
-        .csv("setting")];
+    &[
+    metric("setting", "setting", Unit::Text, "the setting that the experiment varies").csv("setting"),
+];
 const LATENCY: &[Metric] = &latency!("latency_us", "op", "time of an operation", "");
 
+#[rustfmt::skip]
 const READ: &[Metric] = &[
     metric("reads.cache_bytes", "cache", Unit::Bytes, "size of the block cache").csv("cache_bytes"),
-    metric(
-        "reads.cache_fraction",
-        "cache share",
-        Unit::SmallShare,
-        "block cache ÷ bytes of tables",
-    )
-    .csv("cache_fraction"),
-    metric(
-        "reads.index_cached",
-        "index cached",
-        Unit::Text,
-        "whether all index blocks fit into the cache",
-    )
-    .csv("index_cached"),
-    metric(
-        "reads.filters_cached",
-        "filters cached",
-        Unit::Text,
-        "whether the filters that lookups use fit into the cache",
-    )
-    .csv("filters_cached"),
-    metric(
-        "reads.filter_last_run",
-        "last filter",
-        Unit::Text,
-        "whether lookups use the filter of the last sorted run",
-    )
-    .csv("filter_last_run"),
-    metric("reads.filter_bits", "filter bits", Unit::Text, "bits per key of the filters")
-        .csv("filter_bits"),
-    metric("reads.filter_bytes", "filters", Unit::Bytes, "bytes of all filters")
-        .csv("filter_bytes"),
-    metric("reads.table_bytes", "tables", Unit::Bytes, "bytes of the tables")
-        .cost()
-        .csv("table_bytes"),
-    metric(
-        "reads.ios_per_get",
-        "I/Os",
-        Unit::Blocks,
-        "blocks per lookup that the block cache did not have",
-    )
-    .cost()
-    .csv("ios_per_get"),
-    metric(
-        "reads.physical_reads_per_get",
-        "reads",
-        Unit::Mean,
-        "read calls to the file system per lookup",
-    )
-    .csv("physical_reads_per_get"),
-    metric(
-        "reads.filter_false_positive_rate",
-        "false positives",
-        Unit::SmallShare,
-        "share of the filter checks for absent keys that passed",
-    )
-    .cost()
-    .ungated()
-    .csv("filter_false_positive_rate"),
-    metric(
-        "reads.filter_answers",
-        "filter checks",
-        Unit::Count,
-        "filter checks for keys that the table does not have",
-    )
-    .csv("filter_answers"),
+    metric("reads.cache_fraction", "cache share", Unit::SmallShare, "block cache ÷ bytes of tables").csv("cache_fraction"),
+    metric("reads.index_cached", "index cached", Unit::Text, "whether all index blocks fit into the cache").csv("index_cached"),
+    metric("reads.filters_cached", "filters cached", Unit::Text, "whether the filters that lookups use fit into the cache").csv("filters_cached"),
+    metric("reads.filter_last_run", "last filter", Unit::Text, "whether lookups use the filter of the last sorted run").csv("filter_last_run"),
+    metric("reads.filter_bits", "filter bits", Unit::Text, "bits per key of the filters").csv("filter_bits"),
+    metric("reads.filter_bytes", "filters", Unit::Bytes, "bytes of all filters").csv("filter_bytes"),
+    metric("reads.table_bytes", "tables", Unit::Bytes, "bytes of the tables").cost().csv("table_bytes"),
+    metric("reads.ios_per_get", "I/Os", Unit::Blocks, "blocks per lookup that the block cache did not have").cost().csv("ios_per_get"),
+    metric("reads.physical_reads_per_get", "reads", Unit::Mean, "read calls to the file system per lookup").csv("physical_reads_per_get"),
+    metric("reads.filter_false_positive_rate", "false positives", Unit::SmallShare, "share of the filter checks for absent keys that passed").cost().ungated().csv("filter_false_positive_rate"),
+    metric("reads.filter_answers", "filter checks", Unit::Count, "filter checks for keys that the table does not have").csv("filter_answers"),
 ];
 
+#[rustfmt::skip]
 const SLICE: &[Metric] = &[
-    metric("slice.end_s", "until", Unit::Seconds, "end of the slice of time, from the first put")
-        .csv("slice_end_s"),
-    metric("slice.ops_per_s", "rate in slice", Unit::Rate, "puts per second in the slice")
-        .csv("slice_ops_per_s"),
-    metric(
-        "slice.slowest",
-        "slowest",
-        Unit::Rate,
-        "puts per second in the slowest part of the slice",
-    ),
+    metric("slice.end_s", "until", Unit::Seconds, "end of the slice of time, from the first put").csv("slice_end_s"),
+    metric("slice.ops_per_s", "rate in slice", Unit::Rate, "puts per second in the slice").csv("slice_ops_per_s"),
+    metric("slice.slowest", "slowest", Unit::Rate, "puts per second in the slowest part of the slice"),
     metric("slice.mean_us", "put mean", Unit::Micros, "mean time of a put in the slice"),
     metric("slice.max_us", "put max", Unit::Micros, "longest put in the slice").csv("slice_max_us"),
-    metric(
-        "slice.compaction_bytes",
-        "compacted",
-        Unit::Bytes,
-        "bytes that compaction wrote in the slice",
-    )
-    .csv("slice_compaction_bytes"),
+    metric("slice.compaction_bytes", "compacted", Unit::Bytes, "bytes that compaction wrote in the slice").csv("slice_compaction_bytes"),
 ];
 
 /// Metrics of the experiments that read.
@@ -146,8 +85,6 @@ pub const SLICES: Registry = Registry {
     ..READS
 };
 
-/// Returns the cells as a table, or puts over time as a table of slices.
-///
 impl Tuning {
     /// Returns whether the cells have slices of time.
     pub(super) fn has_slices(&self) -> bool {
@@ -177,6 +114,7 @@ impl Report for Tuning {
         self.cells.iter().map(|cell| row(self.experiment, cell)).collect()
     }
 
+    /// Returns a row per slice, or per cell that has no slices.
     fn csv(&self) -> Result<(Vec<String>, Vec<Vec<String>>)> {
         let mut rows = Vec::new();
         for cell in &self.cells {
@@ -228,8 +166,6 @@ fn joined_slices(cell: &Cell) -> Result<Vec<Row>> {
     Ok(cell.slices.chunks(chunk).map(join).collect())
 }
 
-/// Returns header and rows of the CSV file: a row per cell, of puts over time a row per slice.
-///
 pub(super) fn row(experiment: &str, cell: &Cell) -> Result<Row> {
     Ok(Row::new(cell)?.with("experiment", Value::from(experiment)))
 }

@@ -5,18 +5,17 @@ use maud::{Markup, html};
 use super::columns::{READS, row};
 use super::result::{Cell, Slice, Tuning};
 use crate::error::Result;
+use crate::experiment::distinct;
 use crate::experiment::throughput::columns::summary;
-use crate::metric::html::{Subject, bars, latencies, legend, table};
+use crate::experiment::throughput::page::of_workload;
+use crate::metric::html::{Subject, bars, latencies, table_and_legend};
 use crate::numbers::float;
-use crate::report::html::page::{figure, page, section};
+use crate::report::html::page::{line_figure, page, section};
 use crate::report::html::plot::frame::{Axis, Format};
-use crate::report::html::plot::lines::{self, Line};
+use crate::report::html::plot::lines::Line;
 use crate::report::html::plot::marker::Marker;
-use crate::report::html::plot::scale::Scale;
 use crate::report::html::value;
 
-/// Number of ticks of an axis, about.
-const TICKS: usize = 6;
 /// Workloads that read, in the order of the plots.
 const WORKLOADS: [(&str, &str); 2] =
     [("readrandom", "present keys"), ("readmissing", "absent keys")];
@@ -35,55 +34,36 @@ type OfSlice = fn(&Slice) -> Option<f64>;
 /// # Errors
 /// If a cell cannot be JSON.
 pub(super) fn html(result: &Tuning) -> Result<String> {
-    let subjects: Vec<Subject> =
-        result.cells.iter().map(|cell| subject(result, cell)).collect::<Result<_>>()?;
+    let settings = distinct(result.cells.iter().map(|cell| &cell.setting));
+    let subject = |cell: &Cell| {
+        // Equal settings have equal markers.
+        let number = settings.iter().position(|setting| **setting == cell.setting).unwrap_or(0);
+        let (name, row) = (cell.setting.clone(), row(result.experiment, cell)?);
+        Ok(Subject { name, marker: Marker::number(number), row })
+    };
+    let subjects: Vec<Subject> = result.cells.iter().map(subject).collect::<Result<_>>()?;
     let names = [&["workload"], READS.shown].concat();
     let sections = html! {
         @if result.has_slices() {
             (slices(&result.cells))
         } @else {
-            (section("Summary", "A click on a heading sorts.", &html! {
-                (table(&READS, "setting", &names, &subjects))
-                (legend(&READS, &names, &subjects))
-            }))
+            (section("Summary", "A click on a heading sorts.",
+                &table_and_legend(&READS, "setting", &names, &subjects)))
             (reads(&subjects))
         }
         (latencies(&[("Latency of an operation", "latency_us")], &subjects))
     };
-    let (title, headline) =
-        (format!("lsmx bench · {}", result.experiment), summary(&result.settings));
-    Ok(page(
-        &title,
-        &format!("{}: {headline}.", result.experiment),
-        &result.provenance,
-        &[],
-        &sections,
-    ))
-}
-
-/// Returns a cell under the name of its setting. Equal settings have equal markers.
-fn subject(result: &Tuning, cell: &Cell) -> Result<Subject> {
-    let mut settings: Vec<&str> = Vec::new();
-    for cell in &result.cells {
-        if !settings.contains(&cell.setting.as_str()) {
-            settings.push(&cell.setting);
-        }
-    }
-    let number = settings.iter().position(|setting| *setting == cell.setting).unwrap_or(0);
-    let (name, row) = (cell.setting.clone(), row(result.experiment, cell)?);
-    Ok(Subject { name, marker: Marker::number(number), row })
+    let title = format!("lsmx bench · {}", result.experiment);
+    let headline = format!("{}: {}.", result.experiment, summary(&result.settings));
+    Ok(page(&title, &headline, &result.provenance, &[], &sections))
 }
 
 fn reads(subjects: &[Subject]) -> Markup {
-    let of_workload = |workload: &str| -> Vec<Subject> {
-        let is_of = |it: &&Subject| it.row.get("workload").is_some_and(|name| name == workload);
-        subjects.iter().filter(is_of).cloned().collect()
-    };
     let content = html! {
         div class="plots" {
             @for (workload, keys) in WORKLOADS {
                 @for (title, name) in PLOTS {
-                    (bars(&READS, name, &format!("{title}, {keys}"), &of_workload(workload)))
+                    (bars(&READS, name, &format!("{title}, {keys}"), &of_workload(subjects, workload)))
                 }
             }
         }
@@ -101,12 +81,7 @@ fn slices(cells: &[Cell]) -> Markup {
         }),
     ];
     let content = html! {
-        div class="plots" {
-            @for (title, format, of) in shown {
-                @let lines = lines_of(cells, of);
-                @if !lines.is_empty() { (figure(title, &plot(title, &lines, format))) }
-            }
-        }
+        div class="plots" { @for (title, format, of) in shown { (over_time(cells, title, format, of)) } }
     };
     let totals: Vec<String> = cells
         .iter()
@@ -115,25 +90,15 @@ fn slices(cells: &[Cell]) -> Markup {
     section("Puts over time", &format!("{}.", totals.join(", ")), &content)
 }
 
-fn lines_of(cells: &[Cell], of: OfSlice) -> Vec<Line> {
-    let lines = cells.iter().enumerate().map(|(number, cell)| Line {
-        marker: Marker::number(number),
-        name: cell.engine.clone(),
-        points: cell.slices.iter().filter_map(|slice| Some((slice.end_s, of(slice)?))).collect(),
-        whiskers: Vec::new(),
-    });
-    lines.filter(|line| !line.points.is_empty()).collect()
-}
-
-fn plot(label: &str, lines: &[Line], format: Format) -> Markup {
-    let points = || lines.iter().flat_map(|line| line.points.iter());
-    let last = points().map(|point| point.0).fold(0.0, f64::max);
-    let largest = points().map(|point| point.1).fold(0.0, f64::max);
-    let axis = |end, title: &str, format| Axis {
-        scale: Scale::from_zero(end, TICKS),
-        title: title.to_owned(),
-        format,
-        ticks: TICKS,
+fn over_time(cells: &[Cell], title: &str, format: Format, of: OfSlice) -> Markup {
+    let line = |(number, cell): (usize, &Cell)| {
+        let points = cell.slices.iter().filter_map(|slice| Some((slice.end_s, of(slice)?)));
+        Line::new(Marker::number(number), &cell.engine, points.collect())
     };
-    lines::draw(label, axis(last, "seconds", value::plain), axis(largest, "", format), lines)
+    line_figure(
+        title,
+        cells.iter().enumerate().map(line).collect(),
+        |ends| Axis { title: "seconds".to_owned(), ..Axis::from_zero(ends, value::plain) },
+        |values| Axis::from_zero(values, format),
+    )
 }

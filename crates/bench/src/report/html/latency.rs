@@ -6,15 +6,9 @@ use super::plot::frame::Axis;
 use super::plot::scale::Scale;
 use super::plot::spans::{self, Span};
 use super::value;
-use crate::latency::LatencyUs;
 
 /// Meaning of each mark of a row.
 const PERCENTILES: [&str; 5] = ["median", "p90", "p99", "p99.9", "longest"];
-
-/// Returns a latency at each of [`PERCENTILES`].
-pub(crate) fn values(latency: &LatencyUs) -> Vec<Option<f64>> {
-    [latency.p50, latency.p90, latency.p99, latency.p999, latency.max].map(Some).to_vec()
-}
 
 /// Draws rows of percentiles over a logarithmic axis of time. Returns `None` without values.
 pub(crate) fn draw(rows: &[Span]) -> Option<Markup> {
@@ -22,12 +16,7 @@ pub(crate) fn draw(rows: &[Span]) -> Option<Markup> {
     if all.is_empty() {
         return None;
     }
-    let x = Axis {
-        scale: Scale::log_around(&all),
-        title: String::new(),
-        format: value::micros,
-        ticks: 7,
-    };
+    let x = Axis { ticks: 7, ..Axis::new(Scale::log_around(&all), "", value::micros) };
     Some(spans::draw("percentiles of latency", x, &PERCENTILES, rows))
 }
 

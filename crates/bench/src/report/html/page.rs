@@ -3,6 +3,8 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+use super::plot::frame::Axis;
+use super::plot::lines::{self, Line};
 use crate::report::provenance::Provenance;
 
 const STYLE: &str = include_str!("style.css");
@@ -84,4 +86,27 @@ pub(crate) fn legend<'a>(parts: impl IntoIterator<Item = (&'a str, &'a str)>) ->
             @for (class, name) in parts { span { i class=(format!("box {class}")) {} (name) } }
         }
     }
+}
+
+/// Returns a figure with the lines that have points, or nothing without such lines. `x` gets the sorted places of all
+/// points and returns the horizontal axis; `y` gets all values and ends of whiskers.
+pub(crate) fn line_figure(
+    title: &str,
+    mut lines: Vec<Line>,
+    x: impl FnOnce(&[f64]) -> Axis,
+    y: impl FnOnce(&[f64]) -> Axis,
+) -> Markup {
+    lines.retain(|line| !line.points.is_empty());
+    if lines.is_empty() {
+        return html! {};
+    }
+    let (mut places, mut values) = (Vec::new(), Vec::new());
+    for line in &lines {
+        places.extend(line.points.iter().map(|(x, _)| *x));
+        values.extend(line.points.iter().map(|(_, y)| *y));
+        values.extend(line.whiskers.iter().flat_map(|&(_, low, high)| [low, high]));
+    }
+    places.sort_by(f64::total_cmp);
+    places.dedup();
+    figure(title, &lines::draw(title, x(&places), y(&values), &lines))
 }

@@ -14,11 +14,6 @@ pub(crate) fn plain(x: f64) -> String {
     trimmed(&format!("{x:.digits$}"))
 }
 
-/// As [`plain`], for columns: always two digits behind the point below 100.
-pub(crate) fn column(x: f64) -> String {
-    if x.abs() >= 99.995 { format!("{x:.0}") } else { format!("{x:.2}") }
-}
-
 /// A ratio, such as an amplification: three digits, zeros at the end kept.
 pub(crate) fn times(x: f64) -> String {
     let digits = match x {
@@ -85,7 +80,6 @@ mod tests {
             (plain(31.49), "31.5"),
             (plain(99.97), "100"),
             (plain(1234.6), "1235"),
-            (column(1.0), "1.00"),
             (times(18.34), "18.3 ×"),
             (times(17.0), "17.0 ×"),
             (percent(0.0125), "1.25 %"),

@@ -1,201 +1,112 @@
 //! Point lookups by their share of absent keys, and range lookups.
 
-use std::collections::BTreeMap;
-
-use lsmx::metrics::BlockKind;
 use maud::{Markup, html};
 
-use super::latency;
-use super::movement::bars;
-use super::subject::Subject;
-use crate::experiment::explore::result::{Cell, PointLookups};
-use crate::numbers::ratio;
-use crate::report::html::latency::legend as legend_of_latencies;
-use crate::report::html::page::{figure, legend, section};
-use crate::report::html::plot::frame::{Axis, Format};
-use crate::report::html::plot::lines::{self, Line};
+use crate::experiment::distinct;
+use crate::experiment::explore::columns::REGISTRY;
+use crate::metric::Unit;
+use crate::metric::html::{Subject, latency_figures, stacked_bars};
+use crate::report::html::page::{line_figure, section};
+use crate::report::html::plot::frame::Axis;
+use crate::report::html::plot::lines::Line;
 use crate::report::html::plot::scale::Scale;
 use crate::report::html::value;
 
-/// Shares of absent keys that were asked for, ascending.
-pub(super) fn alphas(subjects: &[Subject<'_>]) -> Vec<f64> {
-    let rows = subjects.iter().flat_map(|it| &it.cell.point_lookups);
-    let mut alphas: Vec<f64> = rows.filter(|row| row.ops > 0).map(|row| row.alpha).collect();
+/// Returns the shares of absent keys that have lookups, ascending.
+pub(super) fn alphas(subjects: &[Subject]) -> Vec<f64> {
+    let mut alphas: Vec<f64> = Vec::new();
+    for subject in subjects {
+        let alpha = |name: &str| {
+            let alpha = name.strip_prefix("point_lookups[")?.strip_suffix("].ops")?;
+            alpha.parse::<f64>().ok().filter(|_| subject.number(name) > Some(0.0))
+        };
+        alphas.extend(subject.row.names().filter_map(alpha));
+    }
     alphas.sort_by(f64::total_cmp);
     alphas.dedup();
     alphas
 }
 
-/// The lookups of a cell with this share of absent keys.
-pub(super) fn row(cell: &Cell, alpha: f64) -> Option<&PointLookups> {
-    cell.point_lookups.iter().find(|row| row.ops > 0 && row.alpha.total_cmp(&alpha).is_eq())
+/// Returns the flat name of a number of the lookups with this share of absent keys.
+pub(super) fn metric(alpha: f64, number: &str) -> String {
+    // The share has the form that JSON has.
+    format!("point_lookups[{}].{number}", serde_json::Value::from(alpha))
 }
 
-/// Flat name of a figure of these lookups.
-pub(super) fn metric(alpha: f64, figure: &str) -> String {
-    // As JSON writes it.
-    format!("point_lookups[{}].{figure}", serde_json::Value::from(alpha))
-}
-
-/// Lines over α where there are several, and which blocks were read; none without lookups.
-pub(super) fn point_plots(subjects: &[Subject<'_>]) -> Option<Markup> {
+/// Returns the section about point lookups; nothing without them.
+pub(super) fn point_plots(subjects: &[Subject]) -> Markup {
     let alphas = alphas(subjects);
     if alphas.is_empty() {
-        return None;
+        return html! {};
     }
-    let by_alpha = |title: &str, format: Format, of: fn(&PointLookups) -> f64| {
-        by_alpha(subjects, &alphas, title, format, of)
-    };
-    let kinds = kinds(
-        subjects.iter().flat_map(|it| it.cell.point_lookups.iter().map(|row| &row.blocks_read)),
-    );
-    let measured = subjects.iter().any(|it| !it.cell.is_simulated);
+    let titles: Vec<String> = alphas.iter().map(|alpha| format!("α = {alpha}")).collect();
+    let latencies: Vec<(String, String)> = alphas
+        .iter()
+        .zip(&titles)
+        .map(|(&alpha, title)| (format!("Latency of a get, {title}"), metric(alpha, "latency_us")))
+        .collect();
     let content = html! {
         @if alphas.len() > 1 {
             div class="plots" {
-                (figure("I/Os per get: blocks of all kinds that the cache did not have",
-                    &by_alpha("I/Os per get", value::plain, |row| row.ios_per_get)))
-                @if measured {
-                    (figure("How long a get took",
-                        &by_alpha("mean latency", value::micros, |row| row.latency_us.mean)))
-                }
+                (over_alphas(subjects, &alphas, "I/Os per get: blocks of all kinds that the cache did not have", "ios_per_get"))
+                (over_alphas(subjects, &alphas, "Mean latency of a get", "latency_us.mean"))
             }
         }
-        (kinds_legend(&kinds))
         div class="plots" {
-            @for alpha in &alphas {
-                (figure(&by_kind(&format!("Blocks read per get, α = {alpha}"), &kinds),
-                    &blocks(subjects, &kinds, |it| {
-                        row(it, *alpha).map(|row| (&row.blocks_read, row.ops))
-                    })))
+            @for (&alpha, title) in alphas.iter().zip(&titles) {
+                (blocks(subjects, &format!("Blocks read per get, {title}"), &metric(alpha, "")))
             }
         }
-        @if measured { (legend_of_latencies()) }
-        div class="plots" {
-            @for alpha in &alphas {
-                @let latencies = latency::percentiles(subjects, |it| {
-                    row(it, *alpha).map(|row| row.latency_us)
-                });
-                @if let Some(plot) = latencies {
-                    (figure(&format!("Latency of a get, α = {alpha}"), &plot))
-                }
-            }
-        }
+        (latency_figures(&latencies, subjects))
     };
-    let how = "α is the share of lookups that ask for keys that are not there: filters answer most of \
-               them.";
-    Some(section("Point lookups", how, &content))
+    let how = "α is the share of lookups whose key is absent. Filters answer most of these.";
+    section("Point lookups", how, &content)
 }
 
-/// Latencies and blocks of range lookups; none where there were no ranges.
-pub(super) fn range_plots(subjects: &[Subject<'_>]) -> Option<Markup> {
-    let ranges = || subjects.iter().filter(|it| it.cell.range_lookups.ops > 0);
-    let first = ranges().next()?;
-    let kinds = kinds(ranges().map(|it| &it.cell.range_lookups.blocks_read));
-    let each = ratio(first.cell.range_lookups.entries, first.cell.range_lookups.ops);
-    let latencies = latency::percentiles(subjects, |it| Some(it.range_lookups.latency_us));
+/// Returns the section about range lookups; nothing without them.
+pub(super) fn range_plots(subjects: &[Subject]) -> Markup {
+    let entries = |subject: &Subject| {
+        let ops = subject.number("range_lookups.ops").filter(|ops| *ops > 0.0)?;
+        Some(subject.number("range_lookups.entries")? / ops)
+    };
+    let Some(entries) = subjects.iter().find_map(entries) else { return html! {} };
     let content = html! {
-        @if latencies.is_some() { (legend_of_latencies()) }
-        (kinds_legend(&kinds))
-        div class="plots" {
-            @if let Some(plot) = latencies { (figure("Latency of a range lookup", &plot)) }
-            @if !kinds.is_empty() {
-                (figure(&by_kind("Blocks read per range lookup", &kinds), &blocks(subjects, &kinds, |it| {
-                    Some((&it.range_lookups.blocks_read, it.range_lookups.ops))
-                })))
-            }
-        }
+        (latency_figures(&[("Latency of a range lookup", "range_lookups.latency_us")], subjects))
+        div class="plots" { (blocks(subjects, "Blocks read per range lookup", "range_lookups.")) }
     };
-    let how = format!("Each returned {} entries on average.", value::count(each));
-    Some(section("Range lookups", &how, &content))
+    let how = format!("Each returned {} entries on average.", value::count(entries));
+    section("Range lookups", &how, &content)
 }
 
-fn by_alpha(
-    subjects: &[Subject<'_>],
-    alphas: &[f64],
-    title: &str,
-    format: Format,
-    of: fn(&PointLookups) -> f64,
-) -> Markup {
-    let lines: Vec<Line> = subjects
-        .iter()
-        .map(|it| Line {
-            marker: it.marker,
-            name: it.name.clone(),
-            whiskers: Vec::new(),
-            points: alphas
-                .iter()
-                .filter_map(|&alpha| Some((alpha, of(row(it.cell, alpha)?))))
-                .collect(),
-        })
-        .collect();
-    let all = lines.iter().flat_map(|line| line.points.iter().map(|point| point.1));
-    let x = Axis {
-        scale: Scale::over(alphas),
-        title: "α, share of absent keys".to_owned(),
-        format: value::plain,
-        ticks: 5,
+/// Returns a line per policy over the shares of absent keys.
+fn over_alphas(subjects: &[Subject], alphas: &[f64], title: &str, number: &str) -> Markup {
+    let line = |subject: &Subject| {
+        let point = |&alpha: &f64| Some((alpha, subject.number(&metric(alpha, number))?));
+        Line::new(subject.marker, &subject.name, alphas.iter().filter_map(point).collect())
     };
-    let y = Axis {
-        scale: Scale::fitting(&all.collect::<Vec<_>>()),
-        title: title.to_owned(),
-        format,
-        ticks: 6,
-    };
-    lines::draw(title, x, y, &lines)
+    let format = REGISTRY.find(&metric(0.0, number)).map_or(Unit::Mean, |it| it.unit).plot_format();
+    line_figure(
+        title,
+        subjects.iter().map(line).collect(),
+        |alphas| Axis::new(Scale::over(alphas), "α, share of absent keys", value::plain),
+        |values| Axis::new(Scale::fitting(values), "", format),
+    )
 }
 
-/// Kinds of blocks that any of these maps counts.
-fn kinds<'a>(maps: impl Iterator<Item = &'a BTreeMap<BlockKind, u64>>) -> Vec<BlockKind> {
-    let mut kinds: Vec<BlockKind> = maps.flat_map(|map| map.keys().copied()).collect();
-    kinds.sort();
-    kinds.dedup();
-    kinds
-}
-
-/// Blocks per lookup, by kind.
-fn blocks(
-    subjects: &[Subject<'_>],
-    kinds: &[BlockKind],
-    of: impl Fn(&Cell) -> Option<(&BTreeMap<BlockKind, u64>, u64)>,
-) -> Markup {
-    let names: Vec<&str> = kinds.iter().map(|&kind| name(kind)).collect();
-    bars(subjects, &names, value::plain, |it| {
-        let read = |kind| {
-            of(it).map_or(0.0, |(read, ops)| ratio(read.get(kind).copied().unwrap_or(0), ops))
-        };
-        let parts: Vec<f64> = kinds.iter().map(read).collect();
-        let sum = value::column(parts.iter().sum());
-        (parts, sum)
-    })
-}
-
-/// A title that says what the parts of the bars are.
-fn by_kind(title: &str, kinds: &[BlockKind]) -> String {
-    match kinds {
-        [kind] => format!("{title}, all of kind {}", name(*kind)),
+/// Returns the blocks per lookup by kind. `prefix` starts the flat names of these lookups.
+fn blocks(subjects: &[Subject], title: &str, prefix: &str) -> Markup {
+    let prefix_of_kinds = format!("{prefix}blocks_read.");
+    let names = subjects.iter().flat_map(|subject| subject.row.names());
+    let kinds = distinct(names.filter_map(|name| name.strip_prefix(prefix_of_kinds.as_str())));
+    let labels: Vec<String> = kinds.iter().map(|kind| kind.replace('_', " ")).collect();
+    let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+    let title = match labels[..] {
+        [kind] => format!("{title}, all of kind {kind}"),
         _ => format!("{title}, by kind"),
-    }
-}
-
-fn name(kind: BlockKind) -> &'static str {
-    match kind {
-        BlockKind::Data => "data",
-        BlockKind::Index => "index",
-        BlockKind::TopIndex => "top index",
-        BlockKind::Filter => "filter",
-        BlockKind::RangeTombstones => "range tombstones",
-        BlockKind::Open => "footer and properties",
-        BlockKind::Blob => "blob",
-        BlockKind::Bucket => "bucket",
-    }
-}
-
-/// None for one kind alone, whose bars have the colours of their series.
-fn kinds_legend(kinds: &[BlockKind]) -> Markup {
-    if kinds.len() < 2 {
-        return html! {};
-    }
-    let classes: Vec<String> = (0..kinds.len()).map(|index| format!("p{index}")).collect();
-    legend(classes.iter().map(String::as_str).zip(kinds.iter().map(|&kind| name(kind))))
+    };
+    stacked_bars(&title, &labels, Unit::Blocks, subjects, |subject| {
+        let ops = subject.number(&format!("{prefix}ops")).filter(|ops| *ops > 0.0)?;
+        let blocks = |kind| subject.number(&format!("{prefix_of_kinds}{kind}")).unwrap_or(0.0);
+        Some(kinds.iter().map(|kind| blocks(kind) / ops).collect())
+    })
 }

@@ -1,13 +1,11 @@
-//! The HTML pages of `lsmx explore` and `lsmx simulate`.
+//! The HTML pages of `lsmx explore` and `lsmx simulate`. All numbers come from rows by their flat names, so a plot of a
+//! number that the row lacks is left out.
 
 mod agreement;
-mod deletes;
-mod latency;
+mod bars;
 mod lookups;
-mod movement;
 mod pareto;
 mod place;
-mod simulation;
 pub(crate) mod subject;
 mod summary;
 mod sweep;
@@ -18,18 +16,27 @@ mod timeline;
 use maud::{Markup, html};
 
 use super::columns::workload;
-use super::result::{Cell, Exploration};
+use super::result::Exploration;
+use crate::error::Result;
+use crate::experiment::simulate::Simulation;
+use crate::metric::html::Subject;
 use crate::report::html::page;
 use crate::report::provenance::Provenance;
-pub(crate) use simulation::{levels, simulation};
-use subject::Subject;
+use subject::PageCell;
 
 /// Returns the page of an exploration, with a part per workload.
-pub(crate) fn exploration(result: &Exploration) -> String {
-    cells("lsmx explore", &result.cells, &result.provenance)
+pub(crate) fn exploration(result: &Exploration) -> Result<String> {
+    let cells = result.cells.iter().map(PageCell::explored).collect::<Result<Vec<_>>>()?;
+    Ok(page_of_cells("lsmx explore", &cells, &result.provenance))
 }
 
-fn cells(title: &str, cells: &[Cell], provenance: &Provenance) -> String {
+/// Returns the page of a simulation, with a part per workload.
+pub(crate) fn simulation(result: &Simulation) -> Result<String> {
+    let cells = result.cells.iter().map(PageCell::simulated).collect::<Result<Vec<_>>>()?;
+    Ok(page_of_cells("lsmx simulate", &cells, &result.provenance))
+}
+
+fn page_of_cells(title: &str, cells: &[PageCell<'_>], provenance: &Provenance) -> String {
     let groups = subject::groups(cells);
     let alone = groups.len() == 1;
     let contents: Vec<(String, String)> = (1..)
@@ -41,38 +48,33 @@ fn cells(title: &str, cells: &[Cell], provenance: &Provenance) -> String {
         @for (group, (id, difference)) in groups.iter().zip(&contents) {
             @if !alone {
                 h2 id=(id) { (difference) }
-                @if let Some(first) = group.subjects.first() {
-                    p class="how" { (workload(&first.cell.workload, first.cell.seed)) }
-                }
+                p class="how" { (workload(group.cells[0].workload, group.cells[0].seed)) }
             }
-            (compared(&group.subjects))
+            (sections_of_policies(&group.cells, &group.subjects))
         }
     };
-    let headline = match (alone, groups.first().and_then(|group| group.subjects.first())) {
-        (true, Some(first)) => {
-            let policies = match cells.len() {
-                1 => "One policy".to_owned(),
-                count => format!("{count} policies"),
-            };
-            format!("{policies}: {}.", workload(&first.cell.workload, first.cell.seed))
+    let headline = match (&cells, alone) {
+        ([one], true) => format!("One policy: {}.", workload(one.workload, one.seed)),
+        ([first, ..], true) => {
+            format!("{} policies: {}.", cells.len(), workload(first.workload, first.seed))
         }
         _ => format!("{} cells of {} workloads.", cells.len(), groups.len()),
     };
     page::page(title, &headline, provenance, &contents, &sections)
 }
 
-/// Returns the sections about policies under one workload.
-pub(crate) fn compared(subjects: &[Subject<'_>]) -> Markup {
+/// Returns the sections about policies under one workload. Each subject belongs to the cell at its place.
+pub(crate) fn sections_of_policies(cells: &[&PageCell<'_>], subjects: &[Subject]) -> Markup {
     html! {
         (summary::tiles(subjects))
-        (summary::table(subjects))
+        (summary::table(cells, subjects))
         (pareto::plots(subjects))
-        (movement::plots(subjects))
-        @if subjects.iter().any(|it| !it.cell.is_simulated) { (latency::plots(subjects)) }
-        @if let Some(plots) = lookups::point_plots(subjects) { (plots) }
-        @if let Some(plots) = lookups::range_plots(subjects) { (plots) }
-        @if let Some(plots) = deletes::plots(subjects) { (plots) }
-        @if let Some(plots) = timeline::plots(subjects) { (plots) }
-        @if let Some(plots) = agreement::plots(subjects) { (plots) }
+        (bars::compaction(subjects))
+        (bars::latencies_and_stalls(cells, subjects))
+        (lookups::point_plots(subjects))
+        (lookups::range_plots(subjects))
+        (bars::deletes(subjects))
+        (timeline::plots(cells, subjects))
+        (agreement::plots(subjects))
     }
 }

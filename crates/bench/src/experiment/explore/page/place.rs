@@ -1,63 +1,58 @@
-//! What tells workloads apart.
+//! The values in which the workloads of a page differ.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::experiment::explore::result::Cell;
+use super::subject::PageCell;
 use crate::experiment::sweep::{SweepPoint, SweepValue};
 use crate::numbers::float;
 use crate::report::html::value;
 
-/// Where a workload stands among others.
+/// The difference between a workload and the others.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Place {
-    /// Every value in which it differs, with its name; empty if there is no other workload.
+    /// Names and values in which the workload differs; empty for a single workload.
     pub(super) text: String,
-    /// The one number in which all differ, with its name; none if there are several or none.
+    /// Name and value of the only number in which the workloads differ.
     pub(super) number: Option<(String, f64)>,
 }
 
-/// A value of a workload, as people write it and as a number if it is one.
-#[derive(Clone, Debug, PartialEq)]
-struct Leaf {
-    text: String,
-    number: Option<f64>,
-}
+/// Values of a workload by name: the text, and the number if it is one.
+type Leaves = BTreeMap<String, (String, Option<f64>)>;
 
-/// The place of each workload among these cells.
-pub(super) fn places(cells: &[&Cell]) -> Vec<Place> {
-    let all: Vec<BTreeMap<String, Leaf>> = cells.iter().map(|cell| leaves(cell)).collect();
+/// Returns the place of each workload among these cells, which have one workload each.
+pub(super) fn places(cells: &[&PageCell<'_>]) -> Vec<Place> {
+    if cells.iter().all(|cell| !cell.sweep.is_empty()) {
+        return with_numbers_in_all(cells.iter().map(|cell| place_in_sweep(cell.sweep)).collect());
+    }
+    let all: Vec<Leaves> = cells.iter().map(|cell| leaves(cell)).collect();
     let differs = |name: &String| all.iter().any(|other| other.get(name) != all[0].get(name));
-    let swept = cells.iter().all(|cell| !cell.sweep.is_empty());
-    let mut places = Vec::new();
-    for ((cell, own), run) in cells.iter().zip(&all).zip(1..) {
-        if swept {
-            places.push(of_sweep(&cell.sweep));
-            continue;
-        }
-        let differing: Vec<(&String, &Leaf)> =
-            own.iter().filter(|(name, _)| differs(name)).collect();
-        let texts: Vec<String> =
-            differing.iter().map(|(name, leaf)| format!("{name} {}", leaf.text)).collect();
-        let number = match differing[..] {
-            [(name, leaf)] => leaf.number.map(|number| (name.clone(), number)),
-            _ => None,
-        };
-        let text = match texts.join(", ") {
+    let place = |(run, own): (u64, &Leaves)| {
+        let differing: Vec<_> = own.iter().filter(|(name, _)| differs(name)).collect();
+        let texts = differing.iter().map(|(name, (text, _))| format!("{name} {text}"));
+        let text = match texts.collect::<Vec<_>>().join(", ") {
             text if text.is_empty() && all.len() > 1 => format!("run {run}"),
             text => text,
         };
-        places.push(Place { text, number });
-    }
+        let number = match differing[..] {
+            [(name, (_, number))] => number.map(|number| (name.clone(), number)),
+            _ => None,
+        };
+        Place { text, number }
+    };
+    with_numbers_in_all((1..).zip(&all).map(place).collect())
+}
+
+/// Removes the numbers unless all places have one.
+fn with_numbers_in_all(mut places: Vec<Place>) -> Vec<Place> {
     if places.iter().any(|place| place.number.is_none()) {
         places.iter_mut().for_each(|place| place.number = None);
     }
     places
 }
 
-/// The place is what was typed, where a sweep was.
-fn of_sweep(point: &SweepPoint) -> Place {
+fn place_in_sweep(point: &SweepPoint) -> Place {
     let number = match &point.0[..] {
         [(key, SweepValue::Whole(whole))] => Some((key.clone(), float(*whole))),
         [(key, SweepValue::Real(real))] => Some((key.clone(), *real)),
@@ -67,24 +62,17 @@ fn of_sweep(point: &SweepPoint) -> Place {
     Place { text: texts.collect::<Vec<_>>().join(", "), number }
 }
 
-fn leaves(cell: &Cell) -> BTreeMap<String, Leaf> {
-    let mut leaves = BTreeMap::new();
-    let workload = serde_json::to_value(&cell.workload).unwrap_or_default();
+fn leaves(cell: &PageCell<'_>) -> Leaves {
+    let mut leaves = Leaves::from([("seed".to_owned(), (cell.seed.to_string(), None))]);
+    let workload = serde_json::to_value(cell.workload).unwrap_or_default();
     flatten("", &workload, &mut leaves);
-    let seed = Leaf { text: cell.seed.to_string(), number: None };
-    leaves.insert("seed".to_owned(), seed);
     leaves
 }
 
-/// All values of a JSON tree by their paths.
-fn flatten(path: &str, tree: &Value, leaves: &mut BTreeMap<String, Leaf>) {
-    let below = |name: &str| match (path, name) {
-        ("", name) => name.to_owned(),
-        (path, name) => format!("{path} {name}"),
-    };
-    let mut leaf = |text: String, number| {
-        leaves.insert(path.to_owned(), Leaf { text, number });
-    };
+/// Adds all values of a JSON tree. A name joins the members with spaces; an element of an array has its name or number.
+fn flatten(path: &str, tree: &Value, leaves: &mut Leaves) {
+    let below =
+        |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path} {name}") };
     match tree {
         Value::Object(fields) => {
             for (name, field) in fields {
@@ -93,17 +81,19 @@ fn flatten(path: &str, tree: &Value, leaves: &mut BTreeMap<String, Leaf>) {
         }
         Value::Array(items) => {
             for (index, item) in items.iter().enumerate() {
-                // A phase is called by its name.
                 let name = item.get("name").and_then(Value::as_str);
                 flatten(&below(name.unwrap_or(&(index + 1).to_string())), item, leaves);
             }
         }
-        Value::Number(number) => {
-            let number = number.as_f64().unwrap_or_default();
-            let bytes = path.ends_with(" bytes");
-            leaf(if bytes { value::bytes(number) } else { value::count(number) }, Some(number));
+        leaf => {
+            let number = leaf.as_f64();
+            let text = match (number, leaf.as_str()) {
+                (Some(number), _) if path.ends_with(" bytes") => value::bytes(number),
+                (Some(number), _) => value::count(number),
+                (None, Some(text)) => text.to_owned(),
+                (None, None) => leaf.to_string(),
+            };
+            leaves.insert(path.to_owned(), (text, number));
         }
-        Value::String(text) => leaf(text.clone(), None),
-        other => leaf(other.to_string(), None),
     }
 }

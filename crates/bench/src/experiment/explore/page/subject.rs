@@ -1,10 +1,15 @@
-//! What is compared on a page: cells with a name and a marker, in groups of one workload each.
+//! Cells of a page with their names and markers, in groups of one workload each.
 
 use std::collections::BTreeMap;
 
 use super::place::{self, Place};
+use crate::error::Result;
 use crate::experiment::explore::columns::row;
-use crate::experiment::explore::result::Cell;
+use crate::experiment::explore::result::{Cell, HistoryPoint, LevelSummary, Workload};
+use crate::experiment::simulate;
+use crate::experiment::sweep::SweepPoint;
+use crate::metric::Row;
+use crate::metric::html::Subject;
 use crate::report::html::plot::marker::{MARKERS, Marker};
 
 /// Policies in the order of their markers, so that a policy has the same marker on every page. Only the first six
@@ -30,90 +35,96 @@ const KNOWN: [&str; 18] = [
     "fifo",
 ];
 
-/// A figure of a cell, if it has one.
-pub(super) type FigureOf = Box<dyn Fn(&Cell) -> Option<f64>>;
-
-/// Lowest and highest value over the repetitions of a cell; none where there is one run. `metric` is
-/// the flat name of the figure.
-pub(super) fn spread(cell: &Cell, metric: &str) -> Option<(f64, f64)> {
-    let repeated = cell.repeats.as_ref()?.metrics.get(metric)?;
-    Some((repeated.low.as_f64()?, repeated.high.as_f64()?))
-}
-
-/// A cell with the name and the marker that it has all over the page.
+/// A cell of an exploration or a simulation.
 #[derive(Clone, Debug)]
-pub(crate) struct Subject<'a> {
-    pub(crate) name: String,
-    pub(crate) marker: Marker,
-    pub(crate) cell: &'a Cell,
+pub(crate) struct PageCell<'a> {
+    pub(super) policy: &'a str,
+    pub(super) spec: &'a str,
+    pub(super) sweep: &'a SweepPoint,
+    pub(super) workload: &'a Workload,
+    pub(super) seed: u64,
+    pub(super) repetitions: usize,
+    /// Empty in a simulation, as `levels`.
+    pub(super) history: &'a [HistoryPoint],
+    pub(super) levels: &'a [LevelSummary],
+    pub(crate) row: Row,
 }
 
-/// Returns the subjects with their metrics. A cell that cannot be JSON has none.
-pub(super) fn metric_subjects(subjects: &[Subject<'_>]) -> Vec<crate::metric::html::Subject> {
-    let row = |cell: &Cell| {
-        let mut row = row(cell, false).unwrap_or_default();
-        if cell.is_simulated {
-            // A simulation has no files and no stalls.
-            ["disk_", "stalls."].iter().for_each(|prefix| row.remove_prefix(prefix));
-        }
-        row
-    };
-    let subject = |it: &Subject<'_>| crate::metric::html::Subject {
-        name: it.name.clone(),
-        marker: it.marker,
-        row: row(it.cell),
-    };
-    subjects.iter().map(subject).collect()
+impl<'a> PageCell<'a> {
+    pub(crate) fn explored(cell: &'a Cell) -> Result<PageCell<'a>> {
+        Ok(PageCell {
+            policy: &cell.policy,
+            spec: &cell.spec,
+            sweep: &cell.sweep,
+            workload: &cell.workload,
+            seed: cell.seed,
+            repetitions: cell.repeats.as_ref().map_or(1, |repeats| repeats.seeds.len()),
+            history: &cell.history,
+            levels: &cell.levels,
+            row: row(cell, false)?,
+        })
+    }
+
+    pub(super) fn simulated(cell: &'a simulate::Cell) -> Result<PageCell<'a>> {
+        Ok(PageCell {
+            policy: &cell.policy,
+            spec: &cell.spec,
+            sweep: &cell.sweep,
+            workload: &cell.workload,
+            seed: cell.seed,
+            repetitions: 1,
+            history: &[],
+            levels: &[],
+            row: simulate::columns::row(cell, false)?,
+        })
+    }
 }
 
-/// Cells of one workload.
+/// Cells of one workload, each with the subject at the same place.
 #[derive(Clone, Debug)]
 pub(super) struct Group<'a> {
-    /// In what its workload differs from that of the other groups.
     pub(super) place: Place,
-    pub(super) subjects: Vec<Subject<'a>>,
+    pub(super) cells: Vec<&'a PageCell<'a>>,
+    pub(super) subjects: Vec<Subject>,
 }
 
-/// The cells by workload, in their order.
-pub(super) fn groups(cells: &[Cell]) -> Vec<Group<'_>> {
-    let mut groups: Vec<Vec<&Cell>> = Vec::new();
+/// Returns the cells by workload, in their order. Equal policies under one workload are in different groups.
+pub(super) fn groups<'a>(cells: &'a [PageCell<'a>]) -> Vec<Group<'a>> {
+    let mut groups: Vec<Vec<&PageCell<'_>>> = Vec::new();
     for cell in cells {
-        // The same policy twice is another run.
-        let takes = |group: &&mut Vec<&Cell>| {
+        let has_room = |group: &&mut Vec<&PageCell<'_>>| {
             group.iter().all(|it| {
                 it.workload == cell.workload && it.sweep == cell.sweep && it.spec != cell.spec
             })
         };
-        match groups.iter_mut().find(takes) {
+        match groups.iter_mut().find(has_room) {
             Some(group) => group.push(cell),
             None => groups.push(vec![cell]),
         }
     }
-    let firsts: Vec<&Cell> = groups.iter().filter_map(|group| group.first().copied()).collect();
-    let places = place::places(&firsts);
+    let firsts: Vec<&PageCell<'_>> = groups.iter().map(|group| group[0]).collect();
     let names: Vec<Vec<String>> = groups.iter().map(|group| names(group)).collect();
     let markers = markers(names.iter().flatten());
-    let mut whole = Vec::new();
-    for ((group, names), place) in groups.into_iter().zip(names).zip(places) {
-        let subjects = group.into_iter().zip(names).map(|(cell, name)| {
-            let marker = markers.get(&name).copied().unwrap_or(Marker::number(0));
-            Subject { name, marker, cell }
+    let groups = groups.into_iter().zip(names).zip(place::places(&firsts));
+    let group = |((cells, names), place): ((Vec<&'a PageCell<'a>>, Vec<String>), Place)| {
+        let subjects = cells.iter().zip(names).map(|(cell, name)| Subject {
+            marker: markers[&name],
+            name,
+            row: cell.row.clone(),
         });
-        whole.push(Group { place, subjects: subjects.collect() });
-    }
-    whole
-}
-
-/// The policy where that says which cell of its group it is, else the policy with its parameters.
-fn names(group: &[&Cell]) -> Vec<String> {
-    let count = |policy: &str| group.iter().filter(|it| it.policy == policy).count();
-    let name = |cell: &Cell| {
-        if count(&cell.policy) > 1 { cell.spec.clone() } else { cell.policy.clone() }
+        Group { place, subjects: subjects.collect(), cells }
     };
-    group.iter().map(|cell| name(cell)).collect()
+    groups.map(group).collect()
 }
 
-/// A marker per name: that of the policy if it is free, else the next that is.
+/// Returns the names of the cells: the policy, with its parameters if several cells have the same policy.
+fn names(group: &[&PageCell<'_>]) -> Vec<String> {
+    let count = |policy: &str| group.iter().filter(|it| it.policy == policy).count();
+    let names = group.iter().map(|it| if count(it.policy) > 1 { it.spec } else { it.policy });
+    names.map(str::to_owned).collect()
+}
+
+/// Returns a marker per name: that of the policy, or the next free one if it is taken.
 fn markers<'a>(names: impl Iterator<Item = &'a String>) -> BTreeMap<String, Marker> {
     let mut markers = BTreeMap::new();
     let mut taken = [false; MARKERS];
@@ -122,12 +133,12 @@ fn markers<'a>(names: impl Iterator<Item = &'a String>) -> BTreeMap<String, Mark
             continue;
         }
         let policy = name.split('(').next().unwrap_or(name);
-        let wished = KNOWN.iter().position(|known| *known == policy);
+        let own = KNOWN.iter().position(|known| *known == policy);
         let after = KNOWN.len()..MARKERS;
-        let number = wished
+        let number = own
             .filter(|&number| !taken[number])
             .or_else(|| after.chain(0..KNOWN.len()).find(|&number| !taken[number]))
-            // All are taken: they repeat, and names alone tell series apart.
+            // More names than markers: markers repeat.
             .unwrap_or(markers.len() % MARKERS);
         taken[number] = true;
         markers.insert(name.clone(), Marker::number(number));

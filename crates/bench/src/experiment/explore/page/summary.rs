@@ -1,12 +1,11 @@
-//! The table of all policies, and the best policy of the main costs.
+//! The table of all policies, and the best policy by each main cost.
 
 use maud::{Markup, html};
 
 use super::lookups;
-use super::subject::{Subject, metric_subjects};
+use super::subject::PageCell;
 use crate::experiment::explore::columns::REGISTRY;
-use crate::metric::html::{self as metrics};
-use crate::metric::{Row, find};
+use crate::metric::html::{Subject, table_and_legend};
 use crate::report::html::page::section;
 
 /// Columns of the table.
@@ -27,32 +26,34 @@ const SHOWN: [&str; 14] = [
     "elapsed_s",
 ];
 
-/// Returns the table: a line per policy, the best of each column marked.
-pub(super) fn table(subjects: &[Subject<'_>]) -> Markup {
-    let rows = metric_subjects(subjects);
+/// Returns the section with a table line per policy.
+pub(super) fn table(cells: &[&PageCell<'_>], subjects: &[Subject]) -> Markup {
     let content = html! {
-        (metrics::table(&REGISTRY, "policy", &SHOWN, &rows))
-        (metrics::legend(&REGISTRY, &SHOWN, &rows))
+        (table_and_legend(&REGISTRY, "policy", &SHOWN, subjects))
         details {
             summary { "The policies with all their parameters" }
-            ul { @for it in subjects { li { (it.marker.swatch()) code { (it.cell.spec) } } } }
+            ul {
+                @for (cell, subject) in cells.iter().zip(subjects) {
+                    li { (subject.marker.swatch()) code { (cell.spec) } }
+                }
+            }
         }
     };
-    let repeats = subjects.iter().find_map(|it| it.cell.repeats.as_ref());
-    let medians = repeats.map_or(String::new(), |repeats| {
-        let count = repeats.seeds.len();
-        format!("Medians of {count} repetitions, each above its lowest and highest value. ")
-    });
+    let medians = match cells.iter().map(|cell| cell.repetitions).max() {
+        Some(count) if count > 1 => {
+            format!("Medians of {count} repetitions, each above its lowest and highest value. ")
+        }
+        _ => String::new(),
+    };
     let how = format!("{medians}The best of each column is marked. A click on a heading sorts.");
     section("Summary", &how, &content)
 }
 
-/// Returns the best policy of each of the main costs.
-pub(super) fn tiles(subjects: &[Subject<'_>]) -> Markup {
+/// Returns a tile with the best policy for each main cost.
+pub(super) fn tiles(subjects: &[Subject]) -> Markup {
     if subjects.len() < 2 {
         return html! {};
     }
-    let rows = metric_subjects(subjects);
     let mut costs = vec![
         ("least written", "write_amplification".to_owned()),
         ("least space", "space_amplification".to_owned()),
@@ -61,20 +62,18 @@ pub(super) fn tiles(subjects: &[Subject<'_>]) -> Markup {
         costs.push(("fewest reads", lookups::metric(alpha, "ios_per_get")));
     }
     costs.push(("shortest longest put", "put_latency_us.max".to_owned()));
-    let tiles = costs.iter().filter_map(|(title, name)| tile(title, name, &rows));
+    let tiles = costs.iter().filter_map(|(title, name)| tile(title, name, subjects));
     html! { div class="tiles" { @for tile in tiles { (tile) } } }
 }
 
-fn tile(title: &str, name: &str, subjects: &[metrics::Subject]) -> Option<Markup> {
-    let metric = find(name)?;
-    let number = |row: &Row| row.shown(name)?.as_f64();
-    let numbers: Vec<(&metrics::Subject, f64)> =
-        subjects.iter().filter_map(|it| Some((it, number(&it.row)?))).collect();
+fn tile(title: &str, name: &str, subjects: &[Subject]) -> Option<Markup> {
+    let metric = REGISTRY.find(name)?;
+    let text = |number: f64| metric.unit.text_with_unit(number);
+    let numbers: Vec<(&Subject, f64)> =
+        subjects.iter().filter_map(|it| Some((it, it.number(name)?))).collect();
     let &(best, least) = numbers.iter().min_by(|(_, a), (_, b)| a.total_cmp(b))?;
-    let text = metric.unit.text_with_unit(least);
-    // Numbers that look alike are equally good.
-    let alike =
-        numbers.iter().filter(|(_, it)| metric.unit.text_with_unit(*it) == text).count() - 1;
+    // Numbers with equal texts are equally good.
+    let alike = numbers.iter().filter(|(_, number)| text(*number) == text(least)).count() - 1;
     Some(html! {
         div class="tile" {
             span class="what" { (title) }
@@ -82,7 +81,7 @@ fn tile(title: &str, name: &str, subjects: &[metrics::Subject]) -> Option<Markup
                 (best.marker.swatch()) (best.name)
                 @if alike > 0 { small { " and " (alike) " more" } }
             }
-            span class="figure" { (text) " " small { (metric.title_of(name)?) } }
+            span class="figure" { (text(least)) " " small { (metric.title_of(name)?) } }
         }
     })
 }

@@ -133,7 +133,8 @@ fn number(node: &Node<'_, '_>, name: &str) -> f64 {
 const POLICIES: [&str; 4] = ["full", "lo+1", "tiering", "<b>&own"];
 
 fn four() -> String {
-    exploration(&result(POLICIES.iter().zip(0..).map(|(name, n)| cell(name, n)).collect()))
+    let cells = POLICIES.iter().zip(0..).map(|(name, n)| cell(name, n)).collect();
+    exploration(&result(cells)).unwrap()
 }
 
 #[test]
@@ -219,7 +220,7 @@ fn what_comes_from_outside_is_escaped() {
         HOSTILE.clone_into(text);
     }
     provenance.spec = Some(HOSTILE.to_owned());
-    let page = exploration(&result);
+    let page = exploration(&result).unwrap();
     assert!(!page.contains("<script>alert") && !page.contains("\"<!--"), "raw");
     assert!(page.matches("&lt;script&gt;alert").count() > 20);
     for svg in svgs(&page) {
@@ -252,7 +253,7 @@ fn sections_of_what_was_not_measured_are_left_out() {
         cell.compaction.cpu_us_total = 0;
         cell.compaction.jobs = 0;
     }
-    let page = exploration(&result(cells));
+    let page = exploration(&result(cells)).unwrap();
     for title in ["Point lookups", "Range lookups", "Deletes", "The tree over time"] {
         assert!(!page.contains(&format!("<h3>{title}")), "{title}");
     }
@@ -271,7 +272,7 @@ fn no_figure_is_infinite_or_no_number() {
     nothing.history = vec![HistoryPoint::default()];
     nothing.point_lookups[0].ios_per_get = 0.0;
     for cells in [vec![nothing.clone()], vec![nothing, cell("lo+1", 3)], Vec::new()] {
-        let page = exploration(&result(cells));
+        let page = exploration(&result(cells)).unwrap();
         for svg in svgs(&page) {
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
         }
@@ -292,7 +293,7 @@ fn workloads_stand_apart_and_a_hundred_cells_are_in_groups() {
         other.workload.memtable_bytes = memtable << 20;
         cells.push(other);
     }
-    let page = exploration(&result(cells));
+    let page = exploration(&result(cells)).unwrap();
     assert_eq!(page.matches("<h2").count(), 10);
     assert!(page.contains("<h2 id=\"g3\">3 · memtable bytes 3 MiB</h2>"));
     assert!(page.contains("<a href=\"#g10\">10 · memtable bytes 10 MiB</a>"));
@@ -384,7 +385,7 @@ fn a_sweep_of_repetitions_is_followed_by_what_was_typed() {
             cells.extend(repeat::summarize(repetitions).unwrap());
         }
     }
-    let page = exploration(&result(cells));
+    let page = exploration(&result(cells)).unwrap();
     assert!(page.contains("<h2 id=\"g2\">2 · size-ratio 6</h2>"));
     assert!(page.contains("Medians of 3 repetitions"));
     // 1 + 1.5 × (5, 6 and 7).

@@ -21,6 +21,17 @@ pub(crate) struct Axis {
 }
 
 impl Axis {
+    /// Returns an axis with about six ticks.
+    pub(crate) fn new(scale: Scale, title: &str, format: Format) -> Axis {
+        Axis { scale, title: title.to_owned(), format, ticks: 6 }
+    }
+
+    /// Returns an axis without title from 0 to the largest value.
+    pub(crate) fn from_zero(values: &[f64], format: Format) -> Axis {
+        let largest = values.iter().copied().fold(0.0, f64::max);
+        Axis::new(Scale::from_zero(largest, 6), "", format)
+    }
+
     /// How wide its widest tick label is.
     pub(crate) fn tick_width(&self) -> f64 {
         let widths = self.scale.ticks(self.ticks).into_iter();

@@ -28,6 +28,12 @@ pub(crate) struct Line {
     pub(crate) whiskers: Vec<(f64, f64, f64)>,
 }
 
+impl Line {
+    pub(crate) fn new(marker: Marker, name: &str, points: Vec<(f64, f64)>) -> Line {
+        Line { marker, name: name.to_owned(), points, whiskers: Vec::new() }
+    }
+}
+
 /// All lines in one plane.
 pub(crate) fn draw(says: &str, x: Axis, y: Axis, lines: &[Line]) -> Markup {
     let lines: Vec<&Line> = lines.iter().filter(|line| !line.points.is_empty()).collect();

@@ -1,0 +1,104 @@
+//! Sections of bar plots: compaction jobs, latencies and stalls, deletes.
+
+use maud::{Markup, html};
+
+use super::subject::PageCell;
+use crate::experiment::explore::columns::REGISTRY;
+use crate::metric::Unit;
+use crate::metric::html::{Subject, bars, bars_of_parts, latency_figures, stacked_bars};
+use crate::report::html::page::section;
+use crate::report::html::value;
+
+/// Titles of amplifications, with their flat names.
+const AMPLIFICATIONS: [(&str, &str); 6] = [
+    ("Write amplification: (flushed + compaction written) ÷ ingested", "write_amplification"),
+    ("The same with the log, ÷ bytes of puts", "device_write_amplification"),
+    ("Compaction written ÷ unique live data", "compaction_write_amplification"),
+    ("Space amplification: live tables ÷ live data", "space_amplification"),
+    ("The same at its peak, with outputs of jobs and their inputs", "space_amplification_peak"),
+    ("Bytes of invalid entries ÷ bytes of live ones", "space_amplification_invalid"),
+];
+
+/// Returns the section about compaction jobs.
+pub(super) fn compaction(subjects: &[Subject]) -> Markup {
+    let bytes = [("read", "compaction.read_bytes"), ("written", "compaction.written_bytes")];
+    let jobs = [
+        ("merges", "compaction.jobs"),
+        ("trivial moves, which only edit the manifest", "compaction.trivial_moves"),
+    ];
+    let content = html! {
+        div class="plots" {
+            (bars_of_parts(&REGISTRY, "Data moved by compaction", &bytes, subjects))
+            (bars_of_parts(&REGISTRY, "Jobs of compaction", &jobs, subjects))
+            @for (title, name) in AMPLIFICATIONS { (bars(&REGISTRY, name, title, subjects)) }
+        }
+    };
+    section("What compaction did", "", &content)
+}
+
+/// Returns the section about latencies of puts and jobs, and about stalls; nothing for a simulation.
+pub(super) fn latencies_and_stalls(cells: &[&PageCell<'_>], subjects: &[Subject]) -> Markup {
+    if subjects.iter().all(|subject| subject.row.get("put_latency_us.max").is_none()) {
+        return html! {};
+    }
+    let kinds = [
+        ("Puts", "put_latency_us"),
+        ("Jobs of compaction, trivial moves left out", "compaction.latency_us"),
+    ];
+    let threads = |subject: &Subject| {
+        let busy = subject.number("compaction.cpu_us_total")?;
+        Some(vec![busy, (subject.number("compaction.thread_us_total")? - busy).max(0.0)])
+    };
+    let waits = [("waited", "stalls.total_us"), ("slowed by debt", "stalls.throttled_us")];
+    let content = html! {
+        (latency_figures(&kinds, subjects))
+        div class="plots" {
+            (stacked_bars("Time of all threads in jobs", &["on a processor", "waiting, mostly for files"],
+                Unit::Micros, subjects, threads))
+            (bars_of_parts(&REGISTRY, "Time of writes that were held up", &waits, subjects))
+            (bars(&REGISTRY, "stalls.count", "Writes that waited", subjects))
+            (bars(&REGISTRY, "stalls.max_us", "The longest wait of a write", subjects))
+        }
+        @if !has_positive(subjects, "stalls.count") {
+            p class="how" { "No write waited for a stall to end." }
+        }
+    };
+    let how = if cells.iter().any(|cell| cell.workload.deterministic) {
+        "The axis is logarithmic. With --deterministic all jobs run on the writer's thread, and the put that starts a job \
+         includes its time. The clock of the database counts operations, so jobs take no time."
+    } else {
+        "The axis is logarithmic."
+    };
+    section("Latency", how, &content)
+}
+
+/// Returns the section about tombstones; nothing without deletes.
+pub(super) fn deletes(subjects: &[Subject]) -> Markup {
+    if !has_positive(subjects, "delete_persistence.deletes") {
+        return html! {};
+    }
+    let deletes = subjects.iter().filter_map(|it| it.number("delete_persistence.deletes"));
+    let longest = |subject: &Subject| {
+        let age = |name| subject.number(name).unwrap_or(0.0);
+        let longest =
+            age("delete_persistence.age_us_max").max(age("delete_persistence.oldest_age_us"));
+        Some(vec![longest / subject.number("delete_persistence.run_us")?.max(1.0)])
+    };
+    let content = html! {
+        div class="plots" {
+            (bars(&REGISTRY, "delete_persistence.live_tombstones", "Tombstones in the final tree", subjects))
+            (stacked_bars("The longest life of a tombstone, as a share of the run", &["longest life"],
+                Unit::Share, subjects, longest))
+        }
+    };
+    let how = format!(
+        "{} deletes of a key. A tombstone lives until a job drops it, or until the end of the run. A job knows only the \
+         oldest tombstone of its inputs, so the life is an upper bound.",
+        value::count(deletes.fold(0.0, f64::max))
+    );
+    section("Deletes", &how, &content)
+}
+
+fn has_positive(subjects: &[Subject], name: &str) -> bool {
+    subjects.iter().any(|subject| subject.number(name).is_some_and(|number| number > 0.0))
+}
