@@ -209,6 +209,18 @@ impl<'a> ThreadGroup<'a> {
         Ok(played)
     }
 
+    /// Puts the first `count` records and settles.
+    pub(super) fn load(
+        &self,
+        (title, count): (&str, u64),
+        progress: &mut dyn Progress,
+    ) -> Result<()> {
+        self.play((title, count), progress, &|player| {
+            player.repeat(count, |player, record| player.put(record, 0))
+        })?;
+        settle(self.engine, title, progress).map(drop)
+    }
+
     /// As [`ThreadGroup::play`]. One more thread runs `writer`, without a rate, until the others end. Its measurements
     /// are the second result. The calling thread calls `check` regularly with the time since the start in nanoseconds.
     pub(super) fn play_with_writer(
@@ -532,4 +544,10 @@ impl ResourceCounters {
             cpu: self.cpu.zip(before.cpu).map(|(after, before)| after.since(before)),
         }
     }
+}
+
+/// Removes a database.
+pub(super) fn remove_directory(path: &Path) -> Result<()> {
+    let failed = |source| Error::Io { action: "remove", path: path.to_owned(), source };
+    std::fs::remove_dir_all(path).map_err(failed)
 }

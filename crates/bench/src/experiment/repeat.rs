@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Number, Value};
 
@@ -60,21 +61,11 @@ pub struct Interval {
     pub confidence: f64,
 }
 
-/// A cell that can represent several repetitions.
-pub trait Repeatable: Serialize + for<'de> Deserialize<'de> {
-    /// Returns the seed.
-    fn seed(&self) -> u64;
-    /// Returns the digest.
-    fn digest(&self) -> Option<&str>;
-    /// Sets the repetitions.
-    fn set_repeats(&mut self, repeats: Repeats);
-}
-
-/// Combines repetitions. A single one stays unchanged.
+/// Combines repetitions of a cell, which has the members `seed`, `digest` and `repeats`. A single cell stays unchanged.
 ///
 /// # Errors
 /// The cell cannot be read from its own JSON.
-pub fn summarize<C: Repeatable>(cells: Vec<C>) -> serde_json::Result<Option<C>> {
+pub fn summarize<C: Serialize + DeserializeOwned>(cells: Vec<C>) -> serde_json::Result<Option<C>> {
     if cells.len() < 2 {
         return Ok(cells.into_iter().next());
     }
@@ -86,13 +77,14 @@ pub fn summarize<C: Repeatable>(cells: Vec<C>) -> serde_json::Result<Option<C>> 
             *scalar = Value::Number(repeated.median.clone());
         }
     });
-    let mut cell: C = serde_json::from_value(middle)?;
-    cell.set_repeats(Repeats {
-        seeds: cells.iter().map(Repeatable::seed).collect(),
-        digests: cells.iter().map(|cell| cell.digest().map(str::to_owned)).collect(),
+    let digest = |cell: &Value| cell.get("digest").and_then(Value::as_str).map(str::to_owned);
+    let repeats = Repeats {
+        seeds: values.iter().filter_map(|cell| cell.get("seed")?.as_u64()).collect(),
+        digests: values.iter().map(digest).collect(),
         metrics,
-    });
-    Ok(Some(cell))
+    };
+    middle["repeats"] = serde_json::to_value(repeats)?;
+    serde_json::from_value(middle).map(Some)
 }
 
 fn metrics(cells: &[Value]) -> BTreeMap<String, Repeated> {
@@ -172,18 +164,6 @@ mod tests {
         digest: Option<String>,
         #[serde(skip_serializing_if = "Option::is_none", default)]
         repeats: Option<Repeats>,
-    }
-
-    impl Repeatable for Cell {
-        fn seed(&self) -> u64 {
-            self.seed
-        }
-        fn digest(&self) -> Option<&str> {
-            self.digest.as_deref()
-        }
-        fn set_repeats(&mut self, repeats: Repeats) {
-            self.repeats = Some(repeats);
-        }
     }
 
     fn cell(seed: u64, data_moved_ratio: f64, jobs: u64) -> Cell {

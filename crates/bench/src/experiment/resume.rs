@@ -8,6 +8,8 @@
 //! Files are written atomically: under another name, synced and renamed, then the directory is synced. A directory of
 //! another plan is an error, because the cells of two plans must not be combined.
 
+#![expect(clippy::disallowed_methods, reason = "files of results, no part of a database")]
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -107,7 +109,8 @@ impl Finished {
         if !begun && names(directory)?.iter().any(|name| !ours(name)) {
             return Err(refused(format!("it has files but no {PLAN}")));
         }
-        let lock = open_lock(directory).map_err(failed("lock a file in"))?;
+        let lock = File::options().create(true).append(true).open(directory.join(LOCK));
+        let lock = lock.map_err(failed("lock a file in"))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => {
@@ -116,7 +119,8 @@ impl Finished {
             Err(fs::TryLockError::Error(source)) => return Err(failed("lock a file in")(source)),
         }
         for name in names(directory)?.iter().filter(|name| name.ends_with(UNFINISHED)) {
-            fs_remove(&directory.join(name)).map_err(failed("remove an unfinished file in"))?;
+            fs::remove_file(directory.join(name))
+                .map_err(failed("remove an unfinished file in"))?;
         }
         let finished = Finished { directory: directory.to_owned(), _lock: lock };
         if begun {
@@ -149,7 +153,7 @@ impl Finished {
 
     fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
         let path = self.directory.join(name);
-        let text = match fs_read(&path) {
+        let text = match fs::read(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(Error::Io { action: "read", path, source }),
@@ -167,10 +171,10 @@ impl Finished {
         let written =
             serde_json::to_vec_pretty(content).map_err(io::Error::from).and_then(|text| {
                 let unfinished = self.directory.join(format!("{name}{UNFINISHED}"));
-                let mut file = fs_create(&unfinished)?;
+                let mut file = File::create(&unfinished)?;
                 file.write_all(&text)?;
                 file.sync_all()?;
-                fs_rename(&unfinished, &path)?;
+                fs::rename(&unfinished, &path)?;
                 sync_directory(&self.directory)
             });
         written.map_err(|source| Error::Io { action: "write", path: path.clone(), source })
@@ -194,8 +198,7 @@ fn names(directory: &Path) -> Result<Vec<String>> {
 ///
 /// # Errors
 /// The file cannot be read.
-#[expect(clippy::disallowed_methods, reason = "a file of the user, no part of a database")]
-pub fn hash_of(path: &Path) -> io::Result<String> {
+pub(crate) fn hash_of(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let mut hash = Xxh3::new();
     let mut chunk = vec![0; CHUNK_BYTES];
@@ -207,32 +210,7 @@ pub fn hash_of(path: &Path) -> io::Result<String> {
     }
 }
 
-fn open_lock(directory: &Path) -> io::Result<File> {
-    File::options().create(true).append(true).open(directory.join(LOCK))
-}
-
-#[expect(clippy::disallowed_methods, reason = "a file of results, no part of a database")]
-fn fs_read(path: &Path) -> io::Result<Vec<u8>> {
-    fs::read(path)
-}
-
-#[expect(clippy::disallowed_methods, reason = "a file of results, no part of a database")]
-fn fs_create(path: &Path) -> io::Result<File> {
-    File::create(path)
-}
-
-#[expect(clippy::disallowed_methods, reason = "a file of results, no part of a database")]
-fn fs_rename(from: &Path, to: &Path) -> io::Result<()> {
-    fs::rename(from, to)
-}
-
-#[expect(clippy::disallowed_methods, reason = "a file of results, no part of a database")]
-fn fs_remove(path: &Path) -> io::Result<()> {
-    fs::remove_file(path)
-}
-
 #[cfg(unix)]
-#[expect(clippy::disallowed_methods, reason = "a directory of results, no part of a database")]
 fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
@@ -244,7 +222,6 @@ fn sync_directory(_: &Path) -> io::Result<()> {
 }
 
 #[cfg(test)]
-#[expect(clippy::disallowed_methods, reason = "files of the test")]
 mod tests {
     use super::*;
 

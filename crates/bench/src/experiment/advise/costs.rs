@@ -4,7 +4,7 @@ use lsmx_simulator::Report;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::explore::result::Cell;
-use crate::numbers::{count, float, ratio};
+use crate::numbers::{float, ratio};
 
 use super::weights::Weights;
 
@@ -28,16 +28,12 @@ impl Costs {
     /// Returns the costs in a simulation of `writes` writes.
     #[must_use]
     pub fn of_report(report: &Report, writes: u64) -> Costs {
-        let compaction = &report.compaction;
+        let (compaction, ranges) = (&report.compaction, &report.range_lookups);
         let moved = report.flushed_bytes + compaction.read_bytes + compaction.written_bytes;
-        let points = report.point_lookups.iter().map(|it| (it.ops, it.ios_per_get));
         Costs {
             writes: float(moved) / BLOCK_BYTES / float(writes.max(1)),
-            points: mean(points),
-            ranges: ratio(
-                report.range_lookups.blocks_read.values().sum(),
-                report.range_lookups.ops.max(1),
-            ),
+            points: mean(report.point_lookups.iter().map(|it| (it.ops, it.ios_per_get))),
+            ranges: ratio(ranges.blocks_read.values().sum(), ranges.ops),
             space: report.space_amplification,
         }
     }
@@ -45,16 +41,12 @@ impl Costs {
     /// Returns the costs in a run of `writes` writes on the engine.
     #[must_use]
     pub fn of_cell(cell: &Cell, writes: u64) -> Costs {
-        let compaction = &cell.compaction;
+        let (compaction, ranges) = (&cell.compaction, &cell.range_lookups);
         let moved = cell.flushed_bytes + compaction.read_bytes + compaction.written_bytes;
-        let points = cell.point_lookups.iter().map(|it| (it.ops, it.ios_per_get));
         Costs {
             writes: float(moved) / BLOCK_BYTES / float(writes.max(1)),
-            points: mean(points),
-            ranges: ratio(
-                cell.range_lookups.blocks_read.values().sum(),
-                cell.range_lookups.ops.max(1),
-            ),
+            points: mean(cell.point_lookups.iter().map(|it| (it.ops, it.ios_per_get))),
+            ranges: ratio(ranges.blocks_read.values().sum(), ranges.ops),
             space: cell.space_amplification,
         }
     }
@@ -111,12 +103,9 @@ pub(super) fn pareto(costs: &[Costs]) -> Vec<bool> {
 
 /// Returns the mean over groups of lookups, weighted by their numbers.
 fn mean(kinds: impl Iterator<Item = (u64, f64)>) -> f64 {
-    let (mut ops, mut ios) = (0, 0.0);
-    for (count, per_get) in kinds {
-        ops += count;
-        ios += float(count) * per_get;
-    }
-    ios / float(ops.max(count(1)))
+    let (ops, ios) =
+        kinds.fold((0, 0.0), |(ops, ios), (n, per_get)| (ops + n, ios + float(n) * per_get));
+    ios / float(ops.max(1))
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::experiment::Progress;
 use crate::experiment::explore::Source;
 use crate::experiment::explore::result::Cell;
-use crate::numbers::{count, float, ratio};
+use crate::numbers::{count, float, length, ratio};
 use crate::report::provenance::Provenance;
 use crate::workload::phases::Phase;
 use crate::workload::trace::TraceFile;
@@ -35,7 +35,7 @@ pub use weights::{SPACE_DEFAULT, Weights};
 
 use design::Design;
 use scale::{puts, scaled, writes};
-use search::{Found, Outcome, Problem, best_of_each_preset, confirmed, point};
+use search::{Found, Outcome, Problem, best_of_each_preset, point};
 
 /// Maximum length of keys and values that a confirming run puts, in bytes.
 pub const CONFIRM_BYTES_MAX: u64 = 128 << 20;
@@ -48,8 +48,8 @@ pub const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
 /// Configuration of the search.
 #[derive(Debug)]
+#[expect(missing_docs, reason = "the flags of the command explain the fields")]
 pub struct Config {
-    /// Workload.
     pub workload: Workload,
     /// Number of writes of the planned tree; by default that of the workload.
     pub entries: Option<u64>,
@@ -59,15 +59,10 @@ pub struct Config {
     pub weights: Option<Weights>,
     /// Number of designs that are confirmed on the engine.
     pub confirm: u64,
-    /// Whether every preset runs on the engine too.
     pub presets: bool,
-    /// Seed.
     pub seed: u64,
-    /// Directory for temporary databases.
     pub directory: PathBuf,
-    /// Command line, for the provenance.
     pub command: String,
-    /// Content of the file of phases, for the provenance.
     pub spec: Option<String>,
 }
 
@@ -99,15 +94,14 @@ impl Config {
         let outcome = problem.search(progress)?;
         let confirming = self.confirming(&problem);
         let best: Vec<Design> = outcome.best.iter().map(|it| it.design.clone()).collect();
-        let confirm = confirmed(self.confirm, best.len());
+        let confirm = length(self.confirm).min(best.len());
         let (measured, cells) = confirming.measure(&problem, &best[..confirm], progress)?;
         let (ranked, order) = rank(&problem, &outcome, &measured);
-        let presets = if self.presets {
-            let best = ranked.first().and_then(|it| it.measured);
-            Some(confirming.presets(&problem, &outcome, best, progress)?)
-        } else {
-            None
-        };
+        let best = ranked.first().and_then(|it| it.measured);
+        let presets = self
+            .presets
+            .then(|| confirming.presets(&problem, &outcome, best, progress))
+            .transpose()?;
         let mut cells: Vec<Option<Cell>> = cells.into_iter().map(Some).collect();
         Ok(Advice {
             provenance,
@@ -138,22 +132,15 @@ impl Config {
         };
         let written = writes(&phases);
         if puts(&phases) == 0 {
-            return Err(Error::Contradiction {
-                first: "advise".to_owned(),
-                second: "the workload".to_owned(),
-                why: "it puts nothing, so there is no tree to be designed",
-            });
+            let why = "it puts nothing, so there is no tree to be designed";
+            return Err(Error::contradiction("advise", "the workload", why));
         }
         // The default weights follow from the given workload, because scaling keeps the number of lookups.
         let weights = self.weights.unwrap_or_else(|| Weights::of_operations(&phases));
         weights.check(&phases)?;
         if let Some(entries) = self.entries {
             if entries == 0 {
-                return Err(Error::Invalid {
-                    name: "--entries",
-                    value: "0".to_owned(),
-                    must: "at least 1".to_owned(),
-                });
+                return Err(Error::invalid("--entries", 0, "at least 1"));
             }
             phases = scaled(&phases, ratio(entries, written), u64::MAX);
         }

@@ -8,12 +8,12 @@ use crate::error::{Error, Result};
 use crate::experiment::explore::{self, Point, Source};
 use crate::experiment::sweep::SweepPoint;
 use crate::experiment::{Progress, simulate};
-use crate::numbers::{count, float, length, ratio, round};
+use crate::numbers::{count, float, ratio, round};
 use crate::peers::EngineSettings;
 use crate::workload::phases::Phase;
 
 use super::costs::Costs;
-use super::design::{Design, Memory, policies};
+use super::design::{Design, Kind, MEMTABLE_BYTES_MIN, Memory, policies};
 use super::result::Searched;
 use super::scale::{puts, scaled, writes};
 use super::weights::Weights;
@@ -73,14 +73,9 @@ impl Problem {
         let memory = self.memory();
         let splits = memory.splits();
         let Some(split) = splits.first() else {
-            return Err(Error::Invalid {
-                name: "--memory-budget",
-                value: self.memory_bytes.to_string(),
-                must: format!(
-                    "at least {} bytes: two memtables of the smallest size",
-                    2 * super::design::MEMTABLE_BYTES_MIN
-                ),
-            });
+            let least = 2 * MEMTABLE_BYTES_MIN;
+            let must = format!("at least {least} bytes: two memtables of the smallest size");
+            return Err(Error::invalid("--memory-budget", self.memory_bytes, must));
         };
         let deletes = self.phases.iter().any(|it| it.deletes + it.range_deletes > 0);
         let mut designs: Vec<Design> = Vec::new();
@@ -196,11 +191,7 @@ pub(super) fn point(
 ) -> Result<Point> {
     let Some(spec) = design.kind.spec() else {
         // The search creates valid designs only.
-        return Err(Error::Invalid {
-            name: "a design",
-            value: format!("{:?}", design.kind),
-            must: "a policy".to_owned(),
-        });
+        return Err(Error::invalid("a design", format!("{:?}", design.kind), "a policy"));
     };
     let share = |bytes: u64, share: f64| round(float(bytes) * share);
     Ok(Point {
@@ -209,9 +200,7 @@ pub(super) fn point(
         source,
         phases: phases.to_vec(),
         settings: EngineSettings {
-            memtable_bytes: Some(
-                share(design.memtable_bytes, memtable).max(super::design::MEMTABLE_BYTES_MIN),
-            ),
+            memtable_bytes: Some(share(design.memtable_bytes, memtable).max(MEMTABLE_BYTES_MIN)),
             block_cache_bytes: Some(share(design.block_cache_bytes, cache)),
             ..EngineSettings::default()
         },
@@ -282,16 +271,11 @@ impl Progress for Titled<'_> {
 pub(super) fn best_of_each_preset(grid: &[Found], weights: &Weights) -> Vec<Design> {
     let presets = lsmx_compaction::PolicySpec::all_presets().into_iter();
     let best = presets.filter_map(|preset| {
-        let kind = super::design::Kind::Preset(preset);
+        let kind = Kind::Preset(preset);
         let own = grid.iter().filter(|it| it.design.kind == kind);
         own.min_by(|a, b| a.costs.sum(weights).total_cmp(&b.costs.sum(weights)))
     });
     best.map(|it| it.design.clone()).collect()
-}
-
-/// Returns the number of designs that are confirmed.
-pub(super) fn confirmed(asked: u64, found: usize) -> usize {
-    length(asked).min(found)
 }
 
 #[cfg(test)]

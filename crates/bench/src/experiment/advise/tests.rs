@@ -4,23 +4,12 @@
 
 use super::*;
 use crate::experiment::Silent;
-use crate::workload::KeyDistribution;
 use crate::workload::phases::Mix;
 
 fn mix(entries: u64, updates: f64, lookups: u64, ranges: u64) -> Vec<Phase> {
-    let mix = Mix {
-        entries,
-        updates,
-        deletes: 0.0,
-        merges: 0.0,
-        range_deletes: 0.0,
-        lookups,
-        empty_lookups: vec![0.0],
-        ranges,
-        selectivities: vec![1e-3],
-        distribution: KeyDistribution::Uniform,
-        interleave: false,
-    };
+    let (empty_lookups, selectivities) = (vec![0.0], vec![1e-3]);
+    let mix =
+        Mix { entries, updates, lookups, empty_lookups, ranges, selectivities, ..Mix::default() };
     mix.phases().unwrap()
 }
 

@@ -54,6 +54,7 @@ struct Stretch {
 }
 
 /// Statistics of the operations.
+#[derive(Default)]
 struct TraceStatistics {
     stretch_ops: u64,
     stretches: Vec<Stretch>,
@@ -72,19 +73,7 @@ struct TraceStatistics {
 
 impl TraceStatistics {
     fn new(stretch_ops: u64) -> TraceStatistics {
-        TraceStatistics {
-            stretch_ops,
-            stretches: Vec::new(),
-            ops: 0,
-            keys: HashMap::new(),
-            live: 0,
-            largest: Vec::new(),
-            inserts: 0,
-            ascending: 0,
-            puts: 0,
-            key_bytes: 0,
-            value_bytes: 0,
-        }
+        TraceStatistics { stretch_ops, ..TraceStatistics::default() }
     }
 
     /// Returns whether a key is present. Counts an access.

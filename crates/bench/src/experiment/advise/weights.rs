@@ -55,11 +55,9 @@ impl Weights {
             [("points", self.points, points), ("ranges", self.ranges, ranges)]
         {
             if weight > 0.0 && !there {
-                return Err(Error::Contradiction {
-                    first: format!("--weights {name}={weight}"),
-                    second: "the workload".to_owned(),
-                    why: "it has no such lookups to be measured",
-                });
+                let why = "it has no such lookups to be measured";
+                let first = format!("--weights {name}={weight}");
+                return Err(Error::contradiction(first, "the workload", why));
             }
         }
         Ok(())

@@ -1,126 +1,46 @@
 //! One cell: a policy under a workload.
 
 use std::ops::Bound;
-use std::path::PathBuf;
 
 use lsmx::env::Background;
 use lsmx::event::{Event, EventListener};
-use lsmx::merge_operator::FieldUpdate;
 use lsmx::metrics::KeyspaceMetrics;
-use lsmx::{Db, FilterLastRun, Keyspace, KeyspaceOptions, Metrics, Options, WriteControl};
+use lsmx::{Db, Keyspace, Metrics};
 use lsmx_base::sync::{Arc, Mutex};
-use lsmx_compaction::{JobKind, PolicySpec};
+use lsmx_compaction::JobKind;
 
 use crate::clock::Stopwatch;
 use crate::error::{Error, Result};
 use crate::experiment::Progress;
-use crate::experiment::sweep::SweepPoint;
 use crate::latency::Latencies;
 use crate::numbers::{self, ratio};
-use crate::peers::EngineSettings;
 use crate::peers::lsmx::failed as engine;
 use crate::process;
 use crate::temporary;
 use crate::workload::phases::Phase;
 use crate::workload::records::Records;
 use crate::workload::stream::{Operation, Stream};
-use crate::workload::trace::TraceFile;
 
 use super::decisions::Decisions;
 use super::digest::{Digest, DigestedJob, Scan};
 use super::history::History;
 use super::meter::{Meter, Reader};
-use super::point::PointSizes;
 use super::replay;
-use super::result::{Cell, Compaction, LevelSummary, RecordsSummary, Stalls, Workload};
+use super::result::{Cell, Compaction, LevelSummary, RecordsSummary, Stalls};
 use super::tally::JobTotals;
+use super::{Config, Place, Source};
 
 /// Number of operations between two reports of progress.
 pub(super) const PROGRESS_OPS: u64 = 4096;
 
-/// Parameters of a cell.
-#[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) sweep: SweepPoint,
-    pub(super) records: Records,
-    pub(super) summary: RecordsSummary,
-    /// Expected time of the last write, in microseconds of the database's clock.
-    pub(super) run_us: u64,
-    /// Trace whose operations replace the phases.
-    pub(super) trace: Option<Arc<TraceFile>>,
-    pub(super) phases: Vec<Phase>,
-    pub(super) settings: EngineSettings,
-    pub(super) sizes: PointSizes,
-    pub(super) deterministic: bool,
-    pub(super) seed: u64,
-    pub(super) directory: PathBuf,
-    /// Receives the reasons of each compaction.
-    pub(super) decisions: Option<Decisions>,
-}
-
-impl Plan {
-    fn workload(&self) -> Workload {
-        Workload {
-            records: self.summary.clone(),
-            phases: self.phases.clone(),
-            memtable_bytes: self.sizes.memtable_bytes,
-            table_bytes: self.sizes.table_bytes,
-            block_cache_bytes: self.sizes.block_cache_bytes,
-            write_control: match (self.deterministic, self.settings.write_control) {
-                (true, _) => "none".to_owned(),
-                (false, WriteControl::Smooth) => "smooth".to_owned(),
-                (false, WriteControl::Stop) => "stop".to_owned(),
-            },
-            workers: (!self.deterministic).then(|| numbers::count(self.settings.workers)),
-            filter_last_run: self.settings.filter_last_run == Some(FilterLastRun::On),
-            deterministic: self.deterministic,
-        }
-    }
-
-    /// Returns the number of point deletes.
-    fn deletes(&self) -> u64 {
-        match &self.trace {
-            Some(trace) => trace.counts().deletes,
-            None => self.phases.iter().map(|phase| phase.deletes).sum(),
-        }
-    }
-
-    /// Returns the options of every keyspace. A policy parameter that is a share of the run is a share of the time until
-    /// the last write.
-    fn keyspace(&self, policy: &PolicySpec) -> KeyspaceOptions {
-        let merges = match &self.trace {
-            Some(trace) => trace.counts().merges,
-            None => self.phases.iter().map(|phase| phase.merges).sum(),
-        };
-        let operator = FieldUpdate { value_bytes_max: u32::MAX };
-        let merge_operator = (merges > 0).then_some(operator);
-        let settings = EngineSettings { merge_operator, ..self.settings.clone() };
-        settings.keyspace_options().policy(policy.clone().with_experiment_duration(self.run_us))
-    }
-
-    fn options(&self, policy: &PolicySpec, listener: Arc<dyn EventListener>) -> Options {
-        let options = self
-            .settings
-            .options()
-            .listener(listener)
-            .explain_decisions(self.decisions.is_some())
-            .keyspace_defaults(self.keyspace(policy));
-        if self.deterministic {
-            return options.background(Background::Inline).seed(self.seed);
-        }
-        options
-    }
-}
-
 /// Listens to jobs in the order in which they change the tree.
-#[derive(Debug)]
 struct JobListener {
     measured: Mutex<JobMeasurements>,
     decisions: Option<Decisions>,
     history: History,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Default)]
 struct JobMeasurements {
     latencies: Latencies,
     totals: JobTotals,
@@ -160,59 +80,65 @@ impl EventListener for JobListener {
     }
 }
 
-/// Runs the cell in a new database, which is removed afterwards.
+/// Runs a cell in a new database, which is removed afterwards.
 pub(super) fn run(
-    plan: &mut Plan,
-    policy: &PolicySpec,
+    config: &Config,
+    place: &Place<'_>,
     title: &str,
     progress: &mut dyn Progress,
 ) -> Result<Cell> {
     let stopwatch = Stopwatch::start();
-    let workload = plan.workload();
-    let mut digest = Digest::new();
+    let Place { point, policy, seed, .. } = *place;
+    let (mut records, summary) = point.records(seed)?;
+    // A file may contain a key twice, and a FIFO policy drops records.
+    let exact = !matches!(summary, RecordsSummary::File { .. }) && !policy.can_drop_data();
+    let workload = point.workload(summary, false);
+    let mut digest = Digest::default();
     digest.line(format_args!("spec {policy}"));
-    let text = serde_json::to_string(&workload).map_err(|error| Error::Io {
-        action: "describe the workload for",
-        path: plan.directory.clone(),
-        source: error.into(),
-    })?;
-    digest.line(format_args!("workload {text}"));
-    digest.line(format_args!("seed {}", plan.seed));
-    let measured =
-        JobMeasurements { latencies: Latencies::new(), totals: JobTotals::default(), digest };
+    digest.line(format_args!("workload {}", serde_json::to_string(&workload)?));
+    digest.line(format_args!("seed {seed}"));
     let jobs = Arc::new(JobListener {
-        measured: Mutex::new(measured),
-        decisions: plan.decisions.clone(),
-        history: History::new(),
+        measured: Mutex::new(JobMeasurements { digest, ..JobMeasurements::default() }),
+        decisions: config.decisions.clone(),
+        history: History::default(),
     });
 
-    let directory = temporary::directory("lsmx-explore-", &plan.directory)?;
+    let directory = temporary::directory("lsmx-explore-", &config.directory)?;
+    let keyspace = point.keyspace_options(policy);
     let listener: Arc<dyn EventListener> = Arc::<JobListener>::clone(&jobs);
-    let keyspace = plan.keyspace(policy);
-    let db = Db::open(directory.path().join("db"), plan.options(policy, listener))
-        .map_err(engine("open a database"))?;
+    let mut options = point
+        .settings()
+        .options()
+        .listener(listener)
+        .explain_decisions(config.decisions.is_some())
+        .keyspace_defaults(keyspace.clone());
+    if point.deterministic {
+        options = options.background(Background::Inline).seed(seed);
+    }
+    let db = Db::open(directory.path().join("db"), options).map_err(engine("open a database"))?;
     let watch = jobs.history.watch(&db);
     let begun_us = db.env().now_us();
     let mut run = Run {
         keyspaces: vec![db.default_keyspace()],
         keyspace: db.default_keyspace(),
         db,
-        records: &mut plan.records,
+        records: &mut records,
         put_latencies: Latencies::new(),
-        meter: Meter::new(),
-        // A file may contain a key twice, and a FIFO policy drops records.
-        exact: !matches!(plan.summary, RecordsSummary::File { .. }) && !policy.can_drop_data(),
+        meter: Meter::default(),
+        exact,
         loses: policy.can_drop_data(),
         unsettled: false,
         key: Vec::new(),
         value: Vec::new(),
     };
-    let traced = match &plan.trace {
-        Some(trace) => Some(replay::play(&mut run, trace, keyspace, plan.seed, title, progress)?),
-        None => None,
+    let traced = match &point.source {
+        Source::Trace(trace) => {
+            Some(replay::play(&mut run, trace, keyspace, seed, title, progress)?)
+        }
+        _ => None,
     };
-    let mut stream = Stream::new(run.records.keys().cloned(), plan.seed);
-    for phase in &plan.phases {
+    let mut stream = Stream::new(run.records.keys().cloned(), seed);
+    for phase in &point.phases {
         progress.begin(&format!("{title}: {}", phase.name), phase.operation_count());
         run.phase(phase, &mut stream, progress)?;
         progress.end();
@@ -227,7 +153,7 @@ pub(super) fn run(
     let metrics = run.db.metrics();
     let run_us = run.db.env().now_us().saturating_sub(begun_us);
     let scan = run.scan(title, progress)?;
-    if traced.is_some_and(|entries| entries != scan.entries()) && !policy.can_drop_data() {
+    if traced.is_some_and(|entries| entries != scan.entries) && !policy.can_drop_data() {
         let (found, must) = ("not where the trace ends", "what the trace leaves");
         return Err(Error::WrongAnswer { key: "of all keyspaces".to_owned(), found, must });
     }
@@ -238,16 +164,16 @@ pub(super) fn run(
 
     let JobMeasurements { latencies, totals, digest } = jobs.measured.lock().clone();
     let tree = whole(metrics.keyspaces.values());
-    let levels = levels(&tree);
-    let digest = plan.deterministic.then(|| finish(digest, &tree, &metrics, &levels, &scan));
+    let levels = level_summaries(&tree);
+    let digest = point.deterministic.then(|| finish(digest, &tree, &metrics, &levels, &scan));
     let compacted = &tree.compaction;
     let written = tree.flushed_bytes + compacted.written_bytes;
     Ok(Cell {
         policy: policy.name().to_owned(),
         spec: policy.to_string(),
-        sweep: plan.sweep.clone(),
+        sweep: point.sweep.clone(),
         workload,
-        seed: plan.seed,
+        seed,
         ingested_bytes: tree.ingested_bytes,
         flushed_bytes: tree.flushed_bytes,
         flushes: tree.flushes,
@@ -276,7 +202,7 @@ pub(super) fn run(
         space_peak_bytes: totals.peak_bytes,
         space_transient_bytes: totals.transient_bytes,
         delete_persistence: totals.persistence(
-            plan.deletes(),
+            point.deletes(),
             run_us,
             levels.iter().map(|level| level.tombstones).sum(),
             tree.oldest_tombstone_age_us,
@@ -304,7 +230,7 @@ pub(super) fn run(
     })
 }
 
-fn levels(tree: &KeyspaceMetrics) -> Vec<LevelSummary> {
+fn level_summaries(tree: &KeyspaceMetrics) -> Vec<LevelSummary> {
     tree.levels
         .iter()
         .filter(|level| level.runs > 0)
@@ -363,15 +289,15 @@ pub(super) fn whole<'a>(mut trees: impl Iterator<Item = &'a KeyspaceMetrics>) ->
 /// Returns bytes of shadowed entries and tombstones ÷ bytes of live entries. A tombstone counts as a mean live key, a
 /// shadowed entry as a mean live entry.
 fn invalid_share(levels: &[LevelSummary], scan: &Scan) -> f64 {
-    if scan.entries() == 0 {
+    if scan.entries == 0 {
         return 0.0;
     }
     let entries: u64 = levels.iter().map(|level| level.entries).sum();
     let tombstones: u64 = levels.iter().map(|level| level.tombstones).sum();
-    let shadowed = entries.saturating_sub(tombstones).saturating_sub(scan.entries());
-    numbers::float(shadowed) / numbers::float(scan.entries())
-        + numbers::float(tombstones) / numbers::float(scan.entries())
-            * ratio(scan.key_bytes(), scan.bytes())
+    let shadowed = entries.saturating_sub(tombstones).saturating_sub(scan.entries);
+    numbers::float(shadowed) / numbers::float(scan.entries)
+        + numbers::float(tombstones) / numbers::float(scan.entries)
+            * ratio(scan.key_bytes, scan.bytes())
 }
 
 fn finish(
@@ -398,7 +324,7 @@ fn finish(
         tree.gets
     ));
     digest.levels(levels);
-    digest.line(format_args!("scan {} {}", scan.entries(), scan.hex()));
+    digest.line(format_args!("scan {} {}", scan.entries, scan.hex()));
     digest.hex()
 }
 
@@ -552,11 +478,11 @@ impl Run<'_> {
 
     fn scan(&mut self, title: &str, progress: &mut dyn Progress) -> Result<Scan> {
         progress.begin(&format!("{title}: scan"), 0);
-        let mut scan = Scan::new();
+        let mut scan = Scan::default();
         for entry in self.keyspaces.iter().flat_map(Keyspace::iter) {
             let (key, value) = entry.map_err(engine("scan"))?;
             scan.add(&key, &value);
-            if scan.entries().is_multiple_of(PROGRESS_OPS) {
+            if scan.entries.is_multiple_of(PROGRESS_OPS) {
                 progress.advance(PROGRESS_OPS);
             }
         }

@@ -26,10 +26,9 @@ pub const DISK_BYTES_PER_DATA_BYTE: u64 = 3;
 
 /// Estimated cost of a cell, including all repetitions.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "the columns of the table have these names")]
 pub struct Estimate {
-    /// Values of the swept flags.
     pub sweep: SweepPoint,
-    /// The policy.
     pub policy: PolicySpec,
     /// Number of repetitions that remain.
     pub runs: u64,
@@ -41,7 +40,6 @@ pub struct Estimate {
     pub put_bytes: u64,
     /// Time of the remaining runs, in seconds.
     pub seconds: f64,
-    /// Maximum disk use in bytes.
     pub disk_bytes: u64,
 }
 

@@ -12,10 +12,10 @@ use super::result::{HistoryPoint, LevelPoint};
 pub const HISTORY_POINTS_MAX: usize = 200;
 
 /// Recorder of the tree of a database after each flush and job.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct History(Mutex<Recorded>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Recorded {
     /// The database. Listeners use it under the lock, so none of them drops the last handle.
     db: Option<Db>,
@@ -27,10 +27,6 @@ struct Recorded {
 pub(super) struct Watch<'a>(&'a History);
 
 impl History {
-    pub(super) fn new() -> History {
-        History(Mutex::new(Recorded { db: None, points: Thinned::new() }))
-    }
-
     pub(super) fn watch(&self, db: &Db) -> Watch<'_> {
         self.0.lock().db = Some(db.clone());
         Watch(self)
@@ -93,11 +89,13 @@ struct Thinned<T> {
     stride: u64,
 }
 
-impl<T> Thinned<T> {
-    fn new() -> Thinned<T> {
+impl<T> Default for Thinned<T> {
+    fn default() -> Self {
         Thinned { kept: Vec::new(), offered: 0, stride: 1 }
     }
+}
 
+impl<T> Thinned<T> {
     /// Adds the next item, which is created only if it is kept.
     fn offer(&mut self, item: impl FnOnce() -> T) {
         if self.offered.is_multiple_of(self.stride) {
@@ -133,7 +131,7 @@ mod tests {
     #[test]
     fn kept_items_are_evenly_spaced() {
         for length in [0, 1, 199, 200, 201, 5_000, 1_000_000_u64] {
-            let mut thinned = Thinned::new();
+            let mut thinned = Thinned::default();
             let mut made = 0;
             for item in 0..length {
                 thinned.offer(|| {

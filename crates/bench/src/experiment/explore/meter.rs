@@ -3,18 +3,19 @@
 use std::collections::BTreeMap;
 
 use lsmx::ReadMetrics;
-use lsmx::metrics::BlockKind;
-use lsmx::metrics::FilterCounts;
+use lsmx::metrics::{BlockKind, FilterCounts};
 
 use crate::latency::Latencies;
+use crate::numbers::ratio;
 use crate::workload::phases::LookupGroup;
 
 use super::result::{PointLookups, RangeLookups, RangesOfSelectivity};
 
 /// Kind of operation that reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Reader {
     /// No operation whose blocks are counted.
+    #[default]
     None,
     /// Point lookups of a row.
     Point(usize),
@@ -26,7 +27,7 @@ pub(super) enum Reader {
 ///
 /// The engine counts misses of the whole database. The meter reads the counters when the kind of operation changes, and
 /// assigns the difference to the previous kind. One thread runs all operations, and compactions do not count misses.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Meter {
     rows: Vec<Row>,
     ranges: Vec<RangeRow>,
@@ -60,15 +61,6 @@ struct Row {
 }
 
 impl Meter {
-    pub(super) fn new() -> Meter {
-        Meter {
-            rows: Vec::new(),
-            ranges: Vec::new(),
-            reader: Reader::None,
-            before: Counters::default(),
-        }
-    }
-
     /// Returns the row of lookups with a share of absent keys. All phases share it.
     pub(super) fn row(&mut self, lookups: &LookupGroup) -> usize {
         let same = |row: &Row| row.alpha.total_cmp(&lookups.alpha).is_eq();
@@ -115,15 +107,13 @@ impl Meter {
                     *row.blocks_read.entry(*kind).or_default() += more;
                 }
             }
-            let before = self.before.filter;
-            row.filter.negatives += now.filter.negatives - before.negatives;
-            row.filter.false_positives += now.filter.false_positives - before.false_positives;
+            row.filter = [row.filter, now.filter - self.before.filter].into_iter().sum();
         }
         self.before = now;
         self.reader = reader;
     }
 
-    /// A point lookup of this row took so long, and found something or not.
+    /// Adds a point lookup of `ns` nanoseconds.
     pub(super) fn looked_up(&mut self, row: usize, found: bool, ns: u64) {
         self.rows[row].latencies.record_ns(ns);
         self.rows[row].absent += u64::from(!found);
@@ -172,19 +162,15 @@ impl RangeRow {
 
 impl Row {
     fn finish(self) -> PointLookups {
-        let ops = self.latencies.count();
+        let (ops, blocks) = (self.latencies.count(), self.blocks_read.values().sum());
         PointLookups {
             alpha: self.alpha,
             ops,
             latency_us: self.latencies.summary(),
-            ios_per_get: crate::numbers::ratio(self.blocks_read.values().sum(), ops),
-            read_amplification: (ops > self.absent)
-                .then(|| crate::numbers::ratio(self.blocks_read.values().sum(), ops - self.absent)),
+            ios_per_get: ratio(blocks, ops),
+            read_amplification: (ops > self.absent).then(|| ratio(blocks, ops - self.absent)),
             blocks_read: self.blocks_read,
-            filter_false_positive_rate: crate::numbers::ratio(
-                self.filter.false_positives,
-                self.filter.false_positives + self.filter.negatives,
-            ),
+            filter_false_positive_rate: self.filter.false_positive_rate(),
         }
     }
 }

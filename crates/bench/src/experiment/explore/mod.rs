@@ -8,7 +8,7 @@
 mod cell;
 pub mod columns;
 pub mod decisions;
-pub mod digest;
+mod digest;
 pub mod estimate;
 pub mod estimates_table;
 pub mod history;
@@ -39,18 +39,14 @@ pub const CELLS_MAX: u64 = 1_000_000;
 
 /// Configuration of an exploration.
 #[derive(Debug)]
+#[expect(missing_docs, reason = "the flags of the command explain the fields")]
 pub struct Config {
-    /// Points of the sweep; one without a sweep.
     pub points: Vec<Point>,
     /// Number of repetitions of each cell. They have successive seeds.
     pub repeat: u64,
-    /// First seed.
     pub seed: u64,
-    /// Directory for temporary databases.
     pub directory: PathBuf,
-    /// Command line, for the provenance.
     pub command: String,
-    /// Content of the spec file, for the provenance.
     pub spec: Option<String>,
     /// Receives the reasons of each compaction.
     pub decisions: Option<Decisions>,
@@ -88,11 +84,11 @@ impl Config {
         let count = self.cell_count();
         if !(1..=CELLS_MAX).contains(&count) {
             let must = format!("such that there are from 1 to {CELLS_MAX} cells");
-            return Err(Error::Invalid { name: "--repeat", value: self.repeat.to_string(), must });
+            return Err(Error::invalid("--repeat", self.repeat, must));
         }
         if self.seed.checked_add(self.repeat).is_none() {
             let must = format!("at most {}", u64::MAX - self.repeat);
-            return Err(Error::Invalid { name: "--seed", value: self.seed.to_string(), must });
+            return Err(Error::invalid("--seed", self.seed, must));
         }
         Ok(())
     }
@@ -104,12 +100,8 @@ impl Config {
                 (0..self.repeat).map(move |at| (point, policy, self.seed + at))
             })
         });
-        (0..).zip(cells).map(|(number, (point, policy, seed))| Place {
-            point,
-            policy,
-            seed,
-            number,
-        })
+        let place = |(number, (point, policy, seed))| Place { point, policy, seed, number };
+        (0..).zip(cells).map(place)
     }
 
     /// Runs all cells that `finished` lacks, and stores them there.
@@ -132,10 +124,7 @@ impl Config {
             let cell = match kept {
                 Some(cell) => cell,
                 None => {
-                    let title = title(&place, count);
-                    let mut plan = place.point.plan(place.seed, &self.directory)?;
-                    plan.decisions.clone_from(&self.decisions);
-                    let mut cell = cell::run(&mut plan, place.policy, &title, progress)?;
+                    let mut cell = cell::run(self, &place, &title(&place, count), progress)?;
                     cell.simulated = place.point.simulate(place.policy, place.seed)?;
                     cell.model = place.point.model(place.policy);
                     if let Some(finished) = finished {
@@ -146,12 +135,7 @@ impl Config {
             };
             repeated.push(cell);
             if numbers::count(repeated.len()) == self.repeat {
-                let one = repeat::summarize(std::mem::take(&mut repeated));
-                cells.extend(one.map_err(|error| Error::Io {
-                    action: "take repetitions together in",
-                    path: self.directory.clone(),
-                    source: error.into(),
-                })?);
+                cells.extend(repeat::summarize(std::mem::take(&mut repeated))?);
             }
         }
         Ok(Exploration { provenance, cells })

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use lsmx::FilterLastRun;
+use lsmx::merge_operator::FieldUpdate;
+use lsmx::{FilterLastRun, KeyspaceOptions, WriteControl};
 use lsmx_compaction::PolicySpec;
 
 use crate::error::{Error, Result};
@@ -16,7 +17,6 @@ use crate::workload::phases::Phase;
 use crate::workload::records::{GeneratedRecords, Length, Records};
 use crate::workload::trace::TraceFile;
 
-use super::cell::Plan;
 use super::estimate;
 use super::result::{RecordsSummary, Workload};
 
@@ -84,9 +84,7 @@ pub(in crate::experiment) struct PointSizes {
 impl Point {
     pub(super) fn check(&self, seed: u64) -> Result<()> {
         match self.source {
-            Source::Generated { key_bytes, value_bytes } => {
-                self.generated(key_bytes, value_bytes, seed).map(drop)
-            }
+            Source::Generated { .. } => self.generated(seed).map(drop),
             Source::File { .. } | Source::Trace(_) => Ok(()),
         }
     }
@@ -160,62 +158,97 @@ impl Point {
         }
     }
 
-    /// Returns the parameters of a cell with this seed.
-    pub(super) fn plan(&self, seed: u64, directory: &Path) -> Result<Plan> {
-        let (records, summary) = match &self.source {
-            Source::Generated { key_bytes, value_bytes } => {
-                self.generated(*key_bytes, *value_bytes, seed)?
-            }
+    /// Returns the settings of the engine with the sizes that apply.
+    pub(super) fn settings(&self) -> EngineSettings {
+        let sizes = self.sizes();
+        let merges = match &self.source {
+            Source::Trace(trace) => trace.counts().merges,
+            _ => self.phases.iter().map(|phase| phase.merges).sum(),
+        };
+        let operator = FieldUpdate { value_bytes_max: u32::MAX };
+        EngineSettings {
+            memtable_bytes: Some(sizes.memtable_bytes),
+            table_bytes: Some(sizes.table_bytes),
+            block_cache_bytes: Some(sizes.block_cache_bytes),
+            filter_last_run: self.settings.filter_last_run.or(Some(FilterLastRun::Off)),
+            merge_operator: (merges > 0).then_some(operator),
+            ..self.settings.clone()
+        }
+    }
+
+    /// Returns the options of every keyspace. A policy parameter that is a share of the run is a share of the time until
+    /// the last write.
+    pub(super) fn keyspace_options(&self, policy: &PolicySpec) -> KeyspaceOptions {
+        let policy = policy.clone().with_experiment_duration(self.run_us());
+        self.settings().keyspace_options().policy(policy)
+    }
+
+    /// Returns the number of point deletes.
+    pub(super) fn deletes(&self) -> u64 {
+        match &self.source {
+            Source::Trace(trace) => trace.counts().deletes,
+            _ => self.phases.iter().map(|phase| phase.deletes).sum(),
+        }
+    }
+
+    /// Returns the records of a cell with this seed, and their description.
+    pub(super) fn records(&self, seed: u64) -> Result<(Records, RecordsSummary)> {
+        let name_of =
+            |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        match &self.source {
+            Source::Generated { .. } => self.generated(seed),
             Source::File { file, shuffled } => {
                 let file = file.reopen(shuffled.then_some(seed))?;
                 let summary = RecordsSummary::File {
-                    name: file
-                        .path()
-                        .file_name()
-                        .unwrap_or_default()
-                        .to_string_lossy()
-                        .into_owned(),
+                    name: name_of(file.path()),
                     shuffled: *shuffled,
                     records: file.len(),
                     bytes: file.bytes(),
                 };
-                (Records::File(Box::new(file)), summary)
+                Ok((Records::File(Box::new(file)), summary))
             }
             Source::Trace(trace) => {
-                let name = trace.path().file_name().unwrap_or_default();
-                let summary = RecordsSummary::Trace {
-                    name: name.to_string_lossy().into_owned(),
-                    counts: trace.counts().clone(),
-                };
+                let (name, counts) = (name_of(trace.path()), trace.counts().clone());
                 // The operations of a trace contain keys and values.
-                (Records::none()?, summary)
+                Ok((Records::none()?, RecordsSummary::Trace { name, counts }))
             }
-        };
-        let trace = match &self.source {
-            Source::Trace(trace) => Some(Arc::clone(trace)),
-            _ => None,
-        };
-        let sizes = self.sizes();
-        Ok(Plan {
-            sweep: self.sweep.clone(),
+        }
+    }
+
+    fn generated(&self, seed: u64) -> Result<(Records, RecordsSummary)> {
+        let (key_len, value_len) = self.generated_lengths()?.unwrap_or_default();
+        let distribution =
+            self.phases.first().map_or(KeyDistribution::Uniform, |phase| phase.distribution);
+        let inserts = self.phases.iter().map(|phase| phase.inserts).sum();
+        let (key, value) = (Length::Fixed(key_len), Length::Fixed(value_len));
+        let records = GeneratedRecords::new(distribution, inserts, key, value, seed)?;
+        let summary = RecordsSummary::Generated { key_len, value_len, distribution };
+        Ok((Records::Generated(Box::new(records)), summary))
+    }
+
+    /// Returns the description of the workload of a cell.
+    pub(in crate::experiment) fn workload(
+        &self,
+        records: RecordsSummary,
+        is_simulated: bool,
+    ) -> Workload {
+        let (sizes, deterministic) = (self.sizes(), self.deterministic || is_simulated);
+        Workload {
             records,
-            summary,
-            run_us: self.run_us(),
-            trace,
             phases: self.phases.clone(),
-            settings: EngineSettings {
-                memtable_bytes: Some(sizes.memtable_bytes),
-                table_bytes: Some(sizes.table_bytes),
-                block_cache_bytes: Some(sizes.block_cache_bytes),
-                filter_last_run: self.settings.filter_last_run.or(Some(FilterLastRun::Off)),
-                ..self.settings.clone()
+            memtable_bytes: sizes.memtable_bytes,
+            table_bytes: sizes.table_bytes,
+            block_cache_bytes: sizes.block_cache_bytes,
+            write_control: match (deterministic, self.settings.write_control) {
+                (true, _) => "none".to_owned(),
+                (false, WriteControl::Smooth) => "smooth".to_owned(),
+                (false, WriteControl::Stop) => "stop".to_owned(),
             },
-            sizes,
-            deterministic: self.deterministic,
-            seed,
-            directory: directory.to_owned(),
-            decisions: None,
-        })
+            workers: (!deterministic).then(|| numbers::count(self.settings.workers)),
+            filter_last_run: !is_simulated
+                && self.settings.filter_last_run == Some(FilterLastRun::On),
+            deterministic,
+        }
     }
 
     /// Returns the lengths of keys and values of generated records.
@@ -226,40 +259,11 @@ impl Point {
         Ok(Some((key_bytes, value_bytes)))
     }
 
-    /// Returns the workload of a simulated cell, for its report.
+    /// Returns the description of the workload of a simulated cell.
     pub(in crate::experiment) fn workload_simulated(&self) -> Result<Workload> {
         let (key_len, value_len) = self.generated_lengths()?.unwrap_or_default();
         let distribution =
             self.phases.first().map_or(KeyDistribution::Uniform, |phase| phase.distribution);
-        let sizes = self.sizes();
-        Ok(Workload {
-            records: RecordsSummary::Generated { key_len, value_len, distribution },
-            phases: self.phases.clone(),
-            memtable_bytes: sizes.memtable_bytes,
-            table_bytes: sizes.table_bytes,
-            block_cache_bytes: sizes.block_cache_bytes,
-            write_control: "none".to_owned(),
-            workers: None,
-            filter_last_run: false,
-            deterministic: true,
-        })
-    }
-
-    fn generated(
-        &self,
-        key_bytes: u64,
-        value_bytes: u64,
-        seed: u64,
-    ) -> Result<(Records, RecordsSummary)> {
-        let distribution =
-            self.phases.first().map_or(KeyDistribution::Uniform, |phase| phase.distribution);
-        let inserts = self.phases.iter().map(|phase| phase.inserts).sum();
-        Error::check_range("--key-len", key_bytes, 1..=KEY_BYTES_MAX)?;
-        Error::check_range("--value-len", value_bytes, 0..=VALUE_BYTES_MAX)?;
-        let (key, value) = (Length::Fixed(key_bytes), Length::Fixed(value_bytes));
-        let records = GeneratedRecords::new(distribution, inserts, key, value, seed)?;
-        let summary =
-            RecordsSummary::Generated { key_len: key_bytes, value_len: value_bytes, distribution };
-        Ok((Records::Generated(Box::new(records)), summary))
+        Ok(self.workload(RecordsSummary::Generated { key_len, value_len, distribution }, true))
     }
 }

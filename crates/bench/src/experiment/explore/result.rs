@@ -11,7 +11,7 @@ use lsmx_simulator::Report;
 use lsmx_simulator::cost_model::Costs;
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::repeat::{Repeatable, Repeats};
+use crate::experiment::repeat::Repeats;
 use crate::experiment::sweep::SweepPoint;
 use crate::latency::LatencyUs;
 use crate::report::provenance::Provenance;
@@ -78,20 +78,6 @@ pub struct Cell {
     pub model: Option<Costs>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<Repeats>,
-}
-
-impl Repeatable for Cell {
-    fn seed(&self) -> u64 {
-        self.seed
-    }
-
-    fn digest(&self) -> Option<&str> {
-        self.digest.as_deref()
-    }
-
-    fn set_repeats(&mut self, repeats: Repeats) {
-        self.repeats = Some(repeats);
-    }
 }
 
 /// Workload of a cell.

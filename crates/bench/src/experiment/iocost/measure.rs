@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use lsmx::metrics::BlockKind;
-use lsmx::metrics::FilterCounts;
+use lsmx::metrics::{BlockKind, FilterCounts};
 
 use crate::clock::Stopwatch;
 use crate::error::{Error, Result};
@@ -35,33 +34,16 @@ struct MeasuredLookups {
     filters: BTreeMap<u8, FilterCounts>,
     reads: u64,
     read_bytes: u64,
-    device: DeviceReads,
+    /// Reads of the device, and their bytes.
+    device: [Option<u64>; 2],
     latencies: Latencies,
 }
 
-/// Reads of the storage, as far as the system reports them.
-#[derive(Clone, Copy, Debug, Default)]
-struct DeviceReads {
-    /// Reads that the device completed.
-    reads: Option<u64>,
-    /// Bytes that this process read from the device.
-    bytes: Option<u64>,
-}
-
-impl DeviceReads {
-    fn read(path: &Path) -> DeviceReads {
-        let reads = process::device_reads(path);
-        // A file system without a device, as in memory, has no bytes either.
-        DeviceReads { reads, bytes: reads.and_then(|_| process::storage_read_bytes()) }
-    }
-
-    fn since(self, before: DeviceReads) -> DeviceReads {
-        let since = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
-        DeviceReads {
-            reads: since(self.reads, before.reads),
-            bytes: since(self.bytes, before.bytes),
-        }
-    }
+/// Returns the reads that the device completed, and the bytes that this process read from it, as far as the system reports
+/// them. A file system without a device, as in memory, has neither.
+fn device_reads(path: &Path) -> [Option<u64>; 2] {
+    let reads = process::device_reads(path);
+    [reads, reads.and_then(|_| process::storage_read_bytes())]
 }
 
 /// A database that is open for reading, its directory, and the keys to look up.
@@ -113,11 +95,11 @@ pub(super) fn measure_point(
         ios_per_get: present.ios_per_get(),
         physical_reads_per_get: ratio(present.reads, present.gets),
         physical_read_bytes_per_get: ratio(present.read_bytes, present.gets),
-        device_reads_per_get: present.device.reads.map(|reads| ratio(reads, present.gets)),
-        device_read_bytes_per_get: present.device.bytes.map(|bytes| ratio(bytes, present.gets)),
+        device_reads_per_get: present.device[0].map(|reads| ratio(reads, present.gets)),
+        device_read_bytes_per_get: present.device[1].map(|bytes| ratio(bytes, present.gets)),
         ios_per_absent_get: absent.ios_per_get(),
         physical_reads_per_absent_get: ratio(absent.reads, absent.gets),
-        device_reads_per_absent_get: absent.device.reads.map(|reads| ratio(reads, absent.gets)),
+        device_reads_per_absent_get: absent.device[0].map(|reads| ratio(reads, absent.gets)),
         filter_false_positive_rate: filters.false_positive_rate(),
         filter_negatives: filters.negatives,
         filter_false_positives: filters.false_positives,
@@ -160,7 +142,7 @@ fn look_up(
     gets: u64,
     random: &mut Random,
 ) -> Result<MeasuredLookups> {
-    let counters = || (engine.db.read_metrics(), engine.file_reads(), DeviceReads::read(path));
+    let counters = || (engine.db.read_metrics(), engine.file_reads(), device_reads(path));
     let before = counters();
     let mut latencies = Latencies::new();
     let mut key = Vec::new();
@@ -194,7 +176,7 @@ fn look_up(
         filters: filters.collect(),
         reads: after.1.0 - before.1.0,
         read_bytes: after.1.1 - before.1.1,
-        device: after.2.since(before.2),
+        device: [0, 1].map(|at| Some(after.2[at]?.saturating_sub(before.2[at]?))),
         latencies,
     })
 }

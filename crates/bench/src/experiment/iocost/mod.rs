@@ -48,16 +48,13 @@ const PURPOSE_GETS: u64 = 0x6765_7473;
 
 /// Configuration of the measurement.
 #[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "the flags of the command explain the fields")]
 pub struct Config {
     /// Existing database; by default one is built.
     pub database: Option<PathBuf>,
-    /// Keyspace of an existing database.
     pub keyspace: String,
-    /// Number of records of a built database.
     pub entries: u64,
-    /// Length of a key in bytes.
     pub key_bytes: u64,
-    /// Length of a value in bytes.
     pub value_bytes: u64,
     /// Settings of a built database, and direct I/O of reads.
     pub settings: EngineSettings,
@@ -67,15 +64,11 @@ pub struct Config {
     pub filter_bits: Vec<FilterBits>,
     /// Block caches. Each database is read with each.
     pub cache_kinds: Vec<BlockCacheKind>,
-    /// Cache sizes.
     pub sweep: CacheSweep,
     /// Number of lookups of present keys, and of absent keys, with each cache size.
     pub gets: u64,
-    /// Seed.
     pub seed: u64,
-    /// Directory for built databases.
     pub directory: PathBuf,
-    /// Command line, for the provenance.
     pub command: String,
 }
 

@@ -8,7 +8,7 @@ use crate::clock::Stopwatch;
 use crate::error::{Error, Result};
 use crate::experiment::Progress;
 use crate::experiment::player::{
-    OperationKind, PlayedOperations, ResourceCounters, ThreadGroup, settle,
+    OperationKind, PlayedOperations, ResourceCounters, ThreadGroup, remove_directory, settle,
 };
 use crate::experiment::sweep::SweepPoint;
 use crate::numbers::{self, ratio};
@@ -59,7 +59,7 @@ impl LoadedDatabase<'_> {
     pub(super) fn check_and_remove(self, model: &ValueModel) -> Result<()> {
         model.check(self.engine.as_ref(), self.records)?;
         self.engine.close()?;
-        remove(self.path)
+        remove_directory(self.path)
     }
 }
 
@@ -109,10 +109,7 @@ impl Plan {
         let engine = self.design.open(path, &self.settings)?;
         let database = LoadedDatabase { engine, records, path, memory_bytes_before };
         let (title, count) = (self.title("load"), self.recipe.records);
-        database.group().play((&title, count), progress, &|player| {
-            player.repeat(count, |player, record| player.put(record, 0))
-        })?;
-        settle(database.engine.as_ref(), &title, progress)?;
+        database.group().load((&title, count), progress)?;
         self.warm_up(&database, progress)?;
         Ok(database)
     }
@@ -156,7 +153,7 @@ impl Plan {
         let open_s = watch.elapsed_s();
         model.check(reopened.as_ref(), database.records)?;
         reopened.close()?;
-        remove(&copy)?;
+        remove_directory(&copy)?;
         Ok(Recovery { open_s, storage_bytes })
     }
 
@@ -222,11 +219,6 @@ impl Plan {
             repeats: None,
         }
     }
-}
-
-fn remove(path: &Path) -> Result<()> {
-    let failed = |source| Error::Io { action: "remove", path: path.to_owned(), source };
-    fs::remove_dir_all(path).map_err(failed)
 }
 
 /// Copies a directory of an idle database with its subdirectories. The database may remove obsolete files meanwhile.

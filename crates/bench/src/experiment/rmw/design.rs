@@ -38,8 +38,6 @@ impl_names!(Base, "base");
 impl Mode {
     /// All modes.
     pub const ALL: [Mode; 3] = [Mode::GetPut, Mode::Merge, Mode::Kd];
-    /// The modes that are compared by default.
-    pub const DEFAULT: [Mode; 3] = Mode::ALL;
 
     /// Returns the name that users type.
     #[must_use]

@@ -62,20 +62,15 @@ const ZIPF: f64 = 0.99;
 
 /// Configuration of the cells.
 #[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "the flags of the command explain the fields")]
 pub struct Config {
-    /// Ways in which fields are updated.
     pub modes: Vec<Mode>,
-    /// Places of values.
     pub bases: Vec<Base>,
-    /// Engines to compare with lsmx.
     pub peers: Vec<Kind>,
     /// Shares of reads; by default 0.1.
     pub read_ratios: Option<Vec<f64>>,
-    /// Mix of operations.
     pub mix: OperationMix,
-    /// Experiment that varies a parameter.
     pub study: Option<Study>,
-    /// Number of records to load.
     pub records: u64,
     /// Length of a key in bytes; by default 24, and variable in the UP2X mix.
     pub key_bytes: Option<u64>,
@@ -85,42 +80,31 @@ pub struct Config {
     pub field_bytes: Option<u64>,
     /// Number of bytes that an update writes; by default a whole field.
     pub delta_bytes: Option<u64>,
-    /// Number of operations of a cell.
     pub ops: u64,
     /// Exponent of the popularity of records; by default 0.99.
     pub zipf: Option<f64>,
     /// Memory budget in bytes; by default 4 % of the loaded bytes, at least 4 MiB.
     pub memory_budget: Option<u64>,
-    /// Whether reads of tables bypass the page cache.
     pub direct_io: bool,
     /// Target bytes of values that a scan gets by one read of a blob file.
     pub scan_read_bytes: Option<u64>,
-    /// Number of threads.
     pub threads: u64,
-    /// Number of repetitions of each cell.
     pub repeat: u64,
-    /// Seed.
     pub seed: u64,
-    /// Directory for temporary databases.
     pub directory: PathBuf,
-    /// Command line, for the provenance.
     pub command: String,
 }
 
 /// Preview of a cell.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "the columns of the table have these names")]
 pub struct Estimate {
-    /// Engine, mode and base.
     pub design: String,
     /// Value of the varied parameter.
     pub sweep: SweepPoint,
-    /// Share of reads.
     pub read_ratio: f64,
-    /// Number of records to load.
     pub records: u64,
-    /// Bytes of their keys and values.
     pub loaded_bytes: u64,
-    /// Memory budget in bytes.
     pub memory_budget: u64,
     /// Number of operations of all repetitions.
     pub ops: u64,
@@ -198,7 +182,7 @@ impl Config {
                 repetitions.push(done);
                 place += 1;
             }
-            cells.extend(medians(repetitions)?);
+            cells.extend(medians(&repetitions)?);
         }
         Ok(Rmw { provenance, experiment: self.study.map(|study| study.name().to_owned()), cells })
     }
@@ -416,18 +400,11 @@ struct ParameterPoint {
 }
 
 /// Combines the repetitions of each cell.
-fn medians(repetitions: Vec<Vec<Cell>>) -> Result<Vec<Cell>> {
-    let count = repetitions.first().map_or(0, Vec::len);
+fn medians(repetitions: &[Vec<Cell>]) -> Result<Vec<Cell>> {
     let mut cells = Vec::new();
-    for place in 0..count {
+    for place in 0..repetitions.first().map_or(0, Vec::len) {
         let all = repetitions.iter().filter_map(|cells| cells.get(place).cloned()).collect();
-        // A cell can always be read from its own JSON.
-        let failed = |error: serde_json::Error| Error::Io {
-            action: "summarize",
-            path: PathBuf::from("repetitions"),
-            source: error.into(),
-        };
-        cells.extend(repeat::summarize(all).map_err(failed)?);
+        cells.extend(repeat::summarize(all)?);
     }
     Ok(cells)
 }

@@ -5,7 +5,7 @@
 use lsmx::operand_store::OperandMetrics;
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::repeat::{Repeatable, Repeats};
+use crate::experiment::repeat::Repeats;
 use crate::experiment::sweep::SweepPoint;
 use crate::latency::LatencyUs;
 use crate::numbers::float;
@@ -95,20 +95,6 @@ pub struct Cell {
 pub struct Recovery {
     pub open_s: f64,
     pub storage_bytes: u64,
-}
-
-impl Repeatable for Cell {
-    fn seed(&self) -> u64 {
-        self.seed
-    }
-
-    fn digest(&self) -> Option<&str> {
-        None
-    }
-
-    fn set_repeats(&mut self, repeats: Repeats) {
-        self.repeats = Some(repeats);
-    }
 }
 
 impl Cell {

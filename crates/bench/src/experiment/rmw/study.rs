@@ -110,15 +110,3 @@ impl Study {
         matches!(self, Study::KdCache | Study::BucketSize | Study::SplitThreshold)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn values_ascend() {
-        for study in Study::ALL {
-            assert!(study.values().is_sorted() && study.values().len() > 2, "{study}");
-        }
-    }
-}

@@ -82,12 +82,8 @@ struct Task {
 /// A parameter is out of range, the records are not generated, or a policy violates an invariant.
 pub fn run(config: &explore::Config, progress: &mut dyn Progress) -> Result<Simulation> {
     config.check_count()?;
-    let provenance = Provenance::new(
-        config.command.clone(),
-        config.spec.clone(),
-        config.seed,
-        &config.directory,
-    );
+    let (command, spec) = (config.command.clone(), config.spec.clone());
+    let provenance = Provenance::new(command, spec, config.seed, &config.directory);
     let tasks: Vec<Task> = config.places().map(|place| task(&place)).collect::<Result<_>>()?;
     let first = first_alike(&tasks);
     let run = tasks.iter().zip(&first).enumerate().filter(|(index, (_, first))| index == *first);
@@ -101,11 +97,8 @@ pub fn run(config: &explore::Config, progress: &mut dyn Progress) -> Result<Simu
 
 fn task(place: &Place<'_>) -> Result<Task> {
     let Some(config) = place.point.simulation(place.seed)? else {
-        return Err(Error::Contradiction {
-            first: "simulate".to_owned(),
-            second: "--data or --trace".to_owned(),
-            why: "only generated records can be simulated",
-        });
+        let why = "only generated records can be simulated";
+        return Err(Error::contradiction("simulate", "--data or --trace", why));
     };
     Ok(Task {
         policy: place.policy.clone(),
@@ -257,25 +250,12 @@ mod tests {
     use crate::experiment::Silent;
     use crate::experiment::explore::{Point, Source};
     use crate::peers::EngineSettings;
-    use crate::workload::KeyDistribution;
     use crate::workload::phases::Mix;
 
     const POLICIES: [&str; 4] = ["lo+1", "rr", "tsd(0.01)", "tsa"];
 
     fn config(deletes: f64) -> explore::Config {
-        let mix = Mix {
-            entries: 200_000,
-            updates: 0.2,
-            deletes,
-            merges: 0.0,
-            range_deletes: 0.0,
-            lookups: 0,
-            empty_lookups: Vec::new(),
-            ranges: 0,
-            selectivities: Vec::new(),
-            distribution: KeyDistribution::Uniform,
-            interleave: false,
-        };
+        let mix = Mix { entries: 200_000, updates: 0.2, deletes, ..Mix::default() };
         let point = Point {
             sweep: SweepPoint::default(),
             policies: POLICIES.iter().map(|policy| policy.parse().unwrap()).collect(),

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::experiment::Progress;
 use crate::experiment::player::{
     OperationKind, PlayedOperations, Player, ResourceCounters, ThreadGroup, Work, get_checked,
-    settle,
+    remove_directory, settle,
 };
 use crate::numbers::ratio;
 use crate::peers::{Engine, EngineSettings, Kind, Written};
@@ -109,7 +109,7 @@ impl Database {
             separate.replace(step.workload, plan)?;
             let cell = separate.measure(step, false, plan, progress)?;
             separate.close()?;
-            separate.remove()?;
+            remove_directory(&separate.path)?;
             return Ok(vec![cell]);
         }
         let loaded_first = !step.workload.fills() && self.present.count() == 0;
@@ -226,11 +226,7 @@ impl Database {
         self.replace(Workload::Fillrandom, plan)?;
         let engine = open_engine(self.engine.as_deref(), &self.path)?;
         let title = format!("{}: load", self.kind);
-        let group = ThreadGroup::single(engine, &plan.records);
-        group.play((&title, plan.entries), progress, &|player| {
-            player.repeat(plan.entries, |player, record| player.put(record, 0))
-        })?;
-        settle(engine, &title, progress)?;
+        ThreadGroup::single(engine, &plan.records).load((&title, plan.entries), progress)?;
         self.present = PresentRecords::first(plan.entries);
         Ok(())
     }
@@ -244,16 +240,11 @@ impl Database {
         }
         if let Some(engine) = self.engine.take() {
             engine.close()?;
-            self.remove()?;
+            remove_directory(&self.path)?;
         }
         self.present = PresentRecords::default();
         self.engine = Some(self.kind.open(&self.path, &plan.settings)?);
         Ok(())
-    }
-
-    fn remove(&self) -> Result<()> {
-        let failed = |source| Error::Io { action: "remove", path: self.path.clone(), source };
-        std::fs::remove_dir_all(&self.path).map_err(failed)
     }
 }
 

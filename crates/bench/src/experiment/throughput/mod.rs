@@ -32,38 +32,28 @@ pub const THREADS_MAX: u64 = 1024;
 
 /// Configuration of the workloads.
 #[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "the flags of the command explain the fields")]
 pub struct Config {
-    /// Workloads, in the order in which they run.
     pub workloads: Vec<Workload>,
-    /// Engines to compare with lsmx.
     pub peers: Vec<Kind>,
-    /// Memory and options of the engines.
     pub settings: EngineSettings,
     /// Options of lsmx as typed, for the report.
     pub options: Vec<String>,
-    /// Number of records of a fill.
     pub entries: u64,
-    /// Length of a key in bytes.
     pub key_bytes: u64,
-    /// Length of a value in bytes.
     pub value_bytes: u64,
     /// Number of threads. By default 1; `fillsync` runs with each of [`FILLSYNC_THREADS`].
     pub threads: Option<u64>,
     /// Number of operations of a workload that does not fill all records. The default depends on the workload.
     pub ops: Option<u64>,
-    /// Number of entries that `seekrandom` reads.
     pub seek_entries: u64,
     /// Operations per second. By default each operation starts when its predecessor ends.
     pub rate: Option<f64>,
-    /// Number of repetitions.
     pub repeat: u64,
-    /// Seed.
     pub seed: u64,
-    /// Directory for temporary databases.
     pub directory: PathBuf,
     /// Database of lsmx that stays. The database of a peer has the same path with the name of the peer appended.
     pub database: Option<PathBuf>,
-    /// Command line, for the provenance.
     pub command: String,
 }
 

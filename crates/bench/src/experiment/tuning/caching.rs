@@ -1,13 +1,13 @@
 //! The experiment `caching`: reads by the content of the block cache, with and without the last filter.
 
-use lsmx::{FilterLastRun, MetadataSizes};
+use lsmx::MetadataSizes;
 
 use crate::error::Result;
 use crate::experiment::Progress;
 
 use super::Bench;
-use super::reads::{self, ReadSetting};
-use super::result::Cell;
+use super::reads;
+use super::result::{Cell, Reads};
 
 /// Content for which a cache is large enough. Each includes the previous ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,15 +46,15 @@ pub(super) fn run(bench: &Bench<'_>, progress: &mut dyn Progress) -> Result<Vec<
     for (content, name) in ALL {
         for last_run in [false, true] {
             let with = if last_run { "last filter asked" } else { "last filter not asked" };
-            let setting = ReadSetting {
-                name: format!("{name}, {with}"),
+            let setting = Reads {
                 cache_bytes: content.bytes(&sizes, last_run),
                 filters_cached: content >= CacheContent::Filters,
                 index_cached: content >= CacheContent::Index,
-                filter_last_run: if last_run { FilterLastRun::On } else { FilterLastRun::Off },
-                filter_bits: None,
+                filter_last_run: last_run,
+                ..Reads::default()
             };
-            cells.extend(reads::measure(bench, &path, &sizes, &setting, progress)?);
+            let name = format!("{name}, {with}");
+            cells.extend(reads::measure(bench, &path, &sizes, (&name, setting), progress)?);
         }
     }
     Ok(cells)

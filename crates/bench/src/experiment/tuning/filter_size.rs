@@ -1,13 +1,13 @@
 //! The experiment `filter-size`: reads by the width of filters. Each width has its own database.
 
-use lsmx::{FilterBits, FilterLastRun};
+use lsmx::FilterBits;
 
 use crate::error::Result;
 use crate::experiment::Progress;
 
 use super::Bench;
-use super::reads::{self, ReadSetting};
-use super::result::Cell;
+use super::reads;
+use super::result::{Cell, Reads};
 
 /// Widths: narrow, two mixtures by the formula of Monkey, wide.
 const WIDTHS: [&str; 4] = ["8", "monkey(10)", "monkey(13)", "16"];
@@ -20,15 +20,16 @@ pub(super) fn run(bench: &Bench<'_>, progress: &mut dyn Progress) -> Result<Vec<
         settings.filter_bits = width.parse::<FilterBits>().ok();
         bench.fill(&path, &settings, &format!("fill, filters {width}"), progress)?;
         let sizes = reads::metadata_sizes(bench, &path)?;
-        let setting = ReadSetting {
-            name: format!("filters {width}"),
+        let setting = Reads {
             cache_bytes: sizes.all_metadata(),
             filters_cached: true,
             index_cached: true,
-            filter_last_run: FilterLastRun::On,
+            filter_last_run: true,
             filter_bits: settings.filter_bits,
+            ..Reads::default()
         };
-        cells.extend(reads::measure(bench, &path, &sizes, &setting, progress)?);
+        let name = format!("filters {width}");
+        cells.extend(reads::measure(bench, &path, &sizes, (&name, setting), progress)?);
     }
     Ok(cells)
 }

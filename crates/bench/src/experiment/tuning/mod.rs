@@ -24,7 +24,7 @@ use crate::temporary;
 use crate::workload::records::GeneratedRecords;
 
 use super::Progress;
-use super::player::{ThreadGroup, settle};
+use super::player::ThreadGroup;
 use super::throughput::Config;
 use super::throughput::database::is_occupied;
 use result::Tuning;
@@ -128,10 +128,7 @@ impl Bench<'_> {
     ) -> Result<()> {
         let (engine, count) = (Kind::Lsmx.open(path, settings)?, self.config.entries);
         let group = ThreadGroup::single(engine.as_ref(), self.records);
-        group.play((title, count), progress, &|player| {
-            player.repeat(count, |player, record| player.put(record, 0))
-        })?;
-        settle(engine.as_ref(), title, progress)?;
+        group.load((title, count), progress)?;
         engine.close()
     }
 

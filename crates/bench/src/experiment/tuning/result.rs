@@ -34,7 +34,7 @@ pub struct Cell {
 }
 
 /// Memory and I/O of lookups.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Reads {
     pub cache_bytes: u64,
     pub cache_fraction: f64,

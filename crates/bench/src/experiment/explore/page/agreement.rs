@@ -144,7 +144,7 @@ fn deviations(subjects: &[Subject], all: &[Compared], shown: &[(String, String)]
 fn deviation([_, simulated, measured]: [Option<f64>; 3]) -> Markup {
     let share = match (simulated, measured) {
         (Some(simulated), Some(measured)) if measured != 0.0 => simulated / measured - 1.0,
-        (Some(simulated), Some(_)) if simulated == 0.0 => 0.0,
+        (Some(0.0), Some(_)) => 0.0,
         _ => return html! { td { "–" } },
     };
     let class = match share.abs() {
