@@ -1,13 +1,11 @@
-//! Two results side by side: what changed, and whether by more than chance.
+//! Comparison of two results.
 //!
-//! 1. Cells are paired by what they are: policy, spec, engine, workload, point of the sweep, threads.
-//!    How writes were held back and whether jobs ran inline are no part of that, so one result may be
-//!    of a measurement and the other of a simulation. Cells that are alike are paired in their order.
-//! 2. Every number of a pair is a difference. One that is a cost or a rate gets better or worse, any
-//!    other changes.
-//! 3. A difference is *beyond noise* if both cells are deterministic and it is no time; else if the
-//!    values of repetitions do not overlap; else, where nobody can tell, if it is larger than
-//!    [`NOISE`] ([`NOISE_OF_TIMES`] for times), which is marked as a guess.
+//! 1. Cells with the same policy, spec, engine, workload, sweep point and threads are paired, in their order. Write
+//!    control and execution of jobs may differ, so a measurement can be compared with a simulation.
+//! 2. A number that differs and is a cost or a rate is better or worse. Other numbers have changed.
+//! 3. A difference is *beyond noise* if both cells are deterministic and the number is no time; otherwise if the
+//!    intervals of the repetitions do not overlap. Without repetitions it must exceed [`NOISE`], or [`NOISE_OF_TIMES`]
+//!    for times, and is marked as a guess.
 
 use std::collections::BTreeMap;
 
@@ -18,13 +16,13 @@ use super::table::grid;
 
 use super::{Better, Metric, Registry, find, scalar_text, scalars};
 
-/// Relative difference of a number that is taken for more than chance where there are no repetitions.
+/// Relative difference above which a number without repetitions is beyond noise.
 pub const NOISE: f64 = 0.05;
 /// The same for latencies and other times.
 pub const NOISE_OF_TIMES: f64 = 0.25;
 
-/// What tells cells apart.
-const IDENTITY: [&str; 10] = [
+/// Members that identify a cell.
+const IDENTITY: &[&str] = &[
     "policy",
     "spec",
     "sweep",
@@ -36,81 +34,72 @@ const IDENTITY: [&str; 10] = [
     "read_ratio",
     "cache_kind",
 ];
-/// Members of a workload that say how it was run rather than what it is.
+/// Members of a workload that do not identify it.
 const NOT_OF_WORKLOAD: [&str; 3] = ["write_control", "workers", "deterministic"];
-/// Members of a cell that are no measurement.
+/// Members of a cell that are not measured.
 const NOT_MEASURED: [&str; 7] =
     ["seed", "levels", "history", "digest", "repeats", "simulated", "memory_bytes_before"];
 
-/// Two results side by side.
+/// Differences between two results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// Cells that both have.
     pub pairs: Vec<Pair>,
-    /// Names of the cells that only the first has.
+    /// Names of the cells that only the first result has.
     pub only_old: Vec<String>,
-    /// Names of the cells that only the second has.
+    /// Names of the cells that only the second result has.
     pub only_new: Vec<String>,
 }
 
-/// A cell in both results.
+/// A cell of both results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Pair {
-    /// What it is.
+    /// Name of the cell.
     pub cell: String,
-    /// Whether both runs did the same, byte by byte; none where one of them cannot tell.
+    /// Whether both runs have the same digest; `None` if one of them has no digest.
     pub same_digest: Option<bool>,
-    /// Numbers that differ.
     pub differences: Vec<Difference>,
-    /// How many are equal.
+    /// Number of equal numbers.
     pub equal: usize,
-    /// Names of numbers that one of them lacks.
+    /// Names of numbers that only one cell has.
     pub missing: Vec<String>,
 }
 
 /// A number that differs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
-    /// Its flat name.
+    /// Flat name.
     pub metric: String,
-    /// In the first result.
     pub old: f64,
-    /// In the second.
     pub new: f64,
-    /// New ÷ old; none where old is 0.
+    /// New ÷ old; `None` if old is 0.
     pub ratio: Option<f64>,
-    /// Between which values the repetitions of the first lie.
+    /// Interval of the repetitions of the first result.
     pub old_interval: Option<[f64; 2]>,
-    /// The same of the second.
+    /// Interval of the repetitions of the second result.
     pub new_interval: Option<[f64; 2]>,
-    /// What a difference means.
     pub meaning: Meaning,
-    /// Whether it is a time, which depends on the machine and its mood.
+    /// Whether the number is a time, which depends on the machine and its load.
     pub time: bool,
-    /// Whether it is beyond noise.
     pub beyond_noise: bool,
-    /// Whether that is a guess.
+    /// Whether `beyond_noise` is a guess.
     pub noise_unknown: bool,
-    /// Whether an increase above what is allowed is an error.
+    /// Whether `--fail-above` may fail because of it.
     #[serde(skip)]
     gates: bool,
 }
 
-/// What a difference means.
+/// Direction of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Meaning {
-    /// It costs less, or does more.
     Better,
-    /// It costs more, or does less.
     Worse,
-    /// It is neither a cost nor a rate.
+    /// The number is neither a cost nor a rate.
     Neutral,
 }
 
 impl Difference {
-    /// By how much it is worse, as a share of the old value; 0 where it is not, infinite where the old
-    /// value was 0.
+    /// Returns the deterioration as a share of the old value: 0 if not worse, infinite if the old value is 0.
     pub fn worse_by(&self) -> f64 {
         match (self.meaning, self.ratio) {
             (Meaning::Worse, Some(ratio)) => (ratio - 1.0).abs(),
@@ -135,12 +124,12 @@ impl Comparison {
                 None => only_old.push(name(cell)),
             }
         }
-        let left = others.values().flatten().map(|cell| name(cell)).collect();
-        Comparison { pairs, only_old, only_new: left }
+        let only_new = others.values().flatten().map(|cell| name(cell)).collect();
+        Comparison { pairs, only_old, only_new }
     }
 
-    /// Costs and rates that are worse by more than this share, with the cell they belong to. Times are
-    /// asked with a share of their own, or not at all.
+    /// Returns the gating costs and rates that are worse by more than a share. Times have their own share. `None` excludes
+    /// the numbers of its kind.
     pub fn worse<'a>(
         &'a self,
         share: Option<f64>,
@@ -168,21 +157,22 @@ fn identity(cell: &Value) -> String {
     identity
 }
 
-/// What a cell is, in a few words.
+/// Returns a short name of a cell.
 fn name(cell: &Value) -> String {
     let mut words: Vec<String> = Vec::new();
-    let mut say = |member: &str, label: &str| {
+    for (member, label) in [
+        (if cell.get("spec").is_some() { "spec" } else { "policy" }, ""),
+        ("workload", ""),
+        ("engine", ""),
+        ("mode", ""),
+        ("base", ""),
+        ("read_ratio", "reads "),
+        ("threads", "threads "),
+    ] {
         if let Some(value) = cell.get(member).filter(|value| !value.is_object()) {
             words.push(format!("{label}{}", scalar_text(value)));
         }
-    };
-    say(if cell.get("spec").is_some() { "spec" } else { "policy" }, "");
-    say("workload", "");
-    say("engine", "");
-    say("mode", "");
-    say("base", "");
-    say("read_ratio", "reads ");
-    say("threads", "threads ");
+    }
     if let Some(sweep) = cell.get("sweep").and_then(Value::as_object) {
         words.extend(sweep.iter().map(|(key, value)| format!("{key}={}", scalar_text(value))));
     }
@@ -190,10 +180,9 @@ fn name(cell: &Value) -> String {
 }
 
 fn pair(registry: Option<&Registry>, old: &Value, new: &Value) -> Pair {
-    let deterministic =
-        [old, new].iter().all(|cell| cell.get("digest").is_some_and(Value::is_string));
     let digest = |cell: &Value| cell.get("digest").and_then(Value::as_str).map(str::to_owned);
     let same_digest = digest(old).zip(digest(new)).map(|(old, new)| old == new);
+    let deterministic = same_digest.is_some();
     let (olds, news) = (numbers(old), numbers(new));
     let (mut differences, mut equal, mut missing) = (Vec::new(), 0, Vec::new());
     for (name, old_value) in &olds {
@@ -214,7 +203,7 @@ fn pair(registry: Option<&Registry>, old: &Value, new: &Value) -> Pair {
     Pair { cell: name(old), same_digest, differences, equal, missing }
 }
 
-/// Everything that was measured.
+/// Returns the measured numbers with their flat names.
 fn numbers(cell: &Value) -> Vec<(String, f64)> {
     let measured = |name: &str| {
         let top = name.split(['.', '[']).next().unwrap_or_default();
@@ -224,16 +213,16 @@ fn numbers(cell: &Value) -> Vec<(String, f64)> {
     scalars.filter_map(|(name, scalar)| Some((name, scalar.as_f64()?))).collect()
 }
 
-/// Between which values repetitions lie.
+/// Returns the interval of the repetitions of a number.
 fn interval(cell: &Value, name: &str) -> Option<[f64; 2]> {
     let ends = |of: &Value| Some([of.get("low")?.as_f64()?, of.get("high")?.as_f64()?]);
     if let Some(repeated) = cell.get("repeats").and_then(|at| at.get("metrics")?.get(name)) {
         return repeated.get("interval").and_then(ends).or_else(|| ends(repeated));
     }
-    // `lsmx bench` keeps the interval beside the number, and one that is a point says nothing.
-    let beside = cell.get(format!("{name}_interval"))?;
-    let ends = [beside.get(0)?.as_f64()?, beside.get(1)?.as_f64()?];
-    (ends[0] < ends[1]).then_some(ends)
+    // `lsmx bench` stores intervals as separate members. Without repetitions both ends are equal.
+    let interval = cell.get(format!("{name}_interval"))?;
+    let (low, high) = (interval.get(0)?.as_f64()?, interval.get(1)?.as_f64()?);
+    (low < high).then_some([low, high])
 }
 
 fn difference(
@@ -252,11 +241,11 @@ fn difference(
         _ => Meaning::Worse,
     };
     let ratio = (old != 0.0).then(|| new / old);
-    let far = |share| ratio.is_none_or(|ratio| (ratio - 1.0).abs() > share);
+    let exceeds = |share| ratio.is_none_or(|ratio| (ratio - 1.0).abs() > share);
     let (beyond_noise, noise_unknown) = match (old_interval, new_interval) {
         _ if deterministic && !time => (true, false),
         (Some(old), Some(new)) => (old[1] < new[0] || new[1] < old[0], false),
-        _ => (far(if time { NOISE_OF_TIMES } else { NOISE }), true),
+        _ => (exceeds(if time { NOISE_OF_TIMES } else { NOISE }), true),
     };
     Difference {
         metric: name.to_owned(),
@@ -273,8 +262,8 @@ fn difference(
     }
 }
 
-/// A table for each pair of cells, and a line for what has no counterpart. Of the numbers that differ
-/// those are shown that are costs or rates, or changed beyond noise; with `all` every one.
+/// Returns a table for each pair of cells and a line for each unpaired cell. Without `all` the tables have only costs,
+/// rates, and numbers that differ beyond noise.
 pub fn table(comparison: &Comparison, all: bool) -> String {
     let mut text = String::new();
     for pair in &comparison.pairs {
@@ -318,24 +307,24 @@ fn pair_table(pair: &Pair, all: bool) -> String {
             number(difference.old),
             number(difference.new),
             difference.ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.3}")),
-            range_text(difference.old_interval),
-            range_text(difference.new_interval),
-            verdict(difference).to_owned(),
+            interval_text(difference.old_interval),
+            interval_text(difference.new_interval),
+            verdict(difference),
         ]
     });
     format!("{head}\n{}\n", grid(header.map(str::to_owned).into(), rows))
 }
 
-fn verdict(difference: &Difference) -> &'static str {
-    match (difference.beyond_noise, difference.meaning, difference.noise_unknown) {
-        (false, ..) => "",
-        (true, Meaning::Better, false) => "better",
-        (true, Meaning::Better, true) => "better?",
-        (true, Meaning::Worse, false) => "worse",
-        (true, Meaning::Worse, true) => "worse?",
-        (true, Meaning::Neutral, false) => "changed",
-        (true, Meaning::Neutral, true) => "changed?",
+fn verdict(difference: &Difference) -> String {
+    if !difference.beyond_noise {
+        return String::new();
     }
+    let word = match difference.meaning {
+        Meaning::Better => "better",
+        Meaning::Worse => "worse",
+        Meaning::Neutral => "changed",
+    };
+    format!("{word}{}", if difference.noise_unknown { "?" } else { "" })
 }
 
 fn number(x: f64) -> String {
@@ -348,7 +337,7 @@ fn number(x: f64) -> String {
     }
 }
 
-fn range_text(ends: Option<[f64; 2]>) -> String {
+fn interval_text(ends: Option<[f64; 2]>) -> String {
     ends.map(|[low, high]| format!("{}–{}", number(low), number(high))).unwrap_or_default()
 }
 
@@ -381,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_are_paired_by_what_they_are() {
+    fn cells_with_the_same_identity_are_paired() {
         let mut stopped = cell("full", 2.0, 5);
         stopped["workload"]["write_control"] = json!("none");
         stopped["seed"] = json!(8);
@@ -396,36 +385,39 @@ mod tests {
     }
 
     #[test]
-    fn costs_get_worse_and_counts_change() {
-        let comparison = compare(&[cell("full", 2.0, 5)], &[cell("full", 2.5, 5)]);
-        let difference = only(&comparison);
-        assert_eq!((difference.meaning, difference.ratio), (Meaning::Worse, Some(1.25)));
-        assert!(difference.beyond_noise && difference.noise_unknown);
-        assert_eq!(comparison.worse(Some(0.2), None).count(), 1);
-        assert_eq!(comparison.worse(Some(0.3), None).count(), 0);
-        let back = compare(&[cell("full", 2.5, 5)], &[cell("full", 2.0, 5)]);
-        assert_eq!(only(&back).meaning, Meaning::Better);
-        assert_eq!(back.worse(Some(0.0), None).count(), 0);
-        let jobs = compare(&[cell("full", 2.0, 5)], &[cell("full", 2.0, 50)]);
-        assert_eq!(only(&jobs).meaning, Meaning::Neutral);
-        assert_eq!(jobs.worse(Some(0.0), None).count(), 0);
-        let none = compare(&[cell("full", 0.0, 5)], &[cell("full", 0.1, 5)]);
-        assert!(only(&none).worse_by().is_infinite());
+    fn costs_are_better_or_worse_and_counts_change() {
+        for (old, new, meaning, worse_by) in [
+            ((2.0, 5), (2.5, 5), Meaning::Worse, 0.25),
+            ((2.5, 5), (2.0, 5), Meaning::Better, 0.0),
+            ((2.0, 5), (2.0, 50), Meaning::Neutral, 0.0),
+            ((0.0, 5), (0.1, 5), Meaning::Worse, f64::INFINITY),
+        ] {
+            let comparison =
+                compare(&[cell("full", old.0, old.1)], &[cell("full", new.0, new.1)]);
+            let difference = only(&comparison);
+            assert_eq!((difference.meaning, difference.worse_by()), (meaning, worse_by));
+            assert!(difference.beyond_noise && difference.noise_unknown);
+            let exceeds = |share| comparison.worse(Some(share), None).count();
+            assert_eq!(
+                (exceeds(0.2), exceeds(0.3)),
+                (usize::from(worse_by > 0.2), usize::from(worse_by > 0.3))
+            );
+        }
     }
 
     #[test]
-    fn times_have_a_limit_of_their_own() {
+    fn times_have_their_own_limit() {
         let mut slow = cell("full", 2.0, 5);
         slow["put_latency_us"]["mean"] = json!(11.0);
         let comparison = compare(&[cell("full", 2.0, 5)], &[slow]);
         let difference = only(&comparison);
-        assert!(difference.time && !difference.beyond_noise, "a tenth is chance");
+        assert!(difference.time && !difference.beyond_noise, "a tenth is noise");
         assert_eq!(comparison.worse(Some(0.0), None).count(), 0);
         assert_eq!(comparison.worse(None, Some(0.05)).count(), 1);
     }
 
     #[test]
-    fn noise_is_what_repetitions_say_and_nothing_where_all_follows_from_the_seed() {
+    fn noise_is_the_interval_of_repetitions_and_zero_if_deterministic() {
         let with = |value: f64, low: f64, high: f64| {
             let mut cell = cell("full", value, 5);
             cell["repeats"] = json!({
@@ -449,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_of_bench_have_their_interval_beside_them() {
+    fn rates_of_bench_have_intervals_as_members() {
         let cell = |rate: f64, interval: [f64; 2]| {
             json!({
                 "workload": "fillrandom", "engine": "lsmx", "threads": 1,

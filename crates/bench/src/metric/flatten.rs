@@ -1,7 +1,9 @@
-//! A result as flat names and scalars, such as `compaction.jobs` or `point_lookups[0.5].ops`.
+//! Results as flat names and scalars, such as `compaction.jobs` or `point_lookups[0.5].ops`.
 //!
-//! A name joins the members of objects with dots. An element of an array has its identity in brackets: the share of
-//! absent keys, the selectivity, or the level. Arrays whose elements have no identity are left out.
+//! A flat name joins the names of members with dots. Brackets contain the identity of an array element, such as the
+//! share of absent keys. Arrays whose elements have no identity are left out.
+
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
@@ -36,20 +38,20 @@ fn collect<'a>(value: &'a Value, name: String, found: &mut Vec<(String, &'a Valu
 
 /// Calls a function with the flat name of every scalar below a value. The function may change the scalar.
 pub(crate) fn for_each_mut(value: &mut Value, change: &mut dyn FnMut(&str, &mut Value)) {
-    visit(value, String::new(), change);
+    visit_mut(value, String::new(), change);
 }
 
-fn visit(value: &mut Value, name: String, change: &mut dyn FnMut(&str, &mut Value)) {
+fn visit_mut(value: &mut Value, name: String, change: &mut dyn FnMut(&str, &mut Value)) {
     match value {
         Value::Object(members) => {
             for (key, member) in members.iter_mut() {
-                visit(member, joined(&name, key), change);
+                visit_mut(member, joined(&name, key), change);
             }
         }
         Value::Array(elements) => {
             for element in elements {
                 if let Some(identity) = identity(element) {
-                    visit(element, format!("{name}[{identity}]"), change);
+                    visit_mut(element, format!("{name}[{identity}]"), change);
                 }
             }
         }
@@ -71,26 +73,19 @@ pub fn scalar_text(scalar: &Value) -> String {
     scalar.as_str().map_or_else(|| scalar.to_string(), str::to_owned)
 }
 
-/// Returns header and rows of a table with a column for each name of any value, in the order of first occurrence.
-/// A cell is empty if its value lacks the name.
+/// Returns header and rows of a table with a column for each name, in the order of first occurrence. A cell is empty if
+/// its value lacks the name.
 pub fn union_table(values: &[Value]) -> (Vec<String>, Vec<Vec<String>>) {
-    let flat: Vec<Vec<(String, &Value)>> = values.iter().map(scalars).collect();
-    let mut header: Vec<String> = Vec::new();
-    let mut place_of = std::collections::HashMap::new();
-    for (name, _) in flat.iter().flatten() {
-        if !place_of.contains_key(name) {
-            place_of.insert(name.clone(), header.len());
-            header.push(name.clone());
-        }
-    }
-    let rows = flat.iter().map(|scalars| {
-        let mut row = vec![String::new(); header.len()];
-        for (name, scalar) in scalars {
-            row[place_of[name]] = scalar_text(scalar);
-        }
-        row
-    });
-    let rows = rows.collect();
+    let flat: Vec<HashMap<String, &Value>> =
+        values.iter().map(|value| scalars(value).into_iter().collect()).collect();
+    let mut seen = HashSet::new();
+    let names = values.iter().flat_map(scalars).map(|(name, _)| name);
+    let header: Vec<String> = names.filter(|name| seen.insert(name.clone())).collect();
+    let row = |scalars: &HashMap<String, &Value>| {
+        let cell = |name| scalars.get(name).map(|scalar| scalar_text(scalar)).unwrap_or_default();
+        header.iter().map(cell).collect()
+    };
+    let rows = flat.iter().map(row).collect();
     (header, rows)
 }
 
@@ -111,30 +106,19 @@ mod tests {
     }
 
     #[test]
-    fn scalars_have_names_and_order() {
+    fn scalars_have_flat_names_in_order() {
         let cell = cell();
-        let names: Vec<String> = scalars(&cell)
-            .iter()
-            .map(|(name, value)| format!("{name}={}", scalar_text(value)))
-            .collect();
-        assert_eq!(
-            names,
-            [
-                "policy=full",
-                "compaction.jobs=7",
-                "compaction.latency_us.mean=1.5",
-                "point_lookups[0.5].alpha=0.5",
-                "point_lookups[0.5].ops=3",
-                "point_lookups[1.0].alpha=1.0",
-                "point_lookups[1.0].ops=4",
-                "levels[0].level=0",
-                "levels[0].runs=2",
-            ]
-        );
+        let text = |(name, value): &(String, &Value)| format!("{name}={}", scalar_text(value));
+        let names: Vec<String> = scalars(&cell).iter().map(text).collect();
+        let expected = "policy=full compaction.jobs=7 compaction.latency_us.mean=1.5 \
+            point_lookups[0.5].alpha=0.5 point_lookups[0.5].ops=3 \
+            point_lookups[1.0].alpha=1.0 point_lookups[1.0].ops=4 \
+            levels[0].level=0 levels[0].runs=2";
+        assert_eq!(names.join(" "), expected);
     }
 
     #[test]
-    fn both_walks_find_the_same() {
+    fn for_each_mut_visits_the_names_of_scalars() {
         let mut changed = cell();
         let mut names = Vec::new();
         for_each_mut(&mut changed, &mut |name, scalar| {
@@ -147,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_has_all_columns_of_all_rows() {
+    fn union_table_has_the_columns_of_all_rows() {
         let (header, rows) =
             union_table(&[json!({ "a": 1, "b": "x" }), json!({ "a": 2, "c": true })]);
         assert_eq!(header, ["a", "b", "c"]);

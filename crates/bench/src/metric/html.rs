@@ -1,4 +1,4 @@
-//! Tables and plots of metrics for HTML pages.
+//! Tables and plots of metrics in HTML pages.
 
 use maud::{Markup, html};
 
@@ -33,13 +33,8 @@ pub fn page_of_rows(
         }
     };
     let title = format!("lsmx {}", registry.command);
-    page::page(
-        &title,
-        headline,
-        provenance,
-        &[],
-        &section("Summary", "A click on a heading sorts.", &content),
-    )
+    let summary = section("Summary", "A click on a heading sorts.", &content);
+    page::page(&title, headline, provenance, &[], &summary)
 }
 
 /// A row of a page with its name and its marker.
@@ -57,8 +52,8 @@ impl Subject {
     }
 }
 
-/// Returns a sortable table: a line per subject, a column per name. Marks the best value of each cost or rate, unless all
-/// values are equal. `heading` is the title of the column with the subjects.
+/// Returns a sortable table with a line per subject and a column per name. The best value of each cost or rate is marked,
+/// unless all values are equal. `heading` is the title of the column of subjects.
 fn table(
     registry: &Registry,
     heading: &str,
@@ -114,7 +109,7 @@ fn legend(registry: &Registry, names: &[impl AsRef<str>], subjects: &[Subject]) 
 fn cell(column: &Column, row: &Row, best: Option<&str>) -> Markup {
     let text = column.text(row);
     let is_best = best == Some(text.as_str());
-    // Numbers are sorted by this value, texts by their letters.
+    // The script sorts by this number if there is one, otherwise by the text.
     let number = row.shown(&column.name).and_then(|value| value.as_f64());
     html! {
         td class=[is_best.then_some("best")] data-value=[number] {
@@ -127,7 +122,7 @@ fn cell(column: &Column, row: &Row, best: Option<&str>) -> Markup {
     }
 }
 
-/// Returns the text of the best value, or `None` if no value is better than another.
+/// Returns the text of the best value; `None` if all values are equal or none is better.
 fn best(column: &Column, rows: &[Row]) -> Option<String> {
     let number = |row: &Row| row.shown(&column.name)?.as_f64();
     let numbers = rows.iter().filter_map(number);

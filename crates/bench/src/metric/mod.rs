@@ -1,7 +1,7 @@
-//! Metrics: what a number in a result means, declared once.
+//! Declarations of the numbers in results: name, title, unit, meaning, and which change is an improvement.
 //!
-//! Each experiment lists its metrics in its module `columns`. Text tables and their legends, CSV files, tables in HTML,
-//! `lsmx compare` and the reference of the results ([`reference()`]) read these lists.
+//! Each experiment declares its metrics in its module `columns`. Text tables and their legends, CSV files, tables in
+//! HTML, `lsmx compare` and the reference of the results ([`reference()`]) use these declarations.
 
 pub mod compare;
 mod flatten;
@@ -22,9 +22,7 @@ use crate::experiment::{advise, explore, iocost, rmw, simulate, throughput, tuni
 /// Which change of a number is an improvement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
-    /// Less is better.
     Less,
-    /// More is better.
     More,
     /// The number is neither a cost nor a rate.
     Neither,
@@ -35,17 +33,15 @@ pub enum Better {
 pub struct Metric {
     /// Flat name in JSON, such as `compaction.jobs`. A `*` stands for any text without `.`, `[` and `]`.
     pub key: &'static str,
-    /// Heading of the column. Each `{}` is replaced by the text of a `*`.
+    /// Heading of the column. The text of each `*` replaces a `{}`.
     pub title: &'static str,
-    /// Unit of the number, and how tables show it.
     pub unit: Unit,
-    /// Which change is an improvement.
     pub better: Better,
     /// Whether `lsmx compare --fail-above` may fail because of it.
     pub gates: bool,
     /// Whether the number is a time, which depends on the machine and its load.
     pub is_time: bool,
-    /// Header of the CSV column; empty if the CSV file has no such column.
+    /// Header of the CSV column; empty without such a column.
     pub csv: &'static str,
     /// Explanation for the legend, in one line.
     pub about: &'static str,
@@ -65,68 +61,33 @@ pub const fn metric(
 /// Declares the metrics of a latency: mean, percentiles and maximum. The fourth argument is the start of the names of the
 /// CSV columns.
 macro_rules! latency {
-    ($key:literal, $title:literal, $about:literal) => {
-        $crate::metric::latency!(@ $key, $title, $about, [""; "", "", "", "", "", ""])
-    };
-    ($key:literal, $title:literal, $about:literal, $csv:literal) => {
-        $crate::metric::latency!(@ $key, $title, $about,
-            [$csv; "mean_us", "p50_us", "p90_us", "p99_us", "p999_us", "max_us"])
-    };
-    (@ $key:literal, $title:literal, $about:literal,
-        [$csv:literal; $mean:literal, $p50:literal, $p90:literal, $p99:literal, $p999:literal, $max:literal]) => {
+    ($key:literal, $title:literal, $about:literal $(, $csv:literal)?) => {
         [
-            $crate::metric::metric(
-                concat!($key, ".mean"),
-                concat!($title, " mean"),
-                $crate::metric::Unit::Micros,
-                $about,
-            )
-            .cost()
-            .csv(concat!($csv, $mean)),
-            $crate::metric::metric(
-                concat!($key, ".p50"),
-                concat!($title, " median"),
-                $crate::metric::Unit::Micros,
-                $about,
-            )
-            .cost()
-            .csv(concat!($csv, $p50)),
-            $crate::metric::metric(
-                concat!($key, ".p90"),
-                concat!($title, " p90"),
-                $crate::metric::Unit::Micros,
-                $about,
-            )
-            .cost()
-            .csv(concat!($csv, $p90)),
-            $crate::metric::metric(
-                concat!($key, ".p99"),
-                concat!($title, " p99"),
-                $crate::metric::Unit::Micros,
-                $about,
-            )
-            .cost()
-            .csv(concat!($csv, $p99)),
-            $crate::metric::metric(
-                concat!($key, ".p999"),
-                concat!($title, " p99.9"),
-                $crate::metric::Unit::Micros,
-                $about,
-            )
-            .cost()
-            .csv(concat!($csv, $p999)),
-            $crate::metric::metric(
-                concat!($key, ".max"),
-                concat!($title, " max"),
-                $crate::metric::Unit::Micros,
-                $about,
-            )
-            .cost()
-            .csv(concat!($csv, $max)),
+            $crate::metric::percentile!($key, $title, $about, ".mean", " mean" $(, $csv, "mean_us")?),
+            $crate::metric::percentile!($key, $title, $about, ".p50", " median" $(, $csv, "p50_us")?),
+            $crate::metric::percentile!($key, $title, $about, ".p90", " p90" $(, $csv, "p90_us")?),
+            $crate::metric::percentile!($key, $title, $about, ".p99", " p99" $(, $csv, "p99_us")?),
+            $crate::metric::percentile!($key, $title, $about, ".p999", " p99.9" $(, $csv, "p999_us")?),
+            $crate::metric::percentile!($key, $title, $about, ".max", " max" $(, $csv, "max_us")?),
         ]
     };
 }
 pub(crate) use latency;
+
+macro_rules! percentile {
+    ($key:literal, $title:literal, $about:literal, $name:literal, $label:literal
+        $(, $csv:literal, $column:literal)?) => {
+        $crate::metric::metric(
+            concat!($key, $name),
+            concat!($title, $label),
+            $crate::metric::Unit::Micros,
+            $about,
+        )
+        .cost()
+        .csv(concat!($($csv, $column)?))
+    };
+}
+pub(crate) use percentile;
 
 impl Metric {
     /// Marks a cost: less is better.
@@ -144,17 +105,16 @@ impl Metric {
         Metric { gates: false, ..self }
     }
 
-    /// Marks a number that depends on the machine and its load.
+    /// Marks a number that depends on the machine and its load, although its unit is not a time.
     pub const fn time(self) -> Metric {
         Metric { is_time: true, ..self }
     }
 
-    /// Sets the header of the CSV column.
     pub const fn csv(self, csv: &'static str) -> Metric {
         Metric { csv, ..self }
     }
 
-    /// Returns the heading of the column with this flat name, or `None` if the name is not of this metric.
+    /// Returns the heading of the column with this flat name; `None` if the name does not match.
     pub fn title_of(&self, name: &str) -> Option<String> {
         let stars = match_stars(self.key, name)?;
         let mut title = self.title.to_owned();
@@ -171,7 +131,7 @@ impl Metric {
     }
 }
 
-/// Returns the texts of the stars of a pattern, or `None` if the pattern does not match the name.
+/// Returns the texts that the stars of a pattern match; `None` if the pattern does not match the name.
 fn match_stars<'a>(pattern: &str, name: &'a str) -> Option<Vec<&'a str>> {
     let mut parts = pattern.split('*');
     let mut rest = name.strip_prefix(parts.next()?)?;
@@ -192,13 +152,12 @@ fn match_stars<'a>(pattern: &str, name: &'a str) -> Option<Vec<&'a str>> {
 /// The metrics of an experiment, in the order of its CSV columns.
 #[derive(Clone, Copy, Debug)]
 pub struct Registry {
-    /// Name of the command.
     pub command: &'static str,
-    /// Lists of metrics. A name that matches several metrics belongs to the first of them.
+    /// Lists of metrics. The first metric that matches a name is that of the name.
     pub metrics: &'static [&'static [Metric]],
-    /// Names of the columns that identify a row. Each block of a table has them.
+    /// Names of the columns that identify a row. A table of several blocks repeats them in each block.
     pub identity: &'static [&'static str],
-    /// Columns of the text table, unless the user names others. A name may have stars.
+    /// Default columns of the text table. A name may have stars.
     pub shown: &'static [&'static str],
 }
 
@@ -213,8 +172,8 @@ impl Registry {
         self.metrics().find(|metric| match_stars(metric.key, name).is_some())
     }
 
-    /// Returns the columns of `names`, in this order, for which a row has a value. Names may have stars. Columns of one name
-    /// are ordered by the numbers for which the stars stand.
+    /// Returns the columns of `names` for which a row has a value, in the order of `names`. Names may have stars. The
+    /// columns of a name with stars are sorted by the numbers that the stars match.
     pub fn columns(&self, names: &[impl AsRef<str>], rows: &[Row]) -> Vec<Column> {
         let mut columns: Vec<Column> = Vec::new();
         for pattern in names {
@@ -227,7 +186,7 @@ impl Registry {
                 .flat_map(Row::names)
                 .filter_map(|name| Some((numbers(name)?, name)))
                 .collect();
-            // The sort is stable, so that names stay in their order.
+            // The sort is stable.
             matching.sort_by(|(a, _), (b, _)| a.partial_cmp(b).unwrap_or(Ordering::Equal));
             for (_, name) in matching {
                 if columns.iter().any(|column| column.name == name) {
@@ -261,14 +220,12 @@ impl Registry {
 pub struct Column {
     /// Flat name.
     pub name: String,
-    /// Heading.
     pub title: String,
-    /// Meaning.
     pub metric: &'static Metric,
 }
 
 impl Column {
-    /// Returns the text of a cell, or `–` without a value.
+    /// Returns the text of a cell; `–` without a value.
     pub fn text(&self, row: &Row) -> String {
         let Some(value) = row.shown(&self.name) else { return "–".to_owned() };
         match value.as_f64() {
@@ -297,7 +254,6 @@ pub fn find(name: &str) -> Option<&'static Metric> {
 }
 
 /// Returns the registry of a result by the command line that made it, such as `lsmx bench fillseq`.
-#[must_use]
 pub fn registry_of(command_line: &str) -> Option<&'static Registry> {
     let mut words = command_line.split_whitespace().skip(1);
     let command = words.find(|word| !word.starts_with('-'))?;
@@ -307,7 +263,7 @@ pub fn registry_of(command_line: &str) -> Option<&'static Registry> {
     ALL.into_iter().find(|registry| registry.command == command)
 }
 
-/// Returns the reference of all results as Markdown: a table per command.
+/// Returns the reference of all metrics as Markdown, with a table per command.
 pub fn reference() -> String {
     let mut text = String::new();
     for registry in ALL {
@@ -358,21 +314,12 @@ mod tests {
     #[test]
     fn each_metric_is_declared_once_and_explained() {
         for registry in ALL {
-            let (mut keys, mut titles, mut headers) =
-                (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+            let mut seen = BTreeSet::new();
             for metric in registry.metrics() {
-                assert!(keys.insert(metric.key), "{}: {} twice", registry.command, metric.key);
-                assert!(
-                    titles.insert(metric.title),
-                    "{}: {} twice",
-                    registry.command,
-                    metric.title
-                );
-                assert!(
-                    metric.csv.is_empty() || headers.insert(metric.csv),
-                    "{} twice",
-                    metric.csv
-                );
+                for unique in [("key", metric.key), ("title", metric.title), ("csv", metric.csv)] {
+                    let is_new = unique == ("csv", "") || seen.insert(unique);
+                    assert!(is_new, "{}: {unique:?} twice", registry.command);
+                }
                 assert!(metric.about.len() > 10, "{}: {}", registry.command, metric.key);
                 let stars = metric.key.matches('*').count();
                 assert_eq!(metric.title.matches("{}").count(), stars, "{}", metric.key);
@@ -402,7 +349,7 @@ mod tests {
 
     /// `UPDATE=1` writes the page.
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "it reads a page of the book, no database")]
+    #[expect(clippy::disallowed_methods, reason = "a page of the book, not a database")]
     fn reference_page_lists_all_metrics() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/results.md");
         let old = std::fs::read_to_string(path).unwrap_or_default();

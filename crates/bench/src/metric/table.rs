@@ -1,4 +1,4 @@
-//! Text tables that fit a width, with a legend.
+//! Text tables with a legend. Tables wider than the terminal are split into blocks.
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table};
 use comfy_table::{LineStyle, TableStyle};
@@ -6,12 +6,12 @@ use comfy_table::{LineStyle, TableStyle};
 use super::{Better, Column, Registry, Row};
 use crate::error::{Error, Result};
 
-/// Spaces between two columns.
+/// Number of spaces between two columns.
 const GAP: u16 = 2;
 /// Width of a table if standard output is not a terminal, in characters.
 pub const WIDTH_DEFAULT: usize = 100;
 
-/// How text tables look.
+/// Appearance of a text table.
 #[derive(Clone, Debug)]
 pub struct TableStyleOptions {
     /// Maximum width in characters. A wider table is split into blocks.
@@ -28,15 +28,12 @@ impl Default for TableStyleOptions {
     }
 }
 
-/// Returns the width of the terminal in characters, or `None` if standard output is not a terminal.
+/// Returns the width of the terminal in characters; `None` if standard output is not a terminal.
 pub fn terminal_width() -> Option<usize> {
     Table::new().width().map(usize::from)
 }
 
-/// Checks names of columns as the user typed them.
-///
-/// # Errors
-/// If a column is unknown.
+/// Fails if a name of a column is unknown. Names may have stars.
 pub fn check_columns(registry: &Registry, columns: &[String]) -> Result<()> {
     let is_known =
         |name: &&String| *name == "all" || registry.find(&name.replace('*', "x")).is_some();
@@ -50,10 +47,7 @@ pub fn check_columns(registry: &Registry, columns: &[String]) -> Result<()> {
     }
 }
 
-/// Returns the table of `rows`.
-///
-/// # Errors
-/// If a column is unknown.
+/// Returns the table of `rows`. Fails if a column is unknown.
 pub fn table(registry: &Registry, rows: &[Row], style: &TableStyleOptions) -> Result<String> {
     check_columns(registry, &style.columns)?;
     let names: Vec<&str> = match &style.columns[..] {
@@ -104,7 +98,7 @@ fn take_constant_columns(columns: &mut Vec<Column>, rows: &[Row]) -> Vec<Column>
     constant
 }
 
-/// Returns the columns as blocks below each other, each at most `width` characters wide and with the identity columns.
+/// Returns the table as blocks, each at most `width` characters wide and with the identity columns.
 fn blocks(identity: &[Column], columns: &[Column], rows: &[Row], width: usize) -> String {
     let width_of = |column: &Column| {
         let cells = rows.iter().map(|row| cell_text(column, row));
@@ -151,7 +145,7 @@ fn cell_text(column: &Column, row: &Row) -> String {
     }
 }
 
-/// Returns a line for each column that explains it.
+/// Returns a line for each explanation, with the titles of its columns.
 fn legend<'a>(columns: impl Iterator<Item = &'a Column>) -> String {
     let name = |column: &Column| match column.metric.unit.name() {
         "" => column.title.clone(),
@@ -160,7 +154,6 @@ fn legend<'a>(columns: impl Iterator<Item = &'a Column>) -> String {
     let mut lines: Vec<(String, &str)> = Vec::new();
     for column in columns {
         match lines.iter_mut().find(|(_, about)| *about == column.metric.about) {
-            // Columns of one metric, such as percentiles, share a line.
             Some((names, _)) => names.push_str(&format!("; {}", name(column))),
             None => lines.push((name(column), column.metric.about)),
         }

@@ -1,4 +1,4 @@
-//! Units of metrics, and how tables and plots show their numbers.
+//! Units of metrics, and their formats in tables and plots.
 
 use crate::numbers;
 use crate::report::html::value;
@@ -7,9 +7,7 @@ use crate::report::text;
 /// Unit of a number in a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// A name.
     Text,
-    /// A count.
     Count,
     /// A count per something, with three decimals.
     Mean,
@@ -19,13 +17,10 @@ pub enum Unit {
     Bytes,
     /// Bytes per something, with two decimals.
     MeanBytes,
-    /// Microseconds.
     Micros,
-    /// Microseconds per operation.
     MicrosPerOperation,
     /// Microseconds, shown as seconds.
     MicrosAsSeconds,
-    /// Seconds.
     Seconds,
     /// A ratio of two sizes, such as an amplification.
     Times,
@@ -35,20 +30,17 @@ pub enum Unit {
     SmallShare,
     /// Operations per second.
     Rate,
-    /// A cost by weight.
+    /// A weighted sum of costs.
     Cost,
 }
 
 impl Unit {
-    /// Returns whether numbers of this unit depend on the machine and its load.
     pub(crate) const fn is_time(self) -> bool {
-        matches!(
-            self,
-            Unit::Micros | Unit::MicrosPerOperation | Unit::MicrosAsSeconds | Unit::Seconds
-        )
+        use Unit::{Micros, MicrosAsSeconds, MicrosPerOperation, Seconds};
+        matches!(self, Micros | MicrosPerOperation | MicrosAsSeconds | Seconds)
     }
 
-    /// Returns the name for column headings. Empty for names, counts, and sizes, whose numbers have units.
+    /// Returns the unit for headings of columns; empty for texts, counts, and sizes, whose cells have the unit.
     pub const fn name(self) -> &'static str {
         match self {
             Unit::Text | Unit::Count | Unit::Mean | Unit::Cost | Unit::Bytes => "",
@@ -63,28 +55,26 @@ impl Unit {
         }
     }
 
-    /// Returns the number as tables show it, without the unit of the heading.
+    /// Returns a number as text for a cell, without the unit of the heading.
     pub fn text(self, number: f64) -> String {
         match self {
             Unit::Text | Unit::Count | Unit::Rate => format!("{number:.0}"),
             Unit::Mean | Unit::Blocks | Unit::Cost => format!("{number:.3}"),
             Unit::Bytes => text::bytes(numbers::round(number)),
-            Unit::MeanBytes | Unit::Seconds => format!("{number:.2}"),
+            Unit::MeanBytes | Unit::Seconds | Unit::Times => format!("{number:.2}"),
             Unit::Micros if number >= 999.95 => format!("{number:.0}"),
             Unit::Micros | Unit::MicrosPerOperation => format!("{number:.1}"),
             Unit::MicrosAsSeconds => format!("{:.2}", number / 1e6),
-            Unit::Times => format!("{number:.2}"),
             Unit::Share => format!("{:.1}", number * 100.0),
             Unit::SmallShare => format!("{:.4}", number * 100.0),
         }
     }
 
-    /// Returns the number with its unit, as plots show it.
+    /// Returns a number with its unit, as in plots.
     pub fn text_with_unit(self, number: f64) -> String {
         self.plot_format()(number)
     }
 
-    /// Returns the function that shows a number with its unit.
     pub(crate) fn plot_format(self) -> fn(f64) -> String {
         match self {
             Unit::Text | Unit::Count | Unit::Rate => value::count,

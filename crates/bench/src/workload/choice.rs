@@ -2,16 +2,16 @@
 
 use crate::numbers;
 
-use super::keys::{KeySpace, Permutation, density};
+use super::keys::{KeySpace, Permutation, density, repeat_until};
 use super::random::{Random, Steps, Zipf, mix};
 use super::{KeyDistribution, WINDOW_SHARE, WINDOWS, ZIPF_EXPONENT};
 
 /// Maximum number of draws of absent records before the next present record is taken.
 const DRAWS_MAX: u32 = 32;
 
-/// The set of present records: the first `inserted` ones without the deleted ones.
+/// The set of present records. Records are inserted in the order of their numbers.
 #[derive(Clone, Debug, Default)]
-pub struct LiveRecords {
+pub(super) struct LiveRecords {
     inserted: u64,
     deleted: u64,
     deleted_bits: Vec<u64>,
@@ -19,29 +19,28 @@ pub struct LiveRecords {
 
 impl LiveRecords {
     /// Returns the number of inserted records, including deleted ones.
-    pub fn inserted(&self) -> u64 {
+    pub(super) fn inserted(&self) -> u64 {
         self.inserted
     }
 
     /// Returns the number of present records.
-    pub fn count(&self) -> u64 {
+    pub(super) fn count(&self) -> u64 {
         self.inserted - self.deleted
     }
 
-    /// Returns whether record `i` is present.
-    pub fn contains(&self, i: u64) -> bool {
+    pub(super) fn contains(&self, i: u64) -> bool {
         let word = self.deleted_bits.get(numbers::length(i / 64)).copied().unwrap_or(0);
         i < self.inserted && word & (1 << (i % 64)) == 0
     }
 
     /// Inserts the next record. Returns its number.
-    pub fn insert(&mut self) -> u64 {
+    pub(super) fn insert(&mut self) -> u64 {
         self.inserted += 1;
         self.inserted - 1
     }
 
     /// Deletes record `i`, which must be present.
-    pub fn delete(&mut self, i: u64) {
+    pub(super) fn delete(&mut self, i: u64) {
         debug_assert!(self.contains(i));
         let word = numbers::length(i / 64);
         if self.deleted_bits.len() <= word {
@@ -51,7 +50,7 @@ impl LiveRecords {
         self.deleted += 1;
     }
 
-    /// Returns the first present record from `i` on. After the last record the search continues at the first.
+    /// Returns the first present record from `i` on, cyclically.
     fn next_from(&self, i: u64) -> Option<u64> {
         (i..self.inserted).chain(0..i.min(self.inserted)).find(|i| self.contains(*i))
     }
@@ -59,12 +58,13 @@ impl LiveRecords {
 
 /// Selection of present records by a distribution.
 #[derive(Clone, Debug)]
-pub struct Choice {
+pub(super) struct Choice {
     distribution: KeyDistribution,
     zipf: Zipf,
-    /// Density of accesses in key order, if it differs from the density of the data.
+    /// Density of the accesses in key order. `None` if it equals that of the data.
     density: Option<Steps>,
-    /// Scatters popular records over the age of the records. Its width doubles with the number of records.
+    /// Maps popularity ranks to records, so that popularity does not depend on age. Its width, a power of two, is at
+    /// least the number of records.
     scatter: Permutation,
     scatter_width: u64,
     seed: u64,
@@ -75,7 +75,7 @@ pub struct Choice {
 impl Choice {
     /// Creates a selection. Without `keys`, as for records of a file, the number of a record is its rank. `hot` selects
     /// which records are popular.
-    pub fn new(
+    pub(super) fn new(
         distribution: KeyDistribution,
         keys: Option<&KeySpace>,
         seed: u64,
@@ -104,7 +104,7 @@ impl Choice {
     }
 
     /// Picks a present record, if there is one. `progress` in [0, 1) is the completed share of the phase.
-    pub fn pick(
+    pub(super) fn pick(
         &mut self,
         live: &LiveRecords,
         keys: Option<&KeySpace>,
@@ -148,7 +148,7 @@ impl Choice {
                 record_at(rank)
             }
             (KeyDistribution::Shifting, None) if random.unit() < WINDOW_SHARE => {
-                // During the load the window has the newest records, afterwards it moves over the ranks.
+                // During the load the window has the newest records. Afterwards it moves over the ranks.
                 let width = inserted.div_ceil(WINDOWS);
                 let start = numbers::floor(progress * numbers::float(inserted - width));
                 let place = start + random.below(width);
@@ -158,20 +158,14 @@ impl Choice {
         }
     }
 
-    /// Maps popularity ranks to records, one to one among the first `inserted`.
+    /// Maps a popularity rank to one of the first `inserted` records.
     fn scattered(&mut self, rank: u64, inserted: u64) -> u64 {
         let width = inserted.next_power_of_two();
         if width != self.scatter_width {
             self.scatter = Permutation::new(width, self.seed);
             self.scatter_width = width;
         }
-        let mut record = rank;
-        loop {
-            record = self.scatter.forward(record);
-            if record < inserted {
-                return record;
-            }
-        }
+        repeat_until(rank, inserted, |record| self.scatter.forward(record))
     }
 }
 
@@ -187,13 +181,16 @@ mod tests {
         live
     }
 
-    fn picks(distribution: KeyDistribution, placed: KeyDistribution, draws: u32) -> Vec<u32> {
-        let n = 1000;
-        let keys = KeySpace::new(placed, n, 8, 1).unwrap();
-        let live = loaded(n);
-        let mut choice = Choice::new(distribution, Some(&keys), 1, 0);
+    fn uniform_keys(n: u64) -> KeySpace {
+        KeySpace::new(KeyDistribution::Uniform, n, 8, 1).unwrap()
+    }
+
+    /// Counts the picks of each rank among 1,000 records.
+    fn picks(distribution: KeyDistribution, hot: u64, draws: u32) -> Vec<u32> {
+        let (keys, live) = (uniform_keys(1000), loaded(1000));
+        let mut choice = Choice::new(distribution, Some(&keys), 1, hot);
         let mut random = Random::new(2, 0);
-        let mut by_rank = vec![0; numbers::length(n)];
+        let mut by_rank = vec![0; 1000];
         for draw in 0..draws {
             let progress = f64::from(draw) / f64::from(draws);
             let record = choice.pick(&live, Some(&keys), progress, &mut random).unwrap();
@@ -204,7 +201,7 @@ mod tests {
 
     #[test]
     fn zipf_is_skewed_and_scattered() {
-        let by_rank = picks(KeyDistribution::Zipf, KeyDistribution::Uniform, 100_000);
+        let by_rank = picks(KeyDistribution::Zipf, 0, 100_000);
         let mut sorted = by_rank.clone();
         sorted.sort_unstable_by(|a, b| b.cmp(a));
         // 1 ÷ Σ k^-0.99 over 1,000 = 13.0 %.
@@ -217,45 +214,30 @@ mod tests {
     #[test]
     fn hot_number_changes_the_popular_records() {
         let hottest = |distribution: KeyDistribution, hot: u64| {
-            let keys = KeySpace::new(KeyDistribution::Uniform, 1000, 8, 1).unwrap();
-            let live = loaded(1000);
-            let mut choice = Choice::new(distribution, Some(&keys), 1, hot);
-            let mut random = Random::new(2, 0);
-            let mut counts = vec![0u32; 1000];
-            for _ in 0..20_000 {
-                let record = choice.pick(&live, Some(&keys), 0.5, &mut random).unwrap();
-                counts[numbers::length(keys.rank(record))] += 1;
-            }
+            let counts = picks(distribution, hot, 20_000);
             let most = counts.iter().max().copied().unwrap();
-            (counts.iter().position(|count| *count == most), most)
+            assert!(most > 1000, "{distribution}, {hot}: {most}");
+            counts.iter().position(|count| *count == most)
         };
         for distribution in [KeyDistribution::Zipf, KeyDistribution::PrefixZipf] {
-            let (first, again) = (hottest(distribution, 0), hottest(distribution, 0));
-            let other = hottest(distribution, 1);
-            assert_eq!(first, again);
-            assert_ne!(first.0, other.0, "{distribution}");
-            assert!(first.1 > 1000 && other.1 > 1000, "{distribution}: {first:?} {other:?}");
+            assert_eq!(hottest(distribution, 0), hottest(distribution, 0));
+            assert_ne!(hottest(distribution, 0), hottest(distribution, 1), "{distribution}");
         }
     }
 
     #[test]
-    fn normal_and_prefix_zipf_accesses_on_uniform_keys() {
-        let by_rank = picks(KeyDistribution::Normal, KeyDistribution::Uniform, 100_000);
+    fn normal_and_prefix_zipf_accesses_to_uniform_keys_are_skewed() {
+        let by_rank = picks(KeyDistribution::Normal, 0, 100_000);
         let inside: u32 = by_rank[160..840].iter().sum();
         assert!((78_500..80_500).contains(&inside), "{inside}");
-        let by_rank = picks(KeyDistribution::PrefixZipf, KeyDistribution::Uniform, 100_000);
+        let by_rank = picks(KeyDistribution::PrefixZipf, 0, 100_000);
         assert!(by_rank.iter().max() > Some(&10_000));
     }
 
     #[test]
-    fn sequential_repeats_and_shifting_follows_its_window() {
-        assert!(
-            picks(KeyDistribution::Sequential, KeyDistribution::Uniform, 2000)
-                .iter()
-                .all(|n| *n == 2)
-        );
-        let keys = KeySpace::new(KeyDistribution::Uniform, 1000, 8, 1).unwrap();
-        let live = loaded(1000);
+    fn sequential_repeats_and_shifting_stays_in_its_window() {
+        assert!(picks(KeyDistribution::Sequential, 0, 2000).iter().all(|n| *n == 2));
+        let (keys, live) = (uniform_keys(1000), loaded(1000));
         let mut choice = Choice::new(KeyDistribution::Shifting, Some(&keys), 1, 0);
         let mut random = Random::new(2, 0);
         for (progress, window) in [(0.0, 0..100), (0.5, 450..550), (0.999, 899..1000)] {
@@ -271,7 +253,7 @@ mod tests {
 
     #[test]
     fn deleted_records_are_never_picked() {
-        let keys = KeySpace::new(KeyDistribution::Uniform, 200, 8, 1).unwrap();
+        let keys = uniform_keys(200);
         for distribution in KeyDistribution::ALL {
             let mut live = loaded(200);
             let mut choice = Choice::new(distribution, Some(&keys), 1, 0);

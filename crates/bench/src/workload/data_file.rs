@@ -1,6 +1,6 @@
-//! The records of a file, read one by one in any order.
+//! Random access to the records of a file.
 //!
-//! Opening reads the file once and keeps the offset of each record and a hash of its key in memory, 16 bytes per record.
+//! Opening reads the whole file and keeps 16 bytes per record in memory: its offset and a hash of its key.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
@@ -16,7 +16,7 @@ use super::keys::Permutation;
 use super::random::mix;
 use super::record::{Format, ReadError, RecordReader, decode};
 
-/// A data file and the index of its records.
+/// A data file and its index. The records have the order of the file or a random one.
 #[derive(Debug)]
 pub struct DataFile {
     path: PathBuf,
@@ -24,16 +24,15 @@ pub struct DataFile {
     file: BufReader<File>,
     index: Arc<Index>,
     shuffle: Option<Permutation>,
-    /// Offset of `file`.
+    /// Current offset of `file`.
     position: u64,
     line: Vec<u8>,
     key: Vec<u8>,
     value: Vec<u8>,
-    /// The record in `key` and `value`.
+    /// Number of the record in `key` and `value`.
     loaded: Option<u64>,
 }
 
-/// Index of a file.
 #[derive(Debug)]
 struct Index {
     offsets: Vec<u64>,
@@ -43,14 +42,11 @@ struct Index {
 }
 
 impl DataFile {
-    /// Opens a file. With a seed its records have a random order, otherwise that of the file.
-    ///
-    /// # Errors
-    /// The file cannot be read, a line is malformed, or there is no record.
+    /// Opens a file. With a seed its records have a random order, otherwise that of the file. Fails if a line is
+    /// malformed or if there is no record.
     pub fn open(path: &Path, format: Format, shuffle: Option<u64>) -> Result<DataFile> {
-        let failed = |action| move |source| Error::Io { action, path: path.to_owned(), source };
-        let file = open(path).map_err(failed("open"))?;
-        let mut reader = RecordReader::new(BufReader::new(file), format);
+        let file = open(path)?;
+        let mut reader = RecordReader::new(file, format);
         let (mut offsets, mut key_hashes) = (Vec::new(), Vec::new());
         let (mut key, mut value) = (Vec::new(), Vec::new());
         let mut bytes = 0;
@@ -63,7 +59,7 @@ impl DataFile {
                     key_hashes.push(xxh3_64(&key));
                     bytes += numbers::count(key.len()) + numbers::count(value.len());
                 }
-                Err(ReadError::Io(source)) => return Err(failed("read")(source)),
+                Err(ReadError::Io(source)) => return Err(Error::io("read", path)(source)),
                 Err(ReadError::Malformed(line, source)) => {
                     return Err(Error::Record { path: path.to_owned(), line, source });
                 }
@@ -74,29 +70,25 @@ impl DataFile {
         }
         key_hashes.sort_unstable();
         let index = Arc::new(Index { offsets, key_hashes, bytes });
-        DataFile::over(path, format, index, shuffle)
+        DataFile::with_index(path, format, index, shuffle)
     }
 
     /// Opens the same file in another order, with the same index.
-    ///
-    /// # Errors
-    /// The file cannot be opened.
     pub fn reopen(&self, shuffle: Option<u64>) -> Result<DataFile> {
-        DataFile::over(&self.path, self.format, Arc::clone(&self.index), shuffle)
+        DataFile::with_index(&self.path, self.format, Arc::clone(&self.index), shuffle)
     }
 
-    fn over(
+    fn with_index(
         path: &Path,
         format: Format,
         index: Arc<Index>,
         shuffle: Option<u64>,
     ) -> Result<DataFile> {
-        let failed = |source| Error::Io { action: "open", path: path.to_owned(), source };
         let n = numbers::count(index.offsets.len());
         Ok(DataFile {
             path: path.to_owned(),
             format,
-            file: BufReader::new(open(path).map_err(failed)?),
+            file: open(path)?,
             index,
             shuffle: shuffle.map(|seed| Permutation::new(n, seed)),
             position: 0,
@@ -107,19 +99,14 @@ impl DataFile {
         })
     }
 
-    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the number of records.
+    /// Returns the number of records, which is at least 1.
+    #[expect(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> u64 {
         numbers::count(self.index.offsets.len())
-    }
-
-    /// Returns whether there is no record; always false.
-    pub fn is_empty(&self) -> bool {
-        self.index.offsets.is_empty()
     }
 
     /// Returns the length of all keys and values, in bytes.
@@ -127,66 +114,36 @@ impl DataFile {
         self.index.bytes
     }
 
-    /// Appends the key of the `i`-th record.
-    ///
-    /// # Errors
-    /// The file cannot be read or has changed.
-    pub fn write_key(&mut self, i: u64, out: &mut Vec<u8>) -> Result<()> {
-        self.load(i)?;
-        out.extend_from_slice(&self.key);
-        Ok(())
-    }
-
-    /// Appends the value of the `i`-th record.
-    ///
-    /// # Errors
-    /// As for [`DataFile::write_key`].
-    pub fn write_value(&mut self, i: u64, out: &mut Vec<u8>) -> Result<()> {
-        self.load(i)?;
-        out.extend_from_slice(&self.value);
-        Ok(())
-    }
-
-    /// Appends a key that no record has. It starts with the key of the `i`-th record.
-    ///
-    /// # Errors
-    /// As for [`DataFile::write_key`].
-    pub fn write_absent_key(&mut self, i: u64, salt: u64, out: &mut Vec<u8>) -> Result<()> {
-        let start = out.len();
-        self.write_key(i, out)?;
-        let end = out.len();
-        let mut salt = salt;
+    /// Replaces the content of `key` by a key that no record has. It starts with the key of the `i`-th record.
+    pub(super) fn absent_key(&mut self, i: u64, mut salt: u64, key: &mut Vec<u8>) -> Result<()> {
         loop {
-            out.extend_from_slice(&salt.to_be_bytes()[..4]);
-            if self.index.key_hashes.binary_search(&xxh3_64(&out[start..])).is_err() {
+            key.clone_from(self.record(i)?.0);
+            key.extend_from_slice(&salt.to_be_bytes()[..4]);
+            if self.index.key_hashes.binary_search(&xxh3_64(key)).is_err() {
                 return Ok(());
             }
-            out.truncate(end);
             salt = mix(salt);
         }
     }
 
-    fn load(&mut self, i: u64) -> Result<()> {
-        if self.loaded == Some(i) {
-            return Ok(());
+    /// Returns key and value of the `i`-th record. Fails if the file cannot be read or has changed.
+    pub(super) fn record(&mut self, i: u64) -> Result<(&Vec<u8>, &Vec<u8>)> {
+        if self.loaded != Some(i) {
+            self.loaded = None;
+            let at = self.shuffle.as_ref().map_or(i, |shuffle| shuffle.forward(i));
+            let offset = self.index.offsets[numbers::length(at)];
+            self.read_line(offset).map_err(Error::io("read", &self.path))?;
+            decode(self.format, &self.line, &mut self.key, &mut self.value).map_err(|source| {
+                Error::Record { path: self.path.clone(), line: at + 1, source }
+            })?;
+            self.loaded = Some(i);
         }
-        self.loaded = None;
-        let at = self.shuffle.as_ref().map_or(i, |shuffle| shuffle.forward(i));
-        let offset = self.index.offsets[numbers::length(at)];
-        self.read_line(offset).map_err(|source| Error::Io {
-            action: "read",
-            path: self.path.clone(),
-            source,
-        })?;
-        decode(self.format, &self.line, &mut self.key, &mut self.value)
-            .map_err(|source| Error::Record { path: self.path.clone(), line: at + 1, source })?;
-        self.loaded = Some(i);
-        Ok(())
+        Ok((&self.key, &self.value))
     }
 
     fn read_line(&mut self, offset: u64) -> io::Result<()> {
         if self.position != offset {
-            // A seek discards the buffer. In file order there is no seek.
+            // A seek discards the buffer, so reads in file order must not seek.
             self.file.seek(SeekFrom::Start(offset))?;
             self.position = offset;
         }
@@ -196,9 +153,9 @@ impl DataFile {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "a file of the user, no part of a database")]
-fn open(path: &Path) -> io::Result<File> {
-    File::open(path)
+#[expect(clippy::disallowed_methods, reason = "a file of the user, not part of a database")]
+fn open(path: &Path) -> Result<BufReader<File>> {
+    File::open(path).map(BufReader::new).map_err(Error::io("open", path))
 }
 
 #[cfg(test)]
@@ -214,14 +171,10 @@ mod tests {
     }
 
     fn records(data: &mut DataFile) -> Vec<(String, String)> {
-        (0..data.len())
-            .map(|i| {
-                let (mut key, mut value) = (Vec::new(), Vec::new());
-                data.write_value(i, &mut value).unwrap();
-                data.write_key(i, &mut key).unwrap();
-                (String::from_utf8(key).unwrap(), String::from_utf8(value).unwrap())
-            })
-            .collect()
+        let len = data.len();
+        let text = |bytes: &Vec<u8>| String::from_utf8(bytes.clone()).unwrap();
+        let record = |i| data.record(i).map(|(key, value)| (text(key), text(value))).unwrap();
+        (0..len).map(record).collect()
     }
 
     #[test]
@@ -243,12 +196,12 @@ mod tests {
     }
 
     #[test]
-    fn absent_keys_are_absent() {
+    fn absent_key_extends_a_present_key() {
         let file = data("a\t1\nb\t2\n");
         let mut data = DataFile::open(file.path(), Format::Tsv, None).unwrap();
         for salt in 0..100 {
             let mut key = Vec::new();
-            data.write_absent_key(salt % 2, salt, &mut key).unwrap();
+            data.absent_key(salt % 2, salt, &mut key).unwrap();
             assert!(key.len() > 1 && (key[0] == b'a' || key[0] == b'b'));
         }
     }

@@ -23,8 +23,10 @@ const PLACE_BYTES: usize = size_of::<u64>();
 const PURPOSE_PERMUTATION: u64 = 0x7065_726d;
 const PURPOSE_PREFIXES: u64 = 0x7072_6566;
 
-/// A pseudorandom permutation of 0..n. Its rounds multiply and shift over the next power of two, and repeat until the
-/// result is below n: at most twice on average.
+/// A pseudorandom permutation of 0..n.
+///
+/// It permutes the numbers below the next power of two with rounds of multiplications and shifts, and repeats this until
+/// the result is below n: at most twice on average.
 #[derive(Clone, Copy, Debug)]
 pub struct Permutation {
     n: u64,
@@ -38,7 +40,6 @@ pub struct Permutation {
 const ROUNDS: usize = 4;
 
 impl Permutation {
-    /// Creates the permutation of 0..n for a seed.
     pub fn new(n: u64, seed: u64) -> Permutation {
         let mut random = Random::new(seed, PURPOSE_PERMUTATION);
         let bits = u64::BITS - n.saturating_sub(1).leading_zeros();
@@ -59,36 +60,40 @@ impl Permutation {
     /// Returns the image of `i`, which must be below n.
     pub fn forward(&self, i: u64) -> u64 {
         debug_assert!(i < self.n);
-        let mut x = i;
-        loop {
+        repeat_until(i, self.n, |mut x| {
             for round in 0..ROUNDS {
                 x = x.wrapping_add(self.add[round]).wrapping_mul(self.multiply[round]) & self.mask;
                 x ^= x >> self.shift;
             }
-            if x < self.n {
-                return x;
-            }
-        }
+            x
+        })
     }
 
     /// Returns the preimage of `rank`, which must be below n.
     pub fn backward(&self, rank: u64) -> u64 {
         debug_assert!(rank < self.n);
-        let mut x = rank;
-        loop {
+        repeat_until(rank, self.n, |mut x| {
             for round in (0..ROUNDS).rev() {
                 x ^= x >> self.shift;
                 x = x.wrapping_mul(self.divide[round]).wrapping_sub(self.add[round]) & self.mask;
             }
-            if x < self.n {
-                return x;
-            }
+            x
+        })
+    }
+}
+
+/// Applies a permutation at least once, and again until the result is below `n`. This is a permutation of 0..n.
+pub(super) fn repeat_until(mut x: u64, n: u64, permute: impl Fn(u64) -> u64) -> u64 {
+    loop {
+        x = permute(x);
+        if x < n {
+            return x;
         }
     }
 }
 
-/// Returns the inverse of an odd number modulo 2⁶⁴, by Newton's iteration. Every round doubles the number of correct bits,
-/// from three on.
+/// Returns the inverse of an odd number modulo 2⁶⁴, by Newton's iteration. Each step doubles the number of correct
+/// bits, starting with three.
 fn inverse_of_odd(odd: u64) -> u64 {
     let mut inverse = odd;
     for _ in 0..5 {
@@ -113,10 +118,7 @@ pub struct KeySpace {
 }
 
 impl KeySpace {
-    /// Creates the keys of `n` records, `key_bytes` long, with a distribution.
-    ///
-    /// # Errors
-    /// `n` keys of this length cannot be distinct.
+    /// Creates the keys of `n` records. Fails if `n` distinct keys of `key_bytes` are impossible.
     pub fn new(
         distribution: KeyDistribution,
         n: u64,
@@ -140,11 +142,8 @@ impl KeySpace {
             window: Permutation::new(n.div_ceil(WINDOWS), seed),
         };
         if space.narrowest_cell() < CELL_WIDTH_MIN {
-            return Err(Error::Invalid {
-                name: "--key-len",
-                value: key_bytes.to_string(),
-                must: format!("longer, to tell {n} keys apart ({distribution})"),
-            });
+            let must = format!("longer, to tell {n} keys apart ({distribution})");
+            return Err(Error::invalid("--key-len", key_bytes, must));
         }
         Ok(space)
     }
@@ -160,63 +159,44 @@ impl KeySpace {
         step / most
     }
 
-    /// Returns the distribution of the keys.
     pub fn distribution(&self) -> KeyDistribution {
         self.distribution
     }
 
-    /// Returns the length of a key in bytes.
     pub fn key_bytes(&self) -> usize {
         self.key_bytes
     }
 
     /// Returns the number of records.
+    #[expect(clippy::len_without_is_empty, reason = "no caller needs it")]
     pub fn len(&self) -> u64 {
         self.n
     }
 
-    /// Returns whether there is no record.
-    pub fn is_empty(&self) -> bool {
-        self.n == 0
-    }
-
-    /// Returns the place of record `i` in key order.
+    /// Returns the rank of record `i`: its position in key order.
     pub fn rank(&self, i: u64) -> u64 {
         match self.distribution {
             KeyDistribution::Sequential => i,
-            KeyDistribution::Shifting => {
-                let width = self.n.div_ceil(WINDOWS);
-                let start = i - i % width;
-                // The last window may be narrower than the permutation, which then repeats.
-                let mut within = i % width;
-                loop {
-                    within = self.window.forward(within);
-                    if start + within < self.n {
-                        return start + within;
-                    }
-                }
-            }
+            KeyDistribution::Shifting => self.permute_window(i, Permutation::forward),
             _ => self.permutation.forward(i),
         }
     }
 
-    /// Returns the record at a place in key order.
+    /// Returns the record with a rank.
     pub fn record_at(&self, rank: u64) -> u64 {
         match self.distribution {
             KeyDistribution::Sequential => rank,
-            KeyDistribution::Shifting => {
-                let width = self.n.div_ceil(WINDOWS);
-                let start = rank - rank % width;
-                let mut within = rank % width;
-                loop {
-                    within = self.window.backward(within);
-                    if start + within < self.n {
-                        return start + within;
-                    }
-                }
-            }
+            KeyDistribution::Shifting => self.permute_window(rank, Permutation::backward),
             _ => self.permutation.backward(rank),
         }
+    }
+
+    /// Permutes numbers within their window of the shifting distribution.
+    fn permute_window(&self, i: u64, permute: fn(&Permutation, u64) -> u64) -> u64 {
+        let width = self.n.div_ceil(WINDOWS);
+        let start = i - i % width;
+        // The last window may be narrower than the permutation.
+        start + repeat_until(i % width, self.n - start, |within| permute(&self.window, within))
     }
 
     /// Appends the key of record `i`.
@@ -226,7 +206,8 @@ impl KeySpace {
         self.write_place(start + mix(rank ^ self.seed) % (width / 2), out);
     }
 
-    /// Appends a key that no record has. It follows the key of record `i`; `salt` selects one of many.
+    /// Appends a key that no record has. It is between the keys of record `i` and the next rank; `salt` selects one of
+    /// many.
     pub fn write_absent(&self, i: u64, salt: u64, out: &mut Vec<u8>) {
         let (start, width) = self.cell(self.rank(i));
         let half = width / 2;
@@ -242,6 +223,7 @@ impl KeySpace {
         (numbers::count(step) * step_width + (rank - first) * width, width)
     }
 
+    /// Appends the key at a place of the key domain.
     fn write_place(&self, place: u64, out: &mut Vec<u8>) {
         let bytes = place.to_be_bytes();
         if self.key_bytes < PLACE_BYTES {
@@ -256,10 +238,6 @@ impl KeySpace {
 /// Returns the density of keys in the key domain.
 pub fn density(distribution: KeyDistribution, seed: u64) -> Steps {
     match distribution {
-        KeyDistribution::Uniform
-        | KeyDistribution::Zipf
-        | KeyDistribution::Sequential
-        | KeyDistribution::Shifting => Steps::new([1.0]),
         KeyDistribution::PrefixZipf => {
             let zipf = Zipf::new(1.0);
             // Popular prefixes are scattered over the domain.
@@ -275,6 +253,7 @@ pub fn density(distribution: KeyDistribution, seed: u64) -> Steps {
             };
             Steps::new((0..NORMAL_STEPS).map(move |step| below(step + 1) - below(step)))
         }
+        _ => Steps::new([1.0]),
     }
 }
 
@@ -284,7 +263,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn permutation_is_a_bijection_with_an_inverse() {
+    fn permutation_is_a_bijection_and_backward_is_its_inverse() {
         for n in [1, 2, 3, 4, 5, 63, 64, 65, 1000, 4097] {
             for seed in 0..3 {
                 let permutation = Permutation::new(n, seed);
@@ -317,18 +296,18 @@ mod tests {
         }
     }
 
+    fn key(space: &KeySpace, i: u64) -> Vec<u8> {
+        let mut key = Vec::new();
+        space.write_present(i, &mut key);
+        key
+    }
+
     fn keys(space: &KeySpace) -> Vec<Vec<u8>> {
-        (0..space.len())
-            .map(|i| {
-                let mut key = Vec::new();
-                space.write_present(i, &mut key);
-                key
-            })
-            .collect()
+        (0..space.len()).map(|i| key(space, i)).collect()
     }
 
     #[test]
-    fn keys_are_distinct_ordered_by_rank_and_differ_from_absent_keys() {
+    fn keys_are_distinct_in_rank_order_and_differ_from_absent_keys() {
         for distribution in KeyDistribution::ALL {
             for (n, key_bytes) in [(1, 4), (7, 4), (3000, 4), (3000, 8), (3001, 24)] {
                 let space = KeySpace::new(distribution, n, key_bytes, 7).unwrap();
@@ -358,23 +337,17 @@ mod tests {
         let space = KeySpace::new(KeyDistribution::Uniform, 1000, 16, 1).unwrap();
         let present: BTreeSet<Vec<u8>> = keys(&space).into_iter().collect();
         for i in 0..1000 {
-            let (mut key, mut absent) = (Vec::new(), Vec::new());
-            space.write_present(i, &mut key);
+            let (key, mut absent) = (key(&space, i), Vec::new());
             space.write_absent(i, 9, &mut absent);
             assert!(key < absent);
-            let next = present.range(key.clone()..).nth(1);
+            let next = present.range(key..).nth(1);
             assert!(next.is_none_or(|next| absent < *next));
         }
     }
 
     #[test]
-    fn too_short_keys_are_an_error() {
-        let error = KeySpace::new(KeyDistribution::Uniform, 100_000, 2, 1).unwrap_err();
-        assert!(error.is_usage());
-        assert_eq!(
-            error.to_string(),
-            "--key-len is 2, must be longer, to tell 100000 keys apart (uniform)"
-        );
+    fn too_short_keys_are_a_usage_error() {
+        assert!(KeySpace::new(KeyDistribution::Uniform, 100_000, 2, 1).unwrap_err().is_usage());
         assert!(KeySpace::new(KeyDistribution::Uniform, 10, 0, 1).is_err());
         assert!(KeySpace::new(KeyDistribution::Uniform, 16_000, 2, 1).is_ok());
     }
@@ -383,19 +356,13 @@ mod tests {
     fn densities_match_their_names() {
         let share = |distribution, from: f64, to: f64| {
             let space = KeySpace::new(distribution, 100_000, 8, 3).unwrap();
-            let inside = (0..space.len())
-                .filter(|i| {
-                    let mut key = Vec::new();
-                    space.write_present(*i, &mut key);
-                    let place = u64::from_be_bytes(key.try_into().unwrap());
-                    let x = numbers::float(place) / numbers::float(u64::MAX);
-                    (from..to).contains(&x)
-                })
-                .count();
-            numbers::ratio(numbers::count(inside), space.len())
+            let place = |key: Vec<u8>| u64::from_be_bytes(key.try_into().unwrap());
+            let places = keys(&space).into_iter().map(place);
+            let inside = places.filter(|at| (from..to).contains(&numbers::ratio(*at, u64::MAX)));
+            numbers::ratio(numbers::count(inside.count()), space.len())
         };
         assert!((share(KeyDistribution::Uniform, 0.2, 0.3) - 0.1).abs() < 0.005);
-        // Within one standard deviation, of what lies within half the domain: 0.6827 ÷ 0.8586.
+        // 0.6827 are within one standard deviation of the mean, 0.8586 within the domain.
         assert!((share(KeyDistribution::Normal, 0.16, 0.84) - 0.795).abs() < 0.005);
         // The most popular of 1,024 prefixes has 1 ÷ H(1024) = 13.3 % of the keys.
         let counts = density(KeyDistribution::PrefixZipf, 3).cumulative_counts(100_000);

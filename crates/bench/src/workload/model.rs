@@ -7,17 +7,17 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::numbers;
 
-/// Knowledge of the value of a present key.
+/// Expected value of a present key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnownValue {
     /// Hash of the value.
     Hash(u64),
-    /// The value is unknown, because an operand was merged.
+    /// A merged operand made the value unknown.
     Present,
 }
 
 impl KnownValue {
-    /// Returns whether an answer may be the value.
+    /// Returns whether a value that the database returned may be right.
     pub fn agrees(self, answer: &[u8]) -> bool {
         match self {
             KnownValue::Hash(hash) => xxh3_64(answer) == hash,
@@ -26,38 +26,26 @@ impl KnownValue {
     }
 }
 
-/// Model of a keyspace. It takes about 60 bytes per key and the key itself.
+/// Model of a keyspace. It takes the length of each key and about 60 bytes.
 #[derive(Clone, Debug, Default)]
 pub struct KeyspaceModel {
     entries: BTreeMap<Box<[u8]>, KnownValue>,
 }
 
 impl KeyspaceModel {
-    /// Applies a put.
     pub fn put(&mut self, key: &[u8], value: &[u8]) {
-        self.set(key, KnownValue::Hash(xxh3_64(value)));
+        self.entries.insert(key.into(), KnownValue::Hash(xxh3_64(value)));
     }
 
-    /// Applies a merge.
     pub fn merge(&mut self, key: &[u8]) {
-        self.set(key, KnownValue::Present);
+        self.entries.insert(key.into(), KnownValue::Present);
     }
 
-    fn set(&mut self, key: &[u8], known: KnownValue) {
-        match self.entries.get_mut(key) {
-            Some(entry) => *entry = known,
-            None => {
-                self.entries.insert(key.into(), known);
-            }
-        }
-    }
-
-    /// Applies a delete.
     pub fn delete(&mut self, key: &[u8]) {
         self.entries.remove(key);
     }
 
-    /// Applies a range delete. Without `end` it extends to the last key.
+    /// Deletes the keys from `start` up to `end` (exclusive), or to the last key.
     pub fn delete_range(&mut self, start: &[u8], end: Option<&[u8]>) {
         let end = end.map_or(Bound::Unbounded, Bound::Excluded);
         let bounds = (Bound::Included(start), end);
@@ -68,12 +56,12 @@ impl KeyspaceModel {
         }
     }
 
-    /// Returns the knowledge of a key; `None` if the key is absent.
+    /// Returns the expected value; `None` if the key is absent.
     pub fn get(&self, key: &[u8]) -> Option<KnownValue> {
         self.entries.get(key).copied()
     }
 
-    /// Returns the number of entries and the last key of a scan that is limited to `entries`.
+    /// Returns the number of entries and the last key of a scan of at most `entries` entries.
     pub fn scan(&self, backward: bool, start: Option<&[u8]>, entries: u64) -> (u64, Option<&[u8]>) {
         let start = start.map_or(Bound::Unbounded, Bound::Included);
         let bounds = if backward { (Bound::Unbounded, start) } else { (start, Bound::Unbounded) };
@@ -84,13 +72,9 @@ impl KeyspaceModel {
     }
 
     /// Returns the number of present keys.
+    #[expect(clippy::len_without_is_empty, reason = "no caller needs it")]
     pub fn len(&self) -> u64 {
         numbers::count(self.entries.len())
-    }
-
-    /// Returns whether no key is present.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
     }
 }
 
@@ -115,6 +99,6 @@ mod tests {
         assert_eq!(model.scan(false, None, 0), (0, None));
         model.delete_range(b"b", None);
         model.delete(b"a");
-        assert!(model.is_empty());
+        assert_eq!(model.len(), 0);
     }
 }

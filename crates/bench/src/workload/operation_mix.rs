@@ -5,12 +5,11 @@ use crate::named::impl_names;
 use super::keys::Permutation;
 use super::random::{Random, Zipf};
 
-/// Updates of the UP2X mix in [`UP2X_OPS`] operations.
-const UP2X_UPDATES: u64 = 92_530;
-/// Lookups of the UP2X mix in [`UP2X_OPS`] operations. The rest are puts.
-const UP2X_GETS: u64 = 7_460;
+/// Number of operations in which the UP2X mix has the next two numbers of updates and gets. The rest are puts.
 const UP2X_OPS: u64 = 100_000;
-/// In YCSB D and E one operation of this number is an insert: 5 %.
+const UP2X_UPDATES: u64 = 92_530;
+const UP2X_GETS: u64 = 7_460;
+/// Number of operations of YCSB D and E with one insert.
 pub(crate) const OPS_PER_INSERT: u64 = 20;
 /// Maximum length of a scan of YCSB E, in entries. The minimum is 1.
 const SCAN_ENTRIES_MAX: u64 = 100;
@@ -20,12 +19,11 @@ const SCAN_ENTRIES_MAX: u64 = 100;
 /// Source of YCSB: Cooper et al., "Benchmarking cloud serving systems with YCSB", SoCC 2010.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationMix {
-    /// Reads in a share that the caller gives. The rest are updates of one field.
+    /// Reads with a share that the caller gives, otherwise updates of one field.
     Default,
     /// Facebook's UP2X store: 92.53 % updates, 7.46 % reads, the rest puts.
     ///
-    /// Source: Cao et al., "Characterizing, Modeling, and Benchmarking RocksDB Key-Value Workloads at
-    /// Facebook", FAST 2020.
+    /// Source: Cao et al., "Characterizing, Modeling, and Benchmarking RocksDB Key-Value Workloads at Facebook", FAST 2020.
     Up2x,
     /// YCSB A: 50 % reads, 50 % puts.
     A,
@@ -52,22 +50,21 @@ impl_names!(OperationMix, "mix");
 /// Kind of an operation of a mix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MixedOperation {
-    /// Looks up a record.
     Read,
-    /// Updates one field, in the way that the experiment compares.
+    /// Updates one field by the method under test.
     Update,
     /// Reads the value, changes it and puts it.
     Rewrite,
-    /// Puts a new value for a record.
+    /// Puts a new value for a present record.
     Put,
-    /// Puts the next new record.
+    /// Puts a new record.
     Insert,
-    /// Reads this many entries from a record on.
+    /// Reads this number of entries, from a record on.
     Scan(u64),
 }
 
 impl OperationMix {
-    /// All mixes, in the order in which they are listed to users.
+    /// All mixes, in the order of help texts.
     pub const ALL: [OperationMix; 11] = [
         OperationMix::Default,
         OperationMix::Up2x,
@@ -82,7 +79,6 @@ impl OperationMix {
         OperationMix::Fm,
     ];
 
-    /// Returns the name that users type.
     pub fn name(self) -> &'static str {
         match self {
             OperationMix::Default => "default",
@@ -99,7 +95,7 @@ impl OperationMix {
         }
     }
 
-    /// Returns the share of reads and scans. It is `given` if the mix does not fix it.
+    /// Returns the share of reads and scans. For the default mix this is `given`.
     pub fn read_ratio(self, given: f64) -> f64 {
         match self {
             OperationMix::Default => given,
@@ -115,12 +111,11 @@ impl OperationMix {
         matches!(self, OperationMix::D | OperationMix::E)
     }
 
-    /// Returns whether some of the operations are writes.
     pub fn has_writes(self) -> bool {
         self != OperationMix::C
     }
 
-    /// Draws the operation with this number, counted from 0.
+    /// Draws the `number`-th operation, counted from 0.
     pub fn draw(self, number: u64, read_ratio: f64, random: &mut Random) -> MixedOperation {
         let other = match self {
             OperationMix::D | OperationMix::E if (number + 1).is_multiple_of(OPS_PER_INSERT) => {
@@ -144,8 +139,7 @@ impl OperationMix {
         if random.unit() < self.read_ratio(read_ratio) { MixedOperation::Read } else { other }
     }
 
-    /// Draws the number of a record for a read, an update, a put or a scan. `count` records exist; `popularity`
-    /// covers the loaded ones.
+    /// Draws one of `count` records for an operation other than an insert. `popularity` covers the loaded records.
     pub fn draw_record(self, popularity: &Popularity, count: u64, random: &mut Random) -> u64 {
         match self {
             OperationMix::D => popularity.draw_recent(count, random),
@@ -154,7 +148,7 @@ impl OperationMix {
     }
 }
 
-/// Zipf popularity of records. Popular records are scattered over key order and age.
+/// Zipf popularity of records, independent of their key order and age.
 #[derive(Clone, Debug)]
 pub struct Popularity {
     zipf: Zipf,
@@ -177,12 +171,11 @@ impl Popularity {
         self.scattered.forward(rank)
     }
 
-    /// Draws a record.
     pub fn draw(&self, random: &mut Random) -> u64 {
         self.record_at(self.zipf.draw(random, self.records))
     }
 
-    /// Draws one of the first `count` records. The last records are the most popular.
+    /// Draws one of the first `count` records. The last record is the most popular.
     fn draw_recent(&self, count: u64, random: &mut Random) -> u64 {
         count - 1 - self.zipf.draw(random, count)
     }

@@ -14,6 +14,11 @@ use super::KeyDistribution;
 /// Share of the writes before interleaved lookups and ranges start. With size ratio 10 all levels but the last are full
 /// by then, as in the study.
 const INTERLEAVE_AFTER: f64 = 0.1;
+/// Default selectivity: the middle one of the three in the study.
+pub const SELECTIVITY_DEFAULT: f64 = 1e-4;
+
+const MORE_THAN_ALL: &str = "together they are more than all writes";
+const NOTHING_TO_INSERT: &str = "nothing is left to insert first";
 
 /// A workload that is described by the flags of `lsmx explore`.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,17 +41,14 @@ pub struct Mix {
     pub ranges: u64,
     /// Entries that a range lookup reads ÷ all entries.
     pub selectivities: Vec<f64>,
-    /// Distribution of keys.
     pub distribution: KeyDistribution,
     /// Whether lookups and ranges are interleaved with the writes.
     pub interleave: bool,
 }
 
 impl Mix {
-    /// Returns the phases: load and settle, point lookups, range lookups; or all of them interleaved.
-    ///
-    /// # Errors
-    /// A share is outside of 0..=1, or the shares leave nothing to insert.
+    /// Returns phases for the load, each group of lookups and each selectivity; or a load and a phase with everything
+    /// else. Fails if a share is outside of 0..=1, or if the load inserts nothing or deletes everything.
     pub fn phases(&self) -> Result<Vec<Phase>> {
         for alpha in &self.empty_lookups {
             check_share("--empty-lookups", *alpha)?;
@@ -54,67 +56,13 @@ impl Mix {
         for selectivity in &self.selectivities {
             check_share("--selectivity", *selectivity)?;
         }
-        let mut load = Phase::new("load", self.distribution);
-        (load.inserts, load.updates, load.deletes) =
-            split_writes(self.entries, self.updates, self.deletes)?;
-        replace_inserts(&mut load, self.entries, self.merges, self.range_deletes)?;
-        if load.inserts == 0 && load.range_deletes > 0 {
-            return Err(Error::Contradiction {
-                first: format!("--range-deletes {}", self.range_deletes),
-                second: format!("--entries {}", self.entries),
-                why: "nothing is left to insert first",
-            });
-        }
-        if load.inserts == 0 {
-            return Err(nothing_to_insert(self));
-        }
-        if load.deleted_records_max() >= load.inserts {
-            let first = match load.range_deletes {
-                0 => format!("--deletes {}", self.deletes),
-                _ => format!("--range-deletes {}", self.range_deletes),
-            };
-            return Err(Error::Contradiction {
-                first,
-                second: format!("--entries {}", self.entries),
-                why: "nothing would be left",
-            });
-        }
-        let lookups: Vec<LookupGroup> = self
-            .empty_lookups
-            .iter()
-            .map(|alpha| LookupGroup { alpha: *alpha, ops: self.lookups })
-            .filter(|lookups| lookups.ops > 0)
-            .collect();
+        let load = self.load()?;
+        let groups = self.empty_lookups.iter().filter(|_| self.lookups > 0);
+        let lookups = groups.map(|alpha| LookupGroup { alpha: *alpha, ops: self.lookups });
         if self.interleave {
-            let mut mixed = load.clone();
-            mixed.name = "mixed".to_owned();
-            let before = |n: u64| numbers::floor(numbers::float(n) * INTERLEAVE_AFTER);
-            load.inserts = before(load.inserts).max(1);
-            load.updates = before(load.updates);
-            load.deletes = before(load.deletes);
-            load.merges = before(load.merges);
-            load.range_deletes = before(load.range_deletes);
-            mixed.inserts -= load.inserts;
-            mixed.updates -= load.updates;
-            mixed.deletes -= load.deletes;
-            mixed.merges -= load.merges;
-            mixed.range_deletes -= load.range_deletes;
-            mixed.lookups = lookups;
-            mixed.ranges = self.ranges;
-            let [selectivity] = self.selectivities[..] else {
-                let typed: Vec<String> = self.selectivities.iter().map(f64::to_string).collect();
-                return Err(Error::Contradiction {
-                    first: format!("--selectivity {}", typed.join(",")),
-                    second: "--interleave".to_owned(),
-                    why: "ranges that are mixed in have one selectivity",
-                });
-            };
-            mixed.selectivity = selectivity;
-            mixed.settle = true;
-            return Ok(vec![load, mixed]);
+            return self.interleave(load, lookups.collect());
         }
-        load.settle = true;
-        let mut phases = vec![load];
+        let mut phases = vec![Phase { settle: true, ..load }];
         for lookups in lookups {
             let mut phase = Phase::new(format!("lookups α={}", lookups.alpha), self.distribution);
             phase.lookups = vec![lookups];
@@ -132,6 +80,71 @@ impl Mix {
         }
         Ok(phases)
     }
+
+    /// Returns the phase of all writes.
+    fn load(&self) -> Result<Phase> {
+        let mut load = Phase::new("load", self.distribution);
+        split_writes(&mut load, self.entries, self.updates, self.deletes)?;
+        replace_inserts(&mut load, self.entries, self.merges, self.range_deletes)?;
+        let contradiction = |flag: &str, share: f64, why| {
+            let entries = format!("--entries {}", self.entries);
+            Err(Error::contradiction(format!("{flag} {share}"), entries, why))
+        };
+        if load.inserts == 0 && load.range_deletes > 0 {
+            return contradiction("--range-deletes", self.range_deletes, NOTHING_TO_INSERT);
+        }
+        if self.entries == 0 {
+            return Err(Error::invalid("--entries", 0, "at least 1"));
+        }
+        if load.inserts == 0 {
+            let mut largest = ("--deletes", self.deletes);
+            for other in [("--updates", self.updates), ("--merges", self.merges)] {
+                if other.1 > largest.1 {
+                    largest = other;
+                }
+            }
+            let (flag, share) = largest;
+            return contradiction(flag, share, NOTHING_TO_INSERT);
+        }
+        if load.deleted_records_max() >= load.inserts {
+            let (flag, share) = match load.range_deletes {
+                0 => ("--deletes", self.deletes),
+                _ => ("--range-deletes", self.range_deletes),
+            };
+            return contradiction(flag, share, "nothing would be left");
+        }
+        Ok(load)
+    }
+
+    /// Divides the load into its first part and a phase with the rest, lookups and ranges.
+    fn interleave(&self, mut load: Phase, lookups: Vec<LookupGroup>) -> Result<Vec<Phase>> {
+        let [selectivity] = self.selectivities[..] else {
+            let typed: Vec<String> = self.selectivities.iter().map(f64::to_string).collect();
+            return Err(Error::contradiction(
+                format!("--selectivity {}", typed.join(",")),
+                "--interleave",
+                "ranges that are mixed in have one selectivity",
+            ));
+        };
+        let mut mixed = load.clone();
+        for (all, rest) in [
+            (&mut load.inserts, &mut mixed.inserts),
+            (&mut load.updates, &mut mixed.updates),
+            (&mut load.deletes, &mut mixed.deletes),
+            (&mut load.merges, &mut mixed.merges),
+            (&mut load.range_deletes, &mut mixed.range_deletes),
+        ] {
+            *all = numbers::floor(numbers::float(*all) * INTERLEAVE_AFTER);
+            *rest -= *all;
+        }
+        if load.inserts == 0 {
+            (load.inserts, mixed.inserts) = (1, mixed.inserts - 1);
+        }
+        mixed.name = "mixed".to_owned();
+        (mixed.lookups, mixed.ranges) = (lookups, self.ranges);
+        (mixed.selectivity, mixed.settle) = (selectivity, true);
+        Ok(vec![load, mixed])
+    }
 }
 
 /// Replaces inserts of a phase by merges and range deletes, which are shares of `writes`.
@@ -140,10 +153,9 @@ fn replace_inserts(phase: &mut Phase, writes: u64, merges: f64, range_deletes: f
         check_share(flag, share)?;
         let count = numbers::round(numbers::float(writes) * share);
         let inserts = phase.inserts.checked_sub(count);
-        phase.inserts = inserts.ok_or_else(|| Error::Contradiction {
-            first: format!("{flag} {share}"),
-            second: "--updates and --deletes".to_owned(),
-            why: "together they are more than all writes",
+        phase.inserts = inserts.ok_or_else(|| {
+            let first = format!("{flag} {share}");
+            Error::contradiction(first, "--updates and --deletes", MORE_THAN_ALL)
         })?;
         Ok::<u64, Error>(count)
     };
@@ -156,78 +168,44 @@ fn check_share(name: &'static str, share: f64) -> Result<()> {
     if (0.0..=1.0).contains(&share) {
         return Ok(());
     }
-    Err(Error::Invalid { name, value: share.to_string(), must: "between 0 and 1".to_owned() })
+    Err(Error::invalid(name, share, "between 0 and 1"))
 }
 
-/// Returns the numbers of inserts, updates and deletes among `writes`.
-fn split_writes(writes: u64, updates: f64, deletes: f64) -> Result<(u64, u64, u64)> {
+/// Sets the numbers of updates and deletes, which are shares of `writes`. The other writes are inserts.
+fn split_writes(phase: &mut Phase, writes: u64, updates: f64, deletes: f64) -> Result<()> {
     check_share("--updates", updates)?;
     check_share("--deletes", deletes)?;
-    let share = |share: f64| numbers::round(numbers::float(writes) * share);
-    let (updated, deleted) = (share(updates), share(deletes));
-    match writes.checked_sub(updated.saturating_add(deleted)) {
-        Some(inserts) => Ok((inserts, updated, deleted)),
-        None => Err(Error::Contradiction {
-            first: format!("--updates {updates}"),
-            second: format!("--deletes {deletes}"),
-            why: "together they are more than all writes",
-        }),
-    }
+    phase.updates = numbers::round(numbers::float(writes) * updates);
+    phase.deletes = numbers::round(numbers::float(writes) * deletes);
+    let inserts = writes.checked_sub(phase.updates.saturating_add(phase.deletes));
+    phase.inserts = inserts.ok_or_else(|| {
+        let (first, second) = (format!("--updates {updates}"), format!("--deletes {deletes}"));
+        Error::contradiction(first, second, MORE_THAN_ALL)
+    })?;
+    Ok(())
 }
 
-fn nothing_to_insert(mix: &Mix) -> Error {
-    let Mix { entries, updates, deletes, merges, .. } = *mix;
-    if entries == 0 {
-        return Error::Invalid {
-            name: "--entries",
-            value: "0".to_owned(),
-            must: "at least 1".to_owned(),
-        };
-    }
-    let (first, share) = [("--deletes", deletes), ("--updates", updates), ("--merges", merges)]
-        .into_iter()
-        .fold(("", 0.0), |most, one| if one.1 > most.1 { one } else { most });
-    Error::Contradiction {
-        first: format!("{first} {share}"),
-        second: format!("--entries {entries}"),
-        why: "nothing is left to insert first",
-    }
-}
-
-/// Content of a file of phases.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PhasesFile {
     phase: Vec<toml::Spanned<PhaseTable>>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct PhaseTable {
     name: Option<String>,
-    #[serde(default)]
     entries: u64,
-    #[serde(default)]
     updates: f64,
-    #[serde(default)]
     deletes: f64,
-    #[serde(default)]
     merges: f64,
-    #[serde(default)]
     range_deletes: f64,
-    #[serde(default)]
     lookups: u64,
-    #[serde(default)]
-    empty_lookups: Shares,
-    #[serde(default)]
+    empty_lookups: Option<Shares>,
     ranges: u64,
-    #[serde(default = "default_selectivity")]
-    selectivity: f64,
-    #[serde(default)]
+    selectivity: Option<f64>,
     distribution: KeyDistribution,
-    #[serde(default)]
     hot: u64,
-    #[serde(default)]
     settle: bool,
 }
 
@@ -237,28 +215,6 @@ struct PhaseTable {
 enum Shares {
     One(f64),
     Many(Vec<f64>),
-}
-
-impl Default for Shares {
-    fn default() -> Shares {
-        Shares::One(0.0)
-    }
-}
-
-impl Shares {
-    fn as_slice(&self) -> &[f64] {
-        match self {
-            Shares::One(share) => std::slice::from_ref(share),
-            Shares::Many(shares) => shares,
-        }
-    }
-}
-
-/// Default selectivity: the middle one of the three in the study.
-pub const SELECTIVITY_DEFAULT: f64 = 1e-4;
-
-fn default_selectivity() -> f64 {
-    SELECTIVITY_DEFAULT
 }
 
 /// Parses the text of a TOML file of phases. Errors name `path`.
@@ -283,11 +239,8 @@ fn default_selectivity() -> f64 {
 /// hot = 1                 # phases with different numbers have different popular keys (zipf, prefix-zipf)
 /// ```
 /// The operations of a phase are mixed evenly.
-///
-/// # Errors
-/// The text is malformed. The error has the line.
 pub fn parse_phases(text: &str, path: &Path) -> Result<Vec<Phase>> {
-    let spec = |offset: usize, what| {
+    let spec_error = |offset: usize, what| {
         let before = text.get(..offset).unwrap_or(text);
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
         let line = numbers::count(before.matches('\n').count()) + 1;
@@ -296,7 +249,7 @@ pub fn parse_phases(text: &str, path: &Path) -> Result<Vec<Phase>> {
     };
     let file: PhasesFile = toml::from_str(text).map_err(|error| {
         let offset = error.span().map_or(0, |span| span.start);
-        spec(offset, error.message().replace('\n', " "))
+        spec_error(offset, error.message().replace('\n', " "))
     })?;
     let mut phases = Vec::new();
     let (mut inserts, mut deletes) = (0, 0);
@@ -304,28 +257,34 @@ pub fn parse_phases(text: &str, path: &Path) -> Result<Vec<Phase>> {
         let start = table.span().start;
         let phase = table.get_ref().phase(index).map_err(|error| {
             let offset = field_offset(&text[start..], &error).map_or(start, |at| start + at);
-            spec(offset, error.to_string())
+            spec_error(offset, error.to_string())
         })?;
         inserts = phase.inserts.saturating_add(inserts);
         deletes = phase.deleted_records_max().saturating_add(deletes);
         if phase.operation_count() == 0 {
-            return Err(spec(start, format!("phase {:?} has no operation", phase.name)));
+            return Err(spec_error(start, format!("phase {:?} has no operation", phase.name)));
         }
         if inserts == 0 {
-            return Err(spec(start, format!("phase {:?} has nothing inserted before", phase.name)));
+            return Err(spec_error(
+                start,
+                format!("phase {:?} has nothing inserted before", phase.name),
+            ));
         }
         if deletes >= inserts {
-            return Err(spec(start, format!("phase {:?} deletes all that is there", phase.name)));
+            return Err(spec_error(
+                start,
+                format!("phase {:?} deletes all that is there", phase.name),
+            ));
         }
         phases.push(phase);
     }
     if phases.is_empty() {
-        return Err(spec(0, "there is no [[phase]]".to_owned()));
+        return Err(spec_error(0, "there is no [[phase]]".to_owned()));
     }
     Ok(phases)
 }
 
-/// Returns the offset of the field that an error names, in a text that starts with the table of a phase.
+/// Returns the offset of the field that an error names. The text starts with the table of the phase.
 fn field_offset(text: &str, error: &Error) -> Option<usize> {
     let name = match error {
         Error::Invalid { name, .. } => name,
@@ -352,29 +311,33 @@ impl PhaseTable {
     fn phase(&self, index: usize) -> Result<Phase> {
         let name = self.name.clone().unwrap_or_else(|| (index + 1).to_string());
         let mut phase = Phase::new(name, self.distribution);
-        (phase.inserts, phase.updates, phase.deletes) =
-            split_writes(self.entries, self.updates, self.deletes)?;
+        split_writes(&mut phase, self.entries, self.updates, self.deletes)?;
         replace_inserts(&mut phase, self.entries, self.merges, self.range_deletes)?;
-        for alpha in self.empty_lookups.as_slice() {
+        let alphas = match &self.empty_lookups {
+            None => &[0.0],
+            Some(Shares::One(alpha)) => std::slice::from_ref(alpha),
+            Some(Shares::Many(alphas)) => alphas,
+        };
+        for alpha in alphas {
             check_share("empty-lookups", *alpha)?;
         }
         if self.hot > 0
             && !matches!(self.distribution, KeyDistribution::Zipf | KeyDistribution::PrefixZipf)
         {
-            return Err(Error::Contradiction {
-                first: format!("hot = {}", self.hot),
-                second: format!("distribution = \"{}\"", self.distribution),
-                why: "it has no favourites that could be others; zipf and prefix-zipf have",
-            });
+            return Err(Error::contradiction(
+                format!("hot = {}", self.hot),
+                format!("distribution = \"{}\"", self.distribution),
+                "it has no favourites that could be others; zipf and prefix-zipf have",
+            ));
         }
         phase.hot = self.hot;
-        check_share("selectivity", self.selectivity)?;
+        phase.selectivity = self.selectivity.unwrap_or(SELECTIVITY_DEFAULT);
+        check_share("selectivity", phase.selectivity)?;
         if self.lookups > 0 {
-            let each = |alpha: &f64| LookupGroup { alpha: *alpha, ops: self.lookups };
-            phase.lookups = self.empty_lookups.as_slice().iter().map(each).collect();
+            let group = |alpha: &f64| LookupGroup { alpha: *alpha, ops: self.lookups };
+            phase.lookups = alphas.iter().map(group).collect();
         }
         phase.ranges = self.ranges;
-        phase.selectivity = self.selectivity;
         phase.settle = self.settle;
         Ok(phase)
     }
@@ -426,24 +389,22 @@ mod tests {
         let total = |count: fn(&Phase) -> u64| phases.iter().map(count).sum::<u64>();
         assert_eq!((total(|phase| phase.merges), total(Phase::writes)), (300, 1000));
         assert_eq!(total(|phase| phase.inserts), 400);
-        let error = Mix { merges: 0.8, ..mix() }.phases().unwrap_err();
-        assert!(error.is_usage() && error.to_string().starts_with("--merges 0.8"), "{error}");
-        let error = Mix { merges: 0.7, ..mix() }.phases().unwrap_err();
-        assert!(error.to_string().starts_with("--merges 0.7 contradicts --entries"), "{error}");
     }
 
     #[test]
     fn invalid_shares_error_names_the_flag() {
-        let error = Mix { updates: 0.7, deletes: 0.4, ..mix() }.phases().unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "--updates 0.7 contradicts --deletes 0.4: together they are more than all writes"
-        );
-        let error = Mix { updates: 1.0, deletes: 0.0, ..mix() }.phases().unwrap_err();
-        assert!(error.to_string().starts_with("--updates 1 contradicts --entries 1000"));
-        let error = Mix { entries: 0, ..mix() }.phases().unwrap_err();
-        assert_eq!(error.to_string(), "--entries is 0, must be at least 1");
-        for (mix, name) in [
+        for (mix, start) in [
+            (
+                Mix { updates: 0.7, deletes: 0.4, ..mix() },
+                "--updates 0.7 contradicts --deletes 0.4",
+            ),
+            (
+                Mix { updates: 1.0, deletes: 0.0, ..mix() },
+                "--updates 1 contradicts --entries 1000: nothing is left to insert first",
+            ),
+            (Mix { entries: 0, ..mix() }, "--entries is 0, must be at least 1"),
+            (Mix { merges: 0.8, ..mix() }, "--merges 0.8 contradicts --updates and --deletes"),
+            (Mix { merges: 0.7, ..mix() }, "--merges 0.7 contradicts --entries"),
             (Mix { range_deletes: 0.9, ..mix() }, "--range-deletes 0.9 contradicts"),
             (Mix { range_deletes: 0.1, ..mix() }, "--range-deletes 0.1 contradicts --entries 1000"),
             (Mix { range_deletes: -1.0, ..mix() }, "--range-deletes"),
@@ -454,7 +415,7 @@ mod tests {
             (Mix { selectivities: vec![1e-4, 2.0], ..mix() }, "--selectivity"),
         ] {
             let error = mix.phases().unwrap_err();
-            assert!(error.is_usage() && error.to_string().starts_with(name), "{error}");
+            assert!(error.is_usage() && error.to_string().starts_with(start), "{start}: {error}");
         }
     }
 
@@ -492,10 +453,8 @@ mod tests {
             let error = parse_phases(text, Path::new("p.toml")).unwrap_err();
             let message = error.to_string();
             assert!(error.is_usage());
-            assert!(
-                message.starts_with(&format!("p.toml, line {line}, column ")),
-                "{text:?}: {message}"
-            );
+            let start = format!("p.toml, line {line}, column ");
+            assert!(message.starts_with(&start), "{text:?}: {message}");
             assert!(message.contains(what) && !message.contains('\n'), "{text:?}: {message}");
         }
     }

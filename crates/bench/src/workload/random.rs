@@ -1,7 +1,7 @@
 //! Seeded random numbers and distributions that are equal on every machine.
 //!
-//! ChaCha streams never change. The distributions use integers, the exactly rounded operations of IEEE 754, and `libm`,
-//! which gives equal results on all systems.
+//! ChaCha streams never change. The distributions use integers, exactly rounded operations of IEEE 754, and `libm`,
+//! whose results are equal on all systems.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -20,7 +20,6 @@ impl Random {
         Random(rng)
     }
 
-    /// Returns a random number.
     pub fn next_u64(&mut self) -> u64 {
         self.0.next_u64()
     }
@@ -47,7 +46,7 @@ pub fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Appends `len` bytes that follow from `seed` and do not compress.
+/// Appends `len` pseudorandom bytes, which do not compress.
 pub fn fill(seed: u64, len: usize, out: &mut Vec<u8>) {
     let start = out.len();
     out.resize(start + len, 0);
@@ -61,8 +60,8 @@ pub fn fill(seed: u64, len: usize, out: &mut Vec<u8>) {
 /// Zipf distribution of ranks 0, 1, 2, …: rank `r` has a weight of (r + 1)⁻ˢ. It needs no table, so the number of ranks
 /// may grow between draws.
 ///
-/// Source: Hörmann, Derflinger, "Rejection-inversion to generate variates from monotone discrete
-/// distributions", ACM TOMACS 6(3), 1996.
+/// Source: Hörmann, Derflinger, "Rejection-inversion to generate variates from monotone discrete distributions", ACM
+/// TOMACS 6(3), 1996.
 #[derive(Clone, Copy, Debug)]
 pub struct Zipf {
     exponent: f64,
@@ -101,13 +100,14 @@ impl Zipf {
         libm::exp(-self.exponent * libm::log(k))
     }
 
-    /// ∫ x⁻ˢ dx from 1.
+    /// Returns ∫ t⁻ˢ dt from 1 to x.
     fn integral(&self, x: f64) -> f64 {
         let log = libm::log(x);
         let t = (1.0 - self.exponent) * log;
         if t.abs() > 1e-8 { libm::expm1(t) / (1.0 - self.exponent) } else { log * (1.0 + t / 2.0) }
     }
 
+    /// Returns the x whose integral is `y`.
     fn inverse(&self, y: f64) -> f64 {
         let t = (y * (1.0 - self.exponent)).max(-1.0);
         let log = if t.abs() > 1e-8 {
@@ -146,16 +146,6 @@ impl Steps {
         Steps { cumulative }
     }
 
-    /// Returns the number of steps.
-    pub fn len(&self) -> usize {
-        self.cumulative.len()
-    }
-
-    /// Returns whether there is no step.
-    pub fn is_empty(&self) -> bool {
-        self.cumulative.is_empty()
-    }
-
     /// Returns for each step how many of `n` items lie before its end. The last number is `n`.
     pub fn cumulative_counts(&self, n: u64) -> Vec<u64> {
         self.cumulative
@@ -181,16 +171,16 @@ mod tests {
     #[test]
     fn stream_of_a_seed_never_changes() {
         let mut random = Random::new(7, 1);
-        let first: Vec<u64> = (0..3).map(|_| random.next_u64()).collect();
-        assert_eq!(first, STREAM_7_1);
+        for expected in
+            [18_301_176_669_829_311_175, 166_969_048_821_288_533, 13_311_386_896_195_443_538]
+        {
+            assert_eq!(random.next_u64(), expected);
+        }
         let zipf = Zipf::new(0.99);
-        let ranks: Vec<u64> = (0..8).map(|_| zipf.draw(&mut random, 1_000_000)).collect();
-        assert_eq!(ranks, RANKS);
+        for expected in [641, 455_293, 240, 710, 60, 0, 33, 88_640] {
+            assert_eq!(zipf.draw(&mut random, 1_000_000), expected);
+        }
     }
-
-    const STREAM_7_1: [u64; 3] =
-        [18_301_176_669_829_311_175, 166_969_048_821_288_533, 13_311_386_896_195_443_538];
-    const RANKS: [u64; 8] = [641, 455_293, 240, 710, 60, 0, 33, 88_640];
 
     #[test]
     fn purposes_and_seeds_give_different_streams() {
@@ -203,28 +193,26 @@ mod tests {
     }
 
     #[test]
-    fn zipf_follows_its_weights() {
+    fn zipf_draws_ranks_by_their_weights() {
         for s in [0.6, 0.99, 1.0, 1.4] {
             let zipf = Zipf::new(s);
             let mut random = Random::new(1, 0);
-            const N: usize = 20;
             const DRAWS: u32 = 200_000;
-            let mut counts = [0u32; N];
+            let mut counts = [0u32; 20];
             for _ in 0..DRAWS {
-                counts[usize::try_from(zipf.draw(&mut random, numbers::count(N))).unwrap()] += 1;
+                counts[numbers::length(zipf.draw(&mut random, 20))] += 1;
             }
-            let total: f64 = (1..=N).map(|k| zipf.weight(numbers::float(numbers::count(k)))).sum();
-            for (rank, count) in counts.iter().enumerate() {
-                let expected =
-                    f64::from(DRAWS) * zipf.weight(numbers::float(rank as u64 + 1)) / total;
-                let error = (f64::from(*count) - expected).abs();
-                assert!(error < 6.0 * expected.sqrt(), "s={s} rank={rank}: {count}, {expected}");
+            let total: f64 = (1..=20).map(|k: u32| zipf.weight(k.into())).sum();
+            for (k, count) in (1_u32..).zip(counts) {
+                let expected = f64::from(DRAWS) * zipf.weight(k.into()) / total;
+                let error = (f64::from(count) - expected).abs();
+                assert!(error < 6.0 * expected.sqrt(), "s={s} k={k}: {count}, {expected}");
             }
         }
     }
 
     #[test]
-    fn zipf_stays_below_any_number_of_ranks() {
+    fn zipf_draw_is_below_the_number_of_ranks() {
         let zipf = Zipf::new(0.99);
         let mut random = Random::new(3, 0);
         for n in [0, 1, 2, 3, 1000, u64::from(u32::MAX)] {
@@ -235,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_follow_their_weights() {
+    fn steps_draw_places_by_their_weights() {
         let steps = Steps::new([1.0, 0.0, 3.0, 4.0]);
         assert_eq!(steps.cumulative_counts(80), [10, 10, 40, 80]);
         let mut random = Random::new(5, 0);
@@ -250,15 +238,15 @@ mod tests {
     }
 
     #[test]
-    fn filled_bytes_have_the_length_and_differ_by_seed() {
+    fn fill_appends_the_length_and_differs_by_seed() {
+        let filled = |seed, len| {
+            let mut bytes = Vec::new();
+            fill(seed, len, &mut bytes);
+            bytes
+        };
         for len in [0, 1, 7, 8, 9, 112] {
-            let mut a = Vec::new();
-            fill(1, len, &mut a);
-            assert_eq!(a.len(), len);
+            assert_eq!(filled(1, len).len(), len);
         }
-        let (mut a, mut b) = (Vec::new(), Vec::new());
-        fill(1, 16, &mut a);
-        fill(2, 16, &mut b);
-        assert_ne!(a, b);
+        assert_ne!(filled(1, 16), filled(2, 16));
     }
 }

@@ -6,8 +6,7 @@
 //! **JSON lines**: `{"key":"…","value":"…"}` for UTF-8. A key or value that is not UTF-8 is hexadecimal and named
 //! `key_hex` or `value_hex`.
 //!
-//! In both formats a carriage return before the newline belongs to the end of the line, and the last newline may be
-//! missing.
+//! In both formats a line may end with a carriage return before the newline, and the last line without newline.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, Read};
@@ -16,28 +15,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::named::impl_names;
 
-/// Maximum length of a line in bytes. The longest key and value fit in their longest form. A longer line is malformed
-/// and not read into memory.
+/// Maximum length of a line in bytes. It fits the longest key and value in their longest form. The reader does not
+/// load a longer line into memory.
 pub const LINE_BYTES_MAX: u64 = 1 << 33;
 
-/// Format of lines.
+/// Format of the lines of a data file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// Key, tab, value.
     #[default]
     Tsv,
-    /// One JSON object a line.
     Jsonl,
 }
 
 impl_names!(Format, "format");
 
 impl Format {
-    /// All formats.
     pub const ALL: [Format; 2] = [Format::Tsv, Format::Jsonl];
 
-    /// Returns the name that users type.
     pub fn name(self) -> &'static str {
         match self {
             Format::Tsv => "tsv",
@@ -45,7 +40,7 @@ impl Format {
         }
     }
 
-    /// Returns the format that the name of a file suggests: JSON lines for `.jsonl`, `.ndjson` and `.json`, else TSV.
+    /// Returns the format of a file by the extension of its name. Unknown extensions are TSV.
     pub fn of_file(path: &std::path::Path) -> Format {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("jsonl" | "ndjson" | "json") => Format::Jsonl,
@@ -58,31 +53,25 @@ impl Format {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
-    /// No tab between key and value.
     #[error("there is no tab between key and value")]
     NoTab,
-    /// More than one tab.
     #[error("there is a second tab; within a key or value it is written \\t")]
     SecondTab,
-    /// A backslash before an unknown character.
+    /// The byte after a backslash is unknown.
     #[error("unknown escape \\{}; known: \\t \\n \\r \\\\", .0.escape_ascii())]
     Escape(u8),
-    /// A backslash at the end of a key or value.
     #[error("a backslash stands at the end of a key or value")]
     EscapeAtEnd,
-    /// Not a JSON object of a record.
     #[error("not a JSON object of a record")]
     Json(#[from] serde_json::Error),
     /// The object has neither or both of the two names of a key or value.
     #[error("the object needs either {0:?} or \"{0}_hex\"")]
     Part(&'static str),
-    /// Not hexadecimal digits in pairs.
     #[error("{0:?} is not hexadecimal")]
     Hex(String),
-    /// Not an operation of a trace.
+    /// The line is not an operation of a trace.
     #[error("{0}")]
     Operation(String),
-    /// The line is too long.
     #[error("the line has more than {LINE_BYTES_MAX} bytes")]
     TooLong,
 }
@@ -90,7 +79,6 @@ pub enum RecordError {
 /// Reason why a record cannot be read.
 #[derive(Debug)]
 pub enum ReadError {
-    /// The source fails.
     Io(io::Error),
     /// The line with this number, counted from 1, is malformed.
     Malformed(u64, RecordError),
@@ -107,7 +95,6 @@ pub struct RecordReader<R> {
 }
 
 impl<R: BufRead> RecordReader<R> {
-    /// Creates a reader.
     pub fn new(source: R, format: Format) -> RecordReader<R> {
         RecordReader { source, format, line: Vec::new(), line_number: 0, bytes: 0 }
     }
@@ -122,10 +109,8 @@ impl<R: BufRead> RecordReader<R> {
         self.line_number
     }
 
-    /// Replaces the content of `key` and `value` by the next record. Returns `false` at the end.
-    ///
-    /// # Errors
-    /// The source fails or the line is malformed. The next call reads the next line.
+    /// Replaces the content of `key` and `value` by the next record. Returns `false` at the end. After an error for a
+    /// malformed line the next call reads the next line.
     pub fn read(&mut self, key: &mut Vec<u8>, value: &mut Vec<u8>) -> Result<bool, ReadError> {
         self.line.clear();
         let taken = (&mut self.source)
@@ -147,17 +132,13 @@ impl<R: BufRead> RecordReader<R> {
 }
 
 /// Decodes a line with or without newline. Replaces the content of `key` and `value`.
-///
-/// # Errors
-/// The line is malformed.
 pub fn decode(
     format: Format,
     line: &[u8],
     key: &mut Vec<u8>,
     value: &mut Vec<u8>,
 ) -> Result<(), RecordError> {
-    let line = line.strip_suffix(b"\n").unwrap_or(line);
-    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let line = strip_line_end(line);
     key.clear();
     value.clear();
     match format {
@@ -168,10 +149,15 @@ pub fn decode(
         }
         Format::Jsonl => {
             let object: JsonRecord<'_> = serde_json::from_slice(line)?;
-            part("key", object.key, object.key_hex, key)?;
-            part("value", object.value, object.value_hex, value)
+            decode_part("key", object.key, object.key_hex, key)?;
+            decode_part("value", object.value, object.value_hex, value)
         }
     }
+}
+
+pub(super) fn strip_line_end(line: &[u8]) -> &[u8] {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    line.strip_suffix(b"\r").unwrap_or(line)
 }
 
 /// Appends a record as a line with newline.
@@ -193,7 +179,7 @@ pub fn encode(format: Format, key: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.push(b'\n');
 }
 
-/// Appends bytes in the escaped form of TSV.
+/// Appends bytes with the escapes of TSV.
 pub fn escape(bytes: &[u8], out: &mut Vec<u8>) {
     for byte in bytes {
         match byte {
@@ -206,7 +192,7 @@ pub fn escape(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the bytes of the escaped form of TSV.
+/// Appends the bytes of a text with the escapes of TSV.
 pub(crate) fn unescape(text: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
     let mut bytes = text.iter();
     while let Some(byte) = bytes.next() {
@@ -231,18 +217,17 @@ pub(crate) fn unescape(text: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError
 struct JsonRecord<'a> {
     #[serde(borrow)]
     key: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    key_hex: Option<Cow<'a, str>>,
+    key_hex: Option<String>,
     #[serde(borrow)]
     value: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    value_hex: Option<Cow<'a, str>>,
+    value_hex: Option<String>,
 }
 
-fn part(
+/// Appends a key or value that the object has as text or as hexadecimal digits.
+fn decode_part(
     name: &'static str,
     text: Option<Cow<'_, str>>,
-    hex: Option<Cow<'_, str>>,
+    hex: Option<String>,
     out: &mut Vec<u8>,
 ) -> Result<(), RecordError> {
     match (text, hex) {
@@ -271,18 +256,10 @@ fn encode_part(name: &str, bytes: &[u8], out: &mut Vec<u8>) {
 
 /// Formats bytes as pairs of hexadecimal digits.
 pub fn to_hex(bytes: &[u8]) -> String {
-    const DIGITS: [char; 16] =
-        ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
-    bytes
-        .iter()
-        .flat_map(|byte| [byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)]))
-        .collect()
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Parses pairs of hexadecimal digits.
-///
-/// # Errors
-/// The text contains other characters or half a pair.
 pub fn from_hex(text: &str) -> Result<Vec<u8>, RecordError> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let pairs = text.as_bytes().chunks(2).map(|pair| match *pair {
@@ -329,10 +306,10 @@ mod tests {
         ] {
             let mut reader = RecordReader::new(text.as_bytes(), format);
             let (mut key, mut value) = (Vec::new(), Vec::new());
-            assert!(reader.read(&mut key, &mut value).unwrap());
-            assert_eq!((key.as_slice(), value.as_slice()), (&b"a"[..], &b"b"[..]));
-            assert!(reader.read(&mut key, &mut value).unwrap());
-            assert_eq!((key.as_slice(), value.as_slice()), (&b"c"[..], &b"d"[..]));
+            for (expected_key, expected_value) in [(b"a", b"b"), (b"c", b"d")] {
+                assert!(reader.read(&mut key, &mut value).unwrap());
+                assert_eq!((&key[..], &value[..]), (&expected_key[..], &expected_value[..]));
+            }
             assert!(!reader.read(&mut key, &mut value).unwrap());
         }
     }
@@ -370,15 +347,14 @@ mod tests {
     }
 
     #[test]
-    fn hex_parses_back() {
-        let all: Vec<u8> = (0..=255).collect();
-        assert_eq!(from_hex(&to_hex(&all)).unwrap(), all);
+    fn hexadecimal_digits_parse_in_both_cases() {
+        assert_eq!(to_hex(&[0x0f, 0xa0]), "0fa0");
         assert_eq!(from_hex("FFab").unwrap(), [0xff, 0xab]);
         assert!(from_hex("+f").is_err());
     }
 
     #[test]
-    fn format_follows_from_the_file_name() {
+    fn format_of_file_is_that_of_its_extension() {
         assert_eq!(Format::of_file("a.jsonl".as_ref()), Format::Jsonl);
         assert_eq!(Format::of_file("a.tsv".as_ref()), Format::Tsv);
         assert_eq!(Format::of_file("jsonl".as_ref()), Format::Tsv);

@@ -1,7 +1,6 @@
 //! Keys and values of records.
 //!
-//! Every byte follows from the seed, the number of the record and the version of its value. So a value can be
-//! computed again and need not be stored.
+//! Seed, record number and version determine every byte. So an expected value is computed again instead of stored.
 
 use lsmx::merge_operator::FieldUpdate;
 
@@ -13,7 +12,7 @@ use super::data_file::DataFile;
 use super::keys::KeySpace;
 use super::random::{fill, mix};
 
-/// Length of the operands of [`Records::operand`], in bytes.
+/// Length of the field that [`Records::operand`] changes, in bytes.
 const OPERAND_FIELD_BYTES: usize = 8;
 /// Length of the tag of a value, in bytes.
 const TAG_BYTES: usize = size_of::<u64>();
@@ -26,16 +25,7 @@ pub enum Length {
     /// All have the same length.
     Fixed(u64),
     /// Lengths are approximately normal and lie in `min..=max`.
-    Normal {
-        /// Mean.
-        mean: f64,
-        /// Standard deviation.
-        deviation: f64,
-        /// Minimum.
-        min: u64,
-        /// Maximum.
-        max: u64,
-    },
+    Normal { mean: f64, deviation: f64, min: u64, max: u64 },
 }
 
 impl Length {
@@ -55,7 +45,6 @@ impl Length {
         }
     }
 
-    /// Returns the minimum.
     pub fn min(self) -> u64 {
         match self {
             Length::Fixed(bytes) => bytes,
@@ -63,7 +52,6 @@ impl Length {
         }
     }
 
-    /// Returns the maximum.
     pub fn max(self) -> u64 {
         match self {
             Length::Fixed(bytes) => bytes,
@@ -72,7 +60,7 @@ impl Length {
     }
 }
 
-/// Generator of records. Threads and engines share it.
+/// Generator of records. Threads share it.
 #[derive(Debug)]
 pub struct GeneratedRecords {
     keys: KeySpace,
@@ -83,10 +71,8 @@ pub struct GeneratedRecords {
 }
 
 impl GeneratedRecords {
-    /// Creates a generator of `count` records whose keys follow `distribution`.
-    ///
-    /// # Errors
-    /// If keys of the minimum length cannot be distinct.
+    /// Creates a generator of `count` records whose keys follow `distribution`. Fails if keys of the minimum length
+    /// cannot be distinct.
     pub fn new(
         distribution: KeyDistribution,
         count: u64,
@@ -99,18 +85,14 @@ impl GeneratedRecords {
         Ok(GeneratedRecords { keys, key, value, seed, tagged: false })
     }
 
-    /// Creates a generator of `count` uniform records with lengths in bytes. Each value starts with a tag that
-    /// identifies the record, whatever its version.
-    ///
-    /// # Errors
-    /// As [`GeneratedRecords::new`].
+    /// Creates a generator of `count` uniform records with fixed lengths in bytes. Each value starts with a tag that
+    /// identifies the record, whatever the version.
     pub fn tagged(count: u64, key: u64, value: u64, seed: u64) -> Result<GeneratedRecords> {
         let (key, value) = (Length::Fixed(key), Length::Fixed(value));
         let records = GeneratedRecords::new(KeyDistribution::Uniform, count, key, value, seed)?;
         Ok(GeneratedRecords { tagged: true, ..records })
     }
 
-    /// Returns the keys.
     pub fn keys(&self) -> &KeySpace {
         &self.keys
     }
@@ -150,7 +132,7 @@ impl GeneratedRecords {
         }
     }
 
-    /// Returns whether `value` may be a value of `record`: whether its length and its tag, if any, are right.
+    /// Returns whether the length and the tag of `value` are those of `record`.
     pub fn is_value_of(&self, record: u64, value: &[u8]) -> bool {
         let tag = &mix(record).to_le_bytes()[..value.len().min(TAG_BYTES)];
         value.len() == self.value_len(record) && (!self.tagged || value.starts_with(tag))
@@ -176,17 +158,14 @@ pub enum Records {
 }
 
 impl Records {
-    /// Returns a source without records.
-    ///
-    /// # Errors
-    /// Never.
+    /// Returns a source without records. Never fails.
     pub fn none() -> Result<Records> {
         let (key, value) = (Length::Fixed(8), Length::Fixed(0));
         let records = GeneratedRecords::new(KeyDistribution::Uniform, 0, key, value, 0)?;
         Ok(Records::Generated(Box::new(records)))
     }
 
-    /// Returns the keys of generated records.
+    /// Returns the keys of generated records; `None` for a file.
     pub fn keys(&self) -> Option<&KeySpace> {
         match self {
             Records::Generated(records) => Some(records.keys()),
@@ -194,32 +173,21 @@ impl Records {
         }
     }
 
-    /// Replaces the content of `key` by the key of a record.
-    ///
-    /// # Errors
-    /// If the file cannot be read.
+    /// Replaces the content of `key` by the key of a record. Fails if the file cannot be read.
     pub fn key(&mut self, record: u64, key: &mut Vec<u8>) -> Result<()> {
         match self {
             Records::Generated(records) => records.key(record, key),
-            Records::File(file) => {
-                key.clear();
-                file.write_key(record, key)?;
-            }
+            Records::File(file) => key.clone_from(file.record(record)?.0),
         }
         Ok(())
     }
 
-    /// Replaces the content of `key` by a key that no record has. In key order it follows the key of `record`.
-    ///
-    /// # Errors
-    /// If the file cannot be read.
+    /// Replaces the content of `key` by a key that no record has. In key order it follows the key of `record`. Fails if
+    /// the file cannot be read.
     pub fn absent_key(&mut self, record: u64, salt: u64, key: &mut Vec<u8>) -> Result<()> {
         match self {
             Records::Generated(records) => records.absent_key(record, salt, key),
-            Records::File(file) => {
-                key.clear();
-                file.write_absent_key(record, salt, key)?;
-            }
+            Records::File(file) => file.absent_key(record, salt, key)?,
         }
         Ok(())
     }
@@ -240,17 +208,12 @@ impl Records {
         *operand = FieldUpdate::operand(u32::try_from(offset).unwrap_or(0), &bytes);
     }
 
-    /// Replaces the content of `value` by the value of a record. Versions apply to generated records only.
-    ///
-    /// # Errors
-    /// If the file cannot be read.
+    /// Replaces the content of `value` by the value of a record. Versions apply to generated records only. Fails if the
+    /// file cannot be read.
     pub fn value(&mut self, record: u64, version: u64, value: &mut Vec<u8>) -> Result<()> {
         match self {
             Records::Generated(records) => records.value(record, version, value),
-            Records::File(file) => {
-                value.clear();
-                file.write_value(record, value)?;
-            }
+            Records::File(file) => value.clone_from(file.record(record)?.1),
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The operations of a workload, phase after phase.
+//! The operations of a workload, phase by phase.
 //!
 //! The number of operations of each kind in a phase is exact. Each step draws a kind in proportion to its remaining
 //! operations, so the kinds are mixed evenly until the end.
@@ -17,59 +17,22 @@ const PURPOSE_CHOICE: u64 = 0x6368_6f69;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Puts a new record.
-    Insert {
-        /// The record.
-        record: u64,
-    },
-    /// Puts a new value for a present record.
-    Update {
-        /// The record.
-        record: u64,
-        /// Version of the value. The inserted value has version 0.
-        version: u64,
-    },
+    Insert { record: u64 },
+    /// Puts a new value for a present record. The inserted value has version 0.
+    Update { record: u64, version: u64 },
     /// Deletes a present record.
-    Delete {
-        /// The record.
-        record: u64,
-    },
-    /// Merges an operand into a present record.
-    Merge {
-        /// The record.
-        record: u64,
-        /// Version of the operand, distinct from those of updates.
-        version: u64,
-    },
-    /// Deletes all records from a present one to another, in key order.
-    DeleteRange {
-        /// First record.
-        record: u64,
-        /// First record behind the range, present or not; `None` for the end of all keys.
-        until: Option<u64>,
-    },
-    /// Looks up a present record.
-    GetPresent {
-        /// The record.
-        record: u64,
-        /// Place of its group among the lookups of the phase.
-        lookups: usize,
-    },
-    /// Looks up an absent key.
-    GetAbsent {
-        /// Record with the preceding key.
-        record: u64,
-        /// Selects one of the absent keys behind the record.
-        salt: u64,
-        /// Place of its group among the lookups of the phase.
-        lookups: usize,
-    },
-    /// Reads entries in key order.
-    Range {
-        /// First record.
-        record: u64,
-        /// Number of entries.
-        entries: u64,
-    },
+    Delete { record: u64 },
+    /// Merges an operand into a present record. Its version is distinct from those of updates.
+    Merge { record: u64, version: u64 },
+    /// Deletes all records from a present one up to `until` (exclusive, present or not), in key order. `None` is the end
+    /// of all keys.
+    DeleteRange { record: u64, until: Option<u64> },
+    /// Looks up a present record. `lookups` is the index of its group among the lookups of the phase.
+    GetPresent { record: u64, lookups: usize },
+    /// Looks up an absent key. It follows the key of the record; `salt` selects one of many.
+    GetAbsent { record: u64, salt: u64, lookups: usize },
+    /// Reads a number of entries in key order, from a record on.
+    Range { record: u64, entries: u64 },
 }
 
 /// State of a workload between phases.
@@ -80,11 +43,12 @@ pub struct Stream {
     seed: u64,
     order: Random,
     choice: Random,
-    updates: u64,
+    /// Number of updates and merges.
+    versions: u64,
 }
 
 impl Stream {
-    /// Starts a workload. `keys` are as for [`Choice::new`].
+    /// Starts a workload. `keys` is `None` for the records of a file.
     pub fn new(keys: Option<KeySpace>, seed: u64) -> Stream {
         Stream {
             keys,
@@ -92,7 +56,7 @@ impl Stream {
             seed,
             order: Random::new(seed, PURPOSE_ORDER),
             choice: Random::new(seed, PURPOSE_CHOICE),
-            updates: 0,
+            versions: 0,
         }
     }
 
@@ -121,11 +85,14 @@ impl Stream {
             stream: self,
         }
     }
-}
 
-impl Stream {
-    /// Deletes [`RANGE_DELETE_RECORDS`] records in key order. The order of the records of a file is unknown, so only one
-    /// of them is deleted.
+    fn next_version(&mut self) -> u64 {
+        self.versions += 1;
+        self.versions
+    }
+
+    /// Deletes [`RANGE_DELETE_RECORDS`] records in key order. The key order of a file is unknown, so only one of its
+    /// records is deleted.
     fn delete_range(&mut self, record: u64) -> Operation {
         let Some(keys) = &self.keys else {
             self.live.delete(record);
@@ -143,6 +110,7 @@ impl Stream {
     }
 }
 
+/// Kind of a drawn operation. Lookups have the index of their group.
 #[derive(Clone, Copy, Debug)]
 enum Drawn {
     Insert,
@@ -195,14 +163,8 @@ impl Iterator for PhaseStream<'_> {
         let record = picked?;
         Some(match *kind {
             Drawn::Insert => Operation::Insert { record: stream.live.insert() },
-            Drawn::Update => {
-                stream.updates += 1;
-                Operation::Update { record, version: stream.updates }
-            }
-            Drawn::Merge => {
-                stream.updates += 1;
-                Operation::Merge { record, version: stream.updates }
-            }
+            Drawn::Update => Operation::Update { record, version: stream.next_version() },
+            Drawn::Merge => Operation::Merge { record, version: stream.next_version() },
             Drawn::Delete => {
                 stream.live.delete(record);
                 Operation::Delete { record }
@@ -251,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_exact_and_operations_use_present_records() {
+    fn phase_has_exact_counts_and_uses_present_records() {
         for distribution in KeyDistribution::ALL {
             let mut live = BTreeSet::new();
             let keys = KeySpace::new(distribution, 1000, 8, 5).unwrap();
@@ -260,21 +222,23 @@ mod tests {
             let mut gets = [[0; 2]; 2];
             for operation in operations(distribution, 5) {
                 match operation {
+                    Operation::Insert { .. } | Operation::GetAbsent { .. } => {}
+                    Operation::Update { record, .. }
+                    | Operation::Merge { record, .. }
+                    | Operation::Delete { record }
+                    | Operation::DeleteRange { record, .. }
+                    | Operation::GetPresent { record, .. }
+                    | Operation::Range { record, .. } => assert!(live.contains(&record)),
+                }
+                match operation {
                     Operation::Insert { record } => assert!(live.insert(record)),
-                    Operation::Update { record, .. } => {
-                        updates += 1;
-                        assert!(live.contains(&record));
-                    }
-                    Operation::Merge { record, .. } => {
-                        merges += 1;
-                        assert!(live.contains(&record));
-                    }
+                    Operation::Update { .. } => updates += 1,
+                    Operation::Merge { .. } => merges += 1,
                     Operation::Delete { record } => {
                         deletes += 1;
-                        assert!(live.remove(&record));
+                        live.remove(&record);
                     }
                     Operation::DeleteRange { record, until } => {
-                        assert!(live.contains(&record));
                         let (from, until) =
                             (keys.rank(record), until.map(|until| keys.rank(until)));
                         let places = from..until.unwrap_or(1000);
@@ -284,14 +248,11 @@ mod tests {
                         range_deletes += 1;
                         range_deleted += before - live.len();
                     }
-                    Operation::GetPresent { record, lookups } => {
-                        gets[lookups][0] += 1;
-                        assert!(live.contains(&record));
-                    }
+                    Operation::GetPresent { lookups, .. } => gets[lookups][0] += 1,
                     Operation::GetAbsent { lookups, .. } => gets[lookups][1] += 1,
-                    Operation::Range { record, entries } => {
+                    Operation::Range { entries, .. } => {
                         ranges += 1;
-                        assert!(live.contains(&record) && entries >= 1);
+                        assert!(entries >= 1);
                     }
                 }
             }
@@ -303,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn stream_follows_from_the_seed() {
+    fn stream_depends_on_the_seed_alone() {
         for distribution in KeyDistribution::ALL {
             assert_eq!(operations(distribution, 5), operations(distribution, 5));
             assert_ne!(operations(distribution, 5), operations(distribution, 6));
@@ -313,11 +274,8 @@ mod tests {
     #[test]
     fn kinds_are_mixed_evenly() {
         let operations = operations(KeyDistribution::Uniform, 1);
-        let half = operations.len() / 2;
-        let updates = operations[..half]
-            .iter()
-            .filter(|operation| matches!(operation, Operation::Update { .. }))
-            .count();
+        let first_half = operations[..operations.len() / 2].iter();
+        let updates = first_half.filter(|it| matches!(it, Operation::Update { .. })).count();
         assert!((200..300).contains(&updates), "{updates}");
     }
 

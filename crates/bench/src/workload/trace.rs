@@ -1,6 +1,6 @@
-//! Traces as workloads: recorded by a database ([`lsmx::workload_trace`]), or text.
+//! Traces as workloads: traces that a database recorded ([`lsmx::workload_trace`]), and traces as text.
 //!
-//! **Text**: one operation per line. Tabs separate its fields, in which `\t \n \r \\` stand for these bytes.
+//! A text has one operation per line. Tabs separate the fields, in which `\t \n \r \\` stand for these bytes.
 //! ```text
 //! put           key    value
 //! delete        key
@@ -22,30 +22,24 @@ use crate::error::{Error, Result};
 use crate::experiment::resume::hash_of;
 use crate::numbers;
 
-use super::record::{LINE_BYTES_MAX, RecordError, unescape};
+use super::record::{LINE_BYTES_MAX, RecordError, strip_line_end, unescape};
 
-/// A trace file.
+/// A trace file, recorded or text.
 #[derive(Clone, Debug)]
 pub struct TraceFile {
     path: PathBuf,
-    recorded: bool,
-    summary: TraceCounts,
+    is_recorded: bool,
+    counts: TraceCounts,
 }
 
 /// Counts of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceCounts {
-    /// Number of puts.
     pub puts: u64,
-    /// Number of point deletes.
     pub deletes: u64,
-    /// Number of merge operands.
     pub merges: u64,
-    /// Number of range deletes.
     pub range_deletes: u64,
-    /// Number of point lookups.
     pub gets: u64,
-    /// Number of scans.
     pub scans: u64,
     /// Number of entries that the scans read.
     pub scanned_entries: u64,
@@ -58,7 +52,6 @@ pub struct TraceCounts {
 }
 
 impl TraceCounts {
-    /// Returns the number of writes.
     pub fn writes(&self) -> u64 {
         self.puts + self.deletes + self.merges + self.range_deletes
     }
@@ -68,8 +61,8 @@ impl TraceCounts {
         self.writes() + self.gets + self.scans
     }
 
-    fn add(&mut self, what: &TraceEvent<'_>) {
-        match what {
+    fn add(&mut self, event: &TraceEvent<'_>) {
+        match event {
             TraceEvent::Put { key, value, .. } => {
                 self.puts += 1;
                 self.put_bytes += numbers::count(key.len()) + value.bytes;
@@ -89,15 +82,11 @@ impl TraceCounts {
 }
 
 impl TraceFile {
-    /// Opens a trace and counts its operations.
-    ///
-    /// # Errors
-    /// The trace cannot be read, is malformed or damaged, or has no operation.
+    /// Opens a trace and counts its operations. Fails if the trace is malformed or has no operation.
     pub fn open(path: &Path) -> Result<TraceFile> {
-        let recorded = TraceReader::is_trace(&OsVfs, path).map_err(read)?;
-        let summary = TraceCounts::default();
-        let mut trace = TraceFile { path: path.to_owned(), recorded, summary };
+        let is_recorded = TraceReader::is_trace(&OsVfs, path).map_err(read_error)?;
         let mut counts = TraceCounts::default();
+        let trace = TraceFile { path: path.to_owned(), is_recorded, counts: counts.clone() };
         trace.visit(&mut |item| {
             counts.add(&item.event);
             Ok(())
@@ -105,70 +94,58 @@ impl TraceFile {
         if counts.ops() == 0 {
             return Err(Error::NoRecords { path: path.to_owned() });
         }
-        let failed = |source| Error::Io { action: "read", path: path.to_owned(), source };
-        counts.hash = hash_of(path).map_err(failed)?;
-        trace.summary = counts;
-        Ok(trace)
+        counts.hash = hash_of(path).map_err(Error::io("read", path))?;
+        Ok(TraceFile { counts, ..trace })
     }
 
-    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the counts.
     pub fn counts(&self) -> &TraceCounts {
-        &self.summary
+        &self.counts
     }
 
-    /// Calls `visit` with every item in order.
-    ///
-    /// # Errors
-    /// As [`TraceFile::open`], or `visit` fails.
+    /// Calls `visit` with every item in order. Fails if the trace is malformed or `visit` fails.
     pub fn visit(&self, visit: &mut dyn FnMut(TraceItem<'_>) -> Result<()>) -> Result<()> {
-        if !self.recorded {
+        if !self.is_recorded {
             return self.visit_lines(visit);
         }
-        let reader = TraceReader::open(&OsVfs, &self.path).map_err(read)?;
-        let visited = reader.visit(&mut |item| visit(item).map_err(VisitError::Visitor));
-        match visited {
+        let reader = TraceReader::open(&OsVfs, &self.path).map_err(read_error)?;
+        match reader.visit(&mut |item| visit(item).map_err(VisitError::Visitor)) {
             Ok(_) => Ok(()),
             Err(VisitError::Visitor(error)) => Err(error),
-            Err(VisitError::Reader(error)) => Err(read(error)),
+            Err(VisitError::Reader(error)) => Err(read_error(error)),
         }
     }
 
-    #[expect(clippy::disallowed_methods, reason = "a file of the user, no part of a database")]
+    #[expect(clippy::disallowed_methods, reason = "a file of the user, not part of a database")]
     fn visit_lines(&self, visit: &mut dyn FnMut(TraceItem<'_>) -> Result<()>) -> Result<()> {
-        let failed = |action| {
-            let path = self.path.clone();
-            move |source| Error::Io { action, path, source }
-        };
-        let mut file = BufReader::new(File::open(&self.path).map_err(failed("open"))?);
+        let file = File::open(&self.path).map_err(Error::io("open", &self.path))?;
+        let mut file = BufReader::new(file);
         let mut text = Vec::new();
         let mut parser = TraceLineParser::default();
         for line in 1.. {
             text.clear();
             let taken = (&mut file).take(LINE_BYTES_MAX).read_until(b'\n', &mut text);
-            if taken.map_err(failed("read"))? == 0 {
+            if taken.map_err(Error::io("read", &self.path))? == 0 {
                 break;
             }
-            let what = parser.parse_line(&text).map_err(|source| Error::Record {
-                path: self.path.clone(),
-                line,
-                source,
+            let event = parser.parse_line(&text).map_err(|source| {
+                let path = self.path.clone();
+                Error::Record { path, line, source }
             })?;
-            visit(TraceItem { after_us: 0, synced: false, event: what })?;
+            visit(TraceItem { after_us: 0, synced: false, event })?;
         }
         Ok(())
     }
 }
 
-fn read(source: lsmx::Error) -> Error {
+fn read_error(source: lsmx::Error) -> Error {
     Error::Engine { action: "read a trace", source }
 }
 
-/// Reason to stop reading a recorded trace.
+/// Reason why reading a recorded trace ended.
 enum VisitError {
     Reader(lsmx::Error),
     Visitor(Error),
@@ -180,7 +157,7 @@ impl From<lsmx::Error> for VisitError {
     }
 }
 
-/// Parser of the text form of a trace. Keeps the buffers for the fields of a line.
+/// Parser of the lines of a text trace. It reuses its buffers for the fields.
 #[derive(Debug, Default)]
 pub struct TraceLineParser {
     first: Vec<u8>,
@@ -188,14 +165,9 @@ pub struct TraceLineParser {
 }
 
 impl TraceLineParser {
-    /// Parses a line. Returns its operation.
-    ///
-    /// # Errors
-    /// If the operation is unknown or has the wrong number of fields, or if a field is malformed.
+    /// Returns the operation of a line.
     pub fn parse_line(&mut self, line: &[u8]) -> std::result::Result<TraceEvent<'_>, RecordError> {
-        let line = line.strip_suffix(b"\n").unwrap_or(line);
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        let mut parts = line.split(|byte| *byte == b'\t');
+        let mut parts = strip_line_end(line).split(|byte| *byte == b'\t');
         let name = parts.next().unwrap_or_default();
         let (first, second, more) = (parts.next(), parts.next(), parts.next());
         self.first.clear();
@@ -205,26 +177,18 @@ impl TraceLineParser {
         let name = String::from_utf8_lossy(name);
         let wrong = |what: &str| Err(RecordError::Operation(format!("{name} {what}")));
         let count = usize::from(first.is_some()) + usize::from(second.is_some());
-        let (least, most) = match &*name {
-            "put" | "merge" | "scan" => (2, 2),
-            "delete" | "get" => (1, 1),
-            "delete-range" => (1, 2),
+        let (counts, fields) = match &*name {
+            "put" | "merge" => (2..=2, "a key and a value"),
+            "scan" => (2..=2, "a key and a count"),
+            "delete" | "get" => (1..=1, "a key"),
+            "delete-range" => (1..=2, "one key or two"),
             _ => {
-                return wrong(
-                    "is no operation; known: put, delete, get, merge, delete-range, scan",
-                );
+                let known = "put, delete, get, merge, delete-range, scan";
+                return wrong(&format!("is no operation; known: {known}"));
             }
         };
-        if more.is_some() || !(least..=most).contains(&count) {
-            return wrong(&format!(
-                "takes {} behind it, separated by tabs",
-                match (least, most) {
-                    (1, 1) => "a key",
-                    (2, 2) if name == "scan" => "a key and a count",
-                    (2, 2) => "a key and a value",
-                    _ => "one key or two",
-                }
-            ));
+        if more.is_some() || !counts.contains(&count) {
+            return wrong(&format!("takes {fields} behind it, separated by tabs"));
         }
         let (keyspace, key) = (0, self.first.as_slice());
         let content = self.second.as_slice();
@@ -266,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn text_lines_parse_as_operations() {
+    fn text_trace_has_counts_and_operations() {
         let text = b"put\ta\\tb\tred\\n\r\nget\ta\ndelete\tb\nmerge\ta\tmore\n\
                      delete-range\tp\tq\ndelete-range\tx\nscan\t\t10\nscan\tm\t5";
         let file = file(text);
@@ -316,8 +280,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("t");
         let db = lsmx::Db::open(directory.path().join("db"), lsmx::Options::default()).unwrap();
-        let recording =
-            db.record_trace(&path, lsmx::workload_trace::TraceOptions::default()).unwrap();
+        let recording = db.record_trace(&path, Default::default()).unwrap();
         db.put("key", "value").unwrap();
         db.get("key").unwrap();
         recording.stop().unwrap();

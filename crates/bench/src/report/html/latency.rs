@@ -1,4 +1,4 @@
-//! Plots of latencies: a row of percentiles per series.
+//! Plots of latencies, with a row of percentiles per series.
 
 use maud::Markup;
 
@@ -7,10 +7,9 @@ use super::plot::scale::Scale;
 use super::plot::spans::{self, Span};
 use super::value;
 
-/// Meaning of each mark of a row.
 const PERCENTILES: [&str; 5] = ["median", "p90", "p99", "p99.9", "longest"];
 
-/// Draws rows of percentiles over a logarithmic axis of time. Returns `None` without values.
+/// Draws rows over a logarithmic axis. Returns `None` without values.
 pub(crate) fn draw(rows: &[Span]) -> Option<Markup> {
     let all: Vec<f64> = rows.iter().flat_map(|row| row.values.iter().flatten().copied()).collect();
     if all.is_empty() {

@@ -1,5 +1,4 @@
-//! One page: what stands around the sections. Style and script are inside, so that the file is all
-//! there is.
+//! The frame of a page. The page contains its style sheet and its script, so it is a single file.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -10,7 +9,7 @@ use crate::report::provenance::Provenance;
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
 
-/// The whole document. `headline` says in a sentence what was done.
+/// Returns a document. `headline` describes the experiment, `contents` has ids and names of sections.
 pub(crate) fn page(
     title: &str,
     headline: &str,
@@ -27,7 +26,7 @@ pub(crate) fn page(
                 meta name="color-scheme" content="light dark";
                 meta name="generator" content=(format!("lsmx {}", provenance.version));
                 title { (title) }
-                // Both are ours: nothing that came from outside is in them.
+                // Style sheet and script are constants, so they need no escapes.
                 style { (PreEscaped(STYLE)) }
             }
             body {
@@ -63,7 +62,7 @@ fn sources(provenance: &Provenance) -> Markup {
     }
 }
 
-/// A part of the page with a heading and a sentence on how to read it.
+/// Returns a section. `how` explains how to read it.
 pub(crate) fn section(title: &str, how: &str, content: &Markup) -> Markup {
     html! {
         section {
@@ -74,12 +73,11 @@ pub(crate) fn section(title: &str, how: &str, content: &Markup) -> Markup {
     }
 }
 
-/// A plot under its title.
 pub(crate) fn figure(title: &str, plot: &Markup) -> Markup {
     html! { figure { figcaption { (title) } (plot) } }
 }
 
-/// What the parts of stacked bars or areas are: classes and names.
+/// Returns the legend of stacked bars or areas, whose parts have a class and a name.
 pub(crate) fn legend<'a>(parts: impl IntoIterator<Item = (&'a str, &'a str)>) -> Markup {
     html! {
         p class="legend" {

@@ -1,4 +1,4 @@
-// Comfort only: without it the page says the same.
+// Optional: sorts tables, compares two plots, and highlights a series. The page is complete without the script.
 "use strict";
 
 for (const table of document.querySelectorAll("table.sortable")) {

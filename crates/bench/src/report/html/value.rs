@@ -1,9 +1,9 @@
-//! Figures as text: sensible digits, and the unit that suits them.
+//! Formats of numbers in pages.
 
 use crate::numbers;
 use crate::report::text;
 
-/// Three digits, or all that stand before the point.
+/// Rounds to three significant digits, but not to less than a whole number. Drops trailing zeros.
 pub(crate) fn plain(x: f64) -> String {
     let digits = match x.abs() {
         x if x >= 99.95 => 0,
@@ -11,10 +11,14 @@ pub(crate) fn plain(x: f64) -> String {
         x if x >= 0.1 || x == 0.0 => 2,
         _ => 4,
     };
-    trimmed(&format!("{x:.digits$}"))
+    let text = format!("{x:.digits$}");
+    if digits == 0 {
+        return text;
+    }
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A ratio, such as an amplification: three digits, zeros at the end kept.
+/// Formats a ratio with three significant digits.
 pub(crate) fn times(x: f64) -> String {
     let digits = match x {
         x if x >= 99.95 => 0,
@@ -24,12 +28,12 @@ pub(crate) fn times(x: f64) -> String {
     format!("{x:.digits$} ×")
 }
 
-/// A share of 0 to 1 in per cent.
+/// Formats a share from 0 to 1 in percent.
 pub(crate) fn percent(share: f64) -> String {
     format!("{} %", plain(share * 100.0))
 }
 
-/// Counts, in thousands and millions where they are many.
+/// Formats a count; from 10,000 on in thousands, millions or billions.
 pub(crate) fn count(n: f64) -> String {
     match n {
         n if n >= 999_500_000.0 => format!("{} G", plain(n / 1e9)),
@@ -39,14 +43,12 @@ pub(crate) fn count(n: f64) -> String {
     }
 }
 
-/// Bytes in binary units.
+/// Formats bytes in binary units, without trailing zero.
 pub(crate) fn bytes(n: f64) -> String {
-    let text = text::bytes(numbers::round(n));
-    // 4.0 MiB on an axis reads better as 4 MiB.
-    text.replace(".0 ", " ")
+    text::bytes(numbers::round(n)).replace(".0 ", " ")
 }
 
-/// Microseconds as what suits: ns, µs, ms, s.
+/// Formats microseconds as ns, µs, ms or s.
 pub(crate) fn micros(us: f64) -> String {
     match us {
         us if us <= 0.0 => "0".to_owned(),
@@ -57,21 +59,12 @@ pub(crate) fn micros(us: f64) -> String {
     }
 }
 
-/// Without zeros at the end of what stands behind the point.
-fn trimmed(text: &str) -> String {
-    if text.contains('.') {
-        text.trim_end_matches('0').trim_end_matches('.').to_owned()
-    } else {
-        text.to_owned()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn figures_have_three_digits_and_a_unit() {
+    fn numbers_have_three_digits_and_a_unit() {
         for (text, expected) in [
             (plain(0.0), "0"),
             (plain(0.01234), "0.0123"),

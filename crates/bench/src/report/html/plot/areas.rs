@@ -1,4 +1,4 @@
-//! Amounts on top of each other over a common axis: one plane for bytes, a lower one for counts.
+//! Stacked areas in two planes, one above the other, with a common x axis.
 
 use maud::{Markup, Render, html};
 
@@ -8,28 +8,33 @@ use super::{Px, svg};
 
 const WIDTH: f64 = 400.0;
 const HEIGHT: f64 = 290.0;
-/// Where the lower plane begins.
+/// Top of the lower plane.
 const LOWER_PX: f64 = 170.0;
 
-/// What is stacked: at each place of the axis an amount for every layer.
+/// Stacked layers.
 #[derive(Clone, Debug)]
 pub(crate) struct Layers {
     /// Classes and names of the layers, from the bottom.
     pub(crate) names: Vec<(String, String)>,
-    /// Amounts by layer, from places on the axis on until the next.
+    /// Positions on the x axis with the amount of each layer up to the next position.
     pub(crate) steps: Vec<(f64, Vec<f64>)>,
 }
 
-/// Two planes, one below the other, over one axis that both share.
-pub(crate) fn draw(says: &str, x: &Axis, upper: (Axis, &Layers), lower: (Axis, &Layers)) -> Markup {
-    // The upper one shows no title of the axis below it.
-    let silent = Axis { title: String::new(), ..x.clone() };
-    // Both begin at the same place, whatever room their tick labels take.
+/// Draws two planes.
+pub(crate) fn draw(
+    description: &str,
+    x: &Axis,
+    upper: (Axis, &Layers),
+    lower: (Axis, &Layers),
+) -> Markup {
+    // The title of the x axis is below the lower plane only.
+    let untitled = Axis { title: String::new(), ..x.clone() };
+    // Both planes have the same left edge, although the widths of their tick labels differ.
     let widest = upper.0.tick_width().max(lower.0.tick_width());
     let left = |axis: &Axis| widest - axis.tick_width();
     let above = Area { left: left(&upper.0), top: 0.0, right: WIDTH, bottom: LOWER_PX };
     let below = Area { left: left(&lower.0), top: LOWER_PX, right: WIDTH, bottom: HEIGHT };
-    let planes = [(silent, upper, above), (x.clone(), lower, below)];
+    let planes = [(untitled, upper, above), (x.clone(), lower, below)];
     let content = html! {
         @for (x, (y, layers), area) in planes {
             @let frame = Frame::new(x, y, area);
@@ -41,16 +46,16 @@ pub(crate) fn draw(says: &str, x: &Axis, upper: (Axis, &Layers), lower: (Axis, &
             }
         }
     };
-    svg(WIDTH, HEIGHT, says, &content)
+    svg(WIDTH, HEIGHT, description, &content)
 }
 
-/// The outline of a layer; none where it is empty all along.
+/// Returns the outline of a layer; `None` if all its amounts are 0.
 fn layer(frame: &Frame, steps: &[(f64, Vec<f64>)], index: usize) -> Option<String> {
     if steps.iter().all(|(_, amounts)| amounts[index] <= 0.0) {
         return None;
     }
-    // Down from one amount to the next just where it changes.
-    let stairs = |layers: usize| -> Vec<(f64, f64)> {
+    // The upper edge of the first `layers` layers. Amounts change in vertical steps.
+    let edge = |layers: usize| -> Vec<(f64, f64)> {
         let mut line: Vec<(f64, f64)> = Vec::new();
         for (x, amounts) in steps {
             let at = frame.place(*x, amounts[..layers].iter().sum());
@@ -61,30 +66,29 @@ fn layer(frame: &Frame, steps: &[(f64, Vec<f64>)], index: usize) -> Option<Strin
         }
         line
     };
-    let mut outline = stairs(index + 1);
-    outline.extend(stairs(index).into_iter().rev());
+    let mut outline = edge(index + 1);
+    outline.extend(edge(index).into_iter().rev());
     Some(right_angled(&outline))
 }
 
-/// A closed path of lines along the axes, without places that change nothing.
+/// Returns a closed path of horizontal and vertical lines. Points that round to the same position are merged.
 fn right_angled(points: &[(f64, f64)]) -> String {
-    let places: Vec<(String, String)> =
-        points.iter().map(|&(x, y)| (Px(x).render().0, Px(y).render().0)).collect();
     let mut d = String::new();
-    let mut at: Option<&(String, String)> = None;
-    for place in &places {
-        match at {
-            None => d.push_str(&format!("M{} {}", place.0, place.1)),
-            Some(last) => {
-                if last.0 != place.0 {
-                    d.push_str(&format!("H{}", place.0));
+    let mut last: Option<(String, String)> = None;
+    for &(x, y) in points {
+        let (x, y) = (Px(x).render().0, Px(y).render().0);
+        match &last {
+            None => d.push_str(&format!("M{x} {y}")),
+            Some((last_x, last_y)) => {
+                if *last_x != x {
+                    d.push_str(&format!("H{x}"));
                 }
-                if last.1 != place.1 {
-                    d.push_str(&format!("V{}", place.1));
+                if *last_y != y {
+                    d.push_str(&format!("V{y}"));
                 }
             }
         }
-        at = Some(place);
+        last = Some((x, y));
     }
     d.push('Z');
     d
@@ -95,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn outlines_are_stairs() {
+    fn right_angled_path_merges_equal_positions() {
         let corners =
             [(0.0, 9.0), (5.0, 9.0), (5.0, 9.02), (5.0, 4.0), (8.0, 4.0), (8.0, 10.0), (0.0, 10.0)];
         assert_eq!(right_angled(&corners), "M0 9H5V4H8V10H0Z");

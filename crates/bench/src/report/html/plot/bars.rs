@@ -1,4 +1,4 @@
-//! Bars from left to right, a row per series, each of one or more parts.
+//! Horizontal bars with one or more parts, a row per series.
 
 use maud::{Markup, html};
 
@@ -9,30 +9,26 @@ use super::scale::Scale;
 use super::{Px, svg};
 
 const WIDTH: f64 = 620.0;
-/// From row to row.
+/// Distance between two rows.
 const ROW_PX: f64 = 20.0;
 const BAR_PX: f64 = 13.0;
-/// Widest that names may be.
+/// Maximum width of a name.
 const NAMES_PX_MAX: f64 = 230.0;
 
-/// A bar.
 #[derive(Clone, Debug)]
 pub(crate) struct Bar {
     pub(crate) marker: Marker,
     pub(crate) name: String,
-    /// The parts, from the left.
+    /// Parts from left to right.
     pub(crate) parts: Vec<f64>,
-    /// What stands behind the bar.
+    /// Text at the end of the bar.
     pub(crate) text: String,
 }
 
-/// Bars from 0. `parts` names the parts; where there is one alone it has the colour of its series.
-pub(crate) fn draw(says: &str, parts: &[&str], format: Format, rows: &[Bar]) -> Markup {
-    let widest = |texts: &mut dyn Iterator<Item = &String>| {
-        texts.map(|text| label::width(text)).fold(0.0, f64::max)
-    };
-    let names = widest(&mut rows.iter().map(|row| &row.name)).min(NAMES_PX_MAX) + 24.0;
-    let texts = widest(&mut rows.iter().map(|row| &row.text)) + 8.0;
+/// Draws bars over an axis from 0. `parts` has the names of the parts. A single part has the color of its series.
+pub(crate) fn draw(description: &str, parts: &[&str], format: Format, rows: &[Bar]) -> Markup {
+    let names = label::widest(rows.iter().map(|row| &row.name)).min(NAMES_PX_MAX) + 24.0;
+    let texts = label::widest(rows.iter().map(|row| &row.text)) + 8.0;
     let longest = rows.iter().map(|row| row.parts.iter().sum()).fold(0.0, f64::max);
     let scale = Scale::to_edge(longest).at_places(names, (WIDTH - texts).max(names + 60.0));
     let height = ROW_PX * crate::numbers::float(crate::numbers::count(rows.len())) + 4.0;
@@ -42,10 +38,7 @@ pub(crate) fn draw(says: &str, parts: &[&str], format: Format, rows: &[Bar]) -> 
             @let base = top + ROW_PX / 2.0 + FONT_PX * 0.35;
             g class="series" data-name=(row.name) {
                 (row.marker.draw((8.0, top + ROW_PX / 2.0), 44.0, "key", ""))
-                text class="name" x="18" y=(Px(base)) {
-                    (label::fitted(&row.name, NAMES_PX_MAX))
-                    @if label::width(&row.name) > NAMES_PX_MAX { title { (row.name) } }
-                }
+                (label::draw(&row.name, NAMES_PX_MAX, (18.0, base)))
                 @for (index, part) in row.parts.iter().enumerate() {
                     @let before: f64 = row.parts[..index].iter().sum();
                     @let (from, to) = (scale.place(before), scale.place(before + part));
@@ -68,5 +61,5 @@ pub(crate) fn draw(says: &str, parts: &[&str], format: Format, rows: &[Bar]) -> 
         }
         line class="axis" x1=(Px(names)) x2=(Px(names)) y1="0" y2=(Px(height)) {}
     };
-    svg(WIDTH, height, says, &content)
+    svg(WIDTH, height, description, &content)
 }

@@ -1,4 +1,4 @@
-//! The plane of a plot: grid, ticks, axis titles.
+//! The frame of a plot: grid, ticks and axis titles.
 
 use maud::{Markup, html};
 
@@ -6,17 +6,16 @@ use super::Px;
 use super::label::{self, Area, FONT_PX, LINE_PX};
 use super::scale::Scale;
 
-/// Writes a value of an axis or a mark, with its unit.
+/// Formats a value of an axis with its unit.
 pub(crate) type Format = fn(f64) -> String;
 
-/// One axis.
 #[derive(Clone, Debug)]
 pub(crate) struct Axis {
     pub(crate) scale: Scale,
-    /// What is shown, with its unit.
+    /// Quantity and unit; may be empty.
     pub(crate) title: String,
     pub(crate) format: Format,
-    /// Ticks wished for.
+    /// Approximate number of ticks.
     pub(crate) ticks: usize,
 }
 
@@ -32,14 +31,13 @@ impl Axis {
         Axis::new(Scale::from_zero(largest, 6), "", format)
     }
 
-    /// How wide its widest tick label is.
+    /// Returns the width of the widest tick label.
     pub(crate) fn tick_width(&self) -> f64 {
-        let widths = self.scale.ticks(self.ticks).into_iter();
-        widths.map(|tick| label::width(&(self.format)(tick))).fold(0.0, f64::max)
+        label::widest(self.scale.ticks(self.ticks).into_iter().map(self.format))
     }
 }
 
-/// A plane with both axes.
+/// Axes and the plane that they enclose.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {
     x: Axis,
@@ -48,13 +46,13 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// Takes what ticks and titles need from an area; the plane is what is left.
+    /// Creates a frame in an area. The plane is the area without the space for ticks and titles.
     pub(crate) fn new(x: Axis, y: Axis, area: Area) -> Frame {
         let below = LINE_PX + if x.title.is_empty() { 8.0 } else { LINE_PX + 10.0 };
         let above = if y.title.is_empty() { FONT_PX / 2.0 + 1.0 } else { LINE_PX + 10.0 };
         let plane = Area {
             left: area.left + y.tick_width() + 8.0,
-            // Half of the last tick label stands out.
+            // Half of the last tick label extends beyond the plane.
             right: area.right - x.tick_width() / 2.0 - 1.0,
             top: area.top + above,
             bottom: area.bottom - below,
@@ -66,22 +64,21 @@ impl Frame {
         Frame { x, y, plane }
     }
 
-    /// What the axes enclose.
     pub(crate) fn plane(&self) -> Area {
         self.plane
     }
 
-    /// Where a pair of values lies.
+    /// Returns the position of a pair of values.
     pub(crate) fn place(&self, x: f64, y: f64) -> (f64, f64) {
         (self.x.scale.place(x), self.y.scale.place(y))
     }
 
-    /// The values as text, for titles under the pointer.
-    pub(crate) fn say(&self, x: f64, y: f64) -> (String, String) {
+    /// Formats a pair of values.
+    pub(crate) fn format(&self, x: f64, y: f64) -> (String, String) {
         ((self.x.format)(x), (self.y.format)(y))
     }
 
-    /// Grid, ticks and titles, to be drawn first.
+    /// Draws grid, ticks and titles. Call it before drawing data.
     pub(crate) fn draw(&self) -> Markup {
         let Area { left, top, right, bottom } = self.plane;
         let (x, y) = (&self.x, &self.y);
@@ -106,7 +103,7 @@ impl Frame {
                 text class="title" x=(Px(right)) y=(Px(bottom + 2.0 * LINE_PX + 6.0))
                     text-anchor="end" { (x.title) " →" }
             }
-            // Not turned, so that it is read as easily as the rest.
+            // The title is horizontal and above the axis.
             @if !y.title.is_empty() {
                 text class="title" x=(Px(left - 6.0)) y=(Px(top - 12.0)) { "↑ " (y.title) }
             }
@@ -114,17 +111,18 @@ impl Frame {
     }
 }
 
-/// Ticks of a horizontal axis whose texts do not touch.
+/// Returns the ticks of a horizontal axis without those whose label would touch the previous one.
 fn spaced(axis: &Axis) -> Vec<f64> {
-    let mut kept: Vec<f64> = Vec::new();
-    let mut taken = f64::NEG_INFINITY;
-    for tick in axis.scale.ticks(axis.ticks) {
+    let mut ticks = axis.scale.ticks(axis.ticks);
+    let mut end = f64::NEG_INFINITY;
+    ticks.retain(|&tick| {
         let half = label::width(&(axis.format)(tick)) / 2.0 + 3.0;
         let at = axis.scale.place(tick);
-        if at - half >= taken {
-            kept.push(tick);
-            taken = at + half;
+        let fits = at - half >= end;
+        if fits {
+            end = at + half;
         }
-    }
-    kept
+        fits
+    });
+    ticks
 }

@@ -1,23 +1,26 @@
-//! Names in a plot, where they cover neither each other nor a marker.
+//! Names in a plot, placed so that they cover neither each other nor a marker.
 
+use maud::{Markup, html};
+
+use super::Px;
 use crate::numbers;
 
-/// Height of the letters of tick labels and names, in px.
+/// Font size of tick labels and names, in px.
 pub(crate) const FONT_PX: f64 = 12.0;
-/// From line to line.
+/// Line height in px.
 pub(crate) const LINE_PX: f64 = 15.0;
 
-/// Room around a name.
+/// Margin of a name, in px.
 const GAP: f64 = 2.0;
-/// How far from its marker a name may stand before a line must lead to it.
+/// Maximum distance of a name from its marker without a leader line, in px.
 const NEAR: f64 = 14.0;
-/// Free places that are tried before a name may stand on a line.
+/// Number of free positions tried before a name may cover a line.
 const NEARBY: usize = 100;
-/// Directions in which a place is looked for.
+/// Number of directions from a marker in which positions are tried.
 const DIRECTIONS: u64 = 24;
 
-/// How wide a text is at most, in px. Which font a reader has is not known: counted with the widths
-/// of DejaVu Sans, which is wider than the usual ones.
+/// Returns an upper estimate of the width of a text in px. The font of the browser is unknown; the estimate uses the
+/// widths of DejaVu Sans, which is wide.
 pub(crate) fn width(text: &str) -> f64 {
     let em: f64 = text
         .chars()
@@ -35,8 +38,23 @@ pub(crate) fn width(text: &str) -> f64 {
     em * FONT_PX
 }
 
-/// The longest of these texts that fits into `room` px, cut with an ellipsis where it must be.
-pub(crate) fn fitted(text: &str, room: f64) -> String {
+/// Returns the width of the widest text.
+pub(crate) fn widest(texts: impl Iterator<Item = impl AsRef<str>>) -> f64 {
+    texts.map(|text| width(text.as_ref())).fold(0.0, f64::max)
+}
+
+/// Draws a name with its baseline at a position. A name wider than `room` px is cut and has a tooltip.
+pub(crate) fn draw(name: &str, room: f64, (x, y): (f64, f64)) -> Markup {
+    html! {
+        text class="name" x=(Px(x)) y=(Px(y)) {
+            (fitted(name, room))
+            @if width(name) > room { title { (name) } }
+        }
+    }
+}
+
+/// Cuts a text that is wider than `room` px, and adds an ellipsis.
+fn fitted(text: &str, room: f64) -> String {
     if width(text) <= room {
         return text.to_owned();
     }
@@ -47,7 +65,7 @@ pub(crate) fn fitted(text: &str, room: f64) -> String {
     format!("{short}…")
 }
 
-/// A rectangle by its corners.
+/// A rectangle.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Area {
     pub(crate) left: f64,
@@ -57,33 +75,33 @@ pub(crate) struct Area {
 }
 
 impl Area {
-    /// The square around a place that reaches so far.
+    /// Returns a square with its center at a position. `reach` is half of its side.
     pub(crate) fn around((x, y): (f64, f64), reach: f64) -> Area {
         Area { left: x - reach, top: y - reach, right: x + reach, bottom: y + reach }
     }
 
-    fn meets(&self, other: &Area) -> bool {
+    fn overlaps(&self, other: &Area) -> bool {
         self.left < other.right
             && other.left < self.right
             && self.top < other.bottom
             && other.top < self.bottom
     }
 
-    fn holds(&self, other: &Area) -> bool {
+    fn contains(&self, other: &Area) -> bool {
         self.left <= other.left
             && self.top <= other.top
             && self.right >= other.right
             && self.bottom >= other.bottom
     }
 
-    /// The place in here that is nearest to another.
+    /// Returns the position in this rectangle that is nearest to another position.
     fn nearest(&self, (x, y): (f64, f64)) -> (f64, f64) {
         (x.clamp(self.left, self.right), y.clamp(self.top, self.bottom))
     }
 
-    /// Whether the line between two places comes through here.
+    /// Returns whether a line between two positions crosses this rectangle.
     fn is_crossed(&self, from: (f64, f64), to: (f64, f64)) -> bool {
-        // Looked at every two px or so: names are larger than that.
+        // Steps of 2 px suffice, because names are larger.
         let steps = numbers::floor((from.0 - to.0).hypot(from.1 - to.1) / 2.0) + 1;
         (0..=steps).any(|step| {
             let share = numbers::ratio(step, steps);
@@ -93,35 +111,33 @@ impl Area {
     }
 }
 
-/// A name beside its marker.
+/// Position of a name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Placed {
-    /// What the text covers.
     pub(crate) area: Area,
-    /// A line from the marker, where the name does not stand beside it.
+    /// A line from the marker to a name that is not near.
     pub(crate) leader: Option<[(f64, f64); 2]>,
 }
 
 impl Placed {
-    /// Where the text begins on its base line.
+    /// Returns the start of the baseline.
     pub(crate) fn base(&self) -> (f64, f64) {
         (self.area.left + GAP, self.area.bottom - GAP - FONT_PX * 0.22)
     }
 }
 
-/// A marker, how far it reaches, and its name.
+/// A marker with a name.
 #[derive(Clone, Debug)]
 pub(crate) struct Named<'a> {
     pub(crate) at: (f64, f64),
+    /// Half of the width of the marker.
     pub(crate) reach: f64,
     pub(crate) name: &'a str,
 }
 
-/// Places for names inside `room`, each as near to its marker as the others leave it. A name for
-/// which there is no room at all has none. Names keep off `lines` where they can.
+/// Finds a position in `room` for each name, near its marker and off `lines` if possible. `None` if there is no space.
 ///
-/// One after the other, beginning with those that have the most neighbours: whoever has room around
-/// finds a place in the end.
+/// Names are placed one after the other. Names with many neighbours come first, because they have the fewest positions.
 pub(crate) fn place(
     room: Area,
     named: &[Named<'_>],
@@ -131,16 +147,16 @@ pub(crate) fn place(
     let mut order: Vec<usize> = (0..named.len()).collect();
     let crowd = |index: usize| {
         let around = Area::around(named[index].at, 60.0);
-        markers.iter().filter(|marker| marker.meets(&around)).count()
+        markers.iter().filter(|marker| marker.overlaps(&around)).count()
     };
     order.sort_by_key(|&index| std::cmp::Reverse(crowd(index)));
     let mut placed: Vec<Option<Placed>> = vec![None; named.len()];
     for index in order {
         let others = || placed.iter().flatten();
         let free = |candidate: &Placed| {
-            room.holds(&candidate.area)
-                && !markers.iter().any(|marker| marker.meets(&candidate.area))
-                && !others().any(|other| other.area.meets(&candidate.area))
+            room.contains(&candidate.area)
+                && !markers.iter().any(|marker| marker.overlaps(&candidate.area))
+                && !others().any(|other| other.area.overlaps(&candidate.area))
         };
         let untangled = |candidate: &Placed| {
             let crosses = |leader: Option<[(f64, f64); 2]>, area: &Area| {
@@ -164,7 +180,7 @@ pub(crate) fn place(
     placed
 }
 
-/// Places around a marker, the nearest first; to the right before to the left.
+/// Returns positions around a marker, by distance, then by angle from the right.
 fn candidates(named: &Named<'_>, room: Area) -> impl Iterator<Item = Placed> {
     let (width, height) = (width(named.name) + 2.0 * GAP, LINE_PX);
     let (at, reach) = (named.at, named.reach);
@@ -172,12 +188,12 @@ fn candidates(named: &Named<'_>, room: Area) -> impl Iterator<Item = Placed> {
     let distances = (0..).map(|step: u32| f64::from(step) * 6.0).take_while(move |&d| d < farthest);
     distances.flat_map(move |distance| {
         (0..DIRECTIONS).map(move |turn| {
-            // 0, 1, -1, 2, -2, … steps away from the right.
+            // Angles are 0, 1, -1, 2, -2, … steps.
             let steps = numbers::float(turn.div_ceil(2));
             let sign = if turn % 2 == 0 { -1.0 } else { 1.0 };
             let angle = sign * steps * std::f64::consts::TAU / numbers::float(DIRECTIONS);
             let (away_x, away_y) = (libm::cos(angle), libm::sin(angle));
-            // The name's middle, so that its edge keeps the distance.
+            // Center of the name. Its edge has the distance from the marker.
             let x = at.0 + away_x * (reach + distance + width / 2.0 + 2.0);
             let y = at.1 + away_y * (reach + distance + height / 2.0 + 1.0);
             let area = Area {
@@ -198,15 +214,15 @@ fn candidates(named: &Named<'_>, room: Area) -> impl Iterator<Item = Placed> {
     })
 }
 
-/// Heights for names at the ends of lines: each at least [`LINE_PX`] from the next, inside
-/// `top..=bottom` if there is room for all, and as near to what was wished as may be.
-pub(crate) fn spread(wished: &[f64], top: f64, bottom: f64) -> Vec<f64> {
-    let mut order: Vec<usize> = (0..wished.len()).collect();
-    order.sort_by(|&a, &b| wished[a].total_cmp(&wished[b]));
-    // Names that would touch form a block, which stands around the middle of their wishes.
+/// Returns the heights of names at the ends of lines, near the desired heights. Neighbours are at least [`LINE_PX`] apart.
+/// All are in `top..=bottom` if there is enough space.
+pub(crate) fn spread(desired: &[f64], top: f64, bottom: f64) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..desired.len()).collect();
+    order.sort_by(|&a, &b| desired[a].total_cmp(&desired[b]));
+    // Names that would touch form a block. Its center is the mean of the desired heights.
     let mut blocks: Vec<(f64, Vec<usize>)> = Vec::new();
     for &index in &order {
-        let mut block = (wished[index], vec![index]);
+        let mut block = (desired[index], vec![index]);
         loop {
             let half = |members: &Vec<usize>| length(members) * LINE_PX / 2.0;
             let extent = half(&block.1);
@@ -216,7 +232,7 @@ pub(crate) fn spread(wished: &[f64], top: f64, bottom: f64) -> Vec<f64> {
                 Some((middle, members)) if middle + half(members) > block.0 - extent => {
                     let mut members = members.clone();
                     members.extend(&block.1);
-                    let sum: f64 = members.iter().map(|&member| wished[member]).sum();
+                    let sum: f64 = members.iter().map(|&member| desired[member]).sum();
                     block = (sum / length(&members), members);
                     blocks.pop();
                 }
@@ -225,7 +241,7 @@ pub(crate) fn spread(wished: &[f64], top: f64, bottom: f64) -> Vec<f64> {
         }
         blocks.push(block);
     }
-    let mut heights = vec![0.0; wished.len()];
+    let mut heights = vec![0.0; desired.len()];
     for (middle, members) in &blocks {
         let first = middle - (length(members) - 1.0) * LINE_PX / 2.0;
         for (line, &member) in (0_u32..).zip(members) {
@@ -246,7 +262,7 @@ mod tests {
     const ROOM: Area = Area { left: 0.0, top: 0.0, right: 600.0, bottom: 400.0 };
 
     #[test]
-    fn eighteen_names_in_a_heap_find_room() {
+    fn place_eighteen_close_names_do_not_overlap() {
         let names: Vec<String> = (0..18).map(|n| format!("policy-number-{n}")).collect();
         let named: Vec<Named<'_>> = names
             .iter()
@@ -259,10 +275,10 @@ mod tests {
         let placed: Vec<Placed> =
             place(ROOM, &named, &[]).into_iter().map(Option::unwrap).collect();
         for (index, one) in placed.iter().enumerate() {
-            assert!(ROOM.holds(&one.area), "{one:?}");
-            assert!(named.iter().all(|it| !Area::around(it.at, it.reach).meets(&one.area)));
+            assert!(ROOM.contains(&one.area), "{one:?}");
+            assert!(named.iter().all(|it| !Area::around(it.at, it.reach).overlaps(&one.area)));
             for other in &placed[index + 1..] {
-                assert!(!one.area.meets(&other.area), "{one:?} {other:?}");
+                assert!(!one.area.overlaps(&other.area), "{one:?} {other:?}");
             }
         }
         assert!(placed.iter().any(|one| one.leader.is_some()));
@@ -270,27 +286,27 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_room_is_left_out() {
+    fn place_name_without_space_is_none() {
         let narrow = Area { right: 20.0, ..ROOM };
         let named = [Named { at: (10.0, 10.0), reach: 4.0, name: "lazy-leveling" }];
         assert_eq!(place(narrow, &named, &[]), [None]);
     }
 
     #[test]
-    fn names_at_line_ends_keep_their_distance_and_their_order() {
-        let wished = [100.0, 101.0, 99.0, 5.0, 5.0, 390.0, 395.0, 200.0];
-        let heights = spread(&wished, 0.0, 395.0);
-        let mut order: Vec<usize> = (0..wished.len()).collect();
-        order.sort_by(|&a, &b| wished[a].total_cmp(&wished[b]));
+    fn spread_heights_keep_order_and_distance() {
+        let desired = [100.0, 101.0, 99.0, 5.0, 5.0, 390.0, 395.0, 200.0];
+        let heights = spread(&desired, 0.0, 395.0);
+        let mut order: Vec<usize> = (0..desired.len()).collect();
+        order.sort_by(|&a, &b| desired[a].total_cmp(&desired[b]));
         for pair in order.windows(2) {
             assert!(heights[pair[1]] - heights[pair[0]] >= LINE_PX - 1e-9, "{heights:?}");
         }
         assert!(heights.iter().all(|&height| (0.0..=395.0).contains(&height)), "{heights:?}");
-        assert!((heights[7] - 200.0).abs() < 1e-9, "who has room stays");
+        assert!((heights[7] - 200.0).abs() < 1e-9, "a name without neighbours keeps its height");
     }
 
     #[test]
-    fn what_is_too_wide_is_cut() {
+    fn fitted_wide_text_is_cut() {
         assert_eq!(fitted("tiering", 100.0), "tiering");
         let cut = fitted("tiering(T=10,trigger=4,stop=20)", 100.0);
         assert!(cut.starts_with("tiering(") && cut.ends_with('…') && width(&cut) <= 100.0, "{cut}");

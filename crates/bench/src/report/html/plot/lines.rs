@@ -1,4 +1,4 @@
-//! Lines over a common axis, each with its name at its end.
+//! Lines with their names at their ends.
 
 use maud::{Markup, html};
 
@@ -10,21 +10,20 @@ use crate::numbers;
 
 const WIDTH: f64 = 620.0;
 const HEIGHT_MIN: f64 = 300.0;
-/// Widest that names may be.
+/// Maximum width of a name.
 const NAMES_PX_MAX: f64 = 180.0;
-/// From the end of a line to its name.
+/// Distance from the plane to the names.
 const LEAD_PX: f64 = 26.0;
-/// A line of more points than this has no markers but at its end.
+/// Maximum number of points of a line with a marker at each point. Longer lines have one at their end.
 const MARKED_POINTS_MAX: usize = 12;
 
-/// One line.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) marker: Marker,
     pub(crate) name: String,
-    /// By x.
+    /// Points in the order of x.
     pub(crate) points: Vec<(f64, f64)>,
-    /// At a value of x, from one of y to another.
+    /// Vertical error bars: x, lower y and upper y.
     pub(crate) whiskers: Vec<(f64, f64, f64)>,
 }
 
@@ -34,11 +33,10 @@ impl Line {
     }
 }
 
-/// All lines in one plane.
-pub(crate) fn draw(says: &str, x: Axis, y: Axis, lines: &[Line]) -> Markup {
+pub(crate) fn draw(description: &str, x: Axis, y: Axis, lines: &[Line]) -> Markup {
     let lines: Vec<&Line> = lines.iter().filter(|line| !line.points.is_empty()).collect();
-    let names = lines.iter().map(|line| label::width(&line.name)).fold(0.0, f64::max);
-    let names = names.min(NAMES_PX_MAX) + LEAD_PX + 14.0;
+    let names = label::widest(lines.iter().map(|line| &line.name)).min(NAMES_PX_MAX);
+    let names = names + LEAD_PX + 14.0;
     let height = HEIGHT_MIN.max(numbers::float(numbers::count(lines.len())) * LINE_PX + 70.0);
     let frame =
         Frame::new(x, y, Area { left: 0.0, top: 0.0, right: WIDTH - names, bottom: height });
@@ -47,10 +45,10 @@ pub(crate) fn draw(says: &str, x: Axis, y: Axis, lines: &[Line]) -> Markup {
         .iter()
         .map(|line| line.points.last().map_or((0.0, 0.0), |&(x, y)| frame.place(x, y)))
         .collect();
-    let wished: Vec<f64> = ends.iter().map(|end| end.1).collect();
-    // Half a line more than the plane at both ends, but not out of the plot.
+    let desired: Vec<f64> = ends.iter().map(|end| end.1).collect();
+    // Names may extend half a line beyond the plane, but not beyond the plot.
     let top = (plane.top - LINE_PX / 2.0).max(LINE_PX / 2.0 + 1.0);
-    let heights = label::spread(&wished, top, plane.bottom + LINE_PX / 2.0);
+    let heights = label::spread(&desired, top, plane.bottom + LINE_PX / 2.0);
     let right = plane.right + LEAD_PX;
     let content = html! {
         (frame.draw())
@@ -67,20 +65,17 @@ pub(crate) fn draw(says: &str, x: Axis, y: Axis, lines: &[Line]) -> Markup {
                 }
                 @for (index, &(x, y)) in line.points.iter().enumerate() {
                     @if line.points.len() <= MARKED_POINTS_MAX || index + 1 == line.points.len() {
-                        @let (at_x, at_y) = frame.say(x, y);
-                        @let says = format!("{}: {at_y} at {at_x}", line.name);
-                        (line.marker.draw(frame.place(x, y), 36.0, "", &says))
+                        @let (at_x, at_y) = frame.format(x, y);
+                        @let title = format!("{}: {at_y} at {at_x}", line.name);
+                        (line.marker.draw(frame.place(x, y), 36.0, "", &title))
                     }
                 }
                 line class="leader" x1=(Px(end.0 + 5.0)) y1=(Px(end.1)) x2=(Px(right - 3.0))
                     y2=(Px(*height)) {}
                 (line.marker.draw((right + 3.0, *height), 36.0, "key", ""))
-                text class="name" x=(Px(right + 11.0)) y=(Px(height + FONT_PX * 0.35)) {
-                    (label::fitted(&line.name, NAMES_PX_MAX))
-                    @if label::width(&line.name) > NAMES_PX_MAX { title { (line.name) } }
-                }
+                (label::draw(&line.name, NAMES_PX_MAX, (right + 11.0, height + FONT_PX * 0.35)))
             }
         }
     };
-    svg(WIDTH, height, says, &content)
+    svg(WIDTH, height, description, &content)
 }

@@ -1,17 +1,16 @@
-//! What a series is known by: a colour and a shape, so that neither is needed alone.
+//! Markers of series. Color and shape together identify a series.
 
 use maud::{Markup, html};
 
 use super::{Px, path};
 
-/// Colours of series; the style sheet has as many.
+/// Number of colors, as in the style sheet.
 pub(crate) const COLORS: usize = 6;
-/// Shapes of markers.
 const SHAPES: usize = 6;
-/// Pairs of colour and shape; from here on they repeat.
+/// Number of distinct markers. Further series repeat them.
 pub(crate) const MARKERS: usize = COLORS * SHAPES;
 
-/// Colour and shape of a series.
+/// Color and shape of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Marker {
     color: usize,
@@ -19,45 +18,46 @@ pub(crate) struct Marker {
 }
 
 impl Marker {
-    /// The marker with this number. Neighbours differ in both colour and shape.
+    /// Returns the marker with a number. Consecutive markers differ in color and, except after each round of colors, in
+    /// shape.
     pub(crate) fn number(number: usize) -> Marker {
         let number = number % MARKERS;
         Marker { color: number % COLORS, shape: (number + number / COLORS) % SHAPES }
     }
 
-    /// The class that gives an element this colour.
+    /// Returns the class of elements with this color.
     pub(crate) fn class(self) -> String {
         format!("s{}", self.color)
     }
 
-    /// Draws the shape with its center at a position. `area` is its approximate area in px². `says` is shown under the
-    /// pointer.
-    pub(crate) fn draw(self, at: (f64, f64), area: f64, class: &str, says: &str) -> Markup {
+    /// Draws the shape with its center at a position. `area` is approximate, in px². `title` is the tooltip.
+    pub(crate) fn draw(self, at: (f64, f64), area: f64, class: &str, title: &str) -> Markup {
         let classes = format!("mark dot {} {class}", self.class());
         let d = path(self.corners(at, area), true);
         html! {
             @if self.shape == 0 {
                 circle class=(classes) cx=(Px(at.0)) cy=(Px(at.1))
-                    r=(Px((area / std::f64::consts::PI).sqrt())) { title { (says) } }
+                    r=(Px((area / std::f64::consts::PI).sqrt())) { title { (title) } }
             } @else {
-                path class=(classes) d=(d) { title { (says) } }
+                path class=(classes) d=(d) { title { (title) } }
             }
         }
     }
 
-    /// Half of the width and height that the shape takes at most.
+    /// Returns half of the maximum width and height of a shape.
     pub(crate) fn reach(area: f64) -> f64 {
         area.sqrt() * 0.95
     }
 
     fn corners(self, (x, y): (f64, f64), area: f64) -> Vec<(f64, f64)> {
-        // As long as the sides of a square of this area.
+        // Side of a square of this area.
         let a = area.sqrt();
         let unit: &[(f64, f64)] = match self.shape {
             1 => &[(-0.5, -0.5), (0.5, -0.5), (0.5, 0.5), (-0.5, 0.5)],
             2 => &[(0.0, -0.8), (0.75, 0.5), (-0.75, 0.5)],
             3 => &[(0.0, -0.72), (0.72, 0.0), (0.0, 0.72), (-0.72, 0.0)],
             4 => &[(0.0, 0.8), (0.75, -0.5), (-0.75, -0.5)],
+            // A cross.
             _ => &[
                 (-0.25, -0.75),
                 (0.25, -0.75),
@@ -76,7 +76,7 @@ impl Marker {
         unit.iter().map(|(dx, dy)| (x + dx * a, y + dy * a)).collect()
     }
 
-    /// The marker alone, for tables and legends.
+    /// Returns an SVG of the marker for tables and legends.
     pub(crate) fn swatch(self) -> Markup {
         html! {
             svg xmlns="http://www.w3.org/2000/svg" class="swatch" viewBox="0 0 14 14"
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn markers_differ_and_neighbours_differ_in_both() {
+    fn markers_are_distinct_and_consecutive_ones_differ_in_both() {
         let all: BTreeSet<String> =
             (0..MARKERS).map(|number| format!("{:?}", Marker::number(number))).collect();
         assert_eq!(all.len(), MARKERS);

@@ -1,13 +1,13 @@
-//! Plots as SVG, made of a few parts that know nothing of experiments.
+//! SVG plots. These modules do not depend on experiments.
 //!
-//! 1. [`scale`] maps values to places and says where ticks go.
-//! 2. [`frame`] draws grid, ticks and axis titles, and measures the room they take.
-//! 3. [`marker`] is the colour and the shape of a series.
-//! 4. [`label`] finds places for names where they cover nothing.
+//! 1. [`scale`] maps values to positions and selects ticks.
+//! 2. [`frame`] draws grid, ticks and axis titles, and reserves their space.
+//! 3. [`marker`] defines color and shape of a series.
+//! 4. [`label`] places names so that they do not overlap.
 //! 5. [`bars`], [`lines`], [`scatter`], [`spans`] and [`areas`] are the kinds of plots.
 //!
-//! Colours are classes, which the page's style sheet gives a light and a dark value. What carries
-//! data has class `mark` and says its figures in a `title`, which browsers show under the pointer.
+//! The style sheet defines a light and a dark value for each color class. Elements with data have the class `mark` and a
+//! `title` with their numbers, which browsers show as a tooltip.
 
 pub(crate) mod areas;
 pub(crate) mod bars;
@@ -23,7 +23,7 @@ use std::fmt::Write;
 
 use maud::{Markup, Render, html};
 
-/// A place or a length in a plot, written with one digit behind the point.
+/// A coordinate or a length in pixels, rendered with one decimal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Px(pub(crate) f64);
 
@@ -34,7 +34,7 @@ impl Render for Px {
     }
 }
 
-/// A closed or open line through these places, as the `d` of a path.
+/// Returns the attribute `d` of a path through these points.
 pub(crate) fn path(points: impl IntoIterator<Item = (f64, f64)>, closed: bool) -> String {
     let mut d = String::new();
     for (index, (x, y)) in points.into_iter().enumerate() {
@@ -49,10 +49,10 @@ pub(crate) fn path(points: impl IntoIterator<Item = (f64, f64)>, closed: bool) -
     d
 }
 
-/// An SVG of this size that says what it shows to those who cannot see it.
-pub(crate) fn svg(width: f64, height: f64, says: &str, content: &Markup) -> Markup {
+/// Returns an SVG. `description` is for screen readers.
+pub(crate) fn svg(width: f64, height: f64, description: &str, content: &Markup) -> Markup {
     html! {
-        svg xmlns="http://www.w3.org/2000/svg" class="plot" role="img" aria-label=(says)
+        svg xmlns="http://www.w3.org/2000/svg" class="plot" role="img" aria-label=(description)
             viewBox=(format!("0 0 {} {}", Px(width).render().0, Px(height).render().0)) {
             (content)
         }

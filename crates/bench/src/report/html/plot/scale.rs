@@ -1,49 +1,49 @@
-//! From values to places, and where ticks go.
+//! Scales of axes: positions of values, and ticks.
 
 use std::ops::Range;
 
-/// Maps an interval of values to an interval of places, evenly or by logarithm.
+/// A linear or logarithmic map from an interval of values to an interval of positions.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Scale {
     log: bool,
-    /// Steps of an even scale are round in this: 1, or a power of 1024 for bytes.
+    /// Ticks are round multiples of this unit: 1, or a power of 1024 for bytes.
     unit: f64,
     values: (f64, f64),
     places: (f64, f64),
-    /// Where ticks are, if that is known beforehand.
+    /// Given ticks; empty if they are computed.
     ticks: Vec<f64>,
 }
 
-/// Ticks of a logarithmic scale within a decade, from few to many.
+/// Ticks of a logarithmic scale within a decade, for wide to narrow scales.
 const DECADE_STEPS: [&[f64]; 3] = [&[1.0], &[1.0, 3.0], &[1.0, 2.0, 5.0]];
 
 impl Scale {
-    /// An even scale from 0 to `max` or somewhat more, where a tick is.
+    /// Creates a linear scale from 0 to the first tick that is at least `max`.
     pub(crate) fn from_zero(max: f64, ticks: usize) -> Scale {
         let max = if max > 0.0 && max.is_finite() { max } else { 1.0 };
         let step = nice_step(max / float(ticks));
-        // A little play, so that rounding does not add a step.
+        // The tolerance prevents an additional step by rounding.
         Scale::new(false, 0.0, (max / step - 1e-9).ceil() * step)
     }
 
-    /// As [`Scale::from_zero`], with steps that are round in the binary unit that suits `max`.
+    /// Creates a scale as [`Scale::from_zero`] with round ticks in the binary unit of `max`.
     pub(crate) fn bytes_from_zero(max: f64, ticks: usize) -> Scale {
         let unit = binary_unit(max);
         let scale = Scale::from_zero(max / unit, ticks);
         Scale { unit, values: (0.0, scale.values.1 * unit), ..scale }
     }
 
-    /// The same, with ticks that are round in the binary unit that suits the largest value.
+    /// Changes the ticks to round numbers in the binary unit of the largest value.
     pub(crate) fn in_binary_units(self) -> Scale {
         Scale { unit: binary_unit(self.values.1), ..self }
     }
 
-    /// An even scale from 0 to exactly `max`, for what has no ticks.
+    /// Creates a linear scale from 0 to exactly `max`.
     pub(crate) fn to_edge(max: f64) -> Scale {
         Scale::new(false, 0.0, if max > 0.0 && max.is_finite() { max } else { 1.0 })
     }
 
-    /// An even scale from the smallest to the largest of these values.
+    /// Creates a linear scale from the smallest to the largest value.
     pub(crate) fn over(values: &[f64]) -> Scale {
         match extent(values) {
             Some((low, high)) if high > low => Scale::new(false, low, high),
@@ -51,19 +51,18 @@ impl Scale {
         }
     }
 
-    /// An even scale over these values with some room on both sides.
+    /// Creates a linear scale over the values with a margin on both sides.
     pub(crate) fn around(values: &[f64]) -> Scale {
         let (low, high) = extent(values).unwrap_or((0.0, 1.0));
-        // What hardly differs must not look as if it did.
+        // The minimum margin keeps small differences small.
         let least = (high.abs().max(low.abs()) * 0.06).max(f64::MIN_POSITIVE);
         let room = ((high - low) * 0.08).max(least - (high - low) / 2.0);
-        // Amounts are not negative; an axis that says so would only raise questions.
+        // The scale of positive values has no negative part.
         let start = if low >= 0.0 { (low - room).max(0.0) } else { low - room };
         Scale::new(false, start, high + room)
     }
 
-    /// A logarithmic scale over these values, of which those above 0 count, with some room on both
-    /// sides.
+    /// Creates a logarithmic scale over the values above 0 with a margin on both sides.
     pub(crate) fn log_around(values: &[f64]) -> Scale {
         let positive: Vec<f64> = values.iter().copied().filter(|&value| value > 0.0).collect();
         let (low, high) = extent(&positive).unwrap_or((1.0, 10.0));
@@ -71,7 +70,7 @@ impl Scale {
         Scale::new(true, low / room, high * room)
     }
 
-    /// By logarithm where the values above 0 differ by much and none is 0, else evenly.
+    /// Creates a logarithmic scale if all values are above 0 and differ by a factor above 6, otherwise a linear one.
     pub(crate) fn fitting(values: &[f64]) -> Scale {
         match extent(values) {
             Some((low, high)) if low > 0.0 && high / low > 6.0 => Scale::log_around(values),
@@ -79,7 +78,6 @@ impl Scale {
         }
     }
 
-    /// The same with ticks at these values and nowhere else.
     pub(crate) fn with_ticks(self, ticks: Vec<f64>) -> Scale {
         Scale { ticks, ..self }
     }
@@ -88,12 +86,12 @@ impl Scale {
         Scale { log, unit: 1.0, values: (low, high), places: (0.0, 1.0), ticks: Vec::new() }
     }
 
-    /// The same values at other places; the first may be the larger.
+    /// Sets the positions of the smallest and the largest value.
     pub(crate) fn at_places(&self, first: f64, last: f64) -> Scale {
         Scale { places: (first, last), ..self.clone() }
     }
 
-    /// Where a value lies. What is outside of the scale is put on its edge.
+    /// Returns the position of a value. A value outside of the scale has the position of the nearest end.
     pub(crate) fn place(&self, value: f64) -> f64 {
         let (low, high) = self.values;
         let share = if self.log {
@@ -105,7 +103,7 @@ impl Scale {
         first + share.clamp(0.0, 1.0) * (last - first)
     }
 
-    /// Values for ticks, about as many as asked for, in ascending order.
+    /// Returns about `count` ticks in ascending order.
     pub(crate) fn ticks(&self, count: usize) -> Vec<f64> {
         if !self.ticks.is_empty() {
             return self.ticks.clone();
@@ -142,7 +140,7 @@ fn log_ticks(values: Range<f64>, count: usize) -> Vec<f64> {
     let ticks = fitting.into_iter().find(|ticks| ticks.len() <= count + 2);
     let mut ticks = ticks.unwrap_or_else(|| inside(DECADE_STEPS[0]));
     if ticks.len() < 3 && values.end / values.start < 20.0 {
-        // Too little of a decade for its usual steps.
+        // The scale is too narrow for the ticks of a decade.
         ticks = even_ticks(values, count);
         ticks.retain(|&tick| tick > 0.0);
     }
@@ -150,7 +148,7 @@ fn log_ticks(values: Range<f64>, count: usize) -> Vec<f64> {
     ticks.into_iter().step_by(keep).collect()
 }
 
-/// The largest power of 1024 up to `max`.
+/// Returns the largest power of 1024 up to `max`, at least 1.
 fn binary_unit(max: f64) -> f64 {
     let mut unit = 1.0;
     while max >= unit * 1024.0 {
@@ -159,14 +157,14 @@ fn binary_unit(max: f64) -> f64 {
     unit
 }
 
-/// The next larger of 1, 2 and 5 times a power of ten.
+/// Rounds up to 1, 2 or 5 times a power of ten.
 fn nice_step(step: f64) -> f64 {
     let power = 10f64.powf(step.log10().floor());
     let times = [1.0, 2.0, 5.0, 10.0].into_iter().find(|times| times * power >= step * 0.999);
     times.unwrap_or(10.0) * power
 }
 
-/// Smallest and largest of the finite values.
+/// Returns the minimum and the maximum of the finite values.
 fn extent(values: &[f64]) -> Option<(f64, f64)> {
     values.iter().filter(|value| value.is_finite()).fold(None, |extent, &value| {
         let (low, high) = extent.unwrap_or((value, value));
@@ -201,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn every_scale_has_ticks_and_not_too_many() {
+    fn scales_of_any_magnitude_have_two_to_eleven_ticks() {
         for exponent in -9..15 {
             for factor in [1.0, 1.1, 3.0, 9.0, 77.0, 12_345.0, 1e9] {
                 let low = 1.7 * 10f64.powi(exponent);
@@ -215,18 +213,15 @@ mod tests {
                     assert!((2..=11).contains(&ticks.len()), "{scale:?}: {ticks:?}");
                     assert!(ticks.windows(2).all(|pair| pair[0] < pair[1]), "{ticks:?}");
                     let places = scale.at_places(0.0, 100.0);
-                    assert!(
-                        ticks
-                            .windows(2)
-                            .all(|pair| { places.place(pair[1]) - places.place(pair[0]) > 1.0 })
-                    );
+                    let gap = |pair: &[f64]| places.place(pair[1]) - places.place(pair[0]);
+                    assert!(ticks.windows(2).all(|pair| gap(pair) > 1.0), "{scale:?}");
                 }
             }
         }
     }
 
     #[test]
-    fn places_run_from_the_first_to_the_last() {
+    fn place_is_logarithmic_and_clamped() {
         let scale = Scale::log_around(&[1.0, 100.0]).at_places(200.0, 0.0);
         assert!((scale.place(10.0) - 100.0).abs() < 1e-9);
         assert!(scale.place(1.0) > 180.0 && scale.place(100.0) < 20.0);

@@ -1,4 +1,4 @@
-//! Points in a plane with their names, and the front of those that nothing is better than.
+//! Points with names, and their Pareto front.
 
 use maud::{Markup, html};
 
@@ -10,23 +10,22 @@ use super::{Px, path, svg};
 const WIDTH: f64 = 620.0;
 const HEIGHT: f64 = 430.0;
 
-/// One point.
 #[derive(Clone, Debug)]
 pub(crate) struct Point {
     pub(crate) marker: Marker,
     pub(crate) name: String,
     pub(crate) x: f64,
     pub(crate) y: f64,
-    /// What its marker covers, in px².
+    /// Area of the marker in px².
     pub(crate) area: f64,
-    /// Drawn hollow.
+    /// Whether the marker is hollow.
     pub(crate) faint: bool,
-    /// What else is known of it, shown under the pointer.
+    /// Tooltip.
     pub(crate) says: String,
 }
 
-/// Points, and the line along those with no other to the lower left.
-pub(crate) fn draw(says: &str, x: Axis, y: Axis, points: &[Point]) -> Markup {
+/// Draws the points, and the front for which less is better on both axes.
+pub(crate) fn draw(description: &str, x: Axis, y: Axis, points: &[Point]) -> Markup {
     let frame = Frame::new(x, y, Area { left: 0.0, top: 0.0, right: WIDTH, bottom: HEIGHT });
     let places: Vec<(f64, f64)> = points.iter().map(|it| frame.place(it.x, it.y)).collect();
     let named: Vec<Named<'_>> = points
@@ -37,7 +36,7 @@ pub(crate) fn draw(says: &str, x: Axis, y: Axis, points: &[Point]) -> Markup {
     let steps = staircase(&front(points), frame.plane(), &places);
     let lines: Vec<[(f64, f64); 2]> = steps.windows(2).map(|pair| [pair[0], pair[1]]).collect();
     let labels = label::place(frame.plane(), &named, &lines);
-    // Small ones last, so that none is hidden.
+    // Small markers are drawn last, so that none is hidden.
     let mut order: Vec<usize> = (0..points.len()).collect();
     order.sort_by(|&a, &b| points[b].area.total_cmp(&points[a].area));
     let content = html! {
@@ -59,10 +58,11 @@ pub(crate) fn draw(says: &str, x: Axis, y: Axis, points: &[Point]) -> Markup {
             }
         }
     };
-    svg(WIDTH, HEIGHT, says, &content)
+    svg(WIDTH, HEIGHT, description, &content)
 }
 
-/// The points with no other that is at least as low in both values and lower in one, by x.
+/// Returns the indices of the points that no other dominates, in the order of x. A point dominates another if it is at
+/// most as large in both values and smaller in one.
 fn front(points: &[Point]) -> Vec<usize> {
     let better = |a: &Point, b: &Point| a.x <= b.x && a.y <= b.y && (a.x < b.x || a.y < b.y);
     let mut front: Vec<usize> = (0..points.len())
@@ -72,7 +72,7 @@ fn front(points: &[Point]) -> Vec<usize> {
     front
 }
 
-/// From point to point over the corners above them: what lies behind is dominated.
+/// Returns the boundary of the dominated region.
 fn staircase(front: &[usize], plane: Area, places: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let (Some(&first), Some(&last)) = (front.first(), front.last()) else { return Vec::new() };
     let mut line = vec![(places[first].0, plane.top)];
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_front_is_what_nothing_beats() {
+    fn front_has_the_points_that_no_other_dominates() {
         let point = |x, y| Point {
             marker: Marker::number(0),
             name: String::new(),
@@ -101,14 +101,8 @@ mod tests {
             faint: false,
             says: String::new(),
         };
-        let points = [
-            point(3.0, 1.0),
-            point(1.0, 5.0),
-            point(2.0, 2.0),
-            point(2.0, 3.0),
-            point(4.0, 4.0),
-            point(3.0, 1.0),
-        ];
+        let places = [(3.0, 1.0), (1.0, 5.0), (2.0, 2.0), (2.0, 3.0), (4.0, 4.0), (3.0, 1.0)];
+        let points = places.map(|(x, y)| point(x, y));
         assert_eq!(front(&points), [1, 2, 0, 5]);
     }
 }

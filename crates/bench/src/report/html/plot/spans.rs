@@ -1,4 +1,4 @@
-//! A row per series with several values on one axis, such as percentiles.
+//! Several values per series on one axis, such as percentiles, with a row per series.
 
 use maud::{Markup, html};
 
@@ -9,33 +9,31 @@ use super::{Px, svg};
 use crate::numbers;
 
 const WIDTH: f64 = 620.0;
-/// From row to row.
+/// Distance between two rows.
 const ROW_PX: f64 = 20.0;
-/// Widest that names may be.
+/// Maximum width of a name.
 const NAMES_PX_MAX: f64 = 230.0;
 
-/// One row.
 #[derive(Clone, Debug)]
 pub(crate) struct Span {
     pub(crate) marker: Marker,
     pub(crate) name: String,
-    /// The values, as many as are named; none where there is nothing to say.
+    /// A value for each name, if there is one.
     pub(crate) values: Vec<Option<f64>>,
 }
 
-/// Rows over an axis of values. `values` names what each of the values of a row is.
-pub(crate) fn draw(says: &str, x: Axis, values: &[&str], rows: &[Span]) -> Markup {
-    let names = rows.iter().map(|row| label::width(&row.name)).fold(0.0, f64::max);
-    let names = names.min(NAMES_PX_MAX) + 24.0;
+/// Draws rows over an axis. `values` has the names of the values of a row.
+pub(crate) fn draw(description: &str, x: Axis, values: &[&str], rows: &[Span]) -> Markup {
+    let names = label::widest(rows.iter().map(|row| &row.name)).min(NAMES_PX_MAX) + 24.0;
     let count = numbers::float(numbers::count(rows.len()));
-    // A plane without ticks on its left: the rows are its values.
+    // The y axis has no labels.
     let y = Axis {
         scale: super::scale::Scale::to_edge(1.0),
         title: String::new(),
         format: |_| String::new(),
         ticks: 1,
     };
-    // What the plane's axis takes, and the rows.
+    // The rows and the x axis.
     let height = ROW_PX * count + LINE_PX + 15.0;
     let area = Area { left: names, top: 0.0, right: WIDTH, bottom: height };
     let frame = Frame::new(x, y, area);
@@ -46,10 +44,7 @@ pub(crate) fn draw(says: &str, x: Axis, values: &[&str], rows: &[Span]) -> Marku
             @let place = |value: f64| frame.place(value, 0.0).0;
             g class="series" data-name=(row.name) {
                 (row.marker.draw((8.0, middle), 44.0, "key", ""))
-                text class="name" x="18" y=(Px(middle + FONT_PX * 0.35)) {
-                    (label::fitted(&row.name, NAMES_PX_MAX))
-                    @if label::width(&row.name) > NAMES_PX_MAX { title { (row.name) } }
-                }
+                (label::draw(&row.name, NAMES_PX_MAX, (18.0, middle + FONT_PX * 0.35)))
                 @let places = || row.values.iter().flatten().map(|&value| place(value));
                 @if let (Some(first), Some(last)) = (places().reduce(f64::min), places().reduce(f64::max)) {
                     line class=(format!("line {}", row.marker.class())) x1=(Px(first))
@@ -57,30 +52,30 @@ pub(crate) fn draw(says: &str, x: Axis, values: &[&str], rows: &[Span]) -> Marku
                 }
                 @for (index, value) in row.values.iter().enumerate() {
                     @if let Some(value) = *value {
-                        @let says = format!("{}, {}: {}", row.name, values[index], frame.say(value, 0.0).0);
-                        (stop(index, values.len(), (place(value), middle), &row.marker.class(), &says))
+                        @let title = format!("{}, {}: {}", row.name, values[index], frame.format(value, 0.0).0);
+                        (draw_value(index, values.len(), (place(value), middle), &row.marker.class(), &title))
                     }
                 }
             }
         }
     };
-    svg(WIDTH, height, says, &content)
+    svg(WIDTH, height, description, &content)
 }
 
-/// How one of the values looks: hollow, filled or a bar at the end.
-fn stop(index: usize, count: usize, (x, y): (f64, f64), color: &str, says: &str) -> Markup {
+/// Draws a value: the first as a hollow circle, the last as a bar, the others as filled circles.
+fn draw_value(index: usize, count: usize, (x, y): (f64, f64), color: &str, title: &str) -> Markup {
     html! {
         @if index + 1 == count && count > 1 {
             rect class=(format!("mark bar {color}")) x=(Px(x - 1.5)) y=(Px(y - 6.0)) width="3"
-                height="12" { title { (says) } }
+                height="12" { title { (title) } }
         } @else {
             circle class=(format!("mark dot {color} {}", if index == 0 { "faint" } else { "" }))
-                cx=(Px(x)) cy=(Px(y)) r=(if index == 0 { "4" } else { "3" }) { title { (says) } }
+                cx=(Px(x)) cy=(Px(y)) r=(if index == 0 { "4" } else { "3" }) { title { (title) } }
         }
     }
 }
 
-/// The same looks with their names, for a line above the plots.
+/// Returns a legend of the marks.
 pub(crate) fn legend(values: &[&str]) -> Markup {
     let [first, between @ .., last] = values else { return html! {} };
     let entries = [(0, (*first).to_owned()), (1, between.join(", ")), (2, (*last).to_owned())];
@@ -89,7 +84,7 @@ pub(crate) fn legend(values: &[&str]) -> Markup {
             @for (index, name) in entries {
                 span {
                     svg xmlns="http://www.w3.org/2000/svg" class="swatch" viewBox="0 0 14 14"
-                        aria-hidden="true" { (stop(index, 3, (7.0, 7.0), "s5", "")) }
+                        aria-hidden="true" { (draw_value(index, 3, (7.0, 7.0), "s5", "")) }
                     (name)
                 }
             }
