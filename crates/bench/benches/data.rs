@@ -2,7 +2,7 @@
 
 use lsmx_bench::workload::KeyDistribution;
 use lsmx_bench::workload::keys::KeySpace;
-use lsmx_bench::workload::random::fill;
+use lsmx_bench::workload::random::random_bytes;
 
 pub(crate) const VALUE_BYTES: usize = 100;
 const KEY_BYTES: usize = 16;
@@ -10,12 +10,7 @@ const KEY_BYTES: usize = 16;
 /// Returns `n` keys in random order.
 pub(crate) fn keys(n: u64) -> Vec<Vec<u8>> {
     let space = KeySpace::new(KeyDistribution::Uniform, n, KEY_BYTES, 1).unwrap();
-    let key = |record| {
-        let mut key = Vec::new();
-        space.write_present(record, &mut key);
-        key
-    };
-    (0..n).map(key).collect()
+    (0..n).map(|record| space.key(record)).collect()
 }
 
 /// Returns `n` keys in key order.
@@ -27,7 +22,5 @@ pub(crate) fn sorted_keys(n: u64) -> Vec<Vec<u8>> {
 
 /// Returns a value that does not compress.
 pub(crate) fn value() -> Vec<u8> {
-    let mut value = Vec::new();
-    fill(7, VALUE_BYTES, &mut value);
-    value
+    random_bytes(7, VALUE_BYTES)
 }

@@ -3,25 +3,24 @@
 use std::hint::black_box;
 
 use criterion::Criterion;
-use lsmx_base::filter::key_hash;
-use lsmx_base::filter::{Filter, FilterWidth, build_filter};
+use lsmx_base::filter::{Filter, FilterWidth, build_filter, key_hash};
 
 use crate::data::keys;
 
 /// Approximate number of keys of a table of 8 MiB.
 const KEYS: u64 = 60_000;
 
-pub(crate) fn ask(criterion: &mut Criterion) {
+pub(crate) fn query(criterion: &mut Criterion) {
     let keys = keys(2 * KEYS);
-    let (there, absent) = keys.split_at(keys.len() / 2);
+    let (present, absent) = keys.split_at(keys.len() / 2);
     let mut group = criterion.benchmark_group(format!("filter, {KEYS} keys"));
     for (name, width) in [("8 bits", FilterWidth::Fuse8), ("16 bits", FilterWidth::Fuse16)] {
-        let mut hashes: Vec<u64> = there.iter().map(|key| key_hash(key)).collect();
+        let mut hashes: Vec<u64> = present.iter().map(|key| key_hash(key)).collect();
         let filter = Filter::new(build_filter(&mut hashes, width).unwrap().into()).unwrap();
-        assert!(there.iter().all(|key| filter.may_contain(key_hash(key))));
-        for (asked, keys) in [("present", there), ("absent", absent)] {
+        assert!(present.iter().all(|key| filter.may_contain(key_hash(key))));
+        for (kind, keys) in [("present", present), ("absent", absent)] {
             let mut keys = keys.iter().cycle();
-            group.bench_function(format!("{name}, {asked}"), |bencher| {
+            group.bench_function(format!("{name}, {kind}"), |bencher| {
                 bencher.iter(|| filter.may_contain(key_hash(black_box(keys.next().unwrap()))));
             });
         }

@@ -5,14 +5,14 @@ use std::hint::black_box;
 use criterion::Criterion;
 use lsmx::SeqNo;
 use lsmx::benching::index_blocks;
-use lsmx_bench::workload::random::{fill, mix};
+use lsmx_bench::workload::random::{mix, random_bytes};
 
 use crate::table::table;
 
 const KEYS: u64 = 100_000;
 const HASH_BYTES: usize = 32;
 /// Number of searched keys. They are unordered and fit into the processor's cache.
-const ASKED: usize = 512;
+const SEARCHED: usize = 512;
 const SYLLABLES: [&str; 12] =
     ["lib", "perl", "python3-", "rust", "-dev", "doc", "x", "core", "data", "-tools", "qt", "go"];
 
@@ -23,24 +23,19 @@ pub(crate) fn search(criterion: &mut Criterion) {
         keys.dedup();
         let table = table(keys.iter());
         let blocks = index_blocks(&table).unwrap();
-        let (index, under) = &blocks[blocks.len() / 2];
-        let under: Vec<_> = under.iter().flatten().collect();
-        let asked: Vec<_> = (0..ASKED).map(|n| under[n * 7919 % under.len()]).collect();
-        let mut asked = asked.iter().cycle();
+        let (index, data_blocks) = &blocks[blocks.len() / 2];
+        let keys: Vec<_> = data_blocks.iter().flatten().collect();
+        let searched = (0..SEARCHED).map(|n| keys[n * 7919 % keys.len()]);
+        let mut searched = searched.collect::<Vec<_>>().into_iter().cycle();
         group.bench_function(name, |bencher| {
-            bencher.iter(|| index.seek(black_box(asked.next().unwrap()), SeqNo::MAX));
+            bencher.iter(|| index.seek(black_box(searched.next().unwrap()), SeqNo::MAX));
         });
     }
     group.finish();
 }
 
 fn hashes() -> Vec<Vec<u8>> {
-    let key = |n| {
-        let mut key = Vec::new();
-        fill(mix(n), HASH_BYTES, &mut key);
-        key
-    };
-    (0..KEYS).map(key).collect()
+    (0..KEYS).map(|n| random_bytes(mix(n), HASH_BYTES)).collect()
 }
 
 fn ids() -> Vec<Vec<u8>> {

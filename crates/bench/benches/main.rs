@@ -41,7 +41,7 @@ criterion_group! {
         block::search,
         block::search_far,
         cache::data_blocks,
-        filter::ask,
+        filter::query,
         index::search,
         memtable::insert,
         table::get,

@@ -21,26 +21,26 @@ fn filled(keys: &[Bytes], value: &Bytes) -> BenchMemtable {
 
 pub(crate) fn insert(criterion: &mut Criterion) {
     let all: Vec<Bytes> = keys(2 * ENTRIES).into_iter().map(Bytes::from).collect();
-    let (there, new) = all.split_at(all.len() / 2);
+    let (present, absent) = all.split_at(all.len() / 2);
     let value = Bytes::from(value());
     let mut group = criterion.benchmark_group("memtable, 70000 entries");
     group.bench_function("insert 1000", |bencher| {
         bencher.iter_batched_ref(
-            || filled(there, &value),
+            || filled(present, &value),
             |memtable| {
-                for (seq, key) in (ENTRIES + 1..).zip(&new[..1000]) {
+                for (seq, key) in (ENTRIES + 1..).zip(&absent[..1000]) {
                     memtable.insert(key, seq, &value);
                 }
             },
             BatchSize::LargeInput,
         );
     });
-    let memtable = filled(there, &value);
-    let mut searched = there.iter().cycle();
+    let memtable = filled(present, &value);
+    let mut searched = present.iter().cycle();
     group.bench_function("get present", |bencher| {
         bencher.iter(|| memtable.get(black_box(searched.next().unwrap())).unwrap());
     });
-    let mut searched = new.iter().cycle();
+    let mut searched = absent.iter().cycle();
     group.bench_function("get absent", |bencher| {
         bencher.iter(|| memtable.get(black_box(searched.next().unwrap())).is_none());
     });

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use lsmx::{Db, KeyspaceOptions, Options};
-use lsmx_bench::workload::random::{fill, mix};
+use lsmx_bench::workload::random::{mix, random_bytes};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -38,8 +38,8 @@ fn main() -> Result<(), Failure> {
     let options = Options::default().block_cache_bytes(cache_bytes).direct_reads(true);
     let db = Db::open(&path, options.read_only(true))?;
     let keyspace = db.default_keyspace();
-    let mut asked = (1..).map(|number| mix(number) % records);
-    for number in asked.by_ref().take(LOOKUPS) {
+    let mut numbers = (1..).map(|number| mix(number) % records);
+    for number in numbers.by_ref().take(LOOKUPS) {
         keyspace.get(key(number))?;
     }
     println!("{records} records, a cache of {cache_bytes} bytes\n");
@@ -49,7 +49,7 @@ fn main() -> Result<(), Failure> {
         let read = || db.read_metrics().cache.values().map(|cache| cache.misses).sum::<u64>();
         let (before, start) = (read(), Instant::now());
         for _ in 0..LOOKUPS / batch {
-            let keys: Vec<_> = asked.by_ref().take(batch).map(key).collect();
+            let keys: Vec<_> = numbers.by_ref().take(batch).map(key).collect();
             let values = match batch {
                 1 => vec![keyspace.get(&keys[0])?],
                 _ => keyspace.multi_get(&keys)?,
@@ -66,19 +66,14 @@ fn main() -> Result<(), Failure> {
 }
 
 fn key(number: u64) -> Vec<u8> {
-    let mut key = Vec::new();
-    fill(mix(number), KEY_BYTES, &mut key);
-    key
+    random_bytes(mix(number), KEY_BYTES)
 }
 
 fn build(path: &std::path::Path, records: u64) -> Result<(), Failure> {
     let tuning = KeyspaceOptions::default().memtable_bytes(TABLE_BYTES).table_bytes(TABLE_BYTES);
     let db = Db::open(path, Options::default().keyspace_defaults(tuning))?;
-    let mut value = Vec::new();
     for number in 0..records {
-        value.clear();
-        fill(number, VALUE_BYTES, &mut value);
-        db.put(key(number), &value)?;
+        db.put(key(number), random_bytes(number, VALUE_BYTES))?;
     }
     db.flush()?;
     db.wait_idle()?;

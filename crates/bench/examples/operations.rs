@@ -1,4 +1,4 @@
-//! Figures for operators: scans over deleted keys, opening times, resident memory.
+//! Measures scans over deleted keys, the time to open a database, and resident memory.
 //!
 //! `cargo run --release -p lsmx-bench --example operations -- [deletes] [opening] [memory] [records]`
 //!
@@ -14,9 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use lsmx::{Compression, Db, KeyspaceOptions, Options};
+use lsmx_bench::process::{file_bytes, resident_bytes};
 
 /// Argument of the child process that aborts with a full log.
-const DIE: &str = "die-with-a-full-log";
+const ABORT: &str = "abort-with-a-full-log";
 
 /// A part. The argument overrides its default number of records.
 type Part = fn(Option<u64>);
@@ -25,16 +26,16 @@ const PARTS: [(&str, Part); 3] = [("deletes", deletes), ("opening", opening), ("
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [die, dir] = arguments.as_slice()
-        && die == DIE
+    if let [argument, dir] = arguments.as_slice()
+        && argument == ABORT
     {
-        return die_with_a_full_log(Path::new(dir));
+        return abort_with_a_full_log(Path::new(dir));
     }
     let records = arguments.iter().find_map(|argument| argument.parse().ok());
     let named: Vec<&str> =
         arguments.iter().map(String::as_str).filter(|at| at.parse::<u64>().is_err()).collect();
     if let Some(unknown) = named.iter().find(|name| !PARTS.iter().any(|(part, _)| part == *name)) {
-        println!("there is no part {unknown}");
+        println!("unknown part {unknown}");
         std::process::exit(2);
     }
     for (name, part) in PARTS {
@@ -48,6 +49,11 @@ fn main() {
 fn options() -> Options {
     let keyspaces = KeyspaceOptions::default().compression(Compression::None);
     Options::default().keyspace_defaults(keyspaces)
+}
+
+fn settle(db: &Db) {
+    db.flush().unwrap();
+    db.wait_idle().unwrap();
 }
 
 /// Returns a key. Keys are scattered, so that runs overlap.
@@ -73,8 +79,7 @@ fn deletes(records: Option<u64>) {
         let dir = tempfile::tempdir().unwrap();
         let db = Db::open(dir.path(), options()).unwrap();
         load(&db, records, true);
-        db.flush().unwrap();
-        db.wait_idle().unwrap();
+        settle(&db);
         let started = Instant::now();
         if by_range {
             db.default_keyspace().delete_range(..half.to_be_bytes()).unwrap();
@@ -86,8 +91,7 @@ fn deletes(records: Option<u64>) {
         let how = if by_range { "one range" } else { "one by one" };
         println!("{half} keys deleted, {how}: {:?}", started.elapsed());
         first_entries(&db, half, "at once");
-        db.flush().unwrap();
-        db.wait_idle().unwrap();
+        settle(&db);
         first_entries(&db, half, "flushed, compactions at rest");
         let files: u64 = db.metrics().keyspaces["default"].levels.iter().map(|at| at.bytes).sum();
         println!("  tables {} MB", files / 1_000_000);
@@ -108,8 +112,9 @@ fn first_entries(db: &Db, first: u128, when: &str) {
     println!("  first 10 entries {when}: {elapsed:?}, {} blocks", blocks(db) - before);
 }
 
-fn open_times(dir: &Path, times: u32) -> Duration {
-    let fastest = (0..times).map(|_| {
+/// Returns the shortest time of several attempts to open a database.
+fn open_time(dir: &Path, attempts: u32) -> Duration {
+    let fastest = (0..attempts).map(|_| {
         let started = Instant::now();
         let db = Db::open(dir, options()).unwrap();
         let opened = started.elapsed();
@@ -125,14 +130,10 @@ fn opening(records: Option<u64>) {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path(), options()).unwrap();
     load(&db, records, false);
-    db.flush().unwrap();
-    db.wait_idle().unwrap();
+    settle(&db);
     db.close(None).unwrap();
-    let bytes: u64 = std::fs::read_dir(dir.path())
-        .unwrap()
-        .map(|entry| entry.unwrap().metadata().unwrap().len())
-        .sum();
-    let opened = open_times(dir.path(), 5);
+    let bytes = file_bytes(dir.path());
+    let opened = open_time(dir.path(), 5);
     println!("after a clean close of {} MB: {opened:?}, the least of 5", bytes / 1_000_000);
 
     let mut least = Duration::MAX;
@@ -140,11 +141,11 @@ fn opening(records: Option<u64>) {
     for _ in 0..3 {
         let dir = tempfile::tempdir().unwrap();
         let child = Command::new(std::env::current_exe().unwrap());
-        let status = { child }.arg(DIE).arg(dir.path()).status().unwrap();
+        let status = { child }.arg(ABORT).arg(dir.path()).status().unwrap();
         assert!(!status.success());
         log = std::fs::read_dir(dir.path())
             .unwrap()
-            .map(|entry| entry.unwrap())
+            .flatten()
             .filter(|entry| entry.path().extension().is_some_and(|it| it == "wal"))
             .map(|entry| entry.metadata().unwrap().len())
             .sum();
@@ -157,7 +158,7 @@ fn opening(records: Option<u64>) {
 }
 
 /// Writes until the log has almost 64 MiB that no table contains, and aborts.
-fn die_with_a_full_log(dir: &Path) {
+fn abort_with_a_full_log(dir: &Path) {
     // With the default size the memtable would be flushed before the log is full.
     let keyspaces = KeyspaceOptions::default().memtable_bytes(256 << 20);
     let db = Db::open(dir, options().keyspace_defaults(keyspaces)).unwrap();
@@ -167,14 +168,13 @@ fn die_with_a_full_log(dir: &Path) {
             db.put(key(number), [7; 100]).unwrap();
             number += 1;
         }
-        assert_eq!(db.metrics().keyspaces["default"].flushes, 0, "the log was to be full first");
+        assert_eq!(db.metrics().keyspaces["default"].flushes, 0, "flushed before the log is full");
     }
     std::process::abort();
 }
 
 fn resident() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+    resident_bytes().unwrap()
 }
 
 /// Measures the maximum resident memory while a database with a budget is loaded, read and reopened.
@@ -205,8 +205,7 @@ fn memory(records: Option<u64>) {
             let db = open();
             load(&db, records, false);
             phase("load");
-            db.flush().unwrap();
-            db.wait_idle().unwrap();
+            settle(&db);
             phase("settling");
             for round in 0..2 {
                 let step = 7 + round;

@@ -13,10 +13,12 @@ use lsmx_bench::experiment::Silent;
 use lsmx_bench::experiment::explore::result::Cell;
 use lsmx_bench::experiment::explore::{Config, Point, Source};
 use lsmx_bench::experiment::sweep::SweepPoint;
+use lsmx_bench::numbers::float;
 use lsmx_bench::peers::EngineSettings;
 use lsmx_bench::workload::KeyDistribution;
 use lsmx_bench::workload::phases::Mix;
 use lsmx_compaction::{PolicySpec, Preset};
+use lsmx_testkit::scaled;
 
 /// Writes at scale 1.
 const ENTRIES: u64 = 40_000;
@@ -26,23 +28,24 @@ const VALUE_BYTES: u64 = 112;
 /// Approximate memory of a put in a memtable, in bytes.
 const MEMTABLE_BYTES_PER_PUT: u64 = 226;
 
-fn scale() -> u64 {
-    std::env::var("LSMX_TEST_SCALE").ok().and_then(|scale| scale.parse().ok()).unwrap_or(1)
+/// Returns the number of writes. The bounds hold from [`ENTRIES`] on.
+fn entries() -> u64 {
+    scaled(ENTRIES).max(ENTRIES)
+}
+
+fn is_long_form() -> bool {
+    entries() > ENTRIES
 }
 
 /// Returns the seeds of `LSMX_TEST_SEEDS`; by default one, or five in the long forms.
 fn seeds() -> Vec<u64> {
-    let asked = std::env::var("LSMX_TEST_SEEDS").unwrap_or_default();
-    let asked: Vec<u64> = asked.split(',').filter_map(|seed| seed.trim().parse().ok()).collect();
-    match (asked.is_empty(), scale()) {
-        (false, _) => asked,
-        (true, 1) => vec![1],
-        (true, _) => (1..=5).collect(),
+    match std::env::var("LSMX_TEST_SEEDS") {
+        Ok(seeds) => seeds.split(',').map(|seed| seed.trim().parse().unwrap()).collect(),
+        Err(_) => (1..=if is_long_form() { 5 } else { 1 }).collect(),
     }
 }
 
 /// Maximum relative errors of the simulation.
-#[derive(Clone, Copy)]
 struct Bounds {
     moved: f64,
     merges: f64,
@@ -51,23 +54,23 @@ struct Bounds {
     each: f64,
 }
 
-/// Promised bounds.
-const PROMISED: Bounds = Bounds { moved: 0.05, merges: 0.10, files: 0.10, each: 0.15 };
+/// Documented bounds.
+const DOCUMENTED: Bounds = Bounds { moved: 0.05, merges: 0.10, files: 0.10, each: 0.15 };
 /// Bounds for one seed and small memtables, where random deviations are larger.
 const SHORT: Bounds = Bounds { moved: 0.12, merges: 0.15, files: 0.20, each: 0.12 };
 
 /// Returns the presets of `LSMX_TEST_POLICIES`; by default all that drop no data.
 fn presets() -> Vec<Preset> {
-    let asked = std::env::var("LSMX_TEST_POLICIES").ok();
-    let wanted = |preset: &Preset| {
+    let names = std::env::var("LSMX_TEST_POLICIES").ok();
+    let is_selected = |preset: &Preset| {
         let name = preset.name();
-        asked.as_ref().is_none_or(|asked| asked.split(',').any(|asked| asked.trim() == name))
+        names.as_ref().is_none_or(|names| names.split(',').any(|it| it.trim() == name))
     };
-    Preset::ALL.into_iter().filter(|preset| *preset != Preset::Fifo).filter(wanted).collect()
+    Preset::ALL.into_iter().filter(|preset| *preset != Preset::Fifo).filter(is_selected).collect()
 }
 
 fn cells(policy: &str, updates: f64, deletes: f64, seeds: &[u64]) -> Vec<Cell> {
-    let entries = ENTRIES * scale();
+    let entries = entries();
     let mix = Mix {
         entries,
         updates,
@@ -114,23 +117,17 @@ fn means(
     engine: impl Fn(&Cell) -> f64,
     simulated: impl Fn(&Cell) -> f64,
 ) -> (f64, f64) {
-    let count = f64::from(u32::try_from(cells.len()).unwrap());
-    (
-        cells.iter().map(engine).sum::<f64>() / count,
-        cells.iter().map(simulated).sum::<f64>() / count,
-    )
-}
-
-fn whole(n: u64) -> f64 {
-    f64::from(u32::try_from(n).unwrap())
+    let count = cells.len() as f64;
+    let (engine, simulated) = (cells.iter().map(engine), cells.iter().map(simulated));
+    (engine.sum::<f64>() / count, simulated.sum::<f64>() / count)
 }
 
 fn compare(workload: &str, updates: f64, deletes: f64) {
-    let (seeds, bounds) = (seeds(), if scale() > 1 { PROMISED } else { SHORT });
+    let (seeds, bounds) = (seeds(), if is_long_form() { DOCUMENTED } else { SHORT });
     let mut table = format!(
         "\n{workload}, {} writes, seeds {seeds:?}\n\n\
          | policy | flushes | data moved | merges | files | worst seed |\n| --- | --- | --- | --- | --- | --- |\n",
-        ENTRIES * scale()
+        entries()
     );
     print!("{table}");
     let mut wrong = String::new();
@@ -140,11 +137,11 @@ fn compare(workload: &str, updates: f64, deletes: f64) {
         let report = |cell: &Cell| cell.simulated.clone().unwrap();
         let moved = means(&cells, |c| c.data_moved_ratio, |c| report(c).data_moved_ratio);
         let merges =
-            means(&cells, |c| whole(c.compaction.jobs), |c| whole(report(c).compaction.jobs));
+            means(&cells, |c| float(c.compaction.jobs), |c| float(report(c).compaction.jobs));
         let files = means(
             &cells,
-            |c| whole(c.levels.iter().map(|level| level.files).sum()),
-            |c| whole(report(c).files()),
+            |c| float(c.levels.iter().map(|level| level.files).sum()),
+            |c| float(report(c).files()),
         );
         let off = |(engine, simulated): (f64, f64)| simulated / engine - 1.0;
         let worst = cells
@@ -154,7 +151,7 @@ fn compare(workload: &str, updates: f64, deletes: f64) {
         let pair = |pair: (f64, f64), digits: usize| {
             format!("{:.digits$} / {:.digits$} ({:+.1} %)", pair.0, pair.1, 100.0 * off(pair))
         };
-        let flushes = means(&cells, |c| whole(c.flushes), |c| whole(report(c).flushes));
+        let flushes = means(&cells, |c| float(c.flushes), |c| float(report(c).flushes));
         assert!(flushes.0 >= 150.0, "{name}: {} flushes", flushes.0);
         let row = format!(
             "| {name} | {} | {} | {} | {} | {:+.1} % |",
@@ -173,7 +170,7 @@ fn compare(workload: &str, updates: f64, deletes: f64) {
             ("data moved of a seed", worst, bounds.each),
         ] {
             if off.abs() > bound {
-                writeln!(wrong, "{name}: {what} off by {:+.1} %", 100.0 * off).unwrap();
+                writeln!(wrong, "{name}: {what} differs by {:+.1} %", 100.0 * off).unwrap();
             }
         }
     }
@@ -181,16 +178,16 @@ fn compare(workload: &str, updates: f64, deletes: f64) {
 }
 
 #[test]
-fn new_keys_alone() {
+fn simulation_of_inserts_is_within_bounds() {
     compare("unique inserts", 0.0, 0.0);
 }
 
 #[test]
-fn half_of_the_writes_are_updates() {
+fn simulation_of_updates_is_within_bounds() {
     compare("50 % updates", 0.5, 0.0);
 }
 
 #[test]
-fn a_tenth_of_the_writes_are_deletes() {
+fn simulation_of_deletes_is_within_bounds() {
     compare("10 % deletes", 0.0, 0.1);
 }

@@ -25,7 +25,7 @@ use lsmx::{EntryKind, SeqNo};
 use lsmx_base::key::InternalKey;
 use lsmx_bench::workload::KeyDistribution;
 use lsmx_bench::workload::keys::KeySpace;
-use lsmx_bench::workload::random::{fill, mix};
+use lsmx_bench::workload::random::{mix, random_bytes};
 use lsmx_compaction::FileId;
 
 type Failure = Box<dyn std::error::Error>;
@@ -42,38 +42,29 @@ const LOOKUPS: usize = 500_000;
 
 fn main() -> Result<(), Failure> {
     let parts = size_of::<IndexBlock>();
-    println!("{} bytes beside the contents of an index block\n", parts + OVERHEAD_BYTES);
+    println!("{} bytes of overhead per index block\n", parts + OVERHEAD_BYTES);
     println!(
         "| keys | entries | data blocks | index blocks | bytes per data block | front-coded | ratio | lookup ns | RocksDB's, restart interval 1, 16 |"
     );
     println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- |");
-    for what in std::env::args().skip(1) {
-        let keys = keys(&what)?;
-        measure(&what, &keys)?;
+    for argument in std::env::args().skip(1) {
+        measure(&argument, &keys(&argument)?)?;
     }
     Ok(())
 }
 
 /// Returns the keys of an argument, sorted.
-fn keys(what: &str) -> Result<Vec<Vec<u8>>, Failure> {
+fn keys(argument: &str) -> Result<Vec<Vec<u8>>, Failure> {
     let mut keys = BTreeSet::new();
-    match what.split_once(':') {
+    match argument.split_once(':') {
         Some(("hash", count)) => {
-            for record in 0..count.parse()? {
-                let mut key = Vec::new();
-                fill(mix(record), HASH_BYTES, &mut key);
-                keys.insert(key);
-            }
+            keys.extend((0..count.parse()?).map(|record| random_bytes(mix(record), HASH_BYTES)));
         }
         // Uniform keys as in `lsmx explore`.
         Some(("spread", count)) => {
             let count = count.parse()?;
             let space = KeySpace::new(KeyDistribution::Uniform, count, SPREAD_BYTES, 1)?;
-            for record in 0..count {
-                let mut key = Vec::new();
-                space.write_present(record, &mut key);
-                keys.insert(key);
-            }
+            keys.extend((0..count).map(|record| space.key(record)));
         }
         Some(("ids", count)) => {
             let fields = ["address", "created", "email", "name", "phone", "status"];
@@ -83,7 +74,7 @@ fn keys(what: &str) -> Result<Vec<Vec<u8>>, Failure> {
             }
         }
         _ => {
-            let lines = std::fs::read(what)?;
+            let lines = std::fs::read(argument)?;
             keys.extend(lines.split(|&byte| byte == b'\n').map(<[u8]>::to_vec));
             keys.remove(&b""[..]);
         }
@@ -91,7 +82,7 @@ fn keys(what: &str) -> Result<Vec<Vec<u8>>, Failure> {
     Ok(keys.into_iter().collect())
 }
 
-fn measure(what: &str, keys: &[Vec<u8>]) -> Result<(), Failure> {
+fn measure(argument: &str, keys: &[Vec<u8>]) -> Result<(), Failure> {
     let (vfs, path, uid) = (MemVfs::new(), Path::new("table"), 7);
     let mut writer = TableWriter::create(&vfs, path, uid, &TableOptions::default())?;
     let value = vec![7; VALUE_BYTES];
@@ -110,24 +101,24 @@ fn measure(what: &str, keys: &[Vec<u8>]) -> Result<(), Failure> {
     let each = bytes as f64 / data_blocks as f64;
     let front = front_coded(&indexed, overhead)? as f64 / data_blocks as f64;
     println!(
-        "| {what} | {} | {data_blocks} | {} | {each:.2} | {front:.2} | {:.2} | {:.0} | {} |",
+        "| {argument} | {} | {data_blocks} | {} | {each:.2} | {front:.2} | {:.2} | {:.0} | {} |",
         keys.len(),
         indexed.len(),
         each / front,
-        nanoseconds(&indexed)?,
-        beside(keys, &value)?,
+        search_ns(&indexed)?,
+        rocksdb_bytes(keys, &value)?,
     );
     Ok(())
 }
 
 #[cfg(feature = "peer-rocksdb")]
-fn beside(keys: &[Vec<u8>], value: &[u8]) -> Result<String, Failure> {
+fn rocksdb_bytes(keys: &[Vec<u8>], value: &[u8]) -> Result<String, Failure> {
     let each = |restart_interval| rocksdb::index_bytes(keys, value, restart_interval);
     Ok(format!("{:.2}, {:.2}", each(1)?, each(RESTART_INTERVAL)?))
 }
 
 #[cfg(not(feature = "peer-rocksdb"))]
-fn beside(_: &[Vec<u8>], _: &[u8]) -> Result<String, Failure> {
+fn rocksdb_bytes(_: &[Vec<u8>], _: &[u8]) -> Result<String, Failure> {
     Ok("not built in".to_owned())
 }
 
@@ -164,23 +155,23 @@ fn front_coded(indexed: &[IndexBlockKeys], overhead: usize) -> Result<usize, Fai
 }
 
 /// Returns the mean time of a search in a cached index block, in nanoseconds.
-fn nanoseconds(indexed: &[IndexBlockKeys]) -> Result<f64, Failure> {
-    let (mut total, mut lookups) = (0.0, 0usize);
+fn search_ns(indexed: &[IndexBlockKeys]) -> Result<f64, Failure> {
+    let (mut total_s, mut lookups) = (0.0, 0usize);
     for (index, blocks) in indexed.iter().step_by(indexed.len().div_ceil(8).max(1)) {
         // The keys are unordered and fit into the processor's cache.
         let keys: Vec<&[u8]> = blocks.iter().flatten().map(Vec::as_slice).collect();
         let count = keys.len().min(512);
-        let asked: Vec<&[u8]> = (0..count).map(|n| keys[n * 7919 % keys.len()]).collect();
-        for counts in [false, true] {
+        let searched: Vec<&[u8]> = (0..count).map(|n| keys[n * 7919 % keys.len()]).collect();
+        for is_warm in [false, true] {
             let start = Instant::now();
             for n in 0..LOOKUPS {
-                black_box(index.seek(black_box(asked[n % count]), SeqNo::MAX)?);
+                black_box(index.seek(black_box(searched[n % count]), SeqNo::MAX)?);
             }
-            if counts {
-                total += start.elapsed().as_secs_f64();
+            if is_warm {
+                total_s += start.elapsed().as_secs_f64();
                 lookups += LOOKUPS;
             }
         }
     }
-    Ok(total * 1e9 / lookups as f64)
+    Ok(total_s * 1e9 / lookups as f64)
 }

@@ -1,7 +1,5 @@
 //! The index of RocksDB for the same keys and values, as reported by RocksDB.
 
-use std::path::Path;
-
 use rocksdb::{
     BlockBasedIndexType, BlockBasedOptions, DB, DBCompressionType, Options, SstFileWriter,
 };
@@ -34,21 +32,16 @@ pub(crate) fn index_bytes(
         writer.put(key, value)?;
     }
     writer.finish()?;
-    let told = properties(&options, &directory.path().join("db"), &file)?;
-    Ok(field(&told, "index block size")? / field(&told, "# data blocks")?)
-}
-
-/// Returns the properties of an ingested table.
-fn properties(options: &Options, directory: &Path, file: &Path) -> Result<String, Failure> {
-    let db = DB::open(options, directory)?;
+    let db = DB::open(&options, directory.path().join("db"))?;
     db.ingest_external_file(vec![file])?;
-    let told = db.property_value("rocksdb.aggregated-table-properties")?;
-    told.ok_or_else(|| "RocksDB tells no properties".into())
+    let properties = db.property_value("rocksdb.aggregated-table-properties")?;
+    let properties = properties.ok_or("RocksDB has no table properties")?;
+    Ok(field(&properties, "index block size")? / field(&properties, "# data blocks")?)
 }
 
 /// Returns the number of the first field with this prefix. Fields are `name=number`, separated by `; `.
-fn field(told: &str, name: &str) -> Result<f64, Failure> {
-    let found = told.split(';').map(str::trim).find(|field| field.starts_with(name));
+fn field(properties: &str, name: &str) -> Result<f64, Failure> {
+    let found = properties.split(';').map(str::trim).find(|field| field.starts_with(name));
     let (_, number) = found.and_then(|field| field.rsplit_once('=')).ok_or("a field is missing")?;
     Ok(number.trim().parse()?)
 }

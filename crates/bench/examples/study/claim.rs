@@ -1,4 +1,4 @@
-//! Claims of the study: their texts, and the verdict on the figures that were measured.
+//! Claims of the study: their texts, and the verdicts on the measured figures.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,6 @@ pub(crate) struct ClaimTexts {
     experiments: BTreeMap<String, ExperimentText>,
 }
 
-/// Title and claims of an experiment.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ExperimentText {
@@ -23,14 +22,14 @@ pub(crate) struct ExperimentText {
     pub(crate) claims: Vec<ClaimText>,
 }
 
-/// Text of a claim, and the expected figures.
+/// A claim and its expected figures.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClaimText {
     statement: String,
-    /// Bounds for each figure.
+    /// Bounds of each figure.
     range: Option<(f64, f64)>,
-    /// Order of neighbouring figures.
+    /// Order of the figures.
     order: Option<Order>,
     #[serde(default)]
     unit: Unit,
@@ -42,13 +41,11 @@ pub(crate) struct ClaimText {
     note: String,
 }
 
-/// Order of figures.
+/// Order of figures. Neighbours may be equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Order {
-    /// No figure is smaller than its predecessor.
     Rising,
-    /// No figure is larger than its predecessor.
     Falling,
 }
 
@@ -56,23 +53,18 @@ enum Order {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Unit {
-    /// None.
     Plain,
-    /// Factor.
     #[default]
     Times,
-    /// Share, printed in per cent.
+    /// A share from 0 to 1, printed in percent.
     Percent,
-    /// Milliseconds.
     Ms,
 }
 
 /// Whether a claim holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The claim holds.
     Holds,
-    /// The claim does not hold.
     DoesNotHold,
     /// The results lack a figure of the claim.
     NotMeasured,
@@ -99,7 +91,6 @@ impl ClaimTexts {
         Ok(texts)
     }
 
-    /// Returns the texts of an experiment.
     pub(crate) fn experiment(&self, name: &str) -> Option<&ExperimentText> {
         self.experiments.get(name)
     }
@@ -124,25 +115,17 @@ impl Claim {
         if holds { Verdict::Holds } else { Verdict::DoesNotHold }
     }
 
-    /// Returns the row of a table: statement, expected and measured figures, verdict, explanation.
+    /// Returns the columns of a table: statement, expected and measured figures, verdict, explanation.
     pub(crate) fn row(&self) -> Vec<String> {
-        let verdict = self.verdict();
-        let word = match verdict {
-            Verdict::Holds => "holds",
-            Verdict::DoesNotHold => "**does not hold**",
-            Verdict::NotMeasured => "not measured",
-            Verdict::Undecided => "–",
+        let (verdict, why) = match self.verdict() {
+            Verdict::Holds => ("holds", ""),
+            Verdict::DoesNotHold => ("**does not hold**", self.text.why_not.as_str()),
+            Verdict::NotMeasured => ("not measured", ""),
+            Verdict::Undecided => ("–", ""),
         };
-        let why = if verdict == Verdict::DoesNotHold { self.text.why_not.as_str() } else { "" };
-        let texts: Vec<&str> =
-            [why, self.text.note.as_str()].into_iter().filter(|text| !text.is_empty()).collect();
-        vec![
-            self.text.statement.clone(),
-            self.expected_text(),
-            self.measured_text(),
-            word.to_owned(),
-            texts.join(" "),
-        ]
+        let (expected, measured) = (self.expected_text(), self.measured_text());
+        let why = format!("{why} {}", self.text.note).trim().to_owned();
+        vec![self.text.statement.clone(), expected, measured, verdict.to_owned(), why]
     }
 
     fn expected_text(&self) -> String {
@@ -190,11 +173,11 @@ mod tests {
 
     fn claim(values: &[f64], range: Option<(f64, f64)>, order: Option<Order>) -> Claim {
         let text = ClaimText {
-            statement: "it is so".to_owned(),
+            statement: "statement".to_owned(),
             range,
             order,
-            why_not: "because".to_owned(),
-            note: "besides".to_owned(),
+            why_not: "reason".to_owned(),
+            note: "note".to_owned(),
             ..ClaimText::default()
         };
         let figures = values.iter().map(|value| ("x".to_owned(), *value)).collect();
@@ -202,35 +185,31 @@ mod tests {
     }
 
     #[test]
-    fn range_bounds_every_figure() {
-        let verdict = |values: &[f64]| claim(values, Some((1.0, 2.0)), None).verdict();
-        assert_eq!(verdict(&[1.0, 1.5, 2.0]), Verdict::Holds);
-        assert_eq!(verdict(&[1.0, 2.01]), Verdict::DoesNotHold);
-        assert_eq!(verdict(&[f64::NAN]), Verdict::DoesNotHold);
-    }
-
-    #[test]
-    fn order_compares_neighbours() {
-        let verdict = |values: &[f64], order| claim(values, None, Some(order)).verdict();
-        assert_eq!(verdict(&[1.0, 1.0, 3.0], Order::Rising), Verdict::Holds);
-        assert_eq!(verdict(&[1.0, 3.0, 2.0], Order::Rising), Verdict::DoesNotHold);
-        assert_eq!(verdict(&[3.0, 2.0, 2.0], Order::Falling), Verdict::Holds);
-    }
-
-    #[test]
-    fn claim_without_figures_is_not_measured() {
-        let missing = Claim { figures: None, ..claim(&[], None, Some(Order::Rising)) };
+    fn verdict_compares_every_figure() {
+        let (range, rising, falling) =
+            (Some((1.0, 2.0)), Some(Order::Rising), Some(Order::Falling));
+        for (values, range, order, verdict) in [
+            (&[1.0, 1.5, 2.0][..], range, None, Verdict::Holds),
+            (&[1.0, 2.01], range, None, Verdict::DoesNotHold),
+            (&[f64::NAN], range, None, Verdict::DoesNotHold),
+            (&[1.0, 1.0, 3.0], None, rising, Verdict::Holds),
+            (&[1.0, 3.0, 2.0], None, rising, Verdict::DoesNotHold),
+            (&[3.0, 2.0, 2.0], None, falling, Verdict::Holds),
+            (&[], None, rising, Verdict::NotMeasured),
+            (&[1.0], None, None, Verdict::Undecided),
+        ] {
+            assert_eq!(claim(values, range, order).verdict(), verdict, "{values:?}");
+        }
+        let missing = Claim { figures: None, ..claim(&[], range, None) };
         assert_eq!(missing.verdict(), Verdict::NotMeasured);
-        assert_eq!(claim(&[], None, Some(Order::Rising)).verdict(), Verdict::NotMeasured);
-        assert_eq!(claim(&[1.0], None, None).verdict(), Verdict::Undecided);
     }
 
     #[test]
     fn reason_is_printed_only_if_the_claim_does_not_hold() {
         let row = claim(&[1.25], Some((0.0, 2.0)), None).row();
-        assert_eq!(row, ["it is so", "≤ 2.00 ×", "x 1.25 ×", "holds", "besides"]);
+        assert_eq!(row, ["statement", "≤ 2.00 ×", "x 1.25 ×", "holds", "note"]);
         let row = claim(&[12.5], Some((0.0, 2.0)), None).row();
-        assert_eq!(row[2..], ["x 12.5 ×", "**does not hold**", "because besides"]);
+        assert_eq!(row[2..], ["x 12.5 ×", "**does not hold**", "reason note"]);
     }
 
     #[test]

@@ -1,91 +1,23 @@
-//! Figures computed from cells: labels and numbers.
+//! Figures computed from cells.
 
-use lsmx_bench::experiment::explore::result::Cell;
-
-use crate::results::Results;
-use crate::strategy::Strategy;
+use lsmx_bench::experiment::explore::result::{Cell, PointLookups};
+pub(crate) use lsmx_bench::numbers::float;
 
 /// Labelled numbers; `None` if a result is missing.
 pub(crate) type Figures = Option<Vec<(String, f64)>>;
-
-/// A measure of a cell.
+/// A measure of a cell; `None` if it was not measured.
 pub(crate) type Measure = fn(&Cell) -> Option<f64>;
 
-/// Returns one figure.
 pub(crate) fn one(label: impl Into<String>, value: Option<f64>) -> Figures {
     Some(vec![(label.into(), value?)])
 }
 
-/// Returns labelled figures.
 pub(crate) fn many<L: Into<String>>(values: impl IntoIterator<Item = (L, Option<f64>)>) -> Figures {
     values.into_iter().map(|(label, value)| Some((label.into(), value?))).collect()
 }
 
-/// Returns a measure of a strategy in a part without sweep.
-pub(crate) fn of(
-    results: &Results,
-    part: &str,
-    strategy: Strategy,
-    measure: Measure,
-) -> Option<f64> {
-    results.cell(part, strategy).and_then(measure)
-}
-
-/// Returns a measure of each strategy.
-pub(crate) fn each(
-    results: &Results,
-    part: &str,
-    strategies: &[Strategy],
-    measure: Measure,
-) -> Figures {
-    many(strategies.iter().map(|at| (at.name, of(results, part, *at, measure))))
-}
-
-/// Returns a measure of each strategy ÷ that of a base.
-pub(crate) fn each_by(
-    results: &Results,
-    part: &str,
-    strategies: &[Strategy],
-    base: Strategy,
-    measure: Measure,
-) -> Figures {
-    let base = of(results, part, base, measure);
-    many(strategies.iter().map(|at| (at.name, divide(of(results, part, *at, measure), base))))
-}
-
-/// Returns the measure of a base ÷ that of each strategy.
-pub(crate) fn base_by_each(
-    results: &Results,
-    part: &str,
-    base: Strategy,
-    strategies: &[Strategy],
-    measure: Measure,
-) -> Figures {
-    let base = of(results, part, base, measure);
-    many(strategies.iter().map(|at| (at.name, divide(base, of(results, part, *at, measure)))))
-}
-
-/// Returns a measure of a strategy for each value of a swept flag.
-pub(crate) fn along(
-    results: &Results,
-    part: &str,
-    strategy: Strategy,
-    flag: &str,
-    measure: Measure,
-) -> Figures {
-    let cells = results.swept(part, strategy);
-    if cells.is_empty() {
-        return None;
-    }
-    many(cells.iter().map(|cell| {
-        let value = cell.sweep.value(flag).map(ToString::to_string).unwrap_or_default();
-        (value, measure(cell))
-    }))
-}
-
-/// Returns the numbers without labels.
-pub(crate) fn numbers(figures: Figures) -> Option<Vec<f64>> {
-    Some(figures?.into_iter().map(|(_, value)| value).collect())
+pub(crate) fn nth(figures: &Figures, index: usize) -> Option<f64> {
+    figures.as_ref()?.get(index).map(|(_, value)| *value)
 }
 
 /// Divides figures pairwise. The labels are those of the dividends.
@@ -97,15 +29,14 @@ pub(crate) fn quotients(above: Figures, below: Figures) -> Figures {
 
 /// Returns the largest number ÷ the smallest.
 pub(crate) fn spread(figures: Figures) -> Option<f64> {
-    let numbers = numbers(figures)?;
-    let most = numbers.iter().copied().reduce(f64::max);
-    divide(most, numbers.into_iter().reduce(f64::min))
+    let numbers = figures?.into_iter().map(|(_, value)| value);
+    divide(numbers.clone().reduce(f64::max), numbers.reduce(f64::min))
 }
 
 /// Returns the last number ÷ the first.
 pub(crate) fn growth(figures: Figures) -> Option<f64> {
-    let numbers = numbers(figures)?;
-    divide(numbers.last().copied(), numbers.first().copied())
+    let last = figures.as_ref()?.len().checked_sub(1)?;
+    divide(nth(&figures, last), nth(&figures, 0))
 }
 
 /// Returns 1 − each figure.
@@ -118,23 +49,23 @@ pub(crate) fn more(figures: Figures) -> Figures {
     Some(figures?.into_iter().map(|(label, value)| (label, value - 1.0)).collect())
 }
 
-/// Divides numbers. `None` if one is missing or the divisor is 0.
+/// Returns a quotient; `None` if a figure is missing or the divisor is 0.
 pub(crate) fn divide(above: Option<f64>, below: Option<f64>) -> Option<f64> {
     let (above, below) = (above?, below?);
     (below != 0.0).then(|| above / below)
 }
 
-/// Converts a count.
-pub(crate) fn float(count: u64) -> f64 {
-    lsmx_bench::numbers::float(count)
+pub(crate) fn ratio(above: u64, below: u64) -> Option<f64> {
+    divide(Some(float(above)), Some(float(below)))
 }
 
+pub(crate) fn flushes(cell: &Cell) -> Option<f64> {
+    Some(float(cell.flushes))
+}
+
+/// Returns the bytes that merges read and wrote ÷ the ingested bytes.
 pub(crate) fn moved(cell: &Cell) -> Option<f64> {
     Some(cell.data_moved_ratio)
-}
-
-pub(crate) fn moved_bytes(cell: &Cell) -> f64 {
-    float(cell.compaction.read_bytes + cell.compaction.written_bytes)
 }
 
 pub(crate) fn write_amplification(cell: &Cell) -> Option<f64> {
@@ -146,7 +77,11 @@ pub(crate) fn jobs(cell: &Cell) -> Option<f64> {
 }
 
 pub(crate) fn bytes_per_job(cell: &Cell) -> Option<f64> {
-    divide(Some(moved_bytes(cell)), jobs(cell))
+    ratio(cell.compaction.read_bytes + cell.compaction.written_bytes, cell.compaction.jobs)
+}
+
+pub(crate) fn runs(cell: &Cell) -> Option<f64> {
+    Some(float(cell.levels.iter().map(|level| level.runs).sum()))
 }
 
 pub(crate) fn invalid_share(cell: &Cell) -> Option<f64> {
@@ -177,6 +112,33 @@ pub(crate) fn put_mean_us(cell: &Cell) -> Option<f64> {
     measured(cell.put_latency_us.mean)
 }
 
+/// Returns the blocks that a lookup reads, with a share `alpha` of absent keys.
+pub(crate) fn ios(cell: &Cell, alpha: f64) -> Option<f64> {
+    lookups(cell, alpha).map(|lookups| lookups.ios_per_get)
+}
+
+/// Returns the blocks read ÷ the lookups of present keys.
+pub(crate) fn read_amplification(cell: &Cell, alpha: f64) -> Option<f64> {
+    lookups(cell, alpha)?.read_amplification
+}
+
+/// Returns the mean time of a lookup in microseconds.
+pub(crate) fn lookup_us(cell: &Cell, alpha: f64) -> Option<f64> {
+    measured(lookups(cell, alpha)?.latency_us.mean)
+}
+
+/// Returns the mean time of a range lookup in microseconds.
+pub(crate) fn range_us(cell: &Cell, selectivity: f64) -> Option<f64> {
+    let mut groups = cell.range_lookups.by_selectivity.iter();
+    let group = groups.find(|group| (group.selectivity - selectivity).abs() < 1e-12)?;
+    measured(group.latency_us.mean)
+}
+
+fn lookups(cell: &Cell, alpha: f64) -> Option<&PointLookups> {
+    cell.point_lookups.iter().find(|lookups| (lookups.alpha - alpha).abs() < 1e-9)
+}
+
+/// Returns `None` for 0, which a result has without a measurement.
 fn measured(time: f64) -> Option<f64> {
     (time > 0.0).then_some(time)
 }

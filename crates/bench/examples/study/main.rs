@@ -2,10 +2,9 @@
 //!
 //! `cargo run --release -p lsmx-bench --example study -- DIR`
 //!
-//! `claims.toml` has the claims with the range or the order that their figures must have. The code computes the figures
-//! from the results and decides the verdicts. The reasons why claims do not hold are written by hand. The study is Sarkar
-//! et al., "Constructing and Analyzing the LSM Compaction Design Space", PVLDB 14 (2021). Some of its figures are read off
-//! its plots, with an error of 1 to 2 %.
+//! `claims.toml` has the claims, the range or the order that their figures must have, and the reasons why claims do not
+//! hold. This program computes the figures and the verdicts. The study is Sarkar et al., "Constructing and Analyzing the
+//! LSM Compaction Design Space", PVLDB 14 (2021). Some of its figures are read off its plots, with an error of 1 to 2 %.
 
 #![allow(clippy::print_stderr, reason = "a program prints its errors")]
 
@@ -30,7 +29,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let texts = ClaimTexts::read().map_err(|error| error.to_string());
-    let results = Results::read(Path::new(directory)).map_err(|error| error.to_string());
+    let results = Results::read(Path::new(directory));
     let text = match texts.and_then(|texts| Ok(report(&results?, &texts))) {
         Ok(text) => text,
         Err(error) => {

@@ -1,107 +1,129 @@
-//! Results of `scripts/study`: cells by the name of their file.
+//! Results of `scripts/study`.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use lsmx_bench::experiment::explore::result::{Cell, PointLookups};
+use lsmx_bench::experiment::explore::result::Cell;
 use lsmx_bench::experiment::sweep::SweepValue;
 use serde_json::Value;
 
+use crate::figures::{Figures, divide, many};
 use crate::strategy::Strategy;
 
-/// Cells by the name of their file. Missing measurements have no cells.
+/// Results by the name of their file.
 #[derive(Debug, Default)]
-pub(crate) struct Results {
-    parts: BTreeMap<String, Vec<Cell>>,
-}
+pub(crate) struct Results(BTreeMap<String, Vec<Cell>>);
 
-/// A file that cannot be read, with the reason.
-#[derive(Debug)]
-pub(crate) struct Unreadable {
-    path: PathBuf,
-    why: String,
-}
-
-impl fmt::Display for Unreadable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path.display(), self.why)
-    }
-}
+/// Cells of one file. A missing file has no cells.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part<'a>(pub(crate) &'a [Cell]);
 
 impl Results {
     /// Reads every `*.json` of a directory.
-    pub(crate) fn read(directory: &Path) -> Result<Results, Unreadable> {
-        let unreadable = |path: &Path, why: String| Unreadable { path: path.to_path_buf(), why };
+    pub(crate) fn read(directory: &Path) -> Result<Results, String> {
+        let unreadable = |path: &Path, why: String| format!("{}: {why}", path.display());
+        let mut results = Results::default();
         let files = std::fs::read_dir(directory)
             .map_err(|error| unreadable(directory, error.to_string()))?;
-        let mut results = Results::default();
         for file in files {
             let path = file.map_err(|error| unreadable(directory, error.to_string()))?.path();
-            if path.extension().is_none_or(|extension| extension != "json") {
-                continue;
+            if path.extension().is_some_and(|extension| extension == "json") {
+                let text = std::fs::read_to_string(&path).map_err(|error| error.to_string());
+                let cells = text.and_then(|text| parse_cells(&text));
+                let cells = cells.map_err(|why| unreadable(&path, why))?;
+                let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+                results.0.insert(name, cells);
             }
-            let text = std::fs::read_to_string(&path)
-                .map_err(|error| unreadable(&path, error.to_string()))?;
-            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            let cells = cells(&text).map_err(|why| unreadable(&path, why))?;
-            results.parts.insert(name, cells);
         }
         Ok(results)
     }
 
-    /// Parses results of one part.
-    #[cfg(test)]
-    pub(crate) fn of(name: &str, text: &str) -> Result<Results, String> {
-        Ok(Results { parts: BTreeMap::from([(name.to_owned(), cells(text)?)]) })
+    pub(crate) fn part(&self, name: &str) -> Part<'_> {
+        Part(self.0.get(name).map_or(&[], Vec::as_slice))
+    }
+}
+
+fn parse_cells(text: &str) -> Result<Vec<Cell>, String> {
+    let mut result: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let cells = result.get_mut("cells").map(Value::take).ok_or("it has no cells")?;
+    serde_json::from_value(cells).map_err(|error| error.to_string())
+}
+
+impl<'a> Part<'a> {
+    /// Returns the cell of a strategy, if no flag was swept.
+    pub(crate) fn cell(self, strategy: Strategy) -> Option<&'a Cell> {
+        self.0.iter().find(|cell| cell.spec == strategy.spec)
     }
 
-    /// Returns all cells of a part.
-    pub(crate) fn part(&self, part: &str) -> &[Cell] {
-        self.parts.get(part).map_or(&[], Vec::as_slice)
+    pub(crate) fn of(
+        self,
+        strategy: Strategy,
+        measure: impl Fn(&Cell) -> Option<f64>,
+    ) -> Option<f64> {
+        self.cell(strategy).and_then(measure)
     }
 
-    /// Returns the cell of a strategy in a part without sweep.
-    pub(crate) fn cell(&self, part: &str, strategy: Strategy) -> Option<&Cell> {
-        self.part(part).iter().find(|cell| cell.spec == strategy.spec)
+    pub(crate) fn each(
+        self,
+        strategies: &[Strategy],
+        measure: impl Fn(&Cell) -> Option<f64>,
+    ) -> Figures {
+        many(strategies.iter().map(|at| (at.name, self.of(*at, &measure))))
+    }
+
+    /// Returns the measure of each strategy ÷ that of a base.
+    pub(crate) fn each_by(
+        self,
+        strategies: &[Strategy],
+        base: Strategy,
+        measure: impl Fn(&Cell) -> Option<f64>,
+    ) -> Figures {
+        let base = self.of(base, &measure);
+        many(strategies.iter().map(|at| (at.name, divide(self.of(*at, &measure), base))))
+    }
+
+    /// Returns the measure of a base ÷ that of each strategy.
+    pub(crate) fn base_by_each(
+        self,
+        base: Strategy,
+        strategies: &[Strategy],
+        measure: impl Fn(&Cell) -> Option<f64>,
+    ) -> Figures {
+        let base = self.of(base, &measure);
+        many(strategies.iter().map(|at| (at.name, divide(base, self.of(*at, &measure)))))
     }
 
     /// Returns the cells of a strategy in the order of the swept flag. A swept size ratio changes the spec, so then the
     /// policy identifies the strategy.
-    pub(crate) fn swept(&self, part: &str, strategy: Strategy) -> Vec<&Cell> {
+    pub(crate) fn swept(self, strategy: Strategy) -> Vec<&'a Cell> {
         let same = |cell: &&Cell| {
             let swept_ratio = cell.sweep.value("size-ratio").is_some();
             cell.spec == strategy.spec || (swept_ratio && cell.policy == strategy.policy)
         };
-        self.part(part).iter().filter(same).collect()
+        self.0.iter().filter(same).collect()
     }
 
-    /// Returns the cell of a strategy at a point of the sweep.
-    pub(crate) fn at(
-        &self,
-        part: &str,
+    /// Returns the cell of a strategy with a value of the swept flag.
+    pub(crate) fn at(self, strategy: Strategy, flag: &str, value: &SweepValue) -> Option<&'a Cell> {
+        self.swept(strategy).into_iter().find(|cell| cell.sweep.value(flag) == Some(value))
+    }
+
+    /// Returns the measure of a strategy for each value of the swept flag.
+    pub(crate) fn along(
+        self,
         strategy: Strategy,
         flag: &str,
-        value: &SweepValue,
-    ) -> Option<&Cell> {
-        self.swept(part, strategy).into_iter().find(|cell| cell.sweep.value(flag) == Some(value))
+        measure: impl Fn(&Cell) -> Option<f64>,
+    ) -> Figures {
+        let cells = self.swept(strategy);
+        if cells.is_empty() {
+            return None;
+        }
+        many(cells.iter().map(|cell| {
+            let value = cell.sweep.value(flag).map(ToString::to_string).unwrap_or_default();
+            (value, measure(cell))
+        }))
     }
-}
-
-/// Returns the lookups of a cell with a share of absent keys.
-pub(crate) fn lookups(cell: &Cell, alpha: f64) -> Option<&PointLookups> {
-    cell.point_lookups.iter().find(|lookups| (lookups.alpha - alpha).abs() < 1e-9)
-}
-
-/// Returns the block reads per lookup: the read amplification of the study × the share of successful lookups.
-pub(crate) fn ios(cell: &Cell, alpha: f64) -> Option<f64> {
-    lookups(cell, alpha).map(|lookups| lookups.ios_per_get)
-}
-
-fn cells(text: &str) -> Result<Vec<Cell>, String> {
-    let mut whole: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let cells = whole.get_mut("cells").map(Value::take).ok_or("it has no cells")?;
-    serde_json::from_value(cells).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -109,10 +131,11 @@ pub(crate) mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::figures::ios;
     use crate::strategy::{FULL, LO1, TIER};
 
     /// Returns a cell whose merges moved `moved` times the ingested bytes.
-    pub(crate) fn cell(spec: &str, moved: u64) -> Value {
+    fn cell(spec: &str, moved: u64) -> Value {
         let latency = json!({
             "mean": 1.0, "p50": 1.0, "p90": 1.0, "p99": 1.0, "p999": 1.0, "max": 1000.0 * moved as f64,
         });
@@ -147,28 +170,30 @@ pub(crate) mod tests {
     /// Returns a part in which Full moved 50, LO+1 `lo1`, and Tier 10 times the ingested bytes.
     pub(crate) fn results(name: &str, lo1: u64) -> Results {
         let cells = [cell(FULL.spec, 50), cell(LO1.spec, lo1), cell(TIER.spec, 10)];
-        Results::of(name, &json!({ "cells": cells }).to_string()).unwrap()
+        let cells = parse_cells(&json!({ "cells": cells }).to_string()).unwrap();
+        Results(BTreeMap::from([(name.to_owned(), cells)]))
     }
 
     #[test]
     fn cells_are_found_by_spec_and_sweep_point() {
         let results = results("r4", 26);
-        assert_eq!(results.cell("r4", LO1).unwrap().compaction.jobs, 26);
-        assert!(results.cell("r5", LO1).is_none());
+        let r4 = results.part("r4");
+        assert_eq!(r4.cell(LO1).unwrap().compaction.jobs, 26);
+        assert!(results.part("r5").cell(LO1).is_none());
         let half = SweepValue::Real(0.5);
-        assert!(results.at("r4", TIER, "updates", &half).is_some());
-        assert!(results.at("r4", TIER, "deletes", &half).is_none());
-        assert_eq!(ios(results.cell("r4", FULL).unwrap(), 0.4), Some(1.5));
-        assert_eq!(ios(results.cell("r4", FULL).unwrap(), 1.0), None);
+        assert!(r4.at(TIER, "updates", &half).is_some());
+        assert!(r4.at(TIER, "deletes", &half).is_none());
+        assert_eq!(r4.of(FULL, |cell| ios(cell, 0.4)), Some(1.5));
+        assert_eq!(r4.of(FULL, |cell| ios(cell, 1.0)), None);
     }
 
     #[test]
-    fn malformed_results_error_has_the_reason() {
-        assert_eq!(Results::of("x", "{}").unwrap_err(), "it has no cells");
-        let error = Results::of("x", r#"{"cells": [{}]}"#).unwrap_err();
+    fn malformed_result_error_names_the_cause() {
+        assert_eq!(parse_cells("{}").unwrap_err(), "it has no cells");
+        let error = parse_cells(r#"{"cells": [{}]}"#).unwrap_err();
         assert!(error.contains("missing field"), "{error}");
-        assert!(Results::of("x", "").is_err());
-        let error = Results::read(Path::new("/nowhere")).unwrap_err().to_string();
+        assert!(parse_cells("").is_err());
+        let error = Results::read(Path::new("/nowhere")).unwrap_err();
         assert!(error.starts_with("/nowhere: "), "{error}");
     }
 }

@@ -5,9 +5,9 @@
 pub(crate) struct Strategy {
     /// Name in the study.
     pub(crate) name: &'static str,
-    /// Policy of lsmx.
+    /// Name of the policy in lsmx.
     pub(crate) policy: &'static str,
-    /// Spec of the policy in `scripts/study`, with size ratio 10.
+    /// Spec of the policy in `scripts/study`, where the size ratio is 10.
     pub(crate) spec: &'static str,
 }
 
@@ -27,15 +27,15 @@ pub(crate) const TSD: Strategy = strategy("TSD", "tsd", "tsd(l1=1)");
 pub(crate) const TSA50: Strategy = strategy("TSA50", "tsa", "tsa(l1=1)");
 pub(crate) const TSA33: Strategy = strategy("TSA33", "tsa", "tsa(D=0.33,l1=1)");
 
-/// Cold by reads instead of writes. Without reads it equals Old.
+/// Picks the file with the oldest read. Without reads it equals Old.
 pub(crate) const COLD_ACCESS: Strategy =
     strategy("Cold by reads", "cold-access", "cold-access(l1=1)");
-/// Full with a first level of T flushes, as in textbooks.
+/// Full with an L1 of T flushes, as in textbooks.
 pub(crate) const TEXTBOOK_FULL: Strategy = strategy("Full, textbook L1", "full", "full(l1=6)");
-/// As above, with preemptive merges of several levels.
+/// [`TEXTBOOK_FULL`] with preemptive merges of several levels.
 pub(crate) const PREEMPTIVE: Strategy =
     strategy("Full, preemptive", "full-preemptive", "full-preemptive(l1=6)");
-/// Tier with writes that stop when a merge is due, as in Full.
+/// Tier whose writes stop when a merge is due, as in Full.
 pub(crate) const TIGHT_TIER: Strategy =
     strategy("Tier, stop at 5", "universal", "universal(stop=5)");
 /// Presets of lsmx with default parameters.
@@ -46,9 +46,9 @@ pub(crate) const LO1_PRESET: Strategy = strategy("`lo+1`", "lo+1", "lo+1");
 pub(crate) const TIERING: Strategy = strategy("`tiering`", "tiering", "tiering");
 pub(crate) const LEVELED: Strategy = strategy("`leveled`", "leveled", "leveled");
 
-/// The strategies in the first plots of the study.
+/// The strategies of the first plots of the study, in their order.
 pub(crate) const EIGHT: [Strategy; 8] = [FULL, LO1, LO2, RR, COLD, OLD, TIER, ONE];
 /// Leveled strategies that move single files.
 pub(crate) const PARTIAL: [Strategy; 5] = [LO1, LO2, RR, COLD, OLD];
-/// All strategies of the first plots but Tier.
+/// [`EIGHT`] without Tier.
 pub(crate) const LEVELED_ONES: [Strategy; 7] = [FULL, LO1, LO2, RR, COLD, OLD, ONE];

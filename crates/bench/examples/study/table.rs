@@ -13,13 +13,6 @@ pub(crate) struct Table {
     pub(crate) rows: Vec<Vec<String>>,
 }
 
-/// Tables of an experiment, and the figures of its claims in the order of `claims.toml`.
-#[derive(Clone, Debug)]
-pub(crate) struct Measurements {
-    pub(crate) tables: Vec<Table>,
-    pub(crate) figures: Vec<Figures>,
-}
-
 /// Report of an experiment.
 #[derive(Clone, Debug)]
 pub(crate) struct Section {
@@ -58,8 +51,7 @@ impl Table {
 }
 
 impl Section {
-    pub(crate) fn new(text: &ExperimentText, measurements: Measurements) -> Section {
-        let Measurements { tables, figures } = measurements;
+    pub(crate) fn new(text: &ExperimentText, tables: Vec<Table>, figures: Vec<Figures>) -> Section {
         let claims = text.claims.iter().zip(figures);
         let claims = claims.map(|(text, figures)| Claim::new(text, figures)).collect();
         Section { title: text.title.clone(), tables, claims }
@@ -82,7 +74,7 @@ impl Section {
     }
 }
 
-/// Appends a row of a table. Bars in a cell are escaped.
+/// Appends a row of a table, with escaped bars.
 fn line(text: &mut String, cells: &[String]) {
     for cell in cells {
         // Writing to a string cannot fail.

@@ -392,8 +392,7 @@ mod tests {
             ((2.0, 5), (2.0, 50), Meaning::Neutral, 0.0),
             ((0.0, 5), (0.1, 5), Meaning::Worse, f64::INFINITY),
         ] {
-            let comparison =
-                compare(&[cell("full", old.0, old.1)], &[cell("full", new.0, new.1)]);
+            let comparison = compare(&[cell("full", old.0, old.1)], &[cell("full", new.0, new.1)]);
             let difference = only(&comparison);
             assert_eq!((difference.meaning, difference.worse_by()), (meaning, worse_by));
             assert!(difference.beyond_noise && difference.noise_unknown);

@@ -16,12 +16,11 @@ use crate::error::{Error, Result};
 
 use super::{BLOCK_BYTES, Engine, EngineSettings, Kind, Visit};
 
-/// Time without activity after which the engine counts as idle. fjall has no call that waits for compactions.
+/// Time without activity after which the engine is considered idle. fjall has no call that waits for compactions.
 const QUIET_NS: u64 = 500_000_000;
 /// Time between two checks for activity.
-const LOOK_NS: u64 = 2_000_000;
+const CHECK_NS: u64 = 2_000_000;
 
-/// An open database of fjall.
 pub(super) struct Fjall {
     database: Database,
     keyspace: Keyspace,
@@ -31,7 +30,7 @@ impl Fjall {
     pub(super) fn open(path: &Path, settings: &EngineSettings) -> Result<Fjall> {
         let database = Database::builder(path)
             .journal_compression(CompressionType::None)
-            // One of the threads only flushes.
+            // fjall uses one of the threads for flushes only.
             .worker_threads(settings.workers.saturating_add(1));
         let database = match settings.block_cache_bytes {
             Some(bytes) => database.cache_size(bytes),
@@ -72,12 +71,12 @@ impl Fjall {
         Ok(found)
     }
 
-    /// Waits until the engine was idle for [`QUIET_NS`]. Returns that time in nanoseconds.
+    /// Waits until the engine has been idle for [`QUIET_NS`]. Returns the idle time in nanoseconds.
     fn wait_until_quiet(&self) -> u64 {
         let mut quiet = Stopwatch::start();
         let mut completed = self.database.compactions_completed();
         while quiet.elapsed_ns() < QUIET_NS {
-            pause_ns(LOOK_NS);
+            pause_ns(CHECK_NS);
             let now = self.database.compactions_completed();
             if self.is_busy() || now != completed {
                 completed = now;
@@ -100,7 +99,7 @@ fn failed<E: StdError + Send + Sync + 'static>(action: &'static str) -> impl FnO
 
 impl Engine for Fjall {
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        // Every insert flushes the buffer of the journal with one `write`.
+        // An insert flushes the journal buffer to the operating system.
         self.keyspace.insert(key, value).map_err(failed("put a value"))
     }
 

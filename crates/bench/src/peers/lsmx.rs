@@ -17,7 +17,7 @@ use super::{Engine, EngineSettings, IoBytes, Visit, Written, write_field};
 pub(crate) struct Lsmx {
     pub(crate) db: Db,
     pub(crate) keyspace: Keyspace,
-    /// Counts the calls on files.
+    /// Counts the calls on files, if enabled.
     vfs: Option<CountingVfs>,
 }
 
@@ -28,7 +28,7 @@ impl Lsmx {
         Lsmx::open_with(path, settings.options(), lsmx::DEFAULT_KEYSPACE, vfs)
     }
 
-    /// Opens an existing database for reading, with calls on files counted.
+    /// Opens an existing database for reading, and counts calls on files.
     pub(crate) fn open_read_only(
         path: &Path,
         settings: &EngineSettings,
@@ -52,12 +52,11 @@ impl Lsmx {
         Ok(Lsmx { db, keyspace, vfs })
     }
 
-    /// Returns the memory that the metadata of the tables takes.
     pub(crate) fn metadata_sizes(&self) -> Result<MetadataSizes> {
         self.keyspace.metadata().map_err(failed("read the metadata"))
     }
 
-    /// Returns the number of counted calls that read files, and their bytes.
+    /// Returns the number of calls that read files, and their bytes. Both are 0 if calls are not counted.
     pub(crate) fn file_reads(&self) -> (u64, u64) {
         let Some(vfs) = &self.vfs else { return (0, 0) };
         let counts = vfs.counts();
@@ -65,7 +64,7 @@ impl Lsmx {
     }
 }
 
-/// Makes an error of the engine an error of this crate.
+/// Returns a function that adds the action to an error of the engine.
 pub fn failed(action: &'static str) -> impl FnOnce(lsmx::Error) -> Error {
     move |source| Error::Engine { action, source }
 }

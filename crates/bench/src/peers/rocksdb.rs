@@ -18,21 +18,20 @@ use crate::numbers;
 
 use super::{BLOCK_BYTES, Engine, EngineSettings, FILTER_BITS_PER_KEY, Kind, Visit};
 
-/// Maximum number of memtables without a memory budget. lsmx has as many.
+/// Maximum number of memtables without a memory budget, as in lsmx.
 const MEMTABLES_MAX: u64 = 4;
 /// Number of memtables with a memory budget: one takes writes, one is flushed.
 const MEMTABLES_OF_BUDGET: u64 = 2;
-/// Size of the first level with a memory budget, in memtables. This is the ratio of the defaults.
+/// Size of L1 with a memory budget, in memtables. This is the ratio of the defaults of RocksDB.
 const MEMTABLES_PER_LEVEL: u64 = 4;
 
-/// An open database of RocksDB.
 pub(super) struct Rocksdb {
     db: DB,
     synced: WriteOptions,
 }
 
 thread_local! {
-    /// Counters of this thread. Counting starts at the first access.
+    /// Counters of this thread, which start at the first access.
     static PERF: PerfContext = {
         set_perf_stats(PerfStatsLevel::EnableCount);
         PerfContext::default()
@@ -180,7 +179,7 @@ impl Engine for Rocksdb {
     }
 
     fn close(self: Box<Self>) -> Result<()> {
-        // Dropping the handle closes the database. RocksDB reports no error.
+        // The destructor closes the database. RocksDB reports no error.
         Ok(())
     }
 

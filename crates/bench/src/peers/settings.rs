@@ -14,40 +14,31 @@ use crate::quantity::{parse_bytes, parse_count};
 
 use super::BLOCK_BYTES;
 
-/// Settings that experiments vary. Without a value the engine's default applies.
+/// Settings that experiments vary. `None` is the default of the engine.
 ///
-/// A peer uses those that it has: memory, workers, direct I/O, the merge operator and the separation of values.
+/// Peers use the settings for memory, workers, direct I/O, the merge operator and the separation of values.
 #[derive(Clone, Debug)]
 pub struct EngineSettings {
-    /// Bytes for memtables, cached blocks and metadata of open tables. It replaces the next two.
+    /// Memory for memtables, cached blocks and metadata of tables. It replaces the next two settings.
     pub memory_budget: Option<u64>,
-    /// Bytes of a memtable.
     pub memtable_bytes: Option<u64>,
-    /// Bytes of the block cache.
     pub block_cache_bytes: Option<u64>,
-    /// Replacement policy of the block cache.
     pub block_cache_kind: Option<BlockCacheKind>,
-    /// Target bytes of a table.
+    /// Target length of a table.
     pub table_bytes: Option<u64>,
-    /// Target bytes of a data block.
+    /// Target length of a data block.
     pub block_bytes: u32,
-    /// Width of filters.
     pub filter_bits: Option<FilterBits>,
-    /// Whether lookups use the filter of the last sorted run.
     pub filter_last_run: Option<FilterLastRun>,
-    /// Threads for compaction. One more thread flushes.
+    /// Number of threads for compaction. One more thread flushes.
     pub workers: usize,
-    /// Whether writes slow down or stop when compaction falls behind.
     pub write_control: WriteControl,
-    /// Whether reads of tables bypass the page cache. RocksDB also flushes and compacts past it.
+    /// Whether reads of tables bypass the page cache. In RocksDB flushes and compactions bypass it too.
     pub direct_io: bool,
-    /// Merge operator.
     pub merge_operator: Option<FieldUpdate>,
-    /// Separation of values from keys.
     pub value_separation: Option<ValueSeparation>,
-    /// Operand store, which keeps operands outside of the tree.
     pub operand_store: Option<DeltaOptions>,
-    /// Whether the calls of lsmx on files are counted. Counting costs a few nanoseconds per call.
+    /// Whether lsmx counts calls on files, which costs a few nanoseconds per call.
     pub counts_io: bool,
     /// Other options of lsmx.
     pub other_options: Options,
@@ -117,116 +108,66 @@ impl EngineSettings {
     }
 
     /// Sets an option of lsmx from the text `KEY=VALUE`.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if the key is unknown or the value is malformed. The message lists the known keys.
-    pub fn set(mut self, text: &str) -> Result<EngineSettings> {
+    pub fn set(self, text: &str) -> Result<EngineSettings> {
         let invalid = |must: String| Error::invalid("--option", text, must);
-        let known = || NAMED.map(|(name, _)| name).join(", ");
         let (name, value) = text
             .split_once('=')
-            .ok_or_else(|| invalid(format!("KEY=VALUE with a KEY of {}", known())))?;
-        let (_, set) = NAMED
-            .iter()
-            .find(|(known, _)| *known == name)
-            .ok_or_else(|| invalid(format!("one of the known options: {}", known())))?;
-        set(&mut self, value).map_err(invalid)?;
+            .ok_or_else(|| invalid(format!("KEY=VALUE with a KEY of {NAMES}")))?;
+        self.set_named(name, value).map_err(invalid)
+    }
+
+    /// Sets one of [`NAMES`]. The error describes the accepted values.
+    fn set_named(mut self, name: &str, value: &str) -> std::result::Result<EngineSettings, String> {
+        let (options, keyspace) = (self.other_options.clone(), self.other_keyspace_options.clone());
+        match name {
+            "policy" => {
+                let policy = value.parse::<PolicySpec>();
+                let policy = policy.map_err(|error| format!("a policy: {error}"))?;
+                self.other_keyspace_options = keyspace.policy(policy);
+            }
+            "filter_last_run" => {
+                let known = [FilterLastRun::Off, FilterLastRun::On, FilterLastRun::Auto];
+                self.filter_last_run = Some(choice(value, &["off", "on", "auto"], &known)?);
+            }
+            "filter_bits" => self.filter_bits = Some(value.parse()?),
+            "cache_kind" => self.block_cache_kind = Some(value.parse()?),
+            "block_bytes" => self.block_bytes = below_4g(parse_bytes(value)?)?,
+            "restart_interval" => {
+                let entries = below_4g(parse_count(value)?)?;
+                self.other_keyspace_options = keyspace.restart_interval(entries);
+            }
+            "block_tags" => self.other_keyspace_options = keyspace.block_tags(on_or_off(value)?),
+            "compression" => {
+                let known = [Compression::None, Compression::Lz4];
+                let compression = choice(value, &["none", "lz4"], &known)?;
+                self.other_keyspace_options = keyspace.compression(compression);
+            }
+            "table_bytes" => self.table_bytes = Some(parse_bytes(value)?),
+            "wal_bytes_max" => self.other_options = options.wal_bytes_max(parse_bytes(value)?),
+            "memtable_bytes_max" => {
+                self.other_options = options.memtable_bytes_max(parse_bytes(value)?);
+            }
+            "write_control" => {
+                let known = [WriteControl::Smooth, WriteControl::Stop];
+                self.write_control = choice(value, &["smooth", "stop"], &known)?;
+            }
+            "direct_reads" => self.direct_io = on_or_off(value)?,
+            "workers" => self.workers = positive(value)?,
+            "merge_parts_max" => self.other_options = options.subcompactions_max(positive(value)?),
+            _ => return Err(format!("one of the known options: {NAMES}")),
+        }
         Ok(self)
-    }
-
-    fn change_options(&mut self, change: impl FnOnce(Options) -> Options) {
-        self.other_options = change(std::mem::take(&mut self.other_options));
-    }
-
-    fn change_keyspace(&mut self, change: impl FnOnce(KeyspaceOptions) -> KeyspaceOptions) {
-        let options = std::mem::take(&mut self.other_keyspace_options);
-        self.other_keyspace_options = change(options);
     }
 }
 
-/// Result of setting an option. The error says what the value must be.
-type SetResult = std::result::Result<(), String>;
-/// Parses the value of an option and sets it.
-type SetOption = fn(&mut EngineSettings, &str) -> SetResult;
+/// Names of the options of [`EngineSettings::set`].
+const NAMES: &str = "policy, filter_last_run, filter_bits, cache_kind, block_bytes, restart_interval, block_tags, \
+    compression, table_bytes, wal_bytes_max, memtable_bytes_max, write_control, direct_reads, workers, merge_parts_max";
 
-/// The options that [`EngineSettings::set`] knows, in the order in which messages list them.
-const NAMED: [(&str, SetOption); 15] = [
-    ("policy", |all, value| {
-        let policy: PolicySpec = value.parse().map_err(|error| format!("a policy: {error}"))?;
-        all.change_keyspace(|keyspace| keyspace.policy(policy));
-        Ok(())
-    }),
-    ("filter_last_run", |all, value| {
-        let known = [FilterLastRun::Off, FilterLastRun::On, FilterLastRun::Auto];
-        all.filter_last_run = Some(choice(value, &["off", "on", "auto"], &known)?);
-        Ok(())
-    }),
-    ("filter_bits", |all, value| {
-        all.filter_bits = Some(value.parse()?);
-        Ok(())
-    }),
-    ("cache_kind", |all, value| {
-        all.block_cache_kind = Some(value.parse()?);
-        Ok(())
-    }),
-    ("block_bytes", |all, value| {
-        all.block_bytes = below_4g(parse_bytes(value)?)?;
-        Ok(())
-    }),
-    ("restart_interval", |all, value| {
-        let entries = below_4g(parse_count(value)?)?;
-        all.change_keyspace(|keyspace| keyspace.restart_interval(entries));
-        Ok(())
-    }),
-    ("block_tags", |all, value| {
-        let tags = on_or_off(value)?;
-        all.change_keyspace(|keyspace| keyspace.block_tags(tags));
-        Ok(())
-    }),
-    ("compression", |all, value| {
-        let known = [Compression::None, Compression::Lz4];
-        let compression = choice(value, &["none", "lz4"], &known)?;
-        all.change_keyspace(|keyspace| keyspace.compression(compression));
-        Ok(())
-    }),
-    ("table_bytes", |all, value| {
-        all.table_bytes = Some(parse_bytes(value)?);
-        Ok(())
-    }),
-    ("wal_bytes_max", |all, value| {
-        let bytes = parse_bytes(value)?;
-        all.change_options(|options| options.wal_bytes_max(bytes));
-        Ok(())
-    }),
-    ("memtable_bytes_max", |all, value| {
-        let bytes = parse_bytes(value)?;
-        all.change_options(|options| options.memtable_bytes_max(bytes));
-        Ok(())
-    }),
-    ("write_control", |all, value| {
-        let known = [WriteControl::Smooth, WriteControl::Stop];
-        all.write_control = choice(value, &["smooth", "stop"], &known)?;
-        Ok(())
-    }),
-    ("direct_reads", |all, value| {
-        all.direct_io = on_or_off(value)?;
-        Ok(())
-    }),
-    ("workers", |all, value| {
-        all.workers = positive(value)?;
-        Ok(())
-    }),
-    ("merge_parts_max", |all, value| {
-        let parts = positive(value)?;
-        all.change_options(|options| options.subcompactions_max(parts));
-        Ok(())
-    }),
-];
-
-/// Returns the value at the place that `text` has in `names`.
+/// Returns the value at the position of `text` in `names`. The error lists the names.
 fn choice<T: Copy>(text: &str, names: &[&str], values: &[T]) -> std::result::Result<T, String> {
-    let place = names.iter().position(|name| *name == text);
-    place.and_then(|place| values.get(place).copied()).ok_or_else(|| match names {
+    let found = names.iter().zip(values).find(|(name, _)| **name == text);
+    found.map(|(_, value)| *value).ok_or_else(|| match names {
         [first @ .., last] => format!("{} or {last}", first.join(", ")),
         [] => String::new(),
     })
@@ -236,7 +177,6 @@ fn on_or_off(text: &str) -> std::result::Result<bool, String> {
     choice(text, &["off", "on"], &[false, true])
 }
 
-/// Converts a count or a size to a number below 2³².
 fn below_4g(number: u64) -> std::result::Result<u32, String> {
     u32::try_from(number).map_err(|_| "below 4G".to_owned())
 }
@@ -255,28 +195,12 @@ mod tests {
 
     #[test]
     fn every_named_option_takes_a_value() {
-        let texts = [
-            "policy=tiering",
-            "filter_last_run=on",
-            "filter_bits=monkey(10)",
-            "cache_kind=moka",
-            "block_bytes=8K",
-            "restart_interval=8",
-            "block_tags=off",
-            "compression=lz4",
-            "table_bytes=1M",
-            "wal_bytes_max=1G",
-            "memtable_bytes_max=256M",
-            "write_control=stop",
-            "direct_reads=on",
-            "workers=3",
-            "merge_parts_max=1",
-        ];
-        assert_eq!(texts.len(), NAMED.len());
+        let values = "tiering on monkey(10) moka 8K 8 off lz4 1M 1G 256M stop on 3 1";
+        let names = NAMES.split(", ");
+        assert_eq!(values.split(' ').count(), names.clone().count());
         let mut settings = EngineSettings::default();
-        for (text, (name, _)) in texts.iter().zip(NAMED) {
-            assert!(text.starts_with(name), "{text}");
-            settings = settings.set(text).unwrap();
+        for (value, name) in values.split(' ').zip(names) {
+            settings = settings.set(&format!("{name}={value}")).unwrap();
         }
         assert_eq!((settings.workers, settings.table_bytes), (3, Some(1 << 20)));
         let _ = settings.options();

@@ -199,6 +199,13 @@ impl KeySpace {
         start + repeat_until(i % width, self.n - start, |within| permute(&self.window, within))
     }
 
+    /// Returns the key of record `i`.
+    pub fn key(&self, i: u64) -> Vec<u8> {
+        let mut key = Vec::new();
+        self.write_present(i, &mut key);
+        key
+    }
+
     /// Appends the key of record `i`.
     pub fn write_present(&self, i: u64, out: &mut Vec<u8>) {
         let rank = self.rank(i);
@@ -296,14 +303,8 @@ mod tests {
         }
     }
 
-    fn key(space: &KeySpace, i: u64) -> Vec<u8> {
-        let mut key = Vec::new();
-        space.write_present(i, &mut key);
-        key
-    }
-
     fn keys(space: &KeySpace) -> Vec<Vec<u8>> {
-        (0..space.len()).map(|i| key(space, i)).collect()
+        (0..space.len()).map(|i| space.key(i)).collect()
     }
 
     #[test]
@@ -337,7 +338,7 @@ mod tests {
         let space = KeySpace::new(KeyDistribution::Uniform, 1000, 16, 1).unwrap();
         let present: BTreeSet<Vec<u8>> = keys(&space).into_iter().collect();
         for i in 0..1000 {
-            let (key, mut absent) = (key(&space, i), Vec::new());
+            let (key, mut absent) = (space.key(i), Vec::new());
             space.write_absent(i, 9, &mut absent);
             assert!(key < absent);
             let next = present.range(key..).nth(1);

@@ -46,6 +46,13 @@ pub fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
+/// Returns `len` pseudorandom bytes, which do not compress.
+pub fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    fill(seed, len, &mut bytes);
+    bytes
+}
+
 /// Appends `len` pseudorandom bytes, which do not compress.
 pub fn fill(seed: u64, len: usize, out: &mut Vec<u8>) {
     let start = out.len();
@@ -238,15 +245,10 @@ mod tests {
     }
 
     #[test]
-    fn fill_appends_the_length_and_differs_by_seed() {
-        let filled = |seed, len| {
-            let mut bytes = Vec::new();
-            fill(seed, len, &mut bytes);
-            bytes
-        };
+    fn random_bytes_have_the_length_and_differ_by_seed() {
         for len in [0, 1, 7, 8, 9, 112] {
-            assert_eq!(filled(1, len).len(), len);
+            assert_eq!(random_bytes(1, len).len(), len);
         }
-        assert_ne!(filled(1, 16), filled(2, 16));
+        assert_ne!(random_bytes(1, 16), random_bytes(2, 16));
     }
 }

@@ -10,7 +10,7 @@ use crate::numbers::{self, float};
 use super::KeyDistribution;
 use super::data_file::DataFile;
 use super::keys::KeySpace;
-use super::random::{fill, mix};
+use super::random::{fill, mix, random_bytes};
 
 /// Length of the field that [`Records::operand`] changes, in bytes.
 const OPERAND_FIELD_BYTES: usize = 8;
@@ -203,9 +203,8 @@ impl Records {
         };
         let field = value_bytes.min(OPERAND_FIELD_BYTES);
         let offset = draw % (numbers::count(value_bytes - field) + 1);
-        let mut bytes = Vec::with_capacity(field);
-        fill(draw, field, &mut bytes);
-        *operand = FieldUpdate::operand(u32::try_from(offset).unwrap_or(0), &bytes);
+        let offset = u32::try_from(offset).unwrap_or(0);
+        *operand = FieldUpdate::operand(offset, &random_bytes(draw, field));
     }
 
     /// Replaces the content of `value` by the value of a record. Versions apply to generated records only. Fails if the

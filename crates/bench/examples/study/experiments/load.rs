@@ -1,28 +1,54 @@
-//! R1: a load of unique inserts, what is counted.
+//! R1: a load of unique inserts. The ratios between strategies show whether the engine is comparable to that of the study.
 
-use crate::figures::{
-    Figures, Measure, bytes_per_job, divide, each, each_by, float, jobs, less, many, moved, of,
-    one, write_amplification,
-};
+use super::{Measurements, text, with_study};
+use crate::figures::*;
 use crate::results::Results;
-use crate::strategy::{
-    COLD, EIGHT, FULL, LEVELED, LO1, LO2, OLD, ONE, PARTIAL, PREEMPTIVE, RR, TEXTBOOK_FULL, TIER,
-    TIERING, TSD,
-};
-use crate::table::{Measurements, Table};
+use crate::strategy::*;
+use crate::table::Table;
 
-/// Read and written by merges, GB of 1.28 GB ingested.
+/// GB that merges read, of 1.28 GB ingested, in the order of [`EIGHT`] as all figures of the study here.
 const READ_GB: [f64; 8] = [43.7, 22.2, 20.1, 25.3, 24.6, 29.4, 7.7, 22.2];
 const WRITTEN_GB: [f64; 8] = [43.1, 21.8, 19.8, 24.9, 24.3, 29.0, 7.6, 22.2];
+const INGESTED_GB: f64 = 1.28;
 const WRITE_AMPLIFICATION: [f64; 8] = [36.1, 18.3, 16.6, 20.9, 20.4, 24.3, 6.4, 18.3];
 const JOBS: [f64; 8] = [108.0, 354.0, 384.0, 371.0, 412.0, 375.0, 155.0, 354.0];
-const INGESTED_GB: f64 = 1.28;
+/// Mean time of a merge in seconds.
+const MERGE_MEAN_S: [f64; 8] = [0.86, 0.55, 0.45, 0.58, 0.51, 0.67, 0.43, 0.50];
+/// Longest time of a merge in seconds.
+const MERGE_MAX_S: [f64; 8] = [1.80, 1.31, 1.60, 1.33, 1.40, 1.73, 7.05, 0.89];
+/// Longest time of a write in milliseconds.
+const WRITE_MAX_MS: [f64; 8] = [9.8, 1.62, 4.77, 1.78, 1.28, 4.17, 23.8, 9.4];
 
-pub(super) fn measure(results: &Results) -> Measurements {
-    Measurements { tables: vec![table(results)], figures: claimed(results) }
+pub(super) fn measure_ratios(results: &Results) -> Measurements {
+    let (r1, t1) = (results.part("r1"), results.part("t1"));
+    let lo1_less_than = |base| less(r1.each_by(&[LO1], base, moved));
+    let lo1_preset_less_than =
+        |base| divide(r1.of(LO1_PRESET, moved), r1.of(base, moved)).map(|ratio| 1.0 - ratio);
+    let tight_tier = results.part("t1-stop").of(TIGHT_TIER, put_max_ms);
+    // Every preset, with the write control of lsmx.
+    let presets = results.part("ours").0;
+    let each_preset = |measure: Measure| {
+        (!presets.is_empty()).then_some(())?;
+        many(presets.iter().map(|cell| (cell.policy.as_str(), measure(cell))))
+    };
+    let figures = vec![
+        lo1_less_than(FULL),
+        lo1_less_than(PREEMPTIVE),
+        lo1_less_than(TEXTBOOK_FULL),
+        many([FULL_PRESET, PREEMPTIVE_PRESET].map(|at| (at.name, lo1_preset_less_than(at)))),
+        r1.each_by(&[LO1], FULL, jobs),
+        r1.each_by(&[TIER], LO1, moved),
+        t1.base_by_each(TIER, &LEVELED_ONES, put_max_ms),
+        many(LEVELED_ONES.map(|at| (at.name, divide(tight_tier, t1.of(at, put_max_ms))))),
+        each_preset(put_max_ms),
+        each_preset(|cell| Some(float(cell.stalls.max_us) / 1e3)),
+        r1.each(&[FULL, LO1, TIER], moved),
+    ];
+    (vec![], figures)
 }
 
-fn table(results: &Results) -> Table {
+pub(super) fn measure(results: &Results) -> Measurements {
+    let r1 = results.part("r1");
     let header = [
         "",
         "read × (study)",
@@ -35,76 +61,86 @@ fn table(results: &Results) -> Table {
     ];
     let mut table =
         Table::new("Bytes as multiples of those ingested; merges leave out trivial moves.", header);
-    let strategies = [TIERING, LEVELED, TEXTBOOK_FULL, PREEMPTIVE];
-    for (at, strategy) in EIGHT.iter().chain(&strategies).enumerate() {
-        let measured = |measure| super::ours(of(results, "r1", *strategy, measure));
-        let of_ingested = |gb: &[f64; 8]| gb.get(at).map(|gb| gb / INGESTED_GB);
-        let pair = |measure: Measure, published: Option<f64>| {
-            format!("{} ({})", measured(measure), super::published(published.as_ref()))
-        };
-        table.row(
-            strategy.name,
-            [
-                pair(
-                    |cell| ratio(cell.compaction.read_bytes, cell.ingested_bytes),
-                    of_ingested(&READ_GB),
-                ),
-                pair(
-                    |cell| ratio(cell.compaction.written_bytes, cell.ingested_bytes),
-                    of_ingested(&WRITTEN_GB),
-                ),
-                pair(write_amplification, WRITE_AMPLIFICATION.get(at).copied()),
-                pair(jobs, JOBS.get(at).copied()),
-                measured(|cell| Some(float(cell.compaction.trivial_moves))),
-                measured(|cell| Some(float(cell.levels.iter().map(|level| level.runs).sum()))),
-                measured(|cell| Some(cell.space_amplification_peak)),
-            ],
-        );
+    let others = [TIERING, LEVELED, TEXTBOOK_FULL, PREEMPTIVE];
+    for (at, strategy) in EIGHT.iter().chain(&others).enumerate() {
+        let of = |measure: Measure| r1.of(*strategy, measure);
+        let ingested = |gb: [f64; 8]| gb.get(at).map(|gb| gb / INGESTED_GB);
+        let read: Measure = |cell| ratio(cell.compaction.read_bytes, cell.ingested_bytes);
+        let written: Measure = |cell| ratio(cell.compaction.written_bytes, cell.ingested_bytes);
+        let row = [
+            with_study(of(read), ingested(READ_GB)),
+            with_study(of(written), ingested(WRITTEN_GB)),
+            with_study(of(write_amplification), WRITE_AMPLIFICATION.get(at).copied()),
+            with_study(of(jobs), JOBS.get(at).copied()),
+            text(of(|cell| Some(float(cell.compaction.trivial_moves)))),
+            text(of(runs)),
+            text(of(|cell| Some(cell.space_amplification_peak))),
+        ];
+        table.row(strategy.name, row);
     }
-    table
+    let figures = vec![
+        one("", r1.of(FULL, flushes)),
+        r1.each(&[FULL], moved),
+        r1.each(&EIGHT, |cell| ratio(cell.compaction.read_bytes, cell.compaction.written_bytes)),
+        less(r1.each_by(&PARTIAL, FULL, moved)),
+        less(r1.base_by_each(LO1, &[RR, COLD, OLD], moved)),
+        less(r1.base_by_each(LO2, &[RR, COLD, OLD], moved)),
+        r1.each_by(&[LO2], LO1, moved),
+        r1.each(&[LO2, LO1, COLD, RR, OLD, FULL], moved),
+        r1.each_by(&[ONE], LO1, moved),
+        r1.each_by(&PARTIAL, FULL, jobs),
+        r1.each_by(&[ONE], FULL, jobs),
+        r1.base_by_each(FULL, &PARTIAL, bytes_per_job),
+        r1.each_by(&[TIER], LO1, moved),
+        r1.each_by(&[TIER], LO1, jobs),
+        r1.each_by(&[TIER], FULL, jobs),
+        r1.each_by(&[TSD], LO1, moved),
+    ];
+    (vec![table], figures)
 }
 
-fn ratio(above: u64, below: u64) -> Option<f64> {
-    divide(Some(float(above)), Some(float(below)))
-}
-
-fn claimed(results: &Results) -> Vec<Figures> {
-    let by = |base, strategies: &[_], measure| each_by(results, "r1", strategies, base, measure);
-    vec![
-        one("", of(results, "r1", FULL, |cell| Some(float(cell.flushes)))),
-        each(results, "r1", &[FULL], moved),
-        many(EIGHT.map(|at| {
-            (
-                at.name,
-                of(results, "r1", at, |cell| {
-                    ratio(cell.compaction.read_bytes, cell.compaction.written_bytes)
-                }),
-            )
-        })),
-        less(by(FULL, &PARTIAL, moved)),
-        less(many([RR, COLD, OLD].map(|at| {
-            (at.name, divide(of(results, "r1", LO1, moved), of(results, "r1", at, moved)))
-        }))),
-        less(many([RR, COLD, OLD].map(|at| {
-            (at.name, divide(of(results, "r1", LO2, moved), of(results, "r1", at, moved)))
-        }))),
-        by(LO1, &[LO2], moved),
-        each(results, "r1", &[LO2, LO1, COLD, RR, OLD, FULL], moved),
-        by(LO1, &[ONE], moved),
-        by(FULL, &PARTIAL, jobs),
-        by(FULL, &[ONE], jobs),
-        many(PARTIAL.map(|at| {
-            (
-                at.name,
-                divide(
-                    of(results, "r1", FULL, bytes_per_job),
-                    of(results, "r1", at, bytes_per_job),
-                ),
-            )
-        })),
-        by(LO1, &[TIER], moved),
-        by(LO1, &[TIER], jobs),
-        by(FULL, &[TIER], jobs),
-        by(LO1, &[TSD], moved),
-    ]
+/// Times of merges and of the longest writes.
+pub(super) fn measure_times(results: &Results) -> Measurements {
+    let t1 = results.part("t1");
+    let header = [
+        "",
+        "merge mean ÷ LO+1's (study)",
+        "merge longest ÷ LO+1's (study)",
+        "longest write ms (study)",
+        "mean write µs",
+        "stalls",
+        "stalled s",
+        "processor share",
+    ];
+    let mut table = Table::new("Writes run into the hard stop, one thread compacts.", header);
+    for (at, strategy) in EIGHT.iter().enumerate() {
+        let of = |measure: Measure| t1.of(*strategy, measure);
+        let by_lo1 = |measure: Measure, published: [f64; 8]| {
+            let ours = divide(of(measure), t1.of(LO1, measure));
+            with_study(ours, Some(published[at] / published[1]))
+        };
+        let row = [
+            by_lo1(job_mean_ms, MERGE_MEAN_S),
+            by_lo1(job_max_ms, MERGE_MAX_S),
+            with_study(of(put_max_ms), Some(WRITE_MAX_MS[at])),
+            text(of(put_mean_us)),
+            text(of(|cell| Some(float(cell.stalls.count)))),
+            text(of(|cell| Some(float(cell.stalls.total_us) / 1e6))),
+            text(of(|cell| Some(cell.compaction.cpu_fraction))),
+        ];
+        table.row(strategy.name, row);
+    }
+    let figures = vec![
+        t1.base_by_each(FULL, &PARTIAL, job_mean_ms),
+        t1.base_by_each(FULL, &[TIER], job_mean_ms),
+        t1.base_by_each(TIER, &LEVELED_ONES, job_max_ms),
+        t1.each_by(&[ONE], LO1, job_max_ms),
+        t1.each(&EIGHT, |cell| Some(cell.compaction.cpu_fraction)),
+        t1.each_by(&[TIER], FULL, put_max_ms),
+        t1.base_by_each(TIER, &PARTIAL, put_max_ms),
+        t1.base_by_each(FULL, &PARTIAL, put_max_ms),
+        t1.each_by(&[COLD, OLD], LO1, put_max_ms),
+        one("", spread(t1.each(&EIGHT, put_mean_us))),
+    ];
+    (vec![table], figures)
 }

@@ -1,13 +1,12 @@
-//! R2: lookups and ranges on the loaded tree.
+//! R2: lookups on the loaded tree. R3: lookups interleaved with the writes.
 
-use lsmx_bench::experiment::explore::result::Cell;
+use super::{Measurements, text, with_study};
+use crate::figures::*;
+use crate::results::{Part, Results};
+use crate::strategy::*;
+use crate::table::Table;
 
-use crate::figures::{Figures, base_by_each, divide, each, less, many, more, of, one, spread};
-use crate::results::{Results, ios, lookups};
-use crate::strategy::{EIGHT, FULL, LEVELED, LEVELED_ONES, LO1, ONE, PARTIAL, Strategy, TIER};
-use crate::table::{Measurements, Table};
-
-/// Pages read ÷ pages that had to be, α 0, 0.4, 0.8.
+/// Pages read ÷ lookups of present keys, at α 0, 0.4 and 0.8. The tables have the order of [`EIGHT`].
 const READ_AMPLIFICATION: [[f64; 3]; 8] = [
     [3.5, 5.0, 12.0],
     [3.8, 5.5, 13.8],
@@ -18,7 +17,7 @@ const READ_AMPLIFICATION: [[f64; 3]; 8] = [
     [4.4, 7.3, 21.3],
     [3.8, 5.5, 13.9],
 ];
-/// Milliseconds, α 0, 0.4, 1.
+/// Mean time of a lookup in milliseconds, at α 0, 0.4 and 1.
 const LATENCY_MS: [[f64; 3]; 8] = [
     [1.15, 1.22, 0.57],
     [1.19, 1.49, 0.66],
@@ -29,177 +28,144 @@ const LATENCY_MS: [[f64; 3]; 8] = [
     [1.59, 1.86, 1.13],
     [0.89, 1.44, 0.60],
 ];
+/// Longest time of a write in milliseconds, alone and with lookups interleaved.
+const WRITE_MAX_MS: [[f64; 2]; 8] = [
+    [9.8, 22.6],
+    [1.62, 17.3],
+    [4.77, 16.5],
+    [1.78, 20.6],
+    [1.28, 19.3],
+    [4.17, 19.9],
+    [23.8, 64.4],
+    [9.4, 14.3],
+];
+
 pub(super) fn measure(results: &Results) -> Measurements {
-    Measurements {
-        tables: vec![blocks(results), times(results), without_filters(results)],
-        figures: claimed(results),
-    }
+    let (r1, r2, t1) = (results.part("r1"), results.part("r2"), results.part("t1"));
+    let tier_by = |strategy| {
+        let of = |at, alpha| r1.of(at, |cell| read_amplification(cell, alpha));
+        let by = |alpha| (format!("α {alpha}"), divide(of(TIER, alpha), of(strategy, alpha)));
+        many([0.0, 0.4, 0.8].map(by))
+    };
+    let tier_ranges_by_lo1 = |s: f64| {
+        let of = |at| t1.of(at, |cell| range_us(cell, s));
+        (format!("s {s:e}"), divide(of(TIER), of(LO1)))
+    };
+    let without_filter = |at| {
+        let of = |part: Part<'_>| part.of(at, |cell| ios(cell, 1.0));
+        Some(of(r2)? - of(r1)?)
+    };
+    let figures = vec![
+        one("", spread(r1.each(&PARTIAL, |cell| ios(cell, 0.0)))),
+        one("", spread(r1.each(&PARTIAL, |cell| ios(cell, 1.0)))),
+        less(r1.base_by_each(FULL, &PARTIAL, |cell| ios(cell, 0.0))),
+        less(t1.base_by_each(FULL, &PARTIAL, |cell| lookup_us(cell, 0.0))),
+        tier_by(LO1),
+        tier_by(FULL),
+        r1.each(&EIGHT, |cell| {
+            divide(read_amplification(cell, 0.8), read_amplification(cell, 0.0))
+        }),
+        t1.base_by_each(TIER, &LEVELED_ONES, |cell| lookup_us(cell, 0.0)),
+        t1.base_by_each(TIER, &LEVELED_ONES, |cell| lookup_us(cell, 1.0)),
+        t1.each(&EIGHT, |cell| divide(lookup_us(cell, 0.4), lookup_us(cell, 0.0))),
+        t1.each(&EIGHT, |cell| divide(lookup_us(cell, 1.0), lookup_us(cell, 0.0))),
+        more(many([1e-5, 1e-4, 1e-3].map(tier_ranges_by_lo1))),
+        many([FULL, LO1, TIER, ONE].map(|at| (at.name, without_filter(at)))),
+    ];
+    (vec![blocks(r1), times(t1), without_filters(r2)], figures)
 }
 
-fn read_amplification(alpha: f64) -> impl Fn(&Cell) -> Option<f64> {
-    move |cell| lookups(cell, alpha).and_then(|lookups| lookups.read_amplification)
-}
-
-fn blocks(results: &Results) -> Table {
+fn blocks(r1: Part<'_>) -> Table {
     let header =
         ["", "α = 0 (study)", "0.4 (study)", "0.8 (study)", "I/Os per lookup, α = 1", "runs"];
     let mut table = Table::new(
-        "Read amplification: blocks read ÷ lookups that found something. Filters in \
-                 all runs, as in the study.",
+        "Read amplification: blocks read ÷ lookups that found something. Filters in all runs, as in the study.",
         header,
     );
-    for (at, strategy) in EIGHT.iter().enumerate() {
-        let cell = results.cell("r1", *strategy);
-        let mut row: Vec<String> = [0.0, 0.4, 0.8]
-            .into_iter()
-            .zip(READ_AMPLIFICATION[at])
-            .map(|(alpha, published)| {
-                let ours = super::ours(cell.and_then(read_amplification(alpha)));
-                format!("{ours} ({})", super::published(Some(&published)))
-            })
-            .collect();
-        row.push(super::ours(cell.and_then(|cell| ios(cell, 1.0))));
-        row.push(super::ours(
-            cell.map(|cell| {
-                crate::figures::float(cell.levels.iter().map(|level| level.runs).sum())
-            }),
-        ));
-        table.row(strategy.name, row);
+    for (strategy, published) in EIGHT.iter().zip(READ_AMPLIFICATION) {
+        let cell = r1.cell(*strategy);
+        let by_alpha = [0.0, 0.4, 0.8].into_iter().zip(published).map(|(alpha, published)| {
+            let ours = cell.and_then(|cell| read_amplification(cell, alpha));
+            with_study(ours, Some(published))
+        });
+        let others = [cell.and_then(|cell| ios(cell, 1.0)), cell.and_then(runs)];
+        table.row(strategy.name, by_alpha.chain(others.map(text)));
     }
     table
 }
 
-fn times(results: &Results) -> Table {
+fn times(t1: Part<'_>) -> Table {
     let header =
         ["", "µs, α = 0", "0.4", "1", "÷ LO+1's, α = 0 (study)", "0.4 (study)", "1 (study)"];
     let mut table = Table::new("Mean time of a lookup.", header);
-    for (at, strategy) in EIGHT.iter().enumerate() {
-        let alphas = [0.0, 0.4, 1.0];
-        let time =
-            |strategy, alpha| results.cell("t1", strategy).and_then(|cell| mean(cell, alpha));
-        let mut row: Vec<String> =
-            alphas.iter().map(|alpha| super::ours(time(*strategy, *alpha))).collect();
-        for (place, alpha) in alphas.into_iter().enumerate() {
-            let ours = divide(time(*strategy, alpha), time(LO1, alpha));
-            let published = LATENCY_MS[at][place] / LATENCY_MS[1][place];
-            row.push(format!("{} ({})", super::ours(ours), super::published(Some(&published))));
-        }
-        table.row(strategy.name, row);
+    let alphas = [0.0, 0.4, 1.0];
+    let time = |strategy, alpha| t1.of(strategy, |cell| lookup_us(cell, alpha));
+    for (strategy, published) in EIGHT.into_iter().zip(LATENCY_MS) {
+        let own = alphas.into_iter().map(|alpha| text(time(strategy, alpha)));
+        let by_lo1 = alphas.into_iter().enumerate().map(|(place, alpha)| {
+            let ours = divide(time(strategy, alpha), time(LO1, alpha));
+            with_study(ours, Some(published[place] / LATENCY_MS[1][place]))
+        });
+        table.row(strategy.name, own.chain(by_lo1));
     }
     table
 }
 
-fn without_filters(results: &Results) -> Table {
+fn without_filters(r2: Part<'_>) -> Table {
     let header = ["", "α = 0", "0.2", "0.4", "0.6", "0.8", "1"];
-    let mut table = Table::new(
-        "I/Os per lookup as lsmx does it by default, the last run without a filter.",
-        header,
-    );
+    let caption = "I/Os per lookup as lsmx does it by default, the last run without a filter.";
+    let mut table = Table::new(caption, header);
     for strategy in [FULL, LO1, TIER, ONE, LEVELED] {
-        let cell = results.cell("r2", strategy);
         let alphas = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0];
-        let row = alphas.map(|alpha| super::ours(cell.and_then(|cell| ios(cell, alpha))));
-        table.row(strategy.name, row);
+        table
+            .row(strategy.name, alphas.map(|alpha| text(r2.of(strategy, |cell| ios(cell, alpha)))));
     }
     table
 }
 
-fn mean(cell: &Cell, alpha: f64) -> Option<f64> {
-    lookups(cell, alpha).map(|lookups| lookups.latency_us.mean).filter(|mean| *mean > 0.0)
+pub(super) fn measure_interleaved(results: &Results) -> Measurements {
+    let (r1, r3) = (results.part("r1"), results.part("r3"));
+    let (t1, t3) = (results.part("t1"), results.part("t3"));
+    let header = [
+        "",
+        "compaction WA alone",
+        "mixed",
+        "longest write ms alone (study)",
+        "mixed (study)",
+        "I/Os per present lookup alone",
+        "mixed",
+    ];
+    let mut table = Table::new("", header);
+    for (strategy, [alone, mixed]) in EIGHT.into_iter().zip(WRITE_MAX_MS) {
+        let row = [
+            text(r1.of(strategy, write_amplification)),
+            text(r3.of(strategy, write_amplification)),
+            with_study(t1.of(strategy, put_max_ms), Some(alone)),
+            with_study(t3.of(strategy, put_max_ms), Some(mixed)),
+            text(r1.of(strategy, |cell| ios(cell, 0.0))),
+            text(r3.of(strategy, |cell| ios(cell, 0.0))),
+        ];
+        table.row(strategy.name, row);
+    }
+    let timed = |measure| mixed_by_alone(t3, t1, measure);
+    let cold = r3.of(COLD_ACCESS, write_amplification);
+    let figures = vec![
+        mixed_by_alone(r3, r1, write_amplification),
+        timed(job_mean_ms),
+        timed(put_max_ms),
+        t3.base_by_each(TIER, &LEVELED_ONES, put_max_ms),
+        less(timed(|cell| lookup_us(cell, 0.0))),
+        less(timed(|cell| lookup_us(cell, 1.0))),
+        less(mixed_by_alone(r3, r1, |cell| ios(cell, 0.0))),
+        less(mixed_by_alone(r3, r1, |cell| ios(cell, 1.0))),
+        one("", divide(cold, r3.of(OLD, write_amplification))),
+    ];
+    (vec![table], figures)
 }
 
-fn mean_present(cell: &Cell) -> Option<f64> {
-    mean(cell, 0.0)
-}
-
-fn mean_mixed(cell: &Cell) -> Option<f64> {
-    mean(cell, 0.4)
-}
-
-fn mean_absent(cell: &Cell) -> Option<f64> {
-    mean(cell, 1.0)
-}
-
-fn ios_present(cell: &Cell) -> Option<f64> {
-    ios(cell, 0.0)
-}
-
-fn ios_absent(cell: &Cell) -> Option<f64> {
-    ios(cell, 1.0)
-}
-
-/// Mean time of ranges of this selectivity.
-fn range_mean(cell: &Cell, selectivity: f64) -> Option<f64> {
-    let of_it = cell
-        .range_lookups
-        .by_selectivity
-        .iter()
-        .find(|ranges| (ranges.selectivity - selectivity).abs() < 1e-12);
-    of_it.map(|ranges| ranges.latency_us.mean).filter(|mean| *mean > 0.0)
-}
-
-/// Tier's read amplification ÷ that of a strategy, by α.
-fn tier_by(results: &Results, strategy: Strategy) -> Figures {
-    let at = |strategy, alpha| results.cell("r1", strategy).and_then(read_amplification(alpha));
-    many(
-        [0.0, 0.4, 0.8]
-            .map(|alpha| (format!("α {alpha}"), divide(at(TIER, alpha), at(strategy, alpha)))),
-    )
-}
-
-fn growth_with_alpha(results: &Results) -> Figures {
-    many(EIGHT.map(|strategy| {
-        let at = |alpha| results.cell("r1", strategy).and_then(read_amplification(alpha));
-        (strategy.name, divide(at(0.8), at(0.0)))
-    }))
-}
-
-fn claimed(results: &Results) -> Vec<Figures> {
-    vec![
-        one("", spread(each(results, "r1", &PARTIAL, ios_present))),
-        one("", spread(each(results, "r1", &PARTIAL, ios_absent))),
-        less(each_inverse(results, ios_present)),
-        less(base_by_each(results, "t1", FULL, &PARTIAL, mean_present)),
-        tier_by(results, LO1),
-        tier_by(results, FULL),
-        growth_with_alpha(results),
-        base_by_each(results, "t1", TIER, &LEVELED_ONES, mean_present),
-        base_by_each(results, "t1", TIER, &LEVELED_ONES, mean_absent),
-        each_ratio(results, mean_mixed, mean_present),
-        each_ratio(results, mean_absent, mean_present),
-        ranges(results),
-        many([FULL, LO1, TIER, ONE].map(|at| (at.name, difference(results, at)))),
-    ]
-}
-
-/// Full's blocks ÷ those of each partial one.
-fn each_inverse(results: &Results, measure: fn(&Cell) -> Option<f64>) -> Figures {
-    base_by_each(results, "r1", FULL, &PARTIAL, measure)
-}
-
-/// One measure ÷ another of the same cell, by the clock.
-fn each_ratio(
-    results: &Results,
-    above: fn(&Cell) -> Option<f64>,
-    below: fn(&Cell) -> Option<f64>,
-) -> Figures {
-    many(
-        EIGHT.map(|at| {
-            (at.name, divide(of(results, "t1", at, above), of(results, "t1", at, below)))
-        }),
-    )
-}
-
-/// By how much Tier's ranges are slower than LO+1's.
-fn ranges(results: &Results) -> Figures {
-    let mean = |strategy, selectivity| {
-        results.cell("t1", strategy).and_then(|cell| range_mean(cell, selectivity))
-    };
-    more(many(
-        [1e-5, 1e-4, 1e-3].map(|s| (format!("s {s:e}"), divide(mean(TIER, s), mean(LO1, s)))),
-    ))
-}
-
-fn difference(results: &Results, strategy: Strategy) -> Option<f64> {
-    Some(of(results, "r2", strategy, ios_absent)? - of(results, "r1", strategy, ios_absent)?)
+/// Returns a measure with lookups interleaved ÷ without, of each strategy with a result.
+fn mixed_by_alone(mixed: Part<'_>, alone: Part<'_>, measure: Measure) -> Figures {
+    let strategies: Vec<Strategy> =
+        EIGHT.into_iter().filter(|at| mixed.cell(*at).is_some()).collect();
+    quotients(mixed.each(&strategies, measure), alone.each(&strategies, measure))
 }

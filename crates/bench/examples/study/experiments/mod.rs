@@ -1,61 +1,53 @@
-//! The experiments: published figures, and the figures computed from results.
+//! The experiments: published figures, and figures computed from results.
 
-mod deletes;
-mod discrepancies;
-mod entry_size;
-mod interleaved;
 mod load;
-mod load_times;
 mod lookups;
-mod memtable;
 mod others;
-mod reference;
-mod scale;
-mod updates;
+mod sizes;
+mod writes;
 
-use crate::claim::ClaimTexts;
+use crate::claim::{ClaimTexts, digits};
+use crate::figures::Figures;
 use crate::results::Results;
-use crate::table::{Measurements, Section};
+use crate::table::{Section, Table};
 
-/// Computes the tables and figures of an experiment.
-type Measure = fn(&Results) -> Measurements;
+/// Tables of an experiment, and the figures of its claims in the order of `claims.toml`.
+type Measurements = (Vec<Table>, Vec<Figures>);
+/// Name in `claims.toml`, and the function that computes tables and figures.
+type Experiment = (&'static str, fn(&Results) -> Measurements);
 
-/// The experiments in the order of the study, by their names in `claims.toml`.
-const EXPERIMENTS: [(&str, Measure); 12] = [
-    ("reference", reference::measure),
+/// The experiments in the order of the study.
+const EXPERIMENTS: [Experiment; 12] = [
+    ("reference", load::measure_ratios),
     ("load", load::measure),
-    ("load_times", load_times::measure),
+    ("load_times", load::measure_times),
     ("lookups", lookups::measure),
-    ("interleaved", interleaved::measure),
-    ("updates", updates::measure),
-    ("deletes", deletes::measure),
-    ("scale", scale::measure),
-    ("entry_size", entry_size::measure),
-    ("memtable", memtable::measure),
+    ("interleaved", lookups::measure_interleaved),
+    ("updates", writes::measure_updates),
+    ("deletes", writes::measure_deletes),
+    ("scale", sizes::measure_data),
+    ("entry_size", sizes::measure_entries),
+    ("memtable", sizes::measure_memtables),
     ("others", others::measure),
-    ("discrepancies", discrepancies::measure),
+    ("discrepancies", others::measure_discrepancies),
 ];
 
 /// Returns the report of every experiment.
 pub(crate) fn all(results: &Results, texts: &ClaimTexts) -> Vec<Section> {
     let sections = EXPERIMENTS.iter().filter_map(|(name, measure)| {
-        Some(Section::new(texts.experiment(name)?, measure(results)))
+        let (tables, figures) = measure(results);
+        Some(Section::new(texts.experiment(name)?, tables, figures))
     });
     sections.collect()
 }
 
-/// Formats a published figure; a dash if there is none.
-fn published(figures: Option<&f64>) -> String {
-    figures.map_or_else(dash, |figure| crate::claim::digits(*figure))
+fn text(figure: Option<f64>) -> String {
+    figure.map_or_else(|| "–".to_owned(), digits)
 }
 
-/// Formats a measured figure; a dash if there is none.
-fn ours(figure: Option<f64>) -> String {
-    figure.map_or_else(dash, crate::claim::digits)
-}
-
-fn dash() -> String {
-    "–".to_owned()
+/// Returns a measured figure and that of the study.
+fn with_study(ours: Option<f64>, published: Option<f64>) -> String {
+    format!("{} ({})", text(ours), text(published))
 }
 
 #[cfg(test)]
@@ -64,31 +56,29 @@ mod tests {
     use crate::claim::Verdict;
     use crate::results::tests::results;
 
-    /// Returns figures and verdict of the reference ratio whose statement starts with `statement`.
-    fn reference(lo1: u64, statement: &str) -> (String, Verdict) {
-        let sections = all(&results("r1", lo1), &ClaimTexts::read().unwrap());
-        let claims = sections[0].claims.iter().map(|claim| (claim.row(), claim.verdict()));
-        let (row, verdict) =
-            claims.into_iter().find(|(row, _)| row[0].starts_with(statement)).unwrap();
-        (row[2].clone(), verdict)
-    }
-
     #[test]
     fn range_decides_the_verdict() {
-        assert_eq!(reference(26, "LO+1 moves"), ("LO+1 48 %".to_owned(), Verdict::Holds));
-        assert_eq!(reference(40, "LO+1 moves"), ("LO+1 20 %".to_owned(), Verdict::DoesNotHold));
-        assert_eq!(reference(26, "Universal moves").1, Verdict::Holds);
-        assert_eq!(reference(20, "Universal moves").1, Verdict::DoesNotHold);
+        for (lo1, statement, figures, verdict) in [
+            (26, "LO+1 moves", "LO+1 48 %", Verdict::Holds),
+            (40, "LO+1 moves", "LO+1 20 %", Verdict::DoesNotHold),
+            (26, "Universal moves", "Tier 0.38 ×", Verdict::Holds),
+            (20, "Universal moves", "Tier 0.50 ×", Verdict::DoesNotHold),
+        ] {
+            let sections = all(&results("r1", lo1), &ClaimTexts::read().unwrap());
+            let mut claims = sections[0].claims.iter();
+            let claim = claims.find(|claim| claim.row()[0].starts_with(statement)).unwrap();
+            assert_eq!((claim.row()[2].as_str(), claim.verdict()), (figures, verdict), "{lo1}");
+        }
     }
 
     #[test]
     fn every_claim_has_figures_and_is_not_measured_without_results() {
         let texts = ClaimTexts::read().unwrap();
         for (name, measure) in EXPERIMENTS {
-            let (text, measurements) =
+            let (text, (tables, figures)) =
                 (texts.experiment(name).unwrap(), measure(&Results::default()));
-            assert_eq!(text.claims.len(), measurements.figures.len(), "{name}");
-            let section = Section::new(text, measurements);
+            assert_eq!(text.claims.len(), figures.len(), "{name}");
+            let section = Section::new(text, tables, figures);
             for claim in &section.claims {
                 assert_eq!(claim.verdict(), Verdict::NotMeasured, "{:?}", claim.row());
             }

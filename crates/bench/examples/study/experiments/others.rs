@@ -1,52 +1,55 @@
-//! R9: distributions, size ratio, cache.
+//! R9: distributions, size ratio and cache. Contradictions between the text and the figures of the study.
 
-use lsmx_bench::experiment::explore::result::Cell;
 use lsmx_bench::experiment::sweep::SweepValue;
 
-use crate::figures::{Figures, divide, each, less, many, moved, quotients};
-use crate::results::{Results, ios, lookups};
-use crate::strategy::{FULL, LO1, ONE, Strategy, TIER};
-use crate::table::Measurements;
+use super::Measurements;
+use crate::figures::*;
+use crate::results::Results;
+use crate::strategy::*;
 
 pub(super) fn measure(results: &Results) -> Measurements {
-    Measurements { tables: vec![], figures: claimed(results) }
-}
-
-/// A measure under a distribution ÷ the same under the uniform one.
-fn by_uniform(results: &Results, distribution: &str, measure: fn(&Cell) -> Option<f64>) -> Figures {
-    let at = |strategy, name: &str| {
-        let name = SweepValue::Text(name.to_owned());
-        results.at("r9-data", strategy, "distribution", &name).and_then(measure)
+    let (r1, data) = (results.part("r1"), results.part("r9-data"));
+    let by_uniform = |distribution: &str, measure: Measure| {
+        let at = |strategy, name: &str| {
+            data.at(strategy, "distribution", &SweepValue::Text(name.to_owned())).and_then(measure)
+        };
+        let by = |strategy| divide(at(strategy, distribution), at(strategy, "uniform"));
+        many([LO1, TIER].map(|strategy| (strategy.name, by(strategy))))
     };
-    many([LO1, TIER].map(|strategy| {
-        (strategy.name, divide(at(strategy, distribution), at(strategy, "uniform")))
-    }))
-}
-
-fn read_amplification(cell: &Cell) -> Option<f64> {
-    lookups(cell, 0.8).and_then(|lookups| lookups.read_amplification)
-}
-
-/// As `each`, of size ratio 4; specs name it there.
-fn of_ratio_four(results: &Results, strategies: &[Strategy]) -> Figures {
-    let cells = results.part("r9-ratio");
-    many(strategies.iter().map(|strategy| {
-        let cell = cells.iter().find(|cell| cell.policy == strategy.policy);
-        (strategy.name, cell.and_then(moved))
-    }))
-}
-
-fn claimed(results: &Results) -> Vec<Figures> {
     let order = [TIER, ONE, LO1, FULL];
-    let with_cache = |part| each(results, part, &[FULL, LO1, TIER], |cell| ios(cell, 0.8));
-    vec![
-        by_uniform(results, "prefix-zipf", moved),
-        by_uniform(results, "normal", moved),
-        less(by_uniform(results, "prefix-zipf", read_amplification)),
-        of_ratio_four(results, &order),
-        each(results, "r1", &order, moved),
+    // The specs contain the size ratio, so the policy identifies the strategy.
+    let ratio_four = results.part("r9-ratio").0;
+    let at_ratio_four = order.map(|strategy| {
+        let cell = ratio_four.iter().find(|cell| cell.policy == strategy.policy);
+        (strategy.name, cell.and_then(moved))
+    });
+    let with_cache = |part| results.part(part).each(&[FULL, LO1, TIER], |cell| ios(cell, 0.8));
+    let figures = vec![
+        by_uniform("prefix-zipf", moved),
+        by_uniform("normal", moved),
+        less(by_uniform("prefix-zipf", |cell| read_amplification(cell, 0.8))),
+        many(at_ratio_four),
+        r1.each(&order, moved),
         quotients(with_cache("r9-cache"), with_cache("r1")),
         with_cache("r1"),
         with_cache("r9-cache"),
-    ]
+    ];
+    (vec![], figures)
+}
+
+pub(super) fn measure_discrepancies(results: &Results) -> Measurements {
+    let r1 = results.part("r1");
+    let lookups = |alpha| {
+        let of = |strategy| r1.of(strategy, |cell| ios(cell, alpha));
+        (format!("α {alpha}"), divide(of(ONE), of(LO2)))
+    };
+    let figures = vec![
+        r1.each(&[TIER], moved),
+        results.part("t1").each(&EIGHT, put_max_ms),
+        many([0.0, 0.4, 1.0].map(lookups)),
+        r1.each(&[FULL], write_amplification),
+        one("", r1.of(TEXTBOOK_FULL, write_amplification)),
+        one("", r1.of(PREEMPTIVE, write_amplification)),
+    ];
+    (vec![], figures)
 }

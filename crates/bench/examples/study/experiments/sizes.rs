@@ -1,0 +1,148 @@
+//! R6: data sizes. R7: entry sizes. R8: sizes of the memtable.
+
+use super::{Measurements, text, with_study};
+use crate::figures::*;
+use crate::results::Results;
+use crate::strategy::*;
+use crate::table::Table;
+
+/// Number of data sizes: 2^27, 2^29, 2^31, 2^33 and 2^35 bytes, which are 16 to 4096 flushes.
+const DATA_SIZES: usize = 5;
+const DATA_SIZE_AMPLIFICATION: [(Strategy, [f64; DATA_SIZES]); 5] = [
+    (TIER, [1.9, 4.1, 8.7, 23.8, 63.6]),
+    (LO1, [9.3, 15.0, 19.7, 24.7, 28.8]),
+    (RR, [9.4, 15.7, 23.5, 30.3, 37.0]),
+    (LO2, [6.1, 11.1, 18.1, 23.6, 29.5]),
+    (FULL, [9.3, 15.1, 38.6, 29.3, 45.2]),
+];
+/// Lengths of an entry with their parts of the results.
+const ENTRY_SIZES: [(&str, &str); 4] =
+    [("8 B", "r7-8"), ("32 B", "r7-32"), ("128 B", "r1"), ("512 B", "r7-512")];
+const ENTRY_SIZE_AMPLIFICATION: [(Strategy, [f64; 4]); 2] =
+    [(LO1, [38.0, 21.0, 18.0, 20.0]), (TIER, [6.9, 5.0, 6.4, 12.9])];
+/// Sizes of the memtable as multiples of that of R1.
+const MEMTABLE_SIZES: [u32; 4] = [1, 2, 4, 8];
+const MEMTABLE_AMPLIFICATION: [(Strategy, Option<[f64; 4]>); 3] =
+    [(LO1, Some([18.3, 15.7, 13.0, 10.0])), (OLD, None), (TIER, Some([6.4, 4.3, 3.1, 1.8]))];
+
+pub(super) fn measure_data(results: &Results) -> Measurements {
+    let (r6, t6) = (results.part("r6"), results.part("t6"));
+    let along = |strategy, measure: Measure| r6.along(strategy, "entries", measure);
+    let amplification = |strategy| along(strategy, write_amplification);
+    let counts = along(LO1, flushes);
+    let header = (0..DATA_SIZES).map(|at| format!("{} flushes (study)", text(nth(&counts, at))));
+    let mut table = Table::new(
+        "Bytes that compaction wrote ÷ unique data. The study has 16, 64, 256, \
+                 1024, 4096 flushes of 8 MiB; ours are of 64 KiB.",
+        std::iter::once(String::new()).chain(header),
+    );
+    for (strategy, published) in DATA_SIZE_AMPLIFICATION {
+        let ours = amplification(strategy);
+        let published = published.into_iter().enumerate();
+        table.row(strategy.name, published.map(|(at, it)| with_study(nth(&ours, at), Some(it))));
+    }
+    let one_leveling = amplification(ONE);
+    table.row(ONE.name, (0..DATA_SIZES).map(|at| text(nth(&one_leveling, at))));
+
+    let by_lo1 = |strategy| quotients(amplification(strategy), amplification(LO1));
+    let tier = by_lo1(TIER);
+    let longest = |strategy| t6.along(strategy, "entries", job_max_ms);
+    let figures = vec![
+        amplification(TIER),
+        amplification(LO1),
+        amplification(RR),
+        amplification(FULL),
+        tier.clone().map(|all| all.into_iter().take(4).collect()),
+        tier.clone(),
+        one("", nth(&tier, 4)),
+        by_lo1(LO2),
+        by_lo1(RR),
+        by_lo1(RR),
+        each_by_previous(longest(TIER)),
+        one("", growth(longest(ONE))),
+        longest(TIER),
+        counts,
+    ];
+    (vec![table], figures)
+}
+
+fn each_by_previous(figures: Figures) -> Figures {
+    let figures = figures?;
+    let steps = figures.windows(2).map(|pair| (pair[1].0.clone(), pair[1].1 / pair[0].1));
+    Some(steps.collect())
+}
+
+pub(super) fn measure_entries(results: &Results) -> Measurements {
+    let by_size = |strategy, measure: Measure| {
+        ENTRY_SIZES.map(|(size, part)| (size, results.part(part).of(strategy, measure)))
+    };
+    let header = std::iter::once("").chain(ENTRY_SIZES.map(|(size, _)| size));
+    let mut table = Table::new(
+        "Bytes that compaction wrote ÷ unique data (study), as many entries each \
+                 time.",
+        header,
+    );
+    for (strategy, published) in ENTRY_SIZE_AMPLIFICATION {
+        let ours = by_size(strategy, write_amplification).into_iter().zip(published);
+        table.row(strategy.name, ours.map(|((_, ours), it)| with_study(ours, Some(it))));
+    }
+    let flushed: Measure = |cell| ratio(cell.flushed_bytes, cell.ingested_bytes);
+    for (title, measure) in [("flushes", flushes as Measure), ("flushed ÷ ingested bytes", flushed)]
+    {
+        table.row(title, by_size(LO1, measure).map(|(_, figure)| text(figure)));
+    }
+
+    let lo1 = many(by_size(LO1, write_amplification));
+    let tier = many(by_size(TIER, write_amplification));
+    let slice = |figures: &Figures, from: usize, to: usize| -> Figures {
+        Some(figures.as_ref()?[from..to].to_vec())
+    };
+    let tier_by_lo1 = quotients(tier.clone(), lo1.clone());
+    let figures = vec![
+        slice(&lo1, 0, 3),
+        slice(&lo1, 2, 4),
+        slice(&tier, 1, 4),
+        slice(&tier_by_lo1, 1, 4),
+        slice(&tier_by_lo1, 3, 4),
+    ];
+    (vec![table], figures)
+}
+
+pub(super) fn measure_memtables(results: &Results) -> Measurements {
+    // Counted results have the prefix r, timed ones t.
+    let part = |prefix: &str, times: u32| match times {
+        1 => results.part(&format!("{prefix}1")),
+        _ => results.part(&format!("{prefix}8-{times}")),
+    };
+    let by_size = |prefix: &str, strategy, measure: Measure| {
+        many(
+            MEMTABLE_SIZES
+                .map(|times| (format!("× {times}"), part(prefix, times).of(strategy, measure))),
+        )
+    };
+    let of = |strategy, times| part("r", times).of(strategy, write_amplification);
+    let header = MEMTABLE_SIZES.map(|times| format!("× {times} (study)"));
+    let mut table = Table::new(
+        "Bytes that compaction wrote ÷ unique data.",
+        std::iter::once(String::new()).chain(header),
+    );
+    for (strategy, published) in MEMTABLE_AMPLIFICATION {
+        let row = MEMTABLE_SIZES.iter().enumerate().map(|(at, times)| {
+            with_study(of(strategy, *times), published.map(|published| published[at]))
+        });
+        table.row(strategy.name, row);
+    }
+    let amplification = |strategy| by_size("r", strategy, write_amplification);
+    let longest = |strategy| part("t", 8).of(strategy, job_max_ms);
+    let figures = vec![
+        amplification(LO1),
+        amplification(TIER),
+        one("", growth(amplification(LO1))),
+        one("", growth(amplification(TIER))),
+        quotients(amplification(OLD), amplification(LO1)),
+        by_size("t", LO1, job_mean_ms),
+        by_size("t", TIER, job_mean_ms),
+        one("", divide(longest(TIER), longest(LO1))),
+    ];
+    (vec![table], figures)
+}

@@ -1,0 +1,144 @@
+//! R4: updates. R5: deletes.
+
+use lsmx_bench::experiment::explore::result::Cell;
+use lsmx_bench::experiment::sweep::SweepValue;
+
+use super::{Measurements, text, with_study};
+use crate::figures::*;
+use crate::results::{Part, Results};
+use crate::strategy::*;
+use crate::table::Table;
+
+/// Updates per insert.
+const RATIOS: [&str; 4] = ["0", "1", "4", "8"];
+/// Bytes that compaction wrote ÷ unique data, for each of [`RATIOS`].
+const WRITE_AMPLIFICATION: [(Strategy, Option<[f64; 4]>); 5] = [
+    (FULL, Some([35.0, 28.0, 58.0, 91.0])),
+    (LO1, Some([18.0, 28.0, 58.0, 91.0])),
+    (LO2, Some([16.0, 19.0, 38.0, 60.0])),
+    (RR, None),
+    (TIER, Some([6.4, 6.5, 8.2, 7.7])),
+];
+
+/// Shares of deletes.
+const SHARES: [f64; 3] = [0.02, 0.06, 0.1];
+/// Operations of the study, in thousands.
+const OPERATIONS: f64 = 10_000.0;
+const LO1_MOVED_GB: f64 = 44.0;
+/// Strategy, thousands of tombstones left for each of [`SHARES`], bytes of invalid entries ÷ bytes of live ones at the
+/// largest share, and GB moved.
+const DELETES: [(Strategy, [f64; 3], f64, f64); 6] = [
+    (TIER, [43.0, 141.0, 240.0], 0.25, 15.5),
+    (LO1, [33.0, 82.0, 128.0], 0.18, LO1_MOVED_GB),
+    (FULL, [25.0, 73.0, 97.0], 0.14, 80.0),
+    (TSD, [20.0, 50.0, 94.0], 0.13, 52.0),
+    (TSA50, [22.0, 41.0, 86.0], 0.10, 53.3),
+    (TSA33, [15.0, 24.0, 66.0], 0.08, 60.8),
+];
+
+pub(super) fn measure_updates(results: &Results) -> Measurements {
+    let (r4, t4) = (results.part("r4"), results.part("t4"));
+    let amplification = |strategy| r4.along(strategy, "updates", write_amplification);
+    let moved = |strategy| r4.along(strategy, "updates", moved);
+    let timed = |strategy, measure: Measure| t4.along(strategy, "updates", measure);
+    let header = std::iter::once(String::new()).chain(RATIOS.map(|it| format!("{it} (study)")));
+    let mut table =
+        Table::new("Bytes that compaction wrote ÷ unique data, by updates per insert.", header);
+    for (strategy, published) in WRITE_AMPLIFICATION {
+        let ours = amplification(strategy);
+        let row =
+            (0..RATIOS.len()).map(|at| with_study(nth(&ours, at), published.map(|it| it[at])));
+        table.row(strategy.name, row);
+    }
+    let longest = quotients(timed(TIER, job_max_ms), timed(FULL, job_max_ms));
+    let full_by_lo1 = quotients(amplification(FULL), amplification(LO1));
+    let figures = vec![
+        amplification(LO1),
+        one("LO+1", growth(amplification(LO1))),
+        one("Full", growth(amplification(FULL))),
+        full_by_lo1.map(|all| all.into_iter().skip(1).collect()),
+        one("", spread(amplification(TIER))),
+        less(quotients(moved(LO2), moved(LO1))),
+        less(quotients(moved(LO2), moved(RR))),
+        timed(TIER, job_mean_ms),
+        one("", spread(timed(LO1, job_mean_ms))),
+        one("", nth(&longest, 0)),
+        one("", longest.and_then(|all| all.last().map(|(_, value)| *value))),
+        less(quotients(moved(LO1), moved(FULL))),
+    ];
+    (vec![table], figures)
+}
+
+pub(super) fn measure_deletes(results: &Results) -> Measurements {
+    let r5 = results.part("r5");
+    let all = |strategy, measure: Measure| r5.along(strategy, "deletes", measure);
+    let at_tenth = |strategy, measure: Measure| {
+        r5.at(strategy, "deletes", &SweepValue::Real(0.1)).and_then(measure)
+    };
+    let order = |measure: Measure| {
+        many(DELETES.map(|(strategy, ..)| (strategy.name, at_tenth(strategy, measure))))
+    };
+    let more_moved = |strategy| more(quotients(all(strategy, moved), all(LO1, moved)));
+    let fewer = |strategy, than| less(quotients(all(strategy, tombstones), all(than, tombstones)));
+    let figures = vec![
+        all(TIER, tombstones),
+        all(LO1, tombstones),
+        all(TSD, tombstones),
+        all(TSA33, tombstones),
+        order(tombstones),
+        fewer(TSD, LO1),
+        fewer(TSA50, LO1),
+        fewer(TSA33, LO1),
+        fewer(TSA33, TSA50),
+        fewer(TSA50, TSD),
+        order(invalid_share),
+        order(invalid_share),
+        more_moved(TSD),
+        more_moved(TSA50),
+        more_moved(TSA33),
+        quotients(all(TIER, moved), all(LO1, moved)),
+        one("", oldest_tombstone(r5, TSA50)),
+        one("", oldest_tombstone(r5, TSA33)),
+    ];
+    let tombstones_left =
+        SHARES.map(|share| format!("tombstones left, {:.0} % (study)", share * 100.0));
+    let others = [
+        "invalid ÷ live bytes, 10 % (study)",
+        "moved ÷ LO+1's, 10 % (study)",
+        "oldest tombstone ÷ run, 10 %",
+    ];
+    let header = std::iter::once(String::new()).chain(tombstones_left);
+    let mut table = Table::new(
+        "Tombstones as a share of the deletes.",
+        header.chain(others.map(str::to_owned)),
+    );
+    for (strategy, tombstones, invalid, moved_gb) in DELETES {
+        let left = all(strategy, |cell| {
+            ratio(cell.delete_persistence.live_tombstones, cell.delete_persistence.deletes)
+        });
+        let left = SHARES.iter().enumerate().map(|(at, share)| {
+            with_study(nth(&left, at), Some(tombstones[at] / (OPERATIONS * share)))
+        });
+        let moved_by_lo1 = divide(at_tenth(strategy, moved), at_tenth(LO1, moved));
+        let others = [
+            with_study(at_tenth(strategy, invalid_share), Some(invalid)),
+            with_study(moved_by_lo1, Some(moved_gb / LO1_MOVED_GB)),
+            text(at_tenth(strategy, |cell| {
+                share_of_run(cell, cell.delete_persistence.oldest_age_us?)
+            })),
+        ];
+        table.row(strategy.name, left.chain(others));
+    }
+    (vec![table], figures)
+}
+
+fn share_of_run(cell: &Cell, us: u64) -> Option<f64> {
+    ratio(us, cell.delete_persistence.run_us)
+}
+
+/// Returns the age of the oldest tombstone of any run, as a share of its run.
+fn oldest_tombstone(r5: Part<'_>, strategy: Strategy) -> Option<f64> {
+    let cells = r5.swept(strategy).into_iter();
+    let age = |cell: &Cell| share_of_run(cell, cell.delete_persistence.oldest_age_us.unwrap_or(0));
+    cells.filter_map(age).reduce(f64::max)
+}
