@@ -17,7 +17,6 @@ const FALSE_POSITIVES: f64 = 1.0 / 256.0;
 
 /// Returns the costs by the closed form. `None` for policies that it does not describe: lists of runs without size ratio,
 /// FIFO, and compositions.
-#[must_use]
 pub fn costs(
     spec: &PolicySpec,
     phases: &[Phase],

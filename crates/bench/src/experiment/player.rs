@@ -196,9 +196,6 @@ impl<'a> ThreadGroup<'a> {
     }
 
     /// Runs `work` on each thread. Progress reports have the title and the expected number of operations.
-    ///
-    /// # Errors
-    /// `work` fails on a thread. The other threads stop.
     pub(super) fn play(
         &self,
         (title, ops): (&str, u64),
@@ -400,9 +397,6 @@ impl<'a> Player<'a> {
     }
 
     /// Looks up a record and checks its value. Returns whether it is present.
-    ///
-    /// # Errors
-    /// The engine fails or returns a wrong value.
     pub(super) fn get(&mut self, record: u64) -> Result<bool> {
         self.prepare_key(record);
         let (records, counts) = (self.group.records, self.group.counts_block_reads);
@@ -485,9 +479,6 @@ impl<'a> Player<'a> {
 }
 
 /// Looks up a record and checks its value. Returns whether it is present.
-///
-/// # Errors
-/// The engine fails or returns a wrong value.
 pub(super) fn get_checked(
     engine: &dyn Engine,
     records: &GeneratedRecords,

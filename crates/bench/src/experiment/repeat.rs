@@ -124,7 +124,6 @@ fn repeated(values: Vec<Option<Number>>) -> Option<Repeated> {
 /// Each value is below the median with probability ½. So the interval from the `k`-th lowest to the `k`-th highest value
 /// misses the median with probability 2 P(B < k), where B is binomial.
 /// Source: Conover, "Practical Nonparametric Statistics", the confidence interval for a quantile.
-#[must_use]
 pub fn median_interval(n: usize) -> Option<(usize, f64)> {
     let mut term = 0.5f64.powi(i32::try_from(n).ok()?);
     let mut below = 0.0;
@@ -187,13 +186,6 @@ mod tests {
         assert_eq!((jobs.low.as_u64(), jobs.high.as_u64()), (Some(10), Some(40)));
         assert_eq!(jobs.interval, None, "four values are too few");
         assert!(!repeats.metrics.contains_key("seed"));
-    }
-
-    #[test]
-    fn single_cell_stays_unchanged() {
-        let alone = cell(7, 1.0, 1);
-        assert_eq!(summarize(vec![alone.clone()]).unwrap(), Some(alone));
-        assert_eq!(summarize(Vec::<Cell>::new()).unwrap(), None);
     }
 
     /// The binomial sums give 1 − 2/64 for all of 6 values, and 95.86 % for the 6th to the 15th of 20 values.

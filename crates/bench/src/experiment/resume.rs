@@ -195,9 +195,6 @@ fn names(directory: &Path) -> Result<Vec<String>> {
 }
 
 /// Returns the hash of a file as hexadecimal digits.
-///
-/// # Errors
-/// The file cannot be read.
 pub(crate) fn hash_of(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let mut hash = Xxh3::new();

@@ -23,7 +23,6 @@ pub enum SweepValue {
 
 impl SweepValue {
     /// Parses a value. A number with a unit (`64K`, `1MiB`) is a number of bytes.
-    #[must_use]
     pub fn typed(text: &str) -> SweepValue {
         let digits = text.replace('_', "");
         if let Ok(flag) = digits.parse() {
@@ -59,13 +58,11 @@ pub struct SweepPoint(pub Vec<(String, SweepValue)>);
 
 impl SweepPoint {
     /// Returns whether nothing is swept.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Returns the value of a flag.
-    #[must_use]
     pub fn value(&self, key: &str) -> Option<&SweepValue> {
         self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value)
     }
@@ -97,7 +94,6 @@ impl<'de> Deserialize<'de> for SweepPoint {
 
 /// Returns all combinations of the values of flags. The last flag changes fastest. Without flags there is one empty
 /// combination.
-#[must_use]
 pub fn combinations(sweeps: &[(String, Vec<String>)]) -> Vec<Vec<(String, String)>> {
     sweeps.iter().fold(vec![Vec::new()], |all, (key, values)| {
         let with = |before: &Vec<(String, String)>, value: &String| {

@@ -26,7 +26,6 @@ pub struct Costs {
 
 impl Costs {
     /// Returns the costs in a simulation of `writes` writes.
-    #[must_use]
     pub fn of_report(report: &Report, writes: u64) -> Costs {
         let (compaction, ranges) = (&report.compaction, &report.range_lookups);
         let moved = report.flushed_bytes + compaction.read_bytes + compaction.written_bytes;
@@ -39,7 +38,6 @@ impl Costs {
     }
 
     /// Returns the costs in a run of `writes` writes on the engine.
-    #[must_use]
     pub fn of_cell(cell: &Cell, writes: u64) -> Costs {
         let (compaction, ranges) = (&cell.compaction, &cell.range_lookups);
         let moved = cell.flushed_bytes + compaction.read_bytes + compaction.written_bytes;
@@ -52,7 +50,6 @@ impl Costs {
     }
 
     /// Returns the weighted costs in the order of the fields.
-    #[must_use]
     pub fn weighted(&self, weights: &Weights) -> [f64; 4] {
         [
             self.writes * weights.writes,
@@ -63,14 +60,12 @@ impl Costs {
     }
 
     /// Returns the weighted sum. Less is better.
-    #[must_use]
     pub fn sum(&self, weights: &Weights) -> f64 {
         self.weighted(weights).iter().sum()
     }
 
     /// Corrects the simulated costs of a large tree by the measured and simulated costs of a small one. Writes and space
     /// change by the same factor, lookups by the same number of I/Os.
-    #[must_use]
     pub fn corrected(&self, measured: &Costs, simulated: &Costs) -> Costs {
         let scaled = |large: f64, measured: f64, simulated: f64| {
             if simulated > 0.0 { large * measured / simulated } else { large }
@@ -86,7 +81,6 @@ impl Costs {
     }
 
     /// Returns whether no cost exceeds that of the other design and at least one is lower.
-    #[must_use]
     pub fn dominates(&self, other: &Costs) -> bool {
         let all = Weights { writes: 1.0, points: 1.0, ranges: 1.0, space: 1.0 };
         let (own, others) = (self.weighted(&all), other.weighted(&all));
@@ -96,7 +90,6 @@ impl Costs {
 }
 
 /// Returns for each design whether no other design dominates it.
-#[must_use]
 pub(super) fn pareto(costs: &[Costs]) -> Vec<bool> {
     costs.iter().map(|it| !costs.iter().any(|other| other.dominates(it))).collect()
 }

@@ -28,9 +28,6 @@ const MARKER_PX2: f64 = 80.0;
 type CostOf = fn(&Costs) -> f64;
 
 /// Returns the page of an answer.
-///
-/// # Errors
-/// If a design cannot be JSON.
 pub(super) fn html(result: &Advice) -> Result<String> {
     let names = names(result);
     let named = |(number, name): (usize, &String), row: Row| Subject {

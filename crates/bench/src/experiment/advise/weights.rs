@@ -29,7 +29,6 @@ pub struct Weights {
 impl Weights {
     /// Returns weights by the shares of writes, point lookups and range lookups in the operations. So the cost is the
     /// number of I/Os of a mean operation. Space has [`SPACE_DEFAULT`].
-    #[must_use]
     pub fn of_operations(phases: &[Phase]) -> Weights {
         let sum = |count: &dyn Fn(&Phase) -> u64| phases.iter().map(count).sum::<u64>();
         let writes = sum(&Phase::writes);

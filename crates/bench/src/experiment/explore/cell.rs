@@ -366,7 +366,7 @@ impl Run<'_> {
                 progress.advance(PROGRESS_OPS);
             }
         }
-        self.meter.switch(Reader::None, || self.db.read_metrics());
+        self.reads(Reader::None);
         Ok(())
     }
 
@@ -416,7 +416,8 @@ impl Run<'_> {
         self.keyspace.delete_range::<Vec<u8>>(range).map_err(engine("delete a range"))
     }
 
-    fn reads(&mut self, reader: Reader) {
+    /// Assigns the blocks that are read from now on to `reader`.
+    pub(super) fn reads(&mut self, reader: Reader) {
         self.meter.switch(reader, || self.db.read_metrics());
     }
 

@@ -133,9 +133,6 @@ pub const REGISTRY: Registry = Registry {
 };
 
 /// Returns the row of a cell.
-///
-/// # Errors
-/// If the cell cannot be JSON.
 pub(crate) fn row(cell: &Cell, swept: bool) -> Result<Row> {
     let row = Row::new(cell)?.with_repeats(cell.repeats.as_ref());
     Ok(with_sums(row, cell.model.as_ref(), swept))

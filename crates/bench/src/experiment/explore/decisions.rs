@@ -12,7 +12,6 @@ pub struct Decisions(Arc<Mutex<Box<dyn Write + Send>>>);
 
 impl Decisions {
     /// Creates a destination.
-    #[must_use]
     pub fn to(out: Box<dyn Write + Send>) -> Decisions {
         Decisions(Arc::new(Mutex::new(out)))
     }

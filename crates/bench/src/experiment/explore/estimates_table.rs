@@ -8,7 +8,6 @@ use crate::metric::table::grid;
 use crate::report::text::bytes;
 
 /// Returns a line per cell, and below them the sums and the assumed rates.
-#[must_use]
 pub fn table(estimates: &Estimates) -> String {
     let cells = &estimates.cells;
     let mut header = vec!["cell".to_owned()];

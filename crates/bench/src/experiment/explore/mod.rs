@@ -64,7 +64,6 @@ pub(super) struct Place<'a> {
 
 impl Config {
     /// Returns the number of cells, including repetitions.
-    #[must_use]
     pub fn cell_count(&self) -> u64 {
         let policies: usize = self.points.iter().map(|point| point.policies.len()).sum();
         numbers::count(policies).saturating_mul(self.repeat)

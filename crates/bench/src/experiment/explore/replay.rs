@@ -93,7 +93,7 @@ pub(super) fn play(
     progress.end();
     let alpha = numbers::ratio(replay.absent, replay.gets);
     let entries = replay.keyspaces.values().map(|played| played.model.len()).sum();
-    replay.run.meter.switch(Reader::None, || replay.run.db.read_metrics());
+    replay.run.reads(Reader::None);
     replay.run.meter.set_alpha(row, alpha);
     Ok(entries)
 }
@@ -152,12 +152,9 @@ impl Replay<'_, '_> {
             self.run.keyspaces.push(made.clone());
             made
         };
-        let same = self.keyspaces.get(&keyspace).is_some_and(|at| at.keyspace.name() == name);
-        if !same {
-            self.keyspaces.insert(
-                keyspace,
-                ReplayedKeyspace { keyspace: made, model: KeyspaceModel::default() },
-            );
+        if self.keyspaces.get(&keyspace).is_none_or(|at| at.keyspace.name() != name) {
+            let replayed = ReplayedKeyspace { keyspace: made, model: KeyspaceModel::default() };
+            self.keyspaces.insert(keyspace, replayed);
         }
         Ok(())
     }
@@ -190,7 +187,7 @@ impl Replay<'_, '_> {
         if self.batch.is_empty() {
             return Ok(());
         }
-        self.run.meter.switch(Reader::None, || self.run.db.read_metrics());
+        self.run.reads(Reader::None);
         self.run.unsettled = true;
         let batch = std::mem::take(&mut self.batch);
         let stopwatch = Stopwatch::start();
@@ -200,7 +197,7 @@ impl Replay<'_, '_> {
     }
 
     fn get(&mut self, keyspace: u32, key: &[u8]) -> Result<()> {
-        self.run.meter.switch(Reader::Point(self.row), || self.run.db.read_metrics());
+        self.run.reads(Reader::Point(self.row));
         let played = get(&mut self.keyspaces, keyspace)?;
         let stopwatch = Stopwatch::start();
         let value = played.keyspace.get(key).map_err(engine("look a key up"))?;
@@ -224,7 +221,7 @@ impl Replay<'_, '_> {
         start: Option<&[u8]>,
         entries: u64,
     ) -> Result<()> {
-        self.run.meter.switch(Reader::Range(self.range_row), || self.run.db.read_metrics());
+        self.run.reads(Reader::Range(self.range_row));
         let played = get(&mut self.keyspaces, keyspace)?;
         let bound = start.map_or(Bound::Unbounded, Bound::Included);
         let bounds = if backward { (Bound::Unbounded, bound) } else { (bound, Bound::Unbounded) };

@@ -52,9 +52,6 @@ impl HashedKeys {
 
 impl LookupKeys {
     /// Reads a keyspace once and draws a uniform sample of its keys.
-    ///
-    /// # Errors
-    /// The database cannot be read, or the keyspace is empty.
     pub(super) fn sample(keyspace: &Keyspace, random: &mut Random) -> Result<LookupKeys> {
         let mut sample: Vec<Vec<u8>> = Vec::new();
         // A key leaves the sample if the key that follows it immediately is present too.

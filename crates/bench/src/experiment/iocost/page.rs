@@ -57,9 +57,6 @@ const PUBLISHED: [Published; 5] = [
 ];
 
 /// Returns the page of a run.
-///
-/// # Errors
-/// If a point cannot be JSON.
 pub(super) fn html(result: &IoCost) -> Result<String> {
     let tables: Vec<Markup> = result.costs().map(table).collect::<Result<_>>()?;
     let several = !result.others.is_empty();

@@ -73,7 +73,6 @@ pub struct Cost {
 }
 
 impl Cost {
-    #[must_use]
     pub fn name(&self) -> String {
         let blocks = self.block_bytes.map(|bytes| format!("blocks of {bytes} B, "));
         let filters = self.filter_bits.map(|bits| format!("filters {bits}, "));

@@ -102,36 +102,6 @@ fn existing_database_is_read_with_its_own_keys_and_stays_unchanged() {
 }
 
 #[test]
-fn wide_filters_have_twice_the_bytes_and_few_false_positives() {
-    let directory = tempfile::tempdir().unwrap();
-    let bits = [FilterBits::Fuse8, FilterBits::Monkey { bits_per_key: 10.0 }, FilterBits::Fuse16];
-    let config = Config {
-        filter_bits: bits.to_vec(),
-        sweep: CacheSweep::Percent(vec![3.0]),
-        gets: 10_000,
-        ..config(directory.path())
-    };
-    let result = config.run(&mut Silent).unwrap();
-    let costs: Vec<&Cost> = result.costs().collect();
-    assert_eq!(costs.len(), bits.len());
-    for (cost, bits) in costs.iter().zip(bits) {
-        assert_eq!(cost.filter_bits, Some(bits));
-        let all = &cost.with_all_filters;
-        let by_level = |of: fn(&result::LevelAnswers) -> u64| -> u64 {
-            all.filter_by_level.iter().map(of).sum()
-        };
-        assert_eq!(by_level(|level| level.negatives), all.filter_negatives);
-        assert_eq!(by_level(|level| level.false_positives), all.filter_false_positives);
-    }
-    // All filters are compared, because the share of the last run varies between executions.
-    let bytes = |at: usize| numbers::float(costs[at].all_filters_bytes);
-    assert!((1.8..2.2).contains(&(bytes(2) / bytes(0))), "{} and {}", bytes(2), bytes(0));
-    assert!((0.9..1.5).contains(&(bytes(1) / bytes(0))), "{} and {}", bytes(1), bytes(0));
-    let false_answers = |at: usize| costs[at].with_all_filters.filter_false_positives;
-    assert!(false_answers(2) < 10 && false_answers(0) > 15, "{}", false_answers(2));
-}
-
-#[test]
 fn all_caches_read_the_same_database() {
     let directory = tempfile::tempdir().unwrap();
     let config = Config {

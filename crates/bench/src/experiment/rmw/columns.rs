@@ -178,7 +178,6 @@ impl Report for Rmw {
 }
 
 /// Returns the table of `--dry-run`, a line per cell.
-#[must_use]
 pub fn estimates(estimates: &[Estimate]) -> String {
     let header = ["cell", "varied", "reads %", "records", "to load", "memory", "operations", ""];
     let rows = estimates.iter().map(|it| {

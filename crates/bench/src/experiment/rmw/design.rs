@@ -40,7 +40,6 @@ impl Mode {
     pub const ALL: [Mode; 3] = [Mode::GetPut, Mode::Merge, Mode::Kd];
 
     /// Returns the name that users type.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Mode::GetPut => "get-put",
@@ -55,7 +54,6 @@ impl Base {
     pub const ALL: [Base; 2] = [Base::Tree, Base::ValueLog];
 
     /// Returns the name that users type.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Base::Tree => "tree",

@@ -66,9 +66,6 @@ impl ValueModel {
     }
 
     /// Compares the sample with a database.
-    ///
-    /// # Errors
-    /// The engine fails or a value differs.
     pub(super) fn check(&self, engine: &dyn Engine, records: &GeneratedRecords) -> Result<()> {
         let mut key = Vec::new();
         for (&record, expected) in &self.values {

@@ -35,9 +35,6 @@ const PLOTS: [(&str, &str); 10] = [
 type Position = fn(&Cell) -> f64;
 
 /// Returns the page of a run.
-///
-/// # Errors
-/// If a cell cannot be JSON.
 pub(super) fn html(result: &Rmw) -> Result<String> {
     let names = distinct(result.cells.iter().map(Cell::name));
     let varied = varied(&result.cells);

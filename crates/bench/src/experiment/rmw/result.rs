@@ -98,13 +98,11 @@ pub struct Recovery {
 }
 
 impl Cell {
-    #[must_use]
     pub fn scanned_per_s(&self) -> Option<f64> {
         let seconds = self.scan_latency_us.mean * float(self.scans) / 1e6;
         (seconds > 0.0).then(|| float(self.scanned_entries) / seconds)
     }
 
-    #[must_use]
     pub fn name(&self) -> String {
         let base =
             if self.base == Base::Tree { String::new() } else { format!(" · {}", self.base) };

@@ -81,31 +81,26 @@ impl Study {
     }
 
     /// Returns the name that users type.
-    #[must_use]
     pub fn name(self) -> &'static str {
         self.description().0
     }
 
     /// Returns the name of the varied parameter in results.
-    #[must_use]
     pub fn parameter(self) -> &'static str {
         self.description().1
     }
 
     /// Returns the values of the parameter, ascending.
-    #[must_use]
     pub fn values(self) -> &'static [f64] {
         self.description().2
     }
 
     /// Returns whether one run on one database measures all values that the experiment varies.
-    #[must_use]
     pub fn has_one_run(self) -> bool {
         matches!(self, Study::Operands | Study::Scans)
     }
 
     /// Returns whether the parameter belongs to the operand store, so that only [`super::Mode::Kd`] has it.
-    #[must_use]
     pub fn needs_operand_store(self) -> bool {
         matches!(self, Study::KdCache | Study::BucketSize | Study::SplitThreshold)
     }

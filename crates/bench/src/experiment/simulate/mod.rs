@@ -236,7 +236,6 @@ impl explore::Point {
     }
 
     /// Returns the costs of a policy by the closed form, if it describes the policy.
-    #[must_use]
     pub fn model(&self, policy: &PolicySpec) -> Option<Costs> {
         let (key_bytes, value_bytes) = self.generated_lengths().ok().flatten()?;
         let table_bytes = self.sizes().table_bytes;

@@ -14,25 +14,7 @@ use crate::report::html::plot::marker::Marker;
 use crate::report::html::value;
 use crate::report::text::bytes;
 
-/// Columns of the table.
-const SHOWN: [&str; 11] = [
-    "ops",
-    "ops_per_s",
-    "ops_per_s_unsettled",
-    "ratio",
-    "latency_us.mean",
-    "latency_us.p50",
-    "latency_us.p99",
-    "latency_us.p999",
-    "latency_us.max",
-    "device_write_amplification",
-    "space_amplification",
-];
-
 /// Returns the page of a benchmark.
-///
-/// # Errors
-/// If a cell cannot be JSON.
 pub(super) fn html(result: &Throughput) -> Result<String> {
     let settings = &result.settings;
     let rate = settings.rate.map(|rate| format!(", {} operations per s due", value::count(rate)));
@@ -49,9 +31,10 @@ pub(super) fn html(result: &Throughput) -> Result<String> {
         (bars(&REGISTRY, "space_amplification",
             "Space amplification: live tables ÷ live records", &subjects))
     };
+    let columns = [REGISTRY.shown, &["ops_per_s_unsettled"]].concat();
     let how = "Loads count until compaction is idle. A click on a heading sorts.";
     let sections = html! {
-        (section("Summary", how, &table_and_legend(&REGISTRY, "workload", &SHOWN, &subjects)))
+        (section("Summary", how, &table_and_legend(&REGISTRY, "workload", &columns, &subjects)))
         (section("Rates", "More is better.", &rates(result, &subjects)))
         (latencies(&[("Latency of an operation", "latency_us")], &subjects))
         @if !amplifications.0.is_empty() {

@@ -17,7 +17,7 @@ pub struct Throughput {
 }
 
 /// Settings of all cells.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Settings {
     pub entries: u64,
     pub key_len: u64,
@@ -33,7 +33,7 @@ pub struct Settings {
 }
 
 /// One workload on one engine.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Cell {
     /// Name of the workload; the backward half of `scan` is `scan-backward`.
     pub workload: String,

@@ -61,7 +61,6 @@ impl Workload {
     ];
 
     /// Returns the name that users type.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Workload::Fillseq => "fillseq",
@@ -79,13 +78,11 @@ impl Workload {
     }
 
     /// Returns whether the workload starts with a new database.
-    #[must_use]
     pub fn fills(self) -> bool {
         matches!(self, Workload::Fillseq | Workload::Fillrandom | Workload::Fillsync)
     }
 
     /// Returns whether the workload writes.
-    #[must_use]
     pub fn has_writes(self) -> bool {
         match self {
             Workload::Readrandom
@@ -99,7 +96,6 @@ impl Workload {
 
     /// Returns whether the rate includes the time until the tree has settled. It does for loads, because they would
     /// leave their compactions to the next workload.
-    #[must_use]
     pub fn counts_settling(self) -> bool {
         matches!(
             self,
@@ -108,7 +104,6 @@ impl Workload {
     }
 
     /// Returns the number of operations of all threads for a database of `entries` records. A scan counts entries.
-    #[must_use]
     pub fn ops(self, entries: u64, given: Option<u64>) -> u64 {
         match self {
             Workload::Fillseq | Workload::Fillrandom => entries,
@@ -119,7 +114,6 @@ impl Workload {
     }
 
     /// Returns an upper bound for the number of records that the workload inserts.
-    #[must_use]
     pub fn inserts_max(self, ops: u64, threads: u64) -> u64 {
         match self {
             // Each thread counts its own operations.

@@ -47,7 +47,6 @@ impl Study {
     pub const ALL: [Study; 3] = [Study::Caching, Study::FilterSize, Study::PutOverTime];
 
     /// Returns the name that users type.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Study::Caching => "caching",

@@ -30,9 +30,6 @@ const PLOTS: [(&str, &str); 3] = [
 type OfSlice = fn(&Slice) -> Option<f64>;
 
 /// Returns the page of an experiment.
-///
-/// # Errors
-/// If a cell cannot be JSON.
 pub(super) fn html(result: &Tuning) -> Result<String> {
     let settings = distinct(result.cells.iter().map(|cell| &cell.setting));
     let subject = |cell: &Cell| {

@@ -8,28 +8,14 @@ use crate::experiment::explore::columns::REGISTRY;
 use crate::metric::html::{Subject, table_and_legend};
 use crate::report::html::page::section;
 
-/// Columns of the table.
-const SHOWN: [&str; 14] = [
-    "data_moved_ratio",
-    "write_amplification",
-    "space_amplification",
-    "disk_amplification",
-    "point_lookups[*].ios_per_get",
-    "range_lookups.latency_us.mean",
-    "put_latency_us.p999",
-    "put_latency_us.max",
-    "stalls.total_us",
-    "runs",
-    "compaction.jobs",
-    "compaction.trivial_moves",
-    "levels[*].share",
-    "elapsed_s",
-];
+/// Columns of the page that a text table does not have.
+const MORE_COLUMNS: [&str; 3] = ["stalls.total_us", "compaction.trivial_moves", "elapsed_s"];
 
 /// Returns the section with a table line per policy.
 pub(super) fn table(cells: &[&PageCell<'_>], subjects: &[Subject]) -> Markup {
+    let columns = [REGISTRY.shown, &MORE_COLUMNS].concat();
     let content = html! {
-        (table_and_legend(&REGISTRY, "policy", &SHOWN, subjects))
+        (table_and_legend(&REGISTRY, "policy", &columns, subjects))
         details {
             summary { "The policies with all their parameters" }
             ul {

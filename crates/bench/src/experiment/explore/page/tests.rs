@@ -1,4 +1,4 @@
-//! Pages of results that no run gave, looked at without a browser.
+//! Pages of constructed results, parsed as XML.
 
 use roxmltree::{Document, Node};
 use serde_json::{Value, json};
@@ -20,8 +20,8 @@ fn latency(us: f64) -> LatencyUs {
     LatencyUs { mean: us, p50: us, p90: us * 2.0, p99: us * 9.0, p999: us * 80.0, max: us * 900.0 }
 }
 
-/// A cell whose figures all follow from its number.
-pub(super) fn cell(policy: &str, number: u32) -> Cell {
+/// Returns a cell whose numbers follow from `number`.
+fn cell(policy: &str, number: u32) -> Cell {
     let (n, x) = (u64::from(number) + 1, f64::from(number) + 1.0);
     let lookups = |alpha: f64| {
         json!({
@@ -96,7 +96,7 @@ fn result(cells: Vec<Cell>) -> Exploration {
     Exploration { provenance, cells }
 }
 
-/// Every SVG of a page; each must be well-formed on its own.
+/// Returns all SVGs of a page.
 fn svgs(page: &str) -> Vec<&str> {
     let mut svgs = Vec::new();
     let mut rest = page;
@@ -108,7 +108,7 @@ fn svgs(page: &str) -> Vec<&str> {
     svgs
 }
 
-/// The plot below a title.
+/// Returns the plot with a title.
 fn plot<'a>(page: &'a str, title: &str) -> Document<'a> {
     let begin = page.find(&format!("<figcaption>{title}")).unwrap_or_else(|| panic!("no {title}"));
     Document::parse(svgs(&page[begin..])[0]).unwrap()
@@ -138,7 +138,7 @@ fn four() -> String {
 }
 
 #[test]
-fn every_plot_is_well_formed_and_says_what_it_shows() {
+fn page_plots_are_well_formed_and_have_labels() {
     let page = four();
     let svgs = svgs(&page);
     let mut plots = 0;
@@ -156,7 +156,7 @@ fn every_plot_is_well_formed_and_says_what_it_shows() {
 }
 
 #[test]
-fn every_series_has_its_points() {
+fn page_series_have_their_points() {
     let page = four();
     let scatter = plot(&page, "Write against read, α = 0");
     let mut shown = names(&scatter);
@@ -167,7 +167,7 @@ fn every_series_has_its_points() {
         assert_eq!(classed(series, "name").len(), 1, "no room for a name");
     }
 
-    // Written in proportion to the number: 1, 2, 3, 4; and as much was read, nearly.
+    // The bytes are proportional to 1, 2, 3, 4. Reads and writes are nearly equal.
     let bars = plot(&page, "Data moved by compaction");
     assert_eq!(names(&bars), POLICIES);
     let parts: Vec<Vec<f64>> = classed(bars.root(), "series")
@@ -181,7 +181,7 @@ fn every_series_has_its_points() {
 
     let lines = plot(&page, "I/Os per get");
     for series in classed(lines.root(), "series") {
-        // One per share of absent keys, and one beside the name.
+        // One per share of absent keys, and one next to the name.
         assert_eq!(classed(series, "dot").len(), 3);
         assert_eq!(classed(series, "line").len(), 1);
     }
@@ -203,7 +203,7 @@ fn every_series_has_its_points() {
 }
 
 #[test]
-fn what_comes_from_outside_is_escaped() {
+fn page_texts_of_users_are_escaped() {
     let mut cells = vec![cell(HOSTILE, 0), cell("full", 1)];
     for cell in &mut cells {
         cell.workload.phases[0].name = HOSTILE.to_owned();
@@ -229,7 +229,7 @@ fn what_comes_from_outside_is_escaped() {
 }
 
 #[test]
-fn a_page_needs_nothing_but_itself() {
+fn page_has_no_external_resources() {
     let page = four().replace("http://www.w3.org/2000/svg", "");
     for outside in ["http:", "https:", "src=", "url(", "@import", "<link", "<iframe"] {
         assert!(!page.contains(outside), "{outside}");
@@ -237,7 +237,7 @@ fn a_page_needs_nothing_but_itself() {
 }
 
 #[test]
-fn sections_of_what_was_not_measured_are_left_out() {
+fn page_sections_without_measurements_are_omitted() {
     let mut cells = vec![cell("full", 0), cell("tiering", 1)];
     for cell in &mut cells {
         cell.point_lookups.clear();
@@ -265,7 +265,7 @@ fn sections_of_what_was_not_measured_are_left_out() {
 }
 
 #[test]
-fn no_figure_is_infinite_or_no_number() {
+fn page_numbers_of_empty_cells_are_finite() {
     let mut nothing = cell("full", 0);
     nothing.write_amplification = 0.0;
     nothing.space_amplification = 0.0;
@@ -280,7 +280,7 @@ fn no_figure_is_infinite_or_no_number() {
 }
 
 #[test]
-fn workloads_stand_apart_and_a_hundred_cells_are_in_groups() {
+fn page_cells_of_several_workloads_are_grouped() {
     let mut cells = Vec::new();
     for memtable in 1..=10 {
         for (policy, n) in POLICIES.iter().zip(0..) {
@@ -303,55 +303,25 @@ fn workloads_stand_apart_and_a_hundred_cells_are_in_groups() {
         assert_eq!(classed(series, "dot").len(), 11, "ten workloads and the name");
     }
     let own = plot(&page, "Write amplification");
-    // Two of the same policy are told apart by their parameters.
+    // Equal policies have different parameters in their names.
     assert_eq!(names(&own), ["full", "lo+1", "tiering(T=10)", "<b>&own", "tiering(T=4)"]);
     assert!(page.len() < 4 << 20, "{} bytes", page.len());
 }
 
 #[test]
-fn engines_are_compared_workload_by_workload() {
-    use crate::experiment::throughput::result as bench;
-    let cell = |workload: &str, engine: &str, ops_per_s: f64| bench::Cell {
+fn throughput_page_engines_are_compared_by_workload() {
+    use crate::experiment::throughput::result::{Cell, Settings};
+    let cell = |workload: &str, engine: &str, ops_per_s: f64| Cell {
         workload: workload.to_owned(),
         engine: engine.to_owned(),
         threads: 1,
-        ops: 1000,
         ops_per_s,
-        ops_per_s_unsettled: ops_per_s,
-        elapsed_s: 1.0,
-        settle_s: 0.0,
-        cpu_s: None,
         latency_us: latency(1.0),
-        entries_read: 0,
-        absent: 0,
-        put_bytes: 0,
-        device_write_amplification: None,
-        written: None,
-        process_written_bytes: None,
-        space_amplification: None,
-        table_bytes: 0,
-        disk_bytes: 0,
-        logical_bytes: 0,
-        writer: None,
-        loaded_first: false,
-        repetition: 1,
-        ops_per_s_runs: vec![ops_per_s],
-        ops_per_s_interval: [ops_per_s, ops_per_s],
+        ..Cell::default()
     };
     let throughput = Throughput {
         provenance: result(Vec::new()).provenance,
-        settings: bench::Settings {
-            entries: 1000,
-            key_len: 16,
-            value_len: 100,
-            memtable_bytes: 1 << 20,
-            block_cache_bytes: 1 << 20,
-            workers: 2,
-            options: Vec::new(),
-            rate: None,
-            seek_entries: 10,
-            clock_ns: 40.0,
-        },
+        settings: Settings::default(),
         cells: vec![
             cell("fillseq", "lsmx", 2e6),
             cell("readrandom", "lsmx", 3e6),
@@ -368,7 +338,7 @@ fn engines_are_compared_workload_by_workload() {
 }
 
 #[test]
-fn a_sweep_of_repetitions_is_followed_by_what_was_typed() {
+fn page_of_sweep_has_points_spreads_and_ticks() {
     let mut cells = Vec::new();
     for ratio in [4, 6, 10] {
         for policy in ["full", "tiering"] {
@@ -390,7 +360,7 @@ fn a_sweep_of_repetitions_is_followed_by_what_was_typed() {
     assert!(page.contains("Medians of 3 repetitions"));
     // 1 + 1.5 × (5, 6 and 7).
     assert!(page.contains("10.00<small class=\"spread\">8.50 – 11.50</small>"), "no spread");
-    // 1.2, 1.17 and 1.14 I/Os, of which the names of repeated figures must be right.
+    // 1.2, 1.17 and 1.14 I/Os.
     assert!(page.contains("1.167<small class=\"spread\">1.143 – 1.200</small>"), "no spread");
     let over = plot(&page, "Write amplification</figcaption>");
     assert_eq!(names(&over), ["full", "tiering"]);
@@ -405,7 +375,7 @@ fn a_sweep_of_repetitions_is_followed_by_what_was_typed() {
     }
 }
 
-/// A cell of `lsmx rmw` whose figures follow from its number.
+/// Returns a cell of `lsmx rmw` whose numbers follow from `number`.
 fn updates(mode: &str, base: &str, number: u32) -> crate::experiment::rmw::result::Cell {
     let x = f64::from(number) + 1.0;
     let cell = json!({
@@ -426,7 +396,7 @@ fn updates(mode: &str, base: &str, number: u32) -> crate::experiment::rmw::resul
 }
 
 #[test]
-fn every_mode_over_every_base_has_its_bar_and_its_line() {
+fn rmw_page_has_bar_and_line_per_mode_and_base() {
     use crate::experiment::rmw::result::Rmw;
 
     let pairs = [("get-put", "tree"), ("merge", "tree"), ("kd", "tree"), ("kd", "value-log")];
@@ -453,6 +423,6 @@ fn every_mode_over_every_base_has_its_bar_and_its_line() {
     let lines = plot(&page, "Operations per second");
     assert_eq!(names(&lines), ["get-put", "merge", "kd", "kd · value-log"]);
     for series in classed(lines.root(), "series") {
-        assert_eq!(classed(series, "dot").len(), 3, "two ratios, and one beside the name");
+        assert_eq!(classed(series, "dot").len(), 3, "two ratios, and one next to the name");
     }
 }
