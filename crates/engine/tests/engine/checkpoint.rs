@@ -11,21 +11,24 @@ use lsmx::internals::vfs::{
 use lsmx::vfs::{MemVfs, OsVfs, Vfs};
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, WriteBatch};
 
-fn options(background: Background) -> Options {
+use crate::harness::database::{self, assert_clean, inline, metrics, try_open, verify};
+
+fn options() -> Options {
     let keyspace = KeyspaceOptions::default().memtable_bytes(8 << 10).table_bytes(8 << 10);
-    Options::default().background(background).keyspace_defaults(keyspace).seed(1)
+    inline().keyspace_defaults(keyspace)
 }
 
-fn open(vfs: Arc<dyn Vfs>, path: &str) -> lsmx::Result<Db> {
-    Db::open(path, options(Background::Inline).create_if_missing(false).vfs(vfs))
+fn create(disk: &(impl Vfs + Clone)) -> Db {
+    database::open(disk, options())
+}
+
+/// Opens an existing database.
+fn open(disk: &(impl Vfs + Clone), path: &str) -> lsmx::Result<Db> {
+    Db::open(path, options().create_if_missing(false).vfs(Arc::new(disk.clone())))
 }
 
 fn read_only(disk: &MemVfs) -> lsmx::Result<Db> {
-    Db::open("db", options(Background::Inline).read_only(true).vfs(Arc::new(disk.clone())))
-}
-
-fn create(vfs: Arc<dyn Vfs>, background: Background) -> Db {
-    Db::open("db", options(background).vfs(vfs)).unwrap()
+    try_open(disk, options().read_only(true))
 }
 
 fn fill(db: &Db, keys: std::ops::Range<u32>) {
@@ -34,10 +37,14 @@ fn fill(db: &Db, keys: std::ops::Range<u32>) {
     }
 }
 
+fn count(db: &Db) -> usize {
+    db.default_keyspace().iter().map(Result::unwrap).count()
+}
+
 #[test]
-fn a_checkpoint_holds_what_was_committed_before_it_and_is_a_database_of_its_own() {
+fn checkpoint_is_an_independent_database_with_earlier_commits() {
     let disk = MemVfs::new();
-    let db = create(Arc::new(disk.clone()), Background::Inline);
+    let db = create(&disk);
     let users = db.keyspace("users", KeyspaceOptions::default()).unwrap();
     fill(&db, 0..1_000);
     users.put("ada", "1815").unwrap();
@@ -45,47 +52,38 @@ fn a_checkpoint_holds_what_was_committed_before_it_and_is_a_database_of_its_own(
     fill(&db, 1_000..3_000);
     db.drop_keyspace("users").unwrap();
     db.wait_idle().unwrap();
-    // It is on stable storage, also if the source is lost.
+    // The checkpoint is on stable storage.
     let crashed = disk.crash(CrashImage::Drop, 0);
     for disk in [&disk, &crashed] {
-        let copy = open(Arc::new(disk.clone()), "copies/one").unwrap();
-        assert_eq!(copy.default_keyspace().iter().count(), 1_000);
+        let copy = open(disk, "copies/one").unwrap();
+        assert_eq!(count(&copy), 1_000);
         let users = copy.open_keyspace("users", None).unwrap();
         assert_eq!(users.get("ada").unwrap().unwrap(), *b"1815");
         fill(&copy, 5_000..6_000);
         drop(users);
         copy.close(None).unwrap();
-        assert_eq!(
-            lsmx::verify("copies/one", &Options::default().vfs(Arc::new(disk.clone())))
-                .unwrap()
-                .orphans
-                .len(),
-            0
-        );
+        let vfs = Options::default().vfs(Arc::new(disk.clone()));
+        assert_eq!(lsmx::verify("copies/one", &vfs).unwrap().orphans.len(), 0);
     }
-    assert_eq!(db.default_keyspace().iter().count(), 3_000);
+    assert_eq!(count(&db), 3_000);
     assert!(matches!(db.checkpoint("copies/one"), Err(Error::TargetNotEmpty { .. })));
     assert!(matches!(db.checkpoint("db"), Err(Error::TargetNotEmpty { .. })));
     db.close(None).unwrap();
     assert!(matches!(db.checkpoint("copies/two"), Err(Error::Closed)));
-    assert_eq!(
-        lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone()))).unwrap().orphans.len(),
-        0
-    );
+    assert_clean(&disk);
 }
 
 #[test]
-fn tables_are_linked_and_copied_only_where_they_cannot_be() {
+fn checkpoint_links_tables_or_copies_them_if_links_are_unsupported() {
     for cannot in [false, true] {
         let disk = CannotLink { inner: MemVfs::new(), cannot };
         let faults = FaultVfs::new(Arc::new(disk), 0);
         let vfs = CountingVfs::new(Arc::new(faults.clone()));
-        let db = create(Arc::new(vfs.clone()), Background::Inline);
+        let db = create(&vfs);
         fill(&db, 0..2_000);
         db.flush().unwrap();
-        let levels = &db.metrics().keyspaces["default"].levels;
-        let tables: u64 = levels.iter().map(|level| level.files).sum();
-        let bytes: u64 = levels.iter().map(|level| level.bytes).sum();
+        let total = metrics(&db).total();
+        let (tables, bytes) = (total.files, total.bytes);
         let before = vfs.counts();
         db.checkpoint("copy").unwrap();
         let after = vfs.counts();
@@ -96,18 +94,18 @@ fn tables_are_linked_and_copied_only_where_they_cannot_be() {
         let written =
             after.bytes.count_of(VfsCall::Append) - before.bytes.count_of(VfsCall::Append);
         assert_eq!(written > bytes, cannot, "{written} bytes written, {bytes} in tables");
-        // Another error is no reason to copy.
+        // Any other error of a link fails the checkpoint.
         faults.add_rule(FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::HardLink]));
         assert!(matches!(db.checkpoint("second"), Err(Error::Io { action: "link", .. })));
         db.checkpoint("second").unwrap();
         for copy in ["copy", "second"] {
-            let copy = open(Arc::new(vfs.clone()), copy).unwrap();
-            assert_eq!(copy.default_keyspace().iter().count(), 2_000);
+            let copy = open(&vfs, copy).unwrap();
+            assert_eq!(count(&copy), 2_000);
         }
     }
 }
 
-/// A file system without second names.
+/// A file system that may not support hard links.
 #[derive(Clone, Debug)]
 struct CannotLink {
     inner: MemVfs,
@@ -127,18 +125,16 @@ impl VfsLayer for CannotLink {
     }
 }
 
-/// Every call of a checkpoint fails once: the source goes on, the target is no database, and a second
-/// try makes one.
+/// Each call of a checkpoint fails once. The source accepts writes, and a second checkpoint succeeds.
 #[test]
-fn a_checkpoint_that_fails_leaves_nothing_that_opens() {
-    let changes: Vec<VfsCall> = VfsCall::ALL.to_vec();
+fn checkpoint_failed_leaves_no_database() {
     for k in 0.. {
         let disk = MemVfs::new();
         let vfs = FaultVfs::new(Arc::new(disk.clone()), k);
-        let db = create(Arc::new(vfs.clone()), Background::Inline);
+        let db = create(&vfs);
         fill(&db, 0..400);
         db.sync().unwrap();
-        vfs.add_rule(FaultRule::new(Fault::Error(Errno::NoSpace)).for_calls(&changes).nth(k));
+        vfs.add_rule(FaultRule::new(Fault::Error(Errno::NoSpace)).for_calls(VfsCall::ALL).nth(k));
         let made = db.checkpoint("copy");
         vfs.clear_rules();
         if vfs.fired_counts().is_empty() {
@@ -150,7 +146,7 @@ fn a_checkpoint_that_fails_leaves_nothing_that_opens() {
             for disk in
                 [disk.clone(), disk.crash(CrashImage::Drop, k), disk.crash(CrashImage::Keep, k)]
             {
-                let opened = open(Arc::new(disk), "copy");
+                let opened = open(&disk, "copy");
                 assert!(matches!(opened, Err(Error::NotADatabase { .. })), "call {k}: {opened:?}");
             }
             if db.health().read_only.is_some() {
@@ -159,30 +155,29 @@ fn a_checkpoint_that_fails_leaves_nothing_that_opens() {
             db.checkpoint("copy").unwrap();
         }
         fill(&db, 400..500);
-        assert_eq!(db.default_keyspace().iter().count(), 500);
-        let copy = open(Arc::new(disk.clone()), "copy").unwrap();
-        assert_eq!(copy.default_keyspace().iter().count(), 400);
+        assert_eq!(count(&db), 500);
+        let copy = open(&disk, "copy").unwrap();
+        assert_eq!(count(&copy), 400);
     }
 }
 
-/// Each read of a table or of the log comes back wrong once, where tables cannot be linked: what was
-/// copied wrongly is found before there is a copy.
+/// Each read returns altered bytes once. Without hard links these include the reads of the tables to copy.
 #[test]
-fn a_read_that_went_wrong_does_not_become_the_copy() {
+fn checkpoint_with_an_altered_read_fails_or_is_correct() {
     for cannot in [false, true] {
         let mut refused = 0;
         for k in 0.. {
             let disk = MemVfs::new();
             let linking = CannotLink { inner: disk.clone(), cannot };
             let faulty = FaultVfs::new(Arc::new(linking), k);
-            let db = create(Arc::new(faulty.clone()), Background::Inline);
+            let db = create(&faulty);
             fill(&db, 0..400);
             db.sync().unwrap();
             faulty.add_rule(FaultRule::new(Fault::AlteredRead).nth(k));
             let made = db.checkpoint("copy");
             faulty.clear_rules();
             if faulty.fired_counts().is_empty() {
-                assert!(k > 0 && refused > 0, "{k} reads, {refused} told");
+                assert!(k > 0 && refused > 0, "{k} reads, {refused} refused");
                 break;
             }
             match made {
@@ -190,21 +185,21 @@ fn a_read_that_went_wrong_does_not_become_the_copy() {
                 made => made.unwrap(),
             }
             if disk.exists(Path::new("copy/CURRENT")).unwrap() {
-                let copy = open(Arc::new(disk), "copy").unwrap();
-                assert_eq!(copy.default_keyspace().iter().count(), 400);
+                let copy = open(&disk, "copy").unwrap();
+                assert_eq!(count(&copy), 400);
             }
         }
     }
 }
 
-/// Writers, flushes, merges and drops go on while checkpoints are made; each shows a prefix, over all
-/// keyspaces, with all that was committed before it.
+/// A checkpoint shows a prefix of the commits over all keyspaces, with all commits before its start.
 #[test]
-fn checkpoints_are_prefixes_whatever_goes_on_meanwhile() {
+fn checkpoint_during_writes_and_jobs_is_a_prefix() {
     lsmx_testkit::time_test();
     for seed in 0..30 {
         let disk = MemVfs::new();
-        let db = create(Arc::new(disk.clone()), Background::Stepped { seed, workers: 2 });
+        let db =
+            database::open(&disk, options().background(Background::Stepped { seed, workers: 2 }));
         let small = KeyspaceOptions::default().memtable_bytes(2 << 10).block_bytes(1 << 10);
         let other = db.keyspace("other", small).unwrap();
         let env = db.env().clone();
@@ -236,7 +231,7 @@ fn checkpoints_are_prefixes_whatever_goes_on_meanwhile() {
         drop(other);
         db.close(None).unwrap();
         for (copy, floor) in floors.iter().enumerate() {
-            let db = open(Arc::new(disk.clone()), &format!("copy-{copy}")).unwrap();
+            let db = open(&disk, &format!("copy-{copy}")).unwrap();
             let number = db.get("number").unwrap();
             let there = number.map(|value| u32::from_be_bytes(value[..].try_into().unwrap()));
             assert!(there.is_none_or(|there| there >= *floor), "seed {seed}: {there:?}, {floor}");
@@ -248,14 +243,14 @@ fn checkpoints_are_prefixes_whatever_goes_on_meanwhile() {
 }
 
 #[test]
-fn opening_read_only_shows_everything_and_changes_no_byte() {
+fn read_only_open_shows_all_entries_and_changes_no_file() {
     let disk = MemVfs::new();
-    let db = create(Arc::new(disk.clone()), Background::Inline);
+    let db = create(&disk);
     let users = db.keyspace("users", KeyspaceOptions::default()).unwrap();
     fill(&db, 0..1_000);
     users.put("ada", "1815").unwrap();
     assert!(matches!(read_only(&disk), Err(Error::Locked { .. })));
-    // After a crash the log is replayed into memory; after a clean close there is nothing in it.
+    // The open of the killed database replays its log into memory.
     let killed = disk.crash(CrashImage::Keep, 0);
     drop(users);
     db.close(None).unwrap();
@@ -263,8 +258,8 @@ fn opening_read_only_shows_everything_and_changes_no_byte() {
         let (before, operations) = (disk.snapshot_all(), disk.operations());
         let db = read_only(&disk).unwrap();
         let second = read_only(&disk).unwrap();
-        assert!(matches!(open(Arc::new(disk.clone()), "db"), Err(Error::Locked { .. })));
-        assert!(lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone()))).is_ok());
+        assert!(matches!(open(&disk, "db"), Err(Error::Locked { .. })));
+        verify(&disk).unwrap();
         for db in [&db, &second] {
             assert_eq!(db.default_keyspace().iter().rev().count(), 1_000);
             let users = db.open_keyspace("users", None).unwrap();
@@ -291,17 +286,17 @@ fn opening_read_only_shows_everything_and_changes_no_byte() {
         assert!(matches!(db.get("k"), Err(Error::Closed)));
         drop((tuned, db, second));
         assert_eq!((disk.snapshot_all(), disk.operations()), (before, operations));
-        // Its locks are free again.
-        open(Arc::new(disk.clone()), "db").unwrap().close(None).unwrap();
+        // The locks are free.
+        open(&disk, "db").unwrap().close(None).unwrap();
     }
 }
 
 #[test]
-fn opening_read_only_needs_a_database_and_no_lock_file() {
+fn read_only_open_needs_a_database_and_no_lock_file() {
     let disk = MemVfs::new();
     assert!(matches!(read_only(&disk), Err(Error::NotADatabase { .. })));
     assert_eq!(disk.operations(), 0);
-    create(Arc::new(disk.clone()), Background::Inline).close(None).unwrap();
+    create(&disk).close(None).unwrap();
     disk.remove(Path::new("db/LOCK")).unwrap();
     let operations = disk.operations();
     drop(read_only(&disk).unwrap());
@@ -310,7 +305,7 @@ fn opening_read_only_needs_a_database_and_no_lock_file() {
 
 #[cfg(unix)]
 #[test]
-fn opening_read_only_works_in_a_directory_without_write_permission() {
+fn read_only_open_of_a_directory_without_write_permission_succeeds() {
     use std::fs::{Permissions, set_permissions};
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();

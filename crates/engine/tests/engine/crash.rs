@@ -18,28 +18,26 @@ use lsmx_testkit::{TestRng, mix_seeds, scale, scaled, seed};
 
 /// Images that CI checks.
 const IMAGES: u64 = 25_000;
-/// Behind the seed of a short run.
+/// Suffix of the name of a short run.
 const SHORT: char = 's';
 /// Images that CI checks of runs with several writers.
 const WRITERS_IMAGES: u64 = 3_000;
-/// Images taken of one run, about.
+/// Mean number of images of one run.
 const IMAGES_OF_A_RUN: u64 = 120;
 
-/// The seed of a run: drawn, but for the policy, which comes in turn, so that none is left out where
-/// runs are few.
+/// Returns the seed of a run. Consecutive runs have different policies, so that few runs cover all of them.
 fn run_seed(seed: u64, number: u64) -> u64 {
     let policies = options::policies().len() as u64;
     let drawn = mix_seeds(seed, number) >> 16;
     drawn - drawn % policies + number % policies
 }
 
-/// The run that follows from a seed.
+/// Returns the run with a seed.
 fn plan(seed: u64) -> Plan {
     let mut rng = TestRng::new(seed);
     let policies = options::policies();
     let in_turn = policies.len() as u64;
-    let policy = policies.into_iter().zip(0..).find(|(_, place)| *place == seed % in_turn);
-    let policy = policy.expect("a place among the policies").0;
+    let policy = policies[usize::try_from(seed % in_turn).unwrap()].clone();
     let stepped = rng.is_one_in(5);
     let long = rng.is_one_in(8);
     let background = match stepped {
@@ -58,22 +56,21 @@ fn plan(seed: u64) -> Plan {
     }
 }
 
-/// Plays a run twice: to learn how long it is, and to take images of it.
+/// Executes a run to count its operations, then again with disk images.
 fn enumerate(seed: u64, coverage: &Arc<Coverage>) -> Outcome<u64> {
     let mut plan = plan(seed);
-    let told = |what| format!("run {seed}: {what}\nreplay: LSMX_TEST_REPLAY={seed}");
-    let aside = Arc::new(Coverage::default());
-    let operations = play(&plan, &aside).map_err(told)?.operations;
+    let describe = |what| format!("run {seed}: {what}\nreplay: LSMX_TEST_REPLAY={seed}");
+    let operations = play(&plan, &Arc::default()).map_err(describe)?.operations;
     let images = operations * CrashImage::ALL.len() as u64;
     plan.sampling = Sampling::Chance((IMAGES_OF_A_RUN * 1_000_000).div_ceil(images));
     crashes_of(&plan, coverage)
 }
 
-/// All policies here are presets.
 fn preset_name(policy: &PolicySpec) -> &'static str {
     policy.preset().expect("a preset").name()
 }
 
+/// Executes a run and checks its disk images. Returns their number.
 fn crashes_of(plan: &Plan, coverage: &Arc<Coverage>) -> Outcome<u64> {
     let name = &plan.name;
     let played = play(plan, coverage)
@@ -90,12 +87,12 @@ fn crashes_of(plan: &Plan, coverage: &Arc<Coverage>) -> Outcome<u64> {
     Ok(checked)
 }
 
-/// A run so short that every image of it can be taken.
+/// Returns a run so short that all its images are checked.
 fn short(plan: Plan) -> Plan {
     Plan { name: format!("{}{SHORT}", plan.seed), steps: 25, sampling: Sampling::ALL, ..plan }
 }
 
-/// Every kind of work, of crash and of image has happened.
+/// Requires that every kind of work, crash and image has occurred.
 fn require_everything(coverage: &Coverage) -> Outcome {
     let images = CrashImage::ALL.map(image_name);
     for group in ["images", "crashes in recovery", "second crashes"] {
@@ -109,7 +106,7 @@ fn require_everything(coverage: &Coverage) -> Outcome {
     let calls = ["create keyspace", "change policy", "change options", "clean close", "snapshot"];
     coverage.require("calls", &calls)?;
     if scale() > 1.0 {
-        // Too rare to come about in every short run.
+        // These are rare.
         coverage.require("calls", &["resume that failed", "reopen after an error"])?;
     }
     coverage.require("calls", &["drop keyspace", "checkpoint", "compact range"])?;
@@ -117,8 +114,6 @@ fn require_everything(coverage: &Coverage) -> Outcome {
     let files = ["blob", "manifest", "segment", "table", "temporary"];
     for group in ["crashes before create", "crashes before append", "crashes before sync"] {
         coverage.require(group, &files)?;
-    }
-    for group in ["crashes before create", "crashes before append", "crashes before sync"] {
         coverage.require(group, &["operands"])?;
     }
     coverage.require("calls", &["operands to the tree"])?;
@@ -131,25 +126,23 @@ fn require_everything(coverage: &Coverage) -> Outcome {
     coverage.require("runs", &policies.iter().map(preset_name).collect::<Vec<_>>())
 }
 
-/// Threads that write at once: what was acknowledged before another commit began is there if that
-/// one is.
+/// If a commit survives, every commit that was acknowledged before its start survives.
 #[test]
-fn crashes_between_writers_keep_the_order_of_their_commits() {
+fn crash_among_writers_keeps_the_order_of_commits() {
     let seed = seed();
     let (checked, goal) = (AtomicU64::new(0), scaled(WRITERS_IMAGES));
     let failure = in_parallel(|number| {
         let seed = mix_seeds(seed, number) >> 16;
-        let told = |what| format!("schedule {seed}: {what}");
-        let images = watched(&format!("schedule {seed}"), || writers::play(seed).map_err(told))?;
+        let describe = |what| format!("schedule {seed}: {what}");
+        let images =
+            watched(&format!("schedule {seed}"), || writers::play(seed).map_err(describe))?;
         Ok(checked.fetch_add(images, Ordering::Relaxed) + images < goal)
     });
     println!("{} images checked", checked.load(Ordering::Relaxed));
-    if let Err(what) = failure {
-        panic!("{what}");
-    }
+    failure.unwrap_or_else(|what| panic!("{what}"));
 }
 
-/// Plays what a failure printed, if that is what is asked.
+/// Executes the run or the image that `LSMX_TEST_REPLAY` names.
 fn replay() -> Option<Outcome<u64>> {
     let text = std::env::var("LSMX_TEST_REPLAY").ok()?;
     let parts: Vec<&str> = text.split(':').collect();
@@ -167,7 +160,7 @@ fn replay() -> Option<Outcome<u64>> {
 }
 
 #[test]
-fn every_crash_leaves_one_prefix_that_holds_what_was_promised() {
+fn crash_at_any_operation_leaves_a_prefix_with_all_promised_commits() {
     if let Some(replayed) = replay() {
         println!("{} images checked", replayed.unwrap());
         return;
@@ -178,16 +171,13 @@ fn every_crash_leaves_one_prefix_that_holds_what_was_promised() {
     let failure = in_parallel(|number| {
         let seed = run_seed(seed, number);
         let images = watched(&format!("LSMX_TEST_REPLAY={seed}"), || match number {
-            // One short run of which every image is taken.
             0 => crashes_of(&short(plan(seed)), &coverage),
             _ => enumerate(seed, &coverage),
         })?;
         Ok(checked.fetch_add(images, Ordering::Relaxed) + images < goal)
     });
     println!("{} images checked\n{coverage}", checked.load(Ordering::Relaxed));
-    if let Err(what) = failure {
-        panic!("{what}");
-    }
+    failure.unwrap_or_else(|what| panic!("{what}"));
     assert!(checked.load(Ordering::Relaxed) >= goal);
     require_everything(&coverage).unwrap();
 }

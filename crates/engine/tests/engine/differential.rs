@@ -8,12 +8,12 @@ use lsmx_stress::modelling::{Op, Opening, Play, Reached, Tuning, play};
 use lsmx_testkit::simple_store::SimpleStore;
 use lsmx_testkit::{TestRng, case_seeds};
 
-/// Option sets of each kind, and histories that each set plays, with the operations of one.
+/// Number of random option sets, number of histories for each set, and operations per history.
 const DRAWN_SETS: usize = 20;
 const HISTORIES: u64 = 5;
 const HISTORY_OPERATIONS: usize = 1_000;
 
-/// A set in the middle, from which the fixed ones depart.
+/// Returns the options from which the fixed sets differ.
 fn plain() -> Opening {
     Opening {
         warm_up: false,
@@ -43,7 +43,7 @@ fn plain() -> Opening {
     }
 }
 
-/// The sets that are always played, with what runs their background work.
+/// Returns the fixed sets with their modes of background work.
 fn fixed() -> Vec<(Opening, Background)> {
     let (inline, stepped) = (Background::Inline, Background::Stepped { seed: 7, workers: 2 });
     let threads = Background::Threads { workers: 2 };
@@ -55,88 +55,73 @@ fn fixed() -> Vec<(Opening, Background)> {
             (set, inline)
         })
         .into();
-    let mut depart = |background, change: fn(&mut Opening)| {
+    let mut add = |background, change: &dyn Fn(&mut Opening)| {
         let mut set = plain();
         change(&mut set);
         sets.push((set, background));
     };
-    // The smallest of everything: many levels of tiny files, each entry a block of its own.
-    depart(inline, |set| {
+    // Minimum sizes: many levels of tiny files, one entry per block.
+    add(inline, &|set| {
         (set.tuning.memtable_bytes, set.tuning.table_bytes) = (1 << 10, 1 << 10);
         (set.tuning.block_bytes, set.tuning.restart_interval) = (64, 1);
     });
-    depart(inline, |set| set.tuning.block_tags = false);
-    depart(inline, |set| set.tuning.policy = Some("leveled(T=2)".to_owned()));
-    depart(inline, |set| set.tuning.policy = Some("tiering(T=2)".to_owned()));
-    // One file a level, one block a table, nothing ever flushed by size.
-    depart(inline, |set| set.tuning.table_bytes = 64 << 20);
-    depart(inline, |set| {
+    add(inline, &|set| set.tuning.block_tags = false);
+    add(inline, &|set| set.tuning.policy = Some("leveled(T=2)".to_owned()));
+    add(inline, &|set| set.tuning.policy = Some("tiering(T=2)".to_owned()));
+    // One file per level, one block per table, no flush because of size.
+    add(inline, &|set| set.tuning.table_bytes = 64 << 20);
+    add(inline, &|set| {
         (set.tuning.table_bytes, set.tuning.block_bytes) = (4 << 20, 1 << 20);
         set.tuning.restart_interval = 4096;
     });
-    depart(inline, |set| set.tuning.memtable_bytes = 64 << 20);
-    // No cache, and one that holds everything.
-    depart(inline, |set| set.cache_bytes = 0);
-    depart(inline, |set| {
+    add(inline, &|set| set.tuning.memtable_bytes = 64 << 20);
+    // No cache, and a cache for all blocks.
+    add(inline, &|set| set.cache_bytes = 0);
+    add(inline, &|set| {
         (set.cache_bytes, set.tuning.filter_last_run) = (64 << 20, FilterLastRun::On);
     });
-    depart(inline, |set| (set.cache_bytes, set.cache_kind) = (1 << 20, BlockCacheKind::Moka));
-    depart(inline, |set| {
+    add(inline, &|set| (set.cache_bytes, set.cache_kind) = (1 << 20, BlockCacheKind::Moka));
+    add(inline, &|set| {
         set.tuning.filter_bits = FilterBits::Monkey { bits_per_key: 10.0 };
         set.tuning.filter_last_run = FilterLastRun::On;
     });
-    depart(inline, |set| set.tuning.lz4 = vec![true]);
-    depart(inline, |set| set.tuning.lz4 = vec![false, false, true]);
-    // Nearly every value apart, and collected as soon as anything dies; large ones alone, by many threads.
-    let apart = |bytes, amplification| {
-        let separation = ValueSeparation {
-            threshold_bytes: bytes,
-            blob_file_bytes: 1 << 10,
-            garbage_ratio: 0.1,
-            space_amplification_max: amplification,
-            scan_read_bytes: 150,
-        };
-        Some(separation)
-    };
-    for (background, bytes, amplification) in
+    add(inline, &|set| set.tuning.lz4 = vec![true]);
+    add(inline, &|set| set.tuning.lz4 = vec![false, false, true]);
+    // Nearly all values separated and collected early; only large values separated, with threads.
+    for (background, threshold_bytes, space_amplification_max) in
         [(inline, 1, 1.01), (stepped, 10, 1.3), (threads, 60, 2.0)]
     {
-        let mut set = plain();
-        set.tuning.separation = apart(bytes, amplification);
-        sets.push((set, background));
+        let separation = ValueSeparation {
+            threshold_bytes,
+            blob_file_bytes: 1 << 10,
+            garbage_ratio: 0.1,
+            space_amplification_max,
+            scan_read_bytes: 150,
+        };
+        add(background, &|set| set.tuning.separation = Some(separation));
     }
-    let mut depart = |background, change: fn(&mut Opening)| {
-        let mut set = plain();
-        change(&mut set);
-        sets.push((set, background));
-    };
-    // A segment for every commit; every commit synced; the log flushed as soon as it can be.
-    depart(inline, |set| (set.segment_bytes, set.sync_every_bytes) = (1, 1));
-    depart(inline, |set| set.wal_bytes_max = Some(1));
-    depart(inline, |set| set.open_files = Some(8));
-    depart(stepped, |set| set.tuning.memtable_bytes = 1 << 10);
-    // An operand store: never collected, and after every flush.
-    depart(inline, |set| {
-        set.tuning.store =
-            Some(SimpleStore { collect_after: u64::MAX, to_tree_one_in: 1, lazy: true });
-    });
-    depart(inline, |set| {
-        set.tuning.memtable_bytes = 1 << 10;
-        set.tuning.store = Some(SimpleStore { collect_after: 1, to_tree_one_in: 1, lazy: false });
-    });
-    depart(stepped, |set| {
-        set.tuning.memtable_bytes = 1 << 10;
-        set.tuning.store = Some(SimpleStore { collect_after: 2, to_tree_one_in: 2, lazy: true });
-    });
-    depart(threads, |set| {
-        set.tuning.memtable_bytes = 1 << 10;
-        set.tuning.store = Some(SimpleStore { collect_after: 2, to_tree_one_in: 2, lazy: true });
-    });
-    depart(threads, |set| (set.tuning.memtable_bytes, set.smooth) = (1 << 10, false));
+    // One segment per commit, each commit synced; a log so small that it causes flushes.
+    add(inline, &|set| (set.segment_bytes, set.sync_every_bytes) = (1, 1));
+    add(inline, &|set| set.wal_bytes_max = Some(1));
+    add(inline, &|set| set.open_files = Some(8));
+    add(stepped, &|set| set.tuning.memtable_bytes = 1 << 10);
+    // Operand stores without collections, with one after every flush, and with threads.
+    for (background, memtable_bytes, collect_after, to_tree_one_in, lazy) in [
+        (inline, 4 << 10, u64::MAX, 1, true),
+        (inline, 1 << 10, 1, 1, false),
+        (stepped, 1 << 10, 2, 2, true),
+        (threads, 1 << 10, 2, 2, true),
+    ] {
+        let store = SimpleStore { collect_after, to_tree_one_in, lazy };
+        add(background, &|set| {
+            (set.tuning.memtable_bytes, set.tuning.store) = (memtable_bytes, Some(store));
+        });
+    }
+    add(threads, &|set| (set.tuning.memtable_bytes, set.smooth) = (1 << 10, false));
     sets
 }
 
-/// The operations with every option in them replaced by this set's.
+/// Replaces all options in the operations by those of a set.
 fn under(operations: &[Op], set: &Opening) -> Vec<Op> {
     let mut operations = operations.to_vec();
     for op in &mut operations {
@@ -152,9 +137,9 @@ fn under(operations: &[Op], set: &Opening) -> Vec<Op> {
 }
 
 #[test]
-fn every_option_set_answers_alike() {
+fn option_sets_give_equal_results() {
     let histories: Vec<_> = case_seeds(&[], HISTORIES)
-        // Whether a guard on an old number holds depends on the size of memtables.
+        // Whether an old guard is refused depends on the size of memtables.
         .map(|seed| {
             let mut history = Play::new(seed, Background::Inline, HISTORY_OPERATIONS);
             history.operations.retain(|op| !matches!(op, Op::Guarded { .. }));
@@ -181,7 +166,7 @@ fn every_option_set_answers_alike() {
                 operations: under(&history.operations, set),
                 ..history.clone()
             };
-            reached += play("every_option_set_answers_alike", &history).reached;
+            reached += play("option_sets_give_equal_results", &history).reached;
         }
     }
     println!("{} sets: {reached:?}", sets.len());

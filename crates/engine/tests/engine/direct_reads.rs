@@ -5,10 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use lsmx::env::Background;
 use lsmx::internals::vfs::{OpenMode, VfsLayer};
 use lsmx::vfs::{File, MemVfs, OsVfs, Vfs};
 use lsmx::{Compression, Db, Error, KeyspaceOptions, Options};
+
+use crate::harness::database::{assert_entries, inline, open, policy, settle, try_open};
 
 const KEYS: u32 = 3_000;
 
@@ -17,10 +18,8 @@ fn options() -> Options {
         .memtable_bytes(64 << 10)
         .table_bytes(32 << 10)
         .block_bytes(1 << 10)
-        .policy("tiering".parse::<lsmx::PolicySpec>().unwrap());
-    Options::default()
-        .background(Background::Inline)
-        .seed(1)
+        .policy(policy("tiering"));
+    inline()
         .block_cache_bytes(16 << 10)
         .open_files_max(2)
         .direct_reads(true)
@@ -31,36 +30,25 @@ fn key(number: u32) -> [u8; 4] {
     number.to_be_bytes()
 }
 
-/// Some short, some over several blocks of a device.
+/// Returns a short value, or for one number in 97 a value over several blocks of a device.
 fn value(number: u32, round: u32) -> Vec<u8> {
     let bytes = if number.is_multiple_of(97) { 9_000 } else { 60 };
     (0..bytes).map(|at: u32| (at ^ number ^ round).to_le_bytes()[0]).collect()
 }
 
+/// Requires the entries of round 2 in both keyspaces.
 fn check(db: &Db) {
-    let (plain, packed) = (db.default_keyspace(), db.open_keyspace("packed", None).unwrap());
-    for keyspace in [&plain, &packed] {
-        for number in (0..KEYS).map(|number| number * 7_919 % KEYS) {
-            let found = keyspace.get(key(number)).unwrap();
-            assert_eq!(found.as_deref(), Some(&*value(number, 2)), "{number}");
+    let model = (0..KEYS).map(|number| (key(number).to_vec(), value(number, 2))).collect();
+    for keyspace in [db.default_keyspace(), db.open_keyspace("packed", None).unwrap()] {
+        assert_entries(&keyspace, &model);
+        for number in 0..KEYS {
             assert_eq!(keyspace.get([&key(number)[..], b"x"].concat()).unwrap(), None);
         }
-        let forward: Vec<_> = keyspace.iter().map(Result::unwrap).collect();
-        let mut backward: Vec<_> = keyspace.iter().rev().map(Result::unwrap).collect();
-        backward.reverse();
-        assert_eq!(forward, backward);
-        let wanted = (0..KEYS).map(|number| (key(number), value(number, 2)));
-        assert!(
-            forward
-                .into_iter()
-                .map(|(k, v)| (k.to_vec(), v.to_vec()))
-                .eq(wanted.map(|(k, v)| (k.to_vec(), v)))
-        );
     }
 }
 
 #[test]
-fn a_database_reads_the_same_past_the_page_cache() {
+fn direct_reads_return_the_entries_of_cached_reads() {
     lsmx_testkit::time_test();
     let directory = tempfile::tempdir().unwrap();
     let probe = directory.path().join("probe");
@@ -80,8 +68,7 @@ fn a_database_reads_the_same_past_the_page_cache() {
             packed.put(key(number), value(number, round)).unwrap();
         }
     }
-    db.flush().unwrap();
-    db.wait_idle().unwrap();
+    settle(&db);
     check(&db);
     db.close(None).unwrap();
     drop(packed);
@@ -94,14 +81,14 @@ fn a_database_reads_the_same_past_the_page_cache() {
     lsmx::verify(&path, &Options::default()).unwrap();
 }
 
-/// Which tables were opened, and how.
+/// Numbers of opens of tables.
 #[derive(Debug, Default)]
 struct Opened {
     cached: AtomicUsize,
     direct: AtomicUsize,
 }
 
-/// A file system with direct reads or without, which is what one that says nothing of them has.
+/// A file system that counts opens of tables, or one without direct reads if there is no counter.
 #[derive(Clone, Debug)]
 struct Watched(MemVfs, Option<Arc<Opened>>);
 
@@ -136,16 +123,16 @@ impl VfsLayer for Watched {
 }
 
 #[test]
-fn every_table_is_opened_in_the_way_that_was_asked_for() {
+fn direct_reads_option_applies_to_every_open_of_a_table() {
     for direct in [false, true] {
         let opened = Arc::new(Opened::default());
         let disk = Watched(MemVfs::new(), Some(Arc::clone(&opened)));
-        let db = Db::open("db", options().direct_reads(direct).vfs(Arc::new(disk))).unwrap();
+        let db = open(&disk, options().direct_reads(direct));
         for number in 0..KEYS {
             db.put(key(number), value(number, 0)).unwrap();
         }
         db.flush().unwrap();
-        // Two descriptors for many tables, so that they are opened again and again.
+        // The database has two descriptors for many tables, so it opens them repeatedly.
         for number in 0..KEYS {
             assert!(db.get(key(number * 7_919 % KEYS)).unwrap().is_some());
         }
@@ -157,10 +144,10 @@ fn every_table_is_opened_in_the_way_that_was_asked_for() {
 }
 
 #[test]
-fn where_there_are_none_the_opening_says_so_and_changes_nothing() {
+fn direct_reads_unsupported_fail_the_open_without_changes() {
     let disk = Watched(MemVfs::new(), None);
     let cached = options().direct_reads(false);
-    let db = Db::open("db", cached.clone().vfs(Arc::new(disk.clone()))).unwrap();
+    let db = open(&disk, cached.clone());
     db.put("k", "v").unwrap();
     db.close(None).unwrap();
     let before = disk.0.snapshot_all();
@@ -170,9 +157,9 @@ fn where_there_are_none_the_opening_says_so_and_changes_nothing() {
         }
         other => panic!("{other:?}"),
     };
-    refused(Db::open("db", options().vfs(Arc::new(disk.clone()))));
-    refused(Db::open("db", options().read_only(true).vfs(Arc::new(disk.clone()))));
+    refused(try_open(&disk, options()));
+    refused(try_open(&disk, options().read_only(true)));
     assert!(disk.0.snapshot_all() == before);
-    let db = Db::open("db", cached.vfs(Arc::new(disk))).unwrap();
+    let db = open(&disk, cached);
     assert_eq!(db.get("k").unwrap().as_deref(), Some(&b"v"[..]));
 }

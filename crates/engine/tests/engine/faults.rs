@@ -20,10 +20,10 @@ use lsmx::vfs::{MemVfs, Vfs};
 use lsmx_base::file_name::LOCK;
 use lsmx_testkit::{TestRng, mix_seeds, scale, scaled, seed};
 
-/// Points that CI tries, about.
+/// Mean number of failing calls in CI.
 const POINTS: u64 = 4_000;
 
-/// What fails, and for how long.
+/// A fault, the calls that it may affect, and whether all calls after the first fail, too.
 #[derive(Clone, Copy, Debug)]
 struct Class {
     name: &'static str,
@@ -44,7 +44,7 @@ const CHANGES: &[VfsCall] = &[
     VfsCall::Append,
     VfsCall::Sync,
 ];
-const QUESTIONS: &[VfsCall] =
+const QUERIES: &[VfsCall] =
     &[VfsCall::Open, VfsCall::List, VfsCall::Exists, VfsCall::Read, VfsCall::Len];
 const SYNCS: &[VfsCall] = &[VfsCall::Sync];
 const APPENDS: &[VfsCall] = &[VfsCall::Append];
@@ -60,9 +60,9 @@ const CLASSES: &[Class] = &[
     class("reserve-efbig-sticky", Fault::Error(Errno::FileTooLarge), RESERVES, true),
     class("short-write", Fault::ShortWrite(Errno::NoSpace), APPENDS, false),
     class("short-write-sticky", Fault::ShortWrite(Errno::NoSpace), APPENDS, true),
-    class("read-eio", Fault::Error(Errno::Io), QUESTIONS, false),
-    class("read-eio-sticky", Fault::Error(Errno::Io), QUESTIONS, true),
-    class("read-emfile", Fault::Error(Errno::TooManyFiles), QUESTIONS, false),
+    class("read-eio", Fault::Error(Errno::Io), QUERIES, false),
+    class("read-eio-sticky", Fault::Error(Errno::Io), QUERIES, true),
+    class("read-emfile", Fault::Error(Errno::TooManyFiles), QUERIES, false),
     class("short-read", Fault::ShortRead, READS, false),
     class("short-read-sticky", Fault::ShortRead, READS, true),
     class("altered-read", Fault::AlteredRead, READS, false),
@@ -73,7 +73,7 @@ const fn class(name: &'static str, fault: Fault, calls: &'static [VfsCall], stic
     Class { name, fault, calls, sticky }
 }
 
-/// The run that follows from a seed.
+/// Returns the run with a seed.
 fn plan(seed: u64, faults: Faults) -> Plan {
     let mut rng = TestRng::new(seed);
     Plan {
@@ -88,7 +88,7 @@ fn plan(seed: u64, faults: Faults) -> Plan {
     }
 }
 
-/// Plays a run of which the k-th call of a class fails.
+/// Executes a run in which the k-th call of a class fails.
 fn point(seed: u64, class: &Class, k: u64, coverage: &Arc<Coverage>) -> Outcome<Played> {
     let rule = FaultRule::new(class.fault).for_calls(class.calls).nth(k);
     let rule = if class.sticky { rule.from_then_on() } else { rule };
@@ -103,13 +103,12 @@ fn point(seed: u64, class: &Class, k: u64, coverage: &Arc<Coverage>) -> Outcome<
     Ok(played)
 }
 
-/// Tries each class at some of its calls: all of them, if `share` is 1.
+/// Executes a run for every `stride`-th call of each class. Returns the number of runs.
 fn sweep(seed: u64, calls: &CallCounts, stride: u64, coverage: &Arc<Coverage>) -> Outcome<u64> {
     let mut points = 0;
     for (at, class) in CLASSES.iter().enumerate() {
         let mut k = mix_seeds(seed, at as u64) % stride;
-        // As far as the run goes without a fault, and a little further for those that make it
-        // longer.
+        // A fault may make the run longer.
         while k < calls.sum_of_counts(class.calls) + stride {
             point(seed, class, k, coverage)?;
             points += 1;
@@ -119,6 +118,7 @@ fn sweep(seed: u64, calls: &CallCounts, stride: u64, coverage: &Arc<Coverage>) -
     Ok(points)
 }
 
+/// Executes the run that `LSMX_TEST_REPLAY` names.
 fn replay() -> Option<Outcome<bool>> {
     let text = std::env::var("LSMX_TEST_REPLAY").ok()?;
     let parts: Vec<&str> = text.split(':').collect();
@@ -128,7 +128,7 @@ fn replay() -> Option<Outcome<bool>> {
 }
 
 #[test]
-fn every_failing_call_is_told_and_nothing_acknowledged_is_lost() {
+fn failing_call_is_reported_and_no_acknowledged_commit_is_lost() {
     if let Some(fired) = replay() {
         println!("fired: {}", fired.unwrap());
         return;
@@ -140,39 +140,34 @@ fn every_failing_call_is_told_and_nothing_acknowledged_is_lost() {
         let seed = mix_seeds(seed, number) >> 16;
         let calls = play(&plan(seed, Faults::None), &Arc::default())?.calls;
         let all: u64 = CLASSES.iter().map(|class| calls.sum_of_counts(class.calls)).sum();
-        // Eight runs, each at other calls.
+        // Eight runs cover the calls.
         let points = sweep(seed, &calls, (8 * all).div_ceil(POINTS), &coverage)?;
         Ok(tried.fetch_add(points, Ordering::Relaxed) + points < goal)
     });
     println!("{} points\n{coverage}", tried.load(Ordering::Relaxed));
-    if let Err(what) = failure {
-        panic!("{what}");
-    }
+    failure.unwrap_or_else(|what| panic!("{what}"));
     let names: Vec<_> = CLASSES.iter().map(|class| class.name).collect();
     coverage.require("points", &names).unwrap();
     let faults = ["EIO", "ENOSPC", "EMFILE", "short read", "altered read", "short write"];
     coverage.require("faults", &faults).unwrap();
-    let told = ["a commit", "flush", "close", "opening", "making a keyspace", "resume"];
-    coverage.require("failed calls", &told).unwrap();
+    let failed = ["a commit", "flush", "close", "opening", "making a keyspace", "resume"];
+    coverage.require("failed calls", &failed).unwrap();
     coverage.require("failed calls", &["a read", "changing options", "a snapshot"]).unwrap();
     if scale() > 1.0 {
-        // Too rare to come about in every short run.
-        let told = ["dropping a keyspace", "a checkpoint", "compacting a range"];
-        coverage.require("failed calls", &told).unwrap();
+        // These are rare.
+        let failed = ["dropping a keyspace", "a checkpoint", "compacting a range"];
+        coverage.require("failed calls", &failed).unwrap();
     }
 }
 
-/// Guarantee 12: whatever is wrong with the files, an opening that is refused leaves
-/// every byte as it was, and one that is not shows what was there.
+/// Guarantee 12: an open of a damaged database either fails and changes no file, or shows correct entries.
 #[test]
-fn an_opening_that_is_refused_changes_no_byte() {
+fn open_of_a_damaged_database_that_fails_changes_no_file() {
     let seed = seed();
     let coverage = Coverage::default();
     for number in 0..scaled(1_000) {
         let seed = mix_seeds(seed, number) >> 16;
-        if let Err(what) = damage_and_open(seed, &coverage) {
-            panic!("{what}\nseed {seed}");
-        }
+        damage_and_open(seed, &coverage).unwrap_or_else(|what| panic!("{what}\nseed {seed}"));
     }
     println!("{coverage}");
     for group in ["flip", "cut", "removal"] {
@@ -181,7 +176,7 @@ fn an_opening_that_is_refused_changes_no_byte() {
     coverage.require("refused", &["blob", "current", "manifest", "segment", "table"]).unwrap();
 }
 
-/// Damages one file of a database that was closed or killed, and opens it.
+/// Damages one file of a closed or killed database and opens it.
 fn damage_and_open(seed: u64, coverage: &Coverage) -> Outcome {
     let mut rng = TestRng::new(seed);
     let disk = MemVfs::new();
@@ -212,15 +207,15 @@ fn damage_and_open(seed: u64, coverage: &Coverage) -> Outcome {
     match Db::open(oracle::DIR, options.vfs(Arc::new(disk.clone()))) {
         Ok(db) => {
             coverage.add(how, "opened");
-            // The marks behind the last commits go with them when the log of a killed process is
-            // cut; after a clean close the manifest has a mark as well.
+            // A cut of the log of a killed process removes the last sync mark, too. After a clean close the
+            // manifest has a mark.
             let undecidable = how == "cut" && file_kind(&path) == "segment" && !closed;
             let last = match oracle::counter(&db) {
                 Ok(shown) if undecidable => shown.min(history.last()),
                 _ => history.last(),
             };
             let state = history.state(last);
-            // A table is read when it is needed: damage in it shows then, as an error.
+            // Damage of a table is an error of the reads that need it.
             match oracle::compare(&db, &state, &mut rng) {
                 Ok(()) | Err(Trouble::Failed(_)) => Ok(()),
                 Err(Trouble::Wrong(what)) => Err(format!("{how} of {}: {what}", path.display())),
@@ -230,21 +225,21 @@ fn damage_and_open(seed: u64, coverage: &Coverage) -> Outcome {
             coverage.add(how, "refused");
             coverage.add("refused", file_kind(&path));
             let mut after = disk.snapshot_all();
-            // The lock is taken before anything is looked at, and has no bytes.
+            // The open creates the lock file first.
             if !before.contains_key(&oracle::dir().join(LOCK)) {
                 after.remove(&oracle::dir().join(LOCK));
             }
             if after == before {
                 return Ok(());
             }
-            Err(format!("{how} of {}: {error:?}, and bytes have changed", path.display()))
+            Err(format!("{how} of {}: {error:?}, and files have changed", path.display()))
         }
     }
 }
 
-/// A short run, of which every single call fails.
+/// Each call of one run fails.
 #[test]
-fn all_calls_of_one_run_fail() {
+fn failing_call_of_one_run_is_reported() {
     let seed = seed();
     let coverage = Arc::new(Coverage::default());
     let calls = play(&plan(seed, Faults::None), &Arc::default()).unwrap().calls;

@@ -1,5 +1,4 @@
-//! Format version 1 of the WAL and the manifest, byte by byte. Golden files are never regenerated; a new version
-//! adds files.
+//! Format version 1 of the WAL and the manifest, byte by byte.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +15,8 @@ use lsmx::operand_store::StoreToken;
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx_compaction::{FileId, KeyRange, Level, RunId, TableMeta};
 
+use crate::harness::golden::assert_same_bytes;
+
 const DB_UID: u64 = 0x0123_4567_89ab_cdef;
 
 const GOLDEN: [(&str, &[u8]); 4] = [
@@ -25,6 +26,7 @@ const GOLDEN: [(&str, &[u8]); 4] = [
     ("CURRENT", include_bytes!("../golden/log-v1/CURRENT")),
 ];
 
+/// Numbers segments in order.
 struct Numbers(AtomicU64);
 
 impl SegmentRegistry for Numbers {
@@ -114,22 +116,20 @@ fn written() -> (MemVfs, ManifestState) {
 }
 
 #[test]
-fn version_1_is_written_byte_by_byte() {
+fn golden_log_and_manifest_are_written_unchanged() {
     let (disk, _) = written();
     let files = disk.snapshot_all();
     assert_eq!(files.len(), GOLDEN.len());
     for (name, golden) in GOLDEN {
-        let bytes = &files[&dir().join(name)];
-        let differs = bytes.iter().zip(golden).position(|(ours, theirs)| ours != theirs);
-        assert_eq!((differs, bytes.len()), (None, golden.len()), "{name}");
+        assert_same_bytes(name, &files[&dir().join(name)], golden);
     }
 }
 
-/// Changes that came after the first golden files.
+/// A manifest edit with changes that were added after the other golden files.
 const GOLDEN_TOKENS: &[u8] = include_bytes!("../golden/operand-token-v1.edit");
 
 #[test]
-fn tokens_of_operand_stores_are_written_byte_by_byte() {
+fn golden_edit_with_store_tokens_is_written_unchanged() {
     let tokens = VersionEdit::from(vec![
         Change::OperandToken { keyspace: 3, token: Some(StoreToken([7, 4_096, u64::MAX, 300])) },
         Change::OperandToken { keyspace: 300, token: None },
@@ -139,7 +139,7 @@ fn tokens_of_operand_stores_are_written_byte_by_byte() {
 }
 
 #[test]
-fn version_1_is_read() {
+fn golden_log_and_manifest_are_read() {
     let disk = MemVfs::new();
     disk.create_dir(dir()).unwrap();
     for (name, golden) in GOLDEN {

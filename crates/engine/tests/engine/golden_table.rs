@@ -1,11 +1,9 @@
 //! Tables of every released format version are readable, and the newest version is written unchanged.
 //!
-//! Golden files are never rewritten. `UPDATE=1` creates a missing file. If the bytes change on purpose, the old
-//! file stays and the new bytes get a new name in `CASES`, which alone is marked as written.
-#![expect(clippy::disallowed_methods, reason = "golden files belong to the repository")]
+//! If the bytes change on purpose, the old file stays. The new bytes get a new name in `CASES`, which alone is marked as
+//! written.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use lsmx::internals::cache::BlockCache;
@@ -20,165 +18,132 @@ use lsmx_base::key::InternalKey;
 use lsmx_base::range_tombstone::RangeTombstone;
 use lsmx_compaction::FileId;
 
+use crate::harness::golden::{assert_same_bytes, golden};
+
 struct Case {
     /// Name in `tests/golden`.
     name: &'static str,
     compression: Compression,
     filter: Option<FilterWidth>,
-    /// Whether its data blocks have tags.
+    /// Whether data blocks have tags.
     tags: bool,
-    /// The keyspace that it says it is for.
+    /// Number and name of the keyspace in the properties.
     keyspace: Option<(u32, &'static str)>,
-    /// What it holds, besides range deletes.
+    /// Entries; all tables have the same range deletes.
     entries: fn() -> Vec<Entry>,
-    /// Size and XXH3-64, as a manifest would keep them.
+    /// Size and XXH3-64 of the file.
     bytes: u64,
     checksum: u64,
-    /// Whether this version writes these bytes.
+    /// Whether the current version writes these bytes.
     written: bool,
 }
 
 const UID: u64 = 0x0123_4567_89ab_cdef;
 
+/// The simplest table.
+const PLAIN: Case = Case {
+    name: "",
+    compression: Compression::None,
+    filter: Some(FilterWidth::Fuse8),
+    tags: false,
+    keyspace: None,
+    entries: every_kind,
+    bytes: 0,
+    checksum: 0,
+    written: true,
+};
+
 const CASES: &[Case] = &[
     Case {
         name: "table-v1.sst",
-        compression: Compression::None,
-        filter: Some(FilterWidth::Fuse8),
-        tags: false,
-        keyspace: None,
-        entries: every_kind,
         bytes: 3840,
         checksum: 0x7a36_7a31_a949_7ac2,
         written: false,
+        ..PLAIN
     },
     Case {
         name: "table-v1-lz4.sst",
         compression: Compression::Lz4,
-        filter: Some(FilterWidth::Fuse8),
-        tags: false,
-        keyspace: None,
-        entries: every_kind,
         bytes: 2121,
         checksum: 0xcaef_b01d_8273_ee60,
         written: false,
+        ..PLAIN
     },
     Case {
         name: "table-v1-no-filter.sst",
-        compression: Compression::None,
         filter: None,
-        tags: false,
-        keyspace: None,
-        entries: every_kind,
         bytes: 3711,
         checksum: 0x61ae_f3f9_16f0_a873,
         written: false,
+        ..PLAIN
     },
-    Case {
-        name: "table-v1-succinct.sst",
-        compression: Compression::None,
-        filter: Some(FilterWidth::Fuse8),
-        tags: false,
-        keyspace: None,
-        entries: every_kind,
-        bytes: 3_786,
-        checksum: 0x99f4_b063_e86b_a292,
-        written: true,
-    },
+    Case { name: "table-v1-succinct.sst", bytes: 3_786, checksum: 0x99f4_b063_e86b_a292, ..PLAIN },
     Case {
         name: "table-v1-succinct-lz4.sst",
         compression: Compression::Lz4,
-        filter: Some(FilterWidth::Fuse8),
-        tags: false,
-        keyspace: None,
-        entries: every_kind,
         bytes: 2_100,
         checksum: 0xd2fe_27d1_3ae6_c056,
-        written: true,
+        ..PLAIN
     },
     Case {
         name: "table-v1-succinct-no-filter.sst",
-        compression: Compression::None,
         filter: None,
-        tags: false,
-        keyspace: None,
-        entries: every_kind,
         bytes: 3_657,
         checksum: 0x3ecd_4107_3fec_9bcb,
-        written: true,
+        ..PLAIN
     },
     Case {
         name: "table-v1-hashes.sst",
-        compression: Compression::None,
-        filter: Some(FilterWidth::Fuse8),
-        tags: false,
-        keyspace: None,
         entries: hashes,
         bytes: 35_521,
         checksum: 0x099d_4c8a_6aed_1567,
-        written: true,
+        ..PLAIN
     },
     Case {
         name: "table-v1-ids.sst",
-        compression: Compression::None,
-        filter: Some(FilterWidth::Fuse8),
-        tags: false,
-        keyspace: None,
         entries: ids,
         bytes: 39_378,
         checksum: 0x7893_6f5c_ddac_4e2d,
-        written: true,
+        ..PLAIN
     },
     Case {
         name: "table-v1-tags.sst",
-        compression: Compression::None,
-        filter: Some(FilterWidth::Fuse8),
         tags: true,
-        keyspace: None,
         entries: long_values,
         bytes: 17_411,
         checksum: 0x57e0_4745_04e5_2a5f,
-        written: true,
+        ..PLAIN
     },
     Case {
         name: "table-v1-wide-filter.sst",
-        compression: Compression::None,
         filter: Some(FilterWidth::Fuse16),
-        tags: false,
-        keyspace: None,
-        entries: every_kind,
         bytes: 3_883,
         checksum: 0xcbe5_dab1_a5ce_9bbd,
-        written: true,
+        ..PLAIN
     },
     Case {
         name: "table-v1-wide-filter-hashes.sst",
-        compression: Compression::None,
         filter: Some(FilterWidth::Fuse16),
-        tags: false,
-        keyspace: None,
         entries: hashes,
         bytes: 37_313,
         checksum: 0x4505_b035_7bee_5518,
-        written: true,
+        ..PLAIN
     },
     Case {
         name: "table-v1-keyspace.sst",
         compression: Compression::Lz4,
-        filter: Some(FilterWidth::Fuse8),
         tags: true,
         keyspace: Some((7, "orders")),
-        entries: every_kind,
         bytes: 2_111,
         checksum: 0x7c85_1bb4_7eb9_145e,
-        written: true,
+        ..PLAIN
     },
 ];
 
 type Entry = (Vec<u8>, u64, EntryKind, Vec<u8>);
 
-/// All kinds, an empty key, a key whose versions go over several
-/// blocks, keys of 0x00 and 0xff, a value longer than a block.
+/// Entries of all kinds: an empty key, a key with versions in several blocks, keys of 0x00 and 0xff, a value longer than a
+/// block.
 fn every_kind() -> Vec<Entry> {
     let mut entries: Vec<Entry> = vec![(vec![], 3, EntryKind::Put, b"of the empty key".to_vec())];
     for number in 0..40u64 {
@@ -197,13 +162,13 @@ fn every_kind() -> Vec<Entry> {
     entries
 }
 
-/// Keys whose boundaries are numbers, some of them ties.
+/// Keys that are hashes.
 fn hashes() -> Vec<Entry> {
     let key = |n: u64| xxhash_rust::xxh3::xxh3_64(&n.to_le_bytes()).to_be_bytes();
     sorted((1..=1200).map(|n| (key(n).to_vec(), n, EntryKind::Put, vec![7; 4])).collect())
 }
 
-/// Entries for which blocks have tags, versions of a key over the end of one among them.
+/// Entries with values so long that blocks have tags; versions of some keys span two blocks.
 fn long_values() -> Vec<Entry> {
     let hash = |n: u64| xxhash_rust::xxh3::xxh3_64(&n.to_le_bytes());
     let versions = |n: u64| if n.is_multiple_of(50) { 1..=9 } else { 1..=1 };
@@ -211,12 +176,10 @@ fn long_values() -> Vec<Entry> {
     let of = |n| versions(n).rev().map(move |seq| (key(n), seq, EntryKind::Put, vec![7; 30]));
     let mut entries: Vec<Entry> = (1..=300).flat_map(of).collect();
     entries.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
-    // The test of all tables wants one of each.
-    entries.push((vec![0xff; 9], 5, EntryKind::Delete, vec![]));
-    entries
+    with_delete(entries)
 }
 
-/// Keys with few bytes in some places and one in others, and a long tail of each.
+/// Keys with a common prefix, a number and one of four suffixes.
 fn ids() -> Vec<Entry> {
     let fields = ["address", "age", "email", "name"];
     let key = |n: usize| format!("user:{:05}:{}", n / 4 * 3, fields[n % 4]).into_bytes();
@@ -225,12 +188,16 @@ fn ids() -> Vec<Entry> {
 
 fn sorted(mut entries: Vec<Entry>) -> Vec<Entry> {
     entries.sort();
-    // The test of all tables wants one of each.
+    with_delete(entries)
+}
+
+/// Appends the only delete of the table.
+fn with_delete(mut entries: Vec<Entry>) -> Vec<Entry> {
     entries.push((vec![0xff; 9], 5, EntryKind::Delete, vec![]));
     entries
 }
 
-fn spans() -> Vec<RangeTombstone> {
+fn range_tombstones() -> Vec<RangeTombstone> {
     let span = |start: &'static [u8], end: Option<&'static [u8]>, seqs: &[u64]| RangeTombstone {
         start: start.into(),
         end: end.map(Into::into),
@@ -241,7 +208,7 @@ fn spans() -> Vec<RangeTombstone> {
 
 fn write(case: &Case) -> Vec<u8> {
     let entries = (case.entries)();
-    // The tables of one form of key are to have more blocks in fewer index blocks.
+    // Large tables have more blocks in fewer index blocks.
     let large = entries.len() > 1000;
     let options = TableOptions {
         block_bytes: if large { 64 } else { 256 },
@@ -257,7 +224,7 @@ fn write(case: &Case) -> Vec<u8> {
     for (user_key, seq, kind, value) in &entries {
         writer.add(InternalKey { user_key, seq: SeqNo(*seq), kind: *kind }, value).unwrap();
     }
-    for span in spans() {
+    for span in range_tombstones() {
         writer.add_range_tombstone(span);
     }
     writer.record_tombstone_time(1_000_001);
@@ -266,37 +233,26 @@ fn write(case: &Case) -> Vec<u8> {
         writer.set_keyspace(id, name);
     }
     let summary = writer.finish().unwrap();
-    let mut bytes = vec![0; usize::try_from(summary.bytes).unwrap()];
-    assert_eq!(vfs.open(path).unwrap().read_at(&mut bytes, 0).unwrap(), bytes.len());
+    let bytes = vfs.read_all(path).unwrap();
+    assert_eq!(bytes.len() as u64, summary.bytes);
     bytes
 }
 
-fn golden_path(case: &Case) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(case.name)
-}
-
-fn golden(case: &Case) -> Vec<u8> {
-    let path = golden_path(case);
-    if !path.exists() && std::env::var_os("UPDATE").is_some_and(|update| update == "1") {
-        fs::write(&path, write(case)).unwrap();
-    }
-    fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+fn golden_of(case: &Case) -> Vec<u8> {
+    golden(case.name, || write(case))
 }
 
 #[test]
-fn tables_are_written_as_ever() {
+fn golden_tables_of_the_current_version_are_written_unchanged() {
     for case in CASES.iter().filter(|case| case.written) {
-        let (golden, written) = (golden(case), write(case));
-        let differs = golden.iter().zip(&written).position(|(a, b)| a != b);
-        assert_eq!(differs, None, "{}: first byte that differs", case.name);
-        assert_eq!(golden.len(), written.len(), "{}: length", case.name);
+        assert_same_bytes(case.name, &write(case), &golden_of(case));
     }
 }
 
 #[test]
-fn tables_of_every_version_are_read() {
+fn golden_tables_of_every_version_are_read() {
     for case in CASES {
-        let bytes = golden(case);
+        let bytes = golden_of(case);
         let checksum = xxhash_rust::xxh3::xxh3_64(&bytes);
         let known = (case.bytes, case.checksum);
         assert_eq!((bytes.len() as u64, checksum), known, "{}: {checksum:#018x}", case.name);
@@ -319,7 +275,7 @@ fn tables_of_every_version_are_read() {
         }
         assert_eq!(read, (case.entries)(), "{}", case.name);
         for (user_key, seq, kind, value) in &read {
-            let found = table.get(user_key, SeqNo(*seq), true).unwrap().expect("it is there");
+            let found = table.get(user_key, SeqNo(*seq), true).unwrap().expect("a stored version");
             assert_eq!((found.seq.0, found.kind, &*found.value), (*seq, *kind, &**value));
         }
         assert_eq!(table.get(b"absent", SeqNo::MAX, true).unwrap(), None);

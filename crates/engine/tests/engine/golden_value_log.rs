@@ -1,23 +1,21 @@
 //! Format version 1 of the value log, byte by byte: a blob file, a table with pointers into it, and their manifest.
-//!
-//! Golden files are never rewritten. `UPDATE=1` creates missing ones.
-#![expect(clippy::disallowed_methods, reason = "golden files belong to the repository")]
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use lsmx::env::Background;
 use lsmx::internals::format::blob::{BlobHeader, BlobTrailer, ValuePointer, put_record};
 use lsmx::internals::format::version_edit::{BlobFileRecord, BlobReference, Change, VersionEdit};
 use lsmx::internals::manifest::{Manifest, ManifestState};
 use lsmx::internals::table::{TableOptions, TableWriter};
 use lsmx::internals::wal::{SegmentRegistry, Wal, WalOptions};
 use lsmx::vfs::{MemVfs, Vfs};
-use lsmx::{Compression, Db, EntryKind, KeyspaceOptions, Options, SeqNo, ValueSeparation, verify};
+use lsmx::{Compression, EntryKind, KeyspaceOptions, SeqNo, ValueSeparation};
 use lsmx_base::key::InternalKey;
 use lsmx_compaction::{FileId, KeyRange, Level, RunId, TableMeta};
 use xxhash_rust::xxh3::xxh3_64;
+
+use crate::harness::database::{assert_clean, assert_entries, inline, open};
+use crate::harness::golden::{assert_same_bytes, golden};
 
 const UID: u64 = 0xfeed_f00d_0123_4567;
 const TABLE_UID: u64 = 0x0123_4567_89ab_cdef;
@@ -25,10 +23,10 @@ const FILES: [&str; 5] = ["000009.blob", "000007.sst", "000003.wal", "MANIFEST-0
 const DB_UID: u64 = 77;
 const LAST: SeqNo = SeqNo((1 << 56) - (1 << 40));
 
-/// Gives number 3 to the segment.
-struct Three;
+/// Numbers the only segment 3.
+struct SegmentThree;
 
-impl SegmentRegistry for Three {
+impl SegmentRegistry for SegmentThree {
     fn allocate_file_number(&self) -> u64 {
         3
     }
@@ -37,10 +35,10 @@ impl SegmentRegistry for Three {
     }
 }
 
-/// Key, number, value, and how a value of the log is packed.
+/// Key, sequence number, value, and the compression of a separated value.
 type Written = (&'static [u8], u64, Vec<u8>, Option<Compression>);
 
-/// Key, number, kind and value in the table.
+/// Key, sequence number, kind and value of an entry of the table.
 type Stored = (&'static [u8], u64, EntryKind, Vec<u8>);
 
 fn entries() -> Vec<Written> {
@@ -53,7 +51,7 @@ fn entries() -> Vec<Written> {
     ]
 }
 
-/// The blob file, and the entries of the table.
+/// Returns the bytes of the blob file and the entries of the table.
 fn blob() -> (Vec<u8>, Vec<Stored>) {
     let mut bytes = BlobHeader { keyspace: 0, uid: UID, number: 9 }.encode();
     let (mut table, mut records, mut value_bytes) = (Vec::new(), 0, 0);
@@ -77,6 +75,7 @@ fn blob() -> (Vec<u8>, Vec<Stored>) {
     (bytes, table)
 }
 
+/// Returns the bytes of all files, in the order of `FILES`.
 fn written() -> Vec<Vec<u8>> {
     let vfs = MemVfs::new();
     let dir = Path::new("db");
@@ -138,7 +137,8 @@ fn written() -> Vec<Vec<u8>> {
     state.apply_edit(&edit).unwrap();
     let disk: Arc<dyn Vfs> = Arc::new(vfs.clone());
     let (next, options) = (SeqNo(LAST.0 + 1), WalOptions::default());
-    let wal = Wal::create(disk.clone(), dir, DB_UID, Arc::new(Three), options, next).unwrap();
+    let wal =
+        Wal::create(disk.clone(), dir, DB_UID, Arc::new(SegmentThree), options, next).unwrap();
     wal.sync_first_segment().unwrap();
     wal.close().unwrap();
     drop(wal);
@@ -146,52 +146,35 @@ fn written() -> Vec<Vec<u8>> {
     FILES.iter().map(|name| vfs.read_all(&dir.join(name)).unwrap()).collect()
 }
 
-fn golden_dir() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/value-log-v1")
-}
-
-fn golden() -> Vec<Vec<u8>> {
-    let missing = || FILES.iter().any(|name| !golden_dir().join(name).exists());
-    if std::env::var_os("UPDATE").is_some_and(|update| update == "1") && missing() {
-        fs::create_dir_all(golden_dir()).unwrap();
-        for (name, bytes) in FILES.iter().zip(written()) {
-            let path = golden_dir().join(name);
-            if !path.exists() {
-                fs::write(path, bytes).unwrap();
-            }
-        }
-    }
-    FILES.iter().map(|name| fs::read(golden_dir().join(name)).unwrap()).collect()
+/// Returns the name, the bytes and the golden bytes of each file.
+fn all_files() -> Vec<(&'static str, Vec<u8>, Vec<u8>)> {
+    let file = |(name, written): (&'static str, Vec<u8>)| {
+        let golden = golden(&format!("value-log-v1/{name}"), || written.clone());
+        (name, written, golden)
+    };
+    FILES.into_iter().zip(written()).map(file).collect()
 }
 
 #[test]
-fn files_are_written_as_ever() {
-    for ((name, golden), written) in FILES.iter().zip(golden()).zip(written()) {
-        let differs = golden.iter().zip(&written).position(|(a, b)| a != b);
-        assert_eq!(differs, None, "{name}: first byte that differs");
-        assert_eq!(golden.len(), written.len(), "{name}: length");
+fn golden_value_log_is_written_unchanged() {
+    for (name, written, golden) in all_files() {
+        assert_same_bytes(name, &written, &golden);
     }
 }
 
 #[test]
-fn a_database_of_these_files_is_read() {
+fn golden_value_log_is_read() {
     let disk = MemVfs::new();
     disk.create_dir(Path::new("db")).unwrap();
-    for (name, bytes) in FILES.iter().zip(golden()) {
+    for (name, _, bytes) in all_files() {
         disk.write_all(&Path::new("db").join(name), &bytes).unwrap();
     }
-    let report = verify("db", &Options::default().vfs(Arc::new(disk.clone()))).unwrap();
+    let report = assert_clean(&disk);
     assert_eq!((report.blob_files, report.blob_values, report.entries), (1, 4, 5));
-    let keyspace = KeyspaceOptions::default().value_separation(ValueSeparation::default());
-    for apart in [false, true] {
-        let keyspace = if apart { keyspace.clone() } else { KeyspaceOptions::default() };
-        let options = Options::default().background(Background::Inline).keyspace_defaults(keyspace);
-        let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
-        for (key, _, value, _) in entries() {
-            assert_eq!(db.get(key).unwrap().as_deref(), Some(value.as_slice()));
-        }
-        let all: Vec<_> = db.default_keyspace().iter().map(|entry| entry.unwrap().1).collect();
-        assert!(all.iter().eq(entries().iter().map(|(_, _, value, _)| value)));
-        assert!(db.default_keyspace().iter().rev().map(|e| e.unwrap().1).eq(all.into_iter().rev()));
+    let model = entries().into_iter().map(|(key, _, value, _)| (key.to_vec(), value)).collect();
+    for separation in [None, Some(ValueSeparation::default())] {
+        let keyspace = KeyspaceOptions::default().value_separation(separation);
+        let db = open(&disk, inline().keyspace_defaults(keyspace));
+        assert_entries(&db.default_keyspace(), &model);
     }
 }

@@ -1,21 +1,21 @@
-//! Creation, drop and reopen of keyspaces.
+//! Creation, drop and reopen of keyspaces; lookups of many keys, sizes of ranges, observation.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use lsmx::env::Background;
 use lsmx::inspect::BlockSource;
-use lsmx::vfs::CrashImage;
-use lsmx::vfs::{MemVfs, Vfs};
+use lsmx::vfs::{CrashImage, MemVfs, Vfs};
 use lsmx::{Db, Durability, Error, Keyspace, KeyspaceOptions, Options, WriteBatch};
+
+use crate::harness::database::{self, assert_clean, entries, files, inline, metrics, policy};
 
 fn options(background: Background) -> Options {
     let keyspace = KeyspaceOptions::default().memtable_bytes(8 << 10).table_bytes(8 << 10);
-    Options::default().background(background).keyspace_defaults(keyspace).seed(1)
+    inline().background(background).keyspace_defaults(keyspace)
 }
 
 fn open(disk: &MemVfs, background: Background) -> Db {
-    Db::open("db", options(background).vfs(Arc::new(disk.clone()))).unwrap()
+    database::open(disk, options(background))
 }
 
 fn users(db: &Db) -> Keyspace {
@@ -28,51 +28,49 @@ fn fill(keyspace: &Keyspace, keys: u32) {
     }
 }
 
-fn tables(disk: &MemVfs) -> usize {
-    let names = disk.list(Path::new("db")).unwrap();
-    names.iter().filter(|name| name.ends_with(".sst")).count()
-}
-
-fn is_gone<T: std::fmt::Debug>(answer: lsmx::Result<T>) {
-    assert!(matches!(answer, Err(Error::KeyspaceDropped { name }) if name == "users"));
+fn assert_dropped<T: std::fmt::Debug>(result: lsmx::Result<T>) {
+    assert!(
+        matches!(result, Err(Error::KeyspaceDropped { ref name }) if name == "users"),
+        "{result:?}"
+    );
 }
 
 #[test]
-fn a_dropped_keyspace_is_gone_for_handles_and_leaves_no_file() {
+fn dropped_keyspace_refuses_all_calls_and_leaves_no_file() {
     let disk = MemVfs::new();
     let db = open(&disk, Background::Inline);
     let users = users(&db);
     fill(&users, 1_000);
-    assert!(tables(&disk) > 0);
+    assert!(!files(&disk, ".sst").is_empty());
     db.drop_keyspace("users").unwrap();
-    is_gone(users.get("k"));
-    is_gone(users.put("k", "v"));
-    is_gone(users.multi_get(["k"]));
-    is_gone(users.approximate_size::<&[u8]>(..));
-    is_gone(users.first());
-    is_gone(users.iter().next().unwrap());
+    assert_dropped(users.get("k"));
+    assert_dropped(users.put("k", "v"));
+    assert_dropped(users.multi_get(["k"]));
+    assert_dropped(users.approximate_size::<&[u8]>(..));
+    assert_dropped(users.first());
+    assert_dropped(users.iter().next().unwrap());
     let mut batch = WriteBatch::new();
     batch.put(&db.default_keyspace(), "k", "v");
     batch.put(&users, "k", "v");
-    is_gone(db.write(batch, Durability::Sync));
-    assert_eq!(db.get("k").unwrap(), None, "a refused batch did something");
-    // A snapshot from after the drop does not see it.
-    is_gone(db.snapshot().get(&users, "k"));
+    assert_dropped(db.write(batch, Durability::Sync));
+    assert_eq!(db.get("k").unwrap(), None, "a part of a refused batch was done");
+    // A snapshot from after the drop does not show the keyspace.
+    assert_dropped(db.snapshot().get(&users, "k"));
     assert_eq!(db.keyspaces(), ["default"]);
     assert!(matches!(db.open_keyspace("users", None), Err(Error::UnknownKeyspace { .. })));
     assert!(matches!(db.drop_keyspace("users"), Err(Error::UnknownKeyspace { .. })));
     assert!(matches!(db.drop_keyspace("default"), Err(Error::DefaultKeyspace)));
     db.put("k", "v").unwrap();
-    assert_eq!(tables(&disk), 0);
+    assert_eq!(files(&disk, ".sst").len(), 0);
     db.close(None).unwrap();
-    let report = lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone()))).unwrap();
+    let report = assert_clean(&disk);
     // One table holds the one key of the default keyspace.
-    assert_eq!((report.keyspaces, report.tables, report.orphans.len()), (1, 1, 0));
+    assert_eq!((report.keyspaces, report.tables), (1, 1));
     assert_eq!(open(&disk, Background::Inline).keyspaces(), ["default"]);
 }
 
 #[test]
-fn a_keyspace_of_the_same_name_is_a_new_one() {
+fn keyspace_created_after_a_drop_of_its_name_is_empty() {
     let disk = MemVfs::new();
     let db = open(&disk, Background::Inline);
     let old = users(&db);
@@ -81,17 +79,17 @@ fn a_keyspace_of_the_same_name_is_a_new_one() {
     let new = users(&db);
     assert_eq!(new.get("k").unwrap(), None);
     new.put("k", "new").unwrap();
-    is_gone(old.get("k"));
+    assert_dropped(old.get("k"));
     db.sync().unwrap();
-    // What is in the log for the old one does not come back under the new one's name.
+    // Recovery does not apply the log of the old keyspace to the new one.
     let killed = disk.crash(CrashImage::Keep, 0);
     let again = open(&killed, Background::Inline);
-    assert_eq!(again.open_keyspace("users", None).unwrap().iter().count(), 1);
-    assert_eq!(again.open_keyspace("users", None).unwrap().get("k").unwrap().unwrap(), *b"new");
+    let users = again.open_keyspace("users", None).unwrap();
+    assert_eq!(entries(users.iter()), [(b"k"[..].into(), b"new"[..].into())]);
 }
 
 #[test]
-fn snapshots_and_iterators_from_before_go_on_seeing_it() {
+fn dropped_keyspace_is_readable_by_older_snapshots_and_iterators() {
     for background in [Background::Inline, Background::Threads { workers: 2 }] {
         let disk = MemVfs::new();
         let db = open(&disk, background);
@@ -106,18 +104,16 @@ fn snapshots_and_iterators_from_before_go_on_seeing_it() {
         assert_eq!(snapshot.iter(&users).filter(Result::is_ok).count(), 500);
         assert!(snapshot.get(&users, 7u32.to_be_bytes()).unwrap().is_some());
         assert_eq!(snapshot.multi_get(&users, [7u32.to_be_bytes()]).unwrap().len(), 1);
-        is_gone(users.get("k"));
+        assert_dropped(users.get("k"));
         drop(snapshot);
         assert_eq!(walk.filter(Result::is_ok).count(), 499);
         db.close(None).unwrap();
-        let report = lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone()))).unwrap();
-        assert_eq!(report.orphans, Vec::<std::path::PathBuf>::new());
+        assert_clean(&disk);
     }
 }
 
-/// Jobs and writers at work on a keyspace when it goes end cleanly; nothing hangs, nothing fails.
 #[test]
-fn a_keyspace_goes_while_it_is_written_flushed_and_compacted() {
+fn keyspace_dropped_during_writes_flushes_and_compactions_causes_no_error() {
     lsmx_testkit::time_test();
     for seed in 0..40 {
         let disk = MemVfs::new();
@@ -143,19 +139,18 @@ fn a_keyspace_goes_while_it_is_written_flushed_and_compacted() {
         }
         db.drop_keyspace("users").unwrap();
         env.join(writer).unwrap();
-        is_gone(users.put("k", "v"));
+        assert_dropped(users.put("k", "v"));
         assert!(db.health().read_only.is_none());
         db.wait_idle().unwrap();
         assert_eq!(db.metrics().keyspaces.len(), 1);
         drop(users);
         db.close(None).unwrap();
-        let report = lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone()))).unwrap();
-        assert_eq!(report.orphans, Vec::<std::path::PathBuf>::new(), "seed {seed}");
+        assert_clean(&disk);
     }
 }
 
 #[test]
-fn many_keys_are_got_in_the_order_they_were_asked_for() {
+fn multi_get_returns_values_in_the_order_of_the_keys() {
     let disk = MemVfs::new();
     let db = open(&disk, Background::Inline);
     fill(&db.default_keyspace(), 2_000);
@@ -187,35 +182,29 @@ fn many_keys_are_got_in_the_order_they_were_asked_for() {
 }
 
 #[test]
-fn the_size_of_a_range_is_about_that_of_its_share() {
+fn approximate_size_of_a_range_is_close_to_its_share() {
     let disk = MemVfs::new();
     let db = open(&disk, Background::Inline);
     let default = db.default_keyspace();
     fill(&default, 20_000);
     db.flush().unwrap();
-    let levels = &db.metrics().keyspaces["default"].levels;
-    let all: u64 = levels.iter().map(|level| level.bytes).sum();
+    let total = metrics(&db).total();
+    let all = total.bytes;
     assert_eq!(default.approximate_size::<&[u8]>(..).unwrap(), all);
     for (from, to) in [(0u32, 10_000u32), (5_000, 15_000), (0, 20_000), (19_000, 30_000), (3, 3)] {
         let size = default.approximate_size(from.to_be_bytes()..to.to_be_bytes()).unwrap();
         let share = all * u64::from(to.min(20_000) - from) / 20_000;
-        // Tables of 8 KiB have one index block: each end is wrong by half a table in each run.
-        let runs: u64 = levels.iter().map(|level| level.runs).sum();
-        assert!(size.abs_diff(share) <= runs * 12 * 1024, "{from}..{to}: {size}, {share}");
+        // Tables of 8 KiB have one index block, so each bound is off by half a table in each run.
+        assert!(size.abs_diff(share) <= total.runs * 12 * 1024, "{from}..{to}: {size}, {share}");
     }
     let (from, to) = (9u32.to_be_bytes(), 3u32.to_be_bytes());
     assert_eq!(default.approximate_size(from..to).unwrap(), 0);
 }
 
 #[test]
-fn a_lookup_tells_where_it_went() {
-    let disk = MemVfs::new();
-    let options = options(Background::Inline).keyspace_defaults(
-        KeyspaceOptions::default()
-            .memtable_bytes(1 << 20)
-            .policy("tiering".parse::<lsmx::PolicySpec>().unwrap()),
-    );
-    let db = Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap();
+fn explain_lists_memtables_runs_and_blocks_of_a_lookup() {
+    let tiering = KeyspaceOptions::default().memtable_bytes(1 << 20).policy(policy("tiering"));
+    let db = database::open(&MemVfs::new(), inline().keyspace_defaults(tiering));
     let default = db.default_keyspace();
     fill(&default, 100);
     db.flush().unwrap();
@@ -224,13 +213,12 @@ fn a_lookup_tells_where_it_went() {
     }
     db.flush().unwrap();
     default.delete(3u32.to_be_bytes()).unwrap();
-    let runs = db.metrics().keyspaces["default"].levels.iter().map(|level| level.runs).sum::<u64>();
-    assert_eq!(runs, 2);
-    // In the memtable: no run is asked.
+    assert_eq!(metrics(&db).total().runs, 2);
+    // The memtable has the newest entry, so no run is searched.
     let seen = default.explain(3u32.to_be_bytes()).unwrap();
     assert_eq!(seen.memtables[0].found[0].kind, "delete");
     assert_eq!((seen.runs.len(), seen.runs_left, seen.value_bytes), (0, 2, None));
-    // In the oldest run: the filter of the newer one says absent.
+    // The oldest run has the entry; the filter of the newer run excludes the key.
     let seen = default.explain(1u32.to_be_bytes()).unwrap();
     assert_eq!(seen.value_bytes, Some(100));
     assert_eq!(
@@ -243,7 +231,7 @@ fn a_lookup_tells_where_it_went() {
     };
     assert_eq!(kinds(&seen), ["Filter", "TopIndex", "Index", "Data"]);
     assert_eq!(seen.runs[1].found.unwrap().kind, "put");
-    // The same blocks are cached now; the lookup is counted as one.
+    // All blocks are cached now, and an explained lookup counts no misses.
     let misses = |db: &Db| db.metrics().cache.values().map(|cache| cache.misses).sum::<u64>();
     let before = misses(&db);
     let again = default.explain(1u32.to_be_bytes()).unwrap();
@@ -258,21 +246,8 @@ fn a_lookup_tells_where_it_went() {
     assert!(json.contains("\"kind\":\"put\"") && json.contains("\"source\":\"cache\""), "{json}");
 }
 
-/// A close that has no time says so and keeps others out until it has had it.
 #[test]
-fn a_close_past_its_deadline_goes_on_with_the_next_one() {
-    let disk = MemVfs::new();
-    let db = open(&disk, Background::Inline);
-    fill(&db.default_keyspace(), 10);
-    // A thread that a listener holds up would do the same to a flush.
-    db.close(Some(std::time::Duration::ZERO)).unwrap();
-    db.close(None).unwrap();
-    assert!(matches!(db.put("k", "v"), Err(Error::Closed)));
-    assert_eq!(open(&disk, Background::Inline).default_keyspace().iter().count(), 10);
-}
-
-#[test]
-fn thousands_of_keyspaces_open_and_close() {
+fn thousands_of_keyspaces_are_created_dropped_and_reopened() {
     lsmx_testkit::time_test();
     let disk = MemVfs::new();
     let db = open(&disk, Background::Threads { workers: 2 });
@@ -295,47 +270,46 @@ fn thousands_of_keyspaces_open_and_close() {
         assert_eq!(value.unwrap(), *name.as_bytes());
     }
     db.wait_idle().unwrap();
-    // Quadratic work would take many times as long on any machine.
+    // Quadratic work would take many times as long.
     let seconds = (db.env().monotonic_ns() - started) / 1_000_000_000;
     assert!(seconds < 120, "{seconds} s");
 }
 
 #[test]
-fn an_owner_does_not_notice_that_it_is_observed() {
+fn observe_during_writes_matches_the_metrics_of_the_owner() {
     let disk = MemVfs::new();
     let vfs: Arc<dyn Vfs> = Arc::new(disk.clone());
-    let none = lsmx::observe("db", &Options::default().vfs(Arc::clone(&vfs)));
-    assert!(matches!(none, Err(Error::NotADatabase { .. })));
+    let observe = || lsmx::observe("db", &Options::default().vfs(Arc::clone(&vfs)));
+    assert!(matches!(observe(), Err(Error::NotADatabase { .. })));
     let db = open(&disk, Background::Threads { workers: 2 });
     let users = users(&db);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| fill(&users, 20_000));
-        let mut looks = 0;
-        while !writer.is_finished() || looks < 20 {
-            let seen = lsmx::observe("db", &Options::default().vfs(Arc::clone(&vfs))).unwrap();
-            assert_eq!(seen.keyspaces.len(), 2);
-            assert!(!seen.clean_close);
-            looks += 1;
+        let mut observations = 0;
+        while !writer.is_finished() || observations < 20 {
+            let observed = observe().unwrap();
+            assert_eq!((observed.keyspaces.len(), observed.clean_close), (2, false));
+            observations += 1;
         }
     });
     db.wait_idle().unwrap();
-    let seen = lsmx::observe("db", &Options::default().vfs(Arc::clone(&vfs))).unwrap();
-    let seen_levels = seen.keyspaces["users"].levels.iter();
-    let seen_levels = seen_levels.map(|at| (at.level, at.runs, at.files, at.bytes, at.entries));
-    let levels = &db.metrics().keyspaces["users"].levels;
-    let levels = levels.iter().filter(|at| at.runs > 0);
-    let levels = levels.map(|at| (at.level, at.runs, at.files, at.bytes, at.entries));
-    assert_eq!(seen_levels.collect::<Vec<_>>(), levels.collect::<Vec<_>>());
-    assert_eq!(seen.wal_bytes, disk_bytes(&disk, ".wal"));
-    assert_eq!(seen.table_bytes + seen.other_bytes, disk_bytes(&disk, ".sst"));
-    assert!(format!("{seen}").contains("[users] leveled"));
+    let observed = observe().unwrap();
+    let levels = observed.keyspaces["users"].levels.iter();
+    let levels: Vec<_> =
+        levels.map(|at| (at.level, at.runs, at.files, at.bytes, at.entries)).collect();
+    let expected = db.metrics().keyspaces.remove("users").unwrap().levels;
+    let expected = expected.iter().filter(|at| at.runs > 0);
+    let expected: Vec<_> =
+        expected.map(|at| (at.level, at.runs, at.files, at.bytes, at.entries)).collect();
+    assert_eq!(levels, expected);
+    assert_eq!(observed.wal_bytes, disk_bytes(&disk, ".wal"));
+    assert_eq!(observed.table_bytes + observed.other_bytes, disk_bytes(&disk, ".sst"));
+    assert!(format!("{observed}").contains("[users] leveled"));
     drop(users);
     db.close(None).unwrap();
-    assert!(lsmx::observe("db", &Options::default().vfs(vfs)).unwrap().clean_close);
+    assert!(observe().unwrap().clean_close);
 }
 
 fn disk_bytes(disk: &MemVfs, suffix: &str) -> u64 {
-    let files = disk.snapshot_all();
-    let files = files.iter().filter(|(path, _)| path.to_string_lossy().ends_with(suffix));
-    files.map(|(_, bytes)| bytes.len() as u64).sum()
+    files(disk, suffix).iter().map(|path| disk.read_all(path).unwrap().len() as u64).sum()
 }

@@ -1,11 +1,10 @@
-//! Smallest and largest keys, values, batches and options, and one beyond.
+//! Smallest and largest keys, values, batches and names, and one beyond.
 
-use std::sync::Arc;
-
-use lsmx::env::Background;
-use lsmx::vfs::MemVfs;
+use lsmx::vfs::{CrashImage, MemVfs};
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, WriteBatch};
 use lsmx_testkit::scale;
+
+use crate::harness::database::{self, inline, metrics, verify};
 
 const KEY_MAX: usize = 64 << 10;
 const VALUE_MAX: usize = 1 << 30;
@@ -15,13 +14,14 @@ fn tuning() -> KeyspaceOptions {
 }
 
 fn options() -> Options {
-    Options::default().background(Background::Inline).seed(1).keyspace_defaults(tuning())
+    inline().keyspace_defaults(tuning())
 }
 
 fn open(disk: &MemVfs) -> Db {
-    Db::open("db", options().vfs(Arc::new(disk.clone()))).unwrap()
+    database::open(disk, options())
 }
 
+/// Returns the kind, the size and the limit of an error that something is too large.
 fn too_large(result: lsmx::Result<()>) -> (&'static str, u64, u64) {
     match result {
         Err(Error::TooLarge { what, bytes, limit }) => (what, bytes, limit),
@@ -30,7 +30,7 @@ fn too_large(result: lsmx::Result<()>) -> (&'static str, u64, u64) {
 }
 
 #[test]
-fn keys_from_empty_to_the_longest() {
+fn key_empty_or_longest_is_stored_and_longer_is_refused() {
     let disk = MemVfs::new();
     let db = open(&disk);
     let longest = vec![0xff; KEY_MAX];
@@ -42,7 +42,7 @@ fn keys_from_empty_to_the_longest() {
     let (bytes, limit) = (KEY_MAX as u64 + 1, KEY_MAX as u64);
     assert_eq!(too_large(db.put(&past, "v")), ("key", bytes, limit));
     assert_eq!(too_large(db.delete(&past)), ("key", bytes, limit));
-    // Nothing of the batch is done, whatever comes before or after.
+    // The batch is refused as a whole.
     let main = db.default_keyspace();
     let mut batch = WriteBatch::new();
     batch.put(&main, "before", "v");
@@ -60,16 +60,12 @@ fn keys_from_empty_to_the_longest() {
     assert_eq!(keys, [b"".to_vec(), b"cleared".to_vec(), neighbour, longest.clone()]);
     assert_eq!(db.get("").unwrap().unwrap(), "");
     assert_eq!(db.get(&longest).unwrap().unwrap(), longest);
-    lsmx::verify(
-        "db",
-        &Options::default().vfs(Arc::new(disk.crash(lsmx::internals::vfs::CrashImage::Keep, 0))),
-    )
-    .unwrap();
+    verify(&disk.crash(CrashImage::Keep, 0)).unwrap();
 }
 
-/// 64 MiB always; the largest value itself in the long mode, for the time and the memory it takes.
+/// The value has 64 MiB, or the maximum of 1 GiB if `LSMX_TEST_SCALE` is above 1.
 #[test]
-fn values_up_to_the_longest() {
+fn value_longest_is_stored() {
     lsmx_testkit::time_test();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("db");
@@ -91,7 +87,7 @@ fn values_up_to_the_longest() {
 }
 
 #[test]
-fn a_value_past_the_limit_is_refused() {
+fn value_longer_than_the_limit_is_refused() {
     let db = open(&MemVfs::new());
     let value = vec![0; VALUE_MAX + 1];
     let refused = too_large(db.put("k", &value));
@@ -100,7 +96,7 @@ fn a_value_past_the_limit_is_refused() {
 }
 
 #[test]
-fn a_batch_past_the_limit_is_refused_whole() {
+fn batch_larger_than_the_limit_is_refused() {
     if scale() <= 1.0 {
         let reason = "it takes 2 GiB of memory and runs if LSMX_TEST_SCALE is above 1";
         lsmx_testkit::report_skipped("a batch past the limit", reason);
@@ -118,7 +114,7 @@ fn a_batch_past_the_limit_is_refused_whole() {
 }
 
 #[test]
-fn a_batch_of_100_000_operations_is_one() {
+fn batch_of_100_000_operations_is_atomic() {
     let disk = MemVfs::new();
     let db = open(&disk);
     let (main, other) = (db.default_keyspace(), db.keyspace("other", tuning()).unwrap());
@@ -133,74 +129,52 @@ fn a_batch_of_100_000_operations_is_one() {
     assert_eq!((before.iter(&main).count(), before.iter(&other).count()), (0, 0));
     assert_eq!((main.iter().count(), other.iter().rev().count()), (50_000, 50_000));
     assert_eq!(db.snapshot().seq().0 - before.seq().0, 100_000);
-    let killed = disk.crash(lsmx::internals::vfs::CrashImage::Keep, 0);
+    let killed = disk.crash(CrashImage::Keep, 0);
     let db = open(&killed);
     assert_eq!(db.default_keyspace().iter().count(), 50_000);
-    // An empty one is nothing at all.
+    // An empty batch takes no sequence number.
     let seq = db.snapshot().seq();
     db.write(WriteBatch::new(), Durability::Sync).unwrap();
     db.write(WriteBatch::new(), Durability::Buffered).unwrap();
     assert_eq!(db.snapshot().seq(), seq);
 }
 
+/// 65,537 versions of one key, more than a `u16` counts: with few snapshots, and with one for each version.
 #[test]
-fn many_versions_of_one_key() {
+fn key_with_65_537_versions_snapshots_show_theirs() {
     const VERSIONS: u32 = (1 << 16) + 1;
-    let disk = MemVfs::new();
-    let tuning = tuning().memtable_bytes(64 << 20);
-    let options = || options().keyspace_defaults(tuning.clone());
-    let db = Db::open("db", options().vfs(Arc::new(disk.clone()))).unwrap();
-    let main = db.default_keyspace();
-    let mut snapshots = Vec::new();
-    for version in 0..VERSIONS {
-        db.put("k", version.to_le_bytes()).unwrap();
-        if version.is_power_of_two() || version % 8_192 == 8_191 {
-            snapshots.push((version, db.snapshot()));
-        }
-    }
-    let check = |when: &str| {
-        for (version, snapshot) in &snapshots {
-            assert_eq!(snapshot.get(&main, "k").unwrap().unwrap(), version.to_le_bytes(), "{when}");
-            assert_eq!(snapshot.iter(&main).rev().count(), 1, "{when}");
-        }
-        assert_eq!(db.get("k").unwrap().unwrap(), (VERSIONS - 1).to_le_bytes(), "{when}");
-        assert_eq!(main.iter().count(), 1, "{when}");
-    };
-    check("in memory");
-    db.flush().unwrap();
-    check("in tables");
-    let entries: u64 =
-        db.metrics().keyspaces["default"].levels.iter().map(|level| level.entries).sum();
-    // What no snapshot can see any more is gone.
-    assert!(entries <= snapshots.len() as u64 + 1, "{entries}");
-}
-
-/// Each snapshot keeps its version, so the table has more entries of one key than a u16 counts.
-#[test]
-fn many_kept_versions_of_one_key() {
-    const VERSIONS: u32 = (1 << 16) + 1;
-    let tuning = tuning().memtable_bytes(64 << 20).table_bytes(4 << 20).block_bytes(1 << 20);
-    let options = options().keyspace_defaults(tuning);
-    let db = Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap();
-    let main = db.default_keyspace();
-    let snapshots: Vec<_> = (0..VERSIONS)
-        .map(|version| {
+    for all in [false, true] {
+        let tuning = tuning().memtable_bytes(64 << 20);
+        let tuning = if all { tuning.table_bytes(4 << 20).block_bytes(1 << 20) } else { tuning };
+        let db = database::open(&MemVfs::new(), inline().keyspace_defaults(tuning));
+        let main = db.default_keyspace();
+        let mut snapshots = Vec::new();
+        for version in 0..VERSIONS {
             db.put("k", version.to_le_bytes()).unwrap();
-            db.snapshot()
-        })
-        .collect();
-    db.flush().unwrap();
-    assert_eq!(db.metrics().snapshots, u64::from(VERSIONS));
-    for (version, snapshot) in (0..VERSIONS).zip(&snapshots).step_by(97) {
-        assert_eq!(snapshot.get(&main, "k").unwrap().unwrap(), version.to_le_bytes());
+            if all || version.is_power_of_two() || version % 8_192 == 8_191 {
+                snapshots.push((version, db.snapshot()));
+            }
+        }
+        assert_eq!(db.metrics().snapshots, snapshots.len() as u64);
+        for when in ["in memory", "in tables"] {
+            let step = if all { 97 } else { 1 };
+            for (version, snapshot) in snapshots.iter().step_by(step).chain(snapshots.last()) {
+                let found = snapshot.get(&main, "k").unwrap().unwrap();
+                assert_eq!(found, version.to_le_bytes(), "{when}");
+                assert!(all || snapshot.iter(&main).rev().count() == 1, "{when}");
+            }
+            assert_eq!(db.get("k").unwrap().unwrap(), (VERSIONS - 1).to_le_bytes(), "{when}");
+            assert_eq!(main.iter().count(), 1, "{when}");
+            db.flush().unwrap();
+        }
+        // Versions that no snapshot shows are dropped.
+        let entries = metrics(&db).total().entries;
+        assert!(entries <= snapshots.len() as u64 + 1, "{entries}");
     }
-    let last = snapshots.last().unwrap();
-    assert_eq!(last.get(&main, "k").unwrap().unwrap(), (VERSIONS - 1).to_le_bytes());
-    assert_eq!(main.iter().count(), 1);
 }
 
 #[test]
-fn names_of_keyspaces() {
+fn keyspace_names_up_to_255_bytes_are_stored() {
     let disk = MemVfs::new();
     let db = open(&disk);
     let longest = "n".repeat(255);
@@ -226,11 +200,10 @@ fn names_of_keyspaces() {
 }
 
 #[test]
-fn keyspaces_of_another_database_are_refused() {
-    let (disk, other_disk) = (MemVfs::new(), MemVfs::new());
-    let db = open(&disk);
-    // Another seed, so another database; its keyspace has the same id.
-    let other = Db::open("db", options().seed(2).vfs(Arc::new(other_disk))).unwrap();
+fn keyspace_of_another_database_is_refused() {
+    let db = open(&MemVfs::new());
+    // The keyspaces have equal numbers; the databases have different uids.
+    let other = database::open(&MemVfs::new(), options().seed(2));
     let foreign = other.default_keyspace();
     let is_foreign =
         |error: &Error| matches!(error, Error::ForeignKeyspace { name } if name == "default");
@@ -250,9 +223,8 @@ fn keyspaces_of_another_database_are_refused() {
     assert_eq!((db.get("k").unwrap(), other.get("k").unwrap()), (None, None));
 }
 
-/// A handle from before a reopening belongs to a database that is closed, not to the new one.
 #[test]
-fn keyspaces_from_before_a_reopening_are_refused() {
+fn keyspace_handle_from_before_a_reopen_is_refused() {
     let disk = MemVfs::new();
     let old = open(&disk);
     let stale = old.default_keyspace();

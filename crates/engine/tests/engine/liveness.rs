@@ -17,18 +17,18 @@ use crate::harness::Outcome;
 use crate::harness::liveness::{Kind, Mode, plan, play};
 use crate::harness::parallel::on_threads;
 
-/// Histories that CI plays.
+/// Number of histories in CI.
 const HISTORIES: u64 = 2_000;
-/// Threads that play histories. Most of a history on real threads is pauses.
+/// Number of threads that execute histories, which mostly wait.
 const THREADS: usize = 8;
-/// How long one history may take; it takes some milliseconds.
+/// Time limit of one history, which takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The same where all failures are reported.
+/// Time limit of one history if all failures are reported.
 const SHORT_PATIENCE: Duration = Duration::from_secs(10);
-/// Failures of one kind that are reported.
+/// Maximum number of failures per kind after which the kind is skipped.
 const FAILURES_MAX: usize = 10;
 
-/// The history that `LSMX_TEST_REPLAY` names.
+/// Executes the history that `LSMX_TEST_REPLAY` names.
 fn replay() -> Option<Outcome<bool>> {
     let text = std::env::var("LSMX_TEST_REPLAY").ok()?;
     let parts: Vec<&str> = text.split(':').collect();
@@ -39,7 +39,7 @@ fn replay() -> Option<Outcome<bool>> {
 }
 
 #[test]
-fn histories_go_on_after_a_disturbance() {
+fn database_works_after_a_disturbance() {
     if let Some(played) = replay() {
         println!("fired: {}", played.unwrap());
         return;
@@ -93,5 +93,5 @@ fn histories_go_on_after_a_disturbance() {
     assert!(known().is_empty());
     let never = kinds.iter().zip(&fired).filter(|(_, fired)| fired.load(Ordering::Relaxed) == 0);
     let never: Vec<_> = never.map(|(kind, _)| kind.to_string()).collect();
-    assert!(never.is_empty(), "disturbances that never took effect: {never:?}");
+    assert!(never.is_empty(), "disturbances without effect: {never:?}");
 }

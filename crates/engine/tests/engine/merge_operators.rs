@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
-use lsmx::env::Background;
 use lsmx::merge_operator::{Append, CHAIN_OPERANDS_MAX, Counter};
 use lsmx::vfs::MemVfs;
 use lsmx::{
     Db, Error, KeyspaceOptions, MergeError, MergeOperator, MergeResult, Options, ReadOptions,
-    ReadTier, WriteBatch,
+    WriteBatch,
 };
 
-/// Appends without merging partially; refuses operands with a `!`, and panics over a `?`.
+use crate::harness::database::{
+    self, compact, inline, memory_only, metrics, policy, settle, small, try_open,
+};
+
+/// Appends operands, without partial merges. Fails if an operand is `!`, and panics if one is `?`.
 #[derive(Debug)]
 struct Whole;
 
@@ -28,25 +31,21 @@ impl MergeOperator for Whole {
     }
 }
 
-fn tuning() -> KeyspaceOptions {
-    KeyspaceOptions::default().memtable_bytes(4 << 10).table_bytes(4 << 10).block_bytes(256)
-}
-
-fn open(disk: &MemVfs, keyspace: KeyspaceOptions) -> lsmx::Result<Db> {
-    let options = Options::default().background(Background::Inline).keyspace_defaults(keyspace);
-    Db::open("db", options.vfs(Arc::new(disk.clone())))
+/// Opens a database with an operator for its default keyspace.
+fn open(disk: &MemVfs, operator: impl MergeOperator + 'static) -> Db {
+    database::open(disk, inline().keyspace_defaults(small().merge_operator(operator)))
 }
 
 #[test]
-fn a_key_that_does_not_fold_fails_alone_until_it_is_written() {
+fn failed_merge_fails_reads_of_its_key_until_a_write() {
     let disk = MemVfs::new();
-    let db = open(&disk, tuning().merge_operator(Whole)).unwrap();
+    let db = open(&disk, Whole);
     let keyspace = db.default_keyspace();
     for (key, operand) in [("a", "1"), ("b", "!"), ("c", "?"), ("d", "4")] {
         db.default_keyspace().merge(key, "0").unwrap();
         db.default_keyspace().merge(key, operand).unwrap();
     }
-    // In the memtable, flushed, merged, and after long chains that their writers could not fold.
+    // Operands are in the memtable, then in tables, then in chains that writers could not combine.
     for round in 0..4 {
         assert_eq!(db.get("a").unwrap().unwrap()[..2], *b"01");
         assert_eq!(db.get("d").unwrap().unwrap()[..2], *b"04");
@@ -54,7 +53,7 @@ fn a_key_that_does_not_fold_fails_alone_until_it_is_written() {
             [("b", "an exclamation"), ("c", "the merge operator panicked: a question")]
         {
             let Err(Error::MergeFailed { keyspace, key: named, why: said }) = db.get(key) else {
-                panic!("{key} was read");
+                panic!("the read of {key} succeeded");
             };
             assert_eq!((keyspace.as_str(), named.as_slice()), ("default", key.as_bytes()));
             assert_eq!(said.to_string(), why);
@@ -62,22 +61,21 @@ fn a_key_that_does_not_fold_fails_alone_until_it_is_written() {
         let mut forward = keyspace.iter();
         assert!(forward.next().unwrap().is_ok());
         assert!(matches!(forward.next(), Some(Err(Error::MergeFailed { .. }))));
-        assert!(matches!(forward.next(), Some(Err(Error::MergeFailed { .. }))), "that of c");
+        assert!(matches!(forward.next(), Some(Err(Error::MergeFailed { .. }))), "c");
         assert_eq!(&*forward.next().unwrap().unwrap().0, b"d");
         assert!(forward.next().is_none());
         let backward: Result<Vec<_>, _> = keyspace.range(.."b").rev().collect();
-        assert_eq!(backward.unwrap().len(), 1, "elsewhere it does not matter");
+        assert_eq!(backward.unwrap().len(), 1, "a range without the failed keys");
         for key in ["a", "b", "c", "d"] {
             for _ in 0..2 * CHAIN_OPERANDS_MAX {
                 db.default_keyspace().merge(key, "x").unwrap();
             }
         }
         if round > 0 {
-            db.flush().unwrap();
-            db.wait_idle().unwrap();
+            settle(&db);
         }
     }
-    assert!(db.metrics().keyspaces["default"].merges.failures > 0);
+    assert!(metrics(&db).merges.failures > 0);
     db.put("b", "new").unwrap();
     db.delete("c").unwrap();
     db.default_keyspace().merge("c", "1").unwrap();
@@ -86,8 +84,8 @@ fn a_key_that_does_not_fold_fails_alone_until_it_is_written() {
     assert_eq!(keyspace.iter().map(Result::unwrap).count(), 4);
 }
 
-/// What a walk meets: keys, and whether each has a value; the key of an error is the one that it names.
-fn met(
+/// Returns the keys of an iterator, each with whether it has a value. For an error, the key is the one that it names.
+fn outcomes(
     items: impl Iterator<Item = lsmx::Result<(lsmx::Slice, lsmx::Slice)>>,
 ) -> Vec<(String, bool)> {
     let item = |item: lsmx::Result<(lsmx::Slice, lsmx::Slice)>| match item {
@@ -95,12 +93,12 @@ fn met(
         Err(Error::MergeFailed { key, .. }) => (String::from_utf8_lossy(&key).into_owned(), false),
         Err(error) => panic!("{error:?}"),
     };
-    // A walk that does not end would be one of the things to be found.
+    // The bound ends an iterator that repeats an error.
     items.take(100).map(item).collect()
 }
 
-/// Keys b, c and f do not fold, at the beginning, in the middle and at the end of ranges; e is deleted.
-fn with_keys_that_fail(db: &Db) {
+/// Writes keys a to g. Merges of b, c and f fail; e is deleted.
+fn write_failing_keys(db: &Db) {
     for key in ["b", "c", "d", "e", "f"] {
         db.put(key, "0").unwrap();
         db.default_keyspace()
@@ -114,10 +112,10 @@ fn with_keys_that_fail(db: &Db) {
 }
 
 #[test]
-fn ranges_go_on_after_keys_that_do_not_fold_and_stop_at_their_bounds() {
+fn range_continues_after_failed_merges_and_keeps_its_bounds() {
     let disk = MemVfs::new();
-    let db = open(&disk, tuning().merge_operator(Whole)).unwrap();
-    with_keys_that_fail(&db);
+    let db = open(&disk, Whole);
+    write_failing_keys(&db);
     let keyspace = db.default_keyspace();
     let all = [("a", true), ("b", false), ("c", false), ("d", true), ("f", false), ("g", true)];
     let owned = |all: &[(&str, bool)]| -> Vec<(String, bool)> {
@@ -125,23 +123,15 @@ fn ranges_go_on_after_keys_that_do_not_fold_and_stop_at_their_bounds() {
     };
     let reversed = |all: &[(&str, bool)]| owned(all).into_iter().rev().collect::<Vec<_>>();
     for round in 0..3 {
-        assert_eq!(met(keyspace.iter()), owned(&all));
-        assert_eq!(met(keyspace.iter().rev()), reversed(&all));
+        assert_eq!(outcomes(keyspace.iter()), owned(&all));
+        assert_eq!(outcomes(keyspace.iter().rev()), reversed(&all));
         assert_eq!(
-            met(keyspace
-                .iter()
-                .options(&ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() })),
+            outcomes(keyspace.iter().options(&memory_only())),
             owned(&all),
-            "all of it is in memory"
+            "all entries are in memory"
         );
-        assert_eq!(
-            met(keyspace
-                .iter()
-                .options(&ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() })
-                .rev()),
-            reversed(&all)
-        );
-        // From both ends by turns each key comes once.
+        assert_eq!(outcomes(keyspace.iter().options(&memory_only()).rev()), reversed(&all));
+        // Alternating steps at both ends return each key once.
         let mut ends = keyspace.iter();
         let (mut front, mut back) = (Vec::new(), Vec::new());
         for _ in 0..3 {
@@ -149,19 +139,19 @@ fn ranges_go_on_after_keys_that_do_not_fold_and_stop_at_their_bounds() {
             back.extend(ends.next_back());
         }
         assert!(ends.next().is_none() && ends.next_back().is_none());
-        let mut both = met(front.into_iter());
-        both.extend(met(back.into_iter()).into_iter().rev());
+        let mut both = outcomes(front.into_iter());
+        both.extend(outcomes(back.into_iter()).into_iter().rev());
         assert_eq!(both, owned(&all));
-        // A key past a bound is none of the range's business, whichever end comes to it.
-        assert_eq!(met(keyspace.range("d".."f")), owned(&[("d", true)]));
-        assert_eq!(met(keyspace.range("d"..="f")), owned(&[("d", true), ("f", false)]));
-        assert_eq!(met(keyspace.range("d".."e").rev()), owned(&[("d", true)]));
-        assert_eq!(met(keyspace.range("b".."c")), owned(&[("b", false)]));
-        assert_eq!(met(keyspace.prefix("f")), owned(&[("f", false)]));
+        // Failed keys outside the bounds do not matter.
+        assert_eq!(outcomes(keyspace.range("d".."f")), owned(&[("d", true)]));
+        assert_eq!(outcomes(keyspace.range("d"..="f")), owned(&[("d", true), ("f", false)]));
+        assert_eq!(outcomes(keyspace.range("d".."e").rev()), owned(&[("d", true)]));
+        assert_eq!(outcomes(keyspace.range("b".."c")), owned(&[("b", false)]));
+        assert_eq!(outcomes(keyspace.prefix("f")), owned(&[("f", false)]));
         assert!(keyspace.first().is_ok() && keyspace.last().is_ok());
-        // Reads of many keys fail as one, and the error names the key; without it they work.
+        // A read of many keys fails if one of them fails.
         let Err(Error::MergeFailed { key, .. }) = keyspace.multi_get(["a", "b", "d"]) else {
-            panic!("b was read");
+            panic!("the read of b succeeded");
         };
         assert_eq!(key, b"b");
         assert_eq!(keyspace.multi_get(["a", "d", "e"]).unwrap().iter().flatten().count(), 2);
@@ -172,75 +162,63 @@ fn ranges_go_on_after_keys_that_do_not_fold_and_stop_at_their_bounds() {
         if round == 0 {
             db.flush().unwrap();
         } else {
-            keyspace.compact_range::<&str>(..).unwrap();
+            compact(&db).unwrap();
         }
     }
 }
 
 #[test]
-fn a_range_that_was_bound_to_memory_does_not_meet_a_failed_key_twice() {
+fn range_after_memory_reads_returns_a_failed_key_once() {
     let disk = MemVfs::new();
-    let db = open(&disk, tuning().merge_operator(Whole)).unwrap();
-    with_keys_that_fail(&db);
+    let db = open(&disk, Whole);
+    write_failing_keys(&db);
     let keyspace = db.default_keyspace();
     for backward in [false, true] {
-        let mut range = keyspace
-            .iter()
-            .options(&ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() });
+        let mut range = keyspace.iter().options(&memory_only());
         let step =
             |range: &mut lsmx::Range| if backward { range.next_back() } else { range.next() };
         let mut items: Vec<_> = (0..2).filter_map(|_| step(&mut range)).collect();
         assert!(matches!(items[1], Err(Error::MergeFailed { .. })));
         range = range.options(&ReadOptions::default());
         items.extend(std::iter::from_fn(|| step(&mut range)).take(10));
-        assert_eq!(met(items.into_iter()).len(), 6);
-        // It is one of as many as a limit says.
+        assert_eq!(outcomes(items.into_iter()).len(), 6);
+        // A failed key counts for the limit.
         let limited = keyspace.iter().limit(2);
-        assert_eq!(met(limited).len(), 2);
-        assert_eq!(
-            met(keyspace
-                .iter()
-                .options(&ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() })
-                .limit(5)
-                .rev())
-            .len(),
-            5
-        );
+        assert_eq!(outcomes(limited).len(), 2);
+        assert_eq!(outcomes(keyspace.iter().options(&memory_only()).limit(5).rev()).len(), 5);
     }
 }
 
 #[test]
-fn what_does_not_fold_survives_recovery_checkpoints_and_snapshots_unharmed() {
+fn failed_merges_survive_recovery_checkpoints_and_snapshots() {
     let disk = MemVfs::new();
-    let db = open(&disk, tuning().merge_operator(Whole)).unwrap();
-    with_keys_that_fail(&db);
-    let expected = met(db.default_keyspace().iter());
+    let db = open(&disk, Whole);
+    write_failing_keys(&db);
+    let expected = outcomes(db.default_keyspace().iter());
     let snapshot = db.snapshot();
     for key in ["b", "c", "f"] {
         db.put(key, "new").unwrap();
     }
-    assert!(met(db.default_keyspace().iter()).iter().all(|(_, fine)| *fine));
-    let of_snapshot = || met(snapshot.iter(&db.default_keyspace()));
+    assert!(outcomes(db.default_keyspace().iter()).iter().all(|(_, fine)| *fine));
+    let of_snapshot = || outcomes(snapshot.iter(&db.default_keyspace()));
     assert_eq!(of_snapshot(), expected);
     db.flush().unwrap();
-    db.default_keyspace().compact_range::<&str>(..).unwrap();
-    assert_eq!(of_snapshot(), expected, "operands stay for who still sees them");
+    compact(&db).unwrap();
+    assert_eq!(of_snapshot(), expected, "the snapshot still shows the operands");
     drop(snapshot);
-    // The other way round, so that the log, memtables and tables all hold operands that do not fold.
-    with_keys_that_fail(&db);
+    // The log, memtables and tables have operands whose merge fails.
+    write_failing_keys(&db);
     db.flush().unwrap();
-    with_keys_that_fail(&db);
+    write_failing_keys(&db);
     db.sync().unwrap();
     db.checkpoint("copy").unwrap();
     let crashed = disk.crash(lsmx::internals::vfs::CrashImage::Keep, 1);
     drop(db);
     for (disk, path) in [(&crashed, "db"), (&disk, "db"), (&disk, "copy")] {
-        let options = Options::default()
-            .background(Background::Inline)
-            .keyspace_defaults(tuning().merge_operator(Whole));
+        let options = inline().keyspace_defaults(small().merge_operator(Whole));
         let vfs = Arc::new(disk.clone());
         let db = Db::open(path, options.vfs(vfs.clone())).unwrap();
-        assert_eq!(met(db.default_keyspace().iter()), expected, "{path}");
+        assert_eq!(outcomes(db.default_keyspace().iter()), expected, "{path}");
         db.put("c", "new").unwrap();
         assert_eq!(db.get("c").unwrap().unwrap(), b"new");
         db.close(None).unwrap();
@@ -249,48 +227,53 @@ fn what_does_not_fold_survives_recovery_checkpoints_and_snapshots_unharmed() {
 }
 
 #[test]
-fn the_operator_stays_with_its_keyspace() {
+fn merge_operator_of_a_keyspace_is_fixed_and_required() {
     let disk = MemVfs::new();
-    let db = open(&disk, tuning()).unwrap();
-    let lacking = |done: lsmx::Result<()>, known: Option<&str>| {
+    let try_open =
+        |keyspace: KeyspaceOptions| try_open(&disk, inline().keyspace_defaults(keyspace));
+    let db = try_open(small()).unwrap();
+    let assert_lacking = |done: lsmx::Result<()>, known: Option<&str>| {
         let Err(Error::NoMergeOperator { keyspace, operator }) = done else { panic!("{done:?}") };
         assert_eq!((keyspace.as_str(), operator.as_deref()), ("default", known));
     };
-    lacking(db.default_keyspace().merge("k", "v"), None);
+    assert_lacking(db.default_keyspace().merge("k", "v"), None);
     let mut batch = WriteBatch::new();
     batch.put(&db.default_keyspace(), "other", "v");
     batch.merge(&db.default_keyspace(), "k", "v");
-    lacking(db.write(batch, lsmx::Durability::Sync), None);
-    assert!(db.get("other").unwrap().is_none(), "all of a batch or nothing");
-    // A keyspace that has none takes one on, and then no other.
-    let other = |done: lsmx::Result<()>| {
+    assert_lacking(db.write(batch, lsmx::Durability::Sync), None);
+    assert!(db.get("other").unwrap().is_none(), "a part of a refused batch was done");
+    // A keyspace without an operator accepts one, and then no other.
+    let assert_other = |done: lsmx::Result<()>| {
         let Err(error @ Error::Contradiction { .. }) = done else { panic!("{done:?}") };
         assert!(error.to_string().contains("lsmx.append"), "{error}");
     };
     let give = |db: &Db, options| db.keyspace("default", options).map(drop);
-    give(&db, tuning().merge_operator(Append::default())).unwrap();
-    other(give(&db, tuning().merge_operator(Counter)));
-    give(&db, tuning()).unwrap();
-    // In a table of its own, without its base, the operand stays one.
+    give(&db, small().merge_operator(Append::default())).unwrap();
+    assert_other(give(&db, small().merge_operator(Counter)));
+    give(&db, small()).unwrap();
+    // The operand is in another table than its base.
     db.put("k", "base+").unwrap();
     db.flush().unwrap();
     db.default_keyspace().merge("k", "v").unwrap();
     drop(db);
 
     let before = disk.snapshot_all();
-    other(open(&disk, tuning().merge_operator(Counter)).map(drop));
-    assert_eq!(disk.snapshot_all(), before, "a refused opening changes nothing");
+    assert_other(try_open(small().merge_operator(Counter)).map(drop));
+    assert_eq!(disk.snapshot_all(), before, "a refused open changes no file");
 
-    let db = open(&disk, tuning()).unwrap();
-    lacking(db.default_keyspace().merge("k", "v"), Some("lsmx.append"));
-    lacking(db.get("k").map(drop), Some("lsmx.append"));
-    lacking(db.default_keyspace().iter().next().unwrap().map(drop), Some("lsmx.append"));
-    lacking(db.default_keyspace().iter().next_back().unwrap().map(drop), Some("lsmx.append"));
+    let db = try_open(small()).unwrap();
+    assert_lacking(db.default_keyspace().merge("k", "v"), Some("lsmx.append"));
+    assert_lacking(db.get("k").map(drop), Some("lsmx.append"));
+    assert_lacking(db.default_keyspace().iter().next().unwrap().map(drop), Some("lsmx.append"));
+    assert_lacking(
+        db.default_keyspace().iter().next_back().unwrap().map(drop),
+        Some("lsmx.append"),
+    );
     assert!(db.get("j").unwrap().is_none());
     db.put("j", "w").unwrap();
     db.flush().unwrap();
     assert_eq!(db.get("j").unwrap().unwrap(), b"w");
-    give(&db, tuning().merge_operator(Append::default())).unwrap();
+    give(&db, small().merge_operator(Append::default())).unwrap();
     assert_eq!(db.get("k").unwrap().unwrap(), b"base+v");
     let named = KeyspaceOptions::default().merge_operator(Nameless);
     assert!(matches!(db.keyspace("n", named), Err(Error::InvalidOption { .. })));
@@ -309,20 +292,16 @@ impl MergeOperator for Nameless {
     }
 }
 
-/// A base deep in the tree and merges for ever: the chain that a reader meets stays short, whether
-/// a memtable holds many operands of a key or one, with partial merges or without.
+/// The base is deep in the tree. A memtable has many operands of a key, or few.
 #[test]
-fn chains_stay_short_in_memory_and_in_tables() {
-    for (operator, keys) in [(true, 1u32), (true, 40), (false, 1), (false, 40)] {
-        let disk = MemVfs::new();
-        let tuning = tuning()
-            .policy("tiering".parse::<lsmx::PolicySpec>().unwrap())
-            .memtable_bytes(16 << 10);
-        let tuning = match operator {
+fn operand_chains_stay_short_with_and_without_partial_merges() {
+    for (partial, keys) in [(true, 1u32), (true, 40), (false, 1), (false, 40)] {
+        let tuning = small().policy(policy("tiering")).memtable_bytes(16 << 10);
+        let tuning = match partial {
             true => tuning.merge_operator(Append::default()),
             false => tuning.merge_operator(Whole),
         };
-        let db = open(&disk, tuning).unwrap();
+        let db = database::open(&MemVfs::new(), inline().keyspace_defaults(tuning));
         for key in 0..keys {
             db.put(key.to_be_bytes(), "base").unwrap();
         }
@@ -338,9 +317,9 @@ fn chains_stay_short_in_memory_and_in_tables() {
             let length = db.get(key.to_be_bytes()).unwrap().unwrap().len();
             assert_eq!(length, 1 + (15_000 / keys - 1 - 99) as usize % 100);
         }
-        let merges = db.metrics().keyspaces["default"].merges;
-        // Drawn chains: twenty times the bound has a probability of e^-20.
-        let bound = u64::from(CHAIN_OPERANDS_MAX) * if operator || keys == 1 { 4 } else { 20 };
+        let merges = metrics(&db).merges;
+        // Without partial merges a long chain is cut at random: one of 20 times the bound has probability e^-20.
+        let bound = u64::from(CHAIN_OPERANDS_MAX) * if partial || keys == 1 { 4 } else { 20 };
         assert!(merges.reads.operands_max <= bound, "{merges:?}");
         assert!(merges.reads.folds <= 15_000 / 16 + 100, "{merges:?}");
     }

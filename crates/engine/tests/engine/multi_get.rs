@@ -1,6 +1,6 @@
 //! Lookups of many keys and scans read blocks and values in parallel.
 
-#![allow(clippy::disallowed_methods, reason = "a slow device is made of real time")]
+#![allow(clippy::disallowed_methods, reason = "the slow device takes real time")]
 
 use std::io;
 use std::path::Path;
@@ -14,28 +14,32 @@ use lsmx::metrics::BlockKind;
 use lsmx::vfs::{File, MemVfs, Vfs};
 use lsmx::{Db, KeyspaceOptions, Options, ValueSeparation};
 
+use crate::harness::database::{metrics, open, policy, settle};
+
 const KEYS: u32 = 4_000;
-/// Longer than anything takes but a device.
+/// Duration of a read of the slow device.
 const DEVICE: Duration = Duration::from_micros(500);
-/// Long enough that who comes late was not on the way at all.
+/// Time limit for the arrival of a second read.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Long enough for a second thread on a busy machine.
+/// Time in which a second thread begins its read on a busy machine.
 const LINGER: Duration = Duration::from_millis(300);
 
-/// A device: each read takes its time, and once more than one has to be under way, waits for another.
+/// A device with slow reads, which may wait for another read.
 #[derive(Debug, Default)]
 struct Device {
-    /// Whether reads take their time.
+    /// Whether reads take [`DEVICE`].
     slow: AtomicBool,
-    /// Whether the file system reads ahead.
+    /// Whether the file system supports read-ahead hints.
     reads_ahead: AtomicBool,
-    /// Whether every read but the first waits until two were under way at once.
+    /// Whether every read but the first waits until two reads have run at once.
     gathers: AtomicBool,
-    /// Whether each read waits for [`LINGER`] for a second one, until two were under way at once.
+    /// Whether each read waits up to [`LINGER`] until two reads have run at once.
     lingers: AtomicBool,
     reads: AtomicUsize,
-    told: AtomicUsize,
-    under_way: Mutex<(usize, usize)>,
+    /// Number of read-ahead hints.
+    hints: AtomicUsize,
+    /// Number of running reads, and its maximum.
+    running: Mutex<(usize, usize)>,
     changed: Condvar,
 }
 
@@ -46,24 +50,23 @@ impl Device {
         }
         let start = Instant::now();
         let first = self.reads.fetch_add(1, Ordering::SeqCst) == 0;
-        let mut under_way = self.under_way.lock().unwrap();
-        under_way.0 += 1;
-        under_way.1 = under_way.1.max(under_way.0);
+        let mut running = self.running.lock().unwrap();
+        running.0 += 1;
+        running.1 = running.1.max(running.0);
         self.changed.notify_all();
         let gathers = self.gathers.load(Ordering::SeqCst) && !first;
         if gathers || self.lingers.load(Ordering::SeqCst) {
             let patience = if gathers { PATIENCE } else { LINGER };
             let alone = |it: &mut (usize, usize)| it.1 < 2;
-            let (met, waited) =
-                self.changed.wait_timeout_while(under_way, patience, alone).unwrap();
-            assert!(!gathers || !waited.timed_out(), "one after the other");
-            under_way = met;
+            let (met, waited) = self.changed.wait_timeout_while(running, patience, alone).unwrap();
+            assert!(!gathers || !waited.timed_out(), "reads ran one after the other");
+            running = met;
         }
-        drop(under_way);
+        drop(running);
         while start.elapsed() < DEVICE {
             std::hint::spin_loop();
         }
-        self.under_way.lock().unwrap().0 -= 1;
+        self.running.lock().unwrap().0 -= 1;
         read()
     }
 }
@@ -93,7 +96,7 @@ impl FileLayer for SlowFile {
         if !matches!(hint, FileHint::WillNeed { .. }) {
             return hint.apply_to_file(&*self.inner);
         }
-        self.device.told.fetch_add(1, Ordering::SeqCst);
+        self.device.hints.fetch_add(1, Ordering::SeqCst);
         self.device.reads_ahead.load(Ordering::SeqCst)
     }
 }
@@ -116,7 +119,7 @@ fn key(number: u32) -> Vec<u8> {
     number.wrapping_mul(0x9e37_79b9).to_be_bytes().to_vec()
 }
 
-/// A database with a cache for its metadata and little else, all of the metadata read.
+/// Returns a database whose cache holds all metadata and few data blocks.
 fn database(background: Background) -> (Db, Arc<Device>) {
     let device = Arc::new(Device::default());
     let disk = SlowVfs { inner: MemVfs::new(), device: Arc::clone(&device) };
@@ -125,23 +128,22 @@ fn database(background: Background) -> (Db, Arc<Device>) {
         .background(background)
         .block_cache_bytes(64 << 10)
         .keyspace_defaults(keyspace);
-    let db = Db::open("db", options.vfs(Arc::new(disk))).unwrap();
+    let db = open(&disk, options);
     for number in 0..KEYS {
         db.put(key(number), number.to_le_bytes().repeat(10)).unwrap();
     }
-    db.flush().unwrap();
-    db.wait_idle().unwrap();
+    settle(&db);
     for number in 0..KEYS {
         db.get(key(number)).unwrap();
     }
     (db, device)
 }
 
-/// Looks up keys of which every third is not there and some are asked twice, and checks the values.
-fn ask(db: &Db) {
-    let asked: Vec<u32> = (0..90).map(|n| n * 613 % (KEYS + KEYS / 2)).chain([5, 5, 613]).collect();
-    let values = db.default_keyspace().multi_get(asked.iter().map(|&number| key(number))).unwrap();
-    for (number, value) in asked.iter().zip(values) {
+/// Looks up keys, of which a third is absent and some occur twice, and checks the values.
+fn look_up(db: &Db) {
+    let keys: Vec<u32> = (0..90).map(|n| n * 613 % (KEYS + KEYS / 2)).chain([5, 5, 613]).collect();
+    let values = db.default_keyspace().multi_get(keys.iter().map(|&number| key(number))).unwrap();
+    for (number, value) in keys.iter().zip(values) {
         let expected = (*number < KEYS).then(|| number.to_le_bytes().repeat(10));
         assert_eq!(value.as_deref(), expected.as_deref(), "{number}");
     }
@@ -152,42 +154,42 @@ fn misses(db: &Db) -> u64 {
 }
 
 #[test]
-fn where_nothing_is_read_ahead_several_threads_read() {
+fn multi_get_without_read_ahead_reads_on_several_threads() {
     let (db, device) = database(Background::default());
     let before = misses(&db);
     device.gathers.store(true, Ordering::SeqCst);
     device.slow.store(true, Ordering::SeqCst);
-    ask(&db);
+    look_up(&db);
     device.slow.store(false, Ordering::SeqCst);
-    assert!(device.under_way.lock().unwrap().1 >= 2);
+    assert!(device.running.lock().unwrap().1 >= 2);
     assert_eq!(misses(&db) - before, device.reads.load(Ordering::SeqCst) as u64);
 }
 
 #[test]
-fn where_the_file_system_reads_ahead_it_is_told_all_places_first() {
+fn multi_get_with_read_ahead_gives_all_hints_first() {
     let (db, device) = database(Background::default());
     let before = misses(&db);
     device.reads_ahead.store(true, Ordering::SeqCst);
     device.slow.store(true, Ordering::SeqCst);
-    ask(&db);
+    look_up(&db);
     device.slow.store(false, Ordering::SeqCst);
     let reads = device.reads.load(Ordering::SeqCst);
     assert_eq!(misses(&db) - before, reads as u64);
-    let told = device.told.load(Ordering::SeqCst);
-    // All but the first, which showed that reads are slow.
-    assert!(told > 20 && told + 2 >= reads, "{told} told, {reads} read");
-    assert_eq!(device.under_way.lock().unwrap().1, 1);
+    let hints = device.hints.load(Ordering::SeqCst);
+    // The first read shows that reads are slow; all others have hints.
+    assert!(hints > 20 && hints + 2 >= reads, "{hints} hints, {reads} reads");
+    assert_eq!(device.running.lock().unwrap().1, 1);
 }
 
 #[test]
-fn where_time_is_driven_lookups_go_together_from_the_second_on() {
+fn multi_get_inline_gives_hints_from_the_second_read_on() {
     let (db, device) = database(Background::Inline);
     device.reads_ahead.store(true, Ordering::SeqCst);
-    ask(&db);
-    assert!(device.told.load(Ordering::SeqCst) > 20);
+    look_up(&db);
+    assert!(device.hints.load(Ordering::SeqCst) > 20);
 }
 
-/// Values of neighbouring keys in many blob files.
+/// Returns a database with the values of neighbouring keys in many blob files.
 fn values_in_many_files() -> (Db, Arc<Device>) {
     let device = Arc::new(Device::default());
     let disk = SlowVfs { inner: MemVfs::new(), device: Arc::clone(&device) };
@@ -199,10 +201,10 @@ fn values_in_many_files() -> (Db, Arc<Device>) {
     };
     let keyspace = KeyspaceOptions::default()
         .memtable_bytes(8 << 20)
-        .policy("tiering(T=20)".parse::<lsmx::PolicySpec>().unwrap())
+        .policy(policy("tiering(T=20)"))
         .value_separation(separation);
     let options = Options::default().block_cache_bytes(0).keyspace_defaults(keyspace);
-    let db = Db::open("db", options.vfs(Arc::new(disk))).unwrap();
+    let db = open(&disk, options);
     for round in 0..8 {
         for number in (round..1_000_u32).step_by(1 + round as usize) {
             db.put(number.to_be_bytes(), [number.to_le_bytes().repeat(200), vec![0]].concat())
@@ -211,45 +213,45 @@ fn values_in_many_files() -> (Db, Arc<Device>) {
         db.flush().unwrap();
     }
     db.wait_idle().unwrap();
-    assert!(db.metrics().keyspaces["default"].value_log.blob_files >= 8);
+    assert!(metrics(&db).value_log.blob_files >= 8);
     (db, device)
 }
 
-fn walk(db: &Db, count: usize) -> usize {
+/// Scans the first entries and checks them.
+fn scan(db: &Db, count: usize) {
     let keyspace = db.default_keyspace();
-    let walked = keyspace.iter().take(count).map(Result::unwrap);
-    for (number, (key, value)) in (0_u32..).zip(walked) {
+    let scanned = keyspace.iter().take(count).map(Result::unwrap);
+    for (number, (key, value)) in (0_u32..).zip(scanned) {
         assert_eq!(key, number.to_be_bytes());
         assert_eq!(value, [number.to_le_bytes().repeat(200), vec![0]].concat());
     }
-    count
 }
 
 #[test]
-fn values_of_a_scan_are_read_by_several_threads() {
+fn scan_reads_separated_values_on_several_threads() {
     let (db, device) = values_in_many_files();
     device.slow.store(true, Ordering::SeqCst);
     let misses = || db.metrics().cache.get(&BlockKind::Blob).map_or(0, |blob| blob.misses);
-    // Who wants one value reads one.
+    // A scan of one entry reads one value.
     let before = misses();
-    walk(&db, 1);
+    scan(&db, 1);
     assert_eq!(misses() - before, 1);
     let before = device.reads.load(Ordering::SeqCst);
     device.lingers.store(true, Ordering::SeqCst);
-    walk(&db, 1_000);
+    scan(&db, 1_000);
     device.slow.store(false, Ordering::SeqCst);
-    assert!(device.under_way.lock().unwrap().1 >= 2, "one after the other");
+    assert!(device.running.lock().unwrap().1 >= 2, "reads ran one after the other");
     let reads = device.reads.load(Ordering::SeqCst) - before;
     assert!(reads < 400, "{reads} reads for 1000 values");
 }
 
 #[test]
-fn the_file_system_is_told_where_values_of_a_scan_are() {
+fn scan_with_read_ahead_gives_hints_for_separated_values() {
     let (db, device) = values_in_many_files();
     device.reads_ahead.store(true, Ordering::SeqCst);
     device.slow.store(true, Ordering::SeqCst);
-    walk(&db, 1_000);
+    scan(&db, 1_000);
     device.slow.store(false, Ordering::SeqCst);
-    assert!(device.told.load(Ordering::SeqCst) > 20);
-    assert_eq!(device.under_way.lock().unwrap().1, 1);
+    assert!(device.hints.load(Ordering::SeqCst) > 20);
+    assert_eq!(device.running.lock().unwrap().1, 1);
 }

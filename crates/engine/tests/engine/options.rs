@@ -1,51 +1,56 @@
 //! Invalid options and the errors of an open.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use lsmx::env::Background;
 use lsmx::metrics::BlockKind;
 use lsmx::vfs::{MemVfs, Vfs};
-use lsmx::{Compression, Db, Error, KeyspaceOptions, Options, ReadOptions};
+use lsmx::{Compression, Db, Error, KeyspaceOptions, Options, ReadOptions, ValueSeparation};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::harness::database::{self, inline, small, try_open, verify};
+
 fn options() -> Options {
-    let tuning =
-        KeyspaceOptions::default().memtable_bytes(2 << 10).table_bytes(2 << 10).block_bytes(256);
-    Options::default().background(Background::Inline).seed(1).keyspace_defaults(tuning)
+    let tuning = small().memtable_bytes(2 << 10).table_bytes(2 << 10);
+    inline().keyspace_defaults(tuning.value_separation(separation()))
+}
+
+fn separation() -> ValueSeparation {
+    ValueSeparation { threshold_bytes: 100, ..ValueSeparation::default() }
 }
 
 fn open(disk: &MemVfs) -> lsmx::Result<Db> {
-    Db::open("db", options().vfs(Arc::new(disk.clone())))
+    try_open(disk, options())
 }
 
-/// Opens, and expects to be refused without a byte changed.
+/// Returns the error of an open, which must not change any file.
 fn refused(disk: &MemVfs, options: Options) -> Error {
     let before = disk.snapshot_all();
-    let error = Db::open("db", options.vfs(Arc::new(disk.clone()))).expect_err("refused");
-    assert!(disk.snapshot_all() == before, "{error}: bytes have changed");
+    let error = try_open(disk, options).expect_err("refused");
+    assert!(disk.snapshot_all() == before, "{error}: files have changed");
     error
 }
 
-/// A database with tables, log and manifest.
+/// Returns a closed database with tables, a blob file, a log and a manifest.
 fn database(seed: u64) -> MemVfs {
     let disk = MemVfs::new();
-    let db = Db::open("db", options().seed(seed).vfs(Arc::new(disk.clone()))).unwrap();
+    let db = database::open(&disk, options().seed(seed));
     for number in 0..200u64 {
         db.put((number * 7_919 % 200).to_be_bytes(), [1; 40]).unwrap();
     }
+    db.put("separated", [1; 200]).unwrap();
     db.close(None).unwrap();
     disk
 }
 
-/// The first file whose name has this in it.
+/// Returns the first file whose path contains a text.
 fn file(disk: &MemVfs, part: &str) -> std::path::PathBuf {
     let found = disk.paths().into_iter().find(|path| path.to_string_lossy().contains(part));
     found.unwrap()
 }
 
 #[test]
-fn contradictions_name_both_options() {
+fn contradicting_options_are_both_named() {
     type Case = (fn() -> Options, [&'static str; 2]);
     let cases: [Case; 2] = [
         (
@@ -69,11 +74,10 @@ fn contradictions_name_both_options() {
     }
 }
 
-/// A keyspace was opened with a memtable larger than all memtables together may be.
+/// A keyspace was opened with a memtable larger than the bound of all memtables.
 #[test]
-fn keyspace_options_contradict_options_of_the_database_is_an_error() {
-    let opened = Db::open("db", options().memtable_bytes_max(1 << 19).vfs(Arc::new(MemVfs::new())));
-    let db = opened.unwrap();
+fn contradiction_of_keyspace_and_database_options_is_an_error() {
+    let db = database::open(&MemVfs::new(), options().memtable_bytes_max(1 << 19));
     let error = db.keyspace("big", KeyspaceOptions::default().memtable_bytes(1 << 20)).unwrap_err();
     let Error::Contradiction { first, second, .. } = &error else { panic!("{error:?}") };
     assert_eq!(first, "memtable_bytes_max = 524288");
@@ -82,10 +86,33 @@ fn keyspace_options_contradict_options_of_the_database_is_an_error() {
 }
 
 #[test]
-fn values_out_of_range_are_named() {
+fn option_out_of_bounds_is_named() {
     let tuned = |tuning: KeyspaceOptions| options().keyspace_defaults(tuning);
     let tuning = KeyspaceOptions::default;
+    let amplification = |space_amplification_max| {
+        let separation = ValueSeparation { space_amplification_max, ..separation() };
+        tuned(tuning().value_separation(separation))
+    };
+    let separated = |separation| tuned(tuning().value_separation(separation));
     let cases = [
+        (
+            separated(ValueSeparation { threshold_bytes: 0, ..separation() }),
+            "value_separation.threshold_bytes",
+        ),
+        (
+            separated(ValueSeparation { blob_file_bytes: 10, ..separation() }),
+            "value_separation.blob_file_bytes",
+        ),
+        (
+            separated(ValueSeparation { garbage_ratio: 0.0, ..separation() }),
+            "value_separation.garbage_ratio",
+        ),
+        (
+            separated(ValueSeparation { garbage_ratio: 1.5, ..separation() }),
+            "value_separation.garbage_ratio",
+        ),
+        (amplification(1.0), "value_separation.space_amplification_max"),
+        (amplification(f64::NAN), "value_separation.space_amplification_max"),
         (options().wal_bytes_max(0), "wal_bytes_max"),
         (options().background(Background::Threads { workers: 0 }), "background"),
         (options().background(Background::Stepped { seed: 1, workers: 0 }), "background"),
@@ -101,7 +128,7 @@ fn values_out_of_range_are_named() {
             error => panic!("{error:?}"),
         }
     }
-    // The same for a keyspace that is made, or tuned, later; nothing of it is done.
+    // The options of a later keyspace are checked, too; nothing is created or changed.
     let db = open(&MemVfs::new()).unwrap();
     for name in ["default", "new"] {
         let bad = tuning().compression(Compression::Lz4).block_bytes(1);
@@ -118,7 +145,7 @@ fn not_a_database(error: &Error) {
 }
 
 #[test]
-fn what_is_not_a_database_is_left_alone() {
+fn directory_without_a_database_is_refused_unchanged() {
     let existing = || options().create_if_missing(false);
     not_a_database(&refused(&MemVfs::new(), existing()));
     let empty = MemVfs::new();
@@ -144,8 +171,8 @@ fn what_is_not_a_database_is_left_alone() {
 }
 
 #[test]
-fn missing_and_foreign_files_are_named() {
-    for part in [".sst", "MANIFEST", ".wal"] {
+fn missing_or_foreign_file_is_named() {
+    for part in [".sst", ".blob", "MANIFEST", ".wal"] {
         let disk = database(1);
         let path = file(&disk, part);
         disk.remove(&path).unwrap();
@@ -166,8 +193,8 @@ fn missing_and_foreign_files_are_named() {
     }
 }
 
-/// Puts version 2 into a file and the right checksum over it.
-fn newer(disk: &MemVfs, path: &Path, version_at: usize, sum_at: usize, from: usize) {
+/// Sets the version in a file to 2 and corrects the checksum.
+fn set_newer_version(disk: &MemVfs, path: &Path, version_at: usize, sum_at: usize, from: usize) {
     let mut bytes = disk.read_all(path).unwrap();
     bytes[version_at..version_at + 4].copy_from_slice(&2u32.to_le_bytes());
     let sum = xxh3_64(&bytes[from..sum_at]).to_le_bytes();
@@ -177,15 +204,15 @@ fn newer(disk: &MemVfs, path: &Path, version_at: usize, sum_at: usize, from: usi
 }
 
 #[test]
-fn a_newer_format_is_refused_by_its_number() {
+fn newer_format_version_is_refused() {
     for part in ["MANIFEST", ".wal", ".sst", "CURRENT"] {
         let disk = database(1);
         let path = file(&disk, part);
         let len = disk.read_all(&path).unwrap().len();
         match part {
-            "MANIFEST" => newer(&disk, &path, 8, 32, 0),
-            ".wal" => newer(&disk, &path, 8, 72, 0),
-            ".sst" => newer(&disk, &path, len - 16, len - 12, len - 40),
+            "MANIFEST" => set_newer_version(&disk, &path, 8, 32, 0),
+            ".wal" => set_newer_version(&disk, &path, 8, 72, 0),
+            ".sst" => set_newer_version(&disk, &path, len - 16, len - 12, len - 40),
             _ => {
                 let text = String::from_utf8(disk.read_all(&path).unwrap()).unwrap();
                 let (body, _) = text.split_once(" sum ").unwrap();
@@ -200,20 +227,20 @@ fn a_newer_format_is_refused_by_its_number() {
             }
             error => panic!("{part}: {error:?}"),
         }
-        let verified = lsmx::verify("db", &Options::default().vfs(Arc::new(disk)));
+        let verified = verify(&disk);
         assert!(matches!(verified, Err(Error::UnsupportedVersion { .. })), "{verified:?}");
     }
 }
 
 #[test]
-fn a_second_opener_is_locked_out() {
+fn second_open_is_locked_out() {
     let disk = MemVfs::new();
     let db = open(&disk).unwrap();
     db.put("k", "v").unwrap();
     for error in [
         refused(&disk, options()),
         refused(&disk, options().create_if_missing(false)),
-        lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone()))).expect_err("refused"),
+        verify(&disk).expect_err("refused"),
     ] {
         let Error::Locked { path } = &error else { panic!("{error:?}") };
         assert_eq!(path, Path::new("db/LOCK"));
@@ -224,7 +251,7 @@ fn a_second_opener_is_locked_out() {
 }
 
 #[test]
-fn fill_cache_of_a_lookup_decides_whether_its_block_stays() {
+fn fill_cache_of_a_lookup_decides_whether_its_block_is_cached() {
     let db = open(&database(1)).unwrap();
     let misses = || db.metrics().cache.get(&BlockKind::Data).map_or(0, |data| data.misses);
     let key = 3u64.to_be_bytes();

@@ -1,65 +1,52 @@
-//! Range deletes: results and cost.
-
-#![allow(
-    clippy::disallowed_methods,
-    reason = "a test fails by panicking, and one waits for real threads"
-)]
+//! Range deletes: results, cost, and files that they free.
 
 use std::ops::Bound;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
 
 use lsmx::env::Background;
-use lsmx::merge_operator::Append;
 use lsmx::metrics::BlockKind;
-use lsmx::vfs::CrashImage;
-use lsmx::vfs::MemVfs;
-use lsmx::{
-    Db, Durability, Error, KeyspaceOptions, Metrics, Options, PolicySpec, WriteBatch, verify,
-};
-use lsmx_base::file_name::FileName;
-use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
+use lsmx::vfs::{CrashImage, MemVfs, Vfs};
+use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, PolicySpec, WriteBatch};
 
-fn options(policy: &str) -> Options {
+use crate::harness::database::{
+    assert_clean, compact, entries, files, inline, metrics, open, policy, settle, wait_until,
+};
+use crate::harness::golden::assert_same_bytes;
+
+fn options(text: &str) -> Options {
     let keyspace = KeyspaceOptions::default()
-        .policy(policy.parse::<PolicySpec>().unwrap())
+        .policy(policy(text))
         .memtable_bytes(64 << 10)
         .table_bytes(32 << 10)
         .block_bytes(1 << 10);
-    Options::default().background(Background::Inline).seed(1).keyspace_defaults(keyspace)
-}
-
-fn open(disk: &MemVfs, options: Options) -> Db {
-    Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap()
+    inline().keyspace_defaults(keyspace)
 }
 
 fn key(number: u32) -> Vec<u8> {
     format!("key-{number:08}").into_bytes()
 }
 
+/// Puts keys with numbers below `count`, in order.
+fn fill(db: &Db, count: u32) {
+    for number in 0..count {
+        db.put(key(number), [7; 40]).unwrap();
+    }
+}
+
 fn keys(db: &Db) -> Vec<String> {
-    let entries = db.default_keyspace().iter().map(|entry| entry.unwrap().0);
-    entries.map(|key| String::from_utf8(key.to_vec()).unwrap()).collect()
+    let entries = entries(db.default_keyspace().iter()).into_iter();
+    entries.map(|(key, _)| String::from_utf8(key.to_vec()).unwrap()).collect()
 }
 
-/// Files and written bytes of the default keyspace.
+/// Returns the number of tables, the bytes that compactions have written, and the number of tables dropped unread.
 fn work(db: &Db) -> (u64, u64, u64) {
-    let Metrics { keyspaces, .. } = db.metrics();
-    let tree = &keyspaces["default"];
-    let files = tree.levels.iter().map(|level| level.files).sum();
-    (files, tree.compaction.written_bytes, tree.compaction.drops)
-}
-
-fn settle(db: &Db) {
-    db.flush().unwrap();
-    db.wait_idle().unwrap();
+    let metrics = metrics(db);
+    (metrics.total().files, metrics.compaction.written_bytes, metrics.compaction.drops)
 }
 
 #[test]
-fn bounds_are_those_of_ranges() {
-    let disk = MemVfs::new();
-    let db = open(&disk, options("leveled"));
+fn range_delete_bounds_are_those_of_ranges() {
+    let db = open(&MemVfs::new(), options("leveled"));
     let space = db.default_keyspace();
     let left = |range: (Bound<&str>, Bound<&str>)| {
         space.clear().unwrap();
@@ -87,41 +74,37 @@ fn bounds_are_those_of_ranges() {
     ] {
         assert_eq!(left(nothing), ",a,a0,b,b0,c");
     }
-    // Clearing and six puts each, and no number for an empty range.
+    // One `clear` and six puts each; an empty range takes no sequence number.
     assert_eq!(db.snapshot().seq().0 - seq.0, 4 * 7);
 }
 
 #[test]
-fn a_bound_past_the_limit_of_keys_is_refused() {
+fn bound_longer_than_a_key_is_refused_and_longest_keys_are_bounds() {
     let disk = MemVfs::new();
     let db = open(&disk, options("leveled"));
-    let (longest, long) = (vec![b'k'; 64 << 10], vec![b'k'; (64 << 10) + 1]);
+    let keyspace = db.default_keyspace();
+    let (longest, too_long) = (vec![b'k'; 64 << 10], vec![b'k'; (64 << 10) + 1]);
     db.put(&longest, "v").unwrap();
-    for range in
-        [(Bound::Included(&long), Bound::Unbounded), (Bound::Unbounded, Bound::Excluded(&long))]
-    {
-        let refused = db.default_keyspace().delete_range::<Vec<u8>>(range);
+    use Bound::{Excluded, Included, Unbounded};
+    for range in [(Included(&too_long), Unbounded), (Unbounded, Excluded(&too_long))] {
+        let refused = keyspace.delete_range::<Vec<u8>>(range);
         assert!(matches!(refused, Err(Error::TooLarge { what: "key", .. })), "{refused:?}");
     }
-    // The longest keys as bounds: the keys next to them are one byte longer, here and on disk.
-    db.default_keyspace()
-        .delete_range::<Vec<u8>>((Bound::Excluded(&longest), Bound::Unbounded))
-        .unwrap();
+    // The stored bounds are one byte longer than the longest key.
+    keyspace.delete_range::<Vec<u8>>((Excluded(&longest), Unbounded)).unwrap();
     assert_eq!(db.get(&longest).unwrap().as_deref(), Some(&b"v"[..]));
     settle(&db);
-    db.default_keyspace()
-        .delete_range::<Vec<u8>>((Bound::Included(&longest), Bound::Included(&longest)))
-        .unwrap();
-    drop(db);
+    keyspace.delete_range::<Vec<u8>>((Included(&longest), Included(&longest))).unwrap();
+    drop((keyspace, db));
     let db = open(&disk, options("full"));
     assert_eq!(db.get(&longest).unwrap(), None);
     settle(&db);
     db.close(None).unwrap();
-    verify("db", &Options::default().vfs(Arc::new(disk))).unwrap();
+    assert_clean(&disk);
 }
 
 #[test]
-fn a_guard_is_refused_after_a_range_delete_of_its_key() {
+fn guard_range_delete_covers_its_key_is_refused() {
     let disk = MemVfs::new();
     let db = open(&disk, options("leveled"));
     let space = db.default_keyspace();
@@ -140,7 +123,7 @@ fn a_guard_is_refused_after_a_range_delete_of_its_key() {
 }
 
 #[test]
-fn a_batch_deletes_what_it_wrote_before_and_leaves_what_comes_after() {
+fn range_delete_in_a_batch_deletes_earlier_writes_of_the_batch() {
     let disk = MemVfs::new();
     let db = open(&disk, options("leveled"));
     let space = db.default_keyspace();
@@ -163,33 +146,27 @@ fn a_batch_deletes_what_it_wrote_before_and_leaves_what_comes_after() {
     assert_eq!(keys(&again), ["b"]);
 }
 
-/// A hundred thousand deleted keys in the way of a scan are leapt over, from both sides, though no
-/// job has touched them.
+/// No job has removed the deleted entries, because a snapshot shows them.
 #[test]
-fn a_scan_over_a_deleted_stretch_reads_next_to_nothing() {
+fn scan_over_a_deleted_range_reads_few_blocks() {
     let disk = MemVfs::new();
     let db = open(&disk, options("leveled"));
-    for number in 0..100_000 {
-        db.put(key(number), [7; 40]).unwrap();
-    }
+    fill(&db, 100_000);
     settle(&db);
-    // Whoever looks through it sees all of the files, so none of them goes.
     let before = db.snapshot();
     db.default_keyspace().delete_range(key(10)..key(99_990)).unwrap();
     db.flush().unwrap();
     let tables = work(&db).0;
-    assert!(tables > 50, "{tables} tables are no stretch");
+    assert!(tables > 50, "only {tables} tables");
     let blocks = || {
-        let misses = db.metrics().cache;
-        let of = |kind| misses.get(&kind).map_or(0, |cache| cache.hits + cache.misses);
-        of(BlockKind::Data)
+        let cache = db.metrics().cache;
+        cache.get(&BlockKind::Data).map_or(0, |data| data.hits + data.misses)
     };
     let from = blocks();
-    let forward: Vec<_> = db.default_keyspace().iter().map(|entry| entry.unwrap().0).collect();
+    let forward = entries(db.default_keyspace().iter());
     let forward_blocks = blocks() - from;
     assert_eq!(forward.len(), 20);
-    let mut backward: Vec<_> =
-        db.default_keyspace().iter().rev().map(|entry| entry.unwrap().0).collect();
+    let mut backward: Vec<_> = db.default_keyspace().iter().rev().map(Result::unwrap).collect();
     let all_blocks = blocks() - from;
     backward.reverse();
     assert_eq!(forward, backward);
@@ -199,9 +176,9 @@ fn a_scan_over_a_deleted_stretch_reads_next_to_nothing() {
     assert_eq!(before.iter(&space).count(), 100_000);
 }
 
-/// Nothing is read, nothing is written again, and what a snapshot holds stays until it is let go.
+/// Files that a snapshot reads stay until it is dropped.
 #[test]
-fn clearing_frees_all_files_without_rewriting_them() {
+fn clear_frees_all_files_without_rewriting_them() {
     lsmx_testkit::time_test();
     for policy in PolicySpec::all_presets() {
         let policy = policy.to_string();
@@ -211,15 +188,15 @@ fn clearing_frees_all_files_without_rewriting_them() {
             db.put(key(number.wrapping_mul(7919) % 20_000), [7; 40]).unwrap();
         }
         settle(&db);
-        let (files, written, _) = work(&db);
+        let (before, written, _) = work(&db);
         let snapshot = db.snapshot();
         db.default_keyspace().clear().unwrap();
         assert_eq!(keys(&db).len(), 0);
         settle(&db);
         let (held, ..) = work(&db);
-        assert!(held >= files.min(1), "{policy}: {held} of {files} files");
+        assert!(held >= before.min(1), "{policy}: {held} of {before} files");
         assert_eq!(snapshot.iter(&db.default_keyspace()).count(), 20_000, "{policy}");
-        // Jobs that the policy has picked meanwhile had to keep everything.
+        // Jobs that run meanwhile keep all entries.
         let (_, written_held, _) = work(&db);
         drop(snapshot);
         db.wait_idle().unwrap();
@@ -227,193 +204,116 @@ fn clearing_frees_all_files_without_rewriting_them() {
         assert_eq!(
             (left, written_after),
             (0, written_held),
-            "{policy}: {files} files, {written} B"
+            "{policy}: {before} files, {written} bytes before"
         );
         assert!(drops > 0);
-        let tables =
-            disk.paths().into_iter().filter(|path| path.extension().is_some_and(|e| e == "sst"));
-        assert_eq!(tables.count(), 0, "{policy}");
+        assert_eq!(files(&disk, ".sst").len(), 0, "{policy}");
         db.close(None).unwrap();
-        verify("db", &Options::default().vfs(Arc::new(disk))).unwrap();
+        assert_clean(&disk);
     }
 }
 
-/// With no write, no flush and no call that waits: the background looks by itself.
+/// Background threads remove the files, without a write or a call that waits.
 #[test]
-fn files_that_only_a_snapshot_held_go_when_it_is_let_go() {
+fn clear_files_of_a_snapshot_are_removed_after_its_drop() {
     let disk = MemVfs::new();
     let db = open(&disk, options("leveled").background(Background::Threads { workers: 1 }));
-    for number in 0..2_000 {
-        db.put(key(number), [7; 40]).unwrap();
-    }
+    fill(&db, 2_000);
     settle(&db);
     let snapshot = db.snapshot();
     db.default_keyspace().clear().unwrap();
     settle(&db);
     assert!(work(&db).0 > 0);
     drop(snapshot);
-    let patience = std::time::Instant::now();
-    while work(&db).0 > 0 {
-        assert!(patience.elapsed() < Duration::from_secs(60), "{}", db.metrics());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("removal of the files", || work(&db).0 == 0);
 }
 
-/// A range delete over half the keys: its files go, those at its ends are merged or stay.
+/// Only files at the bounds of the range delete are rewritten.
 #[test]
-fn deleting_half_of_everything_frees_half_without_rewriting_it() {
+fn range_delete_of_half_the_keys_frees_half_the_files() {
     let disk = MemVfs::new();
     let db = open(&disk, options("leveled"));
-    for number in 0..50_000 {
-        db.put(key(number), [7; 40]).unwrap();
-    }
+    fill(&db, 50_000);
     settle(&db);
-    // From one run on: whether first runs are due for a merge, which is no work of the delete's, must
-    // not depend on how many entries a memtable takes.
-    db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
-    let (files, written, _) = work(&db);
+    // With one run, no merge is due that the range delete does not cause.
+    compact(&db).unwrap();
+    let (before, written, _) = work(&db);
     db.default_keyspace().delete_range(key(12_345)..key(37_345)).unwrap();
     settle(&db);
     let (left, written_after, drops) = work(&db);
-    assert!(left <= files / 2 + 4, "{left} of {files} files are left");
+    assert!(left <= before / 2 + 4, "{left} of {before} files are left");
     assert!(
         written_after - written <= 8 * (32 << 10),
-        "{} B were rewritten",
+        "{} bytes were rewritten",
         written_after - written
     );
     assert!(drops > 0);
     assert_eq!(keys(&db).len(), 25_000);
 }
 
-/// Range deletes fill tables as entries do.
 #[test]
-fn tables_are_cut_where_they_are_full_of_range_deletes() {
+fn table_full_of_range_deletes_is_ended() {
     lsmx_testkit::time_test();
     let disk = MemVfs::new();
     let db = open(&disk, options("full"));
     for number in 0..=60 {
         db.put(key(1_000 * number), "stays").unwrap();
     }
-    // It sees what they delete, so they stay.
+    // It shows the deleted keys, so the range deletes stay.
     let snapshot = db.snapshot();
     for number in 0..6_000 {
         db.default_keyspace().delete_range(key(10 * number + 1)..key(10 * number + 5)).unwrap();
     }
     settle(&db);
-    let metrics = db.metrics();
-    let levels = &metrics.keyspaces["default"].levels;
-    let spans: u64 = levels.iter().map(|level| level.range_tombstones).sum();
-    // Where a table has ended, those that cannot reach anything any more are gone.
-    assert!((5_000..=6_000).contains(&spans), "{spans} range tombstones");
-    let tables =
-        disk.paths().into_iter().filter(|path| path.extension().is_some_and(|e| e == "sst"));
-    let bytes: Vec<usize> = tables.map(|path| disk.read_all(&path).unwrap().len()).collect();
+    let range_tombstones = metrics(&db).total().range_tombstones;
+    // Some are dropped at the end of a table, because no older entry is left in their range.
+    assert!((5_000..=6_000).contains(&range_tombstones), "{range_tombstones} range tombstones");
+    let tables = files(&disk, ".sst");
+    let bytes: Vec<usize> = tables.iter().map(|path| disk.read_all(path).unwrap().len()).collect();
     assert!(bytes.len() >= 5 && bytes.iter().all(|&bytes| bytes < 70 << 10), "{bytes:?}");
     assert_eq!(keys(&db).len(), 61);
     drop(snapshot);
     db.close(None).unwrap();
-    verify("db", &Options::default().vfs(Arc::new(disk))).unwrap();
+    assert_clean(&disk);
 }
 
-const GOLDEN_SEGMENT: u64 = 1;
 const GOLDEN: &[(&str, &[u8])] = &[
     ("CURRENT", include_bytes!("../golden/range-delete-v1/CURRENT")),
     ("MANIFEST-000002", include_bytes!("../golden/range-delete-v1/MANIFEST-000002")),
     ("000001.wal", include_bytes!("../golden/range-delete-v1/000001.wal")),
 ];
 
-/// A database that was killed with range deletes in its log.
+/// Returns the disk of a database that was killed with range deletes in its log.
 fn killed_with_range_deletes() -> MemVfs {
     let disk = MemVfs::new();
     let db = open(&disk, options("leveled"));
+    let keyspace = db.default_keyspace();
     for key in ["a", "b", "c", "d", "e"] {
         db.put(key, key).unwrap();
     }
     let mut batch = WriteBatch::new();
-    batch.delete_range(&db.default_keyspace(), "b"..="c");
-    batch.put(&db.default_keyspace(), "c", "again");
+    batch.delete_range(&keyspace, "b"..="c");
+    batch.put(&keyspace, "c", "again");
     db.write(batch, Durability::Buffered).unwrap();
-    db.default_keyspace().delete_range("e"..).unwrap();
+    keyspace.delete_range("e"..).unwrap();
     db.sync().unwrap();
     disk.crash(CrashImage::Drop, 1)
 }
 
-/// The files are never regenerated; a new format version adds new ones.
 #[test]
-fn range_deletes_in_the_log_are_written_and_read_as_ever() {
-    let disk = killed_with_range_deletes();
-    let segment = FileName::Segment(GOLDEN_SEGMENT).in_dir(Path::new("db"));
-    let written = disk.read_all(&segment).unwrap();
-    let (_, golden) = GOLDEN[2];
-    // The file grows ahead of its end by zeros.
-    let end = written.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
-    let differs = written.iter().zip(golden).position(|(ours, theirs)| ours != theirs);
-    assert_eq!((differs, end), (None, golden.len()));
+fn golden_log_with_range_deletes_is_written_unchanged_and_read() {
+    let (name, golden) = GOLDEN[2];
+    let mut written = killed_with_range_deletes().read_all(&Path::new("db").join(name)).unwrap();
+    // The file has zeros after the last record.
+    written.truncate(written.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1));
+    assert_same_bytes(name, &written, golden);
 
     let disk = MemVfs::new();
-    lsmx::vfs::Vfs::create_dir(&disk, Path::new("db")).unwrap();
+    disk.create_dir(Path::new("db")).unwrap();
     for (name, golden) in GOLDEN {
         disk.write_all(&Path::new("db").join(name), golden).unwrap();
     }
     let db = open(&disk, options("leveled"));
     assert_eq!(keys(&db), ["a", "c", "d"]);
     assert_eq!(db.get("c").unwrap().as_deref(), Some(&b"again"[..]));
-}
-
-/// Nested range deletes as retention writes them, beside as many that do not overlap: the latencies of the calls, the
-/// bytes of the memtable and the time of its flush. Five runs; prints their medians.
-#[test]
-#[ignore = "measures times: run it alone, with --release and --nocapture"]
-fn nested_range_deletes_are_measured() {
-    const DELETES: usize = 100_000;
-    const RUNS: usize = 5;
-    fn median(mut figures: Vec<u64>) -> u64 {
-        figures.sort_unstable();
-        figures[figures.len() / 2]
-    }
-    let clock = lsmx::env::Env::default();
-    for with_store in [false, true] {
-        for nested in [false, true] {
-            let mut figures: [Vec<u64>; 5] = Default::default();
-            for _ in 0..RUNS {
-                let dir = tempfile::tempdir().unwrap();
-                let mut tuning = KeyspaceOptions::default().merge_operator(Append::default());
-                if with_store {
-                    tuning = tuning.operand_store(DeltaStoreFactory::new(DeltaOptions::default()));
-                }
-                let db = Db::open(dir.path(), Options::default()).unwrap();
-                let keyspace = db.keyspace("queue", tuning).unwrap();
-                let mut times_ns = Vec::with_capacity(DELETES);
-                for number in 0..u32::try_from(DELETES).unwrap() {
-                    let (start, end) = (key(number), key(number + 1));
-                    let start_ns = clock.monotonic_ns();
-                    match nested {
-                        true => keyspace.delete_range(..end).unwrap(),
-                        false => keyspace.delete_range(start..end).unwrap(),
-                    }
-                    times_ns.push(clock.monotonic_ns() - start_ns);
-                }
-                let memtable_bytes = db.metrics().keyspaces["queue"].memtable_bytes;
-                let start_ns = clock.monotonic_ns();
-                db.flush().unwrap();
-                let flush_ns = clock.monotonic_ns() - start_ns;
-                times_ns.sort_unstable();
-                let of_10_000 = |part: usize| times_ns[DELETES * part / 10_000];
-                let run = [
-                    of_10_000(5_000) / 1_000,
-                    of_10_000(9_999) / 1_000,
-                    times_ns[DELETES - 1] / 1_000,
-                    memtable_bytes,
-                    flush_ns / 1_000,
-                ];
-                figures.iter_mut().zip(run).for_each(|(all, figure)| all.push(figure));
-            }
-            let [p50_us, p9999_us, max_us, memtable_bytes, flush_us] = figures.map(median);
-            println!(
-                "{} range deletes, operand store {with_store}: p50 {p50_us} us, p99.99 {p9999_us} us, \
-                 longest {max_us} us, memtable {memtable_bytes} bytes, flush {flush_us} us",
-                if nested { "nested" } else { "disjoint" },
-            );
-        }
-    }
 }

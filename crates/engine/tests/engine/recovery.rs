@@ -1,24 +1,25 @@
-//! Recovery of logs that several threads replay, and that fill more than one memtable.
+//! Recovery of a log by several threads, into one or several memtables.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
+use lsmx::KeyspaceOptions;
 use lsmx::env::Background;
 use lsmx::merge_operator::Counter;
-use lsmx::vfs::CrashImage;
-use lsmx::vfs::MemVfs;
-use lsmx::{Db, KeyspaceOptions, Options};
+use lsmx::vfs::{CrashImage, MemVfs};
+use lsmx::{Db, Options};
+
+use crate::harness::database::{self, Entries, assert_clean, assert_entries, metrics, policy};
 
 const KEYS: u64 = 20_000;
 
-fn open(disk: &MemVfs, memtable_bytes: u64) -> Db {
+fn options(memtable_bytes: u64) -> Options {
     let keyspace = KeyspaceOptions::default()
         .memtable_bytes(memtable_bytes)
         .merge_operator(Counter)
-        .policy("leveled".parse::<lsmx::PolicySpec>().unwrap());
-    let background = Background::Threads { workers: 2 };
-    let options = Options::default().background(background).keyspace_defaults(keyspace);
-    Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap()
+        .policy(policy("leveled"));
+    Options::default().background(Background::Threads { workers: 2 }).keyspace_defaults(keyspace)
+}
+
+fn open(disk: &MemVfs, memtable_bytes: u64) -> Db {
+    database::open(disk, options(memtable_bytes))
 }
 
 fn key(number: u64) -> Vec<u8> {
@@ -29,9 +30,9 @@ fn counter(number: u64) -> Vec<u8> {
     format!("c{}", number % 50).into_bytes()
 }
 
-/// Puts, deletes and merges of some 7 MiB, many of the same keys, and what they amount to.
-fn fill(db: &Db) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+/// Writes about 7 MiB of puts, deletes and merges, with many versions per key. Returns the final entries.
+fn fill(db: &Db) -> Entries {
+    let mut model = Entries::new();
     for number in 0..2 * KEYS {
         match number % 10 {
             7 => {
@@ -54,72 +55,52 @@ fn fill(db: &Db) -> BTreeMap<Vec<u8>, Vec<u8>> {
     model
 }
 
-fn check(db: &Db, model: &BTreeMap<Vec<u8>, Vec<u8>>) {
-    let found: Vec<_> = db.default_keyspace().iter().map(Result::unwrap).collect();
-    assert_eq!(found.len(), model.len());
-    for ((key, value), (model_key, model_value)) in found.iter().zip(model) {
-        assert_eq!((&**key, &**value), (&**model_key, &**model_value));
-        assert_eq!(db.get(key).unwrap().as_deref(), Some(&**model_value));
-    }
+/// Returns the state of a killed process after [`fill`] and other writes, and the final entries.
+fn killed_after(more: impl FnOnce(&Db, &mut Entries)) -> (MemVfs, Entries) {
+    let disk = MemVfs::new();
+    let db = open(&disk, 64 << 20);
+    let mut model = fill(&db);
+    more(&db, &mut model);
+    (disk.crash(CrashImage::Keep, 0), model)
 }
 
-/// Runs and files of L0.
-fn first_level(db: &Db) -> (u64, u64) {
-    let metrics = db.metrics();
-    let level = &metrics.keyspaces["default"].levels[0];
+/// Returns the numbers of runs and of files of L0.
+fn l0(db: &Db) -> (u64, u64) {
+    let level = &metrics(db).levels[0];
     (level.runs, level.files)
 }
 
 #[test]
-fn a_large_memtable_is_written_in_halves() {
-    let disk = MemVfs::new();
+fn recovery_large_memtable_is_flushed_in_two_tables() {
+    let (disk, model) = killed_after(|_, _| ());
     let db = open(&disk, 64 << 20);
-    let model = fill(&db);
-    let killed = disk.crash(CrashImage::Keep, 0);
-    drop(db);
-    let db = open(&killed, 64 << 20);
-    assert_eq!(first_level(&db), (1, 2));
-    check(&db, &model);
+    assert_eq!(l0(&db), (1, 2));
+    assert_entries(&db.default_keyspace(), &model);
     db.close(None).unwrap();
-    drop(db);
-    lsmx::verify("db", &Options::default().vfs(Arc::new(killed.clone()))).unwrap();
-    check(&open(&killed, 64 << 20), &model);
+    assert_clean(&disk);
+    assert_entries(&open(&disk, 64 << 20).default_keyspace(), &model);
 }
 
-/// A range delete may reach over the middle, so then there is one table.
+/// The range delete may cover the boundary between two tables.
 #[test]
-fn a_range_delete_among_the_commits_keeps_it_whole() {
-    let disk = MemVfs::new();
+fn recovery_memtable_with_a_range_delete_is_flushed_in_one_table() {
+    let (disk, model) = killed_after(|db, model| {
+        db.default_keyspace().delete_range(&b"4"[..]..&b"a"[..]).unwrap();
+        model.retain(|key, _| &key[..] < b"4".as_slice() || &key[..] >= b"a".as_slice());
+    });
     let db = open(&disk, 64 << 20);
-    let mut model = fill(&db);
-    db.default_keyspace().delete_range(&b"4"[..]..&b"a"[..]).unwrap();
-    model.retain(|key, _| &key[..] < b"4".as_slice() || &key[..] >= b"a".as_slice());
-    let killed = disk.crash(CrashImage::Keep, 0);
-    drop(db);
-    let db = open(&killed, 64 << 20);
-    assert_eq!(first_level(&db), (1, 1));
-    check(&db, &model);
+    assert_eq!(l0(&db), (1, 1));
+    assert_entries(&db.default_keyspace(), &model);
 }
 
-/// The memtable is smaller than the log: it is written on the way, whole batches at a time.
 #[test]
-fn memtables_that_fill_up_on_the_way_are_written_then() {
-    let disk = MemVfs::new();
-    let db = open(&disk, 64 << 20);
-    let model = fill(&db);
-    let killed = disk.crash(CrashImage::Keep, 0);
-    drop(db);
-    let db = open(&killed, 2 << 20);
-    check(&db, &model);
+fn recovery_memtables_smaller_than_the_log_are_flushed_during_replay() {
+    let (disk, model) = killed_after(|_, _| ());
+    let read_only = database::open(&disk, options(2 << 20).read_only(true));
+    assert_entries(&read_only.default_keyspace(), &model);
+    drop(read_only);
+    let db = open(&disk, 2 << 20);
+    assert_entries(&db.default_keyspace(), &model);
     db.wait_idle().unwrap();
-    check(&db, &model);
-    let reader = Db::open(
-        "db",
-        {
-            Options::default().keyspace_defaults(KeyspaceOptions::default().merge_operator(Counter))
-        }
-        .read_only(true)
-        .vfs(Arc::new(disk.crash(CrashImage::Keep, 0))),
-    );
-    check(&reader.unwrap(), &model);
+    assert_entries(&db.default_keyspace(), &model);
 }

@@ -1,15 +1,13 @@
 //! Repair of damaged databases.
 //!
-//! A repaired database opens and verifies. All values are right, except for the keys that the report names; such a
-//! key has one of its former values or none.
+//! A repaired database opens and verifies. All values are correct, except for the keys that the report names; such a key has
+//! one of its former values or none.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lsmx::WalOptions;
-use lsmx::env::Background;
 use lsmx::internals::format::block::TRAILER_BYTES;
 use lsmx::internals::format::footer::{FOOTER_BYTES, Footer};
 use lsmx::internals::format::properties::TableProperties;
@@ -17,19 +15,23 @@ use lsmx::internals::vfs::{CrashImage, Errno, Fault, FaultRule, FaultVfs};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx::{
     Compression, Db, Durability, Error, KeyspaceOptions, LossKind, Options, RepairOptions,
-    RepairReport, ValueSeparation, WriteBatch,
+    RepairReport, ValueSeparation, WalOptions, WriteBatch,
 };
 use lsmx_stress::modelling::watchdog;
 use lsmx_testkit::{TestRng, scale, scaled, seed};
 
-const KEYSPACES: [&str; 2] = ["default", "other"];
-type State = [BTreeMap<Vec<u8>, Vec<u8>>; 2];
+use crate::harness::database::{Entries, compact, inline, open, policy, try_open, verify};
 
+const KEYSPACES: [&str; 2] = ["default", "other"];
+
+/// Entries of both keyspaces.
+type State = [Entries; 2];
+
+/// Returns options with one run per level for even seeds, and with several for odd seeds.
 fn tuning(memtable_bytes: u64, seed: u64) -> KeyspaceOptions {
-    // One run a level, or runs whose order says which is newer.
-    let policy = if seed.is_multiple_of(2) { "leveled(T=2)" } else { "tiering(T=3)" };
+    let text = if seed.is_multiple_of(2) { "leveled(T=2)" } else { "tiering(T=3)" };
     KeyspaceOptions::default()
-        .policy(policy.parse::<lsmx::PolicySpec>().unwrap())
+        .policy(policy(text))
         .memtable_bytes(memtable_bytes)
         .table_bytes(2 << 10)
         .block_bytes(256)
@@ -39,29 +41,26 @@ fn tuning(memtable_bytes: u64, seed: u64) -> KeyspaceOptions {
 
 fn options(seed: u64) -> Options {
     let wal = WalOptions { segment_bytes: 2 << 10, ..WalOptions::default() };
-    Options::default()
-        .background(Background::Inline)
-        .seed(seed)
-        .wal(wal)
-        .keyspace_defaults(tuning(3 << 10, seed))
+    inline().seed(seed).wal(wal).keyspace_defaults(tuning(3 << 10, seed))
 }
 
-/// A database on its disk, and its state after each number of commits.
+/// An undamaged database, its state after each number of commits, and every value that each key had.
 struct Intact {
     disk: MemVfs,
     states: Vec<State>,
-    /// Every value that a key ever had.
-    values: [BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>; 2],
+    values: [Values; 2],
 }
 
-/// Puts, deletes and range deletes over two keyspaces; each commit writes its number into both.
+type Values = std::collections::BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>;
+
+/// Commits puts, deletes and range deletes to two keyspaces. Each commit writes its number to both.
 fn build(seed: u64, commits: usize, killed: bool) -> Intact {
     let disk = MemVfs::new();
-    let db = Db::open("db", options(seed).vfs(Arc::new(disk.clone()))).unwrap();
+    let db = open(&disk, options(seed));
     let keyspaces = [db.default_keyspace(), db.keyspace("other", tuning(5 << 10, seed)).unwrap()];
     let mut rng = TestRng::new(seed);
     let mut states = vec![State::default()];
-    let mut values = <[BTreeMap<_, BTreeSet<Vec<u8>>>; 2]>::default();
+    let mut values = <[Values; 2]>::default();
     for commit in 1..=commits {
         let mut batch = WriteBatch::new();
         let mut state = states.last().unwrap().clone();
@@ -104,8 +103,12 @@ fn key(number: usize) -> Vec<u8> {
     format!("key-{number:03}").into_bytes()
 }
 
-fn repair(disk: &MemVfs) -> Result<RepairReport, Error> {
-    lsmx::repair("db", &Options::default().vfs(Arc::new(disk.clone())), &RepairOptions::default())
+fn repair_with(vfs: &(impl Vfs + Clone), options: &RepairOptions) -> lsmx::Result<RepairReport> {
+    lsmx::repair("db", &Options::default().vfs(Arc::new(vfs.clone())), options)
+}
+
+fn repair(disk: &MemVfs) -> lsmx::Result<RepairReport> {
+    repair_with(disk, &RepairOptions::default())
 }
 
 impl Intact {
@@ -113,31 +116,29 @@ impl Intact {
         self.disk.crash(CrashImage::Keep, 0)
     }
 
-    /// Files with contents.
+    /// Returns the paths and sizes of the files that are not empty.
     fn files(&self) -> Vec<(PathBuf, usize)> {
         let files = self.disk.snapshot_all().into_iter();
         files.map(|(path, bytes)| (path, bytes.len())).filter(|(_, bytes)| *bytes > 0).collect()
     }
 
-    /// What a repaired database answers is right but for what the report names.
-    fn check(&self, disk: &MemVfs, report: &RepairReport, done: &str) {
-        lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone()))).unwrap_or_else(
-            |error| panic!("{done}: not sound after a repair: {error:?} {}", told(report)),
-        );
-        let db = Db::open("db", options(5).vfs(Arc::new(disk.clone())))
-            .unwrap_or_else(|error| panic!("{done}: {error:?} {}", told(report)));
+    /// Requires that a repaired database is correct except for the losses in the report, and accepts writes. `damage`
+    /// describes what was done to the files.
+    fn check(&self, disk: &MemVfs, report: &RepairReport, damage: &str) {
+        let failed = |error: Error| -> ! { panic!("{damage}: {error:?} {}", describe(report)) };
+        verify(disk).unwrap_or_else(|error| failed(error));
+        let db = try_open(disk, options(5)).unwrap_or_else(|error| failed(error));
         let commits_lost = report.lost.iter().any(|lost| lost.what == LossKind::Commits);
-        // A log cut behind its last mark looks like one that a power loss has cut.
-        let last = match done.contains(".wal ") {
+        // A log that is cut after its last sync mark looks like one after a power loss.
+        let last = match damage.contains(".wal ") {
             false => self.states.len() - 1,
             true => KEYSPACES.iter().filter_map(|name| commits(&db, name)).max().unwrap_or(0),
         };
         let last = &self.states[last];
         for (at, name) in KEYSPACES.into_iter().enumerate() {
-            // One whose only table is lost, and all manifests with it, nobody can know of. That is told of
-            // every key that it had.
+            // A keyspace without its only table and its manifest cannot be found. The report then names its keys.
             let keyspace = db.open_keyspace(name, None).ok();
-            let scanned: BTreeMap<Vec<u8>, Vec<u8>> = keyspace
+            let scanned: Entries = keyspace
                 .iter()
                 .flat_map(|keyspace| keyspace.iter())
                 .map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec())).unwrap())
@@ -146,36 +147,33 @@ impl Intact {
             for key in keys.chain(scanned.keys()).collect::<BTreeSet<_>>() {
                 let found = keyspace.as_ref().and_then(|keyspace| keyspace.get(key).unwrap());
                 let found = found.as_deref();
-                assert_eq!(found, scanned.get(key).map(Vec::as_slice), "{done}: get and scan");
+                assert_eq!(found, scanned.get(key).map(Vec::as_slice), "{damage}: get and scan");
                 if !commits_lost && !report.may_affect(name, key) {
                     let expected = last[at].get(key).map(Vec::as_slice);
                     let key = key.escape_ascii();
-                    assert_eq!(found, expected, "{done}: {name} {key}: {}", told(report));
+                    assert_eq!(found, expected, "{damage}: {name} {key}: {}", describe(report));
                 }
                 let once =
                     |value: &[u8]| self.values[at].get(key).is_some_and(|all| all.contains(value));
-                assert!(found.is_none_or(once), "{done}: a value that the key never had");
+                assert!(found.is_none_or(once), "{damage}: a value that the key never had");
             }
         }
-        // It goes on.
-        let keyspace = db.default_keyspace();
-        keyspace.put("afterwards", "yes").unwrap();
-        keyspace.compact_range::<&[u8]>(..).unwrap();
-        drop(keyspace);
+        db.put("afterwards", "yes").unwrap();
+        compact(&db).unwrap();
         db.close(None).unwrap();
-        let db = Db::open("db", options(6).vfs(Arc::new(disk.clone()))).unwrap();
+        let db = open(disk, options(6));
         assert_eq!(db.get("afterwards").unwrap().as_deref(), Some(&b"yes"[..]));
     }
 }
 
-/// How many commits a keyspace tells of.
+/// Returns the number of the last commit that a keyspace shows.
 fn commits(db: &Db, name: &str) -> Option<usize> {
     let value = db.open_keyspace(name, None).ok()?.get("commits").ok()??;
     Some(u64::from_le_bytes(value[..].try_into().ok()?) as usize)
 }
 
-/// A report on few lines.
-fn told(report: &RepairReport) -> String {
+/// Formats a report.
+fn describe(report: &RepairReport) -> String {
     let mut lines = format!("in doubt: {}", report.in_doubt);
     let key = |key: &Option<Vec<u8>>| key.as_ref().map(|key| key.escape_ascii().to_string());
     for found in &report.findings {
@@ -188,29 +186,31 @@ fn told(report: &RepairReport) -> String {
     lines
 }
 
+/// Returns the extension of a file, or its name up to a hyphen.
 fn extension(path: &Path) -> String {
     let name = path.file_name().unwrap().to_string_lossy();
     let kind = name.rsplit_once('.').map_or_else(|| name.split('-').next().unwrap(), |at| at.1);
     kind.to_owned()
 }
 
+/// Returns a closed and two killed databases.
 fn intact() -> Vec<Intact> {
     vec![build(11, 260, false), build(12, 255, true), build(13, 301, true)]
 }
 
 #[test]
-fn what_is_sound_stays_as_it_is() {
+fn repair_of_an_intact_database_changes_nothing() {
     for intact in intact() {
         let disk = intact.copy();
         let before = disk.snapshot_all();
         let report = repair(&disk).unwrap();
-        assert!(!report.damaged && report.tables_sound > 2, "{}", told(&report));
-        assert!(disk.snapshot_all() == before, "a sound database was changed");
+        assert!(!report.damaged && report.tables_sound > 2, "{}", describe(&report));
+        assert!(disk.snapshot_all() == before, "files of an intact database have changed");
     }
 }
 
 #[test]
-fn what_is_no_database_is_refused() {
+fn repair_without_a_database_or_of_an_open_one_is_refused() {
     let disk = MemVfs::new();
     assert!(matches!(repair(&disk), Err(Error::NotADatabase { .. })));
     disk.create_dir(Path::new("db")).unwrap();
@@ -218,14 +218,13 @@ fn what_is_no_database_is_refused() {
     let before = disk.snapshot_all();
     assert!(matches!(repair(&disk), Err(Error::NotADatabase { .. })));
     assert!(disk.snapshot_all() == before);
-    let db = Db::open("other", options(1).vfs(Arc::new(disk.clone()))).unwrap();
-    let locked =
-        lsmx::repair("other", &Options::default().vfs(Arc::new(disk)), &RepairOptions::default());
+    let disk = MemVfs::new();
+    let _db = open(&disk, options(1));
+    let locked = repair(&disk);
     assert!(matches!(locked, Err(Error::Locked { .. })), "{locked:?}");
-    drop(db);
 }
 
-/// Files of another program have names of ours: RocksDB's tables, or a text.
+/// Files of another program, such as RocksDB, may have names of engine files.
 #[test]
 fn repair_of_files_without_a_magic_number_is_refused_unless_forced() {
     let rocks = [
@@ -239,24 +238,21 @@ fn repair_of_files_without_a_magic_number_is_refused_unless_forced() {
         let disk = MemVfs::new();
         disk.create_dir(Path::new("db")).unwrap();
         for (name, bytes) in files {
-            disk.create(&Path::new("db").join(name)).unwrap().append(bytes).unwrap();
+            disk.write_all(&Path::new("db").join(name), bytes).unwrap();
         }
         let before = disk.snapshot_all();
         for dry_run in [true, false] {
-            let options = RepairOptions { dry_run, ..RepairOptions::default() };
-            let refused =
-                lsmx::repair("db", &Options::default().vfs(Arc::new(disk.clone())), &options);
+            let refused = repair_with(&disk, &RepairOptions { dry_run, ..Default::default() });
             assert!(matches!(refused, Err(Error::NotADatabase { .. })), "{refused:?}");
             assert!(disk.snapshot_all() == before);
         }
-        let options = RepairOptions { force: true, ..RepairOptions::default() };
-        let report =
-            lsmx::repair("db", &Options::default().vfs(Arc::new(disk.clone())), &options).unwrap();
-        assert!(report.damaged && report.set_aside.is_some(), "{}", told(&report));
+        let forced = RepairOptions { force: true, ..RepairOptions::default() };
+        let report = repair_with(&disk, &forced).unwrap();
+        assert!(report.damaged && report.set_aside.is_some(), "{}", describe(&report));
     }
 }
 
-/// One damage to one file, or two.
+/// Damages one or two files. Returns a description.
 fn damage(rng: &mut TestRng, intact: &Intact, disk: &MemVfs) -> String {
     let files = intact.files();
     let mut done = Vec::new();
@@ -300,8 +296,8 @@ fn damage(rng: &mut TestRng, intact: &Intact, disk: &MemVfs) -> String {
 }
 
 #[test]
-fn a_repaired_database_is_sound_and_right_but_for_what_it_says() {
-    let _dog = watchdog("a_repaired_database_is_sound", seed(), Duration::from_secs(300));
+fn repaired_database_is_correct_except_for_the_reported_losses() {
+    let _dog = watchdog("repaired_database_is_correct", seed(), Duration::from_secs(300));
     let mut rng = TestRng::new(seed());
     let (mut damaged, mut lossless) = (0, 0);
     let all = intact();
@@ -313,10 +309,10 @@ fn a_repaired_database_is_sound_and_right_but_for_what_it_says() {
         let done = format!("sample {number}: {done}");
         let before = disk.snapshot_all();
         let dry = RepairOptions { dry_run: true, ..RepairOptions::default() };
-        let dry = lsmx::repair("db", &Options::default().vfs(Arc::new(disk.clone())), &dry);
+        let dry = repair_with(&disk, &dry);
         assert!(disk.snapshot_all() == before, "{done}: a dry run changed something");
         let dry = match dry {
-            // The damage is in a version number: what a newer build wrote is not this one's to repair.
+            // The damaged bytes are a version number. Files of newer versions are not repaired.
             Err(Error::UnsupportedVersion { .. }) => {
                 assert!(matches!(repair(&disk), Err(Error::UnsupportedVersion { .. })), "{done}");
                 continue;
@@ -324,31 +320,31 @@ fn a_repaired_database_is_sound_and_right_but_for_what_it_says() {
             dry => dry.unwrap_or_else(|error| panic!("{done}: {error:?}")),
         };
         let report = repair(&disk).unwrap_or_else(|error| panic!("{done}: {error:?}"));
-        let said = |report: &RepairReport| RepairReport {
+        let without_files = |report: &RepairReport| RepairReport {
             set_aside: None,
             files_set_aside: Vec::new(),
             ..report.clone()
         };
-        assert_eq!(said(&dry), said(&report), "{done}: the dry run differs");
+        assert_eq!(without_files(&dry), without_files(&report), "{done}: the dry run differs");
         damaged += u64::from(report.damaged);
         lossless += u64::from(report.damaged && report.lost.is_empty());
         let after = disk.snapshot_all();
-        // What was damaged is there still.
+        // Damaged files are kept.
         for (path, bytes) in before.iter().filter(|_| report.damaged) {
             let name = path.file_name().unwrap();
             let aside = report.set_aside.as_ref().unwrap().join(name);
             let kept = [path, &aside].into_iter().any(|at| after.get(at) == Some(bytes));
             let log = extension(path) == "wal";
-            assert!(kept || log || name == "LOCK", "{done}: {} is gone", path.display());
+            assert!(kept || log || name == "LOCK", "{done}: {} is missing", path.display());
         }
         intact.check(&disk, &report, &done);
     }
-    println!("{damaged} of {samples} samples were damaged, of {lossless} of them nothing is lost");
+    println!("{samples} samples: {damaged} damaged, {lossless} of them without loss");
     assert!(scale() < 1.0 || (damaged * 2 > samples && lossless > 50));
 }
 
 #[test]
-fn without_current_or_manifest_nothing_is_lost() {
+fn repair_without_current_or_manifest_loses_nothing() {
     for intact in intact() {
         for kinds in [&["CURRENT"][..], &["MANIFEST"], &["CURRENT", "MANIFEST"]] {
             let disk = intact.copy();
@@ -357,22 +353,21 @@ fn without_current_or_manifest_nothing_is_lost() {
                     disk.remove(&path).unwrap();
                 }
             }
-            assert!(Db::open("db", options(1).vfs(Arc::new(disk.clone()))).is_err());
+            assert!(try_open(&disk, options(1)).is_err());
             let report = repair(&disk).unwrap();
-            assert!(report.damaged && report.lost.is_empty(), "{kinds:?}: {}", told(&report));
-            // The report is in doubt, for it cannot know that all tables are there, and none too many.
+            assert!(report.damaged && report.lost.is_empty(), "{kinds:?}: {}", describe(&report));
+            // The report is in doubt, because it does not know whether the set of tables is complete and live.
             let certain = RepairReport { in_doubt: false, ..report };
             intact.check(&disk, &certain, &format!("without {kinds:?}"));
         }
     }
 }
 
-/// Edits at the end of a manifest that are lost without a trace, as of a database that was killed: the tables
-/// that they name are found, for those that they replaced are gone.
+/// The manifest ends before the edit of a compaction. The tables that the compaction replaced do not exist any more.
 #[test]
-fn tables_that_only_lost_edits_name_are_found() {
+fn repair_finds_tables_that_only_lost_edits_name() {
     let disk = MemVfs::new();
-    let db = Db::open("db", options(2).vfs(Arc::new(disk.clone()))).unwrap();
+    let db = open(&disk, options(2));
     let flushed = |value: &str| {
         for number in 0..20 {
             db.put(key(number), value).unwrap();
@@ -386,29 +381,26 @@ fn tables_that_only_lost_edits_name_are_found() {
         files.filter(|(path, _)| extension(path) == "MANIFEST").collect::<Vec<_>>()
     };
     let before = manifests();
-    db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
+    compact(&db).unwrap();
     let crashed = disk.crash(CrashImage::Keep, 0);
     let [(path, bytes)] = &before[..] else { panic!("{} manifests", before.len()) };
     assert!(manifests()[0].1.len() > bytes.len() && manifests()[0].0 == *path);
     crashed.truncate(path, bytes.len() as u64).unwrap();
     let report = repair(&crashed).unwrap();
-    assert!(report.in_doubt, "{}", told(&report));
-    let db = Db::open("db", options(2).vfs(Arc::new(crashed))).unwrap();
+    assert!(report.in_doubt, "{}", describe(&report));
+    let db = open(&crashed, options(2));
     assert_eq!(db.default_keyspace().iter().count(), 20);
     for number in 0..20 {
         assert_eq!(db.get(key(number)).unwrap().as_deref(), Some(&b"new"[..]));
     }
 }
 
-/// Range deletes of a damaged table stay if their block is whole, wherever it is, and are told of if it is not.
+/// Range deletes of a damaged table stay if their block is intact; otherwise the report names them as lost.
 #[test]
-fn range_deletes_of_a_damaged_table_stay_or_are_told() {
+fn repair_keeps_or_reports_range_deletes_of_a_damaged_table() {
     let disk = MemVfs::new();
-    let runs = tuning(3 << 10, 1).policy("tiering(T=10)".parse::<lsmx::PolicySpec>().unwrap());
-    let open = |disk: &MemVfs| {
-        let options = options(1).keyspace_defaults(runs.clone());
-        Db::open("db", options.vfs(Arc::new(disk.clone()))).unwrap()
-    };
+    let runs = tuning(3 << 10, 1).policy(policy("tiering(T=10)"));
+    let open = |disk: &MemVfs| open(disk, options(1).keyspace_defaults(runs.clone()));
     let db = open(&disk);
     for number in 0..20 {
         db.put(key(number), "value").unwrap();
@@ -424,10 +416,11 @@ fn range_deletes_of_a_damaged_table_stay_or_are_told() {
     let (path, bytes) = files.iter().find(|(path, _)| newer(path)).unwrap();
     let footer = Footer::decode(&bytes[bytes.len() - FOOTER_BYTES..]).unwrap();
     let properties = footer.properties;
-    // It is not compressed.
+    // The block is not compressed.
     let block = &bytes[properties.offset as usize..][..properties.bytes as usize - TRAILER_BYTES];
-    let spans = TableProperties::decode(&block.to_vec().into()).unwrap().range_tombstones.unwrap();
-    let (properties, spans) = (properties.offset, spans.offset);
+    let range_tombstones =
+        TableProperties::decode(&block.to_vec().into()).unwrap().range_tombstones.unwrap();
+    let (properties, spans) = (properties.offset, range_tombstones.offset);
     let footer = (bytes.len() - FOOTER_BYTES) as u64;
     for (damaged, stay) in [
         (&[properties][..], true),
@@ -441,20 +434,24 @@ fn range_deletes_of_a_damaged_table_stay_or_are_told() {
             disk.flip_bits(path, offset + 3, 1).unwrap();
         }
         let report = repair(&disk).unwrap();
-        assert_eq!(report.tables_rewritten, 1, "{}", told(&report));
-        let told_of = report.lost.iter().any(|lost| lost.what == LossKind::RangeDeletes);
-        assert_eq!((told_of, report.may_affect("default", &key(6))), (!stay, !stay), "{damaged:?}");
+        assert_eq!(report.tables_rewritten, 1, "{}", describe(&report));
+        let are_lost = report.lost.iter().any(|lost| lost.what == LossKind::RangeDeletes);
+        assert_eq!(
+            (are_lost, report.may_affect("default", &key(6))),
+            (!stay, !stay),
+            "{damaged:?}"
+        );
         let db = open(&disk);
         assert_eq!(db.get(key(6)).unwrap().is_none(), stay, "{damaged:?}");
         assert!(db.get(key(30)).unwrap().is_some());
     }
 }
 
-/// Tables of a keyspace that was dropped do not bring it back, where the manifest says that it was.
+/// The manifest has the drop; a table of the keyspace still exists.
 #[test]
-fn a_dropped_keyspace_stays_dropped() {
+fn repair_does_not_restore_a_dropped_keyspace() {
     let disk = MemVfs::new();
-    let db = Db::open("db", options(2).vfs(Arc::new(disk.clone()))).unwrap();
+    let db = open(&disk, options(2));
     let other = db.keyspace("other", tuning(3 << 10, 2)).unwrap();
     other.put("key", "value").unwrap();
     db.put("key", "value").unwrap();
@@ -480,37 +477,32 @@ fn a_dropped_keyspace_stays_dropped() {
         }
     }
     assert_eq!(back, 1);
-    // The edit that comes after that of the drop is damaged.
+    // The edit after that of the drop is damaged.
     crashed.flip_bits(&manifest(&crashed).0, dropped_at as u64 + 5, 1).unwrap();
     let report = repair(&crashed).unwrap();
-    assert!(report.in_doubt, "{}", told(&report));
-    let db = Db::open("db", options(2).vfs(Arc::new(crashed))).unwrap();
+    assert!(report.in_doubt, "{}", describe(&report));
+    let db = open(&crashed, options(2));
     assert_eq!(db.keyspaces(), ["default"]);
     assert_eq!(db.get("key").unwrap().as_deref(), Some(&b"and another"[..]));
 }
 
-/// A repair that fails or is killed at any call has changed nothing that the next cannot do without.
+/// A repair fails at a call, and power is lost; the next repair succeeds.
 #[test]
-fn an_interrupted_repair_can_be_done_again() {
-    let _dog = watchdog("an_interrupted_repair", seed(), Duration::from_secs(300));
+fn repair_interrupted_can_be_repeated() {
+    let _dog = watchdog("repair_interrupted", seed(), Duration::from_secs(300));
     let mut rng = TestRng::new(seed());
     let all = intact();
     for round in 0..scaled(6) as usize {
         let intact = &all[round % all.len()];
         let damaged = intact.copy();
         let done = damage(&mut rng, intact, &damaged);
-        // What one that comes to its end says.
-        let Ok(whole) = repair(&damaged.crash(CrashImage::Keep, 0)) else { continue };
+        let Ok(uninterrupted) = repair(&damaged.crash(CrashImage::Keep, 0)) else { continue };
         let mut k = 0;
         loop {
             let disk = damaged.crash(CrashImage::Keep, 0);
             let faults = FaultVfs::new(Arc::new(disk.clone()), k);
             faults.add_rule(FaultRule::new(Fault::Error(Errno::NoSpace)).nth(k).from_then_on());
-            let failed = lsmx::repair(
-                "db",
-                &Options::default().vfs(Arc::new(faults.clone())),
-                &RepairOptions::default(),
-            );
+            let failed = repair_with(&faults, &RepairOptions::default());
             if faults.fired_counts().is_empty() {
                 break;
             }
@@ -519,9 +511,9 @@ fn an_interrupted_repair_can_be_done_again() {
             let crashed = disk.crash(image, k);
             let done = format!("{done}, call {k}, then {image:?}: {failed:?}");
             let mut report = repair(&crashed).unwrap_or_else(|error| panic!("{done}: {error:?}"));
-            // If the first one became real with its last call, the second has nothing to tell.
-            report.lost.extend(whole.lost.clone());
-            report.in_doubt |= whole.in_doubt;
+            // If only the last call of the first repair failed, the second repair finds no damage.
+            report.lost.extend(uninterrupted.lost.clone());
+            report.in_doubt |= uninterrupted.in_doubt;
             intact.check(&crashed, &report, &done);
             k += 1 + rng.below(9) as u64;
         }

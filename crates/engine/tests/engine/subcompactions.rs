@@ -1,7 +1,7 @@
-//! Compactions in parts.
+//! Subcompactions: equal results, parallel work, failures, deadlines.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,27 +11,28 @@ use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::merge_operator::Append;
 use lsmx::metrics::CompactionMetrics;
 use lsmx::vfs::{MemVfs, Vfs};
-use lsmx::{Db, Error, KeyspaceOptions, Options};
+use lsmx::{Db, Error, Slice};
+
+use crate::harness::database::{
+    self, assert_clean, assert_entries, compact, entries, files, inline, metrics, policy, settle,
+    small,
+};
+use crate::harness::gate::each;
 
 const KEYS: u32 = 600;
 
-fn options(background: Background, parts: Option<usize>) -> Options {
-    let keyspace = KeyspaceOptions::default()
-        .memtable_bytes(4 << 10)
-        .table_bytes(4 << 10)
-        .block_bytes(128)
-        .merge_operator(Append::default())
-        // Runs lie beside each other until they are merged by hand.
-        .policy("tiering".parse::<lsmx::PolicySpec>().unwrap());
-    let options = Options::default().background(background).keyspace_defaults(keyspace).seed(1);
-    match parts {
-        Some(parts) => options.subcompactions_max(parts),
-        None => options,
-    }
-}
-
-fn open(vfs: Arc<dyn Vfs>, background: Background, parts: Option<usize>) -> Db {
-    Db::open("db", options(background, parts).vfs(vfs)).unwrap()
+/// Opens a database whose runs are merged only by manual compactions.
+fn open(disk: &(impl Vfs + Clone), background: Background, parts: Option<usize>) -> Db {
+    let keyspace = small().block_bytes(128).merge_operator(Append::default());
+    let keyspace = keyspace.policy(policy("tiering"));
+    let options = inline().background(background).keyspace_defaults(keyspace);
+    database::open(
+        disk,
+        match parts {
+            Some(parts) => options.subcompactions_max(parts),
+            None => options,
+        },
+    )
 }
 
 fn key(number: u32) -> [u8; 4] {
@@ -44,44 +45,37 @@ fn fill(db: &Db) {
             db.put(key(number * 7 % KEYS), [round; 40]).unwrap();
         }
     }
-    db.flush().unwrap();
-    db.wait_idle().unwrap();
+    settle(db);
 }
 
 fn compactions(db: &Db) -> CompactionMetrics {
-    db.metrics().keyspaces["default"].compaction.clone()
+    metrics(db).compaction
 }
 
-fn compact(db: &Db) -> Result<(), Error> {
-    db.default_keyspace().compact_range::<&[u8]>(..)
+fn tables(disk: &MemVfs) -> BTreeSet<PathBuf> {
+    files(disk, ".sst").into_iter().collect()
 }
 
-/// Numbers of the tables in the directory.
-fn tables(vfs: &dyn Vfs) -> BTreeSet<String> {
-    let names = vfs.list(Path::new("db")).unwrap();
-    names.into_iter().filter(|name| name.ends_with(".sst")).collect()
+/// Requires the entries of the last round of [`fill`].
+fn assert_filled(db: &Db) {
+    let expected = (0..KEYS).map(|number| (key(number).to_vec(), vec![2; 40])).collect();
+    assert_entries(&db.default_keyspace(), &expected);
 }
 
-fn is_whole(db: &Db) -> bool {
-    let entries = db.default_keyspace().iter().map(Result::unwrap);
-    let expected = (0..KEYS).map(|number| (key(number)[..].into(), [2; 40][..].into()));
-    entries.eq(expected)
-}
+/// Entries that a snapshot shows.
+type View = Vec<(Slice, Slice)>;
 
-/// What a reader sees.
-type View = Vec<(Vec<u8>, Vec<u8>)>;
-
-/// Puts, operands and deletes of keys and ranges, with snapshots in between: what is seen, and what
-/// lies in the tree after one merge of all of it.
+/// Writes puts, operands, deletes and range deletes with snapshots between them, and compacts all. Returns the views of
+/// all snapshots, the shape of the tree and the metrics.
 fn mixed(parts: usize) -> (Vec<View>, [u64; 4], CompactionMetrics) {
     let disk = MemVfs::new();
-    let db = open(Arc::new(disk.clone()), Background::Inline, Some(parts));
+    let db = open(&disk, Background::Inline, Some(parts));
     let default = db.default_keyspace();
     let mut snapshots = Vec::new();
     for turn in 0..12u8 {
         let round = u32::from(turn);
         for number in 0..KEYS {
-            // A key with so many versions that many blocks are full of them.
+            // One key has so many versions that they fill several blocks.
             let number = if number % 3 == 0 { 300 } else { (number * 7 + round) % KEYS };
             match (number + round) % 5 {
                 0 => default.delete(key(number)).unwrap(),
@@ -92,39 +86,31 @@ fn mixed(parts: usize) -> (Vec<View>, [u64; 4], CompactionMetrics) {
                 snapshots.push(db.snapshot());
             }
         }
-        // They begin and end anywhere, and reach over most of the keys.
+        // The range deletes cover most keys.
         let (from, to) = (round * 31 % 100, KEYS - round * 17 % 100);
         if round % 4 == 1 {
             default.delete_range(key(from)..key(to)).unwrap();
         }
     }
     compact(&db).unwrap();
-    let seen = |entries: lsmx::Range| -> Vec<_> {
-        entries.map(Result::unwrap).map(|(k, v)| (k.to_vec(), v.to_vec())).collect()
-    };
     let mut views: Vec<_> =
-        snapshots.iter().map(|snapshot| seen(snapshot.iter(&default))).collect();
-    views.push(seen(default.iter()));
-    let levels = &db.metrics().keyspaces["default"].levels;
-    let sum = |of: fn(&lsmx::metrics::LevelMetrics) -> u64| levels.iter().map(of).sum();
-    let shape = [
-        sum(|level| level.runs),
-        sum(|level| level.entries),
-        sum(|level| level.tombstones),
-        u64::from(levels.iter().any(|level| level.range_tombstones > 0)),
-    ];
+        snapshots.iter().map(|snapshot| entries(snapshot.iter(&default))).collect();
+    views.push(entries(default.iter()));
+    let total = metrics(&db).total();
+    let has_range_tombstones = u64::from(total.range_tombstones > 0);
+    let shape = [total.runs, total.entries, total.tombstones, has_range_tombstones];
     let metrics = compactions(&db);
     drop(snapshots);
     db.close(None).unwrap();
-    assert!(lsmx::verify("db", &Options::default().vfs(Arc::new(disk))).is_ok());
+    assert_clean(&disk);
     (views, shape, metrics)
 }
 
 #[test]
-fn a_merge_in_parts_is_the_same_as_in_one() {
+fn compaction_in_parts_has_the_result_of_one_part() {
     let (views, shape, whole) = mixed(1);
     assert_eq!((whole.jobs_divided, whole.parts), (0, 0));
-    assert_eq!((shape[0], shape[3]), (1, 1), "one run, and range deletes that snapshots hold");
+    assert_eq!((shape[0], shape[3]), (1, 1), "one run, with range deletes that snapshots need");
     for parts in [2, 3, 8] {
         let (same_views, same_shape, metrics) = mixed(parts);
         assert!(metrics.jobs_divided > 0 && metrics.parts > metrics.jobs_divided, "{metrics:?}");
@@ -136,44 +122,48 @@ fn a_merge_in_parts_is_the_same_as_in_one() {
 }
 
 #[test]
-fn no_part_is_smaller_than_an_output_file() {
+fn parts_are_not_smaller_than_a_table() {
     let disk = MemVfs::new();
-    let db = open(Arc::new(disk), Background::Inline, Some(100));
+    let db = open(&disk, Background::Inline, Some(100));
     fill(&db);
     let before = compactions(&db);
     compact(&db).unwrap();
     let after = compactions(&db);
     let (parts, read) = (after.parts - before.parts, after.read_bytes - before.read_bytes);
     assert!(parts > 4 && parts * (4 << 10) <= read, "{parts} of {read} bytes");
-    assert!(is_whole(&db));
+    assert_filled(&db);
 }
 
 #[test]
-fn idle_workers_take_parts() {
+fn parts_are_executed_by_idle_workers() {
     lsmx_testkit::time_test();
     let mut helped = 0;
     for seed in 0..20 {
         let disk = MemVfs::new();
-        let db = open(Arc::new(disk.clone()), Background::Stepped { seed, workers: 3 }, None);
+        let db = open(&disk, Background::Stepped { seed, workers: 3 }, None);
         fill(&db);
         let before = compactions(&db);
         compact(&db).unwrap();
         let after = compactions(&db);
-        assert_eq!(after.parts - before.parts, 4, "the caller's thread and three workers");
+        assert_eq!(
+            after.parts - before.parts,
+            4,
+            "one part for the caller and each of three workers"
+        );
         helped += after.parts_helped - before.parts_helped;
-        assert!(is_whole(&db));
+        assert_filled(&db);
         db.close(None).unwrap();
-        assert!(lsmx::verify("db", &Options::default().vfs(Arc::new(disk))).is_ok());
+        assert_clean(&disk);
     }
     assert!(helped > 20, "{helped}");
 }
 
-/// Parts run at the same time: each of them waits in its first append until another one is there.
+/// Each part waits in its first append until another part appends.
 #[test]
-fn parts_run_beside_each_other() {
+fn parts_are_executed_at_the_same_time() {
     let disk = MemVfs::new();
     let faults = FaultVfs::new(Arc::new(disk), 0);
-    let db = open(Arc::new(faults.clone()), Background::Threads { workers: 1 }, None);
+    let db = open(&faults, Background::Threads { workers: 1 }, None);
     fill(&db);
     let inside = Arc::new(Mutex::new(BTreeSet::new()));
     let threads = Arc::clone(&inside);
@@ -185,20 +175,15 @@ fn parts_run_beside_each_other() {
             std::thread::yield_now();
         }
     })));
-    faults.add_rule(
-        FaultRule::new(Fault::Delay)
-            .for_calls(&[VfsCall::Append])
-            .path_contains("sst")
-            .from_then_on(),
-    );
+    faults.add_rule(each(&[VfsCall::Append], "sst"));
     compact(&db).unwrap();
     assert_eq!(inside.lock().unwrap().len(), 2);
-    assert!(is_whole(&db));
+    assert_filled(&db);
     assert_eq!(compactions(&db).parts_helped, 1);
 }
 
 #[test]
-fn a_part_that_fails_takes_all_others_along() {
+fn failed_part_fails_the_job_and_leaves_no_tables() {
     lsmx_testkit::time_test();
     for background in
         [Background::Inline, Background::Stepped { seed: 3, workers: 3 }, Background::default()]
@@ -206,7 +191,7 @@ fn a_part_that_fails_takes_all_others_along() {
         for nth in [0, 1, 3, 5] {
             let disk = MemVfs::new();
             let faults = FaultVfs::new(Arc::new(disk.clone()), 0);
-            let db = open(Arc::new(faults.clone()), background, Some(4));
+            let db = open(&faults, background, Some(4));
             fill(&db);
             let (before, jobs) = (tables(&disk), compactions(&db).jobs);
             let rule = FaultRule::new(Fault::Error(Errno::NoSpace)).for_calls(&[VfsCall::Append]);
@@ -214,60 +199,55 @@ fn a_part_that_fails_takes_all_others_along() {
             let failed = compact(&db);
             assert!(matches!(failed, Err(Error::Io { .. })), "{failed:?}");
             assert_eq!(faults.fired_counts()[&Fault::Error(Errno::NoSpace)], 1);
-            assert!(is_whole(&db));
-            // What the parts had written is taken away, at the latest by the next job.
+            assert_filled(&db);
+            // The next job removes the tables of the failed one, at the latest.
             faults.clear_rules();
             assert_eq!(compactions(&db).jobs, jobs);
             let left = tables(&disk);
             compact(&db).unwrap();
             db.wait_idle().unwrap();
-            assert!(is_whole(&db));
-            // A background thread may be about to let the last of them go.
+            assert_filled(&db);
+            // A background thread may still hold a table.
             db.close(None).unwrap();
             let after = tables(&disk);
             assert!(after.is_disjoint(&before) && after.is_disjoint(&left), "{nth} {background:?}");
-            assert!(lsmx::verify("db", &Options::default().vfs(Arc::new(disk))).is_ok());
+            assert_clean(&disk);
         }
     }
 }
 
 #[test]
-fn a_panic_in_a_part_ends_the_job_and_nobody_waits() {
+fn panic_in_a_part_fails_the_job() {
     for nth in [0, 2, 5] {
         let disk = MemVfs::new();
         let faults = FaultVfs::new(Arc::new(disk.clone()), 0);
-        let db = open(Arc::new(faults.clone()), Background::Threads { workers: 3 }, None);
+        let db = open(&faults, Background::Threads { workers: 3 }, None);
         fill(&db);
         let count = AtomicU64::new(0);
         faults.set_delay_hook(Some(Arc::new(move |_, _| {
-            assert_ne!(count.fetch_add(1, Ordering::Relaxed), nth, "a panic that was asked for");
+            assert_ne!(count.fetch_add(1, Ordering::Relaxed), nth, "injected panic");
         })));
-        faults.add_rule(
-            FaultRule::new(Fault::Delay)
-                .for_calls(&[VfsCall::Append])
-                .path_contains("sst")
-                .from_then_on(),
-        );
+        faults.add_rule(each(&[VfsCall::Append], "sst"));
         let failed = compact(&db);
-        // The panic of a file system is an error of its call.
+        // A panic of the file system is an error of the call.
         assert!(matches!(failed, Err(Error::Io { .. })), "{failed:?}");
-        assert!(is_whole(&db));
+        assert_filled(&db);
         faults.clear_rules();
         db.resume().unwrap();
         compact(&db).unwrap();
-        assert!(is_whole(&db));
+        assert_filled(&db);
         db.close(None).unwrap();
-        assert!(lsmx::verify("db", &Options::default().vfs(Arc::new(disk))).is_ok());
+        assert_clean(&disk);
     }
 }
 
 #[test]
-fn a_close_or_a_deadline_ends_all_parts() {
+fn close_or_deadline_ends_all_parts() {
     lsmx_testkit::time_test();
     for seed in 0..20 {
         let disk = MemVfs::new();
         let background = Background::Stepped { seed, workers: 3 };
-        let db = open(Arc::new(disk.clone()), background, None);
+        let db = open(&disk, background, None);
         fill(&db);
         let late =
             db.default_keyspace().with_write_options(Duration::ZERO).compact_range::<&[u8]>(..);
@@ -285,8 +265,8 @@ fn a_close_or_a_deadline_ends_all_parts() {
         db.close(None).unwrap();
         env.join(thread).unwrap();
         drop(db);
-        assert!(lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone()))).is_ok());
-        let db = open(Arc::new(disk), Background::Inline, None);
-        assert!(is_whole(&db), "seed {seed}");
+        assert_clean(&disk);
+        let db = open(&disk, Background::Inline, None);
+        assert_filled(&db);
     }
 }

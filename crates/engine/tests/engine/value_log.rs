@@ -1,21 +1,22 @@
-//! Value separation: switched on and off, all kinds of reads, checkpoints, garbage collection, damage.
+//! Value separation: all kinds of reads, switching it on and off, garbage collection, checkpoints, damage.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lsmx::env::Background;
 use lsmx::internals::vfs::{CountingVfs, CrashImage, VfsCall};
 use lsmx::merge_operator::Append;
-use lsmx::metrics::BlockKind;
-use lsmx::metrics::ValueLogMetrics;
+use lsmx::metrics::{BlockKind, ValueLogMetrics};
 use lsmx::vfs::MemVfs;
 use lsmx::{
-    Compression, Db, Error, KeyspaceOptions, Options, ReadOptions, ReadTier, ValueSeparation,
-    observe, verify,
+    Compression, Db, Error, KeyspaceOptions, Options, Range, ReadOptions, Slice, ValueSeparation,
+    observe,
 };
-use proptest::prelude::*;
-use proptest::test_runner::TestRunner;
+use lsmx_testkit::{TestRng, case_seeds};
+
+use crate::harness::database::{
+    Entries, assert_clean, assert_entries, compact, files, inline, memory_only, metrics, open,
+    policy, settle,
+};
 
 fn separation() -> ValueSeparation {
     ValueSeparation { threshold_bytes: 100, ..ValueSeparation::default() }
@@ -26,39 +27,41 @@ fn tuning(separation: impl Into<Option<ValueSeparation>>) -> KeyspaceOptions {
         .memtable_bytes(16 << 10)
         .table_bytes(2 << 10)
         .block_bytes(256)
-        .policy("leveled(T=3)".parse::<lsmx::PolicySpec>().unwrap())
+        .policy(policy("leveled(T=3)"))
         .merge_operator(Append::default())
         .value_separation(separation)
 }
 
-fn options(keyspace: KeyspaceOptions) -> Options {
-    Options::default()
-        .background(Background::Inline)
-        .seed(11)
-        .block_cache_bytes(64 << 10)
-        .keyspace_defaults(keyspace)
+/// Returns options with one table of one block, so that a scan of the tree reads nothing ahead.
+fn one_block() -> KeyspaceOptions {
+    tuning(separation()).memtable_bytes(1 << 20).table_bytes(1 << 20).block_bytes(64 << 10)
 }
 
-fn open(disk: &MemVfs, keyspace: KeyspaceOptions) -> Db {
-    Db::open("db", options(keyspace).vfs(Arc::new(disk.clone()))).unwrap()
+fn options(keyspace: KeyspaceOptions) -> Options {
+    inline().block_cache_bytes(64 << 10).keyspace_defaults(keyspace)
 }
 
 fn key(number: u32) -> String {
     format!("key-{:05}", number.wrapping_mul(7_919) % 100_000)
 }
 
+/// One value in five is below the threshold.
 fn value(number: u32, round: u32) -> Vec<u8> {
     let bytes = if number.is_multiple_of(5) { 20 } else { 150 + number % 300 };
     format!("{number}-{round}-").into_bytes().into_iter().cycle().take(bytes as usize).collect()
 }
 
 fn log(db: &Db) -> ValueLogMetrics {
-    db.metrics().keyspaces["default"].value_log
+    metrics(db).value_log
 }
 
-type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+/// Requires that the value log is at most 1.3 times as large as the referenced values, without headers and trailers.
+fn assert_amplification(log: &ValueLogMetrics) {
+    let bound = 1.3 * log.blob_referenced_bytes as f64 + 80.0 * log.blob_files as f64;
+    assert!(log.blob_bytes as f64 <= bound, "{log:?}");
+}
 
-fn write(db: &Db, model: &mut Model, numbers: impl Iterator<Item = u32>, round: u32) {
+fn put(db: &Db, model: &mut Entries, numbers: impl Iterator<Item = u32>, round: u32) {
     for number in numbers {
         let (key, value) = (key(number), value(number, round));
         db.put(&key, &value).unwrap();
@@ -66,141 +69,131 @@ fn write(db: &Db, model: &mut Model, numbers: impl Iterator<Item = u32>, round: 
     }
 }
 
-fn check(db: &Db, model: &Model) {
-    let pairs = |range: lsmx::Range| -> Vec<(Vec<u8>, Vec<u8>)> {
-        range.map(|entry| entry.map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap()).collect()
-    };
-    let keyspace = db.default_keyspace();
-    let all: Vec<_> = model.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
-    assert!(pairs(keyspace.iter()) == all, "forward");
-    let mut backward: Vec<_> =
-        keyspace.iter().rev().map(|e| e.map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap()).collect();
-    backward.reverse();
-    assert!(backward == all, "backward");
-    for (key, value) in model {
-        assert_eq!(db.get(key).unwrap().as_deref(), Some(value.as_slice()));
+fn merge(db: &Db, model: &mut Entries, numbers: impl Iterator<Item = u32>) {
+    for number in numbers {
+        db.default_keyspace().merge(key(number), "+more").unwrap();
+        model.entry(key(number).into_bytes()).or_default().extend_from_slice(b"+more");
     }
-    let found = db.default_keyspace().multi_get(model.keys()).unwrap();
-    assert!(
-        found.iter().zip(model.values()).all(|(found, value)| found.as_ref().unwrap() == value)
-    );
+}
+
+fn delete(db: &Db, model: &mut Entries, numbers: impl Iterator<Item = u32>) {
+    for number in numbers {
+        db.delete(key(number)).unwrap();
+        model.remove(key(number).as_bytes());
+    }
+}
+
+fn check(db: &Db, model: &Entries) {
+    assert_entries(&db.default_keyspace(), model);
 }
 
 fn blob_files(disk: &MemVfs) -> Vec<PathBuf> {
-    let is_blob = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "blob");
-    disk.paths().into_iter().filter(is_blob).collect()
+    files(disk, ".blob")
+}
+
+/// Returns a copy of a disk with one bit in the middle of a file changed.
+fn damage(disk: &MemVfs, path: &Path) -> MemVfs {
+    let copy = disk.crash(CrashImage::Keep, 0);
+    let bytes = copy.read_all(path).unwrap().len() as u64;
+    copy.flip_bits(path, bytes / 2, 1).unwrap();
+    copy
 }
 
 #[test]
-fn values_come_back_whatever_way_they_are_read() {
+fn separated_values_are_read_by_every_call() {
     for compression in [Compression::None, Compression::Lz4] {
         let disk = MemVfs::new();
-        let db = open(&disk, tuning(separation()).compression(compression));
-        let mut model = Model::new();
-        write(&db, &mut model, 0..600, 0);
+        let tuning = tuning(separation()).compression(compression);
+        let db = open(&disk, options(tuning.clone()));
+        let mut model = Entries::new();
+        put(&db, &mut model, 0..600, 0);
         check(&db, &model);
-        db.flush().unwrap();
-        db.wait_idle().unwrap();
+        settle(&db);
         check(&db, &model);
         let snapshot = db.snapshot();
         let before = model.clone();
-        write(&db, &mut model, (0..600).step_by(3), 1);
-        for number in (0..600).step_by(7) {
-            db.delete(key(number)).unwrap();
-            model.remove(key(number).as_bytes());
-        }
-        for number in (1..600).step_by(11) {
-            db.default_keyspace().merge(key(number), "+more").unwrap();
-            model.entry(key(number).into_bytes()).or_default().extend_from_slice(b"+more");
-        }
+        put(&db, &mut model, (0..600).step_by(3), 1);
+        delete(&db, &mut model, (0..600).step_by(7));
+        merge(&db, &mut model, (1..600).step_by(11));
         check(&db, &model);
-        db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
+        compact(&db).unwrap();
         check(&db, &model);
         let seen: Vec<_> = snapshot.iter(&db.default_keyspace()).map(|e| e.unwrap().1).collect();
-        assert!(seen.iter().eq(before.values()), "a snapshot is still");
+        assert!(seen.iter().eq(before.values()), "the snapshot has changed");
         drop(snapshot);
         let metrics = log(&db);
         assert!(metrics.blob_files > 0 && metrics.blob_referenced_bytes > 0, "{metrics:?}");
         db.close(None).unwrap();
-        let report = verify("db", &Options::default().vfs(Arc::new(disk.clone()))).unwrap();
+        let report = assert_clean(&disk);
         assert!(report.blob_values > 300, "{report:?}");
-        assert_eq!(report.orphans, Vec::<PathBuf>::new());
-        check(&open(&disk, tuning(separation()).compression(compression)), &model);
+        check(&open(&disk, options(tuning)), &model);
     }
 }
 
 #[test]
-fn it_can_be_turned_on_off_and_on_again() {
+fn value_separation_is_switched_on_and_off() {
     let disk = MemVfs::new();
-    let mut model = Model::new();
-    for (round, apart) in [None, Some(separation()), None, Some(separation())].iter().enumerate() {
-        let round = u32::try_from(round).unwrap();
-        let db = open(&disk, tuning(*apart));
+    let mut model = Entries::new();
+    for (round, separated) in [false, true, false, true].into_iter().enumerate() {
+        let db = open(&disk, options(tuning(separated.then(separation))));
         check(&db, &model);
-        write(&db, &mut model, (0..400).filter(|number| number % 4 == round), round);
+        let numbers = (0..400).filter(|number| *number as usize % 4 == round);
+        put(&db, &mut model, numbers, round as u32);
         db.flush().unwrap();
         check(&db, &model);
         let seen = observe("db", &Options::default().vfs(Arc::new(disk.clone()))).unwrap();
         assert_eq!(seen.keyspaces["default"].value_separation, round > 0);
-        db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
-        // One more run has everything merged whatever was on top.
+        compact(&db).unwrap();
+        // A compaction of one run would have nothing to do.
         db.put("zzz", "last").unwrap();
         model.insert(b"zzz".to_vec(), b"last".to_vec());
-        db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
+        compact(&db).unwrap();
         check(&db, &model);
-        let metrics = log(&db);
-        assert_eq!(metrics.blob_files > 0, apart.is_some(), "round {round}: {metrics:?}");
+        assert_eq!(log(&db).blob_files > 0, separated, "round {round}: {:?}", log(&db));
         db.close(None).unwrap();
-        assert_eq!(blob_files(&disk).is_empty(), apart.is_none());
-        verify("db", &Options::default().vfs(Arc::new(disk.clone()))).unwrap();
+        assert_eq!(blob_files(&disk).is_empty(), !separated);
+        assert_clean(&disk);
     }
 }
 
 #[test]
-fn garbage_is_collected_and_space_stays_bounded() {
+fn garbage_collection_keeps_the_bound_of_space_amplification() {
     let disk = MemVfs::new();
-    let apart =
+    let separation =
         ValueSeparation { garbage_ratio: 1.0, space_amplification_max: 1.3, ..separation() };
-    let db = open(&disk, tuning(apart));
-    let mut model = Model::new();
-    write(&db, &mut model, 0..500, 0);
+    let db = open(&disk, options(tuning(separation)));
+    let mut model = Entries::new();
+    put(&db, &mut model, 0..500, 0);
     for round in 1..40 {
-        // Some of the values of each file die, and others stay.
+        // Some values of each blob file become garbage.
         let some =
             (0..500u32).filter(|number| number.wrapping_mul(2_654_435_761) >> 29 == round % 8);
-        write(&db, &mut model, some, round);
+        put(&db, &mut model, some, round);
     }
-    db.flush().unwrap();
-    db.wait_idle().unwrap();
+    settle(&db);
     let metrics = log(&db);
     assert!(metrics.rewrites > 0 && metrics.rewritten_bytes > 0, "{metrics:?}");
-    let headers = 80 * metrics.blob_files;
-    let bound = 1.3 * metrics.blob_referenced_bytes as f64 + headers as f64;
-    assert!(metrics.blob_bytes as f64 <= bound, "{metrics:?}");
-    assert_eq!(blob_files(&disk).len() as u64, metrics.blob_files, "what is not named is gone");
+    assert_amplification(&metrics);
+    assert_eq!(blob_files(&disk).len() as u64, metrics.blob_files);
     check(&db, &model);
 }
 
-/// Values of neighbours that came with different flushes lie side by side in the end, and each was copied
-/// a few times at most.
+/// Values of neighbouring keys from different flushes are grouped into the same blob files. Each is copied a few times
+/// at most.
 #[test]
-fn values_of_neighbours_are_brought_together() {
+fn values_of_neighbouring_keys_are_grouped() {
     let load = |scan_read_bytes| {
         let disk = MemVfs::new();
-        let counting = Arc::new(CountingVfs::new(Arc::new(disk.clone())));
         let keyspace = tuning(ValueSeparation { scan_read_bytes, ..separation() });
         let keyspace = keyspace.table_bytes(64 << 10).block_bytes(4 << 10);
-        let db = Db::open("db", options(keyspace).vfs(counting)).unwrap();
-        let mut model = Model::new();
+        let db = open(&CountingVfs::new(Arc::new(disk.clone())), options(keyspace));
+        let mut model = Entries::new();
         for number in 0..4_000 {
-            write(&db, &mut model, number..=number, 0);
-            // No value has died: what is garbage was copied.
-            let log = log(&db);
-            let bound = 1.3 * log.blob_referenced_bytes as f64 + 80.0 * log.blob_files as f64;
-            assert!(log.blob_bytes as f64 <= bound, "{log:?}");
+            put(&db, &mut model, number..=number, 0);
+            // No value is deleted, so all garbage is copied values.
+            assert_amplification(&log(&db));
         }
-        db.flush().unwrap();
-        db.wait_idle().unwrap();
+        settle(&db);
         let before = CountingVfs::reads_of_this_thread();
         for from in model.keys().step_by(40) {
             let scan = db.default_keyspace().range::<&Vec<u8>>(from..).take(32);
@@ -210,10 +203,7 @@ fn values_of_neighbours_are_brought_together() {
         check(&db, &model);
         let metrics = log(&db);
         db.close(None).unwrap();
-        assert_eq!(
-            verify("db", &Options::default().vfs(Arc::new(disk))).unwrap().orphans,
-            Vec::<PathBuf>::new()
-        );
+        assert_clean(&disk);
         (reads, metrics)
     };
     let (scattered, before) = load(0);
@@ -225,122 +215,102 @@ fn values_of_neighbours_are_brought_together() {
     assert!(metrics.gathered_bytes < metrics.blob_referenced_bytes * 3, "{metrics:?}");
 }
 
-/// A value that cannot be read is in nobody's way: what merges would copy without need stays where it is.
+/// A value that a compaction would copy to group values, and cannot read, stays in its blob file.
 #[test]
-fn merges_go_on_beside_a_value_that_cannot_be_read() {
+fn compactions_with_an_unreadable_value_continue() {
     let disk = MemVfs::new();
-    let apart =
+    let separation =
         ValueSeparation { garbage_ratio: 1.0, space_amplification_max: 100.0, ..separation() };
-    let (mut model, gathering) =
-        (Model::new(), tuning(ValueSeparation { scan_read_bytes: 2 << 10, ..apart }));
-    let db = open(&disk, tuning(ValueSeparation { scan_read_bytes: 0, ..apart }));
-    write(&db, &mut model, 0..1_500, 0);
+    let with = |scan_read_bytes| options(tuning(ValueSeparation { scan_read_bytes, ..separation }));
+    let mut model = Entries::new();
+    let db = open(&disk, with(0));
+    put(&db, &mut model, 0..1_500, 0);
     db.close(None).unwrap();
     let path = blob_files(&disk).into_iter().max().unwrap();
-    let bytes = disk.read_all(&path).unwrap().len() as u64;
-    disk.flip_bits(&path, bytes / 2, 1).unwrap();
-    let db = open(&disk, gathering);
-    let wrong: Vec<_> = model.keys().filter(|key| db.get(key).is_err()).cloned().collect();
-    assert_eq!(wrong.len(), 1, "{path:?}");
-    write(&db, &mut model, 1_500..4_000, 1);
-    db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
+    let db = open(&damage(&disk, &path), with(2 << 10));
+    let unreadable: Vec<_> = model.keys().filter(|key| db.get(key).is_err()).cloned().collect();
+    assert_eq!(unreadable.len(), 1, "{path:?}");
+    put(&db, &mut model, 1_500..4_000, 1);
+    compact(&db).unwrap();
     db.wait_idle().unwrap();
-    let metrics = &db.metrics().keyspaces["default"];
-    assert!(metrics.value_log.gathered_bytes > 1_000_000 / 2, "{:?}", metrics.value_log);
-    assert_eq!(metrics.compaction.failures, 0);
+    assert!(log(&db).gathered_bytes > 500_000, "{:?}", log(&db));
+    assert_eq!(metrics(&db).compaction.failures, 0);
     for (key, value) in &model {
         match db.get(key) {
             Ok(found) => assert_eq!(found.as_deref(), Some(&value[..])),
-            Err(Error::Corrupt { path: at, .. }) => {
-                assert_eq!((at, key), (path.clone(), &wrong[0]))
+            Err(Error::Corrupt { path: named, .. }) => {
+                assert_eq!((&named, key), (&path, &unreadable[0]));
             }
             Err(error) => panic!("{error}"),
         }
     }
-    assert!(db.get(&wrong[0]).is_err());
+    assert!(db.get(&unreadable[0]).is_err());
 }
 
 #[test]
-fn a_snapshot_and_an_iterator_keep_the_files_of_their_views() {
+fn iterator_holds_the_blob_files_of_its_view() {
     let disk = MemVfs::new();
-    let db = open(&disk, tuning(ValueSeparation { space_amplification_max: 1.01, ..separation() }));
-    let mut model = Model::new();
-    write(&db, &mut model, 0..300, 0);
+    let separation = ValueSeparation { space_amplification_max: 1.01, ..separation() };
+    let db = open(&disk, options(tuning(separation)));
+    let mut model = Entries::new();
+    put(&db, &mut model, 0..300, 0);
     db.flush().unwrap();
     let old = model.clone();
-    let mut iterator = db.default_keyspace().iter();
-    let first = iterator.next().unwrap().unwrap();
-    assert_eq!(Some(&*first.0), old.keys().next().map(Vec::as_slice));
+    let iterator = db.default_keyspace().iter();
     let (held, before) = (db.metrics().held.files, blob_files(&disk));
-    write(&db, &mut model, 0..300, 1);
-    db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
+    put(&db, &mut model, 0..300, 1);
+    compact(&db).unwrap();
     db.wait_idle().unwrap();
     assert!(db.metrics().held.files > held);
-    assert!(before.iter().all(|path| blob_files(&disk).contains(path)), "the iterator holds them");
-    let rest: Vec<_> = iterator.map(|entry| entry.unwrap().1).collect();
-    assert!(rest.iter().eq(old.values().skip(1)));
+    assert!(before.iter().all(|path| blob_files(&disk).contains(path)));
+    let values: Vec<_> = iterator.map(|entry| entry.unwrap().1).collect();
+    assert!(values.iter().eq(old.values()));
     db.put("more", "work").unwrap();
+    model.insert(b"more".to_vec(), b"work".to_vec());
     db.flush().unwrap();
-    assert!(!before.iter().any(|path| blob_files(&disk).contains(path)), "and nobody else does");
-    check(&db, &{
-        model.insert(b"more".to_vec(), b"work".to_vec());
-        model
-    });
+    assert!(!before.iter().any(|path| blob_files(&disk).contains(path)));
+    check(&db, &model);
 }
 
 #[test]
-fn lookups_in_memory_do_not_read_values() {
-    let disk = MemVfs::new();
-    let db = open(&disk, tuning(separation()));
+fn memory_read_of_an_uncached_value_would_block() {
+    let db = open(&MemVfs::new(), options(tuning(separation())));
     let keyspace = db.default_keyspace();
     db.put("key", [7; 500]).unwrap();
     db.put("other", [8; 500]).unwrap();
     db.flush().unwrap();
-    assert!(matches!(
-        keyspace.get_with("key", &ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() }),
-        Err(Error::WouldBlock)
-    ));
-    let mut range =
-        keyspace.iter().options(&ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() });
+    assert!(matches!(keyspace.get_with("key", &memory_only()), Err(Error::WouldBlock)));
+    let mut range = keyspace.iter().options(&memory_only());
     assert!(matches!(range.next(), Some(Err(Error::WouldBlock))));
     range = range.options(&ReadOptions::default());
     assert_eq!(range.next().unwrap().unwrap().1, [7; 500]);
-    // The scan has brought the metadata and the data block, and no value.
-    let counted = |db: &Db| db.metrics().cache[&BlockKind::Blob];
-    assert!(matches!(
-        keyspace.get_with("key", &ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() }),
-        Err(Error::WouldBlock)
-    ));
-    let before = counted(&db);
+    // The scan has loaded the metadata and the data block into the cache, and no value.
+    let blob_cache = || db.metrics().cache[&BlockKind::Blob];
+    assert!(matches!(keyspace.get_with("key", &memory_only()), Err(Error::WouldBlock)));
+    let before = blob_cache();
     assert_eq!(keyspace.get("key").unwrap().unwrap(), [7; 500]);
-    assert_eq!(counted(&db).misses, before.misses + 1);
-    assert_eq!(
-        keyspace
-            .get_with("key", &ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() })
-            .unwrap()
-            .unwrap(),
-        [7; 500]
-    );
-    assert_eq!(counted(&db).hits, before.hits + 1);
-    let mut range =
-        keyspace.iter().options(&ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() });
+    assert_eq!(blob_cache().misses, before.misses + 1);
+    assert_eq!(keyspace.get_with("key", &memory_only()).unwrap().unwrap(), [7; 500]);
+    assert_eq!(blob_cache().hits, before.hits + 1);
+    let mut range = keyspace.iter().options(&memory_only());
     assert_eq!(range.next().unwrap().unwrap().1, [7; 500]);
     assert!(matches!(range.next(), Some(Err(Error::WouldBlock))));
     range = range.options(&ReadOptions::default());
     assert_eq!(range.next().unwrap().unwrap().1, [8; 500]);
     assert!(range.next().is_none());
-    let explained = keyspace.explain("other").unwrap();
-    let blocks: Vec<_> = explained.runs.iter().flat_map(|run| &run.blocks).collect();
-    assert_eq!(blocks.last().unwrap().kind, BlockKind::Blob);
-    assert_eq!(explained.value_bytes, Some(500));
+    let explanation = keyspace.explain("other").unwrap();
+    let last_block = explanation.runs.iter().flat_map(|run| &run.blocks).last();
+    assert_eq!(last_block.unwrap().kind, BlockKind::Blob);
+    assert_eq!(explanation.value_bytes, Some(500));
 }
 
 #[test]
-fn a_checkpoint_a_dropped_keyspace_and_a_crash_have_their_blob_files() {
+fn checkpoint_and_crash_keep_blob_files_and_a_dropped_keyspace_frees_them() {
     let disk = MemVfs::new();
-    let db = open(&disk, tuning(separation()));
-    let mut model = Model::new();
-    write(&db, &mut model, 0..300, 0);
+    let with_separation = || options(tuning(separation()));
+    let db = open(&disk, with_separation());
+    let mut model = Entries::new();
+    put(&db, &mut model, 0..300, 0);
     let other = db.keyspace("other", tuning(separation())).unwrap();
     for number in 0..300 {
         other.put(key(number), value(number, 9)).unwrap();
@@ -348,132 +318,72 @@ fn a_checkpoint_a_dropped_keyspace_and_a_crash_have_their_blob_files() {
     db.flush().unwrap();
     let files = blob_files(&disk).len();
     db.checkpoint("copy").unwrap();
+    let copied = model.clone();
     db.drop_keyspace("other").unwrap();
     db.put("a", "b").unwrap();
+    model.insert(b"a".to_vec(), b"b".to_vec());
     db.flush().unwrap();
     assert!(blob_files(&disk).iter().filter(|path| path.starts_with("db")).count() < files);
-    model.insert(b"a".to_vec(), b"b".to_vec());
     db.sync().unwrap();
-    let crashed = disk.crash(CrashImage::Drop, 3);
-    check(&open(&crashed, tuning(separation())), &model);
-    model.remove(b"a".as_slice());
-    verify("copy", &Options::default().vfs(Arc::new(disk.clone()))).unwrap();
-    let copy = Db::open("copy", options(tuning(separation())).vfs(Arc::new(disk.clone()))).unwrap();
-    check(&copy, &model);
+    check(&open(&disk.crash(CrashImage::Drop, 3), with_separation()), &model);
+    lsmx::verify("copy", &Options::default().vfs(Arc::new(disk.clone()))).unwrap();
+    let copy = Db::open("copy", with_separation().vfs(Arc::new(disk.clone()))).unwrap();
+    check(&copy, &copied);
     let other = copy.keyspace("other", tuning(separation())).unwrap();
     assert_eq!(other.get(key(1)).unwrap().unwrap(), value(1, 9));
 }
 
+/// Scans read values ahead. Steps at both ends and a limit return the entries of the model.
 #[test]
-fn a_missing_or_a_swapped_blob_file_is_named() {
-    let disk = MemVfs::new();
-    let db = open(&disk, tuning(separation()));
-    write(&db, &mut Model::new(), 0..300, 0);
-    db.close(None).unwrap();
-    let files = blob_files(&disk);
-    assert!(files.len() > 1, "{files:?}");
-    let first = disk.read_all(&files[0]).unwrap();
-    let opened = |disk: &MemVfs| {
-        Db::open("db", options(tuning(separation())).vfs(Arc::new(disk.clone()))).map(drop)
-    };
-    let damaged = |bytes: Option<&[u8]>| {
-        let copy = disk.crash(CrashImage::Keep, 0);
-        lsmx::vfs::Vfs::remove(&copy, &files[0]).unwrap();
-        if let Some(bytes) = bytes {
-            copy.write_all(&files[0], bytes).unwrap();
-        }
-        copy
-    };
-    let missing = opened(&damaged(None));
-    assert!(matches!(missing, Err(Error::Missing { path, .. }) if path == files[0]));
-    let other = disk.read_all(&files[1]).unwrap();
-    for bytes in [&other[..], &first[..first.len() - 1], &[]] {
-        let found = opened(&damaged(Some(bytes)));
-        assert!(
-            matches!(&found, Err(Error::Corrupt { path, .. }) if *path == files[0]),
-            "{found:?}"
-        );
-    }
-    // A value that was damaged is found by who reads it, and by the check of the whole database.
-    let mut bytes = first.clone();
-    bytes[100] ^= 1;
-    let copy = damaged(Some(&bytes));
-    opened(&copy).unwrap();
-    let found = verify("db", &Options::default().vfs(Arc::new(copy.clone())));
-    assert!(matches!(&found, Err(Error::Corrupt { path, .. }) if *path == files[0]), "{found:?}");
-    let db = Db::open("db", options(tuning(separation())).vfs(Arc::new(copy))).unwrap();
-    let wrong = (0..300).filter_map(|number| db.get(key(number)).err());
-    let named = |error: &Error| matches!(error, Error::Corrupt { path, .. } if *path == files[0]);
-    let wrong: Vec<_> = wrong.collect();
-    assert!(wrong.len() == 1 && wrong.iter().all(named), "{wrong:?}");
-    let failed = db.default_keyspace().iter().find_map(Result::err).unwrap();
-    assert!(named(&failed), "{failed:?}");
-    assert!(db.default_keyspace().multi_get((0..300).map(key)).is_err_and(|error| named(&error)));
-}
-
-/// Values that scans read ahead: whatever of them is asked for at which end, it is the right one.
-#[test]
-fn both_ends_of_a_range_meet_among_values_that_were_read_ahead() {
-    let disk = MemVfs::new();
-    let db = open(&disk, tuning(separation()));
-    let mut model = Model::new();
+fn range_steps_at_both_ends_among_values_read_ahead() {
+    let db = open(&MemVfs::new(), options(tuning(separation())));
+    let mut model = Entries::new();
     for round in 0..6 {
-        write(&db, &mut model, (round..900).step_by(1 + round as usize), round);
-        for number in (round..900).step_by(13) {
-            db.default_keyspace().merge(key(number), "+").unwrap();
-            model.entry(key(number).into_bytes()).or_default().push(b'+');
-        }
-        for number in (round..900).step_by(29) {
-            db.delete(key(number)).unwrap();
-            model.remove(key(number).as_bytes());
-        }
+        put(&db, &mut model, (round..900).step_by(1 + round as usize), round);
+        merge(&db, &mut model, (round..900).step_by(13));
+        delete(&db, &mut model, (round..900).step_by(29));
         db.flush().unwrap();
     }
     let keys: Vec<_> = model.keys().cloned().collect();
-    let mut runner = TestRunner::default();
-    let turns = prop::collection::vec((any::<bool>(), 1..90_usize), 0..60);
-    let ends = (0..keys.len(), 0..keys.len(), prop::option::of(0..600_usize), turns);
-    let walked = runner.run(&ends, |(from, to, limit, turns)| {
-        let (from, to) = (&keys[from.min(to)], &keys[from.max(to)]);
-        let mut wanted = model.range(from.clone()..to.clone());
-        let mut range = db.default_keyspace().range::<&Vec<u8>>(from..to);
-        let mut left = limit.unwrap_or(usize::MAX);
-        if let Some(limit) = limit {
-            range = range.limit(limit as u64);
-            prop_assert_eq!(range.size_hint(), (0, Some(limit)));
+    for seed in case_seeds(&[], 256) {
+        let mut rng = TestRng::new(seed);
+        let (one, two) = (rng.choose(&keys).clone(), rng.choose(&keys).clone());
+        let (from, to) = (one.clone().min(two.clone()), one.max(two));
+        let mut expected = model.range(from.clone()..to.clone());
+        let mut range = db.default_keyspace().range(from..to);
+        let mut left = usize::MAX;
+        if rng.is_one_in(2) {
+            left = rng.below(600);
+            range = range.limit(left as u64);
+            assert_eq!(range.size_hint(), (0, Some(left)), "seed {seed}");
         }
-        for (backward, times) in turns {
-            for _ in 0..times {
-                let (found, wanted) = match backward {
-                    _ if left == 0 => {
-                        (if backward { range.next_back() } else { range.next() }, None)
-                    }
-                    false => (range.next(), wanted.next()),
-                    true => (range.next_back(), wanted.next_back()),
+        for _ in 0..rng.below(60) {
+            let backward = rng.is_one_in(2);
+            for _ in 0..1 + rng.below(90) {
+                let found = if backward { range.next_back() } else { range.next() };
+                let expected = match backward {
+                    _ if left == 0 => None,
+                    true => expected.next_back(),
+                    false => expected.next(),
                 };
                 left = left.saturating_sub(1);
                 let found = found.transpose().unwrap();
                 let found = found.as_ref().map(|(key, value)| (&**key, &**value));
-                prop_assert_eq!(found, wanted.map(|(key, value)| (&key[..], &value[..])));
+                let expected = expected.map(|(key, value)| (&key[..], &value[..]));
+                assert_eq!(found, expected, "seed {seed}");
             }
         }
-        Ok(())
-    });
-    walked.unwrap_or_else(|why| panic!("{why}\n{runner}"));
+    }
 }
 
-/// Who says how many entries are wanted has their values read together, and none for nothing.
 #[test]
-fn a_range_with_a_limit_reads_what_is_wanted() {
-    let disk = MemVfs::new();
-    let counting = Arc::new(CountingVfs::new(Arc::new(disk.clone())));
-    // One table of one block, and one blob file.
-    let tuning = tuning(separation()).memtable_bytes(1 << 20).table_bytes(1 << 20);
-    let db = Db::open("db", options(tuning.block_bytes(64 << 10)).vfs(counting.clone())).unwrap();
-    let mut model = Model::new();
-    write(&db, &mut model, (0..600).filter(|number| number % 5 != 0), 0);
+fn range_with_a_limit_reads_fewer_values() {
+    let counting = CountingVfs::new(Arc::new(MemVfs::new()));
+    let db = open(&counting, options(one_block()));
+    let mut model = Entries::new();
+    put(&db, &mut model, (0..600).filter(|number| number % 5 != 0), 0);
     db.flush().unwrap();
-    let cost = |range: lsmx::Range, entries: usize| {
+    let cost = |range: Range, entries: usize| {
         let before = counting.counts();
         let found: Vec<_> = range.take(entries).map(|entry| entry.unwrap().1).collect();
         assert!(found.iter().eq(model.values().take(entries)));
@@ -484,93 +394,66 @@ fn a_range_with_a_limit_reads_what_is_wanted() {
     };
     let all = || db.default_keyspace().iter();
     assert_eq!(cost(all(), 0), (0, 0));
-    // What metadata there is was read, but for the block.
+    // Loads the data block.
     cost(all().limit(1), 1);
     let (reads, bytes) = cost(all().limit(100), 100);
     let (reads_unlimited, bytes_unlimited) = cost(all(), 100);
     assert!(reads < reads_unlimited, "{reads}, {reads_unlimited} without a limit");
     assert!(bytes < bytes_unlimited, "{bytes}, {bytes_unlimited} without a limit");
-    // A limit is the least of all that were said, and there is nothing after it, at either end.
+    // The smallest limit applies, to both ends together.
     let mut range = all().limit(7).limit(3).limit(5);
     assert!(range.next().is_some() && range.next_back().is_some() && range.next().is_some());
     assert!(range.next().is_none() && range.next_back().is_none());
     assert!(all().limit(0).next().is_none());
 }
 
-/// What a scan reads values into counts as read ahead, until the scan goes.
 #[test]
-fn buffers_of_scans_are_counted() {
-    let disk = MemVfs::new();
-    // One table of one block, so that nothing of the tree is read ahead.
-    let tuning = tuning(separation()).memtable_bytes(1 << 20).table_bytes(1 << 20);
-    let db = open(&disk, tuning.block_bytes(64 << 10));
-    write(&db, &mut Model::new(), 0..600, 0);
+fn buffers_of_scans_count_as_read_ahead_memory() {
+    let db = open(&MemVfs::new(), options(one_block()));
+    put(&db, &mut Entries::new(), 0..600, 0);
     db.flush().unwrap();
-    let held = || db.metrics().memory.read_ahead;
+    let read_ahead = || db.metrics().memory.read_ahead;
     let mut range = db.default_keyspace().iter();
-    // Values up to the second are read by themselves.
+    // The first values are read one by one.
     assert!(range.next().unwrap().is_ok());
-    let before = held();
+    let before = read_ahead();
     assert!(range.by_ref().take(100).all(|entry| entry.is_ok()));
-    assert!(held() > before + 1_000, "{} after {before}", held());
+    assert!(read_ahead() > before + 1_000, "{} after {before}", read_ahead());
     drop(range);
-    assert_eq!(held(), 0);
+    assert_eq!(read_ahead(), 0);
 }
 
-/// A value that cannot be read is an error in its turn: those before it come as ever, and it stays.
+/// The entries before the unreadable value are returned; the error stays, in both directions, for `get` and `multi_get`.
 #[test]
-fn a_value_that_cannot_be_read_ahead_is_an_error_in_its_turn() {
+fn unreadable_value_ends_a_scan_with_an_error_that_names_the_file() {
     let disk = MemVfs::new();
-    let mut model = Model::new();
-    let db = open(&disk, tuning(separation()));
-    write(&db, &mut model, (0..300).filter(|number| number % 5 != 0), 0);
+    let mut model = Entries::new();
+    let db = open(&disk, options(tuning(separation())));
+    put(&db, &mut model, (0..300).filter(|number| number % 5 != 0), 0);
     db.close(None).unwrap();
     for path in blob_files(&disk) {
-        let copy = disk.crash(CrashImage::Keep, 0);
-        let bytes = copy.read_all(&path).unwrap().len() as u64;
-        copy.flip_bits(&path, bytes / 2, 1).unwrap();
-        let db = open(&copy, tuning(separation()));
-        let wrong: Vec<_> = model.keys().filter(|key| db.get(key).is_err()).collect();
-        assert_eq!(wrong.len(), 1);
+        let db = open(&damage(&disk, &path), options(tuning(separation())));
+        let is_named =
+            |error: &Error| matches!(error, Error::Corrupt { path: named, .. } if *named == path);
+        let failed: Vec<_> =
+            model.keys().filter_map(|key| Some((key, db.get(key).err()?))).collect();
+        let [(unreadable, error)] = &failed[..] else { panic!("{failed:?}") };
+        assert!(is_named(error), "{error:?}");
         let keyspace = db.default_keyspace();
+        assert!(keyspace.multi_get(model.keys()).is_err_and(|error| is_named(&error)));
         let mut range = keyspace.iter();
-        for (key, value) in model.range(..wrong[0].clone()) {
-            let (found, there) = range.next().unwrap().unwrap();
-            assert_eq!((&*found, &*there), (&key[..], &value[..]));
+        for (key, value) in model.range::<Vec<u8>, _>(..*unreadable) {
+            let (found, found_value): (Slice, Slice) = range.next().unwrap().unwrap();
+            assert_eq!((&*found, &*found_value), (&key[..], &value[..]));
         }
         for _ in 0..3 {
-            let failed = range.next();
-            assert!(
-                matches!(&failed, Some(Err(Error::Corrupt { path: at, .. })) if *at == path),
-                "{failed:?}"
-            );
+            let failed = range.next().unwrap().unwrap_err();
+            assert!(is_named(&failed), "{failed:?}");
         }
-        let mut after = 0;
-        let failed = keyspace.iter().rev().find_map(|entry| {
-            after += 1;
-            entry.err()
-        });
-        assert!(
-            matches!(&failed, Some(Error::Corrupt { path: at, .. }) if *at == path),
-            "{failed:?}"
-        );
-        assert_eq!(after, 1 + model.range(wrong[0].clone()..).skip(1).count());
+        let mut backward = keyspace.iter().rev();
+        let after = backward.by_ref().take_while(|entry| entry.is_ok()).count();
+        assert_eq!(after, model.range::<Vec<u8>, _>(*unreadable..).skip(1).count());
+        let failed = backward.next().unwrap().unwrap_err();
+        assert!(is_named(&failed), "{failed:?}");
     }
-}
-
-#[test]
-fn options_are_checked() {
-    let disk = MemVfs::new();
-    for wrong in [
-        ValueSeparation { threshold_bytes: 0, ..separation() },
-        ValueSeparation { blob_file_bytes: 10, ..separation() },
-        ValueSeparation { garbage_ratio: 0.0, ..separation() },
-        ValueSeparation { garbage_ratio: 1.5, ..separation() },
-        ValueSeparation { space_amplification_max: 1.0, ..separation() },
-        ValueSeparation { space_amplification_max: f64::NAN, ..separation() },
-    ] {
-        let opened = Db::open("db", options(tuning(wrong)).vfs(Arc::new(disk.clone())));
-        assert!(matches!(opened, Err(Error::InvalidOption { .. })), "{wrong:?}");
-    }
-    assert!(!lsmx::vfs::Vfs::exists(&disk, Path::new("db/CURRENT")).unwrap_or(false));
 }

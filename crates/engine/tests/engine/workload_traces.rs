@@ -1,7 +1,7 @@
 //! Traces of a running database: contents, omissions, and no delay of calls.
 
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 
 use lsmx::env::Background;
 use lsmx::internals::format::log_record::{RECORD_HEADER_BYTES, RecordHeader, SyncMark};
@@ -14,15 +14,29 @@ use lsmx::workload_trace::{
 };
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, Update, WriteBatch};
 
+use crate::harness::database;
+use crate::harness::gate::{Gate, each};
+use crate::harness::golden::{golden, golden_path};
+
 const TRACE: &str = "day.trace";
 
-fn open(vfs: Arc<dyn Vfs>, background: Background) -> Db {
+fn open(disk: &(impl Vfs + Clone), background: Background) -> Db {
     let keyspace = KeyspaceOptions::default().merge_operator(FieldUpdate::default());
     let options = Options::default().background(background).keyspace_defaults(keyspace);
-    Db::open("db", options.seed(3).vfs(vfs)).unwrap()
+    database::open(disk, options.seed(3))
 }
 
-/// Every item as a line.
+/// Records what an operation does, without background threads. Returns the disk and the result.
+fn record<T>(options: TraceOptions, operate: impl FnOnce(&Db) -> T) -> (MemVfs, T) {
+    let disk = MemVfs::new();
+    let db = open(&disk, Background::Inline);
+    let trace = db.record_trace(TRACE, options).unwrap();
+    let result = operate(&db);
+    trace.stop().unwrap();
+    (disk, result)
+}
+
+/// Returns a line for each item, and the end of the trace.
 fn items(vfs: &dyn Vfs, path: &str) -> Result<(Vec<String>, TraceEnd), Error> {
     let reader = TraceReader::open(vfs, Path::new(path))?;
     let mut items = Vec::new();
@@ -34,8 +48,8 @@ fn items(vfs: &dyn Vfs, path: &str) -> Result<(Vec<String>, TraceEnd), Error> {
     Ok((items, end))
 }
 
-/// One operation of each kind; returns how many.
-fn everything(db: &Db) -> u64 {
+/// Executes one operation of each kind. Returns their number.
+fn execute_all_kinds(db: &Db) -> u64 {
     let plums = db.keyspace("plums", KeyspaceOptions::default()).unwrap();
     db.put("a", "red").unwrap();
     db.default_keyspace().merge("a", FieldUpdate::operand(0, b"R")).unwrap();
@@ -50,23 +64,23 @@ fn everything(db: &Db) -> u64 {
     assert_eq!(plums.multi_get(["x", "z"]).unwrap().iter().flatten().count(), 1);
     assert_eq!(db.default_keyspace().range("0".."b").count(), 1);
     assert_eq!(plums.iter().rev().take(1).count(), 1);
-    // An iterator that is never asked reads nothing.
+    // An iterator without steps is no operation.
     drop(plums.iter());
     plums.fetch_update("x", |_| Update::Put(b"7".to_vec())).unwrap();
     14
 }
 
 #[test]
-fn every_operation_is_there_in_order() {
+fn trace_has_every_operation_in_order() {
     for background in [Background::Inline, Background::Threads { workers: 1 }] {
         let disk = MemVfs::new();
-        let db = open(Arc::new(disk.clone()), background);
+        let db = open(&disk, background);
         db.put("before", "unseen").unwrap();
         let trace = db.record_trace(TRACE, TraceOptions::default()).unwrap();
-        let operations = everything(&db);
+        let operations = execute_all_kinds(&db);
         let summary = trace.stop().unwrap();
         db.put("after", "unseen").unwrap();
-        // On stable storage, name and all.
+        // The file and its name are on stable storage.
         let disk = disk.crash(CrashImage::Drop, 0);
         assert_eq!((summary.operations, summary.lost), (operations, 0));
         let bytes = disk.open(Path::new(TRACE)).unwrap().len().unwrap();
@@ -107,9 +121,9 @@ fn every_operation_is_there_in_order() {
 }
 
 #[test]
-fn what_did_not_happen_is_not_recorded() {
+fn trace_omits_refused_and_empty_batches() {
     let disk = MemVfs::new();
-    let db = open(Arc::new(disk.clone()), Background::Inline);
+    let db = open(&disk, Background::Inline);
     let trace = db.record_trace(TRACE, TraceOptions::default()).unwrap();
     let seen = db.snapshot().seq();
     db.put("k", "1").unwrap();
@@ -122,16 +136,14 @@ fn what_did_not_happen_is_not_recorded() {
 }
 
 #[test]
-fn hashed_keys_tell_nothing_but_equality_and_length() {
-    let disk = MemVfs::new();
-    let db = open(Arc::new(disk.clone()), Background::Inline);
+fn trace_with_hashed_keys_keeps_equality_and_length_only() {
     let options = TraceOptions { hash_keys: true, ..TraceOptions::default() };
-    let trace = db.record_trace(TRACE, options).unwrap();
-    db.put("a secret key", "1").unwrap();
-    db.get("a secret key").unwrap();
-    db.get("k").unwrap();
-    db.default_keyspace().delete_range("a secret key".."z").unwrap();
-    trace.stop().unwrap();
+    let (disk, ()) = record(options, |db| {
+        db.put("a secret key", "1").unwrap();
+        db.get("a secret key").unwrap();
+        db.get("k").unwrap();
+        db.default_keyspace().delete_range("a secret key".."z").unwrap();
+    });
     let bytes = disk.read_all(Path::new(TRACE)).unwrap();
     assert!(!bytes.windows(6).any(|window| window == b"secret"));
     let reader = TraceReader::open(&disk, Path::new(TRACE)).unwrap();
@@ -154,21 +166,17 @@ fn hashed_keys_tell_nothing_but_equality_and_length() {
 }
 
 #[test]
-fn values_are_kept_where_that_is_asked_for() {
-    let disk = MemVfs::new();
-    let db = open(Arc::new(disk.clone()), Background::Inline);
+fn trace_with_values_keeps_them() {
     let options = TraceOptions { keep_values: true, ..TraceOptions::default() };
-    let trace = db.record_trace(TRACE, options).unwrap();
-    db.put("k", "value").unwrap();
-    trace.stop().unwrap();
+    let (disk, ()) = record(options, |db| db.put("k", "value").unwrap());
     let (items, _) = items(&disk, TRACE).unwrap();
     assert!(items[1].contains(&format!("content: Some({:?})", b"value")), "{items:?}");
 }
 
 #[test]
-fn one_trace_at_a_time_and_no_file_is_overwritten() {
+fn record_trace_second_trace_existing_file_or_invalid_options_are_refused() {
     let disk = MemVfs::new();
-    let db = open(Arc::new(disk.clone()), Background::Threads { workers: 1 });
+    let db = open(&disk, Background::Threads { workers: 1 });
     let trace = db.record_trace(TRACE, TraceOptions::default()).unwrap();
     let second = db.record_trace("other.trace", TraceOptions::default()).unwrap_err().to_string();
     assert!(second.contains("other.trace") && second.contains("being recorded"), "{second}");
@@ -196,12 +204,12 @@ fn one_trace_at_a_time_and_no_file_is_overwritten() {
 }
 
 #[test]
-fn a_disk_that_fails_ends_the_trace_and_nothing_else() {
+fn trace_on_a_failing_disk_ends_and_operations_continue() {
     for background in [Background::Inline, Background::Threads { workers: 1 }] {
         for call in [VfsCall::Append, VfsCall::Sync] {
             let disk = MemVfs::new();
             let faulty = FaultVfs::new(Arc::new(disk.clone()), 1);
-            let db = open(Arc::new(faulty.clone()), background);
+            let db = open(&faulty, background);
             let trace = db.record_trace(TRACE, TraceOptions::default()).unwrap();
             let rule = FaultRule::new(Fault::Error(Errno::NoSpace)).for_calls(&[call]);
             faulty.add_rule(rule.path_contains(TRACE).from_then_on());
@@ -212,7 +220,7 @@ fn a_disk_that_fails_ends_the_trace_and_nothing_else() {
             assert!(db.health().read_only.is_none());
             let error = trace.stop().unwrap_err();
             assert!(matches!(&error, Error::Io { path, .. } if path.ends_with(TRACE)), "{error:?}");
-            // Another disk, another trace.
+            // A trace in another file works.
             let trace = db.record_trace("second.trace", TraceOptions::default()).unwrap();
             db.put("k", "v").unwrap();
             assert_eq!(trace.stop().unwrap().operations, 1);
@@ -220,40 +228,17 @@ fn a_disk_that_fails_ends_the_trace_and_nothing_else() {
     }
 }
 
-/// Opens the gate however the test ends, or the thread of the trace would wait for ever.
-struct Gate(Arc<(Mutex<bool>, Condvar)>);
-
-impl Gate {
-    fn open(&self) {
-        *self.0.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = true;
-        self.0.1.notify_all();
-    }
-}
-
-impl Drop for Gate {
-    fn drop(&mut self) {
-        self.open();
-    }
-}
-
-/// The file takes nothing until it is told to: operations go on, and those that find no room are
-/// counted, in the trace too.
+/// Operations that find no room in the buffer are counted as lost, also in the trace.
 #[test]
-fn nobody_waits_for_a_slow_disk() {
+fn trace_on_a_blocked_disk_delays_no_operation() {
     let disk = MemVfs::new();
-    let faulty = FaultVfs::new(Arc::new(disk.clone()), 1);
-    let db = open(Arc::new(faulty.clone()), Background::Threads { workers: 1 });
-    let buffer_bytes = BUFFER_BYTES_MIN;
-    let options = TraceOptions { buffer_bytes, ..TraceOptions::default() };
+    let gate = Gate::default();
+    let append = each(&[VfsCall::Append], TRACE);
+    let faulty = gate.over(Arc::new(disk.clone()), append, "");
+    let db = open(&faulty, Background::Threads { workers: 1 });
+    let options = TraceOptions { buffer_bytes: BUFFER_BYTES_MIN, ..TraceOptions::default() };
     let trace = db.record_trace(TRACE, options).unwrap();
-    let gate = Gate(Arc::new((Mutex::new(false), Condvar::new())));
-    let closed = Arc::clone(&gate.0);
-    faulty.set_delay_hook(Some(Arc::new(move |_: VfsCall, _: &Path| {
-        let (open, changed) = &*closed;
-        drop(changed.wait_while(open.lock().unwrap(), |open| !*open).unwrap());
-    })));
-    let rule = FaultRule::new(Fault::Delay).for_calls(&[VfsCall::Append]);
-    faulty.add_rule(rule.path_contains(TRACE).chance(1.0));
+    gate.shut();
     let puts = 20_000u64;
     for number in 0..puts {
         db.put(format!("key {number:020}"), "v").unwrap();
@@ -262,26 +247,25 @@ fn nobody_waits_for_a_slow_disk() {
     assert!(halfway.lost > 0 && halfway.operations > 1000, "{halfway:?}");
     assert_eq!(halfway.operations + halfway.lost, puts);
     gate.open();
-    // What comes later is recorded again as soon as there is room.
+    // Operations are recorded again when the buffer has room.
     let mut more = 0;
     while trace.summary().unwrap().lost == halfway.lost && more < 1000 {
         db.put("again", "v").unwrap();
         more += 1;
     }
-    let made = puts + more;
     let summary = trace.stop().unwrap();
-    assert_eq!(summary.operations + summary.lost, made);
+    assert_eq!(summary.operations + summary.lost, puts + more);
     let (items, end) = items(&disk, TRACE).unwrap();
     assert_eq!((end.operations, end.lost), (summary.operations, summary.lost));
     assert!(end.complete && items.iter().any(|item| item.starts_with("Lost")));
 }
 
 #[test]
-fn threads_record_all_they_do() {
+fn trace_has_the_operations_of_all_threads() {
     const THREADS: u64 = 4;
     const OPERATIONS: u64 = 3000;
     let disk = MemVfs::new();
-    let db = open(Arc::new(disk.clone()), Background::Threads { workers: 1 });
+    let db = open(&disk, Background::Threads { workers: 1 });
     let options = TraceOptions { buffer_bytes: 64 << 20, ..TraceOptions::default() };
     let trace = db.record_trace(TRACE, options).unwrap();
     std::thread::scope(|scope| {
@@ -298,21 +282,18 @@ fn threads_record_all_they_do() {
     let (items, end) = items(&disk, TRACE).unwrap();
     assert_eq!((end.operations, end.lost), (THREADS * OPERATIONS, 0));
     let puts: std::collections::BTreeSet<_> = items.iter().collect();
-    // And the name of the keyspace, and the end.
+    // The other two items are the name of the keyspace and the end.
     assert_eq!(puts.len() as u64, THREADS * OPERATIONS + 2);
 }
 
-/// A trace whose process died is read as far as it goes; damage in the middle is an error.
 #[test]
-fn a_cut_trace_is_read_as_far_as_it_goes_and_damage_is_named() {
+fn trace_cut_or_damaged_is_read_up_to_there_or_is_an_error() {
     lsmx_testkit::time_test();
-    let disk = MemVfs::new();
-    let db = open(Arc::new(disk.clone()), Background::Inline);
-    let trace = db.record_trace(TRACE, TraceOptions::default()).unwrap();
-    for number in 0..6000u32 {
-        db.put(format!("key {number:016}"), "v").unwrap();
-    }
-    trace.stop().unwrap();
+    let (disk, ()) = record(TraceOptions::default(), |db| {
+        for number in 0..6000u32 {
+            db.put(format!("key {number:016}"), "v").unwrap();
+        }
+    });
     let bytes = disk.read_all(Path::new(TRACE)).unwrap();
     let (whole, _) = items(&disk, TRACE).unwrap();
     let with = |bytes: &[u8]| {
@@ -340,46 +321,26 @@ fn a_cut_trace_is_read_as_far_as_it_goes_and_damage_is_named() {
     assert!(ends > 150 && errors > 50, "{ends} {errors}");
 }
 
-fn golden() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/trace-v1")
-}
-
-fn bytes_of(path: &Path) -> Vec<u8> {
-    let file = OsVfs.open(path).unwrap();
-    let mut bytes = vec![0; usize::try_from(file.len().unwrap()).unwrap()];
-    assert_eq!(file.read_at(&mut bytes, 0).unwrap(), bytes.len());
-    bytes
-}
-
-/// The golden file is never rewritten; `UPDATE=1` makes it where it is missing.
 #[test]
-fn version_1_is_read() {
-    let disk = MemVfs::new();
-    let db = open(Arc::new(disk.clone()), Background::Inline);
+fn golden_trace_is_read() {
     let options = TraceOptions { keep_values: true, ..TraceOptions::default() };
-    let trace = db.record_trace(TRACE, options).unwrap();
-    let operations = everything(&db);
-    trace.stop().unwrap();
-    let written = disk.read_all(Path::new(TRACE)).unwrap();
-    if !golden().exists() && std::env::var_os("UPDATE").is_some_and(|update| update == "1") {
-        OsVfs.create(&golden()).unwrap().append(&written).unwrap();
-    }
-    let (ours, _) = items(&disk, TRACE).unwrap();
-    let (theirs, end) = items(&OsVfs, golden().to_str().unwrap()).unwrap();
-    assert_eq!(ours, theirs);
+    let (disk, operations) = record(options, execute_all_kinds);
+    golden("trace-v1", || disk.read_all(Path::new(TRACE)).unwrap());
+    let (written, _) = items(&disk, TRACE).unwrap();
+    let (read, end) = items(&OsVfs, golden_path("trace-v1").to_str().unwrap()).unwrap();
+    assert_eq!(written, read);
     assert!(end.complete && end.operations == operations);
 }
 
-/// What the golden file holds is written as it stands there, byte by byte.
 #[test]
-fn version_1_is_written() {
-    let golden = bytes_of(&golden());
+fn golden_trace_is_encoded_unchanged() {
+    let golden = golden("trace-v1", || panic!("the golden file is missing"));
     let header = TraceHeader::decode(&golden).unwrap();
     assert!(header.values_kept && !header.keys_hashed);
     let mut written = header.encode().to_vec();
     while written.len() < golden.len() {
-        let (offset, rest) = (written.len() as u64, &golden[written.len()..]);
-        let place = (header.seed(), offset);
+        let rest = &golden[written.len()..];
+        let place = (header.seed(), written.len() as u64);
         let first = rest.first_chunk().unwrap();
         let record = RecordHeader::decode(first, place, rest.len() as u64).unwrap();
         let payload = &rest[RECORD_HEADER_BYTES..usize::try_from(record.record_bytes()).unwrap()];

@@ -14,6 +14,7 @@ pub(crate) mod device_hangs;
 pub(crate) mod disk_use;
 pub(crate) mod failed_open;
 pub(crate) mod gate;
+pub(crate) mod golden;
 pub(crate) mod guards;
 pub(crate) mod history;
 pub(crate) mod identity;
