@@ -33,12 +33,6 @@ impl Coverage {
         counts.get(&(group, name)).copied().unwrap_or(0)
     }
 
-    /// Returns the sum of the counts of a group.
-    pub(crate) fn total(&self, group: &'static str) -> u64 {
-        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        counts.iter().filter(|((of, _), _)| *of == group).map(|(_, count)| count).sum()
-    }
-
     /// Fails if one of the names was never counted. A run with a scale below 1 is too short for that.
     pub(crate) fn require(&self, group: &'static str, names: &[&'static str]) -> Outcome {
         let missing: Vec<_> = names.iter().filter(|name| self.count(group, name) == 0).collect();

@@ -1,5 +1,5 @@
-//! The write-ahead log under power loss: appends that race with syncs, and images of the disk before every
-//! operation. What is replayed is exactly a prefix of what was appended and holds at least what was synced.
+//! Power losses of the write-ahead log: appends that race with syncs, and images of the disk before every
+//! operation. The replayed records are a prefix of the appended ones and include all synced ones.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ pub(crate) fn dir() -> &'static Path {
     Path::new("db")
 }
 
-/// The part of a manifest that the log needs, and what the world was promised.
+/// The part of a manifest that the log needs, and the commits that must be replayed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Promises {
     pub(crate) next_number: u64,
@@ -56,7 +56,7 @@ impl SegmentRegistry for Ledger {
     }
 }
 
-/// Mostly small; some take a page or more.
+/// Returns the payload of a commit. Most are small, some have a page or more.
 pub(crate) fn payload(seq: u64) -> Vec<u8> {
     let mut rng = TestRng::new(seq);
     let len_max = if seq % 32 == 31 { 5_000 } else { 90 };
@@ -85,7 +85,7 @@ pub(crate) fn read_back(
     Ok((numbers, report))
 }
 
-/// Whether a disk image keeps the promises.
+/// Replays a disk image and compares the commits with the promises.
 pub(crate) fn check(image: &MemVfs, promises: &Promises) -> Result<(), String> {
     let (numbers, report) = read_back(image, promises, RecoveryMode::Strict)
         .map_err(|error| format!("replay fails: {error:?}"))?;
@@ -118,8 +118,8 @@ pub(crate) fn append(wal: &Wal, ledger: &Ledger, next: &mut u64, count: u64) -> 
     wal.append(&group)
 }
 
-/// A log that other threads append to while it is synced: before each file and directory that a sync
-/// syncs, when no lock is held that an append takes.
+/// A log with appends by other threads during a sync: before each sync of a file or directory, when no lock is held that an
+/// append takes.
 pub(crate) struct Racing {
     wal: Wal,
     ledger: Ledger,
@@ -129,8 +129,8 @@ pub(crate) struct Racing {
 
 impl Racing {
     fn append(&self, count: u64) -> lsmx::Result<()> {
-        let mut next = self.ledger.now().attempted + 1;
-        append(&self.wal, &self.ledger, &mut next, count)
+        let next = self.ledger.now().attempted + 1;
+        append(&self.wal, &self.ledger, &mut { next }, count)
     }
 
     fn draw(&self, below: u64) -> u64 {
@@ -147,7 +147,7 @@ impl Racing {
         Ok(())
     }
 
-    /// What another thread does at a moment of a sync.
+    /// Makes a random call of another thread during a sync.
     fn interfere(&self) {
         if self.syncing.swap(false, Ordering::Relaxed) {
             match self.draw(4) {
@@ -164,7 +164,7 @@ impl Racing {
     }
 }
 
-/// Appends, syncs, turns, retires and restarts at random. `began` is given the log once it is there.
+/// Appends, syncs, rotates, retires and restarts at random. `began` receives the log after its creation.
 pub(crate) fn workload(
     vfs: &Arc<dyn Vfs>,
     ledger: &Ledger,
@@ -185,7 +185,7 @@ pub(crate) fn workload(
         syncing: AtomicBool::new(false),
     });
     began(&log);
-    // Whether nearly nothing, something, or much is synced.
+    // The share of syncs among the steps: few, some, or many.
     let syncs = [1, 4, 6][at(seed / 3 % 3)];
     for _ in 0..steps {
         let drawn = rng.below(20);
@@ -216,12 +216,12 @@ pub(crate) fn workload(
     Ok(())
 }
 
-/// A small number as an index.
+/// Converts a small number to an index.
 pub(crate) fn at(number: u64) -> usize {
     usize::try_from(number).unwrap()
 }
 
-/// What `resume()` does to the log: all memtables are in tables, a fresh chain starts.
+/// Restarts the log as `resume()` does: all commits are in tables, and a new chain of segments begins.
 pub(crate) fn restart(wal: &Wal, ledger: &Ledger, next: &mut u64) -> lsmx::Result<()> {
     let oldest = wal.restart_in_new_segment(SeqNo(*next))?;
     ledger.change(|promises| {
@@ -240,7 +240,7 @@ pub(crate) fn disk() -> MemVfs {
     vfs
 }
 
-/// Runs a workload and takes all images before every operation. Returns their number, or the first
+/// Runs a workload and checks all images before every operation. Returns their number, or the first
 /// broken promise.
 pub(crate) fn enumerate_crashes(seed: u64, steps: u32) -> Result<u64, String> {
     let (vfs, ledger) = (disk(), Ledger::default());

@@ -1,92 +1,132 @@
 //! Checks of the quarantine of blob files and of the files of operand stores.
 
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use lsmx::env::Background;
 use lsmx::internals::vfs::{Errno, Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::vfs::MemVfs;
-use lsmx::{Db, Error, Event, Keyspace, Options};
+use lsmx::{Db, Error, Event, Options};
 use lsmx_testkit::EventLog;
 
 use super::Outcome;
 use super::clock::MINUTE_US;
-use super::small_database::{files, keyspace_options, open_with};
+use super::small_database::{files, keyspace_options, open_kinds, open_with, options, policy};
 
-/// A keyspace whose files with the extension `end` become unreadable.
-struct Fixture {
-    disk: MemVfs,
-    faults: FaultVfs,
-    db: Db,
-    keyspace: Keyspace,
-    end: &'static str,
-    events: EventLog,
+/// A database on a disk with faulty reads.
+pub(crate) struct FaultyReads {
+    pub(crate) disk: MemVfs,
+    pub(crate) faults: FaultVfs,
+    pub(crate) events: EventLog,
+    pub(crate) db: Db,
+    /// Number of keys that [`FaultyReads::write`] has written.
+    written: u32,
 }
 
-impl Fixture {
-    fn new(seed: u64, end: &'static str, kind: &str) -> Fixture {
-        let disk = MemVfs::new();
-        let faults = FaultVfs::new(Arc::new(disk.clone()), seed);
-        let events = EventLog::default();
-        let options = Options::default().background(Background::Inline).seed(seed);
+/// Repeats a write that reports a background error.
+pub(crate) fn retry(write: impl Fn() -> lsmx::Result<()>) -> lsmx::Result<()> {
+    match write() {
+        Err(Error::Background { .. }) => write(),
+        done => done,
+    }
+}
+
+impl FaultyReads {
+    pub(crate) fn new(background: Background, policy_text: &str) -> FaultyReads {
+        let keyspace = keyspace_options("default").policy(policy(policy_text));
+        FaultyReads::with_options(options(background).keyspace_defaults(keyspace))
+    }
+
+    pub(crate) fn with_options(options: Options) -> FaultyReads {
+        let (disk, events) = (MemVfs::new(), EventLog::default());
+        let faults = FaultVfs::new(Arc::new(disk.clone()), 1);
         let db = open_with(&faults, options.listener(Arc::new(events.clone()))).unwrap();
-        let keyspace = db.keyspace("files", keyspace_options(kind)).unwrap();
-        Fixture { disk, faults, db, keyspace, end, events }
+        FaultyReads { disk, faults, events, db, written: 0 }
     }
 
-    /// Returns the number of background failures that name a file.
-    fn failures_of(&self, file: &Path) -> usize {
-        let names_file =
-            |event: &Event| matches!(event, Event::Failure(it) if it.error.path() == Some(file));
-        self.events.count(names_file)
+    /// Returns a key. Keys are spread over the key space, so that runs overlap.
+    fn key(&self, number: u32) -> [u8; 4] {
+        number.wrapping_mul(0x9e37_79b9).to_be_bytes()
     }
 
-    /// From now on each read of a file that exists now returns altered bytes.
-    fn alter_reads(&self) {
-        for path in files(&self.disk, self.end) {
-            let rule = FaultRule::new(Fault::AlteredRead).for_calls(&[VfsCall::Read]);
-            self.faults.add_rule(rule.path_contains(&path.to_string_lossy()).from_then_on());
+    /// Writes a new key.
+    pub(crate) fn write(&mut self) -> lsmx::Result<()> {
+        let key = self.key(self.written);
+        retry(|| self.db.put(key, [7; 60]))?;
+        self.written += 1;
+        Ok(())
+    }
+
+    pub(crate) fn write_many(&mut self, count: u32) {
+        (0..count).for_each(|_| self.write().unwrap());
+    }
+
+    /// From now on reads of a file return altered bytes.
+    pub(crate) fn alter_reads(&self, file: &Path) {
+        let rule = FaultRule::new(Fault::AlteredRead).for_calls(&[VfsCall::Read]);
+        self.faults.add_rule(rule.path_contains(&file.to_string_lossy()).from_then_on());
+    }
+
+    pub(crate) fn l0_runs(&self) -> u64 {
+        self.db.metrics().keyspaces["default"].levels.first().map_or(0, |level| level.runs)
+    }
+
+    pub(crate) fn quarantined(&self) -> Vec<PathBuf> {
+        self.db.health().quarantined.into_iter().map(|file| file.path).collect()
+    }
+
+    /// Returns the files whose quarantine has begun, and those whose quarantine has ended, by the events.
+    pub(crate) fn quarantine_events(&self) -> (Vec<PathBuf>, Vec<PathBuf>) {
+        let begun = self.events.select(|event| match event {
+            Event::FileQuarantined(file) => Some(file.path.clone()),
+            _ => None,
+        });
+        let ended = self.events.select(|event| match event {
+            Event::QuarantineEnd(file) => Some(file.path.clone()),
+            _ => None,
+        });
+        (begun, ended)
+    }
+
+    pub(crate) fn check_all_written(&self) {
+        for number in 0..self.written {
+            assert!(self.db.get(self.key(number)).unwrap().is_some(), "key {number}");
         }
     }
 
-    /// From now on all reads fail of the existing file that is read first. Returns its path once it is known.
-    fn fail_reads_of_one(&self) -> Arc<OnceLock<PathBuf>> {
-        let bad = Arc::new(OnceLock::new());
-        let (chosen, present) = (Arc::clone(&bad), files(&self.disk, self.end));
-        let is_bad = move |path: &Path| {
-            present.iter().any(|it| it == path) && chosen.get_or_init(|| path.to_owned()) == path
-        };
-        let rule = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Read]);
-        self.faults.add_rule(rule.path_where(is_bad).from_then_on());
-        bad
+    pub(crate) fn check_good(&self) {
+        assert!(self.db.health().is_good(), "{:?}", self.db.health());
     }
 
-    /// Calls `write` with each number, again after a background error.
-    fn write(&self, numbers: Range<u64>, write: impl Fn(u64) -> lsmx::Result<()>) {
-        for number in numbers {
-            match write(number) {
-                Err(Error::Background { .. }) => write(number).unwrap(),
-                done => done.unwrap(),
-            }
+    /// Advances the clock and does the background work that is due.
+    pub(crate) fn advance(&self, us: u64) {
+        match self.db.env().background() {
+            Background::Inline => self.db.env().advance_us(us),
+            _ => self.db.env().pause_us(us),
         }
+        let _ = self.db.wait_idle();
     }
 }
 
 /// The quarantine of an unreadable bucket ends once the bucket can be read.
 pub(crate) fn readable_bucket_leaves_quarantine(seed: u64) -> Outcome {
-    let fixture = Fixture::new(seed, ".bucket", "operands");
-    let merge = |number: u64| fixture.keyspace.merge((number % 61).to_be_bytes(), [7; 24]);
-    fixture.write(0..900, merge);
-    fixture.alter_reads();
-    fixture.write(0..300, merge);
-    assert!(!fixture.db.health().quarantined.is_empty(), "no bucket was quarantined");
-    fixture.faults.clear_rules();
-    fixture.db.env().advance_us(2 * MINUTE_US);
-    fixture.write(0..600, merge);
-    fixture.db.flush().unwrap();
-    let idle = fixture.db.wait_idle();
-    assert!(fixture.db.health().is_good(), "{:?}, {idle:?}", fixture.db.health());
+    let database = FaultyReads::with_options(options(Background::Inline).seed(seed));
+    let [_, _, operands] = open_kinds(&database.db);
+    let merge = |number: u64| {
+        retry(|| operands.merge((number % 61).to_be_bytes(), [7; 24])).unwrap();
+    };
+    (0..900).for_each(merge);
+    for bad in files(&database.disk, ".bucket") {
+        database.alter_reads(&bad);
+    }
+    (0..300).for_each(merge);
+    assert!(!database.quarantined().is_empty(), "no bucket was quarantined");
+    database.faults.clear_rules();
+    database.db.env().advance_us(2 * MINUTE_US);
+    (0..600).for_each(merge);
+    database.db.flush().unwrap();
+    let idle = database.db.wait_idle();
+    database.check_good();
     idle.unwrap();
     Ok(())
 }
@@ -95,35 +135,48 @@ pub(crate) fn readable_bucket_leaves_quarantine(seed: u64) -> Outcome {
 pub(crate) fn quarantined_blob_file_is_not_read(seed: u64) -> Outcome {
     const STEPS: u64 = 60;
     const STEP_US: u64 = 10_000_000;
-    let fixture = Fixture::new(seed, ".blob", "values");
+    let database = FaultyReads::with_options(options(Background::Inline).seed(seed));
+    let [_, values, _] = open_kinds(&database.db);
     // Every fourth key is written once, so that each blob file keeps some of its values.
     let put = |number: u64| {
         let key = if number.is_multiple_of(4) { number } else { number % 97 };
         let key = key.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
-        match fixture.keyspace.put(key, [7; 64]) {
+        match values.put(key, [7; 64]) {
             // The check counts reads, so a refused write does not matter.
-            Err(Error::Background { .. }) => Ok(()),
-            result => result,
+            Err(Error::Background { .. }) => {}
+            done => done.unwrap(),
         }
     };
-    fixture.write(0..500, put);
-    let bad = fixture.fail_reads_of_one();
-    fixture.write(500..1_000, put);
-    let bad = bad.get().expect("no job read a blob file");
+    (0..500).for_each(put);
+    // From now on all reads fail of the existing blob file that is read first.
+    let bad = Arc::new(OnceLock::new());
+    let (chosen, present) = (Arc::clone(&bad), files(&database.disk, ".blob"));
+    let is_bad = move |path: &Path| {
+        present.iter().any(|it| it == path) && chosen.get_or_init(|| path.to_owned()) == path
+    };
+    let rule = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Read]);
+    database.faults.add_rule(rule.path_where(is_bad).from_then_on());
+    (500..1_000).for_each(put);
+    let bad: &PathBuf = bad.get().expect("no job read a blob file");
     let recheck_count = || {
-        let quarantined = fixture.db.health().quarantined;
+        let quarantined = database.db.health().quarantined;
         quarantined.iter().find(|file| file.path == *bad).map(|file| file.failed_reads)
     };
-    let read_count = || fixture.faults.fired_counts().values().sum::<u64>();
-    let job_count = || fixture.db.metrics().keyspaces["files"].compaction.jobs;
-    let (jobs_before, failures_before) = (job_count(), fixture.failures_of(bad));
+    let read_count = || database.faults.fired_counts().values().sum::<u64>();
+    let job_count = || database.db.metrics().keyspaces["values"].compaction.jobs;
+    let failure_count = || {
+        let names_bad =
+            |event: &Event| matches!(event, Event::Failure(it) if it.error.path() == Some(bad));
+        database.events.count(names_bad)
+    };
+    let (jobs_before, failures_before) = (job_count(), failure_count());
     let mut quiet_steps = 0;
     for step in 0..STEPS {
         let (rechecks, reads) = (recheck_count(), read_count());
         assert!(rechecks.is_some(), "{} is not quarantined", bad.display());
-        fixture.db.env().advance_us(STEP_US);
+        database.db.env().advance_us(STEP_US);
         let first = 1_000 + 40 * step;
-        fixture.write(first..first + 40, put);
+        (first..first + 40).for_each(put);
         if recheck_count() == rechecks {
             quiet_steps += 1;
             assert_eq!(read_count(), reads, "step {step}: jobs read {}", bad.display());
@@ -131,6 +184,6 @@ pub(crate) fn quarantined_blob_file_is_not_read(seed: u64) -> Outcome {
     }
     assert!(quiet_steps > 0, "each step rechecks the file");
     assert!(job_count() > jobs_before, "no job ran");
-    assert_eq!(fixture.failures_of(bad), failures_before);
+    assert_eq!(failure_count(), failures_before);
     Ok(())
 }

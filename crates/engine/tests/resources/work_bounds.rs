@@ -94,26 +94,26 @@ fn does_not_grow(what: &str, costs: &[(u64, u64)]) {
     assert!(last as f64 <= first as f64 * SLACK, "{what} grows: {costs:?}");
 }
 
-fn tuning() -> KeyspaceOptions {
+fn keyspace_options() -> KeyspaceOptions {
     let policy: PolicySpec = "leveled".parse().unwrap();
     KeyspaceOptions::default().policy(policy).memtable_bytes(1 << 30)
 }
 
-fn options(tuning: KeyspaceOptions) -> Options {
+fn options(keyspace: KeyspaceOptions) -> Options {
     Options::default()
         .background(Background::Inline)
         .seed(1)
         .memtable_bytes_max(1 << 32)
         .wal_bytes_max(1 << 32)
-        .keyspace_defaults(tuning)
+        .keyspace_defaults(keyspace)
 }
 
-fn open(disk: &MemVfs, tuning: KeyspaceOptions) -> Db {
-    Db::open("db", options(tuning).vfs(Arc::new(disk.clone()))).unwrap()
+fn open(disk: &MemVfs, keyspace: KeyspaceOptions) -> Db {
+    Db::open("db", options(keyspace).vfs(Arc::new(disk.clone()))).unwrap()
 }
 
-fn new(tuning: KeyspaceOptions) -> Db {
-    open(&MemVfs::new(), tuning)
+fn new(keyspace: KeyspaceOptions) -> Db {
+    open(&MemVfs::new(), keyspace)
 }
 
 /// Returns a key. Consecutive numbers have keys far apart.
@@ -193,7 +193,7 @@ fn delta() -> DeltaStoreFactory {
 fn write_of_a_batch_costs_n_log_n() {
     let _alone = lsmx_testkit::run_alone();
     grows_at_most_as_n_log_n("write", 1_000, |n| {
-        let db = new(tuning());
+        let db = new(keyspace_options());
         let batch = batch(&db, n);
         Cost::measure(|| db.write(batch, Durability::Buffered).unwrap())
     });
@@ -246,7 +246,8 @@ impl AsyncDatabase {
 /// Commits two batches that queue while an append to the log hangs, in one group.
 fn commit_together(batches: impl FnOnce(&Db) -> [WriteBatch; 2]) -> Cost {
     let (disk, [log, _]) = gated_disk();
-    let served = AsyncDatabase::open(&disk, options(tuning()).background(Background::default()));
+    let served =
+        AsyncDatabase::open(&disk, options(keyspace_options()).background(Background::default()));
     log.shut();
     let batches = batches(&served.db);
     let ahead = served.queue(batch(&served.db, 1));
@@ -301,8 +302,8 @@ fn memtables_do_not_grow_with_the_batches_in_flight() {
     let bytes = |in_flight: usize| {
         let (disk, [log, tables]) = gated_disk();
         let stalls = Arc::new(Stalls::default());
-        let tuning = tuning().memtable_bytes(BATCH_BYTES as u64);
-        let options = options(tuning)
+        let keyspace = keyspace_options().memtable_bytes(BATCH_BYTES as u64);
+        let options = options(keyspace)
             .background(Background::default())
             .memtable_bytes_max(2 * BATCH_BYTES as u64)
             .listener(Arc::clone(&stalls) as Arc<dyn EventListener>);
@@ -342,36 +343,39 @@ fn memtables_do_not_grow_with_the_batches_in_flight() {
     does_not_grow("memtables of batches in flight", &costs);
 }
 
-#[test]
-fn range_deletes_cost_n_log_n() {
+/// Checks the cost of a call at `n` range deletes of each layout, `n` from 256 on.
+fn check_layouts(what: &str, cost: impl Fn(u64, Layout) -> Cost) {
     let _alone = lsmx_testkit::run_alone();
     for layout in LAYOUTS {
-        grows_at_most_as_n_log_n(&format!("{layout:?} range deletes"), 256, |n| {
-            let db = new(tuning());
-            let cost = Cost::measure(|| delete_ranges(&db, n, layout));
-            cost.with("MemtableBytes", memtable_bytes(&db))
-        });
+        let what = format!("{what}, {layout:?} range deletes");
+        grows_at_most_as_n_log_n(&what, 256, |n| cost(n, layout));
     }
 }
 
 #[test]
+fn range_deletes_cost_n_log_n() {
+    check_layouts("range deletes", |n, layout| {
+        let db = new(keyspace_options());
+        let cost = Cost::measure(|| delete_ranges(&db, n, layout));
+        cost.with("MemtableBytes", memtable_bytes(&db))
+    });
+}
+
+#[test]
 fn get_among_range_deletes_costs_n_log_n() {
-    let _alone = lsmx_testkit::run_alone();
-    for layout in LAYOUTS {
-        grows_at_most_as_n_log_n(&format!("n gets among {layout:?} range deletes"), 256, |n| {
-            let db = new(tuning());
-            put_ordered(&db, n);
-            delete_ranges(&db, n, layout);
-            Cost::measure(|| (0..n).for_each(|number| drop(db.get(ordered(2 * number)).unwrap())))
-        });
-    }
+    check_layouts("n gets", |n, layout| {
+        let db = new(keyspace_options());
+        put_ordered(&db, n);
+        delete_ranges(&db, n, layout);
+        Cost::measure(|| (0..n).for_each(|number| drop(db.get(ordered(2 * number)).unwrap())))
+    });
 }
 
 #[test]
 fn get_between_range_deletes_costs_n_log_n() {
     let _alone = lsmx_testkit::run_alone();
     grows_at_most_as_n_log_n("n gets between growing range deletes", 256, |n| {
-        let db = new(tuning());
+        let db = new(keyspace_options());
         Cost::measure(|| {
             for number in 0..n {
                 db.default_keyspace().delete_range::<[u8; 8]>(..ordered(number)).unwrap();
@@ -386,7 +390,7 @@ fn multi_get_costs_n_log_n() {
     let _alone = lsmx_testkit::run_alone();
     for flushed in [false, true] {
         grows_at_most_as_n_log_n(&format!("multi_get, flushed: {flushed}"), 256, |n| {
-            let db = new(tuning());
+            let db = new(keyspace_options());
             put_ordered(&db, n);
             delete_ranges(&db, n, Layout::Shrinking);
             if flushed {
@@ -400,11 +404,9 @@ fn multi_get_costs_n_log_n() {
 
 #[test]
 fn range_costs_n_log_n() {
-    let _alone = lsmx_testkit::run_alone();
-    for (layout, flushed) in LAYOUTS.iter().flat_map(|layout| [(*layout, false), (*layout, true)]) {
-        let what = format!("range over {layout:?} range deletes, flushed: {flushed}");
-        grows_at_most_as_n_log_n(&what, 256, |n| {
-            let db = new(tuning());
+    for flushed in [false, true] {
+        check_layouts(&format!("range, flushed: {flushed}"), |n, layout| {
+            let db = new(keyspace_options());
             put_ordered(&db, n);
             // A snapshot before the range deletes sees every entry.
             let before = db.snapshot();
@@ -426,7 +428,9 @@ fn range_over_the_range_deletes_of_many_tables_costs_n_log_n() {
     let _alone = lsmx_testkit::run_alone();
     grows_at_most_as_n_log_n("range over n / 16 tables with range deletes", 256, |n| {
         // No compaction.
-        let db = new(tuning().policy("tiering(size_ratio=1000)".parse::<PolicySpec>().unwrap()));
+        let db =
+            new(keyspace_options()
+                .policy("tiering(size_ratio=1000)".parse::<PolicySpec>().unwrap()));
         put_ordered(&db, 1);
         // The snapshot sees the entry that every range delete covers, so no range delete is dropped.
         let _snapshot = db.snapshot();
@@ -445,7 +449,7 @@ fn range_over_the_range_deletes_of_many_tables_costs_n_log_n() {
 fn snapshot_costs_n_log_n() {
     let _alone = lsmx_testkit::run_alone();
     grows_at_most_as_n_log_n("n snapshots", 1_000, |n| {
-        let db = new(tuning());
+        let db = new(keyspace_options());
         Cost::measure(|| {
             let mut held = Vec::new();
             for number in 0..n {
@@ -460,21 +464,17 @@ fn snapshot_costs_n_log_n() {
 
 #[test]
 fn flush_costs_n_log_n() {
-    let _alone = lsmx_testkit::run_alone();
-    for (layout, operands) in LAYOUTS.iter().flat_map(|layout| [(*layout, false), (*layout, true)])
-    {
-        let what = format!("flush of {layout:?} range deletes, operand store: {operands}");
-        grows_at_most_as_n_log_n(&what, 256, |n| {
-            let tuning = tuning();
+    for operands in [false, true] {
+        check_layouts(&format!("flush, operand store: {operands}"), |n, layout| {
+            let keyspace = keyspace_options();
             let db = new(match operands {
-                true => tuning.merge_operator(Append::default()).operand_store(delta()),
-                false => tuning,
+                true => keyspace.merge_operator(Append::default()).operand_store(delta()),
+                false => keyspace,
             });
             put_ordered(&db, n);
             if operands {
-                (0..n).for_each(|number| {
-                    db.default_keyspace().merge(ordered(2 * number + 1), b"+").unwrap()
-                });
+                let keyspace = db.default_keyspace();
+                (0..n).for_each(|number| keyspace.merge(ordered(2 * number + 1), b"+").unwrap());
                 db.flush().unwrap();
             }
             let _snapshot = db.snapshot();
@@ -486,21 +486,17 @@ fn flush_costs_n_log_n() {
 
 #[test]
 fn compaction_job_costs_n_log_n() {
-    let _alone = lsmx_testkit::run_alone();
-    for layout in LAYOUTS {
-        grows_at_most_as_n_log_n(&format!("compaction of {layout:?} range deletes"), 256, |n| {
-            let db = new(tuning());
-            let keyspace = db.default_keyspace();
-            for _ in 0..2 {
-                put_ordered(&db, n);
-                db.flush().unwrap();
-            }
-            let _snapshot = db.snapshot();
-            delete_ranges(&db, n, layout);
+    check_layouts("compaction", |n, layout| {
+        let db = new(keyspace_options());
+        for _ in 0..2 {
+            put_ordered(&db, n);
             db.flush().unwrap();
-            Cost::measure(|| keyspace.compact_range::<&[u8]>(..).unwrap())
-        });
-    }
+        }
+        let _snapshot = db.snapshot();
+        delete_ranges(&db, n, layout);
+        db.flush().unwrap();
+        Cost::measure(|| db.default_keyspace().compact_range::<&[u8]>(..).unwrap())
+    });
 }
 
 #[test]
@@ -512,7 +508,7 @@ fn collection_of_blob_files_costs_n_log_n() {
             blob_file_bytes: 16 << 10,
             ..ValueSeparation::default()
         };
-        let db = new(tuning().value_separation(separation));
+        let db = new(keyspace_options().value_separation(separation));
         put_all(&db, n);
         db.flush().unwrap();
         Cost::measure(|| {
@@ -529,10 +525,10 @@ fn collection_of_operands_costs_n_log_n() {
     let _alone = lsmx_testkit::run_alone();
     grows_at_most_as_n_log_n("collection of operands", 1_000, |n| {
         let buckets = DeltaOptions::default().bucket_bytes(16 << 10).log_bytes_max(64 << 10);
-        let tuning = tuning()
+        let keyspace = keyspace_options()
             .merge_operator(Append::default())
             .operand_store(DeltaStoreFactory::new(buckets));
-        let db = new(tuning);
+        let db = new(keyspace);
         Cost::measure(|| {
             let mut snapshots = Vec::new();
             for round in 0..8 {
@@ -556,8 +552,8 @@ fn collection_of_operands_costs_n_log_n() {
 fn drop_of_a_keyspace_costs_n_log_n() {
     let _alone = lsmx_testkit::run_alone();
     grows_at_most_as_n_log_n("drop of a keyspace", 4_000, |n| {
-        let db = new(tuning());
-        let keyspace = db.keyspace("dropped", tuning().table_bytes(4 << 10)).unwrap();
+        let db = new(keyspace_options());
+        let keyspace = db.keyspace("dropped", keyspace_options().table_bytes(4 << 10)).unwrap();
         for round in 0..2 {
             let mut batch = WriteBatch::new();
             (0..n).for_each(|number| batch.put(&keyspace, key(number), [round]));
@@ -576,32 +572,30 @@ fn drop_of_a_keyspace_costs_n_log_n() {
 }
 
 #[test]
-fn open_costs_n_log_n() {
+fn open_of_log_costs_n_log_n() {
+    check_layouts("open of a log", |n, layout| {
+        let disk = MemVfs::new();
+        let db = open(&disk, keyspace_options());
+        put_ordered(&db, n);
+        delete_ranges(&db, n, layout);
+        // A clean close would flush the range deletes.
+        let killed = disk.crash(CrashImage::Keep, 0);
+        Cost::measure(|| drop(open(&killed, keyspace_options())))
+    });
+}
+
+#[test]
+fn open_of_tables_costs_n_log_n() {
     let _alone = lsmx_testkit::run_alone();
-    for layout in LAYOUTS {
-        grows_at_most_as_n_log_n(
-            &format!("open of a log with {layout:?} range deletes"),
-            256,
-            |n| {
-                let disk = MemVfs::new();
-                let db = open(&disk, tuning());
-                put_ordered(&db, n);
-                delete_ranges(&db, n, layout);
-                // A clean close would flush the range deletes.
-                let killed = disk.crash(CrashImage::Keep, 0);
-                Cost::measure(|| drop(open(&killed, tuning())))
-            },
-        );
-    }
     grows_at_most_as_n_log_n("open of n / 32 tables", 4_000, |n| {
         let disk = MemVfs::new();
-        let tuning = || tuning().table_bytes(512).block_bytes(256);
-        let db = open(&disk, tuning());
+        let keyspace = || keyspace_options().table_bytes(512).block_bytes(256);
+        let db = open(&disk, keyspace());
         put_all(&db, n);
         db.flush().unwrap();
         db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
         drop(db);
-        Cost::measure(|| drop(open(&disk, tuning())))
+        Cost::measure(|| drop(open(&disk, keyspace())))
     });
 }
 
@@ -609,7 +603,7 @@ fn open_costs_n_log_n() {
 fn metrics_cost_n_log_n() {
     let _alone = lsmx_testkit::run_alone();
     grows_at_most_as_n_log_n("metrics of n tables", 4_000, |n| {
-        let db = new(tuning().table_bytes(512).block_bytes(256));
+        let db = new(keyspace_options().table_bytes(512).block_bytes(256));
         put_all(&db, n);
         db.flush().unwrap();
         db.default_keyspace().compact_range::<&[u8]>(..).unwrap();
@@ -617,8 +611,8 @@ fn metrics_cost_n_log_n() {
         Cost::measure(|| drop(db.metrics()))
     });
     grows_at_most_as_n_log_n("metrics of n keyspaces", 64, |n| {
-        let db = new(tuning());
-        let open = |number| db.keyspace(&format!("keyspace {number}"), tuning()).unwrap();
+        let db = new(keyspace_options());
+        let open = |number| db.keyspace(&format!("keyspace {number}"), keyspace_options()).unwrap();
         let _open: Vec<_> = (0..n).map(open).collect();
         Cost::measure(|| drop(db.metrics()))
     });

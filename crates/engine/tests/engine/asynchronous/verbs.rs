@@ -3,31 +3,25 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Returns the public methods of a type that are defined in the files of a folder, recursively.
-fn methods(folder: &str, of: &str) -> BTreeSet<String> {
-    methods_in(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(folder), of)
-}
-
-fn methods_in(folder: &Path, of: &str) -> BTreeSet<String> {
+/// Returns the public methods of a type in the files of a folder, recursively.
+fn methods(folder: &Path, type_name: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for file in std::fs::read_dir(folder).unwrap() {
         let path = file.unwrap().path();
         if path.is_dir() {
-            names.append(&mut methods_in(&path, of));
+            names.append(&mut methods(&path, type_name));
             continue;
         }
         let text = std::fs::read_to_string(path).unwrap();
+        let start = format!("impl {type_name} {{");
         let mut inside = false;
         for line in text.lines() {
-            if line.starts_with("impl ") {
-                inside = line == format!("impl {of} {{");
-            } else if line == "}" {
-                inside = false;
+            if line.starts_with("impl ") || line == "}" {
+                inside = line == start;
             }
-            let function = line.strip_prefix(if of.is_empty() { "pub " } else { "    pub " });
-            let Some(function) = function.filter(|_| inside || of.is_empty()) else { continue };
-            let function = function.strip_prefix("async ").unwrap_or(function);
-            if let Some(function) = function.strip_prefix("fn ") {
+            let Some(item) = line.strip_prefix("    pub ").filter(|_| inside) else { continue };
+            if let Some(function) = item.strip_prefix("async ").unwrap_or(item).strip_prefix("fn ")
+            {
                 let end = function.find(['(', '<']).unwrap();
                 names.insert(function[..end].to_owned());
             }
@@ -36,8 +30,8 @@ fn methods_in(folder: &Path, of: &str) -> BTreeSet<String> {
     names
 }
 
-/// Methods without an asynchronous twin: they never block and are called on `as_blocking`, or they are administrative and
-/// are called by `run_blocking`.
+/// Methods without an asynchronous twin. Those that never block are called on `as_blocking`, administrative methods
+/// by `run_blocking`.
 const WITHOUT_TWIN: &[(&str, &[&str])] = &[
     (
         "Db",
@@ -78,11 +72,13 @@ const WITHOUT_TWIN: &[(&str, &[&str])] = &[
 
 #[test]
 fn asynchronous_handle_has_every_read_and_write() {
-    for ((of, without_twin), at_least) in WITHOUT_TWIN.iter().zip([20, 24, 8]) {
-        let (blocking, tasks) = (methods("db", of), methods("tokio", of));
-        assert!(blocking.len() >= at_least, "{of}: {blocking:?}");
-        let missing: Vec<_> = blocking.difference(&tasks).map(String::as_str).collect();
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for ((type_name, without_twin), count_min) in WITHOUT_TWIN.iter().zip([20, 24, 8]) {
+        let blocking = methods(&src.join("db"), type_name);
+        assert!(blocking.len() >= count_min, "{type_name}: {blocking:?}");
+        let asynchronous = methods(&src.join("tokio"), type_name);
+        let missing: Vec<_> = blocking.difference(&asynchronous).map(String::as_str).collect();
         let expected: BTreeSet<_> = without_twin.iter().copied().collect();
-        assert_eq!(missing, expected.into_iter().collect::<Vec<_>>(), "missing in {of}");
+        assert_eq!(missing, expected.into_iter().collect::<Vec<_>>(), "missing in {type_name}");
     }
 }

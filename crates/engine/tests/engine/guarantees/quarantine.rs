@@ -1,114 +1,17 @@
 //! Guarantees 7, 15 and 16 for files that background work cannot read.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::path::Path;
+use std::sync::Mutex;
 
 use lsmx::env::Background;
-use lsmx::internals::vfs::{Fault, FaultRule, FaultVfs, VfsCall};
-use lsmx::vfs::MemVfs;
-use lsmx::{Db, Error, Event, Options};
-use lsmx_testkit::EventLog;
+use lsmx::internals::vfs::{Fault, FaultRule, VfsCall};
+use lsmx::{Error, Event};
 
 use crate::harness::clock::MINUTE_US;
 use crate::harness::oracle::verify;
-use crate::harness::small_database::{
-    file_of, files, keyspace_options, lock, open_kinds, open_with, options, policy,
-};
-
-/// A database on a disk with faulty reads.
-struct FaultyReads {
-    disk: MemVfs,
-    faults: FaultVfs,
-    events: EventLog,
-    db: Db,
-    written: u32,
-}
-
-/// Repeats a write that reports a background error.
-fn retry(write: impl Fn() -> lsmx::Result<()>) -> lsmx::Result<()> {
-    match write() {
-        Err(Error::Background { .. }) => write(),
-        done => done,
-    }
-}
-
-impl FaultyReads {
-    fn new(background: Background, policy_text: &str) -> FaultyReads {
-        let keyspace = keyspace_options("default").policy(policy(policy_text));
-        FaultyReads::with(options(background).keyspace_defaults(keyspace))
-    }
-
-    fn with(options: Options) -> FaultyReads {
-        let (disk, events) = (MemVfs::new(), EventLog::default());
-        let faults = FaultVfs::new(Arc::new(disk.clone()), 1);
-        let db = open_with(&faults, options.listener(Arc::new(events.clone()))).unwrap();
-        FaultyReads { disk, faults, events, db, written: 0 }
-    }
-
-    /// Returns a key. Keys are spread over the key space, so that runs overlap.
-    fn key(&self, number: u32) -> [u8; 4] {
-        number.wrapping_mul(0x9e37_79b9).to_be_bytes()
-    }
-
-    /// Writes a new key.
-    fn write(&mut self) -> lsmx::Result<()> {
-        let key = self.key(self.written);
-        retry(|| self.db.put(key, [7; 60]))?;
-        self.written += 1;
-        Ok(())
-    }
-
-    fn write_many(&mut self, count: u32) {
-        (0..count).for_each(|_| self.write().unwrap());
-    }
-
-    /// From now on reads of a file return altered bytes.
-    fn alter_reads(&self, file: &Path) {
-        let rule = FaultRule::new(Fault::AlteredRead).for_calls(&[VfsCall::Read]);
-        self.faults.add_rule(rule.path_contains(&file.to_string_lossy()).from_then_on());
-    }
-
-    fn l0_runs(&self) -> u64 {
-        self.db.metrics().keyspaces["default"].levels.first().map_or(0, |level| level.runs)
-    }
-
-    fn quarantined(&self) -> Vec<PathBuf> {
-        self.db.health().quarantined.into_iter().map(|file| file.path).collect()
-    }
-
-    /// Returns the files whose quarantine has begun, and those whose quarantine has ended, by the events.
-    fn quarantine_events(&self) -> (Vec<PathBuf>, Vec<PathBuf>) {
-        let begun = self.events.select(|event| match event {
-            Event::FileQuarantined(file) => Some(file.path.clone()),
-            _ => None,
-        });
-        let ended = self.events.select(|event| match event {
-            Event::QuarantineEnd(file) => Some(file.path.clone()),
-            _ => None,
-        });
-        (begun, ended)
-    }
-
-    fn check_all_written(&self) {
-        for number in 0..self.written {
-            assert!(self.db.get(self.key(number)).unwrap().is_some(), "key {number}");
-        }
-    }
-
-    fn check_good(&self) {
-        assert!(self.db.health().is_good(), "{:?}", self.db.health());
-    }
-
-    /// Advances the clock and does the background work that is due.
-    fn advance(&self, us: u64) {
-        match self.db.env().background() {
-            Background::Inline => self.db.env().advance_us(us),
-            _ => self.db.env().pause_us(us),
-        }
-        let _ = self.db.wait_idle();
-    }
-}
+use crate::harness::quarantine::{FaultyReads, retry};
+use crate::harness::small_database::{file_of, files, lock, open_kinds, open_with, options};
 
 const BACKGROUNDS: [Background; 2] =
     [Background::Inline, Background::Stepped { seed: 7, workers: 2 }];
@@ -262,7 +165,7 @@ fn writes_stop_with_file_and_remedy_once_l0_cannot_be_merged() {
 
 #[test]
 fn unreadable_blob_file_stops_neither_compactions_nor_collections_of_others() {
-    let database = FaultyReads::with(options(Background::Inline));
+    let database = FaultyReads::with_options(options(Background::Inline));
     let [_, values, _] = open_kinds(&database.db);
     let value_of = |number: u32| [number.to_le_bytes()[0]; 64];
     let put = |number: u32| {
@@ -295,7 +198,7 @@ fn unreadable_blob_file_stops_neither_compactions_nor_collections_of_others() {
 /// Regression: after one corrupt bucket, a store was never collected again.
 #[test]
 fn unreadable_bucket_is_left_out_of_collections_until_it_can_be_read() {
-    let database = FaultyReads::with(options(Background::Inline));
+    let database = FaultyReads::with_options(options(Background::Inline));
     let [_, _, operands] = open_kinds(&database.db);
     let merge = |number: u32| {
         let operand = [number.to_le_bytes()[0]; 24];
