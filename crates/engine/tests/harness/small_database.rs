@@ -99,7 +99,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A disk image after a power loss, with the promises at that moment.
-pub(crate) struct Cut<T> {
+pub(crate) struct PowerLoss<T> {
     pub(crate) image: CrashImage,
     pub(crate) disk: MemVfs,
     pub(crate) promised: T,
@@ -107,34 +107,34 @@ pub(crate) struct Cut<T> {
     pub(crate) at: String,
 }
 
-pub(crate) type Cuts<T> = Arc<Mutex<Vec<Cut<T>>>>;
+pub(crate) type PowerLosses<T> = Arc<Mutex<Vec<PowerLoss<T>>>>;
 
 /// From now on takes images of each kind before each operation, and keeps one in `one_in` of them.
-pub(crate) fn cut_power<T: Clone + Send + 'static>(
+pub(crate) fn record_power_losses<T: Clone + Send + 'static>(
     disk: &MemVfs,
     seed: u64,
     one_in: u64,
     promised: &Arc<Mutex<T>>,
-) -> Cuts<T> {
-    let cuts = Cuts::default();
-    let (kept, promised) = (Arc::clone(&cuts), Arc::clone(promised));
+) -> PowerLosses<T> {
+    let losses = PowerLosses::default();
+    let (kept, promised) = (Arc::clone(&losses), Arc::clone(promised));
     disk.set_observer(Some(Arc::new(move |disk: &MemVfs, operation: MemOperation<'_>| {
         let mut rng = TestRng::new(mix_seeds(seed, operation.index));
         for image in CrashImage::ALL {
             if rng.is_one_in(one_in) {
                 let at = format!("{:?} {}", operation.kind, operation.path.display());
                 let (disk, promised) = (disk.crash(image, rng.next_u64()), lock(&promised).clone());
-                lock(&kept).push(Cut { image, disk, promised, at });
+                lock(&kept).push(PowerLoss { image, disk, promised, at });
             }
         }
     })));
-    cuts
+    losses
 }
 
 /// Stops taking images. Returns those so far.
-pub(crate) fn taken<T>(disk: &MemVfs, cuts: &Cuts<T>) -> Vec<Cut<T>> {
+pub(crate) fn take_power_losses<T>(disk: &MemVfs, losses: &PowerLosses<T>) -> Vec<PowerLoss<T>> {
     disk.set_observer(None);
-    std::mem::take(&mut *lock(cuts))
+    std::mem::take(&mut *lock(losses))
 }
 
 /// Calls of a file system in their order, including those that failed.

@@ -30,7 +30,7 @@ const KEYSPACES: [&str; 3] = ["default", "other", "operands"];
 type State = [BTreeMap<Vec<u8>, Vec<u8>>; 3];
 
 /// An undamaged database and its possible contents.
-struct Intact {
+struct IntactDatabase {
     name: &'static str,
     disk: MemVfs,
     /// The state after each number of commits.
@@ -73,7 +73,7 @@ fn build(
     segment_bytes: u64,
     commits: usize,
     killed: bool,
-) -> Intact {
+) -> IntactDatabase {
     let disk = MemVfs::new();
     let db = Db::open("db", options(seed, segment_bytes).vfs(Arc::new(disk.clone()))).unwrap();
     let keyspaces = KEYSPACES.map(|name| db.keyspace(name, keyspace_options(name)).unwrap());
@@ -109,16 +109,16 @@ fn build(
         }
     }
     if killed {
-        return Intact { name, disk: disk.crash(CrashImage::Keep, 0), states, synced };
+        return IntactDatabase { name, disk: disk.crash(CrashImage::Keep, 0), states, synced };
     }
     drop(keyspaces);
     db.close(None).unwrap();
-    Intact { name, disk, states, synced: commits }
+    IntactDatabase { name, disk, states, synced: commits }
 }
 
 /// Returns a closed database, and databases that were killed at different times. After some of these kills, a keyspace
 /// was flushed later than the last segment began, so that only the manifest knows how far the log must reach.
-fn intact() -> Vec<Intact> {
+fn intact() -> Vec<IntactDatabase> {
     let killed = (0..8).map(|at| build("killed", 12, 1 << 10, 150 + 3 * at, true));
     std::iter::once(build("closed", 11, 600, 160, false)).chain(killed).collect()
 }
@@ -172,7 +172,7 @@ fn check_named(error: &Error, culprits: Culprits<'_>) {
     assert!(is_right, "{error:?}: named {named:?}");
 }
 
-impl Intact {
+impl IntactDatabase {
     fn copy(&self) -> MemVfs {
         self.disk.crash(CrashImage::Keep, 0)
     }
@@ -248,7 +248,7 @@ impl Intact {
         if refused { Answer::Refused } else { Answer::Right }
     }
 
-    /// [`Intact::read`] within bounds of memory. A failure names the database and the damage.
+    /// [`IntactDatabase::read`] within bounds of memory. A failure names the database and the damage.
     fn sample(&self, disk: &MemVfs, culprits: Culprits<'_>, damage: &str) -> Answer {
         let read = || catch_unwind(AssertUnwindSafe(|| self.read(disk, culprits)));
         let (answer, bytes) = ALLOCATOR.peak_in_thread(|| quietly(read));

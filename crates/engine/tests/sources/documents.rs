@@ -2,25 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-fn read(path: &Path) -> String {
-    std::fs::read_to_string(path).unwrap()
-}
-
-/// Collects the files with this extension below a directory.
-fn files(dir: &Path, extension: &str, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            files(&path, extension, found);
-        } else if path.extension().is_some_and(|other| other == extension) {
-            found.push(path);
-        }
-    }
-}
+use crate::{files, read, root};
 
 /// Returns whether a page has a heading with this anchor.
 fn has_heading(page: &Path, anchor: &str) -> bool {
@@ -69,9 +51,8 @@ fn missing(document: &Path, text: &str, sources_of_crates: &[PathBuf]) -> Vec<St
 fn documents_name_files_that_exist() {
     let mut documents =
         vec![root().join("README.md"), root().join("CHANGELOG.md"), root().join("CONTRIBUTING.md")];
-    files(&root().join("docs"), "md", &mut documents);
-    let mut sources = Vec::new();
-    files(&root().join("crates"), "rs", &mut sources);
+    documents.extend(files(&root().join("docs"), "md"));
+    let sources = files(&root().join("crates"), "rs");
     assert!(documents.len() > 10, "{documents:?}");
     for document in documents {
         let missing = missing(&document, &read(&document), &sources);
@@ -92,8 +73,7 @@ fn documents_in(text: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn sources_name_documents_that_exist() {
     let mut sources = vec![root().join("scripts/study"), root().join("scripts/long")];
-    files(&root().join("crates"), "rs", &mut sources);
-    files(&root().join("crates"), "toml", &mut sources);
+    sources.extend(["rs", "toml"].iter().flat_map(|end| files(&root().join("crates"), end)));
     sources.retain(|source| !source.ends_with(file!()));
     let mut documents = 0;
     for source in sources {
@@ -113,8 +93,7 @@ fn code_languages(text: &str) -> Vec<&str> {
 
 /// Returns the pages of the book, without `SUMMARY.md`.
 fn pages() -> Vec<PathBuf> {
-    let mut pages = Vec::new();
-    files(&root().join("docs"), "md", &mut pages);
+    let mut pages = files(&root().join("docs"), "md");
     pages.retain(|page| !page.ends_with("SUMMARY.md"));
     assert!(pages.len() > 10, "{pages:?}");
     pages
@@ -146,10 +125,7 @@ fn book_code_blocks_name_their_language_and_rust_is_compiled() {
 
 /// Returns the text of all files with this extension below a directory of the repository.
 fn text_of(dir: &str, extension: &str) -> String {
-    let mut found = Vec::new();
-    files(&root().join(dir), extension, &mut found);
-    found.sort_unstable();
-    found.iter().map(|file| read(file)).collect()
+    files(&root().join(dir), extension).iter().map(|file| read(file)).collect()
 }
 
 /// Returns the name at the start of `text`.

@@ -5,6 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use crate::{files, read, root};
+
 /// Layers of `lsmx-base`, lowest first.
 const BASE: &[&[&str]] = &[
     &["sync"],
@@ -109,19 +111,8 @@ const CRATES: &[(&str, &str)] = &[
     ("cli", "lsmx-cli"),
 ];
 
-fn crates() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
-}
-
-fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
+fn crate_dir(name: &str) -> PathBuf {
+    root().join("crates").join(name)
 }
 
 /// Returns the source without comments and without items under `#[cfg(test)]`.
@@ -176,8 +167,7 @@ fn upward_imports(src: &Path, layers: &[&[&str]]) -> Vec<String> {
 /// Returns for each module of a crate the modules whose items it names by `crate::` or `super::`. `edit` changes the source
 /// of a file before that.
 fn file_imports(src: &Path, edit: impl Fn(&str) -> String) -> BTreeMap<String, BTreeSet<String>> {
-    let mut files = Vec::new();
-    sources(src, &mut files);
+    let files = files(src, "rs");
     let module_of = |file: &Path| {
         let inside = file.strip_prefix(src).unwrap().with_extension("");
         let path = inside.to_str().unwrap().replace('/', "::");
@@ -191,7 +181,7 @@ fn file_imports(src: &Path, edit: impl Fn(&str) -> String) -> BTreeMap<String, B
         if own == "lib" || is_test {
             continue;
         }
-        let text = production_code(&std::fs::read_to_string(file).unwrap());
+        let text = production_code(&read(file));
         let mut named = BTreeSet::new();
         for path in code_paths(&edit(&text)) {
             let mut parts: Vec<&str> = path.split("::").collect();
@@ -314,7 +304,7 @@ fn find_cycle(imports: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<String
 #[test]
 fn files_form_no_cycles() {
     for (name, _) in LAYERED {
-        let imports = file_imports(&crates().join(name).join("src"), without_reexports);
+        let imports = file_imports(&crate_dir(name).join("src"), without_reexports);
         let cycle = find_cycle(&imports);
         assert!(cycle.is_none(), "crate {name}: cycle of imports: {}", cycle.unwrap().join(" -> "));
     }
@@ -342,13 +332,9 @@ fn names_after<'a>(text: &'a str, keyword: &str) -> Vec<&'a str> {
 #[test]
 fn type_names_are_unique_and_methods_are_in_the_module_of_the_type() {
     for (name, _) in LAYERED {
-        let mut files = Vec::new();
-        sources(&crates().join(name).join("src"), &mut files);
+        let mut files = files(&crate_dir(name).join("src"), "rs");
         files.retain(|file| !file.ends_with("tests.rs"));
-        let texts: Vec<String> = files
-            .iter()
-            .map(|file| production_code(&std::fs::read_to_string(file).unwrap()))
-            .collect();
+        let texts: Vec<String> = files.iter().map(|file| production_code(&read(file))).collect();
         let mut homes: BTreeMap<&str, &PathBuf> = BTreeMap::new();
         for (file, text) in files.iter().zip(&texts) {
             for type_name in
@@ -402,7 +388,7 @@ fn code_paths_expands_lists() {
 #[test]
 fn modules_import_lower_layers() {
     for (name, layers) in LAYERED {
-        let up = upward_imports(&crates().join(name).join("src"), layers);
+        let up = upward_imports(&crate_dir(name).join("src"), layers);
         assert!(up.is_empty(), "upward imports in {name}:\n{}", up.join("\n"));
     }
 }
@@ -410,17 +396,15 @@ fn modules_import_lower_layers() {
 /// Only the top modules use the database handle.
 #[test]
 fn only_db_names_the_handle() {
-    let src = crates().join("engine/src");
-    let mut files = Vec::new();
-    sources(&src, &mut files);
-    for file in files {
+    let src = crate_dir("engine/src");
+    for file in files(&src, "rs") {
         let inside = file.strip_prefix(&src).unwrap().to_str().unwrap().to_owned();
         let above =
             ["db/", "tokio/", "loom_models"].iter().any(|module| inside.starts_with(module));
         if inside == "lib.rs" || above {
             continue;
         }
-        let text = production_code(&std::fs::read_to_string(&file).unwrap());
+        let text = production_code(&read(&file));
         let words = text.split(|at: char| !(at.is_alphanumeric() || at == '_'));
         assert!(words.into_iter().all(|word| word != "Db"), "{inside} names Db");
     }
@@ -429,7 +413,7 @@ fn only_db_names_the_handle() {
 #[test]
 fn crates_depend_on_lower_crates() {
     for (own, (dir, _)) in CRATES.iter().enumerate() {
-        let Ok(text) = std::fs::read_to_string(crates().join(dir).join("Cargo.toml")) else {
+        let Ok(text) = std::fs::read_to_string(crate_dir(dir).join("Cargo.toml")) else {
             continue;
         };
         // Development dependencies are free: a crate enables its own features there, and tests of the engine use

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use crate::read;
 use syn::{Attribute, Ident, ImplItem, Item, TraitItem, Type, UseTree, Visibility};
 
 /// Most items that the crate may have.
@@ -47,7 +48,7 @@ fn is_public(visibility: &Visibility) -> bool {
 }
 
 fn read_module(file: &Path, dir: &Path) -> Module {
-    module_of(syn::parse_file(&std::fs::read_to_string(file).unwrap()).unwrap().items, dir)
+    module_of(syn::parse_file(&read(file)).unwrap().items, dir)
 }
 
 fn module_of(items: Vec<Item>, dir: &Path) -> Module {
@@ -265,7 +266,7 @@ fn public_items_equal_the_checked_in_list() {
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(&file, &list).unwrap();
     }
-    let checked_in = std::fs::read_to_string(&file).unwrap();
+    let checked_in = read(&file);
     let expected: BTreeSet<String> = checked_in.lines().map(str::to_owned).collect();
     let added: Vec<_> = items.difference(&expected).collect();
     let removed: Vec<_> = expected.difference(&items).collect();

@@ -10,8 +10,8 @@ use lsmx::{Db, Durability, Keyspace, Snapshot, WriteBatch};
 use lsmx_testkit::TestRng;
 
 use crate::harness::small_database::{
-    cut_power, durability, keyspace_options, lock, number, open, open_kinds, open_with, options,
-    seeds, taken,
+    durability, keyspace_options, lock, number, open, open_kinds, open_with, options,
+    record_power_losses, seeds, take_power_losses,
 };
 
 fn open_stepped(disk: &MemVfs, seed: u64) -> Db {
@@ -59,7 +59,7 @@ fn guarantee_01_batches_are_atomic() {
         let disk = MemVfs::new();
         let db = open_stepped(&disk, seed);
         let kinds = open_kinds(&db);
-        let cuts = cut_power(&disk, seed, 40, &Arc::default());
+        let losses = record_power_losses(&disk, seed, 40, &Arc::default());
         let (writer, written) = (db.clone(), kinds.clone());
         let mut bodies: Vec<Box<dyn FnOnce() + Send>> = vec![Box::new(move || {
             let mut rng = TestRng::new(seed);
@@ -78,10 +78,10 @@ fn guarantee_01_batches_are_atomic() {
         }
         run_all(db.env(), bodies);
         drop((db, kinds));
-        for cut in taken::<()>(&disk, &cuts) {
-            let db = open(&cut.disk);
+        for loss in take_power_losses::<()>(&disk, &losses) {
+            let db = open(&loss.disk);
             let found = last_batch(&open_kinds(&db), &db.snapshot());
-            let (image, at) = (cut.image, cut.at);
+            let (image, at) = (loss.image, loss.at);
             assert!(found.iter().all(|n| *n == found[0]), "seed {seed}, {image:?} {at}: {found:?}");
             crashes += 1;
         }
@@ -111,7 +111,7 @@ fn guarantee_02_recovery_yields_a_prefix() {
         let values = db.keyspace("values", keyspace_options("values")).unwrap();
         let keyspaces = [db.default_keyspace(), values];
         let progress = Arc::new(Mutex::new(Progress::default()));
-        let cuts = cut_power(&disk, seed, 5, &progress);
+        let losses = record_power_losses(&disk, seed, 5, &progress);
         for n in 1..=90u64 {
             lock(&progress).attempted = n;
             let keyspace = rng.choose(&keyspaces);
@@ -134,17 +134,17 @@ fn guarantee_02_recovery_yields_a_prefix() {
             lock(&progress).synced = n;
         }
         drop((db, keyspaces));
-        for cut in taken(&disk, &cuts) {
-            let db = open(&cut.disk);
+        for loss in take_power_losses(&disk, &losses) {
+            let db = open(&loss.disk);
             let found: BTreeSet<u64> = ["default", "values"]
                 .iter()
                 .flat_map(|name| db.open_keyspace(name, None).unwrap().iter())
                 .map(|entry| u64::from_be_bytes(entry.unwrap().0[..].try_into().unwrap()))
                 .collect();
             let n = found.len() as u64;
-            let Progress { attempted, acknowledged, synced } = cut.promised;
-            let least = if cut.image == CrashImage::Keep { acknowledged } else { synced };
-            let when = format!("seed {seed}, {:?} {}: {:?}", cut.image, cut.at, cut.promised);
+            let Progress { attempted, acknowledged, synced } = loss.promised;
+            let least = if loss.image == CrashImage::Keep { acknowledged } else { synced };
+            let when = format!("seed {seed}, {:?} {}: {:?}", loss.image, loss.at, loss.promised);
             assert!(found.iter().copied().eq(1..=n), "{when}: not a prefix: {found:?}");
             assert!((least..=attempted).contains(&n), "{when}: {n} commits");
             crashes += 1;

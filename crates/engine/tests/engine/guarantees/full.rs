@@ -43,7 +43,7 @@ fn options() -> Options {
 }
 
 /// A database on a disk of limited size, and its acknowledged contents.
-struct Filling {
+struct LimitedDatabase {
     vfs: Arc<dyn Vfs>,
     db: Db,
     kinds: [Keyspace; 3],
@@ -59,10 +59,10 @@ fn open(vfs: &Arc<dyn Vfs>, dir: &Path) -> (Db, [Keyspace; 3]) {
     (db, kinds)
 }
 
-impl Filling {
-    fn new(vfs: Arc<dyn Vfs>, dir: &Path, rng: TestRng, when: String) -> Filling {
+impl LimitedDatabase {
+    fn new(vfs: Arc<dyn Vfs>, dir: &Path, rng: TestRng, when: String) -> LimitedDatabase {
         let (db, kinds) = open(&vfs, dir);
-        Filling { vfs, db, kinds, model: Model::default(), rng, when }
+        LimitedDatabase { vfs, db, kinds, model: Model::default(), rng, when }
     }
 
     /// Writes a random key of a random keyspace.
@@ -166,28 +166,28 @@ fn fill_memory(seed: u64) {
     let (disk, dir) = (MemVfs::new(), Path::new("db"));
     let mut capacity = (2 << 20) + rng.below(6 << 20);
     let when = format!("seed {seed}, {capacity} bytes at first");
-    let mut filling = Filling::new(Arc::new(disk.clone()), dir, rng, when);
+    let mut database = LimitedDatabase::new(Arc::new(disk.clone()), dir, rng, when);
     let open_image = |image| {
         let disk: Arc<dyn Vfs> = Arc::new(disk.crash(image, seed));
         open(&disk, dir).0
     };
     for _ in 0..3 {
         disk.set_capacity(Some(capacity));
-        filling.fill(dir);
+        database.fill(dir);
         assert!(disk.used_bytes() <= capacity);
         CrashImage::ALL.iter().for_each(|image| drop(open_image(*image)));
         capacity += 3 << 20;
         disk.set_capacity(Some(capacity));
-        filling.resume();
-        CrashImage::ALL.iter().for_each(|image| filling.check(&open_image(*image)));
+        database.resume();
+        CrashImage::ALL.iter().for_each(|image| database.check(&open_image(*image)));
     }
-    filling.drop_values();
+    database.drop_values();
     assert!(disk.used_bytes() < capacity * 9 / 10, "the dropped keyspace takes space");
-    filling.put_more();
+    database.put_more();
     // A killed process leaves the reserve behind. The next open removes it.
-    filling.check(&open_image(CrashImage::Keep));
+    database.check(&open_image(CrashImage::Keep));
     assert!(disk.exists(&dir.join("RESERVE")).unwrap(), "there is no reserve");
-    filling.close_and_check(dir);
+    database.close_and_check(dir);
 }
 
 /// As [`fill_memory`], on a file system that the test mounts, if it may.
@@ -222,14 +222,14 @@ fn fill_and_resume(root: &Path, rng: TestRng, when: String) {
     let grow = |megabytes: u64| {
         mount(&["-o", &format!("remount,size={megabytes}m")], root).unwrap();
     };
-    let mut filling = Filling::new(Arc::new(OsVfs), dir, rng, when);
+    let mut database = LimitedDatabase::new(Arc::new(OsVfs), dir, rng, when);
     for megabytes in [12, 18] {
-        filling.fill(dir);
+        database.fill(dir);
         grow(megabytes);
-        filling.resume();
+        database.resume();
     }
-    filling.fill(dir);
-    let Filling { vfs, db, kinds, model, rng, when } = filling;
+    database.fill(dir);
+    let LimitedDatabase { vfs, db, kinds, model, rng, when } = database;
     drop((db, kinds));
     let list = || {
         let entries = std::fs::read_dir(dir).unwrap();
@@ -250,9 +250,9 @@ fn fill_and_resume(root: &Path, rng: TestRng, when: String) {
     assert_eq!(list(), before, "{when}");
     // The open writes each memtable to a file of its own, in whole blocks.
     grow(64);
-    let mut filling = Filling { model, ..Filling::new(vfs, dir, rng, when) };
-    filling.check(&filling.db);
-    filling.drop_values();
-    filling.put_more();
-    filling.close_and_check(dir);
+    let mut database = LimitedDatabase { model, ..LimitedDatabase::new(vfs, dir, rng, when) };
+    database.check(&database.db);
+    database.drop_values();
+    database.put_more();
+    database.close_and_check(dir);
 }

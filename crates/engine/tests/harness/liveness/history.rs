@@ -32,7 +32,7 @@ const ROUNDS_MAX: u64 = 8;
 
 /// Runs a history. Returns whether the disturbance took effect.
 pub(crate) fn play(kind: Kind, mode: Mode, seed: u64) -> bool {
-    let mut run = Run::new(kind, mode, seed);
+    let mut run = HistoryRun::new(kind, mode, seed);
     if kind == Kind::ListenerDropsHandle {
         return run.drop_handle_in_listener();
     }
@@ -183,7 +183,7 @@ impl Writer {
     }
 }
 
-struct Run {
+struct HistoryRun {
     kind: Kind,
     mode: Mode,
     rng: TestRng,
@@ -200,8 +200,8 @@ struct Run {
     may_lose: bool,
 }
 
-impl Run {
-    fn new(kind: Kind, mode: Mode, seed: u64) -> Run {
+impl HistoryRun {
+    fn new(kind: Kind, mode: Mode, seed: u64) -> HistoryRun {
         let mut rng = TestRng::new(seed);
         let disk = MemVfs::new();
         // The disk has a limit, because the database keeps no reserve without one.
@@ -210,7 +210,7 @@ impl Run {
         let with_store = rng.is_one_in(3) || kind.needs_store();
         let keyspace_options =
             [0, 1].map(|at| draw_keyspace(&mut rng, kind, &trigger, with_store && at == 1));
-        Run {
+        HistoryRun {
             kind,
             mode,
             rng,
