@@ -33,7 +33,7 @@ fn write_with_dropped_future_is_complete_or_absent() {
     let seed = seed();
     for (at, runtime) in runtimes().iter().enumerate() {
         let disk = MemVfs::new();
-        let (mut sure, mut dropped) = (BTreeMap::new(), 0);
+        let (mut acknowledged, mut dropped) = (BTreeMap::new(), 0);
         run(runtime, async {
             let db = Db::open("db", options().vfs(Arc::new(disk.clone()))).await.unwrap();
             let mut writers = JoinSet::new();
@@ -41,7 +41,7 @@ fn write_with_dropped_future_is_complete_or_absent() {
                 let db = db.clone();
                 let mut rng = TestRng::new(seed.wrapping_add(at as u64 * WRITERS + writer));
                 writers.spawn(async move {
-                    let (mut sure, mut dropped) = (0, 0);
+                    let (mut acknowledged, mut dropped) = (0, 0);
                     for write in 1..=WRITES {
                         let durability = durability(rng.below(4) == 0);
                         let mut batch = WriteBatch::new();
@@ -54,18 +54,18 @@ fn write_with_dropped_future_is_complete_or_absent() {
                         match (Polls { future, left }).await {
                             Some(written) => {
                                 written.unwrap();
-                                sure = write;
+                                acknowledged = write;
                             }
                             None => dropped += 1,
                         }
                     }
-                    (writer, sure, dropped)
+                    (writer, acknowledged, dropped)
                 });
             }
             while let Some(ended) = writers.join_next().await {
-                let (writer, write, gone) = ended.unwrap();
-                sure.insert(writer, write);
-                dropped += gone;
+                let (writer, write, dropped_count) = ended.unwrap();
+                acknowledged.insert(writer, write);
+                dropped += dropped_count;
             }
             if at % 2 == 0 {
                 db.close(None).await.unwrap();
@@ -74,14 +74,14 @@ fn write_with_dropped_future_is_complete_or_absent() {
         assert!(dropped > WRITERS * WRITES / 4, "{dropped}");
         // In half of the cases the last handle closes the database after the end of the runtime.
         let db = reopen(&disk, options);
-        for (writer, sure) in sure {
+        for (writer, acknowledged) in acknowledged {
             let get = |key: u64| db.get(key.to_be_bytes()).unwrap().map(|value| value.to_vec());
             let (one, other) = (get(writer), get(1000 + writer));
             assert_eq!(one, other, "a part of a batch, seed {seed}");
             let last = one.map_or(0, |value| u64::from_be_bytes(value.try_into().unwrap()));
             assert!(
-                last >= sure,
-                "writer {writer}: {sure} acknowledged, {last} found, seed {seed}"
+                last >= acknowledged,
+                "writer {writer}: {acknowledged} acknowledged, {last} found, seed {seed}"
             );
         }
         db.close(None).unwrap();
@@ -297,27 +297,30 @@ fn fetch_update_of_many_tasks_is_done_once() {
                 let (db, tried) = (db.clone(), Arc::clone(&tried));
                 let mut rng = TestRng::new(seed.wrapping_add(task));
                 tasks.spawn(async move {
-                    let mut sure = 0_u64;
+                    let mut acknowledged = 0_u64;
                     for _ in 0..20 {
                         let keyspace = db.default_keyspace();
                         let append = |old: Option<&[u8]>| [old.unwrap_or_default(), b"x"].concat();
                         let future = Box::pin(keyspace.fetch_update("key", append));
                         let left = if rng.below(4) == 0 { rng.below(4) } else { u64::MAX };
                         tried.fetch_add(1, Ordering::Relaxed);
-                        sure += u64::from((Polls { future, left }).await.is_some());
+                        acknowledged += u64::from((Polls { future, left }).await.is_some());
                     }
-                    sure
+                    acknowledged
                 });
             }
-            let mut sure = 0;
+            let mut acknowledged = 0;
             while let Some(ended) = tasks.join_next().await {
-                sure += ended.unwrap();
+                acknowledged += ended.unwrap();
             }
             // Queued updates whose futures were dropped are committed before this write.
             db.put("other", "").await.unwrap();
             let count = db.get("key").await.unwrap().unwrap().len() as u64;
             let tried = tried.load(Ordering::Relaxed);
-            assert!((sure..=tried).contains(&count), "{sure} {count} {tried}, seed {seed}");
+            assert!(
+                (acknowledged..=tried).contains(&count),
+                "{acknowledged} {count} {tried}, seed {seed}"
+            );
             db.close(None).await.unwrap();
         });
     }

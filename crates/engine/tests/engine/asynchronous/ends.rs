@@ -74,17 +74,18 @@ fn runtime_shutdown_during_commits_loses_none() {
         let disk = MemVfs::new();
         let blocking = lsmx::Db::open("db", options().vfs(Arc::new(disk.clone()))).unwrap();
         let db = Db::try_from(blocking.clone()).unwrap();
-        let sure = Arc::new(Mutex::new(BTreeSet::new()));
+        let acknowledged = Arc::new(Mutex::new(BTreeSet::new()));
         let writes = Arc::new(AtomicU64::new(0));
         for writer in 0..20_u64 {
-            let (db, sure, writes) = (db.clone(), Arc::clone(&sure), Arc::clone(&writes));
+            let (db, acknowledged, writes) =
+                (db.clone(), Arc::clone(&acknowledged), Arc::clone(&writes));
             runtime.spawn(async move {
                 for write in 0.. {
                     let key = [writer, write].map(u64::to_be_bytes).concat();
                     if db.put(&key, "value").await.is_err() {
                         return;
                     }
-                    sure.lock().unwrap().insert(key);
+                    acknowledged.lock().unwrap().insert(key);
                     writes.fetch_add(1, Ordering::Relaxed);
                 }
             });
@@ -102,7 +103,7 @@ fn runtime_shutdown_during_commits_loses_none() {
         }
         blocking.put("after", "1").unwrap();
         blocking.sync().unwrap();
-        for key in &*sure.lock().unwrap() {
+        for key in &*acknowledged.lock().unwrap() {
             assert!(blocking.get(key).unwrap().is_some(), "seed {seed}");
         }
         blocking.close(None).unwrap();
@@ -129,9 +130,9 @@ fn queued_write_at_runtime_shutdown_is_committed() {
     assert!(poll_once(put.as_mut()).is_ready());
     drop(put);
     // A runtime that accepts no more work must not cause a hang.
-    let gone = current_thread(1);
-    let handle = gone.handle().clone();
-    drop(gone);
+    let ended_runtime = current_thread(1);
+    let handle = ended_runtime.handle().clone();
+    drop(ended_runtime);
     let _inside = handle.enter();
     // The thread of the first pool may still run.
     until("the write is committed", || poll_once(Box::pin(db.put("key", "2")).as_mut()).is_ready());
@@ -151,10 +152,10 @@ fn errors_equal_those_of_blocking_handle() {
             let merged = keyspace.merge("key", "1").await;
             assert!(matches!(merged, Err(Error::NoMergeOperator { .. })), "{merged:?}");
             db.run_blocking(|db| db.drop_keyspace("dropped")).await.unwrap();
-            let gone = keyspace.put("key", "1").await;
-            assert!(matches!(gone, Err(Error::KeyspaceDropped { .. })), "{gone:?}");
-            let gone = keyspace.get("key").await;
-            assert!(matches!(gone, Err(Error::KeyspaceDropped { .. })), "{gone:?}");
+            let refused = keyspace.put("key", "1").await;
+            assert!(matches!(refused, Err(Error::KeyspaceDropped { .. })), "{refused:?}");
+            let refused = keyspace.get("key").await;
+            assert!(matches!(refused, Err(Error::KeyspaceDropped { .. })), "{refused:?}");
             let large = db.put(vec![0; 1 << 17], "1").await;
             assert!(matches!(large, Err(Error::TooLarge { .. })), "{large:?}");
             let other = open(options()).await;

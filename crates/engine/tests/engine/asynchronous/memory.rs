@@ -284,8 +284,8 @@ fn range_from_memory_continues_after_would_block() {
                 None => break,
             }
         }
-        let met = front.len() + back.len();
-        assert_eq!(met, (to - from).min(usize::try_from(limit).unwrap_or(usize::MAX)));
+        let count = front.len() + back.len();
+        assert_eq!(count, (to - from).min(usize::try_from(limit).unwrap_or(usize::MAX)));
         let (ahead, behind) = (from + front.len(), to - back.len());
         back.reverse();
         assert!(front == all[from..ahead] && back == all[behind..to], "seed {seed}");

@@ -186,7 +186,7 @@ fn fill_memory(seed: u64) {
     database.put_more();
     // A killed process leaves the reserve behind. The next open removes it.
     database.check(&open_image(CrashImage::Keep));
-    assert!(disk.exists(&dir.join("RESERVE")).unwrap(), "there is no reserve");
+    assert!(disk.exists(&dir.join("RESERVE")).unwrap(), "no reserve exists");
     database.close_and_check(dir);
 }
 

@@ -57,7 +57,7 @@ fn unreadable_file_is_quarantined_until_it_can_be_read() {
             assert!(database.l0_runs() <= 20, "{when}: {} runs", database.l0_runs());
             let metrics = database.db.metrics().keyspaces["default"].compaction.clone();
             assert_eq!((metrics.quarantined_files, metrics.quarantines), (1, 1), "{when}");
-            let error = database.db.wait_idle().expect_err("there is a quarantined file");
+            let error = database.db.wait_idle().expect_err("no quarantined file is reported");
             assert_eq!(error.path(), Some(&*bad), "{when}: {error}");
             // The file is read again after growing pauses.
             database.advance(10 * MINUTE_US);
