@@ -154,6 +154,7 @@ type Culprits<'a> = &'a [&'a Path];
 
 fn is_not_found(error: &Error) -> bool {
     match error {
+        Error::Missing { .. } => true,
         Error::Io { source, .. } => source.kind() == ErrorKind::NotFound,
         Error::NoOperandStore { cause: Some(cause), .. } => is_not_found(cause),
         _ => false,
@@ -166,7 +167,8 @@ fn check_named(error: &Error, culprits: Culprits<'_>) {
     let is_named = |culprit: &&Path| named.iter().any(|path| path == culprit);
     // Without its CURRENT, the directory is no database.
     let lost_current = culprits[0].ends_with("CURRENT") && named == [Path::new("db")];
-    // A cut manifest of a killed process may be a torn tail. Its older state names files that were removed.
+    // A cut manifest of a killed process may be a torn tail. Its older state, which the open writes to a new manifest,
+    // names files that were removed.
     let is_older = extension(culprits[0]) == "MANIFEST" && is_not_found(error);
     let is_right = culprits.iter().any(is_named) || lost_current || is_older;
     assert!(is_right, "{error:?}: named {named:?}");
