@@ -38,7 +38,9 @@ pub(crate) fn check(db: &Db, known: &Passing) -> Result<Option<u64>, Trouble> {
     let wrong = |what: String| Err(Trouble::Wrong(what));
     let keyspace = match (db.open_keyspace(PASSING, None), known.presence) {
         (Err(_), Presence::No | Presence::Maybe) => return Ok(None),
-        (Err(error), Presence::Yes) => return wrong(format!("a created keyspace is missing: {error:?}")),
+        (Err(error), Presence::Yes) => {
+            return wrong(format!("a created keyspace is missing: {error:?}"));
+        }
         (Ok(_), Presence::No) => return wrong("a dropped keyspace exists".to_owned()),
         (Ok(keyspace), _) => keyspace,
     };
