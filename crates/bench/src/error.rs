@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use lsmx_base::error_chain::error_chain;
+use lsmx_compaction::error::known_names;
 
 use crate::workload::record::{RecordError, to_hex};
 
@@ -26,7 +27,7 @@ pub enum Error {
     #[error("{first} contradicts {second}: {why}")]
     Contradiction { first: String, second: String, why: &'static str },
     /// A name is unknown.
-    #[error("unknown {what} {name:?}; known: {known}")]
+    #[error("unknown {what} {name:?}; {}", known_names(name, known))]
     Unknown { what: &'static str, name: String, known: String },
     /// A result cannot be JSON.
     #[error("the result cannot be JSON: {0}")]

@@ -7,7 +7,8 @@ const SUGGESTION_SIMILARITY: f64 = 0.7;
 
 /// Returns the end of an error about an unknown name: the most similar known name, if any is similar, and all known
 /// names, which are separated by commas.
-pub(crate) fn known_names(name: &str, known: &str) -> String {
+#[must_use]
+pub fn known_names(name: &str, known: &str) -> String {
     let name = name.to_ascii_lowercase();
     let candidates = known.split(", ").map(|known| (strsim::jaro_winkler(&name, known), known));
     let nearest = candidates.max_by(|(a, _), (b, _)| a.total_cmp(b));

@@ -26,10 +26,21 @@ pub trait Report: Serialize {
     /// Returns the rows of the table. Fails if a part of the result cannot be JSON.
     fn rows(&self) -> Result<Vec<Row>>;
 
+    /// Returns notes below the table about its rows.
+    fn notes(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
+
     /// Returns the table for a terminal. Fails if a column is unknown.
     fn text(&self, style: &TableStyleOptions) -> Result<String> {
         let table = table(self.registry(), &self.rows()?, style)?;
-        Ok(format!("{}\n\n{table}", self.head().trim_end()))
+        let mut text = format!("{}\n\n{table}", self.head().trim_end());
+        if style.legend {
+            for note in self.notes() {
+                text.push_str(&format!("\nnote: {note}\n"));
+            }
+        }
+        Ok(text)
     }
 
     /// Returns header and rows of the CSV file.

@@ -187,6 +187,10 @@ impl Report for Exploration {
         self.cells.iter().map(|cell| row(cell, swept)).collect()
     }
 
+    fn notes(&self) -> Vec<&'static str> {
+        notes(self.cells.iter().map(|cell| cell.spec.as_str()))
+    }
+
     /// The swept flags, then every number. A repeated number has its lowest and highest value in columns named `.low`
     /// and `.high`.
     fn csv(&self) -> Result<(Vec<String>, Vec<Vec<String>>)> {
@@ -198,6 +202,23 @@ impl Report for Exploration {
     fn html(&self) -> Result<String> {
         page::exploration(self)
     }
+}
+
+const FULL_NOTE: &str = "`full` has a first level of T²/2 memtables, to reproduce the proportions of its study. \
+     Textbook full leveling, `full(l1=10)` for T = 10, writes about 0.4 times as much.";
+const UNIVERSAL_NOTE: &str = "`universal` rewrites all data each time the bytes above the oldest run reach `space` per \
+     cent of it. On a large tree it writes up to 12 times as much as `tiering`, which has no such bound.";
+
+/// Returns why policies among `specs` write more than their names suggest.
+pub(crate) fn notes<'a>(specs: impl Iterator<Item = &'a str> + Clone) -> Vec<&'static str> {
+    let has = |name: &str| {
+        let is_named = |spec: &str| spec.split('(').next() == Some(name) && !spec.contains("l1=");
+        specs.clone().any(is_named)
+    };
+    [("full", FULL_NOTE), ("universal", UNIVERSAL_NOTE)]
+        .into_iter()
+        .filter_map(|(name, note)| has(name).then_some(note))
+        .collect()
 }
 
 /// Returns one line about a workload.

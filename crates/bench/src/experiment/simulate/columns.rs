@@ -2,7 +2,7 @@
 
 use super::{Cell, Simulation};
 use crate::error::Result;
-use crate::experiment::explore::columns::{TREE, with_sums, workload};
+use crate::experiment::explore::columns::{TREE, notes, with_sums, workload};
 use crate::experiment::explore::page;
 use crate::metric::{Registry, Row, union_table};
 use crate::numbers::ratio;
@@ -56,6 +56,10 @@ impl Report for Simulation {
     fn rows(&self) -> Result<Vec<Row>> {
         let swept = self.cells.iter().any(|cell| !cell.sweep.is_empty());
         self.cells.iter().map(|cell| row(cell, swept)).collect()
+    }
+
+    fn notes(&self) -> Vec<&'static str> {
+        notes(self.cells.iter().map(|cell| cell.spec.as_str()))
     }
 
     fn csv(&self) -> Result<(Vec<String>, Vec<Vec<String>>)> {
