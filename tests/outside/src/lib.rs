@@ -1,5 +1,5 @@
-//! A library's loans over lsmx: members, books and who has which, as a service would write it. It
-//! compiles as long as everything that a user needs is exported, and `tests/` says whether it works.
+//! A service over lsmx: members of a library borrow books. It uses only public items, so it compiles only if everything
+//! that a user needs is exported. `tests/` checks its behaviour.
 
 use std::fmt;
 use std::path::Path;
@@ -16,19 +16,19 @@ use lsmx::{
     Update, WriteBatch, WriteOptions,
 };
 
-/// The service's own error, with the engine's as a cause.
+/// Error of the service.
 #[derive(Debug)]
 pub enum Error {
-    /// The store failed.
+    /// The database failed.
     Store(lsmx::Error),
-    /// Somebody else has the book.
+    /// Another member has the book.
     Lent {
-        /// Who has it.
+        /// That member.
         to: Slice,
     },
-    /// Try again later: the store is behind.
+    /// The write would wait; the caller may try again later.
     Busy,
-    /// Nothing is written any more until somebody has looked after the disk.
+    /// The database is read-only because of a disk error.
     Broken(String),
 }
 
@@ -48,7 +48,7 @@ impl From<lsmx::Error> for Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Store(error) => write!(f, "the store failed: {error}"),
+            Error::Store(error) => write!(f, "the database failed: {error}"),
             Error::Lent { to } => write!(f, "{} has it", to.escape_ascii()),
             Error::Busy => f.write_str("later"),
             Error::Broken(why) => f.write_str(why),
@@ -65,7 +65,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// Keeps the last few notes of a book: an operator of our own.
+/// Merge operator that keeps the last [`NOTES`] lines.
 #[derive(Debug)]
 pub struct LastNotes;
 
@@ -77,34 +77,32 @@ impl MergeOperator for LastNotes {
     }
 
     fn full_merge(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
-        let mut lines: Vec<&[u8]> = base.map_or(Vec::new(), |base| base.split(is_end).collect());
+        let is_newline = |byte: &u8| *byte == b'\n';
+        let mut lines: Vec<&[u8]> =
+            base.map_or(Vec::new(), |base| base.split(is_newline).collect());
         for operand in operands {
             if operand.is_empty() {
-                return Err(MergeError::new("a note says something"));
+                return Err(MergeError::new("a note is empty"));
             }
-            lines.extend(operand.split(is_end));
+            lines.extend(operand.split(is_newline));
         }
         let from = lines.len().saturating_sub(NOTES);
         Ok(Some(lines.split_off(from).join(&b'\n')))
     }
 }
 
-fn is_end(byte: &u8) -> bool {
-    *byte == b'\n'
-}
-
-/// Collects what the engine tells.
+/// Event listener that keeps a line for each event.
 #[derive(Debug, Default)]
-pub struct Diary(Mutex<Vec<String>>);
+pub struct EventLines(Mutex<Vec<String>>);
 
-impl Diary {
-    /// All lines so far.
+impl EventLines {
+    /// Returns all lines.
     pub fn lines(&self) -> Vec<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl EventListener for Diary {
+impl EventListener for EventLines {
     fn on_event(&self, event: &Event) {
         let line = match event {
             Event::Flush(end) => format!("flush of {} entries in {}", end.entries, end.keyspace),
@@ -115,7 +113,7 @@ impl EventListener for Diary {
     }
 }
 
-/// The service. Cheap to clone, shared by its threads.
+/// The service. Clones share the database.
 #[derive(Clone, Debug)]
 pub struct Library {
     db: Db,
@@ -124,16 +122,16 @@ pub struct Library {
     counts: Keyspace,
 }
 
-/// All books that a member has, as of one moment; owns what it needs, so it can be kept.
+/// Iterator over the books of a member in a snapshot. It borrows nothing.
 pub struct Loans {
-    at: SeqNo,
+    seq: SeqNo,
     range: Range,
 }
 
 impl Loans {
-    /// The number of the moment.
-    pub fn at(&self) -> SeqNo {
-        self.at
+    /// Returns the sequence number of the snapshot.
+    pub fn seq(&self) -> SeqNo {
+        self.seq
     }
 }
 
@@ -145,8 +143,8 @@ impl Iterator for Loans {
     }
 }
 
-/// The options of a keyspace, for `Db::keyspace`. Those of `loans` are the defaults of the database, too.
-fn of_keyspace(name: &str) -> Result<KeyspaceOptions, lsmx::Error> {
+/// Returns the options of a keyspace. Those of `loans` are also the defaults of the database.
+fn keyspace_options(name: &str) -> Result<KeyspaceOptions, lsmx::Error> {
     let small = KeyspaceOptions::default()
         .memtable_bytes(64 << 10)
         .table_bytes(64 << 10)
@@ -162,8 +160,8 @@ fn of_keyspace(name: &str) -> Result<KeyspaceOptions, lsmx::Error> {
     })
 }
 
-/// Every option that a service may want to set.
-pub fn options(diary: Arc<Diary>) -> Result<Options, lsmx::Error> {
+/// Returns options with a value for each setting that a service may need.
+pub fn options(events: Arc<EventLines>) -> Result<Options, lsmx::Error> {
     Ok(Options::default()
         .create_if_missing(true)
         .background(Background::Threads { workers: 2 })
@@ -172,25 +170,25 @@ pub fn options(diary: Arc<Diary>) -> Result<Options, lsmx::Error> {
         .background_io_rate(256 << 20)
         .wal(WalOptions { sync_every_us: 200_000, ..WalOptions::default() })
         .flush_idle_after(Duration::from_secs(60))
-        .listener(diary)
-        .keyspace_defaults(of_keyspace("loans")?))
+        .listener(events)
+        .keyspace_defaults(keyspace_options("loans")?))
 }
 
 impl Library {
-    /// Opens the library, or founds it.
+    /// Opens the library, or creates it.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Library, Error> {
         let db = Db::open(path, options)?;
-        let keyspace = |name: &str| db.keyspace(name, of_keyspace(name)?);
+        let keyspace = |name: &str| db.keyspace(name, keyspace_options(name)?);
         let (loans, notes, counts) = (keyspace("loans")?, keyspace("notes")?, keyspace("counts")?);
         Ok(Library { db, loans, notes, counts })
     }
 
-    /// The database, for what is not the library's business.
+    /// Returns the database.
     pub fn db(&self) -> &Db {
         &self.db
     }
 
-    /// Lends a book, unless somebody has it. On stable storage when it returns.
+    /// Lends a book durably, unless another member has it.
     pub fn lend(&self, book: &str, member: &str) -> Result<(), Error> {
         loop {
             let now: Snapshot = self.db.snapshot();
@@ -217,10 +215,10 @@ impl Library {
         }
     }
 
-    /// Takes everything back that a member has; returns how much that was.
-    pub fn take_back(&self, member: &str) -> Result<usize, Error> {
+    /// Returns all books of a member and returns their number.
+    pub fn return_all(&self, member: &str) -> Result<usize, Error> {
         let mut batch = WriteBatch::new();
-        for book in self.of_member(member) {
+        for book in self.loans_of(member) {
             let key = book?;
             batch.delete(&self.db.default_keyspace(), &key[member.len() + 1..]);
         }
@@ -230,10 +228,10 @@ impl Library {
         Ok(count)
     }
 
-    /// The keys of a member's loans.
-    pub fn of_member(&self, member: &str) -> Loans {
+    /// Returns the loans of a member.
+    pub fn loans_of(&self, member: &str) -> Loans {
         let now = self.db.snapshot();
-        Loans { at: now.seq(), range: now.prefix(&self.loans, loan_key(member, "")) }
+        Loans { seq: now.seq(), range: now.prefix(&self.loans, loan_key(member, "")) }
     }
 
     /// Adds a note to a book.
@@ -241,20 +239,20 @@ impl Library {
         Ok(self.notes.merge(book, note)?)
     }
 
-    /// The last notes of a book.
+    /// Returns the last notes of a book.
     pub fn notes(&self, book: &str) -> Result<Vec<String>, Error> {
         let notes = self.notes.get(book)?;
         let notes = notes.as_deref().map(String::from_utf8_lossy);
         Ok(notes.map_or(Vec::new(), |notes| notes.lines().map(str::to_owned).collect()))
     }
 
-    /// How often a book was lent.
+    /// Returns how often a book was lent.
     pub fn lent(&self, book: &str) -> Result<u64, Error> {
         let count = self.counts.get(book)?;
         Ok(count.and_then(|count| count.first_chunk().copied()).map_or(0, u64::from_le_bytes))
     }
 
-    /// Gives a member a number if it has none yet; returns the number.
+    /// Returns the number of a member. A member without a number gets `free`.
     pub fn number_of(&self, member: &str, free: u64) -> Result<u64, Error> {
         let key = format!("\0member {member}");
         let numbered = self.db.default_keyspace().update_fetch(key, |number| match number {

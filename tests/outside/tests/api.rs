@@ -1,4 +1,4 @@
-//! What a stranger expects of the public items, in the order of a service's life.
+//! The public items of lsmx, used by a service outside the workspace.
 
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
@@ -6,28 +6,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lsmx::{Db, Durability, Error, KeyspaceOptions, Options, WriteBatch};
-use outside::{Diary, Library};
+use outside::{EventLines, Library};
 
-/// An empty directory of this test's own.
-fn home(name: &str) -> PathBuf {
+/// Returns a path in an empty directory of this test.
+fn test_path(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&path);
     std::fs::create_dir_all(&path).unwrap();
     path.join("data")
 }
 
-fn open(path: &Path) -> (Library, Arc<Diary>) {
-    let diary = Arc::new(Diary::default());
-    let options = outside::options(Arc::clone(&diary)).unwrap();
-    (Library::open(path, options).unwrap(), diary)
+fn open(path: &Path) -> (Library, Arc<EventLines>) {
+    let events = Arc::new(EventLines::default());
+    let options = outside::options(Arc::clone(&events)).unwrap();
+    (Library::open(path, options).unwrap(), events)
 }
 
 #[test]
-fn a_service_lives_through_a_day_and_a_night() {
-    let path = home("service");
-    let (library, diary) = open(&path);
+fn service_keeps_its_data_over_reopens_and_copies() {
+    let path = test_path("service");
+    let (library, events) = open(&path);
 
-    // Threads share it; each book is lent once.
+    // Threads share the service. Each book is lent once.
     let lent: usize = std::thread::scope(|scope| {
         let members = ["ada", "alan", "emmy"].map(|member| {
             let library = library.clone();
@@ -46,15 +46,15 @@ fn a_service_lives_through_a_day_and_a_night() {
     }
     assert_eq!((library.lent("book7").unwrap(), library.lent("none").unwrap()), (1, 0));
 
-    // Views stay as they are.
-    let before = library.of_member("ada");
-    let count = library.of_member("ada").count();
-    assert_eq!(library.take_back("ada").unwrap(), count);
-    assert_eq!(library.of_member("ada").count(), 0);
-    assert!(before.at() <= library.db().snapshot().seq());
+    // Snapshots do not change.
+    let before = library.loans_of("ada");
+    let count = library.loans_of("ada").count();
+    assert_eq!(library.return_all("ada").unwrap(), count);
+    assert_eq!(library.loans_of("ada").count(), 0);
+    assert!(before.seq() <= library.db().snapshot().seq());
     assert_eq!(before.map(Result::unwrap).count(), count);
 
-    // Merges by an operator of the user's, and one that refuses.
+    // Merges by a custom operator, and an operand that it rejects.
     for note in ["torn", "mended", "wet", "dry"] {
         library.note("book1", note).unwrap();
     }
@@ -63,14 +63,14 @@ fn a_service_lives_through_a_day_and_a_night() {
     match library.notes("book2") {
         Err(outside::Error::Store(error @ Error::MergeFailed { .. })) => {
             assert!(error.to_string().contains("book2"));
-            assert_eq!(error.source().unwrap().to_string(), "a note says something");
+            assert_eq!(error.source().unwrap().to_string(), "a note is empty");
         }
         other => panic!("{other:?}"),
     }
     assert_eq!(library.number_of("ada", 17).unwrap(), 17);
     assert_eq!(library.number_of("ada", 18).unwrap(), 17);
 
-    // What it looks like from the outside of the inside.
+    // Metrics, events and explanations.
     library.db().flush().unwrap();
     library.db().wait_idle().unwrap();
     let metrics = library.db().metrics();
@@ -79,11 +79,11 @@ fn a_service_lives_through_a_day_and_a_night() {
     assert!(notes.flushes > 0 && notes.total().bytes > 0 && metrics.read_only.is_none());
     assert!(metrics.wal.syncs > 0 && metrics.to_string().contains("loans"));
     assert_eq!(library.db().metrics().memory.budget_bytes, Some(16 << 20));
-    assert!(diary.lines().iter().any(|line| line.contains("flush of")), "{:?}", diary.lines());
+    assert!(events.lines().iter().any(|line| line.contains("flush of")), "{:?}", events.lines());
     let explained = library.db().default_keyspace().explain("book7").unwrap();
     assert!(explained.value_bytes.is_some() || explained.to_string().contains("no value"));
 
-    // An hour on record.
+    // A recorded trace.
     let trace = library
         .db()
         .record_trace(
@@ -94,7 +94,7 @@ fn a_service_lives_through_a_day_and_a_night() {
     library.db().get("book7").unwrap();
     assert_eq!(trace.stop().unwrap().operations, 1);
 
-    // A copy while it runs, beside a look without the lock.
+    // A checkpoint and an observation of the open database.
     let copy = path.with_file_name("copy");
     library.db().checkpoint(&copy).unwrap();
     assert!(matches!(library.db().checkpoint(&copy), Err(Error::TargetNotEmpty { .. })));
@@ -105,10 +105,10 @@ fn a_service_lives_through_a_day_and_a_night() {
     assert!(matches!(library.db().put("k", "v"), Err(Error::Closed)));
     drop(library);
 
-    // The next day, for readers alone, who may be several; in the copy as well.
+    // Several read-only opens of the database and of the copy.
     assert_eq!(lsmx::verify(&path, &Options::default()).unwrap().keyspaces, 4);
     for path in [&path, &copy] {
-        let options = outside::options(Arc::new(Diary::default())).unwrap();
+        let options = outside::options(Arc::new(EventLines::default())).unwrap();
         let (one, other) = (
             Db::open(path, options.clone().read_only(true)).unwrap(),
             Db::open(path, options.read_only(true)).unwrap(),
@@ -125,8 +125,8 @@ fn a_service_lives_through_a_day_and_a_night() {
 }
 
 #[test]
-fn ranges_batches_and_keyspaces() {
-    let path = home("ranges");
+fn ranges_batches_and_keyspaces_work_together() {
+    let path = test_path("ranges");
     let db = Db::open(&path, Options::default()).unwrap();
     let days = db.keyspace("days", KeyspaceOptions::default()).unwrap();
     for day in 1u32..=31 {
@@ -137,7 +137,8 @@ fn ranges_batches_and_keyspaces() {
     assert_eq!(days.range(..=key(3)).rev().next().unwrap().unwrap().1, "day 3");
     let mut both_ends = days.iter();
     let (first, last) = (both_ends.next().unwrap(), both_ends.next_back().unwrap());
-    assert_eq!((first.unwrap().1, last.unwrap().1), ("day 1".into_slice(), "day 31".into_slice()));
+    assert_eq!(first.unwrap().1, "day 1");
+    assert_eq!(last.unwrap().1, "day 31");
     assert_eq!(days.first().unwrap().unwrap().0, key(1));
     assert_eq!(days.multi_get([key(2), key(40)]).unwrap()[1], None);
 
@@ -167,8 +168,8 @@ fn ranges_batches_and_keyspaces() {
 }
 
 #[test]
-fn errors_say_what_is_wrong() {
-    let path = home("errors");
+fn errors_are_matched_by_variant() {
+    let path = test_path("errors");
     let none = Options::default().create_if_missing(false);
     assert!(matches!(Db::open(&path, none), Err(Error::NotADatabase { .. })));
     let tiny = Options::default().memory_budget(1000);
@@ -182,23 +183,12 @@ fn errors_say_what_is_wrong() {
     ));
     let long = vec![0; (64 << 10) + 1];
     assert!(matches!(db.put(&long, "v"), Err(Error::TooLarge { what: "key", .. })));
-    let other = Db::open(home("errors-other"), Options::default()).unwrap();
+    let other = Db::open(test_path("errors-other"), Options::default()).unwrap();
     let mut batch = WriteBatch::new();
     batch.put(&other.default_keyspace(), "k", "v");
     let refused = db.write(batch, Durability::Buffered);
     assert!(matches!(refused, Err(Error::ForeignKeyspace { .. })));
-    // Errors travel: they are clones of each other, cross threads and fit into a box.
+    // Errors can be cloned, sent and boxed.
     let error: Box<dyn std::error::Error + Send + Sync> = Box::new(refused.unwrap_err().clone());
     assert!(error.downcast_ref::<Error>().is_some());
-}
-
-/// Bytes to compare a value with.
-trait IntoSlice {
-    fn into_slice(self) -> lsmx::Slice;
-}
-
-impl IntoSlice for &str {
-    fn into_slice(self) -> lsmx::Slice {
-        self.as_bytes().into()
-    }
 }
