@@ -14,7 +14,7 @@ const DATA_LOST: u8 = 3;
 /// Reason why a command ends before its normal end.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Text of `--help` or `--version`; not an error.
+    /// Text of `--help` or `--version`. Not an error.
     Help(String),
     /// Invalid arguments: one line that names the argument.
     Usage(String),
@@ -22,7 +22,7 @@ pub(crate) enum Failure {
     Run(Box<dyn StdError + Send + Sync>),
     /// A repair lost data or would lose data. The report lists it.
     DataLost,
-    /// The reader of standard output closed its pipe; not an error.
+    /// The reader of standard output closed its pipe. Not an error.
     OutputClosed,
 }
 
@@ -52,11 +52,7 @@ impl Failure {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Failure::OutputClosed;
         }
-        Failure::Run(Box::new(FileError {
-            action: "write to",
-            what: "standard output".to_owned(),
-            source: error,
-        }))
+        Failure::file("write to", "standard output", error)
     }
 
     /// Returns the failure of a call on a file of the user.
@@ -97,24 +93,4 @@ struct FileError {
 /// Returns an error and all its causes as one line.
 fn one_line(error: &dyn StdError) -> String {
     lsmx_base::error_chain::error_chain(error).replace('\n', " ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_line_has_causes_after_colons() {
-        let source = io::Error::other("no\nspace");
-        let Failure::Run(error) = Failure::file("write", "a.tsv", source) else { unreachable!() };
-        assert_eq!(one_line(error.as_ref()), "cannot write a.tsv: no space");
-    }
-
-    #[test]
-    fn stdout_broken_pipe_is_no_error() {
-        let broken = io::Error::from(io::ErrorKind::BrokenPipe);
-        assert!(matches!(Failure::stdout(broken), Failure::OutputClosed));
-        let full = io::Error::from(io::ErrorKind::StorageFull);
-        assert!(matches!(Failure::stdout(full), Failure::Run(_)));
-    }
 }

@@ -4,15 +4,15 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use lsmx::Db;
 use lsmx::vfs::OsVfs;
+use lsmx::{Db, Options};
+use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 use crate::compare::KeyspaceView;
-use crate::options::stores;
 use crate::{Outcome, keyspace_churn, open};
 
 /// Bounds of the contents of a checkpoint.
-pub(crate) struct Bounds {
+pub(crate) struct CheckpointBounds {
     /// Commits of each writer before the call.
     pub(crate) least: Vec<u64>,
     /// Commits of each writer after the call.
@@ -41,7 +41,7 @@ pub(crate) fn check_checkpoint(
     dir: &Path,
     seed: u64,
     options_seed: u64,
-    bounds: &Bounds,
+    bounds: &CheckpointBounds,
 ) -> Outcome {
     let (db, keyspaces) = open(Arc::new(OsVfs), dir, options_seed)?;
     let view = KeyspaceView { keyspaces: &keyspaces, snapshot: None };
@@ -67,14 +67,9 @@ pub(crate) fn check_checkpoint(
 pub(crate) fn close_and_verify(db: Db, dir: &Path) -> Outcome {
     db.close(None).map_err(|error| format!("closing: {error}"))?;
     drop(db);
-    let report = lsmx::verify(
-        dir,
-        &stores()
-            .iter()
-            .cloned()
-            .fold(lsmx::Options::default().vfs(Arc::new(OsVfs)), lsmx::Options::operand_store),
-    );
-    let mut report = report.map_err(|error| format!("verification: {error:?}"))?;
+    let options = Options::default().operand_store(DeltaStoreFactory::new(DeltaOptions::default()));
+    let mut report =
+        lsmx::verify(dir, &options).map_err(|error| format!("verification: {error:?}"))?;
     // Bucket files whose records are still in the log; the next open removes them.
     let is_bucket =
         |path: &PathBuf| path.extension().is_some_and(|extension| extension == "bucket");

@@ -1,5 +1,5 @@
 //! The child process: opens the database and continues the commits of each writer until it is killed. The main thread
-//! runs [`SideTasks`] meanwhile.
+//! runs [`ConcurrentTasks`] meanwhile.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use lsmx::env::Env;
 use lsmx::{Db, Durability, Error, Keyspace, Result, Snapshot, WriteBatch};
 
 use crate::Outcome;
-use crate::checkpoints::{self, Bounds};
+use crate::checkpoints::{self, CheckpointBounds};
 use crate::commits::{Change, draw_changes};
 use crate::compare::KeyspaceView;
 use crate::counts::ChildCounts;
@@ -17,8 +17,8 @@ use crate::options::draw_counted;
 use crate::{Orders, counter_key, keyspace_churn, merged_key, open};
 use lsmx_testkit::TestRng;
 
-/// Side tasks between two messages with counts.
-const TASKS_PER_REPORT: u64 = 4;
+/// Concurrent tasks between two messages with counts.
+const TASKS_PER_MESSAGE: u64 = 4;
 /// Maximum time of a commit that is repeated after injected faults.
 const RETRY_NS_MAX: u64 = 10_000_000_000;
 /// Commits between two reads of the counters by a writer.
@@ -42,31 +42,31 @@ pub fn write_until_killed(orders: &Orders) -> Outcome {
             let writer = Writer { orders, db: &db, disk: &disk, view: &view, number };
             writers.push(scope.spawn(move || writer.write()));
         }
-        let mut side_tasks = SideTasks {
+        let mut tasks = ConcurrentTasks {
             orders,
             db: &db,
             disk: &disk,
             keyspaces: &keyspaces,
             rng: TestRng::new(!orders.round),
             steps,
-            held: None,
+            snapshot: None,
             reached: ChildCounts::default(),
         };
         for done in 1.. {
             if writers.iter().any(std::thread::ScopedJoinHandle::is_finished) {
                 break;
             }
-            side_tasks.act().map_err(|what| format!("a side task: {what}"))?;
-            if done % TASKS_PER_REPORT == 0 {
-                side_tasks.reached.update_from(&db.metrics());
-                side_tasks.reached.resumed = disk.resumed();
-                side_tasks.reached.send();
+            tasks.run_one().map_err(|what| format!("a concurrent task: {what}"))?;
+            if done % TASKS_PER_MESSAGE == 0 {
+                tasks.reached.update_from(&db.metrics());
+                tasks.reached.resumed = disk.resumed();
+                tasks.reached.send();
             }
         }
         for writer in writers {
             writer.join().map_err(|_| "a writer panicked".to_owned())??;
         }
-        Err("the writers came to an end".to_owned())
+        Err("all writers have ended".to_owned())
     })
 }
 
@@ -90,17 +90,17 @@ impl Writer<'_> {
             match committed {
                 Err(error) if self.disk.may_have_caused(&error) => {
                     self.disk.recover(self.db)?;
-                    // `resume` has decided whether the commit exists.
+                    // After `resume` the commit either exists or does not.
                     let found = self.view.commits_of(self.number)?;
                     if found + 1 == number {
                         if env.monotonic_ns() - committed_ns > RETRY_NS_MAX {
-                            return Err(format!("a commit, again and again: {error:?}"));
+                            return Err(format!("a commit failed repeatedly: {error:?}"));
                         }
                         failed = true;
                         std::thread::yield_now();
                         continue;
                     }
-                    self.must_be(number, found)?;
+                    self.check_commits(number, found)?;
                 }
                 committed => committed.map_err(|error| format!("a commit: {error:?}"))?,
             }
@@ -110,13 +110,13 @@ impl Writer<'_> {
             }
             messages::send(Message::Progress { actor: self.number, number });
             if number % COMMITS_PER_READ == 0 {
-                self.must_be(number, self.view.commits_of(self.number)?)?;
+                self.check_commits(number, self.view.commits_of(self.number)?)?;
             }
             number += 1;
         }
     }
 
-    fn must_be(&self, number: u64, found: u64) -> Outcome {
+    fn check_commits(&self, number: u64, found: u64) -> Outcome {
         match found == number {
             true => Ok(()),
             false => Err(format!("writer {} reads {found} commits of its {number}", self.number)),
@@ -146,7 +146,7 @@ impl Writer<'_> {
 }
 
 /// Operations that run at the same time as the writers.
-struct SideTasks<'a> {
+struct ConcurrentTasks<'a> {
     orders: &'a Orders,
     db: &'a Db,
     disk: &'a FaultyDisk,
@@ -154,14 +154,14 @@ struct SideTasks<'a> {
     rng: TestRng,
     /// Steps of the keyspace churn.
     steps: u64,
-    /// A snapshot, and the counts of commits and steps that it showed first.
-    held: Option<(Snapshot, Vec<u64>)>,
+    /// A snapshot, and the commits of each writer and the steps that it showed when it was taken.
+    snapshot: Option<(Snapshot, Vec<u64>)>,
     reached: ChildCounts,
 }
 
-impl SideTasks<'_> {
+impl ConcurrentTasks<'_> {
     /// Runs a random operation.
-    fn act(&mut self) -> Outcome {
+    fn run_one(&mut self) -> Outcome {
         let which = usize::from(self.rng.is_one_in(2));
         let keyspace = &self.keyspaces[which];
         let done = match self.rng.below(20) {
@@ -170,73 +170,73 @@ impl SideTasks<'_> {
             2 => self.db.wait_idle(),
             3 => self.db.snapshot().iter(keyspace).try_for_each(|item| item.map(drop)),
             4 => keyspace.compact_range::<&[u8]>(..),
-            5 => self.retune(which),
-            6 => self.leave_store(keyspace),
+            5 => self.change_options(which),
+            6 => self.move_operands_to_tree(keyspace),
             7 | 8 => return self.check_snapshot(),
             9..=11 => return self.make_checkpoint(),
-            _ => self.do_churn_step(),
+            _ => self.run_churn_step(),
         };
         match done {
-            Err(error) if self.disk.may_have_caused(&error) => self.after_failure(),
+            Err(error) if self.disk.may_have_caused(&error) => self.recover_from_fault(),
             done => done.map_err(|error| format!("{error:?}")),
         }
     }
 
     /// Continues after an injected fault. The failed step may have been done.
-    fn after_failure(&mut self) -> Outcome {
+    fn recover_from_fault(&mut self) -> Outcome {
         self.disk.recover(self.db)?;
         let found = keyspace_churn::count_steps(self.db, &self.keyspaces[0])?;
         if found == self.steps {
             return Ok(());
         }
         if found != self.steps + 1 {
-            return Err(format!("step {found}, where {} was followed by a failure", self.steps));
+            return Err(format!("step {found} after a failure that followed step {}", self.steps));
         }
-        self.done_step();
+        self.count_step();
         Ok(())
     }
 
-    /// Takes a snapshot, or compares the held one with the model and drops it.
+    /// Takes a snapshot, or compares the previous one with the model and drops it.
     fn check_snapshot(&mut self) -> Outcome {
         let view = |snapshot| KeyspaceView { keyspaces: self.keyspaces, snapshot: Some(snapshot) };
-        if let Some((snapshot, counts)) = self.held.take() {
+        if let Some((snapshot, counts)) = self.snapshot.take() {
             let checked = view(&snapshot).check(self.orders.seed, &counts);
             self.reached.snapshots += 1;
             return checked.map_err(|what| format!("a snapshot of {counts:?}: {what}"));
         }
         let snapshot = self.db.snapshot();
-        let mut counts = self.counts(&snapshot)?;
+        let mut counts = self.commits_in(&snapshot)?;
         counts.push(self.steps);
-        self.held = Some((snapshot, counts));
+        self.snapshot = Some((snapshot, counts));
         Ok(())
     }
 
     /// Returns the commits of each writer that a snapshot shows.
-    fn counts(&self, snapshot: &Snapshot) -> Outcome<Vec<u64>> {
+    fn commits_in(&self, snapshot: &Snapshot) -> Outcome<Vec<u64>> {
         let view = KeyspaceView { keyspaces: self.keyspaces, snapshot: Some(snapshot) };
         (0..self.orders.writers).map(|writer| view.commits_of(writer)).collect()
     }
 
     /// Makes a checkpoint and compares it with the model.
     fn make_checkpoint(&mut self) -> Outcome {
-        let place = checkpoints::checkpoint_dir(Path::new(&self.orders.dir));
+        let target = checkpoints::checkpoint_dir(Path::new(&self.orders.dir));
         // A killed child may have left one.
-        checkpoints::remove_checkpoint(&place)?;
-        let least = self.counts(&self.db.snapshot())?;
-        match self.db.checkpoint(&place) {
-            Err(error) if self.disk.may_have_caused(&error) => return self.after_failure(),
+        checkpoints::remove_checkpoint(&target)?;
+        let least = self.commits_in(&self.db.snapshot())?;
+        match self.db.checkpoint(&target) {
+            Err(error) if self.disk.may_have_caused(&error) => return self.recover_from_fault(),
             made => made.map_err(|error| format!("a checkpoint: {error:?}"))?,
         }
-        let most = self.counts(&self.db.snapshot())?;
-        let bounds = Bounds { least, most, steps: self.steps };
-        checkpoints::check_checkpoint(&place, self.orders.seed, self.rng.next_u64(), &bounds)
+        let most = self.commits_in(&self.db.snapshot())?;
+        let bounds = CheckpointBounds { least, most, steps: self.steps };
+        checkpoints::check_checkpoint(&target, self.orders.seed, self.rng.next_u64(), &bounds)
             .map_err(|what| format!("a checkpoint: {what}"))?;
         self.reached.copies += 1;
-        checkpoints::remove_checkpoint(&place)
+        checkpoints::remove_checkpoint(&target)
     }
 
     /// Changes the options of a keyspace, which may get an operand store.
-    fn retune(&mut self, which: usize) -> Result<()> {
+    fn change_options(&mut self, which: usize) -> Result<()> {
         let options = draw_counted(&mut self.rng, which);
         let keyspace = &self.keyspaces[which];
         let had = self.has_store(keyspace);
@@ -245,10 +245,10 @@ impl SideTasks<'_> {
         Ok(())
     }
 
-    fn leave_store(&mut self, keyspace: &Keyspace) -> Result<()> {
+    fn move_operands_to_tree(&mut self, keyspace: &Keyspace) -> Result<()> {
         let had = self.has_store(keyspace);
         match keyspace.operands_to_tree() {
-            Err(Error::SnapshotsHeld { .. }) if self.held.is_some() => Ok(()),
+            Err(Error::SnapshotsHeld { .. }) if self.snapshot.is_some() => Ok(()),
             Ok(()) => {
                 self.reached.back_to_tree += u64::from(had);
                 Ok(())
@@ -262,13 +262,13 @@ impl SideTasks<'_> {
         metrics.keyspaces.get(keyspace.name()).is_some_and(|one| one.operand_store.is_some())
     }
 
-    fn do_churn_step(&mut self) -> Result<()> {
-        keyspace_churn::do_step(self.db, &self.keyspaces[0], self.steps + 1)?;
-        self.done_step();
+    fn run_churn_step(&mut self) -> Result<()> {
+        keyspace_churn::run_step(self.db, &self.keyspaces[0], self.steps + 1)?;
+        self.count_step();
         Ok(())
     }
 
-    fn done_step(&mut self) {
+    fn count_step(&mut self) {
         self.steps += 1;
         messages::send(Message::Progress { actor: self.orders.writers, number: self.steps });
     }

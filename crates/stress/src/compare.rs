@@ -52,9 +52,9 @@ impl KeyspaceView<'_> {
         }
         match counts.iter().all(|count| *count == counts[0]) {
             true => Ok(counts[0]),
-            false => {
-                Err(format!("writer {writer} has made {counts:?} commits: by merges, by keyspace"))
-            }
+            false => Err(format!(
+                "the counters of writer {writer} differ: {counts:?}, by merges and by keyspace"
+            )),
         }
     }
 
@@ -69,17 +69,15 @@ impl KeyspaceView<'_> {
             compare(self.iter(keyspace), model.iter()).map_err(wrong)?;
             compare(self.iter(keyspace).rev(), model.iter().rev())
                 .map_err(|what| wrong(format!("backward: {what}")))?;
-            let together = self.multi_get(keyspace, model);
-            let together = together.map_err(|error| wrong(format!("many gets: {error:?}")))?;
-            for ((key, value), among) in model.iter().zip(together) {
-                let found = self.get(keyspace, key);
-                let found = found.map_err(|error| wrong(format!("a get: {error:?}")))?;
-                if found.as_deref() != Some(value) {
-                    return Err(wrong(format!("get {} differs", key.escape_ascii())));
-                }
-                if among.as_deref() != Some(value) {
-                    let key = key.escape_ascii();
-                    return Err(wrong(format!("get {key} differs among others")));
+            let values = self.multi_get(keyspace, model);
+            let values = values.map_err(|error| wrong(format!("multi_get: {error:?}")))?;
+            for ((key, expected), multi_got) in model.iter().zip(values) {
+                let got = self.get(keyspace, key);
+                let got = got.map_err(|error| wrong(format!("get: {error:?}")))?;
+                for (method, value) in [("get", got), ("multi_get", multi_got)] {
+                    if value.as_deref() != Some(expected) {
+                        return Err(wrong(format!("{method} {} differs", key.escape_ascii())));
+                    }
                 }
             }
         }

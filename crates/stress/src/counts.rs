@@ -77,25 +77,11 @@ impl ChildCounts {
         }
     }
 
-    /// Sets a count that a child has sent.
-    ///
-    /// # Errors
-    /// There is no such count.
-    pub(crate) fn set(&mut self, index: u64, count: u64) -> Result<(), String> {
-        let at = usize::try_from(index).map_err(|error| error.to_string())?;
-        *self.counts().get_mut(at).map(|at| &mut **at).ok_or(format!("no count {index}"))? = count;
-        Ok(())
-    }
-
-    /// Checks that every count is above zero.
-    ///
-    /// # Errors
-    /// The index of a count that is zero.
-    pub fn require_all(mut self) -> Result<(), String> {
-        match self.counts().iter().position(|count| **count == 0) {
-            Some(at) => Err(format!("count {at}")),
-            None => Ok(()),
-        }
+    /// Sets a count that a child has sent. Returns `None` if there is no such count.
+    pub(crate) fn set(&mut self, index: u64, count: u64) -> Option<()> {
+        let index = usize::try_from(index).ok()?;
+        **self.counts().get_mut(index)? = count;
+        Some(())
     }
 
     pub(crate) fn add(&mut self, mut other: ChildCounts) {

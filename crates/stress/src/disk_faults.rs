@@ -35,12 +35,12 @@ pub(crate) struct FaultyDisk {
 }
 
 impl FaultyDisk {
-    /// Returns a disk without faults. If `fails` is set, some seeds give one whose calls fail after
+    /// Returns a disk without faults. If `with_faults` is set, some seeds give one whose calls fail after
     /// [`FaultyDisk::arm_fault`].
-    pub(crate) fn new(seed: u64, fails: bool) -> FaultyDisk {
+    pub(crate) fn new(seed: u64, with_faults: bool) -> FaultyDisk {
         let seed = mix_seeds(seed, SEED_SALT);
         let mut rng = TestRng::new(seed);
-        let is_faulty = fails && rng.is_one_in(FAULTY_ONE_IN);
+        let is_faulty = with_faults && rng.is_one_in(FAULTY_ONE_IN);
         let faults = is_faulty.then(|| FaultVfs::new(Arc::new(OsVfs), seed));
         FaultyDisk { faults, rng: Mutex::new(rng), resumed: AtomicU64::new(0) }
     }

@@ -58,7 +58,7 @@ pub(crate) fn reopen(db: &Db, rng: &mut TestRng) -> Result<()> {
     db.keyspace(NAME, options).map(drop)
 }
 
-pub(crate) fn do_step(db: &Db, notes: &Keyspace, step: u64) -> Result<()> {
+pub(crate) fn run_step(db: &Db, notes: &Keyspace, step: u64) -> Result<()> {
     let (life, at) = life_and_index(step);
     if at == 0 {
         return db.keyspace(NAME, draw_options(&mut TestRng::new(life))).map(drop);

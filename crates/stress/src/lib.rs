@@ -37,7 +37,7 @@ pub use counts::ChildCounts;
 pub use detections::{Detection, format_detections};
 pub use lsmx_testkit::report_skipped;
 pub use options::draw_filter_bits;
-pub use parent::{ChildCommand, Plan, Sum, kill_many};
+pub use parent::{ChildCommand, KillCounts, KillPlan, kill_many};
 
 /// A result whose error is a message.
 pub type Outcome<T = ()> = Result<T, String>;
@@ -69,7 +69,7 @@ impl Orders {
     pub fn from_env() -> Outcome<Option<Orders>> {
         let Some(text) = std::env::var_os(ORDERS) else { return Ok(None) };
         let orders = text.to_str().and_then(Orders::from_text);
-        orders.map(Some).ok_or_else(|| format!("{ORDERS} is {text:?}, no orders for a child"))
+        orders.map(Some).ok_or_else(|| format!("{ORDERS} is {text:?}, not the orders of a child"))
     }
 
     fn to_text(&self) -> String {
@@ -119,22 +119,4 @@ pub(crate) fn open(disk: Arc<dyn Vfs>, dir: &Path, seed: u64) -> Outcome<(Db, Ve
     let passing = keyspace_churn::reopen(&db, rng);
     passing.map_err(|error| format!("opening {}: {error:?}", keyspace_churn::NAME))?;
     Ok((db, keyspaces))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn orders_text_round_trips_and_garbage_is_refused() {
-        let dir = "/a path/with blanks ".to_owned();
-        let orders = Orders { dir, seed: 7, round: u64::MAX, writers: 3, faults: true };
-        let text = orders.to_text();
-        let read = Orders::from_text(&text).unwrap();
-        assert_eq!((read.to_text(), read.dir), (text, orders.dir));
-        for garbage in ["", "7", "7 8 3 true", "7 8 3 maybe /d", "-7 8 3 true /d", "7 x 3 true /d"]
-        {
-            assert!(Orders::from_text(garbage).is_none(), "{garbage:?}");
-        }
-    }
 }

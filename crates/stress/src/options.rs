@@ -1,19 +1,16 @@
 //! Random options for each open, so small that a few thousand commits cause every kind of job.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use lsmx::WalOptions;
 use lsmx::env::Background;
 use lsmx::merge_operator::{Append, Counter};
-use lsmx::operand_store::OperandStoreFactory;
 use lsmx::vfs::{OsVfs, Vfs};
 use lsmx::{
     BlockCacheKind, Compression, FilterBits, FilterLastRun, KeyspaceOptions, Options, PolicySpec,
     ValueSeparation,
 };
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
-
 use lsmx_testkit::TestRng;
 
 /// Draws options of a keyspace. Half of them name a policy, half an operand store; without, the keyspace keeps its own.
@@ -62,7 +59,7 @@ fn draw_separation(rng: &mut TestRng) -> Option<ValueSeparation> {
     (!rng.is_one_in(3)).then_some(separation)
 }
 
-/// Draws buckets so few and small that they split, merge, and overflow into the tree.
+/// Draws options of an operand store. Buckets are so few and small that they split, merge, and overflow into the tree.
 pub(crate) fn draw_store(rng: &mut TestRng) -> DeltaStoreFactory {
     let drawn = DeltaOptions::default()
         .bucket_bytes(512 << rng.below(5))
@@ -91,11 +88,6 @@ pub(crate) fn draw_options(rng: &mut TestRng, dir: &Path) -> Options {
             ..WalOptions::default()
         })
         .operand_store(draw_store(rng))
-}
-
-/// Returns all operand stores that keyspaces may have, for verification.
-pub(crate) fn stores() -> [Arc<dyn OperandStoreFactory>; 1] {
-    [Arc::new(DeltaStoreFactory::new(DeltaOptions::default()))]
 }
 
 /// Draws a kind and size of filters.

@@ -1,4 +1,4 @@
-//! Starts children, kills them, and compares the database with their messages.
+//! The parent process: starts children, kills them, and compares the database with their messages.
 
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -19,15 +19,14 @@ use crate::messages::Message;
 use crate::{ChildCounts, ORDERS, Orders, open};
 use lsmx_testkit::TestRng;
 
-/// Maximum of kills that [`Plan::drawn`] draws.
+/// Maximum number of kills that [`KillPlan::draw`] draws.
 const KILLS_MAX: u64 = 10;
-/// Maximum of acknowledgements before a kill that [`Plan::drawn`] draws.
-const LONGEST: u64 = 5_000;
-
-/// A child that sends no message for so many seconds hangs.
+/// Maximum number of acknowledgements before a kill that [`KillPlan::draw`] draws.
+const ACKNOWLEDGEMENTS_MAX: u64 = 5_000;
+/// Seconds without a message after which a child counts as hanging.
 const SILENCE_MAX_S: u64 = 60;
 
-/// Command of a child. The child gets its orders in the environment variable [`ORDERS`].
+/// Command that starts a child. The child gets its orders in the environment variable [`ORDERS`].
 #[derive(Clone, Debug)]
 pub struct ChildCommand {
     /// The program.
@@ -38,51 +37,52 @@ pub struct ChildCommand {
     pub variables: Vec<(&'static str, String)>,
 }
 
-/// Kills of one database.
+/// Number and times of the kills of one database.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct KillPlan {
     /// Seed of everything but the exact time of a kill.
     pub seed: u64,
     /// Number of kills, at least 1.
     pub kills: u64,
     /// Maximum number of acknowledgements before a kill, at least 1.
-    pub longest: u64,
+    pub acknowledgements_max: u64,
     /// Whether writes of some children fail.
     pub faults: bool,
-    /// Whether the files stay after a failure: those of the last kill, and those after the check.
+    /// Whether a failed run keeps the files before and after the last check.
     pub keep: bool,
 }
 
-impl Plan {
+impl KillPlan {
     /// Draws a plan.
     #[must_use]
-    pub fn drawn(seed: u64, faults: bool) -> Plan {
+    pub fn draw(seed: u64, faults: bool) -> KillPlan {
         let mut rng = TestRng::new(!seed);
         let kills = 1 + rng.below(KILLS_MAX);
-        let longest = *rng.choose(&[LONGEST / 50, LONGEST / 8, LONGEST]);
-        Plan { seed, kills, longest, faults, keep: true }
+        let acknowledgements_max = ACKNOWLEDGEMENTS_MAX / *rng.choose(&[50, 8, 1]);
+        KillPlan { seed, kills, acknowledgements_max, faults, keep: true }
     }
 }
 
 /// Counts of one or several databases.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Sum {
+pub struct KillCounts {
     /// Killed children.
     pub kills: u64,
     /// Acknowledged commits.
     pub acknowledged: u64,
     /// Checks of the whole database.
-    pub looks: u64,
+    #[serde(rename = "looks")]
+    pub checks: u64,
     /// Counts of the children.
     pub reached: ChildCounts,
 }
 
-impl Sum {
+impl KillCounts {
     /// Adds the counts of another database.
-    pub fn add(&mut self, other: Sum) {
+    pub fn add(&mut self, other: KillCounts) {
         self.kills += other.kills;
         self.acknowledged += other.acknowledged;
-        self.looks += other.looks;
+        self.checks += other.checks;
         self.reached.add(other.reached);
     }
 }
@@ -91,20 +91,19 @@ impl Sum {
 ///
 /// # Errors
 /// The first violated guarantee.
-pub fn kill_many(plan: Plan, children: &ChildCommand, home: &Path) -> Outcome<Sum> {
-    let failed = |error| format!("no directory in {}: {error}", home.display());
+pub fn kill_many(plan: KillPlan, children: &ChildCommand, home: &Path) -> Outcome<KillCounts> {
+    let failed = |error| format!("cannot create a directory in {}: {error}", home.display());
     let own = tempfile::Builder::new().prefix("stress-").tempdir_in(home).map_err(failed)?;
-    let mut parent = KillRun::new(plan, children, own.path());
-    let done = (0..plan.kills).try_for_each(|round| parent.round(round));
-    match done {
-        Ok(()) => Ok(parent.sum),
+    let mut run = KillRun::new(plan, children, own.path());
+    match (0..plan.kills).try_for_each(|round| run.run_round(round)) {
+        Ok(()) => Ok(run.sum),
         Err(what) if plan.keep => Err(format!("{what}\nfiles: {}", own.keep().display())),
         Err(what) => Err(what),
     }
 }
 
 struct KillRun<'a> {
-    plan: Plan,
+    plan: KillPlan,
     children: &'a ChildCommand,
     dir: PathBuf,
     /// Copy of the files before the check.
@@ -115,33 +114,33 @@ struct KillRun<'a> {
     counts: Vec<u64>,
     /// Kills since the last check. Each child may have committed once more than it reported.
     kills_since_check: u64,
-    sum: Sum,
+    sum: KillCounts,
 }
 
 impl<'a> KillRun<'a> {
-    fn new(plan: Plan, children: &'a ChildCommand, home: &Path) -> KillRun<'a> {
+    fn new(plan: KillPlan, children: &'a ChildCommand, home: &Path) -> KillRun<'a> {
         let mut rng = TestRng::new(plan.seed);
         let writers = 1 + rng.below(4);
         let counts = (0..=writers).map(|_| 0).collect();
         let (dir, before) = (home.join("db"), home.join("before"));
-        let (kills_since_check, sum) = (0, Sum::default());
+        let (kills_since_check, sum) = (0, KillCounts::default());
         KillRun { plan, children, dir, before, rng, writers, counts, kills_since_check, sum }
     }
 
     /// Kills one child. Checks the database, or leaves its recovery to the next child, which may be killed meanwhile.
-    fn round(&mut self, round: u64) -> Outcome {
+    fn run_round(&mut self, round: u64) -> Outcome {
         let dir = self.dir.to_str().ok_or_else(|| format!("{:?} is not UTF-8", self.dir))?;
         let dir = dir.to_owned();
-        let (writers, Plan { seed, faults, .. }) = (self.writers, self.plan);
+        let (writers, KillPlan { seed, faults, .. }) = (self.writers, self.plan);
         let orders = Orders { dir, seed, round: self.rng.next_u64() >> 1, writers, faults };
-        // Some are killed during the open, some soon after it.
+        // Some children are killed during the open, some soon after it.
         let after = match self.rng.below(4) {
             0 => self.rng.below(3),
             1 => self.rng.below(200),
-            _ => self.rng.below(self.plan.longest),
+            _ => self.rng.below(self.plan.acknowledgements_max),
         };
-        let told = |what| format!("round {round}, killed after {after}: {what}");
-        let last = self.kill_one(&orders, after).map_err(told)?;
+        let with_round = |what| format!("round {round}, killed after {after}: {what}");
+        let last = self.kill_one(&orders, after).map_err(with_round)?;
         self.sum.kills += 1;
         for (count, last) in self.counts.iter_mut().zip(last) {
             self.sum.acknowledged += last.saturating_sub(*count);
@@ -151,7 +150,7 @@ impl<'a> KillRun<'a> {
         if round + 1 < self.plan.kills && self.rng.is_one_in(2) {
             return Ok(());
         }
-        self.check_database().map_err(told)
+        self.check_database().map_err(with_round)
     }
 
     /// Starts a child and kills it after a number of acknowledgements. Returns the last acknowledged commit of each writer,
@@ -166,31 +165,31 @@ impl<'a> KillRun<'a> {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(|error| format!("no child: {error}"))?;
+            .map_err(|error| format!("cannot start a child: {error}"))?;
         let mut messages = BufReader::new(child.stderr.take().ok_or("no pipe")?);
         let watched = WatchedChild::new(child);
         let mut last = vec![0; self.counts.len()];
         let mut reached = ChildCounts::default();
         let (mut bytes, mut count, mut killed) = ([0; 16], 0, false);
         while messages.read_exact(&mut bytes).is_ok() {
-            let garbled = || format!("the child says {:?}", bytes.escape_ascii().to_string());
+            let malformed = || format!("malformed message {:?}", bytes.escape_ascii().to_string());
             match Message::from_bytes(bytes) {
                 Message::Opening => {}
                 Message::Progress { actor, number } => {
                     let at = usize::try_from(actor).ok().and_then(|actor| last.get_mut(actor));
-                    *at.ok_or_else(garbled)? = number;
+                    *at.ok_or_else(malformed)? = number;
                 }
                 Message::Count { index, count } => {
-                    reached.set(index, count).map_err(|_| garbled())?;
+                    reached.set(index, count).ok_or_else(malformed)?;
                     continue;
                 }
             }
             if !killed && count >= acknowledged {
-                watched.kill().map_err(|error| format!("no kill: {error}"))?;
+                watched.kill().map_err(|error| format!("cannot kill a child: {error}"))?;
                 killed = true;
             }
             count += 1;
-            watched.heard();
+            watched.note_message();
         }
         self.sum.reached.add(reached);
         let (mut child, was_silent) = watched.end();
@@ -199,11 +198,11 @@ impl<'a> KillRun<'a> {
             return Err(format!("the child sent nothing for {SILENCE_MAX_S} seconds"));
         }
         if !killed || status.code().is_some() {
-            let mut said = String::new();
+            let mut output = String::new();
             if let Some(mut stdout) = child.stdout.take() {
-                let _ = stdout.read_to_string(&mut said);
+                let _ = stdout.read_to_string(&mut output);
             }
-            return Err(format!("the child ended by itself: {status}: {said}"));
+            return Err(format!("the child ended by itself: {status}: {output}"));
         }
         Ok(last)
     }
@@ -211,7 +210,8 @@ impl<'a> KillRun<'a> {
     /// Compares the database with the acknowledgements, and raises the counts to those of the database.
     fn check_database(&mut self) -> Outcome {
         if self.plan.keep {
-            copy_dir(&self.dir, &self.before).map_err(|error| format!("no copy: {error}"))?;
+            let copied = copy_dir(&self.dir, &self.before);
+            copied.map_err(|error| format!("cannot copy the database: {error}"))?;
         }
         let (db, keyspaces) = open(Arc::new(OsVfs), &self.dir, self.rng.next_u64())?;
         let view = KeyspaceView { keyspaces: &keyspaces, snapshot: None };
@@ -226,7 +226,7 @@ impl<'a> KillRun<'a> {
             *count = found;
         }
         self.kills_since_check = 0;
-        self.sum.looks += 1;
+        self.sum.checks += 1;
         view.check(self.plan.seed, &self.counts)?;
         if self.rng.is_one_in(3) {
             for keyspace in &keyspaces {
@@ -241,49 +241,49 @@ impl<'a> KillRun<'a> {
     }
 }
 
-/// A child that a thread kills after [`SILENCE_MAX_S`] without a message.
+/// A child, and a thread that kills it after [`SILENCE_MAX_S`] without a message.
 struct WatchedChild {
     child: Arc<Mutex<Child>>,
-    heard: SyncSender<()>,
-    watch: JoinHandle<bool>,
+    messages: SyncSender<()>,
+    watchdog: JoinHandle<bool>,
 }
 
 impl WatchedChild {
     fn new(child: Child) -> WatchedChild {
         let child = Arc::new(Mutex::new(child));
-        let (heard, hears) = sync_channel(1);
-        let own = Arc::clone(&child);
-        #[expect(clippy::disallowed_methods, reason = "it watches those that could hang")]
-        let watch = std::thread::spawn(move || {
+        let (messages, received) = sync_channel(1);
+        let watched = Arc::clone(&child);
+        #[expect(clippy::disallowed_methods, reason = "a watchdog needs a thread and a timeout")]
+        let watchdog = std::thread::spawn(move || {
             loop {
-                match hears.recv_timeout(Duration::from_secs(SILENCE_MAX_S)) {
+                match received.recv_timeout(Duration::from_secs(SILENCE_MAX_S)) {
                     Ok(()) => {}
                     Err(RecvTimeoutError::Disconnected) => return false,
                     Err(RecvTimeoutError::Timeout) => {
                         // Fails if the child has just ended.
-                        let _ = own.lock().unwrap_or_else(PoisonError::into_inner).kill();
+                        let _ = watched.lock().unwrap_or_else(PoisonError::into_inner).kill();
                         return true;
                     }
                 }
             }
         });
-        WatchedChild { child, heard, watch }
+        WatchedChild { child, messages, watchdog }
     }
 
-    fn heard(&self) {
-        // A full channel already has a notice for the thread.
-        let _ = self.heard.try_send(());
+    fn note_message(&self) {
+        // If the channel is full, the watchdog has not yet received the previous notice.
+        let _ = self.messages.try_send(());
     }
 
     fn kill(&self) -> std::io::Result<()> {
         self.child.lock().unwrap_or_else(PoisonError::into_inner).kill()
     }
 
-    /// Returns the child, and whether it was killed because of its silence.
+    /// Returns the child, and whether the watchdog killed it.
     fn end(self) -> (Child, bool) {
-        drop(self.heard);
-        let was_silent = self.watch.join().unwrap_or(false);
-        let child = Arc::into_inner(self.child).expect("the thread has ended");
+        drop(self.messages);
+        let was_silent = self.watchdog.join().unwrap_or(false);
+        let child = Arc::into_inner(self.child).expect("the watchdog has ended");
         (child.into_inner().unwrap_or_else(PoisonError::into_inner), was_silent)
     }
 }

@@ -3,32 +3,26 @@
 //! Each acknowledged commit is present and whole, and no commit that was not begun. A kill happens after a number
 //! of acknowledgements, so `LSMX_TEST_SEED` repeats it roughly. `lsmx stress` runs the same without end.
 
-#![allow(
-    clippy::print_stdout,
-    clippy::unwrap_used,
-    reason = "a test says what it did, and may panic"
-)]
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a test prints and may panic")]
 
 use lsmx::env::Env;
 use lsmx_base::failpoint::{self, Failpoint};
 use lsmx_stress::{
-    ChildCommand, ChildCounts, Detection, Orders, Outcome, Plan, Sum, format_detections, kill_many,
+    ChildCommand, ChildCounts, Detection, KillCounts, KillPlan, Orders, Outcome, format_detections,
+    kill_many,
 };
 use lsmx_testkit::{mix_seeds, scaled, seed};
 
 /// Kills in CI.
 const KILLS: u64 = 40;
-/// Kills of one database before the next begins anew.
-const KILLS_OF_A_DATABASE: u64 = 8;
-/// Kills within which a deliberate bug must show.
-const KILLS_FOR_A_BUG: u64 = 96;
-/// Acknowledgements within which a child is killed.
-const LONGEST: u64 = 600;
-/// The variable that names a deliberate bug for the child to have.
-const BUG: &str = "LSMX_TEST_KILL_BUG";
+/// Kills of one database.
+const KILLS_PER_DATABASE: u64 = 8;
+/// Databases within which a failpoint must be detected: 96 kills.
+const DATABASES_PER_FAILPOINT: u64 = 12;
+/// Environment variable with the name of the failpoint that a child enables.
+const FAILPOINT: &str = "LSMX_TEST_KILL_BUG";
 
-/// Bugs that make a process that dies break its word, or one that was killed come back with less, or
-/// more, than it had.
+/// Failpoints that lose, tear or repeat commits of a killed process.
 const VISIBLE: &[Failpoint] = &[
     Failpoint::BufferedNotLogged,
     Failpoint::ReplaySkipsUnflushed,
@@ -41,85 +35,84 @@ const VISIBLE: &[Failpoint] = &[
     Failpoint::LiveBlobDeleted,
 ];
 
-fn is_child() -> bool {
-    std::env::var(lsmx_stress::ORDERS).is_ok()
-}
-
-/// Not a test of its own: what [`a_killed_process_keeps_its_word`] starts and kills.
+/// The child that the other tests start and kill. Does nothing in a normal run of the tests.
 #[test]
 fn child() {
     let Some(orders) = Orders::from_env().unwrap() else { return };
-    if let Ok(name) = std::env::var(BUG) {
-        failpoint::enable(
-            Failpoint::from_name(&name).expect("the parent passes the name of a failpoint"),
-        );
+    if let Ok(name) = std::env::var(FAILPOINT) {
+        failpoint::enable(Failpoint::from_name(&name).expect("a name of a failpoint"));
     }
-    let outcome = lsmx_stress::write_until_killed(&orders);
-    println!("{outcome:?}");
-    // Nobody asked it to end.
+    println!("{:?}", lsmx_stress::write_until_killed(&orders));
+    // A child that was not killed has failed.
     std::process::exit(3);
 }
 
-/// A database that is killed as often as CI does it.
-fn short(base: u64, database: u64, bug: Option<Failpoint>) -> (u64, Outcome<Sum>) {
-    let seed = mix_seeds(base, database) >> 16;
-    let (kills, longest) = (KILLS_OF_A_DATABASE, LONGEST);
-    let plan = Plan { seed, kills, longest, faults: false, keep: false };
+/// Kills the children of one database.
+fn kill_database(seed: u64, failpoint: Option<Failpoint>) -> Outcome<KillCounts> {
+    let plan = KillPlan {
+        seed,
+        kills: KILLS_PER_DATABASE,
+        acknowledgements_max: 600,
+        faults: false,
+        keep: false,
+    };
     let arguments = ["child", "--exact", "--nocapture", "--test-threads=1"];
     let children = ChildCommand {
         program: std::env::current_exe().unwrap(),
         arguments: arguments.map(str::to_owned).to_vec(),
-        variables: bug.map(|bug| (BUG, bug.name().to_owned())).into_iter().collect(),
+        variables: failpoint
+            .map(|point| (FAILPOINT, point.name().to_owned()))
+            .into_iter()
+            .collect(),
     };
-    (seed, kill_many(plan, &children, &std::env::temp_dir()))
+    kill_many(plan, &children, &std::env::temp_dir())
+}
+
+/// Returns the seed of a database.
+fn database_seed(base: u64, database: u64) -> u64 {
+    mix_seeds(base, database) >> 16
 }
 
 #[test]
-fn a_killed_process_keeps_its_word() {
-    if is_child() {
-        return;
-    }
+fn killed_process_loses_no_acknowledged_commit() {
     let base = seed();
-    let mut sum = Sum::default();
-    for database in 0..scaled(KILLS).div_ceil(KILLS_OF_A_DATABASE) {
-        match short(base, database, None) {
-            (_, Ok(one)) => sum.add(one),
-            (seed, Err(what)) => panic!("database {database}, seed {seed}: {what}"),
+    let mut sum = KillCounts::default();
+    for database in 0..scaled(KILLS).div_ceil(KILLS_PER_DATABASE) {
+        let seed = database_seed(base, database);
+        match kill_database(seed, None) {
+            Ok(one) => sum.add(one),
+            Err(what) => panic!("database {database}, seed {seed}: {what}"),
         }
     }
     println!("{sum:?}");
-    assert!(sum.acknowledged > sum.kills * 50, "too little was acknowledged: {sum:?}");
+    assert!(sum.acknowledged > sum.kills * 50, "too few acknowledgements: {sum:?}");
     let ChildCounts { operands, rewrites, splits, overflows, blob_rewrites, copies, .. } =
         sum.reached;
-    let collected = rewrites + splits + overflows;
-    assert!(operands > 0 && collected > 0, "no operand store had anything to do: {sum:?}");
-    assert!(blob_rewrites > 0, "no blob file was emptied: {sum:?}");
+    let bucket_jobs = rewrites + splits + overflows;
+    assert!(operands > 0 && bucket_jobs > 0, "no operand store wrote a bucket: {sum:?}");
+    assert!(blob_rewrites > 0, "no blob file was rewritten: {sum:?}");
     assert!(copies > 0, "no checkpoint was compared: {sum:?}");
 }
 
-/// The test is tested: children that have a bug are found out.
 #[test]
-fn kills_show_what_a_bug_does() {
-    if is_child() {
-        return;
-    }
+fn kills_detect_each_failpoint() {
     let base = seed();
     let clock = Env::default();
-    let mut found = Vec::new();
-    for &bug in VISIBLE {
+    let mut detections = Vec::new();
+    for &failpoint in VISIBLE {
+        let name = failpoint.name();
         let start_ns = clock.monotonic_ns();
-        let databases = 0..KILLS_FOR_A_BUG / KILLS_OF_A_DATABASE;
-        let shown = databases.into_iter().find_map(|database| {
-            short(base, database, Some(bug)).1.err().map(|what| (database, what))
+        let detected = (0..DATABASES_PER_FAILPOINT).find_map(|database| {
+            let outcome = kill_database(database_seed(base, database), Some(failpoint));
+            outcome.err().map(|what| (database + 1, what))
         });
-        let Some((database, what)) = shown else {
-            panic!("{} did not show in {KILLS_FOR_A_BUG} kills", bug.name());
+        let Some((runs, what)) = detected else {
+            panic!("{name} was not detected with {DATABASES_PER_FAILPOINT} databases");
         };
         let ms = (clock.monotonic_ns() - start_ns) / 1_000_000;
-        let check = "a killed process";
-        found.push(Detection { failpoint: bug, check, runs: database + 1, ms });
+        detections.push(Detection { failpoint, check: "a killed process", runs, ms });
         let what: String = what.chars().take(250).collect();
-        println!("{}: at database {}: {what}", bug.name(), database + 1);
+        println!("{name}: at database {runs}: {what}");
     }
-    println!("\n{}", format_detections(&found));
+    println!("\n{}", format_detections(&detections));
 }

@@ -8,7 +8,7 @@ use lsmx_bench::workload::record::Format;
 
 use super::output::OutputArgs;
 use super::values::{Policies, bytes, count, percent, policies, workers};
-use super::workload::{PlaceArgs, RunArgs, WorkloadArgs};
+use super::workload::{RunArgs, SetupArgs, WorkloadArgs};
 
 /// Settings of the engine.
 #[derive(Debug, Args)]
@@ -99,7 +99,7 @@ pub(crate) struct AdviseArgs {
     #[arg(long)]
     pub(crate) presets: bool,
     #[command(flatten)]
-    pub(crate) place: PlaceArgs,
+    pub(crate) setup: SetupArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

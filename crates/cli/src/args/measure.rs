@@ -12,7 +12,7 @@ use lsmx_bench::workload::operation_mix::OperationMix;
 
 use super::output::OutputArgs;
 use super::values::{block_bytes, bytes, count, positive_count, rate};
-use super::workload::{PlaceArgs, RunArgs};
+use super::workload::{RunArgs, SetupArgs};
 
 /// Arguments of `lsmx stress`.
 #[derive(Debug, Args)]
@@ -99,7 +99,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", value_parser = count, default_value = "1")]
     pub(crate) repeat: u64,
     #[command(flatten)]
-    pub(crate) place: PlaceArgs,
+    pub(crate) setup: SetupArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }
@@ -150,7 +150,7 @@ pub(crate) struct IocostArgs {
     #[arg(long)]
     pub(crate) direct_io: bool,
     #[command(flatten)]
-    pub(crate) place: PlaceArgs,
+    pub(crate) setup: SetupArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

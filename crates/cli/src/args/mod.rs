@@ -20,7 +20,7 @@ pub(crate) use design::{
 };
 pub(crate) use measure::{BenchArgs, IocostArgs, RmwArgs, StressArgs};
 pub(crate) use values::split_outside_brackets;
-pub(crate) use workload::{ReadArgs, WorkloadArgs, WriteArgs};
+pub(crate) use workload::{ReadArgs, RunArgs, WorkloadArgs, WriteArgs};
 
 /// LSM storage engine: explore the design space, work on databases.
 #[derive(Debug, Parser)]
@@ -34,10 +34,10 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Run a workload under compaction policies and measure their costs.
     Explore(Box<ExploreArgs>),
-    /// Simulate the same on trees without data, which also works for very large trees.
+    /// Simulate the same workload on trees without data, which also works for very large trees.
     Simulate(Box<ExploreArgs>),
     /// Recommend a design for a workload and a memory budget: found by simulation, confirmed on the engine.
-    // The phases of a plan were once given by --spec, which is a policy elsewhere.
+    // `--spec` is the old name of `--phases`. In other commands it names a policy.
     #[command(mut_arg("phases", |phases| phases.alias("spec")))]
     Advise(Box<AdviseArgs>),
     /// Run named workloads and measure throughput and latency, also of other engines.
@@ -77,7 +77,7 @@ fn accept_negative_numbers(command: clap::Command) -> clap::Command {
     command.mut_args(accept).mut_subcommands(accept_negative_numbers)
 }
 
-/// Converts an error of clap to one line, with the known names and the nearest of them.
+/// Converts an error of clap to one line with the most similar known name, and the known commands or a pointer to `--help`.
 fn failure(error: &clap::Error, words: &[OsString]) -> Failure {
     let text = error.to_string();
     let line = match error.kind() {
@@ -90,43 +90,44 @@ fn failure(error: &clap::Error, words: &[OsString]) -> Failure {
     let mut line = line.split_whitespace().collect::<Vec<_>>().join(" ");
     let suggested =
         [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue];
-    if let Some(name) = suggested.into_iter().find_map(|kind| error.get(kind)) {
-        line.push_str(&format!("; did you mean {name}?"));
-    }
-    let known = match error.kind() {
+    let separator = match suggested.into_iter().find_map(|kind| error.get(kind)) {
+        Some(name) => {
+            line.push_str(&format!("; did you mean {name}?"));
+            " "
+        }
+        None => "; ",
+    };
+    let (path, commands) = command_in(words);
+    let hint = match error.kind() {
         ErrorKind::UnknownArgument => {
-            // A word that is not a flag may be a wrong command.
+            // An unknown word that is not a flag may be a mistyped command.
             let word = error.get(ContextKind::InvalidArg).map(ToString::to_string);
             let is_flag = word.is_none_or(|word| word.starts_with('-'));
-            let commands = if is_flag { String::new() } else { known_names(words, true) };
-            if commands.is_empty() { known_names(words, false) } else { commands }
+            match is_flag || commands.is_empty() {
+                true => format!("see {path} --help"),
+                false => format!("known: {commands}"),
+            }
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
         | ErrorKind::InvalidSubcommand
-        | ErrorKind::MissingSubcommand => known_names(words, true),
+        | ErrorKind::MissingSubcommand => format!("known: {commands}"),
         _ => return Failure::Usage(line),
     };
-    let separator = if line.ends_with('?') { "" } else { ";" };
-    Failure::Usage(format!("{line}{separator} known: {known}"))
+    Failure::Usage(format!("{line}{separator}{hint}"))
 }
 
-/// Returns the commands, or the flags, of the command that `words` name.
-fn known_names(words: &[OsString], commands: bool) -> String {
-    let mut root = command();
-    // Global flags reach the subcommands.
-    root.build();
-    let mut command = &root;
+/// Returns the command that `words` name, such as `lsmx db scan`, and the names of its subcommands.
+fn command_in(words: &[OsString]) -> (String, String) {
+    let root = command();
+    let (mut path, mut command) = ("lsmx".to_owned(), &root);
     for word in words.iter().skip(1) {
         if let Some(below) = word.to_str().and_then(|word| command.find_subcommand(word)) {
+            path.push_str(&format!(" {}", below.get_name()));
             command = below;
         }
     }
-    if commands {
-        let names = command.get_subcommands().map(clap::Command::get_name);
-        return names.filter(|name| *name != "help").collect::<Vec<_>>().join(", ");
-    }
-    let names = command.get_arguments().filter_map(|argument| argument.get_long());
-    names.map(|name| format!("--{name}")).collect::<Vec<_>>().join(", ")
+    let names = command.get_subcommands().map(clap::Command::get_name);
+    (path, names.filter(|name| *name != "help").collect::<Vec<_>>().join(", "))
 }
 
 #[cfg(test)]

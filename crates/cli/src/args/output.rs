@@ -10,7 +10,7 @@ use lsmx_bench::report::{Report, csv, html, json};
 use crate::failure::Failure;
 use crate::output;
 
-/// Where the result of an experiment goes, and how its tables look.
+/// Files and tables for the result of an experiment.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct OutputArgs {
     /// Write the result as JSON.

@@ -90,12 +90,4 @@ mod tests {
         assert_eq!(split_outside_brackets("a),b"), ["a)", "b"]);
         assert_eq!(split_outside_brackets("{a=[1,2],b=3},rr"), ["{a=[1,2],b=3}", "rr"]);
     }
-
-    #[test]
-    fn policies_all_has_no_policy_that_drops_data() {
-        let Policies(all) = policies("all").unwrap();
-        let names: Vec<String> = all.iter().map(ToString::to_string).collect();
-        assert!(names.iter().any(|name| name == "tiering"), "{names:?}");
-        assert!(!names.iter().any(|name| name.starts_with("fifo")), "{names:?}");
-    }
 }

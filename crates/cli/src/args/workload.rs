@@ -1,4 +1,4 @@
-//! Flags that several experiments share: records, operations, and how an experiment is run.
+//! Flags that several experiments share: records, operations, seeds and repetitions.
 
 use std::path::PathBuf;
 
@@ -76,9 +76,9 @@ pub(crate) struct WorkloadArgs {
     pub(crate) trace: Option<PathBuf>,
 }
 
-/// Seed of an experiment, and where its databases are.
+/// Seed of an experiment and directory of its databases.
 #[derive(Debug, Args)]
-pub(crate) struct PlaceArgs {
+pub(crate) struct SetupArgs {
     /// Seed of records and operations.
     #[arg(long, value_name = "S", default_value_t = 0)]
     pub(crate) seed: u64,
@@ -87,18 +87,18 @@ pub(crate) struct PlaceArgs {
     pub(crate) dir: Option<PathBuf>,
 }
 
-impl PlaceArgs {
+impl SetupArgs {
     /// Returns the directory for temporary databases.
     pub(crate) fn directory(&self) -> PathBuf {
         self.dir.clone().unwrap_or_else(std::env::temp_dir)
     }
 }
 
-/// How an experiment with several cells is run.
+/// Repetitions, resumption and dry run of an experiment with several cells.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
-    pub(crate) place: PlaceArgs,
+    pub(crate) setup: SetupArgs,
     /// Number of runs of each cell, with seeds from --seed on; medians and intervals are reported.
     #[arg(long, value_name = "N", value_parser = count, default_value = "1")]
     pub(crate) repeat: u64,

@@ -1,4 +1,4 @@
-//! `lsmx advise`: from what was typed to a question, from the answer to a table and files.
+//! `lsmx advise`.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -14,32 +14,32 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::Bar;
 
-/// Searches, confirms and reports.
+/// Searches for designs, confirms the best ones on the engine, and reports them.
 pub(crate) fn run(arguments: &AdviseArgs, words: &[OsString]) -> Result<(), Failure> {
     let mut config = config(arguments, words)?;
     arguments.output.probe(&RANKED)?;
-    // Everything temporary is made in here, so that an interrupted run can remove it.
-    let temporary = interrupt::temporary_directory("lsmx-advise-", &config.directory, None)?;
-    config.directory = temporary.path().to_owned();
+    let _temporary = interrupt::make_temporary("lsmx-advise-", &mut config.directory, None)?;
     let advice = config.run(&mut Bar::new())?;
     arguments.output.write(&advice)
 }
 
 fn config(arguments: &AdviseArgs, words: &[OsString]) -> Result<Config, Failure> {
-    let typed = &arguments.workload;
-    explore::check(typed)?;
-    let spec = typed.phases.as_deref().map(explore::text_of).transpose()?;
-    let (workload, entries) = match (&typed.trace, &typed.phases, &spec) {
+    let flags = &arguments.workload;
+    explore::check(flags)?;
+    let spec = flags.phases.as_deref().map(explore::read_text).transpose()?;
+    let generated = |phases| Workload::Phases {
+        phases,
+        key_bytes: flags.records.key_len.unwrap_or(explore::KEY_LEN_DEFAULT),
+        value_bytes: flags.records.value_len.unwrap_or(explore::VALUE_LEN_DEFAULT),
+    };
+    let (workload, entries) = match (&flags.trace, &flags.phases, &spec) {
         (Some(path), _, _) => {
             (Workload::Trace(Arc::new(TraceFile::open(path)?)), arguments.entries)
         }
-        (None, Some(path), Some(text)) => {
-            (generated(arguments, parse_phases(text, path)?), arguments.entries)
-        }
-        // A workload of flags has the number of entries already.
-        _ => (generated(arguments, explore::mix(typed, arguments.entries).phases()?), None),
+        (None, Some(path), Some(text)) => (generated(parse_phases(text, path)?), arguments.entries),
+        // The phases already have the number of entries.
+        _ => (generated(explore::mix(flags, arguments.entries).phases()?), None),
     };
-    let command: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     Ok(Config {
         workload,
         entries,
@@ -47,17 +47,9 @@ fn config(arguments: &AdviseArgs, words: &[OsString]) -> Result<Config, Failure>
         weights: arguments.weights,
         confirm: arguments.confirm,
         presets: arguments.presets,
-        seed: arguments.place.seed,
-        directory: arguments.place.directory(),
-        command: command.join(" "),
+        seed: arguments.setup.seed,
+        directory: arguments.setup.directory(),
+        command: super::command_line(words),
         spec,
     })
-}
-
-fn generated(arguments: &AdviseArgs, phases: Vec<lsmx_bench::workload::phases::Phase>) -> Workload {
-    Workload::Phases {
-        phases,
-        key_bytes: arguments.workload.records.key_len.unwrap_or(explore::KEY_LEN_DEFAULT),
-        value_bytes: arguments.workload.records.value_len.unwrap_or(explore::VALUE_LEN_DEFAULT),
-    }
 }

@@ -1,17 +1,17 @@
-//! `lsmx bench`: from what was typed to a config, from the result to a table and files.
+//! `lsmx bench`.
 
 use std::ffi::OsString;
 
 use lsmx_bench::experiment::throughput::{self, Config};
 use lsmx_bench::experiment::tuning::{self, Study};
-use lsmx_bench::peers::{EngineSettings, Kind};
+use lsmx_bench::peers::EngineSettings;
 
 use crate::args::BenchArgs;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::Bar;
 
-/// Runs the workloads and reports them.
+/// Runs the workloads, or an experiment, and reports them.
 pub(crate) fn run(arguments: &BenchArgs, words: &[OsString]) -> Result<(), Failure> {
     let mut config = config(arguments, words)?;
     let registry = match arguments.experiment {
@@ -20,14 +20,10 @@ pub(crate) fn run(arguments: &BenchArgs, words: &[OsString]) -> Result<(), Failu
         Some(_) => &tuning::columns::READS,
     };
     arguments.output.probe(registry)?;
-    // Everything temporary is made in here, so that an interrupted run can remove it.
-    let temporary = match arguments.db {
+    let _temporary = match arguments.db {
         Some(_) => None,
-        None => Some(interrupt::temporary_directory("lsmx-bench-", &config.directory, None)?),
+        None => Some(interrupt::make_temporary("lsmx-bench-", &mut config.directory, None)?),
     };
-    if let Some(temporary) = &temporary {
-        config.directory = temporary.path().to_owned();
-    }
     match arguments.experiment {
         Some(study) => arguments.output.write(&tuning::run(study, &config, &mut Bar::new())?),
         None => arguments.output.write(&config.run(&mut Bar::new())?),
@@ -43,17 +39,9 @@ fn config(arguments: &BenchArgs, words: &[OsString]) -> Result<Config, Failure> 
     for option in &arguments.option {
         settings = settings.set(option)?;
     }
-    let mut peers = Vec::new();
-    for name in &arguments.peers {
-        let peer = Kind::peer(name)?;
-        if !peers.contains(&peer) {
-            peers.push(peer);
-        }
-    }
-    let command: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     Ok(Config {
         workloads: arguments.workloads.clone(),
-        peers,
+        peers: super::peers(&arguments.peers)?,
         settings,
         options: arguments.option.clone(),
         entries: arguments.entries,
@@ -64,9 +52,9 @@ fn config(arguments: &BenchArgs, words: &[OsString]) -> Result<Config, Failure> 
         seek_entries: arguments.seek_entries,
         rate: arguments.rate,
         repeat: arguments.repeat,
-        seed: arguments.place.seed,
-        directory: arguments.place.directory(),
+        seed: arguments.setup.seed,
+        directory: arguments.setup.directory(),
         database: arguments.db.clone(),
-        command: command.join(" "),
+        command: super::command_line(words),
     })
 }

@@ -1,4 +1,4 @@
-//! `lsmx iocost`: from what was typed to a config, from the result to a table and files.
+//! `lsmx iocost`.
 
 use std::ffi::OsString;
 
@@ -12,24 +12,18 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::Bar;
 
-/// Measures and reports.
+/// Measures lookups under each cache size and reports them.
 pub(crate) fn run(arguments: &IocostArgs, words: &[OsString]) -> Result<(), Failure> {
     let mut config = config(arguments, words);
     arguments.output.probe(&REGISTRY)?;
-    // Everything temporary is made in here, so that an interrupted run can remove it.
-    let temporary = match arguments.db {
+    let _temporary = match arguments.db {
         Some(_) => None,
-        None => Some(interrupt::temporary_directory("lsmx-iocost-", &config.directory, None)?),
+        None => Some(interrupt::make_temporary("lsmx-iocost-", &mut config.directory, None)?),
     };
-    if let Some(temporary) = &temporary {
-        config.directory = temporary.path().to_owned();
-    }
-    let result = config.run(&mut Bar::new())?;
-    arguments.output.write(&result)
+    arguments.output.write(&config.run(&mut Bar::new())?)
 }
 
 fn config(arguments: &IocostArgs, words: &[OsString]) -> Config {
-    let command: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     Config {
         database: arguments.db.clone(),
         keyspace: arguments.keyspace.clone().unwrap_or_else(|| DEFAULT_KEYSPACE.to_owned()),
@@ -47,8 +41,8 @@ fn config(arguments: &IocostArgs, words: &[OsString]) -> Config {
         cache_kinds: arguments.cache_kind.clone(),
         sweep: arguments.cache_sweep.clone(),
         gets: arguments.lookups,
-        seed: arguments.place.seed,
-        directory: arguments.place.directory(),
-        command: command.join(" "),
+        seed: arguments.setup.seed,
+        directory: arguments.setup.directory(),
+        command: super::command_line(words),
     }
 }

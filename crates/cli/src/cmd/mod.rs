@@ -1,4 +1,4 @@
-//! One file per command.
+//! One module per command.
 
 pub(crate) mod advise;
 pub(crate) mod bench;
@@ -12,6 +12,18 @@ pub(crate) mod stress;
 
 use std::ffi::OsString;
 use std::path::Path;
+
+use lsmx_bench::experiment::resume::{Finished, Identity};
+use lsmx_bench::peers::Kind;
+
+use crate::args::RunArgs;
+use crate::failure::Failure;
+
+/// Returns the command line as text.
+fn command_line(words: &[OsString]) -> String {
+    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+    words.join(" ")
+}
 
 /// Returns the command line without the program and without the flags that do not change the result.
 fn result_words(words: &[OsString]) -> String {
@@ -31,10 +43,37 @@ fn result_words(words: &[OsString]) -> String {
     kept.join(" ")
 }
 
-/// Returns the message of an interrupted run that can be resumed.
-fn parting(directory: &Path) -> String {
-    let directory = directory.display();
-    format!(
-        "interrupted; finished cells are in {directory}, the same command continues with the others"
-    )
+/// Opens the directory of `--resume` with the cells that an earlier run of the same command finished.
+///
+/// `inputs` are the files that the run reads. A dry run does not create the directory.
+fn open_finished(
+    run: &RunArgs,
+    words: &[OsString],
+    inputs: &[&Path],
+    cell_count: u64,
+) -> Result<Option<Finished>, Failure> {
+    match &run.resume {
+        Some(directory) if !run.dry_run || directory.exists() => {
+            let identity = Identity::new(result_words(words), inputs, cell_count)?;
+            Ok(Some(Finished::open(directory, &identity)?))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Returns the other engines with these names, each once.
+fn peers(names: &[String]) -> Result<Vec<Kind>, Failure> {
+    let peers = names.iter().map(|name| Kind::peer(name)).collect::<Result<Vec<_>, _>>()?;
+    Ok(distinct(&peers))
+}
+
+/// Returns each value once, in the order of first occurrence.
+fn distinct<T: Clone + PartialEq>(values: &[T]) -> Vec<T> {
+    let mut kept: Vec<T> = Vec::new();
+    for value in values {
+        if !kept.contains(value) {
+            kept.push(value.clone());
+        }
+    }
+    kept
 }

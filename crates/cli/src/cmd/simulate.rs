@@ -15,20 +15,19 @@ const MEMTABLE_MAX: u64 = 64 << 20;
 
 /// Runs the simulation and reports it. It creates no files, so an interrupt needs no handler.
 pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Failure> {
-    let meaningless = [
+    let of_explore_only = [
         ("--data", arguments.data.is_some()),
         ("--trace", arguments.workload.trace.is_some()),
         ("--resume", arguments.run.resume.is_some()),
         ("--dry-run", arguments.run.dry_run),
-        ("--dir", arguments.run.place.dir.is_some()),
+        ("--dir", arguments.run.setup.dir.is_some()),
         ("--write-control", arguments.engine.write_control.is_some()),
         ("--workers", arguments.engine.workers.is_some()),
         ("--filter-last-run", arguments.engine.filter_last_run),
         ("--explain", arguments.explain),
     ];
-    if let Some((flag, _)) = meaningless.into_iter().find(|(_, typed)| *typed) {
-        let what = format!("{flag} is a flag of explore only");
-        return Err(Failure::Usage(what));
+    if let Some((flag, _)) = of_explore_only.into_iter().find(|(_, is_given)| *is_given) {
+        return Err(Failure::Usage(format!("{flag} is a flag of explore only")));
     }
     let mut config = explore::config(arguments, words)?;
     let limits =

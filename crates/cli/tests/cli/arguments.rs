@@ -1,15 +1,12 @@
 //! Arguments: rejected ones, the forms of counts and sizes, and old names of flags.
 
-use crate::common::{cells, lsmx, run};
+use crate::common::{TestDir, assert_contains, cells, experiment, lsmx};
 
-/// Rejected command lines, and after `=>` parts of their one line of error.
+/// Rejected command lines, and after `=>` parts of the error.
 const REJECTED: &str = r#"
 explore => --policy
 explore --policy nosuch => "nosuch" | full | lo+1 | tiering | universal | leveled
 explore --policy tiering(X=3) => "X" | T
-explore --policy full --frobnicate => --frobnicate | --entries | --write-control
-explore --policy full --distribution x => "x" | uniform | shifting
-explore --policy full --entries many => many | --entries
 explore --policy full --entries 0 => --entries is 0
 explore --policy full --format tsv => --format | --data
 explore --policy full --data-order shuffled => --data-order | --data
@@ -27,7 +24,7 @@ explore --policy full --data a.tsv --entries 5 => --data | --entries
 explore --policy full --deterministic --write-control stop => --deterministic | --write-control
 explore --policy full --sweep size-ratio => --sweep size-ratio | KEY=VALUE
 explore --policy full --sweep size-ratio=4,,5 => --sweep size-ratio=4,,5 | missing
-explore --policy full --sweep size-ratio=4,4 => 4 stands there twice
+explore --policy full --sweep size-ratio=4,4 => 4 occurs twice
 explore --policy full --sweep size-ratio=4 --sweep size-ratio=5 => --sweep size-ratio | twice
 explore --policy full --sweep sizeratio=4 => "sizeratio" | size-ratio | policy.PARAMETER
 explore --policy full --sweep json=a => "json" | memtable
@@ -46,7 +43,6 @@ explore --policy full(T=4) --sweep policy.T=5 => policy.T=5 | full(T=4)
 bench => WORKLOAD
 bench fillbatch => fillbatch | fillseq | ycsb-f
 bench fillseq --entries 0 => --entries | from 1
-bench fillseq --entries many => --entries | many
 bench fillseq --threads 0 => --threads | from 1
 bench fillseq --threads 5000 => --threads | 1024
 bench fillseq --rate 0 => --rate | above 0
@@ -120,7 +116,7 @@ explore --policy full --memtable 5XB => --memtable | number of bytes | 64MiB or 
 explore --policy full --value-len -7 => '-7' for '--value-len <BYTES>' | number of bytes
 explore --policy full --workers 65 => --workers | from 1 to 64
 explore --policy tierring => "tierring"; did you mean tiering? known: full, 
-explore --policy full --entires 5 => '--entires' | ; did you mean --entries? known: --policy, 
+explore --policy full --entires 5 => '--entires' | ; did you mean --entries? see lsmx explore --help
 explroe => 'explroe' | ; did you mean explore? known: explore, simulate, 
 bench fillseq --option policy=tierring => did you mean tiering?
 rmw --memory-budget lots => --memory-budget | number of bytes
@@ -129,14 +125,12 @@ bench fillseq --option table_bytes=-1 => table_bytes=-1 | a number of bytes
 db x scan --limit few => --limit | must be a whole number
 stress --runs -1 => '-1' for '--runs <N>'
 simulate --policy full --sweep memtable=64MB => 64MB | --memtable
-explore --policy full --sped 3 => --sped | --seed | --phases
-explore --policy nosuch => nosuch | tiering | lo+1
+explore --policy full --frobnicate => '--frobnicate' | see lsmx explore --help
 explore --policy full --distribution pareto => pareto | uniform | prefix-zipf | shifting
 explore --policy full --write-control never => never | smooth | stop | --write-control
-exlore => exlore | explore | db
 db x => put | verify
 db x frob => frob | put | verify
-db x scan --form a => --form | --from | --hex | --keyspace
+db x scan --form a => --form | did you mean --from? see lsmx db scan --help
 db x export f --format xml => xml | tsv | jsonl
 explore --policy full --data a.tsv --value-len 5 => --data | --value-len
 explore --policy full --data a.tsv --updates 0.5 => --data | --updates
@@ -144,39 +138,55 @@ explore --policy full --phases p.toml --lookups 5 => --phases | --lookups
 explore --policy full --phases p.toml --data a.tsv => --phases | --data
 explore --policy full --trace t --value-len 5 => --trace | --value-len
 db x scan --prefix a --from b => --prefix | --from
+compare a b --fail-above much => --fail-above | much
+compare a b --fail-above -1 => --fail-above | -1
+explore --policy full --columns write_amp => unknown column "write_amp"; did you mean write_amplification? known: 
+db x stats --count 1 => --watch
+db x checkpoint => <TARGET>
+db x stats --watch -1 => --watch
+db x get --hex 6 => invalid key with --hex | "6" is not hexadecimal
+db x dump nothing.txt => nothing.txt is no file of a database
+ => explore | db
+db x checkpoint y --keyspace users => --keyspace contradicts checkpoint
+db x verify --keyspace users => --keyspace contradicts verify
+db x dump --keyspace users => --keyspace contradicts dump
+db x repair --keyspace users => --keyspace contradicts repair
+db x reset-clock --keyspace users => --keyspace contradicts reset-clock
+db x drop-keyspace y --keyspace users => --keyspace contradicts drop-keyspace
 "#;
 
-#[test]
-fn wrong_arguments_are_rejected_by_name() {
-    for line in REJECTED.lines().skip(1) {
-        let (words, parts) = line.split_once(" => ").unwrap();
-        let (command, words) = words.split_once(' ').unwrap_or((words, ""));
-        run(command, words).fails(2, &parts.split(" | ").collect::<Vec<_>>());
-    }
-}
+/// Command lines that fail because of a file, and after `=>` parts of the error.
+const UNUSABLE: &str = "
+explore --policy full --data no/such.tsv => cannot open no/such.tsv
+explore --policy full --phases no/such.toml => cannot read no/such.toml
+explore --policy full --trace no/such.trace => no/such.trace
+explore --policy full --json no/such/dir.json => cannot write no/such/dir.json
+explore --policy full --html no/such/page.html => cannot write no/such/page.html
+simulate --policy full --html no/such/page.html => cannot write no/such/page.html
+bench fillseq --html no/such/page.html => cannot write no/such/page.html
+explore --policy full --dir no/such/dir => no/such/dir
+explore --spec nowhere.toml => nowhere.toml
+advise --spec no-such-file.toml => no-such-file.toml
+iocost --db no/such/database => not a database
+stress --runs 1 --dir /nowhere/at/all => /nowhere/at/all
+db x import no/such/file.tsv => cannot open no/such/file.tsv
+simulate --policy leveled --entries 18446744073709551615 => flushes of | bytes in total are too many
+";
 
 #[test]
-fn missing_or_unusable_files_are_named_with_exit_code_1() {
-    for (words, part) in [
-        ("explore --policy full --data no/such.tsv", "cannot open no/such.tsv"),
-        ("explore --policy full --phases no/such.toml", "cannot read no/such.toml"),
-        ("explore --policy full --trace no/such.trace", "no/such.trace"),
-        ("explore --policy full --json no/such/dir.json", "cannot write no/such/dir.json"),
-        ("explore --policy full --dir no/such/dir", "no/such/dir"),
-        ("explore --spec nowhere.toml", "nowhere.toml"),
-        ("advise --spec no-such-file.toml", "no-such-file.toml"),
-        ("iocost --db no/such/database", "not a database"),
-        ("stress --runs 1 --dir /nowhere/at/all", "/nowhere/at/all"),
-    ] {
-        let (command, words) = words.split_once(' ').unwrap();
-        run(command, words).fails(1, &[part]);
+fn rejected_arguments_and_files_are_named() {
+    for (code, table) in [(2, REJECTED), (1, UNUSABLE)] {
+        for line in table.lines().skip(1) {
+            let (words, parts) = line.split_once(" => ").unwrap();
+            lsmx(words).fails(code, &parts.split(" | ").collect::<Vec<_>>());
+        }
     }
+    assert!(!std::fs::exists("x").unwrap(), "no database is created");
 }
 
 /// A command line with units gives the same cells as one with plain numbers.
 #[test]
 fn counts_and_sizes_with_units_equal_plain_numbers() {
-    let directory = tempfile::tempdir().unwrap();
     for (command, units, plain) in [
         (
             "explore",
@@ -191,15 +201,11 @@ fn counts_and_sizes_with_units_equal_plain_numbers() {
         ("simulate", "--sweep entries=0.5M,1M", "--sweep entries=500_000,1_000_000"),
     ] {
         let cells = |words| {
-            let mut cells = cells(
-                command,
-                &format!("--policy tiering --deterministic {words}"),
-                directory.path(),
-            );
+            let mut cells = cells(&format!("{command} --policy tiering --deterministic {words}"));
             let keep = ["sweep", "ingested_bytes", "workload", "digest", "flushed_bytes"];
-            cells.iter_mut().for_each(|cell| {
-                cell.as_object_mut().unwrap().retain(|name, _| keep.contains(&name.as_str()))
-            });
+            for cell in &mut cells {
+                cell.as_object_mut().unwrap().retain(|name, _| keep.contains(&name.as_str()));
+            }
             cells
         };
         assert_eq!(cells(units), cells(plain), "{command} {units}");
@@ -208,21 +214,15 @@ fn counts_and_sizes_with_units_equal_plain_numbers() {
 
 #[test]
 fn old_names_of_flags_are_accepted_and_hidden() {
-    let directory = tempfile::tempdir().unwrap();
-    let (dir, phases) = (directory.path(), directory.path().join("phases.toml"));
-    std::fs::write(&phases, "[[phase]]\nentries = 1000\n").unwrap();
-    let phases = phases.display().to_string();
-    for (command, words, old) in [
-        ("rmw", "--records 1100 --ops 600 --mode merge", "--records"),
-        (
-            "iocost",
-            "--entries 2000 --memtable 64K --table 64K --gets 50 --cache-sweep 20",
-            "--gets",
-        ),
-        ("advise", &format!("--entries 2000 --memory 256K --confirm 0 --spec {phases}"), "--spec"),
+    let dir = TestDir::new();
+    let phases = dir.write("phases.toml", "[[phase]]\nentries = 1000\n");
+    for (words, old) in [
+        ("rmw --records 1100 --ops 600 --mode merge", "--records"),
+        ("iocost --entries 2000 --memtable 64K --table 64K --gets 50 --cache-sweep 20", "--gets"),
+        (&format!("advise --entries 2000 --memory 256K --confirm 0 --spec {phases}"), "--spec"),
     ] {
-        crate::common::result(command, words, dir);
-        let help = run(command, "--help").ok();
+        experiment(words);
+        let help = lsmx(&format!("{} --help", words.split(' ').next().unwrap())).ok();
         assert!(!help.contains(old), "{help}");
     }
 }
@@ -230,15 +230,14 @@ fn old_names_of_flags_are_accepted_and_hidden() {
 /// Without a flag of the workload half of the writes are updates; with one there are none.
 #[test]
 fn default_workload_has_updates() {
-    let directory = tempfile::tempdir().unwrap();
     for command in ["explore", "simulate"] {
         for (words, updates) in [
-            ("--entries 2000 --value-len 48", 1000),
-            ("--entries 2000 --lookups 10", 0),
-            ("--entries 2000 --deletes 0.1", 0),
-            ("--entries 2000 --distribution zipf", 0),
+            ("--value-len 48", 1000),
+            ("--lookups 10", 0),
+            ("--deletes 0.1", 0),
+            ("--distribution zipf", 0),
         ] {
-            let cells = cells(command, &format!("--policy leveled {words}"), directory.path());
+            let cells = cells(&format!("{command} --policy leveled --entries 2000 {words}"));
             assert_eq!(cells[0]["workload"]["phases"][0]["updates"], updates, "{command} {words}");
         }
     }
@@ -246,7 +245,7 @@ fn default_workload_has_updates() {
 
 #[test]
 fn simulate_limits_the_default_memtable_and_says_so() {
-    let simulate = |words: &str| run("simulate", &format!("--policy tiering {words}")).ok();
+    let simulate = |words: &str| lsmx(&format!("simulate --policy tiering {words}")).ok();
     let large = simulate("--entries 1G");
     assert!(large.starts_with("memtables and tables hold 64.0 MiB of data"), "{large}");
     for words in ["--entries 1M", "--entries 1G --memtable 1G"] {
@@ -256,10 +255,7 @@ fn simulate_limits_the_default_memtable_and_says_so() {
 
 #[test]
 fn help_and_version_go_to_standard_output() {
-    assert!(lsmx(&["--version"]).ok().starts_with("lsmx "));
-    let help = lsmx(&["explore", "--help"]).ok();
-    for flag in ["--policy", "--empty-lookups", "--data-order", "--deterministic"] {
-        assert!(help.contains(flag), "{help}");
-    }
-    lsmx::<&str>(&[]).fails(2, &["explore", "db"]);
+    assert!(lsmx("--version").ok().starts_with("lsmx "));
+    let help = lsmx("explore --help").ok();
+    assert_contains(&help, &["--policy", "--empty-lookups", "--data-order", "--deterministic"]);
 }

@@ -1,133 +1,169 @@
 //! Runs `lsmx` and reads its results.
 
 use std::fs;
-use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// Exit code and output of a run.
 #[derive(Debug)]
-pub(crate) struct Said {
+pub(crate) struct CliOutput {
     pub(crate) code: i32,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: String,
 }
 
-impl Said {
-    pub(crate) fn of(output: Output) -> Said {
-        Said {
-            code: output.status.code().expect("a signal ended the binary"),
+impl CliOutput {
+    pub(crate) fn new(output: Output) -> CliOutput {
+        CliOutput {
+            code: output.status.code().expect("a signal ended the process"),
             stdout: output.stdout,
             stderr: String::from_utf8(output.stderr).unwrap(),
         }
     }
 
-    /// Returns standard output. The run must have exit code 0 and no errors.
+    /// Returns standard output. The run must have this exit code and print nothing to standard error.
+    #[track_caller]
+    pub(crate) fn exits(self, code: i32) -> String {
+        assert_eq!((self.code, self.stderr.as_str()), (code, ""), "{self:?}");
+        String::from_utf8(self.stdout).unwrap()
+    }
+
+    /// Returns standard output of a successful run.
     #[track_caller]
     pub(crate) fn ok(self) -> String {
-        assert_eq!((self.code, self.stderr.as_str()), (0, ""), "{self:?}");
-        String::from_utf8(self.stdout).unwrap()
+        self.exits(0)
     }
 
-    /// Returns standard output as JSON. The run must have exit code 0 and no errors.
-    #[track_caller]
-    pub(crate) fn json(self) -> Value {
-        serde_json::from_str(&self.ok()).unwrap()
-    }
-
-    /// Returns standard output of a repair that lost data, or would lose data.
-    #[track_caller]
-    pub(crate) fn loses_data(self) -> String {
-        assert_eq!((self.code, self.stderr.as_str()), (3, ""), "{self:?}");
-        String::from_utf8(self.stdout).unwrap()
-    }
-
-    /// Returns standard error. The run must have this exit code and one line of error that contains `parts`.
+    /// Returns standard error. The run must have this exit code and print one line of error that contains `parts`.
     #[track_caller]
     pub(crate) fn fails(self, code: i32, parts: &[&str]) -> String {
-        assert_eq!(self.code, code, "{self:?}");
-        assert_eq!(self.stderr.lines().count(), 1, "{self:?}");
+        assert_eq!((self.code, self.stderr.lines().count()), (code, 1), "{self:?}");
         assert!(self.stderr.starts_with("error: "), "{self:?}");
-        for part in parts {
-            assert!(self.stderr.contains(part), "{part:?} is not in {self:?}");
-        }
+        assert_contains(&self.stderr, parts);
         self.stderr
     }
 }
 
-fn command<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Command {
+/// File system in memory. Runs on it take a fraction of the time, because they sync each flush.
+const IN_MEMORY: &str = "/dev/shm";
+
+pub(crate) fn command(words: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lsmx"));
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    if Path::new(IN_MEMORY).is_dir() {
+        command.env("TMPDIR", IN_MEMORY);
+    }
+    command.args(words.split_whitespace());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-/// Runs `lsmx` with these arguments.
-pub(crate) fn lsmx<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Said {
-    Said::of(command(arguments).output().unwrap())
+/// Runs `lsmx` with these words.
+pub(crate) fn lsmx(words: &str) -> CliOutput {
+    CliOutput::new(command(words).output().unwrap())
 }
 
-/// Runs a command of `lsmx` with these words.
-pub(crate) fn run(command: &str, words: &str) -> Said {
-    let words: Vec<&str> = command.split(' ').chain(words.split_whitespace()).collect();
-    lsmx(&words)
-}
-
-/// Runs a command in the background.
+/// Starts `lsmx` with these words.
 pub(crate) fn spawn(words: &str) -> Child {
-    command(&words.split_whitespace().collect::<Vec<_>>()).spawn().unwrap()
+    command(words).spawn().unwrap()
 }
 
-/// Sends SIGINT to a run and waits for its end.
+/// Sends SIGINT to a running `lsmx` and waits for its end.
 #[cfg(unix)]
-pub(crate) fn interrupt(child: Child) -> Said {
+pub(crate) fn interrupt(child: Child) -> CliOutput {
     let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
-    Said::of(child.wait_with_output().unwrap())
+    CliOutput::new(child.wait_with_output().unwrap())
 }
 
-/// Runs `lsmx db PATH` with these words.
-pub(crate) fn db(path: &Path, words: &str) -> Said {
-    let mut arguments = vec!["db", path.to_str().unwrap()];
-    arguments.extend(words.split_whitespace());
-    lsmx(&arguments)
+/// Temporary directory whose paths are text, for command lines.
+pub(crate) struct TestDir(TempDir);
+
+impl TestDir {
+    /// Creates a directory, in memory if the system has such a file system.
+    pub(crate) fn new() -> TestDir {
+        tempfile::tempdir_in(IN_MEMORY).map_or_else(|_| TestDir::on_disk(), TestDir)
+    }
+
+    /// Creates a directory on disk.
+    pub(crate) fn on_disk() -> TestDir {
+        TestDir(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Returns the path of a file, which need not exist.
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.root().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// Writes a file and returns its path.
+    pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) -> String {
+        fs::write(self.root().join(name), text).unwrap();
+        self.path(name)
+    }
+
+    /// Returns the names of all files, sorted.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.root()).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    }
 }
 
-/// Runs `lsmx db PATH` with these words and this standard input.
-pub(crate) fn db_with_input(path: &Path, words: &str, input: &[u8]) -> Said {
-    let mut arguments = vec!["db", path.to_str().unwrap()];
-    arguments.extend(words.split_whitespace());
-    let mut child = command(&arguments).stdin(Stdio::piped()).spawn().unwrap();
-    // A run that fails early does not read all of its input.
-    let _ = child.stdin.take().unwrap().write_all(input);
-    Said::of(child.wait_with_output().unwrap())
+/// Output of an experiment in all formats.
+pub(crate) struct Experiment {
+    pub(crate) table: String,
+    pub(crate) result: Value,
+    /// Lines of the CSV file. All have as many columns as the first, the header.
+    pub(crate) csv: Vec<String>,
+    pub(crate) html: String,
 }
 
-/// Reads a JSON file.
-pub(crate) fn read_json(path: &Path) -> Value {
-    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+impl Experiment {
+    pub(crate) fn cells(&self) -> &[Value] {
+        list(&self.result, "/cells")
+    }
 }
 
-/// Runs an experiment and returns its result. Temporary databases are in `directory/databases`, which must be empty
-/// after the run.
-pub(crate) fn result(command: &str, words: &str, directory: &Path) -> Value {
-    let (file, databases) = (directory.join("result.json"), directory.join("databases"));
-    fs::create_dir_all(&databases).unwrap();
-    let dir = match command == "simulate" || words.contains("--db ") {
-        true => String::new(),
-        false => format!("--dir {}", databases.display()),
-    };
-    run(command, &format!("{words} {dir} --json {}", file.display())).ok();
-    assert_eq!(fs::read_dir(&databases).unwrap().count(), 0, "a temporary database is left");
-    let result = read_json(&file);
-    assert!(result["provenance"]["command"].as_str().unwrap().contains(command));
-    result
+/// Runs an experiment and returns its output. All of its temporary files must be removed.
+#[track_caller]
+pub(crate) fn experiment(words: &str) -> Experiment {
+    let files = TestDir::new();
+    let databases = if words.contains("--direct-io") { TestDir::on_disk() } else { TestDir::new() };
+    let [json, csv, html] = ["a.json", "a.csv", "a.html"].map(|name| files.path(name));
+    let mut command = command(words);
+    command.args(["--json", &json, "--csv", &csv, "--html", &html]);
+    if !words.starts_with("simulate") && !words.contains("--db ") {
+        command.args(["--dir", databases.root().to_str().unwrap()]);
+    }
+    let table = CliOutput::new(command.output().unwrap()).ok();
+    assert!(databases.names().is_empty(), "temporary files remain: {:?}", databases.names());
+    let result = read_json(&json);
+    assert!(text(&result["provenance"], "command").contains(words.split(' ').next().unwrap()));
+    let csv: Vec<String> = fs::read_to_string(csv).unwrap().lines().map(str::to_owned).collect();
+    // Every second part between quotes is text, whose commas separate no columns.
+    let unquoted = |line: &String| line.split('"').step_by(2).collect::<String>();
+    let columns = |line: &String| unquoted(line).matches(',').count();
+    assert!(csv.iter().all(|line| columns(line) == columns(&csv[0])), "{csv:?}");
+    Experiment { table, result, csv, html: fs::read_to_string(html).unwrap() }
 }
 
 /// Runs an experiment and returns the cells of its result.
-pub(crate) fn cells(command: &str, words: &str, directory: &Path) -> Vec<Value> {
-    result(command, words, directory)["cells"].as_array().unwrap().clone()
+#[track_caller]
+pub(crate) fn cells(words: &str) -> Vec<Value> {
+    experiment(words).cells().to_vec()
+}
+
+/// Reads a JSON file.
+pub(crate) fn read_json(path: impl AsRef<Path>) -> Value {
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
 /// Returns the number at a path in a result.
@@ -136,25 +172,34 @@ pub(crate) fn number(value: &Value, path: &str) -> f64 {
     value.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("no {path} in {value}"))
 }
 
+/// Returns the list at a path in a result.
+#[track_caller]
+pub(crate) fn list<'a>(value: &'a Value, path: &str) -> &'a [Value] {
+    value.pointer(path).and_then(Value::as_array).unwrap_or_else(|| panic!("no {path} in {value}"))
+}
+
+/// Returns the number at `path` of each element of a list.
+#[track_caller]
+pub(crate) fn numbers(list: &[Value], path: &str) -> Vec<f64> {
+    list.iter().map(|value| number(value, path)).collect()
+}
+
+/// Returns the sum over all levels of the tree of a cell.
+#[track_caller]
+pub(crate) fn sum_of_levels(cell: &Value, path: &str) -> f64 {
+    numbers(list(cell, "/levels"), path).iter().sum()
+}
+
 /// Returns the string in a field of a result.
 #[track_caller]
 pub(crate) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value[field].as_str().unwrap_or_else(|| panic!("no {field} in {value}"))
 }
 
-/// Checks that a page contains all parts.
+/// Checks that a text contains all parts.
 #[track_caller]
 pub(crate) fn assert_contains(page: &str, parts: &[&str]) {
     for part in parts {
         assert!(page.contains(part), "{part:?} is not in {page}");
     }
-}
-
-/// Reads CSV rows. Each must have as many columns as the header.
-#[track_caller]
-pub(crate) fn read_rows(path: &Path) -> Vec<String> {
-    let rows: Vec<_> = fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect();
-    let columns = |line: &str| line.split(',').count();
-    assert!(rows.iter().all(|row| columns(row) == columns(&rows[0])), "{rows:?}");
-    rows
 }

@@ -1,146 +1,112 @@
-//! `lsmx compare`, run as a user runs it.
+//! `lsmx compare`.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use crate::common::{Said, lsmx};
+use crate::common::{TestDir, assert_contains, experiment, list, lsmx, number, read_json};
 use serde_json::Value;
 
 const TINY: &str = "--entries 6000 --value-len 48 --memtable 64K --lookups 100 --ranges 5 \
-                    --selectivity 0.01";
+                    --selectivity 0.01 --deterministic";
 
-fn run(words: &str) -> Said {
-    lsmx(&words.split_whitespace().collect::<Vec<_>>())
+/// Runs an experiment and returns the path of its result.
+fn run(dir: &TestDir, name: &str, words: &str) -> String {
+    dir.write(name, experiment(words).result.to_string())
 }
 
-fn explored(directory: &Path, name: &str, words: &str) -> PathBuf {
-    let file = directory.join(name);
-    let dir = directory.display();
-    run(&format!("explore {words} {TINY} --dir {dir} --json {}", file.display())).ok();
-    file
-}
-
-fn changed(from: &Path, name: &str, change: impl Fn(&mut Value)) -> PathBuf {
-    let mut result: Value = serde_json::from_str(&fs::read_to_string(from).unwrap()).unwrap();
+/// Writes a copy of a result with changed cells and returns its path.
+fn change(dir: &TestDir, from: &str, name: &str, change: impl Fn(&mut Value)) -> String {
+    let mut result = read_json(from);
     result["cells"].as_array_mut().unwrap().iter_mut().for_each(change);
-    let file = from.with_file_name(name);
-    fs::write(&file, result.to_string()).unwrap();
-    file
+    dir.write(name, result.to_string())
 }
 
 #[test]
-fn equal_runs_are_equal_and_a_worse_one_fails_where_that_is_asked() {
-    let directory = tempfile::tempdir().unwrap();
-    let words = "--policy full,tiering --deterministic --sweep updates=0,0.5";
-    let one = explored(directory.path(), "one.json", words);
-    let other = explored(directory.path(), "other.json", words);
-    let compare = |a: &Path, b: &Path, more: &str| {
-        run(&format!("compare {} {} {more}", a.display(), b.display()))
-    };
-    let text = compare(&one, &other, "--fail-above 0").ok();
-    assert_eq!(text.matches("the same digest").count(), 4, "{text}");
-    assert!(text.contains("full updates=0.5"), "{text}");
-    assert!(!text.contains("write_amplification"), "nothing that counts differs: {text}");
+fn equal_runs_are_equal_and_a_worse_one_fails_on_request() {
+    let dir = TestDir::new();
+    let words = format!("explore --policy full,tiering --sweep updates=0,0.5 {TINY}");
+    let (one, other) = (run(&dir, "one.json", &words), run(&dir, "other.json", &words));
+    let compare = |a: &str, b: &str, flags: &str| lsmx(&format!("compare {a} {b} {flags}"));
+    let table = compare(&one, &other, "--fail-above 0").ok();
+    assert_eq!(table.matches("the same digest").count(), 4, "{table}");
+    assert_contains(&table, &["full updates=0.5"]);
+    assert!(!table.contains("write_amplification"), "no count differs: {table}");
 
-    let worse = changed(&one, "worse.json", |cell| {
+    let worse = change(&dir, &one, "worse.json", |cell| {
         if cell["policy"] == "full" && cell["sweep"]["updates"] == 0 {
-            let old = cell["write_amplification"].as_f64().unwrap();
-            cell["write_amplification"] = (old * 1.125).into();
+            cell["write_amplification"] = (number(cell, "/write_amplification") * 1.125).into();
         }
     });
-    let text = compare(&one, &worse, "--fail-above 12.6%").ok();
-    let line = text.lines().find(|line| line.contains("write_amplification")).unwrap();
-    assert!(line.contains("1.125") && line.trim_end().ends_with("worse"), "{text}");
-    let said = compare(&one, &worse, "--fail-above 10");
-    assert_eq!(said.code, 1);
-    let parts = ["worse than allowed", "write_amplification of full updates=0 by 12.5 %"];
-    said.fails(1, &parts);
+    let table = compare(&one, &worse, "--fail-above 12.6%").ok();
+    let line = table.lines().find(|line| line.contains("write_amplification")).unwrap();
+    assert!(line.contains("1.125") && line.trim_end().ends_with("worse"), "{table}");
+    compare(&one, &worse, "--fail-above 10")
+        .fails(1, &["worse than allowed", "write_amplification of full updates=0 by 12.5 %"]);
     compare(&worse, &one, "--fail-above 0").ok();
 
-    let slow = changed(&one, "slow.json", |cell| {
-        cell["put_latency_us"]["p99"] = 1e6.into();
-    });
+    let slow = change(&dir, &one, "slow.json", |cell| cell["put_latency_us"]["p99"] = 1e6.into());
     compare(&one, &slow, "--fail-above 0").ok();
     compare(&one, &slow, "--fail-latency-above 50").fails(1, &["put_latency_us.p99 of full"]);
 }
 
 #[test]
-fn repetitions_tell_noise_from_change() {
-    let directory = tempfile::tempdir().unwrap();
-    let words = "--policy lo+1 --deterministic --repeat 3";
-    let one = explored(directory.path(), "one.json", &format!("{words} --seed 1"));
-    let other = explored(directory.path(), "other.json", &format!("{words} --seed 50"));
-    let compare = format!("compare {} {}", one.display(), other.display());
-    let json = directory.path().join("difference.json");
-    let text = run(&format!("{compare} --all --json {}", json.display())).ok();
-    let line = text.lines().find(|line| line.starts_with("data_moved_ratio ")).unwrap();
-    assert_eq!(line.matches('–').count(), 2, "both intervals are shown: {text}");
-    let differences: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
-    let all = differences["pairs"][0]["differences"].as_array().unwrap();
-    let moved = all.iter().find(|at| at["metric"] == "data_moved_ratio").unwrap();
+fn repetitions_have_intervals() {
+    let dir = TestDir::new();
+    let words = format!("explore --policy lo+1 --repeat 3 {TINY}");
+    let [one, other] =
+        [1, 50].map(|seed| run(&dir, &format!("{seed}.json"), &format!("{words} --seed {seed}")));
+    let json = dir.path("difference.json");
+    let table = lsmx(&format!("compare {one} {other} --all --json {json}")).ok();
+    let line = table.lines().find(|line| line.starts_with("data_moved_ratio ")).unwrap();
+    assert_eq!(line.matches('–').count(), 2, "both intervals are shown: {table}");
+    let differences = read_json(json);
+    let mut all = list(&differences, "/pairs/0/differences").iter();
+    let moved = all.find(|at| at["metric"] == "data_moved_ratio").unwrap();
     assert!(moved["old_interval"].is_array() && moved["ratio"].is_number(), "{moved}");
 }
 
 #[test]
-fn results_of_bench_are_compared() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("bench.json");
-    let dir = directory.path().display();
-    run(&format!("bench fillseq readrandom --entries 2000 --dir {dir} --json {}", file.display()))
-        .ok();
-    let slow = changed(&file, "slow.json", |cell| {
-        let rate = cell["ops_per_s"].as_f64().unwrap();
-        cell["ops_per_s"] = (rate / 2.0).into();
+fn results_of_bench_and_rmw_are_compared() {
+    let dir = TestDir::new();
+    let file = run(&dir, "bench.json", "bench fillseq readrandom --entries 2000");
+    let slow = change(&dir, &file, "slow.json", |cell| {
+        cell["ops_per_s"] = (number(cell, "/ops_per_s") / 2.0).into();
     });
-    let words = format!("compare {} {}", file.display(), slow.display());
-    assert!(run(&words).ok().contains("fillseq lsmx threads 1"));
-    run(&format!("{words} --fail-above 40")).fails(1, &["ops_per_s of fillseq", "by 50.0 %"]);
-}
+    let words = format!("compare {file} {slow}");
+    assert_contains(&lsmx(&words).ok(), &["fillseq lsmx threads 1"]);
+    lsmx(&format!("{words} --fail-above 40")).fails(1, &["ops_per_s of fillseq", "by 50.0 %"]);
 
-#[test]
-fn results_of_rmw_are_compared_mode_by_mode() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("rmw.json");
-    let dir = directory.path().display();
     let small = "--records 2000 --ops 2000 --read-ratio 0.1,0.5 --mode merge,kd";
-    run(&format!("rmw {small} --dir {dir} --json {}", file.display())).ok();
-    let worse = changed(&file, "worse.json", |cell| {
+    let file = run(&dir, "rmw.json", &format!("rmw {small}"));
+    let worse = change(&dir, &file, "worse.json", |cell| {
         cell["memory_bytes_before"] = 1e12.into();
         if cell["mode"] == "kd" && cell["read_ratio"] == 0.5 {
             cell["ios_per_read"] = 40.0.into();
         }
     });
-    let words = format!("compare {} {}", file.display(), worse.display());
-    let text = run(&words).ok();
-    assert_eq!(text.lines().filter(|line| line.contains("numbers equal")).count(), 4, "{text}");
-    assert!(text.contains("lsmx kd tree reads 0.5"), "{text}");
-    assert!(!text.contains("memory_bytes_before"), "{text}");
-    run(&format!("{words} --fail-above 20")).fails(1, &["ios_per_read of lsmx kd tree reads 0.5"]);
+    let words = format!("compare {file} {worse}");
+    let table = lsmx(&words).ok();
+    assert_eq!(table.lines().filter(|line| line.contains("numbers equal")).count(), 4, "{table}");
+    assert_contains(&table, &["lsmx kd tree reads 0.5"]);
+    assert!(!table.contains("memory_bytes_before"), "{table}");
+    lsmx(&format!("{words} --fail-above 20")).fails(1, &["ios_per_read of lsmx kd tree reads 0.5"]);
 }
 
 #[test]
-fn files_that_are_no_results_are_named_with_exit_code_2() {
-    let directory = tempfile::tempdir().unwrap();
-    let write = |name: &str, text: &str| {
-        let file = directory.path().join(name);
-        fs::write(&file, text).unwrap();
-        file
-    };
-    let good = write("good.json", r#"{"cells":[{"policy":"full","write_amplification":1.5}]}"#);
-    let compare = |file: &Path, more: &str| {
-        run(&format!("compare {} {} {more}", good.display(), file.display()))
-    };
-    compare(&good, "").ok();
-    compare(Path::new("no/such.json"), "").fails(2, &["no/such.json"]);
-    compare(&write("a.json", "{"), "").fails(2, &["a.json", "not JSON"]);
-    compare(&write("b.json", "[]"), "").fails(2, &["b.json", "not a result"]);
-    compare(&write("c.json", r#"{"cells":[]}"#), "").fails(2, &["c.json", "no cells"]);
-    let other = write("d.json", r#"{"cells":[{"policy":"tiering"}]}"#);
-    compare(&other, "").fails(2, &["d.json", "in common"]);
-    compare(&good, "--fail-above much").fails(2, &["--fail-above", "much"]);
-    compare(&good, "--fail-above -1").fails(2, &["--fail-above", "-1"]);
+fn files_without_comparable_cells_are_rejected() {
+    let dir = TestDir::new();
+    let good = r#"{"cells":[{"policy":"full","write_amplification":1.5}]}"#;
+    let good = dir.write("good.json", good);
+    lsmx(&format!("compare {good} {good}")).ok();
+    lsmx(&format!("compare {good} no/such.json")).fails(2, &["no/such.json"]);
+    for (text, part) in [
+        ("{", "not JSON"),
+        ("[]", "not a result"),
+        (r#"{"cells":[]}"#, "no cells"),
+        (r#"{"cells":[{"policy":"tiering"}]}"#, "in common"),
+    ] {
+        let file = dir.write("other.json", text);
+        lsmx(&format!("compare {good} {file}")).fails(2, &["other.json", part]);
+    }
     let both = r#"{"cells":[{"policy":"full","write_amplification":1.5},{"policy":"tiering"}]}"#;
-    let both = write("both.json", both);
-    let words = format!("compare {} {} --fail-above 5", both.display(), good.display());
-    run(&words).fails(1, &["not measured again", "tiering"]);
+    let both = dir.write("both.json", both);
+    lsmx(&format!("compare {both} {good} --fail-above 5"))
+        .fails(1, &["not measured again", "tiering"]);
 }

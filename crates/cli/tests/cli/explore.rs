@@ -1,35 +1,27 @@
-//! `lsmx explore`, run as a user runs it.
+//! `lsmx explore`.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use crate::common::{Said, cells as cells_of, number, run, text};
+use crate::common::{
+    TestDir, assert_contains, cells, experiment, list, lsmx, number, numbers, text,
+};
 use serde_json::Value;
 
 /// Small enough for a test, large enough for several levels.
 const SMALL: &str = "--entries 20000 --value-len 48 --memtable 16K --size-ratio 4 --lookups 500 \
                      --ranges 20 --selectivity 0.01";
 
-/// For tests with many runs: few flushes, for each of them syncs.
-const TINY: &str = "--entries 8000 --value-len 48 --memtable 64K --size-ratio 2 --lookups 500 \
-                    --ranges 20 --selectivity 0.01";
-
-fn explore(words: &str) -> Said {
-    run("explore", words)
-}
-
-fn cells(words: &str, directory: &Path) -> Vec<Value> {
-    cells_of("explore", words, directory)
-}
-
 /// The digests are compared with those of earlier builds. `UPDATE=1` rewrites the list.
 #[test]
 fn deterministic_digests_equal_the_checked_in_list() {
-    let directory = tempfile::tempdir().unwrap();
-    let words = "--policy all --deterministic --seed 7 --entries 6000 --value-len 48 --memtable 16K \
-                 --size-ratio 3 --lookups 200 --ranges 5 --selectivity 0.01 --deletes 0.1 \
-                 --range-deletes 0.001";
-    let list: String = cells(words, directory.path())
+    let cells = cells(
+        "explore --policy all --deterministic --seed 7 --entries 6000 --value-len 48 --memtable 16K \
+         --size-ratio 3 --lookups 200 --ranges 5 --selectivity 0.01 --deletes 0.1 \
+         --range-deletes 0.001",
+    );
+    let list: String = cells
         .iter()
         .map(|cell| format!("{} {}\n", text(cell, "policy"), text(cell, "digest")))
         .collect();
@@ -38,41 +30,8 @@ fn deterministic_digests_equal_the_checked_in_list() {
         fs::write(&file, &list).unwrap();
     }
     assert_eq!(list, fs::read_to_string(&file).unwrap());
-}
-
-/// The simulation once ran without end.
-#[test]
-fn simulate_past_the_bound_fails_at_once_with_an_estimate() {
-    let entries = u64::MAX.to_string();
-    run("simulate", &format!("--policy leveled --entries {entries}"))
-        .fails(1, &["flushes of", "bytes in total are too many"]);
-}
-
-#[test]
-fn one_policy_gives_one_table_and_leaves_nothing_behind() {
-    let directory = tempfile::tempdir().unwrap();
-    let dir = directory.path().display();
-    let table = explore(&format!("--policy tiering {SMALL} --dir {dir}")).ok();
-    assert!(table.lines().any(|line| line.trim_start().starts_with("tiering ")), "{table}");
-    assert!(table.contains("write amp") && table.contains("α=1"), "{table}");
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
-}
-
-#[test]
-fn range_deletes_are_drawn_and_the_digest_stays_the_same() {
-    let directory = tempfile::tempdir().unwrap();
-    let words = format!(
-        "--policy full,tiering,leveled --range-deletes 0.02 --deletes 0.1 --interleave \
-         --deterministic {SMALL}"
-    );
-    let (one, other) = (cells(&words, directory.path()), cells(&words, directory.path()));
-    assert_eq!(one.len(), 3);
-    for (one, other) in one.iter().zip(&other) {
-        assert!(one["digest"].is_string() && one["digest"] == other["digest"], "{one}");
-        let range_deletes = |phase: &Value| phase["range_deletes"].as_u64().unwrap_or(0);
-        let phases = one["workload"]["phases"].as_array().unwrap();
-        assert_eq!(phases.iter().map(range_deletes).sum::<u64>(), 400);
-    }
+    let digests: BTreeSet<&str> = cells.iter().map(|cell| text(cell, "digest")).collect();
+    assert_eq!(digests.len(), cells.len(), "each policy has its own digest");
 }
 
 /// Numbers that each cell has.
@@ -90,18 +49,17 @@ const FIELDS: &str = "
     /levels/0/bytes /levels/0/entries /levels/0/tombstones /seed";
 
 #[test]
-fn a_cell_has_every_field_of_its_contract() {
-    let directory = tempfile::tempdir().unwrap();
-    let cells = cells(
-        &format!("--policy leveled --updates 0.2 --deletes 0.1 --empty-lookups 0,0.5,1 {SMALL}"),
-        directory.path(),
-    );
-    let cell = &cells[0];
+fn cell_has_every_documented_field() {
+    let words = "--policy leveled --updates 0.2 --deletes 0.1 --empty-lookups 0,0.5,1";
+    let run = experiment(&format!("explore {words} {SMALL}"));
+    assert!(run.table.lines().any(|line| line.trim_start().starts_with("leveled ")));
+    assert_contains(&run.table, &["write amp", "α=1"]);
+    let cell = &run.cells()[0];
     for path in FIELDS.split_whitespace() {
         number(cell, path);
     }
     assert_eq!(cell["policy"], "leveled");
-    assert!(cell["spec"].as_str().unwrap().starts_with("leveled"));
+    assert!(text(cell, "spec").starts_with("leveled"));
     assert!(cell["workload"].is_object());
     assert!(cell["point_lookups"][0]["blocks_read"].is_object());
     assert!(cell["range_lookups"]["blocks_read"].is_object());
@@ -115,123 +73,113 @@ fn a_cell_has_every_field_of_its_contract() {
     let moved = number(cell, "/compaction/read_bytes") + number(cell, "/compaction/written_bytes");
     let ratio = moved / number(cell, "/ingested_bytes");
     assert!((number(cell, "/data_moved_ratio") - ratio).abs() < 1e-9);
+    check_history(cell);
 }
 
-#[test]
-fn the_history_ends_with_the_tree_and_follows_from_the_seed() {
-    let directory = tempfile::tempdir().unwrap();
-    let run = |words: &str| cells(&format!("--policy tiering,lo+1 {words}"), directory.path());
-    let words = format!("--deterministic --seed 3 {SMALL}");
-    let (one, other) = (run(&words), run(&words));
-    for (cell, same) in one.iter().zip(&other).chain(run(SMALL).iter().map(|cell| (cell, cell))) {
-        assert_eq!(cell["history"], same["history"]);
-        let history = cell["history"].as_array().unwrap();
-        assert!((20..=200).contains(&history.len()), "{} points", history.len());
-        for pair in history.windows(2) {
-            for counter in ["ingested_bytes", "flushed_bytes", "read_bytes", "written_bytes"] {
-                let at = |point: &Value| point[counter].as_u64().unwrap();
-                assert!(at(&pair[0]) <= at(&pair[1]), "{counter} falls in {pair:?}");
-            }
-        }
-        let last = history.last().unwrap();
-        assert_eq!(last["ingested_bytes"], cell["ingested_bytes"]);
-        assert_eq!(last["flushed_bytes"], cell["flushed_bytes"]);
-        assert_eq!(last["read_bytes"], cell["compaction"]["read_bytes"]);
-        assert_eq!(last["written_bytes"], cell["compaction"]["written_bytes"]);
-        let levels = cell["levels"].as_array().unwrap();
-        assert_eq!(last["levels"].as_array().unwrap().len(), levels.len());
-        for (at_last, level) in last["levels"].as_array().unwrap().iter().zip(levels) {
-            for field in ["level", "runs", "files", "bytes"] {
-                assert_eq!(at_last[field], level[field], "{field}");
-            }
-        }
+/// Checks that the counters of a history never fall, and that its last point is the tree at the end.
+fn check_history(cell: &Value) {
+    let history = list(cell, "/history");
+    assert!((20..=200).contains(&history.len()), "{} points", history.len());
+    for counter in ["/ingested_bytes", "/flushed_bytes", "/read_bytes", "/written_bytes"] {
+        assert!(numbers(history, counter).is_sorted(), "{counter} falls");
+    }
+    let last = history.last().unwrap();
+    assert_eq!(last["ingested_bytes"], cell["ingested_bytes"]);
+    assert_eq!(last["flushed_bytes"], cell["flushed_bytes"]);
+    assert_eq!(last["read_bytes"], cell["compaction"]["read_bytes"]);
+    assert_eq!(last["written_bytes"], cell["compaction"]["written_bytes"]);
+    let (in_history, levels) = (list(last, "/levels"), list(cell, "/levels"));
+    assert_eq!(in_history.len(), levels.len());
+    for field in ["/level", "/runs", "/files", "/bytes"] {
+        assert_eq!(numbers(in_history, field), numbers(levels, field), "{field}");
     }
 }
 
 #[test]
 fn equal_seeds_give_equal_digests_and_other_seeds_do_not() {
-    let directory = tempfile::tempdir().unwrap();
-    let digests = |words: &str| -> Vec<String> {
-        cells(&format!("--deterministic {SMALL} {words}"), directory.path())
-            .iter()
-            .map(|cell| text(cell, "digest").to_owned())
-            .collect()
-    };
-    let mixed = "--interleave --updates 0.3 --deletes 0.1";
-    let first = digests(&format!("--policy all --seed 7 {mixed}"));
-    assert!(first.len() >= 6);
-    let distinct: std::collections::BTreeSet<&String> = first.iter().collect();
-    assert_eq!(distinct.len(), first.len(), "policies differ, so do their digests");
-    assert_eq!(first, digests(&format!("--policy all --seed 7 {mixed}")));
-    let few = "--policy lo+1,tiering,leveled";
-    assert_ne!(
-        digests(&format!("{few} --seed 7 {mixed}")),
-        digests(&format!("{few} --seed 8 {mixed}"))
-    );
-    let merging = |seed: u32| {
-        digests(&format!("{few} --seed {seed} --interleave --merges 0.3 --deletes 0.1"))
-    };
-    assert_eq!(merging(7), merging(7));
-    assert_ne!(merging(7), merging(8));
+    for mix in [
+        "--interleave --updates 0.3 --deletes 0.1",
+        "--interleave --merges 0.3 --deletes 0.1",
+        "--interleave --range-deletes 0.02 --deletes 0.1",
+    ] {
+        let run = |seed: u64| {
+            let policies = "--policy lo+1,tiering,leveled";
+            cells(&format!("explore {policies} --deterministic --seed {seed} {SMALL} {mix}"))
+        };
+        let (one, same, other) = (run(7), run(7), run(8));
+        for ((one, same), other) in one.iter().zip(&same).zip(&other) {
+            assert_eq!(text(one, "digest"), text(same, "digest"), "{mix}");
+            assert_ne!(text(one, "digest"), text(other, "digest"), "{mix}");
+            assert_eq!(one["history"], same["history"]);
+            check_history(one);
+            let phases = list(one, "/workload/phases").iter();
+            let range_deletes: u64 =
+                phases.map(|phase| phase["range_deletes"].as_u64().unwrap_or(0)).sum();
+            assert_eq!(range_deletes, if mix.contains("range") { 400 } else { 0 });
+        }
+    }
 }
 
+/// A run fails on a wrong answer.
 #[test]
 fn every_distribution_and_interleaving_gives_right_answers() {
-    // The run itself fails on a wrong answer.
-    let directory = tempfile::tempdir().unwrap();
-    for distribution in ["uniform", "zipf", "prefix-zipf", "normal", "sequential", "shifting"] {
-        for more in ["", "--interleave --merges 0.2", "--write-control stop"] {
-            let words = format!(
-                "--policy lo+1 --distribution {distribution} --updates 0.3 --deletes 0.2 {more}"
-            );
-            let cells = cells(&format!("{words} {TINY}"), directory.path());
-            assert_eq!(cells[0]["point_lookups"][0]["ops"], 500, "{words}");
-        }
+    let words = "--policy lo+1 --entries 8000 --value-len 48 --memtable 64K --size-ratio 2 \
+                 --lookups 500 --ranges 20 --selectivity 0.01 --updates 0.3 --deletes 0.2 \
+                 --sweep distribution=uniform,zipf,prefix-zipf,normal,sequential,shifting";
+    for more in ["", "--interleave --merges 0.2", "--write-control stop"] {
+        let cells = cells(&format!("explore {words} {more}"));
+        assert_eq!(numbers(&cells, "/point_lookups/0/ops"), [500.0; 6], "{more}");
     }
 }
 
 #[test]
 fn data_moved_has_the_order_of_the_study() {
-    let directory = tempfile::tempdir().unwrap();
     let cells = cells(
-        "--policy full,lo+1,universal --deterministic --entries 150000 --value-len 48 \
+        "explore --policy full,lo+1,universal --deterministic --entries 150000 --value-len 48 \
          --memtable 128K --lookups 0 --ranges 0",
-        directory.path(),
     );
-    let moved: Vec<f64> = cells.iter().map(|cell| number(cell, "/data_moved_ratio")).collect();
+    let moved = numbers(&cells, "/data_moved_ratio");
     assert!(moved[0] > moved[1] && moved[1] > moved[2], "{moved:?}");
 }
 
+/// `full` and `universal` write more than their names suggest; the table says why, and only if it shows them.
 #[test]
-fn phases_and_data_files_are_played() {
-    let directory = tempfile::tempdir().unwrap();
-    let phases = directory.path().join("phases.toml");
-    fs::write(
-        &phases,
+fn table_explains_the_writes_of_full_and_universal() {
+    for (policies, noted) in [
+        ("full,universal,tiering", &["`full` ", "`universal` "][..]),
+        ("universal(trigger=6)", &["`universal` "]),
+        ("lo+1,leveled", &[]),
+    ] {
+        for command in ["explore", "simulate"] {
+            let words = format!("{command} --policy {policies} --entries 2000 --lookups 10");
+            let table = experiment(&words).table;
+            assert_contains(&table, noted);
+            assert_eq!(table.matches("note: ").count(), noted.len(), "{table}");
+        }
+    }
+}
+
+#[test]
+fn phases_and_data_files_are_run() {
+    let dir = TestDir::new();
+    let phases = dir.write(
+        "phases.toml",
         "[[phase]]\nname = \"load\"\nentries = 5000\nsettle = true\n\
          [[phase]]\nentries = 2000\nupdates = 0.5\nlookups = 300\nempty-lookups = 0.5\n\
          distribution = \"zipf\"\nranges = 10\n",
-    )
-    .unwrap();
-    let cells_of_phases = cells(
-        &format!("--policy tiering --memtable 16K --phases {}", phases.display()),
-        directory.path(),
     );
-    let cell = &cells_of_phases[0];
+    let words = format!("explore --policy tiering --memtable 16K --phases {phases}");
+    let cell = &cells(&words)[0];
     assert_eq!(cell["ingested_bytes"], 7000 * 128);
     assert_eq!(cell["point_lookups"][0]["ops"], 300);
     assert_eq!(cell["workload"]["phases"][0]["name"], "load");
 
-    let data = directory.path().join("data.jsonl");
-    let lines: String =
-        (0..3000).map(|i| format!("{{\"key\":\"k{i}\",\"value\":\"value {i}\"}}\n")).collect();
-    fs::write(&data, lines).unwrap();
+    let line = |i: u32| format!("{{\"key\":\"k{i}\",\"value\":\"value {i}\"}}\n");
+    let data = dir.write("data.jsonl", (0..3000).map(line).collect::<String>());
     let digest = |order: &str| {
-        let words = format!(
-            "--policy full --deterministic --memtable 4K --data {} --data-order {order}",
-            data.display()
-        );
-        let cells = cells(&words, directory.path());
+        let cells = cells(&format!(
+            "explore --policy full --deterministic --memtable 4K --data {data} --data-order {order}"
+        ));
         assert_eq!(cells[0]["workload"]["records"]["records"], 3000);
         assert_eq!(cells[0]["point_lookups"][1]["ops"], 300);
         text(&cells[0], "digest").to_owned()
@@ -241,18 +189,17 @@ fn phases_and_data_files_are_played() {
 }
 
 #[test]
-fn explore_unusable_file_error_names_it() {
-    let directory = tempfile::tempdir().unwrap();
-    let phases = directory.path().join("wrong.toml");
-    for (text, parts) in [
-        ("[[phase]]\nentries = 5\nsped = 1\n", &["wrong.toml, line 3, column 1: ", "sped"][..]),
-        ("[[phase]]\nentries = 5\n updates = 2\n", &["wrong.toml, line 3, column 2: ", "updates"]),
+fn malformed_file_is_named_with_line_and_column() {
+    let dir = TestDir::new();
+    for (flag, text, code, parts) in [
+        ("phases", "[[phase]]\nentries = 5\nsped = 1\n", 2, ["line 3, column 1: ", "sped"]),
+        ("phases", "[[phase]]\nentries = 5\n updates = 2\n", 2, ["line 3, column 2: ", "updates"]),
+        ("data", "a\tb\nbroken\n", 1, ["line 2 is malformed", "no tab"]),
+        ("trace", "put\ta\tb\nfetch\ta\n", 1, ["line 2 is malformed", "fetch is no operation"]),
+        ("trace", "", 1, ["holds", "no records"]),
     ] {
-        fs::write(&phases, text).unwrap();
-        explore(&format!("--policy full --phases {}", phases.display())).fails(2, parts);
+        let file = dir.write("wrong.tsv", text);
+        lsmx(&format!("explore --policy full --{flag} {file}"))
+            .fails(code, &[&["wrong.tsv"], &parts[..]].concat());
     }
-    let data = directory.path().join("data.tsv");
-    fs::write(&data, "a\tb\nbroken\n").unwrap();
-    explore(&format!("--policy full --data {}", data.display()))
-        .fails(1, &["data.tsv, line 2 is malformed", "no tab"]);
 }

@@ -1,18 +1,18 @@
-//! Pages of `--html`, opened in a browser where there is one.
+//! Pages of `--html`, rendered by a browser if one is installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::common::lsmx;
+use crate::common::{TestDir, assert_contains, command, experiment, lsmx};
 
 const CHECK: &str = include_str!("html/check.js");
 
-/// Names under which Chromium and its kin are installed.
+/// Names of Chromium and its derivatives. `.ci/run` looks for the same names.
 const BROWSERS: [&str; 4] =
     ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 
-/// The first browser in `PATH` that starts; some systems install a stub under its name.
+/// Returns the first browser in `PATH` that starts. Some systems install a stub under the name of a browser.
 fn browser() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let starts = |browser: &PathBuf| {
@@ -28,26 +28,20 @@ fn browser() -> Option<PathBuf> {
     found
 }
 
-/// What the browser found wrong with a page, and what it has seen of it.
-#[derive(Debug)]
-struct Looked {
-    findings: Vec<String>,
-    seen: serde_json::Value,
-}
-
-fn look(browser: &Path, page: &str, dark: bool, width: u32, directory: &Path) -> Looked {
+/// Renders a page. Returns the mistakes in it, and counts of its parts as JSON.
+fn render(browser: &Path, page: &str, dark: bool, width: u32) -> (Vec<String>, serde_json::Value) {
+    let dir = TestDir::new();
     let scheme = if dark { "dark" } else { "light" };
     let copy = page
         .replacen("<html", &format!("<html style=\"color-scheme: {scheme}\""), 1)
         .replacen("</body>", &format!("<script>const DARK = {dark};\n{CHECK}</script></body>"), 1);
-    let file = directory.join("copy.html");
-    fs::write(&file, copy).unwrap();
+    let file = dir.write("copy.html", copy);
     let output = Command::new(browser)
-        // The page is our own; where tests run as root there is no sandbox to be had.
+        // The sandbox does not work for root. The page is our own, so it needs none.
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--dump-dom"])
-        .arg(format!("--user-data-dir={}", directory.join("profile").display()))
+        .arg(format!("--user-data-dir={}", dir.path("profile")))
         .arg(format!("--window-size={width},1000"))
-        .arg(format!("file://{}", file.display()))
+        .arg(format!("file://{file}"))
         .stdin(Stdio::null())
         .output()
         .unwrap();
@@ -55,49 +49,39 @@ fn look(browser: &Path, page: &str, dark: bool, width: u32, directory: &Path) ->
     let report = dom
         .split_once("<pre id=\"findings\">BEGIN\n")
         .and_then(|(_, rest)| rest.split_once("\nEND"))
-        .unwrap_or_else(|| panic!("the page's check did not end: {}", output.status))
+        .unwrap_or_else(|| panic!("the script of the check did not end: {}", output.status))
         .0;
-    let mut findings: Vec<String> = report.lines().map(str::to_owned).collect();
-    let seen = findings.pop().unwrap();
-    let seen = serde_json::from_str(seen.strip_prefix("SEEN ").unwrap()).unwrap();
-    Looked { findings, seen }
+    let (findings, seen) = report.rsplit_once("SEEN ").unwrap();
+    (findings.lines().map(str::to_owned).collect(), serde_json::from_str(seen).unwrap())
 }
 
-/// Looks at a page by day, by night and through a narrow window; `least` has what must be seen.
-fn fine_to_look_at(page: &str, least: &[(&str, u64)], directory: &Path) {
+/// Checks the sections of a page, and its rendering in both color schemes and in a narrow window. `minimum` has counts of
+/// rendered parts.
+#[track_caller]
+fn check_page(page: &str, sections: &[&str], minimum: &[(&str, u64)]) {
+    for title in sections {
+        assert!(page.contains(&format!("<h3>{title}</h3>")), "no section {title}");
+    }
     let Some(browser) = browser() else { return };
     for (dark, width) in [(false, 1400), (true, 1400), (false, 520)] {
-        let looked = look(&browser, page, dark, width, directory);
-        assert!(
-            looked.findings.is_empty(),
-            "dark {dark}, width {width}: {:#?}",
-            &looked.findings[..looked.findings.len().min(20)]
-        );
-        for (what, least) in least {
-            let seen = looked.seen[what].as_u64().unwrap();
-            assert!(seen >= *least, "{seen} {what} are less than {least}: {looked:?}");
+        let (mut findings, seen) = render(&browser, page, dark, width);
+        findings.truncate(20);
+        assert!(findings.is_empty(), "dark {dark}, width {width}: {findings:#?}");
+        for (part, minimum) in minimum {
+            let count = seen[part].as_u64().unwrap();
+            assert!(count >= *minimum, "{count} {part} are less than {minimum}: {seen}");
         }
     }
 }
 
-/// Runs `lsmx` with these words and gives the page that it wrote.
-fn page(words: &str, more: &[&str], directory: &Path) -> String {
-    let file = directory.join("page.html");
-    let mut arguments: Vec<&str> = words.split_whitespace().collect();
-    arguments.extend(more);
-    arguments.extend(["--html", file.to_str().unwrap(), "--dir", directory.to_str().unwrap()]);
-    lsmx(&arguments).ok();
-    fs::read_to_string(file).unwrap()
-}
-
 #[test]
-fn a_page_of_all_policies_has_every_plot_and_nothing_overlaps() {
-    let directory = tempfile::tempdir().unwrap();
-    let words = "explore --policy all --entries 20000 --value-len 48 --memtable 16K --size-ratio 4 \
-                 --updates 0.3 --deletes 0.1 --lookups 500 --empty-lookups 0,0.5,1 --ranges 20 \
-                 --selectivity 0.01 --seed 4";
-    let page = page(words, &[], directory.path());
-    for title in [
+fn page_of_all_policies_has_every_plot_and_no_overlaps() {
+    let page = experiment(
+        "explore --policy all --entries 20000 --value-len 48 --memtable 16K --size-ratio 4 \
+         --updates 0.3 --deletes 0.1 --lookups 500 --empty-lookups 0,0.5,1 --ranges 20 \
+         --selectivity 0.01 --seed 4",
+    );
+    let sections = [
         "Summary",
         "What it costs to write, to read and to keep",
         "What compaction did",
@@ -105,25 +89,22 @@ fn a_page_of_all_policies_has_every_plot_and_nothing_overlaps() {
         "Point lookups",
         "Range lookups",
         "The tree over time",
-    ] {
-        assert!(page.contains(&format!("<h3>{title}</h3>")), "no section {title}");
-    }
+    ];
     let policies = 6;
-    let least = [
-        // Four of costs, at least six of compaction, two of latencies, eight of point lookups, two of
-        // ranges, one of bytes written; and the trees.
+    let minimum = [
+        // 4 of costs, 6 or more of compaction, 2 of latencies, 8 of point lookups, 2 of ranges, 1 of written bytes; and a
+        // tree for each policy.
         ("plots", 23 + policies),
         ("marks", 23 * policies),
         ("texts", 23 * policies),
         ("tables", 1),
         ("choosers", 1),
     ];
-    fine_to_look_at(&page, &least, directory.path());
+    check_page(&page.html, &sections, &minimum);
 }
 
 #[test]
-fn eighteen_policies_and_long_names_find_room() {
-    let directory = tempfile::tempdir().unwrap();
+fn page_of_eighteen_policies_with_long_names_has_no_overlaps() {
     let mut policies = vec!["universal".to_owned(), "universal(trigger=6,stop=24)".to_owned()];
     for policy in ["full", "lo+1", "tiering", "1-leveling", "leveled"] {
         policies.push(policy.to_owned());
@@ -131,139 +112,122 @@ fn eighteen_policies_and_long_names_find_room() {
     }
     policies.push("leveled(T=7)".to_owned());
     assert_eq!(policies.len(), 18);
-    let words = "explore --deterministic --entries 6000 --value-len 48 --memtable 16K --lookups 200 \
-                 --ranges 10 --selectivity 0.01 --updates 0.4";
-    let page = page(words, &["--policy", &policies.join(",")], directory.path());
+    let page = experiment(&format!(
+        "explore --policy {} --deterministic --entries 6000 --value-len 48 --memtable 16K \
+         --lookups 200 --ranges 10 --selectivity 0.01 --updates 0.4",
+        policies.join(",")
+    ))
+    .html;
     for policy in &policies {
-        assert!(page.contains(&format!("<g class=\"series\" data-name=\"{policy}\">")), "{policy}");
+        assert_contains(&page, &[&format!("<g class=\"series\" data-name=\"{policy}\">")]);
     }
-    let least = [("plots", 15 + 18), ("marks", 15 * 18), ("texts", 15 * 18)];
-    fine_to_look_at(&page, &least, directory.path());
+    check_page(&page, &[], &[("plots", 15 + 18), ("marks", 15 * 18), ("texts", 15 * 18)]);
 }
 
 #[test]
-fn what_comes_from_outside_stays_text() {
-    let directory = tempfile::tempdir().unwrap();
+fn text_of_the_user_is_escaped() {
+    let dir = TestDir::new();
     let hostile = "</pre></title><script>found.push('ran')</script>&<!--";
-    let phases = directory.path().join("phases <b>&amp;.toml");
-    fs::write(
-        &phases,
+    let phases = dir.write(
+        "phases <b>&amp;.toml",
         format!("# {hostile}\n[[phase]]\nname = \"{hostile}\"\nentries = 3000\nlookups = 100\n"),
-    )
-    .unwrap();
-    let words = "explore --policy tiering,full --memtable 16K --phases";
-    let page = page(words, &[phases.to_str().unwrap()], directory.path());
-    assert!(!page.contains("<script>found") && !page.contains("<b>"), "raw text of others");
-    assert!(page.contains("&lt;script&gt;found.push('ran')&lt;/script&gt;&amp;&lt;!--"));
-    assert!(page.contains("phases &lt;b&gt;&amp;amp;.toml"));
-    fine_to_look_at(&page, &[("plots", 10), ("tables", 1)], directory.path());
+    );
+    let html = dir.path("page.html");
+    let mut run = command("explore --policy tiering,full --memtable 16K");
+    run.args(["--phases", &phases, "--html", &html]);
+    assert!(run.status().unwrap().success());
+    let page = fs::read_to_string(html).unwrap();
+    assert!(!page.contains("<script>found") && !page.contains("<b>"), "unescaped text");
+    assert_contains(
+        &page,
+        &[
+            "&lt;script&gt;found.push('ran')&lt;/script&gt;&amp;&lt;!--",
+            "phases &lt;b&gt;&amp;amp;.toml",
+        ],
+    );
+    check_page(&page, &[], &[("plots", 10), ("tables", 1)]);
 }
 
 #[test]
-fn a_page_of_workloads_has_rates_and_latencies() {
-    let directory = tempfile::tempdir().unwrap();
-    let words = "bench fillrandom readrandom scan ycsb-a --entries 5000 --threads 1";
-    let page = page(words, &[], directory.path());
-    for title in ["Summary", "Rates", "Latency", "Amplification"] {
-        assert!(page.contains(&format!("<h3>{title}</h3>")), "no section {title}");
-    }
-    fine_to_look_at(&page, &[("plots", 4), ("marks", 20), ("tables", 1)], directory.path());
+fn page_of_bench_has_rates_and_latencies() {
+    let page = experiment("bench fillrandom readrandom scan ycsb-a --entries 5000 --threads 1");
+    let sections = ["Summary", "Rates", "Latency", "Amplification"];
+    check_page(&page.html, &sections, &[("plots", 4), ("marks", 20), ("tables", 1)]);
 }
 
 #[test]
-fn a_page_of_cache_sizes_has_the_curves_beside_the_published_ones() {
-    let directory = tempfile::tempdir().unwrap();
-    let words =
-        "iocost --entries 20000 --memtable 64K --table 64K --block-bytes 1024,4096 --gets 1000";
-    let page = page(words, &[], directory.path());
-    for title in ["Memory for metadata", "Reads and hits", "Every cache size"] {
-        let sections = page.matches(&format!("<h3>{title}</h3>")).count();
-        assert_eq!(sections, 2, "sections {title}");
-    }
-    assert!(page.contains("Pebble 1.1, 20 G") && page.contains("absent keys"));
-    fine_to_look_at(&page, &[("plots", 6), ("marks", 100), ("texts", 80)], directory.path());
-}
-
-#[test]
-fn page_of_updates_has_each_plot() {
-    let directory = tempfile::tempdir().unwrap();
-    let words = "rmw --records 2000 --ops 2000";
-    let bars = page(words, &[], directory.path());
-    for title in ["Summary", "Rates and costs of each mode", "Latency"] {
-        assert!(bars.contains(&format!("<h3>{title}</h3>")), "no section {title}");
-    }
-    fine_to_look_at(&bars, &[("plots", 8), ("marks", 30), ("tables", 1)], directory.path());
-    let lines = page(words, &["--experiment", "read-ratio"], directory.path());
-    assert!(lines.contains("<h3>Over read ratio</h3>"));
-    fine_to_look_at(&lines, &[("plots", 8), ("marks", 60), ("tables", 1)], directory.path());
-}
-
-#[test]
-fn pages_of_experiments_have_their_plots() {
-    let directory = tempfile::tempdir().unwrap();
+fn pages_of_bench_experiments_have_their_plots() {
     for (experiment, title, plots) in [
         ("caching", "Effect of the cache and the filters", 6),
         ("filter-size", "Effect of the cache and the filters", 6),
         ("put-over-time", "Puts over time", 4),
     ] {
-        let words = "bench --entries 5000 --memtable 64K --ops 1000 --experiment";
-        let page = page(words, &[experiment], directory.path());
-        assert!(page.contains(&format!("<h3>{title}</h3>")), "no section {title}");
-        fine_to_look_at(&page, &[("plots", plots), ("marks", plots)], directory.path());
+        let words =
+            format!("bench --entries 5000 --memtable 64K --ops 1000 --experiment {experiment}");
+        let page = crate::common::experiment(&words);
+        check_page(&page.html, &[title], &[("plots", plots), ("marks", plots)]);
     }
 }
 
 #[test]
-fn a_page_of_advice_has_the_ranking_and_the_confirmed_designs() {
-    let directory = tempfile::tempdir().unwrap();
-    let words =
-        "advise --entries 10000 --memory 192K --lookups 300 --ranges 20 --confirm 2 --presets";
-    let page = page(words, &[], directory.path());
-    for title in ["Ranking", "What the costs are made of", "The Pareto front", "Summary"] {
-        assert!(page.contains(&format!("<h3>{title}</h3>")), "no section {title}");
+fn page_of_iocost_has_a_part_for_each_block_size() {
+    let page = experiment(
+        "iocost --entries 20000 --memtable 64K --table 64K --block-bytes 1024,4096 --gets 1000",
+    )
+    .html;
+    let sections = ["Memory for metadata", "Reads and hits", "Every cache size"];
+    for title in sections {
+        assert_eq!(page.matches(&format!("<h3>{title}</h3>")).count(), 2, "sections {title}");
     }
-    fine_to_look_at(&page, &[("plots", 5 + 15), ("marks", 100), ("tables", 2)], directory.path());
+    assert_contains(&page, &["Pebble 1.1, 20 G", "absent keys"]);
+    check_page(&page, &sections, &[("plots", 6), ("marks", 100), ("texts", 80)]);
 }
 
 #[test]
-fn an_unwritable_page_is_known_before_the_run() {
-    lsmx(&["explore", "--policy", "full", "--html", "no/such/page.html"])
-        .fails(1, &["cannot write no/such/page.html"]);
-    lsmx(&["bench", "fillseq", "--html", "no/such/page.html"])
-        .fails(1, &["cannot write no/such/page.html"]);
-    lsmx(&["simulate", "--policy", "full", "--html", "no/such/page.html"])
-        .fails(1, &["cannot write no/such/page.html"]);
+fn pages_of_rmw_have_each_plot() {
+    let bars = experiment("rmw --records 2000 --ops 2000");
+    let sections = ["Summary", "Rates and costs of each mode", "Latency"];
+    check_page(&bars.html, &sections, &[("plots", 8), ("marks", 30), ("tables", 1)]);
+    let lines = experiment("rmw --records 2000 --ops 2000 --experiment read-ratio");
+    let minimum = [("plots", 8), ("marks", 60), ("tables", 1)];
+    check_page(&lines.html, &["Over read ratio"], &minimum);
 }
 
 #[test]
-fn a_sweep_is_followed_over_its_points() {
-    let directory = tempfile::tempdir().unwrap();
-    let words = "explore --policy full,tiering,1-leveling --deterministic --entries 4000 --value-len 48 \
-                 --memtable 16K --lookups 200 --ranges 10 --selectivity 0.01 --repeat 2";
-    let sweep = ["--sweep", "size-ratio=3,5", "--sweep", "updates=0,0.5"];
-    let page = page(words, &sweep, directory.path());
-    for (number, point) in
-        ["size-ratio 3, updates 0", "size-ratio 3, updates 0.5", "size-ratio 5, updates 0"]
-            .iter()
-            .enumerate()
-    {
-        assert!(page.contains(&format!("{} · {point}</h2>", number + 1)), "{point}");
+fn page_of_advise_has_the_ranking_and_the_confirmed_designs() {
+    let page = experiment(
+        "advise --entries 10000 --memory 192K --lookups 300 --ranges 20 --confirm 2 --presets",
+    );
+    let sections = ["Ranking", "What the costs are made of", "The Pareto front", "Summary"];
+    check_page(&page.html, &sections, &[("plots", 5 + 15), ("marks", 100), ("tables", 2)]);
+}
+
+#[test]
+fn page_of_a_sweep_has_a_part_for_each_point() {
+    let page = experiment(
+        "explore --policy full,tiering,1-leveling --deterministic --entries 4000 --value-len 48 \
+         --memtable 16K --lookups 200 --ranges 10 --selectivity 0.01 --repeat 2 \
+         --sweep size-ratio=3,5 --sweep updates=0,0.5",
+    )
+    .html;
+    for point in [
+        "1 · size-ratio 3, updates 0</h2>",
+        "2 · size-ratio 3, updates 0.5</h2>",
+        "3 · size-ratio 5, updates 0</h2>",
+    ] {
+        assert_contains(&page, &[point]);
     }
-    assert!(page.contains("<h3>Over all workloads</h3>"));
-    fine_to_look_at(&page, &[("plots", 5 + 4 * 20), ("tables", 4)], directory.path());
+    check_page(&page, &["Over all workloads"], &[("plots", 5 + 4 * 20), ("tables", 4)]);
 }
 
-/// No time, no log, and the closed form beside the simulation.
 #[test]
-fn a_simulation_has_a_page_of_what_it_says() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("page.html");
-    let words = "simulate --policy full,tiering,1-leveling --entries 3000000000 --updates 0.3 --lookups 1000 \
-                 --empty-lookups 0,1 --ranges 10 --selectivity 0.0001 --sweep size-ratio=4,10";
-    let words: Vec<&str> = words.split_whitespace().collect();
-    lsmx(&[&words[..], &["--html", file.to_str().unwrap()]].concat()).ok();
-    let page = fs::read_to_string(file).unwrap();
-    for title in [
+fn page_of_a_simulation_has_no_times_and_no_log() {
+    let page = experiment(
+        "simulate --policy full,tiering,1-leveling --entries 3000000000 --updates 0.3 \
+         --lookups 1000 --empty-lookups 0,1 --ranges 10 --selectivity 0.0001 --sweep size-ratio=4,10",
+    )
+    .html;
+    let sections = [
         "Over all workloads",
         "Summary",
         "What it costs to write, to read and to keep",
@@ -271,27 +235,23 @@ fn a_simulation_has_a_page_of_what_it_says() {
         "Point lookups",
         "Range lookups",
         "Model and simulation",
-    ] {
-        assert!(page.contains(&format!("<h3>{title}</h3>")), "no section {title}");
+    ];
+    assert_contains(&page, &["<title>lsmx simulate</title>"]);
+    for absent in ["<h3>Latency</h3>", "put max", "The longest put", "with the log", "engine</"] {
+        assert!(!page.contains(absent), "{absent}");
     }
-    assert!(page.contains("<title>lsmx simulate</title>"));
-    for nothing in ["<h3>Latency</h3>", "put max", "The longest put", "with the log", "engine</"] {
-        assert!(!page.contains(nothing), "{nothing}");
-    }
-    fine_to_look_at(&page, &[("plots", 4 + 2 * 12), ("tables", 2)], directory.path());
+    check_page(&page, &sections, &[("plots", 4 + 2 * 12), ("tables", 2)]);
 }
 
+/// The path of the page is not part of the identity of a run.
 #[test]
-fn finished_cells_are_shown_without_a_run() {
-    let directory = tempfile::tempdir().unwrap();
-    let finished = directory.path().join("finished");
+fn page_of_finished_cells_needs_no_run() {
+    let dir = TestDir::new();
     let words = "explore --policy full,tiering --deterministic --entries 2000 --memtable 16K \
                  --lookups 50 --ranges 5 --resume";
-    let words: Vec<&str> = words.split_whitespace().chain([finished.to_str().unwrap()]).collect();
-    lsmx(&words).ok();
-    let file = directory.path().join("page.html");
-    // Where it is written does not make it another run; what is run there does.
-    lsmx(&[&words[..], &["--html", file.to_str().unwrap()]].concat()).ok();
-    let page = fs::read_to_string(file).unwrap();
-    assert!(page.contains("<h3>The tree over time</h3>") && page.contains("tiering"));
+    let (resume, html) = (dir.path("finished"), dir.path("page.html"));
+    lsmx(&format!("{words} {resume}")).ok();
+    lsmx(&format!("{words} {resume} --html {html}")).ok();
+    let page = fs::read_to_string(html).unwrap();
+    assert_contains(&page, &["<h3>The tree over time</h3>", "tiering"]);
 }

@@ -1,42 +1,25 @@
-//! `lsmx rmw`, run as a user runs it.
+//! `lsmx rmw`.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
 
 use crate::common::{
-    Said, assert_contains, cells as cells_of, number, read_json, read_rows, result, run, text,
+    TestDir, assert_contains, cells, experiment, lsmx, number, numbers, read_json, text,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Small enough for a test, large enough for several flushes.
-const SMALL: &str = "--entries 3000 --ops 6000 --value-len 500 --field-len 50";
+const SMALL: &str = "rmw --entries 3000 --ops 6000 --value-len 500 --field-len 50";
 /// Values of UP2X are small.
-const MANY: &str = "--entries 10000 --ops 10000";
-
-fn rmw(words: &str) -> Said {
-    run("rmw", words)
-}
-
-fn cells(words: &str, directory: &Path) -> Vec<Value> {
-    cells_of("rmw", words, directory)
-}
+const MANY: &str = "rmw --entries 10000 --ops 10000";
 
 #[test]
-fn a_run_has_every_field_of_the_contract_for_each_mode_and_ratio() {
-    let directory = tempfile::tempdir().unwrap();
-    let result = result("rmw", &format!("{SMALL} --read-ratio 0.1,0.5"), directory.path());
-    let cells = result["cells"].as_array().unwrap();
-    let named: Vec<(&str, &str, f64)> = cells
-        .iter()
-        .map(|cell| {
-            assert_eq!(cell["engine"], "lsmx");
-            (text(cell, "mode"), text(cell, "base"), number(cell, "/read_ratio"))
-        })
-        .collect();
-    let modes = |ratio| ["get-put", "merge", "kd"].map(|mode| (mode, "tree", ratio));
-    assert_eq!(named, [modes(0.1), modes(0.5)].concat());
-    for cell in cells {
+fn cells_have_every_documented_field_for_each_mode_and_ratio() {
+    let cells = cells(&format!("{SMALL} --read-ratio 0.1,0.5"));
+    let modes: Vec<&str> = cells.iter().map(|cell| text(cell, "mode")).collect();
+    assert_eq!(modes, ["get-put", "merge", "kd"].repeat(2));
+    assert_eq!(numbers(&cells, "/read_ratio"), [0.1, 0.1, 0.1, 0.5, 0.5, 0.5]);
+    for cell in &cells {
+        assert_eq!((&cell["engine"], &cell["base"]), (&json!("lsmx"), &json!("tree")));
         for field in ["ops_per_s", "read_bytes", "written_bytes", "storage_bytes"] {
             assert!(number(cell, &format!("/{field}")) > 0.0, "{field}: {cell}");
         }
@@ -45,82 +28,73 @@ fn a_run_has_every_field_of_the_contract_for_each_mode_and_ratio() {
                 assert!(number(cell, &format!("/{kind}/{percentile}")) > 0.0, "{kind}: {cell}");
             }
         }
+        let [reads, rmws] = ["/reads", "/rmws"].map(|path| number(cell, path));
         assert!(number(cell, "/ios_per_read") < 10.0);
-        assert_eq!(cell["ops"], 6000);
-        assert_eq!(number(cell, "/reads") + number(cell, "/rmws"), 6000.0);
-        let share = number(cell, "/reads") / 6000.0;
-        assert!((share - number(cell, "/read_ratio")).abs() < 0.03, "{cell}");
-        // At least what the operations write, once to the log.
-        let least = number(cell, "/rmws") * 50.0;
-        assert!(number(cell, "/written_bytes") > least, "{cell}");
+        assert_eq!((&cell["ops"], reads + rmws), (&json!(6000), 6000.0));
+        assert!((reads / 6000.0 - number(cell, "/read_ratio")).abs() < 0.03, "{cell}");
+        // The log has at least the field of each update.
+        assert!(number(cell, "/written_bytes") > rmws * 50.0, "{cell}");
         assert!(number(cell, "/checked_records") > 500.0);
         if cfg!(target_os = "linux") {
             assert!(number(cell, "/memory_bytes") > 1e6);
-            let times = ["/cpu/user_s", "/cpu/system_s"].map(|path| number(cell, path));
-            let all =
-                ["/process_cpu/user_s", "/process_cpu/system_s"].map(|path| number(cell, path));
-            let (threads, process) = (times[0] + times[1], all[0] + all[1]);
-            assert!(threads <= process + 0.05, "in steps of 10 ms: {cell}");
+            let [threads, process] = ["cpu", "process_cpu"].map(|of| {
+                number(cell, &format!("/{of}/user_s")) + number(cell, &format!("/{of}/system_s"))
+            });
+            assert!(threads <= process + 0.05, "CPU times have steps of 10 ms: {cell}");
         }
     }
-    // Equal operations, of which only the first mode writes whole values.
-    let written = |cell: &Value| number(cell, "/written_bytes");
-    assert!(written(&cells[0]) > 2.0 * written(&cells[1]), "{cells:?}");
+    // The operations are equal, but only get-put writes whole values.
+    let written = numbers(&cells, "/written_bytes");
+    assert!(written[0] > 2.0 * written[1], "{written:?}");
 }
 
 #[test]
 fn every_mix_runs_in_every_mode_over_both_bases() {
-    let directory = tempfile::tempdir().unwrap();
     for mix in
         ["up2x", "ycsb-a", "ycsb-b", "ycsb-c", "ycsb-d", "ycsb-e", "ycsb-f", "am", "bm", "fm"]
     {
         let words = if mix == "up2x" { MANY } else { SMALL };
-        let words = format!("{words} --mix {mix} --base tree,value-log");
-        let cells = cells(&words, directory.path());
+        let cells = cells(&format!("{words} --mix {mix} --base tree,value-log"));
         assert_eq!(cells.len(), 6);
+        let [reads, rmws, scans] = match mix {
+            "up2x" | "ycsb-f" | "am" | "bm" | "fm" => [true, true, false],
+            "ycsb-e" => [false, false, true],
+            _ => [true, false, false],
+        };
+        let puts = ["ycsb-a", "ycsb-b", "ycsb-d", "ycsb-e"].contains(&mix);
         for cell in &cells {
             assert_eq!(cell["workload"]["mix"], mix);
-            let apart = number(cell, "/blob_bytes") > 0.5 * number(cell, "/workload/loaded_bytes");
-            assert_eq!(apart, cell["base"] == "value-log", "{mix}: {cell}");
+            let has_blobs =
+                number(cell, "/blob_bytes") > 0.5 * number(cell, "/workload/loaded_bytes");
+            assert_eq!(has_blobs, cell["base"] == "value-log", "{mix}: {cell}");
             let measured = |kind: &str| number(cell, &format!("/{kind}_latency_us/max")) > 0.0;
-            let expected = match mix {
-                "up2x" | "ycsb-f" | "am" | "bm" | "fm" => [true, true, false],
-                "ycsb-a" | "ycsb-b" | "ycsb-d" => [true, false, false],
-                "ycsb-c" => [true, false, false],
-                _ => [false, false, true],
-            };
-            let seen = [measured("read"), measured("rmw"), measured("scan")];
-            assert_eq!(seen, expected, "{mix}: {cell}");
-            let puts = ["ycsb-a", "ycsb-b", "ycsb-d", "ycsb-e"].contains(&mix);
+            let seen = ["read", "rmw", "scan"].map(measured);
+            assert_eq!(seen, [reads, rmws, scans], "{mix}: {cell}");
             assert!(measured("put") == puts || mix == "up2x", "{mix}: {cell}");
-            assert_eq!(cell["ios_per_read"].is_null(), mix == "ycsb-e");
-            let (scans, entries) = (number(cell, "/scans"), number(cell, "/scanned_entries"));
-            assert_eq!((scans > 0.0, entries > 10.0 * scans), (expected[2], expected[2]), "{cell}");
+            assert_eq!(cell["ios_per_read"].is_null(), !reads);
+            let [count, entries] = ["/scans", "/scanned_entries"].map(|path| number(cell, path));
+            assert_eq!((count > 0.0, entries > 10.0 * count), (scans, scans), "{cell}");
+        }
+        if mix == "up2x" {
+            let bytes = number(&cells[0], "/workload/loaded_bytes") / 10_000.0;
+            assert!((bytes - 57.25).abs() < 0.5, "keys of 10.45 B and values of 46.8 B: {bytes}");
         }
     }
-    let up2x = &cells(&format!("{MANY} --mix up2x"), directory.path())[0];
-    let bytes = number(up2x, "/workload/loaded_bytes") / 10_000.0;
-    assert!((bytes - 57.25).abs() < 0.5, "keys of 10.45 B and values of 46.8 B: {bytes}");
 }
 
-/// The last values of both runs are compared with the same model, which knows nothing of threads.
+/// The run compares the last values with a model that does not depend on the number of threads.
 #[test]
-fn threads_share_one_stream() {
-    let directory = tempfile::tempdir().unwrap();
+fn threads_share_one_stream_of_operations() {
     for threads in [1, 3] {
-        let words = format!("{SMALL} --mix fm --threads {threads}");
-        for cell in cells(&words, directory.path()) {
-            assert_eq!(
-                (&cell["ops"], &cell["workload"]["threads"]),
-                (&6000.into(), &threads.into())
-            );
+        for cell in cells(&format!("{SMALL} --mix fm --threads {threads}")) {
+            assert_eq!(cell["ops"], 6000);
+            assert_eq!(cell["workload"]["threads"], threads);
         }
     }
 }
 
 #[test]
 fn each_experiment_has_a_cell_for_each_value() {
-    let directory = tempfile::tempdir().unwrap();
     for (experiment, key, values) in [
         ("read-ratio", "read_ratio", 5),
         ("zipf", "zipf", 5),
@@ -130,18 +104,17 @@ fn each_experiment_has_a_cell_for_each_value() {
         ("operands", "operands", 11),
         ("scans", "scan_entries", 4),
     ] {
-        let words = format!("--entries 1100 --ops 600 --mode merge --experiment {experiment}");
-        let result = result("rmw", &words, directory.path());
-        assert_eq!(result["experiment"], experiment);
-        let cells = result["cells"].as_array().unwrap();
+        let words = format!("rmw --entries 1100 --ops 600 --mode merge --experiment {experiment}");
+        let run = crate::common::experiment(&words);
+        assert_eq!(run.result["experiment"], experiment);
+        let cells = run.cells();
         let swept: BTreeSet<String> =
             cells.iter().map(|cell| cell["sweep"][key].to_string()).collect();
         assert_eq!((cells.len(), swept.len()), (values, values), "{experiment}: {swept:?}");
         for cell in cells {
             assert_eq!(cell["recovery"].is_object(), experiment == "recovery");
-            let loaded = number(cell, "/workload/loaded_bytes");
-            let asked = 1100.0 * 1024.0;
-            assert!((loaded / asked - 1.0).abs() < 0.02, "the bytes stay: {cell}");
+            let share = number(cell, "/workload/loaded_bytes") / (1100.0 * 1024.0);
+            assert!((share - 1.0).abs() < 0.02, "the loaded bytes vary: {cell}");
         }
         if experiment == "operands" {
             let last = cells.last().unwrap();
@@ -150,9 +123,9 @@ fn each_experiment_has_a_cell_for_each_value() {
         }
         if experiment == "scans" {
             for (cell, entries) in cells.iter().zip([10.0, 100.0, 1000.0]) {
-                let (scans, seen) = (number(cell, "/scans"), number(cell, "/scanned_entries"));
-                assert!(scans >= 20.0 && seen > 0.3 * entries * scans, "{cell}");
-                assert!(seen <= entries * scans, "{cell}");
+                let [scans, seen] = ["/scans", "/scanned_entries"].map(|path| number(cell, path));
+                let expected = entries * scans;
+                assert!(scans >= 20.0 && seen > 0.3 * expected && seen <= expected, "{cell}");
                 assert!(number(cell, "/scan_latency_us/mean") > 0.0, "{cell}");
             }
         }
@@ -160,54 +133,33 @@ fn each_experiment_has_a_cell_for_each_value() {
 }
 
 #[test]
-fn repetitions_report_medians_and_finished_cells_are_not_run_again() {
-    let directory = tempfile::tempdir().unwrap();
-    let (kept, file) = (directory.path().join("kept"), directory.path().join("result.json"));
-    let words = format!(
-        "{SMALL} --mode merge --repeat 3 --resume {} --json {}",
-        kept.display(),
-        file.display()
-    );
-    rmw(&words).ok();
-    let first = read_json(&file);
-    let repeats = &first["cells"][0]["repeats"];
-    assert_eq!(repeats["seeds"], serde_json::json!([0, 1, 2]));
+fn repetitions_report_medians_and_finished_cells_do_not_run_again() {
+    let dir = TestDir::new();
+    let file = dir.path("result.json");
+    let words = format!("{SMALL} --mode merge --repeat 3 --resume {}", dir.path("kept"));
+    let run = || {
+        lsmx(&format!("{words} --json {file}")).ok();
+        read_json(&file)["cells"].clone()
+    };
+    let first = run();
+    let repeats = &first[0]["repeats"];
+    assert_eq!(repeats["seeds"], json!([0, 1, 2]));
     let rate = &repeats["metrics"]["ops_per_s"];
-    assert_eq!(rate["median"], first["cells"][0]["ops_per_s"]);
-    assert!(rate["low"].as_f64() <= rate["median"].as_f64());
-    rmw(&words).ok();
-    let again = read_json(&file);
-    // Times would differ if anything had been run.
-    assert_eq!(again["cells"], first["cells"]);
-    let dry = words.replace(&format!("--json {}", file.display()), "--dry-run");
-    assert!(rmw(&dry).ok().contains("finished"));
-    rmw(&words.replace("--repeat 3", "--repeat 2")).fails(2, &["--resume", "--repeat 3"]);
+    assert_eq!(rate["median"], first[0]["ops_per_s"]);
+    assert!(number(rate, "/low") <= number(rate, "/median"));
+    // Measured times of a second run would differ.
+    assert_eq!(run(), first);
+    assert_contains(&lsmx(&format!("{words} --dry-run")).ok(), &["finished"]);
+    lsmx(&words.replace("--repeat 3", "--repeat 2")).fails(2, &["--resume", "--repeat 3"]);
 }
 
 #[test]
-fn a_dry_run_lists_the_cells_and_runs_none() {
-    let directory = tempfile::tempdir().unwrap();
-    let dir = directory.path().display();
-    let text = rmw(&format!("--dry-run --read-ratio 0.1,0.9 --entries 1000000 --dir {dir}")).ok();
-    let modes = ["lsmx get-put tree", "lsmx merge tree", "lsmx kd tree"];
-    assert_contains(&text, &[&modes[..], &["10.0", "90.0", "976.6 MiB", "39.1 MiB"]].concat());
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
-}
-
-#[test]
-fn flat_rows_and_the_page_have_every_cell() {
-    let directory = tempfile::tempdir().unwrap();
-    let (csv, html) = (directory.path().join("rows.csv"), directory.path().join("page.html"));
-    let words = format!("{SMALL} --experiment read-ratio");
-    let table = rmw(&format!("{words} --csv {} --html {}", csv.display(), html.display())).ok();
-    assert!(
-        table.contains("read ratio")
-            && table.contains("blocks per plain read that came from files"),
-        "{table}"
-    );
-    assert_eq!(read_rows(&csv).len(), 16);
+fn table_csv_and_page_have_every_cell() {
+    let run = experiment(&format!("{SMALL} --experiment read-ratio"));
+    assert_contains(&run.table, &["read ratio", "blocks per plain read that came from files"]);
+    assert_eq!(run.csv.len(), 16);
     assert_contains(
-        &fs::read_to_string(html).unwrap(),
+        &run.html,
         &[
             "<h3>Over read ratio</h3>",
             "Operations per second",
@@ -218,39 +170,33 @@ fn flat_rows_and_the_page_have_every_cell() {
     );
 }
 
-/// What is about operands that are kept apart runs in that mode, over both bases.
 #[test]
-fn experiments_of_kept_apart_operands_vary_how_they_are_kept() {
-    let directory = tempfile::tempdir().unwrap();
+fn experiments_of_operand_stores_run_over_the_value_log() {
     for experiment in ["kd-cache", "bucket-size", "split-threshold"] {
         let words = format!("{SMALL} --mode kd --base value-log --experiment {experiment}");
-        let cells = cells(&words, directory.path());
+        let cells = cells(&words);
         assert!(cells.len() > 3, "{experiment}");
-        for cell in &cells {
-            assert_eq!((&cell["mode"], &cell["base"]), (&"kd".into(), &"value-log".into()));
-        }
+        let fits = |cell: &Value| cell["mode"] == "kd" && cell["base"] == "value-log";
+        assert!(cells.iter().all(fits), "{cells:?}");
     }
 }
 
-/// RocksDB answers every read, and ends with the values of the model, or the run fails.
+/// A run fails if RocksDB gives a wrong answer or ends with other values than the model.
 #[cfg(feature = "peer-rocksdb")]
 #[test]
-fn a_peer_plays_the_same_operations() {
-    let directory = tempfile::tempdir().unwrap();
+fn peer_runs_the_same_operations() {
     for words in ["--read-ratio 0.5", "--mix ycsb-d", "--mix ycsb-e", "--mix fm --threads 2"] {
-        let words = format!("{SMALL} {words} --peers rocksdb");
-        let cells = cells(&words, directory.path());
+        let cells = cells(&format!("{SMALL} {words} --peers rocksdb"));
         let engines: Vec<&str> = cells.iter().map(|cell| text(cell, "engine")).collect();
         assert_eq!(engines, ["lsmx", "rocksdb", "lsmx", "rocksdb"]);
         for pair in cells.chunks(2) {
-            assert_eq!(
-                (&pair[0]["reads"], &pair[0]["rmws"]),
-                (&pair[1]["reads"], &pair[1]["rmws"])
-            );
+            for field in ["reads", "rmws"] {
+                assert_eq!(pair[0][field], pair[1][field], "{field}");
+            }
         }
     }
     for experiment in ["recovery", "operands"] {
-        let words = format!("--entries 1100 --ops 600 --experiment {experiment} --peers rocksdb");
-        assert!(cells(&words, directory.path()).len() > 10);
+        let words = format!("rmw --entries 1100 --ops 600 --experiment {experiment}");
+        assert!(cells(&format!("{words} --peers rocksdb")).len() > 10);
     }
 }

@@ -1,52 +1,45 @@
 //! `lsmx explore --trace`: traces recorded by a database, and traces written by hand.
 
 use std::fs;
-use std::path::Path;
+use std::path::PathBuf;
 
-use crate::common::{assert_contains, cells as cells_of, db, run};
+use crate::common::{TestDir, assert_contains, cells, list, lsmx, number, sum_of_levels, text};
 use lsmx::merge_operator::FieldUpdate;
 use lsmx::workload_trace::TraceOptions;
 use lsmx::{Db, Durability, KeyspaceOptions, Options, WriteBatch};
-use serde_json::Value;
-
-fn cells(words: &str, directory: &Path) -> Vec<Value> {
-    cells_of("explore", words, directory)
-}
+use serde_json::json;
 
 /// Records a trace with two keyspaces, all operations, and reads of present and absent keys.
-fn record(directory: &Path, options: TraceOptions) -> std::path::PathBuf {
-    let path = directory.join("hour.trace");
+fn record(dir: &TestDir, options: TraceOptions) -> PathBuf {
+    let path = dir.root().join("hour.trace");
     let keyspace = KeyspaceOptions::default().merge_operator(FieldUpdate::default());
-    let options_of_db = Options::default().keyspace_defaults(keyspace);
-    let db = Db::open(directory.join("data"), options_of_db).unwrap();
-    // What was there before the trace is not in it.
+    let db = Db::open(dir.path("data"), Options::default().keyspace_defaults(keyspace)).unwrap();
+    // Keys that exist before the recording are not in the trace.
     db.put("before", "x").unwrap();
     let trace = db.record_trace(&path, options).unwrap();
+    let default = db.default_keyspace();
     let other = db.keyspace("other", KeyspaceOptions::default()).unwrap();
     let key_of = |number: u32| format!("user{:08}", number.wrapping_mul(2_654_435_761) % 3000);
     for number in 0..4000u32 {
         let key = key_of(number);
         match number % 8 {
             0..=3 => db.put(&key, vec![7; (number % 90) as usize]).unwrap(),
-            4 => db.default_keyspace().merge(&key, FieldUpdate::operand(3, b"field")).unwrap(),
-            // Written two operations ago, or never.
+            4 => default.merge(&key, FieldUpdate::operand(3, b"field")).unwrap(),
+            // A key written two operations ago, or a key that was never written.
             5 if number % 16 == 5 => drop(db.get(key_of(number - 2)).unwrap()),
             5 => drop(db.get(&key).unwrap()),
             6 if number % 24 == 6 => db.delete(&key).unwrap(),
             6 => {
                 let mut batch = WriteBatch::new();
                 batch.put(&other, &key, "from a batch");
-                batch.delete(&db.default_keyspace(), &key);
+                batch.delete(&default, &key);
                 db.write(batch, Durability::Buffered).unwrap();
             }
             _ if number % 400 == 7 => {
-                db.default_keyspace()
-                    .delete_range(key.as_str()..format!("{key}9").as_str())
-                    .unwrap();
+                default.delete_range(key.as_str()..format!("{key}9").as_str()).unwrap();
             }
             _ => {
-                let range = db.default_keyspace().range(key.as_str()..);
-                assert!(range.take(5).all(|entry| entry.is_ok()));
+                assert!(default.range(key.as_str()..).take(5).all(|entry| entry.is_ok()));
                 drop(other.iter().next_back());
             }
         }
@@ -56,93 +49,70 @@ fn record(directory: &Path, options: TraceOptions) -> std::path::PathBuf {
     path
 }
 
+/// A run fails on a wrong answer.
 #[test]
-fn a_recorded_hour_is_played_under_every_policy() {
-    let directory = tempfile::tempdir().unwrap();
+fn recorded_trace_is_replayed_under_every_policy() {
     for options in [
         TraceOptions::default(),
         TraceOptions { keep_values: true, ..TraceOptions::default() },
         TraceOptions { hash_keys: true, ..TraceOptions::default() },
     ] {
-        let directory = tempfile::tempdir_in(directory.path()).unwrap();
-        let trace = record(directory.path(), options);
-        // A run fails on a wrong answer.
+        let dir = TestDir::new();
         let words = format!(
-            "--policy full,tiering,leveled --memtable 32K --deterministic --trace {}",
-            trace.display()
+            "explore --policy full,tiering,leveled --memtable 32K --deterministic --trace {}",
+            record(&dir, options).display()
         );
-        let first = cells(&words, directory.path());
+        let (first, again) = (cells(&words), cells(&words));
         assert_eq!(first.len(), 3);
-        for cell in &first {
+        for (cell, same) in first.iter().zip(&again) {
+            assert_eq!(text(cell, "digest"), text(same, "digest"));
             let records = &cell["workload"]["records"];
-            assert_eq!(
-                (&records["source"], &records["name"]),
-                (&"trace".into(), &"hour.trace".into())
-            );
-            assert_eq!(records["puts"], 2333, "{records}");
-            assert_eq!(records["merges"], 500);
-            assert_eq!(records["gets"], 501);
+            for (field, value) in [
+                ("source", json!("trace")),
+                ("name", json!("hour.trace")),
+                ("puts", json!(2333)),
+                ("merges", json!(500)),
+                ("gets", json!(501)),
+            ] {
+                assert_eq!(records[field], value, "{field}");
+            }
             let lookups = &cell["point_lookups"][0];
             assert_eq!(lookups["ops"], 501);
-            let alpha = lookups["alpha"].as_f64().unwrap();
+            let alpha = number(lookups, "/alpha");
             assert!(alpha > 0.0 && alpha < 1.0, "{alpha}");
             assert_eq!(cell["range_lookups"]["ops"], records["scans"]);
-            assert!(cell["compaction"]["jobs"].as_u64().unwrap() > 0 || cell["policy"] != "full");
-            assert!(cell["ingested_bytes"].as_u64().unwrap() > 0);
-        }
-        let again = cells(&words, directory.path());
-        for (one, other) in first.iter().zip(&again) {
-            assert!(one["digest"].is_string() && one["digest"] == other["digest"]);
+            assert!(number(cell, "/compaction/jobs") > 0.0 || cell["policy"] != "full");
+            assert!(number(cell, "/ingested_bytes") > 0.0);
         }
     }
 }
 
 #[test]
-fn operations_line_by_line_are_played_and_checked() {
-    let directory = tempfile::tempdir().unwrap();
-    let trace = directory.path().join("ops.tsv");
-    let mut text = String::new();
-    for number in 0..3000 {
-        text.push_str(&format!("put\tk{number:05}\tvalue\\t{number}\n"));
-    }
-    text.push_str("delete\tk00001\ndelete-range\tk01000\tk02000\nmerge\tk00002\t!!\n");
-    text.push_str("get\tk00001\nget\tk00003\nget\tk01500\nget\tk00002\n");
-    text.push_str("scan\tk00990\t20\nscan\t\t5\ndelete-range\tk02990\n");
-    fs::write(&trace, text).unwrap();
-    let words = format!("--policy lo+1 --memtable 16K --trace {}", trace.display());
-    let cell = &cells(&words, directory.path())[0];
-    assert_eq!(cell["point_lookups"][0]["ops"], 4);
-    assert_eq!(cell["point_lookups"][0]["alpha"], 0.5);
+fn trace_as_text_is_replayed_and_checked() {
+    let dir = TestDir::new();
+    let put = |number: u32| format!("put\tk{number:05}\tvalue\\t{number}\n");
+    let mut trace: String = (0..3000).map(put).collect();
+    trace.push_str("delete\tk00001\ndelete-range\tk01000\tk02000\nmerge\tk00002\t!!\n");
+    trace.push_str("get\tk00001\nget\tk00003\nget\tk01500\nget\tk00002\n");
+    trace.push_str("scan\tk00990\t20\nscan\t\t5\ndelete-range\tk02990\n");
+    let file = dir.write("ops.tsv", trace);
+    let cell = &cells(&format!("explore --policy lo+1 --memtable 16K --trace {file}"))[0];
+    let lookups = &list(cell, "/point_lookups")[0];
+    assert_eq!((number(lookups, "/ops"), number(lookups, "/alpha")), (4.0, 0.5));
     assert_eq!(cell["range_lookups"]["entries"], 25);
-    let entries: u64 =
-        cell["levels"].as_array().unwrap().iter().map(|at| at["entries"].as_u64().unwrap()).sum();
-    assert!(entries >= 1989, "{entries}");
+    assert!(sum_of_levels(cell, "/entries") >= 1989.0);
 }
 
 #[test]
-fn what_is_wrong_with_a_trace_is_named() {
-    let directory = tempfile::tempdir().unwrap();
-    let (path, dir) = (directory.path().join("ops.tsv"), directory.path().display().to_string());
-    let replay =
-        || run("explore", &format!("--policy full --trace {} --dir {dir}", path.display()));
-    fs::write(&path, "put\ta\tb\nfetch\ta\n").unwrap();
-    replay().fails(1, &["ops.tsv, line 2 is malformed", "fetch is no operation", "delete-range"]);
-    fs::write(&path, "").unwrap();
-    replay().fails(1, &["ops.tsv holds no records"]);
-
-    let trace = record(directory.path(), TraceOptions::default());
+fn recorded_trace_is_dumped_and_its_damage_is_named() {
+    let dir = TestDir::new();
+    let trace = record(&dir, TraceOptions::default());
+    let (data, path) = (dir.path("data"), trace.display());
+    let dump = lsmx(&format!("db {data} dump {path} --limit 12")).ok();
+    assert_contains(&dump, &["keys stored", "keyspace 0 is \"default\"", "put \"user"]);
     let mut bytes = fs::read(&trace).unwrap();
     bytes[100] ^= 1;
     fs::write(&trace, &bytes).unwrap();
-    let said = run("explore", &format!("--policy full --trace {}", trace.display()));
-    said.fails(1, &["cannot read a trace", "hour.trace is corrupt at byte 40"]);
-}
-
-#[test]
-fn a_trace_is_dumped() {
-    let directory = tempfile::tempdir().unwrap();
-    let trace = record(directory.path(), TraceOptions::default());
-    let words = format!("dump {} --limit 12", trace.display());
-    let text = db(&directory.path().join("data"), &words).ok();
-    assert_contains(&text, &["keys stored", "keyspace 0 is \"default\"", "put \"user"]);
+    lsmx(&format!("explore --policy full --trace {path}"))
+        .fails(1, &["cannot read a trace", "hour.trace is corrupt at byte 40"]);
 }

@@ -11,17 +11,17 @@ use lsmx_base::file_name::FileName;
 use crate::args::DbArgs;
 use crate::failure::Failure;
 
-/// Prints the contents of files, of damaged files as far as they are readable. The error is the first damage.
+/// Prints the contents of files. Damaged files are printed as far as they are readable. The error is the first damage.
 pub(super) fn run(
     arguments: &DbArgs,
     files: &[PathBuf],
     entries: bool,
     limit: Option<u64>,
 ) -> Result<(), Failure> {
-    super::whole_database(arguments, "dump")?;
+    super::reject_keyspace(arguments, "dump")?;
     let files = match files {
         [] => all_files(&arguments.path)?,
-        named => named.iter().map(|file| located(&arguments.path, file)).collect(),
+        named => named.iter().map(|file| locate(&arguments.path, file)).collect(),
     };
     let options = DumpOptions { hex: arguments.hex, entries, lines_max: limit };
     let mut out = BufWriter::new(io::stdout().lock());
@@ -53,28 +53,26 @@ pub(super) fn run(
 }
 
 /// Returns the path of a file, or the path of the file with this name in the database.
-fn located(database: &Path, file: &Path) -> PathBuf {
+fn locate(database: &Path, file: &Path) -> PathBuf {
     let inside = database.join(file);
     if !file.exists() && inside.exists() { inside } else { file.to_owned() }
 }
 
+/// Returns all files of the database.
 fn all_files(database: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let not_a_database = |why| {
+        let path = database.to_owned();
+        Failure::from(lsmx::Error::NotADatabase { path, why })
+    };
     let listed = OsVfs.list(database).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => {
-            let (path, why) = (database.to_owned(), missing_dir_reason(&OsVfs, database));
-            Failure::from(lsmx::Error::NotADatabase { path, why })
-        }
-        io::ErrorKind::NotADirectory => {
-            let (path, why) = (database.to_owned(), "it is not a directory");
-            Failure::from(lsmx::Error::NotADatabase { path, why })
-        }
+        io::ErrorKind::NotFound => not_a_database(missing_dir_reason(&OsVfs, database)),
+        io::ErrorKind::NotADirectory => not_a_database("it is not a directory"),
         _ => Failure::file("list", database.display().to_string(), error),
     });
     let names = listed?.into_iter().filter(|name| FileName::parse(name).is_some());
     let files: Vec<PathBuf> = names.map(|name| database.join(name)).collect();
     if files.is_empty() {
-        let (path, why) = (database.to_owned(), "it holds no file of one");
-        return Err(lsmx::Error::NotADatabase { path, why }.into());
+        return Err(not_a_database("it has no file of a database"));
     }
     Ok(files)
 }

@@ -1,25 +1,18 @@
-//! `lsmx db`: one file per verb.
+//! `lsmx db`.
 
-mod checkpoint;
-mod compact;
-mod delete;
-mod drop_keyspace;
 mod dump;
-mod explain;
-mod export;
-mod get;
-mod import;
-mod put;
+mod entries;
+mod maintenance;
+mod records;
 mod repair;
-mod reset_clock;
-mod scan;
 mod stats;
 mod verify;
 
 use std::ffi::OsStr;
+use std::ops::Bound;
 
 use lsmx::{Db, Keyspace, KeyspaceOptions, Options};
-use lsmx_bench::workload::record::{Format, encode, from_hex, to_hex};
+use lsmx_bench::workload::record::from_hex;
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 use crate::args::{DbArgs, Verb};
@@ -29,23 +22,25 @@ use crate::output;
 /// Runs the verb.
 pub(crate) fn run(arguments: &DbArgs) -> Result<(), Failure> {
     match &arguments.verb {
-        Verb::Put { key, value } => put::run(arguments, key, value),
-        Verb::Get { key } => get::run(arguments, key),
-        Verb::Delete { key } => delete::run(arguments, key),
-        Verb::Scan(scan) => scan::run(arguments, scan),
-        Verb::Import(file) => import::run(arguments, file),
-        Verb::Export(file) => export::run(arguments, file),
+        Verb::Put { key, value } => entries::put(arguments, key, value),
+        Verb::Get { key } => entries::get(arguments, key),
+        Verb::Delete { key } => entries::delete(arguments, key),
+        Verb::Scan(scan) => entries::scan(arguments, scan),
+        Verb::Import(file) => records::import(arguments, file),
+        Verb::Export(file) => records::export(arguments, file),
         Verb::Stats(stats) => stats::run(arguments, stats),
         Verb::Verify => verify::run(arguments),
         Verb::Repair(flags) => repair::run(arguments, flags),
-        Verb::Explain { key, json } => explain::run(arguments, key, *json),
-        Verb::Checkpoint { target } => checkpoint::run(arguments, target),
-        Verb::Compact { from, to } => compact::run(arguments, from.as_ref(), to.as_ref()),
+        Verb::Explain { key, json } => entries::explain(arguments, key, *json),
+        Verb::Checkpoint { target } => maintenance::checkpoint(arguments, target),
+        Verb::Compact { from, to } => {
+            maintenance::compact(arguments, from.as_deref(), to.as_deref())
+        }
         Verb::Dump { files, all_entries, limit } => {
             dump::run(arguments, files, *all_entries, *limit)
         }
-        Verb::ResetClock => reset_clock::run(arguments),
-        Verb::DropKeyspace { name } => drop_keyspace::run(arguments, name),
+        Verb::ResetClock => maintenance::reset_clock(arguments),
+        Verb::DropKeyspace { name } => maintenance::drop_keyspace(arguments, name),
     }
 }
 
@@ -56,41 +51,21 @@ fn options() -> Options {
 
 /// Opens an existing database and an existing keyspace for writing.
 fn open(arguments: &DbArgs) -> Result<(Db, Keyspace), Failure> {
-    let db = Db::open(&arguments.path, options().create_if_missing(false))?;
-    existing_keyspace(arguments, db)
+    open_existing(arguments, options().create_if_missing(false))
 }
 
-/// Opens an existing database read-only.
-fn open_to_read(arguments: &DbArgs) -> Result<(Db, Keyspace), Failure> {
-    let db = Db::open(&arguments.path, options().read_only(true))?;
-    existing_keyspace(arguments, db)
+/// Opens an existing database and an existing keyspace read-only.
+fn open_read_only(arguments: &DbArgs) -> Result<(Db, Keyspace), Failure> {
+    open_existing(arguments, options().read_only(true))
 }
 
-fn existing_keyspace(arguments: &DbArgs, db: Db) -> Result<(Db, Keyspace), Failure> {
+fn open_existing(arguments: &DbArgs, options: Options) -> Result<(Db, Keyspace), Failure> {
+    let db = Db::open(&arguments.path, options)?;
     let keyspace = match &arguments.keyspace {
         None => db.default_keyspace(),
         Some(name) => db.open_keyspace(name, None)?,
     };
     Ok((db, keyspace))
-}
-
-/// Rejects `--keyspace` for a verb that works on the whole database.
-fn whole_database(arguments: &DbArgs, verb: &str) -> Result<(), Failure> {
-    match &arguments.keyspace {
-        None => Ok(()),
-        Some(_) => {
-            let line = format!("--keyspace contradicts {verb}: it is about the whole database");
-            Err(Failure::Usage(line))
-        }
-    }
-}
-
-/// Prints a value as JSON.
-fn json(value: &impl serde::Serialize) -> Result<(), Failure> {
-    let mut text = serde_json::to_string_pretty(value)
-        .map_err(|error| Failure::file("write to", "standard output", error.into()))?;
-    text.push('\n');
-    output::stdout(text.as_bytes())
 }
 
 /// Opens the database and the keyspace. Creates them if they do not exist.
@@ -103,8 +78,26 @@ fn open_or_create(arguments: &DbArgs) -> Result<(Db, Keyspace), Failure> {
     Ok((db, keyspace))
 }
 
-/// Returns the bytes of a key or value on the command line. With `--hex` they are in hexadecimal.
-fn typed(arguments: &DbArgs, what: &str, text: &OsStr) -> Result<Vec<u8>, Failure> {
+/// Rejects `--keyspace` for a verb that works on the whole database.
+fn reject_keyspace(arguments: &DbArgs, verb: &str) -> Result<(), Failure> {
+    match &arguments.keyspace {
+        None => Ok(()),
+        Some(_) => {
+            let line = format!("--keyspace contradicts {verb}, which works on the whole database");
+            Err(Failure::Usage(line))
+        }
+    }
+}
+
+/// Prints a value as JSON.
+fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let text =
+        serde_json::to_string_pretty(value).map_err(|error| Failure::stdout(error.into()))?;
+    output::stdout(format!("{text}\n").as_bytes())
+}
+
+/// Returns the bytes of a key or value on the command line. With `--hex` the text is hexadecimal.
+fn parse_bytes(arguments: &DbArgs, what: &str, text: &OsStr) -> Result<Vec<u8>, Failure> {
     if !arguments.hex {
         return Ok(text.as_encoded_bytes().to_vec());
     }
@@ -112,11 +105,18 @@ fn typed(arguments: &DbArgs, what: &str, text: &OsStr) -> Result<Vec<u8>, Failur
     from_hex(&digits).map_err(|error| Failure::Usage(format!("invalid {what} with --hex: {error}")))
 }
 
-/// Appends an entry as a line of text.
-fn show(arguments: &DbArgs, key: &[u8], value: &[u8], out: &mut Vec<u8>) {
-    if arguments.hex {
-        out.extend_from_slice(format!("{}\t{}\n", to_hex(key), to_hex(value)).as_bytes());
-    } else {
-        encode(Format::Tsv, key, value, out);
-    }
+/// Returns the range of keys of `--from` and `--to`.
+fn parse_bounds(
+    arguments: &DbArgs,
+    from: Option<&OsStr>,
+    to: Option<&OsStr>,
+) -> Result<(Bound<Vec<u8>>, Bound<Vec<u8>>), Failure> {
+    let key = |flag, text: Option<&OsStr>| {
+        text.map(|text| parse_bytes(arguments, flag, text)).transpose()
+    };
+    let (from, to) = (key("--from", from)?, key("--to", to)?);
+    Ok((
+        from.map_or(Bound::Unbounded, Bound::Included),
+        to.map_or(Bound::Unbounded, Bound::Excluded),
+    ))
 }

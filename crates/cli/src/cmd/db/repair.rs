@@ -2,9 +2,8 @@
 
 use std::fmt::Write as _;
 
-use lsmx::{Loss, Options, RepairOptions, RepairReport};
+use lsmx::{Loss, RepairOptions, RepairReport};
 use lsmx_bench::report::text;
-use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 
 use crate::args::{DbArgs, RepairArgs};
 use crate::failure::Failure;
@@ -12,17 +11,15 @@ use crate::output;
 
 /// Repairs the database, or reports what a repair would do.
 pub(super) fn run(arguments: &DbArgs, flags: &RepairArgs) -> Result<(), Failure> {
-    super::whole_database(arguments, "repair")?;
+    super::reject_keyspace(arguments, "repair")?;
     let options = RepairOptions {
         dry_run: flags.dry_run,
         force: flags.force,
         common_prefix: flags.common_prefix,
     };
-    let database =
-        Options::default().operand_store(DeltaStoreFactory::new(DeltaOptions::default()));
-    let report = lsmx::repair(&arguments.path, &database, &options)?;
+    let report = lsmx::repair(&arguments.path, &super::options(), &options)?;
     if flags.json {
-        super::json(&report)?;
+        super::print_json(&report)?;
     } else {
         let mut lines = String::new();
         // Writing to a string does not fail.
@@ -37,17 +34,21 @@ pub(super) fn run(arguments: &DbArgs, flags: &RepairArgs) -> Result<(), Failure>
 
 fn write_report(lines: &mut String, report: &RepairReport, dry_run: bool) -> std::fmt::Result {
     if !report.damaged {
-        return writeln!(lines, "{} tables: all is sound, nothing was done", report.tables_sound);
+        return writeln!(
+            lines,
+            "{} tables: no damage was found, nothing was changed",
+            report.tables_sound
+        );
     }
     for finding in &report.findings {
         writeln!(lines, "{}; {}", finding.what, finding.done)?;
     }
     for lost in &report.lost {
-        writeln!(lines, "lost: {}", one_line(lost))?;
+        writeln!(lines, "lost: {}", describe_loss(lost))?;
     }
     writeln!(
         lines,
-        "{} tables as they were, {} read in part ({} entries), {} lost, {} commits in the log",
+        "{} intact tables, {} partly readable tables ({} entries), {} lost tables, {} commits in the log",
         report.tables_sound,
         report.tables_rewritten,
         report.entries_salvaged,
@@ -68,23 +69,20 @@ fn write_report(lines: &mut String, report: &RepairReport, dry_run: bool) -> std
     }
     if report.log_tail_bytes > 0 {
         let bytes = report.log_tail_bytes;
-        writeln!(lines, "the log ends in {bytes} bytes of an unfinished commit, which were cut")?;
+        writeln!(lines, "the log ends with {bytes} bytes of an unfinished commit, which were cut")?;
     }
     if report.in_doubt {
-        writeln!(
-            lines,
-            "parts of the manifest are lost: tables may be missing that nothing tells of"
-        )?;
+        writeln!(lines, "parts of the manifest are lost: further tables may be missing")?;
     }
     if report.lost.is_empty() {
-        writeln!(lines, "nothing is lost that the files tell of")?;
+        writeln!(lines, "no loss is known")?;
     } else {
-        writeln!(lines, "of these keys older values may show, or some that were deleted")?;
+        writeln!(lines, "lost keys may have older values, and deleted keys may be visible again")?;
     }
     match &report.set_aside {
         Some(aside) => writeln!(
             lines,
-            "{} files were set aside in {}",
+            "{} files were moved to {}",
             report.files_set_aside.len(),
             aside.display()
         ),
@@ -93,7 +91,7 @@ fn write_report(lines: &mut String, report: &RepairReport, dry_run: bool) -> std
     }
 }
 
-fn one_line(lost: &Loss) -> String {
+fn describe_loss(lost: &Loss) -> String {
     let mut line = format!("{} of {}", lost.what, lost.path.display());
     let key = |key: &Option<Vec<u8>>, none: &str| match key {
         Some(key) => format!("\"{}\"", key[..key.len().min(64)].escape_ascii()),

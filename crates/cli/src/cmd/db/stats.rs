@@ -1,9 +1,8 @@
-//! `lsmx db PATH stats`: the metrics that a read-only database has. Counters of its own work are left out.
+//! `lsmx db PATH stats`: the metrics that a read-only database has, without the counters of writes and jobs.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use lsmx::Observation;
 use lsmx::metrics::{KeyspaceMetrics, LevelMetrics, Metrics};
 use lsmx_bench::report::text::bytes;
 use serde_json::{Map, Value};
@@ -17,15 +16,15 @@ pub(super) fn run(arguments: &DbArgs, stats: &StatsArgs) -> Result<(), Failure> 
     if let Some(seconds) = stats.watch {
         return watch(arguments, stats, seconds);
     }
-    let (db, _keyspace) = super::open_to_read(arguments)?;
+    let (db, _keyspace) = super::open_read_only(arguments)?;
     let mut metrics = db.metrics();
     if let Some(name) = &arguments.keyspace {
         metrics.keyspaces.retain(|known, _| known == name);
     }
     if stats.json {
-        let metrics = serde_json::to_value(&metrics)
-            .map_err(|error| Failure::file("write to", "standard output", error.into()))?;
-        return super::json(&select_known(metrics));
+        let metrics =
+            serde_json::to_value(&metrics).map_err(|error| Failure::stdout(error.into()))?;
+        return super::print_json(&select_known(metrics));
     }
     let mut text = String::new();
     // Writing to a string does not fail.
@@ -143,16 +142,19 @@ fn watch(arguments: &DbArgs, stats: &StatsArgs, seconds: f64) -> Result<(), Fail
     })?;
     let mut left = stats.count;
     while left != Some(0) {
-        let mut seen = lsmx::observe(&arguments.path, &lsmx::Options::default())?;
+        let mut observation = lsmx::observe(&arguments.path, &lsmx::Options::default())?;
         if let Some(name) = &arguments.keyspace {
-            keep(&mut seen, name)?;
+            observation.keyspaces.retain(|known, _| known == name);
+            if observation.keyspaces.is_empty() {
+                return Err(lsmx::Error::UnknownKeyspace { name: name.to_owned() }.into());
+            }
         }
         if stats.json {
-            let line = serde_json::to_string(&seen)
-                .map_err(|error| Failure::file("write to", "standard output", error.into()))?;
+            let line = serde_json::to_string(&observation)
+                .map_err(|error| Failure::stdout(error.into()))?;
             output::stdout(format!("{line}\n").as_bytes())?;
         } else {
-            output::stdout(seen.to_string().as_bytes())?;
+            output::stdout(observation.to_string().as_bytes())?;
         }
         left = left.map(|left| left - 1);
         if left != Some(0) {
@@ -162,14 +164,6 @@ fn watch(arguments: &DbArgs, stats: &StatsArgs, seconds: f64) -> Result<(), Fail
             )]
             std::thread::sleep(pause);
         }
-    }
-    Ok(())
-}
-
-fn keep(seen: &mut Observation, name: &str) -> Result<(), Failure> {
-    seen.keyspaces.retain(|known, _| known == name);
-    if seen.keyspaces.is_empty() {
-        return Err(lsmx::Error::UnknownKeyspace { name: name.to_owned() }.into());
     }
     Ok(())
 }

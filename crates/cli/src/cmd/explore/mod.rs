@@ -12,7 +12,6 @@ use lsmx_bench::Error;
 use lsmx_bench::experiment::explore::columns::REGISTRY;
 use lsmx_bench::experiment::explore::decisions::Decisions;
 use lsmx_bench::experiment::explore::{Config, Point, Source, estimates_table};
-use lsmx_bench::experiment::resume::{Finished, Identity};
 use lsmx_bench::numbers;
 use lsmx_bench::peers::EngineSettings;
 use lsmx_bench::workload::data_file::DataFile;
@@ -26,7 +25,7 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::{self, Bar};
 
-use sweep::Typed;
+use sweep::SweptArguments;
 
 const ENTRIES_DEFAULT: u64 = 1_000_000;
 pub(super) const KEY_LEN_DEFAULT: u64 = 16;
@@ -43,87 +42,81 @@ pub(crate) fn run(arguments: &ExploreArgs, words: &[OsString]) -> Result<(), Fai
     let mut config = config(arguments, words)?;
     config.check()?;
     arguments.output.probe(&REGISTRY)?;
-    let finished = finished(arguments, words, &config)?;
+    let ExploreArgs { spec, data, workload: WorkloadArgs { phases, trace, .. }, .. } = arguments;
+    let inputs = spec.iter().chain([phases, data, trace].into_iter().flatten());
+    let inputs: Vec<&Path> = inputs.map(PathBuf::as_path).collect();
+    let finished = super::open_finished(&arguments.run, words, &inputs, config.cell_count())?;
     if arguments.run.dry_run {
         let estimates = config.estimates(finished.as_ref())?;
         return output::stdout(estimates_table::table(&estimates).as_bytes());
     }
-    // Everything temporary is made in here, so that an interrupted run can remove it.
-    let parting = arguments.run.resume.as_deref().map(super::parting);
-    let temporary = interrupt::temporary_directory("lsmx-explore-", &config.directory, parting)?;
-    config.directory = temporary.path().to_owned();
+    let resume = arguments.run.resume.as_deref();
+    let _temporary = interrupt::make_temporary("lsmx-explore-", &mut config.directory, resume)?;
     let result = config.run(finished.as_ref(), &mut Bar::new())?;
     arguments.output.write(&result)
 }
 
-/// Opens the finished cells of an earlier run of the same command.
-fn finished(
-    arguments: &ExploreArgs,
-    words: &[OsString],
-    config: &Config,
-) -> Result<Option<Finished>, Failure> {
-    let Some(directory) = &arguments.run.resume else { return Ok(None) };
-    if arguments.run.dry_run && !directory.exists() {
-        return Ok(None);
-    }
-    let WorkloadArgs { phases, trace, .. } = &arguments.workload;
-    let inputs = [phases, &arguments.data, trace].into_iter().flatten();
-    let inputs: Vec<&Path> = arguments.spec.iter().chain(inputs).map(PathBuf::as_path).collect();
-    let identity = Identity::new(super::result_words(words), &inputs, config.cell_count())?;
-    Ok(Some(Finished::open(directory, &identity)?))
-}
-
 pub(super) fn config(arguments: &ExploreArgs, words: &[OsString]) -> Result<Config, Failure> {
-    let spec = arguments.workload.phases.as_deref().map(text_of).transpose()?;
+    let spec = arguments.workload.phases.as_deref().map(read_text).transpose()?;
     let points = sweep::points(arguments, words)?;
-    let data = data(arguments)?;
+    let data = open_data(arguments)?;
     let trace = arguments.workload.trace.as_deref().map(TraceFile::open).transpose()?.map(Arc::new);
-    let points = points.iter().map(|typed| {
-        let mut point = point(typed, spec.as_deref(), data.as_ref())?;
+    let points = points.iter().map(|swept| {
+        let mut point = point(swept, spec.as_deref(), data.as_ref())?;
         if let Some(trace) = &trace {
             point.source = Source::Trace(Arc::clone(trace));
             point.phases.clear();
         }
         Ok(point)
     });
-    let command: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     Ok(Config {
         points: points.collect::<Result<_, Failure>>()?,
         repeat: arguments.run.repeat,
-        seed: arguments.run.place.seed,
-        directory: arguments.run.place.directory(),
-        command: command.join(" "),
+        seed: arguments.run.setup.seed,
+        directory: arguments.run.setup.directory(),
+        command: super::command_line(words),
         spec,
         decisions: arguments.explain.then(|| Decisions::to(Box::new(std::io::stderr()))),
     })
 }
 
 /// Returns one point of the sweep. `spec` is the text of the phases file.
-fn point(typed: &Typed, spec: Option<&str>, data: Option<&DataFile>) -> Result<Point, Failure> {
-    let arguments = &typed.arguments;
-    for (flag, typed) in
+fn point(
+    swept: &SweptArguments,
+    spec: Option<&str>,
+    data: Option<&DataFile>,
+) -> Result<Point, Failure> {
+    let arguments = &swept.arguments;
+    for (flag, is_given) in
         [("--format", arguments.format.is_some()), ("--data-order", arguments.data_order.is_some())]
     {
-        if typed && arguments.data.is_none() {
-            return Err(Failure::Usage(format!("{flag} goes with --data, which is not there")));
+        if is_given && arguments.data.is_none() {
+            return Err(Failure::Usage(format!("{flag} needs --data")));
         }
     }
     check(&arguments.workload)?;
     let policies =
-        policies(arguments)?.iter().map(|policy| typed.policy(policy)).collect::<Result<_, _>>()?;
-    let source = source(arguments, data)?;
-    let phases = match (&arguments.workload.phases, spec) {
-        (Some(path), Some(text)) => parse_phases(text, path)?,
-        _ => match data {
-            Some(data) => {
-                Mix { updates: 0.0, ..mix(&arguments.workload, Some(data.len())) }.phases()?
-            }
-            None => mix(&arguments.workload, arguments.entries).phases()?,
+        policies(arguments)?.iter().map(|policy| swept.policy(policy)).collect::<Result<_, _>>()?;
+    let source = match data {
+        Some(file) => {
+            let shuffled = arguments.data_order == Some(DataOrder::Shuffled);
+            Source::File { file: Box::new(file.reopen(None)?), shuffled }
+        }
+        None => Source::Generated {
+            key_bytes: arguments.workload.records.key_len.unwrap_or(KEY_LEN_DEFAULT),
+            value_bytes: arguments.workload.records.value_len.unwrap_or(VALUE_LEN_DEFAULT),
         },
+    };
+    let phases = match (&arguments.workload.phases, spec, data) {
+        (Some(path), Some(text), _) => parse_phases(text, path)?,
+        (_, _, Some(data)) => {
+            Mix { updates: 0.0, ..mix(&arguments.workload, Some(data.len())) }.phases()?
+        }
+        _ => mix(&arguments.workload, arguments.entries).phases()?,
     };
     let engine = &arguments.engine;
     Ok(Point {
-        sweep: typed.point.clone(),
+        sweep: swept.point.clone(),
         policies,
         source,
         phases,
@@ -143,21 +136,22 @@ fn point(typed: &Typed, spec: Option<&str>, data: Option<&DataFile>) -> Result<P
     })
 }
 
-/// Rejects shares of zero lookups or ranges.
+/// Rejects `--empty-lookups` without lookups and `--selectivity` without range lookups.
 pub(super) fn check(workload: &WorkloadArgs) -> Result<(), Failure> {
     if workload.reads.lookups == Some(0) && workload.reads.empty_lookups.is_some() {
-        return Err(contradiction("--empty-lookups", "--lookups 0", "there is nothing to share"));
+        return Err(contradiction("--empty-lookups", "--lookups 0", "there are no lookups"));
     }
     if workload.reads.ranges == Some(0) && workload.reads.selectivity.is_some() {
-        return Err(contradiction("--selectivity", "--ranges 0", "there is nothing to select"));
+        return Err(contradiction("--selectivity", "--ranges 0", "there are no range lookups"));
     }
     Ok(())
 }
 
 fn policies(arguments: &ExploreArgs) -> Result<Vec<PolicySpec>, Failure> {
-    let mut policies = arguments.policy.as_ref().map_or_else(Vec::new, |named| named.0.clone());
+    let mut policies =
+        arguments.policy.as_ref().map_or_else(Vec::new, |policies| policies.0.clone());
     for path in &arguments.spec {
-        let policy = composed(path)?;
+        let policy = read_policy(path)?;
         if policies.iter().any(|other| other.name() == policy.name() && other.preset().is_none()) {
             let (path, name) = (path.display(), policy.name());
             return Err(Failure::Usage(format!(
@@ -185,8 +179,8 @@ fn policies(arguments: &ExploreArgs) -> Result<Vec<PolicySpec>, Failure> {
 }
 
 /// Reads the policy of a spec file.
-fn composed(path: &Path) -> Result<PolicySpec, Failure> {
-    let spec = PolicySpec::from_toml(&text_of(path)?);
+fn read_policy(path: &Path) -> Result<PolicySpec, Failure> {
+    let spec = PolicySpec::from_toml(&read_text(path)?);
     spec.map_err(|error| Failure::Usage(format!("--spec {}, {error}", path.display())))
 }
 
@@ -195,25 +189,13 @@ fn contradiction(first: &str, second: &str, why: &'static str) -> Failure {
 }
 
 /// Opens the file of `--data`.
-fn data(arguments: &ExploreArgs) -> Result<Option<DataFile>, Failure> {
+fn open_data(arguments: &ExploreArgs) -> Result<Option<DataFile>, Failure> {
     let Some(path) = &arguments.data else { return Ok(None) };
     let format = arguments.format.unwrap_or_else(|| Format::of_file(path));
     Ok(Some(DataFile::open(path, format, None)?))
 }
 
-/// Returns the source of the records.
-fn source(arguments: &ExploreArgs, data: Option<&DataFile>) -> Result<Source, Failure> {
-    let Some(file) = data else {
-        return Ok(Source::Generated {
-            key_bytes: arguments.workload.records.key_len.unwrap_or(KEY_LEN_DEFAULT),
-            value_bytes: arguments.workload.records.value_len.unwrap_or(VALUE_LEN_DEFAULT),
-        });
-    };
-    let shuffled = arguments.data_order == Some(DataOrder::Shuffled);
-    Ok(Source::File { file: Box::new(file.reopen(None)?), shuffled })
-}
-
-pub(super) fn text_of(path: &Path) -> Result<String, Failure> {
+pub(super) fn read_text(path: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(path)
         .map_err(|error| Failure::file("read", path.display().to_string(), error))
 }

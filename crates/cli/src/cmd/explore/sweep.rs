@@ -16,9 +16,9 @@ use crate::failure::Failure;
 /// Prefix of keys that are policy parameters.
 const POLICY: &str = "policy.";
 
-/// The arguments of one point.
+/// Arguments of one point of a sweep.
 #[derive(Debug)]
-pub(super) struct Typed {
+pub(super) struct SweptArguments {
     pub(super) arguments: ExploreArgs,
     pub(super) point: SweepPoint,
     /// Policy parameters and their values.
@@ -26,16 +26,19 @@ pub(super) struct Typed {
 }
 
 /// Returns the points of all sweeps in the order of their runs.
-pub(super) fn points(arguments: &ExploreArgs, words: &[OsString]) -> Result<Vec<Typed>, Failure> {
+pub(super) fn points(
+    arguments: &ExploreArgs,
+    words: &[OsString],
+) -> Result<Vec<SweptArguments>, Failure> {
     let mut sweeps: Vec<(String, Vec<String>)> = Vec::new();
     for text in &arguments.sweep {
         let (key, values) = key_and_values(text, words)?;
         if sweeps.iter().any(|(known, _)| *known == key) {
-            return Err(Failure::Usage(format!("--sweep {key} stands there twice")));
+            return Err(Failure::Usage(format!("--sweep {key} occurs twice")));
         }
         sweeps.push((key, values));
     }
-    combinations(&sweeps).into_iter().map(|values| typed(values, words)).collect()
+    combinations(&sweeps).into_iter().map(|values| arguments_of_point(values, words)).collect()
 }
 
 fn key_and_values(text: &str, words: &[OsString]) -> Result<(String, Vec<String>), Failure> {
@@ -51,7 +54,7 @@ fn key_and_values(text: &str, words: &[OsString]) -> Result<(String, Vec<String>
     }
     if let Some(twice) = values.iter().enumerate().find(|(at, value)| values[..*at].contains(value))
     {
-        return usage(format!("{} stands there twice", twice.1));
+        return usage(format!("{} occurs twice", twice.1));
     }
     if !key.starts_with(POLICY) && swept_flag(&key).is_none() {
         let flags = args::swept_flags();
@@ -88,7 +91,10 @@ fn sweep_value(key: &str, text: &str) -> SweepValue {
     number.map_or_else(|| SweepValue::typed(text), SweepValue::Whole)
 }
 
-fn typed(values: Vec<(String, String)>, words: &[OsString]) -> Result<Typed, Failure> {
+fn arguments_of_point(
+    values: Vec<(String, String)>,
+    words: &[OsString],
+) -> Result<SweptArguments, Failure> {
     let mut words = words.to_vec();
     let mut parameters = Vec::new();
     let point = values.iter().map(|(key, value)| (key.clone(), sweep_value(key, value)));
@@ -107,13 +113,13 @@ fn typed(values: Vec<(String, String)>, words: &[OsString]) -> Result<Typed, Fai
     }
     match args::parse(&words)?.command {
         Command::Explore(arguments) | Command::Simulate(arguments) => {
-            Ok(Typed { arguments: *arguments, point, parameters })
+            Ok(SweptArguments { arguments: *arguments, point, parameters })
         }
         _ => Err(Failure::Usage("--sweep is a flag of explore and simulate".to_owned())),
     }
 }
 
-impl Typed {
+impl SweptArguments {
     /// Returns a policy with the parameters of this point.
     pub(super) fn policy(&self, policy: &PolicySpec) -> Result<PolicySpec, Failure> {
         let mut policy = policy.clone();

@@ -1,0 +1,141 @@
+//! `import` and `export`.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::Path;
+
+use lsmx::{Db, Durability, Keyspace, WriteBatch};
+use lsmx_bench::numbers::count;
+use lsmx_bench::workload::record::{Format, ReadError, RecordReader, encode};
+
+use crate::args::{DbArgs, FileArgs};
+use crate::failure::Failure;
+use crate::output;
+
+/// Maximum number of records of a batch of an import.
+const BATCH_RECORDS: usize = 1000;
+/// Key and value bytes at which a batch with fewer records is written.
+const BATCH_BYTES: usize = 1 << 20;
+/// Size of the output buffer of an export in bytes.
+const CHUNK_BYTES: usize = 256 << 10;
+
+/// Puts the records in file order, in batches. Records before a malformed line stay in the database. All imported
+/// records are durable.
+pub(super) fn import(arguments: &DbArgs, file: &FileArgs) -> Result<(), Failure> {
+    let format = file.format.unwrap_or_else(|| Format::of_file(&file.file));
+    // The file is opened first, so that an unreadable file creates no database.
+    let source = open(&file.file)?;
+    let (db, keyspace) = super::open_or_create(arguments)?;
+    let imported = put_records(&db, &keyspace, &mut RecordReader::new(source, format), &file.file);
+    // Imported records are synced also after an error.
+    let synced = db.sync();
+    let records = imported?;
+    synced?;
+    db.close(None)?;
+    output::stdout(format!("{records} records imported\n").as_bytes())
+}
+
+#[expect(clippy::disallowed_methods, reason = "a file of the user, no part of a database")]
+fn open(path: &Path) -> Result<Box<dyn BufRead>, Failure> {
+    if path == Path::new("-") {
+        return Ok(Box::new(BufReader::new(io::stdin())));
+    }
+    let failed = |error| Failure::file("open", path.display().to_string(), error);
+    Ok(Box::new(BufReader::new(File::open(path).map_err(failed)?)))
+}
+
+/// Puts all records and returns their number.
+fn put_records(
+    db: &Db,
+    keyspace: &Keyspace,
+    reader: &mut RecordReader<impl BufRead>,
+    path: &Path,
+) -> Result<u64, Failure> {
+    let (mut key, mut value) = (Vec::new(), Vec::new());
+    let mut records = 0;
+    loop {
+        let mut batch = WriteBatch::new();
+        let (mut batch_records, mut batch_bytes) = (0, 0);
+        let mut end = Ok(false);
+        while batch_records < BATCH_RECORDS && batch_bytes < BATCH_BYTES {
+            end = reader.read(&mut key, &mut value);
+            if !matches!(end, Ok(true)) {
+                break;
+            }
+            batch.put(keyspace, &key, &value);
+            batch_records += 1;
+            batch_bytes += key.len() + value.len();
+        }
+        if batch_records > 0 {
+            db.write(batch, Durability::Buffered)?;
+            records += count(batch_records);
+        }
+        match end {
+            Ok(true) => {}
+            Ok(false) => return Ok(records),
+            Err(ReadError::Io(error)) => {
+                return Err(Failure::file("read", path.display().to_string(), error));
+            }
+            Err(ReadError::Malformed(line, source)) => {
+                let path = path.to_owned();
+                return Err(lsmx_bench::Error::Record { path, line, source }.into());
+            }
+        }
+    }
+}
+
+/// Writes all entries in key order. After an error the file still ends with a whole record.
+pub(super) fn export(arguments: &DbArgs, file: &FileArgs) -> Result<(), Failure> {
+    let format = file.format.unwrap_or_else(|| Format::of_file(&file.file));
+    // The database is opened first, so that a failed open creates no file.
+    let (_db, keyspace) = super::open_read_only(arguments)?;
+    if file.file == Path::new("-") {
+        return encode_entries(&keyspace, format, &mut |chunk| output::stdout(chunk)).map(|_| ());
+    }
+    let records = export_to_file(&keyspace, format, &file.file)?;
+    output::stdout(format!("{records} records exported\n").as_bytes())
+}
+
+#[expect(clippy::disallowed_methods, reason = "a file of the user, no part of a database")]
+fn export_to_file(keyspace: &Keyspace, format: Format, path: &Path) -> Result<u64, Failure> {
+    let failed = |action| move |error| Failure::file(action, path.display().to_string(), error);
+    let mut file = File::create(path).map_err(failed("create"))?;
+    let mut whole_bytes = 0;
+    let records = encode_entries(keyspace, format, &mut |chunk| {
+        let written = file.write_all(chunk);
+        match written {
+            Ok(()) => whole_bytes += count(chunk.len()),
+            // The file may end with a part of a record. A pipe or a device cannot be truncated.
+            Err(_) => drop(file.set_len(whole_bytes)),
+        }
+        written.map_err(failed("write"))
+    })?;
+    file.sync_all().map_err(failed("sync"))?;
+    Ok(records)
+}
+
+/// Passes all entries to `write` in chunks of whole records, also the entries before an error. Returns their number.
+fn encode_entries(
+    keyspace: &Keyspace,
+    format: Format,
+    write: &mut dyn FnMut(&[u8]) -> Result<(), Failure>,
+) -> Result<u64, Failure> {
+    let mut chunk = Vec::new();
+    let mut records = 0;
+    for entry in keyspace.iter() {
+        match entry {
+            Ok((key, value)) => encode(format, &key, &value, &mut chunk),
+            Err(error) => {
+                write(&chunk)?;
+                return Err(error.into());
+            }
+        }
+        records += 1;
+        if chunk.len() >= CHUNK_BYTES {
+            write(&chunk)?;
+            chunk.clear();
+        }
+    }
+    write(&chunk)?;
+    Ok(records)
+}
