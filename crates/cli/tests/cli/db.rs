@@ -281,6 +281,9 @@ fn closed_pipe_is_no_error() {
     }
 }
 
+/// Damages a file.
+type Damage<'a> = &'a dyn Fn(&Path);
+
 /// Each command that needs a damaged or missing file names it in its error.
 #[test]
 fn damaged_and_missing_files_are_named() {
@@ -292,7 +295,7 @@ fn damaged_and_missing_files_are_named() {
         fs::write(file, text.replacen("lsmx 1 ", "lsmx 99 ", 1)).unwrap();
     };
     let at_byte = &["is corrupt at byte"][..];
-    let cases: [(&str, &dyn Fn(&Path), &[&str]); 6] = [
+    let cases: [(&str, Damage, &[&str]); 6] = [
         (".sst", &cut, at_byte),
         (".wal", &cut, at_byte),
         ("MANIFEST", &cut, at_byte),

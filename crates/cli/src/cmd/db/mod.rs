@@ -19,6 +19,9 @@ use crate::args::{DbArgs, Verb};
 use crate::failure::Failure;
 use crate::output;
 
+/// First key and the key after the last.
+type KeyBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
 /// Runs the verb.
 pub(crate) fn run(arguments: &DbArgs) -> Result<(), Failure> {
     match &arguments.verb {
@@ -110,7 +113,7 @@ fn parse_bounds(
     arguments: &DbArgs,
     from: Option<&OsStr>,
     to: Option<&OsStr>,
-) -> Result<(Bound<Vec<u8>>, Bound<Vec<u8>>), Failure> {
+) -> Result<KeyBounds, Failure> {
     let key = |flag, text: Option<&OsStr>| {
         text.map(|text| parse_bytes(arguments, flag, text)).transpose()
     };
