@@ -88,7 +88,7 @@ impl Report for Advice {
         if let Some(presets) = &self.presets {
             let rows =
                 presets.cells.iter().map(Row::new).collect::<serde_json::Result<Vec<_>>>()?;
-            // `--columns` is for the ranking.
+            // `--columns` applies to the ranking only.
             let style = TableStyleOptions { columns: Vec::new(), ..style.clone() };
             let _ = writeln!(
                 text,
@@ -120,7 +120,7 @@ pub(super) fn ranked_row(ranked: &Ranked) -> Result<Row> {
         .with("pareto", pareto))
 }
 
-/// Returns the question and the extent of the search.
+/// Returns the workload, the memory budget, the weights, and the numbers of searched and measured designs.
 pub(super) fn question(advice: &Advice) -> String {
     let (asked, searched) = (&advice.asked, &advice.searched);
     let weights = &asked.weights;
@@ -148,12 +148,13 @@ pub(super) fn question(advice: &Advice) -> String {
     )
 }
 
-/// Returns the policy with its parameters, or its name if it is composed of too many for a table.
+/// Returns the policy with its parameters. A policy given as a JSON object is too long for a table, so its name is
+/// returned.
 pub(super) fn short_policy(policy: &str, spec: &str) -> String {
     if spec.starts_with('{') { policy.to_owned() } else { spec.to_owned() }
 }
 
-/// Returns code and a command that use the best design.
+/// Returns Rust code and a command line that use the given design.
 pub(super) fn usage(best: &Ranked) -> String {
     let Ranked { spec, memtable_bytes, block_cache_bytes, .. } = best;
     let literal = if spec.contains('"') { format!("r#\"{spec}\"#") } else { format!("{spec:?}") };

@@ -1,4 +1,4 @@
-//! Costs of a design: four numbers that both the simulator and the engine give, and their weighted sum.
+//! The four costs of a design (writes, point lookups, range lookups, space) and their weighted sum.
 
 use lsmx_simulator::Report;
 use serde::{Deserialize, Serialize};
@@ -8,24 +8,24 @@ use crate::numbers::{float, ratio};
 
 use super::weights::Weights;
 
-/// Length of a block, the unit of an I/O, in bytes.
+/// Length of a block in bytes. One I/O reads one block.
 const BLOCK_BYTES: f64 = 4096.0;
 
-/// Costs of a design. The cost of absent kinds of lookups is 0.
+/// Costs of a design. The lookup costs of a workload without lookups are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Costs {
-    /// Blocks of 4 KiB that flushes write and compactions read and write, per write.
+    /// Blocks of 4 KiB that flushes write and compactions read or write, per user write.
     pub writes: f64,
     /// I/Os per point lookup.
     pub points: f64,
     /// I/Os per range lookup.
     pub ranges: f64,
-    /// File bytes ÷ bytes of the newest versions.
+    /// Space amplification: file bytes divided by the bytes of the newest versions.
     pub space: f64,
 }
 
 impl Costs {
-    /// Returns the costs in a simulation of `writes` writes.
+    /// Computes the costs from the report of a simulation with `writes` writes.
     pub fn of_report(report: &Report, writes: u64) -> Costs {
         let (compaction, ranges) = (&report.compaction, &report.range_lookups);
         let moved = report.flushed_bytes + compaction.read_bytes + compaction.written_bytes;
@@ -37,7 +37,7 @@ impl Costs {
         }
     }
 
-    /// Returns the costs in a run of `writes` writes on the engine.
+    /// Computes the costs from the measurements of a run with `writes` writes.
     pub fn of_cell(cell: &Cell, writes: u64) -> Costs {
         let (compaction, ranges) = (&cell.compaction, &cell.range_lookups);
         let moved = cell.flushed_bytes + compaction.read_bytes + compaction.written_bytes;
@@ -49,7 +49,7 @@ impl Costs {
         }
     }
 
-    /// Returns the weighted costs in the order of the fields.
+    /// Returns each cost multiplied by its weight, in the order of the fields.
     pub fn weighted(&self, weights: &Weights) -> [f64; 4] {
         [
             self.writes * weights.writes,
@@ -59,13 +59,13 @@ impl Costs {
         ]
     }
 
-    /// Returns the weighted sum. Less is better.
+    /// Returns the weighted sum of the costs. A lower sum is better.
     pub fn sum(&self, weights: &Weights) -> f64 {
         self.weighted(weights).iter().sum()
     }
 
-    /// Corrects the simulated costs of a large tree by the measured and simulated costs of a small one. Writes and space
-    /// change by the same factor, lookups by the same number of I/Os.
+    /// Corrects the simulated costs of a large tree with the measured and the simulated costs of a small tree. Writes
+    /// and space are multiplied by the ratio of measured to simulated cost. Lookups change by the difference.
     pub fn corrected(&self, measured: &Costs, simulated: &Costs) -> Costs {
         let scaled = |large: f64, measured: f64, simulated: f64| {
             if simulated > 0.0 { large * measured / simulated } else { large }
@@ -80,7 +80,7 @@ impl Costs {
         }
     }
 
-    /// Returns whether no cost exceeds that of the other design and at least one is lower.
+    /// Returns whether each cost is at most that of `other` and at least one cost is lower.
     pub fn dominates(&self, other: &Costs) -> bool {
         let all = Weights { writes: 1.0, points: 1.0, ranges: 1.0, space: 1.0 };
         let (own, others) = (self.weighted(&all), other.weighted(&all));
@@ -89,12 +89,12 @@ impl Costs {
     }
 }
 
-/// Returns for each design whether no other design dominates it.
+/// Returns for each item whether no other item dominates it.
 pub(super) fn pareto(costs: &[Costs]) -> Vec<bool> {
     costs.iter().map(|it| !costs.iter().any(|other| other.dominates(it))).collect()
 }
 
-/// Returns the mean over groups of lookups, weighted by their numbers.
+/// Returns the mean I/Os of all lookups, given the count and the mean I/Os of each group.
 fn mean(kinds: impl Iterator<Item = (u64, f64)>) -> f64 {
     let (ops, ios) =
         kinds.fold((0, 0.0), |(ops, ios), (n, per_get)| (ops + n, ios + float(n) * per_get));
@@ -121,7 +121,7 @@ mod tests {
             costs(1.0, 2.0, 1.0, 1.0),
             costs(2.0, 1.0, 1.0, 1.0),
             costs(2.0, 2.0, 1.0, 1.0),
-            // Equal designs do not dominate each other.
+            // Designs with equal costs do not dominate each other.
             costs(1.0, 2.0, 1.0, 1.0),
         ];
         assert_eq!(pareto(&all), [true, true, false, true]);
@@ -135,7 +135,7 @@ mod tests {
         assert!((corrected.points - 1.6).abs() < 1e-9);
         assert!((corrected.ranges - 2.5).abs() < 1e-9);
         assert!((corrected.space - 1.2).abs() < 1e-9);
-        // A measurement at full size replaces the simulation.
+        // If the measured tree has the full size, the corrected costs are the measured costs.
         let measured = costs(1.1, 0.2, 0.0, 1.3);
         let same = large.corrected(&measured, &large);
         assert!((same.writes - 1.1).abs() < 1e-9 && (same.points - 0.2).abs() < 1e-9);

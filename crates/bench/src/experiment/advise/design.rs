@@ -1,4 +1,5 @@
-//! The designs that are searched: policies with parameters on a grid, and divisions of the memory.
+//! Candidate designs of the search: compaction policies with parameters on a grid, and splits of the memory between
+//! memtables and block cache.
 
 use lsmx_compaction::file_picker::FilePicker;
 use lsmx_compaction::granularity::JobGranularity;
@@ -10,20 +11,21 @@ use lsmx_compaction::{
 
 use crate::numbers::{float, round};
 
-/// Size ratios of the grid.
+/// Size ratios on the grid.
 const SIZE_RATIOS: [u64; 3] = [4, 6, 10];
 /// Minimum size of a memtable, in bytes.
 pub(super) const MEMTABLE_BYTES_MIN: u64 = 64 << 10;
-/// Maximum size of a memtable, in bytes. A larger one slows recovery down and gains little.
+/// Maximum size of a memtable in bytes. A larger memtable makes recovery slower and reduces write amplification only
+/// slightly.
 const MEMTABLE_BYTES_MAX: u64 = 256 << 20;
-/// Minimum of data ÷ memtable, so that there is a tree.
+/// Minimum ratio of data size to memtable size. With less data the tree would have too few tables to compare policies.
 const DATA_PER_MEMTABLE_MIN: u64 = 8;
-/// Memory ÷ memtable on the grid.
+/// Ratios of memory budget to memtable size on the grid.
 const MEMORY_PER_MEMTABLE: [u64; 3] = [4, 16, 64];
-/// Number of memtables in memory: one takes writes, one is flushed.
+/// Number of memtables that the memory budget allows for: one receives writes while the other is flushed.
 const MEMTABLES: u64 = 2;
 
-/// A policy with a division of the memory.
+/// A compaction policy and a split of the memory between memtables and block cache.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Design {
     pub(super) kind: Kind,
@@ -31,17 +33,17 @@ pub(super) struct Design {
     pub(super) block_cache_bytes: u64,
 }
 
-/// A policy, described by the parameters that the search changes.
+/// A compaction policy, described by the parameters that the search varies.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Kind {
-    /// A preset with parameters.
+    /// A preset with its parameters.
     Preset(PolicySpec),
-    /// The policy of [`tiered_top`].
+    /// The policy that [`tiered_top`] returns.
     TieredTop { runs: u64, size_ratio: u64 },
 }
 
 impl Kind {
-    /// Returns the policy; `None` if the parameters are invalid.
+    /// Returns the policy, or `None` if the parameters are invalid.
     pub(super) fn spec(&self) -> Option<PolicySpec> {
         match self {
             Kind::Preset(spec) => Some(spec.clone()),
@@ -49,7 +51,7 @@ impl Kind {
         }
     }
 
-    /// Returns the name of the policy without parameters.
+    /// Returns the name of the policy without its parameters.
     pub(super) fn family(&self) -> &str {
         match self {
             Kind::Preset(spec) => spec.name(),
@@ -57,11 +59,11 @@ impl Kind {
         }
     }
 
-    /// Returns the policies with one parameter changed by a step.
+    /// Returns the policies that differ in one parameter. A step of 1 changes the parameter by about 25 %.
     fn neighbours(&self, step: f64) -> Vec<Kind> {
         let around = |value: u64| {
             let (value, by) = (float(value), step.max(1.0));
-            // Parameters are small integers, so steps are at least 1.
+            // Parameters are small integers, so a step below 1 would not change them.
             let steps = [(value / (1.0 + 0.25 * by)).floor(), (value * (1.0 + 0.25 * by)).ceil()];
             steps.map(round)
         };
@@ -79,7 +81,7 @@ impl Kind {
                 let changed = changed.into_iter().filter(|it| known.contains(it));
                 let values = changed.filter_map(|it| Some((it, spec.parameter_value(it)?)));
                 let changed = values.flat_map(|(it, value)| around(value).map(|to| (it, to)));
-                // Invalid parameters are not neighbours.
+                // Invalid parameter values are skipped.
                 changed
                     .filter_map(|(it, to)| spec.clone().with_parameter(it, to).ok())
                     .map(Kind::Preset)
@@ -97,7 +99,7 @@ impl Kind {
 }
 
 impl Design {
-    /// Returns the designs with one parameter of the policy or the division of the memory changed by a step.
+    /// Returns the designs that differ in one policy parameter or in the memtable size. A step of 1 is about 25 %.
     pub(super) fn neighbours(&self, step: f64, memory: &Memory) -> Vec<Design> {
         let kinds = self.kind.neighbours(step).into_iter();
         let mut all: Vec<Design> = kinds.map(|kind| Design { kind, ..self.clone() }).collect();
@@ -113,7 +115,7 @@ impl Design {
     }
 }
 
-/// Memory to divide, and the size of the data.
+/// Memory budget and size of the data, both in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Memory {
     pub(super) bytes: u64,
@@ -121,7 +123,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Returns designs with the default policy, one for each division of the memory between memtables and cache.
+    /// Returns one design for each split of the memory on the grid. All of them have the default policy.
     pub(super) fn splits(&self) -> Vec<Design> {
         let mut splits: Vec<Design> = Vec::new();
         for part in MEMORY_PER_MEMTABLE {
@@ -134,8 +136,8 @@ impl Memory {
         splits
     }
 
-    /// Returns the division with a memtable of about `memtable_bytes`. The cache gets the rest. `None` if the memory is
-    /// too small.
+    /// Returns the split with a memtable of `memtable_bytes`, clamped to the allowed sizes. The block cache gets the
+    /// remaining memory. Returns `None` if the memory budget is smaller than two memtables.
     fn split(&self, memtable_bytes: u64) -> Option<Design> {
         let most = MEMTABLE_BYTES_MAX.min(self.data_bytes / DATA_PER_MEMTABLE_MIN);
         let memtable_bytes = memtable_bytes.clamp(MEMTABLE_BYTES_MIN, most.max(MEMTABLE_BYTES_MIN));
@@ -145,8 +147,8 @@ impl Memory {
     }
 }
 
-/// Returns the policies of the grid. Policies that consider tombstones are included only with deletes; without
-/// tombstones they equal `lo+1`.
+/// Returns the policies on the grid. The presets that pick files by their tombstones are included only if the workload
+/// deletes. Without tombstones they behave like `lo+1`.
 pub(super) fn policies(with_deletes: bool) -> Vec<Kind> {
     let about_tombstones =
         |preset| matches!(preset, Preset::TombstoneDensity | Preset::TombstoneAge);
@@ -154,7 +156,7 @@ pub(super) fn policies(with_deletes: bool) -> Vec<Kind> {
     // The grid contains every preset with its default parameters.
     let mut specs: Vec<PolicySpec> = presets().map(PolicySpec::new).collect();
     let mut add = |spec: Result<PolicySpec, lsmx_compaction::Error>| {
-        // Invalid parameters, such as more runs than the size ratio allows, are not on the grid.
+        // Invalid parameters are skipped, for example more runs than the size ratio allows.
         if let Ok(spec) = spec
             && !specs.contains(&spec)
         {
@@ -192,11 +194,11 @@ pub(super) fn policies(with_deletes: bool) -> Vec<Kind> {
     kinds
 }
 
-/// Returns a leveled policy with two tiered levels at the top. L0 combines `runs` flushes into a run of L1, and L1 moves
-/// that many runs into the leveled part at once.
+/// Returns a policy with two tiered levels (L0 and L1) above leveled ones. `runs` flushed runs of L0 are merged into
+/// one run of L1. `runs` runs of L1 are merged into L2 at once.
 ///
-/// The tiered levels rewrite each entry twice, without data of the leveled part. The first leveled level receives `runs`²
-/// memtables at once, so it is rewritten about once for data of its own size and not for each flush.
+/// The tiered levels rewrite each entry twice and read no data of L2. L2 receives `runs`² memtables per merge, so it is
+/// rewritten less often than if every flush were merged into it.
 pub fn tiered_top(runs: u64, size_ratio: u64) -> Option<PolicySpec> {
     let count = usize::try_from(runs).ok()?;
     let capacity =
@@ -249,7 +251,7 @@ mod tests {
         for split in splits {
             assert_eq!(2 * split.memtable_bytes + split.block_cache_bytes, 64 << 20);
         }
-        // Small memory has one division or none.
+        // A small memory budget allows one split, or none.
         assert_eq!(Memory { bytes: 256 << 10, data_bytes: 1 << 30 }.splits().len(), 1);
         assert!(Memory { bytes: 100 << 10, data_bytes: 1 << 30 }.splits().is_empty());
     }

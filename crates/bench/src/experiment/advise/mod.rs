@@ -1,9 +1,9 @@
 //! `lsmx advise`: recommends a design for a workload, a memory budget and weights.
 //!
-//! Simulations search the designs: policies with parameters on a grid, and divisions of the memory between memtables and
-//! block cache. The better half is simulated again with larger trees, and designs around the best ones are tried. The
-//! best designs then run on the engine, with data and memory scaled down to a small machine. The ratio of these
-//! measurements to a simulation of the same size corrects the simulation of the full size.
+//! A grid of designs (compaction policies with parameters, and splits of the memory between memtables and block cache)
+//! is simulated with small trees. The better half is simulated again with larger trees, and neighbours of the best
+//! designs are added. The best designs then run on the engine, with data and memory scaled down to fit a small machine.
+//! The simulation of the full size is corrected by comparing these measurements with a simulation of the same size.
 
 pub mod columns;
 mod costs;
@@ -37,27 +37,28 @@ use design::Design;
 use scale::{puts, scaled, writes};
 use search::{Found, Outcome, Problem, best_of_each_preset, point};
 
-/// Maximum length of keys and values that a confirming run puts, in bytes.
+/// Maximum number of key and value bytes that a measured run puts.
 pub const CONFIRM_BYTES_MAX: u64 = 128 << 20;
-/// Maximum number of lookups of a kind in a confirming run.
+/// Maximum number of lookups of each kind in a measured run.
 const CONFIRM_LOOKUPS_MAX: u64 = 50_000;
-/// Data ÷ default memory budget.
+/// Data size divided by the default memory budget.
 pub const DATA_PER_MEMORY: u64 = 50;
-/// Minimum of the default memory budget, in bytes.
+/// Minimum default memory budget in bytes.
 pub const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
-/// Configuration of the search.
+/// Configuration of `lsmx advise`.
 #[derive(Debug)]
-#[expect(missing_docs, reason = "the flags of the command explain the fields")]
+#[expect(missing_docs, reason = "the `--help` text of each flag documents its field")]
 pub struct Config {
     pub workload: Workload,
-    /// Number of writes of the planned tree; by default that of the workload.
+    /// Number of writes for which a design is recommended. `None` uses the number of writes of the workload.
     pub entries: Option<u64>,
-    /// Bytes for two memtables and the block cache; the default follows from [`DATA_PER_MEMORY`].
+    /// Memory budget in bytes for two memtables and the block cache. `None` divides the data size by
+    /// [`DATA_PER_MEMORY`].
     pub memory_bytes: Option<u64>,
-    /// Weights of costs; by default all operations have equal weight.
+    /// Weights of the four costs. `None` weights all operations equally.
     pub weights: Option<Weights>,
-    /// Number of designs that are confirmed on the engine.
+    /// Number of designs that are measured on the engine.
     pub confirm: u64,
     pub presets: bool,
     pub seed: u64,
@@ -66,27 +67,27 @@ pub struct Config {
     pub spec: Option<String>,
 }
 
-/// Workload of the planned tree.
+/// Workload for which a design is recommended.
 #[derive(Debug)]
 pub enum Workload {
-    /// Phases over generated records.
+    /// Phases with generated records.
     Phases {
         /// The phases.
         phases: Vec<Phase>,
-        /// Bytes of a key.
+        /// Length of a key in bytes.
         key_bytes: u64,
-        /// Bytes of a value.
+        /// Length of a value in bytes.
         value_bytes: u64,
     },
-    /// A trace. Simulations approximate it, confirming runs replay it.
+    /// A recorded trace. Simulations use phases that approximate the trace. Measured runs replay it.
     Trace(Arc<TraceFile>),
 }
 
 impl Config {
-    /// Searches, confirms and ranks designs.
+    /// Searches for designs, measures the best ones on the engine and ranks them.
     ///
     /// # Errors
-    /// A parameter is out of range or contradicts the workload, a trace cannot be read, or a database fails.
+    /// A parameter is out of range or contradicts the workload, a trace cannot be read, or a database operation fails.
     pub fn run(&self, progress: &mut dyn Progress) -> Result<Advice> {
         let provenance =
             Provenance::new(self.command.clone(), self.spec.clone(), self.seed, &self.directory);
@@ -135,7 +136,8 @@ impl Config {
             let why = "it puts nothing, so there is no tree to be designed";
             return Err(Error::contradiction("advise", "the workload", why));
         }
-        // The default weights follow from the given workload, because scaling keeps the number of lookups.
+        // The default weights are computed before scaling, because scaling changes the number of writes but not of
+        // lookups.
         let weights = self.weights.unwrap_or_else(|| Weights::of_operations(&phases));
         weights.check(&phases)?;
         if let Some(entries) = self.entries {
@@ -159,11 +161,11 @@ impl Config {
         })
     }
 
-    /// Returns the confirming run.
+    /// Returns the workload with which designs are measured on the engine, scaled down if it is too large.
     fn confirming(&self, problem: &Problem) -> Confirming {
         let entry_bytes = problem.key_bytes + problem.value_bytes;
         if let Workload::Trace(trace) = &self.workload {
-            // The length of a trace does not depend on the planned size.
+            // A trace is replayed in full, whatever number of writes is planned.
             let factor = ratio(trace.counts().writes(), writes(&problem.phases));
             let phases = scaled(&problem.phases, factor, u64::MAX);
             return Confirming { phases, factor: factor.min(1.0), trace: Some(Arc::clone(trace)) };
@@ -175,17 +177,17 @@ impl Config {
     }
 }
 
-/// A run on the engine that confirms a design.
+/// A workload that measures designs on the engine.
 struct Confirming {
-    /// Phases, or the approximation of the trace.
+    /// Phases to run. For a trace, the phases that approximate it.
     phases: Vec<Phase>,
-    /// Share of the planned data and of the memory.
+    /// Measured writes divided by planned writes. The memory of each design is multiplied by this factor too.
     factor: f64,
     trace: Option<Arc<TraceFile>>,
 }
 
 impl Confirming {
-    /// Runs designs on the engine, and simulates the same runs.
+    /// Runs each design on the engine and simulates it with the same workload.
     fn measure(
         &self,
         problem: &Problem,
@@ -221,7 +223,7 @@ impl Confirming {
         Ok((measured.collect(), cells))
     }
 
-    /// Runs every preset with its best division of the memory.
+    /// Measures every preset, each with its cheapest split of the memory.
     fn presets(
         &self,
         problem: &Problem,
@@ -245,8 +247,8 @@ impl Confirming {
     }
 }
 
-/// Ranks measured designs by their corrected costs, then the others. Also returns the place of each ranked design in
-/// the outcome.
+/// Ranks measured designs by their corrected costs, followed by the designs without measurements. The second list
+/// holds, for each rank, the index of the design in `outcome.best`.
 fn rank(problem: &Problem, outcome: &Outcome, measured: &[Measured]) -> (Vec<Ranked>, Vec<usize>) {
     let weights = &problem.weights;
     let costs: Vec<Costs> = outcome
@@ -255,7 +257,7 @@ fn rank(problem: &Problem, outcome: &Outcome, measured: &[Measured]) -> (Vec<Ran
         .enumerate()
         .map(|(at, found)| match measured.get(at) {
             Some(it) => found.costs.corrected(&it.costs, &it.simulated),
-            // Designs without measurements are corrected by the mean of the measured ones.
+            // Designs without measurements are corrected with the mean costs of the measured designs.
             None => found
                 .costs
                 .corrected(&mean(measured, |it| it.costs), &mean(measured, |it| it.simulated)),
@@ -293,7 +295,7 @@ fn rank(problem: &Problem, outcome: &Outcome, measured: &[Measured]) -> (Vec<Ran
     (ranked.collect(), order)
 }
 
-/// Returns the mean costs of measured designs; 0 without designs.
+/// Returns the mean costs of the measured designs, or 0 if there are none.
 fn mean(measured: &[Measured], costs: fn(&Measured) -> Costs) -> Costs {
     let share = |of: fn(&Costs) -> f64| {
         let sum: f64 = measured.iter().map(|it| of(&costs(it))).sum();

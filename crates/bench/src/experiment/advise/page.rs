@@ -1,5 +1,5 @@
-//! The HTML page of `lsmx advise`: the ranking, the parts of the costs, the Pareto front, and for the measured designs the
-//! sections of an exploration.
+//! The HTML page of `lsmx advise`: the ranking, the composition of the costs, and the Pareto front. For the measured
+//! designs the page also has the sections of the `explore` page.
 
 use maud::{Markup, html};
 
@@ -18,16 +18,16 @@ use crate::report::html::plot::scale::Scale;
 use crate::report::html::plot::scatter::{self, Point};
 use crate::report::html::value;
 
-/// Classes of colors and names of the parts of a cost.
+/// CSS class and name of each of the four costs.
 const PARTS: [(&str, &str); 4] =
     [("p0", "writes"), ("p1", "point lookups"), ("p2", "range lookups"), ("p3", "space")];
-/// Area of a marker, in px².
+/// Area of a plot marker in px².
 const MARKER_PX2: f64 = 80.0;
 
-/// Selects one of the costs.
+/// Function that selects one of the four costs.
 type CostOf = fn(&Costs) -> f64;
 
-/// Returns the page of an answer.
+/// Returns the HTML page of the advice.
 pub(super) fn html(result: &Advice) -> Result<String> {
     let names = names(result);
     let named = |(number, name): (usize, &String), row: Row| Subject {
@@ -66,7 +66,8 @@ pub(super) fn html(result: &Advice) -> Result<String> {
     Ok(page("lsmx advise", headline.trim_end(), &result.provenance, &[], &sections))
 }
 
-/// Returns the names of the designs: the policy, with the memtable if several designs have the same policy.
+/// Returns the names of the designs. The name is the policy, followed by the memtable size if several designs share the
+/// policy.
 fn names(result: &Advice) -> Vec<String> {
     let policies: Vec<String> =
         result.ranked.iter().map(|it| short_policy(&it.policy, &it.spec)).collect();
@@ -89,7 +90,7 @@ fn ranking(result: &Advice, subjects: &[Subject]) -> Markup {
     section("Ranking", "The cost is the weighted sum of the four costs.", &content)
 }
 
-/// Returns a bar per design, whose parts are the weighted costs.
+/// Returns a bar chart with one bar per design, composed of the four weighted costs.
 fn weighted_costs<'a>(
     title: &str,
     designs: impl Iterator<Item = (&'a str, &'a Costs)>,
@@ -109,7 +110,7 @@ fn weighted_costs<'a>(
     }
 }
 
-/// Returns plots of writes against each other cost that is not 0.
+/// Returns a scatter plot of the write cost against each other cost that is not 0 for all designs.
 fn front(result: &Advice, subjects: &[Subject]) -> Markup {
     let all: [(&str, CostOf); 3] = [
         ("I/Os per point lookup", |costs| costs.points),

@@ -1,4 +1,4 @@
-//! The explanation of the rank of a design.
+//! Text that explains the rank of a design.
 
 use lsmx_compaction::PolicySpec;
 use lsmx_compaction::layout::TreeLayout;
@@ -7,11 +7,11 @@ use lsmx_compaction::trigger::Trigger;
 use super::costs::Costs;
 use super::weights::Weights;
 
-/// Relative differences below this are ignored.
+/// Minimum relative difference between two costs that the text mentions.
 const ALIKE: f64 = 0.02;
 
-/// Returns the layout of the policy, its largest cost, and a comparison with another design. Both costs must come from
-/// the same kind of run.
+/// Describes the layout of the policy, its largest weighted cost, and how its costs differ from those of another
+/// design. Both costs must be measured, or both simulated.
 pub(super) fn reason(
     spec: &PolicySpec,
     costs: &Costs,
@@ -54,7 +54,7 @@ fn layout(spec: &PolicySpec) -> String {
     }
 }
 
-/// Returns a text about the largest weighted cost.
+/// Returns the share of the largest weighted cost as text.
 fn decisive(costs: &Costs, weights: &Weights) -> String {
     let parts = costs.weighted(weights);
     let all: f64 = parts.iter().sum();

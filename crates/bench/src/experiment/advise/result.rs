@@ -1,6 +1,6 @@
-//! Results of `lsmx advise`, with the field names of their JSON.
+//! Results of `lsmx advise`. The field names are those of the JSON output.
 
-#![expect(missing_docs, reason = "the metrics in `columns` explain the fields")]
+#![expect(missing_docs, reason = "the metrics in `columns` document the fields")]
 
 use serde::Serialize;
 
@@ -11,22 +11,22 @@ use crate::workload::phases::Phase;
 use super::costs::Costs;
 use super::weights::Weights;
 
-/// Result of the command.
+/// Result of `lsmx advise`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Advice {
     pub provenance: Provenance,
     pub asked: Asked,
     pub searched: Searched,
-    /// Measured designs, the best first, then the designs that were only simulated.
+    /// Measured designs in order of increasing cost, followed by the designs that were only simulated.
     pub ranked: Vec<Ranked>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub presets: Option<Presets>,
-    /// Measurements of the ranked designs, in their order, for the page.
+    /// Measurements of the ranked designs, in rank order. The HTML page shows them.
     #[serde(skip)]
     pub cells: Vec<Cell>,
 }
 
-/// Workload, memory and weights.
+/// Workload, memory budget and weights for which the designs were searched.
 #[derive(Clone, Debug, Serialize)]
 pub struct Asked {
     pub entries: u64,
@@ -37,12 +37,12 @@ pub struct Asked {
     pub weights: Weights,
 }
 
-/// Extent of the search.
+/// Number of searched designs and simulations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Searched {
     pub designs: u64,
     pub simulations: u64,
-    /// Writes of the trees of each round.
+    /// Number of writes of each simulated tree size.
     pub rounds: Vec<u64>,
 }
 
@@ -53,7 +53,8 @@ pub struct Ranked {
     pub spec: String,
     pub memtable_bytes: u64,
     pub block_cache_bytes: u64,
-    /// Simulated cost, corrected by the measurements of this design, or by those of all measured designs.
+    /// Simulated cost, corrected with the measurements of this design. A design without measurements is corrected with
+    /// the mean of the measured designs.
     pub cost: f64,
     pub costs: Costs,
     pub simulated: Simulated,
@@ -62,32 +63,32 @@ pub struct Ranked {
     pub pareto: bool,
 }
 
-/// Costs at full size, by the simulator.
+/// Simulated costs of the full-size workload.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Simulated {
     pub cost: f64,
     pub costs: Costs,
 }
 
-/// Costs on the engine.
+/// Costs measured on the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Measured {
     pub entries: u64,
     pub cost: f64,
     pub costs: Costs,
-    /// Simulation of the measured run.
+    /// Simulated costs of the measured workload.
     pub simulated: Costs,
 }
 
-/// Measured presets, the cheapest first.
+/// Measured presets in order of increasing cost.
 #[derive(Clone, Debug, Serialize)]
 pub struct Presets {
-    /// Measured cost of the first ranked design ÷ that of the cheapest preset.
+    /// Measured cost of the best ranked design divided by that of the cheapest preset.
     pub advice_to_best: f64,
     pub cells: Vec<Preset>,
 }
 
-/// A preset with the division of the memory that suits it best.
+/// A preset with the memory split that has the lowest simulated cost.
 #[derive(Clone, Debug, Serialize)]
 pub struct Preset {
     pub policy: String,

@@ -1,13 +1,13 @@
-//! Scaled workloads.
+//! Scales the number of writes of a workload.
 
 use crate::numbers::{float, round};
 use crate::workload::phases::{LookupGroup, Phase};
 
-/// Maximum selectivity of a range lookup in a scaled-down tree.
+/// Maximum selectivity of the range lookups of a scaled-down workload, unless the original selectivity is larger.
 const SELECTIVITY_MAX: f64 = 0.1;
 
-/// Returns the phases with `factor` times the writes. The number of lookups stays, up to `lookups_max` of a kind. A range
-/// reads as many entries as before.
+/// Returns the phases with the number of writes multiplied by `factor`. The number of lookups is kept, limited to
+/// `lookups_max` of each kind. A range lookup reads as many entries as in the original workload.
 pub(super) fn scaled(phases: &[Phase], factor: f64, lookups_max: u64) -> Vec<Phase> {
     let writes = |n: u64| if n == 0 { 0 } else { round(float(n) * factor).max(1) };
     let phases = phases.iter().map(|phase| Phase {

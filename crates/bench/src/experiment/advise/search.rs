@@ -1,6 +1,6 @@
-//! The search for designs. The first round simulates a grid of designs with small trees. Each further round simulates
-//! the better half with larger trees, up to the full size. Before the trees become too large, designs around the best
-//! ones are tried.
+//! Searches for the cheapest designs. The first round simulates a grid of designs with small trees. Each further round
+//! simulates the better half with larger trees, up to the full size. Neighbours of the best designs are simulated in
+//! the last round with at most [`FLUSHES_STEPS`] flushes.
 
 use std::path::PathBuf;
 
@@ -18,19 +18,19 @@ use super::result::Searched;
 use super::scale::{puts, scaled, writes};
 use super::weights::Weights;
 
-/// Approximate number of flushes of a tree in the first round. It suffices for three levels.
+/// Approximate number of flushes per tree in the first round. This number fills three levels.
 const FLUSHES_FIRST: u64 = 400;
-/// Maximum number of flushes of the trees with which designs around the best ones are tried.
+/// Maximum number of flushes of the trees with which neighbours of the best designs are simulated.
 const FLUSHES_STEPS: u64 = 3000;
-/// Growth of the trees from round to round.
+/// Factor by which the data grows from one round to the next.
 const GROWTH: u64 = 4;
-/// Minimum number of designs that a round keeps.
+/// Minimum number of designs kept after a round, and maximum number in the result.
 const KEPT_MIN: usize = 12;
-/// Maximum number of designs of a family in the result.
+/// Maximum number of designs in the result whose policies have the same name.
 const FAMILY_MAX: usize = 3;
-/// Number of designs around which others are tried.
+/// Number of best designs whose neighbours are simulated.
 const STEPPED: usize = 4;
-/// Widths of the steps around a design.
+/// Step widths between a design and its neighbours. A step of 1 changes a parameter by about 25 %.
 const STEPS: [f64; 2] = [2.0, 1.0];
 
 /// Input of the search.
@@ -53,11 +53,11 @@ pub(super) struct Found {
 
 /// Result of the search.
 pub(super) struct Outcome {
-    /// Designs at full size, ordered by cost.
+    /// Best designs with the costs of the full-size simulation, in order of increasing cost.
     pub(super) best: Vec<Found>,
-    /// The default policy at full size with its best division of the memory.
+    /// The default policy with its best memory split, simulated at full size.
     pub(super) reference: Found,
-    /// Designs of the grid with their costs in the first round.
+    /// All designs on the grid with their costs in the first round.
     pub(super) grid: Vec<Found>,
     pub(super) searched: Searched,
 }
@@ -94,7 +94,7 @@ impl Problem {
             if round == 0 {
                 grid.clone_from(&found);
             }
-            // The steps use the largest trees that are still quick.
+            // Neighbours are simulated with the largest trees below the limit.
             let next = sizes.get(round + 1);
             if !stepped && next.is_none_or(|next| flushes / next > FLUSHES_STEPS) {
                 stepped = true;
@@ -119,7 +119,7 @@ impl Problem {
         Ok(Outcome { best: found, reference, grid, searched })
     }
 
-    /// Simulates designs with data that is divided by `shrink`. Returns them ordered by cost.
+    /// Simulates the designs with `1 / shrink` of the data. Returns them in order of increasing cost.
     fn simulate(
         &self,
         title: &str,
@@ -134,8 +134,8 @@ impl Problem {
             searched.rounds.push(writes(&phases));
         }
         searched.simulations += count(designs.len());
-        // The size of memtables stays, so that a small tree is the upper part of a large one. The cache shrinks with the
-        // data.
+        // The memtable size is not scaled. A tree with fewer records then has the same upper levels as the full tree.
+        // The block cache is scaled with the data.
         let costs = self.costs(title, &designs, &phases, (1.0, factor), progress)?;
         let found = designs.into_iter().zip(costs);
         let mut found: Vec<Found> = found.map(|(design, costs)| Found { design, costs }).collect();
@@ -143,7 +143,8 @@ impl Problem {
         Ok(found)
     }
 
-    /// Simulates designs whose memtables and caches are scaled by `shares`. Returns their costs.
+    /// Simulates the designs and returns their costs. `shares` are the scale factors of the memtables and of the block
+    /// cache.
     pub(super) fn costs(
         &self,
         title: &str,
@@ -164,7 +165,7 @@ impl Problem {
         Ok(simulated.cells.iter().map(|cell| Costs::of_report(&cell.report, writes)).collect())
     }
 
-    /// Returns an exploration of points.
+    /// Returns the configuration of an exploration of the points.
     pub(super) fn config(&self, points: Vec<Point>) -> explore::Config {
         explore::Config {
             points,
@@ -182,7 +183,8 @@ impl Problem {
     }
 }
 
-/// Returns a design as a point of an exploration.
+/// Returns a design as a point of an exploration. The last argument holds the scale factors of the memtables and of the
+/// block cache.
 pub(super) fn point(
     design: &Design,
     source: Source,
@@ -190,7 +192,7 @@ pub(super) fn point(
     (memtable, cache): (f64, f64),
 ) -> Result<Point> {
     let Some(spec) = design.kind.spec() else {
-        // The search creates valid designs only.
+        // Designs of the search always have valid parameters.
         return Err(Error::invalid("a design", format!("{:?}", design.kind), "a policy"));
     };
     let share = |bytes: u64, share: f64| round(float(bytes) * share);
@@ -208,7 +210,8 @@ pub(super) fn point(
     })
 }
 
-/// Returns the divisors of the data in each round for a tree of `flushes` flushes. The last one is 1.
+/// Returns the divisor of the data in each round. `flushes` is the number of flushes at full size. The last divisor is
+/// 1.
 fn sizes(flushes: u64) -> Vec<u64> {
     let mut sizes = vec![1];
     while let Some(last) = sizes.last().filter(|last| flushes / **last > FLUSHES_FIRST * GROWTH / 2)
@@ -219,7 +222,7 @@ fn sizes(flushes: u64) -> Vec<u64> {
     sizes
 }
 
-/// Returns new designs around the best ones.
+/// Returns the neighbours of the best designs that are not in `found` yet.
 fn steps(found: &[Found], step: f64, memory: &Memory) -> Vec<Design> {
     let mut near: Vec<Design> = Vec::new();
     for best in found.iter().take(STEPPED) {
@@ -233,7 +236,7 @@ fn steps(found: &[Found], step: f64, memory: &Memory) -> Vec<Design> {
     near
 }
 
-/// Returns the best designs with distinct costs, and a limited number of each family.
+/// Returns the best designs with distinct costs, at most [`FAMILY_MAX`] per policy name.
 fn different(found: Vec<Found>) -> Vec<Found> {
     let mut kept: Vec<Found> = Vec::new();
     for it in found {
@@ -247,7 +250,7 @@ fn different(found: Vec<Found>) -> Vec<Found> {
     kept
 }
 
-/// Progress with a prefix.
+/// Reports progress with a prefix before each title.
 struct Titled<'a> {
     title: &'a str,
     progress: &'a mut dyn Progress,
@@ -267,7 +270,7 @@ impl Progress for Titled<'_> {
     }
 }
 
-/// Returns each preset with default parameters and its best division of the memory on the grid.
+/// Returns each preset with its default parameters and the memory split that was cheapest on the grid.
 pub(super) fn best_of_each_preset(grid: &[Found], weights: &Weights) -> Vec<Design> {
     let presets = lsmx_compaction::PolicySpec::all_presets().into_iter();
     let best = presets.filter_map(|preset| {

@@ -1,6 +1,6 @@
-//! Tests of the whole search on small trees.
+//! Tests of the complete search with small trees.
 
-#![allow(clippy::disallowed_methods, reason = "a trace of its own, no part of a database")]
+#![allow(clippy::disallowed_methods, reason = "the test writes a trace file, not a database")]
 
 use super::*;
 use crate::experiment::Silent;
@@ -42,7 +42,7 @@ fn advice_has_measured_costs() {
     for (ranked, cell) in advice.ranked.iter().zip(&advice.cells) {
         let measured = ranked.measured.unwrap();
         assert_eq!(cell.spec, ranked.spec);
-        // The run had the full size, so no correction applies.
+        // The measured run has the full size, so the corrected cost equals the measured cost.
         assert_eq!(measured.entries, 20_000);
         assert_eq!(measured.costs, Costs::of_cell(cell, 20_000));
         assert!((measured.cost - ranked.cost).abs() < 1e-9, "{ranked:?}");

@@ -1,9 +1,9 @@
 //! Approximates a trace by phases, which can be simulated and scaled.
 //!
-//! The trace is divided into sections with equal numbers of operations. Each gives a phase with its own mix. The preceding
-//! writes of the trace determine whether a put is an insert or an update, and whether a key is present. Ascending
-//! inserts give the sequential distribution. Otherwise the share of accesses of the most popular hundredth of the keys
-//! decides between uniform and zipf.
+//! The trace is divided into sections with equal numbers of operations. Each section becomes a phase with its own mix.
+//! The preceding writes determine whether a put is an insert or an update, and whether a lookup finds its key.
+//! Ascending inserts give the sequential distribution. Otherwise the share of accesses to the most popular hundredth of
+//! the keys decides between the uniform and the zipf distribution.
 
 use std::collections::HashMap;
 
@@ -16,11 +16,11 @@ use crate::workload::KeyDistribution;
 use crate::workload::phases::{LookupGroup, Phase};
 use crate::workload::trace::TraceFile;
 
-/// Number of sections of a trace.
+/// Number of sections into which a trace is divided.
 const STRETCHES: u64 = 8;
-/// Minimum share of inserts above all earlier keys for the sequential distribution.
+/// Minimum share of inserts whose key is larger than all earlier keys, for the sequential distribution.
 const ASCENDING_MIN: f64 = 0.9;
-/// Minimum number of accesses per key for the zipf distribution.
+/// Minimum mean number of accesses per key for the zipf distribution. A trace with fewer accesses counts as uniform.
 const ACCESSES_PER_KEY_MIN: f64 = 0.1;
 
 /// Phases that approximate a trace.
@@ -33,7 +33,7 @@ pub(super) struct Likeness {
     pub(super) value_bytes: u64,
 }
 
-/// Reads a trace and returns its approximation.
+/// Reads the trace and returns phases that approximate it.
 pub(super) fn likeness(trace: &TraceFile) -> Result<Likeness> {
     let mut seen = TraceStatistics::new(trace.counts().ops().div_ceil(STRETCHES).max(1));
     trace.visit(&mut |item| {
@@ -43,26 +43,26 @@ pub(super) fn likeness(trace: &TraceFile) -> Result<Likeness> {
     Ok(seen.likeness())
 }
 
-/// Operations of a section.
+/// Operations of one section of the trace.
 #[derive(Clone, Debug, Default)]
 struct Stretch {
     phase: Option<Phase>,
     gets: u64,
     absent: u64,
-    /// Sum of the selectivities of the scans.
+    /// Sum of the selectivities of all scans.
     selectivity: f64,
 }
 
-/// Statistics of the operations.
+/// Statistics of the operations of a trace.
 #[derive(Default)]
 struct TraceStatistics {
     stretch_ops: u64,
     stretches: Vec<Stretch>,
     ops: u64,
-    /// By hash of the key: whether it is present, and its number of accesses while present.
+    /// For each key hash: whether the key is present, and the number of accesses since it was inserted.
     keys: HashMap<u64, (bool, u64)>,
     live: u64,
-    /// Largest key so far.
+    /// Largest key that was inserted.
     largest: Vec<u8>,
     inserts: u64,
     ascending: u64,
@@ -76,14 +76,14 @@ impl TraceStatistics {
         TraceStatistics { stretch_ops, ..TraceStatistics::default() }
     }
 
-    /// Returns whether a key is present. Counts an access.
+    /// Counts an access to the key. Returns whether the key is present.
     fn access(&mut self, keyspace: u32, key: &[u8]) -> bool {
         let entry = self.keys.entry(hash(keyspace, key)).or_default();
         entry.1 += u64::from(entry.0);
         entry.0
     }
 
-    /// Makes a key present. Returns whether it was present.
+    /// Marks the key as present. Returns whether it was present before.
     fn write(&mut self, keyspace: u32, key: &[u8]) -> bool {
         let was = self.access(keyspace, key);
         if !was {
@@ -123,7 +123,7 @@ impl TraceStatistics {
                 *(if was { &mut phase.merges } else { &mut phase.inserts }) += 1;
             }
             TraceEvent::Delete { keyspace, key } => {
-                // A delete of an absent key writes a tombstone too.
+                // A delete of an absent key also writes a tombstone.
                 phase.deletes += 1;
                 if self.access(keyspace, key) {
                     self.live -= 1;
@@ -161,7 +161,7 @@ impl TraceStatistics {
                 phase.selectivity = stretch.selectivity / float(phase.ranges);
             }
             inserted += phase.inserts;
-            // A simulated workload never deletes the last key.
+            // A simulated workload cannot delete its last key.
             phase.deletes = phase.deletes.min(inserted.saturating_sub(deleted + 1));
             deleted += phase.deletes;
             if inserted > 0 && phase.operation_count() > 0 {
@@ -191,7 +191,8 @@ impl TraceStatistics {
         let keys = count(accesses.len());
         let popular = (keys / 100).max(1);
         let taken = accesses.iter().take(accesses.len().div_ceil(100)).sum::<u64>();
-        // The threshold is the mean of the shares for zipf and, with a margin, for uniform accesses.
+        // The threshold is halfway between the share under the zipf distribution and 0.05, a generous bound for uniform
+        // accesses.
         let zipf = harmonic(popular) / harmonic(keys);
         let uniform = 0.05;
         if ratio(taken, all) > f64::midpoint(zipf, uniform) {
@@ -202,7 +203,7 @@ impl TraceStatistics {
     }
 }
 
-/// Returns approximately the sum of 1/i for i up to `n`.
+/// Approximates the harmonic number of `n`.
 fn harmonic(n: u64) -> f64 {
     libm::log(float(n.max(1))) + 0.577
 }
@@ -234,7 +235,7 @@ mod tests {
         }
         seen.note(&TraceEvent::Delete { keyspace: 0, key: &9u64.to_be_bytes() });
         get(&mut seen, 3);
-        // The second section.
+        // The second section starts here.
         get(&mut seen, 9);
         get(&mut seen, 3);
         seen.note(&TraceEvent::Scan { keyspace: 0, backward: false, start: None, entries: 1 });

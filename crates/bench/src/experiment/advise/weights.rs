@@ -1,4 +1,4 @@
-//! Weights of the four costs.
+//! Weights of the four costs of a design.
 
 use std::str::FromStr;
 
@@ -8,27 +8,27 @@ use crate::error::{Error, Result};
 use crate::numbers;
 use crate::workload::phases::Phase;
 
-/// Default weight of space: a second copy of all data costs as much as a tenth of an I/O for each operation.
+/// Default weight of space amplification: a second copy of all data costs as much as 0.1 I/Os per operation.
 pub const SPACE_DEFAULT: f64 = 0.1;
 
 const NAMES: [&str; 4] = ["writes", "points", "ranges", "space"];
 
-/// Weights of the costs. None is negative, and at least one is positive.
+/// Weights of the four costs of a design. Weights are not negative, and at least one is positive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Weights {
-    /// Weight of a block of 4 KiB that a write causes flushes and compactions to read or write.
+    /// Weight of one block of 4 KiB per write that flushes and compactions read or write.
     pub writes: f64,
-    /// Weight of an I/O of a point lookup.
+    /// Weight of one I/O per point lookup.
     pub points: f64,
-    /// Weight of an I/O of a range lookup.
+    /// Weight of one I/O per range lookup.
     pub ranges: f64,
-    /// Weight of a copy of all data on disk.
+    /// Weight of one copy of all data on disk.
     pub space: f64,
 }
 
 impl Weights {
-    /// Returns weights by the shares of writes, point lookups and range lookups in the operations. So the cost is the
-    /// number of I/Os of a mean operation. Space has [`SPACE_DEFAULT`].
+    /// Weights each kind of operation by its share of all operations. The weighted cost is then the mean number of I/Os
+    /// per operation. The weight of space is [`SPACE_DEFAULT`].
     pub fn of_operations(phases: &[Phase]) -> Weights {
         let sum = |count: &dyn Fn(&Phase) -> u64| phases.iter().map(count).sum::<u64>();
         let writes = sum(&Phase::writes);
@@ -43,10 +43,10 @@ impl Weights {
         }
     }
 
-    /// Checks that the workload has the lookups that have a weight.
+    /// Checks that the workload has point and range lookups if their weights are positive.
     ///
     /// # Errors
-    /// A kind of lookups has a weight but no operations.
+    /// The weight of point or range lookups is positive, but the workload has no such lookups.
     pub fn check(&self, phases: &[Phase]) -> Result<()> {
         let points = phases.iter().any(|phase| phase.lookups.iter().any(|it| it.ops > 0));
         let ranges = phases.iter().any(|phase| phase.ranges > 0);

@@ -1,4 +1,4 @@
-//! One cell: a policy under a workload.
+//! Runs one cell of an exploration: one policy with one workload and one seed.
 
 use std::ops::Bound;
 
@@ -30,10 +30,10 @@ use super::result::{Cell, Compaction, LevelSummary, RecordsSummary, Stalls};
 use super::tally::JobTotals;
 use super::{Config, Place, Source};
 
-/// Number of operations between two reports of progress.
+/// Number of operations between two progress reports.
 pub(super) const PROGRESS_OPS: u64 = 4096;
 
-/// Listens to jobs in the order in which they change the tree.
+/// Records flushes and compactions in the order in which the tree changes.
 struct JobListener {
     measured: Mutex<JobMeasurements>,
     decisions: Option<Decisions>,
@@ -63,7 +63,7 @@ impl EventListener for JobListener {
                 end.written_bytes
             )),
             Event::Compaction(end) => {
-                // With a deterministic clock jobs take no time.
+                // With a deterministic clock the elapsed time of jobs is 0.
                 if end.job.kind != JobKind::Move && end.elapsed_us > 0 {
                     measured.latencies.record_ns(end.elapsed_us.saturating_mul(1000));
                 }
@@ -80,7 +80,7 @@ impl EventListener for JobListener {
     }
 }
 
-/// Runs a cell in a new database, which is removed afterwards.
+/// Runs a cell in a new database and removes the database afterwards.
 pub(super) fn run(
     config: &Config,
     place: &Place<'_>,
@@ -90,7 +90,8 @@ pub(super) fn run(
     let stopwatch = Stopwatch::start();
     let Place { point, policy, seed, .. } = *place;
     let (mut records, summary) = point.records(seed)?;
-    // A file may contain a key twice, and a FIFO policy drops records.
+    // A record file may contain a key twice, and FIFO policies drop records. Then range lookups may miss their first
+    // key.
     let exact = !matches!(summary, RecordsSummary::File { .. }) && !policy.can_drop_data();
     let workload = point.workload(summary, false);
     let mut digest = Digest::default();
@@ -223,7 +224,7 @@ pub(super) fn run(
         history: jobs.history.finish(&metrics),
         elapsed_s: stopwatch.elapsed_s(),
         digest,
-        // The caller adds these.
+        // The caller sets the following fields.
         simulated: None,
         model: None,
         repeats: None,
@@ -245,7 +246,7 @@ fn level_summaries(tree: &KeyspaceMetrics) -> Vec<LevelSummary> {
         .collect()
 }
 
-/// Returns the sum over all keyspaces. A trace may have several.
+/// Returns the sum of the metrics of all keyspaces. A trace may write to several keyspaces.
 pub(super) fn whole<'a>(mut trees: impl Iterator<Item = &'a KeyspaceMetrics>) -> KeyspaceMetrics {
     let mut whole = trees.next().cloned().unwrap_or_default();
     for tree in trees {
@@ -286,8 +287,8 @@ pub(super) fn whole<'a>(mut trees: impl Iterator<Item = &'a KeyspaceMetrics>) ->
     whole
 }
 
-/// Returns bytes of shadowed entries and tombstones ÷ bytes of live entries. A tombstone counts as a mean live key, a
-/// shadowed entry as a mean live entry.
+/// Estimates the bytes of shadowed entries and tombstones divided by the bytes of live entries. The estimate assumes
+/// that tombstones are as long as a mean live key, and shadowed entries as long as a mean live entry.
 fn invalid_share(levels: &[LevelSummary], scan: &Scan) -> f64 {
     if scan.entries == 0 {
         return 0.0;
@@ -328,11 +329,11 @@ fn finish(
     digest.hex()
 }
 
-/// An open database and its measurements.
+/// An open database with the measurements of the run.
 #[derive(Debug)]
 pub(super) struct Run<'a> {
     pub(super) db: Db,
-    /// All keyspaces; the default one is first.
+    /// All keyspaces. The default keyspace is the first.
     pub(super) keyspaces: Vec<Keyspace>,
     keyspace: Keyspace,
     records: &'a mut Records,
@@ -416,7 +417,7 @@ impl Run<'_> {
         self.keyspace.delete_range::<Vec<u8>>(range).map_err(engine("delete a range"))
     }
 
-    /// Assigns the blocks that are read from now on to `reader`.
+    /// Assigns all further block reads to `reader`.
     pub(super) fn reads(&mut self, reader: Reader) {
         self.meter.switch(reader, || self.db.read_metrics());
     }
@@ -467,7 +468,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Flushes the memtables and waits for compactions.
+    /// Flushes the memtables and waits until compaction is idle.
     fn settle(&mut self, title: &str, progress: &mut dyn Progress) -> Result<()> {
         progress.begin(&format!("{title}: settle"), 0);
         self.db.flush().map_err(engine("flush"))?;

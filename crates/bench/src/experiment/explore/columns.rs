@@ -11,11 +11,11 @@ use crate::report::Report;
 use crate::report::provenance::Provenance;
 use crate::report::text::bytes;
 
-/// Meaning of the space amplification in all commands.
+/// Legend of the space amplification in all commands.
 pub(crate) const SPACE_AMPLIFICATION: &str =
     "bytes of live tables ÷ key and value bytes of the live records";
 
-/// Metrics of trees, which the engine and the simulator report.
+/// Metrics of trees that both the engine and the simulator report.
 #[rustfmt::skip]
 pub(crate) const TREE: &[Metric] = &[
     metric("policy", "policy", Unit::Text, "compaction policy"),
@@ -132,14 +132,14 @@ pub const REGISTRY: Registry = Registry {
     ],
 };
 
-/// Returns the row of a cell.
+/// Returns the table row of a cell.
 pub(crate) fn row(cell: &Cell, swept: bool) -> Result<Row> {
     let row = Row::new(cell)?.with_repeats(cell.repeats.as_ref());
     Ok(with_sums(row, cell.model.as_ref(), swept))
 }
 
-/// Adds sums over the levels, and the bytes moved by the cost model. Removes the spec, or the policy if a sweep may change
-/// the parameters of the policy.
+/// Adds the totals over all levels and the cost model's bytes moved. Removes the `spec` column, or the `policy` column
+/// if `swept` is set, because a sweep may change the parameters of the policy.
 pub(crate) fn with_sums(row: Row, model: Option<&Costs>, swept: bool) -> Row {
     let bytes: Vec<(String, f64)> = row
         .names()
@@ -191,8 +191,8 @@ impl Report for Exploration {
         notes(self.cells.iter().map(|cell| cell.spec.as_str()))
     }
 
-    /// The swept flags, then every number. A repeated number has its lowest and highest value in columns named `.low`
-    /// and `.high`.
+    /// Returns the swept flags followed by every number. If a cell is repeated, columns named `.low` and `.high` hold
+    /// the lowest and the highest value.
     fn csv(&self) -> Result<(Vec<String>, Vec<Vec<String>>)> {
         let row =
             |cell: &Cell| Ok(Row::new(cell)?.with_repeats(cell.repeats.as_ref()).into_csv().into());
@@ -209,7 +209,7 @@ const FULL_NOTE: &str = "`full` has a first level of T²/2 memtables, to reprodu
 const UNIVERSAL_NOTE: &str = "`universal` rewrites all data each time the bytes above the oldest run reach `space` per \
      cent of it. On a large tree it writes up to 12 times as much as `tiering`, which has no such bound.";
 
-/// Returns why policies among `specs` write more than their names suggest.
+/// Returns notes for the policies in `specs` that write more data than readers may expect.
 pub(crate) fn notes<'a>(specs: impl Iterator<Item = &'a str> + Clone) -> Vec<&'static str> {
     let has = |name: &str| {
         let is_named = |spec: &str| spec.split('(').next() == Some(name) && !spec.contains("l1=");
@@ -221,7 +221,7 @@ pub(crate) fn notes<'a>(specs: impl Iterator<Item = &'a str> + Clone) -> Vec<&'s
         .collect()
 }
 
-/// Returns one line about a workload.
+/// Returns a one-line description of a workload.
 pub(crate) fn workload(workload: &Workload, seed: u64) -> String {
     let sizes = format!(
         "memtable {}, cache {}, seed {seed}",

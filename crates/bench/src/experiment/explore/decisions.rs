@@ -1,4 +1,4 @@
-//! Output of the reasons of each compaction.
+//! Prints the reason for each compaction.
 
 use std::fmt;
 use std::io::Write;
@@ -6,17 +6,17 @@ use std::io::Write;
 use lsmx::event::Decision;
 use lsmx_base::sync::{Arc, Mutex};
 
-/// Destination of explained decisions, a few lines each.
+/// Output to which the reasons of compactions are written.
 #[derive(Clone)]
 pub struct Decisions(Arc<Mutex<Box<dyn Write + Send>>>);
 
 impl Decisions {
-    /// Creates a destination.
+    /// Creates the output from a writer.
     pub fn to(out: Box<dyn Write + Send>) -> Decisions {
         Decisions(Arc::new(Mutex::new(out)))
     }
 
-    /// Writes a decision. A closed output does not end the run.
+    /// Writes the reason for one compaction. Write errors are ignored, so a closed pipe does not end the run.
     pub(super) fn write(&self, decision: &Decision) {
         let Decision { keyspace, policy, explanation } = decision;
         let mut out = self.0.lock();

@@ -1,4 +1,4 @@
-//! The digest of a deterministic run: a hash over this text.
+//! The digest of a deterministic run: a hash of the following lines.
 //!
 //! ```text
 //! spec <policy spec>
@@ -10,7 +10,7 @@
 //! scan <entries> <hash>
 //! ```
 //!
-//! Results that depend on caches or clocks (latencies, cache counts, I/Os) are excluded.
+//! The digest excludes results that depend on caches or clocks: latencies, cache counters and I/Os.
 
 use std::fmt;
 
@@ -21,18 +21,18 @@ use crate::numbers;
 
 use super::result::LevelSummary;
 
-/// Hash of the text.
+/// Hash of the digest lines.
 #[derive(Clone, Default)]
 pub(super) struct Digest(Xxh3);
 
 impl Digest {
-    /// Appends a line.
+    /// Appends a line to the hashed text.
     pub(super) fn line(&mut self, line: fmt::Arguments<'_>) {
         self.0.update(line.to_string().as_bytes());
         self.0.update(b"\n");
     }
 
-    /// Appends the levels of the tree.
+    /// Appends one line per level of the tree.
     pub(super) fn levels(&mut self, levels: &[LevelSummary]) {
         for level in levels {
             self.line(format_args!(
@@ -42,16 +42,16 @@ impl Digest {
         }
     }
 
-    /// Returns the digest of the lines, as 32 hexadecimal digits.
+    /// Returns the hash of all lines as 32 hexadecimal digits.
     pub(super) fn hex(&self) -> String {
         format!("{:032x}", self.0.digest128())
     }
 }
 
-/// Prints a job for a digest: kind, inputs by level and run, target and reason.
+/// Formats a compaction job for the digest: kind, inputs by level and run, output level, and reason.
 ///
-/// Digests of published results must stay reproducible. Therefore the texts of reasons are fixed here and do not
-/// follow the texts that [`JobReason`] prints for readers.
+/// Published digests must stay reproducible. Therefore the texts of the reasons are fixed here and may differ from the
+/// texts that [`JobReason`] prints.
 pub(super) struct DigestedJob<'a>(pub(super) &'a Job);
 
 impl fmt::Display for DigestedJob<'_> {
@@ -69,7 +69,7 @@ impl fmt::Display for DigestedJob<'_> {
     }
 }
 
-/// Hash and size of the entries of a full scan.
+/// Hash and size of all entries that a full scan returns.
 #[derive(Clone, Default)]
 pub(super) struct Scan {
     hash: Xxh3,
@@ -79,9 +79,9 @@ pub(super) struct Scan {
 }
 
 impl Scan {
-    /// Adds the next entry in key order.
+    /// Adds an entry. Entries must be added in key order.
     pub(super) fn add(&mut self, key: &[u8], value: &[u8]) {
-        // The lengths make the hashed bytes unambiguous.
+        // Hashing the lengths makes the boundary between key and value unambiguous.
         for bytes in [key, value] {
             self.hash.update(&numbers::count(bytes.len()).to_le_bytes());
             self.hash.update(bytes);
@@ -91,12 +91,12 @@ impl Scan {
         self.value_bytes += numbers::count(value.len());
     }
 
-    /// Returns the length of keys and values in bytes.
+    /// Returns the total length of keys and values in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.key_bytes + self.value_bytes
     }
 
-    /// Returns the hash of all entries, as 32 hexadecimal digits.
+    /// Returns the hash of all added entries as 32 hexadecimal digits.
     pub(super) fn hex(&self) -> String {
         format!("{:032x}", self.hash.digest128())
     }

@@ -1,7 +1,8 @@
-//! Estimates of the cost of a run: operations, bytes, time and space.
+//! Estimates the operations, bytes, time and disk space of an exploration before it runs.
 //!
-//! Times follow from the rates of a small machine and distinguish minutes from hours. Finished cells
-//! ([`super::super::resume`]) give better rates.
+//! The assumed rates are those of a small machine. They are only accurate enough to distinguish minutes from hours. If
+//! finished cells exist ([`super::super::resume`]), the ratio of their measured to their estimated time corrects all
+//! estimates.
 
 use lsmx_compaction::PolicySpec;
 
@@ -13,50 +14,51 @@ use crate::numbers;
 use super::result::Cell;
 use super::{Config, Point, Source};
 
-/// Writes per second, including compactions.
+/// Assumed writes per second, including compactions.
 pub const WRITES_PER_S: u64 = 100_000;
-/// Point lookups per second.
+/// Assumed point lookups per second.
 pub const LOOKUPS_PER_S: u64 = 150_000;
-/// Range lookups per second, without the entries that they read.
+/// Assumed range lookups per second, without the time to read the entries.
 pub const RANGES_PER_S: u64 = 30_000;
-/// Entries per second that ranges and the final scan read.
+/// Assumed number of entries per second that range lookups and the final scan read.
 pub const ENTRIES_READ_PER_S: u64 = 1_500_000;
-/// Maximum length of files ÷ length of data: a compaction of everything keeps inputs and outputs, and there is a log.
+/// Maximum ratio of file bytes to data bytes. A full compaction keeps its inputs until its outputs are complete, and
+/// the WAL adds to both.
 pub const DISK_BYTES_PER_DATA_BYTE: u64 = 3;
 
-/// Estimated cost of a cell, including all repetitions.
+/// Estimated cost of a cell, including its repetitions.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(missing_docs, reason = "the columns of the table have these names")]
+#[expect(missing_docs, reason = "the table of `--dry-run` has columns of the same names")]
 pub struct Estimate {
     pub sweep: SweepPoint,
     pub policy: PolicySpec,
-    /// Number of repetitions that remain.
+    /// Number of repetitions that have not run yet.
     pub runs: u64,
     /// Number of finished repetitions.
     pub finished: u64,
-    /// Number of operations of a run.
+    /// Number of operations per repetition.
     pub ops: u64,
-    /// Length of keys and values of the puts of a run, in bytes.
+    /// Key and value bytes that the puts of one repetition write.
     pub put_bytes: u64,
-    /// Time of the remaining runs, in seconds.
+    /// Estimated time of the repetitions that have not run yet, in seconds.
     pub seconds: f64,
     pub disk_bytes: u64,
 }
 
-/// Estimates of all cells.
+/// Estimates of all cells of an exploration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Estimates {
-    /// Estimate of each cell.
+    /// Estimates in the order of the cells.
     pub cells: Vec<Estimate>,
-    /// Measured time ÷ estimated time of the finished cells, if there are any.
+    /// Measured time divided by estimated time of the finished cells. `None` if no cell is finished.
     pub measured: Option<f64>,
 }
 
 impl Config {
-    /// Estimates the cost of all cells.
+    /// Estimates the operations, bytes, time and disk space of all cells.
     ///
     /// # Errors
-    /// As [`Config::check`], or a finished cell cannot be read.
+    /// [`Config::check`] fails, or a finished cell cannot be read.
     pub fn estimates(&self, finished: Option<&Finished>) -> Result<Estimates> {
         self.check()?;
         let mut cells: Vec<Estimate> = Vec::new();
@@ -98,7 +100,8 @@ impl Config {
     }
 }
 
-/// Returns the estimated time of a run, or of its part to the last write, in seconds.
+/// Returns the estimated time of a run in seconds. If `to_last_write` is set, phases after the last write are not
+/// counted.
 pub(super) fn seconds(point: &Point, to_last_write: bool) -> f64 {
     if let Source::Trace(trace) = &point.source {
         let counts = trace.counts();
@@ -120,6 +123,6 @@ pub(super) fn seconds(point: &Point, to_last_write: bool) -> f64 {
             + numbers::ratio(phase.ranges, RANGES_PER_S)
             + entries / numbers::float(ENTRIES_READ_PER_S);
     }
-    // The scan at the end.
+    // The final scan reads all live entries.
     if to_last_write { seconds } else { seconds + numbers::ratio(live, ENTRIES_READ_PER_S) }
 }

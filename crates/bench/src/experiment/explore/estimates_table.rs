@@ -1,4 +1,4 @@
-//! The table of `--dry-run`.
+//! The table that `--dry-run` prints.
 
 use super::estimate::{
     ENTRIES_READ_PER_S, Estimate, Estimates, LOOKUPS_PER_S, RANGES_PER_S, WRITES_PER_S,
@@ -7,7 +7,7 @@ use super::estimate::{
 use crate::metric::table::grid;
 use crate::report::text::bytes;
 
-/// Returns a line per cell, and below them the sums and the assumed rates.
+/// Returns a table with one line per cell, followed by the totals and the assumed rates.
 pub fn table(estimates: &Estimates) -> String {
     let cells = &estimates.cells;
     let mut header = vec!["cell".to_owned()];

@@ -1,4 +1,4 @@
-//! History of the tree: its levels after flushes and jobs.
+//! Records the levels of the tree after each flush and compaction.
 
 use lsmx::event::Event;
 use lsmx::{Db, Metrics};
@@ -7,22 +7,24 @@ use lsmx_base::sync::Mutex;
 use super::cell::whole;
 use super::result::{HistoryPoint, LevelPoint};
 
-/// Maximum number of points of a history. When it is reached, every second point is removed, and from then on only every
-/// second new point is added. So the kept points depend on the number of points only.
+/// Maximum number of points in a history. When the limit is reached, every second point is removed, and from then on
+/// only every second new point is kept. The indexes of the kept points therefore depend only on the number of recorded
+/// points.
 pub const HISTORY_POINTS_MAX: usize = 200;
 
-/// Recorder of the tree of a database after each flush and job.
+/// Records the levels of a database after each flush and compaction.
 #[derive(Debug, Default)]
 pub(super) struct History(Mutex<Recorded>);
 
 #[derive(Debug, Default)]
 struct Recorded {
-    /// The database. Listeners use it under the lock, so none of them drops the last handle.
+    /// The recorded database. A listener uses the handle only while it holds the lock, so it never drops the last
+    /// handle.
     db: Option<Db>,
     points: Thinned<HistoryPoint>,
 }
 
-/// Guard during which the database is recorded. It ends the reference cycle between the database and its listener.
+/// Guard that ends the recording. Dropping the guard breaks the reference cycle between the database and its listener.
 #[derive(Debug)]
 pub(super) struct Watch<'a>(&'a History);
 
@@ -32,7 +34,7 @@ impl History {
         Watch(self)
     }
 
-    /// Records the tree if the event may have changed it.
+    /// Records the levels of the tree after a flush or compaction. Other events are ignored.
     pub(super) fn add_event(&self, event: &Event) {
         if !matches!(event, Event::Flush(_) | Event::Compaction(_)) {
             return;
@@ -44,7 +46,7 @@ impl History {
         }
     }
 
-    /// Returns the points in order. The tree of `metrics` is the last.
+    /// Returns the recorded points in order, followed by the point of `metrics`.
     pub(super) fn finish(&self, metrics: &Metrics) -> Vec<HistoryPoint> {
         self.0.lock().points.ending_with(point(metrics))
     }
@@ -53,12 +55,12 @@ impl History {
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
         let watched = self.0.0.lock().db.take();
-        // Dropping the handle may close the database, so the lock must be free.
+        // Dropping the handle may close the database, which calls the listener. Therefore the lock is released first.
         drop(watched);
     }
 }
 
-/// Returns the tree and the written bytes, as sums over all keyspaces.
+/// Returns the levels and byte counters, summed over all keyspaces.
 fn point(metrics: &Metrics) -> HistoryPoint {
     let tree = whole(metrics.keyspaces.values());
     HistoryPoint {
@@ -80,12 +82,12 @@ fn point(metrics: &Metrics) -> HistoryPoint {
     }
 }
 
-/// Evenly spaced items of a sequence of unknown length, fewer than [`HISTORY_POINTS_MAX`].
+/// Evenly spaced items of a sequence of unknown length. Fewer than [`HISTORY_POINTS_MAX`] items are kept.
 #[derive(Debug)]
 struct Thinned<T> {
     kept: Vec<T>,
     offered: u64,
-    /// Distance of kept items. It doubles.
+    /// Distance between two kept items in the sequence. The stride doubles each time the limit is reached.
     stride: u64,
 }
 
@@ -96,7 +98,7 @@ impl<T> Default for Thinned<T> {
 }
 
 impl<T> Thinned<T> {
-    /// Adds the next item, which is created only if it is kept.
+    /// Takes the next item of the sequence. `item` is called only if the item is kept.
     fn offer(&mut self, item: impl FnOnce() -> T) {
         if self.offered.is_multiple_of(self.stride) {
             self.kept.push(item());
@@ -114,7 +116,7 @@ impl<T> Thinned<T> {
 }
 
 impl<T: Clone + PartialEq> Thinned<T> {
-    /// Returns the kept items and a last item, which may have been offered before.
+    /// Returns the kept items followed by `last`. If `last` is the last kept item, it is not added again.
     fn ending_with(&self, last: T) -> Vec<T> {
         let mut items = self.kept.clone();
         if items.last() != Some(&last) {

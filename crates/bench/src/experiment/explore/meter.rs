@@ -1,4 +1,4 @@
-//! Assigns block reads and latencies to the operations that caused them.
+//! Assigns block reads and latencies to the kind of operation that caused them.
 
 use std::collections::BTreeMap;
 
@@ -11,22 +11,23 @@ use crate::workload::phases::LookupGroup;
 
 use super::result::{PointLookups, RangeLookups, RangesOfSelectivity};
 
-/// Kind of operation that reads.
+/// Kind of operation to which block reads are assigned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Reader {
-    /// No operation whose blocks are counted.
+    /// Block reads are not assigned.
     #[default]
     None,
-    /// Point lookups of a row.
+    /// Point lookups, with the index of their row.
     Point(usize),
-    /// Range lookups of a row.
+    /// Range lookups, with the index of their row.
     Range(usize),
 }
 
-/// Measurements of point lookups and range lookups, in rows.
+/// Measurements of point and range lookups. Each group of lookups has a row.
 ///
-/// The engine counts misses of the whole database. The meter reads the counters when the kind of operation changes, and
-/// assigns the difference to the previous kind. One thread runs all operations, and compactions do not count misses.
+/// The engine counts cache misses for the whole database. When the kind of operation changes, the meter assigns the
+/// misses since the last change to the previous kind. A single thread runs all operations, and compactions do not count
+/// as misses.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     rows: Vec<Row>,
@@ -35,14 +36,14 @@ pub(super) struct Meter {
     before: Counters,
 }
 
-/// Counters of the engine at the last change of the kind of operation.
+/// Counters of the engine when the kind of operation last changed.
 #[derive(Debug, Default)]
 struct Counters {
     misses: BTreeMap<BlockKind, u64>,
     filter: FilterCounts,
 }
 
-/// Range lookups of one selectivity. Scans of a trace have none.
+/// Range lookups with the same selectivity. Scans of a trace have no selectivity.
 #[derive(Debug, Default)]
 struct RangeRow {
     selectivity: Option<f64>,
@@ -53,7 +54,7 @@ struct RangeRow {
 #[derive(Debug, Default)]
 struct Row {
     alpha: f64,
-    /// Number of lookups without result.
+    /// Number of lookups that found no entry.
     absent: u64,
     latencies: Latencies,
     blocks_read: BTreeMap<BlockKind, u64>,
@@ -61,7 +62,7 @@ struct Row {
 }
 
 impl Meter {
-    /// Returns the row of lookups with a share of absent keys. All phases share it.
+    /// Returns the row of point lookups with this share of absent keys. All phases use the same row.
     pub(super) fn row(&mut self, lookups: &LookupGroup) -> usize {
         let same = |row: &Row| row.alpha.total_cmp(&lookups.alpha).is_eq();
         self.rows.iter().position(same).unwrap_or_else(|| {
@@ -70,7 +71,7 @@ impl Meter {
         })
     }
 
-    /// Returns the row of range lookups with a selectivity. All phases share it.
+    /// Returns the row of range lookups with this selectivity. All phases use the same row.
     pub(super) fn range_row(&mut self, selectivity: Option<f64>) -> usize {
         let bits = |selectivity: Option<f64>| selectivity.map(f64::to_bits);
         let same = |row: &RangeRow| bits(row.selectivity) == bits(selectivity);
@@ -80,12 +81,12 @@ impl Meter {
         })
     }
 
-    /// Sets the share of absent keys of a row, if only the answers determine it.
+    /// Sets the share of absent keys of a row. For a trace, the share is known only after all lookups.
     pub(super) fn set_alpha(&mut self, row: usize, alpha: f64) {
         self.rows[row].alpha = alpha;
     }
 
-    /// Changes the kind of operation that reads.
+    /// Assigns the block reads since the last call to the previous reader, and all further reads to `reader`.
     pub(super) fn switch(&mut self, reader: Reader, metrics: impl FnOnce() -> ReadMetrics) {
         if reader == self.reader {
             return;
@@ -113,19 +114,19 @@ impl Meter {
         self.reader = reader;
     }
 
-    /// Adds a point lookup of `ns` nanoseconds.
+    /// Adds a point lookup that took `ns` nanoseconds.
     pub(super) fn looked_up(&mut self, row: usize, found: bool, ns: u64) {
         self.rows[row].latencies.record_ns(ns);
         self.rows[row].absent += u64::from(!found);
     }
 
-    /// Adds a range lookup of `ns` nanoseconds that returned `entries` entries.
+    /// Adds a range lookup that took `ns` nanoseconds and returned `entries` entries.
     pub(super) fn ranged(&mut self, row: usize, entries: u64, ns: u64) {
         self.ranges[row].row.latencies.record_ns(ns);
         self.ranges[row].entries += entries;
     }
 
-    /// Returns the results.
+    /// Returns the measurements of all rows.
     pub(super) fn finish(self) -> (Vec<PointLookups>, RangeLookups) {
         let rows = self.rows.into_iter().map(Row::finish).collect();
         let mut all = RangeRow::default();

@@ -1,9 +1,10 @@
-//! `lsmx explore`: compaction policies on the engine itself, under one workload or a sweep of them.
+//! `lsmx explore`: measures compaction policies on the engine, with one workload or a sweep of workloads.
 //!
-//! Each policy has a cell at each point of the sweep. A cell runs the phases of the workload on a new database, settles
-//! after the phases that require it and after the last write, and scans all entries. Every answer of the database is
-//! checked. [`super::repeat`] combines repetitions of a cell with successive seeds. [`super::resume`] stores finished
-//! cells, so that an interrupted run can continue.
+//! A cell is the run of one policy at one point of the sweep. Each cell runs the phases of the workload on a new
+//! database. After the last write, and after each phase that requires it, the cell flushes and waits until compaction
+//! is idle. Finally the cell scans all entries. All answers of the database are checked. [`super::repeat`] combines the
+//! repetitions of a cell with successive seeds. [`super::resume`] stores finished cells, so that an interrupted run can
+//! continue.
 
 mod cell;
 pub mod columns;
@@ -34,36 +35,36 @@ pub use point::DATA_PER_MEMTABLE;
 pub use point::{KEY_BYTES_MAX, MEMTABLE_BYTES_MIN, Point, Source, VALUE_BYTES_MAX};
 use result::{Cell, Exploration};
 
-/// Maximum number of cells, including repetitions.
+/// Maximum number of cells, counting each repetition.
 pub const CELLS_MAX: u64 = 1_000_000;
 
 /// Configuration of an exploration.
 #[derive(Debug)]
-#[expect(missing_docs, reason = "the flags of the command explain the fields")]
+#[expect(missing_docs, reason = "the `--help` text of each flag documents its field")]
 pub struct Config {
     pub points: Vec<Point>,
-    /// Number of repetitions of each cell. They have successive seeds.
+    /// Number of repetitions of each cell. The seed increases by 1 with each repetition.
     pub repeat: u64,
     pub seed: u64,
     pub directory: PathBuf,
     pub command: String,
     pub spec: Option<String>,
-    /// Receives the reasons of each compaction.
+    /// Output for the reasons of compactions.
     pub decisions: Option<Decisions>,
 }
 
-/// A run of a policy.
+/// One repetition of a cell.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'a> {
     pub(super) point: &'a Point,
     pub(super) policy: &'a PolicySpec,
     pub(super) seed: u64,
-    /// Number of the run, from 0.
+    /// Index of the repetition among all repetitions of all cells, counted from 0.
     number: u64,
 }
 
 impl Config {
-    /// Returns the number of cells, including repetitions.
+    /// Returns the number of cells, counting each repetition.
     pub fn cell_count(&self) -> u64 {
         let policies: usize = self.points.iter().map(|point| point.policies.len()).sum();
         numbers::count(policies).saturating_mul(self.repeat)
@@ -78,7 +79,7 @@ impl Config {
         self.points.iter().try_for_each(|point| point.check(self.seed))
     }
 
-    /// Checks the number of cells and the seeds.
+    /// Checks that the number of cells is in range and that the seeds do not overflow.
     pub(super) fn check_count(&self) -> Result<()> {
         let count = self.cell_count();
         if !(1..=CELLS_MAX).contains(&count) {
@@ -92,7 +93,7 @@ impl Config {
         Ok(())
     }
 
-    /// Returns all runs in their order: by point, then by policy, then by repetition.
+    /// Returns the repetitions of all cells, ordered by point, then by policy, then by seed.
     pub(super) fn places(&self) -> impl Iterator<Item = Place<'_>> {
         let cells = self.points.iter().flat_map(move |point| {
             point.policies.iter().flat_map(move |policy| {
@@ -103,10 +104,10 @@ impl Config {
         (0..).zip(cells).map(place)
     }
 
-    /// Runs all cells that `finished` lacks, and stores them there.
+    /// Runs the cells that `finished` does not contain yet, and stores each of them in `finished`.
     ///
     /// # Errors
-    /// As [`Config::check`], or a database fails or gives a wrong answer.
+    /// [`Config::check`] fails, a database operation fails, or a database returns a wrong answer.
     pub fn run(
         &self,
         finished: Option<&Finished>,
@@ -141,7 +142,7 @@ impl Config {
     }
 }
 
-/// Returns the title of a cell for progress reports.
+/// Returns the title of a cell in progress reports.
 fn title(place: &Place<'_>, count: u64) -> String {
     let Place { point, policy, number, .. } = place;
     let mut title = policy.to_string();

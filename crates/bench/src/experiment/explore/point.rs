@@ -1,4 +1,4 @@
-//! One point of a sweep: a workload, policies, and settings of the engine.
+//! A point of a sweep: a workload with the compaction policies and the engine settings to test.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,37 +20,38 @@ use crate::workload::trace::TraceFile;
 use super::estimate;
 use super::result::{RecordsSummary, Workload};
 
-/// Data ÷ default size of memtable, table and block cache. The study had 8 MiB for 1.28 GB.
+/// Data size divided by the default size of a memtable, a table or the block cache. The study on which the workload is
+/// based used 8 MiB for 1.28 GB of data.
 pub const DATA_PER_MEMTABLE: u64 = 150;
-/// Approximate overhead of an entry in a memtable, in bytes. The default size of the memtable includes it, so that the
-/// number of flushes is that of the study.
+/// Approximate overhead of an entry in a memtable, in bytes. The overhead is added to the default memtable size, so
+/// that the number of flushes equals that of the study.
 const MEMTABLE_BYTES_PER_ENTRY: u64 = 112;
-/// Minimum of the default size of memtable, table and block cache, in bytes.
+/// Minimum default size of a memtable, a table or the block cache, in bytes.
 pub const MEMTABLE_BYTES_MIN: u64 = 256 << 10;
-/// Maximum length of a key, in bytes.
+/// Maximum length of a key in bytes.
 pub const KEY_BYTES_MAX: u64 = 1 << 16;
-/// Maximum length of a value, in bytes.
+/// Maximum length of a value in bytes.
 pub const VALUE_BYTES_MAX: u64 = 1 << 30;
 
-/// A workload with the policies and settings under test.
+/// A workload with the compaction policies and the engine settings to test.
 #[derive(Debug)]
 pub struct Point {
     /// Values of the swept flags.
     pub sweep: SweepPoint,
-    /// Policies. Each gives a cell.
+    /// Compaction policies. The exploration runs one cell per policy.
     pub policies: Vec<PolicySpec>,
-    /// Source of the records.
+    /// Source of the records or operations.
     pub source: Source,
     /// Phases of the workload.
     pub phases: Vec<Phase>,
     /// Settings of the engine. Sizes without a value follow from the data, see [`DATA_PER_MEMTABLE`]; the size of a
     /// table follows from that of a memtable. Lookups use the filter of the last run only if a value says so.
     pub settings: EngineSettings,
-    /// Whether the run is deterministic: jobs run on the thread of the writer, the clock counts operations.
+    /// Whether the run is deterministic: jobs run on the writer's thread, and the clock counts operations.
     pub deterministic: bool,
 }
 
-/// Source of the records.
+/// Source of the records or operations of a workload.
 #[derive(Debug)]
 pub enum Source {
     /// Generated records.
@@ -60,21 +61,21 @@ pub enum Source {
         /// Length of a value in bytes.
         value_bytes: u64,
     },
-    /// Records of a file.
+    /// Records that are read from a file.
     File {
-        /// The file.
+        /// The data file.
         file: Box<DataFile>,
-        /// Whether the seed of each cell shuffles the records.
+        /// Whether the records are shuffled. Each seed gives another order.
         shuffled: bool,
     },
-    /// A trace. Its operations replace the phases.
+    /// A recorded trace, whose operations replace the phases.
     Trace(Arc<TraceFile>),
 }
 
-/// Sizes that apply to a point, in bytes.
+/// Sizes after applying the defaults, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::experiment) struct PointSizes {
-    /// Keys and values of all puts.
+    /// Total key and value bytes of all puts.
     pub(in crate::experiment) data_bytes: u64,
     pub(in crate::experiment) memtable_bytes: u64,
     pub(in crate::experiment) table_bytes: u64,
@@ -89,8 +90,8 @@ impl Point {
         }
     }
 
-    /// Returns the expected time of the last write, in microseconds of the database's clock. A deterministic clock
-    /// counts operations; otherwise assumed rates give the time.
+    /// Returns the expected time of the last write, in microseconds of the database clock. A deterministic clock
+    /// advances by one microsecond per operation. Otherwise the time is estimated from the assumed rates.
     fn run_us(&self) -> u64 {
         if !self.deterministic {
             return numbers::round(estimate::seconds(self, true) * 1e6);
@@ -111,7 +112,7 @@ impl Point {
         }
     }
 
-    /// Returns the key and value bytes of all puts.
+    /// Returns the total key and value bytes of all puts.
     fn data_bytes(&self) -> u64 {
         match &self.source {
             Source::Generated { key_bytes, value_bytes } => {
@@ -123,7 +124,7 @@ impl Point {
         }
     }
 
-    /// Returns the size of a memtable that holds `share` bytes of keys and values.
+    /// Returns the size of a memtable that holds `share` bytes of keys and values and the overhead of their entries.
     fn memtable_bytes_for(&self, share: u64) -> u64 {
         let writes = match &self.source {
             Source::Trace(trace) => trace.counts().writes(),
@@ -133,8 +134,8 @@ impl Point {
         share.saturating_add(entries.saturating_mul(MEMTABLE_BYTES_PER_ENTRY))
     }
 
-    /// Limits the default of the memtable, and of the table, to `max` bytes of keys and values. Returns the default
-    /// without the limit if it is larger, or `None` if nothing changed.
+    /// Limits the default memtable and table sizes to `max` bytes of keys and values. If the default was larger,
+    /// returns it as it was before the limit. Returns `None` if nothing changed.
     pub fn limit_default_memtable(&mut self, max: u64) -> Option<u64> {
         let share = self.data_bytes() / DATA_PER_MEMTABLE;
         if self.settings.memtable_bytes.is_some() || share <= max {
@@ -145,7 +146,7 @@ impl Point {
         Some(share)
     }
 
-    /// Returns the sizes that apply.
+    /// Returns the sizes after applying the defaults.
     pub(in crate::experiment) fn sizes(&self) -> PointSizes {
         let data_bytes = self.data_bytes();
         let share = (data_bytes / DATA_PER_MEMTABLE).max(MEMTABLE_BYTES_MIN);
@@ -158,7 +159,7 @@ impl Point {
         }
     }
 
-    /// Returns the settings of the engine with the sizes that apply.
+    /// Returns the engine settings after applying the defaults.
     pub(super) fn settings(&self) -> EngineSettings {
         let sizes = self.sizes();
         let merges = match &self.source {
@@ -176,14 +177,14 @@ impl Point {
         }
     }
 
-    /// Returns the options of every keyspace. A policy parameter that is a share of the run is a share of the time until
-    /// the last write.
+    /// Returns the options of every keyspace. Policy parameters given as a share of the run refer to the time until the
+    /// last write.
     pub(super) fn keyspace_options(&self, policy: &PolicySpec) -> KeyspaceOptions {
         let policy = policy.clone().with_experiment_duration(self.run_us());
         self.settings().keyspace_options().policy(policy)
     }
 
-    /// Returns the number of point deletes.
+    /// Returns the number of point deletes in the workload.
     pub(super) fn deletes(&self) -> u64 {
         match &self.source {
             Source::Trace(trace) => trace.counts().deletes,
@@ -191,7 +192,7 @@ impl Point {
         }
     }
 
-    /// Returns the records of a cell with this seed, and their description.
+    /// Returns the records of a cell with this seed, and their summary.
     pub(super) fn records(&self, seed: u64) -> Result<(Records, RecordsSummary)> {
         let name_of =
             |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -209,7 +210,7 @@ impl Point {
             }
             Source::Trace(trace) => {
                 let (name, counts) = (name_of(trace.path()), trace.counts().clone());
-                // The operations of a trace contain keys and values.
+                // A trace contains its own keys and values, so no records are needed.
                 Ok((Records::none()?, RecordsSummary::Trace { name, counts }))
             }
         }
@@ -226,7 +227,7 @@ impl Point {
         Ok((Records::Generated(Box::new(records)), summary))
     }
 
-    /// Returns the description of the workload of a cell.
+    /// Returns the workload as stored in the result.
     pub(in crate::experiment) fn workload(
         &self,
         records: RecordsSummary,
@@ -251,7 +252,7 @@ impl Point {
         }
     }
 
-    /// Returns the lengths of keys and values of generated records.
+    /// Returns the key and value lengths of generated records, or `None` for other sources.
     pub(in crate::experiment) fn generated_lengths(&self) -> Result<Option<(u64, u64)>> {
         let Source::Generated { key_bytes, value_bytes } = self.source else { return Ok(None) };
         Error::check_range("--key-len", key_bytes, 1..=KEY_BYTES_MAX)?;
@@ -259,7 +260,7 @@ impl Point {
         Ok(Some((key_bytes, value_bytes)))
     }
 
-    /// Returns the description of the workload of a simulated cell.
+    /// Returns the workload of a simulated cell as stored in the result.
     pub(in crate::experiment) fn workload_simulated(&self) -> Result<Workload> {
         let (key_len, value_len) = self.generated_lengths()?.unwrap_or_default();
         let distribution =

@@ -1,7 +1,8 @@
-//! Replays a trace as fast as possible and compares every answer with the preceding writes of the trace.
+//! Replays a trace without pauses and checks each answer against the writes replayed so far.
 //!
-//! The database starts empty, so keys that the trace has not written are absent. Values without recorded content are
-//! generated in their length. Operands overwrite the first bytes of a value, whatever the recorded operator did.
+//! The replay starts with an empty database, so keys that the trace has not written are absent. If the trace has no
+//! value contents, values of the recorded lengths are generated. Merge operands overwrite the first bytes of a value,
+//! whatever merge operator the traced database used.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -23,17 +24,17 @@ use crate::workload::trace::TraceFile;
 use super::cell::{PROGRESS_OPS, Run};
 use super::meter::Reader;
 
-/// Length of the header of an operand, in bytes.
+/// Length of the header of a merge operand in bytes.
 const OPERAND_HEADER_BYTES: u64 = 8;
 
-/// A keyspace and its expected content.
+/// A keyspace and the entries it is expected to contain.
 #[derive(Debug)]
 struct ReplayedKeyspace {
     keyspace: Keyspace,
     model: KeyspaceModel,
 }
 
-/// State of a replay.
+/// State of a trace replay.
 struct Replay<'r, 'a> {
     run: &'r mut Run<'a>,
     options: KeyspaceOptions,
@@ -42,7 +43,7 @@ struct Replay<'r, 'a> {
     range_row: usize,
     gets: u64,
     absent: u64,
-    /// Number of writes that the current batch still lacks.
+    /// Number of writes that are still missing from the current batch.
     batch_left: u64,
     batch: WriteBatch,
     seed: u64,
@@ -50,7 +51,8 @@ struct Replay<'r, 'a> {
     value: Vec<u8>,
 }
 
-/// Replays a trace on the database of a run. Every keyspace has `options`. Returns the number of present keys.
+/// Replays a trace on the database of a run and returns the number of live keys. New keyspaces are created with
+/// `options`.
 pub(super) fn play(
     run: &mut Run<'_>,
     trace: &TraceFile,
@@ -88,7 +90,7 @@ pub(super) fn play(
         }
         Ok(())
     })?;
-    // A truncated trace may lack the last writes of a batch.
+    // If the trace is truncated, its last batch may be incomplete. The writes that it contains are applied.
     replay.write_batch(Durability::Buffered)?;
     progress.end();
     let alpha = numbers::ratio(replay.absent, replay.gets);
@@ -176,7 +178,7 @@ impl Replay<'_, '_> {
         self.value = FieldUpdate::operand(0, &self.value);
     }
 
-    /// Writes the batch if it is complete.
+    /// Counts a write of the current batch, and writes the batch if it is complete.
     fn wrote(&mut self, durability: Durability) -> Result<()> {
         self.batch_left = self.batch_left.saturating_sub(1);
         if self.batch_left == 0 { self.write_batch(durability) } else { Ok(()) }
@@ -245,7 +247,7 @@ impl Replay<'_, '_> {
     }
 }
 
-/// Returns the keyspace with this number.
+/// Returns the keyspace with this number in the trace.
 fn get(
     keyspaces: &mut BTreeMap<u32, ReplayedKeyspace>,
     keyspace: u32,

@@ -1,4 +1,4 @@
-//! Numbers of the cost model, the simulator and the engine, compared by flat name.
+//! Compares the numbers of the cost model, the simulator and the engine. Numbers with the same flat name are compared.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use crate::report::html::plot::scale::Scale;
 use crate::report::html::plot::spans::{self, Span};
 use crate::report::html::value;
 
-/// The compared sources, in the order of their marks.
+/// Compared sources, in the order of their plot marks.
 const SOURCES: [&str; 3] = ["closed form", "simulated", "engine"];
 
-/// Flat names of compared numbers, with their titles.
+/// Flat names and titles of the compared numbers.
 const NUMBERS: [(&str, &str); 7] = [
     ("data_moved_ratio", "Data moved, × ingested"),
     ("write_amplification", "Write amplification"),
@@ -29,19 +29,21 @@ const NUMBERS: [(&str, &str); 7] = [
     ("space_amplification", "Space amplification"),
 ];
 
-/// Names in the cost model, with the names of the measured numbers.
+/// Names of numbers in the cost model, each with the flat name of the corresponding measured number.
 const ALIASES: [(&str, &str); 2] = [
     ("present_lookup_ios", "point_lookups[0.0].ios_per_get"),
     ("absent_lookup_ios", "point_lookups[1.0].ios_per_get"),
 ];
 
-/// Deviations above these shares are marked. The tests of the simulator allow these for means, and for one seed.
+/// Relative deviations above which a table cell is highlighted. The tests of the simulator allow a deviation of 0.05
+/// for means over seeds and 0.15 for a single seed.
 const DEVIATIONS: [f64; 2] = [0.05, 0.15];
 
-/// Numbers of one subject by flat name, in the order of [`SOURCES`].
+/// Numbers of one subject by flat name. The values are in the order of [`SOURCES`].
 type Compared = BTreeMap<String, [Option<f64>; 3]>;
 
-/// Returns the section with a plot per number that two sources have; nothing without predictions.
+/// Returns the section with a plot for each number that at least two sources report, or nothing if there is no such
+/// number.
 pub(super) fn plots(subjects: &[Subject]) -> Markup {
     let all: Vec<Compared> = subjects.iter().map(|subject| compared(&subject.row)).collect();
     let has = |name: &str, source: usize| {
@@ -73,7 +75,8 @@ pub(super) fn plots(subjects: &[Subject]) -> Markup {
     section(title, how, &content)
 }
 
-/// Returns the numbers of all sources in a row. The numbers of a row of `lsmx simulate` are those of the simulator.
+/// Returns the numbers of a row by source. Rows of `lsmx simulate` contain the simulator's numbers, other rows the
+/// engine's.
 fn compared(row: &Row) -> Compared {
     let own_source = if row.get("simulated") == Some(&Value::Bool(true)) { 1 } else { 2 };
     let mut compared = Compared::new();
@@ -110,7 +113,7 @@ fn plot(subjects: &[Subject], all: &[Compared], name: &str, sources: &[&'static 
     spans::draw(&sources.join(" and "), x, sources, &rows)
 }
 
-/// Returns the deviations of the simulation from the engine, in percent.
+/// Returns a table of the deviations of the simulation from the engine, in percent.
 fn deviations(subjects: &[Subject], all: &[Compared], shown: &[(String, String)]) -> Markup {
     html! {
         p class="how" {

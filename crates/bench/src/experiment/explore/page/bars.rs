@@ -1,4 +1,4 @@
-//! Sections of bar plots: compaction jobs, latencies and stalls, deletes.
+//! Sections with bar plots: compaction jobs, latencies and stalls, deletes.
 
 use maud::{Markup, html};
 
@@ -9,7 +9,7 @@ use crate::metric::html::{Subject, bars, bars_of_parts, latency_figures, stacked
 use crate::report::html::page::section;
 use crate::report::html::value;
 
-/// Titles of amplifications, with their flat names.
+/// Titles and flat names of the amplification plots.
 const AMPLIFICATIONS: [(&str, &str); 6] = [
     ("Write amplification: (flushed + compaction written) ÷ ingested", "write_amplification"),
     ("The same with the log, ÷ bytes of puts", "device_write_amplification"),
@@ -36,7 +36,7 @@ pub(super) fn compaction(subjects: &[Subject]) -> Markup {
     section("What compaction did", "", &content)
 }
 
-/// Returns the section about latencies of puts and jobs, and about stalls; nothing for a simulation.
+/// Returns the section about put latencies, job latencies and stalls. Returns nothing for a simulation.
 pub(super) fn latencies_and_stalls(cells: &[&PageCell<'_>], subjects: &[Subject]) -> Markup {
     if subjects.iter().all(|subject| subject.row.get("put_latency_us.max").is_none()) {
         return html! {};
@@ -72,7 +72,7 @@ pub(super) fn latencies_and_stalls(cells: &[&PageCell<'_>], subjects: &[Subject]
     section("Latency", how, &content)
 }
 
-/// Returns the section about tombstones; nothing without deletes.
+/// Returns the section about tombstones, or nothing if no key was deleted.
 pub(super) fn deletes(subjects: &[Subject]) -> Markup {
     if !has_positive(subjects, "delete_persistence.deletes") {
         return html! {};

@@ -1,4 +1,4 @@
-//! Point lookups by their share of absent keys, and range lookups.
+//! Sections about point lookups, by the share of absent keys, and about range lookups.
 
 use maud::{Markup, html};
 
@@ -12,7 +12,7 @@ use crate::report::html::plot::lines::Line;
 use crate::report::html::plot::scale::Scale;
 use crate::report::html::value;
 
-/// Returns the shares of absent keys that have lookups, ascending.
+/// Returns the shares of absent keys for which point lookups were measured, in ascending order.
 pub(super) fn alphas(subjects: &[Subject]) -> Vec<f64> {
     let mut alphas: Vec<f64> = Vec::new();
     for subject in subjects {
@@ -27,13 +27,13 @@ pub(super) fn alphas(subjects: &[Subject]) -> Vec<f64> {
     alphas
 }
 
-/// Returns the flat name of a number of the lookups with this share of absent keys.
+/// Returns the flat name of a measurement of the point lookups with this share of absent keys.
 pub(super) fn metric(alpha: f64, number: &str) -> String {
-    // The share has the form that JSON has.
+    // The share is formatted as in JSON, so that the name equals the flat name of the JSON field.
     format!("point_lookups[{}].{number}", serde_json::Value::from(alpha))
 }
 
-/// Returns the section about point lookups; nothing without them.
+/// Returns the section about point lookups, or nothing if none were measured.
 pub(super) fn point_plots(subjects: &[Subject]) -> Markup {
     let alphas = alphas(subjects);
     if alphas.is_empty() {
@@ -63,7 +63,7 @@ pub(super) fn point_plots(subjects: &[Subject]) -> Markup {
     section("Point lookups", how, &content)
 }
 
-/// Returns the section about range lookups; nothing without them.
+/// Returns the section about range lookups, or nothing if none were measured.
 pub(super) fn range_plots(subjects: &[Subject]) -> Markup {
     let entries = |subject: &Subject| {
         let ops = subject.number("range_lookups.ops").filter(|ops| *ops > 0.0)?;
@@ -78,7 +78,7 @@ pub(super) fn range_plots(subjects: &[Subject]) -> Markup {
     section("Range lookups", &how, &content)
 }
 
-/// Returns a line per policy over the shares of absent keys.
+/// Returns a plot with one line per policy. The x axis is the share of absent keys.
 fn over_alphas(subjects: &[Subject], alphas: &[f64], title: &str, number: &str) -> Markup {
     let line = |subject: &Subject| {
         let point = |&alpha: &f64| Some((alpha, subject.number(&metric(alpha, number))?));
@@ -93,7 +93,8 @@ fn over_alphas(subjects: &[Subject], alphas: &[f64], title: &str, number: &str) 
     )
 }
 
-/// Returns the blocks per lookup by kind. `prefix` starts the flat names of these lookups.
+/// Returns stacked bars of the blocks read per lookup, by kind of block. `prefix` is the common prefix of the flat
+/// names.
 fn blocks(subjects: &[Subject], title: &str, prefix: &str) -> Markup {
     let prefix_of_kinds = format!("{prefix}blocks_read.");
     let names = subjects.iter().flat_map(|subject| subject.row.names());

@@ -1,5 +1,5 @@
-//! The HTML pages of `lsmx explore` and `lsmx simulate`. All numbers come from rows by their flat names, so a plot of a
-//! number that the row lacks is left out.
+//! The HTML pages of `lsmx explore` and `lsmx simulate`. Plots look up numbers in table rows by flat name. A plot is
+//! omitted if no row contains its number.
 
 mod agreement;
 mod bars;
@@ -24,13 +24,13 @@ use crate::report::html::page;
 use crate::report::provenance::Provenance;
 use subject::PageCell;
 
-/// Returns the page of an exploration, with a part per workload.
+/// Returns the HTML page of an exploration, with sections for each workload.
 pub(crate) fn exploration(result: &Exploration) -> Result<String> {
     let cells = result.cells.iter().map(PageCell::explored).collect::<Result<Vec<_>>>()?;
     Ok(page_of_cells("lsmx explore", &cells, &result.provenance))
 }
 
-/// Returns the page of a simulation, with a part per workload.
+/// Returns the HTML page of a simulation, with sections for each workload.
 pub(crate) fn simulation(result: &Simulation) -> Result<String> {
     let cells = result.cells.iter().map(PageCell::simulated).collect::<Result<Vec<_>>>()?;
     Ok(page_of_cells("lsmx simulate", &cells, &result.provenance))
@@ -63,7 +63,7 @@ fn page_of_cells(title: &str, cells: &[PageCell<'_>], provenance: &Provenance) -
     page::page(title, &headline, provenance, &contents, &sections)
 }
 
-/// Returns the sections about policies under one workload. Each subject belongs to the cell at its place.
+/// Returns the sections that compare policies under one workload. `cells` and `subjects` have the same order.
 pub(crate) fn sections_of_policies(cells: &[&PageCell<'_>], subjects: &[Subject]) -> Markup {
     html! {
         (summary::tiles(subjects))

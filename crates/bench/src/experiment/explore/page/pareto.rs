@@ -1,4 +1,4 @@
-//! Costs of writes, reads and space against each other, with the Pareto front.
+//! Scatter plots of write cost against read cost and space, with the Pareto front.
 
 use maud::{Markup, html};
 
@@ -10,9 +10,9 @@ use crate::report::html::plot::scale::Scale;
 use crate::report::html::plot::scatter::{self, Point};
 use crate::report::html::value;
 
-/// Smallest and largest area of a marker, in px².
+/// Smallest and largest area of a marker in px².
 const AREA_PX2: (f64, f64) = (50.0, 420.0);
-/// Share of the range of areas for a marker if all sizes are equal.
+/// Relative area of all markers if their sizes are equal: 0 is the smallest area, 1 the largest.
 const AREA_SHARE_DEFAULT: f64 = 0.3;
 
 /// Title and flat name of a cost.
@@ -21,7 +21,8 @@ type Cost<'a> = (&'a str, &'a str);
 const WRITE: Cost<'_> = ("write amplification, ×", "write_amplification");
 const SPACE: Cost<'_> = ("space amplification, ×", "space_amplification");
 
-/// Returns the section with writes against reads for each share of absent keys, and writes against space.
+/// Returns the section with plots of write cost against read cost, one per share of absent keys, and of write cost
+/// against space.
 pub(super) fn plots(subjects: &[Subject]) -> Markup {
     let reads: Vec<(f64, String, String)> = lookups::alphas(subjects)
         .into_iter()
@@ -53,7 +54,7 @@ pub(super) fn plots(subjects: &[Subject]) -> Markup {
     section("What it costs to write, to read and to keep", how, &content)
 }
 
-/// Draws the second cost against the first. A third cost determines the sizes of the markers.
+/// Draws a scatter plot of the second cost against the first. A third cost, if given, determines the marker size.
 fn plot(subjects: &[Subject], costs: &[Cost<'_>]) -> Markup {
     let costs_of = |subject: &Subject| -> Option<Vec<f64>> {
         costs.iter().map(|(_, name)| subject.number(name)).collect()
@@ -90,7 +91,7 @@ fn plot(subjects: &[Subject], costs: &[Cost<'_>]) -> Markup {
     scatter::draw(&says, axis(0), axis(1), &points)
 }
 
-/// Returns whether no cost of `other` is higher and at least one is lower.
+/// Returns whether all costs of `other` are at most those of `own` and at least one is lower.
 fn beats(other: &[f64], own: &[f64]) -> bool {
     let pairs = || other.iter().zip(own);
     pairs().all(|(other, own)| other <= own) && pairs().any(|(other, own)| other < own)

@@ -1,4 +1,4 @@
-//! The values in which the workloads of a page differ.
+//! Describes how each workload of a page differs from the others.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +9,19 @@ use crate::experiment::sweep::{SweepPoint, SweepValue};
 use crate::numbers::float;
 use crate::report::html::value;
 
-/// The difference between a workload and the others.
+/// Differences between a workload and the other workloads of the page.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Place {
-    /// Names and values in which the workload differs; empty for a single workload.
+    /// Names and values of the parameters in which the workload differs. Empty if the page has a single workload.
     pub(super) text: String,
-    /// Name and value of the only number in which the workloads differ.
+    /// Name and value of the parameter in which the workloads differ, if it is the only one and is numeric.
     pub(super) number: Option<(String, f64)>,
 }
 
-/// Values of a workload by name: the text, and the number if it is one.
+/// Parameters of a workload by name. Each has a text, and a number if it is numeric.
 type Leaves = BTreeMap<String, (String, Option<f64>)>;
 
-/// Returns the place of each workload among these cells, which have one workload each.
+/// Returns for each cell how its workload differs from those of the other cells.
 pub(super) fn places(cells: &[&PageCell<'_>]) -> Vec<Place> {
     if cells.iter().all(|cell| !cell.sweep.is_empty()) {
         return with_numbers_in_all(cells.iter().map(|cell| place_in_sweep(cell.sweep)).collect());
@@ -44,7 +44,7 @@ pub(super) fn places(cells: &[&PageCell<'_>]) -> Vec<Place> {
     with_numbers_in_all((1..).zip(&all).map(place).collect())
 }
 
-/// Removes the numbers unless all places have one.
+/// Removes all numbers if any place has none.
 fn with_numbers_in_all(mut places: Vec<Place>) -> Vec<Place> {
     if places.iter().any(|place| place.number.is_none()) {
         places.iter_mut().for_each(|place| place.number = None);
@@ -69,7 +69,8 @@ fn leaves(cell: &PageCell<'_>) -> Leaves {
     leaves
 }
 
-/// Adds all values of a JSON tree. A name joins the members with spaces; an element of an array has its name or number.
+/// Adds all leaf values of a JSON tree to `leaves`. The name of a leaf is its path, joined with spaces. An array
+/// element is named by its `name` field, or by its index counted from 1.
 fn flatten(path: &str, tree: &Value, leaves: &mut Leaves) {
     let below =
         |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path} {name}") };

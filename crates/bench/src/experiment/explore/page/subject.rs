@@ -1,4 +1,4 @@
-//! Cells of a page with their names and markers, in groups of one workload each.
+//! Names and markers of the cells of a page, grouped by workload.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use crate::metric::Row;
 use crate::metric::html::Subject;
 use crate::report::html::plot::marker::{MARKERS, Marker};
 
-/// Policies in the order of their markers, so that a policy has the same marker on every page. Only the first six
-/// markers differ in color.
+/// Policies in the order of their markers, so that each policy has the same marker on every page. The colors repeat
+/// after the first six markers.
 const KNOWN: [&str; 18] = [
     "full",
     "lo+1",
@@ -35,7 +35,7 @@ const KNOWN: [&str; 18] = [
     "fifo",
 ];
 
-/// A cell of an exploration or a simulation.
+/// A cell of an exploration or a simulation, as shown on a page.
 #[derive(Clone, Debug)]
 pub(crate) struct PageCell<'a> {
     pub(super) policy: &'a str,
@@ -44,7 +44,7 @@ pub(crate) struct PageCell<'a> {
     pub(super) workload: &'a Workload,
     pub(super) seed: u64,
     pub(super) repetitions: usize,
-    /// Empty in a simulation, as `levels`.
+    /// Recorded levels of the tree over time. A simulation has neither history nor levels.
     pub(super) history: &'a [HistoryPoint],
     pub(super) levels: &'a [LevelSummary],
     pub(crate) row: Row,
@@ -80,7 +80,7 @@ impl<'a> PageCell<'a> {
     }
 }
 
-/// Cells of one workload, each with the subject at the same place.
+/// Cells with the same workload. `cells` and `subjects` have the same order.
 #[derive(Clone, Debug)]
 pub(super) struct Group<'a> {
     pub(super) place: Place,
@@ -88,7 +88,8 @@ pub(super) struct Group<'a> {
     pub(super) subjects: Vec<Subject>,
 }
 
-/// Returns the cells by workload, in their order. Equal policies under one workload are in different groups.
+/// Groups the cells by workload and keeps their order. Cells with equal policy and workload are put into different
+/// groups.
 pub(super) fn groups<'a>(cells: &'a [PageCell<'a>]) -> Vec<Group<'a>> {
     let mut groups: Vec<Vec<&PageCell<'_>>> = Vec::new();
     for cell in cells {
@@ -117,14 +118,15 @@ pub(super) fn groups<'a>(cells: &'a [PageCell<'a>]) -> Vec<Group<'a>> {
     groups.map(group).collect()
 }
 
-/// Returns the names of the cells: the policy, with its parameters if several cells have the same policy.
+/// Returns the names of the cells. The name is the policy, with its parameters if several cells have the same policy.
 fn names(group: &[&PageCell<'_>]) -> Vec<String> {
     let count = |policy: &str| group.iter().filter(|it| it.policy == policy).count();
     let names = group.iter().map(|it| if count(it.policy) > 1 { it.spec } else { it.policy });
     names.map(str::to_owned).collect()
 }
 
-/// Returns a marker per name: that of the policy, or the next free one if it is taken.
+/// Returns a marker for each name. The name gets the marker of its policy, or the next free marker if that one is
+/// taken.
 fn markers<'a>(names: impl Iterator<Item = &'a String>) -> BTreeMap<String, Marker> {
     let mut markers = BTreeMap::new();
     let mut taken = [false; MARKERS];
@@ -138,7 +140,7 @@ fn markers<'a>(names: impl Iterator<Item = &'a String>) -> BTreeMap<String, Mark
         let number = own
             .filter(|&number| !taken[number])
             .or_else(|| after.chain(0..KNOWN.len()).find(|&number| !taken[number]))
-            // More names than markers: markers repeat.
+            // Markers repeat if there are more names than markers.
             .unwrap_or(markers.len() % MARKERS);
         taken[number] = true;
         markers.insert(name.clone(), Marker::number(number));

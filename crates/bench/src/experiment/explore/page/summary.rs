@@ -1,4 +1,4 @@
-//! The table of all policies, and the best policy by each main cost.
+//! The summary table of all policies, and tiles with the best policy for each main cost.
 
 use maud::{Markup, html};
 
@@ -8,10 +8,10 @@ use crate::experiment::explore::columns::REGISTRY;
 use crate::metric::html::{Subject, table_and_legend};
 use crate::report::html::page::section;
 
-/// Columns of the page that a text table does not have.
+/// Columns that only the HTML table shows.
 const MORE_COLUMNS: [&str; 3] = ["stalls.total_us", "compaction.trivial_moves", "elapsed_s"];
 
-/// Returns the section with a table line per policy.
+/// Returns the section with the summary table, which has one row per policy.
 pub(super) fn table(cells: &[&PageCell<'_>], subjects: &[Subject]) -> Markup {
     let columns = [REGISTRY.shown, &MORE_COLUMNS].concat();
     let content = html! {
@@ -35,7 +35,7 @@ pub(super) fn table(cells: &[&PageCell<'_>], subjects: &[Subject]) -> Markup {
     section("Summary", &how, &content)
 }
 
-/// Returns a tile with the best policy for each main cost.
+/// Returns one tile per main cost, with the policy for which the cost is lowest.
 pub(super) fn tiles(subjects: &[Subject]) -> Markup {
     if subjects.len() < 2 {
         return html! {};
@@ -58,7 +58,7 @@ fn tile(title: &str, name: &str, subjects: &[Subject]) -> Option<Markup> {
     let numbers: Vec<(&Subject, f64)> =
         subjects.iter().filter_map(|it| Some((it, it.number(name)?))).collect();
     let &(best, least) = numbers.iter().min_by(|(_, a), (_, b)| a.total_cmp(b))?;
-    // Numbers with equal texts are equally good.
+    // Numbers that are formatted equally count as equally good.
     let alike = numbers.iter().filter(|(_, number)| text(*number) == text(least)).count() - 1;
     Some(html! {
         div class="tile" {

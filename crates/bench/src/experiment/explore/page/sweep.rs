@@ -1,4 +1,4 @@
-//! The overview of a page with several workloads: the main numbers over the workloads.
+//! Overview of a page with several workloads: plots of the main measurements over the workloads.
 
 use maud::{Markup, html};
 
@@ -13,7 +13,7 @@ use crate::report::html::plot::lines::Line;
 use crate::report::html::plot::scale::Scale;
 use crate::report::html::value;
 
-/// Returns a plot with a line per policy for each of the main numbers.
+/// Returns one plot per main measurement. Each plot has a line per policy, and the workloads on the x axis.
 pub(super) fn plots(groups: &[Group<'_>]) -> Markup {
     let subjects: Vec<Subject> = groups.iter().flat_map(|group| group.subjects.clone()).collect();
     let mut numbers = vec![
@@ -71,7 +71,7 @@ fn over_groups(groups: &[Group<'_>], title: &str, name: &str) -> Markup {
     )
 }
 
-/// Returns whether a flag or a field is a number of bytes.
+/// Returns whether the value of the flag or field is a number of bytes.
 fn is_bytes(name: &str) -> bool {
     name.ends_with("bytes") || ["memtable", "block-cache", "key-len", "value-len"].contains(&name)
 }

@@ -1,4 +1,4 @@
-//! Pages of constructed results, parsed as XML.
+//! Tests of HTML pages with constructed results. The SVG plots are parsed as XML.
 
 use roxmltree::{Document, Node};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ fn latency(us: f64) -> LatencyUs {
     LatencyUs { mean: us, p50: us, p90: us * 2.0, p99: us * 9.0, p999: us * 80.0, max: us * 900.0 }
 }
 
-/// Returns a cell whose numbers follow from `number`.
+/// Returns a cell with measurements derived from `number`.
 fn cell(policy: &str, number: u32) -> Cell {
     let (n, x) = (u64::from(number) + 1, f64::from(number) + 1.0);
     let lookups = |alpha: f64| {
@@ -96,7 +96,7 @@ fn result(cells: Vec<Cell>) -> Exploration {
     Exploration { provenance, cells }
 }
 
-/// Returns all SVGs of a page.
+/// Returns all SVG elements of a page.
 fn svgs(page: &str) -> Vec<&str> {
     let mut svgs = Vec::new();
     let mut rest = page;
@@ -108,7 +108,7 @@ fn svgs(page: &str) -> Vec<&str> {
     svgs
 }
 
-/// Returns the plot with a title.
+/// Parses the first plot after the caption that starts with `title`.
 fn plot<'a>(page: &'a str, title: &str) -> Document<'a> {
     let begin = page.find(&format!("<figcaption>{title}")).unwrap_or_else(|| panic!("no {title}"));
     Document::parse(svgs(&page[begin..])[0]).unwrap()
@@ -164,10 +164,10 @@ fn page_series_have_their_points() {
     assert_eq!(shown, ["<b>&own", "full", "lo+1", "tiering"]);
     for series in classed(scatter.root(), "series") {
         assert_eq!(classed(series, "dot").len(), 1);
-        assert_eq!(classed(series, "name").len(), 1, "no room for a name");
+        assert_eq!(classed(series, "name").len(), 1, "the series has no name label");
     }
 
-    // The bytes are proportional to 1, 2, 3, 4. Reads and writes are nearly equal.
+    // The four cells move 1, 2, 3 and 4 times the same bytes. 5 % fewer bytes are written than read.
     let bars = plot(&page, "Data moved by compaction");
     assert_eq!(names(&bars), POLICIES);
     let parts: Vec<Vec<f64>> = classed(bars.root(), "series")
@@ -181,7 +181,7 @@ fn page_series_have_their_points() {
 
     let lines = plot(&page, "I/Os per get");
     for series in classed(lines.root(), "series") {
-        // One per share of absent keys, and one next to the name.
+        // One dot for each of the two shares of absent keys, and one next to the series name.
         assert_eq!(classed(series, "dot").len(), 3);
         assert_eq!(classed(series, "line").len(), 1);
     }
@@ -192,13 +192,13 @@ fn page_series_have_their_points() {
         let mut at: Vec<f64> =
             dots.filter(|dot| number(dot, "cx") > 20.0).map(|dot| number(&dot, "cx")).collect();
         at.extend(classed(series, "bar").iter().map(|bar| number(bar, "x") + 1.5));
-        assert_eq!(at.len(), 5, "median, three percentiles, the longest");
+        assert_eq!(at.len(), 5, "expected marks: median, three percentiles, maximum");
         assert!(at.windows(2).all(|pair| pair[0] < pair[1]), "{at:?}");
     }
 
     let begin = page.find("<figure data-name=\"tiering\">").unwrap();
     let tree = Document::parse(svgs(&page[begin..])[1]).unwrap();
-    // Bytes and runs of two levels.
+    // Two areas for the bytes and two for the runs of the two levels.
     assert_eq!(classed(tree.root(), "area").len(), 4);
 }
 
@@ -221,7 +221,7 @@ fn page_texts_of_users_are_escaped() {
     }
     provenance.spec = Some(HOSTILE.to_owned());
     let page = exploration(&result).unwrap();
-    assert!(!page.contains("<script>alert") && !page.contains("\"<!--"), "raw");
+    assert!(!page.contains("<script>alert") && !page.contains("\"<!--"), "text is not escaped");
     assert!(page.matches("&lt;script&gt;alert").count() > 20);
     for svg in svgs(&page) {
         Document::parse(svg).unwrap_or_else(|error| panic!("{error}: {svg}"));
@@ -300,10 +300,10 @@ fn page_cells_of_several_workloads_are_grouped() {
     let over = plot(&page, "Write amplification</figcaption>");
     assert_eq!(names(&over), names(&plot(&page, "Write amplification:")));
     for series in classed(over.root(), "series") {
-        assert_eq!(classed(series, "dot").len(), 11, "ten workloads and the name");
+        assert_eq!(classed(series, "dot").len(), 11, "expected ten workloads and the name");
     }
     let own = plot(&page, "Write amplification");
-    // Equal policies have different parameters in their names.
+    // Policies that occur twice are named with their parameters.
     assert_eq!(names(&own), ["full", "lo+1", "tiering(T=10)", "<b>&own", "tiering(T=4)"]);
     assert!(page.len() < 4 << 20, "{} bytes", page.len());
 }
@@ -334,7 +334,7 @@ fn throughput_page_engines_are_compared_by_workload() {
     assert_eq!(names(&rates), ["readrandom · lsmx", "readrandom · </g>"]);
     let bars = classed(rates.root(), "bar");
     assert!((number(&bars[1], "width") / number(&bars[0], "width") - 4.0 / 3.0).abs() < 0.01);
-    assert!(!page.contains("<h3>Amplification"), "nothing was written");
+    assert!(!page.contains("<h3>Amplification"), "section for bytes that were not measured");
 }
 
 #[test]
@@ -358,9 +358,9 @@ fn page_of_sweep_has_points_spreads_and_ticks() {
     let page = exploration(&result(cells)).unwrap();
     assert!(page.contains("<h2 id=\"g2\">2 · size-ratio 6</h2>"));
     assert!(page.contains("Medians of 3 repetitions"));
-    // 1 + 1.5 × (5, 6 and 7).
+    // The write amplifications are 1 + 1.5 × 5, 6 and 7.
     assert!(page.contains("10.00<small class=\"spread\">8.50 – 11.50</small>"), "no spread");
-    // 1.2, 1.17 and 1.14 I/Os.
+    // The lookups take 1.2, 1.17 and 1.14 I/Os.
     assert!(page.contains("1.167<small class=\"spread\">1.143 – 1.200</small>"), "no spread");
     let over = plot(&page, "Write amplification</figcaption>");
     assert_eq!(names(&over), ["full", "tiering"]);
@@ -375,7 +375,7 @@ fn page_of_sweep_has_points_spreads_and_ticks() {
     }
 }
 
-/// Returns a cell of `lsmx rmw` whose numbers follow from `number`.
+/// Returns a cell of `lsmx rmw` with measurements derived from `number`.
 fn updates(mode: &str, base: &str, number: u32) -> crate::experiment::rmw::result::Cell {
     let x = f64::from(number) + 1.0;
     let cell = json!({
@@ -411,7 +411,7 @@ fn rmw_page_has_bar_and_line_per_mode_and_base() {
     let widths: Vec<f64> =
         classed(bars.root(), "bar").iter().map(|bar| number(bar, "width")).collect();
     assert!((widths[3] / widths[0] - 4.0).abs() < 0.05, "{widths:?}");
-    assert!(!page.contains("Bytes that the device read and wrote</figcaption>"), "not measured");
+    assert!(!page.contains("Bytes that the device read and wrote</figcaption>"), "plot of bytes that were not measured");
     for svg in svgs(&page) {
         Document::parse(svg).unwrap_or_else(|error| panic!("{error}: {svg}"));
     }
@@ -423,6 +423,6 @@ fn rmw_page_has_bar_and_line_per_mode_and_base() {
     let lines = plot(&page, "Operations per second");
     assert_eq!(names(&lines), ["get-put", "merge", "kd", "kd · value-log"]);
     for series in classed(lines.root(), "series") {
-        assert_eq!(classed(series, "dot").len(), 3, "two ratios, and one next to the name");
+        assert_eq!(classed(series, "dot").len(), 3, "expected two ratios and the name");
     }
 }

@@ -1,4 +1,4 @@
-//! The levels of the trees over time, and the bytes written for them.
+//! Plots of the levels of the trees over time, and of the bytes written by flushes and compactions.
 
 use std::collections::BTreeSet;
 
@@ -15,12 +15,12 @@ use crate::report::html::plot::lines::Line;
 use crate::report::html::plot::scale::Scale;
 use crate::report::html::value;
 
-/// Number of colors of levels in the style sheet. Deeper levels have the last color.
+/// Number of level colors in the style sheet. Deeper levels share the last color.
 const LEVEL_COLORS: u64 = 8;
-/// Number of ticks of an axis of a panel, about.
+/// Approximate number of ticks per axis of a panel.
 const PANEL_TICKS: usize = 4;
 
-/// Returns the section with a panel per policy, all with the same axes; nothing without a history.
+/// Returns the section with a panel per policy, or nothing if no history was recorded. All panels have the same axes.
 pub(super) fn plots(cells: &[&PageCell<'_>], subjects: &[Subject]) -> Markup {
     let points = || cells.iter().flat_map(|cell| cell.history);
     let levels: BTreeSet<u64> =
@@ -67,7 +67,7 @@ pub(super) fn plots(cells: &[&PageCell<'_>], subjects: &[Subject]) -> Markup {
     section("The tree over time", how, &content)
 }
 
-/// Axes of all panels.
+/// Axes that all panels share.
 struct PanelAxes {
     ingested: Axis,
     bytes: Axis,
@@ -93,7 +93,7 @@ fn panel(history: &[HistoryPoint], name: &str, levels: &[u64], axes: &PanelAxes)
     )
 }
 
-/// Returns the amounts of the levels over time. The deepest level is at the bottom, because it changes least.
+/// Returns the stacked layers of a plot, one per level. The deepest level is at the bottom, because it changes least.
 fn layers(history: &[HistoryPoint], levels: &[u64], of: fn(&LevelPoint) -> u64) -> Layers {
     let from_below = || levels.iter().rev().copied();
     let amount = |point: &HistoryPoint, number: u64| {
@@ -146,7 +146,7 @@ fn final_levels(cells: &[&PageCell<'_>], subjects: &[Subject]) -> Markup {
     }
 }
 
-/// Returns a line per policy with the written bytes over the ingested bytes.
+/// Returns a plot of the written bytes against the ingested bytes, with one line per policy.
 fn written(cells: &[&PageCell<'_>], subjects: &[Subject], ingested: f64) -> Markup {
     let point = |point: &HistoryPoint| {
         (float(point.ingested_bytes), float(point.flushed_bytes + point.written_bytes))
