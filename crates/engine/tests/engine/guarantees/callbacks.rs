@@ -1,4 +1,4 @@
-//! Guarantee 15: a call from a listener or another callback never waits for its own thread.
+//! Guarantee 15: a call from an event listener or a merge operator never deadlocks.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -16,10 +16,10 @@ use crate::harness::small_database::{
     keyspace_options, lock, open_kinds, open_with, options, policy,
 };
 
-/// A handle for callbacks. There is none while the database is being opened or closed.
+/// The database handle that callbacks use. It is `None` while the database opens or closes.
 type SharedDb = Arc<Mutex<Option<Db>>>;
 
-/// Makes every call that may wait for background work; each must be refused.
+/// Makes every call that can wait for background work. Each must return [`Error::Reentrant`].
 fn check_refused(db: &Db) -> Outcome {
     let main = db.default_keyspace();
     let calls = [
@@ -41,7 +41,7 @@ fn check_refused(db: &Db) -> Outcome {
     Ok(())
 }
 
-/// Makes such calls at each event. Sends each event with the result.
+/// Runs [`check_refused`] and a read at each event, and sends the event with the result to the test.
 struct CallingListener {
     db: SharedDb,
     results: Mutex<Sender<(String, Outcome)>>,
@@ -51,20 +51,20 @@ impl EventListener for CallingListener {
     fn on_event(&self, event: &Event) {
         let Some(db) = lock(&self.db).clone() else { return };
         let refused = check_refused(&db);
-        // Snapshots and reads never wait for this thread.
+        // Snapshots and reads do not wait for background work, so they succeed in a listener.
         let read = db.snapshot().get(&db.default_keyspace(), "key");
         let result = refused.and(read.map(drop).map_err(|error| error.to_string()));
         let _ = lock(&self.results).send((format!("{event:?}"), result));
     }
 }
 
-/// 15. At every event, a call that would wait for background work returns an error at once.
+/// Guarantee 15: a call that would wait for background work returns an error if a listener makes it.
 #[test]
 fn guarantee_15_waiting_call_of_listener_is_refused() {
     let (shared, disk) = (SharedDb::default(), FaultVfs::new(Arc::new(MemVfs::new()), 0));
     let (results, events) = channel();
     let listener = CallingListener { db: Arc::clone(&shared), results: Mutex::new(results) };
-    // The policy drops old files. No snapshot may exist meanwhile.
+    // The policy `fifo` drops old files, but not while a snapshot exists.
     let queue = keyspace_options("queue").policy(policy("fifo(4K)"));
     let options = options(Background::Threads { workers: 2 }).listener(Arc::new(listener));
     watched("calls of a listener", || {
@@ -99,7 +99,7 @@ fn guarantee_15_waiting_call_of_listener_is_refused() {
     assert!(seen.iter().any(|event| event.contains("kind: Drop")), "no file was dropped");
 }
 
-/// Waits for a handle at the first flush, and drops it.
+/// At the first flush, receives a database handle from the test and drops it.
 struct DroppingListener(Mutex<Receiver<Db>>);
 
 impl EventListener for DroppingListener {
@@ -110,7 +110,7 @@ impl EventListener for DroppingListener {
     }
 }
 
-/// 15. If a listener drops the last handle, another thread closes the database.
+/// Guarantee 15: if a listener drops the last database handle, another thread closes the database.
 #[test]
 fn guarantee_15_last_handle_dropped_by_listener_closes() {
     let (disk, (handles, received)) = (MemVfs::new(), channel());
@@ -118,7 +118,7 @@ fn guarantee_15_last_handle_dropped_by_listener_closes() {
     watched("the close of a handle that a listener drops", || {
         let listener = Arc::new(DroppingListener(Mutex::new(received)));
         let db = open_with(&disk, options().listener(listener)).unwrap();
-        // More bytes than a memtable holds.
+        // Writes more bytes than one memtable holds, which causes a flush.
         for n in 0..30u64 {
             db.put(n.to_be_bytes(), [7; 100]).unwrap();
         }
@@ -134,7 +134,7 @@ fn guarantee_15_last_handle_dropped_by_listener_closes() {
     });
 }
 
-/// Concatenates operands, after calls that wait for background work. The second field counts these.
+/// A merge operator that concatenates operands, and first runs [`check_refused`]. The second field counts these checks.
 #[derive(Debug)]
 struct CallingOperator(SharedDb, AtomicUsize);
 
@@ -152,7 +152,8 @@ impl MergeOperator for CallingOperator {
     }
 }
 
-/// 15. A waiting call of a merge operator returns an error, on threads of the engine and of the user.
+/// Guarantee 15: a call that would wait for background work returns an error if a merge operator makes it, on threads
+/// of the engine and of the user.
 #[test]
 fn guarantee_15_waiting_call_of_merge_operator_is_refused() {
     let shared = SharedDb::default();

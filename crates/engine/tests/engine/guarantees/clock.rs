@@ -1,4 +1,4 @@
-//! Guarantee 14: a wall clock that jumps loses no data before its TTL and brings no expired data back.
+//! Guarantee 14: a jump of the wall clock deletes no data before its TTL and restores no expired data.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use crate::harness::clock::{HOUR_US, MINUTE_US, TtlDatabase, YEAR_US, expect_key
 use crate::harness::options::policies;
 use crate::harness::small_database::{keyspace_options, open, open_with, options, policy, seeds};
 
-/// The first reading after an open is not trusted at once, for any jump.
+/// After an open, the engine trusts a clock reading that jumped forward only after a minute, or after an hour if the
+/// jump exceeds one day.
 #[test]
 fn clock_jump_at_open_is_trusted_after_a_time() {
     for (jump_us, needed_us) in
@@ -36,7 +37,7 @@ fn clock_jump_at_open_is_trusted_after_a_time() {
     }
 }
 
-/// Data that is written before a reading is trusted has the age of its write afterwards.
+/// Data that was written before the engine trusted a clock jump expires one TTL after the write.
 #[test]
 fn clock_jump_when_trusted_keeps_data_written_before() {
     let database = TtlDatabase::new();
@@ -57,7 +58,8 @@ fn clock_jump_when_trusted_keeps_data_written_before() {
     expect_keys(&db, false, "after the TTL");
 }
 
-/// A stored time in 2099 stays until the clock is reset; then files age again.
+/// A time in 2099 that the manifest stores stays in use until `Options::reset_clock` resets it. Data expires again
+/// after the reset.
 #[test]
 fn stored_time_of_2099_ends_with_a_reset() {
     let database = TtlDatabase::new();
@@ -102,8 +104,8 @@ fn stored_time_us(disk: &MemVfs) -> u64 {
     Manifest::load(disk, Path::new("db")).unwrap().state.clock_us
 }
 
-/// 14. With any policy, clock jumps lose no data without a TTL and stall no writer. Time is the largest reading so far,
-///     stored in the manifest.
+/// Guarantee 14: clock jumps delete no data without a TTL and stall no write, with any compaction policy. The time of
+/// the database never decreases, because the manifest stores the largest clock reading.
 #[test]
 fn guarantee_14_clock_jumps_are_harmless() {
     for seed in seeds(14, 2) {
@@ -113,7 +115,8 @@ fn guarantee_14_clock_jumps_are_harmless() {
     }
 }
 
-/// Each open begins with a clock at one second. While the database is open the clock jumps ahead.
+/// Opens a database four times with a wall clock that starts at one second, and advances the clock by years while the
+/// database is open.
 fn jump_between_opens(seed: u64, policy: &PolicySpec) {
     let mut rng = TestRng::new(seed);
     let mut disk = MemVfs::new();
@@ -142,7 +145,7 @@ fn jump_between_opens(seed: u64, policy: &PolicySpec) {
         db.wait_idle().unwrap();
         let stalls = db.metrics().keyspaces["default"].stalls.count;
         assert_eq!(stalls, 0, "{policy}: writers stalled");
-        // The manifest has the time of the last edit.
+        // The manifest stores the time of its last edit.
         seen_us = stored_time_us(&disk.crash(CrashImage::Drop, 0));
         assert!(seen_us > now_us, "{policy}: the manifest has time {seen_us} at {now_us}");
         if rng.is_one_in(2) {
@@ -155,7 +158,8 @@ fn jump_between_opens(seed: u64, policy: &PolicySpec) {
     }
 }
 
-/// Data that was dropped for its age does not come back with an earlier clock, and younger data stays.
+/// Guarantee 14: data that expired stays deleted if a later open has an earlier clock. Data whose TTL has not passed
+/// stays readable.
 #[test]
 fn guarantee_14_expired_data_stays_away() {
     let disk = MemVfs::new();
@@ -179,7 +183,8 @@ fn guarantee_14_expired_data_stays_away() {
     }
 }
 
-/// If the clock of the machine is centuries behind the manifest, time continues from the manifest and no write waits.
+/// Guarantee 14: if the wall clock is 400 years behind the time in the manifest, the database uses the time in the
+/// manifest, and no write waits.
 #[test]
 fn guarantee_14_clock_behind_the_manifest_delays_no_write() {
     let disk = MemVfs::new();

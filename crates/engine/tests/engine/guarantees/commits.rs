@@ -1,4 +1,4 @@
-//! Guarantees 1, 2, 4 and 5: commits as readers see them, and after a power loss.
+//! Guarantees 1, 2, 4 and 5: the visibility of commits to readers, and the commits that a power loss leaves.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ fn open_stepped(disk: &MemVfs, seed: u64) -> Db {
     open_with(disk, options(Background::Stepped { seed, workers: 2 })).unwrap()
 }
 
-/// Runs the functions on threads of their own until all have returned.
+/// Runs each function on its own thread and waits for all threads.
 fn run_all(env: &Env, bodies: Vec<Box<dyn FnOnce() + Send>>) {
     let threads: Vec<_> = bodies.into_iter().map(|body| env.spawn("user", body).unwrap()).collect();
     for thread in threads {
@@ -26,7 +26,8 @@ fn run_all(env: &Env, bodies: Vec<Box<dyn FnOnce() + Send>>) {
     }
 }
 
-/// Returns batch `n`. It stores `n` in a table, in a blob file and in a bucket, and replaces the key `at-…`.
+/// Returns batch number `n`. It stores `n` in a table, in a blob file and in a bucket, and replaces the key `at-…` of
+/// the previous batch.
 fn batch(kinds: &[Keyspace; 3], n: u64) -> WriteBatch {
     let [tables, values, operands] = kinds;
     let mut batch = WriteBatch::new();
@@ -38,7 +39,8 @@ fn batch(kinds: &[Keyspace; 3], n: u64) -> WriteBatch {
     batch
 }
 
-/// Returns the number of the last visible batch, as each of its entries shows it.
+/// Returns the number of the last visible batch, read from a table, a blob file, a bucket and a key. All four are equal
+/// if batches are atomic.
 fn last_batch(kinds: &[Keyspace; 3], view: &Snapshot) -> [u64; 4] {
     let [tables, values, operands] = kinds;
     let operand_count = view.get(operands, "n").unwrap().map_or(0, |value| value.len() as u64);
@@ -50,7 +52,8 @@ fn last_batch(kinds: &[Keyspace; 3], view: &Snapshot) -> [u64; 4] {
     [in_table, in_blob, operand_count, in_key]
 }
 
-/// 1. A batch is complete or absent, across keyspaces, blob files and buckets, for readers and after any crash.
+/// Guarantee 1: a batch is complete or absent, for readers and after any crash, even if it writes to several keyspaces,
+/// blob files and buckets.
 #[test]
 fn guarantee_01_batches_are_atomic() {
     const BATCHES: u64 = 60;
@@ -89,7 +92,7 @@ fn guarantee_01_batches_are_atomic() {
     assert!(crashes > 150, "only {crashes} crashes");
 }
 
-/// Numbers of the last commits of a run.
+/// The numbers of the last attempted, acknowledged and synced commit.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
     attempted: u64,
@@ -97,9 +100,9 @@ struct Progress {
     synced: u64,
 }
 
-/// 2. Recovery yields the state after exactly the first *n* commits, over all segments and keyspaces: all
-///    synced commits, and after a kill of the process all acknowledged commits. Syncs are: a `Sync`
-///    commit, `sync()`, `flush()`, `checkpoint()`, and the creation or drop of a keyspace.
+/// Guarantee 2: recovery restores the state after exactly the first *n* commits, across all log segments and keyspaces.
+/// The state includes all synced commits. After a kill of the process it includes all acknowledged commits. A `Sync`
+/// commit, `sync()`, `flush()`, `checkpoint()`, and the creation or drop of a keyspace sync all earlier commits.
 #[test]
 fn guarantee_02_recovery_yields_a_prefix() {
     let mut crashes = 0;
@@ -107,7 +110,7 @@ fn guarantee_02_recovery_yields_a_prefix() {
         let mut rng = TestRng::new(seed);
         let disk = MemVfs::new();
         let db = open(&disk);
-        // The second keyspace is flushed more often than the first.
+        // The keyspace `values` is flushed more often than the default keyspace.
         let values = db.keyspace("values", keyspace_options("values")).unwrap();
         let keyspaces = [db.default_keyspace(), values];
         let progress = Arc::new(Mutex::new(Progress::default()));
@@ -120,7 +123,6 @@ fn guarantee_02_recovery_yields_a_prefix() {
             let keyspace = keyspace.with_write_options(durability(sync));
             keyspace.put(n.to_be_bytes(), rng.bytes(len)).unwrap();
             lock(&progress).acknowledged = n;
-            // Calls that sync all commits before them.
             let synced = match n % 18 {
                 3 => db.sync(),
                 6 => db.flush(),
@@ -153,7 +155,8 @@ fn guarantee_02_recovery_yields_a_prefix() {
     assert!(crashes > 1_000, "only {crashes} crashes");
 }
 
-/// 4. No reader sees a `Sync` commit before it is on stable storage, or a commit before its predecessor.
+/// Guarantee 4: no reader sees a `Sync` commit before it is on stable storage, or a commit before all earlier commits
+/// are visible.
 #[test]
 fn guarantee_04_commits_are_durable_before_visible() {
     const WRITERS: usize = 3;
@@ -185,7 +188,7 @@ fn guarantee_04_commits_are_durable_before_visible() {
                 let main = reader.default_keyspace();
                 let count = |writer, sync| number(view.get(&main, key(writer, sync)).unwrap());
                 let synced: [u64; WRITERS] = std::array::from_fn(|writer| count(writer, true));
-                // A power loss at the moment of the read.
+                // Simulates a power loss at the time of the read.
                 let image = disk_of_reader.crash(CrashImage::Drop, seed);
                 lock(&images_of_reader).push((synced, image));
                 // Each commit has one sequence number, so the snapshot shows as many commits as numbers.
@@ -207,8 +210,8 @@ fn guarantee_04_commits_are_durable_before_visible() {
     assert!(total_seen > 500, "readers saw only {total_seen} commits");
 }
 
-/// 5. A read that starts after a commit was acknowledged, in any thread, sees it. Single-key operations,
-///    `fetch_update` and batches are linearizable.
+/// Guarantee 5: a read that starts after a commit was acknowledged sees the commit, on every thread. Single-key
+/// operations, `fetch_update` and batches are linearizable.
 #[test]
 fn guarantee_05_reads_see_acknowledged_writes() {
     const THREADS: u64 = 3;
@@ -216,7 +219,8 @@ fn guarantee_05_reads_see_acknowledged_writes() {
     for seed in seeds(5, 25) {
         let db = open_stepped(&MemVfs::new(), seed);
         let kinds = open_kinds(&db);
-        // Lower bounds of the two counters: largest acknowledged or seen values.
+        // For each of the two counters, the largest value that a thread has written or read. Later reads must return at
+        // least this value.
         let known = Arc::new([const { AtomicU64::new(0) }; 2]);
         let taken = Arc::new(Mutex::new(Vec::new()));
         let bodies = (0..THREADS).map(|thread| -> Box<dyn FnOnce() + Send> {
@@ -232,7 +236,7 @@ fn guarantee_05_reads_see_acknowledged_writes() {
         run_all(db.env(), bodies.collect());
         let mut taken = lock(&taken).clone();
         taken.sort_unstable();
-        // No update was lost or repeated.
+        // Each `fetch_update` returned a different old value, so no update was lost or repeated.
         assert!(taken.iter().copied().eq(0..taken.len() as u64), "seed {seed}: {taken:?}");
         assert_eq!(number(kinds[0].get("counter").unwrap()), taken.len() as u64);
         let text = kinds[0].get("text").unwrap().unwrap();
@@ -240,7 +244,7 @@ fn guarantee_05_reads_see_acknowledged_writes() {
     }
 }
 
-/// One round of one thread: increments the counter and the batch number, then reads both in a random way.
+/// Increments the counter and the batch number, then reads both by a randomly chosen read method.
 fn read_and_write(
     db: &Db,
     kinds: &[Keyspace; 3],
@@ -262,7 +266,6 @@ fn read_and_write(
     lock(taken).push(before);
     counter.fetch_max(before + 1, Ordering::SeqCst);
 
-    // Merges and updates of the same key.
     if rng.is_one_in(2) {
         tables.merge("text", "+").unwrap();
     } else {
@@ -270,7 +273,7 @@ fn read_and_write(
         tables.fetch_update("text", append).unwrap();
     }
 
-    // A batch with the same number in two keyspaces.
+    // The batch writes the same number to two keyspaces.
     let mut batch = WriteBatch::new();
     let view = db.snapshot();
     let next = number(view.get(tables, "batch").unwrap()) + 1;

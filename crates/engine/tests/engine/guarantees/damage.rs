@@ -1,5 +1,5 @@
-//! Guarantees 11 and 13: torn logs, and files of other versions. `crates/engine/tests/resources/corruption.rs` tests
-//! guarantee 10.
+//! Guarantees 11 and 13: torn logs and old file formats. `crates/engine/tests/resources/corruption.rs` tests guarantee
+//! 10.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::harness::oracle::verify;
 use crate::harness::small_database::{file_of, files, keyspace_options, open, open_with, options};
 
-/// Numbers of synced and unsynced commits in the test of guarantee 11.
+/// Number of synced commits in the test of guarantee 11. `BUFFERED` unsynced commits follow them.
 const SYNCED: u64 = 6;
 const BUFFERED: u64 = 4;
-/// Bytes of the sync mark, a record of its own after a sync.
+/// Length of a sync mark in bytes. The log appends a sync mark as a separate record after each sync.
 const MARK_BYTES: u64 = 36;
 
-/// Returns options with which the log of a test fits into one segment.
+/// Returns options with log segments so large that a test writes one segment only.
 fn large_options() -> Options {
     Options::default().background(Background::Inline).seed(1)
 }
 
-/// Returns the number of keys, which must be the numbers from 1 on.
+/// Returns the number of keys. The keys must be the consecutive numbers from 1.
 fn count_keys(db: &Db) -> u64 {
     let keys = db.default_keyspace().iter().map(|entry| entry.unwrap().0);
     let numbers: Vec<_> = keys.map(|key| u64::from_be_bytes(key[..].try_into().unwrap())).collect();
@@ -33,13 +33,13 @@ fn count_keys(db: &Db) -> u64 {
     numbers.len() as u64
 }
 
-/// Returns the length of a file without zeros at its end, which are preallocated.
+/// Returns the length of a file without the preallocated zeros at its end.
 fn written_bytes(disk: &MemVfs, path: &Path) -> u64 {
     let bytes = disk.read_all(path).unwrap();
     bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last as u64 + 1)
 }
 
-/// Opens a database; returns also the recovery report.
+/// Opens a database. Returns the result and the recovery report.
 fn open_mode(disk: &MemVfs, mode: RecoveryMode) -> (lsmx::Result<Db>, Option<Arc<RecoveryReport>>) {
     let events = EventLog::default();
     let options = large_options().recovery(mode).listener(Arc::new(events.clone()));
@@ -51,8 +51,9 @@ fn open_mode(disk: &MemVfs, mode: RecoveryMode) -> (lsmx::Result<Db>, Option<Arc
     (opened, reports.into_iter().next())
 }
 
-/// 11. A bad record below a sync mark is damage: an error in strict mode, and in tolerant mode a prefix with a
-///     report. A bad record above the highest mark belongs to the torn tail: it is cut, with a report.
+/// Guarantee 11: an invalid record below a sync mark is damage. An open returns an error in strict mode. In tolerant
+/// mode it recovers the commits before the damage and reports it. Invalid records above the highest sync mark are the
+/// torn tail, which recovery cuts and reports.
 #[test]
 fn guarantee_11_torn_tail_is_not_damage() {
     let disk = MemVfs::new();
@@ -80,7 +81,7 @@ fn guarantee_11_torn_tail_is_not_damage() {
                     let damage = report.unwrap().damage.clone().expect("no damage is reported");
                     assert_eq!(file_of(&damage), log);
                 }
-                // Every mode checks the uid and the version in the header.
+                // Tolerant mode also rejects a header with an invalid uid or version.
                 Err(_) => assert!(offset < 80 && damaged.snapshot_all() == before),
             }
         } else {
@@ -88,12 +89,12 @@ fn guarantee_11_torn_tail_is_not_damage() {
             let when = format!("byte {offset}, {n} keys: {report:?}");
             assert!((SYNCED..SYNCED + BUFFERED).contains(&n), "{when}");
             assert!(report.damage.is_none() && report.bytes_cut > 0, "{when}");
-            // The bad record, unless it is a mark, and those after it.
+            // The lost commits are the record with the changed byte, unless it is a sync mark, and all later records.
             let lost = SYNCED + BUFFERED - n;
             assert!((lost - 1..=lost).contains(&report.records_beyond), "{when}");
         }
     }
-    // After a clean close, all bytes are below a mark.
+    // After a clean close, the whole log lies below a sync mark.
     db.close(None).unwrap();
     let log = files(&disk, ".wal").pop().unwrap();
     let bytes = disk.read_all(&log).unwrap().len() as u64;
@@ -110,7 +111,8 @@ fn guarantee_11_torn_tail_is_not_damage() {
     }
 }
 
-/// 11. The log is synced and marked after each second and each 8 MiB, which bounds the undecidable part.
+/// Guarantee 11: the engine syncs the log and appends a sync mark after each second and each 8 MiB. This limits the
+/// bytes above the highest sync mark.
 #[test]
 fn guarantee_11_log_is_marked_by_time_and_bytes() {
     let disk = MemVfs::new();
@@ -133,21 +135,21 @@ fn extension(path: &Path) -> &str {
     name.rsplit_once('.').map_or(name.split('-').next().unwrap(), |(_, kind)| kind)
 }
 
-/// Returns a disk with the files of a released version.
+/// Returns a disk with the database that a released version wrote to this directory.
 fn golden_disk(dir: &str) -> MemVfs {
     let disk = MemVfs::new();
     disk.create_dir(Path::new("db")).unwrap();
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join(dir);
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
-        #[expect(clippy::disallowed_methods, reason = "golden files belong to the repository")]
+        #[expect(clippy::disallowed_methods, reason = "golden files are no user data")]
         let bytes = std::fs::read(&path).unwrap();
         disk.write_all(&Path::new("db").join(path.file_name().unwrap()), &bytes).unwrap();
     }
     disk
 }
 
-/// Replaces the version of a file by an unknown one, with a correct checksum.
+/// Sets the version in a file to an unknown one and corrects the checksum.
 fn set_unknown_version(disk: &MemVfs, path: &Path) {
     let mut bytes = disk.read_all(path).unwrap();
     let len = bytes.len();
@@ -172,11 +174,11 @@ fn set_unknown_version(disk: &MemVfs, path: &Path) {
     disk.write_all(path, &bytes).unwrap();
 }
 
-/// 13. Every database that a released version wrote opens and can be written.
+/// Guarantee 13: every database that a released version wrote can be opened and written.
 #[test]
 fn guarantee_13_released_formats_open() {
     let operands = &b" 4.27 6.8 7.29 9.10 10.31"[..];
-    // Directory, kind of keyspace, number of entries, and one of the entries.
+    // Each row has the directory, the kind of keyspace, the number of entries, and one key with its value.
     for (dir, kind, entries, key, value) in [
         ("tests/golden/range-delete-v1", "default", 3, "c", &b"again"[..]),
         ("tests/golden/value-log-v1", "values", 5, "inline", &b"in the table"[..]),
@@ -199,7 +201,8 @@ fn guarantee_13_released_formats_open() {
     }
 }
 
-/// 13. A file of an unknown version is refused with its path and version, and nothing changes.
+/// Guarantee 13: an open rejects a file of an unknown version with an error that names the file and the version. The
+/// open changes no file.
 #[test]
 fn guarantee_13_unknown_version_is_refused() {
     let disk = MemVfs::new();

@@ -1,4 +1,4 @@
-//! Guarantee 16 in a process with few file descriptors.
+//! Guarantee 16: a process with few file descriptors either cannot open a database or can use all of it.
 #![cfg(unix)]
 
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::process::Command;
 
 use crate::harness::descriptors::use_real_files;
 
-/// Environment variable with the directory of the database of a child process.
+/// Environment variable that passes the database directory to a child process.
 const DIR: &str = "LSMX_TEST_FEW_DESCRIPTORS_DIR";
 
-/// The test runs itself in processes with limits.
+/// The test starts itself as child processes with different limits of file descriptors (`ulimit -n`).
 #[test]
 fn process_with_few_descriptors_is_refused_or_has_enough() {
     if let Ok(dir) = std::env::var(DIR) {

@@ -1,4 +1,4 @@
-//! Guarantees 7, 8 and 9: errors of failed calls, and the data after them.
+//! Guarantees 7, 8 and 9: how failed file system calls are reported, and the data that remains after them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,7 +22,7 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 const WRITES: &[VfsCall] = &[VfsCall::Create, VfsCall::Append, VfsCall::Sync, VfsCall::SyncDir];
 const EIO: Fault = Fault::Error(Errno::Io);
 
-/// A database on a disk with injected faults, and its acknowledged contents.
+/// A database on a disk with injected faults, and the entries that its acknowledged writes must have left.
 struct FaultyDatabase {
     disk: MemVfs,
     faults: FaultVfs,
@@ -31,9 +31,9 @@ struct FaultyDatabase {
     kinds: [Keyspace; 3],
     model: Model,
     rng: TestRng,
-    /// Number of started commits.
+    /// Number of attempted commits.
     begun: u64,
-    /// Number of the last synced commit.
+    /// Number of the last commit that was acknowledged as synced.
     synced: u64,
 }
 
@@ -49,7 +49,7 @@ impl FaultyDatabase {
         FaultyDatabase { disk, faults, events, db, kinds, model, rng, begun: 0, synced: 0 }
     }
 
-    /// From now on these calls to files whose paths contain `file` fail.
+    /// Makes all later calls of these kinds fail for files whose paths contain `file`.
     fn fail_calls(&self, calls: &[VfsCall], file: &str) {
         let rule = FaultRule::new(EIO).for_calls(calls).path_contains(file);
         self.faults.add_rule(rule.from_then_on());
@@ -59,13 +59,13 @@ impl FaultyDatabase {
         self.kinds[0].set_policy(policy(text)).unwrap();
     }
 
-    /// Returns the number of injected faults, without delays.
+    /// Returns the number of injected faults. Delays do not count.
     fn fired(&self) -> u64 {
         let fired = self.faults.fired_counts().into_iter();
         fired.filter(|(fault, _)| *fault != Fault::Delay).map(|(_, count)| count).sum()
     }
 
-    /// Returns the number of failures that the listener received.
+    /// Returns the number of failure events that the listener received.
     fn failures(&self) -> usize {
         self.events.count(|event| matches!(event, Event::Failure(_) | Event::ReadOnly(_)))
     }
@@ -74,7 +74,7 @@ impl FaultyDatabase {
         self.faults.call_counts().sum_of_counts(WRITES)
     }
 
-    /// Writes a new key to a random keyspace, and to the model if the write is acknowledged.
+    /// Writes a new key to a random keyspace. Adds the entry to the model if the write is acknowledged.
     fn write(&mut self) -> lsmx::Result<()> {
         self.begun += 1;
         let at = self.rng.below(3);
@@ -90,7 +90,7 @@ impl FaultyDatabase {
                 self.model.insert(key, value);
                 self.synced = if sync { self.begun } else { self.synced };
             }
-            // The write was refused before it got a number.
+            // The engine rejected the write before it assigned a sequence number.
             Err(Error::Background { .. }) => self.begun -= 1,
             Err(_) => {}
         }
@@ -101,7 +101,8 @@ impl FaultyDatabase {
         (0..times).for_each(|_| self.write().unwrap());
     }
 
-    /// Writes `times` times, each time also the first and last key of the first keyspace, which prevents trivial moves.
+    /// Makes `times` writes. Each also overwrites the first and the last key of the default keyspace. All tables then
+    /// overlap, so no compaction is a trivial move.
     fn write_overlapping(&mut self, times: u64) {
         for _ in 0..times {
             self.write().unwrap();
@@ -112,19 +113,21 @@ impl FaultyDatabase {
         }
     }
 
-    /// Writes until the database is read-only, at most `most` times. Returns whether a write was refused.
+    /// Makes up to `most` writes, until the database is read-only. Returns whether the last write failed with
+    /// [`Error::ReadOnly`].
     fn write_until_read_only(&mut self, most: u64) -> bool {
         for _ in 0..most {
             let (fired, failures) = (self.fired(), self.failures());
             let written = self.write();
-            // This includes failures of background work after an acknowledged write.
+            // An event must report each injected fault, even if the fault occurs in background work after an
+            // acknowledged write.
             let is_reported = self.fired() == fired || self.failures() > failures;
             assert!(is_reported, "a fault was not reported, the write returned {written:?}");
             match written {
                 Ok(()) if self.db.health().read_only.is_none() => {}
                 Ok(()) => return false,
                 Err(Error::ReadOnly { .. }) => return true,
-                // Reports the failure of a job. The next write may succeed.
+                // The error reports a failed background job. The next write may succeed.
                 Err(Error::Background { .. }) => {}
                 Err(error) => panic!("{error:?}"),
             }
@@ -132,7 +135,7 @@ impl FaultyDatabase {
         false
     }
 
-    /// Returns the entries of all keyspaces, by scans and gets.
+    /// Returns the entries of all keyspaces. Scans and gets must return the same values.
     fn contents(&self, db: &Db) -> Model {
         let view = db.snapshot();
         let mut found = Model::new();
@@ -146,7 +149,6 @@ impl FaultyDatabase {
         found
     }
 
-    /// Checks that the database holds exactly the acknowledged writes.
     fn check_in(&self, db: &Db, when: &str) {
         let found = self.contents(db);
         let (found_len, len) = (found.len(), self.model.len());
@@ -157,8 +159,8 @@ impl FaultyDatabase {
         self.check_in(&self.db, when);
     }
 
-    /// Checks images of a power loss before `resume`: each has the synced commits and a prefix of the others, which may
-    /// include a failed commit.
+    /// Opens disk images of a power loss before `resume`. Each must contain a prefix of the attempted commits that
+    /// includes all synced commits. The last one may be a commit that failed.
     fn check_prefix_after_power_loss(&self, seed: u64, when: &str) {
         for image in CrashImage::ALL {
             let found = self.contents(&open(&self.disk.crash(image, seed)));
@@ -170,7 +172,7 @@ impl FaultyDatabase {
         }
     }
 
-    /// Checks images of a power loss: each has exactly the acknowledged commits.
+    /// Opens disk images of a power loss. Each must contain exactly the acknowledged commits.
     fn check_after_power_loss(&self, seed: u64, when: &str) {
         for image in CrashImage::ALL {
             self.check_in(&open(&self.disk.crash(image, seed)), &format!("{when}, {image:?}"));
@@ -189,7 +191,7 @@ fn number_of(key: &[u8]) -> u64 {
     std::str::from_utf8(&key[2..]).unwrap().parse().unwrap()
 }
 
-/// Makes each call that changes the database. Returns the errors; each call must fail.
+/// Makes each call that changes the database. Each must fail. Returns their errors.
 fn every_write(db: &Db) -> Vec<(&'static str, Error)> {
     let main = db.default_keyspace();
     let mut batch = WriteBatch::new();
@@ -213,9 +215,9 @@ fn every_write(db: &Db) -> Vec<(&'static str, Error)> {
     results.map(|(call, result)| (call, result.expect_err(call))).into_iter().collect()
 }
 
-/// 7. No failure is swallowed, and no `Ok` follows a failed append or sync. The first error on the write path
-///    makes the database read-only with its cause; reads continue; every later write fails with that
-///    cause. After `resume()` no error remains.
+/// Guarantee 7: no call returns `Ok` after a failed append or sync. The first error on the write path makes the
+/// database read-only, and every later write fails with this error as the cause. Reads continue. No call reports an
+/// error after `resume()`.
 #[test]
 fn guarantee_07_failed_write_is_reported_until_resume() {
     let mut refused = 0;
@@ -229,11 +231,11 @@ fn guarantee_07_failed_write_is_reported_until_resume() {
             if database.fired() == 0 {
                 break;
             }
-            // The last calls belong to a compaction, which is repeated.
+            // The fault hit a compaction, which leaves the database writable.
             continue;
         };
         check_read_only(&database, &cause, &when);
-        // A resume that fails changes nothing.
+        // A failed `resume` leaves the database read-only.
         assert!(database.db.resume().is_err(), "{when}");
         check_read_only(&database, &cause, &when);
         database.faults.clear_rules();
@@ -242,7 +244,7 @@ fn guarantee_07_failed_write_is_reported_until_resume() {
     assert!(refused > 10, "only {refused} writes were refused");
 }
 
-/// The database is read-only, all reports name the cause, and reads succeed.
+/// Checks that the database is read-only, that all reports contain the cause, and that reads succeed.
 fn check_read_only(database: &FaultyDatabase, cause: &Error, when: &str) {
     let FaultyDatabase { db, events, .. } = database;
     assert!(file_of(cause).starts_with("db"), "{when}: {cause:?}");
@@ -262,7 +264,7 @@ fn check_read_only(database: &FaultyDatabase, cause: &Error, when: &str) {
     database.check(when);
 }
 
-/// After the faults have ended, `resume` makes the database work without further errors.
+/// Calls `resume` after the faults have ended. Checks that the database works without further errors.
 fn check_resumed(mut database: FaultyDatabase, when: &str) {
     database.db.resume().unwrap();
     assert!(database.db.health().read_only.is_none());
@@ -272,7 +274,7 @@ fn check_resumed(mut database: FaultyDatabase, when: &str) {
     let failures = database.failures();
     database.write_many(30);
     database.db.flush().unwrap();
-    // A failed compaction pauses for at most a minute.
+    // The engine retries a failed compaction after at most one minute.
     database.db.env().advance_us(MINUTE_US + 1_000_000);
     database.write().unwrap();
     database.db.flush().unwrap();
@@ -282,7 +284,8 @@ fn check_resumed(mut database: FaultyDatabase, when: &str) {
     database.close_and_check(when);
 }
 
-/// 7. A flush or a due sync fails in the background: the next write fails, and the database is read-only.
+/// Guarantee 7: if a flush or a periodic sync fails in the background, the database becomes read-only and the next
+/// write returns the cause.
 #[test]
 fn guarantee_07_failed_flush_or_sync_is_reported_by_next_write() {
     let seed = seeds(7, 1).next().unwrap();
@@ -307,12 +310,12 @@ fn guarantee_07_failed_flush_or_sync_is_reported_by_next_write() {
         assert!(file_of(&cause).to_string_lossy().ends_with(file), "{cause:?}");
         assert!(database.db.metrics().read_only.is_some());
         database.check(work);
-        // The close cannot sync either.
+        // A close also tries to sync and fails.
         assert!(matches!(database.db.close(None), Err(Error::ReadOnly { .. })));
     }
 }
 
-/// 7. A failed compaction by hand returns its error, and the database stays writable.
+/// Guarantee 7: `compact_range` returns the error of a failed compaction, and the database stays writable.
 #[test]
 fn guarantee_07_failed_compact_range_is_reported_to_caller() {
     let mut database = FaultyDatabase::new(seeds(7, 1).next().unwrap(), Background::Inline);
@@ -326,14 +329,14 @@ fn guarantee_07_failed_compact_range_is_reported_to_caller() {
     database.check("after a failed compaction");
 }
 
-/// 7. Compactions and removals that fail in the background are reported by exactly one later write, to any keyspace.
-///    That write is not done, and the database stays writable.
+/// Guarantee 7: if a compaction or the removal of a file fails in the background, exactly one later write to any
+/// keyspace returns an error. This write has no effect. The database stays writable.
 #[test]
 fn guarantee_07_failed_background_job_is_reported_by_one_write() {
     let seed = seeds(7, 1).next().unwrap();
     for (work, failing) in [("compaction", VfsCall::Create), ("removal", VfsCall::Remove)] {
         let mut database = FaultyDatabase::new(seed, Background::Inline);
-        // The second round checks that a failure is reported again after jobs have succeeded.
+        // The second round checks that a new failure is reported after a successful job.
         for round in 0..2 {
             database.set_policy("tiering(T=50)");
             database.write_overlapping(150);
@@ -352,7 +355,7 @@ fn guarantee_07_failed_background_job_is_reported_by_one_write() {
             };
             assert_eq!((*named, keyspace.is_some()), (work, work == "compaction"));
             assert!(file_of(cause).to_string_lossy().ends_with(".sst"), "{cause:?}");
-            // Later writes succeed, although the job fails again.
+            // Later writes succeed, although the compaction fails again.
             let failures = database.failures();
             database.db.env().advance_us(2_000_000);
             for key in ["a", "b"] {
@@ -371,7 +374,7 @@ fn guarantee_07_failed_background_job_is_reported_by_one_write() {
     }
 }
 
-/// 7. After `resume()` no write reports an earlier failure of a background job.
+/// Guarantee 7: after `resume()` no write reports a background job that failed before.
 #[test]
 fn guarantee_07_failed_background_job_is_not_reported_after_resume() {
     let mut database = FaultyDatabase::new(seeds(7, 1).next().unwrap(), Background::Inline);
@@ -384,11 +387,11 @@ fn guarantee_07_failed_background_job_is_not_reported_after_resume() {
     database.write().unwrap();
 }
 
-/// 7. Reads continue after a failed sync of a bucket. Pages that were appended to it since its last
-///    successful sync may be lost, and the store's log still has their contents. Iterators that were opened before
-///    return the same entries, also after `resume` has begun another log.
+/// Guarantee 7: reads continue after a failed sync of a bucket file of an operand store. The sync may have lost pages
+/// that were appended to the bucket, and the log of the store still contains them. Iterators that were opened before
+/// the failure return the same entries, even after `resume` has begun a new log.
 ///
-/// Regression: keys on those pages returned `Corrupt` until `resume`.
+/// Regression: reads of keys on those pages returned `Corrupt` until `resume`.
 #[test]
 fn guarantee_07_failed_sync_of_bucket_reads_continue() {
     let mut failed = 0;
@@ -425,10 +428,10 @@ fn guarantee_07_failed_sync_of_bucket_reads_continue() {
     assert!(failed > 20, "only {failed} syncs failed");
 }
 
-/// 8. A failed sync is final for that file: nothing written to it since its last successful sync counts as stored,
-///    and it is never synced again. `resume()` writes all memtables of all keyspaces to new files, begins
-///    a new segment, and commits both by one manifest edit that marks all sequence numbers as flushed.
-///    No part of a failed group reappears.
+/// Guarantee 8: the engine never syncs a file again after a failed sync, and treats the bytes since its last successful
+/// sync as lost. `resume()` writes the memtables of all keyspaces to new files and begins a new log segment. One
+/// manifest edit commits both and marks all sequence numbers as flushed. No operation of a failed commit group becomes
+/// visible later.
 #[test]
 fn guarantee_08_failed_sync_is_final() {
     let (mut resumed, mut kept) = (0, 0);
@@ -443,7 +446,7 @@ fn guarantee_08_failed_sync_is_final() {
     assert!(resumed > 20, "only {resumed} databases resumed, {kept} stayed writable");
 }
 
-/// Fails one sync of a file of a kind. Returns whether the database became read-only.
+/// Makes one sync fail, of a file whose path contains `kind`. Returns whether the database became read-only.
 fn fail_one_sync(seed: u64, kind: &str) -> bool {
     let mut database = FaultyDatabase::new(seed, Background::Inline);
     let k = database.rng.below(6);
@@ -452,7 +455,7 @@ fn fail_one_sync(seed: u64, kind: &str) -> bool {
     let rule = FaultRule::new(EIO).for_calls(&[VfsCall::Sync]).path_contains(kind);
     database.faults.add_rule(rule.nth(k).once());
     let when = format!("seed {seed}, sync {k} of {kind}");
-    // The number of writes per sync depends on the seed.
+    // The number of writes between two syncs depends on the seed.
     for _ in 0..20 {
         database.write_until_read_only(200);
         if database.fired() > 0 {
@@ -483,7 +486,7 @@ fn fail_one_sync(seed: u64, kind: &str) -> bool {
     database.db.sync().unwrap();
     database.check_after_power_loss(seed, &when);
     database.close_and_check(&when);
-    // All syncs of files of this kind, including the failed one.
+    // All syncs of files of this kind, including the failed one. Each file after the failed sync must be another one.
     let syncs = calls.all().into_iter().map(|(_, path)| path);
     let syncs: Vec<_> = syncs.filter(|path| path.to_string_lossy().contains(kind)).collect();
     let (until, after) = syncs.split_at(usize::try_from(k).unwrap() + 1);
@@ -492,14 +495,14 @@ fn fail_one_sync(seed: u64, kind: &str) -> bool {
     is_read_only
 }
 
-/// 9. No acknowledged write is lost on a full disk, reads continue, background work pauses, and
-///    `resume()` succeeds once there is space.
+/// Guarantee 9: a full disk loses no acknowledged write. Reads continue, background work pauses, and `resume()`
+/// succeeds once the disk has space.
 #[test]
 fn guarantee_09_full_disk_writes_resume_with_space() {
     for seed in seeds(9, 8) {
         let mut database = FaultyDatabase::new(seed, Background::Inline);
         database.write_many(60);
-        // From now on the disk stores nothing, or a part of an append.
+        // All later appends store at most a part of their bytes, and no file can be created.
         let no_space = Errno::NoSpace;
         database.faults.add_rule(FaultRule::new(Fault::ShortWrite(no_space)).from_then_on());
         let create = FaultRule::new(Fault::Error(no_space)).for_calls(&[VfsCall::Create]);
@@ -514,7 +517,7 @@ fn guarantee_09_full_disk_writes_resume_with_space() {
             database.check("full disk");
         }
         assert_eq!(database.write_calls(), calls, "background work does not pause");
-        // Failed attempts to resume leave no files.
+        // A failed `resume` removes the files that it created.
         assert!(database.db.resume().is_err());
         let left = database.disk.paths().len();
         for _ in 0..5 {
@@ -532,7 +535,8 @@ fn guarantee_09_full_disk_writes_resume_with_space() {
     }
 }
 
-/// 9. Compactions on a full disk are repeated after growing pauses, and continue without `resume()` once there is space.
+/// Guarantee 9: on a full disk the engine retries compactions after increasing pauses. They succeed without `resume()`
+/// once the disk has space.
 #[test]
 fn guarantee_09_full_disk_compactions_pause() {
     for seed in seeds(9, 8) {

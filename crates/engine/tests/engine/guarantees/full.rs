@@ -1,4 +1,4 @@
-//! Guarantee 9 on a disk of limited size, where removed files free their space.
+//! Guarantee 9 on a disk of limited size that counts the bytes of existing files.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -16,7 +16,7 @@ use lsmx_testkit::TestRng;
 
 use crate::harness::small_database::{KINDS, durability, seeds};
 
-/// Acknowledged contents by keyspace.
+/// The entries that the acknowledged writes left, for each keyspace.
 type Model = [BTreeMap<Vec<u8>, Vec<u8>>; 3];
 
 fn keyspace_options(kind: &str) -> KeyspaceOptions {
@@ -42,14 +42,14 @@ fn options() -> Options {
     options.keyspace_defaults(keyspace_options("default")).wal_bytes_max(512 << 10)
 }
 
-/// A database on a disk of limited size, and its acknowledged contents.
+/// A database on a disk of limited size, and the entries that its acknowledged writes left.
 struct LimitedDatabase {
     vfs: Arc<dyn Vfs>,
     db: Db,
     kinds: [Keyspace; 3],
     model: Model,
     rng: TestRng,
-    /// Description for messages.
+    /// Text that identifies the run in failure messages.
     when: String,
 }
 
@@ -65,7 +65,6 @@ impl LimitedDatabase {
         LimitedDatabase { vfs, db, kinds, model: Model::default(), rng, when }
     }
 
-    /// Writes a random key of a random keyspace.
     fn write(&mut self) -> lsmx::Result<()> {
         let at = self.rng.below(3);
         let key = self.rng.below(2_000_u64).to_be_bytes().to_vec();
@@ -84,11 +83,11 @@ impl LimitedDatabase {
         Ok(())
     }
 
-    /// Writes until the disk is full. The database has used up its reserve then.
+    /// Writes until the disk is full. The database must use its reserve before it becomes read-only.
     fn fill(&mut self, dir: &Path) {
         let when = self.when.clone();
         let cause = (0..100_000).find_map(|_| match self.write() {
-            // Compactions and collections also find no space.
+            // Compactions and collections of blob files also fail on a full disk.
             Ok(()) | Err(Error::Background { .. }) => None,
             Err(Error::ReadOnly { cause }) => Some(cause),
             Err(error) => panic!("{when}: {error:?}"),
@@ -103,7 +102,7 @@ impl LimitedDatabase {
         self.check(&self.db);
     }
 
-    /// Resumes after the disk got more space.
+    /// Calls `resume` after the test has enlarged the disk.
     fn resume(&self) {
         self.db.resume().unwrap_or_else(|error| panic!("{}: {error}", self.when));
         self.check(&self.db);
@@ -122,7 +121,7 @@ impl LimitedDatabase {
         self.model[0].insert(b"more".to_vec(), b"room".to_vec());
     }
 
-    /// A close removes the reserve. A reopen finds all acknowledged writes.
+    /// Closes the database, which removes the reserve. All acknowledged writes must exist after a reopen.
     fn close_and_check(self, dir: &Path) {
         self.db.close(None).unwrap();
         assert!(
@@ -132,7 +131,6 @@ impl LimitedDatabase {
         self.check(&Db::open(dir, options().vfs(Arc::clone(&self.vfs))).unwrap());
     }
 
-    /// Checks that a database holds exactly the acknowledged writes.
     fn check(&self, db: &Db) {
         for (model, kind) in self.model.iter().zip(KINDS) {
             let Ok(existing) = db.open_keyspace(kind, None) else {
@@ -152,7 +150,7 @@ impl LimitedDatabase {
     }
 }
 
-/// A disk gets full several times, and each time gets more space. All acknowledged writes stay.
+/// Guarantee 9: a disk fills up several times, and the test enlarges it each time. All acknowledged writes must exist.
 #[test]
 fn guarantee_09_disk_gets_full_acknowledged_writes_stay() {
     for seed in seeds(90, 3) {
@@ -184,13 +182,13 @@ fn fill_memory(seed: u64) {
     database.drop_values();
     assert!(disk.used_bytes() < capacity * 9 / 10, "the dropped keyspace takes space");
     database.put_more();
-    // A killed process leaves the reserve behind. The next open removes it.
+    // A killed process leaves the file `RESERVE`, which the next open removes.
     database.check(&open_image(CrashImage::Keep));
     assert!(disk.exists(&dir.join("RESERVE")).unwrap(), "no reserve exists");
     database.close_and_check(dir);
 }
 
-/// As [`fill_memory`], on a file system that the test mounts, if it may.
+/// Runs the same test as [`fill_memory`] on a tmpfs, if the process may mount one.
 fn fill_mounted(seed: u64) {
     let mut rng = TestRng::new(seed);
     let dir = tempfile::tempdir().unwrap();
@@ -208,7 +206,7 @@ fn fill_mounted(seed: u64) {
     }
 }
 
-/// Runs `mount` with these arguments for a directory.
+/// Runs `mount` with these arguments for a mount point.
 fn mount(arguments: &[&str], dir: &Path) -> Result<(), String> {
     match Command::new("mount").args(arguments).arg(dir).output() {
         Ok(output) if output.status.success() => Ok(()),
@@ -237,9 +235,9 @@ fn fill_and_resume(root: &Path, rng: TestRng, when: String) {
         names.sort();
         names
     };
-    // A failed open and a read-only open change nothing.
+    // A failed open and a read-only open change no file.
     let before = list();
-    // A manifest that could not be completed may have a larger number than the current one.
+    // The directory may also contain an incomplete manifest with a larger number than the current one.
     let current = std::fs::read_to_string(dir.join("CURRENT")).unwrap();
     let current = current.split_whitespace().find(|word| word.contains("MANIFEST")).unwrap();
     let (manifest, away) = (dir.join(current), root.join("away"));
@@ -248,7 +246,7 @@ fn fill_and_resume(root: &Path, rng: TestRng, when: String) {
     OsVfs.rename(&away, &manifest).unwrap();
     drop(Db::open(dir, options().read_only(true)).unwrap());
     assert_eq!(list(), before, "{when}");
-    // The open writes each memtable to a file of its own, in whole blocks.
+    // The open writes each memtable to a separate table, and the file system allocates whole blocks.
     grow(64);
     let mut database = LimitedDatabase { model, ..LimitedDatabase::new(vfs, dir, rng, when) };
     database.check(&database.db);

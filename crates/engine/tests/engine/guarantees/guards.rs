@@ -1,4 +1,4 @@
-//! Guards of commits that are older than the history of commits.
+//! Guarded commits whose read is older than the commit history that the engine keeps.
 
 use lsmx::env::Background;
 use lsmx::vfs::MemVfs;
@@ -12,7 +12,7 @@ fn write_guarded(db: &Db, key: &str, read: SeqNo) -> lsmx::Result<()> {
     db.write(batch, Durability::Buffered)
 }
 
-/// The history begins with the open.
+/// The commit history starts with the open, so a guard from before the open is unknown.
 #[test]
 fn guard_older_than_history_is_unknown() {
     let disk = MemVfs::new();
@@ -35,7 +35,8 @@ fn guard_older_than_history_is_unknown() {
     write_guarded(&db, "k", db.snapshot().seq()).unwrap();
 }
 
-/// Between read and write of an update, more is written and flushed than the history holds.
+/// Between the read and the write of an update, other writes exceed the commit history. The engine must retry the
+/// update.
 #[test]
 fn fetch_update_unknown_guard_is_retried() {
     let keyspace = KeyspaceOptions::default().memtable_bytes(64 << 10);

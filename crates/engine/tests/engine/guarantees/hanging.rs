@@ -1,4 +1,4 @@
-//! Guarantee 15: calls that must return while a device call hangs.
+//! Guarantee 15: calls that must return although a device call hangs.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ fn open(disk: &FaultVfs) -> lsmx::Result<Db> {
     open_with(disk, options(Background::Threads { workers: 1 }))
 }
 
-/// Waits until the previous owner has closed the database, then opens it.
+/// Opens the database once the previous owner has released the lock.
 fn open_when_unlocked(disk: &FaultVfs) -> Db {
     loop {
         match open(disk) {
@@ -30,7 +30,7 @@ fn open_when_unlocked(disk: &FaultVfs) -> Db {
     }
 }
 
-/// Makes device calls of every kind that an open database makes.
+/// Causes device calls of every kind that an open database makes.
 fn use_everything(db: &Db) -> lsmx::Result<()> {
     let keyspaces = try_open_kinds(db)?;
     for n in 0..40u64 {
@@ -51,9 +51,10 @@ fn use_everything(db: &Db) -> lsmx::Result<()> {
     keyspaces[1].get(3u64.to_be_bytes()).map(drop)
 }
 
-/// Blocks one device call after another of an open database, in steps of up to `step_max` calls, and runs `check` on the
-/// database while the call is blocked. `finish` gets the result of the interrupted work and the disk afterwards.
-/// Returns the number of blocked calls after the first run without one.
+/// Runs a workload repeatedly, and in each run blocks one of its device calls. The index of this call increases by 1 to
+/// `step_max` from run to run. While the call is blocked, runs `check` on the database. Afterwards passes the result of
+/// the workload and the disk to `finish`. Returns the number of blocked calls, after a run that makes no call with the
+/// chosen index.
 fn block_device_calls(
     step_max: u64,
     mut rng: TestRng,
@@ -66,7 +67,7 @@ fn block_device_calls(
         let gate = Gate::default();
         let disk = gate.disk(nth(u64::MAX), "");
         let db = open(&disk).unwrap();
-        // Calls are counted after the open.
+        // Calls of the open do not count.
         disk.add_rule(nth(k));
         gate.shut();
         let result = std::thread::scope(|scope| {
@@ -91,7 +92,7 @@ fn block_device_calls(
     }
 }
 
-/// 15. Observation never waits for a device: it returns while any one call of an open database hangs.
+/// Guarantee 15: `metrics`, `health` and similar calls return while a device call of an open database hangs.
 #[test]
 fn guarantee_15_observation_returns_while_device_hangs() {
     let rng = TestRng::new(seeds(15, 1).next().unwrap());
@@ -107,12 +108,12 @@ fn observe(db: &Db) {
     let _ = db.read_metrics();
     assert!(db.health().read_only.is_none());
     assert!(!db.keyspaces().is_empty());
-    // The read may fail because it would have to read a file.
+    // The read fails if it would need a file.
     let _ = db.default_keyspace().get_with(3u64.to_be_bytes(), &memory_only());
     let _ = db.open_keyspace("default", None).unwrap().options();
 }
 
-/// Makes each call that accepts a deadline; returns the results by name.
+/// Makes each call that accepts a deadline. Returns the results by name.
 fn call_all(db: &Db) -> Vec<(&'static str, lsmx::Result<()>)> {
     let db = db.with_deadline(SHORT);
     let keyspace = db.default_keyspace().with_write_options(SHORT);
@@ -126,8 +127,8 @@ fn call_all(db: &Db) -> Vec<(&'static str, lsmx::Result<()>)> {
     ]
 }
 
-/// 15. While any device call hangs, each call with a deadline returns. After a close whose deadline has passed
-///     every call is refused, and the lock becomes free when the device call returns.
+/// Guarantee 15: each call with a deadline returns while a device call hangs. After `close` has reached its deadline,
+/// the database rejects every call. The database releases its lock when the device call returns.
 #[test]
 fn guarantee_15_deadline_is_kept_while_device_hangs() {
     let check = |db: &Db| {
@@ -138,14 +139,15 @@ fn guarantee_15_deadline_is_kept_while_device_hangs() {
         }
     };
     let rng = TestRng::new(seeds(15, 2).nth(1).unwrap());
-    // The interrupted work fails when the database is closed.
+    // If the check has closed the database, the workload fails, so its result is ignored.
     let hangs = block_device_calls(30, rng, check, |_, disk, _| {
         watched("the end of a close", || drop(open_when_unlocked(disk)));
     });
     assert!(hangs > 5, "only {hangs} calls were blocked");
 }
 
-/// 15. A close keeps its deadline while a keyspace is being created, and frees the lock afterwards.
+/// Guarantee 15: a close returns at its deadline while a keyspace is being created. The lock is released once the
+/// device call returns.
 #[test]
 fn guarantee_15_close_during_hanging_creation_frees_lock_later() {
     let gate = Gate::default();
@@ -159,13 +161,13 @@ fn guarantee_15_close_during_hanging_creation_frees_lock_later() {
         open(&disk).map(drop)
     });
     assert!(matches!(locked, Ok(Err(Error::Locked { .. }))), "{locked:?}");
-    // The old handle still exists, without further calls.
+    // The old handle still exists, but the test makes no more calls with it.
     watched("the end of a close", || {
         assert_eq!(open_when_unlocked(&disk).get("key").unwrap().as_deref(), Some(&b"value"[..]));
     });
 }
 
-/// 15. Calls keep their deadlines while the sync of another commit hangs.
+/// Guarantee 15: calls return at their deadlines while the sync of another commit hangs.
 #[test]
 fn guarantee_15_deadline_is_kept_while_commit_hangs() {
     let gate = Gate::default();
@@ -175,7 +177,7 @@ fn guarantee_15_deadline_is_kept_while_commit_hangs() {
     let hanging = || drop(synced.put("key", "value"));
     let results = returns_while_blocked(&gate, hanging, || call_all(&db)).unwrap();
     for (name, result) in results {
-        // These calls have nothing to wait for.
+        // `wait_idle` and `resume` have nothing to wait for.
         let returns = ["wait_idle", "resume"].contains(&name);
         let is_late = matches!(result, Err(Error::Deadline { .. }));
         assert_eq!(is_late, !returns, "{name}: {result:?}");
@@ -184,7 +186,7 @@ fn guarantee_15_deadline_is_kept_while_commit_hangs() {
     db.close(None).unwrap();
 }
 
-/// 15. A call keeps its deadline while its own device call hangs, and the next call succeeds.
+/// Guarantee 15: a call returns at its deadline while a device call that it made itself hangs. The next call succeeds.
 #[test]
 fn guarantee_15_deadline_is_kept_while_own_device_call_hangs() {
     let gate = Gate::default();
@@ -201,7 +203,7 @@ fn guarantee_15_deadline_is_kept_while_own_device_call_hangs() {
     let failing = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Append]);
     disk.add_rule(failing.path_contains(".wal"));
     assert!(matches!(db.put("lost", "value"), Err(Error::ReadOnly { .. })));
-    // `resume` writes tables.
+    // `resume` writes tables, so it blocks when it creates one.
     disk.add_rule(each(&[VfsCall::Create], ".sst"));
     gate.shut();
     watched("resume", || {
@@ -209,7 +211,7 @@ fn guarantee_15_deadline_is_kept_while_own_device_call_hangs() {
         assert!(matches!(late, Err(Error::Deadline { .. })), "{late:?}");
         assert!(db.health().read_only.is_some());
         gate.open();
-        // Waits for the first call.
+        // The second `resume` waits until the first one has ended.
         db.resume().unwrap();
         db.put("key", "later").unwrap();
         db.close(None).unwrap();

@@ -1,4 +1,4 @@
-//! Options of a keyspace are those of the call that opens it, in each run.
+//! A keyspace uses the options of the call that opens it, both after its creation and after a reopen.
 
 use lsmx::env::Background;
 use lsmx::merge_operator::{Append, Counter};
@@ -12,8 +12,8 @@ fn open(disk: &MemVfs, keyspace: KeyspaceOptions) -> Db {
     open_with(disk, options.keyspace_defaults(keyspace)).unwrap()
 }
 
-/// Regression: the policy was `leveled` in the first run and `tiering` from the second run on, and the size of the
-/// memtable was never applied.
+/// Regression: a new keyspace used the policy `leveled` until the first reopen and `tiering` afterwards, and ignored
+/// the memtable size.
 #[test]
 fn keyspace_options_are_equal_in_every_run() {
     let disk = MemVfs::new();
@@ -30,15 +30,15 @@ fn keyspace_options_are_equal_in_every_run() {
         assert!(db.metrics().keyspaces["events"].total().runs > 1, "{options:?}");
         db.close(None).unwrap();
     }
-    // A call without a policy keeps it. Sizes are those of the call.
+    // A call that sets no policy keeps the stored one. Sizes always come from the call.
     let db = open(&disk, KeyspaceOptions::default());
     let events = db.keyspace("events", KeyspaceOptions::default()).unwrap();
     assert!(events.options().policy.to_string().starts_with("tiering"), "{:?}", events.options());
     assert_eq!(events.options().memtable_bytes, 64 << 20);
 }
 
-/// Regression: the merge operator of the default keyspace counted as that of every keyspace, so the open failed if
-/// another keyspace had another one.
+/// Regression: the engine compared the merge operator of every keyspace with that of the default keyspace. The open
+/// failed if they differed.
 #[test]
 fn keyspace_structural_options_come_from_manifest() {
     let disk = MemVfs::new();

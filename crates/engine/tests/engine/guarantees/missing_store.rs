@@ -1,4 +1,4 @@
-//! Guarantee 16: a missing or broken operand store closes its keyspace only.
+//! Guarantee 16: a missing or broken operand store affects its own keyspace only.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ fn open(disk: &MemVfs) -> Db {
     open_with(disk, options()).unwrap()
 }
 
-/// Returns an image of a killed process, with operands in the log.
+/// Returns the disk of a killed process, with merge operands in the log.
 fn killed() -> MemVfs {
     let disk = MemVfs::new();
     let db = open(&disk);
@@ -31,12 +31,12 @@ fn killed() -> MemVfs {
     disk.crash(CrashImage::Drop, 1)
 }
 
-/// Returns the value of key `a` in [`killed`].
+/// Returns the expected value of key `a` in [`killed`].
 fn expected() -> Vec<u8> {
     (0..40).fold(b"1".to_vec(), |value, number| [value, number.to_string().into_bytes()].concat())
 }
 
-/// Checks all keys of [`killed`].
+/// Checks the value of each key in [`killed`].
 fn check_all(db: &Db) {
     let counts = open_counts(db);
     assert_eq!(&*counts.get("a").unwrap().unwrap(), &*expected());
@@ -44,7 +44,7 @@ fn check_all(db: &Db) {
     assert_eq!(&*db.get("k").unwrap().unwrap(), b"v");
 }
 
-/// Regression: the open failed.
+/// Regression: `Db::open` failed.
 #[test]
 fn operand_store_missing_or_broken_other_keyspaces_work() {
     for is_broken in [false, true] {
@@ -65,7 +65,7 @@ fn operand_store_missing_or_broken_other_keyspaces_work() {
             assert!(is_refusal(&counts.put("b", "3").unwrap_err()));
             assert!(is_refusal(&counts.iter().next().unwrap().unwrap_err()));
             assert!(is_refusal(&db.keyspace("counts", merging()).unwrap_err()));
-            // Log segments with commits to the keyspace are kept, all others are removed.
+            // Flushes remove all log segments except those with commits to the keyspace `counts`.
             for number in 0..400u32 {
                 db.put(number.to_be_bytes(), [0; 100]).unwrap();
             }
@@ -98,7 +98,7 @@ fn operand_store_missing_dropped_keyspace_releases_its_log() {
     assert!(verify(&disk).unwrap().orphans.is_empty());
 }
 
-/// Read-only opens, checkpoints, `verify` and `repair` include kept segments.
+/// Read-only opens, checkpoints, `verify` and `repair` process the log segments that wait for a missing operand store.
 #[test]
 fn operand_store_missing_kept_log_is_read_copied_and_repaired() {
     let disk = killed();
@@ -114,7 +114,8 @@ fn operand_store_missing_kept_log_is_read_copied_and_repaired() {
     assert!(report.lost.is_empty(), "{report:?}");
     check_all(&open(&image));
 
-    // A strict open names a damaged or missing segment. A tolerant open keeps a prefix.
+    // If such a log segment is damaged or missing, a strict open names it. A tolerant open recovers the commits before
+    // the damage.
     let kept = files(&disk, ".wal").remove(0);
     for missing in [false, true] {
         let image = disk.crash(CrashImage::Keep, 1);
@@ -135,7 +136,8 @@ fn operand_store_missing_kept_log_is_read_copied_and_repaired() {
     }
 }
 
-/// Only the manifest says which keyspace the kept log belongs to. Without it the log of the other keyspaces is found.
+/// The manifest records for which keyspace a log segment is kept. A repair without a manifest still recovers the
+/// commits of the other keyspaces.
 #[test]
 fn operand_store_missing_repair_without_manifest_keeps_log_of_others() {
     let disk = killed();
@@ -158,7 +160,7 @@ fn operand_store_missing_repair_without_manifest_keeps_log_of_others() {
     }
 }
 
-/// Before the first flush the store has no files, so a checkpoint needs no store.
+/// An operand store has no files before the first flush. A checkpoint then works without the store.
 #[test]
 fn operand_store_missing_checkpoint_before_first_flush_has_operands() {
     let disk = MemVfs::new();

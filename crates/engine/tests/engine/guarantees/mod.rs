@@ -1,6 +1,6 @@
-//! One short test for each guarantee of `docs/design/reliability.md`.
+//! Short tests of the guarantees in `docs/design/reliability.md`.
 //!
-//! `LSMX_TEST_SABOTAGE` enables a failpoint, to check that a test can fail.
+//! The environment variable `LSMX_TEST_SABOTAGE` enables a failpoint. It shows that a test detects a bug.
 
 mod callbacks;
 mod clock;

@@ -1,4 +1,5 @@
-//! Guarantee 12: one owner. A killed owner does not block the next one, and a refused open changes no file.
+//! Guarantee 12: only one process can open a database. The lock of a killed process is free, and a rejected open
+//! changes no file.
 
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
@@ -15,12 +16,12 @@ use crate::harness::small_database::{
     file_of, open, open_kind, open_kinds, open_with, options, seeds, try_open,
 };
 
-/// Environment variable with the directory that [`another_process`] opens.
+/// Environment variable with the directory that the test [`another_process`] opens.
 const DIR: &str = "LSMX_TEST_OWNERS_DIR";
-/// Exit code of a process whose open was refused.
+/// Exit code of a process that could not open the database because it was locked.
 const REFUSED: i32 = 7;
 
-/// The other process of [`guarantee_12_second_process_is_refused`].
+/// Runs in the child process of [`guarantee_12_second_process_is_refused`].
 #[test]
 fn another_process() {
     let Ok(dir) = std::env::var(DIR) else { return };
@@ -47,7 +48,8 @@ fn run_another_process(dir: &Path) -> ExitStatus {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap()
 }
 
-/// 12. A second opener on a real file system, in this process or another, gets an error. A killed owner blocks no one.
+/// Guarantee 12: a second open of a database fails, in the same process and in another one. If the owner is killed, the
+/// next open succeeds.
 #[test]
 fn guarantee_12_second_process_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -62,7 +64,7 @@ fn guarantee_12_second_process_is_refused() {
     assert_eq!(db.get("killed").unwrap().unwrap(), "owner");
 }
 
-/// Returns a closed database with all kinds of files.
+/// Returns a closed database with files of every kind.
 fn closed_database(seed: u64) -> MemVfs {
     let disk = MemVfs::new();
     let db = open(&disk);
@@ -78,7 +80,7 @@ fn closed_database(seed: u64) -> MemVfs {
     disk
 }
 
-/// 12. A refused second opener and a read-only open change no byte.
+/// Guarantee 12: a rejected open and a read-only open change no byte of the files.
 #[test]
 fn guarantee_12_refused_and_read_only_opens_change_nothing() {
     for seed in seeds(12, 2) {
@@ -91,7 +93,7 @@ fn guarantee_12_refused_and_read_only_opens_change_nothing() {
         assert!(disk.snapshot_all() == before, "a second opener changed a file");
         db.put("after", "a refusal").unwrap();
         db.sync().unwrap();
-        // The image of a kill has a log to replay, and no lock.
+        // The disk of a killed process has a log to replay and is not locked.
         let killed = disk.crash(CrashImage::Keep, seed);
         let before = killed.snapshot_all();
         let readers = [0; 2]
@@ -112,8 +114,8 @@ fn guarantee_12_refused_and_read_only_opens_change_nothing() {
     }
 }
 
-/// 12. An open fails, and changes no byte, if any of its questions to the file system fails. Only "not found" means that
-///     the directory has no database.
+/// Guarantee 12: if a file system call that reads or lists files fails, the open fails and changes no byte. Only a "not
+/// found" error means that the directory contains no database.
 #[test]
 fn guarantee_12_failed_open_changes_nothing() {
     let calls = [VfsCall::Exists, VfsCall::Open, VfsCall::Read, VfsCall::List, VfsCall::Len];
@@ -127,7 +129,7 @@ fn guarantee_12_failed_open_changes_nothing() {
                 let rule = FaultRule::new(Fault::Error(errno)).for_calls(&[call]).nth(k);
                 faults.add_rule(rule.from_then_on());
                 let refused = match open_with(&faults, options(Background::Inline)) {
-                    // The open makes fewer such calls.
+                    // The open makes at most `k` such calls.
                     Ok(_) if k > 0 => break,
                     refused => refused.expect_err("the first call fails"),
                 };

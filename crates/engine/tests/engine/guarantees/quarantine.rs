@@ -1,4 +1,4 @@
-//! Guarantees 7, 15 and 16 for files that background work cannot read.
+//! Guarantees 7, 15 and 16 for files that compactions and collections cannot read.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -23,7 +23,8 @@ fn compaction_repeats_the_read_of_a_corrupt_block() {
             let mut database = FaultyReads::new(background, "leveled");
             database.write_many(40);
             let rule = FaultRule::new(Fault::AlteredRead).for_calls(&[VfsCall::Read]);
-            // An earlier read may be that of a footer or of properties, which is not repeated.
+            // Reads before the 100th may belong to a footer or to table properties, which the engine does not read
+            // again.
             database.faults.add_rule(rule.path_contains(".sst").nth(100 + nth).once());
             database.write_many(600);
             database.db.wait_idle().unwrap();
@@ -37,8 +38,8 @@ fn compaction_repeats_the_read_of_a_corrupt_block() {
     }
 }
 
-/// Regression: after one corrupt block, all inputs of the job stayed busy until the database was reopened. L0 grew
-/// to the hard stop, and every write failed.
+/// Regression: after one corrupt block, all inputs of the compaction stayed reserved until a reopen. L0 grew until it
+/// stopped all writes.
 #[test]
 fn unreadable_file_is_quarantined_until_it_can_be_read() {
     for background in BACKGROUNDS {
@@ -59,7 +60,7 @@ fn unreadable_file_is_quarantined_until_it_can_be_read() {
             assert_eq!((metrics.quarantined_files, metrics.quarantines), (1, 1), "{when}");
             let error = database.db.wait_idle().expect_err("no quarantined file is reported");
             assert_eq!(error.path(), Some(&*bad), "{when}: {error}");
-            // The file is read again after growing pauses.
+            // The engine reads the quarantined file again after increasing pauses.
             database.advance(10 * MINUTE_US);
             let reads = database.db.health().quarantined[0].failed_reads;
             assert!((2..30).contains(&reads), "{when}: {reads} reads in ten minutes");
@@ -99,7 +100,7 @@ fn damaged_file_is_named_by_verify_and_an_open_starts_without_quarantine() {
     database.disk.flip_bits(&bad, 20, 1).unwrap();
     database.write_many(1_000);
     assert_eq!(database.quarantined(), std::slice::from_ref(&bad));
-    // A compaction by hand needs the file.
+    // `compact_range` needs the quarantined file.
     let compacted = database.db.default_keyspace().compact_range::<&[u8]>(..);
     assert!(matches!(&compacted, Err(Error::CompactionBlocked { file, .. }) if *file == bad));
     database.db.close(None).unwrap();
@@ -111,7 +112,7 @@ fn damaged_file_is_named_by_verify_and_an_open_starts_without_quarantine() {
             done => done.unwrap(),
         }
     }
-    // Files that a range delete covers are dropped without a read.
+    // A compaction drops files that a range delete covers without reading them.
     db.default_keyspace().clear().unwrap();
     db.flush().unwrap();
     let _ = db.wait_idle();
@@ -124,7 +125,7 @@ fn writes_stop_with_file_and_remedy_once_l0_cannot_be_merged() {
     for background in BACKGROUNDS {
         let mut database = FaultyReads::new(background, "leveled");
         database.write_many(100);
-        // The first read of a table is that of the flush that wrote it. All later reads of the table fail.
+        // The flush that writes a table makes the first read of it. All later reads of the table fail.
         let opened = Mutex::new(BTreeSet::new());
         let is_later = move |path: &Path| {
             path.extension().is_some_and(|end| end == "sst")
@@ -174,7 +175,7 @@ fn unreadable_blob_file_stops_neither_compactions_nor_collections_of_others() {
     let rewrites = || database.db.metrics().keyspaces["values"].value_log.rewrites;
     (0..500).for_each(put);
     assert!(rewrites() > 0, "no collection has run");
-    // Reads of the existing blob files fail, those of later files do not.
+    // Only reads of the existing blob files fail.
     for bad in files(&database.disk, ".blob") {
         database.alter_reads(&bad);
     }
@@ -195,7 +196,7 @@ fn unreadable_blob_file_stops_neither_compactions_nor_collections_of_others() {
     }
 }
 
-/// Regression: after one corrupt bucket, a store was never collected again.
+/// Regression: after one corrupt bucket, the operand store ran no more collections.
 #[test]
 fn unreadable_bucket_is_left_out_of_collections_until_it_can_be_read() {
     let database = FaultyReads::with_options(options(Background::Inline));
@@ -210,7 +211,7 @@ fn unreadable_bucket_is_left_out_of_collections_until_it_can_be_read() {
     };
     (0..600).for_each(merge);
     assert!(rewritten() > 0, "no collection has run");
-    // A single bad read is repeated.
+    // The engine repeats a read that returned corrupt data once.
     let rule = FaultRule::new(Fault::AlteredRead).for_calls(&[VfsCall::Read]);
     database.faults.add_rule(rule.path_contains(".bucket").once());
     (600..900).for_each(merge);

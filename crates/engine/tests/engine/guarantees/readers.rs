@@ -1,4 +1,4 @@
-//! Guarantee 6: snapshots and iterators do not change.
+//! Guarantee 6: writes and background jobs do not change what a snapshot or an iterator returns.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,12 @@ type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
 
 const KEYS: u64 = 60;
 
-/// A snapshot and partly read iterators of all keyspaces, with their expected entries.
+/// A snapshot, and an iterator of each keyspace that has returned half of its entries, with the entries expected from
+/// them.
 struct View {
     snapshot: Snapshot,
     contents: Vec<Contents>,
-    /// Iterators, and the entries that they must still return.
+    /// Each iterator, with the entries that it must still return.
     half_read: Vec<(Range, Vec<(Slice, Slice)>)>,
 }
 
@@ -34,7 +35,7 @@ impl View {
         View { snapshot, contents: model.to_vec(), half_read }
     }
 
-    /// Checks the snapshot by scans and gets.
+    /// Compares scans and gets of the snapshot with its expected entries.
     fn check(&self, keyspaces: &[Keyspace], after: &str) {
         for (keyspace, expected) in keyspaces.iter().zip(&self.contents) {
             let name = keyspace.name();
@@ -52,7 +53,7 @@ impl View {
         }
     }
 
-    /// Reads the iterators to their ends.
+    /// Reads the rest of each iterator and compares it with the expected entries.
     fn finish(self, keyspaces: &[Keyspace]) {
         for ((range, left), keyspace) in self.half_read.into_iter().zip(keyspaces) {
             let found: Vec<_> = range.map(|entry| entry.unwrap()).collect();
@@ -65,7 +66,7 @@ fn key_of(number: u64) -> Vec<u8> {
     format!("key-{number:02}").into_bytes()
 }
 
-/// Makes a random write of any kind, also to the model.
+/// Applies a random put, merge, delete or range delete to a keyspace and to the model.
 fn write(keyspaces: &[Keyspace], model: &mut [Contents], rng: &mut TestRng) {
     let at = rng.below(keyspaces.len());
     let (keyspace, model) = (&keyspaces[at], &mut model[at]);
@@ -93,9 +94,9 @@ fn write(keyspaces: &[Keyspace], model: &mut [Contents], rng: &mut TestRng) {
     }
 }
 
-/// 6. A snapshot shows exactly the commits up to its number, for its whole life. Flushes, compactions, policy
-///    switches, collections of blob files and buckets, range deletes, merges and the drop of a keyspace change
-///    nothing in it. The same holds for an iterator.
+/// Guarantee 6: a snapshot shows exactly the commits up to its sequence number until it is dropped. Flushes,
+/// compactions, changes of the policy, collections of blob files and buckets, range deletes, merges and the drop of a
+/// keyspace do not change it. The same holds for an iterator.
 #[test]
 fn guarantee_06_snapshots_and_iterators_are_stable() {
     let (mut rewrites, mut collections, mut merges) = (0, 0, 0);
@@ -131,7 +132,8 @@ fn guarantee_06_snapshots_and_iterators_are_stable() {
             let store = metrics.operand_store.unwrap_or_default();
             collections += store.rewrites + store.splits + store.to_tree;
         }
-        // The views also keep a dropped keyspace. A new one with the same name is independent.
+        // Snapshots and iterators also keep the data of a dropped keyspace. A new keyspace with the same name is
+        // independent.
         db.drop_keyspace("values").unwrap();
         let new = db.keyspace("values", keyspace_options("values")).unwrap();
         new.put("key-00", "another").unwrap();

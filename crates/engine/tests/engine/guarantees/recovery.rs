@@ -1,4 +1,5 @@
-//! Guarantee 3: no open recovers an older state than an earlier one, and no number is used twice.
+//! Guarantee 3: no open recovers an older state than an earlier open, and no sequence number or file number is used
+//! twice.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -12,10 +13,10 @@ use lsmx_testkit::TestRng;
 
 use crate::harness::small_database::{durability, lock, open, open_with, options, seeds};
 
-/// Distance from the last recovered sequence number to the next one after an unclean end.
+/// After an unclean shutdown, the next sequence number exceeds the last recovered one by this gap.
 const GAP: u64 = 1 << 30;
 
-/// Returns the number in the name of a file that is not temporary.
+/// Returns the number in a file name, or `None` for a temporary file.
 fn number_of(path: &Path) -> Option<u64> {
     match FileName::parse(path.file_name()?.to_str()?)? {
         FileName::Temporary(_) => None,
@@ -23,7 +24,7 @@ fn number_of(path: &Path) -> Option<u64> {
     }
 }
 
-/// Returns the number of commits. Commit `n` wrote the key `n`; none may be missing.
+/// Returns the number of commits. Commit `n` wrote key `n`, and the keys must be consecutive from 1.
 fn count_commits(db: &Db) -> u64 {
     let keys: Vec<_> = db.default_keyspace().iter().map(|entry| entry.unwrap().0).collect();
     let numbers = keys.iter().map(|key| u64::from_be_bytes(key[..].try_into().unwrap()));
@@ -31,13 +32,13 @@ fn count_commits(db: &Db) -> u64 {
     keys.len() as u64
 }
 
-/// File numbers in use or used before.
+/// All file numbers that existed at some time.
 #[derive(Default)]
 struct UsedNumbers(Vec<u64>);
 
 impl UsedNumbers {
-    /// Opens a disk. Returns also its image before operation `at` of the open, if there are as many.
-    /// Files that are created before that must have new numbers.
+    /// Opens a database. Also returns the disk image before the open makes operation number `at`, if it makes so many.
+    /// Files that the open creates before this operation must have numbers larger than all used ones.
     fn open(&mut self, disk: &MemVfs, at: u64, cut: (CrashImage, u64)) -> (Db, Option<MemVfs>) {
         let (left, created) = (Arc::new(Mutex::new(None)), Arc::new(Mutex::new(Vec::new())));
         let (kept, noted) = (Arc::clone(&left), Arc::clone(&created));
@@ -68,10 +69,10 @@ impl UsedNumbers {
     }
 }
 
-/// 3. A later open never recovers an older state than a read-write open has shown: recovery makes its result durable
-///    first. It may be killed at any point, any number of times. No sequence number and no file
-///    number is used twice: after an unclean end the next sequence number is the last recovered one
-///    + 2^30, and file numbers skip every name on disk.
+/// Guarantee 3: after a read-write open has shown a state, no later open recovers an older state, because recovery
+/// first makes its result durable. A kill during recovery does not change this. No sequence number and no file number
+/// is used twice. After an unclean shutdown the next sequence number is the last recovered one + 2^30, and new files
+/// skip the numbers of all existing files.
 #[test]
 fn guarantee_03_recovery_is_monotone() {
     const NO_CUT: (u64, (CrashImage, u64)) = (u64::MAX / 2, (CrashImage::Drop, 0));
@@ -98,7 +99,7 @@ fn guarantee_03_recovery_is_monotone() {
         read_only.close(None).unwrap();
         assert!(image.snapshot_all() == before);
 
-        // Kills during recovery, before it has shown a state.
+        // Kills several opens during recovery, before an open has shown a state.
         let mut disk = image.crash(CrashImage::Keep, 0);
         for _ in 0..rng.below(6) {
             let at = rng.below(40);
@@ -106,7 +107,7 @@ fn guarantee_03_recovery_is_monotone() {
             used.add_files(&disk);
             let (db, left) = used.open(&disk, at, cut);
             drop(db);
-            // Recovery may have fewer operations; then it is killed at its end.
+            // If the open makes fewer operations, cuts the power after the open.
             disk = left.unwrap_or_else(|| disk.crash(CrashImage::Drop, 0));
             interruptions += 1;
         }
@@ -120,18 +121,18 @@ fn guarantee_03_recovery_is_monotone() {
             seq = next;
             let second = open_read_only(&disk);
             assert!(matches!(second, Err(Error::Locked { .. })), "{second:?}");
-            // Power is lost, and unsynced data with it.
+            // Cuts the power, which drops all unsynced data.
             disk = disk.crash(CrashImage::Drop, 0);
         }
-        // Without interruptions the gap is exact.
+        // If no open was interrupted, the next sequence number is exactly the last one + `GAP`.
         let db = open(&image);
         assert_eq!((count_commits(&db), db.snapshot().seq().0 + 1), (n, n + GAP));
     }
     assert!(interruptions > 60, "recovery was killed only {interruptions} times");
 }
 
-/// Regression: an open after a clean close used the same file numbers as an open before it that was interrupted,
-/// if the names of its files were lost. Only opens after an unclean end skipped numbers.
+/// Regression: after a clean close, an interrupted open created files whose directory entries were lost. The next open
+/// used the same file numbers again. Only opens after an unclean shutdown skipped numbers.
 #[test]
 fn file_numbers_of_interrupted_open_after_clean_close_are_not_used_again() {
     let closed = MemVfs::new();

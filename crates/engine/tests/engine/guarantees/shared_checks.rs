@@ -1,4 +1,4 @@
-//! Checks of the harness that tests with failpoints run as well.
+//! Runs the checks of `harness` without failpoints. The tests with failpoints run the same checks.
 
 use std::panic::catch_unwind;
 
@@ -9,7 +9,7 @@ use crate::harness::{
     lost_log, memory, missing_store, quarantine, queues, range_tombstones,
 };
 
-/// Number of the guarantee, name, number of seeds, and check.
+/// The number of the guarantee, the name, the number of seeds, and the check function.
 type Row = (u64, &'static str, u64, fn(u64) -> Outcome);
 
 const CHECKS: &[Row] = &[

@@ -1,4 +1,4 @@
-//! Guarantee 15: every wait ends, has a cause, and keeps the deadline of the caller.
+//! Guarantee 15: every wait ends, reports its cause, and ends at the deadline that the caller set.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use crate::harness::gate::{Gate, each};
 use crate::harness::parallel::watched;
 use crate::harness::small_database::{keyspace_options, open, open_with, policy, try_open};
 
-/// Calls that write files.
+/// File system calls that write files.
 const WRITES: [VfsCall; 2] = [VfsCall::Create, VfsCall::Append];
 
-/// 15. A stalled write names its cause in the metrics and to the listener, keeps its deadline without being done, and
-///     continues as soon as it can.
+/// Guarantee 15: the metrics and the listener report the cause of a stalled write. The write fails at its deadline and
+/// has no effect. Without a deadline, it continues once flushes or compactions do.
 #[test]
 fn guarantee_15_stalled_write_has_cause_and_deadline() {
     let keyspace = || keyspace_options("default");
@@ -39,7 +39,7 @@ fn guarantee_15_stalled_write_has_cause_and_deadline() {
     }
 }
 
-/// Stalls a write by blocking the threads that write tables.
+/// Stalls a write: blocks the threads that create tables, and fills memory or L0.
 fn stall(cause: WaitCause, thread: &'static str, options: Options) {
     let (gate, events) = (Gate::default(), EventLog::default());
     let disk = gate.disk(each(&WRITES, ".sst"), thread);
@@ -83,12 +83,13 @@ fn stall(cause: WaitCause, thread: &'static str, options: Options) {
     db.close(None).unwrap();
 }
 
-/// Writes until a write would wait; returns the cause. If `flushes`, waits for the flush of each sealed memtable.
+/// Writes until a write would wait, and returns the cause. If `flushes` is true, waits after each write until all
+/// sealed memtables are flushed.
 fn fill(db: &Db, flushes: bool) -> &'static str {
     let sealed = || db.metrics().keyspaces["default"].memtables_sealed;
     let at_once = WriteOptions { no_slowdown: true, ..WriteOptions::default() };
     for n in 0..100_000u64 {
-        // Random order, so that no job is a trivial move.
+        // Writes keys in random order. The tables then overlap, so no compaction is a trivial move.
         let key = n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
         match db.default_keyspace().with_write_options(at_once).put(key, [5; 200]) {
             Ok(()) => {
@@ -103,7 +104,8 @@ fn fill(db: &Db, flushes: bool) -> &'static str {
     panic!("no write ever waited");
 }
 
-/// 15. Commits behind a leader that hangs in the log keep their deadlines, and reads do not wait.
+/// Guarantee 15: if the leader of a commit group hangs in an append to the log, other commits return at their
+/// deadlines, and reads do not wait.
 #[test]
 fn guarantee_15_commit_behind_hanging_leader_keeps_deadline() {
     let gate = Gate::default();
@@ -133,7 +135,7 @@ fn guarantee_15_commit_behind_hanging_leader_keeps_deadline() {
     assert_eq!((db.get("late").unwrap(), db.get("hanging").unwrap().is_some()), (None, true));
 }
 
-/// 15. A close and a compaction by hand keep their deadlines, name the cause, and can be repeated.
+/// Guarantee 15: `close` and `compact_range` return at their deadlines and report the cause. A second call succeeds.
 #[test]
 fn guarantee_15_close_and_compact_range_keep_deadlines() {
     watched("a close and a compaction", || {
@@ -150,7 +152,7 @@ fn guarantee_15_close_and_compact_range_keep_deadlines() {
         let late = db.close(Some(SHORT));
         let Err(Error::Deadline { cause }) = late else { panic!("{late:?}") };
         assert!(WaitCause::ALL.iter().any(|known| known.as_str() == cause), "{cause}");
-        // No other owner may open the database while a thread may still write.
+        // The database stays locked while a thread may still write.
         assert!(matches!(main.put("k", "v"), Err(Error::Closed)));
         assert!(matches!(open_with(&disk, options()), Err(Error::Locked { .. })));
         gate.open();
@@ -160,7 +162,7 @@ fn guarantee_15_close_and_compact_range_keep_deadlines() {
     });
 }
 
-/// 15. The lock of a database is never waited for.
+/// Guarantee 15: an open of a locked database fails immediately.
 #[test]
 fn guarantee_15_open_of_locked_database_fails_at_once() {
     let disk = MemVfs::new();
