@@ -1,6 +1,7 @@
-//! Descriptors, threads and disk space return to their first values after many opens and closes.
+//! After many opens and closes of a database, the number of file descriptors and threads and the used disk space do not
+//! grow.
 //!
-//! `LSMX_TEST_SCALE` multiplies the rounds.
+//! `LSMX_TEST_SCALE` multiplies the number of rounds.
 
 use std::path::Path;
 
@@ -14,7 +15,7 @@ fn count_resources(dir: &Path) -> (usize, usize, u64) {
     (entries("/proc/self/fd"), entries("/proc/self/task"), bytes.sum())
 }
 
-/// Opens a database, uses it and closes it.
+/// Opens a database, writes and reads it, and closes it.
 fn run_round(dir: &Path, round: u64) {
     let tuning = KeyspaceOptions::default().memtable_bytes(32 << 10).table_bytes(16 << 10);
     let options = Options::default().open_files_max(8).keyspace_defaults(tuning.clone());
@@ -37,14 +38,14 @@ fn run_round(dir: &Path, round: u64) {
         db.wait_idle().unwrap();
         db.close(None).unwrap();
     }
-    // In other rounds the last handle closes the database.
+    // In odd rounds, the drop of the last handle closes the database.
 }
 
 #[test]
 fn open_and_close_many_times_leaves_no_resources() {
     let _alone = lsmx_testkit::run_alone();
     let dir = tempfile::tempdir().unwrap();
-    // After the first rounds the tree has its final size.
+    // The disk space is constant after the first rounds.
     (0..4).for_each(|number| run_round(dir.path(), number));
     let rounds = scaled(20);
     let (descriptors, threads, bytes) = count_resources(dir.path());
@@ -52,7 +53,7 @@ fn open_and_close_many_times_leaves_no_resources() {
         run_round(dir.path(), number);
         let (descriptors_now, threads_now, bytes_now) = count_resources(dir.path());
         assert_eq!((descriptors_now, threads_now), (descriptors, threads), "round {number}");
-        // The compactions that are finished at the end of a round differ.
+        // The disk space varies, because each round ends with other compactions finished.
         assert!(bytes_now <= 4 * bytes, "round {number}: {bytes_now} bytes, {bytes} at first");
     }
 }

@@ -1,4 +1,4 @@
-//! Tests that need a process of their own: they count its descriptors and threads, or kill it.
+//! Tests that need a process of their own: they count its file descriptors and threads, or they kill it.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Measures the cost of thousands of keyspaces. It checks nothing, so it runs by hand:
+//! Measures the time and memory of thousands of keyspaces. The measurement has no pass criterion, so it is run by hand:
 //!
 //! `cargo test -p lsmx --test process many_keyspaces:: -- --ignored --nocapture`
 
@@ -14,7 +14,7 @@ fn resident_bytes() -> u64 {
     statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// Returns the processor time of this process so far.
+/// Returns the CPU time that this process has used.
 fn cpu_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let after_name = stat.rsplit(") ").next().unwrap();
@@ -22,7 +22,7 @@ fn cpu_time() -> Duration {
     Duration::from_millis((ticks(11) + ticks(12)) * 10)
 }
 
-/// Runs `work` and prints its time and memory, in all and divided by `count`.
+/// Runs `work` and prints its wall time, CPU time and memory, in total and divided by `count`.
 fn measure<T>(name: &str, count: u32, work: impl FnOnce() -> T) -> T {
     let (started, cpu_before, resident_before) = (Instant::now(), cpu_time(), resident_bytes());
     let done = work();

@@ -1,8 +1,8 @@
-//! Power losses of real file systems, by the shutdown call of ext4 and xfs.
+//! Simulates power losses of ext4 and xfs with their shutdown call.
 //!
-//! A process writes to a database on a file system in a file. The test shuts the file system down and mounts it
-//! again. The database must show exactly the first *n* commits, with all that were acknowledged as synced. Needs
-//! root, loop devices, `mkfs` and `xfs_io`.
+//! A child process writes to a database on a file system in an image file. The test shuts the file system down and
+//! mounts it again. The database must contain exactly the first *n* commits, including all that were acknowledged as
+//! synced. The test needs root, loop devices, `mkfs` and `xfs_io`, and is skipped without them.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -16,11 +16,11 @@ use lsmx::{Db, Durability, Keyspace, KeyspaceOptions, Options, ValueSeparation, 
 use lsmx_delta::{DeltaOptions, DeltaStoreFactory};
 use lsmx_testkit::{TestRng, mix_seeds, scaled, seed};
 
-/// Environment variable with the seed and the directory for a writing process.
+/// Environment variable that passes the seed and the database directory to the child process.
 const ORDERS: &str = "LSMX_POWER_LOSS_ORDERS";
 const IMAGE_BYTES: u64 = 400 << 20;
 const KINDS: [&str; 3] = ["default", "values", "operands"];
-/// Key of the number of the last commit, in every keyspace.
+/// The key that stores the number of the last commit in every keyspace.
 const COUNT: &[u8] = b"count";
 
 type Model = [BTreeMap<Vec<u8>, Vec<u8>>; 3];
@@ -50,7 +50,7 @@ fn open(dir: &Path) -> (Db, [Keyspace; 3]) {
     (db, kinds)
 }
 
-/// Returns the changes of commit `n` to a keyspace: keys with a new value or operand, or without one for a delete.
+/// Returns the keys that commit `n` writes to a keyspace, each with a value or operand, or with `None` for a delete.
 fn changes(seed: u64, n: u64, at: usize) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
     let mut rng = TestRng::new(mix_seeds(mix_seeds(seed, n), at as u64));
     let mut changes = Vec::new();
@@ -67,7 +67,7 @@ fn is_synced(seed: u64, n: u64) -> bool {
     TestRng::new(mix_seeds(seed, n)).is_one_in(3)
 }
 
-/// Returns commit `n`.
+/// Returns the batch of commit `n`.
 fn batch(kinds: &[Keyspace; 3], seed: u64, n: u64) -> WriteBatch {
     let mut batch = WriteBatch::new();
     for (at, keyspace) in kinds.iter().enumerate() {
@@ -101,11 +101,11 @@ fn count(keyspace: &Keyspace) -> u64 {
     count.map_or(0, |count| u64::from_be_bytes(count[..].try_into().unwrap()))
 }
 
-/// The writing process. It writes until the file system fails, and prints the numbers of the synced commits.
+/// The child process. It writes until the file system fails, and prints the number of each synced commit.
 #[test]
 fn writing_process() {
     let Ok(orders) = std::env::var(ORDERS) else { return };
-    // Enables the failpoint that the environment names.
+    // `seed` enables the failpoint that `LSMX_TEST_SABOTAGE` names.
     self::seed();
     let (seed, dir) = orders.split_once(' ').unwrap();
     let seed = seed.parse().unwrap();
@@ -121,7 +121,7 @@ fn writing_process() {
             break;
         }
     }
-    // A close would fail, because the file system is shut down.
+    // The process exits without a close, which would fail on the shut-down file system.
     std::process::exit(0);
 }
 
@@ -131,14 +131,14 @@ fn run(program: &str, arguments: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// A file system in a file.
+/// A file system in an image file.
 struct Disk {
     image: PathBuf,
     mount: PathBuf,
 }
 
 impl Disk {
-    /// Creates and mounts a file system. Returns none if a tool or a privilege is missing.
+    /// Creates and mounts a file system. Returns `None` if a tool or a privilege is missing.
     fn create(dir: &Path, kind: &str) -> Option<Disk> {
         let disk = Disk { image: dir.join("image"), mount: dir.join("mount") };
         let _ = std::fs::create_dir(&disk.mount);
@@ -153,7 +153,7 @@ impl Disk {
         run("mount", &["-o", "loop", self.image.to_str().unwrap(), self.mount.to_str().unwrap()])
     }
 
-    /// Drops all data that is not on the disk. All later calls fail.
+    /// Shuts the file system down. All data that is not on the disk is lost, and all later calls fail.
     fn shut_down(&self) {
         assert!(run("xfs_io", &["-x", "-c", "shutdown", self.mount.to_str().unwrap()]));
     }
@@ -165,7 +165,8 @@ impl Drop for Disk {
     }
 }
 
-/// Waits for a number of acknowledged syncs. Returns the last synced commit. The process continues.
+/// Waits until the child process has reported `syncs` synced commits. Returns the number of the last one. The child
+/// process keeps running.
 fn wait_for_syncs(lines: &mut impl Iterator<Item = std::io::Result<String>>, syncs: usize) -> u64 {
     let synced = lines.map_while(Result::ok).filter_map(|line| {
         let number = line.strip_prefix("synced ")?;
@@ -198,7 +199,7 @@ fn power_loss_on_real_file_system_leaves_prefix_with_synced_commits() {
                 .stderr(Stdio::null())
                 .spawn()
                 .unwrap();
-            // The pipe stays open, because the process ends if it cannot print.
+            // The pipe stays open, because the child process exits if it cannot print.
             let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
             let syncs = 1 + rng.below(150);
             let synced = wait_for_syncs(&mut lines, usize::try_from(syncs).unwrap());

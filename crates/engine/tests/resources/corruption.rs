@@ -1,6 +1,7 @@
 //! Guarantee 10: damage to any file of a closed or killed database is detected or harmless.
 //!
-//! Each result is correct, or an error names a damaged file. No panic, and no allocation sized by damaged bytes.
+//! Every call returns a correct result or an error that names a damaged file. No call panics, and no allocation has a
+//! size that a damaged byte determines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
@@ -23,24 +24,24 @@ use lsmx_testkit::{TestRng, scale, seed};
 
 use crate::ALLOCATOR;
 
-/// Bound of the bytes that one sample allocates.
+/// Maximum number of bytes that the reads of one damaged database may allocate.
 const BYTES_MAX: isize = 64 << 20;
 
 const KEYSPACES: [&str; 3] = ["default", "other", "operands"];
 type State = [BTreeMap<Vec<u8>, Vec<u8>>; 3];
 
-/// An undamaged database and its possible contents.
+/// An undamaged database, and the contents that it may have after an open.
 struct IntactDatabase {
     name: &'static str,
     disk: MemVfs,
-    /// The state after each number of commits.
+    /// The contents after 0, 1, 2, … commits.
     states: Vec<State>,
     /// Number of commits that must survive.
     synced: usize,
 }
 
-/// Returns options of a keyspace. The memtables have different sizes, so that at the end one keyspace is flushed past
-/// others, and the log must still reach back to those.
+/// Returns options of a keyspace. The memtable sizes differ, so one keyspace is flushed further than others. The log
+/// must keep the unflushed commits of the others.
 fn keyspace_options(name: &str) -> KeyspaceOptions {
     let options = KeyspaceOptions::default()
         .policy("leveled(T=2)".parse::<PolicySpec>().unwrap())
@@ -66,7 +67,7 @@ fn options(seed: u64, segment_bytes: u64) -> Options {
     options.keyspace_defaults(keyspace_options("default"))
 }
 
-/// Builds a small database with every kind of file. Each commit writes its number into all keyspaces.
+/// Builds a small database with every kind of file. Each commit writes its number to all keyspaces.
 fn build(
     name: &'static str,
     seed: u64,
@@ -116,8 +117,8 @@ fn build(
     IntactDatabase { name, disk, states, synced: commits }
 }
 
-/// Returns a closed database, and databases that were killed at different times. After some of these kills, a keyspace
-/// was flushed later than the last segment began, so that only the manifest knows how far the log must reach.
+/// Returns a closed database, and databases that were killed at different times. In some of these, a keyspace was
+/// flushed after the last log segment began. Then only the manifest determines which log segments must be read.
 fn intact() -> Vec<IntactDatabase> {
     let killed = (0..8).map(|at| build("killed", 12, 1 << 10, 150 + 3 * at, true));
     std::iter::once(build("closed", 11, 600, 160, false)).chain(killed).collect()
@@ -149,7 +150,7 @@ enum Answer {
     Refused,
 }
 
-/// Files of a sample that an error may name.
+/// The files that the error of a damaged database may name.
 type Culprits<'a> = &'a [&'a Path];
 
 fn is_not_found(error: &Error) -> bool {
@@ -161,14 +162,14 @@ fn is_not_found(error: &Error) -> bool {
     }
 }
 
-/// Checks that an error names one of the files.
+/// Checks that the error names one of `culprits`.
 fn check_named(error: &Error, culprits: Culprits<'_>) {
     let named = named(error);
     let is_named = |culprit: &&Path| named.iter().any(|path| path == culprit);
-    // Without its CURRENT, the directory is no database.
+    // If `CURRENT` is missing, the error names the directory.
     let lost_current = culprits[0].ends_with("CURRENT") && named == [Path::new("db")];
-    // A cut manifest of a killed process may be a torn tail. Its older state, which the open writes to a new manifest,
-    // names files that were removed.
+    // A truncated manifest of a killed process may be a torn tail. The open then recovers an older state, which may
+    // refer to files that no longer exist.
     let is_older = extension(culprits[0]) == "MANIFEST" && is_not_found(error);
     let is_right = culprits.iter().any(is_named) || lost_current || is_older;
     assert!(is_right, "{error:?}: named {named:?}");
@@ -179,7 +180,7 @@ impl IntactDatabase {
         self.disk.crash(CrashImage::Keep, 0)
     }
 
-    /// Opens a damaged copy and reads everything.
+    /// Opens a damaged copy and reads all keys with gets and scans.
     fn read(&self, disk: &MemVfs, culprits: Culprits<'_>) -> Answer {
         let before = disk.snapshot_all();
         let mut refused = false;
@@ -202,7 +203,7 @@ impl IntactDatabase {
                 Err(error) => refuse(error),
             }
         }
-        // The number of commits, by each keyspace that can be read.
+        // The number of commits must be equal in every readable keyspace.
         let mut commits = None;
         for (_, keyspace) in &keyspaces {
             match keyspace.get("commits") {
@@ -238,7 +239,7 @@ impl IntactDatabase {
                     }
                     (Some(Err(error)), _) => {
                         refuse(error);
-                        // An iterator that has failed keeps failing.
+                        // An iterator returns an error again after it has failed.
                         assert!(matches!(scan.next(), Some(Err(_))), "an iterator continues");
                         assert!(matches!(scan.next_back(), Some(Err(_))), "backward");
                         break;
@@ -250,7 +251,8 @@ impl IntactDatabase {
         if refused { Answer::Refused } else { Answer::Right }
     }
 
-    /// [`IntactDatabase::read`] within bounds of memory. A failure names the database and the damage.
+    /// Runs [`IntactDatabase::read`] and checks the memory that it allocates. A failure message contains the database
+    /// and the damage.
     fn sample(&self, disk: &MemVfs, culprits: Culprits<'_>, damage: &str) -> Answer {
         let read = || catch_unwind(AssertUnwindSafe(|| self.read(disk, culprits)));
         let (answer, bytes) = ALLOCATOR.peak_in_thread(|| quietly(read));
@@ -262,7 +264,7 @@ impl IntactDatabase {
         })
     }
 
-    /// Returns the files that are not empty, with their lengths.
+    /// Returns the non-empty files with their lengths in bytes.
     fn files(&self) -> Vec<(PathBuf, usize)> {
         let files = self.disk.snapshot_all().into_iter();
         files.map(|(path, bytes)| (path, bytes.len())).filter(|(_, bytes)| *bytes > 0).collect()
@@ -299,8 +301,9 @@ fn intact_databases_have_every_kind_of_file_and_are_readable() {
     assert!(buckets >= 9, "{buckets} buckets in nine databases");
 }
 
-/// Damages each file of each database at evenly spaced offsets, `samples` in all at scale 1, by `damage`, which gets the
-/// disk, the file and the offset and returns a description. Damage of a table must also be found by `verify`.
+/// Damages each file of each database at evenly spaced offsets, and checks each damaged copy. `samples` is the total
+/// number of damaged copies at scale 1. `damage` gets the disk, the file and the offset, and returns a description.
+/// `verify` must also detect the damage of a table.
 fn damage_files(
     samples: f64,
     rng: &mut TestRng,
@@ -354,15 +357,15 @@ fn cut_file_is_detected_or_harmless() {
     });
 }
 
-/// Removes files, swaps them, and replaces them by files of another database.
+/// Removes a file, swaps two files, or replaces a file by one of another database.
 #[test]
 fn misplaced_file_is_detected_or_harmless() {
     let _shared = lsmx_testkit::run_shared();
     let _dog = watchdog("misplaced files", seed(), Duration::from_secs(300));
     let foreign = build("foreign", 13, 600, 160, false).disk.snapshot_all();
     let (mut samples, mut refused) = (0, BTreeSet::new());
-    // A log segment that was never synced may show old blocks of the disk, so it counts as torn. A killed database may
-    // have buckets that it does not need.
+    // A log segment that was never synced may contain old blocks of the disk, so recovery treats it as a torn tail. A
+    // killed database may have buckets that no version refers to.
     let mut check = |damage: &str, kind: &str, answer: Answer| {
         assert!(answer == Answer::Refused || ["wal", "bucket"].contains(&kind), "{damage}");
         if answer == Answer::Refused {
@@ -395,7 +398,7 @@ fn misplaced_file_is_detected_or_harmless() {
                 replaced.write_all(path, other_bytes).unwrap();
                 let damage =
                     format!("{} of another database as {}", other.display(), path.display());
-                // A foreign CURRENT names another manifest.
+                // The `CURRENT` file of another database names a manifest of that database.
                 check(&damage, &kind, intact.sample(&replaced, &[path, manifest], &damage));
                 samples += 1;
             }

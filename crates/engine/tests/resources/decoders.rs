@@ -1,8 +1,8 @@
-//! Fuzz targets of the engine on a million changed inputs: no panic, no hang, no allocation beyond a bound, and no violated
-//! invariant. `lsmx_testkit::fuzzing` documents the targets and how to replay a failure.
+//! Runs the fuzz targets of the engine on a million mutated inputs. A target must not panic, hang, exceed its memory
+//! bound or violate an invariant. `lsmx_testkit::fuzzing` documents the targets and how to replay a failure.
 //!
-//! Seeds are the files of small databases, the golden tables, and `fuzz/corpus`.
-#![expect(clippy::disallowed_methods, reason = "golden files belong to the repository")]
+//! The seed inputs are the files of small databases, the golden tables, and `fuzz/corpus`.
+#![expect(clippy::disallowed_methods, reason = "golden files are no user data")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,10 +17,10 @@ use lsmx_testkit::fuzzing::{Seeds, check_targets, run_targets};
 
 use crate::ALLOCATOR;
 
-/// Inputs over all targets at `LSMX_TEST_SCALE=1`.
+/// Number of inputs of all targets together, at `LSMX_TEST_SCALE=1`.
 const INPUTS: u64 = 1_000_000;
 
-/// Returns the files of two small databases with tables, and of one with a WAL and a manifest only.
+/// Returns the files of two small databases with tables, and of one that has only a WAL and a manifest.
 fn sample_databases() -> Vec<BTreeMap<PathBuf, Vec<u8>>> {
     let mut all = Vec::new();
     for (compression, filter_bits, memtable_bytes, close) in [
@@ -66,7 +66,7 @@ fn sample_databases() -> Vec<BTreeMap<PathBuf, Vec<u8>>> {
     all
 }
 
-/// Returns the golden tables, which have range tombstones, and the golden trace, which has items of every kind.
+/// Returns the golden tables, which contain range tombstones, and the golden trace, which contains every kind of item.
 fn golden_files() -> BTreeMap<PathBuf, Vec<u8>> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let mut files = BTreeMap::new();
@@ -103,7 +103,7 @@ fn targets_have_shares_seeds_and_binaries() {
     check_targets(TARGETS, &all_seeds());
 }
 
-/// Writes a corpus for each new target.
+/// Writes the seed corpus of each new fuzz target.
 #[test]
 #[ignore = "writes seeds into fuzz/corpus; run with --test resources -- --ignored write_corpora"]
 fn write_corpora() {

@@ -1,4 +1,4 @@
-//! Tests that count allocated bytes or work of the whole process. No other test runs meanwhile.
+//! Tests that count the allocated bytes or the work of the whole process. Each runs while no other test does.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,7 +15,7 @@ use lsmx_testkit::CountingAllocator;
 mod corruption;
 mod decoders;
 #[path = "../harness/gate.rs"]
-#[allow(dead_code, reason = "each test program uses a part of the module")]
+#[allow(dead_code, reason = "this program uses only some functions of the module")]
 mod gate;
 mod work_bounds;
 

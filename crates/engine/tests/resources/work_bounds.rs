@@ -1,8 +1,8 @@
-//! Guarantee 17: the work of a call grows at most as n log n.
+//! Guarantee 17: the work of a call for n items grows at most as n log n.
 //!
-//! Each check makes one kind of call at three sizes, a factor of 4 apart, and compares counters: work that
-//! the engine counts ([`lsmx_base::work_counter`]) and bytes that the process allocates. No check measures time.
-//! `LSMX_TEST_SCALE` above 1 adds two larger sizes. `--nocapture` prints all figures.
+//! Each check runs one kind of call with n, 4n and 16n items. It compares the work that the engine counts
+//! ([`lsmx_base::work_counter`]) and the bytes that the process allocates. No check measures time. `LSMX_TEST_SCALE`
+//! above 1 adds two larger sizes. `--nocapture` prints all counters.
 
 use std::future::Future;
 use std::ops::Bound;
@@ -28,13 +28,14 @@ use lsmx_testkit::scale;
 use crate::ALLOCATOR;
 use crate::gate::{Gate, each};
 
-/// Permitted factor over n log n, because amortized steps do not fall on the sizes evenly.
+/// Permitted factor over n log n. Steps with amortized cost, such as the growth of a vector, are not distributed evenly
+/// over the sizes.
 const SLACK: f64 = 1.5;
-/// Smaller counts do not show growth.
+/// Counts below this limit are too small to show growth.
 const FEW: u64 = 2_000;
 const FEW_BYTES: u64 = 64 << 10;
 
-/// Work and allocated bytes of a call, by counter.
+/// The work and the allocated bytes of a call, by name of the counter.
 #[derive(Clone, Debug)]
 struct Cost(Vec<(String, u64)>);
 
@@ -53,20 +54,19 @@ impl Cost {
         Cost(spent.collect())
     }
 
-    /// Adds a counter.
     fn with(mut self, name: &str, count: u64) -> Cost {
         self.0.push((name.to_owned(), count));
         self
     }
 }
 
-/// Returns three sizes from the smallest on, five in a long run.
+/// Returns three sizes from `smallest` on, or five if `LSMX_TEST_SCALE` exceeds 1. Each is four times the previous one.
 fn sizes(smallest: u64) -> Vec<u64> {
     let more = if scale() > 1.0 { 2 } else { 0 };
     (0..3 + more).map(|step| smallest << (2 * step)).collect()
 }
 
-/// Fails if a counter grows faster than n log n between two neighbouring sizes.
+/// Fails if a counter grows faster than n log n from one size to the next.
 fn grows_at_most_as_n_log_n(what: &str, smallest: u64, cost: impl Fn(u64) -> Cost) {
     let costs: Vec<(u64, Cost)> = sizes(smallest).into_iter().map(|n| (n, cost(n))).collect();
     let mut steep = Vec::new();
@@ -87,7 +87,7 @@ fn grows_at_most_as_n_log_n(what: &str, smallest: u64, cost: impl Fn(u64) -> Cos
     assert!(steep.is_empty(), "{what}: {}", steep.join("; "));
 }
 
-/// Fails if the last count is larger than the first.
+/// Fails if the last cost exceeds the first by more than the factor [`SLACK`].
 fn does_not_grow(what: &str, costs: &[(u64, u64)]) {
     println!("{what}: {costs:?}");
     let (first, last) = (costs[0].1, costs[costs.len() - 1].1);
@@ -116,12 +116,12 @@ fn new(keyspace: KeyspaceOptions) -> Db {
     open(&MemVfs::new(), keyspace)
 }
 
-/// Returns a key. Consecutive numbers have keys far apart.
+/// Returns the key of a number. Consecutive numbers have keys in random order.
 fn key(number: u64) -> [u8; 8] {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
 
-/// Returns a key in the order of the numbers.
+/// Returns the key of a number. The keys have the order of the numbers.
 fn ordered(number: u64) -> [u8; 8] {
     number.to_be_bytes()
 }
@@ -138,20 +138,20 @@ fn put_all(db: &Db, n: u64) {
     db.write(batch(db, n), Durability::Buffered).unwrap();
 }
 
-/// Relative positions of range deletes.
+/// How the ranges of many range deletes overlap.
 #[derive(Clone, Copy, Debug)]
 enum Layout {
-    /// `..1`, `..2`, and so on, as retention by time writes them.
+    /// The ranges `..1`, `..2` and so on, as an application writes them that deletes old data.
     Growing,
-    /// The largest first.
+    /// The ranges of `Growing` in reverse order, the largest first.
     Shrinking,
-    /// Each covers about half of all keys.
+    /// Ranges that start at consecutive numbers. Each covers about half of all keys.
     Crossing,
     Disjoint,
 }
 
 impl Layout {
-    /// Returns one of `n` ranges.
+    /// Returns range number `number` of `n` ranges.
     fn range(self, number: u64, n: u64) -> (Bound<[u8; 8]>, Bound<[u8; 8]>) {
         let (start, end) = match self {
             Layout::Growing => (Bound::Unbounded, ordered(2 * number + 2)),
@@ -199,10 +199,10 @@ fn write_of_a_batch_costs_n_log_n() {
     });
 }
 
-/// A write that waits in the queue of commits.
+/// A write in the commit queue.
 type Queued = Pin<Box<dyn Future<Output = lsmx::Result<()>> + Send>>;
 
-/// Returns a disk with two gates: for appends to the log and for the creation of tables.
+/// Returns a disk with two gates. One blocks appends to the log, the other blocks the creation of tables.
 fn gated_disk() -> (FaultVfs, [Gate; 2]) {
     let [log, tables] = [Gate::default(), Gate::default()];
     let disk = tables.disk(each(&[VfsCall::Create], ".sst"), "");
@@ -214,7 +214,7 @@ fn poll_once(future: &mut Queued) -> bool {
     future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
 }
 
-/// A database with threads, its asynchronous handle and its runtime.
+/// A database with background threads, its asynchronous handle and its Tokio runtime.
 struct AsyncDatabase {
     db: Db,
     handle: lsmx::tokio::Db,
@@ -232,7 +232,7 @@ impl AsyncDatabase {
         AsyncDatabase { db, handle, runtime }
     }
 
-    /// Queues a batch. The write continues when the future is awaited.
+    /// Adds a batch to the commit queue. The write continues when the returned future is awaited.
     fn queue(&self, batch: WriteBatch) -> Queued {
         let handle = self.handle.clone();
         let mut write: Queued =
@@ -243,7 +243,7 @@ impl AsyncDatabase {
     }
 }
 
-/// Commits two batches that queue while an append to the log hangs, in one group.
+/// Commits two batches in one group. They are queued while an append to the log is blocked.
 fn commit_together(batches: impl FnOnce(&Db) -> [WriteBatch; 2]) -> Cost {
     let (disk, [log, _]) = gated_disk();
     let served =
@@ -294,7 +294,7 @@ impl EventListener for Stalls {
     }
 }
 
-/// Batches are admitted while memory is free, and inserted while no memtable can be flushed.
+/// The engine admits batches while memory is free, and inserts them while no memtable can be flushed.
 #[test]
 fn memtables_do_not_grow_with_the_batches_in_flight() {
     const BATCH_BYTES: usize = 1 << 20;
@@ -327,7 +327,7 @@ fn memtables_do_not_grow_with_the_batches_in_flight() {
         served.runtime.block_on(async {
             ahead.await.unwrap();
             let writes: Vec<_> = writes.into_iter().map(tokio::spawn).collect();
-            // Each write is inserted, or waits until memory is free.
+            // Waits until each write has been inserted or has stalled.
             while done.load(Ordering::Acquire) + stalls.0.load(Ordering::Acquire) < in_flight {
                 tokio::task::yield_now().await;
             }
@@ -343,7 +343,7 @@ fn memtables_do_not_grow_with_the_batches_in_flight() {
     does_not_grow("memtables of batches in flight", &costs);
 }
 
-/// Checks the cost of a call at `n` range deletes of each layout, `n` from 256 on.
+/// Checks the cost of a call with `n` range deletes of each [`Layout`], for `n` from 256 on.
 fn check_layouts(what: &str, cost: impl Fn(u64, Layout) -> Cost) {
     let _alone = lsmx_testkit::run_alone();
     for layout in LAYOUTS {
@@ -408,7 +408,7 @@ fn range_costs_n_log_n() {
         check_layouts(&format!("range, flushed: {flushed}"), |n, layout| {
             let db = new(keyspace_options());
             put_ordered(&db, n);
-            // A snapshot before the range deletes sees every entry.
+            // This snapshot is older than the range deletes, so it sees every entry.
             let before = db.snapshot();
             delete_ranges(&db, n, layout);
             if flushed {
@@ -427,12 +427,12 @@ fn range_costs_n_log_n() {
 fn range_over_the_range_deletes_of_many_tables_costs_n_log_n() {
     let _alone = lsmx_testkit::run_alone();
     grows_at_most_as_n_log_n("range over n / 16 tables with range deletes", 256, |n| {
-        // No compaction.
+        // This policy merges nothing.
         let db =
             new(keyspace_options()
                 .policy("tiering(size_ratio=1000)".parse::<PolicySpec>().unwrap()));
         put_ordered(&db, 1);
-        // The snapshot sees the entry that every range delete covers, so no range delete is dropped.
+        // The snapshot keeps the entry that all range deletes cover, so no compaction drops a range delete.
         let _snapshot = db.snapshot();
         for number in 0..n {
             db.default_keyspace().delete_range::<[u8; 8]>(..ordered(number + 1)).unwrap();
@@ -456,7 +456,7 @@ fn snapshot_costs_n_log_n() {
                 db.put(key(number), b"value").unwrap();
                 held.push(db.snapshot());
             }
-            // Drops the oldest first.
+            // The oldest snapshot is dropped first.
             held.drain(..).for_each(drop);
         })
     });
@@ -536,7 +536,7 @@ fn collection_of_operands_costs_n_log_n() {
                     db.default_keyspace().merge(key(number * 8 + round), b"operand").unwrap();
                 }
                 snapshots.push(db.snapshot());
-                // Nested ranges over an eighth of all keys.
+                // Nested range deletes that cover an eighth of all keys.
                 for number in 0..n / 8 {
                     let end = ordered((n / 8 - number) * (u64::MAX / n));
                     db.default_keyspace().delete_range::<[u8; 8]>(..end).unwrap();
@@ -578,7 +578,7 @@ fn open_of_log_costs_n_log_n() {
         let db = open(&disk, keyspace_options());
         put_ordered(&db, n);
         delete_ranges(&db, n, layout);
-        // A clean close would flush the range deletes.
+        // The database is killed, because a clean close would flush the range deletes.
         let killed = disk.crash(CrashImage::Keep, 0);
         Cost::measure(|| drop(open(&killed, keyspace_options())))
     });

@@ -1,4 +1,4 @@
-//! Every link and path in the documents exists, and the book in `docs` is complete.
+//! Checks that every link and path in the documents exists, and that the book in `docs` lists all pages.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ fn has_heading(page: &Path, anchor: &str) -> bool {
     })
 }
 
-/// Returns the links and the paths in backquotes that name no file, directory or heading.
+/// Returns the links and backquoted paths in a document for which no file, directory or heading exists.
 fn missing(document: &Path, text: &str, sources_of_crates: &[PathBuf]) -> Vec<String> {
     let folder = document.parent().unwrap();
     let links = text.split("](").skip(1).filter_map(|rest| {
@@ -36,7 +36,7 @@ fn missing(document: &Path, text: &str, sources_of_crates: &[PathBuf]) -> Vec<St
             || name.split_once('#').is_some_and(|(_, heading)| !has_heading(path, heading))
     });
     let mut missing: Vec<_> = missing.map(|(name, _)| name.to_owned()).collect();
-    // A source file may be named by the end of its path.
+    // Documents may name a source file by the last components of its path.
     let sources = text.split('`').skip(1).step_by(2).filter(|code| {
         let is_path =
             |char: char| char.is_ascii_lowercase() || char.is_ascii_digit() || "_/.".contains(char);
@@ -60,7 +60,7 @@ fn documents_name_files_that_exist() {
     }
 }
 
-/// Returns the paths of documents in a source text.
+/// Returns the paths of documents that a source text contains.
 fn documents_in(text: &str) -> impl Iterator<Item = &str> {
     let rests = text.match_indices("docs/").map(|(at, _)| &text[at..]);
     let paths = rests.map(|rest| {
@@ -85,7 +85,7 @@ fn sources_name_documents_that_exist() {
     assert!(documents > 20, "{documents}");
 }
 
-/// Returns the info strings of the code blocks in a page.
+/// Returns the languages of the code blocks in a page.
 fn code_languages(text: &str) -> Vec<&str> {
     let fences = text.lines().filter_map(|line| line.trim_start().strip_prefix("```"));
     fences.step_by(2).collect()
@@ -123,12 +123,12 @@ fn book_code_blocks_name_their_language_and_rust_is_compiled() {
     }
 }
 
-/// Returns the text of all files with this extension below a directory of the repository.
+/// Returns the concatenated text of all files with this extension below a directory of the repository.
 fn text_of(dir: &str, extension: &str) -> String {
     files(&root().join(dir), extension).iter().map(|file| read(file)).collect()
 }
 
-/// Returns the name at the start of `text`.
+/// Returns the identifier at the start of `text`.
 fn name(text: &str) -> &str {
     let end = text.find(|char: char| !char.is_ascii_alphanumeric() && char != '_');
     &text[..end.unwrap_or(text.len())]
@@ -141,7 +141,7 @@ fn public_fields(source: &str) -> impl Iterator<Item = String> {
     fields.map(|rest| name(rest).to_owned())
 }
 
-/// Checks that a page has each name in backquotes, after one of the characters in `starts`.
+/// Checks that a page contains each name, followed by a backquote and preceded by one of the characters in `starts`.
 fn assert_page_has(page: &str, names: &[String], starts: &[char]) {
     let text = read(&root().join(page));
     let is_listed =
@@ -170,7 +170,7 @@ fn options_page_lists_every_option() {
 fn metrics_page_lists_every_field() {
     let names: Vec<_> = public_fields(&text_of("crates/engine/src/metrics", "rs")).collect();
     assert!(names.len() > 100, "{names:?}");
-    // A field of a field is listed as `outer.field`.
+    // The page lists nested fields as `outer.field`.
     assert_page_has("docs/reference/metrics.md", &names, &['`', '.']);
 }
 

@@ -1,13 +1,14 @@
-//! The layer test: modules import modules of lower layers and of their own layer, and files form no import cycles.
+//! Checks that modules import only modules of lower layers and of their own layer, and that imports between files form
+//! no cycle.
 //!
-//! The test reads the sources. Code under `#[cfg(test)]` may import any module.
+//! The tests parse the sources. Code under `#[cfg(test)]` may import any module.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::{files, read, root};
 
-/// Layers of `lsmx-base`, lowest first.
+/// Layers of the modules of `lsmx-base`, lowest first.
 const BASE: &[&[&str]] = &[
     &["sync"],
     &["failpoint", "work_counter", "malformed", "key", "key_search"],
@@ -16,7 +17,7 @@ const BASE: &[&[&str]] = &[
     &["range_tombstone"],
 ];
 
-/// Layers of the engine, lowest first.
+/// Layers of the modules of the engine, lowest first.
 const ENGINE: &[&[&str]] = &[
     &["error", "cursor", "background_error", "callback", "merge_operator", "deferred_drop"],
     &["vfs", "env"],
@@ -37,15 +38,15 @@ const ENGINE: &[&[&str]] = &[
     &["state"],
     &["lookup", "iter", "write"],
     &["jobs"],
-    // `loom_models` opens databases.
+    // `loom_models` opens databases, so it is in the layer of `db`.
     &["db", "loom_models"],
     &["tokio"],
     &["book"],
-    // Not compiled for users.
+    // `benching` is not part of builds for users.
     &["benching"],
 ];
 
-/// Layers of `lsmx-compaction`, lowest first.
+/// Layers of the modules of `lsmx-compaction`, lowest first.
 const COMPACTION: &[&[&str]] = &[
     &["ids", "key_range", "rng"],
     &["error", "table_meta"],
@@ -60,7 +61,7 @@ const COMPACTION: &[&[&str]] = &[
     &["spec"],
 ];
 
-/// Layers of `lsmx-simulator`, lowest first.
+/// Layers of the modules of `lsmx-simulator`, lowest first.
 const SIMULATOR: &[&[&str]] = &[
     &["workload"],
     &["cost_model", "math"],
@@ -73,7 +74,7 @@ const SIMULATOR: &[&[&str]] = &[
     &["simulation"],
 ];
 
-/// Layers of `lsmx-delta`, lowest first.
+/// Layers of the modules of `lsmx-delta`, lowest first.
 const DELTA: &[&[&str]] = &[
     &["options", "memory"],
     &["format"],
@@ -88,7 +89,7 @@ const DELTA: &[&[&str]] = &[
     &["factory", "dump"],
 ];
 
-/// Crates whose modules have layers: directory and layers.
+/// Crates whose modules have layers. Each row has the directory and the layers.
 const LAYERED: &[(&str, &[&[&str]])] = &[
     ("base", BASE),
     ("compaction", COMPACTION),
@@ -97,7 +98,7 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
     ("delta", DELTA),
 ];
 
-/// Crates, lowest first: directory, and name in a `Cargo.toml`.
+/// Crates, lowest first. Each row has the directory and the package name in `Cargo.toml`.
 const CRATES: &[(&str, &str)] = &[
     ("base", "lsmx-base"),
     ("compaction", "lsmx-compaction"),
@@ -105,7 +106,7 @@ const CRATES: &[(&str, &str)] = &[
     ("simulator", "lsmx-simulator"),
     ("delta", "lsmx-delta"),
     ("bench", "lsmx-bench"),
-    // Depends on `bench` with a feature only.
+    // `testkit` depends on `bench` only if a feature is enabled.
     ("testkit", "lsmx-testkit"),
     ("stress", "lsmx-stress"),
     ("cli", "lsmx-cli"),
@@ -121,7 +122,7 @@ fn production_code(text: &str) -> String {
     let mut text = lines.collect::<Vec<_>>().join("\n");
     while let Some(from) = text.find("#[cfg(test)]") {
         let rest = &text[from..];
-        // The item ends with its first `;`, or with the brace that closes its first one.
+        // An item ends with its first semicolon, or with the closing brace of its body.
         let semicolon = rest.find(';').unwrap_or(rest.len());
         let brace = rest.find('{').unwrap_or(rest.len());
         let len = if semicolon < brace { semicolon + 1 } else { brace + block(&rest[brace..]) };
@@ -130,7 +131,7 @@ fn production_code(text: &str) -> String {
     text
 }
 
-/// Returns the length of a block that begins with a brace.
+/// Returns the length in bytes of a block that begins with an opening brace.
 fn block(text: &str) -> usize {
     let mut depth = 0;
     for (at, character) in text.char_indices() {
@@ -146,7 +147,7 @@ fn block(text: &str) -> usize {
     text.len()
 }
 
-/// Returns imports of modules in higher layers, and modules without a layer.
+/// Returns the imports from higher layers, and the modules to which no layer is assigned.
 fn upward_imports(src: &Path, layers: &[&[&str]]) -> Vec<String> {
     let layer_of = |module: &str| {
         let top = module.split("::").next().unwrap();
@@ -164,8 +165,8 @@ fn upward_imports(src: &Path, layers: &[&[&str]]) -> Vec<String> {
     up
 }
 
-/// Returns for each module of a crate the modules whose items it names by `crate::` or `super::`. `edit` changes the source
-/// of a file before that.
+/// Returns, for each module of a crate, the modules whose items it names with `crate::` or `super::`. `edit` transforms
+/// the source of each file first.
 fn file_imports(src: &Path, edit: impl Fn(&str) -> String) -> BTreeMap<String, BTreeSet<String>> {
     let files = files(src, "rs");
     let module_of = |file: &Path| {
@@ -210,7 +211,7 @@ fn file_imports(src: &Path, edit: impl Fn(&str) -> String) -> BTreeMap<String, B
     imports
 }
 
-/// Removes the statements that re-export items.
+/// Removes the `pub use` statements.
 fn without_reexports(text: &str) -> String {
     let mut kept = String::new();
     let mut rest = text;
@@ -223,7 +224,7 @@ fn without_reexports(text: &str) -> String {
     kept + rest
 }
 
-/// Returns the paths that start with `crate::` or `super::`, with nested lists expanded.
+/// Returns the paths that start with `crate::` or `super::`. Nested lists in braces are expanded.
 fn code_paths(text: &str) -> Vec<String> {
     let mut paths = Vec::new();
     for start in ["crate::", "super::"] {
@@ -231,7 +232,7 @@ fn code_paths(text: &str) -> Vec<String> {
             let before = text[..at].chars().next_back();
             let is_part =
                 |character: char| character.is_alphanumeric() || "_:$".contains(character);
-            // `pub(in crate::module)` limits visibility.
+            // Skips `pub(in crate::module)`, which is no import.
             if before.is_some_and(is_part) || text[..at].ends_with("pub(in ") {
                 continue;
             }
@@ -241,7 +242,8 @@ fn code_paths(text: &str) -> Vec<String> {
     paths
 }
 
-/// Appends the paths below `prefix` that `text` starts with: a name, a path, or a list in braces.
+/// Appends to `paths` each path in `text` with `prefix` before it. `text` starts with a name, a path, or a list in
+/// braces.
 fn expand(prefix: &str, text: &str, paths: &mut Vec<String>) {
     if text.starts_with('{') {
         let list = &text[1..block(text) - 1];
@@ -273,9 +275,9 @@ fn expand(prefix: &str, text: &str, paths: &mut Vec<String>) {
     }
 }
 
-/// Returns a cycle of modules, if there is one.
+/// Returns a cycle of imports, or `None`.
 fn find_cycle(imports: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<String>> {
-    /// Extends the path by the imports of its last module, depth first.
+    /// Visits the imports of the last module of `path` depth first. Returns the first cycle found.
     fn visit(
         imports: &BTreeMap<String, BTreeSet<String>>,
         path: &mut Vec<String>,
@@ -300,7 +302,7 @@ fn find_cycle(imports: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<String
     imports.keys().find_map(|module| visit(imports, &mut vec![module.clone()], &mut finished))
 }
 
-/// A module that re-exports an item of its child (`pub use`) does not import it.
+/// A module that re-exports an item of its child with `pub use` does not count as an importer of the child.
 #[test]
 fn files_form_no_cycles() {
     for (name, _) in LAYERED {
@@ -310,15 +312,15 @@ fn files_form_no_cycles() {
     }
 }
 
-/// Types whose name occurs twice in a crate: the asynchronous handles have the names of the blocking ones, and loom has
-/// its own primitives.
+/// Type names that may occur twice in a crate. The asynchronous handles have the names of the blocking ones, and loom
+/// has its own synchronization primitives.
 const SHARED_NAMES: [&str; 6] = ["Condvar", "Db", "Keyspace", "Range", "Snapshot", "Change"];
 
-/// Types with methods outside their module. Methods of `WriteBatch` need a type of a higher layer; the other files have one
-/// task each: applying a job, the tags of a data block, crashes and damage of the file system in memory.
+/// Types that may have methods outside the module that defines them. Some methods of `WriteBatch` need a type of a
+/// higher layer. The methods of the others are split by task.
 const SPLIT_TYPES: [&str; 4] = ["WriteBatch", "TreeShape", "DataBlock", "MemVfs"];
 
-/// Returns the names after a keyword such as `struct` at the start of an item.
+/// Returns the names of the items that a keyword such as `struct` defines at the start of a line.
 fn names_after<'a>(text: &'a str, keyword: &str) -> Vec<&'a str> {
     let words = text.lines().filter_map(|line| {
         let mut words = line.split([' ', '(', '<', '{', ';']).filter(|word| !word.is_empty());
@@ -393,7 +395,7 @@ fn modules_import_lower_layers() {
     }
 }
 
-/// Only the top modules use the database handle.
+/// Only modules of the top layers may use the database handle `Db`.
 #[test]
 fn only_db_names_the_handle() {
     let src = crate_dir("engine/src");
@@ -416,8 +418,8 @@ fn crates_depend_on_lower_crates() {
         let Ok(text) = std::fs::read_to_string(crate_dir(dir).join("Cargo.toml")) else {
             continue;
         };
-        // Development dependencies are free: a crate enables its own features there, and tests of the engine use
-        // `lsmx-delta`.
+        // The test ignores development dependencies. Crates use them to enable their own features, and tests of the
+        // engine use `lsmx-delta`.
         let text = text.split("[dev-dependencies]").next().unwrap_or_default();
         for (name, above) in CRATES[own + 1..].iter().map(|(_, name)| (name, dir)) {
             let names = |line: &str| {

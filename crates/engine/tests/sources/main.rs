@@ -1,6 +1,6 @@
-//! Tests that read sources and documents of the repository.
+//! Tests that read the sources and documents of the repository.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "reads no data of users")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "the tests read no user data")]
 
 mod documents;
 mod layers;
@@ -8,7 +8,7 @@ mod public_items;
 
 use std::path::{Path, PathBuf};
 
-/// Returns the directory of the repository.
+/// Returns the root directory of the repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -17,7 +17,7 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 
-/// Returns the files with an extension below a directory, sorted.
+/// Returns the sorted paths of the files with an extension below a directory.
 fn files(dir: &Path, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap() {

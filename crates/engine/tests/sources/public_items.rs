@@ -1,8 +1,8 @@
-//! The public items of the crate, compared with the checked-in list `tests/public_items.txt`.
+//! Compares the public items of the crate with the list in `tests/public_items.txt`.
 //!
-//! The list has the types, traits, functions, methods and constants that users reach with the features `tokio` and
-//! `tracing`. Fields, variants, trait implementations and items of other crates are not listed.
-//! `UPDATE=1` rewrites the list.
+//! The list contains the types, traits, functions, methods and constants that users can access with the features
+//! `tokio` and `tracing`. It does not contain fields, variants, trait implementations and items of other crates. Run
+//! the test with `UPDATE=1` to rewrite the list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -10,21 +10,21 @@ use std::path::{Path, PathBuf};
 use crate::read;
 use syn::{Attribute, Ident, ImplItem, Item, TraitItem, Type, UseTree, Visibility};
 
-/// Most items that the crate may have.
+/// Maximum number of public items.
 const ITEMS_MAX: usize = 400;
 
-/// A module of the crate.
+/// A module of the crate, parsed from its sources.
 #[derive(Default)]
 struct Module {
     items: Vec<Item>,
-    /// Child modules, and whether they are public.
+    /// The child modules by name, and whether each is public.
     children: BTreeMap<String, (bool, Module)>,
 }
 
-/// Path of an item from the crate root.
+/// The path of an item from the crate root.
 type ItemPath = Vec<String>;
 
-/// Returns whether an item is compiled for users. Items that the documentation hides count as well.
+/// Returns whether builds for users contain an item. Items with `#[doc(hidden)]` count as well.
 fn is_compiled(attributes: &[Attribute]) -> bool {
     attributes.iter().filter(|attribute| attribute.path().is_ident("cfg")).all(|attribute| {
         let text = attribute.meta.require_list().unwrap().tokens.to_string();
@@ -81,7 +81,7 @@ impl Module {
         path.iter().try_fold(self, |module, name| Some(&module.children.get(name)?.1))
     }
 
-    /// Returns the imports of this module: the local name and the full path of each.
+    /// Returns the local name and the full path of each item that the module imports.
     fn imports(&self, own: &[String], only_public: bool) -> Vec<(String, ItemPath)> {
         let mut imports = Vec::new();
         for item in &self.items {
@@ -158,7 +158,7 @@ fn flatten(tree: &UseTree, path: &mut ItemPath, found: &mut Vec<(String, ItemPat
     }
 }
 
-/// Returns where the item behind a path is defined, if it is in this crate.
+/// Returns the path of the definition of an imported or defined item, or `None` if another crate defines it.
 fn resolve(root: &Module, path: &[String]) -> Option<ItemPath> {
     let (name, parent) = path.split_last()?;
     let module = root.at(parent)?;
@@ -171,7 +171,7 @@ fn resolve(root: &Module, path: &[String]) -> Option<ItemPath> {
     resolve(root, &target)
 }
 
-/// Collects the definitions that users reach, each with the shortest public path.
+/// Collects the definitions of all items that users can access, each with its shortest public path.
 fn reach(root: &Module, path: &[String], reached: &mut BTreeMap<ItemPath, ItemPath>) {
     let module = root.at(path).unwrap();
     let mut offer = |definition: ItemPath, public: ItemPath| {
@@ -197,7 +197,7 @@ fn reach(root: &Module, path: &[String], reached: &mut BTreeMap<ItemPath, ItemPa
     }
 }
 
-/// Collects the public methods and constants of each type by the path of its definition.
+/// Collects the public methods and constants of each type. The key is the path of the type definition.
 fn members(root: &Module, path: &[String], found: &mut BTreeMap<ItemPath, BTreeSet<String>>) {
     let module = root.at(path).unwrap();
     for item in &module.items {
@@ -228,7 +228,7 @@ fn members(root: &Module, path: &[String], found: &mut BTreeMap<ItemPath, BTreeS
     }
 }
 
-/// Returns one line for each public item, sorted.
+/// Returns the lines of the list of public items.
 fn public_items() -> BTreeSet<String> {
     let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let root = read_module(&src.join("lib.rs"), &src);

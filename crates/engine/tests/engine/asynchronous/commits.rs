@@ -1,4 +1,4 @@
-//! Commits whose futures are dropped, and many concurrent commits.
+//! Commits whose futures are dropped, and commits of many concurrent tasks.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -24,8 +24,8 @@ fn options() -> Options {
     Options::default().keyspace_defaults(keyspace)
 }
 
-/// Writers of one key each drop some of their futures at any point. The stored value is
-/// that of the last acknowledged write, or of a later write.
+/// Each writer overwrites its own keys and drops some of its futures. The stored value must be that of its last
+/// acknowledged write, or of a later write.
 #[test]
 fn write_with_dropped_future_is_complete_or_absent() {
     const WRITERS: u64 = 16;
@@ -72,7 +72,7 @@ fn write_with_dropped_future_is_complete_or_absent() {
             }
         });
         assert!(dropped > WRITERS * WRITES / 4, "{dropped}");
-        // In half of the cases the last handle closes the database after the end of the runtime.
+        // With every second runtime, the database closes when the last handle is dropped, after the end of the runtime.
         let db = reopen(&disk, options);
         for (writer, acknowledged) in acknowledged {
             let get = |key: u64| db.get(key.to_be_bytes()).unwrap().map(|value| value.to_vec());
@@ -97,7 +97,7 @@ fn tasks_and_threads_write_concurrently() {
         let threads: Vec<_> = (0..2_u64)
             .map(|thread| {
                 let db = blocking.clone();
-                #[expect(clippy::disallowed_methods, reason = "threads outside the runtime")]
+                #[expect(clippy::disallowed_methods, reason = "not threads of the runtime")]
                 std::thread::spawn(move || {
                     for write in 0..WRITES * 4 {
                         let keyspace = db.default_keyspace().with_write_options(Durability::Sync);
@@ -118,7 +118,7 @@ fn tasks_and_threads_write_concurrently() {
                         let writer = keyspace.with_write_options(durability(write % 8 == 0));
                         writer.put(task.to_be_bytes(), write.to_be_bytes()).await.unwrap();
                         keyspace.merge("log", "x").await.unwrap();
-                        // Calls that wait for commits on threads of the pool.
+                        // Calls that wait for commits on threads of the blocking pool.
                         match (task + write) % 50 {
                             0 => db.run_blocking(lsmx::Db::flush).await.unwrap(),
                             1 => db.sync().await.unwrap(),
@@ -160,7 +160,8 @@ fn tasks_and_threads_write_concurrently() {
     }
 }
 
-/// The only thread of the pool is busy. A thread that commits, or closes, also commits the writes that tasks have queued.
+/// While the only thread of the blocking pool is busy, a commit or a close on another thread also commits the queued
+/// writes of tasks.
 #[test]
 fn commit_of_a_thread_includes_queued_writes_of_tasks() {
     let runtime = current_thread(1);
@@ -182,7 +183,8 @@ fn commit_of_a_thread_includes_queued_writes_of_tasks() {
     taken.free();
 }
 
-/// Threads commit queued writes before the thread of the pool, which then finds nothing to do. Later writes start it again.
+/// User threads commit the queued writes, so the pool thread finds an empty queue and ends. Later writes must start a
+/// pool thread again.
 #[test]
 fn pool_thread_that_comes_too_late_is_started_again() {
     let runtime = current_thread(1);
@@ -207,7 +209,7 @@ fn pool_thread_that_comes_too_late_is_started_again() {
     }
 }
 
-/// Records the largest number of operands of a merge. It has no partial merge.
+/// Records the largest number of operands that a full merge received. The operator has no partial merge.
 #[derive(Debug)]
 struct Widest(Arc<AtomicUsize>);
 
@@ -237,12 +239,12 @@ fn operand_chains_of_dropped_futures_are_folded() {
                 let queued = poll_once(queued.as_mut());
                 assert!(queued.is_pending() || matches!(queued, std::task::Poll::Ready(Ok(()))));
                 if merge % 64 == 0 {
-                    // Commits are in order, so earlier merges are done.
+                    // Commits are ordered, so all earlier merges are committed.
                     db.put("other", "y").await.unwrap();
                 }
             }
             db.put("other", "z").await.unwrap();
-            // Chains are folded in the background, so the last chains may still be long.
+            // Background work merges long operand chains, so the last chains may still be long.
             db.run_blocking(lsmx::Db::wait_idle).await.unwrap();
             widest.store(0, Ordering::Relaxed);
             for _ in 0..1_000 {
@@ -284,7 +286,7 @@ fn guard_refuses_after_queued_write_of_same_key() {
     });
 }
 
-/// Many tasks update one key, and drop some futures. No awaited update is lost, and none is done twice.
+/// Many tasks update one key and drop some of their futures. Each awaited update must take effect exactly once.
 #[test]
 fn fetch_update_of_many_tasks_is_done_once() {
     let seed = seed();
@@ -313,7 +315,7 @@ fn fetch_update_of_many_tasks_is_done_once() {
             while let Some(ended) = tasks.join_next().await {
                 acknowledged += ended.unwrap();
             }
-            // Queued updates whose futures were dropped are committed before this write.
+            // Commits are ordered, so queued updates whose futures were dropped are committed before this write.
             db.put("other", "").await.unwrap();
             let count = db.get("key").await.unwrap().unwrap().len() as u64;
             let tried = tried.load(Ordering::Relaxed);

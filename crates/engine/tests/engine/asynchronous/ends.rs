@@ -1,4 +1,4 @@
-//! Calls in progress when the database closes, the runtime ends or the log fails: each returns.
+//! Calls that are in progress when the database closes, the runtime shuts down or the log fails. Each call returns.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -110,7 +110,7 @@ fn runtime_shutdown_during_commits_loses_none() {
     }
 }
 
-/// The runtime is shut down before its pool commits a queued write.
+/// The runtime shuts down before a thread of its blocking pool commits a queued write.
 #[test]
 fn queued_write_at_runtime_shutdown_is_committed() {
     let blocking = open_blocking(options());
@@ -124,17 +124,17 @@ fn queued_write_at_runtime_shutdown_is_committed() {
     }
     runtime.shutdown_background();
     taken.free();
-    // The thread of the pool commits the write when it ends, or this thread does.
+    // The pool thread commits the queued write before it ends. Otherwise this put commits it.
     blocking.put("other", "2").unwrap();
     assert_eq!(blocking.get("key").unwrap().as_deref(), Some(&b"1"[..]));
     assert!(poll_once(put.as_mut()).is_ready());
     drop(put);
-    // A runtime that accepts no more work must not cause a hang.
+    // A call on a runtime that has shut down must not hang.
     let ended_runtime = current_thread(1);
     let handle = ended_runtime.handle().clone();
     drop(ended_runtime);
     let _inside = handle.enter();
-    // The thread of the first pool may still run.
+    // A pool thread of the first runtime may still be committing.
     until("the write is committed", || poll_once(Box::pin(db.put("key", "2")).as_mut()).is_ready());
     let ended = poll_once(Box::pin(db.sync()).as_mut());
     assert!(matches!(ended, std::task::Poll::Ready(Err(Error::RuntimeEnded))), "{ended:?}");
@@ -166,7 +166,7 @@ fn errors_equal_those_of_blocking_handle() {
             other.close(None).await.unwrap();
             let unknown = db.open_keyspace("dropped", None).await;
             assert!(matches!(unknown, Err(Error::UnknownKeyspace { .. })), "{unknown:?}");
-            // The log fails: all writes of the group fail, and all later ones.
+            // After a failed append to the log, all writes of the commit group and all later writes fail.
             let failing = FaultRule::new(Fault::Error(Errno::Io)).for_calls(&[VfsCall::Append]);
             disk.add_rule(failing.path_contains(".wal"));
             let mut writers = JoinSet::new();
@@ -205,7 +205,7 @@ fn panic_on_pool_thread_reaches_awaiting_task() {
             keyspace.fetch_update("key", |_| -> Vec<u8> { panic!("deliberate") }).await
         });
         assert!(panics.await.unwrap_err().is_panic());
-        // The key is unlocked again.
+        // The panic has released the lock of the key.
         db.default_keyspace().fetch_update("key", |_| b"1".to_vec()).await.unwrap();
         db.close(None).await.unwrap();
     });

@@ -1,5 +1,5 @@
-//! Reads from memory complete at the first poll. Other reads call the file system on pool threads only, and are
-//! counted once.
+//! A read that needs no file is ready at the first poll. Other reads call the file system on threads of the blocking
+//! pool only. The metrics count each read once.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -43,7 +43,8 @@ fn options(cache_bytes: u64) -> Options {
         .keyspace_defaults(keyspace)
 }
 
-/// Returns a closed database with several runs, range deletes and operands. No table is opened before a read of it.
+/// Returns a closed database with several runs, range deletes and merge operands. An open opens a table at the first
+/// read of it.
 fn loaded() -> MemVfs {
     let disk = MemVfs::new();
     let db = lsmx::Db::open("db", options(1 << 20).vfs(Arc::new(disk.clone()))).unwrap();
@@ -65,7 +66,7 @@ fn open_loaded(cache_bytes: u64) -> lsmx::Db {
     lsmx::Db::open("db", options(cache_bytes).vfs(Arc::new(loaded()))).unwrap()
 }
 
-/// Returns a disk that counts the calls of one thread and those of all others.
+/// Returns a disk that counts the file system calls of `thread` and those of all other threads.
 fn watched(disk: MemVfs, thread: ThreadId) -> (FaultVfs, Arc<AtomicU64>, Arc<AtomicU64>) {
     let watched = FaultVfs::new(Arc::new(disk), 1);
     watched.add_rule(FaultRule::new(Fault::Delay).for_calls(VfsCall::ALL).from_then_on());
@@ -89,7 +90,7 @@ fn read_from_memory_is_ready_at_first_poll() {
                 let read = keyspace.as_blocking().get_with(present, &memory_only());
                 assert_eq!(matches!(read, Err(Error::WouldBlock)), cold);
                 let mut get = Box::pin(keyspace.get(present));
-                // The pool may be so fast that even a cold read is ready.
+                // The pool thread may complete the read before the first poll ends.
                 let first = poll_once(get.as_mut());
                 assert!(cold || first.is_ready());
                 let value = match first {
@@ -104,7 +105,7 @@ fn read_from_memory_is_ready_at_first_poll() {
             let snapshot = db.snapshot().await.unwrap();
             assert!(poll_once(pin!(snapshot.get(&keyspace, present))).is_ready());
             assert!(poll_once(pin!(snapshot.multi_get(&keyspace, [present]))).is_ready());
-            // Both ends, and ranges, after an earlier read.
+            // Reads at both ends and ranges are ready once an earlier read has loaded their blocks.
             for _ in 0..2 {
                 keyspace.iter().next().await.unwrap().unwrap();
                 keyspace.iter().next_back().await.unwrap().unwrap();
@@ -115,7 +116,7 @@ fn read_from_memory_is_ready_at_first_poll() {
             let mut range = pin!(keyspace.range(&present[..]..));
             let task = &mut std::task::Context::from_waker(std::task::Waker::noop());
             assert!(range.as_mut().poll_next(task).is_ready());
-            // The memtable has the last write.
+            // A get of the last write is answered by the memtable.
             db.put("new", "value").await.unwrap();
             assert!(poll_once(pin!(db.get("new"))).is_ready());
             db.close(None).await.unwrap();
@@ -128,7 +129,7 @@ fn task_thread_never_calls_file_system() {
     let runtime = current_thread(4);
     let (disk, calls, others) = watched(loaded(), std::thread::current().id());
     run(&runtime, async {
-        // Less memory than data, and fewer descriptors than tables.
+        // The block cache is smaller than the data, and the limit of open files is smaller than the number of tables.
         let db = Db::open("db", options(20 << 10).vfs(Arc::new(disk.clone()))).await.unwrap();
         let keyspace = db.default_keyspace();
         let mut rng = TestRng::new(seed());
@@ -163,8 +164,8 @@ fn task_thread_never_calls_file_system() {
     assert_eq!(calls.load(Ordering::Relaxed), 0);
 }
 
-/// Returns the comparable counters. If the cache evicts blocks, a lookup that is tried twice may change which blocks; then only
-/// the sum of hits and misses is comparable.
+/// Returns the counters that must be equal for tasks and threads. If the cache evicts blocks, a lookup that is tried
+/// twice changes which blocks it evicts. Then only the sum of hits and misses is compared.
 fn counters_of(mut metrics: Metrics, has_evictions: bool) -> Metrics {
     metrics.memory = Default::default();
     metrics.held = Default::default();
@@ -182,7 +183,7 @@ fn counters_of(mut metrics: Metrics, has_evictions: bool) -> Metrics {
     metrics
 }
 
-/// Few enough that the policy for the filter of the last run, which depends on threads, does not change.
+/// Small enough that the filter policy of the last run, which depends on timing, does not change during the test.
 const LOOKUPS: u64 = 3_000;
 
 #[test]
@@ -190,7 +191,7 @@ fn lookup_is_counted_once_in_tasks_and_threads() {
     lsmx_testkit::time_test();
     let seed = seed();
     let keys_of = |number| [key(number), key(number / 2), key(number)];
-    // From no block in memory to all of them.
+    // The block cache holds no block, some blocks, or all blocks.
     for cache_bytes in [0, 4 << 10, 40 << 10, 4 << 20] {
         let mut all = Vec::new();
         for tasks in [false, true] {
@@ -221,7 +222,7 @@ fn lookup_is_counted_once_in_tasks_and_threads() {
             let metrics = all.last().unwrap();
             assert!(metrics.keyspaces["default"].filter_last_run.lookups > 1_000);
         }
-        // A part of a `multi_get` that is in memory is also counted once.
+        // The metrics count a `multi_get` that finds only some keys in memory once as well.
         assert_eq!(all[0], all[1], "with a cache of {cache_bytes} bytes, seed {seed}");
     }
 }
@@ -243,7 +244,7 @@ fn read_that_would_block_changes_no_counter() {
     assert_eq!(read, keyspace.get_with(key(1), &memory_only()).unwrap());
 }
 
-/// A range that reads from memory only continues after `WouldBlock`, and returns the same entries as any other range.
+/// A range that reads only from memory continues after `WouldBlock`, and returns the same entries as any other range.
 #[test]
 fn range_from_memory_continues_after_would_block() {
     let seed = seed();
@@ -253,7 +254,6 @@ fn range_from_memory_continues_after_would_block() {
     let all: Vec<_> = keyspace.iter().map(Result::unwrap).collect();
     let mut blocked = 0;
     for _ in 0..200 {
-        // Loads some blocks.
         for _ in 0..rng.below(200) {
             keyspace.get(key(rng.below(KEYS))).unwrap();
         }
@@ -274,7 +274,7 @@ fn range_from_memory_continues_after_would_block() {
                     if rng.below(4) == 0 {
                         range = range.options(&ReadOptions::default());
                     } else {
-                        // Another range loads the blocks.
+                        // Another range loads the missing blocks.
                         let next = front.last().map_or(&*all[from].0, |(key, _)| key);
                         keyspace.range(next..).take(5).for_each(drop);
                         keyspace.range(..&*all[to].0).rev().take(back.len() + 5).for_each(drop);
@@ -293,7 +293,8 @@ fn range_from_memory_continues_after_would_block() {
     assert!(blocked > 100, "{blocked}");
 }
 
-/// A task must not be busy with thousands of tombstones.
+/// A range that reads only from memory returns `WouldBlock` before it skips thousands of tombstones, which would block
+/// the task.
 #[test]
 fn range_from_memory_over_many_tombstones_would_block() {
     let db = open_blocking(Options::default().background(Background::Inline).seed(1));
@@ -309,7 +310,7 @@ fn range_from_memory_over_many_tombstones_would_block() {
     assert!(range.next().is_none());
 }
 
-/// Fails if an operand is `!`.
+/// A merge operator that fails if an operand is `!`.
 #[derive(Debug)]
 struct FailingOperator;
 
@@ -326,7 +327,7 @@ impl lsmx::MergeOperator for FailingOperator {
     }
 }
 
-/// The range reads on the task, or on the pool with a small cache.
+/// A large cache lets the task read the range. With a small one, the blocking pool reads it.
 #[test]
 fn range_continues_after_failed_merges() {
     for cache_bytes in [1 << 20, 1 << 10] {
@@ -366,7 +367,7 @@ fn range_continues_after_failed_merges() {
                         (0..500).map(|number| (number, number % 5 != 2)).collect();
                     assert_eq!(found, all, "cache of {cache_bytes}");
                 }
-                // A key whose merge fails counts for the limit.
+                // A key whose merge failed counts towards the limit.
                 let mut range = db.default_keyspace().iter().limit(20);
                 let (mut merged, mut failed) = (0, 0);
                 while let Some(item) = range.next().await {

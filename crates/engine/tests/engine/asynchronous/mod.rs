@@ -1,5 +1,5 @@
-//! The asynchronous handle: the results of the blocking handle on every runtime, no blocking call in a task, no loss
-//! when futures, runtimes or the database are dropped.
+//! Tests of the asynchronous handle. It returns the results of the blocking handle on every Tokio runtime. Tasks make
+//! no blocking calls. Dropped futures, a runtime shutdown and a close lose no acknowledged commit.
 
 mod commits;
 mod ends;
@@ -19,7 +19,7 @@ fn open_blocking(options: Options) -> lsmx::Db {
     lsmx::Db::open("db", options.vfs(Arc::new(MemVfs::new()))).unwrap()
 }
 
-/// Opens a database in memory by the asynchronous handle.
+/// Opens a database in memory with the asynchronous handle.
 async fn open(options: Options) -> lsmx::tokio::Db {
     lsmx::tokio::Db::open("db", options.vfs(Arc::new(MemVfs::new()))).await.unwrap()
 }

@@ -1,4 +1,4 @@
-//! Stalled writes of tasks occupy no thread.
+//! Stalled writes of tasks block no thread.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -26,12 +26,12 @@ fn options(stalls: &Arc<Stalls>, memtable_bytes_max: u64) -> Options {
 
 const WRITERS: u64 = 300;
 
-/// Flushes are blocked and hundreds of writers wait for them. Other tasks and the pool, even one of a
-/// single thread, continue.
+/// Flushes are blocked, and the writes of hundreds of tasks stall. Other tasks and the blocking pool must continue,
+/// even with a single pool thread.
 #[test]
 fn stalled_writes_of_hundreds_of_tasks_occupy_no_thread() {
     lsmx_testkit::time_test();
-    // Stalls by the memtables of one keyspace, and by those of all keyspaces.
+    // The writes stall at the memtable limit of one keyspace, or at that of all keyspaces.
     for memtable_bytes_max in [1 << 20, 16 << 10] {
         for runtime in runtimes() {
             let (disk, shut) = gated(VfsCall::Create, ".sst");
@@ -39,7 +39,7 @@ fn stalled_writes_of_hundreds_of_tasks_occupy_no_thread() {
             run(&runtime, async {
                 let options = options(&stalls, memtable_bytes_max);
                 let db = Db::open("db", options.vfs(Arc::new(disk))).await.unwrap();
-                // The first write of writer 0 may stall under load, so the key is written before.
+                // The first write of writer 0 may stall, so its key is written in advance.
                 db.put([0; 16], [7; 200]).await.unwrap();
                 shut.store(true, Ordering::Release);
                 let mut writers = JoinSet::new();
@@ -54,11 +54,10 @@ fn stalled_writes_of_hundreds_of_tasks_occupy_no_thread() {
                 }
                 while stalls.standing() < WRITERS as usize {
                     tokio::task::yield_now().await;
-                    // The pool has a free thread.
                     assert_eq!(tokio::task::spawn_blocking(|| 42).await.unwrap(), 42);
                 }
                 assert!(db.get([0; 16]).await.unwrap().is_some());
-                // Writes that must not wait, or not for long, name the cause.
+                // Writes with `no_slowdown` or with a deadline fail with the cause of the stall.
                 let keyspace = db.default_keyspace();
                 let hurried = WriteOptions { no_slowdown: true, ..WriteOptions::default() };
                 let refused = keyspace.with_write_options(hurried).put("hurried", "1").await;
@@ -71,7 +70,7 @@ fn stalled_writes_of_hundreds_of_tasks_occupy_no_thread() {
                 let late = keyspace.with_write_options(patient).put("patient", "1").await;
                 let Err(Error::Deadline { cause }) = late else { panic!("{late:?}") };
                 assert!(causes.contains(&cause), "{cause}");
-                // A dropped future ends its stall without a write.
+                // Dropping the future ends the stall, and the value is not written.
                 let ended = stalls.ended.load(Ordering::Relaxed);
                 let mut given_up = Box::pin(keyspace.put("given up", "1"));
                 assert!(poll_once(given_up.as_mut()).is_pending());
@@ -94,7 +93,7 @@ fn stalled_writes_of_hundreds_of_tasks_occupy_no_thread() {
     }
 }
 
-/// No thread is free to commit the write of a task, which keeps its deadline.
+/// A write is queued and no thread is free to commit it. The write must fail at its deadline and have no effect.
 #[test]
 fn queued_write_after_deadline_is_not_done() {
     let runtime = current_thread(1);
@@ -119,7 +118,8 @@ fn queued_write_after_deadline_is_not_done() {
     });
 }
 
-/// Stops the writes of a test when it ends, also by a panic. Otherwise the runtime would wait for them.
+/// Stops the writes of a test when it is dropped, also after a panic. Otherwise the runtime would wait for the writes
+/// forever.
 struct StopOnDrop(Arc<AtomicBool>);
 
 impl Drop for StopOnDrop {
@@ -128,8 +128,8 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Commits arrive faster than syncs end. The thread that leads them leaves the pool, even one of a single thread, to others
-/// from time to time.
+/// Commits arrive faster than syncs end. The thread that leads the commits must return to the blocking pool from time
+/// to time, so that other work runs even on a pool with one thread.
 #[test]
 fn endless_commits_leave_pool_to_others() {
     lsmx_testkit::time_test();
@@ -139,7 +139,7 @@ fn endless_commits_leave_pool_to_others() {
         disk.add_rule(slow.from_then_on());
         run(&runtime, async {
             let db = Db::open("db", Options::default().vfs(Arc::new(disk.clone()))).await.unwrap();
-            // Each sync waits for more queued commits, so the queue is never empty.
+            // Each sync waits until three more commits are queued, so the queue is never empty.
             let (queued, writing) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(true)));
             let _stops = StopOnDrop(Arc::clone(&writing));
             let (seen, goes_on) = (Arc::clone(&queued), Arc::clone(&writing));
@@ -160,7 +160,7 @@ fn endless_commits_leave_pool_to_others() {
                             let keyspace = keyspace.with_write_options(Durability::Sync);
                             keyspace.put(number.to_be_bytes(), "v").await
                         });
-                        // The commit is counted after it has queued.
+                        // Counts a commit after it has been queued.
                         tokio::task::yield_now().await;
                         queued.fetch_add(1, Ordering::AcqRel);
                         while puts.try_join_next().is_some() {}
@@ -171,7 +171,7 @@ fn endless_commits_leave_pool_to_others() {
             while queued.load(Ordering::Acquire) < 100 {
                 tokio::task::yield_now().await;
             }
-            // Both calls need a thread of the pool.
+            // `spawn_blocking` and `metrics` need a pool thread.
             for _ in 0..3 {
                 assert_eq!(tokio::task::spawn_blocking(|| 42).await.unwrap(), 42);
                 db.metrics().await.unwrap();
@@ -183,7 +183,7 @@ fn endless_commits_leave_pool_to_others() {
     }
 }
 
-/// The only thread of the pool is busy, and memory is full of memtables that are not yet flushed. A write keeps its deadline.
+/// The only pool thread is busy, and unflushed memtables use all permitted memory. A write must fail at its deadline.
 #[test]
 fn write_that_waits_for_memory_keeps_deadline() {
     let runtime = current_thread(1);
@@ -203,7 +203,7 @@ fn write_that_waits_for_memory_keeps_deadline() {
             let keyspace = keyspace.clone();
             writers.spawn(async move { keyspace.put("k", vec![1; 60_000]).await });
         }
-        // Lets each write queue.
+        // Yields until each write is queued.
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }

@@ -1,9 +1,9 @@
-//! Every read and write of the blocking handles has an asynchronous twin.
+//! The asynchronous handles have every read and write method of the blocking handles.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Returns the public methods of a type in the files of a folder, recursively.
+/// Returns the public methods of a type, searched in all files below a folder.
 fn methods(folder: &Path, type_name: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for file in std::fs::read_dir(folder).unwrap() {
@@ -30,8 +30,8 @@ fn methods(folder: &Path, type_name: &str) -> BTreeSet<String> {
     names
 }
 
-/// Methods without an asynchronous twin. Those that never block are called on `as_blocking`, administrative methods
-/// by `run_blocking`.
+/// Methods without an asynchronous version. Callers reach methods that never block through `as_blocking`, and
+/// administrative methods through `run_blocking`.
 const WITHOUT_TWIN: &[(&str, &[&str])] = &[
     (
         "Db",
