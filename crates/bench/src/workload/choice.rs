@@ -1,4 +1,4 @@
-//! Picks present records by a distribution.
+//! Random choice of present records by a key distribution.
 
 use crate::numbers;
 
@@ -6,10 +6,10 @@ use super::keys::{KeySpace, Permutation, density, repeat_until};
 use super::random::{Random, Steps, Zipf, mix};
 use super::{KeyDistribution, WINDOW_SHARE, WINDOWS, ZIPF_EXPONENT};
 
-/// Maximum number of draws of absent records before the next present record is taken.
+/// Maximum number of random draws per choice. If each of them hits a deleted record, the next present record is chosen.
 const DRAWS_MAX: u32 = 32;
 
-/// The set of present records. Records are inserted in the order of their numbers.
+/// The set of records that are inserted and not deleted. Records are inserted in ascending order of their numbers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LiveRecords {
     inserted: u64,
@@ -33,7 +33,7 @@ impl LiveRecords {
         i < self.inserted && word & (1 << (i % 64)) == 0
     }
 
-    /// Inserts the next record. Returns its number.
+    /// Inserts the record with the next number. Returns this number.
     pub(super) fn insert(&mut self) -> u64 {
         self.inserted += 1;
         self.inserted - 1
@@ -50,31 +50,31 @@ impl LiveRecords {
         self.deleted += 1;
     }
 
-    /// Returns the first present record from `i` on, cyclically.
+    /// Returns the first present record at or after `i`. After the last record the search continues at record 0.
     fn next_from(&self, i: u64) -> Option<u64> {
         (i..self.inserted).chain(0..i.min(self.inserted)).find(|i| self.contains(*i))
     }
 }
 
-/// Selection of present records by a distribution.
+/// Chooses present records by a key distribution.
 #[derive(Clone, Debug)]
 pub(super) struct Choice {
     distribution: KeyDistribution,
     zipf: Zipf,
-    /// Density of the accesses in key order. `None` if it equals that of the data.
+    /// Density of the accesses over the key order. `None` if the keys have the same density.
     density: Option<Steps>,
-    /// Maps popularity ranks to records, so that popularity does not depend on age. Its width, a power of two, is at
-    /// least the number of records.
+    /// Random permutation from popularity ranks to records. Without it the oldest records would be the most popular.
     scatter: Permutation,
+    /// Length of `scatter`: a power of two, at least the number of records.
     scatter_width: u64,
     seed: u64,
-    /// Next rank of sequential accesses.
+    /// Position of the next sequential access in key order.
     walk: u64,
 }
 
 impl Choice {
-    /// Creates a selection. Without `keys`, as for records of a file, the number of a record is its rank. `hot` selects
-    /// which records are popular.
+    /// `keys` is `None` for records of a file, whose key order is unknown: the record number is used as the position in
+    /// key order. Different values of `hot` make different records popular.
     pub(super) fn new(
         distribution: KeyDistribution,
         keys: Option<&KeySpace>,
@@ -84,7 +84,7 @@ impl Choice {
         let placed = keys.map(KeySpace::distribution);
         let seed = if hot == 0 { seed } else { mix(seed ^ mix(hot)) };
         let density = match distribution {
-            // If the data has this density, a uniform choice of records has it too.
+            // If the keys have this density, uniformly chosen records have it too.
             KeyDistribution::PrefixZipf | KeyDistribution::Normal
                 if placed != Some(distribution) || hot > 0 =>
             {
@@ -103,7 +103,8 @@ impl Choice {
         }
     }
 
-    /// Picks a present record, if there is one. `progress` in [0, 1) is the completed share of the phase.
+    /// Chooses a present record; `None` if no record is present. `progress` is the completed share of the phase, in [0,
+    /// 1).
     pub(super) fn pick(
         &mut self,
         live: &LiveRecords,
@@ -131,7 +132,7 @@ impl Choice {
         progress: f64,
         random: &mut Random,
     ) -> u64 {
-        // Ranks include the records that are inserted later.
+        // The key order includes records that are not inserted yet.
         let n = keys.map_or(inserted, KeySpace::len);
         let record_at = |rank: u64| keys.map_or(rank, |keys| keys.record_at(rank.min(n - 1)));
         match (self.distribution, &self.density) {
@@ -148,7 +149,8 @@ impl Choice {
                 record_at(rank)
             }
             (KeyDistribution::Shifting, None) if random.unit() < WINDOW_SHARE => {
-                // During the load the window has the newest records. Afterwards it moves over the ranks.
+                // Until all records are inserted, the window contains the newest ones. Afterwards the window moves
+                // through the key order.
                 let width = inserted.div_ceil(WINDOWS);
                 let start = numbers::floor(progress * numbers::float(inserted - width));
                 let place = start + random.below(width);
@@ -185,7 +187,7 @@ mod tests {
         KeySpace::new(KeyDistribution::Uniform, n, 8, 1).unwrap()
     }
 
-    /// Counts the picks of each rank among 1,000 records.
+    /// Returns how often each of 1,000 records is chosen, in key order.
     fn picks(distribution: KeyDistribution, hot: u64, draws: u32) -> Vec<u32> {
         let (keys, live) = (uniform_keys(1000), loaded(1000));
         let mut choice = Choice::new(distribution, Some(&keys), 1, hot);
@@ -204,7 +206,7 @@ mod tests {
         let by_rank = picks(KeyDistribution::Zipf, 0, 100_000);
         let mut sorted = by_rank.clone();
         sorted.sort_unstable_by(|a, b| b.cmp(a));
-        // 1 ÷ Σ k^-0.99 over 1,000 = 13.0 %.
+        // The most popular of 1,000 records gets 1 ÷ Σ k^-0.99 = 13.0 % of the accesses.
         assert!((12_300..13_700).contains(&sorted[0]), "{}", sorted[0]);
         let hottest: Vec<usize> = (0..1000).filter(|rank| by_rank[*rank] >= sorted[9]).collect();
         let gaps = hottest.windows(2).filter(|pair| pair[1] - pair[0] > 10).count();

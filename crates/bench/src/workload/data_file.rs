@@ -1,6 +1,7 @@
 //! Random access to the records of a file.
 //!
-//! Opening reads the whole file and keeps 16 bytes per record in memory: its offset and a hash of its key.
+//! Opening a file reads all of it and builds an index of 16 bytes per record: the offset of the record and a hash of
+//! its key.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
@@ -16,7 +17,7 @@ use super::keys::Permutation;
 use super::random::mix;
 use super::record::{Format, ReadError, RecordReader, decode};
 
-/// A data file and its index. The records have the order of the file or a random one.
+/// A data file and its index. Records are numbered in file order or in a random order.
 #[derive(Debug)]
 pub struct DataFile {
     path: PathBuf,
@@ -36,14 +37,14 @@ pub struct DataFile {
 #[derive(Debug)]
 struct Index {
     offsets: Vec<u64>,
-    /// Sorted.
+    /// Sorted hashes of all keys.
     key_hashes: Vec<u64>,
     bytes: u64,
 }
 
 impl DataFile {
-    /// Opens a file. With a seed its records have a random order, otherwise that of the file. Fails if a line is
-    /// malformed or if there is no record.
+    /// Opens a data file. `shuffle` is the seed of a random record order; `None` keeps the order of the file. Fails if
+    /// a line is malformed or the file has no record.
     pub fn open(path: &Path, format: Format, shuffle: Option<u64>) -> Result<DataFile> {
         let file = open(path)?;
         let mut reader = RecordReader::new(file, format);
@@ -73,7 +74,7 @@ impl DataFile {
         DataFile::with_index(path, format, index, shuffle)
     }
 
-    /// Opens the same file in another order, with the same index.
+    /// Opens the same file with another record order. Both handles share one index.
     pub fn reopen(&self, shuffle: Option<u64>) -> Result<DataFile> {
         DataFile::with_index(&self.path, self.format, Arc::clone(&self.index), shuffle)
     }
@@ -104,17 +105,17 @@ impl DataFile {
     }
 
     /// Returns the number of records, which is at least 1.
-    #[expect(clippy::len_without_is_empty, reason = "never empty")]
+    #[expect(clippy::len_without_is_empty, reason = "a data file has at least one record")]
     pub fn len(&self) -> u64 {
         numbers::count(self.index.offsets.len())
     }
 
-    /// Returns the length of all keys and values, in bytes.
+    /// Returns the total length of all keys and values, in bytes.
     pub fn bytes(&self) -> u64 {
         self.index.bytes
     }
 
-    /// Replaces the content of `key` by a key that no record has. It starts with the key of the `i`-th record.
+    /// Replaces the content of `key` by a key that no record has: the key of record `i` with a suffix.
     pub(super) fn absent_key(&mut self, i: u64, mut salt: u64, key: &mut Vec<u8>) -> Result<()> {
         loop {
             key.clone_from(self.record(i)?.0);
@@ -126,7 +127,7 @@ impl DataFile {
         }
     }
 
-    /// Returns key and value of the `i`-th record. Fails if the file cannot be read or has changed.
+    /// Returns the key and the value of record `i`. Fails if the file cannot be read or has changed.
     pub(super) fn record(&mut self, i: u64) -> Result<(&Vec<u8>, &Vec<u8>)> {
         if self.loaded != Some(i) {
             self.loaded = None;
@@ -143,7 +144,7 @@ impl DataFile {
 
     fn read_line(&mut self, offset: u64) -> io::Result<()> {
         if self.position != offset {
-            // A seek discards the buffer, so reads in file order must not seek.
+            // A seek discards the read buffer, so reads in file order skip it.
             self.file.seek(SeekFrom::Start(offset))?;
             self.position = offset;
         }

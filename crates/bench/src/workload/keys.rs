@@ -1,11 +1,12 @@
-//! Keys from numbers: the key of record `i` of `n` follows from `i` and the seed.
+//! Computes the keys of records. The key of record `i` of `n` depends only on `i`, `n` and the seed.
 //!
-//! 1. A [`Permutation`] maps the number of the record to its **rank**, its place in key order.
-//! 2. Each rank has a **cell** of the key domain. Cells are disjoint and ascend with the rank. The distribution of the
-//!    data determines their widths: narrow cells have dense keys.
-//! 3. The key is a place in the first half of the cell. Absent keys are places in the second half, so they lie between
-//!    present keys.
-//! 4. The place, in big-endian order, gives the first eight bytes of the key. The other bytes follow from them.
+//! 1. A [`Permutation`] maps the record number to its **rank**: the position of its key in key order.
+//! 2. The key domain is divided into `n` intervals, one per rank in ascending order. The key distribution determines
+//!    the widths of the intervals. Keys are dense where intervals are narrow.
+//! 3. The key of a record is a number from the first half of its interval. Absent keys are numbers from the second
+//!    half, so absent keys lie between present keys.
+//! 4. This number, in big-endian order, gives the first eight bytes of the key. The other bytes are pseudorandom and
+//!    depend only on the first eight.
 
 use crate::error::{Error, Result};
 use crate::numbers;
@@ -13,11 +14,11 @@ use crate::numbers;
 use super::random::{Random, Steps, Zipf, fill, mix};
 use super::{KeyDistribution, NORMAL_DEVIATION, PREFIXES, WINDOWS};
 
-/// Number of steps of the normal density.
+/// Number of steps that approximate the density of the normal distribution.
 const NORMAL_STEPS: u32 = 1024;
-/// Minimum width of a cell: two places for its present key and two for its absent one.
+/// Minimum width of the key interval of a record: two numbers for its key and two for absent keys.
 const CELL_WIDTH_MIN: u64 = 4;
-/// Length of a place in bytes. A shorter key contains its last bytes.
+/// Number of key bytes that determine the key order. Shorter keys contain the last bytes of the number.
 const PLACE_BYTES: usize = size_of::<u64>();
 
 const PURPOSE_PERMUTATION: u64 = 0x7065_726d;
@@ -25,8 +26,8 @@ const PURPOSE_PREFIXES: u64 = 0x7072_6566;
 
 /// A pseudorandom permutation of 0..n.
 ///
-/// It permutes the numbers below the next power of two with rounds of multiplications and shifts, and repeats this until
-/// the result is below n: at most twice on average.
+/// Rounds of multiplications and shifts permute the numbers below the next power of two. They are repeated until the
+/// result is below n, on average at most twice.
 #[derive(Clone, Copy, Debug)]
 pub struct Permutation {
     n: u64,
@@ -49,7 +50,7 @@ impl Permutation {
         Permutation {
             n,
             mask,
-            // A shift by half of the bits or more is its own inverse.
+            // `x ^= x >> shift` is its own inverse if `shift` is at least half of the number of bits.
             shift: bits.div_ceil(2).max(1),
             add,
             multiply,
@@ -82,7 +83,7 @@ impl Permutation {
     }
 }
 
-/// Applies a permutation at least once, and again until the result is below `n`. This is a permutation of 0..n.
+/// Applies a permutation one or more times, until the result is below `n`. The result is a permutation of 0..n.
 pub(super) fn repeat_until(mut x: u64, n: u64, permute: impl Fn(u64) -> u64) -> u64 {
     loop {
         x = permute(x);
@@ -92,8 +93,8 @@ pub(super) fn repeat_until(mut x: u64, n: u64, permute: impl Fn(u64) -> u64) -> 
     }
 }
 
-/// Returns the inverse of an odd number modulo 2⁶⁴, by Newton's iteration. Each step doubles the number of correct
-/// bits, starting with three.
+/// Returns the multiplicative inverse of an odd number modulo 2⁶⁴. Newton's iteration starts with three correct bits
+/// and doubles their number in each step.
 fn inverse_of_odd(odd: u64) -> u64 {
     let mut inverse = odd;
     for _ in 0..5 {
@@ -109,16 +110,16 @@ pub struct KeySpace {
     n: u64,
     key_bytes: usize,
     seed: u64,
-    /// Number of places in the key domain.
+    /// Number of different values of the first eight key bytes.
     domain: u64,
-    /// Number of ranks before the end of each step of the domain. All steps have the same width.
+    /// Cumulative number of keys at the end of each step. The steps divide the key domain into equal widths.
     ranks: Vec<u64>,
     permutation: Permutation,
     window: Permutation,
 }
 
 impl KeySpace {
-    /// Creates the keys of `n` records. Fails if `n` distinct keys of `key_bytes` are impossible.
+    /// Creates the keys of `n` records. Fails if `key_bytes` bytes are too short for `n` distinct keys.
     pub fn new(
         distribution: KeyDistribution,
         n: u64,
@@ -168,12 +169,12 @@ impl KeySpace {
     }
 
     /// Returns the number of records.
-    #[expect(clippy::len_without_is_empty, reason = "no caller needs it")]
+    #[expect(clippy::len_without_is_empty, reason = "no caller needs `is_empty`")]
     pub fn len(&self) -> u64 {
         self.n
     }
 
-    /// Returns the rank of record `i`: its position in key order.
+    /// Returns the rank of record `i`: the position of its key in key order.
     pub fn rank(&self, i: u64) -> u64 {
         match self.distribution {
             KeyDistribution::Sequential => i,
@@ -182,7 +183,7 @@ impl KeySpace {
         }
     }
 
-    /// Returns the record with a rank.
+    /// Returns the record whose key has this position in key order.
     pub fn record_at(&self, rank: u64) -> u64 {
         match self.distribution {
             KeyDistribution::Sequential => rank,
@@ -191,7 +192,7 @@ impl KeySpace {
         }
     }
 
-    /// Permutes numbers within their window of the shifting distribution.
+    /// Maps `i` to a number in the same window. The shifting distribution divides 0..n into [`WINDOWS`] windows.
     fn permute_window(&self, i: u64, permute: fn(&Permutation, u64) -> u64) -> u64 {
         let width = self.n.div_ceil(WINDOWS);
         let start = i - i % width;
@@ -213,15 +214,15 @@ impl KeySpace {
         self.write_place(start + mix(rank ^ self.seed) % (width / 2), out);
     }
 
-    /// Appends a key that no record has. It is between the keys of record `i` and the next rank; `salt` selects one of
-    /// many.
+    /// Appends a key that no record has. In key order it directly follows the key of record `i`. `salt` selects one of
+    /// several such keys.
     pub fn write_absent(&self, i: u64, salt: u64, out: &mut Vec<u8>) {
         let (start, width) = self.cell(self.rank(i));
         let half = width / 2;
         self.write_place(start + half + mix(salt ^ self.seed) % (width - half), out);
     }
 
-    /// Returns the start and the width of the part of the key domain that belongs to a rank.
+    /// Returns the start and the width of the key interval of the record with this position in key order.
     fn cell(&self, rank: u64) -> (u64, u64) {
         let step = self.ranks.partition_point(|end| *end <= rank);
         let first = if step == 0 { 0 } else { self.ranks[step - 1] };
@@ -230,7 +231,7 @@ impl KeySpace {
         (numbers::count(step) * step_width + (rank - first) * width, width)
     }
 
-    /// Appends the key at a place of the key domain.
+    /// Appends the key that the number `place` encodes.
     fn write_place(&self, place: u64, out: &mut Vec<u8>) {
         let bytes = place.to_be_bytes();
         if self.key_bytes < PLACE_BYTES {
@@ -242,12 +243,12 @@ impl KeySpace {
     }
 }
 
-/// Returns the density of keys in the key domain.
+/// Returns the density of a distribution over the key domain.
 pub fn density(distribution: KeyDistribution, seed: u64) -> Steps {
     match distribution {
         KeyDistribution::PrefixZipf => {
             let zipf = Zipf::new(1.0);
-            // Popular prefixes are scattered over the domain.
+            // A random permutation scatters the popular prefixes over the key domain.
             let scatter = Permutation::new(u64::from(PREFIXES), seed ^ PURPOSE_PREFIXES);
             Steps::new((0..PREFIXES).map(move |prefix| {
                 zipf.weight(numbers::float(scatter.forward(u64::from(prefix)) + 1))
@@ -285,8 +286,8 @@ mod tests {
 
     #[test]
     fn permutation_spreads_consecutive_numbers_over_the_range() {
-        // The keys of one memtable must cover the key domain, otherwise compactions find too little overlap. Each of
-        // 16 groups gets about 100 of 1,600 consecutive numbers.
+        // The keys of one memtable must cover the whole key domain. Otherwise compactions would find too little
+        // overlap. Each of 16 equal ranges should get about 100 of 1,600 consecutive numbers.
         let n = 160_000;
         for seed in 0..5 {
             let permutation = Permutation::new(n, seed);
@@ -363,9 +364,9 @@ mod tests {
             numbers::ratio(numbers::count(inside.count()), space.len())
         };
         assert!((share(KeyDistribution::Uniform, 0.2, 0.3) - 0.1).abs() < 0.005);
-        // 0.6827 are within one standard deviation of the mean, 0.8586 within the domain.
+        // 68.27 % of a normal distribution lie within one standard deviation of the mean, 85.86 % in the key domain.
         assert!((share(KeyDistribution::Normal, 0.16, 0.84) - 0.795).abs() < 0.005);
-        // The most popular of 1,024 prefixes has 1 ÷ H(1024) = 13.3 % of the keys.
+        // The most popular of 1,024 prefixes has 1 ÷ Σ 1/k = 13.3 % of the keys.
         let counts = density(KeyDistribution::PrefixZipf, 3).cumulative_counts(100_000);
         let largest = counts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
         assert!((12_900..13_700).contains(&largest), "{largest}");

@@ -1,11 +1,11 @@
-//! Workloads: seeded streams of operations that are equal on every machine.
+//! Workloads: streams of operations. Equal seeds give equal operations on every machine.
 //!
-//! 1. [`phases`] describes a workload: how many operations of which kind, in which order and with which keys.
+//! 1. [`phases`] describes a workload: the number and the kinds of operations, their order and their keys.
 //! 2. [`keys`] computes the key of a record from its number, so no list of keys is stored.
-//! 3. [`records`] generates records; [`record`] and [`data_file`] read them from a file.
-//! 4. [`choice`] picks present records, [`stream`] iterates over the operations of phases.
+//! 3. [`records`] generates keys and values. [`record`] and [`data_file`] read them from a file.
+//! 4. [`choice`] chooses the records that operations access. [`stream`] generates the operations of a phase.
 //! 5. [`operation_mix`] draws operations of YCSB and similar mixes.
-//! 6. [`trace`] reads recorded operations, and [`model`] predicts the database after them.
+//! 6. [`trace`] reads recorded operations. [`model`] computes the database content that they produce.
 
 pub mod choice;
 pub mod data_file;

@@ -1,4 +1,4 @@
-//! The expected content of a keyspace after operations of a trace.
+//! Model of a keyspace: the keys and values that a trace should produce.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -7,17 +7,16 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::numbers;
 
-/// Expected value of a present key.
+/// Expected value of a key in a keyspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnownValue {
-    /// Hash of the value.
     Hash(u64),
-    /// A merged operand made the value unknown.
+    /// The key is present, but its value is unknown because an operand was merged into it.
     Present,
 }
 
 impl KnownValue {
-    /// Returns whether a value that the database returned may be right.
+    /// Returns whether a value read from the database agrees with the expected value. An unknown value agrees with all.
     pub fn agrees(self, answer: &[u8]) -> bool {
         match self {
             KnownValue::Hash(hash) => xxh3_64(answer) == hash,
@@ -26,7 +25,7 @@ impl KnownValue {
     }
 }
 
-/// Model of a keyspace. It takes the length of each key and about 60 bytes.
+/// Expected content of a keyspace. Memory per entry: the length of the key and about 60 bytes.
 #[derive(Clone, Debug, Default)]
 pub struct KeyspaceModel {
     entries: BTreeMap<Box<[u8]>, KnownValue>,
@@ -45,7 +44,7 @@ impl KeyspaceModel {
         self.entries.remove(key);
     }
 
-    /// Deletes the keys from `start` up to `end` (exclusive), or to the last key.
+    /// Deletes the keys from `start` (inclusive) to `end` (exclusive). `None` is the end of the keyspace.
     pub fn delete_range(&mut self, start: &[u8], end: Option<&[u8]>) {
         let end = end.map_or(Bound::Unbounded, Bound::Excluded);
         let bounds = (Bound::Included(start), end);
@@ -61,7 +60,7 @@ impl KeyspaceModel {
         self.entries.get(key).copied()
     }
 
-    /// Returns the number of entries and the last key of a scan of at most `entries` entries.
+    /// Returns the number of entries and the last key that a scan of at most `entries` entries should find.
     pub fn scan(&self, backward: bool, start: Option<&[u8]>, entries: u64) -> (u64, Option<&[u8]>) {
         let start = start.map_or(Bound::Unbounded, Bound::Included);
         let bounds = if backward { (Bound::Unbounded, start) } else { (start, Bound::Unbounded) };
@@ -72,7 +71,7 @@ impl KeyspaceModel {
     }
 
     /// Returns the number of present keys.
-    #[expect(clippy::len_without_is_empty, reason = "no caller needs it")]
+    #[expect(clippy::len_without_is_empty, reason = "no caller needs `is_empty`")]
     pub fn len(&self) -> u64 {
         numbers::count(self.entries.len())
     }

@@ -1,25 +1,25 @@
-//! Mixes of operations on present and new records: YCSB, UP2X, and a mix with a given share of reads.
+//! Operation mixes: YCSB, UP2X, and a mix of reads and updates with a configurable share of reads.
 
 use crate::named::impl_names;
 
 use super::keys::Permutation;
 use super::random::{Random, Zipf};
 
-/// Number of operations in which the UP2X mix has the next two numbers of updates and gets. The rest are puts.
+/// Of this number of operations, the UP2X mix has [`UP2X_UPDATES`] updates and [`UP2X_GETS`] gets. The rest are puts.
 const UP2X_OPS: u64 = 100_000;
 const UP2X_UPDATES: u64 = 92_530;
 const UP2X_GETS: u64 = 7_460;
-/// Number of operations of YCSB D and E with one insert.
+/// YCSB D and E insert one record per this number of operations.
 pub(crate) const OPS_PER_INSERT: u64 = 20;
 /// Maximum length of a scan of YCSB E, in entries. The minimum is 1.
 const SCAN_ENTRIES_MAX: u64 = 100;
 
-/// A mix of operations.
+/// A mix of operations, such as a YCSB workload.
 ///
 /// Source of YCSB: Cooper et al., "Benchmarking cloud serving systems with YCSB", SoCC 2010.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationMix {
-    /// Reads with a share that the caller gives, otherwise updates of one field.
+    /// Reads and updates of one field. The caller gives the share of reads.
     Default,
     /// Facebook's UP2X store: 92.53 % updates, 7.46 % reads, the rest puts.
     ///
@@ -29,7 +29,7 @@ pub enum OperationMix {
     A,
     /// YCSB B: 95 % reads, 5 % puts.
     B,
-    /// YCSB C: reads.
+    /// YCSB C: reads only.
     C,
     /// YCSB D: 95 % reads of recent records, 5 % inserts.
     D,
@@ -37,34 +37,34 @@ pub enum OperationMix {
     E,
     /// YCSB F: 50 % reads, 50 % read-modify-writes.
     F,
-    /// A with updates of one field in place of puts.
+    /// YCSB A with updates of one field instead of puts.
     Am,
-    /// B with updates of one field in place of puts.
+    /// YCSB B with updates of one field instead of puts.
     Bm,
-    /// F with updates of one field in place of read-modify-writes.
+    /// YCSB F with updates of one field instead of read-modify-writes.
     Fm,
 }
 
 impl_names!(OperationMix, "mix");
 
-/// Kind of an operation of a mix.
+/// An operation that a mix draws.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MixedOperation {
     Read,
-    /// Updates one field by the method under test.
+    /// Updates one field of a value. The experiment compares methods of doing this, such as merge operands.
     Update,
-    /// Reads the value, changes it and puts it.
+    /// Reads a value, changes it and puts it.
     Rewrite,
     /// Puts a new value for a present record.
     Put,
-    /// Puts a new record.
+    /// Puts a record with a new key.
     Insert,
-    /// Reads this number of entries, from a record on.
+    /// Reads this number of entries in key order, starting at a record.
     Scan(u64),
 }
 
 impl OperationMix {
-    /// All mixes, in the order of help texts.
+    /// All mixes, in the order in which help texts list them.
     pub const ALL: [OperationMix; 11] = [
         OperationMix::Default,
         OperationMix::Up2x,
@@ -95,7 +95,7 @@ impl OperationMix {
         }
     }
 
-    /// Returns the share of reads and scans. For the default mix this is `given`.
+    /// Returns the share of operations that are reads or scans. The default mix has the share `given`.
     pub fn read_ratio(self, given: f64) -> f64 {
         match self {
             OperationMix::Default => given,
@@ -106,7 +106,7 @@ impl OperationMix {
         }
     }
 
-    /// Returns whether one in `OPS_PER_INSERT` operations is an insert.
+    /// Returns whether the mix inserts new records.
     pub fn has_inserts(self) -> bool {
         matches!(self, OperationMix::D | OperationMix::E)
     }
@@ -115,7 +115,7 @@ impl OperationMix {
         self != OperationMix::C
     }
 
-    /// Draws the `number`-th operation, counted from 0.
+    /// Draws an operation. `number` is the number of operations drawn before.
     pub fn draw(self, number: u64, read_ratio: f64, random: &mut Random) -> MixedOperation {
         let other = match self {
             OperationMix::D | OperationMix::E if (number + 1).is_multiple_of(OPS_PER_INSERT) => {
@@ -139,7 +139,8 @@ impl OperationMix {
         if random.unit() < self.read_ratio(read_ratio) { MixedOperation::Read } else { other }
     }
 
-    /// Draws one of `count` records for an operation other than an insert. `popularity` covers the loaded records.
+    /// Draws the record of an operation that is not an insert. `count` is the number of loaded and inserted records.
+    /// `popularity` covers the loaded records only.
     pub fn draw_record(self, popularity: &Popularity, count: u64, random: &mut Random) -> u64 {
         match self {
             OperationMix::D => popularity.draw_recent(count, random),
@@ -148,7 +149,7 @@ impl OperationMix {
     }
 }
 
-/// Zipf popularity of records, independent of their key order and age.
+/// Zipf popularity of records. It does not depend on the key order or the age of the records.
 #[derive(Clone, Debug)]
 pub struct Popularity {
     zipf: Zipf,
@@ -157,7 +158,7 @@ pub struct Popularity {
 }
 
 impl Popularity {
-    /// Creates the popularity of `records` records with a zipf exponent above 0.
+    /// Creates the popularity of `records` records. The Zipf exponent must be above 0.
     pub fn new(exponent: f64, records: u64, seed: u64) -> Popularity {
         Popularity {
             zipf: Zipf::new(exponent),
@@ -166,7 +167,7 @@ impl Popularity {
         }
     }
 
-    /// Returns the record with this rank. Rank 0 is the most popular.
+    /// Returns the record with this popularity rank. Rank 0 is the most popular record.
     pub fn record_at(&self, rank: u64) -> u64 {
         self.scattered.forward(rank)
     }
@@ -175,7 +176,7 @@ impl Popularity {
         self.record_at(self.zipf.draw(random, self.records))
     }
 
-    /// Draws one of the first `count` records. The last record is the most popular.
+    /// Draws one of `count` records. The newest record is the most popular.
     fn draw_recent(&self, count: u64, random: &mut Random) -> u64 {
         count - 1 - self.zipf.draw(random, count)
     }

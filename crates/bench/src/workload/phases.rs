@@ -1,4 +1,4 @@
-//! Descriptions of workloads: a mix from flags, or phases from a file.
+//! Descriptions of workloads, from command-line flags or from a file of phases.
 
 use std::path::Path;
 
@@ -11,16 +11,16 @@ pub use lsmx_simulator::workload::{LookupGroup, Phase, RANGE_DELETE_RECORDS};
 
 use super::KeyDistribution;
 
-/// Share of the writes before interleaved lookups and ranges start. With size ratio 10 all levels but the last are full
-/// by then, as in the study.
+/// Interleaved lookups start after this share of the writes. With a size ratio of 10, all levels except the last are
+/// full by then, as in Sarkar et al., PVLDB 14 (2021).
 const INTERLEAVE_AFTER: f64 = 0.1;
-/// Default selectivity: the middle one of the three in the study.
+/// Default selectivity of range lookups: the middle one of the three in Sarkar et al., PVLDB 14 (2021).
 pub const SELECTIVITY_DEFAULT: f64 = 1e-4;
 
 const MORE_THAN_ALL: &str = "together they are more than all writes";
 const NOTHING_TO_INSERT: &str = "nothing is left to insert first";
 
-/// A workload that is described by the flags of `lsmx explore`.
+/// A workload that the flags of `lsmx explore` describe.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mix {
     /// Number of write operations.
@@ -35,20 +35,21 @@ pub struct Mix {
     pub range_deletes: f64,
     /// Number of point lookups for each value of `empty_lookups`.
     pub lookups: u64,
-    /// Shares of lookups of absent keys.
+    /// Shares of point lookups that look up an absent key. Each share has its own phase.
     pub empty_lookups: Vec<f64>,
-    /// Number of range lookups for each selectivity.
+    /// Number of range lookups for each value of `selectivities`.
     pub ranges: u64,
-    /// Entries that a range lookup reads ÷ all entries.
+    /// Selectivities: entries that a range lookup reads ÷ all entries.
     pub selectivities: Vec<f64>,
     pub distribution: KeyDistribution,
-    /// Whether lookups and ranges are interleaved with the writes.
+    /// Whether point and range lookups are interleaved with the writes.
     pub interleave: bool,
 }
 
 impl Mix {
-    /// Returns phases for the load, each group of lookups and each selectivity; or a load and a phase with everything
-    /// else. Fails if a share is outside of 0..=1, or if the load inserts nothing or deletes everything.
+    /// Returns the phases: a load, then one phase for each share of absent keys and each selectivity. With
+    /// `interleave`, all operations after the first writes form a single phase. Fails if a share is outside 0..=1, or
+    /// if the writes insert no record or delete all records.
     pub fn phases(&self) -> Result<Vec<Phase>> {
         for alpha in &self.empty_lookups {
             check_share("--empty-lookups", *alpha)?;
@@ -81,7 +82,7 @@ impl Mix {
         Ok(phases)
     }
 
-    /// Returns the phase of all writes.
+    /// Returns a phase with all writes.
     fn load(&self) -> Result<Phase> {
         let mut load = Phase::new("load", self.distribution);
         split_writes(&mut load, self.entries, self.updates, self.deletes)?;
@@ -116,7 +117,7 @@ impl Mix {
         Ok(load)
     }
 
-    /// Divides the load into its first part and a phase with the rest, lookups and ranges.
+    /// Splits the writes into a load and a second phase, which also contains all point and range lookups.
     fn interleave(&self, mut load: Phase, lookups: Vec<LookupGroup>) -> Result<Vec<Phase>> {
         let [selectivity] = self.selectivities[..] else {
             let typed: Vec<String> = self.selectivities.iter().map(f64::to_string).collect();
@@ -147,7 +148,7 @@ impl Mix {
     }
 }
 
-/// Replaces inserts of a phase by merges and range deletes, which are shares of `writes`.
+/// Turns inserts of a phase into merges and range deletes. Their numbers are given as shares of `writes`.
 fn replace_inserts(phase: &mut Phase, writes: u64, merges: f64, range_deletes: f64) -> Result<()> {
     let mut replace = |flag: &'static str, share: f64| {
         check_share(flag, share)?;
@@ -171,7 +172,7 @@ fn check_share(name: &'static str, share: f64) -> Result<()> {
     Err(Error::invalid(name, share, "between 0 and 1"))
 }
 
-/// Sets the numbers of updates and deletes, which are shares of `writes`. The other writes are inserts.
+/// Divides `writes` into updates, deletes and inserts. The parameters `updates` and `deletes` are shares of `writes`.
 fn split_writes(phase: &mut Phase, writes: u64, updates: f64, deletes: f64) -> Result<()> {
     check_share("--updates", updates)?;
     check_share("--deletes", deletes)?;
@@ -209,7 +210,7 @@ struct PhaseTable {
     settle: bool,
 }
 
-/// One or several shares.
+/// One share or a list of shares.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Shares {
@@ -221,24 +222,24 @@ enum Shares {
 ///
 /// ```toml
 /// [[phase]]
-/// name = "load"           # default: its number
-/// entries = 1000000       # number of writes, of which
-/// updates = 0.1           # this share updates,
-/// deletes = 0.0           # this share deletes,
-/// merges = 0.0            # this share merges and
-/// range-deletes = 0.0     # this share deletes ten neighbours in key order
+/// name = "load"           # default: the number of the phase, from 1
+/// entries = 1000000       # number of writes
+/// updates = 0.1           # share of the writes that are updates
+/// deletes = 0.0           # share of the writes that are deletes
+/// merges = 0.0            # share of the writes that are merges
+/// range-deletes = 0.0     # share of the writes that delete ten records adjacent in key order
 /// distribution = "uniform"
 /// settle = true
 ///
 /// [[phase]]
-/// lookups = 100000
-/// empty-lookups = 0.5     # share of absent keys; for several, [0.0, 1.0], each has all lookups
-/// ranges = 1000
-/// selectivity = 1e-4
+/// lookups = 100000        # number of point lookups
+/// empty-lookups = 0.5     # share of absent keys; a list such as [0.0, 1.0] repeats the lookups for each share
+/// ranges = 1000           # number of range lookups
+/// selectivity = 1e-4      # entries that a range lookup reads ÷ all entries
 /// distribution = "zipf"
-/// hot = 1                 # phases with different numbers have different popular keys (zipf, prefix-zipf)
+/// hot = 1                 # other values make other keys popular (zipf, prefix-zipf)
 /// ```
-/// The operations of a phase are mixed evenly.
+/// The operations of a phase are evenly interleaved.
 pub fn parse_phases(text: &str, path: &Path) -> Result<Vec<Phase>> {
     let spec_error = |offset: usize, what| {
         let before = text.get(..offset).unwrap_or(text);
@@ -284,7 +285,7 @@ pub fn parse_phases(text: &str, path: &Path) -> Result<Vec<Phase>> {
     Ok(phases)
 }
 
-/// Returns the offset of the field that an error names. The text starts with the table of the phase.
+/// Returns the offset of the TOML field that an error names. `text` starts with the header of the TOML table.
 fn field_offset(text: &str, error: &Error) -> Option<usize> {
     let name = match error {
         Error::Invalid { name, .. } => name,
@@ -293,7 +294,7 @@ fn field_offset(text: &str, error: &Error) -> Option<usize> {
     };
     let key = name.trim_start_matches("--");
     let mut offset = 0;
-    // The first line is the header of the table.
+    // The first line is the header of the TOML table.
     for (index, line) in text.split_inclusive('\n').enumerate() {
         let field = line.trim_start();
         if index > 0 && field.starts_with('[') {

@@ -1,19 +1,19 @@
-//! Seeded random numbers and distributions that are equal on every machine.
+//! Seeded random numbers and distributions. Equal seeds give equal results on every machine.
 //!
-//! ChaCha streams never change. The distributions use integers, exactly rounded operations of IEEE 754, and `libm`,
-//! whose results are equal on all systems.
+//! The numbers come from ChaCha8, whose output is specified. The distributions use integers, correctly rounded IEEE 754
+//! operations and the `libm` crate, whose results do not depend on the platform.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::numbers;
 
-/// Random number generator. Equal seeds and purposes give equal numbers.
+/// Random number generator. Generators with the same seed and purpose return the same numbers.
 #[derive(Clone, Debug)]
 pub struct Random(ChaCha8Rng);
 
 impl Random {
-    /// Creates a generator. Generators for different purposes are independent.
+    /// Creates a generator. Generators with different purposes are independent of each other.
     pub fn new(seed: u64, purpose: u64) -> Random {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(purpose);
@@ -26,7 +26,7 @@ impl Random {
 
     /// Returns a number below `n`; 0 if `n` is 0. The bias is below n ÷ 2⁶⁴.
     pub fn below(&mut self, n: u64) -> u64 {
-        // The high half of a 128-bit product of two 64-bit numbers always fits.
+        // The high half of the 128-bit product always fits into 64 bits.
         u64::try_from((u128::from(self.next_u64()) * u128::from(n)) >> 64).unwrap_or(0)
     }
 
@@ -64,8 +64,8 @@ pub fn fill(seed: u64, len: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Zipf distribution of ranks 0, 1, 2, …: rank `r` has a weight of (r + 1)⁻ˢ. It needs no table, so the number of ranks
-/// may grow between draws.
+/// Zipf distribution of ranks 0, 1, 2, …: rank `r` has the weight (r + 1)⁻ˢ. The number of ranks may grow between
+/// draws, because the method needs no table of ranks.
 ///
 /// Source: Hörmann, Derflinger, "Rejection-inversion to generate variates from monotone discrete distributions", ACM
 /// TOMACS 6(3), 1996.
@@ -102,7 +102,7 @@ impl Zipf {
         }
     }
 
-    /// Returns the weight of a rank that is counted from 1.
+    /// Returns the weight k⁻ˢ of rank `k`, counted from 1.
     pub fn weight(&self, k: f64) -> f64 {
         libm::exp(-self.exponent * libm::log(k))
     }
@@ -114,7 +114,7 @@ impl Zipf {
         if t.abs() > 1e-8 { libm::expm1(t) / (1.0 - self.exponent) } else { log * (1.0 + t / 2.0) }
     }
 
-    /// Returns the x whose integral is `y`.
+    /// Returns the x for which [`Zipf::integral`] is `y`.
     fn inverse(&self, y: f64) -> f64 {
         let t = (y * (1.0 - self.exponent)).max(-1.0);
         let log = if t.abs() > 1e-8 {
@@ -126,15 +126,15 @@ impl Zipf {
     }
 }
 
-/// Density over [0, 1) with steps of equal width.
+/// Piecewise constant probability density over [0, 1). All steps have the same width.
 #[derive(Clone, Debug)]
 pub struct Steps {
-    /// Cumulative share at the end of each step. The last one is 1.
+    /// Cumulative probability at the end of each step. The last one is 1.
     cumulative: Vec<f64>,
 }
 
 impl Steps {
-    /// Creates a density from the weights of its steps. No weight is negative, and at least one is positive.
+    /// Creates a density from the weights of its steps. No weight may be negative, and at least one must be positive.
     pub fn new(weights: impl IntoIterator<Item = f64>) -> Steps {
         let mut sum = 0.0;
         let mut cumulative: Vec<f64> = weights
@@ -153,7 +153,7 @@ impl Steps {
         Steps { cumulative }
     }
 
-    /// Returns for each step how many of `n` items lie before its end. The last number is `n`.
+    /// Distributes `n` items by the density. Returns the cumulative number of items at the end of each step.
     pub fn cumulative_counts(&self, n: u64) -> Vec<u64> {
         self.cumulative
             .iter()
@@ -161,7 +161,7 @@ impl Steps {
             .collect()
     }
 
-    /// Draws a place in [0, 1).
+    /// Draws a number in [0, 1) with this density.
     pub fn draw(&self, random: &mut Random) -> f64 {
         let u = random.unit();
         let step = self.cumulative.partition_point(|share| *share <= u);

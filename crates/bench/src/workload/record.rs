@@ -1,12 +1,12 @@
 //! Records as lines of text: tab-separated values, or JSON objects.
 //!
-//! **TSV**: key, tab, value, newline. Key and value contain any bytes, with `\t` `\n` `\r` `\\` for tab, newline,
-//! carriage return and backslash.
+//! **TSV**: key, tab, value, newline. Keys and values may contain any bytes. The escapes `\t` `\n` `\r` `\\` stand for
+//! tab, newline, carriage return and backslash.
 //!
-//! **JSON lines**: `{"key":"…","value":"…"}` for UTF-8. A key or value that is not UTF-8 is hexadecimal and named
-//! `key_hex` or `value_hex`.
+//! **JSON lines**: `{"key":"…","value":"…"}`. A key or value that is not UTF-8 is written as hexadecimal digits in the
+//! field `key_hex` or `value_hex`.
 //!
-//! In both formats a line may end with a carriage return before the newline, and the last line without newline.
+//! In both formats a carriage return may precede the newline, and the last line may lack its newline.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, Read};
@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::named::impl_names;
 
-/// Maximum length of a line in bytes. It fits the longest key and value in their longest form. The reader does not
-/// load a longer line into memory.
+/// Maximum length of a line in bytes. The encoding of the longest key and value always fits into one line. The reader
+/// rejects longer lines without loading them into memory.
 pub const LINE_BYTES_MAX: u64 = 1 << 33;
 
 /// Format of the lines of a data file.
@@ -40,7 +40,7 @@ impl Format {
         }
     }
 
-    /// Returns the format of a file by the extension of its name. Unknown extensions are TSV.
+    /// Returns the format that the file extension indicates; TSV for unknown extensions.
     pub fn of_file(path: &std::path::Path) -> Format {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("jsonl" | "ndjson" | "json") => Format::Jsonl,
@@ -57,19 +57,19 @@ pub enum RecordError {
     NoTab,
     #[error("there is a second tab; within a key or value it is written \\t")]
     SecondTab,
-    /// The byte after a backslash is unknown.
+    /// A backslash is followed by a byte that forms no known escape.
     #[error("unknown escape \\{}; known: \\t \\n \\r \\\\", .0.escape_ascii())]
     Escape(u8),
     #[error("a backslash stands at the end of a key or value")]
     EscapeAtEnd,
     #[error("not a JSON object of a record")]
     Json(#[from] serde_json::Error),
-    /// The object has neither or both of the two names of a key or value.
+    /// A JSON object has neither or both of `key` and `key_hex`, or of `value` and `value_hex`.
     #[error("the object needs either {0:?} or \"{0}_hex\"")]
     Part(&'static str),
     #[error("{0:?} is not hexadecimal")]
     Hex(String),
-    /// The line is not an operation of a trace.
+    /// A line of a text trace is not an operation.
     #[error("{0}")]
     Operation(String),
     #[error("the line has more than {LINE_BYTES_MAX} bytes")]
@@ -109,8 +109,8 @@ impl<R: BufRead> RecordReader<R> {
         self.line_number
     }
 
-    /// Replaces the content of `key` and `value` by the next record. Returns `false` at the end. After an error for a
-    /// malformed line the next call reads the next line.
+    /// Reads the next record into `key` and `value`. Returns `false` at the end of the source. After a malformed line,
+    /// the next call continues with the following line.
     pub fn read(&mut self, key: &mut Vec<u8>, value: &mut Vec<u8>) -> Result<bool, ReadError> {
         self.line.clear();
         let taken = (&mut self.source)
@@ -131,7 +131,7 @@ impl<R: BufRead> RecordReader<R> {
     }
 }
 
-/// Decodes a line with or without newline. Replaces the content of `key` and `value`.
+/// Decodes a line, with or without newline, into `key` and `value`.
 pub fn decode(
     format: Format,
     line: &[u8],
@@ -160,7 +160,7 @@ pub(super) fn strip_line_end(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// Appends a record as a line with newline.
+/// Appends the line of a record, with its newline.
 pub fn encode(format: Format, key: &[u8], value: &[u8], out: &mut Vec<u8>) {
     match format {
         Format::Tsv => {
@@ -179,7 +179,7 @@ pub fn encode(format: Format, key: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.push(b'\n');
 }
 
-/// Appends bytes with the escapes of TSV.
+/// Appends bytes. Replaces tab, newline, carriage return and backslash by their TSV escapes.
 pub fn escape(bytes: &[u8], out: &mut Vec<u8>) {
     for byte in bytes {
         match byte {
@@ -192,7 +192,7 @@ pub fn escape(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the bytes of a text with the escapes of TSV.
+/// Appends a text with TSV escapes replaced by the bytes that they stand for.
 pub(crate) fn unescape(text: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
     let mut bytes = text.iter();
     while let Some(byte) = bytes.next() {
@@ -223,7 +223,7 @@ struct JsonRecord<'a> {
     value_hex: Option<String>,
 }
 
-/// Appends a key or value that the object has as text or as hexadecimal digits.
+/// Appends the key or value of a JSON record, which is either text or hexadecimal digits.
 fn decode_part(
     name: &'static str,
     text: Option<Cow<'_, str>>,

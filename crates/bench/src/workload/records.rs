@@ -1,6 +1,6 @@
 //! Keys and values of records.
 //!
-//! Seed, record number and version determine every byte. So an expected value is computed again instead of stored.
+//! Seed, record number and version determine every byte. Checks recompute expected values instead of storing them.
 
 use lsmx::merge_operator::FieldUpdate;
 
@@ -14,7 +14,7 @@ use super::random::{fill, mix, random_bytes};
 
 /// Length of the field that [`Records::operand`] changes, in bytes.
 const OPERAND_FIELD_BYTES: usize = 8;
-/// Length of the tag of a value, in bytes.
+/// Length of the tag that identifies the record of a value, in bytes.
 const TAG_BYTES: usize = size_of::<u64>();
 const PURPOSE_KEY_TAIL: u64 = 0x7461_696c;
 const PURPOSE_LENGTH: u64 = 0x6c65_6e67;
@@ -22,14 +22,14 @@ const PURPOSE_LENGTH: u64 = 0x6c65_6e67;
 /// Length of keys or of values, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Length {
-    /// All have the same length.
+    /// All keys or values have this length.
     Fixed(u64),
     /// Lengths are approximately normal and lie in `min..=max`.
     Normal { mean: f64, deviation: f64, min: u64, max: u64 },
 }
 
 impl Length {
-    /// Returns the length for a record. Keys and values use different salts.
+    /// Returns the length of the key or value of a record. Keys and values use different salts.
     fn of_record(self, record: u64, salt: u64) -> u64 {
         match self {
             Length::Fixed(bytes) => bytes,
@@ -60,7 +60,7 @@ impl Length {
     }
 }
 
-/// Generator of records. Threads share it.
+/// Generator of keys and values. Several threads can share it.
 #[derive(Debug)]
 pub struct GeneratedRecords {
     keys: KeySpace,
@@ -71,8 +71,8 @@ pub struct GeneratedRecords {
 }
 
 impl GeneratedRecords {
-    /// Creates a generator of `count` records whose keys follow `distribution`. Fails if keys of the minimum length
-    /// cannot be distinct.
+    /// Creates a generator of `count` records whose keys follow `distribution`. Fails if the minimum key length is too
+    /// short for `count` distinct keys.
     pub fn new(
         distribution: KeyDistribution,
         count: u64,
@@ -80,13 +80,13 @@ impl GeneratedRecords {
         value: Length,
         seed: u64,
     ) -> Result<GeneratedRecords> {
-        // A longer key has a tail, so the keys must be distinct at their minimum length.
+        // Longer keys have a random suffix. The first bytes, up to the minimum length, must already be distinct.
         let keys = KeySpace::new(distribution, count, numbers::length(key.min()), seed)?;
         Ok(GeneratedRecords { keys, key, value, seed, tagged: false })
     }
 
-    /// Creates a generator of `count` uniform records with fixed lengths in bytes. Each value starts with a tag that
-    /// identifies the record, whatever the version.
+    /// Creates a generator of `count` uniformly distributed records. `key` and `value` are lengths in bytes. Each value
+    /// starts with a tag that identifies its record and does not depend on the version.
     pub fn tagged(count: u64, key: u64, value: u64, seed: u64) -> Result<GeneratedRecords> {
         let (key, value) = (Length::Fixed(key), Length::Fixed(value));
         let records = GeneratedRecords::new(KeyDistribution::Uniform, count, key, value, seed)?;
@@ -123,7 +123,7 @@ impl GeneratedRecords {
         mix(mix(self.seed ^ mix(record)) ^ version)
     }
 
-    /// Replaces the content of `value` by a value that does not compress. The inserted value has version 0.
+    /// Replaces the content of `value` by an incompressible value of a record. The inserted value has version 0.
     pub fn value(&self, record: u64, version: u64, value: &mut Vec<u8>) {
         value.clear();
         fill(self.version_seed(record, version), self.value_len(record), value);
@@ -138,7 +138,7 @@ impl GeneratedRecords {
         value.len() == self.value_len(record) && (!self.tagged || value.starts_with(tag))
     }
 
-    /// Returns the length of the keys and values of the first `count` records, in bytes.
+    /// Returns the total length of the keys and values of the first `count` records, in bytes.
     pub fn bytes(&self, count: u64) -> u64 {
         if let (Length::Fixed(key), Length::Fixed(value)) = (self.key, self.value) {
             return count.saturating_mul(key + value);
@@ -148,12 +148,10 @@ impl GeneratedRecords {
     }
 }
 
-/// Source of the records of a workload of phases.
+/// Source of the records that a workload inserts.
 #[derive(Debug)]
 pub enum Records {
-    /// Generated records.
     Generated(Box<GeneratedRecords>),
-    /// Records of a file.
     File(Box<DataFile>),
 }
 
@@ -192,8 +190,8 @@ impl Records {
         Ok(())
     }
 
-    /// Replaces the content of `operand` by an operand for [`FieldUpdate`] that changes a few bytes of the value.
-    /// The operand for a record of a file is empty, so the value stays as inserted.
+    /// Replaces the content of `operand` by an operand for [`FieldUpdate`] that overwrites up to eight bytes of the
+    /// value. The operand for a record of a file changes no byte.
     pub fn operand(&self, record: u64, version: u64, operand: &mut Vec<u8>) {
         let (value_bytes, draw) = match self {
             Records::Generated(records) => {
@@ -207,8 +205,8 @@ impl Records {
         *operand = FieldUpdate::operand(offset, &random_bytes(draw, field));
     }
 
-    /// Replaces the content of `value` by the value of a record. Versions apply to generated records only. Fails if the
-    /// file cannot be read.
+    /// Replaces the content of `value` by the value of a record. Records of a file have the same value in all versions.
+    /// Fails if the file cannot be read.
     pub fn value(&mut self, record: u64, version: u64, value: &mut Vec<u8>) -> Result<()> {
         match self {
             Records::Generated(records) => records.value(record, version, value),

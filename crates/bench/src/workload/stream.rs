@@ -1,7 +1,7 @@
-//! The operations of a workload, phase by phase.
+//! Generates the operations of a workload, phase by phase.
 //!
-//! The number of operations of each kind in a phase is exact. Each step draws a kind in proportion to its remaining
-//! operations, so the kinds are mixed evenly until the end.
+//! A phase contains exactly the specified number of operations of each kind. The probability of a kind is proportional
+//! to the number of its remaining operations, so the kinds are evenly mixed.
 
 use crate::numbers;
 
@@ -22,20 +22,20 @@ pub enum Operation {
     Update { record: u64, version: u64 },
     /// Deletes a present record.
     Delete { record: u64 },
-    /// Merges an operand into a present record. Its version is distinct from those of updates.
+    /// Merges an operand into a present record. No update or other merge has the same version.
     Merge { record: u64, version: u64 },
-    /// Deletes all records from a present one up to `until` (exclusive, present or not), in key order. `None` is the end
-    /// of all keys.
+    /// Deletes the keys from that of `record` (inclusive) to that of `until` (exclusive). `until` need not be present;
+    /// `None` is the end of the keyspace.
     DeleteRange { record: u64, until: Option<u64> },
-    /// Looks up a present record. `lookups` is the index of its group among the lookups of the phase.
+    /// Looks up a present record. `lookups` is the index of the lookup group in the phase.
     GetPresent { record: u64, lookups: usize },
-    /// Looks up an absent key. It follows the key of the record; `salt` selects one of many.
+    /// Looks up an absent key that follows the key of `record`. `salt` selects one of several such keys.
     GetAbsent { record: u64, salt: u64, lookups: usize },
-    /// Reads a number of entries in key order, from a record on.
+    /// Reads `entries` entries in key order, starting at `record`.
     Range { record: u64, entries: u64 },
 }
 
-/// State of a workload between phases.
+/// Generator of the operations of a workload. Phases share its set of present records.
 #[derive(Clone, Debug)]
 pub struct Stream {
     keys: Option<KeySpace>,
@@ -43,12 +43,12 @@ pub struct Stream {
     seed: u64,
     order: Random,
     choice: Random,
-    /// Number of updates and merges.
+    /// Number of generated updates and merges.
     versions: u64,
 }
 
 impl Stream {
-    /// Starts a workload. `keys` is `None` for the records of a file.
+    /// Creates a generator without present records. `keys` is `None` for records of a file.
     pub fn new(keys: Option<KeySpace>, seed: u64) -> Stream {
         Stream {
             keys,
@@ -91,8 +91,8 @@ impl Stream {
         self.versions
     }
 
-    /// Deletes [`RANGE_DELETE_RECORDS`] records in key order. The key order of a file is unknown, so only one of its
-    /// records is deleted.
+    /// Deletes [`RANGE_DELETE_RECORDS`] records that are adjacent in key order. For records of a file, whose key order
+    /// is unknown, deletes only `record`.
     fn delete_range(&mut self, record: u64) -> Operation {
         let Some(keys) = &self.keys else {
             self.live.delete(record);
@@ -110,7 +110,7 @@ impl Stream {
     }
 }
 
-/// Kind of a drawn operation. Lookups have the index of their group.
+/// Kind of an operation. A lookup contains the index of its lookup group.
 #[derive(Clone, Copy, Debug)]
 enum Drawn {
     Insert,
@@ -131,7 +131,7 @@ pub struct PhaseStream<'a> {
     selectivity: f64,
     ops: u64,
     ops_left: u64,
-    /// Remaining operations by kind. Inserts are first.
+    /// Number of remaining operations of each kind. The first element is that of inserts.
     left: Vec<(Drawn, u64)>,
 }
 
@@ -153,7 +153,7 @@ impl Iterator for PhaseStream<'_> {
         let mut picked =
             self.choice.pick(&stream.live, stream.keys.as_ref(), progress, &mut stream.choice);
         if picked.is_none() && self.left[0].1 > 0 {
-            // No record is present, so an insert comes first.
+            // No record is present, so the next operation must be an insert.
             drawn = 0;
             picked = Some(0);
         }

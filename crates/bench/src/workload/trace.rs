@@ -1,13 +1,14 @@
-//! Traces as workloads: traces that a database recorded ([`lsmx::workload_trace`]), and traces as text.
+//! Reads traces of operations: binary traces that a database recorded ([`lsmx::workload_trace`]), and text traces.
 //!
-//! A text has one operation per line. Tabs separate the fields, in which `\t \n \r \\` stand for these bytes.
+//! A text trace has one operation per line. Tabs separate the fields. The escapes `\t` `\n` `\r` `\\` stand for tab,
+//! newline, carriage return and backslash.
 //! ```text
 //! put           key    value
 //! delete        key
 //! get           key
 //! merge         key    operand
-//! delete-range  start  end        without end: to the last key
-//! scan          start  entries    an empty start is the first key
+//! delete-range  start  end        without end: deletes to the last key
+//! scan          start  entries    empty start: reads from the first key
 //! ```
 
 use std::fs::File;
@@ -24,7 +25,7 @@ use crate::numbers;
 
 use super::record::{LINE_BYTES_MAX, RecordError, strip_line_end, unescape};
 
-/// A trace file, recorded or text.
+/// A trace file, which is either a binary trace or a text trace.
 #[derive(Clone, Debug)]
 pub struct TraceFile {
     path: PathBuf,
@@ -32,7 +33,7 @@ pub struct TraceFile {
     counts: TraceCounts,
 }
 
-/// Counts of a trace.
+/// Numbers of operations in a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceCounts {
     pub puts: u64,
@@ -41,13 +42,13 @@ pub struct TraceCounts {
     pub range_deletes: u64,
     pub gets: u64,
     pub scans: u64,
-    /// Number of entries that the scans read.
+    /// Number of entries that all scans read.
     pub scanned_entries: u64,
-    /// Length of keys and values of the puts, in bytes.
+    /// Total length of the keys and values of all puts, in bytes.
     pub put_bytes: u64,
-    /// Number of operations that the recording lost.
+    /// Number of operations that the recorder dropped.
     pub lost: u64,
-    /// Hash of the file.
+    /// Hash of the trace file.
     pub hash: String,
 }
 
@@ -106,7 +107,7 @@ impl TraceFile {
         &self.counts
     }
 
-    /// Calls `visit` with every item in order. Fails if the trace is malformed or `visit` fails.
+    /// Calls `visit` with each item of the trace in order. Fails if the trace is malformed or `visit` fails.
     pub fn visit(&self, visit: &mut dyn FnMut(TraceItem<'_>) -> Result<()>) -> Result<()> {
         if !self.is_recorded {
             return self.visit_lines(visit);
@@ -145,7 +146,7 @@ fn read_error(source: lsmx::Error) -> Error {
     Error::Engine { action: "read a trace", source }
 }
 
-/// Reason why reading a recorded trace ended.
+/// Error of a visit of a binary trace.
 enum VisitError {
     Reader(lsmx::Error),
     Visitor(Error),
@@ -157,7 +158,7 @@ impl From<lsmx::Error> for VisitError {
     }
 }
 
-/// Parser of the lines of a text trace. It reuses its buffers for the fields.
+/// Parser of the lines of a text trace. All lines share its buffers.
 #[derive(Debug, Default)]
 pub struct TraceLineParser {
     first: Vec<u8>,
