@@ -1,4 +1,4 @@
-//! Checks of the database clock: wall clocks that jump, and times near the end of the clock.
+//! Checks of the database clock: jumps of the wall clock, and times near the largest representable time.
 
 use lsmx::env::{Background, CLOCK_READING_END_US, ManualClock};
 use lsmx::vfs::MemVfs;
@@ -14,7 +14,7 @@ pub(crate) const YEAR_US: u64 = 365 * 24 * HOUR_US;
 const START_US: u64 = 1_790_000_000_000_000;
 const KEYS: u32 = 20;
 
-/// A database with the policy `fifo` and a TTL of one hour. The check sets its wall clock.
+/// A database with the policy `fifo` and a TTL of one hour. The check sets the wall clock by `clock`.
 pub(crate) struct TtlDatabase {
     disk: MemVfs,
     pub(crate) clock: ManualClock,
@@ -35,7 +35,8 @@ impl TtlDatabase {
         open_with(&self.disk, options).unwrap()
     }
 
-    /// Advances the wall clock and the monotonic clock in steps of a minute. The database reads both at each step.
+    /// Advances the wall clock and the monotonic clock in steps of one minute. The database reads both clocks at each
+    /// step.
     pub(crate) fn run(&self, db: &Db, us: u64) {
         for _ in 0..us.div_ceil(MINUTE_US) {
             self.clock.advance_us(MINUTE_US);
@@ -44,7 +45,7 @@ impl TtlDatabase {
     }
 }
 
-/// Writes all keys, one table each.
+/// Writes all keys, each to its own table.
 pub(crate) fn fill(db: &Db) {
     for key in 0..KEYS {
         db.put(key.to_be_bytes(), "value").unwrap();
@@ -52,17 +53,17 @@ pub(crate) fn fill(db: &Db) {
     }
 }
 
-/// Checks that all keys exist, or none.
+/// Checks that all keys exist if `exist` is true, or that none exists.
 pub(crate) fn expect_keys(db: &Db, exist: bool, when: &str) {
     db.wait_idle().unwrap();
     let expected = if exist { KEYS as usize } else { 0 };
     assert_eq!(db.default_keyspace().iter().count(), expected, "keys {when}");
 }
 
-/// The wall clock of an open database jumps forward and comes back. No key is lost before its TTL has passed, and
+/// The wall clock jumps forward and back while the database is open. No key expires before its TTL has passed, and all
 /// keys expire afterwards.
 ///
-/// Regression: one reading of the year 2099 deleted all data.
+/// Regression: one clock reading in the year 2099 deleted all data.
 pub(crate) fn jump_of_a_running_database_is_harmless(_seed: u64) -> Outcome {
     let database = TtlDatabase::new();
     let db = database.open(database.options());
@@ -80,7 +81,7 @@ pub(crate) fn jump_of_a_running_database_is_harmless(_seed: u64) -> Outcome {
     Ok(())
 }
 
-/// Close to the end of the clock, background threads neither panic nor spin.
+/// Background threads neither panic nor spin when the time is close to its largest value.
 pub(crate) fn time_near_its_end_is_harmless(seed: u64) -> Outcome {
     let keyspace = KeyspaceOptions::default().memtable_bytes(1 << 10);
     let options = Options::default().background(Background::Stepped { seed, workers: 1 });

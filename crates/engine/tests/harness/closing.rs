@@ -1,4 +1,4 @@
-//! Checks of reads during a close of the database, and of files after it.
+//! Checks that reads during a close return correctly, and that files do not change after a close.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use super::gate::{Gate, each};
 use super::small_database::{files, keyspace_options, open_with};
 
 const KEYS: u64 = 60;
-/// Writes of each key, enough that an operand store fills buckets.
+/// Number of writes of each key. An operand store with so many operands creates buckets.
 const WRITES_PER_KEY: u64 = 8;
 
-/// Keyspaces, and the extensions of the files that hold their values.
+/// The names of the keyspaces, each with the extension of the files that contain its values.
 const KINDS: [(&str, &str); 3] = [("tables", ".sst"), ("values", ".blob"), ("operands", ".bucket")];
 
-/// Reads one or many keys of a keyspace. Returns how many values it found.
+/// Reads one or more keys of a keyspace. Returns the number of values found.
 type Read = fn(&Keyspace, &Snapshot) -> lsmx::Result<u64>;
 
-/// All calls that read keys.
+/// Every method that reads keys.
 const READS: [(&str, Read); 7] = [
     ("get", |keyspace, _| {
         (0..KEYS).map(|key| Ok(u64::from(keyspace.get(key_of(key))?.is_some()))).sum()
@@ -53,8 +53,8 @@ fn options() -> Options {
     options.keyspace_defaults(keyspace_options("default"))
 }
 
-/// Each read blocks when it opens a file. Meanwhile the database is closed, another owner opens it and removes all
-/// files. The read returns all values or [`Error::Closed`].
+/// Blocks each read when it opens a file. Meanwhile closes the database, and lets another owner open it and remove all
+/// files. The read must return all values or [`Error::Closed`].
 ///
 /// Regression: such a read returned "cannot open …: entity not found".
 pub(crate) fn reads_over_a_close_return_values_or_closed(_: u64) -> Outcome {
@@ -88,7 +88,8 @@ pub(crate) fn reads_over_a_close_return_values_or_closed(_: u64) -> Outcome {
     Ok(())
 }
 
-/// Reads while the database is closed. If `keeps` is false, the close cannot keep files open for readers.
+/// Runs `read` while the database is closed. If `keeps` is false, the close cannot open the files that it keeps for
+/// readers.
 fn read_over_a_close(
     disk: &MemVfs,
     (kind, end): (&str, &str),
@@ -108,7 +109,7 @@ fn read_over_a_close(
             assert!(!reader.is_finished(), "the read opens no file {end}");
             std::thread::yield_now();
         }
-        // A panic must not leave the reader blocked, because the scope waits for it.
+        // Opens the gate after a panic, because the scope waits for the reader.
         let _opens = gate.open_on_drop();
         if !keeps {
             let refused = FaultRule::new(Fault::Error(Errno::TooManyFiles));
@@ -127,8 +128,8 @@ fn read_over_a_close(
     })
 }
 
-/// Drops the last handle of a database after its close. No file may change its length, because the next owner may be
-/// reading it.
+/// Drops the last handle of a database after its close. The drop must not change any file, because the next owner may
+/// already read it.
 pub(crate) fn closed_database_changes_no_file(_: u64) -> Outcome {
     let disk = MemVfs::new();
     let db = open_with(&disk, options()).unwrap();

@@ -1,4 +1,4 @@
-//! Counts of named cases, so that a test can require that each case occurred.
+//! Counters of named cases, with which a test requires that each case occurred.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,10 +11,10 @@ use lsmx_testkit::scale;
 
 use super::Outcome;
 
-/// A group and a name in it.
+/// The name of a group and the name of a case in it.
 type Name = (&'static str, &'static str);
 
-/// Counts by name.
+/// The number of occurrences of each case.
 #[derive(Debug, Default)]
 pub(crate) struct Coverage(Mutex<BTreeMap<Name, u64>>);
 
@@ -33,7 +33,7 @@ impl Coverage {
         counts.get(&(group, name)).copied().unwrap_or(0)
     }
 
-    /// Fails if one of the names was never counted. A run with a scale below 1 is too short for that.
+    /// Fails if a case in `names` never occurred. If the test scale is below 1, the run is too short and never fails.
     pub(crate) fn require(&self, group: &'static str, names: &[&'static str]) -> Outcome {
         let missing: Vec<_> = names.iter().filter(|name| self.count(group, name) == 0).collect();
         if missing.is_empty() || scale() < 1.0 {
@@ -82,7 +82,7 @@ impl EventListener for Coverage {
     }
 }
 
-/// Returns the kind of the file with this path.
+/// Returns the name of the file kind that belongs to this path.
 pub(crate) fn file_kind(path: &Path) -> &'static str {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
     match FileName::parse(name) {

@@ -1,4 +1,4 @@
-//! Small databases: options, opens, comparison with a map, files.
+//! Helpers for small databases: options, opens, comparison with an ordered map, and lists of files.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use lsmx::{
     VerifyReport,
 };
 
-/// Keys and values of a keyspace.
+/// The expected keys and values of a keyspace.
 pub(crate) type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Returns options without background threads and with a fixed seed.
@@ -35,29 +35,29 @@ pub(crate) fn memory_only() -> ReadOptions {
     ReadOptions { tier: ReadTier::Memory, ..ReadOptions::default() }
 }
 
-/// Opens the database `db`.
+/// Opens the database in the directory `db`. Panics on an error.
 pub(crate) fn open(disk: &(impl Vfs + Clone), options: Options) -> Db {
     try_open(disk, options).unwrap()
 }
 
-/// Opens the database `db`.
+/// Opens the database in the directory `db`.
 pub(crate) fn try_open(disk: &(impl Vfs + Clone), options: Options) -> lsmx::Result<Db> {
     Db::open("db", options.vfs(Arc::new(disk.clone())))
 }
 
-/// Verifies the closed database `db`.
+/// Verifies the closed database in the directory `db`.
 pub(crate) fn verify(disk: &(impl Vfs + Clone)) -> lsmx::Result<VerifyReport> {
     lsmx::verify("db", &Options::default().vfs(Arc::new(disk.clone())))
 }
 
-/// Requires that the database `db` is intact and has no orphaned files.
+/// Checks that the database in the directory `db` is undamaged and has no orphaned files.
 pub(crate) fn assert_clean(disk: &(impl Vfs + Clone)) -> VerifyReport {
     let report = verify(disk).unwrap();
     assert_eq!(report.orphans, Vec::<PathBuf>::new());
     report
 }
 
-/// Flushes all memtables and waits until no background work is left.
+/// Flushes all memtables and waits for all background work.
 pub(crate) fn settle(db: &Db) {
     db.flush().unwrap();
     db.wait_idle().unwrap();
@@ -73,12 +73,13 @@ pub(crate) fn metrics(db: &Db) -> KeyspaceMetrics {
     db.metrics().keyspaces.remove("default").unwrap()
 }
 
-/// Returns the entries of a range in its order.
+/// Returns the entries of a range in iteration order.
 pub(crate) fn entries(range: Range) -> Vec<(Slice, Slice)> {
     range.map(Result::unwrap).collect()
 }
 
-/// Requires that a keyspace holds these entries and no others, for iteration both ways and lookups of one and many keys.
+/// Checks that a keyspace contains exactly the expected entries, with forward and backward iteration, `get` and
+/// `multi_get`.
 pub(crate) fn assert_entries(keyspace: &Keyspace, expected: &Entries) {
     let expected: Vec<(Slice, Slice)> =
         expected.iter().map(|(key, value)| (key[..].into(), value[..].into())).collect();
@@ -103,7 +104,7 @@ pub(crate) fn files(disk: &MemVfs, suffix: &str) -> Vec<PathBuf> {
     disk.paths().into_iter().filter(|path| path.to_string_lossy().ends_with(suffix)).collect()
 }
 
-/// Sleeps until a condition holds. Fails after a minute.
+/// Polls a condition until it is true. Panics after one minute.
 #[expect(clippy::disallowed_methods, reason = "the condition depends on threads of the engine")]
 pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..6_000 {

@@ -13,14 +13,14 @@ use lsmx::{Db, Error, Options};
 use super::Outcome;
 use super::small_database::{KINDS, keyspace_options, lock, open_with};
 
-/// A file system in memory with a limit of open descriptors. Each open file and each lock has one, and
-/// each sync of a directory needs one.
+/// A file system in memory with a limit on open file descriptors. Each open file and each lock uses one descriptor.
+/// Each listing or sync of a directory, and each reservation of disk space, needs a free one.
 #[derive(Clone, Debug)]
 pub(crate) struct FewDescriptors {
     inner: MemVfs,
     limit: usize,
     open: Arc<AtomicUsize>,
-    /// Paths of files and locks, and names of other calls, that got no descriptor.
+    /// The calls that failed because no descriptor was free: paths of files and locks, or names of other calls.
     refused: Arc<Mutex<Vec<PathBuf>>>,
 }
 
@@ -97,9 +97,9 @@ impl VfsLayer for FewDescriptors {
 }
 
 const KEYS: u64 = 200;
-/// An open with this many descriptors must succeed.
+/// With this many descriptors, an open must succeed.
 const LIMIT_MAX: usize = 28;
-/// Number of limits to try from the first sufficient one on.
+/// Number of limits to test from the smallest sufficient one on.
 const SUFFICIENT_TRIES: usize = 4;
 
 fn options(background: Background) -> Options {
@@ -111,7 +111,7 @@ fn key_of(key: u64) -> [u8; 8] {
     key.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
 
-/// Writes and reads keyspaces of all kinds.
+/// Writes and reads a keyspace of each kind.
 fn write_and_read(db: &Db) -> lsmx::Result<()> {
     let options = |kind| keyspace_options(kind).memtable_bytes(4 << 10).table_bytes(4 << 10);
     let [tables, values, operands] = KINDS.map(|kind| db.keyspace(kind, options(kind)));
@@ -137,11 +137,11 @@ fn write_and_read(db: &Db) -> lsmx::Result<()> {
     Ok(())
 }
 
-/// With any number of descriptors, either the open or the operand store is refused with [`Error::TooFewDescriptors`],
-/// or all jobs and calls succeed, also after a second open.
+/// Tests every limit of descriptors. Either the open of the database or of the operand store fails with
+/// [`Error::TooFewDescriptors`], or all calls and background jobs succeed, also after a reopen.
 ///
-/// Regression: operand stores had a file budget of their own, at least 16 for reading and 16 for appending. With 16
-/// to 28 descriptors collections failed, or the database became read-only.
+/// Regression: operand stores had a separate limit of at least 16 files for reads and 16 for appends. With 16 to 28
+/// descriptors, collections failed or the database became read-only.
 pub(crate) fn few_descriptors_are_refused_or_enough(seed: u64) -> Outcome {
     for background in [Background::Inline, Background::Stepped { seed, workers: 2 }] {
         let first = (1..=LIMIT_MAX).find(|limit| is_sufficient(background, *limit));
@@ -153,17 +153,18 @@ pub(crate) fn few_descriptors_are_refused_or_enough(seed: u64) -> Outcome {
     Ok(())
 }
 
-/// Uses a database on the file system of the machine, with its own threads.
+/// Opens, uses and closes a database on the real file system, with the default background threads.
 ///
 /// # Errors
-/// The errors of the open and of the calls after it.
+/// The error of the open or of the first later call that fails.
 pub(crate) fn use_real_files(dir: &Path) -> lsmx::Result<()> {
     let db = Db::open(dir, options(Background::default()))?;
     write_and_read(&db)?;
     db.close(None)
 }
 
-/// Returns whether the open and the operand store accept the limit. All calls after that must succeed.
+/// Returns whether the database and the operand store can be opened with this limit. If so, all later calls must
+/// succeed.
 fn is_sufficient(background: Background, limit: usize) -> bool {
     let (open, refused) = Default::default();
     let disk = FewDescriptors { inner: MemVfs::new(), limit, open, refused };

@@ -1,4 +1,4 @@
-//! Checks of calls while a device call does not return.
+//! Checks of calls that are made while a device call hangs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -14,14 +14,14 @@ use super::Outcome;
 use super::gate::{Gate, PATIENCE, each, returns_while_blocked};
 use super::small_database::open_with;
 
-/// A deadline that passes while a device call is blocked.
+/// A deadline short enough to pass while a device call is blocked.
 pub(crate) const SHORT: Duration = Duration::from_millis(20);
 
-/// Blocks appends of some threads to the log of an operand store, and flushes that keyspace and another one. The flush
-/// of the other keyspace must end while the append is blocked.
+/// Blocks appends of some threads to the log of an operand store. Meanwhile writes to that keyspace and to another one.
+/// The flush of the other keyspace must end while the append is blocked.
 ///
-/// Threads named `lsmx-compact` collect from the store, those named `lsmx-flush` deliver to it. Both append once
-/// they have reserved the store.
+/// `thread` selects the blocked threads. Threads named `lsmx-compact` run collections of the store, and threads named
+/// `lsmx-flush` write operands to it. Both append after they have locked the store.
 pub(crate) fn flushes_while_store_hangs(thread: &'static str) -> Outcome {
     let gate = Gate::default();
     let disk = gate.disk(each(&[VfsCall::Append], ".operands"), thread);
@@ -35,7 +35,7 @@ pub(crate) fn flushes_while_store_hangs(thread: &'static str) -> Outcome {
     let at_once = WriteOptions { no_slowdown: true, ..WriteOptions::default() };
     let filled = AtomicBool::new(false);
     let hanging = || {
-        // Stops when writes would wait, so that a flush of the keyspace is due.
+        // Writes until writes would wait, so that a flush of the keyspace is pending.
         let full = |n: u64| {
             operands.with_write_options(at_once).merge((n % 50).to_be_bytes(), [7; 50]).is_err()
         };
@@ -47,7 +47,7 @@ pub(crate) fn flushes_while_store_hangs(thread: &'static str) -> Outcome {
         while sealed() == 0 && !filled.load(Ordering::Relaxed) {
             std::thread::yield_now();
         }
-        // More bytes than sealed memtables may have.
+        // Writes more bytes than the memtables of the keyspace may hold.
         for n in 0..200u64 {
             other.put(n.to_be_bytes(), [1; 100]).map_err(|error| error.to_string())?;
         }
@@ -58,7 +58,7 @@ pub(crate) fn flushes_while_store_hangs(thread: &'static str) -> Outcome {
     })?
 }
 
-/// Closes a database with a deadline while the creation of a keyspace hangs in the manifest.
+/// Closes a database with a deadline while the creation of a keyspace hangs in a sync of the manifest.
 pub(crate) fn close_keeps_deadline(_: u64) -> Outcome {
     let gate = Gate::default();
     let disk = gate.disk(each(&[VfsCall::Sync], "MANIFEST"), "");
@@ -69,12 +69,12 @@ pub(crate) fn close_keeps_deadline(_: u64) -> Outcome {
     Ok(())
 }
 
-/// Commits with a deadline, as a member of a group that another thread leads and whose append hangs.
+/// Commits with a deadline in a commit group whose leader, another thread, hangs in an append.
 pub(crate) fn follower_keeps_deadline(_: u64) -> Outcome {
     for attempt in 0..8 {
         match follower_result(SHORT * (1 << attempt))? {
             Err(Error::Undecided { .. }) => return Ok(()),
-            // The deadline passed before the leader took the write.
+            // The deadline passed before the leader added the write to its group.
             Err(Error::Deadline { .. }) => {}
             other => panic!("a follower whose deadline has passed returns {other:?}"),
         }
@@ -85,7 +85,7 @@ pub(crate) fn follower_keeps_deadline(_: u64) -> Outcome {
 fn follower_result(patience: Duration) -> Outcome<lsmx::Result<()>> {
     let gate = Gate::default();
     let disk = gate.disk(each(&[VfsCall::Sync], ".wal"), "");
-    // Only commits sync.
+    // Turns periodic syncs off, so that only commits sync.
     let wal = WalOptions { sync_every_us: u64::MAX, ..WalOptions::default() };
     let db = open_with(&disk, Options::default().wal(wal)).unwrap();
     let main = db.default_keyspace();
@@ -107,7 +107,8 @@ fn follower_result(patience: Duration) -> Outcome<lsmx::Result<()>> {
             std::thread::yield_now();
         }
         disk.add_rule(each(&[VfsCall::Append], ".wal"));
-        // Releases the sync, then the sync mark that the first thread appends. The next append is the leader's.
+        // Releases the sync, and then the append of the sync mark by the first thread. The leader makes the next
+        // append.
         for blocked in [2, 3] {
             gate.release_one();
             gate.wait_until_blocked(blocked);
@@ -115,7 +116,7 @@ fn follower_result(patience: Duration) -> Outcome<lsmx::Result<()>> {
         let result = answer.recv_timeout(PATIENCE);
         result.map_err(|_| "a follower waits past its deadline".to_owned())
     })?;
-    // The threads have ended, so the group is decided.
+    // All threads have ended, so the group has been committed or not.
     let exists = db.get("follower").unwrap().is_some();
     assert_eq!(exists, !matches!(result, Err(Error::Deadline { .. })), "after {result:?}");
     Ok(result)

@@ -1,4 +1,4 @@
-//! Checks of disk space: the reserve, the log, and files that are removed.
+//! Checks of disk usage: the reserve file, the log, and the removal of files.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,8 @@ fn options(seed: u64, memtable_bytes: u64) -> Options {
     Options::default().background(Background::Inline).seed(seed).keyspace_defaults(keyspace)
 }
 
-/// The reserve follows the unflushed bytes and stays within the greater of 4 MiB and a tenth of the tables.
+/// The size of the reserve follows the unflushed bytes. Its maximum is 4 MiB, or 10 % of the bytes of tables if that is
+/// more.
 pub(crate) fn reserve_is_bounded(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let db = open_with(&MemVfs::new(), options(seed, 12 << 20)).unwrap();
@@ -38,7 +39,7 @@ pub(crate) fn reserve_is_bounded(seed: u64) -> Outcome {
     Ok(())
 }
 
-/// If the reserve cannot be created, one event reports it and writes continue.
+/// If the reserve cannot be created, the engine reports one `NoReserve` event and writes succeed.
 pub(crate) fn reserve_is_dispensable(seed: u64) -> Outcome {
     for errno in Errno::ALL {
         let disk = FaultVfs::new(Arc::new(MemVfs::new()), seed);
@@ -57,7 +58,7 @@ pub(crate) fn reserve_is_dispensable(seed: u64) -> Outcome {
     Ok(())
 }
 
-/// Another program fills the disk. A flush uses the space of the reserve and succeeds.
+/// Another program fills the disk. A flush succeeds with the space of the reserve.
 pub(crate) fn full_disk_takes_the_reserve(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let disk = MemVfs::new();
@@ -68,14 +69,15 @@ pub(crate) fn full_disk_takes_the_reserve(seed: u64) -> Outcome {
     }
     disk.set_capacity(Some(disk.used_bytes()));
     db.flush().unwrap();
-    // The log that the flush made obsolete is free now, so writes continue.
+    // The flush freed log segments, so writes succeed.
     for number in 0..written / 4 {
         db.put(number.to_be_bytes(), rng.bytes(100)).unwrap();
     }
     Ok(())
 }
 
-/// The database becomes read-only on a full disk once the reserve is used up. With more space it resumes.
+/// On a full disk, the database becomes read-only after it has used its reserve. `resume` succeeds once the disk has
+/// space.
 pub(crate) fn full_disk_is_full(seed: u64) -> Outcome {
     const FREE_BYTES_MAX: u64 = 300 << 10;
     let mut rng = TestRng::new(seed);
@@ -100,7 +102,7 @@ pub(crate) fn full_disk_is_full(seed: u64) -> Outcome {
     Ok(())
 }
 
-/// A memtable with few writes does not keep many log segments.
+/// A keyspace with few writes is flushed in time, so it does not keep many log segments alive.
 pub(crate) fn idle_memtable_is_flushed(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let options = options(seed, 1 << 20).wal_bytes_max(1 << 30);
@@ -111,14 +113,14 @@ pub(crate) fn idle_memtable_is_flushed(seed: u64) -> Outcome {
             idle.put(number.to_be_bytes(), "little").unwrap();
         }
         db.put((number % 10).to_be_bytes(), rng.bytes(100_000)).unwrap();
-        // Two segments, and the bytes written between two checks.
+        // The bound is two log segments plus the bytes written between two checks.
         let log_bytes = db.metrics().disk.log_bytes;
         assert!(log_bytes <= 40 << 20, "the log takes {log_bytes} bytes");
     }
     Ok(())
 }
 
-/// When `wait_idle` returns, no file is being removed.
+/// When `wait_idle` returns, no thread is removing a file.
 pub(crate) fn idle_database_removes_nothing(seed: u64) -> Outcome {
     let disk = FaultVfs::new(Arc::new(MemVfs::new()), seed);
     let keyspace =
@@ -135,7 +137,7 @@ pub(crate) fn idle_database_removes_nothing(seed: u64) -> Outcome {
         }
         counted.fetch_sub(1, Ordering::SeqCst);
     })));
-    // Without the reserve, which is removed under a lock.
+    // Delays all removals except that of the reserve file, which holds a lock.
     let removals = FaultRule::new(Fault::Delay).for_calls(&[VfsCall::Remove]).path_contains(".");
     disk.add_rule(removals.chance(1.0));
     let mut rng = TestRng::new(seed);

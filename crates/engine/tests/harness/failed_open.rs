@@ -1,4 +1,4 @@
-//! Checks that an open that fails leaves the directory as it was.
+//! Checks that a failed open leaves the directory unchanged.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use lsmx_testkit::simple_store::SimpleStore;
 use super::Outcome;
 use super::oracle::DIR;
 
-/// Returns the paths of all files and directories, sorted.
+/// Returns the sorted paths of all files and directories.
 fn names(disk: &MemVfs) -> Vec<PathBuf> {
     let (mut names, mut dirs) = (Vec::new(), vec![PathBuf::new()]);
     while let Some(dir) = dirs.pop() {
@@ -29,7 +29,7 @@ fn names(disk: &MemVfs) -> Vec<PathBuf> {
     names
 }
 
-/// Opens a database with an operand store and memtables so small that the replay of a log writes tables.
+/// Opens a database with an operand store. The memtables are so small that log replay writes tables.
 fn open(vfs: impl Vfs, dir: &str) -> lsmx::Result<Db> {
     let store = SimpleStore { collect_after: 1_000, to_tree_one_in: 3, lazy: false };
     let keyspace =
@@ -39,10 +39,10 @@ fn open(vfs: impl Vfs, dir: &str) -> lsmx::Result<Db> {
     Db::open(dir, options.vfs(Arc::new(vfs)))
 }
 
-/// Fails each call of an open in turn. A failed open leaves the names that were there before, unless it has
-/// begun to replace `CURRENT`.
+/// Makes each file system call of an open fail in turn. The names in the directory must be the same before and after a
+/// failed open. The exception is an open that has begun to replace `CURRENT`.
 ///
-/// Regression: failed opens left the lock file, directories, tables, segments and manifests.
+/// Regression: failed opens left lock files, directories, tables, log segments and manifests behind.
 pub(crate) fn failed_open_leaves_no_files(seed: u64) -> Outcome {
     let killed = MemVfs::new();
     let db = open(killed.clone(), DIR).unwrap();
@@ -52,13 +52,13 @@ pub(crate) fn failed_open_leaves_no_files(seed: u64) -> Outcome {
         db.default_keyspace().merge(number.to_be_bytes(), "operand").unwrap();
     }
     let killed = killed.crash(CrashImage::Keep, seed);
-    // A copy of a database has no lock file.
+    // The test removes the lock file, which a copy of a database does not have.
     killed.remove(&Path::new(DIR).join("LOCK")).unwrap();
     let empty = MemVfs::new();
     empty.create_dir(Path::new(DIR)).unwrap();
     let mut failures = 0;
     for (disk, dir) in [(&killed, DIR), (&empty, DIR), (&MemVfs::new(), "a/b/c")] {
-        // A file that cannot be removed stays.
+        // Removals do not fail, because the open could not remove its own files then.
         for &call in VfsCall::ALL.iter().filter(|call| **call != VfsCall::Remove) {
             for k in 0.. {
                 let copy = disk.crash(CrashImage::Keep, 0);
@@ -75,7 +75,7 @@ pub(crate) fn failed_open_leaves_no_files(seed: u64) -> Outcome {
                 }
                 failures += 1;
                 let (before, after) = (names(disk), names(&copy));
-                // A new log uses the space of the reserve.
+                // An open may replace the reserve by a new log segment.
                 let is_left = |it: &PathBuf| after.contains(it) || it.ends_with("RESERVE");
                 let is_equal = after.iter().all(|it| before.contains(it));
                 let is_equal = is_equal && before.iter().all(is_left);

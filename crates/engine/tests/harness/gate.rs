@@ -1,4 +1,4 @@
-//! A file system whose calls can be blocked and released.
+//! A gate that blocks and releases the calls of a file system.
 
 use std::path::Path;
 use std::sync::mpsc::channel;
@@ -9,25 +9,25 @@ use lsmx::internals::vfs::{Fault, FaultRule, FaultVfs, VfsCall};
 use lsmx::vfs::{MemVfs, Vfs};
 use lsmx_stress::Outcome;
 
-/// After this time a call that has not returned counts as hanging. Calls that return take milliseconds.
+/// A call that does not return within this time counts as hanging. Other calls take milliseconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// Limit for the arrival of a call at a gate.
+/// Maximum time to wait until a gate blocks a call.
 const ARRIVAL_MAX: Duration = Duration::from_secs(100);
 
-/// Blocks device calls while it is shut. Clones are the same gate.
+/// Blocks file system calls while it is shut. Clones share their state.
 #[derive(Clone, Default)]
 pub(crate) struct Gate(Arc<(Mutex<State>, Condvar)>);
 
 #[derive(Default)]
 struct State {
     shut: bool,
-    /// Number of blocked calls that may continue.
+    /// Number of blocked calls to release.
     released: usize,
-    /// The blocked calls in the order of their arrival.
+    /// Descriptions of the blocked calls, in the order of arrival.
     blocked: Vec<String>,
 }
 
-/// Opens a gate when it is dropped, so that a panic leaves no call blocked.
+/// Opens a gate when it is dropped, which also releases the calls after a panic.
 pub(crate) struct OpenOnDrop<'a>(&'a Gate);
 
 impl Drop for OpenOnDrop<'_> {
@@ -37,13 +37,13 @@ impl Drop for OpenOnDrop<'_> {
 }
 
 impl Gate {
-    /// Returns a file system in memory. While the gate is shut, the calls that match the rule block in threads whose
-    /// names contain `thread`. The rule's fault must be [`Fault::Delay`].
+    /// Returns a file system in memory. While the gate is shut, it blocks calls that match `rule`, on threads whose
+    /// names contain `thread`. The fault of `rule` must be [`Fault::Delay`].
     pub(crate) fn disk(&self, rule: FaultRule, thread: &'static str) -> FaultVfs {
         self.over(Arc::new(MemVfs::new()), rule, thread)
     }
 
-    /// Like [`Gate::disk`], over another file system.
+    /// Works like [`Gate::disk`], on top of another file system.
     pub(crate) fn over(
         &self,
         inner: Arc<dyn Vfs>,
@@ -74,7 +74,7 @@ impl Gate {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts to block matching calls.
+    /// Starts to block calls that match the rule.
     pub(crate) fn shut(&self) {
         *self.state() = State { shut: true, ..State::default() };
     }
@@ -85,49 +85,50 @@ impl Gate {
         self.0.1.notify_all();
     }
 
-    /// Opens the gate when the returned value is dropped.
+    /// Returns a guard that opens the gate when it is dropped.
     pub(crate) fn open_on_drop(&self) -> OpenOnDrop<'_> {
         OpenOnDrop(self)
     }
 
-    /// Releases one blocked call, or the next call.
+    /// Releases one blocked call. If none is blocked, the next call passes.
     pub(crate) fn release_one(&self) {
         self.state().released += 1;
         self.0.1.notify_all();
     }
 
-    /// Waits until `count` calls have been blocked since the gate was shut. Returns the last of them.
+    /// Waits until `count` calls have been blocked since the gate was shut. Returns a description of call number
+    /// `count`.
     pub(crate) fn wait_until_blocked(&self, count: usize) -> String {
         let is_missing = |state: &mut State| state.blocked.len() < count;
         let waited = self.0.1.wait_timeout_while(self.state(), ARRIVAL_MAX, is_missing);
         waited.unwrap_or_else(PoisonError::into_inner).0.blocked[count - 1].clone()
     }
 
-    /// Waits at most `time` for the first blocked call. Returns whether there is one.
+    /// Waits at most `time` for a blocked call. Returns whether a call was blocked.
     pub(crate) fn is_blocked_within(&self, time: Duration) -> bool {
         let is_free = |state: &mut State| state.blocked.is_empty();
         let waited = self.0.1.wait_timeout_while(self.state(), time, is_free);
         !waited.unwrap_or_else(PoisonError::into_inner).0.blocked.is_empty()
     }
 
-    /// Returns the first call that was blocked since the gate was shut.
+    /// Returns a description of the first call that was blocked since the gate was shut.
     pub(crate) fn blocked(&self) -> Option<String> {
         self.state().blocked.first().cloned()
     }
 }
 
-/// Delays every one of these calls to files whose paths contain `files`.
+/// Returns a rule that delays every call of these kinds to files whose paths contain `files`.
 pub(crate) fn each(calls: &[VfsCall], files: &str) -> FaultRule {
     FaultRule::new(Fault::Delay).for_calls(calls).path_contains(files).chance(1.0)
 }
 
-/// Delays one call of the database: the `k`-th, counted from 0.
+/// Returns a rule that delays only the `k`-th file system call of the database, counted from 0.
 pub(crate) fn nth(k: u64) -> FaultRule {
     FaultRule::new(Fault::Delay).nth(k).once()
 }
 
-/// Runs `hanging` on a thread until it blocks at the gate, then `call` on another one. Opens the gate afterwards
-/// and returns the result of `call`; fails if that did not return while the device call was blocked.
+/// Runs `hanging` on a thread until the gate blocks it, then runs `call` on another thread. Returns the result of
+/// `call` and opens the gate. Returns an error if `call` does not return while the first thread is blocked.
 pub(crate) fn returns_while_blocked<T: Send>(
     gate: &Gate,
     hanging: impl FnOnce() + Send,

@@ -1,4 +1,4 @@
-//! Golden files: bytes of released format versions in `tests/golden`.
+//! Golden files in `tests/golden`, which contain the bytes of released format versions.
 
 use std::path::{Path, PathBuf};
 
@@ -9,8 +9,8 @@ pub(crate) fn golden_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
 }
 
-/// Reads a golden file. With `UPDATE=1`, creates a missing file with the bytes that `written` returns; existing files are
-/// never rewritten.
+/// Reads a golden file. If the file is missing and the environment has `UPDATE=1`, creates it with the bytes that
+/// `written` returns. Existing files are never rewritten.
 pub(crate) fn golden(name: &str, written: impl FnOnce() -> Vec<u8>) -> Vec<u8> {
     let path = golden_path(name);
     if !path.exists() && std::env::var_os("UPDATE").is_some_and(|update| update == "1") {
@@ -23,7 +23,7 @@ pub(crate) fn golden(name: &str, written: impl FnOnce() -> Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// Requires that a file is written as its golden file.
+/// Checks that the written bytes equal the golden file.
 pub(crate) fn assert_same_bytes(name: &str, written: &[u8], golden: &[u8]) {
     let differs = written.iter().zip(golden).position(|(a, b)| a != b);
     assert_eq!(differs, None, "{name}: first byte that differs");

@@ -14,7 +14,7 @@ fn open(background: Background) -> Db {
     open_with(&MemVfs::new(), options).unwrap()
 }
 
-/// Commits with many guards queue together with commits with many operations. Each guard costs one check per
+/// Commits with many guards and commits with many operations form a group. Each guard is checked once against each
 /// earlier commit, and each operation is examined once.
 pub(crate) fn guards_beside_large_batches(seed: u64) -> Outcome {
     const THREADS: u64 = 3;
@@ -64,8 +64,8 @@ pub(crate) fn guards_beside_large_batches(seed: u64) -> Outcome {
     Ok(())
 }
 
-/// Memtables are flushed between a read and the commit that guards it. A guard of a key without writes
-/// holds; a guard of a key that was written, or covered by a range delete, is refused.
+/// Memtables are flushed between a read and the commit that guards the key it read. The commit succeeds if the key was
+/// not written after the read. It is refused if a put or a range delete changed the key.
 pub(crate) fn guards_older_than_the_memtables(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let db = open(Background::Inline);

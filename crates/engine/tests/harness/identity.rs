@@ -1,4 +1,4 @@
-//! Checks that files of one database are not taken for files of another one.
+//! Checks that the engine rejects files of another database.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,10 +12,11 @@ use lsmx_testkit::{EventLog, TestRng};
 use super::Outcome;
 use super::small_database::{files, open_with};
 
-/// A segment of a checkpoint replaces the segment with the same name of the original, and the other
-/// way round: `verify` and an open return an error that names the segment.
+/// Replaces a log segment of a database by the segment with the same name of its checkpoint, and the reverse. `verify`
+/// and an open must return an error that names the segment.
 ///
-/// Regression: a checkpoint had the uid of its original, so both passed and commits acknowledged with `Sync` were lost.
+/// Regression: a checkpoint had the same uid as its original. Both calls succeeded, and commits acknowledged with
+/// `Sync` were lost.
 pub(crate) fn segment_of_a_checkpoint_is_foreign(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let disk = MemVfs::new();
@@ -57,11 +58,11 @@ pub(crate) fn segment_of_a_checkpoint_is_foreign(seed: u64) -> Outcome {
     Ok(())
 }
 
-/// A trace or a checkpoint with the name of an engine file in a database directory is refused, for any spelling of
-/// the path, in the own directory and in that of another database.
+/// A trace or a checkpoint must not have the name of an engine file in a database directory. The call is rejected for
+/// any spelling of the path, in the directory of this database and of another one.
 ///
-/// Regression: only the exact spelling of the open call was refused, and only for a trace. The next table of that number
-/// made the database read-only, or the next open removed the trace as an orphan.
+/// Regression: only a trace with the exact spelling of the directory at the open was rejected. The next table with the
+/// same number made the database read-only, or the next open removed the trace as an orphan.
 pub(crate) fn output_over_an_engine_file_is_refused(_seed: u64) -> Outcome {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
@@ -90,7 +91,7 @@ pub(crate) fn output_over_an_engine_file_is_refused(_seed: u64) -> Outcome {
             assert!(refused, "{call}({}): {result:?}", path.display());
         }
     }
-    // Other names, and names of engine files in other directories, are accepted.
+    // Other names in the database directory, and names of engine files in other directories, are accepted.
     let trace = db.record_trace(data.join("monday.trace"), TraceOptions::default()).unwrap();
     trace.stop().unwrap();
     db.checkpoint(data.join("copy")).unwrap();
@@ -98,9 +99,9 @@ pub(crate) fn output_over_an_engine_file_is_refused(_seed: u64) -> Outcome {
     Ok(())
 }
 
-/// Files with the largest possible numbers are reported at each open and left alone.
+/// Each open reports files with the largest possible numbers and does not touch them.
 ///
-/// Regression: one of them made every later open fail.
+/// Regression: such a file made every later open fail.
 pub(crate) fn stray_file_with_an_impossible_number_is_ignored(seed: u64) -> Outcome {
     const OPENS: usize = 3;
     let disk = MemVfs::new();

@@ -1,5 +1,5 @@
-//! Power losses of the write-ahead log: appends that race with syncs, and images of the disk before every
-//! operation. The replayed records are a prefix of the appended ones and include all synced ones.
+//! Simulates power losses of the write-ahead log. Appends race with syncs, and a disk image is taken before every
+//! operation. The records that replay returns must be a prefix of the appended records and include all synced ones.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,14 +19,14 @@ pub(crate) fn dir() -> &'static Path {
     Path::new("db")
 }
 
-/// The part of a manifest that the log needs, and the commits that must be replayed.
+/// The fields of a manifest that log replay needs, and the range of commits that it must return.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Promises {
     pub(crate) next_number: u64,
     pub(crate) oldest: u64,
     pub(crate) named: Vec<u64>,
     pub(crate) mark: Option<(u64, u64)>,
-    /// Commits at or below this number are in tables.
+    /// Commits up to this number are in tables.
     pub(crate) flushed: u64,
     pub(crate) synced: u64,
     pub(crate) attempted: u64,
@@ -56,7 +56,7 @@ impl SegmentRegistry for Ledger {
     }
 }
 
-/// Returns the payload of a commit. Most are small, some have a page or more.
+/// Returns the payload of a commit. Most payloads have less than 90 bytes. Some exceed a page.
 pub(crate) fn payload(seq: u64) -> Vec<u8> {
     let mut rng = TestRng::new(seq);
     let len_max = if seq % 32 == 31 { 5_000 } else { 90 };
@@ -85,7 +85,7 @@ pub(crate) fn read_back(
     Ok((numbers, report))
 }
 
-/// Replays a disk image and compares the commits with the promises.
+/// Replays the log of a disk image and compares the commits with the promises.
 pub(crate) fn check(image: &MemVfs, promises: &Promises) -> Result<(), String> {
     let (numbers, report) = read_back(image, promises, RecoveryMode::Strict)
         .map_err(|error| format!("replay fails: {error:?}"))?;
@@ -118,8 +118,8 @@ pub(crate) fn append(wal: &Wal, ledger: &Ledger, next: &mut u64, count: u64) -> 
     wal.append(&group)
 }
 
-/// A log with appends by other threads during a sync: before each sync of a file or directory, when no lock is held that an
-/// append takes.
+/// A log to which another thread appends while a sync runs. The append happens before the log syncs a file or
+/// directory, when the log holds no lock that an append needs.
 pub(crate) struct Racing {
     wal: Wal,
     ledger: Ledger,
@@ -147,7 +147,7 @@ impl Racing {
         Ok(())
     }
 
-    /// Makes a random call of another thread during a sync.
+    /// Appends or rotates at random, as another thread during a sync.
     fn interfere(&self) {
         if self.syncing.swap(false, Ordering::Relaxed) {
             match self.draw(4) {
@@ -164,7 +164,8 @@ impl Racing {
     }
 }
 
-/// Appends, syncs, rotates, retires and restarts at random. `began` receives the log after its creation.
+/// Runs random appends, syncs, rotations, retirements of segments and restarts. Passes the log to `began` after its
+/// creation.
 pub(crate) fn workload(
     vfs: &Arc<dyn Vfs>,
     ledger: &Ledger,
@@ -185,7 +186,7 @@ pub(crate) fn workload(
         syncing: AtomicBool::new(false),
     });
     began(&log);
-    // The share of syncs among the steps: few, some, or many.
+    // The number of syncs in 20 steps: few, some or many.
     let syncs = [1, 4, 6][at(seed / 3 % 3)];
     for _ in 0..steps {
         let drawn = rng.below(20);
@@ -221,7 +222,7 @@ pub(crate) fn at(number: u64) -> usize {
     usize::try_from(number).unwrap()
 }
 
-/// Restarts the log as `resume()` does: all commits are in tables, and a new chain of segments begins.
+/// Restarts the log as `resume()` does. All commits are in tables, and a new chain of segments begins.
 pub(crate) fn restart(wal: &Wal, ledger: &Ledger, next: &mut u64) -> lsmx::Result<()> {
     let oldest = wal.restart_in_new_segment(SeqNo(*next))?;
     ledger.change(|promises| {
@@ -240,8 +241,8 @@ pub(crate) fn disk() -> MemVfs {
     vfs
 }
 
-/// Runs a workload and checks all images before every operation. Returns their number, or the first
-/// broken promise.
+/// Runs a workload and checks every kind of disk image before every operation. Returns the number of images, or the
+/// first broken promise.
 pub(crate) fn enumerate_crashes(seed: u64, steps: u32) -> Result<u64, String> {
     let (vfs, ledger) = (disk(), Ledger::default());
     let found = Arc::new(Mutex::new((0, None)));

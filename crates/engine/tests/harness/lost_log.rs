@@ -1,4 +1,4 @@
-//! Checks of the reports after a part of the log is lost.
+//! Checks of what recovery and repair report after damage or loss of log segments.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use super::Outcome;
 use super::oracle::{self, DIR};
 use super::small_database::{files, open_with, policy};
 
-/// The keyspaces of [`killed`]: memtables of the first are flushed, those of the second are not.
+/// The keyspaces of [`killed`]. Memtables of the first keyspace are flushed often, those of the second never.
 const KEYSPACES: [&str; 2] = ["flushed", "unflushed"];
 
-/// The last key. Every commit overwrites it with its number.
+/// The last key in key order. Every commit overwrites its value with the number of the commit.
 const NEWEST: [u8; 1] = [0xff];
 
-/// Half of the values go to blob files.
+/// Maximum length of a value in bytes. Values of more than half this length go to blob files.
 const VALUE_BYTES_MAX: u64 = 160;
 
 fn keyspace_options(keyspace: &str) -> KeyspaceOptions {
@@ -48,8 +48,8 @@ fn open(disk: &MemVfs, mode: RecoveryMode) -> lsmx::Result<(Db, Arc<RecoveryRepo
     Ok((db, reports.last().cloned().unwrap_or_default()))
 }
 
-/// Returns a database that was killed after commits to both keyspaces, and the last sequence number of each commit. If
-/// `flushed`, all keyspaces are flushed after some commits.
+/// Returns the disk of a killed process after commits to both keyspaces, and the last sequence number of each commit.
+/// If `flushed` is true, all keyspaces are flushed after some of the commits.
 fn killed(rng: &mut TestRng, flushed: bool) -> (MemVfs, Vec<u64>) {
     let disk = MemVfs::new();
     let (db, _) = open(&disk, RecoveryMode::Strict).unwrap();
@@ -73,7 +73,7 @@ fn killed(rng: &mut TestRng, flushed: bool) -> (MemVfs, Vec<u64>) {
     (disk.crash(CrashImage::Keep, 0), seqs)
 }
 
-/// Returns a copy of the disk with a changed bit in a record of one of the segments.
+/// Returns a copy of the disk with one flipped bit in a record of a random log segment.
 fn damaged(disk: &MemVfs, rng: &mut TestRng) -> MemVfs {
     const HEADER_BYTES: u64 = 80;
     let copy = disk.crash(CrashImage::Keep, 0);
@@ -85,7 +85,7 @@ fn damaged(disk: &MemVfs, rng: &mut TestRng) -> MemVfs {
     copy
 }
 
-/// Checks that each keyspace has the commits up to its reported sequence number and none after it.
+/// Checks that each keyspace contains exactly the commits up to its reported sequence number.
 fn compare(db: &Db, seqs: &[u64], reported: &BTreeMap<String, u64>, when: &str) {
     for name in KEYSPACES {
         let keyspace = db.open_keyspace(name, None).unwrap();
@@ -108,8 +108,8 @@ fn numbers(reported: &BTreeMap<String, Option<u64>>) -> BTreeMap<String, u64> {
     reported.iter().map(|(name, seq)| (name.clone(), seq.unwrap_or(0))).collect()
 }
 
-/// After damage of a log record, a tolerant open and a repair report for each keyspace the last commit up to which
-/// it is complete. Flushes of one keyspace reach past the damage.
+/// After damage to a log record, a tolerant open and a repair report for each keyspace the last sequence number up to
+/// which it is complete. One keyspace was flushed after the damaged commit, so its number is larger.
 pub(crate) fn each_keyspace_is_complete_as_reported(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let (disk, seqs) = killed(&mut rng, false);
@@ -134,9 +134,9 @@ fn repair(disk: &MemVfs, options: &RepairOptions) -> lsmx::Result<RepairReport> 
     lsmx::repair(DIR, &Options::default().vfs(Arc::new(disk.clone())), options)
 }
 
-/// A dry run reports the findings, the losses and the ends of the keyspaces that the repair reports.
+/// A dry run of a repair reports the same findings, losses and sequence numbers as the repair.
 ///
-/// Regression: the dry run reported "nothing is lost" for a damaged log.
+/// Regression: for a damaged log the dry run reported "nothing is lost".
 pub(crate) fn dry_run_reports_the_losses_of_the_repair(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let (disk, _) = killed(&mut rng, false);
@@ -152,8 +152,8 @@ pub(crate) fn dry_run_reports_the_losses_of_the_repair(seed: u64) -> Outcome {
     Ok(())
 }
 
-/// Repairs with a common prefix. Both keyspaces then end at the last commit before the damage, or the repair refuses
-/// and changes nothing. Returns whether it dropped tables.
+/// Repairs a database with the option `common_prefix`. Afterwards both keyspaces must end at the same commit before the
+/// damage. Otherwise the repair must fail and change no file. Returns whether the repair dropped tables.
 fn restore_common_prefix(disk: &MemVfs, seqs: &[u64]) -> bool {
     let before = disk.snapshot_all();
     let options = RepairOptions { common_prefix: true, ..RepairOptions::default() };
@@ -179,7 +179,8 @@ fn restore_common_prefix(disk: &MemVfs, seqs: &[u64]) -> bool {
     report.tables_dropped > 0
 }
 
-/// Flushes of one keyspace reach past the damage of the log, and compactions merge some of them with older tables.
+/// A repair with `common_prefix` restores a common prefix or fails, although one keyspace was flushed after the damaged
+/// commit, and compactions merged some of these tables with older ones.
 pub(crate) fn common_prefix_is_restored_or_refused(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let (mut restored, mut tries) = (0, 0);
@@ -193,9 +194,9 @@ pub(crate) fn common_prefix_is_restored_or_refused(seed: u64) -> Outcome {
     Ok(())
 }
 
-/// A segment is missing that is not the oldest one. The errors of an open and of `verify` name it.
+/// If a log segment other than the oldest is missing, an open and `verify` return an error that names it.
 ///
-/// Regression: they named the intact segment before it.
+/// Regression: the error named the undamaged segment before the missing one.
 pub(crate) fn missing_segment_is_named(seed: u64) -> Outcome {
     let (disk, _) = killed(&mut TestRng::new(seed), false);
     let segments = files(&disk, ".wal");

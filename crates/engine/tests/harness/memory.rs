@@ -1,4 +1,4 @@
-//! Checks of memory bounds.
+//! Checks of the bounds on memory use.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,10 +14,11 @@ use lsmx::{
 use super::Outcome;
 use super::small_database::{lock, open_with};
 
-/// Time limit for another thread.
+/// Maximum time to wait for another thread.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Threads commit large batches at the same time. Memtables exceed their share of the budget by at most one batch.
+/// Threads commit large batches at the same time. Memtables may exceed their part of the memory budget by at most one
+/// batch.
 pub(crate) fn batches_in_flight(seed: u64) -> Outcome {
     const WRITERS: u64 = 6;
     const VALUE_BYTES: usize = 4 << 10;
@@ -48,7 +49,7 @@ pub(crate) fn batches_in_flight(seed: u64) -> Outcome {
         while done.load(Ordering::Relaxed) < WRITERS {
             let memory = watched.metrics().memory;
             seen.fetch_max(memory.memtables_active + memory.memtables_sealed, Ordering::Relaxed);
-            // Lets the schedule switch to another thread.
+            // A snapshot is a point at which the schedule can switch to another thread.
             drop(watched.snapshot());
         }
     };
@@ -56,14 +57,15 @@ pub(crate) fn batches_in_flight(seed: u64) -> Outcome {
     for thread in threads {
         env.join(thread).unwrap();
     }
-    // An entry takes more bytes than its value.
+    // A memtable entry uses more bytes than its value.
     let bound = db.metrics().memory.memtable_bytes_max + BATCH_BYTES * 5 / 4;
     let most = most.load(Ordering::Relaxed);
     assert!(most <= bound, "memtables had {most} bytes, the bound is {bound}");
     Ok(())
 }
 
-/// Concatenates operands. It reports each merge and then waits until it may continue.
+/// A merge operator that concatenates operands. It reports each merge to the check and then waits for permission to
+/// continue.
 #[derive(Debug)]
 struct BlockingOperator {
     merges: Mutex<Sender<()>>,
@@ -76,15 +78,15 @@ impl MergeOperator for BlockingOperator {
     }
 
     fn full_merge(&self, _: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> MergeResult {
-        // The other ends are closed when the check has ended.
+        // The receiver and the sender no longer exist after the check has ended.
         let _ = lock(&self.merges).send(());
         let _ = lock(&self.permits).recv();
         Ok(Some([&[base.unwrap_or_default()], operands].concat().concat()))
     }
 }
 
-/// A keyspace is dropped while a commit merges a long chain of operands in its memtable. Afterwards its bytes do
-/// not count, so a write does not have to wait.
+/// Drops a keyspace while a commit merges a long chain of operands in its memtable. Afterwards the bytes of this
+/// memtable must not count, so a write to another keyspace does not stall.
 pub(crate) fn drops_among_folds(_: u64) -> Outcome {
     const OPERAND_BYTES: usize = 300 << 10;
     const ROUNDS: usize = 10;
@@ -96,7 +98,7 @@ pub(crate) fn drops_among_folds(_: u64) -> Outcome {
             BlockingOperator { merges: Mutex::new(merges), permits: Mutex::new(permits) };
         let options = KeyspaceOptions::default().merge_operator(operator);
         let keyspace = db.keyspace("k", options).unwrap();
-        // One operand of this size counts as a long chain.
+        // A single operand of this size is treated as a long chain.
         std::thread::scope(|scope| {
             let write = scope.spawn(|| keyspace.merge("key", [7; OPERAND_BYTES]));
             let is_merging = merged.recv_timeout(PATIENCE);

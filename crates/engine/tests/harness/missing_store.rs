@@ -1,4 +1,4 @@
-//! Checks of databases that are opened without the operand store of one of their keyspaces.
+//! Checks of databases that are opened without the operand store of one keyspace.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -18,13 +18,13 @@ use lsmx_testkit::simple_store::SimpleStore;
 use super::small_database::{lock, open_with};
 use super::{Outcome, oracle};
 
-/// The store of the keyspace `counts`.
+/// The operand store of the keyspace `counts`.
 pub(crate) const STORE: SimpleStore =
     SimpleStore { collect_after: u64::MAX, to_tree_one_in: 1, lazy: true };
-/// Bound of the log.
+/// The option `wal_bytes_max`.
 const WAL_BYTES_MAX: u64 = 8 << 10;
 
-/// A store with the name of [`STORE`] that cannot be opened.
+/// An operand store that has the name of [`STORE`] but cannot be opened.
 #[derive(Debug)]
 pub(crate) struct Broken;
 
@@ -45,7 +45,7 @@ impl OperandStoreFactory for Broken {
     }
 }
 
-/// Returns options with small memtables and segments, without threads.
+/// Returns options with small memtables and log segments, and without background threads.
 pub(crate) fn options() -> Options {
     let wal = WalOptions { segment_bytes: 600, ..WalOptions::default() };
     let keyspaces = KeyspaceOptions::default().memtable_bytes(1 << 10);
@@ -53,17 +53,17 @@ pub(crate) fn options() -> Options {
     options.wal_bytes_max(WAL_BYTES_MAX).keyspace_defaults(keyspaces)
 }
 
-/// Returns options of the keyspace `counts` without its store.
+/// Returns options of the keyspace `counts` without its operand store.
 pub(crate) fn merging() -> KeyspaceOptions {
     KeyspaceOptions::default().memtable_bytes(1 << 10).merge_operator(Append::default())
 }
 
-/// Opens the keyspace `counts` with its store.
+/// Opens the keyspace `counts` with its operand store.
 pub(crate) fn open_counts(db: &Db) -> Keyspace {
     db.keyspace("counts", merging().operand_store(STORE)).unwrap()
 }
 
-/// Expected contents of a keyspace.
+/// The expected contents of a keyspace.
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn check(keyspace: &Keyspace, model: &Model) {
@@ -72,7 +72,7 @@ fn check(keyspace: &Keyspace, model: &Model) {
     assert_eq!(entries, *model, "keyspace {}", keyspace.name());
 }
 
-/// Writes at random to the keyspace with the store.
+/// Makes up to 60 random synced writes to a keyspace and to the model.
 fn write(rng: &mut TestRng, keyspace: &Keyspace, model: &mut Model) {
     let keyspace = keyspace.with_write_options(Durability::Sync);
     for _ in 0..rng.below(60) {
@@ -101,11 +101,11 @@ fn write(rng: &mut TestRng, keyspace: &Keyspace, model: &mut Model) {
     }
 }
 
-/// A disk image that is taken before one of the next operations of a disk.
+/// A disk image taken before a randomly chosen operation of the disk.
 struct PowerCut(Arc<Mutex<Option<MemVfs>>>);
 
 impl PowerCut {
-    /// Takes an image before one of the next `within` operations, if there are as many.
+    /// Takes an image before one of the next `within` operations. Takes none if the disk executes fewer operations.
     fn arm(disk: &MemVfs, rng: &mut TestRng, within: u64) -> PowerCut {
         let left = Arc::new(Mutex::new(None));
         let (kept, at) = (Arc::clone(&left), disk.operations() + rng.below(within));
@@ -118,16 +118,17 @@ impl PowerCut {
         PowerCut(left)
     }
 
-    /// Stops observing. Returns the image, or none, at random, so that the run also continues without a power loss.
+    /// Stops the observation. With a probability of 1/2 discards the image, so that some runs continue without a power
+    /// loss. Returns the image if there is one.
     fn take(&self, disk: &MemVfs, rng: &mut TestRng) -> Option<MemVfs> {
         disk.set_observer(None);
         lock(&self.0).take().filter(|_| rng.is_one_in(2))
     }
 }
 
-/// A database is opened several times, mostly without the operand store of a keyspace, or with one that cannot
-/// be opened. Power is cut during these opens and while the store is supplied later. All other keyspaces work, the
-/// log stays within its bound, and once the store is open, every operand is found exactly once.
+/// Opens a database several times, often without the operand store of a keyspace, or with a store that cannot be
+/// opened. Cuts the power during these opens and while a later call provides the store. All other keyspaces must work,
+/// and the log must stay within its limit. After the store is open, every operand must exist exactly once.
 pub(crate) fn operands_wait_for_their_store(seed: u64) -> Outcome {
     let mut rng = TestRng::new(seed);
     let mut disk = MemVfs::new();

@@ -1,9 +1,10 @@
-//! Code that several test programs share: recorded workloads, disk images, an oracle for reopened databases, and checks
-//! that both the tests of guarantees and the tests with failpoints run.
+//! Code that several test programs share: recorded workloads, disk images after crashes, a model to compare reopened
+//! databases with, and checks that run with and without failpoints.
 //!
-//! A check takes a seed. It panics or returns an error if it fails. The output of a failure has a line that replays it.
+//! A check is a function of a seed. It panics or returns an error if it fails. The failure message contains a command
+//! that repeats it.
 
-#![allow(dead_code, reason = "each test program uses a part of the module")]
+#![allow(dead_code, reason = "no test program uses all functions of the module")]
 
 pub(crate) mod clock;
 pub(crate) mod closing;

@@ -1,4 +1,4 @@
-//! Work on several threads, under a watchdog.
+//! Runs work on several threads, with a watchdog.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use super::Outcome;
 
-/// Time limit for one call of `work`, which normally takes milliseconds.
+/// Maximum duration of one call of `work`, which normally takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// Calls `work` with the numbers from 0 on, on two threads, until it returns false. Returns the first failure.
+/// Calls `work` with 0, 1, 2, … on two threads until a call returns false or fails. Returns the last failure.
 pub(crate) fn in_parallel(work: impl Fn(u64) -> Outcome<bool> + Sync) -> Outcome {
     on_threads(2, work)
 }
 
-/// Like [`in_parallel`], with a number of threads, for work that mostly waits.
+/// Works like [`in_parallel`] with `count` threads, for work that mostly waits.
 pub(crate) fn on_threads(count: usize, work: impl Fn(u64) -> Outcome<bool> + Sync) -> Outcome {
     let (next, over) = (AtomicU64::new(0), AtomicBool::new(false));
     let failure = Mutex::new(Ok(()));
@@ -38,7 +38,7 @@ pub(crate) fn on_threads(count: usize, work: impl Fn(u64) -> Outcome<bool> + Syn
     failure.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `work`. If it hangs, prints its name and ends the process, because a single thread cannot be ended.
+/// Runs `work`. If it hangs, prints `label` and aborts the process, because a single thread cannot be stopped.
 pub(crate) fn watched<T>(label: &str, work: impl FnOnce() -> T) -> T {
     let (done, waiting) = channel::<()>();
     std::thread::scope(|scope| {
@@ -48,7 +48,7 @@ pub(crate) fn watched<T>(label: &str, work: impl FnOnce() -> T) -> T {
                 std::process::abort();
             }
         });
-        // The sender is dropped when the work ends, also by a panic.
+        // The end of `work` drops the sender, also after a panic.
         let _done = done;
         work()
     })

@@ -1,5 +1,5 @@
-//! Checks of the parts of a run outside its commits: a keyspace that is created, filled and dropped again and again, and
-//! checkpoints.
+//! Checks of recorded workloads apart from their commits: a keyspace that is repeatedly created, filled and dropped,
+//! and checkpoints.
 
 use std::sync::Arc;
 
@@ -13,27 +13,29 @@ use super::oracle::{self, Trouble};
 use super::recorder::Presence;
 use super::{Outcome, options};
 
-/// Name of the keyspace.
+/// The name of the keyspace that is repeatedly created, filled and dropped.
 pub(crate) const PASSING: &str = "passing";
 
-/// Known state of the keyspace. Its keys are the numbers from 0, its values the number of its life.
+/// The known state of the keyspace [`PASSING`]. Its keys are the numbers from 0. Each value states how many times the
+/// keyspace had been created.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Passing {
     pub(crate) presence: Presence,
-    /// Number of lives so far. A dropped keyspace must not reappear in a later life.
+    /// Number of times the keyspace has been created. Data of a dropped keyspace must not reappear after a later
+    /// creation.
     pub(crate) life: u64,
-    /// Number of keys that must exist.
+    /// Minimum number of keys.
     pub(crate) synced: u64,
-    /// Maximum number of keys that may exist.
+    /// Maximum number of keys.
     pub(crate) written: u64,
 }
 
-/// Returns the key with a number.
 pub(crate) fn key(number: u64) -> [u8; 8] {
     number.to_be_bytes()
 }
 
-/// Compares the keyspace with its known state. Returns its number of keys, if it exists.
+/// Compares the keyspace [`PASSING`] with its known state. Returns the number of its keys, or `None` if it does not
+/// exist.
 pub(crate) fn check(db: &Db, known: &Passing) -> Result<Option<u64>, Trouble> {
     let wrong = |what: String| Err(Trouble::Wrong(what));
     let keyspace = match (db.open_keyspace(PASSING, None), known.presence) {
@@ -45,14 +47,14 @@ pub(crate) fn check(db: &Db, known: &Passing) -> Result<Option<u64>, Trouble> {
         (Ok(keyspace), _) => keyspace,
     };
     let count = contents(&keyspace, known.life)?;
-    // A drop follows a sync, so a started drop loses no keys.
+    // All keys are synced before a drop, so an interrupted drop leaves all or none of them.
     if !(known.synced..=known.written).contains(&count) {
         return wrong(format!("[{PASSING}] has {count} keys, known is {known:?}"));
     }
     Ok(Some(count))
 }
 
-/// Returns the number of keys. Checks that they are the first ones of this life.
+/// Returns the number of keys. The keys must be consecutive from 0, with values of the given creation.
 fn contents(keyspace: &Keyspace, life: u64) -> Result<u64, Trouble> {
     let mut count = 0;
     for entry in keyspace.iter() {
@@ -67,17 +69,18 @@ fn contents(keyspace: &Keyspace, life: u64) -> Result<u64, Trouble> {
     Ok(count)
 }
 
-/// A checkpoint, complete or not.
+/// A checkpoint that a workload has started.
 #[derive(Clone, Debug)]
 pub(crate) struct Checkpoint {
     pub(crate) path: String,
-    /// Number of its commits.
+    /// Number of commits that the checkpoint must contain.
     pub(crate) commits: u64,
-    /// Whether the call has returned without error.
+    /// Whether `checkpoint` has returned `Ok`.
     pub(crate) done: bool,
 }
 
-/// Opens a checkpoint. It must be complete, or, if the call did not return, no database.
+/// Opens a checkpoint and compares it with the history. If the call of `checkpoint` has not returned, the directory may
+/// also contain no database.
 pub(crate) fn check_checkpoint(
     disk: &MemVfs,
     checkpoint: &Checkpoint,

@@ -1,4 +1,4 @@
-//! Checks of the quarantine of blob files and of the files of operand stores.
+//! Checks of the quarantine of unreadable blob files and files of operand stores.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -13,7 +13,7 @@ use super::Outcome;
 use super::clock::MINUTE_US;
 use super::small_database::{files, keyspace_options, open_kinds, open_with, options, policy};
 
-/// A database on a disk with faulty reads.
+/// A database on a disk whose reads can be altered.
 pub(crate) struct FaultyReads {
     pub(crate) disk: MemVfs,
     pub(crate) faults: FaultVfs,
@@ -23,7 +23,7 @@ pub(crate) struct FaultyReads {
     written: u32,
 }
 
-/// Repeats a write that reports a background error.
+/// Makes a write. Makes it once more if it reports an error of background work.
 pub(crate) fn retry(write: impl Fn() -> lsmx::Result<()>) -> lsmx::Result<()> {
     match write() {
         Err(Error::Background { .. }) => write(),
@@ -44,12 +44,11 @@ impl FaultyReads {
         FaultyReads { disk, faults, events, db, written: 0 }
     }
 
-    /// Returns a key. Keys are spread over the key space, so that runs overlap.
+    /// Returns the key of a number. Consecutive numbers have keys in random order, so the runs of the tree overlap.
     fn key(&self, number: u32) -> [u8; 4] {
         number.wrapping_mul(0x9e37_79b9).to_be_bytes()
     }
 
-    /// Writes a new key.
     pub(crate) fn write(&mut self) -> lsmx::Result<()> {
         let key = self.key(self.written);
         retry(|| self.db.put(key, [7; 60]))?;
@@ -61,7 +60,7 @@ impl FaultyReads {
         (0..count).for_each(|_| self.write().unwrap());
     }
 
-    /// From now on reads of a file return altered bytes.
+    /// Makes all later reads of a file return altered bytes.
     pub(crate) fn alter_reads(&self, file: &Path) {
         let rule = FaultRule::new(Fault::AlteredRead).for_calls(&[VfsCall::Read]);
         self.faults.add_rule(rule.path_contains(&file.to_string_lossy()).from_then_on());
@@ -75,7 +74,7 @@ impl FaultyReads {
         self.db.health().quarantined.into_iter().map(|file| file.path).collect()
     }
 
-    /// Returns the files whose quarantine has begun, and those whose quarantine has ended, by the events.
+    /// Returns the files that were quarantined, and the files whose quarantine ended, as the events report them.
     pub(crate) fn quarantine_events(&self) -> (Vec<PathBuf>, Vec<PathBuf>) {
         let begun = self.events.select(|event| match event {
             Event::FileQuarantined(file) => Some(file.path.clone()),
@@ -98,7 +97,7 @@ impl FaultyReads {
         assert!(self.db.health().is_good(), "{:?}", self.db.health());
     }
 
-    /// Advances the clock and does the background work that is due.
+    /// Advances the clock and runs the background work that is due.
     pub(crate) fn advance(&self, us: u64) {
         match self.db.env().background() {
             Background::Inline => self.db.env().advance_us(us),
@@ -108,7 +107,7 @@ impl FaultyReads {
     }
 }
 
-/// The quarantine of an unreadable bucket ends once the bucket can be read.
+/// The quarantine of a bucket ends after the bucket becomes readable.
 pub(crate) fn readable_bucket_leaves_quarantine(seed: u64) -> Outcome {
     let database = FaultyReads::with_options(options(Background::Inline).seed(seed));
     let [_, _, operands] = open_kinds(&database.db);
@@ -131,24 +130,24 @@ pub(crate) fn readable_bucket_leaves_quarantine(seed: u64) -> Outcome {
     Ok(())
 }
 
-/// No job reads a quarantined blob file. Only the periodic recheck of the quarantine reads it.
+/// No compaction or collection reads a quarantined blob file. Only the periodic check of the quarantine reads it.
 pub(crate) fn quarantined_blob_file_is_not_read(seed: u64) -> Outcome {
     const STEPS: u64 = 60;
     const STEP_US: u64 = 10_000_000;
     let database = FaultyReads::with_options(options(Background::Inline).seed(seed));
     let [_, values, _] = open_kinds(&database.db);
-    // Every fourth key is written once, so that each blob file keeps some of its values.
+    // Every fourth key is written once, so each blob file keeps some live values.
     let put = |number: u64| {
         let key = if number.is_multiple_of(4) { number } else { number % 97 };
         let key = key.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
         match values.put(key, [7; 64]) {
-            // The check counts reads, so a refused write does not matter.
+            // A failed write does not matter, because the check only counts reads.
             Err(Error::Background { .. }) => {}
             done => done.unwrap(),
         }
     };
     (0..500).for_each(put);
-    // From now on all reads fail of the existing blob file that is read first.
+    // Makes all reads of one blob file fail: the existing one that is read first.
     let bad = Arc::new(OnceLock::new());
     let (chosen, present) = (Arc::clone(&bad), files(&database.disk, ".blob"));
     let is_bad = move |path: &Path| {

@@ -1,4 +1,4 @@
-//! Checks of policies that drop whole files, such as `fifo`.
+//! Checks of compaction policies that drop whole files, such as `fifo`.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +10,7 @@ use lsmx::{Db, Event, EventListener, KeyspaceOptions, Options, Snapshot};
 use super::Outcome;
 use super::small_database::{lock, open_with, policy};
 
-/// Takes a snapshot after a drop of files was picked and before it begins.
+/// A listener that takes a snapshot between the pick of a drop and its execution.
 #[derive(Default)]
 struct SnapshotAtPick {
     db: Mutex<Option<Db>>,
@@ -29,10 +29,10 @@ impl EventListener for SnapshotAtPick {
     }
 }
 
-/// A snapshot that is taken between the pick and the start of a drop keeps the files. Later snapshots do not wait,
-/// and the files are dropped once the snapshot is released.
+/// A snapshot taken after the policy picked files to drop, and before the drop began, keeps the files. Snapshots can be
+/// taken afterwards. The files are dropped after the first snapshot is released.
 ///
-/// Regression: the refused drop counted as a finished one, and every later snapshot waited forever.
+/// Regression: the cancelled drop was recorded as finished, and every later snapshot waited forever.
 pub(crate) fn late_snapshot_keeps_files(_: u64) -> Outcome {
     let late = Arc::new(SnapshotAtPick::default());
     let keyspace = KeyspaceOptions::default().policy(policy("fifo(4K)")).memtable_bytes(1 << 10);

@@ -1,4 +1,4 @@
-//! Checks of range deletes.
+//! Checks of range tombstones.
 
 use std::ops::Bound;
 use std::path::PathBuf;
@@ -31,7 +31,8 @@ fn put(db: &Db, numbers: std::ops::Range<u64>) {
     db.write(batch, Durability::Sync).unwrap();
 }
 
-/// Flips a bit in the range tombstones of one table: of those with range tombstones the one with the smallest keys.
+/// Flips a bit in the range tombstones of one table: the table with the smallest keys among those with range
+/// tombstones.
 fn damage_first_range_tombstones(disk: &MemVfs) -> PathBuf {
     let loaded = Manifest::load(disk, oracle::dir()).unwrap();
     let mut found: Vec<(Vec<u8>, PathBuf, u64)> = Vec::new();
@@ -49,8 +50,8 @@ fn damage_first_range_tombstones(disk: &MemVfs) -> PathBuf {
     path
 }
 
-/// The range tombstones of one of two tables are damaged. Gets and scans that do not overlap the table
-/// succeed, and the others fail with an error that names it.
+/// The range tombstones of one of two tables are damaged. Gets and scans that do not overlap the key range of this
+/// table succeed. The others return an error that names it.
 ///
 /// Regression: a scan read the range tombstones of all tables of its keyspace, so one damaged block failed every scan.
 pub(crate) fn damaged_range_tombstones_fail_overlapping_reads_only(_seed: u64) -> Outcome {
@@ -59,7 +60,7 @@ pub(crate) fn damaged_range_tombstones_fail_overlapping_reads_only(_seed: u64) -
     for first in [0, 1_000] {
         put(&db, first..first + 20);
         db.flush().unwrap();
-        // Some keys stay, so that no file is dropped as a whole.
+        // Each table keeps some keys, so no table is dropped as a whole.
         let range = (Bound::Included(key(first + 5)), Bound::Excluded(key(first + 10)));
         db.default_keyspace().delete_range(range).unwrap();
         db.flush().unwrap();
@@ -91,7 +92,7 @@ pub(crate) fn damaged_range_tombstones_fail_overlapping_reads_only(_seed: u64) -
     Ok(())
 }
 
-/// The work of a flush of nested range deletes under a snapshot grows in proportion to their number.
+/// The work of a flush is proportional to the number of nested range deletes that it writes under a snapshot.
 pub(crate) fn flush_of_nested_range_deletes_is_linear(_seed: u64) -> Outcome {
     let [few, many] = [64, 256].map(|count| {
         let db = open(&MemVfs::new());

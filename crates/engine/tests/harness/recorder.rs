@@ -1,4 +1,4 @@
-//! Takes disk images before operations of the file system, each with the promises at that moment.
+//! Records disk images before operations of the file system, each with the guarantees that hold at that time.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,12 +18,12 @@ use super::passing::{Checkpoint, Passing};
 pub(crate) enum Presence {
     #[default]
     No,
-    /// Its creation or drop has begun and is not acknowledged.
+    /// A creation or a drop has begun and has not been acknowledged.
     Maybe,
     Yes,
 }
 
-/// State of the run.
+/// The activity of a run at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
     #[default]
@@ -44,34 +44,34 @@ impl Phase {
     }
 }
 
-/// The guarantees at one moment of a run.
+/// The guarantees that hold at one time of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Promises {
-    /// Number of commits that must survive.
+    /// Number of commits that must survive a crash.
     pub(crate) synced: u64,
-    /// Number of commits that were acknowledged or found after a reopen.
+    /// Number of commits that were acknowledged, or found after a reopen.
     pub(crate) committed: u64,
-    /// The next commit, if it may or may not exist.
+    /// The commit in progress, which may or may not exist after a crash.
     pub(crate) pending: Option<Arc<Commit>>,
-    /// Index of the history to which the numbers belong.
+    /// Index of the history that the commit numbers refer to.
     pub(crate) epoch: usize,
-    /// The second keyspace.
+    /// Whether the second keyspace exists.
     pub(crate) other: Presence,
-    /// The keyspace that is created and dropped again and again.
+    /// The keyspace that the run repeatedly creates and drops.
     pub(crate) passing: Passing,
-    /// Checkpoints, complete or not.
+    /// All checkpoints that the run has started.
     pub(crate) checkpoints: Vec<Checkpoint>,
-    /// Operand stores of the keyspaces.
+    /// The operand store of each keyspace.
     pub(crate) stores: Stores,
-    /// Possible policies of each keyspace.
+    /// The compaction policies that each keyspace may have.
     pub(crate) policies: [Vec<String>; 2],
-    /// Largest sequence number that may be in use.
+    /// Largest sequence number that the database may have used.
     pub(crate) seq_largest: u64,
-    /// Largest number of a created file, without those of failed opens.
+    /// Largest number of a created file. Files of failed opens do not count.
     pub(crate) file_largest: u64,
-    /// Largest number of a file that the current open created.
+    /// Largest number of a file that the open in progress has created.
     pub(crate) file_opening: u64,
-    /// State of the run.
+    /// The activity of the run.
     pub(crate) phase: Phase,
     /// Smallest number of a created file.
     pub(crate) file_smallest: Option<u64>,
@@ -84,12 +84,12 @@ impl Promises {
     }
 }
 
-/// A disk image with the promises at its time.
+/// A disk image before one operation, with the guarantees that hold at that time.
 #[derive(Clone, Debug)]
 pub(crate) struct Crash {
-    /// Number of operations before the crash.
+    /// Number of file system operations before the crash.
     pub(crate) index: u64,
-    /// The next operation and its file.
+    /// The operation before which the image was taken, and its file.
     pub(crate) at: (MemOperationKind, PathBuf),
     pub(crate) image: CrashImage,
     pub(crate) image_seed: u64,
@@ -97,12 +97,12 @@ pub(crate) struct Crash {
     pub(crate) promises: Promises,
 }
 
-/// Selects the images of a run.
+/// Selects the disk images that a run records.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sampling {
-    /// Each image of each operation with this probability in millionths.
+    /// Records each image of each operation with this probability, in millionths.
     Chance(u64),
-    /// One image: operation, image, seed.
+    /// Records one image: index of the operation, kind of image, and seed.
     Only(u64, CrashImage, u64),
 }
 
@@ -111,7 +111,7 @@ impl Sampling {
     pub(crate) const NONE: Sampling = Sampling::Chance(0);
 }
 
-/// Records the promises and images of a run.
+/// Records the guarantees and disk images of a run.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     seed: u64,
@@ -122,7 +122,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Starts to observe a disk.
+    /// Starts to record the operations of a disk.
     pub(crate) fn watch(
         disk: &MemVfs,
         seed: u64,
@@ -145,7 +145,7 @@ impl Recorder {
         self.promises.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes and returns the images so far.
+    /// Removes and returns the recorded images.
     pub(crate) fn take(&self) -> Vec<Crash> {
         std::mem::take(&mut self.crashes.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -184,7 +184,7 @@ impl Recorder {
         for image in CrashImage::ALL {
             let image_seed = match self.sampling {
                 Sampling::Chance(share) => {
-                    // Drawn in any case, so that an image does not depend on the share.
+                    // The seed is drawn even if the image is skipped, so that it does not depend on `share`.
                     let seed = rng.next_u64() >> 16;
                     if rng.below(1_000_000) >= share {
                         continue;
@@ -214,7 +214,7 @@ impl Recorder {
     }
 }
 
-/// Returns the number of a file, if its name has one and the file is not temporary.
+/// Returns the number in a file name, or `None` for a temporary file and for a name without a number.
 fn file_number(path: &Path) -> Option<u64> {
     match FileName::parse(path.file_name()?.to_str()?)? {
         FileName::Temporary(_) => None,

@@ -1,4 +1,5 @@
-//! Databases with files of every kind, in memory; images after power losses; recorded calls; files that errors name.
+//! Helpers for small databases in memory with files of every kind: options and opens, disk images after power losses,
+//! recorded file system calls, and the files that errors name.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,16 +15,17 @@ use lsmx_testkit::{TestRng, mix_seeds, seed};
 
 pub(crate) use super::database::{files, policy, try_open as open_with};
 
-/// Returns `count` seeds derived from the seed of the run and a number of the check.
+/// Returns `count` seeds, derived from the seed of the test run and the number of a check.
 pub(crate) fn seeds(check: u64, count: u64) -> impl Iterator<Item = u64> {
     let base = mix_seeds(seed(), check);
     (0..count).map(move |number| mix_seeds(base, number) >> 16)
 }
 
-/// Keyspaces whose data lies in tables, in blob files, and in the buckets of an operand store.
+/// The names of keyspaces that store values in tables, in blob files, and in buckets of an operand store.
 pub(crate) const KINDS: [&str; 3] = ["default", "values", "operands"];
 
-/// Returns options of a keyspace of a kind. A few dozen writes create files of its kind.
+/// Returns options of one of the keyspaces [`KINDS`]. They are so small that a few dozen writes create its kind of
+/// file.
 pub(crate) fn keyspace_options(kind: &str) -> KeyspaceOptions {
     let options = KeyspaceOptions::default()
         .memtable_bytes(2 << 10)
@@ -48,35 +50,35 @@ pub(crate) fn keyspace_options(kind: &str) -> KeyspaceOptions {
     }
 }
 
-/// Returns options of a database with small WAL segments.
+/// Returns options of a database with small log segments.
 pub(crate) fn options(background: Background) -> Options {
     let wal = WalOptions { segment_bytes: 600, ..WalOptions::default() };
     let options = Options::default().background(background).wal(wal).wal_bytes_max(8 << 10);
     options.seed(1).keyspace_defaults(keyspace_options("default"))
 }
 
-/// Opens or creates a small database without threads.
+/// Opens or creates a small database without background threads.
 pub(crate) fn try_open(disk: &MemVfs) -> lsmx::Result<Db> {
     open_with(disk, options(Background::Inline))
 }
 
-/// As [`try_open`], for a call that must succeed.
+/// Works like [`try_open`], but panics on an error.
 pub(crate) fn open(disk: &MemVfs) -> Db {
     try_open(disk).unwrap()
 }
 
-/// Opens or creates a keyspace of each kind.
+/// Opens or creates each keyspace in [`KINDS`].
 pub(crate) fn try_open_kinds(db: &Db) -> lsmx::Result<[Keyspace; 3]> {
     let [tables, values, operands] = KINDS.map(|kind| db.keyspace(kind, keyspace_options(kind)));
     Ok([tables?, values?, operands?])
 }
 
-/// As [`try_open_kinds`], for calls that must succeed.
+/// Works like [`try_open_kinds`], but panics on an error.
 pub(crate) fn open_kinds(db: &Db) -> [Keyspace; 3] {
     try_open_kinds(db).unwrap()
 }
 
-/// Opens an existing keyspace of a kind, also in a read-only database.
+/// Opens an existing keyspace of [`KINDS`], even if the database is read-only.
 pub(crate) fn open_kind(db: &Db, kind: &str) -> lsmx::Result<Keyspace> {
     let existing = db.open_keyspace(kind, None)?;
     match db.keyspace(kind, keyspace_options(kind)) {
@@ -89,7 +91,7 @@ pub(crate) fn durability(sync: bool) -> Durability {
     if sync { Durability::Sync } else { Durability::Buffered }
 }
 
-/// Returns the big-endian number at the start of a value, or 0 without a value.
+/// Returns the big-endian number at the start of a value, or 0 for `None`.
 pub(crate) fn number(value: Option<Slice>) -> u64 {
     value.map_or(0, |value| u64::from_be_bytes(value[..8].try_into().unwrap()))
 }
@@ -98,18 +100,19 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A disk image after a power loss, with the promises at that moment.
+/// A disk image after a simulated power loss, with the guarantees that hold at that time.
 pub(crate) struct PowerLoss<T> {
     pub(crate) image: CrashImage,
     pub(crate) disk: MemVfs,
     pub(crate) promised: T,
-    /// The next operation of the disk.
+    /// The operation before which the power loss happens.
     pub(crate) at: String,
 }
 
 pub(crate) type PowerLosses<T> = Arc<Mutex<Vec<PowerLoss<T>>>>;
 
-/// From now on takes images of each kind before each operation, and keeps one in `one_in` of them.
+/// Starts to take every kind of disk image before each operation. Keeps each image with probability 1 / `one_in`, with
+/// a copy of `promised`.
 pub(crate) fn record_power_losses<T: Clone + Send + 'static>(
     disk: &MemVfs,
     seed: u64,
@@ -131,19 +134,19 @@ pub(crate) fn record_power_losses<T: Clone + Send + 'static>(
     losses
 }
 
-/// Stops taking images. Returns those so far.
+/// Stops the recording and returns the recorded images.
 pub(crate) fn take_power_losses<T>(disk: &MemVfs, losses: &PowerLosses<T>) -> Vec<PowerLoss<T>> {
     disk.set_observer(None);
     std::mem::take(&mut *lock(losses))
 }
 
-/// Calls of a file system in their order, including those that failed.
+/// File system calls in the order in which they were made, including those that failed.
 #[derive(Clone, Default)]
 pub(crate) struct Calls(Arc<Mutex<Vec<(VfsCall, PathBuf)>>>);
 
 impl Calls {
-    /// Records these calls. Removes all faults after more than `most` calls, which ends an endless loop.
-    /// [`FaultVfs::clear_rules`] stops the recording.
+    /// Starts to record calls of these kinds. After more than `most` calls it removes all faults, which ends endless
+    /// retries. [`FaultVfs::clear_rules`] stops the recording.
     pub(crate) fn watch(&self, disk: &FaultVfs, calls: &[VfsCall], most: usize) {
         let (recorded, cleared) = (self.clone(), disk.clone());
         disk.set_delay_hook(Some(Arc::new(move |call, path: &Path| {
@@ -164,7 +167,7 @@ impl Calls {
     }
 }
 
-/// Returns the file that an error or its cause names.
+/// Returns the file that an error or its cause names. Panics if there is none.
 pub(crate) fn file_of(error: &Error) -> PathBuf {
     match error {
         Error::Io { path, .. }

@@ -1,4 +1,4 @@
-//! Kinds of disturbances.
+//! The kinds of disturbances, such as failed calls, panics and hanging devices.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use lsmx::internals::vfs::{Errno, VfsCall};
 
 use super::user_code::{POLICY_SITES, SITES};
 
-/// How background work runs in a history.
+/// The background mode of the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Stepped,
@@ -18,28 +18,29 @@ impl Mode {
     pub(crate) const ALL: [Mode; 3] = [Mode::Stepped, Mode::Inline, Mode::Threads];
 }
 
-/// One disturbance.
+/// A disturbance that a history suffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A file system call fails, once or until the disturbance ends.
+    /// A file system call fails, and if `sticky`, all later ones until the disturbance ends.
     Error { call: VfsCall, errno: Errno, sticky: bool },
     /// One read of a file of this kind returns altered bytes.
     AlteredRead { file: &'static str },
     /// A file system call panics.
     VfsPanic { call: VfsCall },
-    /// Other user code panics at a call of [`SITES`], once or until the disturbance ends.
+    /// Code supplied by the user panics at a call named in [`SITES`]. If `sticky`, all later calls panic until the
+    /// disturbance ends.
     UserPanic { site: &'static str, sticky: bool },
-    /// A policy stops writes and picks no job until the disturbance ends.
+    /// The compaction policy stops writes and picks no job until the disturbance ends.
     StuckPolicy,
-    /// The listener calls `resume` at the event that reports the read-only state.
+    /// The listener calls `resume` when the database becomes read-only.
     ListenerResumes,
-    /// The listener drops the last handle.
+    /// The listener drops the last database handle.
     ListenerDropsHandle,
-    /// A call on a file of this kind does not return until it is released.
+    /// A call on a file of this kind hangs until the history releases it.
     Hang { call: VfsCall, file: &'static str },
 }
 
-/// File system calls of a history.
+/// The file system calls that can be disturbed.
 const CALLS: &[VfsCall] = &[
     VfsCall::Create,
     VfsCall::Open,
@@ -58,10 +59,10 @@ const CALLS: &[VfsCall] = &[
     VfsCall::Len,
 ];
 
-/// Kinds of files that a history reads.
+/// The kinds of files whose reads can be altered.
 const FILES: &[&str] = &["table", "blob", "segment", "manifest", "current", "operands"];
 
-/// Calls that hang, and the kinds of their files.
+/// The calls that can hang, each with its kind of file.
 const HANGS: &[(VfsCall, &str)] = &[
     (VfsCall::Append, "segment"),
     (VfsCall::Sync, "segment"),
@@ -81,7 +82,7 @@ const HANGS: &[(VfsCall, &str)] = &[
 ];
 
 impl Kind {
-    /// All kinds, in a fixed order.
+    /// Returns all disturbances in a fixed order.
     pub(crate) fn all() -> Vec<Kind> {
         let mut all = Vec::new();
         for &call in CALLS {
@@ -100,11 +101,11 @@ impl Kind {
         all
     }
 
-    /// Returns whether a history of this kind can run in a mode.
+    /// Returns whether a history with this disturbance can run in a mode.
     pub(crate) fn suits(self, mode: Mode) -> bool {
         match self {
             Kind::Hang { .. } => mode == Mode::Threads,
-            // Inline, the listener runs on the thread of the user, which has a handle.
+            // In inline mode the listener runs on the user thread, which still has a handle.
             Kind::ListenerDropsHandle => mode != Mode::Inline,
             _ => true,
         }
@@ -127,7 +128,7 @@ impl Kind {
         }
     }
 
-    /// Returns whether only or mostly an open makes such a call.
+    /// Returns whether the disturbed call occurs only or mostly during an open.
     pub(crate) fn is_of_open(self) -> bool {
         match self {
             Kind::Error { call, .. } | Kind::VfsPanic { call } => matches!(
@@ -146,12 +147,12 @@ impl Kind {
         }
     }
 
-    /// Returns whether only the first write after an open makes such a call.
+    /// Returns whether the disturbed call occurs only in the first write after an open.
     pub(crate) fn is_of_first_write(self) -> bool {
         matches!(self, Kind::Error { call, .. } | Kind::VfsPanic { call } if call == VfsCall::Reserve)
     }
 
-    /// Returns an exclusive bound for the number of calls before the first disturbed one.
+    /// Returns an exclusive upper bound for the number of undisturbed calls before the first disturbed one.
     pub(crate) fn calls_before_max(self) -> u64 {
         match self {
             Kind::Error { call, .. } | Kind::VfsPanic { call } => match call {
@@ -172,7 +173,7 @@ impl Kind {
     }
 }
 
-/// Returns whether a site is code of an operand store.
+/// Returns whether a call named in [`SITES`] is a method of an operand store or its view.
 pub(crate) fn is_store_site(site: &str) -> bool {
     site.starts_with("Store") || site.starts_with("View")
 }

@@ -1,5 +1,5 @@
-//! A device call does not return. Other keyspaces continue if they do not need the device, observation
-//! returns, and `close` returns at its deadline.
+//! Histories in which a device call hangs. Keyspaces that do not need the device continue, `metrics` returns, and
+//! `close` returns at its deadline.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -19,19 +19,20 @@ use super::super::gate::{Gate, nth};
 use super::super::small_database::{open_with, policy};
 use super::user_code::{FaultyOperator, Trigger};
 
-/// Time limit for a call that must return, on a busy machine.
+/// Maximum time for a call that must return, on a busy machine.
 const WATCHDOG: Duration = Duration::from_secs(20);
 
-/// Stages of a history at which the call hangs. At other stages one of the first calls of the writer hangs.
+/// Stage in which the device call hangs during `close`. In stages without a constant, one of the first device calls of
+/// the writer hangs.
 const AT_CLOSE: u64 = 0;
 const AT_CREATION: u64 = 1;
 
-/// Starts a thread that may hang.
+/// Starts a thread that the history need not join, because it may hang.
 fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     std::thread::Builder::new().spawn(body).unwrap()
 }
 
-/// Makes a call on a thread of its own. Panics if it does not return while the device hangs.
+/// Runs `call` on a new thread. Panics if it does not return within [`WATCHDOG`].
 fn must_return<T: Send + 'static>(name: &str, call: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, result) = channel();
     spawn(move || done.send(call()));
@@ -59,11 +60,11 @@ fn open(vfs: &FaultVfs, partial_merges: bool) -> Db {
     open_with(vfs, options.keyspace_defaults(keyspace_options(false, partial_merges))).unwrap()
 }
 
-/// Runs one history. Returns whether a call was blocked.
+/// Runs one history. Returns whether a device call was blocked.
 pub(crate) fn play(call: VfsCall, file: &'static str, seed: u64) -> bool {
     let mut rng = TestRng::new(seed);
     let (disk, gate) = (MemVfs::new(), Gate::default());
-    // The disk has a limit, because the database keeps no reserve without one.
+    // The database keeps a reserve only on a disk of limited size.
     disk.set_capacity(Some(1 << 30));
     let vfs = gate.over(Arc::new(disk), nth(u64::MAX), "");
     let partial_merges = rng.is_one_in(2);
@@ -113,7 +114,7 @@ pub(crate) fn play(call: VfsCall, file: &'static str, seed: u64) -> bool {
     was_blocked
 }
 
-/// Writes a number of times, or until the database is closed.
+/// Writes 600 times, or until the database is closed.
 fn write(db: &Db, keyspace: &Keyspace) {
     for number in 0..600u64 {
         let key = format!("k-{:03}", number % 50);
@@ -130,13 +131,13 @@ fn write(db: &Db, keyspace: &Keyspace) {
     }
 }
 
-/// Makes calls that must return while a call on a file of this kind hangs.
+/// Makes calls that must return while a call on a file of kind `file` hangs.
 fn check_blocked(db: &Db, other: &Keyspace, file: &str) {
     let own = db.clone();
     must_return("metrics", move || drop(own.metrics()));
-    // All keyspaces share the log, the manifest and the thread that flushes, but not the operand store.
+    // Keyspaces share the log, the manifest and the flush thread. Each keyspace has its own operand store.
     if file == "operands" {
-        // More bytes than the memtables hold, so that flushes are necessary.
+        // Writes more bytes than the memtables hold, so that flushes are necessary.
         for number in 0..200 {
             let own = other.clone();
             let put = move || own.put(format!("o-{number}"), [3; 200]);

@@ -1,5 +1,5 @@
-//! A seeded history with one disturbance: two writers, and a thread that flushes, reads, copies and reopens. After the
-//! disturbance every call must end and every keyspace must work.
+//! A pseudo-random history with one disturbance. Two threads write, and a third one flushes, reads, makes checkpoints
+//! and reopens the database. After the disturbance every call must return and every keyspace must be usable.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,16 +21,18 @@ use super::user_code::{
     CallingListener, FaultyOperator, FaultyPolicy, FaultyStores, MARK, Trigger,
 };
 
-/// Limit of the steps of a schedule before the disturbance ends, and again afterwards. A history takes some thousand.
+/// Maximum number of scheduler steps before the disturbance ends, and again afterwards. A typical history takes some
+/// thousand steps.
 const STEPS_MAX: u64 = 60_000;
-/// Number of writes to each keyspace that must succeed afterwards.
+/// Number of writes to each keyspace that must succeed after the disturbance.
 const WRITES_AFTER: u64 = 30;
-/// Limit of the writes that report failed background work afterwards: each failure is reported once.
+/// Maximum number of writes after the disturbance that may fail with an error of background work. Each error is
+/// reported once.
 const REPORTS_MAX: u64 = 8;
-/// Number of rounds of a pause and a write after which the tree must be idle.
+/// Number of rounds, each a pause and a write to each keyspace, after which the database must be idle.
 const ROUNDS_MAX: u64 = 8;
 
-/// Runs a history. Returns whether the disturbance took effect.
+/// Runs a history. Returns whether the disturbance occurred.
 pub(crate) fn play(kind: Kind, mode: Mode, seed: u64) -> bool {
     let mut run = HistoryRun::new(kind, mode, seed);
     if kind == Kind::ListenerDropsHandle {
@@ -54,7 +56,7 @@ enum Action {
     Merge(Vec<u8>),
 }
 
-/// A change of one key of a writer.
+/// A change of one key.
 #[derive(Clone, Debug)]
 struct Change {
     keyspace: usize,
@@ -62,16 +64,16 @@ struct Change {
     action: Action,
 }
 
-/// A writer with keys of its own, and their expected contents.
+/// A writer that changes only keys with its own prefix, and the expected contents of these keys.
 #[derive(Debug)]
 struct Writer {
     prefix: String,
     rng: TestRng,
     number: u64,
     state: [BTreeMap<Vec<u8>, Vec<u8>>; 2],
-    /// Acknowledged commits with their numbers.
+    /// The acknowledged commits, by number.
     acknowledged: Vec<(u64, Vec<Change>)>,
-    /// Commits that failed, and that may be stored.
+    /// The failed commits that may nevertheless be stored.
     doubtful: Vec<(u64, Vec<Change>)>,
 }
 
@@ -117,7 +119,7 @@ impl Writer {
         }
     }
 
-    /// Makes one commit and records its result.
+    /// Makes one commit and records its outcome.
     fn commit(&mut self, db: &Db, keyspaces: &[Keyspace; 2]) {
         let changes = self.draw();
         let mut batch = WriteBatch::new();
@@ -131,7 +133,7 @@ impl Writer {
         }
         match db.write(batch, durability(self.rng.is_one_in(6))) {
             Ok(()) => {
-                // Earlier failures ended with `resume`, which dropped the failed commits.
+                // The database is writable again after `resume`, which dropped the failed commits.
                 self.doubtful.clear();
                 self.apply(&changes);
                 self.acknowledged.push((self.number, changes));
@@ -142,10 +144,11 @@ impl Writer {
         }
     }
 
-    /// Finds out which doubtful commits are stored, and compares all contents.
+    /// Determines which of the failed commits are stored, and compares all keys of this writer with the expected
+    /// contents.
     ///
-    /// If `may_lose`, the database was reopened after an error without `resume`. Then only a prefix of the acknowledged
-    /// unsynced commits must be stored.
+    /// `may_lose` states that the database was reopened after an error without `resume`. Then it may lack the last
+    /// unsynced commits.
     fn check(&mut self, keyspaces: &[Keyspace; 2], may_lose: bool) {
         let shown = keyspaces.each_ref().map(|keyspace| {
             let value = keyspace.get(format!("{}number", self.prefix)).unwrap();
@@ -161,7 +164,7 @@ impl Writer {
                 self.apply(&changes);
             }
         }
-        // Of several failed commits in a row only the first may be in the log, and `resume` drops it.
+        // If several commits in a row failed, only the first may be in the log, unless `resume` has dropped it.
         for (number, changes) in std::mem::take(&mut self.doubtful) {
             if number == shown[0] {
                 self.apply(&changes);
@@ -194,7 +197,7 @@ struct HistoryRun {
     keyspace_options: [KeyspaceOptions; 2],
     writers: Vec<Writer>,
     open: Option<(Db, [Keyspace; 2])>,
-    /// Number of checkpoints.
+    /// Number of checkpoints made.
     copies: u64,
     /// Whether the database was reopened after an error without `resume`.
     may_lose: bool,
@@ -204,7 +207,7 @@ impl HistoryRun {
     fn new(kind: Kind, mode: Mode, seed: u64) -> HistoryRun {
         let mut rng = TestRng::new(seed);
         let disk = MemVfs::new();
-        // The disk has a limit, because the database keeps no reserve without one.
+        // The database keeps a reserve only on a disk of limited size.
         disk.set_capacity(Some(1 << 30));
         let trigger = Trigger::default();
         let with_store = rng.is_one_in(3) || kind.needs_store();
@@ -252,7 +255,7 @@ impl HistoryRun {
         self.open.clone().expect("the database is not open")
     }
 
-    /// Runs both writers, in parallel unless background work is inline.
+    /// Runs both writers, on two threads unless background work is inline.
     fn write(&mut self, counts: std::ops::Range<u64>) {
         let (db, keyspaces) = self.opened();
         let (mut threads, mut finished) = (Vec::new(), Vec::new());
@@ -310,7 +313,7 @@ impl HistoryRun {
                 if site != "StoreAbandon" {
                     return;
                 }
-                // A store abandons a delivery when the flush has failed.
+                // A store drops a delivery only if the flush fails, so a sync must fail too.
                 FaultRule::new(eio).for_calls(&[VfsCall::Sync])
             }
             Kind::StuckPolicy => return self.trigger.block_policy(),
@@ -328,7 +331,7 @@ impl HistoryRun {
         }
     }
 
-    /// Writes, reads and perhaps reopens while calls may fail.
+    /// Writes, reads and possibly reopens the database during the disturbance. Every call may fail.
     fn work_disturbed(&mut self) {
         for _ in 0..2 + self.rng.below(3) {
             self.write(5..20);
@@ -346,14 +349,14 @@ impl HistoryRun {
             drop(db);
             if let Err(error) = self.open() {
                 self.open = None;
-                // The error that makes a store abandon a delivery may occur without a delivery.
+                // For `StoreAbandon` the open may also fail by the injected sync error.
                 let is_disturbed = self.has_fired() || !self.vfs.fired_counts().is_empty();
                 assert!(is_disturbed, "the open fails: {error:?}");
             }
         }
     }
 
-    /// Makes reads that may fail.
+    /// Reads keys and metrics. Reads may fail.
     fn read_disturbed(&mut self, db: &Db, keyspaces: &[Keyspace; 2]) {
         drop(db.metrics());
         for keyspace in keyspaces {
@@ -365,7 +368,7 @@ impl HistoryRun {
         }
     }
 
-    /// Makes a random call. It may fail, but must end.
+    /// Makes a random call. The call may fail, but must return.
     fn make_disturbed_call(&mut self, db: &Db, keyspaces: &[Keyspace; 2]) {
         let at = usize::from(self.rng.is_one_in(2));
         match self.rng.below(12) {
@@ -402,8 +405,8 @@ impl HistoryRun {
         }
     }
 
-    /// Checks that the cause of the read-only state names the user code that panicked. A panic of a policy, listener or
-    /// merge operator is no such cause.
+    /// Checks that the cause of the read-only state names the user code that panicked. Panics of a policy, a listener
+    /// or a merge operator must not make the database read-only.
     fn check_cause(&self, cause: &Error) {
         let code = match self.kind {
             Kind::UserPanic { site: "StoreAbandon", .. } => return,
@@ -424,11 +427,12 @@ impl HistoryRun {
         assert!(is_named, "the database is read-only because {text}; expected: {code}");
     }
 
-    /// Checks that every keyspace accepts writes, flushes, becomes idle, reads and closes, within bounds.
+    /// Checks that every keyspace can be written, flushed, read and closed, and that background work ends within the
+    /// limits.
     fn check_works(&mut self) {
         let (db, keyspaces) = self.opened();
         self.writers.iter_mut().for_each(|writer| writer.check(&keyspaces, self.may_lose));
-        // Real threads pass time by themselves. A pause after a failure is short at first and doubles.
+        // With real threads the pauses take real time, so they start short and double.
         let pause_us = |time: u64| match self.mode {
             Mode::Threads => 200_000 << time.min(4),
             _ => 61_000_000,
@@ -438,8 +442,8 @@ impl HistoryRun {
             loop {
                 match keyspace.put(format!("z-{number:04}"), [7; 90]) {
                     Err(Error::ReadOnly { cause }) => panic!("a put fails: {cause:?}"),
-                    // Background work failed during the disturbance, and is repeated after a pause. The pause may
-                    // have grown to a minute; `resume` ends it.
+                    // Background work that failed is retried after a pause of up to one minute. `resume` ends the
+                    // pause.
                     Err(_) if reports < REPORTS_MAX => {
                         reports += 1;
                         if reports == REPORTS_MAX / 2 {
@@ -485,12 +489,12 @@ impl HistoryRun {
         db.close(None).unwrap();
     }
 
-    /// The listener drops the last handle on a thread of the engine. The database must close.
+    /// The listener drops the last handle on a thread of the engine. The database must then close.
     fn drop_handle_in_listener(&mut self) -> bool {
         self.open().unwrap();
         let (db, keyspaces) = self.opened();
         let env = db.env().clone();
-        // The last writes fill a memtable, whose flush may end after the listener has got the handle.
+        // The flush after the last writes may end after the listener has received the handle.
         for number in 0..20 + self.rng.below(60) {
             let key = if number == 0 { "k".into() } else { number.to_string() };
             keyspaces[0].put(key, [7; 100]).unwrap();
@@ -517,7 +521,7 @@ impl HistoryRun {
     }
 }
 
-/// Draws options of a keyspace with the user code that a kind needs.
+/// Returns random options of a keyspace, with the user code that the disturbance needs.
 fn draw_keyspace(
     rng: &mut TestRng,
     kind: Kind,

@@ -1,4 +1,4 @@
-//! Histories with one disturbance, after which every call must end and every keyspace must work.
+//! Histories with one disturbance. Afterwards every call must return and every keyspace must be usable.
 
 mod disturbance;
 mod hang;
@@ -16,7 +16,7 @@ use super::Outcome;
 pub(crate) use disturbance::{Kind, Mode};
 use user_code::MARK;
 
-/// Suppresses the messages of deliberate panics, which occur thousands of times.
+/// Suppresses the messages of deliberate panics, of which there are thousands.
 fn hide_deliberate_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -38,9 +38,9 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     text.unwrap_or_else(|| "no message".to_owned())
 }
 
-/// Runs one history. Returns whether the disturbance took effect.
+/// Runs one history. Returns whether the disturbance occurred.
 ///
-/// The history has a thread of its own, because a thread that hangs cannot be ended.
+/// The history runs on its own thread, because a hanging thread cannot be stopped.
 pub(crate) fn play(kind: Kind, mode: Mode, seed: u64, patience: Duration) -> Outcome<bool> {
     hide_deliberate_panics();
     let (done, result) = channel();
@@ -49,7 +49,7 @@ pub(crate) fn play(kind: Kind, mode: Mode, seed: u64, patience: Duration) -> Out
             Kind::Hang { call, file } => hang::play(call, file, seed),
             _ => history::play(kind, mode, seed),
         }));
-        // After the time limit there is no receiver.
+        // The receiver no longer exists after the time limit.
         let _ = done.send(played.map_err(|panic| panic_text(&*panic)));
     };
     let thread = std::thread::Builder::new().name("history".to_owned());
@@ -67,12 +67,12 @@ pub(crate) fn play(kind: Kind, mode: Mode, seed: u64, patience: Duration) -> Out
     })
 }
 
-/// Returns the kind, mode and seed of a history.
+/// Returns the disturbance, the background mode and the seed of history number `number`.
 pub(crate) fn plan(kinds: &[Kind], base: u64, number: u64) -> (Kind, Mode, u64) {
     let seed = mix_seeds(base, number) >> 16;
     let at = usize::try_from(number).unwrap_or(0);
     let (kind, round) = (kinds[at % kinds.len()], at / kinds.len());
-    // Most are stepped, one in eight is inline, few use real threads.
+    // In 16 rounds, 13 are stepped, two are inline and one uses real threads.
     let mode = match round % 16 {
         1 | 9 => Mode::Inline,
         5 => Mode::Threads,

@@ -1,5 +1,5 @@
-//! Code that users supply (merge operator, compaction policy, operand store, event listener), which panics
-//! or misbehaves when a [`Trigger`] says so.
+//! Code that users supply (merge operator, compaction policy, operand store and event listener). It panics or
+//! misbehaves when a [`Trigger`] requests it.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,10 +16,10 @@ use lsmx_testkit::simple_store::SimpleStore;
 
 use super::super::small_database::lock;
 
-/// Start of the messages of deliberate panics.
+/// Prefix of the messages of deliberate panics.
 pub(crate) const MARK: &str = "deliberate panic";
 
-/// Calls of user code that can panic.
+/// Names of the calls of user code that can panic.
 pub(crate) const SITES: [&str; 20] = [
     "Listener",
     "FullMerge",
@@ -43,7 +43,7 @@ pub(crate) const SITES: [&str; 20] = [
     "ViewCursor",
 ];
 
-/// Those of [`SITES`] that are methods of a policy.
+/// The members of [`SITES`] that are methods of a compaction policy.
 pub(crate) const POLICY_SITES: [&str; 4] = ["Pick", "Debt", "MustStop", "DueTime"];
 
 /// Selects the calls of user code that misbehave. Clones share their state.
@@ -52,9 +52,9 @@ pub(crate) struct Trigger(Arc<Mutex<TriggerState>>);
 
 #[derive(Debug, Default)]
 struct TriggerState {
-    /// The site that panics, the number of its calls before, and whether all later calls panic too.
+    /// The call that panics, the number of its calls before the panic, and whether all later calls panic too.
     panics: Option<(&'static str, u64, bool)>,
-    /// Whether the policy stops writes and picks no job.
+    /// Whether the compaction policy stops writes and picks no job.
     stuck: bool,
     fired: u64,
 }
@@ -68,7 +68,7 @@ impl Trigger {
         lock(&self.0).stuck = true;
     }
 
-    /// Ends all misbehaviour.
+    /// Makes all user code behave correctly again.
     pub(crate) fn disarm(&self) {
         let mut state = lock(&self.0);
         state.panics = None;
@@ -79,7 +79,7 @@ impl Trigger {
         lock(&self.0).fired
     }
 
-    /// Panics if this call of the site is selected.
+    /// Panics if this call is selected.
     fn hit(&self, at: &str) {
         let mut state = lock(&self.0);
         let Some((site, left, sticky)) = &mut state.panics else { return };
@@ -106,7 +106,7 @@ impl Trigger {
     }
 }
 
-/// Appends operands to values.
+/// A merge operator that appends operands to the value and can panic.
 #[derive(Debug)]
 pub(crate) struct FaultyOperator {
     pub(crate) trigger: Trigger,
@@ -129,7 +129,7 @@ impl MergeOperator for FaultyOperator {
     }
 }
 
-/// Forwards to `inner`.
+/// A compaction policy that forwards to `inner`, and can panic or pick no job.
 #[derive(Debug)]
 pub(crate) struct FaultyPolicy {
     pub(crate) inner: Arc<dyn CompactionPolicy>,
@@ -174,7 +174,7 @@ impl CompactionPolicy for FaultyPolicy {
     }
 }
 
-/// Opens operand stores that forward to those of `inner`.
+/// A factory of operand stores that forward to stores of `inner` and can panic.
 #[derive(Clone, Debug)]
 pub(crate) struct FaultyStores {
     pub(crate) inner: SimpleStore,
@@ -368,15 +368,15 @@ impl OperandView for FaultyView {
     }
 }
 
-/// Calls the database at some events.
+/// A listener that calls `resume` or drops a database handle at certain events.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CallingListener {
     pub(crate) trigger: Trigger,
-    /// Handle for `resume` when the database becomes read-only.
+    /// The handle on which the listener calls `resume` when the database becomes read-only.
     pub(crate) resumes: Arc<Mutex<Option<Db>>>,
-    /// Handle to drop when a flush has ended.
+    /// The handle that the listener drops after a flush.
     pub(crate) drops: Arc<Mutex<Option<Db>>>,
-    /// Number of these calls and drops.
+    /// Number of calls of `resume` and of dropped handles.
     pub(crate) calls: Arc<Mutex<u64>>,
 }
 
@@ -387,7 +387,7 @@ impl EventListener for CallingListener {
             let db = lock(&self.resumes).clone();
             if let Some(db) = db {
                 *lock(&self.calls) += 1;
-                // The call may be refused, but must return.
+                // The call may fail, but it must return.
                 let _ = db.resume();
             }
         }
