@@ -1,4 +1,4 @@
-//! Experiments. Each has a configuration, a function that runs it, and a result.
+//! Experiments. Each experiment has a configuration, a function that runs it, and a result.
 
 pub mod advise;
 pub mod explore;
@@ -13,17 +13,17 @@ pub mod sweep;
 pub mod throughput;
 pub mod tuning;
 
-/// Receives the progress of an experiment.
+/// Receives progress reports of an experiment.
 pub trait Progress {
-    /// A phase of `ops` operations begins. 0 means that their number is unknown.
+    /// Starts a phase of `ops` operations. 0 means that the number of operations is unknown.
     fn begin(&mut self, what: &str, ops: u64);
-    /// `ops` more operations have ended.
+    /// Reports that `ops` more operations are complete.
     fn advance(&mut self, ops: u64);
-    /// The phase ends.
+    /// Ends the current phase.
     fn end(&mut self);
 }
 
-/// Ignores progress.
+/// Ignores progress reports.
 #[derive(Clone, Copy, Debug)]
 pub struct Silent;
 

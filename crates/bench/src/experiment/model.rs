@@ -1,4 +1,4 @@
-//! Costs of a preset under a workload, by the closed form.
+//! Predicts the costs of a preset under a workload with the closed-form cost model.
 
 use lsmx_compaction::{PolicyParameter, PolicySpec, Preset};
 use lsmx_simulator::cost_model::{
@@ -10,13 +10,13 @@ use crate::workload::phases::Phase;
 
 /// Length of a data block in bytes.
 const BLOCK_BYTES: f64 = 4096.0;
-/// Approximate overhead of an entry in a block, in bytes.
+/// Approximate overhead per entry in a data block, in bytes.
 const ENTRY_BYTES: f64 = 7.0;
-/// False positive rate of a filter with eight bits per key.
+/// False positive rate of a filter with 8-bit fingerprints.
 const FALSE_POSITIVES: f64 = 1.0 / 256.0;
 
-/// Returns the costs by the closed form. `None` for policies that it does not describe: lists of runs without size ratio,
-/// FIFO, and compositions.
+/// Returns the costs that the closed-form cost model predicts. Returns `None` for policies that the model does not
+/// cover: run lists without a size ratio, FIFO, and composed policies.
 pub fn costs(
     spec: &PolicySpec,
     phases: &[Phase],
@@ -58,7 +58,7 @@ pub fn costs(
     let sum = |count: fn(&Phase) -> u64| float(phases.iter().map(count).sum());
     let live = (sum(|phase| phase.inserts) - sum(|phase| phase.deletes)).max(1.0);
     let buffer = float(table_bytes) / float(entry_bytes.max(1));
-    // In the literature the first level holds T buffers.
+    // The model takes the first level to be T times as large as the memtable.
     let l1 = parameter(PolicyParameter::L1)
         .filter(|_| preset.parameters().contains(&PolicyParameter::L1));
     let first = l1.map_or(buffer, |memtables| buffer * memtables / t);
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn presets_have_the_costs_of_their_designs() {
         let amplification = |spec| of(spec).map(|costs| costs.compaction_write_amplification);
-        // A thousand buffers: three levels where the first has ten of them.
+        // The data fills 1000 memtables. If the first level holds 10 of them, the tree has three levels.
         let close = |found: Option<f64>, expected: f64| {
             assert!(found.is_some_and(|found| (found - expected).abs() < 1e-9), "{found:?}");
         };
@@ -97,7 +97,7 @@ mod tests {
         close(amplification("tiering"), 2.7);
         close(amplification("lazy-leveling"), 2.0 * 0.9 + 4.5);
         close(amplification("lo+1(l1=10)"), 16.5);
-        // With two buffers in the first level it takes one level more.
+        // By default the first level holds two memtables, so the tree has one more level.
         close(amplification("lo+1"), 22.0);
         assert_eq!(amplification("universal"), None);
         assert_eq!(amplification("fifo"), None);

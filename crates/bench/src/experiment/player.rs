@@ -1,7 +1,8 @@
-//! Threads that run operations on an engine and measure each of them.
+//! Threads that run operations on an engine and measure the latency of each operation.
 //!
-//! A thread prepares key and value, reads the clock, calls the engine and reads the clock again. With a rate each
-//! operation has a due time. Its latency counts from then, so it includes the wait for a slow predecessor.
+//! A thread prepares key and value, reads the clock, calls the engine, and reads the clock again. If a rate is set,
+//! each operation has a due time from which its latency is measured. The latency then includes the time that the
+//! operation waits for the preceding one.
 
 use std::ops::Range;
 use std::path::Path;
@@ -20,29 +21,29 @@ use crate::workload::records::GeneratedRecords;
 
 use super::Progress;
 
-/// Number of operations of a thread between two reports of progress.
+/// Number of operations per thread between two progress reports.
 const PROGRESS_OPS: u64 = 256;
-/// Number of entries of a scan for each one whose time is measured.
+/// A full scan measures one of this many steps between entries.
 const ENTRIES_PER_MEASUREMENT: u64 = 64;
-/// Time between two checks of progress and memory.
+/// Interval at which progress and memory are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(25);
 
-/// Kind of an operation whose latency is measured.
+/// Kind of operation, for which latencies are measured separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OperationKind {
     /// Point lookup.
     Get,
-    /// Put of a whole value.
+    /// Put of a complete value.
     Put,
-    /// Update of a part of a value, or a read-modify-write.
+    /// Read-modify-write, or update of a part of a value.
     Update,
     /// Delete of a key.
     Delete,
-    /// A scan. In a scan of the whole database each step to the next entry counts as one operation.
+    /// Scan. A full scan records the latency of single steps to the next entry.
     Scan,
 }
 
-/// Operations that ended in one slice of time.
+/// Measurements of the operations that ended within a time slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TimeSlice {
     pub(super) ops: u64,
@@ -58,26 +59,26 @@ impl TimeSlice {
     }
 }
 
-/// Measurements of operations.
+/// Measurements of the operations of one or more threads.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PlayedOperations {
-    /// Number of operations. A scan of everything counts entries.
+    /// Number of operations. In a full scan each entry counts as an operation.
     pub(super) ops: u64,
-    /// Time until the last operation ended.
+    /// Time from the start of the group until the last operation ended, in nanoseconds.
     pub(super) elapsed_ns: u64,
-    /// By kind. A kind that did not occur has no histogram.
+    /// Latencies by kind of operation. `None` if there was no operation of the kind.
     latencies: [Option<Latencies>; 5],
-    /// Number of blocks that lookups read from files, if the group counts them.
+    /// Number of blocks that lookups read from files. 0 unless the group counts block reads.
     pub(super) block_reads: u64,
-    /// Number of lookups without result.
+    /// Number of lookups that found no entry.
     pub(super) absent: u64,
     /// Number of entries that scans read.
     pub(super) entries_read: u64,
-    /// Processor time of the threads.
+    /// Processor time of the threads that ran operations.
     pub(super) cpu: Option<Cpu>,
-    /// Maximum of the resident memory.
+    /// Maximum resident memory of the process in bytes.
     pub(super) memory_bytes_max: Option<u64>,
-    /// Operations by time, if the group has a slice length.
+    /// Measurements by time slice. Empty unless the group has a slice length.
     pub(super) slices: Vec<TimeSlice>,
 }
 
@@ -114,74 +115,75 @@ impl PlayedOperations {
         }
     }
 
-    /// Returns the number of operations of a kind.
+    /// Returns the number of operations of this kind.
     pub(super) fn count(&self, kind: OperationKind) -> u64 {
         self.latencies[kind as usize].as_ref().map_or(0, Latencies::count)
     }
 
-    /// Returns the latency of the operations of a kind; all 0 if there are none.
+    /// Returns the latency of operations of this kind, or zeros if there were none.
     pub(super) fn latency(&self, kind: OperationKind) -> LatencyUs {
         self.latencies[kind as usize].as_ref().map(Latencies::summary).unwrap_or_default()
     }
 
-    /// Returns the latency of the operations of all kinds.
+    /// Returns the latency of all operations.
     pub(super) fn latency_of_all(&self) -> LatencyUs {
         let mut all = Latencies::new();
         self.latencies.iter().flatten().for_each(|one| all.merge(one));
         all.summary()
     }
 
-    /// Returns the seconds until the last operation ended.
+    /// Returns the time until the last operation ended, in seconds.
     pub(super) fn elapsed_s(&self) -> f64 {
         float(self.elapsed_ns) / 1e9
     }
 
-    /// Returns the operations per second, with `more_s` seconds added to the elapsed time.
+    /// Returns the operations per second. `more_s` seconds are added to the elapsed time.
     pub(super) fn ops_per_s(&self, more_s: f64) -> f64 {
         let seconds = self.elapsed_s() + more_s;
         if seconds > 0.0 { float(self.ops) / seconds } else { 0.0 }
     }
 }
 
-/// Clock and counters that the threads of a group share.
+/// Clock and counters that all threads of a group share.
 #[derive(Debug)]
 pub(super) struct GroupState {
     start: Stopwatch,
     done: AtomicU64,
-    /// All threads stop: one has failed, or only the writer is left.
+    /// Tells all threads to stop. Set when a thread fails, or when all threads except the writer are finished.
     stop: AtomicBool,
 }
 
 impl GroupState {
-    /// Starts the clock.
+    /// Starts the clock of a group.
     pub(super) fn start() -> GroupState {
         let (done, stop) = (AtomicU64::new(0), AtomicBool::new(false));
         GroupState { start: Stopwatch::start(), done, stop }
     }
 }
 
-/// Threads that run operations on one engine.
+/// A group of threads that run operations on one engine.
 #[derive(Clone, Copy)]
 pub(super) struct ThreadGroup<'a> {
     pub(super) engine: &'a dyn Engine,
     pub(super) records: &'a GeneratedRecords,
     pub(super) threads: u64,
-    /// Operations per second of all threads; without a rate each operation starts when its predecessor ends.
+    /// Target rate of all threads together, in operations per second. `None` starts each operation when the preceding
+    /// one ends.
     pub(super) rate: Option<f64>,
-    /// Length of a slice of [`PlayedOperations::slices`].
+    /// Length of a time slice in [`PlayedOperations::slices`], in nanoseconds.
     pub(super) slice_ns: Option<u64>,
-    /// Whether block reads are counted. RocksDB slows down if they are.
+    /// Whether block reads of lookups are counted. Counting slows RocksDB down.
     pub(super) counts_block_reads: bool,
-    /// Seed and purpose of the random numbers. Each thread has its own.
+    /// Seed and purpose of the random number generators. Each thread has its own generator.
     pub(super) seed: u64,
     pub(super) purpose: u64,
 }
 
-/// Work of one thread.
+/// Function that one thread runs.
 pub(super) type Work<'w> = dyn Fn(&mut Player<'_>) -> Result<()> + Sync + 'w;
 
 impl<'a> ThreadGroup<'a> {
-    /// Creates a group of one thread.
+    /// Creates a group of a single thread.
     pub(super) fn single(engine: &'a dyn Engine, records: &'a GeneratedRecords) -> ThreadGroup<'a> {
         ThreadGroup {
             engine,
@@ -195,7 +197,8 @@ impl<'a> ThreadGroup<'a> {
         }
     }
 
-    /// Runs `work` on each thread. Progress reports have the title and the expected number of operations.
+    /// Runs `work` on each thread and returns the measurements. `title` and the expected number of operations are used
+    /// for progress reports.
     pub(super) fn play(
         &self,
         (title, ops): (&str, u64),
@@ -206,7 +209,7 @@ impl<'a> ThreadGroup<'a> {
         Ok(played)
     }
 
-    /// Puts the first `count` records and settles.
+    /// Puts the first `count` records, flushes, and waits until compaction is idle.
     pub(super) fn load(
         &self,
         (title, count): (&str, u64),
@@ -218,8 +221,9 @@ impl<'a> ThreadGroup<'a> {
         settle(self.engine, title, progress).map(drop)
     }
 
-    /// As [`ThreadGroup::play`]. One more thread runs `writer`, without a rate, until the others end. Its measurements
-    /// are the second result. The calling thread calls `check` regularly with the time since the start in nanoseconds.
+    /// Like [`ThreadGroup::play`], with an additional thread that runs `writer` without a rate until the other threads
+    /// end. The second result holds the measurements of the writer. The calling thread calls `check` every 25 ms with
+    /// the nanoseconds since the start.
     pub(super) fn play_with_writer(
         &self,
         (title, ops): (&str, u64),
@@ -268,12 +272,12 @@ impl<'a> ThreadGroup<'a> {
     }
 }
 
-/// Returns the result of a thread. A panic continues in the caller.
+/// Returns the result of a thread. If the thread panicked, the panic is resumed in the caller.
 fn join<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Flushes the memtables and waits for compactions. Returns the seconds that this took.
+/// Flushes the memtables and waits until compaction is idle. Returns the time this takes in seconds.
 pub(super) fn settle(engine: &dyn Engine, title: &str, progress: &mut dyn Progress) -> Result<f64> {
     progress.begin(title, 0);
     let watch = Stopwatch::start();
@@ -283,7 +287,7 @@ pub(super) fn settle(engine: &dyn Engine, title: &str, progress: &mut dyn Progre
     Ok(float(elapsed_ns) / 1e9)
 }
 
-/// One thread of a group.
+/// State of one thread of a group.
 pub(super) struct Player<'a> {
     pub(super) group: ThreadGroup<'a>,
     state: &'a GroupState,
@@ -291,13 +295,13 @@ pub(super) struct Player<'a> {
     pub(super) random: Random,
     pub(super) key: Vec<u8>,
     pub(super) value: Vec<u8>,
-    /// Time between the due times of two operations of this thread.
+    /// Time between the due times of two operations of this thread, in nanoseconds.
     interval_ns: Option<f64>,
     pub(super) played: PlayedOperations,
 }
 
 impl<'a> Player<'a> {
-    /// Creates the thread with this number, counted from 0.
+    /// Creates the state of the thread with this index, counted from 0.
     pub(super) fn new(group: ThreadGroup<'a>, state: &'a GroupState, thread: u64) -> Player<'a> {
         Player {
             group,
@@ -320,17 +324,17 @@ impl<'a> Player<'a> {
         Ok(self.played)
     }
 
-    /// Returns whether the thread must stop.
+    /// Returns whether the threads of the group have been told to stop.
     pub(super) fn is_stopped(&self) -> bool {
         self.state.stop.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a number belongs to this thread.
+    /// Returns whether this thread processes the item with this number. Items are assigned to threads in turn.
     pub(super) fn owns(&self, number: u64) -> bool {
         number % self.group.threads == self.thread
     }
 
-    /// Calls `operate` with the numbers below `n` that belong to this thread, until the thread must stop.
+    /// Calls `operate` with each number below `n` that is assigned to this thread. Stops early if the group stops.
     pub(super) fn repeat(
         &mut self,
         n: u64,
@@ -346,7 +350,7 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    /// Measures an operation that uses the prepared key and value.
+    /// Runs an operation with the prepared key and value, and records its latency.
     pub(super) fn measure<T>(
         &mut self,
         kind: OperationKind,
@@ -368,35 +372,35 @@ impl<'a> Player<'a> {
         Ok(result)
     }
 
-    /// Returns the time from which the latency of the next operation counts.
+    /// Waits until the next operation is due. Returns the time from which its latency is measured.
     fn wait_until_due(&self) -> u64 {
         let start = self.state.start;
         let Some(interval_ns) = self.interval_ns else { return start.elapsed_ns() };
-        // The due times of the threads alternate.
+        // The due times of the threads are evenly spaced within an interval.
         let turn = float(self.played.ops) + float(self.thread) / float(self.group.threads);
         let due_ns = numbers::floor(interval_ns * turn);
         wait_until(start, due_ns);
         due_ns
     }
 
-    /// Prepares the key of a record.
+    /// Sets the prepared key to the key of a record.
     pub(super) fn prepare_key(&mut self, record: u64) {
         self.group.records.key(record, &mut self.key);
     }
 
-    /// Prepares the key of a record and a version of its value.
+    /// Sets the prepared key and value to those of a version of a record.
     pub(super) fn prepare(&mut self, record: u64, version: u64) {
         self.prepare_key(record);
         self.group.records.value(record, version, &mut self.value);
     }
 
-    /// Puts a version of a record.
+    /// Puts a version of a record and records the latency.
     pub(super) fn put(&mut self, record: u64, version: u64) -> Result<()> {
         self.prepare(record, version);
         self.measure(OperationKind::Put, |engine, key, value| engine.put(key, value))
     }
 
-    /// Looks up a record and checks its value. Returns whether it is present.
+    /// Looks up a record and checks its value. Returns whether the record is present.
     pub(super) fn get(&mut self, record: u64) -> Result<bool> {
         self.prepare_key(record);
         let (records, counts) = (self.group.records, self.group.counts_block_reads);
@@ -413,7 +417,7 @@ impl<'a> Player<'a> {
         Ok(found)
     }
 
-    /// Looks up a present record and checks its value.
+    /// Looks up a record that must be present and checks its value.
     pub(super) fn get_present(&mut self, record: u64) -> Result<()> {
         if self.get(record)? {
             return Ok(());
@@ -421,7 +425,7 @@ impl<'a> Player<'a> {
         Err(Error::wrong_answer(&self.key, "absent", "present"))
     }
 
-    /// Looks up a key next to a record that no record has.
+    /// Looks up an absent key that is close to the key of a record in key order.
     pub(super) fn get_absent(&mut self, record: u64) -> Result<()> {
         let salt = self.random.next_u64();
         self.group.records.absent_key(record, salt, &mut self.key);
@@ -432,7 +436,7 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    /// Reads entries from a present record on.
+    /// Seeks to a record that must be present and reads up to `entries` entries.
     pub(super) fn seek(&mut self, record: u64, entries: u64) -> Result<()> {
         self.prepare_key(record);
         let mut first = None;
@@ -449,7 +453,8 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    /// Reads the first `entries` entries, or the last ones backward. Their keys and values must have `bytes` bytes.
+    /// Scans `entries` entries from the first key, or from the last key if `backward` is set. The total length of keys
+    /// and values must be `bytes`.
     pub(super) fn scan(&mut self, backward: bool, entries: u64, bytes: u64) -> Result<()> {
         let (start, done) = (self.state.start, &self.state.done);
         let (mut steps, mut begun_ns, mut bytes_read) = (0u64, start.elapsed_ns(), 0);
@@ -478,7 +483,7 @@ impl<'a> Player<'a> {
     }
 }
 
-/// Looks up a record and checks its value. Returns whether it is present.
+/// Looks up a record and checks its value. Returns whether the record is present.
 pub(super) fn get_checked(
     engine: &dyn Engine,
     records: &GeneratedRecords,
@@ -494,23 +499,23 @@ pub(super) fn get_checked(
     }
 }
 
-/// Counters of resources, to be read before and after operations.
+/// Resource counters. The difference between two readings gives the usage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResourceCounters {
-    /// Calls on files.
+    /// Bytes of read and write calls on files.
     pub(super) io: IoBytes,
-    /// Bytes that the engine wrote, by its own count.
+    /// Bytes written according to the engine's own counters.
     pub(super) engine_written: Option<Written>,
-    /// Bytes that the process wrote.
+    /// Bytes that the process has written, according to the operating system.
     pub(super) process_written_bytes: Option<u64>,
-    /// I/O of the block device, of all processes.
+    /// I/O of the block device, caused by all processes.
     pub(super) device: Option<DeviceIo>,
     /// Processor time of the process.
     pub(super) cpu: Option<Cpu>,
 }
 
 impl ResourceCounters {
-    /// Reads the counters. The path selects the block device.
+    /// Reads all counters. `path` selects the block device.
     pub(super) fn read(engine: &dyn Engine, path: &Path) -> ResourceCounters {
         ResourceCounters {
             io: engine.io_bytes(),
@@ -521,7 +526,7 @@ impl ResourceCounters {
         }
     }
 
-    /// Returns the growth of the counters after `before`.
+    /// Returns the difference between these counters and the earlier counters `before`.
     pub(super) fn since(&self, before: &ResourceCounters) -> ResourceCounters {
         let written = self.process_written_bytes.zip(before.process_written_bytes);
         ResourceCounters {
@@ -537,7 +542,7 @@ impl ResourceCounters {
     }
 }
 
-/// Removes a database.
+/// Removes the directory of a database.
 pub(super) fn remove_directory(path: &Path) -> Result<()> {
     let failed = |source| Error::Io { action: "remove", path: path.to_owned(), source };
     std::fs::remove_dir_all(path).map_err(failed)

@@ -1,10 +1,11 @@
-//! Combines repetitions of a cell with different seeds: medians with intervals.
+//! Combines repetitions of a cell with different seeds into medians and confidence intervals.
 //!
-//! 1. Every measured number becomes the median over the repetitions. For an even count it is the lower of the two middle
-//!    values, so the median is a measured value and counts stay integers.
-//! 2. Members without median (the levels of the tree, the digest, the seed) are those of the repetition with the median
-//!    data movement.
-//! 3. `repeats` has all values, the lowest and the highest one, and a distribution-free interval for the median.
+//! 1. Each measured number is replaced by its median over the repetitions. For an even number of repetitions, the lower
+//!    of the two middle values is used. The median is therefore a measured value, and counts stay integers.
+//! 2. Fields without a median (tree levels, digest, seed) are taken from the repetition whose data movement is the
+//!    median.
+//! 3. The field `repeats` stores all values, the lowest and highest value, and a distribution-free confidence interval
+//!    for the median.
 
 use std::collections::BTreeMap;
 
@@ -15,56 +16,58 @@ use serde_json::{Number, Value};
 use crate::metric;
 use crate::numbers;
 
-/// Minimum confidence of an interval.
+/// Minimum confidence level of an interval.
 pub const CONFIDENCE: f64 = 0.95;
-/// Members of a cell that are not measured.
+/// Fields of a cell that are not measured, so that they have no median.
 const NOT_MEASURED: [&str; 8] =
     ["policy", "spec", "workload", "sweep", "seed", "levels", "digest", "repeats"];
-/// Measurements that select the repetition for members without median. The first existing one is used.
+/// Measurements that select the repetition from which fields without a median are taken. The first measurement that
+/// exists is used.
 const MIDDLE_BY: [&str; 3] = ["data_moved_ratio", "write_amplification", "ops_per_s"];
 
-/// Measurements of the repetitions of a cell.
+/// Measurements of all repetitions of a cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Repeats {
-    /// Seeds. The other lists have the same order.
+    /// Seeds of the repetitions. All lists in this struct have the order of the seeds.
     pub seeds: Vec<u64>,
-    /// Digests.
+    /// Digests of the repetitions. `None` if a repetition has no digest.
     pub digests: Vec<Option<String>>,
-    /// Their measurements by flat name, see [`metric::scalars`].
+    /// Measurements by flat name, see [`metric::scalars`].
     pub metrics: BTreeMap<String, Repeated>,
 }
 
-/// One number over all repetitions.
+/// Values of one measurement in all repetitions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Repeated {
-    /// A value per seed; null if the repetition has none.
+    /// Values in the order of the seeds. `None` if the repetition lacks the measurement.
     pub values: Vec<Option<Number>>,
-    /// Median.
+    /// Median of the values. For an even count, the lower of the two middle values.
     pub median: Number,
     /// Lowest value.
     pub low: Number,
     /// Highest value.
     pub high: Number,
-    /// Interval for the median over all seeds; only with six or more repetitions.
+    /// Confidence interval for the median over all possible seeds. `None` for fewer than six values.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub interval: Option<Interval>,
 }
 
-/// Interval for a median, by order statistics.
+/// Confidence interval for a median, based on order statistics.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// Lower end, one of the values.
+    /// Lower bound. One of the measured values.
     pub low: Number,
-    /// Upper end, one of the values.
+    /// Upper bound. One of the measured values.
     pub high: Number,
-    /// Probability that the interval contains the median, at least [`CONFIDENCE`].
+    /// Probability that the interval contains the median. At least [`CONFIDENCE`].
     pub confidence: f64,
 }
 
-/// Combines repetitions of a cell, which has the members `seed`, `digest` and `repeats`. A single cell stays unchanged.
+/// Combines the repetitions of a cell. The cell type must have the fields `seed`, `digest` and `repeats`. A single
+/// repetition is returned unchanged.
 ///
 /// # Errors
-/// The cell cannot be read from its own JSON.
+/// A cell cannot be serialized to JSON or deserialized from it.
 pub fn summarize<C: Serialize + DeserializeOwned>(cells: Vec<C>) -> serde_json::Result<Option<C>> {
     if cells.len() < 2 {
         return Ok(cells.into_iter().next());
@@ -118,11 +121,12 @@ fn repeated(values: Vec<Option<Number>>) -> Option<Repeated> {
     Some(Repeated { values, median, low, high, interval })
 }
 
-/// Returns how many of `n` sorted values can be omitted at each end so that the rest contains the median with
-/// [`CONFIDENCE`], and the exact confidence. `None` if all values together do not suffice.
+/// Returns how many of `n` sorted values may be omitted at each end so that the remaining range contains the median
+/// with a confidence of at least [`CONFIDENCE`], and the exact confidence. Returns `None` if the full range does not
+/// reach that confidence.
 ///
-/// Each value is below the median with probability ½. So the interval from the `k`-th lowest to the `k`-th highest value
-/// misses the median with probability 2 P(B < k), where B is binomial.
+/// Each value is below the median with probability ½. The range from the `k`-th lowest to the `k`-th highest value
+/// therefore misses the median with probability 2 P(B < k), where B is binomially distributed.
 /// Source: Conover, "Practical Nonparametric Statistics", the confidence interval for a quantile.
 pub fn median_interval(n: usize) -> Option<(usize, f64)> {
     let mut term = 0.5f64.powi(i32::try_from(n).ok()?);
@@ -141,7 +145,7 @@ pub fn median_interval(n: usize) -> Option<(usize, f64)> {
     best
 }
 
-/// Returns the place of the repetition for members without median.
+/// Returns the index of the repetition from which fields without a median are taken.
 fn middle(metrics: &BTreeMap<String, Repeated>, count: usize) -> usize {
     let by = MIDDLE_BY.iter().find_map(|name| metrics.get(*name));
     let place = by.and_then(|by| {
@@ -174,7 +178,7 @@ mod tests {
     fn medians_are_measured_values() {
         let cells = vec![cell(0, 3.0, 10), cell(1, 1.0, 40), cell(2, 2.0, 20), cell(3, 4.0, 30)];
         let one = summarize(cells).unwrap().unwrap();
-        // The lower of the two middle values of 1, 2, 3, 4 belongs to seed 2.
+        // The lower of the two middle values of 1, 2, 3 and 4 was measured with seed 2.
         assert!((one.data_moved_ratio - 2.0).abs() < f64::EPSILON);
         assert_eq!((one.jobs, one.seed, one.levels.as_slice()), (20, 2, &[2][..]));
         assert_eq!(one.digest.as_deref(), Some("2"));
@@ -184,11 +188,12 @@ mod tests {
         let values: Vec<u64> = jobs.values.iter().flatten().filter_map(Number::as_u64).collect();
         assert_eq!(values, [10, 40, 20, 30]);
         assert_eq!((jobs.low.as_u64(), jobs.high.as_u64()), (Some(10), Some(40)));
-        assert_eq!(jobs.interval, None, "four values are too few");
+        assert_eq!(jobs.interval, None, "an interval needs six values");
         assert!(!repeats.metrics.contains_key("seed"));
     }
 
-    /// The binomial sums give 1 − 2/64 for all of 6 values, and 95.86 % for the 6th to the 15th of 20 values.
+    /// By the binomial distribution, the full range of 6 values has a confidence of 1 − 2/64, and the range from the
+    /// 6th to the 15th of 20 values 95.86 %.
     #[test]
     fn median_intervals_have_their_confidence() {
         assert_eq!(median_interval(0), None);

@@ -1,14 +1,14 @@
-//! Finished cells of a run, stored in a directory, so that an interrupted run can continue.
+//! Stores finished cells in a directory, so that an interrupted run can be resumed.
 //!
 //! ```text
 //! DIR/plan.json      version, build, command line, hashes of the input files
 //! DIR/000007.json    the eighth cell, after it has finished
 //! DIR/LOCK           locked by the active run
 //! ```
-//! Files are written atomically: under another name, synced and renamed, then the directory is synced. A directory of
-//! another plan is an error, because the cells of two plans must not be combined.
+//! Files are written atomically: the content is written to a temporary file, synced and renamed, and the directory is
+//! synced. Opening a directory with a different plan fails, because cells of different plans must not be combined.
 
-#![expect(clippy::disallowed_methods, reason = "files of results, no part of a database")]
+#![expect(clippy::disallowed_methods, reason = "result files are not part of a database")]
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -26,23 +26,23 @@ const LOCK: &str = "LOCK";
 const UNFINISHED: &str = ".tmp";
 const CHUNK_BYTES: usize = 1 << 16;
 
-/// Identity of a run. Cells of different identities must not be combined.
+/// Plan of a run. Cells of runs with different identities must not be combined.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// Version of lsmx.
+    /// Version of lsmx that runs the cells.
     pub version: String,
-    /// Hash of the program; empty if the program cannot be read.
+    /// Hash of the executable. Empty if the executable cannot be read.
     pub build: String,
-    /// The command line without the flags for output.
+    /// Command line without the flags that select the output.
     pub command: String,
-    /// Hashes of the input files, by name.
+    /// Hashes of the input files by path.
     pub inputs: BTreeMap<String, String>,
-    /// Number of cells, including repetitions.
+    /// Number of cells, counting each repetition.
     pub cells: u64,
 }
 
 impl Identity {
-    /// Returns the identity of a run of this program.
+    /// Returns the identity of a run of the current executable.
     ///
     /// # Errors
     /// An input file cannot be read.
@@ -62,7 +62,7 @@ impl Identity {
         })
     }
 
-    /// Returns the reason why cells of `other` cannot be used, if there is one.
+    /// Returns why the cells of `other` cannot be reused, or `None` if they can.
     fn differs_from(&self, other: &Identity) -> Option<String> {
         if self.version != other.version {
             return Some(format!(
@@ -86,7 +86,7 @@ impl Identity {
     }
 }
 
-/// Directory of a run.
+/// Directory with the finished cells of a run. The directory is locked until the value is dropped.
 #[derive(Debug)]
 pub struct Finished {
     directory: PathBuf,
@@ -94,10 +94,10 @@ pub struct Finished {
 }
 
 impl Finished {
-    /// Opens or creates the directory of a run.
+    /// Opens or creates the directory for a run.
     ///
     /// # Errors
-    /// [`Error::Resume`] if the directory belongs to another or an active run, or contains other files.
+    /// [`Error::Resume`] if the directory contains another run or foreign files, or if a running process has locked it.
     pub fn open(directory: &Path, identity: &Identity) -> Result<Finished> {
         let failed =
             |action| move |source| Error::Io { action, path: directory.to_owned(), source };
@@ -135,10 +135,10 @@ impl Finished {
         Ok(finished)
     }
 
-    /// Returns the cell at a place, if it has finished.
+    /// Returns the cell with this index, or `None` if it is not finished.
     ///
     /// # Errors
-    /// Its file cannot be read or is malformed.
+    /// The file of the cell cannot be read or is malformed.
     pub fn cell<C: DeserializeOwned>(&self, place: u64) -> Result<Option<C>> {
         self.read(&name_of(place))
     }
@@ -146,7 +146,7 @@ impl Finished {
     /// Stores a finished cell.
     ///
     /// # Errors
-    /// Its file cannot be written.
+    /// The file of the cell cannot be written.
     pub fn keep<C: Serialize>(&self, place: u64, cell: &C) -> Result<()> {
         self.write(&name_of(place), cell)
     }
@@ -194,7 +194,7 @@ fn names(directory: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Returns the hash of a file as hexadecimal digits.
+/// Returns the hash of a file as 32 hexadecimal digits.
 pub(crate) fn hash_of(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let mut hash = Xxh3::new();
@@ -212,7 +212,7 @@ fn sync_directory(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Other systems cannot open a directory as a file, and make renames durable themselves.
+/// On other systems a directory cannot be opened as a file, and renames are durable without a sync.
 #[cfg(not(unix))]
 fn sync_directory(_: &Path) -> io::Result<()> {
     Ok(())
@@ -238,7 +238,7 @@ mod tests {
         let path = directory.path().join("a/b");
         let finished = Finished::open(&path, &identity("x")).unwrap();
         assert_eq!(finished.cell::<Vec<f64>>(1).unwrap(), None);
-        // The text of these floats needs exact parsing.
+        // These numbers are read back unchanged only if JSON numbers are parsed exactly.
         let cell = vec![0.1, 1.0 / 3.0, 9_007_199_254_740_993.0, 2.225_073_858_507_201e-308];
         finished.keep(1, &cell).unwrap();
         drop(finished);

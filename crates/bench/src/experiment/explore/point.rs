@@ -44,8 +44,8 @@ pub struct Point {
     pub source: Source,
     /// Phases of the workload.
     pub phases: Vec<Phase>,
-    /// Settings of the engine. Sizes without a value follow from the data, see [`DATA_PER_MEMTABLE`]; the size of a
-    /// table follows from that of a memtable. Lookups use the filter of the last run only if a value says so.
+    /// Engine settings. The default sizes are derived from the data size, see [`DATA_PER_MEMTABLE`]. The default table
+    /// size is the memtable size if that is set. The filter of the last run is off by default.
     pub settings: EngineSettings,
     /// Whether the run is deterministic: jobs run on the writer's thread, and the clock counts operations.
     pub deterministic: bool,

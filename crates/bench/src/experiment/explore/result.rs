@@ -1,8 +1,8 @@
-//! Results of `lsmx explore`, with the field names of their JSON.
+//! Results of `lsmx explore`. The field names are those of the JSON output.
 //!
-//! A field with a serde default is missing in results of older versions.
+//! Fields with a serde default are missing in the results of older versions.
 
-#![expect(missing_docs, reason = "the metrics in `columns` explain the fields")]
+#![expect(missing_docs, reason = "the metrics in `columns` document the fields")]
 
 use std::collections::BTreeMap;
 
@@ -19,14 +19,14 @@ use crate::workload::KeyDistribution;
 use crate::workload::phases::Phase;
 use crate::workload::trace::TraceCounts;
 
-/// Result of the command.
+/// Result of `lsmx explore`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Exploration {
     pub provenance: Provenance,
     pub cells: Vec<Cell>,
 }
 
-/// One policy under one workload.
+/// Measurements of one policy under one workload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
     pub policy: String,
@@ -61,26 +61,26 @@ pub struct Cell {
     pub stalls: Stalls,
     pub point_lookups: Vec<PointLookups>,
     pub range_lookups: RangeLookups,
-    /// The final tree.
+    /// Levels of the final tree.
     pub levels: Vec<LevelSummary>,
-    /// The tree after flushes and jobs, in order; at most
-    /// [`HISTORY_POINTS_MAX`](super::history::HISTORY_POINTS_MAX) evenly spaced points.
+    /// Levels of the tree after flushes and compactions, in order. At most
+    /// [`HISTORY_POINTS_MAX`](super::history::HISTORY_POINTS_MAX) evenly spaced points are kept.
     #[serde(default)]
     pub history: Vec<HistoryPoint>,
     pub elapsed_s: f64,
-    /// Hash of everything that must be equal in each run; null without `--deterministic`.
+    /// Hash of all results that must be equal in each run with the same seed. `None` without `--deterministic`.
     pub digest: Option<String>,
-    /// Prediction of the simulator; null if it does not support the workload.
+    /// Costs that the simulator predicts. `None` if the simulator does not support the workload.
     #[serde(default)]
     pub simulated: Option<Report>,
-    /// Costs by the closed form; null if it does not describe the policy.
+    /// Costs that the closed-form cost model predicts. `None` if the model does not cover the policy.
     #[serde(default)]
     pub model: Option<Costs>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<Repeats>,
 }
 
-/// Workload of a cell.
+/// Workload of a cell, and the engine settings that apply.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Workload {
     pub records: RecordsSummary,
@@ -88,7 +88,7 @@ pub struct Workload {
     pub memtable_bytes: u64,
     pub table_bytes: u64,
     pub block_cache_bytes: u64,
-    /// `smooth` or `stop`; `none` with `--deterministic`.
+    /// `smooth` or `stop`. `none` with `--deterministic`.
     pub write_control: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<u64>,
@@ -97,7 +97,7 @@ pub struct Workload {
     pub deterministic: bool,
 }
 
-/// Source of the records.
+/// Source of the records or operations, as stored in the result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "source")]
 pub enum RecordsSummary {
@@ -119,7 +119,7 @@ pub enum RecordsSummary {
     },
 }
 
-/// Sums over compaction jobs. With `--deterministic` all times are 0.
+/// Totals over all compaction jobs. With `--deterministic` all times are 0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Compaction {
     pub jobs: u64,
@@ -135,7 +135,7 @@ pub struct Compaction {
     pub cpu_fraction: f64,
 }
 
-/// Writes that waited.
+/// Writes that waited for flushes or compactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stalls {
     pub count: u64,
@@ -151,27 +151,27 @@ pub struct Stalls {
     pub throttled_us: u64,
 }
 
-/// Time from a delete until a job drops its tombstone, by the clock of the database. With `--deterministic` this clock
+/// Time from a delete until a compaction drops its tombstone, by the database clock. With `--deterministic` the clock
 /// advances by one microsecond per operation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DeletePersistence {
     pub deletes: u64,
     pub live_tombstones: u64,
     pub oldest_age_us: Option<u64>,
-    /// A job knows only the oldest tombstone of its inputs, so this is an upper bound.
+    /// Upper bound of the age of dropped tombstones. Only the oldest tombstone among the inputs of a job is known.
     pub age_us_max: Option<u64>,
     pub run_us: u64,
     pub within: Vec<PersistedWithin>,
 }
 
-/// Share of the deletes whose tombstone a job dropped within a share of the run.
+/// Share of the deletes whose tombstone was dropped within a given share of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PersistedWithin {
     pub share_of_run: f64,
     pub share: f64,
 }
 
-/// Point lookups with one share of absent keys.
+/// Point lookups with the same share of absent keys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PointLookups {
     pub alpha: f64,
@@ -179,13 +179,13 @@ pub struct PointLookups {
     pub latency_us: LatencyUs,
     pub ios_per_get: f64,
     #[serde(default)]
-    /// Blocks read ÷ lookups that found their key; null if none did.
+    /// Blocks read divided by lookups that found their key. `None` if no lookup found its key.
     pub read_amplification: Option<f64>,
     pub blocks_read: BTreeMap<BlockKind, u64>,
     pub filter_false_positive_rate: f64,
 }
 
-/// Range lookups.
+/// Range lookups of all selectivities.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RangeLookups {
     pub ops: u64,
@@ -196,7 +196,7 @@ pub struct RangeLookups {
     pub by_selectivity: Vec<RangesOfSelectivity>,
 }
 
-/// Range lookups of one selectivity.
+/// Range lookups with the same selectivity.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RangesOfSelectivity {
     pub selectivity: f64,
@@ -206,7 +206,7 @@ pub struct RangesOfSelectivity {
     pub blocks_read: BTreeMap<BlockKind, u64>,
 }
 
-/// One level of the tree.
+/// Size of one level of the final tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LevelSummary {
     pub level: u64,
@@ -217,7 +217,7 @@ pub struct LevelSummary {
     pub tombstones: u64,
 }
 
-/// The tree at one moment, and the bytes that were read and written until then.
+/// Levels of the tree at one time, and the bytes read and written up to that time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryPoint {
     pub ingested_bytes: u64,
@@ -227,7 +227,7 @@ pub struct HistoryPoint {
     pub levels: Vec<LevelPoint>,
 }
 
-/// A level at one moment.
+/// Size of one level at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LevelPoint {
     pub level: u64,

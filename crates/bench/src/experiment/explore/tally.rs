@@ -1,4 +1,4 @@
-//! Sums over jobs: processor time, space, and ages of dropped tombstones.
+//! Totals over flushes and compactions: processor time, disk space, and ages of dropped tombstones.
 
 use lsmx::event::Event;
 
@@ -6,22 +6,23 @@ use crate::numbers;
 
 use super::result::{DeletePersistence, PersistedWithin};
 
-/// Times, as shares of the run, within which dropped tombstones are counted. The study has a third and a half.
+/// Shares of the run for which the result reports how many tombstones were dropped in time. The study that the
+/// experiment reproduces reports one third and one half.
 const SHARES_OF_RUN: [f64; 5] = [0.1, 0.25, 1.0 / 3.0, 0.5, 0.75];
 
-/// Sums over all jobs.
+/// Totals over all flushes and compaction jobs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct JobTotals {
-    /// Time of all threads in jobs, and their processor time, in microseconds.
+    /// Elapsed time of all threads in compaction jobs, in microseconds. `cpu_us` is their processor time.
     pub(super) thread_us: u64,
     pub(super) cpu_us: u64,
-    /// Length of the files of the tree, in bytes.
+    /// Current length of all table files, in bytes.
     live_bytes: u64,
-    /// Maximum length of the files of the tree and of the outputs of a job, in bytes.
+    /// Maximum length of all table files, including the outputs of a running job, in bytes.
     pub(super) peak_bytes: u64,
-    /// Maximum length of the outputs of a job, in bytes.
+    /// Maximum length of the outputs of one job, in bytes.
     pub(super) transient_bytes: u64,
-    /// For each job an upper bound for the age of the tombstones that it dropped, and their number.
+    /// For each job that dropped tombstones: an upper bound of their age in microseconds, and their number.
     dropped: Vec<(u64, u64)>,
 }
 
@@ -48,7 +49,8 @@ impl JobTotals {
         }
     }
 
-    /// Returns the persistence of `deletes` in a run of `run_us`, at whose end `live_tombstones` exist.
+    /// Returns how soon the tombstones of `deletes` deletes were dropped in a run of `run_us` microseconds. At the end
+    /// of the run `live_tombstones` tombstones remained.
     pub(super) fn persistence(
         &self,
         deletes: u64,
@@ -82,7 +84,7 @@ mod tests {
     fn late_and_live_tombstones_are_not_in_time() {
         let tally =
             JobTotals { dropped: vec![(50, 10), (300, 20), (600, 5)], ..JobTotals::default() };
-        // Of 100 tombstones 40 are live, jobs dropped 35, and newer writes replaced 25 in the memtable.
+        // Of 100 tombstones, 40 are live, jobs dropped 35, and newer writes replaced 25 in the memtable.
         let persistence = tally.persistence(100, 1000, 40, Some(900));
         let shares: Vec<f64> = persistence.within.iter().map(|at| at.share).collect();
         let expected = [0.35, 0.35, 0.55, 0.55, 0.6];

@@ -1,4 +1,4 @@
-//! Builds the database that is read.
+//! Builds the database whose lookups are measured.
 
 use std::path::Path;
 
@@ -14,10 +14,10 @@ use super::Config;
 use super::keys::HashedKeys;
 use super::result::Build;
 
-/// Number of records between two reports of progress.
+/// Number of records between two progress reports.
 const PROGRESS_RECORDS: u64 = 4096;
 
-/// Puts every record once, in random key order, and settles.
+/// Puts every record once in random key order, flushes, and waits until compaction is idle.
 pub(super) fn build(
     config: &Config,
     path: &Path,

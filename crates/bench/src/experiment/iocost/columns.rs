@@ -104,7 +104,7 @@ impl Report for IoCost {
             let mut rows: Vec<Row> =
                 points(cost).into_iter().map(|point| row(cost, point)).collect::<Result<_>>()?;
             if !self.settings.direct_io {
-                // Without direct I/O the page cache answers most reads.
+                // Without direct I/O most reads are served by the page cache, so device reads are not shown.
                 rows.iter_mut().for_each(|row| row.remove_prefix("device_"));
             }
             let style =
@@ -119,7 +119,7 @@ impl Report for IoCost {
     }
 }
 
-/// Returns the lines above a table.
+/// Returns the summary that is printed above the table of a database.
 fn head(result: &IoCost, cost: &Cost) -> String {
     let settings = &result.settings;
     let database = match (&settings.database, settings.key_len, settings.value_len) {
@@ -171,14 +171,14 @@ fn head(result: &IoCost, cost: &Cost) -> String {
     )
 }
 
-/// Returns all points by cache size, with the one that uses all filters.
+/// Returns the measurements of all cache sizes in ascending order, including the one that uses all filters.
 pub(super) fn points(cost: &Cost) -> Vec<&Point> {
     let mut points: Vec<&Point> = cost.points.iter().chain([&cost.with_all_filters]).collect();
     points.sort_by_key(|point| point.cache_bytes);
     points
 }
 
-/// Returns the row of a point.
+/// Returns the table row of a cache size.
 pub(super) fn row(cost: &Cost, point: &Point) -> Result<Row> {
     Ok(Row::new(point)?
         .with("block_bytes", cost.block_bytes)

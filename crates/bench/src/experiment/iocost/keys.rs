@@ -1,4 +1,4 @@
-//! The keys that are looked up: those of the built database, or a sample of the keys of an existing one.
+//! Keys to look up: the keys of a database built for the measurement, or a sample of the keys of an existing database.
 
 use lsmx::Keyspace;
 
@@ -7,22 +7,22 @@ use crate::numbers;
 use crate::peers::lsmx::failed;
 use crate::workload::random::{Random, mix};
 
-/// Maximum number of sampled keys.
+/// Maximum number of keys in the sample.
 const SAMPLE_MAX: u64 = 1 << 20;
-/// Number of bytes at the start of a key that differ for each record.
+/// Length of the key prefix that is unique for each record, in bytes.
 const WORD_BYTES: usize = size_of::<u64>();
 
-/// Present keys, and keys that are not present.
+/// Generates present and absent keys.
 #[derive(Debug)]
 pub(super) enum LookupKeys {
-    /// Keys of a built database.
+    /// Keys of a database built for the measurement.
     Hashed(HashedKeys),
-    /// Keys of an existing database.
+    /// Sampled keys of an existing database.
     Sampled(Vec<Vec<u8>>),
 }
 
-/// Keys that are hashes of record numbers, as those of a blockchain's state. Gaps between them vary, unlike those
-/// between the keys of [`crate::workload::keys::KeySpace`], and the size of the index depends on the gaps.
+/// Keys that are hashes of record numbers, like the keys of a blockchain's state. The gaps between hashes vary, unlike
+/// those between the keys of [`crate::workload::keys::KeySpace`]. The size of the index depends on the gaps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HashedKeys {
     entries: u64,
@@ -31,15 +31,15 @@ pub(super) struct HashedKeys {
 }
 
 impl HashedKeys {
-    /// Returns the keys of `entries` records.
+    /// Creates the keys of `entries` records, each `key_bytes` long.
     pub(super) fn new(entries: u64, key_bytes: u64, seed: u64) -> HashedKeys {
         HashedKeys { entries, key_bytes: numbers::length(key_bytes), seed: mix(seed) }
     }
 
-    /// Replaces the content of `key` by the key with this number. Keys from number `entries` on are absent.
+    /// Writes the key with this number to `key`. The keys with numbers below `entries` are present, all others absent.
     pub(super) fn write(&self, number: u64, key: &mut Vec<u8>) {
         key.clear();
-        // `mix` is a bijection, so the first words differ.
+        // `mix` is a bijection, so keys differ in their first eight bytes.
         let mut word = mix(number ^ self.seed);
         while key.len() < self.key_bytes {
             let bytes = word.to_be_bytes();
@@ -51,10 +51,11 @@ impl HashedKeys {
 }
 
 impl LookupKeys {
-    /// Reads a keyspace once and draws a uniform sample of its keys.
+    /// Reads all keys of the keyspace and draws a uniform sample.
     pub(super) fn sample(keyspace: &Keyspace, random: &mut Random) -> Result<LookupKeys> {
         let mut sample: Vec<Vec<u8>> = Vec::new();
-        // A key leaves the sample if the key that follows it immediately is present too.
+        // An absent key is a sampled key followed by a zero byte. If that longer key is present, the sampled key is
+        // removed.
         let mut place: Option<usize> = None;
         let mut seen = 0_u64;
         for entry in keyspace.iter() {
@@ -83,7 +84,7 @@ impl LookupKeys {
         Ok(LookupKeys::Sampled(sample))
     }
 
-    /// Replaces the content of `key` by a present key.
+    /// Writes a random present key to `key`.
     pub(super) fn present(&self, random: &mut Random, key: &mut Vec<u8>) {
         match self {
             LookupKeys::Hashed(keys) => keys.write(random.below(keys.entries), key),
@@ -95,10 +96,10 @@ impl LookupKeys {
         }
     }
 
-    /// Replaces the content of `key` by an absent key.
+    /// Writes a random absent key to `key`.
     pub(super) fn absent(&self, random: &mut Random, key: &mut Vec<u8>) {
         match self {
-            // Absent keys are hashes too.
+            // Absent keys are hashes of unused record numbers.
             LookupKeys::Hashed(keys) => {
                 let others = u64::MAX - keys.entries;
                 keys.write(keys.entries + random.below(others), key);
@@ -111,7 +112,7 @@ impl LookupKeys {
     }
 }
 
-/// Returns whether `key` is the smallest key above `before`.
+/// Returns whether `key` is `before` followed by a zero byte, which is the next key in key order.
 fn is_neighbour(before: &[u8], key: &[u8]) -> bool {
     key.split_last() == Some((&0, before))
 }

@@ -1,4 +1,4 @@
-//! Measures lookups with one cache size.
+//! Measures point lookups with one cache size.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,36 +17,36 @@ use crate::workload::random::Random;
 use super::keys::LookupKeys;
 use super::result::{LevelAnswers, Point};
 
-/// Lookups of a measurement ÷ lookups of a round of the warm-up. A round has at least [`ROUND_MIN`] lookups.
+/// A warm-up round has `1 / ROUNDS_PER_GETS` of the measured lookups, but at least [`ROUND_MIN`].
 const ROUNDS_PER_GETS: u64 = 4;
 const ROUND_MIN: u64 = 2_000;
-/// Maximum number of rounds.
+/// Maximum number of warm-up rounds.
 const ROUNDS_MAX: u64 = 200;
-/// The warm-up ends when a round changes the resident metadata by at most one part in this number.
+/// The warm-up ends when a round changes the metadata bytes in the cache by at most `1 / STEADY`.
 const STEADY: u64 = 1_000;
 
-/// Measurements of lookups.
+/// Measurements of a series of lookups.
 struct MeasuredLookups {
     gets: u64,
-    /// Hits and misses by kind of block.
+    /// Cache hits and misses by kind of block.
     blocks: BTreeMap<BlockKind, (u64, u64)>,
-    /// By level.
+    /// Filter checks by level.
     filters: BTreeMap<u8, FilterCounts>,
     reads: u64,
     read_bytes: u64,
-    /// Reads of the device, and their bytes.
+    /// Number of device reads and number of bytes read from the device.
     device: [Option<u64>; 2],
     latencies: Latencies,
 }
 
-/// Returns the reads that the device completed, and the bytes that this process read from it, as far as the system reports
-/// them. A file system without a device, as in memory, has neither.
+/// Returns the number of reads that the device completed, and the bytes that this process read from the device. Both
+/// are `None` if the system does not report them or the file system has no device.
 fn device_reads(path: &Path) -> [Option<u64>; 2] {
     let reads = process::device_reads(path);
     [reads, reads.and_then(|_| process::storage_read_bytes())]
 }
 
-/// A database that is open for reading, its directory, and the keys to look up.
+/// A database opened for reading, its directory, and the keys to look up.
 #[derive(Clone, Copy)]
 pub(super) struct LookupTarget<'a> {
     pub(super) engine: &'a Lsmx,
@@ -54,7 +54,8 @@ pub(super) struct LookupTarget<'a> {
     pub(super) keys: &'a LookupKeys,
 }
 
-/// Warms the cache up, looks up `gets` present keys and then as many absent keys. The caller adds the cache size.
+/// Warms up the cache, then looks up `gets` present keys and `gets` absent keys. The caller sets the cache size in the
+/// result.
 pub(super) fn measure_point(
     target: LookupTarget<'_>,
     gets: u64,
@@ -115,7 +116,7 @@ impl MeasuredLookups {
     }
 }
 
-/// Looks up present keys until the resident metadata is steady. Returns the number of lookups.
+/// Looks up present keys until the metadata bytes in the cache are steady. Returns the number of lookups.
 fn warm_up(target: LookupTarget<'_>, gets: u64, random: &mut Random) -> Result<u64> {
     let round = (gets / ROUNDS_PER_GETS).max(ROUND_MIN);
     let metadata = || {

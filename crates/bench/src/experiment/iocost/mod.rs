@@ -1,11 +1,11 @@
-//! `lsmx iocost`: the reads of a point lookup, by the size of the cache.
+//! `lsmx iocost`: measures the reads per point lookup for a range of block cache sizes.
 //!
-//! The data set is that of the study of Pebble's read path: keys of 32 bytes that are hashes, values of 110 bytes, in
-//! random order. The tree is settled and not compacted by hand. The memory that its metadata takes gives the two
-//! inflection points. Then the database is opened for reading with cache sizes around these points and those of the
-//! study.
+//! The records are those of the study of Pebble's read path: hashed keys of 32 bytes with values of 110 bytes, written
+//! in random order. After loading, compaction runs until it is idle; no manual compaction is started. The sizes of the
+//! metadata determine two inflection points. The database is then opened for reading with cache sizes around these
+//! points, and with the cache sizes of the study.
 //!
-//! Reads are counted twice: as blocks that the cache did not have, and as calls that reached the file system.
+//! Reads are counted in two ways: as block cache misses and as read calls to the file system.
 
 mod build;
 pub mod columns;
@@ -34,50 +34,50 @@ use keys::{HashedKeys, LookupKeys};
 use measure::{LookupTarget, measure_point};
 use result::{Build, Cost, IoCost, Level, Point, Settings, Share};
 
-/// Minimum length of a key, in bytes. Shorter keys might be equal.
+/// Minimum length of a key in bytes. Shorter keys might not be unique.
 pub const KEY_BYTES_MIN: u64 = 8;
-/// Default target length of a data block, in bytes.
+/// Default target size of a data block in bytes.
 pub const BLOCK_BYTES_DEFAULT: u32 = 4096;
-/// Maximum number of cache sizes.
+/// Maximum number of measured cache sizes.
 const POINTS_MAX: usize = 1000;
-/// Cache sizes of the study, in per cent of the database.
+/// Cache sizes of the study, in percent of the database size.
 const STUDY_PERCENT: [f64; 9] = [0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 3.0];
 
 const PURPOSE_SAMPLE: u64 = 0x7361_6d70;
 const PURPOSE_GETS: u64 = 0x6765_7473;
 
-/// Configuration of the measurement.
+/// Configuration of `lsmx iocost`.
 #[derive(Clone, Debug)]
-#[expect(missing_docs, reason = "the flags of the command explain the fields")]
+#[expect(missing_docs, reason = "the `--help` text of each flag documents its field")]
 pub struct Config {
-    /// Existing database; by default one is built.
+    /// Directory of an existing database. `None` builds a new database.
     pub database: Option<PathBuf>,
     pub keyspace: String,
     pub entries: u64,
     pub key_bytes: u64,
     pub value_bytes: u64,
-    /// Settings of a built database, and direct I/O of reads.
+    /// Engine settings of a new database. Direct I/O applies to reads of an existing database too.
     pub settings: EngineSettings,
-    /// Target lengths of a data block. A database is built for each.
+    /// Target sizes of data blocks. Each combination of block size and filter width builds a database.
     pub block_bytes: Vec<u32>,
-    /// Widths of filters. A database is built for each.
+    /// Filter widths. Each combination of block size and filter width builds a database.
     pub filter_bits: Vec<FilterBits>,
-    /// Block caches. Each database is read with each.
+    /// Kinds of block cache. Each database is measured with every kind.
     pub cache_kinds: Vec<BlockCacheKind>,
     pub sweep: CacheSweep,
-    /// Number of lookups of present keys, and of absent keys, with each cache size.
+    /// Number of measured lookups per cache size: `gets` of present keys and `gets` of absent keys.
     pub gets: u64,
     pub seed: u64,
     pub directory: PathBuf,
     pub command: String,
 }
 
-/// Cache sizes.
+/// Cache sizes to measure.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CacheSweep {
-    /// The inflection points, sizes between and around them, and those of the study.
+    /// The two inflection points, sizes between and around them, and the sizes of the study.
     Auto,
-    /// Sizes in per cent of the database.
+    /// Sizes in percent of the database size.
     Percent(Vec<f64>),
 }
 
@@ -117,7 +117,7 @@ impl fmt::Display for CacheSweep {
 }
 
 impl CacheSweep {
-    /// Returns the cache sizes in bytes, ascending and distinct.
+    /// Returns the distinct cache sizes in bytes, in ascending order.
     fn sizes(&self, sizes: &MetadataSizes) -> Vec<u64> {
         let (first, second) = (sizes.inflection_1(), sizes.inflection_2());
         let percent =
@@ -139,10 +139,10 @@ impl CacheSweep {
 }
 
 impl Config {
-    /// Builds the databases, if none was given, and measures all cache sizes.
+    /// Measures all cache sizes on the existing database, or on databases that the call builds.
     ///
     /// # Errors
-    /// A parameter is out of range, or the database fails or gives a wrong answer.
+    /// A parameter is out of range, a database operation fails, or a lookup returns a wrong answer.
     pub fn run(&self, progress: &mut dyn Progress) -> Result<IoCost> {
         Error::check_range("--key-len", self.key_bytes, KEY_BYTES_MIN..=KEY_BYTES_MAX)?;
         Error::check_range("--value-len", self.value_bytes, 0..=VALUE_BYTES_MAX)?;
@@ -185,7 +185,7 @@ impl Config {
         }
     }
 
-    /// Opens a database for reading, with a block cache of this kind and size or the engine's default.
+    /// Opens a database for reading. `None` uses the default block cache of the engine.
     fn open(
         &self,
         path: &Path,
@@ -224,7 +224,7 @@ impl Config {
         self.measure_caches(&path, &LookupKeys::Hashed(hashed), Some((settings, build)), progress)
     }
 
-    /// Measures all sizes of each block cache.
+    /// Measures all cache sizes with each kind of block cache.
     fn measure_caches(
         &self,
         path: &Path,
@@ -255,7 +255,7 @@ impl Config {
         let mut measure = |cache_bytes: u64, filter| {
             let cache = Some((cache_kind, cache_bytes));
             let engine = &self.open(path, cache, filter)?;
-            // All points look up the same keys, so they differ by the cache only.
+            // All cache sizes use the same sequence of keys, so that only the cache differs.
             let mut random = Random::new(self.seed, PURPOSE_GETS);
             let share = share(cache_bytes);
             let all = if filter == FilterLastRun::On { ", all filters" } else { "" };
@@ -301,7 +301,7 @@ impl Config {
     }
 }
 
-/// Returns the levels with files.
+/// Returns the levels that contain tables.
 fn levels(engine: &Lsmx) -> Vec<Level> {
     let metrics = engine.db.metrics();
     let tree = metrics.keyspaces.get(engine.keyspace.name());

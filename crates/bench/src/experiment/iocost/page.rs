@@ -1,4 +1,4 @@
-//! The HTML page of `lsmx iocost`: the three plots of the study, with its published curves.
+//! The HTML page of `lsmx iocost`: the three plots of the study of Pebble's read path, with its published curves.
 
 use lsmx::metrics::BlockKind;
 use maud::{Markup, html};
@@ -15,11 +15,11 @@ use crate::report::html::plot::marker::Marker;
 use crate::report::html::plot::scale::Scale;
 use crate::report::html::value;
 
-/// A published curve: name, then cache size in per cent of the database and I/Os per get.
+/// Name of a published curve, and its points: cache size in percent of the database size, and I/Os per lookup.
 type Published = (&'static str, &'static [(f64, f64)]);
 
-/// I/Os per get by cache size from the study of Pebble 1.1.5 (200 million and 20 billion keys), and of
-/// newer engines on ten million of the same records.
+/// Published I/Os per lookup by cache size. Pebble 1.1.5 was measured with 200 million and 20 billion keys, the newer
+/// engines with ten million of the same records.
 const PUBLISHED: [Published; 5] = [
     (
         "Pebble 1.1, 200 M",
@@ -56,7 +56,7 @@ const PUBLISHED: [Published; 5] = [
     ("fjall 3.1, 10 M", &[(0.2, 2.05), (0.5, 1.72)]),
 ];
 
-/// Returns the page of a run.
+/// Returns the HTML page of a result.
 pub(super) fn html(result: &IoCost) -> Result<String> {
     let tables: Vec<Markup> = result.costs().map(table).collect::<Result<_>>()?;
     let several = !result.others.is_empty();
@@ -166,7 +166,7 @@ fn curves(cost: &Cost) -> Markup {
     section("Reads and hits", how, &content)
 }
 
-/// Returns a line over the cache sizes in percent.
+/// Returns a line of a measurement. The x axis is the cache size in percent of the database size.
 fn line(cost: &Cost, number: usize, name: &str, of: impl Fn(&Point) -> Option<f64>) -> Line {
     let points = cost.points.iter().filter(|point| point.cache_bytes > 0);
     let points = points.filter_map(|point| Some((point.cache_fraction * 100.0, of(point)?)));

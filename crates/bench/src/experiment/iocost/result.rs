@@ -1,6 +1,6 @@
-//! Results of `lsmx iocost`, with the field names of their JSON.
+//! Results of `lsmx iocost`. The field names are those of the JSON output.
 
-#![expect(missing_docs, reason = "the metrics in `columns` explain the fields")]
+#![expect(missing_docs, reason = "the metrics in `columns` document the fields")]
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::latency::LatencyUs;
 use crate::report::provenance::Provenance;
 
-/// Result of the command.
+/// Result of `lsmx iocost`.
 #[derive(Clone, Debug, Serialize)]
 pub struct IoCost {
     pub provenance: Provenance,
@@ -19,7 +19,7 @@ pub struct IoCost {
     #[serde(flatten)]
     pub cost: Cost,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    /// Databases of further block sizes, filters and caches.
+    /// Costs for all other block sizes, filter widths and kinds of block cache.
     pub others: Vec<Cost>,
 }
 
@@ -29,7 +29,7 @@ impl IoCost {
     }
 }
 
-/// Settings of the run. Settings of a built database are null for an existing one.
+/// Settings of the measurement. For an existing database, the settings of newly built databases are `None`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Settings {
     pub database: Option<String>,
@@ -42,7 +42,7 @@ pub struct Settings {
     pub direct_io: bool,
 }
 
-/// Metadata of one database, and the cost of lookups by cache size. Sizes are bytes in memory.
+/// Metadata sizes of one database, and the cost of lookups for each cache size. Sizes are bytes in memory.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cost {
     pub block_bytes: Option<u32>,
@@ -54,21 +54,21 @@ pub struct Cost {
     pub levels: Vec<Level>,
     pub data_blocks: u64,
     pub index_blocks: u64,
-    /// Filters of all sorted runs but the last.
+    /// Filters of all sorted runs except the last.
     pub filter_bytes: u64,
     pub top_index_bytes: u64,
     pub range_tombstone_bytes: u64,
     pub index_bytes: u64,
     pub all_filters_bytes: u64,
-    /// Filters of all sorted runs but the last, top indexes and range tombstones.
+    /// Filters of all sorted runs except the last, top indexes, and range tombstones.
     pub inflection_1: Share,
-    /// As `inflection_1`, and all index blocks.
+    /// Metadata of `inflection_1`, and all index blocks.
     pub inflection_2: Share,
-    /// As `inflection_2`, and the filters of the last sorted run.
+    /// Metadata of `inflection_2`, and the filters of the last sorted run.
     pub all_metadata: Share,
     pub build: Option<Build>,
     pub points: Vec<Point>,
-    /// A cache for all metadata. Only these lookups use the filters of the last sorted run.
+    /// Lookups with a cache that holds all metadata. Only these lookups use the filters of the last sorted run.
     pub with_all_filters: Point,
 }
 
@@ -81,14 +81,14 @@ impl Cost {
     }
 }
 
-/// Bytes, and their share of `db_bytes`.
+/// Number of bytes, and its ratio to `db_bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Share {
     pub bytes: u64,
     pub fraction: f64,
 }
 
-/// A level of the tree.
+/// Size of a level of the tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Level {
     pub level: u8,
@@ -98,7 +98,7 @@ pub struct Level {
     pub entries: u64,
 }
 
-/// Filter checks of a level for absent keys.
+/// Results of filter checks for absent keys in one level.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LevelAnswers {
     pub level: u8,
@@ -107,19 +107,19 @@ pub struct LevelAnswers {
     pub false_positive_rate: f64,
 }
 
-/// Build of a database, until compaction was idle.
+/// Cost of building a database, including compaction until it is idle.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Build {
     pub elapsed_s: f64,
     pub write_amplification: f64,
 }
 
-/// Lookups with one cache size.
+/// Measurements of lookups with one cache size.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
     pub cache_bytes: u64,
     pub cache_fraction: f64,
-    /// `inflection_1`, `inflection_2` or `all_metadata` if the cache has exactly this size.
+    /// `inflection_1`, `inflection_2` or `all_metadata` if the cache has this size, otherwise `None`.
     pub at: Option<&'static str>,
     pub warm_up_gets: u64,
     pub resident_bytes: BTreeMap<BlockKind, u64>,

@@ -1,4 +1,4 @@
-//! Measurements of small databases.
+//! Tests of `lsmx iocost` with small databases.
 
 use lsmx::metrics::BlockKind;
 
@@ -28,7 +28,7 @@ fn config(directory: &Path) -> Config {
     }
 }
 
-/// Returns the point at an inflection point.
+/// Returns the measurements of the cache size with this name.
 fn at<'a>(cost: &'a Cost, name: &str) -> &'a Point {
     cost.points.iter().find(|point| point.at == Some(name)).unwrap()
 }
@@ -57,7 +57,7 @@ fn lookup_takes_two_reads_at_the_first_inflection_and_one_at_the_second() {
     let all = &cost.with_all_filters;
     assert_eq!((all.at, all.cache_bytes), (Some("all_metadata"), cost.all_metadata.bytes));
     assert!((0.95..1.05).contains(&all.ios_per_get), "{}", all.ios_per_get);
-    // A filter passes one absent key in 256, in each run.
+    // In each run, a filter passes 1 of 256 absent keys.
     assert!(all.filter_false_positive_rate < 0.008, "{}", all.filter_false_positive_rate);
     let runs: u64 = cost.levels.iter().map(|level| level.runs).sum();
     let most = 0.008 * crate::numbers::float(runs + 1);
@@ -94,7 +94,7 @@ fn existing_database_is_read_with_its_own_keys_and_stays_unchanged() {
     assert_eq!(files(), before);
     assert_eq!((result.cost.block_bytes, result.settings.key_len), (None, None));
     let point = &result.cost.points[0];
-    // The cache holds everything that was read before.
+    // The cache is as large as the database, so index blocks are read only once.
     assert!(point.ios_per_get < 0.9 && point.hit_rate[&BlockKind::Index] > 0.99);
     assert!((0.0..0.1).contains(&point.filter_false_positive_rate));
     let wrong = Config { keyspace: "nowhere".to_owned(), ..existing };
@@ -113,8 +113,8 @@ fn all_caches_read_the_same_database() {
     let costs: Vec<&Cost> = result.costs().collect();
     assert_eq!(costs.iter().map(|cost| cost.cache_kind).collect::<Vec<_>>(), BlockCacheKind::ALL);
     assert_eq!(costs[0].db_bytes, costs[1].db_bytes);
-    // Empty caches, and caches that hold about their share of the data. The share above the last run varies between
-    // executions.
+    // The first cache size is 0, so both caches miss equally. The second size holds 20 % of the data. The bounds are
+    // wide because the data above the last run varies between executions.
     assert_eq!(costs[0].points[0].ios_per_get, costs[1].points[0].ios_per_get);
     let [quick, moka] = [0, 1].map(|at: usize| costs[at].points[1].hit_rate[&BlockKind::Data]);
     assert!((0.1..0.25).contains(&quick) && (0.02..0.25).contains(&moka), "{quick} and {moka}");

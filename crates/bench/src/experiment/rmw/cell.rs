@@ -1,4 +1,5 @@
-//! One cell: a new database is loaded, operated on, measured, checked and removed.
+//! Runs one cell of `lsmx rmw`: loads a new database, runs and measures operations, checks all values, and removes the
+//! database.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -29,14 +30,14 @@ pub(super) struct Plan {
     pub(super) recipe: Recipe,
     pub(super) threads: u64,
     pub(super) settings: EngineSettings,
-    /// As given by the user.
+    /// Value of the command line flag; `None` uses the default.
     pub(super) scan_read_bytes: Option<u64>,
     pub(super) sweep: SweepPoint,
-    /// Whether the cell opens a copy of the files after the operations, as after a kill.
+    /// Whether the cell measures recovery on a copy of the database files.
     pub(super) recovers: bool,
 }
 
-/// A loaded database of a cell.
+/// A database that contains the records of a cell.
 pub(super) struct LoadedDatabase<'a> {
     pub(super) engine: Box<dyn Engine>,
     pub(super) records: &'a GeneratedRecords,
@@ -55,7 +56,7 @@ impl LoadedDatabase<'_> {
         ResourceCounters::read(self.engine.as_ref(), self.path)
     }
 
-    /// Compares the values with the model, then closes and removes the database.
+    /// Compares all values with the model, then closes and removes the database.
     pub(super) fn check_and_remove(self, model: &ValueModel) -> Result<()> {
         model.check(self.engine.as_ref(), self.records)?;
         self.engine.close()?;
@@ -70,13 +71,13 @@ impl Plan {
         GeneratedRecords::new(KeyDistribution::Uniform, count, layout.key, layout.value, seed)
     }
 
-    /// Returns the title of a step for progress reports.
+    /// Returns the title of a step in progress reports.
     pub(super) fn title(&self, step: &str) -> String {
         let sweep = if self.sweep.is_empty() { String::new() } else { format!(" {}", self.sweep) };
         format!("{}{sweep}: {step}", self.design)
     }
 
-    /// Runs the cell in a directory, which is empty afterwards.
+    /// Runs the cell in an empty directory. The directory is empty again afterwards.
     pub(super) fn run(&self, directory: &Path, progress: &mut dyn Progress) -> Result<Cell> {
         let (path, records) = (directory.join("db"), self.records()?);
         let database = self.load(&path, &records, progress)?;
@@ -98,7 +99,7 @@ impl Plan {
         Ok(cell)
     }
 
-    /// Opens a database, loads the records, settles, and warms the caches up.
+    /// Creates a database, loads the records, waits until compaction is idle, and warms up the caches.
     pub(super) fn load<'a>(
         &self,
         path: &'a Path,
@@ -124,7 +125,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Runs the operations.
+    /// Runs the measured operations.
     pub(super) fn operate(
         &self,
         database: &LoadedDatabase<'_>,
@@ -137,7 +138,8 @@ impl Plan {
         })
     }
 
-    /// Copies the files as a kill would leave them, opens the copy, and compares it with the model.
+    /// Copies the database files without closing the database, opens the copy as after a kill, and compares its values
+    /// with the model.
     fn recover(
         &self,
         database: &LoadedDatabase<'_>,
@@ -175,7 +177,7 @@ impl Plan {
         }
     }
 
-    /// Returns the cell of operations and the resources that they used. The database must have settled.
+    /// Returns the result of a cell. `used` are the resources used until compaction was idle.
     pub(super) fn cell(
         &self,
         database: &LoadedDatabase<'_>,
@@ -221,7 +223,7 @@ impl Plan {
     }
 }
 
-/// Copies a directory of an idle database with its subdirectories. The database may remove obsolete files meanwhile.
+/// Copies the directory of an idle database recursively. Files that the database removes during the copy are skipped.
 fn copy_files(from: &Path, to: &Path) -> Result<()> {
     let failed = |path: &Path| {
         let path = path.to_owned();

@@ -1,4 +1,4 @@
-//! The designs that are compared: an engine, the way in which it updates a field, and the place of values.
+//! Designs to compare: an engine, how it updates a field, and where it stores values.
 
 use std::fmt;
 use std::path::Path;
@@ -10,25 +10,25 @@ use crate::error::Result;
 use crate::named::impl_names;
 use crate::peers::{Engine, EngineSettings, Kind};
 
-/// The way in which a field is updated.
+/// How a field of a value is updated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// The value is read, changed and put.
+    /// Reads the value, changes the field, and puts the value.
     GetPut,
-    /// A merge operand is written into the tree.
+    /// Writes a merge operand to the tree.
     Merge,
-    /// A merge operand is written into the operand store.
+    /// Writes a merge operand to the operand store.
     Kd,
 }
 
-/// The place of values.
+/// Where values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Base {
     /// In the tree.
     Tree,
-    /// In the value log, to which the tree points.
+    /// Values are stored in the value log. The tree stores pointers to them.
     ValueLog,
 }
 
@@ -39,7 +39,7 @@ impl Mode {
     /// All modes.
     pub const ALL: [Mode; 3] = [Mode::GetPut, Mode::Merge, Mode::Kd];
 
-    /// Returns the name that users type.
+    /// Returns the name of the mode on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Mode::GetPut => "get-put",
@@ -53,7 +53,7 @@ impl Base {
     /// All bases.
     pub const ALL: [Base; 2] = [Base::Tree, Base::ValueLog];
 
-    /// Returns the name that users type.
+    /// Returns the name of the base on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Base::Tree => "tree",
@@ -62,19 +62,20 @@ impl Base {
     }
 }
 
-/// One engine in one mode over one base.
+/// An engine with an update mode and a storage location for values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Design {
     /// The engine.
     pub engine: Kind,
-    /// The way in which a field is updated.
+    /// How a field of a value is updated.
     pub mode: Mode,
-    /// The place of values.
+    /// Where values are stored.
     pub base: Base,
 }
 
 impl Design {
-    /// Returns the designs of these engines, modes and bases. Only lsmx has an operand store.
+    /// Returns all combinations of engines, modes and bases. [`Mode::Kd`] is included only for lsmx, the only engine
+    /// with an operand store.
     pub(super) fn all(engines: &[Kind], modes: &[Mode], bases: &[Base]) -> Vec<Design> {
         let pairs = modes.iter().flat_map(|&mode| bases.iter().map(move |&base| (mode, base)));
         let designs = pairs.flat_map(|(mode, base)| {
@@ -83,8 +84,8 @@ impl Design {
         designs.filter(|it| it.engine == Kind::Lsmx || it.mode != Mode::Kd).collect()
     }
 
-    /// Opens the database in a directory, or creates it. The design uses the merge operator, the separation of
-    /// values and the operand store of `settings` if it needs them.
+    /// Opens or creates the database in a directory. The merge operator, value separation and operand store of
+    /// `settings` are used only if the design needs them.
     pub(super) fn open(self, path: &Path, settings: &EngineSettings) -> Result<Box<dyn Engine>> {
         let separates = self.base == Base::ValueLog;
         let mut settings = settings.clone();
@@ -95,7 +96,8 @@ impl Design {
     }
 }
 
-/// Returns the separation of all values, as the peers do it. By default lsmx leaves short values in the tree.
+/// Returns settings that store all values in the value log, like the other engines do. By default lsmx keeps short
+/// values in the tree.
 pub(super) fn separate_all_values(scan_read_bytes: Option<u64>) -> ValueSeparation {
     let separation = ValueSeparation { threshold_bytes: 1, ..ValueSeparation::default() };
     let scan_read_bytes = scan_read_bytes.unwrap_or(separation.scan_read_bytes);
