@@ -1,4 +1,4 @@
-//! Points of a sweep: the values of the swept flags in one cell.
+//! Points of a sweep. A point holds the value of each swept flag.
 
 use std::fmt;
 
@@ -11,18 +11,18 @@ use crate::quantity::parse_bytes;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum SweepValue {
-    /// Value of a switch.
+    /// Boolean flag.
     Flag(bool),
-    /// Count or number of bytes.
+    /// Count, or number of bytes.
     Whole(u64),
     /// Real number.
     Real(f64),
-    /// Name.
+    /// Name, or any other text.
     Text(String),
 }
 
 impl SweepValue {
-    /// Parses a value. A number with a unit (`64K`, `1MiB`) is a number of bytes.
+    /// Parses the value of a flag. A number with a unit (`64K`, `1MiB`) is parsed as a number of bytes.
     pub fn typed(text: &str) -> SweepValue {
         let digits = text.replace('_', "");
         if let Ok(flag) = digits.parse() {
@@ -31,7 +31,7 @@ impl SweepValue {
         if let Ok(whole) = digits.parse() {
             return SweepValue::Whole(whole);
         }
-        // `inf` and `nan` are names.
+        // `inf` and `nan` are parsed as text.
         let numeric = digits.starts_with(|first: char| first.is_ascii_digit() || first == '.');
         match digits.parse::<f64>() {
             Ok(real) if numeric && real.is_finite() => SweepValue::Real(real),
@@ -52,17 +52,17 @@ impl fmt::Display for SweepValue {
     }
 }
 
-/// Swept flags with their values, in the order of the command line. Serializes as a map.
+/// Names and values of the swept flags, in the order of the command line. Serialized as a JSON object.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SweepPoint(pub Vec<(String, SweepValue)>);
 
 impl SweepPoint {
-    /// Returns whether nothing is swept.
+    /// Returns whether no flag is swept.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns the value of a flag.
+    /// Returns the value of the flag with this name, or `None` if it is not swept.
     pub fn value(&self, key: &str) -> Option<&SweepValue> {
         self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value)
     }
@@ -84,7 +84,7 @@ impl Serialize for SweepPoint {
 
 impl<'de> Deserialize<'de> for SweepPoint {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<SweepPoint, D::Error> {
-        // The map keeps the order.
+        // `serde_json::Map` preserves the order of the keys.
         let map = serde_json::Map::deserialize(deserializer)?;
         let value = |value| serde_json::from_value(value).map_err(D::Error::custom);
         let values = map.into_iter().map(|(key, of_key)| Ok((key, value(of_key)?)));
@@ -92,8 +92,8 @@ impl<'de> Deserialize<'de> for SweepPoint {
     }
 }
 
-/// Returns all combinations of the values of flags. The last flag changes fastest. Without flags there is one empty
-/// combination.
+/// Returns all combinations of the flag values. The value of the last flag changes fastest. Without flags the result is
+/// one empty combination.
 pub fn combinations(sweeps: &[(String, Vec<String>)]) -> Vec<Vec<(String, String)>> {
     sweeps.iter().fold(vec![Vec::new()], |all, (key, values)| {
         let with = |before: &Vec<(String, String)>, value: &String| {

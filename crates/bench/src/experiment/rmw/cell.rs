@@ -46,7 +46,7 @@ pub(super) struct LoadedDatabase<'a> {
 }
 
 impl LoadedDatabase<'_> {
-    /// Returns a group of one thread on this database.
+    /// Returns a group of one thread that runs operations on this database.
     pub(super) fn group(&self) -> ThreadGroup<'_> {
         let single = ThreadGroup::single(self.engine.as_ref(), self.records);
         ThreadGroup { counts_block_reads: true, ..single }

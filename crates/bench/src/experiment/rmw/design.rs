@@ -26,7 +26,7 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Base {
-    /// In the tree.
+    /// Values are stored in the tree.
     Tree,
     /// Values are stored in the value log. The tree stores pointers to them.
     ValueLog,

@@ -1,8 +1,9 @@
-//! `lsmx rmw`: read-modify-writes, by the way in which fields are updated and by the place of values and operands.
+//! `lsmx rmw`: compares ways to update a field of a value, and storage locations for values and merge operands.
 //!
-//! A record has fields; a read-modify-write writes new bytes into one field. All modes end with equal values, which
-//! every cell checks for a sample of records. Each cell has its own database, which is loaded, settled, warmed up,
-//! operated on, settled, checked and removed.
+//! A record consists of fields. A read-modify-write replaces the bytes of one field. All update modes must produce
+//! equal values, which each cell checks on a sample of records. Each cell creates a database, loads it, waits until
+//! compaction is idle, warms up the caches, runs the operations, waits again, checks the values, and removes the
+//! database.
 
 mod cell;
 pub mod columns;
@@ -41,52 +42,52 @@ use stream::{Recipe, RecordLayout};
 pub use design::{Base, Design, Mode};
 pub use study::Study;
 
-/// Maximum number of threads.
+/// Maximum number of threads that run operations.
 pub const THREADS_MAX: u64 = 64;
-/// Memory budget ÷ loaded bytes, by default.
+/// Default memory budget divided by the loaded bytes.
 const BUDGET_FRACTION: f64 = 0.04;
-/// Minimum memory budget of the engine.
+/// Minimum default memory budget of the engine in bytes.
 const BUDGET_BYTES_MIN: u64 = 4 << 20;
-/// Default lengths of the UP2X mix.
+/// Default key, value and field lengths of the UP2X mix, in bytes.
 const UP2X_KEY: Length = Length::Normal { mean: 10.45, deviation: 1.4, min: 8, max: 16 };
 const UP2X_VALUE: Length = Length::Normal { mean: 46.8, deviation: 11.6, min: 10, max: 200 };
 const UP2X_FIELD_BYTES: u64 = 10;
-/// Default lengths of the other mixes, in bytes.
+/// Default key, value and field lengths of the other mixes, in bytes.
 const KEY_BYTES: u64 = 24;
 const VALUE_BYTES: u64 = 1000;
 const FIELD_BYTES: u64 = 100;
-/// Default share of reads.
+/// Default share of reads among the operations.
 const READ_RATIO: f64 = 0.1;
-/// Default exponent of the popularity.
+/// Default Zipf exponent of the access frequencies.
 const ZIPF: f64 = 0.99;
 
-/// Configuration of the cells.
+/// Configuration of `lsmx rmw`.
 #[derive(Clone, Debug)]
-#[expect(missing_docs, reason = "the flags of the command explain the fields")]
+#[expect(missing_docs, reason = "the `--help` text of each flag documents its field")]
 pub struct Config {
     pub modes: Vec<Mode>,
     pub bases: Vec<Base>,
     pub peers: Vec<Kind>,
-    /// Shares of reads; by default 0.1.
+    /// Shares of reads among the operations, one cell each. `None` means 0.1.
     pub read_ratios: Option<Vec<f64>>,
     pub mix: OperationMix,
     pub study: Option<Study>,
     pub records: u64,
-    /// Length of a key in bytes; by default 24, and variable in the UP2X mix.
+    /// Length of a key in bytes. `None` means 24, or a variable length in the UP2X mix.
     pub key_bytes: Option<u64>,
-    /// Length of a value in bytes; by default 1000, and variable in the UP2X mix.
+    /// Length of a value in bytes. `None` means 1000, or a variable length in the UP2X mix.
     pub value_bytes: Option<u64>,
-    /// Length of a field in bytes; by default 100, and 10 in the UP2X mix.
+    /// Length of a field in bytes. `None` means 100, or 10 in the UP2X mix.
     pub field_bytes: Option<u64>,
-    /// Number of bytes that an update writes; by default a whole field.
+    /// Number of bytes that an update writes. `None` means a complete field.
     pub delta_bytes: Option<u64>,
     pub ops: u64,
-    /// Exponent of the popularity of records; by default 0.99.
+    /// Zipf exponent of the access frequencies. `None` means 0.99.
     pub zipf: Option<f64>,
-    /// Memory budget in bytes; by default 4 % of the loaded bytes, at least 4 MiB.
+    /// Memory budget in bytes. `None` means 4 % of the loaded bytes, but at least 4 MiB.
     pub memory_budget: Option<u64>,
     pub direct_io: bool,
-    /// Target bytes of values that a scan gets by one read of a blob file.
+    /// Target number of value bytes that a scan reads from a blob file with one read call.
     pub scan_read_bytes: Option<u64>,
     pub threads: u64,
     pub repeat: u64,
@@ -95,36 +96,37 @@ pub struct Config {
     pub command: String,
 }
 
-/// Preview of a cell.
+/// Preview of a cell, shown by `--dry-run`.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(missing_docs, reason = "the columns of the table have these names")]
+#[expect(missing_docs, reason = "the table of `--dry-run` has columns of the same names")]
 pub struct Estimate {
     pub design: String,
-    /// Value of the varied parameter.
+    /// Value of the parameter that the experiment varies.
     pub sweep: SweepPoint,
     pub read_ratio: f64,
     pub records: u64,
     pub loaded_bytes: u64,
     pub memory_budget: u64,
-    /// Number of operations of all repetitions.
+    /// Total number of operations of all repetitions.
     pub ops: u64,
-    /// Whether an earlier run has finished all repetitions.
+    /// Whether all repetitions of the cell were finished by an earlier run.
     pub finished: bool,
 }
 
 impl Config {
-    /// Checks the parameters.
+    /// Checks the configuration.
     ///
     /// # Errors
-    /// A parameter is out of range, contradicts another, or needs an engine that this build does not contain.
+    /// A parameter is out of range, two parameters contradict each other, or a required engine is not part of this
+    /// build.
     pub fn check(&self) -> Result<()> {
         self.plans().map(drop)
     }
 
-    /// Returns the number of cells, including repetitions.
+    /// Returns the number of cells, counting each repetition.
     ///
     /// # Errors
-    /// As [`Config::check`].
+    /// [`Config::check`] fails.
     pub fn cell_count(&self) -> Result<u64> {
         Ok(numbers::count(self.plans()?.len()) * self.repeat)
     }
@@ -132,7 +134,7 @@ impl Config {
     /// Returns a preview of each cell.
     ///
     /// # Errors
-    /// As [`Config::check`], or finished cells cannot be read.
+    /// [`Config::check`] fails, or a finished cell cannot be read.
     pub fn estimates(&self, finished: Option<&Finished>) -> Result<Vec<Estimate>> {
         let plans = (0..).step_by(numbers::length(self.repeat)).zip(self.plans()?);
         let estimates = plans.map(|(place, plan): (u64, Plan)| {
@@ -157,10 +159,10 @@ impl Config {
         estimates.collect()
     }
 
-    /// Runs all cells.
+    /// Runs all cells that are not in `finished`.
     ///
     /// # Errors
-    /// As [`Config::check`], or an engine fails or gives a wrong answer.
+    /// [`Config::check`] fails, an engine operation fails, or an engine returns a wrong answer.
     pub fn run(&self, finished: Option<&Finished>, progress: &mut dyn Progress) -> Result<Rmw> {
         let plans = self.plans()?;
         let provenance = Provenance::new(self.command.clone(), None, self.seed, &self.directory);
@@ -202,7 +204,7 @@ impl Config {
         }
     }
 
-    /// Returns the checked cells.
+    /// Checks the configuration and returns the plans of all cells.
     fn plans(&self) -> Result<Vec<Plan>> {
         self.check_numbers()?;
         let engines: Vec<Kind> =
@@ -244,10 +246,10 @@ impl Config {
         Ok(())
     }
 
-    /// Returns the values of the parameters that differ between cells of a design.
+    /// Returns the parameter values of the cells. Each design runs one cell per element.
     ///
     /// # Errors
-    /// A parameter contradicts the experiment.
+    /// A parameter contradicts the selected experiment.
     fn points(&self) -> Result<Vec<ParameterPoint>> {
         let Some(study) = self.study else {
             let ratios = self.read_ratios.clone().unwrap_or_else(|| vec![READ_RATIO]);
@@ -382,24 +384,24 @@ impl Config {
     }
 }
 
-/// Values of the parameters that differ between cells of a design.
+/// Parameter values of a cell that the selected experiment varies. `None` uses the configured value.
 #[derive(Clone, Debug, Default)]
 struct ParameterPoint {
     read_ratio: Option<f64>,
     zipf: Option<f64>,
     records: Option<u64>,
     ops: Option<u64>,
-    /// Lengths of value, field and update, in bytes.
+    /// Lengths of a value, a field and an update, in bytes.
     sizes: Option<(u64, u64, u64)>,
     recovers: bool,
     /// Options of the operand store.
     delta: DeltaOptions,
-    /// Share of the memory budget for the cache of the operand store.
+    /// Share of the memory budget that the cache of the operand store receives.
     kd_cache_share: Option<f64>,
     sweep: SweepPoint,
 }
 
-/// Combines the repetitions of each cell.
+/// Replaces the repetitions of each cell by one cell with their medians.
 fn medians(repetitions: &[Vec<Cell>]) -> Result<Vec<Cell>> {
     let mut cells = Vec::new();
     for place in 0..repetitions.first().map_or(0, Vec::len) {

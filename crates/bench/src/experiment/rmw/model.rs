@@ -1,4 +1,4 @@
-//! The expected values of a sample of records: their operations applied in memory.
+//! Predicts the final values of a sample of records by applying the operations in memory.
 
 use std::collections::BTreeMap;
 
@@ -10,22 +10,22 @@ use crate::workload::records::GeneratedRecords;
 
 use super::stream::Recipe;
 
-/// Number of popular records in a sample.
+/// Number of most popular records in the sample.
 const POPULAR: u64 = 100;
-/// Number of random records in a sample.
+/// Number of randomly drawn records in the sample.
 const ANY: u64 = 1000;
-/// Number of inserted records in a sample, the last ones.
+/// Number of most recently inserted records in the sample.
 const INSERTED: u64 = 100;
 const PURPOSE_SAMPLE: u64 = 0x6d6f_6465;
 
-/// Expected values of a sample of records.
+/// Expected final values of a sample of records.
 #[derive(Debug)]
 pub(super) struct ValueModel {
     values: BTreeMap<u64, Vec<u8>>,
 }
 
 impl ValueModel {
-    /// Applies all operations of a stream.
+    /// Draws a sample of records and applies all operations of the stream to their values.
     pub(super) fn after(recipe: &Recipe, records: &GeneratedRecords) -> ValueModel {
         let mut random = Random::new(recipe.seed, PURPOSE_SAMPLE);
         let popularity = recipe.popularity();
@@ -55,7 +55,7 @@ impl ValueModel {
         ValueModel { values }
     }
 
-    /// Returns the model of records with these values.
+    /// Creates a model from record numbers and expected values.
     pub(super) fn of_values(values: impl IntoIterator<Item = (u64, Vec<u8>)>) -> ValueModel {
         ValueModel { values: values.into_iter().collect() }
     }
@@ -65,7 +65,7 @@ impl ValueModel {
         self.values.len()
     }
 
-    /// Compares the sample with a database.
+    /// Compares the values in the database with the expected values.
     pub(super) fn check(&self, engine: &dyn Engine, records: &GeneratedRecords) -> Result<()> {
         let mut key = Vec::new();
         for (&record, expected) in &self.values {

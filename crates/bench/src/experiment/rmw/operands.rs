@@ -1,7 +1,9 @@
-//! The experiment `operands`: the cost of reads by the number of operands since the last put of the key.
+//! The experiment `operands`: measures reads by the number of merge operands that were written since the last put of
+//! the key.
 //!
-//! Groups of keys get 0, 1, 2, … updates in rounds. Between two rounds other keys are updated, so that the operands of
-//! a key lie in different tables. Then the tree settles, and each key is read once.
+//! The keys of each group receive a fixed number of updates: 0, 1, 2, and so on. In each round a key receives at most
+//! one update. Between two rounds other keys are updated, so that the operands of a key are written to different
+//! tables. When compaction is idle, each key is read once.
 
 use std::path::Path;
 
@@ -17,18 +19,18 @@ use super::cell::Plan;
 use super::model::ValueModel;
 use super::result::Cell;
 
-/// Maximum number of keys of a group. All groups together also have at most a tenth of all keys.
+/// Maximum number of keys per group. All groups together have at most a tenth of all keys.
 const KEYS_MAX: u64 = 200;
 const PURPOSE_OPERANDS: u64 = 0x6f70_7273;
 
-/// One group of keys, with the measurements of its operations.
+/// Keys that receive the same number of updates, and the measurements of their operations.
 struct Group<'a> {
     updates: u64,
     records: Vec<u64>,
     player: Player<'a>,
 }
 
-/// Runs all groups in one database. Returns a cell for each.
+/// Runs all groups in one database. Returns one cell per group.
 pub(super) fn run(
     plan: &Plan,
     counts: &[u64],
@@ -40,7 +42,7 @@ pub(super) fn run(
     let (recipe, mode, popularity) = (&plan.recipe, plan.design.mode, plan.recipe.popularity());
     let group_count = numbers::count(counts.len());
     let keys = (recipe.records / 10 / group_count).clamp(1, KEYS_MAX);
-    // The least popular records, which the warm-up rarely reads.
+    // The groups consist of the least popular records, which the warm-up rarely reads.
     let record = |place: u64, key: u64| {
         popularity.record_at(recipe.records - 1 - (key * group_count + place))
     };
@@ -63,7 +65,7 @@ pub(super) fn run(
                 recipe.update(&mut group.player, mode, (record, round + 1, round))?;
             }
         }
-        // All rounds together update as many other records as there are.
+        // The number of updates of other keys, summed over all rounds, equals the number of records.
         let mut random = Random::new(recipe.seed ^ round, PURPOSE_OPERANDS);
         for _ in 0..(recipe.records / rounds.max(1)).max(1) {
             let others = recipe.records - keys * group_count;
@@ -76,7 +78,7 @@ pub(super) fn run(
     progress.end();
     settle(database.engine.as_ref(), &plan.title("settle"), progress)?;
     let used = database.counters().since(&before);
-    // The updates have evicted blocks that the cache of a database in use would hold.
+    // Fill the caches again, because the updates have evicted blocks of popular records.
     plan.warm_up(&database, progress)?;
     progress.begin(&plan.title("read"), 0);
     for key in 0..numbers::length(keys) {
@@ -103,7 +105,7 @@ pub(super) fn run(
             sweep: SweepPoint(vec![("operands".to_owned(), SweepValue::Whole(group.updates))]),
             memory_bytes,
             checked_records: keys,
-            // The counters and the rate are those of all groups together.
+            // Device and processor counters are omitted, because they cover all groups together.
             device: None,
             process_cpu: None,
             ..plan.cell(&database, &group.player.played, &used)

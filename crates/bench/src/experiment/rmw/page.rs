@@ -17,7 +17,7 @@ use crate::report::html::plot::marker::Marker;
 use crate::report::html::plot::scale::Scale;
 use crate::report::html::value;
 
-/// Numbers that are plotted, with the titles of the plots.
+/// Titles and flat names of the plotted measurements.
 const PLOTS: [(&str, &str); 10] = [
     ("Operations per second", "ops_per_s"),
     ("Read, mean", "read_latency_us.mean"),
@@ -31,10 +31,10 @@ const PLOTS: [(&str, &str); 10] = [
     ("Time to open the database after a kill", "recovery.open_s"),
 ];
 
-/// Position of a cell on the axis of what is varied.
+/// Returns the position of a cell on the x axis of a plot.
 type Position = fn(&Cell) -> f64;
 
-/// Returns the page of a run.
+/// Returns the HTML page of a result.
 pub(super) fn html(result: &Rmw) -> Result<String> {
     let names = distinct(result.cells.iter().map(Cell::name));
     let varied = varied(&result.cells);
@@ -87,7 +87,8 @@ pub(super) fn html(result: &Rmw) -> Result<String> {
     Ok(page("lsmx rmw", &headline, &result.provenance, &[], &sections))
 }
 
-/// Returns what differs between cells besides engine, mode and base: the value of the experiment, or the share of reads.
+/// Returns the name of the parameter that differs between cells, and a function that returns its value: the parameter
+/// of the experiment, or the share of reads. Returns `None` if the cells differ only in engine, mode and base.
 fn varied(cells: &[Cell]) -> Option<(String, Position)> {
     let first = cells.first()?;
     if let Some((key, _)) = first.sweep.0.first() {
@@ -106,7 +107,7 @@ fn marker(names: &[String], cell: &Cell) -> Marker {
     Marker::number(names.iter().position(|name| *name == cell.name()).unwrap_or(0))
 }
 
-/// Returns the name of a cell among all cells.
+/// Returns the name of a cell, including the value of the varied parameter.
 fn long_name(cell: &Cell) -> String {
     let sweep = if cell.sweep.is_empty() {
         format!("{} reads", value::percent(cell.read_ratio))
@@ -116,7 +117,7 @@ fn long_name(cell: &Cell) -> String {
     format!("{} · {sweep}", cell.name())
 }
 
-/// Returns a line per engine, mode and base for each plotted number, over what is varied.
+/// Returns plots of each measurement over the varied parameter. Each plot has one line per engine, mode and base.
 fn curves(
     result: &Rmw,
     subjects: &[Subject],

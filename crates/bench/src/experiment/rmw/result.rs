@@ -1,6 +1,6 @@
-//! Results of `lsmx rmw`, with the field names of their JSON.
+//! Results of `lsmx rmw`. The field names are those of the JSON output.
 
-#![expect(missing_docs, reason = "the metrics in `columns` explain the fields")]
+#![expect(missing_docs, reason = "the metrics in `columns` document the fields")]
 
 use lsmx::operand_store::OperandMetrics;
 use serde::{Deserialize, Serialize};
@@ -14,16 +14,16 @@ use crate::report::provenance::Provenance;
 
 use super::design::{Base, Mode};
 
-/// Result of the command.
+/// Result of `lsmx rmw`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Rmw {
     pub provenance: Provenance,
-    /// Name of the experiment; null if none was selected.
+    /// Name of the experiment. `None` if no experiment was selected.
     pub experiment: Option<String>,
     pub cells: Vec<Cell>,
 }
 
-/// Workload and memory of a cell.
+/// Workload and memory budget of a cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Workload {
     pub mix: String,
@@ -41,7 +41,7 @@ pub struct Workload {
     pub scan_read_bytes: Option<u64>,
 }
 
-/// One engine in one mode over one base.
+/// Measurements of an engine with one update mode and one storage location for values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
     pub engine: String,
@@ -63,7 +63,7 @@ pub struct Cell {
     pub put_latency_us: LatencyUs,
     #[serde(default)]
     pub scans: u64,
-    /// Latencies are all 0 if the mix has no such operations.
+    /// Latency of scans, all zeros if the mix has no scans.
     pub scan_latency_us: LatencyUs,
     #[serde(default)]
     pub scanned_entries: u64,
@@ -72,7 +72,8 @@ pub struct Cell {
     #[serde(default)]
     pub process_cpu: Option<Cpu>,
     pub ios_per_read: Option<f64>,
-    /// Bytes of calls on files, until compaction was idle. Those of a peer are of the whole process.
+    /// Bytes of read calls on files until compaction was idle. For engines other than lsmx, all read calls of the
+    /// process are counted.
     pub read_bytes: u64,
     pub written_bytes: u64,
     pub device: Option<DeviceIo>,
@@ -90,7 +91,7 @@ pub struct Cell {
     pub repeats: Option<Repeats>,
 }
 
-/// Open of a copy of the files, as after a kill.
+/// Opening a copy of the database files, as after a kill.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Recovery {
     pub open_s: f64,

@@ -1,7 +1,7 @@
-//! The experiment `scans`: the cost of scans by their length, after operations have put values out of key order.
+//! The experiment `scans`: measures scans of different lengths after updates have moved values out of key order.
 //!
-//! One database is loaded, operated on, settled, and read once, so that the caches are filled. Then each scan starts at
-//! a uniformly drawn record.
+//! The cells share one database. After the operations, compaction runs until it is idle, and one full scan fills the
+//! caches. Each measured scan then starts at a random record.
 
 use std::path::Path;
 
@@ -15,14 +15,14 @@ use super::cell::Plan;
 use super::model::ValueModel;
 use super::result::Cell;
 
-/// Approximate number of entries that all scans of one length read.
+/// Approximate number of entries that all scans of one length read in total.
 const ENTRIES: u64 = 200_000;
-/// Bounds for the number of scans of one length.
+/// Minimum and maximum number of scans of one length.
 const SCANS_MIN: u64 = 20;
 const SCANS_MAX: u64 = 5_000;
 const PURPOSE_SCANS: u64 = 0x7363_616e;
 
-/// Runs the scans of all lengths in one database. Returns a cell for each length.
+/// Runs the scans of all lengths in one database. Returns one cell per length.
 pub(super) fn run(
     plan: &Plan,
     lengths: &[u64],

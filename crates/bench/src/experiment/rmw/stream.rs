@@ -1,8 +1,8 @@
-//! The operations of a run, in an order that follows from the seed.
+//! Generates the operations of a cell. The seed determines their order.
 //!
-//! All threads go through the same stream. Each record belongs to one thread, which runs all operations on it in their
-//! order. So the popularity of records does not depend on the number of threads, and the last value of each record is
-//! known.
+//! Each thread iterates over the same stream of operations and runs those on its own records. All operations on a
+//! record therefore run in stream order. The access frequencies do not depend on the number of threads, and the final
+//! value of each record is known.
 
 use crate::error::Result;
 use crate::experiment::player::{OperationKind, Player};
@@ -14,43 +14,43 @@ use crate::workload::records::{GeneratedRecords, Length};
 
 use super::design::Mode;
 
-/// Number of operations for each read of the warm-up.
+/// Number of measured operations per read of the warm-up.
 const OPS_PER_WARM_UP_READ: u64 = 10;
 const PURPOSE_STREAM: u64 = 0x726d_7773;
 const PURPOSE_WARM_UP: u64 = 0x7761_726d;
 
-/// Layout of records.
+/// Lengths of keys, values and fields.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct RecordLayout {
     pub(super) key: Length,
     pub(super) value: Length,
-    /// Length of a field in bytes. A value consists of fields and a shorter rest.
+    /// Length of a field in bytes. The rest of a value that is shorter than a field is never updated.
     pub(super) field_bytes: u64,
-    /// Number of bytes that an update writes at the start of a field.
+    /// Number of bytes that an update writes to the start of a field.
     pub(super) delta_bytes: u64,
 }
 
-/// Parameters of a stream.
+/// Parameters of an operation stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recipe {
     pub(super) mix: OperationMix,
     pub(super) read_ratio: f64,
     pub(super) layout: RecordLayout,
-    /// Number of records that are loaded.
+    /// Number of records loaded before the operations.
     pub(super) records: u64,
     pub(super) ops: u64,
-    /// Exponent of the popularity.
+    /// Zipf exponent of the access frequencies.
     pub(super) zipf: f64,
     pub(super) seed: u64,
 }
 
 impl Recipe {
-    /// Returns the number of inserted records.
+    /// Returns the number of records that the stream inserts.
     pub(super) fn inserts(&self) -> u64 {
         if self.mix.has_inserts() { self.ops / OPS_PER_INSERT } else { 0 }
     }
 
-    /// Returns all operations.
+    /// Returns an iterator over all operations.
     pub(super) fn stream(&self) -> OperationStream {
         OperationStream {
             recipe: *self,
@@ -60,12 +60,12 @@ impl Recipe {
         }
     }
 
-    /// Returns the popularity of the loaded records.
+    /// Returns the access frequencies of the loaded records.
     pub(super) fn popularity(&self) -> Popularity {
         Popularity::new(self.zipf, self.records, self.seed)
     }
 
-    /// Replaces the content of `bytes` by what an update writes. Returns its offset; `draw` selects the field.
+    /// Writes the new bytes of an update to `bytes`, and returns their offset in the value. `draw` selects the field.
     pub(super) fn write_delta(
         &self,
         records: &GeneratedRecords,
@@ -77,7 +77,7 @@ impl Recipe {
         bytes.clear();
         let length = numbers::length(self.layout.delta_bytes);
         fill(records.version_seed(record, version), length, bytes);
-        // Values are shorter than 4 GiB.
+        // The conversion cannot fail, because values are shorter than 4 GiB.
         u32::try_from(draw % fields * self.layout.field_bytes).unwrap_or(u32::MAX)
     }
 
@@ -93,7 +93,7 @@ impl Recipe {
         write_field(value, offset, &delta);
     }
 
-    /// Updates a field of a record as the mode says.
+    /// Updates a field of a record in the given mode and records the latency.
     pub(super) fn update(
         &self,
         player: &mut Player<'_>,
@@ -108,7 +108,7 @@ impl Recipe {
         })
     }
 
-    /// Runs the operations on the records of one thread.
+    /// Runs all operations on the records that are assigned to this thread.
     pub(super) fn run(&self, player: &mut Player<'_>, mode: Mode) -> Result<()> {
         for StreamOperation { version, operation, record, draw } in self.stream() {
             if player.is_stopped() {
@@ -129,7 +129,7 @@ impl Recipe {
         Ok(())
     }
 
-    /// Looks up popular records, to fill the caches.
+    /// Fills the caches by looking up records with the access frequencies of the workload.
     pub(super) fn warm_up(&self, player: &mut Player<'_>) -> Result<()> {
         let popularity = self.popularity();
         let mut random = Random::new(self.seed, PURPOSE_WARM_UP);
@@ -139,18 +139,18 @@ impl Recipe {
     }
 }
 
-/// One operation.
+/// One operation of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StreamOperation {
-    /// Place in the stream, from 1. The written bytes follow from it.
+    /// Index in the stream, counted from 1. The index determines the written bytes.
     pub(super) version: u64,
     pub(super) operation: MixedOperation,
     pub(super) record: u64,
-    /// Selects the field of an update.
+    /// Random number that selects the field of an update.
     pub(super) draw: u64,
 }
 
-/// Iterator over the operations.
+/// Iterator over the operations of a cell.
 #[derive(Clone, Debug)]
 pub(super) struct OperationStream {
     recipe: Recipe,

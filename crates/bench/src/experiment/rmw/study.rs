@@ -1,44 +1,45 @@
-//! The experiments of `lsmx rmw`: the parameter that each varies, and its values.
+//! The experiments of `lsmx rmw`. Each experiment varies one parameter.
 
 use crate::named::impl_names;
 
-/// An experiment.
+/// An experiment that varies one parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Study {
-    /// Varies the share of reads.
+    /// Varies the share of reads among the operations.
     ReadRatio,
-    /// Varies the exponent of the popularity.
+    /// Varies the Zipf exponent of the access frequencies.
     Zipf,
-    /// Varies the length of values of ten fields. The loaded bytes stay.
+    /// Varies the length of values, which have ten fields. The number of loaded bytes is constant.
     ValueSize,
-    /// Varies the length of updates of values of 8 KB. The loaded bytes stay.
+    /// Varies the length of updates. Values have 8000 bytes. The number of loaded bytes is constant.
     DeltaSize,
-    /// Opens the database after a kill. Varies the number of operations before, as a share of `--ops`.
+    /// Varies the number of operations before a kill, as a share of `--ops`, and measures the time to open the
+    /// database.
     Recovery,
     /// Varies the number of updates of a key since its last put.
     Operands,
-    /// Varies the length of scans after the operations.
+    /// Varies the number of entries per scan.
     Scans,
-    /// Varies the size of the cache of the operand store. The values are MiB of the 4 GiB of memory in the paper; the
-    /// cache gets the same share of the memory budget.
+    /// Varies the cache size of the operand store. The values are MiB of the 4 GiB of memory used in the paper. The
+    /// cache receives the same share of the memory budget.
     KdCache,
-    /// Varies the length of a bucket of the operand store, in KiB.
+    /// Varies the size of a bucket of the operand store, in KiB.
     BucketSize,
-    /// Varies the fill of a bucket at which it is split.
+    /// Varies the fill ratio at which a bucket of the operand store is split.
     SplitThreshold,
 }
 
 impl_names!(Study, "experiment");
 
-/// Memory in the paper, of which the values of [`Study::KdCache`] are parts.
+/// Memory used in the paper, in MiB. [`Study::KdCache`] gives cache sizes as parts of this memory.
 pub(super) const PUBLISHED_MEMORY_MIB: f64 = 4096.0;
 /// Length of a value in [`Study::DeltaSize`], in bytes.
 pub(super) const DELTA_SIZE_VALUE_BYTES: u64 = 8000;
-/// Number of fields of a value in [`Study::ValueSize`].
+/// Number of fields per value in [`Study::ValueSize`].
 pub(super) const VALUE_SIZE_FIELDS: u64 = 10;
 
 impl Study {
-    /// All experiments, in the order in which they are listed to users.
+    /// All experiments, in the order of the help text.
     pub const ALL: [Study; 10] = [
         Study::ReadRatio,
         Study::Zipf,
@@ -52,7 +53,7 @@ impl Study {
         Study::SplitThreshold,
     ];
 
-    /// Returns the name that users type, the name of the parameter in results, and its values.
+    /// Returns the name on the command line, the name of the parameter in results, and the values of the parameter.
     fn description(self) -> (&'static str, &'static str, &'static [f64]) {
         match self {
             Study::ReadRatio => ("read-ratio", "read_ratio", &[0.1, 0.3, 0.5, 0.7, 0.9]),
@@ -80,7 +81,7 @@ impl Study {
         }
     }
 
-    /// Returns the name that users type.
+    /// Returns the name of the experiment on the command line.
     pub fn name(self) -> &'static str {
         self.description().0
     }
@@ -90,17 +91,17 @@ impl Study {
         self.description().1
     }
 
-    /// Returns the values of the parameter, ascending.
+    /// Returns the values of the varied parameter in ascending order.
     pub fn values(self) -> &'static [f64] {
         self.description().2
     }
 
-    /// Returns whether one run on one database measures all values that the experiment varies.
+    /// Returns whether a single run on one database measures all values of the parameter.
     pub fn has_one_run(self) -> bool {
         matches!(self, Study::Operands | Study::Scans)
     }
 
-    /// Returns whether the parameter belongs to the operand store, so that only [`super::Mode::Kd`] has it.
+    /// Returns whether the varied parameter is an option of the operand store, which only [`super::Mode::Kd`] uses.
     pub fn needs_operand_store(self) -> bool {
         matches!(self, Study::KdCache | Study::BucketSize | Study::SplitThreshold)
     }

@@ -1,4 +1,4 @@
-//! Tests that the model finds wrong values, and that both kinds of update give equal values.
+//! Tests that the model detects wrong values and that all update modes produce equal values.
 
 use std::path::Path;
 
@@ -61,7 +61,7 @@ fn model_finds_lost_update_added_update_and_lost_record() {
         let model = ValueModel::after(&RECIPE, &records);
         assert!(model.len() > 250, "{} of 300 records", model.len());
         model.check(engine, &records).unwrap();
-        // The last update is missing in the model.
+        // A model without the last update must not match the database.
         let updates = RECIPE.stream().filter(|op| op.operation == MixedOperation::Update);
         let fewer = Recipe { ops: updates.map(|op| op.version).max().unwrap() - 1, ..RECIPE };
         ValueModel::after(&fewer, &records).check(engine, &records).unwrap_err();

@@ -1,7 +1,8 @@
-//! `lsmx simulate`: the workloads and policies of `lsmx explore` on trees without data.
+//! `lsmx simulate`: runs the workloads and policies of `lsmx explore` in a simulator that stores no data.
 //!
-//! Each cell is a simulation ([`lsmx_simulator`]). Several threads run them, and the results keep the order of the cells.
-//! Equivalent cells are simulated once. [`simulator::BYTES_MAX`] and [`simulator::FLUSHES_MAX`] bound their size.
+//! The cells are simulated by several threads ([`lsmx_simulator`]). Results are in the order of the cells. Equivalent
+//! cells are simulated only once. [`simulator::BYTES_MAX`] and [`simulator::FLUSHES_MAX`] limit the size of a
+//! simulation.
 
 pub mod columns;
 
@@ -24,45 +25,45 @@ use super::explore::result::Workload;
 use super::explore::{self, Place};
 use super::sweep::SweepPoint;
 
-/// Number of threads.
+/// Number of threads that run simulations.
 pub const THREADS: usize = 2;
-/// Time between two reports of progress.
+/// Interval between two progress reports.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Result of the command.
+/// Result of `lsmx simulate`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Simulation {
-    /// Provenance.
+    /// Version, command line and machine that produced the result.
     pub provenance: Provenance,
-    /// Always true. Distinguishes the result from that of an exploration.
+    /// Always true. Distinguishes the JSON from that of `lsmx explore`.
     pub simulated: bool,
-    /// One cell per policy.
+    /// Simulated cells, in the order of points, policies and seeds.
     pub cells: Vec<Cell>,
 }
 
-/// One policy under one workload.
+/// Simulation of one policy under one workload.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cell {
     /// Canonical name of the policy.
     pub policy: String,
-    /// The policy with all its parameters.
+    /// Policy with all its parameters.
     pub spec: String,
-    /// Values of the swept flags; omitted without a sweep.
+    /// Values of the swept flags. Omitted if no flag is swept.
     #[serde(skip_serializing_if = "SweepPoint::is_empty")]
     pub sweep: SweepPoint,
-    /// Workload.
+    /// Simulated workload and engine settings.
     pub workload: Workload,
-    /// Seed.
+    /// Seed of the workload.
     pub seed: u64,
-    /// Always true.
+    /// Always true. Distinguishes the JSON from that of `lsmx explore`.
     pub simulated: bool,
-    /// Results of the simulation.
+    /// Costs that the simulator reports.
     #[serde(flatten)]
     pub report: Report,
-    /// Costs by the closed form; null for a policy that it does not describe.
+    /// Costs that the closed-form cost model predicts. `None` if the model does not cover the policy.
     pub model: Option<Costs>,
-    /// Time of the simulation in seconds; 0 for a policy that is equivalent to an earlier one, as `tsd` and `tsa` are to
-    /// `lo+1` without deletes.
+    /// Duration of the simulation in seconds. 0 if the result was copied from an equivalent policy. For example, `tsd`
+    /// and `tsa` are equivalent to `lo+1` if the workload has no deletes.
     pub elapsed_s: f64,
 }
 
@@ -79,7 +80,7 @@ struct Task {
 /// Simulates all cells of an exploration.
 ///
 /// # Errors
-/// A parameter is out of range, the records are not generated, or a policy violates an invariant.
+/// A parameter is out of range, the workload does not use generated records, or a policy violates an invariant.
 pub fn run(config: &explore::Config, progress: &mut dyn Progress) -> Result<Simulation> {
     config.check_count()?;
     let (command, spec) = (config.command.clone(), config.spec.clone());
@@ -111,7 +112,7 @@ fn task(place: &Place<'_>) -> Result<Task> {
 }
 
 impl Task {
-    /// Returns everything that determines the result of a simulation.
+    /// Returns the simulator configuration and the policy. Simulations for which both are equal have equal results.
     fn essence(&self) -> (&simulator::Config, PolicyPrimitives) {
         let deletes =
             self.config.phases.iter().any(|phase| phase.deletes + phase.range_deletes > 0);
@@ -119,7 +120,7 @@ impl Task {
         (&self.config, if deletes { primitives } else { primitives.without_tombstone_triggers() })
     }
 
-    /// Returns the cell of a result.
+    /// Returns the cell of a finished simulation.
     fn cell(&self, report: Report, elapsed_s: f64) -> Cell {
         Cell {
             policy: self.policy.name().to_owned(),
@@ -135,18 +136,18 @@ impl Task {
     }
 }
 
-/// Returns for each task the first equivalent task, often the task itself.
+/// Returns for each task the index of the first equivalent task, which may be the task itself.
 fn first_alike(tasks: &[Task]) -> Vec<usize> {
     let essences: Vec<_> = tasks.iter().map(Task::essence).collect();
     let first = |essence| essences.iter().position(|earlier| earlier == essence);
     essences.iter().enumerate().map(|(index, essence)| first(essence).unwrap_or(index)).collect()
 }
 
-/// Runs the first task of each equivalence class. Returns the cells of all tasks in their order.
+/// Simulates the first of each set of equivalent tasks. Returns the cells of all tasks in the order of the tasks.
 fn run_tasks(tasks: &[Task], first: &[usize], progress: &mut dyn Progress) -> Result<Vec<Cell>> {
     let (next, done, failed) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let (sender, receiver) = mpsc::channel();
-    // The slowest tasks start first, so that no thread ends much later than the others.
+    // The slowest simulations start first, so that all threads finish at about the same time.
     let mut order: Vec<usize> = (0..tasks.len()).filter(|index| first[*index] == *index).collect();
     order.sort_by_cached_key(|&index| !tasks[index].policy.clone().build().can_pick_single_files());
     let work = |sender: mpsc::Sender<(usize, Result<Cell>)>| {
@@ -156,7 +157,7 @@ fn run_tasks(tasks: &[Task], first: &[usize], progress: &mut dyn Progress) -> Re
         } {
             let cell = cell(task, &done, &failed);
             failed.fetch_or(cell.is_err(), Ordering::Relaxed);
-            // The receiver is closed after a failure.
+            // Sending fails if the receiver was dropped after an error.
             let _ = sender.send((index, cell));
         }
     };
@@ -206,7 +207,7 @@ fn cell(task: &Task, done: &AtomicU64, failed: &AtomicBool) -> Result<Cell> {
 }
 
 impl explore::Point {
-    /// Returns the configuration of the simulation; `None` for records of a file or a trace.
+    /// Returns the configuration of the simulation, or `None` if the records come from a file or a trace.
     ///
     /// # Errors
     /// A parameter is out of range.
@@ -225,7 +226,7 @@ impl explore::Point {
         }))
     }
 
-    /// Simulates a policy; `None` as for [`Point::simulation`](Self::simulation).
+    /// Simulates a policy. Returns `None` if the records come from a file or a trace.
     ///
     /// # Errors
     /// A parameter is out of range, or the policy violates an invariant.
@@ -235,7 +236,7 @@ impl explore::Point {
         report.map(Some).map_err(|source| Error::Simulation { source: Box::new(source) })
     }
 
-    /// Returns the costs of a policy by the closed form, if it describes the policy.
+    /// Returns the costs that the closed-form cost model predicts, or `None` if the model does not cover the policy.
     pub fn model(&self, policy: &PolicySpec) -> Option<Costs> {
         let (key_bytes, value_bytes) = self.generated_lengths().ok().flatten()?;
         let table_bytes = self.sizes().table_bytes;

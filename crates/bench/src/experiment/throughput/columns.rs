@@ -11,7 +11,7 @@ use crate::report::Report;
 use crate::report::provenance::Provenance;
 use crate::report::text::bytes;
 
-/// Metrics that all experiments of `lsmx bench` report.
+/// Metrics that all workloads of `lsmx bench` report.
 #[rustfmt::skip]
 pub(crate) const COMMON: &[Metric] = &[
     metric("workload", "workload", Unit::Text, "name of the workload").csv("workload"),
@@ -78,16 +78,16 @@ pub const REGISTRY: Registry = Registry {
     ],
 };
 
-/// Returns the rows of tables, each workload with its engines below each other.
+/// Returns the table rows. The rows of all engines for the same workload are adjacent.
 ///
 /// # Errors
-/// If a cell cannot be JSON.
+/// A cell cannot be serialized to JSON.
 pub fn rows(cells: &[Cell]) -> Result<Vec<Row>> {
     let of_lsmx: Vec<&Cell> =
         cells.iter().filter(|cell| cell.engine == Kind::Lsmx.name()).collect();
     let mut rows = Vec::new();
     for (place, ours) in of_lsmx.iter().enumerate() {
-        // Every engine ran the same workloads in the same order.
+        // All engines run the same workloads in the same order.
         let engines = distinct(cells.iter().map(|cell| cell.engine.as_str()));
         let of_engine =
             |engine: &&str| cells.iter().filter(|cell| cell.engine == *engine).nth(place);
@@ -144,7 +144,7 @@ impl Report for Throughput {
     }
 }
 
-/// Returns the settings of all cells in a few words.
+/// Returns a short description of the settings that all cells share.
 pub(crate) fn summary(settings: &Settings) -> String {
     format!(
         "{} records of {} + {} B, memtable {}, {} compaction threads",
