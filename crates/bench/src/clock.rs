@@ -22,13 +22,13 @@ impl Stopwatch {
 }
 
 /// Puts this thread to sleep for `ns` nanoseconds.
-#[expect(clippy::disallowed_methods, reason = "the pace of a workload, not a wait of a database")]
+#[expect(clippy::disallowed_methods, reason = "paces a workload; no database calls it")]
 pub fn pause_ns(ns: u64) {
     std::thread::sleep(Duration::from_nanos(ns));
 }
 
-/// Waits until `watch` shows `ns` nanoseconds. The end of the wait is a spin loop, because a sleep ends late by tens of
-/// microseconds.
+/// Waits until `watch` has run for `ns` nanoseconds. The last 100 µs are a spin loop, because a sleeping thread wakes
+/// up tens of microseconds late.
 pub fn wait_until(watch: Stopwatch, ns: u64) {
     const SPIN_NS: u64 = 100_000;
     let left = ns.saturating_sub(watch.elapsed_ns());
@@ -40,7 +40,7 @@ pub fn wait_until(watch: Stopwatch, ns: u64) {
     }
 }
 
-/// Measures the cost of one start and one reading of a stopwatch, in nanoseconds.
+/// Measures how long it takes to start and to read a stopwatch once, in nanoseconds.
 pub fn cost_ns() -> f64 {
     const READINGS: u32 = 10_000;
     let watch = Stopwatch::start();

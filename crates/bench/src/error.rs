@@ -1,5 +1,3 @@
-//! Errors of this crate.
-
 use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -18,7 +16,7 @@ pub enum Error {
     /// A parameter is out of range or malformed.
     #[error("{name} is {value}, must be {must}")]
     Invalid {
-        /// The parameter as users type it, such as `--entries`.
+        /// Name of the parameter as users type it, such as `--entries`.
         name: &'static str,
         value: String,
         must: String,
@@ -29,7 +27,7 @@ pub enum Error {
     /// A name is unknown.
     #[error("unknown {what} {name:?}; {}", known_names(name, known))]
     Unknown { what: &'static str, name: String, known: String },
-    /// A result cannot be JSON.
+    /// A result cannot be converted to JSON.
     #[error("the result cannot be JSON: {0}")]
     Json(#[from] serde_json::Error),
     /// A simulation failed.
@@ -44,16 +42,16 @@ pub enum Error {
     /// A data file is empty.
     #[error("{} holds no records", path.display())]
     NoRecords { path: PathBuf },
-    /// A call of the file system failed.
+    /// A file system call failed.
     #[error("cannot {action} {}: {}", path.display(), error_chain(source))]
     Io { action: &'static str, path: PathBuf, source: io::Error },
-    /// A directory of finished cells does not belong to this run.
+    /// The directory of `--resume` cannot be used, for example because it contains results of another command.
     #[error("--resume {}: {why}", directory.display())]
     Resume { directory: PathBuf, why: String },
-    /// A database of lsmx failed.
+    /// An lsmx database returned an error.
     #[error("cannot {action}: {source}")]
     Engine { action: &'static str, source: lsmx::Error },
-    /// A database of another engine failed.
+    /// A database of another engine, such as RocksDB, returned an error.
     #[error("{engine}: cannot {action}: {}", error_chain(&**source))]
     Peer {
         engine: &'static str,
@@ -98,12 +96,12 @@ impl Error {
         Err(Error::invalid(name, value, format!("from {} to {}", range.start(), range.end())))
     }
 
-    /// Returns a function that adds the action and the path to an error of the file system.
+    /// Returns a function that adds an action and a path to an I/O error.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Error {
         move |source| Error::Io { action, path: path.to_owned(), source }
     }
 
-    /// Returns whether the arguments or a spec file are wrong. The other errors are failures of the run.
+    /// Returns whether command-line arguments or a spec file cause the error. All other errors occur during a run.
     pub fn is_usage(&self) -> bool {
         match self {
             Error::Invalid { .. }

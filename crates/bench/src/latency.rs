@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::numbers;
 
-/// One hour. Longer latencies are recorded as one hour.
+/// Maximum recorded latency: one hour. Longer latencies are recorded as one hour.
 const LATENCY_NS_MAX: u64 = 3_600_000_000_000;
 /// Significant decimal digits of a recorded latency.
 const DIGITS: u8 = 3;
@@ -14,7 +14,7 @@ const DIGITS: u8 = 3;
 #[derive(Clone, Debug)]
 pub struct Latencies(Histogram<u64>);
 
-/// Mean, percentiles and maximum, in microseconds. All are 0 without a recorded latency.
+/// Mean, percentiles and maximum of latencies, in microseconds. All are 0 if no latency was recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LatencyUs {
     pub mean: f64,
@@ -34,10 +34,10 @@ impl Default for Latencies {
 
 impl Latencies {
     pub fn new() -> Latencies {
-        // The histogram accepts bounds with low ≥ 1, high ≥ 2 × low and digits ≤ 5.
-        #[expect(clippy::expect_used, reason = "constant bounds, covered by a test")]
+        // The histogram crate requires low ≥ 1, high ≥ 2 × low and digits ≤ 5.
+        #[expect(clippy::expect_used, reason = "the bounds are constants, and a test covers them")]
         Latencies(
-            Histogram::new_with_bounds(1, LATENCY_NS_MAX, DIGITS).expect("the bounds are legal"),
+            Histogram::new_with_bounds(1, LATENCY_NS_MAX, DIGITS).expect("the bounds are valid"),
         )
     }
 
@@ -47,7 +47,7 @@ impl Latencies {
 
     /// Adds the latencies of `other`.
     pub fn merge(&mut self, other: &Latencies) {
-        // Equal bounds, so the addition cannot fail.
+        // All histograms have the same bounds, so the addition cannot fail.
         self.0 += &other.0;
     }
 

@@ -1,4 +1,4 @@
-//! Workloads, experiments and reports for the command line.
+//! Workloads, experiments and reports of the `lsmx` command-line tool.
 //!
 //! A [`workload`] is a seeded stream of operations. An [`experiment`] runs workloads on databases and measures them.
 //! A [`report`] shows a result as text, JSON, CSV or HTML. This crate neither reads arguments nor prints.
@@ -6,7 +6,7 @@
 #![allow(
     missing_docs,
     clippy::missing_errors_doc,
-    reason = "not published: an item has a comment where its name and type do not suffice"
+    reason = "not published: only items that their names do not explain have comments"
 )]
 
 pub mod clock;

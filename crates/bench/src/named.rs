@@ -1,4 +1,4 @@
-//! Text form of enums whose variants users select by name.
+//! Conversions between enums and the names of their variants, which users type on the command line.
 
 /// Implements `Display` and `FromStr` for an enum with a constant `ALL` and a method `name`. The error for an
 /// unknown name lists the known names.

@@ -1,4 +1,4 @@
-//! Conversions between numbers. Values out of range saturate.
+//! Conversions between numeric types. Values out of range saturate.
 
 /// Rounds toward zero. Returns 0 for negative numbers.
 #[expect(clippy::cast_possible_truncation, reason = "`as` saturates")]
@@ -13,7 +13,7 @@ pub fn round(x: f64) -> u64 {
 }
 
 /// Converts to a floating-point number, exact up to 2⁵³.
-#[expect(clippy::cast_precision_loss, reason = "counts and bytes stay far below 2^53")]
+#[expect(clippy::cast_precision_loss, reason = "counts and byte lengths are below 2^53")]
 pub fn float(n: u64) -> f64 {
     n as f64
 }
@@ -23,12 +23,12 @@ pub fn ratio(a: u64, b: u64) -> f64 {
     if b == 0 { 0.0 } else { float(a) / float(b) }
 }
 
-/// Converts to an index or a length in memory.
+/// Converts a number to an index or a length of a slice.
 pub fn length(n: u64) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }
 
-/// Converts an index or a length in memory.
+/// Converts an index or a length of a slice to a 64-bit number.
 pub fn count(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }

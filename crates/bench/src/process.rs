@@ -1,4 +1,5 @@
-//! Counters that the operating system keeps for this process and its disk. `None` where the system has no counter.
+//! Counters of the operating system for this process and its disk. Functions return `None` on systems without the
+//! counter.
 
 use std::path::Path;
 
@@ -8,9 +9,9 @@ const TICKS_PER_S: f64 = 100.0;
 /// Processor time in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Cpu {
-    /// Time in the program.
+    /// Time in user mode.
     pub user_s: f64,
-    /// Time in the kernel.
+    /// Time in kernel mode.
     pub system_s: f64,
 }
 
@@ -19,7 +20,7 @@ impl Cpu {
         Cpu { user_s: self.user_s - before.user_s, system_s: self.system_s - before.system_s }
     }
 
-    /// Returns the sum.
+    /// Returns the sum of two processor times.
     pub fn and(self, other: Cpu) -> Cpu {
         Cpu { user_s: self.user_s + other.user_s, system_s: self.system_s + other.system_s }
     }
@@ -37,7 +38,7 @@ pub fn cpu_of_this_thread() -> Option<Cpu> {
 
 /// Returns the bytes that this process has passed to `write` calls on any file.
 ///
-/// `write_bytes` of the kernel counts whole pages, so it would count a page again for each append.
+/// The kernel counter `write_bytes` is not used: it counts a whole page for each small append.
 pub fn written_bytes() -> Option<u64> {
     field_of("/proc/self/io", "wchar:")
 }
@@ -47,7 +48,7 @@ pub fn storage_read_bytes() -> Option<u64> {
     field_of("/proc/self/io", "read_bytes:")
 }
 
-/// Returns the bytes that this process has received from `read` calls on any file, from the page cache or not.
+/// Returns the bytes that this process has received from `read` calls on any file, including data in the page cache.
 pub fn read_bytes() -> Option<u64> {
     field_of("/proc/self/io", "rchar:")
 }
@@ -57,7 +58,7 @@ pub fn resident_bytes() -> Option<u64> {
     field_of("/proc/self/status", "VmRSS:").map(|kib| kib * 1024)
 }
 
-/// Completed I/O of a block device, by all processes.
+/// I/O of all processes that a block device has completed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct DeviceIo {
     pub reads: u64,
@@ -90,11 +91,11 @@ pub fn device_io(path: &Path) -> Option<DeviceIo> {
 }
 
 fn device_stat(stat: &str) -> Option<DeviceIo> {
-    /// Unit of the counters of the kernel, for every device.
+    /// Length of a sector in the kernel's disk statistics, for every device.
     const SECTOR_BYTES: u64 = 512;
     let mut fields = stat.split_ascii_whitespace().map(|field| field.parse::<u64>().ok());
     let mut field = |skipped: usize| fields.nth(skipped).flatten();
-    // Reads, merged reads, sectors, milliseconds, then the same for writes.
+    // The fields are: reads, merged reads, sectors read, milliseconds, and the same four for writes.
     let (reads, read) = (field(0)?, field(1)?);
     let (writes, written) = (field(1)?, field(1)?);
     Some(DeviceIo {
@@ -121,7 +122,7 @@ fn device_of(_: &Path) -> Option<(u64, u64)> {
 }
 
 fn cpu_times(stat: &str) -> Option<Cpu> {
-    // The program name is in parentheses and may contain spaces and parentheses.
+    // The second field, the program name, is in parentheses and may contain spaces and parentheses.
     let (_, after) = stat.rsplit_once(')')?;
     let mut fields = after.split_ascii_whitespace().skip(11);
     let mut seconds = || {
@@ -141,12 +142,12 @@ fn field(text: &str, name: &str) -> Option<u64> {
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Returns the disk space of the files in a directory tree. Unreadable files do not count.
+/// Returns the disk space that the files in a directory tree occupy. Ignores files that cannot be read.
 pub fn disk_bytes(directory: &Path) -> u64 {
     sum_of_files(directory, occupied)
 }
 
-/// Returns the length of the files in a directory tree. Unreadable files do not count.
+/// Returns the total length of the files in a directory tree. Ignores files that cannot be read.
 pub fn file_bytes(directory: &Path) -> u64 {
     sum_of_files(directory, std::fs::Metadata::len)
 }
@@ -164,7 +165,7 @@ fn sum_of_files(directory: &Path, bytes: fn(&std::fs::Metadata) -> u64) -> u64 {
 #[cfg(unix)]
 fn occupied(metadata: &std::fs::Metadata) -> u64 {
     use std::os::unix::fs::MetadataExt;
-    /// Unit of `st_blocks`, for every file system.
+    /// Length of a block in `st_blocks`, for every file system.
     const BLOCK_BYTES: u64 = 512;
     metadata.blocks() * BLOCK_BYTES
 }

@@ -5,24 +5,24 @@ const COUNT: &str = "a whole number below 2^64, such as 2000000, 2_000_000, 1.5M
 /// Describes an accepted size, for error messages.
 const SIZE: &str = "a number of bytes below 2^64, such as 4096, 64K, 64MiB or 1.5G (K, M, G, T are powers of 1024)";
 
-/// Parses a count: digits, which `_` may group, with a decimal fraction, an exponent such as `e9`, and a unit of
-/// `K`, `M`, `G` or `T`, which are powers of 1000. The error describes the accepted counts.
+/// Parses a count: digits, with an optional fraction, exponent (`e9`) and unit. `_` may separate digits. The units `K`,
+/// `M`, `G` and `T` are powers of 1000. The error describes the accepted counts.
 pub fn parse_count(text: &str) -> Result<u64, String> {
     let (numerator, denominator) = parse_fraction(text, 1000).ok_or_else(|| COUNT.to_owned())?;
     let count = (numerator % denominator == 0).then(|| numerator / denominator);
     count.and_then(|count| u64::try_from(count).ok()).ok_or_else(|| COUNT.to_owned())
 }
 
-/// Parses a size in bytes: a number as for [`parse_count`], with a unit of `K`, `M`, `G` or `T`, or `KiB`, `MiB`,
-/// `GiB` or `TiB`. Units are powers of 1024. A fraction of a byte is rounded down.
+/// Parses a size in bytes. The syntax is that of [`parse_count`], but the units are powers of 1024 and may end with
+/// `iB`, as in `MiB`. A fraction of a byte is rounded down.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     parse_fraction(text, 1024)
         .and_then(|(numerator, denominator)| u64::try_from(numerator / denominator).ok())
         .ok_or_else(|| SIZE.to_owned())
 }
 
-/// Parses a number with a unit, a power of `base`. Returns its numerator and denominator, or `None` if the syntax is
-/// wrong or a number does not fit. With base 1024 the unit may end with `iB`.
+/// Parses a number whose unit is a power of `base`. Returns its numerator and denominator, or `None` if the syntax is
+/// wrong or the number is too large. With base 1024 the unit may end with `iB`.
 fn parse_fraction(text: &str, base: u128) -> Option<(u128, u128)> {
     let text = text.trim();
     let is_digit = |c: char| c.is_ascii_digit() || c == '_';

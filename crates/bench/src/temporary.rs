@@ -1,8 +1,8 @@
 //! Temporary directories for the databases of an experiment.
 //!
-//! A killed process leaves its directories behind. Each process holds a lock on its directories, which ends with the
-//! process. The next run removes the unlocked directories with the same prefix. On systems that cannot lock directories
-//! they stay.
+//! A killed process does not remove its directories. Each process therefore locks its directories, and the operating
+//! system releases the locks when the process ends. The next run removes unlocked directories with the same prefix. If
+//! the system cannot lock directories, no run removes them.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -12,17 +12,17 @@ use tempfile::TempDir;
 
 use crate::error::{Error, Result};
 
-/// Number of random letters and digits in a name.
+/// Number of random letters and digits in the name of a temporary directory.
 const RANDOM_BYTES: usize = 12;
-/// End of every name, so that no directory of a user is removed.
+/// Suffix of all temporary directories. Directories without this suffix are never removed.
 const SUFFIX: &str = ".lsmx-temporary";
-/// Name of the file that protects a directory from removal.
+/// Name of the file that protects a temporary directory from removal.
 const KEPT: &str = "KEPT";
 
 /// A temporary directory. Dropping the handle removes it.
 #[derive(Debug)]
 pub struct Temporary {
-    // Dropped first, so that the directory is locked during its removal.
+    // This field is dropped before the lock, so that the directory is locked while it is removed.
     directory: TempDir,
     _lock: Option<File>,
 }
@@ -32,7 +32,7 @@ impl Temporary {
         self.directory.path()
     }
 
-    /// Keeps the directory for inspection. Later runs do not remove it.
+    /// Keeps the directory for inspection. No later run removes it.
     pub fn keep(self) -> io::Result<()> {
         #[expect(clippy::disallowed_methods, reason = "not a file of a database")]
         File::create(self.directory.path().join(KEPT))?;
@@ -41,14 +41,15 @@ impl Temporary {
     }
 }
 
-/// Creates a directory in `parent`, after removing directories with this prefix whose processes have ended.
+/// Creates a temporary directory in `parent`. First removes directories with the same prefix whose processes have
+/// ended.
 pub fn directory(prefix: &str, parent: &Path) -> Result<Temporary> {
     remove_left_overs(prefix, parent);
     loop {
         let mut builder = tempfile::Builder::new();
         builder.prefix(prefix).suffix(SUFFIX).rand_bytes(RANDOM_BYTES);
         let directory = builder.tempdir_in(parent).map_err(|error| {
-            // The error of `tempfile` has a random path. If `parent` is missing, its own error is clearer.
+            // The error of `tempfile` contains a random path. If `parent` is missing, an error about it is clearer.
             let source = fs::read_dir(parent).err().unwrap_or(error);
             Error::io("make a directory in", parent)(source)
         })?;
@@ -61,7 +62,7 @@ pub fn directory(prefix: &str, parent: &Path) -> Result<Temporary> {
     }
 }
 
-/// Removes directories of ended processes. A directory that cannot be removed stays for the next run.
+/// Removes the directories of ended processes. Ignores directories that cannot be removed.
 fn remove_left_overs(prefix: &str, parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
@@ -70,7 +71,7 @@ fn remove_left_overs(prefix: &str, parent: &Path) {
         let is_random = |random: &str| {
             random.len() == RANDOM_BYTES && random.bytes().all(|byte| byte.is_ascii_alphanumeric())
         };
-        // False for symbolic links.
+        // `is_dir` is false for symbolic links.
         let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
         let path = entry.path();
         if random.is_some_and(is_random)

@@ -1,11 +1,11 @@
 //! Comparison of two results.
 //!
-//! 1. Cells with the same policy, spec, engine, workload, sweep point and threads are paired, in their order. Write
-//!    control and execution of jobs may differ, so a measurement can be compared with a simulation.
-//! 2. A number that differs and is a cost or a rate is better or worse. Other numbers have changed.
-//! 3. A difference is *beyond noise* if both cells are deterministic and the number is no time; otherwise if the
-//!    intervals of the repetitions do not overlap. Without repetitions it must exceed [`NOISE`], or [`NOISE_OF_TIMES`]
-//!    for times, and is marked as a guess.
+//! 1. Measurements with the same policy, spec, engine, workload, sweep point and number of threads are paired. Write
+//!    control and job threads may differ, so that a measured engine can be compared with a simulation.
+//! 2. A difference of a cost or a rate is *better* or *worse*. A difference of any other number is *changed*.
+//! 3. If both measurements are deterministic, every difference is *beyond noise*, except that of a time. If both have
+//!    repetitions, a difference is beyond noise if their intervals do not overlap. Otherwise it must exceed [`NOISE`],
+//!    or [`NOISE_OF_TIMES`] for times, and is marked as a guess.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,12 @@ use super::table::grid;
 
 use super::{Better, Metric, Registry, find, scalar_text, scalars};
 
-/// Relative difference above which a number without repetitions is beyond noise.
+/// Maximum relative difference that counts as noise if the measurements have no repetitions.
 pub const NOISE: f64 = 0.05;
-/// The same for latencies and other times.
+/// Maximum relative difference of a latency or other time that counts as noise if the measurements have no repetitions.
 pub const NOISE_OF_TIMES: f64 = 0.25;
 
-/// Members that identify a cell.
+/// JSON fields that two measurements must have in common to be compared.
 const IDENTITY: &[&str] = &[
     "policy",
     "spec",
@@ -34,9 +34,9 @@ const IDENTITY: &[&str] = &[
     "read_ratio",
     "cache_kind",
 ];
-/// Members of a workload that do not identify it.
+/// JSON fields of a workload that are ignored when two results are matched.
 const NOT_OF_WORKLOAD: [&str; 3] = ["write_control", "workers", "deterministic"];
-/// Members of a cell that are not measured.
+/// JSON fields of a result that are not measured numbers and are not compared.
 const NOT_MEASURED: [&str; 7] =
     ["seed", "levels", "history", "digest", "repeats", "simulated", "memory_bytes_before"];
 
@@ -44,46 +44,46 @@ const NOT_MEASURED: [&str; 7] =
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     pub pairs: Vec<Pair>,
-    /// Names of the cells that only the first result has.
+    /// Names of the measurements that only the first result contains.
     pub only_old: Vec<String>,
-    /// Names of the cells that only the second result has.
+    /// Names of the measurements that only the second result contains.
     pub only_new: Vec<String>,
 }
 
-/// A cell of both results.
+/// A measurement that both results contain.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Pair {
-    /// Name of the cell.
+    /// Name of the measurement.
     pub cell: String,
-    /// Whether both runs have the same digest; `None` if one of them has no digest.
+    /// Whether both measurements have the same digest; `None` if one of them has no digest.
     pub same_digest: Option<bool>,
     pub differences: Vec<Difference>,
-    /// Number of equal numbers.
+    /// Count of the numbers that are equal in both measurements.
     pub equal: usize,
-    /// Names of numbers that only one cell has.
+    /// Names of the numbers that only one of the two measurements contains.
     pub missing: Vec<String>,
 }
 
-/// A number that differs.
+/// A number that differs between two measurements.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
-    /// Flat name.
+    /// Flat JSON name of the number, such as `compaction.jobs`.
     pub metric: String,
     pub old: f64,
     pub new: f64,
-    /// New ÷ old; `None` if old is 0.
+    /// New value ÷ old value; `None` if the old value is 0.
     pub ratio: Option<f64>,
-    /// Interval of the repetitions of the first result.
+    /// Interval of the old value over its repetitions.
     pub old_interval: Option<[f64; 2]>,
-    /// Interval of the repetitions of the second result.
+    /// Interval of the new value over its repetitions.
     pub new_interval: Option<[f64; 2]>,
     pub meaning: Meaning,
     /// Whether the number is a time, which depends on the machine and its load.
     pub time: bool,
     pub beyond_noise: bool,
-    /// Whether `beyond_noise` is a guess.
+    /// Whether `beyond_noise` is a guess, because the measurements have no repetitions.
     pub noise_unknown: bool,
-    /// Whether `--fail-above` may fail because of it.
+    /// Whether this difference can make `lsmx compare --fail-above` fail.
     #[serde(skip)]
     gates: bool,
 }
@@ -99,7 +99,8 @@ pub enum Meaning {
 }
 
 impl Difference {
-    /// Returns the deterioration as a share of the old value: 0 if not worse, infinite if the old value is 0.
+    /// Returns the deterioration relative to the old value: 0 if the number is not worse, infinite if the old value is
+    /// 0.
     pub fn worse_by(&self) -> f64 {
         match (self.meaning, self.ratio) {
             (Meaning::Worse, Some(ratio)) => (ratio - 1.0).abs(),
@@ -110,8 +111,8 @@ impl Difference {
 }
 
 impl Comparison {
-    /// Compares the cells of two results. `registry` has the metrics of the first result. Without it a number has the
-    /// meaning that it has in the first command that reports it.
+    /// Compares two results. `registry` declares the metrics of the first result. If it is `None`, a number is
+    /// interpreted as in the first command that reports a number of this name.
     pub fn new(registry: Option<&Registry>, old: &[Value], new: &[Value]) -> Comparison {
         let mut others: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
         for cell in new.iter().rev() {
@@ -128,8 +129,8 @@ impl Comparison {
         Comparison { pairs, only_old, only_new }
     }
 
-    /// Returns the gating costs and rates that are worse by more than a share. Times have their own share. `None` excludes
-    /// the numbers of its kind.
+    /// Returns the costs and rates for which `lsmx compare` fails: those that are worse by more than `share`, or by
+    /// more than `share_of_times` if they are times. `None` means that no difference of this kind fails.
     pub fn worse<'a>(
         &'a self,
         share: Option<f64>,
@@ -157,7 +158,7 @@ fn identity(cell: &Value) -> String {
     identity
 }
 
-/// Returns a short name of a cell.
+/// Returns a short name of a measurement.
 fn name(cell: &Value) -> String {
     let mut words: Vec<String> = Vec::new();
     for (member, label) in [
@@ -213,13 +214,13 @@ fn numbers(cell: &Value) -> Vec<(String, f64)> {
     scalars.filter_map(|(name, scalar)| Some((name, scalar.as_f64()?))).collect()
 }
 
-/// Returns the interval of the repetitions of a number.
+/// Returns the interval of a number over its repetitions; `None` without repetitions.
 fn interval(cell: &Value, name: &str) -> Option<[f64; 2]> {
     let ends = |of: &Value| Some([of.get("low")?.as_f64()?, of.get("high")?.as_f64()?]);
     if let Some(repeated) = cell.get("repeats").and_then(|at| at.get("metrics")?.get(name)) {
         return repeated.get("interval").and_then(ends).or_else(|| ends(repeated));
     }
-    // `lsmx bench` stores intervals as separate members. Without repetitions both ends are equal.
+    // `lsmx bench` stores an interval in a separate JSON field. Without repetitions both bounds are equal.
     let interval = cell.get(format!("{name}_interval"))?;
     let (low, high) = (interval.get(0)?.as_f64()?, interval.get(1)?.as_f64()?);
     (low < high).then_some([low, high])
@@ -262,8 +263,8 @@ fn difference(
     }
 }
 
-/// Returns a table for each pair of cells and a line for each unpaired cell. Without `all` the tables have only costs,
-/// rates, and numbers that differ beyond noise.
+/// Returns a table for each pair of measurements and a line for each unpaired measurement. If `all` is false, the
+/// tables contain only costs, rates, and numbers that differ beyond noise.
 pub fn table(comparison: &Comparison, all: bool) -> String {
     let mut text = String::new();
     for pair in &comparison.pairs {
@@ -410,7 +411,7 @@ mod tests {
         slow["put_latency_us"]["mean"] = json!(11.0);
         let comparison = compare(&[cell("full", 2.0, 5)], &[slow]);
         let difference = only(&comparison);
-        assert!(difference.time && !difference.beyond_noise, "a tenth is noise");
+        assert!(difference.time && !difference.beyond_noise, "10 % of a time is noise");
         assert_eq!(comparison.worse(Some(0.0), None).count(), 0);
         assert_eq!(comparison.worse(None, Some(0.05)).count(), 1);
     }

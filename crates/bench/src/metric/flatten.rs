@@ -1,16 +1,16 @@
-//! Results as flat names and scalars, such as `compaction.jobs` or `point_lookups[0.5].ops`.
+//! Flattens JSON results to scalars with names such as `compaction.jobs` or `point_lookups[0.5].ops`.
 //!
-//! A flat name joins the names of members with dots. Brackets contain the identity of an array element, such as the
-//! share of absent keys. Arrays whose elements have no identity are left out.
+//! A flat name joins the names of JSON fields with dots. Brackets contain a value that identifies an array element,
+//! such as the share of absent keys. Array elements without such a value are omitted.
 
 use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
-/// Members that identify the elements of an array.
+/// JSON fields that identify the elements of an array.
 const IDENTITIES: [&str; 4] = ["alpha", "selectivity", "level", "share_of_run"];
 
-/// Returns all scalars below a value with their flat names, in order. Nulls are left out.
+/// Returns all scalars in a JSON value with their flat names, in the order of the JSON text. Omits nulls.
 pub fn scalars(value: &Value) -> Vec<(String, &Value)> {
     let mut found = Vec::new();
     collect(value, String::new(), &mut found);
@@ -36,7 +36,7 @@ fn collect<'a>(value: &'a Value, name: String, found: &mut Vec<(String, &'a Valu
     }
 }
 
-/// Calls a function with the flat name of every scalar below a value. The function may change the scalar.
+/// Calls `change` with each scalar in a JSON value and its flat name.
 pub(crate) fn for_each_mut(value: &mut Value, change: &mut dyn FnMut(&str, &mut Value)) {
     visit_mut(value, String::new(), change);
 }
@@ -73,8 +73,8 @@ pub fn scalar_text(scalar: &Value) -> String {
     scalar.as_str().map_or_else(|| scalar.to_string(), str::to_owned)
 }
 
-/// Returns header and rows of a table with a column for each name, in the order of first occurrence. A cell is empty if
-/// its value lacks the name.
+/// Returns the header and the rows of a table with one row per JSON value and one column per flat name. Columns are in
+/// the order of first occurrence. If a value does not contain a name, the text is empty.
 pub fn union_table(values: &[Value]) -> (Vec<String>, Vec<Vec<String>>) {
     let flat: Vec<HashMap<String, &Value>> =
         values.iter().map(|value| scalars(value).into_iter().collect()).collect();

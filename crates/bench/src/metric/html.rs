@@ -37,7 +37,7 @@ pub fn page_of_rows(
     page::page(&title, headline, provenance, &[], &summary)
 }
 
-/// A row of a page with its name and its marker.
+/// A row of a result, with the name and the marker that represent it in an HTML page.
 #[derive(Clone, Debug)]
 pub(crate) struct Subject {
     pub(crate) name: String,
@@ -46,14 +46,14 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// Returns a number that tables show.
+    /// Returns the number with this flat name; `None` if tables do not show it.
     pub(crate) fn number(&self, name: &str) -> Option<f64> {
         self.row.shown(name)?.as_f64()
     }
 }
 
-/// Returns a sortable table with a line per subject and a column per name. The best value of each cost or rate is marked,
-/// unless all values are equal. `heading` is the title of the column of subjects.
+/// Returns a sortable table with one line per subject and one column per metric name. The best value of a cost or rate
+/// is bold, unless all values are equal. `heading` is the title of the first column.
 fn table(
     registry: &Registry,
     heading: &str,
@@ -91,7 +91,7 @@ fn table(
     }
 }
 
-/// Returns the explanations of the columns of a table.
+/// Returns a collapsible list that explains the columns of a table.
 fn legend(registry: &Registry, names: &[impl AsRef<str>], subjects: &[Subject]) -> Markup {
     let rows: Vec<Row> = subjects.iter().map(|subject| subject.row.clone()).collect();
     html! {
@@ -109,7 +109,7 @@ fn legend(registry: &Registry, names: &[impl AsRef<str>], subjects: &[Subject]) 
 fn cell(column: &Column, row: &Row, best: Option<&str>) -> Markup {
     let text = column.text(row);
     let is_best = best == Some(text.as_str());
-    // The script sorts by this number if there is one, otherwise by the text.
+    // The script of the page sorts rows by this number, or by the text if there is no number.
     let number = row.shown(&column.name).and_then(|value| value.as_f64());
     html! {
         td class=[is_best.then_some("best")] data-value=[number] {
@@ -122,7 +122,7 @@ fn cell(column: &Column, row: &Row, best: Option<&str>) -> Markup {
     }
 }
 
-/// Returns the text of the best value; `None` if all values are equal or none is better.
+/// Returns the best value of a column as text; `None` if all values are equal or the metric is neither cost nor rate.
 fn best(column: &Column, rows: &[Row]) -> Option<String> {
     let number = |row: &Row| row.shown(&column.name)?.as_f64();
     let numbers = rows.iter().filter_map(number);
@@ -136,7 +136,7 @@ fn best(column: &Column, rows: &[Row]) -> Option<String> {
     others.into_iter().any(|other| other != text).then_some(text)
 }
 
-/// Returns a table with the explanations of its columns.
+/// Returns a table, followed by explanations of its columns.
 pub(crate) fn table_and_legend(
     registry: &Registry,
     heading: &str,
@@ -149,12 +149,13 @@ pub(crate) fn table_and_legend(
     }
 }
 
-/// Returns a figure with a bar per subject that has the number, or nothing if all bars are empty.
+/// Returns a plot with one bar for each subject that has the number. Returns nothing if all bars are empty.
 pub(crate) fn bars(registry: &Registry, name: &str, title: &str, subjects: &[Subject]) -> Markup {
     bars_of_parts(registry, title, &[(title, name)], subjects)
 }
 
-/// Returns a figure with a bar per subject. A bar has a part for each label and flat name.
+/// Returns a plot with one stacked bar per subject. `parts` contains the label and the flat name of each segment of a
+/// bar.
 pub(crate) fn bars_of_parts(
     registry: &Registry,
     title: &str,
@@ -170,7 +171,8 @@ pub(crate) fn bars_of_parts(
     })
 }
 
-/// Returns a figure with a bar per subject that has `parts`, with their sum as text; nothing if all bars are empty.
+/// Returns a plot of stacked bars. `parts` returns the segments of a subject; a subject without segments has no bar.
+/// The text of a bar is the sum of its segments. Returns nothing if all bars are empty.
 pub(crate) fn stacked_bars(
     title: &str,
     labels: &[&str],
@@ -197,12 +199,13 @@ pub(crate) fn stacked_bars(
     }
 }
 
-/// Returns the section of latencies, see [`latency_figures`].
+/// Returns a page section with the plots of [`latency_figures`].
 pub(crate) fn latencies(kinds: &[(&str, &str)], subjects: &[Subject]) -> Markup {
     section("Latency", "The axis is logarithmic.", &latency_figures(kinds, subjects))
 }
 
-/// Returns for each title and flat name a figure with the percentiles of each subject, or nothing without measurements.
+/// Returns a plot of latency percentiles for each title and flat name in `kinds`. Omits latencies that no subject has
+/// measured.
 pub(crate) fn latency_figures(
     kinds: &[(impl AsRef<str>, impl AsRef<str>)],
     subjects: &[Subject],

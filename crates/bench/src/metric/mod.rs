@@ -1,7 +1,7 @@
-//! Declarations of the numbers in results: name, title, unit, meaning, and which change is an improvement.
+//! Declarations of the numbers in results: name, title, unit, meaning, and whether less or more is better.
 //!
-//! Each experiment declares its metrics in its module `columns`. Text tables and their legends, CSV files, tables in
-//! HTML, `lsmx compare` and the reference of the results ([`reference()`]) use these declarations.
+//! Each experiment declares its metrics in its module `columns`. Text tables, legends, CSV files, HTML pages, `lsmx
+//! compare` and the reference of the results ([`reference()`]) use these declarations.
 
 pub mod compare;
 mod flatten;
@@ -19,7 +19,7 @@ use std::cmp::Ordering;
 
 use crate::experiment::{advise, explore, iocost, rmw, simulate, throughput, tuning};
 
-/// Which change of a number is an improvement.
+/// Whether less or more of a number is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
     Less,
@@ -28,22 +28,22 @@ pub enum Better {
     Neither,
 }
 
-/// The meaning of a number in a result.
+/// Declaration of a number in a result.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
-    /// Flat name in JSON, such as `compaction.jobs`. A `*` stands for any text without `.`, `[` and `]`.
+    /// Flat name in JSON, such as `compaction.jobs`. A `*` matches any text without `.`, `[` and `]`.
     pub key: &'static str,
-    /// Heading of the column. The text of each `*` replaces a `{}`.
+    /// Heading of the column. Each `{}` is replaced by the part of the name that the corresponding `*` matched.
     pub title: &'static str,
     pub unit: Unit,
     pub better: Better,
-    /// Whether `lsmx compare --fail-above` may fail because of it.
+    /// Whether a worse value can make `lsmx compare --fail-above` fail.
     pub gates: bool,
     /// Whether the number is a time, which depends on the machine and its load.
     pub is_time: bool,
-    /// Header of the CSV column; empty without such a column.
+    /// Header of the CSV column. If it is empty, CSV files do not contain the metric.
     pub csv: &'static str,
-    /// Explanation for the legend, in one line.
+    /// Explanation in legends, in one line.
     pub about: &'static str,
 }
 
@@ -58,8 +58,8 @@ pub const fn metric(
     Metric { key, title, unit, better: Better::Neither, gates: false, is_time, csv: "", about }
 }
 
-/// Declares the metrics of a latency: mean, percentiles and maximum. The fourth argument is the start of the names of the
-/// CSV columns.
+/// Declares the metrics of a latency: mean, percentiles and maximum. The optional fourth argument is the prefix of the
+/// CSV column names.
 macro_rules! latency {
     ($key:literal, $title:literal, $about:literal $(, $csv:literal)?) => {
         [
@@ -114,7 +114,7 @@ impl Metric {
         Metric { csv, ..self }
     }
 
-    /// Returns the heading of the column with this flat name; `None` if the name does not match.
+    /// Returns the heading of the column with this flat name; `None` if the name does not match the key of the metric.
     pub fn title_of(&self, name: &str) -> Option<String> {
         let stars = match_stars(self.key, name)?;
         let mut title = self.title.to_owned();
@@ -131,13 +131,13 @@ impl Metric {
     }
 }
 
-/// Returns the texts that the stars of a pattern match; `None` if the pattern does not match the name.
+/// Returns the texts that the `*` of a pattern match; `None` if the pattern does not match the name.
 fn match_stars<'a>(pattern: &str, name: &'a str) -> Option<Vec<&'a str>> {
     let mut parts = pattern.split('*');
     let mut rest = name.strip_prefix(parts.next()?)?;
     let mut stars = Vec::new();
     for part in parts {
-        // In brackets a star may contain dots, as in `point_lookups[0.5].ops`.
+        // In brackets a `*` also matches dots, as in `point_lookups[0.5].ops`.
         let stop = |c| if part.starts_with(']') { c == ']' } else { ".[]".contains(c) };
         let end = rest.find(stop).unwrap_or(rest.len());
         let (star, after) = rest.split_at(end);
@@ -153,11 +153,11 @@ fn match_stars<'a>(pattern: &str, name: &'a str) -> Option<Vec<&'a str>> {
 #[derive(Clone, Copy, Debug)]
 pub struct Registry {
     pub command: &'static str,
-    /// Lists of metrics. The first metric that matches a name is that of the name.
+    /// Lists of metrics. If several metrics match a name, the first one applies.
     pub metrics: &'static [&'static [Metric]],
-    /// Names of the columns that identify a row. A table of several blocks repeats them in each block.
+    /// Names of the columns that identify a row. If a table is split into blocks, each block repeats these columns.
     pub identity: &'static [&'static str],
-    /// Default columns of the text table. A name may have stars.
+    /// Names of the default columns of the text table. A name may contain `*`.
     pub shown: &'static [&'static str],
 }
 
@@ -167,13 +167,13 @@ impl Registry {
         self.metrics.iter().copied().flatten()
     }
 
-    /// Returns the metric of a flat name.
+    /// Returns the metric that declares a flat name.
     pub fn find(&self, name: &str) -> Option<&'static Metric> {
         self.metrics().find(|metric| match_stars(metric.key, name).is_some())
     }
 
-    /// Returns the columns of `names` for which a row has a value, in the order of `names`. Names may have stars. The
-    /// columns of a name with stars are sorted by the numbers that the stars match.
+    /// Returns the columns in `names` for which at least one row has a value, in the order of `names`. A name with `*`
+    /// selects all matching columns, sorted by the numbers that the `*` matches.
     pub fn columns(&self, names: &[impl AsRef<str>], rows: &[Row]) -> Vec<Column> {
         let mut columns: Vec<Column> = Vec::new();
         for pattern in names {
@@ -186,7 +186,7 @@ impl Registry {
                 .flat_map(Row::names)
                 .filter_map(|name| Some((numbers(name)?, name)))
                 .collect();
-            // The sort is stable.
+            // A stable sort keeps the order of names whose `*` match no number.
             matching.sort_by(|(a, _), (b, _)| a.partial_cmp(b).unwrap_or(Ordering::Equal));
             for (_, name) in matching {
                 if columns.iter().any(|column| column.name == name) {
@@ -203,7 +203,7 @@ impl Registry {
         columns
     }
 
-    /// Returns the header and the rows of the CSV file: the metrics that have a CSV header.
+    /// Returns the header and the rows of a CSV file of the metrics that have a CSV header.
     pub fn csv(&self, rows: &[Row]) -> (Vec<String>, Vec<Vec<String>>) {
         let metrics = || self.metrics().filter(|metric| !metric.csv.is_empty());
         let header = metrics().map(|metric| metric.csv.to_owned()).collect();
@@ -218,14 +218,14 @@ impl Registry {
 /// A column of a table.
 #[derive(Clone, Debug)]
 pub struct Column {
-    /// Flat name.
+    /// Flat JSON name of the number, such as `compaction.jobs`.
     pub name: String,
     pub title: String,
     pub metric: &'static Metric,
 }
 
 impl Column {
-    /// Returns the text of a cell; `–` without a value.
+    /// Returns the text of this column in a row; `–` if the row has no value.
     pub fn text(&self, row: &Row) -> String {
         let Some(value) = row.shown(&self.name) else { return "–".to_owned() };
         match value.as_f64() {
@@ -248,12 +248,12 @@ pub const ALL: [&Registry; 9] = [
     &advise::columns::PRESETS,
 ];
 
-/// Returns the first metric of any command with this flat name.
+/// Returns the first metric of any command that declares this flat name.
 pub fn find(name: &str) -> Option<&'static Metric> {
     ALL.iter().find_map(|registry| registry.find(name))
 }
 
-/// Returns the registry of a result by the command line that made it, such as `lsmx bench fillseq`.
+/// Returns the metrics of the command in a command line, such as `lsmx bench fillseq`.
 pub fn registry_of(command_line: &str) -> Option<&'static Registry> {
     let mut words = command_line.split_whitespace().skip(1);
     let command = words.find(|word| !word.starts_with('-'))?;
@@ -347,9 +347,9 @@ mod tests {
         }
     }
 
-    /// `UPDATE=1` writes the page.
+    /// With the environment variable `UPDATE=1` the test writes the page.
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "a page of the book, not a database")]
+    #[expect(clippy::disallowed_methods, reason = "writes a page of the documentation")]
     fn reference_page_lists_all_metrics() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/results.md");
         let old = std::fs::read_to_string(path).unwrap_or_default();

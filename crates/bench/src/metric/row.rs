@@ -8,16 +8,16 @@ use serde_json::{Map, Number, Value};
 use super::flatten::scalars;
 use crate::experiment::repeat::Repeats;
 
-/// A result as flat names and scalars.
+/// A result, flattened to names and scalars.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
     values: Map<String, Value>,
-    /// Minimum and maximum of each repeated number.
+    /// Minimum and maximum of each number over the repetitions, by flat name.
     spread: BTreeMap<String, [Number; 2]>,
 }
 
 impl Row {
-    /// Flattens a result without its member `repeats`.
+    /// Flattens a result. Omits its JSON field `repeats`.
     pub fn new(result: &impl Serialize) -> serde_json::Result<Row> {
         let value = serde_json::to_value(result)?;
         let values = scalars(&value).into_iter().filter(|(name, _)| !name.starts_with("repeats."));
@@ -35,7 +35,7 @@ impl Row {
         self.values.retain(|name, _| !name.starts_with(prefix));
     }
 
-    /// Adds the minima and maxima of repetitions.
+    /// Adds the minimum and maximum of each number over the repetitions.
     pub fn with_repeats(mut self, repeats: Option<&Repeats>) -> Row {
         for (name, repeated) in repeats.iter().flat_map(|repeats| &repeats.metrics) {
             self.spread.insert(name.clone(), [repeated.low.clone(), repeated.high.clone()]);
@@ -43,8 +43,8 @@ impl Row {
         self
     }
 
-    /// Returns the swept flags, then the other values. After a repeated number follow its minimum and maximum, named
-    /// `.low` and `.high`.
+    /// Returns the columns of a CSV row: the swept flags, then all other values. Each repeated number is followed by
+    /// its minimum and maximum, whose names end with `.low` and `.high`.
     pub fn into_csv(self) -> Map<String, Value> {
         let (swept, others): (Vec<_>, Vec<_>) =
             self.values.into_iter().partition(|(name, _)| name.starts_with("sweep."));
@@ -60,7 +60,7 @@ impl Row {
         all
     }
 
-    /// Returns the flat names in order.
+    /// Returns the flat names of all values, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.values.keys().map(String::as_str)
     }
@@ -73,7 +73,7 @@ impl Row {
         self.get(name)?.as_f64()
     }
 
-    /// Returns a value for a table; `None` for an empty text and a latency that was not measured.
+    /// Returns a value for a table; `None` if the value is an empty text or a latency that was not measured.
     pub fn shown(&self, name: &str) -> Option<&Value> {
         let value = self.get(name).filter(|value| !value.is_null() && **value != "")?;
         let measured = || match name.rsplit_once('.') {
@@ -85,7 +85,7 @@ impl Row {
         measured().then_some(value)
     }
 
-    /// Returns the minimum and the maximum of the repetitions.
+    /// Returns the minimum and the maximum of a number over the repetitions.
     pub fn spread(&self, name: &str) -> Option<[f64; 2]> {
         let [low, high] = self.spread.get(name)?;
         Some([low.as_f64()?, high.as_f64()?])

@@ -18,7 +18,7 @@ pub struct TableStyleOptions {
     pub width: usize,
     /// Whether a legend follows the table.
     pub legend: bool,
-    /// Columns by flat name, or `all`; empty means the columns that the experiment shows by default.
+    /// Flat names of the columns, or `all`. If empty, the table has the default columns of the experiment.
     pub columns: Vec<String>,
 }
 
@@ -33,7 +33,7 @@ pub fn terminal_width() -> Option<usize> {
     Table::new().width().map(usize::from)
 }
 
-/// Fails if a name of a column is unknown. Names may have stars.
+/// Fails if the name of a column is unknown. Names may contain `*`.
 pub fn check_columns(registry: &Registry, columns: &[String]) -> Result<()> {
     let is_known =
         |name: &&String| *name == "all" || registry.find(&name.replace('*', "x")).is_some();
@@ -80,8 +80,8 @@ pub fn table(registry: &Registry, rows: &[Row], style: &TableStyleOptions) -> Re
     Ok(text)
 }
 
-/// Removes and returns the columns that have the same text in all rows and are neither costs nor rates. At least one column
-/// stays.
+/// Removes and returns the columns that have the same text in all rows and are neither costs nor rates. Keeps at least
+/// one column.
 fn take_constant_columns(columns: &mut Vec<Column>, rows: &[Row]) -> Vec<Column> {
     let is_constant = |column: &Column| {
         let text = |row| cell_text(column, row);
@@ -98,7 +98,7 @@ fn take_constant_columns(columns: &mut Vec<Column>, rows: &[Row]) -> Vec<Column>
     constant
 }
 
-/// Returns the table as blocks, each at most `width` characters wide and with the identity columns.
+/// Returns a table as blocks of at most `width` characters. Each block repeats the columns that identify a row.
 fn blocks(identity: &[Column], columns: &[Column], rows: &[Row], width: usize) -> String {
     let width_of = |column: &Column| {
         let cells = rows.iter().map(|row| cell_text(column, row));
@@ -133,7 +133,7 @@ fn blocks(identity: &[Column], columns: &[Column], rows: &[Row], width: usize) -
     texts.join("\n")
 }
 
-/// Returns the text of a cell, with the range of the repetitions.
+/// Returns the text of a column in a row, with the minimum and maximum of the repetitions.
 fn cell_text(column: &Column, row: &Row) -> String {
     let text = column.text(row);
     match row.spread(&column.name) {
@@ -145,7 +145,7 @@ fn cell_text(column: &Column, row: &Row) -> String {
     }
 }
 
-/// Returns a line for each explanation, with the titles of its columns.
+/// Returns the explanations of columns, one per line. Columns with the same explanation share a line.
 fn legend<'a>(columns: impl Iterator<Item = &'a Column>) -> String {
     let name = |column: &Column| match column.metric.unit.name() {
         "" => column.title.clone(),
@@ -161,7 +161,7 @@ fn legend<'a>(columns: impl Iterator<Item = &'a Column>) -> String {
     lines.iter().map(|(names, about)| format!("  {names}: {about}\n")).collect()
 }
 
-/// Returns a table whose first column is text and whose other columns are numbers.
+/// Returns a text table. The first column contains texts, the other columns contain numbers.
 pub fn grid(header: Vec<String>, rows: impl IntoIterator<Item = Vec<String>>) -> String {
     draw_grid(header, rows, 1)
 }

@@ -9,13 +9,13 @@ use crate::report::text;
 pub enum Unit {
     Text,
     Count,
-    /// A count per something, with three decimals.
+    /// A mean count, with three decimals.
     Mean,
     /// Blocks per lookup, with three decimals.
     Blocks,
     /// Bytes. Tables show binary units.
     Bytes,
-    /// Bytes per something, with two decimals.
+    /// A mean number of bytes, with two decimals.
     MeanBytes,
     Micros,
     MicrosPerOperation,
@@ -40,7 +40,8 @@ impl Unit {
         matches!(self, Micros | MicrosPerOperation | MicrosAsSeconds | Seconds)
     }
 
-    /// Returns the unit for headings of columns; empty for texts, counts, and sizes, whose cells have the unit.
+    /// Returns the unit for column headings. It is empty for texts and counts, and for sizes, which show a unit in each
+    /// row.
     pub const fn name(self) -> &'static str {
         match self {
             Unit::Text | Unit::Count | Unit::Mean | Unit::Cost | Unit::Bytes => "",
@@ -55,7 +56,7 @@ impl Unit {
         }
     }
 
-    /// Returns a number as text for a cell, without the unit of the heading.
+    /// Formats a number for a table, without the unit in the column heading.
     pub fn text(self, number: f64) -> String {
         match self {
             Unit::Text | Unit::Count | Unit::Rate => format!("{number:.0}"),
@@ -70,7 +71,7 @@ impl Unit {
         }
     }
 
-    /// Returns a number with its unit, as in plots.
+    /// Formats a number with its unit for plots.
     pub fn text_with_unit(self, number: f64) -> String {
         self.plot_format()(number)
     }

@@ -1,7 +1,6 @@
-//! fjall as an engine under test.
+//! Runs experiments on fjall.
 //!
-//! It uses leveled compaction and the defaults of its version, except for the settings that `docs/results/peers.md`
-//! lists.
+//! fjall uses leveled compaction and its default settings, except for those that `docs/results/peers.md` lists.
 
 use std::error::Error as StdError;
 use std::path::Path;
@@ -16,9 +15,9 @@ use crate::error::{Error, Result};
 
 use super::{BLOCK_BYTES, Engine, EngineSettings, Kind, Visit};
 
-/// Time without activity after which the engine is considered idle. fjall has no call that waits for compactions.
+/// fjall counts as idle after this time without background work. fjall has no call that waits for compactions.
 const QUIET_NS: u64 = 500_000_000;
-/// Time between two checks for activity.
+/// Time between two checks for background work.
 const CHECK_NS: u64 = 2_000_000;
 
 pub(super) struct Fjall {
@@ -71,7 +70,7 @@ impl Fjall {
         Ok(found)
     }
 
-    /// Waits until the engine has been idle for [`QUIET_NS`]. Returns the idle time in nanoseconds.
+    /// Waits until fjall has been idle for [`QUIET_NS`]. Returns the idle time in nanoseconds.
     fn wait_until_quiet(&self) -> u64 {
         let mut quiet = Stopwatch::start();
         let mut completed = self.database.compactions_completed();
@@ -99,7 +98,7 @@ fn failed<E: StdError + Send + Sync + 'static>(action: &'static str) -> impl FnO
 
 impl Engine for Fjall {
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        // An insert flushes the journal buffer to the operating system.
+        // `insert` passes the journal buffer to the operating system.
         self.keyspace.insert(key, value).map_err(failed("put a value"))
     }
 

@@ -1,4 +1,4 @@
-//! lsmx as an engine under test.
+//! Runs experiments on lsmx.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::{Engine, EngineSettings, IoBytes, Visit, Written, write_field};
 pub(crate) struct Lsmx {
     pub(crate) db: Db,
     pub(crate) keyspace: Keyspace,
-    /// Counts the calls on files, if enabled.
+    /// Counts file system calls; `None` if calls are not counted.
     vfs: Option<CountingVfs>,
 }
 
@@ -28,7 +28,7 @@ impl Lsmx {
         Lsmx::open_with(path, settings.options(), lsmx::DEFAULT_KEYSPACE, vfs)
     }
 
-    /// Opens an existing database for reading, and counts calls on files.
+    /// Opens an existing database for reading, and counts its file system calls.
     pub(crate) fn open_read_only(
         path: &Path,
         settings: &EngineSettings,
@@ -56,7 +56,7 @@ impl Lsmx {
         self.keyspace.metadata().map_err(failed("read the metadata"))
     }
 
-    /// Returns the number of calls that read files, and their bytes. Both are 0 if calls are not counted.
+    /// Returns the number of file reads and of the bytes read. Both are 0 if file system calls are not counted.
     pub(crate) fn file_reads(&self) -> (u64, u64) {
         let Some(vfs) = &self.vfs else { return (0, 0) };
         let counts = vfs.counts();
@@ -64,7 +64,7 @@ impl Lsmx {
     }
 }
 
-/// Returns a function that adds the action to an error of the engine.
+/// Returns a function that adds an action to an error of lsmx.
 pub fn failed(action: &'static str) -> impl FnOnce(lsmx::Error) -> Error {
     move |source| Error::Engine { action, source }
 }

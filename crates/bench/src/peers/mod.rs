@@ -1,7 +1,7 @@
-//! Engines behind one trait, so that an experiment runs the same operations on each of them.
+//! Common interface of storage engines, so that an experiment runs the same operations on each engine.
 //!
-//! The features `peer-rocksdb` and `peer-fjall`, or `peers` for both, add other engines than lsmx. They are off by default
-//! because RocksDB needs a C library. `docs/results/peers.md` explains the settings of each engine.
+//! The features `peer-rocksdb` and `peer-fjall` add RocksDB and fjall; the feature `peers` adds both. The features are
+//! off by default because RocksDB needs a C library. `docs/results/peers.md` explains the settings of each engine.
 
 #[cfg(feature = "peer-fjall")]
 mod fjall;
@@ -21,53 +21,54 @@ use crate::process;
 
 pub use settings::EngineSettings;
 
-/// Bits of a filter per key, for every engine that has this setting.
+/// Filter bits per key, for each engine that has this setting.
 pub const FILTER_BITS_PER_KEY: f64 = 10.0;
-/// Target length of a data block in bytes, for every engine.
+/// Target length of a data block in bytes, for each engine.
 pub const BLOCK_BYTES: u32 = 4096;
 
-/// Receives the key and the value of each visited entry.
+/// A callback that receives the key and the value of each visited entry.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) + 'a;
 
-/// An open database, shared by threads. Methods return the errors of the engine.
+/// An open database of any engine. Threads can share it.
 pub trait Engine: Send + Sync {
-    /// Puts a value and hands it to the operating system.
+    /// Puts a value and passes its log record to the operating system, without a sync.
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()>;
 
     /// Puts a value and waits until it is on stable storage.
     fn put_sync(&self, key: &[u8], value: &[u8]) -> Result<()>;
 
-    /// Deletes a key, with the durability of [`Engine::put`].
+    /// Deletes a key with the same durability as [`Engine::put`].
     fn delete(&self, key: &[u8]) -> Result<()>;
 
-    /// Returns whether a key is present and passes its value to `see` without a copy.
+    /// Looks up a key and passes its value to `see` without a copy. Returns whether the key is present.
     fn get(&self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool>;
 
-    /// Visits up to `entries` entries from `from` on, in key order. Returns their number.
+    /// Visits up to `entries` entries in key order, starting at the first key ≥ `from`. Returns the number of entries.
     fn seek(&self, from: &[u8], entries: u64, visit: &mut Visit<'_>) -> Result<u64>;
 
-    /// Visits up to `entries` entries from the first one on, or backward from the last one. Returns their number.
+    /// Visits up to `entries` entries forward from the first key, or backward from the last key. Returns the number of
+    /// entries.
     fn scan(&self, backward: bool, entries: u64, visit: &mut Visit<'_>) -> Result<u64>;
 
-    /// Flushes the memtables and waits for all compactions. Returns the idle time in nanoseconds that was needed to detect
-    /// the end of the compactions.
+    /// Flushes the memtables and waits for all compactions. Returns how long the engine was already idle when the end
+    /// of the compactions was detected, in nanoseconds.
     fn settle(&self) -> Result<u64>;
 
-    /// Waits until there is no background work. The memtables are not flushed.
+    /// Waits until the engine has no background work. Does not flush the memtables.
     fn wait_idle(&self) -> Result<()>;
 
-    /// Returns the bytes written since the database was opened; `None` if counting them would slow the engine down.
+    /// Returns the bytes written since the database was opened; `None` if the engine does not count them.
     fn written(&self) -> Option<Written> {
         None
     }
 
-    /// Returns the length of the live tables in bytes.
+    /// Returns the total length of the live tables, in bytes.
     fn table_bytes(&self) -> Result<u64>;
 
     fn close(self: Box<Self>) -> Result<()>;
 
-    /// Reads a value, writes `bytes` at `offset` and puts the value. No other thread may write the key, because not every
-    /// engine does this atomically.
+    /// Reads a value, overwrites `bytes` at `offset` and puts the value. No other thread may write the key at the same
+    /// time, because the update is not atomic on every engine.
     fn rewrite(&self, key: &[u8], offset: u32, bytes: &[u8]) -> Result<()> {
         let mut value = Vec::new();
         self.get(key, &mut |old| value.extend_from_slice(old))?;
@@ -75,41 +76,42 @@ pub trait Engine: Send + Sync {
         self.put(key, &value)
     }
 
-    /// Merges an operand that writes `bytes` at `offset`, without a read.
-    /// Fails if the engine has no merge operators.
+    /// Merges an operand that overwrites `bytes` at `offset` of the value. Does not read the value. Fails if the engine
+    /// has no merge operators.
     fn merge(&self, key: &[u8], offset: u32, bytes: &[u8]) -> Result<()>;
 
-    /// Returns the number of blocks that the calling thread has read from files, through any database of this engine. 0 if
-    /// the engine does not count them.
+    /// Returns the number of blocks that the calling thread has read from files of all databases of this engine.
+    /// Returns 0 if the engine does not count block reads.
     fn thread_block_reads(&self) -> u64 {
         0
     }
 
-    /// Returns the bytes of calls on files; by default those of the whole process.
+    /// Returns the bytes that file system calls have read and written. By default these are the calls of the whole
+    /// process.
     fn io_bytes(&self) -> IoBytes {
         let (read, written) = (process::read_bytes(), process::written_bytes());
         IoBytes { read: read.unwrap_or(0), written: written.unwrap_or(0) }
     }
 
-    /// Returns the metrics of the operand store, if there is one.
+    /// Returns the metrics of the operand store; `None` if the database has none.
     fn operand_store(&self) -> Option<OperandMetrics> {
         None
     }
 
-    /// Returns the length of the files that hold separated values, if the engine reports it.
+    /// Returns the total length of the blob files, in bytes; `None` if the engine does not report it.
     fn blob_bytes(&self) -> Option<u64> {
         None
     }
 }
 
-/// Bytes of calls on files, including those that the page cache served.
+/// Bytes that file system calls have read and written. Reads from the page cache count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoBytes {
     pub read: u64,
     pub written: u64,
 }
 
-/// Writes a field into a value. A shorter value is extended by zeros.
+/// Overwrites `bytes` at `offset` of a value. If the value is too short, it is first extended by zeros.
 pub(crate) fn write_field(value: &mut Vec<u8>, offset: u32, bytes: &[u8]) {
     let start = numbers::length(u64::from(offset));
     let end = start + bytes.len();
@@ -119,7 +121,7 @@ pub(crate) fn write_field(value: &mut Vec<u8>, offset: u32, bytes: &[u8]) {
     value[start..end].copy_from_slice(bytes);
 }
 
-/// Bytes written, by purpose.
+/// Bytes that an engine has written to its WAL, in flushes and in compactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Written {
     pub wal_bytes: u64,
@@ -141,7 +143,7 @@ impl Written {
     }
 }
 
-/// An engine that experiments can run.
+/// A storage engine that experiments can run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     Lsmx,

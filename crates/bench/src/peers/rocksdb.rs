@@ -1,7 +1,6 @@
-//! RocksDB as an engine under test, through the `rocksdb` crate.
+//! Runs experiments on RocksDB, through the `rocksdb` crate.
 //!
-//! It uses leveled compaction and the defaults of its version, except for the settings that `docs/results/peers.md`
-//! lists.
+//! RocksDB uses leveled compaction and its default settings, except for those that `docs/results/peers.md` lists.
 
 use std::error::Error as StdError;
 use std::path::Path;
@@ -18,11 +17,11 @@ use crate::numbers;
 
 use super::{BLOCK_BYTES, Engine, EngineSettings, FILTER_BITS_PER_KEY, Kind, Visit};
 
-/// Maximum number of memtables without a memory budget, as in lsmx.
+/// Maximum number of memtables if no memory budget is set, as in lsmx.
 const MEMTABLES_MAX: u64 = 4;
-/// Number of memtables with a memory budget: one takes writes, one is flushed.
+/// Number of memtables if a memory budget is set: one receives writes while the other is flushed.
 const MEMTABLES_OF_BUDGET: u64 = 2;
-/// Size of L1 with a memory budget, in memtables. This is the ratio of the defaults of RocksDB.
+/// Size of L1 ÷ size of a memtable, if a memory budget is set. The defaults of RocksDB have the same ratio.
 const MEMTABLES_PER_LEVEL: u64 = 4;
 
 pub(super) struct Rocksdb {
@@ -31,7 +30,7 @@ pub(super) struct Rocksdb {
 }
 
 thread_local! {
-    /// Counters of this thread, which start at the first access.
+    /// RocksDB counters of the current thread. Counting starts at the first access.
     static PERF: PerfContext = {
         set_perf_stats(PerfStatsLevel::EnableCount);
         PerfContext::default()
@@ -39,8 +38,8 @@ thread_local! {
 }
 
 impl Rocksdb {
-    /// Opens the database in a directory, or creates it. A memory budget is divided as lsmx divides it: three eighths
-    /// for memtables, the rest for cached blocks, indexes and filters.
+    /// Opens the database in a directory, or creates it. A memory budget is divided as in lsmx: three eighths for
+    /// memtables, the rest for cached blocks, indexes and filters.
     pub(super) fn open(path: &Path, settings: &EngineSettings) -> Result<Rocksdb> {
         let budget = settings.memory_budget.map(|budget| (budget / 8 * 3, budget - budget / 8 * 3));
         let memtables = if budget.is_some() { MEMTABLES_OF_BUDGET } else { MEMTABLES_MAX };
@@ -48,7 +47,7 @@ impl Rocksdb {
         let cache = budget.map(|(_, bytes)| bytes).or(settings.block_cache_bytes);
         let mut tables = BlockBasedOptions::default();
         tables.set_block_size(numbers::length(u64::from(BLOCK_BYTES)));
-        // A full filter over whole keys.
+        // One filter per table, over whole keys.
         tables.set_bloom_filter(FILTER_BITS_PER_KEY, false);
         tables.set_cache_index_and_filter_blocks(budget.is_some());
         if let Some(bytes) = cache {
@@ -171,7 +170,7 @@ impl Engine for Rocksdb {
         self.db.wait_for_compact(&options).map_err(failed("wait for background work"))
     }
 
-    // `written` has no implementation: RocksDB's tickers slow every operation down.
+    // `written` is not implemented, because the tickers of RocksDB slow down every operation.
 
     fn table_bytes(&self) -> Result<u64> {
         let bytes = self.db.property_int_value("rocksdb.live-sst-files-size");

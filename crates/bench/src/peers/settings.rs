@@ -1,4 +1,4 @@
-//! Settings of an engine under test.
+//! Settings of the storage engine in an experiment.
 
 use lsmx::env::{Background, WORKERS_DEFAULT};
 use lsmx::merge_operator::FieldUpdate;
@@ -14,35 +14,36 @@ use crate::quantity::{parse_bytes, parse_count};
 
 use super::BLOCK_BYTES;
 
-/// Settings that experiments vary. `None` is the default of the engine.
+/// Engine settings that experiments vary. `None` selects the default of the engine.
 ///
-/// Peers use the settings for memory, workers, direct I/O, the merge operator and the separation of values.
+/// RocksDB and fjall ignore all settings except memory, workers, direct I/O, merge operator and value separation.
 #[derive(Clone, Debug)]
 pub struct EngineSettings {
-    /// Memory for memtables, cached blocks and metadata of tables. It replaces the next two settings.
+    /// Memory for memtables, cached blocks and table metadata, in bytes. It replaces `memtable_bytes` and
+    /// `block_cache_bytes`.
     pub memory_budget: Option<u64>,
     pub memtable_bytes: Option<u64>,
     pub block_cache_bytes: Option<u64>,
     pub block_cache_kind: Option<BlockCacheKind>,
-    /// Target length of a table.
+    /// Target length of a table, in bytes.
     pub table_bytes: Option<u64>,
-    /// Target length of a data block.
+    /// Target length of a data block, in bytes.
     pub block_bytes: u32,
     pub filter_bits: Option<FilterBits>,
     pub filter_last_run: Option<FilterLastRun>,
-    /// Number of threads for compaction. One more thread flushes.
+    /// Number of compaction threads. One additional thread flushes memtables.
     pub workers: usize,
     pub write_control: WriteControl,
-    /// Whether reads of tables bypass the page cache. In RocksDB flushes and compactions bypass it too.
+    /// Whether table reads bypass the page cache. In RocksDB, flushes and compactions bypass it too.
     pub direct_io: bool,
     pub merge_operator: Option<FieldUpdate>,
     pub value_separation: Option<ValueSeparation>,
     pub operand_store: Option<DeltaOptions>,
-    /// Whether lsmx counts calls on files, which costs a few nanoseconds per call.
+    /// Whether lsmx counts file system calls. Counting costs a few nanoseconds per call.
     pub counts_io: bool,
-    /// Other options of lsmx.
+    /// Further database options of lsmx.
     pub other_options: Options,
-    /// Other options of lsmx, per keyspace.
+    /// Further keyspace options of lsmx.
     pub other_keyspace_options: KeyspaceOptions,
 }
 
@@ -70,7 +71,7 @@ impl Default for EngineSettings {
     }
 }
 
-/// Applies `value` to an option builder with `set`, if there is a value.
+/// Calls the option setter `set` if there is a value.
 fn apply<O, T>(options: O, value: Option<T>, set: impl FnOnce(O, T) -> O) -> O {
     match value {
         Some(value) => set(options, value),
@@ -79,7 +80,7 @@ fn apply<O, T>(options: O, value: Option<T>, set: impl FnOnce(O, T) -> O) -> O {
 }
 
 impl EngineSettings {
-    /// Returns the options of a keyspace of lsmx.
+    /// Returns the options of an lsmx keyspace.
     pub fn keyspace_options(&self) -> KeyspaceOptions {
         let options = self.other_keyspace_options.clone().block_bytes(self.block_bytes);
         let options = apply(options, self.memtable_bytes, KeyspaceOptions::memtable_bytes);
@@ -93,7 +94,7 @@ impl EngineSettings {
         })
     }
 
-    /// Returns the options of a database of lsmx whose keyspaces have [`EngineSettings::keyspace_options`].
+    /// Returns the options of an lsmx database. Its keyspaces have [`EngineSettings::keyspace_options`].
     pub fn options(&self) -> Options {
         let options = self
             .other_options
@@ -107,7 +108,7 @@ impl EngineSettings {
         apply(options, self.block_cache_kind, Options::block_cache_kind)
     }
 
-    /// Sets an option of lsmx from the text `KEY=VALUE`.
+    /// Sets the lsmx option that the text `KEY=VALUE` names.
     pub fn set(self, text: &str) -> Result<EngineSettings> {
         let invalid = |must: String| Error::invalid("--option", text, must);
         let (name, value) = text
@@ -116,7 +117,7 @@ impl EngineSettings {
         self.set_named(name, value).map_err(invalid)
     }
 
-    /// Sets one of [`NAMES`]. The error describes the accepted values.
+    /// Sets the option `name`, one of [`NAMES`]. The error describes the accepted values.
     fn set_named(mut self, name: &str, value: &str) -> std::result::Result<EngineSettings, String> {
         let (options, keyspace) = (self.other_options.clone(), self.other_keyspace_options.clone());
         match name {
@@ -160,11 +161,11 @@ impl EngineSettings {
     }
 }
 
-/// Names of the options of [`EngineSettings::set`].
+/// Names of the options that [`EngineSettings::set`] accepts.
 const NAMES: &str = "policy, filter_last_run, filter_bits, cache_kind, block_bytes, restart_interval, block_tags, \
     compression, table_bytes, wal_bytes_max, memtable_bytes_max, write_control, direct_reads, workers, merge_parts_max";
 
-/// Returns the value at the position of `text` in `names`. The error lists the names.
+/// Returns the value whose name is `text`. `names` and `values` have the same order. The error lists the names.
 fn choice<T: Copy>(text: &str, names: &[&str], values: &[T]) -> std::result::Result<T, String> {
     let found = names.iter().zip(values).find(|(name, _)| **name == text);
     found.map(|(_, value)| *value).ok_or_else(|| match names {
