@@ -1,4 +1,4 @@
-//! The database of one engine during all workloads of a command.
+//! Runs the workloads of a command on the database of one engine.
 
 use std::path::{Path, PathBuf};
 
@@ -21,19 +21,19 @@ use super::present::PresentRecords;
 use super::result::{Cell, Writer};
 use super::workload::{Workload, YCSB_ZIPF_EXPONENT};
 
-/// Number of records that are looked up to check that an existing database has the records of the command.
+/// Number of records that are looked up to check that an existing database contains the expected records.
 const PROBES: u64 = 100;
 
-/// One step of a command: a workload with a number of threads.
+/// A workload to run with a given number of threads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     pub(super) workload: Workload,
-    /// Place in the command. Steps at different places use different random numbers.
+    /// Index of the step in the command. Steps with different indexes use different random numbers.
     pub(super) place: u64,
     pub(super) threads: u64,
 }
 
-/// Parameters of all steps.
+/// Parameters that are the same for all steps.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) settings: EngineSettings,
@@ -45,18 +45,19 @@ pub(super) struct Plan {
     pub(super) seed: u64,
 }
 
-/// A database and the set of its records.
+/// The database of an engine, and the set of records that it contains.
 pub(super) struct Database {
     kind: Kind,
     path: PathBuf,
     engine: Option<Box<dyn Engine>>,
     present: PresentRecords,
-    /// The database existed before the command, so the command must not remove it.
+    /// Whether the database existed before the command. An existing database is never replaced or removed.
     existed: bool,
 }
 
 impl Database {
-    /// Opens an existing database, which must hold the records of the plan. Otherwise the first step creates one.
+    /// Opens the database if it exists, and checks that it contains the records of the plan. Otherwise the first step
+    /// creates the database.
     pub(super) fn new(kind: Kind, path: PathBuf, plan: &Plan) -> Result<Database> {
         let existed = is_occupied(&path);
         let present = PresentRecords::default();
@@ -92,9 +93,9 @@ impl Database {
         Ok(())
     }
 
-    /// Runs a step. A scan gives two cells, every other workload one.
+    /// Runs a step. The workload `scan` returns two cells (forward and backward), other workloads return one.
     ///
-    /// `fillsync` uses a separate database, which is removed afterwards: it puts only a part of the records, and
+    /// `fillsync` runs in a separate database, which is then removed. The workload puts only some of the records, but
     /// later steps need all of them.
     pub(super) fn run_step(
         &mut self,
@@ -128,7 +129,7 @@ impl Database {
         Ok(cells)
     }
 
-    /// Closes the database.
+    /// Closes the engine, if it is open.
     pub(super) fn close(&mut self) -> Result<()> {
         self.engine.take().map_or(Ok(()), |engine| engine.close())
     }
@@ -221,7 +222,7 @@ impl Database {
         })
     }
 
-    /// Puts all records into a new database, as `fillrandom` does, and settles.
+    /// Puts all records into a new database in random order, and waits until compaction is idle.
     fn load(&mut self, plan: &Plan, progress: &mut dyn Progress) -> Result<()> {
         self.replace(Workload::Fillrandom, plan)?;
         let engine = open_engine(self.engine.as_deref(), &self.path)?;
@@ -231,7 +232,7 @@ impl Database {
         Ok(())
     }
 
-    /// Replaces the database by a new one.
+    /// Closes and removes the database of an earlier step, and creates an empty one.
     fn replace(&mut self, workload: Workload, plan: &Plan) -> Result<()> {
         if self.existed {
             let second = format!("--db {}", self.path.display());
@@ -256,7 +257,7 @@ fn open_engine<'a>(engine: Option<&'a dyn Engine>, path: &Path) -> Result<&'a dy
     })
 }
 
-/// Returns whether a directory has entries, or a path names something else.
+/// Returns whether the directory has entries, or the path exists but is not a readable directory.
 pub(in crate::experiment) fn is_occupied(path: &Path) -> bool {
     match std::fs::read_dir(path) {
         Ok(mut entries) => entries.next().is_some(),
@@ -264,25 +265,25 @@ pub(in crate::experiment) fn is_occupied(path: &Path) -> bool {
     }
 }
 
-/// The operations of a workload.
+/// Runs the operations of one workload.
 struct Operations<'a> {
     workload: Workload,
     backward: bool,
-    /// Operations of all threads; entries of each thread for a scan.
+    /// Number of operations of all threads. For `scan`, the number of entries that each thread reads.
     ops: u64,
     plan: &'a Plan,
-    /// Records at the start of the workload.
+    /// Set of records that are present when the workload starts.
     present: &'a PresentRecords,
-    /// Next record to insert.
+    /// Number of the next record to insert.
     next_record: AtomicU64,
 }
 
 impl Operations<'_> {
-    /// Runs the part of one thread.
+    /// Runs the operations that are assigned to one thread.
     fn run(&self, player: &mut Player<'_>) -> Result<()> {
         let (ops, records) = (self.ops, &self.plan.records);
         match self.workload {
-            // The last records are for workloads that insert.
+            // Records from `ops` on are reserved for workloads that insert.
             Workload::Fillseq => player.repeat(records.keys().len(), |player, rank| {
                 let record = records.keys().record_at(rank);
                 if record < ops { player.put(record, 0) } else { Ok(()) }
@@ -348,7 +349,7 @@ impl Operations<'_> {
             let record = self.present.nth(drawn);
             match operation {
                 MixedOperation::Read if record < self.present.end() => player.get_present(record),
-                // Another thread may not have put this new record yet.
+                // Another thread may have drawn this record for insertion without having put it yet.
                 MixedOperation::Read if player.group.threads > 1 => player.get(record).map(drop),
                 MixedOperation::Read => player.get_present(record),
                 MixedOperation::Scan(entries) => player.seek(record, entries),

@@ -1,8 +1,8 @@
-//! `lsmx bench`: throughput and latency of named workloads, on lsmx and on other engines.
+//! `lsmx bench`: measures throughput and latency of named workloads on lsmx and other engines.
 //!
-//! The workloads of a command run in their order on one database per engine; a fill starts with a new database. Each
-//! workload runs on all engines before the next workload, so that other load on the machine affects all engines alike.
-//! Every answer is checked.
+//! Each engine has one database, on which the workloads run in the order of the command line. A fill workload starts
+//! with a new database. Each workload runs on all engines before the next workload starts, so that other load on the
+//! machine affects all engines alike. All answers of the engines are checked.
 
 pub mod columns;
 pub(super) mod database;
@@ -27,32 +27,34 @@ use database::{Database, Plan, Step};
 use result::{Cell, Settings, Throughput};
 use workload::{FILLSYNC_THREADS, Workload};
 
-/// Maximum number of threads.
+/// Maximum number of threads that run operations.
 pub const THREADS_MAX: u64 = 1024;
 
-/// Configuration of the workloads.
+/// Configuration of `lsmx bench`.
 #[derive(Clone, Debug)]
-#[expect(missing_docs, reason = "the flags of the command explain the fields")]
+#[expect(missing_docs, reason = "the `--help` text of each flag documents its field")]
 pub struct Config {
     pub workloads: Vec<Workload>,
     pub peers: Vec<Kind>,
     pub settings: EngineSettings,
-    /// Options of lsmx as typed, for the report.
+    /// Options of lsmx as given on the command line. The report prints them.
     pub options: Vec<String>,
     pub entries: u64,
     pub key_bytes: u64,
     pub value_bytes: u64,
-    /// Number of threads. By default 1; `fillsync` runs with each of [`FILLSYNC_THREADS`].
+    /// Number of threads. `None` uses one thread, but runs `fillsync` with each of [`FILLSYNC_THREADS`].
     pub threads: Option<u64>,
-    /// Number of operations of a workload that does not fill all records. The default depends on the workload.
+    /// Number of operations of workloads other than `fillseq` and `fillrandom`. `None` uses the default of the
+    /// workload.
     pub ops: Option<u64>,
     pub seek_entries: u64,
-    /// Operations per second. By default each operation starts when its predecessor ends.
+    /// Target rate in operations per second. `None` starts each operation when the preceding one ends.
     pub rate: Option<f64>,
     pub repeat: u64,
     pub seed: u64,
     pub directory: PathBuf,
-    /// Database of lsmx that stays. The database of a peer has the same path with the name of the peer appended.
+    /// Path of the database of lsmx, which is kept after the command. For other engines, the name of the engine is
+    /// appended to the path. `None` uses temporary databases.
     pub database: Option<PathBuf>,
     pub command: String,
 }
@@ -61,7 +63,7 @@ impl Config {
     /// Runs all workloads on all engines.
     ///
     /// # Errors
-    /// A parameter is out of range, or an engine fails or gives a wrong answer.
+    /// A parameter is out of range, an engine operation fails, or an engine returns a wrong answer.
     pub fn run(self, progress: &mut dyn Progress) -> Result<Throughput> {
         self.check()?;
         let steps = self.steps();
@@ -79,12 +81,12 @@ impl Config {
         })
     }
 
-    /// Returns lsmx and its peers.
+    /// Returns lsmx followed by the other engines to compare.
     pub(super) fn engines(&self) -> impl Iterator<Item = Kind> {
         std::iter::once(Kind::Lsmx).chain(self.peers.iter().copied())
     }
 
-    /// Returns the path of the database of an engine: the one that stays, or one in `temporary`.
+    /// Returns the database path of an engine: the configured path, or a path in the directory `temporary`.
     pub(super) fn database_path(&self, kind: Kind, temporary: &Path) -> PathBuf {
         match &self.database {
             Some(path) if kind == Kind::Lsmx => path.clone(),
@@ -146,7 +148,7 @@ impl Config {
         Ok(())
     }
 
-    /// Checks the parameters that workloads and experiments use.
+    /// Checks the numeric parameters that workloads and experiments share.
     pub(super) fn check_numbers(&self) -> Result<()> {
         Error::check_range("--key-len", self.key_bytes, 1..=KEY_BYTES_MAX)?;
         Error::check_range("--value-len", self.value_bytes, 0..=VALUE_BYTES_MAX)?;
@@ -157,7 +159,7 @@ impl Config {
         Error::check_range("--threads", self.threads.unwrap_or(1), 1..=THREADS_MAX)
     }
 
-    /// Returns the workloads, each once for every number of threads.
+    /// Returns the steps of the command. A workload has one step per number of threads.
     fn steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
         for workload in &self.workloads {
@@ -198,7 +200,7 @@ impl Config {
         })
     }
 
-    /// Returns the settings for the report.
+    /// Returns the settings that the result reports.
     pub(super) fn reported_settings(&self) -> Settings {
         Settings {
             entries: self.entries,
@@ -215,7 +217,8 @@ impl Config {
     }
 }
 
-/// Returns for each cell the repetition with the median rate, or the slower one of two. It has the rates of all.
+/// Returns for each cell the repetition with the median rate, which for an even number is the lower middle one. Adds
+/// the rates of all repetitions.
 fn medians(repetitions: Vec<Vec<Cell>>) -> Vec<Cell> {
     let cells = repetitions.first().map_or(0, Vec::len);
     (0..cells)

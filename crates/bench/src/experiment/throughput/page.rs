@@ -14,7 +14,7 @@ use crate::report::html::plot::marker::Marker;
 use crate::report::html::value;
 use crate::report::text::bytes;
 
-/// Returns the page of a benchmark.
+/// Returns the HTML page of a result.
 pub(super) fn html(result: &Throughput) -> Result<String> {
     let settings = &result.settings;
     let rate = settings.rate.map(|rate| format!(", {} operations per s due", value::count(rate)));
@@ -46,7 +46,8 @@ pub(super) fn html(result: &Throughput) -> Result<String> {
     Ok(page("lsmx bench", &headline, &result.provenance, &[], &sections))
 }
 
-/// Names each cell by its workload, with the engine and the threads if these differ.
+/// Returns the cells with their names: the workload, followed by the engine and the number of threads where cells
+/// differ in them.
 fn subjects(cells: &[Cell]) -> Result<Vec<Subject>> {
     let engines = distinct(cells.iter().map(|cell| cell.engine.as_str()));
     let subject = |row: Row| {
@@ -69,7 +70,7 @@ fn subjects(cells: &[Cell]) -> Result<Vec<Subject>> {
     Ok(rows(cells)?.into_iter().map(subject).collect())
 }
 
-/// Returns one plot of rates, or with several engines one per workload.
+/// Returns plots of the rates: one plot for a single engine, otherwise one per workload.
 fn rates(result: &Throughput, subjects: &[Subject]) -> Markup {
     let workloads = distinct(result.cells.iter().map(|cell| cell.workload.as_str()));
     let one_engine = result.cells.windows(2).all(|pair| pair[0].engine == pair[1].engine);
@@ -87,7 +88,7 @@ fn rates(result: &Throughput, subjects: &[Subject]) -> Markup {
     }
 }
 
-/// Returns the subjects of a workload.
+/// Returns the subjects that measured this workload.
 pub(in crate::experiment) fn of_workload(subjects: &[Subject], workload: &str) -> Vec<Subject> {
     let is_of = |it: &&Subject| it.row.get("workload").is_some_and(|name| name == workload);
     subjects.iter().filter(is_of).cloned().collect()

@@ -1,16 +1,17 @@
-//! The set of present records of one database.
+//! The set of records that are present in a database.
 
 use crate::workload::keys::Permutation;
 use crate::workload::random::mix;
 
-/// All records below `end`, except for the deleted ones.
+/// The present records are those with numbers below `end`, except deleted records.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PresentRecords {
     end: u64,
     deleted: Option<Deleted>,
 }
 
-/// The first `count` records of `order`, a random order of the first `of` records, are deleted.
+/// Set of deleted records: the first `count` records in the random order `order`, which permutes the records with
+/// numbers below `of`.
 #[derive(Clone, Copy, Debug)]
 struct Deleted {
     of: u64,
@@ -19,7 +20,7 @@ struct Deleted {
 }
 
 impl PresentRecords {
-    /// Returns the set of the first `end` records.
+    /// Creates the set of the records with numbers below `end`.
     pub(super) fn first(end: u64) -> PresentRecords {
         PresentRecords { end, deleted: None }
     }
@@ -29,25 +30,25 @@ impl PresentRecords {
         self.end - self.deleted.map_or(0, |deleted| deleted.count)
     }
 
-    /// Returns the number of records that were ever put.
+    /// Returns the number of records that were put, including records deleted later.
     pub(super) fn end(&self) -> u64 {
         self.end
     }
 
-    /// Returns the `n`-th present record in a fixed order that differs from key order and age. `n` must be below
-    /// the count.
+    /// Returns the `n`-th present record in a fixed order, which is unrelated to key order. `n` must be below
+    /// [`PresentRecords::count`].
     pub(super) fn nth(&self, n: u64) -> u64 {
         let Some(deleted) = &self.deleted else { return n };
         let left = deleted.of - deleted.count;
         if n < left { deleted.order.forward(deleted.count + n) } else { deleted.of + (n - left) }
     }
 
-    /// Adds all records below `end`.
+    /// Marks all records with numbers below `end` as put.
     pub(super) fn extend(&mut self, end: u64) {
         self.end = self.end.max(end);
     }
 
-    /// Draws the order in which records are deleted, if there is none.
+    /// Draws a random order in which records will be deleted, unless one was drawn before.
     pub(super) fn draw_deletion_order(&mut self, seed: u64) {
         if self.deleted.is_none() {
             let order = Permutation::new(self.end, mix(seed));
@@ -55,17 +56,17 @@ impl PresentRecords {
         }
     }
 
-    /// Returns the number of records that can still be deleted in the drawn order.
+    /// Returns the number of records in the drawn order that are not deleted yet.
     pub(super) fn deletable(&self) -> u64 {
         self.deleted.map_or(0, |deleted| deleted.of - deleted.count)
     }
 
-    /// Returns the `n`-th record to delete next. `n` must be below [`PresentRecords::deletable`].
+    /// Returns the `n`-th of the records that will be deleted next. `n` must be below [`PresentRecords::deletable`].
     pub(super) fn nth_deletable(&self, n: u64) -> u64 {
         self.deleted.map_or(n, |deleted| deleted.order.forward(deleted.count + n))
     }
 
-    /// Removes the next `count` records in the drawn order.
+    /// Marks the next `count` records in the drawn order as deleted.
     pub(super) fn delete(&mut self, count: u64) {
         if let Some(deleted) = &mut self.deleted {
             deleted.count += count;

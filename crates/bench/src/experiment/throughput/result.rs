@@ -1,6 +1,6 @@
-//! Results of `lsmx bench`, with the field names of their JSON.
+//! Results of `lsmx bench`. The field names are those of the JSON output.
 
-#![expect(missing_docs, reason = "the metrics in `columns` explain the fields")]
+#![expect(missing_docs, reason = "the metrics in `columns` document the fields")]
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ use crate::latency::LatencyUs;
 use crate::peers::Written;
 use crate::report::provenance::Provenance;
 
-/// Result of the command.
+/// Result of `lsmx bench`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Throughput {
     pub provenance: Provenance,
@@ -16,7 +16,7 @@ pub struct Throughput {
     pub cells: Vec<Cell>,
 }
 
-/// Settings of all cells.
+/// Settings that all cells share.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Settings {
     pub entries: u64,
@@ -28,14 +28,14 @@ pub struct Settings {
     pub options: Vec<String>,
     pub rate: Option<f64>,
     pub seek_entries: u64,
-    /// Nanoseconds that the measurement adds to an operation.
+    /// Time that reading the clock adds to each measured operation, in nanoseconds.
     pub clock_ns: f64,
 }
 
-/// One workload on one engine.
+/// Measurements of one workload on one engine.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Cell {
-    /// Name of the workload; the backward half of `scan` is `scan-backward`.
+    /// Name of the workload. The backward part of `scan` is named `scan-backward`.
     pub workload: String,
     pub engine: String,
     pub threads: u64,
@@ -45,13 +45,14 @@ pub struct Cell {
     pub elapsed_s: f64,
     pub settle_s: f64,
     pub cpu_s: Option<f64>,
-    /// With a rate, from the due time of the operation. For a scan, the step to every 64th entry.
+    /// Latency of an operation. With a target rate it is measured from the due time. For scans it is the time of a step
+    /// to the next entry, measured for every 64th entry.
     pub latency_us: LatencyUs,
     pub entries_read: u64,
     pub absent: u64,
     pub put_bytes: u64,
-    /// Bytes that the engine wrote ÷ bytes of puts; null without puts. If the engine does not count its bytes, those of
-    /// the process.
+    /// Written bytes divided by the bytes of puts. `None` if the workload has no puts. For engines that do not count
+    /// their written bytes, the bytes written by the process are used.
     pub device_write_amplification: Option<f64>,
     pub written: Option<Written>,
     pub process_written_bytes: Option<u64>,
@@ -61,13 +62,13 @@ pub struct Cell {
     pub logical_bytes: u64,
     pub writer: Option<Writer>,
     pub loaded_first: bool,
-    /// The repetition with the median rate, counted from 1.
+    /// Number of the repetition with the median rate, counted from 1.
     pub repetition: u64,
     pub ops_per_s_runs: Vec<f64>,
     pub ops_per_s_interval: [f64; 2],
 }
 
-/// The writer of `readwhilewriting`.
+/// Measurements of the concurrent writer of `readwhilewriting`.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Writer {
     pub ops: u64,

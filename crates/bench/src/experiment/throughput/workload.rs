@@ -3,44 +3,44 @@
 use crate::named::impl_names;
 use crate::workload::operation_mix::{OPS_PER_INSERT, OperationMix};
 
-/// Exponent of the popularity of records in YCSB.
+/// Zipf exponent of the access frequencies in YCSB.
 pub const YCSB_ZIPF_EXPONENT: f64 = 0.99;
-/// Number of records for each operation of `fillsync` by default.
+/// Number of records per operation of `fillsync`, if the number of operations is not given.
 pub const RECORDS_PER_SYNC: u64 = 100;
-/// Numbers of threads of `fillsync` by default.
+/// Numbers of threads with which `fillsync` runs, if the number of threads is not given.
 pub const FILLSYNC_THREADS: [u64; 2] = [1, 8];
 
-/// A workload, with the name that it has in `db_bench` of LevelDB and RocksDB.
+/// A workload. The names are those of `db_bench` in LevelDB and RocksDB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workload {
-    /// Puts every record once, in key order, into a new database.
+    /// Puts every record once in key order into a new database.
     Fillseq,
-    /// Puts every record once, in random order, into a new database.
+    /// Puts every record once in random order into a new database.
     Fillrandom,
-    /// Puts new values for random present records.
+    /// Overwrites random present records with new values.
     Overwrite,
     /// Looks up random present records.
     Readrandom,
-    /// Looks up random absent keys, each next to a present one.
+    /// Looks up random absent keys, each of which is close to a present key in key order.
     Readmissing,
-    /// Seeks a random present record and reads entries from it on.
+    /// Seeks to random present records and reads a fixed number of entries.
     Seekrandom,
     /// Reads all entries, forward and then backward.
     Scan,
-    /// Looks up random present records while one more thread overwrites as fast as it can.
+    /// Looks up random present records while an additional thread overwrites records at full speed.
     Readwhilewriting,
-    /// Deletes random present records, none twice.
+    /// Deletes random present records, each at most once.
     Deleterandom,
-    /// Puts random records into a separate new database, each on stable storage before the next.
+    /// Puts records into a separate new database in random order. Each put is synced to stable storage.
     Fillsync,
-    /// A mix of YCSB.
+    /// An operation mix of YCSB.
     Ycsb(OperationMix),
 }
 
 impl_names!(Workload, "workload");
 
 impl Workload {
-    /// All workloads, in the order in which they are listed to users.
+    /// All workloads, in the order of the help text.
     pub const ALL: [Workload; 16] = [
         Workload::Fillseq,
         Workload::Fillrandom,
@@ -60,7 +60,7 @@ impl Workload {
         Workload::Ycsb(OperationMix::F),
     ];
 
-    /// Returns the name that users type.
+    /// Returns the name of the workload on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Workload::Fillseq => "fillseq",
@@ -82,7 +82,7 @@ impl Workload {
         matches!(self, Workload::Fillseq | Workload::Fillrandom | Workload::Fillsync)
     }
 
-    /// Returns whether the workload writes.
+    /// Returns whether the workload writes to the database.
     pub fn has_writes(self) -> bool {
         match self {
             Workload::Readrandom
@@ -94,8 +94,8 @@ impl Workload {
         }
     }
 
-    /// Returns whether the rate includes the time until the tree has settled. It does for loads, because they would
-    /// leave their compactions to the next workload.
+    /// Returns whether the rate includes the time until compaction is idle. The rate of a load includes this time.
+    /// Otherwise the next workload would pay for the compactions.
     pub fn counts_settling(self) -> bool {
         matches!(
             self,
@@ -103,7 +103,8 @@ impl Workload {
         )
     }
 
-    /// Returns the number of operations of all threads for a database of `entries` records. A scan counts entries.
+    /// Returns the total number of operations of all threads for a database of `entries` records. `given` is the number
+    /// on the command line, if there is one. For `scan`, each entry counts as an operation.
     pub fn ops(self, entries: u64, given: Option<u64>) -> u64 {
         match self {
             Workload::Fillseq | Workload::Fillrandom => entries,
@@ -113,10 +114,11 @@ impl Workload {
         }
     }
 
-    /// Returns an upper bound for the number of records that the workload inserts.
+    /// Returns an upper bound of the number of records that the workload inserts.
     pub fn inserts_max(self, ops: u64, threads: u64) -> u64 {
         match self {
-            // Each thread counts its own operations.
+            // Each thread inserts at regular intervals of its own operations, so rounding up may add one insert per
+            // thread.
             Workload::Ycsb(mix) if mix.has_inserts() => ops.div_ceil(OPS_PER_INSERT) + threads,
             _ => 0,
         }

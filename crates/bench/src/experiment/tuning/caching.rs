@@ -1,4 +1,5 @@
-//! The experiment `caching`: reads by the content of the block cache, with and without the last filter.
+//! The experiment `caching`: measures lookups with different cache sizes, with and without the filter of the last
+//! sorted run.
 
 use lsmx::MetadataSizes;
 
@@ -9,7 +10,7 @@ use super::Bench;
 use super::reads;
 use super::result::{Cell, Reads};
 
-/// Content for which a cache is large enough. Each includes the previous ones.
+/// Blocks that fit into the cache. Each variant includes the blocks of the preceding variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum CacheContent {
     Nothing,
@@ -26,14 +27,15 @@ const ALL: [(CacheContent, &str); 4] = [
 ];
 
 impl CacheContent {
-    /// Returns the size of a cache for the content. It depends on whether lookups use the last run's filter.
+    /// Returns the cache size in bytes that the content needs. `last_run` is whether lookups use the filter of the last
+    /// sorted run.
     fn bytes(self, sizes: &MetadataSizes, last_run: bool) -> u64 {
         let metadata = if last_run { sizes.all_metadata() } else { sizes.inflection_2() };
         match self {
             CacheContent::Nothing => 0,
             CacheContent::Filters => metadata - sizes.index_bytes,
             CacheContent::Index => metadata,
-            // Blocks are larger in memory than in their files.
+            // The additional 25 % allow for the memory overhead of cached blocks.
             CacheContent::Data => metadata + sizes.table_bytes / 4 * 5,
         }
     }

@@ -11,7 +11,7 @@ use crate::numbers::float;
 use crate::report::Report;
 use crate::report::provenance::Provenance;
 
-/// Lines of a table of slices for each engine, at most.
+/// Maximum number of time slices per engine in a table.
 const SLICE_LINES_MAX: usize = 20;
 
 #[rustfmt::skip]
@@ -52,7 +52,7 @@ const SLICE: &[Metric] = &[
     metric("slice.compaction_bytes", "compacted", Unit::Bytes, "bytes that compaction wrote in the slice").csv("slice_compaction_bytes"),
 ];
 
-/// Metrics of the experiments that read.
+/// Metrics of the experiments that measure lookups.
 pub const READS: Registry = Registry {
     command: "bench --experiment (reads)",
     metrics: &[EXPERIMENT, COMMON, SETTING, LATENCY, READ, SLICE],
@@ -70,7 +70,7 @@ pub const READS: Registry = Registry {
     ],
 };
 
-/// Metrics of puts over time.
+/// Metrics of the experiment `put-over-time`.
 pub const SLICES: Registry = Registry {
     command: "bench --experiment put-over-time",
     identity: &["engine", "workload"],
@@ -86,7 +86,7 @@ pub const SLICES: Registry = Registry {
 };
 
 impl Tuning {
-    /// Returns whether the cells have slices of time.
+    /// Returns whether the cells have time slices.
     pub(super) fn has_slices(&self) -> bool {
         self.cells.iter().any(|cell| !cell.slices.is_empty())
     }
@@ -114,7 +114,7 @@ impl Report for Tuning {
         self.cells.iter().map(|cell| row(self.experiment, cell)).collect()
     }
 
-    /// Returns a row per slice, or per cell that has no slices.
+    /// Returns one row per time slice, or one row per cell if there are no slices.
     fn csv(&self) -> Result<(Vec<String>, Vec<Vec<String>>)> {
         let mut rows = Vec::new();
         for cell in &self.cells {
@@ -139,7 +139,8 @@ impl Report for Tuning {
     }
 }
 
-/// Returns the slices of a cell, neighbors joined so that there are at most [`SLICE_LINES_MAX`].
+/// Returns the table rows of a cell. Adjacent time slices are combined so that there are at most [`SLICE_LINES_MAX`]
+/// rows.
 fn joined_slices(cell: &Cell) -> Result<Vec<Row>> {
     let row = Row::new(cell)?;
     let mut start_s = 0.0;

@@ -1,4 +1,4 @@
-//! The experiment `filter-size`: reads by the width of filters. Each width has its own database.
+//! The experiment `filter-size`: measures lookups with different filter sizes. A database is built for each size.
 
 use lsmx::FilterBits;
 
@@ -9,7 +9,7 @@ use super::Bench;
 use super::reads;
 use super::result::{Cell, Reads};
 
-/// Widths: narrow, two mixtures by the formula of Monkey, wide.
+/// Filter sizes in bits per key: two uniform sizes, and two sizes distributed over the levels by the Monkey formula.
 const WIDTHS: [&str; 4] = ["8", "monkey(10)", "monkey(13)", "16"];
 
 pub(super) fn run(bench: &Bench<'_>, progress: &mut dyn Progress) -> Result<Vec<Cell>> {

@@ -1,10 +1,10 @@
-//! `lsmx bench --experiment`: varies or observes one thing on a database of the workloads.
+//! `lsmx bench --experiment`: experiments that vary one setting, or measure puts over time.
 //!
 //! | experiment | measures |
 //! | --- | --- |
-//! | `caching` | reads by the content of the block cache, with and without the filter of the last sorted run |
-//! | `filter-size` | reads by the width of filters, each in its own database |
-//! | `put-over-time` | puts per slice of time, while compactions run |
+//! | `caching` | lookups with different cache sizes, with and without the filter of the last sorted run |
+//! | `filter-size` | lookups with different filter sizes, each in its own database |
+//! | `put-over-time` | puts per time slice while compactions run |
 
 mod caching;
 pub mod columns;
@@ -29,24 +29,24 @@ use super::throughput::Config;
 use super::throughput::database::is_occupied;
 use result::Tuning;
 
-/// An experiment.
+/// An experiment of `lsmx bench`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Study {
-    /// Reads by the content of the block cache.
+    /// Measures lookups with different cache sizes.
     Caching,
-    /// Reads by the width of filters.
+    /// Measures lookups with different filter sizes.
     FilterSize,
-    /// Puts per slice of time.
+    /// Measures puts per time slice.
     PutOverTime,
 }
 
 impl_names!(Study, "experiment");
 
 impl Study {
-    /// All experiments.
+    /// All experiments, in the order of the help text.
     pub const ALL: [Study; 3] = [Study::Caching, Study::FilterSize, Study::PutOverTime];
 
-    /// Returns the name that users type.
+    /// Returns the name of the experiment on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Study::Caching => "caching",
@@ -56,10 +56,11 @@ impl Study {
     }
 }
 
-/// Runs an experiment with the configuration of the workloads.
+/// Runs an experiment. `config` is the configuration of `lsmx bench`.
 ///
 /// # Errors
-/// A parameter is out of range or contradicts the experiment, or an engine fails or gives a wrong answer.
+/// A parameter is out of range or contradicts the experiment, an engine operation fails, or an engine returns a wrong
+/// answer.
 pub fn run(study: Study, config: &Config, progress: &mut dyn Progress) -> Result<Tuning> {
     check(study, config)?;
     let place = config.database.as_deref().unwrap_or(&config.directory);
@@ -100,11 +101,11 @@ fn check(study: Study, config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Configuration, records and directory of an experiment.
+/// Configuration, records and temporary directory of an experiment.
 struct Bench<'a> {
     config: &'a Config,
     records: &'a GeneratedRecords,
-    /// Directory for temporary databases.
+    /// Directory for databases that are removed after the experiment.
     temporary: &'a Path,
 }
 
@@ -117,7 +118,7 @@ impl Bench<'_> {
         self.config.ops.unwrap_or(self.config.entries)
     }
 
-    /// Puts every record into a new database of lsmx, and settles.
+    /// Puts every record into a new database of lsmx, and waits until compaction is idle.
     fn fill(
         &self,
         path: &Path,
@@ -131,7 +132,8 @@ impl Bench<'_> {
         engine.close()
     }
 
-    /// Returns the path of the database of `--db`, or of a temporary one. A new database is filled.
+    /// Returns the path of a database that contains all records: the database of `--db`, or a temporary one. A database
+    /// that does not exist is created and filled.
     fn path_of_filled(&self, progress: &mut dyn Progress) -> Result<PathBuf> {
         let path = self.config.database_path(Kind::Lsmx, self.temporary);
         if !is_occupied(&path) {

@@ -16,24 +16,24 @@ use crate::report::html::plot::lines::Line;
 use crate::report::html::plot::marker::Marker;
 use crate::report::html::value;
 
-/// Workloads that read, in the order of the plots.
+/// Lookup workloads and the kind of keys they look up, in the order of the plots.
 const WORKLOADS: [(&str, &str); 2] =
     [("readrandom", "present keys"), ("readmissing", "absent keys")];
-/// Plots of each of these workloads.
+/// Titles and flat names of the plots for each lookup workload.
 const PLOTS: [(&str, &str); 3] = [
     ("Lookups per second", "ops_per_s"),
     ("I/Os per get", "reads.ios_per_get"),
     ("False positives of filters", "reads.filter_false_positive_rate"),
 ];
 
-/// A number of a slice.
+/// Function that returns a measurement of a time slice.
 type OfSlice = fn(&Slice) -> Option<f64>;
 
-/// Returns the page of an experiment.
+/// Returns the HTML page of an experiment.
 pub(super) fn html(result: &Tuning) -> Result<String> {
     let settings = distinct(result.cells.iter().map(|cell| &cell.setting));
     let subject = |cell: &Cell| {
-        // Equal settings have equal markers.
+        // Cells with the same setting have the same marker.
         let number = settings.iter().position(|setting| **setting == cell.setting).unwrap_or(0);
         let (name, row) = (cell.setting.clone(), row(result.experiment, cell)?);
         Ok(Subject { name, marker: Marker::number(number), row })

@@ -1,4 +1,4 @@
-//! The experiment `put-over-time`: puts per slice of time, while compactions run.
+//! The experiment `put-over-time`: measures puts per time slice while compactions run.
 
 use crate::error::Result;
 use crate::experiment::Progress;
@@ -10,9 +10,9 @@ use crate::peers::Kind;
 use super::Bench;
 use super::result::{Cell, Slice};
 
-/// Length of a slice during the measurement.
+/// Length of a time slice during the measurement, in nanoseconds.
 const SLICE_NS: u64 = 50_000_000;
-/// Maximum number of slices in a result. More slices are combined with their neighbours.
+/// Maximum number of time slices in the result. Adjacent slices are combined if there are more.
 const SLICES_MAX: usize = 400;
 const PURPOSE: u64 = 0x7075_7473;
 
@@ -22,7 +22,7 @@ pub(super) fn run(bench: &Bench<'_>, progress: &mut dyn Progress) -> Result<Vec<
 
 fn measure_engine(bench: &Bench<'_>, kind: Kind, progress: &mut dyn Progress) -> Result<Cell> {
     let path = bench.config.database_path(kind, bench.temporary);
-    // An existing database gets new values, a new database all records.
+    // Records of an existing database are overwritten. A new database is filled.
     let overwrites = is_occupied(&path);
     let engine = kind.open(&path, &bench.config.settings)?;
     let workload = if overwrites { "overwrite" } else { "fillrandom" };
@@ -80,7 +80,8 @@ fn measure_engine(bench: &Bench<'_>, kind: Kind, progress: &mut dyn Progress) ->
     })
 }
 
-/// Returns at most [`SLICES_MAX`] slices, each with its bytes of compactions. The last one ends with the last put.
+/// Combines adjacent time slices so that there are at most [`SLICES_MAX`], and adds the bytes that compaction wrote.
+/// The last slice ends with the last put.
 fn combine_slices(slices: &[TimeSlice], compacted: &[u64], elapsed_ns: u64) -> Vec<Slice> {
     let joined = slices.len().div_ceil(SLICES_MAX).max(1);
     let slice_ns = SLICE_NS * numbers::count(joined);

@@ -1,4 +1,4 @@
-//! Lookups in a database that is opened for reading with one cache size.
+//! Measures lookups in a database opened for reading with a given cache size.
 
 use std::path::Path;
 
@@ -28,12 +28,12 @@ fn open(bench: &Bench<'_>, path: &Path, cache_bytes: u64, filter: FilterLastRun)
     Lsmx::open_read_only(path, &settings, lsmx::DEFAULT_KEYSPACE)
 }
 
-/// Returns the memory that the metadata of a database takes.
+/// Returns the sizes of the filters and indexes of a database.
 pub(super) fn metadata_sizes(bench: &Bench<'_>, path: &Path) -> Result<MetadataSizes> {
     open(bench, path, 0, FilterLastRun::Off)?.metadata_sizes()
 }
 
-/// Counters of lookups.
+/// Counters of block cache misses, filter checks and file reads.
 struct LookupCounters {
     misses: u64,
     filters: FilterCounts,
@@ -51,8 +51,8 @@ impl LookupCounters {
     }
 }
 
-/// Measures lookups of present keys, then of absent keys. As many lookups before each warm the cache up. `setting` has the
-/// cache size and the filters.
+/// Measures lookups of present keys, followed by lookups of absent keys. Each measurement is preceded by the same
+/// number of warm-up lookups. `setting` gives the cache size and the filters to use.
 pub(super) fn measure(
     bench: &Bench<'_>,
     path: &Path,

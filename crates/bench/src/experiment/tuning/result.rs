@@ -1,6 +1,6 @@
-//! Results of `lsmx bench --experiment`, with the field names of their JSON.
+//! Results of `lsmx bench --experiment`. The field names are those of the JSON output.
 
-#![expect(missing_docs, reason = "the metrics in `columns` explain the fields")]
+#![expect(missing_docs, reason = "the metrics in `columns` document the fields")]
 
 use lsmx::FilterBits;
 use serde::Serialize;
@@ -9,7 +9,7 @@ use crate::experiment::throughput::result::Settings;
 use crate::latency::LatencyUs;
 use crate::report::provenance::Provenance;
 
-/// Result of the command.
+/// Result of `lsmx bench --experiment`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Tuning {
     pub provenance: Provenance,
@@ -18,7 +18,7 @@ pub struct Tuning {
     pub cells: Vec<Cell>,
 }
 
-/// One workload under one setting.
+/// Measurements of one workload with one setting.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cell {
     pub workload: &'static str,
@@ -33,7 +33,7 @@ pub struct Cell {
     pub slices: Vec<Slice>,
 }
 
-/// Memory and I/O of lookups.
+/// Cache size, filter size, and I/O per lookup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Reads {
     pub cache_bytes: u64,
@@ -50,7 +50,7 @@ pub struct Reads {
     pub filter_answers: u64,
 }
 
-/// Puts that ended in a slice of time.
+/// Measurements of the puts that ended within a time slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Slice {
     pub end_s: f64,
